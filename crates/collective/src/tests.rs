@@ -1,0 +1,124 @@
+//! The sum has the bits of the serial sum; and whoever leaves, panics, hangs or brings another
+//! layout ends the call of all the others.
+
+use super::*;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+fn values(rank: usize, round: usize, n: usize) -> Vec<f32> {
+    (0..n)
+        .map(|i| ((i * 7919 + rank * 104_729 + round * 31) % 1009) as f32 * 0.37 - 150.0)
+        .collect()
+}
+
+/// Runs `f` for every member on a thread of its own.
+fn on_threads<T: Send>(members: Vec<Member>, f: impl Fn(Member) -> T + Sync) -> Vec<T> {
+    std::thread::scope(|s| {
+        let threads: Vec<_> = members
+            .into_iter()
+            .map(|m| {
+                let f = &f;
+                s.spawn(move || f(m))
+            })
+            .collect();
+        threads.into_iter().map(|t| t.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn the_sum_has_the_bits_of_the_serial_sum_in_every_round() {
+    for k in 1..=5 {
+        on_threads(group(k, None), |mut member| {
+            for round in 0..20 {
+                let n = 300 + round;
+                let mut expected = values(0, round, n);
+                for rank in 1..k {
+                    let more = values(rank, round, n);
+                    expected.iter_mut().zip(more).for_each(|(e, m)| *e += m);
+                }
+                let mut data = values(member.rank(), round, n);
+                let (a, b) = data.split_at_mut(round * 3);
+                member.all_reduce(&mut [a, &mut [], b]).unwrap();
+                assert_eq!(data, expected, "k = {k}, round {round}");
+            }
+        });
+    }
+}
+
+/// Three rounds are well, then rank 1 does `fault` instead of the fourth.
+fn outcomes(
+    timeout: Option<Duration>,
+    fault: impl Fn(&mut Member) + Sync,
+) -> Vec<Result<(), Error>> {
+    on_threads(group(4, timeout), |mut member| {
+        for _ in 0..3 {
+            member.all_reduce(&mut [&mut [1.0; 8]]).unwrap();
+        }
+        if member.rank() == 1 {
+            fault(&mut member);
+            return Ok(());
+        }
+        member.all_reduce(&mut [&mut [1.0; 8]])
+    })
+}
+
+#[test]
+fn a_member_that_returns_early_ends_the_call_of_the_others() {
+    let outcome = outcomes(None, |_| ());
+    for rank in [0, 2, 3] {
+        assert_eq!(outcome[rank], Err(Error::PeerLeft { rank: 1 }));
+    }
+}
+
+#[test]
+fn a_member_that_panics_ends_the_call_of_the_others() {
+    let outcome = on_threads(group(3, None), |mut member| {
+        if member.rank() == 2 {
+            let panicked = catch_unwind(AssertUnwindSafe(move || {
+                let _member = member;
+                std::panic::resume_unwind(Box::new("a fault"));
+            }));
+            assert!(panicked.is_err());
+            return Ok(());
+        }
+        member.all_reduce(&mut [&mut [1.0]])
+    });
+    assert_eq!(outcome[0], Err(Error::PeerLeft { rank: 2 }));
+    assert_eq!(outcome[1], Err(Error::PeerLeft { rank: 2 }));
+}
+
+#[test]
+fn a_member_that_hangs_is_waited_for_no_longer_than_the_limit() {
+    let limit = Duration::from_millis(50);
+    let outcome = outcomes(Some(limit), |_| std::thread::sleep(Duration::from_secs(1)));
+    for rank in [0, 2, 3] {
+        assert_eq!(outcome[rank], Err(Error::TimedOut { limit }));
+    }
+}
+
+#[test]
+fn other_lengths_are_an_error_for_all() {
+    let outcome = outcomes(None, |member| {
+        let error = member.all_reduce(&mut [&mut [1.0; 7]]).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "all-reduce: replica 1 brought slices of [7] elements, replica 0 of [8]"
+        );
+    });
+    for rank in [0, 2, 3] {
+        assert!(matches!(
+            outcome[rank],
+            Err(Error::LayoutMismatch { rank: 1, .. })
+        ));
+    }
+}
+
+#[test]
+fn whoever_leaves_after_the_last_round_disturbs_nobody() {
+    for _ in 0..200 {
+        on_threads(group(4, None), |mut member| {
+            let mut data = [1.0];
+            member.all_reduce(&mut [&mut data]).unwrap();
+            assert_eq!(data, [4.0]);
+        });
+    }
+}
