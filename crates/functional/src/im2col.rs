@@ -1,0 +1,233 @@
+//! The sizes of a convolution, how its work is cut, and im2col with its transpose. It multiplies
+//! nothing.
+//!
+//! A *line* is one row of output pixels, numbered through the whole batch. A *tile* is a fixed
+//! number of lines, whose im2col matrix has about [`TILE`] rows and stays in the cache.
+
+use crate::args;
+use crate::gemm::Matrix;
+use candle_core::{Result, Tensor, bail};
+use std::cell::RefCell;
+use std::ops::Range;
+
+/// Rows of a tile's im2col matrix.
+const TILE: usize = 256;
+
+/// The sizes of one convolution.
+#[derive(Clone, Copy)]
+pub(crate) struct Geometry {
+    pub(crate) batch: usize,
+    pub(crate) height: usize,
+    pub(crate) width: usize,
+    pub(crate) channels: usize,
+    pub(crate) out_height: usize,
+    pub(crate) out_width: usize,
+    pub(crate) out_channels: usize,
+    pub(crate) kernel: (usize, usize),
+    pub(crate) stride: usize,
+    pub(crate) padding: usize,
+}
+
+impl Geometry {
+    pub(crate) fn new(x: &Tensor, weight: &Tensor, stride: usize, padding: usize) -> Result<Self> {
+        let [batch, height, width, channels] = args::dims4("conv2d", "(B, H, W, I)", x)?;
+        let [out_channels, expected, kh, kw] = match *weight.dims() {
+            [o, i, kh, kw] if o > 0 && i > 0 => [o, i, kh, kw],
+            _ => bail!(
+                "conv2d: weight has shape {:?}, expected (O, I, KH, KW) of at least 1",
+                weight.dims()
+            ),
+        };
+        if channels != expected {
+            bail!(
+                "conv2d: x has {channels} channels, weight expects {expected}; x is (B, H, W, I), \
+                 weight (O, I, KH, KW)"
+            )
+        }
+        Ok(Self {
+            batch,
+            height,
+            width,
+            channels,
+            out_height: args::windows("conv2d", height, kh, stride, padding)?,
+            out_width: args::windows("conv2d", width, kw, stride, padding)?,
+            out_channels,
+            kernel: (kh, kw),
+            stride,
+            padding,
+        })
+    }
+
+    pub(crate) fn weight_shape(&self) -> (usize, usize, usize, usize) {
+        let (kh, kw) = self.kernel;
+        (self.out_channels, self.channels, kh, kw)
+    }
+
+    /// Columns of the im2col matrix: the inputs that one output pixel sees.
+    pub(crate) fn taps(&self) -> usize {
+        self.kernel.0 * self.kernel.1 * self.channels
+    }
+
+    /// Floats of one sample of x.
+    pub(crate) fn sample(&self) -> usize {
+        self.height * self.width * self.channels
+    }
+
+    /// Lines of the whole batch.
+    pub(crate) fn lines(&self) -> usize {
+        self.batch * self.out_height
+    }
+
+    pub(crate) fn lines_of_a_tile(&self) -> usize {
+        (TILE / self.out_width).max(1)
+    }
+
+    /// Enough whole samples for a tile.
+    pub(crate) fn samples_of_a_block(&self) -> usize {
+        TILE.div_ceil(self.out_height * self.out_width)
+    }
+
+    /// `lines`, cut into tiles.
+    pub(crate) fn tiles(&self, lines: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+        let step = self.lines_of_a_tile();
+        let end = lines.end;
+        lines.step_by(step).map(move |i| i..(i + step).min(end))
+    }
+
+    /// The output pixels of `lines` in `y`, as rows of O values.
+    pub(crate) fn pixels<'a>(&self, y: &'a [f32], lines: &Range<usize>) -> Matrix<'a> {
+        let (first, n) = (lines.start * self.out_width, lines.len() * self.out_width);
+        Matrix::new(y, y.len() / self.out_channels, self.out_channels).rows(first, n)
+    }
+
+    /// A 1×1 kernel on every pixel: x is its own im2col matrix.
+    pub(crate) fn pointwise(&self) -> bool {
+        self.kernel == (1, 1) && self.stride == 1 && self.padding == 0
+    }
+
+    /// The weight (O, I, KH, KW) as a matrix of (KH, KW, I) rows and O columns.
+    pub(crate) fn pack(&self, weight: &[f32]) -> Vec<f32> {
+        let mut packed = vec![0.; weight.len()];
+        self.for_each_weight(|theirs, ours| packed[ours] = weight[theirs]);
+        packed
+    }
+
+    /// The reverse of [`Self::pack`].
+    pub(crate) fn unpack(&self, packed: &[f32]) -> Vec<f32> {
+        let mut weight = vec![0.; packed.len()];
+        self.for_each_weight(|theirs, ours| weight[theirs] = packed[ours]);
+        weight
+    }
+
+    /// Calls `f` with each weight's index in PyTorch's layout and in the packed one.
+    fn for_each_weight(&self, mut f: impl FnMut(usize, usize)) {
+        let area = self.kernel.0 * self.kernel.1;
+        for position in 0..area {
+            for i in 0..self.channels {
+                let ours = (position * self.channels + i) * self.out_channels;
+                for o in 0..self.out_channels {
+                    f((o * self.channels + i) * area + position, ours + o);
+                }
+            }
+        }
+    }
+}
+
+/// im2col and its transpose.
+impl Geometry {
+    /// The row of x under kernel row `ky` of a line, as its start in x; none in the padding.
+    fn row_start(&self, line: usize, ky: usize) -> Option<usize> {
+        let (sample, oy) = (line / self.out_height, line % self.out_height);
+        let iy = (oy * self.stride + ky).checked_sub(self.padding)?;
+        let row = sample * self.height + iy;
+        (iy < self.height).then_some(row * self.width * self.channels)
+    }
+
+    /// Where the kernel's row at output column `ox` meets x: the part of the kernel's row, and the
+    /// part of x's row, in floats; the rest is padding.
+    fn overlap(&self, ox: usize) -> (Range<usize>, Range<usize>) {
+        let (left, c) = (ox * self.stride, self.channels);
+        let end = (self.width + self.padding).saturating_sub(left);
+        let end = end.min(self.kernel.1);
+        let start = self.padding.saturating_sub(left).min(end);
+        let in_x = (left + start).saturating_sub(self.padding).min(self.width);
+        (start * c..end * c, in_x * c..(in_x + end - start) * c)
+    }
+
+    /// Copies what each output pixel of `lines` sees into a row of `columns`.
+    fn im2col(&self, x: &[f32], lines: Range<usize>, columns: &mut [f32]) {
+        let (taps, run) = (self.taps(), self.kernel.1 * self.channels);
+        for (line, columns) in lines.zip(columns.chunks_exact_mut(self.out_width * taps)) {
+            for ky in 0..self.kernel.0 {
+                let row = self.row_start(line, ky);
+                for (ox, pixel) in columns.chunks_exact_mut(taps).enumerate() {
+                    let to = &mut pixel[ky * run..][..run];
+                    match row {
+                        Some(start) => self.copy_run(&x[start..], ox, to),
+                        None => to.fill(0.),
+                    }
+                }
+            }
+        }
+    }
+
+    fn copy_run(&self, row: &[f32], ox: usize, to: &mut [f32]) {
+        let (inside, from) = self.overlap(ox);
+        to[..inside.start].fill(0.);
+        to[inside.end..].fill(0.);
+        to[inside].copy_from_slice(&row[from]);
+    }
+
+    /// Adds each row of `columns` to what its output pixel saw in x; `dx` and `lines` begin with
+    /// the same sample.
+    pub(crate) fn col2im(&self, columns: &[f32], lines: Range<usize>, dx: &mut [f32]) {
+        let (taps, run) = (self.taps(), self.kernel.1 * self.channels);
+        for (line, columns) in lines.zip(columns.chunks_exact(self.out_width * taps)) {
+            for ky in 0..self.kernel.0 {
+                let Some(start) = self.row_start(line, ky) else {
+                    continue;
+                };
+                for (ox, pixel) in columns.chunks_exact(taps).enumerate() {
+                    let (inside, to) = self.overlap(ox);
+                    let from = &pixel[ky * run..][inside];
+                    for (dx, d) in dx[start..][to].iter_mut().zip(from) {
+                        *dx += d;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Calls `f` with the im2col matrix of `lines`.
+    pub(crate) fn with_columns<R>(
+        &self,
+        x: &[f32],
+        lines: Range<usize>,
+        f: impl FnOnce(Matrix) -> R,
+    ) -> R {
+        let (taps, rows) = (self.taps(), lines.len() * self.out_width);
+        if self.pointwise() {
+            let first = lines.start * self.out_width;
+            return f(Matrix::new(&x[first * taps..], rows, taps));
+        }
+        with_scratch(rows * taps, |columns| {
+            self.im2col(x, lines, columns);
+            f(Matrix::new(columns, rows, taps))
+        })
+    }
+}
+
+/// Calls `f` with a buffer of this thread's: `len` floats of any value.
+///
+/// `f` must not wait for rayon, or another task on this thread could ask for the buffer meanwhile.
+pub(crate) fn with_scratch<R>(len: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {
+    thread_local! {
+        static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+    }
+    SCRATCH.with_borrow_mut(|buffer| {
+        if buffer.len() < len {
+            buffer.resize(len, 0.);
+        }
+        f(&mut buffer[..len])
+    })
+}

@@ -1,0 +1,67 @@
+//! The operations equal candle's own where candle's are right: square convolutions, pooling of
+//! sizes that are multiples of the kernel (of the maximum not the gradient), cross-entropy from its log-sum-exp.
+
+use crate::support::{assert_same, cases, labels, random};
+use candle_core::{D, Result, Tensor};
+use proptest::prelude::*;
+
+const TOLERANCE: f64 = 1e-5;
+
+fn nchw(x: &Tensor) -> Result<Tensor> {
+    x.permute((0, 3, 1, 2))?.contiguous()
+}
+
+fn nhwc(x: &Tensor) -> Result<Tensor> {
+    x.permute((0, 2, 3, 1))?.contiguous()
+}
+
+proptest! {
+    #![proptest_config(cases(128))]
+
+    #[test]
+    fn conv2d(
+        (b, size, i, o) in (1usize..4, 5usize..12, 1usize..5, 1usize..5),
+        (kernel, stride, padding) in (1usize..4, 1usize..3, 0usize..3),
+        seed in 0u64..1000,
+    ) {
+        assert_same(
+            &[random((b, size, size, i), seed), random((o, i, kernel, kernel), seed + 1)],
+            TOLERANCE,
+            |t| functional::conv2d(&t[0], &t[1], None, stride, padding),
+            |t| nhwc(&nchw(&t[0])?.conv2d(&t[1], padding, stride, 1, 1)?),
+        );
+    }
+
+    #[test]
+    fn pooling((b, c, n, kernel) in (1usize..4, 1usize..5, 1usize..5, 1usize..4), seed in 0u64..1000) {
+        let x = [random((b, n * kernel, n * kernel, c), seed)];
+        assert_same(
+            &x,
+            TOLERANCE,
+            |t| functional::avg_pool2d(&t[0], kernel, kernel),
+            |t| nhwc(&nchw(&t[0])?.avg_pool2d(kernel)?),
+        );
+        // of the maximum the value only: candle's gradient is too small by kernel², because it
+        // multiplies with the maxima's share of the window instead of dividing by their number
+        assert_same(
+            &[],
+            0.,
+            |_| functional::max_pool2d(&x[0], kernel, kernel),
+            |_| nhwc(&nchw(&x[0])?.max_pool2d(kernel)?),
+        );
+    }
+
+    #[test]
+    fn cross_entropy((b, c) in (1usize..20, 2usize..12), seed in 0u64..1000) {
+        let y = labels(b, c, seed + 1);
+        assert_same(
+            &[random((b, c), seed)],
+            TOLERANCE,
+            |t| functional::cross_entropy(&t[0], &y),
+            |t| {
+                let at_label = t[0].gather(&y.unsqueeze(1)?, 1)?.squeeze(1)?;
+                t[0].log_sum_exp(D::Minus1)? - at_label
+            },
+        );
+    }
+}

@@ -1,0 +1,89 @@
+//! The thread budget changes no bit of a result.
+
+use crate::support::{labels, random, run, values};
+use candle_core::{DType, Device, Result, Tensor, Var};
+use functional::threads::with_budget;
+
+fn bits(inputs: &[Tensor], f: impl Fn(&[Tensor]) -> Result<Tensor>) -> Vec<Vec<u32>> {
+    let results = run(inputs, f).unwrap();
+    let bits = |t: &Tensor| values(t).iter().map(|v| v.to_bits()).collect();
+    results.iter().map(bits).collect()
+}
+
+fn assert_same_bits(inputs: &[Tensor], f: impl Fn(&[Tensor]) -> Result<Tensor>) {
+    let expected = with_budget(1, || bits(inputs, &f));
+    for budget in 2..=4 {
+        let actual = with_budget(budget, || bits(inputs, &f));
+        assert!(
+            actual == expected,
+            "a budget of {budget} threads changed the bits"
+        );
+    }
+}
+
+#[test]
+fn conv2d() {
+    for (shape, weight, stride, padding) in [
+        ((13, 28, 28, 1), (20, 1, 3, 3), 1, 0),
+        ((13, 13, 13, 20), (50, 20, 5, 5), 1, 0),
+        ((5, 14, 15, 16), (32, 16, 3, 3), 2, 1),
+        ((9, 14, 14, 16), (24, 16, 1, 1), 1, 0),
+    ] {
+        let inputs = [random(shape, 1), random(weight, 2), random(weight.0, 3)];
+        assert_same_bits(&inputs, |t| {
+            functional::conv2d(&t[0], &t[1], Some(&t[2]), stride, padding)
+        });
+    }
+}
+
+#[test]
+fn pooling_and_orders() {
+    let x = [random((7, 9, 11, 20), 1)];
+    assert_same_bits(&x, |t| functional::avg_pool2d(&t[0], 2, 2));
+    assert_same_bits(&x, |t| functional::max_pool2d(&t[0], 3, 2));
+    assert_same_bits(&x, |t| functional::global_avg_pool2d(&t[0]));
+    assert_same_bits(&x, |t| functional::flatten(&t[0]));
+    assert_same_bits(&x, |t| functional::nhwc(&t[0]));
+}
+
+#[test]
+fn linear() {
+    let inputs = [random((256, 800), 1), random((128, 800), 2), random(128, 3)];
+    assert_same_bits(&inputs, |t| functional::linear(&t[0], &t[1], Some(&t[2])));
+}
+
+#[test]
+fn batch_norm2d() {
+    let inputs = [random((9, 14, 14, 33), 1), random(33, 2), random(33, 3)];
+    for train in [true, false] {
+        assert_same_bits(&inputs, |t| {
+            let mean = Var::zeros(33, DType::F32, &Device::Cpu)?;
+            let var = Var::ones(33, DType::F32, &Device::Cpu)?;
+            functional::batch_norm2d(&t[0], &t[1], &t[2], &mean, &var, train)
+        });
+    }
+}
+
+#[test]
+fn relu_and_cross_entropy() {
+    assert_same_bits(&[random(100_000, 1)], |t| functional::relu(&t[0]));
+    let y = labels(300, 10, 2);
+    assert_same_bits(&[random((300, 10), 1)], |t| {
+        functional::cross_entropy(&t[0], &y)
+    });
+}
+
+/// Operations called from rayon's own workers share them instead of waiting for each other.
+#[test]
+fn nested_in_rayon() {
+    let inputs = [random((13, 13, 13, 20), 1), random((50, 20, 5, 5), 2)];
+    let step = || bits(&inputs, |t| functional::conv2d(&t[0], &t[1], None, 1, 0));
+    let expected = step();
+    let mut results = vec![vec![]; 8];
+    rayon::scope(|scope| {
+        for result in &mut results {
+            scope.spawn(|_| *result = with_budget(3, step));
+        }
+    });
+    assert!(results.iter().all(|r| *r == expected));
+}
