@@ -1,0 +1,157 @@
+//! Which devices the replicas live on, and how the cores are shared among them.
+//!
+//! The rule: k replicas on k GPUs or more have one each; on fewer GPUs they share them in turn;
+//! without a GPU they are k replicas on the CPU, each with its share of the cores. The same
+//! code trains all of them.
+
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use candle_core::{Device, Result, bail};
+
+/// Where the replicas may live.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum DeviceKind {
+    /// On GPUs where there are any, on the CPU where not.
+    #[default]
+    Auto,
+    /// On the CPU.
+    Cpu,
+    /// On GPUs, or it is an error.
+    Cuda,
+}
+
+/// GPU `i` if it exists, else the CPU ("GPUs").
+pub fn try_gpu(i: usize) -> Device {
+    gpu(i).unwrap_or(Device::Cpu)
+}
+
+/// All GPUs, or the CPU if there is none ("GPUs").
+///
+/// ```
+/// assert!(!d2l::try_all_gpus().is_empty());
+/// ```
+pub fn try_all_gpus() -> Vec<Device> {
+    let gpus = all_gpus();
+    if gpus.is_empty() {
+        return vec![Device::Cpu];
+    }
+    gpus
+}
+
+/// Devices for `k` replicas, by the rule of this page: one GPU each, or GPUs shared in turn, or
+/// the CPU k times.
+///
+/// ```
+/// let devices = d2l::devices(2)?;
+/// assert_eq!(devices.len(), 2); // [cuda(0), cuda(1)], [cuda(0), cuda(0)] or [cpu(0), cpu(1)]
+/// # candle_core::Result::Ok(())
+/// ```
+///
+/// # Errors
+/// If `k` is 0, or a GPU that is there cannot be used.
+pub fn devices(k: usize) -> Result<Vec<Device>> {
+    devices_of_kind(DeviceKind::Auto, Some(k))
+}
+
+/// As [`devices`], on the kind of device that is asked for; without `k` there is a replica for
+/// each GPU, or one.
+///
+/// # Errors
+/// As [`devices`]; and if `kind` is [`DeviceKind::Cuda`] and CUDA cannot be used.
+pub fn devices_of_kind(kind: DeviceKind, k: Option<usize>) -> Result<Vec<Device>> {
+    if k == Some(0) {
+        bail!("0 replicas were asked for: at least one is needed");
+    }
+    let gpus = match kind {
+        DeviceKind::Cpu => vec![],
+        DeviceKind::Auto => all_gpus(),
+        DeviceKind::Cuda => vec![gpu(0)?],
+    };
+    if gpus.is_empty() {
+        return Ok(vec![Device::Cpu; k.unwrap_or(1)]);
+    }
+    let num_gpus = all_gpus().len();
+    // a stream and handles of its own for each replica, also where two share a GPU
+    (0..k.unwrap_or(num_gpus))
+        .map(|i| gpu(i % num_gpus))
+        .collect()
+}
+
+/// The names of replicas' devices as they are printed: `[cuda(0), cuda(1)]`, `[cpu(0), cpu(1)]`.
+///
+/// A GPU's number is the GPU's; CPU replicas are counted.
+///
+/// ```
+/// use candle_core::Device;
+/// assert_eq!(d2l::device_names(&[Device::Cpu, Device::Cpu]), "[cpu(0), cpu(1)]");
+/// ```
+pub fn device_names(devices: &[Device]) -> String {
+    let name = |(i, device): (usize, &Device)| match device.location() {
+        candle_core::DeviceLocation::Cuda { gpu_id } => format!("cuda({gpu_id})"),
+        candle_core::DeviceLocation::Metal { gpu_id } => format!("metal({gpu_id})"),
+        candle_core::DeviceLocation::Cpu => format!("cpu({i})"),
+    };
+    let names: Vec<String> = devices.iter().enumerate().map(name).collect();
+    format!("[{}]", names.join(", "))
+}
+
+/// GPU `i`, with a stream of its own; candle's default stream is ordered within a thread only.
+fn gpu(i: usize) -> Result<Device> {
+    // a build that loads CUDA at run time panics where there is no driver
+    let device = quietly(|| Device::new_cuda_with_stream(i));
+    device.unwrap_or_else(|| bail!("the CUDA driver cannot be loaded"))
+}
+
+fn all_gpus() -> Vec<Device> {
+    (0..).map_while(|i| gpu(i).ok()).collect()
+}
+
+/// Runs `f`; a panic becomes `None`, and its text is not shown.
+fn quietly<T>(f: impl FnOnce() -> T) -> Option<T> {
+    let hook = panic::take_hook();
+    panic::set_hook(Box::new(|_| ()));
+    let result = panic::catch_unwind(AssertUnwindSafe(f));
+    panic::set_hook(hook);
+    result.ok()
+}
+
+static CORES: AtomicUsize = AtomicUsize::new(0);
+
+/// How many cores the run may use: what [`share_cores`] was told, or all that there are.
+pub fn cores() -> usize {
+    match CORES.load(Ordering::Relaxed) {
+        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        cores => cores,
+    }
+}
+
+/// Gives each of `replicas` its share of the cores, and returns it: the operations of one
+/// replica use that many threads. `threads` limits the cores of the whole run.
+pub fn share_cores(threads: Option<usize>, replicas: usize) -> usize {
+    CORES.store(threads.unwrap_or(0), Ordering::Relaxed);
+    let share = (cores() / replicas.max(1)).max(1);
+    functional::threads::set_default(share);
+    // rayon's pool is built once in a process: a later run in it keeps the first one's
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(cores());
+    let _ = pool.build_global();
+    share
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn k_replicas_without_a_gpu_live_on_the_cpu() -> Result<()> {
+        let devices = devices_of_kind(DeviceKind::Cpu, Some(3))?;
+        assert_eq!(device_names(&devices), "[cpu(0), cpu(1), cpu(2)]");
+        assert_eq!(devices_of_kind(DeviceKind::Cpu, None)?.len(), 1);
+        Ok(())
+    }
+
+    #[test]
+    fn no_replica_is_an_error() {
+        assert!(devices(0).is_err());
+    }
+}

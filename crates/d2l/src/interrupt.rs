@@ -1,0 +1,22 @@
+//! Ctrl-C ends a run in order: the iterators over the data end, and so does everything that
+//! loops over them. A second Ctrl-C ends the process at once.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+pub(crate) static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// Whether Ctrl-C was pressed (or the process was asked to end) since the start.
+pub fn interrupted() -> bool {
+    INTERRUPTED.load(Ordering::Relaxed)
+}
+
+/// From here on Ctrl-C, SIGTERM and SIGHUP only set the flag, the first time.
+pub(crate) fn catch() {
+    let handler = || {
+        if INTERRUPTED.swap(true, Ordering::Relaxed) {
+            std::process::exit(crate::program::INTERRUPTED_STATUS.into());
+        }
+    };
+    // The one error is that a handler is there already; then its owner decides.
+    let _ = ctrlc::set_handler(handler);
+}

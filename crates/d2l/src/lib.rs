@@ -1,0 +1,40 @@
+//! The book's saved helpers, under the book's names, and what both programs share: their
+//! options, and the record of a run.
+//!
+//! | of the book (`d2l.…`) | here |
+//! |---|---|
+//! | `try_gpu`, `try_all_gpus` | [`try_gpu`], [`try_all_gpus`], [`devices`] |
+//! | `Timer`, `Accumulator`, `Animator` | [`Timer`], [`Accumulator`], [`Animator`] |
+//! | `accuracy`, `evaluate_accuracy_gpu` | [`accuracy`], [`evaluate_accuracy_gpu`] |
+//! | `p.requires_grad_()`, `p.grad`, `l.backward()` | [`Param`], [`backward`] |
+//! | `sgd` | [`sgd`] |
+//!
+//! The crate knows no network: LeNet is in `scratch`, ResNet-18 in `concise`.
+
+mod accumulator;
+mod animator;
+mod devices;
+mod interrupt;
+mod metrics;
+mod options;
+mod param;
+mod program;
+mod random;
+mod record;
+mod run;
+mod timer;
+pub mod weights;
+
+pub use accumulator::Accumulator;
+pub use animator::Animator;
+pub use devices::{
+    DeviceKind, cores, device_names, devices, devices_of_kind, share_cores, try_all_gpus, try_gpu,
+};
+pub use interrupt::interrupted;
+pub use metrics::{accuracy, evaluate_accuracy_gpu};
+pub use options::{Book, Options};
+pub use param::{Param, backward, sgd};
+pub use program::{BadInput, program};
+pub use random::{Rng, normal, rng, uniform};
+pub use run::{Run, Summary, say};
+pub use timer::Timer;

@@ -1,0 +1,45 @@
+//! How many predictions are right.
+
+use candle_core::{D, DType, Device, Result, Tensor};
+use dataset::DataIter;
+
+use crate::Accumulator;
+
+/// The number of examples whose largest output is at the label ("Softmax Regression
+/// Implementation from Scratch"): `y_hat` (B, classes), `y` (B,).
+///
+/// ```
+/// # use candle_core::{Device, Tensor};
+/// let y_hat = Tensor::new(&[[0.1f32, 0.3, 0.6], [0.3, 0.2, 0.5]], &Device::Cpu)?;
+/// let y = Tensor::new(&[0u32, 2], &Device::Cpu)?;
+/// assert_eq!(d2l::accuracy(&y_hat, &y)?, 1);
+/// # candle_core::Result::Ok(())
+/// ```
+///
+/// # Errors
+/// If the numbers of examples differ.
+pub fn accuracy(y_hat: &Tensor, y: &Tensor) -> Result<usize> {
+    let right = y_hat.argmax(D::Minus1)?.eq(y)?;
+    Ok(right.to_dtype(DType::U32)?.sum_all()?.to_scalar::<u32>()? as usize)
+}
+
+/// The accuracy of `net` on a dataset, on one device ("Convolutional Neural Networks
+/// (LeNet)"); on the CPU it may use all the cores of the run.
+///
+/// The other devices are idle meanwhile: the book does it so in its section from scratch.
+pub fn evaluate_accuracy_gpu(
+    net: impl Fn(&Tensor) -> Result<Tensor>,
+    data_iter: &DataIter,
+    device: &Device,
+) -> Result<f64> {
+    // No. of correct predictions, no. of predictions
+    let mut metric = Accumulator::<2>::new();
+    for batch in data_iter.iter() {
+        let (x, y) = batch?;
+        let (x, y) = (x.to_device(device)?, y.to_device(device)?);
+        let all_cores = || functional::no_grad(|| net(&x));
+        let y_hat = functional::threads::with_budget(crate::cores(), all_cores)?;
+        metric.add([accuracy(&y_hat, &y)? as f64, y.dim(0)? as f64]);
+    }
+    Ok(metric[0] / metric[1])
+}

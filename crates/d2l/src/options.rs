@@ -1,0 +1,151 @@
+//! The command line that both programs share.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, ensure};
+use dataset::{Data, Name};
+
+use crate::DeviceKind;
+
+/// What the book sets for a section: it depends on the number of devices.
+#[derive(Debug, Clone, Copy)]
+pub struct Book {
+    /// The name of the section's program.
+    pub program: &'static str,
+    /// What the program does, in a line.
+    pub section: &'static str,
+    /// The network's name, as it is printed.
+    pub network: &'static str,
+    /// The minibatch over all devices for k devices.
+    pub batch_size: fn(usize) -> usize,
+    /// The learning rate for k devices.
+    pub lr: fn(usize) -> f64,
+}
+
+/// The options of a run; what is left out is as in the book.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Options {
+    /// Replicas of the network [default: one for each GPU, or 1]
+    ///
+    /// With as many GPUs or more, each has one of its own; with fewer they share them in turn;
+    /// with none they are replicas on the CPU, each with its share of the cores.
+    #[arg(long, value_name = "K")]
+    pub gpus: Option<usize>,
+
+    /// Examples in a minibatch, over all replicas together
+    #[arg(long, value_name = "N")]
+    pub batch_size: Option<usize>,
+
+    /// Learning rate
+    #[arg(long, allow_negative_numbers = true)]
+    pub lr: Option<f64>,
+
+    /// Passes over the training set
+    #[arg(long, default_value_t = 10, value_name = "N")]
+    pub epochs: usize,
+
+    /// fashion-mnist or mnist
+    #[arg(long, default_value_t = Name::FashionMnist, value_name = "NAME")]
+    pub dataset: Name,
+
+    /// A folder with the four IDX files (.gz or raw), or "synthetic"
+    ///
+    /// Without it: the folder in FASHION_MNIST_DIR (MNIST_DIR), else an earlier download, else
+    /// a download from the Hugging Face Hub, else, where that cannot be reached, a synthetic set.
+    #[arg(long, value_name = "DIR|synthetic")]
+    pub data: Option<Data>,
+
+    /// Seed of the initial parameters, the order of the data and the synthetic set
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+
+    /// Use only the first N training examples
+    #[arg(long, value_name = "N")]
+    pub limit_train: Option<usize>,
+
+    /// Use only the first N test examples
+    #[arg(long, value_name = "N")]
+    pub limit_test: Option<usize>,
+
+    /// Keep the training examples in the file's order
+    #[arg(long)]
+    pub no_shuffle: bool,
+
+    /// Start from the parameters in a safetensors file (PyTorch's names and layouts)
+    #[arg(long, value_name = "FILE")]
+    pub init: Option<PathBuf>,
+
+    /// Leave steps.csv, epochs.csv, accuracy.svg and model.safetensors in a folder
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+
+    /// Let --out replace an earlier run
+    #[arg(long, requires = "out")]
+    pub overwrite: bool,
+
+    /// Where the replicas live
+    #[arg(long, value_enum, default_value_t = DeviceKind::Auto)]
+    pub device: DeviceKind,
+
+    /// Cores that the whole run may use [default: all]
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
+}
+
+impl Default for Options {
+    /// The book's run.
+    fn default() -> Self {
+        Self {
+            gpus: None,
+            batch_size: None,
+            lr: None,
+            epochs: 10,
+            dataset: Name::FashionMnist,
+            data: None,
+            seed: 0,
+            limit_train: None,
+            limit_test: None,
+            no_shuffle: false,
+            init: None,
+            out: None,
+            overwrite: false,
+            device: DeviceKind::Auto,
+            threads: None,
+        }
+    }
+}
+
+impl Options {
+    /// What can be said without looking at devices or data.
+    pub(crate) fn check(&self) -> Result<()> {
+        let counts = [
+            ("--gpus", self.gpus),
+            ("--batch-size", self.batch_size),
+            ("--epochs", Some(self.epochs)),
+            ("--limit-train", self.limit_train),
+            ("--limit-test", self.limit_test),
+            ("--threads", self.threads),
+        ];
+        for (option, count) in counts {
+            ensure!(count != Some(0), "{option} 0: at least 1 is needed");
+        }
+        if let Some(lr) = self.lr {
+            ensure!(
+                lr.is_finite() && lr >= 0.0,
+                "--lr {lr}: a learning rate is a finite number, not below 0"
+            );
+        }
+        Ok(())
+    }
+
+    pub(crate) fn dataset(&self) -> dataset::Options {
+        dataset::Options {
+            name: self.dataset,
+            data: self.data.clone(),
+            seed: self.seed,
+            shuffle: !self.no_shuffle,
+            limit_train: self.limit_train,
+            limit_test: self.limit_test,
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! A parameter with its gradient beside it, and the step that uses both.
+
+use std::ops::Deref;
+
+use candle_core::{Result, Tensor, Var, bail};
+
+/// A parameter on one device with its gradient attached, as the book has it after
+/// `p.requires_grad_()`; wherever a tensor is read, it stands for its value.
+#[derive(Debug, Clone)]
+pub struct Param {
+    value: Var,
+    grad: Var,
+}
+
+impl Param {
+    /// A copy of `value` on the device where it is, with a gradient of zeros.
+    ///
+    /// It is always a copy: between two CPU replicas candle's `to_device` shares the storage,
+    /// and two replicas that share a parameter are one.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// let b1 = d2l::Param::new(&Tensor::ones(2, candle_core::DType::F32, &Device::Cpu)?)?;
+    /// assert_eq!(b1.to_vec1::<f32>()?, [1.0, 1.0]);
+    /// assert_eq!(b1.grad().to_vec1::<f32>()?, [0.0, 0.0]);
+    /// # candle_core::Result::Ok(())
+    /// ```
+    pub fn new(value: &Tensor) -> Result<Self> {
+        Ok(Self {
+            // `Var::from_tensor` copies, but of another variable it makes an alias
+            value: Var::from_tensor(&value.detach())?,
+            grad: Var::from_tensor(&value.zeros_like()?)?,
+        })
+    }
+
+    /// The gradient that the last [`backward`] left, or an all-reduce after it.
+    pub fn grad(&self) -> &Var {
+        &self.grad
+    }
+}
+
+impl Deref for Param {
+    type Target = Tensor;
+
+    fn deref(&self) -> &Tensor {
+        &self.value
+    }
+}
+
+/// Backpropagation: writes the gradient of the scalar `l` into each of `params`, the book's
+/// `l.backward()`.
+///
+/// # Errors
+/// If `l` does not depend on one of them.
+pub fn backward(l: &Tensor, params: &[Param]) -> Result<()> {
+    let grads = l.backward()?;
+    for (i, param) in params.iter().enumerate() {
+        match grads.get(param) {
+            Some(grad) => param.grad.set(grad)?,
+            None => bail!("backward: the loss does not depend on parameter {i}"),
+        }
+    }
+    Ok(())
+}
+
+/// Minibatch stochastic gradient descent, in place: `param -= lr · grad / batch_size`
+/// ("Linear Regression Implementation from Scratch").
+///
+/// ```
+/// # use candle_core::{Device, Tensor};
+/// let w = [d2l::Param::new(&Tensor::new(&[3f32], &Device::Cpu)?)?];
+/// d2l::backward(&w[0].sqr()?.sum_all()?, &w)?; // the gradient of w² is 2w = 6
+/// d2l::sgd(&w, 0.5, 2)?;
+/// assert_eq!(w[0].to_vec1::<f32>()?, [1.5]);
+/// # candle_core::Result::Ok(())
+/// ```
+pub fn sgd(params: &[Param], lr: f64, batch_size: usize) -> Result<()> {
+    for param in params {
+        let step = (param.grad.detach() * (lr / batch_size as f64))?;
+        param.value.set(&(param.value.detach() - step)?)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::{DType, Device};
+
+    #[test]
+    fn a_param_never_shares_storage() -> Result<()> {
+        let source = Var::ones(3, DType::F32, &Device::Cpu)?;
+        let a = Param::new(&source)?;
+        let b = Param::new(&a)?;
+        source.set(&Tensor::zeros(3, DType::F32, &Device::Cpu)?)?;
+        a.value.set(&Tensor::full(2f32, 3, &Device::Cpu)?)?;
+        assert_eq!(a.to_vec1::<f32>()?, [2.0; 3]);
+        assert_eq!(b.to_vec1::<f32>()?, [1.0; 3]);
+        Ok(())
+    }
+
+    #[test]
+    fn a_parameter_without_a_gradient_is_an_error() -> Result<()> {
+        let used = Param::new(&Tensor::ones(1, DType::F32, &Device::Cpu)?)?;
+        let unused = Param::new(&Tensor::ones(1, DType::F32, &Device::Cpu)?)?;
+        let l = used.sqr()?.sum_all()?;
+        let error = backward(&l, &[used, unused]).unwrap_err().to_string();
+        assert!(error.contains("parameter 1"), "{error}");
+        Ok(())
+    }
+}

@@ -1,0 +1,105 @@
+//! The folder that `--out` names: what a run leaves there.
+//!
+//! `steps.csv` has a line a step, `epochs.csv` a line an epoch, `accuracy.svg` the curve,
+//! `model.safetensors` the parameters. A folder that holds a run already is refused.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use candle_core::Tensor;
+use serde::Serialize;
+
+use crate::{Animator, weights};
+
+const STEPS: &str = "steps.csv";
+const EPOCHS: &str = "epochs.csv";
+const CURVE: &str = "accuracy.svg";
+const MODEL: &str = "model.safetensors";
+
+/// One line of `steps.csv`.
+#[derive(Debug, Serialize)]
+pub(crate) struct Step {
+    pub epoch: usize,
+    pub step: usize,
+    pub examples: usize,
+    pub loss: f32,
+}
+
+/// One line of `epochs.csv`.
+#[derive(Debug, Serialize)]
+pub(crate) struct Epoch {
+    pub epoch: usize,
+    pub loss: f64,
+    pub test_acc: f64,
+    pub seconds: f64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Record {
+    folder: PathBuf,
+    steps: csv::Writer<File>,
+    epochs: csv::Writer<File>,
+}
+
+impl Record {
+    /// Takes a folder for a run, and makes it if it is not there.
+    pub fn open(folder: &Path, overwrite: bool) -> Result<Self> {
+        for name in [STEPS, EPOCHS, CURVE, MODEL] {
+            let path = folder.join(name);
+            ensure!(
+                overwrite || !path.exists(),
+                "{} holds a run already ({name}): name another folder, or give --overwrite",
+                folder.display()
+            );
+            if path.exists() {
+                fs::remove_file(&path).with_context(|| format!("cannot replace {path:?}"))?;
+            }
+        }
+        fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {folder:?}"))?;
+        Ok(Self {
+            steps: csv_file(&folder.join(STEPS), &["epoch", "step", "examples", "loss"])?,
+            epochs: csv_file(
+                &folder.join(EPOCHS),
+                &["epoch", "loss", "test_acc", "seconds"],
+            )?,
+            folder: folder.to_owned(),
+        })
+    }
+
+    pub fn step(&mut self, step: &Step) -> Result<()> {
+        self.steps.serialize(step).context("cannot write steps.csv")
+    }
+
+    pub fn epoch(&mut self, epoch: &Epoch, curve: &Animator) -> Result<()> {
+        self.epochs
+            .serialize(epoch)
+            .context("cannot write epochs.csv")?;
+        fs::write(self.folder.join(CURVE), curve.svg()?).context("cannot write accuracy.svg")?;
+        self.flush()
+    }
+
+    pub fn finish(&mut self, model: &[(String, Tensor)]) -> Result<()> {
+        self.flush()?;
+        weights::save(&self.folder.join(MODEL), model)
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        let folder = &self.folder;
+        let cannot = || format!("cannot write to {}", folder.display());
+        self.steps.flush().with_context(cannot)?;
+        self.epochs.flush().with_context(cannot)
+    }
+}
+
+/// The header is written at once: a run without an epoch leaves a table without a row.
+fn csv_file(path: &Path, header: &[&str]) -> Result<csv::Writer<File>> {
+    let cannot = || format!("cannot write {}", path.display());
+    let file = File::create(path).with_context(cannot)?;
+    let mut writer = csv::WriterBuilder::new()
+        .has_headers(false)
+        .from_writer(file);
+    writer.write_record(header).with_context(cannot)?;
+    writer.flush().with_context(cannot)?;
+    Ok(writer)
+}

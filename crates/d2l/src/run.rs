@@ -1,0 +1,321 @@
+//! A run from its first line to its last: what both programs do around their training loop.
+//!
+//! The loop itself is each program's own; it tells the run of every step and every epoch.
+
+use std::fmt;
+use std::io::Write;
+
+use anyhow::{Context, Result, ensure};
+use candle_core::{Device, Tensor};
+use dataset::{DataIter, Dataset};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::interrupt::INTERRUPTED;
+use crate::record::{self, Record};
+use crate::{
+    Animator, BadInput, Book, Options, Timer, device_names, devices_of_kind, interrupted,
+    share_cores, weights,
+};
+
+/// A run that has started: its devices and data, and the settings that were not given filled in
+/// from the book.
+#[derive(Debug)]
+pub struct Run {
+    /// One for each replica.
+    pub devices: Vec<Device>,
+    /// The training set in minibatches; it ends early when Ctrl-C is pressed.
+    pub train_iter: DataIter,
+    /// The test set in minibatches; it ends early when Ctrl-C is pressed.
+    pub test_iter: DataIter,
+    /// Examples in a minibatch, over all devices.
+    pub batch_size: usize,
+    /// Learning rate.
+    pub lr: f64,
+    /// Passes over the training set.
+    pub num_epochs: usize,
+    /// The seed of everything that is random.
+    pub seed: u64,
+    /// The clock of the training, one time an epoch.
+    pub timer: Timer,
+    options: Options,
+    synthetic: bool,
+    animator: Animator,
+    record: Option<Record>,
+    progress: Progress,
+}
+
+/// What a run reached.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Summary {
+    /// Test accuracy after each epoch.
+    pub test_acc: Vec<f64>,
+    /// Mean loss of each epoch.
+    pub loss: Vec<f64>,
+    /// Seconds of training an epoch, without evaluation.
+    pub sec_per_epoch: f64,
+}
+
+/// Where the run stands.
+#[derive(Debug)]
+struct Progress {
+    bar: ProgressBar,
+    epoch: usize,
+    step: usize,
+    examples: usize,
+    loss_sum: f64,
+    losses: Vec<f64>,
+}
+
+impl Run {
+    /// Checks the options, finds devices and data, and prints what was chosen.
+    ///
+    /// # Errors
+    /// [`BadInput`] where an option, the data or the folder that were named cannot be used.
+    pub fn start(options: &Options, book: &Book) -> Result<Self> {
+        options.check().map_err(BadInput::from)?;
+        let devices = find_devices(options)?;
+        let k = devices.len();
+        let batch_size = options.batch_size.unwrap_or((book.batch_size)(k));
+        check_batch_size(batch_size, k).map_err(BadInput::from)?;
+        let share = share_cores(options.threads, k);
+        let data = load(options)?;
+        let record = open_record(options)?;
+        let (train_iter, test_iter) = data.iters(batch_size)?;
+        let run = Self {
+            train_iter: train_iter.stop_when(&INTERRUPTED),
+            test_iter: test_iter.stop_when(&INTERRUPTED),
+            batch_size,
+            lr: options.lr.unwrap_or((book.lr)(k)),
+            num_epochs: options.epochs,
+            seed: options.seed,
+            timer: Timer::new(),
+            options: options.clone(),
+            synthetic: data.source.is_synthetic(),
+            animator: Animator::new("epoch", &["test acc"], (1.0, options.epochs as f64)),
+            record,
+            progress: Progress::new(),
+            devices,
+        };
+        run.print_start(book, share, &data);
+        Ok(run)
+    }
+
+    fn print_start(&self, book: &Book, share: usize, data: &Dataset) {
+        let names = device_names(&self.devices);
+        match self.devices[0].is_cpu() {
+            true => say(format_args!(
+                "{} on {names}, {share} of {} cores each",
+                book.network,
+                crate::cores()
+            )),
+            false => say(format_args!("{} on {names}", book.network)),
+        }
+        say(format_args!(
+            "batch size {}, lr {}, epochs {}, seed {}",
+            self.batch_size, self.lr, self.num_epochs, self.seed
+        ));
+        say(format_args!("{}", data.source));
+        say(format_args!(
+            "{} training and {} test examples",
+            self.train_iter.num_examples(),
+            self.test_iter.num_examples()
+        ));
+    }
+
+    /// The initial parameters: `tensors`, or where `--init` names a file, what is in it under
+    /// the same names.
+    ///
+    /// # Errors
+    /// [`BadInput`] where the file cannot be used.
+    pub fn init(&self, tensors: Vec<(String, Tensor)>) -> Result<Vec<Tensor>> {
+        match &self.options.init {
+            Some(file) => weights::load(file, &tensors).map_err(|e| BadInput::from(e).into()),
+            None => Ok(tensors.into_iter().map(|(_, tensor)| tensor).collect()),
+        }
+    }
+
+    /// The epochs from 1; none follows once Ctrl-C was pressed.
+    pub fn epochs(&self) -> impl Iterator<Item = usize> + use<> {
+        (1..=self.num_epochs).take_while(|_| !interrupted())
+    }
+
+    /// Tells of a step: the minibatch's mean loss before its update, and its size.
+    ///
+    /// # Errors
+    /// If `steps.csv` cannot be written.
+    pub fn step(&mut self, loss: f32, examples: usize) -> Result<()> {
+        let p = &mut self.progress;
+        if p.examples == 0 {
+            p.begin_epoch(self.train_iter.num_examples());
+        }
+        p.step += 1;
+        p.examples += examples;
+        p.loss_sum += f64::from(loss) * examples as f64;
+        p.bar.set_message(format!("{loss:.3}"));
+        p.bar.inc(examples as u64);
+        let step = record::Step {
+            epoch: p.epoch,
+            step: p.step,
+            examples,
+            loss,
+        };
+        self.record.as_mut().map_or(Ok(()), |r| r.step(&step))
+    }
+
+    /// Tells of an epoch's end and the test accuracy after it; prints its line.
+    ///
+    /// An epoch that Ctrl-C cut short is not counted: its accuracy is of no meaning.
+    ///
+    /// # Errors
+    /// If the run's folder cannot be written.
+    pub fn epoch(&mut self, test_acc: f64) -> Result<()> {
+        self.progress.bar.finish_and_clear();
+        if interrupted() {
+            return Ok(());
+        }
+        let seconds = self.timer.times().last().copied().unwrap_or(0.0);
+        let (epoch, loss, examples) = self.progress.end_epoch();
+        self.animator.add(epoch as f64, &[test_acc])?;
+        let rate = examples as f64 / seconds;
+        say(format_args!(
+            "epoch {epoch}, loss {loss:.3}, test acc {test_acc:.3}, \
+             {seconds:.1} sec, {rate:.0} examples/sec"
+        ));
+        let line = record::Epoch {
+            epoch,
+            loss,
+            test_acc,
+            seconds,
+        };
+        self.record
+            .as_mut()
+            .map_or(Ok(()), |r| r.epoch(&line, &self.animator))
+    }
+
+    /// Ends the run: writes the parameters where `--out` asks for it, and prints the curve and
+    /// the book's last line.
+    ///
+    /// # Errors
+    /// If the parameters cannot be written.
+    pub fn finish(mut self, model: &[(String, Tensor)]) -> Result<Summary> {
+        if let Some(record) = &mut self.record {
+            record.finish(model)?;
+        }
+        if interrupted() {
+            let p = &self.progress;
+            say(format_args!(
+                "interrupted in epoch {} of {}, after step {}",
+                p.losses.len() + 1,
+                self.num_epochs,
+                p.step
+            ));
+        }
+        let columns = console::Term::stdout()
+            .size_checked()
+            .map_or(80, |(_, c)| c);
+        if let Some(curve) = self.animator.text(0, columns.into()) {
+            say(format_args!("{curve}"));
+        }
+        say(format_args!("{}", LastLine(&self)));
+        let sec_per_epoch = self.sec_per_epoch();
+        Ok(Summary {
+            test_acc: self.animator.y(0).to_vec(),
+            loss: self.progress.losses,
+            sec_per_epoch,
+        })
+    }
+
+    /// The mean over the epochs that were completed.
+    fn sec_per_epoch(&self) -> f64 {
+        let completed = self.progress.losses.len();
+        self.timer.times().iter().take(completed).sum::<f64>() / completed.max(1) as f64
+    }
+}
+
+/// `test acc: 0.84, 2.5 sec/epoch on [cpu(0), cpu(1)]`, as in the book.
+struct LastLine<'a>(&'a Run);
+
+impl fmt::Display for LastLine<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let run = self.0;
+        match run.animator.y(0).last() {
+            Some(test_acc) => write!(f, "test acc: {test_acc:.2}")?,
+            None => write!(f, "test acc: none, no epoch was completed")?,
+        }
+        let devices = device_names(&run.devices);
+        write!(f, ", {:.1} sec/epoch on {devices}", run.sec_per_epoch())?;
+        if run.synthetic {
+            write!(f, " (synthetic data, not {})", run.options.dataset)?;
+        }
+        Ok(())
+    }
+}
+
+impl Progress {
+    fn new() -> Self {
+        Self {
+            bar: ProgressBar::hidden(),
+            epoch: 0,
+            step: 0,
+            examples: 0,
+            loss_sum: 0.0,
+            losses: Vec::new(),
+        }
+    }
+
+    fn begin_epoch(&mut self, examples: usize) {
+        const TEMPLATE: &str = "epoch {prefix} {wide_bar} loss {msg}, {per_sec}, {eta} left";
+        self.epoch += 1;
+        let style = ProgressStyle::with_template(TEMPLATE).expect("the template is valid");
+        self.bar = ProgressBar::new(examples as u64)
+            .with_prefix(self.epoch.to_string())
+            .with_style(style.with_key(
+                "per_sec",
+                |state: &indicatif::ProgressState, w: &mut dyn fmt::Write| {
+                    let _ = write!(w, "{:.0} examples/s", state.per_sec());
+                },
+            ));
+    }
+
+    /// The epoch that ended, its mean loss, and how many examples it had.
+    fn end_epoch(&mut self) -> (usize, f64, usize) {
+        let examples = std::mem::take(&mut self.examples);
+        let loss = std::mem::take(&mut self.loss_sum) / examples as f64;
+        self.losses.push(loss);
+        (self.epoch, loss, examples)
+    }
+}
+
+fn find_devices(options: &Options) -> Result<Vec<Device>> {
+    let found = devices_of_kind(options.device, options.gpus);
+    let why = || format!("--device {:?} cannot be used", options.device).to_lowercase();
+    found
+        .with_context(why)
+        .map_err(|e| BadInput::from(e).into())
+}
+
+fn check_batch_size(batch_size: usize, k: usize) -> Result<()> {
+    ensure!(
+        batch_size >= k,
+        "a minibatch of {batch_size} cannot be split over {k} devices: \
+         --batch-size must be at least --gpus"
+    );
+    Ok(())
+}
+
+fn load(options: &Options) -> Result<Dataset> {
+    let options = options.dataset();
+    let named = options.names_a_source();
+    dataset::load(&options).map_err(|e| if named { BadInput::from(e).into() } else { e })
+}
+
+fn open_record(options: &Options) -> Result<Option<Record>> {
+    let open = |folder| Record::open(folder, options.overwrite);
+    let record = options.out.as_deref().map(open).transpose();
+    record.map_err(|e| BadInput::from(e).into())
+}
+
+/// Prints a line. A reader who closed the pipe (`… | head`) ends nothing.
+pub fn say(line: fmt::Arguments<'_>) {
+    let _ = writeln!(std::io::stdout(), "{line}");
+}

@@ -1,0 +1,72 @@
+//! A stopwatch that remembers its times.
+
+use std::time::Instant;
+
+/// Records several running times in seconds, as in the book's "Linear Regression".
+///
+/// ```
+/// let mut timer = d2l::Timer::new();
+/// timer.start();
+/// timer.stop();
+/// timer.start();
+/// timer.stop();
+/// assert_eq!(timer.sum(), timer.cumsum()[1]);
+/// assert_eq!(timer.avg(), timer.sum() / 2.0);
+/// ```
+#[derive(Debug, Clone)]
+pub struct Timer {
+    started: Instant,
+    times: Vec<f64>,
+}
+
+impl Timer {
+    /// A timer that runs.
+    pub fn new() -> Self {
+        Self {
+            started: Instant::now(),
+            times: Vec::new(),
+        }
+    }
+
+    /// Starts the clock anew.
+    pub fn start(&mut self) {
+        self.started = Instant::now();
+    }
+
+    /// Records the time since the last start, and returns it.
+    pub fn stop(&mut self) -> f64 {
+        let time = self.started.elapsed().as_secs_f64();
+        self.times.push(time);
+        time
+    }
+
+    /// The mean time; 0 where nothing was recorded.
+    pub fn avg(&self) -> f64 {
+        self.sum() / self.times.len().max(1) as f64
+    }
+
+    /// The sum of the times.
+    pub fn sum(&self) -> f64 {
+        self.times.iter().sum()
+    }
+
+    /// The sums of the first one, two, three … times.
+    pub fn cumsum(&self) -> Vec<f64> {
+        let add = |sum: &mut f64, time: &f64| {
+            *sum += time;
+            Some(*sum)
+        };
+        self.times.iter().scan(0.0, add).collect()
+    }
+
+    /// The recorded times.
+    pub fn times(&self) -> &[f64] {
+        &self.times
+    }
+}
+
+impl Default for Timer {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,126 @@
+//! Parameters in files: safetensors with PyTorch's names and layouts.
+//!
+//! A file is checked, not trusted: each tensor that the network has must be there in its shape,
+//! and no other.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use candle_core::{DType, Device, Tensor};
+
+/// Reads the tensors named in `expected`, in that order, on the CPU; floats become `f32`.
+///
+/// # Errors
+/// If the file cannot be read, or a tensor is missing, left over, or has another shape or kind
+/// of number than the one in `expected`; the message names it.
+pub fn load(path: &Path, expected: &[(String, Tensor)]) -> Result<Vec<Tensor>> {
+    let file = || format!("cannot read parameters from {}", path.display());
+    let mut found = candle_core::safetensors::load(path, &Device::Cpu).with_context(file)?;
+    let tensors: Result<Vec<Tensor>> = expected
+        .iter()
+        .map(|(name, like)| take(&mut found, name, like))
+        .collect();
+    let tensors = tensors.with_context(file)?;
+    if let Some(name) = found.keys().min() {
+        bail!("{}: it has a tensor {name:?}, the network has none", file());
+    }
+    Ok(tensors)
+}
+
+fn take(found: &mut HashMap<String, Tensor>, name: &str, like: &Tensor) -> Result<Tensor> {
+    let Some(tensor) = found.remove(name) else {
+        bail!("there is no tensor {name:?} in it");
+    };
+    if tensor.dims() != like.dims() {
+        let (found, expected) = (tensor.dims(), like.dims());
+        bail!("tensor {name:?} has shape {found:?}, the network's has {expected:?}");
+    }
+    if tensor.dtype().is_float() != like.dtype().is_float() {
+        let (found, expected) = (tensor.dtype(), like.dtype());
+        bail!("tensor {name:?} holds {found:?}, the network's holds {expected:?}");
+    }
+    Ok(tensor.to_dtype(like.dtype())?)
+}
+
+/// Writes named tensors; a file of that name appears whole or not at all.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn save(path: &Path, tensors: &[(String, Tensor)]) -> Result<()> {
+    let whole = || format!("cannot write {}", path.display());
+    let tensors: HashMap<String, Tensor> = tensors
+        .iter()
+        .map(|(name, tensor)| Ok((name.clone(), tensor.to_device(&Device::Cpu)?)))
+        .collect::<candle_core::Result<_>>()?;
+    let partial = path.with_extension("partial");
+    candle_core::safetensors::save(&tensors, &partial).with_context(whole)?;
+    std::fs::rename(&partial, path).with_context(whole)
+}
+
+/// How many elements the floating-point tensors have: the network's size where no buffer is
+/// among them.
+pub fn num_elements(tensors: &[(String, Tensor)]) -> usize {
+    let floats = tensors.iter().filter(|(_, t)| t.dtype() != DType::I64);
+    floats.map(|(_, t)| t.elem_count()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(name: &str, dims: (usize, usize)) -> (String, Tensor) {
+        let tensor = Tensor::ones(dims, DType::F32, &Device::Cpu).unwrap();
+        (name.to_owned(), tensor)
+    }
+
+    fn error(found: &[(String, Tensor)]) -> String {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("init.safetensors");
+        save(&path, found).unwrap();
+        let error = load(&path, &[named("W1", (2, 3)), named("b1", (1, 3))]).unwrap_err();
+        format!("{error:#}")
+    }
+
+    #[test]
+    fn what_was_saved_is_loaded() -> Result<()> {
+        let folder = tempfile::tempdir()?;
+        let path = folder.path().join("model.safetensors");
+        let tensors = [named("W1", (2, 3))];
+        save(&path, &tensors)?;
+        let loaded = load(&path, &tensors)?;
+        assert_eq!(loaded[0].to_vec2::<f32>()?, [[1.0; 3]; 2]);
+        Ok(())
+    }
+
+    #[test]
+    fn a_missing_an_extra_and_a_misshapen_tensor_are_named() {
+        let missing = error(&[named("W1", (2, 3))]);
+        assert!(missing.contains("no tensor \"b1\""), "{missing}");
+        let extra = [
+            named("W1", (2, 3)),
+            named("b1", (1, 3)),
+            named("W9", (1, 1)),
+        ];
+        let extra = error(&extra);
+        assert!(extra.contains("a tensor \"W9\""), "{extra}");
+        let misshapen = error(&[named("W1", (3, 2)), named("b1", (1, 3))]);
+        assert!(
+            misshapen.contains("\"W1\" has shape [3, 2], the network's has [2, 3]"),
+            "{misshapen}"
+        );
+    }
+
+    #[test]
+    fn another_kind_of_number_is_named() {
+        let counter = Tensor::ones((1, 3), DType::I64, &Device::Cpu).unwrap();
+        let error = error(&[named("W1", (2, 3)), ("b1".to_owned(), counter)]);
+        assert!(error.contains("\"b1\" holds I64"), "{error}");
+    }
+
+    #[test]
+    fn a_file_that_is_none_is_named() {
+        let error = load(Path::new("nowhere.safetensors"), &[]).unwrap_err();
+        assert!(format!("{error:#}").contains("nowhere.safetensors"));
+    }
+}
