@@ -1,0 +1,234 @@
+//! "Training on Multiple GPUs", by hand: LeNet, and data-parallel training of it with nothing
+//! but tensors. The functions stand in the order of the book's page.
+//!
+//! The lesson is the whole of it: copy the parameters to every device, give each device its
+//! share of the minibatch, add up the gradients, take the same step everywhere. What is fast or
+//! concise is elsewhere: fast operations in `functional`, the few-line version in `concise`.
+
+use candle_core::{DType, Device, Result, Tensor, Var, bail};
+use d2l::{Book, Options, Param, Run, Summary, backward, evaluate_accuracy_gpu, sgd};
+use functional::{avg_pool2d, conv2d, cross_entropy, flatten, linear, nhwc, relu};
+use rayon::prelude::*;
+
+/// What the book sets for this section: the batch size and the learning rate stay the same
+/// however many devices there are.
+pub const BOOK: Book = Book {
+    program: "scratch",
+    section: "Training on Multiple GPUs, by hand: LeNet on Fashion-MNIST, data-parallel",
+    network: "LeNet",
+    batch_size: |_num_gpus| 256,
+    lr: |_num_gpus| 0.2,
+};
+
+/// The initial parameters W1, b1 … W4, b4 on the CPU: weights from N(0, 0.01²), biases zero.
+///
+/// ```
+/// let params = scratch::init_params(0)?;
+/// let size: usize = params.iter().map(|p| p.elem_count()).sum();
+/// assert_eq!(size, 129_068);
+/// # candle_core::Result::Ok(())
+/// ```
+pub fn init_params(seed: u64) -> Result<Vec<Tensor>> {
+    let rng = &mut d2l::rng(seed);
+    let scale = 0.01;
+    let zeros = |n: usize| Tensor::zeros(n, DType::F32, &Device::Cpu);
+    Ok(vec![
+        d2l::normal(rng, scale, (20, 1, 3, 3))?,
+        zeros(20)?,
+        d2l::normal(rng, scale, (50, 20, 5, 5))?,
+        zeros(50)?,
+        d2l::normal(rng, scale, (800, 128))?,
+        zeros(128)?,
+        d2l::normal(rng, scale, (128, 10))?,
+        zeros(10)?,
+    ])
+}
+
+/// The network: images `x` (B, 1, 28, 28) to `y_hat` (B, 10).
+///
+/// ```
+/// # use candle_core::{DType, Device, Tensor};
+/// let device = d2l::try_gpu(0);
+/// let params = scratch::get_params(&scratch::init_params(0)?, &device)?;
+/// let x = Tensor::zeros((4, 1, 28, 28), DType::F32, &device)?;
+/// assert_eq!(scratch::lenet(&x, &params)?.dims(), [4, 10]);
+/// # candle_core::Result::Ok(())
+/// ```
+pub fn lenet(x: &Tensor, params: &[Param]) -> Result<Tensor> {
+    let [w1, b1, w2, b2, w3, b3, w4, b4] = params else {
+        bail!("LeNet has 8 parameters, {} were given", params.len());
+    };
+    let h1_conv = conv2d(&nhwc(x)?, w1, Some(b1), 1, 0)?; // (B, 26, 26, 20)
+    let h1_activation = relu(&h1_conv)?;
+    let h1 = avg_pool2d(&h1_activation, 2, 2)?; // (B, 13, 13, 20)
+    let h2_conv = conv2d(&h1, w2, Some(b2), 1, 0)?; // (B, 9, 9, 50)
+    let h2_activation = relu(&h2_conv)?;
+    let h2 = avg_pool2d(&h2_activation, 2, 2)?; // (B, 4, 4, 50)
+    let h2 = flatten(&h2)?; // (B, 800)
+    // the book's W3 and W4 are inputs x outputs, `linear` wants outputs x inputs
+    let h3_linear = linear(&h2, &w3.t()?, Some(b3))?;
+    let h3 = relu(&h3_linear)?;
+    linear(&h3, &w4.t()?, Some(b4))
+}
+
+/// Cross-entropy of each example: `y_hat` (B, 10) and labels `y` (B,) to losses (B,).
+///
+/// ```
+/// # use candle_core::{Device, Tensor};
+/// let y_hat = Tensor::new(&[[0f32, 0.0], [0.0, 0.0]], &Device::Cpu)?;
+/// let l = scratch::loss(&y_hat, &Tensor::new(&[0u32, 1], &Device::Cpu)?)?;
+/// assert_eq!(l.to_vec1::<f32>()?, [2f32.ln(), 2f32.ln()]);
+/// # candle_core::Result::Ok(())
+/// ```
+pub fn loss(y_hat: &Tensor, y: &Tensor) -> Result<Tensor> {
+    cross_entropy(y_hat, y)
+}
+
+/// Copies the parameters to a device and attaches gradients.
+///
+/// Each call makes a copy, also on the CPU: replicas that share memory would be one.
+///
+/// ```
+/// let params = scratch::init_params(0)?;
+/// let new_params = scratch::get_params(&params, &d2l::try_gpu(0))?;
+/// println!("b1 weight: {}", *new_params[1]);
+/// println!("b1 grad: {}", new_params[1].grad());
+/// # candle_core::Result::Ok(())
+/// ```
+pub fn get_params(params: &[Tensor], device: &Device) -> Result<Vec<Param>> {
+    let copy = |p: &Tensor| Param::new(&p.to_device(device)?);
+    params.iter().map(copy).collect()
+}
+
+/// Adds up all tensors on the device of the first, and broadcasts the sum back to all of them.
+///
+/// ```
+/// # use candle_core::{Tensor, Var};
+/// let data = [Var::new(&[[1f32, 1.0]], &d2l::try_gpu(0))?, Var::new(&[[2f32, 2.0]], &d2l::try_gpu(1))?];
+/// scratch::allreduce(&data)?;
+/// assert_eq!(data[0].to_vec2::<f32>()?, [[3.0, 3.0]]);
+/// assert_eq!(data[1].to_vec2::<f32>()?, [[3.0, 3.0]]);
+/// # candle_core::Result::Ok(())
+/// ```
+pub fn allreduce(data: &[Var]) -> Result<()> {
+    for i in 1..data.len() {
+        data[0].set(&(data[0].as_detached_tensor() + data[i].to_device(data[0].device())?)?)?;
+    }
+    for i in 1..data.len() {
+        data[i].set(&data[0].to_device(data[i].device())?)?;
+    }
+    Ok(())
+}
+
+/// Splits `x` and `y` into one shard for each device, of consecutive examples. Where the number
+/// of devices does not divide that of the examples, the first shards are one larger; a device
+/// may be left without any.
+///
+/// ```
+/// # use candle_core::{DType, Device, Tensor};
+/// let data = Tensor::arange(0f32, 20.0, &Device::Cpu)?.reshape((4, 5))?;
+/// let y = Tensor::arange(0u32, 4, &Device::Cpu)?;
+/// let (x_shards, y_shards) = scratch::split_batch(&data, &y, &d2l::devices(2)?)?;
+/// assert_eq!(x_shards[1].to_vec2::<f32>()?[0], [10.0, 11.0, 12.0, 13.0, 14.0]);
+/// assert_eq!(y_shards[1].to_vec1::<u32>()?, [2, 3]);
+/// # candle_core::Result::Ok(())
+/// ```
+///
+/// # Errors
+/// If `x` and `y` have different numbers of examples, or there is no device.
+pub fn split_batch(
+    x: &Tensor,
+    y: &Tensor,
+    devices: &[Device],
+) -> Result<(Vec<Tensor>, Vec<Tensor>)> {
+    if x.dim(0)? != y.dim(0)? {
+        bail!("x has {} examples, y has {}", x.dim(0)?, y.dim(0)?);
+    }
+    Ok((split_and_load(x, devices)?, split_and_load(y, devices)?))
+}
+
+/// Splits one tensor along its first dimension, as [`split_batch`] does with two.
+fn split_and_load(data: &Tensor, devices: &[Device]) -> Result<Vec<Tensor>> {
+    if devices.is_empty() {
+        bail!("a minibatch cannot be split over no device");
+    }
+    let (n, k) = (data.dim(0)?, devices.len());
+    let mut start = 0;
+    let mut shards = Vec::new();
+    for (i, device) in devices.iter().enumerate() {
+        let len = n / k + usize::from(i < n % k);
+        // a copy, or a GPU would be sent the whole minibatch that the shard is a view of
+        shards.push(
+            data.narrow(0, start, len)?
+                .force_contiguous()?
+                .to_device(device)?,
+        );
+        start += len;
+    }
+    Ok(shards)
+}
+
+/// One step of all devices on one minibatch; returns the minibatch's mean loss before it.
+///
+/// A device without an example adds nothing to the gradient, and takes the step all the same.
+pub fn train_batch(
+    x: &Tensor,
+    y: &Tensor,
+    device_params: &[Vec<Param>],
+    devices: &[Device],
+    lr: f64,
+) -> Result<f32> {
+    let (x_shards, y_shards) = split_batch(x, y, devices)?;
+    // Loss and backpropagation on each device separately, on all at once
+    let replicas = (x_shards, y_shards, device_params).into_par_iter();
+    let ls = replicas.map(|(x_shard, y_shard, device_w)| {
+        let l = loss(&lenet(&x_shard, device_w)?, &y_shard)?.sum_all()?;
+        backward(&l, device_w)?;
+        l.to_scalar()
+    });
+    let ls: Vec<f32> = ls.collect::<Result<_>>()?;
+    // Sum all gradients from each device and broadcast them to all devices
+    for i in 0..device_params[0].len() {
+        let grads: Vec<_> = device_params.iter().map(|w| w[i].grad().clone()).collect();
+        allreduce(&grads)?;
+    }
+    // The model parameters are updated separately on each device
+    for param in device_params {
+        sgd(param, lr, x.dim(0)?)?; // Here, we use a full-size batch
+    }
+    Ok(ls.iter().sum::<f32>() / x.dim(0)? as f32)
+}
+
+/// Trains LeNet as the options say: the clock includes the work of all devices, accuracy is
+/// computed on device 0 alone, which is inefficient, since the others are idle.
+///
+/// # Errors
+/// If an option, the data or the parameters cannot be used, or a step or a file fails.
+pub fn train(options: &Options) -> anyhow::Result<Summary> {
+    let mut run = Run::start(options, &BOOK)?;
+    let params = run.init(named(init_params(run.seed)?))?;
+    let devices = run.devices.clone();
+    // Copy model parameters to all devices
+    let copies = devices.iter().map(|device| get_params(&params, device));
+    let device_params: Vec<_> = copies.collect::<Result<_>>()?;
+    for epoch in run.epochs() {
+        run.timer.start();
+        for batch in run.train_iter.epoch(epoch) {
+            let (x, y) = batch?;
+            // Perform multi-GPU training for a single minibatch
+            let l = train_batch(&x, &y, &device_params, &devices, run.lr)?;
+            run.step(l, y.dim(0)?)?;
+        }
+        run.timer.stop();
+        // Evaluate the model on GPU 0
+        let net = |x: &Tensor| lenet(x, &device_params[0]);
+        run.epoch(evaluate_accuracy_gpu(net, &run.test_iter, &devices[0])?)?;
+    }
+    run.finish(&named(device_params[0].iter().map(|p| p.detach())))
+}
+
+/// The parameters under their names in a file: `W1`, `b1` … `W4`, `b4`.
+fn named(params: impl IntoIterator<Item = Tensor>) -> Vec<(String, Tensor)> {
+    let names = ["W1", "b1", "W2", "b2", "W3", "b3", "W4", "b4"];
+    names.map(str::to_owned).into_iter().zip(params).collect()
+}

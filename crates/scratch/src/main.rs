@@ -1,0 +1,7 @@
+//! `cargo run -p scratch -- --gpus 2`: LeNet on Fashion-MNIST, the book's first section.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    d2l::program(&scratch::BOOK, scratch::train, std::env::args_os())
+}
