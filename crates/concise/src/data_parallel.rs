@@ -1,0 +1,171 @@
+//! A network replicated over devices.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use candle_core::{Device, ModuleT, Tensor};
+use candle_nn::VarBuilder;
+
+use crate::replica::{Cores, Replica, Worker};
+use crate::state::{Initializer, Origin, State, build};
+
+/// Replicas of one network, one on each device, with the same parameters. Each has batch-norm
+/// statistics of its own, as the book says.
+///
+/// The network is initialized on these devices and nowhere else:
+///
+/// ```
+/// use concise::{DataParallel, Initializer, resnet18};
+///
+/// let devices = d2l::devices(2)?;
+/// let net = DataParallel::new(&devices, Initializer::Normal(0.01), 0, |vb| resnet18(10, vb))?;
+/// assert_eq!(net.num_parameters(), 11_175_818);
+/// let weight = [net.parameter("0.weight", 0)?, net.parameter("0.weight", 1)?];
+/// assert_eq!(weight[0].flatten_all()?.to_vec1::<f32>()?, weight[1].flatten_all()?.to_vec1::<f32>()?);
+/// assert!(net.parameter("0.weight", 2).is_err()); // there is no third replica
+/// # anyhow::Ok(())
+/// ```
+pub struct DataParallel {
+    workers: Vec<Worker>,
+    states: Vec<State>,
+    devices: Vec<Device>,
+}
+
+impl DataParallel {
+    /// Builds `network` on each of `devices`. The weights are drawn once, from `seed`, and
+    /// copied to all.
+    ///
+    /// # Errors
+    /// If there is no device, or the network cannot be built; the message names the replica.
+    pub fn new<N: ModuleT + 'static>(
+        devices: &[Device],
+        initializer: Initializer,
+        seed: u64,
+        network: impl Fn(VarBuilder<'_>) -> candle_core::Result<N> + Send + Sync + 'static,
+    ) -> Result<Self> {
+        ensure!(!devices.is_empty(), "a network needs at least one device");
+        let network = Arc::new(network);
+        let cores = Arc::new(Cores::new(d2l::cores(), devices.len()));
+        let mut net = Self {
+            workers: Vec::new(),
+            states: Vec::new(),
+            devices: devices.to_vec(),
+        };
+        for member in collective::group(devices.len(), None) {
+            let rank = member.rank();
+            let (network, cores) = (network.clone(), cores.clone());
+            let (device, first) = (devices[rank].clone(), net.states.first().cloned());
+            let make = move || {
+                let origin = match &first {
+                    None => Origin::Drawn(initializer, seed),
+                    Some(first) => Origin::Copy(first),
+                };
+                let (built, state) = build(&device, origin, |vb| network(vb))?;
+                Ok(Replica::new(
+                    (Box::new(built), state),
+                    device,
+                    member,
+                    cores,
+                ))
+            };
+            let (worker, state) = Worker::start(net.device_name(rank), make)?;
+            net.workers.push(worker);
+            net.states.push(state);
+        }
+        Ok(net)
+    }
+
+    /// The devices of the replicas.
+    pub fn devices(&self) -> &[Device] {
+        &self.devices
+    }
+
+    /// The number of elements of all parameters, buffers not counted.
+    pub fn num_parameters(&self) -> usize {
+        let parameters = self.states[0].parameters();
+        parameters.map(|(_, p)| p.elem_count()).sum()
+    }
+
+    /// A parameter or buffer by its name, as it is on the device of replica `i`.
+    ///
+    /// # Errors
+    /// If there is no replica `i`, or nothing of that name in the network.
+    pub fn parameter(&self, name: &str, i: usize) -> Result<Tensor> {
+        let devices = d2l::device_names(&self.devices);
+        let state = self.states.get(i).with_context(|| {
+            format!("{name} was not initialized on replica {i}: the network is on {devices}")
+        })?;
+        let var = state.get(name);
+        let var = var.with_context(|| format!("the network has no parameter {name}"))?;
+        Ok(var.copy()?.detach())
+    }
+
+    /// Everything that device 0 holds, parameters and buffers, in the network's order and under
+    /// PyTorch's names.
+    pub fn state_dict(&self) -> Result<Vec<(String, Tensor)>> {
+        let entries = self.states[0].all().iter();
+        entries
+            .map(|(name, var)| Ok((name.clone(), var.copy()?.detach())))
+            .collect()
+    }
+
+    /// Sets parameters and buffers of all replicas, in the order of [`state_dict`](Self::state_dict).
+    ///
+    /// # Errors
+    /// If their number or a shape differs.
+    pub fn load_state_dict(&self, tensors: &[Tensor]) -> Result<()> {
+        for (state, device) in self.states.iter().zip(&self.devices) {
+            let entries = state.all();
+            ensure!(
+                tensors.len() == entries.len(),
+                "{} tensors for a network of {}",
+                tensors.len(),
+                entries.len()
+            );
+            for ((name, var), tensor) in entries.iter().zip(tensors) {
+                let tensor = tensor.to_device(device)?;
+                var.set(&tensor).with_context(|| name.clone())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs `job` on all replicas at once, each with its own of `inputs`, and waits for all.
+    ///
+    /// # Errors
+    /// The first cause: that a replica failed, not that the others then missed it.
+    pub(crate) fn on_each<S: Send + 'static, T: Send + 'static>(
+        &self,
+        inputs: Vec<S>,
+        job: impl Fn(&mut Replica, S) -> Result<T> + Send + Sync + 'static,
+    ) -> Result<Vec<T>> {
+        let job = Arc::new(job);
+        let start = |(worker, input): (&Worker, S)| {
+            let job = job.clone();
+            worker.run(move |replica| job(replica, input))
+        };
+        let pending: Vec<_> = self.workers.iter().zip(inputs).map(start).collect();
+        let results = pending.into_iter().map(|result| {
+            let ended = |_| Err(anyhow!("the thread of a replica has ended"));
+            result.recv().unwrap_or_else(ended)
+        });
+        first_cause(results.collect())
+    }
+
+    fn device_name(&self, rank: usize) -> String {
+        let names = d2l::device_names(&self.devices);
+        let names: Vec<&str> = names.trim_matches(['[', ']']).split(", ").collect();
+        names[rank].to_owned()
+    }
+}
+
+/// All results, or the error that made the others miss a peer.
+fn first_cause<T>(results: Vec<Result<T>>) -> Result<Vec<T>> {
+    let (good, mut errors): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
+    let missed_a_peer = |e: &anyhow::Error| e.chain().any(|c| c.is::<collective::Error>());
+    errors.sort_by_key(|e| e.as_ref().is_err_and(missed_a_peer));
+    match errors.into_iter().next() {
+        Some(error) => error.map(|_| Vec::new()),
+        None => good.into_iter().collect(),
+    }
+}

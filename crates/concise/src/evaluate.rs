@@ -1,0 +1,31 @@
+//! Accuracy on all devices at once.
+
+use anyhow::Result;
+use d2l::{Accumulator, accuracy};
+use dataset::DataIter;
+use scratch::split_batch;
+
+use crate::DataParallel;
+use crate::replica::Replica;
+
+/// The accuracy of `net` on a dataset, on all its devices in parallel: each minibatch is split
+/// over them, and each replica uses its own batch-norm statistics.
+pub fn evaluate_accuracy_gpus(net: &DataParallel, data_iter: &DataIter) -> Result<f64> {
+    // No. of correct predictions, no. of predictions
+    let mut metric = Accumulator::<2>::new();
+    for batch in data_iter.iter() {
+        let (x, y) = batch?;
+        let (x_shards, y_shards) = split_batch(&x, &y, net.devices())?;
+        let shards = x_shards.into_iter().zip(y_shards).collect();
+        let correct = net.on_each(shards, |replica, (x, y)| {
+            if y.dim(0)? == 0 {
+                return Ok(0);
+            }
+            let forward = |replica: &mut Replica| replica.net.forward_t(&x, false);
+            let y_hat = replica.compute(|replica| functional::no_grad(|| forward(replica)))?;
+            Ok(accuracy(&y_hat, &y)?)
+        })?;
+        metric.add([correct.iter().sum::<usize>() as f64, y.dim(0)? as f64]);
+    }
+    Ok(metric[0] / metric[1])
+}

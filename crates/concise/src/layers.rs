@@ -1,0 +1,109 @@
+//! The layers of the book's networks over the operations of `functional`: activations are NHWC
+//! inside a network, parameters have PyTorch's names and layouts.
+//!
+//! Layers of candle-nn work in a [`DataParallel`](crate::DataParallel) as well; these are the
+//! fast ones.
+
+use candle_core::{DType, Module, ModuleT, Result, Tensor, Var};
+use candle_nn::{Init, VarBuilder};
+
+const WEIGHT: Init = Init::Randn {
+    mean: 0.0,
+    stdev: 0.01,
+};
+
+/// Two-dimensional convolution: (B, H, W, inputs) to (B, H', W', outputs).
+#[derive(Debug, Clone)]
+pub struct Conv2d {
+    weight: Tensor,
+    bias: Tensor,
+    stride: usize,
+    padding: usize,
+}
+
+impl Conv2d {
+    /// A square kernel with a bias; stride 1 and no padding, until said otherwise.
+    pub fn new(inputs: usize, outputs: usize, kernel: usize, vb: VarBuilder<'_>) -> Result<Self> {
+        Ok(Self {
+            weight: vb.get_with_hints((outputs, inputs, kernel, kernel), "weight", WEIGHT)?,
+            bias: vb.get_with_hints(outputs, "bias", Init::Const(0.0))?,
+            stride: 1,
+            padding: 0,
+        })
+    }
+
+    /// Sets the step of the kernel.
+    pub fn stride(self, stride: usize) -> Self {
+        Self { stride, ..self }
+    }
+
+    /// Sets the rows and columns of zeros around the image.
+    pub fn padding(self, padding: usize) -> Self {
+        Self { padding, ..self }
+    }
+}
+
+impl Module for Conv2d {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        functional::conv2d(x, &self.weight, Some(&self.bias), self.stride, self.padding)
+    }
+}
+
+/// Fully connected layer: (B, inputs) to (B, outputs).
+#[derive(Debug, Clone)]
+pub struct Linear {
+    weight: Tensor,
+    bias: Tensor,
+}
+
+impl Linear {
+    /// A layer with a bias.
+    pub fn new(inputs: usize, outputs: usize, vb: VarBuilder<'_>) -> Result<Self> {
+        Ok(Self {
+            weight: vb.get_with_hints((outputs, inputs), "weight", WEIGHT)?,
+            bias: vb.get_with_hints(outputs, "bias", Init::Const(0.0))?,
+        })
+    }
+}
+
+impl Module for Linear {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        functional::linear(x, &self.weight, Some(&self.bias))
+    }
+}
+
+/// Batch normalization of (B, H, W, channels), with statistics of its own on each replica.
+#[derive(Debug, Clone)]
+pub struct BatchNorm2d {
+    weight: Tensor,
+    bias: Tensor,
+    running_mean: Var,
+    running_var: Var,
+    num_batches_tracked: Var,
+}
+
+impl BatchNorm2d {
+    /// A layer that changes nothing at first: scale one, shift zero.
+    pub fn new(channels: usize, vb: VarBuilder<'_>) -> Result<Self> {
+        let get = |name, value| vb.get_with_hints(channels, name, Init::Const(value));
+        let count = |name| vb.get_with_hints_dtype((), name, Init::Const(0.0), DType::I64);
+        Ok(Self {
+            weight: get("weight", 1.0)?,
+            bias: get("bias", 0.0)?,
+            running_mean: Var::from_tensor(&get("running_mean", 0.0)?)?,
+            running_var: Var::from_tensor(&get("running_var", 1.0)?)?,
+            num_batches_tracked: Var::from_tensor(&count("num_batches_tracked")?)?,
+        })
+    }
+}
+
+impl ModuleT for BatchNorm2d {
+    fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
+        if train {
+            let count = &self.num_batches_tracked;
+            count.set(&(count.as_detached_tensor() + count.ones_like()?)?)?;
+        }
+        let (mean, var) = (&self.running_mean, &self.running_var);
+        functional::batch_norm2d(x, &self.weight, &self.bias, mean, var, train)
+    }
+}

@@ -1,0 +1,38 @@
+//! "Concise Implementation for Multiple GPUs": ResNet-18, and data-parallel training of any
+//! network in a few lines.
+//!
+//! ```no_run
+//! use concise::{DataParallel, Initializer, Sgd, Trainer, evaluate_accuracy_gpus, resnet18};
+//!
+//! let (train_iter, test_iter) = dataset::load_data_fashion_mnist(512)?;
+//! let devices = d2l::devices(2)?;
+//! let net = DataParallel::new(&devices, Initializer::Normal(0.01), 0, |vb| resnet18(10, vb))?;
+//! let mut trainer = Trainer::new(&net, functional::cross_entropy, Sgd { lr: 0.2 });
+//! for epoch in 1..=10 {
+//!     for batch in train_iter.epoch(epoch) {
+//!         let (x, y) = batch?;
+//!         trainer.step(&x, &y)?;
+//!     }
+//!     println!("{}", evaluate_accuracy_gpus(&net, &test_iter)?);
+//! }
+//! # anyhow::Ok(())
+//! ```
+//!
+//! A network is anything that is built from a candle `VarBuilder` and is a candle `ModuleT`;
+//! [`DataParallel`] puts a replica of it on each device, each on a thread of its own.
+
+mod data_parallel;
+mod evaluate;
+pub mod layers;
+mod replica;
+mod resnet;
+mod state;
+mod train;
+mod trainer;
+
+pub use data_parallel::DataParallel;
+pub use evaluate::evaluate_accuracy_gpus;
+pub use resnet::{Residual, Resnet18, resnet18};
+pub use state::Initializer;
+pub use train::{BOOK, train};
+pub use trainer::{Loss, Sgd, Step, Trainer};

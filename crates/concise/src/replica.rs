@@ -1,0 +1,197 @@
+//! One replica of a network, on a thread of its own for as long as the network lives: replicas
+//! wait for each other in the all-reduce, and a GPU's handles belong to a thread.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
+
+use anyhow::{Context, Result, anyhow};
+use candle_core::{Device, ModuleT, Tensor};
+use collective::Member;
+use functional::threads::with_budget;
+
+use crate::state::State;
+
+/// The network on one device, as its thread sees it.
+pub(crate) struct Replica {
+    pub net: Box<dyn ModuleT>,
+    pub state: State,
+    pub device: Device,
+    /// Its seat among the replicas; empty once it failed.
+    member: Option<Member>,
+    /// All gradients, one after the other in the order of the parameters.
+    grads: Vec<f32>,
+    cores: Arc<Cores>,
+}
+
+type Job = Box<dyn FnOnce(&mut Replica) + Send>;
+
+/// The thread of one replica; it ends when this is dropped.
+pub(crate) struct Worker {
+    name: String,
+    jobs: Option<Sender<Job>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Replica {
+    pub fn new(
+        (net, state): (Box<dyn ModuleT>, State),
+        device: Device,
+        member: Member,
+        cores: Arc<Cores>,
+    ) -> Self {
+        let size = state.parameters().map(|(_, p)| p.elem_count()).sum();
+        Self {
+            net,
+            state,
+            device,
+            member: Some(member),
+            grads: vec![0.0; size],
+            cores,
+        }
+    }
+
+    /// Runs `f` on this replica's share of the cores, as soon as one of them is free.
+    pub fn compute<T>(&mut self, f: impl FnOnce(&mut Self) -> T) -> T {
+        let cores = self.cores.clone();
+        let _core = cores.acquire();
+        with_budget(cores.share, || f(self))
+    }
+
+    /// Puts the gradients of `l` into the flat buffer.
+    pub fn backward(&mut self, l: &Tensor) -> Result<()> {
+        let grads = l.backward()?;
+        let mut rest = self.grads.as_mut_slice();
+        for (name, param) in self.state.parameters() {
+            let grad = grads
+                .get(param)
+                .with_context(|| format!("the loss does not depend on the parameter {name}"))?;
+            let (head, tail) = rest.split_at_mut(param.elem_count());
+            head.copy_from_slice(&grad.flatten_all()?.to_vec1()?);
+            rest = tail;
+        }
+        Ok(())
+    }
+
+    /// A replica without an example adds nothing.
+    pub fn zero_grad(&mut self) {
+        self.grads.fill(0.0);
+    }
+
+    /// Sums the flat buffers of all replicas.
+    pub fn all_reduce(&mut self) -> Result<()> {
+        let member = self.member.as_mut().context("it failed before")?;
+        Ok(member.all_reduce(&mut [&mut self.grads])?)
+    }
+
+    /// Takes the step `param -= scale · grad`.
+    pub fn update(&mut self, scale: f64) -> Result<()> {
+        let mut rest = self.grads.as_slice();
+        for (_, param) in self.state.parameters() {
+            let (head, tail) = rest.split_at(param.elem_count());
+            let grad = Tensor::from_slice(head, param.shape(), &self.device)?;
+            param.set(&(param.as_detached_tensor() - (grad * scale)?)?)?;
+            rest = tail;
+        }
+        Ok(())
+    }
+}
+
+impl Worker {
+    /// Starts a thread, makes the replica on it, and returns what the replica holds.
+    pub fn start(
+        name: String,
+        make: impl FnOnce() -> Result<Replica> + Send + 'static,
+    ) -> Result<(Self, State)> {
+        let (jobs, inbox) = channel::<Job>();
+        let (made, state) = channel();
+        let serve = move || {
+            let replica = make();
+            let _ = made.send(replica.as_ref().map(|r| r.state.clone()).map_err(cause));
+            if let Ok(mut replica) = replica {
+                inbox.iter().for_each(|job| job(&mut replica));
+            }
+        };
+        let thread = std::thread::Builder::new()
+            .name(name.clone())
+            .spawn(serve)?;
+        let state = state.recv().unwrap_or_else(|_| Err(anyhow!("it panicked")));
+        let state = state.with_context(|| format!("replica {name} cannot be built"))?;
+        let worker = Self {
+            name,
+            jobs: Some(jobs),
+            thread: Some(thread),
+        };
+        Ok((worker, state))
+    }
+
+    /// Gives the replica something to do; the result comes through the channel. A replica that
+    /// fails leaves the group, so that the others do not wait for it.
+    pub fn run<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&mut Replica) -> Result<T> + Send + 'static,
+    ) -> Receiver<Result<T>> {
+        let (done, result) = channel();
+        let name = self.name.clone();
+        let job: Job = Box::new(move |replica| {
+            let result = catch_unwind(AssertUnwindSafe(|| job(replica)));
+            let result = result.unwrap_or_else(|_| Err(anyhow!("it panicked")));
+            if result.is_err() {
+                replica.member = None;
+            }
+            let _ = done.send(result.with_context(|| format!("replica {name}")));
+        });
+        if let Some(jobs) = &self.jobs {
+            let _ = jobs.send(job); // where the thread has ended, the result never comes
+        }
+        result
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join(); // a panic was reported with its job
+        }
+    }
+}
+
+fn cause(error: &anyhow::Error) -> anyhow::Error {
+    anyhow!("{error:#}")
+}
+
+/// The cores of the whole run: no more replicas compute at a time than there are.
+pub(crate) struct Cores {
+    free: Mutex<usize>,
+    freed: Condvar,
+    /// The threads that one replica may use.
+    share: usize,
+}
+
+struct Core<'a>(&'a Cores);
+
+impl Cores {
+    pub fn new(cores: usize, replicas: usize) -> Self {
+        Self {
+            free: Mutex::new(cores),
+            freed: Condvar::new(),
+            share: (cores / replicas).max(1),
+        }
+    }
+
+    fn acquire(&self) -> Core<'_> {
+        let free = self.free.lock().unwrap_or_else(|e| e.into_inner());
+        let wait = self.freed.wait_while(free, |free| *free == 0);
+        *wait.unwrap_or_else(|e| e.into_inner()) -= 1;
+        Core(self)
+    }
+}
+
+impl Drop for Core<'_> {
+    fn drop(&mut self) {
+        *self.0.free.lock().unwrap_or_else(|e| e.into_inner()) += 1;
+        self.0.freed.notify_one();
+    }
+}

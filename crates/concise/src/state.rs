@@ -1,0 +1,249 @@
+//! What a network holds on one device: its parameters and its buffers, each an ordered list.
+//!
+//! The order is that in which the network asks for them, the same on every device. candle's own
+//! `VarMap` has a random one, and replicas that sum their gradients in different orders mix
+//! them up.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use candle_core::{DType, Device, Result, Shape, Tensor, Var, bail};
+use candle_nn::init::NormalOrUniform;
+use candle_nn::var_builder::SimpleBackend;
+use candle_nn::{Init, VarBuilder};
+
+/// How the weights of a new network are drawn: everything with two dimensions or more. What has
+/// one (biases, the scale of batch norm) starts as its layer says: for the layers of this crate
+/// biases at zero and scales at one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Initializer {
+    /// N(0, σ²); the book has σ = 0.01.
+    Normal(f64),
+    /// Evenly from ±√(m / ((inputs + outputs) / 2)) with the magnitude m, as Gluon's `Xavier`;
+    /// the usual one is 3.
+    Xavier(f64),
+    /// As each layer asks for, biases too.
+    Layers,
+}
+
+/// The parameters and buffers of one replica.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct State {
+    entries: Vec<(String, Var)>,
+}
+
+impl State {
+    /// The tensors that are trained.
+    pub fn parameters(&self) -> impl Iterator<Item = &(String, Var)> {
+        self.entries.iter().filter(|(name, _)| !is_buffer(name))
+    }
+
+    /// Everything, as PyTorch's `state_dict` has it.
+    pub fn all(&self) -> &[(String, Var)] {
+        &self.entries
+    }
+
+    pub fn get(&self, name: &str) -> Option<&Var> {
+        let entry = self.entries.iter().find(|(n, _)| n == name);
+        entry.map(|(_, var)| var)
+    }
+}
+
+/// Buffers belong to the network and are not trained: the running statistics of batch norm,
+/// under the names that PyTorch and candle give them.
+fn is_buffer(name: &str) -> bool {
+    let last = name.rsplit('.').next().unwrap_or(name);
+    ["running_mean", "running_var", "num_batches_tracked"].contains(&last)
+}
+
+/// Where the values of a new replica come from.
+pub(crate) enum Origin<'a> {
+    /// Drawn: the first replica.
+    Drawn(Initializer, u64),
+    /// Copied from the first replica.
+    Copy(&'a State),
+}
+
+/// Builds a network on `device` and returns it with what it holds.
+pub(crate) fn build<N>(
+    device: &Device,
+    origin: Origin<'_>,
+    network: impl FnOnce(VarBuilder<'_>) -> Result<N>,
+) -> Result<(N, State)> {
+    let source = match origin {
+        Origin::Drawn(initializer, seed) => Source::Drawn(initializer, d2l::rng(seed)),
+        Origin::Copy(state) => Source::Copy(state.clone()),
+    };
+    let collector = Collector(Arc::new(Mutex::new((State::default(), source))));
+    let backend = Box::new(collector.clone());
+    let net = network(VarBuilder::from_backend(
+        backend,
+        DType::F32,
+        device.clone(),
+    ))?;
+    let state = collector.lock().0.clone();
+    Ok((net, state))
+}
+
+enum Source {
+    Drawn(Initializer, d2l::Rng),
+    Copy(State),
+}
+
+/// The `VarBuilder`'s back: makes a variable for each name that is asked for, and keeps the list.
+#[derive(Clone)]
+struct Collector(Arc<Mutex<(State, Source)>>);
+
+impl Collector {
+    fn lock(&self) -> MutexGuard<'_, (State, Source)> {
+        self.0.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+impl SimpleBackend for Collector {
+    fn get(
+        &self,
+        shape: Shape,
+        name: &str,
+        init: Init,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Tensor> {
+        let (state, source) = &mut *self.lock();
+        if let Some(var) = state.get(name) {
+            if var.shape() != &shape {
+                bail!(
+                    "{name} is asked for as {shape:?}, and was as {:?}",
+                    var.shape()
+                );
+            }
+            return Ok(var.as_tensor().clone());
+        }
+        let value = source.value(shape, name, init)?;
+        // detached and then copied: variables of two replicas never share storage
+        let value = value.to_dtype(dtype)?.to_device(device)?.detach();
+        let var = Var::from_tensor(&value)?;
+        state.entries.push((name.to_owned(), var.clone()));
+        Ok(var.into_inner())
+    }
+
+    fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
+        match self.lock().0.get(name) {
+            Some(var) => Ok(var.as_tensor().clone()),
+            None => bail!("{name} is asked for without a shape, and does not exist yet"),
+        }
+    }
+
+    fn contains_tensor(&self, name: &str) -> bool {
+        self.lock().0.get(name).is_some()
+    }
+}
+
+impl Source {
+    fn value(&mut self, shape: Shape, name: &str, init: Init) -> Result<Tensor> {
+        match self {
+            Source::Drawn(initializer, rng) => draw(initializer.init(&shape, init), shape, rng),
+            Source::Copy(first) => match first.get(name) {
+                Some(var) if var.shape() == &shape => Ok(var.as_tensor().clone()),
+                _ => bail!("the first replica has no {name} of shape {shape:?}"),
+            },
+        }
+    }
+}
+
+impl Initializer {
+    /// What is drawn for a tensor, whose layer asks for `hint`.
+    fn init(&self, shape: &Shape, hint: Init) -> Init {
+        match *self {
+            Initializer::Normal(stdev) if shape.rank() >= 2 => Init::Randn { mean: 0.0, stdev },
+            Initializer::Xavier(magnitude) if shape.rank() >= 2 => {
+                let fans = [
+                    candle_nn::init::FanInOut::FanIn,
+                    candle_nn::init::FanInOut::FanOut,
+                ];
+                let fan: usize = fans.iter().map(|f| f.for_shape(shape)).sum();
+                let up = (magnitude / (fan as f64 / 2.0)).sqrt();
+                Init::Uniform { lo: -up, up }
+            }
+            _ => hint,
+        }
+    }
+}
+
+/// Draws on the host, so that a seed gives the same network on every device.
+fn draw(init: Init, shape: Shape, rng: &mut d2l::Rng) -> Result<Tensor> {
+    match init {
+        Init::Const(value) => Tensor::full(value as f32, shape, &Device::Cpu),
+        Init::Randn { mean, stdev } => d2l::normal(rng, stdev, shape)? + mean,
+        Init::Uniform { lo, up } => d2l::uniform(rng, lo, up, shape),
+        Init::Kaiming {
+            dist,
+            fan,
+            non_linearity,
+        } => {
+            let std = non_linearity.gain() / (fan.for_shape(&shape) as f64).sqrt();
+            match dist {
+                NormalOrUniform::Normal => d2l::normal(rng, std, shape),
+                NormalOrUniform::Uniform => {
+                    let up = 3f64.sqrt() * std;
+                    d2l::uniform(rng, -up, up, shape)
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn two_layers(vb: VarBuilder<'_>) -> Result<()> {
+        for layer in ["b", "a"] {
+            let vb = vb.pp(layer);
+            vb.get_with_hints((2, 2), "weight", candle_nn::init::ZERO)?;
+            vb.get_with_hints(2, "running_mean", candle_nn::init::ONE)?;
+            vb.get_with_hints_dtype((), "num_batches_tracked", Init::Const(0.), DType::I64)?;
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn the_order_is_that_of_the_network_and_buffers_are_apart() -> Result<()> {
+        let origin = Origin::Drawn(Initializer::Layers, 0);
+        let ((), state) = build(&Device::Cpu, origin, two_layers)?;
+        let names: Vec<_> = state.parameters().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["b.weight", "a.weight"]);
+        assert_eq!(state.all().len(), 6);
+        assert_eq!(
+            state.get("a.num_batches_tracked").unwrap().dtype(),
+            DType::I64
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn a_copy_has_the_values_and_not_the_memory() -> Result<()> {
+        let origin = Origin::Drawn(Initializer::Normal(1.0), 7);
+        let ((), first) = build(&Device::Cpu, origin, two_layers)?;
+        let ((), copy) = build(&Device::Cpu, Origin::Copy(&first), two_layers)?;
+        let values = |s: &State| s.get("a.weight").unwrap().to_vec2::<f32>();
+        assert_eq!(values(&first)?, values(&copy)?);
+        let zeros = Tensor::zeros((2, 2), DType::F32, &Device::Cpu)?;
+        first.get("a.weight").unwrap().set(&zeros)?;
+        assert_ne!(values(&first)?, values(&copy)?);
+        Ok(())
+    }
+
+    #[test]
+    fn xavier_keeps_within_its_bounds() -> Result<()> {
+        let shape = Shape::from((30, 20, 5, 5));
+        let init = Initializer::Xavier(3.0).init(&shape, Init::Const(0.));
+        let drawn = draw(init, shape, &mut d2l::rng(0))?.abs()?.flatten_all()?;
+        let bound = (3.0f32 / ((30.0 + 20.0) * 25.0 / 2.0)).sqrt();
+        let largest = drawn.max(0)?.to_scalar::<f32>()?;
+        assert!(
+            largest <= bound && largest > 0.99 * bound,
+            "{largest} of {bound}"
+        );
+        Ok(())
+    }
+}
