@@ -1,0 +1,23 @@
+//! "Distributing Data": a 4×5 matrix on two devices, two rows each; and what becomes of five
+//! examples.
+//!
+//! `cargo run --example 03_split_batch`
+
+use candle_core::{Device, Tensor};
+use scratch::split_batch;
+
+fn main() -> anyhow::Result<()> {
+    let devices = d2l::devices(2)?;
+    let data = Tensor::arange(0i64, 20, &Device::Cpu)?.reshape((4, 5))?;
+    let y = Tensor::arange(0u32, 4, &Device::Cpu)?;
+    let (split, _) = split_batch(&data, &y, &devices)?;
+    println!("input: {data}");
+    println!("load into {}", d2l::device_names(&devices));
+    println!("output: {}\n{}", split[0], split[1]);
+
+    // Where two devices share five examples, the first has one more
+    let y = Tensor::arange(0u32, 5, &Device::Cpu)?;
+    let (_, y_shards) = split_batch(&y, &y, &devices)?;
+    println!("five examples: {} and {}", y_shards[0], y_shards[1]);
+    Ok(())
+}

@@ -1,0 +1,33 @@
+//! Is it really the same? One step of LeNet on one device and on two, from the same parameters
+//! on the same minibatch: the updates differ by rounding alone.
+//!
+//! `cargo run --example 04_parity`
+
+use candle_core::{Device, Result, Tensor};
+use d2l::Param;
+use scratch::{get_params, init_params, train_batch};
+
+/// The parameters on the last of `k` devices after a step.
+fn step(k: usize, x: &Tensor, y: &Tensor) -> Result<Vec<Param>> {
+    let (params, devices) = (init_params(0)?, d2l::devices(k)?);
+    let copies = devices.iter().map(|device| get_params(&params, device));
+    let mut device_params: Vec<_> = copies.collect::<Result<_>>()?;
+    train_batch(x, y, &device_params, &devices, 0.2)?;
+    Ok(device_params.swap_remove(k - 1))
+}
+
+fn main() -> Result<()> {
+    let x = d2l::uniform(&mut d2l::rng(1), 0.0, 1.0, (256, 1, 28, 28))?;
+    let y = (Tensor::arange(0f32, 256.0, &Device::Cpu)? / 25.6)?;
+    let y = y.to_dtype(candle_core::DType::U32)?;
+    let (one, two) = (step(1, &x, &y)?, step(2, &x, &y)?);
+    let names = ["W1", "b1", "W2", "b2", "W3", "b3", "W4", "b4"];
+    for ((name, a), b) in names.iter().zip(&one).zip(&two) {
+        let (a, b) = (a.to_device(&Device::Cpu)?, b.to_device(&Device::Cpu)?);
+        let difference = (a - b)?.abs()?.flatten_all()?.max(0)?;
+        let difference = difference.to_scalar::<f32>()?;
+        println!("{name}: the updates differ by at most {difference:.2e}");
+        assert!(difference <= 1e-6);
+    }
+    Ok(())
+}

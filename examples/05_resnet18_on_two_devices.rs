@@ -1,0 +1,38 @@
+//! "Network Initialization": ResNet-18 is initialized on two devices and nowhere else; four
+//! examples are split over them, and each device has the weights.
+//!
+//! `cargo run --example 05_resnet18_on_two_devices`
+
+use candle_core::{DType, Device, Tensor};
+use concise::{DataParallel, Initializer, Sgd, Trainer, resnet18};
+
+fn main() -> anyhow::Result<()> {
+    let devices = d2l::devices(2)?;
+    let net = DataParallel::new(&devices, Initializer::Normal(0.01), 0, |vb| {
+        resnet18(10, vb)
+    })?;
+    println!(
+        "{} parameters on {}",
+        net.num_parameters(),
+        d2l::device_names(&devices)
+    );
+
+    let x = d2l::uniform(&mut d2l::rng(1), 0.0, 1.0, (4, 1, 28, 28))?;
+    let y = Tensor::zeros(4, DType::U32, &Device::Cpu)?;
+    let mut trainer = Trainer::new(&net, functional::cross_entropy, Sgd { lr: 0.0 });
+    for (i, (y_hat, _)) in trainer.step(&x, &y)?.shards.iter().enumerate() {
+        println!("device {i} computed {:?}", y_hat.dims()); // [2, 10]
+    }
+
+    for i in 0..devices.len() {
+        let weight = net.parameter("0.weight", i)?;
+        println!(
+            "the first kernel on device {i}: {}",
+            weight.get(0)?.flatten_to(1)?
+        );
+    }
+    if let Err(error) = net.parameter("0.weight", 2) {
+        println!("device 2: {error}");
+    }
+    Ok(())
+}

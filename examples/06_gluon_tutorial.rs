@@ -1,0 +1,76 @@
+//! The Gluon tutorial "Multiple GPUs training with Gluon API": a LeNet of another make on
+//! MNIST, with the trainer of `concise` as it is. Two GPUs or two CPU replicas alike.
+//!
+//! `cargo run --example 06_gluon_tutorial [-- --data DIR|synthetic] [--limit-train N]`
+
+use anyhow::Result;
+use candle_core::{Module, Tensor};
+use candle_nn::VarBuilder;
+use clap::Parser;
+use concise::layers::{Conv2d, Linear};
+use concise::{DataParallel, Initializer, Sgd, Trainer, evaluate_accuracy_gpus};
+use functional::{cross_entropy, flatten, max_pool2d, nhwc, relu};
+
+/// LeNet 6-16-120-84-10 with max pooling: images (B, 1, 28, 28) to (B, 10).
+fn net(vb: VarBuilder<'_>) -> candle_core::Result<impl Module + use<>> {
+    let conv1 = Conv2d::new(1, 6, 5, vb.pp("conv1"))?;
+    let conv2 = Conv2d::new(6, 16, 5, vb.pp("conv2"))?;
+    let fc1 = Linear::new(16 * 4 * 4, 120, vb.pp("fc1"))?;
+    let fc2 = Linear::new(120, 84, vb.pp("fc2"))?;
+    let fc3 = Linear::new(84, 10, vb.pp("fc3"))?;
+    Ok(move |x: &Tensor| {
+        let x = max_pool2d(&relu(&conv1.forward(&nhwc(x)?)?)?, 2, 2)?;
+        let x = max_pool2d(&relu(&conv2.forward(&x)?)?, 2, 2)?;
+        let x = relu(&fc1.forward(&flatten(&x)?)?)?;
+        fc3.forward(&relu(&fc2.forward(&x)?)?)
+    })
+}
+
+#[derive(Parser)]
+struct Args {
+    #[arg(long)]
+    data: Option<dataset::Data>,
+    #[arg(long)]
+    limit_train: Option<usize>,
+    #[arg(long, default_value_t = 1)]
+    epochs: usize,
+}
+
+fn main() -> Result<()> {
+    let Args {
+        data,
+        limit_train,
+        epochs,
+    } = Args::parse();
+    let name = dataset::Name::Mnist;
+    let options = dataset::Options {
+        name,
+        data,
+        limit_train,
+        ..Default::default()
+    };
+    let data = dataset::load(&options)?;
+    println!("{}", data.source);
+    let (train_iter, test_iter) = data.iters(128)?;
+    let devices = d2l::devices(2)?;
+    let net = DataParallel::new(&devices, Initializer::Xavier(2.24), 0, net)?;
+    let mut trainer = Trainer::new(&net, cross_entropy, Sgd { lr: 0.04 });
+    for epoch in 1..=epochs {
+        let mut metric = d2l::Accumulator::<2>::new();
+        for batch in train_iter.epoch(epoch) {
+            let (x, y) = batch?;
+            for (y_hat, y) in trainer.step(&x, &y)?.shards {
+                metric.add([d2l::accuracy(&y_hat, &y)? as f64, y.dim(0)? as f64]);
+            }
+        }
+        println!(
+            "After epoch {epoch}: accuracy = {:.6}",
+            metric[0] / metric[1]
+        );
+    }
+    println!(
+        "test accuracy = {:.4}",
+        evaluate_accuracy_gpus(&net, &test_iter)?
+    );
+    Ok(())
+}

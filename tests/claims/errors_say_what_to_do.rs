@@ -1,0 +1,167 @@
+//! Wrong input is an error before any training, with exit status 2 and a message that says what
+//! to do; never a panic.
+
+use std::fs;
+
+use anyhow::{Result, ensure};
+use candle_core::{DType, Device, Tensor};
+
+use crate::kit::{cpus, run};
+
+trials![
+    options_that_cannot_be_used,
+    data_that_was_named_and_cannot_be_used,
+    parameters_that_were_named_and_cannot_be_used,
+    a_folder_that_holds_a_run_is_refused,
+    cuda_is_asked_for_and_not_there,
+    what_goes_wrong_later_is_status_1,
+    x_and_y_of_different_lengths,
+    help_says_the_exit_statuses,
+];
+
+const SMALL: &str = "--device cpu --data synthetic --limit-train 40 --limit-test 10 --epochs 1";
+/// As `SMALL`, for a case that sets the rest itself.
+const BARE: &str = "--device cpu --data synthetic --limit-test 10";
+
+/// Both programs refuse `args` with status 2 and a line on stderr that has all of `words`.
+fn refused(args: &str, words: &[&str]) -> Result<()> {
+    for program in ["scratch", "concise"] {
+        let (status, stdout, stderr) = run(program, args)?;
+        ensure!(
+            status == 2,
+            "{program} {args}: status {status}\n{stdout}{stderr}"
+        );
+        for word in words {
+            ensure!(
+                stderr.contains(word),
+                "{program} {args}: no {word:?} in\n{stderr}"
+            );
+        }
+        ensure!(!stderr.contains("panicked"), "{stderr}");
+        ensure!(!stdout.contains("epoch 1"), "it trained:\n{stdout}");
+    }
+    Ok(())
+}
+
+fn options_that_cannot_be_used() -> Result<()> {
+    let cases = [
+        ("--gpus 0", "--gpus 0: at least 1 is needed"),
+        ("--batch-size 0", "--batch-size 0: at least 1"),
+        (
+            "--gpus 3 --batch-size 2",
+            "a minibatch of 2 cannot be split over 3 devices",
+        ),
+        ("--lr NaN", "--lr NaN: a learning rate is a finite number"),
+        ("--lr inf", "--lr inf"),
+        ("--lr -0.1", "--lr -0.1"),
+        ("--epochs 0", "--epochs 0"),
+        ("--threads 0", "--threads 0"),
+        ("--limit-train 0", "--limit-train 0"),
+        ("--gpus two", "two"),
+        ("--dataset imagenet", "imagenet"),
+        ("--no-such-option", "--no-such-option"),
+    ];
+    for (args, words) in cases {
+        refused(&format!("{BARE} {args}"), &[words])?;
+    }
+    Ok(())
+}
+
+fn data_that_was_named_and_cannot_be_used() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().display().to_string();
+    refused("--data /no/such/folder", &["/no/such/folder"])?;
+    refused(
+        &format!("--data {path}"),
+        &[&path, "train-images-idx3-ubyte"],
+    )?;
+    fs::write(folder.path().join("train-images-idx3-ubyte"), [0, 0, 8, 3])?;
+    refused(&format!("--data {path}"), &["train-"])
+}
+
+fn parameters_that_were_named_and_cannot_be_used() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("init.safetensors");
+    let args = format!("{SMALL} --init {}", path.display());
+    refused(&args, &["init.safetensors"])?; // it is not there
+    fs::write(&path, "no tensors")?;
+    refused(&args, &["init.safetensors"])?;
+    let one = [("W1".to_owned(), Tensor::zeros(1, DType::F32, &Device::Cpu)?)];
+    d2l::weights::save(&path, &one)?;
+    let (status, _, stderr) = run("scratch", &args)?;
+    ensure!(
+        status == 2 && stderr.contains("\"W1\" has shape [1]"),
+        "{stderr}"
+    );
+    let (status, _, stderr) = run("concise", &args)?;
+    ensure!(
+        status == 2 && stderr.contains("no tensor \"0.weight\""),
+        "{stderr}"
+    );
+    Ok(())
+}
+
+fn a_folder_that_holds_a_run_is_refused() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    fs::write(folder.path().join("epochs.csv"), "an earlier run")?;
+    let args = format!("{SMALL} --out {}", folder.path().display());
+    refused(&args, &["holds a run already", "--overwrite"])?;
+    let kept = fs::read_to_string(folder.path().join("epochs.csv"))?;
+    ensure!(kept == "an earlier run", "{kept}");
+    let (status, _, stderr) = run("scratch", &format!("{args} --overwrite"))?;
+    ensure!(status == 0, "{stderr}");
+    Ok(())
+}
+
+fn cuda_is_asked_for_and_not_there() -> Result<()> {
+    if Device::new_cuda(0).is_ok() {
+        // there is a GPU: then the run trains on it
+        let (status, stdout, _) = run("scratch", &SMALL.replace("cpu", "cuda"))?;
+        ensure!(status == 0 && stdout.contains("cuda(0)"), "{stdout}");
+        return Ok(());
+    }
+    refused(
+        &SMALL.replace("cpu", "cuda"),
+        &["--device cuda cannot be used"],
+    )
+}
+
+fn what_goes_wrong_later_is_status_1() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    // the parameters cannot take their name at the end: a folder has it
+    fs::create_dir(folder.path().join("run"))?;
+    let out = folder.path().join("run");
+    let mut child = crate::kit::command("scratch", &format!("{SMALL} --out {}", out.display()))?
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::piped())
+        .spawn()?;
+    while !out.join("steps.csv").exists() {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    fs::create_dir_all(out.join("model.safetensors").join("in the way"))?;
+    let status = child.wait()?;
+    ensure!(status.code() == Some(1), "{status}");
+    Ok(())
+}
+
+fn x_and_y_of_different_lengths() -> Result<()> {
+    let x = Tensor::zeros((256, 1, 28, 28), DType::F32, &Device::Cpu)?;
+    let y = Tensor::zeros(255, DType::U32, &Device::Cpu)?;
+    let error = scratch::split_batch(&x, &y, &cpus(2))
+        .unwrap_err()
+        .to_string();
+    ensure!(error.contains("x has 256 examples, y has 255"), "{error}");
+    Ok(())
+}
+
+fn help_says_the_exit_statuses() -> Result<()> {
+    for program in ["scratch", "concise"] {
+        let (status, stdout, _) = run(program, "--help")?;
+        ensure!(status == 0 && stdout.contains("130 Ctrl-C"), "{stdout}");
+        ensure!(
+            stdout.lines().all(|line| line.chars().count() <= 100),
+            "{stdout}"
+        );
+    }
+    Ok(())
+}

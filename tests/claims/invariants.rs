@@ -1,0 +1,259 @@
+//! The house stands as ARCHITECTURE.md says: its invariants, read from the source.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::kit::root;
+
+trials![
+    imports_run_downwards,
+    scratch_is_plain,
+    every_function_of_scratch_fits_on_a_screen,
+    unsafe_stands_only_where_it_may_and_says_why,
+    functional_knows_no_network_and_collective_no_gradient,
+    only_dataset_opens_datasets_and_only_collective_talks,
+    every_operation_has_a_plain_twin,
+    no_test_is_ignored_without_a_reason,
+    a_file_opens_with_what_it_is,
+];
+
+const CRATES: [&str; 6] = [
+    "dataset",
+    "functional",
+    "collective",
+    "d2l",
+    "scratch",
+    "concise",
+];
+
+/// The Rust files below a folder of the repository.
+fn files(folder: &str) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut folders = vec![root().join(folder)];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).with_context(|| format!("{folder:?}"))? {
+            let path = entry?.path();
+            match path.is_dir() {
+                true => folders.push(path),
+                false if path.extension().is_some_and(|e| e == "rs") => found.push(path),
+                false => (),
+            }
+        }
+    }
+    ensure!(!found.is_empty(), "no Rust file below {folder}");
+    Ok(found)
+}
+
+fn source(krate: &str) -> Result<String> {
+    let texts = files(&format!("crates/{krate}/src"))?
+        .into_iter()
+        .map(fs::read_to_string);
+    Ok(texts.collect::<Result<Vec<_>, _>>()?.join("\n"))
+}
+
+/// A file without its comments.
+fn code(text: &str) -> String {
+    let lines = text
+        .lines()
+        .map(|line| line.split("//").next().unwrap_or(line));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// The crates of ours that a crate depends on (tests not counted).
+fn imports(krate: &str) -> Result<Vec<String>> {
+    let manifest = fs::read_to_string(root().join("crates").join(krate).join("Cargo.toml"))?;
+    let section = manifest
+        .split("\n[dependencies]")
+        .nth(1)
+        .context("no dependencies")?;
+    let section = section.split("\n[").next().unwrap_or(section);
+    let names = section.lines().filter_map(|l| l.split('.').next());
+    Ok(names
+        .filter(|n| CRATES.contains(n))
+        .map(str::to_owned)
+        .collect())
+}
+
+fn imports_run_downwards() -> Result<()> {
+    let allowed: [(&str, &[&str]); 6] = [
+        ("dataset", &[]),
+        ("functional", &[]),
+        ("collective", &[]),
+        ("d2l", &["dataset", "functional"]),
+        ("scratch", &["dataset", "functional", "d2l"]),
+        (
+            "concise",
+            &["dataset", "functional", "collective", "d2l", "scratch"],
+        ),
+    ];
+    for (krate, allowed) in allowed {
+        for import in imports(krate)? {
+            ensure!(allowed.contains(&import.as_str()), "{krate} uses {import}");
+        }
+    }
+    let mut of_scratch = source("concise")?;
+    of_scratch = code(&of_scratch).replace("use scratch::split_batch;", "");
+    ensure!(
+        !of_scratch.contains("scratch::"),
+        "concise uses of scratch more than split_batch"
+    );
+    Ok(())
+}
+
+fn scratch_is_plain() -> Result<()> {
+    let code = code(&source("scratch")?);
+    for word in ["unsafe", "cudarc", "candle_nn"] {
+        ensure!(!code.contains(word), "scratch has {word}");
+    }
+    ensure!(
+        !code.replace("#[cfg(test)]", "").contains("cfg("),
+        "scratch has a cfg"
+    );
+    let parallel = code.matches("par_iter").count() + code.matches("par_chunks").count();
+    ensure!(parallel == 1, "scratch has {parallel} parallel iterators");
+    for word in ["rayon::join", "rayon::scope", "rayon::spawn", "thread::"] {
+        ensure!(!code.contains(word), "scratch has {word}");
+    }
+    Ok(())
+}
+
+/// The book's longest function has 24 lines.
+fn every_function_of_scratch_fits_on_a_screen() -> Result<()> {
+    let text = fs::read_to_string(root().join("crates/scratch/src/lib.rs"))?;
+    let lines: Vec<&str> = text.lines().collect();
+    let mut seen = 0;
+    for (i, line) in lines.iter().enumerate() {
+        if !(line.starts_with("pub fn ") || line.starts_with("fn ")) {
+            continue;
+        }
+        let begin = lines[i..].iter().position(|l| l.ends_with('{'));
+        let end = lines[i..].iter().position(|l| *l == "}");
+        let body = end.context("no end")? - begin.context("no begin")? - 1;
+        ensure!(body <= 24, "{body} lines: {line}");
+        seen += 1;
+    }
+    ensure!(seen >= 8, "only {seen} functions were found");
+    Ok(())
+}
+
+fn unsafe_stands_only_where_it_may_and_says_why() -> Result<()> {
+    for file in files("crates")?
+        .into_iter()
+        .chain(files("examples")?)
+        .chain(files("tests")?)
+    {
+        let text = fs::read_to_string(&file)?;
+        let relative = file.strip_prefix(root())?.to_owned();
+        let may = ["functional", "collective"]
+            .iter()
+            .any(|c| relative.starts_with(Path::new("crates").join(c)));
+        let lines: Vec<&str> = text.lines().collect();
+        for (i, line) in lines.iter().enumerate() {
+            let code = line.split("//").next().unwrap_or(line);
+            let block = ["unsafe {", "unsafe fn ", "unsafe impl "]
+                .iter()
+                .any(|u| code.contains(u) && !code.contains('"'));
+            if block {
+                ensure!(may, "{}:{}: unsafe", relative.display(), i + 1);
+                let above = &lines[i.saturating_sub(8)..i];
+                ensure!(
+                    above.iter().any(|l| l.contains("// Safety:")),
+                    "{}:{}: no Safety sentence",
+                    relative.display(),
+                    i + 1
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+fn functional_knows_no_network_and_collective_no_gradient() -> Result<()> {
+    for (krate, words) in [
+        ("functional", ["resnet", "dataset::", "lenet("]),
+        ("collective", ["candle_core::Var", "GradStore", "backward("]),
+    ] {
+        let code = code(&source(krate)?).to_lowercase();
+        for word in words {
+            ensure!(!code.contains(&word.to_lowercase()), "{krate} knows {word}");
+        }
+    }
+    Ok(())
+}
+
+fn only_dataset_opens_datasets_and_only_collective_talks() -> Result<()> {
+    for krate in CRATES {
+        let code = code(&source(krate)?);
+        for word in ["hf_hub", "candle_datasets", "idx3-ubyte"] {
+            ensure!(
+                krate == "dataset" || !code.contains(word),
+                "{krate} has {word}"
+            );
+        }
+        for word in ["mpi::", "nccl"] {
+            ensure!(
+                krate == "collective" || !code.contains(word),
+                "{krate} has {word}"
+            );
+        }
+    }
+    Ok(())
+}
+
+fn every_operation_has_a_plain_twin() -> Result<()> {
+    let face = fs::read_to_string(root().join("crates/functional/src/lib.rs"))?;
+    let plain = fs::read_to_string(root().join("crates/functional/src/plain.rs"))?;
+    let exports = code(&face);
+    let exports = exports.lines().filter_map(|l| l.strip_prefix("pub use "));
+    let names: Vec<String> = exports
+        .filter_map(|l| l.split_once("::"))
+        .flat_map(|(_, names)| {
+            names
+                .trim_matches(['{', '}', ';'])
+                .split(", ")
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        })
+        .map(|name| name.trim_end_matches(['}', ';']).to_owned())
+        .filter(|name| name != "no_grad")
+        .collect();
+    ensure!(names.len() >= 10, "{names:?}");
+    for name in names {
+        ensure!(
+            plain.contains(&format!("pub fn {name}(")),
+            "{name} has no plain twin"
+        );
+    }
+    Ok(())
+}
+
+fn no_test_is_ignored_without_a_reason() -> Result<()> {
+    for file in files("crates")?.into_iter().chain(files("tests")?) {
+        let text = code(&fs::read_to_string(&file)?);
+        let bare = concat!("#[ignore", "]");
+        ensure!(
+            !text.contains(bare),
+            "{}: a test is ignored without a reason",
+            file.display()
+        );
+    }
+    Ok(())
+}
+
+fn a_file_opens_with_what_it_is() -> Result<()> {
+    for file in files("crates")?
+        .into_iter()
+        .chain(files("examples")?)
+        .chain(files("tests")?)
+    {
+        let text = fs::read_to_string(&file)?;
+        ensure!(
+            text.starts_with("//!"),
+            "{} does not say what it is",
+            file.display()
+        );
+    }
+    Ok(())
+}

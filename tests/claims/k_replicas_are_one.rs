@@ -1,0 +1,160 @@
+//! k replicas compute what one computes: whatever k, and whether k divides the minibatch or not.
+
+use anyhow::{Result, ensure};
+use candle_core::{DType, Device, Tensor, Var};
+use d2l::Param;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+
+use crate::kit::{cpus, formula_batch, formula_tensor, largest, largest_difference};
+
+trials![
+    split_batch_deals_out_every_example_once_and_in_order,
+    the_first_shards_are_one_larger,
+    allreduce_gives_everyone_the_sum,
+    the_gradient_of_k_replicas_is_that_of_one,
+    one_step_of_k_replicas_is_that_of_one,
+    a_device_without_an_example_takes_the_step,
+    get_params_makes_real_copies,
+];
+
+fn check<S: Strategy>(
+    cases: u32,
+    strategy: S,
+    test: impl Fn(S::Value) -> Result<(), TestCaseError>,
+) -> Result<()> {
+    let mut runner = TestRunner::new(Config {
+        cases,
+        failure_persistence: None,
+        ..Config::default()
+    });
+    runner
+        .run(&strategy, test)
+        .map_err(|e| anyhow::anyhow!("{e}"))
+}
+
+fn fail(error: impl std::fmt::Display) -> TestCaseError {
+    TestCaseError::fail(error.to_string())
+}
+
+/// LeNet's parameters with weights large enough for every path to matter.
+pub fn params() -> Result<Vec<Tensor>> {
+    let zeros = scratch::init_params(0)?;
+    let drawn = zeros.iter().enumerate();
+    let drawn = drawn.map(|(i, p)| formula_tensor(i as u32, 0.1, p.dims()));
+    Ok(drawn.collect::<candle_core::Result<_>>()?)
+}
+
+fn replicas(k: usize) -> Result<Vec<Vec<Param>>> {
+    let params = params()?;
+    let copies = cpus(k)
+        .into_iter()
+        .map(|d| scratch::get_params(&params, &d));
+    Ok(copies.collect::<candle_core::Result<_>>()?)
+}
+
+fn split_batch_deals_out_every_example_once_and_in_order() -> Result<()> {
+    check(200, (0usize..40, 1usize..7), |(n, k)| {
+        let x = Tensor::arange(0f32, n as f32, &Device::Cpu).map_err(fail)?;
+        let y = Tensor::arange(0u32, n as u32, &Device::Cpu).map_err(fail)?;
+        let (x_shards, y_shards) = scratch::split_batch(&x, &y, &cpus(k)).map_err(fail)?;
+        prop_assert_eq!(x_shards.len(), k);
+        let dealt = y_shards.iter().flat_map(|y| y.to_vec1::<u32>().unwrap());
+        prop_assert_eq!(dealt.collect::<Vec<_>>(), (0..n as u32).collect::<Vec<_>>());
+        for (x, y) in x_shards.iter().zip(&y_shards) {
+            let x: Vec<u32> = x
+                .to_dtype(DType::U32)
+                .and_then(|x| x.to_vec1())
+                .map_err(fail)?;
+            prop_assert_eq!(x, y.to_vec1::<u32>().map_err(fail)?);
+        }
+        Ok(())
+    })
+}
+
+fn the_first_shards_are_one_larger() -> Result<()> {
+    let x = Tensor::zeros((11, 2), DType::F32, &Device::Cpu)?;
+    let y = Tensor::zeros(11, DType::U32, &Device::Cpu)?;
+    let (x_shards, _) = scratch::split_batch(&x, &y, &cpus(4))?;
+    let sizes: Vec<usize> = x_shards.iter().map(|x| x.dims()[0]).collect();
+    ensure!(sizes == [3, 3, 3, 2], "{sizes:?}");
+    Ok(())
+}
+
+fn allreduce_gives_everyone_the_sum() -> Result<()> {
+    check(100, (1usize..6, 1usize..30), |(k, n)| {
+        let values = |i: usize| formula_tensor(i as u32, 1.0, &[n]);
+        let data: Result<Vec<Var>, _> = (0..k).map(|i| Var::from_tensor(&values(i)?)).collect();
+        let data = data.map_err(fail)?;
+        let mut sum = values(0).map_err(fail)?;
+        for i in 1..k {
+            sum = (sum + values(i).map_err(fail)?).map_err(fail)?;
+        }
+        scratch::allreduce(&data).map_err(fail)?;
+        for d in &data {
+            prop_assert_eq!(largest_difference(d, &sum).map_err(fail)?, 0.0);
+        }
+        Ok(())
+    })
+}
+
+/// The gradients that every replica holds after a step of learning rate 0.
+fn gradients(k: usize, n: usize) -> Result<Vec<Vec<Tensor>>> {
+    let device_params = replicas(k)?;
+    let (x, y) = formula_batch(0, n)?;
+    scratch::train_batch(&x, &y, &device_params, &cpus(k), 0.0)?;
+    let grads = |w: &Vec<Param>| w.iter().map(|p| p.grad().as_detached_tensor()).collect();
+    Ok(device_params.iter().map(grads).collect())
+}
+
+fn the_gradient_of_k_replicas_is_that_of_one() -> Result<()> {
+    check(12, (1usize..=4, 1usize..=13), |(k, n)| {
+        let one = gradients(1, n).map_err(fail)?;
+        for replica in gradients(k, n).map_err(fail)? {
+            for (a, b) in one[0].iter().zip(&replica) {
+                let difference = largest_difference(a, b).map_err(fail)?;
+                let scale = largest(a).map_err(fail)?;
+                prop_assert!(difference <= 2e-5 * scale, "{difference} of {scale}");
+            }
+        }
+        Ok(())
+    })
+}
+
+fn one_step_of_k_replicas_is_that_of_one() -> Result<()> {
+    let (x, y) = formula_batch(0, 256)?;
+    let step = |k: usize| -> Result<Vec<Param>> {
+        let mut device_params = replicas(k)?;
+        scratch::train_batch(&x, &y, &device_params, &cpus(k), 0.05)?;
+        Ok(device_params.swap_remove(k - 1))
+    };
+    let one = step(1)?;
+    for k in [2, 3, 4] {
+        for (i, (a, b)) in one.iter().zip(&step(k)?).enumerate() {
+            let difference = largest_difference(a, b)?;
+            ensure!(difference <= 1e-6, "k = {k}, parameter {i}: {difference}");
+        }
+    }
+    Ok(())
+}
+
+fn a_device_without_an_example_takes_the_step() -> Result<()> {
+    let (x, y) = formula_batch(0, 2)?;
+    let (one, four) = (replicas(1)?, replicas(4)?);
+    scratch::train_batch(&x, &y, &one, &cpus(1), 0.05)?;
+    scratch::train_batch(&x, &y, &four, &cpus(4), 0.05)?;
+    for (a, b) in one[0].iter().zip(&four[3]) {
+        ensure!(largest_difference(a, b)? <= 1e-6);
+    }
+    Ok(())
+}
+
+fn get_params_makes_real_copies() -> Result<()> {
+    let device_params = replicas(2)?;
+    let before = device_params[1][0].copy()?;
+    let (x, y) = formula_batch(0, 4)?;
+    scratch::train_batch(&x, &y, &device_params[..1], &cpus(1), 0.5)?;
+    ensure!(largest_difference(&device_params[0][0], &before)? > 0.0);
+    ensure!(largest_difference(&device_params[1][0], &before)? == 0.0);
+    Ok(())
+}

@@ -1,0 +1,115 @@
+//! What the claims share: how a test is listed, small runs, and programs as processes.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use anyhow::{Context, Result};
+use candle_core::{Device, Tensor};
+use libtest_mimic::{Failed, Trial};
+
+/// Lists functions `fn() -> anyhow::Result<()>` as the tests of a module.
+macro_rules! trials {
+    ($($test:ident),* $(,)?) => {
+        pub fn trials() -> Vec<libtest_mimic::Trial> {
+            vec![$($crate::kit::trial(module_path!(), stringify!($test), $test)),*]
+        }
+    };
+}
+
+pub fn trial(module: &str, name: &str, test: fn() -> Result<()>) -> Trial {
+    let module = module.rsplit("::").next().unwrap_or(module);
+    Trial::test(format!("{module}::{name}"), move || {
+        test().map_err(|e| Failed::from(format!("{e:#}")))
+    })
+}
+
+/// A folder of the real Fashion-MNIST, for the tests that are about it.
+pub fn real_data() -> Option<PathBuf> {
+    let folder = std::env::var_os("FASHION_MNIST_DIR")?;
+    (!folder.is_empty()).then(|| folder.into())
+}
+
+/// Options of a run on a few synthetic examples on the CPU.
+pub fn small(gpus: usize) -> d2l::Options {
+    d2l::Options {
+        gpus: Some(gpus),
+        batch_size: Some(16),
+        epochs: 1,
+        data: Some(dataset::Data::Synthetic),
+        limit_train: Some(50),
+        limit_test: Some(20),
+        device: d2l::DeviceKind::Cpu,
+        ..d2l::Options::default()
+    }
+}
+
+/// `k` devices on the CPU.
+pub fn cpus(k: usize) -> Vec<Device> {
+    vec![Device::Cpu; k]
+}
+
+/// The command `program args…`, as a process of this binary.
+pub fn command(program: &str, args: &str) -> Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command
+        .args(["--as", program])
+        .args(args.split_whitespace());
+    Ok(command)
+}
+
+/// The repository's root.
+pub fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Runs `program args…` to its end: exit status, stdout, stderr.
+pub fn run(program: &str, args: &str) -> Result<(i32, String, String)> {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = command(program, args)?.output()?;
+    let code = status.code().context("the program was ended by a signal")?;
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    Ok((code, text(&stdout), text(&stderr)))
+}
+
+/// The formula of `tests/pytorch/formula.py`: numbers in [0, 1) for tensor number `s`.
+pub fn formula(s: u32, n: usize) -> impl Iterator<Item = f64> {
+    (0..n as u32).map(move |i| {
+        let mut h = i
+            .wrapping_mul(2_654_435_761)
+            .wrapping_add(s.wrapping_mul(2_246_822_519))
+            .wrapping_add(374_761_393);
+        h = (h ^ (h >> 16)).wrapping_mul(0x85eb_ca6b);
+        h = (h ^ (h >> 13)).wrapping_mul(0xc2b2_ae35);
+        f64::from(h ^ (h >> 16)) / 4_294_967_296.0
+    })
+}
+
+/// A tensor of the formula, evenly distributed with the standard deviation `std`.
+pub fn formula_tensor(s: u32, std: f64, dims: &[usize]) -> candle_core::Result<Tensor> {
+    let n = dims.iter().product();
+    let values = formula(s, n).map(|u| ((2.0 * u - 1.0) * std * 3f64.sqrt()) as f32);
+    Tensor::from_vec(values.collect::<Vec<f32>>(), dims, &Device::Cpu)
+}
+
+/// Minibatch number `s` of the formula: images (n, 1, 28, 28) in [0, 1), labels (n,).
+pub fn formula_batch(s: u32, n: usize) -> candle_core::Result<(Tensor, Tensor)> {
+    let images: Vec<f32> = formula(1000 + s, n * 784).map(|u| u as f32).collect();
+    let labels: Vec<u32> = formula(2000 + s, n).map(|u| (u * 10.0) as u32).collect();
+    Ok((
+        Tensor::from_vec(images, (n, 1, 28, 28), &Device::Cpu)?,
+        Tensor::from_vec(labels, n, &Device::Cpu)?,
+    ))
+}
+
+/// The largest difference between two tensors.
+pub fn largest_difference(a: &Tensor, b: &Tensor) -> candle_core::Result<f32> {
+    (a - b)?.abs()?.flatten_all()?.max(0)?.to_scalar()
+}
+
+/// The largest magnitude in a tensor.
+pub fn largest(a: &Tensor) -> candle_core::Result<f32> {
+    a.abs()?.flatten_all()?.max(0)?.to_scalar()
+}

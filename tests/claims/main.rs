@@ -1,0 +1,49 @@
+//! What the project claims, one module for each claim.
+//!
+//! One binary of its own (libtest-mimic): a test that needs the real data is listed as ignored,
+//! with the reason, where there are none. It is also both programs: `claims --as scratch …` is
+//! `scratch …`, so that a test can look at the exit status of a real process.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+#[macro_use]
+mod kit;
+mod ctrl_c_ends_in_order;
+mod errors_say_what_to_do;
+mod invariants;
+mod k_replicas_are_one;
+mod only_rounding_differs_from_pytorch;
+#[rustfmt::skip]
+mod pytorch_lenet;
+#[rustfmt::skip]
+mod pytorch_resnet;
+mod real_data;
+mod runs_leave_a_record;
+mod trainer_takes_any_network;
+
+fn main() -> ExitCode {
+    let args: Vec<OsString> = std::env::args_os().collect();
+    let is = |i: usize, arg: &str| args.get(i).is_some_and(|a| a == arg);
+    let program_args = || args.iter().skip(2).cloned();
+    match is(1, "--as") {
+        true if is(2, "scratch") => d2l::program(&scratch::BOOK, scratch::train, program_args()),
+        true => d2l::program(&concise::BOOK, concise::train, program_args()),
+        false => run_tests(),
+    }
+}
+
+fn run_tests() -> ExitCode {
+    let trials = [
+        ctrl_c_ends_in_order::trials(),
+        errors_say_what_to_do::trials(),
+        invariants::trials(),
+        k_replicas_are_one::trials(),
+        only_rounding_differs_from_pytorch::trials(),
+        real_data::trials(),
+        runs_leave_a_record::trials(),
+        trainer_takes_any_network::trials(),
+    ];
+    let arguments = libtest_mimic::Arguments::from_args();
+    libtest_mimic::run(&arguments, trials.into_iter().flatten().collect()).exit_code()
+}

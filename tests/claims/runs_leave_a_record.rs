@@ -1,0 +1,140 @@
+//! What a run prints and leaves behind.
+
+use std::fs;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::kit::{run, small};
+
+trials![
+    the_last_line_is_the_books,
+    the_folder_holds_the_run,
+    a_run_goes_on_from_its_own_parameters,
+    the_same_seed_gives_the_same_run,
+    nothing_of_the_bar_where_stderr_is_no_terminal,
+];
+
+const SMALL: &str =
+    "--device cpu --data synthetic --limit-train 50 --limit-test 20 --epochs 2 --batch-size 16";
+
+fn the_last_line_is_the_books() -> Result<()> {
+    for program in ["scratch", "concise"] {
+        let (status, stdout, stderr) = run(program, &format!("{SMALL} --gpus 2"))?;
+        ensure!(status == 0, "{stderr}");
+        let last = stdout.lines().last().context("nothing was printed")?;
+        let end = " sec/epoch on [cpu(0), cpu(1)] (synthetic data, not fashion-mnist)";
+        ensure!(
+            last.starts_with("test acc: 0.") && last.ends_with(end),
+            "{last}"
+        );
+        ensure!(
+            stdout.lines().any(|l| l.starts_with("epoch 2, loss ")),
+            "{stdout}"
+        );
+    }
+    Ok(())
+}
+
+fn the_folder_holds_the_run() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let out = folder.path().join("a/new/folder");
+    let args = format!("{SMALL} --gpus 3 --out {}", out.display());
+    let (status, _, stderr) = run("scratch", &args)?;
+    ensure!(status == 0, "{stderr}");
+    let steps = fs::read_to_string(out.join("steps.csv"))?;
+    let lines: Vec<&str> = steps.lines().collect();
+    ensure!(lines[0] == "epoch,step,examples,loss", "{steps}");
+    ensure!(lines.len() == 1 + 2 * 4, "{steps}"); // 50 examples by 16: 16, 16, 16, 2
+    ensure!(
+        lines[4].starts_with("1,4,2,") && lines[5].starts_with("2,5,16,"),
+        "{steps}"
+    );
+    let epochs = fs::read_to_string(out.join("epochs.csv"))?;
+    ensure!(
+        epochs.starts_with("epoch,loss,test_acc,seconds\n1,"),
+        "{epochs}"
+    );
+    ensure!(epochs.lines().count() == 3, "{epochs}");
+    ensure!(fs::read_to_string(out.join("accuracy.svg"))?.contains("</svg>"));
+    let mut left: Vec<_> = fs::read_dir(&out)?
+        .map(|f| Ok(f?.file_name()))
+        .collect::<Result<_>>()?;
+    left.sort();
+    let expected = [
+        "accuracy.svg",
+        "epochs.csv",
+        "model.safetensors",
+        "steps.csv",
+    ];
+    ensure!(left == expected, "{left:?}");
+    Ok(())
+}
+
+/// `model.safetensors` of one run is `--init` of another: nothing of either network is lost.
+fn a_run_goes_on_from_its_own_parameters() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    for program in ["scratch", "concise"] {
+        let first = folder.path().join(program);
+        let again = folder.path().join(format!("{program} again"));
+        let train = |options: &d2l::Options| match program {
+            "scratch" => scratch::train(options),
+            _ => concise::train(options),
+        };
+        let mut options = small(2);
+        options.out = Some(first.clone());
+        train(&options)?;
+        options.init = Some(first.join("model.safetensors"));
+        options.out = Some(again.clone());
+        options.lr = Some(0.0);
+        train(&options)?;
+        let model = |folder: &std::path::Path| {
+            candle_core::safetensors::load(
+                folder.join("model.safetensors"),
+                &candle_core::Device::Cpu,
+            )
+        };
+        let (first, again) = (model(&first)?, model(&again)?);
+        ensure!(first.len() == again.len());
+        for (name, tensor) in &first {
+            if name.contains("running") || name.contains("tracked") {
+                continue; // they follow the data, whatever the learning rate
+            }
+            let difference = crate::kit::largest_difference(tensor, &again[name])?;
+            ensure!(difference == 0.0, "{name}: {difference}");
+        }
+    }
+    Ok(())
+}
+
+fn the_same_seed_gives_the_same_run() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let model = |name: &str, seed: u64, threads: usize| -> Result<Vec<u8>> {
+        let options = d2l::Options {
+            seed,
+            threads: Some(threads),
+            out: Some(folder.path().join(name)),
+            ..small(2)
+        };
+        concise::train(&options)?;
+        Ok(fs::read(
+            folder.path().join(name).join("model.safetensors"),
+        )?)
+    };
+    let a = model("a", 1, 1)?;
+    ensure!(
+        a == model("b", 1, 4)?,
+        "the number of threads changed the result"
+    );
+    ensure!(a != model("c", 2, 4)?, "the seed changed nothing");
+    Ok(())
+}
+
+fn nothing_of_the_bar_where_stderr_is_no_terminal() -> Result<()> {
+    let (_, stdout, stderr) = run("scratch", SMALL)?;
+    ensure!(stderr.is_empty(), "{stderr}");
+    ensure!(
+        !stdout.contains('\r') && !stdout.contains('\u{1b}'),
+        "{stdout:?}"
+    );
+    Ok(())
+}

@@ -1,0 +1,208 @@
+//! The trainer knows no network: whatever is built from a candle `VarBuilder` trains on k
+//! replicas as it does on one, and a replica that fails ends the step for all.
+
+use anyhow::{Result, ensure};
+use candle_core::{Device, Module, ModuleT, Tensor};
+use candle_nn::VarBuilder;
+use concise::layers::{BatchNorm2d, Conv2d, Linear};
+use concise::{DataParallel, Initializer, Sgd, Trainer, evaluate_accuracy_gpus, resnet18};
+use functional::{cross_entropy, flatten, max_pool2d, nhwc, relu};
+
+use crate::kit::{cpus, formula_batch, largest, largest_difference};
+
+trials![
+    k_replicas_take_the_step_of_one,
+    candle_nn_layers_train_as_well,
+    replicas_keep_their_own_batch_norm_statistics,
+    evaluation_counts_every_example_once,
+    a_replica_that_fails_ends_the_step,
+    a_replica_that_panics_ends_the_step,
+    a_parameter_that_nothing_uses_is_named,
+    every_weight_of_resnet18_is_drawn,
+];
+
+type Network = Box<dyn Fn(&Tensor) -> candle_core::Result<Tensor>>;
+
+/// A small convolutional network without batch norm.
+fn small_net(vb: VarBuilder<'_>) -> candle_core::Result<Network> {
+    let conv = Conv2d::new(1, 6, 5, vb.pp("conv"))?;
+    let fc = Linear::new(6 * 12 * 12, 10, vb.pp("fc"))?;
+    Ok(Box::new(move |x| {
+        let h = max_pool2d(&relu(&conv.forward(&nhwc(x)?)?)?, 2, 2)?;
+        fc.forward(&flatten(&h)?)
+    }))
+}
+
+fn candle_net(vb: VarBuilder<'_>) -> candle_core::Result<Network> {
+    let conv = candle_nn::conv2d(1, 4, 5, Default::default(), vb.pp("conv"))?;
+    let fc = candle_nn::linear(4 * 24 * 24, 10, vb.pp("fc"))?;
+    Ok(Box::new(move |x| {
+        let h = conv.forward(x)?.relu()?;
+        fc.forward(&h.flatten_from(1)?)
+    }))
+}
+
+type Build = fn(VarBuilder<'_>) -> candle_core::Result<Network>;
+
+/// Everything that replica `k - 1` holds after one step on `n` examples.
+fn after_a_step(build: Build, k: usize, n: usize) -> Result<Vec<(String, Tensor)>> {
+    let net = DataParallel::new(&cpus(k), Initializer::Xavier(3.0), 0, build)?;
+    let (x, y) = formula_batch(0, n)?;
+    let step = Trainer::new(&net, cross_entropy, Sgd { lr: 0.1 }).step(&x, &y)?;
+    let dealt: usize = step.shards.iter().map(|(_, y)| y.dims()[0]).sum();
+    ensure!(dealt == n, "the shards hold {dealt} of {n} examples");
+    let names = net.state_dict()?.into_iter().map(|(name, _)| name);
+    names
+        .map(|name| Ok((name.clone(), net.parameter(&name, k - 1)?)))
+        .collect()
+}
+
+fn same_step(build: Build) -> Result<()> {
+    for n in [3, 8, 13] {
+        let one = after_a_step(build, 1, n)?;
+        for k in [2, 3, 4] {
+            for ((name, a), (_, b)) in one.iter().zip(after_a_step(build, k, n)?) {
+                let difference = largest_difference(a, &b)?;
+                ensure!(difference <= 1e-6, "{name}, k = {k}, n = {n}: {difference}");
+            }
+        }
+    }
+    Ok(())
+}
+
+fn k_replicas_take_the_step_of_one() -> Result<()> {
+    same_step(small_net)
+}
+
+fn candle_nn_layers_train_as_well() -> Result<()> {
+    same_step(candle_net)
+}
+
+fn with_batch_norm(vb: VarBuilder<'_>) -> candle_core::Result<impl ModuleT + use<>> {
+    struct Net(BatchNorm2d, Linear);
+    impl ModuleT for Net {
+        fn forward_t(&self, x: &Tensor, train: bool) -> candle_core::Result<Tensor> {
+            let h = self.0.forward_t(&nhwc(x)?, train)?;
+            self.1.forward(&flatten(&h)?)
+        }
+    }
+    Ok(Net(
+        BatchNorm2d::new(1, vb.pp("bn"))?,
+        Linear::new(784, 10, vb.pp("fc"))?,
+    ))
+}
+
+fn replicas_keep_their_own_batch_norm_statistics() -> Result<()> {
+    let net = DataParallel::new(&cpus(2), Initializer::Normal(0.01), 0, with_batch_norm)?;
+    let dark = Tensor::zeros((2, 1, 28, 28), candle_core::DType::F32, &Device::Cpu)?;
+    let x = Tensor::cat(&[&dark, &formula_batch(0, 2)?.0], 0)?;
+    let y = formula_batch(0, 4)?.1;
+    Trainer::new(&net, cross_entropy, Sgd { lr: 0.1 }).step(&x, &y)?;
+    let mean = |i| net.parameter("bn.running_mean", i);
+    ensure!(largest(&mean(0)?)? == 0.0, "replica 0 saw only dark images");
+    ensure!(largest(&mean(1)?)? > 0.01, "replica 1 saw others");
+    let weight = |i| net.parameter("bn.weight", i);
+    ensure!(largest_difference(&weight(0)?, &weight(1)?)? == 0.0);
+    Ok(())
+}
+
+fn evaluation_counts_every_example_once() -> Result<()> {
+    let data = dataset::load(&dataset::Options {
+        data: Some(dataset::Data::Synthetic),
+        limit_train: Some(1),
+        limit_test: Some(21),
+        ..dataset::Options::default()
+    })?;
+    let (_, test_iter) = data.iters(8)?; // 8, 8, 5: uneven for k = 2, 3, 4
+    let accuracy = |k| -> Result<f64> {
+        let net = DataParallel::new(&cpus(k), Initializer::Xavier(3.0), 5, small_net)?;
+        evaluate_accuracy_gpus(&net, &test_iter)
+    };
+    let one = accuracy(1)?;
+    let net = DataParallel::new(&cpus(1), Initializer::Xavier(3.0), 5, small_net)?;
+    let mut right = 0;
+    for batch in test_iter.iter() {
+        let (x, y) = batch?;
+        let step = Trainer::new(&net, cross_entropy, Sgd { lr: 0.0 }).step(&x, &y)?;
+        right += d2l::accuracy(&step.shards[0].0, &y)?;
+    }
+    ensure!(one == right as f64 / 21.0, "{one}, counted {right} of 21");
+    for k in [2, 3, 4] {
+        ensure!(accuracy(k)? == one, "k = {k}");
+    }
+    Ok(())
+}
+
+/// A network that fails where it sees an image that is all ones, as replica 1 does here.
+fn failing(panics: bool) -> Result<String> {
+    let net = DataParallel::new(&cpus(3), Initializer::Normal(0.01), 0, move |vb| {
+        let fc = Linear::new(784, 10, vb)?;
+        Ok(move |x: &Tensor| {
+            if x.flatten_all()?.min(0)?.to_scalar::<f32>()? == 1.0 {
+                match panics {
+                    true => std::panic::resume_unwind(Box::new("a fault")),
+                    false => candle_core::bail!("a fault"),
+                }
+            }
+            fc.forward(&x.flatten_from(1)?)
+        })
+    })?;
+    let (x, y) = formula_batch(0, 3)?;
+    let x = Tensor::cat(&[x.get(0)?, x.get(1)?.ones_like()?, x.get(2)?], 0)?.unsqueeze(1)?;
+    let mut trainer = Trainer::new(&net, cross_entropy, Sgd { lr: 0.1 });
+    let error = format!("{:#}", trainer.step(&x, &y).unwrap_err());
+    let (x, y) = formula_batch(0, 3)?;
+    ensure!(
+        trainer.step(&x, &y).is_err(),
+        "the network went on without a replica"
+    );
+    Ok(error)
+}
+
+fn a_replica_that_fails_ends_the_step() -> Result<()> {
+    let error = failing(false)?;
+    ensure!(
+        error.contains("replica cpu(1)") && error.contains("a fault"),
+        "{error}"
+    );
+    Ok(())
+}
+
+fn a_replica_that_panics_ends_the_step() -> Result<()> {
+    let error = failing(true)?;
+    ensure!(
+        error.contains("replica cpu(1)") && error.contains("panicked"),
+        "{error}"
+    );
+    Ok(())
+}
+
+fn a_parameter_that_nothing_uses_is_named() -> Result<()> {
+    let net = DataParallel::new(&cpus(2), Initializer::Normal(0.01), 0, |vb| {
+        let fc = Linear::new(784, 10, vb.pp("fc"))?;
+        Linear::new(2, 2, vb.pp("idle"))?;
+        Ok(move |x: &Tensor| fc.forward(&x.flatten_from(1)?))
+    })?;
+    let (x, y) = formula_batch(0, 4)?;
+    let step = Trainer::new(&net, cross_entropy, Sgd { lr: 0.1 }).step(&x, &y);
+    let error = format!("{:#}", step.unwrap_err());
+    ensure!(error.contains("idle.weight"), "{error}");
+    Ok(())
+}
+
+/// The book's own code leaves some weights as PyTorch draws them; here none is missed.
+fn every_weight_of_resnet18_is_drawn() -> Result<()> {
+    let net = DataParallel::new(&cpus(1), Initializer::Normal(0.01), 3, |vb| {
+        resnet18(10, vb)
+    })?;
+    for (name, tensor) in net.state_dict()? {
+        if tensor.rank() >= 2 {
+            let std = tensor.sqr()?.mean_all()?.to_scalar::<f32>()?.sqrt();
+            let room = 0.01 * 4.0 / (tensor.elem_count() as f32).sqrt();
+            ensure!((std - 0.01).abs() < room, "{name}: {std}");
+        } else if name.ends_with("bias") {
+            ensure!(largest(&tensor)? == 0.0, "{name} does not start at zero");
+        }
+    }
+    Ok(())
+}

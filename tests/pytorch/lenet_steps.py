@@ -1,0 +1,83 @@
+"""Ten steps of SGD of the book's LeNet on one batch from the formula, as Rust constants.
+
+Makes: the logits of the first example before training, the mean loss before each of the ten
+updates, and what the eight parameters are after them (sum, first three, last three elements).
+Parameters: tensor numbers 0 to 7, standard deviation 0.1, biases too, so that every path of the
+gradient matters. Batch: the 8 examples of batch 288. lr 0.05, the book's `train_batch`.
+
+Why that batch: where a convolution gives almost 0, rounding decides whether ReLU lets the gradient
+through, and two correct float32 runs part by 1e-4 within a few steps. Batch 288 is the one among
+the first 300 that keeps the widest distance from 0; with 32 examples none has such a distance.
+
+Run: `pip install torch safetensors numpy`, then
+`python lenet_steps.py | rustfmt --edition 2024 > ../claims/pytorch_lenet.rs`
+
+It refuses arguments, data and GPUs (one fixed computation on the CPU, in float32 and float64), and
+to print anything when some ReLU's input is nearer to 0 than twice float32's error.
+"""
+
+import sys
+
+import torch
+from torch.nn import functional as F
+
+import formula
+import networks
+import rust_constants as rust
+
+EXAMPLES, BATCH, STEPS, LR = 8, 288, 10, 0.05
+
+
+def relu_inputs(X, params):
+    """What goes into each of the three ReLUs."""
+    seen = []
+
+    def relu(h):
+        seen.append(h.detach().double())
+        return F.relu(h)
+
+    networks.lenet(X, params, relu)
+    return seen
+
+
+def run(dtype):
+    """Logits before training, losses, parameters before and after, every input of a ReLU."""
+    start = [
+        torch.from_numpy(formula.uniform(shape, s, 0.1)).to(dtype)
+        for s, shape in enumerate(networks.LENET_SHAPES.values())
+    ]
+    params = [param.clone().requires_grad_() for param in start]
+    X = torch.from_numpy(formula.images(EXAMPLES, BATCH)).to(dtype)
+    y = torch.from_numpy(formula.labels(EXAMPLES, BATCH))
+    logits = networks.lenet(X[:1], params)[0].detach()
+    losses, inputs = [], []
+    for _ in range(STEPS):
+        inputs += relu_inputs(X, params)
+        losses.append(networks.lenet_step(X, y, params, LR))
+    end = [param.detach() for param in params]
+    return logits, losses, named(start), named(end), inputs
+
+
+def named(params):
+    """The parameters by name."""
+    return dict(zip(networks.LENET_SHAPES, params))
+
+
+def main():
+    torch.set_num_threads(1)  # the float32 distances in the comments depend on it
+    f64, f32 = run(torch.float64), run(torch.float32)
+    margin = min((a.abs().min() / (a - b).abs().max()).item() for a, b in zip(f64[4], f32[4]))
+    if margin < 2:
+        sys.exit(f"a ReLU's input is {margin:.1f} float32 errors from 0: choose another BATCH")
+    rust.header("Ten steps of LeNet on one batch, as PyTorch takes them.", "lenet_steps.py")
+    print(f"//!\n//! No input of a ReLU came nearer to 0 than {margin:.1f} times float32's error.")
+    print(f"\n/// Examples in the batch.\npub const EXAMPLES: usize = {EXAMPLES};")
+    print(f"\n/// The batch's number in the formula.\npub const BATCH: u32 = {BATCH};")
+    rust.array("Logits of the first example before training.", "LOGITS", f64[0], f32[0])
+    rust.array("Mean loss of the batch before each update.", "LOSSES", f64[1], f32[1])
+    doc = "Parameters after the ten updates: name, sum, first and last three elements."
+    rust.tensors(doc, "PARAMS", f64[2], f64[3], f32[3], ends=2)
+
+
+if __name__ == "__main__":
+    main()
