@@ -10,6 +10,24 @@ use crate::replica::Replica;
 
 /// The accuracy of `net` on a dataset, on all its devices in parallel: each minibatch is split
 /// over them, and each replica uses its own batch-norm statistics.
+///
+/// ```
+/// # use candle_core::{Module, Tensor};
+/// # use concise::{DataParallel, Initializer, evaluate_accuracy_gpus, layers::Linear};
+/// # use dataset::{Data, Options};
+/// let options = Options { data: Some(Data::Synthetic), limit_test: Some(30), limit_train: Some(1), ..Options::default() };
+/// let (_, test_iter) = dataset::load(&options)?.iters(16)?;
+/// let net = DataParallel::new(&d2l::devices(2)?, Initializer::Normal(0.01), 0, |vb| {
+///     let fc = Linear::new(784, 10, vb)?;
+///     Ok(move |x: &Tensor| fc.forward(&x.flatten_from(1)?))
+/// })?;
+/// let accuracy = evaluate_accuracy_gpus(&net, &test_iter)?;
+/// assert!((0.0..=1.0).contains(&accuracy));
+/// # anyhow::Ok(())
+/// ```
+///
+/// # Errors
+/// If a replica fails; the message names it.
 pub fn evaluate_accuracy_gpus(net: &DataParallel, data_iter: &DataIter) -> Result<f64> {
     // No. of correct predictions, no. of predictions
     let mut metric = Accumulator::<2>::new();

@@ -23,6 +23,17 @@ pub struct Conv2d {
 
 impl Conv2d {
     /// A square kernel with a bias; stride 1 and no padding, until said otherwise.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Module, ModuleT, Tensor};
+    /// # use candle_nn::{VarBuilder, VarMap};
+    /// # let (varmap, cpu) = (VarMap::new(), Device::Cpu);
+    /// # let vb = VarBuilder::from_varmap(&varmap, DType::F32, &cpu);
+    /// let conv = concise::layers::Conv2d::new(1, 64, 3, vb)?.padding(1).stride(2);
+    /// let x = Tensor::zeros((4, 28, 28, 1), DType::F32, &cpu)?;
+    /// assert_eq!(conv.forward(&x)?.dims(), [4, 14, 14, 64]);
+    /// # candle_core::Result::Ok(())
+    /// ```
     pub fn new(inputs: usize, outputs: usize, kernel: usize, vb: VarBuilder<'_>) -> Result<Self> {
         Ok(Self {
             weight: vb.get_with_hints((outputs, inputs, kernel, kernel), "weight", WEIGHT)?,
@@ -58,6 +69,17 @@ pub struct Linear {
 
 impl Linear {
     /// A layer with a bias.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Module, ModuleT, Tensor};
+    /// # use candle_nn::{VarBuilder, VarMap};
+    /// # let (varmap, cpu) = (VarMap::new(), Device::Cpu);
+    /// # let vb = VarBuilder::from_varmap(&varmap, DType::F32, &cpu);
+    /// let fc = concise::layers::Linear::new(512, 10, vb)?;
+    /// let x = Tensor::zeros((4, 512), DType::F32, &cpu)?;
+    /// assert_eq!(fc.forward(&x)?.dims(), [4, 10]);
+    /// # candle_core::Result::Ok(())
+    /// ```
     pub fn new(inputs: usize, outputs: usize, vb: VarBuilder<'_>) -> Result<Self> {
         Ok(Self {
             weight: vb.get_with_hints((outputs, inputs), "weight", WEIGHT)?,
@@ -83,7 +105,18 @@ pub struct BatchNorm2d {
 }
 
 impl BatchNorm2d {
-    /// A layer that changes nothing at first: scale one, shift zero.
+    /// A layer with scale one and shift zero.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Module, ModuleT, Tensor};
+    /// # use candle_nn::{VarBuilder, VarMap};
+    /// # let (varmap, cpu) = (VarMap::new(), Device::Cpu);
+    /// # let vb = VarBuilder::from_varmap(&varmap, DType::F32, &cpu);
+    /// let bn = concise::layers::BatchNorm2d::new(64, vb)?;
+    /// let x = Tensor::zeros((4, 28, 28, 64), DType::F32, &cpu)?;
+    /// assert_eq!(bn.forward_t(&x, true)?.dims(), [4, 28, 28, 64]);
+    /// # candle_core::Result::Ok(())
+    /// ```
     pub fn new(channels: usize, vb: VarBuilder<'_>) -> Result<Self> {
         let get = |name, value| vb.get_with_hints(channels, name, Init::Const(value));
         let count = |name| vb.get_with_hints_dtype((), name, Init::Const(0.0), DType::I64);

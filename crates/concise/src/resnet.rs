@@ -20,6 +20,17 @@ pub struct Residual {
 
 impl Residual {
     /// A block from `inputs` to `outputs` channels.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, ModuleT, Tensor};
+    /// # use candle_nn::{VarBuilder, VarMap};
+    /// # let (varmap, cpu) = (VarMap::new(), Device::Cpu);
+    /// # let vb = VarBuilder::from_varmap(&varmap, DType::F32, &cpu);
+    /// let block = concise::Residual::new(3, 6, true, 2, vb)?; // the book's example
+    /// let x = Tensor::zeros((4, 6, 6, 3), DType::F32, &cpu)?;
+    /// assert_eq!(block.forward_t(&x, false)?.dims(), [4, 3, 3, 6]);
+    /// # candle_core::Result::Ok(())
+    /// ```
     pub fn new(
         inputs: usize,
         outputs: usize,

@@ -70,7 +70,7 @@ pub(crate) fn build<N>(
     network: impl FnOnce(VarBuilder<'_>) -> Result<N>,
 ) -> Result<(N, State)> {
     let source = match origin {
-        Origin::Drawn(initializer, seed) => Source::Drawn(initializer, d2l::rng(seed)),
+        Origin::Drawn(initializer, seed) => Source::Drawn(initializer, Box::new(d2l::rng(seed))),
         Origin::Copy(state) => Source::Copy(state.clone()),
     };
     let collector = Collector(Arc::new(Mutex::new((State::default(), source))));
@@ -85,7 +85,7 @@ pub(crate) fn build<N>(
 }
 
 enum Source {
-    Drawn(Initializer, d2l::Rng),
+    Drawn(Initializer, Box<d2l::Rng>),
     Copy(State),
 }
 

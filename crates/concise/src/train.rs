@@ -21,10 +21,22 @@ pub const BOOK: Book = Book {
 const INIT: Initializer = Initializer::Normal(0.01);
 
 /// Trains ResNet-18 as the options say; the clock does not include the evaluation.
+///
+/// ```no_run
+/// use d2l::Options;
+///
+/// let summary = concise::train(&Options { gpus: Some(2), ..Options::default() })?; // the book's
+/// println!("{:.2}", summary.test_acc[9]);
+/// # anyhow::Ok(())
+/// ```
+///
+/// # Errors
+/// If an option, the data or the parameters cannot be used, or a step or a file fails.
 pub fn train(options: &Options) -> Result<Summary> {
     let mut run = Run::start(options, &BOOK)?;
     let net = DataParallel::new(&run.devices, INIT, run.seed, |vb| resnet18(10, vb))?;
-    net.load_state_dict(&run.init(net.state_dict()?)?)?;
+    let state = run.init(net.state_dict()?)?;
+    net.load_state_dict(&state)?;
     announce(&run)?;
     let mut trainer = Trainer::new(&net, cross_entropy, Sgd { lr: run.lr });
     for epoch in run.epochs() {

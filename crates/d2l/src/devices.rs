@@ -22,6 +22,10 @@ pub enum DeviceKind {
 }
 
 /// GPU `i` if it exists, else the CPU ("GPUs").
+///
+/// ```
+/// assert!(d2l::try_gpu(1_000).is_cpu());
+/// ```
 pub fn try_gpu(i: usize) -> Device {
     gpu(i).unwrap_or(Device::Cpu)
 }
@@ -56,6 +60,12 @@ pub fn devices(k: usize) -> Result<Vec<Device>> {
 
 /// As [`devices`], on the kind of device that is asked for; without `k` there is a replica for
 /// each GPU, or one.
+///
+/// ```
+/// let devices = d2l::devices_of_kind(d2l::DeviceKind::Cpu, Some(3))?;
+/// assert_eq!(d2l::device_names(&devices), "[cpu(0), cpu(1), cpu(2)]");
+/// # candle_core::Result::Ok(())
+/// ```
 ///
 /// # Errors
 /// As [`devices`]; and if `kind` is [`DeviceKind::Cuda`] and CUDA cannot be used.
@@ -128,6 +138,12 @@ pub fn cores() -> usize {
 
 /// Gives each of `replicas` its share of the cores, and returns it: the operations of one
 /// replica use that many threads. `threads` limits the cores of the whole run.
+///
+/// ```
+/// assert_eq!(d2l::share_cores(Some(4), 2), 2);
+/// assert_eq!(d2l::share_cores(Some(2), 3), 1);
+/// assert_eq!(d2l::cores(), 2);
+/// ```
 pub fn share_cores(threads: Option<usize>, replicas: usize) -> usize {
     CORES.store(threads.unwrap_or(0), Ordering::Relaxed);
     let share = (cores() / replicas.max(1)).max(1);

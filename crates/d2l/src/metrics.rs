@@ -27,6 +27,16 @@ pub fn accuracy(y_hat: &Tensor, y: &Tensor) -> Result<usize> {
 /// (LeNet)"); on the CPU it may use all the cores of the run.
 ///
 /// The other devices are idle meanwhile: the book does it so in its section from scratch.
+///
+/// ```
+/// # use dataset::{Data, Options};
+/// let options = Options { data: Some(Data::Synthetic), limit_test: Some(30), limit_train: Some(1), ..Options::default() };
+/// let (_, test_iter) = dataset::load(&options)?.iters(16)?;
+/// let net = |x: &candle_core::Tensor| x.flatten_from(1)?.narrow(1, 0, 10); // ten pixels
+/// let accuracy = d2l::evaluate_accuracy_gpu(net, &test_iter, &d2l::try_gpu(0))?;
+/// assert!((0.0..=1.0).contains(&accuracy));
+/// # anyhow::Ok(())
+/// ```
 pub fn evaluate_accuracy_gpu(
     net: impl Fn(&Tensor) -> Result<Tensor>,
     data_iter: &DataIter,

@@ -149,3 +149,17 @@ impl Options {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{Args, Command, FromArgMatches};
+
+    #[test]
+    fn the_default_is_the_empty_command_line() {
+        let command = Options::augment_args(Command::new("program"));
+        let matches = command.get_matches_from(["program"]);
+        let parsed = Options::from_arg_matches(&matches).unwrap();
+        assert_eq!(format!("{parsed:?}"), format!("{:?}", Options::default()));
+    }
+}

@@ -9,6 +9,7 @@
 
 use std::ffi::OsString;
 use std::fmt;
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Args, FromArgMatches};
@@ -54,7 +55,7 @@ pub fn program(
         Ok(_) if crate::interrupted() => ExitCode::from(INTERRUPTED_STATUS),
         Ok(_) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            let _ = writeln!(std::io::stderr(), "error: {error:#}");
             ExitCode::from(if error.is::<BadInput>() { 2 } else { 1 })
         }
     }

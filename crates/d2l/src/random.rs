@@ -8,6 +8,13 @@ use rand_distr::{Distribution, StandardNormal};
 pub type Rng = rand_chacha::ChaCha8Rng;
 
 /// The generator of initial parameters for a seed.
+///
+/// ```
+/// let draw = |seed| d2l::normal(&mut d2l::rng(seed), 1.0, 3)?.to_vec1::<f32>();
+/// assert_eq!(draw(0)?, draw(0)?);
+/// assert_ne!(draw(0)?, draw(1)?);
+/// # candle_core::Result::Ok(())
+/// ```
 pub fn rng(seed: u64) -> Rng {
     Rng::seed_from_u64(seed)
 }
@@ -27,6 +34,12 @@ pub fn normal(rng: &mut Rng, std: f64, shape: impl Into<Shape>) -> Result<Tensor
 }
 
 /// A tensor of `shape` on the CPU, drawn evenly from `low` to `high`.
+///
+/// ```
+/// let x = d2l::uniform(&mut d2l::rng(0), 0.0, 1.0, (4, 1, 28, 28))?;
+/// assert!(x.flatten_all()?.max(0)?.to_scalar::<f32>()? < 1.0);
+/// # candle_core::Result::Ok(())
+/// ```
 pub fn uniform(rng: &mut Rng, low: f64, high: f64, shape: impl Into<Shape>) -> Result<Tensor> {
     draw(shape, || (low + (high - low) * rng.random::<f64>()) as f32)
 }

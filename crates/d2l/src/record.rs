@@ -43,20 +43,29 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// Takes a folder for a run, and makes it if it is not there.
-    pub fn open(folder: &Path, overwrite: bool) -> Result<Self> {
+    /// Whether a folder can be taken: it holds no run, or may be overwritten.
+    pub fn check(folder: &Path, overwrite: bool) -> Result<()> {
         for name in [STEPS, EPOCHS, CURVE, MODEL] {
-            let path = folder.join(name);
             ensure!(
-                overwrite || !path.exists(),
+                overwrite || !folder.join(name).exists(),
                 "{} holds a run already ({name}): name another folder, or give --overwrite",
                 folder.display()
             );
+        }
+        Ok(())
+    }
+
+    /// Takes a folder for a run: makes it, or removes the run that it holds.
+    pub fn open(folder: &Path) -> Result<Self> {
+        for name in [STEPS, EPOCHS, CURVE, MODEL] {
+            let path = folder.join(name);
             if path.exists() {
-                fs::remove_file(&path).with_context(|| format!("cannot replace {path:?}"))?;
+                let cannot = || format!("cannot replace {}", path.display());
+                fs::remove_file(&path).with_context(cannot)?;
             }
         }
-        fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {folder:?}"))?;
+        fs::create_dir_all(folder)
+            .with_context(|| format!("cannot make the folder {}", folder.display()))?;
         Ok(Self {
             steps: csv_file(&folder.join(STEPS), &["epoch", "step", "examples", "loss"])?,
             epochs: csv_file(

@@ -78,8 +78,10 @@ impl Run {
         let batch_size = options.batch_size.unwrap_or((book.batch_size)(k));
         check_batch_size(batch_size, k).map_err(BadInput::from)?;
         let share = share_cores(options.threads, k);
+        if let Some(folder) = &options.out {
+            Record::check(folder, options.overwrite).map_err(BadInput::from)?;
+        }
         let data = load(options)?;
-        let record = open_record(options)?;
         let (train_iter, test_iter) = data.iters(batch_size)?;
         let run = Self {
             train_iter: train_iter.stop_when(&INTERRUPTED),
@@ -92,7 +94,7 @@ impl Run {
             options: options.clone(),
             synthetic: data.source.is_synthetic(),
             animator: Animator::new("epoch", &["test acc"], (1.0, options.epochs as f64)),
-            record,
+            record: None,
             progress: Progress::new(),
             devices,
         };
@@ -123,15 +125,21 @@ impl Run {
     }
 
     /// The initial parameters: `tensors`, or where `--init` names a file, what is in it under
-    /// the same names.
+    /// the same names. With them the run begins: the folder of `--out` is taken.
     ///
     /// # Errors
-    /// [`BadInput`] where the file cannot be used.
-    pub fn init(&self, tensors: Vec<(String, Tensor)>) -> Result<Vec<Tensor>> {
-        match &self.options.init {
-            Some(file) => weights::load(file, &tensors).map_err(|e| BadInput::from(e).into()),
-            None => Ok(tensors.into_iter().map(|(_, tensor)| tensor).collect()),
-        }
+    /// [`BadInput`] where the file or the folder cannot be used.
+    pub fn init(&mut self, tensors: Vec<(String, Tensor)>) -> Result<Vec<Tensor>> {
+        let params = match &self.options.init {
+            Some(file) => weights::load(file, &tensors).map_err(BadInput::from)?,
+            None => tensors.into_iter().map(|(_, tensor)| tensor).collect(),
+        };
+        let folder = self.options.out.as_deref();
+        self.record = folder
+            .map(Record::open)
+            .transpose()
+            .map_err(BadInput::from)?;
+        Ok(params)
     }
 
     /// The epochs from 1; none follows once Ctrl-C was pressed.
@@ -307,12 +315,6 @@ fn load(options: &Options) -> Result<Dataset> {
     let options = options.dataset();
     let named = options.names_a_source();
     dataset::load(&options).map_err(|e| if named { BadInput::from(e).into() } else { e })
-}
-
-fn open_record(options: &Options) -> Result<Option<Record>> {
-    let open = |folder| Record::open(folder, options.overwrite);
-    let record = options.out.as_deref().map(open).transpose();
-    record.map_err(|e| BadInput::from(e).into())
 }
 
 /// Prints a line. A reader who closed the pipe (`… | head`) ends nothing.

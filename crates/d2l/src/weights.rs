@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use candle_core::{DType, Device, Tensor};
+use candle_core::{Device, Tensor};
 
 /// Reads the tensors named in `expected`, in that order, on the CPU; floats become `f32`.
 ///
@@ -45,6 +45,16 @@ fn take(found: &mut HashMap<String, Tensor>, name: &str, like: &Tensor) -> Resul
 
 /// Writes named tensors; a file of that name appears whole or not at all.
 ///
+/// ```
+/// # use candle_core::{DType, Device, Tensor};
+/// let folder = tempfile::tempdir()?;
+/// let path = folder.path().join("model.safetensors");
+/// let model = [("b4".to_string(), Tensor::ones(10, DType::F32, &Device::Cpu)?)];
+/// d2l::weights::save(&path, &model)?;
+/// assert_eq!(d2l::weights::load(&path, &model)?[0].to_vec1::<f32>()?, [1.0; 10]);
+/// # anyhow::Ok(())
+/// ```
+///
 /// # Errors
 /// If it cannot be written.
 pub fn save(path: &Path, tensors: &[(String, Tensor)]) -> Result<()> {
@@ -58,16 +68,10 @@ pub fn save(path: &Path, tensors: &[(String, Tensor)]) -> Result<()> {
     std::fs::rename(&partial, path).with_context(whole)
 }
 
-/// How many elements the floating-point tensors have: the network's size where no buffer is
-/// among them.
-pub fn num_elements(tensors: &[(String, Tensor)]) -> usize {
-    let floats = tensors.iter().filter(|(_, t)| t.dtype() != DType::I64);
-    floats.map(|(_, t)| t.elem_count()).sum()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use candle_core::DType;
 
     fn named(name: &str, dims: (usize, usize)) -> (String, Tensor) {
         let tensor = Tensor::ones(dims, DType::F32, &Device::Cpu).unwrap();

@@ -103,8 +103,9 @@ pub fn get_params(params: &[Tensor], device: &Device) -> Result<Vec<Param>> {
 /// Adds up all tensors on the device of the first, and broadcasts the sum back to all of them.
 ///
 /// ```
-/// # use candle_core::{Tensor, Var};
-/// let data = [Var::new(&[[1f32, 1.0]], &d2l::try_gpu(0))?, Var::new(&[[2f32, 2.0]], &d2l::try_gpu(1))?];
+/// # use candle_core::Var;
+/// let (gpu0, gpu1) = (d2l::try_gpu(0), d2l::try_gpu(1));
+/// let data = [Var::new(&[[1f32, 1.0]], &gpu0)?, Var::new(&[[2f32, 2.0]], &gpu1)?];
 /// scratch::allreduce(&data)?;
 /// assert_eq!(data[0].to_vec2::<f32>()?, [[3.0, 3.0]]);
 /// assert_eq!(data[1].to_vec2::<f32>()?, [[3.0, 3.0]]);
@@ -171,6 +172,21 @@ fn split_and_load(data: &Tensor, devices: &[Device]) -> Result<Vec<Tensor>> {
 /// One step of all devices on one minibatch; returns the minibatch's mean loss before it.
 ///
 /// A device without an example adds nothing to the gradient, and takes the step all the same.
+///
+/// ```
+/// # use candle_core::{DType, Device, Result, Tensor};
+/// let (devices, params) = (d2l::devices(2)?, scratch::init_params(0)?);
+/// let copies = devices.iter().map(|device| scratch::get_params(&params, device));
+/// let device_params = copies.collect::<Result<Vec<_>>>()?;
+/// let x = Tensor::zeros((4, 1, 28, 28), DType::F32, &Device::Cpu)?;
+/// let y = Tensor::zeros(4, DType::U32, &Device::Cpu)?;
+/// let l = scratch::train_batch(&x, &y, &device_params, &devices, 0.2)?;
+/// assert!((l - 10f32.ln()).abs() < 1e-3); // ten classes, and nothing learned yet
+/// # candle_core::Result::Ok(())
+/// ```
+///
+/// # Errors
+/// If `x` and `y` have different numbers of examples, or a label is none of the ten classes.
 pub fn train_batch(
     x: &Tensor,
     y: &Tensor,
@@ -201,6 +217,21 @@ pub fn train_batch(
 
 /// Trains LeNet as the options say: the clock includes the work of all devices, accuracy is
 /// computed on device 0 alone, which is inefficient, since the others are idle.
+///
+/// ```
+/// use d2l::Options;
+///
+/// let summary = scratch::train(&Options {
+///     gpus: Some(2),
+///     epochs: 1,
+///     data: Some("synthetic".parse()?),
+///     limit_train: Some(512),
+///     limit_test: Some(100),
+///     ..Options::default() // the book's
+/// })?;
+/// assert_eq!(summary.test_acc.len(), 1);
+/// # anyhow::Ok(())
+/// ```
 ///
 /// # Errors
 /// If an option, the data or the parameters cannot be used, or a step or a file fails.
