@@ -1,0 +1,143 @@
+//! Filled polygons on a 28×28 canvas, anti-aliased: all the drawing that the synthetic images need.
+
+use crate::{PIXELS, SIDE};
+
+/// Rows that a pixel's coverage is averaged over; within a row it is exact.
+const SUBROWS: usize = 2;
+
+/// A canvas that is drawn on in coordinates from (−1, −1), top left, to (1, 1), bottom right.
+pub(crate) struct Canvas {
+    /// How bright every pixel is; 0 is the background.
+    pub(crate) pixels: [f32; PIXELS],
+    /// Takes (x, y, 1) to pixels: scale, rotation, shear and shift in one.
+    map: [[f32; 3]; 2],
+}
+
+impl Canvas {
+    /// An empty canvas; (x, y) is drawn at `map` · (x, y, 1), where (−1, −1) … (1, 1) is the whole canvas.
+    pub(crate) fn new(map: [[f32; 3]; 2]) -> Self {
+        Canvas {
+            pixels: [0.0; PIXELS],
+            map,
+        }
+    }
+
+    /// Where a point comes to lie, in pixels.
+    fn place(&self, &[x, y]: &[f32; 2]) -> [f32; 2] {
+        let half = SIDE as f32 / 2.0;
+        self.map.map(|[a, b, c]| (a * x + b * y + c + 1.0) * half)
+    }
+
+    /// Fills a polygon of at most 16 points; a `shade` of 0 cuts a hole.
+    pub(crate) fn fill(&mut self, points: &[[f32; 2]], shade: f32) {
+        let mut placed = [[0.0; 2]; 16];
+        let placed = &mut placed[..points.len()];
+        placed
+            .iter_mut()
+            .zip(points)
+            .for_each(|(to, from)| *to = self.place(from));
+        let top = placed.iter().fold(f32::MAX, |top, p| top.min(p[1]));
+        let bottom = placed.iter().fold(f32::MIN, |bottom, p| bottom.max(p[1]));
+        for row in top.max(0.0) as usize..(bottom.ceil().max(0.0) as usize).min(SIDE) {
+            let mut coverage = [0.0; SIDE];
+            for sub in 0..SUBROWS {
+                cover(
+                    placed,
+                    row as f32 + (sub as f32 + 0.5) / SUBROWS as f32,
+                    &mut coverage,
+                );
+            }
+            for (pixel, cover) in self.pixels[row * SIDE..][..SIDE].iter_mut().zip(coverage) {
+                *pixel += cover * (shade - *pixel);
+            }
+        }
+    }
+
+    /// Fills the symmetric shape whose right outline, from top to bottom, is given: at most 8 points.
+    pub(crate) fn mirror<const N: usize>(&mut self, right: [[f32; 2]; N], shade: f32) {
+        let mut outline = [[0.0; 2]; 16];
+        for (i, [x, y]) in right.into_iter().enumerate() {
+            outline[i] = [x, y];
+            outline[2 * N - 1 - i] = [-x, y];
+        }
+        self.fill(&outline[..2 * N], shade);
+    }
+
+    /// Draws a straight line of the given width.
+    pub(crate) fn line(&mut self, from: [f32; 2], to: [f32; 2], width: f32, shade: f32) {
+        let (dx, dy) = (to[0] - from[0], to[1] - from[1]);
+        let scale = width / 2.0 / dx.hypot(dy).max(1e-6);
+        let (nx, ny) = (-dy * scale, dx * scale);
+        let corner = |p: [f32; 2], sign: f32| [p[0] + sign * nx, p[1] + sign * ny];
+        self.fill(
+            &[
+                corner(from, 1.0),
+                corner(to, 1.0),
+                corner(to, -1.0),
+                corner(from, -1.0),
+            ],
+            shade,
+        );
+    }
+}
+
+/// Adds one subrow's coverage: the polygon's inside is where an odd number of its edges lie to the left.
+fn cover(points: &[[f32; 2]], y: f32, coverage: &mut [f32; SIDE]) {
+    let mut crossings = [0.0; 16];
+    let mut n = 0;
+    let mut from = points[points.len() - 1];
+    for &to in points {
+        if (from[1] <= y) != (to[1] <= y) {
+            crossings[n] = from[0] + (y - from[1]) / (to[1] - from[1]) * (to[0] - from[0]);
+            n += 1;
+        }
+        from = to;
+    }
+    crossings[..n].sort_unstable_by(f32::total_cmp);
+    for span in crossings[..n].chunks_exact(2) {
+        let (left, right) = (span[0].max(0.0), span[1].min(SIDE as f32));
+        let end = right.ceil().max(0.0) as usize;
+        for (x, pixel) in coverage
+            .iter_mut()
+            .enumerate()
+            .take(end)
+            .skip(left as usize)
+        {
+            let inside = right.min(x as f32 + 1.0) - left.max(x as f32);
+            *pixel += inside.max(0.0) / SUBROWS as f32;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: [[f32; 3]; 2] = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]];
+
+    #[test]
+    fn a_polygon_covers_its_area() {
+        let mut canvas = Canvas::new(PLAIN);
+        // A triangle over half of the canvas: 14 × 28 pixels.
+        canvas.fill(&[[-1.0, -1.0], [1.0, -1.0], [-1.0, 1.0]], 1.0);
+        let area: f32 = canvas.pixels.iter().sum();
+        assert!((area - 392.0).abs() < 1.0, "{area}");
+        // A hole of 7 × 7 pixels.
+        canvas.fill(
+            &[[-1.0, -1.0], [-0.5, -1.0], [-0.5, -0.5], [-1.0, -0.5]],
+            0.0,
+        );
+        let area: f32 = canvas.pixels.iter().sum();
+        assert!((area - 343.0).abs() < 1.0, "{area}");
+    }
+
+    #[test]
+    fn what_lies_outside_is_cut_off() {
+        let mut canvas = Canvas::new([[3.0, 0.0, 0.5], [0.0, 3.0, 5.0]]);
+        canvas.mirror([[0.5, -2.0], [0.5, 0.0]], 0.5);
+        assert!(canvas.pixels.iter().all(|&p| (0.0..=0.5001).contains(&p)));
+        let mut far = Canvas::new([[1.0, 0.0, -9.0], [0.0, 1.0, -9.0]]);
+        far.line([-1.0, 0.0], [1.0, 0.0], 0.2, 1.0);
+        assert!(far.pixels.iter().all(|&p| p == 0.0));
+    }
+}

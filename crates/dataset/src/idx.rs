@@ -1,0 +1,453 @@
+//! The official IDX files, gzip-compressed or raw: found, checked, read. Trusts no header; mends nothing.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use flate2::read::MultiGzDecoder;
+use md5::{Digest, Md5};
+
+use crate::{Name, PIXELS, SIDE, Split};
+
+/// Training images and labels, test images and labels.
+const FILES: [&str; 4] = [
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+];
+
+/// What one of the two kinds of files holds, and how.
+struct Kind {
+    what: &'static str,
+    magic: u32,
+    /// Bytes of the header.
+    header: u64,
+    /// Bytes of one image or label.
+    size: u64,
+}
+
+const IMAGES: Kind = Kind {
+    what: "images",
+    magic: 2051,
+    header: 16,
+    size: PIXELS as u64,
+};
+const LABELS: Kind = Kind {
+    what: "labels",
+    magic: 2049,
+    header: 8,
+    size: 1,
+};
+
+/// The MD5 sums of the published `.gz` files, in the order of [`FILES`].
+fn published(name: Name) -> [&'static str; 4] {
+    match name {
+        Name::FashionMnist => [
+            "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+            "25c81989df183df01b3e8a0aad5dffbe",
+            "bef4ecab320f06d8554ea6380940ec79",
+            "bb300cfdad3c16e7a12a480ee83cd310",
+        ],
+        Name::Mnist => [
+            "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+            "d53e105ee54ea40749a09fcbcd1e9432",
+            "9fb629c4189551a2d022fa330f9573f3",
+            "ec29112dd5afa0611ce80d1b7f02629c",
+        ],
+    }
+}
+
+/// The training and the test part of a folder, and how many of its files are the published ones.
+pub(crate) fn read_dir(name: Name, dir: &Path) -> Result<(Split, Split, usize)> {
+    let paths = find(dir)?;
+    let mut as_published = 0;
+    let mut parts = Vec::with_capacity(4);
+    let kinds = [IMAGES, LABELS, IMAGES, LABELS];
+    for ((path, kind), md5) in paths.iter().zip(kinds).zip(published(name)) {
+        let (bytes, matches) = read_file(path, &kind, md5)?;
+        as_published += usize::from(matches);
+        parts.push(bytes);
+    }
+    let [train_x, train_y, test_x, test_y] = parts.try_into().expect("four files");
+    let train = part(&paths[..2], train_x, train_y)?;
+    Ok((train, part(&paths[2..], test_x, test_y)?, as_published))
+}
+
+/// The paths of the four files; a raw file goes before its compressed twin.
+fn find(dir: &Path) -> Result<[PathBuf; 4]> {
+    ensure!(dir.is_dir(), "{} is not a folder", dir.display());
+    let paths = FILES.map(|file| {
+        [dir.join(file), dir.join(format!("{file}.gz"))]
+            .into_iter()
+            .find(|path| path.is_file())
+            .ok_or(file)
+    });
+    let missing: Vec<&str> = paths
+        .iter()
+        .filter_map(|path| path.as_ref().err().copied())
+        .collect();
+    let names = missing.join(", ");
+    ensure!(
+        missing.is_empty(),
+        "folder {} lacks {names} (looked for each as such and with .gz)",
+        dir.display()
+    );
+    Ok(paths.map(|path| path.expect("none is missing")))
+}
+
+/// The payload of one file, and whether the file is the published one.
+fn read_file(path: &Path, kind: &Kind, published: &str) -> Result<(Vec<u8>, bool)> {
+    let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let compressed = path.extension().is_some_and(|ext| ext == "gz");
+    let payload = match compressed {
+        true => payload(MultiGzDecoder::new(bytes.as_slice()), kind),
+        false => payload(bytes.as_slice(), kind),
+    };
+    let payload = payload.with_context(|| format!("{} is broken", path.display()))?;
+    Ok((payload, compressed && is_published(path, &bytes, published)))
+}
+
+/// Compares the MD5 sum; another one is the user's business, so it only warns.
+fn is_published(path: &Path, bytes: &[u8], published: &str) -> bool {
+    let md5: String = Md5::digest(bytes)
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    if md5 != published {
+        eprintln!(
+            "warning: {} has the MD5 sum {md5}; the published file has {published}",
+            path.display()
+        );
+    }
+    md5 == published
+}
+
+/// What comes after the header, checked against the header.
+fn payload(mut reader: impl Read, kind: &Kind) -> Result<Vec<u8>> {
+    let count = count(&take(&mut reader, kind.header)?, kind)?;
+    let promise = format!("its header promises {count} {}", kind.what);
+    ensure!(count > 0, "{promise}; expected at least 1");
+    let expected = count
+        .checked_mul(kind.size)
+        .context("its header promises too much")?;
+    let bytes = take(&mut reader, expected)?;
+    let found = bytes.len() as u64;
+    ensure!(
+        found == expected,
+        "it ends after {found} of {expected} bytes of data; {promise}"
+    );
+    // This last read also makes a gzip decoder check its checksum.
+    let more = take(&mut reader, 1)?;
+    ensure!(
+        more.is_empty(),
+        "it goes on after {expected} bytes of data; {promise}"
+    );
+    Ok(bytes)
+}
+
+/// How many images or labels a header promises.
+fn count(header: &[u8], kind: &Kind) -> Result<u64> {
+    let number = |four: &[u8]| u32::from_be_bytes(four.try_into().expect("four bytes"));
+    let numbers: Vec<u32> = header.chunks_exact(4).map(number).collect();
+    if let Some(&magic) = numbers.first() {
+        check_magic(magic, kind)?;
+    }
+    let (found, expected) = (header.len() as u64, kind.header);
+    ensure!(
+        found == expected,
+        "it ends within its header, after {found} of {expected} bytes"
+    );
+    if let [_, _, rows, cols] = numbers[..] {
+        let side = SIDE as u32;
+        ensure!(
+            (rows, cols) == (side, side),
+            "its images are {rows}×{cols}; expected 28×28"
+        );
+    }
+    Ok(u64::from(numbers[1]))
+}
+
+/// Tells files of the wrong kind apart.
+fn check_magic(magic: u32, kind: &Kind) -> Result<()> {
+    let (what, expected) = (kind.what, kind.magic);
+    if magic == expected {
+        return Ok(());
+    }
+    let this_is = match magic {
+        2049 => "this is a label file",
+        2051 => "this is an image file",
+        _ if magic >> 16 == 0x1f8b => bail!("this is gzip-compressed; its name should end in .gz"),
+        _ => "this is no IDX file of bytes",
+    };
+    bail!("{this_is} (magic number {magic}); expected {what} ({expected})")
+}
+
+/// At most `limit` bytes: memory grows with what is there, not with what a header promises.
+fn take(reader: &mut impl Read, limit: u64) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    reader
+        .take(limit)
+        .read_to_end(&mut bytes)
+        .context("truncated or corrupt gzip data")?;
+    Ok(bytes)
+}
+
+/// Images with their labels, if there is one for each.
+fn part(paths: &[PathBuf], images: Vec<u8>, labels: Vec<u8>) -> Result<Split> {
+    let (n, m) = (images.len() / PIXELS, labels.len());
+    let (x, y) = (paths[0].display(), paths[1].display());
+    ensure!(n == m, "{x} has {n} images, {y} has {m} labels");
+    Split::new(images, labels).with_context(|| format!("the labels in {y} are broken"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+    use proptest::prelude::*;
+    use tempfile::TempDir;
+
+    use super::*;
+
+    fn images(n: u32) -> Vec<u8> {
+        let mut file: Vec<u8> = [IMAGES.magic, n, 28, 28]
+            .iter()
+            .flat_map(|v| v.to_be_bytes())
+            .collect();
+        file.extend((0..n as usize * PIXELS).map(|i| (i * 7 % 256) as u8));
+        file
+    }
+
+    fn labels(n: u32) -> Vec<u8> {
+        let mut file: Vec<u8> = [LABELS.magic, n]
+            .iter()
+            .flat_map(|v| v.to_be_bytes())
+            .collect();
+        file.extend((0..n).map(|i| (i % 10) as u8));
+        file
+    }
+
+    fn gzip(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    /// A folder with 12 training and 3 test images, raw.
+    fn folder() -> TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        let contents = [images(12), labels(12), images(3), labels(3)];
+        for (file, bytes) in FILES.iter().zip(contents) {
+            std::fs::write(dir.path().join(file), bytes).unwrap();
+        }
+        dir
+    }
+
+    fn write(dir: &TempDir, file: &str, bytes: &[u8]) {
+        std::fs::write(dir.path().join(file), bytes).unwrap();
+    }
+
+    fn error(dir: &TempDir) -> String {
+        format!("{:#}", read_dir(Name::Mnist, dir.path()).unwrap_err())
+    }
+
+    /// The message for a folder whose training images, or labels, are these bytes.
+    fn error_with(file: usize, bytes: &[u8]) -> String {
+        let dir = folder();
+        write(&dir, FILES[file], bytes);
+        let message = error(&dir);
+        assert!(
+            message.contains(FILES[file]),
+            "{message} does not name the file"
+        );
+        message
+    }
+
+    fn assert_says(message: &str, expected: &str) {
+        assert!(
+            message.contains(expected),
+            "{message:?} does not say {expected:?}"
+        );
+    }
+
+    #[test]
+    fn raw_and_compressed_files_give_the_same_bytes() {
+        let raw = folder();
+        let (train, test, as_published) = read_dir(Name::Mnist, raw.path()).unwrap();
+        assert_eq!((train.len(), test.len(), as_published), (12, 3, 0));
+        assert_eq!(train.image(11), &images(12)[16 + 11 * PIXELS..]);
+        assert_eq!(train.label(11), 1);
+        let compressed = tempfile::tempdir().unwrap();
+        for file in FILES {
+            let bytes = std::fs::read(raw.path().join(file)).unwrap();
+            write(&compressed, &format!("{file}.gz"), &gzip(&bytes));
+        }
+        assert_eq!(
+            read_dir(Name::Mnist, compressed.path()).unwrap(),
+            (train, test, 0)
+        );
+    }
+
+    #[test]
+    fn a_raw_file_goes_before_its_compressed_twin() {
+        let dir = folder();
+        write(&dir, "train-images-idx3-ubyte.gz", b"not even gzip");
+        assert!(read_dir(Name::Mnist, dir.path()).is_ok());
+    }
+
+    #[test]
+    fn a_missing_file_or_folder_is_named() {
+        let dir = folder();
+        std::fs::remove_file(dir.path().join(FILES[1])).unwrap();
+        std::fs::remove_file(dir.path().join(FILES[3])).unwrap();
+        let lacks = "lacks train-labels-idx1-ubyte, t10k-labels-idx1-ubyte (looked for each as such and with .gz)";
+        assert_says(
+            &error(&dir),
+            &format!("folder {} {lacks}", dir.path().display()),
+        );
+        let missing = read_dir(Name::Mnist, &dir.path().join("nowhere")).unwrap_err();
+        assert_says(&missing.to_string(), "nowhere is not a folder");
+    }
+
+    #[test]
+    fn swapped_and_foreign_files_are_told_apart() {
+        assert_says(
+            &error_with(0, &labels(12)),
+            "this is a label file (magic number 2049); expected images (2051)",
+        );
+        assert_says(
+            &error_with(1, &images(12)),
+            "this is an image file (magic number 2051); expected labels (2049)",
+        );
+        assert_says(
+            &error_with(0, b"PNG and so on and on"),
+            "(magic number 1347307296); expected images (2051)",
+        );
+        assert_says(
+            &error_with(1, &gzip(&labels(12))),
+            "this is gzip-compressed; its name should end in .gz",
+        );
+    }
+
+    #[test]
+    fn truncated_data_is_an_error() {
+        let file = images(12);
+        assert_says(
+            &error_with(0, &file[..9]),
+            "it ends within its header, after 9 of 16 bytes",
+        );
+        assert_says(
+            &error_with(0, b""),
+            "it ends within its header, after 0 of 16 bytes",
+        );
+        let expected = "it ends after 9407 of 9408 bytes of data; its header promises 12 images";
+        assert_says(&error_with(0, &file[..file.len() - 1]), expected);
+        assert_says(
+            &error_with(1, &labels(12)[..13]),
+            "it ends after 5 of 12 bytes of data; its header promises 12 labels",
+        );
+    }
+
+    #[test]
+    fn trailing_bytes_are_an_error() {
+        let file = [images(12), vec![0]].concat();
+        assert_says(
+            &error_with(0, &file),
+            "it goes on after 9408 bytes of data; its header promises 12 images",
+        );
+        let file = [labels(12), vec![0]].concat();
+        assert_says(
+            &error_with(1, &file),
+            "it goes on after 12 bytes of data; its header promises 12 labels",
+        );
+    }
+
+    #[test]
+    fn a_header_that_promises_terabytes_allocates_nothing() {
+        let mut file = images(12);
+        file[4..8].copy_from_slice(&u32::MAX.to_be_bytes());
+        let expected = "it ends after 9408 of 3367254359280 bytes of data; its header promises 4294967295 images";
+        assert_says(&error_with(0, &file), expected);
+        file[8..16].copy_from_slice(&[0xff; 8]);
+        assert_says(
+            &error_with(0, &file),
+            "its images are 4294967295×4294967295; expected 28×28",
+        );
+    }
+
+    #[test]
+    fn counts_and_sizes_are_checked() {
+        assert_says(
+            &error_with(0, &images(0)),
+            "its header promises 0 images; expected at least 1",
+        );
+        let mut file = images(12);
+        file[11] = 27;
+        assert_says(
+            &error_with(0, &file),
+            "its images are 27×28; expected 28×28",
+        );
+        let message = error_with(0, &images(11));
+        assert_says(&message, "train-images-idx3-ubyte has 11 images, ");
+        assert_says(&message, "train-labels-idx1-ubyte has 12 labels");
+    }
+
+    #[test]
+    fn labels_end_at_9() {
+        let mut file = labels(12);
+        file[8 + 4] = 10;
+        assert_says(
+            &error_with(1, &file),
+            "train-labels-idx1-ubyte are broken: label 10 at index 4; expected 0 to 9",
+        );
+    }
+
+    #[test]
+    fn broken_gzip_is_an_error() {
+        let good = gzip(&images(12));
+        let mut bad_checksum = good.clone();
+        let end = bad_checksum.len() - 8;
+        bad_checksum[end] ^= 1;
+        let garbage_after = [good.clone(), b"garbage".to_vec()].concat();
+        for bytes in [
+            &good[..good.len() / 2],
+            &good[..good.len() - 3],
+            b"no gzip",
+            &bad_checksum,
+            &garbage_after,
+        ] {
+            let dir = folder();
+            std::fs::remove_file(dir.path().join(FILES[0])).unwrap();
+            write(&dir, "train-images-idx3-ubyte.gz", bytes);
+            let message = error(&dir);
+            assert_says(
+                &message,
+                "train-images-idx3-ubyte.gz is broken: truncated or corrupt gzip data: ",
+            );
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..64), images: bool) {
+            let kind = if images { IMAGES } else { LABELS };
+            let _ = payload(bytes.as_slice(), &kind);
+            let _ = payload(MultiGzDecoder::new(bytes.as_slice()), &kind);
+        }
+
+        #[test]
+        fn every_cut_of_a_file_is_an_error(n in 1u32..4, cut: prop::sample::Index) {
+            let file = images(n);
+            let cut = cut.index(file.len());
+            prop_assert!(payload(&file[..cut], &IMAGES).is_err());
+            let compressed = gzip(&file);
+            let cut = cut % compressed.len();
+            prop_assert!(payload(MultiGzDecoder::new(&compressed[..cut]), &IMAGES).is_err());
+        }
+    }
+}

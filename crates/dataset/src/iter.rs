@@ -1,0 +1,345 @@
+//! Minibatches in order: who comes when, and the thread that prepares the next one while the current one trains.
+//! Knows no file and no device but the CPU.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::{Builder, JoinHandle};
+
+use anyhow::{Result, ensure};
+use candle_core::{Error, Tensor};
+use rand::seq::SliceRandom;
+
+use crate::{Split, generator};
+
+/// How many minibatches wait ready: two hide a slow one, more would only take memory.
+const READY: usize = 2;
+
+type Minibatch = candle_core::Result<(Tensor, Tensor)>;
+
+/// Minibatches of one split, epoch by epoch; the book's `train_iter` and `test_iter`.
+///
+/// The order of an epoch depends on the seed and on the epoch's number alone, so a run that starts again at
+/// epoch 5 sees what it would have seen. The last minibatch may be short.
+#[derive(Clone, Debug)]
+pub struct DataIter {
+    split: Arc<Split>,
+    batch_size: usize,
+    shuffle_seed: Option<u64>,
+    stop: Option<&'static AtomicBool>,
+}
+
+impl DataIter {
+    pub(crate) fn new(
+        split: &Arc<Split>,
+        batch_size: usize,
+        shuffle_seed: Option<u64>,
+    ) -> Result<Self> {
+        ensure!(batch_size > 0, "the batch size is 0; give at least 1");
+        Ok(DataIter {
+            split: split.clone(),
+            batch_size,
+            shuffle_seed,
+            stop: None,
+        })
+    }
+
+    /// The minibatches of epoch `epoch`, always the same for the same seed and number.
+    ///
+    /// ```
+    /// use dataset::{Data, Options};
+    ///
+    /// let options = Options { data: Some(Data::Synthetic), limit_train: Some(30), limit_test: Some(1), ..Options::default() };
+    /// let (train_iter, _) = dataset::load(&options)?.iters(20)?;
+    /// let sizes: Vec<usize> = train_iter.epoch(1).map(|batch| batch?.1.dim(0)).collect::<Result<_, _>>()?;
+    /// assert_eq!(sizes, [20, 10]);
+    /// # anyhow::Ok(())
+    /// ```
+    pub fn epoch(&self, epoch: usize) -> Batches {
+        let (sender, ready) = sync_channel(READY);
+        let (split, batch_size, order) = (self.split.clone(), self.batch_size, self.order(epoch));
+        let errors = sender.clone();
+        let work = move || prepare(&split, &order, batch_size, &sender);
+        let thread = Builder::new().name("minibatches".into()).spawn(work);
+        // The channel is empty and has room, so this cannot block.
+        let thread = thread.map_err(|e| errors.send(Err(Error::wrap(e)))).ok();
+        Batches {
+            ready: Some(ready),
+            thread,
+            left: self.num_batches(),
+            stop: self.stop,
+        }
+    }
+
+    /// The minibatches of epoch 1.
+    pub fn iter(&self) -> Batches {
+        self.epoch(1)
+    }
+
+    /// How many images an epoch has.
+    pub fn num_examples(&self) -> usize {
+        self.split.len()
+    }
+
+    /// How many images a minibatch has, but for the last one.
+    pub fn batch_size(&self) -> usize {
+        self.batch_size
+    }
+
+    /// How many minibatches an epoch has, the short last one included.
+    pub fn num_batches(&self) -> usize {
+        self.split.len().div_ceil(self.batch_size)
+    }
+
+    /// Ends every epoch early once `flag` is set: this is how Ctrl-C ends a run in order.
+    pub fn stop_when(self, flag: &'static AtomicBool) -> Self {
+        DataIter {
+            stop: Some(flag),
+            ..self
+        }
+    }
+
+    /// The indices of the images in the order of epoch `epoch`.
+    fn order(&self, epoch: usize) -> Vec<u32> {
+        let mut order: Vec<u32> = (0..self.split.len() as u32).collect();
+        if let Some(seed) = self.shuffle_seed {
+            order.shuffle(&mut generator(seed, b"shuf", epoch as u32));
+        }
+        order
+    }
+}
+
+impl IntoIterator for &DataIter {
+    type Item = Minibatch;
+    type IntoIter = Batches;
+
+    fn into_iter(self) -> Batches {
+        self.iter()
+    }
+}
+
+/// Sends the minibatches one by one, until nobody wants any more.
+fn prepare(split: &Split, order: &[u32], batch_size: usize, sender: &SyncSender<Minibatch>) {
+    for indices in order.chunks(batch_size) {
+        if sender.send(split.minibatch(indices)).is_err() {
+            return;
+        }
+    }
+}
+
+/// The minibatches of one epoch: X (B, 1, 28, 28) f32 in [0, 1] and y (B,) u32, both on the CPU.
+#[derive(Debug)]
+pub struct Batches {
+    ready: Option<Receiver<Minibatch>>,
+    thread: Option<JoinHandle<()>>,
+    left: usize,
+    stop: Option<&'static AtomicBool>,
+}
+
+impl Batches {
+    /// Lets the thread go and waits for its end, a minibatch's time at most; false if it panicked.
+    fn close(&mut self) -> bool {
+        self.left = 0;
+        self.ready = None;
+        self.thread
+            .take()
+            .is_none_or(|thread| thread.join().is_ok())
+    }
+}
+
+impl Iterator for Batches {
+    type Item = Minibatch;
+
+    fn next(&mut self) -> Option<Minibatch> {
+        let stopped = self.stop.is_some_and(|flag| flag.load(Ordering::Relaxed));
+        if stopped || self.left == 0 {
+            self.close();
+            return None;
+        }
+        match self.ready.as_ref()?.recv() {
+            Ok(batch) => {
+                self.left -= 1;
+                Some(batch)
+            }
+            Err(_) => {
+                let ended = if self.close() {
+                    "ended early"
+                } else {
+                    "panicked"
+                };
+                Some(Err(Error::Msg(format!(
+                    "the thread that prepares minibatches {ended}"
+                ))))
+            }
+        }
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        // The stop flag may end it at any time.
+        (0, Some(self.left))
+    }
+}
+
+impl Drop for Batches {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::PIXELS;
+
+    /// Image i has the label i % 10 and the byte i / 10 % 256 in its first pixel: enough to know it again.
+    fn numbered(n: usize) -> Arc<Split> {
+        let mut images = vec![0; n * PIXELS];
+        (0..n).for_each(|i| images[i * PIXELS] = (i / 10 % 256) as u8);
+        Arc::new(Split::new(images, (0..n).map(|i| (i % 10) as u8).collect()).unwrap())
+    }
+
+    /// The numbers of the images of every minibatch.
+    fn numbers(batches: Batches) -> Vec<Vec<usize>> {
+        let read = |batch: Minibatch| {
+            let (x, y) = batch.unwrap();
+            let first = x
+                .flatten_from(1)
+                .unwrap()
+                .narrow(1, 0, 1)
+                .unwrap()
+                .flatten_all()
+                .unwrap();
+            let tens = first
+                .to_vec1::<f32>()
+                .unwrap()
+                .into_iter()
+                .map(|v| (v * 255.0).round() as usize * 10);
+            tens.zip(y.to_vec1::<u32>().unwrap())
+                .map(|(tens, one)| tens + one as usize)
+                .collect()
+        };
+        batches.map(read).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+
+        #[test]
+        fn an_epoch_is_a_permutation_cut_in_minibatches(
+            n in 1usize..300, batch_size in 1usize..70, seed: u64, epoch in 0usize..100,
+        ) {
+            let iter = DataIter::new(&numbered(n), batch_size, Some(seed)).unwrap();
+            let batches = numbers(iter.epoch(epoch));
+            prop_assert_eq!(batches.len(), iter.num_batches());
+            let (last, full) = batches.split_last().unwrap();
+            prop_assert!(full.iter().all(|b| b.len() == batch_size));
+            prop_assert_eq!(last.len(), n - full.len() * batch_size);
+            let mut all = batches.concat();
+            all.sort_unstable();
+            prop_assert_eq!(all, (0..n).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn the_order_depends_on_seed_and_epoch_alone() {
+        let split = numbered(200);
+        let order = |seed, epoch| {
+            numbers(DataIter::new(&split, 32, Some(seed)).unwrap().epoch(epoch)).concat()
+        };
+        assert_eq!(order(5, 3), order(5, 3));
+        assert_ne!(order(5, 3), order(5, 4));
+        assert_ne!(order(5, 3), order(6, 3));
+        let iter = DataIter::new(&split, 32, Some(5)).unwrap();
+        assert_eq!(numbers(iter.iter()), numbers(iter.epoch(1)));
+        assert_eq!(numbers(iter.into_iter()), numbers(iter.epoch(1)));
+    }
+
+    #[test]
+    fn without_a_seed_the_order_is_the_files() {
+        let iter = DataIter::new(&numbered(100), 30, None).unwrap();
+        assert_eq!(
+            numbers(iter.epoch(7)).concat(),
+            (0..100).collect::<Vec<_>>()
+        );
+    }
+
+    #[test]
+    fn the_full_sets_at_256_end_in_96_and_16() {
+        for (n, batches, last) in [(60_000, 235, 96), (10_000, 40, 16)] {
+            let split = Arc::new(Split::new(vec![0; n * PIXELS], vec![0; n]).unwrap());
+            let iter = DataIter::new(&split, 256, None).unwrap();
+            assert_eq!(
+                (iter.num_examples(), iter.batch_size(), iter.num_batches()),
+                (n, 256, batches)
+            );
+            let sizes: Vec<usize> = iter.iter().map(|b| b.unwrap().1.dim(0).unwrap()).collect();
+            assert_eq!(sizes.len(), batches);
+            assert!(sizes[..batches - 1].iter().all(|&size| size == 256));
+            assert_eq!(sizes[batches - 1], last);
+        }
+    }
+
+    #[test]
+    fn a_batch_size_of_0_is_refused() {
+        let error = DataIter::new(&numbered(1), 0, None).unwrap_err();
+        assert_eq!(error.to_string(), "the batch size is 0; give at least 1");
+    }
+
+    #[test]
+    fn a_dropped_iterator_leaves_no_thread_behind() {
+        let split = numbered(1000);
+        let iter = DataIter::new(&split, 10, Some(1)).unwrap();
+        let owners = Arc::strong_count(&split);
+        let mut batches = iter.epoch(1);
+        assert!(batches.next().is_some());
+        assert_eq!(
+            Arc::strong_count(&split),
+            owners + 1,
+            "the thread holds the images while it works"
+        );
+        drop(batches);
+        assert_eq!(
+            Arc::strong_count(&split),
+            owners,
+            "drop waits for the thread's end"
+        );
+    }
+
+    #[test]
+    fn the_stop_flag_ends_the_epoch_after_the_current_minibatch() {
+        static STOP: AtomicBool = AtomicBool::new(false);
+        let iter = DataIter::new(&numbered(100), 10, None)
+            .unwrap()
+            .stop_when(&STOP);
+        let mut batches = iter.epoch(1);
+        assert!(batches.next().is_some());
+        STOP.store(true, Ordering::Relaxed);
+        assert!(batches.next().is_none());
+        STOP.store(false, Ordering::Relaxed);
+        assert!(
+            batches.next().is_none(),
+            "an epoch that was stopped stays stopped"
+        );
+        assert_eq!(iter.epoch(1).count(), 10);
+    }
+
+    #[test]
+    fn a_thread_that_ends_early_is_an_error_not_a_short_epoch() {
+        let (_, ready) = sync_channel(READY);
+        let thread = Builder::new().spawn(|| ()).unwrap();
+        let mut batches = Batches {
+            ready: Some(ready),
+            thread: Some(thread),
+            left: 3,
+            stop: None,
+        };
+        let error = batches.next().unwrap().unwrap_err().to_string();
+        assert!(
+            error.contains("the thread that prepares minibatches ended early"),
+            "{error}"
+        );
+        assert!(batches.next().is_none());
+    }
+}

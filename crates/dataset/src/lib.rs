@@ -1,0 +1,167 @@
+//! Fashion-MNIST and MNIST: bytes in, shuffled minibatches (X, y) out.
+//!
+//! This crate is the only one that downloads or opens a dataset file. It knows candle, and no model, loss or
+//! replica: X leaves it on the CPU, and whoever trains moves it to a device. It never hands out a file that it
+//! has not checked, and never passes over a folder that the user named.
+//!
+//! ```
+//! use dataset::{Data, Options};
+//!
+//! let options = Options {
+//!     data: Some(Data::Synthetic), // offline; `None` looks for the real images
+//!     limit_train: Some(600),
+//!     limit_test: Some(100),
+//!     ..Options::default()
+//! };
+//! let (train_iter, test_iter) = dataset::load(&options)?.iters(256)?;
+//! for batch in train_iter.epoch(1) {
+//!     let (x, y) = batch?;
+//!     assert_eq!(x.dims()[1..], [1, 28, 28]);
+//!     assert_eq!(x.dim(0)?, y.dim(0)?);
+//! }
+//! assert_eq!((train_iter.num_batches(), test_iter.num_batches()), (3, 1)); // 256 + 256 + 88, and 100
+//! # anyhow::Ok(())
+//! ```
+//!
+//! Where the images come from, in this order:
+//! 1. the folder that [`Options::data`] or the environment variable names ([`Name::env_var`]),
+//!    with the four official IDX files, gzip-compressed or raw;
+//! 2. the cache of an earlier download;
+//! 3. the Hugging Face Hub, through candle-datasets (feature `hub`, on by default);
+//! 4. where the Hub cannot be reached: the built-in synthetic set, and [`Source`] says so.
+
+mod draw;
+mod figures;
+#[cfg(feature = "hub")]
+mod hub;
+mod idx;
+mod iter;
+mod options;
+mod source;
+mod split;
+mod synthetic;
+
+use std::sync::Arc;
+
+use anyhow::{Result, ensure};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+pub use iter::{Batches, DataIter};
+pub use options::{Data, Name, Options};
+pub use source::Source;
+pub use split::Split;
+
+/// Height and width of an image, in pixels.
+pub const SIDE: usize = 28;
+/// Bytes of an image, row by row.
+pub const PIXELS: usize = SIDE * SIDE;
+/// Training and test images of the full datasets.
+pub(crate) const COUNTS: [usize; 2] = [60_000, 10_000];
+
+/// A training and a test part, in memory as bytes, and where they came from.
+#[derive(Clone, Debug)]
+pub struct Dataset {
+    /// Which dataset this is.
+    pub name: Name,
+    /// The images to learn from.
+    pub train: Arc<Split>,
+    /// The images to judge by.
+    pub test: Arc<Split>,
+    /// Where the bytes came from; print it, so that nobody takes synthetic images for real ones.
+    pub source: Source,
+    seed: u64,
+    shuffle: bool,
+}
+
+/// Loads a dataset from the first source that applies (see the [crate's page](crate)).
+///
+/// # Errors
+/// A limit of 0, a named folder that is missing a file or holds a broken one, or a download that failed after
+/// the Hub was reached.
+///
+/// ```
+/// use dataset::{Data, Options};
+///
+/// let options = Options { data: Some(Data::Synthetic), limit_train: Some(20), limit_test: Some(10), ..Options::default() };
+/// let data = dataset::load(&options)?;
+/// assert_eq!((data.train.len(), data.test.len()), (20, 10));
+/// assert!(data.source.is_synthetic());
+/// # anyhow::Ok(())
+/// ```
+pub fn load(options: &Options) -> Result<Dataset> {
+    for (what, limit) in [
+        ("training", options.limit_train),
+        ("test", options.limit_test),
+    ] {
+        ensure!(
+            limit != Some(0),
+            "the limit is 0 {what} images; give at least 1, or no limit for all of them"
+        );
+    }
+    let (mut train, mut test, source) = source::open(options)?;
+    train.truncate(options.limit_train.unwrap_or(usize::MAX));
+    test.truncate(options.limit_test.unwrap_or(usize::MAX));
+    Ok(Dataset {
+        name: options.name,
+        train: Arc::new(train),
+        test: Arc::new(test),
+        source,
+        seed: options.seed,
+        shuffle: options.shuffle,
+    })
+}
+
+impl Dataset {
+    /// The training minibatches, shuffled anew in every epoch, and the test minibatches, in file order.
+    ///
+    /// # Errors
+    /// A `batch_size` of 0.
+    pub fn iters(&self, batch_size: usize) -> Result<(DataIter, DataIter)> {
+        let seed = self.shuffle.then_some(self.seed);
+        Ok((
+            DataIter::new(&self.train, batch_size, seed)?,
+            DataIter::new(&self.test, batch_size, None)?,
+        ))
+    }
+}
+
+/// The book's `load_data_fashion_mnist`: training and test minibatches of `batch_size` images.
+///
+/// # Errors
+/// Those of [`load`], and a `batch_size` of 0.
+///
+/// ```no_run
+/// let (train_iter, test_iter) = dataset::load_data_fashion_mnist(256)?;
+/// for batch in &train_iter {
+///     let (x, y) = batch?; // (256, 1, 28, 28) and (256,)
+/// }
+/// # anyhow::Ok(())
+/// ```
+pub fn load_data_fashion_mnist(batch_size: usize) -> Result<(DataIter, DataIter)> {
+    load(&Options::default())?.iters(batch_size)
+}
+
+/// The same for MNIST's handwritten digits.
+///
+/// # Errors
+/// Those of [`load`], and a `batch_size` of 0.
+///
+/// ```no_run
+/// let (train_iter, test_iter) = dataset::load_data_mnist(256)?;
+/// # anyhow::Ok(())
+/// ```
+pub fn load_data_mnist(batch_size: usize) -> Result<(DataIter, DataIter)> {
+    load(&Options {
+        name: Name::Mnist,
+        ..Options::default()
+    })?
+    .iters(batch_size)
+}
+
+/// The generator for the `n`-th piece of work of one `purpose`: streams of one seed never overlap.
+pub(crate) fn generator(seed: u64, purpose: &[u8; 4], n: u32) -> ChaCha8Rng {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    rng.set_stream(u64::from(u32::from_be_bytes(*purpose)) << 32 | u64::from(n));
+    rng
+}

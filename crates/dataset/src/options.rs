@@ -1,0 +1,181 @@
+//! What the user asks for: which dataset, from where, how much of it. Opens nothing.
+
+use std::convert::Infallible;
+use std::ffi::OsStr;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use anyhow::bail;
+
+/// One of the two datasets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Name {
+    /// Ten kinds of garments, Zalando SE.
+    #[default]
+    FashionMnist,
+    /// Ten handwritten digits.
+    Mnist,
+}
+
+impl Name {
+    /// What the labels 0 … 9 stand for; the book's `get_fashion_mnist_labels`.
+    ///
+    /// ```
+    /// assert_eq!(dataset::Name::FashionMnist.labels()[9], "ankle boot");
+    /// ```
+    pub fn labels(self) -> [&'static str; 10] {
+        match self {
+            Name::FashionMnist => [
+                "t-shirt",
+                "trouser",
+                "pullover",
+                "dress",
+                "coat",
+                "sandal",
+                "shirt",
+                "sneaker",
+                "bag",
+                "ankle boot",
+            ],
+            Name::Mnist => ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"],
+        }
+    }
+
+    /// The environment variable that names a folder with the IDX files.
+    pub fn env_var(self) -> &'static str {
+        match self {
+            Name::FashionMnist => "FASHION_MNIST_DIR",
+            Name::Mnist => "MNIST_DIR",
+        }
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Name::FashionMnist => "fashion-mnist",
+            Name::Mnist => "mnist",
+        })
+    }
+}
+
+impl FromStr for Name {
+    type Err = anyhow::Error;
+
+    fn from_str(name: &str) -> anyhow::Result<Self> {
+        match name {
+            "fashion-mnist" => Ok(Name::FashionMnist),
+            "mnist" => Ok(Name::Mnist),
+            _ => bail!("no dataset is called {name:?}; there are fashion-mnist and mnist"),
+        }
+    }
+}
+
+/// What `--data` says: a folder, or the word `synthetic`.
+///
+/// ```
+/// use dataset::Data;
+///
+/// assert_eq!(Data::from("synthetic"), Data::Synthetic);
+/// assert_eq!(Data::from("./synthetic"), Data::Dir("./synthetic".into())); // a folder of that name
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Data {
+    /// A folder with the four official IDX files.
+    Dir(PathBuf),
+    /// The built-in synthetic set: garments, or for MNIST seven-segment digits, drawn at random.
+    Synthetic,
+}
+
+impl<S: AsRef<OsStr> + ?Sized> From<&S> for Data {
+    fn from(says: &S) -> Self {
+        match says.as_ref() {
+            word if word == "synthetic" => Data::Synthetic,
+            dir => Data::Dir(dir.into()),
+        }
+    }
+}
+
+impl FromStr for Data {
+    type Err = Infallible;
+
+    fn from_str(says: &str) -> Result<Self, Infallible> {
+        Ok(Data::from(says))
+    }
+}
+
+/// Which images to load, and in which order to hand them out.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The dataset.
+    pub name: Name,
+    /// Where to take it from; `None` asks the environment variable, then the Hub.
+    pub data: Option<Data>,
+    /// Decides the order of the training images, and what the synthetic set looks like.
+    pub seed: u64,
+    /// Whether the training images are shuffled; the test images never are.
+    pub shuffle: bool,
+    /// Take only the first so many training images, in file order.
+    pub limit_train: Option<usize>,
+    /// Take only the first so many test images, in file order.
+    pub limit_test: Option<usize>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            name: Name::default(),
+            data: None,
+            seed: 0,
+            shuffle: true,
+            limit_train: None,
+            limit_test: None,
+        }
+    }
+}
+
+impl Options {
+    /// Whether `--data` or the environment variable names the source: then a failure is an error in the input.
+    pub fn names_a_source(&self) -> bool {
+        self.named().is_some()
+    }
+
+    /// The source that was named. An empty environment variable counts as unset.
+    pub(crate) fn named(&self) -> Option<Data> {
+        let from_env = || std::env::var_os(self.name.env_var()).filter(|says| !says.is_empty());
+        self.data
+            .clone()
+            .or_else(|| from_env().map(|says| Data::from(&says)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_written_as_they_are_read() {
+        for name in [Name::FashionMnist, Name::Mnist] {
+            assert_eq!(name.to_string().parse::<Name>().unwrap(), name);
+        }
+        let error = "cifar".parse::<Name>().unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "no dataset is called \"cifar\"; there are fashion-mnist and mnist"
+        );
+    }
+
+    #[test]
+    fn data_is_a_folder_or_the_word_synthetic() {
+        assert_eq!("synthetic".parse(), Ok(Data::Synthetic));
+        assert_eq!("some/folder".parse(), Ok(Data::Dir("some/folder".into())));
+        assert!(
+            Options {
+                data: Some(Data::Synthetic),
+                ..Options::default()
+            }
+            .names_a_source()
+        );
+    }
+}

@@ -1,0 +1,171 @@
+//! Where the bytes come from: the order of the sources, and one line that says which it was.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+
+use crate::{COUNTS, Data, Name, Options, Split, idx, synthetic};
+
+/// Where a dataset's bytes came from; displays as one line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A folder with the four official IDX files.
+    Dir {
+        /// The dataset it was taken for.
+        name: Name,
+        /// The folder.
+        dir: PathBuf,
+        /// How many of the four files are the published ones, by their MD5 sums; raw files cannot be told.
+        as_published: usize,
+    },
+    /// The Hugging Face Hub, now or at an earlier time.
+    Hub {
+        /// The dataset.
+        name: Name,
+        /// Whether nothing had to be downloaded.
+        cached: bool,
+    },
+    /// The built-in synthetic set.
+    Synthetic {
+        /// The dataset it stands in for.
+        name: Name,
+        /// Why it was taken.
+        why: String,
+    },
+}
+
+impl Source {
+    /// Whether the images are synthetic, so that accuracies say nothing about the real dataset.
+    pub fn is_synthetic(&self) -> bool {
+        matches!(self, Source::Synthetic { .. })
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::Dir {
+                name,
+                dir,
+                as_published,
+            } => {
+                let md5 = match as_published {
+                    0 => String::new(),
+                    4 => ", MD5 as published".into(),
+                    n => format!(", {n} with the MD5 as published"),
+                };
+                write!(f, "{name} from {} (4 IDX files{md5})", dir.display())
+            }
+            Source::Hub { name, cached } => {
+                let when = if *cached {
+                    "an earlier download from "
+                } else {
+                    ""
+                };
+                write!(f, "{name} from {when}the Hugging Face Hub")
+            }
+            Source::Synthetic { name, why } => {
+                write!(f, "synthetic images in place of {name} ({why})")
+            }
+        }
+    }
+}
+
+/// The two parts from the first source that applies.
+pub(crate) fn open(options: &Options) -> Result<(Split, Split, Source)> {
+    match options.named() {
+        Some(Data::Dir(dir)) => {
+            let (train, test, as_published) = idx::read_dir(options.name, &dir)
+                .with_context(|| format!("cannot take {} from {}", options.name, dir.display()))?;
+            let source = Source::Dir {
+                name: options.name,
+                dir,
+                as_published,
+            };
+            Ok((train, test, source))
+        }
+        Some(Data::Synthetic) => Ok(synthesize(options, "asked for".into())),
+        None => from_the_hub(options),
+    }
+}
+
+#[cfg(feature = "hub")]
+fn from_the_hub(options: &Options) -> Result<(Split, Split, Source)> {
+    use crate::hub::{self, Answer};
+
+    let name = options.name;
+    let answer = hub::load(name).with_context(|| {
+        let or_dir = format!("--data DIR, or {}", name.env_var());
+        format!(
+            "cannot load {name} from the Hugging Face Hub; \
+             a folder with the IDX files ({or_dir}) or synthetic images (--data synthetic) do without it"
+        )
+    });
+    match answer? {
+        Answer::Loaded(train, test, cached) => Ok((train, test, Source::Hub { name, cached })),
+        Answer::Unreachable(why) => Ok(synthesize(options, why)),
+    }
+}
+
+#[cfg(not(feature = "hub"))]
+fn from_the_hub(options: &Options) -> Result<(Split, Split, Source)> {
+    let variable = options.name.env_var();
+    let why = format!("built without the feature `hub`, and {variable} is not set");
+    Ok(synthesize(options, why))
+}
+
+fn synthesize(options: &Options, why: String) -> (Split, Split, Source) {
+    let (name, seed) = (options.name, options.seed);
+    let n = |limit: Option<usize>, all: usize| limit.unwrap_or(all).min(all);
+    let train = synthetic::train(name, seed, n(options.limit_train, COUNTS[0]));
+    let test = synthetic::test(name, seed, n(options.limit_test, COUNTS[1]));
+    (train, test, Source::Synthetic { name, why })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_is_one_line() {
+        let dir = |as_published| {
+            Source::Dir {
+                name: Name::Mnist,
+                dir: "some/folder".into(),
+                as_published,
+            }
+            .to_string()
+        };
+        assert_eq!(
+            dir(4),
+            "mnist from some/folder (4 IDX files, MD5 as published)"
+        );
+        assert_eq!(
+            dir(3),
+            "mnist from some/folder (4 IDX files, 3 with the MD5 as published)"
+        );
+        assert_eq!(dir(0), "mnist from some/folder (4 IDX files)");
+        let hub = |cached| {
+            Source::Hub {
+                name: Name::FashionMnist,
+                cached,
+            }
+            .to_string()
+        };
+        assert_eq!(hub(false), "fashion-mnist from the Hugging Face Hub");
+        assert_eq!(
+            hub(true),
+            "fashion-mnist from an earlier download from the Hugging Face Hub"
+        );
+        let synthetic = Source::Synthetic {
+            name: Name::FashionMnist,
+            why: "asked for".into(),
+        };
+        assert_eq!(
+            synthetic.to_string(),
+            "synthetic images in place of fashion-mnist (asked for)"
+        );
+        assert!(synthetic.is_synthetic());
+    }
+}

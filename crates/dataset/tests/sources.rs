@@ -1,0 +1,430 @@
+//! Where the images come from: the order of the sources, and what the user sees when one of them fails.
+//!
+//! Environment variables decide, so every case runs in a process of its own: this binary again, as a child that
+//! loads a dataset and prints what came of it. The Hub is a small HTTP server on this machine.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use dataset::{Data, Options};
+use libtest_mimic::{Arguments, Failed, Trial};
+
+/// Set in the child; its value is what `--data` says.
+const CHILD: &str = "DATASET_TEST_CHILD";
+
+fn main() {
+    if let Ok(data) = std::env::var(CHILD) {
+        return child(&data);
+    }
+    let mut trials = vec![
+        trial("a_named_folder_is_used", a_named_folder_is_used),
+        trial(
+            "a_named_folder_is_never_passed_over",
+            a_named_folder_is_never_passed_over,
+        ),
+        trial(
+            "the_variable_may_say_synthetic",
+            the_variable_may_say_synthetic,
+        ),
+        trial(
+            "data_goes_before_the_variable",
+            data_goes_before_the_variable,
+        ),
+        trial(
+            "a_foreign_file_is_used_with_a_warning",
+            a_foreign_file_is_used_with_a_warning,
+        ),
+    ];
+    #[cfg(feature = "hub")]
+    trials.extend(hub::trials());
+    #[cfg(not(feature = "hub"))]
+    trials.push(trial(
+        "without_the_feature_hub_the_images_are_synthetic",
+        || {
+            let expected =
+                "synthetic images in place of fashion-mnist (built without the feature `hub`";
+            expect(&run("", &[("FASHION_MNIST_DIR", "")]), expected, "")
+        },
+    ));
+    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+}
+
+fn trial(name: &str, test: fn() -> Result<(), Failed>) -> Trial {
+    Trial::test(name, test)
+}
+
+/// Loads Fashion-MNIST and prints its source, its sizes and two of its bytes, or the error.
+fn child(data: &str) {
+    let data = (!data.is_empty()).then(|| Data::from(data));
+    let named = Options {
+        data,
+        limit_test: Some(200),
+        ..Options::default()
+    };
+    // The synthetic set is there for its source only; a small one will do.
+    let options = Options {
+        limit_train: std::env::var("LIMIT").ok().map(|n| n.parse().unwrap()),
+        ..named
+    };
+    match dataset::load(&options) {
+        Ok(data) => {
+            let (train, test) = (&data.train, &data.test);
+            let last = train.len() - 1;
+            println!("{}; {} + {}", data.source, train.len(), test.len());
+            println!(
+                "last: label {}, byte {}",
+                train.label(last),
+                train.image(last)[3]
+            );
+        }
+        Err(error) => println!("error: {error:#} (named: {})", options.names_a_source()),
+    }
+}
+
+/// Runs the child with this `--data` and these variables, and with none of those that happen to be set here.
+fn run(data: &str, variables: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    for unset in [
+        "FASHION_MNIST_DIR",
+        "MNIST_DIR",
+        "HF_HUB_CACHE",
+        "HUGGINGFACE_HUB_CACHE",
+        "HTTP_PROXY",
+        "http_proxy",
+    ] {
+        command.env_remove(unset);
+    }
+    command
+        .env(CHILD, data)
+        .env("LIMIT", "100")
+        .env("NO_PROXY", "*");
+    command.envs(variables.iter().copied()).output().unwrap()
+}
+
+/// Checks that stdout contains `says`, and that stderr is nothing, or contains `warns`.
+fn expect(output: &Output, says: &str, warns: &str) -> Result<(), Failed> {
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    if !stdout.contains(says) {
+        return Err(format!("stdout does not say {says:?}:\n{stdout}\nstderr:\n{stderr}").into());
+    }
+    if warns.is_empty() != stderr.is_empty() || !stderr.contains(warns) {
+        return Err(format!("stderr should say {warns:?}:\n{stderr}").into());
+    }
+    Ok(())
+}
+
+/// Four raw IDX files: `n` training images and labels, and one test image.
+fn write_folder(dir: &Path, n: u32) {
+    for (part, n) in [("train", n), ("t10k", 1)] {
+        let images = [2051, n, 28, 28].into_iter().flat_map(u32::to_be_bytes);
+        let images: Vec<u8> = images.chain((0..n * 784).map(|i| i as u8)).collect();
+        std::fs::write(dir.join(format!("{part}-images-idx3-ubyte")), images).unwrap();
+        let labels = [2049, n].into_iter().flat_map(u32::to_be_bytes);
+        let labels: Vec<u8> = labels.chain((0..n).map(|i| (i % 10) as u8)).collect();
+        std::fs::write(dir.join(format!("{part}-labels-idx1-ubyte")), labels).unwrap();
+    }
+}
+
+fn a_named_folder_is_used() -> Result<(), Failed> {
+    let dir = tempfile::tempdir()?;
+    write_folder(dir.path(), 12);
+    let path = dir.path().to_str().unwrap();
+    let says = format!("fashion-mnist from {path} (4 IDX files); 12 + 1\nlast: label 1, byte 179");
+    expect(&run(path, &[]), &says, "")?;
+    expect(&run("", &[("FASHION_MNIST_DIR", path)]), &says, "")
+}
+
+fn a_named_folder_is_never_passed_over() -> Result<(), Failed> {
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().to_str().unwrap();
+    let says = format!(
+        "error: cannot take fashion-mnist from {path}: folder {path} lacks train-images-idx3-ubyte, "
+    );
+    expect(&run(path, &[]), &says, "")?;
+    expect(&run("", &[("FASHION_MNIST_DIR", path)]), &says, "")?;
+    expect(
+        &run("", &[("FASHION_MNIST_DIR", path)]),
+        "(named: true)",
+        "",
+    )
+}
+
+fn the_variable_may_say_synthetic() -> Result<(), Failed> {
+    let says = "synthetic images in place of fashion-mnist (asked for); 100 + 200";
+    expect(&run("", &[("FASHION_MNIST_DIR", "synthetic")]), says, "")
+}
+
+fn data_goes_before_the_variable() -> Result<(), Failed> {
+    let says = "synthetic images in place of fashion-mnist (asked for)";
+    expect(
+        &run("synthetic", &[("FASHION_MNIST_DIR", "nowhere")]),
+        says,
+        "",
+    )
+}
+
+fn a_foreign_file_is_used_with_a_warning() -> Result<(), Failed> {
+    use std::io::Write;
+    let dir = tempfile::tempdir()?;
+    write_folder(dir.path(), 12);
+    let raw = dir.path().join("train-labels-idx1-ubyte");
+    let gz = std::fs::File::create(dir.path().join("train-labels-idx1-ubyte.gz"))?;
+    let mut gz = flate2::write::GzEncoder::new(gz, flate2::Compression::fast());
+    gz.write_all(&std::fs::read(&raw)?)?;
+    gz.finish()?;
+    std::fs::remove_file(raw)?;
+    let warns = "; the published file has 25c81989df183df01b3e8a0aad5dffbe";
+    let output = run(dir.path().to_str().unwrap(), &[]);
+    expect(&output, "(4 IDX files); 12 + 1", warns)?;
+    expect(&output, "", "train-labels-idx1-ubyte.gz has the MD5 sum ")
+}
+
+/// A Hub on this machine: what it answers, and what becomes of it.
+#[cfg(feature = "hub")]
+mod hub {
+    use std::io::{BufRead, BufReader, Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::sync::Arc;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    pub fn trials() -> Vec<Trial> {
+        vec![
+            trial("a_refused_connection_means_synthetic_images", refused),
+            trial("a_hub_that_never_answers_is_given_up", never_answers),
+            trial("a_hub_that_hangs_up_means_synthetic_images", hangs_up),
+            trial("an_answer_500_is_an_error_with_the_ways_out", answers_500),
+            trial("a_download_is_decoded_and_cached", downloads),
+            trial("a_broken_off_download_is_an_error", breaks_off),
+            trial("a_broken_image_is_an_error_without_a_panic", broken_image),
+            trial("a_broken_endpoint_is_an_error", broken_endpoint),
+            trial("an_empty_variable_counts_as_unset", empty_variable),
+        ]
+    }
+
+    /// The address of a port where nobody listens.
+    fn nobody() -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        format!("http://{}", listener.local_addr().unwrap())
+    }
+
+    /// The address of a server that gives every connection to `answer`, in a thread of its own.
+    fn serve(answer: impl Fn(TcpStream) + Send + Sync + 'static) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let answer = Arc::new(answer);
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let answer = answer.clone();
+                std::thread::spawn(move || answer(stream.unwrap()));
+            }
+        });
+        address
+    }
+
+    /// Loads with this endpoint and this `HF_HOME`.
+    fn load_from(endpoint: &str, home: &Path) -> Output {
+        run(
+            "",
+            &[
+                ("HF_ENDPOINT", endpoint),
+                ("HF_HOME", home.to_str().unwrap()),
+                ("FASHION_MNIST_DIR", ""),
+            ],
+        )
+    }
+
+    fn refused() -> Result<(), Failed> {
+        let home = tempfile::tempdir()?;
+        let says = "synthetic images in place of fashion-mnist (the Hugging Face Hub cannot be reached: Connection refused";
+        expect(&load_from(&nobody(), home.path()), says, "")
+    }
+
+    fn empty_variable() -> Result<(), Failed> {
+        let home = tempfile::tempdir()?;
+        expect(&load_from(&nobody(), home.path()), "cannot be reached", "")
+    }
+
+    fn never_answers() -> Result<(), Failed> {
+        let home = tempfile::tempdir()?;
+        let silent = serve(|stream| {
+            std::thread::sleep(Duration::from_secs(60));
+            drop(stream);
+        });
+        let start = Instant::now();
+        let says = "(the Hugging Face Hub gave no answer within 5 s)";
+        expect(&load_from(&silent, home.path()), says, "")?;
+        let took = start.elapsed();
+        if took > Duration::from_secs(8) {
+            return Err(format!("it took {took:?}; expected little more than 5 s").into());
+        }
+        Ok(())
+    }
+
+    fn hangs_up() -> Result<(), Failed> {
+        let home = tempfile::tempdir()?;
+        expect(
+            &load_from(&serve(drop), home.path()),
+            "(the Hugging Face Hub cannot be reached: ",
+            "",
+        )
+    }
+
+    fn broken_endpoint() -> Result<(), Failed> {
+        let home = tempfile::tempdir()?;
+        expect(
+            &load_from("no address", home.path()),
+            "error: cannot load fashion-mnist from the Hugging Face Hub",
+            "",
+        )
+    }
+
+    fn answers_500() -> Result<(), Failed> {
+        let home = tempfile::tempdir()?;
+        let broken = serve(|stream| {
+            respond(stream, |_, _| {
+                b"HTTP/1.1 500 Oh no\r\nContent-Length: 0\r\n\r\n".to_vec()
+            })
+        });
+        let output = load_from(&broken, home.path());
+        expect(
+            &output,
+            "error: cannot load fashion-mnist from the Hugging Face Hub",
+            "",
+        )?;
+        expect(
+            &output,
+            "(--data DIR, or FASHION_MNIST_DIR) or synthetic images (--data synthetic)",
+            "",
+        )?;
+        expect(&output, "500", "")?;
+        expect(&output, "(named: false)", "")
+    }
+
+    /// Reads one request and gives the answer to its method and path.
+    fn respond(mut stream: TcpStream, answer: impl Fn(&str, &str) -> Vec<u8>) {
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        let mut request = String::new();
+        let _ = reader.read_line(&mut request);
+        let mut line = String::from("-");
+        while !line.trim().is_empty() {
+            line.clear();
+            let _ = reader.read_line(&mut line);
+        }
+        let mut words = request.split(' ');
+        let (method, path) = (
+            words.next().unwrap_or_default(),
+            words.next().unwrap_or_default(),
+        );
+        let _ = stream.write_all(&answer(method, path));
+    }
+
+    /// The training or the test file: 60,000 or 10,000 images, of which ten differ. Pixel i of image k is
+    /// i · (k mod 10 + 1) mod 256, and its label k mod 10.
+    fn parquet(part: &str) -> Vec<u8> {
+        let packed = match part {
+            "train" => include_bytes!("data/train.parquet.gz").as_slice(),
+            _ => include_bytes!("data/test.parquet.gz").as_slice(),
+        };
+        let mut bytes = Vec::new();
+        flate2::read::GzDecoder::new(packed)
+            .read_to_end(&mut bytes)
+            .unwrap();
+        bytes
+    }
+
+    /// What the Hub answers for a file: of its bytes, `keep` come.
+    fn file(method: &str, path: &str, change: impl Fn(Vec<u8>) -> Vec<u8>, keep: f64) -> Vec<u8> {
+        let part = if path.contains("/train/") {
+            "train"
+        } else {
+            "test"
+        };
+        let bytes = change(parquet(part));
+        let (n, commit) = (bytes.len(), "0123456789abcdef0123456789abcdef01234567");
+        let head = format!(
+            "HTTP/1.1 200 OK\r\nContent-Length: {n}\r\nETag: \"{part}\"\r\nX-Repo-Commit: {commit}\r\nConnection: close\r\n\r\n"
+        );
+        let body = if method == "HEAD" {
+            &[]
+        } else {
+            &bytes[..(n as f64 * keep) as usize]
+        };
+        [head.as_bytes(), body].concat()
+    }
+
+    fn downloads() -> Result<(), Failed> {
+        let home = tempfile::tempdir()?;
+        let hub = serve(|stream| {
+            respond(stream, |method, path| {
+                file(method, path, |bytes| bytes, 1.0)
+            })
+        });
+        let load = |endpoint: &str| {
+            let variables = [
+                ("HF_ENDPOINT", endpoint),
+                ("HF_HOME", home.path().to_str().unwrap()),
+                ("LIMIT", "60000"),
+            ];
+            run("", &variables)
+        };
+        let last = "60000 + 200\nlast: label 9, byte 30";
+        expect(
+            &load(&hub),
+            &format!("fashion-mnist from the Hugging Face Hub; {last}"),
+            "",
+        )?;
+        let cached =
+            format!("fashion-mnist from an earlier download from the Hugging Face Hub; {last}");
+        expect(&load(&nobody()), &cached, "")
+    }
+
+    fn breaks_off() -> Result<(), Failed> {
+        let home = tempfile::tempdir()?;
+        let hub = serve(|stream| {
+            respond(stream, |method, path| {
+                file(method, path, |bytes| bytes, 0.5)
+            })
+        });
+        let output = load_from(&hub, home.path());
+        expect(
+            &output,
+            "error: cannot load fashion-mnist from the Hugging Face Hub; ",
+            "",
+        )?;
+        expect(
+            &output,
+            "cannot download fashion_mnist/train/0000.parquet",
+            "",
+        )?;
+        // What came is not taken for the file the next time.
+        expect(&load_from(&nobody(), home.path()), "synthetic images", "")
+    }
+
+    fn broken_image() -> Result<(), Failed> {
+        let home = tempfile::tempdir()?;
+        let spoil = |mut bytes: Vec<u8>| {
+            let png = bytes
+                .windows(4)
+                .position(|four| four == b"\x89PNG")
+                .unwrap();
+            bytes[png..png + 4].fill(0);
+            bytes
+        };
+        let hub =
+            serve(move |stream| respond(stream, |method, path| file(method, path, spoil, 1.0)));
+        let output = load_from(&hub, home.path());
+        expect(
+            &output,
+            "error: cannot load fashion-mnist from the Hugging Face Hub; ",
+            "",
+        )?;
+        expect(
+            &output,
+            "remove them to download them anew: the decoder panicked: ",
+            "",
+        )
+    }
+}
