@@ -123,13 +123,21 @@ fn resnet18_takes_pytorchs_three_steps() -> Result<()> {
         let (x, y) = formula_batch(batch, 4)?;
         losses.push(trainer.step(&x, &y)?.loss);
     }
-    // Among a million inputs of ReLUs some are within rounding of zero and may fall on the other
-    // side; seen here: one, in resnet_block1.0, which moves the third loss by 2e-5.
-    close("losses", &losses, &pytorch_resnet::LOSSES, 5e-5)?;
+    // Among a million inputs of ReLUs some are within rounding of zero and fall on the other side
+    // here than there; seen: one in resnet_block1.0, which moves the third loss by 2e-5. A step
+    // moves the weights by up to 5e-4.
+    for (ours, theirs) in losses.iter().zip(pytorch_resnet::LOSSES) {
+        close("loss", &[*ours], &[theirs], 1e-4 * theirs)?;
+    }
     for (name, sum, first) in pytorch_resnet::STATE {
         let (our_sum, values) = numbers(&net.parameter(name, 0)?)?;
-        close(name, &[our_sum], &[sum], 2e-4)?;
-        close(name, &values[..3], &first, 5e-6)?;
+        close(
+            name,
+            &[our_sum],
+            &[sum],
+            2e-4_f64.max(1e-7 * values.len() as f64),
+        )?;
+        close(name, &values[..3], &first, 1e-5)?;
     }
     let counter = net.parameter("1.num_batches_tracked", 0)?;
     ensure!(counter.to_scalar::<i64>()? == 3, "{counter}");
