@@ -60,7 +60,7 @@ fn announce(run: &Run) -> Result<()> {
     let seconds = time_per_example(run)?.as_secs_f64() * run.train_iter.num_examples() as f64;
     say(format_args!(
         "ResNet-18 on the CPU: an epoch will take about {}; for a short run: \
-         --limit-train 6000 --limit-test 1000 --epochs 1",
+         --limit-train 6000 --limit-test 1000 --epochs 1 --batch-size 64 --lr 0.05",
         human(seconds)
     ));
     Ok(())

@@ -4,6 +4,7 @@
 //! and no other.
 
 use std::collections::HashMap;
+use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -58,14 +59,15 @@ fn take(found: &mut HashMap<String, Tensor>, name: &str, like: &Tensor) -> Resul
 /// # Errors
 /// If it cannot be written.
 pub fn save(path: &Path, tensors: &[(String, Tensor)]) -> Result<()> {
-    let whole = || format!("cannot write {}", path.display());
-    let tensors: HashMap<String, Tensor> = tensors
+    let cannot = || format!("cannot write {}", path.display());
+    let tensors: Vec<(&str, Tensor)> = tensors
         .iter()
-        .map(|(name, tensor)| Ok((name.clone(), tensor.to_device(&Device::Cpu)?)))
+        .map(|(name, tensor)| Ok((name.as_str(), tensor.to_device(&Device::Cpu)?)))
         .collect::<candle_core::Result<_>>()?;
+    let bytes = safetensors::serialize(tensors, None).with_context(cannot)?;
     let partial = path.with_extension("partial");
-    candle_core::safetensors::save(&tensors, &partial).with_context(whole)?;
-    std::fs::rename(&partial, path).with_context(whole)
+    fs::write(&partial, bytes).with_context(cannot)?;
+    fs::rename(&partial, path).with_context(cannot)
 }
 
 #[cfg(test)]
