@@ -1,9 +1,21 @@
 //! Ctrl-C ends a run in order: what was reached is reported and written, with exit status 130.
 
-use anyhow::Result;
+#[cfg(unix)]
+use {
+    crate::kit::command,
+    anyhow::{Context, Result, ensure},
+    std::fs,
+    std::io::{BufRead, BufReader},
+    std::process::{Child, Command, Stdio},
+    std::time::Duration,
+};
 
 #[cfg(unix)]
-trials![what_was_reached_is_reported_and_written];
+trials![
+    what_was_reached_is_reported_and_written,
+    before_the_first_step_nothing_is_replaced,
+    the_first_epoch_of_resnet18_can_be_ended,
+];
 
 /// Windows has no signal that one process could send another as Ctrl-C.
 #[cfg(not(unix))]
@@ -13,11 +25,6 @@ pub fn trials() -> Vec<libtest_mimic::Trial> {
 
 #[cfg(unix)]
 fn what_was_reached_is_reported_and_written() -> Result<()> {
-    use crate::kit::command;
-    use anyhow::{Context, ensure};
-    use std::io::{BufRead, BufReader};
-    use std::process::{Command, Stdio};
-
     let folder = tempfile::tempdir()?;
     let out = folder.path().join("run");
     let args = "--device cpu --data synthetic --limit-train 200 --limit-test 50 --epochs 100000";
@@ -29,8 +36,7 @@ fn what_was_reached_is_reported_and_written() -> Result<()> {
     for line in lines {
         let line = line?;
         if line.starts_with("epoch 3,") {
-            let id = child.id().to_string();
-            ensure!(Command::new("kill").args(["-INT", &id]).status()?.success());
+            press_ctrl_c(&child)?;
         }
         printed.push(line);
     }
@@ -51,7 +57,70 @@ fn what_was_reached_is_reported_and_written() -> Result<()> {
     ] {
         ensure!(out.join(file).exists(), "there is no {file}");
     }
-    let epochs = std::fs::read_to_string(out.join("epochs.csv"))?;
+    let epochs = fs::read_to_string(out.join("epochs.csv"))?;
     ensure!(epochs.lines().count() >= 4, "{epochs}");
+    Ok(())
+}
+
+#[cfg(unix)]
+fn press_ctrl_c(child: &Child) -> Result<()> {
+    let id = child.id().to_string();
+    ensure!(Command::new("kill").args(["-INT", &id]).status()?.success());
+    Ok(())
+}
+
+/// While the data are loaded: the run in the folder stays, although it may be overwritten.
+#[cfg(unix)]
+fn before_the_first_step_nothing_is_replaced() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let earlier = folder.path().join("model.safetensors");
+    fs::write(&earlier, "an earlier run")?;
+    let args = format!(
+        "--threads 1 --data synthetic --out {} --overwrite",
+        folder.path().display()
+    );
+    let mut child = command("scratch", &args)?
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()?;
+    std::thread::sleep(Duration::from_millis(100));
+    press_ctrl_c(&child)?;
+    child.wait()?;
+    ensure!(fs::read_to_string(&earlier)? == "an earlier run");
+    Ok(())
+}
+
+#[cfg(unix)]
+fn the_first_epoch_of_resnet18_can_be_ended() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let out = folder.path().join("run");
+    let args = "--device cpu --data synthetic --limit-train 4000 --limit-test 10 --batch-size 4";
+    let child = command("concise", &format!("{args} --out {}", out.display()))?
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()?;
+    while fs::metadata(out.join("steps.csv")).is_err() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    press_ctrl_c(&child)?;
+    let output = child.wait_with_output()?;
+    ensure!(output.status.code() == Some(130), "{}", output.status);
+    let printed = String::from_utf8_lossy(&output.stdout);
+    ensure!(
+        printed.contains("interrupted in epoch 1 of 10, after step "),
+        "{printed}"
+    );
+    ensure!(
+        printed.contains("test acc: none, no epoch was completed, on [cpu(0)]"),
+        "{printed}"
+    );
+    for file in [
+        "steps.csv",
+        "epochs.csv",
+        "accuracy.svg",
+        "model.safetensors",
+    ] {
+        ensure!(out.join(file).exists(), "there is no {file}");
+    }
     Ok(())
 }

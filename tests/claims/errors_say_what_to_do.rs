@@ -56,6 +56,8 @@ fn options_that_cannot_be_used() -> Result<()> {
         ("--lr -0.1", "--lr -0.1"),
         ("--epochs 0", "--epochs 0"),
         ("--threads 0", "--threads 0"),
+        ("--gpus 18446744073709551615", "at most 1024 are possible"),
+        ("--threads 20000", "--threads 20000: at most 1024"),
         ("--limit-train 0", "--limit-train 0"),
         ("--gpus two", "two"),
         ("--dataset imagenet", "imagenet"),
@@ -128,16 +130,20 @@ fn cuda_is_asked_for_and_not_there() -> Result<()> {
 
 fn what_goes_wrong_later_is_status_1() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    // the parameters cannot take their name at the end: a folder has it
-    fs::create_dir(folder.path().join("run"))?;
     let out = folder.path().join("run");
-    let mut child = crate::kit::command("scratch", &format!("{SMALL} --out {}", out.display()))?
+    let args = format!(
+        "{BARE} --limit-train 400 --epochs 20 --out {}",
+        out.display()
+    );
+    let mut child = crate::kit::command("scratch", &args)?
         .stdout(std::process::Stdio::null())
-        .stderr(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::null())
         .spawn()?;
     while !out.join("steps.csv").exists() {
+        ensure!(child.try_wait()?.is_none(), "it ended before it trained");
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
+    // the parameters cannot take their name at the end: a folder has it
     fs::create_dir_all(out.join("model.safetensors").join("in the way"))?;
     let status = child.wait()?;
     ensure!(status.code() == Some(1), "{status}");
@@ -158,6 +164,8 @@ fn help_says_the_exit_statuses() -> Result<()> {
     for program in ["scratch", "concise"] {
         let (status, stdout, _) = run(program, "--help")?;
         ensure!(status == 0 && stdout.contains("130 Ctrl-C"), "{stdout}");
+        let first = stdout.lines().next().unwrap_or_default();
+        ensure!(first.contains("on Fashion-MNIST, data-parallel"), "{first}");
         ensure!(
             stdout.lines().all(|line| line.chars().count() <= 100),
             "{stdout}"

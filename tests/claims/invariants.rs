@@ -69,7 +69,9 @@ fn imports(krate: &str) -> Result<Vec<String>> {
         .nth(1)
         .context("no dependencies")?;
     let section = section.split("\n[").next().unwrap_or(section);
-    let names = section.lines().filter_map(|l| l.split('.').next());
+    let names = section
+        .lines()
+        .filter_map(|l| l.split(['.', ' ', '=']).next());
     Ok(names
         .filter(|n| CRATES.contains(n))
         .map(str::to_owned)
@@ -108,7 +110,7 @@ fn scratch_is_plain() -> Result<()> {
         ensure!(!code.contains(word), "scratch has {word}");
     }
     ensure!(
-        !code.replace("#[cfg(test)]", "").contains("cfg("),
+        !code.replace("#[cfg(test)]", "").contains("cfg"),
         "scratch has a cfg"
     );
     let parallel = code.matches("par_iter").count() + code.matches("par_chunks").count();

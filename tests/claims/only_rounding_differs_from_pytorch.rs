@@ -137,7 +137,9 @@ fn resnet18_takes_pytorchs_three_steps() -> Result<()> {
             &[sum],
             2e-4_f64.max(1e-7 * values.len() as f64),
         )?;
-        close(name, &values[..3], &first, 1e-5)?;
+        // the scale of batch norm moves by no more than 6e-5
+        let scale = name.ends_with("bn1.weight");
+        close(name, &values[..3], &first, if scale { 2e-6 } else { 1e-5 })?;
     }
     let counter = net.parameter("1.num_batches_tracked", 0)?;
     ensure!(counter.to_scalar::<i64>()? == 3, "{counter}");

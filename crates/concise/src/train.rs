@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use candle_core::{DType, Device, Tensor};
-use d2l::{Book, Options, Run, Summary, say};
+use d2l::{Book, Options, Run, Summary, say, synchronize};
 use functional::cross_entropy;
 
 use crate::{DataParallel, Initializer, Sgd, Trainer, evaluate_accuracy_gpus, resnet18};
@@ -19,6 +19,9 @@ pub const BOOK: Book = Book {
 };
 
 const INIT: Initializer = Initializer::Normal(0.01);
+
+const SHORT_RUN: &str = "; for a short run: \
+    --limit-train 6000 --limit-test 1000 --epochs 1 --batch-size 64 --lr 0.05";
 
 /// Trains ResNet-18 as the options say; the clock does not include the evaluation.
 ///
@@ -46,6 +49,7 @@ pub fn train(options: &Options) -> Result<Summary> {
             let step = trainer.step(&x, &y)?;
             run.step(step.loss, y.dim(0)?)?;
         }
+        synchronize(&run.devices)?;
         run.timer.stop();
         run.epoch(evaluate_accuracy_gpus(&net, &run.test_iter)?)?;
     }
@@ -58,10 +62,13 @@ fn announce(run: &Run) -> Result<()> {
         return Ok(());
     }
     let seconds = time_per_example(run)?.as_secs_f64() * run.train_iter.num_examples() as f64;
+    let short = match seconds {
+        s if s < 120.0 => "",
+        _ => SHORT_RUN,
+    };
+    let time = human(seconds);
     say(format_args!(
-        "ResNet-18 on the CPU: an epoch will take about {}; for a short run: \
-         --limit-train 6000 --limit-test 1000 --epochs 1 --batch-size 64 --lr 0.05",
-        human(seconds)
+        "ResNet-18 on the CPU: an epoch will take about {time}{short}"
     ));
     Ok(())
 }

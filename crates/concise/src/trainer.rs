@@ -1,6 +1,6 @@
 //! One synchronized step of all replicas.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use candle_core::Tensor;
 use scratch::split_batch;
 
@@ -73,6 +73,10 @@ impl<'a> Trainer<'a> {
         let (x_shards, y_shards) = split_batch(x, y, self.net.devices())?;
         let shards = x_shards.into_iter().zip(y_shards).collect();
         let (loss, batch_size) = (self.loss, y.dim(0)?);
+        ensure!(
+            batch_size > 0,
+            "a step needs at least 1 example, the minibatch has 0"
+        );
         let scale = self.optimizer.lr / batch_size as f64;
         let done = self.net.on_each(shards, move |replica, (x, y)| {
             let output = replica.compute(|replica| forward_backward(replica, loss, &x, &y))?;

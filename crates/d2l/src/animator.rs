@@ -87,7 +87,7 @@ impl Animator {
             .x_desc(&self.xlabel)
             .y_label_formatter(&|y| format!("{y:.2}"))
             .x_label_formatter(&|x| format!("{x:.0}"))
-            .x_labels(10.min((right - left) as usize + 1))
+            .x_labels((right - left).min(9.0) as usize + 1)
             .light_line_style(WHITE)
             .draw()?;
         for (i, (ys, name)) in self.y.iter().zip(&self.legend).enumerate() {

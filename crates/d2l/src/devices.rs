@@ -53,7 +53,7 @@ pub fn try_all_gpus() -> Vec<Device> {
 /// ```
 ///
 /// # Errors
-/// If `k` is 0, or a GPU that is there cannot be used.
+/// If `k` is 0. A GPU that cannot be opened counts as none; so do those after it.
 pub fn devices(k: usize) -> Result<Vec<Device>> {
     devices_of_kind(DeviceKind::Auto, Some(k))
 }
@@ -73,15 +73,14 @@ pub fn devices_of_kind(kind: DeviceKind, k: Option<usize>) -> Result<Vec<Device>
     if k == Some(0) {
         bail!("0 replicas were asked for: at least one is needed");
     }
-    let gpus = match kind {
-        DeviceKind::Cpu => vec![],
-        DeviceKind::Auto => all_gpus(),
-        DeviceKind::Cuda => vec![gpu(0)?],
+    let num_gpus = match kind {
+        DeviceKind::Cpu => 0,
+        DeviceKind::Auto => all_gpus().len(),
+        DeviceKind::Cuda => gpu(0).map(|_| all_gpus().len())?,
     };
-    if gpus.is_empty() {
+    if num_gpus == 0 {
         return Ok(vec![Device::Cpu; k.unwrap_or(1)]);
     }
-    let num_gpus = all_gpus().len();
     // a stream and handles of its own for each replica, also where two share a GPU
     (0..k.unwrap_or(num_gpus))
         .map(|i| gpu(i % num_gpus))
@@ -134,6 +133,17 @@ pub fn cores() -> usize {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
         cores => cores,
     }
+}
+
+/// Waits until all devices have done what was asked of them, the book's
+/// `torch.cuda.synchronize()`; on the CPU that is always so.
+///
+/// ```
+/// d2l::synchronize(&d2l::devices(2)?)?;
+/// # candle_core::Result::Ok(())
+/// ```
+pub fn synchronize(devices: &[Device]) -> Result<()> {
+    devices.iter().try_for_each(Device::synchronize)
 }
 
 /// Gives each of `replicas` its share of the cores, and returns it: the operations of one

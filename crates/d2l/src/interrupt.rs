@@ -1,6 +1,7 @@
 //! Ctrl-C ends a run in order: the iterators over the data end, and so does everything that
 //! loops over them. A second Ctrl-C ends the process at once.
 
+use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(crate) static INTERRUPTED: AtomicBool = AtomicBool::new(false);
@@ -16,6 +17,8 @@ pub(crate) fn catch() {
         if INTERRUPTED.swap(true, Ordering::Relaxed) {
             std::process::exit(crate::program::INTERRUPTED_STATUS.into());
         }
+        let word = "\nending after this minibatch; Ctrl-C again ends at once";
+        let _ = writeln!(std::io::stderr(), "{word}");
     };
     // The one error is that a handler is there already; then its owner decides.
     let _ = ctrlc::set_handler(handler);

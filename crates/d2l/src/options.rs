@@ -7,6 +7,9 @@ use dataset::{Data, Name};
 
 use crate::DeviceKind;
 
+/// More replicas or threads than this are a slip of the keyboard.
+const MANY: usize = 1024;
+
 /// What the book sets for a section: it depends on the number of devices.
 #[derive(Debug, Clone, Copy)]
 pub struct Book {
@@ -129,6 +132,13 @@ impl Options {
         for (option, count) in counts {
             ensure!(count != Some(0), "{option} 0: at least 1 is needed");
         }
+        for (option, count) in [("--gpus", self.gpus), ("--threads", self.threads)] {
+            let count = count.unwrap_or(1);
+            ensure!(
+                count <= MANY,
+                "{option} {count}: at most {MANY} are possible"
+            );
+        }
         if let Some(lr) = self.lr {
             ensure!(
                 lr.is_finite() && lr >= 0.0,
@@ -146,6 +156,7 @@ impl Options {
             shuffle: !self.no_shuffle,
             limit_train: self.limit_train,
             limit_test: self.limit_test,
+            threads: self.threads,
         }
     }
 }

@@ -74,8 +74,15 @@ pub fn backward(l: &Tensor, params: &[Param]) -> Result<()> {
 /// assert_eq!(w[0].to_vec1::<f32>()?, [1.5]);
 /// # candle_core::Result::Ok(())
 /// ```
+///
+/// # Errors
+/// If `batch_size` is 0.
 pub fn sgd(params: &[Param], lr: f64, batch_size: usize) -> Result<()> {
+    if batch_size == 0 {
+        bail!("sgd: a step needs at least 1 example, the batch has 0");
+    }
     for param in params {
+        // detached, or the graph would grow with every step
         let step = (param.grad.detach() * (lr / batch_size as f64))?;
         param.value.set(&(param.value.detach() - step)?)?;
     }

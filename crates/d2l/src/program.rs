@@ -65,9 +65,10 @@ pub fn program(
 fn parse(book: &Book, args: impl IntoIterator<Item = OsString>) -> Options {
     let command = clap::Command::new(book.program)
         .version(env!("CARGO_PKG_VERSION"))
-        .about(book.section)
         .after_help(STATUS)
         .max_term_width(100);
-    let matches = Options::augment_args(command).get_matches_from(args);
+    // said last: the options have an `about` of their own
+    let command = Options::augment_args(command).about(book.section);
+    let matches = command.get_matches_from(args);
     Options::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
 }

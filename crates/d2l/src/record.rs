@@ -84,13 +84,18 @@ impl Record {
         self.epochs
             .serialize(epoch)
             .context("cannot write epochs.csv")?;
-        fs::write(self.folder.join(CURVE), curve.svg()?).context("cannot write accuracy.svg")?;
+        self.draw(curve)?;
         self.flush()
     }
 
-    pub fn finish(&mut self, model: &[(String, Tensor)]) -> Result<()> {
+    pub fn finish(&mut self, model: &[(String, Tensor)], curve: &Animator) -> Result<()> {
+        self.draw(curve)?;
         self.flush()?;
         weights::save(&self.folder.join(MODEL), model)
+    }
+
+    fn draw(&self, curve: &Animator) -> Result<()> {
+        fs::write(self.folder.join(CURVE), curve.svg()?).context("cannot write accuracy.svg")
     }
 
     fn flush(&mut self) -> Result<()> {

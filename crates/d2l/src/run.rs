@@ -78,9 +78,7 @@ impl Run {
         let batch_size = options.batch_size.unwrap_or((book.batch_size)(k));
         check_batch_size(batch_size, k).map_err(BadInput::from)?;
         let share = share_cores(options.threads, k);
-        if let Some(folder) = &options.out {
-            Record::check(folder, options.overwrite).map_err(BadInput::from)?;
-        }
+        check_paths(options).map_err(BadInput::from)?;
         let data = load(options)?;
         let (train_iter, test_iter) = data.iters(batch_size)?;
         let run = Self {
@@ -134,7 +132,8 @@ impl Run {
             Some(file) => weights::load(file, &tensors).map_err(BadInput::from)?,
             None => tensors.into_iter().map(|(_, tensor)| tensor).collect(),
         };
-        let folder = self.options.out.as_deref();
+        // Ctrl-C came before there is anything to keep: an earlier run in the folder stays
+        let folder = self.options.out.as_deref().filter(|_| !interrupted());
         self.record = folder
             .map(Record::open)
             .transpose()
@@ -207,10 +206,10 @@ impl Run {
     /// If the parameters cannot be written.
     pub fn finish(mut self, model: &[(String, Tensor)]) -> Result<Summary> {
         if let Some(record) = &mut self.record {
-            record.finish(model)?;
+            record.finish(model, &self.animator)?;
         }
-        if interrupted() {
-            let p = &self.progress;
+        let p = &self.progress;
+        if p.losses.len() < self.num_epochs {
             say(format_args!(
                 "interrupted in epoch {} of {}, after step {}",
                 p.losses.len() + 1,
@@ -247,11 +246,16 @@ impl fmt::Display for LastLine<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let run = self.0;
         match run.animator.y(0).last() {
-            Some(test_acc) => write!(f, "test acc: {test_acc:.2}")?,
-            None => write!(f, "test acc: none, no epoch was completed")?,
+            Some(test_acc) => {
+                write!(
+                    f,
+                    "test acc: {test_acc:.2}, {:.1} sec/epoch",
+                    run.sec_per_epoch()
+                )?;
+            }
+            None => write!(f, "test acc: none, no epoch was completed,")?,
         }
-        let devices = device_names(&run.devices);
-        write!(f, ", {:.1} sec/epoch on {devices}", run.sec_per_epoch())?;
+        write!(f, " on {}", device_names(&run.devices))?;
         if run.synthetic {
             write!(f, " (synthetic data, not {})", run.options.dataset)?;
         }
@@ -309,6 +313,21 @@ fn check_batch_size(batch_size: usize, k: usize) -> Result<()> {
          --batch-size must be at least --gpus"
     );
     Ok(())
+}
+
+/// What can be said of the files that were named without reading them.
+fn check_paths(options: &Options) -> Result<()> {
+    if let Some(file) = &options.init {
+        ensure!(
+            file.is_file(),
+            "--init {}: there is no such file",
+            file.display()
+        );
+    }
+    match &options.out {
+        Some(folder) => Record::check(folder, options.overwrite),
+        None => Ok(()),
+    }
 }
 
 fn load(options: &Options) -> Result<Dataset> {

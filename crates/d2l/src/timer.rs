@@ -47,7 +47,7 @@ impl Timer {
 
     /// The sum of the times.
     pub fn sum(&self) -> f64 {
-        self.times.iter().sum()
+        self.times.iter().fold(0.0, |sum, time| sum + time) // `sum` of nothing is -0
     }
 
     /// The sums of the first one, two, three … times.

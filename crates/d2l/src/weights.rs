@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
-use candle_core::{Device, Tensor};
+use anyhow::{Context, Result, bail, ensure};
+use candle_core::{DType, Device, Tensor};
 
 /// Reads the tensors named in `expected`, in that order, on the CPU; floats become `f32`.
 ///
@@ -41,7 +41,15 @@ fn take(found: &mut HashMap<String, Tensor>, name: &str, like: &Tensor) -> Resul
         let (found, expected) = (tensor.dtype(), like.dtype());
         bail!("tensor {name:?} holds {found:?}, the network's holds {expected:?}");
     }
-    Ok(tensor.to_dtype(like.dtype())?)
+    let tensor = tensor.to_dtype(like.dtype())?;
+    if tensor.dtype() == DType::F32 {
+        let values: Vec<f32> = tensor.flatten_all()?.to_vec1()?;
+        ensure!(
+            values.iter().all(|value| value.is_finite()),
+            "tensor {name:?} holds a value that is not finite"
+        );
+    }
+    Ok(tensor)
 }
 
 /// Writes named tensors; a file of that name appears whole or not at all.
@@ -73,7 +81,6 @@ pub fn save(path: &Path, tensors: &[(String, Tensor)]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use candle_core::DType;
 
     fn named(name: &str, dims: (usize, usize)) -> (String, Tensor) {
         let tensor = Tensor::ones(dims, DType::F32, &Device::Cpu).unwrap();
@@ -122,6 +129,17 @@ mod tests {
         let counter = Tensor::ones((1, 3), DType::I64, &Device::Cpu).unwrap();
         let error = error(&[named("W1", (2, 3)), ("b1".to_owned(), counter)]);
         assert!(error.contains("\"b1\" holds I64"), "{error}");
+    }
+
+    #[test]
+    fn a_value_that_is_not_finite_is_named() {
+        let ones = Tensor::ones((1, 3), DType::F32, &Device::Cpu).unwrap();
+        let inf = (ones / 0.0).unwrap();
+        let error = error(&[named("W1", (2, 3)), ("b1".to_owned(), inf)]);
+        assert!(
+            error.contains("\"b1\" holds a value that is not finite"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The official IDX files, gzip-compressed or raw: found, checked, read. Trusts no header; mends nothing.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -115,7 +115,9 @@ fn is_published(path: &Path, bytes: &[u8], published: &str) -> bool {
         .map(|byte| format!("{byte:02x}"))
         .collect();
     if md5 != published {
-        eprintln!(
+        // a reader who closed stderr loses the warning, not the run
+        let _ = writeln!(
+            std::io::stderr(),
             "warning: {} has the MD5 sum {md5}; the published file has {published}",
             path.display()
         );

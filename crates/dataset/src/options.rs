@@ -120,6 +120,9 @@ pub struct Options {
     pub limit_train: Option<usize>,
     /// Take only the first so many test images, in file order.
     pub limit_test: Option<usize>,
+    /// How many threads may draw the synthetic set, whose bytes do not depend on it; all cores if
+    /// left out.
+    pub threads: Option<usize>,
 }
 
 impl Default for Options {
@@ -131,6 +134,7 @@ impl Default for Options {
             shuffle: true,
             limit_train: None,
             limit_test: None,
+            threads: None,
         }
     }
 }

@@ -118,8 +118,10 @@ fn from_the_hub(options: &Options) -> Result<(Split, Split, Source)> {
 fn synthesize(options: &Options, why: String) -> (Split, Split, Source) {
     let (name, seed) = (options.name, options.seed);
     let n = |limit: Option<usize>, all: usize| limit.unwrap_or(all).min(all);
-    let train = synthetic::train(name, seed, n(options.limit_train, COUNTS[0]));
-    let test = synthetic::test(name, seed, n(options.limit_test, COUNTS[1]));
+    let all_cores = || std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = options.threads.unwrap_or_else(all_cores);
+    let train = synthetic::train(name, seed, n(options.limit_train, COUNTS[0]), threads);
+    let test = synthetic::test(name, seed, n(options.limit_test, COUNTS[1]), threads);
     (train, test, Source::Synthetic { name, why })
 }
 

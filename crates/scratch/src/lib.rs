@@ -6,7 +6,8 @@
 //! concise is elsewhere: fast operations in `functional`, the few-line version in `concise`.
 
 use candle_core::{DType, Device, Result, Tensor, Var, bail};
-use d2l::{Book, Options, Param, Run, Summary, backward, evaluate_accuracy_gpu, sgd};
+use d2l::{Book, Options, Param, Run, Summary};
+use d2l::{backward, evaluate_accuracy_gpu, sgd, synchronize};
 use functional::{avg_pool2d, conv2d, cross_entropy, flatten, linear, nhwc, relu};
 use rayon::prelude::*;
 
@@ -58,6 +59,8 @@ pub fn lenet(x: &Tensor, params: &[Param]) -> Result<Tensor> {
     let [w1, b1, w2, b2, w3, b3, w4, b4] = params else {
         bail!("LeNet has 8 parameters, {} were given", params.len());
     };
+    // Inside the network a pixel's channels come last; `flatten` goes back to the book's order of
+    // channel, row, column, so the 800 rows of W3 are the book's
     let h1_conv = conv2d(&nhwc(x)?, w1, Some(b1), 1, 0)?; // (B, 26, 26, 20)
     let h1_activation = relu(&h1_conv)?;
     let h1 = avg_pool2d(&h1_activation, 2, 2)?; // (B, 13, 13, 20)
@@ -112,6 +115,7 @@ pub fn get_params(params: &[Tensor], device: &Device) -> Result<Vec<Param>> {
 /// # candle_core::Result::Ok(())
 /// ```
 pub fn allreduce(data: &[Var]) -> Result<()> {
+    // detached: nobody differentiates through the sum (the book's `torch.no_grad()`)
     for i in 1..data.len() {
         data[0].set(&(data[0].as_detached_tensor() + data[i].to_device(data[0].device())?)?)?;
     }
@@ -186,7 +190,8 @@ fn split_and_load(data: &Tensor, devices: &[Device]) -> Result<Vec<Tensor>> {
 /// ```
 ///
 /// # Errors
-/// If `x` and `y` have different numbers of examples, or a label is none of the ten classes.
+/// If `x` and `y` have different numbers of examples or none, if there is not one copy of the
+/// parameters for each device, or a label is none of the ten classes.
 pub fn train_batch(
     x: &Tensor,
     y: &Tensor,
@@ -194,6 +199,10 @@ pub fn train_batch(
     devices: &[Device],
     lr: f64,
 ) -> Result<f32> {
+    if device_params.len() != devices.len() {
+        let (copies, k) = (device_params.len(), devices.len());
+        bail!("{copies} copies of the parameters for {k} devices");
+    }
     let (x_shards, y_shards) = split_batch(x, y, devices)?;
     // Loss and backpropagation on each device separately, on all at once
     let replicas = (x_shards, y_shards, device_params).into_par_iter();
@@ -236,6 +245,7 @@ pub fn train_batch(
 /// # Errors
 /// If an option, the data or the parameters cannot be used, or a step or a file fails.
 pub fn train(options: &Options) -> anyhow::Result<Summary> {
+    // Devices, data, timer and curve, and what the options say
     let mut run = Run::start(options, &BOOK)?;
     let params = run.init(named(init_params(run.seed)?))?;
     let devices = run.devices.clone();
@@ -250,8 +260,9 @@ pub fn train(options: &Options) -> anyhow::Result<Summary> {
             let l = train_batch(&x, &y, &device_params, &devices, run.lr)?;
             run.step(l, y.dim(0)?)?;
         }
+        synchronize(&devices)?;
         run.timer.stop();
-        // Evaluate the model on GPU 0
+        // Evaluate the model on GPU 0, and add the accuracy to the curve
         let net = |x: &Tensor| lenet(x, &device_params[0]);
         run.epoch(evaluate_accuracy_gpu(net, &run.test_iter, &devices[0])?)?;
     }
