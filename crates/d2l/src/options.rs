@@ -35,11 +35,11 @@ pub struct Options {
     #[arg(long, value_name = "K")]
     pub gpus: Option<usize>,
 
-    /// Examples in a minibatch, over all replicas together
+    /// Examples in a minibatch, over all replicas together [default: scratch 256, concise 256·K]
     #[arg(long, value_name = "N")]
     pub batch_size: Option<usize>,
 
-    /// Learning rate
+    /// Learning rate [default: scratch 0.2, concise 0.1·K]
     #[arg(long, allow_negative_numbers = true)]
     pub lr: Option<f64>,
 

@@ -163,11 +163,8 @@ fn split_and_load(data: &Tensor, devices: &[Device]) -> Result<Vec<Tensor>> {
     for (i, device) in devices.iter().enumerate() {
         let len = n / k + usize::from(i < n % k);
         // a copy, or a GPU would be sent the whole minibatch that the shard is a view of
-        shards.push(
-            data.narrow(0, start, len)?
-                .force_contiguous()?
-                .to_device(device)?,
-        );
+        let shard = data.narrow(0, start, len)?.force_contiguous()?;
+        shards.push(shard.to_device(device)?);
         start += len;
     }
     Ok(shards)
