@@ -111,6 +111,20 @@ impl DataParallel {
 
     /// Sets parameters and buffers of all replicas, in the order of [`state_dict`](Self::state_dict).
     ///
+    /// ```
+    /// # use candle_core::{Module, Tensor};
+    /// # use concise::{DataParallel, Initializer, layers::Linear};
+    /// let net = DataParallel::new(&d2l::devices(2)?, Initializer::Normal(0.01), 0, |vb| {
+    ///     let fc = Linear::new(2, 1, vb.pp("fc"))?;
+    ///     Ok(move |x: &Tensor| fc.forward(x))
+    /// })?;
+    /// let zeros: Vec<Tensor> =
+    ///     net.state_dict()?.iter().map(|(_, t)| t.zeros_like()).collect::<Result<_, _>>()?;
+    /// net.load_state_dict(&zeros)?;
+    /// assert_eq!(net.parameter("fc.weight", 1)?.to_vec2::<f32>()?, [[0.0, 0.0]]);
+    /// # anyhow::Ok(())
+    /// ```
+    ///
     /// # Errors
     /// If their number or a shape differs.
     pub fn load_state_dict(&self, tensors: &[Tensor]) -> Result<()> {

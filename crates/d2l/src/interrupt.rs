@@ -7,6 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(crate) static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 /// Whether Ctrl-C was pressed (or the process was asked to end) since the start.
+///
+/// ```
+/// assert!(!d2l::interrupted());
+/// ```
 pub fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }

@@ -44,7 +44,16 @@ reported and written.";
 
 /// A program of the book: reads the options in `args`, of which the first is the program's own
 /// name, and runs `train` with them. Ctrl-C ends it in order, an error is one line on stderr,
-/// and the exit status says what happened (see this page's table).
+/// and the exit status says what happened: 0 the end was reached, 1 something went wrong, 2 what
+/// was named cannot be used, 130 Ctrl-C.
+///
+/// ```no_run
+/// fn main() -> std::process::ExitCode {
+///     # const BOOK: d2l::Book = d2l::Book { program: "", section: "", network: "", batch_size: |k| k, lr: |_| 0.1 };
+///     # fn train(_: &d2l::Options) -> anyhow::Result<d2l::Summary> { anyhow::bail!("") }
+///     d2l::program(&BOOK, train, std::env::args_os())
+/// }
+/// ```
 pub fn program(
     book: &Book,
     train: impl FnOnce(&Options) -> anyhow::Result<Summary>,

@@ -19,6 +19,40 @@ use crate::{
 
 /// A run that has started: its devices and data, and the settings that were not given filled in
 /// from the book.
+///
+/// ```
+/// use d2l::{Book, Options, Run};
+///
+/// let book = Book {
+///     program: "demo",
+///     section: "a network that learns nothing",
+///     network: "Demo",
+///     batch_size: |num_gpus| 8 * num_gpus,
+///     lr: |_| 0.1,
+/// };
+/// let options = Options {
+///     gpus: Some(2),
+///     epochs: 1,
+///     data: Some("synthetic".parse()?),
+///     limit_train: Some(20),
+///     limit_test: Some(4),
+///     ..Options::default()
+/// };
+/// let mut run = Run::start(&options, &book)?;
+/// assert_eq!((run.batch_size, run.lr, run.devices.len()), (16, 0.1, 2));
+/// run.init(vec![])?;
+/// for epoch in run.epochs() {
+///     run.timer.start();
+///     for batch in run.train_iter.epoch(epoch) {
+///         let (_x, y) = batch?; // here a network would train
+///         run.step(2.3, y.dim(0)?)?;
+///     }
+///     run.timer.stop();
+///     run.epoch(0.1)?;
+/// }
+/// assert_eq!(run.finish(&[])?.test_acc, [0.1]);
+/// # anyhow::Ok(())
+/// ```
 #[derive(Debug)]
 pub struct Run {
     /// One for each replica.
