@@ -18,6 +18,8 @@ fn main() -> anyhow::Result<()> {
     // Where two devices share five examples, the first has one more
     let y = Tensor::arange(0u32, 5, &Device::Cpu)?;
     let (_, y_shards) = split_batch(&y, &y, &devices)?;
-    println!("five examples: {} and {}", y_shards[0], y_shards[1]);
+    let shards = y_shards.iter().map(|y| y.to_vec1::<u32>());
+    let shards: Vec<_> = shards.collect::<Result<_, _>>()?;
+    println!("five examples: {shards:?}"); // [[0, 1, 2], [3, 4]]
     Ok(())
 }
