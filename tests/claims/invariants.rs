@@ -46,6 +46,10 @@ fn files(folder: &str) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
+fn every_file() -> Result<Vec<PathBuf>> {
+    Ok([files("crates")?, files("examples")?, files("tests")?].concat())
+}
+
 fn source(krate: &str) -> Result<String> {
     let texts = files(&format!("crates/{krate}/src"))?
         .into_iter()
@@ -141,11 +145,7 @@ fn every_function_of_scratch_fits_on_a_screen() -> Result<()> {
 }
 
 fn unsafe_stands_only_where_it_may_and_says_why() -> Result<()> {
-    for file in files("crates")?
-        .into_iter()
-        .chain(files("examples")?)
-        .chain(files("tests")?)
-    {
+    for file in every_file()? {
         let text = fs::read_to_string(&file)?;
         let relative = file.strip_prefix(root())?.to_owned();
         let may = ["functional", "collective"]
@@ -245,11 +245,7 @@ fn no_test_is_ignored_without_a_reason() -> Result<()> {
 }
 
 fn a_file_opens_with_what_it_is() -> Result<()> {
-    for file in files("crates")?
-        .into_iter()
-        .chain(files("examples")?)
-        .chain(files("tests")?)
-    {
+    for file in every_file()? {
         let text = fs::read_to_string(&file)?;
         ensure!(
             text.starts_with("//!"),

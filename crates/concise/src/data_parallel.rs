@@ -5,6 +5,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, anyhow, ensure};
 use candle_core::{Device, ModuleT, Tensor};
 use candle_nn::VarBuilder;
+use scratch::split_batch;
 
 use crate::replica::{Cores, Replica, Worker};
 use crate::state::{Initializer, Origin, State, build};
@@ -45,7 +46,7 @@ impl DataParallel {
     ) -> Result<Self> {
         ensure!(!devices.is_empty(), "a network needs at least one device");
         let network = Arc::new(network);
-        let cores = Arc::new(Cores::new(d2l::cores(), devices.len()));
+        let cores = Arc::new(Cores::new(devices.len()));
         let mut net = Self {
             workers: Vec::new(),
             states: Vec::new(),
@@ -68,7 +69,7 @@ impl DataParallel {
                     cores,
                 ))
             };
-            let (worker, state) = Worker::start(net.device_name(rank), make)?;
+            let (worker, state) = Worker::start(d2l::device_name(rank, &devices[rank]), make)?;
             net.workers.push(worker);
             net.states.push(state);
         }
@@ -82,8 +83,7 @@ impl DataParallel {
 
     /// The number of elements of all parameters, buffers not counted.
     pub fn num_parameters(&self) -> usize {
-        let parameters = self.states[0].parameters();
-        parameters.map(|(_, p)| p.elem_count()).sum()
+        self.states[0].num_parameters()
     }
 
     /// A parameter or buffer by its name, as it is on the device of replica `i`.
@@ -144,6 +144,12 @@ impl DataParallel {
         Ok(())
     }
 
+    /// Splits a minibatch into a shard (X, y) for each replica, on its device.
+    pub(crate) fn scatter(&self, x: &Tensor, y: &Tensor) -> Result<Vec<(Tensor, Tensor)>> {
+        let (x_shards, y_shards) = split_batch(x, y, &self.devices)?;
+        Ok(x_shards.into_iter().zip(y_shards).collect())
+    }
+
     /// Runs `job` on all replicas at once, each with its own of `inputs`, and waits for all.
     ///
     /// # Errors
@@ -164,12 +170,6 @@ impl DataParallel {
             result.recv().unwrap_or_else(ended)
         });
         first_cause(results.collect())
-    }
-
-    fn device_name(&self, rank: usize) -> String {
-        let names = d2l::device_names(&self.devices);
-        let names: Vec<&str> = names.trim_matches(['[', ']']).split(", ").collect();
-        names[rank].to_owned()
     }
 }
 

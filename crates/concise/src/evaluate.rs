@@ -3,7 +3,6 @@
 use anyhow::Result;
 use d2l::{Accumulator, accuracy};
 use dataset::DataIter;
-use scratch::split_batch;
 
 use crate::DataParallel;
 use crate::replica::Replica;
@@ -33,9 +32,7 @@ pub fn evaluate_accuracy_gpus(net: &DataParallel, data_iter: &DataIter) -> Resul
     let mut metric = Accumulator::<2>::new();
     for batch in data_iter.iter() {
         let (x, y) = batch?;
-        let (x_shards, y_shards) = split_batch(&x, &y, net.devices())?;
-        let shards = x_shards.into_iter().zip(y_shards).collect();
-        let correct = net.on_each(shards, |replica, (x, y)| {
+        let correct = net.on_each(net.scatter(&x, &y)?, |replica, (x, y)| {
             if y.dim(0)? == 0 {
                 return Ok(0);
             }

@@ -41,13 +41,12 @@ impl Replica {
         member: Member,
         cores: Arc<Cores>,
     ) -> Self {
-        let size = state.parameters().map(|(_, p)| p.elem_count()).sum();
         Self {
+            grads: vec![0.0; state.num_parameters()],
             net,
             state,
             device,
             member: Some(member),
-            grads: vec![0.0; size],
             cores,
         }
     }
@@ -173,11 +172,11 @@ pub(crate) struct Cores {
 struct Core<'a>(&'a Cores);
 
 impl Cores {
-    pub fn new(cores: usize, replicas: usize) -> Self {
+    pub fn new(replicas: usize) -> Self {
         Self {
-            free: Mutex::new(cores),
+            free: Mutex::new(d2l::cores()),
             freed: Condvar::new(),
-            share: (cores / replicas).max(1),
+            share: d2l::cores_each(replicas),
         }
     }
 

@@ -37,6 +37,11 @@ impl State {
         self.entries.iter().filter(|(name, _)| !is_buffer(name))
     }
 
+    /// The number of elements of all parameters.
+    pub fn num_parameters(&self) -> usize {
+        self.parameters().map(|(_, p)| p.elem_count()).sum()
+    }
+
     /// Everything, as PyTorch's `state_dict` has it.
     pub fn all(&self) -> &[(String, Var)] {
         &self.entries

@@ -38,9 +38,9 @@ const SHORT_RUN: &str = "; for a short run: \
 pub fn train(options: &Options) -> Result<Summary> {
     let mut run = Run::start(options, &BOOK)?;
     let net = DataParallel::new(&run.devices, INIT, run.seed, |vb| resnet18(10, vb))?;
+    announce(&run)?;
     let state = run.init(net.state_dict()?)?;
     net.load_state_dict(&state)?;
-    announce(&run)?;
     let mut trainer = Trainer::new(&net, cross_entropy, Sgd { lr: run.lr });
     for epoch in run.epochs() {
         run.timer.start();

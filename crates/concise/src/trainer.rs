@@ -2,7 +2,6 @@
 
 use anyhow::{Result, ensure};
 use candle_core::Tensor;
-use scratch::split_batch;
 
 use crate::DataParallel;
 use crate::replica::Replica;
@@ -70,8 +69,7 @@ impl<'a> Trainer<'a> {
     /// If `x` and `y` do not fit, or a replica fails; the message names it. After that the
     /// network trains no further.
     pub fn step(&mut self, x: &Tensor, y: &Tensor) -> Result<Step> {
-        let (x_shards, y_shards) = split_batch(x, y, self.net.devices())?;
-        let shards = x_shards.into_iter().zip(y_shards).collect();
+        let shards = self.net.scatter(x, y)?;
         let (loss, batch_size) = (self.loss, y.dim(0)?);
         ensure!(
             batch_size > 0,

@@ -7,7 +7,7 @@
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use candle_core::{Device, Result, bail};
+use candle_core::{Device, DeviceLocation, Result, bail};
 
 /// Where the replicas may live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
@@ -96,13 +96,22 @@ pub fn devices_of_kind(kind: DeviceKind, k: Option<usize>) -> Result<Vec<Device>
 /// assert_eq!(d2l::device_names(&[Device::Cpu, Device::Cpu]), "[cpu(0), cpu(1)]");
 /// ```
 pub fn device_names(devices: &[Device]) -> String {
-    let name = |(i, device): (usize, &Device)| match device.location() {
-        candle_core::DeviceLocation::Cuda { gpu_id } => format!("cuda({gpu_id})"),
-        candle_core::DeviceLocation::Metal { gpu_id } => format!("metal({gpu_id})"),
-        candle_core::DeviceLocation::Cpu => format!("cpu({i})"),
-    };
-    let names: Vec<String> = devices.iter().enumerate().map(name).collect();
+    let replicas = devices.iter().enumerate();
+    let names: Vec<String> = replicas.map(|(i, device)| device_name(i, device)).collect();
     format!("[{}]", names.join(", "))
+}
+
+/// The name of the device of replica `i`, as in [`device_names`].
+///
+/// ```
+/// assert_eq!(d2l::device_name(1, &candle_core::Device::Cpu), "cpu(1)");
+/// ```
+pub fn device_name(i: usize, device: &Device) -> String {
+    match device.location() {
+        DeviceLocation::Cuda { gpu_id } => format!("cuda({gpu_id})"),
+        DeviceLocation::Metal { gpu_id } => format!("metal({gpu_id})"),
+        DeviceLocation::Cpu => format!("cpu({i})"),
+    }
 }
 
 /// GPU `i`, with a stream of its own; candle's default stream is ordered within a thread only.
@@ -135,6 +144,16 @@ pub fn cores() -> usize {
     }
 }
 
+/// The share of the [`cores`] that each of `replicas` has: at least one.
+///
+/// ```
+/// assert_eq!(d2l::cores_each(1), d2l::cores());
+/// assert_eq!(d2l::cores_each(100_000), 1);
+/// ```
+pub fn cores_each(replicas: usize) -> usize {
+    (cores() / replicas.max(1)).max(1)
+}
+
 /// Waits until all devices have done what was asked of them, the book's
 /// `torch.cuda.synchronize()`; on the CPU that is always so.
 ///
@@ -156,7 +175,7 @@ pub fn synchronize(devices: &[Device]) -> Result<()> {
 /// ```
 pub fn share_cores(threads: Option<usize>, replicas: usize) -> usize {
     CORES.store(threads.unwrap_or(0), Ordering::Relaxed);
-    let share = (cores() / replicas.max(1)).max(1);
+    let share = cores_each(replicas);
     functional::threads::set_default(share);
     // rayon's pool is built once in a process: a later run in it keeps the first one's
     let pool = rayon::ThreadPoolBuilder::new().num_threads(cores());

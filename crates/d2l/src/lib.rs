@@ -28,8 +28,8 @@ pub mod weights;
 pub use accumulator::Accumulator;
 pub use animator::Animator;
 pub use devices::{
-    DeviceKind, cores, device_names, devices, devices_of_kind, share_cores, synchronize,
-    try_all_gpus, try_gpu,
+    DeviceKind, cores, cores_each, device_name, device_names, devices, devices_of_kind,
+    share_cores, synchronize, try_all_gpus, try_gpu,
 };
 pub use interrupt::interrupted;
 pub use metrics::{accuracy, evaluate_accuracy_gpu};
