@@ -54,7 +54,7 @@ fn main() -> Result<()> {
     let (train_iter, test_iter) = data.iters(128)?;
     let devices = d2l::devices(2)?;
     let net = DataParallel::new(&devices, Initializer::Xavier(2.24), 0, net)?;
-    let mut trainer = Trainer::new(&net, cross_entropy, Sgd { lr: 0.04 });
+    let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.04));
     for epoch in 1..=epochs {
         let mut metric = d2l::Accumulator::<2>::new();
         for batch in train_iter.epoch(epoch) {

@@ -54,6 +54,7 @@ fn options_that_cannot_be_used() -> Result<()> {
         ("--lr NaN", "--lr NaN: a learning rate is a finite number"),
         ("--lr inf", "--lr inf"),
         ("--lr -0.1", "--lr -0.1"),
+        ("--momentum -1", "--momentum -1: it is a finite number"),
         ("--epochs 0", "--epochs 0"),
         ("--threads 0", "--threads 0"),
         ("--gpus 18446744073709551615", "at most 1024 are possible"),

@@ -117,7 +117,7 @@ fn resnet18_has_pytorchs_logits() -> Result<()> {
 
 fn resnet18_takes_pytorchs_three_steps() -> Result<()> {
     let net = resnet()?;
-    let mut trainer = Trainer::new(&net, functional::cross_entropy, Sgd { lr: 0.001 });
+    let mut trainer = Trainer::new(&net, functional::cross_entropy, Sgd::new(0.001));
     let mut losses = Vec::new();
     for batch in 0..3 {
         let (x, y) = formula_batch(batch, 4)?;

@@ -48,7 +48,7 @@ type Build = fn(VarBuilder<'_>) -> candle_core::Result<Network>;
 fn after_a_step(build: Build, k: usize, n: usize) -> Result<Vec<(String, Tensor)>> {
     let net = DataParallel::new(&cpus(k), Initializer::Xavier(3.0), 0, build)?;
     let (x, y) = formula_batch(0, n)?;
-    let step = Trainer::new(&net, cross_entropy, Sgd { lr: 0.1 }).step(&x, &y)?;
+    let step = Trainer::new(&net, cross_entropy, Sgd::new(0.1)).step(&x, &y)?;
     let dealt: usize = step.shards.iter().map(|(_, y)| y.dims()[0]).sum();
     ensure!(dealt == n, "the shards hold {dealt} of {n} examples");
     let names = net.state_dict()?.into_iter().map(|(name, _)| name);
@@ -97,7 +97,7 @@ fn replicas_keep_their_own_batch_norm_statistics() -> Result<()> {
     let dark = Tensor::zeros((2, 1, 28, 28), candle_core::DType::F32, &Device::Cpu)?;
     let x = Tensor::cat(&[&dark, &formula_batch(0, 2)?.0], 0)?;
     let y = formula_batch(0, 4)?.1;
-    Trainer::new(&net, cross_entropy, Sgd { lr: 0.1 }).step(&x, &y)?;
+    Trainer::new(&net, cross_entropy, Sgd::new(0.1)).step(&x, &y)?;
     let mean = |i| net.parameter("bn.running_mean", i);
     ensure!(largest(&mean(0)?)? == 0.0, "replica 0 saw only dark images");
     ensure!(largest(&mean(1)?)? > 0.01, "replica 1 saw others");
@@ -123,7 +123,7 @@ fn evaluation_counts_every_example_once() -> Result<()> {
     let mut right = 0;
     for batch in test_iter.iter() {
         let (x, y) = batch?;
-        let step = Trainer::new(&net, cross_entropy, Sgd { lr: 0.0 }).step(&x, &y)?;
+        let step = Trainer::new(&net, cross_entropy, Sgd::new(0.0)).step(&x, &y)?;
         right += d2l::accuracy(&step.shards[0].0, &y)?;
     }
     ensure!(one == right as f64 / 21.0, "{one}, counted {right} of 21");
@@ -149,7 +149,7 @@ fn failing(panics: bool) -> Result<String> {
     })?;
     let (x, y) = formula_batch(0, 3)?;
     let x = Tensor::cat(&[x.get(0)?, x.get(1)?.ones_like()?, x.get(2)?], 0)?.unsqueeze(1)?;
-    let mut trainer = Trainer::new(&net, cross_entropy, Sgd { lr: 0.1 });
+    let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.1));
     let error = format!("{:#}", trainer.step(&x, &y).unwrap_err());
     let (x, y) = formula_batch(0, 3)?;
     ensure!(
@@ -184,7 +184,7 @@ fn a_parameter_that_nothing_uses_is_named() -> Result<()> {
         Ok(move |x: &Tensor| fc.forward(&x.flatten_from(1)?))
     })?;
     let (x, y) = formula_batch(0, 4)?;
-    let step = Trainer::new(&net, cross_entropy, Sgd { lr: 0.1 }).step(&x, &y);
+    let step = Trainer::new(&net, cross_entropy, Sgd::new(0.1)).step(&x, &y);
     let error = format!("{:#}", step.unwrap_err());
     ensure!(error.contains("idle.weight"), "{error}");
     Ok(())

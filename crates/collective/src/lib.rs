@@ -1,15 +1,16 @@
-//! All-reduce among the replicas of one process: every member hands in a list of slices and
-//! gets back, in the same slices, the sum over all members.
+//! All-reduce among the replicas of one process: every member hands in a slice and gets the sum
+//! over all members.
 //!
-//! The sum is taken in rank order, so it has the same bits every time. It is the book's star:
-//! one hub adds the members up, and each copies the sum from there. A member that leaves (its
-//! thread returned early or panicked) ends the call of the others with an error; nobody waits
-//! for it for ever.
+//! The sum is taken in rank order, so it has the same bits every time. It is the book's star, in
+//! pieces: the hub adds up one piece of the members' slices after the other, so that all members
+//! add at the same time, each to another piece. A member that leaves (its thread returned early or
+//! panicked) ends the call of the others with an error; nobody waits for it for ever.
 //!
 //! This crate knows no gradient and no network, only slices.
 
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::ops::Range;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 /// Why an all-reduce did not take place. The group is of no use afterwards.
@@ -20,14 +21,14 @@ pub enum Error {
         /// The rank of the member that left.
         rank: usize,
     },
-    /// A member's slices have other lengths than those of rank 0.
-    LayoutMismatch {
+    /// A member's slice has another length than that of rank 0.
+    LengthMismatch {
         /// The rank of the member that differs.
         rank: usize,
-        /// The lengths of its slices.
-        found: Vec<usize>,
-        /// The lengths of rank 0's slices.
-        expected: Vec<usize>,
+        /// The length of its slice.
+        found: usize,
+        /// The length of rank 0's slice.
+        expected: usize,
     },
     /// Not all members came within the time limit.
     TimedOut {
@@ -40,14 +41,13 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::PeerLeft { rank } => write!(f, "all-reduce: replica {rank} has left the group"),
-            Error::LayoutMismatch {
+            Error::LengthMismatch {
                 rank,
                 found,
                 expected,
             } => write!(
                 f,
-                "all-reduce: replica {rank} brought slices of {found:?} elements, \
-                 replica 0 of {expected:?}"
+                "all-reduce: replica {rank} brought {found} elements, replica 0 {expected}"
             ),
             Error::TimedOut { limit } => {
                 write!(f, "all-reduce: not all replicas came within {limit:?}")
@@ -69,7 +69,7 @@ impl std::error::Error for Error {}
 ///         .map(|mut member| {
 ///             s.spawn(move || {
 ///                 let mut data = [member.rank() as f32 + 1.0; 2]; // [1, 1] and [2, 2]
-///                 member.all_reduce(&mut [&mut data]).unwrap();
+///                 member.all_reduce(&mut data).unwrap();
 ///                 data
 ///             })
 ///         })
@@ -86,7 +86,8 @@ pub fn group(k: usize, timeout: Option<Duration>) -> Vec<Member> {
     let hub = Arc::new(Hub {
         size: k,
         timeout,
-        state: Mutex::default(),
+        sums: (0..PIECES * k).map(|_| RwLock::default()).collect(),
+        state: Mutex::new(State::new(PIECES * k)),
         changed: Condvar::new(),
     });
     (0..k)
@@ -96,6 +97,10 @@ pub fn group(k: usize, timeout: Option<Duration>) -> Vec<Member> {
         })
         .collect()
 }
+
+/// Pieces for each member: more keep all members busy while the first and the last pieces are
+/// added, fewer need fewer locks.
+const PIECES: usize = 4;
 
 /// One replica's seat in the group. Dropping it tells the others that it left.
 #[derive(Debug)]
@@ -108,20 +113,29 @@ pub struct Member {
 struct Hub {
     size: usize,
     timeout: Option<Duration>,
+    /// The pieces of the sum. Who may add or read is said by the state; the locks never wait.
+    sums: Vec<RwLock<Vec<f32>>>,
     state: Mutex<State>,
     changed: Condvar,
 }
 
-/// One round: the members add in rank order, then all copy the sum; the last copy opens the
-/// next round.
-#[derive(Debug, Default)]
+/// One round: the members add each piece in rank order, then all read it; the last reader of the
+/// last piece opens the next round.
+#[derive(Debug)]
 struct State {
     round: u64,
-    added: usize,
-    copied: usize,
-    lengths: Vec<usize>,
-    sum: Vec<f32>,
+    /// How many members have added each piece.
+    added: Vec<usize>,
+    /// How many members have read everything.
+    read: usize,
+    len: usize,
     failure: Option<Error>,
+}
+
+/// One call of a member: its round, and until when it waits.
+struct Call {
+    round: u64,
+    deadline: Option<Instant>,
 }
 
 impl Member {
@@ -137,25 +151,84 @@ impl Member {
 
     /// Replaces the contents of `data` by their sum over all members; returns when it has.
     ///
-    /// Every member has to call it, with slices of the same lengths in the same order.
+    /// Every member has to call it, with a slice of the same length.
     ///
     /// # Errors
-    /// [`Error`]: a member left, brought other lengths, or did not come in time. Then `data`
-    /// keeps what it held.
-    pub fn all_reduce(&mut self, data: &mut [&mut [f32]]) -> Result<(), Error> {
+    /// [`Error`]: a member left, brought another length, or did not come in time. Then `data` keeps
+    /// what it held.
+    pub fn all_reduce(&mut self, data: &mut [f32]) -> Result<(), Error> {
+        let call = self.add(data)?;
+        self.read(call, |start, sum| {
+            data[start..start + sum.len()].copy_from_slice(sum);
+        })
+    }
+
+    /// Calls `with(start, sum)` with the pieces of the sum of `data` over all members, from first to
+    /// last, instead of writing them back: for whoever needs each element of the sum once.
+    ///
+    /// Members may mix calls of this and of [`all_reduce`](Self::all_reduce).
+    ///
+    /// ```
+    /// let mut member = collective::group(1, None).remove(0);
+    /// let mut param = [10.0, 20.0];
+    /// member.all_reduce_with(&[1.0, 2.0], |start, sum| {
+    ///     param[start..].iter_mut().zip(sum).for_each(|(p, g)| *p -= g);
+    /// })?;
+    /// assert_eq!(param, [9.0, 18.0]);
+    /// # Ok::<(), collective::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce); then `with` was not called.
+    pub fn all_reduce_with(
+        &mut self,
+        data: &[f32],
+        with: impl FnMut(usize, &[f32]),
+    ) -> Result<(), Error> {
+        let call = self.add(data)?;
+        self.read(call, with)
+    }
+
+    /// Adds `data` to the sums, piece by piece.
+    fn add(&self, data: &[f32]) -> Result<Call, Error> {
         let deadline = self.hub.timeout.map(|limit| Instant::now() + limit);
         let state = self.lock();
-        let round = state.round + u64::from(state.copied > 0);
-        let mut state = self.wait(state, deadline, |s| {
-            s.round == round && s.added == self.rank
-        })?;
-        if let Err(error) = state.add(self.rank, data) {
-            return Err(self.fail(&mut state, error));
+        let round = state.round + u64::from(state.read > 0);
+        drop(state);
+        let call = Call { round, deadline };
+        for (i, sum) in self.hub.sums.iter().enumerate() {
+            let mut state = self.wait(&call, |s| s.added[i] == self.rank)?;
+            if let Err(error) = state.check(self.rank, data.len()) {
+                return Err(self.fail(&mut state, error));
+            }
+            drop(state);
+            let mut sum = sum.write().unwrap_or_else(PoisonError::into_inner);
+            let data = &data[self.hub.piece(i, data.len())];
+            if self.rank == 0 {
+                sum.clear();
+                sum.extend_from_slice(data);
+            } else {
+                sum.iter_mut().zip(data).for_each(|(s, d)| *s += d);
+            }
+            drop(sum);
+            self.lock().added[i] += 1;
+            self.hub.changed.notify_all();
         }
-        self.hub.changed.notify_all();
-        let mut state = self.wait(state, deadline, |s| s.added == self.hub.size)?;
-        state.copy_to(data);
-        if state.copied == self.hub.size {
+        Ok(call)
+    }
+
+    /// Hands the complete sum to `with`, once all have added everything.
+    fn read(&self, call: Call, mut with: impl FnMut(usize, &[f32])) -> Result<(), Error> {
+        drop(self.wait(&call, |s| s.added.iter().all(|n| *n == self.hub.size))?);
+        let mut start = 0;
+        for sum in &self.hub.sums {
+            let sum = sum.read().unwrap_or_else(PoisonError::into_inner);
+            with(start, &sum);
+            start += sum.len();
+        }
+        let mut state = self.lock();
+        state.read += 1;
+        if state.read == self.hub.size {
             state.open_next_round();
             self.hub.changed.notify_all();
         }
@@ -165,35 +238,37 @@ impl Member {
     fn lock(&self) -> MutexGuard<'_, State> {
         // A panic while the lock is held is impossible but for a failed allocation; the others
         // then still learn from the dropped member that it left.
-        self.hub.state.lock().unwrap_or_else(|e| e.into_inner())
+        self.hub
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until `ready`. What has come about counts more than a failure after it: a member
-    /// that finished and left takes nothing from those who still copy.
-    fn wait<'a>(
-        &'a self,
-        mut state: MutexGuard<'a, State>,
-        deadline: Option<Instant>,
+    /// Waits until it is the call's round and `ready`. What has come about counts more than a
+    /// failure after it: a member that finished and left takes nothing from those who still read.
+    fn wait(
+        &self,
+        call: &Call,
         ready: impl Fn(&State) -> bool,
-    ) -> Result<MutexGuard<'a, State>, Error> {
-        while !ready(&state) {
+    ) -> Result<MutexGuard<'_, State>, Error> {
+        let mut state = self.lock();
+        while !(state.round == call.round && ready(&state)) {
             if let Some(failure) = &state.failure {
                 return Err(failure.clone());
             }
-            let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
+            let left = call
+                .deadline
+                .map(|d| d.saturating_duration_since(Instant::now()));
+            let changed = &self.hub.changed;
             state = match left {
-                None => self
-                    .hub
-                    .changed
-                    .wait(state)
-                    .unwrap_or_else(|e| e.into_inner()),
+                None => changed.wait(state).unwrap_or_else(PoisonError::into_inner),
                 Some(Duration::ZERO) => {
                     let limit = self.hub.timeout.unwrap_or_default();
                     return Err(self.fail(&mut state, Error::TimedOut { limit }));
                 }
                 Some(left) => {
-                    let waited = self.hub.changed.wait_timeout(state, left);
-                    waited.unwrap_or_else(|e| e.into_inner()).0
+                    let waited = changed.wait_timeout(state, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
                 }
             };
         }
@@ -214,44 +289,47 @@ impl Drop for Member {
     }
 }
 
+impl Hub {
+    /// The elements of a piece.
+    fn piece(&self, i: usize, len: usize) -> Range<usize> {
+        let pieces = self.sums.len();
+        i * len / pieces..(i + 1) * len / pieces
+    }
+}
+
 impl State {
-    fn add(&mut self, rank: usize, data: &[&mut [f32]]) -> Result<(), Error> {
+    fn new(pieces: usize) -> Self {
+        Self {
+            round: 0,
+            added: vec![0; pieces],
+            read: 0,
+            len: 0,
+            failure: None,
+        }
+    }
+
+    /// Rank 0 says how long the slices are; a failure ends everything.
+    fn check(&mut self, rank: usize, len: usize) -> Result<(), Error> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
         }
-        let lengths: Vec<usize> = data.iter().map(|d| d.len()).collect();
         if rank == 0 {
-            self.sum.clear();
-            data.iter().for_each(|d| self.sum.extend_from_slice(d));
-            self.lengths = lengths;
-        } else if lengths != self.lengths {
-            return Err(Error::LayoutMismatch {
+            self.len = len;
+        }
+        if len != self.len {
+            return Err(Error::LengthMismatch {
                 rank,
-                found: lengths,
-                expected: self.lengths.clone(),
+                found: len,
+                expected: self.len,
             });
-        } else {
-            let data = data.iter().flat_map(|d| d.iter());
-            self.sum.iter_mut().zip(data).for_each(|(s, d)| *s += d);
         }
-        self.added += 1;
         Ok(())
-    }
-
-    fn copy_to(&mut self, data: &mut [&mut [f32]]) {
-        let mut sum = self.sum.as_slice();
-        for d in data {
-            let (head, tail) = sum.split_at(d.len());
-            d.copy_from_slice(head);
-            sum = tail;
-        }
-        self.copied += 1;
     }
 
     fn open_next_round(&mut self) {
         self.round += 1;
-        self.added = 0;
-        self.copied = 0;
+        self.added.fill(0);
+        self.read = 0;
     }
 }
 

@@ -1,11 +1,13 @@
 //! The layers of the book's networks over the operations of `functional`: activations are NHWC
-//! inside a network, parameters have PyTorch's names and layouts.
+//! inside a network, parameters have PyTorch's names and layouts. A layer computes a tensor, as
+//! candle's do, or is a part of an [`Expr`], where it is computed together with its neighbours.
 //!
 //! Layers of candle-nn work in a [`DataParallel`](crate::DataParallel) as well; these are the
 //! fast ones.
 
 use candle_core::{DType, Module, ModuleT, Result, Tensor, Var};
 use candle_nn::{Init, VarBuilder};
+use functional::Expr;
 
 const WEIGHT: Init = Init::Randn {
     mean: 0.0,
@@ -54,9 +56,16 @@ impl Conv2d {
     }
 }
 
+impl Conv2d {
+    /// The layer as a part of an expression.
+    pub fn expr(&self, x: Expr) -> Expr {
+        x.conv2d(&self.weight, Some(&self.bias), self.stride, self.padding)
+    }
+}
+
 impl Module for Conv2d {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        functional::conv2d(x, &self.weight, Some(&self.bias), self.stride, self.padding)
+        self.expr(x.into()).eval()
     }
 }
 
@@ -88,9 +97,16 @@ impl Linear {
     }
 }
 
+impl Linear {
+    /// The layer as a part of an expression.
+    pub fn expr(&self, x: Expr) -> Expr {
+        x.linear(&self.weight, Some(&self.bias))
+    }
+}
+
 impl Module for Linear {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        functional::linear(x, &self.weight, Some(&self.bias))
+        self.expr(x.into()).eval()
     }
 }
 
@@ -130,13 +146,20 @@ impl BatchNorm2d {
     }
 }
 
-impl ModuleT for BatchNorm2d {
-    fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
+impl BatchNorm2d {
+    /// The layer as a part of an expression; with `train` it counts one batch more.
+    pub fn expr(&self, x: Expr, train: bool) -> Result<Expr> {
         if train {
             let count = &self.num_batches_tracked;
             count.set(&(count.as_detached_tensor() + count.ones_like()?)?)?;
         }
         let (mean, var) = (&self.running_mean, &self.running_var);
-        functional::batch_norm2d(x, &self.weight, &self.bias, mean, var, train)
+        Ok(x.batch_norm2d(&self.weight, &self.bias, mean, var, train))
+    }
+}
+
+impl ModuleT for BatchNorm2d {
+    fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
+        self.expr(x.into(), train)?.eval()
     }
 }

@@ -7,7 +7,7 @@
 //! let (train_iter, test_iter) = dataset::load_data_fashion_mnist(512)?;
 //! let devices = d2l::devices(2)?;
 //! let net = DataParallel::new(&devices, Initializer::Normal(0.01), 0, |vb| resnet18(10, vb))?;
-//! let mut trainer = Trainer::new(&net, functional::cross_entropy, Sgd { lr: 0.2 });
+//! let mut trainer = Trainer::new(&net, functional::cross_entropy, Sgd::new(0.2));
 //! for epoch in 1..=10 {
 //!     for batch in train_iter.epoch(epoch) {
 //!         let (x, y) = batch?;
@@ -32,7 +32,8 @@ mod trainer;
 
 pub use data_parallel::DataParallel;
 pub use evaluate::evaluate_accuracy_gpus;
+pub use functional::Sgd;
 pub use resnet::{Residual, Resnet18, resnet18};
 pub use state::Initializer;
 pub use train::{BOOK, train};
-pub use trainer::{Loss, Sgd, Step, Trainer};
+pub use trainer::{Loss, Step, Trainer};

@@ -7,9 +7,10 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, anyhow};
-use candle_core::{Device, ModuleT, Tensor};
+use candle_core::{ModuleT, Tensor};
 use collective::Member;
 use functional::threads::with_budget;
+use functional::{Gradients, Sgd};
 
 use crate::state::State;
 
@@ -17,11 +18,11 @@ use crate::state::State;
 pub(crate) struct Replica {
     pub net: Box<dyn ModuleT>,
     pub state: State,
-    pub device: Device,
     /// Its seat among the replicas; empty once it failed.
     member: Option<Member>,
-    /// All gradients, one after the other in the order of the parameters.
-    grads: Vec<f32>,
+    gradients: Gradients,
+    /// What momentum remembers of each gradient; empty without.
+    velocity: Vec<f32>,
     cores: Arc<Cores>,
 }
 
@@ -35,17 +36,12 @@ pub(crate) struct Worker {
 }
 
 impl Replica {
-    pub fn new(
-        (net, state): (Box<dyn ModuleT>, State),
-        device: Device,
-        member: Member,
-        cores: Arc<Cores>,
-    ) -> Self {
+    pub fn new((net, state): (Box<dyn ModuleT>, State), member: Member, cores: Arc<Cores>) -> Self {
         Self {
-            grads: vec![0.0; state.num_parameters()],
+            gradients: Gradients::new(state.parameters().map(|(name, p)| (name.as_str(), p))),
+            velocity: Vec::new(),
             net,
             state,
-            device,
             member: Some(member),
             cores,
         }
@@ -60,41 +56,68 @@ impl Replica {
 
     /// Puts the gradients of `l` into the flat buffer.
     pub fn backward(&mut self, l: &Tensor) -> Result<()> {
-        let grads = l.backward()?;
-        let mut rest = self.grads.as_mut_slice();
-        for (name, param) in self.state.parameters() {
-            let grad = grads
-                .get(param)
-                .with_context(|| format!("the loss does not depend on the parameter {name}"))?;
-            let (head, tail) = rest.split_at_mut(param.elem_count());
-            head.copy_from_slice(&grad.flatten_all()?.to_vec1()?);
-            rest = tail;
-        }
-        Ok(())
+        Ok(self.gradients.backward(l)?)
     }
 
     /// A replica without an example adds nothing.
     pub fn zero_grad(&mut self) {
-        self.grads.fill(0.0);
+        self.gradients.flat_mut().fill(0.0);
     }
 
-    /// Sums the flat buffers of all replicas.
-    pub fn all_reduce(&mut self) -> Result<()> {
-        let member = self.member.as_mut().context("it failed before")?;
-        Ok(member.all_reduce(&mut [&mut self.grads])?)
+    /// Forgets the steps before.
+    pub fn zero_velocity(&mut self) {
+        self.velocity.clear();
     }
 
-    /// Takes the step `param -= scale · grad`.
-    pub fn update(&mut self, scale: f64) -> Result<()> {
-        let mut rest = self.grads.as_slice();
-        for (_, param) in self.state.parameters() {
-            let (head, tail) = rest.split_at(param.elem_count());
-            let grad = Tensor::from_slice(head, param.shape(), &self.device)?;
-            param.set(&(param.as_detached_tensor() - (grad * scale)?)?)?;
-            rest = tail;
+    /// Sums the gradients of all replicas, and takes the optimizer's step with the sum divided by
+    /// `batch_size`. Each element of the sum is read once, as it comes.
+    pub fn reduce_and_step(&mut self, optimizer: Sgd, batch_size: usize) -> Result<()> {
+        let Self {
+            state,
+            gradients,
+            velocity,
+            member,
+            cores,
+            ..
+        } = self;
+        if optimizer.momentum != 0.0 {
+            velocity.resize(state.num_parameters(), 0.0);
         }
-        Ok(())
+        let mut stepped = Ok(());
+        let member = member.as_mut().context("it failed before")?;
+        member.all_reduce_with(gradients.flat(), |start, sum| {
+            let _core = cores.acquire();
+            let step = || step(optimizer, state, start, sum, batch_size, velocity);
+            if stepped.is_ok() {
+                stepped = with_budget(cores.share, step);
+            }
+        })?;
+        Ok(stepped?)
     }
+}
+
+/// Takes the step with a piece of the gradient that begins at element `start` of all.
+fn step(
+    optimizer: Sgd,
+    state: &State,
+    start: usize,
+    piece: &[f32],
+    batch_size: usize,
+    velocity: &mut [f32],
+) -> candle_core::Result<()> {
+    let end = start + piece.len();
+    let mut first = 0;
+    for (_, param) in state.parameters() {
+        let next = first + param.elem_count();
+        let (from, to) = (first.max(start), next.min(end));
+        if from < to {
+            let grad = &piece[from - start..to - start];
+            let velocity = velocity.get_mut(from..to);
+            optimizer.step(param, from - first, grad, batch_size, velocity)?;
+        }
+        first = next;
+    }
+    Ok(())
 }
 
 impl Worker {

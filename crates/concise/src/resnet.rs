@@ -1,8 +1,8 @@
 //! ResNet-18 for small images, as in the section's "A Toy Network".
 
-use candle_core::{Module, ModuleT, Result, Tensor};
+use candle_core::{ModuleT, Result, Tensor};
 use candle_nn::VarBuilder;
-use functional::{global_avg_pool2d, nhwc, relu};
+use functional::Expr;
 
 use crate::layers::{BatchNorm2d, Conv2d, Linear};
 
@@ -52,15 +52,22 @@ impl Residual {
     }
 }
 
-impl ModuleT for Residual {
-    fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
-        let y = relu(&self.bn1.forward_t(&self.conv1.forward(x)?, train)?)?;
-        let y = self.bn2.forward_t(&self.conv2.forward(&y)?, train)?;
+impl Residual {
+    /// The block as a part of an expression.
+    pub fn expr(&self, x: Expr, train: bool) -> Result<Expr> {
+        let y = self.bn1.expr(self.conv1.expr(x.clone()), train)?.relu();
+        let y = self.bn2.expr(self.conv2.expr(y), train)?;
         let x = match &self.conv3 {
-            Some(conv3) => &conv3.forward(x)?,
+            Some(conv3) => conv3.expr(x),
             None => x,
         };
-        relu(&(y + x)?)
+        Ok((y + x).relu())
+    }
+}
+
+impl ModuleT for Residual {
+    fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
+        self.expr(x.into(), train)?.eval()
     }
 }
 
@@ -109,11 +116,11 @@ pub fn resnet18(num_classes: usize, vb: VarBuilder<'_>) -> Result<Resnet18> {
 
 impl ModuleT for Resnet18 {
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
-        let x = self.conv.forward(&nhwc(x)?)?; // (B, 28, 28, 64)
-        let mut x = relu(&self.bn.forward_t(&x, train)?)?;
+        let x = self.conv.expr(Expr::new(x).nhwc()); // (B, 28, 28, 64)
+        let mut x = self.bn.expr(x, train)?.relu();
         for block in &self.blocks {
-            x = block.forward_t(&x, train)?; // at last (B, 4, 4, 512)
+            x = block.expr(x, train)?; // at last (B, 4, 4, 512)
         }
-        self.fc.forward(&global_avg_pool2d(&x)?)
+        self.fc.expr(x.global_avg_pool2d()).eval()
     }
 }

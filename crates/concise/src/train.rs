@@ -16,6 +16,7 @@ pub const BOOK: Book = Book {
     network: "ResNet-18",
     batch_size: |num_gpus| 256 * num_gpus,
     lr: |num_gpus| 0.1 * num_gpus as f64,
+    plain_sgd: false,
 };
 
 const INIT: Initializer = Initializer::Normal(0.01);
@@ -41,7 +42,12 @@ pub fn train(options: &Options) -> Result<Summary> {
     announce(&run)?;
     let state = run.init(net.state_dict()?)?;
     net.load_state_dict(&state)?;
-    let mut trainer = Trainer::new(&net, cross_entropy, Sgd { lr: run.lr });
+    let sgd = Sgd {
+        lr: run.lr,
+        momentum: options.momentum,
+        weight_decay: options.weight_decay,
+    };
+    let mut trainer = Trainer::new(&net, cross_entropy, sgd);
     for epoch in run.epochs() {
         run.timer.start();
         for batch in run.train_iter.epoch(epoch) {
@@ -76,7 +82,7 @@ fn announce(run: &Run) -> Result<()> {
 /// Times a step of a few examples, after one that warms up, on a network that is thrown away.
 fn time_per_example(run: &Run) -> Result<Duration> {
     let net = DataParallel::new(&run.devices, INIT, run.seed, |vb| resnet18(10, vb))?;
-    let mut trainer = Trainer::new(&net, cross_entropy, Sgd { lr: 0.0 });
+    let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.0));
     let examples = run.batch_size.min(8 * run.devices.len());
     let x = Tensor::zeros((examples, 1, 28, 28), DType::F32, &Device::Cpu)?;
     let y = Tensor::zeros(examples, DType::U32, &Device::Cpu)?;

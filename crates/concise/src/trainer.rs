@@ -2,6 +2,7 @@
 
 use anyhow::{Result, ensure};
 use candle_core::Tensor;
+use functional::Sgd;
 
 use crate::DataParallel;
 use crate::replica::Replica;
@@ -9,13 +10,6 @@ use crate::replica::Replica;
 /// A loss of each example, such as [`functional::cross_entropy`]: outputs (B, …) and labels
 /// (B,) to losses (B,).
 pub type Loss = fn(&Tensor, &Tensor) -> candle_core::Result<Tensor>;
-
-/// Minibatch stochastic gradient descent.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Sgd {
-    /// Learning rate.
-    pub lr: f64,
-}
 
 /// Trains a replicated network: its [`step`](Trainer::step) is all that a training loop needs.
 ///
@@ -28,7 +22,7 @@ pub struct Sgd {
 ///     let fc = Linear::new(3, 2, vb)?;
 ///     Ok(move |x: &Tensor| fc.forward(x))
 /// })?;
-/// let mut trainer = Trainer::new(&net, functional::cross_entropy, Sgd { lr: 0.5 });
+/// let mut trainer = Trainer::new(&net, functional::cross_entropy, Sgd::new(0.5));
 /// let x = Tensor::ones((5, 3), DType::F32, &Device::Cpu)?; // three examples and two
 /// let y = Tensor::zeros(5, DType::U32, &Device::Cpu)?;
 /// let before = trainer.step(&x, &y)?.loss;
@@ -39,6 +33,8 @@ pub struct Trainer<'a> {
     net: &'a DataParallel,
     loss: Loss,
     optimizer: Sgd,
+    /// Whether the replicas may still remember the steps of another trainer.
+    new: bool,
 }
 
 /// What a step leaves.
@@ -58,6 +54,7 @@ impl<'a> Trainer<'a> {
             net,
             loss,
             optimizer,
+            new: true,
         }
     }
 
@@ -75,11 +72,13 @@ impl<'a> Trainer<'a> {
             batch_size > 0,
             "a step needs at least 1 example, the minibatch has 0"
         );
-        let scale = self.optimizer.lr / batch_size as f64;
+        let (optimizer, new) = (self.optimizer, std::mem::take(&mut self.new));
         let done = self.net.on_each(shards, move |replica, (x, y)| {
+            if new {
+                replica.zero_velocity();
+            }
             let output = replica.compute(|replica| forward_backward(replica, loss, &x, &y))?;
-            replica.all_reduce()?;
-            replica.compute(|replica| replica.update(scale))?;
+            replica.reduce_and_step(optimizer, batch_size)?;
             Ok(output.map(|(l, y_hat)| (l, (y_hat, y))))
         })?;
         let (ls, shards): (Vec<f32>, Vec<_>) = done.into_iter().flatten().unzip();

@@ -82,9 +82,7 @@ pub fn sgd(params: &[Param], lr: f64, batch_size: usize) -> Result<()> {
         bail!("sgd: a step needs at least 1 example, the batch has 0");
     }
     for param in params {
-        // detached, or the graph would grow with every step
-        let step = (param.grad.detach() * (lr / batch_size as f64))?;
-        param.value.set(&(param.value.detach() - step)?)?;
+        functional::sgd(&param.value, &param.grad, lr / batch_size as f64)?;
     }
     Ok(())
 }

@@ -49,7 +49,7 @@ reported and written.";
 ///
 /// ```no_run
 /// fn main() -> std::process::ExitCode {
-///     # const BOOK: d2l::Book = d2l::Book { program: "", section: "", network: "", batch_size: |k| k, lr: |_| 0.1 };
+///     # const BOOK: d2l::Book = d2l::Book { program: "", section: "", network: "", batch_size: |k| k, lr: |_| 0.1, plain_sgd: true };
 ///     # fn train(_: &d2l::Options) -> anyhow::Result<d2l::Summary> { anyhow::bail!("") }
 ///     d2l::program(&BOOK, train, std::env::args_os())
 /// }

@@ -29,6 +29,7 @@ use crate::{
 ///     network: "Demo",
 ///     batch_size: |num_gpus| 8 * num_gpus,
 ///     lr: |_| 0.1,
+///     plain_sgd: true,
 /// };
 /// let options = Options {
 ///     gpus: Some(2),
@@ -106,7 +107,7 @@ impl Run {
     /// # Errors
     /// [`BadInput`] where an option, the data or the folder that were named cannot be used.
     pub fn start(options: &Options, book: &Book) -> Result<Self> {
-        options.check().map_err(BadInput::from)?;
+        options.check(book).map_err(BadInput::from)?;
         let devices = find_devices(options)?;
         let k = devices.len();
         let batch_size = options.batch_size.unwrap_or((book.batch_size)(k));

@@ -1,11 +1,10 @@
-//! ReLU, for any shape.
+//! ReLU, and the sum of two values with or without it; for any shape.
 
-use crate::storage::{read, slice, tensor};
-use crate::threads::for_each_chunk;
-use crate::{args, plain};
-use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
-
-const CHUNK: usize = 1 << 14;
+use crate::Expr;
+use crate::buffer::Buffer;
+use crate::operation::{At, CHUNK, Grad, Operation};
+use crate::threads::{for_each_chunk, for_each_chunk_of_two};
+use candle_core::{Result, Tensor};
 
 /// The larger of `x` and 0, element by element; any shape, same shape out.
 ///
@@ -21,44 +20,74 @@ const CHUNK: usize = 1 << 14;
 /// # Ok::<(), candle_core::Error>(())
 /// ```
 pub fn relu(x: &Tensor) -> Result<Tensor> {
-    if !x.device().is_cpu() {
-        return plain::relu(x);
-    }
-    let x = args::float("relu", "x", x)?;
-    x.contiguous()?.apply_op1(Relu)
+    Expr::new(x).relu().eval()
 }
 
-struct Relu;
+/// The positive part; NaN stays.
+#[inline(always)]
+pub(crate) fn positive(v: f32) -> f32 {
+    if v <= 0. { 0. } else { v }
+}
 
-impl CustomOp1 for Relu {
-    fn name(&self) -> &'static str {
-        "relu"
+/// Zeros in `dy` where ReLU's result `y` is not positive.
+#[inline(always)]
+pub(crate) fn mask(y: &[f32], dy: &mut [f32]) {
+    for (y, dy) in y.iter().zip(dy) {
+        // both read first: then the choice needs no branch, which would be mispredicted
+        let (y, d) = (*y, *dy);
+        *dy = if y <= 0. { 0. } else { d };
     }
+}
 
-    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let x = slice(x, layout)?;
-        let mut y = vec![0.; x.len()];
-        for_each_chunk(&mut y, CHUNK, |i, y| {
-            for (y, x) in y.iter_mut().zip(&x[i * CHUNK..]) {
-                *y = if *x <= 0. { 0. } else { *x };
+/// [`mask`], by chunks.
+pub(crate) fn mask_all(y: &[f32], dy: &mut [f32]) {
+    for_each_chunk(dy, CHUNK, |i, dy| mask(&y[i * CHUNK..], dy));
+}
+
+pub(crate) struct Relu;
+
+impl Operation for Relu {
+    fn forward(&self, x: &[&[f32]], y: &mut [f32], _keep: bool) -> Result<Vec<Buffer>> {
+        for_each_chunk(y, CHUNK, |i, y| {
+            for (y, x) in y.iter_mut().zip(&x[0][i * CHUNK..]) {
+                *y = positive(*x);
             }
         });
-        Ok((CpuStorage::F32(y), layout.shape().clone()))
+        Ok(vec![])
     }
 
-    fn bwd(&self, _x: &Tensor, y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
-        let dx = read([y, dy], |[y, dy]| {
-            let mut dx = vec![0.; y.len()];
-            for_each_chunk(&mut dx, CHUNK, |i, dx| {
-                let (y, dy) = (&y[i * CHUNK..], &dy[i * CHUNK..]);
-                for ((dx, y), dy) in dx.iter_mut().zip(y).zip(dy) {
-                    // both read first: then the choice needs no branch, which would be mispredicted
-                    let (y, dy) = (*y, *dy);
-                    *dx = if y <= 0. { 0. } else { dy };
-                }
+    fn backward(&self, at: At<'_>, mut dy: Buffer, dx: &mut [Grad<'_>]) {
+        mask_all(at.y, &mut dy);
+        dx[0].give(dy);
+    }
+}
+
+/// x + other, and ReLU of it.
+pub(crate) struct Sum {
+    pub relu: bool,
+}
+
+impl Operation for Sum {
+    fn forward(&self, x: &[&[f32]], y: &mut [f32], _keep: bool) -> Result<Vec<Buffer>> {
+        for_each_chunk(y, CHUNK, |i, y| {
+            let values = x[0][i * CHUNK..].iter().zip(&x[1][i * CHUNK..]);
+            for (y, (a, b)) in y.iter_mut().zip(values) {
+                *y = if self.relu { positive(a + b) } else { a + b };
+            }
+        });
+        Ok(vec![])
+    }
+
+    fn backward(&self, at: At<'_>, mut dy: Buffer, dx: &mut [Grad<'_>]) {
+        if self.relu {
+            mask_all(at.y, &mut dy);
+        }
+        if dx[0].wanted() {
+            let (to, add) = dx[0].target();
+            for_each_chunk_of_two((to, CHUNK), (&mut dy, CHUNK), |_, to, dy| {
+                crate::operation::put(to, dy.iter().copied(), add);
             });
-            dx
-        })?;
-        tensor(dx, y.shape()).map(Some)
+        }
+        dx[1].give(dy);
     }
 }

@@ -4,37 +4,47 @@
 use crate::grad;
 use candle_core::{DType, Result, Tensor, bail};
 
+/// Checks that `tensor` is f32.
+pub(crate) fn check_float(op: &str, name: &str, tensor: &Tensor) -> Result<()> {
+    match tensor.dtype() {
+        DType::F32 => Ok(()),
+        other => bail!(
+            "{op}: {name} is {}, expected f32; convert it with to_dtype",
+            other.as_str()
+        ),
+    }
+}
+
 /// `tensor`, checked to be f32; without its graph inside [`crate::no_grad`], where an operation on
 /// untracked inputs records nothing.
 pub(crate) fn float(op: &str, name: &str, tensor: &Tensor) -> Result<Tensor> {
-    if tensor.dtype() != DType::F32 {
-        bail!(
-            "{op}: {name} is {}, expected f32; convert it with to_dtype",
-            tensor.dtype().as_str()
-        )
-    }
-    Ok(if grad::recording() {
-        tensor.clone()
-    } else {
-        tensor.detach()
+    check_float(op, name, tensor)?;
+    Ok(match grad::recording() {
+        true => tensor.clone(),
+        false => tensor.detach(),
     })
 }
 
 /// The sizes of an image tensor; `axes` names them in the message, such as "(B, H, W, C)".
-pub(crate) fn dims4(op: &str, axes: &str, x: &Tensor) -> Result<[usize; 4]> {
-    match *x.dims() {
+pub(crate) fn dims4(op: &str, axes: &str, x: &[usize]) -> Result<[usize; 4]> {
+    match *x {
         [a, b, c, d] => Ok([a, b, c, d]),
-        _ => bail!("{op}: x has shape {:?}, expected {axes}", x.dims()),
+        _ => bail!("{op}: x has shape {x:?}, expected {axes}"),
     }
 }
 
 /// Checks that a vector has one value for each of `expected`, such as "20 channels of x".
-pub(crate) fn vector(op: &str, name: &str, v: &Tensor, len: usize, of: &str) -> Result<()> {
-    if v.dims() != [len] {
-        bail!(
-            "{op}: {name} has shape {:?}, expected [{len}] for the {len} {of}",
-            v.dims()
-        )
+pub(crate) fn vector(op: &str, name: &str, v: &[usize], len: usize, of: &str) -> Result<()> {
+    if v != [len] {
+        bail!("{op}: {name} has shape {v:?}, expected [{len}] for the {len} {of}")
+    }
+    Ok(())
+}
+
+/// Checks that the two sides of a sum have the same shape.
+pub(crate) fn same(x: &[usize], other: &[usize]) -> Result<()> {
+    if x != other {
+        bail!("add: x has shape {x:?}, other {other:?}, expected the same")
     }
     Ok(())
 }

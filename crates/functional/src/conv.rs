@@ -1,13 +1,15 @@
-//! Convolution on the CPU: im2col and matrix products, tile by tile. It knows no dilation and no
-//! groups, and it never looks at the thread budget to decide how to cut the work.
+//! Convolution on the CPU: by Winograd's algorithm where it fits, else by im2col and matrix products,
+//! tile by tile. It knows no dilation and no groups, and it never looks at the thread budget to
+//! decide how to cut the work.
 
+use crate::buffer::Buffer;
 use crate::gemm::{Matrix, multiply};
-use crate::im2col::{Geometry, with_scratch};
-use crate::storage::{read, slice, tensor};
+use crate::im2col::{Geometry, TILE, with_scratch};
+use crate::operation::{At, CHUNK, Grad, Operation, put};
 use crate::sums::{add_column_sums, sum_of_chunks};
 use crate::threads::for_each_chunk;
-use crate::{args, plain};
-use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor};
+use crate::{Expr, winograd};
+use candle_core::{Result, Tensor};
 use std::ops::Range;
 
 /// Partial sums of the weight's gradient, added in order: the most threads that it can use.
@@ -40,59 +42,22 @@ pub fn conv2d(
     stride: usize,
     padding: usize,
 ) -> Result<Tensor> {
-    if !x.device().is_cpu() {
-        return plain::conv2d(x, weight, bias, stride, padding);
-    }
-    let args = Arguments::new(x, weight, bias, stride, padding)?;
-    let (x, weight) = (args.x.contiguous()?, args.weight.contiguous()?);
-    let op = Conv2d(args.geometry);
-    match args.bias {
-        Some(bias) => x.apply_op3(&weight, &bias.contiguous()?, op),
-        None => x.apply_op2(&weight, op),
-    }
+    Expr::new(x).conv2d(weight, bias, stride, padding).eval()
 }
 
-/// What [`conv2d`] and its plain twin were given, checked.
-pub(crate) struct Arguments {
-    pub(crate) x: Tensor,
-    pub(crate) weight: Tensor,
-    pub(crate) bias: Option<Tensor>,
-    pub(crate) geometry: Geometry,
-}
-
-impl Arguments {
-    pub(crate) fn new(
-        x: &Tensor,
-        weight: &Tensor,
-        bias: Option<&Tensor>,
-        stride: usize,
-        padding: usize,
-    ) -> Result<Self> {
-        let x = args::float("conv2d", "x", x)?;
-        let weight = args::float("conv2d", "weight", weight)?;
-        let bias = bias.map(|b| args::float("conv2d", "bias", b)).transpose()?;
-        let geometry = Geometry::new(&x, &weight, stride, padding)?;
-        if let Some(bias) = &bias {
-            let of = "output channels of weight";
-            args::vector("conv2d", "bias", bias, geometry.out_channels, of)?;
-        }
-        Ok(Self {
-            x,
-            weight,
-            bias,
-            geometry,
-        })
-    }
-}
-
-/// The three products.
+/// The products of im2col.
 impl Geometry {
-    fn forward(&self, x: &[f32], weight: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
-        let weight = self.pack(weight);
+    fn packed(&self, weight: &[f32]) -> Buffer {
+        let mut packed = Buffer::new(weight.len());
+        self.pack(weight, &mut packed);
+        packed
+    }
+
+    fn forward(&self, x: &[f32], weight: &[f32], bias: Option<&[f32]>, y: &mut [f32]) {
+        let weight = self.packed(weight);
         let weight = Matrix::new(&weight, self.taps(), self.out_channels);
-        let mut y = vec![0.; self.lines() * self.out_width * self.out_channels];
         let (step, line) = (self.lines_of_a_tile(), self.out_width * self.out_channels);
-        for_each_chunk(&mut y, step * line, |tile, y| {
+        for_each_chunk(y, step * line, |tile, y| {
             let first = tile * step;
             if let Some(bias) = bias {
                 for pixel in y.chunks_exact_mut(bias.len()) {
@@ -103,25 +68,25 @@ impl Geometry {
                 multiply(y, bias.is_some(), columns, weight)
             });
         });
-        y
     }
 
-    fn backward_x(&self, weight: &[f32], dy: &[f32]) -> Vec<f32> {
-        let weight = self.pack(weight);
+    fn backward_x(&self, weight: &[f32], dy: &[f32], dx: &mut [f32], add: bool) {
+        let weight = self.packed(weight);
         let weight = Matrix::new(&weight, self.taps(), self.out_channels).t();
         // whole samples, because neighbouring lines of a sample add to the same inputs
         let samples = self.samples_of_a_block();
         let lines = samples * self.out_height;
         let block = lines * self.out_width * self.out_channels;
-        let mut dx = vec![0.; self.batch * self.sample()];
-        for_each_chunk(&mut dx, samples * self.sample(), |i, dx| {
+        for_each_chunk(dx, samples * self.sample(), |i, dx| {
+            if !add {
+                dx.fill(0.);
+            }
             let dy = &dy[i * block..];
             let lines = dx.len() / self.sample() * self.out_height;
             for tile in self.tiles(0..lines) {
                 self.tile_backward_x(weight, dy, tile, dx);
             }
         });
-        dx
     }
 
     fn tile_backward_x(&self, weight: Matrix, dy: &[f32], tile: Range<usize>, dx: &mut [f32]) {
@@ -129,7 +94,7 @@ impl Geometry {
         let dy = self.pixels(dy, &tile);
         if self.pointwise() {
             let dx = &mut dx[tile.start * self.out_width * taps..][..rows * taps];
-            return multiply(dx, false, dy, weight);
+            return multiply(dx, true, dy, weight);
         }
         with_scratch(rows * taps, |columns| {
             multiply(columns, false, dy, weight);
@@ -137,134 +102,86 @@ impl Geometry {
         });
     }
 
-    /// The gradients of weight and bias in one vector, packed: a row of O for each tap, and a last
-    /// row for the bias.
-    fn backward_weight(&self, x: &[f32], dy: &[f32]) -> Vec<f32> {
-        let size = (self.taps() + 1) * self.out_channels;
+    fn backward_weight(&self, x: &[f32], dy: &[f32], dw: &mut [f32], add: bool) {
+        let size = self.taps() * self.out_channels;
         let step = self.lines_of_a_tile();
-        let tiles = self.lines().div_ceil(step);
-        let lines = tiles.div_ceil(GROUPS) * step;
-        let mut groups = vec![0.; self.lines().div_ceil(lines.max(1)) * size];
+        let lines = self.lines().div_ceil(step).div_ceil(GROUPS) * step;
+        let mut groups = Buffer::zeros(self.lines().div_ceil(lines.max(1)).max(1) * size);
         for_each_chunk(&mut groups, size, |i, group| {
             let end = ((i + 1) * lines).min(self.lines());
-            let (dw, db) = group.split_at_mut(size - self.out_channels);
             for tile in self.tiles(i * lines..end) {
-                self.tile_backward_weight(x, dy, tile, dw, db);
+                let dy = self.pixels(dy, &tile);
+                self.with_columns(x, tile, |columns| multiply(group, true, columns.t(), dy));
             }
         });
-        sum_of_chunks(&groups, size)
+        let (sum, others) = groups.split_at_mut(size);
+        for_each_chunk(sum, CHUNK, |i, sum| {
+            for group in others.chunks_exact(size) {
+                put(sum, group[i * CHUNK..].iter().copied(), true);
+            }
+        });
+        self.unpack(sum, dw, add);
     }
 
-    fn tile_backward_weight(
-        &self,
-        x: &[f32],
-        dy: &[f32],
-        tile: Range<usize>,
-        dw: &mut [f32],
-        db: &mut [f32],
-    ) {
-        let pixels = tile.start * self.out_width..tile.end * self.out_width;
-        add_column_sums(
-            &dy[pixels.start * self.out_channels..pixels.end * self.out_channels],
-            db,
-        );
-        let dy = self.pixels(dy, &tile);
-        self.with_columns(x, tile, |columns| multiply(dw, true, columns.t(), dy));
+    /// The sums of dy over all pixels, by blocks.
+    fn backward_bias(&self, dy: &[f32]) -> Vec<f32> {
+        let (o, block) = (self.out_channels, TILE * self.out_channels);
+        let mut sums = Buffer::zeros(dy.len().div_ceil(block) * o);
+        for_each_chunk(&mut sums, o, |i, sums| {
+            add_column_sums(&dy[i * block..dy.len().min((i + 1) * block)], sums);
+        });
+        sum_of_chunks(&sums, o)
     }
 }
 
-struct Conv2d(Geometry);
+/// A convolution on its own.
+pub(crate) struct Convolution {
+    geometry: Geometry,
+    /// Whether batch norm with the batch's mean follows: then the bias has no effect, and no gradient.
+    before_norm: bool,
+}
 
-impl Conv2d {
-    fn forward(&self, x: &[f32], weight: &[f32], bias: Option<&[f32]>) -> (CpuStorage, Shape) {
-        let g = &self.0;
-        let y = g.forward(x, weight, bias);
-        let shape = (g.batch, g.out_height, g.out_width, g.out_channels);
-        (CpuStorage::F32(y), shape.into())
-    }
-
-    fn dx(&self, x: &Tensor, weight: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
-        if !x.track_op() {
-            return Ok(None);
+impl Convolution {
+    pub(crate) fn new(geometry: Geometry, before_norm: bool) -> Self {
+        Self {
+            geometry,
+            before_norm,
         }
-        let dx = read([weight, dy], |[weight, dy]| self.0.backward_x(weight, dy))?;
-        tensor(dx, x.shape()).map(Some)
-    }
-
-    /// The gradients of weight and bias.
-    fn dw_db(&self, x: &Tensor, dy: &Tensor) -> Result<(Tensor, Tensor)> {
-        let g = &self.0;
-        let packed = read([x, dy], |[x, dy]| g.backward_weight(x, dy))?;
-        let (dw, db) = packed.split_at(packed.len() - g.out_channels);
-        let dw = tensor(g.unpack(dw), g.weight_shape())?;
-        Ok((dw, tensor(db.to_vec(), g.out_channels)?))
     }
 }
 
-impl CustomOp2 for Conv2d {
-    fn name(&self) -> &'static str {
-        "conv2d"
-    }
-
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        x_layout: &Layout,
-        weight: &CpuStorage,
-        weight_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let (x, weight) = (slice(x, x_layout)?, slice(weight, weight_layout)?);
-        Ok(self.forward(x, weight, None))
-    }
-
-    fn bwd(
-        &self,
-        x: &Tensor,
-        weight: &Tensor,
-        _y: &Tensor,
-        dy: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let dx = self.dx(x, weight, dy)?;
-        let dw = weight.track_op().then(|| self.dw_db(x, dy)).transpose()?;
-        Ok((dx, dw.map(|(dw, _)| dw)))
-    }
-}
-
-impl CustomOp3 for Conv2d {
-    fn name(&self) -> &'static str {
-        "conv2d-bias"
-    }
-
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        x_layout: &Layout,
-        weight: &CpuStorage,
-        weight_layout: &Layout,
-        bias: &CpuStorage,
-        bias_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let (x, weight) = (slice(x, x_layout)?, slice(weight, weight_layout)?);
-        Ok(self.forward(x, weight, Some(slice(bias, bias_layout)?)))
-    }
-
-    fn bwd(
-        &self,
-        x: &Tensor,
-        weight: &Tensor,
-        bias: &Tensor,
-        _y: &Tensor,
-        dy: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let dx = self.dx(x, weight, dy)?;
-        if !weight.track_op() && !bias.track_op() {
-            return Ok((dx, None, None));
+impl Operation for Convolution {
+    fn forward(&self, x: &[&[f32]], y: &mut [f32], _keep: bool) -> Result<Vec<Buffer>> {
+        let bias = x.get(2).copied();
+        match winograd::fits(&self.geometry) {
+            true => winograd::forward(&self.geometry, x[0], x[1], bias, y),
+            false => self.geometry.forward(x[0], x[1], bias, y),
         }
-        let (dw, db) = self.dw_db(x, dy)?;
-        let (dw, db) = (
-            weight.track_op().then_some(dw),
-            bias.track_op().then_some(db),
-        );
-        Ok((dx, dw, db))
+        Ok(vec![])
+    }
+
+    fn backward(&self, at: At<'_>, dy: Buffer, dx: &mut [Grad<'_>]) {
+        let g = &self.geometry;
+        let (x, weight) = (at.x[0], at.x[1]);
+        if dx[0].wanted() {
+            let (to, add) = dx[0].target();
+            match winograd::fits(g) {
+                true => winograd::backward_x(g, weight, &dy, to, add),
+                false => g.backward_x(weight, &dy, to, add),
+            }
+        }
+        if dx[1].wanted() {
+            let (to, add) = dx[1].target();
+            match winograd::fits(g) {
+                true => winograd::backward_weight(g, x, &dy, to, add),
+                false => g.backward_weight(x, &dy, to, add),
+            }
+        }
+        if let Some(db) = dx.get_mut(2) {
+            match self.before_norm {
+                true => db.put(std::iter::repeat_n(0., g.out_channels)),
+                false => db.put(g.backward_bias(&dy).into_iter()),
+            }
+        }
     }
 }

@@ -6,12 +6,12 @@
 
 use crate::args;
 use crate::gemm::Matrix;
-use candle_core::{Result, Tensor, bail};
+use candle_core::{Result, bail};
 use std::cell::RefCell;
 use std::ops::Range;
 
 /// Rows of a tile's im2col matrix.
-const TILE: usize = 256;
+pub(crate) const TILE: usize = 256;
 
 /// The sizes of one convolution.
 #[derive(Clone, Copy)]
@@ -29,20 +29,30 @@ pub(crate) struct Geometry {
 }
 
 impl Geometry {
-    pub(crate) fn new(x: &Tensor, weight: &Tensor, stride: usize, padding: usize) -> Result<Self> {
+    /// From the shapes of x (B, H, W, I), weight (O, I, KH, KW) and bias (O,).
+    pub(crate) fn new(
+        x: &[usize],
+        weight: &[usize],
+        bias: Option<&[usize]>,
+        stride: usize,
+        padding: usize,
+    ) -> Result<Self> {
         let [batch, height, width, channels] = args::dims4("conv2d", "(B, H, W, I)", x)?;
-        let [out_channels, expected, kh, kw] = match *weight.dims() {
+        let [out_channels, expected, kh, kw] = match *weight {
             [o, i, kh, kw] if o > 0 && i > 0 => [o, i, kh, kw],
-            _ => bail!(
-                "conv2d: weight has shape {:?}, expected (O, I, KH, KW) of at least 1",
-                weight.dims()
-            ),
+            _ => {
+                bail!("conv2d: weight has shape {weight:?}, expected (O, I, KH, KW) of at least 1")
+            }
         };
         if channels != expected {
             bail!(
                 "conv2d: x has {channels} channels, weight expects {expected}; x is (B, H, W, I), \
                  weight (O, I, KH, KW)"
             )
+        }
+        if let Some(bias) = bias {
+            let of = "output channels of weight";
+            args::vector("conv2d", "bias", bias, out_channels, of)?;
         }
         Ok(Self {
             batch,
@@ -58,9 +68,14 @@ impl Geometry {
         })
     }
 
-    pub(crate) fn weight_shape(&self) -> (usize, usize, usize, usize) {
-        let (kh, kw) = self.kernel;
-        (self.out_channels, self.channels, kh, kw)
+    /// The shape of y.
+    pub(crate) fn out_dims(&self) -> [usize; 4] {
+        [
+            self.batch,
+            self.out_height,
+            self.out_width,
+            self.out_channels,
+        ]
     }
 
     /// Columns of the im2col matrix: the inputs that one output pixel sees.
@@ -106,27 +121,30 @@ impl Geometry {
     }
 
     /// The weight (O, I, KH, KW) as a matrix of (KH, KW, I) rows and O columns.
-    pub(crate) fn pack(&self, weight: &[f32]) -> Vec<f32> {
-        let mut packed = vec![0.; weight.len()];
+    pub(crate) fn pack(&self, weight: &[f32], packed: &mut [f32]) {
         self.for_each_weight(|theirs, ours| packed[ours] = weight[theirs]);
-        packed
     }
 
-    /// The reverse of [`Self::pack`].
-    pub(crate) fn unpack(&self, packed: &[f32]) -> Vec<f32> {
-        let mut weight = vec![0.; packed.len()];
-        self.for_each_weight(|theirs, ours| weight[theirs] = packed[ours]);
-        weight
+    /// The reverse of [`Self::pack`], written or added.
+    pub(crate) fn unpack(&self, packed: &[f32], weight: &mut [f32], add: bool) {
+        self.for_each_weight(|theirs, ours| {
+            let before = if add { weight[theirs] } else { 0. };
+            weight[theirs] = before + packed[ours];
+        });
     }
 
-    /// Calls `f` with each weight's index in PyTorch's layout and in the packed one.
+    /// Calls `f` with each weight's index in PyTorch's layout and in the packed one, by blocks of
+    /// output channels, whose lines stay in the cache.
+    #[inline(always)]
     fn for_each_weight(&self, mut f: impl FnMut(usize, usize)) {
         let area = self.kernel.0 * self.kernel.1;
-        for position in 0..area {
-            for i in 0..self.channels {
-                let ours = (position * self.channels + i) * self.out_channels;
-                for o in 0..self.out_channels {
-                    f((o * self.channels + i) * area + position, ours + o);
+        for i in 0..self.channels {
+            for block in (0..self.out_channels).step_by(16) {
+                for position in 0..area {
+                    let ours = (position * self.channels + i) * self.out_channels;
+                    for o in block..self.out_channels.min(block + 16) {
+                        f((o * self.channels + i) * area + position, ours + o);
+                    }
                 }
             }
         }

@@ -1,9 +1,10 @@
 //! Into NHWC and out of it: the two places where a network's data changes its order.
 
-use crate::storage::{read, slice, tensor};
+use crate::buffer::Buffer;
+use crate::operation::{At, Grad, Operation, put};
 use crate::threads::for_each_chunk;
-use crate::{args, plain};
-use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
+use crate::{Expr, args};
+use candle_core::{Result, Tensor};
 
 /// Images (B, C, H, W), as the book and PyTorch hold them, to the (B, H, W, C) of this crate; for
 /// one channel a reshape.
@@ -21,19 +22,7 @@ use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
 /// # Ok::<(), candle_core::Error>(())
 /// ```
 pub fn nhwc(x: &Tensor) -> Result<Tensor> {
-    if !x.device().is_cpu() {
-        return plain::nhwc(x);
-    }
-    let x = args::float("nhwc", "x", x)?;
-    let [b, c, h, w] = args::dims4("nhwc", "(B, C, H, W)", &x)?;
-    if c == 1 {
-        return x.reshape((b, h, w, c));
-    }
-    x.contiguous()?.apply_op1(Transpose {
-        rows: c,
-        columns: h * w,
-        shape: (b, h, w, c).into(),
-    })
+    Expr::new(x).nhwc().eval()
 }
 
 /// Activations (B, H, W, C) to vectors (B, C·H·W) in the order channel, height, width: the order
@@ -51,51 +40,57 @@ pub fn nhwc(x: &Tensor) -> Result<Tensor> {
 /// # Ok::<(), candle_core::Error>(())
 /// ```
 pub fn flatten(x: &Tensor) -> Result<Tensor> {
-    if !x.device().is_cpu() {
-        return plain::flatten(x);
-    }
-    let x = args::float("flatten", "x", x)?;
-    let [b, h, w, c] = args::dims4("flatten", "(B, H, W, C)", &x)?;
-    x.contiguous()?.apply_op1(Transpose {
-        rows: h * w,
-        columns: c,
-        shape: (b, c * h * w).into(),
-    })
+    Expr::new(x).flatten().eval()
 }
 
 /// Transposes each sample, a matrix of rows × columns.
-struct Transpose {
+pub(crate) struct Transpose {
     rows: usize,
     columns: usize,
-    shape: Shape,
 }
 
-impl CustomOp1 for Transpose {
-    fn name(&self) -> &'static str {
-        "transpose-samples"
+impl Transpose {
+    /// For x (B, C, H, W), with the shape of the result.
+    pub(crate) fn nhwc(x: &[usize]) -> Result<(Self, [usize; 4])> {
+        let [b, c, h, w] = args::dims4("nhwc", "(B, C, H, W)", x)?;
+        let transpose = Self {
+            rows: c,
+            columns: h * w,
+        };
+        Ok((transpose, [b, h, w, c]))
     }
 
-    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let y = transpose(slice(x, layout)?, self.rows, self.columns);
-        Ok((CpuStorage::F32(y), self.shape.clone()))
-    }
-
-    fn bwd(&self, x: &Tensor, _y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
-        let dx = read([dy], |[dy]| transpose(dy, self.columns, self.rows))?;
-        tensor(dx, x.shape()).map(Some)
+    /// For x (B, H, W, C), with the shape of the result.
+    pub(crate) fn flatten(x: &[usize]) -> Result<(Self, [usize; 2])> {
+        let [b, h, w, c] = args::dims4("flatten", "(B, H, W, C)", x)?;
+        let transpose = Self {
+            rows: h * w,
+            columns: c,
+        };
+        Ok((transpose, [b, c * h * w]))
     }
 }
 
-fn transpose(x: &[f32], rows: usize, columns: usize) -> Vec<f32> {
-    let mut y = vec![0.; x.len()];
+impl Operation for Transpose {
+    fn forward(&self, x: &[&[f32]], y: &mut [f32], _keep: bool) -> Result<Vec<Buffer>> {
+        transpose(x[0], self.rows, self.columns, y, false);
+        Ok(vec![])
+    }
+
+    fn backward(&self, _at: At<'_>, dy: Buffer, dx: &mut [Grad<'_>]) {
+        if dx[0].wanted() {
+            let (to, add) = dx[0].target();
+            transpose(&dy, self.columns, self.rows, to, add);
+        }
+    }
+}
+
+fn transpose(x: &[f32], rows: usize, columns: usize, y: &mut [f32], add: bool) {
     let sample = rows * columns;
-    for_each_chunk(&mut y, sample, |i, y| {
+    for_each_chunk(y, sample, |i, y| {
         let x = &x[i * sample..][..sample];
         for (column, y) in y.chunks_exact_mut(rows).enumerate() {
-            for (y, x) in y.iter_mut().zip(x[column..].iter().step_by(columns)) {
-                *y = *x;
-            }
+            put(y, x[column..].iter().step_by(columns).copied(), add);
         }
     });
-    y
 }

@@ -7,9 +7,14 @@
 //! layouts, convolution (O, I, KH, KW) and linear (O, I), and are repacked inside, so parameters in
 //! memory look like the book's and load from PyTorch's files.
 //!
-//! On the CPU each function is an operation of our own. On other devices it is its twin of the
-//! same name in [`plain`], composed from candle's operations, against which it is tested.
-//! An operation uses as many threads as [`threads::budget`] says, and its bits do not depend on it.
+//! An [`Expr`] writes operations down and computes them together; each function of this crate is an
+//! expression of one. On the CPU the expression is one operation of candle's graph, whatever it
+//! consists of, with kernels of our own for AVX-512, AVX2 and NEON, chosen at run time. On other
+//! devices its operations run one by one as their twins of the same name in [`plain`], composed
+//! from candle's, against which they are tested. An operation uses as many threads as
+//! [`threads::budget`] says, and its bits do not depend on it.
+//!
+//! [`Gradients`] collects a network's gradients in one flat buffer, and [`Sgd`] takes the steps.
 //!
 //! This crate knows no model, no dataset and no replica, and it never moves a tensor to another
 //! device or type: what does not fit is an error that names both sides. A batch of no examples is
@@ -32,26 +37,41 @@
 
 mod activation;
 mod args;
+mod buffer;
+mod compile;
 mod conv;
+mod direct;
+mod expr;
 mod gemm;
 mod grad;
+mod gradients;
 mod im2col;
 mod layout;
 mod linear;
 mod loss;
 mod norm;
+mod operation;
+mod optim;
 pub mod plain;
 mod pool;
+mod record;
 mod scoped;
+mod simd;
 mod storage;
 mod sums;
+mod tape;
+mod team;
 pub mod threads;
+mod winograd;
 
 pub use activation::relu;
 pub use conv::conv2d;
+pub use expr::Expr;
 pub use grad::no_grad;
+pub use gradients::Gradients;
 pub use layout::{flatten, nhwc};
 pub use linear::linear;
 pub use loss::cross_entropy;
 pub use norm::batch_norm2d;
+pub use optim::{Sgd, sgd};
 pub use pool::{avg_pool2d, global_avg_pool2d, max_pool2d};

@@ -1,12 +1,14 @@
 //! The linear layer on the CPU: matrix products on blocks of rows, sequential inside, so that
 //! replicas on threads of their own do not fight for the cores as candle's `matmul` makes them.
 
+use crate::activation::{mask_all, positive};
+use crate::buffer::Buffer;
 use crate::gemm::{Matrix, multiply};
-use crate::storage::{matrix, read, read_matrix, slice, tensor};
+use crate::operation::{At, Grad, Operation};
 use crate::sums::add_column_sums;
 use crate::threads::for_each_chunk;
-use crate::{args, plain};
-use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, bail};
+use crate::{Expr, args};
+use candle_core::{Result, Tensor, bail};
 
 /// Rows of a block of the result.
 const BLOCK: usize = 64;
@@ -29,171 +31,115 @@ const BLOCK: usize = 64;
 /// # Ok::<(), candle_core::Error>(())
 /// ```
 pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
-    if !x.device().is_cpu() {
-        return plain::linear(x, weight, bias);
-    }
-    let (x, weight, bias) = arguments(x, weight, bias)?;
-    let x = x.contiguous()?;
-    match bias {
-        Some(bias) => x.apply_op3(&weight, &bias.contiguous()?, Linear),
-        None => x.apply_op2(&weight, Linear),
-    }
+    Expr::new(x).linear(weight, bias).eval()
 }
 
-/// What [`linear`] and its plain twin were given, checked.
-pub(crate) fn arguments(
-    x: &Tensor,
-    weight: &Tensor,
-    bias: Option<&Tensor>,
-) -> Result<(Tensor, Tensor, Option<Tensor>)> {
-    let x = args::float("linear", "x", x)?;
-    let weight = args::float("linear", "weight", weight)?;
-    let bias = bias.map(|b| args::float("linear", "bias", b)).transpose()?;
-    match (x.dims(), weight.dims()) {
-        ([_, i], [_, expected]) if i == expected => {}
+/// Checks the shapes of x (B, I), weight (O, I) and bias (O,); returns B, I and O.
+pub(crate) fn check(x: &[usize], weight: &[usize], bias: Option<&[usize]>) -> Result<[usize; 3]> {
+    let sizes = match (x, weight) {
+        ([b, i], [o, expected]) if i == expected => [*b, *i, *o],
         ([_, i], [_, expected]) => bail!(
             "linear: x has {i} features, weight expects {expected}; weight is (O, I), pass w.t() \
              for one of (I, O)"
         ),
         (x, w) => bail!("linear: x has shape {x:?}, weight {w:?}, expected (B, I) and (O, I)"),
+    };
+    if let Some(bias) = bias {
+        args::vector("linear", "bias", bias, sizes[2], "outputs of weight")?;
     }
-    if let Some(bias) = &bias {
-        args::vector("linear", "bias", bias, weight.dim(0)?, "outputs of weight")?;
-    }
-    Ok((x, weight, bias))
+    Ok(sizes)
 }
 
-struct Linear;
+/// The layer, with its ReLU.
+pub(crate) struct Linear {
+    batch: usize,
+    features: usize,
+    outputs: usize,
+    /// Whether the weight lies in memory as (I, O).
+    transposed: bool,
+    relu: bool,
+}
 
 impl Linear {
-    fn forward(
-        &self,
-        (x, layout): (&CpuStorage, &Layout),
-        weight: Matrix,
-        bias: Option<&[f32]>,
-    ) -> Result<(CpuStorage, Shape)> {
-        let (batch, features) = layout.shape().dims2()?;
-        let x = Matrix::new(slice(x, layout)?, batch, features);
-        let outputs = weight.shape().0;
-        let y = product(x, weight.t(), |y| {
-            if let Some(bias) = bias {
-                for row in y.chunks_exact_mut(outputs) {
+    pub(crate) fn new(
+        x: &[usize],
+        weight: &[usize],
+        bias: Option<&[usize]>,
+        transposed: bool,
+        relu: bool,
+    ) -> Result<Self> {
+        let [batch, features, outputs] = check(x, weight, bias)?;
+        Ok(Self {
+            batch,
+            features,
+            outputs,
+            transposed,
+            relu,
+        })
+    }
+
+    pub(crate) fn dims(&self) -> [usize; 2] {
+        [self.batch, self.outputs]
+    }
+
+    /// The weight as (O, I).
+    fn weight<'a>(&self, weight: &'a [f32]) -> Matrix<'a> {
+        match self.transposed {
+            true => Matrix::new(weight, self.features, self.outputs).t(),
+            false => Matrix::new(weight, self.outputs, self.features),
+        }
+    }
+}
+
+impl Operation for Linear {
+    fn forward(&self, x: &[&[f32]], y: &mut [f32], _keep: bool) -> Result<Vec<Buffer>> {
+        let input = Matrix::new(x[0], self.batch, self.features);
+        let weight = self.weight(x[1]).t();
+        for_each_chunk(y, BLOCK * self.outputs, |i, y| {
+            if let Some(bias) = x.get(2) {
+                for row in y.chunks_exact_mut(self.outputs) {
                     row.copy_from_slice(bias);
                 }
             }
-        });
-        Ok((CpuStorage::F32(y), (batch, outputs).into()))
-    }
-
-    /// dY · W
-    fn dx(&self, x: &Tensor, weight: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
-        if !x.track_op() {
-            return Ok(None);
-        }
-        let (batch, outputs) = dy.dims2()?;
-        let dx = read_matrix(weight, |weight| {
-            read([dy], |[dy]| {
-                product(Matrix::new(dy, batch, outputs), weight, |_| ())
-            })
-        })?;
-        tensor(dx, x.shape()).map(Some)
-    }
-
-    /// dYᵀ · X
-    fn dw(&self, x: &Tensor, weight: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
-        if !weight.track_op() {
-            return Ok(None);
-        }
-        let ((batch, features), outputs) = (x.dims2()?, dy.dim(1)?);
-        let dw = read([x, dy], |[x, dy]| {
-            let (x, dy) = (
-                Matrix::new(x, batch, features),
-                Matrix::new(dy, batch, outputs),
-            );
-            product(dy.t(), x, |_| ())
-        })?;
-        tensor(dw, weight.shape()).map(Some)
-    }
-
-    fn db(&self, bias: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
-        if !bias.track_op() {
-            return Ok(None);
-        }
-        let mut db = vec![0.; bias.elem_count()];
-        read([dy], |[dy]| {
-            for rows in dy.chunks(BLOCK * db.len().max(1)) {
-                add_column_sums(rows, &mut db);
+            let rows = input.rows(i * BLOCK, y.len() / self.outputs);
+            multiply(y, x.len() > 2, rows, weight);
+            if self.relu {
+                y.iter_mut().for_each(|v| *v = positive(*v));
             }
-        })?;
-        tensor(db, bias.shape()).map(Some)
+        });
+        Ok(vec![])
+    }
+
+    fn backward(&self, at: At<'_>, mut dy: Buffer, dx: &mut [Grad<'_>]) {
+        if self.relu {
+            mask_all(at.y, &mut dy);
+        }
+        let input = Matrix::new(at.x[0], self.batch, self.features);
+        let d_output = Matrix::new(&dy, self.batch, self.outputs);
+        product(&mut dx[0], d_output, self.weight(at.x[1]));
+        match self.transposed {
+            true => product(&mut dx[1], input.t(), d_output),
+            false => product(&mut dx[1], d_output.t(), input),
+        }
+        if let Some(db) = dx.get_mut(2) {
+            let mut sums = vec![0.; self.outputs];
+            for rows in dy.chunks(BLOCK * self.outputs.max(1)) {
+                add_column_sums(rows, &mut sums);
+            }
+            db.put(sums.into_iter());
+        }
     }
 }
 
-/// `start + a · b` by blocks of rows, where `start` fills a block first.
-fn product(a: Matrix, b: Matrix, start: impl Fn(&mut [f32]) + Sync) -> Vec<f32> {
-    let (rows, columns) = (a.shape().0, b.shape().1);
-    let mut out = vec![0.; rows * columns];
-    for_each_chunk(&mut out, BLOCK * columns, |i, out| {
-        start(out);
-        let a = a.rows(i * BLOCK, out.len() / columns);
-        multiply(out, true, a, b);
+/// a · b, written or added where it is wanted, by blocks of rows.
+fn product(to: &mut Grad<'_>, a: Matrix, b: Matrix) {
+    if !to.wanted() {
+        return;
+    }
+    let (to, add) = to.target();
+    let columns = b.shape().1;
+    for_each_chunk(to, BLOCK * columns, |i, to| {
+        let a = a.rows(i * BLOCK, to.len() / columns);
+        multiply(to, add, a, b);
     });
-    out
-}
-
-impl CustomOp2 for Linear {
-    fn name(&self) -> &'static str {
-        "linear"
-    }
-
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        x_layout: &Layout,
-        weight: &CpuStorage,
-        weight_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        self.forward((x, x_layout), matrix(weight, weight_layout)?, None)
-    }
-
-    fn bwd(
-        &self,
-        x: &Tensor,
-        weight: &Tensor,
-        _y: &Tensor,
-        dy: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        Ok((self.dx(x, weight, dy)?, self.dw(x, weight, dy)?))
-    }
-}
-
-impl CustomOp3 for Linear {
-    fn name(&self) -> &'static str {
-        "linear-bias"
-    }
-
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        x_layout: &Layout,
-        weight: &CpuStorage,
-        weight_layout: &Layout,
-        bias: &CpuStorage,
-        bias_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let bias = slice(bias, bias_layout)?;
-        self.forward((x, x_layout), matrix(weight, weight_layout)?, Some(bias))
-    }
-
-    fn bwd(
-        &self,
-        x: &Tensor,
-        weight: &Tensor,
-        bias: &Tensor,
-        _y: &Tensor,
-        dy: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let (dx, dw) = (self.dx(x, weight, dy)?, self.dw(x, weight, dy)?);
-        Ok((dx, dw, self.db(bias, dy)?))
-    }
 }

@@ -47,7 +47,7 @@ pub(crate) fn arguments(y_hat: &Tensor, y: &Tensor) -> Result<(Tensor, Vec<u32>)
             y.dtype().as_str()
         )
     }
-    args::vector(op, "y", y, batch, "examples of y_hat")?;
+    args::vector(op, "y", y.dims(), batch, "examples of y_hat")?;
     let labels: Vec<u32> = y.to_vec1()?;
     match labels.iter().position(|label| *label as usize >= classes) {
         Some(i) => bail!(

@@ -1,10 +1,13 @@
 //! Batch normalization on the CPU, over all but the last dimension. It keeps no statistics of its
 //! own: the running ones belong to the caller, and only training mode changes them.
 
-use crate::storage::{read, slice, tensor};
-use crate::threads::for_each_chunk;
-use crate::{args, plain};
-use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor, Var, bail};
+use crate::activation::positive;
+use crate::buffer::Buffer;
+use crate::operation::{At, Grad, Operation};
+use crate::storage::tensor;
+use crate::threads::{for_each_chunk, for_each_chunk_of_two};
+use crate::{Expr, args};
+use candle_core::{Result, Tensor, Var, bail};
 
 /// Added to the variance, as in PyTorch.
 pub(crate) const EPS: f64 = 1e-5;
@@ -46,78 +49,41 @@ pub fn batch_norm2d(
     running_var: &Var,
     train: bool,
 ) -> Result<Tensor> {
-    if !x.device().is_cpu() {
-        return plain::batch_norm2d(x, weight, bias, running_mean, running_var, train);
-    }
-    let running = [running_mean, running_var];
-    let args = Arguments::new(x, weight, bias, running, train)?;
-    let (x, c) = (args.x.contiguous()?, args.channels);
-    let [mean, var] = if train {
-        let batch = read([&x], |[x]| statistics(x, c))?;
-        let [mean, var] = batch.each_ref().map(|v| tensor(v.clone(), c));
-        update_running(running, &mean?, &var?, args.count)?;
-        batch
-    } else {
-        [running_mean.to_vec1()?, running_var.to_vec1()?]
-    };
-    let inv_std = var.iter().map(|v| 1. / (v + EPS as f32).sqrt()).collect();
-    let op = Normalize {
-        mean,
-        inv_std,
-        train,
-    };
-    x.apply_op3(&args.weight.contiguous()?, &args.bias.contiguous()?, op)
+    Expr::new(x)
+        .batch_norm2d(weight, bias, running_mean, running_var, train)
+        .eval()
 }
 
-/// What [`batch_norm2d`] and its plain twin were given, checked.
-pub(crate) struct Arguments {
-    pub(crate) x: Tensor,
-    pub(crate) weight: Tensor,
-    pub(crate) bias: Tensor,
-    pub(crate) channels: usize,
-    /// Values a channel.
-    pub(crate) count: usize,
-}
-
-impl Arguments {
-    pub(crate) fn new(
-        x: &Tensor,
-        weight: &Tensor,
-        bias: &Tensor,
-        running: [&Var; 2],
-        train: bool,
-    ) -> Result<Self> {
-        let op = "batch_norm2d";
-        let x = args::float(op, "x", x)?;
-        let [b, h, w, channels] = args::dims4(op, "(B, H, W, C)", &x)?;
-        let vector = |name, v| {
-            args::vector(op, name, v, channels, "channels of x")?;
-            args::float(op, name, v)
-        };
-        vector("running_mean", running[0])?;
-        vector("running_var", running[1])?;
-        let count = b * h * w;
-        if train && count < 2 {
-            bail!(
-                "batch_norm2d: x has shape {:?}, {count} values a channel; training needs at least \
-                 2, give a larger batch",
-                x.dims()
-            )
-        }
-        Ok(Self {
-            x,
-            weight: vector("weight", weight)?,
-            bias: vector("bias", bias)?,
-            channels,
-            count,
-        })
+/// Checks the shapes of x, weight and bias and of the running statistics; returns the channels and
+/// the values a channel.
+pub(crate) fn check(
+    [x, weight, bias]: [&[usize]; 3],
+    running: &[Var; 2],
+    train: bool,
+) -> Result<[usize; 2]> {
+    let op = "batch_norm2d";
+    let [b, h, w, channels] = args::dims4(op, "(B, H, W, C)", x)?;
+    let vector = |name, v| args::vector(op, name, v, channels, "channels of x");
+    vector("running_mean", running[0].dims())?;
+    vector("running_var", running[1].dims())?;
+    vector("weight", weight)?;
+    vector("bias", bias)?;
+    args::check_float(op, "running_mean", &running[0])?;
+    args::check_float(op, "running_var", &running[1])?;
+    let count = b * h * w;
+    if train && count < 2 {
+        bail!(
+            "batch_norm2d: x has shape {x:?}, {count} values a channel; training needs at least 2, \
+             give a larger batch"
+        )
     }
+    Ok([channels, count])
 }
 
 /// Moves the running mean and variance towards a batch's mean and biased variance over `count`
 /// values.
 pub(crate) fn update_running(
-    [running_mean, running_var]: [&Var; 2],
+    [running_mean, running_var]: &[Var; 2],
     mean: &Tensor,
     var: &Tensor,
     count: usize,
@@ -135,7 +101,7 @@ pub(crate) fn update_running(
 /// nothing is lost where the mean is large.
 fn statistics(x: &[f32], c: usize) -> [Vec<f32>; 2] {
     let size = BLOCK * c;
-    let blocks = block_sums(x, c, |i, mean, squares| {
+    let blocks = block_sums(x.len(), c, |i, mean, squares| {
         let x = &x[i * size..x.len().min((i + 1) * size)];
         let n = (x.len() / c) as f32;
         for row in x.chunks_exact(c) {
@@ -172,8 +138,8 @@ fn combine(blocks: &[f32], count: usize, c: usize) -> [Vec<f32>; 2] {
 }
 
 /// Two vectors of `c` for each block of x, one after the other, filled by `f(i, first, second)`.
-fn block_sums(x: &[f32], c: usize, f: impl Fn(usize, &mut [f32], &mut [f32]) + Sync) -> Vec<f32> {
-    let mut sums = vec![0.; x.len().div_ceil((BLOCK * c).max(1)) * 2 * c];
+fn block_sums(len: usize, c: usize, f: impl Fn(usize, &mut [f32], &mut [f32]) + Sync) -> Buffer {
+    let mut sums = Buffer::zeros(len.div_ceil((BLOCK * c).max(1)) * 2 * c);
     for_each_chunk(&mut sums, 2 * c, |i, sums| {
         let (first, second) = sums.split_at_mut(c);
         f(i, first, second);
@@ -181,138 +147,222 @@ fn block_sums(x: &[f32], c: usize, f: impl Fn(usize, &mut [f32], &mut [f32]) + S
     sums
 }
 
-/// (x − mean) · inv_std · weight + bias, with statistics fixed before.
-struct Normalize {
-    mean: Vec<f32>,
-    inv_std: Vec<f32>,
-    /// Whether the statistics came from x, and so depend on it.
+/// Batch norm, then a sum with the last input where there is a shortcut, then ReLU.
+pub(crate) struct Norm {
+    channels: usize,
+    count: usize,
+    running: [Var; 2],
     train: bool,
+    shortcut: bool,
+    relu: bool,
 }
 
-impl Normalize {
-    fn forward(&self, x: &[f32], weight: &[f32], bias: &[f32]) -> Vec<f32> {
-        let c = weight.len();
-        let scale: Vec<f32> = weight
-            .iter()
-            .zip(&self.inv_std)
-            .map(|(w, s)| w * s)
-            .collect();
-        let mut y = vec![0.; x.len()];
-        for_each_chunk(&mut y, BLOCK * c, |i, y| {
-            let rows = x[i * BLOCK * c..].chunks_exact(c);
-            for (y, x) in y.chunks_exact_mut(c).zip(rows) {
-                let channels = x.iter().zip(&self.mean).zip(&scale).zip(bias);
-                for (y, (((x, mean), scale), bias)) in y.iter_mut().zip(channels) {
-                    *y = (x - mean) * scale + bias;
+impl Norm {
+    /// For inputs x, weight, bias of these shapes, and one more of x's where there is a shortcut.
+    pub(crate) fn new(
+        dims: [&[usize]; 3],
+        running: &[Var; 2],
+        train: bool,
+        shortcut: bool,
+        relu: bool,
+    ) -> Result<Self> {
+        let [channels, count] = check(dims, running, train)?;
+        Ok(Self {
+            channels,
+            count,
+            running: running.clone(),
+            train,
+            shortcut,
+            relu,
+        })
+    }
+
+    /// The mean and 1 / √(variance + ε) of each channel.
+    fn statistics(&self, x: &[f32]) -> Result<[Vec<f32>; 2]> {
+        let c = self.channels;
+        let [mean, var] = if self.train {
+            let batch = statistics(x, c);
+            let [mean, var] = batch.each_ref().map(|v| tensor(v.clone(), c));
+            update_running(&self.running, &mean?, &var?, self.count)?;
+            batch
+        } else {
+            [self.running[0].to_vec1()?, self.running[1].to_vec1()?]
+        };
+        let inv_std = var.iter().map(|v| 1. / (v + EPS as f32).sqrt()).collect();
+        Ok([mean, inv_std])
+    }
+}
+
+/// weight · inv_std
+fn scale(weight: &[f32], inv_std: &[f32]) -> Vec<f32> {
+    weight.iter().zip(inv_std).map(|(w, s)| w * s).collect()
+}
+
+/// What batch norm makes of one value; the same to the bit wherever it is computed.
+#[inline(always)]
+fn normalized(x: f32, mean: f32, scale: f32, bias: f32) -> f32 {
+    (x - mean) * scale + bias
+}
+
+impl Operation for Norm {
+    fn forward(&self, x: &[&[f32]], y: &mut [f32], keep: bool) -> Result<Vec<Buffer>> {
+        let [mean, inv_std] = self.statistics(x[0])?;
+        let (c, scale, bias) = (self.channels, scale(x[1], &inv_std), x[2]);
+        let size = BLOCK * c;
+        for_each_chunk(y, size, |i, y| {
+            let rows = x[0][i * size..].chunks_exact(c);
+            let y = y.chunks_exact_mut(c);
+            match x.get(3) {
+                None => y.zip(rows).for_each(|(y, x)| {
+                    let values = x.iter().zip(&mean).zip(&scale).zip(bias);
+                    for (y, (((x, mean), scale), bias)) in y.iter_mut().zip(values) {
+                        let v = normalized(*x, *mean, *scale, *bias);
+                        *y = if self.relu { positive(v) } else { v };
+                    }
+                }),
+                Some(other) => {
+                    let others = other[i * size..].chunks_exact(c);
+                    y.zip(rows).zip(others).for_each(|((y, x), other)| {
+                        let values = x.iter().zip(&mean).zip(&scale).zip(bias).zip(other);
+                        for (y, ((((x, mean), scale), bias), other)) in y.iter_mut().zip(values) {
+                            let v = normalized(*x, *mean, *scale, *bias) + other;
+                            *y = if self.relu { positive(v) } else { v };
+                        }
+                    });
                 }
             }
         });
-        y
+        Ok(match keep {
+            true => [mean, inv_std].map(|v| Buffer::copy_of(&v)).into(),
+            false => vec![],
+        })
     }
 
-    /// The gradients of weight and bias: sums over dy · (x − mean) · inv_std, and over dy.
-    fn dw_db(&self, x: &[f32], dy: &[f32]) -> [Vec<f32>; 2] {
+    fn backward(&self, at: At<'_>, mut dy: Buffer, dx: &mut [Grad<'_>]) {
+        let (mean, inv_std) = (&at.kept[0], &at.kept[1]);
+        let scale = scale(at.x[1], inv_std);
+        let channels = Channels {
+            mean,
+            scale: &scale,
+            bias: at.x[2],
+        };
+        let masked = self.relu && self.shortcut;
+        if masked {
+            // the shortcut's gradient is the masked one
+            crate::activation::mask_all(at.y, &mut dy);
+        }
+        let relu = self.relu && !self.shortcut;
+        let [dw, db] = channels.sums(at.x[0], &dy, relu);
+        let dw: Vec<f32> = dw
+            .iter()
+            .zip(&inv_std[..])
+            .map(|(v, s)| (v * f64::from(*s)) as f32)
+            .collect();
+        let db: Vec<f32> = db.iter().map(|v| *v as f32).collect();
+        if dx[0].wanted() {
+            // what a shift and a stretch of x would have changed through the statistics
+            let per_value = if self.train {
+                1. / self.count as f32
+            } else {
+                0.
+            };
+            let shift: Vec<f32> = db.iter().map(|db| db * per_value).collect();
+            let stretch: Vec<f32> = dw
+                .iter()
+                .zip(&inv_std[..])
+                .map(|(dw, s)| dw * s * per_value)
+                .collect();
+            if self.shortcut && dx[3].wanted() {
+                let mut dz = Buffer::new(dy.len());
+                channels.dx(at.x[0], &mut dy, &mut dz, &shift, &stretch);
+                dx[0].give(dz);
+            } else {
+                channels.dx_in_place(at.x[0], &mut dy, relu, &shift, &stretch);
+                dx[0].give(std::mem::take(&mut dy));
+            }
+        }
+        dx[1].put(dw.into_iter());
+        dx[2].put(db.into_iter());
+        if let Some(other) = dx.get_mut(3).filter(|other| other.wanted()) {
+            other.give(dy);
+        }
+    }
+}
+
+/// What each channel is normalized with.
+struct Channels<'a> {
+    mean: &'a [f32],
+    scale: &'a [f32],
+    bias: &'a [f32],
+}
+
+impl Channels<'_> {
+    /// For each channel the sums of dy · (x − mean) and of dy, which counts as zero where ReLU had
+    /// cut the value off.
+    fn sums(&self, x: &[f32], dy: &[f32], relu: bool) -> [Vec<f64>; 2] {
         let (c, size) = (self.mean.len(), BLOCK * self.mean.len());
-        let blocks = block_sums(x, c, |i, dw, db| {
+        let blocks = block_sums(x.len(), c, |i, dw, db| {
             let end = x.len().min((i + 1) * size);
             let (x, dy) = (&x[i * size..end], &dy[i * size..end]);
             for (x, dy) in x.chunks_exact(c).zip(dy.chunks_exact(c)) {
+                let channels = self.mean.iter().zip(self.scale).zip(self.bias);
                 let sums = dw.iter_mut().zip(&mut *db);
-                for (((dw, db), (x, mean)), dy) in sums.zip(x.iter().zip(&self.mean)).zip(dy) {
+                for (((dw, db), ((mean, scale), bias)), (x, dy)) in
+                    sums.zip(channels).zip(x.iter().zip(dy))
+                {
+                    let cut = relu && normalized(*x, *mean, *scale, *bias) <= 0.;
+                    let dy = if cut { 0. } else { *dy };
                     *dw += dy * (x - mean);
                     *db += dy;
                 }
             }
         });
-        let total = |k: usize| -> f64 {
+        let total = |k: usize| {
             blocks[k..]
                 .iter()
                 .step_by(2 * c)
                 .map(|v| f64::from(*v))
                 .sum()
         };
-        let dw = self
-            .inv_std
-            .iter()
-            .enumerate()
-            .map(|(k, s)| (total(k) * f64::from(*s)) as f32);
-        [dw.collect(), (c..2 * c).map(|k| total(k) as f32).collect()]
+        [(0..c).map(total).collect(), (c..2 * c).map(total).collect()]
     }
 
-    fn dx(&self, x: &[f32], weight: &[f32], dy: &[f32], dw: &[f32], db: &[f32]) -> Vec<f32> {
-        let c = weight.len();
-        let per_value = if self.train {
-            c as f32 / x.len() as f32
-        } else {
-            0.
-        };
-        let scale: Vec<f32> = weight
-            .iter()
-            .zip(&self.inv_std)
-            .map(|(w, s)| w * s)
-            .collect();
-        // what a shift and a stretch of x would have changed through the statistics
-        let shift: Vec<f32> = db.iter().map(|db| db * per_value).collect();
-        let stretch: Vec<f32> = dw
-            .iter()
-            .zip(&self.inv_std)
-            .map(|(dw, s)| dw * s * per_value)
-            .collect();
-        let mut dx = vec![0.; x.len()];
-        for_each_chunk(&mut dx, BLOCK * c, |i, dx| {
-            let start = i * BLOCK * c;
-            let rows = x[start..].chunks_exact(c).zip(dy[start..].chunks_exact(c));
+    /// The gradient of x, beside the one of y.
+    fn dx(&self, x: &[f32], dy: &mut [f32], dx: &mut [f32], shift: &[f32], stretch: &[f32]) {
+        let (c, size) = (self.mean.len(), BLOCK * self.mean.len());
+        for_each_chunk_of_two((dx, size), (dy, size), |i, dx, dy| {
+            let rows = x[i * size..].chunks_exact(c).zip(dy.chunks_exact(c));
             for (dx, (x, dy)) in dx.chunks_exact_mut(c).zip(rows) {
-                let channels = scale.iter().zip(&shift).zip(&stretch).zip(&self.mean);
-                let values = x.iter().zip(dy).zip(channels);
-                for (dx, ((x, dy), (((scale, shift), stretch), mean))) in dx.iter_mut().zip(values)
+                let channels = self.mean.iter().zip(self.scale).zip(shift).zip(stretch);
+                for (dx, ((x, dy), (((mean, scale), shift), stretch))) in
+                    dx.iter_mut().zip(x.iter().zip(dy).zip(channels))
                 {
                     *dx = scale * (dy - shift - (x - mean) * stretch);
                 }
             }
         });
-        dx
-    }
-}
-
-impl CustomOp3 for Normalize {
-    fn name(&self) -> &'static str {
-        "batch-norm2d"
     }
 
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        x_layout: &Layout,
-        weight: &CpuStorage,
-        weight_layout: &Layout,
-        bias: &CpuStorage,
-        bias_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let (weight, bias) = (slice(weight, weight_layout)?, slice(bias, bias_layout)?);
-        let y = self.forward(slice(x, x_layout)?, weight, bias);
-        Ok((CpuStorage::F32(y), x_layout.shape().clone()))
-    }
-
-    fn bwd(
-        &self,
-        x: &Tensor,
-        weight: &Tensor,
-        bias: &Tensor,
-        _y: &Tensor,
-        dy: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let ([dw, db], dx) = read([x, weight, dy], |[xs, weight, dy]| {
-            let [dw, db] = self.dw_db(xs, dy);
-            let dx = x.track_op().then(|| self.dx(xs, weight, dy, &dw, &db));
-            ([dw, db], dx)
-        })?;
-        let tracked =
-            |t: &Tensor, g: Vec<f32>| t.track_op().then(|| tensor(g, t.shape())).transpose();
-        Ok((
-            dx.map(|dx| tensor(dx, x.shape())).transpose()?,
-            tracked(weight, dw)?,
-            tracked(bias, db)?,
-        ))
+    /// The gradient of x, over the one of y.
+    fn dx_in_place(&self, x: &[f32], dy: &mut [f32], relu: bool, shift: &[f32], stretch: &[f32]) {
+        let (c, size) = (self.mean.len(), BLOCK * self.mean.len());
+        for_each_chunk(dy, size, |i, dy| {
+            for (dy, x) in dy.chunks_exact_mut(c).zip(x[i * size..].chunks_exact(c)) {
+                let channels = self
+                    .mean
+                    .iter()
+                    .zip(self.scale)
+                    .zip(self.bias)
+                    .zip(shift)
+                    .zip(stretch);
+                for (dy, (x, ((((mean, scale), bias), shift), stretch))) in
+                    dy.iter_mut().zip(x.iter().zip(channels))
+                {
+                    let cut = relu && normalized(*x, *mean, *scale, *bias) <= 0.;
+                    let d = if cut { 0. } else { *dy };
+                    *dy = scale * (d - shift - (x - mean) * stretch);
+                }
+            }
+        });
     }
 }

@@ -4,8 +4,48 @@
 //! operations are tested against. Each takes what its twin takes and gives what its twin gives.
 //! They avoid those of candle's gradients that are not right: no `conv2d`, no pooling, no `relu`.
 
-use crate::{args, conv, loss, norm, pool};
+use crate::expr::{Expr, Node, Op};
+use crate::im2col::Geometry;
+use crate::pool::Windows;
+use crate::{args, loss, norm, pool};
 use candle_core::{D, DType, Result, Shape, Tensor, Var};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// As [`Expr::eval`]: each operation by itself.
+///
+/// # Errors
+/// As there.
+pub fn eval(expr: &Expr) -> Result<Tensor> {
+    value(expr, &mut HashMap::new())
+}
+
+/// The value of `expr`, each shared part of it computed once.
+fn value(expr: &Expr, done: &mut HashMap<*const Node, Tensor>) -> Result<Tensor> {
+    if let Some(value) = done.get(&Arc::as_ptr(&expr.0)) {
+        return Ok(value.clone());
+    }
+    let inputs = expr.0.inputs.iter().map(|x| value(x, done));
+    let x = inputs.collect::<Result<Vec<_>>>()?;
+    let value = match &expr.0.op {
+        Op::Tensor(x) => x.clone(),
+        Op::Nhwc => nhwc(&x[0])?,
+        Op::Flatten => flatten(&x[0])?,
+        Op::Relu => relu(&x[0])?,
+        Op::Add => add(&x[0], &x[1])?,
+        Op::Conv2d { stride, padding } => conv2d(&x[0], &x[1], x.get(2), *stride, *padding)?,
+        Op::AvgPool2d { kernel, stride } => avg_pool2d(&x[0], *kernel, *stride)?,
+        Op::MaxPool2d { kernel, stride } => max_pool2d(&x[0], *kernel, *stride)?,
+        Op::GlobalAvgPool2d => global_avg_pool2d(&x[0])?,
+        Op::Linear => linear(&x[0], &x[1], x.get(2))?,
+        Op::BatchNorm2d {
+            running: [mean, var],
+            train,
+        } => batch_norm2d(&x[0], &x[1], &x[2], mean, var, *train)?,
+    };
+    done.insert(Arc::as_ptr(&expr.0), value.clone());
+    Ok(value)
+}
 
 /// As [`crate::nhwc`].
 ///
@@ -13,7 +53,7 @@ use candle_core::{D, DType, Result, Shape, Tensor, Var};
 /// As there.
 pub fn nhwc(x: &Tensor) -> Result<Tensor> {
     let x = args::float("nhwc", "x", x)?;
-    args::dims4("nhwc", "(B, C, H, W)", &x)?;
+    args::dims4("nhwc", "(B, C, H, W)", x.dims())?;
     x.permute((0, 2, 3, 1))?.contiguous()
 }
 
@@ -23,7 +63,7 @@ pub fn nhwc(x: &Tensor) -> Result<Tensor> {
 /// As there.
 pub fn flatten(x: &Tensor) -> Result<Tensor> {
     let x = args::float("flatten", "x", x)?;
-    let [b, h, w, c] = args::dims4("flatten", "(B, H, W, C)", &x)?;
+    let [b, h, w, c] = args::dims4("flatten", "(B, H, W, C)", x.dims())?;
     x.permute((0, 3, 1, 2))?.reshape((b, c * h * w))
 }
 
@@ -38,27 +78,27 @@ pub fn conv2d(
     stride: usize,
     padding: usize,
 ) -> Result<Tensor> {
-    let args = conv::Arguments::new(x, weight, bias, stride, padding)?;
-    let g = args.geometry;
+    let op = "conv2d";
+    let (x, weight) = (args::float(op, "x", x)?, args::float(op, "weight", weight)?);
+    let bias = bias.map(|b| args::float(op, "bias", b)).transpose()?;
+    let bias_dims = bias.as_ref().map(|b| b.dims());
+    let g = Geometry::new(x.dims(), weight.dims(), bias_dims, stride, padding)?;
     let shape = (g.batch, g.out_height, g.out_width, g.out_channels);
     if g.batch == 0 {
-        return no_examples(
-            [Some(&args.x), Some(&args.weight), args.bias.as_ref()],
-            shape,
-        );
+        return no_examples([Some(&x), Some(&weight), bias.as_ref()], shape);
     }
-    let x = args.x.pad_with_zeros(1, padding, padding)?;
+    let x = x.pad_with_zeros(1, padding, padding)?;
     let x = x.pad_with_zeros(2, padding, padding)?;
     let pixels = g.batch * g.out_height * g.out_width;
     let mut y = Tensor::zeros((pixels, g.out_channels), DType::F32, x.device())?;
     for (ky, kx) in positions(g.kernel) {
         let x = shifted(&x, (ky, kx), stride, (g.out_height, g.out_width))?;
         let x = x.reshape((pixels, g.channels))?;
-        let weight = args.weight.narrow(2, ky, 1)?.narrow(3, kx, 1)?;
+        let weight = weight.narrow(2, ky, 1)?.narrow(3, kx, 1)?;
         let weight = weight.reshape((g.out_channels, g.channels))?;
         y = (y + x.matmul(&weight.t()?)?)?;
     }
-    if let Some(bias) = args.bias {
+    if let Some(bias) = bias {
         y = y.broadcast_add(&bias)?;
     }
     y.reshape(shape)
@@ -106,8 +146,21 @@ pub fn relu(x: &Tensor) -> Result<Tensor> {
     x.detach().le(0.)?.where_cond(&x.zeros_like()?, &x)
 }
 
+/// The sum in an [`Expr`](crate::Expr), element by element.
+///
+/// # Errors
+/// Where the shapes differ.
+pub fn add(x: &Tensor, other: &Tensor) -> Result<Tensor> {
+    let (x, other) = (
+        args::float("add", "x", x)?,
+        args::float("add", "other", other)?,
+    );
+    args::same(x.dims(), other.dims())?;
+    x + other
+}
+
 /// The views of x whose mean or maximum is the pooled one.
-fn pooled(x: &Tensor, w: &pool::Windows) -> impl Iterator<Item = Result<Tensor>> {
+fn pooled(x: &Tensor, w: &Windows) -> impl Iterator<Item = Result<Tensor>> {
     let out = (w.out_height, w.out_width);
     positions((w.kernel, w.kernel)).map(move |at| shifted(x, at, w.stride, out))
 }
@@ -117,7 +170,8 @@ fn pooled(x: &Tensor, w: &pool::Windows) -> impl Iterator<Item = Result<Tensor>>
 /// # Errors
 /// As there.
 pub fn avg_pool2d(x: &Tensor, kernel: usize, stride: usize) -> Result<Tensor> {
-    let (x, windows) = pool::Windows::new("avg_pool2d", x, kernel, stride)?;
+    let x = args::float("avg_pool2d", "x", x)?;
+    let windows = Windows::new("avg_pool2d", x.dims(), kernel, stride)?;
     let sum = pooled(&x, &windows).reduce(|sum, view| sum? + view?);
     sum.expect("a kernel has a position")? / (kernel * kernel) as f64
 }
@@ -127,7 +181,8 @@ pub fn avg_pool2d(x: &Tensor, kernel: usize, stride: usize) -> Result<Tensor> {
 /// # Errors
 /// As there.
 pub fn max_pool2d(x: &Tensor, kernel: usize, stride: usize) -> Result<Tensor> {
-    let (x, windows) = pool::Windows::new("max_pool2d", x, kernel, stride)?;
+    let x = args::float("max_pool2d", "x", x)?;
+    let windows = Windows::new("max_pool2d", x.dims(), kernel, stride)?;
     let maximum = pooled(&x, &windows).reduce(|best, view| {
         let (best, view) = (best?, view?);
         // NaN, which differs from itself, wins
@@ -142,7 +197,8 @@ pub fn max_pool2d(x: &Tensor, kernel: usize, stride: usize) -> Result<Tensor> {
 /// # Errors
 /// As there.
 pub fn global_avg_pool2d(x: &Tensor) -> Result<Tensor> {
-    let (x, [b, h, w, c]) = pool::whole_image(x)?;
+    let x = args::float("global_avg_pool2d", "x", x)?;
+    let [b, h, w, c] = pool::whole_image(x.dims())?;
     x.reshape((b, h * w, c))?.mean(1)
 }
 
@@ -151,8 +207,11 @@ pub fn global_avg_pool2d(x: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// As there.
 pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
-    let (x, weight, bias) = crate::linear::arguments(x, weight, bias)?;
-    let (batch, outputs) = (x.dim(0)?, weight.dim(0)?);
+    let op = "linear";
+    let (x, weight) = (args::float(op, "x", x)?, args::float(op, "weight", weight)?);
+    let bias = bias.map(|b| args::float(op, "bias", b)).transpose()?;
+    let bias_dims = bias.as_ref().map(|b| b.dims());
+    let [batch, _, outputs] = crate::linear::check(x.dims(), weight.dims(), bias_dims)?;
     if batch == 0 {
         return no_examples([Some(&x), Some(&weight), bias.as_ref()], (batch, outputs));
     }
@@ -175,21 +234,26 @@ pub fn batch_norm2d(
     running_var: &Var,
     train: bool,
 ) -> Result<Tensor> {
-    let running = [running_mean, running_var];
-    let args = norm::Arguments::new(x, weight, bias, running, train)?;
-    let x = args.x.reshape((args.count, args.channels))?;
+    let op = "batch_norm2d";
+    let running = [running_mean.clone(), running_var.clone()];
+    let (x, weight) = (args::float(op, "x", x)?, args::float(op, "weight", weight)?);
+    let (bias, shape) = (args::float(op, "bias", bias)?, x.shape().clone());
+    let dims = [x.dims(), weight.dims(), bias.dims()];
+    let [channels, count] = norm::check(dims, &running, train)?;
+    let x = x.reshape((count, channels))?;
     let [mean, var] = if train {
         let mean = x.mean(0)?;
         let var = x.broadcast_sub(&mean)?.sqr()?.mean(0)?;
-        norm::update_running(running, &mean, &var, args.count)?;
+        norm::update_running(&running, &mean, &var, count)?;
         [mean, var]
     } else {
         running.map(|v| v.as_detached_tensor())
     };
     let y = x.broadcast_sub(&mean)?;
     let y = y.broadcast_div(&(var + norm::EPS)?.sqrt()?)?;
-    let y = y.broadcast_mul(&args.weight)?.broadcast_add(&args.bias)?;
-    y.reshape(args.x.shape())
+    y.broadcast_mul(&weight)?
+        .broadcast_add(&bias)?
+        .reshape(shape)
 }
 
 /// As [`crate::cross_entropy`].

@@ -1,10 +1,11 @@
 //! Pooling on the CPU, sample by sample. It knows square kernels and no padding; rows and columns
 //! that no whole window covers are left out, and get no gradient.
 
-use crate::storage::{read, slice, tensor};
+use crate::buffer::Buffer;
+use crate::operation::{At, Grad, Operation, put};
 use crate::threads::for_each_chunk;
-use crate::{args, plain};
-use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, bail};
+use crate::{Expr, args};
+use candle_core::{Result, Tensor, bail};
 use std::cmp::Ordering;
 
 /// The mean of each `kernel` × `kernel` window, in steps of `stride`:
@@ -25,11 +26,7 @@ use std::cmp::Ordering;
 /// # Ok::<(), candle_core::Error>(())
 /// ```
 pub fn avg_pool2d(x: &Tensor, kernel: usize, stride: usize) -> Result<Tensor> {
-    if !x.device().is_cpu() {
-        return plain::avg_pool2d(x, kernel, stride);
-    }
-    let (x, windows) = Windows::new("avg_pool2d", x, kernel, stride)?;
-    x.contiguous()?.apply_op1(Average(windows))
+    Expr::new(x).avg_pool2d(kernel, stride).eval()
 }
 
 /// The largest value of each `kernel` × `kernel` window, in steps of `stride`: sizes as in
@@ -48,11 +45,7 @@ pub fn avg_pool2d(x: &Tensor, kernel: usize, stride: usize) -> Result<Tensor> {
 /// # Ok::<(), candle_core::Error>(())
 /// ```
 pub fn max_pool2d(x: &Tensor, kernel: usize, stride: usize) -> Result<Tensor> {
-    if !x.device().is_cpu() {
-        return plain::max_pool2d(x, kernel, stride);
-    }
-    let (x, windows) = Windows::new("max_pool2d", x, kernel, stride)?;
-    x.contiguous()?.apply_op1(Maximum(windows))
+    Expr::new(x).max_pool2d(kernel, stride).eval()
 }
 
 /// The mean of each channel over the whole image: (B, H, W, C) → (B, C). In the book:
@@ -68,24 +61,16 @@ pub fn max_pool2d(x: &Tensor, kernel: usize, stride: usize) -> Result<Tensor> {
 /// # Ok::<(), candle_core::Error>(())
 /// ```
 pub fn global_avg_pool2d(x: &Tensor) -> Result<Tensor> {
-    if !x.device().is_cpu() {
-        return plain::global_avg_pool2d(x);
-    }
-    let (x, [_, h, w, channels]) = whole_image(x)?;
-    x.contiguous()?.apply_op1(GlobalAverage {
-        pixels: h * w,
-        channels,
-    })
+    Expr::new(x).global_avg_pool2d().eval()
 }
 
-/// What [`global_avg_pool2d`] and its plain twin were given, checked, and its sizes.
-pub(crate) fn whole_image(x: &Tensor) -> Result<(Tensor, [usize; 4])> {
-    let x = args::float("global_avg_pool2d", "x", x)?;
-    let dims = args::dims4("global_avg_pool2d", "(B, H, W, C)", &x)?;
+/// Checks what [`global_avg_pool2d`] and its plain twin were given, and returns its sizes.
+pub(crate) fn whole_image(x: &[usize]) -> Result<[usize; 4]> {
+    let dims = args::dims4("global_avg_pool2d", "(B, H, W, C)", x)?;
     if dims[1] * dims[2] == 0 {
         bail!("global_avg_pool2d: x has shape {dims:?}, expected at least one pixel")
     }
-    Ok((x, dims))
+    Ok(dims)
 }
 
 /// The windows of one pooling.
@@ -102,16 +87,10 @@ pub(crate) struct Windows {
 }
 
 impl Windows {
-    /// What the operation `op` and its plain twin were given, checked.
-    pub(crate) fn new(
-        op: &str,
-        x: &Tensor,
-        kernel: usize,
-        stride: usize,
-    ) -> Result<(Tensor, Self)> {
-        let x = args::float(op, "x", x)?;
-        let [batch, height, width, channels] = args::dims4(op, "(B, H, W, C)", &x)?;
-        let windows = Self {
+    /// The windows of operation `op` on x (B, H, W, C).
+    pub(crate) fn new(op: &str, x: &[usize], kernel: usize, stride: usize) -> Result<Self> {
+        let [batch, height, width, channels] = args::dims4(op, "(B, H, W, C)", x)?;
+        Ok(Self {
             kernel,
             stride,
             out_height: args::windows(op, height, kernel, stride, 0)?,
@@ -120,8 +99,12 @@ impl Windows {
             height,
             width,
             channels,
-        };
-        Ok((x, windows))
+        })
+    }
+
+    /// The shape of the result.
+    pub(crate) fn dims(&self) -> [usize; 4] {
+        [self.batch, self.out_height, self.out_width, self.channels]
     }
 
     fn sample(&self) -> usize {
@@ -130,10 +113,6 @@ impl Windows {
 
     fn out_sample(&self) -> usize {
         self.out_height * self.out_width * self.channels
-    }
-
-    fn shape(&self) -> Shape {
-        (self.batch, self.out_height, self.out_width, self.channels).into()
     }
 
     /// Calls `f(o, i)` for each window and each of its pixels, a row of all windows at a time:
@@ -154,67 +133,62 @@ impl Windows {
     }
 
     /// y from x, `f` computing a sample of it from a sample of x.
-    fn forward(
-        &self,
-        x: &CpuStorage,
-        layout: &Layout,
-        f: impl Fn(&[f32], &mut [f32]) + Sync,
-    ) -> Result<(CpuStorage, Shape)> {
-        let x = slice(x, layout)?;
-        let mut y = vec![0.; self.batch * self.out_sample()];
-        for_each_chunk(&mut y, self.out_sample(), |i, y| {
+    fn forward(&self, x: &[f32], y: &mut [f32], f: impl Fn(&[f32], &mut [f32]) + Sync) {
+        for_each_chunk(y, self.out_sample(), |i, y| {
             f(&x[i * self.sample()..][..self.sample()], y)
         });
-        Ok((CpuStorage::F32(y), self.shape()))
-    }
-}
-
-struct Average(Windows);
-
-impl CustomOp1 for Average {
-    fn name(&self) -> &'static str {
-        "avg-pool2d"
     }
 
-    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let w = &self.0;
-        let share = 1. / (w.kernel * w.kernel) as f32;
-        w.forward(x, layout, |x, y| {
-            w.for_each_pixel(|o, i| add_scaled(&mut y[o..][..w.channels], &x[i..], share));
-        })
-    }
-
-    fn bwd(&self, x: &Tensor, _y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
-        let w = &self.0;
-        let share = 1. / (w.kernel * w.kernel) as f32;
-        let dx = read([dy], |[dy]| {
-            let mut dx = vec![0.; w.batch * w.sample()];
-            for_each_chunk(&mut dx, w.sample(), |i, dx| {
-                let dy = &dy[i * w.out_sample()..];
-                w.for_each_pixel(|o, i| add_scaled(&mut dx[i..][..w.channels], &dy[o..], share));
+    /// The gradient of x, `f(i, dx)` adding to that of sample i.
+    fn backward(&self, dx: &mut Grad<'_>, f: impl Fn(usize, &mut [f32]) + Sync) {
+        if dx.wanted() {
+            let (to, add) = dx.target();
+            for_each_chunk(to, self.sample(), |i, to| {
+                if !add {
+                    to.fill(0.);
+                }
+                f(i, to);
             });
-            dx
-        })?;
-        tensor(dx, x.shape()).map(Some)
+        }
     }
 }
 
+pub(crate) struct Average(pub Windows);
+
+impl Operation for Average {
+    fn forward(&self, x: &[&[f32]], y: &mut [f32], _keep: bool) -> Result<Vec<Buffer>> {
+        let w = &self.0;
+        let share = 1. / (w.kernel * w.kernel) as f32;
+        w.forward(x[0], y, |x, y| {
+            y.fill(0.);
+            w.for_each_pixel(|o, i| add_scaled(&mut y[o..][..w.channels], &x[i..], share));
+        });
+        Ok(vec![])
+    }
+
+    fn backward(&self, _at: At<'_>, dy: Buffer, dx: &mut [Grad<'_>]) {
+        let w = &self.0;
+        let share = 1. / (w.kernel * w.kernel) as f32;
+        w.backward(&mut dx[0], |i, dx| {
+            let dy = &dy[i * w.out_sample()..];
+            w.for_each_pixel(|o, i| add_scaled(&mut dx[i..][..w.channels], &dy[o..], share));
+        });
+    }
+}
+
+#[inline(always)]
 fn add_scaled(to: &mut [f32], from: &[f32], scale: f32) {
     for (to, from) in to.iter_mut().zip(from) {
         *to += scale * from;
     }
 }
 
-struct Maximum(Windows);
+pub(crate) struct Maximum(pub Windows);
 
-impl CustomOp1 for Maximum {
-    fn name(&self) -> &'static str {
-        "max-pool2d"
-    }
-
-    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+impl Operation for Maximum {
+    fn forward(&self, x: &[&[f32]], y: &mut [f32], _keep: bool) -> Result<Vec<Buffer>> {
         let w = &self.0;
-        w.forward(x, layout, |x, y| {
+        w.forward(x[0], y, |x, y| {
             y.fill(f32::NEG_INFINITY);
             w.for_each_pixel(|o, i| {
                 for (y, x) in y[o..][..w.channels].iter_mut().zip(&x[i..]) {
@@ -224,20 +198,16 @@ impl CustomOp1 for Maximum {
                     }
                 }
             });
-        })
+        });
+        Ok(vec![])
     }
 
-    fn bwd(&self, x: &Tensor, y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
+    fn backward(&self, at: At<'_>, dy: Buffer, dx: &mut [Grad<'_>]) {
         let w = &self.0;
-        let dx = read([x, y, dy], |[x, y, dy]| {
-            let mut dx = vec![0.; x.len()];
-            for_each_chunk(&mut dx, w.sample(), |i, dx| {
-                let o = i * w.out_sample();
-                w.maximum_backward(&x[i * w.sample()..], &y[o..], &dy[o..], dx);
-            });
-            dx
-        })?;
-        tensor(dx, x.shape()).map(Some)
+        w.backward(&mut dx[0], |i, dx| {
+            let o = i * w.out_sample();
+            w.maximum_backward(&at.x[0][i * w.sample()..], &at.y[o..], &dy[o..], dx);
+        });
     }
 }
 
@@ -257,40 +227,43 @@ impl Windows {
     }
 }
 
-struct GlobalAverage {
+pub(crate) struct GlobalAverage {
     pixels: usize,
     channels: usize,
 }
 
-impl CustomOp1 for GlobalAverage {
-    fn name(&self) -> &'static str {
-        "global-avg-pool2d"
+impl GlobalAverage {
+    pub(crate) fn new(x: &[usize]) -> Result<Self> {
+        let [_, h, w, channels] = whole_image(x)?;
+        Ok(Self {
+            pixels: h * w,
+            channels,
+        })
     }
+}
 
-    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let x = slice(x, layout)?;
-        let (batch, c) = (layout.dims()[0], self.channels);
-        let mut y = vec![0.; batch * c];
-        for_each_chunk(&mut y, c, |i, y| {
-            for pixel in x[i * self.pixels * c..][..self.pixels * c].chunks_exact(c) {
+impl Operation for GlobalAverage {
+    fn forward(&self, x: &[&[f32]], y: &mut [f32], _keep: bool) -> Result<Vec<Buffer>> {
+        let c = self.channels;
+        for_each_chunk(y, c, |i, y| {
+            y.fill(0.);
+            for pixel in x[0][i * self.pixels * c..][..self.pixels * c].chunks_exact(c) {
                 add_scaled(y, pixel, 1.);
             }
             y.iter_mut().for_each(|y| *y /= self.pixels as f32);
         });
-        Ok((CpuStorage::F32(y), (batch, c).into()))
+        Ok(vec![])
     }
 
-    fn bwd(&self, x: &Tensor, _y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
-        let c = self.channels;
-        let dx = read([dy], |[dy]| {
-            let mut dx = vec![0.; x.elem_count()];
-            for_each_chunk(&mut dx, self.pixels * c, |i, dx| {
-                for pixel in dx.chunks_exact_mut(c) {
-                    add_scaled(pixel, &dy[i * c..][..c], 1. / self.pixels as f32);
+    fn backward(&self, _at: At<'_>, dy: Buffer, dx: &mut [Grad<'_>]) {
+        if dx[0].wanted() {
+            let (to, add) = dx[0].target();
+            let (c, share) = (self.channels, 1. / self.pixels as f32);
+            for_each_chunk(to, self.pixels * c, |i, to| {
+                for pixel in to.chunks_exact_mut(c.max(1)) {
+                    put(pixel, dy[i * c..][..c].iter().map(|v| v * share), add);
                 }
             });
-            dx
-        })?;
-        tensor(dx, x.shape()).map(Some)
+        }
     }
 }

@@ -1,17 +1,20 @@
-//! How many threads one operation may use, and the one loop that uses them.
+//! How many threads one operation may use, and the loops that use them.
 //!
-//! The work of an operation is cut into chunks that depend on shapes only; threads share out the
-//! chunks and never cut them differently. So the budget changes the time and never a bit of the
+//! The work of an operation is cut into tasks that depend on shapes only; threads share out the
+//! tasks and never cut them differently. So the budget changes the time and never a bit of the
 //! result. Replicas come first: the budget starts at 1, and whoever has cores to spare raises it.
 
-use crate::scoped;
-use std::cell::Cell;
+use crate::team::Team;
+use crate::{scoped, simd};
+use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 static DEFAULT: AtomicUsize = AtomicUsize::new(1);
 
 thread_local! {
     static OVERRIDE: Cell<Option<usize>> = const { Cell::new(None) };
+    /// The calling thread and its helpers, started when they are first needed.
+    static TEAM: RefCell<Team> = RefCell::new(Team::new(1));
 }
 
 /// Sets the number of threads that one operation may use, for every thread of the process without
@@ -50,34 +53,94 @@ pub fn with_budget<R>(n: usize, f: impl FnOnce() -> R) -> R {
     scoped::with(&OVERRIDE, Some(n.max(1)), f)
 }
 
-/// Calls `work(i, chunk)` for the i-th chunk of `chunk` elements of `out` (the last may be
-/// shorter), on at most [`budget`] threads, each with a contiguous range of chunks.
-///
-/// With a budget of 1 everything runs on the calling thread: replicas on threads of their own must
-/// not meet in rayon's pool.
-pub(crate) fn for_each_chunk(
-    out: &mut [f32],
-    chunk: usize,
-    work: impl Fn(usize, &mut [f32]) + Sync,
-) {
-    if out.is_empty() {
-        return;
-    }
-    let chunks = out.len().div_ceil(chunk);
-    let per_task = chunks.div_ceil(budget());
-    if per_task == chunks {
-        return run(out, chunk, 0, &work);
-    }
-    let work = &work;
-    rayon::scope(|scope| {
-        for (task, part) in out.chunks_mut(per_task * chunk).enumerate() {
-            scope.spawn(move |_| run(part, chunk, task * per_task, work));
+/// Calls `work(i)` for each `i` below `tasks`, on at most [`budget`] threads.
+pub(crate) fn for_each(tasks: usize, work: impl Fn(usize) + Sync) {
+    let work = |i: usize| simd::dispatch(|| work(i));
+    let threads = budget().min(tasks);
+    TEAM.with(|team| match team.try_borrow_mut() {
+        Ok(mut team) if threads > 1 => {
+            if team.size() != budget() {
+                *team = Team::new(budget());
+            }
+            team.run(tasks, &work);
         }
+        // one thread, or a task that has tasks of its own
+        _ => (0..tasks).for_each(work),
     });
 }
 
-fn run(part: &mut [f32], chunk: usize, first: usize, work: &impl Fn(usize, &mut [f32])) {
-    for (i, chunk) in part.chunks_mut(chunk).enumerate() {
-        work(first + i, chunk);
+/// Calls `work(i, chunk)` for the i-th chunk of `chunk` elements of `out`; the last may be shorter.
+pub(crate) fn for_each_chunk<T: Send>(
+    out: &mut [T],
+    chunk: usize,
+    work: impl Fn(usize, &mut [T]) + Sync,
+) {
+    let (chunk, chunks) = (chunk.max(1), out.len().div_ceil(chunk.max(1)));
+    let out = Disjoint::new(out);
+    for_each(chunks, |i| {
+        let end = out.len().min((i + 1) * chunk);
+        // Safety: task i alone has the elements i * chunk .. (i + 1) * chunk, and each task runs once.
+        work(i, unsafe { out.slice(i * chunk, end) });
+    });
+}
+
+/// As [`for_each_chunk`] over two slices of equally many chunks.
+pub(crate) fn for_each_chunk_of_two(
+    (a, chunk_a): (&mut [f32], usize),
+    (b, chunk_b): (&mut [f32], usize),
+    work: impl Fn(usize, &mut [f32], &mut [f32]) + Sync,
+) {
+    let (chunk_a, chunk_b) = (chunk_a.max(1), chunk_b.max(1));
+    let chunks = a.len().div_ceil(chunk_a);
+    assert_eq!(chunks, b.len().div_ceil(chunk_b), "chunks of two slices");
+    let (a, b) = (Disjoint::new(a), Disjoint::new(b));
+    for_each(chunks, |i| {
+        let end = |len: usize, chunk: usize| len.min((i + 1) * chunk);
+        // Safety: as in `for_each_chunk`, in each of the two slices.
+        let (a, b) = unsafe {
+            (
+                a.slice(i * chunk_a, end(a.len(), chunk_a)),
+                b.slice(i * chunk_b, end(b.len(), chunk_b)),
+            )
+        };
+        work(i, a, b);
+    });
+}
+
+/// A slice that several tasks write to, each a part of its own.
+pub(crate) struct Disjoint<'a, T> {
+    start: *mut T,
+    len: usize,
+    _borrow: std::marker::PhantomData<&'a mut [T]>,
+}
+
+// Safety: it only gives out parts, whose disjointness `slice` asks of its caller.
+unsafe impl<T: Send> Sync for Disjoint<'_, T> {}
+
+impl<'a, T> Disjoint<'a, T> {
+    pub(crate) fn new(slice: &'a mut [T]) -> Self {
+        Self {
+            start: slice.as_mut_ptr(),
+            len: slice.len(),
+            _borrow: std::marker::PhantomData,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The elements `start..end`.
+    ///
+    /// # Safety
+    /// While the part lives, nobody else may have one that overlaps it.
+    ///
+    /// # Panics
+    /// Where they are out of range.
+    #[allow(clippy::mut_from_ref)] // that is what the type is for
+    pub(crate) unsafe fn slice(&self, start: usize, end: usize) -> &mut [T] {
+        assert!(start <= end && end <= self.len, "a part out of range");
+        // Safety: in range by the assertion, borrowed for 'a, and by the caller's word unshared.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(start), end - start) }
     }
 }

@@ -8,7 +8,7 @@
 use candle_core::{DType, Device, Result, Tensor, Var, bail};
 use d2l::{Book, Options, Param, Run, Summary};
 use d2l::{backward, evaluate_accuracy_gpu, sgd, synchronize};
-use functional::{avg_pool2d, conv2d, cross_entropy, flatten, linear, nhwc, relu};
+use functional::{Expr, cross_entropy};
 use rayon::prelude::*;
 
 /// What the book sets for this section: the batch size and the learning rate stay the same
@@ -19,6 +19,7 @@ pub const BOOK: Book = Book {
     network: "LeNet",
     batch_size: |_num_gpus| 256,
     lr: |_num_gpus| 0.2,
+    plain_sgd: true,
 };
 
 /// The initial parameters W1, b1 … W4, b4 on the CPU: weights from N(0, 0.01²), biases zero.
@@ -60,18 +61,21 @@ pub fn lenet(x: &Tensor, params: &[Param]) -> Result<Tensor> {
         bail!("LeNet has 8 parameters, {} were given", params.len());
     };
     // Inside the network a pixel's channels come last; `flatten` goes back to the book's order of
-    // channel, row, column, so the 800 rows of W3 are the book's
-    let h1_conv = conv2d(&nhwc(x)?, w1, Some(b1), 1, 0)?; // (B, 26, 26, 20)
-    let h1_activation = relu(&h1_conv)?;
-    let h1 = avg_pool2d(&h1_activation, 2, 2)?; // (B, 13, 13, 20)
-    let h2_conv = conv2d(&h1, w2, Some(b2), 1, 0)?; // (B, 9, 9, 50)
-    let h2_activation = relu(&h2_conv)?;
-    let h2 = avg_pool2d(&h2_activation, 2, 2)?; // (B, 4, 4, 50)
-    let h2 = flatten(&h2)?; // (B, 800)
-    // the book's W3 and W4 are inputs x outputs, `linear` wants outputs x inputs
-    let h3_linear = linear(&h2, &w3.t()?, Some(b3))?;
-    let h3 = relu(&h3_linear)?;
-    linear(&h3, &w4.t()?, Some(b4))
+    // channel, row, column, so the 800 rows of W3 are the book's. Nothing is computed before `eval`
+    Expr::new(x)
+        .nhwc() // (B, 28, 28, 1)
+        .conv2d(w1, Some(b1), 1, 0) // (B, 26, 26, 20)
+        .relu()
+        .avg_pool2d(2, 2) // (B, 13, 13, 20)
+        .conv2d(w2, Some(b2), 1, 0) // (B, 9, 9, 50)
+        .relu()
+        .avg_pool2d(2, 2) // (B, 4, 4, 50)
+        .flatten() // (B, 800)
+        // the book's W3 and W4 are inputs x outputs, `linear` wants outputs x inputs
+        .linear(&w3.t()?, Some(b3)) // (B, 128)
+        .relu()
+        .linear(&w4.t()?, Some(b4))
+        .eval()
 }
 
 /// Cross-entropy of each example: `y_hat` (B, 10) and labels `y` (B,) to losses (B,).

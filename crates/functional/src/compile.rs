@@ -1,0 +1,272 @@
+//! From an expression to a [`Tape`]: checks shapes, puts the operations in order, and makes one of
+//! those that belong together. It computes nothing.
+
+use crate::activation::{Relu, Sum};
+use crate::args;
+use crate::conv::Convolution;
+use crate::direct::Direct;
+use crate::expr::{Expr, Node, Op};
+use crate::im2col::Geometry;
+use crate::layout::Transpose;
+use crate::linear::Linear;
+use crate::norm::Norm;
+use crate::operation::Operation;
+use crate::pool::{Average, GlobalAverage, Maximum, Windows};
+use crate::tape::{Leaf, Step, Tape};
+use candle_core::{Result, Tensor, TensorId, bail};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// The tape that computes `expr`, which is more than a tensor.
+pub(crate) fn tape(expr: &Expr) -> Result<Tape> {
+    let mut compiler = Compiler::default();
+    compiler.survey(expr)?;
+    compiler.value(expr)?;
+    Ok(compiler.tape)
+}
+
+#[derive(Default)]
+struct Compiler {
+    tape: Tape,
+    /// How often a node is read.
+    uses: HashMap<*const Node, usize>,
+    values: HashMap<*const Node, usize>,
+    leaves: HashMap<(TensorId, bool), usize>,
+}
+
+impl Compiler {
+    /// Counts uses and collects the leaves, whose numbers come before those of the steps.
+    fn survey(&mut self, expr: &Expr) -> Result<()> {
+        let uses = self.uses.entry(Arc::as_ptr(&expr.0)).or_default();
+        *uses += 1;
+        if *uses > 1 {
+            return Ok(());
+        }
+        let (op, names) = expr.0.op.names();
+        for (input, name) in expr.0.inputs.iter().zip(names) {
+            self.survey(input)?;
+            if let Op::Tensor(x) = &input.0.op {
+                args::check_float(op, name, x)?;
+                // the book's linear layers hold their weights transposed: no copy for those
+                let transposed = matches!((op, *name), ("linear", "weight")) && is_transposed(x)?;
+                let leaf = self.leaf(x, transposed)?;
+                self.values.insert(Arc::as_ptr(&input.0), leaf);
+            }
+        }
+        Ok(())
+    }
+
+    fn leaf(&mut self, x: &Tensor, transposed: bool) -> Result<usize> {
+        if let Some(leaf) = self.leaves.get(&(x.id(), transposed)) {
+            return Ok(*leaf);
+        }
+        let data = if transposed { x.t()? } else { x.contiguous()? };
+        let number = self.tape.leaves.len();
+        self.leaves.insert((x.id(), transposed), number);
+        self.tape.leaves.push(Leaf {
+            source: x.clone(),
+            data: data.detach(),
+            transposed,
+        });
+        Ok(number)
+    }
+
+    /// The number of an expression's value, whose steps are added where they are not there yet.
+    fn value(&mut self, expr: &Expr) -> Result<usize> {
+        if let Some(value) = self.values.get(&Arc::as_ptr(&expr.0)) {
+            return Ok(*value);
+        }
+        let value = match self.layer(expr)? {
+            Some(value) => value,
+            None => self.single(expr)?,
+        };
+        self.values.insert(Arc::as_ptr(&expr.0), value);
+        Ok(value)
+    }
+
+    /// A layer with what follows it, where that can be one step.
+    fn layer(&mut self, expr: &Expr) -> Result<Option<usize>> {
+        let (pool, inner) = match expr.0.op {
+            Op::AvgPool2d { kernel, stride } if kernel == stride => (kernel, self.only_here(expr)),
+            _ => (1, Some(expr)),
+        };
+        let Some(inner) = inner else { return Ok(None) };
+        let (relu, layer) = match (&inner.0.op, self.only_here(inner)) {
+            (Op::Relu, Some(layer)) => (true, layer),
+            (Op::Relu, None) => return Ok(None),
+            _ => (false, inner),
+        };
+        match &layer.0.op {
+            Op::Conv2d { .. } => self.direct(layer, relu, pool),
+            Op::Linear if pool == 1 => self.linear(layer, relu).map(Some),
+            Op::BatchNorm2d { .. } if pool == 1 => self.norm(layer, None, relu).map(Some),
+            Op::Add if pool == 1 => self.sum(layer, relu).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// The first input of `expr`, if nobody else reads it.
+    fn only_here<'e>(&self, expr: &'e Expr) -> Option<&'e Expr> {
+        let input = expr.0.inputs.first()?;
+        self.read_once(input).then_some(input)
+    }
+
+    fn read_once(&self, expr: &Expr) -> bool {
+        self.uses.get(&Arc::as_ptr(&expr.0)) == Some(&1)
+    }
+
+    fn values(&mut self, inputs: &[Expr]) -> Result<Vec<usize>> {
+        inputs.iter().map(|input| self.value(input)).collect()
+    }
+
+    /// The shape of a value, as the expression sees it.
+    fn dims(&self, value: usize) -> &[usize] {
+        match value.checked_sub(self.tape.leaves.len()) {
+            None => self.tape.leaves[value].source.dims(),
+            Some(step) => &self.tape.steps[step].dims,
+        }
+    }
+
+    fn push(
+        &mut self,
+        operation: impl Operation + 'static,
+        inputs: Vec<usize>,
+        dims: impl Into<Vec<usize>>,
+    ) -> usize {
+        self.tape.steps.push(Step {
+            operation: Box::new(operation),
+            inputs,
+            dims: dims.into(),
+        });
+        self.tape.leaves.len() + self.tape.steps.len() - 1
+    }
+
+    fn geometry(&mut self, conv: &Expr) -> Result<(Geometry, Vec<usize>)> {
+        let Op::Conv2d { stride, padding } = conv.0.op else {
+            bail!("expected a convolution")
+        };
+        let inputs = self.values(&conv.0.inputs)?;
+        let bias = inputs.get(2).map(|b| self.dims(*b));
+        let (x, weight) = (self.dims(inputs[0]), self.dims(inputs[1]));
+        Ok((Geometry::new(x, weight, bias, stride, padding)?, inputs))
+    }
+
+    /// A convolution of few channels, with its ReLU and its pooling.
+    fn direct(&mut self, conv: &Expr, relu: bool, pool: usize) -> Result<Option<usize>> {
+        let (geometry, inputs) = self.geometry(conv)?;
+        let Some(direct) = Direct::new(geometry, relu, pool) else {
+            return Ok(None);
+        };
+        let dims = direct.dims();
+        Ok(Some(self.push(direct, inputs, dims)))
+    }
+
+    fn linear(&mut self, layer: &Expr, relu: bool) -> Result<usize> {
+        let inputs = self.values(&layer.0.inputs)?;
+        let bias = inputs.get(2).map(|b| self.dims(*b));
+        let (x, weight) = (self.dims(inputs[0]), self.dims(inputs[1]));
+        let leaf = self.tape.leaves.get(inputs[1]);
+        let transposed = leaf.is_some_and(|leaf| leaf.transposed);
+        let linear = Linear::new(x, weight, bias, transposed, relu)?;
+        let dims = linear.dims();
+        Ok(self.push(linear, inputs, dims))
+    }
+
+    /// Batch norm, with what is added to it and its ReLU.
+    fn norm(&mut self, layer: &Expr, shortcut: Option<&Expr>, relu: bool) -> Result<usize> {
+        let Op::BatchNorm2d { running, train } = &layer.0.op else {
+            bail!("expected a batch norm")
+        };
+        let x = &layer.0.inputs[0];
+        if *train && matches!(x.0.op, Op::Conv2d { .. }) && self.read_once(x) {
+            // the mean takes the convolution's bias out again
+            let value = self.convolution(x, true)?;
+            self.values.insert(Arc::as_ptr(&x.0), value);
+        }
+        let mut inputs = self.values(&layer.0.inputs)?;
+        let parts = [0, 1, 2].map(|i| self.dims(inputs[i]));
+        let norm = Norm::new(parts, running, *train, shortcut.is_some(), relu)?;
+        let dims = self.dims(inputs[0]).to_vec();
+        if let Some(shortcut) = shortcut {
+            inputs.push(self.value(shortcut)?);
+            args::same(&dims, self.dims(inputs[3]))?;
+        }
+        Ok(self.push(norm, inputs, dims))
+    }
+
+    /// A sum; of a batch norm and something else, the two are one.
+    fn sum(&mut self, sum: &Expr, relu: bool) -> Result<usize> {
+        for (i, j) in [(0, 1), (1, 0)] {
+            let (layer, other) = (&sum.0.inputs[i], &sum.0.inputs[j]);
+            if matches!(layer.0.op, Op::BatchNorm2d { .. }) && self.read_once(layer) {
+                return self.norm(layer, Some(other), relu);
+            }
+        }
+        let inputs = self.values(&sum.0.inputs)?;
+        let dims = self.dims(inputs[0]).to_vec();
+        args::same(&dims, self.dims(inputs[1]))?;
+        Ok(self.push(Sum { relu }, inputs, dims))
+    }
+
+    fn convolution(&mut self, conv: &Expr, before_norm: bool) -> Result<usize> {
+        let (geometry, inputs) = self.geometry(conv)?;
+        let dims = geometry.out_dims();
+        Ok(self.push(Convolution::new(geometry, before_norm), inputs, dims))
+    }
+
+    fn single(&mut self, expr: &Expr) -> Result<usize> {
+        if let Op::Conv2d { .. } = expr.0.op {
+            return self.convolution(expr, false);
+        }
+        let inputs = self.values(&expr.0.inputs)?;
+        let x = self.dims(inputs[0]).to_vec();
+        Ok(match expr.0.op {
+            Op::Nhwc => {
+                let (transpose, dims) = Transpose::nhwc(&x)?;
+                self.push(transpose, inputs, dims)
+            }
+            Op::Flatten => {
+                let (transpose, dims) = Transpose::flatten(&x)?;
+                self.push(transpose, inputs, dims)
+            }
+            Op::AvgPool2d { kernel, stride } => {
+                let windows = Windows::new("avg_pool2d", &x, kernel, stride)?;
+                self.push(Average(windows), inputs, windows.dims())
+            }
+            Op::MaxPool2d { kernel, stride } => {
+                let windows = Windows::new("max_pool2d", &x, kernel, stride)?;
+                self.push(Maximum(windows), inputs, windows.dims())
+            }
+            Op::GlobalAvgPool2d => {
+                let pool = GlobalAverage::new(&x)?;
+                self.push(pool, inputs, [x[0], x[3]])
+            }
+            Op::Relu => self.push(Relu, inputs, x),
+            _ => bail!("every other operation is a layer"),
+        })
+    }
+}
+
+/// Whether a matrix is the transposed view of one that lies in memory row by row.
+fn is_transposed(x: &Tensor) -> Result<bool> {
+    Ok(x.rank() == 2 && !x.is_contiguous() && x.t()?.is_contiguous())
+}
+
+impl Op {
+    /// The names of the operation and of its inputs, for messages.
+    fn names(&self) -> (&'static str, &'static [&'static str]) {
+        match self {
+            Op::Tensor(_) => ("", &[]),
+            Op::Nhwc => ("nhwc", &["x"]),
+            Op::Flatten => ("flatten", &["x"]),
+            Op::Relu => ("relu", &["x"]),
+            Op::Add => ("add", &["x", "other"]),
+            Op::Conv2d { .. } => ("conv2d", &["x", "weight", "bias"]),
+            Op::AvgPool2d { .. } => ("avg_pool2d", &["x"]),
+            Op::MaxPool2d { .. } => ("max_pool2d", &["x"]),
+            Op::GlobalAvgPool2d => ("global_avg_pool2d", &["x"]),
+            Op::Linear => ("linear", &["x", "weight", "bias"]),
+            Op::BatchNorm2d { .. } => ("batch_norm2d", &["x", "weight", "bias"]),
+        }
+    }
+}

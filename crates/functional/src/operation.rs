@@ -1,0 +1,101 @@
+//! What an operation of an expression is: a value and gradients on slices. It knows no tensor and no
+//! graph; [`crate::tape`] hands it everything.
+
+use crate::buffer::Buffer;
+use crate::threads::for_each_chunk_of_two;
+use candle_core::Result;
+
+/// Elements of a chunk of an elementwise operation.
+pub(crate) const CHUNK: usize = 1 << 14;
+
+pub(crate) trait Operation: Send + Sync {
+    /// Writes all of y, whose contents are arbitrary before. Returns what backward wants besides x
+    /// and y; nothing is kept unless `keep`.
+    fn forward(&self, x: &[&[f32]], y: &mut [f32], keep: bool) -> Result<Vec<Buffer>>;
+
+    /// Hands each input that wants it its gradient. `dy` is complete and may be written over.
+    fn backward(&self, at: At<'_>, dy: Buffer, dx: &mut [Grad<'_>]);
+}
+
+/// Where backward happens: the inputs, the result, and what forward kept.
+#[derive(Clone, Copy)]
+pub(crate) struct At<'a> {
+    pub x: &'a [&'a [f32]],
+    pub y: &'a [f32],
+    pub kept: &'a [Buffer],
+}
+
+/// The gradient of one value, while it is being summed up.
+#[derive(Default)]
+pub(crate) enum Grad<'a> {
+    /// Nobody wants it.
+    #[default]
+    Unwanted,
+    /// Wanted, so many elements, and nothing there yet.
+    Empty(usize),
+    Buffer(Buffer),
+    /// It belongs into this slice, which may hold a part of it already.
+    Slice {
+        to: &'a mut [f32],
+        written: bool,
+    },
+}
+
+impl Grad<'_> {
+    pub(crate) fn wanted(&self) -> bool {
+        !matches!(self, Grad::Unwanted)
+    }
+
+    /// Where to write it, and whether to add to what is there.
+    ///
+    /// # Panics
+    /// Where it is unwanted.
+    pub(crate) fn target(&mut self) -> (&mut [f32], bool) {
+        let add = match self {
+            Grad::Unwanted => panic!("a gradient that nobody wants"),
+            Grad::Empty(len) => {
+                *self = Grad::Buffer(Buffer::new(*len));
+                false
+            }
+            Grad::Buffer(_) => true,
+            Grad::Slice { written, .. } => std::mem::replace(written, true),
+        };
+        match self {
+            Grad::Buffer(to) => (to, add),
+            Grad::Slice { to, .. } => (to, add),
+            _ => unreachable!("it is there now"),
+        }
+    }
+
+    /// Adds `part`, or takes it for its own where there is nothing yet.
+    pub(crate) fn give(&mut self, mut part: Buffer) {
+        match self {
+            Grad::Unwanted => {}
+            Grad::Empty(_) => *self = Grad::Buffer(part),
+            _ => {
+                let (to, add) = self.target();
+                for_each_chunk_of_two((to, CHUNK), (&mut part, CHUNK), |_, to, part| {
+                    put(to, part.iter().copied(), add);
+                });
+            }
+        }
+    }
+
+    /// Writes or adds values one by one; for small gradients.
+    pub(crate) fn put(&mut self, values: impl Iterator<Item = f32>) {
+        if self.wanted() {
+            let (to, add) = self.target();
+            put(to, values, add);
+        }
+    }
+}
+
+/// `to = values`, or `to += values`.
+#[inline(always)]
+pub(crate) fn put(to: &mut [f32], values: impl Iterator<Item = f32>, add: bool) {
+    if add {
+        to.iter_mut().zip(values).for_each(|(to, v)| *to += v);
+    } else {
+        to.iter_mut().zip(values).for_each(|(to, v)| *to = v);
+    }
+}

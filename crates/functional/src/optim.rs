@@ -1,0 +1,170 @@
+//! Stochastic gradient descent in place: one pass over parameter and gradient, no copy of either.
+
+use crate::operation::CHUNK;
+use crate::storage::{read, slice_mut};
+use crate::threads::{for_each_chunk, for_each_chunk_of_two};
+use std::sync::{Mutex, PoisonError};
+
+use candle_core::{CpuStorage, InplaceOp1, Layout, Result, Tensor, Var, bail};
+
+/// `param -= lr · grad`, in place; the same shapes, on any device.
+///
+/// # Errors
+/// Where the shapes differ, or a tensor is not f32.
+///
+/// ```
+/// use candle_core::{Device, Tensor, Var};
+/// let w = Var::new(&[3f32, 1.], &Device::Cpu)?;
+/// functional::sgd(&w, &Tensor::new(&[2f32, 4.], &Device::Cpu)?, 0.5)?;
+/// assert_eq!(w.to_vec1::<f32>()?, [2., -1.]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+pub fn sgd(param: &Var, grad: &Tensor, lr: f64) -> Result<()> {
+    if param.dims() != grad.dims() {
+        let (p, g) = (param.dims(), grad.dims());
+        bail!("sgd: param has shape {p:?}, grad {g:?}, expected the same")
+    }
+    if !param.device().is_cpu() {
+        return param.set(&(param.as_detached_tensor() - (grad.detach() * lr)?)?);
+    }
+    read([grad], |[grad]| Sgd::new(lr).step(param, 0, grad, 1, None))?
+}
+
+/// SGD with momentum and weight decay, as in PyTorch:
+/// g = grad + weight_decay · param; v = momentum · v + g; param −= lr · v.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sgd {
+    /// Learning rate.
+    pub lr: f64,
+    /// How much of the step before goes on; 0 for none.
+    pub momentum: f64,
+    /// The factor of the L2 penalty; 0 for none.
+    pub weight_decay: f64,
+}
+
+impl Sgd {
+    /// Plain gradient descent: no momentum, no weight decay.
+    pub fn new(lr: f64) -> Self {
+        Self {
+            lr,
+            momentum: 0.,
+            weight_decay: 0.,
+        }
+    }
+
+    /// Takes the step on the elements of `param` from `start` on, as many as `sum` has, in place.
+    /// The gradient is `sum`, the sum over the examples, divided by `batch_size`. `velocity` are as
+    /// many elements more, zeros at the beginning; without momentum it can be left out.
+    ///
+    /// # Errors
+    /// Where they do not fit, or `param` is not f32.
+    ///
+    /// ```
+    /// use candle_core::{Device, Var};
+    /// let w = Var::new(&[3f32, 1.], &Device::Cpu)?;
+    /// let mut velocity = [1f32];
+    /// let sgd = functional::Sgd { lr: 0.5, momentum: 0.5, weight_decay: 0.25 };
+    /// sgd.step(&w, 1, &[8.], 4, Some(&mut velocity))?;
+    /// assert_eq!(velocity, [2.75]); // 0.5 · 1 + 2 + 0.25 · 1
+    /// assert_eq!(w.to_vec1::<f32>()?, [3., -0.375]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    pub fn step(
+        &self,
+        param: &Var,
+        start: usize,
+        sum: &[f32],
+        batch_size: usize,
+        velocity: Option<&mut [f32]>,
+    ) -> Result<()> {
+        let velocity = match velocity {
+            Some(velocity) if velocity.len() != sum.len() => bail!(
+                "sgd: velocity has {} elements, the gradient {}",
+                velocity.len(),
+                sum.len()
+            ),
+            None if self.momentum != 0. => bail!("sgd: momentum needs a velocity"),
+            velocity => Mutex::new(velocity),
+        };
+        let step = Step {
+            sgd: *self,
+            start,
+            sum,
+            batch_size,
+            velocity,
+        };
+        if param.device().is_cpu() {
+            return param.inplace_op1(&step);
+        }
+        let mut values = param.flatten_all()?.to_vec1()?;
+        step.take(&mut values)?;
+        param.set(&Tensor::from_vec(values, param.shape(), param.device())?)
+    }
+}
+
+struct Step<'a> {
+    sgd: Sgd,
+    start: usize,
+    sum: &'a [f32],
+    batch_size: usize,
+    velocity: Mutex<Option<&'a mut [f32]>>,
+}
+
+impl Step<'_> {
+    fn take(&self, param: &mut [f32]) -> Result<()> {
+        let (len, end) = (param.len(), self.start + self.sum.len());
+        let Some(param) = param.get_mut(self.start..end) else {
+            bail!("sgd: the gradient reaches up to element {end}, param has {len}")
+        };
+        let velocity = self
+            .velocity
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        match velocity.filter(|_| self.sgd.momentum != 0.) {
+            None => for_each_chunk(param, CHUNK, |i, param| {
+                self.without_velocity(param, &self.sum[i * CHUNK..]);
+            }),
+            Some(velocity) => {
+                for_each_chunk_of_two((param, CHUNK), (velocity, CHUNK), |i, param, velocity| {
+                    self.with_velocity(param, &self.sum[i * CHUNK..], velocity);
+                });
+            }
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn without_velocity(&self, param: &mut [f32], sum: &[f32]) {
+        let lr = (self.sgd.lr / self.batch_size as f64) as f32;
+        let decay = (self.sgd.lr * self.sgd.weight_decay) as f32;
+        match decay {
+            0. => param.iter_mut().zip(sum).for_each(|(p, g)| *p -= lr * g),
+            _ => param
+                .iter_mut()
+                .zip(sum)
+                .for_each(|(p, g)| *p -= lr * g + decay * *p),
+        }
+    }
+
+    #[inline(always)]
+    fn with_velocity(&self, param: &mut [f32], sum: &[f32], velocity: &mut [f32]) {
+        let share = (1. / self.batch_size as f64) as f32;
+        let [lr, momentum, decay] =
+            [self.sgd.lr, self.sgd.momentum, self.sgd.weight_decay].map(|v| v as f32);
+        for ((p, g), v) in param.iter_mut().zip(sum).zip(velocity) {
+            *v = momentum * *v + (share * g + decay * *p);
+            *p -= lr * *v;
+        }
+    }
+}
+
+impl InplaceOp1 for Step<'_> {
+    fn name(&self) -> &'static str {
+        "sgd"
+    }
+
+    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
+        self.take(slice_mut(storage, layout)?)
+    }
+}

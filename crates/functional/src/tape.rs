@@ -1,0 +1,163 @@
+//! An expression made ready: its operations in the order in which they run, those that belong
+//! together already one. It runs them forward, and backward through buffers of its own, so that
+//! candle's graph sees one operation.
+
+use crate::buffer::Buffer;
+use crate::operation::{At, Grad, Operation};
+use crate::storage;
+use candle_core::{Result, Tensor};
+
+/// A tensor that an expression reads.
+pub(crate) struct Leaf {
+    /// As the expression was given it.
+    pub source: Tensor,
+    /// Its elements in row-major order; of a transposed matrix, those of the matrix itself.
+    pub data: Tensor,
+    pub transposed: bool,
+}
+
+/// One operation, on values that are numbered: the leaves first, then the results of the steps.
+pub(crate) struct Step {
+    pub operation: Box<dyn Operation>,
+    pub inputs: Vec<usize>,
+    pub dims: Vec<usize>,
+}
+
+#[derive(Default)]
+pub(crate) struct Tape {
+    pub leaves: Vec<Leaf>,
+    pub steps: Vec<Step>,
+}
+
+/// What a forward pass leaves for backward: the results of all steps but the last, which is the
+/// tensor that the caller has, and what each step kept.
+pub(crate) struct Kept {
+    values: Vec<Buffer>,
+    steps: Vec<Vec<Buffer>>,
+}
+
+impl Tape {
+    /// The shape of the result.
+    pub(crate) fn dims(&self) -> &[usize] {
+        &self.steps.last().expect("a tape has a step").dims
+    }
+
+    /// The result; where not `keep`, each value is given back after its last use.
+    pub(crate) fn forward(&self, keep: bool) -> Result<(Vec<f32>, Kept)> {
+        let last = self.steps.len() - 1;
+        let mut kept = Kept {
+            values: Vec::new(),
+            steps: Vec::new(),
+        };
+        let mut result = Vec::new();
+        storage::read_all(self.leaves.iter().map(|l| &l.data), |leaves| {
+            for (i, step) in self.steps.iter().enumerate() {
+                let len = step.dims.iter().product();
+                let mut y = Buffer::default();
+                let y_slice: &mut [f32] = if i == last {
+                    result = vec![0.; len];
+                    &mut result
+                } else {
+                    y = Buffer::new(len);
+                    &mut y
+                };
+                let x = inputs(step, leaves, &kept.values);
+                kept.steps.push(step.operation.forward(&x, y_slice, keep)?);
+                drop(x);
+                kept.values.push(y);
+                if !keep {
+                    self.free(i, &mut kept.values);
+                }
+            }
+            Ok(())
+        })?;
+        Ok((result, kept))
+    }
+
+    /// Gives back the values that step `i` was the last to read.
+    fn free(&self, i: usize, values: &mut [Buffer]) {
+        let later = || self.steps[i + 1..].iter().flat_map(|s| &s.inputs);
+        for &input in &self.steps[i].inputs {
+            if input >= self.leaves.len() && !later().any(|j| *j == input) {
+                values[input - self.leaves.len()] = Buffer::default();
+            }
+        }
+    }
+
+    /// Sums up the gradients of the leaves, from the result `y` and its gradient.
+    pub(crate) fn backward<'a>(
+        &self,
+        kept: &Kept,
+        y: &[f32],
+        dy: Buffer,
+        leaf_grads: Vec<Grad<'a>>,
+    ) -> Result<Vec<Grad<'a>>> {
+        let mut grads = leaf_grads;
+        for step in &self.steps {
+            let wanted = step.inputs.iter().any(|i| grads[*i].wanted());
+            let len = step.dims.iter().product();
+            grads.push(if wanted {
+                Grad::Empty(len)
+            } else {
+                Grad::Unwanted
+            });
+        }
+        if let Some(last) = grads.last_mut() {
+            last.give(dy);
+        }
+        storage::read_all(self.leaves.iter().map(|l| &l.data), |leaves| {
+            for (i, step) in self.steps.iter().enumerate().rev() {
+                let Some(Grad::Buffer(dy)) = grads.pop() else {
+                    continue;
+                };
+                let x = inputs(step, leaves, &kept.values);
+                let y = if i + 1 == self.steps.len() {
+                    y
+                } else {
+                    &kept.values[i]
+                };
+                let at = At {
+                    x: &x,
+                    y,
+                    kept: &kept.steps[i],
+                };
+                with_grads(&step.inputs, &mut grads, |dx| {
+                    step.operation.backward(at, dy, dx);
+                });
+            }
+            Ok(())
+        })?;
+        Ok(grads)
+    }
+}
+
+fn inputs<'a>(step: &Step, leaves: &[&'a [f32]], values: &'a [Buffer]) -> Vec<&'a [f32]> {
+    let value = |&i: &usize| match i.checked_sub(leaves.len()) {
+        None => leaves[i],
+        Some(i) => &values[i][..],
+    };
+    step.inputs.iter().map(value).collect()
+}
+
+/// Calls `f` with the gradients of `inputs`; a value that is there twice is summed up in two parts.
+fn with_grads<'a>(inputs: &[usize], grads: &mut [Grad<'a>], f: impl FnOnce(&mut [Grad<'a>])) {
+    let mut taken: Vec<Grad> = Vec::new();
+    for (n, &i) in inputs.iter().enumerate() {
+        let again = inputs[..n].iter().position(|j| *j == i);
+        taken.push(match again.map(|first| &taken[first]) {
+            None => std::mem::take(&mut grads[i]),
+            Some(Grad::Unwanted) => Grad::Unwanted,
+            Some(Grad::Empty(len)) => Grad::Empty(*len),
+            Some(Grad::Buffer(first)) => Grad::Empty(first.len()),
+            Some(Grad::Slice { to, .. }) => Grad::Empty(to.len()),
+        });
+    }
+    f(&mut taken);
+    for (&i, grad) in inputs.iter().zip(taken) {
+        match (grads[i].wanted(), grad) {
+            (true, Grad::Buffer(part)) => grads[i].give(part),
+            (true, _) => {}
+            (false, grad) => grads[i] = grad,
+        }
+    }
+}

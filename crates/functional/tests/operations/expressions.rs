@@ -1,0 +1,193 @@
+//! An expression, in which operations become one, equals its operations one by one.
+
+use crate::support::{assert_same, cases, random, values};
+use candle_core::{DType, Device, Result, Tensor, Var};
+use functional::{Expr, plain};
+use proptest::prelude::*;
+
+const TOLERANCE: f64 = 1e-4;
+
+fn assert_expression(inputs: &[Tensor], expr: impl Fn(&[Tensor]) -> Expr) {
+    assert_same(
+        inputs,
+        TOLERANCE,
+        |t| expr(t).eval(),
+        |t| plain::eval(&expr(t)),
+    );
+}
+
+fn statistics(c: usize) -> [Var; 2] {
+    let ones = Var::ones(c, DType::F32, &Device::Cpu).unwrap();
+    [Var::from_tensor(&random(c, 9)).unwrap(), ones]
+}
+
+/// Batch norm with running statistics that nobody reads.
+fn norm(x: Expr, t: &[Tensor], train: bool) -> Expr {
+    let [mean, var] = statistics(t[0].dim(0).unwrap());
+    x.batch_norm2d(&t[0], &t[1], &mean, &var, train)
+}
+
+proptest! {
+    #![proptest_config(cases(96))]
+
+    #[test]
+    fn convolution_relu_pooling(
+        (b, i, o) in (0usize..4, 1usize..6, 1usize..40),
+        (kh, kw) in (1usize..6, 1usize..6),
+        (more_h, more_w) in (0usize..13, 0usize..13),
+        (stride, padding, pool) in (1usize..3, 0usize..2, 1usize..4),
+        (relu, with_bias) in any::<(bool, bool)>(),
+        seed in 0u64..1000,
+    ) {
+        let (h, w) = (kh + more_h + (pool - 1) * stride, kw + more_w + (pool - 1) * stride);
+        let mut inputs = vec![random((b, h, w, i), seed), random((o, i, kh, kw), seed + 1)];
+        if with_bias {
+            inputs.push(random(o, seed + 2));
+        }
+        assert_expression(&inputs, |t| {
+            let y = Expr::new(&t[0]).conv2d(&t[1], t.get(2), stride, padding);
+            let y = if relu { y.relu() } else { y };
+            y.avg_pool2d(pool, pool)
+        });
+    }
+
+    #[test]
+    fn linear_relu((b, i, o) in (0usize..100, 1usize..40, 1usize..80), seed in 0u64..1000) {
+        let inputs = [random((b, i), seed), random((o, i), seed + 1), random(o, seed + 2)];
+        assert_expression(&inputs, |t| Expr::new(&t[0]).linear(&t[1], Some(&t[2])).relu());
+    }
+
+    #[test]
+    fn norm_sum_relu(
+        (b, h, w, c) in (2usize..5, 1usize..9, 2usize..9, 1usize..70),
+        (train, shortcut, relu, first) in any::<(bool, bool, bool, bool)>(),
+        seed in 0u64..1000,
+    ) {
+        let x = || random((b, h, w, c), seed);
+        let inputs = [x(), random(c, seed + 1), random(c, seed + 2), random((b, h, w, c), seed + 3)];
+        let inputs = if shortcut { &inputs[..] } else { &inputs[..3] };
+        assert_expression(inputs, |t| {
+            let y = norm(Expr::new(&t[0]), &t[1..], train);
+            let y = match t.get(3) {
+                Some(other) if first => Expr::new(other) + y,
+                Some(other) => y + Expr::new(other),
+                None => y,
+            };
+            if relu { y.relu() } else { y }
+        });
+    }
+
+    /// A block of the residual network, whose input is read twice: from 3 channels to `o` with a
+    /// 1 × 1 convolution beside, or within `o` without.
+    #[test]
+    fn residual_block(
+        (b, h, w, o) in (2usize..4, 2usize..8, 2usize..8, 2usize..9),
+        (with_conv, train) in any::<(bool, bool)>(),
+        stride in 1usize..3,
+        seed in 0u64..1000,
+    ) {
+        let (i, stride) = if with_conv { (3, stride) } else { (o, 1) };
+        let mut inputs = vec![random((b, h, w, i), seed)];
+        for (n, shape) in [(o, i), (o, o)].into_iter().enumerate() {
+            let seed = seed + 10 * n as u64;
+            inputs.push(random((shape.0, shape.1, 3, 3), seed + 1));
+            inputs.extend([2, 3].map(|n| random(o, seed + n)));
+        }
+        if with_conv {
+            inputs.push(random((o, i, 1, 1), seed + 5));
+        }
+        assert_expression(&inputs, |t| {
+            let x = Expr::new(&t[0]);
+            let y = norm(x.clone().conv2d(&t[1], None, stride, 1), &t[2..], train).relu();
+            let y = norm(y.conv2d(&t[4], None, 1, 1), &t[5..], train);
+            let x = match t.get(7) {
+                Some(w) => x.conv2d(w, None, stride, 0),
+                None => x,
+            };
+            (y + x).relu()
+        });
+    }
+}
+
+#[test]
+fn a_value_that_is_read_often_gets_all_its_gradient() {
+    let x = [random((2, 3, 4, 5), 1)];
+    let twice = |t: &[Tensor]| Expr::new(&t[0]) + Expr::new(&t[0]);
+    assert_expression(&x, twice);
+    assert_expression(&x, |t| twice(t).relu());
+    assert_expression(&x, |t| {
+        let y = Expr::new(&t[0]).relu();
+        (y.clone() + y.clone()).relu() + y.clone().max_pool2d(1, 1) + y
+    });
+    let inputs = [random((2, 3, 4, 5), 1), random(5, 2), random(5, 3)];
+    assert_expression(&inputs, |t| {
+        let y = norm(Expr::new(&t[0]), &t[1..], true);
+        (y.clone() + Expr::new(&t[0])).relu() + y
+    });
+}
+
+#[test]
+fn the_books_lenet() {
+    let inputs = [
+        random((3, 1, 28, 28), 1),
+        random((20, 1, 3, 3), 2),
+        random(20, 3),
+        random((50, 20, 5, 5), 4),
+        random(50, 5),
+        random((128, 800), 6),
+        random(128, 7),
+    ];
+    assert_expression(&inputs, |t| {
+        let first = Expr::new(&t[0]).nhwc().conv2d(&t[1], Some(&t[2]), 1, 0);
+        let second = first
+            .relu()
+            .avg_pool2d(2, 2)
+            .conv2d(&t[3], Some(&t[4]), 1, 0);
+        let vectors = second.relu().avg_pool2d(2, 2).flatten();
+        vectors.linear(&t[5], Some(&t[6])).relu()
+    });
+}
+
+/// The mean takes the bias out again, so its gradient is zero but for rounding.
+#[test]
+fn a_bias_before_batch_norm_gets_a_gradient_of_zeros() -> Result<()> {
+    let bias = Var::from_tensor(&random(3, 3))?;
+    let (x, w) = (random((2, 5, 5, 2), 1), random((3, 2, 3, 3), 2));
+    let y = Expr::new(&x).conv2d(&w, Some(&bias), 1, 1);
+    let y = norm(y, &[random(3, 4), random(3, 5)], true).eval()?;
+    let grads = y.sqr()?.sum_all()?.backward()?;
+    assert_eq!(values(grads.get(&bias).expect("a gradient")), [0.; 3]);
+    Ok(())
+}
+
+#[test]
+fn running_statistics_move_once_an_evaluation() -> Result<()> {
+    let (x, c) = (random((2, 3, 3, 2), 1), random(2, 2));
+    let [mean, var] = statistics(2);
+    let y = Expr::new(&x).batch_norm2d(&c, &c, &mean, &var, true);
+    let before = values(&mean);
+    let once = (y.clone() + y).relu();
+    assert_eq!(values(&mean), before, "nothing is computed before eval");
+    once.eval()?;
+    let [plain_mean, plain_var] = statistics(2);
+    plain::batch_norm2d(&x, &c, &c, &plain_mean, &plain_var, true)?;
+    for (ours, theirs) in [(mean, plain_mean), (var, plain_var)] {
+        for (a, b) in values(&ours).iter().zip(values(&theirs)) {
+            assert!((a - b).abs() < 1e-6);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_sum_of_two_shapes_is_refused() {
+    let (x, other) = (random((2, 3), 1), random((3, 2), 2));
+    let sum = Expr::new(&x) + Expr::new(&other);
+    for error in [sum.eval(), plain::eval(&sum)] {
+        let message = error.expect_err("an error").to_string();
+        assert!(
+            message.contains("x has shape [2, 3], other [3, 2]"),
+            "{message}"
+        );
+    }
+}
