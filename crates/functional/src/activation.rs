@@ -2,7 +2,7 @@
 
 use crate::Expr;
 use crate::buffer::Buffer;
-use crate::operation::{At, CHUNK, Grad, Operation};
+use crate::operation::{At, CHUNK, Grad, Operation, put};
 use crate::threads::{for_each_chunk, for_each_chunk_of_two};
 use candle_core::{Result, Tensor};
 
@@ -41,18 +41,28 @@ pub(crate) fn mask(y: &[f32], dy: &mut [f32]) {
 
 /// [`mask`], by chunks.
 pub(crate) fn mask_all(y: &[f32], dy: &mut [f32]) {
-    for_each_chunk(dy, CHUNK, |i, dy| mask(&y[i * CHUNK..], dy));
+    for_each_chunk(
+        dy,
+        CHUNK,
+        #[inline(always)]
+        |i, dy| mask(&y[i * CHUNK..], dy),
+    );
 }
 
 pub(crate) struct Relu;
 
 impl Operation for Relu {
     fn forward(&self, x: &[&[f32]], y: &mut [f32], _keep: bool) -> Result<Vec<Buffer>> {
-        for_each_chunk(y, CHUNK, |i, y| {
-            for (y, x) in y.iter_mut().zip(&x[0][i * CHUNK..]) {
-                *y = positive(*x);
-            }
-        });
+        for_each_chunk(
+            y,
+            CHUNK,
+            #[inline(always)]
+            |i, y| {
+                for (y, x) in y.iter_mut().zip(&x[0][i * CHUNK..]) {
+                    *y = positive(*x);
+                }
+            },
+        );
         Ok(vec![])
     }
 
@@ -69,12 +79,17 @@ pub(crate) struct Sum {
 
 impl Operation for Sum {
     fn forward(&self, x: &[&[f32]], y: &mut [f32], _keep: bool) -> Result<Vec<Buffer>> {
-        for_each_chunk(y, CHUNK, |i, y| {
-            let values = x[0][i * CHUNK..].iter().zip(&x[1][i * CHUNK..]);
-            for (y, (a, b)) in y.iter_mut().zip(values) {
-                *y = if self.relu { positive(a + b) } else { a + b };
-            }
-        });
+        for_each_chunk(
+            y,
+            CHUNK,
+            #[inline(always)]
+            |i, y| {
+                let values = x[0][i * CHUNK..].iter().zip(&x[1][i * CHUNK..]);
+                for (y, (a, b)) in y.iter_mut().zip(values) {
+                    *y = if self.relu { positive(a + b) } else { a + b };
+                }
+            },
+        );
         Ok(vec![])
     }
 
@@ -85,7 +100,7 @@ impl Operation for Sum {
         if dx[0].wanted() {
             let (to, add) = dx[0].target();
             for_each_chunk_of_two((to, CHUNK), (&mut dy, CHUNK), |_, to, dy| {
-                crate::operation::put(to, dy.iter().copied(), add);
+                put(to, dy.iter().copied(), add);
             });
         }
         dx[1].give(dy);

@@ -1,7 +1,7 @@
 //! Batch normalization on the CPU, over all but the last dimension. It keeps no statistics of its
 //! own: the running ones belong to the caller, and only training mode changes them.
 
-use crate::activation::positive;
+use crate::activation::{mask_all, positive};
 use crate::buffer::Buffer;
 use crate::operation::{At, Grad, Operation};
 use crate::storage::tensor;
@@ -15,6 +15,8 @@ pub(crate) const EPS: f64 = 1e-5;
 const MOMENTUM: f64 = 0.1;
 /// Pixels of a block: its sums are f32, and f64 combines them.
 const BLOCK: usize = 256;
+/// Channels whose sums are in registers at a time.
+const STRIP: usize = 64;
 
 /// Normalizes each channel of `x` (B, H, W, C), then scales it with `weight` and shifts it by
 /// `bias`, both (C,): (x − mean) / √(var + 1e-5) · weight + bias.
@@ -100,21 +102,38 @@ pub(crate) fn update_running(
 /// Mean and biased variance of each of `c` channels: by blocks, each around its own mean, so that
 /// nothing is lost where the mean is large.
 fn statistics(x: &[f32], c: usize) -> [Vec<f32>; 2] {
-    let size = BLOCK * c;
-    let blocks = block_sums(x.len(), c, |i, mean, squares| {
-        let x = &x[i * size..x.len().min((i + 1) * size)];
-        let n = (x.len() / c) as f32;
-        for row in x.chunks_exact(c) {
-            mean.iter_mut().zip(row).for_each(|(m, x)| *m += x);
-        }
-        mean.iter_mut().for_each(|m| *m /= n);
-        for row in x.chunks_exact(c) {
-            for ((s, m), x) in squares.iter_mut().zip(&*mean).zip(row) {
-                *s += (x - m) * (x - m);
-            }
-        }
-    });
+    let blocks = block_sums(
+        x,
+        c,
+        #[inline(always)]
+        |x, _, mean, squares| match mean.len() {
+            STRIP => block_statistics::<STRIP>(x, c, mean, squares),
+            _ => block_statistics::<1>(x, c, mean, squares),
+        },
+    );
     combine(&blocks, x.len() / c, c)
+}
+
+/// The means of N channels over a block, and the sums of squares around them. `x` begins at the
+/// first of the channels in the block's first row.
+#[inline(always)]
+fn block_statistics<const N: usize>(x: &[f32], c: usize, mean: &mut [f32], squares: &mut [f32]) {
+    let (mut sum, mut square) = ([0f32; N], [0f32; N]);
+    for x in x.chunks(c) {
+        for i in 0..N {
+            sum[i] += x[..N][i];
+        }
+    }
+    let rows = x.len().div_ceil(c) as f32;
+    sum.iter_mut().for_each(|v| *v /= rows);
+    for x in x.chunks(c) {
+        for i in 0..N {
+            let d = x[..N][i] - sum[i];
+            square[i] += d * d;
+        }
+    }
+    mean.copy_from_slice(&sum);
+    squares.copy_from_slice(&square);
 }
 
 /// The statistics of all blocks, each given as its mean and its sum of squares around it.
@@ -137,13 +156,31 @@ fn combine(blocks: &[f32], count: usize, c: usize) -> [Vec<f32>; 2] {
     [means.iter().map(|m| *m as f32).collect(), vars.collect()]
 }
 
-/// Two vectors of `c` for each block of x, one after the other, filled by `f(i, first, second)`.
-fn block_sums(len: usize, c: usize, f: impl Fn(usize, &mut [f32], &mut [f32]) + Sync) -> Buffer {
-    let mut sums = Buffer::zeros(len.div_ceil((BLOCK * c).max(1)) * 2 * c);
-    for_each_chunk(&mut sums, 2 * c, |i, sums| {
-        let (first, second) = sums.split_at_mut(c);
-        f(i, first, second);
-    });
+/// Two vectors of `c` for each block of x, one after the other. `f(x, at, first, second)` fills a
+/// strip of them, [`STRIP`] channels or one; `at` is where the strip's x begins.
+fn block_sums(
+    x: &[f32],
+    c: usize,
+    f: impl Fn(&[f32], usize, &mut [f32], &mut [f32]) + Sync,
+) -> Buffer {
+    let size = BLOCK * c;
+    let mut sums = Buffer::new(x.len().div_ceil(size.max(1)) * 2 * c);
+    for_each_chunk(
+        &mut sums,
+        2 * c,
+        #[inline(always)]
+        |i, sums| {
+            let (first, second) = sums.split_at_mut(c);
+            let (start, end) = (i * size, x.len().min((i + 1) * size));
+            let mut strip = 0;
+            while strip < c {
+                let n = if c - strip < STRIP { 1 } else { STRIP };
+                let (at, part) = (start + strip, strip..strip + n);
+                f(&x[at..end], at, &mut first[part.clone()], &mut second[part]);
+                strip += n;
+            }
+        },
+    );
     sums
 }
 
@@ -193,45 +230,39 @@ impl Norm {
     }
 }
 
-/// weight · inv_std
-fn scale(weight: &[f32], inv_std: &[f32]) -> Vec<f32> {
-    weight.iter().zip(inv_std).map(|(w, s)| w * s).collect()
-}
-
-/// What batch norm makes of one value; the same to the bit wherever it is computed.
-#[inline(always)]
-fn normalized(x: f32, mean: f32, scale: f32, bias: f32) -> f32 {
-    (x - mean) * scale + bias
+/// What each channel is normalized with: (x − mean) · scale + bias.
+#[derive(Clone, Copy)]
+struct Channels<'a> {
+    mean: &'a [f32],
+    scale: &'a [f32],
+    bias: &'a [f32],
+    relu: bool,
 }
 
 impl Operation for Norm {
     fn forward(&self, x: &[&[f32]], y: &mut [f32], keep: bool) -> Result<Vec<Buffer>> {
         let [mean, inv_std] = self.statistics(x[0])?;
-        let (c, scale, bias) = (self.channels, scale(x[1], &inv_std), x[2]);
-        let size = BLOCK * c;
-        for_each_chunk(y, size, |i, y| {
-            let rows = x[0][i * size..].chunks_exact(c);
-            let y = y.chunks_exact_mut(c);
-            match x.get(3) {
-                None => y.zip(rows).for_each(|(y, x)| {
-                    let values = x.iter().zip(&mean).zip(&scale).zip(bias);
-                    for (y, (((x, mean), scale), bias)) in y.iter_mut().zip(values) {
-                        let v = normalized(*x, *mean, *scale, *bias);
-                        *y = if self.relu { positive(v) } else { v };
+        let (scale, c) = (product(x[1], &inv_std), self.channels);
+        let channels = Channels {
+            mean: &mean,
+            scale: &scale,
+            bias: x[2],
+            relu: self.relu,
+        };
+        for_each_chunk(
+            y,
+            BLOCK * c,
+            #[inline(always)]
+            |i, y| {
+                for (j, y) in y.chunks_exact_mut(c).enumerate() {
+                    let at = (i * BLOCK + j) * c;
+                    match x.get(3) {
+                        None => channels.normalize(&x[0][at..], y),
+                        Some(other) => channels.normalize_and_add(&x[0][at..], &other[at..], y),
                     }
-                }),
-                Some(other) => {
-                    let others = other[i * size..].chunks_exact(c);
-                    y.zip(rows).zip(others).for_each(|((y, x), other)| {
-                        let values = x.iter().zip(&mean).zip(&scale).zip(bias).zip(other);
-                        for (y, ((((x, mean), scale), bias), other)) in y.iter_mut().zip(values) {
-                            let v = normalized(*x, *mean, *scale, *bias) + other;
-                            *y = if self.relu { positive(v) } else { v };
-                        }
-                    });
                 }
-            }
-        });
+            },
+        );
         Ok(match keep {
             true => [mean, inv_std].map(|v| Buffer::copy_of(&v)).into(),
             false => vec![],
@@ -240,25 +271,20 @@ impl Operation for Norm {
 
     fn backward(&self, at: At<'_>, mut dy: Buffer, dx: &mut [Grad<'_>]) {
         let (mean, inv_std) = (&at.kept[0], &at.kept[1]);
-        let scale = scale(at.x[1], inv_std);
-        let channels = Channels {
+        let scale = product(at.x[1], inv_std);
+        let mut channels = Channels {
             mean,
             scale: &scale,
             bias: at.x[2],
+            relu: self.relu,
         };
-        let masked = self.relu && self.shortcut;
-        if masked {
-            // the shortcut's gradient is the masked one
-            crate::activation::mask_all(at.y, &mut dy);
+        if self.shortcut && self.relu {
+            // the shortcut's gradient is the masked one; after that there is no ReLU left
+            mask_all(at.y, &mut dy);
+            channels.relu = false;
         }
-        let relu = self.relu && !self.shortcut;
-        let [dw, db] = channels.sums(at.x[0], &dy, relu);
-        let dw: Vec<f32> = dw
-            .iter()
-            .zip(&inv_std[..])
-            .map(|(v, s)| (v * f64::from(*s)) as f32)
-            .collect();
-        let db: Vec<f32> = db.iter().map(|v| *v as f32).collect();
+        let [dw, db] = channels.sums(at.x[0], &dy);
+        let dw = product(&dw, inv_std);
         if dx[0].wanted() {
             // what a shift and a stretch of x would have changed through the statistics
             let per_value = if self.train {
@@ -267,17 +293,14 @@ impl Operation for Norm {
                 0.
             };
             let shift: Vec<f32> = db.iter().map(|db| db * per_value).collect();
-            let stretch: Vec<f32> = dw
-                .iter()
-                .zip(&inv_std[..])
-                .map(|(dw, s)| dw * s * per_value)
-                .collect();
+            let stretch: Vec<f32> = dw.iter().map(|dw| dw * per_value).collect();
+            let stretch = product(&stretch, inv_std);
             if self.shortcut && dx[3].wanted() {
-                let mut dz = Buffer::new(dy.len());
-                channels.dx(at.x[0], &mut dy, &mut dz, &shift, &stretch);
-                dx[0].give(dz);
+                let mut d_input = Buffer::new(dy.len());
+                channels.dx(at.x[0], &mut dy, &mut d_input, &shift, &stretch);
+                dx[0].give(d_input);
             } else {
-                channels.dx_in_place(at.x[0], &mut dy, relu, &shift, &stretch);
+                channels.dx_in_place(at.x[0], &mut dy, &shift, &stretch);
                 dx[0].give(std::mem::take(&mut dy));
             }
         }
@@ -289,80 +312,134 @@ impl Operation for Norm {
     }
 }
 
-/// What each channel is normalized with.
-struct Channels<'a> {
-    mean: &'a [f32],
-    scale: &'a [f32],
-    bias: &'a [f32],
+fn product(a: &[f32], b: &[f32]) -> Vec<f32> {
+    a.iter().zip(b).map(|(a, b)| a * b).collect()
 }
 
+/// What batch norm makes of one value; the same to the bit wherever it is computed.
+#[inline(always)]
+fn normalized(x: f32, mean: f32, scale: f32, bias: f32) -> f32 {
+    (x - mean) * scale + bias
+}
+
+/// One pixel at a time: all slices begin with its first channel.
 impl Channels<'_> {
-    /// For each channel the sums of dy · (x − mean) and of dy, which counts as zero where ReLU had
-    /// cut the value off.
-    fn sums(&self, x: &[f32], dy: &[f32], relu: bool) -> [Vec<f64>; 2] {
-        let (c, size) = (self.mean.len(), BLOCK * self.mean.len());
-        let blocks = block_sums(x.len(), c, |i, dw, db| {
-            let end = x.len().min((i + 1) * size);
-            let (x, dy) = (&x[i * size..end], &dy[i * size..end]);
-            for (x, dy) in x.chunks_exact(c).zip(dy.chunks_exact(c)) {
-                let channels = self.mean.iter().zip(self.scale).zip(self.bias);
-                let sums = dw.iter_mut().zip(&mut *db);
-                for (((dw, db), ((mean, scale), bias)), (x, dy)) in
-                    sums.zip(channels).zip(x.iter().zip(dy))
-                {
-                    let cut = relu && normalized(*x, *mean, *scale, *bias) <= 0.;
-                    let dy = if cut { 0. } else { *dy };
-                    *dw += dy * (x - mean);
-                    *db += dy;
-                }
-            }
-        });
-        let total = |k: usize| {
-            blocks[k..]
-                .iter()
-                .step_by(2 * c)
-                .map(|v| f64::from(*v))
-                .sum()
+    #[inline(always)]
+    fn normalize(&self, x: &[f32], y: &mut [f32]) {
+        let c = y.len();
+        let (x, mean, scale, bias) = (&x[..c], &self.mean[..c], &self.scale[..c], &self.bias[..c]);
+        for i in 0..c {
+            let v = normalized(x[i], mean[i], scale[i], bias[i]);
+            y[i] = if self.relu { positive(v) } else { v };
+        }
+    }
+
+    #[inline(always)]
+    fn normalize_and_add(&self, x: &[f32], other: &[f32], y: &mut [f32]) {
+        let c = y.len();
+        let (x, mean, scale, bias) = (&x[..c], &self.mean[..c], &self.scale[..c], &self.bias[..c]);
+        let other = &other[..c];
+        for i in 0..c {
+            let v = normalized(x[i], mean[i], scale[i], bias[i]) + other[i];
+            y[i] = if self.relu { positive(v) } else { v };
+        }
+    }
+
+    /// The gradient of x from that of y, where `shift` and `stretch` go through the statistics.
+    #[inline(always)]
+    fn dx_of(&self, x: &[f32], dy: &mut [f32], shift: &[f32], stretch: &[f32]) {
+        let c = dy.len();
+        let (x, mean, scale, bias) = (&x[..c], &self.mean[..c], &self.scale[..c], &self.bias[..c]);
+        let (shift, stretch) = (&shift[..c], &stretch[..c]);
+        for i in 0..c {
+            let d = self.cut(x[i], dy[i], mean[i], scale[i], bias[i]);
+            dy[i] = scale[i] * (d - shift[i] - (x[i] - mean[i]) * stretch[i]);
+        }
+    }
+
+    /// `dy`, or zero where ReLU had cut the value off.
+    #[inline(always)]
+    fn cut(&self, x: f32, dy: f32, mean: f32, scale: f32, bias: f32) -> f32 {
+        let cut = self.relu && normalized(x, mean, scale, bias) <= 0.;
+        if cut { 0. } else { dy }
+    }
+}
+
+/// Whole batches.
+impl Channels<'_> {
+    /// For each channel the sums of dy · (x − mean), and of dy, by blocks and then in f64.
+    fn sums(&self, x: &[f32], dy: &[f32]) -> [Vec<f32>; 2] {
+        let c = self.mean.len();
+        let blocks = block_sums(
+            x,
+            c,
+            #[inline(always)]
+            |x, at, dw, db| match dw.len() {
+                STRIP => self.block_sums::<STRIP>(x, &dy[at..], at % c, dw, db),
+                _ => self.block_sums::<1>(x, &dy[at..], at % c, dw, db),
+            },
+        );
+        let total = |k: usize| -> f64 {
+            let blocks = blocks[k..].iter().step_by(2 * c);
+            blocks.map(|v| f64::from(*v)).sum()
         };
-        [(0..c).map(total).collect(), (c..2 * c).map(total).collect()]
+        [0..c, c..2 * c].map(|of| of.map(|k| total(k) as f32).collect())
+    }
+
+    /// The two sums of N channels over a block.
+    #[inline(always)]
+    fn block_sums<const N: usize>(
+        &self,
+        x: &[f32],
+        dy: &[f32],
+        first: usize,
+        dw: &mut [f32],
+        db: &mut [f32],
+    ) {
+        let c = self.mean.len();
+        let of = |v: &[f32]| -> [f32; N] { std::array::from_fn(|i| v[first + i]) };
+        let (mean, scale, bias) = (of(self.mean), of(self.scale), of(self.bias));
+        let (mut sum_dw, mut sum_db) = ([0f32; N], [0f32; N]);
+        for (x, dy) in x.chunks(c).zip(dy.chunks(c)) {
+            let (x, dy) = (&x[..N], &dy[..N]);
+            for i in 0..N {
+                let d = self.cut(x[i], dy[i], mean[i], scale[i], bias[i]);
+                sum_dw[i] += d * (x[i] - mean[i]);
+                sum_db[i] += d;
+            }
+        }
+        dw.copy_from_slice(&sum_dw);
+        db.copy_from_slice(&sum_db);
     }
 
     /// The gradient of x, beside the one of y.
     fn dx(&self, x: &[f32], dy: &mut [f32], dx: &mut [f32], shift: &[f32], stretch: &[f32]) {
         let (c, size) = (self.mean.len(), BLOCK * self.mean.len());
-        for_each_chunk_of_two((dx, size), (dy, size), |i, dx, dy| {
-            let rows = x[i * size..].chunks_exact(c).zip(dy.chunks_exact(c));
-            for (dx, (x, dy)) in dx.chunks_exact_mut(c).zip(rows) {
-                let channels = self.mean.iter().zip(self.scale).zip(shift).zip(stretch);
-                for (dx, ((x, dy), (((mean, scale), shift), stretch))) in
-                    dx.iter_mut().zip(x.iter().zip(dy).zip(channels))
-                {
-                    *dx = scale * (dy - shift - (x - mean) * stretch);
+        for_each_chunk_of_two(
+            (dx, size),
+            (dy, size),
+            #[inline(always)]
+            |i, dx, dy| {
+                for (j, dx) in dx.chunks_exact_mut(c).enumerate() {
+                    dx.copy_from_slice(&dy[j * c..][..c]);
+                    self.dx_of(&x[i * size + j * c..], dx, shift, stretch);
                 }
-            }
-        });
+            },
+        );
     }
 
     /// The gradient of x, over the one of y.
-    fn dx_in_place(&self, x: &[f32], dy: &mut [f32], relu: bool, shift: &[f32], stretch: &[f32]) {
+    fn dx_in_place(&self, x: &[f32], dy: &mut [f32], shift: &[f32], stretch: &[f32]) {
         let (c, size) = (self.mean.len(), BLOCK * self.mean.len());
-        for_each_chunk(dy, size, |i, dy| {
-            for (dy, x) in dy.chunks_exact_mut(c).zip(x[i * size..].chunks_exact(c)) {
-                let channels = self
-                    .mean
-                    .iter()
-                    .zip(self.scale)
-                    .zip(self.bias)
-                    .zip(shift)
-                    .zip(stretch);
-                for (dy, (x, ((((mean, scale), bias), shift), stretch))) in
-                    dy.iter_mut().zip(x.iter().zip(channels))
-                {
-                    let cut = relu && normalized(*x, *mean, *scale, *bias) <= 0.;
-                    let d = if cut { 0. } else { *dy };
-                    *dy = scale * (d - shift - (x - mean) * stretch);
+        for_each_chunk(
+            dy,
+            size,
+            #[inline(always)]
+            |i, dy| {
+                for (j, dy) in dy.chunks_exact_mut(c).enumerate() {
+                    self.dx_of(&x[i * size + j * c..], dy, shift, stretch);
                 }
-            }
-        });
+            },
+        );
     }
 }

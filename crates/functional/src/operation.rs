@@ -74,9 +74,14 @@ impl Grad<'_> {
             Grad::Empty(_) => *self = Grad::Buffer(part),
             _ => {
                 let (to, add) = self.target();
-                for_each_chunk_of_two((to, CHUNK), (&mut part, CHUNK), |_, to, part| {
-                    put(to, part.iter().copied(), add);
-                });
+                for_each_chunk_of_two(
+                    (to, CHUNK),
+                    (&mut part, CHUNK),
+                    #[inline(always)]
+                    |_, to, part| {
+                        put(to, part.iter().copied(), add);
+                    },
+                );
             }
         }
     }
@@ -93,9 +98,7 @@ impl Grad<'_> {
 /// `to = values`, or `to += values`.
 #[inline(always)]
 pub(crate) fn put(to: &mut [f32], values: impl Iterator<Item = f32>, add: bool) {
-    if add {
-        to.iter_mut().zip(values).for_each(|(to, v)| *to += v);
-    } else {
-        to.iter_mut().zip(values).for_each(|(to, v)| *to = v);
+    for (to, v) in to.iter_mut().zip(values) {
+        *to = if add { *to + v } else { v };
     }
 }

@@ -122,13 +122,23 @@ impl Step<'_> {
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         match velocity.filter(|_| self.sgd.momentum != 0.) {
-            None => for_each_chunk(param, CHUNK, |i, param| {
-                self.without_velocity(param, &self.sum[i * CHUNK..]);
-            }),
+            None => for_each_chunk(
+                param,
+                CHUNK,
+                #[inline(always)]
+                |i, param| {
+                    self.without_velocity(param, &self.sum[i * CHUNK..]);
+                },
+            ),
             Some(velocity) => {
-                for_each_chunk_of_two((param, CHUNK), (velocity, CHUNK), |i, param, velocity| {
-                    self.with_velocity(param, &self.sum[i * CHUNK..], velocity);
-                });
+                for_each_chunk_of_two(
+                    (param, CHUNK),
+                    (velocity, CHUNK),
+                    #[inline(always)]
+                    |i, param, velocity| {
+                        self.with_velocity(param, &self.sum[i * CHUNK..], velocity);
+                    },
+                );
             }
         }
         Ok(())
@@ -138,12 +148,8 @@ impl Step<'_> {
     fn without_velocity(&self, param: &mut [f32], sum: &[f32]) {
         let lr = (self.sgd.lr / self.batch_size as f64) as f32;
         let decay = (self.sgd.lr * self.sgd.weight_decay) as f32;
-        match decay {
-            0. => param.iter_mut().zip(sum).for_each(|(p, g)| *p -= lr * g),
-            _ => param
-                .iter_mut()
-                .zip(sum)
-                .for_each(|(p, g)| *p -= lr * g + decay * *p),
+        for (p, g) in param.iter_mut().zip(sum) {
+            *p -= lr * g + decay * *p;
         }
     }
 

@@ -3,7 +3,18 @@
 /// Runs `f` compiled for the best instruction set that there is: loops that are inlined into it are
 /// vectorized for AVX-512 or AVX2 where the processor has them. The bits of a result do not depend
 /// on it: no sum is reordered, and products are only fused where the source says so.
-#[inline]
+///
+/// What is not inlined is compiled for the oldest processor, in silence: hence `#[inline(always)]`
+/// on closures and on what they call, and loops in place of iterators with closures.
+#[inline(always)]
 pub(crate) fn dispatch<R>(f: impl FnOnce() -> R) -> R {
-    pulp::Arch::new().dispatch(f)
+    struct Call<F>(F);
+    impl<R, F: FnOnce() -> R> pulp::WithSimd for Call<F> {
+        type Output = R;
+        #[inline(always)]
+        fn with_simd<S: pulp::Simd>(self, _: S) -> R {
+            (self.0)()
+        }
+    }
+    pulp::Arch::new().dispatch(Call(f))
 }

@@ -55,7 +55,6 @@ pub fn with_budget<R>(n: usize, f: impl FnOnce() -> R) -> R {
 
 /// Calls `work(i)` for each `i` below `tasks`, on at most [`budget`] threads.
 pub(crate) fn for_each(tasks: usize, work: impl Fn(usize) + Sync) {
-    let work = |i: usize| simd::dispatch(|| work(i));
     let threads = budget().min(tasks);
     TEAM.with(|team| match team.try_borrow_mut() {
         Ok(mut team) if threads > 1 => {
@@ -70,6 +69,7 @@ pub(crate) fn for_each(tasks: usize, work: impl Fn(usize) + Sync) {
 }
 
 /// Calls `work(i, chunk)` for the i-th chunk of `chunk` elements of `out`; the last may be shorter.
+/// Work that is marked `#[inline(always)]` is compiled for the processor's vector instructions.
 pub(crate) fn for_each_chunk<T: Send>(
     out: &mut [T],
     chunk: usize,
@@ -80,7 +80,11 @@ pub(crate) fn for_each_chunk<T: Send>(
     for_each(chunks, |i| {
         let end = out.len().min((i + 1) * chunk);
         // Safety: task i alone has the elements i * chunk .. (i + 1) * chunk, and each task runs once.
-        work(i, unsafe { out.slice(i * chunk, end) });
+        let part = unsafe { out.slice(i * chunk, end) };
+        simd::dispatch(
+            #[inline(always)]
+            || work(i, part),
+        );
     });
 }
 
@@ -103,7 +107,10 @@ pub(crate) fn for_each_chunk_of_two(
                 b.slice(i * chunk_b, end(b.len(), chunk_b)),
             )
         };
-        work(i, a, b);
+        simd::dispatch(
+            #[inline(always)]
+            || work(i, a, b),
+        );
     });
 }
 

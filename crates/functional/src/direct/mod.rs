@@ -175,6 +175,9 @@ impl Direct {
         y: &mut [f32],
         kept: &mut [f32],
     ) {
+        self.check(x, weight, bias);
+        assert_eq!(y.len(), self.g.batch * self.y_sample(), "floats of y");
+        assert!(kept.is_empty() || kept.len() == self.kept_len(), "kept");
         Arch::new().dispatch(Forward {
             direct: self,
             x,
@@ -200,6 +203,12 @@ impl Direct {
         db: &mut [f32],
         accumulate: bool,
     ) {
+        self.check(x, weight, bias);
+        assert_eq!(dy.len(), self.g.batch * self.y_sample(), "floats of dy");
+        assert_eq!(kept.len(), self.kept_len(), "floats kept");
+        assert!(dx.as_ref().is_none_or(|dx| dx.len() == x.len()), "dx");
+        assert_eq!(dw.len(), weight.len(), "floats of dw");
+        assert!(db.is_empty() || db.len() == self.g.out_channels, "db");
         let sums = Arch::new().dispatch(Backward {
             direct: self,
             x,
@@ -210,6 +219,13 @@ impl Direct {
             dx,
         });
         sums.unpack(self, dw, db, accumulate);
+    }
+
+    fn check(&self, x: &[f32], weight: &[f32], bias: Option<&[f32]>) {
+        let (taps, channels) = (self.g.taps(), self.g.out_channels);
+        assert_eq!(x.len(), self.g.batch * self.g.sample(), "floats of x");
+        assert_eq!(weight.len(), taps * channels, "floats of weight");
+        assert!(bias.is_none_or(|bias| bias.len() == channels), "bias");
     }
 }
 

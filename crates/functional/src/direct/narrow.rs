@@ -57,9 +57,13 @@ fn tile<S: Simd>(
     }
     let mut sums = [[simd.splat_f32s(0.); CHANNELS]; PIXELS];
     for ky in 0..d.g.kernel.0 {
-        let row = |c| &weights.rows[(c * d.g.kernel.0 + ky) * weights.step..][..weights.step];
-        let rows = channels.map(row);
-        let runs = pixels.map(|p| &x[ky * d.row() + d.pixels[p]..][..d.run()]);
+        let (mut rows, mut runs) = ([&[][..]; CHANNELS], [&[][..]; PIXELS]);
+        for (row, c) in rows.iter_mut().zip(&channels) {
+            *row = &weights.rows[(c * d.g.kernel.0 + ky) * weights.step..][..weights.step];
+        }
+        for (run, p) in runs.iter_mut().zip(&pixels) {
+            *run = &x[ky * d.row() + d.pixels[*p]..][..d.run()];
+        }
         for k in (0..d.run()).step_by(S::F32_LANES) {
             let mut w = [simd.splat_f32s(0.); CHANNELS];
             for (w, row) in w.iter_mut().zip(&rows) {

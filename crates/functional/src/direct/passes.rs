@@ -34,9 +34,9 @@ impl WithSimd for Forward<'_> {
         let kept = Blocks::new(self.kept, BLOCK * d.z_sample());
         for_each_chunk(self.y, BLOCK * d.y_sample(), |i, y| {
             let mut kept = kept.get(i);
-            d.with_buffers(|x, z, _| {
+            d.with_buffers(|copy, z, _| {
                 for (j, y) in y.chunks_exact_mut(d.y_sample()).enumerate() {
-                    d.load_sample(self.x, i * BLOCK + j, x);
+                    let x = d.sample(self.x, i * BLOCK + j, copy);
                     let kept = kept.as_mut().map(|k| &mut k[j * d.z_sample()..]);
                     d.forward_sample(simd, x, &weights, y, kept.unwrap_or_default(), z);
                 }
@@ -67,10 +67,10 @@ impl WithSimd for Backward<'_> {
         let mut groups = Aligned::zeros(d.g.batch.div_ceil(samples) * size);
         for_each_chunk(&mut groups, size, |i, sums| {
             let mut dx = dx.get(i);
-            d.with_buffers(|x, z, dz| {
+            d.with_buffers(|copy, z, dz| {
                 let end = ((i + 1) * samples).min(d.g.batch);
                 for (j, sample) in (i * samples..end).enumerate() {
-                    d.load_sample(self.x, sample, x);
+                    let x = d.sample(self.x, sample, copy);
                     let dy = &self.dy[sample * d.y_sample()..];
                     let kept = self.kept.get(sample * d.z_sample()..).unwrap_or_default();
                     let dx = dx
@@ -117,11 +117,16 @@ impl Direct {
         });
     }
 
-    /// Copies a sample of x to where a vector may be read past its end.
-    fn load_sample(&self, x: &[f32], sample: usize, to: &mut [f32]) {
+    /// A sample of x, and a vector more, that may be read but not used: the last sample is copied.
+    fn sample<'a>(&self, x: &'a [f32], sample: usize, copy: &'a mut [f32]) -> &'a [f32] {
         let size = self.g.sample();
-        to[..size].copy_from_slice(&x[sample * size..][..size]);
-        to[size..].fill(0.);
+        let x = &x[sample * size..];
+        if let Some(x) = x.get(..size + VECTOR) {
+            return x;
+        }
+        copy[..size].copy_from_slice(&x[..size]);
+        copy[size..].fill(0.);
+        copy
     }
 
     fn forward_sample<S: Simd>(

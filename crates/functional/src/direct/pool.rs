@@ -52,7 +52,8 @@ impl WithSimd for Unpool<'_> {
         let Self { d, dy, z, dz, db } = self;
         let share = simd.splat_f32s(d.share());
         for c in (0..d.g.out_channels).step_by(S::F32_LANES) {
-            let mut sum = load(simd, &db[c..]);
+            // the band first, which keeps the sum exact to a few bits
+            let mut sum = simd.splat_f32s(0.);
             for (line, dy) in dy.chunks_exact(d.y_line()).enumerate() {
                 for (column, dy) in dy.chunks_exact(d.g.out_channels).enumerate() {
                     let dy = simd.mul_f32s(load(simd, &dy[c..]), share);
@@ -65,7 +66,8 @@ impl WithSimd for Unpool<'_> {
                     }
                 }
             }
-            store(simd, &mut db[c..], sum);
+            let db = &mut db[c..];
+            store(simd, db, simd.add_f32s(load(simd, db), sum));
         }
     }
 }

@@ -45,9 +45,12 @@ impl WithSimd for Tiles<'_> {
             (_, 32..) => 3,
             _ => 2,
         };
-        for first in (0..vectors).step_by(most) {
+        // 7 vectors are 3, 2 and 2, because a single one keeps the multipliers waiting for loads
+        let blocks = vectors.div_ceil(most);
+        for block in 0..blocks {
+            let (first, end) = (vectors * block / blocks, vectors * (block + 1) / blocks);
             let column = first * S::F32_LANES;
-            match (most, vectors - first) {
+            match (most, end - first) {
                 (4, 1) => product.tiles::<S, 2, 1>(simd, column, out),
                 (4, 2) => product.tiles::<S, 2, 2>(simd, column, out),
                 (4, 3) => product.tiles::<S, 2, 3>(simd, column, out),
@@ -55,7 +58,10 @@ impl WithSimd for Tiles<'_> {
                 (_, 1) => product.tiles::<S, 8, 1>(simd, column, out),
                 (2, _) => product.tiles::<S, 6, 2>(simd, column, out),
                 // nine taps, a 3×3 kernel on one channel, are one tile
-                (_, 2) => product.tiles::<S, 9, 2>(simd, column, out),
+                (_, 2) if product.rows.len() % 9 == 0 => {
+                    product.tiles::<S, 9, 2>(simd, column, out)
+                }
+                (_, 2) => product.tiles::<S, 8, 2>(simd, column, out),
                 _ => product.tiles::<S, 8, 3>(simd, column, out),
             }
         }
@@ -72,18 +78,20 @@ impl Product<'_> {
     }
 
     /// # Panics
-    /// Where an element that a tile touches lies outside its slice.
+    /// Where a tile would reach past the end of b, of `start` or of `out`.
     fn check(&self, lanes: usize, out: usize) {
         assert!(self.segments > 0 && self.length > 0 && self.columns > 0);
-        let last =
-            |steps: (usize, usize)| (self.segments - 1) * steps.0 + (self.length - 1) * steps.1;
         let width = self.columns.next_multiple_of(lanes);
-        let row = self.rows.iter().max().expect("a row");
-        assert!(row + last(self.a_steps) < self.a.len(), "a is too short");
-        assert!(last(self.b_steps) + width <= self.b.len(), "b is too short");
+        assert!(self.last(self.b_steps) + width <= self.b.len(), "b");
+        assert!(self.start.is_none_or(|start| start.len() >= width), "start");
         let rows = (self.rows.len() - 1) * self.out_step;
-        assert!(rows + self.columns <= out, "out is too short");
-        assert!(self.start.is_none_or(|start| start.len() >= width));
+        assert!(rows + self.columns <= out, "out");
+    }
+
+    /// From the first term to the last.
+    #[inline(always)]
+    fn last(&self, steps: (usize, usize)) -> usize {
+        (self.segments - 1) * steps.0 + (self.length - 1) * steps.1
     }
 
     #[inline(always)]
@@ -93,15 +101,17 @@ impl Product<'_> {
         column: usize,
         out: &mut [f32],
     ) {
+        let last = self.last(self.a_steps);
         for first in (0..self.rows.len()).step_by(R) {
             // past the last row, its sums are computed again and not stored
             let mut rows = [self.a.as_ptr(); R];
             for (i, row) in rows.iter_mut().enumerate() {
-                *row = self.a[self.rows[(first + i).min(self.rows.len() - 1)]..].as_ptr();
+                let start = self.rows[(first + i).min(self.rows.len() - 1)];
+                *row = self.a[start..=start + last].as_ptr();
             }
             let b = self.b[column..].as_ptr();
-            // Safety: `check` has found each term of each row inside a, and its whole vectors
-            // inside b
+            // Safety: each row holds its last term, and `check` has found the last term's
+            // whole vectors inside b
             let sums = unsafe { self.tile::<S, R, V>(simd, rows, b, column) };
             let rows = R.min(self.rows.len() - first);
             let out = &mut out[first * self.out_step + column..];
@@ -134,26 +144,22 @@ impl Product<'_> {
             sums = [vectors; R];
         }
         for segment in 0..self.segments {
-            let mut a = segment * self.a_steps.0;
-            let mut b_at = segment * self.b_steps.0;
-            let (sa, sb) = self.a_steps;
-            let _ = sa;
-            let sa = self.a_steps.1;
-            let _ = sb;
-            let sb = self.b_steps.1;
-            for _ in 0..self.length / 4 {
-                for u in 0..4 {
+            let (mut at_a, mut at_b) = (segment * self.a_steps.0, segment * self.b_steps.0);
+            for _ in 0..self.length {
+                let mut vectors = [simd.splat_f32s(0.); V];
+                for (j, vector) in vectors.iter_mut().enumerate() {
                     // Safety: the caller's promise
-                    unsafe { step(simd, &mut sums, rows, a + u * sa, b.add(b_at + u * sb)) };
+                    *vector = unsafe { b.add(at_b).cast::<S::f32s>().add(j).read_unaligned() };
                 }
-                a += 4 * sa;
-                b_at += 4 * sb;
-            }
-            for _ in 0..self.length % 4 {
-                // Safety: the caller's promise
-                unsafe { step(simd, &mut sums, rows, a, b.add(b_at)) };
-                a += sa;
-                b_at += sb;
+                for (row, sums) in rows.iter().zip(&mut sums) {
+                    // Safety: the caller's promise
+                    let factor = simd.splat_f32s(unsafe { *row.add(at_a) });
+                    for (sum, vector) in sums.iter_mut().zip(&vectors) {
+                        *sum = simd.mul_add_e_f32s(factor, *vector, *sum);
+                    }
+                }
+                at_a += self.a_steps.1;
+                at_b += self.b_steps.1;
             }
         }
         sums
@@ -205,32 +211,6 @@ impl Product<'_> {
                     store(simd, out, simd.add_f32s(before, *sum));
                 }
             }
-        }
-    }
-}
-
-/// Adds a term to the sums.
-///
-/// # Safety
-/// It must lie in the slices that the pointers point into.
-#[inline(always)]
-unsafe fn step<S: Simd, const R: usize, const V: usize>(
-    simd: S,
-    sums: &mut [[S::f32s; V]; R],
-    rows: [*const f32; R],
-    a: usize,
-    b: *const f32,
-) {
-    let mut vectors = [simd.splat_f32s(0.); V];
-    for (j, vector) in vectors.iter_mut().enumerate() {
-        // Safety: the caller's promise
-        *vector = unsafe { b.cast::<S::f32s>().add(j).read_unaligned() };
-    }
-    for (row, sums) in rows.iter().zip(sums) {
-        // Safety: the caller's promise
-        let factor = simd.splat_f32s(unsafe { *row.add(a) });
-        for (sum, vector) in sums.iter_mut().zip(&vectors) {
-            *sum = simd.mul_add_e_f32s(factor, *vector, *sum);
         }
     }
 }

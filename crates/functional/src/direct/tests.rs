@@ -127,7 +127,7 @@ impl Case {
         let bias = self.bias.then_some(&t.bias[..]);
         let mut kept = vec![f32::NAN; d.kept_len()];
         // every result is written, whatever was there
-        let mut y = vec![f32::NAN; d.dims().iter().product()];
+        let mut y = vec![f32::NAN; d.dims().iter().product::<usize>()];
         let mut dx = vec![f32::NAN; x.len()];
         Forward {
             direct: &d,
@@ -252,7 +252,7 @@ fn the_definition_with_avx2() {
 fn by_the_face(case: &Case, t: &Tensors, accumulate: bool) -> [Vec<f32>; 4] {
     let d = case.direct();
     let bias = case.bias.then_some(&t.bias[..]);
-    let (mut y, mut kept) = (vec![0.; d.dims().iter().product()], vec![0.; d.kept_len()]);
+    let (mut y, mut kept) = (vec![0.; d.dims().iter().product::<usize>()], vec![0.; d.kept_len()]);
     d.forward(&t.x, &t.weight, bias, &mut y, &mut kept);
     let mut dx = vec![0.; t.x.len()];
     let (mut dw, mut db) = (vec![1.; t.weight.len()], vec![1.; t.bias.len()]);
@@ -333,98 +333,4 @@ fn im2col_does_the_rest() {
     };
     assert!(Direct::new(large, true, 2).is_none());
     assert!(Direct::new(g, true, 10).is_none());
-}
-
-/// Times; run with `cargo test -p functional --release direct::tests::times -- --ignored --nocapture`.
-#[test]
-#[ignore = "prints times"]
-fn times() {
-    let batch = std::env::var("BATCH").map_or(256, |b| b.parse().unwrap());
-    let budget = std::env::var("BUDGET").map_or(1, |b| b.parse().unwrap());
-    let min = |f: &mut dyn FnMut()| {
-        let mut best = f64::MAX;
-        for _ in 0..15 {
-            let start = std::time::Instant::now();
-            f();
-            best = best.min(start.elapsed().as_secs_f64() * 1e3);
-        }
-        best
-    };
-    let first = Case {
-        batch,
-        size: (28, 28),
-        channels: (1, 20),
-        kernel: (3, 3),
-        ..LENET
-    };
-    let second = Case { batch, ..LENET };
-    for (name, case) in [("first", first), ("second", second)] {
-        let (d, t) = (case.direct(), case.tensors());
-        let (mut y, mut kept) = (vec![0.; d.dims().iter().product()], vec![0.; d.kept_len()]);
-        let mut dx = vec![0.; t.x.len()];
-        let (mut dw, mut db) = (vec![0.; t.weight.len()], vec![0.; t.bias.len()]);
-        with_budget(budget, || {
-            let f = min(&mut || d.forward(&t.x, &t.weight, Some(&t.bias), &mut y, &mut kept));
-            let b = min(&mut || {
-                d.backward(
-                    &t.x,
-                    &t.weight,
-                    Some(&t.bias),
-                    &kept,
-                    &t.dy,
-                    None,
-                    &mut dw,
-                    &mut db,
-                    false,
-                )
-            });
-            let b2 = min(&mut || {
-                d.backward(
-                    &t.x,
-                    &t.weight,
-                    Some(&t.bias),
-                    &kept,
-                    &t.dy,
-                    Some(&mut dx),
-                    &mut dw,
-                    &mut db,
-                    false,
-                )
-            });
-            let inference = min(&mut || d.forward(&t.x, &t.weight, Some(&t.bias), &mut y, &mut []));
-            print!("inference {inference:.3} ");
-            println!("{name}: forward {f:.3} backward {b:.3} with dx {b2:.3}");
-        });
-        if std::env::var("ALONE").is_ok() {
-            continue;
-        }
-        // the existing operations
-        let g = case.geometry();
-        let dev = &candle_core::Device::Cpu;
-        let x =
-            candle_core::Var::from_vec(t.x.clone(), (g.batch, g.height, g.width, g.channels), dev)
-                .unwrap();
-        let w = candle_core::Var::from_vec(
-            t.weight.clone(),
-            (g.out_channels, g.channels, g.kernel.0, g.kernel.1),
-            dev,
-        )
-        .unwrap();
-        let b = candle_core::Var::from_vec(t.bias.clone(), g.out_channels, dev).unwrap();
-        with_budget(budget, || {
-            let forward = |x: &candle_core::Tensor| {
-                let h = crate::conv2d(x, &w, Some(b.as_tensor()), 1, 0).unwrap();
-                crate::avg_pool2d(&crate::relu(&h).unwrap(), 2, 2).unwrap()
-            };
-            let f = min(&mut || drop(forward(x.as_tensor())));
-            let plain = x.as_tensor().detach();
-            let fb = min(&mut || drop(forward(&plain).backward().unwrap()));
-            let fb2 = min(&mut || drop(forward(x.as_tensor()).backward().unwrap()));
-            println!(
-                "{name} im2col: forward {f:.3} backward {:.3} with dx {:.3}",
-                fb - f,
-                fb2 - f
-            );
-        });
-    }
 }
