@@ -70,6 +70,7 @@ pub fn devices(k: usize) -> Result<Vec<Device>> {
 /// # Errors
 /// As [`devices`]; and if `kind` is [`DeviceKind::Cuda`] and CUDA cannot be used.
 pub fn devices_of_kind(kind: DeviceKind, k: Option<usize>) -> Result<Vec<Device>> {
+    functional::threads::leave_the_cores_to_us();
     if k == Some(0) {
         bail!("0 replicas were asked for: at least one is needed");
     }

@@ -1,7 +1,7 @@
 //! Into NHWC and out of it: the two places where a network's data changes its order.
 
 use crate::buffer::Buffer;
-use crate::operation::{At, Grad, Operation, put};
+use crate::operation::{At, Grad, Operation};
 use crate::threads::for_each_chunk;
 use crate::{Expr, args};
 use candle_core::{Result, Tensor};
@@ -90,7 +90,9 @@ fn transpose(x: &[f32], rows: usize, columns: usize, y: &mut [f32], add: bool) {
     for_each_chunk(y, sample, |i, y| {
         let x = &x[i * sample..][..sample];
         for (column, y) in y.chunks_exact_mut(rows).enumerate() {
-            put(y, x[column..].iter().step_by(columns).copied(), add);
+            for (y, x) in y.iter_mut().zip(x[column..].iter().step_by(columns)) {
+                *y = if add { *y + x } else { *x };
+            }
         }
     });
 }

@@ -7,6 +7,8 @@
 use crate::team::Team;
 use crate::{scoped, simd};
 use std::cell::{Cell, RefCell};
+use std::marker::PhantomData;
+use std::sync::Once;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 static DEFAULT: AtomicUsize = AtomicUsize::new(1);
@@ -26,6 +28,28 @@ thread_local! {
 /// ```
 pub fn set_default(n: usize) {
     DEFAULT.store(n.max(1), Ordering::Relaxed);
+}
+
+/// Tells candle to compute its own elementwise operations on the thread that calls them. It would
+/// start a thread for each core, which look for work without rest while the replicas need the cores.
+///
+/// candle reads this once, from the environment variable `CANDLE_NUM_THREADS`. So it has to be
+/// called before candle computes, and does nothing where the variable is set already, or where other
+/// threads run that could read the environment meanwhile; nor outside Linux, where that cannot be
+/// seen.
+///
+/// ```
+/// functional::threads::leave_the_cores_to_us();
+/// ```
+pub fn leave_the_cores_to_us() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let alone = std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() == 1);
+        if alone && std::env::var_os("CANDLE_NUM_THREADS").is_none() {
+            // Safety: there is no other thread that could read the environment meanwhile.
+            unsafe { std::env::set_var("CANDLE_NUM_THREADS", "1") };
+        }
+    });
 }
 
 /// The number of threads that an operation called from this thread may use.
@@ -78,9 +102,9 @@ pub(crate) fn for_each_chunk<T: Send>(
     let (chunk, chunks) = (chunk.max(1), out.len().div_ceil(chunk.max(1)));
     let out = Disjoint::new(out);
     for_each(chunks, |i| {
-        let end = out.len().min((i + 1) * chunk);
-        // Safety: task i alone has the elements i * chunk .. (i + 1) * chunk, and each task runs once.
-        let part = unsafe { out.slice(i * chunk, end) };
+        let len = chunk.min(out.len() - i * chunk);
+        // Safety: task i alone has the elements from i * chunk to (i + 1) * chunk, and runs once.
+        let part = unsafe { out.part(i * chunk, len) };
         simd::dispatch(
             #[inline(always)]
             || work(i, part),
@@ -99,14 +123,11 @@ pub(crate) fn for_each_chunk_of_two(
     assert_eq!(chunks, b.len().div_ceil(chunk_b), "chunks of two slices");
     let (a, b) = (Disjoint::new(a), Disjoint::new(b));
     for_each(chunks, |i| {
-        let end = |len: usize, chunk: usize| len.min((i + 1) * chunk);
+        let len = |all: usize, chunk: usize| chunk.min(all - i * chunk);
         // Safety: as in `for_each_chunk`, in each of the two slices.
-        let (a, b) = unsafe {
-            (
-                a.slice(i * chunk_a, end(a.len(), chunk_a)),
-                b.slice(i * chunk_b, end(b.len(), chunk_b)),
-            )
-        };
+        let a = unsafe { a.part(i * chunk_a, len(a.len(), chunk_a)) };
+        // Safety: as above.
+        let b = unsafe { b.part(i * chunk_b, len(b.len(), chunk_b)) };
         simd::dispatch(
             #[inline(always)]
             || work(i, a, b),
@@ -118,10 +139,10 @@ pub(crate) fn for_each_chunk_of_two(
 pub(crate) struct Disjoint<'a, T> {
     start: *mut T,
     len: usize,
-    _borrow: std::marker::PhantomData<&'a mut [T]>,
+    borrow: PhantomData<&'a mut [T]>,
 }
 
-// Safety: it only gives out parts, whose disjointness `slice` asks of its caller.
+// Safety: it only gives out parts, whose disjointness `part` asks of its caller.
 unsafe impl<T: Send> Sync for Disjoint<'_, T> {}
 
 impl<'a, T> Disjoint<'a, T> {
@@ -129,7 +150,7 @@ impl<'a, T> Disjoint<'a, T> {
         Self {
             start: slice.as_mut_ptr(),
             len: slice.len(),
-            _borrow: std::marker::PhantomData,
+            borrow: PhantomData,
         }
     }
 
@@ -137,17 +158,24 @@ impl<'a, T> Disjoint<'a, T> {
         self.len
     }
 
-    /// The elements `start..end`.
+    /// Where an element would be, in or outside the slice.
+    #[inline(always)]
+    pub(crate) fn address(&self, i: usize) -> *const T {
+        self.start.wrapping_add(i)
+    }
+
+    /// `len` elements from `first` on.
     ///
     /// # Safety
     /// While the part lives, nobody else may have one that overlaps it.
     ///
     /// # Panics
     /// Where they are out of range.
-    #[allow(clippy::mut_from_ref)] // that is what the type is for
-    pub(crate) unsafe fn slice(&self, start: usize, end: usize) -> &mut [T] {
-        assert!(start <= end && end <= self.len, "a part out of range");
-        // Safety: in range by the assertion, borrowed for 'a, and by the caller's word unshared.
-        unsafe { std::slice::from_raw_parts_mut(self.start.add(start), end - start) }
+    #[expect(clippy::mut_from_ref, reason = "the caller answers for that")]
+    #[inline(always)]
+    pub(crate) unsafe fn part(&self, first: usize, len: usize) -> &mut [T] {
+        assert!(first <= self.len && len <= self.len - first);
+        // Safety: in the slice, which is borrowed mutably for 'a, and the caller's alone.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(first), len) }
     }
 }

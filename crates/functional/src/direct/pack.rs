@@ -46,11 +46,6 @@ impl Weights {
             bias: padded,
         }
     }
-
-    /// The rows of the narrow channels.
-    pub(super) fn narrow_rows(&self, d: &Direct) -> &[f32] {
-        &self.rows[self.wide.min(d.g.out_channels) * d.g.kernel.0 * self.step..]
-    }
 }
 
 /// Whole vectors of channels; the last one padded unless its channels are cheaper as narrow ones.

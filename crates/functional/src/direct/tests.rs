@@ -252,7 +252,10 @@ fn the_definition_with_avx2() {
 fn by_the_face(case: &Case, t: &Tensors, accumulate: bool) -> [Vec<f32>; 4] {
     let d = case.direct();
     let bias = case.bias.then_some(&t.bias[..]);
-    let (mut y, mut kept) = (vec![0.; d.dims().iter().product::<usize>()], vec![0.; d.kept_len()]);
+    let (mut y, mut kept) = (
+        vec![0.; d.dims().iter().product::<usize>()],
+        vec![0.; d.kept_len()],
+    );
     d.forward(&t.x, &t.weight, bias, &mut y, &mut kept);
     let mut dx = vec![0.; t.x.len()];
     let (mut dw, mut db) = (vec![1.; t.weight.len()], vec![1.; t.bias.len()]);

@@ -1,11 +1,11 @@
 //! The convolution, and the gradient of its input.
 
 use super::kernel::{Multiply, PANEL, block, dispatch};
-use super::scratch::{Shared, common, own};
+use super::scratch::{common, own};
 use super::transform::{Images, ToImages};
 use super::weights::{Panels, TRANSPOSED, ToBlock};
 use super::{CHUNK, Chunks, FEW, GROUP};
-use crate::threads::{for_each, for_each_chunk};
+use crate::threads::{Disjoint, for_each, for_each_chunk};
 use std::ops::Range;
 
 /// The most blocks of weights that are kept transformed: 9 MB.
@@ -27,7 +27,7 @@ impl Convolution<'_> {
         let (ins, outs) = self.panels();
         let outputs = self.images.data.len() / self.images.channels * self.outputs;
         assert_eq!(y.len(), outputs, "the size of the output");
-        let y = Shared::new(y);
+        let y = Disjoint::new(y);
         if ins.max(outs) <= FEW {
             self.chunk_by_chunk(&y);
         } else {
@@ -41,7 +41,7 @@ impl Convolution<'_> {
     }
 
     /// For few channels.
-    fn chunk_by_chunk(&self, y: &Shared) {
+    fn chunk_by_chunk(&self, y: &Disjoint<'_, f32>) {
         let (ins, outs) = self.panels();
         let chunks = Chunks::new(
             0..self.images.tiling.tiles(),
@@ -69,7 +69,7 @@ impl Convolution<'_> {
     }
 
     /// For many channels.
-    fn step_by_step(&self, y: &Shared) {
+    fn step_by_step(&self, y: &Disjoint<'_, f32>) {
         let (ins, outs) = self.panels();
         let tiles = self.images.tiling.tiles();
         let keep = tiles > CHUNK && ins * outs <= KEPT;
@@ -100,7 +100,7 @@ impl Convolution<'_> {
         panel: usize,
         points: &[f32],
         weights: &[f32],
-        y: &Shared,
+        y: &Disjoint<'_, f32>,
     ) {
         let (ins, size) = (self.panels().0, block(PANEL));
         let one = points.len() / ins;
@@ -147,7 +147,7 @@ impl Convolution<'_> {
         });
     }
 
-    fn output(&self, tiles: Range<usize>, panel: usize, products: &[f32], y: &Shared) {
+    fn output(&self, tiles: Range<usize>, panel: usize, products: &[f32], y: &Disjoint<'_, f32>) {
         let bias = self
             .bias
             .and_then(|bias| bias[panel * PANEL..].first_chunk());

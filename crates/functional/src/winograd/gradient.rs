@@ -1,11 +1,11 @@
 //! The gradient of the weight.
 
 use super::kernel::{Multiply, PANEL, block, dispatch};
-use super::scratch::{Shared, common, own};
+use super::scratch::{common, own};
 use super::transform::Images;
 use super::weights::{OfBlock, Panels, TRANSPOSED};
 use super::{CHUNK, Chunks, FEW, GROUP};
-use crate::threads::{for_each, for_each_chunk};
+use crate::threads::{Disjoint, for_each, for_each_chunk};
 use std::ops::Range;
 
 /// The most partial sums, and so the most threads that can be used, where there are few channels.
@@ -53,7 +53,7 @@ impl Gradient<'_> {
         let size = dw.len();
         common([sums.count() * size], |[partial]| {
             for_each_chunk(partial, size, |i, dw| {
-                self.sum(Chunks::new(sums.get(i), 48), &Shared::new(dw));
+                self.sum(Chunks::new(sums.get(i), 48), &Disjoint::new(dw));
             });
             for_each_chunk(dw, PIECE, |i, dw| {
                 for (n, sum) in partial.chunks_exact(size).enumerate() {
@@ -68,7 +68,7 @@ impl Gradient<'_> {
         });
     }
 
-    fn sum(&self, chunks: Chunks, dw: &Shared) {
+    fn sum(&self, chunks: Chunks, dw: &Disjoint<'_, f32>) {
         let (ins, outs) = self.panels();
         let (one, size) = (block(chunks.size), block(PANEL));
         let buffers = [(ins + outs) * one, ins * outs * size, TRANSPOSED];
@@ -99,7 +99,7 @@ impl Gradient<'_> {
         let (ins, outs) = self.panels();
         let tiles = self.x.tiling.tiles();
         let groups = Chunks::new(0..tiles, (GROUP / ins.max(outs)).max(1));
-        let dw = Shared::new(dw);
+        let dw = Disjoint::new(dw);
         let most = (ins + outs) * groups.size.div_ceil(CHUNK) * block(CHUNK);
         common([most], |[points]| {
             for g in 0..groups.count() {
@@ -132,7 +132,7 @@ impl Gradient<'_> {
         products: &[f32],
         transposed: &mut [f32],
         accumulate: bool,
-        dw: &Shared,
+        dw: &Disjoint<'_, f32>,
     ) {
         dispatch(OfBlock {
             block: products,

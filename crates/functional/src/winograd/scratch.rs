@@ -1,8 +1,7 @@
-//! Memory of a thread's that one call leaves to the next, and an output that threads share.
+//! Memory of a thread's that one call leaves to the next.
 
 use super::kernel::LINE;
 use std::cell::Cell;
-use std::marker::PhantomData;
 use std::thread::LocalKey;
 
 thread_local! {
@@ -49,43 +48,4 @@ fn with<const N: usize, R>(
     let result = f(buffers);
     key.set(memory);
     result
-}
-
-/// A slice that several threads write, each elsewhere.
-pub(super) struct Shared<'a> {
-    start: *mut f32,
-    len: usize,
-    lifetime: PhantomData<&'a mut [f32]>,
-}
-
-// Safety: it hands out parts only to callers that promise not to share them.
-unsafe impl Sync for Shared<'_> {}
-
-impl<'a> Shared<'a> {
-    pub(super) fn new(slice: &'a mut [f32]) -> Self {
-        Self {
-            start: slice.as_mut_ptr(),
-            len: slice.len(),
-            lifetime: PhantomData,
-        }
-    }
-
-    /// Where an element would be, in or outside the slice.
-    #[inline(always)]
-    pub(super) fn address(&self, i: usize) -> *const f32 {
-        self.start.wrapping_add(i)
-    }
-
-    /// # Safety
-    /// While the part lives, nobody else may have a part with any of its elements.
-    ///
-    /// # Panics
-    /// Where it would reach beyond the slice.
-    #[expect(clippy::mut_from_ref, reason = "the caller answers for that")]
-    #[inline(always)]
-    pub(super) unsafe fn part(&self, first: usize, len: usize) -> &mut [f32] {
-        assert!(first <= self.len && len <= self.len - first);
-        // Safety: in the slice, which is borrowed mutably for 'a, and the caller's alone.
-        unsafe { std::slice::from_raw_parts_mut(self.start.add(first), len) }
-    }
 }

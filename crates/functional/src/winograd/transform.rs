@@ -5,8 +5,8 @@ use super::Tiling;
 use super::axis::{Axis, OfInput, OfOutput, ToOutput};
 use super::kernel::{PANEL, POINTS, dispatch};
 use super::lanes::Lanes;
-use super::scratch::Shared;
 use crate::im2col::Geometry;
+use crate::threads::Disjoint;
 use pulp::{Simd, WithSimd};
 use std::ops::Range;
 
@@ -131,7 +131,7 @@ pub(super) struct ToImages<'a> {
     pub(super) start: &'a [f32; PANEL],
     /// Add to what the images hold, instead of to `start`.
     pub(super) accumulate: bool,
-    pub(super) images: &'a Shared<'a>,
+    pub(super) images: &'a Disjoint<'a, f32>,
 }
 
 /// A tile in its image.

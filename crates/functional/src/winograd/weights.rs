@@ -4,7 +4,7 @@
 use super::axis::{Axis, OfWeight, ToWeight};
 use super::kernel::{LINE, PANEL, POINTS};
 use super::lanes::Lanes;
-use super::scratch::Shared;
+use crate::threads::Disjoint;
 use pulp::{Simd, WithSimd};
 
 /// Input channels that are transposed at once, so that they stay in the first-level cache.
@@ -148,7 +148,7 @@ pub(super) struct OfBlock<'a> {
     pub(super) transposed: &'a mut [f32],
     pub(super) panels: Panels,
     pub(super) accumulate: bool,
-    pub(super) weight: &'a Shared<'a>,
+    pub(super) weight: &'a Disjoint<'a, f32>,
 }
 
 impl WithSimd for OfBlock<'_> {
