@@ -1,7 +1,7 @@
 //! Batch normalization on the CPU, over all but the last dimension. It keeps no statistics of its
 //! own: the running ones belong to the caller, and only training mode changes them.
 
-use crate::activation::{mask_all, positive};
+use crate::activation::{mask, positive};
 use crate::buffer::Buffer;
 use crate::operation::{At, Grad, Operation};
 use crate::storage::tensor;
@@ -102,16 +102,40 @@ pub(crate) fn update_running(
 /// Mean and biased variance of each of `c` channels: by blocks, each around its own mean, so that
 /// nothing is lost where the mean is large.
 fn statistics(x: &[f32], c: usize) -> [Vec<f32>; 2] {
-    let blocks = block_sums(
-        x,
-        c,
+    let size = BLOCK * c;
+    let mut blocks = Buffer::new(x.len().div_ceil(size.max(1)) * 2 * c);
+    for_each_chunk(
+        &mut blocks,
+        2 * c,
         #[inline(always)]
-        |x, _, mean, squares| match mean.len() {
-            STRIP => block_statistics::<STRIP>(x, c, mean, squares),
-            _ => block_statistics::<1>(x, c, mean, squares),
+        |i, block| {
+            let (mean, squares) = block.split_at_mut(c);
+            let x = &x[i * size..x.len().min((i + 1) * size)];
+            for_strips(
+                c,
+                #[inline(always)]
+                |at, n| {
+                    let (x, mean, squares) = (&x[at..], &mut mean[at..], &mut squares[at..]);
+                    match n {
+                        STRIP => block_statistics::<STRIP>(x, c, mean, squares),
+                        _ => block_statistics::<1>(x, c, mean, squares),
+                    }
+                },
+            );
         },
     );
     combine(&blocks, x.len() / c, c)
+}
+
+/// Calls `f(first, n)` for strips of `c` channels: n is [`STRIP`], or one where fewer are left.
+#[inline(always)]
+fn for_strips(c: usize, mut f: impl FnMut(usize, usize)) {
+    let mut at = 0;
+    while at < c {
+        let n = if c - at < STRIP { 1 } else { STRIP };
+        f(at, n);
+        at += n;
+    }
 }
 
 /// The means of N channels over a block, and the sums of squares around them. `x` begins at the
@@ -132,8 +156,8 @@ fn block_statistics<const N: usize>(x: &[f32], c: usize, mean: &mut [f32], squar
             square[i] += d * d;
         }
     }
-    mean.copy_from_slice(&sum);
-    squares.copy_from_slice(&square);
+    mean[..N].copy_from_slice(&sum);
+    squares[..N].copy_from_slice(&square);
 }
 
 /// The statistics of all blocks, each given as its mean and its sum of squares around it.
@@ -154,34 +178,6 @@ fn combine(blocks: &[f32], count: usize, c: usize) -> [Vec<f32>; 2] {
     let means: Vec<f64> = (0..c).map(mean).collect();
     let vars = means.iter().enumerate().map(|(k, m)| var(k, *m) as f32);
     [means.iter().map(|m| *m as f32).collect(), vars.collect()]
-}
-
-/// Two vectors of `c` for each block of x, one after the other. `f(x, at, first, second)` fills a
-/// strip of them, [`STRIP`] channels or one; `at` is where the strip's x begins.
-fn block_sums(
-    x: &[f32],
-    c: usize,
-    f: impl Fn(&[f32], usize, &mut [f32], &mut [f32]) + Sync,
-) -> Buffer {
-    let size = BLOCK * c;
-    let mut sums = Buffer::new(x.len().div_ceil(size.max(1)) * 2 * c);
-    for_each_chunk(
-        &mut sums,
-        2 * c,
-        #[inline(always)]
-        |i, sums| {
-            let (first, second) = sums.split_at_mut(c);
-            let (start, end) = (i * size, x.len().min((i + 1) * size));
-            let mut strip = 0;
-            while strip < c {
-                let n = if c - strip < STRIP { 1 } else { STRIP };
-                let (at, part) = (start + strip, strip..strip + n);
-                f(&x[at..end], at, &mut first[part.clone()], &mut second[part]);
-                strip += n;
-            }
-        },
-    );
-    sums
 }
 
 /// Batch norm, then a sum with the last input where there is a shortcut, then ReLU.
@@ -278,12 +274,10 @@ impl Operation for Norm {
             bias: at.x[2],
             relu: self.relu,
         };
-        if self.shortcut && self.relu {
-            // the shortcut's gradient is the masked one; after that there is no ReLU left
-            mask_all(at.y, &mut dy);
-            channels.relu = false;
-        }
-        let [dw, db] = channels.sums(at.x[0], &dy);
+        // the shortcut's gradient is the one behind the ReLU, of which nothing is left after that
+        let masked = (self.relu && self.shortcut).then_some(at.y);
+        channels.relu &= masked.is_none();
+        let [dw, db] = channels.sums(at.x[0], &mut dy, masked);
         let dw = product(&dw, inv_std);
         if dx[0].wanted() {
             // what a shift and a stretch of x would have changed through the statistics
@@ -367,16 +361,29 @@ impl Channels<'_> {
 
 /// Whole batches.
 impl Channels<'_> {
-    /// For each channel the sums of dy · (x − mean), and of dy, by blocks and then in f64.
-    fn sums(&self, x: &[f32], dy: &[f32]) -> [Vec<f32>; 2] {
-        let c = self.mean.len();
-        let blocks = block_sums(
-            x,
-            c,
+    /// For each channel the sums of dy · (x − mean), and of dy, by blocks and then in f64. Where
+    /// `masked` is ReLU's result, `dy` is first set to zero where that is.
+    fn sums(&self, x: &[f32], dy: &mut [f32], masked: Option<&[f32]>) -> [Vec<f32>; 2] {
+        let (c, size) = (self.mean.len(), BLOCK * self.mean.len());
+        let mut blocks = Buffer::new(x.len().div_ceil(size.max(1)) * 2 * c);
+        for_each_chunk_of_two(
+            (&mut blocks, 2 * c),
+            (dy, size),
             #[inline(always)]
-            |x, at, dw, db| match dw.len() {
-                STRIP => self.block_sums::<STRIP>(x, &dy[at..], at % c, dw, db),
-                _ => self.block_sums::<1>(x, &dy[at..], at % c, dw, db),
+            |i, block, dy| {
+                if let Some(y) = masked {
+                    mask(&y[i * size..], dy);
+                }
+                let (dw, db) = block.split_at_mut(c);
+                let x = &x[i * size..][..dy.len()];
+                for_strips(
+                    c,
+                    #[inline(always)]
+                    |at, n| match n {
+                        STRIP => self.block_sums::<STRIP>(x, dy, at, dw, db),
+                        _ => self.block_sums::<1>(x, dy, at, dw, db),
+                    },
+                );
             },
         );
         let total = |k: usize| -> f64 {
@@ -386,7 +393,7 @@ impl Channels<'_> {
         [0..c, c..2 * c].map(|of| of.map(|k| total(k) as f32).collect())
     }
 
-    /// The two sums of N channels over a block.
+    /// The two sums of N channels from `first` on over a block.
     #[inline(always)]
     fn block_sums<const N: usize>(
         &self,
@@ -400,16 +407,16 @@ impl Channels<'_> {
         let of = |v: &[f32]| -> [f32; N] { std::array::from_fn(|i| v[first + i]) };
         let (mean, scale, bias) = (of(self.mean), of(self.scale), of(self.bias));
         let (mut sum_dw, mut sum_db) = ([0f32; N], [0f32; N]);
-        for (x, dy) in x.chunks(c).zip(dy.chunks(c)) {
-            let (x, dy) = (&x[..N], &dy[..N]);
+        for (x, dy) in x.chunks_exact(c).zip(dy.chunks_exact(c)) {
+            let (x, dy) = (&x[first..first + N], &dy[first..first + N]);
             for i in 0..N {
                 let d = self.cut(x[i], dy[i], mean[i], scale[i], bias[i]);
                 sum_dw[i] += d * (x[i] - mean[i]);
                 sum_db[i] += d;
             }
         }
-        dw.copy_from_slice(&sum_dw);
-        db.copy_from_slice(&sum_db);
+        dw[first..first + N].copy_from_slice(&sum_dw);
+        db[first..first + N].copy_from_slice(&sum_db);
     }
 
     /// The gradient of x, beside the one of y.
