@@ -175,6 +175,7 @@ pub fn synchronize(devices: &[Device]) -> Result<()> {
 /// assert_eq!(d2l::cores(), 2);
 /// ```
 pub fn share_cores(threads: Option<usize>, replicas: usize) -> usize {
+    functional::threads::leave_the_cores_to_us();
     CORES.store(threads.unwrap_or(0), Ordering::Relaxed);
     let share = cores_each(replicas);
     functional::threads::set_default(share);
