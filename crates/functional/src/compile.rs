@@ -8,7 +8,7 @@ use crate::direct::Direct;
 use crate::expr::{Expr, Node, Op};
 use crate::im2col::Geometry;
 use crate::layout::Transpose;
-use crate::linear::Linear;
+use crate::linear::{self, Linear};
 use crate::norm::Norm;
 use crate::operation::Operation;
 use crate::pool::{Average, GlobalAverage, Maximum, Windows};
@@ -47,7 +47,7 @@ impl Compiler {
             self.survey(input)?;
             if let Op::Tensor(x) = &input.0.op {
                 args::check_float(op, name, x)?;
-                // the book's linear layers hold their weights transposed: no copy for those
+                // a linear layer reads a transposed view without a copy
                 let transposed = matches!((op, *name), ("linear", "weight")) && is_transposed(x)?;
                 let leaf = self.leaf(x, transposed)?;
                 self.values.insert(Arc::as_ptr(&input.0), leaf);
@@ -98,7 +98,7 @@ impl Compiler {
         };
         match &layer.0.op {
             Op::Conv2d { .. } => self.direct(layer, relu, pool),
-            Op::Linear if pool == 1 => self.linear(layer, relu).map(Some),
+            Op::Linear | Op::Matmul if pool == 1 => self.linear(layer, relu).map(Some),
             Op::BatchNorm2d { .. } if pool == 1 => self.norm(layer, None, relu).map(Some),
             Op::Add if pool == 1 => self.sum(layer, relu).map(Some),
             _ => Ok(None),
@@ -163,11 +163,17 @@ impl Compiler {
 
     fn linear(&mut self, layer: &Expr, relu: bool) -> Result<usize> {
         let inputs = self.values(&layer.0.inputs)?;
+        let dims = [self.dims(inputs[0]), self.dims(inputs[1])];
         let bias = inputs.get(2).map(|b| self.dims(*b));
-        let (x, weight) = (self.dims(inputs[0]), self.dims(inputs[1]));
         let leaf = self.tape.leaves.get(inputs[1]);
-        let transposed = leaf.is_some_and(|leaf| leaf.transposed);
-        let linear = Linear::new(x, weight, bias, transposed, relu)?;
+        let (sizes, transposed) = match layer.0.op {
+            Op::Matmul => (linear::check_matmul(dims, bias)?, true),
+            _ => (
+                linear::check(dims, bias)?,
+                leaf.is_some_and(|leaf| leaf.transposed),
+            ),
+        };
+        let linear = Linear::new(sizes, transposed, relu);
         let dims = linear.dims();
         Ok(self.push(linear, inputs, dims))
     }
@@ -266,6 +272,7 @@ impl Op {
             Op::MaxPool2d { .. } => ("max_pool2d", &["x"]),
             Op::GlobalAvgPool2d => ("global_avg_pool2d", &["x"]),
             Op::Linear => ("linear", &["x", "weight", "bias"]),
+            Op::Matmul => ("matmul", &["x", "weight", "bias"]),
             Op::BatchNorm2d { .. } => ("batch_norm2d", &["x", "weight", "bias"]),
         }
     }

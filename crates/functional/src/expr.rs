@@ -43,6 +43,7 @@ pub(crate) enum Op {
     MaxPool2d { kernel: usize, stride: usize },
     GlobalAvgPool2d,
     Linear,
+    Matmul,
     BatchNorm2d { running: [Var; 2], train: bool },
 }
 
@@ -106,6 +107,11 @@ impl Expr {
     /// As [`crate::linear`].
     pub fn linear(self, weight: &Tensor, bias: Option<&Tensor>) -> Self {
         self.then(Op::Linear, std::iter::once(weight).chain(bias))
+    }
+
+    /// As [`crate::matmul`].
+    pub fn matmul(self, weight: &Tensor, bias: Option<&Tensor>) -> Self {
+        self.then(Op::Matmul, std::iter::once(weight).chain(bias))
     }
 
     /// As [`crate::batch_norm2d`]; the running statistics move when the expression is evaluated.

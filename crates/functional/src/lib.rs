@@ -70,7 +70,7 @@ pub use expr::Expr;
 pub use grad::no_grad;
 pub use gradients::Gradients;
 pub use layout::{flatten, nhwc};
-pub use linear::linear;
+pub use linear::{linear, matmul};
 pub use loss::cross_entropy;
 pub use norm::batch_norm2d;
 pub use optim::{Sgd, sgd};

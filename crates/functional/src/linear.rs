@@ -16,7 +16,7 @@ const BLOCK: usize = 64;
 /// `x · weightᵀ + bias`: `x` (B, I), `weight` (O, I), `bias` (O,) → (B, O).
 ///
 /// `weight` may be a transposed view and is not copied then. In the book:
-/// `torch.mm(h, params[4]) + params[5]`, whose weight is (I, O): pass `w3.t()`.
+/// `nn.Linear`.
 ///
 /// # Errors
 /// Where a tensor is not f32, or the sizes do not match.
@@ -34,18 +34,56 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tens
     Expr::new(x).linear(weight, bias).eval()
 }
 
+/// `x · weight + bias`: as [`linear`], with a `weight` (I, O).
+///
+/// In the book: `torch.mm(h, params[4]) + params[5]`.
+///
+/// # Errors
+/// Where a tensor is not f32, or the sizes do not match.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// let x = Tensor::new(&[[1f32, 2.]], &Device::Cpu)?;
+/// let weight = Tensor::new(&[[1f32, 0., 1.], [0., 1., 1.]], &Device::Cpu)?;
+/// assert_eq!(functional::matmul(&x, &weight, None)?.to_vec2::<f32>()?, [[1., 2., 3.]]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+pub fn matmul(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    Expr::new(x).matmul(weight, bias).eval()
+}
+
 /// Checks the shapes of x (B, I), weight (O, I) and bias (O,); returns B, I and O.
-pub(crate) fn check(x: &[usize], weight: &[usize], bias: Option<&[usize]>) -> Result<[usize; 3]> {
+pub(crate) fn check([x, weight]: [&[usize]; 2], bias: Option<&[usize]>) -> Result<[usize; 3]> {
     let sizes = match (x, weight) {
         ([b, i], [o, expected]) if i == expected => [*b, *i, *o],
         ([_, i], [_, expected]) => bail!(
-            "linear: x has {i} features, weight expects {expected}; weight is (O, I), pass w.t() \
-             for one of (I, O)"
+            "linear: x has {i} features, weight expects {expected}; weight is (O, I), for one of \
+             (I, O) there is matmul"
         ),
         (x, w) => bail!("linear: x has shape {x:?}, weight {w:?}, expected (B, I) and (O, I)"),
     };
+    check_bias("linear", bias, sizes)
+}
+
+/// As [`check`], for a weight (I, O).
+pub(crate) fn check_matmul(
+    [x, weight]: [&[usize]; 2],
+    bias: Option<&[usize]>,
+) -> Result<[usize; 3]> {
+    let sizes = match (x, weight) {
+        ([b, i], [expected, o]) if i == expected => [*b, *i, *o],
+        ([_, i], [expected, _]) => bail!(
+            "matmul: x has {i} columns, weight {expected} rows; weight is (I, O), for one of (O, I) \
+             there is linear"
+        ),
+        (x, w) => bail!("matmul: x has shape {x:?}, weight {w:?}, expected (B, I) and (I, O)"),
+    };
+    check_bias("matmul", bias, sizes)
+}
+
+fn check_bias(op: &str, bias: Option<&[usize]>, sizes: [usize; 3]) -> Result<[usize; 3]> {
     if let Some(bias) = bias {
-        args::vector("linear", "bias", bias, sizes[2], "outputs of weight")?;
+        args::vector(op, "bias", bias, sizes[2], "outputs of weight")?;
     }
     Ok(sizes)
 }
@@ -61,21 +99,19 @@ pub(crate) struct Linear {
 }
 
 impl Linear {
+    /// From B, I and O.
     pub(crate) fn new(
-        x: &[usize],
-        weight: &[usize],
-        bias: Option<&[usize]>,
+        [batch, features, outputs]: [usize; 3],
         transposed: bool,
         relu: bool,
-    ) -> Result<Self> {
-        let [batch, features, outputs] = check(x, weight, bias)?;
-        Ok(Self {
+    ) -> Self {
+        Self {
             batch,
             features,
             outputs,
             transposed,
             relu,
-        })
+        }
     }
 
     pub(crate) fn dims(&self) -> [usize; 2] {

@@ -38,6 +38,7 @@ fn value(expr: &Expr, done: &mut HashMap<*const Node, Tensor>) -> Result<Tensor>
         Op::MaxPool2d { kernel, stride } => max_pool2d(&x[0], *kernel, *stride)?,
         Op::GlobalAvgPool2d => global_avg_pool2d(&x[0])?,
         Op::Linear => linear(&x[0], &x[1], x.get(2))?,
+        Op::Matmul => matmul(&x[0], &x[1], x.get(2))?,
         Op::BatchNorm2d {
             running: [mean, var],
             train,
@@ -207,15 +208,35 @@ pub fn global_avg_pool2d(x: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// As there.
 pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
-    let op = "linear";
+    let dims = [x.dims(), weight.dims()];
+    let sizes = crate::linear::check(dims, bias.map(|b| b.dims()))?;
+    product("linear", [x, weight], bias, sizes)
+}
+
+/// As [`crate::matmul`].
+///
+/// # Errors
+/// As there.
+pub fn matmul(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    let dims = [x.dims(), weight.dims()];
+    let sizes = crate::linear::check_matmul(dims, bias.map(|b| b.dims()))?;
+    product("matmul", [x, weight], bias, sizes)
+}
+
+/// x (B, I) times weight, (O, I) or (I, O) according to the name, plus bias.
+fn product(
+    op: &str,
+    [x, weight]: [&Tensor; 2],
+    bias: Option<&Tensor>,
+    [batch, _, outputs]: [usize; 3],
+) -> Result<Tensor> {
     let (x, weight) = (args::float(op, "x", x)?, args::float(op, "weight", weight)?);
     let bias = bias.map(|b| args::float(op, "bias", b)).transpose()?;
-    let bias_dims = bias.as_ref().map(|b| b.dims());
-    let [batch, _, outputs] = crate::linear::check(x.dims(), weight.dims(), bias_dims)?;
     if batch == 0 {
         return no_examples([Some(&x), Some(&weight), bias.as_ref()], (batch, outputs));
     }
-    let y = x.matmul(&weight.t()?)?;
+    let weight = if op == "linear" { weight.t()? } else { weight };
+    let y = x.matmul(&weight)?;
     match bias {
         Some(bias) => y.broadcast_add(&bias),
         None => Ok(y),

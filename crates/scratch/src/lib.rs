@@ -71,10 +71,9 @@ pub fn lenet(x: &Tensor, params: &[Param]) -> Result<Tensor> {
         .relu()
         .avg_pool2d(2, 2) // (B, 4, 4, 50)
         .flatten() // (B, 800)
-        // the book's W3 and W4 are inputs x outputs, `linear` wants outputs x inputs
-        .linear(&w3.t()?, Some(b3)) // (B, 128)
+        .matmul(w3, Some(b3)) // (B, 128)
         .relu()
-        .linear(&w4.t()?, Some(b4))
+        .matmul(w4, Some(b4))
         .eval()
 }
 

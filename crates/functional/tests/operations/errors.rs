@@ -141,6 +141,16 @@ fn linear() {
 }
 
 #[test]
+fn matmul() {
+    let (x, w) = (random((2, 5), 1), random((3, 4), 2));
+    let expected = "matmul: x has 5 columns, weight 3 rows";
+    assert_refused(
+        expected,
+        [fast::matmul(&x, &w, None), plain::matmul(&x, &w, None)],
+    );
+}
+
+#[test]
 fn labels_that_are_no_class() {
     let y_hat = random((3, 10), 1);
     let y = Tensor::new(&[0u32, 9, 10], &Device::Cpu).unwrap();

@@ -24,6 +24,7 @@ fn every_operation() -> Result<Vec<Tensor>> {
                 $of::global_avg_pool2d(&x)?,
                 $of::linear(&m, &m, Some(&two))?,
                 $of::linear(&m.t()?, &m.t()?, None)?,
+                $of::matmul(&m.t()?, &m, None)?,
                 $of::batch_norm2d(&x, &c, &c, &statistics, &statistics, false)?,
                 $of::cross_entropy(&m, &labels)?,
             ]

@@ -35,6 +35,27 @@ proptest! {
         );
     }
 
+    /// Whole panels of channels, which Winograd's algorithm computes.
+    #[test]
+    fn conv2d_of_many_channels(
+        (b, h, w) in (0usize..3, 1usize..10, 1usize..10),
+        (i, o) in (1usize..3, 1usize..3),
+        with_bias: bool,
+        seed in 0u64..1000,
+    ) {
+        let (i, o) = (64 * i, 64 * o);
+        let mut inputs = vec![random((b, h, w, i), seed), random((o, i, 3, 3), seed + 1)];
+        if with_bias {
+            inputs.push(random(o, seed + 2));
+        }
+        assert_same(
+            &inputs,
+            TOLERANCE,
+            |t| fast::conv2d(&t[0], &t[1], t.get(2), 1, 1),
+            |t| plain::conv2d(&t[0], &t[1], t.get(2), 1, 1),
+        );
+    }
+
     #[test]
     fn pooling(
         (b, c) in (0usize..4, 1usize..6),
@@ -78,6 +99,13 @@ proptest! {
             TOLERANCE,
             |t| fast::linear(&t[0], &t[1], t.get(2)),
             |t| plain::linear(&t[0], &t[1], t.get(2)),
+        );
+        inputs[1] = inputs[1].t().unwrap().contiguous().unwrap();
+        assert_same(
+            &inputs,
+            TOLERANCE,
+            |t| fast::matmul(&t[0], &t[1], t.get(2)),
+            |t| plain::matmul(&t[0], &t[1], t.get(2)),
         );
     }
 
