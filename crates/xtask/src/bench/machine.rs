@@ -1,0 +1,150 @@
+//! What the system says of the machine and of a process. It is read from /proc: elsewhere than on
+//! Linux it is unknown, and the report says so.
+
+use std::fs;
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The system counts processor time in hundredths of a second.
+pub const TICKS: f64 = 100.0;
+
+/// More than this of a core at other work makes the numbers doubtful.
+const QUIET: f64 = 0.1;
+
+/// What was going on before the measurement.
+pub struct Load {
+    average: Option<String>,
+    busy: Option<f64>,
+}
+
+impl Load {
+    /// Looks for a second.
+    pub fn now() -> Self {
+        let average = fs::read_to_string("/proc/loadavg").ok();
+        let average = average.map(|text| text.split(' ').take(3).collect::<Vec<_>>().join(", "));
+        let before = busy_ticks();
+        sleep(Duration::from_secs(1));
+        let busy = busy_ticks().zip(before).map(|(b, a)| (b - a) / TICKS);
+        Self { average, busy }
+    }
+
+    /// Tells the reader at once that the machine is not idle.
+    pub fn warn(&self) {
+        if self.busy.is_some_and(|busy| busy > QUIET) {
+            eprintln!("warning: other work is on the cores ({})", self.text());
+        }
+    }
+
+    /// `load average 0.01, 0.37, 4.36; 0.02 cores busy`.
+    pub fn text(&self) -> String {
+        let average = self.average.as_deref().unwrap_or("unknown");
+        match self.busy {
+            Some(busy) => format!("load average {average}; {busy:.2} cores busy"),
+            None => format!("load average {average}"),
+        }
+    }
+}
+
+/// Whether so many cores at other work make the numbers doubtful.
+pub fn is_doubtful(other: f64) -> bool {
+    other > QUIET
+}
+
+/// The time that all cores were not free, in ticks since the start of the machine; what a
+/// hypervisor gave to other machines is in it.
+pub fn busy_ticks() -> Option<f64> {
+    let stat = fs::read_to_string("/proc/stat").ok()?;
+    let first = stat.lines().next()?.split_whitespace().skip(1);
+    let t: Vec<f64> = first.map_while(|field| field.parse().ok()).collect();
+    // user nice system idle iowait irq softirq steal
+    (t.len() >= 8).then(|| t[0] + t[1] + t[2] + t[5] + t[6] + t[7])
+}
+
+/// The processor time of a process and all its threads, in ticks.
+pub fn process_ticks(pid: u32) -> Option<f64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let after_name = stat.rsplit_once(')')?.1;
+    let fields: Vec<&str> = after_name.split_whitespace().collect();
+    let field = |i: usize| fields.get(i)?.parse::<f64>().ok();
+    Some(field(11)? + field(12)?) // utime and stime
+}
+
+/// The most memory that a process had at a time, in MiB.
+pub fn peak_memory(pid: u32) -> Option<f64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
+    let kib: f64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(kib / 1024.0)
+}
+
+/// The processor's name.
+pub fn processor() -> String {
+    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = info.lines().find_map(|l| l.strip_prefix("model name"));
+    let name = name.and_then(|l| l.split_once(": ")).map(|(_, name)| name);
+    name.unwrap_or("unknown processor").to_owned()
+}
+
+/// The first line that a command prints, or `unknown`.
+pub fn ask(command: &str, args: &[&str]) -> String {
+    let output = Command::new(command).args(args).output();
+    let output = output.ok().filter(|o| o.status.success());
+    let text = output.map(|o| String::from_utf8_lossy(&o.stdout).into_owned());
+    let first = text.as_deref().and_then(|t| t.lines().next());
+    first.unwrap_or("unknown").to_owned()
+}
+
+/// The commit that is measured, and whether there are changes on top of it.
+pub fn commit() -> String {
+    let commit = ask("git", &["rev-parse", "--short", "HEAD"]);
+    match ask("git", &["status", "--porcelain", "--untracked-files=no"]).as_str() {
+        "unknown" => commit,
+        _ => format!("{commit} with changes"),
+    }
+}
+
+/// The day, UTC, as `2026-01-31`.
+pub fn today() -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    date(now.map_or(0, |d| d.as_secs() / 86_400))
+}
+
+/// The date of a day counted from 1 January 1970: years begin in March, so a leap day is a
+/// year's last.
+fn date(day: u64) -> String {
+    let day = day + 719_468; // from 1 March of year 0
+    let (era, day) = (day / 146_097, day % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let (month, later) = if month < 10 {
+        (month + 3, 0)
+    } else {
+        (month - 9, 1)
+    };
+    format!("{:04}-{month:02}-{day:02}", era * 400 + year + later)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_day_has_its_date() {
+        let dates = [0, 59, 11_016, 20_454].map(date);
+        assert_eq!(
+            dates,
+            ["1970-01-01", "1970-03-01", "2000-02-29", "2026-01-01"]
+        );
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn this_process_is_known() {
+        let pid = std::process::id();
+        assert!(peak_memory(pid).unwrap() > 0.5);
+        assert!(process_ticks(pid).is_some() && busy_ticks().unwrap() > 0.0);
+    }
+}

@@ -1,0 +1,152 @@
+//! `bench cpu`: how long one training step takes, ours and the peers', in turn on the same machine.
+//!
+//! Every contender is a process of its own that does steps when it is asked to, so that its memory
+//! and its threads are its own. Only one of them works at a time.
+
+mod chart;
+mod contender;
+pub mod figures;
+mod machine;
+pub mod ours;
+mod peak;
+mod peers;
+mod process;
+mod report;
+mod rounds;
+mod serve;
+mod stats;
+mod work;
+
+use std::path::PathBuf;
+use std::{fs, thread};
+
+use anyhow::{Context, Result, ensure};
+use clap::{Args, ValueEnum};
+
+use peak::Peak;
+use report::Report;
+use work::Work;
+
+/// What `bench cpu` can be told.
+#[derive(Args, Debug)]
+pub struct Options {
+    /// How often every contender has its turn [default: 7, with --quick 2]
+    #[arg(long, value_name = "N")]
+    rounds: Option<usize>,
+
+    /// Measure only this; may be given more than once
+    #[arg(long, value_name = "NAME")]
+    only: Vec<Part>,
+
+    /// Measure only this step, NETWORK-BATCH; may be given more than once
+    /// [default: lenet-256, resnet18-64, and without --quick resnet18-256]
+    #[arg(long, value_name = "STEP")]
+    step: Vec<Work>,
+
+    /// A few minutes, to see that everything works: no figures to quote
+    #[arg(long)]
+    quick: bool,
+
+    /// The cores that a contender may use [default: all]
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+
+    /// A Python with torch; without it one is installed in a virtual environment under target/
+    #[arg(long, value_name = "PATH")]
+    python: Option<PathBuf>,
+
+    /// A folder with the four IDX files for the epoch and the evaluation
+    /// [default: FASHION_MNIST_DIR, else synthetic images]
+    #[arg(long, value_name = "DIR|synthetic")]
+    data: Option<dataset::Data>,
+
+    /// Where cpu.md and cpu.svg go
+    #[arg(long, value_name = "DIR", default_value = "benches/results")]
+    out: PathBuf,
+}
+
+/// What can be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// the project, with as many replicas as cores, two, and one
+    Ours,
+    /// PyTorch, eager and channels_last
+    Pytorch,
+    /// candle's own operations and layers
+    Candle,
+    /// Burn's fastest CPU backend
+    Burn,
+    /// the multiply-adds that the processor can do
+    Peak,
+    /// an epoch of `scratch` beside its steps
+    Epoch,
+    /// evaluation beside training
+    Evaluation,
+}
+
+impl Options {
+    fn has(&self, part: Part) -> bool {
+        self.only.is_empty() || self.only.contains(&part)
+    }
+
+    fn threads(&self) -> usize {
+        let all = thread::available_parallelism().map_or(1, usize::from);
+        self.threads.unwrap_or(all)
+    }
+
+    fn plan(&self) -> rounds::Plan {
+        let (rounds, seconds) = if self.quick { (2, 15.0) } else { (7, 60.0) };
+        rounds::Plan {
+            rounds: self.rounds.unwrap_or(rounds),
+            seconds,
+        }
+    }
+
+    fn works(&self) -> Vec<Work> {
+        let all = ["lenet-256", "resnet18-64", "resnet18-256"];
+        let all = all.iter().take(if self.quick { 2 } else { 3 });
+        match self.step.is_empty() {
+            true => all.map(|name| name.parse().expect("its name")).collect(),
+            false => self.step.clone(),
+        }
+    }
+}
+
+/// Measures, prints the report and writes it.
+///
+/// # Errors
+/// If a peer cannot be had, a contender fails, or the report cannot be written.
+pub fn cpu(options: &Options) -> Result<()> {
+    ensure!(
+        options.rounds != Some(0),
+        "--rounds 0: at least 1 is needed"
+    );
+    ensure!(
+        options.threads != Some(0),
+        "--threads 0: at least 1 is needed"
+    );
+    let threads = options.threads();
+    let contenders = contender::list(&peers::prepare(options)?, threads)?;
+    let before = machine::Load::now();
+    before.warn();
+    let peak = options.has(Part::Peak).then(|| Peak::measure(threads));
+    let mut report = Report::new(threads, before, peak);
+    for work in options.works() {
+        let rows = rounds::measure(&work, &contenders, &options.plan())?;
+        report.add(work, rows);
+    }
+    report.figures = figures::all(options, threads)?;
+    let markdown = report.markdown();
+    println!("\n{markdown}");
+    write(options, "cpu.md", &markdown)?;
+    write(options, "cpu.svg", &chart::svg(&report))
+}
+
+fn write(options: &Options, name: &str, text: &str) -> Result<()> {
+    let path = options.out.join(name);
+    let cannot = || format!("cannot write {}", path.display());
+    fs::create_dir_all(&options.out).with_context(cannot)?;
+    fs::write(&path, text).with_context(cannot)?;
+    eprintln!("wrote {}", path.display());
+    Ok(())
+}

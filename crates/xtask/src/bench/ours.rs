@@ -1,0 +1,73 @@
+//! Our contender: a step of `scratch` or of `concise`, called as a user of the library calls it.
+
+use anyhow::Result;
+use candle_core::{DType, Tensor};
+use clap::Args;
+use concise::{DataParallel, Initializer, Sgd, Trainer, resnet18};
+use d2l::{DeviceKind, devices_of_kind, share_cores};
+use functional::cross_entropy;
+
+use super::serve::{locked, serve};
+use super::work::Network;
+
+/// A learning rate so small that the weights stay small numbers for as long as it takes.
+const LR: f64 = 0.01;
+
+/// Which step.
+#[derive(Args, Debug)]
+pub struct Job {
+    #[arg(long)]
+    replicas: usize,
+    #[arg(long)]
+    threads: usize,
+    network: Network,
+    batch: usize,
+}
+
+/// Does steps on request.
+///
+/// # Errors
+/// If a step fails.
+pub fn contend(job: &Job) -> Result<()> {
+    share_cores(Some(job.threads), job.replicas);
+    match job.network {
+        Network::Lenet => lenet(job),
+        Network::Resnet18 => resnet(job),
+    }
+}
+
+fn version() -> String {
+    let candle = locked(include_str!("../../../../Cargo.lock"), "candle-core");
+    format!("ours {} on candle {candle}", env!("CARGO_PKG_VERSION"))
+}
+
+/// A minibatch of noise.
+fn minibatch(batch: usize) -> candle_core::Result<(Tensor, Tensor)> {
+    let rng = &mut d2l::rng(1);
+    let x = d2l::normal(rng, 1.0, (batch, 1, 28, 28))?;
+    let y = d2l::uniform(rng, 0.0, 10.0, batch)?.to_dtype(DType::U32)?;
+    Ok((x, y))
+}
+
+fn lenet(job: &Job) -> Result<()> {
+    let devices = devices_of_kind(DeviceKind::Cpu, Some(job.replicas))?;
+    let params = scratch::init_params(0)?;
+    let copies = devices
+        .iter()
+        .map(|device| scratch::get_params(&params, device));
+    let device_params = copies.collect::<candle_core::Result<Vec<_>>>()?;
+    let (x, y) = minibatch(job.batch)?;
+    serve(&version(), || {
+        Ok(scratch::train_batch(&x, &y, &device_params, &devices, LR)?)
+    })
+}
+
+fn resnet(job: &Job) -> Result<()> {
+    let devices = devices_of_kind(DeviceKind::Cpu, Some(job.replicas))?;
+    let net = DataParallel::new(&devices, Initializer::Normal(0.01), 0, |vb| {
+        resnet18(10, vb)
+    })?;
+    let mut trainer = Trainer::new(&net, cross_entropy, Sgd { lr: LR });
+    let (x, y) = minibatch(job.batch)?;
+    serve(&version(), || Ok(trainer.step(&x, &y)?.loss))
+}

@@ -1,0 +1,108 @@
+//! The peers: none is a dependency of the project. PyTorch comes into a virtual environment under
+//! `target/`, candle as it is and Burn are programs of a package outside the workspace.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+
+use super::{Options, Part};
+
+/// Who takes part, and where the programs are.
+#[derive(Debug, Default)]
+pub struct Peers {
+    /// The project itself.
+    pub ours: bool,
+    /// Python, and the script that does the steps.
+    pub pytorch: Option<(PathBuf, PathBuf)>,
+    /// candle as it is.
+    pub candle: Option<PathBuf>,
+    /// Burn.
+    pub burn: Option<PathBuf>,
+}
+
+/// The project's folder.
+pub fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.ancestors().nth(2).unwrap_or(here).to_owned()
+}
+
+/// Where the peers are built and installed.
+fn folder() -> PathBuf {
+    let target = env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    root().join(target.unwrap_or("target".into())).join("peers")
+}
+
+/// Gets ready what was asked for.
+///
+/// # Errors
+/// If one of them cannot be had; the message says how to do without it.
+pub fn prepare(options: &Options) -> Result<Peers> {
+    let mut peers = Peers {
+        ours: options.has(Part::Ours),
+        ..Peers::default()
+    };
+    if options.has(Part::Pytorch) {
+        let python = match &options.python {
+            Some(python) => python.clone(),
+            None => install().context(NO_PYTORCH)?,
+        };
+        let works = run(&python, &["-c", "import torch"]);
+        works.with_context(|| format!("{} has no torch", python.display()))?;
+        peers.pytorch = Some((python, root().join("benches/pytorch_step.py")));
+    }
+    if options.has(Part::Candle) {
+        peers.candle = Some(build("candle", "candle")?);
+    }
+    if options.has(Part::Burn) {
+        peers.burn = Some(build("burn", "burn-flex")?);
+    }
+    Ok(peers)
+}
+
+const NO_PYTORCH: &str = "PyTorch cannot be installed. By hand: `python3 -m venv DIR` and \
+    `DIR/bin/pip install torch numpy`, then give `--python DIR/bin/python`. Without it: \
+    `--only ours --only candle --only burn --only peak --only epoch --only evaluation`";
+
+/// The Python of the virtual environment, which is made where there is none.
+fn install() -> Result<PathBuf> {
+    let venv = folder().join("venv");
+    let bin = venv.join(if cfg!(windows) { "Scripts" } else { "bin" });
+    let (python, done) = (bin.join("python"), venv.join("complete"));
+    if !done.exists() {
+        let place = venv.display();
+        eprintln!("installing PyTorch into {place}; delete that folder to be rid of it");
+        run(Path::new("python3"), &["-m", "venv", &place.to_string()])?;
+        run(
+            &python,
+            &["-m", "pip", "install", "--quiet", "torch", "numpy"],
+        )?;
+        std::fs::write(done, "")?;
+    }
+    Ok(python)
+}
+
+/// Builds a program of `benches/peers`, with its own feature alone.
+fn build(program: &str, feature: &str) -> Result<PathBuf> {
+    let manifest = root().join("benches/peers/Cargo.toml");
+    eprintln!("building {feature} in {}", folder().display());
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()));
+    cargo.args(["build", "--release", "--locked", "--quiet"]);
+    cargo.args(["--bin", program, "--features", feature]);
+    cargo.arg("--manifest-path").arg(manifest);
+    cargo.arg("--target-dir").arg(folder());
+    let how = format!("{feature} cannot be built; without it: name all others with --only");
+    ensure!(cargo.status().context(how.clone())?.success(), how);
+    let name = format!("{program}{}", env::consts::EXE_SUFFIX);
+    Ok(folder().join("release").join(name))
+}
+
+fn run(program: &Path, args: &[&str]) -> Result<()> {
+    let shown = || format!("{} {}", program.display(), args.join(" "));
+    let mut command = Command::new(program);
+    let status = command.args(args).stdin(Stdio::null()).status();
+    let status = status.with_context(shown)?;
+    ensure!(status.success(), "{}: {status}", shown());
+    Ok(())
+}

@@ -1,0 +1,109 @@
+//! A contender's process: asked for steps, timed from inside, watched from outside.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::machine::{TICKS, busy_ticks, peak_memory, process_ticks};
+
+/// A process that waits for requests.
+pub struct Process {
+    child: Child,
+    requests: ChildStdin,
+    answers: BufReader<ChildStdout>,
+    /// What it says it is.
+    pub version: String,
+}
+
+/// What came of one request.
+#[derive(Debug, Default)]
+pub struct Answer {
+    /// Milliseconds of each step.
+    pub times: Vec<f64>,
+    /// Seconds from the request to the answer.
+    pub seconds: f64,
+    /// Seconds of processor time that the contender used meanwhile.
+    pub own: Option<f64>,
+    /// Seconds of processor time that went elsewhere meanwhile.
+    pub other: Option<f64>,
+}
+
+impl Process {
+    /// Starts it and waits until it is ready.
+    pub fn start(mut command: Command) -> Result<Self> {
+        let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = pipes
+            .spawn()
+            .with_context(|| format!("cannot start {:?}", command.get_program()))?;
+        let requests = child.stdin.take().context("no pipe")?;
+        let answers = BufReader::new(child.stdout.take().context("no pipe")?);
+        let mut process = Self {
+            child,
+            requests,
+            answers,
+            version: String::new(),
+        };
+        let line = process.line()?;
+        let version = line.strip_prefix("ready ");
+        process.version = version
+            .with_context(|| format!("it said {line:?}"))?
+            .to_owned();
+        Ok(process)
+    }
+
+    /// Has it do `steps` steps.
+    pub fn ask(&mut self, steps: usize) -> Result<Answer> {
+        let pid = self.child.id();
+        let (own, busy, start) = (process_ticks(pid), busy_ticks(), Instant::now());
+        writeln!(self.requests, "{steps}").context("it has ended")?;
+        let line = self.line()?;
+        let seconds = start.elapsed().as_secs_f64();
+        let since = |now: Option<f64>, then: Option<f64>| Some((now? - then?) / TICKS);
+        let own = since(process_ticks(pid), own);
+        let busy = since(busy_ticks(), busy);
+        let times = line.split(' ').map(str::parse).collect::<Result<_, _>>();
+        Ok(Answer {
+            times: times.with_context(|| format!("it answered {line:?}"))?,
+            seconds,
+            own,
+            other: busy.zip(own).map(|(busy, own)| (busy - own).max(0.0)),
+        })
+    }
+
+    /// Waits until its threads sleep: some go on looking for work for a while, and would be in
+    /// the way of the next contender. Returns whether they do.
+    pub fn settle(&self) -> bool {
+        const LOOK: Duration = Duration::from_millis(40);
+        for _ in 0..50 {
+            let before = process_ticks(self.child.id());
+            sleep(LOOK);
+            if process_ticks(self.child.id()) == before {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The most memory that it had, in MiB.
+    pub fn peak_memory(&self) -> Option<f64> {
+        peak_memory(self.child.id())
+    }
+
+    fn line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        if self.answers.read_line(&mut line)? == 0 {
+            bail!("it ended: {}", self.child.wait()?);
+        }
+        Ok(line.trim_end().to_owned())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill(); // it may have ended by itself
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,173 @@
+//! The report as Markdown: tables, and under which circumstances they came about.
+
+use std::fmt::Write;
+use std::{env, thread};
+
+use super::figures::Figure;
+use super::machine::{Load, ask, commit, is_doubtful, processor, today};
+use super::peak::Peak;
+use super::rounds::Row;
+use super::stats::{Summary, short};
+use super::work::{COUNTED, Work};
+use crate::bench::contender::Family;
+
+/// Everything that was measured.
+pub struct Report {
+    /// The steps, each with everybody's row.
+    pub tables: Vec<(Work, Vec<Row>)>,
+    /// The other figures of ours.
+    pub figures: Vec<Figure>,
+    threads: usize,
+    before: Load,
+    peak: Option<Peak>,
+}
+
+/// How often a contender does the step while the better PyTorch with as many threads does it
+/// once; `None` without PyTorch.
+pub fn ratio(row: &Row, rows: &[Row]) -> Option<f64> {
+    let threads = row.contender.threads;
+    let pytorch = rows
+        .iter()
+        .filter(|r| r.contender.family == Family::Pytorch && r.contender.threads == threads);
+    let best = pytorch.map(median).min_by(f64::total_cmp)?;
+    Some(best / median(row))
+}
+
+/// The milliseconds of a step.
+pub fn median(row: &Row) -> f64 {
+    Summary::of(&row.times).median
+}
+
+const HEAD: &str = "\
+| | threads | ms | from – to | rounds | PyTorch / this | GFLOP/s | of the peak | cores busy | memory, MiB |
+|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|
+";
+
+const EXPLAINED: &str = "\
+ms: the median over the rounds, each of which is the median of the steps of a turn, and the fastest and \
+slowest round. PyTorch / this: the better PyTorch mode with as many threads over this; above 1 is faster \
+than PyTorch. Cores busy: processor time over time. Memory: the most that the process had at a time.";
+
+impl Report {
+    /// An empty one.
+    pub fn new(threads: usize, before: Load, peak: Option<Peak>) -> Self {
+        Self {
+            tables: Vec::new(),
+            figures: Vec::new(),
+            threads,
+            before,
+            peak,
+        }
+    }
+
+    /// Adds a table; what nobody was asked to do has none.
+    pub fn add(&mut self, work: Work, rows: Vec<Row>) {
+        if !rows.is_empty() {
+            self.tables.push((work, rows));
+        }
+    }
+
+    /// All of it.
+    pub fn markdown(&self) -> String {
+        let mut text = String::from("# Training on the CPU\n\n");
+        text += &self.circumstances();
+        for (work, rows) in &self.tables {
+            let gflop = work.flops() / 1e9;
+            let _ = write!(
+                text,
+                "\n## {work}\n\nOne step is {gflop:.1} GFLOP.\n\n{HEAD}"
+            );
+            rows.iter()
+                .for_each(|row| text += &self.line(work, row, rows));
+        }
+        if !self.tables.is_empty() {
+            let _ = write!(text, "\n{EXPLAINED} {COUNTED}\n");
+        }
+        if !self.figures.is_empty() {
+            text += "\n## Other figures\n\n| | goal | here |\n|---|---|---|\n";
+        }
+        for Figure { what, goal, found } in &self.figures {
+            let _ = writeln!(text, "| {what} | {goal} | {found} |");
+        }
+        text
+    }
+
+    fn line(&self, work: &Work, row: &Row, rows: &[Row]) -> String {
+        let Summary {
+            median,
+            min,
+            max,
+            count,
+        } = Summary::of(&row.times);
+        let threads = row.contender.threads;
+        let gflops = work.flops() / median / 1e6;
+        let share = self.peak.map(|peak| gflops / peak.of(threads));
+        let cells = [
+            row.contender.name.clone(),
+            threads.to_string(),
+            short(median),
+            format!("{} – {}", short(min), short(max)),
+            count.to_string(),
+            or_dash(ratio(row, rows).map(short)),
+            format!("{gflops:.0}"),
+            or_dash(share.map(|share| format!("{:.0}%", 100.0 * share))),
+            or_dash(row.cores().map(|cores| format!("{cores:.1}"))),
+            or_dash(row.memory.map(|memory| format!("{memory:.0}"))),
+        ];
+        format!("| {} |\n", cells.join(" | "))
+    }
+
+    fn circumstances(&self) -> String {
+        let cores = thread::available_parallelism().map_or(0, usize::from);
+        let args: Vec<String> = env::args().skip(1).collect();
+        let mut lines = vec![
+            format!(
+                "{}, `xtask {}`, commit {}",
+                today(),
+                args.join(" "),
+                commit()
+            ),
+            format!(
+                "{}, {cores} cores, {} used; {}",
+                processor(),
+                self.threads,
+                env::consts::OS
+            ),
+            format!("{}; {}", ask("rustc", &["--version"]), self.versions()),
+            format!("before: {}", self.before.text()),
+            format!("meanwhile: {}", self.meanwhile()),
+        ];
+        if let Some(Peak { one, all }) = self.peak {
+            let threads = self.threads;
+            lines.push(format!(
+                "peak of multiply-adds: {one:.0} GFLOP/s with one thread, {all:.0} with {threads}"
+            ));
+        }
+        lines.iter().map(|line| format!("- {line}\n")).collect()
+    }
+
+    fn versions(&self) -> String {
+        let rows = self.tables.iter().flat_map(|(_, rows)| rows);
+        let mut versions: Vec<&str> = rows.map(|row| row.version.as_str()).collect();
+        versions.sort_unstable();
+        versions.dedup();
+        versions.join(", ")
+    }
+
+    /// What was on the cores beside the contenders.
+    fn meanwhile(&self) -> String {
+        let rows = self.tables.iter().flat_map(|(_, rows)| rows);
+        let Some(worst) = rows.filter_map(Row::other).reduce(f64::max) else {
+            return "unknown".to_owned();
+        };
+        let doubt = match is_doubtful(worst) {
+            true => ": **take these numbers with doubt**",
+            false => "",
+        };
+        format!("at most {worst:.2} cores at other work{doubt}")
+    }
+}
+
+fn or_dash(cell: Option<String>) -> String {
+    cell.unwrap_or_else(|| "–".to_owned())
+}

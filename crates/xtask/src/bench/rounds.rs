@@ -1,0 +1,133 @@
+//! The rounds: A B C … A B C …, so that whatever the machine does to one it does to all.
+
+use anyhow::{Context, Result};
+
+use super::contender::Contender;
+use super::process::{Answer, Process};
+use super::stats::Summary;
+use super::work::Work;
+
+/// How long to measure.
+pub struct Plan {
+    /// How often everybody has a turn.
+    pub rounds: usize,
+    /// Who has taken so many seconds for one kind of step has no more turns.
+    pub seconds: f64,
+}
+
+/// What is known of a contender at one kind of step.
+pub struct Row {
+    /// Who.
+    pub contender: Contender,
+    /// What it says it is.
+    pub version: String,
+    /// Milliseconds of a step: the median of each round.
+    pub times: Vec<f64>,
+    /// The most memory that it had, in MiB.
+    pub memory: Option<f64>,
+    seconds: f64,
+    own: Option<f64>,
+    other: Option<f64>,
+}
+
+impl Row {
+    fn new(contender: &Contender) -> Self {
+        Self {
+            contender: contender.clone(),
+            version: String::new(),
+            times: Vec::new(),
+            memory: None,
+            seconds: 0.0,
+            own: Some(0.0),
+            other: Some(0.0),
+        }
+    }
+
+    fn add(&mut self, answer: &Answer, process: &Process) {
+        let sum = |a: Option<f64>, b: Option<f64>| Some(a? + b?);
+        self.times.push(Summary::of(&answer.times).median);
+        self.seconds += answer.seconds;
+        self.own = sum(self.own, answer.own);
+        self.other = sum(self.other, answer.other);
+        let memory = [self.memory, process.peak_memory()];
+        self.memory = memory.into_iter().flatten().reduce(f64::max);
+    }
+
+    /// How many cores it kept busy while it was measured.
+    pub fn cores(&self) -> Option<f64> {
+        Some(self.own? / self.seconds)
+    }
+
+    /// How many cores were at other work while it was measured.
+    pub fn other(&self) -> Option<f64> {
+        Some(self.other? / self.seconds)
+    }
+}
+
+/// A contender with its process, if it lives on from turn to turn.
+struct Seat {
+    row: Row,
+    process: Option<Process>,
+    /// Steps of a turn: enough for a third of a second.
+    steps: usize,
+    spent: f64,
+}
+
+/// Measures one kind of step with everybody.
+pub fn measure(work: &Work, contenders: &[Contender], plan: &Plan) -> Result<Vec<Row>> {
+    let mut seats: Vec<Seat> = contenders.iter().map(Seat::new).collect();
+    for round in 1..=plan.rounds {
+        for seat in &mut seats {
+            if seat.spent < plan.seconds {
+                let who = seat.row.contender.label();
+                let done = seat.turn(work).with_context(|| format!("{work}: {who}"))?;
+                eprintln!(
+                    "{work}, round {round} of {}: {who}: {done:.1} ms",
+                    plan.rounds
+                );
+            }
+        }
+    }
+    Ok(seats.into_iter().map(|seat| seat.row).collect())
+}
+
+impl Seat {
+    fn new(contender: &Contender) -> Self {
+        Self {
+            row: Row::new(contender),
+            process: None,
+            steps: 1,
+            spent: 0.0,
+        }
+    }
+
+    /// One turn; returns the milliseconds of a step.
+    fn turn(&mut self, work: &Work) -> Result<f64> {
+        let mut process = match self.process.take() {
+            Some(process) => process,
+            None => self.warm_up(work)?,
+        };
+        let answer = process.ask(self.steps)?;
+        self.spent += answer.seconds;
+        self.row.add(&answer, &process);
+        if !process.settle() {
+            eprintln!("warning: it does not become quiet when it has nothing to do");
+        }
+        if !work.is_large() {
+            self.process = Some(process);
+        }
+        Ok(*self.row.times.last().context("no turn")?)
+    }
+
+    /// A process that has done its first steps, which are slower than the others.
+    fn warm_up(&mut self, work: &Work) -> Result<Process> {
+        let mut process = Process::start(self.row.contender.command(work))?;
+        let answer = process.ask(if work.is_large() { 1 } else { 2 })?;
+        self.spent += answer.seconds;
+        let last = answer.times.last().context("no step")?;
+        self.steps = (333.0 / last).clamp(1.0, 20.0) as usize;
+        self.row.version = process.version.clone();
+        process.settle();
+        Ok(process)
+    }
+}

@@ -1,0 +1,62 @@
+//! What a row of a table says about a list of times.
+
+/// The middle, the smallest and the largest of some numbers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Summary {
+    /// Half of them are smaller.
+    pub median: f64,
+    /// The smallest.
+    pub min: f64,
+    /// The largest.
+    pub max: f64,
+    /// How many there are.
+    pub count: usize,
+}
+
+impl Summary {
+    /// Of at least one number.
+    pub fn of(numbers: &[f64]) -> Self {
+        let mut sorted = numbers.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let count = sorted.len();
+        let (low, high) = (sorted[(count - 1) / 2], sorted[count / 2]);
+        Self {
+            median: (low + high) / 2.0,
+            min: sorted[0],
+            max: sorted[count - 1],
+            count,
+        }
+    }
+}
+
+/// A number with three digits that count.
+pub fn short(x: f64) -> String {
+    let digits = match x.abs() {
+        x if x >= 99.95 => 0,
+        x if x >= 9.995 => 1,
+        _ => 2,
+    };
+    format!("{x:.digits$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_middle_of_an_even_number_is_between_two() {
+        let odd = Summary::of(&[3.0, 1.0, 2.0]);
+        assert_eq!(
+            (odd.min, odd.median, odd.max, odd.count),
+            (1.0, 2.0, 3.0, 3)
+        );
+        assert_eq!(Summary::of(&[4.0, 1.0, 2.0, 3.0]).median, 2.5);
+        assert_eq!(Summary::of(&[7.0]).median, 7.0);
+    }
+
+    #[test]
+    fn three_digits_count() {
+        let shown = [1234.5, 123.4, 99.96, 12.34, 1.234, 0.123].map(short);
+        assert_eq!(shown, ["1234", "123", "100", "12.3", "1.23", "0.12"]);
+    }
+}

@@ -1,0 +1,135 @@
+//! What is measured: a training step of a network on a minibatch, and how much there is to
+//! compute in it.
+
+use std::fmt;
+use std::str::FromStr;
+
+use anyhow::{Context, Error, Result, bail, ensure};
+
+/// The book's two networks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Network {
+    /// "Training on Multiple GPUs".
+    Lenet,
+    /// "Concise Implementation for Multiple GPUs".
+    Resnet18,
+}
+
+/// One training step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Work {
+    /// Of this network.
+    pub network: Network,
+    /// On so many examples.
+    pub batch: usize,
+}
+
+impl Network {
+    /// Its name on a command line.
+    pub fn word(self) -> &'static str {
+        match self {
+            Network::Lenet => "lenet",
+            Network::Resnet18 => "resnet18",
+        }
+    }
+
+    /// The multiply-adds of each layer's forward pass of one example, first layer first.
+    /// Convolutions and linear layers only: the rest is less than one in a hundred.
+    fn multiply_adds(self) -> Vec<u64> {
+        match self {
+            Network::Lenet => vec![conv(1, 20, 3, 26), conv(20, 50, 5, 9), 800 * 128, 128 * 10],
+            Network::Resnet18 => {
+                let mut layers = vec![conv(1, 64, 3, 28)];
+                layers.extend([conv(64, 64, 3, 28); 4]);
+                for (channels, side) in [(128, 14), (256, 7), (512, 4)] {
+                    layers.push(conv(channels / 2, channels, 3, side));
+                    layers.push(conv(channels / 2, channels, 1, side));
+                    layers.extend([conv(channels, channels, 3, side); 3]);
+                }
+                layers.push(512 * 10);
+                layers
+            }
+        }
+    }
+}
+
+/// A convolution with square kernels whose output is `side` × `side`.
+fn conv(inputs: u64, outputs: u64, kernel: u64, side: u64) -> u64 {
+    inputs * outputs * (kernel * side).pow(2)
+}
+
+/// How [`Work::flops`] counts.
+pub const COUNTED: &str = "FLOPs are counted from the convolutions and linear layers: two for each \
+    multiply-add of the forward pass and of both gradients, three passes in all, less the input \
+    gradient of the first layer. An algorithm that needs fewer (Winograd) is credited with all.";
+
+impl Work {
+    /// The FLOPs of one step.
+    pub fn flops(&self) -> f64 {
+        let layers = self.network.multiply_adds();
+        let passes = 3 * layers.iter().sum::<u64>() - layers[0];
+        (2 * passes * self.batch as u64) as f64
+    }
+
+    /// Whether contenders take so much memory that they cannot live side by side.
+    pub fn is_large(&self) -> bool {
+        self.network == Network::Resnet18 && self.batch > 128
+    }
+}
+
+impl fmt::Display for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self.network {
+            Network::Lenet => "LeNet",
+            Network::Resnet18 => "ResNet-18",
+        };
+        write!(f, "{name}, batch {}", self.batch)
+    }
+}
+
+impl FromStr for Network {
+    type Err = Error;
+
+    fn from_str(word: &str) -> Result<Self> {
+        match word {
+            "lenet" => Ok(Network::Lenet),
+            "resnet18" => Ok(Network::Resnet18),
+            _ => bail!("no network is called {word:?}; there are lenet and resnet18"),
+        }
+    }
+}
+
+impl FromStr for Work {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        let (network, batch) = name.split_once('-').context("a step is NETWORK-BATCH")?;
+        let batch = batch.parse().context("BATCH is a number")?;
+        ensure!(batch > 0, "a step needs at least 1 example");
+        let network = network.parse()?;
+        Ok(Self { network, batch })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flops_are_counted_by_hand() -> Result<()> {
+        // 26²·20·9 + 9²·50·500 + 800·128 + 128·10 = 2,250,360; three times, less the first 121,680
+        assert_eq!("lenet-1".parse::<Work>()?.flops(), 2.0 * 6_629_400.0);
+        let resnet18 = "resnet18-2".parse::<Work>()?.flops() / 2.0;
+        assert!((2.72e9..2.74e9).contains(&resnet18), "{resnet18}");
+        Ok(())
+    }
+
+    #[test]
+    fn a_step_is_read_from_its_name() {
+        let work = "resnet18-64".parse::<Work>().unwrap();
+        assert_eq!(work.to_string(), "ResNet-18, batch 64");
+        for wrong in ["lenet", "vgg-8", "lenet-0", "lenet-many"] {
+            assert!(wrong.parse::<Work>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! The developer's commands, `cargo run --release -p xtask -- COMMAND`. None of them is needed to
+//! build, test or read the project.
+
+mod bench;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+/// The developer's commands
+#[derive(Parser)]
+#[command(name = "xtask")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Measure
+    #[command(subcommand)]
+    Bench(Bench),
+    /// One contender of a measurement, in a process of its own
+    #[command(hide = true)]
+    Contend(bench::ours::Job),
+    /// One figure of ours, in a process of its own
+    #[command(hide = true)]
+    Figure(bench::figures::Job),
+}
+
+#[derive(Subcommand)]
+enum Bench {
+    /// A training step on the CPU: ours, PyTorch, candle as it is, Burn
+    Cpu(bench::Options),
+}
+
+fn main() -> Result<()> {
+    match Cli::parse().command {
+        Command::Bench(Bench::Cpu(options)) => bench::cpu(&options),
+        Command::Contend(job) => bench::ours::contend(&job),
+        Command::Figure(job) => bench::figures::figure(&job),
+    }
+}

@@ -1,0 +1,34 @@
+//! `bench cpu` from end to end, with tiny steps of ours and no peers.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+#[test]
+fn a_tiny_run_leaves_a_table_and_a_picture() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let mut xtask = Command::new(env!("CARGO_BIN_EXE_xtask"));
+    xtask.args("bench cpu --only ours --only peak --rounds 2 --threads 2".split(' '));
+    xtask.args("--step lenet-6 --step resnet18-2".split(' '));
+    let output = xtask.arg("--out").arg(folder.path()).output()?;
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{stderr}");
+    let report = std::fs::read_to_string(folder.path().join("cpu.md"))?;
+    let rows = table(&report);
+    ensure!(rows.len() == 6, "{report}"); // two steps: k = 2, k = 1, one thread
+    for row in rows {
+        ensure!(row.len() == 10, "{row:?}");
+        let ms: f64 = row[2].parse().with_context(|| format!("{row:?}"))?;
+        ensure!(ms > 0.0 && row[4] == "2" && row[5] == "–", "{row:?}");
+    }
+    let picture = std::fs::read_to_string(folder.path().join("cpu.svg"))?;
+    ensure!(picture.starts_with("<svg") && picture.matches("ours, ").count() == 6);
+    Ok(())
+}
+
+/// The cells of each contender's row.
+fn table(report: &str) -> Vec<Vec<&str>> {
+    let rows = report.lines().filter(|line| line.starts_with("| ours"));
+    rows.map(|row| row.trim_matches('|').split('|').map(str::trim).collect())
+        .collect()
+}
