@@ -116,9 +116,7 @@ fn ours(threads: usize) -> Result<Vec<Contender>> {
         let name = format!("ours, {k} {replicas}");
         let (k, count) = (k.to_string(), threads.to_string());
         let args = ["contend", "--replicas", &k, "--threads", &count];
-        // candle's own pool, which takes all cores otherwise, knows no other way to be told
-        let contender = Contender::new(Family::Ours, &name, threads, &me).args(&args);
-        contender.threads_by(&["RAYON_NUM_THREADS"])
+        Contender::new(Family::Ours, &name, threads, &me).args(&args)
     };
     Ok(counts.into_iter().map(contender).collect())
 }

@@ -211,7 +211,7 @@ fn evaluate_resnet18(options: &d2l::Options) -> Result<(f64, f64)> {
     let run = Run::start(options, &concise::BOOK)?;
     let init = Initializer::Normal(0.01);
     let net = DataParallel::new(&run.devices, init, run.seed, |vb| resnet18(10, vb))?;
-    let mut trainer = Trainer::new(&net, cross_entropy, Sgd { lr: run.lr });
+    let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(run.lr));
     let trained = rate(&run.train_iter, || {
         each(&run.train_iter, |x, y| {
             trainer.step(x, y)?;

@@ -67,7 +67,7 @@ fn resnet(job: &Job) -> Result<()> {
     let net = DataParallel::new(&devices, Initializer::Normal(0.01), 0, |vb| {
         resnet18(10, vb)
     })?;
-    let mut trainer = Trainer::new(&net, cross_entropy, Sgd { lr: LR });
+    let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(LR));
     let (x, y) = minibatch(job.batch)?;
     serve(&version(), || Ok(trainer.step(&x, &y)?.loss))
 }
