@@ -14,6 +14,7 @@ mod pack;
 mod passes;
 mod pool;
 mod product;
+mod single;
 #[cfg(test)]
 mod tests;
 mod vector;

@@ -52,7 +52,7 @@ impl Weights {
 fn wide(d: &Direct, lanes: usize) -> usize {
     let (whole, rest) = (d.g.out_channels / lanes * lanes, d.g.out_channels % lanes);
     let narrow = rest * d.g.kernel.0 * d.run().div_ceil(lanes);
-    if narrow < d.g.taps() {
+    if rest == 0 || narrow < d.g.taps() && !d.single() {
         whole
     } else {
         whole + lanes

@@ -4,7 +4,7 @@ use super::pack::{Sums, Weights};
 use super::pool::{Pool, Unpool};
 use super::product::Product;
 use super::vector::{Aligned, aligned};
-use super::{Direct, VECTOR, narrow};
+use super::{Direct, VECTOR, narrow, single};
 use crate::im2col::with_scratch;
 use crate::sums::sum_of_chunks;
 use crate::threads::for_each_chunk;
@@ -138,6 +138,10 @@ impl Direct {
         kept: &mut [f32],
         z: &mut [f32],
     ) {
+        if self.single() {
+            let d = self;
+            return simd.vectorize(single::Forward { d, x, weights, y });
+        }
         for band in self.bands() {
             let z = match kept.get_mut(band.z.clone()) {
                 Some(kept) => kept,
@@ -168,6 +172,16 @@ impl Direct {
             dx.fill(0.);
         }
         let (taps, rows, db) = Sums::split(self, weights.wide, sums);
+        if self.single() && dx.is_none() {
+            return simd.vectorize(single::Backward {
+                d: self,
+                x,
+                weights,
+                dy: &dy[..self.y_sample()],
+                dw: taps,
+                db,
+            });
+        }
         for band in self.bands() {
             let x = &x[band.x..];
             let dz = &mut dz[..band.z.len()];

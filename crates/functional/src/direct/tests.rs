@@ -31,6 +31,9 @@ struct Results<T> {
     dx: Vec<T>,
     dw: Vec<T>,
     db: Vec<T>,
+    /// Where nobody wants dx.
+    dw_alone: Vec<T>,
+    db_alone: Vec<T>,
 }
 
 /// Multiples of 1/8 in [-1, 1), so that products are exact and sums nearly so: whether z is above 0
@@ -83,6 +86,8 @@ impl Case {
             dx: vec![0.; t.x.len()],
             dw: vec![1.; t.weight.len()],
             db: vec![1.; t.bias.len()],
+            dw_alone: vec![],
+            db_alone: vec![],
         };
         let pixels = lines * self.pool * columns * self.pool;
         for i in 0..g.batch * pixels * g.out_channels {
@@ -138,19 +143,31 @@ impl Case {
             kept: &mut kept,
         }
         .with_simd(simd);
-        let sums = Backward {
-            direct: &d,
-            x,
-            weight,
-            bias,
-            kept: &kept,
-            dy,
-            dx: Some(&mut dx),
+        let backward = |dx| {
+            let sums = Backward {
+                direct: &d,
+                x,
+                weight,
+                bias,
+                kept: &kept,
+                dy,
+                dx,
+            }
+            .with_simd(simd);
+            let (mut dw, mut db) = (vec![1.; weight.len()], vec![1.; t.bias.len()]);
+            sums.unpack(&d, &mut dw, &mut db, true);
+            (dw, db)
+        };
+        let (dw, db) = backward(Some(&mut dx));
+        let (dw_alone, db_alone) = backward(None);
+        Results {
+            y,
+            dx,
+            dw,
+            db,
+            dw_alone,
+            db_alone,
         }
-        .with_simd(simd);
-        let (mut dw, mut db) = (vec![1.; weight.len()], vec![1.; t.bias.len()]);
-        sums.unpack(&d, &mut dw, &mut db, true);
-        Results { y, dx, dw, db }
     }
 
     fn check<S: Simd>(&self, simd: S) {
@@ -170,6 +187,8 @@ impl Case {
         close("dx", &ours.dx, &expected.dx);
         close("dw", &ours.dw, &expected.dw);
         close("db", &ours.db, &expected.db);
+        close("dw without dx", &ours.dw_alone, &expected.dw);
+        close("db without dx", &ours.db_alone, &expected.db);
     }
 }
 
@@ -208,6 +227,18 @@ fn cases() -> impl Iterator<Item = Case> {
     })
 }
 
+/// Images of one channel, as in the book's first layer: pooled window by window.
+fn images() -> impl Iterator<Item = Case> {
+    let outputs = [1, 7, 16, 20, 33, 50];
+    outputs.into_iter().enumerate().map(|(i, out)| Case {
+        batch: 2,
+        size: (8 + i, 13 - i),
+        channels: (1, out),
+        kernel: if i % 2 == 0 { (3, 3) } else { (5, 5) },
+        ..LENET
+    })
+}
+
 /// The book's second layer.
 const LENET: Case = Case {
     batch: 3,
@@ -232,19 +263,19 @@ impl WithSimd for Every {
 
 #[test]
 fn the_definition_with_the_best_instructions() {
-    pulp::Arch::new().dispatch(Every(cases().chain([LENET]).collect()));
+    pulp::Arch::new().dispatch(Every(cases().chain(images()).chain([LENET]).collect()));
 }
 
 #[test]
 fn the_definition_without_vectors() {
-    Every(cases().step_by(4).collect()).with_simd(Scalar);
+    Every(cases().step_by(4).chain(images()).collect()).with_simd(Scalar);
 }
 
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn the_definition_with_avx2() {
     if let Some(simd) = pulp::x86::V3::try_new() {
-        Every(cases().chain([LENET]).collect()).with_simd(simd);
+        Every(cases().chain(images()).chain([LENET]).collect()).with_simd(simd);
     }
 }
 
