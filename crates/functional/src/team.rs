@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::*};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
-/// How long a helper that has nothing to do looks for work before it sleeps; some 100 µs.
-const SPINS: usize = 4_000;
+/// How long a helper that has nothing to do looks for work before it sleeps; about 1 ms.
+const SPINS: usize = 20_000;
 
 type Task<'a> = dyn Fn(usize) + Sync + 'a;
 
