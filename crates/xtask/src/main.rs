@@ -3,7 +3,8 @@
 
 mod bench;
 
-use anyhow::Result;
+use std::process::ExitCode;
+
 use clap::{Parser, Subcommand};
 
 /// The developer's commands
@@ -33,10 +34,17 @@ enum Bench {
     Cpu(bench::Options),
 }
 
-fn main() -> Result<()> {
-    match Cli::parse().command {
+fn main() -> ExitCode {
+    let done = match Cli::parse().command {
         Command::Bench(Bench::Cpu(options)) => bench::cpu(&options),
         Command::Contend(job) => bench::ours::contend(&job),
         Command::Figure(job) => bench::figures::figure(&job),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}"); // without a backtrace: it says what to do
+            ExitCode::FAILURE
+        }
     }
 }

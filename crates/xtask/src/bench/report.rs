@@ -46,7 +46,7 @@ const HEAD: &str = "\
 const EXPLAINED: &str = "\
 ms: the median over the rounds, each of which is the median of the steps of a turn, and the fastest and \
 slowest round. PyTorch / this: the better PyTorch mode with as many threads over this; above 1 is faster \
-than PyTorch. Cores busy: processor time over time. Memory: the most that the process had at a time.";
+than PyTorch. †: other work was on the cores meanwhile. Cores busy: processor time over time. Memory: the most that the process had at a time.";
 
 impl Report {
     /// An empty one.
@@ -103,7 +103,11 @@ impl Report {
         let gflops = work.flops() / median / 1e6;
         let share = self.peak.map(|peak| gflops / peak.of(threads));
         let cells = [
-            row.contender.name.clone(),
+            format!(
+                "{}{}",
+                row.contender.name,
+                if disturbed(row) { " †" } else { "" }
+            ),
             threads.to_string(),
             short(median),
             format!("{} – {}", short(min), short(max)),
@@ -166,6 +170,10 @@ impl Report {
         };
         format!("at most {worst:.2} cores at other work{doubt}")
     }
+}
+
+fn disturbed(row: &Row) -> bool {
+    row.other().is_some_and(is_doubtful)
 }
 
 fn or_dash(cell: Option<String>) -> String {
