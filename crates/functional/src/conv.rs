@@ -11,6 +11,7 @@ use crate::threads::for_each_chunk;
 use crate::{Expr, winograd};
 use candle_core::{Result, Tensor};
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Partial sums of the weight's gradient, added in order: the most threads that it can use.
 const GROUPS: usize = 4;
@@ -134,9 +135,23 @@ impl Geometry {
     }
 }
 
+static WINOGRAD: AtomicBool = AtomicBool::new(true);
+
+/// Whether the convolutions of this process that are written down from now on may take Winograd's
+/// algorithm; they may until told otherwise. To compare: it rounds a little more than a plain sum.
+///
+/// ```
+/// functional::set_winograd(false);
+/// # functional::set_winograd(true);
+/// ```
+pub fn set_winograd(may: bool) {
+    WINOGRAD.store(may, Ordering::Relaxed);
+}
+
 /// A convolution on its own.
 pub(crate) struct Convolution {
     geometry: Geometry,
+    winograd: bool,
     /// Whether batch norm with the batch's mean follows: then the bias has no effect, and no gradient.
     before_norm: bool,
 }
@@ -144,6 +159,7 @@ pub(crate) struct Convolution {
 impl Convolution {
     pub(crate) fn new(geometry: Geometry, before_norm: bool) -> Self {
         Self {
+            winograd: winograd::fits(&geometry) && WINOGRAD.load(Ordering::Relaxed),
             geometry,
             before_norm,
         }
@@ -153,7 +169,7 @@ impl Convolution {
 impl Operation for Convolution {
     fn forward(&self, x: &[&[f32]], y: &mut [f32], _keep: bool) -> Result<Vec<Buffer>> {
         let bias = x.get(2).copied();
-        match winograd::fits(&self.geometry) {
+        match self.winograd {
             true => winograd::forward(&self.geometry, x[0], x[1], bias, y),
             false => self.geometry.forward(x[0], x[1], bias, y),
         }
@@ -165,14 +181,14 @@ impl Operation for Convolution {
         let (x, weight) = (at.x[0], at.x[1]);
         if dx[0].wanted() {
             let (to, add) = dx[0].target();
-            match winograd::fits(g) {
+            match self.winograd {
                 true => winograd::backward_x(g, weight, &dy, to, add),
                 false => g.backward_x(weight, &dy, to, add),
             }
         }
         if dx[1].wanted() {
             let (to, add) = dx[1].target();
-            match winograd::fits(g) {
+            match self.winograd {
                 true => winograd::backward_weight(g, x, &dy, to, add),
                 false => g.backward_weight(x, &dy, to, add),
             }

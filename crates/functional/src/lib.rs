@@ -65,7 +65,7 @@ pub mod threads;
 mod winograd;
 
 pub use activation::relu;
-pub use conv::conv2d;
+pub use conv::{conv2d, set_winograd};
 pub use expr::Expr;
 pub use grad::no_grad;
 pub use gradients::Gradients;

@@ -82,6 +82,8 @@ enum Part {
     Epoch,
     /// evaluation beside training
     Evaluation,
+    /// Winograd's algorithm beside im2col
+    Losses,
 }
 
 impl Options {

@@ -63,7 +63,7 @@ pub fn prepare(options: &Options) -> Result<Peers> {
 
 const NO_PYTORCH: &str = "PyTorch cannot be installed. By hand: `python3 -m venv DIR` and \
     `DIR/bin/pip install torch numpy`, then give `--python DIR/bin/python`. Without it: \
-    `--only ours --only candle --only burn --only peak --only epoch --only evaluation`";
+    `--only ours --only candle --only burn --only peak --only epoch --only evaluation --only losses`";
 
 /// The Python of the virtual environment, which is made where there is none.
 fn install() -> Result<PathBuf> {
