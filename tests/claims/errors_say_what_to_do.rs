@@ -10,6 +10,7 @@ use crate::kit::{cpus, run};
 
 trials![
     options_that_cannot_be_used,
+    options_of_concise_alone,
     data_that_was_named_and_cannot_be_used,
     parameters_that_were_named_and_cannot_be_used,
     a_folder_that_holds_a_run_is_refused,
@@ -66,6 +67,17 @@ fn options_that_cannot_be_used() -> Result<()> {
     ];
     for (args, words) in cases {
         refused(&format!("{BARE} {args}"), &[words])?;
+    }
+    Ok(())
+}
+
+/// `scratch` would train without them, in silence.
+fn options_of_concise_alone() -> Result<()> {
+    for option in ["--momentum 0.9", "--weight-decay 0.001"] {
+        let (status, _, stderr) = run("scratch", &format!("{SMALL} {option}"))?;
+        ensure!(status == 2, "{option}: status {status}\n{stderr}");
+        let why = format!("{option}: scratch takes the book's plain steps");
+        ensure!(stderr.contains(&why), "no {why:?} in\n{stderr}");
     }
     Ok(())
 }

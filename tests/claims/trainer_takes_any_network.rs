@@ -13,6 +13,8 @@ use crate::kit::{cpus, formula_batch, largest, largest_difference};
 trials![
     k_replicas_take_the_step_of_one,
     candle_nn_layers_train_as_well,
+    momentum_and_weight_decay_are_the_same_on_k_replicas,
+    a_new_trainer_forgets_the_momentum_of_the_one_before,
     replicas_keep_their_own_batch_norm_statistics,
     evaluation_counts_every_example_once,
     a_replica_that_fails_ends_the_step,
@@ -76,6 +78,66 @@ fn k_replicas_take_the_step_of_one() -> Result<()> {
 
 fn candle_nn_layers_train_as_well() -> Result<()> {
     same_step(candle_net)
+}
+
+/// What the last replica's parameters are after each of `optimizers` took a step, all by one
+/// trainer, or each by its own.
+fn after_steps(k: usize, optimizers: &[Sgd], own: bool) -> Result<Vec<(String, Tensor)>> {
+    let net = DataParallel::new(&cpus(k), Initializer::Xavier(3.0), 0, small_net)?;
+    let (x, y) = formula_batch(0, 7)?;
+    let mut trainer = Trainer::new(&net, cross_entropy, optimizers[0]);
+    for optimizer in optimizers {
+        if own {
+            trainer = Trainer::new(&net, cross_entropy, *optimizer);
+        }
+        trainer.step(&x, &y)?;
+    }
+    let names = net.state_dict()?.into_iter().map(|(name, _)| name);
+    names
+        .map(|name| Ok((name.clone(), net.parameter(&name, k - 1)?)))
+        .collect()
+}
+
+fn apart(a: &[(String, Tensor)], b: &[(String, Tensor)]) -> Result<f32> {
+    let pairs = a.iter().zip(b);
+    let differences = pairs.map(|((_, a), (_, b))| largest_difference(a, b));
+    differences
+        .into_iter()
+        .try_fold(0.0, |m, d| Ok(f32::max(m, d?)))
+}
+
+fn momentum_and_weight_decay_are_the_same_on_k_replicas() -> Result<()> {
+    let sgd = Sgd {
+        lr: 0.05,
+        momentum: 0.9,
+        weight_decay: 0.01,
+    };
+    let one = after_steps(1, &[sgd; 3], false)?;
+    for k in [2, 3] {
+        let difference = apart(&one, &after_steps(k, &[sgd; 3], false)?)?;
+        ensure!(difference <= 1e-5, "k = {k}: {difference}");
+    }
+    let plain = after_steps(1, &[Sgd::new(0.05); 3], false)?;
+    ensure!(apart(&one, &plain)? > 1e-3, "it had no effect");
+    Ok(())
+}
+
+fn a_new_trainer_forgets_the_momentum_of_the_one_before() -> Result<()> {
+    let plain = Sgd::new(0.05);
+    let momentum = Sgd {
+        momentum: 0.9,
+        ..plain
+    };
+    // a first step has no step before it, so that momentum changes nothing
+    let forgotten = after_steps(2, &[momentum; 2], true)?;
+    let difference = apart(&after_steps(2, &[plain; 2], true)?, &forgotten)?;
+    ensure!(difference <= 1e-6, "{difference}");
+    let remembered = after_steps(2, &[momentum; 2], false)?;
+    ensure!(
+        apart(&forgotten, &remembered)? > 1e-3,
+        "it is never remembered"
+    );
+    Ok(())
 }
 
 fn with_batch_norm(vb: VarBuilder<'_>) -> candle_core::Result<impl ModuleT + use<>> {

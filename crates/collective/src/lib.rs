@@ -220,12 +220,14 @@ impl Member {
     /// Hands the complete sum to `with`, once all have added everything.
     fn read(&self, call: Call, mut with: impl FnMut(usize, &[f32])) -> Result<(), Error> {
         drop(self.wait(&call, |s| s.added.iter().all(|n| *n == self.hub.size))?);
+        let leaves = Leaves(self); // if `with` panics, or the others would wait for the reader
         let mut start = 0;
         for sum in &self.hub.sums {
             let sum = sum.read().unwrap_or_else(PoisonError::into_inner);
             with(start, &sum);
             start += sum.len();
         }
+        std::mem::forget(leaves);
         let mut state = self.lock();
         state.read += 1;
         if state.read == self.hub.size {
@@ -284,8 +286,17 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        let rank = self.rank;
-        self.fail(&mut self.lock(), Error::PeerLeft { rank });
+        Leaves(self);
+    }
+}
+
+/// Dropped, it tells the others that its member has left.
+struct Leaves<'a>(&'a Member);
+
+impl Drop for Leaves<'_> {
+    fn drop(&mut self) {
+        let rank = self.0.rank;
+        self.0.fail(&mut self.0.lock(), Error::PeerLeft { rank });
     }
 }
 

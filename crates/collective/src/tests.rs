@@ -131,3 +131,22 @@ fn whoever_leaves_after_the_last_round_disturbs_nobody() {
         });
     }
 }
+
+#[test]
+fn a_reader_that_panics_ends_the_next_call_of_the_others() {
+    let outcome = on_threads(group(3, None), |mut member| {
+        let rank = member.rank();
+        let panics = |_: usize, _: &[f32]| assert_ne!(rank, 1, "on purpose");
+        let call = AssertUnwindSafe(|| member.all_reduce_with(&[1.0; 4], panics));
+        let panicked = catch_unwind(call).is_err();
+        // the one that panicked keeps its seat and calls no more
+        let next = if panicked {
+            Ok(())
+        } else {
+            member.all_reduce(&mut [1.0; 4])
+        };
+        (member, next).1
+    });
+    assert_eq!(outcome[0], Err(Error::PeerLeft { rank: 1 }));
+    assert_eq!(outcome[2], Err(Error::PeerLeft { rank: 1 }));
+}

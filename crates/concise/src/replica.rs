@@ -21,8 +21,9 @@ pub(crate) struct Replica {
     /// Its seat among the replicas; empty once it failed.
     member: Option<Member>,
     gradients: Gradients,
-    /// What momentum remembers of each gradient; empty without.
+    /// What momentum remembers of each gradient, empty without, and the trainer whose it is.
     velocity: Vec<f32>,
+    trainer: usize,
     cores: Arc<Cores>,
 }
 
@@ -40,6 +41,7 @@ impl Replica {
         Self {
             gradients: Gradients::new(state.parameters().map(|(name, p)| (name.as_str(), p))),
             velocity: Vec::new(),
+            trainer: 0,
             net,
             state,
             member: Some(member),
@@ -64,14 +66,17 @@ impl Replica {
         self.gradients.flat_mut().fill(0.0);
     }
 
-    /// Forgets the steps before.
-    pub fn zero_velocity(&mut self) {
-        self.velocity.clear();
-    }
-
     /// Sums the gradients of all replicas, and takes the optimizer's step with the sum divided by
     /// `batch_size`. Each element of the sum is read once, as it comes.
-    pub fn reduce_and_step(&mut self, optimizer: Sgd, batch_size: usize) -> Result<()> {
+    pub fn reduce_and_step(
+        &mut self,
+        trainer: usize,
+        optimizer: Sgd,
+        batch_size: usize,
+    ) -> Result<()> {
+        if std::mem::replace(&mut self.trainer, trainer) != trainer {
+            self.velocity.clear(); // another trainer's steps
+        }
         let Self {
             state,
             gradients,
@@ -184,7 +189,7 @@ fn cause(error: &anyhow::Error) -> anyhow::Error {
     anyhow!("{error:#}")
 }
 
-/// The cores of the whole run: no more replicas compute at a time than there are.
+/// The cores of the whole run: no more replicas run the network or take the step at a time than there are.
 pub(crate) struct Cores {
     free: Mutex<usize>,
     freed: Condvar,

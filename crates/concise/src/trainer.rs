@@ -1,11 +1,16 @@
 //! One synchronized step of all replicas.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use anyhow::{Result, ensure};
 use candle_core::Tensor;
 use functional::Sgd;
 
 use crate::DataParallel;
 use crate::replica::Replica;
+
+/// The number of the next trainer; 0 is none.
+static NEXT_ID: AtomicUsize = AtomicUsize::new(1);
 
 /// A loss of each example, such as [`functional::cross_entropy`]: outputs (B, …) and labels
 /// (B,) to losses (B,).
@@ -33,8 +38,8 @@ pub struct Trainer<'a> {
     net: &'a DataParallel,
     loss: Loss,
     optimizer: Sgd,
-    /// Whether the replicas may still remember the steps of another trainer.
-    new: bool,
+    /// Tells its steps from those of another trainer of the same network.
+    id: usize,
 }
 
 /// What a step leaves.
@@ -54,7 +59,7 @@ impl<'a> Trainer<'a> {
             net,
             loss,
             optimizer,
-            new: true,
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
         }
     }
 
@@ -72,13 +77,10 @@ impl<'a> Trainer<'a> {
             batch_size > 0,
             "a step needs at least 1 example, the minibatch has 0"
         );
-        let (optimizer, new) = (self.optimizer, std::mem::take(&mut self.new));
+        let (optimizer, id) = (self.optimizer, self.id);
         let done = self.net.on_each(shards, move |replica, (x, y)| {
-            if new {
-                replica.zero_velocity();
-            }
             let output = replica.compute(|replica| forward_backward(replica, loss, &x, &y))?;
-            replica.reduce_and_step(optimizer, batch_size)?;
+            replica.reduce_and_step(id, optimizer, batch_size)?;
             Ok(output.map(|(l, y_hat)| (l, (y_hat, y))))
         })?;
         let (ls, shards): (Vec<f32>, Vec<_>) = done.into_iter().flatten().unzip();

@@ -5,6 +5,7 @@
 //! code trains all of them.
 
 use std::panic::{self, AssertUnwindSafe};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use candle_core::{Device, DeviceLocation, Result, bail};
@@ -128,6 +129,9 @@ fn all_gpus() -> Vec<Device> {
 
 /// Runs `f`; a panic becomes `None`, and its text is not shown.
 fn quietly<T>(f: impl FnOnce() -> T) -> Option<T> {
+    // one at a time, or two would give each other's hook back
+    static HOOK: Mutex<()> = Mutex::new(());
+    let _hook = HOOK.lock().unwrap_or_else(|e| e.into_inner());
     let hook = panic::take_hook();
     panic::set_hook(Box::new(|_| ()));
     let result = panic::catch_unwind(AssertUnwindSafe(f));

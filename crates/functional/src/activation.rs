@@ -99,9 +99,14 @@ impl Operation for Sum {
         }
         if dx[0].wanted() {
             let (to, add) = dx[0].target();
-            for_each_chunk_of_two((to, CHUNK), (&mut dy, CHUNK), |_, to, dy| {
-                put(to, dy.iter().copied(), add);
-            });
+            for_each_chunk_of_two(
+                (to, CHUNK),
+                (&mut dy, CHUNK),
+                #[inline(always)]
+                |_, to, dy| {
+                    put(to, dy.iter().copied(), add);
+                },
+            );
         }
         dx[1].give(dy);
     }

@@ -12,7 +12,7 @@ use crate::linear::{self, Linear};
 use crate::norm::Norm;
 use crate::operation::Operation;
 use crate::pool::{Average, GlobalAverage, Maximum, Windows};
-use crate::tape::{Leaf, Step, Tape};
+use crate::tape::{Leaf, Step, Tape, View};
 use candle_core::{Result, Tensor, TensorId, bail};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ struct Compiler {
     /// How often a node is read.
     uses: HashMap<*const Node, usize>,
     values: HashMap<*const Node, usize>,
-    leaves: HashMap<(TensorId, bool), usize>,
+    leaves: HashMap<(TensorId, View), usize>,
 }
 
 impl Compiler {
@@ -45,28 +45,42 @@ impl Compiler {
         let (op, names) = expr.0.op.names();
         for (input, name) in expr.0.inputs.iter().zip(names) {
             self.survey(input)?;
-            if let Op::Tensor(x) = &input.0.op {
-                args::check_float(op, name, x)?;
+            let Op::Tensor(x) = &input.0.op else { continue };
+            args::check_float(op, name, x)?;
+            let view = match (op, *name, x.dims()) {
                 // a linear layer reads a transposed view without a copy
-                let transposed = matches!((op, *name), ("linear", "weight")) && is_transposed(x)?;
-                let leaf = self.leaf(x, transposed)?;
-                self.values.insert(Arc::as_ptr(&input.0), leaf);
+                ("linear", "weight", _) if is_transposed(x)? => View::Transposed,
+                ("nhwc", _, [_, 1, _, _]) => View::OneChannel,
+                _ => View::AsItIs,
+            };
+            let leaf = self.leaf(x, view)?;
+            self.values.insert(Arc::as_ptr(&input.0), leaf);
+            if view == View::OneChannel {
+                self.values.insert(Arc::as_ptr(&expr.0), leaf); // nothing is left to do
             }
         }
         Ok(())
     }
 
-    fn leaf(&mut self, x: &Tensor, transposed: bool) -> Result<usize> {
-        if let Some(leaf) = self.leaves.get(&(x.id(), transposed)) {
+    fn leaf(&mut self, x: &Tensor, view: View) -> Result<usize> {
+        if let Some(leaf) = self.leaves.get(&(x.id(), view)) {
             return Ok(*leaf);
         }
-        let data = if transposed { x.t()? } else { x.contiguous()? };
+        let data = match view {
+            View::Transposed => x.t()?,
+            _ => x.contiguous()?,
+        };
+        let dims = match (view, x.dims()) {
+            (View::OneChannel, [b, _, h, w]) => vec![*b, *h, *w, 1],
+            (_, dims) => dims.to_vec(),
+        };
         let number = self.tape.leaves.len();
-        self.leaves.insert((x.id(), transposed), number);
+        self.leaves.insert((x.id(), view), number);
         self.tape.leaves.push(Leaf {
             source: x.clone(),
             data: data.detach(),
-            transposed,
+            view,
+            dims,
         });
         Ok(number)
     }
@@ -87,7 +101,10 @@ impl Compiler {
     /// A layer with what follows it, where that can be one step.
     fn layer(&mut self, expr: &Expr) -> Result<Option<usize>> {
         let (pool, inner) = match expr.0.op {
-            Op::AvgPool2d { kernel, stride } if kernel == stride => (kernel, self.only_here(expr)),
+            Op::AvgPool2d { kernel, stride } if kernel == stride && kernel > 1 => {
+                (kernel, self.only_here(expr))
+            }
+            Op::AvgPool2d { .. } => return Ok(None),
             _ => (1, Some(expr)),
         };
         let Some(inner) = inner else { return Ok(None) };
@@ -122,7 +139,7 @@ impl Compiler {
     /// The shape of a value, as the expression sees it.
     fn dims(&self, value: usize) -> &[usize] {
         match value.checked_sub(self.tape.leaves.len()) {
-            None => self.tape.leaves[value].source.dims(),
+            None => &self.tape.leaves[value].dims,
             Some(step) => &self.tape.steps[step].dims,
         }
     }
@@ -151,7 +168,7 @@ impl Compiler {
         Ok((Geometry::new(x, weight, bias, stride, padding)?, inputs))
     }
 
-    /// A convolution of few channels, with its ReLU and its pooling.
+    /// A convolution with a small weight and without padding, with its ReLU and its pooling.
     fn direct(&mut self, conv: &Expr, relu: bool, pool: usize) -> Result<Option<usize>> {
         let (geometry, inputs) = self.geometry(conv)?;
         let Some(direct) = Direct::new(geometry, relu, pool) else {
@@ -170,7 +187,7 @@ impl Compiler {
             Op::Matmul => (linear::check_matmul(dims, bias)?, true),
             _ => (
                 linear::check(dims, bias)?,
-                leaf.is_some_and(|leaf| leaf.transposed),
+                leaf.is_some_and(|leaf| leaf.view == View::Transposed),
             ),
         };
         let linear = Linear::new(sizes, transposed, relu);
@@ -204,7 +221,9 @@ impl Compiler {
     fn sum(&mut self, sum: &Expr, relu: bool) -> Result<usize> {
         for (i, j) in [(0, 1), (1, 0)] {
             let (layer, other) = (&sum.0.inputs[i], &sum.0.inputs[j]);
-            if matches!(layer.0.op, Op::BatchNorm2d { .. }) && self.read_once(layer) {
+            let norm = |x: &Expr| matches!(x.0.op, Op::BatchNorm2d { .. });
+            // two of them run in their order, in which they move running statistics that they share
+            if norm(layer) && !norm(other) && self.read_once(layer) {
                 return self.norm(layer, Some(other), relu);
             }
         }

@@ -64,17 +64,7 @@ impl Expr {
 
     /// As [`crate::nhwc`].
     pub fn nhwc(self) -> Self {
-        match &self.0.op {
-            // one channel lies in memory in either order
-            Op::Tensor(x) if x.dims().get(1) == Some(&1) && x.rank() == 4 => {
-                let [b, _, h, w] = [0, 1, 2, 3].map(|i| x.dims()[i]);
-                match x.reshape((b, h, w, 1)) {
-                    Ok(x) => Self::new(&x),
-                    Err(_) => self.then(Op::Nhwc, []),
-                }
-            }
-            _ => self.then(Op::Nhwc, []),
-        }
+        self.then(Op::Nhwc, [])
     }
 
     /// As [`crate::flatten`].

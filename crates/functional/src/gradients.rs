@@ -5,7 +5,7 @@
 use crate::operation::Grad;
 use candle_core::{Result, Tensor, TensorId, Var, bail};
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// The gradients of parameters, one after the other in the order of the parameters.
 ///
@@ -40,6 +40,9 @@ thread_local! {
 
 impl Gradients {
     /// Zeros for each of `params`, which have names for messages.
+    ///
+    /// # Panics
+    /// Where a parameter is there twice.
     pub fn new<'a>(params: impl IntoIterator<Item = (&'a str, &'a Var)>) -> Self {
         let named = |(name, var): (&str, &Var)| (name.to_owned(), var.as_tensor().clone());
         let params: Vec<_> = params.into_iter().map(named).collect();
@@ -47,6 +50,8 @@ impl Gradients {
             .iter()
             .map(|(_, p)| (p.id(), p.elem_count()))
             .collect();
+        let ids: HashSet<_> = layout.iter().map(|(id, _)| *id).collect();
+        assert_eq!(ids.len(), layout.len(), "a parameter is there twice");
         let floats = vec![0.; layout.iter().map(|(_, len)| len).sum()];
         let written = vec![false; layout.len()];
         Self {

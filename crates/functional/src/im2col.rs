@@ -237,7 +237,7 @@ impl Geometry {
 
 /// Calls `f` with a buffer of this thread's: `len` floats of any value.
 ///
-/// `f` must not wait for rayon, or another task on this thread could ask for the buffer meanwhile.
+/// `f` must not start tasks: one of them would run on this thread and ask for the buffer meanwhile.
 pub(crate) fn with_scratch<R>(len: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {
     thread_local! {
         static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };

@@ -72,6 +72,9 @@ pub(crate) fn check(
     vector("bias", bias)?;
     args::check_float(op, "running_mean", &running[0])?;
     args::check_float(op, "running_var", &running[1])?;
+    if channels == 0 {
+        bail!("batch_norm2d: x has shape {x:?}, expected at least one channel")
+    }
     let count = b * h * w;
     if train && count < 2 {
         bail!(

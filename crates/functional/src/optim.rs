@@ -1,4 +1,5 @@
-//! Stochastic gradient descent in place: one pass over parameter and gradient, no copy of either.
+//! Stochastic gradient descent. On the CPU in place: one pass over parameter and gradient, no copy
+//! of either; elsewhere a parameter goes through the host.
 
 use crate::operation::CHUNK;
 use crate::storage::{read, slice_mut};
@@ -26,6 +27,9 @@ pub fn sgd(param: &Var, grad: &Tensor, lr: f64) -> Result<()> {
     }
     if !param.device().is_cpu() {
         return param.set(&(param.as_detached_tensor() - (grad.detach() * lr)?)?);
+    }
+    if param.id() == grad.id() {
+        bail!("sgd: a parameter is no gradient of itself")
     }
     read([grad], |[grad]| Sgd::new(lr).step(param, 0, grad, 1, None))?
 }

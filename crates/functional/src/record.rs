@@ -8,7 +8,7 @@ use crate::buffer::Buffer;
 use crate::gradients;
 use crate::operation::Grad;
 use crate::storage::{read, tensor};
-use crate::tape::{Kept, Leaf, Tape};
+use crate::tape::{Kept, Leaf, Tape, View};
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tensor, bail};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -17,6 +17,15 @@ type Gradients = Arc<Mutex<Vec<Option<Tensor>>>>;
 
 /// Evaluates `tape`; the result depends on its tracked leaves, which `record` may forbid.
 pub(crate) fn evaluate(tape: Tape, record: bool) -> Result<Tensor> {
+    if tape.steps.is_empty() {
+        // one tensor in another shape
+        let leaf = &tape.leaves[0];
+        let source = match record {
+            true => leaf.source.clone(),
+            false => leaf.source.detach(),
+        };
+        return source.reshape(&leaf.dims[..]);
+    }
     let tracked = |leaf: &Leaf| record && leaf.source.track_op();
     let tracked: Vec<bool> = tape.leaves.iter().map(tracked).collect();
     let keep = tracked.contains(&true);
@@ -162,5 +171,8 @@ fn own(leaf: &Leaf, grad: Grad<'_>) -> Result<Option<Tensor>> {
         }
         Grad::Unwanted | Grad::Slice { .. } => return Ok(None),
     };
-    Ok(Some(if leaf.transposed { grad.t()? } else { grad }))
+    Ok(Some(match leaf.view {
+        View::Transposed => grad.t()?,
+        _ => grad,
+    }))
 }

@@ -13,7 +13,19 @@ pub(crate) struct Leaf {
     pub source: Tensor,
     /// Its elements in row-major order; of a transposed matrix, those of the matrix itself.
     pub data: Tensor,
-    pub transposed: bool,
+    pub view: View,
+    /// The shape that the expression sees.
+    pub dims: Vec<usize>,
+}
+
+/// How an expression sees a tensor.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum View {
+    AsItIs,
+    /// The transposed view of a matrix that lies in memory row by row.
+    Transposed,
+    /// Images of one channel, which are the same floats in either order: (B, H, W, 1).
+    OneChannel,
 }
 
 /// One operation, on values that are numbered: the leaves first, then the results of the steps.

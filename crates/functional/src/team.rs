@@ -169,7 +169,7 @@ impl Shared {
             }
             std::hint::spin_loop();
         }
-        // counted before the last look, so that the owner sees either the sleeper or wakes nobody
+        // counted before the last look: either the owner sees the sleeper, or the sleeper the round
         self.sleepers.fetch_add(1, SeqCst);
         let mut bed = lock(&self.bed);
         while self.round.load(SeqCst) == seen {

@@ -1,3 +1,5 @@
+//! The three passes against their definition in f64, on every instruction set, for every budget.
+
 use super::*;
 use crate::threads::with_budget;
 use pulp::Arch;

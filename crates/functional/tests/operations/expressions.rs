@@ -179,6 +179,62 @@ fn running_statistics_move_once_an_evaluation() -> Result<()> {
     Ok(())
 }
 
+/// Images of one channel need no other order; everything else is as it always is.
+#[test]
+fn images_of_one_channel() -> Result<()> {
+    let images = random((2, 1, 3, 5), 1);
+    let inputs = [images];
+    assert_expression(&inputs, |t| Expr::new(&t[0]).nhwc());
+    assert_expression(&inputs, |t| {
+        let x = Expr::new(&t[0]).nhwc();
+        x.clone().relu() + x
+    });
+    let views = [random((2, 1, 5, 3), 1)];
+    let view = |t: &[Tensor]| Expr::new(&t[0].transpose(2, 3).unwrap()).nhwc().relu();
+    assert_expression(&views, view);
+    let tracked = Var::from_tensor(&inputs[0])?;
+    let evaluated = functional::no_grad(|| functional::nhwc(&tracked))?;
+    assert!(!evaluated.track_op());
+    let bytes = inputs[0].to_dtype(DType::U8)?;
+    assert!(functional::nhwc(&bytes).is_err() && plain::nhwc(&bytes).is_err());
+    Ok(())
+}
+
+/// Two batch norms that share running statistics move them in their order.
+#[test]
+fn statistics_that_two_layers_share() -> Result<()> {
+    let (a, b, c) = (
+        random((2, 3, 3, 2), 1),
+        random((2, 3, 3, 2), 2),
+        random(2, 3),
+    );
+    let moved = |eval: fn(&Expr) -> Result<Tensor>| -> Result<Vec<f32>> {
+        let [mean, var] = statistics(2);
+        let norm = |x: &Tensor| Expr::new(x).batch_norm2d(&c, &c, &mean, &var, true);
+        eval(&(norm(&a) + norm(&b)))?;
+        Ok(values(&mean))
+    };
+    let (ours, theirs) = (moved(Expr::eval)?, moved(plain::eval)?);
+    for (a, b) in ours.iter().zip(&theirs) {
+        assert!((a - b).abs() < 1e-6, "{ours:?} {theirs:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn pooling_of_no_images_is_refused() {
+    let (x, w) = (random((2, 3), 1), random((4, 3), 2));
+    let pooled = Expr::new(&x).linear(&w, None).avg_pool2d(1, 1);
+    assert!(pooled.eval().is_err() && plain::eval(&pooled).is_err());
+    let x = random((2, 3, 3, 0), 1);
+    let [mean, var] = statistics(0);
+    let empty = random(0, 1);
+    for train in [true, false] {
+        let y = Expr::new(&x).batch_norm2d(&empty, &empty, &mean, &var, train);
+        assert!(y.eval().is_err() && plain::eval(&y).is_err());
+    }
+}
+
 #[test]
 fn a_sum_of_two_shapes_is_refused() {
     let (x, other) = (random((2, 3), 1), random((3, 2), 2));

@@ -84,7 +84,7 @@ fn two_buffers_on_two_threads_do_not_meet() {
 }
 
 /// Three steps of `torch.optim.SGD` on p = (1, -2) with the gradients (0.5, 1), (0.25, -1), (2, 0.5):
-/// tests/pytorch/README.md says how to print them.
+/// tests/pytorch/sgd_steps.py prints them.
 #[test]
 fn sgd_takes_pytorchs_steps() -> Result<()> {
     let gradients = [[0.5f32, 1.], [0.25, -1.], [2., 0.5]];
