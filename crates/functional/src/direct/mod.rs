@@ -151,7 +151,6 @@ impl Direct {
             Band {
                 x: first * self.pool * self.g.stride * self.row(),
                 y: first * line..end * line,
-
                 z: first * pixels * self.z_pixel()..end * pixels * self.z_pixel(),
             }
         })
@@ -189,8 +188,7 @@ impl Direct {
         });
     }
 
-    /// The gradients. `dx` None: nobody wants it; `db` may be empty: no bias. `dw` and `db` are
-    /// added to where `accumulate`, otherwise overwritten, as `dx` always is.
+    /// The gradients, all overwritten. `dx` None: nobody wants it; `db` may be empty: no bias.
     #[expect(clippy::too_many_arguments, reason = "as many tensors take part")]
     pub(crate) fn backward(
         &self,
@@ -202,7 +200,6 @@ impl Direct {
         dx: Option<&mut [f32]>,
         dw: &mut [f32],
         db: &mut [f32],
-        accumulate: bool,
     ) {
         self.check(x, weight, bias);
         assert_eq!(dy.len(), self.g.batch * self.y_sample(), "floats of dy");
@@ -219,7 +216,7 @@ impl Direct {
             dy,
             dx,
         });
-        sums.unpack(self, dw, db, accumulate);
+        sums.unpack(self, dw, db);
     }
 
     fn check(&self, x: &[f32], weight: &[f32], bias: Option<&[f32]>) {
@@ -252,7 +249,6 @@ impl Operation for Direct {
             dx.as_deref_mut(),
             &mut dw,
             &mut db,
-            false,
         );
         for (grad, part) in grads.iter_mut().zip([dx, Some(dw), Some(db)]) {
             part.into_iter().for_each(|part| grad.give(part));

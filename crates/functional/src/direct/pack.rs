@@ -111,22 +111,17 @@ impl Sums {
         (taps, rows, &mut db[padding..])
     }
 
-    pub(super) fn unpack(mut self, d: &Direct, dw: &mut [f32], db: &mut [f32], accumulate: bool) {
-        if !accumulate {
-            dw.fill(0.);
-            db.fill(0.);
-        }
+    pub(super) fn unpack(mut self, d: &Direct, dw: &mut [f32], db: &mut [f32]) {
         let wide = self.wide;
         let (taps, rows, bias) = Self::split(d, wide, &mut self.all);
         for_each_weight(d, d.run(), |theirs, ours| {
             let (o, tap) = (ours / d.g.taps(), ours % d.g.taps());
-            dw[theirs] += match o.checked_sub(wide) {
+            dw[theirs] = match o.checked_sub(wide) {
                 None => taps[tap * wide + o],
                 Some(o) => rows[o * d.g.taps() + tap],
             };
         });
-        for (to, from) in db.iter_mut().zip(bias) {
-            *to += *from;
-        }
+        let channels = db.len();
+        db.copy_from_slice(&bias[..channels]);
     }
 }

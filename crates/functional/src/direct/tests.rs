@@ -84,8 +84,8 @@ impl Case {
         let mut r = Results {
             y: vec![0.; t.dy.len()],
             dx: vec![0.; t.x.len()],
-            dw: vec![1.; t.weight.len()],
-            db: vec![1.; t.bias.len()],
+            dw: vec![0.; t.weight.len()],
+            db: vec![0.; t.bias.len()],
             dw_alone: vec![],
             db_alone: vec![],
         };
@@ -125,7 +125,7 @@ impl Case {
         r
     }
 
-    /// What `S` computes, the gradients added to 1.
+    /// What `S` computes.
     fn computed<S: Simd>(&self, simd: S, t: &Tensors) -> Results<f32> {
         let d = self.direct();
         let (x, weight, dy) = (&t.x[..], &t.weight[..], &t.dy[..]);
@@ -154,8 +154,8 @@ impl Case {
                 dx,
             }
             .with_simd(simd);
-            let (mut dw, mut db) = (vec![1.; weight.len()], vec![1.; t.bias.len()]);
-            sums.unpack(&d, &mut dw, &mut db, true);
+            let (mut dw, mut db) = (vec![f32::NAN; weight.len()], vec![f32::NAN; t.bias.len()]);
+            sums.unpack(&d, &mut dw, &mut db);
             (dw, db)
         };
         let (dw, db) = backward(Some(&mut dx));
@@ -280,7 +280,7 @@ fn the_definition_with_avx2() {
 }
 
 /// y, dx, dw and db by the face.
-fn by_the_face(case: &Case, t: &Tensors, accumulate: bool) -> [Vec<f32>; 4] {
+fn by_the_face(case: &Case, t: &Tensors) -> [Vec<f32>; 4] {
     let d = case.direct();
     let bias = case.bias.then_some(&t.bias[..]);
     let (mut y, mut kept) = (
@@ -289,9 +289,9 @@ fn by_the_face(case: &Case, t: &Tensors, accumulate: bool) -> [Vec<f32>; 4] {
     );
     d.forward(&t.x, &t.weight, bias, &mut y, &mut kept);
     let mut dx = vec![0.; t.x.len()];
-    let (mut dw, mut db) = (vec![1.; t.weight.len()], vec![1.; t.bias.len()]);
+    let (mut dw, mut db) = (vec![f32::NAN; t.weight.len()], vec![f32::NAN; t.bias.len()]);
     let (some, w, b) = (Some(&mut dx[..]), &mut dw, &mut db);
-    d.backward(&t.x, &t.weight, bias, &kept, &t.dy, some, w, b, accumulate);
+    d.backward(&t.x, &t.weight, bias, &kept, &t.dy, some, w, b);
     [y, dx, dw, db]
 }
 
@@ -300,7 +300,7 @@ fn the_bits_do_not_depend_on_the_budget() {
     for batch in [1, 9, 20] {
         let case = Case { batch, ..LENET };
         let t = case.tensors();
-        let of = |budget| with_budget(budget, || by_the_face(&case, &t, false));
+        let of = |budget| with_budget(budget, || by_the_face(&case, &t));
         let one = of(1);
         for budget in 2..=4 {
             assert_eq!(of(budget), one);
@@ -309,19 +309,9 @@ fn the_bits_do_not_depend_on_the_budget() {
 }
 
 #[test]
-fn gradients_are_overwritten_or_added_to() {
-    let t = LENET.tensors();
-    let [_, dx, dw, db] = by_the_face(&LENET, &t, false);
-    let [_, dx_too, added_w, added_b] = by_the_face(&LENET, &t, true);
-    assert_eq!(dx, dx_too);
-    let plus_1 = |d: &[f32]| d.iter().map(|d| d + 1.).collect::<Vec<_>>();
-    assert_eq!((added_w, added_b), (plus_1(&dw), plus_1(&db)));
-}
-
-#[test]
 fn inference_keeps_nothing_and_nobody_has_to_want_dx_or_db() {
     let (d, t) = (LENET.direct(), LENET.tensors());
-    let [y, _, dw, _] = by_the_face(&LENET, &t, false);
+    let [y, _, dw, _] = by_the_face(&LENET, &t);
     let (mut y_alone, mut kept) = (vec![0.; y.len()], vec![0.; d.kept_len()]);
     d.forward(&t.x, &t.weight, Some(&t.bias), &mut y_alone, &mut []);
     assert_eq!(y_alone, y);
@@ -336,7 +326,6 @@ fn inference_keeps_nothing_and_nobody_has_to_want_dx_or_db() {
         None,
         &mut alone,
         &mut [],
-        false,
     );
     assert_eq!(alone, dw);
 }
@@ -349,10 +338,10 @@ fn nan_stays_where_it_is_seen() {
         t.x[(i * 13 + 12) * 20] = f32::INFINITY;
         t.x[(12 * 13 + i) * 20] = f32::NAN;
     }
-    let [y, dx, dw, _] = by_the_face(&LENET, &t, false);
+    let [y, dx, dw, _] = by_the_face(&LENET, &t);
     assert!([y, dx, dw].iter().flatten().all(|v| v.is_finite()));
     t.x[0] = f32::NAN;
-    let [y, ..] = by_the_face(&LENET, &t, false);
+    let [y, ..] = by_the_face(&LENET, &t);
     assert!(y[..50].iter().all(|v| v.is_nan()));
     assert!(y[50..].iter().all(|v| v.is_finite()));
 }
