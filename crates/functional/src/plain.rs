@@ -147,7 +147,7 @@ pub fn relu(x: &Tensor) -> Result<Tensor> {
     x.detach().le(0.)?.where_cond(&x.zeros_like()?, &x)
 }
 
-/// The sum in an [`Expr`](crate::Expr), element by element.
+/// The sum in an [`Expr`], element by element.
 ///
 /// # Errors
 /// Where the shapes differ.
