@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 #[macro_use]
 mod kit;
+mod cores_are_shared;
 mod ctrl_c_ends_in_order;
 mod errors_say_what_to_do;
 mod invariants;
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
 
 fn run_tests() -> ExitCode {
     let trials = [
+        cores_are_shared::trials(),
         ctrl_c_ends_in_order::trials(),
         errors_say_what_to_do::trials(),
         invariants::trials(),

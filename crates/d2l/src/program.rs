@@ -59,6 +59,8 @@ pub fn program(
     train: impl FnOnce(&Options) -> anyhow::Result<Summary>,
     args: impl IntoIterator<Item = OsString>,
 ) -> ExitCode {
+    // first, while this is the only thread
+    functional::threads::leave_the_cores_to_us();
     interrupt::catch();
     match train(&parse(book, args)) {
         Ok(_) if crate::interrupted() => ExitCode::from(INTERRUPTED_STATUS),

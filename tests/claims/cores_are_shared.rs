@@ -1,0 +1,48 @@
+//! A run starts no more threads than its replicas need, whatever candle would start by itself.
+
+#[cfg(target_os = "linux")]
+use {
+    crate::kit::command,
+    anyhow::{Result, ensure},
+    std::fs,
+    std::process::Stdio,
+    std::time::Duration,
+};
+
+#[cfg(target_os = "linux")]
+trials![no_threads_but_those_of_the_replicas];
+
+/// Elsewhere a process cannot be asked so easily.
+#[cfg(not(target_os = "linux"))]
+pub fn trials() -> Vec<libtest_mimic::Trial> {
+    Vec::new()
+}
+
+/// Two replicas on two cores: the main thread and its helper in evaluations, two threads that
+/// compute, one that prepares minibatches, and one that waits for Ctrl-C. `concise` has two more
+/// replicas at the start, with which it sees how long a step takes.
+#[cfg(target_os = "linux")]
+fn no_threads_but_those_of_the_replicas() -> Result<()> {
+    let args = "--device cpu --data synthetic --limit-test 50 --gpus 2 --threads 2 --batch-size 32";
+    for (program, rest, limit) in [
+        ("scratch", "--limit-train 2000 --epochs 6", 6),
+        ("concise", "--limit-train 96 --epochs 1", 8),
+    ] {
+        let mut child = command(program, &format!("{args} {rest}"))?
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let mut most = 0;
+        let status = loop {
+            let threads = fs::read_dir(format!("/proc/{}/task", child.id()));
+            most = most.max(threads.map_or(0, Iterator::count));
+            match child.try_wait()? {
+                Some(status) => break status,
+                None => std::thread::sleep(Duration::from_millis(2)),
+            }
+        };
+        ensure!(status.success(), "{program}: {status}");
+        ensure!((3..=limit).contains(&most), "{program}: {most} threads");
+    }
+    Ok(())
+}
