@@ -83,7 +83,7 @@ fn announce(run: &Run) -> Result<()> {
 fn time_per_example(run: &Run) -> Result<Duration> {
     let net = DataParallel::new(&run.devices, INIT, run.seed, |vb| resnet18(10, vb))?;
     let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.0));
-    let examples = run.batch_size.min(8 * run.devices.len());
+    let examples = run.batch_size.min(32 * run.devices.len());
     let x = Tensor::zeros((examples, 1, 28, 28), DType::F32, &Device::Cpu)?;
     let y = Tensor::zeros(examples, DType::U32, &Device::Cpu)?;
     trainer.step(&x, &y)?;
