@@ -29,6 +29,17 @@ pub fn random(shape: impl Into<Shape>, seed: u64) -> Tensor {
     tensor(numbers(shape.elem_count(), seed), shape)
 }
 
+/// As [`random`], multiples of 1/8: sums of some hundred products are exact, so that whether one is
+/// above 0 does not depend on their order.
+pub fn coarse(shape: impl Into<Shape>, seed: u64) -> Tensor {
+    let shape = shape.into();
+    let numbers = numbers(shape.elem_count(), seed);
+    tensor(
+        numbers.iter().map(|v| (v * 8.).round() / 8.).collect(),
+        shape,
+    )
+}
+
 pub fn tensor(values: Vec<f32>, shape: impl Into<Shape>) -> Tensor {
     Tensor::from_vec(values, shape.into(), &Device::Cpu).unwrap()
 }
