@@ -2,8 +2,8 @@
 
 use crate::Expr;
 use crate::buffer::Buffer;
-use crate::operation::{At, CHUNK, Grad, Operation, put};
-use crate::threads::{for_each_chunk, for_each_chunk_of_two};
+use crate::operation::{At, CHUNK, Grad, Operation};
+use crate::threads::for_each_chunk;
 use candle_core::{Result, Tensor};
 
 /// The larger of `x` and 0, element by element; any shape, same shape out.
@@ -97,17 +97,7 @@ impl Operation for Sum {
         if self.relu {
             mask_all(at.y, &mut dy);
         }
-        if dx[0].wanted() {
-            let (to, add) = dx[0].target();
-            for_each_chunk_of_two(
-                (to, CHUNK),
-                (&mut dy, CHUNK),
-                #[inline(always)]
-                |_, to, dy| {
-                    put(to, dy.iter().copied(), add);
-                },
-            );
-        }
+        dx[0].add(&dy);
         dx[1].give(dy);
     }
 }

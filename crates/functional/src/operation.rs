@@ -2,7 +2,7 @@
 //! graph; [`crate::tape`] hands it everything.
 
 use crate::buffer::Buffer;
-use crate::threads::for_each_chunk_of_two;
+use crate::threads::for_each_chunk;
 use candle_core::Result;
 
 /// Elements of a chunk of an elementwise operation.
@@ -68,21 +68,24 @@ impl Grad<'_> {
     }
 
     /// Adds `part`, or takes it for its own where there is nothing yet.
-    pub(crate) fn give(&mut self, mut part: Buffer) {
+    pub(crate) fn give(&mut self, part: Buffer) {
         match self {
-            Grad::Unwanted => {}
             Grad::Empty(_) => *self = Grad::Buffer(part),
-            _ => {
-                let (to, add) = self.target();
-                for_each_chunk_of_two(
-                    (to, CHUNK),
-                    (&mut part, CHUNK),
-                    #[inline(always)]
-                    |_, to, part| {
-                        put(to, part.iter().copied(), add);
-                    },
-                );
-            }
+            _ => self.add(&part),
+        }
+    }
+
+    /// Adds `part` where it is wanted; who has no use for it afterwards had better give it.
+    pub(crate) fn add(&mut self, part: &[f32]) {
+        if self.wanted() {
+            let (to, add) = self.target();
+            assert_eq!(to.len(), part.len(), "elements of two parts of a gradient");
+            for_each_chunk(
+                to,
+                CHUNK,
+                #[inline(always)]
+                |i, to| put(to, part[i * CHUNK..].iter().copied(), add),
+            );
         }
     }
 
