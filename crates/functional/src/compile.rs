@@ -3,7 +3,7 @@
 
 use crate::activation::{Relu, Sum};
 use crate::args;
-use crate::conv::Convolution;
+use crate::conv::{Convolution, may_winograd};
 use crate::direct::Direct;
 use crate::expr::{Expr, Node, Op};
 use crate::im2col::Geometry;
@@ -13,6 +13,7 @@ use crate::norm::Norm;
 use crate::operation::Operation;
 use crate::pool::{Average, GlobalAverage, Maximum, Windows};
 use crate::tape::{Leaf, Step, Tape, View};
+use crate::winograd::Pooled;
 use candle_core::{Result, Tensor, TensorId, bail};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -171,6 +172,10 @@ impl Compiler {
     /// A convolution with a small weight and without padding, with its ReLU and its pooling.
     fn direct(&mut self, conv: &Expr, relu: bool, pool: usize) -> Result<Option<usize>> {
         let (geometry, inputs) = self.geometry(conv)?;
+        if let Some(pooled) = Pooled::new(geometry, relu, pool).filter(|_| may_winograd()) {
+            let dims = pooled.dims();
+            return Ok(Some(self.push(pooled, inputs, dims)));
+        }
         let Some(direct) = Direct::new(geometry, relu, pool) else {
             return Ok(None);
         };

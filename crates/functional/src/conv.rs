@@ -148,6 +148,10 @@ pub fn set_winograd(may: bool) {
     WINOGRAD.store(may, Ordering::Relaxed);
 }
 
+pub(crate) fn may_winograd() -> bool {
+    WINOGRAD.load(Ordering::Relaxed)
+}
+
 /// A convolution on its own.
 pub(crate) struct Convolution {
     geometry: Geometry,
@@ -159,7 +163,7 @@ pub(crate) struct Convolution {
 impl Convolution {
     pub(crate) fn new(geometry: Geometry, before_norm: bool) -> Self {
         Self {
-            winograd: winograd::fits(&geometry) && WINOGRAD.load(Ordering::Relaxed),
+            winograd: winograd::fits(&geometry) && may_winograd(),
             geometry,
             before_norm,
         }

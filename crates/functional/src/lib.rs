@@ -38,6 +38,8 @@
 mod activation;
 mod args;
 mod buffer;
+#[cfg(test)]
+mod case;
 mod compile;
 mod conv;
 mod direct;
@@ -62,6 +64,7 @@ mod sums;
 mod tape;
 mod team;
 pub mod threads;
+mod vector;
 mod winograd;
 
 pub use activation::relu;

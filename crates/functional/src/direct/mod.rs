@@ -5,11 +5,7 @@
 //! rows are runs of x itself ([`product`]). *z* is the convolution's output as the kernels keep it:
 //! only the pixels that a pooling window covers, with their channels padded to whole vectors, and
 //! only a *band* of lines at a time, which stays in the cache.
-//!
-//! The last few channels, such as 2 of 50, would waste most of a vector: these *narrow* channels
-//! are computed with vectors along the run instead of across the channels.
 
-mod narrow;
 mod pack;
 mod passes;
 mod pool;
@@ -17,11 +13,11 @@ mod product;
 mod single;
 #[cfg(test)]
 mod tests;
-mod vector;
 
 use crate::buffer::Buffer;
 use crate::im2col::Geometry;
 use crate::operation::{At, Grad, Operation};
+use crate::vector::VECTOR;
 use candle_core::Result;
 use passes::{Backward, Forward};
 use pulp::Arch;
@@ -29,8 +25,6 @@ use std::ops::Range;
 
 /// The most floats of a weight: it is packed again in each call, and read whole for a few pixels.
 const LARGEST: usize = 1 << 16;
-/// Rows of z and of the packed weights are padded to a multiple of the longest vector.
-const VECTOR: usize = 16;
 /// Floats of a band of z.
 const BAND: usize = 1 << 12;
 /// With this many taps or fewer, computing z again takes less time than reading it from memory.

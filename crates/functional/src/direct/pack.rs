@@ -1,14 +1,13 @@
 //! The weights as the kernels read them, and the sums of their gradients on the way back to
 //! PyTorch's layout. It multiplies nothing.
 
-use super::vector::Aligned;
-use super::{Direct, VECTOR};
+use super::Direct;
+use crate::vector::{Aligned, VECTOR};
 use pulp::Simd;
 
 /// The packed weights and bias.
 pub(super) struct Weights {
-    /// Channels computed with vectors across channels: whole vectors, past the last channel if need
-    /// be. The others are narrow.
+    /// The channels as whole vectors.
     pub(super) wide: usize,
     /// Floats of a kernel's row in `rows`.
     pub(super) step: usize,
@@ -27,7 +26,8 @@ impl Weights {
         bias: Option<&[f32]>,
         convolves: bool,
     ) -> Self {
-        let (wide, step) = (wide(d, S::F32_LANES), d.run().next_multiple_of(VECTOR));
+        let wide = d.g.out_channels.next_multiple_of(S::F32_LANES);
+        let step = d.run().next_multiple_of(VECTOR);
         let mut rows = Aligned::zeros(d.g.out_channels * d.g.kernel.0 * step);
         for_each_weight(d, step, |theirs, ours| rows[ours] = weight[theirs]);
         let mut taps = Aligned::zeros(if convolves { d.g.taps() * wide } else { 0 });
@@ -48,21 +48,10 @@ impl Weights {
     }
 }
 
-/// Whole vectors of channels; the last one padded unless its channels are cheaper as narrow ones.
-fn wide(d: &Direct, lanes: usize) -> usize {
-    let (whole, rest) = (d.g.out_channels / lanes * lanes, d.g.out_channels % lanes);
-    let narrow = rest * d.g.kernel.0 * d.run().div_ceil(lanes);
-    if rest == 0 || narrow < d.g.taps() && !d.single() {
-        whole
-    } else {
-        whole + lanes
-    }
-}
-
 /// From a row for each channel to a row for each tap.
 fn transpose(d: &Direct, wide: usize, rows: &[f32], taps: &mut [f32]) {
     let (run, step) = (d.run(), d.run().next_multiple_of(VECTOR));
-    for (t, tap) in taps.chunks_exact_mut(wide.max(1)).enumerate() {
+    for (t, tap) in taps.chunks_exact_mut(wide).enumerate() {
         let channels = rows[t / run * step + t % run..].iter();
         for (to, from) in tap.iter_mut().zip(channels.step_by(d.g.kernel.0 * step)) {
             *to = *from;
@@ -87,39 +76,35 @@ fn for_each_weight(d: &Direct, step: usize, mut f: impl FnMut(usize, usize)) {
     }
 }
 
-/// The gradients of weight and bias, added up: for each tap a row of `wide` channels, then for each
-/// narrow channel a row of taps, then a pixel of z for the bias.
+/// The gradients of weight and bias, added up: for each tap a row of `wide` channels, then a pixel of
+/// z for the bias.
 pub(super) struct Sums {
     pub(super) all: Vec<f32>,
     pub(super) wide: usize,
 }
 
 impl Sums {
-    /// Floats of all three parts.
+    /// Floats of both parts.
     pub(super) fn len(d: &Direct, wide: usize) -> usize {
-        (d.g.taps() * wide.max(d.g.out_channels)).next_multiple_of(VECTOR) + d.z_pixel()
+        (d.g.taps() * wide).next_multiple_of(VECTOR) + d.z_pixel()
     }
 
     pub(super) fn split<'a>(
         d: &Direct,
         wide: usize,
         all: &'a mut [f32],
-    ) -> (&'a mut [f32], &'a mut [f32], &'a mut [f32]) {
-        let (taps, rest) = all.split_at_mut(d.g.taps() * wide);
-        let (rows, db) = rest.split_at_mut(d.g.taps() * d.g.out_channels.saturating_sub(wide));
+    ) -> (&'a mut [f32], &'a mut [f32]) {
+        let (taps, db) = all.split_at_mut(d.g.taps() * wide);
         let padding = db.len() - d.z_pixel();
-        (taps, rows, &mut db[padding..])
+        (taps, &mut db[padding..])
     }
 
     pub(super) fn unpack(mut self, d: &Direct, dw: &mut [f32], db: &mut [f32]) {
         let wide = self.wide;
-        let (taps, rows, bias) = Self::split(d, wide, &mut self.all);
+        let (taps, bias) = Self::split(d, wide, &mut self.all);
         for_each_weight(d, d.run(), |theirs, ours| {
             let (o, tap) = (ours / d.g.taps(), ours % d.g.taps());
-            dw[theirs] = match o.checked_sub(wide) {
-                None => taps[tap * wide + o],
-                Some(o) => rows[o * d.g.taps() + tap],
-            };
+            dw[theirs] = taps[tap * wide + o];
         });
         let channels = db.len();
         db.copy_from_slice(&bias[..channels]);

@@ -3,11 +3,11 @@
 use super::pack::{Sums, Weights};
 use super::pool::{Pool, Unpool};
 use super::product::Product;
-use super::vector::{Aligned, aligned};
-use super::{Direct, VECTOR, narrow, single};
+use super::{Direct, single};
 use crate::im2col::with_scratch;
 use crate::sums::sum_of_chunks;
 use crate::threads::for_each_chunk;
+use crate::vector::{Aligned, VECTOR, aligned};
 use pulp::{Simd, WithSimd};
 use std::sync::{Mutex, MutexGuard};
 
@@ -171,7 +171,7 @@ impl Direct {
         if let Some(dx) = &mut dx {
             dx.fill(0.);
         }
-        let (taps, rows, db) = Sums::split(self, weights.wide, sums);
+        let (taps, db) = Sums::split(self, weights.wide, sums);
         if self.single() && dx.is_none() {
             return simd.vectorize(single::Backward {
                 d: self,
@@ -200,7 +200,6 @@ impl Direct {
                 db,
             });
             self.add_dw(simd, x, dz, taps);
-            self.add_narrow_dw(simd, x, &dz[weights.wide..], rows);
             if let Some(dx) = &mut dx {
                 self.add_dx(simd, dz, weights, &mut dx[band.x..]);
             }
@@ -212,30 +211,24 @@ impl Direct {
 impl Direct {
     fn convolve<S: Simd>(&self, simd: S, x: &[f32], weights: &Weights, z: &mut [f32]) {
         let pixels = &self.pixels[..z.len() / self.z_pixel()];
-        if weights.wide > 0 {
-            Product {
-                a: x,
-                rows: pixels,
-                b: &weights.taps,
-                columns: weights.wide,
-                segments: self.g.kernel.0,
-                length: self.run(),
-                a_steps: (self.row(), 1),
-                b_steps: (self.run() * weights.wide, weights.wide),
-                start: Some(&weights.bias),
-                out_step: self.z_pixel(),
-            }
-            .run(simd, z);
+        Product {
+            a: x,
+            rows: pixels,
+            b: &weights.taps,
+            columns: weights.wide,
+            segments: self.g.kernel.0,
+            length: self.run(),
+            a_steps: (self.row(), 1),
+            b_steps: (self.run() * weights.wide, weights.wide),
+            start: Some(&weights.bias),
+            out_step: self.z_pixel(),
         }
-        narrow::convolve(self, simd, x, weights, z);
+        .run(simd, z);
     }
 
-    /// Pixel by pixel, x's taps times dz's wide channels.
+    /// Pixel by pixel, x's taps times dz's channels.
     fn add_dw<S: Simd>(&self, simd: S, x: &[f32], dz: &[f32], dw: &mut [f32]) {
         let wide = dw.len() / self.g.taps();
-        if wide == 0 {
-            return;
-        }
         Product {
             a: x,
             rows: &self.taps,
@@ -249,29 +242,6 @@ impl Direct {
             out_step: wide,
         }
         .run(simd, dw);
-    }
-
-    /// Pixel by pixel, dz's narrow channels times x's taps.
-    fn add_narrow_dw<S: Simd>(&self, simd: S, x: &[f32], dz: &[f32], dw: &mut [f32]) {
-        let channels: Vec<_> = (0..dw.len() / self.g.taps()).collect();
-        for ky in 0..self.g.kernel.0 {
-            if channels.is_empty() {
-                return;
-            }
-            Product {
-                a: dz,
-                rows: &channels,
-                b: &x[ky * self.row()..],
-                columns: self.run(),
-                segments: dz.len().div_ceil(self.columns() * self.z_pixel()),
-                length: self.columns(),
-                a_steps: (self.columns() * self.z_pixel(), self.z_pixel()),
-                b_steps: (self.g.stride * self.row(), self.g.stride * self.g.channels),
-                start: None,
-                out_step: self.g.taps(),
-            }
-            .run(simd, &mut dw[ky * self.run()..]);
-        }
     }
 
     /// Channel by channel, a column of dz's pixels times a kernel's row. The runs of a column's

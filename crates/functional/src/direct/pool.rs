@@ -1,7 +1,7 @@
 //! ReLU and average pooling of a band, and back.
 
 use super::Direct;
-use super::vector::{load, store};
+use crate::vector::{load, store};
 use pulp::{Simd, WithSimd};
 
 /// y, the mean of each window of z after ReLU.

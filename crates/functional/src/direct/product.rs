@@ -1,7 +1,7 @@
 //! The one matrix product of the direct convolution: rows that begin anywhere, sums that run over
 //! segments, and results in registers until they are complete.
 
-use super::vector::{load, store};
+use crate::vector::{load, store};
 use pulp::{Simd, WithSimd};
 
 /// out\[r\]\[c\] = start\[c\] + Σ a\[r\]\[t\] · b\[t\]\[c\], where the terms t are `segments` times `length`.

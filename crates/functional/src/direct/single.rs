@@ -4,7 +4,7 @@
 
 use super::Direct;
 use super::pack::Weights;
-use super::vector::{load, store};
+use crate::vector::{load, store};
 use pulp::{Simd, WithSimd};
 
 impl Direct {

@@ -2,127 +2,13 @@
 
 use super::passes::{Backward, Forward};
 use super::{Direct, Geometry};
+use crate::case::{Case, LENET, Results, Tensors};
 use crate::threads::with_budget;
 use pulp::{Scalar, Simd, WithSimd};
 
-/// The sizes of one case.
-#[derive(Clone, Copy, Debug)]
-struct Case {
-    batch: usize,
-    size: (usize, usize),
-    channels: (usize, usize),
-    kernel: (usize, usize),
-    stride: usize,
-    pool: usize,
-    relu: bool,
-    bias: bool,
-}
-
-struct Tensors {
-    x: Vec<f32>,
-    weight: Vec<f32>,
-    bias: Vec<f32>,
-    dy: Vec<f32>,
-}
-
-/// y, then the gradients.
-struct Results<T> {
-    y: Vec<T>,
-    dx: Vec<T>,
-    dw: Vec<T>,
-    db: Vec<T>,
-    /// Where nobody wants dx.
-    dw_alone: Vec<T>,
-    db_alone: Vec<T>,
-}
-
-/// Multiples of 1/8 in [-1, 1), so that products are exact and sums nearly so: whether z is above 0
-/// does not depend on their order.
-fn random(seed: &mut u64, n: usize) -> Vec<f32> {
-    let mut next = || {
-        *seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1);
-        (*seed >> 60) as f32 / 8. - 1.
-    };
-    (0..n).map(|_| next()).collect()
-}
-
 impl Case {
-    fn geometry(&self) -> Geometry {
-        Geometry {
-            batch: self.batch,
-            height: self.size.0,
-            width: self.size.1,
-            channels: self.channels.0,
-            out_height: (self.size.0 - self.kernel.0) / self.stride + 1,
-            out_width: (self.size.1 - self.kernel.1) / self.stride + 1,
-            out_channels: self.channels.1,
-            kernel: self.kernel,
-            stride: self.stride,
-            padding: 0,
-        }
-    }
-
     fn direct(&self) -> Direct {
         Direct::new(self.geometry(), self.relu, self.pool).expect("it fits")
-    }
-
-    fn tensors(&self) -> Tensors {
-        let (g, mut seed) = (self.geometry(), 7);
-        Tensors {
-            x: random(&mut seed, g.batch * g.sample()),
-            weight: random(&mut seed, g.taps() * g.out_channels),
-            bias: random(&mut seed, if self.bias { g.out_channels } else { 0 }),
-            dy: random(&mut seed, self.direct().dims().iter().product()),
-        }
-    }
-
-    /// The definition. Adds to gradients of 1.
-    fn expected(&self, t: &Tensors) -> Results<f64> {
-        let g = self.geometry();
-        let (lines, columns) = (g.out_height / self.pool, g.out_width / self.pool);
-        let share = 1. / (self.pool * self.pool) as f64;
-        let mut r = Results {
-            y: vec![0.; t.dy.len()],
-            dx: vec![0.; t.x.len()],
-            dw: vec![0.; t.weight.len()],
-            db: vec![0.; t.bias.len()],
-            dw_alone: vec![],
-            db_alone: vec![],
-        };
-        let pixels = lines * self.pool * columns * self.pool;
-        for i in 0..g.batch * pixels * g.out_channels {
-            let (pixel, o) = (i / g.out_channels, i % g.out_channels);
-            let (b, pixel) = (pixel / pixels, pixel % pixels);
-            let (oy, ox) = (pixel / (columns * self.pool), pixel % (columns * self.pool));
-            let window = (b * lines + oy / self.pool) * columns + ox / self.pool;
-            let out = window * g.out_channels + o;
-            let mut z = t.bias.get(o).map_or(0., |b| f64::from(*b));
-            let each = |f: &mut dyn FnMut(usize, usize)| {
-                for tap in 0..g.taps() {
-                    let (c, k) = (tap % g.channels, tap / g.channels);
-                    let (ky, kx) = (k / g.kernel.1, k % g.kernel.1);
-                    let line = b * g.height + oy * g.stride + ky;
-                    let x = (line * g.width + ox * g.stride + kx) * g.channels + c;
-                    f(
-                        x,
-                        ((o * g.channels + c) * g.kernel.0 + ky) * g.kernel.1 + kx,
-                    );
-                }
-            };
-            each(&mut |x, w| z += f64::from(t.x[x]) * f64::from(t.weight[w]));
-            if !self.relu || z > 0. {
-                let d = share * f64::from(t.dy[out]);
-                r.y[out] += share * z;
-                each(&mut |x, w| {
-                    r.dx[x] += d * f64::from(t.weight[w]);
-                    r.dw[w] += d * f64::from(t.x[x]);
-                });
-                if self.bias {
-                    r.db[o] += d;
-                }
-            }
-        }
-        r
     }
 
     /// What `S` computes.
@@ -172,23 +58,8 @@ impl Case {
 
     fn check<S: Simd>(&self, simd: S) {
         let t = self.tensors();
-        let (ours, expected) = (self.computed(simd, &t), self.expected(&t));
-        let close = |name: &str, ours: &[f32], expected: &[f64]| {
-            assert_eq!(ours.len(), expected.len());
-            for (i, (a, b)) in ours.iter().zip(expected).enumerate() {
-                let error = (f64::from(*a) - b).abs();
-                assert!(
-                    error <= 1e-4 * b.abs().max(1.),
-                    "{self:?}: {name}[{i}] {a} not {b}"
-                );
-            }
-        };
-        close("y", &ours.y, &expected.y);
-        close("dx", &ours.dx, &expected.dx);
-        close("dw", &ours.dw, &expected.dw);
-        close("db", &ours.db, &expected.db);
-        close("dw without dx", &ours.dw_alone, &expected.dw);
-        close("db without dx", &ours.db_alone, &expected.db);
+        self.computed(simd, &t)
+            .assert_close(&self.expected(&t), 1e-5, self);
     }
 }
 
@@ -238,18 +109,6 @@ fn images() -> impl Iterator<Item = Case> {
         ..LENET
     })
 }
-
-/// The book's second layer.
-const LENET: Case = Case {
-    batch: 3,
-    size: (13, 13),
-    channels: (20, 50),
-    kernel: (5, 5),
-    stride: 1,
-    pool: 2,
-    relu: true,
-    bias: true,
-};
 
 struct Every(Vec<Case>);
 

@@ -1,10 +1,10 @@
 //! The convolution, and the gradient of its input.
 
-use super::kernel::{Multiply, PANEL, block, dispatch};
+use super::kernel::{Multiply, PANEL, dispatch};
 use super::scratch::{common, own};
 use super::transform::{Images, ToImages};
 use super::weights::{Panels, TRANSPOSED, ToBlock};
-use super::{CHUNK, Chunks, FEW, GROUP};
+use super::{CHUNK, Chunks, FEW, GROUP, POINTS, block};
 use crate::threads::{Disjoint, for_each, for_each_chunk};
 use std::ops::Range;
 
@@ -167,8 +167,10 @@ impl Convolution<'_> {
 /// products (rows × 64) = or += points (rows × 64) · weights (64 × 64)
 fn multiply(rows: usize, points: &[f32], weights: &[f32], products: &mut [f32], accumulate: bool) {
     dispatch(Multiply {
+        points: POINTS,
         rows,
         depth: PANEL,
+        width: PANEL,
         a: points,
         strides: (PANEL, 1),
         b: weights,

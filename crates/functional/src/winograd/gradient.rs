@@ -1,10 +1,10 @@
 //! The gradient of the weight.
 
-use super::kernel::{Multiply, PANEL, block, dispatch};
+use super::kernel::{Multiply, PANEL, dispatch};
 use super::scratch::{common, own};
 use super::transform::Images;
 use super::weights::{OfBlock, Panels, TRANSPOSED};
-use super::{CHUNK, Chunks, FEW, GROUP};
+use super::{CHUNK, Chunks, FEW, GROUP, POINTS, block};
 use crate::threads::{Disjoint, for_each, for_each_chunk};
 use std::ops::Range;
 
@@ -151,8 +151,10 @@ impl Gradient<'_> {
 /// products (64 × 64) = or += x (tiles × 64), transposed, · dy (tiles × 64)
 fn multiply_gradients(tiles: usize, x: &[f32], dy: &[f32], products: &mut [f32], accumulate: bool) {
     dispatch(Multiply {
+        points: POINTS,
         rows: PANEL,
         depth: tiles,
+        width: PANEL,
         a: x,
         strides: (1, PANEL),
         b: dy,

@@ -1,31 +1,23 @@
 //! The product of two blocks, and the choice of instructions at run time: one generic text is
 //! compiled for AVX-512, AVX2, NEON and plain scalars.
 //!
-//! A *panel* is 64 channels. A *block* is 36 planes, one for each Winograd point, of rows of 64
-//! floats. `pulp` compiles for the chosen instructions what it can inline, so all of it is
+//! A *block* is planes, one for each Winograd point, of rows of the same width: a *panel* of 64
+//! channels, or whole vectors. `pulp` compiles for the chosen instructions what it can inline, so all of it is
 //! `#[inline(always)]`.
 
 use super::lanes::Lanes;
 use pulp::{Arch, Simd, WithSimd};
 
-/// Channels of a panel, and floats of a row.
+/// Channels of a panel.
 pub(super) const PANEL: usize = 64;
-
-/// The planes of a block: 6 × 6 points.
-pub(super) const POINTS: usize = 36;
 
 /// Floats of a line of the cache.
 pub(super) const LINE: usize = 16;
 
-/// Floats of a plane. Without the line beyond its rows, the same row of each plane would fall into
-/// the same set of the first-level cache.
-fn plane(rows: usize) -> usize {
-    rows * PANEL + LINE
-}
-
-/// Floats of a block.
-pub(super) fn block(rows: usize) -> usize {
-    POINTS * plane(rows)
+/// Floats of a block. Without the line beyond a plane's rows, the same row of each plane would fall
+/// into the same set of the first-level cache.
+pub(super) fn block(points: usize, rows: usize, width: usize) -> usize {
+    points * (rows * width + LINE)
 }
 
 /// Runs `op` with the best instructions of this machine.
@@ -38,11 +30,14 @@ pub(super) fn dispatch<Op: WithSimd>(op: Op) -> Op::Output {
     Arch::new().dispatch(op)
 }
 
-/// For each plane c (rows × 64) = a · b, or += where `accumulate`: a is rows × depth with any
-/// strides, b is depth × 64.
+/// For each plane c (rows × width) = a · b, or += where `accumulate`: a is rows × depth with any
+/// strides, b is depth × width.
 pub(super) struct Multiply<'a> {
+    pub(super) points: usize,
     pub(super) rows: usize,
     pub(super) depth: usize,
+    /// Whole vectors.
+    pub(super) width: usize,
     pub(super) a: &'a [f32],
     pub(super) strides: (usize, usize),
     pub(super) b: &'a [f32],
@@ -55,18 +50,7 @@ impl WithSimd for Multiply<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        // as many registers as there are: 6 rows of 4 vectors of 32, 6 rows of 2 vectors of 16
-        match S::F32_LANES {
-            8 => self.planes::<S, 2>(Lanes(simd)),
-            _ => self.planes::<S, 4>(Lanes(simd)),
-        }
-    }
-}
-
-impl Multiply<'_> {
-    #[inline(always)]
-    fn planes<S: Simd, const VECTORS: usize>(self, simd: Lanes<S>) {
-        let of = |block: usize| block / POINTS;
+        let of = |block: usize| block / self.points;
         let (a_plane, b_plane, c_plane) = (of(self.a.len()), of(self.b.len()), of(self.c.len()));
         let planes = self
             .a
@@ -74,30 +58,30 @@ impl Multiply<'_> {
             .zip(self.b.chunks_exact(b_plane));
         for ((a, b), c) in planes.zip(self.c.chunks_exact_mut(c_plane)) {
             let last = (self.rows - 1) * self.strides.0 + (self.depth - 1) * self.strides.1;
-            assert!(
-                last < a.len() && self.depth * PANEL <= b.len() && self.rows * PANEL <= c.len()
-            );
-            for column in (0..PANEL).step_by(VECTORS * Lanes::<S>::COUNT) {
-                let mut tile = Tile {
-                    depth: self.depth,
-                    a: a.as_ptr(),
-                    strides: self.strides,
-                    b: b[column..].as_ptr(),
-                    c: c[column..].as_mut_ptr(),
-                    accumulate: self.accumulate,
-                    next: b.as_ptr().wrapping_add(b_plane),
-                };
-                // Safety: the tiles cover `rows` rows and 64 columns, which the assertion found
-                // inside a, b and c.
-                unsafe { tile.column::<S, VECTORS>(simd, self.rows) }
-            }
+            let (of_b, of_c) = (self.depth * self.width, self.rows * self.width);
+            assert!(last < a.len() && of_b <= b.len() && of_c <= c.len());
+            let mut tile = Tile {
+                depth: self.depth,
+                width: self.width,
+                a: a.as_ptr(),
+                strides: self.strides,
+                b: b.as_ptr(),
+                c: c.as_mut_ptr(),
+                accumulate: self.accumulate,
+                next: b.as_ptr().wrapping_add(b_plane),
+            };
+            // Safety: the tiles cover `rows` rows and `width` columns, which the assertion found
+            // inside a, b and c.
+            unsafe { tile.plane(Lanes(simd), self.rows) }
         }
     }
 }
 
 /// Some rows and columns of c, which stay in registers while the depth is summed over.
+#[derive(Clone, Copy)]
 struct Tile {
     depth: usize,
+    width: usize,
     a: *const f32,
     strides: (usize, usize),
     b: *const f32,
@@ -108,6 +92,32 @@ struct Tile {
 }
 
 impl Tile {
+    /// As many registers as there are: 6 rows of 4 vectors of 32, 6 rows of 2 vectors of 16.
+    ///
+    /// # Safety
+    /// `rows` rows of a and c, `depth` rows of b, all from the pointers on.
+    #[inline(always)]
+    unsafe fn plane<S: Simd>(&mut self, simd: Lanes<S>, rows: usize) {
+        let vectors = self.width / Lanes::<S>::COUNT;
+        let most = if Lanes::<S>::COUNT == 8 { 2 } else { 4 };
+        for first in (0..vectors).step_by(most) {
+            let mut tile = Self {
+                b: self.b.wrapping_add(first * Lanes::<S>::COUNT),
+                c: self.c.wrapping_add(first * Lanes::<S>::COUNT),
+                ..*self
+            };
+            // Safety: the caller's; these vectors are among those of the width.
+            unsafe {
+                match most.min(vectors - first) {
+                    1 => tile.column::<S, 1>(simd, rows),
+                    2 => tile.column::<S, 2>(simd, rows),
+                    3 => tile.column::<S, 3>(simd, rows),
+                    _ => tile.column::<S, 4>(simd, rows),
+                }
+            }
+        }
+    }
+
     /// # Safety
     /// `rows` rows of a and c, `depth` rows of b, all from the pointers on.
     #[inline(always)]
@@ -115,8 +125,8 @@ impl Tile {
         // Safety: each call takes its rows and moves on by them, to `rows` together.
         unsafe {
             for i in 0..rows / 6 {
-                // a row of b has four lines, each of these calls brings one of the next plane's
-                match i < 4 {
+                // a row of b has some lines, each of these calls brings one of the next plane's
+                match i < self.width / LINE {
                     true => self.rows::<S, 6, N, true>(simd),
                     false => self.rows::<S, 6, N, false>(simd),
                 }
@@ -146,7 +156,7 @@ impl Tile {
         unsafe {
             if self.accumulate {
                 for (r, sums) in sums.iter_mut().enumerate() {
-                    *sums = *self.c.add(r * PANEL).cast();
+                    *sums = *self.c.add(r * self.width).cast();
                 }
             }
             for _ in 0..self.depth {
@@ -162,13 +172,13 @@ impl Tile {
                     }
                 }
                 a = a.wrapping_add(self.strides.1);
-                b = b.wrapping_add(PANEL);
+                b = b.wrapping_add(self.width);
             }
             for (r, sums) in sums.iter().enumerate() {
-                *self.c.add(r * PANEL).cast() = *sums;
+                *self.c.add(r * self.width).cast() = *sums;
             }
         }
         self.a = self.a.wrapping_add(M * self.strides.0);
-        self.c = self.c.wrapping_add(M * PANEL);
+        self.c = self.c.wrapping_add(M * self.width);
     }
 }

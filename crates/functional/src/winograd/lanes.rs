@@ -1,6 +1,7 @@
 //! Vectors of floats, whatever their number of lanes.
 
 use super::kernel::PANEL;
+use crate::vector::first;
 use pulp::Simd;
 
 /// Arithmetic on vectors of floats.
@@ -59,7 +60,7 @@ impl<S: Simd> Lanes<S> {
         at: usize,
         step: usize,
     ) -> [S::f32s; N] {
-        assert!(fits::<S, N>(from.len(), at, step));
+        assert!(fits(from.len(), at, (N - 1) * step, Self::COUNT));
         let mut vectors = [self.zero(); N];
         for (i, v) in vectors.iter_mut().enumerate() {
             // Safety: the last one is inside; a vector has the alignment of a float.
@@ -77,10 +78,49 @@ impl<S: Simd> Lanes<S> {
         step: usize,
         vectors: [S::f32s; N],
     ) {
-        assert!(fits::<S, N>(to.len(), at, step));
+        assert!(fits(to.len(), at, (N - 1) * step, Self::COUNT));
         for (i, v) in vectors.into_iter().enumerate() {
             // Safety: the last one is inside; a vector has the alignment of a float.
             unsafe { *to.as_mut_ptr().add(at + i * step).cast() = v }
+        }
+    }
+
+    /// The first `n` lanes of N vectors, `step` floats apart, with zeros behind them.
+    ///
+    /// # Panics
+    /// Where one would lie outside `from`.
+    #[inline(always)]
+    pub(super) fn gather_part<const N: usize>(
+        self,
+        from: &[f32],
+        at: usize,
+        step: usize,
+        n: usize,
+    ) -> [S::f32s; N] {
+        assert!(n <= Self::COUNT && fits(from.len(), at, (N - 1) * step, n));
+        let mask = first(self.0, n);
+        let mut vectors = [self.zero(); N];
+        for (i, v) in vectors.iter_mut().enumerate() {
+            // Safety: the mask selects what `from` holds, and no other lane is touched.
+            *v = unsafe {
+                self.0
+                    .mask_load_ptr_f32s(mask, from.as_ptr().add(at + i * step))
+            };
+        }
+        vectors
+    }
+
+    /// Stores the first `n` lanes.
+    ///
+    /// # Panics
+    /// Where one would lie outside `to`.
+    #[inline(always)]
+    pub(super) fn store_part(self, to: &mut [f32], at: usize, n: usize, v: S::f32s) {
+        assert!(n <= Self::COUNT && fits(to.len(), at, 0, n));
+        // Safety: as in `gather_part`.
+        unsafe {
+            self.0
+                .mask_store_ptr_f32s(first(self.0, n), to.as_mut_ptr().add(at), v)
         }
     }
 
@@ -144,9 +184,9 @@ impl<S: Simd> Lanes<S> {
     }
 }
 
-/// Whether the last of N vectors, `step` floats apart from `at` on, lies within `len` floats: their
-/// indices are those of slices and their strides, far from overflow.
+/// Whether vectors of `lanes` floats, the last one `steps` floats behind the first one at `at`, lie
+/// within `len` floats: their indices are those of slices and their strides, far from overflow.
 #[inline(always)]
-fn fits<S: Simd, const N: usize>(len: usize, at: usize, step: usize) -> bool {
-    at < len && step <= len && at + (N - 1) * step + S::F32_LANES <= len
+fn fits(len: usize, at: usize, steps: usize, lanes: usize) -> bool {
+    at < len && steps <= len && at + steps + lanes <= len
 }

@@ -14,6 +14,7 @@ mod convolution;
 mod gradient;
 mod kernel;
 mod lanes;
+mod pooled;
 mod scratch;
 #[cfg(test)]
 mod tests;
@@ -24,6 +25,7 @@ use crate::im2col::Geometry;
 use convolution::Convolution;
 use gradient::Gradient;
 use kernel::PANEL;
+pub(crate) use pooled::Pooled;
 use std::ops::Range;
 use transform::Images;
 
@@ -36,6 +38,14 @@ const CHUNK: usize = 64;
 /// Tiles × panels that are transformed before they are multiplied, where there are many channels:
 /// 9 MB.
 const GROUP: usize = 1024;
+
+/// The planes of a block: 6 × 6 points.
+const POINTS: usize = 36;
+
+/// Floats of a block of rows of 64.
+fn block(rows: usize) -> usize {
+    kernel::block(POINTS, rows, PANEL)
+}
 
 /// How a batch of images is cut into tiles of 4 × 4 outputs.
 #[derive(Clone, Copy)]

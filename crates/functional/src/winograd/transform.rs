@@ -1,10 +1,11 @@
 //! Tiles of 4 × 4 outputs, each with the 6 × 6 inputs under it, to products at 6 × 6 points and
 //! back: along the rows of a tile and then along its columns, for a vector of channels at once.
 
-use super::Tiling;
-use super::axis::{Axis, OfInput, OfOutput, ToOutput};
-use super::kernel::{PANEL, POINTS, dispatch};
+use super::axis::Axis;
+use super::axis::six::{OfInput, OfOutput, ToOutput};
+use super::kernel::{PANEL, dispatch};
 use super::lanes::Lanes;
+use super::{POINTS, Tiling};
 use crate::im2col::Geometry;
 use crate::threads::Disjoint;
 use pulp::{Simd, WithSimd};

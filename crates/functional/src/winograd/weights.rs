@@ -1,8 +1,10 @@
 //! Weights (O, I, 3, 3) to blocks of 64 × 64 channels and gradients back. A weight's nine taps lie
 //! side by side, so that 64 channels have to be brought together by transposing.
 
-use super::axis::{Axis, OfWeight, ToWeight};
-use super::kernel::{LINE, PANEL, POINTS};
+use super::POINTS;
+use super::axis::Axis;
+use super::axis::six::{OfWeight, ToWeight};
+use super::kernel::{LINE, PANEL};
 use super::lanes::Lanes;
 use crate::threads::Disjoint;
 use pulp::{Simd, WithSimd};
@@ -194,12 +196,8 @@ impl OfBlock<'_> {
                 }
                 for (x, column) in ToWeight::rows(simd, points).into_iter().enumerate() {
                     let at = (i * 9 + x) * PANEL + o;
-                    simd.scatter(
-                        self.transposed,
-                        at,
-                        3 * PANEL,
-                        ToWeight::transform(simd, column),
-                    );
+                    let taps = ToWeight::transform(simd, column);
+                    simd.scatter(self.transposed, at, 3 * PANEL, taps);
                 }
             }
         }
