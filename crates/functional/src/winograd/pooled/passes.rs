@@ -58,6 +58,7 @@ impl Pooled {
                         products,
                         tiles: chunks.get(c),
                         bias,
+                        zeros: bias.contains(&0.).then_some(x),
                         y: &y,
                         positive: &positive,
                     });

@@ -149,6 +149,28 @@ fn nan_stays_where_it_is_seen() {
     }
 }
 
+/// Where the weights meet nothing but zeros and there is no bias, as on the black background of the
+/// book's images before the first step, z is 0, and ReLU has no gradient there: for the bias, the
+/// rounding of the others in a tile would make a difference of a percent.
+#[test]
+fn zeros_stay_zeros() {
+    for bias in [true, false] {
+        let case = Case { bias, ..LENET };
+        let mut t = case.tensors();
+        t.bias.fill(0.);
+        for (i, x) in t.x.iter_mut().enumerate() {
+            let (row, column) = (i / (13 * 20) % 13, i / 20 % 13);
+            // whoever sees any of the others sees one with its first tap: z is odd or 0
+            if row > 3 || column > 5 {
+                *x = 0.;
+            }
+        }
+        let r = case.by_winograd(&t);
+        r.assert_close(&case.expected(&t), 1e-5, &case);
+        assert!(r.y[400..800].iter().all(|&y| y == 0.));
+    }
+}
+
 /// Where no window sees a pixel its gradient is 0, and nothing near it.
 #[test]
 fn what_nobody_sees_has_no_gradient() {

@@ -81,6 +81,9 @@ pub(super) struct ToOutputs<'a> {
     pub(super) products: &'a [f32],
     pub(super) tiles: Range<usize>,
     pub(super) bias: &'a [f32],
+    /// x, where outputs that see nothing but zeros have to be exact. Without a bias they lie on the
+    /// edge of ReLU, and rounding must not decide whether they have a gradient.
+    pub(super) zeros: Option<&'a [f32]>,
     pub(super) y: &'a Disjoint<'a, f32>,
     /// For each y, which of its window's four pixels are above 0, as bits. Or empty.
     pub(super) positive: &'a Disjoint<'a, f32>,
@@ -94,6 +97,7 @@ impl WithSimd for ToOutputs<'_> {
         let (v, plane) = (Lanes(simd), plane(self.products));
         let (channels, width) = (self.pooled.g.out_channels, self.pooled.widths().1);
         for (row, tile) in self.tiles.clone().enumerate() {
+            let exact = self.zeros.map(|x| self.pooled.sees_zeros(x, tile));
             for k in (0..channels).step_by(Lanes::<S>::COUNT) {
                 let lanes = Lanes::<S>::COUNT.min(channels - k);
                 let mut points = [[v.zero(); 8]; 8];
@@ -105,6 +109,11 @@ impl WithSimd for ToOutputs<'_> {
                 for (j, column) in ToOutput::rows(v, points).into_iter().enumerate() {
                     for (i, value) in ToOutput::transform(v, column).into_iter().enumerate() {
                         z[i][j] = v.add(z[i][j], value);
+                    }
+                }
+                if let Some(exact) = &exact {
+                    for (z, exact) in z.as_flattened_mut().iter_mut().zip(exact.as_flattened()) {
+                        *z = if *exact { bias } else { *z };
                     }
                 }
                 for (q, window) in windows(z).into_iter().enumerate() {
@@ -264,6 +273,23 @@ impl WithSimd for ToInputs<'_> {
 }
 
 impl Pooled {
+    /// Which outputs of a tile see nothing but zeros.
+    fn sees_zeros(&self, x: &[f32], tile: usize) -> [[bool; 4]; 4] {
+        let (g, (height, width)) = (&self.g, self.seen());
+        let (sample, top, left) = self.place(tile);
+        let mut zeros = [[true; 4]; 4];
+        for (y, x_at) in (0..64).map(|i| (i / 8, i % 8)) {
+            let at = ((sample * g.height + top + y) * g.width + left + x_at) * g.channels;
+            let there = top + y < height && left + x_at < width;
+            if there && x[at..][..g.channels].iter().any(|&v| v != 0.) {
+                for row in &mut zeros[y.saturating_sub(4)..=y.min(3)] {
+                    row[x_at.saturating_sub(4)..=x_at.min(3)].fill(false);
+                }
+            }
+        }
+        zeros
+    }
+
     /// A canvas to the gradient of a sample, with zeros where no window sees it.
     #[inline(always)]
     fn copy(&self, canvas: &[f32], dx: &mut [f32]) {
