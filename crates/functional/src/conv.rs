@@ -138,7 +138,9 @@ impl Geometry {
 static WINOGRAD: AtomicBool = AtomicBool::new(true);
 
 /// Whether the convolutions of this process that are written down from now on may take Winograd's
-/// algorithm; they may until told otherwise. To compare: it rounds a little more than a plain sum.
+/// algorithm; they may until told otherwise. To compare: it rounds a little more than a plain sum, to
+/// some millionths of the largest value. So an output may miss an exact 0, which matters to a ReLU
+/// right behind a convolution without a bias; the 5 × 5 convolution with pooling takes care of that.
 ///
 /// ```
 /// functional::set_winograd(false);

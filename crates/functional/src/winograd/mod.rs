@@ -1,5 +1,6 @@
-//! The 3 × 3 convolution with stride 1 and padding 1 by Winograd's F(4×4, 3×3): 36 products in
-//! place of 144 for 16 outputs, in panels of 64 channels. It knows no other kernel or stride.
+//! Convolution by Winograd's algorithm: here the 3 × 3 convolution with stride 1 and padding 1 by
+//! F(4×4, 3×3), 36 products in place of 144 for 16 outputs, in panels of 64 channels, and no other
+//! kernel or stride; in [`pooled`] the 5 × 5 convolution with ReLU and pooling.
 //!
 //! Inputs and weights are transformed to 36 points, multiplied there, 36 matrix products, and the
 //! products transformed back. Images are cut into tiles of 4 × 4 outputs, numbered through the
