@@ -115,7 +115,7 @@ impl Compiler {
             _ => (false, inner),
         };
         match &layer.0.op {
-            Op::Conv2d { .. } => self.direct(layer, relu, pool),
+            Op::Conv2d { .. } => self.fused(layer, relu, pool),
             Op::Linear | Op::Matmul if pool == 1 => self.linear(layer, relu).map(Some),
             Op::BatchNorm2d { .. } if pool == 1 => self.norm(layer, None, relu).map(Some),
             Op::Add if pool == 1 => self.sum(layer, relu).map(Some),
@@ -169,8 +169,8 @@ impl Compiler {
         Ok((Geometry::new(x, weight, bias, stride, padding)?, inputs))
     }
 
-    /// A convolution with a small weight and without padding, with its ReLU and its pooling.
-    fn direct(&mut self, conv: &Expr, relu: bool, pool: usize) -> Result<Option<usize>> {
+    /// A convolution with its ReLU and its pooling, where they can be one step.
+    fn fused(&mut self, conv: &Expr, relu: bool, pool: usize) -> Result<Option<usize>> {
         let (geometry, inputs) = self.geometry(conv)?;
         if let Some(pooled) = Pooled::new(geometry, relu, pool).filter(|_| may_winograd()) {
             let dims = pooled.dims();

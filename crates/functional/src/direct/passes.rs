@@ -34,9 +34,9 @@ impl WithSimd for Forward<'_> {
         let kept = Blocks::new(self.kept, BLOCK * d.z_sample());
         for_each_chunk(self.y, BLOCK * d.y_sample(), |i, y| {
             let mut kept = kept.get(i);
-            d.with_buffers(|copy, z, _| {
+            d.with_buffers(|z, _| {
                 for (j, y) in y.chunks_exact_mut(d.y_sample()).enumerate() {
-                    let x = d.sample(self.x, i * BLOCK + j, copy);
+                    let x = d.sample(self.x, i * BLOCK + j);
                     let kept = kept.as_mut().map(|k| &mut k[j * d.z_sample()..]);
                     d.forward_sample(simd, x, &weights, y, kept.unwrap_or_default(), z);
                 }
@@ -67,10 +67,10 @@ impl WithSimd for Backward<'_> {
         let mut groups = Aligned::zeros(d.g.batch.div_ceil(samples) * size);
         for_each_chunk(&mut groups, size, |i, sums| {
             let mut dx = dx.get(i);
-            d.with_buffers(|copy, z, dz| {
+            d.with_buffers(|z, dz| {
                 let end = ((i + 1) * samples).min(d.g.batch);
                 for (j, sample) in (i * samples..end).enumerate() {
-                    let x = d.sample(self.x, sample, copy);
+                    let x = d.sample(self.x, sample);
                     let dy = &self.dy[sample * d.y_sample()..];
                     let kept = self.kept.get(sample * d.z_sample()..).unwrap_or_default();
                     let dx = dx
@@ -103,30 +103,17 @@ impl<'a> Blocks<'a> {
 }
 
 impl Direct {
-    /// Calls `f` with buffers for a sample of x and for a band of z and of dz.
-    fn with_buffers(&self, f: impl FnOnce(&mut [f32], &mut [f32], &mut [f32])) {
-        let (x, band) = (
-            (self.g.sample() + VECTOR).next_multiple_of(VECTOR),
-            self.pixels.len() * self.z_pixel(),
-        );
-        with_scratch(x + 2 * band + VECTOR, |all| {
-            let (x, z) = aligned(all).split_at_mut(x);
-            let (z, dz) = z.split_at_mut(band);
-            let dz = &mut dz[..band];
-            f(x, z, dz);
+    /// Calls `f` with buffers for a band of z and of dz.
+    fn with_buffers(&self, f: impl FnOnce(&mut [f32], &mut [f32])) {
+        let band = self.pixels.len() * self.z_pixel();
+        with_scratch(2 * band + VECTOR, |all| {
+            let (z, dz) = aligned(all).split_at_mut(band);
+            f(z, &mut dz[..band]);
         });
     }
 
-    /// A sample of x, and a vector more, that may be read but not used: the last sample is copied.
-    fn sample<'a>(&self, x: &'a [f32], sample: usize, copy: &'a mut [f32]) -> &'a [f32] {
-        let size = self.g.sample();
-        let x = &x[sample * size..];
-        if let Some(x) = x.get(..size + VECTOR) {
-            return x;
-        }
-        copy[..size].copy_from_slice(&x[..size]);
-        copy[size..].fill(0.);
-        copy
+    fn sample<'a>(&self, x: &'a [f32], sample: usize) -> &'a [f32] {
+        &x[sample * self.g.sample()..][..self.g.sample()]
     }
 
     fn forward_sample<S: Simd>(

@@ -2,17 +2,15 @@
 //! compiled for AVX-512, AVX2, NEON and plain scalars.
 //!
 //! A *block* is planes, one for each Winograd point, of rows of the same width: a *panel* of 64
-//! channels, or whole vectors. `pulp` compiles for the chosen instructions what it can inline, so all of it is
-//! `#[inline(always)]`.
+//! channels, or as many whole vectors as there are channels. `pulp` compiles for the chosen
+//! instructions what it can inline, so all of it is `#[inline(always)]`.
 
 use super::lanes::Lanes;
+use crate::vector::VECTOR as LINE;
 use pulp::{Arch, Simd, WithSimd};
 
 /// Channels of a panel.
 pub(super) const PANEL: usize = 64;
-
-/// Floats of a line of the cache.
-pub(super) const LINE: usize = 16;
 
 /// Floats of a block. Without the line beyond a plane's rows, the same row of each plane would fall
 /// into the same set of the first-level cache.
@@ -59,8 +57,9 @@ impl WithSimd for Multiply<'_> {
         for ((a, b), c) in planes.zip(self.c.chunks_exact_mut(c_plane)) {
             let last = (self.rows - 1) * self.strides.0 + (self.depth - 1) * self.strides.1;
             let (of_b, of_c) = (self.depth * self.width, self.rows * self.width);
+            assert!(self.width.is_multiple_of(Lanes::<S>::COUNT));
             assert!(last < a.len() && of_b <= b.len() && of_c <= c.len());
-            let mut tile = Tile {
+            let tile = Tile {
                 depth: self.depth,
                 width: self.width,
                 a: a.as_ptr(),
@@ -97,7 +96,7 @@ impl Tile {
     /// # Safety
     /// `rows` rows of a and c, `depth` rows of b, all from the pointers on.
     #[inline(always)]
-    unsafe fn plane<S: Simd>(&mut self, simd: Lanes<S>, rows: usize) {
+    unsafe fn plane<S: Simd>(&self, simd: Lanes<S>, rows: usize) {
         let vectors = self.width / Lanes::<S>::COUNT;
         let most = if Lanes::<S>::COUNT == 8 { 2 } else { 4 };
         for first in (0..vectors).step_by(most) {
@@ -125,7 +124,7 @@ impl Tile {
         // Safety: each call takes its rows and moves on by them, to `rows` together.
         unsafe {
             for i in 0..rows / 6 {
-                // a row of b has some lines, each of these calls brings one of the next plane's
+                // each of these calls brings as many of the next plane's lines as b has rows
                 match i < self.width / LINE {
                     true => self.rows::<S, 6, N, true>(simd),
                     false => self.rows::<S, 6, N, false>(simd),

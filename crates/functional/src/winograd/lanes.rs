@@ -1,7 +1,7 @@
 //! Vectors of floats, whatever their number of lanes.
 
 use super::kernel::PANEL;
-use crate::vector::first;
+use crate::vector::{VECTOR, first};
 use pulp::Simd;
 
 /// Arithmetic on vectors of floats.
@@ -9,8 +9,11 @@ use pulp::Simd;
 pub(super) struct Lanes<S>(pub(super) S);
 
 impl<S: Simd> Lanes<S> {
-    /// Floats of a vector. It divides 64.
-    pub(super) const COUNT: usize = S::F32_LANES;
+    /// Floats of a vector. Rows are padded to a multiple of it.
+    pub(super) const COUNT: usize = {
+        assert!(VECTOR.is_multiple_of(S::F32_LANES));
+        S::F32_LANES
+    };
 
     #[inline(always)]
     pub(super) fn load(self, from: &[f32], at: usize) -> S::f32s {

@@ -1,6 +1,6 @@
 //! Memory of a thread's that one call leaves to the next.
 
-use super::kernel::LINE;
+use crate::vector::{VECTOR as LINE, aligned};
 use std::cell::Cell;
 use std::thread::LocalKey;
 
@@ -42,8 +42,7 @@ fn with<const N: usize, R>(
         memory = Vec::new();
         memory.resize(total, 0.);
     }
-    let offset = memory.as_ptr().align_offset(64).min(LINE);
-    let mut rest = &mut memory[offset..];
+    let mut rest = aligned(&mut memory);
     let buffers = lengths.map(|n| rest.split_off_mut(..n).expect("as long as the sum"));
     let result = f(buffers);
     key.set(memory);

@@ -4,9 +4,10 @@
 use super::POINTS;
 use super::axis::Axis;
 use super::axis::six::{OfWeight, ToWeight};
-use super::kernel::{LINE, PANEL};
+use super::kernel::PANEL;
 use super::lanes::Lanes;
 use crate::threads::Disjoint;
+use crate::vector::VECTOR as LINE;
 use pulp::{Simd, WithSimd};
 
 /// Input channels that are transposed at once, so that they stay in the first-level cache.

@@ -19,9 +19,12 @@ use passes::Backward;
 /// The planes of a block: 8 × 8 points.
 const POINTS: usize = 64;
 
-/// The fewest input channels for which it pays, and the most channels of either side.
+/// The fewest input channels for which it pays.
 const FEW: usize = 8;
+/// The most channels of either side, for which buffers of a fixed size have room.
 const MANY: usize = 64;
+/// The most floats of the canvas, which each thread keeps.
+const LARGEST: usize = 1 << 20;
 
 /// The convolution of x (B, H, W, I) with weight (O, I, 5, 5), + bias, ReLU, and the mean of each
 /// window of 2 × 2: y (B, ⌊(H − 4) / 2⌋, ⌊(W − 4) / 2⌋, O).
@@ -38,7 +41,9 @@ impl Pooled {
         let windows = (g.out_height / 2, g.out_width / 2);
         let fits = (g.kernel, g.stride, g.padding, relu, pool) == ((5, 5), 1, 0, true, 2);
         let pays = (FEW..=MANY).contains(&g.channels) && g.out_channels <= MANY;
-        (fits && pays && windows.0 * windows.1 > 0).then_some(Self { g, windows })
+        let pooled = Self { g, windows };
+        let small = windows.0 * windows.1 > 0 && pooled.canvas().1 <= LARGEST;
+        (fits && pays && small).then_some(pooled)
     }
 
     /// The shape of y.

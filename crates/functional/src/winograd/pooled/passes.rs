@@ -34,6 +34,8 @@ impl Pooled {
         let (wide_in, wide_out) = self.widths();
         let no_bias = [0.; MANY];
         let bias = bias.unwrap_or(&no_bias[..outputs]);
+        // a weight that is not finite makes no zero of zeros
+        let zeros = weight.iter().all(|w| w.is_finite()).then_some(x);
         let chunks = Chunks::new(0..self.g.batch * self.tiles(), CHUNK);
         let lengths = [block(chunks.size, wide_in), block(chunks.size, wide_out)];
         let (y, positive) = (Disjoint::new(y), Disjoint::new(positive));
@@ -58,7 +60,7 @@ impl Pooled {
                         products,
                         tiles: chunks.get(c),
                         bias,
-                        zeros: bias.contains(&0.).then_some(x),
+                        zeros,
                         y: &y,
                         positive: &positive,
                     });
@@ -117,12 +119,11 @@ impl Backward<'_> {
         let (wide_in, wide_out) = self.pooled.widths();
         let groups = Chunks::new(0..g.batch, g.batch.div_ceil(GROUPS).max(SAMPLES));
         let wanted = dx.is_some();
-        let dx = Disjoint::new(dx.unwrap_or_default());
-        let turned = if wanted {
-            block(g.out_channels, wide_in)
-        } else {
-            0
+        let (sample, turned) = match wanted {
+            true => (g.sample(), block(g.out_channels, wide_in)),
+            false => (0, 0),
         };
+        let dx = Disjoint::new(dx.unwrap_or_default());
         // a group's sums: rows of taps, and the bias in the last one
         let size = (g.channels * TAPS + 1) * wide_out;
         common([turned, groups.count() * size], |[weights, sums]| {
@@ -131,13 +132,8 @@ impl Backward<'_> {
             }
             for_each_chunk(sums, size, |i, sums| {
                 let samples = groups.get(i);
-                let len = if wanted {
-                    samples.len() * g.sample()
-                } else {
-                    0
-                };
                 // Safety: no other task has these samples.
-                let dx = unsafe { dx.part(samples.start * g.sample() * usize::from(wanted), len) };
+                let dx = unsafe { dx.part(samples.start * sample, samples.len() * sample) };
                 self.group(samples, weights, dx, sums);
             });
             self.sum(sums, size, dw, db);
@@ -155,7 +151,7 @@ impl Backward<'_> {
             block(chunks.size, wide_in),
             block(chunks.size, wide_out),
             block(g.channels, wide_out),
-            p.canvas().1,
+            if dx.is_empty() { 0 } else { p.canvas().1 },
         ];
         own(lengths, |[points, gradients, products, canvas]| {
             for c in 0..chunks.count() {
@@ -169,29 +165,9 @@ impl Backward<'_> {
                     points: gradients,
                     db,
                 });
-                dispatch(Multiply {
-                    points: POINTS,
-                    rows: g.channels,
-                    depth: tiles.len(),
-                    width: wide_out,
-                    a: points,
-                    strides: (1, wide_in),
-                    b: gradients,
-                    c: products,
-                    accumulate: c > 0,
-                });
+                self.add_dw(tiles.len(), points, gradients, products, c > 0);
                 if !dx.is_empty() {
-                    dispatch(Multiply {
-                        points: POINTS,
-                        rows: tiles.len(),
-                        depth: g.out_channels,
-                        width: wide_in,
-                        a: gradients,
-                        strides: (wide_out, 1),
-                        b: weights,
-                        c: points,
-                        accumulate: false,
-                    });
+                    self.inputs(tiles.len(), gradients, weights, points);
                     dispatch(ToInputs {
                         pooled: p,
                         products: points,
@@ -208,6 +184,46 @@ impl Backward<'_> {
                 width: wide_out,
                 taps: dw,
             });
+        });
+    }
+
+    /// products (inputs × outputs) = or += points (tiles × inputs), transposed, · gradients (tiles ×
+    /// outputs)
+    fn add_dw(
+        &self,
+        tiles: usize,
+        points: &[f32],
+        gradients: &[f32],
+        products: &mut [f32],
+        accumulate: bool,
+    ) {
+        let (wide_in, wide_out) = self.pooled.widths();
+        dispatch(Multiply {
+            points: POINTS,
+            rows: self.pooled.g.channels,
+            depth: tiles,
+            width: wide_out,
+            a: points,
+            strides: (1, wide_in),
+            b: gradients,
+            c: products,
+            accumulate,
+        });
+    }
+
+    /// products (tiles × inputs) = gradients (tiles × outputs) · weights (outputs × inputs)
+    fn inputs(&self, tiles: usize, gradients: &[f32], weights: &[f32], products: &mut [f32]) {
+        let (wide_in, wide_out) = self.pooled.widths();
+        dispatch(Multiply {
+            points: POINTS,
+            rows: tiles,
+            depth: self.pooled.g.out_channels,
+            width: wide_in,
+            a: gradients,
+            strides: (wide_out, 1),
+            b: weights,
+            c: products,
+            accumulate: false,
         });
     }
 

@@ -154,10 +154,13 @@ fn nan_stays_where_it_is_seen() {
 /// rounding of the others in a tile would make a difference of a percent.
 #[test]
 fn zeros_stay_zeros() {
-    for bias in [true, false] {
-        let case = Case { bias, ..LENET };
+    for bias in [None, Some(0.), Some(1e-9), Some(-1e-9)] {
+        let case = Case {
+            bias: bias.is_some(),
+            ..LENET
+        };
         let mut t = case.tensors();
-        t.bias.fill(0.);
+        t.bias.fill(bias.unwrap_or(0.));
         for (i, x) in t.x.iter_mut().enumerate() {
             let (row, column) = (i / (13 * 20) % 13, i / 20 % 13);
             // whoever sees any of the others sees one with its first tap: z is odd or 0
@@ -167,7 +170,12 @@ fn zeros_stay_zeros() {
         }
         let r = case.by_winograd(&t);
         r.assert_close(&case.expected(&t), 1e-5, &case);
-        assert!(r.y[400..800].iter().all(|&y| y == 0.));
+        let dark = bias.unwrap_or(0.).max(0.);
+        assert!(r.y[400..800].iter().all(|&y| y == dark));
+        // 0 · NaN is not 0
+        t.weight[0] = f32::NAN;
+        let y = case.by_winograd(&t).y;
+        assert!(y.chunks_exact(50).all(|y| y[0].is_nan()));
     }
 }
 

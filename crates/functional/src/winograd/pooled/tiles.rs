@@ -81,11 +81,11 @@ pub(super) struct ToOutputs<'a> {
     pub(super) products: &'a [f32],
     pub(super) tiles: Range<usize>,
     pub(super) bias: &'a [f32],
-    /// x, where outputs that see nothing but zeros have to be exact. Without a bias they lie on the
+    /// x, if outputs that see nothing but zeros are to be exact: where the bias is 0 they lie on the
     /// edge of ReLU, and rounding must not decide whether they have a gradient.
     pub(super) zeros: Option<&'a [f32]>,
     pub(super) y: &'a Disjoint<'a, f32>,
-    /// For each y, which of its window's four pixels are above 0, as bits. Or empty.
+    /// For each y, which of its window's four pixels are above 0 or NaN, as bits. Or empty.
     pub(super) positive: &'a Disjoint<'a, f32>,
 }
 
