@@ -277,14 +277,20 @@ impl Pooled {
     fn sees_zeros(&self, x: &[f32], tile: usize) -> [[bool; 4]; 4] {
         let (g, (height, width)) = (&self.g, self.seen());
         let (sample, top, left) = self.place(tile);
-        let mut zeros = [[true; 4]; 4];
-        for (y, x_at) in (0..64).map(|i| (i / 8, i % 8)) {
-            let at = ((sample * g.height + top + y) * g.width + left + x_at) * g.channels;
-            let there = top + y < height && left + x_at < width;
-            if there && x[at..][..g.channels].iter().any(|&v| v != 0.) {
-                for row in &mut zeros[y.saturating_sub(4)..=y.min(3)] {
-                    row[x_at.saturating_sub(4)..=x_at.min(3)].fill(false);
-                }
+        // a bit for each pixel that is not zero
+        let mut lit = [0u8; 8];
+        for (y, lit) in (top..height).zip(&mut lit) {
+            let row = &x[((sample * g.height + y) * g.width + left) * g.channels..];
+            let pixels = row.chunks_exact(g.channels).take(width - left);
+            for (bit, pixel) in pixels.take(8).enumerate() {
+                *lit |= u8::from(pixel.iter().any(|&v| v != 0.)) << bit;
+            }
+        }
+        let mut zeros = [[false; 4]; 4];
+        for (i, row) in zeros.iter_mut().enumerate() {
+            let lit = lit[i..i + 5].iter().fold(0, |all, row| all | row);
+            for (j, zero) in row.iter_mut().enumerate() {
+                *zero = lit >> j & 0b11111 == 0;
             }
         }
         zeros
