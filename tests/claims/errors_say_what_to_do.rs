@@ -129,16 +129,20 @@ fn a_folder_that_holds_a_run_is_refused() -> Result<()> {
 }
 
 fn cuda_is_asked_for_and_not_there() -> Result<()> {
-    if Device::new_cuda(0).is_ok() {
+    if !d2l::try_gpu(0).is_cpu() {
         // there is a GPU: then the run trains on it
         let (status, stdout, _) = run("scratch", &SMALL.replace("cpu", "cuda"))?;
         ensure!(status == 0 && stdout.contains("cuda(0)"), "{stdout}");
         return Ok(());
     }
-    refused(
-        &SMALL.replace("cpu", "cuda"),
-        &["--device cuda cannot be used"],
-    )
+    let args = SMALL.replace("cpu", "cuda");
+    refused(&args, &["--device cuda cannot be used: ", "CUDA"])?;
+    // one line, also for who wants backtraces
+    let mut command = crate::kit::command("scratch", &args)?;
+    let stderr = command.env("RUST_BACKTRACE", "1").output()?.stderr;
+    let stderr = String::from_utf8_lossy(&stderr);
+    ensure!(stderr.lines().count() == 1, "{stderr}");
+    Ok(())
 }
 
 fn what_goes_wrong_later_is_status_1() -> Result<()> {

@@ -4,11 +4,11 @@
 //! without a GPU they are k replicas on the CPU, each with its share of the cores. The same
 //! code trains all of them.
 
-use std::panic::{self, AssertUnwindSafe};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use candle_core::{Device, DeviceLocation, Result, bail};
+use candle_core::{Device, DeviceLocation, Result};
+
+use crate::gpu::{self, NoGpu};
 
 /// Where the replicas may live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
@@ -28,7 +28,7 @@ pub enum DeviceKind {
 /// assert!(d2l::try_gpu(1_000).is_cpu());
 /// ```
 pub fn try_gpu(i: usize) -> Device {
-    gpu(i).unwrap_or(Device::Cpu)
+    gpu::open(i).unwrap_or(Device::Cpu)
 }
 
 /// All GPUs, or the CPU if there is none ("GPUs").
@@ -37,7 +37,7 @@ pub fn try_gpu(i: usize) -> Device {
 /// assert!(!d2l::try_all_gpus().is_empty());
 /// ```
 pub fn try_all_gpus() -> Vec<Device> {
-    let gpus = all_gpus();
+    let (gpus, _) = open_gpus(usize::MAX);
     if gpus.is_empty() {
         return vec![Device::Cpu];
     }
@@ -54,7 +54,7 @@ pub fn try_all_gpus() -> Vec<Device> {
 /// ```
 ///
 /// # Errors
-/// If `k` is 0. A GPU that cannot be opened counts as none; so do those after it.
+/// If `k` is 0. A GPU that cannot be used counts as none; so do those after it.
 pub fn devices(k: usize) -> Result<Vec<Device>> {
     devices_of_kind(DeviceKind::Auto, Some(k))
 }
@@ -71,22 +71,62 @@ pub fn devices(k: usize) -> Result<Vec<Device>> {
 /// # Errors
 /// As [`devices`]; and if `kind` is [`DeviceKind::Cuda`] and CUDA cannot be used.
 pub fn devices_of_kind(kind: DeviceKind, k: Option<usize>) -> Result<Vec<Device>> {
+    let found = find(kind, k).map_err(candle_core::Error::msg)?;
+    Ok(found.0)
+}
+
+/// As [`devices_of_kind`], and a line for the reader who expected a GPU that is not among them.
+pub(crate) fn find(
+    kind: DeviceKind,
+    k: Option<usize>,
+) -> anyhow::Result<(Vec<Device>, Option<String>)> {
     functional::threads::leave_the_cores_to_us();
-    if k == Some(0) {
-        bail!("0 replicas were asked for: at least one is needed");
-    }
-    let num_gpus = match kind {
-        DeviceKind::Cpu => 0,
-        DeviceKind::Auto => all_gpus().len(),
-        DeviceKind::Cuda => gpu(0).map(|_| all_gpus().len())?,
+    anyhow::ensure!(
+        k != Some(0),
+        "0 replicas were asked for: at least one is needed"
+    );
+    let (mut devices, missing) = match kind {
+        DeviceKind::Cpu => (Vec::new(), None),
+        _ => open_gpus(k.unwrap_or(usize::MAX)),
     };
-    if num_gpus == 0 {
-        return Ok(vec![Device::Cpu; k.unwrap_or(1)]);
+    let gpus = devices.len();
+    let note = match missing {
+        Some(why) if gpus == 0 && kind == DeviceKind::Cuda => return Err(why.into()),
+        Some(why) => note(gpus, &why),
+        None => None,
+    };
+    if gpus == 0 {
+        return Ok((vec![Device::Cpu; k.unwrap_or(1)], note));
     }
     // a stream and handles of its own for each replica, also where two share a GPU
-    (0..k.unwrap_or(num_gpus))
-        .map(|i| gpu(i % num_gpus))
-        .collect()
+    for replica in gpus..k.unwrap_or(gpus) {
+        devices.push(gpu::open(replica % gpus)?);
+    }
+    Ok((devices, note))
+}
+
+/// What a reader should know of the GPU that could not be used after so many that could.
+fn note(gpus: usize, why: &NoGpu) -> Option<String> {
+    match (gpus, why) {
+        // who builds without CUDA expects no GPU
+        (_, NoGpu::NotBuilt) => None,
+        (0, why) => Some(format!("training on the CPU: {why}")),
+        // there are no more
+        (_, NoGpu::NoDevice) => None,
+        (n, why) => Some(format!("GPU {n} is left out: {why}")),
+    }
+}
+
+/// GPUs from 0 on, `most` at most; and where there are fewer, what the next one said.
+fn open_gpus(most: usize) -> (Vec<Device>, Option<NoGpu>) {
+    let mut gpus = Vec::new();
+    while gpus.len() < most {
+        match gpu::open(gpus.len()) {
+            Ok(gpu) => gpus.push(gpu),
+            Err(why) => return (gpus, Some(why)),
+        }
+    }
+    (gpus, None)
 }
 
 /// The names of replicas' devices as they are printed: `[cuda(0), cuda(1)]`, `[cpu(0), cpu(1)]`.
@@ -114,29 +154,6 @@ pub fn device_name(i: usize, device: &Device) -> String {
         DeviceLocation::Metal { gpu_id } => format!("metal({gpu_id})"),
         DeviceLocation::Cpu => format!("cpu({i})"),
     }
-}
-
-/// GPU `i`, with a stream of its own; candle's default stream is ordered within a thread only.
-fn gpu(i: usize) -> Result<Device> {
-    // a build that loads CUDA at run time panics where there is no driver
-    let device = quietly(|| Device::new_cuda_with_stream(i));
-    device.unwrap_or_else(|| bail!("the CUDA driver cannot be loaded"))
-}
-
-fn all_gpus() -> Vec<Device> {
-    (0..).map_while(|i| gpu(i).ok()).collect()
-}
-
-/// Runs `f`; a panic becomes `None`, and its text is not shown.
-fn quietly<T>(f: impl FnOnce() -> T) -> Option<T> {
-    // one at a time, or two would give each other's hook back
-    static HOOK: Mutex<()> = Mutex::new(());
-    let _hook = HOOK.lock().unwrap_or_else(|e| e.into_inner());
-    let hook = panic::take_hook();
-    panic::set_hook(Box::new(|_| ()));
-    let result = panic::catch_unwind(AssertUnwindSafe(f));
-    panic::set_hook(hook);
-    result.ok()
 }
 
 static CORES: AtomicUsize = AtomicUsize::new(0);
@@ -200,6 +217,20 @@ mod tests {
         assert_eq!(device_names(&devices), "[cpu(0), cpu(1), cpu(2)]");
         assert_eq!(devices_of_kind(DeviceKind::Cpu, None)?.len(), 1);
         Ok(())
+    }
+
+    #[test]
+    fn a_gpu_that_is_missed_is_told_of() {
+        let none = NoGpu::NoLibrary("cuda".into());
+        let line = "training on the CPU: there is no CUDA driver (libcuda cannot be loaded)";
+        assert_eq!(note(0, &none).as_deref(), Some(line));
+        assert_eq!(note(0, &NoGpu::NotBuilt), None);
+        assert_eq!(note(2, &NoGpu::NoDevice), None);
+        let line = "GPU 1 is left out: no memory";
+        assert_eq!(
+            note(1, &NoGpu::Failed("no memory".into())).as_deref(),
+            Some(line)
+        );
     }
 
     #[test]

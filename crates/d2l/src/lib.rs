@@ -14,6 +14,7 @@
 mod accumulator;
 mod animator;
 mod devices;
+mod gpu;
 mod interrupt;
 mod metrics;
 mod options;

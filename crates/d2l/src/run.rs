@@ -10,10 +10,11 @@ use candle_core::{Device, Tensor};
 use dataset::{DataIter, Dataset};
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::devices::find;
 use crate::interrupt::INTERRUPTED;
 use crate::record::{self, Record};
 use crate::{
-    Animator, BadInput, Book, Options, Timer, device_names, devices_of_kind, interrupted,
+    Animator, BadInput, Book, Options, Timer, device_name, device_names, gpu, interrupted,
     share_cores, weights,
 };
 
@@ -108,7 +109,7 @@ impl Run {
     /// [`BadInput`] where an option, the data or the folder that were named cannot be used.
     pub fn start(options: &Options, book: &Book) -> Result<Self> {
         options.check(book).map_err(BadInput::from)?;
-        let devices = find_devices(options)?;
+        let (devices, note) = find_devices(options)?;
         let k = devices.len();
         let batch_size = options.batch_size.unwrap_or((book.batch_size)(k));
         check_batch_size(batch_size, k).map_err(BadInput::from)?;
@@ -131,6 +132,9 @@ impl Run {
             progress: Progress::new(),
             devices,
         };
+        if let Some(note) = note {
+            say(format_args!("{note}"));
+        }
         run.print_start(book, share, &data);
         Ok(run)
     }
@@ -144,6 +148,9 @@ impl Run {
                 crate::cores()
             )),
             false => say(format_args!("{} on {names}", book.network)),
+        }
+        for line in gpu_facts(&self.devices) {
+            say(format_args!("{line}"));
         }
         say(format_args!(
             "batch size {}, lr {}, epochs {}, seed {}",
@@ -333,8 +340,28 @@ impl Progress {
     }
 }
 
-fn find_devices(options: &Options) -> Result<Vec<Device>> {
-    let found = devices_of_kind(options.device, options.gpus);
+/// A line for each GPU: its name, its memory, and how many replicas share it.
+fn gpu_facts(devices: &[Device]) -> Vec<String> {
+    let mut gpus: Vec<(String, usize, Option<String>)> = Vec::new();
+    for (i, device) in devices.iter().enumerate().filter(|(_, d)| !d.is_cpu()) {
+        let name = device_name(i, device);
+        match gpus.iter_mut().find(|gpu| gpu.0 == name) {
+            Some(gpu) => gpu.1 += 1,
+            None => gpus.push((name, 1, gpu::facts(device))),
+        }
+    }
+    let line = |(name, replicas, facts): (String, usize, Option<String>)| {
+        let shared = match replicas {
+            1 => String::new(),
+            n => format!(", shared by {n} replicas"),
+        };
+        Some(format!("{name}: {}{shared}", facts?))
+    };
+    gpus.into_iter().filter_map(line).collect()
+}
+
+fn find_devices(options: &Options) -> Result<(Vec<Device>, Option<String>)> {
+    let found = find(options.device, options.gpus);
     let why = || format!("--device {:?} cannot be used", options.device).to_lowercase();
     found
         .with_context(why)

@@ -1,0 +1,191 @@
+//! Opens GPUs, and says in one line why one cannot be used. It knows no replica.
+
+use std::any::Any;
+use std::fmt;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::Mutex;
+
+use candle_core::{DType, Device, Error, Tensor};
+
+/// Why a GPU cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum NoGpu {
+    /// The program was built without CUDA.
+    NotBuilt,
+    /// A library that CUDA consists of is not there; `cuda` is the driver's.
+    NoLibrary(String),
+    /// The machine has no GPU, or not so many.
+    NoDevice,
+    /// The driver is older than the CUDA that the program was built with.
+    OldDriver,
+    /// The program's kernels are for other GPUs.
+    OtherArchitecture,
+    /// Anything else, in the words of CUDA.
+    Failed(String),
+}
+
+impl fmt::Display for NoGpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotBuilt => write!(
+                f,
+                "this program was built without CUDA; build it with --features cuda"
+            ),
+            Self::NoLibrary(name) if name == "cuda" => {
+                write!(f, "there is no CUDA driver (libcuda cannot be loaded)")
+            }
+            Self::NoLibrary(name) => write!(f, "the CUDA library lib{name} cannot be loaded"),
+            Self::NoDevice => write!(f, "the CUDA driver finds no GPU"),
+            Self::OldDriver => write!(
+                f,
+                "the CUDA driver is older than the CUDA that this program was built with; update it"
+            ),
+            Self::OtherArchitecture => write!(
+                f,
+                "this program's kernels are for other GPUs; build it with CUDA_COMPUTE_CAP for this one"
+            ),
+            Self::Failed(why) => f.write_str(why),
+        }
+    }
+}
+
+impl std::error::Error for NoGpu {}
+
+/// GPU `i`, with a stream of its own (candle's default stream is ordered within a thread only), and
+/// tried: a kernel has run on it.
+pub(crate) fn open(i: usize) -> Result<Device, NoGpu> {
+    // the text of an error is asked of the driver too, which may lack it
+    let opened = quietly(|| try_out(i).map_err(|error| reason(&error)));
+    opened.unwrap_or_else(|panic| Err(reason_of_panic(&panic)))
+}
+
+fn try_out(i: usize) -> candle_core::Result<Device> {
+    let device = Device::new_cuda_with_stream(i)?;
+    let sum = Tensor::ones(2, DType::F32, &device)?.sum_all()?;
+    match sum.to_scalar::<f32>()? {
+        2.0 => Ok(device),
+        sum => candle_core::bail!("GPU {i} computes 1 + 1 = {sum}"),
+    }
+}
+
+/// What the reader sees of a GPU at the start: its name and memory.
+#[cfg(feature = "cuda")]
+pub(crate) fn facts(device: &Device) -> Option<String> {
+    let stream = device.as_cuda_device().ok()?.cuda_stream();
+    let (free, total) = stream.context().mem_get_info().ok()?;
+    let gib = |bytes: usize| bytes as f64 / f64::from(1 << 30);
+    let name = stream.context().name().ok()?;
+    Some(format!(
+        "{name}, {:.1} of {:.1} GiB free",
+        gib(free),
+        gib(total)
+    ))
+}
+
+/// Without CUDA there is no GPU to tell of.
+#[cfg(not(feature = "cuda"))]
+pub(crate) fn facts(_device: &Device) -> Option<String> {
+    None
+}
+
+fn reason(error: &Error) -> NoGpu {
+    if let Error::NotCompiledWithCudaSupport = error {
+        return NoGpu::NotBuilt;
+    }
+    let text = error.to_string();
+    let says = |names: &[&str]| names.iter().any(|name| text.contains(name));
+    if says(&["CUDA_ERROR_NO_DEVICE", "CUDA_ERROR_INVALID_DEVICE"]) {
+        NoGpu::NoDevice
+    } else if says(&["CUDA_ERROR_STUB_LIBRARY"]) {
+        NoGpu::NoLibrary("cuda".into())
+    } else if says(&[
+        "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
+        "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
+    ]) {
+        NoGpu::OldDriver
+    } else if says(&["CUDA_ERROR_NO_BINARY_FOR_GPU", "CUDA_ERROR_INVALID_PTX"]) {
+        NoGpu::OtherArchitecture
+    } else {
+        NoGpu::Failed(first_line(&text))
+    }
+}
+
+/// cudarc panics where a library cannot be loaded, which it names in quotes, and where the driver lacks
+/// a function.
+fn reason_of_panic(text: &str) -> NoGpu {
+    match text.split('"').nth(1) {
+        Some(library) if text.contains("shared library") => NoGpu::NoLibrary(library.into()),
+        _ if text.contains("Missing symbol cu") => NoGpu::OldDriver,
+        _ => NoGpu::Failed(first_line(text)),
+    }
+}
+
+/// An error may have a backtrace behind it.
+fn first_line(text: &str) -> String {
+    text.lines().next().unwrap_or_default().trim().to_owned()
+}
+
+/// Runs `f`; a panic's text is returned and not shown.
+fn quietly<T>(f: impl FnOnce() -> T) -> Result<T, String> {
+    // one at a time, or two would give each other's hook back
+    static HOOK: Mutex<()> = Mutex::new(());
+    let _hook = HOOK.lock().unwrap_or_else(|e| e.into_inner());
+    let hook = panic::take_hook();
+    panic::set_hook(Box::new(|_| ()));
+    let result = panic::catch_unwind(AssertUnwindSafe(f));
+    panic::set_hook(hook);
+    result.map_err(|panic| message(&*panic))
+}
+
+fn message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+    text.unwrap_or_else(|| "no message".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cudas_words_become_one_line() {
+        let of = |text: &str| reason(&Error::Msg(text.to_owned())).to_string();
+        for (said, line) in [
+            (
+                "DriverError(CUDA_ERROR_NO_DEVICE, \"no CUDA-capable device is detected\")",
+                "the CUDA driver finds no GPU",
+            ),
+            (
+                "DriverError(CUDA_ERROR_UNSUPPORTED_PTX_VERSION, \"the provided PTX …\") when loading fill",
+                "the CUDA driver is older than the CUDA that this program was built with; update it",
+            ),
+            (
+                "DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")\n   0: a backtrace",
+                "DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")",
+            ),
+        ] {
+            assert_eq!(of(said), line);
+        }
+    }
+
+    #[test]
+    fn a_library_that_is_missing_is_named() {
+        let of = |name: &str| {
+            let panic: Result<(), _> = quietly(|| {
+                panic!("Unable to dynamically load the \"{name}\" shared library - searched for …")
+            });
+            reason_of_panic(&panic.unwrap_err()).to_string()
+        };
+        assert_eq!(
+            of("cuda"),
+            "there is no CUDA driver (libcuda cannot be loaded)"
+        );
+        assert_eq!(of("cublas"), "the CUDA library libcublas cannot be loaded");
+        let missing = "Missing symbol cuGreenCtxCreate: dlsym failed";
+        assert_eq!(reason_of_panic(missing), NoGpu::OldDriver);
+        assert_eq!(
+            reason_of_panic("index out of range\nnote: …").to_string(),
+            "index out of range"
+        );
+    }
+}
