@@ -88,6 +88,24 @@ impl<S: Simd> Lanes<S> {
         }
     }
 
+    /// N × N vectors, `step` floats apart, row by row.
+    ///
+    /// # Panics
+    /// Where one would lie outside `from`.
+    #[inline(always)]
+    pub(super) fn square<const N: usize>(
+        self,
+        from: &[f32],
+        at: usize,
+        step: usize,
+    ) -> [[S::f32s; N]; N] {
+        let mut rows = [[self.zero(); N]; N];
+        for (i, row) in rows.iter_mut().enumerate() {
+            *row = self.gather(from, at + i * N * step, step);
+        }
+        rows
+    }
+
     /// The first `n` lanes of N vectors, `step` floats apart, with zeros behind them.
     ///
     /// # Panics

@@ -157,10 +157,7 @@ impl WithSimd for ToImages<'_> {
         for (row, tile) in self.tiles.clone().enumerate() {
             let (spot, next) = (self.spot(tile), self.spot((tile + 1).min(last)));
             for k in (0..PANEL).step_by(Lanes::<S>::COUNT) {
-                let mut points = [[simd.zero(); 6]; 6];
-                for (i, points) in points.iter_mut().enumerate() {
-                    *points = simd.gather(self.block, i * 6 * plane + row * PANEL + k, plane);
-                }
+                let points = simd.square(self.block, row * PANEL + k, plane);
                 self.prefetch(simd, next, k);
                 for (j, column) in ToOutput::rows(simd, points).into_iter().enumerate() {
                     self.store(simd, spot, j, k, ToOutput::transform(simd, column));

@@ -104,10 +104,7 @@ impl ToBlock<'_> {
                 self.prefetch(simd, o, first);
             }
             for o in (0..PANEL).step_by(Lanes::<S>::COUNT) {
-                let mut taps = [[simd.zero(); 3]; 3];
-                for (y, taps) in taps.iter_mut().enumerate() {
-                    *taps = simd.gather(self.transposed, (i * 9 + y * 3) * PANEL + o, PANEL);
-                }
+                let taps = simd.square(self.transposed, i * 9 * PANEL + o, PANEL);
                 self.points(simd, taps, (first + i) * PANEL + o);
             }
         }
@@ -190,11 +187,7 @@ impl OfBlock<'_> {
                 }
             }
             for o in (0..PANEL).step_by(Lanes::<S>::COUNT) {
-                let mut points = [[simd.zero(); 6]; 6];
-                for (y, points) in points.iter_mut().enumerate() {
-                    let at = y * 6 * plane + (first + i) * PANEL + o;
-                    *points = simd.gather(self.block, at, plane);
-                }
+                let points = simd.square(self.block, (first + i) * PANEL + o, plane);
                 for (x, column) in ToWeight::rows(simd, points).into_iter().enumerate() {
                     let at = (i * 9 + x) * PANEL + o;
                     let taps = ToWeight::transform(simd, column);

@@ -1,11 +1,10 @@
 //! Against the definition in f64, for shapes that leave a remainder everywhere, on every instruction
 //! set, for every budget.
 
-use super::super::tests::ARCH;
+use super::super::tests::on_all_instructions;
 use super::*;
 use crate::case::{Case, LENET, Results, Tensors};
 use crate::threads::with_budget;
-use pulp::Arch;
 
 impl Case {
     fn pooled(&self) -> Pooled {
@@ -71,16 +70,7 @@ fn cases() -> Vec<Case> {
 
 #[test]
 fn the_definition_on_all_instructions() {
-    #[allow(unused_mut)]
-    let mut all = vec![Arch::new(), Arch::Scalar];
-    #[cfg(target_arch = "x86_64")]
-    all.extend(pulp::x86::V3::try_new().map(Arch::V3));
-    for arch in all {
-        println!("{arch:?}");
-        ARCH.set(Some(arch));
-        cases().iter().for_each(Case::check_winograd);
-        ARCH.set(None);
-    }
+    on_all_instructions(|| cases().iter().for_each(Case::check_winograd));
 }
 
 #[test]

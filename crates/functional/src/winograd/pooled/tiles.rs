@@ -100,10 +100,7 @@ impl WithSimd for ToOutputs<'_> {
             let exact = self.zeros.map(|x| self.pooled.sees_zeros(x, tile));
             for k in (0..channels).step_by(Lanes::<S>::COUNT) {
                 let lanes = Lanes::<S>::COUNT.min(channels - k);
-                let mut points = [[v.zero(); 8]; 8];
-                for (i, points) in points.iter_mut().enumerate() {
-                    *points = v.gather(self.products, i * 8 * plane + row * width + k, plane);
-                }
+                let points = v.square(self.products, row * width + k, plane);
                 let [bias] = v.gather_part(self.bias, k, 0, lanes);
                 let mut z = [[bias; 4]; 4];
                 for (j, column) in ToOutput::rows(v, points).into_iter().enumerate() {
@@ -251,10 +248,7 @@ impl WithSimd for ToInputs<'_> {
                 self.canvas.fill(0.);
             }
             for k in (0..width).step_by(Lanes::<S>::COUNT) {
-                let mut points = [[v.zero(); 8]; 8];
-                for (y, points) in points.iter_mut().enumerate() {
-                    *points = v.gather(self.products, y * 8 * plane + i * width + k, plane);
-                }
+                let points = v.square(self.products, i * width + k, plane);
                 for (j, column) in ToInput::rows(v, points).into_iter().enumerate() {
                     let at = top * row + (left + j) * width + k;
                     let mut sums: [_; 8] = v.gather(self.canvas, at, row);

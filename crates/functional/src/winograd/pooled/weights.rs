@@ -53,11 +53,7 @@ impl ToBlock<'_> {
                 taps[tap * VECTOR + lane] = *w;
             }
         }
-        let mut rows = [[v.zero(); 5]; 5];
-        for (y, row) in rows.iter_mut().enumerate() {
-            *row = v.gather(&taps, y * 5 * VECTOR, VECTOR);
-        }
-        rows
+        v.square(&taps, 0, VECTOR)
     }
 }
 
@@ -77,11 +73,7 @@ impl WithSimd for OfBlock<'_> {
         let (v, plane) = (Lanes(simd), plane(self.block));
         for i in 0..self.inputs {
             for k in (0..self.width).step_by(Lanes::<S>::COUNT) {
-                let mut points = [[v.zero(); 8]; 8];
-                for (y, points) in points.iter_mut().enumerate() {
-                    let at = y * 8 * plane + i * self.width + k;
-                    *points = v.gather(self.block, at, plane);
-                }
+                let points = v.square(self.block, i * self.width + k, plane);
                 for (x, column) in ToWeight::rows(v, points).into_iter().enumerate() {
                     let at = (i * TAPS + x) * self.width + k;
                     let column = ToWeight::transform(v, column);
