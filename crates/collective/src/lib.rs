@@ -1,13 +1,16 @@
-//! All-reduce among the replicas of one process: every member hands in a slice and gets the sum
-//! over all members.
+//! All-reduce among the replicas of one process: every member hands in a slice, or a tensor, and gets
+//! the sum over all members.
 //!
 //! The sum is taken in rank order, so it has the same bits every time. It is the book's star, in
 //! pieces: the hub adds up one piece of the members' slices after the other, so that all members
 //! add at the same time, each to another piece. A member that leaves (its thread returned early or
 //! panicked) ends the call of the others with an error; nobody waits for it for ever.
 //!
-//! This crate knows no gradient and no network, only slices.
+//! This crate knows no gradient and no network, only slices and tensors.
 
+mod tensors;
+
+use std::any::Any;
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
@@ -30,6 +33,15 @@ pub enum Error {
         /// The length of rank 0's slice.
         expected: usize,
     },
+    /// A member's device could not copy or add.
+    Device {
+        /// The rank of the member.
+        rank: usize,
+        /// What it said.
+        why: String,
+    },
+    /// A member brought another kind of item than this one.
+    KindMismatch,
     /// Not all members came within the time limit.
     TimedOut {
         /// The limit that [`group`] was given.
@@ -49,6 +61,8 @@ impl fmt::Display for Error {
                 f,
                 "all-reduce: replica {rank} brought {found} elements, replica 0 {expected}"
             ),
+            Error::Device { rank, why } => write!(f, "all-reduce: replica {rank}: {why}"),
+            Error::KindMismatch => write!(f, "the replicas brought items of different kinds"),
             Error::TimedOut { limit } => {
                 write!(f, "all-reduce: not all replicas came within {limit:?}")
             }
@@ -87,7 +101,7 @@ pub fn group(k: usize, timeout: Option<Duration>) -> Vec<Member> {
         size: k,
         timeout,
         sums: (0..PIECES * k).map(|_| RwLock::default()).collect(),
-        state: Mutex::new(State::new(PIECES * k)),
+        state: Mutex::new(State::new(PIECES * k, k)),
         changed: Condvar::new(),
     });
     (0..k)
@@ -126,6 +140,8 @@ struct State {
     round: u64,
     /// How many members have added each piece.
     added: Vec<usize>,
+    /// What each member has brought to be gathered.
+    brought: Vec<Option<Box<dyn Any + Send>>>,
     /// How many members have read everything.
     read: usize,
     len: usize,
@@ -189,13 +205,48 @@ impl Member {
         self.read(call, with)
     }
 
+    /// What every member has brought, in rank order.
+    ///
+    /// ```
+    /// let mut member = collective::group(1, None).remove(0);
+    /// assert_eq!(member.all_gather("mine")?, ["mine"]);
+    /// # Ok::<(), collective::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error`]: a member left, brought an item of another type, or did not come in time.
+    pub fn all_gather<T: Clone + Send + 'static>(&mut self, item: T) -> Result<Vec<T>, Error> {
+        let call = self.call();
+        let mut state = self.wait(&call, |_| true)?;
+        if let Some(failure) = &state.failure {
+            return Err(failure.clone());
+        }
+        state.brought[self.rank] = Some(Box::new(item));
+        drop(state);
+        self.hub.changed.notify_all();
+        let state = self.wait(&call, |s| s.brought.iter().all(Option::is_some))?;
+        let items = state
+            .brought
+            .iter()
+            .flatten()
+            .map(|item| item.downcast_ref::<T>().cloned());
+        let items = items.collect::<Option<Vec<T>>>();
+        self.has_read(state);
+        items.ok_or(Error::KindMismatch)
+    }
+
+    /// A call that begins now.
+    fn call(&self) -> Call {
+        let state = self.lock();
+        Call {
+            round: state.round + u64::from(state.read > 0),
+            deadline: self.hub.timeout.map(|limit| Instant::now() + limit),
+        }
+    }
+
     /// Adds `data` to the sums, piece by piece.
     fn add(&self, data: &[f32]) -> Result<Call, Error> {
-        let deadline = self.hub.timeout.map(|limit| Instant::now() + limit);
-        let state = self.lock();
-        let round = state.round + u64::from(state.read > 0);
-        drop(state);
-        let call = Call { round, deadline };
+        let call = self.call();
         for (i, sum) in self.hub.sums.iter().enumerate() {
             let mut state = self.wait(&call, |s| s.added[i] == self.rank)?;
             if let Err(error) = state.check(self.rank, data.len()) {
@@ -228,13 +279,17 @@ impl Member {
             start += sum.len();
         }
         std::mem::forget(leaves);
-        let mut state = self.lock();
+        self.has_read(self.lock());
+        Ok(())
+    }
+
+    /// Counts this member among those who have read; the last one opens the next round.
+    fn has_read(&self, mut state: MutexGuard<'_, State>) {
         state.read += 1;
         if state.read == self.hub.size {
             state.open_next_round();
             self.hub.changed.notify_all();
         }
-        Ok(())
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -309,10 +364,11 @@ impl Hub {
 }
 
 impl State {
-    fn new(pieces: usize) -> Self {
+    fn new(pieces: usize, members: usize) -> Self {
         Self {
             round: 0,
             added: vec![0; pieces],
+            brought: (0..members).map(|_| None).collect(),
             read: 0,
             len: 0,
             failure: None,
@@ -340,6 +396,7 @@ impl State {
     fn open_next_round(&mut self) {
         self.round += 1;
         self.added.fill(0);
+        self.brought.fill_with(|| None);
         self.read = 0;
     }
 }

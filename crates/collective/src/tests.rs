@@ -150,3 +150,50 @@ fn a_reader_that_panics_ends_the_next_call_of_the_others() {
     assert_eq!(outcome[0], Err(Error::PeerLeft { rank: 1 }));
     assert_eq!(outcome[2], Err(Error::PeerLeft { rank: 1 }));
 }
+
+#[test]
+fn tensors_are_summed_in_rank_order_and_gathered_items_come_in_it() {
+    use candle_core::{Device, Tensor};
+    let tensor = |rank: usize, round: usize| {
+        let values = values(rank, round, 50);
+        Tensor::from_vec(values, (5, 10), &Device::Cpu).unwrap()
+    };
+    on_threads(group(3, None), |mut member| {
+        for round in 0..20 {
+            let mut expected = values(0, round, 50);
+            for rank in 1..3 {
+                let more = values(rank, round, 50);
+                expected.iter_mut().zip(more).for_each(|(e, m)| *e += m);
+            }
+            let sum = member.all_reduce_tensor(&tensor(member.rank(), round));
+            let sum = sum.unwrap().flatten_all().unwrap();
+            assert_eq!(sum.to_vec1::<f32>().unwrap(), expected, "round {round}");
+            assert_eq!(member.all_gather(member.rank()).unwrap(), [0, 1, 2]);
+            let mut data = [1.]; // and the calls may be mixed
+            member.all_reduce(&mut data).unwrap();
+            assert_eq!(data, [3.]);
+        }
+    });
+}
+
+#[test]
+fn a_tensor_of_another_size_and_a_member_that_left_are_named() {
+    use candle_core::{DType, Device, Tensor};
+    let zeros = |n: usize| Tensor::zeros(n, DType::F32, &Device::Cpu).unwrap();
+    let errors = on_threads(group(3, None), |mut member| {
+        let n = if member.rank() == 2 { 7 } else { 8 };
+        member.all_reduce_tensor(&zeros(n)).unwrap_err()
+    });
+    let expected = Error::LengthMismatch {
+        rank: 2,
+        found: 7,
+        expected: 8,
+    };
+    assert_eq!(errors, vec![expected; 3]);
+    let results = on_threads(group(3, None), |mut member| match member.rank() {
+        1 => None,
+        _ => member.all_reduce_tensor(&zeros(8)).err(),
+    });
+    let left = Some(Error::PeerLeft { rank: 1 });
+    assert_eq!(results, [left.clone(), None, left]);
+}
