@@ -62,7 +62,7 @@ impl DataParallel {
                     Some(first) => Origin::Copy(first),
                 };
                 let (built, state) = build(&device, origin, |vb| network(vb))?;
-                Ok(Replica::new((Box::new(built), state), member, cores))
+                Replica::new((Box::new(built), state), member, cores)
             };
             let (worker, state) = Worker::start(d2l::device_name(rank, &devices[rank]), make)?;
             net.workers.push(worker);

@@ -21,10 +21,18 @@ pub(crate) struct Replica {
     /// Its seat among the replicas; empty once it failed.
     member: Option<Member>,
     gradients: Gradients,
-    /// What momentum remembers of each gradient, empty without, and the trainer whose it is.
-    velocity: Vec<f32>,
-    trainer: usize,
+    velocity: Velocity,
     cores: Arc<Cores>,
+}
+
+/// What momentum remembers of each gradient, nothing without it, and the trainer whose it is.
+#[derive(Default)]
+struct Velocity {
+    trainer: usize,
+    /// On the CPU.
+    floats: Vec<f32>,
+    /// On a GPU.
+    tensor: Option<Tensor>,
 }
 
 type Job = Box<dyn FnOnce(&mut Replica) + Send>;
@@ -37,16 +45,19 @@ pub(crate) struct Worker {
 }
 
 impl Replica {
-    pub fn new((net, state): (Box<dyn ModuleT>, State), member: Member, cores: Arc<Cores>) -> Self {
-        Self {
-            gradients: Gradients::new(state.parameters().map(|(name, p)| (name.as_str(), p))),
-            velocity: Vec::new(),
-            trainer: 0,
+    pub fn new(
+        (net, state): (Box<dyn ModuleT>, State),
+        member: Member,
+        cores: Arc<Cores>,
+    ) -> Result<Self> {
+        Ok(Self {
+            gradients: Gradients::new(state.parameters().map(|(name, p)| (name.as_str(), p)))?,
+            velocity: Velocity::default(),
             net,
             state,
             member: Some(member),
             cores,
-        }
+        })
     }
 
     /// Runs `f` on this replica's share of the cores, as soon as one of them is free.
@@ -62,8 +73,8 @@ impl Replica {
     }
 
     /// A replica without an example adds nothing.
-    pub fn zero_grad(&mut self) {
-        self.gradients.flat_mut().fill(0.0);
+    pub fn zero_grad(&mut self) -> Result<()> {
+        Ok(self.gradients.zero()?)
     }
 
     /// Sums the gradients of all replicas, and takes the optimizer's step with the sum divided by
@@ -74,8 +85,9 @@ impl Replica {
         optimizer: Sgd,
         batch_size: usize,
     ) -> Result<()> {
-        if std::mem::replace(&mut self.trainer, trainer) != trainer {
-            self.velocity.clear(); // another trainer's steps
+        if self.velocity.trainer != trainer {
+            self.velocity = Velocity::default(); // another trainer's steps
+            self.velocity.trainer = trainer;
         }
         let Self {
             state,
@@ -85,11 +97,16 @@ impl Replica {
             cores,
             ..
         } = self;
+        let member = member.as_mut().context("it failed before")?;
+        if let Some(gradients) = gradients.tensor() {
+            let sum = member.all_reduce_tensor(gradients)?;
+            return Ok(step_on_gpu(optimizer, state, &sum, batch_size, velocity)?);
+        }
+        let velocity = &mut velocity.floats;
         if optimizer.momentum != 0.0 {
             velocity.resize(state.num_parameters(), 0.0);
         }
         let mut stepped = Ok(());
-        let member = member.as_mut().context("it failed before")?;
         member.all_reduce_with(gradients.flat(), |start, sum| {
             let _core = cores.acquire();
             let step = || step(optimizer, state, start, sum, batch_size, velocity);
@@ -121,6 +138,27 @@ fn step(
             optimizer.step(param, from - first, grad, batch_size, velocity)?;
         }
         first = next;
+    }
+    Ok(())
+}
+
+/// Takes the step with the sum of all gradients, which are on the parameters' GPU.
+fn step_on_gpu(
+    optimizer: Sgd,
+    state: &State,
+    sum: &Tensor,
+    batch_size: usize,
+    velocity: &mut Velocity,
+) -> candle_core::Result<()> {
+    if optimizer.momentum != 0.0 && velocity.tensor.is_none() {
+        velocity.tensor = Some(sum.zeros_like()?);
+    }
+    let mut first = 0;
+    for (_, param) in state.parameters() {
+        let of_param = |all: &Tensor| all.narrow(0, first, param.elem_count());
+        let velocity = velocity.tensor.as_ref().map(of_param).transpose()?;
+        optimizer.step_tensor(param, &of_param(sum)?, batch_size, velocity.as_ref())?;
+        first += param.elem_count();
     }
     Ok(())
 }

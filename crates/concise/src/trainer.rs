@@ -97,7 +97,7 @@ fn forward_backward(
     y: &Tensor,
 ) -> Result<Option<(f32, Tensor)>> {
     if y.dim(0)? == 0 {
-        replica.zero_grad();
+        replica.zero_grad()?;
         return Ok(None);
     }
     let y_hat = replica.net.forward_t(x, true)?;

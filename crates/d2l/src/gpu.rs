@@ -59,12 +59,15 @@ pub(crate) fn open(i: usize) -> Result<Device, NoGpu> {
     opened.unwrap_or_else(|panic| Err(reason_of_panic(&panic)))
 }
 
+/// A convolution needs all that is ever needed: candle's kernels and ours, and cuDNN.
 fn try_out(i: usize) -> candle_core::Result<Device> {
     let device = Device::new_cuda_with_stream(i)?;
-    let sum = Tensor::ones(2, DType::F32, &device)?.sum_all()?;
+    let x = Tensor::ones((1, 2, 2, 2), DType::F32, &device)?;
+    let weight = Tensor::ones((1, 2, 2, 2), DType::F32, &device)?;
+    let sum = functional::conv2d(&x, &weight, None, 1, 0)?.sum_all()?;
     match sum.to_scalar::<f32>()? {
-        2.0 => Ok(device),
-        sum => candle_core::bail!("GPU {i} computes 1 + 1 = {sum}"),
+        8.0 => Ok(device),
+        sum => candle_core::bail!("GPU {i} adds up eight ones to {sum}"),
     }
 }
 

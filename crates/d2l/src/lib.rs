@@ -34,7 +34,7 @@ pub use devices::{
 };
 pub use interrupt::interrupted;
 pub use metrics::{accuracy, evaluate_accuracy_gpu};
-pub use options::{Book, Options};
+pub use options::{Book, Options, Precision};
 pub use param::{Param, backward, sgd};
 pub use program::{BadInput, program};
 pub use random::{Rng, normal, rng, uniform};

@@ -27,6 +27,25 @@ pub struct Book {
     pub plain_sgd: bool,
 }
 
+/// How exactly GPUs multiply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum Precision {
+    /// f32 throughout.
+    F32,
+    /// Inputs rounded to 10 bits, sums in f32: PyTorch's default.
+    #[default]
+    Tf32,
+}
+
+impl From<Precision> for functional::Precision {
+    fn from(precision: Precision) -> Self {
+        match precision {
+            Precision::F32 => Self::F32,
+            Precision::Tf32 => Self::Tf32,
+        }
+    }
+}
+
 /// The options of a run; what is left out is as in the book.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
@@ -100,6 +119,14 @@ pub struct Options {
     #[arg(long, value_enum, default_value_t = DeviceKind::Auto)]
     pub device: DeviceKind,
 
+    /// Arithmetic of convolutions on GPUs; matrix products and the CPU always use f32
+    #[arg(long, value_enum, default_value_t = Precision::Tf32)]
+    pub precision: Precision,
+
+    /// On GPUs, use only algorithms that give the same bits every time
+    #[arg(long)]
+    pub deterministic: bool,
+
     /// Cores that the whole run may use [default: all]
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
@@ -125,6 +152,8 @@ impl Default for Options {
             out: None,
             overwrite: false,
             device: DeviceKind::Auto,
+            precision: Precision::Tf32,
+            deterministic: false,
             threads: None,
         }
     }

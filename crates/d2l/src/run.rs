@@ -109,6 +109,8 @@ impl Run {
     /// [`BadInput`] where an option, the data or the folder that were named cannot be used.
     pub fn start(options: &Options, book: &Book) -> Result<Self> {
         options.check(book).map_err(BadInput::from)?;
+        functional::set_precision(options.precision.into());
+        functional::set_deterministic(options.deterministic);
         let (devices, note) = find_devices(options)?;
         let k = devices.len();
         let batch_size = options.batch_size.unwrap_or((book.batch_size)(k));

@@ -3,39 +3,41 @@
 
 use crate::activation::{Relu, Sum};
 use crate::args;
-use crate::conv::{Convolution, may_winograd};
-use crate::direct::Direct;
+use crate::conv::Convolution;
 use crate::expr::{Expr, Node, Op};
 use crate::im2col::Geometry;
+use crate::layer::{Layer, Place};
 use crate::layout::Transpose;
 use crate::linear::{self, Linear};
 use crate::norm::Norm;
-use crate::operation::Operation;
 use crate::pool::{Average, GlobalAverage, Maximum, Windows};
 use crate::tape::{Leaf, Step, Tape, View};
-use crate::winograd::Pooled;
 use candle_core::{Result, Tensor, TensorId, bail};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The tape that computes `expr`, which is more than a tensor.
-pub(crate) fn tape(expr: &Expr) -> Result<Tape> {
-    let mut compiler = Compiler::default();
+/// The tape that computes `expr`, which is more than a tensor, at a place.
+pub(crate) fn tape<P: Place>(expr: &Expr) -> Result<Tape<P>> {
+    let mut compiler = Compiler {
+        tape: Tape::new(),
+        uses: HashMap::new(),
+        values: HashMap::new(),
+        leaves: HashMap::new(),
+    };
     compiler.survey(expr)?;
     compiler.value(expr)?;
     Ok(compiler.tape)
 }
 
-#[derive(Default)]
-struct Compiler {
-    tape: Tape,
+struct Compiler<P: Place> {
+    tape: Tape<P>,
     /// How often a node is read.
     uses: HashMap<*const Node, usize>,
     values: HashMap<*const Node, usize>,
     leaves: HashMap<(TensorId, View), usize>,
 }
 
-impl Compiler {
+impl<P: Place> Compiler<P> {
     /// Counts uses and collects the leaves, whose numbers come before those of the steps.
     fn survey(&mut self, expr: &Expr) -> Result<()> {
         let uses = self.uses.entry(Arc::as_ptr(&expr.0)).or_default();
@@ -145,14 +147,20 @@ impl Compiler {
         }
     }
 
-    fn push(
+    /// The number of the result of a step more.
+    fn push(&mut self, layer: Layer, inputs: Vec<usize>, dims: impl Into<Vec<usize>>) -> usize {
+        let operation = P::operation(layer).expect("nothing is behind it that it could not take");
+        self.step(operation, inputs, dims)
+    }
+
+    fn step(
         &mut self,
-        operation: impl Operation + 'static,
+        operation: Box<P::Operation>,
         inputs: Vec<usize>,
         dims: impl Into<Vec<usize>>,
     ) -> usize {
         self.tape.steps.push(Step {
-            operation: Box::new(operation),
+            operation,
             inputs,
             dims: dims.into(),
         });
@@ -172,15 +180,18 @@ impl Compiler {
     /// A convolution with its ReLU and its pooling, where they can be one step.
     fn fused(&mut self, conv: &Expr, relu: bool, pool: usize) -> Result<Option<usize>> {
         let (geometry, inputs) = self.geometry(conv)?;
-        if let Some(pooled) = Pooled::new(geometry, relu, pool).filter(|_| may_winograd()) {
-            let dims = pooled.dims();
-            return Ok(Some(self.push(pooled, inputs, dims)));
-        }
-        let Some(direct) = Direct::new(geometry, relu, pool) else {
-            return Ok(None);
+        let layer = Convolution {
+            geometry,
+            before_norm: false,
+            relu,
+            pool,
         };
-        let dims = direct.dims();
-        Ok(Some(self.push(direct, inputs, dims)))
+        let dims = layer.dims();
+        if layer.pooled().contains(&0) {
+            return Ok(None); // the pooling says why
+        }
+        let operation = P::operation(Layer::Convolution(layer));
+        Ok(operation.map(|operation| self.step(operation, inputs, dims)))
     }
 
     fn linear(&mut self, layer: &Expr, relu: bool) -> Result<usize> {
@@ -197,7 +208,7 @@ impl Compiler {
         };
         let linear = Linear::new(sizes, transposed, relu);
         let dims = linear.dims();
-        Ok(self.push(linear, inputs, dims))
+        Ok(self.push(Layer::Linear(linear), inputs, dims))
     }
 
     /// Batch norm, with what is added to it and its ReLU.
@@ -208,7 +219,7 @@ impl Compiler {
         let x = &layer.0.inputs[0];
         if *train && matches!(x.0.op, Op::Conv2d { .. }) && self.read_once(x) {
             // the mean takes the convolution's bias out again
-            let value = self.convolution(x, true)?;
+            let value = self.before_norm(x)?;
             self.values.insert(Arc::as_ptr(&x.0), value);
         }
         let mut inputs = self.values(&layer.0.inputs)?;
@@ -219,7 +230,7 @@ impl Compiler {
             inputs.push(self.value(shortcut)?);
             args::same(&dims, self.dims(inputs[3]))?;
         }
-        Ok(self.push(norm, inputs, dims))
+        Ok(self.push(Layer::Norm(norm), inputs, dims))
     }
 
     /// A sum; of a batch norm and something else, the two are one.
@@ -235,43 +246,46 @@ impl Compiler {
         let inputs = self.values(&sum.0.inputs)?;
         let dims = self.dims(inputs[0]).to_vec();
         args::same(&dims, self.dims(inputs[1]))?;
-        Ok(self.push(Sum { relu }, inputs, dims))
+        Ok(self.push(Layer::Sum(Sum { relu }), inputs, dims))
     }
 
-    fn convolution(&mut self, conv: &Expr, before_norm: bool) -> Result<usize> {
+    fn before_norm(&mut self, conv: &Expr) -> Result<usize> {
         let (geometry, inputs) = self.geometry(conv)?;
-        let dims = geometry.out_dims();
-        Ok(self.push(Convolution::new(geometry, before_norm), inputs, dims))
+        let layer = Convolution {
+            geometry,
+            before_norm: true,
+            relu: false,
+            pool: 1,
+        };
+        let dims = layer.dims();
+        Ok(self.push(Layer::Convolution(layer), inputs, dims))
     }
 
     fn single(&mut self, expr: &Expr) -> Result<usize> {
-        if let Op::Conv2d { .. } = expr.0.op {
-            return self.convolution(expr, false);
-        }
         let inputs = self.values(&expr.0.inputs)?;
         let x = self.dims(inputs[0]).to_vec();
         Ok(match expr.0.op {
             Op::Nhwc => {
                 let (transpose, dims) = Transpose::nhwc(&x)?;
-                self.push(transpose, inputs, dims)
+                self.push(Layer::Transpose(transpose), inputs, dims)
             }
             Op::Flatten => {
                 let (transpose, dims) = Transpose::flatten(&x)?;
-                self.push(transpose, inputs, dims)
+                self.push(Layer::Transpose(transpose), inputs, dims)
             }
             Op::AvgPool2d { kernel, stride } => {
                 let windows = Windows::new("avg_pool2d", &x, kernel, stride)?;
-                self.push(Average(windows), inputs, windows.dims())
+                self.push(Layer::Average(Average(windows)), inputs, windows.dims())
             }
             Op::MaxPool2d { kernel, stride } => {
                 let windows = Windows::new("max_pool2d", &x, kernel, stride)?;
-                self.push(Maximum(windows), inputs, windows.dims())
+                self.push(Layer::Maximum(Maximum(windows)), inputs, windows.dims())
             }
             Op::GlobalAvgPool2d => {
                 let pool = GlobalAverage::new(&x)?;
-                self.push(pool, inputs, [x[0], x[3]])
+                self.push(Layer::GlobalAverage(pool), inputs, [x[0], x[3]])
             }
-            Op::Relu => self.push(Relu, inputs, x),
+            Op::Relu => self.push(Layer::Relu(Relu), inputs, x),
             _ => bail!("every other operation is a layer"),
         })
     }

@@ -154,15 +154,42 @@ pub(crate) fn may_winograd() -> bool {
     WINOGRAD.load(Ordering::Relaxed)
 }
 
-/// A convolution on its own.
+/// A convolution with its ReLU and its mean over `pool` × `pool` windows.
 pub(crate) struct Convolution {
-    geometry: Geometry,
-    winograd: bool,
+    pub(crate) geometry: Geometry,
     /// Whether batch norm with the batch's mean follows: then the bias has no effect, and no gradient.
-    before_norm: bool,
+    pub(crate) before_norm: bool,
+    pub(crate) relu: bool,
+    pub(crate) pool: usize,
 }
 
 impl Convolution {
+    /// The size of the result's images.
+    pub(crate) fn pooled(&self) -> [usize; 2] {
+        let g = &self.geometry;
+        [g.out_height / self.pool, g.out_width / self.pool]
+    }
+
+    /// The shape of the result.
+    pub(crate) fn dims(&self) -> [usize; 4] {
+        let [height, width] = self.pooled();
+        [
+            self.geometry.batch,
+            height,
+            width,
+            self.geometry.out_channels,
+        ]
+    }
+}
+
+/// A convolution with nothing behind it, on the CPU.
+pub(crate) struct Alone {
+    geometry: Geometry,
+    winograd: bool,
+    before_norm: bool,
+}
+
+impl Alone {
     pub(crate) fn new(geometry: Geometry, before_norm: bool) -> Self {
         Self {
             winograd: winograd::fits(&geometry) && may_winograd(),
@@ -172,7 +199,7 @@ impl Convolution {
     }
 }
 
-impl Operation for Convolution {
+impl Operation for Alone {
     fn forward(&self, x: &[&[f32]], y: &mut [f32], _keep: bool) -> Result<Vec<Buffer>> {
         let bias = x.get(2).copied();
         match self.winograd {

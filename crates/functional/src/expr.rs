@@ -1,8 +1,9 @@
 //! Expressions: operations that are written down one after the other and computed together.
 //! This file says what can be written; [`crate::compile`] says what becomes one.
 
+use crate::layer::Cpu;
 use crate::{compile, grad, plain, record};
-use candle_core::{Result, Tensor, Var};
+use candle_core::{Device, Result, Tensor, Var};
 use std::ops::Add;
 use std::sync::Arc;
 
@@ -132,20 +133,22 @@ impl Expr {
     /// # Errors
     /// Those of its operations.
     pub fn eval(&self) -> Result<Tensor> {
-        if !self.on_cpu() {
-            return plain::eval(self);
-        }
-        match &self.0.op {
-            Op::Tensor(x) => Ok(x.clone()),
-            _ => record::evaluate(compile::tape(self)?, grad::recording()),
+        match (&self.0.op, self.device()) {
+            (Op::Tensor(x), _) => Ok(x.clone()),
+            (_, Device::Cpu) => record::evaluate::<Cpu>(compile::tape(self)?, grad::recording()),
+            #[cfg(feature = "cuda")]
+            (_, Device::Cuda(_)) => {
+                record::evaluate::<crate::cuda::Cuda>(compile::tape(self)?, grad::recording())
+            }
+            _ => plain::eval(self),
         }
     }
 
-    /// Whether the tensor that it begins with is on the CPU.
-    fn on_cpu(&self) -> bool {
+    /// The device of the tensor that it begins with.
+    fn device(&self) -> &Device {
         match &self.0.op {
-            Op::Tensor(x) => x.device().is_cpu(),
-            _ => self.0.inputs[0].on_cpu(),
+            Op::Tensor(x) => x.device(),
+            _ => self.0.inputs[0].device(),
         }
     }
 }

@@ -3,7 +3,7 @@
 //! added.
 
 use crate::operation::Grad;
-use candle_core::{Result, Tensor, TensorId, Var, bail};
+use candle_core::{DType, Device, Result, Tensor, TensorId, Var, bail};
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 
@@ -14,7 +14,7 @@ use std::collections::{HashMap, HashSet};
 /// let w = Var::new(&[[1f32, 2.]], &Device::Cpu)?;
 /// let b = Var::new(&[3f32], &Device::Cpu)?;
 /// let x = candle_core::Tensor::new(&[[10f32, 20.]], &Device::Cpu)?;
-/// let mut gradients = functional::Gradients::new([("w", &w), ("b", &b)]);
+/// let mut gradients = functional::Gradients::new([("w", &w), ("b", &b)])?;
 /// let y = functional::linear(&x, &w, Some(&b))?.sum_all()?;
 /// gradients.backward(&y)?;
 /// assert_eq!(gradients.flat(), [10., 20., 1.]);
@@ -27,7 +27,10 @@ pub struct Gradients {
 
 #[derive(Default)]
 struct Flat {
+    /// On the CPU.
     floats: Vec<f32>,
+    /// On another device.
+    tensor: Option<Tensor>,
     /// Id and length of each parameter, in order.
     layout: Vec<(TensorId, usize)>,
     written: Vec<bool>,
@@ -39,11 +42,14 @@ thread_local! {
 }
 
 impl Gradients {
-    /// Zeros for each of `params`, which have names for messages.
+    /// Zeros for each of `params`, which have names for messages and are all on one device.
+    ///
+    /// # Errors
+    /// Where that device has no memory left.
     ///
     /// # Panics
     /// Where a parameter is there twice.
-    pub fn new<'a>(params: impl IntoIterator<Item = (&'a str, &'a Var)>) -> Self {
+    pub fn new<'a>(params: impl IntoIterator<Item = (&'a str, &'a Var)>) -> Result<Self> {
         let named = |(name, var): (&str, &Var)| (name.to_owned(), var.as_tensor().clone());
         let params: Vec<_> = params.into_iter().map(named).collect();
         let layout: Vec<_> = params
@@ -52,16 +58,22 @@ impl Gradients {
             .collect();
         let ids: HashSet<_> = layout.iter().map(|(id, _)| *id).collect();
         assert_eq!(ids.len(), layout.len(), "a parameter is there twice");
-        let floats = vec![0.; layout.iter().map(|(_, len)| len).sum()];
+        let len = layout.iter().map(|(_, len)| len).sum();
+        let device = params.first().map_or(&Device::Cpu, |(_, p)| p.device());
+        let (floats, tensor) = match device {
+            Device::Cpu => (vec![0.; len], None),
+            device => (vec![], Some(Tensor::zeros(len, DType::F32, device)?)),
+        };
         let written = vec![false; layout.len()];
-        Self {
+        Ok(Self {
             params,
             flat: Flat {
                 floats,
+                tensor,
                 layout,
                 written,
             },
-        }
+        })
     }
 
     /// Replaces the contents by the gradients of the scalar `loss`.
@@ -74,31 +86,56 @@ impl Gradients {
             let _lent = Lent::new(&mut self.flat);
             loss.backward()?
         };
-        let mut rest = &mut self.flat.floats[..];
+        let mut first = 0;
         for (i, (name, param)) in self.params.iter().enumerate() {
-            let (to, tail) = rest.split_at_mut(param.elem_count());
-            rest = tail;
             let written = self.flat.written[i];
             match store.get(param) {
-                Some(grad) => {
-                    let grad: Vec<f32> = grad.flatten_all()?.to_vec1()?;
-                    crate::operation::put(to, grad.into_iter(), written);
-                }
+                Some(grad) => self.flat.put(first, &grad.flatten_all()?, written)?,
                 None if !written => bail!("the loss does not depend on the parameter {name}"),
                 None => {}
             }
+            first += param.elem_count();
         }
         Ok(())
     }
 
-    /// All gradients, one after the other.
+    /// All gradients, one after the other, where the parameters are on the CPU; otherwise nothing.
     pub fn flat(&self) -> &[f32] {
         &self.flat.floats
     }
 
-    /// As [`flat`](Self::flat), to write.
-    pub fn flat_mut(&mut self) -> &mut [f32] {
-        &mut self.flat.floats
+    /// All gradients, one after the other, as one tensor where the parameters are on a GPU; none where
+    /// they are on the CPU.
+    pub fn tensor(&self) -> Option<&Tensor> {
+        self.flat.tensor.as_ref()
+    }
+
+    /// Sets all to zero.
+    ///
+    /// # Errors
+    /// Where the device refuses.
+    pub fn zero(&mut self) -> Result<()> {
+        self.flat.floats.fill(0.);
+        match &self.flat.tensor {
+            Some(tensor) => tensor.zero_set(),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Flat {
+    /// Writes or adds the gradient that begins at `first`.
+    fn put(&mut self, first: usize, grad: &Tensor, add: bool) -> Result<()> {
+        let len = grad.elem_count();
+        match &self.tensor {
+            None => {
+                let grad = grad.to_vec1::<f32>()?;
+                crate::operation::put(&mut self.floats[first..first + len], grad.into_iter(), add);
+                Ok(())
+            }
+            Some(flat) if add => flat.slice_set(&(flat.narrow(0, first, len)? + grad)?, 0, first),
+            Some(flat) => flat.slice_set(&grad.contiguous()?, 0, first),
+        }
     }
 }
 
@@ -143,5 +180,22 @@ pub(crate) fn with_flat<R>(f: impl FnOnce(&mut Places<'_>) -> R) -> R {
             rest = tail;
         }
         f(&mut Places(places, &mut flat.written))
+    })
+}
+
+/// The tensor of the [`Gradients::backward`] that runs on this thread, where its parameters are on a GPU.
+#[cfg(feature = "cuda")]
+pub(crate) fn on_device() -> Option<Tensor> {
+    FLAT.with_borrow(|flat| flat.as_ref()?.tensor.clone())
+}
+
+/// Where in that tensor the gradient of a parameter begins, and whether a part of it is there already.
+#[cfg(feature = "cuda")]
+pub(crate) fn take_place(id: TensorId) -> Option<(usize, bool)> {
+    FLAT.with_borrow_mut(|flat| {
+        let flat = flat.as_mut()?;
+        let i = flat.layout.iter().position(|(other, _)| *other == id)?;
+        let first = flat.layout[..i].iter().map(|(_, len)| len).sum();
+        Some((first, std::mem::replace(&mut flat.written[i], true)))
     })
 }

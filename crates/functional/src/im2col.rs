@@ -14,7 +14,7 @@ use std::ops::Range;
 pub(crate) const TILE: usize = 256;
 
 /// The sizes of one convolution.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Geometry {
     pub(crate) batch: usize,
     pub(crate) height: usize,
@@ -69,6 +69,7 @@ impl Geometry {
     }
 
     /// The shape of y.
+    #[cfg(feature = "cuda")]
     pub(crate) fn out_dims(&self) -> [usize; 4] {
         [
             self.batch,

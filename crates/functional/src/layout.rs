@@ -45,8 +45,8 @@ pub fn flatten(x: &Tensor) -> Result<Tensor> {
 
 /// Transposes each sample, a matrix of rows × columns.
 pub(crate) struct Transpose {
-    rows: usize,
-    columns: usize,
+    pub(crate) rows: usize,
+    pub(crate) columns: usize,
 }
 
 impl Transpose {

@@ -90,12 +90,12 @@ fn check_bias(op: &str, bias: Option<&[usize]>, sizes: [usize; 3]) -> Result<[us
 
 /// The layer, with its ReLU.
 pub(crate) struct Linear {
-    batch: usize,
-    features: usize,
-    outputs: usize,
+    pub(crate) batch: usize,
+    pub(crate) features: usize,
+    pub(crate) outputs: usize,
     /// Whether the weight lies in memory as (I, O).
-    transposed: bool,
-    relu: bool,
+    pub(crate) transposed: bool,
+    pub(crate) relu: bool,
 }
 
 impl Linear {

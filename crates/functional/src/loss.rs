@@ -4,7 +4,7 @@
 use crate::storage::{read, slice, tensor};
 use crate::threads::for_each_chunk;
 use crate::{args, plain};
-use candle_core::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor, bail};
+use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Result, Shape, Tensor, bail};
 
 /// Examples of a chunk.
 const CHUNK: usize = 64;
@@ -15,7 +15,8 @@ const CHUNK: usize = 64;
 /// In the book: `nn.CrossEntropyLoss(reduction='none')`.
 ///
 /// # Errors
-/// Where the types or sizes do not match, or a label is no class.
+/// Where the types or sizes do not match, or a label is no class. On a GPU, where nobody waits to look at
+/// the labels, one that is no class gives a loss of NaN instead.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
@@ -26,19 +27,36 @@ const CHUNK: usize = 64;
 /// # Ok::<(), candle_core::Error>(())
 /// ```
 pub fn cross_entropy(y_hat: &Tensor, y: &Tensor) -> Result<Tensor> {
-    if !y_hat.device().is_cpu() {
-        return plain::cross_entropy(y_hat, y);
+    match y_hat.device() {
+        Device::Cpu => {
+            let (y_hat, labels) = arguments(y_hat, y)?;
+            y_hat.contiguous()?.apply_op1(CrossEntropy { labels })
+        }
+        #[cfg(feature = "cuda")]
+        Device::Cuda(_) => crate::cuda::cross_entropy(&check(y_hat, y)?, y),
+        _ => plain::cross_entropy(y_hat, y),
     }
-    let (y_hat, labels) = arguments(y_hat, y)?;
-    y_hat.contiguous()?.apply_op1(CrossEntropy { labels })
 }
 
 /// What [`cross_entropy`] and its plain twin were given, checked: the logits, and the labels.
 pub(crate) fn arguments(y_hat: &Tensor, y: &Tensor) -> Result<(Tensor, Vec<u32>)> {
+    let y_hat = check(y_hat, y)?;
+    let (labels, classes) = (y.to_vec1::<u32>()?, y_hat.dim(1)?);
+    match labels.iter().position(|label| *label as usize >= classes) {
+        Some(i) => bail!(
+            "cross_entropy: label {} of example {i} is no class, y_hat has {classes} classes",
+            labels[i]
+        ),
+        None => Ok((y_hat, labels)),
+    }
+}
+
+/// The logits, after types and shapes were checked.
+fn check(y_hat: &Tensor, y: &Tensor) -> Result<Tensor> {
     let op = "cross_entropy";
     let y_hat = args::float(op, "y_hat", y_hat)?;
-    let [batch, classes] = match *y_hat.dims() {
-        [batch, classes] => [batch, classes],
+    let batch = match *y_hat.dims() {
+        [batch, _] => batch,
         _ => bail!("{op}: y_hat has shape {:?}, expected (B, C)", y_hat.dims()),
     };
     if y.dtype() != DType::U32 {
@@ -48,14 +66,7 @@ pub(crate) fn arguments(y_hat: &Tensor, y: &Tensor) -> Result<(Tensor, Vec<u32>)
         )
     }
     args::vector(op, "y", y.dims(), batch, "examples of y_hat")?;
-    let labels: Vec<u32> = y.to_vec1()?;
-    match labels.iter().position(|label| *label as usize >= classes) {
-        Some(i) => bail!(
-            "{op}: label {} of example {i} is no class, y_hat has {classes} classes",
-            labels[i]
-        ),
-        None => Ok((y_hat, labels)),
-    }
+    Ok(y_hat)
 }
 
 struct CrossEntropy {

@@ -12,7 +12,7 @@ use candle_core::{Result, Tensor, Var, bail};
 /// Added to the variance, as in PyTorch.
 pub(crate) const EPS: f64 = 1e-5;
 /// The weight of a batch in the running statistics, as in PyTorch.
-const MOMENTUM: f64 = 0.1;
+pub(crate) const MOMENTUM: f64 = 0.1;
 /// Pixels of a block: its sums are f32, and f64 combines them.
 const BLOCK: usize = 256;
 /// Channels whose sums are in registers at a time.
@@ -185,12 +185,13 @@ fn combine(blocks: &[f32], count: usize, c: usize) -> [Vec<f32>; 2] {
 
 /// Batch norm, then a sum with the last input where there is a shortcut, then ReLU.
 pub(crate) struct Norm {
-    channels: usize,
-    count: usize,
-    running: [Var; 2],
-    train: bool,
-    shortcut: bool,
-    relu: bool,
+    pub(crate) channels: usize,
+    /// Values a channel.
+    pub(crate) count: usize,
+    pub(crate) running: [Var; 2],
+    pub(crate) train: bool,
+    pub(crate) shortcut: bool,
+    pub(crate) relu: bool,
 }
 
 impl Norm {

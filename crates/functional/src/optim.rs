@@ -1,12 +1,11 @@
-//! Stochastic gradient descent. On the CPU in place: one pass over parameter and gradient, no copy
-//! of either; elsewhere a parameter goes through the host.
+//! Stochastic gradient descent, in place: one pass over parameter and gradient, no copy of either.
 
 use crate::operation::CHUNK;
 use crate::storage::{read, slice_mut};
 use crate::threads::{for_each_chunk, for_each_chunk_of_two};
 use std::sync::{Mutex, PoisonError};
 
-use candle_core::{CpuStorage, InplaceOp1, Layout, Result, Tensor, Var, bail};
+use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Result, Tensor, Var, bail};
 
 /// `param -= lr · grad`, in place; the same shapes, on any device.
 ///
@@ -25,13 +24,10 @@ pub fn sgd(param: &Var, grad: &Tensor, lr: f64) -> Result<()> {
         let (p, g) = (param.dims(), grad.dims());
         bail!("sgd: param has shape {p:?}, grad {g:?}, expected the same")
     }
-    if !param.device().is_cpu() {
-        return param.set(&(param.as_detached_tensor() - (grad.detach() * lr)?)?);
-    }
     if param.id() == grad.id() {
         bail!("sgd: a parameter is no gradient of itself")
     }
-    read([grad], |[grad]| Sgd::new(lr).step(param, 0, grad, 1, None))?
+    Sgd::new(lr).step_tensor(param, grad, 1, None)
 }
 
 /// SGD with momentum and weight decay, as in PyTorch:
@@ -53,6 +49,57 @@ impl Sgd {
             lr,
             momentum: 0.,
             weight_decay: 0.,
+        }
+    }
+
+    /// Takes the step on `param` with a gradient that is a tensor of as many elements on the same device:
+    /// the sum over the examples, to be divided by `batch_size`. `velocity` is one more such, zeros at the
+    /// beginning, and written to; without momentum it can be left out.
+    ///
+    /// # Errors
+    /// Where they do not fit, or one is not f32.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor, Var};
+    /// let w = Var::new(&[3f32, 1.], &Device::Cpu)?;
+    /// let sum = Tensor::new(&[0f32, 8.], &Device::Cpu)?;
+    /// functional::Sgd::new(0.5).step_tensor(&w, &sum, 4, None)?;
+    /// assert_eq!(w.to_vec1::<f32>()?, [3., 0.]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    pub fn step_tensor(
+        &self,
+        param: &Var,
+        sum: &Tensor,
+        batch_size: usize,
+        velocity: Option<&Tensor>,
+    ) -> Result<()> {
+        let (len, found) = (param.elem_count(), sum.elem_count());
+        let velocities = velocity.map_or(len, Tensor::elem_count);
+        if len != found || len != velocities {
+            bail!("sgd: param has {len} elements, the gradient {found}, velocity {velocities}")
+        }
+        if self.momentum != 0. && velocity.is_none() {
+            bail!("sgd: momentum needs a velocity")
+        }
+        let velocity = velocity.filter(|_| self.momentum != 0.);
+        #[cfg(feature = "cuda")]
+        if param.device().is_cuda() {
+            return crate::cuda::step(self, param, sum, batch_size, velocity);
+        }
+        let mut moved = velocity
+            .map(|v| v.flatten_all()?.to_vec1::<f32>())
+            .transpose()?;
+        let sum = sum.to_device(&Device::Cpu)?;
+        read([&sum], |[sum]| {
+            self.step(param, 0, sum, batch_size, moved.as_deref_mut())
+        })??;
+        match (velocity, moved) {
+            (Some(velocity), Some(moved)) => {
+                let moved = Tensor::from_vec(moved, velocity.shape(), velocity.device())?;
+                velocity.slice_set(&moved, 0, 0)
+            }
+            _ => Ok(()),
         }
     }
 

@@ -80,10 +80,10 @@ pub(crate) struct Windows {
     pub(crate) stride: usize,
     pub(crate) out_height: usize,
     pub(crate) out_width: usize,
+    pub(crate) height: usize,
+    pub(crate) width: usize,
+    pub(crate) channels: usize,
     batch: usize,
-    height: usize,
-    width: usize,
-    channels: usize,
 }
 
 impl Windows {
@@ -228,8 +228,8 @@ impl Windows {
 }
 
 pub(crate) struct GlobalAverage {
-    pixels: usize,
-    channels: usize,
+    pub(crate) pixels: usize,
+    pub(crate) channels: usize,
 }
 
 impl GlobalAverage {

@@ -3,7 +3,8 @@
 //! candle's graph sees one operation.
 
 use crate::buffer::Buffer;
-use crate::operation::{At, Grad, Operation};
+use crate::layer::{Cpu, Place};
+use crate::operation::{At, Grad};
 use crate::storage;
 use candle_core::{Result, Tensor};
 
@@ -29,16 +30,44 @@ pub(crate) enum View {
 }
 
 /// One operation, on values that are numbered: the leaves first, then the results of the steps.
-pub(crate) struct Step {
-    pub operation: Box<dyn Operation>,
+pub(crate) struct Step<P: Place> {
+    pub operation: Box<P::Operation>,
     pub inputs: Vec<usize>,
     pub dims: Vec<usize>,
 }
 
-#[derive(Default)]
-pub(crate) struct Tape {
+/// The operations of an expression in their order, as they run at a place.
+pub(crate) struct Tape<P: Place> {
     pub leaves: Vec<Leaf>,
-    pub steps: Vec<Step>,
+    pub steps: Vec<Step<P>>,
+}
+
+impl<P: Place> Tape<P> {
+    /// Without leaves and steps.
+    pub(crate) fn new() -> Self {
+        Self {
+            leaves: Vec::new(),
+            steps: Vec::new(),
+        }
+    }
+
+    /// The shape of the result.
+    pub(crate) fn dims(&self) -> &[usize] {
+        &self.steps.last().expect("a tape has a step").dims
+    }
+
+    /// The values that step `i` is the last to read, by the numbers of their steps.
+    pub(crate) fn last_read_by(&self, i: usize) -> impl Iterator<Item = usize> {
+        let later = move |value: usize| {
+            let mut later = self.steps[i + 1..].iter().flat_map(|s| &s.inputs);
+            later.any(|j| *j == value)
+        };
+        let inputs = self.steps[i].inputs.iter().copied();
+        let steps = inputs.filter(|value| *value >= self.leaves.len());
+        steps
+            .filter(move |v| !later(*v))
+            .map(|v| v - self.leaves.len())
+    }
 }
 
 /// What a forward pass leaves for backward: the results of all steps but the last, which is the
@@ -48,12 +77,7 @@ pub(crate) struct Kept {
     steps: Vec<Vec<Buffer>>,
 }
 
-impl Tape {
-    /// The shape of the result.
-    pub(crate) fn dims(&self) -> &[usize] {
-        &self.steps.last().expect("a tape has a step").dims
-    }
-
+impl Tape<Cpu> {
     /// The result; where not `keep`, each value is given back after its last use.
     pub(crate) fn forward(&self, keep: bool) -> Result<(Vec<f32>, Kept)> {
         let last = self.steps.len() - 1;
@@ -78,22 +102,14 @@ impl Tape {
                 drop(x);
                 kept.values.push(y);
                 if !keep {
-                    self.free(i, &mut kept.values);
+                    for value in self.last_read_by(i) {
+                        kept.values[value] = Buffer::default();
+                    }
                 }
             }
             Ok(())
         })?;
         Ok((result, kept))
-    }
-
-    /// Gives back the values that step `i` was the last to read.
-    fn free(&self, i: usize, values: &mut [Buffer]) {
-        let later = || self.steps[i + 1..].iter().flat_map(|s| &s.inputs);
-        for &input in &self.steps[i].inputs {
-            if input >= self.leaves.len() && !later().any(|j| *j == input) {
-                values[input - self.leaves.len()] = Buffer::default();
-            }
-        }
     }
 
     /// Sums up the gradients of the leaves, from the result `y` and its gradient.
@@ -143,7 +159,7 @@ impl Tape {
     }
 }
 
-fn inputs<'a>(step: &Step, leaves: &[&'a [f32]], values: &'a [Buffer]) -> Vec<&'a [f32]> {
+fn inputs<'a>(step: &Step<Cpu>, leaves: &[&'a [f32]], values: &'a [Buffer]) -> Vec<&'a [f32]> {
     let value = |&i: &usize| match i.checked_sub(leaves.len()) {
         None => leaves[i],
         Some(i) => &values[i][..],

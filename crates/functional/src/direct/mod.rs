@@ -76,16 +76,6 @@ impl Direct {
         })
     }
 
-    /// The shape of y.
-    pub(crate) fn dims(&self) -> [usize; 4] {
-        [
-            self.g.batch,
-            self.pooled.0,
-            self.pooled.1,
-            self.g.out_channels,
-        ]
-    }
-
     /// Floats that `forward` keeps for `backward`: z, or nothing.
     pub(crate) fn kept_len(&self) -> usize {
         if self.keeps() {

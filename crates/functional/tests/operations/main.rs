@@ -7,6 +7,8 @@ mod empty;
 mod errors;
 mod expressions;
 mod finite_differences;
+#[cfg(feature = "cuda")]
+mod on_a_gpu;
 mod recording;
 mod support;
 mod training;

@@ -46,12 +46,6 @@ impl Pooled {
         (fits && pays && small).then_some(pooled)
     }
 
-    /// The shape of y.
-    pub(crate) fn dims(&self) -> [usize; 4] {
-        let (down, across) = self.windows;
-        [self.g.batch, down, across, self.g.out_channels]
-    }
-
     /// Tiles of a sample.
     #[inline(always)]
     fn tiles(&self) -> usize {

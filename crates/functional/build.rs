@@ -1,0 +1,28 @@
+//! With the feature `cuda`: compiles the kernels of `src/cuda` to PTX, which the driver translates for its
+//! GPU: any from the compute capability on that candle's own kernels are compiled for.
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    #[cfg(feature = "cuda")]
+    for kernels in ["elementwise", "norm", "single"] {
+        compile(kernels);
+    }
+}
+
+#[cfg(feature = "cuda")]
+fn compile(kernels: &str) {
+    let source = format!("src/cuda/{kernels}.cu");
+    println!("cargo::rerun-if-changed={source}");
+    println!("cargo::rerun-if-changed=src/cuda/common.cuh");
+    println!("cargo::rerun-if-env-changed=CUDA_COMPUTE_CAP");
+    let out = std::env::var("OUT_DIR").expect("cargo sets it");
+    let toolkit = cudaforge::CudaToolkit::detect().expect("the CUDA toolkit is needed");
+    let gpu = cudaforge::detect_compute_cap().expect("CUDA_COMPUTE_CAP, or a GPU, is needed");
+    let status = std::process::Command::new(&toolkit.nvcc_path)
+        .args(["--ptx", "-O3", "-std=c++17"])
+        .arg(format!("-arch=compute_{}", gpu.base()))
+        .args(["-o", &format!("{out}/{kernels}.ptx"), &source])
+        .status()
+        .expect("nvcc starts");
+    assert!(status.success(), "nvcc cannot compile {source}");
+}

@@ -1,0 +1,13 @@
+// What all kernels use.
+#pragma once
+
+// One thread an element; `n` threads have work.
+#define ELEMENT                                                   \
+    const unsigned int i = blockIdx.x * blockDim.x + threadIdx.x; \
+    if (i >= n) return;
+
+// The positive part; NaN stays.
+__device__ inline float positive(float v) { return v <= 0.f ? 0.f : v; }
+
+// `to = v`, or `to += v` where a gradient has a part already.
+__device__ inline void put(float* to, float v, int add) { *to = add ? *to + v : v; }

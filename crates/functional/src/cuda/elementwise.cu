@@ -1,0 +1,249 @@
+// Elementwise operations, transposition, pooling, sums of columns and the optimizer's step, for f32.
+// One thread an element, unless it says otherwise.
+
+#include "common.cuh"
+
+extern "C" __global__ void fill(unsigned int n, float* to, float value) {
+    ELEMENT
+    to[i] = value;
+}
+
+extern "C" __global__ void copy(unsigned int n, const float* from, float* to) {
+    ELEMENT
+    to[i] = from[i];
+}
+
+extern "C" __global__ void add(unsigned int n, const float* from, float* to) {
+    ELEMENT
+    to[i] += from[i];
+}
+
+extern "C" __global__ void relu(unsigned int n, const float* x, float* y) {
+    ELEMENT
+    y[i] = positive(x[i]);
+}
+
+// Zeros in dy where ReLU's result y is not positive.
+extern "C" __global__ void mask(unsigned int n, const float* y, float* dy) {
+    ELEMENT
+    if (y[i] <= 0.f) dy[i] = 0.f;
+}
+
+extern "C" __global__ void sum(unsigned int n, const float* a, const float* b, float* y, int relu) {
+    ELEMENT
+    const float v = a[i] + b[i];
+    y[i] = relu ? positive(v) : v;
+}
+
+// Adds a bias to rows of `columns`, in place, and takes the positive part.
+extern "C" __global__ void bias_relu(unsigned int n, float* y, const float* bias, int columns, int relu) {
+    ELEMENT
+    const float v = y[i] + (bias ? bias[i % columns] : 0.f);
+    y[i] = relu ? positive(v) : v;
+}
+
+// Each sample, a matrix of rows x columns, transposed; a thread for an element of y.
+extern "C" __global__ void transpose(unsigned int n, const float* x, float* y, int rows, int columns, int add) {
+    ELEMENT
+    const unsigned int sample = i / (rows * columns), at = i % (rows * columns);
+    const unsigned int column = at / rows, row = at % rows;
+    put(y + i, x[sample * rows * columns + row * columns + column], add);
+}
+
+// -- pooling, NHWC: (H, W) is the size of x, (OH, OW) of y ----------------------------------------
+
+struct Windows {
+    int height, width, channels, out_height, out_width, kernel, stride;
+};
+
+extern "C" __global__ void average(unsigned int n, const float* x, float* y, Windows w) {
+    ELEMENT
+    const int c = i % w.channels, ox = i / w.channels % w.out_width;
+    const int oy = i / w.channels / w.out_width % w.out_height;
+    const unsigned int b = i / w.channels / w.out_width / w.out_height;
+    float total = 0.f;
+    for (int ky = 0; ky < w.kernel; ++ky)
+        for (int kx = 0; kx < w.kernel; ++kx) {
+            const int at = (oy * w.stride + ky) * w.width + ox * w.stride + kx;
+            total += x[(b * w.height * w.width + at) * w.channels + c];
+        }
+    y[i] = total / (w.kernel * w.kernel);
+}
+
+// The windows that see a pixel: from `first` to `last`, along one axis.
+__device__ inline void windows_of(int pixel, int kernel, int stride, int out, int* first, int* last) {
+    *first = pixel < kernel ? 0 : (pixel - kernel) / stride + 1;
+    *last = min(pixel / stride, out - 1);
+}
+
+// A thread for an element of dx, which takes its share from each window that sees it.
+extern "C" __global__ void average_backward(unsigned int n, const float* dy, float* dx, Windows w, int add) {
+    ELEMENT
+    const int c = i % w.channels, px = i / w.channels % w.width;
+    const int py = i / w.channels / w.width % w.height;
+    const unsigned int b = i / w.channels / w.width / w.height;
+    int top, bottom, left, right;
+    windows_of(py, w.kernel, w.stride, w.out_height, &top, &bottom);
+    windows_of(px, w.kernel, w.stride, w.out_width, &left, &right);
+    float total = 0.f;
+    for (int oy = top; oy <= bottom; ++oy)
+        for (int ox = left; ox <= right; ++ox)
+            total += dy[((b * w.out_height + oy) * w.out_width + ox) * w.channels + c];
+    put(dx + i, total / (w.kernel * w.kernel), add);
+}
+
+extern "C" __global__ void maximum(unsigned int n, const float* x, float* y, Windows w) {
+    ELEMENT
+    const int c = i % w.channels, ox = i / w.channels % w.out_width;
+    const int oy = i / w.channels / w.out_width % w.out_height;
+    const unsigned int b = i / w.channels / w.out_width / w.out_height;
+    float best = -INFINITY;
+    for (int ky = 0; ky < w.kernel; ++ky)
+        for (int kx = 0; kx < w.kernel; ++kx) {
+            const int at = (oy * w.stride + ky) * w.width + ox * w.stride + kx;
+            const float v = x[(b * w.height * w.width + at) * w.channels + c];
+            if (v > best || v != v) best = v;  // NaN wins and stays
+        }
+    y[i] = best;
+}
+
+// Each window's gradient belongs to the first pixel that is its maximum.
+extern "C" __global__ void maximum_backward(unsigned int n, const float* x, const float* y,
+                                            const float* dy, float* dx, Windows w, int add) {
+    ELEMENT
+    const int c = i % w.channels, px = i / w.channels % w.width;
+    const int py = i / w.channels / w.width % w.height;
+    const unsigned int b = i / w.channels / w.width / w.height;
+    int top, bottom, left, right;
+    windows_of(py, w.kernel, w.stride, w.out_height, &top, &bottom);
+    windows_of(px, w.kernel, w.stride, w.out_width, &left, &right);
+    float total = 0.f;
+    for (int oy = top; oy <= bottom; ++oy)
+        for (int ox = left; ox <= right; ++ox) {
+            const unsigned int o = ((b * w.out_height + oy) * w.out_width + ox) * w.channels + c;
+            int first = -1;
+            for (int k = 0; k < w.kernel * w.kernel && first < 0; ++k) {
+                const int at = (oy * w.stride + k / w.kernel) * w.width + ox * w.stride + k % w.kernel;
+                if (!(x[(b * w.height * w.width + at) * w.channels + c] < y[o])) first = at;
+            }
+            if (first == py * w.width + px) total += dy[o];
+        }
+    put(dx + i, total, add);
+}
+
+extern "C" __global__ void global_average(unsigned int n, const float* x, float* y, int pixels, int channels) {
+    ELEMENT
+    const float* first = x + (size_t)(i / channels) * pixels * channels + i % channels;
+    float total = 0.f;
+    for (int p = 0; p < pixels; ++p) total += first[(size_t)p * channels];
+    y[i] = total / pixels;
+}
+
+extern "C" __global__ void global_average_backward(unsigned int n, const float* dy, float* dx, int pixels,
+                                                   int channels, int add) {
+    ELEMENT
+    const unsigned int b = i / channels / pixels;
+    put(dx + i, dy[b * channels + i % channels] / pixels, add);
+}
+
+// -- what follows a convolution: bias, ReLU and the mean over windows that do not overlap ---------
+
+// y (B, OH, OW, C) from z (B, H, W, C).
+extern "C" __global__ void epilogue(unsigned int n, const float* z, const float* bias, float* y, Windows w,
+                                    int relu) {
+    ELEMENT
+    const int c = i % w.channels, ox = i / w.channels % w.out_width;
+    const int oy = i / w.channels / w.out_width % w.out_height;
+    const unsigned int b = i / w.channels / w.out_width / w.out_height;
+    const float shift = bias ? bias[c] : 0.f;
+    float total = 0.f;
+    for (int ky = 0; ky < w.kernel; ++ky)
+        for (int kx = 0; kx < w.kernel; ++kx) {
+            const int at = (oy * w.kernel + ky) * w.width + ox * w.kernel + kx;
+            const float v = z[(b * w.height * w.width + at) * w.channels + c] + shift;
+            total += relu ? positive(v) : v;
+        }
+    y[i] = total / (w.kernel * w.kernel);
+}
+
+// dz from dy; a thread for an element of dz.
+extern "C" __global__ void epilogue_backward(unsigned int n, const float* z, const float* bias, const float* dy,
+                                             float* dz, Windows w, int relu) {
+    ELEMENT
+    const int c = i % w.channels;
+    const int ox = i / w.channels % w.width / w.kernel;
+    const int oy = i / w.channels / w.width % w.height / w.kernel;
+    const unsigned int b = i / w.channels / w.width / w.height;
+    const bool seen = ox < w.out_width && oy < w.out_height;
+    const bool cut = relu && z[i] + (bias ? bias[c] : 0.f) <= 0.f;
+    const unsigned int o = ((b * w.out_height + oy) * w.out_width + ox) * w.channels + c;
+    dz[i] = seen && !cut ? dy[o] / (w.kernel * w.kernel) : 0.f;
+}
+
+// -- sums of columns, in two passes and one order -------------------------------------------------
+
+// Block (bx, by) sums rows_of_a_block rows of 32 columns: partial[by][column]. Blocks of 32 x 8 threads.
+extern "C" __global__ void column_sums(const float* x, float* partial, int rows, int columns,
+                                       int rows_of_a_block) {
+    __shared__ float sums[8][32];
+    const int column = blockIdx.x * 32 + threadIdx.x;
+    const int end = min(rows, ((int)blockIdx.y + 1) * rows_of_a_block);
+    float total = 0.f;
+    if (column < columns)
+        for (int row = blockIdx.y * rows_of_a_block + threadIdx.y; row < end; row += 8)
+            total += x[(size_t)row * columns + column];
+    sums[threadIdx.y][threadIdx.x] = total;
+    __syncthreads();
+    if (threadIdx.y == 0 && column < columns) {
+        for (int k = 1; k < 8; ++k) total += sums[k][threadIdx.x];
+        partial[blockIdx.y * columns + column] = total;
+    }
+}
+
+// to[i] = the sum of partial[k][first + i] over k; rows of `width`.
+extern "C" __global__ void combine(unsigned int n, const float* partial, float* to, int count, int width,
+                                   int first, int add) {
+    ELEMENT
+    double total = 0.;
+    for (int k = 0; k < count; ++k) total += partial[(size_t)k * width + first + i];
+    put(to + i, (float)total, add);
+}
+
+// -- loss and optimizer ---------------------------------------------------------------------------
+
+// A thread for a row of logits. A label that is no class gives NaN.
+extern "C" __global__ void cross_entropy(unsigned int n, const float* y_hat, const unsigned int* y, float* loss,
+                                         int classes) {
+    ELEMENT
+    const float* row = y_hat + (size_t)i * classes;
+    float largest = -INFINITY, total = 0.f;
+    for (int c = 0; c < classes; ++c) largest = fmaxf(largest, row[c]);
+    for (int c = 0; c < classes; ++c) total += expf(row[c] - largest);
+    loss[i] = y[i] < classes ? logf(total) - (row[y[i]] - largest) : NAN;
+}
+
+// softmax(y_hat), less 1 at the label, times the gradient of the loss.
+extern "C" __global__ void cross_entropy_backward(unsigned int n, const float* y_hat, const unsigned int* y,
+                                                  const float* d_loss, float* gradient, int classes) {
+    ELEMENT
+    const float* row = y_hat + (size_t)i * classes;
+    float* to = gradient + (size_t)i * classes;
+    float largest = -INFINITY, total = 0.f;
+    for (int c = 0; c < classes; ++c) largest = fmaxf(largest, row[c]);
+    for (int c = 0; c < classes; ++c) total += expf(row[c] - largest);
+    const float d = y[i] < classes ? d_loss[i] : NAN;
+    for (int c = 0; c < classes; ++c)
+        to[c] = d * expf(row[c] - largest) / total - (c == y[i] ? d : 0.f);
+}
+
+// As functional::Sgd, with the gradient's sum times `share`; velocity may be null.
+extern "C" __global__ void sgd(unsigned int n, float* param, const float* grad, float* velocity, float lr,
+                               float momentum, float decay, float share) {
+    ELEMENT
+    float step = share * grad[i] + decay * param[i];
+    if (velocity) {
+        step += momentum * velocity[i];
+        velocity[i] = step;
+    }
+    param[i] -= lr * step;
+}

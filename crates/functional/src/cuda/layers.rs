@@ -1,0 +1,141 @@
+//! The smaller operations on a GPU: one kernel in each direction.
+
+use super::memory::{Block, Floats};
+use super::operation::{At, Grad, Operation};
+use super::stream::{Argument, Stream, launch};
+use crate::activation::{Relu, Sum};
+use crate::cuda::linear::mask;
+use crate::layout::Transpose;
+use crate::pool::{Average, GlobalAverage, Maximum, Windows};
+use candle_core::Result;
+use candle_core::cuda_backend::cudarc::driver::DeviceRepr;
+
+impl Operation for Relu {
+    fn forward(&self, stream: &Stream, x: &[Floats], y: Floats, _keep: bool) -> Result<Vec<Block>> {
+        launch!(stream, "relu", elements y.len; y.len, x[0], y)?;
+        Ok(vec![])
+    }
+
+    fn backward(&self, stream: &Stream, at: At<'_>, dy: Block, dx: &mut [Grad]) -> Result<()> {
+        mask(stream, at.y, dy.floats())?;
+        dx[0].give(stream, dy)
+    }
+}
+
+impl Operation for Sum {
+    fn forward(&self, stream: &Stream, x: &[Floats], y: Floats, _keep: bool) -> Result<Vec<Block>> {
+        launch!(stream, "sum", elements y.len; y.len, x[0], x[1], y, self.relu)?;
+        Ok(vec![])
+    }
+
+    fn backward(&self, stream: &Stream, at: At<'_>, dy: Block, dx: &mut [Grad]) -> Result<()> {
+        if self.relu {
+            mask(stream, at.y, dy.floats())?;
+        }
+        dx[0].add(stream, dy.floats())?;
+        match dx[1].wanted() {
+            true => dx[1].give(stream, dy),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Operation for Transpose {
+    fn forward(&self, stream: &Stream, x: &[Floats], y: Floats, _keep: bool) -> Result<Vec<Block>> {
+        transpose(stream, x[0], y, [self.rows, self.columns], false)?;
+        Ok(vec![])
+    }
+
+    fn backward(&self, stream: &Stream, _at: At<'_>, dy: Block, dx: &mut [Grad]) -> Result<()> {
+        if !dx[0].wanted() {
+            return Ok(());
+        }
+        let (to, add) = dx[0].target(stream)?;
+        transpose(stream, dy.floats(), to, [self.columns, self.rows], add)
+    }
+}
+
+/// Each sample, a matrix of rows × columns, transposed.
+pub(crate) fn transpose(
+    stream: &Stream,
+    x: Floats,
+    y: Floats,
+    [rows, columns]: [usize; 2],
+    add: bool,
+) -> Result<()> {
+    launch!(stream, "transpose", elements y.len; y.len, x, y, rows, columns, add)
+}
+
+/// [`Windows`] as the kernels see it.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct RawWindows([i32; 7]);
+
+// Safety: seven integers of 32 bits, as the kernels' struct.
+unsafe impl DeviceRepr for RawWindows {}
+
+impl Argument for Windows {
+    type Raw = RawWindows;
+
+    fn raw(&self) -> Result<RawWindows> {
+        let sizes = [
+            self.height,
+            self.width,
+            self.channels,
+            self.out_height,
+            self.out_width,
+            self.kernel,
+            self.stride,
+        ];
+        sizes.iter().try_for_each(|n| n.raw().map(drop))?;
+        Ok(RawWindows(sizes.map(|n| n as i32)))
+    }
+}
+
+impl Operation for Average {
+    fn forward(&self, stream: &Stream, x: &[Floats], y: Floats, _keep: bool) -> Result<Vec<Block>> {
+        launch!(stream, "average", elements y.len; y.len, x[0], y, self.0)?;
+        Ok(vec![])
+    }
+
+    fn backward(&self, stream: &Stream, _at: At<'_>, dy: Block, dx: &mut [Grad]) -> Result<()> {
+        if !dx[0].wanted() {
+            return Ok(());
+        }
+        let (to, add) = dx[0].target(stream)?;
+        launch!(stream, "average_backward", elements to.len; to.len, dy.floats(), to, self.0, add)
+    }
+}
+
+impl Operation for Maximum {
+    fn forward(&self, stream: &Stream, x: &[Floats], y: Floats, _keep: bool) -> Result<Vec<Block>> {
+        launch!(stream, "maximum", elements y.len; y.len, x[0], y, self.0)?;
+        Ok(vec![])
+    }
+
+    fn backward(&self, stream: &Stream, at: At<'_>, dy: Block, dx: &mut [Grad]) -> Result<()> {
+        if !dx[0].wanted() {
+            return Ok(());
+        }
+        let (to, add) = dx[0].target(stream)?;
+        let name = "maximum_backward";
+        launch!(stream, name, elements to.len; to.len, at.x[0], at.y, dy.floats(), to, self.0, add)
+    }
+}
+
+impl Operation for GlobalAverage {
+    fn forward(&self, stream: &Stream, x: &[Floats], y: Floats, _keep: bool) -> Result<Vec<Block>> {
+        let (pixels, channels) = (self.pixels, self.channels);
+        launch!(stream, "global_average", elements y.len; y.len, x[0], y, pixels, channels)?;
+        Ok(vec![])
+    }
+
+    fn backward(&self, stream: &Stream, _at: At<'_>, dy: Block, dx: &mut [Grad]) -> Result<()> {
+        if !dx[0].wanted() {
+            return Ok(());
+        }
+        let (to, add) = dx[0].target(stream)?;
+        let (name, pixels, channels) = ("global_average_backward", self.pixels, self.channels);
+        launch!(stream, name, elements to.len; to.len, dy.floats(), to, pixels, channels, add)
+    }
+}

@@ -1,0 +1,108 @@
+//! Linear layers on a GPU, with their ReLU; and sums of columns, which gradients of biases are.
+
+use super::gemm::{Matrix, multiply};
+use super::memory::{Block, Floats};
+use super::operation::{At, Grad, Operation};
+use super::stream::{Stream, launch};
+use crate::linear::Linear;
+use candle_core::Result;
+
+/// Blocks of rows whose sums are taken side by side.
+const PARTS: usize = 128;
+
+impl Linear {
+    /// The weight as (O, I).
+    fn matrix(&self, weight: Floats) -> Matrix {
+        match self.transposed {
+            true => Matrix::new(weight, self.features, self.outputs).t(),
+            false => Matrix::new(weight, self.outputs, self.features),
+        }
+    }
+}
+
+impl Operation for Linear {
+    fn forward(&self, stream: &Stream, x: &[Floats], y: Floats, _keep: bool) -> Result<Vec<Block>> {
+        let input = Matrix::new(x[0], self.batch, self.features);
+        multiply(stream, y, false, input, self.matrix(x[1]).t())?;
+        bias_relu(stream, y, x.get(2).copied(), self.outputs, self.relu)?;
+        Ok(vec![])
+    }
+
+    fn backward(&self, stream: &Stream, at: At<'_>, dy: Block, dx: &mut [Grad]) -> Result<()> {
+        let dy = dy.floats();
+        if self.relu {
+            mask(stream, at.y, dy)?;
+        }
+        let input = Matrix::new(at.x[0], self.batch, self.features);
+        let d_output = Matrix::new(dy, self.batch, self.outputs);
+        product(stream, &mut dx[0], d_output, self.matrix(at.x[1]))?;
+        match self.transposed {
+            true => product(stream, &mut dx[1], input.t(), d_output)?,
+            false => product(stream, &mut dx[1], d_output.t(), input)?,
+        }
+        match dx.get_mut(2) {
+            Some(db) => column_sums(stream, dy, self.outputs, db),
+            None => Ok(()),
+        }
+    }
+}
+
+/// a · b, written or added where it is wanted.
+fn product(stream: &Stream, to: &mut Grad, a: Matrix, b: Matrix) -> Result<()> {
+    if !to.wanted() {
+        return Ok(());
+    }
+    let (to, add) = to.target(stream)?;
+    multiply(stream, to, add, a, b)
+}
+
+/// Adds a bias to rows of `columns`, in place, and takes the positive part.
+pub(crate) fn bias_relu(
+    stream: &Stream,
+    y: Floats,
+    bias: Option<Floats>,
+    columns: usize,
+    relu: bool,
+) -> Result<()> {
+    if bias.is_none() && !relu {
+        return Ok(());
+    }
+    launch!(stream, "bias_relu", elements y.len; y.len, y, bias, columns, relu)
+}
+
+/// Zeros in `dy` where ReLU's result `y` is not positive.
+pub(crate) fn mask(stream: &Stream, y: Floats, dy: Floats) -> Result<()> {
+    launch!(stream, "mask", elements y.len; y.len, y, dy)
+}
+
+/// The sums of the columns of `x`, rows of `columns`, where they are wanted.
+pub(crate) fn column_sums(stream: &Stream, x: Floats, columns: usize, to: &mut Grad) -> Result<()> {
+    if !to.wanted() {
+        return Ok(());
+    }
+    let (to, add) = to.target(stream)?;
+    let rows = x.len / columns.max(1);
+    if rows == 0 {
+        return if add { Ok(()) } else { stream.fill(to, 0.) };
+    }
+    let of_a_block = rows.div_ceil(PARTS).max(8);
+    let parts = rows.div_ceil(of_a_block);
+    let partial = Block::new(stream, parts * columns)?;
+    let partial = partial.floats();
+    let grid = (columns.div_ceil(32) as u32, parts as u32, 1);
+    launch!(stream, "column_sums", grid, (32, 8, 1); x, partial, rows, columns, of_a_block)?;
+    combine(stream, partial, columns, 0, to, add)
+}
+
+/// Sums up rows of `width` in `partial`, the columns from `first` on.
+pub(crate) fn combine(
+    stream: &Stream,
+    partial: Floats,
+    width: usize,
+    first: usize,
+    to: Floats,
+    add: bool,
+) -> Result<()> {
+    let count = partial.len / width;
+    launch!(stream, "combine", elements to.len; to.len, partial, to, count, width, first, add)
+}

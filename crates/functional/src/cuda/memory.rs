@@ -1,0 +1,114 @@
+//! Memory on a GPU that is used again: the twin of [`crate::buffer`]. What a dropped block held stays in
+//! it, so a new one has arbitrary contents.
+
+use super::stream::Stream;
+use candle_core::Result;
+use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// `len` floats on a GPU, by their address. It owns nothing: whoever makes one sees to it that the
+/// memory is there until the stream has come to its last use.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Floats {
+    pub address: u64,
+    pub len: usize,
+}
+
+impl Floats {
+    /// `len` of them from `first` on.
+    pub fn at(self, first: usize, len: usize) -> Self {
+        assert!(first + len <= self.len, "floats beyond the end");
+        let address = self.address + (first * size_of::<f32>()) as u64;
+        Self { address, len }
+    }
+}
+
+/// The free memory of a stream by size.
+#[derive(Default)]
+pub(crate) struct Free(Mutex<BTreeMap<usize, Vec<CudaSlice<f32>>>>);
+
+impl Free {
+    /// A piece of `len` floats or up to twice as many.
+    pub fn take(&self, len: usize) -> Option<CudaSlice<f32>> {
+        let mut free = self.lock();
+        let size = *free.range(len..=2 * len).next()?.0;
+        let of_size = free.get_mut(&size)?;
+        let memory = of_size.pop();
+        if of_size.is_empty() {
+            free.remove(&size);
+        }
+        memory
+    }
+
+    fn give(&self, size: usize, memory: CudaSlice<f32>) {
+        self.lock().entry(size).or_default().push(memory);
+    }
+
+    /// Gives all of it back to the driver.
+    pub fn clear(&self) {
+        self.lock().clear();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, Vec<CudaSlice<f32>>>> {
+        self.0.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+/// Floats on a GPU; dropped, they go back to where they came from. A later block may have the memory at
+/// once: the stream keeps the order.
+pub(crate) struct Block {
+    memory: Option<CudaSlice<f32>>,
+    size: usize,
+    floats: Floats,
+    free: Arc<Free>,
+}
+
+impl Block {
+    /// `len` floats of any value: whoever takes them writes before reading.
+    ///
+    /// # Errors
+    /// Where the GPU has no memory left.
+    pub fn new(stream: &Stream, len: usize) -> Result<Self> {
+        let size = len.max(1);
+        let memory = match stream.free.take(size) {
+            Some(memory) => memory,
+            None => stream.alloc(size)?,
+        };
+        let size = memory.num_bytes() / size_of::<f32>();
+        let address = memory.device_ptr(stream.cuda()).0;
+        Ok(Self {
+            memory: Some(memory),
+            size,
+            floats: Floats { address, len },
+            free: stream.free.clone(),
+        })
+    }
+
+    pub fn floats(&self) -> Floats {
+        self.floats
+    }
+
+    /// The memory itself, which is exactly as long as the block and belongs to the caller now.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn into_slice(mut self, stream: &Stream) -> Result<CudaSlice<f32>> {
+        if let Some(memory) = self.memory.take_if(|_| self.size == self.floats.len) {
+            return Ok(memory);
+        }
+        let exact = stream.alloc(self.floats.len)?;
+        let address = exact.device_ptr(stream.cuda()).0;
+        let len = self.floats.len;
+        stream.copy(self.floats, Floats { address, len })?;
+        Ok(exact)
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        if let Some(memory) = self.memory.take() {
+            self.free.give(self.size, memory);
+        }
+    }
+}

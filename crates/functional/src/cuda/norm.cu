@@ -1,0 +1,245 @@
+// Batch normalization of x, `rows` rows of `c` channels, with what is added to it and its ReLU. Each
+// direction is three kernels: partial sums of blocks of rows, their combination, one pass over all.
+// Blocks of the partial sums are bx x by threads, bx of them side by side on V channels each.
+
+#include "common.cuh"
+
+// The same to the bit in both directions, or ReLU's edge would be at two places.
+__device__ inline float normalized(float x, float mean, float scale, float bias) {
+    return fmaf(x - mean, scale, bias);
+}
+
+template <int V> __device__ inline void load(float (&v)[V], const float* from) {
+    if constexpr (V == 4) {
+        const float4 q = *reinterpret_cast<const float4*>(from);
+        v[0] = q.x, v[1] = q.y, v[2] = q.z, v[3] = q.w;
+    } else {
+        v[0] = *from;
+    }
+}
+
+template <int V> __device__ inline void store(float* to, const float (&v)[V]) {
+    if constexpr (V == 4) {
+        float4 q;
+        q.x = v[0], q.y = v[1], q.z = v[2], q.w = v[3];
+        *reinterpret_cast<float4*>(to) = q;
+    } else {
+        *to = v[0];
+    }
+}
+
+// Sums two rows of values over the threads of a block that have the same channels: 256 threads.
+template <int V> __device__ inline void reduce(float (&a)[V], float (&b)[V]) {
+    __shared__ float shared[2][256][V];
+    const int at = threadIdx.y * blockDim.x + threadIdx.x;
+    for (int half = blockDim.y / 2; half > 0; half /= 2) {
+        if (threadIdx.y >= half && threadIdx.y < 2 * half)
+            for (int k = 0; k < V; ++k) shared[0][at][k] = a[k], shared[1][at][k] = b[k];
+        __syncthreads();
+        if (threadIdx.y < half)
+            for (int k = 0; k < V; ++k) {
+                a[k] += shared[0][at + half * blockDim.x][k];
+                b[k] += shared[1][at + half * blockDim.x][k];
+            }
+        __syncthreads();
+    }
+}
+
+// partial[block][0] = sum of x - pivot, [1] = of its square; the pivot, a channel's first value, keeps
+// what is small beside a large mean.
+template <int V> __device__ void moments(const float* x, float* partial, int rows, int c, int rows_of_a_block) {
+    const int channel = (blockIdx.x * blockDim.x + threadIdx.x) * V;
+    const int end = min(rows, ((int)blockIdx.y + 1) * rows_of_a_block);
+    float s[V] = {}, q[V] = {};
+    if (channel < c) {
+        float pivot[V], v[V];
+        load(pivot, x + channel);
+        for (int row = blockIdx.y * rows_of_a_block + threadIdx.y; row < end; row += blockDim.y) {
+            load(v, x + (size_t)row * c + channel);
+            for (int k = 0; k < V; ++k) {
+                const float d = v[k] - pivot[k];
+                s[k] += d;
+                q[k] = fmaf(d, d, q[k]);
+            }
+        }
+    }
+    reduce(s, q);
+    if (threadIdx.y == 0 && channel < c) {
+        store(partial + (size_t)blockIdx.y * 2 * c + channel, s);
+        store(partial + ((size_t)blockIdx.y * 2 + 1) * c + channel, q);
+    }
+}
+
+extern "C" __global__ void norm_moments1(const float* x, float* partial, int rows, int c, int rows_of_a_block) {
+    moments<1>(x, partial, rows, c, rows_of_a_block);
+}
+
+extern "C" __global__ void norm_moments4(const float* x, float* partial, int rows, int c, int rows_of_a_block) {
+    moments<4>(x, partial, rows, c, rows_of_a_block);
+}
+
+// Sums partial[k][0] and [k][1] of a channel over `count` blocks: by 8 threads, then by the first.
+__device__ inline void total(const float* partial, int count, int c, int channel, double* a, double* b) {
+    __shared__ double shared[2][8][32];
+    double s = 0., q = 0.;
+    if (channel < c)
+        for (int k = threadIdx.y; k < count; k += 8) {
+            s += partial[(size_t)k * 2 * c + channel];
+            q += partial[((size_t)k * 2 + 1) * c + channel];
+        }
+    shared[0][threadIdx.y][threadIdx.x] = s;
+    shared[1][threadIdx.y][threadIdx.x] = q;
+    __syncthreads();
+    *a = *b = 0.;
+    for (int k = 0; k < 8; ++k) *a += shared[0][k][threadIdx.x], *b += shared[1][k][threadIdx.x];
+}
+
+// Mean and 1 / sqrt(variance + eps) of each channel, and the running statistics moved. Blocks of 32 x 8.
+extern "C" __global__ void norm_statistics(const float* x, const float* partial, int count, int rows, int c,
+                                           float eps, float momentum, float* mean, float* inv_std,
+                                           float* running_mean, float* running_var) {
+    const int channel = blockIdx.x * 32 + threadIdx.x;
+    double s, q;
+    total(partial, count, c, channel, &s, &q);
+    if (threadIdx.y != 0 || channel >= c) return;
+    const double shift = s / rows;
+    const double var = fmax(q / rows - shift * shift, 0.);
+    const double m = x[channel] + shift;
+    mean[channel] = (float)m;
+    inv_std[channel] = (float)(1. / sqrt(var + eps));
+    const double unbiased = var * rows / (rows - 1);
+    running_mean[channel] = (1.f - momentum) * running_mean[channel] + momentum * (float)m;
+    running_var[channel] = (1.f - momentum) * running_var[channel] + momentum * (float)unbiased;
+}
+
+// The same from the running statistics.
+extern "C" __global__ void norm_running(unsigned int n, const float* running_mean, const float* running_var,
+                                        float eps, float* mean, float* inv_std) {
+    ELEMENT
+    mean[i] = running_mean[i];
+    inv_std[i] = 1.f / sqrtf(running_var[i] + eps);
+}
+
+// What each channel is normalized with.
+struct Channels {
+    const float *mean, *inv_std, *weight, *bias;
+};
+
+template <int V>
+__device__ void forward(unsigned int n, const float* x, const float* other, float* y, Channels of, int c, int relu) {
+    ELEMENT
+    const size_t at = (size_t)i * V;
+    const int channel = at % c;
+    float v[V], o[V] = {};
+    load(v, x + at);
+    if (other) load(o, other + at);
+    for (int k = 0; k < V; ++k) {
+        const int j = channel + k;
+        const float z = normalized(v[k], of.mean[j], of.weight[j] * of.inv_std[j], of.bias[j]) + o[k];
+        v[k] = relu ? positive(z) : z;
+    }
+    store(y + at, v);
+}
+
+extern "C" __global__ void norm_forward1(unsigned int n, const float* x, const float* other, float* y, Channels of,
+                                         int c, int relu) {
+    forward<1>(n, x, other, y, of, c, relu);
+}
+
+extern "C" __global__ void norm_forward4(unsigned int n, const float* x, const float* other, float* y, Channels of,
+                                         int c, int relu) {
+    forward<4>(n, x, other, y, of, c, relu);
+}
+
+// dy, or zero where ReLU had cut the value off.
+__device__ inline float cut(float x, float dy, Channels of, int i, int relu) {
+    const bool off = relu && normalized(x, of.mean[i], of.weight[i] * of.inv_std[i], of.bias[i]) <= 0.f;
+    return off ? 0.f : dy;
+}
+
+// partial[block][0] = sum of dy (x - mean), [1] = of dy. Where `y` is given, ReLU's result behind a sum,
+// dy is first set to zero where that is.
+template <int V>
+__device__ void sums(const float* x, const float* y, float* dy, Channels of, float* partial, int rows, int c,
+                     int rows_of_a_block, int relu) {
+    const int channel = (blockIdx.x * blockDim.x + threadIdx.x) * V;
+    const int end = min(rows, ((int)blockIdx.y + 1) * rows_of_a_block);
+    float dw[V] = {}, db[V] = {};
+    if (channel < c)
+        for (int row = blockIdx.y * rows_of_a_block + threadIdx.y; row < end; row += blockDim.y) {
+            const size_t at = (size_t)row * c + channel;
+            float v[V], d[V];
+            load(v, x + at);
+            load(d, dy + at);
+            if (y) {
+                float result[V];
+                load(result, y + at);
+                for (int k = 0; k < V; ++k) d[k] = result[k] <= 0.f ? 0.f : d[k];
+                store(dy + at, d);
+            }
+            for (int k = 0; k < V; ++k) {
+                const float g = cut(v[k], d[k], of, channel + k, relu);
+                dw[k] = fmaf(g, v[k] - of.mean[channel + k], dw[k]);
+                db[k] += g;
+            }
+        }
+    reduce(dw, db);
+    if (threadIdx.y == 0 && channel < c) {
+        store(partial + (size_t)blockIdx.y * 2 * c + channel, dw);
+        store(partial + ((size_t)blockIdx.y * 2 + 1) * c + channel, db);
+    }
+}
+
+extern "C" __global__ void norm_sums1(const float* x, const float* y, float* dy, Channels of, float* partial,
+                                      int rows, int c, int rows_of_a_block, int relu) {
+    sums<1>(x, y, dy, of, partial, rows, c, rows_of_a_block, relu);
+}
+
+extern "C" __global__ void norm_sums4(const float* x, const float* y, float* dy, Channels of, float* partial,
+                                      int rows, int c, int rows_of_a_block, int relu) {
+    sums<4>(x, y, dy, of, partial, rows, c, rows_of_a_block, relu);
+}
+
+// The gradients of weight and bias, where they are wanted, and what a shift and a stretch of x would have
+// changed through the batch's statistics: `share` is 1 / rows, or 0 where they were the running ones.
+// Blocks of 32 x 8.
+extern "C" __global__ void norm_combine(const float* partial, int count, int c, const float* inv_std, float share,
+                                        float* shift, float* stretch, float* dw, int add_dw, float* db, int add_db) {
+    const int channel = blockIdx.x * 32 + threadIdx.x;
+    double s, q;
+    total(partial, count, c, channel, &s, &q);
+    if (threadIdx.y != 0 || channel >= c) return;
+    const float of_weight = (float)s * inv_std[channel], of_bias = (float)q;
+    shift[channel] = of_bias * share;
+    stretch[channel] = of_weight * share * inv_std[channel];
+    if (dw) put(dw + channel, of_weight, add_dw);
+    if (db) put(db + channel, of_bias, add_db);
+}
+
+template <int V>
+__device__ void backward(unsigned int n, const float* x, const float* dy, float* dx, Channels of,
+                         const float* shift, const float* stretch, int c, int relu, int add) {
+    ELEMENT
+    const size_t at = (size_t)i * V;
+    const int channel = at % c;
+    float v[V], d[V], old[V] = {};
+    load(v, x + at);
+    load(d, dy + at);
+    if (add) load(old, dx + at);
+    for (int k = 0; k < V; ++k) {
+        const int j = channel + k;
+        const float g = cut(v[k], d[k], of, j, relu);
+        d[k] = old[k] + of.weight[j] * of.inv_std[j] * (g - shift[j] - (v[k] - of.mean[j]) * stretch[j]);
+    }
+    store(dx + at, d);
+}
+
+extern "C" __global__ void norm_backward1(unsigned int n, const float* x, const float* dy, float* dx, Channels of,
+                                          const float* shift, const float* stretch, int c, int relu, int add) {
+    backward<1>(n, x, dy, dx, of, shift, stretch, c, relu, add);
+}
+
+extern "C" __global__ void norm_backward4(unsigned int n, const float* x, const float* dy, float* dx, Channels of,
+                                          const float* shift, const float* stretch, int c, int relu, int add) {
+    backward<4>(n, x, dy, dx, of, shift, stretch, c, relu, add);
+}

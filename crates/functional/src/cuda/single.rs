@@ -1,0 +1,103 @@
+//! Convolution of images with one channel on a GPU, with its ReLU and its pooling: kernels of our own,
+//! because the sums are too short for cuDNN's.
+
+use super::linear::combine;
+use super::memory::{Block, Floats};
+use super::operation::Grad;
+use super::stream::{Argument, Stream, launch};
+use crate::conv::Convolution;
+use candle_core::Result;
+use candle_core::cuda_backend::cudarc::driver::DeviceRepr;
+
+/// Threads of a block of the backward kernel, which takes as many outputs at most.
+const THREADS: usize = 256;
+/// Blocks of the backward kernel.
+const BLOCKS: usize = 512;
+
+/// The sizes as the kernels see them.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct RawSizes([i32; 8]);
+
+// Safety: eight integers of 32 bits, as the kernels' struct.
+unsafe impl DeviceRepr for RawSizes {}
+
+/// A convolution that these kernels compute.
+pub(crate) struct Single<'a>(&'a Convolution);
+
+impl Argument for Single<'_> {
+    type Raw = RawSizes;
+
+    fn raw(&self) -> Result<RawSizes> {
+        let Self(Convolution {
+            geometry: g, pool, ..
+        }) = self;
+        let [out_height, out_width] = self.0.pooled();
+        let sizes = [g.height, g.width, out_height, out_width];
+        let sizes = [sizes, [g.out_channels, g.stride, g.padding, *pool]].concat();
+        let mut raw = [0; 8];
+        for (raw, size) in raw.iter_mut().zip(sizes) {
+            *raw = size.raw()?;
+        }
+        Ok(RawSizes(raw))
+    }
+}
+
+impl<'a> Single<'a> {
+    pub fn new(convolution: &'a Convolution) -> Option<Self> {
+        let g = &convolution.geometry;
+        let kernel = matches!(g.kernel, (3, 3) | (5, 5));
+        (kernel && g.channels == 1 && g.out_channels <= THREADS).then_some(Self(convolution))
+    }
+
+    /// One of two kernels, by the size of the convolution's.
+    fn pick(&self, [three, five]: [&'static str; 2]) -> &'static str {
+        if self.0.geometry.kernel.0 == 3 {
+            three
+        } else {
+            five
+        }
+    }
+
+    pub fn forward(&self, stream: &Stream, x: &[Floats], y: Floats) -> Result<()> {
+        let (name, bias) = (self.pick(["single3", "single5"]), x.get(2).copied());
+        launch!(stream, name, elements y.len; y.len, x[0], x[1], bias, y, self, self.0.relu)
+    }
+
+    /// The gradients of weight and bias, where they are wanted.
+    pub fn backward(
+        &self,
+        stream: &Stream,
+        x: &[Floats],
+        dy: Floats,
+        dx: &mut [Grad],
+    ) -> Result<()> {
+        let g = &self.0.geometry;
+        let (of_weight, outputs) = (g.out_channels * g.taps(), g.out_channels);
+        let (pixels, width) = (dy.len / outputs, of_weight + outputs);
+        let of_a_block = pixels.div_ceil(BLOCKS).max(THREADS / outputs).max(1);
+        let parts = pixels.div_ceil(of_a_block);
+        let partial = Block::new(stream, parts * width)?;
+        let (partial, bias) = (partial.floats(), x.get(2).copied());
+        if parts > 0 {
+            let name = self.pick(["single3_backward", "single5_backward"]);
+            launch!(stream, name, (parts as u32, 1, 1), (THREADS as u32, 1, 1);
+                x[0], x[1], bias, dy, partial, self, self.0.relu, pixels, of_a_block)?;
+        }
+        for (grad, first) in dx[1..].iter_mut().zip([0, of_weight]) {
+            if grad.wanted() {
+                let (to, add) = grad.target(stream)?;
+                combine(stream, partial, width, first, to, add)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Argument for &Single<'_> {
+    type Raw = RawSizes;
+
+    fn raw(&self) -> Result<RawSizes> {
+        Single::raw(self)
+    }
+}

@@ -1,0 +1,300 @@
+//! A replica's stream on its GPU, with everything that belongs to it: our kernels, the handles of the
+//! libraries, the memory between operations.
+
+use super::convolution::Convolutions;
+use super::memory::{Floats, Free};
+use candle_core::cuda_backend::cudarc::driver::{
+    CudaFunction, CudaSlice, CudaStream, DeviceRepr, DriverError, LaunchConfig, result, sys,
+};
+use candle_core::cuda_backend::{CudaDevice, DeviceId};
+use candle_core::{Error, Result, bail};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Threads of a block of an elementwise kernel.
+const THREADS: u32 = 256;
+
+/// The kernels, by the module that they are compiled into.
+const MODULES: [(&str, &str, &[&str]); 3] = [
+    (
+        "functional_elementwise",
+        include_str!(concat!(env!("OUT_DIR"), "/elementwise.ptx")),
+        &[
+            "fill",
+            "copy",
+            "add",
+            "relu",
+            "mask",
+            "sum",
+            "bias_relu",
+            "transpose",
+            "average",
+            "average_backward",
+            "maximum",
+            "maximum_backward",
+            "global_average",
+            "global_average_backward",
+            "epilogue",
+            "epilogue_backward",
+            "column_sums",
+            "combine",
+            "cross_entropy",
+            "cross_entropy_backward",
+            "sgd",
+        ],
+    ),
+    (
+        "functional_norm",
+        include_str!(concat!(env!("OUT_DIR"), "/norm.ptx")),
+        &[
+            "norm_moments1",
+            "norm_moments4",
+            "norm_statistics",
+            "norm_running",
+            "norm_forward1",
+            "norm_forward4",
+            "norm_sums1",
+            "norm_sums4",
+            "norm_combine",
+            "norm_backward1",
+            "norm_backward4",
+        ],
+    ),
+    (
+        "functional_single",
+        include_str!(concat!(env!("OUT_DIR"), "/single.ptx")),
+        &["single3", "single5", "single3_backward", "single5_backward"],
+    ),
+];
+
+pub(crate) struct Stream {
+    device: CudaDevice,
+    stream: Arc<CudaStream>,
+    functions: HashMap<&'static str, CudaFunction>,
+    pub free: Arc<Free>,
+    convolutions: Mutex<Convolutions>,
+}
+
+/// One for each device that was opened, as long as the process lives.
+static STREAMS: Mutex<Vec<(DeviceId, Arc<Stream>)>> = Mutex::new(Vec::new());
+
+impl Stream {
+    /// The stream of `device`, which is made when it is asked for first.
+    ///
+    /// # Errors
+    /// Where the kernels cannot be loaded, or cuDNN cannot be used.
+    pub fn of(device: &CudaDevice) -> Result<Arc<Self>> {
+        let mut streams = STREAMS.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, stream)) = streams.iter().find(|(id, _)| *id == device.id()) {
+            stream.bind()?;
+            return Ok(stream.clone());
+        }
+        let stream = Arc::new(Self::new(device)?);
+        streams.push((device.id(), stream.clone()));
+        Ok(stream)
+    }
+
+    fn new(device: &CudaDevice) -> Result<Self> {
+        let stream = device.cuda_stream();
+        stream.context().bind_to_thread().map_err(Error::wrap)?;
+        keep_freed_memory(stream.context().cu_device()).map_err(Error::wrap)?;
+        let mut functions = HashMap::new();
+        for (module, ptx, names) in MODULES {
+            for name in names {
+                let function = device.get_or_load_custom_func(name, module, ptx)?;
+                functions.insert(*name, function.into_cuda_function());
+            }
+        }
+        Ok(Self {
+            device: device.clone(),
+            convolutions: Mutex::new(Convolutions::new(&stream)?),
+            stream,
+            functions,
+            free: Arc::default(),
+        })
+    }
+
+    /// Makes the GPU that of the calling thread, as the libraries want it.
+    fn bind(&self) -> Result<()> {
+        self.stream.context().bind_to_thread().map_err(Error::wrap)
+    }
+
+    pub fn device(&self) -> &CudaDevice {
+        &self.device
+    }
+
+    pub fn cuda(&self) -> &Arc<CudaStream> {
+        &self.stream
+    }
+
+    /// cuDNN, for one thread at a time.
+    pub fn convolutions(&self) -> MutexGuard<'_, Convolutions> {
+        self.convolutions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn function(&self, name: &str) -> Result<&CudaFunction> {
+        match self.functions.get(name) {
+            Some(function) => Ok(function),
+            None => bail!("there is no kernel {name}"),
+        }
+    }
+
+    /// `len` floats of any value, of their own.
+    ///
+    /// # Errors
+    /// Where the GPU has no memory left, even after what is free here went back.
+    pub fn alloc(&self, len: usize) -> Result<CudaSlice<f32>> {
+        // Safety: whoever asks writes before reading; any bits are floats.
+        let alloc = || unsafe { self.stream.alloc::<f32>(len) };
+        alloc()
+            .or_else(|_| {
+                self.free.clear();
+                alloc()
+            })
+            .map_err(|error| self.no_memory(len * size_of::<f32>(), error))
+    }
+
+    /// What a reader can act on: which GPU, how much was wanted and how much there is.
+    pub fn no_memory(&self, bytes: usize, error: DriverError) -> Error {
+        if error.0 != sys::cudaError_enum::CUDA_ERROR_OUT_OF_MEMORY {
+            return Error::wrap(error);
+        }
+        let context = self.stream.context();
+        let (free, total) = context.mem_get_info().unwrap_or_default();
+        let mib = |bytes: usize| bytes / (1 << 20);
+        Error::Msg(format!(
+            "out of memory on cuda({}): {} MiB more were needed, {} of {} MiB are free; a smaller \
+             batch needs less",
+            context.ordinal(),
+            mib(bytes).max(1),
+            mib(free),
+            mib(total)
+        ))
+    }
+
+    /// Launches a kernel through [`launch!`], for elements: `n` is how many, at least one.
+    pub fn elements(n: usize) -> Result<LaunchConfig> {
+        match u32::try_from(n) {
+            Ok(n) => Ok(LaunchConfig {
+                grid_dim: (n.div_ceil(THREADS), 1, 1),
+                block_dim: (THREADS, 1, 1),
+                shared_mem_bytes: 0,
+            }),
+            Err(_) => bail!("{n} elements are too many for one kernel; make the batch smaller"),
+        }
+    }
+
+    pub fn fill(&self, to: Floats, value: f32) -> Result<()> {
+        launch!(self, "fill", elements to.len; to.len, to, value)
+    }
+
+    pub fn copy(&self, from: Floats, to: Floats) -> Result<()> {
+        launch!(self, "copy", elements to.len; to.len, from, to)
+    }
+
+    /// `to += from`.
+    pub fn add(&self, from: Floats, to: Floats) -> Result<()> {
+        launch!(self, "add", elements to.len; to.len, from, to)
+    }
+}
+
+/// Lets the driver keep what is freed, or every wait for the GPU would hand it back to the system.
+fn keep_freed_memory(device: sys::CUdevice) -> std::result::Result<(), DriverError> {
+    let mut threshold = u64::MAX;
+    // Safety: the device exists, and the attribute is one u64, which lives until the call returns.
+    unsafe {
+        let pool = result::device::get_default_mem_pool(device)?;
+        sys::cuMemPoolSetAttribute(
+            pool,
+            sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
+            (&raw mut threshold).cast(),
+        )
+        .result()
+    }
+}
+
+/// What a kernel takes: of 32 bits, an address, or a struct that looks the same in both languages.
+pub(crate) trait Argument {
+    type Raw: DeviceRepr;
+
+    fn raw(&self) -> Result<Self::Raw>;
+}
+
+impl Argument for Floats {
+    type Raw = u64;
+
+    fn raw(&self) -> Result<u64> {
+        Ok(self.address)
+    }
+}
+
+impl Argument for Option<Floats> {
+    type Raw = u64;
+
+    fn raw(&self) -> Result<u64> {
+        Ok(self.map_or(0, |floats| floats.address))
+    }
+}
+
+impl Argument for usize {
+    type Raw = i32;
+
+    fn raw(&self) -> Result<i32> {
+        match i32::try_from(*self) {
+            Ok(n) => Ok(n),
+            Err(_) => bail!("{self} is too many for a kernel; make the batch smaller"),
+        }
+    }
+}
+
+impl Argument for bool {
+    type Raw = i32;
+
+    fn raw(&self) -> Result<i32> {
+        Ok(i32::from(*self))
+    }
+}
+
+impl Argument for f32 {
+    type Raw = f32;
+
+    fn raw(&self) -> Result<f32> {
+        Ok(*self)
+    }
+}
+
+/// Launches a kernel: `launch!(stream, "relu", elements n; n, x, y)` for n elements, or
+/// `launch!(stream, "column_sums", grid, block; x, partial, …)`. Nothing is launched for no elements.
+macro_rules! launch {
+    ($stream:expr, $name:expr, elements $n:expr; $($argument:expr),+ $(,)?) => {
+        match $n {
+            0 => Ok(()),
+            n => $crate::cuda::stream::launch!(@ $stream, $name,
+                $crate::cuda::stream::Stream::elements(n)?; $($argument),+),
+        }
+    };
+    ($stream:expr, $name:expr, $grid:expr, $block:expr; $($argument:expr),+ $(,)?) => {
+        $crate::cuda::stream::launch!(@ $stream, $name,
+            candle_core::cuda_backend::cudarc::driver::LaunchConfig {
+                grid_dim: $grid,
+                block_dim: $block,
+                shared_mem_bytes: 0,
+            }; $($argument),+)
+    };
+    (@ $stream:expr, $name:expr, $config:expr; $($argument:expr),+) => {{
+        use candle_core::cuda_backend::cudarc::driver::PushKernelArg;
+        let config = $config;
+        let mut launch = $stream.cuda().launch_builder($stream.function($name)?);
+        $(
+            let argument = $crate::cuda::stream::Argument::raw(&$argument)?;
+            launch.arg(&argument);
+        )+
+        // Safety: the arguments are the kernel's, in its order and of its types; the addresses are
+        // those of memory that this stream may use, as long as the kernel says.
+        let launched = unsafe { launch.launch(config) };
+        launched.map(|_| ()).map_err(candle_core::Error::wrap)
+    }};
+}
+pub(crate) use launch;

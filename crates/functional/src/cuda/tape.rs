@@ -1,0 +1,300 @@
+//! Tapes on a GPU: the twin of [`crate::tape`]'s forward and backward, and how candle's tensors go in
+//! and come out.
+
+use super::Cuda;
+use super::memory::{Block, Floats};
+use super::operation::{At, Grad};
+use super::stream::Stream;
+use crate::gradients;
+use crate::record::{Evaluated, Runs};
+use crate::tape::{Leaf, Step, Tape};
+use candle_core::cuda_backend::CudaStorage;
+use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr, DevicePtrMut};
+use candle_core::op::BackpropOp;
+use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Result, Shape, Storage, Tensor, bail};
+use std::cell::Cell;
+use std::sync::Arc;
+
+/// What a forward pass leaves for backward: the results of all steps but the last, which is the tensor
+/// that the caller has, and what each step kept.
+pub(crate) struct Kept {
+    stream: Arc<Stream>,
+    values: Vec<Option<Block>>,
+    steps: Vec<Vec<Block>>,
+}
+
+impl Runs for Cuda {
+    type Kept = Kept;
+
+    fn forward(tape: &Tape<Self>, keep: bool) -> Result<(Storage, Kept)> {
+        let stream = stream_of(&tape.leaves[0].data)?;
+        let mut y = stream.alloc(tape.dims().iter().product())?;
+        let kept = {
+            let (address, _written) = y.device_ptr_mut(stream.cuda());
+            let len = tape.dims().iter().product();
+            tape.forward(&stream, Floats { address, len }, keep)?
+        };
+        Ok((storage(y, &stream), kept))
+    }
+
+    fn backward(ran: &Evaluated<Self>, y: &Tensor, dy: &Tensor) -> Result<Vec<Option<Tensor>>> {
+        let (stream, tape) = (&ran.kept.stream, &ran.tape);
+        let d_result = Block::new(stream, dy.elem_count())?;
+        with_floats(&[&dy.contiguous()?], stream, |dy| {
+            stream.copy(dy[0], d_result.floats())
+        })?;
+        let run = |flat: Option<Floats>| -> Result<Vec<Option<Tensor>>> {
+            let grad = |(leaf, tracked): (&Leaf, &bool)| {
+                let len = leaf.source.elem_count();
+                match (*tracked, flat.and_then(|flat| place(leaf, flat))) {
+                    (false, _) => Grad::Unwanted,
+                    (true, Some(place)) => place,
+                    (true, None) => Grad::Empty(len),
+                }
+            };
+            let grads = tape.leaves.iter().zip(&ran.tracked).map(grad).collect();
+            let grads = with_floats(&[y], stream, |y| {
+                tape.backward(&ran.kept, y[0], d_result, grads)
+            })?;
+            let own = tape.leaves.iter().zip(grads);
+            own.map(|(leaf, grad)| own_gradient(leaf, grad, stream))
+                .collect()
+        };
+        match gradients::on_device() {
+            Some(flat) => with_memory_of(&flat, stream, |flat| run(Some(flat))),
+            None => run(None),
+        }
+    }
+}
+
+/// Where the gradient of a leaf belongs among those of all parameters, if it does.
+fn place(leaf: &Leaf, flat: Floats) -> Option<Grad> {
+    let (first, written) = gradients::take_place(leaf.source.id())?;
+    let to = flat.at(first, leaf.source.elem_count());
+    Some(Grad::Place { to, written })
+}
+
+/// The gradient as a tensor; none where it went elsewhere.
+fn own_gradient(leaf: &Leaf, grad: Grad, stream: &Stream) -> Result<Option<Tensor>> {
+    let grad = match grad {
+        Grad::Block(grad) => tensor(grad.into_slice(stream)?, leaf.data.shape(), stream),
+        Grad::Empty(_) => leaf.data.zeros_like()?,
+        Grad::Place { to, written: false } => {
+            stream.fill(to, 0.)?;
+            return Ok(None);
+        }
+        Grad::Unwanted | Grad::Place { .. } => return Ok(None),
+    };
+    leaf.as_seen(grad).map(Some)
+}
+
+impl Tape<Cuda> {
+    /// Writes the result to `y`; where not `keep`, each value is given back after its last use.
+    fn forward(&self, stream: &Arc<Stream>, y: Floats, keep: bool) -> Result<Kept> {
+        let mut kept = Kept {
+            stream: stream.clone(),
+            values: Vec::new(),
+            steps: Vec::new(),
+        };
+        let leaves: Vec<&Tensor> = self.leaves.iter().map(|l| &l.data).collect();
+        with_floats(&leaves, stream, |leaves| {
+            for (i, step) in self.steps.iter().enumerate() {
+                let value = match i + 1 == self.steps.len() {
+                    true => None,
+                    false => Some(Block::new(stream, step.dims.iter().product())?),
+                };
+                let to = value.as_ref().map_or(y, Block::floats);
+                let x = inputs(step, leaves, &kept.values);
+                let of_step = step.operation.forward(stream, &x, to, keep)?;
+                kept.steps.push(if keep { of_step } else { Vec::new() });
+                kept.values.push(value);
+                if !keep {
+                    for value in self.last_read_by(i) {
+                        kept.values[value] = None;
+                    }
+                }
+            }
+            Ok(())
+        })?;
+        Ok(kept)
+    }
+
+    /// Sums up the gradients of the leaves, from the result `y` and its gradient.
+    fn backward(
+        &self,
+        kept: &Kept,
+        y: Floats,
+        dy: Block,
+        mut grads: Vec<Grad>,
+    ) -> Result<Vec<Grad>> {
+        let stream = &kept.stream;
+        for step in &self.steps {
+            let wanted = step.inputs.iter().any(|i| grads[*i].wanted());
+            let len = step.dims.iter().product();
+            grads.push(if wanted {
+                Grad::Empty(len)
+            } else {
+                Grad::Unwanted
+            });
+        }
+        if let Some(last) = grads.last_mut() {
+            last.give(stream, dy)?;
+        }
+        let leaves: Vec<&Tensor> = self.leaves.iter().map(|l| &l.data).collect();
+        with_floats(&leaves, stream, |leaves| {
+            for (i, step) in self.steps.iter().enumerate().rev() {
+                let Some(Grad::Block(dy)) = grads.pop() else {
+                    continue;
+                };
+                let at = At {
+                    x: &inputs(step, leaves, &kept.values),
+                    y: kept.values[i].as_ref().map_or(y, Block::floats),
+                    kept: &kept.steps[i],
+                };
+                with_grads(stream, &step.inputs, &mut grads, |dx| {
+                    step.operation.backward(stream, at, dy, dx)
+                })?;
+            }
+            Ok(())
+        })?;
+        Ok(grads)
+    }
+}
+
+fn inputs(step: &Step<Cuda>, leaves: &[Floats], values: &[Option<Block>]) -> Vec<Floats> {
+    let value = |&i: &usize| match i.checked_sub(leaves.len()) {
+        None => leaves[i],
+        Some(i) => values[i].as_ref().expect("it is read later").floats(),
+    };
+    step.inputs.iter().map(value).collect()
+}
+
+/// Calls `f` with the gradients of `inputs`; a value that is there twice is summed up in two parts.
+fn with_grads(
+    stream: &Stream,
+    inputs: &[usize],
+    grads: &mut [Grad],
+    f: impl FnOnce(&mut [Grad]) -> Result<()>,
+) -> Result<()> {
+    let mut taken: Vec<Grad> = Vec::new();
+    for (n, &i) in inputs.iter().enumerate() {
+        let again = inputs[..n].iter().position(|j| *j == i);
+        taken.push(match again.map(|first| &taken[first]) {
+            None => std::mem::take(&mut grads[i]),
+            Some(Grad::Unwanted) => Grad::Unwanted,
+            Some(Grad::Empty(len)) => Grad::Empty(*len),
+            Some(Grad::Block(first)) => Grad::Empty(first.floats().len),
+            Some(Grad::Place { to, .. }) => Grad::Empty(to.len),
+        });
+    }
+    f(&mut taken)?;
+    for (&i, grad) in inputs.iter().zip(taken) {
+        match (grads[i].wanted(), grad) {
+            (true, Grad::Block(part)) => grads[i].give(stream, part)?,
+            (true, _) => {}
+            (false, grad) => grads[i] = grad,
+        }
+    }
+    Ok(())
+}
+
+/// The stream of a tensor's device.
+pub(crate) fn stream_of(tensor: &Tensor) -> Result<Arc<Stream>> {
+    match tensor.device() {
+        Device::Cuda(device) => Stream::of(device),
+        other => bail!(
+            "expected a tensor on a GPU, got one on {:?}",
+            other.location()
+        ),
+    }
+}
+
+/// Calls `f` with the elements of contiguous tensors on the stream's device.
+pub(crate) fn with_floats<R>(
+    tensors: &[&Tensor],
+    stream: &Stream,
+    f: impl FnOnce(&[Floats]) -> Result<R>,
+) -> Result<R> {
+    let locked: Vec<_> = tensors.iter().map(|t| t.storage_and_layout()).collect();
+    let mut floats = Vec::new();
+    let mut reading = Vec::new();
+    for (storage, layout) in &locked {
+        let slice = match &**storage {
+            Storage::Cuda(storage) if storage.device.id() == stream.device().id() => {
+                storage.as_cuda_slice::<f32>()?
+            }
+            _ => bail!("the tensors of an expression are on different devices"),
+        };
+        let Some((start, end)) = layout.contiguous_offsets() else {
+            bail!(
+                "expected a contiguous tensor, got strides {:?}",
+                layout.stride()
+            )
+        };
+        let (address, guard) = slice.device_ptr(stream.cuda());
+        reading.push(guard);
+        let len = slice.num_bytes() / size_of::<f32>();
+        floats.push(Floats { address, len }.at(start, end - start));
+    }
+    f(&floats)
+}
+
+/// Calls `f` with the elements of a contiguous tensor, to write.
+pub(crate) fn with_memory_of<R>(
+    tensor: &Tensor,
+    stream: &Stream,
+    f: impl FnOnce(Floats) -> Result<R>,
+) -> Result<R> {
+    let lend = Lend {
+        stream,
+        f: Cell::new(Some(f)),
+        result: Cell::new(None),
+    };
+    tensor.inplace_op1(&lend)?;
+    lend.result.take().expect("candle called it")
+}
+
+struct Lend<'a, F, R> {
+    stream: &'a Stream,
+    f: Cell<Option<F>>,
+    result: Cell<Option<Result<R>>>,
+}
+
+impl<R, F: FnOnce(Floats) -> Result<R>> InplaceOp1 for Lend<'_, F, R> {
+    fn name(&self) -> &'static str {
+        "write"
+    }
+
+    fn cpu_fwd(&self, _: &mut CpuStorage, _: &Layout) -> Result<()> {
+        bail!("expected a tensor on a GPU")
+    }
+
+    fn cuda_fwd(&self, storage: &mut CudaStorage, layout: &Layout) -> Result<()> {
+        if storage.device.id() != self.stream.device().id() {
+            bail!("the tensors of an expression are on different devices")
+        }
+        let slice = storage.as_cuda_slice_mut::<f32>()?;
+        let Some((start, end)) = layout.contiguous_offsets() else {
+            bail!(
+                "expected a contiguous tensor, got strides {:?}",
+                layout.stride()
+            )
+        };
+        let len = slice.num_bytes() / size_of::<f32>();
+        let (address, _written) = slice.device_ptr_mut(self.stream.cuda());
+        let floats = Floats { address, len }.at(start, end - start);
+        self.result.set(self.f.take().map(|f| f(floats)));
+        Ok(())
+    }
+}
+
+pub(crate) fn storage(memory: CudaSlice<f32>, stream: &Stream) -> Storage {
+    Storage::Cuda(CudaStorage::wrap_cuda_slice(
+        memory,
+        stream.device().clone(),
+    ))
+}
+
+fn tensor(memory: CudaSlice<f32>, shape: &Shape, stream: &Stream) -> Tensor {
+    Tensor::from_storage(storage(memory, stream), shape, BackpropOp::none(), false)
+}
