@@ -1,5 +1,5 @@
 //! Minibatches in order: who comes when, and the thread that prepares the next one while the current one trains.
-//! Knows no file and no device but the CPU.
+//! Knows no file.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{Builder, JoinHandle};
 
 use anyhow::{Result, ensure};
-use candle_core::{Error, Tensor};
+use candle_core::{Device, Error, Tensor};
 use rand::seq::SliceRandom;
 
 use crate::{Split, generator};
@@ -27,6 +27,8 @@ pub struct DataIter {
     batch_size: usize,
     shuffle_seed: Option<u64>,
     stop: Option<&'static AtomicBool>,
+    /// All images and labels on a device, where the minibatches are made there.
+    resident: Option<(Tensor, Tensor)>,
 }
 
 impl DataIter {
@@ -41,6 +43,7 @@ impl DataIter {
             batch_size,
             shuffle_seed,
             stop: None,
+            resident: None,
         })
     }
 
@@ -57,9 +60,9 @@ impl DataIter {
     /// ```
     pub fn epoch(&self, epoch: usize) -> Batches {
         let (sender, ready) = sync_channel(READY);
-        let (split, batch_size, order) = (self.split.clone(), self.batch_size, self.order(epoch));
+        let (iter, order) = (self.clone(), self.order(epoch));
         let errors = sender.clone();
-        let work = move || prepare(&split, &order, batch_size, &sender);
+        let work = move || iter.prepare(&order, &sender);
         let thread = Builder::new().name("minibatches".into()).spawn(work);
         // The channel is empty and has room, so this cannot block.
         let thread = thread.map_err(|e| errors.send(Err(Error::wrap(e)))).ok();
@@ -99,6 +102,48 @@ impl DataIter {
         }
     }
 
+    /// Keeps all images and labels on `device`, such as a GPU, and makes the minibatches there: then nothing
+    /// is copied in a step, and nothing waits. The values are the same. An image takes 3 KiB.
+    ///
+    /// ```
+    /// use candle_core::Device;
+    /// use dataset::{Data, Options};
+    ///
+    /// let options = Options { data: Some(Data::Synthetic), limit_train: Some(30), limit_test: Some(1), ..Options::default() };
+    /// let (train_iter, _) = dataset::load(&options)?.iters(20)?;
+    /// let train_iter = train_iter.on_device(&Device::Cpu)?;
+    /// assert_eq!(train_iter.iter().next().unwrap()?.0.dims(), [20, 1, 28, 28]);
+    /// # anyhow::Ok(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the device has no room for them.
+    pub fn on_device(self, device: &Device) -> candle_core::Result<Self> {
+        let all: Vec<u32> = (0..self.split.len() as u32).collect();
+        let (x, y) = self.split.minibatch(&all)?;
+        Ok(DataIter {
+            resident: Some((x.to_device(device)?, y.to_device(device)?)),
+            ..self
+        })
+    }
+
+    /// Sends the minibatches one by one, until nobody wants any more.
+    fn prepare(&self, order: &[u32], sender: &SyncSender<Minibatch>) {
+        for indices in order.chunks(self.batch_size) {
+            if sender.send(self.minibatch(indices)).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn minibatch(&self, indices: &[u32]) -> Minibatch {
+        let Some((x, y)) = &self.resident else {
+            return self.split.minibatch(indices);
+        };
+        let indices = Tensor::new(indices, x.device())?;
+        Ok((x.index_select(&indices, 0)?, y.index_select(&indices, 0)?))
+    }
+
     /// The indices of the images in the order of epoch `epoch`.
     fn order(&self, epoch: usize) -> Vec<u32> {
         let mut order: Vec<u32> = (0..self.split.len() as u32).collect();
@@ -118,16 +163,8 @@ impl IntoIterator for &DataIter {
     }
 }
 
-/// Sends the minibatches one by one, until nobody wants any more.
-fn prepare(split: &Split, order: &[u32], batch_size: usize, sender: &SyncSender<Minibatch>) {
-    for indices in order.chunks(batch_size) {
-        if sender.send(split.minibatch(indices)).is_err() {
-            return;
-        }
-    }
-}
-
-/// The minibatches of one epoch: X (B, 1, 28, 28) f32 in [0, 1] and y (B,) u32, both on the CPU.
+/// The minibatches of one epoch: X (B, 1, 28, 28) f32 in [0, 1] and y (B,) u32, both on the CPU unless
+/// [`DataIter::on_device`] says otherwise.
 #[derive(Debug)]
 pub struct Batches {
     ready: Option<Receiver<Minibatch>>,
@@ -254,6 +291,17 @@ mod tests {
         let iter = DataIter::new(&split, 32, Some(5)).unwrap();
         assert_eq!(numbers(iter.iter()), numbers(iter.epoch(1)));
         assert_eq!(numbers(iter.into_iter()), numbers(iter.epoch(1)));
+    }
+
+    #[test]
+    fn minibatches_made_on_a_device_have_the_same_values() {
+        let iter = DataIter::new(&numbered(200), 32, Some(5)).unwrap();
+        let on_device = iter.clone().on_device(&Device::Cpu).unwrap();
+        assert_eq!(numbers(on_device.epoch(3)), numbers(iter.epoch(3)));
+        let (x, _) = on_device.iter().next().unwrap().unwrap();
+        let (same, _) = iter.iter().next().unwrap().unwrap();
+        let values = |x: Tensor| x.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        assert_eq!(values(x), values(same));
     }
 
     #[test]
