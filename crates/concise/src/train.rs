@@ -53,7 +53,7 @@ pub fn train(options: &Options) -> Result<Summary> {
         for batch in run.train_iter.epoch(epoch) {
             let (x, y) = batch?;
             let step = trainer.step(&x, &y)?;
-            run.step(step.loss, y.dim(0)?)?;
+            run.step(step.loss)?;
         }
         synchronize(&run.devices)?;
         run.timer.stop();

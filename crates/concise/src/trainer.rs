@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Result, ensure};
 use candle_core::Tensor;
+use d2l::BatchLoss;
 use functional::Sgd;
 
 use crate::DataParallel;
@@ -30,8 +31,8 @@ pub type Loss = fn(&Tensor, &Tensor) -> candle_core::Result<Tensor>;
 /// let mut trainer = Trainer::new(&net, functional::cross_entropy, Sgd::new(0.5));
 /// let x = Tensor::ones((5, 3), DType::F32, &Device::Cpu)?; // three examples and two
 /// let y = Tensor::zeros(5, DType::U32, &Device::Cpu)?;
-/// let before = trainer.step(&x, &y)?.loss;
-/// assert!(trainer.step(&x, &y)?.loss < before);
+/// let before = trainer.step(&x, &y)?.loss.mean()?;
+/// assert!(trainer.step(&x, &y)?.loss.mean()? < before);
 /// # anyhow::Ok(())
 /// ```
 pub struct Trainer<'a> {
@@ -45,8 +46,8 @@ pub struct Trainer<'a> {
 /// What a step leaves.
 #[derive(Debug)]
 pub struct Step {
-    /// The mean loss of the minibatch, before the step.
-    pub loss: f32,
+    /// The loss of the minibatch, before the step.
+    pub loss: BatchLoss,
     /// Outputs and labels of each shard, on its device, before the step: for a metric. Replicas
     /// without an example have none.
     pub shards: Vec<(Tensor, Tensor)>,
@@ -83,8 +84,8 @@ impl<'a> Trainer<'a> {
             replica.reduce_and_step(id, optimizer, batch_size)?;
             Ok(output.map(|(l, y_hat)| (l, (y_hat, y))))
         })?;
-        let (ls, shards): (Vec<f32>, Vec<_>) = done.into_iter().flatten().unzip();
-        let loss = ls.iter().sum::<f32>() / batch_size as f32;
+        let (ls, shards): (Vec<Tensor>, Vec<_>) = done.into_iter().flatten().unzip();
+        let loss = BatchLoss::new(ls, batch_size);
         Ok(Step { loss, shards })
     }
 }
@@ -95,7 +96,7 @@ fn forward_backward(
     loss: Loss,
     x: &Tensor,
     y: &Tensor,
-) -> Result<Option<(f32, Tensor)>> {
+) -> Result<Option<(Tensor, Tensor)>> {
     if y.dim(0)? == 0 {
         replica.zero_grad()?;
         return Ok(None);
@@ -103,5 +104,5 @@ fn forward_backward(
     let y_hat = replica.net.forward_t(x, true)?;
     let l = loss(&y_hat, y)?.sum_all()?;
     replica.backward(&l)?;
-    Ok(Some((l.to_scalar()?, y_hat.detach())))
+    Ok(Some((l.detach(), y_hat.detach())))
 }

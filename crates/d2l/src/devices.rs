@@ -187,6 +187,20 @@ pub fn synchronize(devices: &[Device]) -> Result<()> {
     devices.iter().try_for_each(Device::synchronize)
 }
 
+/// Lets no device go on before all have come to this point: what one reads of another, that one must
+/// not write over. Nothing waits on the host; on the CPU it is always so.
+///
+/// ```
+/// d2l::barrier(&d2l::devices(2)?)?;
+/// # candle_core::Result::Ok(())
+/// ```
+///
+/// # Errors
+/// If a device fails.
+pub fn barrier(devices: &[Device]) -> Result<()> {
+    gpu::barrier(devices)
+}
+
 /// Gives each of `replicas` its share of the cores, and returns it: the operations of one
 /// replica use that many threads. `threads` limits the cores of the whole run.
 ///

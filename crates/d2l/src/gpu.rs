@@ -91,6 +91,29 @@ pub(crate) fn facts(_device: &Device) -> Option<String> {
     None
 }
 
+/// The streams of `devices` wait for each other.
+#[cfg(feature = "cuda")]
+pub(crate) fn barrier(devices: &[Device]) -> candle_core::Result<()> {
+    let gpus = devices.iter().filter_map(|d| d.as_cuda_device().ok());
+    let streams: Vec<_> = gpus.map(|gpu| gpu.cuda_stream()).collect();
+    if streams.len() < 2 {
+        return Ok(());
+    }
+    for stream in &streams {
+        let here = stream.record_event(None).map_err(Error::wrap)?;
+        for other in &streams {
+            other.wait(&here).map_err(Error::wrap)?;
+        }
+    }
+    Ok(())
+}
+
+/// The CPU has done what it was asked for.
+#[cfg(not(feature = "cuda"))]
+pub(crate) fn barrier(_devices: &[Device]) -> candle_core::Result<()> {
+    Ok(())
+}
+
 fn reason(error: &Error) -> NoGpu {
     if let Error::NotCompiledWithCudaSupport = error {
         return NoGpu::NotBuilt;

@@ -13,6 +13,7 @@
 
 mod accumulator;
 mod animator;
+mod batch_loss;
 mod devices;
 mod gpu;
 mod interrupt;
@@ -28,8 +29,9 @@ pub mod weights;
 
 pub use accumulator::Accumulator;
 pub use animator::Animator;
+pub use batch_loss::BatchLoss;
 pub use devices::{
-    DeviceKind, cores, cores_each, device_name, device_names, devices, devices_of_kind,
+    DeviceKind, barrier, cores, cores_each, device_name, device_names, devices, devices_of_kind,
     share_cores, synchronize, try_all_gpus, try_gpu,
 };
 pub use interrupt::interrupted;

@@ -4,6 +4,7 @@
 
 use std::fmt;
 use std::io::Write;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Tensor};
@@ -14,15 +15,16 @@ use crate::devices::find;
 use crate::interrupt::INTERRUPTED;
 use crate::record::{self, Record};
 use crate::{
-    Animator, BadInput, Book, Options, Timer, device_name, device_names, gpu, interrupted,
-    share_cores, weights,
+    Animator, BadInput, BatchLoss, Book, Options, Timer, device_name, device_names, gpu,
+    interrupted, share_cores, weights,
 };
 
 /// A run that has started: its devices and data, and the settings that were not given filled in
 /// from the book.
 ///
 /// ```
-/// use d2l::{Book, Options, Run};
+/// use candle_core::{Device, Tensor};
+/// use d2l::{BatchLoss, Book, Options, Run};
 ///
 /// let book = Book {
 ///     program: "demo",
@@ -47,7 +49,8 @@ use crate::{
 ///     run.timer.start();
 ///     for batch in run.train_iter.epoch(epoch) {
 ///         let (_x, y) = batch?; // here a network would train
-///         run.step(2.3, y.dim(0)?)?;
+///         let loss = Tensor::new(16.8f32, &Device::Cpu)?;
+///         run.step(BatchLoss::new(vec![loss], y.dim(0)?))?;
 ///     }
 ///     run.timer.stop();
 ///     run.epoch(0.1)?;
@@ -78,7 +81,15 @@ pub struct Run {
     animator: Animator,
     record: Option<Record>,
     progress: Progress,
+    /// Losses that are still on the devices.
+    unread: Vec<BatchLoss>,
+    last_read: Instant,
 }
+
+/// How long losses stay unread: what the eye sees as at once.
+const READ_EVERY: Duration = Duration::from_millis(100);
+/// So many steps the host may be ahead of the devices.
+const MOST_UNREAD: usize = 256;
 
 /// What a run reached.
 #[derive(Debug, Clone, PartialEq)]
@@ -118,7 +129,11 @@ impl Run {
         let share = share_cores(options.threads, k);
         check_paths(options).map_err(BadInput::from)?;
         let data = load(options)?;
-        let (train_iter, test_iter) = data.iters(batch_size)?;
+        let (mut train_iter, mut test_iter) = data.iters(batch_size)?;
+        if !devices[0].is_cpu() {
+            train_iter = train_iter.on_device(&devices[0])?;
+            test_iter = test_iter.on_device(&devices[0])?;
+        }
         let run = Self {
             train_iter: train_iter.stop_when(&INTERRUPTED),
             test_iter: test_iter.stop_when(&INTERRUPTED),
@@ -132,6 +147,8 @@ impl Run {
             animator: Animator::new("epoch", &["test acc"], (1.0, options.epochs as f64)),
             record: None,
             progress: Progress::new(),
+            unread: Vec::new(),
+            last_read: Instant::now(),
             devices,
         };
         if let Some(note) = note {
@@ -190,27 +207,46 @@ impl Run {
         (1..=self.num_epochs).take_while(|_| !interrupted())
     }
 
-    /// Tells of a step: the minibatch's mean loss before its update, and its size.
+    /// Tells of a step: the loss of the minibatch before its update.
+    ///
+    /// A loss on a GPU is read some steps later, so that nobody waits for the GPU in every step.
     ///
     /// # Errors
-    /// If `steps.csv` cannot be written.
-    pub fn step(&mut self, loss: f32, examples: usize) -> Result<()> {
-        let p = &mut self.progress;
-        if p.examples == 0 {
-            p.begin_epoch(self.train_iter.num_examples());
+    /// If a device fails, or `steps.csv` cannot be written.
+    pub fn step(&mut self, loss: BatchLoss) -> Result<()> {
+        let now = loss.is_at_hand();
+        self.unread.push(loss);
+        match now || self.unread.len() >= MOST_UNREAD || self.last_read.elapsed() > READ_EVERY {
+            true => self.read_losses(),
+            false => Ok(()),
         }
-        p.step += 1;
-        p.examples += examples;
-        p.loss_sum += f64::from(loss) * examples as f64;
-        p.bar.set_message(format!("{loss:.3}"));
-        p.bar.inc(examples as u64);
-        let step = record::Step {
-            epoch: p.epoch,
-            step: p.step,
-            examples,
-            loss,
-        };
-        self.record.as_mut().map_or(Ok(()), |r| r.step(&step))
+    }
+
+    /// Shows and records the steps whose losses are still on the devices.
+    fn read_losses(&mut self) -> Result<()> {
+        for loss in std::mem::take(&mut self.unread) {
+            let (examples, loss) = (loss.examples(), loss.mean()?);
+            let p = &mut self.progress;
+            if p.examples == 0 {
+                p.begin_epoch(self.train_iter.num_examples());
+            }
+            p.step += 1;
+            p.examples += examples;
+            p.loss_sum += f64::from(loss) * examples as f64;
+            p.bar.set_message(format!("{loss:.3}"));
+            p.bar.inc(examples as u64);
+            let step = record::Step {
+                epoch: p.epoch,
+                step: p.step,
+                examples,
+                loss,
+            };
+            if let Some(record) = &mut self.record {
+                record.step(&step)?;
+            }
+        }
+        self.last_read = Instant::now();
+        Ok(())
     }
 
     /// Tells of an epoch's end and the test accuracy after it; prints its line.
@@ -220,6 +256,7 @@ impl Run {
     /// # Errors
     /// If the run's folder cannot be written.
     pub fn epoch(&mut self, test_acc: f64) -> Result<()> {
+        self.read_losses()?;
         self.progress.bar.finish_and_clear();
         if interrupted() {
             return Ok(());

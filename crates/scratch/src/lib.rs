@@ -6,8 +6,8 @@
 //! concise is elsewhere: fast operations in `functional`, the few-line version in `concise`.
 
 use candle_core::{DType, Device, Result, Tensor, Var, bail};
-use d2l::{Book, Options, Param, Run, Summary};
-use d2l::{backward, evaluate_accuracy_gpu, sgd, synchronize};
+use d2l::{BatchLoss, Book, Options, Param, Run, Summary};
+use d2l::{backward, barrier, evaluate_accuracy_gpu, sgd, synchronize};
 use functional::{Expr, cross_entropy};
 use rayon::prelude::*;
 
@@ -173,7 +173,7 @@ fn split_and_load(data: &Tensor, devices: &[Device]) -> Result<Vec<Tensor>> {
     Ok(shards)
 }
 
-/// One step of all devices on one minibatch; returns the minibatch's mean loss before it.
+/// One step of all devices on one minibatch; returns the minibatch's loss before it.
 ///
 /// A device without an example adds nothing to the gradient, and takes the step all the same.
 ///
@@ -185,7 +185,7 @@ fn split_and_load(data: &Tensor, devices: &[Device]) -> Result<Vec<Tensor>> {
 /// let x = Tensor::zeros((4, 1, 28, 28), DType::F32, &Device::Cpu)?;
 /// let y = Tensor::zeros(4, DType::U32, &Device::Cpu)?;
 /// let l = scratch::train_batch(&x, &y, &device_params, &devices, 0.2)?;
-/// assert!((l - 10f32.ln()).abs() < 1e-3); // ten classes, and nothing learned yet
+/// assert!((l.mean()? - 10f32.ln()).abs() < 1e-3); // ten classes, and nothing learned yet
 /// # candle_core::Result::Ok(())
 /// ```
 ///
@@ -198,7 +198,7 @@ pub fn train_batch(
     device_params: &[Vec<Param>],
     devices: &[Device],
     lr: f64,
-) -> Result<f32> {
+) -> Result<BatchLoss> {
     if device_params.len() != devices.len() {
         let (copies, k) = (device_params.len(), devices.len());
         bail!("{copies} copies of the parameters for {k} devices");
@@ -209,19 +209,20 @@ pub fn train_batch(
     let ls = replicas.map(|(x_shard, y_shard, device_w)| {
         let l = loss(&lenet(&x_shard, device_w)?, &y_shard)?.sum_all()?;
         backward(&l, device_w)?;
-        l.to_scalar()
+        Ok(l)
     });
-    let ls: Vec<f32> = ls.collect::<Result<_>>()?;
+    let ls: Vec<Tensor> = ls.collect::<Result<_>>()?;
     // Sum all gradients from each device and broadcast them to all devices
     for i in 0..device_params[0].len() {
         let grads: Vec<_> = device_params.iter().map(|w| w[i].grad().clone()).collect();
         allreduce(&grads)?;
     }
+    barrier(devices)?; // what one reads, another must not write over yet
     // The model parameters are updated separately on each device
     for param in device_params {
         sgd(param, lr, x.dim(0)?)?; // Here, we use a full-size batch
     }
-    Ok(ls.iter().sum::<f32>() / x.dim(0)? as f32)
+    Ok(BatchLoss::new(ls, x.dim(0)?))
 }
 
 /// Trains LeNet as the options say: the clock includes the work of all devices, accuracy is
@@ -258,7 +259,7 @@ pub fn train(options: &Options) -> anyhow::Result<Summary> {
             let (x, y) = batch?;
             // Perform multi-GPU training for a single minibatch
             let l = train_batch(&x, &y, &device_params, &devices, run.lr)?;
-            run.step(l, y.dim(0)?)?;
+            run.step(l)?;
         }
         synchronize(&devices)?;
         run.timer.stop();

@@ -208,7 +208,7 @@ fn epoch(options: &d2l::Options) -> Result<(f64, f64)> {
             let start = Instant::now();
             let l = scratch::train_batch(&x, &y, &device_params, &devices, run.lr)?;
             in_steps += start.elapsed().as_secs_f64();
-            run.step(l, y.dim(0)?)?;
+            run.step(l)?;
         }
         synchronize(&devices)?;
         epochs.push((run.timer.stop(), in_steps));
@@ -270,13 +270,8 @@ fn losses_lenet(options: &d2l::Options) -> Result<(f64, f64)> {
         let device_params = copies.collect::<candle_core::Result<Vec<_>>>()?;
         let mut losses = Vec::new();
         each(&run.train_iter, |x, y| {
-            losses.push(scratch::train_batch(
-                x,
-                y,
-                &device_params,
-                &run.devices,
-                0.02,
-            )?);
+            let l = scratch::train_batch(x, y, &device_params, &run.devices, 0.02)?;
+            losses.push(l.mean()?);
             Ok(())
         })?;
         Ok(losses)
@@ -303,7 +298,7 @@ fn losses_resnet18(options: &d2l::Options) -> Result<(f64, f64)> {
         let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.01));
         let mut losses = Vec::new();
         each(&run.train_iter, |x, y| {
-            losses.push(trainer.step(x, y)?.loss);
+            losses.push(trainer.step(x, y)?.loss.mean()?);
             Ok(())
         })?;
         Ok(losses)

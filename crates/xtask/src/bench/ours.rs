@@ -58,7 +58,7 @@ fn lenet(job: &Job) -> Result<()> {
     let device_params = copies.collect::<candle_core::Result<Vec<_>>>()?;
     let (x, y) = minibatch(job.batch)?;
     serve(&version(), || {
-        Ok(scratch::train_batch(&x, &y, &device_params, &devices, LR)?)
+        Ok(scratch::train_batch(&x, &y, &device_params, &devices, LR)?.mean()?)
     })
 }
 
@@ -69,5 +69,5 @@ fn resnet(job: &Job) -> Result<()> {
     })?;
     let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(LR));
     let (x, y) = minibatch(job.batch)?;
-    serve(&version(), || Ok(trainer.step(&x, &y)?.loss))
+    serve(&version(), || Ok(trainer.step(&x, &y)?.loss.mean()?))
 }
