@@ -53,14 +53,7 @@ impl Deref for Param {
 /// # Errors
 /// If `l` does not depend on one of them.
 pub fn backward(l: &Tensor, params: &[Param]) -> Result<()> {
-    let grads = l.backward()?;
-    for (i, param) in params.iter().enumerate() {
-        match grads.get(param) {
-            Some(grad) => param.grad.set(grad)?,
-            None => bail!("backward: the loss does not depend on parameter {i}"),
-        }
-    }
-    Ok(())
+    functional::backward(l, params.iter().map(|p| (&p.value, &p.grad)))
 }
 
 /// Minibatch stochastic gradient descent, in place: `param -= lr · grad / batch_size`

@@ -1,11 +1,44 @@
-//! The gradients of a network's parameters in one flat buffer, the way an all-reduce wants them.
-//! The operations of this crate write there directly; what other operations of candle's computed is
-//! added.
+//! The gradients of a network's parameters where their owner wants them: each in a variable of its own,
+//! or all in one flat buffer, the way an all-reduce wants them. The operations of this crate write
+//! there directly; what other operations of candle's computed is added.
 
-use crate::operation::Grad;
-use candle_core::{DType, Device, Result, Tensor, TensorId, Var, bail};
-use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
+use crate::places::{Memory, Places};
+use candle_core::{DType, Device, Result, Tensor, Var, bail};
+use std::collections::HashSet;
+
+/// Writes the gradient of the scalar `loss` with respect to each parameter into the variable beside it,
+/// on the same device and of as many elements. In the book: `l.backward()`.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor, Var};
+/// let w = Var::new(&[[1f32, 2.]], &Device::Cpu)?;
+/// let grad = Var::zeros((1, 2), DType::F32, &Device::Cpu)?;
+/// let x = Tensor::new(&[[10f32, 20.]], &Device::Cpu)?;
+/// functional::backward(&functional::linear(&x, &w, None)?.sum_all()?, [(&w, &grad)])?;
+/// assert_eq!(grad.to_vec2::<f32>()?, [[10., 20.]]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+///
+/// # Errors
+/// Where the loss does not depend on a parameter, or the elements of a pair are not as many.
+pub fn backward<'a>(
+    loss: &Tensor,
+    params: impl IntoIterator<Item = (&'a Var, &'a Var)>,
+) -> Result<()> {
+    let mut places = Places::default();
+    for (param, grad) in params {
+        if param.elem_count() != grad.elem_count() {
+            let (param, grad) = (param.dims(), grad.dims());
+            bail!("backward: a parameter has shape {param:?}, its gradient {grad:?}")
+        }
+        let memory = Memory::Tensor(grad.as_tensor().clone());
+        places.add(memory, [param.as_tensor().clone()]);
+    }
+    match places.backward(loss)? {
+        Some(i) => bail!("backward: the loss does not depend on parameter {i}"),
+        None => Ok(()),
+    }
+}
 
 /// The gradients of parameters, one after the other in the order of the parameters.
 ///
@@ -21,24 +54,8 @@ use std::collections::{HashMap, HashSet};
 /// # Ok::<(), candle_core::Error>(())
 /// ```
 pub struct Gradients {
-    params: Vec<(String, Tensor)>,
-    flat: Flat,
-}
-
-#[derive(Default)]
-struct Flat {
-    /// On the CPU.
-    floats: Vec<f32>,
-    /// On another device.
-    tensor: Option<Tensor>,
-    /// Id and length of each parameter, in order.
-    layout: Vec<(TensorId, usize)>,
-    written: Vec<bool>,
-}
-
-thread_local! {
-    /// The buffer of the [`Gradients::backward`] that runs on this thread.
-    static FLAT: RefCell<Option<Flat>> = const { RefCell::new(None) };
+    names: Vec<String>,
+    places: Places,
 }
 
 impl Gradients {
@@ -51,29 +68,17 @@ impl Gradients {
     /// Where a parameter is there twice.
     pub fn new<'a>(params: impl IntoIterator<Item = (&'a str, &'a Var)>) -> Result<Self> {
         let named = |(name, var): (&str, &Var)| (name.to_owned(), var.as_tensor().clone());
-        let params: Vec<_> = params.into_iter().map(named).collect();
-        let layout: Vec<_> = params
-            .iter()
-            .map(|(_, p)| (p.id(), p.elem_count()))
-            .collect();
-        let ids: HashSet<_> = layout.iter().map(|(id, _)| *id).collect();
-        assert_eq!(ids.len(), layout.len(), "a parameter is there twice");
-        let len = layout.iter().map(|(_, len)| len).sum();
-        let device = params.first().map_or(&Device::Cpu, |(_, p)| p.device());
-        let (floats, tensor) = match device {
-            Device::Cpu => (vec![0.; len], None),
-            device => (vec![], Some(Tensor::zeros(len, DType::F32, device)?)),
+        let (names, params): (Vec<_>, Vec<Tensor>) = params.into_iter().map(named).unzip();
+        let ids: HashSet<_> = params.iter().map(Tensor::id).collect();
+        assert_eq!(ids.len(), params.len(), "a parameter is there twice");
+        let len = params.iter().map(Tensor::elem_count).sum();
+        let memory = match params.first().map(Tensor::device) {
+            None | Some(Device::Cpu) => Memory::Floats(vec![0.; len]),
+            Some(device) => Memory::Tensor(Tensor::zeros(len, DType::F32, device)?),
         };
-        let written = vec![false; layout.len()];
-        Ok(Self {
-            params,
-            flat: Flat {
-                floats,
-                tensor,
-                layout,
-                written,
-            },
-        })
+        let mut places = Places::default();
+        places.add(memory, params);
+        Ok(Self { names, places })
     }
 
     /// Replaces the contents by the gradients of the scalar `loss`.
@@ -81,33 +86,30 @@ impl Gradients {
     /// # Errors
     /// Where the loss does not depend on a parameter; the message names it.
     pub fn backward(&mut self, loss: &Tensor) -> Result<()> {
-        self.flat.written.fill(false);
-        let store = {
-            let _lent = Lent::new(&mut self.flat);
-            loss.backward()?
-        };
-        let mut first = 0;
-        for (i, (name, param)) in self.params.iter().enumerate() {
-            let written = self.flat.written[i];
-            match store.get(param) {
-                Some(grad) => self.flat.put(first, &grad.flatten_all()?, written)?,
-                None if !written => bail!("the loss does not depend on the parameter {name}"),
-                None => {}
-            }
-            first += param.elem_count();
+        match self.places.backward(loss)? {
+            Some(i) => bail!(
+                "the loss does not depend on the parameter {}",
+                self.names[i]
+            ),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// All gradients, one after the other, where the parameters are on the CPU; otherwise nothing.
     pub fn flat(&self) -> &[f32] {
-        &self.flat.floats
+        match self.places.first() {
+            Some(Memory::Floats(floats)) => floats,
+            _ => &[],
+        }
     }
 
     /// All gradients, one after the other, as one tensor where the parameters are on a GPU; none where
     /// they are on the CPU.
     pub fn tensor(&self) -> Option<&Tensor> {
-        self.flat.tensor.as_ref()
+        match self.places.first() {
+            Some(Memory::Tensor(tensor)) => Some(tensor),
+            _ => None,
+        }
     }
 
     /// Sets all to zero.
@@ -115,87 +117,11 @@ impl Gradients {
     /// # Errors
     /// Where the device refuses.
     pub fn zero(&mut self) -> Result<()> {
-        self.flat.floats.fill(0.);
-        match &self.flat.tensor {
-            Some(tensor) => tensor.zero_set(),
-            None => Ok(()),
+        match self.places.first_mut() {
+            Some(Memory::Floats(floats)) => floats.fill(0.),
+            Some(Memory::Tensor(tensor)) => tensor.zero_set()?,
+            None => {}
         }
+        Ok(())
     }
-}
-
-impl Flat {
-    /// Writes or adds the gradient that begins at `first`.
-    fn put(&mut self, first: usize, grad: &Tensor, add: bool) -> Result<()> {
-        let len = grad.elem_count();
-        match &self.tensor {
-            None => {
-                let grad = grad.to_vec1::<f32>()?;
-                crate::operation::put(&mut self.floats[first..first + len], grad.into_iter(), add);
-                Ok(())
-            }
-            Some(flat) if add => flat.slice_set(&(flat.narrow(0, first, len)? + grad)?, 0, first),
-            Some(flat) => flat.slice_set(&grad.contiguous()?, 0, first),
-        }
-    }
-}
-
-/// The buffer while it is the thread's; it comes back even if backward panics.
-struct Lent<'a>(&'a mut Flat);
-
-impl<'a> Lent<'a> {
-    fn new(flat: &'a mut Flat) -> Self {
-        FLAT.set(Some(std::mem::take(flat)));
-        Self(flat)
-    }
-}
-
-impl Drop for Lent<'_> {
-    fn drop(&mut self) {
-        *self.0 = FLAT.take().unwrap_or_default();
-    }
-}
-
-/// The places for the gradients of parameters, by their ids.
-pub(crate) struct Places<'a>(HashMap<TensorId, (usize, &'a mut [f32])>, &'a mut [bool]);
-
-impl<'a> Places<'a> {
-    /// The place of one parameter's gradient, if it has one; given away once.
-    pub(crate) fn take(&mut self, id: TensorId) -> Option<Grad<'a>> {
-        let (i, to) = self.0.remove(&id)?;
-        let written = std::mem::replace(&mut self.1[i], true);
-        Some(Grad::Slice { to, written })
-    }
-}
-
-/// Calls `f` with the places that the running [`Gradients::backward`] has; without one, with none.
-pub(crate) fn with_flat<R>(f: impl FnOnce(&mut Places<'_>) -> R) -> R {
-    FLAT.with_borrow_mut(|flat| {
-        let mut nothing = Flat::default();
-        let flat = flat.as_mut().unwrap_or(&mut nothing);
-        let mut places = HashMap::new();
-        let mut rest = &mut flat.floats[..];
-        for (i, (id, len)) in flat.layout.iter().enumerate() {
-            let (to, tail) = rest.split_at_mut(*len);
-            places.insert(*id, (i, to));
-            rest = tail;
-        }
-        f(&mut Places(places, &mut flat.written))
-    })
-}
-
-/// The tensor of the [`Gradients::backward`] that runs on this thread, where its parameters are on a GPU.
-#[cfg(feature = "cuda")]
-pub(crate) fn on_device() -> Option<Tensor> {
-    FLAT.with_borrow(|flat| flat.as_ref()?.tensor.clone())
-}
-
-/// Where in that tensor the gradient of a parameter begins, and whether a part of it is there already.
-#[cfg(feature = "cuda")]
-pub(crate) fn take_place(id: TensorId) -> Option<(usize, bool)> {
-    FLAT.with_borrow_mut(|flat| {
-        let flat = flat.as_mut()?;
-        let i = flat.layout.iter().position(|(other, _)| *other == id)?;
-        let first = flat.layout[..i].iter().map(|(_, len)| len).sum();
-        Some((first, std::mem::replace(&mut flat.written[i], true)))
-    })
 }

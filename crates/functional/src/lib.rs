@@ -14,7 +14,8 @@
 //! from candle's, against which they are tested. An operation uses as many threads as
 //! [`threads::budget`] says, and its bits do not depend on it.
 //!
-//! [`Gradients`] collects a network's gradients in one flat buffer, and [`Sgd`] takes the steps.
+//! [`backward`] writes a network's gradients where their owner wants them, [`Gradients`] collects them
+//! in one flat buffer, and [`Sgd`] takes the steps.
 //!
 //! This crate knows no model, no dataset and no replica, and it never moves a tensor to another
 //! device or type: what does not fit is an error that names both sides. A batch of no examples is
@@ -57,6 +58,7 @@ mod loss;
 mod norm;
 mod operation;
 mod optim;
+mod places;
 pub mod plain;
 mod pool;
 mod precision;
@@ -75,7 +77,7 @@ pub use activation::relu;
 pub use conv::{conv2d, set_winograd};
 pub use expr::Expr;
 pub use grad::no_grad;
-pub use gradients::Gradients;
+pub use gradients::{Gradients, backward};
 pub use layout::{flatten, nhwc};
 pub use linear::{linear, matmul};
 pub use loss::cross_entropy;

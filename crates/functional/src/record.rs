@@ -5,9 +5,9 @@
 //! back the expression leaves all gradients in a box, and each gate takes its tensors' from there.
 
 use crate::buffer::Buffer;
-use crate::gradients;
 use crate::layer::{Cpu, Place};
 use crate::operation::Grad;
+use crate::places;
 use crate::storage::{read, tensor};
 use crate::tape::{Kept, Leaf, Tape, View};
 use candle_core::op::BackpropOp;
@@ -41,10 +41,10 @@ impl Runs for Cpu {
     fn backward(ran: &Evaluated<Self>, y: &Tensor, dy: &Tensor) -> Result<Vec<Option<Tensor>>> {
         let dy = read([dy], |[dy]| Buffer::copy_of(dy))?;
         let leaves = &ran.tape.leaves;
-        gradients::with_flat(|flat| {
+        places::with_slices(|places| {
             let grad = |(leaf, tracked): (&Leaf, &bool)| match tracked {
                 false => Grad::Unwanted,
-                true => flat
+                true => places
                     .take(leaf.source.id())
                     .unwrap_or(Grad::Empty(leaf.source.elem_count())),
             };

@@ -1,6 +1,7 @@
 //! The floats of a CPU tensor as a slice, and back. It refuses other devices and other types.
 
-use candle_core::{CpuStorage, Device, Layout, Result, Shape, Storage, Tensor, bail};
+use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Result, Shape, Storage, Tensor, bail};
+use std::cell::Cell;
 
 /// The elements of a contiguous f32 tensor, which may start anywhere in its storage.
 pub(crate) fn slice<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
@@ -46,6 +47,36 @@ pub(crate) fn read<const N: usize, R>(
     read_all(tensors.iter(), |slices| {
         Ok(f(slices.try_into().expect("as many as tensors")))
     })
+}
+
+/// Calls `f` with the elements of a contiguous tensor on the CPU, to write.
+pub(crate) fn with_slice_mut<R>(
+    tensor: &Tensor,
+    f: impl FnOnce(&mut [f32]) -> Result<R>,
+) -> Result<R> {
+    let lend = Lend {
+        f: Cell::new(Some(f)),
+        result: Cell::new(None),
+    };
+    tensor.inplace_op1(&lend)?;
+    lend.result.take().expect("candle called it")
+}
+
+struct Lend<F, R> {
+    f: Cell<Option<F>>,
+    result: Cell<Option<Result<R>>>,
+}
+
+impl<R, F: FnOnce(&mut [f32]) -> Result<R>> InplaceOp1 for Lend<F, R> {
+    fn name(&self) -> &'static str {
+        "write"
+    }
+
+    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
+        let slice = slice_mut(storage, layout)?;
+        self.result.set(self.f.take().map(|f| f(slice)));
+        Ok(())
+    }
 }
 
 /// A CPU tensor of these elements.

@@ -26,23 +26,29 @@ impl Floats {
 
 /// The free memory of a stream by size.
 #[derive(Default)]
-pub(crate) struct Free(Mutex<BTreeMap<usize, Vec<CudaSlice<f32>>>>);
+pub(crate) struct Free(Mutex<BTreeMap<usize, Vec<Piece>>>);
+
+/// Memory with its address, which is asked for once: to ask is to record events.
+struct Piece {
+    memory: CudaSlice<f32>,
+    address: u64,
+}
 
 impl Free {
     /// A piece of `len` floats or up to twice as many.
-    pub fn take(&self, len: usize) -> Option<CudaSlice<f32>> {
+    fn take(&self, len: usize) -> Option<Piece> {
         let mut free = self.lock();
         let size = *free.range(len..=2 * len).next()?.0;
         let of_size = free.get_mut(&size)?;
-        let memory = of_size.pop();
+        let piece = of_size.pop();
         if of_size.is_empty() {
             free.remove(&size);
         }
-        memory
+        piece
     }
 
-    fn give(&self, size: usize, memory: CudaSlice<f32>) {
-        self.lock().entry(size).or_default().push(memory);
+    fn give(&self, size: usize, piece: Piece) {
+        self.lock().entry(size).or_default().push(piece);
     }
 
     /// Gives all of it back to the driver.
@@ -50,7 +56,7 @@ impl Free {
         self.lock().clear();
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, Vec<CudaSlice<f32>>>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, Vec<Piece>>> {
         self.0.lock().unwrap_or_else(|e| e.into_inner())
     }
 }
@@ -58,7 +64,7 @@ impl Free {
 /// Floats on a GPU; dropped, they go back to where they came from. A later block may have the memory at
 /// once: the stream keeps the order.
 pub(crate) struct Block {
-    memory: Option<CudaSlice<f32>>,
+    piece: Option<Piece>,
     size: usize,
     floats: Floats,
     free: Arc<Free>,
@@ -71,16 +77,21 @@ impl Block {
     /// Where the GPU has no memory left.
     pub fn new(stream: &Stream, len: usize) -> Result<Self> {
         let size = len.max(1);
-        let memory = match stream.free.take(size) {
-            Some(memory) => memory,
-            None => stream.alloc(size)?,
+        let piece = match stream.free.take(size) {
+            Some(piece) => piece,
+            None => {
+                let memory = stream.alloc(size)?;
+                let address = memory.device_ptr(stream.cuda()).0;
+                Piece { memory, address }
+            }
         };
-        let size = memory.num_bytes() / size_of::<f32>();
-        let address = memory.device_ptr(stream.cuda()).0;
         Ok(Self {
-            memory: Some(memory),
-            size,
-            floats: Floats { address, len },
+            size: piece.memory.num_bytes() / size_of::<f32>(),
+            floats: Floats {
+                address: piece.address,
+                len,
+            },
+            piece: Some(piece),
             free: stream.free.clone(),
         })
     }
@@ -94,8 +105,8 @@ impl Block {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn into_slice(mut self, stream: &Stream) -> Result<CudaSlice<f32>> {
-        if let Some(memory) = self.memory.take_if(|_| self.size == self.floats.len) {
-            return Ok(memory);
+        if let Some(piece) = self.piece.take_if(|_| self.size == self.floats.len) {
+            return Ok(piece.memory);
         }
         let exact = stream.alloc(self.floats.len)?;
         let address = exact.device_ptr(stream.cuda()).0;
@@ -107,8 +118,8 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        if let Some(memory) = self.memory.take() {
-            self.free.give(self.size, memory);
+        if let Some(piece) = self.piece.take() {
+            self.free.give(self.size, piece);
         }
     }
 }

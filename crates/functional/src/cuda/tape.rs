@@ -5,7 +5,7 @@ use super::Cuda;
 use super::memory::{Block, Floats};
 use super::operation::{At, Grad};
 use super::stream::Stream;
-use crate::gradients;
+use crate::places;
 use crate::record::{Evaluated, Runs};
 use crate::tape::{Leaf, Step, Tape};
 use candle_core::cuda_backend::CudaStorage;
@@ -43,35 +43,24 @@ impl Runs for Cuda {
         with_floats(&[&dy.contiguous()?], stream, |dy| {
             stream.copy(dy[0], d_result.floats())
         })?;
-        let run = |flat: Option<Floats>| -> Result<Vec<Option<Tensor>>> {
-            let grad = |(leaf, tracked): (&Leaf, &bool)| {
-                let len = leaf.source.elem_count();
-                match (*tracked, flat.and_then(|flat| place(leaf, flat))) {
-                    (false, _) => Grad::Unwanted,
-                    (true, Some(place)) => place,
-                    (true, None) => Grad::Empty(len),
-                }
+        places::with_addresses(stream, |place| {
+            let mut grad = |(leaf, tracked): (&Leaf, &bool)| match (*tracked, leaf.source.id()) {
+                (false, _) => Grad::Unwanted,
+                (true, id) => match place(id) {
+                    Some((to, written)) => Grad::Place { to, written },
+                    None => Grad::Empty(leaf.source.elem_count()),
+                },
             };
-            let grads = tape.leaves.iter().zip(&ran.tracked).map(grad).collect();
+            let grads = tape.leaves.iter().zip(&ran.tracked).map(&mut grad);
+            let grads = grads.collect();
             let grads = with_floats(&[y], stream, |y| {
                 tape.backward(&ran.kept, y[0], d_result, grads)
             })?;
             let own = tape.leaves.iter().zip(grads);
             own.map(|(leaf, grad)| own_gradient(leaf, grad, stream))
                 .collect()
-        };
-        match gradients::on_device() {
-            Some(flat) => with_memory_of(&flat, stream, |flat| run(Some(flat))),
-            None => run(None),
-        }
+        })
     }
-}
-
-/// Where the gradient of a leaf belongs among those of all parameters, if it does.
-fn place(leaf: &Leaf, flat: Floats) -> Option<Grad> {
-    let (first, written) = gradients::take_place(leaf.source.id())?;
-    let to = flat.at(first, leaf.source.elem_count());
-    Some(Grad::Place { to, written })
 }
 
 /// The gradient as a tensor; none where it went elsewhere.
