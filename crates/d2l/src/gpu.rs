@@ -74,15 +74,24 @@ fn try_out(i: usize) -> candle_core::Result<Device> {
 /// What the reader sees of a GPU at the start: its name and memory.
 #[cfg(feature = "cuda")]
 pub(crate) fn facts(device: &Device) -> Option<String> {
+    let gib = |bytes: usize| bytes as f64 / f64::from(1 << 30);
+    let [free, total] = memory(device)?.map(gib);
+    let name = device.as_cuda_device().ok()?.cuda_stream().context().name();
+    Some(format!("{}, {free:.1} of {total:.1} GiB free", name.ok()?))
+}
+
+/// How many bytes of a GPU's memory are free, and how many there are; nothing for the CPU.
+#[cfg(feature = "cuda")]
+pub fn memory(device: &Device) -> Option<[usize; 2]> {
     let stream = device.as_cuda_device().ok()?.cuda_stream();
     let (free, total) = stream.context().mem_get_info().ok()?;
-    let gib = |bytes: usize| bytes as f64 / f64::from(1 << 30);
-    let name = stream.context().name().ok()?;
-    Some(format!(
-        "{name}, {:.1} of {:.1} GiB free",
-        gib(free),
-        gib(total)
-    ))
+    Some([free, total])
+}
+
+/// How many bytes of a GPU's memory are free, and how many there are; nothing for the CPU.
+#[cfg(not(feature = "cuda"))]
+pub fn memory(_device: &Device) -> Option<[usize; 2]> {
+    None
 }
 
 /// Without CUDA there is no GPU to tell of.

@@ -34,6 +34,7 @@ pub use devices::{
     DeviceKind, barrier, cores, cores_each, device_name, device_names, devices, devices_of_kind,
     share_cores, synchronize, try_all_gpus, try_gpu,
 };
+pub use gpu::memory as gpu_memory;
 pub use interrupt::interrupted;
 pub use metrics::{accuracy, evaluate_accuracy_gpu};
 pub use options::{Book, Options, Precision};

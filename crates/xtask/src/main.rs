@@ -2,6 +2,7 @@
 //! build, test or read the project.
 
 mod bench;
+mod gpu;
 
 use std::process::ExitCode;
 
@@ -20,6 +21,13 @@ enum Command {
     /// Measure
     #[command(subcommand)]
     Bench(Bench),
+    /// On a machine with a GPU: is it right, does it learn, how fast is it beside PyTorch
+    GpuCheck(gpu::Options),
+    /// Build what gpu-check needs on a machine without Rust, and put it into a folder
+    GpuPack(gpu::pack::Options),
+    /// One contender of gpu-check, in a process of its own
+    #[command(hide = true)]
+    ContendGpu(gpu::ours::Job),
     /// One contender of a measurement, in a process of its own
     #[command(hide = true)]
     Contend(bench::ours::Job),
@@ -37,6 +45,9 @@ enum Bench {
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Bench(Bench::Cpu(options)) => bench::cpu(&options),
+        Command::GpuCheck(options) => gpu::check(&options),
+        Command::GpuPack(options) => gpu::pack::pack(&options),
+        Command::ContendGpu(job) => gpu::ours::contend(&job),
         Command::Contend(job) => bench::ours::contend(&job),
         Command::Figure(job) => bench::figures::figure(&job),
     };

@@ -32,23 +32,33 @@ pub struct Contender {
     pub threads: usize,
     program: PathBuf,
     args: Vec<String>,
+    last_args: Vec<String>,
     env: Vec<(&'static str, String)>,
 }
 
 impl Contender {
-    fn new(family: Family, name: &str, threads: usize, program: &Path) -> Self {
+    /// One without arguments.
+    pub fn new(family: Family, name: &str, threads: usize, program: &Path) -> Self {
         Self {
             family,
             name: name.to_owned(),
             threads,
             program: program.to_owned(),
             args: Vec::new(),
+            last_args: Vec::new(),
             env: Vec::new(),
         }
     }
 
-    fn args(mut self, args: &[&str]) -> Self {
+    /// Its arguments in front of those that say what to do.
+    pub fn args(mut self, args: &[&str]) -> Self {
         self.args = args.iter().map(|&arg| arg.to_owned()).collect();
+        self
+    }
+
+    /// Its arguments behind them.
+    pub fn last_args(mut self, args: &[&str]) -> Self {
+        self.last_args = args.iter().map(|&arg| arg.to_owned()).collect();
         self
     }
 
@@ -70,6 +80,7 @@ impl Contender {
         let mut command = Command::new(&self.program);
         let (network, batch) = (work.network.word(), work.batch.to_string());
         command.args(&self.args).args([network, &batch]);
+        command.args(&self.last_args);
         command.envs(self.env.iter().cloned());
         command
     }

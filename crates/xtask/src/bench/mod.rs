@@ -4,7 +4,7 @@
 //! and its threads are its own. Only one of them works at a time.
 
 mod chart;
-mod contender;
+pub mod contender;
 pub mod figures;
 mod machine;
 pub mod ours;
@@ -12,10 +12,10 @@ mod peak;
 mod peers;
 mod process;
 mod report;
-mod rounds;
-mod serve;
-mod stats;
-mod work;
+pub mod rounds;
+pub mod serve;
+pub mod stats;
+pub mod work;
 
 use std::path::PathBuf;
 use std::{fs, thread};
@@ -101,6 +101,9 @@ impl Options {
         rounds::Plan {
             rounds: self.rounds.unwrap_or(rounds),
             seconds,
+            warm_up: 2,
+            most_steps: 20,
+            live_on: false,
         }
     }
 

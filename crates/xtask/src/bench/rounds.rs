@@ -13,6 +13,12 @@ pub struct Plan {
     pub rounds: usize,
     /// Who has taken so many seconds for one kind of step has no more turns.
     pub seconds: f64,
+    /// Steps before the first turn.
+    pub warm_up: usize,
+    /// Steps of a turn, at most.
+    pub most_steps: usize,
+    /// Whether contenders live side by side however much memory a step takes.
+    pub live_on: bool,
 }
 
 /// What is known of a contender at one kind of step.
@@ -80,7 +86,9 @@ pub fn measure(work: &Work, contenders: &[Contender], plan: &Plan) -> Result<Vec
         for seat in &mut seats {
             if seat.spent < plan.seconds {
                 let who = seat.row.contender.label();
-                let done = seat.turn(work).with_context(|| format!("{work}: {who}"))?;
+                let done = seat
+                    .turn(work, plan)
+                    .with_context(|| format!("{work}: {who}"))?;
                 eprintln!(
                     "{work}, round {round} of {}: {who}: {done:.1} ms",
                     plan.rounds
@@ -102,10 +110,10 @@ impl Seat {
     }
 
     /// One turn; returns the milliseconds of a step.
-    fn turn(&mut self, work: &Work) -> Result<f64> {
+    fn turn(&mut self, work: &Work, plan: &Plan) -> Result<f64> {
         let mut process = match self.process.take() {
             Some(process) => process,
-            None => self.warm_up(work)?,
+            None => self.warm_up(work, plan)?,
         };
         let answer = process.ask(self.steps)?;
         self.spent += answer.seconds;
@@ -113,19 +121,20 @@ impl Seat {
         if !process.settle() {
             eprintln!("warning: it does not become quiet when it has nothing to do");
         }
-        if !work.is_large() {
+        if plan.live_on || !work.is_large() {
             self.process = Some(process);
         }
         Ok(*self.row.times.last().context("no turn")?)
     }
 
     /// A process that has done its first steps, which are slower than the others.
-    fn warm_up(&mut self, work: &Work) -> Result<Process> {
+    fn warm_up(&mut self, work: &Work, plan: &Plan) -> Result<Process> {
         let mut process = Process::start(self.row.contender.command(work))?;
-        let answer = process.ask(if work.is_large() { 1 } else { 2 })?;
+        let once = work.is_large() && !plan.live_on;
+        let answer = process.ask(if once { 1 } else { plan.warm_up })?;
         self.spent += answer.seconds;
         let last = answer.times.last().context("no step")?;
-        self.steps = (333.0 / last).clamp(1.0, 20.0) as usize;
+        self.steps = (333.0 / last).clamp(1.0, plan.most_steps as f64) as usize;
         self.row.version = process.version.clone();
         process.settle();
         Ok(process)

@@ -12,16 +12,27 @@ use anyhow::{Context, Result, ensure};
 /// # Errors
 /// If a step fails, or its loss is no finite number: then what is timed is not training.
 pub fn serve(version: &str, mut step: impl FnMut() -> Result<f32>) -> Result<()> {
-    say(&format!("ready {version}"))?;
-    for line in std::io::stdin().lock().lines() {
-        let steps: usize = line?.trim().parse().context("a request is a number")?;
+    serve_turns(version, |steps| {
         let mut times = Vec::new();
         for _ in 0..steps {
             let start = Instant::now();
             let loss = step()?;
-            times.push(format!("{:.4}", start.elapsed().as_secs_f64() * 1e3));
+            times.push(start.elapsed().as_secs_f64() * 1e3);
             ensure!(loss.is_finite(), "the loss is {loss}");
         }
+        Ok(times)
+    })
+}
+
+/// As [`serve`], with a `turn` that does as many steps as it is told and returns their milliseconds.
+///
+/// # Errors
+/// If a turn fails.
+pub fn serve_turns(version: &str, mut turn: impl FnMut(usize) -> Result<Vec<f64>>) -> Result<()> {
+    say(&format!("ready {version}"))?;
+    for line in std::io::stdin().lock().lines() {
+        let steps: usize = line?.trim().parse().context("a request is a number")?;
+        let times: Vec<String> = turn(steps)?.iter().map(|ms| format!("{ms:.5}")).collect();
         say(&times.join(" "))?;
     }
     Ok(())

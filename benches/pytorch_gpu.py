@@ -1,0 +1,135 @@
+"""A training step, or an epoch, of LeNet or ResNet-18 in PyTorch on a GPU, for `xtask gpu-check`.
+
+    pytorch_gpu.py MODE NETWORK BATCH [--epoch | --alone]
+
+MODE is eager, graph (the eager step captured as a CUDA graph), compile (torch.compile with CUDA
+graphs), or for ResNet-18, in channels_last, eager, compile, and compile-bf16 (autocast). Data and
+labels are on the GPU. It says `ready` and its version, then takes the number of steps (epochs) to do
+from each line of its input, and answers with the milliseconds of one. With --alone it does twenty
+steps and says how many MiB of the GPU are taken, and for what share of the time the host was busy.
+
+TF32 as PyTorch sets it: in convolutions, not in matrix products. The networks are those of
+`tests/pytorch/networks.py`.
+"""
+
+import math
+import sys
+import time
+from pathlib import Path
+
+import torch
+from torch.nn import functional as F
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "pytorch"))
+import networks  # noqa: E402
+
+LR = 0.01
+EXAMPLES = 60000
+
+
+def lenet(X, y, mode):
+    """A step on the contents of X and y, which stay in their places."""
+    shapes = networks.LENET_SHAPES.values()
+    params = [(torch.randn(shape, device="cuda") * 0.01).requires_grad_() for shape in shapes]
+
+    def step():
+        loss = F.cross_entropy(networks.lenet(X, params), y, reduction="sum")
+        grads = torch.autograd.grad(loss, params)
+        with torch.no_grad():
+            torch._foreach_add_(params, grads, alpha=-LR / len(X))
+        return loss.detach()
+
+    return captured(step, mode)
+
+
+def resnet18(X, y, mode):
+    X = X.to(memory_format=torch.channels_last)
+    net = networks.resnet18().cuda().to(memory_format=torch.channels_last).train()
+    trainer = torch.optim.SGD(net.parameters(), LR)
+
+    def step():
+        with torch.autocast("cuda", torch.bfloat16, enabled=mode.endswith("bf16")):
+            loss = F.cross_entropy(net(X), y)
+        loss.backward()
+        trainer.step()
+        trainer.zero_grad()
+        return loss.detach()
+
+    return captured(step, mode.removesuffix("-bf16"))
+
+
+def captured(step, mode):
+    if mode == "compile":
+        return torch.compile(step, mode="reduce-overhead")
+    if mode != "graph":
+        return step
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loss = step()
+
+    def replay():
+        graph.replay()
+        return loss
+
+    return replay
+
+
+def epoch(X, y, step, batch):
+    """Every example once, in a new order, as a loader whose images are on the GPU does it."""
+    images = torch.rand(EXAMPLES, 1, 28, 28, device="cuda")
+    labels = torch.randint(10, (EXAMPLES,), device="cuda")
+
+    def run():
+        order = torch.randperm(EXAMPLES, device="cuda")
+        for indices in order[: EXAMPLES - EXAMPLES % batch].split(batch):
+            X.copy_(images[indices])
+            y.copy_(labels[indices])
+            loss = step()
+        return loss
+
+    return run
+
+
+def alone(step):
+    for _ in range(3):
+        step()
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(20):
+        step()
+    busy = time.perf_counter() - start
+    torch.cuda.synchronize()
+    free, total = torch.cuda.mem_get_info()
+    print((total - free) >> 20, busy / (time.perf_counter() - start), flush=True)
+
+
+def main(mode, network, batch, how=None):
+    torch.manual_seed(0)
+    batch = int(batch)
+    X = torch.randn(batch, 1, 28, 28, device="cuda")
+    y = torch.randint(10, (batch,), device="cuda")
+    step = {"lenet": lenet, "resnet18": resnet18}[network](X, y, mode)
+    if how == "--alone":
+        return alone(step)
+    if how == "--epoch":
+        step = epoch(X, y, step, batch)
+    cuda, cudnn = torch.version.cuda, torch.backends.cudnn.version()
+    print("ready PyTorch", torch.__version__, "CUDA", cuda, "cuDNN", cudnn, flush=True)
+    for line in sys.stdin:
+        steps = int(line)
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(steps):
+            loss = step()
+        torch.cuda.synchronize()
+        print(f"{(time.perf_counter() - start) * 1e3 / steps:.5f}", flush=True)
+        assert math.isfinite(loss.item()), f"the loss is {loss.item()}"
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

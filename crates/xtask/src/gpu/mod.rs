@@ -1,0 +1,120 @@
+//! `gpu-check`: what has to be known of the project on a machine with a GPU, in one call: whether it is
+//! right, how well the networks learn, and how long a step takes beside PyTorch's. `gpu-pack` puts what
+//! that machine needs into a folder, because it may have no Rust.
+
+mod facts;
+mod learn;
+pub mod ours;
+pub mod pack;
+mod right;
+mod steps;
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use clap::{Args, ValueEnum};
+
+/// What `gpu-check` can be told.
+#[derive(Args, Debug)]
+pub struct Options {
+    /// Do only this; may be given more than once
+    #[arg(long, value_name = "NAME")]
+    only: Vec<Part>,
+
+    /// The tests of `functional`, built with the feature cuda
+    #[arg(long, value_name = "FILE")]
+    tests: Option<PathBuf>,
+
+    /// A Python with torch for this GPU
+    #[arg(long, value_name = "PATH", default_value = "python3")]
+    python: PathBuf,
+
+    /// A folder with the four IDX files
+    #[arg(long, value_name = "DIR|synthetic", default_value = "synthetic")]
+    data: dataset::Data,
+
+    /// Passes over the training set for the accuracies
+    #[arg(long, default_value_t = 10, value_name = "N")]
+    epochs: usize,
+
+    /// How often every contender has its turn
+    #[arg(long, default_value_t = 7, value_name = "N")]
+    rounds: usize,
+
+    /// Where gpu.md goes
+    #[arg(long, value_name = "DIR", default_value = "benches/results")]
+    out: PathBuf,
+}
+
+/// What can be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// each operation beside its twin on the CPU, and whole steps of k replicas
+    Right,
+    /// test accuracies on the data
+    Learn,
+    /// steps and epochs beside PyTorch
+    Steps,
+}
+
+impl Options {
+    fn has(&self, part: Part) -> bool {
+        self.only.is_empty() || self.only.contains(&part)
+    }
+}
+
+/// Checks, measures, prints the report and writes it, after each part: what was found is not lost where
+/// a later part fails.
+///
+/// # Errors
+/// If there is no GPU, or something is not right.
+pub fn check(options: &Options) -> Result<()> {
+    let mut report = facts::all()?;
+    let mut right = Ok(());
+    type Find = fn(&Options) -> Result<String>;
+    let parts: [(Part, Find); 3] = [
+        (Part::Right, right::all),
+        (Part::Learn, learn::all),
+        (Part::Steps, steps::all),
+    ];
+    for (part, find) in parts {
+        if !options.has(part) {
+            continue;
+        }
+        match find(options) {
+            Ok(found) => report += &found,
+            Err(error) => {
+                report += &format!("\n**{part:?} failed:** {error:#}\n");
+                right = Err(error);
+            }
+        }
+        write(options, &report)?;
+    }
+    println!("{report}");
+    right
+}
+
+fn write(options: &Options, report: &str) -> Result<()> {
+    let path = options.out.join("gpu.md");
+    let cannot = || format!("cannot write {}", path.display());
+    fs::create_dir_all(&options.out).with_context(cannot)?;
+    fs::write(&path, report).with_context(cannot)
+}
+
+/// A line of a table, and whether the bar is reached.
+fn line(what: &str, found: f64, bar: f64, is_upper: bool) -> (String, bool) {
+    let reached = if is_upper { found <= bar } else { found >= bar };
+    let (sign, word) = (
+        if is_upper { "≤" } else { "≥" },
+        if reached { "yes" } else { "**no**" },
+    );
+    let line = format!("| {what} | {found:.3e} | {sign} {bar:e} | {word} |\n");
+    (line, reached)
+}
+
+/// An error that names how many lines of a part missed their bar.
+fn all_reached(part: &str, missed: usize) -> Result<()> {
+    ensure!(missed == 0, "{part}: {missed} bars were not reached");
+    Ok(())
+}

@@ -1,0 +1,136 @@
+//! Our contender on a GPU: steps or epochs of `scratch` or `concise`, called as a user calls them. It
+//! does as many as it is asked to and waits for the GPU at the end, not after each.
+
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use candle_core::{DType, Device, Tensor};
+use clap::Args;
+use concise::{DataParallel, Initializer, Sgd, Trainer, resnet18};
+use d2l::{BatchLoss, DeviceKind, devices_of_kind, synchronize};
+use dataset::Data;
+use functional::cross_entropy;
+
+use crate::bench::serve::serve_turns;
+use crate::bench::work::Network;
+
+/// A learning rate so small that the weights stay small numbers for as long as it takes.
+const LR: f64 = 0.01;
+
+/// Which steps.
+#[derive(Args, Debug)]
+pub struct Job {
+    #[arg(long)]
+    replicas: usize,
+    /// Whole epochs of 60,000 images, loading and all
+    #[arg(long)]
+    epoch: bool,
+    /// Twenty steps, and what they took of the GPU's memory and of the host's time
+    #[arg(long)]
+    alone: bool,
+    network: Network,
+    batch: usize,
+}
+
+/// Does steps on request.
+///
+/// # Errors
+/// If a step fails.
+pub fn contend(job: &Job) -> Result<()> {
+    let devices = devices_of_kind(DeviceKind::Cuda, Some(job.replicas))?;
+    match job.network {
+        Network::Lenet => lenet(job, &devices),
+        Network::Resnet18 => resnet(job, &devices),
+    }
+}
+
+fn lenet(job: &Job, devices: &[Device]) -> Result<()> {
+    let params = scratch::init_params(0)?;
+    let copies = devices.iter().map(|d| scratch::get_params(&params, d));
+    let device_params = copies.collect::<candle_core::Result<Vec<_>>>()?;
+    let step = |x: &Tensor, y: &Tensor| {
+        let l = scratch::train_batch(x, y, &device_params, devices, LR);
+        l.context("a step failed")
+    };
+    run(job, devices, step)
+}
+
+fn resnet(job: &Job, devices: &[Device]) -> Result<()> {
+    let init = Initializer::Normal(0.01);
+    let net = DataParallel::new(devices, init, 0, |vb| resnet18(10, vb))?;
+    let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(LR));
+    run(job, devices, |x, y| Ok(trainer.step(x, y)?.loss))
+}
+
+fn run(
+    job: &Job,
+    devices: &[Device],
+    mut step: impl FnMut(&Tensor, &Tensor) -> Result<BatchLoss>,
+) -> Result<()> {
+    let rng = &mut d2l::rng(1);
+    let x = d2l::normal(rng, 1.0, (job.batch, 1, 28, 28))?.to_device(&devices[0])?;
+    let y = d2l::uniform(rng, 0.0, 10.0, job.batch)?.to_dtype(DType::U32)?;
+    let y = y.to_device(&devices[0])?;
+    if job.alone {
+        return alone(devices, || step(&x, &y));
+    }
+    let version = format!("ours {}", env!("CARGO_PKG_VERSION"));
+    if job.epoch {
+        let options = dataset::Options {
+            data: Some(Data::Synthetic),
+            ..dataset::Options::default()
+        };
+        let (train_iter, _) = dataset::load(&options)?.iters(job.batch)?;
+        let train_iter = train_iter.on_device(&devices[0])?;
+        let mut number = 0;
+        return serve_turns(&version, |epochs| {
+            timed(devices, epochs, || {
+                number += 1;
+                let mut loss = None;
+                for batch in train_iter.epoch(number) {
+                    let (x, y) = batch?;
+                    loss = Some(step(&x, &y)?);
+                }
+                loss.context("an epoch without a step")
+            })
+        });
+    }
+    serve_turns(&version, |steps| timed(devices, steps, || step(&x, &y)))
+}
+
+/// The milliseconds of one of `n`.
+fn timed(
+    devices: &[Device],
+    n: usize,
+    mut step: impl FnMut() -> Result<BatchLoss>,
+) -> Result<Vec<f64>> {
+    synchronize(devices)?;
+    let start = Instant::now();
+    let mut loss = None;
+    for _ in 0..n {
+        loss = Some(step()?);
+    }
+    synchronize(devices)?;
+    let milliseconds = start.elapsed().as_secs_f64() * 1e3 / n as f64;
+    let loss = loss.context("no step was asked for")?.mean()?;
+    ensure!(loss.is_finite(), "the loss is {loss}");
+    Ok(vec![milliseconds])
+}
+
+/// Says how many MiB of the GPU are taken, and for what share of the time the host was busy.
+fn alone(devices: &[Device], mut step: impl FnMut() -> Result<BatchLoss>) -> Result<()> {
+    for _ in 0..3 {
+        step()?;
+    }
+    synchronize(devices)?;
+    let start = Instant::now();
+    for _ in 0..20 {
+        step()?;
+    }
+    let busy = start.elapsed();
+    synchronize(devices)?;
+    let share = busy.as_secs_f64() / start.elapsed().as_secs_f64();
+    let [free, total] = d2l::gpu_memory(&devices[0]).context("no GPU")?;
+    println!("{} {share}", (total - free) >> 20);
+    Ok(())
+}

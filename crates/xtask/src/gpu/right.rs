@@ -1,0 +1,103 @@
+//! Whether a GPU computes what the CPU does: each operation, and whole steps of k replicas, which share
+//! the GPU where there are fewer than k.
+
+use std::fmt::Write;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use candle_core::{DType, Device, Tensor};
+use concise::{DataParallel, Initializer, Sgd, Trainer, resnet18};
+use d2l::{DeviceKind, devices_of_kind};
+use functional::{Precision, cross_entropy, set_precision};
+
+use super::{Options, all_reached, line};
+
+/// The largest difference of two lists of losses, relative.
+fn apart(a: &[f32], b: &[f32]) -> f64 {
+    let differences = a
+        .iter()
+        .zip(b)
+        .map(|(a, b)| f64::from((a - b).abs() / b.abs()));
+    differences.fold(0.0, f64::max)
+}
+
+/// The part of the report.
+pub fn all(options: &Options) -> Result<String> {
+    let mut text = String::from("\n## Right\n\n");
+    if let Some(tests) = &options.tests {
+        let run = Command::new(tests)
+            .args(["--ignored", "on_a_gpu", "--test-threads=1"])
+            .output()
+            .with_context(|| format!("cannot start {}", tests.display()))?;
+        let said = String::from_utf8_lossy(&run.stdout);
+        let result = said.lines().rev().find(|l| l.starts_with("test result"));
+        let _ = writeln!(
+            text,
+            "Operations beside their twins: {}\n",
+            result.unwrap_or("?")
+        );
+        ensure!(run.status.success(), "{text}\n{said}");
+    }
+    text += "Losses beside one replica on the CPU, in f32, relative:\n\n| | found | bar | reached |\n|---|--:|--:|---|\n";
+    set_precision(Precision::F32);
+    let mut missed = 0;
+    let mut add = |what: &str, found: f64, bar: f64| {
+        let (line, reached) = line(what, found, bar, true);
+        text += &line;
+        missed += usize::from(!reached);
+    };
+    let expected = lenet(&devices_of_kind(DeviceKind::Cpu, Some(1))?)?;
+    for k in 1..=3 {
+        let found = lenet(&devices_of_kind(DeviceKind::Cuda, Some(k))?)?;
+        add(
+            &format!("LeNet, 20 steps, k = {k}"),
+            apart(&found, &expected),
+            1e-4,
+        );
+    }
+    for k in 1..=2 {
+        // batch norm is each replica's own: compare with as many on the CPU
+        let expected = resnet(&devices_of_kind(DeviceKind::Cpu, Some(k))?)?;
+        let found = resnet(&devices_of_kind(DeviceKind::Cuda, Some(k))?)?;
+        add(
+            &format!("ResNet-18, first loss, k = {k}"),
+            apart(&found, &expected),
+            1e-5,
+        );
+    }
+    set_precision(Precision::default());
+    all_reached("right", missed).with_context(|| text.clone())?;
+    Ok(text)
+}
+
+fn minibatch(step: u64, examples: usize) -> candle_core::Result<(Tensor, Tensor)> {
+    let rng = &mut d2l::rng(step);
+    let x = d2l::uniform(rng, 0.0, 1.0, (examples, 1, 28, 28))?;
+    let y = d2l::uniform(rng, 0.0, 10.0, examples)?.to_dtype(DType::U32)?;
+    Ok((x, y))
+}
+
+/// The losses of 20 steps, from weights ten times the book's, with which it learns from the first on.
+fn lenet(devices: &[Device]) -> Result<Vec<f32>> {
+    let params = scratch::init_params(0)?;
+    let params = params.iter().map(|p| p * 10.0);
+    let params = params.collect::<candle_core::Result<Vec<_>>>()?;
+    let copies = devices.iter().map(|d| scratch::get_params(&params, d));
+    let device_params = copies.collect::<candle_core::Result<Vec<_>>>()?;
+    let mut losses = Vec::new();
+    for step in 0..20 {
+        let (x, y) = minibatch(step, 250)?;
+        let l = scratch::train_batch(&x, &y, &device_params, devices, 0.02)?;
+        losses.push(l.mean()?);
+    }
+    Ok(losses)
+}
+
+/// The loss of the first step, which goes through every operation.
+fn resnet(devices: &[Device]) -> Result<Vec<f32>> {
+    let init = Initializer::Xavier(3.0);
+    let net = DataParallel::new(devices, init, 0, |vb| resnet18(10, vb))?;
+    let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.01));
+    let (x, y) = minibatch(0, 16)?;
+    Ok(vec![trainer.step(&x, &y)?.loss.mean()?])
+}
