@@ -62,14 +62,31 @@ pub fn program(
     // first, while this is the only thread
     functional::threads::leave_the_cores_to_us();
     interrupt::catch();
-    match train(&parse(book, args)) {
+    let options = parse(book, args);
+    match train(&options) {
         Ok(_) if crate::interrupted() => ExitCode::from(INTERRUPTED_STATUS),
         Ok(_) => ExitCode::SUCCESS,
         Err(error) => {
-            let _ = writeln!(std::io::stderr(), "error: {error:#}");
+            let text = format!("{error:#}");
+            let hint = out_of_memory(&text, &options, book).unwrap_or_default();
+            let _ = writeln!(std::io::stderr(), "error: {text}{hint}");
             ExitCode::from(if error.is::<BadInput>() { 2 } else { 1 })
         }
     }
+}
+
+/// The way out for who has too little memory on a GPU; nothing for other errors.
+fn out_of_memory(error: &str, options: &Options, book: &Book) -> Option<String> {
+    let ours_or_candles = ["out of memory on cuda", "CUDA_ERROR_OUT_OF_MEMORY"];
+    if !ours_or_candles.iter().any(|words| error.contains(words)) {
+        return None;
+    }
+    let batch_size = options.batch_size.or(options.gpus.map(book.batch_size));
+    let minibatch = match batch_size {
+        Some(n) => format!("a minibatch has {n} examples"),
+        None => "a smaller minibatch may fit".to_owned(),
+    };
+    Some(format!("; {minibatch}, --batch-size makes it smaller"))
 }
 
 /// What clap cannot read ends the process with status 2, and so does `--help` with 0.
@@ -82,4 +99,35 @@ fn parse(book: &Book, args: impl IntoIterator<Item = OsString>) -> Options {
     let command = Options::augment_args(command).about(book.section);
     let matches = command.get_matches_from(args);
     Options::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_little_memory_has_a_way_out_and_nothing_else_has() {
+        let book = Book {
+            program: "demo",
+            section: "",
+            network: "",
+            batch_size: |k| 256 * k,
+            lr: |_| 0.1,
+            plain_sgd: true,
+        };
+        let two = Options {
+            gpus: Some(2),
+            ..Options::default()
+        };
+        let error = "replica cuda(0): out of memory on cuda(0): 49 MiB more were needed";
+        let hint = out_of_memory(error, &two, &book).unwrap();
+        assert_eq!(
+            hint,
+            "; a minibatch has 512 examples, --batch-size makes it smaller"
+        );
+        let error = "DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")";
+        let hint = out_of_memory(error, &Options::default(), &book).unwrap();
+        assert!(hint.contains("--batch-size"), "{hint}");
+        assert_eq!(out_of_memory("no such file", &two, &book), None);
+    }
 }

@@ -43,6 +43,9 @@ enum Bench {
 }
 
 fn main() -> ExitCode {
+    if gpu::pack::wraps_rustc() {
+        return gpu::pack::rustc();
+    }
     let done = match Cli::parse().command {
         Command::Bench(Bench::Cpu(options)) => bench::cpu(&options),
         Command::GpuCheck(options) => gpu::check(&options),

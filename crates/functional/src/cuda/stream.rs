@@ -165,8 +165,7 @@ impl Stream {
         let (free, total) = context.mem_get_info().unwrap_or_default();
         let mib = |bytes: usize| bytes / (1 << 20);
         Error::Msg(format!(
-            "out of memory on cuda({}): {} MiB more were needed, {} of {} MiB are free; a smaller \
-             batch needs less",
+            "out of memory on cuda({}): {} MiB more were needed, {} of {} MiB are free",
             context.ordinal(),
             mib(bytes).max(1),
             mib(free),

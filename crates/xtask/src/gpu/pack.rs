@@ -1,9 +1,10 @@
-//! `gpu-pack`: builds what `gpu-check` needs on a machine without Rust, and puts it into a folder.
+//! `gpu-pack`: builds the programs for a machine that may have no Rust, and puts them into a folder. They
+//! load CUDA's libraries when they run, from wherever these are, and start without a driver too.
 
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -22,18 +23,12 @@ pub struct Options {
 /// If something cannot be built; the CUDA toolkit is needed.
 pub fn pack(options: &Options) -> Result<()> {
     fs::create_dir_all(&options.out)?;
-    build(
-        &["build", "-p", "xtask", "--bin", "xtask"],
-        &options.out.join("xtask"),
-    )?;
-    let tests = [
-        "test",
-        "--no-run",
-        "-p",
-        "functional",
-        "--test",
-        "operations",
-    ];
+    for program in ["scratch", "concise", "xtask"] {
+        let args = ["build", "-p", program, "--bin", program];
+        build(&args, &options.out.join(program))?;
+    }
+    let tests = "test --no-run -p functional --test operations";
+    let tests: Vec<&str> = tests.split(' ').collect();
     build(&tests, &options.out.join("operations"))?;
     let out = options.out.display();
     println!(
@@ -54,7 +49,10 @@ fn build(args: &[&str], to: &Path) -> Result<()> {
             "--message-format=json-render-diagnostics",
         ])
         .args(what)
-        .stderr(std::process::Stdio::inherit())
+        .env("RUSTC_WRAPPER", env::current_exe()?)
+        .env(WRAPS, "1")
+        .env("CARGO_TARGET_DIR", target())
+        .stderr(Stdio::inherit())
         .output()?;
     ensure!(output.status.success(), "{what:?} cannot be built");
     let said = String::from_utf8(output.stdout)?;
@@ -70,6 +68,42 @@ fn build(args: &[&str], to: &Path) -> Result<()> {
         fs::copy(&program, to).with_context(|| program.clone())?;
     }
     Ok(())
+}
+
+/// Apart from other builds, whose cudarc is another.
+fn target() -> PathBuf {
+    let target = env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    target.unwrap_or("target".into()).join("gpu-pack")
+}
+
+/// Says that this program was called in place of rustc.
+const WRAPS: &str = "XTASK_WRAPS_RUSTC";
+
+/// Whether it was.
+pub fn wraps_rustc() -> bool {
+    env::var_os(WRAPS).is_some()
+}
+
+/// Calls rustc with the arguments that it was to get. candle asks cudarc to link CUDA's libraries, and
+/// cudarc does so or loads them by a feature that does not go together with candle's: so it is set here.
+pub fn rustc() -> ExitCode {
+    let mut args = env::args_os().skip(1);
+    let Some(program) = args.next() else {
+        return ExitCode::FAILURE;
+    };
+    let args: Vec<_> = args.collect();
+    let mut rustc = Command::new(program);
+    rustc.args(&args);
+    if args
+        .windows(2)
+        .any(|pair| pair == ["--crate-name", "cudarc"])
+    {
+        rustc.args(["--cfg", "feature=\"dynamic-loading\""]);
+    }
+    match rustc.status() {
+        Ok(status) if status.success() => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    }
 }
 
 /// The path in a message of cargo's that tells of a program.
