@@ -200,13 +200,20 @@ extern "C" __global__ void column_sums(const float* x, float* partial, int rows,
     }
 }
 
-// to[i] = the sum of partial[k][first + i] over k; rows of `width`.
-extern "C" __global__ void combine(unsigned int n, const float* partial, float* to, int count, int width,
-                                   int first, int add) {
-    ELEMENT
+// to[i] = the sum of partial[k][first + i] over k; rows of `width`. Blocks of 32 x 32.
+extern "C" __global__ void combine(const float* partial, float* to, int n, int count, int width, int first,
+                                   int add) {
+    __shared__ double sums[32][33];
+    const int i = blockIdx.x * 32 + threadIdx.x;
     double total = 0.;
-    for (int k = 0; k < count; ++k) total += partial[(size_t)k * width + first + i];
-    put(to + i, (float)total, add);
+    if (i < n)
+        for (int k = threadIdx.y; k < count; k += 32) total += partial[(size_t)k * width + first + i];
+    sums[threadIdx.y][threadIdx.x] = total;
+    __syncthreads();
+    if (threadIdx.y == 0 && i < n) {
+        for (int k = 1; k < 32; ++k) total += sums[k][threadIdx.x];
+        put(to + i, (float)total, add);
+    }
 }
 
 // -- loss and optimizer ---------------------------------------------------------------------------

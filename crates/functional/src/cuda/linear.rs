@@ -104,5 +104,6 @@ pub(crate) fn combine(
     add: bool,
 ) -> Result<()> {
     let count = partial.len / width;
-    launch!(stream, "combine", elements to.len; to.len, partial, to, count, width, first, add)
+    let grid = (to.len.div_ceil(32) as u32, 1, 1);
+    launch!(stream, "combine", grid, (32, 32, 1); partial, to, to.len, count, width, first, add)
 }

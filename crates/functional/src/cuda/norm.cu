@@ -4,11 +4,6 @@
 
 #include "common.cuh"
 
-// The same to the bit in both directions, or ReLU's edge would be at two places.
-__device__ inline float normalized(float x, float mean, float scale, float bias) {
-    return fmaf(x - mean, scale, bias);
-}
-
 template <int V> __device__ inline void load(float (&v)[V], const float* from) {
     if constexpr (V == 4) {
         const float4 q = *reinterpret_cast<const float4*>(from);
@@ -78,12 +73,12 @@ extern "C" __global__ void norm_moments4(const float* x, float* partial, int row
     moments<4>(x, partial, rows, c, rows_of_a_block);
 }
 
-// Sums partial[k][0] and [k][1] of a channel over `count` blocks: by 8 threads, then by the first.
+// Sums partial[k][0] and [k][1] of a channel over `count` blocks: by 32 threads, then by the first, which alone has the sums.
 __device__ inline void total(const float* partial, int count, int c, int channel, double* a, double* b) {
-    __shared__ double shared[2][8][32];
+    __shared__ double shared[2][32][33];
     double s = 0., q = 0.;
     if (channel < c)
-        for (int k = threadIdx.y; k < count; k += 8) {
+        for (int k = threadIdx.y; k < count; k += 32) {
             s += partial[(size_t)k * 2 * c + channel];
             q += partial[((size_t)k * 2 + 1) * c + channel];
         }
@@ -91,10 +86,11 @@ __device__ inline void total(const float* partial, int count, int c, int channel
     shared[1][threadIdx.y][threadIdx.x] = q;
     __syncthreads();
     *a = *b = 0.;
-    for (int k = 0; k < 8; ++k) *a += shared[0][k][threadIdx.x], *b += shared[1][k][threadIdx.x];
+    if (threadIdx.y == 0)
+        for (int k = 0; k < 32; ++k) *a += shared[0][k][threadIdx.x], *b += shared[1][k][threadIdx.x];
 }
 
-// Mean and 1 / sqrt(variance + eps) of each channel, and the running statistics moved. Blocks of 32 x 8.
+// Mean and 1 / sqrt(variance + eps) of each channel, and the running statistics moved. Blocks of 32 x 32.
 extern "C" __global__ void norm_statistics(const float* x, const float* partial, int count, int rows, int c,
                                            float eps, float momentum, float* mean, float* inv_std,
                                            float* running_mean, float* running_var) {
@@ -125,17 +121,39 @@ struct Channels {
     const float *mean, *inv_std, *weight, *bias;
 };
 
+// The same of V channels, in registers.
+template <int V> struct Of {
+    float mean[V], scale[V], bias[V];
+
+    __device__ inline Of(const Channels& all, int channel) {
+        float inv_std[V];
+        load(mean, all.mean + channel);
+        load(inv_std, all.inv_std + channel);
+        load(scale, all.weight + channel);
+        load(bias, all.bias + channel);
+        for (int k = 0; k < V; ++k) scale[k] *= inv_std[k];
+    }
+
+    // The same to the bit in both directions, or ReLU's edge would be at two places.
+    __device__ inline float normalized(float x, int k) const { return fmaf(x - mean[k], scale[k], bias[k]); }
+
+    // dy, or zero where ReLU had cut the value off.
+    __device__ inline float cut(float x, float dy, int k, int relu) const {
+        return relu && normalized(x, k) <= 0.f ? 0.f : dy;
+    }
+};
+
 template <int V>
-__device__ void forward(unsigned int n, const float* x, const float* other, float* y, Channels of, int c, int relu) {
+__device__ void forward(unsigned int n, const float* x, const float* other, float* y, Channels channels, int c,
+                        int relu) {
     ELEMENT
     const size_t at = (size_t)i * V;
-    const int channel = at % c;
+    const Of<V> of(channels, at % c);
     float v[V], o[V] = {};
     load(v, x + at);
     if (other) load(o, other + at);
     for (int k = 0; k < V; ++k) {
-        const int j = channel + k;
-        const float z = normalized(v[k], of.mean[j], of.weight[j] * of.inv_std[j], of.bias[j]) + o[k];
+        const float z = of.normalized(v[k], k) + o[k];
         v[k] = relu ? positive(z) : z;
     }
     store(y + at, v);
@@ -151,21 +169,16 @@ extern "C" __global__ void norm_forward4(unsigned int n, const float* x, const f
     forward<4>(n, x, other, y, of, c, relu);
 }
 
-// dy, or zero where ReLU had cut the value off.
-__device__ inline float cut(float x, float dy, Channels of, int i, int relu) {
-    const bool off = relu && normalized(x, of.mean[i], of.weight[i] * of.inv_std[i], of.bias[i]) <= 0.f;
-    return off ? 0.f : dy;
-}
-
 // partial[block][0] = sum of dy (x - mean), [1] = of dy. Where `y` is given, ReLU's result behind a sum,
 // dy is first set to zero where that is.
 template <int V>
-__device__ void sums(const float* x, const float* y, float* dy, Channels of, float* partial, int rows, int c,
+__device__ void sums(const float* x, const float* y, float* dy, Channels channels, float* partial, int rows, int c,
                      int rows_of_a_block, int relu) {
     const int channel = (blockIdx.x * blockDim.x + threadIdx.x) * V;
     const int end = min(rows, ((int)blockIdx.y + 1) * rows_of_a_block);
     float dw[V] = {}, db[V] = {};
-    if (channel < c)
+    if (channel < c) {
+        const Of<V> of(channels, channel);
         for (int row = blockIdx.y * rows_of_a_block + threadIdx.y; row < end; row += blockDim.y) {
             const size_t at = (size_t)row * c + channel;
             float v[V], d[V];
@@ -178,11 +191,12 @@ __device__ void sums(const float* x, const float* y, float* dy, Channels of, flo
                 store(dy + at, d);
             }
             for (int k = 0; k < V; ++k) {
-                const float g = cut(v[k], d[k], of, channel + k, relu);
-                dw[k] = fmaf(g, v[k] - of.mean[channel + k], dw[k]);
+                const float g = of.cut(v[k], d[k], k, relu);
+                dw[k] = fmaf(g, v[k] - of.mean[k], dw[k]);
                 db[k] += g;
             }
         }
+    }
     reduce(dw, db);
     if (threadIdx.y == 0 && channel < c) {
         store(partial + (size_t)blockIdx.y * 2 * c + channel, dw);
@@ -202,7 +216,7 @@ extern "C" __global__ void norm_sums4(const float* x, const float* y, float* dy,
 
 // The gradients of weight and bias, where they are wanted, and what a shift and a stretch of x would have
 // changed through the batch's statistics: `share` is 1 / rows, or 0 where they were the running ones.
-// Blocks of 32 x 8.
+// Blocks of 32 x 32.
 extern "C" __global__ void norm_combine(const float* partial, int count, int c, const float* inv_std, float share,
                                         float* shift, float* stretch, float* dw, int add_dw, float* db, int add_db) {
     const int channel = blockIdx.x * 32 + threadIdx.x;
@@ -217,19 +231,21 @@ extern "C" __global__ void norm_combine(const float* partial, int count, int c, 
 }
 
 template <int V>
-__device__ void backward(unsigned int n, const float* x, const float* dy, float* dx, Channels of,
+__device__ void backward(unsigned int n, const float* x, const float* dy, float* dx, Channels channels,
                          const float* shift, const float* stretch, int c, int relu, int add) {
     ELEMENT
     const size_t at = (size_t)i * V;
     const int channel = at % c;
-    float v[V], d[V], old[V] = {};
+    const Of<V> of(channels, channel);
+    float v[V], d[V], by_shift[V], by_stretch[V], old[V] = {};
     load(v, x + at);
     load(d, dy + at);
+    load(by_shift, shift + channel);
+    load(by_stretch, stretch + channel);
     if (add) load(old, dx + at);
     for (int k = 0; k < V; ++k) {
-        const int j = channel + k;
-        const float g = cut(v[k], d[k], of, j, relu);
-        d[k] = old[k] + of.weight[j] * of.inv_std[j] * (g - shift[j] - (v[k] - of.mean[j]) * stretch[j]);
+        const float g = of.cut(v[k], d[k], k, relu);
+        d[k] = old[k] + of.scale[k] * (g - by_shift[k] - (v[k] - of.mean[k]) * by_stretch[k]);
     }
     store(dx + at, d);
 }

@@ -11,7 +11,7 @@ use candle_core::cuda_backend::cudarc::driver::DeviceRepr;
 /// Threads of a block that sums rows.
 const THREADS: usize = 256;
 /// About as many blocks as keep a GPU busy.
-const BLOCKS: usize = 1024;
+const BLOCKS: usize = 512;
 
 /// What each channel is normalized with, as the kernels see it.
 #[derive(Clone, Copy)]
@@ -60,18 +60,15 @@ impl Cut {
 }
 
 impl Norm {
-    /// Channels that a thread takes at a time.
-    fn vector(&self) -> usize {
-        if self.channels.is_multiple_of(4) {
-            4
-        } else {
-            1
+    /// Channels that a thread takes at a time: four, where they begin at a multiple of 16 bytes everywhere.
+    fn vector(&self, places: &[Floats]) -> usize {
+        let aligned = places
+            .iter()
+            .all(|floats| floats.address.is_multiple_of(16));
+        match aligned && self.channels.is_multiple_of(4) {
+            true => 4,
+            false => 1,
         }
-    }
-
-    /// One of two kernels, by [`Self::vector`].
-    fn pick(&self, [one, four]: [&'static str; 2]) -> &'static str {
-        if self.vector() == 4 { four } else { one }
     }
 
     fn channels(&self, mean: Floats, inv_std: Floats, x: &[Floats]) -> Channels {
@@ -101,14 +98,15 @@ impl Norm {
                 })
             });
         }
-        let cut = Cut::new(self.count, c, self.vector());
+        let vector = self.vector(&[x]);
+        let cut = Cut::new(self.count, c, vector);
         let partial = Block::new(stream, cut.parts * 2 * c)?;
         let (partial, rows) = (partial.floats(), self.count);
-        let name = self.pick(["norm_moments1", "norm_moments4"]);
+        let name = pick(vector, ["norm_moments1", "norm_moments4"]);
         launch!(stream, name, cut.grid, cut.block; x, partial, rows, c, cut.rows_of_a_block)?;
         with_memory_of(running_mean, stream, |running_mean| {
             with_memory_of(running_var, stream, |running_var| {
-                launch!(stream, "norm_statistics", (c.div_ceil(32) as u32, 1, 1), (32, 8, 1);
+                launch!(stream, "norm_statistics", (c.div_ceil(32) as u32, 1, 1), (32, 32, 1);
                     x, partial, cut.parts, rows, c, eps, MOMENTUM as f32, mean, inv_std,
                     running_mean, running_var)
             })
@@ -122,8 +120,9 @@ impl Operation for Norm {
         let (mean, inv_std) = (Block::new(stream, c)?, Block::new(stream, c)?);
         self.write_statistics(stream, x[0], mean.floats(), inv_std.floats())?;
         let channels = self.channels(mean.floats(), inv_std.floats(), x);
-        let (n, other) = (y.len / self.vector(), x.get(3).copied());
-        let name = self.pick(["norm_forward1", "norm_forward4"]);
+        let vector = self.vector(&[x, &[y]].concat());
+        let (n, other) = (y.len / vector, x.get(3).copied());
+        let name = pick(vector, ["norm_forward1", "norm_forward4"]);
         launch!(stream, name, elements n; n, x[0], other, y, channels, c, self.relu)?;
         Ok(vec![mean, inv_std])
     }
@@ -135,9 +134,10 @@ impl Operation for Norm {
         // the shortcut's gradient is the one behind the ReLU, of which nothing is left after that
         let masked = (self.relu && self.shortcut).then_some(at.y);
         let relu = self.relu && masked.is_none();
-        let cut = Cut::new(rows, c, self.vector());
+        let vector = self.vector(&[at.x, &[at.y, d]].concat());
+        let cut = Cut::new(rows, c, vector);
         let partial = Block::new(stream, cut.parts * 2 * c)?;
-        let name = self.pick(["norm_sums1", "norm_sums4"]);
+        let name = pick(vector, ["norm_sums1", "norm_sums4"]);
         launch!(stream, name, cut.grid, cut.block;
             x, masked, d, channels, partial.floats(), rows, c, cut.rows_of_a_block, relu)?;
         let (shift, stretch) = (Block::new(stream, c)?, Block::new(stream, c)?);
@@ -145,7 +145,7 @@ impl Operation for Norm {
         let [(dw, add_dw), (db, add_db)] =
             [wanted(stream, &mut dx[1])?, wanted(stream, &mut dx[2])?];
         let share = if self.train { 1. / rows as f32 } else { 0. };
-        launch!(stream, "norm_combine", (c.div_ceil(32) as u32, 1, 1), (32, 8, 1);
+        launch!(stream, "norm_combine", (c.div_ceil(32) as u32, 1, 1), (32, 32, 1);
             partial.floats(), cut.parts, c, inv_std, share, shift, stretch, dw, add_dw, db, add_db)?;
         let shortcut = dx.get(3).is_some_and(Grad::wanted);
         if dx[0].wanted() {
@@ -155,10 +155,9 @@ impl Operation for Norm {
                 true => (d, false),
                 false => dx[0].target(stream)?,
             };
-            let (n, name) = (
-                d.len / self.vector(),
-                self.pick(["norm_backward1", "norm_backward4"]),
-            );
+            let vector = self.vector(&[at.x, &[d, to]].concat());
+            let name = pick(vector, ["norm_backward1", "norm_backward4"]);
+            let n = d.len / vector;
             launch!(stream, name, elements n;
                 n, x, d, to, channels, shift, stretch, c, relu, add)?;
             if in_place {
@@ -170,6 +169,11 @@ impl Operation for Norm {
             false => Ok(()),
         }
     }
+}
+
+/// One of two kernels, by the channels that a thread takes.
+fn pick(vector: usize, [one, four]: [&'static str; 2]) -> &'static str {
+    if vector == 4 { four } else { one }
 }
 
 fn wanted(stream: &Stream, grad: &mut Grad) -> Result<(Option<Floats>, bool)> {

@@ -21,24 +21,37 @@ template <int K> __device__ inline void window(float (&taps)[K * K], const float
 }
 
 // The same to the bit in both directions, or ReLU's edge would be at two places.
-template <int K> __device__ inline float product(const float (&taps)[K * K], const float* weight, float bias) {
+template <int K> __device__ inline float product(const float (&taps)[K * K], const float (&weight)[K * K],
+                                                 float bias) {
     float z = bias;
     for (int t = 0; t < K * K; ++t) z = fmaf(taps[t], weight[t], z);
     return z;
 }
 
+// The weights of output o, from memory through which they are read side by side.
+template <int K> __device__ inline void weights(float (&to)[K * K], const float* weight, int o, int outputs) {
+    __shared__ float shared[K * K * 256];
+    const int threads = blockDim.x, n = K * K * outputs;
+    for (int i = threadIdx.x; i < n; i += threads) shared[i % (K * K) * outputs + i / (K * K)] = weight[i];
+    __syncthreads();
+    for (int t = 0; t < K * K; ++t) to[t] = shared[t * outputs + o];
+}
+
 // A thread for an element of y.
 template <int K> __device__ void forward(unsigned int n, const float* x, const float* weight, const float* bias,
                                          float* y, const Single& s, int relu) {
-    ELEMENT
+    const unsigned int i = blockIdx.x * blockDim.x + threadIdx.x;
     const int o = i % s.outputs, ox = i / s.outputs % s.out_width;
     const int oy = i / s.outputs / s.out_width % s.out_height;
     const unsigned int b = i / s.outputs / s.out_width / s.out_height;
-    float taps[K * K], total = 0.f;
+    float taps[K * K], mine[K * K], total = 0.f;
+    weights<K>(mine, weight, o, s.outputs);
+    if (i >= n) return;
+    const float shift = bias ? bias[o] : 0.f;
     for (int py = 0; py < s.pool; ++py)
         for (int px = 0; px < s.pool; ++px) {
             window<K>(taps, x, s, b, oy * s.pool + py, ox * s.pool + px);
-            const float z = product<K>(taps, weight + o * K * K, bias ? bias[o] : 0.f);
+            const float z = product<K>(taps, mine, shift);
             total += relu ? positive(z) : z;
         }
     y[i] = total / (s.pool * s.pool);
@@ -62,7 +75,9 @@ template <int K> __device__ void backward(const float* x, const float* weight, c
     __shared__ float shared[256];
     const int lanes = 256 / s.outputs, o = threadIdx.x % s.outputs, lane = threadIdx.x / s.outputs;
     const int end = min(pixels, ((int)blockIdx.x + 1) * pixels_of_a_block);
-    float sums[K * K + 1] = {}, taps[K * K];
+    float sums[K * K + 1] = {}, taps[K * K], mine[K * K];
+    for (int t = 0; t < K * K; ++t) mine[t] = weight[o * K * K + t];
+    const float shift = bias ? bias[o] : 0.f;
     if (lane < lanes)
         for (int p = blockIdx.x * pixels_of_a_block + lane; p < end; p += lanes) {
             const int ox = p % s.out_width, oy = p / s.out_width % s.out_height;
@@ -71,7 +86,7 @@ template <int K> __device__ void backward(const float* x, const float* weight, c
             for (int py = 0; py < s.pool; ++py)
                 for (int px = 0; px < s.pool; ++px) {
                     window<K>(taps, x, s, b, oy * s.pool + py, ox * s.pool + px);
-                    const float z = product<K>(taps, weight + o * K * K, bias ? bias[o] : 0.f);
+                    const float z = product<K>(taps, mine, shift);
                     const float g = relu && z <= 0.f ? 0.f : d;
                     for (int t = 0; t < K * K; ++t) sums[t] = fmaf(g, taps[t], sums[t]);
                     sums[K * K] += g;

@@ -218,6 +218,19 @@ fn a_label_that_is_no_class_shows() {
     assert_eq!(shows, [false, true, false]);
 }
 
+/// Four channels are read at once only where they begin at a multiple of 16 bytes.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn parameters_may_begin_anywhere() {
+    let inputs = [random((3, 4, 5, 8), 1), random(9, 2), random(9, 3)];
+    assert_twins(&gpu(), &inputs, TOLERANCE, |t, device| {
+        let [mean, var] = statistics(8, device);
+        let part = |t: &Tensor| t.narrow(0, 1, 8);
+        let norm = Expr::new(&t[0]).batch_norm2d(&part(&t[1])?, &part(&t[2])?, &mean, &var, true);
+        norm.relu().eval()
+    });
+}
+
 /// A network with everything that LeNet and ResNet-18 have.
 fn network(t: &[Tensor], device: &Device) -> Result<Tensor> {
     let [mean, var] = statistics(8, device);
