@@ -133,6 +133,8 @@ impl Run {
         if !devices[0].is_cpu() {
             train_iter = train_iter.on_device(&devices[0])?;
             test_iter = test_iter.on_device(&devices[0])?;
+            check_last_batch(&train_iter, "training", k).map_err(BadInput::from)?;
+            check_last_batch(&test_iter, "test", k).map_err(BadInput::from)?;
         }
         let run = Self {
             train_iter: train_iter.stop_when(&INTERRUPTED),
@@ -416,6 +418,18 @@ fn check_batch_size(batch_size: usize, k: usize) -> Result<()> {
     Ok(())
 }
 
+/// A GPU cannot be left without an example: CUDA has no empty memory.
+fn check_last_batch(iter: &DataIter, which: &str, k: usize) -> Result<()> {
+    let (examples, batch_size) = (iter.num_examples(), iter.batch_size());
+    let last = examples - (iter.num_batches() - 1) * batch_size;
+    ensure!(
+        last >= k,
+        "the last minibatch of the {examples} {which} examples has {last}, too few for {k} replicas on \
+         GPUs: choose another --batch-size than {batch_size}"
+    );
+    Ok(())
+}
+
 /// What can be said of the files that were named without reading them.
 fn check_paths(options: &Options) -> Result<()> {
     if let Some(file) = &options.init {
@@ -440,4 +454,27 @@ fn load(options: &Options) -> Result<Dataset> {
 /// Prints a line. A reader who closed the pipe (`… | head`) ends nothing.
 pub fn say(line: fmt::Arguments<'_>) {
     let _ = writeln!(std::io::stdout(), "{line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_last_minibatch_that_is_too_short_for_the_gpus_is_named() -> Result<()> {
+        let data = dataset::load(&dataset::Options {
+            data: Some(dataset::Data::Synthetic),
+            limit_train: Some(17),
+            limit_test: Some(16),
+            ..dataset::Options::default()
+        })?;
+        let (train_iter, test_iter) = data.iters(8)?;
+        let error = check_last_batch(&train_iter, "training", 2).unwrap_err();
+        assert!(
+            error.to_string().contains("has 1, too few for 2"),
+            "{error}"
+        );
+        check_last_batch(&train_iter, "training", 1)?;
+        check_last_batch(&test_iter, "test", 8)
+    }
 }

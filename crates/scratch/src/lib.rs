@@ -129,8 +129,8 @@ pub fn allreduce(data: &[Var]) -> Result<()> {
 }
 
 /// Splits `x` and `y` into one shard for each device, of consecutive examples. Where the number
-/// of devices does not divide that of the examples, the first shards are one larger; a device
-/// may be left without any.
+/// of devices does not divide that of the examples, the first shards are one larger; a replica
+/// on the CPU may be left without any.
 ///
 /// ```
 /// # use candle_core::{DType, Device, Tensor};
@@ -143,7 +143,8 @@ pub fn allreduce(data: &[Var]) -> Result<()> {
 /// ```
 ///
 /// # Errors
-/// If `x` and `y` have different numbers of examples, or there is no device.
+/// If `x` and `y` have different numbers of examples, there is no device, or a GPU would be left
+/// without an example.
 pub fn split_batch(
     x: &Tensor,
     y: &Tensor,
@@ -165,6 +166,9 @@ fn split_and_load(data: &Tensor, devices: &[Device]) -> Result<Vec<Tensor>> {
     let mut shards = Vec::new();
     for (i, device) in devices.iter().enumerate() {
         let len = n / k + usize::from(i < n % k);
+        if len == 0 && !device.is_cpu() {
+            bail!("{n} examples are too few for {k} replicas on GPUs"); // CUDA has no empty memory
+        }
         // a copy, or a GPU would be sent the whole minibatch that the shard is a view of
         let shard = data.narrow(0, start, len)?.force_contiguous()?;
         shards.push(shard.to_device(device)?);

@@ -62,13 +62,7 @@ impl Operation for Convolution {
         let dz = self.behind(stream, z.first(), at, dy)?;
         if let Some(db) = dx.get_mut(2).filter(|db| db.wanted()) {
             match self.before_norm {
-                // the mean takes the bias out again
-                true => {
-                    let (to, add) = db.target(stream)?;
-                    if !add {
-                        stream.fill(to, 0.)?;
-                    }
-                }
+                true => db.zero(stream)?, // the mean takes the bias out again
                 false => column_sums(stream, dz.floats(), g.out_channels, db)?,
             }
         }

@@ -60,6 +60,14 @@ impl Grad {
         })
     }
 
+    /// Adds nothing.
+    pub fn zero(&mut self, stream: &Stream) -> Result<()> {
+        match self.target(stream)? {
+            (_, true) => Ok(()),
+            (to, false) => stream.fill(to, 0.),
+        }
+    }
+
     /// Adds `part`, or takes it for its own where there is nothing yet.
     pub fn give(&mut self, stream: &Stream, part: Block) -> Result<()> {
         match self {

@@ -84,13 +84,18 @@ impl<'a> Single<'a> {
             launch!(stream, name, (parts as u32, 1, 1), (THREADS as u32, 1, 1);
                 x[0], x[1], bias, dy, partial, self, self.0.relu, pixels, of_a_block)?;
         }
-        for (grad, first) in dx[1..].iter_mut().zip([0, of_weight]) {
-            if grad.wanted() {
-                let (to, add) = grad.target(stream)?;
-                combine(stream, partial, width, first, to, add)?;
+        if dx[1].wanted() {
+            let (to, add) = dx[1].target(stream)?;
+            combine(stream, partial, width, 0, to, add)?;
+        }
+        match dx.get_mut(2).filter(|db| db.wanted()) {
+            None => Ok(()),
+            Some(db) if self.0.before_norm => db.zero(stream),
+            Some(db) => {
+                let (to, add) = db.target(stream)?;
+                combine(stream, partial, width, of_weight, to, add)
             }
         }
-        Ok(())
     }
 }
 
