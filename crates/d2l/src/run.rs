@@ -124,6 +124,9 @@ impl Run {
         functional::set_deterministic(options.deterministic);
         let (devices, note) = find_devices(options)?;
         let k = devices.len();
+        if let [only] = &devices[..] {
+            functional::one_stream(only);
+        }
         let batch_size = options.batch_size.unwrap_or((book.batch_size)(k));
         check_batch_size(batch_size, k).map_err(BadInput::from)?;
         let share = share_cores(options.threads, k);

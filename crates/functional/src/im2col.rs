@@ -14,7 +14,7 @@ use std::ops::Range;
 pub(crate) const TILE: usize = 256;
 
 /// The sizes of one convolution.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Geometry {
     pub(crate) batch: usize,
     pub(crate) height: usize,

@@ -201,7 +201,7 @@ extern "C" __global__ void column_sums(const float* x, float* partial, int rows,
 }
 
 // to[i] = the sum of partial[k][first + i] over k; rows of `width`. Blocks of 32 x 32.
-extern "C" __global__ void combine(const float* partial, float* to, int n, int count, int width, int first,
+extern "C" __global__ void __launch_bounds__(1024) combine(const float* partial, float* to, int n, int count, int width, int first,
                                    int add) {
     __shared__ double sums[32][33];
     const int i = blockIdx.x * 32 + threadIdx.x;

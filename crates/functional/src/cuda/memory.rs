@@ -3,7 +3,7 @@
 
 use super::stream::Stream;
 use candle_core::Result;
-use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr};
+use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr, DevicePtrMut};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -16,6 +16,11 @@ pub(crate) struct Floats {
 }
 
 impl Floats {
+    /// Whether they begin at a multiple of 16 bytes, where four can be read at once.
+    pub fn are_aligned(self) -> bool {
+        self.address.is_multiple_of(16)
+    }
+
     /// `len` of them from `first` on.
     pub fn at(self, first: usize, len: usize) -> Self {
         assert!(first + len <= self.len, "floats beyond the end");
@@ -105,13 +110,18 @@ impl Block {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn into_slice(mut self, stream: &Stream) -> Result<CudaSlice<f32>> {
-        if let Some(piece) = self.piece.take_if(|_| self.size == self.floats.len) {
-            return Ok(piece.memory);
-        }
-        let exact = stream.alloc(self.floats.len)?;
-        let address = exact.device_ptr(stream.cuda()).0;
-        let len = self.floats.len;
-        stream.copy(self.floats, Floats { address, len })?;
+        let mut exact = match self.piece.take_if(|_| self.size == self.floats.len) {
+            Some(piece) => piece.memory,
+            None => {
+                let exact = stream.alloc(self.floats.len)?;
+                let address = exact.device_ptr(stream.cuda()).0;
+                let len = self.floats.len;
+                stream.copy(self.floats, Floats { address, len })?;
+                exact
+            }
+        };
+        // records that it was written up to here, for who reads it on another stream
+        drop(exact.device_ptr_mut(stream.cuda()));
         Ok(exact)
     }
 }

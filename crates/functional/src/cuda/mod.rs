@@ -6,6 +6,7 @@
 //! stream keeps the order.
 
 mod convolution;
+mod cudnn;
 mod gemm;
 mod layers;
 mod linear;

@@ -91,7 +91,7 @@ __device__ inline void total(const float* partial, int count, int c, int channel
 }
 
 // Mean and 1 / sqrt(variance + eps) of each channel, and the running statistics moved. Blocks of 32 x 32.
-extern "C" __global__ void norm_statistics(const float* x, const float* partial, int count, int rows, int c,
+extern "C" __global__ void __launch_bounds__(1024) norm_statistics(const float* x, const float* partial, int count, int rows, int c,
                                            float eps, float momentum, float* mean, float* inv_std,
                                            float* running_mean, float* running_var) {
     const int channel = blockIdx.x * 32 + threadIdx.x;
@@ -217,7 +217,7 @@ extern "C" __global__ void norm_sums4(const float* x, const float* y, float* dy,
 // The gradients of weight and bias, where they are wanted, and what a shift and a stretch of x would have
 // changed through the batch's statistics: `share` is 1 / rows, or 0 where they were the running ones.
 // Blocks of 32 x 32.
-extern "C" __global__ void norm_combine(const float* partial, int count, int c, const float* inv_std, float share,
+extern "C" __global__ void __launch_bounds__(1024) norm_combine(const float* partial, int count, int c, const float* inv_std, float share,
                                         float* shift, float* stretch, float* dw, int add_dw, float* db, int add_db) {
     const int channel = blockIdx.x * 32 + threadIdx.x;
     double s, q;

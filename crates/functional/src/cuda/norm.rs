@@ -62,9 +62,7 @@ impl Cut {
 impl Norm {
     /// Channels that a thread takes at a time: four, where they begin at a multiple of 16 bytes everywhere.
     fn vector(&self, places: &[Floats]) -> usize {
-        let aligned = places
-            .iter()
-            .all(|floats| floats.address.is_multiple_of(16));
+        let aligned = places.iter().all(|floats| floats.are_aligned());
         match aligned && self.channels.is_multiple_of(4) {
             true => 4,
             false => 1,

@@ -82,9 +82,7 @@ impl Grad {
         if !self.wanted() {
             return Ok(());
         }
-        match self.target(stream)? {
-            (to, true) => stream.add(part, to),
-            (to, false) => stream.copy(part, to),
-        }
+        let (to, add) = self.target(stream)?;
+        stream.put(part, to, add)
     }
 }

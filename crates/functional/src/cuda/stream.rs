@@ -1,7 +1,7 @@
 //! A replica's stream on its GPU, with everything that belongs to it: our kernels, the handles of the
 //! libraries, the memory between operations.
 
-use super::convolution::Convolutions;
+use super::cudnn::Cudnn;
 use super::memory::{Floats, Free};
 use candle_core::cuda_backend::cudarc::driver::{
     CudaFunction, CudaSlice, CudaStream, DeviceRepr, DriverError, LaunchConfig, result, sys,
@@ -72,7 +72,7 @@ pub(crate) struct Stream {
     stream: Arc<CudaStream>,
     functions: HashMap<&'static str, CudaFunction>,
     pub free: Arc<Free>,
-    convolutions: Mutex<Convolutions>,
+    cudnn: Mutex<Cudnn>,
 }
 
 /// One for each device that was opened, as long as the process lives.
@@ -107,7 +107,7 @@ impl Stream {
         }
         Ok(Self {
             device: device.clone(),
-            convolutions: Mutex::new(Convolutions::new(&stream)?),
+            cudnn: Mutex::new(Cudnn::new(&stream)?),
             stream,
             functions,
             free: Arc::default(),
@@ -115,7 +115,7 @@ impl Stream {
     }
 
     /// Makes the GPU that of the calling thread, as the libraries want it.
-    fn bind(&self) -> Result<()> {
+    pub fn bind(&self) -> Result<()> {
         self.stream.context().bind_to_thread().map_err(Error::wrap)
     }
 
@@ -128,10 +128,8 @@ impl Stream {
     }
 
     /// cuDNN, for one thread at a time.
-    pub fn convolutions(&self) -> MutexGuard<'_, Convolutions> {
-        self.convolutions
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    pub fn cudnn(&self) -> MutexGuard<'_, Cudnn> {
+        self.cudnn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn function(&self, name: &str) -> Result<&CudaFunction> {
@@ -150,10 +148,19 @@ impl Stream {
         let alloc = || unsafe { self.stream.alloc::<f32>(len) };
         alloc()
             .or_else(|_| {
-                self.free.clear();
+                self.give_back();
                 alloc()
             })
             .map_err(|error| self.no_memory(len * size_of::<f32>(), error))
+    }
+
+    /// Gives the driver what is free here and on other streams of this process.
+    fn give_back(&self) {
+        self.free.clear();
+        if let Ok(streams) = STREAMS.try_lock() {
+            streams.iter().for_each(|(_, stream)| stream.free.clear());
+        }
+        let _ = self.stream.synchronize(); // what was given back on a stream is there after it
     }
 
     /// What a reader can act on: which GPU, how much was wanted and how much there is.
@@ -191,6 +198,14 @@ impl Stream {
 
     pub fn copy(&self, from: Floats, to: Floats) -> Result<()> {
         launch!(self, "copy", elements to.len; to.len, from, to)
+    }
+
+    /// `to = from`, or `to += from`.
+    pub fn put(&self, from: Floats, to: Floats, add: bool) -> Result<()> {
+        match add {
+            true => self.add(from, to),
+            false => self.copy(from, to),
+        }
     }
 
     /// `to += from`.

@@ -39,6 +39,7 @@ impl Runs for Cuda {
 
     fn backward(ran: &Evaluated<Self>, y: &Tensor, dy: &Tensor) -> Result<Vec<Option<Tensor>>> {
         let (stream, tape) = (&ran.kept.stream, &ran.tape);
+        stream.bind()?; // backward may be called on another thread
         let d_result = Block::new(stream, dy.elem_count())?;
         with_floats(&[&dy.contiguous()?], stream, |dy| {
             stream.copy(dy[0], d_result.floats())

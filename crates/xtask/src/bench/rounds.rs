@@ -131,8 +131,12 @@ impl Seat {
     fn warm_up(&mut self, work: &Work, plan: &Plan) -> Result<Process> {
         let mut process = Process::start(self.row.contender.command(work))?;
         let once = work.is_large() && !plan.live_on;
-        let answer = process.ask(if once { 1 } else { plan.warm_up })?;
+        let mut answer = process.ask(if once { 1 } else { plan.warm_up })?;
         self.spent += answer.seconds;
+        if plan.live_on {
+            // the first steps also loaded libraries and compiled: what one takes is seen in the next
+            answer = process.ask(plan.warm_up)?;
+        }
         let last = answer.times.last().context("no step")?;
         self.steps = (333.0 / last).clamp(1.0, plan.most_steps as f64) as usize;
         self.row.version = process.version.clone();

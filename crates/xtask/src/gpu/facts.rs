@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use d2l::{DeviceKind, devices_of_kind};
 
 const QUERY: &str = "--query-gpu=name,driver_version,memory.total,clocks.sm,clocks.max.sm,power.limit,\
@@ -11,7 +11,11 @@ const QUERY: &str = "--query-gpu=name,driver_version,memory.total,clocks.sm,cloc
 /// The head of the report.
 pub fn all() -> Result<String> {
     if let Err(error) = devices_of_kind(DeviceKind::Cuda, Some(1)) {
-        bail!("no GPU can be used: {error}");
+        let error = error.to_string(); // with a backtrace behind it
+        bail!(
+            "no GPU can be used: {}",
+            error.lines().next().unwrap_or("?")
+        );
     }
     let asked = Command::new("nvidia-smi")
         .args([QUERY, "--format=csv"])
@@ -25,4 +29,11 @@ pub fn all() -> Result<String> {
         "# On a GPU\n\nours {version}\n\n```\n{}\n```\n",
         answer.trim()
     ))
+}
+
+/// How many MiB of the GPU's memory are taken, by whomever.
+pub fn used_mib() -> Result<f64> {
+    let devices = devices_of_kind(DeviceKind::Cuda, Some(1))?;
+    let [free, total] = d2l::gpu_memory(&devices[0]).context("no GPU")?;
+    Ok(((total - free) >> 20) as f64)
 }

@@ -12,6 +12,7 @@ use dataset::Data;
 use functional::cross_entropy;
 
 use crate::bench::serve::serve_turns;
+use crate::bench::stats::Summary;
 use crate::bench::work::Network;
 
 /// A learning rate so small that the weights stay small numbers for as long as it takes.
@@ -38,6 +39,9 @@ pub struct Job {
 /// If a step fails.
 pub fn contend(job: &Job) -> Result<()> {
     let devices = devices_of_kind(DeviceKind::Cuda, Some(job.replicas))?;
+    if let [only] = &devices[..] {
+        functional::one_stream(only); // as a run does
+    }
     match job.network {
         Network::Lenet => lenet(job, &devices),
         Network::Resnet18 => resnet(job, &devices),
@@ -117,20 +121,18 @@ fn timed(
     Ok(vec![milliseconds])
 }
 
-/// Says how many MiB of the GPU are taken, and for what share of the time the host was busy.
+/// Says how many MiB of the GPU are taken, and the milliseconds for which a step keeps the host busy.
 fn alone(devices: &[Device], mut step: impl FnMut() -> Result<BatchLoss>) -> Result<()> {
-    for _ in 0..3 {
+    let mut busy = Vec::new();
+    for _ in 0..30 {
+        synchronize(devices)?;
+        let start = Instant::now();
         step()?;
+        busy.push(start.elapsed().as_secs_f64() * 1e3);
     }
     synchronize(devices)?;
-    let start = Instant::now();
-    for _ in 0..20 {
-        step()?;
-    }
-    let busy = start.elapsed();
-    synchronize(devices)?;
-    let share = busy.as_secs_f64() / start.elapsed().as_secs_f64();
     let [free, total] = d2l::gpu_memory(&devices[0]).context("no GPU")?;
-    println!("{} {share}", (total - free) >> 20);
+    let busy = Summary::of(&busy[10..]).median; // the first ones loaded libraries
+    println!("{} {busy}", (total - free) >> 20);
     Ok(())
 }

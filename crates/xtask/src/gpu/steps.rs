@@ -4,9 +4,9 @@ use std::env;
 use std::fmt::Write;
 use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
-use super::Options;
+use super::{Options, facts};
 use crate::bench::contender::{Contender, Family};
 use crate::bench::rounds::{Plan, Row, measure};
 use crate::bench::stats::{Summary, short};
@@ -49,25 +49,27 @@ const COMPARISONS: [Comparison; 3] = [
         replicas: &[1, 2],
         bars: &[
             ("eager", Some(1.2)),
+            ("eager-tuned", None),
             ("compile", None),
             ("compile-bf16", None),
         ],
     },
 ];
 
-/// The part of the report.
-pub fn all(options: &Options) -> Result<String> {
+/// Measures everything, and adds each table to the report as soon as it is there. What a contender that
+/// fails said is in its row.
+pub fn all(options: &Options, found: &mut dyn FnMut(&str) -> Result<()>) -> Result<()> {
     let script = Path::new("benches/pytorch_gpu.py");
     ensure!(
         script.is_file(),
         "{} is not here: start this in the project's folder",
         script.display()
     );
-    let mut text = String::from("\n## Steps\n");
+    found("\n## Steps\n")?;
     for comparison in &COMPARISONS {
-        text += &comparison.table(options, script)?;
+        found(&comparison.table(options, script)?)?;
     }
-    Ok(text)
+    Ok(())
 }
 
 impl Comparison {
@@ -89,12 +91,9 @@ impl Comparison {
         }
         for (mode, _) in self.bars {
             let name = format!("PyTorch {mode}");
-            let mut contender = Contender::new(Family::Pytorch, &name, 1, &options.python);
-            contender = contender.args(&[&script, mode]);
-            all.push(match how {
-                Some(how) => contender.last_args(&[how]),
-                None => contender,
-            });
+            let contender = Contender::new(Family::Pytorch, &name, 1, &options.python);
+            let contender = contender.args(&[&script, mode]);
+            all.push(contender.last_args(how.as_slice()));
         }
         Ok(all)
     }
@@ -108,64 +107,61 @@ impl Comparison {
             most_steps: 2000,
             live_on: true,
         };
-        let rows = measure(&work, &self.contenders(options, script, self.how)?, &plan)?;
-        let alone = match self.how {
-            Some(_) => vec![None; rows.len()],
-            None => {
-                let contenders = self.contenders(options, script, Some("--alone"))?;
-                let alone = contenders.iter().map(|c| alone(c, &work).map(Some));
-                alone.collect::<Result<_>>()?
-            }
-        };
-        let ours = rows.first().context("nobody was measured")?;
         let mut text = format!(
-            "\n### {}\n\n| | ms | from – to | this / ours | bar | MiB | host busy |\n\
+            "\n### {}\n\n| | ms | from – to | this / ours | bar | MiB | host busy, ms |\n\
              |---|--:|--:|--:|--:|--:|--:|\n",
             self.what
         );
-        for (row, alone) in rows.iter().zip(alone) {
-            self.line(&mut text, row, ours, alone);
+        // who cannot start has a row that says so, and no turns
+        let (mut able, mut unable) = (Vec::new(), Vec::new());
+        for contender in self.contenders(options, script, Some("--alone"))? {
+            match alone(&contender, &work) {
+                Ok(found) => able.push((contender.name, found)),
+                Err(error) => unable.push(format!("| {} | {error:#} |\n", contender.name)),
+            }
         }
-        let versions: Vec<&str> = rows.iter().map(|row| row.version.as_str()).collect();
-        let _ = writeln!(
-            text,
-            "\n{}; {}",
-            ours.version,
-            versions.last().unwrap_or(&"")
-        );
+        let mut contenders = self.contenders(options, script, self.how)?;
+        contenders.retain(|c| able.iter().any(|(name, _)| *name == c.name));
+        let rows = measure(&work, &contenders, &plan)?;
+        let ours = rows.first().context("nobody was measured")?;
+        for (row, (_, alone)) in rows.iter().zip(&able) {
+            self.line(&mut text, row, ours, *alone);
+        }
+        unable.iter().for_each(|line| text += line);
+        let theirs = rows.last().map_or("", |row| row.version.as_str());
+        let _ = writeln!(text, "\n{}; {theirs}", ours.version);
         Ok(text)
     }
 
-    fn line(&self, text: &mut String, row: &Row, ours: &Row, alone: Option<[f64; 2]>) {
+    fn line(&self, text: &mut String, row: &Row, ours: &Row, [mib, busy]: [f64; 2]) {
         let times = Summary::of(&row.times);
         let ratio = times.median / Summary::of(&ours.times).median;
         let name = &row.contender.name;
         let mode = |(mode, _): &&(&str, Option<f64>)| name == &format!("PyTorch {mode}");
         let bar = self.bars.iter().find(mode).and_then(|(_, bar)| *bar);
         let bar = bar.map_or(String::new(), |bar| format!("≥ {bar}"));
-        let [mib, busy] = alone.map_or([String::new(), String::new()], |[mib, busy]| {
-            [format!("{mib:.0}"), format!("{:.0}%", 100.0 * busy)]
-        });
         let (min, max) = (times.min, times.max);
         let _ = writeln!(
             text,
-            "| {name} | {:.4} | {min:.4} – {max:.4} | {} | {bar} | {mib} | {busy} |",
+            "| {name} | {:.4} | {min:.4} – {max:.4} | {} | {bar} | {mib:.0} | {busy:.3} |",
             times.median,
             short(ratio)
         );
     }
 }
 
-/// The MiB of the GPU that a contender takes when nobody else is there, and the share of the time for
-/// which it keeps the host busy.
+/// The MiB of the GPU that a contender takes when nobody else starts, and the milliseconds for which a
+/// step keeps the host busy.
 fn alone(contender: &Contender, work: &Work) -> Result<[f64; 2]> {
+    let before = facts::used_mib()?;
     let output = contender.command(work).output()?;
     let said = String::from_utf8_lossy(&output.stdout);
     let numbers = said.split_whitespace().map(str::parse);
     let numbers: Vec<f64> = numbers.collect::<Result<_, _>>().unwrap_or_default();
-    let name = &contender.name;
-    let why = String::from_utf8_lossy(&output.stderr);
-    numbers
-        .try_into()
-        .map_err(|_| anyhow::anyhow!("{name} alone: {why}"))
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    let last = complaint.lines().last().unwrap_or("it said nothing");
+    match numbers[..] {
+        [mib, busy] => Ok([mib - before, busy]),
+        _ => bail!("{last}"),
+    }
 }

@@ -1,0 +1,421 @@
+//! cuDNN's convolutions: descriptors and algorithms for each shape, chosen once.
+//!
+//! cuDNN says which algorithms it takes for the fastest; the first that fits what was asked for, and
+//! then does not refuse, is used from then on.
+
+use super::memory::Floats;
+use crate::im2col::Geometry;
+use crate::precision::{self, Precision};
+use candle_core::cuda_backend::cudarc::cudnn::{CudnnError, result, sys};
+use candle_core::cuda_backend::cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
+use candle_core::{Error, Result, bail};
+use std::collections::HashMap;
+use std::ffi::{c_int, c_void};
+use std::fmt;
+use std::ptr;
+use std::sync::Arc;
+
+use sys::cudnnConvolutionBwdDataAlgo_t as DataAlgorithm;
+use sys::cudnnConvolutionBwdFilterAlgo_t as FilterAlgorithm;
+use sys::cudnnConvolutionFwdAlgo_t as ForwardAlgorithm;
+
+/// What an algorithm may use beside inputs and outputs: as much as any of the fast ones does.
+const MAX_WORKSPACE: usize = 1 << 30;
+/// At least as many as there are algorithms of any kind.
+const CANDIDATES: usize = 16;
+
+/// cuDNN on one stream, with what was chosen for each shape. All of it lives as long as the process.
+pub(crate) struct Cudnn {
+    handle: sys::cudnnHandle_t,
+    stream: Arc<CudaStream>,
+    plans: HashMap<(Geometry, Precision, bool), Plan>,
+    /// Memory that the next operation on the stream may use too, and its address.
+    workspace: Option<(CudaSlice<u8>, u64)>,
+}
+
+// Safety: cuDNN's handles and descriptors may move between threads; that one thread uses them at a time
+// is seen to by the lock around this.
+unsafe impl Send for Cudnn {}
+
+#[derive(Clone, Copy)]
+struct Descriptors {
+    x: sys::cudnnTensorDescriptor_t,
+    weight: sys::cudnnFilterDescriptor_t,
+    y: sys::cudnnTensorDescriptor_t,
+}
+
+/// What is known of one shape: its descriptors, and the algorithms of each direction that was needed, best
+/// first.
+struct Plan {
+    descriptors: Descriptors,
+    forward: Option<Vec<Choice<ForwardAlgorithm>>>,
+    backward_x: Option<Vec<Choice<DataAlgorithm>>>,
+    backward_weight: Option<Vec<Choice<FilterAlgorithm>>>,
+}
+
+/// An algorithm, the convolution's descriptor with the arithmetic that it was chosen for, and the bytes
+/// of workspace that it takes.
+#[derive(Clone, Copy)]
+struct Choice<A> {
+    algorithm: A,
+    convolution: sys::cudnnConvolutionDescriptor_t,
+    workspace: usize,
+}
+
+/// What cuDNN says of an algorithm.
+#[derive(Debug)]
+struct Candidate<A> {
+    algorithm: A,
+    works: bool,
+    deterministic: bool,
+    arithmetic: sys::cudnnMathType_t,
+    workspace: usize,
+}
+
+/// The answer of one of cuDNN's three questions, which differ in types alone.
+macro_rules! candidates {
+    ($ask:path, $handle:expr, $($descriptor:expr),+) => {{
+        // Safety: plain numbers, for which zeros are valid.
+        let mut answers = [unsafe { std::mem::zeroed() }; CANDIDATES];
+        let mut count: c_int = 0;
+        // Safety: the descriptors exist, and there is room for as many answers as are asked for.
+        unsafe {
+            $ask($handle, $($descriptor),+, CANDIDATES as c_int, &mut count, answers.as_mut_ptr())
+        }
+        .map_err(failed)?;
+        let answers = answers.into_iter().take(count as usize);
+        let candidate = answers.map(|answer| Candidate {
+            algorithm: answer.algo,
+            works: answer.status == sys::cudnnStatus_t::CUDNN_STATUS_SUCCESS,
+            deterministic: answer.determinism == sys::cudnnDeterminism_t::CUDNN_DETERMINISTIC,
+            arithmetic: answer.mathType,
+            workspace: answer.memory,
+        });
+        candidate.collect::<Vec<_>>()
+    }};
+}
+
+/// One launch: the handle, the shape's descriptors, the algorithm, and the workspace with its size.
+type Launch<'a, A> = dyn Fn(
+        sys::cudnnHandle_t,
+        &Descriptors,
+        &Choice<A>,
+        *mut c_void,
+        usize,
+    ) -> std::result::Result<(), CudnnError>
+    + 'a;
+
+impl Cudnn {
+    pub fn new(stream: &Arc<CudaStream>) -> Result<Self> {
+        let handle = result::create_handle().map_err(failed)?;
+        // Safety: both exist, and the stream lives as long as this.
+        unsafe { result::set_stream(handle, stream.cu_stream().cast()) }.map_err(failed)?;
+        Ok(Self {
+            handle,
+            stream: stream.clone(),
+            plans: HashMap::new(),
+            workspace: None,
+        })
+    }
+
+    /// `y` from `x` and the packed `weight`.
+    pub fn forward(&mut self, g: &Geometry, x: Floats, weight: Floats, y: Floats) -> Result<()> {
+        if y.len == 0 {
+            return Ok(());
+        }
+        let ask = |handle, d: &Descriptors, conv| {
+            let ask = result::get_convolution_forward_algorithm;
+            Ok(candidates!(ask, handle, d.x, d.weight, conv, d.y))
+        };
+        self.run(
+            g,
+            |plan| &mut plan.forward,
+            ask,
+            &|handle, d, choice, workspace, size| {
+                // Safety: the descriptors tell the sizes of the memory behind the addresses.
+                unsafe {
+                    result::convolution_forward(
+                        handle,
+                        scale(&1.),
+                        d.x,
+                        x.address as *const c_void,
+                        d.weight,
+                        weight.address as *const c_void,
+                        choice.convolution,
+                        choice.algorithm,
+                        workspace,
+                        size,
+                        scale(&0.),
+                        d.y,
+                        y.address as *mut c_void,
+                    )
+                }
+            },
+        )
+    }
+
+    /// The gradient of x, written or added.
+    pub fn backward_x(
+        &mut self,
+        g: &Geometry,
+        weight: Floats,
+        dy: Floats,
+        dx: Floats,
+        add: bool,
+    ) -> Result<()> {
+        if dx.len == 0 {
+            return Ok(());
+        }
+        let ask = |handle, d: &Descriptors, conv| {
+            let ask = result::get_convolution_backward_data_algorithm;
+            Ok(candidates!(ask, handle, d.weight, d.y, conv, d.x))
+        };
+        self.run(
+            g,
+            |plan| &mut plan.backward_x,
+            ask,
+            &|handle, d, choice, workspace, size| {
+                // Safety: as in `forward`.
+                unsafe {
+                    result::convolution_backward_data(
+                        handle,
+                        scale(&1.),
+                        d.weight,
+                        weight.address as *const c_void,
+                        d.y,
+                        dy.address as *const c_void,
+                        choice.convolution,
+                        choice.algorithm,
+                        workspace,
+                        size,
+                        scale(if add { &1. } else { &0. }),
+                        d.x,
+                        dx.address as *mut c_void,
+                    )
+                }
+            },
+        )
+    }
+
+    /// The gradient of the packed weight, written or added.
+    pub fn backward_weight(
+        &mut self,
+        g: &Geometry,
+        x: Floats,
+        dy: Floats,
+        dw: Floats,
+        add: bool,
+    ) -> Result<()> {
+        let ask = |handle, d: &Descriptors, conv| {
+            let ask = result::get_convolution_backward_filter_algorithm;
+            Ok(candidates!(ask, handle, d.x, d.y, conv, d.weight))
+        };
+        self.run(
+            g,
+            |plan| &mut plan.backward_weight,
+            ask,
+            &|handle, d, choice, workspace, size| {
+                // Safety: as in `forward`.
+                unsafe {
+                    result::convolution_backward_filter(
+                        handle,
+                        scale(&1.),
+                        d.x,
+                        x.address as *const c_void,
+                        d.y,
+                        dy.address as *const c_void,
+                        choice.convolution,
+                        choice.algorithm,
+                        workspace,
+                        size,
+                        scale(if add { &1. } else { &0. }),
+                        d.weight,
+                        dw.address as *mut c_void,
+                    )
+                }
+            },
+        )
+    }
+
+    /// Launches with the best algorithm that does not refuse; one that refuses is not tried again.
+    fn run<A: Copy + fmt::Debug>(
+        &mut self,
+        g: &Geometry,
+        of: impl Fn(&mut Plan) -> &mut Option<Vec<Choice<A>>>,
+        ask: impl Fn(
+            sys::cudnnHandle_t,
+            &Descriptors,
+            sys::cudnnConvolutionDescriptor_t,
+        ) -> Result<Vec<Candidate<A>>>,
+        launch: &Launch<'_, A>,
+    ) -> Result<()> {
+        let handle = self.handle;
+        let plan = self.plan(g)?;
+        let descriptors = plan.descriptors;
+        if of(plan).is_none() {
+            let candidates = ask(handle, &descriptors, descriptor(g, precision::get())?)?;
+            *of(plan) = Some(choices(g, candidates)?);
+        }
+        loop {
+            let choices = of(self.plan(g)?).get_or_insert_default();
+            let (choice, others) = match choices.split_first() {
+                Some((first, others)) => (*first, others.len()),
+                None => bail!("cuDNN has no algorithm for {g:?}"),
+            };
+            let done = match self.workspace(choice.workspace) {
+                Ok((workspace, size)) => {
+                    launch(handle, &descriptors, &choice, workspace, size).map_err(failed)
+                }
+                Err(error) => Err(error),
+            };
+            match done {
+                Ok(()) => return Ok(()),
+                Err(error) if others == 0 => {
+                    return Err(error.context(format!("{:?} for {g:?}", choice.algorithm)));
+                }
+                Err(_) => drop(of(self.plan(g)?).get_or_insert_default().remove(0)),
+            }
+        }
+    }
+
+    /// What is known of a shape.
+    fn plan(&mut self, g: &Geometry) -> Result<&mut Plan> {
+        let key = (*g, precision::get(), precision::deterministic());
+        if !self.plans.contains_key(&key) {
+            self.plans.insert(key, Plan::new(g)?);
+        }
+        Ok(self.plans.get_mut(&key).expect("it was put there"))
+    }
+
+    /// At least `size` bytes.
+    fn workspace(&mut self, size: usize) -> Result<(*mut c_void, usize)> {
+        if size == 0 {
+            return Ok((ptr::null_mut(), 0));
+        }
+        let large = |w: &(CudaSlice<u8>, u64)| w.0.num_bytes() >= size;
+        if !self.workspace.as_ref().is_some_and(large) {
+            self.workspace = None;
+            // Safety: a workspace's contents are of no meaning before.
+            let memory = unsafe { self.stream.alloc::<u8>(size) }.map_err(Error::wrap)?;
+            let address = memory.device_ptr(&self.stream).0;
+            self.workspace = Some((memory, address));
+        }
+        let address = self.workspace.as_ref().map_or(0, |w| w.1);
+        Ok((address as *mut c_void, size))
+    }
+}
+
+impl Plan {
+    fn new(g: &Geometry) -> Result<Self> {
+        let nhwc = sys::cudnnTensorFormat_t::CUDNN_TENSOR_NHWC;
+        let float = sys::cudnnDataType_t::CUDNN_DATA_FLOAT;
+        let int = |n: usize| c_int::try_from(n).map_err(Error::wrap);
+        let ints = |dims: [usize; 4]| -> Result<[c_int; 4]> {
+            let [n, c, h, w] = dims;
+            Ok([int(n)?, int(c)?, int(h)?, int(w)?])
+        };
+        let tensor = |dims: [usize; 4]| -> Result<sys::cudnnTensorDescriptor_t> {
+            let tensor = result::create_tensor_descriptor().map_err(failed)?;
+            // Safety: the descriptor was made just now.
+            let set = unsafe { result::set_tensor4d_descriptor(tensor, nhwc, float, ints(dims)?) };
+            set.map_err(failed)?;
+            Ok(tensor)
+        };
+        let weight = result::create_filter_descriptor().map_err(failed)?;
+        let dims = ints([g.out_channels, g.channels, g.kernel.0, g.kernel.1])?;
+        // Safety: the descriptor was made just now.
+        let set = unsafe { result::set_filter4d_descriptor(weight, float, nhwc, dims) };
+        set.map_err(failed)?;
+        let descriptors = Descriptors {
+            x: tensor([g.batch, g.channels, g.height, g.width])?,
+            weight,
+            y: tensor([g.batch, g.out_channels, g.out_height, g.out_width])?,
+        };
+        Ok(Self {
+            descriptors,
+            forward: None,
+            backward_x: None,
+            backward_weight: None,
+        })
+    }
+}
+
+/// Stride and padding, and the arithmetic of `precision`.
+fn descriptor(g: &Geometry, precision: Precision) -> Result<sys::cudnnConvolutionDescriptor_t> {
+    let convolution = result::create_convolution_descriptor().map_err(failed)?;
+    let (padding, stride) = (g.padding as c_int, g.stride as c_int);
+    // Safety: the descriptor was made just now.
+    let set = unsafe {
+        result::set_convolution2d_descriptor(
+            convolution,
+            padding,
+            padding,
+            stride,
+            stride,
+            1,
+            1,
+            sys::cudnnConvolutionMode_t::CUDNN_CROSS_CORRELATION,
+            sys::cudnnDataType_t::CUDNN_DATA_FLOAT,
+        )
+    };
+    set.map_err(failed)?;
+    let arithmetic = match precision {
+        Precision::F32 => sys::cudnnMathType_t::CUDNN_FMA_MATH,
+        // what cuDNN calls the default may use TF32
+        Precision::Tf32 => sys::cudnnMathType_t::CUDNN_DEFAULT_MATH,
+    };
+    // Safety: as above.
+    unsafe { result::set_convolution_math_type(convolution, arithmetic) }.map_err(failed)?;
+    Ok(convolution)
+}
+
+/// The candidates that may be used, in cuDNN's order, the fastest first.
+fn choices<A: Copy + fmt::Debug>(
+    g: &Geometry,
+    candidates: Vec<Candidate<A>>,
+) -> Result<Vec<Choice<A>>> {
+    let exact = precision::get() == Precision::F32;
+    let fits = |c: &&Candidate<A>| {
+        c.works
+            && c.workspace <= MAX_WORKSPACE
+            && (c.deterministic || !precision::deterministic())
+            && (!exact || !rounds(c.arithmetic))
+    };
+    let choice = |c: &Candidate<A>| -> Result<Choice<A>> {
+        let convolution = descriptor(g, precision::get())?;
+        if !exact {
+            // Safety: the descriptor was made just now.
+            unsafe { result::set_convolution_math_type(convolution, c.arithmetic) }
+                .map_err(failed)?;
+        }
+        Ok(Choice {
+            algorithm: c.algorithm,
+            convolution,
+            workspace: c.workspace,
+        })
+    };
+    let choices: Vec<_> = candidates
+        .iter()
+        .filter(fits)
+        .map(choice)
+        .collect::<Result<_>>()?;
+    if choices.is_empty() {
+        bail!("cuDNN has no algorithm for {g:?}; it offers {candidates:?}")
+    }
+    Ok(choices)
+}
+
+/// Whether inputs are rounded for tensor cores. What is called the default is not, where the descriptor
+/// asks for multiply-adds of f32.
+fn rounds(arithmetic: sys::cudnnMathType_t) -> bool {
+    use sys::cudnnMathType_t::*;
+    !matches!(arithmetic, CUDNN_FMA_MATH | CUDNN_DEFAULT_MATH)
+}
+
+fn scale(factor: &f32) -> *const c_void {
+    ptr::from_ref(factor).cast()
+}
+
+fn failed(error: CudnnError) -> Error {
+    Error::Msg(format!("cuDNN: {:?}", error.0))
+}
