@@ -182,7 +182,6 @@ impl<P: Place> Compiler<P> {
         let (geometry, inputs) = self.geometry(conv)?;
         let layer = Convolution {
             geometry,
-            before_norm: false,
             relu,
             pool,
         };
@@ -217,19 +216,21 @@ impl<P: Place> Compiler<P> {
             bail!("expected a batch norm")
         };
         let x = &layer.0.inputs[0];
-        if *train && matches!(x.0.op, Op::Conv2d { .. }) && self.read_once(x) {
-            // the mean takes the convolution's bias out again
-            let value = self.before_norm(x)?;
-            self.values.insert(Arc::as_ptr(&x.0), value);
-        }
+        let shift = match x.0.op {
+            Op::Conv2d { .. } if *train && self.read_once(x) => self.without_bias(x)?,
+            _ => None,
+        };
         let mut inputs = self.values(&layer.0.inputs)?;
         let parts = [0, 1, 2].map(|i| self.dims(inputs[i]));
-        let norm = Norm::new(parts, running, *train, shortcut.is_some(), relu)?;
+        let mut norm = Norm::new(parts, running, *train, relu)?;
         let dims = self.dims(inputs[0]).to_vec();
         if let Some(shortcut) = shortcut {
+            norm.shortcut = true;
             inputs.push(self.value(shortcut)?);
             args::same(&dims, self.dims(inputs[3]))?;
         }
+        norm.shift = shift.is_some();
+        inputs.extend(shift);
         Ok(self.push(Layer::Norm(norm), inputs, dims))
     }
 
@@ -249,16 +250,21 @@ impl<P: Place> Compiler<P> {
         Ok(self.push(Layer::Sum(Sum { relu }), inputs, dims))
     }
 
-    fn before_norm(&mut self, conv: &Expr) -> Result<usize> {
-        let (geometry, inputs) = self.geometry(conv)?;
+    /// Pushes a convolution in front of a batch norm, whose mean would take a bias out again: only the
+    /// running mean sees it, so it is left out and returned.
+    fn without_bias(&mut self, conv: &Expr) -> Result<Option<usize>> {
+        let (geometry, mut inputs) = self.geometry(conv)?;
+        let bias = inputs.get(2).copied();
+        inputs.truncate(2);
         let layer = Convolution {
             geometry,
-            before_norm: true,
             relu: false,
             pool: 1,
         };
         let dims = layer.dims();
-        Ok(self.push(Layer::Convolution(layer), inputs, dims))
+        let value = self.push(Layer::Convolution(layer), inputs, dims);
+        self.values.insert(Arc::as_ptr(&conv.0), value);
+        Ok(bias)
     }
 
     fn single(&mut self, expr: &Expr) -> Result<usize> {

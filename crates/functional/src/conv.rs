@@ -157,8 +157,6 @@ pub(crate) fn may_winograd() -> bool {
 /// A convolution with its ReLU and its mean over `pool` × `pool` windows.
 pub(crate) struct Convolution {
     pub(crate) geometry: Geometry,
-    /// Whether batch norm with the batch's mean follows: then the bias has no effect, and no gradient.
-    pub(crate) before_norm: bool,
     pub(crate) relu: bool,
     pub(crate) pool: usize,
 }
@@ -186,15 +184,13 @@ impl Convolution {
 pub(crate) struct Alone {
     geometry: Geometry,
     winograd: bool,
-    before_norm: bool,
 }
 
 impl Alone {
-    pub(crate) fn new(geometry: Geometry, before_norm: bool) -> Self {
+    pub(crate) fn new(geometry: Geometry) -> Self {
         Self {
             winograd: winograd::fits(&geometry) && may_winograd(),
             geometry,
-            before_norm,
         }
     }
 }
@@ -227,10 +223,7 @@ impl Operation for Alone {
             }
         }
         if let Some(db) = dx.get_mut(2) {
-            match self.before_norm {
-                true => db.put(std::iter::repeat_n(0., g.out_channels)),
-                false => db.put(g.backward_bias(&dy).into_iter()),
-            }
+            db.put(g.backward_bias(&dy).into_iter());
         }
     }
 }

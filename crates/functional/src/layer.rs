@@ -58,17 +58,14 @@ impl Place for Cpu {
 fn convolution(layer: Convolution) -> Option<Box<dyn Operation>> {
     let Convolution {
         geometry,
-        before_norm,
         relu,
         pool,
     } = layer;
-    if !before_norm {
-        if let Some(pooled) = Pooled::new(geometry, relu, pool).filter(|_| may_winograd()) {
-            return Some(Box::new(pooled));
-        }
-        if let Some(direct) = Direct::new(geometry, relu, pool) {
-            return Some(Box::new(direct));
-        }
+    if let Some(pooled) = Pooled::new(geometry, relu, pool).filter(|_| may_winograd()) {
+        return Some(Box::new(pooled));
     }
-    (!relu && pool == 1).then(|| Box::new(Alone::new(geometry, before_norm)) as Box<dyn Operation>)
+    if let Some(direct) = Direct::new(geometry, relu, pool) {
+        return Some(Box::new(direct));
+    }
+    (!relu && pool == 1).then(|| Box::new(Alone::new(geometry)) as Box<dyn Operation>)
 }

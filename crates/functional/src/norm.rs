@@ -183,24 +183,27 @@ fn combine(blocks: &[f32], count: usize, c: usize) -> [Vec<f32>; 2] {
     [means.iter().map(|m| *m as f32).collect(), vars.collect()]
 }
 
-/// Batch norm, then a sum with the last input where there is a shortcut, then ReLU.
+/// Batch norm, then a sum with the shortcut where there is one, then ReLU.
 pub(crate) struct Norm {
     pub(crate) channels: usize,
     /// Values a channel.
     pub(crate) count: usize,
     pub(crate) running: [Var; 2],
     pub(crate) train: bool,
-    pub(crate) shortcut: bool,
     pub(crate) relu: bool,
+    /// Whether there is an input more that is added.
+    pub(crate) shortcut: bool,
+    /// Whether there is a last input more, by which x is to be shifted: of what the batch's mean takes out,
+    /// only the running mean sees anything.
+    pub(crate) shift: bool,
 }
 
 impl Norm {
-    /// For inputs x, weight, bias of these shapes, and one more of x's where there is a shortcut.
+    /// For inputs x, weight, bias of these shapes.
     pub(crate) fn new(
         dims: [&[usize]; 3],
         running: &[Var; 2],
         train: bool,
-        shortcut: bool,
         relu: bool,
     ) -> Result<Self> {
         let [channels, count] = check(dims, running, train)?;
@@ -209,18 +212,34 @@ impl Norm {
             count,
             running: running.clone(),
             train,
-            shortcut,
             relu,
+            shortcut: false,
+            shift: false,
         })
     }
 
+    /// What is added, of the inputs.
+    pub(crate) fn shortcut<T: Copy>(&self, x: &[T]) -> Option<T> {
+        self.shortcut.then(|| x[3])
+    }
+
+    /// What x is shifted by, of the inputs.
+    pub(crate) fn shift<T: Copy>(&self, x: &[T]) -> Option<T> {
+        x.last().copied().filter(|_| self.shift)
+    }
+
     /// The mean and 1 / √(variance + ε) of each channel.
-    fn statistics(&self, x: &[f32]) -> Result<[Vec<f32>; 2]> {
+    fn statistics(&self, x: &[f32], shift: Option<&[f32]>) -> Result<[Vec<f32>; 2]> {
         let c = self.channels;
         let [mean, var] = if self.train {
             let batch = statistics(x, c);
-            let [mean, var] = batch.each_ref().map(|v| tensor(v.clone(), c));
-            update_running(&self.running, &mean?, &var?, self.count)?;
+            let [mean, var] = &batch;
+            let shifted = match shift {
+                None => mean.clone(),
+                Some(shift) => mean.iter().zip(shift).map(|(m, s)| m + s).collect(),
+            };
+            let (mean, var) = (tensor(shifted, c)?, tensor(var.clone(), c)?);
+            update_running(&self.running, &mean, &var, self.count)?;
             batch
         } else {
             [self.running[0].to_vec1()?, self.running[1].to_vec1()?]
@@ -241,7 +260,7 @@ struct Channels<'a> {
 
 impl Operation for Norm {
     fn forward(&self, x: &[&[f32]], y: &mut [f32], keep: bool) -> Result<Vec<Buffer>> {
-        let [mean, inv_std] = self.statistics(x[0])?;
+        let [mean, inv_std] = self.statistics(x[0], self.shift(x))?;
         let (scale, c) = (product(x[1], &inv_std), self.channels);
         let channels = Channels {
             mean: &mean,
@@ -256,7 +275,7 @@ impl Operation for Norm {
             |i, y| {
                 for (j, y) in y.chunks_exact_mut(c).enumerate() {
                     let at = (i * BLOCK + j) * c;
-                    match x.get(3) {
+                    match self.shortcut(x) {
                         None => channels.normalize(&x[0][at..], y),
                         Some(other) => channels.normalize_and_add(&x[0][at..], &other[at..], y),
                     }
@@ -304,8 +323,11 @@ impl Operation for Norm {
         }
         dx[1].put(dw.into_iter());
         dx[2].put(db.into_iter());
-        if let Some(other) = dx.get_mut(3).filter(|other| other.wanted()) {
-            other.give(dy);
+        if self.shortcut && dx[3].wanted() {
+            dx[3].give(dy);
+        }
+        if let Some(shift) = dx.last_mut().filter(|_| self.shift) {
+            shift.put(std::iter::repeat_n(0., self.channels));
         }
     }
 }

@@ -43,11 +43,8 @@ impl Operation for Convolution {
         }
         let (z, packed) = at.kept.split_at(usize::from(self.pool > 1));
         let dz = self.behind(stream, z.first(), at, dy)?;
-        if let Some(db) = dx.get_mut(2).filter(|db| db.wanted()) {
-            match self.before_norm {
-                true => db.zero(stream)?, // the mean takes the bias out again
-                false => column_sums(stream, dz.floats(), g.out_channels, db)?,
-            }
+        if let Some(db) = dx.get_mut(2) {
+            column_sums(stream, dz.floats(), g.out_channels, db)?;
         }
         if dx[0].wanted() {
             let weight = packed.first().map_or(x[1], Block::floats);

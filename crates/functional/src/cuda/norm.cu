@@ -90,9 +90,10 @@ __device__ inline void total(const float* partial, int count, int c, int channel
         for (int k = 0; k < 32; ++k) *a += shared[0][k][threadIdx.x], *b += shared[1][k][threadIdx.x];
 }
 
-// Mean and 1 / sqrt(variance + eps) of each channel, and the running statistics moved. Blocks of 32 x 32.
+// Mean and 1 / sqrt(variance + eps) of each channel, and the running statistics moved, as if x were shifted
+// by `by` where that is given. Blocks of 32 x 32.
 extern "C" __global__ void __launch_bounds__(1024) norm_statistics(const float* x, const float* partial, int count, int rows, int c,
-                                           float eps, float momentum, float* mean, float* inv_std,
+                                           float eps, float momentum, const float* by, float* mean, float* inv_std,
                                            float* running_mean, float* running_var) {
     const int channel = blockIdx.x * 32 + threadIdx.x;
     double s, q;
@@ -104,7 +105,7 @@ extern "C" __global__ void __launch_bounds__(1024) norm_statistics(const float* 
     mean[channel] = (float)m;
     inv_std[channel] = (float)(1. / sqrt(var + eps));
     const double unbiased = var * rows / (rows - 1);
-    running_mean[channel] = (1.f - momentum) * running_mean[channel] + momentum * (float)m;
+    running_mean[channel] = (1.f - momentum) * running_mean[channel] + momentum * ((float)m + (by ? by[channel] : 0.f));
     running_var[channel] = (1.f - momentum) * running_var[channel] + momentum * (float)unbiased;
 }
 

@@ -82,7 +82,7 @@ impl Norm {
     fn write_statistics(
         &self,
         stream: &Stream,
-        x: Floats,
+        x: &[Floats],
         mean: Floats,
         inv_std: Floats,
     ) -> Result<()> {
@@ -96,6 +96,7 @@ impl Norm {
                 })
             });
         }
+        let (shift, x) = (self.shift(x), x[0]);
         let vector = self.vector(&[x]);
         let cut = Cut::new(self.count, c, vector);
         let partial = Block::new(stream, cut.parts * 2 * c)?;
@@ -105,7 +106,7 @@ impl Norm {
         with_memory_of(running_mean, stream, |running_mean| {
             with_memory_of(running_var, stream, |running_var| {
                 launch!(stream, "norm_statistics", (c.div_ceil(32) as u32, 1, 1), (32, 32, 1);
-                    x, partial, cut.parts, rows, c, eps, MOMENTUM as f32, mean, inv_std,
+                    x, partial, cut.parts, rows, c, eps, MOMENTUM as f32, shift, mean, inv_std,
                     running_mean, running_var)
             })
         })
@@ -116,10 +117,10 @@ impl Operation for Norm {
     fn forward(&self, stream: &Stream, x: &[Floats], y: Floats, _keep: bool) -> Result<Vec<Block>> {
         let c = self.channels;
         let (mean, inv_std) = (Block::new(stream, c)?, Block::new(stream, c)?);
-        self.write_statistics(stream, x[0], mean.floats(), inv_std.floats())?;
+        self.write_statistics(stream, x, mean.floats(), inv_std.floats())?;
         let channels = self.channels(mean.floats(), inv_std.floats(), x);
         let vector = self.vector(&[x, &[y]].concat());
-        let (n, other) = (y.len / vector, x.get(3).copied());
+        let (n, other) = (y.len / vector, self.shortcut(x));
         let name = pick(vector, ["norm_forward1", "norm_forward4"]);
         launch!(stream, name, elements n; n, x[0], other, y, channels, c, self.relu)?;
         Ok(vec![mean, inv_std])
@@ -145,7 +146,10 @@ impl Operation for Norm {
         let share = if self.train { 1. / rows as f32 } else { 0. };
         launch!(stream, "norm_combine", (c.div_ceil(32) as u32, 1, 1), (32, 32, 1);
             partial.floats(), cut.parts, c, inv_std, share, shift, stretch, dw, add_dw, db, add_db)?;
-        let shortcut = dx.get(3).is_some_and(Grad::wanted);
+        if let Some(shift) = dx.last_mut().filter(|grad| self.shift && grad.wanted()) {
+            shift.zero(stream)?;
+        }
+        let shortcut = self.shortcut && dx[3].wanted();
         if dx[0].wanted() {
             // in place where dy is of no more use
             let in_place = !shortcut && matches!(dx[0], Grad::Empty(_));

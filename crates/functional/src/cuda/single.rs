@@ -90,7 +90,6 @@ impl<'a> Single<'a> {
         }
         match dx.get_mut(2).filter(|db| db.wanted()) {
             None => Ok(()),
-            Some(db) if self.0.before_norm => db.zero(stream),
             Some(db) => {
                 let (to, add) = db.target(stream)?;
                 combine(stream, partial, width, of_weight, to, add)

@@ -33,6 +33,27 @@ fn away_from_zero(expr: &Expr) -> bool {
     values(&y).iter().all(|v| v.abs() > 1e-5)
 }
 
+/// The running mean sees a convolution's bias, which the batch's own mean takes out again.
+#[test]
+fn a_bias_before_batch_norm_moves_the_running_mean() {
+    let inputs = [random((3, 7, 6, 5), 1), random((8, 5, 3, 3), 1)];
+    let inputs = [&inputs[..], &[2, 3, 4].map(|seed| random(8, seed))].concat();
+    let (ours, theirs) = (statistics(8), statistics(8));
+    let expr = |t: &[Tensor], [mean, var]: &[Var; 2]| {
+        let y = Expr::new(&t[0]).conv2d(&t[1], Some(&t[2]), 1, 1);
+        y.batch_norm2d(&t[3], &t[4], mean, var, true).relu()
+    };
+    assert_same(
+        &inputs,
+        TOLERANCE,
+        |t| expr(t, &ours).eval(),
+        |t| plain::eval(&expr(t, &theirs)),
+    );
+    for (ours, theirs) in ours.iter().zip(&theirs) {
+        assert_same(&[], 1e-5, |_| ours.copy(), |_| theirs.copy());
+    }
+}
+
 proptest! {
     #![proptest_config(cases(96))]
 

@@ -221,6 +221,25 @@ fn a_label_that_is_no_class_shows() {
     assert_eq!(shows, [false, true, false]);
 }
 
+/// The running mean sees a convolution's bias, which the batch's own mean takes out again.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn a_bias_before_batch_norm() {
+    let gpu = gpu();
+    let inputs = [(3, 7, 6, 5), (8, 5, 3, 3)].map(|shape| random(shape, 1));
+    let inputs = [&inputs[..], &[2, 3, 4].map(|seed| random(8, seed))].concat();
+    let of_device = [Device::Cpu, gpu.device.clone()].map(|device| statistics(8, &device));
+    assert_twins(&gpu, &inputs, TOLERANCE, |t, device| {
+        let [mean, var] = &of_device[usize::from(device.is_cuda())];
+        let y = Expr::new(&t[0]).conv2d(&t[1], Some(&t[2]), 1, 1);
+        y.batch_norm2d(&t[3], &t[4], mean, var, true).relu().eval()
+    });
+    for (a, e) in of_device[1].iter().zip(&of_device[0]) {
+        let expected: Vec<f64> = values(e).iter().map(|v| f64::from(*v)).collect();
+        assert_close("running statistics", &values(a), &expected, 1e-5);
+    }
+}
+
 /// Four channels are read at once only where they begin at a multiple of 16 bytes.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
