@@ -1,5 +1,5 @@
 //! The differentiable operations of LeNet and ResNet-18 for candle tensors of f32: fast on the
-//! CPU, right on every device.
+//! CPU and on NVIDIA GPUs, right on every device.
 //!
 //! **Activations are NHWC**: (B, H, W, C), batch, height, width, channel, because a matrix product
 //! wants a pixel's channels side by side. The book's images are (B, C, H, W): [`nhwc`] brings them
@@ -8,11 +8,12 @@
 //! memory look like the book's and load from PyTorch's files.
 //!
 //! An [`Expr`] writes operations down and computes them together; each function of this crate is an
-//! expression of one. On the CPU the expression is one operation of candle's graph, whatever it
-//! consists of, with kernels of our own for AVX-512, AVX2 and NEON, chosen at run time. On other
-//! devices its operations run one by one as their twins of the same name in [`plain`], composed
-//! from candle's, against which they are tested. An operation uses as many threads as
-//! [`threads::budget`] says, and its bits do not depend on it.
+//! expression of one. It is one operation of candle's graph, whatever it consists of: on the CPU with
+//! kernels of our own for AVX-512, AVX2 and NEON, chosen at run time; on NVIDIA GPUs, with the feature
+//! `cuda`, by cuDNN, cuBLAS and kernels of our own. On other devices the operations run one by one as
+//! their twins of the same name in [`plain`], composed from candle's, against which they are tested. On
+//! the CPU an operation uses as many threads as [`threads::budget`] says, and its bits do not depend on
+//! it; on a GPU [`set_precision`] and [`set_deterministic`] say how exact it is.
 //!
 //! [`backward`] writes a network's gradients where their owner wants them, [`Gradients`] collects them
 //! in one flat buffer, and [`Sgd`] takes the steps.

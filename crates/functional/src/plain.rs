@@ -1,7 +1,7 @@
 //! The plain twin of each operation, composed from candle's own differentiable operations.
 //!
-//! They are slower, and right on every device: this is what runs on a GPU, and what the fast
-//! operations are tested against. Each takes what its twin takes and gives what its twin gives.
+//! They are slower, and right on every device: this is what runs where there is no fast operation, and
+//! what the fast ones are tested against. Each takes what its twin takes and gives what its twin gives.
 //! They avoid those of candle's gradients that are not right: no `conv2d`, no pooling, no `relu`.
 
 use crate::expr::{Expr, Node, Op};
