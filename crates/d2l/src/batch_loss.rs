@@ -40,8 +40,48 @@ impl BatchLoss {
         Ok(sums.sum::<Result<f32>>()? / self.examples as f32)
     }
 
+    /// The mean losses of several minibatches; waits once for each replica's device, not for each loss.
+    pub(crate) fn means(losses: &[Self]) -> Result<Vec<f32>> {
+        let replicas = losses.first().map_or(0, |loss| loss.sums.len());
+        let alike = losses.iter().all(|loss| loss.sums.len() == replicas);
+        if losses.len() < 2 || !alike {
+            return losses.iter().map(Self::mean).collect();
+        }
+        let mut totals = vec![0f32; losses.len()];
+        for replica in 0..replicas {
+            let sums: Vec<&Tensor> = losses.iter().map(|loss| &loss.sums[replica]).collect();
+            let sums = Tensor::stack(&sums, 0)?.to_vec1::<f32>()?;
+            totals.iter_mut().zip(sums).for_each(|(t, sum)| *t += sum);
+        }
+        let examples = losses.iter().map(|loss| loss.examples as f32);
+        Ok(totals.iter().zip(examples).map(|(t, n)| t / n).collect())
+    }
+
     /// Whether nobody has to wait for it.
     pub(crate) fn is_at_hand(&self) -> bool {
         self.sums.iter().all(|sum| sum.device().is_cpu())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::Device;
+
+    #[test]
+    fn many_are_read_as_each_of_them() -> Result<()> {
+        let loss = |sums: &[f32], examples| -> Result<BatchLoss> {
+            let sums = sums.iter().map(|sum| Tensor::new(*sum, &Device::Cpu));
+            Ok(BatchLoss::new(sums.collect::<Result<_>>()?, examples))
+        };
+        let mut losses = vec![loss(&[0.1, 0.7], 3)?, loss(&[1.3, 2.9], 7)?];
+        let one_by_one = |losses: &[BatchLoss]| losses.iter().map(BatchLoss::mean).collect();
+        let expected: Result<Vec<f32>> = one_by_one(&losses);
+        assert_eq!(BatchLoss::means(&losses)?, expected?);
+        losses.push(loss(&[5.0], 1)?); // of a minibatch too small for two replicas
+        let expected: Result<Vec<f32>> = one_by_one(&losses);
+        assert_eq!(BatchLoss::means(&losses)?, expected?);
+        assert!(BatchLoss::means(&[])?.is_empty());
+        Ok(())
     }
 }

@@ -229,8 +229,9 @@ impl Run {
 
     /// Shows and records the steps whose losses are still on the devices.
     fn read_losses(&mut self) -> Result<()> {
-        for loss in std::mem::take(&mut self.unread) {
-            let (examples, loss) = (loss.examples(), loss.mean()?);
+        let unread = std::mem::take(&mut self.unread);
+        let means = BatchLoss::means(&unread)?;
+        for (examples, loss) in unread.iter().map(BatchLoss::examples).zip(means) {
             let p = &mut self.progress;
             if p.examples == 0 {
                 p.begin_epoch(self.train_iter.num_examples());
