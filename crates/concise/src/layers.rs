@@ -118,6 +118,8 @@ pub struct BatchNorm2d {
     running_mean: Var,
     running_var: Var,
     num_batches_tracked: Var,
+    /// By which the count grows.
+    one: Tensor,
 }
 
 impl BatchNorm2d {
@@ -142,6 +144,7 @@ impl BatchNorm2d {
             running_mean: Var::from_tensor(&get("running_mean", 0.0)?)?,
             running_var: Var::from_tensor(&get("running_var", 1.0)?)?,
             num_batches_tracked: Var::from_tensor(&count("num_batches_tracked")?)?,
+            one: Tensor::ones((), DType::I64, vb.device())?,
         })
     }
 }
@@ -151,7 +154,7 @@ impl BatchNorm2d {
     pub fn expr(&self, x: Expr, train: bool) -> Result<Expr> {
         if train {
             let count = &self.num_batches_tracked;
-            count.set(&(count.as_detached_tensor() + count.ones_like()?)?)?;
+            count.set(&(count.as_detached_tensor() + &self.one)?)?;
         }
         let (mean, var) = (&self.running_mean, &self.running_var);
         Ok(x.batch_norm2d(&self.weight, &self.bias, mean, var, train))
