@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, anyhow};
-use candle_core::{ModuleT, Tensor};
+use candle_core::{ModuleT, Tensor, Var};
 use collective::Member;
 use functional::threads::with_budget;
 use functional::{Gradients, Sgd};
@@ -153,14 +153,13 @@ fn step_on_gpu(
     if optimizer.momentum != 0.0 && velocity.tensor.is_none() {
         velocity.tensor = Some(sum.zeros_like()?);
     }
-    let mut first = 0;
-    for (_, param) in state.parameters() {
-        let of_param = |all: &Tensor| all.narrow(0, first, param.elem_count());
-        let velocity = velocity.tensor.as_ref().map(of_param).transpose()?;
-        optimizer.step_tensor(param, &of_param(sum)?, batch_size, velocity.as_ref())?;
+    let params: Vec<&Var> = state.parameters().map(|(_, param)| param).collect();
+    let (mut sums, mut first) = (Vec::new(), 0);
+    for param in &params {
+        sums.push(sum.narrow(0, first, param.elem_count())?);
         first += param.elem_count();
     }
-    Ok(())
+    optimizer.step_all(&params, &sums, batch_size, velocity.tensor.as_ref())
 }
 
 impl Worker {

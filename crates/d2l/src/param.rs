@@ -74,10 +74,12 @@ pub fn sgd(params: &[Param], lr: f64, batch_size: usize) -> Result<()> {
     if batch_size == 0 {
         bail!("sgd: a step needs at least 1 example, the batch has 0");
     }
-    for param in params {
-        functional::sgd(&param.value, &param.grad, lr / batch_size as f64)?;
-    }
-    Ok(())
+    let values: Vec<&Var> = params.iter().map(|param| &param.value).collect();
+    let grads: Vec<Tensor> = params
+        .iter()
+        .map(|param| param.grad.as_detached_tensor())
+        .collect();
+    functional::Sgd::new(lr).step_all(&values, &grads, batch_size, None)
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
 //! Stochastic gradient descent, in place: one pass over parameter and gradient, no copy of either.
 
 use crate::operation::CHUNK;
-use crate::storage::{read, slice_mut};
+use crate::storage::{read, slice_mut, with_slice_mut};
 use crate::threads::{for_each_chunk, for_each_chunk_of_two};
 use std::sync::{Mutex, PoisonError};
 
-use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Result, Tensor, Var, bail};
+use candle_core::{CpuStorage, InplaceOp1, Layout, Result, Tensor, Var, bail};
 
 /// `param -= lr · grad`, in place; the same shapes, on any device.
 ///
@@ -27,7 +27,7 @@ pub fn sgd(param: &Var, grad: &Tensor, lr: f64) -> Result<()> {
     if param.id() == grad.id() {
         bail!("sgd: a parameter is no gradient of itself")
     }
-    Sgd::new(lr).step_tensor(param, grad, 1, None)
+    Sgd::new(lr).step_all(&[param], &[grad.detach()], 1, None)
 }
 
 /// SGD with momentum and weight decay, as in PyTorch:
@@ -52,54 +52,72 @@ impl Sgd {
         }
     }
 
-    /// Takes the step on `param` with a gradient that is a tensor of as many elements on the same device:
-    /// the sum over the examples, to be divided by `batch_size`. `velocity` is one more such, zeros at the
-    /// beginning, and written to; without momentum it can be left out.
+    /// Takes the step on all of `params` with `sums`, a tensor for each of as many elements and on the same
+    /// device: the sum of the gradients over the examples, to be divided by `batch_size`. `velocity` has as
+    /// many elements as all of them, one after the other, zeros at the beginning, and is written to; without
+    /// momentum it can be left out.
     ///
     /// # Errors
     /// Where they do not fit, or one is not f32.
     ///
     /// ```
     /// use candle_core::{Device, Tensor, Var};
-    /// let w = Var::new(&[3f32, 1.], &Device::Cpu)?;
-    /// let sum = Tensor::new(&[0f32, 8.], &Device::Cpu)?;
-    /// functional::Sgd::new(0.5).step_tensor(&w, &sum, 4, None)?;
+    /// let (w, b) = (Var::new(&[3f32, 1.], &Device::Cpu)?, Var::new(&[5f32], &Device::Cpu)?);
+    /// let sums = [Tensor::new(&[0f32, 8.], &Device::Cpu)?, Tensor::new(&[4f32], &Device::Cpu)?];
+    /// functional::Sgd::new(0.5).step_all(&[&w, &b], &sums, 4, None)?;
     /// assert_eq!(w.to_vec1::<f32>()?, [3., 0.]);
+    /// assert_eq!(b.to_vec1::<f32>()?, [4.5]);
     /// # Ok::<(), candle_core::Error>(())
     /// ```
-    pub fn step_tensor(
+    pub fn step_all(
         &self,
-        param: &Var,
-        sum: &Tensor,
+        params: &[&Var],
+        sums: &[Tensor],
         batch_size: usize,
         velocity: Option<&Tensor>,
     ) -> Result<()> {
-        let (len, found) = (param.elem_count(), sum.elem_count());
-        let velocities = velocity.map_or(len, Tensor::elem_count);
-        if len != found || len != velocities {
-            bail!("sgd: param has {len} elements, the gradient {found}, velocity {velocities}")
+        let lens = |tensors: &mut dyn Iterator<Item = &Tensor>| -> Vec<usize> {
+            tensors.map(|t| t.elem_count()).collect()
+        };
+        let (expected, found) = (
+            lens(&mut params.iter().map(|p| p.as_tensor())),
+            lens(&mut sums.iter()),
+        );
+        let all: usize = expected.iter().sum();
+        let remembered = velocity.map_or(all, Tensor::elem_count);
+        if expected != found || all != remembered {
+            bail!(
+                "sgd: the parameters have {expected:?} elements, the gradients {found:?}, velocity \
+                 {remembered} of {all}"
+            )
         }
         if self.momentum != 0. && velocity.is_none() {
             bail!("sgd: momentum needs a velocity")
         }
         let velocity = velocity.filter(|_| self.momentum != 0.);
         #[cfg(feature = "cuda")]
-        if param.device().is_cuda() {
-            return crate::cuda::step(self, param, sum, batch_size, velocity);
+        if params.first().is_some_and(|p| p.device().is_cuda()) {
+            return crate::cuda::step(self, params, sums, batch_size, velocity);
         }
-        let mut moved = velocity
-            .map(|v| v.flatten_all()?.to_vec1::<f32>())
-            .transpose()?;
-        let sum = sum.to_device(&Device::Cpu)?;
-        read([&sum], |[sum]| {
-            self.step(param, 0, sum, batch_size, moved.as_deref_mut())
-        })??;
-        match (velocity, moved) {
-            (Some(velocity), Some(moved)) => {
-                let moved = Tensor::from_vec(moved, velocity.shape(), velocity.device())?;
-                velocity.slice_set(&moved, 0, 0)
+        let step = |mut velocity: Option<&mut [f32]>| {
+            for (param, sum) in params.iter().zip(sums) {
+                let (of_param, rest) = match velocity {
+                    None => (None, None),
+                    Some(all) => {
+                        let (of_param, rest) = all.split_at_mut(param.elem_count());
+                        (Some(of_param), Some(rest))
+                    }
+                };
+                velocity = rest;
+                read([sum], |[sum]| {
+                    self.step(param, 0, sum, batch_size, of_param)
+                })??;
             }
-            _ => Ok(()),
+            Ok(())
+        };
+        match velocity {
+            Some(velocity) => with_slice_mut(velocity, |all| step(Some(all))),
+            None => step(None),
         }
     }
 

@@ -10,6 +10,7 @@ use candle_core::cuda_backend::cudarc::cudnn::{CudnnError, result, sys};
 use candle_core::cuda_backend::cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 use candle_core::{Error, Result, bail};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ffi::{c_int, c_void};
 use std::fmt;
 use std::ptr;
@@ -281,10 +282,10 @@ impl Cudnn {
     /// What is known of a shape.
     fn plan(&mut self, g: &Geometry) -> Result<&mut Plan> {
         let key = (*g, precision::get(), precision::deterministic());
-        if !self.plans.contains_key(&key) {
-            self.plans.insert(key, Plan::new(g)?);
-        }
-        Ok(self.plans.get_mut(&key).expect("it was put there"))
+        Ok(match self.plans.entry(key) {
+            Entry::Occupied(plan) => plan.into_mut(),
+            Entry::Vacant(place) => place.insert(Plan::new(g)?),
+        })
     }
 
     /// At least `size` bytes.

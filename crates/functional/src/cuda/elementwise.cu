@@ -243,14 +243,21 @@ extern "C" __global__ void cross_entropy_backward(unsigned int n, const float* y
         to[c] = d * expf(row[c] - largest) / total - (c == y[i] ? d : 0.f);
 }
 
-// As functional::Sgd, with the gradient's sum times `share`; velocity may be null.
-extern "C" __global__ void sgd(unsigned int n, float* param, const float* grad, float* velocity, float lr,
-                               float momentum, float decay, float share) {
-    ELEMENT
-    float step = share * grad[i] + decay * param[i];
-    if (velocity) {
-        step += momentum * velocity[i];
-        velocity[i] = step;
+// As functional::Sgd, with the gradients' sums times `share`. `table` has four numbers for each parameter: the
+// addresses of its elements, of their gradients and of their velocities, or 0, and how many there are. Blocks
+// side by side take one parameter, those behind each other the others.
+extern "C" __global__ void sgd(const unsigned long long* table, float lr, float momentum, float decay, float share) {
+    const unsigned long long* entry = table + 4 * blockIdx.y;
+    float* param = reinterpret_cast<float*>(entry[0]);
+    const float* grad = reinterpret_cast<const float*>(entry[1]);
+    float* velocity = reinterpret_cast<float*>(entry[2]);
+    const unsigned int n = entry[3], stride = gridDim.x * blockDim.x;
+    for (unsigned int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride) {
+        float step = share * grad[i] + decay * param[i];
+        if (velocity) {
+            step += momentum * velocity[i];
+            velocity[i] = step;
+        }
+        param[i] -= lr * step;
     }
-    param[i] -= lr * step;
 }

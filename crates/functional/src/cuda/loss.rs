@@ -2,7 +2,7 @@
 //! is no class makes the loss of its example NaN, and its gradient too.
 
 use super::memory::Floats;
-use super::stream::{Argument, Stream, launch};
+use super::stream::{Address, Stream, launch};
 use super::tape::{storage, stream_of, with_floats};
 use candle_core::cuda_backend::CudaStorage;
 use candle_core::cuda_backend::cudarc::driver::{DevicePtr, DevicePtrMut};
@@ -19,19 +19,8 @@ struct CrossEntropy {
     labels: Tensor,
 }
 
-/// The address of labels on a GPU.
-struct Labels(u64);
-
-impl Argument for Labels {
-    type Raw = u64;
-
-    fn raw(&self) -> Result<u64> {
-        Ok(self.0)
-    }
-}
-
 impl CrossEntropy {
-    fn with_labels<R>(&self, stream: &Stream, f: impl FnOnce(Labels) -> Result<R>) -> Result<R> {
+    fn with_labels<R>(&self, stream: &Stream, f: impl FnOnce(Address) -> Result<R>) -> Result<R> {
         let (labels, layout) = self.labels.storage_and_layout();
         let labels = match &*labels {
             Storage::Cuda(labels) if labels.device.id() == stream.device().id() => labels,
@@ -39,7 +28,7 @@ impl CrossEntropy {
         };
         let labels = labels.as_cuda_slice::<u32>()?;
         let (first, _reading) = labels.device_ptr(stream.cuda());
-        f(Labels(
+        f(Address(
             first + (layout.start_offset() * size_of::<u32>()) as u64,
         ))
     }

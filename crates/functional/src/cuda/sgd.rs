@@ -1,34 +1,81 @@
-//! The optimizer's step on a GPU: one kernel a parameter, in place.
+//! The optimizer's step on a GPU: one kernel for all parameters, in place.
 
-use super::stream::launch;
+use super::memory::Floats;
+use super::stream::{Address, Stream, launch};
 use super::tape::{stream_of, with_floats, with_memory_of};
 use crate::Sgd;
-use candle_core::{Result, Tensor};
+use candle_core::{Result, Tensor, Var};
 
-/// As [`Sgd::step_tensor`], of tensors that fit.
+/// Threads of a block, and elements that each of them takes where there are enough.
+const THREADS: usize = 256;
+const OF_A_THREAD: usize = 4;
+/// Blocks of the largest parameter.
+const BLOCKS: usize = 128;
+
+/// As [`Sgd::step_all`], of tensors that fit.
 pub(crate) fn step(
     sgd: &Sgd,
-    param: &Tensor,
-    sum: &Tensor,
+    params: &[&Var],
+    sums: &[Tensor],
     batch_size: usize,
     velocity: Option<&Tensor>,
 ) -> Result<()> {
-    let stream = stream_of(param)?;
+    let stream = &stream_of(params[0])?;
+    let sums = sums
+        .iter()
+        .map(Tensor::contiguous)
+        .collect::<Result<Vec<_>>>()?;
+    let sums: Vec<&Tensor> = sums.iter().collect();
+    with_floats(&sums, stream, |sums| {
+        with_all(params, stream, Vec::new(), |params| match velocity {
+            None => launch_step(sgd, stream, params, sums, batch_size, None),
+            Some(velocity) => with_memory_of(velocity, stream, |velocity| {
+                launch_step(sgd, stream, params, sums, batch_size, Some(velocity))
+            }),
+        })
+    })
+}
+
+/// Calls `f` with the elements of all of `params`, to write.
+fn with_all<R>(
+    params: &[&Var],
+    stream: &Stream,
+    mut taken: Vec<Floats>,
+    f: impl FnOnce(&[Floats]) -> Result<R>,
+) -> Result<R> {
+    match params.split_first() {
+        None => f(&taken),
+        Some((first, others)) => with_memory_of(first, stream, |floats| {
+            taken.push(floats);
+            with_all(others, stream, taken, f)
+        }),
+    }
+}
+
+fn launch_step(
+    sgd: &Sgd,
+    stream: &Stream,
+    params: &[Floats],
+    sums: &[Floats],
+    batch_size: usize,
+    velocity: Option<Floats>,
+) -> Result<()> {
+    let (mut table, mut first) = (Vec::new(), 0);
+    for (param, sum) in params.iter().zip(sums) {
+        let velocity = velocity.map_or(0, |all| all.at(first, param.len).address);
+        table.extend([param.address, sum.address, velocity, param.len as u64]);
+        first += param.len;
+    }
+    let largest = params.iter().map(|p| p.len).max().unwrap_or(0);
+    if largest == 0 {
+        return Ok(());
+    }
+    let blocks = largest.div_ceil(THREADS * OF_A_THREAD).min(BLOCKS);
+    let grid = (blocks as u32, params.len() as u32, 1);
     let share = (1. / batch_size as f64) as f32;
     let [lr, momentum, decay] = [sgd.lr, sgd.momentum, sgd.weight_decay].map(|v| v as f32);
-    let n = param.elem_count();
-    with_floats(&[&sum.contiguous()?], &stream, |sum| {
-        with_memory_of(param, &stream, |param| {
-            let step = |velocity| {
-                launch!(stream, "sgd", elements n;
-                    n, param, sum[0], velocity, lr, momentum, decay, share)
-            };
-            match velocity {
-                Some(velocity) => {
-                    with_memory_of(velocity, &stream, |velocity| step(Some(velocity)))
-                }
-                None => step(None),
-            }
-        })
+    stream.with_table(table, |table| {
+        launch!(stream, "sgd", grid, (THREADS as u32, 1, 1);
+            Address(table), lr, momentum, decay, share)
     })
 }

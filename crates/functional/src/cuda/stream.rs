@@ -4,7 +4,8 @@
 use super::cudnn::Cudnn;
 use super::memory::{Floats, Free};
 use candle_core::cuda_backend::cudarc::driver::{
-    CudaFunction, CudaSlice, CudaStream, DeviceRepr, DriverError, LaunchConfig, result, sys,
+    CudaFunction, CudaSlice, CudaStream, DevicePtr, DeviceRepr, DriverError, LaunchConfig, result,
+    sys,
 };
 use candle_core::cuda_backend::{CudaDevice, DeviceId};
 use candle_core::{Error, Result, bail};
@@ -73,7 +74,12 @@ pub(crate) struct Stream {
     functions: HashMap<&'static str, CudaFunction>,
     pub free: Arc<Free>,
     cudnn: Mutex<Cudnn>,
+    /// Tables of addresses that kernels were given, by their contents.
+    tables: Mutex<HashMap<Vec<u64>, CudaSlice<u64>>>,
 }
+
+/// So many tables are kept: with one they are the same every step, with fresh tensors they are not.
+const TABLES: usize = 64;
 
 /// One for each device that was opened, as long as the process lives.
 static STREAMS: Mutex<Vec<(DeviceId, Arc<Stream>)>> = Mutex::new(Vec::new());
@@ -111,6 +117,7 @@ impl Stream {
             stream,
             functions,
             free: Arc::default(),
+            tables: Mutex::default(),
         })
     }
 
@@ -137,6 +144,20 @@ impl Stream {
             Some(function) => Ok(function),
             None => bail!("there is no kernel {name}"),
         }
+    }
+
+    /// Calls `f` with the address of `table` on the GPU.
+    pub fn with_table<R>(&self, table: Vec<u64>, f: impl FnOnce(u64) -> Result<R>) -> Result<R> {
+        let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        if !tables.contains_key(&table) {
+            if tables.len() >= TABLES {
+                tables.clear();
+            }
+            let there = self.stream.clone_htod(&table).map_err(Error::wrap)?;
+            tables.insert(table.clone(), there);
+        }
+        let (address, _reading) = tables[&table].device_ptr(&self.stream);
+        f(address)
     }
 
     /// `len` floats of any value, of their own.
@@ -234,6 +255,17 @@ pub(crate) trait Argument {
     type Raw: DeviceRepr;
 
     fn raw(&self) -> Result<Self::Raw>;
+}
+
+/// The address of something else than floats.
+pub(crate) struct Address(pub u64);
+
+impl Argument for Address {
+    type Raw = u64;
+
+    fn raw(&self) -> Result<u64> {
+        Ok(self.0)
+    }
 }
 
 impl Argument for Floats {

@@ -194,14 +194,15 @@ proptest! {
         let gpu = gpu();
         let sgd = Sgd { lr: 0.3, momentum, weight_decay };
         let [on_cpu, on_gpu] = [&Device::Cpu, &gpu.device].map(|device| {
-            let on = |seed| random(n + 3, seed).to_device(device).unwrap();
-            let param = Var::from_tensor(&on(seed).narrow(0, 3, n).unwrap().contiguous().unwrap()).unwrap();
-            let (sums, velocity) = (on(seed + 1), on(seed + 2)); // of which only a part is meant
+            let on = |n: usize, seed| random(n, seed).to_device(device).unwrap();
+            let var = |t: Tensor| Var::from_tensor(&t).unwrap();
+            let (w, b) = (var(on(n, seed)), var(on(3, seed + 1)));
+            let (all, velocity) = (on(n + 9, seed + 2), on(n + 3, seed + 3));
+            let sums = [(2, n), (n + 5, 3)].map(|(first, n)| all.narrow(0, first, n).unwrap());
             for _ in 0..3 {
-                let part = |t: &Tensor| t.narrow(0, 2, n).unwrap();
-                sgd.step_tensor(&param, &part(&sums), 7, Some(&part(&velocity))).unwrap();
+                sgd.step_all(&[&w, &b], &sums, 7, Some(&velocity)).unwrap();
             }
-            [values(&param), values(&velocity)]
+            [values(&w), values(&b), values(&velocity)]
         });
         for (a, e) in on_gpu.iter().zip(&on_cpu) {
             let expected: Vec<f64> = e.iter().map(|v| f64::from(*v)).collect();
