@@ -6,7 +6,7 @@ use crate::args;
 use crate::conv::Convolution;
 use crate::expr::{Expr, Node, Op};
 use crate::im2col::Geometry;
-use crate::layer::{Layer, Place};
+use crate::layer::{Backend, Layer};
 use crate::layout::Transpose;
 use crate::linear::{self, Linear};
 use crate::norm::Norm;
@@ -16,8 +16,8 @@ use candle_core::{Result, Tensor, TensorId, bail};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The tape that computes `expr`, which is more than a tensor, at a place.
-pub(crate) fn tape<P: Place>(expr: &Expr) -> Result<Tape<P>> {
+/// The tape that computes `expr`, which is more than a tensor, on a backend.
+pub(crate) fn tape<B: Backend>(expr: &Expr) -> Result<Tape<B>> {
     let mut compiler = Compiler {
         tape: Tape::new(),
         uses: HashMap::new(),
@@ -29,15 +29,15 @@ pub(crate) fn tape<P: Place>(expr: &Expr) -> Result<Tape<P>> {
     Ok(compiler.tape)
 }
 
-struct Compiler<P: Place> {
-    tape: Tape<P>,
+struct Compiler<B: Backend> {
+    tape: Tape<B>,
     /// How often a node is read.
     uses: HashMap<*const Node, usize>,
     values: HashMap<*const Node, usize>,
     leaves: HashMap<(TensorId, View), usize>,
 }
 
-impl<P: Place> Compiler<P> {
+impl<B: Backend> Compiler<B> {
     /// Counts uses and collects the leaves, whose numbers come before those of the steps.
     fn survey(&mut self, expr: &Expr) -> Result<()> {
         let uses = self.uses.entry(Arc::as_ptr(&expr.0)).or_default();
@@ -149,13 +149,13 @@ impl<P: Place> Compiler<P> {
 
     /// The number of the result of a step more.
     fn push(&mut self, layer: Layer, inputs: Vec<usize>, dims: impl Into<Vec<usize>>) -> usize {
-        let operation = P::operation(layer).expect("nothing is behind it that it could not take");
+        let operation = B::operation(layer).expect("nothing is behind it that it could not take");
         self.step(operation, inputs, dims)
     }
 
     fn step(
         &mut self,
-        operation: Box<P::Operation>,
+        operation: Box<B::Operation>,
         inputs: Vec<usize>,
         dims: impl Into<Vec<usize>>,
     ) -> usize {
@@ -189,7 +189,7 @@ impl<P: Place> Compiler<P> {
         if layer.pooled().contains(&0) {
             return Ok(None); // the pooling says why
         }
-        let operation = P::operation(Layer::Convolution(layer));
+        let operation = B::operation(Layer::Convolution(layer));
         Ok(operation.map(|operation| self.step(operation, inputs, dims)))
     }
 

@@ -1,4 +1,4 @@
-//! What the steps of a tape are before it is said where they run, and the places where they can.
+//! What the steps of a tape are before it is said where they run, and the backends, where they can.
 
 use crate::activation::{Relu, Sum};
 use crate::conv::{Alone, Convolution, may_winograd};
@@ -24,7 +24,7 @@ pub(crate) enum Layer {
 }
 
 /// Where steps run.
-pub(crate) trait Place {
+pub(crate) trait Backend {
     /// What a step is there.
     type Operation: ?Sized + Send + Sync;
 
@@ -36,7 +36,7 @@ pub(crate) trait Place {
 /// The host's cores.
 pub(crate) struct Cpu;
 
-impl Place for Cpu {
+impl Backend for Cpu {
     type Operation = dyn Operation;
 
     fn operation(layer: Layer) -> Option<Box<dyn Operation>> {

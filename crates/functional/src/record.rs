@@ -5,7 +5,7 @@
 //! back the expression leaves all gradients in a box, and each gate takes its tensors' from there.
 
 use crate::buffer::Buffer;
-use crate::layer::{Cpu, Place};
+use crate::layer::{Backend, Cpu};
 use crate::operation::Grad;
 use crate::places;
 use crate::storage::{read, tensor};
@@ -17,8 +17,8 @@ use candle_core::{
 };
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// A place whose tapes candle's graph can hold.
-pub(crate) trait Runs: Place + Sized + 'static {
+/// A backend whose tapes candle's graph can hold.
+pub(crate) trait Runs: Backend + Sized + 'static {
     /// What a forward pass leaves for backward.
     type Kept: Send + Sync;
 
@@ -84,7 +84,7 @@ impl Leaf {
 type Gradients = Arc<Mutex<Vec<Option<Tensor>>>>;
 
 /// Evaluates `tape`; the result depends on its tracked leaves, which `record` may forbid.
-pub(crate) fn evaluate<P: Runs>(tape: Tape<P>, record: bool) -> Result<Tensor> {
+pub(crate) fn evaluate<B: Runs>(tape: Tape<B>, record: bool) -> Result<Tensor> {
     if tape.steps.is_empty() {
         // one tensor in another shape
         let leaf = &tape.leaves[0];
@@ -97,7 +97,7 @@ pub(crate) fn evaluate<P: Runs>(tape: Tape<P>, record: bool) -> Result<Tensor> {
     let tracked = |leaf: &Leaf| record && leaf.source.track_op();
     let tracked: Vec<bool> = tape.leaves.iter().map(tracked).collect();
     let keep = tracked.contains(&true);
-    let (y, kept) = P::forward(&tape, keep)?;
+    let (y, kept) = B::forward(&tape, keep)?;
     if !keep {
         return Ok(Tensor::from_storage(
             y,
@@ -282,17 +282,17 @@ impl CustomOp3 for Gate {
 }
 
 /// A tape that ran forward.
-pub(crate) struct Evaluated<P: Runs> {
+pub(crate) struct Evaluated<B: Runs> {
     /// Until candle asks for it.
     result: Mutex<Option<Storage>>,
-    pub tape: Tape<P>,
+    pub tape: Tape<B>,
     /// For each leaf, whether its gradient is wanted.
     pub tracked: Vec<bool>,
-    pub kept: P::Kept,
+    pub kept: B::Kept,
     gradients: Gradients,
 }
 
-impl<P: Runs> Evaluated<P> {
+impl<B: Runs> Evaluated<B> {
     fn result(&self) -> Result<(Storage, Shape)> {
         match lock(&self.result).take() {
             Some(result) => Ok((result, self.tape.dims().into())),
@@ -301,7 +301,7 @@ impl<P: Runs> Evaluated<P> {
     }
 }
 
-impl<P: Runs> CustomOp1 for Evaluated<P> {
+impl<B: Runs> CustomOp1 for Evaluated<B> {
     fn name(&self) -> &'static str {
         "expression"
     }
@@ -321,7 +321,7 @@ impl<P: Runs> CustomOp1 for Evaluated<P> {
     }
 
     fn bwd(&self, gate: &Tensor, y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
-        *lock(&self.gradients) = P::backward(self, y, dy)?;
+        *lock(&self.gradients) = B::backward(self, y, dy)?;
         gate.zeros_like().map(Some)
     }
 }

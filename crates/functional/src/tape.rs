@@ -3,7 +3,7 @@
 //! candle's graph sees one operation.
 
 use crate::buffer::Buffer;
-use crate::layer::{Cpu, Place};
+use crate::layer::{Backend, Cpu};
 use crate::operation::{At, Grad};
 use crate::storage;
 use candle_core::{Result, Tensor};
@@ -30,19 +30,19 @@ pub(crate) enum View {
 }
 
 /// One operation, on values that are numbered: the leaves first, then the results of the steps.
-pub(crate) struct Step<P: Place> {
-    pub operation: Box<P::Operation>,
+pub(crate) struct Step<B: Backend> {
+    pub operation: Box<B::Operation>,
     pub inputs: Vec<usize>,
     pub dims: Vec<usize>,
 }
 
-/// The operations of an expression in their order, as they run at a place.
-pub(crate) struct Tape<P: Place> {
+/// The operations of an expression in their order, as they run on a backend.
+pub(crate) struct Tape<B: Backend> {
     pub leaves: Vec<Leaf>,
-    pub steps: Vec<Step<P>>,
+    pub steps: Vec<Step<B>>,
 }
 
-impl<P: Place> Tape<P> {
+impl<B: Backend> Tape<B> {
     /// Without leaves and steps.
     pub(crate) fn new() -> Self {
         Self {

@@ -25,12 +25,12 @@ pub(crate) use sgd::step;
 pub(crate) use stream::Stream;
 pub(crate) use tape::with_memory_of;
 
-use crate::layer::{Layer, Place};
+use crate::layer::{Backend, Layer};
 
 /// Where a tape's operations run on a GPU.
 pub(crate) struct Cuda;
 
-impl Place for Cuda {
+impl Backend for Cuda {
     type Operation = dyn operation::Operation;
 
     fn operation(layer: Layer) -> Option<Box<Self::Operation>> {
