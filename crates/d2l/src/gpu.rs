@@ -62,12 +62,12 @@ pub(crate) fn open(i: usize) -> Result<Device, NoGpu> {
 /// A convolution needs all that is ever needed: candle's kernels and ours, and cuDNN.
 fn try_out(i: usize) -> candle_core::Result<Device> {
     let device = Device::new_cuda_with_stream(i)?;
-    let x = Tensor::ones((1, 2, 2, 2), DType::F32, &device)?;
-    let weight = Tensor::ones((1, 2, 2, 2), DType::F32, &device)?;
+    let x = Tensor::ones((1, 3, 3, 4), DType::F32, &device)?;
+    let weight = Tensor::ones((4, 4, 3, 3), DType::F32, &device)?;
     let sum = functional::conv2d(&x, &weight, None, 1, 0)?.sum_all()?;
     match sum.to_scalar::<f32>()? {
-        8.0 => Ok(device),
-        sum => candle_core::bail!("GPU {i} adds up eight ones to {sum}"),
+        144.0 => Ok(device),
+        sum => candle_core::bail!("GPU {i} adds up 144 ones to {sum}"),
     }
 }
 
