@@ -18,6 +18,8 @@ pub(crate) enum NoGpu {
     NoDevice,
     /// The driver is older than the CUDA that the program was built with.
     OldDriver,
+    /// A library is older than the one that the program was built for.
+    OldLibrary(&'static str),
     /// The program's kernels are for other GPUs.
     OtherArchitecture,
     /// Anything else, in the words of CUDA.
@@ -39,6 +41,10 @@ impl fmt::Display for NoGpu {
             Self::OldDriver => write!(
                 f,
                 "the CUDA driver is older than the CUDA that this program was built with; update it"
+            ),
+            Self::OldLibrary(name) => write!(
+                f,
+                "{name} is older than the one that this program was built for; update it"
             ),
             Self::OtherArchitecture => write!(
                 f,
@@ -150,8 +156,12 @@ fn reason(error: &Error) -> NoGpu {
 fn reason_of_panic(text: &str) -> NoGpu {
     match text.split('"').nth(1) {
         Some(library) if text.contains("shared library") => NoGpu::NoLibrary(library.into()),
-        _ if text.contains("Missing symbol cu") => NoGpu::OldDriver,
-        _ => NoGpu::Failed(first_line(text)),
+        _ => match text.split_once("Missing symbol ") {
+            Some((_, symbol)) if symbol.starts_with("cudnn") => NoGpu::OldLibrary("cuDNN"),
+            Some((_, symbol)) if symbol.starts_with("cublas") => NoGpu::OldLibrary("cuBLAS"),
+            Some((_, symbol)) if symbol.starts_with("cu") => NoGpu::OldDriver,
+            _ => NoGpu::Failed(first_line(text)),
+        },
     }
 }
 
@@ -218,6 +228,10 @@ mod tests {
         assert_eq!(of("cublas"), "the CUDA library libcublas cannot be loaded");
         let missing = "Missing symbol cuGreenCtxCreate: dlsym failed";
         assert_eq!(reason_of_panic(missing), NoGpu::OldDriver);
+        assert_eq!(
+            reason_of_panic("Missing symbol cudnnGetVersion: dlsym failed").to_string(),
+            "cuDNN is older than the one that this program was built for; update it"
+        );
         assert_eq!(
             reason_of_panic("index out of range\nnote: …").to_string(),
             "index out of range"
