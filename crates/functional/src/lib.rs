@@ -84,7 +84,7 @@ pub use layout::{flatten, nhwc};
 pub use linear::{linear, matmul};
 pub use loss::cross_entropy;
 pub use norm::batch_norm2d;
-pub use optim::{Sgd, sgd};
+pub use optim::Sgd;
 pub use pool::{avg_pool2d, global_avg_pool2d, max_pool2d};
 pub use precision::{Precision, set_deterministic, set_precision};
 pub use streams::one_stream;

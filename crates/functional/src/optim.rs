@@ -7,29 +7,6 @@ use std::sync::{Mutex, PoisonError};
 
 use candle_core::{CpuStorage, InplaceOp1, Layout, Result, Tensor, Var, bail};
 
-/// `param -= lr · grad`, in place; the same shapes, on any device.
-///
-/// # Errors
-/// Where the shapes differ, or a tensor is not f32.
-///
-/// ```
-/// use candle_core::{Device, Tensor, Var};
-/// let w = Var::new(&[3f32, 1.], &Device::Cpu)?;
-/// functional::sgd(&w, &Tensor::new(&[2f32, 4.], &Device::Cpu)?, 0.5)?;
-/// assert_eq!(w.to_vec1::<f32>()?, [2., -1.]);
-/// # Ok::<(), candle_core::Error>(())
-/// ```
-pub fn sgd(param: &Var, grad: &Tensor, lr: f64) -> Result<()> {
-    if param.dims() != grad.dims() {
-        let (p, g) = (param.dims(), grad.dims());
-        bail!("sgd: param has shape {p:?}, grad {g:?}, expected the same")
-    }
-    if param.id() == grad.id() {
-        bail!("sgd: a parameter is no gradient of itself")
-    }
-    Sgd::new(lr).step_all(&[param], &[grad.detach()], 1, None)
-}
-
 /// SGD with momentum and weight decay, as in PyTorch:
 /// g = grad + weight_decay · param; v = momentum · v + g; param −= lr · v.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -90,6 +67,9 @@ impl Sgd {
                 "sgd: the parameters have {expected:?} elements, the gradients {found:?}, velocity \
                  {remembered} of {all}"
             )
+        }
+        if params.iter().zip(sums).any(|(p, sum)| p.id() == sum.id()) {
+            bail!("sgd: a parameter is no gradient of itself")
         }
         if self.momentum != 0. && velocity.is_none() {
             bail!("sgd: momentum needs a velocity")
