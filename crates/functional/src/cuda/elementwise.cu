@@ -58,14 +58,12 @@ struct Windows {
 
 extern "C" __global__ void average(unsigned int n, const float* x, float* y, Windows w) {
     ELEMENT
-    const int c = i % w.channels, ox = i / w.channels % w.out_width;
-    const int oy = i / w.channels / w.out_width % w.out_height;
-    const unsigned int b = i / w.channels / w.out_width / w.out_height;
+    const Pixel o = pixel_of(i, w.out_height, w.out_width, w.channels);
     float total = 0.f;
     for (int ky = 0; ky < w.kernel; ++ky)
         for (int kx = 0; kx < w.kernel; ++kx) {
-            const int at = (oy * w.stride + ky) * w.width + ox * w.stride + kx;
-            total += x[(b * w.height * w.width + at) * w.channels + c];
+            const int at = (o.y * w.stride + ky) * w.width + o.x * w.stride + kx;
+            total += x[(o.b * w.height * w.width + at) * w.channels + o.c];
         }
     y[i] = total / (w.kernel * w.kernel);
 }
@@ -79,29 +77,25 @@ __device__ inline void windows_of(int pixel, int kernel, int stride, int out, in
 // A thread for an element of dx, which takes its share from each window that sees it.
 extern "C" __global__ void average_backward(unsigned int n, const float* dy, float* dx, Windows w, int add) {
     ELEMENT
-    const int c = i % w.channels, px = i / w.channels % w.width;
-    const int py = i / w.channels / w.width % w.height;
-    const unsigned int b = i / w.channels / w.width / w.height;
+    const Pixel p = pixel_of(i, w.height, w.width, w.channels);
     int top, bottom, left, right;
-    windows_of(py, w.kernel, w.stride, w.out_height, &top, &bottom);
-    windows_of(px, w.kernel, w.stride, w.out_width, &left, &right);
+    windows_of(p.y, w.kernel, w.stride, w.out_height, &top, &bottom);
+    windows_of(p.x, w.kernel, w.stride, w.out_width, &left, &right);
     float total = 0.f;
     for (int oy = top; oy <= bottom; ++oy)
         for (int ox = left; ox <= right; ++ox)
-            total += dy[((b * w.out_height + oy) * w.out_width + ox) * w.channels + c];
+            total += dy[((p.b * w.out_height + oy) * w.out_width + ox) * w.channels + p.c];
     put(dx + i, total / (w.kernel * w.kernel), add);
 }
 
 extern "C" __global__ void maximum(unsigned int n, const float* x, float* y, Windows w) {
     ELEMENT
-    const int c = i % w.channels, ox = i / w.channels % w.out_width;
-    const int oy = i / w.channels / w.out_width % w.out_height;
-    const unsigned int b = i / w.channels / w.out_width / w.out_height;
+    const Pixel o = pixel_of(i, w.out_height, w.out_width, w.channels);
     float best = -INFINITY;
     for (int ky = 0; ky < w.kernel; ++ky)
         for (int kx = 0; kx < w.kernel; ++kx) {
-            const int at = (oy * w.stride + ky) * w.width + ox * w.stride + kx;
-            const float v = x[(b * w.height * w.width + at) * w.channels + c];
+            const int at = (o.y * w.stride + ky) * w.width + o.x * w.stride + kx;
+            const float v = x[(o.b * w.height * w.width + at) * w.channels + o.c];
             if (v > best || v != v) best = v;  // NaN wins and stays
         }
     y[i] = best;
@@ -111,22 +105,20 @@ extern "C" __global__ void maximum(unsigned int n, const float* x, float* y, Win
 extern "C" __global__ void maximum_backward(unsigned int n, const float* x, const float* y,
                                             const float* dy, float* dx, Windows w, int add) {
     ELEMENT
-    const int c = i % w.channels, px = i / w.channels % w.width;
-    const int py = i / w.channels / w.width % w.height;
-    const unsigned int b = i / w.channels / w.width / w.height;
+    const Pixel p = pixel_of(i, w.height, w.width, w.channels);
     int top, bottom, left, right;
-    windows_of(py, w.kernel, w.stride, w.out_height, &top, &bottom);
-    windows_of(px, w.kernel, w.stride, w.out_width, &left, &right);
+    windows_of(p.y, w.kernel, w.stride, w.out_height, &top, &bottom);
+    windows_of(p.x, w.kernel, w.stride, w.out_width, &left, &right);
     float total = 0.f;
     for (int oy = top; oy <= bottom; ++oy)
         for (int ox = left; ox <= right; ++ox) {
-            const unsigned int o = ((b * w.out_height + oy) * w.out_width + ox) * w.channels + c;
+            const unsigned int o = ((p.b * w.out_height + oy) * w.out_width + ox) * w.channels + p.c;
             int first = -1;
             for (int k = 0; k < w.kernel * w.kernel && first < 0; ++k) {
                 const int at = (oy * w.stride + k / w.kernel) * w.width + ox * w.stride + k % w.kernel;
-                if (!(x[(b * w.height * w.width + at) * w.channels + c] < y[o])) first = at;
+                if (!(x[(p.b * w.height * w.width + at) * w.channels + p.c] < y[o])) first = at;
             }
-            if (first == py * w.width + px) total += dy[o];
+            if (first == p.y * w.width + p.x) total += dy[o];
         }
     put(dx + i, total, add);
 }
@@ -152,15 +144,13 @@ extern "C" __global__ void global_average_backward(unsigned int n, const float* 
 extern "C" __global__ void epilogue(unsigned int n, const float* z, const float* bias, float* y, Windows w,
                                     int relu) {
     ELEMENT
-    const int c = i % w.channels, ox = i / w.channels % w.out_width;
-    const int oy = i / w.channels / w.out_width % w.out_height;
-    const unsigned int b = i / w.channels / w.out_width / w.out_height;
-    const float shift = bias ? bias[c] : 0.f;
+    const Pixel o = pixel_of(i, w.out_height, w.out_width, w.channels);
+    const float shift = bias ? bias[o.c] : 0.f;
     float total = 0.f;
     for (int ky = 0; ky < w.kernel; ++ky)
         for (int kx = 0; kx < w.kernel; ++kx) {
-            const int at = (oy * w.kernel + ky) * w.width + ox * w.kernel + kx;
-            const float v = z[(b * w.height * w.width + at) * w.channels + c] + shift;
+            const int at = (o.y * w.kernel + ky) * w.width + o.x * w.kernel + kx;
+            const float v = z[(o.b * w.height * w.width + at) * w.channels + o.c] + shift;
             total += relu ? positive(v) : v;
         }
     y[i] = total / (w.kernel * w.kernel);
@@ -170,13 +160,11 @@ extern "C" __global__ void epilogue(unsigned int n, const float* z, const float*
 extern "C" __global__ void epilogue_backward(unsigned int n, const float* z, const float* bias, const float* dy,
                                              float* dz, Windows w, int relu) {
     ELEMENT
-    const int c = i % w.channels;
-    const int ox = i / w.channels % w.width / w.kernel;
-    const int oy = i / w.channels / w.width % w.height / w.kernel;
-    const unsigned int b = i / w.channels / w.width / w.height;
+    const Pixel p = pixel_of(i, w.height, w.width, w.channels);
+    const int oy = p.y / w.kernel, ox = p.x / w.kernel;
     const bool seen = ox < w.out_width && oy < w.out_height;
-    const bool cut = relu && z[i] + (bias ? bias[c] : 0.f) <= 0.f;
-    const unsigned int o = ((b * w.out_height + oy) * w.out_width + ox) * w.channels + c;
+    const bool cut = relu && z[i] + (bias ? bias[p.c] : 0.f) <= 0.f;
+    const unsigned int o = ((p.b * w.out_height + oy) * w.out_width + ox) * w.channels + p.c;
     dz[i] = seen && !cut ? dy[o] / (w.kernel * w.kernel) : 0.f;
 }
 

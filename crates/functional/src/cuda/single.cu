@@ -41,16 +41,15 @@ template <int K> __device__ inline void weights(float (&to)[K * K], const float*
 template <int K> __device__ void forward(unsigned int n, const float* x, const float* weight, const float* bias,
                                          float* y, const Single& s, int relu) {
     const unsigned int i = blockIdx.x * blockDim.x + threadIdx.x;
-    const int o = i % s.outputs, ox = i / s.outputs % s.out_width;
-    const int oy = i / s.outputs / s.out_width % s.out_height;
-    const unsigned int b = i / s.outputs / s.out_width / s.out_height;
+    const Pixel at = pixel_of(i, s.out_height, s.out_width, s.outputs);
+    const int o = at.c;
     float taps[K * K], mine[K * K], total = 0.f;
     weights<K>(mine, weight, o, s.outputs);
     if (i >= n) return;
     const float shift = bias ? bias[o] : 0.f;
     for (int py = 0; py < s.pool; ++py)
         for (int px = 0; px < s.pool; ++px) {
-            window<K>(taps, x, s, b, oy * s.pool + py, ox * s.pool + px);
+            window<K>(taps, x, s, at.b, at.y * s.pool + py, at.x * s.pool + px);
             const float z = product<K>(taps, mine, shift);
             total += relu ? positive(z) : z;
         }
@@ -80,12 +79,11 @@ template <int K> __device__ void backward(const float* x, const float* weight, c
     const float shift = bias ? bias[o] : 0.f;
     if (lane < lanes)
         for (int p = blockIdx.x * pixels_of_a_block + lane; p < end; p += lanes) {
-            const int ox = p % s.out_width, oy = p / s.out_width % s.out_height;
-            const unsigned int b = p / s.out_width / s.out_height;
+            const Pixel at = pixel_of(p, s.out_height, s.out_width, 1);
             const float d = dy[(size_t)p * s.outputs + o] / (s.pool * s.pool);
             for (int py = 0; py < s.pool; ++py)
                 for (int px = 0; px < s.pool; ++px) {
-                    window<K>(taps, x, s, b, oy * s.pool + py, ox * s.pool + px);
+                    window<K>(taps, x, s, at.b, at.y * s.pool + py, at.x * s.pool + px);
                     const float z = product<K>(taps, mine, shift);
                     const float g = relu && z <= 0.f ? 0.f : d;
                     for (int t = 0; t < K * K; ++t) sums[t] = fmaf(g, taps[t], sums[t]);
