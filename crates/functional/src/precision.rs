@@ -1,7 +1,7 @@
 //! How exactly GPUs compute: the arithmetic of convolutions, and whether a run repeats bit for bit. On
 //! the CPU everything is f32 and repeats.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The arithmetic of convolutions on GPUs. Matrix products are always f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -14,7 +14,7 @@ pub enum Precision {
     Tf32,
 }
 
-static TF32: AtomicU8 = AtomicU8::new(1);
+static TF32: AtomicBool = AtomicBool::new(true);
 static DETERMINISTIC: AtomicBool = AtomicBool::new(false);
 
 /// Sets the arithmetic of all convolutions of this process on GPUs from now on; [`Precision::Tf32`]
@@ -25,7 +25,7 @@ static DETERMINISTIC: AtomicBool = AtomicBool::new(false);
 /// # functional::set_precision(functional::Precision::Tf32);
 /// ```
 pub fn set_precision(precision: Precision) {
-    TF32.store(u8::from(precision == Precision::Tf32), Ordering::Relaxed);
+    TF32.store(precision == Precision::Tf32, Ordering::Relaxed);
 }
 
 /// Whether GPUs may only use algorithms that give the same bits every time. In the book:
@@ -42,8 +42,8 @@ pub fn set_deterministic(only: bool) {
 #[cfg(feature = "cuda")]
 pub(crate) fn get() -> Precision {
     match TF32.load(Ordering::Relaxed) {
-        0 => Precision::F32,
-        _ => Precision::Tf32,
+        false => Precision::F32,
+        true => Precision::Tf32,
     }
 }
 

@@ -56,6 +56,17 @@ impl<B: Backend> Tape<B> {
         &self.steps.last().expect("a tape has a step").dims
     }
 
+    /// The length of each step's gradient, where one of its inputs wants one; nothing otherwise.
+    pub(crate) fn wanted(&self, leaves: impl Iterator<Item = bool>) -> Vec<Option<usize>> {
+        let mut wanted: Vec<bool> = leaves.collect();
+        let step = |step: &Step<B>| {
+            let any = step.inputs.iter().any(|i| wanted[*i]);
+            wanted.push(any);
+            any.then(|| step.dims.iter().product())
+        };
+        self.steps.iter().map(step).collect()
+    }
+
     /// The values that step `i` is the last to read, by the numbers of their steps.
     pub(crate) fn last_read_by(&self, i: usize) -> impl Iterator<Item = usize> {
         let later = move |value: usize| {
@@ -121,15 +132,12 @@ impl Tape<Cpu> {
         leaf_grads: Vec<Grad<'a>>,
     ) -> Result<Vec<Grad<'a>>> {
         let mut grads = leaf_grads;
-        for step in &self.steps {
-            let wanted = step.inputs.iter().any(|i| grads[*i].wanted());
-            let len = step.dims.iter().product();
-            grads.push(if wanted {
-                Grad::Empty(len)
-            } else {
-                Grad::Unwanted
-            });
-        }
+        let of_steps = self.wanted(grads.iter().map(Grad::wanted));
+        grads.extend(
+            of_steps
+                .into_iter()
+                .map(|len| len.map_or(Grad::Unwanted, Grad::Empty)),
+        );
         if let Some(last) = grads.last_mut() {
             last.give(dy);
         }

@@ -118,15 +118,12 @@ impl Tape<Cuda> {
         mut grads: Vec<Grad>,
     ) -> Result<Vec<Grad>> {
         let stream = &kept.stream;
-        for step in &self.steps {
-            let wanted = step.inputs.iter().any(|i| grads[*i].wanted());
-            let len = step.dims.iter().product();
-            grads.push(if wanted {
-                Grad::Empty(len)
-            } else {
-                Grad::Unwanted
-            });
-        }
+        let of_steps = self.wanted(grads.iter().map(Grad::wanted));
+        grads.extend(
+            of_steps
+                .into_iter()
+                .map(|len| len.map_or(Grad::Unwanted, Grad::Empty)),
+        );
         if let Some(last) = grads.last_mut() {
             last.give(stream, dy)?;
         }

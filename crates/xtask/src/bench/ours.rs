@@ -11,7 +11,7 @@ use super::serve::{locked, serve};
 use super::work::Network;
 
 /// A learning rate so small that the weights stay small numbers for as long as it takes.
-const LR: f64 = 0.01;
+pub const LR: f64 = 0.01;
 
 /// Which step.
 #[derive(Args, Debug)]
@@ -36,13 +36,14 @@ pub fn contend(job: &Job) -> Result<()> {
     }
 }
 
-fn version() -> String {
+/// The project's version and candle's.
+pub fn version() -> String {
     let candle = locked(include_str!("../../../../Cargo.lock"), "candle-core");
     format!("ours {} on candle {candle}", env!("CARGO_PKG_VERSION"))
 }
 
 /// A minibatch of noise.
-fn minibatch(batch: usize) -> candle_core::Result<(Tensor, Tensor)> {
+pub fn minibatch(batch: usize) -> candle_core::Result<(Tensor, Tensor)> {
     let rng = &mut d2l::rng(1);
     let x = d2l::normal(rng, 1.0, (batch, 1, 28, 28))?;
     let y = d2l::uniform(rng, 0.0, 10.0, batch)?.to_dtype(DType::U32)?;

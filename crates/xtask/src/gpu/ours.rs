@@ -4,19 +4,17 @@
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use candle_core::{DType, Device, Tensor};
+use candle_core::{Device, Tensor};
 use clap::Args;
 use concise::{DataParallel, Initializer, Sgd, Trainer, resnet18};
 use d2l::{BatchLoss, DeviceKind, devices_of_kind, synchronize};
 use dataset::Data;
 use functional::cross_entropy;
 
+use crate::bench::ours::{LR, minibatch, version};
 use crate::bench::serve::serve_turns;
 use crate::bench::stats::Summary;
 use crate::bench::work::Network;
-
-/// A learning rate so small that the weights stay small numbers for as long as it takes.
-const LR: f64 = 0.01;
 
 /// Which steps.
 #[derive(Args, Debug)]
@@ -71,14 +69,12 @@ fn run(
     devices: &[Device],
     mut step: impl FnMut(&Tensor, &Tensor) -> Result<BatchLoss>,
 ) -> Result<()> {
-    let rng = &mut d2l::rng(1);
-    let x = d2l::normal(rng, 1.0, (job.batch, 1, 28, 28))?.to_device(&devices[0])?;
-    let y = d2l::uniform(rng, 0.0, 10.0, job.batch)?.to_dtype(DType::U32)?;
-    let y = y.to_device(&devices[0])?;
+    let (x, y) = minibatch(job.batch)?;
+    let (x, y) = (x.to_device(&devices[0])?, y.to_device(&devices[0])?);
     if job.alone {
         return alone(devices, || step(&x, &y));
     }
-    let version = format!("ours {}", env!("CARGO_PKG_VERSION"));
+    let version = version();
     if job.epoch {
         let options = dataset::Options {
             data: Some(Data::Synthetic),
