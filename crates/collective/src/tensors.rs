@@ -1,18 +1,21 @@
-//! All-reduce of tensors, each on its member's device, for replicas on GPUs: every member copies the
-//! others' to its own device and adds them up, in rank order. Nothing waits for a GPU.
+//! All-reduce of tensors, each on its member's device: the members copy what they need from each
+//! other's, and add it up on their own. Nothing waits for a GPU.
 
+use crate::algorithm::Schedule;
+use crate::cost::Medium;
 use crate::{Error, Member};
 use candle_core::{Device, Result, Tensor};
+use std::time::Instant;
 
 impl Member {
     /// The sum of `data` over all members, on the device of this member's; it has the same bits for
-    /// all. Every member has to call it, with a tensor of the same shape.
+    /// all. Every member has to call it, with a tensor of as many elements.
     ///
     /// Copies between GPUs go through the host where the driver knows no shorter way.
     ///
     /// ```
     /// use candle_core::{Device, Tensor};
-    /// let mut member = collective::group(1, None).remove(0);
+    /// let mut member = collective::group(1, Default::default()).remove(0);
     /// let data = Tensor::new(&[1f32, 2.], &Device::Cpu)?;
     /// assert_eq!(member.all_reduce_tensor(&data)?.to_vec1::<f32>()?, [1., 2.]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -22,23 +25,27 @@ impl Member {
     /// [`Error`]: a member left, brought another number of elements, or did not come in time, or a
     /// device fails.
     pub fn all_reduce_tensor(&mut self, data: &Tensor) -> std::result::Result<Tensor, Error> {
-        let all = self.all_gather(data.clone())?;
-        let expected = all[0].elem_count();
-        let differs = all.iter().position(|t| t.elem_count() != expected);
-        if let Some(rank) = differs {
-            return Err(Error::LengthMismatch {
-                rank,
-                found: all[rank].elem_count(),
-                expected,
-            });
+        let (start, rank, len) = (Instant::now(), self.rank(), data.elem_count());
+        let lengths = self.all_gather(len)?;
+        if lengths.iter().any(|other| *other != len) {
+            return Err(self.length_mismatch(|rank| lengths[rank]));
         }
-        let rank = self.rank();
+        let schedule = self.schedule(Medium::Devices, len);
         let failed = |error: candle_core::Error| Error::Device {
             rank,
             why: error.to_string(),
         };
-        let sum = sum(&all, data.device()).map_err(failed)?;
+        // the chunks of every round, until all have read them
+        let mut mine = vec![cut(data, &schedule).map_err(failed)?];
+        for i in 0..schedule.rounds.len() {
+            let all = self.all_gather(mine[i].clone())?;
+            let next = round(&schedule, i, rank, &all, data.device());
+            mine.push(next.map_err(failed)?);
+        }
+        let sum = mine.last().expect("there is one").clone();
+        let sum = join(sum, data).map_err(failed)?;
         let read = ReadUpTo::now(data.device()).map_err(failed)?;
+        self.over_the_link(&schedule, len, start);
         for read in self.all_gather(read)? {
             read.before_more_on(data.device()).map_err(failed)?;
         }
@@ -46,14 +53,49 @@ impl Member {
     }
 }
 
-fn sum(all: &[Tensor], device: &Device) -> Result<Tensor> {
-    let mut sum = all[0].to_device(device)?;
-    for other in &all[1..] {
-        sum = (sum + other.to_device(device)?)?;
-    }
-    Ok(sum)
+/// The chunks of a schedule, as parts of the tensor.
+fn cut(data: &Tensor, schedule: &Schedule) -> Result<Vec<Tensor>> {
+    let flat = data.flatten_all()?;
+    let chunks = (0..schedule.chunks).map(|chunk| {
+        let range = schedule.chunk(chunk, data.elem_count());
+        flat.narrow(0, range.start, range.len())
+    });
+    chunks.collect()
 }
 
+/// What `rank` holds after a round, from what all held before.
+fn round(
+    schedule: &Schedule,
+    round: usize,
+    rank: usize,
+    all: &[Vec<Tensor>],
+    device: &Device,
+) -> Result<Vec<Tensor>> {
+    let mut mine = all[rank].clone();
+    let own = schedule.rounds[round].iter().filter(|sum| sum.by == rank);
+    for sum in own.filter(|sum| !is_empty(&all[rank][sum.chunk])) {
+        let mut parts = sum.from.iter().map(|from| &all[*from][sum.chunk]);
+        let first = parts.next().expect("a sum has a part").to_device(device)?;
+        mine[sum.chunk] = parts.try_fold(first, |sum, part| sum + part.to_device(device)?)?;
+    }
+    Ok(mine)
+}
+
+/// The chunks as one tensor of the shape of `data`.
+fn join(mut chunks: Vec<Tensor>, data: &Tensor) -> Result<Tensor> {
+    chunks.retain(|chunk| !is_empty(chunk));
+    let sum = match &chunks[..] {
+        [] => data.clone(),
+        [one] => one.clone(),
+        many => Tensor::cat(many, 0)?,
+    };
+    sum.reshape(data.shape())
+}
+
+/// CUDA knows no memory of no bytes.
+fn is_empty(chunk: &Tensor) -> bool {
+    chunk.elem_count() == 0
+}
 /// The point up to which a member's GPU has to come before the others may write over what it reads.
 #[derive(Clone)]
 struct ReadUpTo {

@@ -52,7 +52,7 @@ impl DataParallel {
             states: Vec::new(),
             devices: devices.to_vec(),
         };
-        for member in collective::group(devices.len(), None) {
+        for member in collective::group(devices.len(), Default::default()) {
             let rank = member.rank();
             let (network, cores) = (network.clone(), cores.clone());
             let (device, first) = (devices[rank].clone(), net.states.first().cloned());

@@ -106,15 +106,10 @@ impl Replica {
         if optimizer.momentum != 0.0 {
             velocity.resize(state.num_parameters(), 0.0);
         }
-        let mut stepped = Ok(());
-        member.all_reduce_with(gradients.flat(), |start, sum| {
-            let _core = cores.acquire();
-            let step = || step(optimizer, state, start, sum, batch_size, velocity);
-            if stepped.is_ok() {
-                stepped = with_budget(cores.share, step);
-            }
-        })?;
-        Ok(stepped?)
+        let sum = member.all_reduce(gradients.flat().to_vec())?;
+        let _core = cores.acquire();
+        let step = || step(optimizer, state, 0, &sum, batch_size, velocity);
+        Ok(with_budget(cores.share, step)?)
     }
 }
 

@@ -1,0 +1,330 @@
+//! The ways to sum what k members hold, written down as rounds: who sums what in which order, and who
+//! gets it. Nothing is computed here; `shared` and `tensors` carry it out, and
+//! [`crate::cost`] says how long it takes.
+
+use std::fmt;
+use std::ops::Range;
+use std::str::FromStr;
+
+/// How the members of a group sum up what they hold. Each takes its sums in an order of its own that
+/// never changes, so the same data gives the same bits every time.
+///
+/// ```
+/// use collective::Algorithm;
+/// assert_eq!("ring".parse(), Ok(Algorithm::Ring));
+/// assert_eq!(Algorithm::Ring.to_string(), "ring");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Algorithm {
+    /// The book's: one device, the hub, sums everything; the others copy it.
+    Star,
+    /// Every device owns one part in k and sums that: the book's exercise.
+    Owner,
+    /// Every device hands a part on to its neighbour, which adds its own; then the sums go round.
+    Ring,
+    /// Devices sum in pairs, then pairs in pairs; the sum comes back the same way.
+    Tree,
+    /// The one that the cost model finds fastest.
+    #[default]
+    Auto,
+}
+
+impl Algorithm {
+    /// Those that are not a choice among the others.
+    pub const ALL: [Algorithm; 4] = [Self::Star, Self::Owner, Self::Ring, Self::Tree];
+
+    fn name(self) -> &'static str {
+        match self {
+            Algorithm::Star => "star",
+            Algorithm::Owner => "owner",
+            Algorithm::Ring => "ring",
+            Algorithm::Tree => "tree",
+            Algorithm::Auto => "auto",
+        }
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Algorithm {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let all = Self::ALL.into_iter().chain([Self::Auto]);
+        let found = all.clone().find(|algorithm| algorithm.name() == name);
+        found.ok_or_else(|| {
+            let names: Vec<_> = all.map(Self::name).collect();
+            format!(
+                "there is no all-reduce {name:?}: choose one of {}",
+                names.join(", ")
+            )
+        })
+    }
+}
+
+/// One sum of one chunk: `by` adds up what `from` hold, in that order, and all of `to` then hold it.
+/// The sum of one is a copy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sum {
+    /// Who computes it.
+    pub by: usize,
+    /// Whose values are added.
+    pub from: Vec<usize>,
+    /// Who gets the sum.
+    pub to: Vec<usize>,
+    /// Which part of the data.
+    pub chunk: usize,
+}
+
+/// What the members do: round after round, and within a round all at once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Schedule {
+    /// What it is a schedule of.
+    pub algorithm: Algorithm,
+    /// The number of members.
+    pub members: usize,
+    /// Into how many chunks the data is cut.
+    pub chunks: usize,
+    /// The sums of each round. In a round nobody reads what another writes.
+    pub rounds: Vec<Vec<Sum>>,
+}
+
+impl Schedule {
+    /// For `k` members who each read and write only their own memory and ask the others for theirs,
+    /// as devices do.
+    ///
+    /// ```
+    /// use collective::{Algorithm, Schedule};
+    /// let star = Schedule::new(Algorithm::Star, 3);
+    /// assert_eq!(star.rounds[0][0].from, [0, 1, 2]); // the hub sums all in one round,
+    /// assert_eq!(star.rounds[1].len(), 2); // and both others copy it in the next
+    /// ```
+    ///
+    /// # Panics
+    /// Where the algorithm is [`Algorithm::Auto`], or `k` is 0.
+    pub fn new(algorithm: Algorithm, k: usize) -> Self {
+        assert!(k > 0, "an all-reduce has at least one member");
+        let (chunks, rounds) = match algorithm {
+            _ if k == 1 => (1, Vec::new()),
+            Algorithm::Star => (1, star(k)),
+            Algorithm::Owner => (k, owner(k)),
+            Algorithm::Ring => (k, ring(k)),
+            Algorithm::Tree => (1, tree(k)),
+            Algorithm::Auto => panic!("auto is a choice, not an algorithm"),
+        };
+        Self {
+            algorithm,
+            members: k,
+            chunks,
+            rounds,
+        }
+    }
+
+    /// As [`new`](Self::new), for members who reach each other's memory: an owner writes its sum to
+    /// all at once, and there is no second round.
+    pub fn in_shared_memory(algorithm: Algorithm, k: usize) -> Self {
+        let mut schedule = Self::new(algorithm, k);
+        if algorithm == Algorithm::Owner && k > 1 {
+            schedule.rounds.truncate(1);
+            let sums = schedule.rounds[0].iter_mut();
+            sums.for_each(|sum| sum.to = (0..k).collect());
+        }
+        schedule
+    }
+
+    /// The elements of a chunk of data of `len` elements; chunks begin at multiples of 16.
+    pub fn chunk(&self, chunk: usize, len: usize) -> Range<usize> {
+        let bound = |chunk: usize| match chunk == self.chunks {
+            true => len,
+            false => (chunk * len / self.chunks) & !15,
+        };
+        bound(chunk)..bound(chunk + 1)
+    }
+}
+
+fn copy(by: usize, from: usize, chunk: usize) -> Sum {
+    Sum {
+        by,
+        from: vec![from],
+        to: vec![by],
+        chunk,
+    }
+}
+
+fn star(k: usize) -> Vec<Vec<Sum>> {
+    let sum = Sum {
+        by: 0,
+        from: (0..k).collect(),
+        to: vec![0],
+        chunk: 0,
+    };
+    let copies = (1..k).map(|rank| copy(rank, 0, 0));
+    vec![vec![sum], copies.collect()]
+}
+
+fn owner(k: usize) -> Vec<Vec<Sum>> {
+    let sum = |rank| Sum {
+        by: rank,
+        from: (0..k).collect(),
+        to: vec![rank],
+        chunk: rank,
+    };
+    // each begins with its neighbour's chunk, so that not all ask the same member
+    let copies = |rank: usize| {
+        let owners = (1..k).map(move |i| (rank + i) % k);
+        owners.map(move |owner| copy(rank, owner, owner))
+    };
+    vec![(0..k).map(sum).collect(), (0..k).flat_map(copies).collect()]
+}
+
+fn ring(k: usize) -> Vec<Vec<Sum>> {
+    let left = |rank: usize| (rank + k - 1) % k;
+    // reduce-scatter: in round i a member adds its own to what the one on its left has summed so far
+    let add = |i: usize| {
+        let sum = |rank| Sum {
+            by: rank,
+            from: vec![left(rank), rank],
+            to: vec![rank],
+            chunk: (rank + 2 * k - 1 - i) % k,
+        };
+        (0..k).map(sum).collect()
+    };
+    // all-gather: the sums go round once
+    let hand_on = |i: usize| {
+        let sum = |rank| copy(rank, left(rank), (rank + 2 * k - i) % k);
+        (0..k).map(sum).collect()
+    };
+    (0..k - 1).map(add).chain((0..k - 1).map(hand_on)).collect()
+}
+
+fn tree(k: usize) -> Vec<Vec<Sum>> {
+    let strides: Vec<usize> = (0..)
+        .map(|i| 1 << i)
+        .take_while(|stride| *stride < k)
+        .collect();
+    let pairs = |stride: usize| {
+        let lower = (0..k)
+            .step_by(2 * stride)
+            .filter(move |rank| rank + stride < k);
+        lower.map(move |rank| (rank, rank + stride))
+    };
+    let add = |(a, b)| Sum {
+        by: a,
+        from: vec![a, b],
+        to: vec![a],
+        chunk: 0,
+    };
+    let up = strides
+        .iter()
+        .map(|stride| pairs(*stride).map(add).collect());
+    let down = strides.iter().rev();
+    let down = down.map(|stride| pairs(*stride).map(|(a, b)| copy(b, a, 0)).collect());
+    up.chain(down).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    fn schedules() -> impl Iterator<Item = Schedule> {
+        let sizes = (1..=9).chain([16, 31]);
+        sizes.flat_map(|k| {
+            let two = move |a| [Schedule::new(a, k), Schedule::in_shared_memory(a, k)];
+            Algorithm::ALL.into_iter().flat_map(two)
+        })
+    }
+
+    /// Every value is in every result once; the sets stand for the sums.
+    #[test]
+    fn everybody_ends_with_everything_once() {
+        for schedule in schedules() {
+            let Schedule {
+                members,
+                chunks,
+                rounds,
+                ..
+            } = &schedule;
+            let mut held: Vec<Vec<Vec<usize>>> =
+                (0..*members).map(|r| vec![vec![r]; *chunks]).collect();
+            for round in rounds {
+                let before = held.clone();
+                for Sum {
+                    from, to, chunk, ..
+                } in round
+                {
+                    let parts = from.iter().flat_map(|r| before[*r][*chunk].clone());
+                    let parts: Vec<usize> = parts.collect();
+                    for rank in to {
+                        held[*rank][*chunk] = parts.clone();
+                    }
+                }
+            }
+            let all: BTreeSet<usize> = (0..*members).collect();
+            for parts in held.iter().flatten() {
+                assert_eq!(parts.len(), *members, "{schedule:?}");
+                assert_eq!(parts.iter().copied().collect::<BTreeSet<_>>(), all);
+            }
+            let mut everyones = held.iter();
+            let first = everyones.next().unwrap();
+            assert!(
+                everyones.all(|h| h == first),
+                "not all have summed in the same order"
+            );
+        }
+    }
+
+    /// What makes the sums safe to take at the same time: in a round, what one writes nobody else
+    /// reads or writes.
+    #[test]
+    fn in_a_round_nobody_touches_what_another_writes() {
+        for schedule in schedules() {
+            for round in &schedule.rounds {
+                for (i, a) in round.iter().enumerate() {
+                    let others = round
+                        .iter()
+                        .enumerate()
+                        .filter(|(j, b)| i != *j && b.chunk == a.chunk);
+                    for (_, b) in others {
+                        let touched = [&b.from[..], &b.to[..]].concat();
+                        let mut written = a.to.iter();
+                        assert!(
+                            !written.any(|rank| touched.contains(rank)),
+                            "{a:?} and {b:?}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn star_and_owner_sum_in_rank_order() {
+        for algorithm in [Algorithm::Star, Algorithm::Owner] {
+            for sum in &Schedule::new(algorithm, 5).rounds[0] {
+                assert_eq!(sum.from, [0, 1, 2, 3, 4]);
+            }
+        }
+    }
+
+    #[test]
+    fn chunks_are_the_whole_once() {
+        for schedule in schedules() {
+            for len in [0, 1, 15, 16, 17, 100, 12345] {
+                let chunks = (0..schedule.chunks).map(|c| schedule.chunk(c, len));
+                let all: Vec<usize> = chunks.flatten().collect();
+                assert_eq!(all, (0..len).collect::<Vec<_>>());
+            }
+        }
+    }
+
+    #[test]
+    fn an_unknown_name_is_answered_with_the_known_ones() {
+        let error = "rings".parse::<Algorithm>().unwrap_err();
+        assert!(error.contains("star, owner, ring, tree, auto"), "{error}");
+    }
+}

@@ -1,0 +1,215 @@
+//! A gate that opens when all members of a group stand before it, again and again. Either it opens for
+//! all, or it fails for all, for ever: who left or did not come in time is named.
+
+use crate::Error;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a member waits for the others.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Deadline {
+    limit: Duration,
+    end: Instant,
+}
+
+impl Deadline {
+    /// `limit` from now on.
+    pub fn after(limit: Duration) -> Self {
+        let end = Instant::now() + limit;
+        Self { limit, end }
+    }
+}
+
+/// Set in [`Gate::word`] once the gate has failed.
+const FAILED: u64 = 1 << 63;
+/// The lower bits of [`Gate::word`] count those who wait, the upper ones how often the gate opened.
+const OPENED: u64 = 1 << 16;
+const WAITING: u64 = OPENED - 1;
+
+#[derive(Debug)]
+pub(crate) struct Gate {
+    size: usize,
+    word: AtomicU64,
+    /// How often each member came; only to tell who is missing.
+    came: Vec<Padded>,
+    sleepers: AtomicUsize,
+    failure: Mutex<Option<Error>>,
+    changed: Condvar,
+    patience: Patience,
+}
+
+/// A counter in a cache line of its own.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Padded(AtomicU64);
+
+/// How often a member looks before it sleeps.
+#[derive(Debug, Clone, Copy)]
+struct Patience {
+    spins: u32,
+    yields: u32,
+}
+
+impl Patience {
+    /// Members that have a core each wait on it: to wake from sleep takes fifty times as long as to be
+    /// let through. Where cores are shared the one that is waited for needs the core.
+    fn new(members: usize) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let (spins, yields) = if members <= cores {
+            (2000, 0)
+        } else {
+            (20, 20)
+        };
+        Self { spins, yields }
+    }
+}
+
+impl Gate {
+    /// For `size` members.
+    pub fn new(size: usize) -> Self {
+        Self {
+            size,
+            word: AtomicU64::new(0),
+            came: (0..size).map(|_| Padded::default()).collect(),
+            sleepers: AtomicUsize::new(0),
+            failure: Mutex::new(None),
+            changed: Condvar::new(),
+            patience: Patience::new(size),
+        }
+    }
+
+    /// The failure, if there was one.
+    pub fn check(&self) -> Result<(), Error> {
+        match self.word.load(SeqCst) & FAILED {
+            0 => Ok(()),
+            _ => Err(self.failure()),
+        }
+    }
+
+    /// Waits until all have come. What members wrote before, all can read after it.
+    pub fn pass(&self, rank: usize, deadline: Option<Deadline>) -> Result<(), Error> {
+        self.came[rank].0.fetch_add(1, SeqCst);
+        let Some(opened) = self.arrive()? else {
+            return Ok(()); // the last one
+        };
+        for look in 0..self.patience.spins + self.patience.yields {
+            if let Some(done) = self.look(opened) {
+                return done;
+            }
+            match look < self.patience.spins {
+                true => std::hint::spin_loop(),
+                false => std::thread::yield_now(),
+            }
+        }
+        self.sleepers.fetch_add(1, SeqCst);
+        let done = self.sleep(opened, deadline);
+        self.sleepers.fetch_sub(1, SeqCst);
+        done
+    }
+
+    /// Counts a member; for the last one the gate opens. Returns how often it had opened before, to
+    /// those who have to wait.
+    fn arrive(&self) -> Result<Option<u64>, Error> {
+        let mut word = self.word.load(SeqCst);
+        loop {
+            if word & FAILED != 0 {
+                return Err(self.failure());
+            }
+            let last = word & WAITING == self.size as u64 - 1;
+            let next = match last {
+                true => (word & !WAITING) + OPENED,
+                false => word + 1,
+            };
+            match self.word.compare_exchange_weak(word, next, SeqCst, SeqCst) {
+                Ok(_) if last => {
+                    self.wake();
+                    return Ok(None);
+                }
+                Ok(_) => return Ok(Some(word & !WAITING)),
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// Whether the gate has opened or failed since it had opened so often. Opened counts more: a member
+    /// that passed and left takes nothing from those who passed with it.
+    fn look(&self, opened: u64) -> Option<Result<(), Error>> {
+        let word = self.word.load(SeqCst);
+        if word & !WAITING & !FAILED != opened {
+            return Some(Ok(()));
+        }
+        (word & FAILED != 0).then(|| Err(self.failure()))
+    }
+
+    fn sleep(&self, opened: u64, deadline: Option<Deadline>) -> Result<(), Error> {
+        let mut failure = self.lock();
+        loop {
+            let word = self.word.load(SeqCst);
+            if word & !WAITING & !FAILED != opened {
+                return Ok(());
+            }
+            if word & FAILED != 0 {
+                return Err(failure.clone().expect("a failed gate has a failure"));
+            }
+            let Some(Deadline { limit, end }) = deadline else {
+                let woken = self.changed.wait(failure);
+                failure = woken.unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            let left = end.saturating_duration_since(Instant::now());
+            let missing = self.missing();
+            if left.is_zero() && !missing.is_empty() {
+                let error = Error::TimedOut { limit, missing };
+                self.fail_from(word, &mut failure, error);
+                continue; // failed, or opened at the last moment
+            }
+            let woken = self.changed.wait_timeout(failure, left);
+            failure = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Those who came less often than the others.
+    fn missing(&self) -> Vec<usize> {
+        let came: Vec<u64> = self.came.iter().map(|c| c.0.load(SeqCst)).collect();
+        let most = came.iter().max().copied().unwrap_or(0);
+        (0..self.size).filter(|rank| came[*rank] < most).collect()
+    }
+
+    /// Fails, unless something has changed since the word was `word`.
+    fn fail_from(&self, word: u64, failure: &mut Option<Error>, error: Error) {
+        let failed = word | FAILED;
+        let swapped = self.word.compare_exchange(word, failed, SeqCst, SeqCst);
+        if swapped.is_ok() {
+            failure.get_or_insert(error);
+            self.changed.notify_all();
+        }
+    }
+
+    /// Fails for all who wait and all who will come; returns the first failure.
+    pub fn fail(&self, error: Error) -> Error {
+        let mut failure = self.lock();
+        let first = failure.get_or_insert(error).clone();
+        // under the lock, so that nobody sees the one without the other
+        self.word.fetch_or(FAILED, SeqCst);
+        self.changed.notify_all();
+        first
+    }
+
+    /// The failure that [`FAILED`] tells of.
+    fn failure(&self) -> Error {
+        let failure = self.lock().clone();
+        failure.expect("a failed gate has a failure")
+    }
+
+    fn wake(&self) {
+        if self.sleepers.load(SeqCst) > 0 {
+            drop(self.lock()); // who is about to sleep has looked, and sleeps by now
+            self.changed.notify_all();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Error>> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,194 @@
+//! All-reduce in shared memory: members bring vectors, and sum each other's in place.
+//!
+//! The vectors belong to the group while it sums, not to the calls: a call that gives up leaves its
+//! vector behind, and a member that comes late still reads and writes memory that is there.
+
+#![allow(unsafe_code)]
+
+use crate::algorithm::{Schedule, Sum};
+use crate::cost::Medium;
+use crate::{Error, Group, Member};
+use pulp::Arch;
+use std::cell::UnsafeCell;
+use std::ops::Range;
+use std::time::Instant;
+
+impl Member {
+    /// The sum of `data` over all members, in the same memory.
+    ///
+    /// Every member has to call it, with as many elements.
+    ///
+    /// # Errors
+    /// [`Error`]: a member left, brought another length, or did not come in time. The data is lost
+    /// then: others may still be at work on it.
+    pub fn all_reduce(&mut self, data: Vec<f32>) -> Result<Vec<f32>, Error> {
+        self.all_reduce_after(data, || ())
+    }
+
+    /// As [`all_reduce`](Self::all_reduce); calls `pause` between the gates, for tests to stop there.
+    pub(crate) fn all_reduce_after(
+        &mut self,
+        data: Vec<f32>,
+        pause: impl FnOnce(),
+    ) -> Result<Vec<f32>, Error> {
+        let (start, deadline) = (Instant::now(), self.deadline());
+        let (rank, len) = (self.rank, data.len());
+        let schedule = self.schedule(Medium::Memory, len);
+        let Group { gate, slots, .. } = &*self.group;
+        gate.check()?;
+        // Safety: this is the member `rank`. The call before has ended with a gate; had it failed, so
+        // would the check above.
+        unsafe { slots.put(rank, data) };
+        gate.pass(rank, deadline)?;
+        for other in 0..self.size {
+            // Safety: the gate above comes after all have put, the one at the end before they take.
+            let found = unsafe { slots.len(other) };
+            if found != len {
+                // Safety: as above.
+                return Err(self.length_mismatch(|rank| unsafe { slots.len(rank) }));
+            }
+        }
+        pause();
+        for (i, round) in schedule.rounds.iter().enumerate() {
+            if i > 0 {
+                gate.pass(rank, deadline)?;
+            }
+            for sum in round.iter().filter(|sum| sum.by == rank) {
+                // Safety: `by` is this member, a gate is before, behind and between the rounds, and
+                // all lengths are the same.
+                unsafe { slots.sum(&schedule, sum) };
+            }
+        }
+        self.over_the_link(&schedule, len, start);
+        gate.pass(rank, deadline)?;
+        // Safety: this is the member `rank`, and all have passed the gate that ends the sums.
+        Ok(unsafe { slots.take(rank) })
+    }
+}
+
+/// Elements that are summed at a time; they stay in the first-level cache.
+const BLOCK: usize = 2048;
+
+/// A place for the vector of each member.
+pub(crate) struct Slots(Vec<UnsafeCell<Slot>>);
+
+#[derive(Default)]
+struct Slot {
+    /// Only its owner touches it, and nobody its elements through it while others may.
+    data: Vec<f32>,
+    /// The elements, for all.
+    elements: Elements,
+}
+
+#[derive(Clone, Copy)]
+struct Elements {
+    first: *mut f32,
+    len: usize,
+}
+
+impl Default for Elements {
+    fn default() -> Self {
+        Self {
+            first: std::ptr::null_mut(),
+            len: 0,
+        }
+    }
+}
+
+// Safety: a slot is written by its owner while no other member may read it, and elements are written
+// by one member while no other touches them; the functions below say when that is.
+unsafe impl Send for Slots {}
+// Safety: as above.
+unsafe impl Sync for Slots {}
+
+impl Slots {
+    pub fn new(members: usize) -> Self {
+        Self((0..members).map(|_| UnsafeCell::default()).collect())
+    }
+
+    /// Puts the vector of `rank` where the others find it.
+    ///
+    /// # Safety
+    /// Called by the member `rank` alone, before it comes to a gate that the others pass before they
+    /// look, and after one that they pass when they are through with what was there.
+    pub unsafe fn put(&self, rank: usize, mut data: Vec<f32>) {
+        let elements = Elements {
+            first: data.as_mut_ptr(),
+            len: data.len(),
+        };
+        // Safety: nobody else looks, says the caller.
+        unsafe { *self.0[rank].get() = Slot { data, elements } };
+    }
+
+    /// Takes the vector of `rank` back.
+    ///
+    /// # Safety
+    /// As [`put`](Self::put).
+    pub unsafe fn take(&self, rank: usize) -> Vec<f32> {
+        // Safety: nobody else looks, says the caller.
+        unsafe { std::mem::take(&mut *self.0[rank].get()) }.data
+    }
+
+    /// How many elements `rank` has brought.
+    ///
+    /// # Safety
+    /// Called between two gates, of which the first comes after all have put.
+    pub unsafe fn len(&self, rank: usize) -> usize {
+        // Safety: nobody writes the slot between the gates, says the caller.
+        unsafe { (*self.0[rank].get()).elements.len }
+    }
+
+    /// Computes one sum of a round.
+    ///
+    /// # Safety
+    /// Called by the member `sum.by` alone, in the round of the schedule to which it belongs: after a
+    /// gate that comes after all have put, before one that comes before anybody takes, and with one
+    /// between this round and the next. All vectors have the same length.
+    pub unsafe fn sum(&self, schedule: &Schedule, sum: &Sum) {
+        // Safety: nobody writes the slots between the gates, says the caller.
+        let elements = |rank: &usize| unsafe { (*self.0[*rank].get()).elements };
+        let from: Vec<Elements> = sum.from.iter().map(elements).collect();
+        let to: Vec<Elements> = sum.to.iter().map(elements).collect();
+        let range = schedule.chunk(sum.chunk, to[0].len);
+        Arch::new().dispatch(
+            #[inline(always)]
+            || {
+                let mut block = [0f32; BLOCK];
+                for start in range.clone().step_by(BLOCK) {
+                    let part = start..range.end.min(start + BLOCK);
+                    // Safety: the schedule has no other member write this part of `from` in this
+                    // round, or touch that of `to`; its tests show it. All have so many elements.
+                    unsafe { add_up(&from, &to, part, &mut block) };
+                }
+            },
+        );
+    }
+}
+
+/// Writes the sum of a part of `from` to the same part of all of `to`.
+///
+/// # Safety
+/// Nobody else writes that part of `from`, or touches that of `to`, and all have it.
+#[inline(always)]
+unsafe fn add_up(from: &[Elements], to: &[Elements], part: Range<usize>, block: &mut [f32; BLOCK]) {
+    let block = &mut block[..part.len()];
+    for (i, source) in from.iter().enumerate() {
+        // Safety: the part is there and nobody writes it, says the caller.
+        let source =
+            unsafe { std::slice::from_raw_parts(source.first.add(part.start), part.len()) };
+        match i {
+            0 => block.copy_from_slice(source),
+            _ => block
+                .iter_mut()
+                .zip(source)
+                .for_each(|(sum, value)| *sum += value),
+        }
+    }
+    for target in to {
+        // Safety: the part is there and nobody else touches it, says the caller; the slices of
+        // `from`, which may be the same memory, are gone.
+        let target =
+            unsafe { std::slice::from_raw_parts_mut(target.first.add(part.start), part.len()) };
+        target.copy_from_slice(block);
+    }
+}
