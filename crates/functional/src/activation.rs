@@ -66,9 +66,10 @@ impl Operation for Relu {
         Ok(vec![])
     }
 
-    fn backward(&self, at: At<'_>, mut dy: Buffer, dx: &mut [Grad<'_>]) {
+    fn backward(&self, at: At<'_>, mut dy: Buffer, dx: &mut [Grad<'_>]) -> Result<()> {
         mask_all(at.y, &mut dy);
         dx[0].give(dy);
+        Ok(())
     }
 }
 
@@ -93,11 +94,12 @@ impl Operation for Sum {
         Ok(vec![])
     }
 
-    fn backward(&self, at: At<'_>, mut dy: Buffer, dx: &mut [Grad<'_>]) {
+    fn backward(&self, at: At<'_>, mut dy: Buffer, dx: &mut [Grad<'_>]) -> Result<()> {
         if self.relu {
             mask_all(at.y, &mut dy);
         }
         dx[0].add(&dy);
         dx[1].give(dy);
+        Ok(())
     }
 }

@@ -205,7 +205,7 @@ impl Operation for Alone {
         Ok(vec![])
     }
 
-    fn backward(&self, at: At<'_>, dy: Buffer, dx: &mut [Grad<'_>]) {
+    fn backward(&self, at: At<'_>, dy: Buffer, dx: &mut [Grad<'_>]) -> Result<()> {
         let g = &self.geometry;
         let (x, weight) = (at.x[0], at.x[1]);
         if dx[0].wanted() {
@@ -225,5 +225,6 @@ impl Operation for Alone {
         if let Some(db) = dx.get_mut(2) {
             db.put(g.backward_bias(&dy).into_iter());
         }
+        Ok(())
     }
 }

@@ -77,11 +77,12 @@ impl Operation for Transpose {
         Ok(vec![])
     }
 
-    fn backward(&self, _at: At<'_>, dy: Buffer, dx: &mut [Grad<'_>]) {
+    fn backward(&self, _at: At<'_>, dy: Buffer, dx: &mut [Grad<'_>]) -> Result<()> {
         if dx[0].wanted() {
             let (to, add) = dx[0].target();
             transpose(&dy, self.columns, self.rows, to, add);
         }
+        Ok(())
     }
 }
 

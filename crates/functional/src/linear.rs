@@ -146,7 +146,7 @@ impl Operation for Linear {
         Ok(vec![])
     }
 
-    fn backward(&self, at: At<'_>, mut dy: Buffer, dx: &mut [Grad<'_>]) {
+    fn backward(&self, at: At<'_>, mut dy: Buffer, dx: &mut [Grad<'_>]) -> Result<()> {
         if self.relu {
             mask_all(at.y, &mut dy);
         }
@@ -164,6 +164,7 @@ impl Operation for Linear {
             }
             db.put(sums.into_iter());
         }
+        Ok(())
     }
 }
 

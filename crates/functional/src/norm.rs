@@ -288,7 +288,7 @@ impl Operation for Norm {
         })
     }
 
-    fn backward(&self, at: At<'_>, mut dy: Buffer, dx: &mut [Grad<'_>]) {
+    fn backward(&self, at: At<'_>, mut dy: Buffer, dx: &mut [Grad<'_>]) -> Result<()> {
         let (mean, inv_std) = (&at.kept[0], &at.kept[1]);
         let scale = product(at.x[1], inv_std);
         let mut channels = Channels {
@@ -329,6 +329,7 @@ impl Operation for Norm {
         if let Some(shift) = dx.last_mut().filter(|_| self.shift) {
             shift.put(std::iter::repeat_n(0., self.channels));
         }
+        Ok(())
     }
 }
 

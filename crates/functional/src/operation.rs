@@ -14,7 +14,7 @@ pub(crate) trait Operation: Send + Sync {
     fn forward(&self, x: &[&[f32]], y: &mut [f32], keep: bool) -> Result<Vec<Buffer>>;
 
     /// Hands each input that wants it its gradient. `dy` is complete and may be written over.
-    fn backward(&self, at: At<'_>, dy: Buffer, dx: &mut [Grad<'_>]);
+    fn backward(&self, at: At<'_>, dy: Buffer, dx: &mut [Grad<'_>]) -> Result<()>;
 }
 
 /// Where backward happens: the inputs, the result, and what forward kept.

@@ -166,13 +166,14 @@ impl Operation for Average {
         Ok(vec![])
     }
 
-    fn backward(&self, _at: At<'_>, dy: Buffer, dx: &mut [Grad<'_>]) {
+    fn backward(&self, _at: At<'_>, dy: Buffer, dx: &mut [Grad<'_>]) -> Result<()> {
         let w = &self.0;
         let share = 1. / (w.kernel * w.kernel) as f32;
         w.backward(&mut dx[0], |i, dx| {
             let dy = &dy[i * w.out_sample()..];
             w.for_each_pixel(|o, i| add_scaled(&mut dx[i..][..w.channels], &dy[o..], share));
         });
+        Ok(())
     }
 }
 
@@ -202,12 +203,13 @@ impl Operation for Maximum {
         Ok(vec![])
     }
 
-    fn backward(&self, at: At<'_>, dy: Buffer, dx: &mut [Grad<'_>]) {
+    fn backward(&self, at: At<'_>, dy: Buffer, dx: &mut [Grad<'_>]) -> Result<()> {
         let w = &self.0;
         w.backward(&mut dx[0], |i, dx| {
             let o = i * w.out_sample();
             w.maximum_backward(&at.x[0][i * w.sample()..], &at.y[o..], &dy[o..], dx);
         });
+        Ok(())
     }
 }
 
@@ -255,7 +257,7 @@ impl Operation for GlobalAverage {
         Ok(vec![])
     }
 
-    fn backward(&self, _at: At<'_>, dy: Buffer, dx: &mut [Grad<'_>]) {
+    fn backward(&self, _at: At<'_>, dy: Buffer, dx: &mut [Grad<'_>]) -> Result<()> {
         if dx[0].wanted() {
             let (to, add) = dx[0].target();
             let (c, share) = (self.channels, 1. / self.pixels as f32);
@@ -265,5 +267,6 @@ impl Operation for GlobalAverage {
                 }
             });
         }
+        Ok(())
     }
 }

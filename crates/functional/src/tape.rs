@@ -158,8 +158,8 @@ impl Tape<Cpu> {
                     kept: &kept.steps[i],
                 };
                 with_grads(&step.inputs, &mut grads, |dx| {
-                    step.operation.backward(at, dy, dx);
-                });
+                    step.operation.backward(at, dy, dx)
+                })?;
             }
             Ok(())
         })?;
@@ -176,7 +176,11 @@ fn inputs<'a>(step: &Step<Cpu>, leaves: &[&'a [f32]], values: &'a [Buffer]) -> V
 }
 
 /// Calls `f` with the gradients of `inputs`; a value that is there twice is summed up in two parts.
-fn with_grads<'a>(inputs: &[usize], grads: &mut [Grad<'a>], f: impl FnOnce(&mut [Grad<'a>])) {
+fn with_grads<'a>(
+    inputs: &[usize],
+    grads: &mut [Grad<'a>],
+    f: impl FnOnce(&mut [Grad<'a>]) -> Result<()>,
+) -> Result<()> {
     let mut taken: Vec<Grad> = Vec::new();
     for (n, &i) in inputs.iter().enumerate() {
         let again = inputs[..n].iter().position(|j| *j == i);
@@ -188,7 +192,7 @@ fn with_grads<'a>(inputs: &[usize], grads: &mut [Grad<'a>], f: impl FnOnce(&mut 
             Some(Grad::Slice { to, .. }) => Grad::Empty(to.len()),
         });
     }
-    f(&mut taken);
+    f(&mut taken)?;
     for (&i, grad) in inputs.iter().zip(taken) {
         match (grads[i].wanted(), grad) {
             (true, Grad::Buffer(part)) => grads[i].give(part),
@@ -196,4 +200,5 @@ fn with_grads<'a>(inputs: &[usize], grads: &mut [Grad<'a>], f: impl FnOnce(&mut 
             (false, grad) => grads[i] = grad,
         }
     }
+    Ok(())
 }

@@ -218,7 +218,7 @@ impl Operation for Direct {
         Ok(vec![kept])
     }
 
-    fn backward(&self, at: At<'_>, dy: Buffer, grads: &mut [Grad<'_>]) {
+    fn backward(&self, at: At<'_>, dy: Buffer, grads: &mut [Grad<'_>]) -> Result<()> {
         let (x, weight, bias) = (at.x[0], at.x[1], at.x.get(2).copied());
         let mut dx = grads[0].wanted().then(|| Buffer::new(x.len()));
         let mut dw = Buffer::new(weight.len());
@@ -237,5 +237,6 @@ impl Operation for Direct {
         for (grad, part) in grads.iter_mut().zip([dx, Some(dw), Some(db)]) {
             part.into_iter().for_each(|part| grad.give(part));
         }
+        Ok(())
     }
 }

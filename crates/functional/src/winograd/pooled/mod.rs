@@ -96,7 +96,7 @@ impl Operation for Pooled {
         Ok(vec![positive])
     }
 
-    fn backward(&self, at: At<'_>, dy: Buffer, grads: &mut [Grad<'_>]) {
+    fn backward(&self, at: At<'_>, dy: Buffer, grads: &mut [Grad<'_>]) -> Result<()> {
         let mut dx = grads[0].wanted().then(|| Buffer::new(at.x[0].len()));
         let mut dw = Buffer::new(at.x[1].len());
         let mut db = Buffer::new(self.g.out_channels);
@@ -111,6 +111,7 @@ impl Operation for Pooled {
         for (grad, part) in grads.iter_mut().zip([dx, Some(dw), Some(db)]) {
             part.into_iter().for_each(|part| grad.give(part));
         }
+        Ok(())
     }
 }
 
