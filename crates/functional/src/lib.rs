@@ -18,6 +18,8 @@
 //! [`backward`] writes a network's gradients where their owner wants them, [`Gradients`] collects them
 //! in one flat buffer, and [`Sgd`] takes the steps.
 //!
+//! [`with_synchronized_norms`] takes batch norms' statistics over several parts of a minibatch.
+//!
 //! This crate knows no model, no dataset and no replica, and it never moves a tensor to another
 //! device or type: what does not fit is an error that names both sides. A batch of no examples is
 //! fine, except for batch normalization in training, which has no statistics then.
@@ -69,6 +71,7 @@ mod simd;
 mod storage;
 mod streams;
 mod sums;
+mod synchronized;
 mod tape;
 mod team;
 pub mod threads;
@@ -88,3 +91,4 @@ pub use optim::Sgd;
 pub use pool::{avg_pool2d, global_avg_pool2d, max_pool2d};
 pub use precision::{Precision, set_deterministic, set_precision};
 pub use streams::one_stream;
+pub use synchronized::{Summation, with_synchronized_norms};

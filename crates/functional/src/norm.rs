@@ -4,10 +4,11 @@
 use crate::activation::{mask, positive};
 use crate::buffer::Buffer;
 use crate::operation::{At, Grad, Operation};
-use crate::storage::tensor;
+use crate::synchronized::{self, Moments, Summation, Sums};
 use crate::threads::{for_each_chunk, for_each_chunk_of_two};
 use crate::{Expr, args};
 use candle_core::{Result, Tensor, Var, bail};
+use std::sync::Arc;
 
 /// Added to the variance, as in PyTorch.
 pub(crate) const EPS: f64 = 1e-5;
@@ -24,7 +25,7 @@ const STRIP: usize = 64;
 /// With `train` the mean and the (biased) variance are the batch's, and the running statistics,
 /// both (C,), move towards them: running = 0.9 · running + 0.1 · batch, where the batch's variance
 /// is the unbiased one. Without `train` the running statistics are used. In the book:
-/// `nn.BatchNorm2d`.
+/// `nn.BatchNorm2d`. Inside [`crate::with_synchronized_norms`] the batch is that of all.
 ///
 /// # Errors
 /// Where a tensor is not f32, the channels do not match, or a training batch has fewer than two
@@ -102,9 +103,9 @@ pub(crate) fn update_running(
     step(running_var, var, unbiased)
 }
 
-/// Mean and biased variance of each of `c` channels: by blocks, each around its own mean, so that
-/// nothing is lost where the mean is large.
-fn statistics(x: &[f32], c: usize) -> [Vec<f32>; 2] {
+/// Moments of each of `c` channels: by blocks, each around its own mean, so that nothing is lost where
+/// the mean is large.
+fn moments(x: &[f32], c: usize) -> Moments {
     let size = BLOCK * c;
     let mut blocks = Buffer::new(x.len().div_ceil(size.max(1)) * 2 * c);
     for_each_chunk(
@@ -163,30 +164,33 @@ fn block_statistics<const N: usize>(x: &[f32], c: usize, mean: &mut [f32], squar
     squares[..N].copy_from_slice(&square);
 }
 
-/// The statistics of all blocks, each given as its mean and its sum of squares around it.
-fn combine(blocks: &[f32], count: usize, c: usize) -> [Vec<f32>; 2] {
+/// The moments of all blocks, each given as its mean and its sum of squares around it.
+fn combine(blocks: &[f32], count: usize, c: usize) -> Moments {
     let rows = |i: usize| BLOCK.min(count - i * BLOCK) as f64;
     let blocks = || blocks.chunks_exact(2 * c).enumerate();
     let mean = |k: usize| -> f64 {
         let total: f64 = blocks().map(|(i, b)| rows(i) * f64::from(b[k])).sum();
-        total / count as f64
+        total / count.max(1) as f64
     };
-    let var = |k: usize, mean: f64| -> f64 {
+    let squares = |(k, mean): (usize, &f64)| -> f64 {
         let around = |b: &[f32]| (f64::from(b[k]) - mean).powi(2);
-        let total: f64 = blocks()
+        blocks()
             .map(|(i, b)| f64::from(b[c + k]) + rows(i) * around(b))
-            .sum();
-        total / count as f64
+            .sum()
     };
-    let means: Vec<f64> = (0..c).map(mean).collect();
-    let vars = means.iter().enumerate().map(|(k, m)| var(k, *m) as f32);
-    [means.iter().map(|m| *m as f32).collect(), vars.collect()]
+    let mean: Vec<f64> = (0..c).map(mean).collect();
+    let squares = mean.iter().enumerate().map(squares).collect();
+    Moments {
+        count,
+        mean,
+        squares,
+    }
 }
 
 /// Batch norm, then a sum with the shortcut where there is one, then ReLU.
 pub(crate) struct Norm {
     pub(crate) channels: usize,
-    /// Values a channel.
+    /// Values a channel that are here.
     pub(crate) count: usize,
     pub(crate) running: [Var; 2],
     pub(crate) train: bool,
@@ -196,17 +200,21 @@ pub(crate) struct Norm {
     /// Whether there is a last input more, by which x is to be shifted: of what the batch's mean takes out,
     /// only the running mean sees anything.
     pub(crate) shift: bool,
+    /// Over whom the batch's statistics are taken, where not over the values here alone.
+    pub(crate) over: Option<Arc<dyn Summation>>,
 }
 
 impl Norm {
-    /// For inputs x, weight, bias of these shapes.
+    /// For inputs x, weight, bias of these shapes; whom this thread shares statistics with, the norm does.
     pub(crate) fn new(
         dims: [&[usize]; 3],
         running: &[Var; 2],
         train: bool,
         relu: bool,
     ) -> Result<Self> {
-        let [channels, count] = check(dims, running, train)?;
+        let over = synchronized::over().filter(|_| train);
+        let alone = over.is_none();
+        let [channels, count] = check(dims, running, train && alone)?;
         Ok(Self {
             channels,
             count,
@@ -215,6 +223,7 @@ impl Norm {
             relu,
             shortcut: false,
             shift: false,
+            over,
         })
     }
 
@@ -230,23 +239,63 @@ impl Norm {
 
     /// The mean and 1 / √(variance + ε) of each channel.
     fn statistics(&self, x: &[f32], shift: Option<&[f32]>) -> Result<[Vec<f32>; 2]> {
-        let c = self.channels;
-        let [mean, var] = if self.train {
-            let batch = statistics(x, c);
-            let [mean, var] = &batch;
-            let shifted = match shift {
-                None => mean.clone(),
-                Some(shift) => mean.iter().zip(shift).map(|(m, s)| m + s).collect(),
-            };
-            let (mean, var) = (tensor(shifted, c)?, tensor(var.clone(), c)?);
-            update_running(&self.running, &mean, &var, self.count)?;
-            batch
-        } else {
-            [self.running[0].to_vec1()?, self.running[1].to_vec1()?]
+        if self.train {
+            return self.of_batch(moments(x, self.channels), shift);
+        }
+        let [mean, var] = &self.running;
+        Ok([mean.to_vec1()?, inv_std(&var.to_vec1()?)])
+    }
+
+    /// The same of a batch, of which these are the moments of what is here; moves the running statistics.
+    pub(crate) fn of_batch(&self, here: Moments, shift: Option<&[f32]>) -> Result<[Vec<f32>; 2]> {
+        let batch = match &self.over {
+            None => here,
+            Some(over) => here.over_all(&**over)?,
         };
-        let inv_std = var.iter().map(|v| 1. / (v + EPS as f32).sqrt()).collect();
+        let count = batch.count;
+        if count < 2 {
+            bail!(
+                "batch_norm2d: all parts of x together have {count} values a channel; training needs \
+                 at least 2, give a larger batch"
+            )
+        }
+        let mean: Vec<f32> = batch.mean.iter().map(|mean| *mean as f32).collect();
+        let var = batch.squares.iter().map(|sq| (sq / count as f64) as f32);
+        let var: Vec<f32> = var.collect();
+        let shifted = match shift {
+            None => mean.clone(),
+            Some(shift) => mean.iter().zip(shift).map(|(m, s)| m + s).collect(),
+        };
+        let inv_std = inv_std(&var);
+        let there = |v| Tensor::from_vec(v, self.channels, self.running[0].device());
+        update_running(&self.running, &there(shifted)?, &there(var)?, count)?;
         Ok([mean, inv_std])
     }
+
+    /// What a shift and a stretch of x change through the statistics, from the sums of dy · (x − mean)
+    /// and of dy over what is here: nothing where the statistics are the running ones.
+    pub(crate) fn through_statistics(&self, here: Sums, inv_std: &[f32]) -> Result<[Vec<f32>; 2]> {
+        let batch = match &self.over {
+            None => here,
+            Some(over) => here.over_all(&**over)?,
+        };
+        let per_value = match self.train {
+            true => 1. / batch.count as f32,
+            false => 0.,
+        };
+        let [dw, db] = &batch.of;
+        let stretch = |(dw, inv_std): (&f64, &f32)| *dw as f32 * inv_std * per_value * inv_std;
+        Ok([
+            db.iter().map(|db| *db as f32 * per_value).collect(),
+            dw.iter().zip(inv_std).map(stretch).collect(),
+        ])
+    }
+}
+
+/// 1 / √(variance + ε).
+fn inv_std(var: &[f32]) -> Vec<f32> {
+    let inv_std = var.iter().map(|v| 1. / (v + EPS as f32).sqrt());
+    inv_std.collect()
 }
 
 /// What each channel is normalized with: (x − mean) · scale + bias.
@@ -300,18 +349,16 @@ impl Operation for Norm {
         // the shortcut's gradient is the one behind the ReLU, of which nothing is left after that
         let masked = (self.relu && self.shortcut).then_some(at.y);
         channels.relu &= masked.is_none();
-        let [dw, db] = channels.sums(at.x[0], &mut dy, masked);
-        let dw = product(&dw, inv_std);
+        let sums = Sums {
+            count: self.count,
+            of: channels.sums(at.x[0], &mut dy, masked),
+        };
+        // of what is here alone: whoever owns the parameters sums their gradients
+        let [dw, db] = &sums.of;
+        dx[1].put(dw.iter().zip(&inv_std[..]).map(|(dw, s)| *dw as f32 * s));
+        dx[2].put(db.iter().map(|db| *db as f32));
         if dx[0].wanted() {
-            // what a shift and a stretch of x would have changed through the statistics
-            let per_value = if self.train {
-                1. / self.count as f32
-            } else {
-                0.
-            };
-            let shift: Vec<f32> = db.iter().map(|db| db * per_value).collect();
-            let stretch: Vec<f32> = dw.iter().map(|dw| dw * per_value).collect();
-            let stretch = product(&stretch, inv_std);
+            let [shift, stretch] = self.through_statistics(sums, inv_std)?;
             if self.shortcut && dx[3].wanted() {
                 let mut d_input = Buffer::new(dy.len());
                 channels.dx(at.x[0], &mut dy, &mut d_input, &shift, &stretch);
@@ -321,8 +368,6 @@ impl Operation for Norm {
                 dx[0].give(std::mem::take(&mut dy));
             }
         }
-        dx[1].put(dw.into_iter());
-        dx[2].put(db.into_iter());
         if self.shortcut && dx[3].wanted() {
             dx[3].give(dy);
         }
@@ -390,7 +435,7 @@ impl Channels<'_> {
 impl Channels<'_> {
     /// For each channel the sums of dy · (x − mean), and of dy, by blocks and then in f64. Where
     /// `masked` is ReLU's result, `dy` is first set to zero where that is.
-    fn sums(&self, x: &[f32], dy: &mut [f32], masked: Option<&[f32]>) -> [Vec<f32>; 2] {
+    fn sums(&self, x: &[f32], dy: &mut [f32], masked: Option<&[f32]>) -> [Vec<f64>; 2] {
         let (c, size) = (self.mean.len(), BLOCK * self.mean.len());
         let mut blocks = Buffer::new(x.len().div_ceil(size.max(1)) * 2 * c);
         for_each_chunk_of_two(
@@ -414,10 +459,10 @@ impl Channels<'_> {
             },
         );
         let total = |k: usize| -> f64 {
-            let blocks = blocks[k..].iter().step_by(2 * c);
-            blocks.map(|v| f64::from(*v)).sum()
+            let blocks = blocks.get(k..).unwrap_or_default(); // none where nothing is here
+            blocks.iter().step_by(2 * c).map(|v| f64::from(*v)).sum()
         };
-        [0..c, c..2 * c].map(|of| of.map(|k| total(k) as f32).collect())
+        [0..c, c..2 * c].map(|of| of.map(total).collect())
     }
 
     /// The two sums of N channels from `first` on over a block.

@@ -7,8 +7,8 @@
 use crate::expr::{Expr, Node, Op};
 use crate::im2col::Geometry;
 use crate::pool::Windows;
-use crate::{args, loss, norm, pool};
-use candle_core::{D, DType, Result, Shape, Tensor, Var};
+use crate::{args, loss, norm, pool, synchronized};
+use candle_core::{D, DType, Result, Shape, Tensor, Var, bail};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -261,6 +261,11 @@ pub fn batch_norm2d(
     let (bias, shape) = (args::float(op, "bias", bias)?, x.shape().clone());
     let dims = [x.dims(), weight.dims(), bias.dims()];
     let [channels, count] = norm::check(dims, &running, train)?;
+    if train && synchronized::over().is_some() {
+        bail!(
+            "{op}: the plain operations share no statistics; this crate's on the CPU and on NVIDIA GPUs do"
+        )
+    }
     let x = x.reshape((count, channels))?;
     let [mean, var] = if train {
         let mean = x.mean(0)?;

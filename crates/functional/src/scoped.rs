@@ -6,7 +6,7 @@ use std::thread::LocalKey;
 /// Runs `f` with the thread-local `key` set to `value`.
 pub(crate) fn with<T, R>(key: &'static LocalKey<Cell<T>>, value: T, f: impl FnOnce() -> R) -> R
 where
-    T: Copy + 'static,
+    T: Default + 'static,
 {
     let _restore = Restore {
         key,
@@ -15,13 +15,13 @@ where
     f()
 }
 
-struct Restore<T: Copy + 'static> {
+struct Restore<T: Default + 'static> {
     key: &'static LocalKey<Cell<T>>,
     before: T,
 }
 
-impl<T: Copy + 'static> Drop for Restore<T> {
+impl<T: Default + 'static> Drop for Restore<T> {
     fn drop(&mut self) {
-        self.key.set(self.before);
+        self.key.set(std::mem::take(&mut self.before));
     }
 }

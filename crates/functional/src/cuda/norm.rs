@@ -1,12 +1,14 @@
 //! Batch normalization on a GPU, with what is added to it and its ReLU: three kernels in each direction.
+//! Where statistics are shared, the host combines them, and waits for the GPU.
 
 use super::memory::{Block, Floats};
 use super::operation::{At, Grad, Operation};
 use super::stream::{Argument, Stream, launch};
-use super::tape::with_memory_of;
+use super::tape::{with_floats, with_memory_of};
 use crate::norm::{EPS, MOMENTUM, Norm};
-use candle_core::Result;
+use crate::synchronized::{Moments, Sums};
 use candle_core::cuda_backend::cudarc::driver::DeviceRepr;
+use candle_core::{Error, Result, Tensor};
 
 /// Threads of a block that sums rows.
 const THREADS: usize = 256;
@@ -96,13 +98,12 @@ impl Norm {
                 })
             });
         }
-        let (shift, x) = (self.shift(x), x[0]);
-        let vector = self.vector(&[x]);
-        let cut = Cut::new(self.count, c, vector);
-        let partial = Block::new(stream, cut.parts * 2 * c)?;
-        let (partial, rows) = (partial.floats(), self.count);
-        let name = pick(vector, ["norm_moments1", "norm_moments4"]);
-        launch!(stream, name, cut.grid, cut.block; x, partial, rows, c, cut.rows_of_a_block)?;
+        if self.over.is_some() {
+            return self.write_shared_statistics(stream, x, mean, inv_std);
+        }
+        let (shift, x, rows) = (self.shift(x), x[0], self.count);
+        let (cut, partial) = self.moments(stream, x)?;
+        let partial = partial.floats();
         with_memory_of(running_mean, stream, |running_mean| {
             with_memory_of(running_var, stream, |running_var| {
                 launch!(stream, "norm_statistics", (c.div_ceil(32) as u32, 1, 1), (32, 32, 1);
@@ -111,6 +112,88 @@ impl Norm {
             })
         })
     }
+
+    /// The sums of x − x₀ and of their squares by blocks of rows, where x₀ is the first row.
+    fn moments(&self, stream: &Stream, x: Floats) -> Result<(Cut, Block)> {
+        let (c, rows, vector) = (self.channels, self.count, self.vector(&[x]));
+        let cut = Cut::new(rows, c, vector);
+        let partial = Block::new(stream, cut.parts * 2 * c)?;
+        let name = pick(vector, ["norm_moments1", "norm_moments4"]);
+        if rows > 0 {
+            launch!(stream, name, cut.grid, cut.block;
+                x, partial.floats(), rows, c, cut.rows_of_a_block)?;
+        }
+        Ok((cut, partial))
+    }
+
+    /// As [`write_statistics`](Self::write_statistics) of a batch of which others have parts.
+    fn write_shared_statistics(
+        &self,
+        stream: &Stream,
+        x: &[Floats],
+        mean: Floats,
+        inv_std: Floats,
+    ) -> Result<()> {
+        let (c, n) = (self.channels, self.count.max(1) as f64);
+        let (_, partial) = self.moments(stream, x[0])?;
+        let [s, q] = total(&read(stream, partial.floats())?, c);
+        let first = match self.count {
+            0 => vec![0.; c], // nothing is here
+            _ => read(stream, x[0].at(0, c))?,
+        };
+        let of_mean = first.iter().zip(&s).map(|(x, s)| f64::from(*x) + s / n);
+        let around = q.iter().zip(&s).map(|(q, s)| q - s * s / n);
+        let here = Moments {
+            count: self.count,
+            mean: of_mean.collect(),
+            squares: around.collect(),
+        };
+        let shift = self.shift(x).map(|shift| read(stream, shift));
+        let of_batch = self.of_batch(here, shift.transpose()?.as_deref())?;
+        self.write(stream, of_batch, [mean, inv_std])
+    }
+
+    /// Writes what a shift and a stretch of x change through statistics of which others have a part.
+    fn write_shared_gradient(
+        &self,
+        stream: &Stream,
+        partial: Floats,
+        inv_std: Floats,
+        to: [Floats; 2],
+    ) -> Result<()> {
+        let here = Sums {
+            count: self.count,
+            of: total(&read(stream, partial)?, self.channels),
+        };
+        let changes = self.through_statistics(here, &read(stream, inv_std)?)?;
+        self.write(stream, changes, to)
+    }
+
+    fn write(&self, stream: &Stream, from: [Vec<f32>; 2], to: [Floats; 2]) -> Result<()> {
+        for (from, to) in from.into_iter().zip(to) {
+            let from = Tensor::from_vec(from, self.channels, self.running[0].device())?;
+            with_floats(&[&from], stream, |from| stream.copy(from[0], to))?;
+        }
+        Ok(())
+    }
+}
+
+/// Floats on the host, when the GPU has come so far.
+fn read(stream: &Stream, floats: Floats) -> Result<Vec<f32>> {
+    if floats.len == 0 {
+        return Ok(Vec::new());
+    }
+    let copy = Block::new(stream, floats.len)?;
+    stream.copy(floats, copy.floats())?;
+    let copy = copy.into_slice(stream)?;
+    stream.cuda().clone_dtoh(&copy).map_err(Error::wrap)
+}
+
+/// The two sums of each channel over all blocks of rows.
+fn total(partial: &[f32], c: usize) -> [Vec<f64>; 2] {
+    let column = |k: usize| partial.iter().skip(k).step_by(2 * c);
+    let sum = |k: usize| column(k).map(|v| f64::from(*v)).sum();
+    [0..c, c..2 * c].map(|of| of.map(sum).collect())
 }
 
 impl Operation for Norm {
@@ -137,8 +220,10 @@ impl Operation for Norm {
         let cut = Cut::new(rows, c, vector);
         let partial = Block::new(stream, cut.parts * 2 * c)?;
         let name = pick(vector, ["norm_sums1", "norm_sums4"]);
-        launch!(stream, name, cut.grid, cut.block;
-            x, masked, d, channels, partial.floats(), rows, c, cut.rows_of_a_block, relu)?;
+        if rows > 0 {
+            launch!(stream, name, cut.grid, cut.block;
+                x, masked, d, channels, partial.floats(), rows, c, cut.rows_of_a_block, relu)?;
+        }
         let (shift, stretch) = (Block::new(stream, c)?, Block::new(stream, c)?);
         let (shift, stretch) = (shift.floats(), stretch.floats());
         let [(dw, add_dw), (db, add_db)] =
@@ -146,6 +231,9 @@ impl Operation for Norm {
         let share = if self.train { 1. / rows as f32 } else { 0. };
         launch!(stream, "norm_combine", (c.div_ceil(32) as u32, 1, 1), (32, 32, 1);
             partial.floats(), cut.parts, c, inv_std, share, shift, stretch, dw, add_dw, db, add_db)?;
+        if self.over.is_some() && dx[0].wanted() {
+            self.write_shared_gradient(stream, partial.floats(), inv_std, [shift, stretch])?;
+        }
         if let Some(shift) = dx.last_mut().filter(|grad| self.shift && grad.wanted()) {
             shift.zero(stream)?;
         }

@@ -11,6 +11,7 @@ mod finite_differences;
 mod on_a_gpu;
 mod recording;
 mod support;
+mod synchronized;
 mod training;
 mod twins;
 mod views;
