@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow};
 use candle_core::{ModuleT, Tensor, Var};
 use collective::Member;
 use functional::threads::with_budget;
-use functional::{Gradients, Sgd};
+use functional::{Gradients, Sgd, Values};
 
 use crate::state::State;
 
@@ -50,8 +50,9 @@ impl Replica {
         member: Member,
         cores: Arc<Cores>,
     ) -> Result<Self> {
+        let params = state.parameters().map(|(name, p)| (name.as_str(), p));
         Ok(Self {
-            gradients: Gradients::new(state.parameters().map(|(name, p)| (name.as_str(), p)))?,
+            gradients: Gradients::new(params, usize::MAX)?,
             velocity: Velocity::default(),
             net,
             state,
@@ -67,14 +68,15 @@ impl Replica {
         with_budget(cores.share, || f(self))
     }
 
-    /// Puts the gradients of `l` into the flat buffer.
+    /// Replaces the gradients by those of `l`.
     pub fn backward(&mut self, l: &Tensor) -> Result<()> {
+        self.gradients.zero();
         Ok(self.gradients.backward(l)?)
     }
 
     /// A replica without an example adds nothing.
-    pub fn zero_grad(&mut self) -> Result<()> {
-        Ok(self.gradients.zero()?)
+    pub fn zero_grad(&mut self) {
+        self.gradients.zero();
     }
 
     /// Sums the gradients of all replicas, and takes the optimizer's step with the sum divided by
@@ -98,18 +100,33 @@ impl Replica {
             ..
         } = self;
         let member = member.as_mut().context("it failed before")?;
-        if let Some(gradients) = gradients.tensor() {
-            let sum = member.all_reduce_tensor(gradients)?;
-            return Ok(step_on_gpu(optimizer, state, &sum, batch_size, velocity)?);
-        }
+        let (ready, buckets) = channel();
+        gradients.give(&ready)?;
+        let Ok(bucket) = buckets.try_recv() else {
+            return Ok(()); // a network without parameters
+        };
+        let floats = match &bucket.values {
+            Values::Floats(floats) => floats,
+            Values::Tensor(tensor) => {
+                let sum = member.all_reduce_tensor(tensor)?;
+                gradients.put_back(bucket)?;
+                return Ok(step_on_gpu(optimizer, state, &sum, batch_size, velocity)?);
+            }
+        };
         let velocity = &mut velocity.floats;
         if optimizer.momentum != 0.0 {
             velocity.resize(state.num_parameters(), 0.0);
         }
-        let sum = member.all_reduce(gradients.flat().to_vec())?;
-        let _core = cores.acquire();
-        let step = || step(optimizer, state, 0, &sum, batch_size, velocity);
-        Ok(with_budget(cores.share, step)?)
+        let mut stepped = Ok(());
+        member.all_reduce_with(floats, |start, sum| {
+            let _core = cores.acquire();
+            let step = || step(optimizer, state, start, sum, batch_size, velocity);
+            if stepped.is_ok() {
+                stepped = with_budget(cores.share, step);
+            }
+        })?;
+        gradients.put_back(bucket)?;
+        Ok(stepped?)
     }
 }
 

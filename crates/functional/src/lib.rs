@@ -16,7 +16,7 @@
 //! it; on a GPU [`set_precision`] and [`set_deterministic`] say how exact it is.
 //!
 //! [`backward`] writes a network's gradients where their owner wants them, [`Gradients`] collects them
-//! in one flat buffer, and [`Sgd`] takes the steps.
+//! in buckets and hands each out as soon as it is complete, and [`Sgd`] takes the steps.
 //!
 //! [`with_synchronized_norms`] takes batch norms' statistics over several parts of a minibatch.
 //!
@@ -41,6 +41,7 @@
 
 mod activation;
 mod args;
+mod bucket;
 mod buffer;
 #[cfg(test)]
 mod case;
@@ -79,6 +80,7 @@ mod vector;
 mod winograd;
 
 pub use activation::relu;
+pub use bucket::{Bucket, Part, Values};
 pub use conv::{conv2d, set_winograd};
 pub use expr::Expr;
 pub use grad::no_grad;

@@ -2,6 +2,7 @@
 //! graph; [`crate::tape`] hands it everything.
 
 use crate::buffer::Buffer;
+use crate::places::Place;
 use crate::threads::for_each_chunk;
 use candle_core::Result;
 
@@ -34,10 +35,12 @@ pub(crate) enum Grad<'a> {
     /// Wanted, so many elements, and nothing there yet.
     Empty(usize),
     Buffer(Buffer),
-    /// It belongs into this slice, which may hold a part of it already.
+    /// Wanted, so many elements, in the place of a parameter, of which a step that writes is lent the slice.
+    Placed(Place, usize),
+    /// It belongs into this slice, which holds a part of it already where `written`.
     Slice {
         to: &'a mut [f32],
-        written: bool,
+        written: &'a mut bool,
     },
 }
 
@@ -46,19 +49,46 @@ impl Grad<'_> {
         !matches!(self, Grad::Unwanted)
     }
 
+    /// What a step gets of it: all, except that the name of a place stays here as well.
+    pub(crate) fn take(&mut self) -> Self {
+        match self {
+            Grad::Placed(place, len) => Grad::Placed(*place, *len),
+            other => std::mem::take(other),
+        }
+    }
+
+    /// The place that it belongs into, unless that is lent.
+    pub(crate) fn place(&self) -> Option<Place> {
+        match self {
+            Grad::Placed(place, _) => Some(*place),
+            _ => None,
+        }
+    }
+
+    /// Another part of the same gradient, to be added later.
+    pub(crate) fn part(&self) -> Self {
+        match self {
+            Grad::Unwanted => Grad::Unwanted,
+            Grad::Empty(len) | Grad::Placed(_, len) => Grad::Empty(*len),
+            Grad::Buffer(buffer) => Grad::Empty(buffer.len()),
+            Grad::Slice { to, .. } => Grad::Empty(to.len()),
+        }
+    }
+
     /// Where to write it, and whether to add to what is there.
     ///
     /// # Panics
-    /// Where it is unwanted.
+    /// Where it is unwanted, or its place is not lent.
     pub(crate) fn target(&mut self) -> (&mut [f32], bool) {
         let add = match self {
             Grad::Unwanted => panic!("a gradient that nobody wants"),
+            Grad::Placed(..) => panic!("a place that is not lent"),
             Grad::Empty(len) => {
                 *self = Grad::Buffer(Buffer::new(*len));
                 false
             }
             Grad::Buffer(_) => true,
-            Grad::Slice { written, .. } => std::mem::replace(written, true),
+            Grad::Slice { written, .. } => std::mem::replace(*written, true),
         };
         match self {
             Grad::Buffer(to) => (to, add),

@@ -7,7 +7,7 @@
 use crate::buffer::Buffer;
 use crate::layer::{Backend, Cpu};
 use crate::operation::Grad;
-use crate::places;
+use crate::places::{self, Place};
 use crate::storage::{read, tensor};
 use crate::tape::{Kept, Leaf, Tape, View};
 use candle_core::op::BackpropOp;
@@ -40,32 +40,27 @@ impl Runs for Cpu {
 
     fn backward(ran: &Evaluated<Self>, y: &Tensor, dy: &Tensor) -> Result<Vec<Option<Tensor>>> {
         let dy = read([dy], |[dy]| Buffer::copy_of(dy))?;
-        let leaves = &ran.tape.leaves;
-        places::with_slices(|places| {
-            let grad = |(leaf, tracked): (&Leaf, &bool)| match tracked {
-                false => Grad::Unwanted,
-                true => places
-                    .take(leaf.source.id())
-                    .unwrap_or(Grad::Empty(leaf.source.elem_count())),
-            };
-            let grads = leaves.iter().zip(&ran.tracked).map(grad).collect();
-            let grads = read([y], |[y]| ran.tape.backward(&ran.kept, y, dy, grads))??;
-            let own = leaves.iter().zip(grads).map(|(leaf, grad)| own(leaf, grad));
-            own.collect()
-        })
+        let grads = (0..ran.tape.leaves.len()).map(|i| {
+            let len = ran.tape.leaves[i].source.elem_count();
+            Ok(match (ran.tracked[i], ran.place(i)?) {
+                (false, _) => Grad::Unwanted,
+                (true, None) => Grad::Empty(len),
+                (true, Some(place)) => Grad::Placed(place, len),
+            })
+        });
+        let grads = grads.collect::<Result<_>>()?;
+        let grads = read([y], |[y]| ran.tape.backward(&ran.kept, y, dy, grads))??;
+        let own = ran.tape.leaves.iter().zip(grads);
+        own.map(|(leaf, grad)| own_gradient(leaf, grad)).collect()
     }
 }
 
 /// The gradient as a tensor; none where it went elsewhere.
-fn own(leaf: &Leaf, grad: Grad<'_>) -> Result<Option<Tensor>> {
+fn own_gradient(leaf: &Leaf, grad: Grad<'_>) -> Result<Option<Tensor>> {
     let grad = match grad {
         Grad::Buffer(grad) => tensor(grad.to_vec(), leaf.data.shape())?,
         Grad::Empty(_) => leaf.data.zeros_like()?,
-        Grad::Slice { to, written: false } => {
-            to.fill(0.);
-            return Ok(None);
-        }
-        Grad::Unwanted | Grad::Slice { .. } => return Ok(None),
+        Grad::Unwanted | Grad::Placed(..) | Grad::Slice { .. } => return Ok(None),
     };
     leaf.as_seen(grad).map(Some)
 }
@@ -293,6 +288,15 @@ pub(crate) struct Evaluated<B: Runs> {
 }
 
 impl<B: Runs> Evaluated<B> {
+    /// Where a leaf's gradient belongs, if it is wanted in a place. A tensor that is there twice, seen in two
+    /// ways, has one.
+    pub(crate) fn place(&self, leaf: usize) -> Result<Option<Place>> {
+        match self.tracked[leaf] && !self.tape.is_there_before(leaf) {
+            true => places::of(self.tape.leaves[leaf].source.id()),
+            false => Ok(None),
+        }
+    }
+
     fn result(&self) -> Result<(Storage, Shape)> {
         match lock(&self.result).take() {
             Some(result) => Ok((result, self.tape.dims().into())),

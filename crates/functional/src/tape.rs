@@ -5,6 +5,7 @@
 use crate::buffer::Buffer;
 use crate::layer::{Backend, Cpu};
 use crate::operation::{At, Grad};
+use crate::places::{self, Place};
 use crate::storage;
 use candle_core::{Result, Tensor};
 
@@ -67,6 +68,23 @@ impl<B: Backend> Tape<B> {
         self.steps.iter().map(step).collect()
     }
 
+    /// The leaves that step `i` is the first to read, and so the last to add to their gradients.
+    pub(crate) fn first_read_by(&self, i: usize) -> impl Iterator<Item = usize> {
+        let inputs = &self.steps[i].inputs;
+        let first = move |n: usize| {
+            let mut earlier = self.steps[..i].iter().flat_map(|s| &s.inputs);
+            !inputs[..n].contains(&inputs[n]) && !earlier.any(|j| *j == inputs[n])
+        };
+        let leaves = (0..inputs.len()).filter(|n| inputs[*n] < self.leaves.len());
+        leaves.filter(move |n| first(*n)).map(|n| inputs[n])
+    }
+
+    /// Whether an earlier leaf is the same tensor, seen in another way.
+    pub(crate) fn is_there_before(&self, leaf: usize) -> bool {
+        let id = self.leaves[leaf].source.id();
+        self.leaves[..leaf].iter().any(|l| l.source.id() == id)
+    }
+
     /// The values that step `i` is the last to read, by the numbers of their steps.
     pub(crate) fn last_read_by(&self, i: usize) -> impl Iterator<Item = usize> {
         let later = move |value: usize| {
@@ -124,13 +142,13 @@ impl Tape<Cpu> {
     }
 
     /// Sums up the gradients of the leaves, from the result `y` and its gradient.
-    pub(crate) fn backward<'a>(
+    pub(crate) fn backward(
         &self,
         kept: &Kept,
         y: &[f32],
         dy: Buffer,
-        leaf_grads: Vec<Grad<'a>>,
-    ) -> Result<Vec<Grad<'a>>> {
+        leaf_grads: Vec<Grad<'static>>,
+    ) -> Result<Vec<Grad<'static>>> {
         let mut grads = leaf_grads;
         let of_steps = self.wanted(grads.iter().map(Grad::wanted));
         grads.extend(
@@ -143,23 +161,21 @@ impl Tape<Cpu> {
         }
         storage::read_all(self.leaves.iter().map(|l| &l.data), |leaves| {
             for (i, step) in self.steps.iter().enumerate().rev() {
-                let Some(Grad::Buffer(dy)) = grads.pop() else {
-                    continue;
-                };
-                let x = inputs(step, leaves, &kept.values);
-                let y = if i + 1 == self.steps.len() {
-                    y
-                } else {
-                    &kept.values[i]
-                };
-                let at = At {
-                    x: &x,
-                    y,
-                    kept: &kept.steps[i],
-                };
-                with_grads(&step.inputs, &mut grads, |dx| {
-                    step.operation.backward(at, dy, dx)
-                })?;
+                if let Some(Grad::Buffer(dy)) = grads.pop() {
+                    let at = At {
+                        x: &inputs(step, leaves, &kept.values),
+                        y: match i + 1 == self.steps.len() {
+                            true => y,
+                            false => &kept.values[i],
+                        },
+                        kept: &kept.steps[i],
+                    };
+                    with_grads(&step.inputs, &mut grads, |dx| {
+                        step.operation.backward(at, dy, dx)
+                    })?;
+                }
+                let mut complete = self.first_read_by(i).filter_map(|i| grads[i].place());
+                complete.try_for_each(places::finish)?;
             }
             Ok(())
         })?;
@@ -175,30 +191,41 @@ fn inputs<'a>(step: &Step<Cpu>, leaves: &[&'a [f32]], values: &'a [Buffer]) -> V
     step.inputs.iter().map(value).collect()
 }
 
-/// Calls `f` with the gradients of `inputs`; a value that is there twice is summed up in two parts.
-fn with_grads<'a>(
+/// Calls `f` with the gradients of `inputs`, those of parameters in their places; a value that is there
+/// twice is summed up in two parts.
+fn with_grads(
     inputs: &[usize],
-    grads: &mut [Grad<'a>],
-    f: impl FnOnce(&mut [Grad<'a>]) -> Result<()>,
+    grads: &mut [Grad<'static>],
+    f: impl FnOnce(&mut [Grad<'_>]) -> Result<()>,
 ) -> Result<()> {
-    let mut taken: Vec<Grad> = Vec::new();
+    let before = |n: usize| inputs[..n].iter().position(|i| *i == inputs[n]);
+    let mut taken: Vec<Grad<'static>> = Vec::new();
     for (n, &i) in inputs.iter().enumerate() {
-        let again = inputs[..n].iter().position(|j| *j == i);
-        taken.push(match again.map(|first| &taken[first]) {
-            None => std::mem::take(&mut grads[i]),
-            Some(Grad::Unwanted) => Grad::Unwanted,
-            Some(Grad::Empty(len)) => Grad::Empty(*len),
-            Some(Grad::Buffer(first)) => Grad::Empty(first.len()),
-            Some(Grad::Slice { to, .. }) => Grad::Empty(to.len()),
+        taken.push(match before(n) {
+            None => grads[i].take(),
+            Some(first) => taken[first].part(),
         });
     }
-    f(&mut taken)?;
-    for (&i, grad) in inputs.iter().zip(taken) {
-        match (grads[i].wanted(), grad) {
-            (true, Grad::Buffer(part)) => grads[i].give(part),
-            (true, _) => {}
-            (false, grad) => grads[i] = grad,
+    let places: Vec<Place> = taken.iter().filter_map(Grad::place).collect();
+    places::with_slices(&places, |lent| {
+        let mut dx: Vec<Grad> = taken; // for as long as the places are lent
+        let placed = dx.iter_mut().filter(|grad| grad.place().is_some());
+        placed.zip(lent).for_each(|(grad, slice)| *grad = slice);
+        f(&mut dx)?;
+        for n in 0..inputs.len() {
+            if let Some(first) = before(n)
+                && let Grad::Buffer(part) = dx[n].take()
+            {
+                dx[first].give(part);
+            }
         }
-    }
-    Ok(())
+        for (&i, grad) in inputs.iter().zip(dx) {
+            match grad {
+                Grad::Buffer(sum) => grads[i] = Grad::Buffer(sum),
+                Grad::Empty(len) => grads[i] = Grad::Empty(len),
+                _ => {} // in its place, or unwanted
+            }
+        }
+        Ok(())
+    })
 }

@@ -20,7 +20,7 @@ mod stream;
 mod tape;
 
 pub(crate) use loss::cross_entropy;
-pub(crate) use memory::Floats;
+pub(crate) use operation::Grad;
 pub(crate) use sgd::step;
 pub(crate) use stream::Stream;
 pub(crate) use tape::with_memory_of;

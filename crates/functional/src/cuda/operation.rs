@@ -2,6 +2,7 @@
 
 use super::memory::{Block, Floats};
 use super::stream::Stream;
+use crate::places::Place;
 use candle_core::Result;
 
 pub(crate) trait Operation: Send + Sync {
@@ -23,29 +24,57 @@ pub(crate) struct At<'a> {
 
 /// The gradient of one value, while it is being summed up.
 #[derive(Default)]
-pub(crate) enum Grad {
+pub(crate) enum Grad<'a> {
     /// Nobody wants it.
     #[default]
     Unwanted,
     /// Wanted, so many elements, and nothing there yet.
     Empty(usize),
     Block(Block),
-    /// It belongs there, where a part of it may be already.
+    /// Wanted, so many elements, in the place of a parameter, which is lent to a step that writes.
+    Placed(Place, usize),
+    /// It belongs there, where a part of it is already where `written`.
     Place {
         to: Floats,
-        written: bool,
+        written: &'a mut bool,
     },
 }
 
-impl Grad {
+impl Grad<'_> {
     pub fn wanted(&self) -> bool {
         !matches!(self, Grad::Unwanted)
+    }
+
+    /// What a step gets of it: all, except that the name of a place stays here as well.
+    pub fn take(&mut self) -> Self {
+        match self {
+            Grad::Placed(place, len) => Grad::Placed(*place, *len),
+            other => std::mem::take(other),
+        }
+    }
+
+    /// The place that it belongs into, unless that is lent.
+    pub fn place(&self) -> Option<Place> {
+        match self {
+            Grad::Placed(place, _) => Some(*place),
+            _ => None,
+        }
+    }
+
+    /// Another part of the same gradient, to be added later.
+    pub fn part(&self) -> Self {
+        match self {
+            Grad::Unwanted => Grad::Unwanted,
+            Grad::Empty(len) | Grad::Placed(_, len) => Grad::Empty(*len),
+            Grad::Block(block) => Grad::Empty(block.floats().len),
+            Grad::Place { to, .. } => Grad::Empty(to.len),
+        }
     }
 
     /// Where to write it, and whether to add to what is there.
     ///
     /// # Panics
-    /// Where it is unwanted.
+    /// Where it is unwanted, or its place is not lent.
     pub fn target(&mut self, stream: &Stream) -> Result<(Floats, bool)> {
         if let Grad::Empty(len) = self {
             let block = Block::new(stream, *len)?;
@@ -55,8 +84,8 @@ impl Grad {
         }
         Ok(match self {
             Grad::Block(block) => (block.floats(), true),
-            Grad::Place { to, written } => (*to, std::mem::replace(written, true)),
-            _ => panic!("a gradient that nobody wants"),
+            Grad::Place { to, written } => (*to, std::mem::replace(*written, true)),
+            _ => panic!("a gradient that nobody wants, or a place that is not lent"),
         })
     }
 

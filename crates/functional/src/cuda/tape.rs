@@ -5,7 +5,7 @@ use super::Cuda;
 use super::memory::{Block, Floats};
 use super::operation::{At, Grad};
 use super::stream::Stream;
-use crate::places;
+use crate::places::{self, Place};
 use crate::record::{Evaluated, Runs};
 use crate::tape::{Leaf, Step, Tape};
 use candle_core::cuda_backend::CudaStorage;
@@ -44,23 +44,21 @@ impl Runs for Cuda {
         with_floats(&[&dy.contiguous()?], stream, |dy| {
             stream.copy(dy[0], d_result.floats())
         })?;
-        places::with_addresses(stream, |place| {
-            let mut grad = |(leaf, tracked): (&Leaf, &bool)| match (*tracked, leaf.source.id()) {
+        let grads = (0..tape.leaves.len()).map(|i| {
+            let len = tape.leaves[i].source.elem_count();
+            Ok(match (ran.tracked[i], ran.place(i)?) {
                 (false, _) => Grad::Unwanted,
-                (true, id) => match place(id) {
-                    Some((to, written)) => Grad::Place { to, written },
-                    None => Grad::Empty(leaf.source.elem_count()),
-                },
-            };
-            let grads = tape.leaves.iter().zip(&ran.tracked).map(&mut grad);
-            let grads = grads.collect();
-            let grads = with_floats(&[y], stream, |y| {
-                tape.backward(&ran.kept, y[0], d_result, grads)
-            })?;
-            let own = tape.leaves.iter().zip(grads);
-            own.map(|(leaf, grad)| own_gradient(leaf, grad, stream))
-                .collect()
-        })
+                (true, None) => Grad::Empty(len),
+                (true, Some(place)) => Grad::Placed(place, len),
+            })
+        });
+        let grads = grads.collect::<Result<_>>()?;
+        let grads = with_floats(&[y], stream, |y| {
+            tape.backward(&ran.kept, y[0], d_result, grads)
+        })?;
+        let own = tape.leaves.iter().zip(grads);
+        own.map(|(leaf, grad)| own_gradient(leaf, grad, stream))
+            .collect()
     }
 }
 
@@ -69,11 +67,7 @@ fn own_gradient(leaf: &Leaf, grad: Grad, stream: &Stream) -> Result<Option<Tenso
     let grad = match grad {
         Grad::Block(grad) => tensor(grad.into_slice(stream)?, leaf.data.shape(), stream),
         Grad::Empty(_) => leaf.data.zeros_like()?,
-        Grad::Place { to, written: false } => {
-            stream.fill(to, 0.)?;
-            return Ok(None);
-        }
-        Grad::Unwanted | Grad::Place { .. } => return Ok(None),
+        Grad::Unwanted | Grad::Placed(..) | Grad::Place { .. } => return Ok(None),
     };
     leaf.as_seen(grad).map(Some)
 }
@@ -115,8 +109,8 @@ impl Tape<Cuda> {
         kept: &Kept,
         y: Floats,
         dy: Block,
-        mut grads: Vec<Grad>,
-    ) -> Result<Vec<Grad>> {
+        mut grads: Vec<Grad<'static>>,
+    ) -> Result<Vec<Grad<'static>>> {
         let stream = &kept.stream;
         let of_steps = self.wanted(grads.iter().map(Grad::wanted));
         grads.extend(
@@ -130,17 +124,18 @@ impl Tape<Cuda> {
         let leaves: Vec<&Tensor> = self.leaves.iter().map(|l| &l.data).collect();
         with_floats(&leaves, stream, |leaves| {
             for (i, step) in self.steps.iter().enumerate().rev() {
-                let Some(Grad::Block(dy)) = grads.pop() else {
-                    continue;
-                };
-                let at = At {
-                    x: &inputs(step, leaves, &kept.values),
-                    y: kept.values[i].as_ref().map_or(y, Block::floats),
-                    kept: &kept.steps[i],
-                };
-                with_grads(stream, &step.inputs, &mut grads, |dx| {
-                    step.operation.backward(stream, at, dy, dx)
-                })?;
+                if let Some(Grad::Block(dy)) = grads.pop() {
+                    let at = At {
+                        x: &inputs(step, leaves, &kept.values),
+                        y: kept.values[i].as_ref().map_or(y, Block::floats),
+                        kept: &kept.steps[i],
+                    };
+                    with_grads(stream, &step.inputs, &mut grads, |dx| {
+                        step.operation.backward(stream, at, dy, dx)
+                    })?;
+                }
+                let mut complete = self.first_read_by(i).filter_map(|i| grads[i].place());
+                complete.try_for_each(places::finish)?;
             }
             Ok(())
         })?;
@@ -156,33 +151,44 @@ fn inputs(step: &Step<Cuda>, leaves: &[Floats], values: &[Option<Block>]) -> Vec
     step.inputs.iter().map(value).collect()
 }
 
-/// Calls `f` with the gradients of `inputs`; a value that is there twice is summed up in two parts.
+/// Calls `f` with the gradients of `inputs`, those of parameters in their places; a value that is there
+/// twice is summed up in two parts.
 fn with_grads(
     stream: &Stream,
     inputs: &[usize],
-    grads: &mut [Grad],
-    f: impl FnOnce(&mut [Grad]) -> Result<()>,
+    grads: &mut [Grad<'static>],
+    f: impl FnOnce(&mut [Grad<'_>]) -> Result<()>,
 ) -> Result<()> {
-    let mut taken: Vec<Grad> = Vec::new();
+    let before = |n: usize| inputs[..n].iter().position(|i| *i == inputs[n]);
+    let mut taken: Vec<Grad<'static>> = Vec::new();
     for (n, &i) in inputs.iter().enumerate() {
-        let again = inputs[..n].iter().position(|j| *j == i);
-        taken.push(match again.map(|first| &taken[first]) {
-            None => std::mem::take(&mut grads[i]),
-            Some(Grad::Unwanted) => Grad::Unwanted,
-            Some(Grad::Empty(len)) => Grad::Empty(*len),
-            Some(Grad::Block(first)) => Grad::Empty(first.floats().len),
-            Some(Grad::Place { to, .. }) => Grad::Empty(to.len),
+        taken.push(match before(n) {
+            None => grads[i].take(),
+            Some(first) => taken[first].part(),
         });
     }
-    f(&mut taken)?;
-    for (&i, grad) in inputs.iter().zip(taken) {
-        match (grads[i].wanted(), grad) {
-            (true, Grad::Block(part)) => grads[i].give(stream, part)?,
-            (true, _) => {}
-            (false, grad) => grads[i] = grad,
+    let places: Vec<Place> = taken.iter().filter_map(Grad::place).collect();
+    places::with_addresses(stream, &places, |lent| {
+        let mut dx: Vec<Grad> = taken; // for as long as the places are lent
+        let placed = dx.iter_mut().filter(|grad| grad.place().is_some());
+        placed.zip(lent).for_each(|(grad, place)| *grad = place);
+        f(&mut dx)?;
+        for n in 0..inputs.len() {
+            if let Some(first) = before(n)
+                && let Grad::Block(part) = dx[n].take()
+            {
+                dx[first].give(stream, part)?;
+            }
         }
-    }
-    Ok(())
+        for (&i, grad) in inputs.iter().zip(dx) {
+            match grad {
+                Grad::Block(sum) => grads[i] = Grad::Block(sum),
+                Grad::Empty(len) => grads[i] = Grad::Empty(len),
+                _ => {} // in its place, or unwanted
+            }
+        }
+        Ok(())
+    })
 }
 
 /// The stream of a tensor's device.

@@ -1,0 +1,149 @@
+//! Buckets: the gradients of parameters in memories of their own, which can go where they are wanted.
+//! It says what a bucket is and which parameters share one; it computes no gradient.
+
+use candle_core::{Result, Tensor};
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::storage::with_slice_mut;
+
+/// The gradients of some parameters that follow each other, one after the other in one memory.
+/// [`Gradients`](crate::Gradients) hands it out by value and takes it back.
+///
+/// ```
+/// use candle_core::{Device, Tensor, Var};
+/// use functional::{Gradients, Values};
+/// let w = Var::new(&[[1f32, 2.]], &Device::Cpu)?;
+/// let x = Tensor::new(&[[10f32, 20.]], &Device::Cpu)?;
+/// let mut gradients = Gradients::new([("w", &w)], usize::MAX)?;
+/// gradients.backward(&functional::linear(&x, &w, None)?.sum_all()?)?;
+///
+/// let (ready, buckets) = std::sync::mpsc::channel();
+/// gradients.give(&ready)?;
+/// let bucket = buckets.recv()?;
+/// assert_eq!((bucket.index, bucket.parts[0].parameter), (0, 0));
+/// assert_eq!(bucket.parts[0].range, 0..2);
+/// assert!(matches!(&bucket.values, Values::Floats(floats) if *floats == [10., 20.]));
+/// gradients.put_back(bucket)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Bucket {
+    /// Its number among the buckets; 0 is the one with the last parameters.
+    pub index: usize,
+    /// Which parameters it holds, and where, in the order of the parameters.
+    pub parts: Arc<[Part]>,
+    /// The gradients themselves.
+    pub values: Values,
+}
+
+/// Where the gradient of one parameter lies in its bucket.
+///
+/// ```
+/// let w = candle_core::Var::new(&[1f32, 2.], &candle_core::Device::Cpu)?;
+/// let gradients = functional::Gradients::new([("w", &w)], usize::MAX)?;
+/// for part in gradients.layout().flat_map(|parts| parts.iter()) {
+///     assert_eq!((part.parameter, part.range.len()), (0, 2));
+/// }
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// The number of the parameter, in the order in which [`Gradients`](crate::Gradients) was given them.
+    pub parameter: usize,
+    /// Its elements.
+    pub range: Range<usize>,
+}
+
+/// The memory of a bucket.
+///
+/// ```
+/// let values = functional::Values::Floats(vec![1., 2.]);
+/// assert_eq!(values.elem_count(), 2);
+/// ```
+pub enum Values {
+    /// Of parameters on the CPU.
+    Floats(Vec<f32>),
+    /// Of parameters on a GPU; it has one dimension.
+    Tensor(Tensor),
+}
+
+impl Values {
+    /// How many elements there are.
+    pub fn elem_count(&self) -> usize {
+        match self {
+            Values::Floats(floats) => floats.len(),
+            Values::Tensor(tensor) => tensor.elem_count(),
+        }
+    }
+
+    /// Writes or adds a gradient that has as many elements as `range`.
+    pub(crate) fn put(&mut self, range: Range<usize>, grad: &Tensor, add: bool) -> Result<()> {
+        match self {
+            Values::Floats(floats) => {
+                let grad = grad.flatten_all()?.to_vec1::<f32>()?;
+                crate::operation::put(&mut floats[range], grad.into_iter(), add);
+                Ok(())
+            }
+            Values::Tensor(tensor) => {
+                let (flat, grad) = (tensor.flatten_all()?.detach(), grad.flatten_all()?);
+                let grad = match add {
+                    true => (flat.narrow(0, range.start, range.len())? + grad)?,
+                    false => grad.force_contiguous()?,
+                };
+                flat.slice_set(&grad, 0, range.start)
+            }
+        }
+    }
+
+    /// Writes zeros.
+    pub(crate) fn zero(&mut self, range: Range<usize>) -> Result<()> {
+        match self {
+            Values::Floats(floats) => floats[range].fill(0.),
+            Values::Tensor(tensor) if tensor.device().is_cpu() => {
+                with_slice_mut(tensor, |floats| {
+                    floats[range].fill(0.);
+                    Ok(())
+                })?;
+            }
+            Values::Tensor(tensor) => {
+                let zeros = Tensor::zeros(range.len(), tensor.dtype(), tensor.device())?;
+                self.put(range, &zeros, false)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The parameters of each bucket, given their lengths: at most `bucket_len` elements, unless one parameter
+/// alone has more. They are filled from the last parameter on, because backward comes to it first.
+pub(crate) fn share_out(lens: &[usize], bucket_len: usize) -> Vec<Range<usize>> {
+    let mut buckets = Vec::new();
+    let (mut end, mut filled) = (lens.len(), 0);
+    for (i, len) in lens.iter().enumerate().rev() {
+        if i + 1 < end && *len > bucket_len.saturating_sub(filled) {
+            buckets.push(i + 1..end);
+            (end, filled) = (i + 1, 0);
+        }
+        filled += len;
+    }
+    if end > 0 {
+        buckets.push(0..end);
+    }
+    buckets
+}
+
+#[cfg(test)]
+mod tests {
+    use super::share_out;
+
+    #[test]
+    fn buckets_are_filled_from_the_last_parameter_and_cut_none() {
+        assert_eq!(share_out(&[3, 2, 1, 4, 1], 5), [3..5, 1..3, 0..1]);
+        assert_eq!(share_out(&[3, 2, 1, 4, 1], usize::MAX), [0..5]);
+        assert_eq!(share_out(&[1, 1, 9, 1, 1], 2), [3..5, 2..3, 0..2]); // larger than a bucket
+        assert_eq!(share_out(&[9, 1], 2), [1..2, 0..1]);
+        assert_eq!(share_out(&[2, 2], 0), [1..2, 0..1]);
+        assert_eq!(share_out(&[2, 0, 2], 2), [1..3, 0..1]); // nothing takes no room
+        assert!(share_out(&[], 5).is_empty());
+    }
+}
