@@ -55,7 +55,6 @@ fn options_that_cannot_be_used() -> Result<()> {
         ("--lr NaN", "--lr NaN: a learning rate is a finite number"),
         ("--lr inf", "--lr inf"),
         ("--lr -0.1", "--lr -0.1"),
-        ("--momentum -1", "--momentum -1: it is a finite number"),
         ("--epochs 0", "--epochs 0"),
         ("--threads 0", "--threads 0"),
         ("--gpus 18446744073709551615", "at most 1024 are possible"),
@@ -71,13 +70,29 @@ fn options_that_cannot_be_used() -> Result<()> {
     Ok(())
 }
 
-/// `scratch` would train without them, in silence.
+/// What only the second section has: `scratch` does not know it, and does not train without it in
+/// silence; `concise` says what it wants.
 fn options_of_concise_alone() -> Result<()> {
-    for option in ["--momentum 0.9", "--weight-decay 0.001"] {
-        let (status, _, stderr) = run("scratch", &format!("{SMALL} {option}"))?;
-        ensure!(status == 2, "{option}: status {status}\n{stderr}");
-        let why = format!("{option}: scratch takes the book's plain steps");
-        ensure!(stderr.contains(&why), "no {why:?} in\n{stderr}");
+    let cases = [
+        ("--momentum -1", "--momentum -1: it is a finite number"),
+        ("--weight-decay inf", "--weight-decay inf"),
+        ("--allreduce rings", "star, owner, ring, tree, auto"),
+        ("--reduce-on moon", "moon"),
+        ("--bucket-mb 0", "--bucket-mb 0: it is a number above 0"),
+        ("--timeout -1", "--timeout -1: it is a number above 0"),
+        ("--accumulate 0", "--accumulate 0: a step has at least 1"),
+        ("--split 3,1", "--split 3,1: 2 weights for 3 replicas"),
+        ("--split 3,0,1", "positive numbers"),
+        ("--split measured --sync-bn", "give weights"),
+    ];
+    for (args, words) in cases {
+        let args = format!("{SMALL} --gpus 3 {args}");
+        let (status, stdout, stderr) = run("concise", &args)?;
+        ensure!(status == 2, "{args}: status {status}\n{stderr}");
+        ensure!(stderr.contains(words), "no {words:?} in\n{stderr}");
+        ensure!(!stdout.contains("epoch 1"), "it trained:\n{stdout}");
+        let (status, _, _) = run("scratch", &args)?;
+        ensure!(status == 2, "scratch {args}: status {status}");
     }
     Ok(())
 }

@@ -20,6 +20,7 @@ mod pytorch_lenet;
 #[rustfmt::skip]
 mod pytorch_resnet;
 mod real_data;
+mod replicas_work_together;
 mod runs_leave_a_record;
 mod trainer_takes_any_network;
 
@@ -43,6 +44,7 @@ fn run_tests() -> ExitCode {
         k_replicas_are_one::trials(),
         only_rounding_differs_from_pytorch::trials(),
         real_data::trials(),
+        replicas_work_together::trials(),
         runs_leave_a_record::trials(),
         trainer_takes_any_network::trials(),
     ];

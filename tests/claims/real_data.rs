@@ -67,7 +67,7 @@ fn lenet_learns() -> Result<()> {
 }
 
 fn resnet18_learns() -> Result<()> {
-    let summary = concise::train(&d2l::Options {
+    let summary = concise::train(&concise::Options::from(d2l::Options {
         data: folder(),
         batch_size: Some(32),
         lr: Some(0.05),
@@ -75,7 +75,7 @@ fn resnet18_learns() -> Result<()> {
         limit_test: Some(200),
         epochs: 2,
         ..small(2)
-    })?;
+    }))?;
     ensure!(summary.loss[1] < summary.loss[0], "{summary:?}");
     ensure!(summary.loss[1] < 1.8, "{summary:?}");
     Ok(())

@@ -78,7 +78,7 @@ fn a_run_goes_on_from_its_own_parameters() -> Result<()> {
         let again = folder.path().join(format!("{program} again"));
         let train = |options: &d2l::Options| match program {
             "scratch" => scratch::train(options),
-            _ => concise::train(options),
+            _ => concise::train(&options.clone().into()),
         };
         let mut options = small(2);
         options.out = Some(first.clone());

@@ -1,13 +1,15 @@
 //! A network replicated over devices.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use candle_core::{Device, ModuleT, Tensor};
 use candle_nn::VarBuilder;
 use scratch::split_batch;
 
-use crate::replica::{Cores, Replica, Worker};
+use crate::cores::Cores;
+use crate::replica::{Replica, Seats, Worker};
+use crate::replication::{Replication, Split, split_by_weights};
 use crate::state::{Initializer, Origin, State, build};
 
 /// Replicas of one network, one on each device, with the same parameters. Each has batch-norm
@@ -30,6 +32,10 @@ pub struct DataParallel {
     workers: Vec<Worker>,
     states: Vec<State>,
     devices: Vec<Device>,
+    /// What each gets of a minibatch, where that is not the same.
+    weights: Mutex<Option<Vec<f64>>>,
+    /// Whether those are to be measured.
+    pub(crate) measured: bool,
 }
 
 impl DataParallel {
@@ -44,27 +50,48 @@ impl DataParallel {
         seed: u64,
         network: impl Fn(VarBuilder<'_>) -> candle_core::Result<N> + Send + Sync + 'static,
     ) -> Result<Self> {
-        ensure!(!devices.is_empty(), "a network needs at least one device");
+        Self::with(Replication::default(), devices, initializer, seed, network)
+    }
+
+    /// As [`new`](Self::new), with replicas that work together as `how` says.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); and if the split does not fit the devices.
+    pub fn with<N: ModuleT + 'static>(
+        how: Replication,
+        devices: &[Device],
+        initializer: Initializer,
+        seed: u64,
+        network: impl Fn(VarBuilder<'_>) -> candle_core::Result<N> + Send + Sync + 'static,
+    ) -> Result<Self> {
+        let k = devices.len();
+        ensure!(k > 0, "a network needs at least one device");
+        how.check(k)?;
         let network = Arc::new(network);
-        let cores = Arc::new(Cores::new(devices.len()));
+        let cores = Arc::new(Cores::new(k));
         let mut net = Self {
             workers: Vec::new(),
             states: Vec::new(),
             devices: devices.to_vec(),
+            weights: Mutex::new(how.split.weights()),
+            measured: how.split == Split::Measured,
         };
-        for member in collective::group(devices.len(), Default::default()) {
-            let rank = member.rank();
-            let (network, cores) = (network.clone(), cores.clone());
+        for (rank, seats) in seats(&how, k).into_iter().enumerate() {
+            let (network, cores, how) = (network.clone(), cores.clone(), how.clone());
             let (device, first) = (devices[rank].clone(), net.states.first().cloned());
-            let make = move || {
-                let origin = match &first {
-                    None => Origin::Drawn(initializer, seed),
-                    Some(first) => Origin::Copy(first),
-                };
-                let (built, state) = build(&device, origin, |vb| network(vb))?;
-                Replica::new((Box::new(built), state), member, cores)
+            let name = d2l::device_name(rank, &device);
+            let make = {
+                let name = name.clone();
+                move || {
+                    let origin = match &first {
+                        None => Origin::Drawn(initializer, seed),
+                        Some(first) => Origin::Copy(first),
+                    };
+                    let (built, state) = build(&device, origin, |vb| network(vb))?;
+                    Replica::new(&name, (Box::new(built), state), seats, &how, cores)
+                }
             };
-            let (worker, state) = Worker::start(d2l::device_name(rank, &devices[rank]), make)?;
+            let (worker, state) = Worker::start(name, make)?;
             net.workers.push(worker);
             net.states.push(state);
         }
@@ -139,9 +166,29 @@ impl DataParallel {
         Ok(())
     }
 
+    /// What each replica gets of a minibatch, in proportion; they add up to 1.
+    pub fn split(&self) -> Vec<f64> {
+        let weights = self.weights().clone();
+        let weights = weights.unwrap_or_else(|| vec![1.0; self.devices.len()]);
+        let total: f64 = weights.iter().sum();
+        weights.iter().map(|weight| weight / total).collect()
+    }
+
+    pub(crate) fn set_split(&self, weights: Vec<f64>) {
+        *self.weights() = Some(weights);
+    }
+
+    fn weights(&self) -> MutexGuard<'_, Option<Vec<f64>>> {
+        self.weights.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Splits a minibatch into a shard (X, y) for each replica, on its device.
     pub(crate) fn scatter(&self, x: &Tensor, y: &Tensor) -> Result<Vec<(Tensor, Tensor)>> {
-        let (x_shards, y_shards) = split_batch(x, y, &self.devices)?;
+        let weights = self.weights().clone();
+        let (x_shards, y_shards) = match weights {
+            None => split_batch(x, y, &self.devices)?,
+            Some(weights) => split_by_weights(x, y, &self.devices, &weights)?,
+        };
         Ok(x_shards.into_iter().zip(y_shards).collect())
     }
 
@@ -166,6 +213,24 @@ impl DataParallel {
         });
         first_cause(results.collect())
     }
+}
+
+/// The seats of each replica among the others.
+fn seats(how: &Replication, k: usize) -> Vec<Seats> {
+    let group = || {
+        let options = collective::Options {
+            algorithm: how.allreduce,
+            timeout: how.timeout,
+            link: how.link,
+        };
+        collective::group(k, options).into_iter()
+    };
+    let mut norms = how.sync_bn.then(group);
+    let seats = group().map(|gradients| Seats {
+        gradients,
+        norms: norms.as_mut().and_then(Iterator::next),
+    });
+    seats.collect()
 }
 
 /// All results, or the error that made the others miss a peer.

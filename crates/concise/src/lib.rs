@@ -21,18 +21,26 @@
 //! A network is anything that is built from a candle `VarBuilder` and is a candle `ModuleT`;
 //! [`DataParallel`] puts a replica of it on each device, each on a thread of its own.
 
+mod cores;
 mod data_parallel;
 mod evaluate;
 pub mod layers;
+mod norms;
+mod options;
+mod reducer;
 mod replica;
+mod replication;
 mod resnet;
 mod state;
 mod train;
 mod trainer;
 
+pub use collective::{Algorithm, cost::Link};
 pub use data_parallel::DataParallel;
 pub use evaluate::evaluate_accuracy_gpus;
 pub use functional::Sgd;
+pub use options::Options;
+pub use replication::{ReduceOn, Replication, Split};
 pub use resnet::{Residual, Resnet18, resnet18};
 pub use state::Initializer;
 pub use train::{BOOK, train};

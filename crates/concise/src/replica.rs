@@ -2,37 +2,48 @@
 //! wait for each other in the all-reduce, and a GPU's handles belong to a thread.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, anyhow};
 use candle_core::{ModuleT, Tensor, Var};
 use collective::Member;
-use functional::threads::with_budget;
-use functional::{Gradients, Sgd, Values};
+use functional::{Bucket, Gradients, Part, Sgd, Summation, Values};
 
+use crate::Replication;
+use crate::cores::Cores;
+use crate::norms::Norms;
+use crate::reducer::Reducer;
 use crate::state::State;
 
 /// The network on one device, as its thread sees it.
 pub(crate) struct Replica {
     pub net: Box<dyn ModuleT>,
     pub state: State,
-    /// Its seat among the replicas; empty once it failed.
-    member: Option<Member>,
+    /// Empty once it failed.
+    reducer: Option<Reducer>,
+    /// Where batch norm is over the whole minibatch.
+    norms: Option<Arc<Norms>>,
+    overlap: bool,
     gradients: Gradients,
     velocity: Velocity,
     cores: Arc<Cores>,
 }
 
-/// What momentum remembers of each gradient, nothing without it, and the trainer whose it is.
+/// What momentum remembers of each gradient, and the trainer whose it is.
 #[derive(Default)]
 struct Velocity {
     trainer: usize,
-    /// On the CPU.
-    floats: Vec<f32>,
-    /// On a GPU.
-    tensor: Option<Tensor>,
+    /// As the gradients; none without momentum.
+    of_buckets: Vec<Values>,
+}
+
+/// The seats of a replica among the others.
+pub(crate) struct Seats {
+    pub gradients: Member,
+    /// Where batch norm is over the whole minibatch.
+    pub norms: Option<Member>,
 }
 
 type Job = Box<dyn FnOnce(&mut Replica) + Send>;
@@ -46,17 +57,23 @@ pub(crate) struct Worker {
 
 impl Replica {
     pub fn new(
+        name: &str,
         (net, state): (Box<dyn ModuleT>, State),
-        member: Member,
+        seats: Seats,
+        how: &Replication,
         cores: Arc<Cores>,
     ) -> Result<Self> {
         let params = state.parameters().map(|(name, p)| (name.as_str(), p));
+        let bucket_len = how.bucket_bytes / size_of::<f32>();
+        let norms = seats.norms.map(|member| Norms::new(member, cores.clone()));
         Ok(Self {
-            gradients: Gradients::new(params, usize::MAX)?,
+            gradients: Gradients::new(params, bucket_len)?,
             velocity: Velocity::default(),
             net,
             state,
-            member: Some(member),
+            reducer: Some(Reducer::start(name, seats.gradients, how.reduce_on)?),
+            norms: norms.map(Arc::new),
+            overlap: how.overlap,
             cores,
         })
     }
@@ -64,114 +81,138 @@ impl Replica {
     /// Runs `f` on this replica's share of the cores, as soon as one of them is free.
     pub fn compute<T>(&mut self, f: impl FnOnce(&mut Self) -> T) -> T {
         let cores = self.cores.clone();
-        let _core = cores.acquire();
-        with_budget(cores.share, || f(self))
+        cores.compute(|| f(self))
     }
 
-    /// Replaces the gradients by those of `l`.
+    /// The network's output in training.
+    pub fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
+        let Some(norms) = &self.norms else {
+            return self.net.forward_t(x, true);
+        };
+        let over: Arc<dyn Summation> = norms.clone();
+        functional::with_synchronized_norms(&over, || self.net.forward_t(x, true))
+    }
+
+    /// Whether it takes part in the batch norms of the others, also without an example.
+    pub fn is_synchronized(&self) -> bool {
+        self.norms.is_some()
+    }
+
+    /// Forgets what another trainer has left here.
+    pub fn belong_to(&mut self, trainer: usize) {
+        if self.velocity.trainer != trainer {
+            self.gradients.zero();
+            self.velocity = Velocity::default();
+            self.velocity.trainer = trainer;
+        }
+    }
+
+    /// Adds the gradients of `l` to those that are there.
     pub fn backward(&mut self, l: &Tensor) -> Result<()> {
-        self.gradients.zero();
         Ok(self.gradients.backward(l)?)
     }
 
-    /// A replica without an example adds nothing.
-    pub fn zero_grad(&mut self) {
+    /// As [`backward`](Self::backward), and begins to sum the gradients of all replicas.
+    pub fn backward_and_reduce(&mut self, l: &Tensor) -> Result<()> {
+        if !self.overlap {
+            self.gradients.backward(l)?;
+            return self.reduce();
+        }
+        let reducer = self.reducer.as_ref().context("it failed before")?;
+        Ok(self.gradients.backward_giving(l, &reducer.buckets())?)
+    }
+
+    /// Begins to sum the gradients of all replicas; where there are none yet, they are zeros.
+    pub fn reduce(&mut self) -> Result<()> {
+        let reducer = self.reducer.as_ref().context("it failed before")?;
+        Ok(self.gradients.give(&reducer.buckets())?)
+    }
+
+    /// Waits for all sums, and takes the optimizer's step with them, divided by `examples`.
+    pub fn step(&mut self, optimizer: Sgd, examples: usize) -> Result<()> {
+        let reducer = self.reducer.as_ref().context("it failed before")?;
+        // all of them before the first is used: a step is taken as a whole or not at all
+        let sums = self.gradients.layout().map(|_| reducer.sum());
+        let sums = sums.collect::<Result<Vec<Bucket>>>()?;
+        let cores = self.cores.clone();
+        cores.compute(|| self.step_with(optimizer, &sums, examples))?;
+        for bucket in sums {
+            self.gradients.put_back(bucket)?;
+        }
         self.gradients.zero();
+        Ok(())
     }
 
-    /// Sums the gradients of all replicas, and takes the optimizer's step with the sum divided by
-    /// `batch_size`. Each element of the sum is read once, as it comes.
-    pub fn reduce_and_step(
+    fn step_with(
         &mut self,
-        trainer: usize,
         optimizer: Sgd,
-        batch_size: usize,
-    ) -> Result<()> {
-        if self.velocity.trainer != trainer {
-            self.velocity = Velocity::default(); // another trainer's steps
-            self.velocity.trainer = trainer;
-        }
-        let Self {
-            state,
-            gradients,
-            velocity,
-            member,
-            cores,
-            ..
-        } = self;
-        let member = member.as_mut().context("it failed before")?;
-        let (ready, buckets) = channel();
-        gradients.give(&ready)?;
-        let Ok(bucket) = buckets.try_recv() else {
-            return Ok(()); // a network without parameters
-        };
-        let floats = match &bucket.values {
-            Values::Floats(floats) => floats,
-            Values::Tensor(tensor) => {
-                let sum = member.all_reduce_tensor(tensor)?;
-                gradients.put_back(bucket)?;
-                return Ok(step_on_gpu(optimizer, state, &sum, batch_size, velocity)?);
-            }
-        };
-        let velocity = &mut velocity.floats;
+        sums: &[Bucket],
+        examples: usize,
+    ) -> candle_core::Result<()> {
+        let params: Vec<&Var> = self.state.parameters().map(|(_, param)| param).collect();
         if optimizer.momentum != 0.0 {
-            velocity.resize(state.num_parameters(), 0.0);
+            self.velocity.begin(sums)?;
         }
-        let mut stepped = Ok(());
-        member.all_reduce_with(floats, |start, sum| {
-            let _core = cores.acquire();
-            let step = || step(optimizer, state, start, sum, batch_size, velocity);
-            if stepped.is_ok() {
-                stepped = with_budget(cores.share, step);
+        for bucket in sums {
+            let velocity = self.velocity.of_buckets.get_mut(bucket.index);
+            take_step(optimizer, &params, bucket, examples, velocity)?;
+        }
+        Ok(())
+    }
+
+    /// Leaves the others, who need not wait any longer.
+    fn leave(&mut self) {
+        self.reducer = None;
+        self.norms.iter().for_each(|norms| norms.leave());
+    }
+}
+
+impl Velocity {
+    /// Zeros, where there is nothing yet.
+    fn begin(&mut self, buckets: &[Bucket]) -> candle_core::Result<()> {
+        for bucket in &buckets[self.of_buckets.len()..] {
+            self.of_buckets.push(match &bucket.values {
+                Values::Floats(sums) => Values::Floats(vec![0.0; sums.len()]),
+                Values::Tensor(sums) => Values::Tensor(sums.zeros_like()?),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Takes the step of the parameters of a bucket, where its sums are.
+fn take_step(
+    optimizer: Sgd,
+    params: &[&Var],
+    bucket: &Bucket,
+    examples: usize,
+    velocity: Option<&mut Values>,
+) -> candle_core::Result<()> {
+    let param = |part: &Part| params[part.parameter];
+    match &bucket.values {
+        Values::Floats(sums) => {
+            let mut velocity = match velocity {
+                Some(Values::Floats(velocity)) => Some(velocity),
+                _ => None,
+            };
+            for part in bucket.parts.iter() {
+                let velocity = velocity.as_mut().map(|v| &mut v[part.range.clone()]);
+                optimizer.step(param(part), &sums[part.range.clone()], examples, velocity)?;
             }
-        })?;
-        gradients.put_back(bucket)?;
-        Ok(stepped?)
-    }
-}
-
-/// Takes the step with a piece of the gradient that begins at element `start` of all.
-fn step(
-    optimizer: Sgd,
-    state: &State,
-    start: usize,
-    piece: &[f32],
-    batch_size: usize,
-    velocity: &mut [f32],
-) -> candle_core::Result<()> {
-    let end = start + piece.len();
-    let mut first = 0;
-    for (_, param) in state.parameters() {
-        let next = first + param.elem_count();
-        let (from, to) = (first.max(start), next.min(end));
-        if from < to {
-            let grad = &piece[from - start..to - start];
-            let velocity = velocity.get_mut(from..to);
-            optimizer.step(param, from - first, grad, batch_size, velocity)?;
+            Ok(())
         }
-        first = next;
+        Values::Tensor(sums) => {
+            let velocity = match velocity {
+                Some(Values::Tensor(velocity)) => Some(&*velocity),
+                _ => None,
+            };
+            let params: Vec<&Var> = bucket.parts.iter().map(param).collect();
+            let sum = |part: &Part| sums.narrow(0, part.range.start, part.range.len());
+            let sums = bucket.parts.iter().map(sum);
+            let sums = sums.collect::<candle_core::Result<Vec<_>>>()?;
+            optimizer.step_all(&params, &sums, examples, velocity)
+        }
     }
-    Ok(())
-}
-
-/// Takes the step with the sum of all gradients, which are on the parameters' GPU.
-fn step_on_gpu(
-    optimizer: Sgd,
-    state: &State,
-    sum: &Tensor,
-    batch_size: usize,
-    velocity: &mut Velocity,
-) -> candle_core::Result<()> {
-    if optimizer.momentum != 0.0 && velocity.tensor.is_none() {
-        velocity.tensor = Some(sum.zeros_like()?);
-    }
-    let params: Vec<&Var> = state.parameters().map(|(_, param)| param).collect();
-    let (mut sums, mut first) = (Vec::new(), 0);
-    for param in &params {
-        sums.push(sum.narrow(0, first, param.elem_count())?);
-        first += param.elem_count();
-    }
-    optimizer.step_all(&params, &sums, batch_size, velocity.tensor.as_ref())
 }
 
 impl Worker {
@@ -214,7 +255,7 @@ impl Worker {
             let result = catch_unwind(AssertUnwindSafe(|| job(replica)));
             let result = result.unwrap_or_else(|_| Err(anyhow!("it panicked")));
             if result.is_err() {
-                replica.member = None;
+                replica.leave();
             }
             let _ = done.send(result.with_context(|| format!("replica {name}")));
         });
@@ -236,38 +277,4 @@ impl Drop for Worker {
 
 fn cause(error: &anyhow::Error) -> anyhow::Error {
     anyhow!("{error:#}")
-}
-
-/// The cores of the whole run: no more replicas run the network or take the step at a time than there are.
-pub(crate) struct Cores {
-    free: Mutex<usize>,
-    freed: Condvar,
-    /// The threads that one replica may use.
-    share: usize,
-}
-
-struct Core<'a>(&'a Cores);
-
-impl Cores {
-    pub fn new(replicas: usize) -> Self {
-        Self {
-            free: Mutex::new(d2l::cores()),
-            freed: Condvar::new(),
-            share: d2l::cores_each(replicas),
-        }
-    }
-
-    fn acquire(&self) -> Core<'_> {
-        let free = self.free.lock().unwrap_or_else(|e| e.into_inner());
-        let wait = self.freed.wait_while(free, |free| *free == 0);
-        *wait.unwrap_or_else(|e| e.into_inner()) -= 1;
-        Core(self)
-    }
-}
-
-impl Drop for Core<'_> {
-    fn drop(&mut self) {
-        *self.0.free.lock().unwrap_or_else(|e| e.into_inner()) += 1;
-        self.0.freed.notify_one();
-    }
 }

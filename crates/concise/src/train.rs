@@ -4,10 +4,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use candle_core::{DType, Device, Tensor};
-use d2l::{Book, Options, Run, Summary, say, synchronize};
+use candle_nn::VarBuilder;
+use d2l::{BadInput, Book, Run, Summary, say, synchronize};
 use functional::cross_entropy;
 
-use crate::{DataParallel, Initializer, Sgd, Trainer, evaluate_accuracy_gpus, resnet18};
+use crate::{
+    DataParallel, Initializer, Options, Replication, Sgd, Split, Trainer, evaluate_accuracy_gpus,
+    resnet18,
+};
 
 /// What the book sets for this section: minibatch and learning rate grow with the devices.
 pub const BOOK: Book = Book {
@@ -16,7 +20,6 @@ pub const BOOK: Book = Book {
     network: "ResNet-18",
     batch_size: |num_gpus| 256 * num_gpus,
     lr: |num_gpus| 0.1 * num_gpus as f64,
-    plain_sgd: false,
 };
 
 const INIT: Initializer = Initializer::Normal(0.01);
@@ -27,9 +30,8 @@ const SHORT_RUN: &str = "; for a short run: \
 /// Trains ResNet-18 as the options say; the clock does not include the evaluation.
 ///
 /// ```no_run
-/// use d2l::Options;
-///
-/// let summary = concise::train(&Options { gpus: Some(2), ..Options::default() })?; // the book's
+/// let options = d2l::Options { gpus: Some(2), ..d2l::Options::default() }; // the book's
+/// let summary = concise::train(&options.into())?;
 /// println!("{:.2}", summary.test_acc[9]);
 /// # anyhow::Ok(())
 /// ```
@@ -37,17 +39,17 @@ const SHORT_RUN: &str = "; for a short run: \
 /// # Errors
 /// If an option, the data or the parameters cannot be used, or a step or a file fails.
 pub fn train(options: &Options) -> Result<Summary> {
-    let mut run = Run::start(options, &BOOK)?;
-    let net = DataParallel::new(&run.devices, INIT, run.seed, |vb| resnet18(10, vb))?;
-    announce(&run)?;
+    options.check().map_err(BadInput::from)?;
+    let mut run = Run::start(&options.run, &BOOK)?;
+    let how = options.replication();
+    how.check(run.devices.len()).map_err(BadInput::from)?;
+    announce(&run, &how)?;
+    let network = |vb: VarBuilder<'_>| resnet18(10, vb);
+    let net = DataParallel::with(how, &run.devices, INIT, run.seed, network)?;
     let state = run.init(net.state_dict()?)?;
     net.load_state_dict(&state)?;
-    let sgd = Sgd {
-        lr: run.lr,
-        momentum: options.momentum,
-        weight_decay: options.weight_decay,
-    };
-    let mut trainer = Trainer::new(&net, cross_entropy, sgd);
+    let trainer = Trainer::new(&net, cross_entropy, options.sgd(run.lr));
+    let mut trainer = trainer.accumulate(options.accumulate);
     for epoch in run.epochs() {
         run.timer.start();
         for batch in run.train_iter.epoch(epoch) {
@@ -55,19 +57,23 @@ pub fn train(options: &Options) -> Result<Summary> {
             let step = trainer.step(&x, &y)?;
             run.step(step.loss)?;
         }
+        trainer.flush()?;
         synchronize(&run.devices)?;
         run.timer.stop();
         run.epoch(evaluate_accuracy_gpus(&net, &run.test_iter)?)?;
+        if epoch == 1 && options.split == Split::Measured {
+            say(format_args!("split as measured: {:.2?}", net.split()));
+        }
     }
     run.finish(&net.state_dict()?)
 }
 
 /// Tells a reader without a GPU how long an epoch will take, and what makes a run short.
-fn announce(run: &Run) -> Result<()> {
+fn announce(run: &Run, how: &Replication) -> Result<()> {
     if !run.devices.iter().all(Device::is_cpu) {
         return Ok(());
     }
-    let seconds = time_per_example(run)?.as_secs_f64() * run.train_iter.num_examples() as f64;
+    let seconds = time_per_example(run, how)?.as_secs_f64() * run.train_iter.num_examples() as f64;
     let short = match seconds {
         s if s < 120.0 => "",
         _ => SHORT_RUN,
@@ -80,8 +86,9 @@ fn announce(run: &Run) -> Result<()> {
 }
 
 /// Times a step of a few examples, after one that warms up, on a network that is thrown away.
-fn time_per_example(run: &Run) -> Result<Duration> {
-    let net = DataParallel::new(&run.devices, INIT, run.seed, |vb| resnet18(10, vb))?;
+fn time_per_example(run: &Run, how: &Replication) -> Result<Duration> {
+    let network = |vb: VarBuilder<'_>| resnet18(10, vb);
+    let net = DataParallel::with(how.clone(), &run.devices, INIT, run.seed, network)?;
     let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.0));
     let examples = run.batch_size.min(32 * run.devices.len());
     let x = Tensor::zeros((examples, 1, 28, 28), DType::F32, &Device::Cpu)?;

@@ -1,6 +1,7 @@
 //! One synchronized step of all replicas.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use candle_core::Tensor;
@@ -39,6 +40,12 @@ pub struct Trainer<'a> {
     net: &'a DataParallel,
     loss: Loss,
     optimizer: Sgd,
+    /// Minibatches of a step.
+    accumulate: usize,
+    /// Minibatches whose gradients wait for the step, and their examples.
+    waiting: (usize, usize),
+    /// Where the split is measured, until it is.
+    measuring: Option<Measuring>,
     /// Tells its steps from those of another trainer of the same network.
     id: usize,
 }
@@ -60,7 +67,23 @@ impl<'a> Trainer<'a> {
             net,
             loss,
             optimizer,
+            accumulate: 1,
+            waiting: (0, 0),
+            measuring: net.measured.then(|| Measuring::new(net.devices().len())),
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+
+    /// Takes the optimizer's step once in `minibatches`: their gradients add up on each device, and are
+    /// summed over the devices once. It is the step on all their examples together.
+    ///
+    /// # Panics
+    /// If `minibatches` is 0.
+    pub fn accumulate(self, minibatches: usize) -> Self {
+        assert!(minibatches > 0, "a step has at least one minibatch");
+        Self {
+            accumulate: minibatches,
+            ..self
         }
     }
 
@@ -68,41 +91,125 @@ impl<'a> Trainer<'a> {
     /// the loss and its gradient on all of them at once, sums the gradients, and takes the same
     /// step everywhere, divided by the number of examples there are.
     ///
+    /// Gradients are summed while others are still computed, as [`Replication`](crate::Replication)
+    /// says.
+    ///
     /// # Errors
     /// If `x` and `y` do not fit, or a replica fails; the message names it. After that the
     /// network trains no further.
     pub fn step(&mut self, x: &Tensor, y: &Tensor) -> Result<Step> {
         let shards = self.net.scatter(x, y)?;
-        let (loss, batch_size) = (self.loss, y.dim(0)?);
+        let (loss, batch_size, id) = (self.loss, y.dim(0)?, self.id);
         ensure!(
             batch_size > 0,
             "a step needs at least 1 example, the minibatch has 0"
         );
-        let (optimizer, id) = (self.optimizer, self.id);
+        self.waiting = (self.waiting.0 + 1, self.waiting.1 + batch_size);
+        let last = self.waiting.0 == self.accumulate;
+        let (optimizer, examples) = (self.optimizer, self.waiting.1);
+        let measures = self.measuring.is_some();
         let done = self.net.on_each(shards, move |replica, (x, y)| {
-            let output = replica.compute(|replica| forward_backward(replica, loss, &x, &y))?;
-            replica.reduce_and_step(id, optimizer, batch_size)?;
-            Ok(output.map(|(l, y_hat)| (l, (y_hat, y))))
+            replica.belong_to(id);
+            let (computed, seconds) = replica.compute(|replica| {
+                let start = Instant::now();
+                let computed = forward_backward(replica, loss, &x, &y, last)?;
+                if measures {
+                    x.device().synchronize()?;
+                }
+                anyhow::Ok((computed, start.elapsed().as_secs_f64()))
+            })?;
+            if last {
+                replica.step(optimizer, examples)?;
+            }
+            let outputs = computed.map(|(l, y_hat)| (l, (y_hat, y.clone())));
+            Ok((outputs, y.dim(0)? as f64 / seconds))
         })?;
+        let (done, speeds): (Vec<_>, Vec<f64>) = done.into_iter().unzip();
+        self.measure(speeds);
+        if last {
+            self.waiting = (0, 0);
+        }
         let (ls, shards): (Vec<Tensor>, Vec<_>) = done.into_iter().flatten().unzip();
         let loss = BatchLoss::new(ls, batch_size);
         Ok(Step { loss, shards })
     }
+
+    /// Splits what comes in proportion to the examples a second of each replica, once that is known.
+    fn measure(&mut self, speeds: Vec<f64>) {
+        let Some(measuring) = &mut self.measuring else {
+            return;
+        };
+        if let Some(weights) = measuring.add(speeds) {
+            self.net.set_split(weights);
+            self.measuring = None;
+        }
+    }
+
+    /// Takes the step with what has been accumulated, if there is something: at the end of an epoch,
+    /// where fewer minibatches are left.
+    ///
+    /// # Errors
+    /// As [`step`](Self::step).
+    pub fn flush(&mut self) -> Result<()> {
+        let (minibatches, examples) = std::mem::take(&mut self.waiting);
+        if minibatches == 0 {
+            return Ok(());
+        }
+        let optimizer = self.optimizer;
+        let all = vec![(); self.net.devices().len()];
+        self.net.on_each(all, move |replica, ()| {
+            replica.reduce()?;
+            replica.step(optimizer, examples)
+        })?;
+        Ok(())
+    }
 }
 
-/// The sum of the shard's losses and its outputs; the gradient stays in the replica.
+/// The sum of the shard's losses and its outputs; the gradient stays in the replica. With `last` the
+/// replicas begin to sum it.
 fn forward_backward(
     replica: &mut Replica,
     loss: Loss,
     x: &Tensor,
     y: &Tensor,
+    last: bool,
 ) -> Result<Option<(Tensor, Tensor)>> {
-    if y.dim(0)? == 0 {
-        replica.zero_grad();
+    if y.dim(0)? == 0 && !replica.is_synchronized() {
+        if last {
+            replica.reduce()?;
+        }
         return Ok(None);
     }
-    let y_hat = replica.net.forward_t(x, true)?;
+    let y_hat = replica.forward(x)?;
     let l = loss(&y_hat, y)?.sum_all()?;
-    replica.backward(&l)?;
+    match last {
+        true => replica.backward_and_reduce(&l)?,
+        false => replica.backward(&l)?,
+    }
     Ok(Some((l.detach(), y_hat.detach())))
+}
+
+/// The speeds of the replicas in the first steps.
+struct Measuring(Vec<Vec<f64>>);
+
+/// The first of them warms up.
+const MEASURED_STEPS: usize = 6;
+
+impl Measuring {
+    fn new(replicas: usize) -> Self {
+        Self(vec![Vec::new(); replicas])
+    }
+
+    /// The median of each replica's, once there are enough of them.
+    fn add(&mut self, speeds: Vec<f64>) -> Option<Vec<f64>> {
+        for (all, speed) in self.0.iter_mut().zip(speeds) {
+            all.push(speed);
+        }
+        let median = |speeds: &Vec<f64>| {
+            let mut speeds = speeds.get(1..MEASURED_STEPS)?.to_vec();
+            speeds.sort_by(f64::total_cmp);
+            Some(speeds[speeds.len() / 2]).filter(|speed| *speed > 0.0)
+        };
+        self.0.iter().map(median).collect()
+    }
 }

@@ -23,8 +23,6 @@ pub struct Book {
     pub batch_size: fn(usize) -> usize,
     /// The learning rate for k devices.
     pub lr: fn(usize) -> f64,
-    /// Whether the section's steps are plain ones, without momentum and weight decay.
-    pub plain_sgd: bool,
 }
 
 /// How exactly GPUs multiply.
@@ -63,14 +61,6 @@ pub struct Options {
     /// Learning rate [default: scratch 0.2, concise 0.1·K]
     #[arg(long, allow_negative_numbers = true)]
     pub lr: Option<f64>,
-
-    /// How much of each step goes on in the next; of concise alone
-    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
-    pub momentum: f64,
-
-    /// Factor of the L2 penalty; of concise alone
-    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
-    pub weight_decay: f64,
 
     /// Passes over the training set
     #[arg(long, default_value_t = 10, value_name = "N")]
@@ -139,8 +129,6 @@ impl Default for Options {
             gpus: None,
             batch_size: None,
             lr: None,
-            momentum: 0.0,
-            weight_decay: 0.0,
             epochs: 10,
             dataset: Name::FashionMnist,
             data: None,
@@ -159,9 +147,15 @@ impl Default for Options {
     }
 }
 
+impl AsRef<Options> for Options {
+    fn as_ref(&self) -> &Options {
+        self
+    }
+}
+
 impl Options {
     /// What can be said without looking at devices or data.
-    pub(crate) fn check(&self, book: &Book) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         let counts = [
             ("--gpus", self.gpus),
             ("--batch-size", self.batch_size),
@@ -184,21 +178,6 @@ impl Options {
             ensure!(
                 lr.is_finite() && lr >= 0.0,
                 "--lr {lr}: a learning rate is a finite number, not below 0"
-            );
-        }
-        for (option, value) in [
-            ("--momentum", self.momentum),
-            ("--weight-decay", self.weight_decay),
-        ] {
-            ensure!(
-                value.is_finite() && value >= 0.0,
-                "{option} {value}: it is a finite number, not below 0"
-            );
-            let program = book.program;
-            ensure!(
-                value == 0.0 || !book.plain_sgd,
-                "{option} {value}: {program} takes the book's plain steps, concise has momentum and \
-                 weight decay"
             );
         }
         Ok(())

@@ -42,33 +42,33 @@ Exit status: 0 the run went to its end; 1 something went wrong in it; 2 an optio
 the parameters that were named cannot be used; 130 Ctrl-C ended it, and what was reached is \
 reported and written.";
 
-/// A program of the book: reads the options in `args`, of which the first is the program's own
-/// name, and runs `train` with them. Ctrl-C ends it in order, an error is one line on stderr,
+/// A program of the book: reads its options, [`Options`] or more than those, in `args`, of which the
+/// first is the program's own name, and runs `train` with them. Ctrl-C ends it in order, an error is one line on stderr,
 /// and the exit status says what happened: 0 the end was reached, 1 something went wrong, 2 what
 /// was named cannot be used, 130 Ctrl-C.
 ///
 /// ```no_run
 /// fn main() -> std::process::ExitCode {
-///     # const BOOK: d2l::Book = d2l::Book { program: "", section: "", network: "", batch_size: |k| k, lr: |_| 0.1, plain_sgd: true };
+///     # const BOOK: d2l::Book = d2l::Book { program: "", section: "", network: "", batch_size: |k| k, lr: |_| 0.1 };
 ///     # fn train(_: &d2l::Options) -> anyhow::Result<d2l::Summary> { anyhow::bail!("") }
 ///     d2l::program(&BOOK, train, std::env::args_os())
 /// }
 /// ```
-pub fn program(
+pub fn program<O: Args + FromArgMatches + AsRef<Options>>(
     book: &Book,
-    train: impl FnOnce(&Options) -> anyhow::Result<Summary>,
+    train: impl FnOnce(&O) -> anyhow::Result<Summary>,
     args: impl IntoIterator<Item = OsString>,
 ) -> ExitCode {
     // first, while this is the only thread
     functional::threads::leave_the_cores_to_us();
     interrupt::catch();
-    let options = parse(book, args);
+    let options: O = parse(book, args);
     match train(&options) {
         Ok(_) if crate::interrupted() => ExitCode::from(INTERRUPTED_STATUS),
         Ok(_) => ExitCode::SUCCESS,
         Err(error) => {
             let text = format!("{error:#}");
-            let hint = out_of_memory(&text, &options, book).unwrap_or_default();
+            let hint = out_of_memory(&text, options.as_ref(), book).unwrap_or_default();
             let _ = writeln!(std::io::stderr(), "error: {text}{hint}");
             ExitCode::from(if error.is::<BadInput>() { 2 } else { 1 })
         }
@@ -90,15 +90,15 @@ fn out_of_memory(error: &str, options: &Options, book: &Book) -> Option<String> 
 }
 
 /// What clap cannot read ends the process with status 2, and so does `--help` with 0.
-fn parse(book: &Book, args: impl IntoIterator<Item = OsString>) -> Options {
+fn parse<O: Args + FromArgMatches>(book: &Book, args: impl IntoIterator<Item = OsString>) -> O {
     let command = clap::Command::new(book.program)
         .version(env!("CARGO_PKG_VERSION"))
         .after_help(STATUS)
         .max_term_width(100);
     // said last: the options have an `about` of their own
-    let command = Options::augment_args(command).about(book.section);
+    let command = O::augment_args(command).about(book.section);
     let matches = command.get_matches_from(args);
-    Options::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    O::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
 }
 
 #[cfg(test)]
@@ -113,7 +113,6 @@ mod tests {
             network: "",
             batch_size: |k| 256 * k,
             lr: |_| 0.1,
-            plain_sgd: true,
         };
         let two = Options {
             gpus: Some(2),

@@ -32,7 +32,6 @@ use crate::{
 ///     network: "Demo",
 ///     batch_size: |num_gpus| 8 * num_gpus,
 ///     lr: |_| 0.1,
-///     plain_sgd: true,
 /// };
 /// let options = Options {
 ///     gpus: Some(2),
@@ -119,7 +118,7 @@ impl Run {
     /// # Errors
     /// [`BadInput`] where an option, the data or the folder that were named cannot be used.
     pub fn start(options: &Options, book: &Book) -> Result<Self> {
-        options.check(book).map_err(BadInput::from)?;
+        options.check().map_err(BadInput::from)?;
         functional::set_precision(options.precision.into());
         functional::set_deterministic(options.deterministic);
         let (devices, note) = find_devices(options)?;

@@ -8,6 +8,7 @@ use crate::synchronized::{self, Moments, Summation, Sums};
 use crate::threads::{for_each_chunk, for_each_chunk_of_two};
 use crate::{Expr, args};
 use candle_core::{Result, Tensor, Var, bail};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Added to the variance, as in PyTorch.
@@ -103,18 +104,25 @@ pub(crate) fn update_running(
     step(running_var, var, unbiased)
 }
 
-/// Moments of each of `c` channels: by blocks, each around its own mean, so that nothing is lost where
-/// the mean is large.
-fn moments(x: &[f32], c: usize) -> Moments {
-    let size = BLOCK * c;
-    let mut blocks = Buffer::new(x.len().div_ceil(size.max(1)) * 2 * c);
+/// Moments of each of `c` channels over examples of so many pixels: by blocks, each around its own mean,
+/// so that nothing is lost where the mean is large. A block is a part of one example, so that a batch
+/// in parts has the blocks of the whole: what is rounded is the same, and no value comes to lie on the
+/// other side of ReLU's edge.
+fn moments(x: &[f32], c: usize, pixels: usize) -> Moments {
+    let blocks = Blocks {
+        pixels,
+        of_example: pixels.div_ceil(BLOCK).max(1),
+    };
+    let examples = x.len() / (pixels * c).max(1);
+    let mut sums = Buffer::new(examples * blocks.of_example * 2 * c);
     for_each_chunk(
-        &mut blocks,
+        &mut sums,
         2 * c,
         #[inline(always)]
         |i, block| {
             let (mean, squares) = block.split_at_mut(c);
-            let x = &x[i * size..x.len().min((i + 1) * size)];
+            let rows = blocks.rows(i);
+            let x = &x[rows.start * c..rows.end * c];
             for_strips(
                 c,
                 #[inline(always)]
@@ -128,7 +136,23 @@ fn moments(x: &[f32], c: usize) -> Moments {
             );
         },
     );
-    combine(&blocks, x.len() / c, c)
+    combine(&sums, blocks, c)
+}
+
+/// How the rows of a batch, a pixel each, are cut into blocks.
+#[derive(Clone, Copy)]
+struct Blocks {
+    /// Pixels of an example.
+    pixels: usize,
+    of_example: usize,
+}
+
+impl Blocks {
+    fn rows(self, i: usize) -> Range<usize> {
+        let first = i / self.of_example * self.pixels;
+        let from = i % self.of_example * BLOCK;
+        first + from..first + self.pixels.min(from + BLOCK)
+    }
 }
 
 /// Calls `f(first, n)` for strips of `c` channels: n is [`STRIP`], or one where fewer are left.
@@ -165,21 +189,25 @@ fn block_statistics<const N: usize>(x: &[f32], c: usize, mean: &mut [f32], squar
 }
 
 /// The moments of all blocks, each given as its mean and its sum of squares around it.
-fn combine(blocks: &[f32], count: usize, c: usize) -> Moments {
-    let rows = |i: usize| BLOCK.min(count - i * BLOCK) as f64;
-    let blocks = || blocks.chunks_exact(2 * c).enumerate();
-    let mean = |k: usize| -> f64 {
-        let total: f64 = blocks().map(|(i, b)| rows(i) * f64::from(b[k])).sum();
-        total / count.max(1) as f64
-    };
-    let squares = |(k, mean): (usize, &f64)| -> f64 {
-        let around = |b: &[f32]| (f64::from(b[k]) - mean).powi(2);
-        blocks()
-            .map(|(i, b)| f64::from(b[c + k]) + rows(i) * around(b))
-            .sum()
-    };
-    let mean: Vec<f64> = (0..c).map(mean).collect();
-    let squares = mean.iter().enumerate().map(squares).collect();
+fn combine(sums: &[f32], blocks: Blocks, c: usize) -> Moments {
+    let each = || sums.chunks_exact(2 * c).enumerate();
+    let count = each().map(|(i, _)| blocks.rows(i).len()).sum();
+    let (mut mean, mut squares) = (vec![0f64; c], vec![0f64; c]);
+    for (i, block) in each() {
+        let n = blocks.rows(i).len() as f64;
+        let means = mean.iter_mut().zip(&block[..c]);
+        means.for_each(|(mean, m)| *mean += n * f64::from(*m));
+    }
+    mean.iter_mut()
+        .for_each(|mean| *mean /= f64::max(count as f64, 1.));
+    for (i, block) in each() {
+        let n = blocks.rows(i).len() as f64;
+        let (means, of_block) = block.split_at(c);
+        for k in 0..c {
+            let around = f64::from(means[k]) - mean[k];
+            squares[k] += f64::from(of_block[k]) + n * around * around;
+        }
+    }
     Moments {
         count,
         mean,
@@ -192,6 +220,8 @@ pub(crate) struct Norm {
     pub(crate) channels: usize,
     /// Values a channel that are here.
     pub(crate) count: usize,
+    /// Pixels of an example.
+    pixels: usize,
     pub(crate) running: [Var; 2],
     pub(crate) train: bool,
     pub(crate) relu: bool,
@@ -218,6 +248,7 @@ impl Norm {
         Ok(Self {
             channels,
             count,
+            pixels: dims[0][1] * dims[0][2],
             running: running.clone(),
             train,
             relu,
@@ -240,7 +271,7 @@ impl Norm {
     /// The mean and 1 / √(variance + ε) of each channel.
     fn statistics(&self, x: &[f32], shift: Option<&[f32]>) -> Result<[Vec<f32>; 2]> {
         if self.train {
-            return self.of_batch(moments(x, self.channels), shift);
+            return self.of_batch(moments(x, self.channels, self.pixels), shift);
         }
         let [mean, var] = &self.running;
         Ok([mean.to_vec1()?, inv_std(&var.to_vec1()?)])

@@ -89,9 +89,7 @@ impl Sgd {
                     }
                 };
                 velocity = rest;
-                read([sum], |[sum]| {
-                    self.step(param, 0, sum, batch_size, of_param)
-                })??;
+                read([sum], |[sum]| self.step(param, sum, batch_size, of_param))??;
             }
             Ok(())
         };
@@ -101,27 +99,26 @@ impl Sgd {
         }
     }
 
-    /// Takes the step on the elements of `param` from `start` on, as many as `sum` has, in place.
-    /// The gradient is `sum`, the sum over the examples, divided by `batch_size`. `velocity` are as
-    /// many elements more, zeros at the beginning; without momentum it can be left out.
+    /// Takes the step on `param` in place. The gradient is `sum`, the sum over the examples, divided by
+    /// `batch_size`. `velocity` are as many elements more, zeros at the beginning; without momentum it
+    /// can be left out.
     ///
     /// # Errors
     /// Where they do not fit, or `param` is not f32.
     ///
     /// ```
     /// use candle_core::{Device, Var};
-    /// let w = Var::new(&[3f32, 1.], &Device::Cpu)?;
+    /// let w = Var::new(&[1f32], &Device::Cpu)?;
     /// let mut velocity = [1f32];
     /// let sgd = functional::Sgd { lr: 0.5, momentum: 0.5, weight_decay: 0.25 };
-    /// sgd.step(&w, 1, &[8.], 4, Some(&mut velocity))?;
+    /// sgd.step(&w, &[8.], 4, Some(&mut velocity))?;
     /// assert_eq!(velocity, [2.75]); // 0.5 · 1 + 2 + 0.25 · 1
-    /// assert_eq!(w.to_vec1::<f32>()?, [3., -0.375]);
+    /// assert_eq!(w.to_vec1::<f32>()?, [-0.375]);
     /// # Ok::<(), candle_core::Error>(())
     /// ```
     pub fn step(
         &self,
         param: &Var,
-        start: usize,
         sum: &[f32],
         batch_size: usize,
         velocity: Option<&mut [f32]>,
@@ -137,7 +134,6 @@ impl Sgd {
         };
         let step = Step {
             sgd: *self,
-            start,
             sum,
             batch_size,
             velocity,
@@ -153,7 +149,6 @@ impl Sgd {
 
 struct Step<'a> {
     sgd: Sgd,
-    start: usize,
     sum: &'a [f32],
     batch_size: usize,
     velocity: Mutex<Option<&'a mut [f32]>>,
@@ -161,10 +156,10 @@ struct Step<'a> {
 
 impl Step<'_> {
     fn take(&self, param: &mut [f32]) -> Result<()> {
-        let (len, end) = (param.len(), self.start + self.sum.len());
-        let Some(param) = param.get_mut(self.start..end) else {
-            bail!("sgd: the gradient reaches up to element {end}, param has {len}")
-        };
+        let (len, found) = (param.len(), self.sum.len());
+        if len != found {
+            bail!("sgd: param has {len} elements, the gradient {found}")
+        }
         let velocity = self
             .velocity
             .lock()

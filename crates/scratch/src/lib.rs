@@ -19,7 +19,6 @@ pub const BOOK: Book = Book {
     network: "LeNet",
     batch_size: |_num_gpus| 256,
     lr: |_num_gpus| 0.2,
-    plain_sgd: true,
 };
 
 /// The initial parameters W1, b1 … W4, b4 on the CPU: weights from N(0, 0.01²), biases zero.

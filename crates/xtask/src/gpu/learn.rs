@@ -25,7 +25,7 @@ pub fn all(options: &Options, found: &mut dyn FnMut(&str) -> Result<()>) -> Resu
         }
     }
     for k in [2, 1] {
-        let summary = concise::train(&of(options, k, 0))?;
+        let summary = concise::train(&of(options, k, 0).into())?;
         found(&line(&format!("ResNet-18, k = {k}"), 0, &summary))?;
     }
     Ok(())

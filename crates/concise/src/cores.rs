@@ -1,0 +1,58 @@
+//! The cores of the whole run, which replicas take turns to use where there are more replicas.
+
+use std::sync::{Condvar, Mutex, PoisonError};
+
+/// The cores of the whole run: no more replicas run the network or take the step at a time than there
+/// are.
+pub(crate) struct Cores {
+    free: Mutex<usize>,
+    freed: Condvar,
+    /// The threads that one replica may use.
+    pub share: usize,
+}
+
+/// A core that a replica has; dropped, it is free again.
+struct Core<'a>(&'a Cores);
+
+impl Cores {
+    pub fn new(replicas: usize) -> Self {
+        Self {
+            free: Mutex::new(d2l::cores()),
+            freed: Condvar::new(),
+            share: d2l::cores_each(replicas),
+        }
+    }
+
+    /// Runs `f` on this replica's share of the cores, as soon as one of them is free.
+    pub fn compute<T>(&self, f: impl FnOnce() -> T) -> T {
+        self.take();
+        let _core = Core(self);
+        functional::threads::with_budget(self.share, f)
+    }
+
+    /// Runs `wait`, which waits for other replicas, within [`compute`](Self::compute): they may need
+    /// the core.
+    pub fn without<T>(&self, wait: impl FnOnce() -> T) -> T {
+        self.give();
+        let waited = wait();
+        self.take();
+        waited
+    }
+
+    fn take(&self) {
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let wait = self.freed.wait_while(free, |free| *free == 0);
+        *wait.unwrap_or_else(PoisonError::into_inner) -= 1;
+    }
+
+    fn give(&self) {
+        *self.free.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        self.freed.notify_one();
+    }
+}
+
+impl Drop for Core<'_> {
+    fn drop(&mut self) {
+        self.0.give();
+    }
+}

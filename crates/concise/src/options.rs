@@ -1,0 +1,153 @@
+//! The command line of this section: what both sections share, and how the replicas work together.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use collective::Algorithm;
+use functional::Sgd;
+
+use crate::{ReduceOn, Replication, Split};
+
+/// The options of a run of this section; what is left out is as in the book.
+#[derive(Debug, Clone, clap::Args)]
+#[group(id = "concise")]
+pub struct Options {
+    /// Those of both sections.
+    #[command(flatten)]
+    pub run: d2l::Options,
+
+    /// How much of each step goes on in the next
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
+    pub momentum: f64,
+
+    /// Factor of the L2 penalty
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
+    pub weight_decay: f64,
+
+    /// How the gradients are summed: star (the book's), owner, ring, tree or auto
+    #[arg(long, default_value_t = Algorithm::Auto, value_name = "WAY", help_heading = TOGETHER)]
+    pub allreduce: Algorithm,
+
+    /// Where the gradients are summed: on the devices, or in the host's memory
+    #[arg(long, value_enum, default_value_t = ReduceOn::Device, value_name = "PLACE", help_heading = TOGETHER)]
+    pub reduce_on: ReduceOn,
+
+    /// Gradients are summed in buckets of so many MiB, each as soon as it is complete
+    #[arg(long, default_value_t = 25.0, allow_negative_numbers = true, value_name = "MB", help_heading = TOGETHER)]
+    pub bucket_mb: f64,
+
+    /// Sum the gradients after the backward pass, not while it goes on
+    #[arg(long, help_heading = TOGETHER)]
+    pub no_overlap: bool,
+
+    /// Batch norm over the whole minibatch, as if there were one device
+    #[arg(long, help_heading = TOGETHER)]
+    pub sync_bn: bool,
+
+    /// Minibatches of a step: their gradients are added up, and summed over the devices once
+    #[arg(long, default_value_t = 1, value_name = "N", help_heading = TOGETHER)]
+    pub accumulate: usize,
+
+    /// What each device gets of a minibatch, for devices of different speed: 3,1 or measured
+    #[arg(long, default_value_t = Split::Even, value_name = "W,W|measured", help_heading = TOGETHER)]
+    pub split: Split,
+
+    /// How long replicas wait for one that does not come
+    #[arg(long, default_value_t = 600.0, allow_negative_numbers = true, value_name = "SECONDS", help_heading = TOGETHER)]
+    pub timeout: f64,
+}
+
+const TOGETHER: &str = "How the replicas work together";
+
+impl Default for Options {
+    /// The book's run.
+    fn default() -> Self {
+        Self::from(d2l::Options::default())
+    }
+}
+
+impl From<d2l::Options> for Options {
+    fn from(run: d2l::Options) -> Self {
+        Self {
+            run,
+            momentum: 0.0,
+            weight_decay: 0.0,
+            allreduce: Algorithm::Auto,
+            reduce_on: ReduceOn::Device,
+            bucket_mb: 25.0,
+            no_overlap: false,
+            sync_bn: false,
+            accumulate: 1,
+            split: Split::Even,
+            timeout: 600.0,
+        }
+    }
+}
+
+impl AsRef<d2l::Options> for Options {
+    fn as_ref(&self) -> &d2l::Options {
+        &self.run
+    }
+}
+
+impl Options {
+    /// What can be said without looking at devices or data.
+    pub(crate) fn check(&self) -> Result<()> {
+        for (option, value) in [
+            ("--momentum", self.momentum),
+            ("--weight-decay", self.weight_decay),
+        ] {
+            ensure!(
+                value.is_finite() && value >= 0.0,
+                "{option} {value}: it is a finite number, not below 0"
+            );
+        }
+        for (option, value) in [("--bucket-mb", self.bucket_mb), ("--timeout", self.timeout)] {
+            ensure!(
+                value > 0.0 && value <= 1e9,
+                "{option} {value}: it is a number above 0, and at most 1e9"
+            );
+        }
+        ensure!(
+            self.accumulate > 0,
+            "--accumulate 0: a step has at least 1 minibatch"
+        );
+        Ok(())
+    }
+
+    /// The optimizer with the learning rate that the run has.
+    pub(crate) fn sgd(&self, lr: f64) -> Sgd {
+        Sgd {
+            lr,
+            momentum: self.momentum,
+            weight_decay: self.weight_decay,
+        }
+    }
+
+    pub(crate) fn replication(&self) -> Replication {
+        Replication {
+            allreduce: self.allreduce,
+            reduce_on: self.reduce_on,
+            bucket_bytes: (self.bucket_mb * f64::from(1 << 20)) as usize,
+            overlap: !self.no_overlap,
+            sync_bn: self.sync_bn,
+            split: self.split.clone(),
+            timeout: Some(Duration::from_secs_f64(self.timeout)),
+            link: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{Args, Command, FromArgMatches};
+
+    #[test]
+    fn the_default_is_the_empty_command_line() {
+        let command = Options::augment_args(Command::new("program"));
+        let matches = command.get_matches_from(["program"]);
+        let parsed = Options::from_arg_matches(&matches).unwrap();
+        assert_eq!(format!("{parsed:?}"), format!("{:?}", Options::default()));
+    }
+}

@@ -1,0 +1,61 @@
+//! The all-reduce of one replica, on a thread of its own: it goes on while the replica computes.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use anyhow::{Context, Result};
+use candle_core::Tensor;
+use collective::Member;
+use functional::{Bucket, Values};
+
+use crate::ReduceOn;
+
+/// Takes buckets of gradients, and gives them back with the sums over all replicas, in the order in
+/// which they came. Dropped, it leaves the others as soon as it is through with what it was given.
+pub(crate) struct Reducer {
+    buckets: Sender<Bucket>,
+    sums: Receiver<Result<Bucket>>,
+}
+
+impl Reducer {
+    pub fn start(name: &str, mut member: Member, reduce_on: ReduceOn) -> Result<Self> {
+        let (buckets, inbox) = channel();
+        let (outbox, sums) = channel();
+        let serve = move || {
+            for bucket in inbox {
+                let sum = all_reduce(&mut member, bucket, reduce_on);
+                let failed = sum.is_err();
+                if outbox.send(sum).is_err() || failed {
+                    return;
+                }
+            }
+        };
+        let name = format!("{name} all-reduce");
+        std::thread::Builder::new().name(name).spawn(serve)?;
+        Ok(Self { buckets, sums })
+    }
+
+    /// Where buckets are handed in.
+    pub fn buckets(&self) -> Sender<Bucket> {
+        self.buckets.clone()
+    }
+
+    /// The next sum, in the order in which the buckets were handed in.
+    pub fn sum(&self) -> Result<Bucket> {
+        let sum = self.sums.recv();
+        sum.context("the thread of the all-reduce has ended")?
+    }
+}
+
+fn all_reduce(member: &mut Member, mut bucket: Bucket, reduce_on: ReduceOn) -> Result<Bucket> {
+    bucket.values = match bucket.values {
+        Values::Floats(floats) => Values::Floats(member.all_reduce(floats)?),
+        Values::Tensor(tensor) if reduce_on == ReduceOn::Device => {
+            Values::Tensor(member.all_reduce_tensor(&tensor)?)
+        }
+        Values::Tensor(tensor) => {
+            let sum = member.all_reduce(tensor.to_vec1()?)?;
+            Values::Tensor(Tensor::from_vec(sum, tensor.shape(), tensor.device())?)
+        }
+    };
+    Ok(bucket)
+}

@@ -1,0 +1,230 @@
+//! How the replicas of a network work together: how they sum, and who gets what of a minibatch.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use candle_core::{Device, Tensor};
+use collective::Algorithm;
+use collective::cost::Link;
+
+/// How the replicas of a network work together, for
+/// [`DataParallel::with`](crate::DataParallel::with).
+///
+/// ```
+/// use concise::{Algorithm, Replication};
+/// let ring = Replication { allreduce: Algorithm::Ring, ..Replication::default() };
+/// assert!(ring.overlap);
+/// ```
+#[derive(Debug, Clone)]
+pub struct Replication {
+    /// How the gradients are summed.
+    pub allreduce: Algorithm,
+    /// Where they are.
+    pub reduce_on: ReduceOn,
+    /// The size of a bucket: gradients that are summed together. A parameter is never cut.
+    pub bucket_bytes: usize,
+    /// Whether a bucket is summed as soon as it is complete, while the backward pass goes on.
+    pub overlap: bool,
+    /// Whether batch norm takes its statistics over the whole minibatch.
+    pub sync_bn: bool,
+    /// What each replica gets of a minibatch.
+    pub split: Split,
+    /// How long replicas wait for one that does not come; without a limit for ever.
+    pub timeout: Option<Duration>,
+    /// Sums take at least as long as over such links: to see what a slower network does.
+    pub link: Option<Link>,
+}
+
+impl Default for Replication {
+    /// As PyTorch's `DistributedDataParallel`: buckets of 25 MiB, overlapped, batch norm of each
+    /// device's own. Replicas wait for ten minutes.
+    fn default() -> Self {
+        Self {
+            allreduce: Algorithm::Auto,
+            reduce_on: ReduceOn::Device,
+            bucket_bytes: 25 << 20,
+            overlap: true,
+            sync_bn: false,
+            split: Split::Even,
+            timeout: Some(Duration::from_secs(600)),
+            link: None,
+        }
+    }
+}
+
+/// Where gradients are summed: the two modes of MXNet's key-value store. On the CPU they are the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum ReduceOn {
+    /// On the devices, which copy from each other.
+    Device,
+    /// In the host's memory, where each device's are brought, and from where it gets the sums.
+    Host,
+}
+
+/// What each replica gets of a minibatch.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub enum Split {
+    /// As `split_batch` in the book: the same, and the first ones get one more where it does not
+    /// divide.
+    #[default]
+    Even,
+    /// In these proportions, one for each replica.
+    Weights(Vec<f64>),
+    /// In proportion to the speed that is measured in the first steps. Two such runs are not the same.
+    Measured,
+}
+
+impl fmt::Display for Split {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Split::Even => f.write_str("even"),
+            Split::Measured => f.write_str("measured"),
+            Split::Weights(weights) => {
+                let weights: Vec<String> = weights.iter().map(f64::to_string).collect();
+                f.write_str(&weights.join(","))
+            }
+        }
+    }
+}
+
+impl FromStr for Split {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "even" => Ok(Split::Even),
+            "measured" => Ok(Split::Measured),
+            weights => {
+                let weight = |text: &str| {
+                    text.trim()
+                        .parse()
+                        .ok()
+                        .filter(|w: &f64| *w > 0.0 && w.is_finite())
+                };
+                let weights: Option<Vec<f64>> = weights.split(',').map(weight).collect();
+                weights.map(Split::Weights).ok_or_else(|| {
+                    format!("{text:?} is none of even, measured, and positive numbers as in 3,1")
+                })
+            }
+        }
+    }
+}
+
+impl Split {
+    /// The weights, where they are given.
+    pub(crate) fn weights(&self) -> Option<Vec<f64>> {
+        match self {
+            Split::Weights(weights) => Some(weights.clone()),
+            _ => None,
+        }
+    }
+}
+
+impl Replication {
+    /// Whether `k` replicas can work together like this.
+    pub(crate) fn check(&self, k: usize) -> Result<()> {
+        let split = &self.split;
+        if let Some(weights) = split.weights() {
+            ensure!(
+                weights.len() == k,
+                "--split {split}: {} weights for {k} replicas",
+                weights.len()
+            );
+        }
+        ensure!(
+            !(self.sync_bn && *split == Split::Measured),
+            "--split measured: with --sync-bn replicas wait for each other all the time, so that \
+             none can be seen to be faster; give weights, such as --split 3,1"
+        );
+        Ok(())
+    }
+}
+
+/// The book's `split_batch`, with a share for each device in proportion to `weights`.
+pub(crate) fn split_by_weights(
+    x: &Tensor,
+    y: &Tensor,
+    devices: &[Device],
+    weights: &[f64],
+) -> candle_core::Result<(Vec<Tensor>, Vec<Tensor>)> {
+    let (n, labels) = (x.dim(0)?, y.dim(0)?);
+    if n != labels {
+        candle_core::bail!("x has {n} examples, y has {labels}");
+    }
+    let mut first = 0;
+    let mut shards = (Vec::new(), Vec::new());
+    for (share, device) in shares(n, weights).into_iter().zip(devices) {
+        shards.0.push(x.narrow(0, first, share)?.to_device(device)?);
+        shards.1.push(y.narrow(0, first, share)?.to_device(device)?);
+        first += share;
+    }
+    Ok(shards)
+}
+
+/// `n` examples in proportion to `weights`: each of the shares that are largest before the point gets
+/// one of those that are left. Nobody goes without while there is one for each.
+pub(crate) fn shares(n: usize, weights: &[f64]) -> Vec<usize> {
+    let total: f64 = weights.iter().sum();
+    let exact: Vec<f64> = weights.iter().map(|w| w / total * n as f64).collect();
+    let mut shares: Vec<usize> = exact.iter().map(|share| *share as usize).collect();
+    let missing = |i: usize, shares: &[usize]| exact[i] - shares[i] as f64;
+    let mut left = n.saturating_sub(shares.iter().sum());
+    while left > 0 {
+        // the first of those that miss most
+        let most = (0..shares.len()).rev();
+        let most = most.max_by(|a, b| missing(*a, &shares).total_cmp(&missing(*b, &shares)));
+        shares[most.expect("there is a replica")] += 1;
+        left -= 1;
+    }
+    while n >= shares.len() && shares.contains(&0) {
+        let largest = (0..shares.len()).max_by_key(|i| shares[*i]);
+        let without = shares.iter().position(|share| *share == 0);
+        shares[largest.expect("there is a replica")] -= 1;
+        shares[without.expect("there is one")] += 1;
+    }
+    shares
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_weights_are_the_books_split() {
+        for (n, k) in [(11, 4), (12, 4), (3, 4), (0, 2), (256, 3)] {
+            let expected: Vec<usize> = (0..k).map(|i| n / k + usize::from(i < n % k)).collect();
+            assert_eq!(shares(n, &vec![1.0; k]), expected);
+        }
+    }
+
+    #[test]
+    fn shares_follow_the_weights_and_nobody_goes_without() {
+        assert_eq!(shares(256, &[3.0, 1.0]), [192, 64]);
+        assert_eq!(shares(10, &[1.0, 1.0, 2.0]), [3, 2, 5]);
+        assert_eq!(shares(96, &[1000.0, 1.0]), [95, 1]);
+        assert_eq!(shares(1, &[1.0, 3.0]), [0, 1]);
+        for n in 0..40 {
+            let dealt = shares(n, &[0.3, 5.0, 1.7]);
+            assert_eq!(dealt.iter().sum::<usize>(), n);
+            assert!(n < 3 || !dealt.contains(&0), "{dealt:?}");
+        }
+    }
+
+    #[test]
+    fn a_split_is_read_as_it_is_written() {
+        for text in ["even", "measured", "3,1", "0.5,2"] {
+            assert_eq!(text.parse::<Split>().unwrap().to_string(), text);
+        }
+        for text in ["", "3,", "1,0", "1,-2", "nan,1", "fair"] {
+            assert!(text.parse::<Split>().is_err(), "{text}");
+        }
+        let split = Split::Weights(vec![3.0, 1.0]);
+        let how = Replication {
+            split,
+            ..Replication::default()
+        };
+        assert!(how.check(2).is_ok() && how.check(3).is_err());
+    }
+}

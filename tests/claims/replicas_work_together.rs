@@ -1,0 +1,368 @@
+//! However the replicas of the second section work together, they take the step of one device: by
+//! every all-reduce, in buckets, while they compute, over several minibatches, in shares of any size,
+//! and with batch norm over the whole minibatch.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use candle_core::{CpuStorage, CustomOp1, Layout, Module, Shape, Tensor};
+use candle_nn::VarBuilder;
+use concise::layers::Linear;
+use concise::{
+    Algorithm, DataParallel, Initializer, Link, ReduceOn, Replication, Sgd, Split, Trainer,
+    resnet18,
+};
+use functional::cross_entropy;
+
+use crate::kit::{cpus, formula_batch, largest, largest_difference};
+
+trials![
+    every_way_to_sum_takes_the_step_of_one_device,
+    buckets_and_overlap_change_no_bit,
+    accumulated_minibatches_are_one,
+    shares_of_any_size_take_the_same_step,
+    a_split_that_is_measured_follows_the_speed,
+    resnet18_with_synchronized_norms_takes_the_step_of_one_device,
+    a_replica_without_an_example_keeps_step_in_synchronized_norms,
+    more_replicas_than_cores_synchronize_their_norms,
+    a_replica_that_stalls_is_named_in_time,
+    the_all_reduce_goes_on_while_the_replicas_compute,
+];
+
+type State = Vec<(String, Tensor)>;
+type Network = Box<dyn Fn(&Tensor) -> candle_core::Result<Tensor>>;
+
+/// Three layers, each an expression of its own, with parameters of very different sizes.
+fn three_layers(vb: VarBuilder<'_>) -> candle_core::Result<Network> {
+    let sizes = [(784, 50), (50, 30), (30, 10)];
+    let layer = |(i, (inputs, outputs))| Linear::new(inputs, outputs, vb.pp(format!("fc{i}")));
+    let layers = sizes.into_iter().enumerate().map(layer);
+    let layers = layers.collect::<candle_core::Result<Vec<_>>>()?;
+    Ok(Box::new(move |x| {
+        let mut h = x.flatten_from(1)?;
+        for layer in &layers[..2] {
+            h = functional::relu(&layer.forward(&h)?)?;
+        }
+        layers[2].forward(&h)
+    }))
+}
+
+fn with(change: impl FnOnce(&mut Replication)) -> Replication {
+    let mut how = Replication::default();
+    change(&mut how);
+    how
+}
+
+/// What `k` replicas hold after three steps on minibatches of `n` examples; all the same.
+fn three_steps(how: Replication, k: usize, n: usize) -> Result<State> {
+    let net = DataParallel::with(how, &cpus(k), Initializer::Xavier(3.0), 0, three_layers)?;
+    let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.1));
+    for i in 0..3 {
+        let (x, y) = formula_batch(i, n)?;
+        trainer.step(&x, &y)?;
+    }
+    everywhere(&net)
+}
+
+/// What all replicas hold, which has to be the same to the bit; running statistics as well.
+fn everywhere(net: &DataParallel) -> Result<State> {
+    let state = net.state_dict()?;
+    for (name, first) in &state {
+        for i in 1..net.devices().len() {
+            let other = net.parameter(name, i)?;
+            let difference = largest_difference(&floats(first)?, &floats(&other)?)?;
+            ensure!(
+                difference == 0.0,
+                "{name} differs on replica {i}: {difference}"
+            );
+        }
+    }
+    Ok(state)
+}
+
+fn floats(tensor: &Tensor) -> candle_core::Result<Tensor> {
+    tensor.to_dtype(candle_core::DType::F32)
+}
+
+/// The largest difference of a tensor, relative to the largest value in it, and its name.
+fn apart(a: &State, b: &State) -> Result<(f32, String)> {
+    let mut worst = (0.0, String::new());
+    for ((name, a), (_, b)) in a.iter().zip(b) {
+        let difference = largest_difference(&floats(a)?, &floats(b)?)?;
+        let relative = difference / largest(&floats(a)?)?.max(f32::MIN_POSITIVE);
+        if relative >= worst.0 {
+            worst = (relative, name.clone());
+        }
+    }
+    Ok(worst)
+}
+
+fn same(a: &State, b: &State, limit: f32, what: impl std::fmt::Display) -> Result<()> {
+    let (difference, name) = apart(a, b)?;
+    ensure!(
+        difference <= limit,
+        "{what}: {name} differs by {difference}"
+    );
+    Ok(())
+}
+
+fn every_way_to_sum_takes_the_step_of_one_device() -> Result<()> {
+    let one = three_steps(Replication::default(), 1, 12)?;
+    for algorithm in Algorithm::ALL {
+        for (k, reduce_on) in [
+            (2, ReduceOn::Host),
+            (3, ReduceOn::Device),
+            (4, ReduceOn::Device),
+        ] {
+            let how = with(|how| (how.allreduce, how.reduce_on) = (algorithm, reduce_on));
+            let state = three_steps(how.clone(), k, 12)?;
+            same(&one, &state, 2e-6, format_args!("{algorithm}, k = {k}"))?;
+            same(&state, &three_steps(how, k, 12)?, 0.0, "the same run again")?;
+        }
+    }
+    Ok(())
+}
+
+fn buckets_and_overlap_change_no_bit() -> Result<()> {
+    let whole = with(|how| (how.bucket_bytes, how.overlap) = (usize::MAX, false));
+    for k in [2, 3] {
+        let expected = three_steps(whole.clone(), k, 7)?;
+        for (bytes, overlap) in [(usize::MAX, true), (8000, true), (1, true), (1, false)] {
+            let how = with(|how| (how.bucket_bytes, how.overlap) = (bytes, overlap));
+            let state = three_steps(how, k, 7)?;
+            same(
+                &expected,
+                &state,
+                0.0,
+                format_args!("{bytes} bytes, overlap {overlap}"),
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// The parameters after minibatches of 4, 3 and 2 examples, `accumulate` to a step.
+fn accumulated(k: usize, accumulate: usize) -> Result<State> {
+    let how = Replication::default();
+    let net = DataParallel::with(how, &cpus(k), Initializer::Xavier(3.0), 0, three_layers)?;
+    let sgd = Sgd {
+        momentum: 0.9,
+        ..Sgd::new(0.1)
+    };
+    let mut trainer = Trainer::new(&net, cross_entropy, sgd).accumulate(accumulate);
+    let (x, y) = formula_batch(0, 9)?;
+    for (first, n) in [(0, 4), (4, 3), (7, 2)] {
+        trainer.step(&x.narrow(0, first, n)?, &y.narrow(0, first, n)?)?;
+    }
+    trainer.flush()?;
+    trainer.flush()?; // there is nothing left
+    everywhere(&net)
+}
+
+fn accumulated_minibatches_are_one() -> Result<()> {
+    let net = DataParallel::new(&cpus(1), Initializer::Xavier(3.0), 0, three_layers)?;
+    let (x, y) = formula_batch(0, 9)?;
+    Trainer::new(&net, cross_entropy, Sgd::new(0.1)).step(&x, &y)?;
+    let one = net.state_dict()?;
+    for k in [1, 2, 4] {
+        same(
+            &one,
+            &accumulated(k, 3)?,
+            2e-6,
+            format_args!("3 of 3, k = {k}"),
+        )?;
+        same(
+            &one,
+            &accumulated(k, 5)?,
+            2e-6,
+            format_args!("3 of 5, k = {k}"),
+        )?;
+        let two_steps = accumulated(k, 2)?;
+        ensure!(apart(&one, &two_steps)?.0 > 1e-4, "2 of 3 are one step");
+    }
+    Ok(())
+}
+
+fn shares_of_any_size_take_the_same_step() -> Result<()> {
+    let one = three_steps(Replication::default(), 1, 13)?;
+    for weights in [vec![3.0, 1.0], vec![1.0, 100.0], vec![0.2, 0.5, 0.1]] {
+        let k = weights.len();
+        let how = with(|how| how.split = Split::Weights(weights));
+        same(&one, &three_steps(how, k, 13)?, 2e-6, "weights")?;
+    }
+    let how = with(|how| how.split = Split::Weights(vec![3.0, 1.0]));
+    let net = DataParallel::with(how, &cpus(2), Initializer::Xavier(3.0), 0, three_layers)?;
+    let (x, y) = formula_batch(0, 12)?;
+    let step = Trainer::new(&net, cross_entropy, Sgd::new(0.1)).step(&x, &y)?;
+    let sizes: Vec<usize> = step.shards.iter().map(|(_, y)| y.dims()[0]).collect();
+    ensure!(sizes == [9, 3], "{sizes:?}");
+    Ok(())
+}
+
+/// Hands a tensor on, and back, and takes its time for it.
+struct Slow {
+    forward: Duration,
+    backward: Duration,
+}
+
+impl CustomOp1 for Slow {
+    fn name(&self) -> &'static str {
+        "slow"
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
+        std::thread::sleep(self.forward);
+        Ok((x.clone(), layout.shape().clone()))
+    }
+
+    fn bwd(&self, _: &Tensor, _: &Tensor, dy: &Tensor) -> candle_core::Result<Option<Tensor>> {
+        std::thread::sleep(self.backward);
+        Ok(Some(dy.clone()))
+    }
+}
+
+/// The second replica needs three times as long for an example.
+fn a_split_that_is_measured_follows_the_speed() -> Result<()> {
+    let how = with(|how| how.split = Split::Measured);
+    let made = std::sync::atomic::AtomicU32::new(0);
+    let net = DataParallel::with(how, &cpus(2), Initializer::Xavier(3.0), 0, move |vb| {
+        let slowness = 1 + 2 * made.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        let fc = Linear::new(784, 10, vb)?;
+        Ok(move |x: &Tensor| {
+            let forward = Duration::from_millis(2) * slowness * x.dim(0)? as u32;
+            let backward = Duration::ZERO;
+            fc.forward(&x.flatten_from(1)?)?
+                .apply_op1(Slow { forward, backward })
+        })
+    })?;
+    let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.1));
+    let (x, y) = formula_batch(0, 8)?;
+    ensure!(net.split() == [0.5, 0.5], "{:?}", net.split());
+    for _ in 0..6 {
+        trainer.step(&x, &y)?;
+    }
+    let split = net.split();
+    ensure!((split[0] - 0.75).abs() < 0.1, "{split:?}");
+    let dealt = trainer.step(&x, &y)?.shards;
+    ensure!(dealt[0].1.dims()[0] > dealt[1].1.dims()[0]);
+    Ok(())
+}
+
+/// ResNet-18 after a step on `n` examples: the loss, and what all replicas hold.
+fn resnet18_after_a_step(how: Replication, k: usize, n: usize) -> Result<(f32, State)> {
+    let network = |vb: VarBuilder<'_>| resnet18(10, vb);
+    let net = DataParallel::with(how.clone(), &cpus(k), Initializer::Xavier(3.0), 0, network)?;
+    let (x, y) = formula_batch(0, n)?;
+    let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.01));
+    let loss = trainer.step(&x, &y)?.loss.mean()?;
+    let state = match how.sync_bn {
+        true => everywhere(&net)?,
+        false => net.state_dict()?,
+    };
+    Ok((loss, state))
+}
+
+fn resnet18_with_synchronized_norms_takes_the_step_of_one_device() -> Result<()> {
+    for n in [11, 32] {
+        let (loss, one) = resnet18_after_a_step(Replication::default(), 1, n)?;
+        for k in [2, 3, 4] {
+            let how = with(|how| how.sync_bn = true);
+            let (found, state) = resnet18_after_a_step(how, k, n)?;
+            let difference = (found - loss).abs() / loss;
+            ensure!(difference <= 1e-6, "n = {n}, k = {k}: loss {found}, {loss}");
+            same(&one, &state, 1e-5, format_args!("n = {n}, k = {k}"))?;
+        }
+        let (_, own) = resnet18_after_a_step(Replication::default(), 2, n)?;
+        let (difference, _) = apart(&one, &own)?;
+        ensure!(difference > 1e-2, "norms of each device's own are the same");
+    }
+    Ok(())
+}
+
+fn a_replica_without_an_example_keeps_step_in_synchronized_norms() -> Result<()> {
+    let how = with(|how| how.sync_bn = true);
+    let (loss, one) = resnet18_after_a_step(Replication::default(), 1, 2)?;
+    let (found, state) = resnet18_after_a_step(how, 3, 2)?;
+    ensure!((found - loss).abs() <= 1e-5 * loss, "loss {found}, {loss}");
+    same(&one, &state, 1e-5, "two examples on three devices")
+}
+
+/// Who waits for the statistics of another lets it have the core.
+fn more_replicas_than_cores_synchronize_their_norms() -> Result<()> {
+    let args = "--device cpu --data synthetic --limit-train 12 --limit-test 10 --epochs 1 \
+                --batch-size 6 --lr 0.01 --threads 1 --gpus 3 --sync-bn --timeout 60";
+    let (status, _, stderr) = crate::kit::run("concise", args)?;
+    ensure!(status == 0, "status {status}\n{stderr}");
+    Ok(())
+}
+
+fn a_replica_that_stalls_is_named_in_time() -> Result<()> {
+    let how = with(|how| how.timeout = Some(Duration::from_millis(200)));
+    let made = std::sync::atomic::AtomicU32::new(0);
+    let net = DataParallel::with(how, &cpus(3), Initializer::Xavier(3.0), 0, move |vb| {
+        let stalls = made.fetch_add(1, std::sync::atomic::Ordering::SeqCst) == 1;
+        let fc = Linear::new(784, 10, vb)?;
+        Ok(move |x: &Tensor| {
+            let forward = Duration::from_secs(if stalls { 2 } else { 0 });
+            let backward = Duration::ZERO;
+            fc.forward(&x.flatten_from(1)?)?
+                .apply_op1(Slow { forward, backward })
+        })
+    })?;
+    let (x, y) = formula_batch(0, 6)?;
+    let step = Trainer::new(&net, cross_entropy, Sgd::new(0.1)).step(&x, &y);
+    let error = format!("{:#}", step.unwrap_err());
+    ensure!(
+        error.contains("replica 1 did not come within 200ms"),
+        "{error}"
+    );
+    Ok(())
+}
+
+/// Eight layers, between which the backward pass takes 20 ms each, and links that take 20 ms for the
+/// gradients of a layer.
+fn step_time(overlap: bool) -> Result<Duration> {
+    let pause = Duration::from_millis(20);
+    let link = Link {
+        latency: pause / 2,
+        bytes_per_second: 1e12,
+    };
+    let how = with(|how| (how.link, how.bucket_bytes, how.overlap) = (Some(link), 1, overlap));
+    let net = DataParallel::with(how, &cpus(2), Initializer::Xavier(3.0), 0, move |vb| {
+        let layers = (0..8).map(|i| vb.get((784, 784), &format!("{i}")));
+        let layers = layers.collect::<candle_core::Result<Vec<_>>>()?;
+        Ok(move |x: &Tensor| {
+            let (forward, backward) = (Duration::ZERO, pause);
+            let mut h = x.flatten_from(1)?;
+            for weight in &layers {
+                h = functional::linear(&h, weight, None)?.apply_op1(Slow { forward, backward })?;
+            }
+            Ok(h)
+        })
+    })?;
+    let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.0));
+    let (x, y) = formula_batch(0, 2)?;
+    trainer.step(&x, &y)?; // learns when which gradient is complete
+    let start = Instant::now();
+    trainer.step(&x, &y)?;
+    Ok(start.elapsed())
+}
+
+/// 160 ms of either: 320 one after the other, little more than 180 at the same time.
+fn the_all_reduce_goes_on_while_the_replicas_compute() -> Result<()> {
+    let fastest = |overlap| -> Result<Duration> {
+        let times = (0..3).map(|_| step_time(overlap));
+        Ok(times
+            .collect::<Result<Vec<_>>>()?
+            .into_iter()
+            .min()
+            .unwrap_or_default())
+    };
+    let (apart, together) = (fastest(false)?, fastest(true)?);
+    ensure!(apart >= Duration::from_millis(310), "{apart:?}");
+    ensure!(
+        together < apart.mul_f64(0.75),
+        "{together:?} with overlap, {apart:?} without"
+    );
+    Ok(())
+}
