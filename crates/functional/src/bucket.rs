@@ -139,7 +139,8 @@ mod tests {
     #[test]
     fn buckets_are_filled_from_the_last_parameter_and_cut_none() {
         assert_eq!(share_out(&[3, 2, 1, 4, 1], 5), [3..5, 1..3, 0..1]);
-        assert_eq!(share_out(&[3, 2, 1, 4, 1], usize::MAX), [0..5]);
+        let one = &share_out(&[3, 2, 1, 4, 1], usize::MAX)[..];
+        assert!(matches!(one, [all] if *all == (0..5)));
         assert_eq!(share_out(&[1, 1, 9, 1, 1], 2), [3..5, 2..3, 0..2]); // larger than a bucket
         assert_eq!(share_out(&[9, 1], 2), [1..2, 0..1]);
         assert_eq!(share_out(&[2, 2], 0), [1..2, 0..1]);

@@ -8,6 +8,8 @@
 //! expected, to a memory that has left, is an error.
 
 mod lend;
+#[cfg(test)]
+mod tests;
 
 #[cfg(feature = "cuda")]
 pub(crate) use lend::with_addresses;

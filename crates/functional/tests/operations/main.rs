@@ -2,6 +2,7 @@
 
 mod against_candle;
 mod bits;
+mod buckets;
 mod by_hand;
 mod empty;
 mod errors;

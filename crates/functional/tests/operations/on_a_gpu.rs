@@ -1,12 +1,15 @@
 //! Each operation on a GPU equals its twin on the CPU on random shapes, in the value and in all
 //! gradients; and so do the steps that are taken with them.
 
-use crate::support::{assert_close, cases, coarse, labels, random, tensor, upstream, values};
+use crate::support::{
+    assert_close, cases, coarse, given, labels, random, tensor, upstream, values,
+};
 use candle_core::{DType, Device, Result, Tensor, Var};
 use functional::{
     Expr, Gradients, Precision, Sgd, cross_entropy, set_deterministic, set_precision,
 };
 use proptest::prelude::*;
+use std::sync::mpsc::channel;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Both sum in f32, in different orders.
@@ -308,28 +311,42 @@ fn deterministic_algorithms_give_the_same_bits() {
     }
 }
 
-#[test]
-#[ignore = "needs an NVIDIA GPU"]
-fn all_gradients_in_one_tensor() {
-    let gpu = gpu();
-    let flat = |device: &Device| {
-        let on = |t: &Tensor| Var::from_tensor(&t.to_device(device).unwrap()).unwrap();
-        let mut params: Vec<Var> = inputs().iter().map(on).collect();
-        params.rotate_right(1); // the three floats first: nobody else's begin at 16 bytes
-        let mut tensors: Vec<Tensor> = params.iter().map(|p| p.as_tensor().clone()).collect();
-        tensors.rotate_left(1);
-        let mut gradients = Gradients::new(params.iter().map(|p| ("", p))).unwrap();
+/// All gradients of the network, after the second of two passes that hand out their buckets.
+fn in_buckets(device: &Device, bucket_len: usize) -> Vec<Vec<f32>> {
+    let on = |t: &Tensor| Var::from_tensor(&t.to_device(device).unwrap()).unwrap();
+    let mut params: Vec<Var> = inputs().iter().map(on).collect();
+    params.rotate_right(1); // the three floats first: nobody else's begin at 16 bytes
+    let mut tensors: Vec<Tensor> = params.iter().map(|p| p.as_tensor().clone()).collect();
+    tensors.rotate_left(1);
+    let named = params.iter().map(|p| ("", p));
+    let mut gradients = Gradients::new(named, bucket_len).unwrap();
+    for _ in 0..2 {
+        gradients.zero();
         let loss = network(&tensors, device).unwrap().sqr().unwrap();
         // one parameter goes through candle's operations as well
         let loss = (loss.sum_all().unwrap() + params[8].sqr().unwrap().sum_all().unwrap()).unwrap();
-        gradients.backward(&loss).unwrap();
-        match gradients.tensor() {
-            Some(tensor) => values(tensor),
-            None => gradients.flat().to_vec(),
-        }
-    };
-    let expected: Vec<f64> = flat(&Device::Cpu).iter().map(|v| f64::from(*v)).collect();
-    assert_close("all gradients", &flat(&gpu.device), &expected, TOLERANCE);
+        let (ready, buckets) = channel();
+        gradients.backward_giving(&loss, &ready).unwrap();
+        buckets
+            .try_iter()
+            .try_for_each(|bucket| gradients.put_back(bucket))
+            .unwrap();
+    }
+    let mut buckets = given(&mut gradients);
+    buckets.reverse(); // the order of the parameters
+    buckets
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn all_gradients_in_buckets() {
+    let gpu = gpu();
+    let expected = in_buckets(&Device::Cpu, usize::MAX).concat();
+    let expected: Vec<f64> = expected.iter().map(|v| f64::from(*v)).collect();
+    for bucket_len in [0, 100, usize::MAX] {
+        let actual = in_buckets(&gpu.device, bucket_len).concat();
+        assert_close("all gradients", &actual, &expected, TOLERANCE);
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Numbers, gradients and comparisons that the tests share.
 
 use candle_core::{Device, Result, Shape, Tensor, Var};
+use functional::{Bucket, Gradients, Values};
 use proptest::test_runner::Config as ProptestConfig;
 
 /// `cases` random cases a test; a failure prints its smallest case and writes no file.
@@ -53,6 +54,25 @@ pub fn labels(n: usize, classes: usize, seed: u64) -> Tensor {
 
 pub fn values(t: &Tensor) -> Vec<f32> {
     t.flatten_all().unwrap().to_vec1().unwrap()
+}
+
+pub fn values_of(bucket: &Bucket) -> Vec<f32> {
+    match &bucket.values {
+        Values::Floats(floats) => floats.clone(),
+        Values::Tensor(tensor) => values(tensor),
+    }
+}
+
+/// What each bucket holds; all are handed out, and put back.
+pub fn given(gradients: &mut Gradients) -> Vec<Vec<f32>> {
+    let (ready, buckets) = std::sync::mpsc::channel();
+    gradients.give(&ready).unwrap();
+    let take = |bucket: Bucket| {
+        let values = values_of(&bucket);
+        gradients.put_back(bucket).unwrap();
+        values
+    };
+    buckets.try_iter().map(take).collect()
 }
 
 /// The upstream gradient of every test: random, so that no mistake cancels.

@@ -1,6 +1,6 @@
-//! Gradients in one flat buffer, and the steps that are taken with them.
+//! Gradients where their owner wants them, and the steps that are taken with them.
 
-use crate::support::{random, values};
+use crate::support::{given, random, values};
 use candle_core::{Device, Result, Tensor, Var};
 use functional::{Expr, Gradients, Sgd};
 
@@ -18,13 +18,14 @@ fn stored(loss: &Tensor, params: &[&Var]) -> Vec<f32> {
 }
 
 fn flat(loss: &Tensor, params: &[&Var]) -> Vec<f32> {
-    let mut gradients = Gradients::new(params.iter().map(|p| ("", *p))).unwrap();
+    let params = params.iter().map(|p| ("", *p));
+    let mut gradients = Gradients::new(params, usize::MAX).unwrap();
     gradients.backward(loss).unwrap();
-    gradients.flat().to_vec()
+    given(&mut gradients).concat()
 }
 
 #[test]
-fn the_flat_buffer_has_what_candles_store_has() -> Result<()> {
+fn one_bucket_has_what_candles_store_has() -> Result<()> {
     let (w, b, v) = (var(&[4, 2, 3, 3], 1), var(&[4], 2), var(&[3, 4], 3));
     let x = random((2, 5, 5, 2), 4);
     let y = Expr::new(&x).conv2d(&w, Some(&b), 1, 1).relu();
@@ -57,7 +58,7 @@ fn parts_of_a_gradient_add_up_wherever_they_come_from() -> Result<()> {
 fn a_parameter_without_a_gradient_is_named() -> Result<()> {
     let (w, unused) = (var(&[3, 3], 1), var(&[2], 2));
     let loss = functional::linear(&random((2, 3), 2), &w, None)?.sum_all()?;
-    let mut gradients = Gradients::new([("w", &w), ("fc.bias", &unused)])?;
+    let mut gradients = Gradients::new([("w", &w), ("fc.bias", &unused)], 6)?;
     let error = gradients.backward(&loss).unwrap_err().to_string();
     assert!(
         error.contains("does not depend on the parameter fc.bias"),
@@ -67,7 +68,7 @@ fn a_parameter_without_a_gradient_is_named() -> Result<()> {
 }
 
 #[test]
-fn two_buffers_on_two_threads_do_not_meet() {
+fn buckets_on_several_threads_do_not_meet() {
     std::thread::scope(|scope| {
         for seed in 0..4 {
             scope.spawn(move || {
