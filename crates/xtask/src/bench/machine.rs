@@ -1,13 +1,13 @@
 //! What the system says of the machine and of a process. It is read from /proc: elsewhere than on
 //! Linux it is unknown, and the report says so.
 
-use std::fs;
 use std::process::Command;
-use std::thread::sleep;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::thread::{available_parallelism, sleep};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::{env, fs};
 
 /// The system counts processor time in hundredths of a second.
-pub const TICKS: f64 = 100.0;
+const TICKS: f64 = 100.0;
 
 /// More than this of a core at other work makes the numbers doubtful.
 const QUIET: f64 = 0.1;
@@ -46,6 +46,74 @@ impl Load {
     }
 }
 
+/// Looks where the processor's time goes from now on.
+pub struct Watch {
+    pid: u32,
+    own: Option<f64>,
+    busy: Option<f64>,
+    start: Instant,
+}
+
+/// Where the processor's time went.
+#[derive(Debug, Default)]
+pub struct Spent {
+    /// Seconds on the clock.
+    pub seconds: f64,
+    /// Seconds of processor time that the process used.
+    pub own: Option<f64>,
+    /// Seconds of processor time that went elsewhere.
+    pub other: Option<f64>,
+}
+
+impl Watch {
+    /// Begins to watch a process.
+    pub fn start(pid: u32) -> Self {
+        Self {
+            pid,
+            own: process_ticks(pid),
+            busy: busy_ticks(),
+            start: Instant::now(),
+        }
+    }
+
+    /// What was seen.
+    pub fn stop(self) -> Spent {
+        let seconds = self.start.elapsed().as_secs_f64();
+        let since = |now: Option<f64>, then: Option<f64>| Some((now? - then?) / TICKS);
+        let own = since(process_ticks(self.pid), self.own);
+        let busy = since(busy_ticks(), self.busy);
+        Spent {
+            seconds,
+            own,
+            other: busy.zip(own).map(|(busy, own)| (busy - own).max(0.0)),
+        }
+    }
+}
+
+/// What the report says of so many cores at other work at the worst of times.
+pub fn meanwhile(worst: Option<f64>) -> String {
+    let Some(worst) = worst else {
+        return "unknown".to_owned();
+    };
+    let doubt = match is_doubtful(worst) {
+        true => ": **take these numbers with doubt**",
+        false => "",
+    };
+    format!("at most {worst:.2} cores at other work{doubt}")
+}
+
+/// When, with which command, of which commit and on which machine it was measured.
+pub fn circumstances(threads: usize) -> [String; 2] {
+    let cores = available_parallelism().map_or(0, usize::from);
+    let args: Vec<String> = env::args().skip(1).collect();
+    let (today, args, commit) = (today(), args.join(" "), commit());
+    let (processor, os) = (processor(), env::consts::OS);
+    [
+        format!("{today}, `xtask {args}`, commit {commit}"),
+        format!("{processor}, {cores} cores, {threads} used; {os}"),
+    ]
+}
+
 /// Whether so many cores at other work make the numbers doubtful.
 pub fn is_doubtful(other: f64) -> bool {
     other > QUIET
@@ -53,7 +121,7 @@ pub fn is_doubtful(other: f64) -> bool {
 
 /// The time that all cores were not free, in ticks since the start of the machine; what a
 /// hypervisor gave to other machines is in it.
-pub fn busy_ticks() -> Option<f64> {
+fn busy_ticks() -> Option<f64> {
     let stat = fs::read_to_string("/proc/stat").ok()?;
     let first = stat.lines().next()?.split_whitespace().skip(1);
     let t: Vec<f64> = first.map_while(|field| field.parse().ok()).collect();
@@ -79,7 +147,7 @@ pub fn peak_memory(pid: u32) -> Option<f64> {
 }
 
 /// The processor's name.
-pub fn processor() -> String {
+fn processor() -> String {
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = info.lines().find_map(|l| l.strip_prefix("model name"));
     let name = name.and_then(|l| l.split_once(": ")).map(|(_, name)| name);
@@ -96,7 +164,7 @@ pub fn ask(command: &str, args: &[&str]) -> String {
 }
 
 /// The commit that is measured, and whether there are changes on top of it.
-pub fn commit() -> String {
+fn commit() -> String {
     let commit = ask("git", &["rev-parse", "--short", "HEAD"]);
     match ask("git", &["status", "--porcelain", "--untracked-files=no"]).as_str() {
         "unknown" => commit,
@@ -105,7 +173,7 @@ pub fn commit() -> String {
 }
 
 /// The day, UTC, as `2026-01-31`.
-pub fn today() -> String {
+fn today() -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     date(now.map_or(0, |d| d.as_secs() / 86_400))
 }

@@ -15,9 +15,10 @@ mod report;
 pub mod rounds;
 pub mod serve;
 pub mod stats;
+mod svg;
 pub mod work;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::{fs, thread};
 
 use anyhow::{Context, Result, ensure};
@@ -143,14 +144,14 @@ pub fn cpu(options: &Options) -> Result<()> {
     report.figures = figures::all(options, threads)?;
     let markdown = report.markdown();
     println!("\n{markdown}");
-    write(options, "cpu.md", &markdown)?;
-    write(options, "cpu.svg", &chart::svg(&report))
+    write(&options.out, "cpu.md", &markdown)?;
+    write(&options.out, "cpu.svg", &chart::svg(&report))
 }
 
-fn write(options: &Options, name: &str, text: &str) -> Result<()> {
-    let path = options.out.join(name);
+fn write(folder: &Path, name: &str, text: &str) -> Result<()> {
+    let path = folder.join(name);
     let cannot = || format!("cannot write {}", path.display());
-    fs::create_dir_all(&options.out).with_context(cannot)?;
+    fs::create_dir_all(folder).with_context(cannot)?;
     fs::write(&path, text).with_context(cannot)?;
     eprintln!("wrote {}", path.display());
     Ok(())

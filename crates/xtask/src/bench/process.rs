@@ -3,11 +3,11 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::machine::{TICKS, busy_ticks, peak_memory, process_ticks};
+use super::machine::{Spent, Watch, peak_memory, process_ticks};
 
 /// A process that waits for requests.
 pub struct Process {
@@ -23,12 +23,8 @@ pub struct Process {
 pub struct Answer {
     /// Milliseconds of each step.
     pub times: Vec<f64>,
-    /// Seconds from the request to the answer.
-    pub seconds: f64,
-    /// Seconds of processor time that the contender used meanwhile.
-    pub own: Option<f64>,
-    /// Seconds of processor time that went elsewhere meanwhile.
-    pub other: Option<f64>,
+    /// The time from the request to the answer.
+    pub spent: Spent,
 }
 
 impl Process {
@@ -56,21 +52,13 @@ impl Process {
 
     /// Has it do `steps` steps.
     pub fn ask(&mut self, steps: usize) -> Result<Answer> {
-        let pid = self.child.id();
-        let (own, busy, start) = (process_ticks(pid), busy_ticks(), Instant::now());
+        let watch = Watch::start(self.child.id());
         writeln!(self.requests, "{steps}").context("it has ended")?;
         let line = self.line()?;
-        let seconds = start.elapsed().as_secs_f64();
-        let since = |now: Option<f64>, then: Option<f64>| Some((now? - then?) / TICKS);
-        let own = since(process_ticks(pid), own);
-        let busy = since(busy_ticks(), busy);
+        let spent = watch.stop();
         let times = line.split(' ').map(str::parse).collect::<Result<_, _>>();
-        Ok(Answer {
-            times: times.with_context(|| format!("it answered {line:?}"))?,
-            seconds,
-            own,
-            other: busy.zip(own).map(|(busy, own)| (busy - own).max(0.0)),
-        })
+        let times = times.with_context(|| format!("it answered {line:?}"))?;
+        Ok(Answer { times, spent })
     }
 
     /// Waits until its threads sleep: some go on looking for work for a while, and would be in

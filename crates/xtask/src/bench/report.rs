@@ -1,10 +1,9 @@
 //! The report as Markdown: tables, and under which circumstances they came about.
 
 use std::fmt::Write;
-use std::{env, thread};
 
 use super::figures::Figure;
-use super::machine::{Load, ask, commit, is_doubtful, processor, today};
+use super::machine::{Load, ask, circumstances, is_doubtful, meanwhile};
 use super::peak::Peak;
 use super::rounds::Row;
 use super::stats::{Summary, short};
@@ -122,24 +121,13 @@ impl Report {
     }
 
     fn circumstances(&self) -> String {
-        let cores = thread::available_parallelism().map_or(0, usize::from);
-        let args: Vec<String> = env::args().skip(1).collect();
+        let [when, machine] = circumstances(self.threads);
         let mut lines = vec![
-            format!(
-                "{}, `xtask {}`, commit {}",
-                today(),
-                args.join(" "),
-                commit()
-            ),
-            format!(
-                "{}, {cores} cores, {} used; {}",
-                processor(),
-                self.threads,
-                env::consts::OS
-            ),
+            when,
+            machine,
             format!("{}; {}", ask("rustc", &["--version"]), self.versions()),
             format!("before: {}", self.before.text()),
-            format!("meanwhile: {}", self.meanwhile()),
+            format!("meanwhile: {}", meanwhile(self.worst())),
         ];
         if let Some(Peak { one, all }) = self.peak {
             let threads = self.threads;
@@ -158,17 +146,10 @@ impl Report {
         versions.join(", ")
     }
 
-    /// What was on the cores beside the contenders.
-    fn meanwhile(&self) -> String {
+    /// The most that was on the cores beside a contender.
+    fn worst(&self) -> Option<f64> {
         let rows = self.tables.iter().flat_map(|(_, rows)| rows);
-        let Some(worst) = rows.filter_map(Row::other).reduce(f64::max) else {
-            return "unknown".to_owned();
-        };
-        let doubt = match is_doubtful(worst) {
-            true => ": **take these numbers with doubt**",
-            false => "",
-        };
-        format!("at most {worst:.2} cores at other work{doubt}")
+        rows.filter_map(Row::other).reduce(f64::max)
     }
 }
 

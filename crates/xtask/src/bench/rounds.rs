@@ -52,9 +52,9 @@ impl Row {
     fn add(&mut self, answer: &Answer, process: &Process) {
         let sum = |a: Option<f64>, b: Option<f64>| Some(a? + b?);
         self.times.push(Summary::of(&answer.times).median);
-        self.seconds += answer.seconds;
-        self.own = sum(self.own, answer.own);
-        self.other = sum(self.other, answer.other);
+        self.seconds += answer.spent.seconds;
+        self.own = sum(self.own, answer.spent.own);
+        self.other = sum(self.other, answer.spent.other);
         let memory = [self.memory, process.peak_memory()];
         self.memory = memory.into_iter().flatten().reduce(f64::max);
     }
@@ -116,7 +116,7 @@ impl Seat {
             None => self.warm_up(work, plan)?,
         };
         let answer = process.ask(self.steps)?;
-        self.spent += answer.seconds;
+        self.spent += answer.spent.seconds;
         self.row.add(&answer, &process);
         if !process.settle() {
             eprintln!("warning: it does not become quiet when it has nothing to do");
@@ -132,7 +132,7 @@ impl Seat {
         let mut process = Process::start(self.row.contender.command(work))?;
         let once = work.is_large() && !plan.live_on;
         let mut answer = process.ask(if once { 1 } else { plan.warm_up })?;
-        self.spent += answer.seconds;
+        self.spent += answer.spent.seconds;
         if plan.live_on {
             // the first steps also loaded libraries and compiled: what one takes is seen in the next
             answer = process.ask(plan.warm_up)?;
