@@ -96,7 +96,14 @@ fn imports_run_downwards() -> Result<()> {
         ),
         (
             "xtask",
-            &["dataset", "functional", "d2l", "scratch", "concise"],
+            &[
+                "dataset",
+                "functional",
+                "collective",
+                "d2l",
+                "scratch",
+                "concise",
+            ],
         ),
     ];
     for (krate, allowed) in allowed {

@@ -40,6 +40,8 @@ enum Command {
 enum Bench {
     /// A training step on the CPU: ours, PyTorch, candle as it is, Burn
     Cpu(bench::Options),
+    /// The all-reduces on the CPU: their bound, Open MPI, the cost model
+    Allreduce(bench::allreduce::Options),
 }
 
 fn main() -> ExitCode {
@@ -48,6 +50,7 @@ fn main() -> ExitCode {
     }
     let done = match Cli::parse().command {
         Command::Bench(Bench::Cpu(options)) => bench::cpu(&options),
+        Command::Bench(Bench::Allreduce(options)) => bench::allreduce::allreduce(&options),
         Command::GpuCheck(options) => gpu::check(&options),
         Command::GpuPack(options) => gpu::pack::pack(&options),
         Command::ContendGpu(job) => gpu::ours::contend(&job),

@@ -1,8 +1,10 @@
-//! `bench cpu`: how long one training step takes, ours and the peers', in turn on the same machine.
+//! `bench cpu`: how long one training step takes, ours and the peers', in turn on the same machine; and
+//! what it has in common with [`allreduce`].
 //!
 //! Every contender is a process of its own that does steps when it is asked to, so that its memory
 //! and its threads are its own. Only one of them works at a time.
 
+pub mod allreduce;
 mod chart;
 pub mod contender;
 pub mod figures;
@@ -93,8 +95,7 @@ impl Options {
     }
 
     fn threads(&self) -> usize {
-        let all = thread::available_parallelism().map_or(1, usize::from);
-        self.threads.unwrap_or(all)
+        self.threads.unwrap_or_else(all_cores)
     }
 
     fn plan(&self) -> rounds::Plan {
@@ -146,6 +147,10 @@ pub fn cpu(options: &Options) -> Result<()> {
     println!("\n{markdown}");
     write(&options.out, "cpu.md", &markdown)?;
     write(&options.out, "cpu.svg", &chart::svg(&report))
+}
+
+fn all_cores() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
 }
 
 fn write(folder: &Path, name: &str, text: &str) -> Result<()> {

@@ -4,7 +4,7 @@
 use std::fmt::Write;
 
 const STYLE: &str = "text { font: 12px system-ui, sans-serif; fill: #24292f } \
-    .title { font-size: 14px; font-weight: 600 } .soft { fill: #57606a; paint-order: stroke; stroke: #ffffff; stroke-width: 4px } .end { text-anchor: end }";
+    .title { font-size: 14px; font-weight: 600 } .soft { fill: #57606a; paint-order: stroke; stroke: #ffffff; stroke-width: 4px } .end { text-anchor: end } .middle { text-anchor: middle }";
 
 /// A picture with what it shows in words.
 pub fn document((width, height): (f64, f64), label: &str, body: &str) -> String {
@@ -43,4 +43,60 @@ pub fn line(body: &mut String, points: &[(f64, f64)], look: &str) {
         "<path d=\"M{}\" fill=\"none\" {look}/>",
         points.join("L")
     );
+}
+
+/// A dot with white around it.
+pub fn dot(body: &mut String, (x, y): (f64, f64), color: &str) {
+    let _ = writeln!(
+        body,
+        "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4.5\" fill=\"{color}\" stroke=\"#ffffff\"/>"
+    );
+}
+
+/// Where labels go that want to be at these heights, so that no two are closer than `gap`: those that
+/// are too close are moved apart to both sides.
+pub fn apart(wanted: &[f64], gap: f64) -> Vec<f64> {
+    let mut order: Vec<usize> = (0..wanted.len()).collect();
+    order.sort_by(|a, b| wanted[*a].total_cmp(&wanted[*b]));
+    // groups that touch: the sum of what its members want, as the height of the first, and their number
+    let mut groups: Vec<(f64, usize)> = Vec::new();
+    for label in &order {
+        let mut group = (wanted[*label], 1);
+        while let Some((sum, count)) = groups.pop_if(|(sum, count)| {
+            let end = *sum / *count as f64 + gap * *count as f64;
+            group.0 / (group.1 as f64) < end
+        }) {
+            let moved = gap * (count * group.1) as f64;
+            group = (sum + group.0 - moved, count + group.1);
+        }
+        groups.push(group);
+    }
+    let mut heights = vec![0.0; wanted.len()];
+    let mut labels = order.into_iter();
+    for (sum, count) in groups {
+        for (i, label) in labels.by_ref().take(count).enumerate() {
+            heights[label] = sum / count as f64 + gap * i as f64;
+        }
+    }
+    heights
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_move_apart_and_no_further() {
+        assert_eq!(apart(&[50.0, 10.0], 12.0), [50.0, 10.0]);
+        assert_eq!(apart(&[20.0, 20.0], 12.0), [14.0, 26.0]);
+        assert_eq!(
+            apart(&[20.0, 100.0, 20.0, 20.0], 10.0),
+            [10.0, 100.0, 20.0, 30.0]
+        );
+        // the pair in the middle pushes its neighbours away
+        assert_eq!(
+            apart(&[29.0, 30.0, 31.0, 45.0], 10.0),
+            [18.75, 28.75, 38.75, 48.75]
+        );
+    }
 }

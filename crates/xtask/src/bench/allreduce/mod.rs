@@ -1,0 +1,214 @@
+//! `bench allreduce`: the all-reduces of `collective` beside their bound, the cost model beside both, and
+//! what the model says of more replicas than this machine has.
+
+mod chart;
+mod measure;
+mod model;
+mod peer;
+mod predicted;
+mod report;
+mod scaling;
+mod steps;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use collective::cost::Memory;
+
+use super::machine::{Load, Watch};
+use super::{all_cores, write};
+use measure::{LENET, Measured, OWNER, RESNET18, Replicas, TURNS, Turn};
+use model::Scaling;
+use peer::{Beside, Peer};
+use steps::Point;
+
+/// What `bench allreduce` can be told.
+#[derive(Args, Debug)]
+pub struct Options {
+    /// How often the training steps and the peers have their turn [default: 5, with --quick 1]
+    #[arg(long, value_name = "N")]
+    rounds: Option<usize>,
+
+    /// A few minutes, to see that everything works: no figures to quote
+    #[arg(long)]
+    quick: bool,
+
+    /// The cores to use, one for each replica [default: all, and at least 2]
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+
+    /// A Python with mpi4py and numpy, for Open MPI; without them it does not take part
+    #[arg(long, value_name = "PATH", default_value = "python3")]
+    python: PathBuf,
+
+    /// Where allreduce.md, allreduce.svg and scaling.svg go
+    #[arg(long, value_name = "DIR", default_value = "benches/results")]
+    out: PathBuf,
+}
+
+const SIZES: [usize; 11] = [
+    1000 / 4,
+    4000 / 4,
+    16_000 / 4,
+    64_000 / 4,
+    256_000 / 4,
+    LENET,
+    1_000_000 / 4,
+    4_000_000 / 4,
+    16_000_000 / 4,
+    RESNET18,
+    128_000_000 / 4,
+];
+
+impl Options {
+    fn cores(&self) -> usize {
+        self.threads.unwrap_or_else(|| all_cores().max(2))
+    }
+
+    fn rounds(&self) -> usize {
+        self.rounds.unwrap_or(if self.quick { 1 } else { 5 })
+    }
+
+    /// The elements of the buffers.
+    fn sizes(&self) -> Vec<usize> {
+        match self.quick {
+            true => vec![SIZES[0], LENET, RESNET18],
+            false => SIZES.into(),
+        }
+    }
+
+    /// How often an all-reduce of so many elements is called: fewer times where it takes long.
+    fn calls(&self, len: usize) -> usize {
+        let (bytes, least, most) = match self.quick {
+            true => (100_000_000, 3, 100),
+            false => (4_000_000_000, 31, 1000),
+        };
+        (bytes / (len * size_of::<f32>())).clamp(least, most)
+    }
+
+    fn scalings(&self) -> [Scaling; 2] {
+        match self.quick {
+            true => [Scaling::Strong(32), Scaling::Weak(8)],
+            false => [Scaling::Strong(256), Scaling::Weak(64)],
+        }
+    }
+}
+
+/// Everything that was measured.
+struct Results {
+    cores: usize,
+    before: Load,
+    /// The most cores at other work.
+    other: Option<f64>,
+    all: Vec<Measured>,
+    memory: Memory,
+    peers: Vec<(Peer, Vec<Beside>)>,
+    points: Vec<Point>,
+}
+
+/// Measures, prints the report and writes it.
+///
+/// # Errors
+/// If a sum is wrong, a step or a peer fails, or the report cannot be written.
+pub fn allreduce(options: &Options) -> Result<()> {
+    let cores = options.cores();
+    ensure!(cores >= 2, "--threads {cores}: at least 2 are needed");
+    ensure!(
+        options.rounds != Some(0),
+        "--rounds 0: at least 1 is needed"
+    );
+    let before = Load::now();
+    before.warn();
+    let results = measure(options, cores, before)?;
+    let markdown = results.markdown();
+    println!("\n{markdown}");
+    write(&options.out, "allreduce.md", &markdown)?;
+    write(&options.out, "allreduce.svg", &chart::svg(&results))?;
+    write(&options.out, "scaling.svg", &scaling::svg(&results))
+}
+
+fn measure(options: &Options, cores: usize, before: Load) -> Result<Results> {
+    let (mut all, mut others) = (Vec::new(), Vec::new());
+    let mut add = |k, sizes: &[usize]| -> Result<()> {
+        let watch = Watch::start(std::process::id());
+        all.extend(at(k, sizes, options)?);
+        let spent = watch.stop();
+        others.extend(spent.other.map(|other| other / spent.seconds));
+        Ok(())
+    };
+    let tables = tables(cores);
+    tables.iter().try_for_each(|k| add(*k, &options.sizes()))?;
+    let mut more = modelled(cores).into_iter().filter(|k| !tables.contains(k));
+    more.try_for_each(|k| add(k, &[LENET, RESNET18]))?;
+    let calls = options.calls(RESNET18);
+    let one = Replicas::new(1).measure(RESNET18, calls, &[Turn::Bound])?;
+    let mut replicas = Replicas::new(cores);
+    let most = find(&all, cores, RESNET18).context("ResNet-18 was not measured")?;
+    let memory = model::memory(replicas.gate()?, &one, most);
+    let mut peers = Vec::new();
+    for peer in peer::all(&options.python) {
+        let beside = |len| {
+            let calls = options.calls(len).min(100);
+            peer.beside(&mut replicas, cores, (len, calls), options.rounds())
+        };
+        let pairs = [LENET, RESNET18].into_iter().map(beside);
+        let pairs = pairs.collect::<Result<_>>()?;
+        peers.push((peer, pairs));
+    }
+    let mut ks = vec![1, 2, cores];
+    ks.dedup();
+    let points = steps::measure(options.scalings(), &ks, options.rounds())?;
+    others.extend(points.iter().filter_map(|point| point.other));
+    Ok(Results {
+        cores,
+        before,
+        other: others.into_iter().reduce(f64::max),
+        all,
+        memory,
+        peers,
+        points,
+    })
+}
+
+/// The numbers of threads that have a table: as many as cores, two, and twice as many as cores.
+fn tables(cores: usize) -> Vec<usize> {
+    let mut ks = vec![cores, 2, 2 * cores];
+    ks.dedup();
+    ks
+}
+
+/// The numbers of threads for which the model is held against the clock.
+fn modelled(cores: usize) -> Vec<usize> {
+    let some = |k: &usize| *k <= 4 || k.is_power_of_two() || *k == cores;
+    (2..=cores).filter(some).collect()
+}
+
+/// All turns of `k` threads, size after size.
+fn at(k: usize, sizes: &[usize], options: &Options) -> Result<Vec<Measured>> {
+    let mut replicas = Replicas::new(k);
+    let one = |&len| {
+        let measured = replicas.measure(len, options.calls(len), &TURNS)?;
+        let micros = measured.micros(OWNER).median;
+        eprintln!("k = {k}, {} bytes: owner {micros:.1} µs", measured.bytes());
+        Ok(measured)
+    };
+    sizes.iter().map(one).collect()
+}
+
+fn find(all: &[Measured], k: usize, len: usize) -> Option<&Measured> {
+    all.iter().find(|m| (m.k, m.len) == (k, len))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_table_comes_twice() {
+        assert_eq!(tables(2), [2, 4]);
+        assert_eq!(tables(4), [4, 2, 8]);
+        assert_eq!(modelled(4), [2, 3, 4]);
+        assert_eq!(modelled(12), [2, 3, 4, 8, 12]);
+    }
+}

@@ -1,0 +1,155 @@
+//! The report of the all-reduces as Markdown: what was measured. What is predicted is in `predicted`.
+
+use std::fmt::Write;
+
+use super::measure::{LENET, Measured, OWNER, RESNET18, TURNS};
+use super::model::bus_bandwidth;
+use super::predicted::published;
+use super::{Results, find, tables};
+use crate::bench::machine::{ask, circumstances, meanwhile};
+use crate::bench::ours::version;
+use crate::bench::stats::{Summary, short};
+
+const EXPLAINED: &str = "\
+µs: the median over the calls, and the fastest and slowest. A call takes as long as its slowest thread, from \
+a barrier to the return; all take turns, and every thread writes its buffer anew before each call. Bound: \
+the same threads and barriers, each doing `x += 1` over its own buffer, so that every byte is read and \
+written once. Owner / bound: how fast the owner is beside it, the median of the rounds' ratios. Bus \
+bandwidth: the owner's, 2(k − 1)/k·N/t.";
+
+impl Results {
+    /// All of it.
+    pub fn markdown(&self) -> String {
+        let mut text = format!("# All-reduce on the CPU\n\n{}", self.circumstances());
+        for k in tables(self.cores) {
+            text += &self.table(k);
+        }
+        let _ = write!(text, "\n{EXPLAINED}\n");
+        let parts = [
+            self.taking_turns(),
+            self.peers(),
+            self.model(),
+            self.steps(),
+            self.links(),
+            published(),
+        ];
+        text + &parts.concat()
+    }
+
+    fn circumstances(&self) -> String {
+        let [when, machine] = circumstances(self.cores);
+        let lines = [
+            when,
+            machine,
+            format!("{}; {}", ask("rustc", &["--version"]), version()),
+            format!("before: {}", self.before.text()),
+            format!("meanwhile: {}", meanwhile(self.other)),
+        ];
+        lines.map(|line| format!("- {line}\n")).concat()
+    }
+
+    /// What `k` threads took, size after size.
+    pub fn of(&self, k: usize) -> impl Iterator<Item = &Measured> {
+        self.all.iter().filter(move |m| m.k == k)
+    }
+
+    fn table(&self, k: usize) -> String {
+        let names = TURNS.map(|turn| format!("{turn}, µs")).join(" | ");
+        let mut text = format!(
+            "\n## {k} threads\n\n\
+             | bytes | {names} | owner / bound | bus bandwidth, GB/s | calls |\n\
+             |--:|{}--:|--:|--:|\n",
+            "--:|".repeat(TURNS.len())
+        );
+        for m in self.of(k) {
+            let times = TURNS.map(|turn| spread(m.micros(turn))).join(" | ");
+            let (share, bandwidth) = (m.of_the_bound(OWNER), short(bus_bandwidth(m)));
+            let (bytes, calls) = (size(m.len), m.micros(OWNER).count);
+            let _ = writeln!(
+                text,
+                "| {bytes} | {times} | {share:.2} | {bandwidth} | {calls} |"
+            );
+        }
+        text
+    }
+
+    /// Twice as many threads as cores beside as many as cores.
+    fn taking_turns(&self) -> String {
+        let (k, more) = (self.cores, 2 * self.cores);
+        let mut text = format!(
+            "\n## More threads than cores\n\n\
+             The owner's µs for each MB that all threads bring together; with {more} threads on {k} cores \
+             the goal is at most 1.5 times that of {k} threads.\n\n\
+             | bytes | {k} threads | {more} threads | ratio |\n|--:|--:|--:|--:|\n"
+        );
+        let micros = |m: &Measured| m.micros(OWNER).median / (m.k * m.bytes()) as f64 * 1e6;
+        for few in self.of(k) {
+            if let Some(many) = find(&self.all, more, few.len) {
+                let (few_micros, many_micros) = (micros(few), micros(many));
+                let ratio = short(many_micros / few_micros);
+                let (few_micros, many_micros) = (short(few_micros), short(many_micros));
+                let bytes = size(few.len);
+                let _ = writeln!(text, "| {bytes} | {few_micros} | {many_micros} | {ratio} |");
+            }
+        }
+        text
+    }
+
+    fn peers(&self) -> String {
+        let k = self.cores;
+        if self.peers.is_empty() {
+            return "\n## Open MPI\n\nIt was not there: it needs `mpirun`, and a Python with mpi4py and \
+                    numpy (`--python`).\n"
+                .to_owned();
+        }
+        let mut text = String::new();
+        for (peer, pairs) in &self.peers {
+            let name = &peer.name;
+            let _ = write!(
+                text,
+                "\n## {name}\n\n{k} processes on {k} cores, in turns with the owner; the medians of the \
+                 rounds.\n\n| bytes | owner, µs | this, µs | this / owner | rounds |\n\
+                 |--:|--:|--:|--:|--:|\n"
+            );
+            for pair in pairs {
+                let [ours, theirs] = [&pair.ours, &pair.peer].map(|times| Summary::of(times));
+                let ratio = short(theirs.median / ours.median);
+                let (bytes, count) = (size(pair.len), ours.count);
+                let (ours, theirs) = (spread(ours), spread(theirs));
+                let _ = writeln!(text, "| {bytes} | {ours} | {theirs} | {ratio} | {count} |");
+            }
+        }
+        text
+    }
+}
+
+/// `12.3 (12.1 – 15.0)`.
+pub fn spread(summary: Summary) -> String {
+    let Summary {
+        median, min, max, ..
+    } = summary;
+    format!("{} ({} – {})", short(median), short(min), short(max))
+}
+
+/// The bytes of so many elements, and whose they are.
+pub fn size(len: usize) -> String {
+    let bytes = (len * size_of::<f32>()) as f64;
+    match len {
+        LENET => format!("{:.0} kB, LeNet", bytes / 1e3),
+        RESNET18 => format!("{:.1} MB, ResNet-18", bytes / 1e6),
+        _ if bytes < 1e6 => format!("{:.0} kB", bytes / 1e3),
+        _ => format!("{:.0} MB", bytes / 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_named() {
+        let names = [250, LENET, 1_000_000, RESNET18].map(size);
+        let expected = ["1 kB", "516 kB, LeNet", "4 MB", "44.7 MB, ResNet-18"];
+        assert_eq!(names, expected);
+    }
+}
