@@ -34,10 +34,6 @@ pub struct Options {
     #[arg(long)]
     quick: bool,
 
-    /// The cores to use, one for each replica [default: all, and at least 2]
-    #[arg(long, value_name = "N")]
-    threads: Option<usize>,
-
     /// A Python with mpi4py and numpy, for Open MPI; without them it does not take part
     #[arg(long, value_name = "PATH", default_value = "python3")]
     python: PathBuf,
@@ -62,10 +58,6 @@ const SIZES: [usize; 11] = [
 ];
 
 impl Options {
-    fn cores(&self) -> usize {
-        self.threads.unwrap_or_else(|| all_cores().max(2))
-    }
-
     fn rounds(&self) -> usize {
         self.rounds.unwrap_or(if self.quick { 1 } else { 5 })
     }
@@ -112,8 +104,8 @@ struct Results {
 /// # Errors
 /// If a sum is wrong, a step or a peer fails, or the report cannot be written.
 pub fn allreduce(options: &Options) -> Result<()> {
-    let cores = options.cores();
-    ensure!(cores >= 2, "--threads {cores}: at least 2 are needed");
+    let cores = all_cores();
+    ensure!(cores >= 2, "an all-reduce is among 2 cores at least");
     ensure!(
         options.rounds != Some(0),
         "--rounds 0: at least 1 is needed"
@@ -129,6 +121,7 @@ pub fn allreduce(options: &Options) -> Result<()> {
 }
 
 fn measure(options: &Options, cores: usize, before: Load) -> Result<Results> {
+    let peers = peers(cores, options)?; // first: they need most to work
     let (mut all, mut others) = (Vec::new(), Vec::new());
     let mut add = |k, sizes: &[usize]| -> Result<()> {
         let watch = Watch::start(std::process::id());
@@ -143,19 +136,8 @@ fn measure(options: &Options, cores: usize, before: Load) -> Result<Results> {
     more.try_for_each(|k| add(k, &[LENET, RESNET18]))?;
     let calls = options.calls(RESNET18);
     let one = Replicas::new(1).measure(RESNET18, calls, &[Turn::Bound])?;
-    let mut replicas = Replicas::new(cores);
     let most = find(&all, cores, RESNET18).context("ResNet-18 was not measured")?;
-    let memory = model::memory(replicas.gate()?, &one, most);
-    let mut peers = Vec::new();
-    for peer in peer::all(&options.python) {
-        let beside = |len| {
-            let calls = options.calls(len).min(100);
-            peer.beside(&mut replicas, cores, (len, calls), options.rounds())
-        };
-        let pairs = [LENET, RESNET18].into_iter().map(beside);
-        let pairs = pairs.collect::<Result<_>>()?;
-        peers.push((peer, pairs));
-    }
+    let memory = model::memory(Replicas::new(cores).gate()?, &one, most);
     let mut ks = vec![1, 2, cores];
     ks.dedup();
     let points = steps::measure(options.scalings(), &ks, options.rounds())?;
@@ -169,6 +151,22 @@ fn measure(options: &Options, cores: usize, before: Load) -> Result<Results> {
         peers,
         points,
     })
+}
+
+/// The peers that are there, each in turns with ours.
+fn peers(k: usize, options: &Options) -> Result<Vec<(Peer, Vec<Beside>)>> {
+    let mut replicas = Replicas::new(k);
+    let mut all = Vec::new();
+    for peer in peer::all(&options.python) {
+        let beside = |len| {
+            let calls = options.calls(len).min(100);
+            peer.beside(&mut replicas, k, (len, calls), options.rounds())
+        };
+        let pairs = [LENET, RESNET18].into_iter().map(beside);
+        let pairs = pairs.collect::<Result<_>>()?;
+        all.push((peer, pairs));
+    }
+    Ok(all)
 }
 
 /// The numbers of threads that have a table: as many as cores, two, and twice as many as cores.

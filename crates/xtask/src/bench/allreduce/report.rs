@@ -83,16 +83,19 @@ impl Results {
              | bytes | {k} threads | {more} threads | ratio |\n|--:|--:|--:|--:|\n"
         );
         let micros = |m: &Measured| m.micros(OWNER).median / (m.k * m.bytes()) as f64 * 1e6;
+        let mut worst = (0.0, String::new());
         for few in self.of(k) {
             if let Some(many) = find(&self.all, more, few.len) {
-                let (few_micros, many_micros) = (micros(few), micros(many));
-                let ratio = short(many_micros / few_micros);
-                let (few_micros, many_micros) = (short(few_micros), short(many_micros));
-                let bytes = size(few.len);
-                let _ = writeln!(text, "| {bytes} | {few_micros} | {many_micros} | {ratio} |");
+                let (bytes, ratio) = (size(few.len), micros(many) / micros(few));
+                let cells = [micros(few), micros(many), ratio].map(short).join(" | ");
+                let _ = writeln!(text, "| {bytes} | {cells} |");
+                if ratio > worst.0 {
+                    worst = (ratio, bytes);
+                }
             }
         }
-        text
+        let (ratio, bytes) = worst;
+        text + &format!("\nAt most {} times, with {bytes}.\n", short(ratio))
     }
 
     fn peers(&self) -> String {
