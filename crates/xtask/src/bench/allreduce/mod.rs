@@ -121,7 +121,7 @@ pub fn allreduce(options: &Options) -> Result<()> {
 }
 
 fn measure(options: &Options, cores: usize, before: Load) -> Result<Results> {
-    let peers = peers(cores, options)?; // first: they need most to work
+    let peers = peers(cores, options)?; // first: they are the likeliest to fail
     let (mut all, mut others) = (Vec::new(), Vec::new());
     let mut add = |k, sizes: &[usize]| -> Result<()> {
         let watch = Watch::start(std::process::id());
