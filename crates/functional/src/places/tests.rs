@@ -44,13 +44,13 @@ impl Operation for Spy {
         self.operation.forward(x, y, keep)
     }
 
-    fn backward(&self, at: At<'_>, dy: Buffer, dx: &mut [Grad<'_>]) {
+    fn backward(&self, at: At<'_>, dy: Buffer, dx: &mut [Grad<'_>]) -> Result<()> {
         {
             let mut watch = self.watch.lock().unwrap();
             watch.look();
             watch.events.push(Backward(self.step));
         }
-        self.operation.backward(at, dy, dx);
+        self.operation.backward(at, dy, dx)
     }
 }
 
