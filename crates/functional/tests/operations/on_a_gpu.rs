@@ -6,11 +6,12 @@ use crate::support::{
 };
 use candle_core::{DType, Device, Result, Tensor, Var};
 use functional::{
-    Expr, Gradients, Precision, Sgd, cross_entropy, set_deterministic, set_precision,
+    Expr, Gradients, Precision, Sgd, Summation, cross_entropy, set_deterministic, set_precision,
+    with_synchronized_norms,
 };
 use proptest::prelude::*;
 use std::sync::mpsc::channel;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Both sum in f32, in different orders.
 const TOLERANCE: f64 = 1e-4;
@@ -78,6 +79,30 @@ fn statistics(c: usize, device: &Device) -> [Var; 2] {
     [Var::from_tensor(&mean).unwrap(), ones]
 }
 
+/// Others with whom statistics are shared. They always bring the same: of 8 values a channel the sum and
+/// the sum of squares, or what may be their gradients' sums.
+struct Others;
+
+impl Summation for Others {
+    fn sum(&self, values: &mut [f64]) -> Result<()> {
+        let (count, sums) = values.split_first_mut().expect("a count");
+        let (first, second) = sums.split_at_mut(sums.len() / 2);
+        *count += 8.;
+        first.iter_mut().for_each(|sum| *sum += 2.);
+        second.iter_mut().for_each(|sum| *sum += 20.);
+        Ok(())
+    }
+}
+
+/// Evaluates, with others if `shared`.
+fn eval(expr: &Expr, shared: bool) -> Result<Tensor> {
+    let others: Arc<dyn Summation> = Arc::new(Others);
+    match shared {
+        true => with_synchronized_norms(&others, || expr.eval()),
+        false => expr.eval(),
+    }
+}
+
 proptest! {
     #![proptest_config(cases(64))]
 
@@ -126,7 +151,7 @@ proptest! {
     #[ignore = "needs an NVIDIA GPU"]
     fn norm_sum_relu(
         (b, h, w, c) in (2usize..5, 1usize..20, 2usize..20, 1usize..150),
-        (train, shortcut, relu) in any::<(bool, bool, bool)>(),
+        (train, shortcut, relu, shared) in any::<(bool, bool, bool, bool)>(),
         seed in 0u64..1000,
     ) {
         let x = || random((b, h, w, c), seed);
@@ -141,7 +166,7 @@ proptest! {
                 Some(other) => y + Expr::new(other),
                 None => y,
             };
-            if relu { y.relu().eval() } else { y.eval() }
+            eval(&if relu { y.relu() } else { y }, shared)
         });
         let [on_cpu, on_gpu] = of_device;
         for (a, e) in on_gpu.iter().zip(&on_cpu) {
@@ -232,15 +257,32 @@ fn a_bias_before_batch_norm() {
     let gpu = gpu();
     let inputs = [(3, 7, 6, 5), (8, 5, 3, 3)].map(|shape| random(shape, 1));
     let inputs = [&inputs[..], &[2, 3, 4].map(|seed| random(8, seed))].concat();
-    let of_device = [Device::Cpu, gpu.device.clone()].map(|device| statistics(8, &device));
-    assert_twins(&gpu, &inputs, TOLERANCE, |t, device| {
-        let [mean, var] = &of_device[usize::from(device.is_cuda())];
-        let y = Expr::new(&t[0]).conv2d(&t[1], Some(&t[2]), 1, 1);
-        y.batch_norm2d(&t[3], &t[4], mean, var, true).relu().eval()
-    });
-    for (a, e) in of_device[1].iter().zip(&of_device[0]) {
-        let expected: Vec<f64> = values(e).iter().map(|v| f64::from(*v)).collect();
-        assert_close("running statistics", &values(a), &expected, 1e-5);
+    for shared in [false, true] {
+        let of_device = [Device::Cpu, gpu.device.clone()].map(|device| statistics(8, &device));
+        assert_twins(&gpu, &inputs, TOLERANCE, |t, device| {
+            let [mean, var] = &of_device[usize::from(device.is_cuda())];
+            let y = Expr::new(&t[0]).conv2d(&t[1], Some(&t[2]), 1, 1);
+            let y = y.batch_norm2d(&t[3], &t[4], mean, var, true).relu();
+            eval(&y, shared)
+        });
+        for (a, e) in of_device[1].iter().zip(&of_device[0]) {
+            let expected: Vec<f64> = values(e).iter().map(|v| f64::from(*v)).collect();
+            assert_close("running statistics", &values(a), &expected, 1e-5);
+        }
+    }
+}
+
+/// One value a channel is a part of a batch.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn a_pixel_that_shares_statistics() {
+    for c in [3, 8] {
+        let inputs = [random((1, 1, 1, c), 1), random(c, 2), random(c, 3)];
+        assert_twins(&gpu(), &inputs, TOLERANCE, |t, device| {
+            let [mean, var] = statistics(c, device);
+            let y = Expr::new(&t[0]).batch_norm2d(&t[1], &t[2], &mean, &var, true);
+            eval(&y, true)
+        });
     }
 }
 
