@@ -235,8 +235,9 @@ fn every_operation_has_a_plain_twin() -> Result<()> {
         // types, and functions that have no gradient
         .filter(|name| name.starts_with(char::is_lowercase))
         .filter(|name| {
-            !name.starts_with("set_")
-                && !["backward", "no_grad", "one_stream"].contains(&name.as_str())
+            let others = ["backward", "no_grad", "one_stream"];
+            !["set_", "with_"].iter().any(|p| name.starts_with(p))
+                && !others.contains(&name.as_str())
         })
         .collect();
     ensure!(names.len() >= 10, "{names:?}");

@@ -1,8 +1,8 @@
 //! Expressions on NVIDIA GPUs: the operations of a tape by cuDNN, cuBLAS and a few kernels of ours, all
 //! in order on the stream of a replica's device.
 //!
-//! Nothing here waits for the GPU, and nothing is handed to another stream: candle's events guard what
-//! goes in and what comes out. Memory between the operations is used again without them, because the
+//! Nothing here waits for the GPU but batch norms that share their statistics, and nothing is handed to
+//! another stream: candle's events guard what goes in and what comes out. Memory between the operations is used again without them, because the
 //! stream keeps the order.
 
 mod convolution;
