@@ -2,12 +2,14 @@
 //! every all-reduce, in buckets, while they compute, over several minibatches, in shares of any size,
 //! and with batch norm over the whole minibatch.
 
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use candle_core::{CpuStorage, CustomOp1, Layout, Module, Shape, Tensor};
+use candle_core::{CpuStorage, CustomOp1, Layout, Module, ModuleT, Shape, Tensor};
 use candle_nn::VarBuilder;
-use concise::layers::Linear;
+use concise::layers::{BatchNorm2d, Linear};
 use concise::{
     Algorithm, DataParallel, Initializer, Link, ReduceOn, Replication, Sgd, Split, Trainer,
     resnet18,
@@ -26,6 +28,7 @@ trials![
     a_replica_without_an_example_keeps_step_in_synchronized_norms,
     more_replicas_than_cores_synchronize_their_norms,
     a_replica_that_stalls_is_named_in_time,
+    a_replica_that_fails_is_the_cause_wherever_the_others_wait,
     the_all_reduce_goes_on_while_the_replicas_compute,
 ];
 
@@ -224,9 +227,9 @@ impl CustomOp1 for Slow {
 /// The second replica needs three times as long for an example.
 fn a_split_that_is_measured_follows_the_speed() -> Result<()> {
     let how = with(|how| how.split = Split::Measured);
-    let made = std::sync::atomic::AtomicU32::new(0);
+    let made = AtomicU32::new(0);
     let net = DataParallel::with(how, &cpus(2), Initializer::Xavier(3.0), 0, move |vb| {
-        let slowness = 1 + 2 * made.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        let slowness = 1 + 2 * made.fetch_add(1, SeqCst);
         let fc = Linear::new(784, 10, vb)?;
         Ok(move |x: &Tensor| {
             let forward = Duration::from_millis(2) * slowness * x.dim(0)? as u32;
@@ -298,9 +301,9 @@ fn more_replicas_than_cores_synchronize_their_norms() -> Result<()> {
 
 fn a_replica_that_stalls_is_named_in_time() -> Result<()> {
     let how = with(|how| how.timeout = Some(Duration::from_millis(200)));
-    let made = std::sync::atomic::AtomicU32::new(0);
+    let made = AtomicU32::new(0);
     let net = DataParallel::with(how, &cpus(3), Initializer::Xavier(3.0), 0, move |vb| {
-        let stalls = made.fetch_add(1, std::sync::atomic::Ordering::SeqCst) == 1;
+        let stalls = made.fetch_add(1, SeqCst) == 1;
         let fc = Linear::new(784, 10, vb)?;
         Ok(move |x: &Tensor| {
             let forward = Duration::from_secs(if stalls { 2 } else { 0 });
@@ -316,6 +319,113 @@ fn a_replica_that_stalls_is_named_in_time() -> Result<()> {
         error.contains("replica 1 did not come within 200ms"),
         "{error}"
     );
+    Ok(())
+}
+
+/// What the second of three replicas does instead of its part.
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    Fails,
+    Panics,
+}
+
+/// Hands a tensor on; fails or panics on the way there, or back.
+struct Faulty {
+    fault: Option<Fault>,
+    forward: bool,
+}
+
+impl Faulty {
+    fn strike(&self) -> candle_core::Result<()> {
+        match self.fault {
+            None => Ok(()),
+            Some(Fault::Fails) => candle_core::bail!("a fault"),
+            Some(Fault::Panics) => std::panic::resume_unwind(Box::new("a fault")),
+        }
+    }
+}
+
+impl CustomOp1 for Faulty {
+    fn name(&self) -> &'static str {
+        "faulty"
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
+        if self.forward {
+            self.strike()?;
+        }
+        Ok((x.clone(), layout.shape().clone()))
+    }
+
+    fn bwd(&self, _: &Tensor, _: &Tensor, dy: &Tensor) -> candle_core::Result<Option<Tensor>> {
+        if !self.forward {
+            self.strike()?;
+        }
+        Ok(Some(dy.clone()))
+    }
+}
+
+/// Batch norm between two layers, and the fault behind or before all of them.
+fn error_of(how: Replication, fault: Fault, forward: bool, first: bool) -> Result<String> {
+    let made = AtomicU32::new(0);
+    let net = DataParallel::with(how, &cpus(3), Initializer::Xavier(3.0), 0, move |vb| {
+        let is_faulty = made.fetch_add(1, SeqCst) == 1;
+        let layers = [
+            Linear::new(784, 6, vb.pp("a"))?,
+            Linear::new(6, 10, vb.pp("b"))?,
+        ];
+        let norm = BatchNorm2d::new(6, vb.pp("norm"))?;
+        Ok(move |x: &Tensor| {
+            let faulty = |x: Tensor| {
+                let fault = Some(fault).filter(|_| is_faulty);
+                x.apply_op1(Faulty { fault, forward })
+            };
+            let mut h = layers[0].forward(&x.flatten_from(1)?)?;
+            if first {
+                h = faulty(h)?;
+            }
+            h = norm.forward_t(&h.unsqueeze(1)?.unsqueeze(1)?, true)?;
+            h = layers[1].forward(&h.flatten_from(1)?)?;
+            if first { Ok(h) } else { faulty(h) }
+        })
+    })?;
+    let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.1));
+    let (x, y) = formula_batch(0, 6)?;
+    let start = Instant::now();
+    let error = format!("{:#}", trainer.step(&x, &y).unwrap_err());
+    ensure!(
+        start.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        start.elapsed()
+    );
+    ensure!(
+        trainer.step(&x, &y).is_err(),
+        "it went on without a replica"
+    );
+    Ok(error)
+}
+
+/// Whatever the others were waiting for when it failed, it is the one that is named.
+fn a_replica_that_fails_is_the_cause_wherever_the_others_wait() -> Result<()> {
+    for (i, fault) in [Fault::Fails, Fault::Panics]
+        .into_iter()
+        .cycle()
+        .take(16)
+        .enumerate()
+    {
+        let (forward, first, sync_bn) = (i & 2 == 0, i & 4 == 0, i & 8 == 0);
+        let how = with(|how| (how.sync_bn, how.bucket_bytes) = (sync_bn, 1));
+        let error = error_of(how, fault, forward, first)?;
+        let words = match fault {
+            Fault::Fails => "a fault",
+            Fault::Panics => "panicked",
+        };
+        let case = format!("{fault:?}, forward {forward}, first {first}, sync_bn {sync_bn}");
+        ensure!(
+            error.contains("replica cpu(1)") && error.contains(words),
+            "{case}: {error}"
+        );
+    }
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! Batch norm over the whole minibatch: what its statistics are summed by.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use candle_core::{Error, Result};
 use collective::Member;
@@ -12,6 +12,8 @@ use crate::cores::Cores;
 pub(crate) struct Norms {
     /// Empty once the replica has failed.
     member: Mutex<Option<Member>>,
+    /// Why a sum failed.
+    failure: Mutex<Option<collective::Error>>,
     cores: Arc<Cores>,
 }
 
@@ -19,25 +21,34 @@ impl Norms {
     pub fn new(member: Member, cores: Arc<Cores>) -> Self {
         Self {
             member: Mutex::new(Some(member)),
+            failure: Mutex::default(),
             cores,
         }
     }
 
+    /// Why a sum has failed, if one has.
+    pub fn failure(&self) -> Option<collective::Error> {
+        lock(&self.failure).clone()
+    }
+
     /// Leaves the others, who need not wait any longer.
     pub fn leave(&self) {
-        *self.member.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *lock(&self.member) = None;
     }
 }
 
 impl Summation for Norms {
     /// Sums in rank order, so that all replicas have the same bits.
     fn sum(&self, values: &mut [f64]) -> Result<()> {
-        let mut member = self.member.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut member = lock(&self.member);
         let Some(member) = member.as_mut() else {
             return Err(Error::msg("it failed before"));
         };
         let gather = || member.all_gather(values.to_vec());
-        let all = self.cores.without(gather).map_err(Error::wrap)?;
+        let all = self.cores.without(gather).map_err(|error| {
+            *lock(&self.failure) = Some(error.clone());
+            Error::wrap(error)
+        })?;
         values.fill(0.0);
         for other in all {
             if other.len() != values.len() {
@@ -52,4 +63,8 @@ impl Summation for Norms {
         }
         Ok(())
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

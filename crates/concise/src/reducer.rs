@@ -39,6 +39,11 @@ impl Reducer {
         self.buckets.clone()
     }
 
+    /// Why there are no more sums, if a sum has failed; those before it are lost.
+    pub fn failure(&self) -> Option<anyhow::Error> {
+        self.sums.try_iter().find_map(Result::err)
+    }
+
     /// The next sum, in the order in which the buckets were handed in.
     pub fn sum(&self) -> Result<Bucket> {
         let sum = self.sums.recv();

@@ -160,6 +160,14 @@ impl Replica {
         Ok(())
     }
 
+    /// What is behind an error of this replica: another one that it missed, if it did.
+    fn cause(&self, error: anyhow::Error) -> anyhow::Error {
+        let norms = self.norms.as_ref().and_then(|norms| norms.failure());
+        let reducer = || self.reducer.as_ref().and_then(Reducer::failure);
+        let missed = norms.map(anyhow::Error::from).or_else(reducer);
+        missed.unwrap_or(error)
+    }
+
     /// Leaves the others, who need not wait any longer.
     fn leave(&mut self) {
         self.reducer = None;
@@ -254,9 +262,11 @@ impl Worker {
         let job: Job = Box::new(move |replica| {
             let result = catch_unwind(AssertUnwindSafe(|| job(replica)));
             let result = result.unwrap_or_else(|_| Err(anyhow!("it panicked")));
-            if result.is_err() {
+            let result = result.map_err(|error| {
+                let cause = replica.cause(error);
                 replica.leave();
-            }
+                cause
+            });
             let _ = done.send(result.with_context(|| format!("replica {name}")));
         });
         if let Some(jobs) = &self.jobs {
