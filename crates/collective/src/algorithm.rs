@@ -146,7 +146,7 @@ impl Schedule {
     }
 }
 
-fn copy(by: usize, from: usize, chunk: usize) -> Sum {
+pub(crate) fn copy(by: usize, from: usize, chunk: usize) -> Sum {
     Sum {
         by,
         from: vec![from],

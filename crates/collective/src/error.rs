@@ -27,8 +27,15 @@ pub enum Error {
         /// What it said.
         why: String,
     },
-    /// A member brought another kind of item than this one.
+    /// A member brought another kind of item than this one, or a process made another call.
     KindMismatch,
+    /// A process does not reach the others.
+    World {
+        /// Its rank among the processes.
+        rank: usize,
+        /// What went wrong.
+        why: String,
+    },
     /// Not all members came within the time limit.
     TimedOut {
         /// The limit of the group's [`Options`](crate::Options).
@@ -51,6 +58,7 @@ impl fmt::Display for Error {
                 "all-reduce: replica {rank} brought {found} elements, replica 0 {expected}"
             ),
             Error::Device { rank, why } => write!(f, "all-reduce: replica {rank}: {why}"),
+            Error::World { rank, why } => write!(f, "all-reduce: process {rank}: {why}"),
             Error::KindMismatch => write!(f, "the replicas brought items of different kinds"),
             Error::TimedOut { limit, missing } => {
                 let names: Vec<String> = missing.iter().map(usize::to_string).collect();

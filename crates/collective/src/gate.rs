@@ -29,6 +29,8 @@ const WAITING: u64 = OPENED - 1;
 
 #[derive(Debug)]
 pub(crate) struct Gate {
+    /// The first member's rank among those of all processes; only to tell who is missing.
+    first: usize,
     size: usize,
     word: AtomicU64,
     /// How often each member came; only to tell who is missing.
@@ -66,9 +68,10 @@ impl Patience {
 }
 
 impl Gate {
-    /// For `size` members.
-    pub fn new(size: usize) -> Self {
+    /// For `size` members, whose ranks in errors begin with `first`.
+    pub fn new(first: usize, size: usize) -> Self {
         Self {
+            first,
             size,
             word: AtomicU64::new(0),
             came: (0..size).map(|_| Padded::default()).collect(),
@@ -173,7 +176,8 @@ impl Gate {
     fn missing(&self) -> Vec<usize> {
         let came: Vec<u64> = self.came.iter().map(|c| c.0.load(SeqCst)).collect();
         let most = came.iter().max().copied().unwrap_or(0);
-        (0..self.size).filter(|rank| came[*rank] < most).collect()
+        let missing = (0..self.size).filter(|rank| came[*rank] < most);
+        missing.map(|rank| self.first + rank).collect()
     }
 
     /// Fails, unless something has changed since the word was `word`.

@@ -1,5 +1,5 @@
-//! All-reduce among the replicas of one process: every member brings its values and gets the sum over
-//! all members. In the book it is `allreduce`, and the exercise that asks for a better one.
+//! All-reduce among replicas: every member brings its values and gets the sum over all members. In the
+//! book it is `allreduce`, and the exercise that asks for a better one.
 //!
 //! There are four ways ([`Algorithm`]), each written down as a [`Schedule`] of rounds, which both the
 //! sums of vectors in shared memory and those of tensors on devices follow, and from which the
@@ -9,6 +9,9 @@
 //! A member that leaves (its thread returned early or panicked), brings another length or does not
 //! come in time ends the call of the others with an error that names it. Nobody gets a part of a sum.
 //!
+//! The members of a group are threads of one process; with a [`World`] there are as many more in each
+//! of other processes.
+//!
 //! This crate knows no gradient and no network, only vectors and tensors.
 
 mod algorithm;
@@ -17,6 +20,7 @@ mod error;
 mod gate;
 mod shared;
 mod tensors;
+mod world;
 
 use std::any::Any;
 use std::fmt;
@@ -25,6 +29,7 @@ use std::time::{Duration, Instant};
 
 pub use algorithm::{Algorithm, Schedule, Sum};
 pub use error::Error;
+pub use world::World;
 
 use cost::{Link, Medium};
 use gate::{Deadline, Gate};
@@ -63,35 +68,62 @@ pub struct Options {
 /// # Panics
 /// If `k` is 0.
 pub fn group(k: usize, options: Options) -> Vec<Member> {
+    members(None, k, options)
+}
+
+/// As [`group`], with the members of the other processes of `world`: every process has `k` of them, and
+/// makes its own by this call.
+///
+/// # Panics
+/// If `k` is 0.
+pub fn group_in(world: Box<dyn World>, k: usize, options: Options) -> Vec<Member> {
+    members(Some(world), k, options)
+}
+
+fn members(mut world: Option<Box<dyn World>>, k: usize, options: Options) -> Vec<Member> {
     assert!(k > 0, "a group has at least one member");
+    let (process, processes) = world.as_ref().map_or((0, 1), |w| (w.rank(), w.size()));
     let group = Arc::new(Group {
         options,
-        gate: Gate::new(k),
+        first: process * k,
+        size: processes * k,
+        in_world: world.is_some(),
+        gate: Gate::new(process * k, k),
         slots: Slots::new(k),
         items: (0..k).map(|_| Mutex::default()).collect(),
     });
     (0..k)
-        .map(|rank| Member {
+        .map(|local| Member {
             group: group.clone(),
-            rank,
-            size: k,
+            local,
+            locals: k,
+            world: world.take(),
             schedules: Vec::new(),
         })
         .collect()
 }
 
-/// One replica's seat in the group. Dropping it tells the others that it left.
+/// One replica's seat in the group. Dropping it tells the others of its process that it left.
 pub struct Member {
     group: Arc<Group>,
-    rank: usize,
-    size: usize,
+    /// Its number among the members of its process.
+    local: usize,
+    /// How many members its process has.
+    locals: usize,
+    /// Member 0 of a process speaks for it.
+    world: Option<Box<dyn World>>,
     /// Those that were needed so far.
     schedules: Vec<(Algorithm, Medium, Arc<Schedule>)>,
 }
 
-/// What the members share.
+/// What the members of a process share.
 struct Group {
     options: Options,
+    /// The rank of its first member.
+    first: usize,
+    /// The members of all processes.
+    size: usize,
+    in_world: bool,
     gate: Gate,
     slots: Slots,
     items: Vec<Mutex<Option<Box<dyn Any + Send>>>>,
@@ -99,22 +131,49 @@ struct Group {
 
 impl fmt::Debug for Member {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "member {} of {}", self.rank, self.size)
+        write!(f, "member {} of {}", self.rank(), self.size())
     }
 }
 
 impl Member {
-    /// This member's number, from 0.
+    /// This member's number, from 0: those of process 0 come first, then those of process 1.
     pub fn rank(&self) -> usize {
-        self.rank
+        self.group.first + self.local
     }
 
-    /// How many members the group has.
+    /// How many members the group has, in all processes together.
     pub fn size(&self) -> usize {
-        self.size
+        self.group.size
     }
 
-    /// What every member has brought, in rank order.
+    /// Sums a few values over all members, in rank order; the sums have the same bits for all.
+    ///
+    /// ```
+    /// let mut member = collective::group(1, Default::default()).remove(0);
+    /// let mut values = [0.25, 3.0];
+    /// member.sum(&mut values)?;
+    /// assert_eq!(values, [0.25, 3.0]);
+    /// # Ok::<(), collective::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error`]: a member left, brought another number of values, or did not come in time.
+    pub fn sum(&mut self, values: &mut [f64]) -> Result<(), Error> {
+        let bits = values.iter().map(|value| value.to_bits());
+        let mut all = self.all_gather(bits.collect::<Vec<_>>())?;
+        if self.group.in_world {
+            all = self.all_of_all_processes(all)?;
+        }
+        let lengths: Vec<usize> = all.iter().map(Vec::len).collect();
+        self.same(&lengths)?;
+        for (i, sum) in values.iter_mut().enumerate() {
+            let parts = all.iter().map(|brought| f64::from_bits(brought[i]));
+            *sum = parts.reduce(|sum, part| sum + part).unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    /// What every member of this process has brought, in rank order.
     ///
     /// ```
     /// let mut member = collective::group(1, Default::default()).remove(0);
@@ -125,24 +184,31 @@ impl Member {
     /// # Errors
     /// [`Error`]: a member left, brought an item of another type, or did not come in time.
     pub fn all_gather<T: Clone + Send + 'static>(&mut self, item: T) -> Result<Vec<T>, Error> {
-        let deadline = self.deadline();
+        self.gather(item, self.deadline())
+    }
+
+    fn gather<T: Clone + Send + 'static>(
+        &self,
+        item: T,
+        deadline: Option<Deadline>,
+    ) -> Result<Vec<T>, Error> {
         let Group { gate, items, .. } = &*self.group;
         let lock = |rank: usize| items[rank].lock().unwrap_or_else(PoisonError::into_inner);
-        *lock(self.rank) = Some(Box::new(item));
-        gate.pass(self.rank, deadline)?;
+        *lock(self.local) = Some(Box::new(item));
+        gate.pass(self.local, deadline)?;
         let item = |rank| lock(rank).as_ref()?.downcast_ref::<T>().cloned();
-        let all: Option<Vec<T>> = (0..self.size).map(item).collect();
-        gate.pass(self.rank, deadline)?;
-        *lock(self.rank) = None; // it may hold a GPU's memory
+        let all: Option<Vec<T>> = (0..self.locals).map(item).collect();
+        gate.pass(self.local, deadline)?;
+        *lock(self.local) = None; // it may hold a GPU's memory
         all.ok_or(Error::KindMismatch)
     }
 
-    /// Waits until all members have come.
+    /// Waits until all members of this process have come.
     ///
     /// # Errors
     /// [`Error`]: a member left, or did not come in time.
     pub fn barrier(&mut self) -> Result<(), Error> {
-        self.group.gate.pass(self.rank, self.deadline())
+        self.group.gate.pass(self.local, self.deadline())
     }
 
     fn deadline(&self) -> Option<Deadline> {
@@ -152,7 +218,7 @@ impl Member {
     /// The way to sum `len` elements.
     fn schedule(&mut self, medium: Medium, len: usize) -> Arc<Schedule> {
         let algorithm = match self.group.options.algorithm {
-            Algorithm::Auto => cost::fastest(medium, self.size, len * size_of::<f32>()),
+            Algorithm::Auto => cost::fastest(medium, self.locals, len * size_of::<f32>()),
             chosen => chosen,
         };
         let known = self.schedules.iter();
@@ -160,23 +226,42 @@ impl Member {
         if let Some((_, _, schedule)) = known.next() {
             return schedule.clone();
         }
-        let schedule = Arc::new(medium.schedule(algorithm, self.size));
+        let schedule = Arc::new(medium.schedule(algorithm, self.locals));
         self.schedules.push((algorithm, medium, schedule.clone()));
         schedule
     }
 
-    /// Who differs from rank 0, by the lengths of all.
-    fn length_mismatch(&self, len: impl Fn(usize) -> usize) -> Error {
-        let expected = len(0);
-        let rank = (0..self.size)
-            .find(|rank| len(*rank) != expected)
-            .unwrap_or(0);
-        let found = len(rank);
-        self.group.gate.fail(Error::LengthMismatch {
+    /// Has member 0 speak to the other processes; all members of this one get the answer.
+    fn over_the_world<T: Clone + Send + 'static>(
+        &mut self,
+        speak: impl FnOnce(&mut (dyn World + 'static)) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let answer = self.world.as_deref_mut().map(speak).transpose();
+        let answer = answer.map_err(|error| self.group.gate.fail(error))?;
+        // without a limit: whom member 0 waits for is in another process, and the world has its own
+        let mut answers = self.gather(answer, None)?;
+        Ok(answers.swap_remove(0).expect("member 0 has the world"))
+    }
+
+    /// The vectors of all processes, from those of this one; all bring as many.
+    fn all_of_all_processes(&mut self, vectors: Vec<Vec<u64>>) -> Result<Vec<Vec<u64>>, Error> {
+        let messages = self.over_the_world(|world| world.all_gather(&world::pack(&vectors)))?;
+        let all = messages.iter().map(|m| world::unpack(m, vectors.len()));
+        let all: Option<Vec<_>> = all.collect();
+        let all = all.ok_or_else(|| self.group.gate.fail(Error::KindMismatch))?;
+        Ok(all.concat())
+    }
+
+    /// Fails for all, if one of the lengths differs from that of rank 0.
+    fn same(&self, lengths: &[usize]) -> Result<(), Error> {
+        let expected = lengths[0];
+        let different = lengths.iter().position(|length| *length != expected);
+        let Some(rank) = different else { return Ok(()) };
+        Err(self.group.gate.fail(Error::LengthMismatch {
             rank,
-            found,
+            found: lengths[rank],
             expected,
-        })
+        }))
     }
 
     /// Waits until the sums would have come over the link that the options name.
@@ -191,7 +276,7 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        self.group.gate.fail(Error::PeerLeft { rank: self.rank });
+        self.group.gate.fail(Error::PeerLeft { rank: self.rank() });
     }
 }
 

@@ -1,11 +1,12 @@
-//! All-reduce in shared memory: members bring vectors, and sum each other's in place.
+//! All-reduce in shared memory: members bring vectors, and sum each other's in place. In a world their
+//! sum is then summed with those of the other processes.
 //!
 //! The vectors belong to the group while it sums, not to the calls: a call that gives up leaves its
 //! vector behind, and a member that comes late still reads and writes memory that is there.
 
 #![allow(unsafe_code)]
 
-use crate::algorithm::{Schedule, Sum};
+use crate::algorithm::{Schedule, Sum, copy};
 use crate::cost::Medium;
 use crate::{Error, Group, Member};
 use pulp::Arch;
@@ -16,7 +17,8 @@ use std::time::Instant;
 impl Member {
     /// The sum of `data` over all members, in the same memory.
     ///
-    /// Every member has to call it, with as many elements.
+    /// Every member has to call it, with as many elements. In a world the members of each process sum
+    /// first, then the processes sum those sums in rank order: all get the same bits.
     ///
     /// # Errors
     /// [`Error`]: a member left, brought another length, or did not come in time. The data is lost
@@ -31,24 +33,17 @@ impl Member {
         data: Vec<f32>,
         pause: impl FnOnce(),
     ) -> Result<Vec<f32>, Error> {
-        let (start, deadline) = (Instant::now(), self.deadline());
-        let (rank, len) = (self.rank, data.len());
+        let (start, rank, len) = (Instant::now(), self.local, data.len());
         let schedule = self.schedule(Medium::Memory, len);
         let Group { gate, slots, .. } = &*self.group;
         gate.check()?;
         // Safety: this is the member `rank`. The call before has ended with a gate; had it failed, so
         // would the check above.
         unsafe { slots.put(rank, data) };
-        gate.pass(rank, deadline)?;
-        for other in 0..self.size {
-            // Safety: the gate above comes after all have put, the one at the end before they take.
-            let found = unsafe { slots.len(other) };
-            if found != len {
-                // Safety: as above.
-                return Err(self.length_mismatch(|rank| unsafe { slots.len(rank) }));
-            }
-        }
+        gate.pass(rank, self.deadline())?;
+        self.same_lengths()?;
         pause();
+        let (Group { gate, slots, .. }, deadline) = (&*self.group, self.deadline());
         for (i, round) in schedule.rounds.iter().enumerate() {
             if i > 0 {
                 gate.pass(rank, deadline)?;
@@ -61,8 +56,42 @@ impl Member {
         }
         self.over_the_link(&schedule, len, start);
         gate.pass(rank, deadline)?;
+        if self.group.in_world {
+            self.sum_of_all_processes(&schedule)?;
+        }
         // Safety: this is the member `rank`, and all have passed the gate that ends the sums.
-        Ok(unsafe { slots.take(rank) })
+        Ok(unsafe { self.group.slots.take(rank) })
+    }
+
+    /// Whether all members have put as many elements, those of other processes as well.
+    fn same_lengths(&mut self) -> Result<(), Error> {
+        let slots = &self.group.slots;
+        // Safety: the gate before this comes after all have put, another one before they take.
+        let length = |rank| unsafe { slots.len(rank) };
+        let mut lengths: Vec<usize> = (0..self.locals).map(length).collect();
+        // a process of one member has nothing to add: the world compares the processes
+        if self.group.in_world && self.locals > 1 {
+            let mine = lengths.iter().map(|length| *length as u64).collect();
+            let all = self.all_of_all_processes(vec![mine])?.concat();
+            lengths = all.into_iter().map(|length| length as usize).collect();
+        }
+        self.same(&lengths)
+    }
+
+    /// Makes the sum of this process that of all, between a gate after the one and a gate of its own.
+    fn sum_of_all_processes(&mut self, schedule: &Schedule) -> Result<(), Error> {
+        let (group, rank) = (self.group.clone(), self.local);
+        self.over_the_world(|world| {
+            // Safety: the other members stand before a gate until this is over; if they leave it, they
+            // touch no element on their way.
+            world.all_reduce(unsafe { group.slots.elements(0) })
+        })?;
+        for chunk in (0..schedule.chunks).filter(|_| rank > 0) {
+            // Safety: each but member 0 writes its own elements, and nobody those of member 0, until
+            // the gate below.
+            unsafe { group.slots.sum(schedule, &copy(rank, 0, chunk)) };
+        }
+        group.gate.pass(rank, self.deadline())
     }
 }
 
@@ -136,6 +165,18 @@ impl Slots {
     pub unsafe fn len(&self, rank: usize) -> usize {
         // Safety: nobody writes the slot between the gates, says the caller.
         unsafe { (*self.0[rank].get()).elements.len }
+    }
+
+    /// The elements of `rank`.
+    ///
+    /// # Safety
+    /// While they are borrowed nobody else touches them, and `rank` does not take its vector.
+    #[expect(clippy::mut_from_ref, reason = "they are not in the slots")]
+    pub unsafe fn elements(&self, rank: usize) -> &mut [f32] {
+        // Safety: nobody writes the slot, says the caller.
+        let Elements { first, len } = unsafe { (*self.0[rank].get()).elements };
+        // Safety: nobody else touches the elements, says the caller, and the slot keeps them.
+        unsafe { std::slice::from_raw_parts_mut(first, len) }
     }
 
     /// Computes one sum of a round.

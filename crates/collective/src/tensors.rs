@@ -11,7 +11,8 @@ impl Member {
     /// The sum of `data` over all members, on the device of this member's; it has the same bits for
     /// all. Every member has to call it, with a tensor of as many elements.
     ///
-    /// Copies between GPUs go through the host where the driver knows no shorter way.
+    /// Copies between GPUs go through the host where the driver knows no shorter way. Where the group has
+    /// members in other processes the sum is taken on the host: f32 only, and the GPU is waited for.
     ///
     /// ```
     /// use candle_core::{Device, Tensor};
@@ -25,16 +26,14 @@ impl Member {
     /// [`Error`]: a member left, brought another number of elements, or did not come in time, or a
     /// device fails.
     pub fn all_reduce_tensor(&mut self, data: &Tensor) -> std::result::Result<Tensor, Error> {
-        let (start, rank, len) = (Instant::now(), self.rank(), data.elem_count());
-        let lengths = self.all_gather(len)?;
-        if lengths.iter().any(|other| *other != len) {
-            return Err(self.length_mismatch(|rank| lengths[rank]));
+        if self.group.in_world {
+            return self.all_reduce_on_the_host(data);
         }
+        let (start, rank, len) = (Instant::now(), self.local, data.elem_count());
+        let lengths = self.all_gather(len)?;
+        self.same(&lengths)?;
         let schedule = self.schedule(Medium::Devices, len);
-        let failed = |error: candle_core::Error| Error::Device {
-            rank,
-            why: error.to_string(),
-        };
+        let failed = |error| device_error(rank, error);
         // the chunks of every round, until all have read them
         let mut mine = vec![cut(data, &schedule).map_err(failed)?];
         for i in 0..schedule.rounds.len() {
@@ -50,6 +49,21 @@ impl Member {
             read.before_more_on(data.device()).map_err(failed)?;
         }
         Ok(sum)
+    }
+
+    fn all_reduce_on_the_host(&mut self, data: &Tensor) -> std::result::Result<Tensor, Error> {
+        let failed = |error| device_error(self.rank(), error);
+        let values = data.flatten_all().and_then(|flat| flat.to_vec1::<f32>());
+        let sum = self.all_reduce(values.map_err(failed)?)?;
+        Tensor::from_vec(sum, data.shape(), data.device())
+            .map_err(|error| device_error(self.rank(), error))
+    }
+}
+
+fn device_error(rank: usize, error: candle_core::Error) -> Error {
+    Error::Device {
+        rank,
+        why: error.to_string(),
     }
 }
 

@@ -320,3 +320,221 @@ fn items_of_another_kind_are_an_error_for_all() {
     });
     assert_eq!(outcome, vec![Err(Error::KindMismatch); 2]);
 }
+
+/// A world of threads, which speak through a group of their own.
+struct Threads(Member);
+
+impl World for Threads {
+    fn rank(&self) -> usize {
+        self.0.rank()
+    }
+
+    fn size(&self) -> usize {
+        self.0.size()
+    }
+
+    fn all_reduce(&mut self, data: &mut [f32]) -> Result<(), Error> {
+        data.copy_from_slice(&self.0.all_reduce(data.to_vec())?);
+        Ok(())
+    }
+
+    fn all_gather(&mut self, data: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        self.0.all_gather(data.to_vec())
+    }
+
+    fn duplicate(&self) -> Result<Box<dyn World>, Error> {
+        unimplemented!("a group makes no other channel")
+    }
+}
+
+/// The members of so many processes, with so many each.
+fn in_processes(processes: usize, k: usize) -> Vec<Member> {
+    let worlds = group(processes, with(Algorithm::Owner)).into_iter();
+    let groups = worlds.map(|world| group_in(Box::new(Threads(world)), k, Options::default()));
+    groups.flatten().collect()
+}
+
+const PROCESSES: [(usize, usize); 4] = [(2, 2), (3, 1), (1, 4), (3, 3)];
+
+#[test]
+fn processes_sum_what_their_members_have_summed() {
+    let owner = |k| Schedule::in_shared_memory(Algorithm::Owner, k);
+    for (processes, k) in PROCESSES {
+        on_threads(in_processes(processes, k), |mut member| {
+            assert_eq!(member.size(), processes * k);
+            for round in 0..20 {
+                let n = [0, 1, 17, 300, 12_345][round % 5];
+                let all = (0..member.size()).map(|rank| values(rank, round, n));
+                let all: Vec<_> = all.collect();
+                let sums = all.chunks(k).map(|locals| serial(&owner(k), locals));
+                let expected = serial(&owner(processes), &sums.collect::<Vec<_>>());
+                let mine = all[member.rank()].clone();
+                let address = mine.as_ptr();
+                let sum = member.all_reduce(mine).unwrap();
+                assert_eq!(sum.as_ptr(), address);
+                assert_eq!(sum, expected, "{processes} processes, k = {k}");
+            }
+        });
+    }
+}
+
+#[test]
+fn tensors_are_summed_over_processes() {
+    for (processes, k) in PROCESSES {
+        on_threads(in_processes(processes, k), |mut member| {
+            let size = member.size();
+            let value = member.rank() as f32 + 0.5;
+            let data = Tensor::full(value, (3, 4), &Device::Cpu).unwrap();
+            let sum = member.all_reduce_tensor(&data).unwrap();
+            assert_eq!(sum.dims(), [3, 4]);
+            let expected = (size * size) as f32 / 2.0;
+            let sum = sum.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+            assert_eq!(sum, [expected; 12]);
+        });
+    }
+}
+
+#[test]
+fn a_few_values_are_summed_in_rank_order() {
+    let tenths = |rank: usize| [0.1 * (rank + 1) as f64, -0.0, 1e16 / (rank as f64 + 3.0)];
+    for (processes, k) in PROCESSES {
+        let mut expected = tenths(0);
+        for rank in 1..processes * k {
+            let more = expected.iter_mut().zip(tenths(rank));
+            more.for_each(|(sum, value)| *sum += value);
+        }
+        on_threads(in_processes(processes, k), |mut member| {
+            let mut values = tenths(member.rank());
+            member.sum(&mut values).unwrap();
+            assert_eq!(values.map(f64::to_bits), expected.map(f64::to_bits));
+            member.sum(&mut []).unwrap();
+        });
+    }
+    on_threads(group(4, Options::default()), |mut member| {
+        let mut values = [member.rank() as f64];
+        member.sum(&mut values).unwrap();
+        assert_eq!(values, [6.0]);
+    });
+}
+
+#[test]
+fn gathered_items_and_barriers_stay_in_the_process() {
+    on_threads(in_processes(2, 3), |mut member| {
+        let ranks = member.all_gather(member.rank()).unwrap();
+        assert_eq!(ranks, [[0, 1, 2], [3, 4, 5]][member.rank() / 3]);
+        member.barrier().unwrap();
+    });
+}
+
+/// All members of all processes get the same, wherever it differs: the member 3 is the second one of
+/// the second process, or the only one of the fourth.
+#[test]
+fn other_lengths_in_one_process_are_an_error_in_all() {
+    for (processes, k) in [(2, 2), (4, 1), (1, 4)] {
+        let mismatch = |found, expected| Error::LengthMismatch {
+            rank: 3,
+            found,
+            expected,
+        };
+        let one_less = |member: &Member, n| n - usize::from(member.rank() == 3);
+        let errors = on_threads(in_processes(processes, k), |mut member| {
+            let n = one_less(&member, 8);
+            member.all_reduce(vec![1.0; n]).unwrap_err()
+        });
+        assert_eq!(errors, vec![mismatch(7, 8); 4], "{processes} processes");
+        let errors = on_threads(in_processes(processes, k), |mut member| {
+            let n = one_less(&member, 2);
+            member.sum(&mut vec![1.0; n]).unwrap_err()
+        });
+        assert_eq!(errors, vec![mismatch(1, 2); 4], "{processes} processes");
+    }
+}
+
+#[test]
+fn processes_of_other_numbers_of_members_do_not_sum() {
+    let worlds = group(2, with(Algorithm::Owner)).into_iter().zip([2, 3]);
+    let groups = worlds.map(|(world, k)| group_in(Box::new(Threads(world)), k, within_a_minute()));
+    let errors = on_threads(groups.flatten().collect(), |mut member| {
+        member.sum(&mut [1.0]).unwrap_err()
+    });
+    assert_eq!(errors, vec![Error::KindMismatch; 5]);
+}
+
+fn within_a_minute() -> Options {
+    within(Duration::from_secs(60))
+}
+
+/// A world that fails after some calls.
+struct Failing(usize);
+
+impl Failing {
+    fn call(&mut self) -> Result<(), Error> {
+        let why = "the cable is out".to_owned();
+        let left = self.0.checked_sub(1);
+        self.0 = left.ok_or(Error::World { rank: 1, why })?;
+        Ok(())
+    }
+}
+
+impl World for Failing {
+    fn rank(&self) -> usize {
+        1
+    }
+
+    fn size(&self) -> usize {
+        2
+    }
+
+    fn all_reduce(&mut self, _: &mut [f32]) -> Result<(), Error> {
+        self.call()
+    }
+
+    fn all_gather(&mut self, data: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        self.call()?;
+        Ok(vec![data.to_vec(); 2])
+    }
+
+    fn duplicate(&self) -> Result<Box<dyn World>, Error> {
+        unimplemented!("a failing world makes no other channel")
+    }
+}
+
+#[test]
+fn a_world_that_fails_fails_for_all_members_of_the_process() {
+    // the first call compares the lengths, the second one sums
+    for calls in [0, 1] {
+        let members = group_in(Box::new(Failing(calls)), 3, within_a_minute());
+        let errors = on_threads(members, |mut member| {
+            let error = member.all_reduce(vec![1.0; 100]).unwrap_err();
+            assert_eq!(member.sum(&mut [1.0]), Err(error.clone()));
+            error.to_string()
+        });
+        let expected = "all-reduce: process 1: the cable is out";
+        assert_eq!(errors, [expected; 3]);
+    }
+}
+
+#[test]
+fn a_member_that_leaves_is_named_by_its_rank_in_the_whole() {
+    let members = group_in(Box::new(Failing(9)), 3, within_a_minute());
+    let errors = on_threads(members, |mut member| match member.rank() {
+        4 => None,
+        _ => member.all_reduce(vec![1.0]).err(),
+    });
+    let left = Some(Error::PeerLeft { rank: 4 });
+    assert_eq!(errors, [left.clone(), None, left]);
+}
+
+/// Who waits for member 0 while that is in the world does not time out: the world has its own limit.
+#[test]
+fn the_limit_of_a_group_does_not_end_a_call_of_the_world() {
+    let options = within(Duration::from_millis(1));
+    let members = group_in(Box::new(Failing(0)), 3, options);
+    let answers = on_threads(members, |mut member| {
+        member.over_the_world(|_| {
+            std::thread::sleep(Duration::from_millis(50));
+            Ok("at last")
+        })
+    });
+    assert_eq!(answers, vec![Ok("at last"); 3]);
+}

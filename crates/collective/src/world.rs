@@ -1,0 +1,76 @@
+//! What carries the sums of one process to others. This file knows no way to do it: `mpi` does, and
+//! the tests bring threads.
+
+use crate::Error;
+
+/// Processes that sum together. A call returns when all processes have made it: all make the same calls
+/// in the same order.
+pub trait World: Send {
+    /// This process's number, from 0.
+    fn rank(&self) -> usize;
+
+    /// How many processes there are.
+    fn size(&self) -> usize;
+
+    /// Sums `data` over all processes, in place. The sum has the bits of the sum in rank order, as that
+    /// of [`Algorithm::Owner`](crate::Algorithm::Owner) has.
+    ///
+    /// # Errors
+    /// [`Error::LengthMismatch`] for all, if a process brings another length; [`Error::KindMismatch`]
+    /// for all, if one makes another call; [`Error::World`], if they do not reach each other.
+    fn all_reduce(&mut self, data: &mut [f32]) -> Result<(), Error>;
+
+    /// What every process has brought, in rank order; the lengths may differ.
+    ///
+    /// # Errors
+    /// [`Error::KindMismatch`] for all, if a process makes another call; [`Error::World`], if they do
+    /// not reach each other.
+    fn all_gather(&mut self, data: &[u8]) -> Result<Vec<Vec<u8>>, Error>;
+
+    /// Another channel among the same processes, for another thread: its calls never meet those of this
+    /// one. It is a call as well: all processes duplicate in the same order.
+    ///
+    /// # Errors
+    /// As [`all_gather`](Self::all_gather).
+    fn duplicate(&self) -> Result<Box<dyn World>, Error>;
+}
+
+/// Vectors as one message: the length of each, then what is in them.
+pub(crate) fn pack(vectors: &[Vec<u64>]) -> Vec<u8> {
+    let lengths = vectors.iter().map(|vector| vector.len() as u64);
+    let words = lengths.chain(vectors.iter().flatten().copied());
+    words.flat_map(u64::to_le_bytes).collect()
+}
+
+/// The `count` vectors of a message of [`pack`]'s; nothing, if it is another kind of message.
+pub(crate) fn unpack(message: &[u8], count: usize) -> Option<Vec<Vec<u64>>> {
+    let (words, []) = message.as_chunks::<8>() else {
+        return None;
+    };
+    let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
+    let (lengths, mut words) = words.split_at_checked(count)?;
+    let mut vectors = Vec::new();
+    for length in lengths {
+        let (vector, rest) = words.split_at_checked(usize::try_from(*length).ok()?)?;
+        vectors.push(vector.to_vec());
+        words = rest;
+    }
+    words.is_empty().then_some(vectors)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vectors_come_out_as_they_went_in_and_other_messages_do_not() {
+        let vectors = [vec![1, u64::MAX], vec![], vec![3]];
+        let message = pack(&vectors);
+        assert_eq!(unpack(&message, 3).unwrap(), vectors);
+        assert_eq!(unpack(&message, 2), None);
+        assert_eq!(unpack(&message, 7), None);
+        assert_eq!(unpack(&message[1..], 3), None);
+        assert_eq!(unpack(&message[..message.len() - 8], 3), None);
+        assert_eq!(unpack(&[], 1), None);
+    }
+}
