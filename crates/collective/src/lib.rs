@@ -18,6 +18,8 @@ mod algorithm;
 pub mod cost;
 mod error;
 mod gate;
+#[cfg(feature = "mpi")]
+pub mod mpi;
 mod shared;
 mod tensors;
 mod world;

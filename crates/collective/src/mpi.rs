@@ -1,0 +1,368 @@
+//! Processes that `mpirun` started, as a [`World`].
+//!
+//! MPI checks no length and no call: where two processes make different ones it writes over memory and
+//! then hangs. So the processes first tell each other what they are about to do, and fail all together.
+//! A sum is taken by the owners, in rank order: MPI's own has the same bits for all, but in an order
+//! that depends on the length.
+//!
+//! What ends one process ends all. A panic does, and [`abort`], which a program calls in place of an
+//! exit with an error; a process that is killed, or ends without [`finish`], is `mpirun`'s matter. A
+//! process that lives and does not come is found by the [watch](watch), which names it.
+//!
+//! MPI is initialized when the first world is asked for: a program that asks for none never touches it.
+
+#![allow(unsafe_code)]
+
+mod watch;
+
+use crate::{Algorithm, Error, Schedule, World};
+use ::mpi::Threading;
+use ::mpi::datatype::{Partition, PartitionMut};
+use ::mpi::environment::{is_finalized, is_initialized};
+use ::mpi::topology::SimpleCommunicator;
+use ::mpi::traits::{Communicator, CommunicatorCollectives};
+use pulp::Arch;
+use std::mem::ManuallyDrop;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use watch::{Call, Calls, Channels, Watch};
+
+/// The processes that `mpirun` started, or this one alone where it did not.
+///
+/// All processes ask for their worlds in the same order; each world is a channel of its own. Where a
+/// call waits for the others longer than `timeout`, a line on stderr names those who did not come, and
+/// all processes end with status 1.
+///
+/// ```no_run
+/// # fn main() -> Result<(), collective::Error> {
+/// let world = collective::mpi::world(None)?;
+/// let mut members = collective::group_in(world, 1, Default::default());
+/// let sum = members[0].all_reduce(vec![1.0])?; // as many as there are processes
+/// drop(members);
+/// collective::mpi::finish()
+/// # }
+/// ```
+///
+/// # Errors
+/// [`Error::World`]: MPI does not start, lets only one thread speak, or is finished.
+pub fn world(timeout: Option<Duration>) -> Result<Box<dyn World>, Error> {
+    let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let State::Before = *state {
+        *state = State::Running(start(timeout)?);
+    }
+    match &*state {
+        State::Running(running) => Ok(Box::new(running.base.another(timeout)?)),
+        _ => Err(error(0, "MPI is finished, and does not start again")),
+    }
+}
+
+/// Ends MPI in order, when all processes have come to this. A program calls it at its end, if it has
+/// asked for a world; without it, `mpirun` takes its end for a failure and ends the others.
+///
+/// # Errors
+/// [`Error::World`]: a world of this process is still there. [`Error::KindMismatch`]: another process
+/// asks for one.
+pub fn finish() -> Result<(), Error> {
+    let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+    let State::Running(running) = &*state else {
+        return Ok(());
+    };
+    let base = &running.base;
+    if base.channels.in_use() > 1 {
+        return Err(error(base.rank, "MPI cannot end while there are worlds"));
+    }
+    // when all are here, MPI ends without waiting for anybody
+    let in_call = base.calls.enter(Call::Finish);
+    base.meet(Call::Finish, 0, &[])?;
+    drop(in_call);
+    if let State::Running(Running { end, keeper, .. }) = std::mem::replace(&mut *state, State::Over)
+    {
+        drop(end);
+        keeper.join().expect("a panic would have ended the process");
+    }
+    Ok(())
+}
+
+/// Ends all processes, this one with `status`; without MPI, this one.
+///
+/// For a program that gives up: one that only exits keeps the others waiting, if it has called
+/// [`finish`] or hangs in a destructor on its way.
+pub fn abort(status: i32) -> ! {
+    if is_running() {
+        SimpleCommunicator::world().abort(status)
+    }
+    std::process::exit(status)
+}
+
+fn is_running() -> bool {
+    is_initialized() && !is_finalized()
+}
+
+fn error(rank: usize, why: &str) -> Error {
+    let why = why.to_owned();
+    Error::World { rank, why }
+}
+
+static STATE: Mutex<State> = Mutex::new(State::Before);
+
+enum State {
+    Before,
+    Running(Running),
+    Over,
+}
+
+struct Running {
+    /// Never given away: others are made from it.
+    base: Processes,
+    /// Dropped to end MPI.
+    end: Sender<()>,
+    keeper: JoinHandle<()>,
+}
+
+/// Starts the thread that keeps MPI. MPI wants to be ended by the thread that has started it; that one
+/// is the watch meanwhile.
+fn start(timeout: Option<Duration>) -> Result<Running, Error> {
+    let (started, base) = channel();
+    let (end, ended) = channel();
+    let keeper = std::thread::Builder::new().name("mpi".to_owned());
+    let keeper = keeper.spawn(move || keep(&started, &ended, timeout));
+    let keeper = keeper.map_err(|e| error(0, &e.to_string()))?;
+    let base = base.recv().map_err(|_| error(0, "MPI does not start"))??;
+    end_all_on_a_panic(base.rank);
+    Ok(Running { base, end, keeper })
+}
+
+fn keep(
+    started: &Sender<Result<Processes, Error>>,
+    ended: &Receiver<()>,
+    timeout: Option<Duration>,
+) {
+    let failed = |why| drop(started.send(Err(error(0, why))));
+    let Some((universe, threading)) = ::mpi::initialize_with_threading(Threading::Multiple) else {
+        return failed("MPI is in use already");
+    };
+    if threading != Threading::Multiple {
+        return failed("MPI does not grant MPI_THREAD_MULTIPLE");
+    }
+    let channels = Arc::new(Channels::default());
+    let base = Comm(ManuallyDrop::new(universe.world().duplicate()));
+    let mut watch = Watch::new(universe.world().duplicate(), channels.clone());
+    let _ = started.send(Ok(Processes::new(base, channels, 0, timeout)));
+    watch.until(ended);
+    drop(watch);
+    drop(universe); // finalizes
+}
+
+/// A panic unwinds into destructors that wait for the others, who wait for this process.
+fn end_all_on_a_panic(rank: usize) {
+    let previous = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        previous(panic);
+        if is_running() {
+            eprintln!("error: rank {rank} has panicked, and all processes end");
+            abort(101);
+        }
+    }));
+}
+
+/// A communicator that is never freed: that would be a call of all processes, and whoever drops a world
+/// may be alone in it.
+struct Comm(ManuallyDrop<SimpleCommunicator>);
+
+// Safety: it is made only where MPI has granted MPI_THREAD_MULTIPLE, with which any thread may use a
+// communicator; and it is not `Sync`, so that no two do at a time.
+unsafe impl Send for Comm {}
+
+/// All processes, on a channel of their own.
+struct Processes {
+    comm: Comm,
+    channels: Arc<Channels>,
+    calls: Arc<Calls>,
+    rank: usize,
+    size: usize,
+    /// Who sums what.
+    owners: Schedule,
+    /// What the others have sent for the part that this process sums, in rank order.
+    parts: Vec<f32>,
+    /// Its sum.
+    sum: Vec<f32>,
+}
+
+/// What a process tells the others before a call: the call, a length, and what it brings, if that is
+/// little.
+const NOTE: usize = 128;
+const LITTLE: usize = NOTE - 16;
+
+/// Elements that are summed at a time, so that buffers stay small and counts far below MPI's i32.
+const PIECE: usize = 1 << 22;
+
+/// Elements that are added at a time; they stay in the first-level cache.
+const BLOCK: usize = 2048;
+
+impl Processes {
+    fn new(
+        comm: Comm,
+        channels: Arc<Channels>,
+        channel: u64,
+        timeout: Option<Duration>,
+    ) -> Processes {
+        let (rank, size) = (comm.0.rank() as usize, comm.0.size() as usize);
+        Processes {
+            comm,
+            calls: channels.open(channel, timeout),
+            channels,
+            rank,
+            size,
+            owners: Schedule::new(Algorithm::Owner, size),
+            parts: Vec::new(),
+            sum: Vec::new(),
+        }
+    }
+
+    /// Another channel.
+    fn another(&self, timeout: Option<Duration>) -> Result<Processes, Error> {
+        let _in_call = self.calls.enter(Call::Duplicate);
+        let notes = self.meet(Call::Duplicate, self.channels.unused(), &[])?;
+        let channel = notes[0].length; // the number that process 0 has left
+        let comm = Comm(ManuallyDrop::new(self.comm.0.duplicate()));
+        let channels = self.channels.clone();
+        Ok(Processes::new(comm, channels, channel, timeout))
+    }
+
+    /// Waits until all are about to make the same call, and returns what they have to say.
+    fn meet(&self, call: Call, length: u64, brought: &[u8]) -> Result<Vec<Note>, Error> {
+        let mut mine = [0; NOTE];
+        mine[0] = call as u8;
+        mine[8..16].copy_from_slice(&length.to_le_bytes());
+        if brought.len() <= LITTLE {
+            mine[16..][..brought.len()].copy_from_slice(brought);
+        }
+        let mut all = vec![0; NOTE * self.size];
+        self.comm.0.all_gather_into(&mine[..], &mut all[..]);
+        let (notes, _) = all.as_chunks::<NOTE>();
+        if notes.iter().any(|note| note[0] != notes[0][0]) {
+            return Err(Error::KindMismatch);
+        }
+        Ok(notes.iter().map(Note::read).collect())
+    }
+
+    /// Sums as many elements of all.
+    fn sum(&mut self, data: &mut [f32]) {
+        let chunk = |rank| self.owners.chunk(rank, data.len());
+        let (counts, starts): (Vec<i32>, Vec<i32>) = (0..self.size)
+            .map(|rank| (chunk(rank).len() as i32, chunk(rank).start as i32))
+            .unzip();
+        let own = chunk(self.rank).len();
+        let own_counts = vec![own as i32; self.size];
+        let own_starts: Vec<i32> = (0..self.size).map(|rank| (rank * own) as i32).collect();
+        self.parts.resize(self.size * own, 0.0);
+        self.sum.resize(own, 0.0);
+        self.comm.0.all_to_all_varcount_into(
+            &Partition::new(data, &counts[..], &starts[..]),
+            &mut PartitionMut::new(&mut self.parts[..], own_counts, own_starts),
+        );
+        add_up(&self.parts, &mut self.sum);
+        let mut data = PartitionMut::new(data, counts, starts);
+        let sum = &self.sum[..];
+        self.comm.0.all_gather_varcount_into(sum, &mut data);
+    }
+}
+
+/// What a process has told.
+struct Note {
+    length: u64,
+    /// The first bytes of what it brings.
+    brought: [u8; LITTLE],
+}
+
+impl Note {
+    fn read(note: &[u8; NOTE]) -> Self {
+        let (length, brought) = note[8..].split_at(8);
+        Self {
+            length: u64::from_le_bytes(length.try_into().expect("eight bytes")),
+            brought: brought.try_into().expect("the rest"),
+        }
+    }
+}
+
+/// Adds `parts` of the length of `sum`, which lie one behind the other, in their order.
+fn add_up(parts: &[f32], sum: &mut [f32]) {
+    let len = sum.len();
+    Arch::new().dispatch(
+        #[inline(always)]
+        || {
+            for (i, sum) in sum.chunks_mut(BLOCK).enumerate() {
+                for (rank, part) in parts.chunks_exact(len).enumerate() {
+                    let part = &part[i * BLOCK..][..sum.len()];
+                    match rank {
+                        0 => sum.copy_from_slice(part),
+                        _ => sum.iter_mut().zip(part).for_each(|(sum, x)| *sum += x),
+                    }
+                }
+            }
+        },
+    );
+}
+
+impl World for Processes {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    fn all_reduce(&mut self, data: &mut [f32]) -> Result<(), Error> {
+        let calls = self.calls.clone();
+        let _in_call = calls.enter(Call::AllReduce);
+        let notes = self.meet(Call::AllReduce, data.len() as u64, &[])?;
+        let expected = notes[0].length;
+        if let Some(rank) = notes.iter().position(|note| note.length != expected) {
+            let (found, expected) = (notes[rank].length as usize, expected as usize);
+            return Err(Error::LengthMismatch {
+                rank,
+                found,
+                expected,
+            });
+        }
+        data.chunks_mut(PIECE).for_each(|piece| self.sum(piece));
+        Ok(())
+    }
+
+    fn all_gather(&mut self, data: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        let _in_call = self.calls.enter(Call::AllGather);
+        let notes = self.meet(Call::AllGather, data.len() as u64, data)?;
+        let lengths = notes.iter().map(|note| note.length as usize);
+        if lengths.clone().all(|length| length <= LITTLE) {
+            let brought = notes.iter().zip(lengths);
+            let brought = brought.map(|(note, length)| note.brought[..length].to_vec());
+            return Ok(brought.collect());
+        }
+        let total: usize = lengths.clone().sum();
+        if i32::try_from(total).is_err() {
+            let why = format!("{total} bytes are more than MPI gathers at once");
+            return Err(error(self.rank, &why));
+        }
+        let counts: Vec<i32> = lengths.map(|length| length as i32).collect();
+        let mut end = 0;
+        let starts = counts.iter().map(|count| {
+            end += count;
+            end - count
+        });
+        let starts: Vec<i32> = starts.collect();
+        let mut all = vec![0u8; total];
+        let mut places = PartitionMut::new(&mut all[..], &counts[..], &starts[..]);
+        self.comm.0.all_gather_varcount_into(data, &mut places);
+        let places = starts.iter().zip(&counts);
+        let brought =
+            places.map(|(start, count)| all[*start as usize..][..*count as usize].to_vec());
+        Ok(brought.collect())
+    }
+
+    fn duplicate(&self) -> Result<Box<dyn World>, Error> {
+        Ok(Box::new(self.another(self.calls.limit)?))
+    }
+}

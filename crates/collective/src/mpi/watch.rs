@@ -1,0 +1,257 @@
+//! Finds out who does not come. MPI waits for ever for a process that lives and does not make the call
+//! that the others are in: it computes without end, or somebody has stopped it.
+//!
+//! Each process has a thread that looks now and then how long its calls have been going on. Where one
+//! takes longer than its limit, the thread asks those of the other processes how many calls they have
+//! begun on that channel. Who has begun fewer, or does not answer, is named, and all processes end.
+//! A call itself costs two stores more; nobody sends anything while all is well.
+
+use super::abort;
+use ::mpi::request::StaticScope;
+use ::mpi::topology::SimpleCommunicator;
+use ::mpi::traits::{Communicator, Destination, MatchedReceiveVec, Source};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::SeqCst};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+/// How often the watch looks.
+const TICK: Duration = Duration::from_millis(100);
+/// How long it waits for an answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How often it looks for an answer.
+const POLL: Duration = Duration::from_millis(2);
+
+/// What processes do together.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[repr(u8)]
+pub enum Call {
+    AllReduce,
+    AllGather,
+    Duplicate,
+    Finish,
+}
+
+const NAMES: [&str; 4] = ["all-reduce", "all-gather", "new channel", "end of MPI"];
+
+/// The calls of one channel.
+pub struct Calls {
+    channel: u64,
+    /// How long one may take.
+    pub limit: Option<Duration>,
+    /// How many have begun.
+    begun: AtomicU64,
+    /// When the present one began, in nanoseconds since `zero`; 0 between calls.
+    since: AtomicU64,
+    zero: Instant,
+    call: AtomicU8,
+}
+
+impl Calls {
+    /// Counts a call, which lasts until the result is dropped.
+    pub fn enter(&self, call: Call) -> InCall<'_> {
+        self.call.store(call as u8, SeqCst);
+        self.begun.fetch_add(1, SeqCst);
+        let now = self.zero.elapsed().as_nanos() as u64;
+        self.since.store(now.max(1), SeqCst);
+        InCall(self)
+    }
+
+    /// The present call, if it has taken longer than it may.
+    fn overdue(self: &Arc<Self>) -> Option<Overdue> {
+        let (since, number) = (self.since.load(SeqCst), self.begun.load(SeqCst));
+        let limit = self.limit.filter(|_| since > 0)?;
+        let taken = self
+            .zero
+            .elapsed()
+            .saturating_sub(Duration::from_nanos(since));
+        let overdue = Overdue {
+            calls: self.clone(),
+            limit,
+            number,
+            since,
+        };
+        (taken > limit && overdue.goes_on()).then_some(overdue)
+    }
+}
+
+/// While it is there, its call goes on.
+pub struct InCall<'a>(&'a Calls);
+
+impl Drop for InCall<'_> {
+    fn drop(&mut self) {
+        self.0.since.store(0, SeqCst);
+    }
+}
+
+/// A call that takes too long.
+struct Overdue {
+    calls: Arc<Calls>,
+    limit: Duration,
+    number: u64,
+    since: u64,
+}
+
+impl Overdue {
+    fn goes_on(&self) -> bool {
+        let Calls { since, begun, .. } = &*self.calls;
+        (since.load(SeqCst), begun.load(SeqCst)) == (self.since, self.number)
+    }
+}
+
+/// The channels of this process.
+#[derive(Default)]
+pub struct Channels {
+    open: Mutex<Vec<Weak<Calls>>>,
+    opened: AtomicU64,
+}
+
+impl Channels {
+    /// A number that this process has given to no channel.
+    pub fn unused(&self) -> u64 {
+        1 + self.opened.fetch_add(1, SeqCst)
+    }
+
+    pub fn open(&self, channel: u64, limit: Option<Duration>) -> Arc<Calls> {
+        let calls = Arc::new(Calls {
+            channel,
+            limit,
+            begun: AtomicU64::new(0),
+            since: AtomicU64::new(0),
+            zero: Instant::now(),
+            call: AtomicU8::new(0),
+        });
+        self.lock().push(Arc::downgrade(&calls));
+        calls
+    }
+
+    /// How many channels there are.
+    pub fn in_use(&self) -> usize {
+        let mut open = self.lock();
+        open.retain(|calls| calls.strong_count() > 0);
+        open.len()
+    }
+
+    fn overdue(&self) -> Option<Overdue> {
+        let open = self.lock();
+        let mut calls = open.iter().filter_map(Weak::upgrade);
+        calls.find_map(|calls| calls.overdue())
+    }
+
+    /// How many calls have begun on a channel; none, where this process has it no more, or not yet.
+    fn begun(&self, channel: u64) -> u64 {
+        let open = self.lock();
+        let mut calls = open.iter().filter_map(Weak::upgrade);
+        let calls = calls.find(|calls| calls.channel == channel);
+        calls.map_or(0, |calls| calls.begun.load(SeqCst))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Weak<Calls>>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What watches say to each other: what it is, the channel, the number of the call in question, and in
+/// an answer how many have begun.
+type Message = [u64; 4];
+const QUESTION: u64 = 0;
+const ANSWER: u64 = 1;
+
+pub struct Watch {
+    /// Nobody else speaks there.
+    comm: SimpleCommunicator,
+    channels: Arc<Channels>,
+    rank: usize,
+    size: usize,
+}
+
+impl Watch {
+    pub fn new(comm: SimpleCommunicator, channels: Arc<Channels>) -> Self {
+        let (rank, size) = (comm.rank() as usize, comm.size() as usize);
+        Self {
+            comm,
+            channels,
+            rank,
+            size,
+        }
+    }
+
+    /// Watches until the sender of `ended` is gone.
+    pub fn until(&mut self, ended: &Receiver<()>) {
+        while ended.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
+            self.listen(|_, _| ());
+            if let Some(call) = self.channels.overdue() {
+                self.look_into(&call);
+            }
+        }
+    }
+
+    /// Answers what others ask, and hands on what they answer.
+    fn listen(&self, mut answered: impl FnMut(usize, Message)) {
+        while let Some(message) = self.comm.any_process().immediate_matched_probe() {
+            let (words, status) = message.matched_receive_vec::<u64>();
+            let Ok([kind, channel, number, begun]) = Message::try_from(words) else {
+                continue;
+            };
+            let from = status.source_rank() as usize;
+            match kind {
+                QUESTION => {
+                    let begun = self.channels.begun(channel);
+                    self.send(from, [ANSWER, channel, number, begun]);
+                }
+                _ => answered(from, [kind, channel, number, begun]),
+            }
+        }
+    }
+
+    /// Nobody waits until it has arrived: its memory is left to MPI.
+    fn send(&self, to: usize, message: Message) {
+        let message: &'static Message = Box::leak(Box::new(message));
+        let process = self.comm.process_at_rank(to as i32);
+        std::mem::forget(process.immediate_send(StaticScope, &message[..]));
+    }
+
+    /// Asks all who has come, and ends the processes if one has not.
+    fn look_into(&self, call: &Overdue) {
+        let came = self.ask(call);
+        let missing: Vec<usize> = (0..self.size).filter(|r| came[*r] != Some(true)).collect();
+        if missing.is_empty() {
+            return; // the last one has come just now, or there is much to move
+        }
+        // of those who came the first one speaks; the others only if it does not
+        let first = came.iter().position(|came| *came == Some(true));
+        let end = Instant::now() + 2 * PATIENCE;
+        while first != Some(self.rank) && call.goes_on() && Instant::now() < end {
+            self.listen(|_, _| ());
+            std::thread::sleep(POLL);
+        }
+        if call.goes_on() {
+            let names: Vec<String> = missing.iter().map(usize::to_string).collect();
+            let (s, names) = (if names.len() == 1 { "" } else { "s" }, names.join(", "));
+            let name = NAMES[usize::from(call.calls.call.load(SeqCst))];
+            let limit = call.limit;
+            eprintln!("error: {name}: rank{s} {names} did not come within {limit:?}");
+            abort(1);
+        }
+    }
+
+    /// Who has come to the call; nothing of those who do not answer.
+    fn ask(&self, call: &Overdue) -> Vec<Option<bool>> {
+        let channel = call.calls.channel;
+        let mut came = vec![None; self.size];
+        came[self.rank] = Some(true);
+        for other in (0..self.size).filter(|rank| *rank != self.rank) {
+            self.send(other, [QUESTION, channel, call.number, 0]);
+        }
+        let end = Instant::now() + PATIENCE;
+        while came.contains(&None) && Instant::now() < end {
+            self.listen(|from, [_, of, number, begun]| {
+                if (of, number) == (channel, call.number) {
+                    came[from] = Some(begun >= call.number);
+                }
+            });
+            std::thread::sleep(POLL);
+        }
+        came
+    }
+}

@@ -1,0 +1,425 @@
+//! Sums over processes that `mpirun` starts, on this machine: the bits of the sums, and what becomes of
+//! the others when one fails. Each test starts this binary as the ranks of a job.
+
+use std::collections::BTreeSet;
+use std::io::ErrorKind;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use collective::{Algorithm, Error, Member, Options, World, group, group_in, mpi};
+use libtest_mimic::{Arguments, Failed, Trial};
+
+fn main() -> ExitCode {
+    let mut args = std::env::args().skip(1);
+    if args.next().as_deref() == Some("--rank-job") {
+        return run_rank(&args.next().expect("the name of a job"));
+    }
+    let mut args = Arguments::from_args();
+    args.test_threads = Some(1); // a job wants all cores
+    libtest_mimic::run(&args, trials()).exit_code()
+}
+
+/// What a rank does; an error is printed, and its status is then 1.
+type Job = fn() -> Result<(), Error>;
+
+const JOBS: [(&str, Job); 17] = [
+    ("sums", sums),
+    ("gathers", gathers),
+    ("channels", channels),
+    ("members", members),
+    ("lengths", lengths),
+    ("calls", calls),
+    ("in-use", in_use),
+    ("panic", || faulty(|| panic!("a fault"))),
+    ("abort", || faulty(|| mpi::abort(7))),
+    ("exit", || faulty(|| std::process::exit(3))),
+    ("exit-0", || faulty(|| std::process::exit(0))),
+    ("kill", || faulty(|| signal("-KILL"))),
+    ("stop", || faulty(|| signal("-STOP"))),
+    ("loop", || faulty(endless)),
+    ("two-loops", two_loops),
+    ("leaves", leaves),
+    ("no-end", no_end),
+];
+
+fn trials() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    let mut test = |name: &str, run: fn() -> Result<(), Failed>| {
+        trials.push(Trial::test(name, run));
+    };
+    test("sums_have_the_bits_of_the_owners", || all_is_well("sums"));
+    test("gathered_bytes_come_in_rank_order", || {
+        all_is_well("gathers")
+    });
+    test("two_threads_sum_at_once", || all_is_well("channels"));
+    test("members_of_processes_sum", || all_is_well("members"));
+    test("other_lengths_are_an_error_for_all", || {
+        error_of_all(
+            "lengths",
+            "all-reduce: replica 1 brought 9 elements, replica 0 10",
+        )
+    });
+    test("other_calls_are_an_error_for_all", || {
+        error_of_all("calls", "the replicas brought items of different kinds")
+    });
+    test("mpi_does_not_end_while_there_are_worlds", || {
+        all_is_well("in-use")
+    });
+    test("a_panic_ends_all", || {
+        ends("panic", 101, &["a fault", "error: rank 1 has panicked"])
+    });
+    test("an_abort_ends_all", || {
+        ends("abort", 7, &["MPI_ABORT was invoked on rank 1"])
+    });
+    test("an_exit_ends_all", || {
+        ends("exit", 3, &[",1]", "Exit code:    3"])
+    });
+    test("an_early_end_without_an_error_ends_all", || {
+        ends("exit-0", 1, &["process rank 1 with PID"])
+    });
+    test("a_killed_rank_ends_all", || {
+        ends("kill", 137, &["process rank 1 with PID", "signal 9"])
+    });
+    test("a_stopped_rank_is_named", || ends("stop", 1, &[NAMED]));
+    test("a_rank_that_computes_without_end_is_named", || {
+        ends("loop", 1, &[NAMED])
+    });
+    test("all_that_do_not_come_are_named", || {
+        let line = "error: all-gather: ranks 0, 2 did not come within 2s\n";
+        ends("two-loops", 1, &[line])
+    });
+    test("a_rank_that_has_left_is_named", || {
+        ends("leaves", 1, &[NAMED])
+    });
+    test("a_rank_that_does_not_end_is_named", || {
+        ends(
+            "no-end",
+            1,
+            &["error: end of MPI: rank 1 did not come within 2s\n"],
+        )
+    });
+    trials
+}
+
+const NAMED: &str = "error: all-reduce: rank 1 did not come within 2s\n";
+
+// What starts the ranks.
+
+struct Outcome {
+    status: Option<i32>,
+    out: String,
+    err: String,
+}
+
+/// Runs a job on `n` ranks; none of them is left when this returns.
+fn mpirun(job: &str, n: usize) -> Result<Outcome, Failed> {
+    let this = std::env::current_exe()?;
+    let run = Command::new("mpirun")
+        .args(["--timeout", "60", "--oversubscribe", "--bind-to", "none"])
+        .args(["--mca", "plm", "isolated", "-n", &n.to_string()]) // it starts nothing elsewhere, and needs no ssh
+        .arg(&this)
+        .args(["--rank-job", job])
+        .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
+        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+        .output();
+    let output = run.map_err(|error| match error.kind() {
+        ErrorKind::NotFound => "there is no mpirun: install Open MPI (Debian: openmpi-bin)".into(),
+        _ => Failed::from(error),
+    })?;
+    let outcome = Outcome {
+        status: output.status.code(),
+        out: String::from_utf8_lossy(&output.stdout).into_owned(),
+        err: String::from_utf8_lossy(&output.stderr).into_owned(),
+    };
+    kill_what_is_left(&outcome.out)?;
+    Ok(outcome)
+}
+
+/// A stopped process outlives what goes wrong with its job.
+fn kill_what_is_left(out: &str) -> Result<(), Failed> {
+    let this = std::env::current_exe()?;
+    for pid in out.lines().filter_map(|line| line.strip_prefix("pid ")) {
+        if std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == this) {
+            Command::new("kill").args(["-KILL", pid]).status()?;
+        }
+    }
+    Ok(())
+}
+
+fn check(holds: bool, what: &str, outcome: &Outcome) -> Result<(), Failed> {
+    let Outcome { status, out, err } = outcome;
+    match holds {
+        true => Ok(()),
+        false => Err(format!("{what}; status {status:?}\n{out}\n{err}").into()),
+    }
+}
+
+/// All ranks come to their ends, and `mpirun` has nothing to say.
+fn all_is_well(job: &str) -> Result<(), Failed> {
+    for n in 2..=4 {
+        let outcome = mpirun(job, n)?;
+        let well = outcome.out.matches("is well\n").count();
+        check(outcome.status == Some(0), "it failed", &outcome)?;
+        check(well == n, &format!("{well} of {n} are well"), &outcome)?;
+        check(
+            outcome.err.is_empty(),
+            "there is something on stderr",
+            &outcome,
+        )?;
+    }
+    Ok(())
+}
+
+/// All ranks say the same error.
+fn error_of_all(job: &str, error: &str) -> Result<(), Failed> {
+    for n in 2..=4 {
+        let outcome = mpirun(job, n)?;
+        let said: BTreeSet<&str> = outcome.out.lines().collect();
+        let all = (0..n).all(|rank| said.contains(format!("rank {rank}: {error}").as_str()));
+        check(all, "not all say it", &outcome)?;
+        check(outcome.status == Some(1), "the status is another", &outcome)?;
+    }
+    Ok(())
+}
+
+/// The job ends with this status, and stderr says all of these.
+fn ends(job: &str, status: i32, says: &[&str]) -> Result<(), Failed> {
+    let outcome = mpirun(job, 4)?;
+    check(
+        outcome.status == Some(status),
+        "the status is another",
+        &outcome,
+    )?;
+    for words in says {
+        let said = outcome.err.contains(words);
+        check(said, &format!("it does not say {words:?}"), &outcome)?;
+    }
+    let well = outcome.out.contains("is well\n");
+    check(!well, "a rank came to its end", &outcome)
+}
+
+// What the ranks do.
+
+fn run_rank(name: &str) -> ExitCode {
+    println!("pid {}", std::process::id());
+    let job = JOBS.iter().find(|(job, _)| *job == name);
+    let outcome = job.expect("a job of this name").1();
+    let rank = rank();
+    match &outcome {
+        Ok(()) => println!("rank {rank} is well"),
+        Err(error) => println!("rank {rank}: {error}"),
+    }
+    mpi::finish().expect("all worlds are gone");
+    ExitCode::from(u8::from(outcome.is_err()))
+}
+
+fn rank() -> usize {
+    let rank = std::env::var("OMPI_COMM_WORLD_RANK").expect("mpirun sets it");
+    rank.parse().expect("a number")
+}
+
+fn world() -> Result<Box<dyn World>, Error> {
+    mpi::world(Some(Duration::from_secs(2)))
+}
+
+/// Values whose sum depends on the order.
+fn values(rank: usize, seed: usize, n: usize) -> Vec<f32> {
+    let value = |i: usize| {
+        let bits = (i * 7919 + rank * 104_729 + seed * 31) % 10_007;
+        (bits as f32 - 5000.0) * 0.37_f32.powi((bits % 13) as i32)
+    };
+    (0..n).map(value).collect()
+}
+
+/// The sum of the owners within this process.
+fn owners(parts: &[Vec<f32>]) -> Vec<f32> {
+    let options = Options {
+        algorithm: Algorithm::Owner,
+        ..Options::default()
+    };
+    let members = group(parts.len(), options).into_iter().zip(parts);
+    let mut sums = on_threads(members.collect(), |(mut member, part)| {
+        member.all_reduce(part.clone()).unwrap()
+    });
+    sums.remove(0)
+}
+
+fn on_threads<T: Send, U: Send>(items: Vec<T>, f: impl Fn(T) -> U + Sync) -> Vec<U> {
+    std::thread::scope(|s| {
+        let run = |item| s.spawn(|| f(item));
+        let threads: Vec<_> = items.into_iter().map(run).collect();
+        threads.into_iter().map(|t| t.join().unwrap()).collect()
+    })
+}
+
+fn assert_bits(found: &[f32], expected: &[f32]) {
+    assert_eq!(found.len(), expected.len());
+    let different = found.iter().zip(expected);
+    let different = different
+        .filter(|(f, e)| f.to_bits() != e.to_bits())
+        .count();
+    assert_eq!(different, 0, "of {} elements", expected.len());
+}
+
+/// Pieces and chunks of all kinds: none, some empty, odd ones, and more than one piece.
+fn sums() -> Result<(), Error> {
+    let mut world = world()?;
+    let (rank, size) = (world.rank(), world.size());
+    for (seed, n) in [0, 1, 17, 129_068, 1_000_000, 4_194_304 + 33]
+        .into_iter()
+        .enumerate()
+    {
+        let all: Vec<_> = (0..size).map(|rank| values(rank, seed, n)).collect();
+        let mut data = all[rank].clone();
+        world.all_reduce(&mut data)?;
+        assert_bits(&data, &owners(&all));
+    }
+    Ok(())
+}
+
+fn gathers() -> Result<(), Error> {
+    let mut world = world()?;
+    let (rank, size) = (world.rank(), world.size());
+    for n in [0, 1, 30, 112, 113, 10_000] {
+        let of = |rank: usize| vec![rank as u8 + 1; n * rank];
+        let expected: Vec<_> = (0..size).map(of).collect();
+        assert_eq!(world.all_gather(&of(rank))?, expected);
+    }
+    Ok(())
+}
+
+/// Each thread sums other lengths than the other one, as often as it can.
+fn channels() -> Result<(), Error> {
+    let first = world()?;
+    let second = first.duplicate()?;
+    let done = on_threads(vec![(first, 1), (second, 2)], |(mut world, thread)| {
+        for round in 0..200 {
+            let n = [3, 1000, 20_000][(round * thread) % 3] + thread;
+            let all: Vec<_> = (0..world.size()).map(|r| values(r, round, n)).collect();
+            let mut data = all[world.rank()].clone();
+            world.all_reduce(&mut data)?;
+            let mut expected = all[0].clone();
+            for more in &all[1..] {
+                expected.iter_mut().zip(more).for_each(|(e, m)| *e += m);
+            }
+            assert_bits(&data, &expected);
+        }
+        Ok(())
+    });
+    done.into_iter().collect()
+}
+
+fn members() -> Result<(), Error> {
+    const K: usize = 2;
+    let options = Options {
+        timeout: Some(Duration::from_secs(50)),
+        ..Options::default()
+    };
+    let job = |mut member: Member| {
+        let size = member.size();
+        for n in [0, 1, 17, 129_068] {
+            let all: Vec<_> = (0..size).map(|rank| values(rank, n, n)).collect();
+            let processes: Vec<_> = all.chunks(K).map(owners).collect();
+            let sum = member.all_reduce(all[member.rank()].clone())?;
+            assert_bits(&sum, &owners(&processes));
+        }
+        let mut values = [member.rank() as f64 + 0.1];
+        member.sum(&mut values)?;
+        let expected = (0..size).map(|rank| rank as f64 + 0.1);
+        assert_eq!(Some(values[0]), expected.reduce(|sum, part| sum + part));
+        Ok(())
+    };
+    let members = group_in(world()?, K, options);
+    on_threads(members, job).into_iter().collect()
+}
+
+fn lengths() -> Result<(), Error> {
+    let mut world = world()?;
+    world.all_reduce(&mut [1.0; 10])?;
+    match world.rank() {
+        1 => world.all_reduce(&mut [1.0; 9]),
+        _ => world.all_reduce(&mut [1.0; 10]),
+    }
+}
+
+fn calls() -> Result<(), Error> {
+    let mut world = world()?;
+    match world.rank() {
+        1 => world.all_gather(&[1]).map(drop),
+        _ => world.all_reduce(&mut [1.0; 10]),
+    }
+}
+
+fn in_use() -> Result<(), Error> {
+    let first = world()?;
+    let second = first.duplicate()?;
+    drop(first);
+    let error = mpi::finish()
+        .expect_err("there is another world")
+        .to_string();
+    assert!(
+        error.contains("cannot end while there are worlds"),
+        "{error}"
+    );
+    drop(second);
+    mpi::finish()?;
+    let error = world().err().expect("MPI is finished").to_string();
+    assert!(error.contains("does not start again"), "{error}");
+    Ok(())
+}
+
+/// Rank 1 does `fault` after some rounds, while the others go on.
+fn faulty(fault: fn()) -> Result<(), Error> {
+    let mut world = world()?;
+    for round in 0.. {
+        if round == 5 && world.rank() == 1 {
+            fault();
+        }
+        world.all_reduce(&mut [1.0; 1000])?;
+    }
+    Ok(())
+}
+
+fn signal(signal: &str) {
+    let this = std::process::id().to_string();
+    let sent = Command::new("kill").args([signal, &this]).status();
+    assert!(
+        sent.is_ok_and(|status| status.success()),
+        "there is no `kill`"
+    );
+}
+
+fn endless() {
+    loop {
+        std::thread::sleep(Duration::from_secs(1));
+    }
+}
+
+/// Rank 3 comes later than rank 1, which it must not be blamed for.
+fn two_loops() -> Result<(), Error> {
+    let mut world = world()?;
+    match world.rank() {
+        0 | 2 => endless(),
+        3 => std::thread::sleep(Duration::from_millis(500)),
+        _ => (),
+    }
+    world.all_gather(&[]).map(drop)
+}
+
+/// Rank 1 has no world any more, and does not end either.
+fn leaves() -> Result<(), Error> {
+    let mut world = world()?;
+    if world.rank() == 1 {
+        drop(world);
+        endless();
+        return Ok(());
+    }
+    world.all_reduce(&mut [1.0])
+}
+
+fn no_end() -> Result<(), Error> {
+    if world()?.rank() == 1 {
+        endless();
+    }
+    mpi::finish()
+}
