@@ -22,6 +22,8 @@ mod pytorch_resnet;
 mod real_data;
 mod replicas_work_together;
 mod runs_leave_a_record;
+#[cfg_attr(not(feature = "mpi"), path = "needs_mpi.rs")]
+mod several_processes;
 mod trainer_takes_any_network;
 
 fn main() -> ExitCode {
@@ -29,6 +31,8 @@ fn main() -> ExitCode {
     let is = |i: usize, arg: &str| args.get(i).is_some_and(|a| a == arg);
     let program_args = || args.iter().skip(2).cloned();
     match is(1, "--as") {
+        #[cfg(feature = "mpi")]
+        true if is(2, "lenet") => several_processes::lenet_in_a_process(),
         true if is(2, "scratch") => d2l::program(&scratch::BOOK, scratch::train, program_args()),
         true => d2l::program(&concise::BOOK, concise::train, program_args()),
         false => run_tests(),
@@ -46,6 +50,7 @@ fn run_tests() -> ExitCode {
         real_data::trials(),
         replicas_work_together::trials(),
         runs_leave_a_record::trials(),
+        several_processes::trials(),
         trainer_takes_any_network::trials(),
     ];
     let arguments = libtest_mimic::Arguments::from_args();

@@ -1,5 +1,6 @@
 //! A network replicated over devices.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -7,6 +8,7 @@ use candle_core::{Device, ModuleT, Tensor};
 use candle_nn::VarBuilder;
 use scratch::split_batch;
 
+use crate::Processes;
 use crate::cores::Cores;
 use crate::replica::{Replica, Seats, Worker};
 use crate::replication::{Replication, Split, split_by_weights};
@@ -36,6 +38,8 @@ pub struct DataParallel {
     weights: Mutex<Option<Vec<f64>>>,
     /// Whether those are to be measured.
     pub(crate) measured: bool,
+    /// Those that have replicas of this network as well.
+    pub(crate) processes: Arc<Processes>,
 }
 
 impl DataParallel {
@@ -64,6 +68,23 @@ impl DataParallel {
         seed: u64,
         network: impl Fn(VarBuilder<'_>) -> candle_core::Result<N> + Send + Sync + 'static,
     ) -> Result<Self> {
+        let alone = Arc::new(Processes::alone());
+        Self::among(&alone, how, devices, initializer, seed, network)
+    }
+
+    /// As [`with`](Self::with), in one of several processes, each of which has as many replicas: the
+    /// minibatches that it trains on are its parts of the whole ones.
+    ///
+    /// # Errors
+    /// As [`with`](Self::with); and if the processes do not reach each other, or draw other weights.
+    pub fn among<N: ModuleT + 'static>(
+        processes: &Arc<Processes>,
+        how: Replication,
+        devices: &[Device],
+        initializer: Initializer,
+        seed: u64,
+        network: impl Fn(VarBuilder<'_>) -> candle_core::Result<N> + Send + Sync + 'static,
+    ) -> Result<Self> {
         let k = devices.len();
         ensure!(k > 0, "a network needs at least one device");
         how.check(k)?;
@@ -75,8 +96,9 @@ impl DataParallel {
             devices: devices.to_vec(),
             weights: Mutex::new(how.split.weights()),
             measured: how.split == Split::Measured,
+            processes: processes.clone(),
         };
-        for (rank, seats) in seats(&how, k).into_iter().enumerate() {
+        for (rank, seats) in seats(processes, &how, k)?.into_iter().enumerate() {
             let (network, cores, how) = (network.clone(), cores.clone(), how.clone());
             let (device, first) = (devices[rank].clone(), net.states.first().cloned());
             let name = d2l::device_name(rank, &device);
@@ -95,6 +117,7 @@ impl DataParallel {
             net.workers.push(worker);
             net.states.push(state);
         }
+        net.check_processes()?;
         Ok(net)
     }
 
@@ -163,7 +186,7 @@ impl DataParallel {
                 var.set(&tensor).with_context(|| name.clone())?;
             }
         }
-        Ok(())
+        self.check_processes()
     }
 
     /// What each replica gets of a minibatch, in proportion; they add up to 1.
@@ -180,6 +203,23 @@ impl DataParallel {
 
     fn weights(&self) -> MutexGuard<'_, Option<Vec<f64>>> {
         self.weights.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An error in all processes, unless all have the same parameters.
+    fn check_processes(&self) -> Result<()> {
+        if self.processes.are_one() {
+            return Ok(());
+        }
+        let mut hash = DefaultHasher::new();
+        for (name, param) in self.states[0].parameters() {
+            name.hash(&mut hash);
+            let values = param.flatten_all()?.to_vec1::<f32>()?;
+            values
+                .iter()
+                .for_each(|value| value.to_bits().hash(&mut hash));
+        }
+        let checksum = format!("{:016x}", hash.finish());
+        self.processes.agree("parameters", &checksum)
     }
 
     /// Splits a minibatch into a shard (X, y) for each replica, on its device.
@@ -215,22 +255,26 @@ impl DataParallel {
     }
 }
 
-/// The seats of each replica among the others.
-fn seats(how: &Replication, k: usize) -> Vec<Seats> {
-    let group = || {
-        let options = collective::Options {
-            algorithm: how.allreduce,
-            timeout: how.timeout,
-            link: how.link,
-        };
-        collective::group(k, options).into_iter()
+/// The seats of each replica among the others, those of other processes as well.
+fn seats(processes: &Processes, how: &Replication, k: usize) -> Result<Vec<Seats>> {
+    let options = collective::Options {
+        algorithm: how.allreduce,
+        timeout: how.timeout,
+        link: how.link,
     };
-    let mut norms = how.sync_bn.then(group);
-    let seats = group().map(|gradients| Seats {
+    let group = || {
+        let members = match processes.channel()? {
+            None => collective::group(k, options),
+            Some(world) => collective::group_in(world, k, options),
+        };
+        anyhow::Ok(members.into_iter())
+    };
+    let mut norms = how.sync_bn.then(group).transpose()?;
+    let seats = group()?.map(|gradients| Seats {
         gradients,
         norms: norms.as_mut().and_then(Iterator::next),
     });
-    seats.collect()
+    Ok(seats.collect())
 }
 
 /// All results, or the error that made the others miss a peer.

@@ -42,5 +42,7 @@ pub fn evaluate_accuracy_gpus(net: &DataParallel, data_iter: &DataIter) -> Resul
         })?;
         metric.add([correct.iter().sum::<usize>() as f64, y.dim(0)? as f64]);
     }
-    Ok(metric[0] / metric[1])
+    let mut counts = [metric[0], metric[1]];
+    net.processes.sum(&mut counts)?;
+    Ok(counts[0] / counts[1])
 }

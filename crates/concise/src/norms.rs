@@ -44,24 +44,10 @@ impl Summation for Norms {
         let Some(member) = member.as_mut() else {
             return Err(Error::msg("it failed before"));
         };
-        let gather = || member.all_gather(values.to_vec());
-        let all = self.cores.without(gather).map_err(|error| {
+        self.cores.without(|| member.sum(values)).map_err(|error| {
             *lock(&self.failure) = Some(error.clone());
             Error::wrap(error)
-        })?;
-        values.fill(0.0);
-        for other in all {
-            if other.len() != values.len() {
-                return Err(Error::msg(
-                    "the replicas' networks are at different batch norms",
-                ));
-            }
-            values
-                .iter_mut()
-                .zip(other)
-                .for_each(|(sum, value)| *sum += value);
-        }
-        Ok(())
+        })
     }
 }
 

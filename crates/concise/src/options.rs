@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use collective::Algorithm;
 use functional::Sgd;
 
-use crate::{ReduceOn, Replication, Split};
+use crate::{Backend, Processes, ReduceOn, Replication, Split};
 
 /// The options of a run of this section; what is left out is as in the book.
 #[derive(Debug, Clone, clap::Args)]
@@ -52,6 +52,10 @@ pub struct Options {
     #[arg(long, default_value_t = Split::Even, value_name = "W,W|measured", help_heading = TOGETHER)]
     pub split: Split,
 
+    /// How the processes of the run reach each other: mpi under mpirun, each with --gpus replicas
+    #[arg(long, value_enum, default_value_t = Backend::Threads, value_name = "KIND", help_heading = TOGETHER)]
+    pub backend: Backend,
+
     /// How long replicas wait for one that does not come
     #[arg(long, default_value_t = 600.0, allow_negative_numbers = true, value_name = "SECONDS", help_heading = TOGETHER)]
     pub timeout: f64,
@@ -79,6 +83,7 @@ impl From<d2l::Options> for Options {
             sync_bn: false,
             accumulate: 1,
             split: Split::Even,
+            backend: Backend::Threads,
             timeout: 600.0,
         }
     }
@@ -112,6 +117,11 @@ impl Options {
             self.accumulate > 0,
             "--accumulate 0: a step has at least 1 minibatch"
         );
+        ensure!(
+            self.split == Split::Even || self.backend == Backend::Threads,
+            "--split {}: only the replicas of one process can have different shares",
+            self.split
+        );
         Ok(())
     }
 
@@ -124,6 +134,18 @@ impl Options {
         }
     }
 
+    /// The processes of the run.
+    pub(crate) fn processes(&self) -> Result<Processes> {
+        match self.backend {
+            Backend::Threads => Ok(Processes::alone()),
+            Backend::Mpi => Processes::mpi(Some(self.patience())).context("--backend mpi"),
+        }
+    }
+
+    fn patience(&self) -> Duration {
+        Duration::from_secs_f64(self.timeout)
+    }
+
     pub(crate) fn replication(&self) -> Replication {
         Replication {
             allreduce: self.allreduce,
@@ -132,7 +154,7 @@ impl Options {
             overlap: !self.no_overlap,
             sync_bn: self.sync_bn,
             split: self.split.clone(),
-            timeout: Some(Duration::from_secs_f64(self.timeout)),
+            timeout: Some(self.patience()),
             link: None,
         }
     }

@@ -1,6 +1,7 @@
 //! The all-reduce of one replica, on a thread of its own: it goes on while the replica computes.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
 
 use anyhow::{Context, Result};
 use candle_core::Tensor;
@@ -10,10 +11,12 @@ use functional::{Bucket, Values};
 use crate::ReduceOn;
 
 /// Takes buckets of gradients, and gives them back with the sums over all replicas, in the order in
-/// which they came. Dropped, it leaves the others as soon as it is through with what it was given.
+/// which they came. Dropped, it leaves the others when it is through with what it was given.
 pub(crate) struct Reducer {
-    buckets: Sender<Bucket>,
+    /// None when it is to end.
+    buckets: Option<Sender<Bucket>>,
     sums: Receiver<Result<Bucket>>,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl Reducer {
@@ -30,13 +33,22 @@ impl Reducer {
             }
         };
         let name = format!("{name} all-reduce");
-        std::thread::Builder::new().name(name).spawn(serve)?;
-        Ok(Self { buckets, sums })
+        let thread = std::thread::Builder::new().name(name).spawn(serve)?;
+        Ok(Self {
+            buckets: Some(buckets),
+            sums,
+            thread: Some(thread),
+        })
     }
 
     /// Where buckets are handed in.
     pub fn buckets(&self) -> Sender<Bucket> {
-        self.buckets.clone()
+        self.buckets.clone().expect("it has not ended")
+    }
+
+    /// Leaves the others as [`drop`] does, but does not wait for that: they may be in trouble.
+    pub fn leave(mut self) {
+        self.thread = None;
     }
 
     /// Why there are no more sums, if a sum has failed; those before it are lost.
@@ -48,6 +60,15 @@ impl Reducer {
     pub fn sum(&self) -> Result<Bucket> {
         let sum = self.sums.recv();
         sum.context("the thread of the all-reduce has ended")?
+    }
+}
+
+impl Drop for Reducer {
+    fn drop(&mut self) {
+        self.buckets = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join(); // a panic has shown by missing sums
+        }
     }
 }
 

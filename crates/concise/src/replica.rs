@@ -170,7 +170,9 @@ impl Replica {
 
     /// Leaves the others, who need not wait any longer.
     fn leave(&mut self) {
-        self.reducer = None;
+        if let Some(reducer) = self.reducer.take() {
+            reducer.leave();
+        }
         self.norms.iter().for_each(|norms| norms.leave());
     }
 }

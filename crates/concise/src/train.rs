@@ -1,5 +1,6 @@
 //! The section's training function.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -9,8 +10,8 @@ use d2l::{BadInput, Book, Run, Summary, say, synchronize};
 use functional::cross_entropy;
 
 use crate::{
-    DataParallel, Initializer, Options, Replication, Sgd, Split, Trainer, evaluate_accuracy_gpus,
-    resnet18,
+    DataParallel, Initializer, Options, Processes, Replication, Sgd, Split, Trainer,
+    evaluate_accuracy_gpus, resnet18,
 };
 
 /// What the book sets for this section: minibatch and learning rate grow with the devices.
@@ -40,15 +41,25 @@ const SHORT_RUN: &str = "; for a short run: \
 /// If an option, the data or the parameters cannot be used, or a step or a file fails.
 pub fn train(options: &Options) -> Result<Summary> {
     options.check().map_err(BadInput::from)?;
-    let mut run = Run::start(&options.run, &BOOK)?;
+    let processes = Arc::new(options.processes()?);
+    let result = train_among(&processes, options);
+    let processes = Arc::into_inner(processes).expect("the network is gone");
+    processes.finish(result)
+}
+
+/// As [`train`], in one process of all.
+fn train_among(processes: &Arc<Processes>, options: &Options) -> Result<Summary> {
+    let mut run = Run::start_in(processes.process()?, &options.run, &BOOK)?;
     let how = options.replication();
     how.check(run.devices.len()).map_err(BadInput::from)?;
+    let sgd = options.sgd(run.lr);
+    processes.agree("settings", &format!("{}\n{sgd:?}\n{how:?}", run.settings()))?;
     announce(&run, &how)?;
     let network = |vb: VarBuilder<'_>| resnet18(10, vb);
-    let net = DataParallel::with(how, &run.devices, INIT, run.seed, network)?;
+    let net = DataParallel::among(processes, how, &run.devices, INIT, run.seed, network)?;
     let state = run.init(net.state_dict()?)?;
     net.load_state_dict(&state)?;
-    let trainer = Trainer::new(&net, cross_entropy, options.sgd(run.lr));
+    let trainer = Trainer::new(&net, cross_entropy, sgd);
     let mut trainer = trainer.accumulate(options.accumulate);
     for epoch in run.epochs() {
         run.timer.start();

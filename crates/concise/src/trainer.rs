@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use candle_core::Tensor;
+use candle_core::{Device, Tensor};
 use d2l::BatchLoss;
 use functional::Sgd;
 
@@ -99,7 +99,8 @@ impl<'a> Trainer<'a> {
     /// network trains no further.
     pub fn step(&mut self, x: &Tensor, y: &Tensor) -> Result<Step> {
         let shards = self.net.scatter(x, y)?;
-        let (loss, batch_size, id) = (self.loss, y.dim(0)?, self.id);
+        let (loss, id) = (self.loss, self.id);
+        let batch_size = self.batch_size(y.dim(0)?)?;
         ensure!(
             batch_size > 0,
             "a step needs at least 1 example, the minibatch has 0"
@@ -130,8 +131,30 @@ impl<'a> Trainer<'a> {
             self.waiting = (0, 0);
         }
         let (ls, shards): (Vec<Tensor>, Vec<_>) = done.into_iter().flatten().unzip();
-        let loss = BatchLoss::new(ls, batch_size);
+        let loss = self.whole_loss(BatchLoss::new(ls, batch_size))?;
         Ok(Step { loss, shards })
+    }
+
+    /// The examples of the minibatch in all processes, of which `own` are here. Where one of the processes
+    /// was asked to end, all do so after this step.
+    fn batch_size(&self, own: usize) -> Result<usize> {
+        let mut counts = [own as f64, f64::from(u8::from(d2l::wants_to_end()))];
+        self.net.processes.sum(&mut counts)?;
+        if counts[1] > 0.0 {
+            d2l::interrupt();
+        }
+        Ok(counts[0] as usize)
+    }
+
+    /// The loss over all processes, from that of this one's shards.
+    fn whole_loss(&self, own: BatchLoss) -> Result<BatchLoss> {
+        if self.net.processes.are_one() {
+            return Ok(own); // it may stay where it is
+        }
+        let mut sum = [own.sum()?];
+        self.net.processes.sum(&mut sum)?;
+        let sum = Tensor::new(sum[0] as f32, &Device::Cpu)?;
+        Ok(BatchLoss::new(vec![sum], own.examples()))
     }
 
     /// Splits what comes in proportion to the examples a second of each replica, once that is known.

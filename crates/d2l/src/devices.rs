@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use candle_core::{Device, DeviceLocation, Result};
 
+use crate::Process;
 use crate::gpu::{self, NoGpu};
 
 /// Where the replicas may live.
@@ -71,23 +72,28 @@ pub fn devices(k: usize) -> Result<Vec<Device>> {
 /// # Errors
 /// As [`devices`]; and if `kind` is [`DeviceKind::Cuda`] and CUDA cannot be used.
 pub fn devices_of_kind(kind: DeviceKind, k: Option<usize>) -> Result<Vec<Device>> {
-    let found = find(kind, k).map_err(candle_core::Error::msg)?;
+    let found = find(kind, k, Process::ALONE).map_err(candle_core::Error::msg)?;
     Ok(found.0)
 }
 
 /// As [`devices_of_kind`], and a line for the reader who expected a GPU that is not among them.
+///
+/// Processes on one machine take its GPUs one after the other, and start again where there are too few.
 pub(crate) fn find(
     kind: DeviceKind,
     k: Option<usize>,
+    process: Process,
 ) -> anyhow::Result<(Vec<Device>, Option<String>)> {
     functional::threads::leave_the_cores_to_us();
     anyhow::ensure!(
         k != Some(0),
         "0 replicas were asked for: at least one is needed"
     );
+    let (alone, k) = (process.on_machine == 1, k.or((process.of > 1).then_some(1)));
     let (mut devices, missing) = match kind {
         DeviceKind::Cpu => (Vec::new(), None),
-        _ => open_gpus(k.unwrap_or(usize::MAX)),
+        _ if alone => open_gpus(k.unwrap_or(usize::MAX)),
+        _ => open_gpus_of(process, k.unwrap_or(1)),
     };
     let gpus = devices.len();
     let note = match missing {
@@ -103,6 +109,25 @@ pub(crate) fn find(
         devices.push(gpu::open(replica % gpus)?);
     }
     Ok((devices, note))
+}
+
+/// `k` GPUs of a process that shares the machine with others: those behind the others', and from GPU 0
+/// on again where there are no more. None, and why, where one cannot be used.
+fn open_gpus_of(process: Process, k: usize) -> (Vec<Device>, Option<NoGpu>) {
+    let first = process.local_rank * k;
+    let open = |replica: usize| match gpu::open(first + replica) {
+        Err(NoGpu::NoDevice) => {
+            let (all, missing) = open_gpus(first + replica);
+            let missing = missing.unwrap_or(NoGpu::NoDevice);
+            let again = (first + replica).checked_rem(all.len());
+            again.map_or(Err(missing), gpu::open)
+        }
+        opened => opened,
+    };
+    match (0..k).map(open).collect::<std::result::Result<_, _>>() {
+        Ok(gpus) => (gpus, None),
+        Err(why) => (Vec::new(), Some(why)),
+    }
 }
 
 /// What a reader should know of the GPU that could not be used after so many that could.

@@ -15,10 +15,33 @@ pub fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }
 
+/// Ctrl-C was pressed where several processes train together, which have to stop at the same step.
+static WANTED: AtomicBool = AtomicBool::new(false);
+static AGREES_FIRST: AtomicBool = AtomicBool::new(false);
+
+/// From here on Ctrl-C is only a wish, until [`interrupt`]: the processes have to agree when.
+pub(crate) fn agree_first() {
+    AGREES_FIRST.store(true, Ordering::Relaxed);
+}
+
+/// Whether this process of several has been asked to end.
+pub fn wants_to_end() -> bool {
+    WANTED.load(Ordering::Relaxed)
+}
+
+/// Ends the run in order, as Ctrl-C does in a process that is alone.
+pub fn interrupt() {
+    INTERRUPTED.store(true, Ordering::Relaxed);
+}
+
 /// From here on Ctrl-C, SIGTERM and SIGHUP only set the flag, the first time.
 pub(crate) fn catch() {
     let handler = || {
-        if INTERRUPTED.swap(true, Ordering::Relaxed) {
+        let flag = match AGREES_FIRST.load(Ordering::Relaxed) {
+            true => &WANTED,
+            false => &INTERRUPTED,
+        };
+        if flag.swap(true, Ordering::Relaxed) {
             std::process::exit(crate::program::INTERRUPTED_STATUS.into());
         }
         let word = "\nending after this minibatch; Ctrl-C again ends at once";

@@ -35,11 +35,11 @@ pub use devices::{
     share_cores, synchronize, try_all_gpus, try_gpu,
 };
 pub use gpu::memory as gpu_memory;
-pub use interrupt::interrupted;
+pub use interrupt::{interrupt, interrupted, wants_to_end};
 pub use metrics::{accuracy, evaluate_accuracy_gpu};
 pub use options::{Book, Options, Precision};
 pub use param::{Param, backward, sgd};
 pub use program::{BadInput, program};
 pub use random::{Rng, normal, rng, uniform};
-pub use run::{Run, Summary, say};
+pub use run::{Process, Run, Summary, say};
 pub use timer::Timer;

@@ -4,6 +4,7 @@
 
 use std::fmt;
 use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -15,7 +16,7 @@ use crate::devices::find;
 use crate::interrupt::INTERRUPTED;
 use crate::record::{self, Record};
 use crate::{
-    Animator, BadInput, BatchLoss, Book, Options, Timer, device_name, device_names, gpu,
+    Animator, BadInput, BatchLoss, Book, Options, Timer, device_name, device_names, gpu, interrupt,
     interrupted, share_cores, weights,
 };
 
@@ -75,6 +76,7 @@ pub struct Run {
     pub seed: u64,
     /// The clock of the training, one time an epoch.
     pub timer: Timer,
+    process: Process,
     options: Options,
     synthetic: bool,
     animator: Animator,
@@ -112,23 +114,61 @@ struct Progress {
     losses: Vec<f64>,
 }
 
+/// One process of several that train together, each with as many replicas.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Process {
+    /// Its number, from 0; number 0 prints and writes.
+    pub rank: usize,
+    /// How many there are.
+    pub of: usize,
+    /// Its number among those of this machine.
+    pub local_rank: usize,
+    /// How many of them are on this machine.
+    pub on_machine: usize,
+}
+
+impl Process {
+    /// A process that trains by itself.
+    pub const ALONE: Self = Self {
+        rank: 0,
+        of: 1,
+        local_rank: 0,
+        on_machine: 1,
+    };
+}
+
 impl Run {
     /// Checks the options, finds devices and data, and prints what was chosen.
     ///
     /// # Errors
     /// [`BadInput`] where an option, the data or the folder that were named cannot be used.
     pub fn start(options: &Options, book: &Book) -> Result<Self> {
+        Self::start_in(Process::ALONE, options, book)
+    }
+
+    /// As [`start`](Self::start), in one process of several: it makes its part of each minibatch, and
+    /// shares the cores and the GPUs of its machine with the others that are there.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_in(process: Process, options: &Options, book: &Book) -> Result<Self> {
+        if process.of > 1 {
+            interrupt::agree_first();
+        }
+        QUIET.store(process.rank > 0, Ordering::Relaxed);
         options.check().map_err(BadInput::from)?;
         functional::set_precision(options.precision.into());
         functional::set_deterministic(options.deterministic);
-        let (devices, note) = find_devices(options)?;
-        let k = devices.len();
+        let (devices, note) = find_devices(process, options)?;
+        let own = devices.len();
+        let k = own * process.of;
         if let [only] = &devices[..] {
             functional::one_stream(only);
         }
         let batch_size = options.batch_size.unwrap_or((book.batch_size)(k));
         check_batch_size(batch_size, k).map_err(BadInput::from)?;
-        let share = share_cores(options.threads, k);
+        let threads = options.threads.or_else(|| process.share_of_cores());
+        let share = share_cores(threads, own);
         check_paths(options).map_err(BadInput::from)?;
         let data = load(options)?;
         let (mut train_iter, mut test_iter) = data.iters(batch_size)?;
@@ -137,6 +177,11 @@ impl Run {
             test_iter = test_iter.on_device(&devices[0])?;
             check_last_batch(&train_iter, "training", k).map_err(BadInput::from)?;
             check_last_batch(&test_iter, "test", k).map_err(BadInput::from)?;
+        }
+        if process.of > 1 {
+            let first = process.rank * own;
+            train_iter = train_iter.shards(first..first + own, k);
+            test_iter = test_iter.shards(first..first + own, k);
         }
         let run = Self {
             train_iter: train_iter.stop_when(&INTERRUPTED),
@@ -154,6 +199,7 @@ impl Run {
             unread: Vec::new(),
             last_read: Instant::now(),
             devices,
+            process,
         };
         if let Some(note) = note {
             say(format_args!("{note}"));
@@ -163,7 +209,7 @@ impl Run {
     }
 
     fn print_start(&self, book: &Book, share: usize, data: &Dataset) {
-        let names = device_names(&self.devices);
+        let names = self.places();
         match self.devices[0].is_cpu() {
             true => say(format_args!(
                 "{} on {names}, {share} of {} cores each",
@@ -187,6 +233,46 @@ impl Run {
         ));
     }
 
+    /// All that several processes have to have in common, a line each.
+    pub fn settings(&self) -> String {
+        let Self {
+            options,
+            train_iter,
+            test_iter,
+            ..
+        } = self;
+        let images = if self.synthetic {
+            "synthetic images for "
+        } else {
+            ""
+        };
+        let order = if options.no_shuffle {
+            "in order"
+        } else {
+            "shuffled"
+        };
+        let lines = [
+            format!("{} replicas", self.devices.len()),
+            format!("batch size {}", self.batch_size),
+            format!("lr {}", self.lr),
+            format!("epochs {}", self.num_epochs),
+            format!("seed {}", self.seed),
+            format!("{images}{}, {order}", options.dataset),
+            format!("{} training examples", train_iter.num_examples()),
+            format!("{} test examples", test_iter.num_examples()),
+        ];
+        lines.join("\n")
+    }
+
+    /// The devices, and in how many processes.
+    fn places(&self) -> String {
+        let names = device_names(&self.devices);
+        match self.process.of {
+            1 => names,
+            n => format!("{names} in each of {n} processes"),
+        }
+    }
+
     /// The initial parameters: `tensors`, or where `--init` names a file, what is in it under
     /// the same names. With them the run begins: the folder of `--out` is taken.
     ///
@@ -198,7 +284,8 @@ impl Run {
             None => tensors.into_iter().map(|(_, tensor)| tensor).collect(),
         };
         // Ctrl-C came before there is anything to keep: an earlier run in the folder stays
-        let folder = self.options.out.as_deref().filter(|_| !interrupted());
+        let writes = self.process.rank == 0 && !interrupted();
+        let folder = self.options.out.as_deref().filter(|_| writes);
         self.record = folder
             .map(Record::open)
             .transpose()
@@ -341,7 +428,7 @@ impl fmt::Display for LastLine<'_> {
             }
             None => write!(f, "test acc: none, no epoch was completed,")?,
         }
-        write!(f, " on {}", device_names(&run.devices))?;
+        write!(f, " on {}", run.places())?;
         if run.synthetic {
             write!(f, " (synthetic data, not {})", run.options.dataset)?;
         }
@@ -365,7 +452,11 @@ impl Progress {
         const TEMPLATE: &str = "epoch {prefix} {wide_bar} loss {msg}, {per_sec}, {eta} left";
         self.epoch += 1;
         let style = ProgressStyle::with_template(TEMPLATE).expect("the template is valid");
-        self.bar = ProgressBar::new(examples as u64)
+        let bar = match QUIET.load(Ordering::Relaxed) {
+            true => ProgressBar::hidden(),
+            false => ProgressBar::new(examples as u64),
+        };
+        self.bar = bar
             .with_prefix(self.epoch.to_string())
             .with_style(style.with_key(
                 "per_sec",
@@ -404,8 +495,8 @@ fn gpu_facts(devices: &[Device]) -> Vec<String> {
     gpus.into_iter().filter_map(line).collect()
 }
 
-fn find_devices(options: &Options) -> Result<(Vec<Device>, Option<String>)> {
-    let found = find(options.device, options.gpus);
+fn find_devices(process: Process, options: &Options) -> Result<(Vec<Device>, Option<String>)> {
+    let found = find(options.device, options.gpus, process);
     let why = || format!("--device {:?} cannot be used", options.device).to_lowercase();
     found
         .with_context(why)
@@ -443,8 +534,8 @@ fn check_paths(options: &Options) -> Result<()> {
         );
     }
     match &options.out {
-        Some(folder) => Record::check(folder, options.overwrite),
-        None => Ok(()),
+        Some(folder) if !QUIET.load(Ordering::Relaxed) => Record::check(folder, options.overwrite),
+        _ => Ok(()),
     }
 }
 
@@ -454,9 +545,22 @@ fn load(options: &Options) -> Result<Dataset> {
     dataset::load(&options).map_err(|e| if named { BadInput::from(e).into() } else { e })
 }
 
-/// Prints a line. A reader who closed the pipe (`… | head`) ends nothing.
+/// Whether another process speaks for this one.
+static QUIET: AtomicBool = AtomicBool::new(false);
+
+impl Process {
+    /// Its part of the cores, where others use the same.
+    fn share_of_cores(self) -> Option<usize> {
+        let all = std::thread::available_parallelism().map_or(1, usize::from);
+        (self.on_machine > 1).then(|| (all / self.on_machine).max(1))
+    }
+}
+
+/// Prints a line, once where several processes train together. A reader who closed the pipe (`… | head`) ends nothing.
 pub fn say(line: fmt::Arguments<'_>) {
-    let _ = writeln!(std::io::stdout(), "{line}");
+    if !QUIET.load(Ordering::Relaxed) {
+        let _ = writeln!(std::io::stdout(), "{line}");
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Minibatches in order: who comes when, and the thread that prepares the next one while the current one trains.
 //! Knows no file.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -27,6 +28,8 @@ pub struct DataIter {
     batch_size: usize,
     shuffle_seed: Option<u64>,
     stop: Option<&'static AtomicBool>,
+    /// Which of so many shards of a minibatch are made, where not all are.
+    shards: Option<(Range<usize>, usize)>,
     /// All images and labels on a device, where the minibatches are made there.
     resident: Option<(Tensor, Tensor)>,
 }
@@ -43,6 +46,7 @@ impl DataIter {
             batch_size,
             shuffle_seed,
             stop: None,
+            shards: None,
             resident: None,
         })
     }
@@ -102,6 +106,34 @@ impl DataIter {
         }
     }
 
+    /// Makes only some of the `of` shards into which a minibatch is split, for a process that trains with
+    /// others: all of the same size, and the first ones with one image more where that does not divide, as
+    /// the book's `split_batch` has it. An epoch has as many minibatches as before; one may be empty.
+    ///
+    /// ```
+    /// use dataset::{Data, Options};
+    ///
+    /// let options = Options { data: Some(Data::Synthetic), limit_train: Some(11), limit_test: Some(1), ..Options::default() };
+    /// let (train_iter, _) = dataset::load(&options)?.iters(8)?;
+    /// let second_of_three = train_iter.shards(1..2, 3);
+    /// let sizes: Vec<usize> = second_of_three.iter().map(|batch| batch?.1.dim(0)).collect::<Result<_, _>>()?;
+    /// assert_eq!(sizes, [3, 1]); // of 8 = 3 + 3 + 2 and of 3 = 1 + 1 + 1
+    /// # anyhow::Ok(())
+    /// ```
+    ///
+    /// # Panics
+    /// Where there are no such shards.
+    pub fn shards(self, shards: Range<usize>, of: usize) -> Self {
+        assert!(
+            shards.start <= shards.end && shards.end <= of,
+            "shards {shards:?} of {of}"
+        );
+        DataIter {
+            shards: Some((shards, of)),
+            ..self
+        }
+    }
+
     /// Keeps all images and labels on `device`, such as a GPU, and makes the minibatches there: then nothing
     /// is copied in a step, and nothing waits. The values are the same. An image takes 3 KiB.
     ///
@@ -130,10 +162,20 @@ impl DataIter {
     /// Sends the minibatches one by one, until nobody wants any more.
     fn prepare(&self, order: &[u32], sender: &SyncSender<Minibatch>) {
         for indices in order.chunks(self.batch_size) {
-            if sender.send(self.minibatch(indices)).is_err() {
+            if sender.send(self.minibatch(self.own(indices))).is_err() {
                 return;
             }
         }
+    }
+
+    /// Those of a minibatch that are in the shards.
+    fn own<'a>(&self, indices: &'a [u32]) -> &'a [u32] {
+        let Some((shards, of)) = &self.shards else {
+            return indices;
+        };
+        let n = indices.len();
+        let first = |shard: usize| shard * (n / of) + shard.min(n % of);
+        &indices[first(shards.start)..first(shards.end)]
     }
 
     fn minibatch(&self, indices: &[u32]) -> Minibatch {

@@ -1,0 +1,188 @@
+//! Training in several processes, on one machine or several: each has replicas of its own, and a part of
+//! each minibatch. How they reach each other is `collective`'s; here is what they have to agree on.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use collective::World;
+use d2l::{BadInput, Process};
+
+/// How the processes of a run reach each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum Backend {
+    /// There is one process, and its replicas are threads.
+    #[default]
+    Threads,
+    /// Processes that mpirun starts.
+    Mpi,
+}
+
+/// The processes of a run, as one of them sees them; one that is alone has nobody to ask. All have to make
+/// the same calls in the same order.
+///
+/// ```
+/// let processes = concise::Processes::alone(); // Processes::mpi(timeout)? under mpirun
+/// assert_eq!(processes.process()?.of, 1);
+/// let mut counts = [3.0];
+/// processes.sum(&mut counts)?;
+/// assert_eq!(counts, [3.0]);
+/// # anyhow::Ok(())
+/// ```
+pub struct Processes(Option<Mutex<Box<dyn World>>>);
+
+impl Processes {
+    /// One that trains by itself.
+    pub fn alone() -> Self {
+        Self(None)
+    }
+
+    /// Those that `mpirun` started. One that waits longer than `timeout` for another ends all.
+    ///
+    /// # Errors
+    /// If the program was built without the feature `mpi`, or MPI does not start.
+    pub fn mpi(timeout: Option<Duration>) -> Result<Self> {
+        Ok(Self(Some(Mutex::new(mpi::world(timeout)?))))
+    }
+
+    /// This process among the others: for [`d2l::Run::start_in`].
+    ///
+    /// # Errors
+    /// If the processes do not reach each other.
+    pub fn process(&self) -> Result<Process> {
+        let Some(mut world) = self.world() else {
+            return Ok(Process::ALONE);
+        };
+        let (rank, of) = (world.rank(), world.size());
+        let machines = world.all_gather(machine().as_bytes())?;
+        let same = |other: &&Vec<u8>| **other == machines[rank];
+        Ok(Process {
+            rank,
+            of,
+            local_rank: machines[..rank].iter().filter(same).count(),
+            on_machine: machines.iter().filter(same).count(),
+        })
+    }
+
+    /// A channel of its own, for those who sum on threads of their own.
+    pub(crate) fn channel(&self) -> Result<Option<Box<dyn World>>> {
+        let world = self.world().map(|world| world.duplicate());
+        Ok(world.transpose()?)
+    }
+
+    /// Whether there is no other.
+    pub(crate) fn are_one(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Sums a few values over all processes.
+    ///
+    /// # Errors
+    /// If the processes do not reach each other, or bring different numbers of values.
+    pub fn sum(&self, values: &mut [f64]) -> Result<()> {
+        let Some(mut world) = self.world() else {
+            return Ok(());
+        };
+        let own: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        let all = world.all_gather(&own)?;
+        values.fill(0.0);
+        for brought in all {
+            ensure!(
+                brought.len() == own.len(),
+                "the processes sum different things"
+            );
+            let (brought, _) = brought.as_chunks::<8>();
+            let brought = brought.iter().map(|bytes| f64::from_le_bytes(*bytes));
+            values
+                .iter_mut()
+                .zip(brought)
+                .for_each(|(sum, v)| *sum += v);
+        }
+        Ok(())
+    }
+
+    /// Compares what the processes say of `what`, line by line.
+    ///
+    /// # Errors
+    /// In all processes, unless all say the same; the message has the first lines that differ.
+    pub fn agree(&self, what: &str, said: &str) -> Result<()> {
+        let Some(mut world) = self.world() else {
+            return Ok(());
+        };
+        let all = world.all_gather(said.as_bytes())?;
+        let text = |i: usize| String::from_utf8_lossy(&all[i]);
+        let (first, differs) = (text(0), (1..all.len()).find(|i| all[*i] != all[0]));
+        let Some(i) = differs else { return Ok(()) };
+        let other = text(i);
+        let mut lines = first.lines().zip(other.lines());
+        let (a, b) = lines.find(|(a, b)| a != b).unwrap_or((&first, &other));
+        let error = format!("the processes have different {what}: process 0 {a}, process {i} {b}");
+        Err(BadInput::from(anyhow::Error::msg(error)).into())
+    }
+
+    /// The end of the program's work: if that is an error, it is printed and all processes end, with
+    /// exit status 2 for [`BadInput`] and 1 for others; if not, they end in order, once all have come here.
+    ///
+    /// # Errors
+    /// That of a process that is alone.
+    pub fn finish<T>(self, result: Result<T>) -> Result<T> {
+        let rank = self.world().map(|world| world.rank());
+        drop(self);
+        match (rank, result) {
+            (None, result) => result,
+            (Some(rank), Err(error)) => {
+                eprintln!("error: process {rank}: {error:#}");
+                mpi::abort(if error.is::<BadInput>() { 2 } else { 1 })
+            }
+            (Some(_), Ok(done)) => mpi::finish().map(|()| done),
+        }
+    }
+
+    fn world(&self) -> Option<MutexGuard<'_, Box<dyn World>>> {
+        let world = self.0.as_ref();
+        world.map(|world| world.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// A name that only the processes of this machine have.
+fn machine() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
+    name.or_else(|_| std::env::var("HOSTNAME"))
+        .unwrap_or_default()
+}
+
+#[cfg(feature = "mpi")]
+mod mpi {
+    use super::{Duration, Result, World};
+
+    pub fn world(timeout: Option<Duration>) -> Result<Box<dyn World>> {
+        Ok(collective::mpi::world(timeout)?)
+    }
+
+    pub fn finish() -> Result<()> {
+        Ok(collective::mpi::finish()?)
+    }
+
+    pub fn abort(status: i32) -> ! {
+        collective::mpi::abort(status)
+    }
+}
+
+/// Without MPI there are no others.
+#[cfg(not(feature = "mpi"))]
+mod mpi {
+    use super::{BadInput, Duration, Result, World};
+
+    pub fn world(_: Option<Duration>) -> Result<Box<dyn World>> {
+        let error = "this program was built without MPI; build it with --features mpi";
+        Err(BadInput::from(anyhow::Error::msg(error)).into())
+    }
+
+    pub fn finish() -> Result<()> {
+        Ok(())
+    }
+
+    pub fn abort(status: i32) -> ! {
+        std::process::exit(status)
+    }
+}

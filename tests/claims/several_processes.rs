@@ -1,0 +1,348 @@
+//! Processes that mpirun starts train as the replicas of one process do, and one that is in trouble
+//! ends all.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, ExitCode, Output, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use candle_core::{Module, Tensor};
+use concise::layers::{Conv2d, Linear};
+use concise::{DataParallel, Initializer, Processes, Replication, Sgd, Trainer};
+use functional::{avg_pool2d, cross_entropy, flatten, nhwc, relu};
+
+use crate::kit::{cpus, formula_batch, run};
+
+trials![
+    ten_steps_of_lenet,
+    three_steps_of_resnet18,
+    replicas_in_each_of_several_processes,
+    settings_that_differ_are_named,
+    a_process_that_is_killed_ends_all,
+    a_process_that_stops_is_named_in_time,
+    a_process_that_is_asked_to_end_ends_all_in_order,
+    a_process_that_cannot_go_on_ends_all,
+];
+
+/// Three steps, the last on two examples, of which some processes have none.
+const SMALL: &str = "--device cpu --data synthetic --limit-train 34 --limit-test 21 --epochs 1 \
+                     --batch-size 16 --lr 0.01 --sync-bn";
+
+/// `mpirun -n …`, to which programs are added. It ends by itself if the test cannot end it.
+fn mpirun() -> Command {
+    let mut command = Command::new("mpirun");
+    command
+        .args("--timeout 100 --oversubscribe --bind-to none --mca plm isolated".split(' '))
+        .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
+        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+        .env("RUST_BACKTRACE", "0");
+    command
+}
+
+/// The arguments that start `processes` of `claims --as args…`.
+fn of(processes: usize, args: &str) -> Result<Vec<String>> {
+    let exe = std::env::current_exe()?.display().to_string();
+    let start = [
+        "-n".to_owned(),
+        processes.to_string(),
+        exe,
+        "--as".to_owned(),
+    ];
+    Ok(start
+        .into_iter()
+        .chain(args.split_whitespace().map(str::to_owned))
+        .collect())
+}
+
+fn under_mpirun(processes: usize, args: &str) -> Result<(i32, String, String)> {
+    let output = mpirun().args(of(processes, args)?).output();
+    ended(output.context("mpirun cannot be started: install openmpi-bin and libopenmpi-dev")?)
+}
+
+fn ended(
+    Output {
+        status,
+        stdout,
+        stderr,
+    }: Output,
+) -> Result<(i32, String, String)> {
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    let code = status.code().context("mpirun was ended by a signal")?;
+    Ok((code, text(&stdout), text(&stderr)))
+}
+
+/// LeNet with its parameters on `k` replicas here, ten steps: the losses.
+fn lenet(processes: &Arc<Processes>, k: usize) -> Result<Vec<f32>> {
+    let how = Replication::default();
+    let network = |vb: candle_nn::VarBuilder<'_>| {
+        let conv1 = Conv2d::new(1, 20, 3, vb.pp("conv1"))?;
+        let conv2 = Conv2d::new(20, 50, 5, vb.pp("conv2"))?;
+        let fc1 = Linear::new(800, 128, vb.pp("fc1"))?;
+        let fc2 = Linear::new(128, 10, vb.pp("fc2"))?;
+        Ok(move |x: &Tensor| {
+            let h = avg_pool2d(&relu(&conv1.forward(&nhwc(x)?)?)?, 2, 2)?;
+            let h = avg_pool2d(&relu(&conv2.forward(&h)?)?, 2, 2)?;
+            fc2.forward(&relu(&fc1.forward(&flatten(&h)?)?)?)
+        })
+    };
+    let init = Initializer::Xavier(3.0);
+    let net = DataParallel::among(processes, how, &cpus(k), init, 0, network)?;
+    let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.1));
+    let process = processes.process()?;
+    let (first, all) = (process.rank * k, process.of * k);
+    let mut losses = Vec::new();
+    for i in 0..10 {
+        let n = 32 - i as usize; // not always a multiple
+        let (x, y) = formula_batch(i, n)?;
+        let bound = |shard: usize| shard * (n / all) + shard.min(n % all);
+        let (from, len) = (bound(first), bound(first + k) - bound(first));
+        let step = trainer.step(&x.narrow(0, from, len)?, &y.narrow(0, from, len)?)?;
+        losses.push(step.loss.mean()?);
+    }
+    Ok(losses)
+}
+
+/// What `claims --as lenet` does: one replica; the first process prints the losses.
+pub fn lenet_in_a_process() -> ExitCode {
+    let limit = Some(Duration::from_secs(60));
+    let processes = Processes::mpi(limit).map(Arc::new).expect("MPI");
+    let losses = lenet(&processes, 1).and_then(|losses| {
+        if processes.process()?.rank == 0 {
+            println!("{losses:?}");
+        }
+        Ok(())
+    });
+    let processes = Arc::into_inner(processes).expect("the network is gone");
+    match processes.finish(losses) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn ten_steps_of_lenet() -> Result<()> {
+    for k in [2, 4] {
+        let alone = Arc::new(Processes::alone());
+        let expected = format!("{:?}", lenet(&alone, k)?);
+        let (status, stdout, stderr) = under_mpirun(k, "lenet")?;
+        ensure!(status == 0, "status {status}\n{stderr}");
+        same_losses(&expected, stdout.trim(), 1e-6)?;
+    }
+    Ok(())
+}
+
+/// Lists of losses, or the columns of `steps.csv`.
+fn same_losses(a: &str, b: &str, limit: f64) -> Result<()> {
+    let numbers = |text: &str| -> Vec<f64> {
+        let words = text.split([',', '[', ']', '\n', ' ']);
+        words.filter_map(|word| word.parse().ok()).collect()
+    };
+    let (a, b) = (numbers(a), numbers(b));
+    ensure!(a.len() == b.len() && a.len() >= 10, "{a:?}, {b:?}");
+    for (a, b) in a.iter().zip(&b) {
+        ensure!((a - b).abs() <= limit * a.abs(), "{a:?}, {b:?}");
+    }
+    Ok(())
+}
+
+/// A run of `concise` that leaves a folder, here or under mpirun.
+fn leaves(folder: &Path, processes: usize, args: &str) -> Result<()> {
+    let args = format!("{args} --out {} --overwrite", folder.display());
+    let (status, _, stderr) = match processes {
+        1 => run("concise", &args)?,
+        n => under_mpirun(n, &format!("concise --backend mpi {args}"))?,
+    };
+    ensure!(status == 0, "status {status}\n{stderr}");
+    Ok(())
+}
+
+fn three_steps_of_resnet18() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let (threads, processes) = (
+        folder.path().join("threads"),
+        folder.path().join("processes"),
+    );
+    for k in [2, 4] {
+        leaves(&threads, 1, &format!("{SMALL} --gpus {k}"))?;
+        leaves(&processes, k, SMALL)?;
+        let read = |folder: &Path, name| fs::read(folder.join(name));
+        let text = |folder: &Path, name| fs::read_to_string(folder.join(name));
+        same_losses(
+            &text(&threads, "steps.csv")?,
+            &text(&processes, "steps.csv")?,
+            1e-6,
+        )?;
+        let model = "model.safetensors";
+        ensure!(
+            read(&threads, model)? == read(&processes, model)?,
+            "k = {k}: other bits"
+        );
+        let accuracy = |folder| -> Result<String> {
+            let line = text(folder, "epochs.csv")?;
+            Ok(line
+                .lines()
+                .nth(1)
+                .context("no epoch")?
+                .split(',')
+                .nth(2)
+                .unwrap_or("")
+                .into())
+        };
+        ensure!(
+            accuracy(&threads)? == accuracy(&processes)?,
+            "k = {k}: another accuracy"
+        );
+    }
+    Ok(())
+}
+
+fn replicas_in_each_of_several_processes() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let (threads, processes) = (
+        folder.path().join("threads"),
+        folder.path().join("processes"),
+    );
+    // whole minibatches: the sums are taken in another order, and two examples would make much of it
+    let args = SMALL.replace("--limit-train 34", "--limit-train 48");
+    leaves(&threads, 1, &format!("{args} --gpus 4"))?;
+    leaves(&processes, 2, &format!("{args} --gpus 2"))?;
+    let losses = |folder: &Path| fs::read_to_string(folder.join("steps.csv"));
+    same_losses(&losses(&threads)?, &losses(&processes)?, 1e-4)
+}
+
+fn settings_that_differ_are_named() -> Result<()> {
+    let args = format!("concise --backend mpi {SMALL}");
+    let one = of(1, &args)?;
+    let other = of(1, &format!("{args} --seed 3"))?;
+    let output = mpirun().args(one).arg(":").args(other).output()?;
+    let (status, _, stderr) = ended(output)?;
+    ensure!(status == 2, "status {status}");
+    let words = "the processes have different settings: process 0 seed 0, process 1 seed 3";
+    ensure!(stderr.contains(words), "{stderr}");
+    Ok(())
+}
+
+/// A run that would take minutes, and its processes once they train.
+fn training(args: &str) -> Result<(Child, Vec<u32>)> {
+    let args = format!(
+        "concise --backend mpi --device cpu --data synthetic --limit-train 2000 --limit-test 20 \
+         --batch-size 16 --threads 1 {args}"
+    );
+    let mpirun = mpirun()
+        .args(of(3, &args)?)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let start = Instant::now();
+    loop {
+        let ranks = children(mpirun.id());
+        // the comm threads are there once the network is
+        let trains = |pid: &u32| threads_of(*pid).iter().any(|name| name == "minibatches");
+        if ranks.len() == 3 && ranks.iter().all(trains) {
+            return Ok((mpirun, ranks));
+        }
+        ensure!(
+            start.elapsed() < Duration::from_secs(60),
+            "it does not start"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn children(of: u32) -> Vec<u32> {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let is_child = |pid: &u32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let after_name = stat.rsplit(')').next().unwrap_or_default();
+        after_name.split_whitespace().nth(1) == Some(&of.to_string())
+    };
+    let mut children: Vec<u32> = pids.filter(is_child).collect();
+    children.sort();
+    children
+}
+
+fn threads_of(pid: u32) -> Vec<String> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let name = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("comm"));
+    threads
+        .filter_map(|t| name(t).ok())
+        .map(|name| name.trim().to_owned())
+        .collect()
+}
+
+fn signal(signal: &str, pid: u32) -> Result<()> {
+    let status = Command::new("kill")
+        .args([signal, &pid.to_string()])
+        .status()?;
+    ensure!(status.success(), "kill {signal} {pid}: {status}");
+    Ok(())
+}
+
+/// Sends `name` to the second process; how the job ended, and after how long.
+fn after_a_signal(args: &str, name: &str) -> Result<(i32, String, Duration)> {
+    let (mpirun, ranks) = training(args)?;
+    let start = Instant::now();
+    signal(name, ranks[1])?;
+    let (status, stdout, stderr) = ended(mpirun.wait_with_output()?)?;
+    // mpirun does not wait for those that it kills
+    while let Some(rank) = ranks.iter().find(|pid| threads_of(**pid).len() > 1) {
+        if start.elapsed() > Duration::from_secs(30) {
+            signal("-KILL", *rank)?;
+            bail!("process {rank} is still there:\n{stderr}");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let took = start.elapsed();
+    Ok((status, stdout + &stderr, took))
+}
+
+fn a_process_that_is_killed_ends_all() -> Result<()> {
+    let (status, output, took) = after_a_signal("", "-KILL")?;
+    ensure!(
+        status != 0 && took < Duration::from_secs(30),
+        "{status}, {took:?}"
+    );
+    ensure!(output.contains("rank 1"), "{output}");
+    Ok(())
+}
+
+fn a_process_that_stops_is_named_in_time() -> Result<()> {
+    let (status, output, took) = after_a_signal("--timeout 2", "-STOP")?;
+    ensure!(
+        status != 0 && took < Duration::from_secs(30),
+        "{status}, {took:?}"
+    );
+    ensure!(output.contains("rank 1 did not come within 2s"), "{output}");
+    Ok(())
+}
+
+fn a_process_that_is_asked_to_end_ends_all_in_order() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let out = folder.path().join("run");
+    let (status, output, _) = after_a_signal(&format!("--out {}", out.display()), "-TERM")?;
+    ensure!(status == 130, "status {status}\n{output}");
+    ensure!(output.contains("interrupted in epoch 1"), "{output}");
+    ensure!(out.join("model.safetensors").is_file());
+    Ok(())
+}
+
+fn a_process_that_cannot_go_on_ends_all() -> Result<()> {
+    let args = format!("concise --backend mpi {SMALL}");
+    let (one, other) = (
+        of(1, &args)?,
+        of(1, &format!("{args} --init /no/such/file"))?,
+    );
+    let output = mpirun().args(one).arg(":").args(other).output()?;
+    let (status, _, stderr) = ended(output)?;
+    ensure!(status == 2, "status {status}\n{stderr}");
+    ensure!(
+        stderr.contains("process 1: --init /no/such/file"),
+        "{stderr}"
+    );
+    Ok(())
+}
