@@ -7,7 +7,7 @@
 //!
 //! What ends one process ends all. A panic does, and [`abort`], which a program calls in place of an
 //! exit with an error; a process that is killed, or ends without [`finish`], is `mpirun`'s matter. A
-//! process that lives and does not come is found by the [watch](watch), which names it.
+//! process that lives and does not come is found by the watch, which names it.
 //!
 //! MPI is initialized when the first world is asked for: a program that asks for none never touches it.
 
@@ -33,7 +33,7 @@ use watch::{Call, Calls, Channels, Watch};
 ///
 /// All processes ask for their worlds in the same order; each world is a channel of its own. Where a
 /// call waits for the others longer than `timeout`, a line on stderr names those who did not come, and
-/// all processes end with status 1.
+/// all processes end with status 1. From here on a panic in any thread ends all processes too.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), collective::Error> {
@@ -85,10 +85,9 @@ pub fn finish() -> Result<(), Error> {
     Ok(())
 }
 
-/// Ends all processes, this one with `status`; without MPI, this one.
+/// Ends all processes at once, and the job with `status`; without MPI, this process alone.
 ///
-/// For a program that gives up: one that only exits keeps the others waiting, if it has called
-/// [`finish`] or hangs in a destructor on its way.
+/// For a program that gives up, where others may wait for it: [`finish`] would wait for them.
 pub fn abort(status: i32) -> ! {
     if is_running() {
         SimpleCommunicator::world().abort(status)
@@ -172,7 +171,7 @@ fn end_all_on_a_panic(rank: usize) {
 struct Comm(ManuallyDrop<SimpleCommunicator>);
 
 // Safety: it is made only where MPI has granted MPI_THREAD_MULTIPLE, with which any thread may use a
-// communicator; and it is not `Sync`, so that no two do at a time.
+// communicator; and its owner, a world, is in the hands of one thread at a time.
 unsafe impl Send for Comm {}
 
 /// All processes, on a channel of their own.
@@ -195,8 +194,9 @@ struct Processes {
 const NOTE: usize = 128;
 const LITTLE: usize = NOTE - 16;
 
-/// Elements that are summed at a time, so that buffers stay small and counts far below MPI's i32.
-const PIECE: usize = 1 << 22;
+/// Elements that are summed at a time: what was received is still in the cache when it is added, and
+/// counts stay far below MPI's i32.
+const PIECE: usize = 1 << 18;
 
 /// Elements that are added at a time; they stay in the first-level cache.
 const BLOCK: usize = 2048;
@@ -248,22 +248,32 @@ impl Processes {
         Ok(notes.iter().map(Note::read).collect())
     }
 
-    /// Sums as many elements of all.
+    /// Sums a piece, of which all have as many elements.
     fn sum(&mut self, data: &mut [f32]) {
         let chunk = |rank| self.owners.chunk(rank, data.len());
         let (counts, starts): (Vec<i32>, Vec<i32>) = (0..self.size)
             .map(|rank| (chunk(rank).len() as i32, chunk(rank).start as i32))
             .unzip();
-        let own = chunk(self.rank).len();
-        let own_counts = vec![own as i32; self.size];
-        let own_starts: Vec<i32> = (0..self.size).map(|rank| (rank * own) as i32).collect();
-        self.parts.resize(self.size * own, 0.0);
-        self.sum.resize(own, 0.0);
+        let own = chunk(self.rank);
+        // nothing goes to this process itself
+        let mut sent = counts.clone();
+        sent[self.rank] = 0;
+        let mut received = vec![own.len() as i32; self.size];
+        received[self.rank] = 0;
+        let places: Vec<i32> = (0..self.size)
+            .map(|rank| (rank * own.len()) as i32)
+            .collect();
+        self.parts.resize(self.size * own.len(), 0.0);
         self.comm.0.all_to_all_varcount_into(
-            &Partition::new(data, &counts[..], &starts[..]),
-            &mut PartitionMut::new(&mut self.parts[..], own_counts, own_starts),
+            &Partition::new(data, sent, &starts[..]),
+            &mut PartitionMut::new(&mut self.parts[..], received, &places[..]),
         );
-        add_up(&self.parts, &mut self.sum);
+        let parts = (0..self.size).map(|rank| match rank == self.rank {
+            true => &data[own.clone()],
+            false => &self.parts[rank * own.len()..][..own.len()],
+        });
+        self.sum.resize(own.len(), 0.0);
+        add_up(&parts.collect::<Vec<_>>(), &mut self.sum);
         let mut data = PartitionMut::new(data, counts, starts);
         let sum = &self.sum[..];
         self.comm.0.all_gather_varcount_into(sum, &mut data);
@@ -287,14 +297,13 @@ impl Note {
     }
 }
 
-/// Adds `parts` of the length of `sum`, which lie one behind the other, in their order.
-fn add_up(parts: &[f32], sum: &mut [f32]) {
-    let len = sum.len();
+/// The sum of `parts` of its length, in their order.
+fn add_up(parts: &[&[f32]], sum: &mut [f32]) {
     Arch::new().dispatch(
         #[inline(always)]
         || {
             for (i, sum) in sum.chunks_mut(BLOCK).enumerate() {
-                for (rank, part) in parts.chunks_exact(len).enumerate() {
+                for (rank, part) in parts.iter().enumerate() {
                     let part = &part[i * BLOCK..][..sum.len()];
                     match rank {
                         0 => sum.copy_from_slice(part),

@@ -35,8 +35,8 @@ const JOBS: [(&str, Job); 17] = [
     ("exit", || faulty(|| std::process::exit(3))),
     ("exit-0", || faulty(|| std::process::exit(0))),
     ("kill", || faulty(|| signal("-KILL"))),
-    ("stop", || faulty(|| signal("-STOP"))),
-    ("loop", || faulty(endless)),
+    ("stop", || faulty_in(impatient_world()?, || signal("-STOP"))),
+    ("loop", || faulty_in(impatient_world()?, endless)),
     ("two-loops", two_loops),
     ("leaves", leaves),
     ("no-end", no_end),
@@ -85,7 +85,7 @@ fn trials() -> Vec<Trial> {
         ends("loop", 1, &[NAMED])
     });
     test("all_that_do_not_come_are_named", || {
-        let line = "error: all-gather: ranks 0, 2 did not come within 2s\n";
+        let line = "error: all-gather: ranks 0, 2 did not come within 3s\n";
         ends("two-loops", 1, &[line])
     });
     test("a_rank_that_has_left_is_named", || {
@@ -95,13 +95,13 @@ fn trials() -> Vec<Trial> {
         ends(
             "no-end",
             1,
-            &["error: end of MPI: rank 1 did not come within 2s\n"],
+            &["error: end of MPI: rank 1 did not come within 3s\n"],
         )
     });
     trials
 }
 
-const NAMED: &str = "error: all-reduce: rank 1 did not come within 2s\n";
+const NAMED: &str = "error: all-reduce: rank 1 did not come within 3s\n";
 
 // What starts the ranks.
 
@@ -218,8 +218,13 @@ fn rank() -> usize {
     rank.parse().expect("a number")
 }
 
+/// Nobody has to be in time, but `mpirun` has its limit.
 fn world() -> Result<Box<dyn World>, Error> {
-    mpi::world(Some(Duration::from_secs(2)))
+    mpi::world(None)
+}
+
+fn impatient_world() -> Result<Box<dyn World>, Error> {
+    mpi::world(Some(Duration::from_secs(3)))
 }
 
 /// Values whose sum depends on the order.
@@ -265,10 +270,7 @@ fn assert_bits(found: &[f32], expected: &[f32]) {
 fn sums() -> Result<(), Error> {
     let mut world = world()?;
     let (rank, size) = (world.rank(), world.size());
-    for (seed, n) in [0, 1, 17, 129_068, 1_000_000, 4_194_304 + 33]
-        .into_iter()
-        .enumerate()
-    {
+    for (seed, n) in [0, 1, 17, 129_068, 1_000_000].into_iter().enumerate() {
         let all: Vec<_> = (0..size).map(|rank| values(rank, seed, n)).collect();
         let mut data = all[rank].clone();
         world.all_reduce(&mut data)?;
@@ -293,7 +295,7 @@ fn channels() -> Result<(), Error> {
     let first = world()?;
     let second = first.duplicate()?;
     let done = on_threads(vec![(first, 1), (second, 2)], |(mut world, thread)| {
-        for round in 0..200 {
+        for round in 0..50 {
             let n = [3, 1000, 20_000][(round * thread) % 3] + thread;
             let all: Vec<_> = (0..world.size()).map(|r| values(r, round, n)).collect();
             let mut data = all[world.rank()].clone();
@@ -370,7 +372,10 @@ fn in_use() -> Result<(), Error> {
 
 /// Rank 1 does `fault` after some rounds, while the others go on.
 fn faulty(fault: fn()) -> Result<(), Error> {
-    let mut world = world()?;
+    faulty_in(world()?, fault)
+}
+
+fn faulty_in(mut world: Box<dyn World>, fault: fn()) -> Result<(), Error> {
     for round in 0.. {
         if round == 5 && world.rank() == 1 {
             fault();
@@ -397,7 +402,7 @@ fn endless() {
 
 /// Rank 3 comes later than rank 1, which it must not be blamed for.
 fn two_loops() -> Result<(), Error> {
-    let mut world = world()?;
+    let mut world = impatient_world()?;
     match world.rank() {
         0 | 2 => endless(),
         3 => std::thread::sleep(Duration::from_millis(500)),
@@ -408,7 +413,7 @@ fn two_loops() -> Result<(), Error> {
 
 /// Rank 1 has no world any more, and does not end either.
 fn leaves() -> Result<(), Error> {
-    let mut world = world()?;
+    let mut world = impatient_world()?;
     if world.rank() == 1 {
         drop(world);
         endless();
@@ -418,7 +423,7 @@ fn leaves() -> Result<(), Error> {
 }
 
 fn no_end() -> Result<(), Error> {
-    if world()?.rank() == 1 {
+    if impatient_world()?.rank() == 1 {
         endless();
     }
     mpi::finish()
