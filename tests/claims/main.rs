@@ -25,6 +25,8 @@ mod runs_leave_a_record;
 #[cfg_attr(not(feature = "mpi"), path = "needs_mpi.rs")]
 mod several_processes;
 mod trainer_takes_any_network;
+#[cfg(feature = "mpi")]
+mod two_hosts;
 
 fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
@@ -52,6 +54,8 @@ fn run_tests() -> ExitCode {
         runs_leave_a_record::trials(),
         several_processes::trials(),
         trainer_takes_any_network::trials(),
+        #[cfg(feature = "mpi")]
+        two_hosts::trials(),
     ];
     let arguments = libtest_mimic::Arguments::from_args();
     libtest_mimic::run(&arguments, trials.into_iter().flatten().collect()).exit_code()

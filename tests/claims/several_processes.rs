@@ -41,19 +41,20 @@ fn mpirun() -> Command {
     command
 }
 
-/// The arguments that start `processes` of `claims --as args…`.
-fn of(processes: usize, args: &str) -> Result<Vec<String>> {
-    let exe = std::env::current_exe()?.display().to_string();
+/// What starts `args…` as a program of this binary.
+pub fn as_program(args: &str) -> Result<Vec<String>> {
     let start = [
-        "-n".to_owned(),
-        processes.to_string(),
-        exe,
+        std::env::current_exe()?.display().to_string(),
         "--as".to_owned(),
     ];
-    Ok(start
-        .into_iter()
-        .chain(args.split_whitespace().map(str::to_owned))
-        .collect())
+    let args = args.split_whitespace().map(str::to_owned);
+    Ok(start.into_iter().chain(args).collect())
+}
+
+/// The arguments that start `processes` of them.
+fn of(processes: usize, args: &str) -> Result<Vec<String>> {
+    let count = ["-n".to_owned(), processes.to_string()];
+    Ok(count.into_iter().chain(as_program(args)?).collect())
 }
 
 fn under_mpirun(processes: usize, args: &str) -> Result<(i32, String, String)> {
@@ -61,7 +62,7 @@ fn under_mpirun(processes: usize, args: &str) -> Result<(i32, String, String)> {
     ended(output.context("mpirun cannot be started: install openmpi-bin and libopenmpi-dev")?)
 }
 
-fn ended(
+pub fn ended(
     Output {
         status,
         stdout,
@@ -133,7 +134,7 @@ fn ten_steps_of_lenet() -> Result<()> {
 }
 
 /// Lists of losses, or the columns of `steps.csv`.
-fn same_losses(a: &str, b: &str, limit: f64) -> Result<()> {
+pub fn same_losses(a: &str, b: &str, limit: f64) -> Result<()> {
     let numbers = |text: &str| -> Vec<f64> {
         let words = text.split([',', '[', ']', '\n', ' ']);
         words.filter_map(|word| word.parse().ok()).collect()
@@ -250,7 +251,7 @@ fn training(args: &str) -> Result<(Child, Vec<u32>)> {
     }
 }
 
-fn children(of: u32) -> Vec<u32> {
+pub fn children(of: u32) -> Vec<u32> {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let is_child = |pid: &u32| {
@@ -263,7 +264,7 @@ fn children(of: u32) -> Vec<u32> {
     children
 }
 
-fn threads_of(pid: u32) -> Vec<String> {
+pub fn threads_of(pid: u32) -> Vec<String> {
     let threads = fs::read_dir(format!("/proc/{pid}/task"))
         .into_iter()
         .flatten()
@@ -275,7 +276,7 @@ fn threads_of(pid: u32) -> Vec<String> {
         .collect()
 }
 
-fn signal(signal: &str, pid: u32) -> Result<()> {
+pub fn signal(signal: &str, pid: u32) -> Result<()> {
     let status = Command::new("kill")
         .args([signal, &pid.to_string()])
         .status()?;

@@ -1,0 +1,212 @@
+//! Two hosts train together over a network, and the processes on one miss a killed one on the other. The
+//! hosts are network namespaces of this machine with a cable between them; root can make them.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use libtest_mimic::Trial;
+
+use crate::kit::{run, trial};
+use crate::several_processes::{as_program, children, ended, same_losses, signal, threads_of};
+
+pub fn trials() -> Vec<Trial> {
+    let tests: [(&str, fn() -> Result<()>); 3] = [
+        ("they_take_the_steps_of_one", they_take_the_steps_of_one),
+        ("they_miss_a_killed_process", they_miss_a_killed_process),
+        (
+            "they_miss_a_host_that_is_cut_off",
+            they_miss_a_host_that_is_cut_off,
+        ),
+    ];
+    let can_be_made = Hosts::new().is_ok();
+    let list = |(name, test)| match can_be_made {
+        true => trial(module_path!(), name, test),
+        false => {
+            let name = format!("{name} (ignored: needs root and network namespaces)");
+            trial(module_path!(), &name, test).with_ignored_flag(true)
+        }
+    };
+    tests.into_iter().map(list).collect()
+}
+
+/// Two network namespaces, 10.77.0.1 and 10.77.0.2, and what stands for ssh between them.
+struct Hosts {
+    names: [String; 2],
+    folder: tempfile::TempDir,
+}
+
+impl Hosts {
+    fn new() -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let unique = folder
+            .path()
+            .file_name()
+            .context("no name")?
+            .to_string_lossy();
+        let names = ["a", "b"].map(|host| format!("{unique}{host}"));
+        let hosts = Self { names, folder };
+        let [a, b] = &hosts.names;
+        ip(&format!("netns add {a}"))?;
+        ip(&format!("netns add {b}"))?;
+        ip(&format!(
+            "-n {a} link add cable type veth peer name cable netns {b}"
+        ))?;
+        for (i, host) in hosts.names.iter().enumerate() {
+            ip(&format!(
+                "-n {host} addr add 10.77.0.{}/24 dev cable",
+                i + 1
+            ))?;
+            ip(&format!("-n {host} link set cable up"))?;
+            ip(&format!("-n {host} link set lo up"))?;
+        }
+        fs::write(hosts.ssh(), format!("#!/bin/sh\nA={a} B={b}\n{SSH}"))?;
+        let executable = Command::new("chmod").arg("+x").arg(hosts.ssh()).status()?;
+        ensure!(executable.success());
+        Ok(hosts)
+    }
+
+    fn ssh(&self) -> PathBuf {
+        self.folder.path().join("ssh")
+    }
+
+    /// `mpirun` on the first host, for two processes on each.
+    fn mpirun(&self, args: &str) -> Result<Command> {
+        let [a, _] = &self.names;
+        let mut command = Command::new("ip");
+        let net = "10.77.0.0/24";
+        let options = format!(
+            "mpirun --timeout 100 -H 10.77.0.1:2,10.77.0.2:2 -n 4 --bind-to none --mca pml ob1 \
+             --mca btl self,tcp --mca btl_tcp_if_include {net} --mca oob_tcp_if_include {net} \
+             --mca oob_tcp_keepalive_time 5 --mca oob_tcp_keepalive_intvl 2 \
+             --mca oob_tcp_keepalive_probes 3 --mca plm_rsh_agent {}",
+            self.ssh().display()
+        );
+        command
+            .args(["netns", "exec", a, "unshare", "-u", "sh", "-c"])
+            .args([&format!("hostname {a}; exec \"$@\""), "sh"])
+            .args(options.split_whitespace())
+            .args(as_program(args)?)
+            .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
+            .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+        Ok(command)
+    }
+}
+
+/// Enters the host that it is given, under the host's own name, and runs the command there.
+const SSH: &str = r#"
+while case "$1" in -*) true;; *) false;; esac; do shift; done
+case $1 in 10.77.0.1) host=$A;; *) host=$B;; esac
+shift
+exec ip netns exec $host unshare -u sh -c "hostname $host; exec sh -c \"\$*\"" sh "$@"
+"#;
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for host in &self.names {
+            let _ = ip(&format!("netns del {host}")); // with the cable
+        }
+    }
+}
+
+fn ip(args: &str) -> Result<()> {
+    let output = Command::new("ip").args(args.split_whitespace()).output()?;
+    let why = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "ip {args}: {why}");
+    Ok(())
+}
+
+fn they_take_the_steps_of_one() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let out = |name: &str| folder.path().join(name);
+    let args = "concise --device cpu --data synthetic --limit-train 34 --limit-test 20 --epochs 1 \
+                --batch-size 16 --lr 0.01 --sync-bn";
+    let here = format!("{args} --gpus 4 --out {}", out("here").display());
+    let (status, _, stderr) = run("concise", here.trim_start_matches("concise"))?;
+    ensure!(status == 0, "status {status}\n{stderr}");
+    let hosts = Hosts::new()?;
+    let there = format!("{args} --backend mpi --out {}", out("there").display());
+    let (status, _, stderr) = ended(hosts.mpirun(&there)?.output()?)?;
+    ensure!(status == 0, "status {status}\n{stderr}");
+    let losses = |name: &str| fs::read_to_string(out(name).join("steps.csv"));
+    same_losses(&losses("here")?, &losses("there")?, 1e-6)
+}
+
+fn they_miss_a_killed_process() -> Result<()> {
+    let output = after("", |_, ranks| signal("-KILL", ranks[3]))?;
+    let named = (0..4).any(|rank| output.contains(&format!("process rank {rank} with PID")));
+    ensure!(named, "{output}");
+    Ok(())
+}
+
+/// It is Open MPI's daemons that find out, if they are told to look.
+fn they_miss_a_host_that_is_cut_off() -> Result<()> {
+    let output = after("--timeout 60", |hosts, _| {
+        ip(&format!("-n {} link set cable down", hosts.names[0]))
+    })?;
+    ensure!(
+        output.contains("lost communication with a remote daemon"),
+        "{output}"
+    );
+    Ok(())
+}
+
+/// What a job says that would train for minutes, after something has happened to it: it ends within 30 s,
+/// and not well.
+fn after(args: &str, happens: impl FnOnce(&Hosts, &[u32]) -> Result<()>) -> Result<String> {
+    let hosts = Hosts::new()?;
+    let args = format!(
+        "concise --device cpu --data synthetic --limit-train 2000 --limit-test 20 --batch-size 16 \
+         --threads 1 --backend mpi {args}"
+    );
+    // into a file: a pipe would stay open as long as anybody is left
+    let said = hosts.folder.path().join("said");
+    let file = fs::File::create(&said)?;
+    let mut command = hosts.mpirun(&args)?;
+    let mut mpirun = command.stdout(file.try_clone()?).stderr(file).spawn()?;
+    let start = Instant::now();
+    let (ranks, all) = loop {
+        let trains = |pid: &u32| threads_of(*pid).iter().any(|name| name == "minibatches");
+        let all = below(mpirun.id());
+        let ranks: Vec<u32> = all.iter().copied().filter(trains).collect();
+        if ranks.len() == 4 {
+            break (ranks, all);
+        }
+        ensure!(
+            start.elapsed() < Duration::from_secs(60),
+            "it does not start"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let start = Instant::now();
+    happens(&hosts, &ranks)?;
+    let status = mpirun.wait()?;
+    let output = fs::read_to_string(&said)?;
+    ensure!(!status.success(), "{status}\n{output}");
+    while let Some(left) = all.iter().find(|pid| threads_of(**pid).len() > 1) {
+        if start.elapsed() > Duration::from_secs(30) {
+            signal("-KILL", *left)?;
+            bail!("process {left} is left:\n{output}");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    ensure!(
+        start.elapsed() < Duration::from_secs(30),
+        "{:?}",
+        start.elapsed()
+    );
+    Ok(output)
+}
+
+/// All processes below one.
+fn below(process: u32) -> Vec<u32> {
+    let mut all = children(process);
+    let mut i = 0;
+    while i < all.len() {
+        all.extend(children(all[i]));
+        i += 1;
+    }
+    all
+}
