@@ -85,14 +85,22 @@ pub fn finish() -> Result<(), Error> {
     Ok(())
 }
 
-/// Ends all processes at once, and the job with `status`; without MPI, this process alone.
+/// Ends all processes at once, and the job with `status`; a line on stderr says which process did.
+/// Without MPI, this process ends alone.
 ///
 /// For a program that gives up, where others may wait for it: [`finish`] would wait for them.
 pub fn abort(status: i32) -> ! {
     if is_running() {
-        SimpleCommunicator::world().abort(status)
+        end_all(status, "gives up");
     }
     std::process::exit(status)
+}
+
+/// Says whose fault it is, since `mpirun` does not always get to it.
+fn end_all(status: i32, why: &str) -> ! {
+    let all = SimpleCommunicator::world();
+    eprintln!("error: rank {} {why}, and all processes end", all.rank());
+    all.abort(status)
 }
 
 fn is_running() -> bool {
@@ -129,7 +137,7 @@ fn start(timeout: Option<Duration>) -> Result<Running, Error> {
     let keeper = keeper.spawn(move || keep(&started, &ended, timeout));
     let keeper = keeper.map_err(|e| error(0, &e.to_string()))?;
     let base = base.recv().map_err(|_| error(0, "MPI does not start"))??;
-    end_all_on_a_panic(base.rank);
+    end_all_on_a_panic();
     Ok(Running { base, end, keeper })
 }
 
@@ -155,13 +163,12 @@ fn keep(
 }
 
 /// A panic unwinds into destructors that wait for the others, who wait for this process.
-fn end_all_on_a_panic(rank: usize) {
+fn end_all_on_a_panic() {
     let previous = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         previous(panic);
         if is_running() {
-            eprintln!("error: rank {rank} has panicked, and all processes end");
-            abort(101);
+            end_all(101, "has panicked");
         }
     }));
 }

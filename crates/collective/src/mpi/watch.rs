@@ -6,7 +6,6 @@
 //! begun on that channel. Who has begun fewer, or does not answer, is named, and all processes end.
 //! A call itself costs two stores more; nobody sends anything while all is well.
 
-use super::abort;
 use ::mpi::request::StaticScope;
 use ::mpi::topology::SimpleCommunicator;
 use ::mpi::traits::{Communicator, Destination, MatchedReceiveVec, Source};
@@ -231,7 +230,7 @@ impl Watch {
             let name = NAMES[usize::from(call.calls.call.load(SeqCst))];
             let limit = call.limit;
             eprintln!("error: {name}: rank{s} {names} did not come within {limit:?}");
-            abort(1);
+            self.comm.abort(1);
         }
     }
 
