@@ -136,6 +136,34 @@ impl Schedule {
         schedule
     }
 
+    /// How many elements the member `rank` holds at most besides its own `len`, while tensors are summed
+    /// on devices: copies of the others', and sums. Vectors in shared memory are summed in place.
+    ///
+    /// ```
+    /// use collective::{Algorithm, Schedule};
+    /// let star = Schedule::new(Algorithm::Star, 4);
+    /// // the hub: the sum so far, the next one's copy, and their sum; the others: the sum
+    /// assert_eq!([star.extra_memory(0, 100), star.extra_memory(1, 100)], [300, 100]);
+    /// // its chunk of the sum and copies of the others', and all of it as one
+    /// assert_eq!(Schedule::new(Algorithm::Owner, 4).extra_memory(0, 1600), 2 * 1600);
+    /// ```
+    pub fn extra_memory(&self, rank: usize, len: usize) -> usize {
+        let (mut kept, mut most) = (0, 0);
+        for sum in self.rounds.iter().flatten().filter(|sum| sum.by == rank) {
+            let size = self.chunk(sum.chunk, len).len();
+            let copy = |from: usize| if from == rank { 0 } else { size };
+            let mut so_far = copy(sum.from[0]);
+            for from in &sum.from[1..] {
+                most = most.max(kept + so_far + copy(*from) + size);
+                so_far = size;
+            }
+            kept += so_far; // until all have read it
+            most = most.max(kept);
+        }
+        let joined = if self.chunks > 1 { len } else { 0 };
+        most.max(kept + joined)
+    }
+
     /// The elements of a chunk of data of `len` elements; chunks begin at multiples of 16.
     pub fn chunk(&self, chunk: usize, len: usize) -> Range<usize> {
         let bound = |chunk: usize| match chunk == self.chunks {

@@ -116,6 +116,21 @@ impl Medium {
     }
 }
 
+impl Algorithm {
+    /// What is done in place of `auto` by `k` members with so many bytes, on devices or in one memory.
+    pub fn chosen(self, on_devices: bool, k: usize, bytes: usize) -> Algorithm {
+        let medium = if on_devices {
+            Medium::Devices
+        } else {
+            Medium::Memory
+        };
+        match self {
+            Algorithm::Auto => fastest(medium, k, bytes),
+            chosen => chosen,
+        }
+    }
+}
+
 /// The fastest way by the model; of two that are as fast the simpler one, and star last, which leaves
 /// the devices idle but for one.
 pub(crate) fn fastest(medium: Medium, k: usize, bytes: usize) -> Algorithm {

@@ -11,7 +11,7 @@ use scratch::split_batch;
 use crate::Processes;
 use crate::cores::Cores;
 use crate::replica::{Replica, Seats, Worker};
-use crate::replication::{Replication, Split, split_by_weights};
+use crate::replication::{ReduceOn, Replication, split_by_weights};
 use crate::state::{Initializer, Origin, State, build};
 
 /// Replicas of one network, one on each device, with the same parameters. Each has batch-norm
@@ -36,8 +36,8 @@ pub struct DataParallel {
     devices: Vec<Device>,
     /// What each gets of a minibatch, where that is not the same.
     weights: Mutex<Option<Vec<f64>>>,
-    /// Whether those are to be measured.
-    pub(crate) measured: bool,
+    /// How the replicas work together.
+    pub(crate) how: Replication,
     /// Those that have replicas of this network as well.
     pub(crate) processes: Arc<Processes>,
 }
@@ -79,7 +79,7 @@ impl DataParallel {
     /// As [`with`](Self::with); and if the processes do not reach each other, or draw other weights.
     pub fn among<N: ModuleT + 'static>(
         processes: &Arc<Processes>,
-        how: Replication,
+        mut how: Replication,
         devices: &[Device],
         initializer: Initializer,
         seed: u64,
@@ -88,6 +88,9 @@ impl DataParallel {
         let k = devices.len();
         ensure!(k > 0, "a network needs at least one device");
         how.check(k)?;
+        if devices.iter().any(Device::is_cpu) && !devices.iter().all(Device::is_cpu) {
+            how.reduce_on = ReduceOn::Host; // where both can be
+        }
         let network = Arc::new(network);
         let cores = Arc::new(Cores::new(k));
         let mut net = Self {
@@ -95,7 +98,7 @@ impl DataParallel {
             states: Vec::new(),
             devices: devices.to_vec(),
             weights: Mutex::new(how.split.weights()),
-            measured: how.split == Split::Measured,
+            how: how.clone(),
             processes: processes.clone(),
         };
         for (rank, seats) in seats(processes, &how, k)?.into_iter().enumerate() {

@@ -25,6 +25,7 @@ mod cores;
 mod data_parallel;
 mod evaluate;
 pub mod layers;
+mod memory;
 mod norms;
 mod options;
 mod processes;

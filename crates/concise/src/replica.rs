@@ -93,6 +93,12 @@ impl Replica {
         functional::with_synchronized_norms(&over, || self.net.forward_t(x, true))
     }
 
+    /// The elements of each bucket.
+    pub fn bucket_sizes(&self) -> Vec<usize> {
+        let end = |parts: &Arc<[Part]>| parts.last().map_or(0, |part| part.range.end);
+        self.gradients.layout().map(end).collect()
+    }
+
     /// Whether it takes part in the batch norms of the others, also without an example.
     pub fn is_synchronized(&self) -> bool {
         self.norms.is_some()

@@ -57,6 +57,9 @@ fn train_among(processes: &Arc<Processes>, options: &Options) -> Result<Summary>
     announce(&run, &how)?;
     let network = |vb: VarBuilder<'_>| resnet18(10, vb);
     let net = DataParallel::among(processes, how, &run.devices, INIT, run.seed, network)?;
+    if let Some(line) = net.all_reduce()? {
+        say(format_args!("{line}"));
+    }
     let state = run.init(net.state_dict()?)?;
     net.load_state_dict(&state)?;
     let trainer = Trainer::new(&net, cross_entropy, sgd);

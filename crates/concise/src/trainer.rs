@@ -8,8 +8,8 @@ use candle_core::{Device, Tensor};
 use d2l::BatchLoss;
 use functional::Sgd;
 
-use crate::DataParallel;
 use crate::replica::Replica;
+use crate::{DataParallel, Split};
 
 /// The number of the next trainer; 0 is none.
 static NEXT_ID: AtomicUsize = AtomicUsize::new(1);
@@ -69,7 +69,8 @@ impl<'a> Trainer<'a> {
             optimizer,
             accumulate: 1,
             waiting: (0, 0),
-            measuring: net.measured.then(|| Measuring::new(net.devices().len())),
+            measuring: (net.how.split == Split::Measured)
+                .then(|| Measuring::new(net.devices().len())),
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
         }
     }
