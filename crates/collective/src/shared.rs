@@ -194,15 +194,77 @@ impl Slots {
         Arch::new().dispatch(
             #[inline(always)]
             || {
-                let mut block = [0f32; BLOCK];
-                for start in range.clone().step_by(BLOCK) {
-                    let part = start..range.end.min(start + BLOCK);
-                    // Safety: the schedule has no other member write this part of `from` in this
-                    // round, or touch that of `to`; its tests show it. All have so many elements.
-                    unsafe { add_up(&from, &to, part, &mut block) };
-                }
+                // Safety: the schedule has no other member write this chunk of `from` in this round, or
+                // touch that of `to`; its tests show it. All have so many elements.
+                unsafe { add_up(&from, &to, sum.from == sum.to, range) };
             },
         );
+    }
+}
+
+/// Writes the sum of a range of `from` to the same range of all of `to`, which may be `the_same`.
+///
+/// # Safety
+/// Nobody else writes that range of `from`, or touches that of `to`, and all have it.
+#[inline(always)]
+unsafe fn add_up(from: &[Elements], to: &[Elements], the_same: bool, range: Range<usize>) {
+    // Safety: for all of them as the caller says.
+    unsafe {
+        match from.len() {
+            2 if the_same => add_in_registers::<2>(from, range),
+            3 if the_same => add_in_registers::<3>(from, range),
+            4 if the_same => add_in_registers::<4>(from, range),
+            5 if the_same => add_in_registers::<5>(from, range),
+            6 if the_same => add_in_registers::<6>(from, range),
+            7 if the_same => add_in_registers::<7>(from, range),
+            8 if the_same => add_in_registers::<8>(from, range),
+            _ => add_in_blocks(from, to, range),
+        }
+    }
+}
+
+/// The sum of a range of K members, for all of them: nothing is written but the sum. It takes two thirds
+/// of the time that blocks take.
+///
+/// # Safety
+/// As of [`add_up`].
+#[inline(always)]
+unsafe fn add_in_registers<const K: usize>(all: &[Elements], range: Range<usize>) {
+    const WIDTH: usize = 32;
+    let firsts: [*mut f32; K] = std::array::from_fn(|i| all[i].first);
+    let whole = range.end - range.len() % WIDTH;
+    for at in range.clone().step_by(WIDTH).take_while(|at| *at < whole) {
+        // Safety: the caller's range has so many elements from here on.
+        let parts = firsts.map(|first| unsafe { first.add(at).cast::<[f32; WIDTH]>() });
+        // Safety: nobody else writes them, says the caller; an array of floats begins anywhere.
+        let mut sum = unsafe { parts[0].read_unaligned() };
+        for part in &parts[1..] {
+            // Safety: as above.
+            let more = unsafe { part.read_unaligned() };
+            sum.iter_mut()
+                .zip(more)
+                .for_each(|(sum, value)| *sum += value);
+        }
+        for part in parts {
+            // Safety: nobody else touches them, says the caller.
+            unsafe { part.write_unaligned(sum) };
+        }
+    }
+    // Safety: a part of the caller's range.
+    unsafe { add_in_blocks(all, all, whole..range.end) };
+}
+
+/// The sum of a range, a block at a time.
+///
+/// # Safety
+/// As of [`add_up`].
+#[inline(always)]
+unsafe fn add_in_blocks(from: &[Elements], to: &[Elements], range: Range<usize>) {
+    let mut block = [0f32; BLOCK];
+    for start in range.clone().step_by(BLOCK) {
+        let part = start..range.end.min(start + BLOCK);
+        // Safety: a part of the caller's range.
+        unsafe { add_block(from, to, part, &mut block) };
     }
 }
 
@@ -211,7 +273,12 @@ impl Slots {
 /// # Safety
 /// Nobody else writes that part of `from`, or touches that of `to`, and all have it.
 #[inline(always)]
-unsafe fn add_up(from: &[Elements], to: &[Elements], part: Range<usize>, block: &mut [f32; BLOCK]) {
+unsafe fn add_block(
+    from: &[Elements],
+    to: &[Elements],
+    part: Range<usize>,
+    block: &mut [f32; BLOCK],
+) {
     let block = &mut block[..part.len()];
     for (i, source) in from.iter().enumerate() {
         // Safety: the part is there and nobody writes it, says the caller.
