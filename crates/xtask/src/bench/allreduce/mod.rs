@@ -4,6 +4,7 @@
 mod chart;
 mod measure;
 mod model;
+mod overlap;
 mod peer;
 mod predicted;
 mod report;
@@ -20,6 +21,7 @@ use super::machine::{Load, Watch};
 use super::{all_cores, write};
 use measure::{LENET, Measured, OWNER, RESNET18, Replicas, TURNS, Turn};
 use model::Scaling;
+use overlap::Overlap;
 use peer::{Beside, Peer};
 use steps::Point;
 
@@ -97,6 +99,7 @@ struct Results {
     memory: Memory,
     peers: Vec<(Peer, Vec<Beside>)>,
     points: Vec<Point>,
+    overlap: Overlap,
 }
 
 /// Measures, prints the report and writes it.
@@ -141,6 +144,7 @@ fn measure(options: &Options, cores: usize, before: Load) -> Result<Results> {
     let mut ks = vec![1, 2, cores];
     ks.dedup();
     let points = steps::measure(options.scalings(), &ks, options.rounds())?;
+    let overlap = overlap::measure(if options.quick { 16 } else { 64 }, options.rounds())?;
     others.extend(points.iter().filter_map(|point| point.other));
     Ok(Results {
         cores,
@@ -150,6 +154,7 @@ fn measure(options: &Options, cores: usize, before: Load) -> Result<Results> {
         memory,
         peers,
         points,
+        overlap,
     })
 }
 

@@ -28,6 +28,7 @@ impl Results {
         let parts = [
             self.taking_turns(),
             self.peers(),
+            self.overlap.markdown(),
             self.model(),
             self.steps(),
             self.links(),

@@ -1,0 +1,144 @@
+//! What overlap hides: a step of ResNet-18 whose gradients go over links that are made slow, summed while
+//! the backward pass goes on and after it.
+
+use std::fmt::Write;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use collective::{Algorithm, cost::Link};
+use concise::{DataParallel, Initializer, Replication, Sgd, Trainer, resnet18};
+use functional::cross_entropy;
+
+use super::measure::RESNET18;
+use super::report::spread;
+use crate::bench::ours::minibatch;
+use crate::bench::stats::{Summary, short};
+
+/// Two replicas: each has half of the cores.
+const K: usize = 2;
+
+/// How long communication is made, beside what is computed in a step.
+const SHARES: [f64; 3] = [0.5, 0.65, 1.0];
+
+/// A step, and how its gradients are summed.
+struct Way {
+    name: &'static str,
+    overlap: bool,
+    bucket_mib: usize,
+}
+
+const WAYS: [Way; 3] = [
+    Way {
+        name: "afterwards",
+        overlap: false,
+        bucket_mib: 25,
+    },
+    Way {
+        name: "buckets of 25 MiB",
+        overlap: true,
+        bucket_mib: 25,
+    },
+    Way {
+        name: "buckets of 4 MiB",
+        overlap: true,
+        bucket_mib: 4,
+    },
+];
+
+/// The steps of two replicas, ms.
+pub struct Overlap {
+    batch: usize,
+    /// Without anything made slow, and without overlap.
+    compute: Summary,
+    /// For each share the time that communication is made to take, and the steps of each way.
+    steps: Vec<(f64, [Summary; 3])>,
+}
+
+/// Measures the steps in turns, for each share so many rounds.
+///
+/// # Errors
+/// If a step fails.
+pub fn measure(batch: usize, rounds: usize) -> Result<Overlap> {
+    d2l::share_cores(None, K);
+    let alone = steps(batch, rounds, &[(None, &WAYS[0])])?;
+    let compute = Summary::of(&alone[0]);
+    let mut all = Vec::new();
+    for share in SHARES {
+        let ms = compute.median * share;
+        // the owner's: 2(k − 1)/k of the bytes come in
+        let bytes = 2.0 * (K - 1) as f64 / K as f64 * (RESNET18 * size_of::<f32>()) as f64;
+        let link = Link {
+            latency: Duration::ZERO,
+            bytes_per_second: bytes / (ms / 1e3),
+        };
+        let ways = WAYS.each_ref().map(|way| (Some(link), way));
+        let times = steps(batch, rounds, &ways)?;
+        let summaries = [0, 1, 2].map(|i| Summary::of(&times[i]));
+        eprintln!("{ms:.0} ms of communication: {summaries:?}");
+        all.push((ms, summaries));
+    }
+    Ok(Overlap {
+        batch,
+        compute,
+        steps: all,
+    })
+}
+
+/// ms of the steps of each way, in turns; the first steps, in which it is learned when a gradient is
+/// complete, do not count.
+fn steps(batch: usize, rounds: usize, ways: &[(Option<Link>, &Way)]) -> Result<Vec<Vec<f64>>> {
+    let devices = d2l::devices_of_kind(d2l::DeviceKind::Cpu, Some(K))?;
+    let net = |(link, way): &(Option<Link>, &Way)| {
+        let how = Replication {
+            allreduce: Algorithm::Owner,
+            bucket_bytes: way.bucket_mib << 20,
+            overlap: way.overlap,
+            link: *link,
+            ..Replication::default()
+        };
+        let init = Initializer::Normal(0.01);
+        DataParallel::with(how, &devices, init, 0, |vb| resnet18(10, vb))
+    };
+    let nets = ways.iter().map(net).collect::<Result<Vec<_>>>()?;
+    let trainer = |net| Trainer::new(net, cross_entropy, Sgd::new(0.01));
+    let mut trainers: Vec<Trainer<'_>> = nets.iter().map(trainer).collect();
+    let (x, y) = minibatch(batch)?;
+    let mut times = vec![Vec::new(); ways.len()];
+    for round in 0..rounds + 2 {
+        for (trainer, times) in trainers.iter_mut().zip(&mut times) {
+            let start = Instant::now();
+            trainer.step(&x, &y)?.loss.mean()?;
+            if round >= 2 {
+                times.push(start.elapsed().as_secs_f64() * 1e3);
+            }
+        }
+    }
+    Ok(times)
+}
+
+impl Overlap {
+    /// The section of the report.
+    pub fn markdown(&self) -> String {
+        let names = WAYS.map(|way| way.name).join(", ms | ");
+        let mut text = format!(
+            "\n## Overlap\n\nResNet-18, batch {} on {K} replicas: a step takes {} ms. Now each bucket's sum is made \
+             to take as long as over slow links, all together as long as the first column says; the sums come \
+             after the backward pass, or while it goes on.\n\n\
+             | communication, ms | {names}, ms | the best / max(compute, communication) |\n\
+             |--:|--:|--:|--:|--:|\n",
+            self.batch,
+            spread(self.compute)
+        );
+        for (ms, steps) in &self.steps {
+            let best = steps
+                .iter()
+                .map(|step| step.median)
+                .fold(f64::INFINITY, f64::min);
+            let ratio = best / ms.max(self.compute.median);
+            let cells = steps.map(spread).join(" | ");
+            let _ = writeln!(text, "| {} | {cells} | {} |", short(*ms), short(ratio));
+        }
+        text + "\nNo gradient is complete before the forward pass is over, so communication that takes as long as \
+                the whole step cannot be hidden by it.\n"
+    }
+}
