@@ -29,6 +29,25 @@ pub enum Error {
     },
     /// A member brought another kind of item than this one, or a process made another call.
     KindMismatch,
+    /// A process has ended, or has left the others, who still wait for it.
+    ProcessLeft {
+        /// Its rank among the processes.
+        rank: usize,
+    },
+    /// Not all processes came within the time limit.
+    ProcessesLate {
+        /// The limit of the [`World`](crate::World).
+        limit: Duration,
+        /// The ranks of those that did not come.
+        missing: Vec<usize>,
+    },
+    /// What a launcher says to the processes is missing, or cannot be read.
+    Variable {
+        /// The environment variable.
+        name: &'static str,
+        /// What is wrong with it.
+        why: String,
+    },
     /// A process does not reach the others.
     World {
         /// Its rank among the processes.
@@ -61,15 +80,24 @@ impl fmt::Display for Error {
             Error::World { rank, why } => write!(f, "all-reduce: process {rank}: {why}"),
             Error::KindMismatch => write!(f, "the replicas brought items of different kinds"),
             Error::TimedOut { limit, missing } => {
-                let names: Vec<String> = missing.iter().map(usize::to_string).collect();
-                let (s, names) = (if names.len() == 1 { "" } else { "s" }, names.join(", "));
-                write!(
-                    f,
-                    "all-reduce: replica{s} {names} did not come within {limit:?}"
-                )
+                let replicas = names("replica", "s", missing);
+                write!(f, "all-reduce: {replicas} did not come within {limit:?}")
             }
+            Error::ProcessLeft { rank } => write!(f, "process {rank} has left the others"),
+            Error::ProcessesLate { limit, missing } => {
+                let processes = names("process", "es", missing);
+                write!(f, "{processes} did not come within {limit:?}")
+            }
+            Error::Variable { name, why } => write!(f, "{name} {why}"),
         }
     }
 }
 
 impl std::error::Error for Error {}
+
+/// `replica 1`, `replicas 1, 2`.
+fn names(one: &str, more: &str, ranks: &[usize]) -> String {
+    let names: Vec<String> = ranks.iter().map(usize::to_string).collect();
+    let more = if names.len() == 1 { "" } else { more };
+    format!("{one}{more} {}", names.join(", "))
+}

@@ -21,6 +21,7 @@ mod gate;
 #[cfg(feature = "mpi")]
 pub mod mpi;
 mod shared;
+pub mod tcp;
 mod tensors;
 mod world;
 

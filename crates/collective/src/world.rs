@@ -1,5 +1,5 @@
-//! What carries the sums of one process to others. This file knows no way to do it: `mpi` does, and
-//! the tests bring threads.
+//! What carries the sums of one process to others. This file knows no way to do it: `mpi` and `tcp` do,
+//! and the tests bring threads.
 
 use crate::Error;
 
@@ -17,14 +17,14 @@ pub trait World: Send {
     ///
     /// # Errors
     /// [`Error::LengthMismatch`] for all, if a process brings another length; [`Error::KindMismatch`]
-    /// for all, if one makes another call; [`Error::World`], if they do not reach each other.
+    /// for all, if one makes another call; [`Error::ProcessLeft`] and [`Error::ProcessesLate`], where the
+    /// way knows them; [`Error::World`], if they do not reach each other.
     fn all_reduce(&mut self, data: &mut [f32]) -> Result<(), Error>;
 
     /// What every process has brought, in rank order; the lengths may differ.
     ///
     /// # Errors
-    /// [`Error::KindMismatch`] for all, if a process makes another call; [`Error::World`], if they do
-    /// not reach each other.
+    /// As [`all_reduce`](Self::all_reduce), but for the lengths.
     fn all_gather(&mut self, data: &[u8]) -> Result<Vec<Vec<u8>>, Error>;
 
     /// Another channel among the same processes, for another thread: its calls never meet those of this

@@ -1,0 +1,349 @@
+//! Processes of a launcher, such as `torchrun`, as a [`World`] over TCP.
+//!
+//! The launcher says to each process in its environment who it is (`RANK`, `WORLD_SIZE`) and where process
+//! 0 is (`MASTER_ADDR`, `MASTER_PORT`). All others connect to process 0, and all that is said goes through
+//! it. That is simple, and slow for much data: it is for what processes have to agree on, for a few sums,
+//! and to try several processes where there is neither MPI nor a GPU.
+//!
+//! Whoever fails is named to all. Each process keeps a connection to process 0 on which nothing is said
+//! until something is wrong (`post`): it breaks when a process dies, also while nobody waits for that one,
+//! and process 0 passes on whose it was. A process that lives and does not come is found by the limit of
+//! the call.
+//!
+//! There is no password: whoever reaches the port of process 0 can be one of the processes, as with MPI
+//! and PyTorch. It is for networks that one trusts.
+
+mod line;
+mod lobby;
+mod place;
+mod post;
+
+use crate::{Error, World};
+use line::{Line, Trouble};
+use lobby::Lobby;
+use place::Place;
+use post::Post;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The processes that a launcher has started, which say who they are in `RANK`, `WORLD_SIZE`,
+/// `MASTER_ADDR` and `MASTER_PORT`. A world of one process talks to nobody.
+///
+/// Process 0 listens on the first free port of the sixteen after `MASTER_PORT`, which the launcher may use
+/// itself. `timeout` is how long a process waits for the others, here and in each call.
+///
+/// ```no_run
+/// # fn main() -> Result<(), collective::Error> {
+/// let world = collective::tcp::world(None)?; // under torchrun
+/// let mut members = collective::group_in(world, 1, Default::default());
+/// let sum = members[0].all_reduce(vec![1.0])?; // as many as there are processes
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// [`Error::Variable`]: a variable is missing, or cannot be read. [`Error::ProcessesLate`]: not all came in
+/// time. [`Error::World`]: no port is free, or two processes say different things of the job.
+pub fn world(timeout: Option<Duration>) -> Result<Box<dyn World>, Error> {
+    let place = Place::read(|name| std::env::var_os(name))?;
+    Ok(Box::new(Star::of(&place, timeout)?))
+}
+
+/// Elements that are summed at a time.
+const PIECE: usize = 1 << 16;
+
+/// The most that a process can bring to [`World::all_gather`]. Nobody sets memory aside for more because
+/// of what came over the network.
+const MOST: u64 = 1 << 26;
+
+/// How much longer the others wait when process 0 has come: its limit begins later than theirs, and it
+/// names those who are missing.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// What processes do together.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[repr(u64)]
+enum Call {
+    AllReduce,
+    AllGather,
+    Duplicate,
+}
+
+/// What process 0 says: that it has come to the call, and that all have, and agree.
+const HERE: u8 = 1;
+const GO: u8 = 2;
+
+/// What the others say before a call: which one, and how much they bring.
+const NOTE: usize = 16;
+
+/// One channel: process 0 has a line to each of the others, and each of them has one to process 0.
+pub(crate) struct Star {
+    pub(crate) post: Arc<Post>,
+    lobby: Arc<Lobby>,
+    lines: Vec<Line>,
+}
+
+impl Star {
+    pub(crate) fn of(place: &Place, limit: Option<Duration>) -> Result<Self, Error> {
+        let (lobby, alarms) = Lobby::open(place, limit)?;
+        let post = Post::new(place.rank, place.size, limit, alarms)?;
+        Self::channel(post, Arc::new(lobby), 0)
+    }
+
+    /// A channel of a number that all have agreed on; it is there when all have come.
+    fn channel(post: Arc<Post>, lobby: Arc<Lobby>, number: u64) -> Result<Self, Error> {
+        let lines = lobby.lines(&post, number).map_err(|e| post.fail(e))?;
+        lines.iter().for_each(|line| post.keep(line));
+        let star = Self { post, lobby, lines };
+        match star.is_hub() {
+            true => star.tell_all(&[GO])?,
+            false => star.wait_for(GO, star.patience(GRACE))?,
+        }
+        Ok(star)
+    }
+
+    /// As [`World::duplicate`].
+    pub(crate) fn another(&self) -> Result<Self, Error> {
+        let number = match self.is_hub() {
+            true => {
+                self.notes(Call::Duplicate, 0)?;
+                let number = self.lobby.unused();
+                self.tell_all(&go(&number.to_le_bytes()))?;
+                number
+            }
+            false => {
+                self.note(Call::Duplicate, 0, &[])?;
+                let mut number = [0; 8];
+                self.hear(&mut number)?;
+                u64::from_le_bytes(number)
+            }
+        };
+        Self::channel(self.post.clone(), self.lobby.clone(), number)
+    }
+
+    fn is_hub(&self) -> bool {
+        self.post.rank == 0
+    }
+
+    /// The end of a wait that begins now.
+    fn patience(&self, more: Duration) -> Option<Instant> {
+        self.post.limit.map(|limit| Instant::now() + limit + more)
+    }
+
+    /// What is wrong with the line to a process, as all will hear it.
+    fn trouble(&self, line: &Line, trouble: Trouble) -> Error {
+        match trouble {
+            Trouble::Late => self.post.fail(self.post.late(vec![line.to])),
+            Trouble::Broken => self.post.broken(line.to),
+        }
+    }
+
+    // What process 0 does.
+
+    /// Waits until all are about to make the same call: how much each brings.
+    fn notes(&self, call: Call, length: u64) -> Result<Vec<u64>, Error> {
+        self.post.check()?;
+        let (mut lengths, mut missing, mut same) = (vec![length], Vec::new(), true);
+        self.tell_all(&[HERE])?;
+        let end = self.patience(Duration::ZERO);
+        for line in &self.lines {
+            let mut note = [0; NOTE];
+            match line.receive(&mut note, end) {
+                Ok(()) => {
+                    let [kind, length] = words(&note);
+                    same &= kind == call as u64;
+                    lengths.push(length);
+                }
+                Err(Trouble::Late) => missing.push(line.to),
+                Err(broken) => return Err(self.trouble(line, broken)),
+            }
+        }
+        if !missing.is_empty() {
+            return Err(self.post.fail(self.post.late(missing)));
+        }
+        match same {
+            true => Ok(lengths),
+            false => Err(self.post.fail(Error::KindMismatch)),
+        }
+    }
+
+    fn tell_all(&self, bytes: &[u8]) -> Result<(), Error> {
+        let tell = |line: &Line| line.send(bytes).map_err(|t| self.trouble(line, t));
+        self.lines.iter().try_for_each(tell)
+    }
+
+    /// The first length that is not as that of process 0 ends the call of all.
+    fn same_lengths(&self, lengths: &[u64]) -> Result<(), Error> {
+        let Some(rank) = lengths.iter().position(|length| *length != lengths[0]) else {
+            return Ok(());
+        };
+        Err(self.post.fail(Error::LengthMismatch {
+            rank,
+            found: lengths[rank] as usize,
+            expected: lengths[0] as usize,
+        }))
+    }
+
+    /// Adds to a piece what the others bring, in rank order, and gives them the sum.
+    fn sum(&self, piece: &mut [f32], bytes: &mut [u8]) -> Result<(), Error> {
+        for line in &self.lines {
+            let end = self.patience(Duration::ZERO);
+            let received = line.receive(bytes, end);
+            received.map_err(|trouble| self.trouble(line, trouble))?;
+            let parts = bytes.as_chunks::<4>().0.iter();
+            let parts = parts.map(|part| f32::from_le_bytes(*part));
+            piece.iter_mut().zip(parts).for_each(|(sum, x)| *sum += x);
+        }
+        write(piece, bytes);
+        self.tell_all(bytes)
+    }
+
+    /// What all bring, of so many bytes each.
+    fn collect(&self, own: &[u8], lengths: &[u64]) -> Result<Vec<Vec<u8>>, Error> {
+        let mut all = vec![own.to_vec()];
+        for (line, length) in self.lines.iter().zip(&lengths[1..]) {
+            let received = line.receive_vec(*length, self.patience(Duration::ZERO));
+            all.push(received.map_err(|trouble| self.trouble(line, trouble))?);
+        }
+        Ok(all)
+    }
+
+    // What the others do.
+
+    /// Tells process 0 of a call, and what it brings, and waits until all make it.
+    fn note(&self, call: Call, length: u64, brought: &[u8]) -> Result<(), Error> {
+        self.post.check()?;
+        let note = [(call as u64).to_le_bytes(), length.to_le_bytes()].concat();
+        let end = self.patience(Duration::ZERO);
+        self.say(&[&note, brought].concat())?;
+        self.wait_for(HERE, end)?;
+        self.wait_for(GO, self.patience(GRACE))
+    }
+
+    fn wait_for(&self, word: u8, end: Option<Instant>) -> Result<(), Error> {
+        let mut heard = [0];
+        let received = self.lines[0].receive(&mut heard, end);
+        received.map_err(|trouble| self.trouble(&self.lines[0], trouble))?;
+        match heard[0] == word {
+            true => Ok(()),
+            false => Err(self.garbled()),
+        }
+    }
+
+    fn say(&self, bytes: &[u8]) -> Result<(), Error> {
+        let sent = self.lines[0].send(bytes);
+        sent.map_err(|trouble| self.trouble(&self.lines[0], trouble))
+    }
+
+    fn hear(&self, bytes: &mut [u8]) -> Result<(), Error> {
+        let received = self.lines[0].receive(bytes, self.patience(GRACE));
+        received.map_err(|trouble| self.trouble(&self.lines[0], trouble))
+    }
+
+    /// What process 0 has collected.
+    fn collected(&self) -> Result<Vec<Vec<u8>>, Error> {
+        let mut lengths = vec![0; 8 * self.post.size];
+        self.hear(&mut lengths)?;
+        let lengths = lengths.as_chunks::<8>().0.iter();
+        let lengths: Vec<u64> = lengths.map(|length| u64::from_le_bytes(*length)).collect();
+        if lengths.iter().any(|length| *length > MOST) {
+            return Err(self.garbled());
+        }
+        let receive = |length: &u64| {
+            let received = self.lines[0].receive_vec(*length, self.patience(GRACE));
+            received.map_err(|trouble| self.trouble(&self.lines[0], trouble))
+        };
+        lengths.iter().map(receive).collect()
+    }
+
+    fn garbled(&self) -> Error {
+        let why = "what it says has no sense".to_owned();
+        self.post.fail(Error::World { rank: 0, why })
+    }
+
+    fn too_long(&self, rank: usize, length: u64) -> Error {
+        let why = format!("it brings {length} bytes, and {MOST} are the most");
+        self.post.fail(Error::World { rank, why })
+    }
+}
+
+impl World for Star {
+    fn rank(&self) -> usize {
+        self.post.rank
+    }
+
+    fn size(&self) -> usize {
+        self.post.size
+    }
+
+    fn all_reduce(&mut self, data: &mut [f32]) -> Result<(), Error> {
+        let length = data.len() as u64;
+        if self.is_hub() {
+            let lengths = self.notes(Call::AllReduce, length)?;
+            self.same_lengths(&lengths)?;
+            self.tell_all(&[GO])?;
+        } else {
+            self.note(Call::AllReduce, length, &[])?;
+        }
+        let mut bytes = vec![0; 4 * PIECE.min(data.len())];
+        for piece in data.chunks_mut(PIECE) {
+            let bytes = &mut bytes[..4 * piece.len()];
+            if self.is_hub() {
+                self.sum(piece, bytes)?;
+                continue;
+            }
+            write(piece, bytes);
+            self.say(bytes)?;
+            self.hear(bytes)?;
+            let sums = bytes.as_chunks::<4>().0.iter();
+            let sums = sums.map(|sum| f32::from_le_bytes(*sum));
+            piece.iter_mut().zip(sums).for_each(|(x, sum)| *x = sum);
+        }
+        Ok(())
+    }
+
+    fn all_gather(&mut self, data: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        let length = data.len() as u64;
+        if length > MOST {
+            return Err(self.too_long(self.post.rank, length));
+        }
+        if !self.is_hub() {
+            self.note(Call::AllGather, length, data)?;
+            return self.collected();
+        }
+        let lengths = self.notes(Call::AllGather, length)?;
+        if let Some(rank) = lengths.iter().position(|length| *length > MOST) {
+            return Err(self.too_long(rank, lengths[rank]));
+        }
+        let all = self.collect(data, &lengths)?;
+        let lengths = lengths.iter().flat_map(|length| length.to_le_bytes());
+        let answer: Vec<u8> = lengths.chain(all.iter().flatten().copied()).collect();
+        self.tell_all(&go(&answer))?;
+        Ok(all)
+    }
+
+    fn duplicate(&self) -> Result<Box<dyn World>, Error> {
+        Ok(Box::new(self.another()?))
+    }
+}
+
+fn go(answer: &[u8]) -> Vec<u8> {
+    [&[GO], answer].concat()
+}
+
+fn write(values: &[f32], bytes: &mut [u8]) {
+    let places = bytes.as_chunks_mut::<4>().0.iter_mut();
+    values
+        .iter()
+        .zip(places)
+        .for_each(|(value, place)| *place = value.to_le_bytes());
+}
+
+/// Numbers as they go over a line.
+fn words<const N: usize>(bytes: &[u8]) -> [u64; N] {
+    let words = bytes.as_chunks::<8>().0;
+    std::array::from_fn(|i| u64::from_le_bytes(words[i]))
+}
+
+#[cfg(test)]
+mod tests;

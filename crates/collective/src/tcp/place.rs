@@ -1,0 +1,106 @@
+//! What a launcher says to a process: who it is, and where process 0 is.
+
+use crate::Error;
+use std::ffi::OsString;
+
+/// A process of a job.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Place {
+    pub rank: usize,
+    pub size: usize,
+    /// Where process 0 is: a name or an address.
+    pub host: String,
+    /// The launcher's own; it tells this job from others on the same machine.
+    pub port: u16,
+}
+
+/// Nobody has so many, and what is kept for each of them is little.
+const MOST_PROCESSES: usize = 1 << 12;
+
+impl Place {
+    /// From what `variable` finds under the names.
+    pub fn read(variable: impl Fn(&str) -> Option<OsString>) -> Result<Self, Error> {
+        let text = |name| match variable(name) {
+            None => Err(wrong(
+                name,
+                "is not set: a launcher such as torchrun sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
+            )),
+            Some(value) => Ok(value.to_string_lossy().trim().to_owned()),
+        };
+        let number = |name, least: usize, most: usize| {
+            let text = text(name)?;
+            let number = text.parse().ok().filter(|n| (least..=most).contains(n));
+            let why = format!("is {text:?}: it is a number from {least} to {most}");
+            number.ok_or_else(|| wrong(name, &why))
+        };
+        let size = number("WORLD_SIZE", 1, MOST_PROCESSES)?;
+        let place = Self {
+            rank: number("RANK", 0, size - 1)?,
+            size,
+            host: text("MASTER_ADDR")?,
+            port: number("MASTER_PORT", 1, usize::from(u16::MAX))? as u16,
+        };
+        match place.host.is_empty() {
+            true => Err(wrong("MASTER_ADDR", "is empty")),
+            false => Ok(place),
+        }
+    }
+}
+
+fn wrong(name: &'static str, why: &str) -> Error {
+    let why = why.to_owned();
+    Error::Variable { name, why }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(variables: &[(&str, &str)]) -> Result<Place, String> {
+        let value = |name: &str| variables.iter().find(|(n, _)| *n == name);
+        let place = Place::read(|name| value(name).map(|(_, value)| value.into()));
+        place.map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_variable_that_is_wrong_is_named() {
+        let good = [
+            ("RANK", "1"),
+            ("WORLD_SIZE", "2"),
+            ("MASTER_ADDR", "localhost"),
+            ("MASTER_PORT", "29500"),
+        ];
+        let expected = Place {
+            rank: 1,
+            size: 2,
+            host: "localhost".to_owned(),
+            port: 29500,
+        };
+        assert_eq!(read(&good), Ok(expected));
+        for (i, (name, _)) in good.into_iter().enumerate() {
+            let mut without = good.to_vec();
+            without.remove(i);
+            let error = read(&without).unwrap_err();
+            assert!(error.starts_with(&format!("{name} is not set")), "{error}");
+        }
+        for (i, value, line) in [
+            (0, "2", "RANK is \"2\": it is a number from 0 to 1"),
+            (
+                1,
+                "two",
+                "WORLD_SIZE is \"two\": it is a number from 1 to 4096",
+            ),
+            (1, "0", "WORLD_SIZE is \"0\": it is a number from 1 to 4096"),
+            (2, " ", "MASTER_ADDR is empty"),
+            (
+                3,
+                "65536",
+                "MASTER_PORT is \"65536\": it is a number from 1 to 65535",
+            ),
+        ] {
+            let mut other = good;
+            other[i].1 = value;
+            assert_eq!(read(&other).unwrap_err(), line);
+        }
+    }
+}
