@@ -1,9 +1,10 @@
 //! What the claims share: how a test is listed, small runs, and programs as processes.
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Tensor};
 use libtest_mimic::{Failed, Trial};
 
@@ -72,6 +73,61 @@ pub fn run(program: &str, args: &str) -> Result<(i32, String, String)> {
     let code = status.code().context("the program was ended by a signal")?;
     let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
     Ok((code, text(&stdout), text(&stderr)))
+}
+
+/// Options of three steps on several processes: the last is on two examples, of which some have none.
+pub const SMALL: &str = "--device cpu --data synthetic --limit-train 34 --limit-test 21 --epochs 1 \
+                     --batch-size 16 --lr 0.01 --sync-bn";
+
+/// Lists of losses, or the columns of `steps.csv`.
+pub fn same_losses(a: &str, b: &str, limit: f64) -> Result<()> {
+    let numbers = |text: &str| -> Vec<f64> {
+        let words = text.split([',', '[', ']', '\n', ' ']);
+        words.filter_map(|word| word.parse().ok()).collect()
+    };
+    let (a, b) = (numbers(a), numbers(b));
+    ensure!(a.len() == b.len() && a.len() >= 10, "{a:?}, {b:?}");
+    for (a, b) in a.iter().zip(&b) {
+        ensure!((a - b).abs() <= limit * a.abs(), "{a:?}, {b:?}");
+    }
+    Ok(())
+}
+
+/// Runs that have left the same in their folders, losses to rounding and parameters to the bit.
+pub fn same_runs(a: &Path, b: &Path) -> Result<()> {
+    let text = |folder: &Path, name| fs::read_to_string(folder.join(name));
+    same_losses(&text(a, "steps.csv")?, &text(b, "steps.csv")?, 1e-6)?;
+    let model = |folder: &Path| fs::read(folder.join("model.safetensors"));
+    ensure!(model(a)? == model(b)?, "other bits");
+    let accuracy = |folder| -> Result<String> {
+        let epochs = text(folder, "epochs.csv")?;
+        let line = epochs.lines().nth(1).context("no epoch")?;
+        Ok(line.split(',').nth(2).unwrap_or("").into())
+    };
+    ensure!(accuracy(a)? == accuracy(b)?, "another accuracy");
+    Ok(())
+}
+
+/// The names of the threads of a process.
+pub fn threads_of(pid: u32) -> Vec<String> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let name = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("comm"));
+    threads
+        .filter_map(|t| name(t).ok())
+        .map(|name| name.trim().to_owned())
+        .collect()
+}
+
+/// Sends a signal: `-KILL`.
+pub fn signal(signal: &str, pid: u32) -> Result<()> {
+    let status = Command::new("kill")
+        .args([signal, &pid.to_string()])
+        .status()?;
+    ensure!(status.success(), "kill {signal} {pid}: {status}");
+    Ok(())
 }
 
 /// The formula of `tests/pytorch/formula.py`: numbers in [0, 1) for tensor number `s`.

@@ -14,6 +14,7 @@ mod ctrl_c_ends_in_order;
 mod errors_say_what_to_do;
 mod invariants;
 mod k_replicas_are_one;
+mod launched_processes;
 mod only_rounding_differs_from_pytorch;
 #[rustfmt::skip]
 mod pytorch_lenet;
@@ -48,6 +49,7 @@ fn run_tests() -> ExitCode {
         errors_say_what_to_do::trials(),
         invariants::trials(),
         k_replicas_are_one::trials(),
+        launched_processes::trials(),
         only_rounding_differs_from_pytorch::trials(),
         real_data::trials(),
         replicas_work_together::trials(),

@@ -13,7 +13,7 @@ use concise::layers::{Conv2d, Linear};
 use concise::{DataParallel, Initializer, Processes, Replication, Sgd, Trainer};
 use functional::{avg_pool2d, cross_entropy, flatten, nhwc, relu};
 
-use crate::kit::{cpus, formula_batch, run};
+use crate::kit::{SMALL, cpus, formula_batch, run, same_losses, same_runs, signal, threads_of};
 
 trials![
     ten_steps_of_lenet,
@@ -25,10 +25,6 @@ trials![
     a_process_that_is_asked_to_end_ends_all_in_order,
     a_process_that_cannot_go_on_ends_all,
 ];
-
-/// Three steps, the last on two examples, of which some processes have none.
-const SMALL: &str = "--device cpu --data synthetic --limit-train 34 --limit-test 21 --epochs 1 \
-                     --batch-size 16 --lr 0.01 --sync-bn";
 
 /// `mpirun -n …`, to which programs are added. It ends by itself if the test cannot end it.
 fn mpirun() -> Command {
@@ -133,20 +129,6 @@ fn ten_steps_of_lenet() -> Result<()> {
     Ok(())
 }
 
-/// Lists of losses, or the columns of `steps.csv`.
-pub fn same_losses(a: &str, b: &str, limit: f64) -> Result<()> {
-    let numbers = |text: &str| -> Vec<f64> {
-        let words = text.split([',', '[', ']', '\n', ' ']);
-        words.filter_map(|word| word.parse().ok()).collect()
-    };
-    let (a, b) = (numbers(a), numbers(b));
-    ensure!(a.len() == b.len() && a.len() >= 10, "{a:?}, {b:?}");
-    for (a, b) in a.iter().zip(&b) {
-        ensure!((a - b).abs() <= limit * a.abs(), "{a:?}, {b:?}");
-    }
-    Ok(())
-}
-
 /// A run of `concise` that leaves a folder, here or under mpirun.
 fn leaves(folder: &Path, processes: usize, args: &str) -> Result<()> {
     let args = format!("{args} --out {} --overwrite", folder.display());
@@ -167,33 +149,7 @@ fn three_steps_of_resnet18() -> Result<()> {
     for k in [2, 4] {
         leaves(&threads, 1, &format!("{SMALL} --gpus {k}"))?;
         leaves(&processes, k, SMALL)?;
-        let read = |folder: &Path, name| fs::read(folder.join(name));
-        let text = |folder: &Path, name| fs::read_to_string(folder.join(name));
-        same_losses(
-            &text(&threads, "steps.csv")?,
-            &text(&processes, "steps.csv")?,
-            1e-6,
-        )?;
-        let model = "model.safetensors";
-        ensure!(
-            read(&threads, model)? == read(&processes, model)?,
-            "k = {k}: other bits"
-        );
-        let accuracy = |folder| -> Result<String> {
-            let line = text(folder, "epochs.csv")?;
-            Ok(line
-                .lines()
-                .nth(1)
-                .context("no epoch")?
-                .split(',')
-                .nth(2)
-                .unwrap_or("")
-                .into())
-        };
-        ensure!(
-            accuracy(&threads)? == accuracy(&processes)?,
-            "k = {k}: another accuracy"
-        );
+        same_runs(&threads, &processes).with_context(|| format!("k = {k}"))?;
     }
     Ok(())
 }
@@ -262,26 +218,6 @@ pub fn children(of: u32) -> Vec<u32> {
     let mut children: Vec<u32> = pids.filter(is_child).collect();
     children.sort();
     children
-}
-
-pub fn threads_of(pid: u32) -> Vec<String> {
-    let threads = fs::read_dir(format!("/proc/{pid}/task"))
-        .into_iter()
-        .flatten()
-        .flatten();
-    let name = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("comm"));
-    threads
-        .filter_map(|t| name(t).ok())
-        .map(|name| name.trim().to_owned())
-        .collect()
-}
-
-pub fn signal(signal: &str, pid: u32) -> Result<()> {
-    let status = Command::new("kill")
-        .args([signal, &pid.to_string()])
-        .status()?;
-    ensure!(status.success(), "kill {signal} {pid}: {status}");
-    Ok(())
 }
 
 /// Sends `name` to the second process; how the job ended, and after how long.

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use libtest_mimic::Trial;
 
-use crate::kit::{run, trial};
-use crate::several_processes::{as_program, children, ended, same_losses, signal, threads_of};
+use crate::kit::{run, same_losses, signal, threads_of, trial};
+use crate::several_processes::{as_program, children, ended};
 
 pub fn trials() -> Vec<Trial> {
     let tests: [(&str, fn() -> Result<()>); 3] = [

@@ -139,6 +139,7 @@ impl Options {
         match self.backend {
             Backend::Threads => Ok(Processes::alone()),
             Backend::Mpi => Processes::mpi(Some(self.patience())).context("--backend mpi"),
+            Backend::Tcp => Processes::tcp(Some(self.patience())).context("--backend tcp"),
         }
     }
 

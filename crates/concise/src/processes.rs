@@ -16,25 +16,37 @@ pub enum Backend {
     Threads,
     /// Processes that mpirun starts.
     Mpi,
+    /// Processes that a launcher such as torchrun starts. The sums go through the first one: to try several
+    /// processes without MPI; slow.
+    #[value(hide = true)]
+    Tcp,
 }
 
 /// The processes of a run, as one of them sees them; one that is alone has nobody to ask. All have to make
 /// the same calls in the same order.
 ///
 /// ```
-/// let processes = concise::Processes::alone(); // Processes::mpi(timeout)? under mpirun
+/// // Processes::mpi(timeout)? under mpirun, Processes::tcp(timeout)? under torchrun
+/// let processes = concise::Processes::alone();
 /// assert_eq!(processes.process()?.of, 1);
 /// let mut counts = [3.0];
 /// processes.sum(&mut counts)?;
 /// assert_eq!(counts, [3.0]);
 /// # anyhow::Ok(())
 /// ```
-pub struct Processes(Option<Mutex<Box<dyn World>>>);
+pub struct Processes {
+    backend: Backend,
+    /// None where there is no other.
+    world: Option<Mutex<Box<dyn World>>>,
+}
 
 impl Processes {
     /// One that trains by itself.
     pub fn alone() -> Self {
-        Self(None)
+        Self {
+            backend: Backend::Threads,
+            world: None,
+        }
     }
 
     /// Those that `mpirun` started. One that waits longer than `timeout` for another ends all.
@@ -42,7 +54,22 @@ impl Processes {
     /// # Errors
     /// If the program was built without the feature `mpi`, or MPI does not start.
     pub fn mpi(timeout: Option<Duration>) -> Result<Self> {
-        Ok(Self(Some(Mutex::new(mpi::world(timeout)?))))
+        Ok(Self::of(Backend::Mpi, mpi::world(timeout)?))
+    }
+
+    /// Those that a launcher such as `torchrun` started, which talk over TCP; where one waits longer than
+    /// `timeout` for another, or one ends, all get an error that names it.
+    ///
+    /// # Errors
+    /// [`BadInput`], if a variable that the launcher sets is missing; and if not all come in time.
+    pub fn tcp(timeout: Option<Duration>) -> Result<Self> {
+        let world = collective::tcp::world(timeout).map_err(of_a_launcher)?;
+        Ok(Self::of(Backend::Tcp, world))
+    }
+
+    fn of(backend: Backend, world: Box<dyn World>) -> Self {
+        let world = Some(Mutex::new(world));
+        Self { backend, world }
     }
 
     /// This process among the others: for [`d2l::Run::start_in`].
@@ -56,10 +83,12 @@ impl Processes {
         let (rank, of) = (world.rank(), world.size());
         let machines = world.all_gather(machine().as_bytes())?;
         let same = |other: &&Vec<u8>| **other == machines[rank];
+        let counted = machines[..rank].iter().filter(same).count();
+        let launched = self.backend != Backend::Mpi;
         Ok(Process {
             rank,
             of,
-            local_rank: machines[..rank].iter().filter(same).count(),
+            local_rank: local_rank().filter(|_| launched).unwrap_or(counted),
             on_machine: machines.iter().filter(same).count(),
         })
     }
@@ -72,7 +101,7 @@ impl Processes {
 
     /// Whether there is no other.
     pub(crate) fn are_one(&self) -> bool {
-        self.0.is_none()
+        self.world.is_none()
     }
 
     /// Sums a few values over all processes.
@@ -120,26 +149,44 @@ impl Processes {
         Err(BadInput::from(anyhow::Error::msg(error)).into())
     }
 
-    /// The end of the program's work: if that is an error, it is printed and all processes end, with
-    /// exit status 2 for [`BadInput`] and 1 for others; if not, they end in order, once all have come here.
+    /// The end of the program's work. If that is an error, it is printed and this process ends, with exit
+    /// status 2 for [`BadInput`] and 1 for others, and the others end with an error that names it. If not,
+    /// they end in order, once all have come here.
     ///
     /// # Errors
     /// That of a process that is alone.
     pub fn finish<T>(self, result: Result<T>) -> Result<T> {
-        let rank = self.world().map(|world| world.rank());
-        drop(self);
-        match (rank, result) {
-            (None, result) => result,
-            (Some(rank), Err(error)) => {
-                eprintln!("error: process {rank}: {error:#}");
-                mpi::abort(if error.is::<BadInput>() { 2 } else { 1 })
+        let Some(rank) = self.world().map(|world| world.rank()) else {
+            return result;
+        };
+        match result.and_then(|done| self.meet().map(|()| done)) {
+            Ok(done) if self.backend == Backend::Mpi => {
+                drop(self);
+                mpi::finish().map(|()| done)
             }
-            (Some(_), Ok(done)) => mpi::finish().map(|()| done),
+            Ok(done) => Ok(done),
+            Err(error) => {
+                eprintln!("error: process {rank}: {error:#}");
+                let status = if error.is::<BadInput>() { 2 } else { 1 };
+                if self.backend == Backend::Mpi {
+                    mpi::abort(status)
+                }
+                // not in order: the world is still there, and breaks
+                std::process::exit(status)
+            }
         }
     }
 
+    /// Waits until all have come to the end of their work; MPI does so by itself.
+    fn meet(&self) -> Result<()> {
+        if let (true, Some(mut world)) = (self.backend != Backend::Mpi, self.world()) {
+            world.all_gather(&[])?;
+        }
+        Ok(())
+    }
+
     fn world(&self) -> Option<MutexGuard<'_, Box<dyn World>>> {
-        let world = self.0.as_ref();
+        let world = self.world.as_ref();
         world.map(|world| world.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -149,6 +196,19 @@ fn machine() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
     name.or_else(|_| std::env::var("HOSTNAME"))
         .unwrap_or_default()
+}
+
+/// This process's number on its machine, where the launcher says it.
+fn local_rank() -> Option<usize> {
+    std::env::var("LOCAL_RANK").ok()?.trim().parse().ok()
+}
+
+/// What a launcher should have said is of the user's doing.
+fn of_a_launcher(error: collective::Error) -> anyhow::Error {
+    match error {
+        collective::Error::Variable { .. } => BadInput::from(error).into(),
+        error => error.into(),
+    }
 }
 
 #[cfg(feature = "mpi")]

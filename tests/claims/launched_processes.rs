@@ -1,0 +1,252 @@
+//! Processes that a launcher such as torchrun starts train as the replicas of one process do; where one is
+//! in trouble all others end, and say which.
+
+use std::fs::{self, File};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use tempfile::TempDir;
+
+use crate::kit::{SMALL, command, run, same_runs, signal, threads_of};
+
+trials![
+    three_steps_of_resnet18,
+    a_variable_that_is_missing_is_named,
+    settings_that_differ_are_named,
+    a_process_that_is_killed_ends_all,
+    a_process_that_stops_is_named_in_time,
+    a_process_that_is_asked_to_end_ends_all_in_order,
+    a_process_that_cannot_go_on_ends_all,
+    a_process_that_does_not_start_is_named,
+];
+
+/// How long a job may take to start, or to end by itself.
+const PLENTY: Duration = Duration::from_secs(100);
+/// How long the others may take to end after one is in trouble.
+const SOON: Duration = Duration::from_secs(30);
+
+/// The processes of a job, which end with it.
+struct Job {
+    /// A launcher listens on the port that it names.
+    _launcher: TcpListener,
+    folder: TempDir,
+    processes: Vec<Child>,
+}
+
+/// How a process ended.
+struct Ended {
+    status: Option<i32>,
+    stderr: String,
+}
+
+impl Job {
+    /// The first processes of a job of `size`, one for each of `args`.
+    fn start(size: usize, args: &[&str]) -> Result<Self> {
+        let launcher = TcpListener::bind("127.0.0.1:0")?;
+        let port = launcher.local_addr()?.port().to_string();
+        let mut job = Self {
+            _launcher: launcher,
+            folder: tempfile::tempdir()?,
+            processes: Vec::new(),
+        };
+        for (rank, args) in args.iter().enumerate() {
+            let args = format!("--backend tcp {args}");
+            let process = command("concise", &args)?
+                .env("RANK", rank.to_string())
+                .env("LOCAL_RANK", rank.to_string())
+                .env("WORLD_SIZE", size.to_string())
+                .env("MASTER_ADDR", "127.0.0.1")
+                .env("MASTER_PORT", &port)
+                .env("RUST_BACKTRACE", "0")
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(File::create(job.stderr(rank))?)
+                .spawn()?;
+            job.processes.push(process);
+        }
+        Ok(job)
+    }
+
+    fn stderr(&self, rank: usize) -> std::path::PathBuf {
+        self.folder.path().join(format!("{rank}.stderr"))
+    }
+
+    /// What all have said so far.
+    fn said(&self) -> String {
+        let read = |rank| fs::read_to_string(self.stderr(rank)).unwrap_or_default();
+        let said = (0..self.processes.len()).map(|rank| format!("process {rank}:\n{}", read(rank)));
+        said.collect::<Vec<_>>().join("\n")
+    }
+
+    /// Waits until all of `ranks` have ended by themselves.
+    fn ended(&mut self, ranks: &[usize], limit: Duration) -> Result<Vec<Ended>> {
+        let start = Instant::now();
+        let mut ended = Vec::new();
+        for rank in ranks {
+            let status = loop {
+                if let Some(status) = self.processes[*rank].try_wait()? {
+                    break status.code();
+                }
+                let goes_on = start.elapsed() > limit;
+                ensure!(!goes_on, "process {rank} goes on\n{}", self.said());
+                std::thread::sleep(Duration::from_millis(20));
+            };
+            let stderr = fs::read_to_string(self.stderr(*rank))?;
+            ended.push(Ended { status, stderr });
+        }
+        Ok(ended)
+    }
+
+    /// Waits until all train.
+    fn trains(&mut self) -> Result<()> {
+        let start = Instant::now();
+        let trains = |process: &Child| threads_of(process.id()).iter().any(|n| n == "minibatches");
+        while !self.processes.iter().all(trains) {
+            let late = start.elapsed() > PLENTY;
+            ensure!(!late, "the job does not start\n{}", self.said());
+            for process in &mut self.processes {
+                let ended = process.try_wait()?;
+                ensure!(ended.is_none(), "{ended:?}\n{}", self.said());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        for process in &mut self.processes {
+            let _ = process.kill(); // it may have ended
+            let _ = process.wait();
+        }
+    }
+}
+
+/// A run that would take minutes, on three processes that have begun to train.
+fn training(args: &str) -> Result<Job> {
+    let args = format!(
+        "--device cpu --data synthetic --limit-train 2000 --limit-test 20 --batch-size 16 --threads 1 {args}"
+    );
+    let mut job = Job::start(3, &[&args[..]; 3])?;
+    job.trains()?;
+    Ok(job)
+}
+
+/// Sends `name` to a process: the others end soon, not well, and with an error in which `words` are.
+fn others_end_after(args: &str, name: &str, victim: usize, words: &str) -> Result<()> {
+    let mut job = training(args)?;
+    signal(name, job.processes[victim].id())?;
+    let others: Vec<usize> = (0..3).filter(|rank| *rank != victim).collect();
+    for (rank, ended) in others.iter().zip(job.ended(&others, SOON)?) {
+        let Ended { status, stderr } = ended;
+        ensure!(status == Some(1), "process {rank}: {status:?}\n{stderr}");
+        let names = stderr.contains(&format!("error: process {rank}: ")) && stderr.contains(words);
+        ensure!(names, "process {rank}:\n{stderr}");
+    }
+    Ok(())
+}
+
+fn three_steps_of_resnet18() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let (threads, processes) = (
+        folder.path().join("threads"),
+        folder.path().join("processes"),
+    );
+    let to = |folder: &Path| format!("{SMALL} --overwrite --out {}", folder.display());
+    for k in [2, 3] {
+        let (status, _, stderr) = run("concise", &format!("{} --gpus {k}", to(&threads)))?;
+        ensure!(status == 0, "status {status}\n{stderr}");
+        let args = to(&processes);
+        let mut job = Job::start(k, &vec![&args[..]; k])?;
+        let all: Vec<usize> = (0..k).collect();
+        for (rank, ended) in job.ended(&all, PLENTY)?.into_iter().enumerate() {
+            let Ended { status, stderr } = ended;
+            ensure!(status == Some(0), "process {rank}: {status:?}\n{stderr}");
+        }
+        same_runs(&threads, &processes).with_context(|| format!("k = {k}"))?;
+    }
+    Ok(())
+}
+
+fn a_variable_that_is_missing_is_named() -> Result<()> {
+    let mut command = command("concise", &format!("--backend tcp {SMALL}"))?;
+    let output = command.env("WORLD_SIZE", "2").env_remove("RANK").output()?;
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.code() == Some(2),
+        "{}\n{stderr}",
+        output.status
+    );
+    ensure!(
+        stderr.starts_with("error: --backend tcp: RANK is not set"),
+        "{stderr}"
+    );
+    Ok(())
+}
+
+fn settings_that_differ_are_named() -> Result<()> {
+    let mut job = Job::start(2, &[SMALL, &format!("{SMALL} --seed 3")])?;
+    for Ended { status, stderr } in job.ended(&[0, 1], PLENTY)? {
+        ensure!(status == Some(2), "{status:?}\n{stderr}");
+        let words = "the processes have different settings: process 0 seed 0, process 1 seed 3";
+        ensure!(stderr.contains(words), "{stderr}");
+    }
+    Ok(())
+}
+
+fn a_process_that_is_killed_ends_all() -> Result<()> {
+    others_end_after("", "-KILL", 1, "process 1 has left the others")?;
+    others_end_after("", "-KILL", 0, "process 0 has left the others")
+}
+
+fn a_process_that_stops_is_named_in_time() -> Result<()> {
+    let limit = "--timeout 5"; // healthy ones come in time on a busy machine, too
+    others_end_after(limit, "-STOP", 1, "process 1 did not come within 5s")?;
+    others_end_after(limit, "-STOP", 0, "process 0 did not come within 5s")
+}
+
+fn a_process_that_is_asked_to_end_ends_all_in_order() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let out = folder.path().join("run");
+    let mut job = training(&format!("--out {}", out.display()))?;
+    signal("-TERM", job.processes[1].id())?;
+    for Ended { status, stderr } in job.ended(&[0, 1, 2], SOON)? {
+        ensure!(status == Some(130), "{status:?}\n{stderr}");
+    }
+    ensure!(out.join("model.safetensors").is_file());
+    Ok(())
+}
+
+fn a_process_that_cannot_go_on_ends_all() -> Result<()> {
+    for culprit in [0, 1] {
+        let bad = format!("{SMALL} --init /no/such/file");
+        let mut args = [SMALL; 3];
+        args[culprit] = &bad;
+        let mut job = Job::start(3, &args)?;
+        for (rank, ended) in job.ended(&[0, 1, 2], SOON)?.into_iter().enumerate() {
+            let Ended { status, stderr } = ended;
+            let (expected, words) = match rank == culprit {
+                true => (2, format!("error: process {rank}: --init /no/such/file")),
+                false => (1, format!("process {culprit} has left the others")),
+            };
+            ensure!(status == Some(expected), "{rank}: {status:?}\n{stderr}");
+            ensure!(stderr.contains(&words), "{rank}:\n{stderr}");
+        }
+    }
+    Ok(())
+}
+
+fn a_process_that_does_not_start_is_named() -> Result<()> {
+    let args = format!("{SMALL} --timeout 5");
+    let mut job = Job::start(3, &[&args[..]; 2])?;
+    for Ended { status, stderr } in job.ended(&[0, 1], SOON)? {
+        ensure!(status == Some(1), "{status:?}\n{stderr}");
+        let words = "error: --backend tcp: process 2 did not come within 5s";
+        ensure!(stderr.contains(words), "{stderr}");
+    }
+    Ok(())
+}
