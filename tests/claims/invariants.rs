@@ -207,7 +207,8 @@ fn only_dataset_opens_datasets_and_only_collective_talks() -> Result<()> {
                 "{krate} has {word}"
             );
         }
-        for word in ["mpi::", "nccl"] {
+        // the ways themselves, which `collective::mpi` and its like wrap
+        for word in ["mpi::traits", "mpi::initialize", "cudarc::nccl", "std::net"] {
             ensure!(
                 krate == "collective" || !code.contains(word),
                 "{krate} has {word}"

@@ -15,6 +15,7 @@ use crate::kit::{SMALL, command, run, same_runs, signal, threads_of};
 trials![
     three_steps_of_resnet18,
     a_variable_that_is_missing_is_named,
+    what_the_program_cannot_do_is_said,
     settings_that_differ_are_named,
     a_process_that_is_killed_ends_all,
     a_process_that_stops_is_named_in_time,
@@ -185,6 +186,23 @@ fn a_variable_that_is_missing_is_named() -> Result<()> {
         stderr.starts_with("error: --backend tcp: RANK is not set"),
         "{stderr}"
     );
+    Ok(())
+}
+
+fn what_the_program_cannot_do_is_said() -> Result<()> {
+    let (status, _, stderr) = run(
+        "concise",
+        &format!("--backend nccl --reduce-on host {SMALL}"),
+    )?;
+    ensure!(
+        status == 2 && stderr.contains("--backend nccl sums on the devices"),
+        "{status} {stderr}"
+    );
+    if cfg!(not(feature = "nccl")) {
+        let (status, _, stderr) = run("concise", &format!("--backend nccl {SMALL}"))?;
+        let line = "error: --backend nccl: this program was built without NCCL; build it with --features nccl\n";
+        ensure!(status == 2 && stderr == line, "{status} {stderr}");
+    }
     Ok(())
 }
 

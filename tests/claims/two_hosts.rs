@@ -13,7 +13,8 @@ use crate::kit::{run, same_losses, signal, threads_of, trial};
 use crate::several_processes::{as_program, children, ended};
 
 pub fn trials() -> Vec<Trial> {
-    let tests: [(&str, fn() -> Result<()>); 3] = [
+    type Test = fn() -> Result<()>;
+    let tests: [(&str, Test); 3] = [
         ("they_take_the_steps_of_one", they_take_the_steps_of_one),
         ("they_miss_a_killed_process", they_miss_a_killed_process),
         (

@@ -20,6 +20,8 @@ mod error;
 mod gate;
 #[cfg(feature = "mpi")]
 pub mod mpi;
+#[cfg(feature = "nccl")]
+pub mod nccl;
 mod shared;
 pub mod tcp;
 mod tensors;

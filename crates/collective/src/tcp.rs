@@ -45,8 +45,12 @@ use std::time::{Duration, Instant};
 /// [`Error::Variable`]: a variable is missing, or cannot be read. [`Error::ProcessesLate`]: not all came in
 /// time. [`Error::World`]: no port is free, or two processes say different things of the job.
 pub fn world(timeout: Option<Duration>) -> Result<Box<dyn World>, Error> {
+    Ok(Box::new(star(timeout)?))
+}
+
+pub(crate) fn star(timeout: Option<Duration>) -> Result<Star, Error> {
     let place = Place::read(|name| std::env::var_os(name))?;
-    Ok(Box::new(Star::of(&place, timeout)?))
+    Star::of(&place, timeout)
 }
 
 /// Elements that are summed at a time.
@@ -76,7 +80,7 @@ const GO: u8 = 2;
 /// What the others say before a call: which one, and how much they bring.
 const NOTE: usize = 16;
 
-/// One channel: process 0 has a line to each of the others, and each of them has one to process 0.
+/// A channel: process 0 has a line to each of the others, and each of them has one to process 0.
 pub(crate) struct Star {
     pub(crate) post: Arc<Post>,
     lobby: Arc<Lobby>,
@@ -84,7 +88,7 @@ pub(crate) struct Star {
 }
 
 impl Star {
-    pub(crate) fn of(place: &Place, limit: Option<Duration>) -> Result<Self, Error> {
+    fn of(place: &Place, limit: Option<Duration>) -> Result<Self, Error> {
         let (lobby, alarms) = Lobby::open(place, limit)?;
         let post = Post::new(place.rank, place.size, limit, alarms)?;
         Self::channel(post, Arc::new(lobby), 0)
@@ -173,7 +177,7 @@ impl Star {
     }
 
     /// The first length that is not as that of process 0 ends the call of all.
-    fn same_lengths(&self, lengths: &[u64]) -> Result<(), Error> {
+    pub(crate) fn same_lengths(&self, lengths: &[u64]) -> Result<(), Error> {
         let Some(rank) = lengths.iter().position(|length| *length != lengths[0]) else {
             return Ok(());
         };

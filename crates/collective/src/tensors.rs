@@ -3,7 +3,7 @@
 
 use crate::algorithm::Schedule;
 use crate::cost::Medium;
-use crate::{Error, Member};
+use crate::{Error, Member, World};
 use candle_core::{Device, Result, Tensor};
 use std::time::Instant;
 
@@ -12,7 +12,9 @@ impl Member {
     /// all. Every member has to call it, with a tensor of as many elements.
     ///
     /// Copies between GPUs go through the host where the driver knows no shorter way. Where the group has
-    /// members in other processes the sum is taken on the host: f32 only, and the GPU is waited for.
+    /// members in other processes, those of each process sum first, and then the processes: on the device
+    /// of member 0 where the [`World`] can do that, on the host where not. There it is f32 only, and the GPU
+    /// is waited for.
     ///
     /// ```
     /// use candle_core::{Device, Tensor};
@@ -26,9 +28,25 @@ impl Member {
     /// [`Error`]: a member left, brought another number of elements, or did not come in time, or a
     /// device fails.
     pub fn all_reduce_tensor(&mut self, data: &Tensor) -> std::result::Result<Tensor, Error> {
-        if self.group.in_world {
-            return self.all_reduce_on_the_host(data);
+        let sum = self.sum_of_the_process(data)?;
+        if !self.group.in_world {
+            return Ok(sum);
         }
+        let (rank, locals) = (self.rank(), self.locals);
+        let failed = |error| device_error(rank, error);
+        let whole = self.over_the_world(|world| {
+            let whole = over_the_processes(world, &sum).map_err(failed);
+            whole?.map_err(|error| of_members(error, locals))
+        })?;
+        if locals == 1 {
+            return Ok(whole);
+        }
+        let mine = whole.to_device(data.device()).map_err(failed)?;
+        self.until_all_have_read(data.device())?;
+        Ok(mine)
+    }
+
+    fn sum_of_the_process(&mut self, data: &Tensor) -> std::result::Result<Tensor, Error> {
         let (start, rank, len) = (Instant::now(), self.local, data.elem_count());
         let lengths = self.all_gather(len)?;
         self.same(&lengths)?;
@@ -43,20 +61,51 @@ impl Member {
         }
         let sum = mine.last().expect("there is one").clone();
         let sum = join(sum, data).map_err(failed)?;
-        let read = ReadUpTo::now(data.device()).map_err(failed)?;
         self.over_the_link(&schedule, len, start);
-        for read in self.all_gather(read)? {
-            read.before_more_on(data.device()).map_err(failed)?;
-        }
+        self.until_all_have_read(data.device())?;
         Ok(sum)
     }
 
-    fn all_reduce_on_the_host(&mut self, data: &Tensor) -> std::result::Result<Tensor, Error> {
-        let failed = |error| device_error(self.rank(), error);
-        let values = data.flatten_all().and_then(|flat| flat.to_vec1::<f32>());
-        let sum = self.all_reduce(values.map_err(failed)?)?;
-        Tensor::from_vec(sum, data.shape(), data.device())
-            .map_err(|error| device_error(self.rank(), error))
+    /// Has this member's GPU go on when those of all members of the process have come as far.
+    fn until_all_have_read(&mut self, device: &Device) -> std::result::Result<(), Error> {
+        let rank = self.local;
+        let failed = |error| device_error(rank, error);
+        let read = ReadUpTo::now(device).map_err(failed)?;
+        for read in self.all_gather(read)? {
+            read.before_more_on(device).map_err(failed)?;
+        }
+        Ok(())
+    }
+}
+
+/// The sum over all processes, from that of this one; the outer error is the device's.
+fn over_the_processes(
+    world: &mut dyn World,
+    sum: &Tensor,
+) -> Result<std::result::Result<Tensor, Error>> {
+    if let Some(whole) = world.all_reduce_tensor(sum) {
+        return Ok(whole);
+    }
+    let mut values = sum.flatten_all()?.to_vec1::<f32>()?;
+    if let Err(error) = world.all_reduce(&mut values) {
+        return Ok(Err(error));
+    }
+    Tensor::from_vec(values, sum.shape(), sum.device()).map(Ok)
+}
+
+/// What a world says of processes, of the first of so many members in each.
+fn of_members(error: Error, locals: usize) -> Error {
+    match error {
+        Error::LengthMismatch {
+            rank,
+            found,
+            expected,
+        } => Error::LengthMismatch {
+            rank: rank * locals,
+            found,
+            expected,
+        },
+        other => other,
     }
 }
 

@@ -394,6 +394,63 @@ fn tensors_are_summed_over_processes() {
     }
 }
 
+/// A world that sums tensors where they are, and nothing else.
+struct Direct(Threads);
+
+impl World for Direct {
+    fn rank(&self) -> usize {
+        self.0.rank()
+    }
+
+    fn size(&self) -> usize {
+        self.0.size()
+    }
+
+    fn all_reduce(&mut self, _: &mut [f32]) -> Result<(), Error> {
+        unimplemented!("nothing goes through the host")
+    }
+
+    fn all_gather(&mut self, data: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        self.0.all_gather(data)
+    }
+
+    fn all_reduce_tensor(&mut self, data: &Tensor) -> Option<Result<Tensor, Error>> {
+        Some(self.0.0.all_reduce_tensor(data))
+    }
+
+    fn duplicate(&self) -> Result<Box<dyn World>, Error> {
+        unimplemented!("a group makes no other channel")
+    }
+}
+
+#[test]
+fn tensors_are_summed_by_a_world_that_can() {
+    for (processes, k) in PROCESSES {
+        let worlds = group(processes, with(Algorithm::Owner)).into_iter();
+        let worlds = worlds.map(|world| Box::new(Direct(Threads(world))));
+        let members = worlds.flat_map(|world| group_in(world, k, Options::default()));
+        on_threads(members.collect(), |mut member| {
+            let (rank, size) = (member.rank(), member.size());
+            let data = Tensor::full(rank as f32, (3, 4), &Device::Cpu).unwrap();
+            let sum = member.all_reduce_tensor(&data).unwrap();
+            assert_eq!(sum.dims(), [3, 4]);
+            let sum = sum.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+            assert_eq!(sum, [(size * (size - 1) / 2) as f32; 12]);
+            if processes == 1 {
+                return;
+            }
+            let n = 5 - rank / k; // each process another one
+            let other = Tensor::full(1f32, n, &Device::Cpu).unwrap();
+            let expected = Error::LengthMismatch {
+                rank: k,
+                found: 4,
+                expected: 5,
+            };
+            assert_eq!(member.all_reduce_tensor(&other).unwrap_err(), expected);
+        });
+    }
+}
+
 #[test]
 fn a_few_values_are_summed_in_rank_order() {
     let tenths = |rank: usize| [0.1 * (rank + 1) as f64, -0.0, 1e16 / (rank as f64 + 3.0)];

@@ -2,6 +2,7 @@
 //! and the tests bring threads.
 
 use crate::Error;
+use candle_core::Tensor;
 
 /// Processes that sum together. A call returns when all processes have made it: all make the same calls
 /// in the same order.
@@ -26,6 +27,15 @@ pub trait World: Send {
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce), but for the lengths.
     fn all_gather(&mut self, data: &[u8]) -> Result<Vec<Vec<u8>>, Error>;
+
+    /// The sum of `data` over all processes, on its device, in memory of its own; nothing, if this world
+    /// reaches only the host's memory. All processes get the same bits.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce).
+    fn all_reduce_tensor(&mut self, _data: &Tensor) -> Option<Result<Tensor, Error>> {
+        None
+    }
 
     /// Another channel among the same processes, for another thread: its calls never meet those of this
     /// one. It is a call as well: all processes duplicate in the same order.

@@ -52,7 +52,8 @@ pub struct Options {
     #[arg(long, default_value_t = Split::Even, value_name = "W,W|measured", help_heading = TOGETHER)]
     pub split: Split,
 
-    /// How the processes of the run reach each other: mpi under mpirun, each with --gpus replicas
+    /// How the processes of the run reach each other, each with --gpus replicas: mpi under mpirun, nccl under
+    /// torchrun
     #[arg(long, value_enum, default_value_t = Backend::Threads, value_name = "KIND", help_heading = TOGETHER)]
     pub backend: Backend,
 
@@ -122,6 +123,10 @@ impl Options {
             "--split {}: only the replicas of one process can have different shares",
             self.split
         );
+        ensure!(
+            self.reduce_on == ReduceOn::Device || self.backend != Backend::Nccl,
+            "--reduce-on host: --backend nccl sums on the devices"
+        );
         Ok(())
     }
 
@@ -139,6 +144,7 @@ impl Options {
         match self.backend {
             Backend::Threads => Ok(Processes::alone()),
             Backend::Mpi => Processes::mpi(Some(self.patience())).context("--backend mpi"),
+            Backend::Nccl => Processes::nccl(Some(self.patience())).context("--backend nccl"),
             Backend::Tcp => Processes::tcp(Some(self.patience())).context("--backend tcp"),
         }
     }

@@ -4,7 +4,8 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, anyhow, ensure};
+use candle_core::Device;
 use collective::World;
 use d2l::{BadInput, Process};
 
@@ -16,6 +17,8 @@ pub enum Backend {
     Threads,
     /// Processes that mpirun starts.
     Mpi,
+    /// Processes that a launcher such as torchrun starts, each with a GPU: NCCL sums there.
+    Nccl,
     /// Processes that a launcher such as torchrun starts. The sums go through the first one: to try several
     /// processes without MPI; slow.
     #[value(hide = true)]
@@ -26,7 +29,7 @@ pub enum Backend {
 /// the same calls in the same order.
 ///
 /// ```
-/// // Processes::mpi(timeout)? under mpirun, Processes::tcp(timeout)? under torchrun
+/// // Processes::mpi(timeout)? under mpirun, Processes::nccl(timeout)? under torchrun
 /// let processes = concise::Processes::alone();
 /// assert_eq!(processes.process()?.of, 1);
 /// let mut counts = [3.0];
@@ -67,6 +70,14 @@ impl Processes {
         Ok(Self::of(Backend::Tcp, world))
     }
 
+    /// As [`tcp`](Self::tcp), with a GPU each: gradients are summed there, by NCCL.
+    ///
+    /// # Errors
+    /// As [`tcp`](Self::tcp); and if the program was built without the feature `nccl`, or NCCL is not there.
+    pub fn nccl(timeout: Option<Duration>) -> Result<Self> {
+        Ok(Self::of(Backend::Nccl, nccl::world(timeout)?))
+    }
+
     fn of(backend: Backend, world: Box<dyn World>) -> Self {
         let world = Some(Mutex::new(world));
         Self { backend, world }
@@ -97,6 +108,21 @@ impl Processes {
     pub(crate) fn channel(&self) -> Result<Option<Box<dyn World>>> {
         let world = self.world().map(|world| world.duplicate());
         Ok(world.transpose()?)
+    }
+
+    /// Whether the processes can sum what lies on these devices of one of them.
+    ///
+    /// # Errors
+    /// [`BadInput`], if NCCL is to sum and this is not one GPU or several.
+    pub(crate) fn check(&self, devices: &[Device]) -> Result<()> {
+        if self.backend == Backend::Nccl && !devices.iter().all(Device::is_cuda) {
+            let (names, error) = (
+                d2l::device_names(devices),
+                "--backend nccl needs a GPU for each process",
+            );
+            return Err(BadInput::from(anyhow!("{error}, and this one trains on {names}")).into());
+        }
+        Ok(())
     }
 
     /// Whether there is no other.
@@ -208,6 +234,25 @@ fn of_a_launcher(error: collective::Error) -> anyhow::Error {
     match error {
         collective::Error::Variable { .. } => BadInput::from(error).into(),
         error => error.into(),
+    }
+}
+
+#[cfg(feature = "nccl")]
+mod nccl {
+    use super::{Duration, Result, World, of_a_launcher};
+
+    pub fn world(timeout: Option<Duration>) -> Result<Box<dyn World>> {
+        collective::nccl::world(timeout).map_err(of_a_launcher)
+    }
+}
+
+#[cfg(not(feature = "nccl"))]
+mod nccl {
+    use super::{BadInput, Duration, Result, World};
+
+    pub fn world(_: Option<Duration>) -> Result<Box<dyn World>> {
+        let error = "this program was built without NCCL; build it with --features nccl";
+        Err(BadInput::from(anyhow::Error::msg(error)).into())
     }
 }
 

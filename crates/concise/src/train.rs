@@ -50,6 +50,7 @@ pub fn train(options: &Options) -> Result<Summary> {
 /// As [`train`], in one process of all.
 fn train_among(processes: &Arc<Processes>, options: &Options) -> Result<Summary> {
     let mut run = Run::start_in(processes.process()?, &options.run, &BOOK)?;
+    processes.check(&run.devices)?;
     let how = options.replication();
     how.check(run.devices.len()).map_err(BadInput::from)?;
     let sgd = options.sgd(run.lr);

@@ -93,7 +93,7 @@ impl Post {
     }
 
     /// Does `act` when something fails, or now if it has.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "nccl"))]
     pub fn when_it_fails(&self, act: impl FnOnce() + Send + 'static) {
         let mut state = self.lock();
         if state.failure.is_none() {

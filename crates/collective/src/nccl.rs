@@ -1,0 +1,475 @@
+//! Processes of a launcher, with a GPU each, as a [`World`] that sums on the GPUs by NCCL.
+//!
+//! What they say to each other, and what lies in the host's memory, goes over [`tcp`]; so does the id by
+//! which the communicators of a channel find each other. A sum is handed to the stream of the tensor's device
+//! and nobody waits for it. NCCL takes it in an order of its own: all processes get the same bits.
+//!
+//! NCCL compares nothing, and waits for ever. So the processes compare a length when they bring it for the
+//! first time; a thread watches that the sums come (`watch`); and whatever fails, in whichever process, ends
+//! the communicators of all, and with them what waits on the GPUs. For that no call of NCCL may block: the
+//! communicators are of the kind that answers at once and is asked whether it is done.
+
+#![allow(unsafe_code)]
+
+mod watch;
+
+use crate::tcp::{self, Star};
+use crate::{Error, World};
+use candle_core::backend::BackendStorage;
+use candle_core::cuda_backend::cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut};
+use candle_core::cuda_backend::cudarc::nccl::sys;
+use candle_core::{
+    CpuStorage, CudaDevice, CudaStorage, CustomOp1, DType, Device, Layout, Shape, Tensor,
+};
+use std::any::Any;
+use std::collections::BTreeSet;
+use std::ffi::{CStr, c_char, c_int, c_uint};
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use watch::Watch;
+
+/// The processes that a launcher has started, as [`tcp::world`] finds them, which sum tensors on their
+/// GPUs by NCCL. Each needs a GPU of its own.
+///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use candle_core::{DType, Device, Tensor};
+/// let world = collective::nccl::world(None)?; // under torchrun
+/// let gpu = Device::new_cuda_with_stream(world.rank())?; // where all are on one machine
+/// let mut members = collective::group_in(world, 1, Default::default());
+/// let ones = Tensor::ones(3, DType::F32, &gpu)?;
+/// let sum = members[0].all_reduce_tensor(&ones)?; // as many as there are processes
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// As [`tcp::world`]; and [`Error::World`], if the library NCCL cannot be used.
+pub fn world(timeout: Option<Duration>) -> Result<Box<dyn World>, Error> {
+    let star = tcp::star(timeout)?;
+    load().map_err(|why| star.post.fail(error(star.post.rank, why)))?;
+    Ok(Box::new(Gpus::new(star)))
+}
+
+/// What is asked of NCCL came with 2.14.
+const OLDEST: c_int = 21_400;
+
+/// How often a communicator is asked whether it is done.
+const POLL: Duration = Duration::from_micros(50);
+/// How long one may take to end.
+const ENDING: Duration = Duration::from_secs(5);
+
+/// cudarc panics where the library is missing.
+fn load() -> Result<(), String> {
+    let version = quietly(|| {
+        let mut version = 0;
+        // Safety: it writes one number.
+        let result = unsafe { sys::ncclGetVersion(&mut version) };
+        (result, version)
+    });
+    match version {
+        Ok((sys::ncclResult_t::ncclSuccess, OLDEST..)) => Ok(()),
+        Ok((sys::ncclResult_t::ncclSuccess, version)) => Err(format!(
+            "NCCL says that it is {version}, and {OLDEST} is needed"
+        )),
+        Ok((failed, _)) => Err(format!("NCCL cannot be used: {failed:?}")),
+        Err(panic) if panic.contains("shared library") => {
+            Err("the library libnccl cannot be loaded".to_owned())
+        }
+        Err(panic) => Err(format!("NCCL cannot be used: {panic}")),
+    }
+}
+
+/// Runs `f`; a panic's text is returned and not shown.
+fn quietly<T>(f: impl FnOnce() -> T) -> Result<T, String> {
+    let hook = panic::take_hook();
+    panic::set_hook(Box::new(|_| ()));
+    let result = panic::catch_unwind(AssertUnwindSafe(f));
+    panic::set_hook(hook);
+    let text = |panic: Box<dyn Any + Send>| match panic.downcast::<String>() {
+        Ok(text) => text.lines().next().unwrap_or_default().to_owned(),
+        Err(_) => "it panics".to_owned(),
+    };
+    result.map_err(text)
+}
+
+fn error(rank: usize, why: impl Into<String>) -> Error {
+    let why = why.into();
+    Error::World { rank, why }
+}
+
+/// A channel.
+struct Gpus {
+    star: Star,
+    /// Since the first sum.
+    sums: Option<Sums>,
+    /// The numbers of elements that have been compared.
+    lengths: BTreeSet<usize>,
+}
+
+/// What sums on the GPU of this process.
+struct Sums {
+    comm: Arc<Comm>,
+    stream: Arc<CudaStream>,
+    watch: Watch,
+}
+
+impl Gpus {
+    fn new(star: Star) -> Self {
+        Self {
+            star,
+            sums: None,
+            lengths: BTreeSet::new(),
+        }
+    }
+
+    fn sum(&mut self, data: &Tensor, device: &CudaDevice) -> Result<Tensor, Error> {
+        self.star.post.check()?;
+        if data.dtype() != DType::F32 {
+            return Err(self.failed(format!("{:?} cannot be summed, only F32", data.dtype())));
+        }
+        self.compare(data.elem_count())?;
+        let stream = device.cuda_stream();
+        let gpu = |stream: &CudaStream| stream.context().ordinal();
+        let sums = match self.sums.take() {
+            Some(sums) if gpu(&sums.stream) == gpu(&stream) => sums,
+            Some(sums) => {
+                let (own, other) = (gpu(&sums.stream), gpu(&stream));
+                return Err(self.failed(format!("it sums on GPU {own}, and then on {other}")));
+            }
+            None => self.start(&stream)?,
+        };
+        let Sums { comm, watch, .. } = &*self.sums.insert(sums);
+        if data.elem_count() == 0 {
+            return Ok(data.clone());
+        }
+        let post = &self.star.post;
+        let sum = data.contiguous();
+        let sum = sum.and_then(|data| data.apply_op1_no_bwd(&AllReduce(comm, &self.star)));
+        let watched = sum.and_then(|sum| watch.on(&stream).map(|()| sum));
+        watched.map_err(|e| post.fail(error(post.rank, e.to_string())))
+    }
+
+    /// An error for all, unless all bring as many elements; looked at once for each number.
+    fn compare(&mut self, length: usize) -> Result<(), Error> {
+        if !self.lengths.insert(length) {
+            return Ok(());
+        }
+        let all = self.star.all_gather(&(length as u64).to_le_bytes())?;
+        let lengths = all.iter().map(|bytes| bytes.as_slice().try_into());
+        let lengths: Result<Vec<[u8; 8]>, _> = lengths.collect();
+        let lengths = lengths.map_err(|_| self.star.post.fail(Error::KindMismatch))?;
+        let lengths: Vec<u64> = lengths.into_iter().map(u64::from_le_bytes).collect();
+        self.star.same_lengths(&lengths)
+    }
+
+    /// Makes the communicator, on the GPU of the first sum.
+    fn start(&mut self, stream: &Arc<CudaStream>) -> Result<Sums, Error> {
+        let (rank, size) = (self.star.post.rank, self.star.post.size);
+        let id = match rank {
+            0 => unique_id().map_err(|why| self.failed(why))?,
+            _ => Vec::new(),
+        };
+        let id = self.star.all_gather(&id)?.swap_remove(0);
+        let bound = stream.context().bind_to_thread();
+        bound.map_err(|e| self.failed(e.to_string()))?;
+        let comm = Arc::new(Comm::new(&id, rank, size).map_err(|why| self.failed(why))?);
+        let aborted = Arc::downgrade(&comm);
+        let post = &self.star.post;
+        post.when_it_fails(move || {
+            if let Some(comm) = aborted.upgrade() {
+                comm.abort();
+            }
+        });
+        let made = comm.settle(post.limit, || post.check().is_ok());
+        made.map_err(|why| self.failed(why))?;
+        Ok(Sums {
+            comm,
+            stream: stream.clone(),
+            watch: Watch::start(self.star.another()?).map_err(|e| self.failed(e.to_string()))?,
+        })
+    }
+
+    /// Tells all that this process fails, unless something has failed before.
+    fn failed(&self, why: String) -> Error {
+        self.star.post.fail(error(self.star.post.rank, why))
+    }
+}
+
+impl Drop for Gpus {
+    /// In order where all is well: what is under way comes to its end.
+    fn drop(&mut self) {
+        let Some(Sums {
+            comm,
+            stream,
+            watch,
+        }) = self.sums.take()
+        else {
+            return;
+        };
+        let well = || self.star.post.check().is_ok();
+        let begun = stream.context().bind_to_thread().is_ok() && well() && comm.finalize();
+        match begun && comm.settle(Some(ENDING), well).is_ok() {
+            true => comm.destroy(),
+            false => comm.abort(),
+        }
+        drop(watch); // now that no sum is under way
+    }
+}
+
+impl World for Gpus {
+    fn rank(&self) -> usize {
+        self.star.rank()
+    }
+
+    fn size(&self) -> usize {
+        self.star.size()
+    }
+
+    fn all_reduce(&mut self, data: &mut [f32]) -> Result<(), Error> {
+        self.star.all_reduce(data)
+    }
+
+    fn all_gather(&mut self, data: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        self.star.all_gather(data)
+    }
+
+    fn all_reduce_tensor(&mut self, data: &Tensor) -> Option<Result<Tensor, Error>> {
+        match data.device() {
+            Device::Cuda(device) => Some(self.sum(data, &device.clone())),
+            _ => None,
+        }
+    }
+
+    fn duplicate(&self) -> Result<Box<dyn World>, Error> {
+        Ok(Box::new(Self::new(self.star.another()?)))
+    }
+}
+
+fn unique_id() -> Result<Vec<u8>, String> {
+    let mut id = sys::ncclUniqueId { internal: [0; 128] };
+    // Safety: it writes one id.
+    match unsafe { sys::ncclGetUniqueId(&mut id) } {
+        sys::ncclResult_t::ncclSuccess => Ok(id
+            .internal
+            .iter()
+            .map(|byte| byte.cast_unsigned())
+            .collect()),
+        failed => Err(format!("NCCL makes no id: {failed:?}")),
+    }
+}
+
+/// A communicator, until it is aborted or destroyed. Calls are made under the lock and return at once, so
+/// that whoever aborts it neither waits long nor takes it from under somebody.
+struct Comm(Mutex<Option<Handle>>);
+
+struct Handle(sys::ncclComm_t);
+
+// Safety: NCCL lets any thread use a communicator, one at a time; the lock sees to that.
+unsafe impl Send for Handle {}
+
+/// `ncclConfig_t` as of 2.17. NCCL reads as many bytes as the first field says, and takes the rest to be
+/// left out.
+#[repr(C)]
+struct Config {
+    size: usize,
+    magic: c_uint,
+    version: c_uint,
+    blocking: c_int,
+    cga_cluster_size: c_int,
+    min_ctas: c_int,
+    max_ctas: c_int,
+    net_name: *const c_char,
+}
+
+/// `NCCL_CONFIG_UNDEF_INT`.
+const LEFT_OUT: c_int = c_int::MIN;
+
+impl Config {
+    /// Calls that answer at once.
+    fn not_blocking() -> Self {
+        Self {
+            size: size_of::<Self>(),
+            magic: 0xcafe_beef,
+            version: 21_700,
+            blocking: 0,
+            cga_cluster_size: LEFT_OUT,
+            min_ctas: LEFT_OUT,
+            max_ctas: LEFT_OUT,
+            net_name: std::ptr::null(),
+        }
+    }
+}
+
+impl Comm {
+    /// Begins to make one on the GPU of this thread; [`settle`](Self::settle) waits for it, and tells what
+    /// is wrong.
+    fn new(id: &[u8], rank: usize, size: usize) -> Result<Self, String> {
+        let mut internal: [c_char; 128] = [0; 128];
+        let bytes = internal.iter_mut().zip(id);
+        bytes.for_each(|(to, from)| *to = from.cast_signed());
+        let (mut comm, mut config) = (std::ptr::null_mut(), Config::not_blocking());
+        // Safety: it reads of the config what the config says there is, and writes one pointer, which stays
+        // null if there is no communicator.
+        let begun = unsafe {
+            sys::ncclCommInitRankConfig(
+                &mut comm,
+                size as c_int,
+                sys::ncclUniqueId { internal },
+                rank as c_int,
+                (&raw mut config).cast(),
+            )
+        };
+        match comm.is_null() {
+            true => Err(format!("NCCL makes no communicator: {begun:?}")),
+            false => Ok(Self(Mutex::new(Some(Handle(comm))))),
+        }
+    }
+
+    /// What `call` says, if the communicator is still there.
+    fn call<T>(&self, call: impl FnOnce(sys::ncclComm_t) -> T) -> Option<T> {
+        let handle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        handle.as_ref().map(|handle| call(handle.0))
+    }
+
+    /// Waits until NCCL is through with the last call, as long as `goes_on`; that is not to wait for the GPU.
+    fn settle(&self, limit: Option<Duration>, goes_on: impl Fn() -> bool) -> Result<(), String> {
+        use sys::ncclResult_t::{ncclInProgress, ncclSuccess};
+        let start = Instant::now();
+        loop {
+            let mut state = ncclSuccess;
+            // Safety: the communicator is there, and one result is written.
+            let asked = self.call(|comm| unsafe { sys::ncclCommGetAsyncError(comm, &mut state) });
+            match asked.map(|asked| if asked == ncclSuccess { state } else { asked }) {
+                Some(ncclSuccess) => return Ok(()),
+                Some(ncclInProgress) if !goes_on() => return Err("NCCL was given up".to_owned()),
+                Some(ncclInProgress) => (),
+                Some(failed) => return Err(self.words(failed)),
+                None => return Err("the communicator is gone".to_owned()),
+            }
+            if limit.is_some_and(|limit| start.elapsed() > limit) {
+                return Err(format!(
+                    "NCCL is not done within {:?}",
+                    limit.unwrap_or_default()
+                ));
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    /// What NCCL says of a failure.
+    fn words(&self, failed: sys::ncclResult_t) -> String {
+        let last = self.call(|comm| {
+            // Safety: the communicator is there.
+            let text = unsafe { sys::ncclGetLastError(comm) };
+            match text.is_null() {
+                true => String::new(),
+                // Safety: it is a text of NCCL's, which ends with a zero and stays until the next failure.
+                false => unsafe { CStr::from_ptr(text) }
+                    .to_string_lossy()
+                    .into_owned(),
+            }
+        });
+        format!("NCCL: {failed:?} {}", last.unwrap_or_default().trim())
+    }
+
+    /// Begins to end it; whether that went well so far.
+    fn finalize(&self) -> bool {
+        use sys::ncclResult_t::{ncclInProgress, ncclSuccess};
+        // Safety: the communicator is there.
+        let begun = self.call(|comm| unsafe { sys::ncclCommFinalize(comm) });
+        matches!(begun, Some(ncclSuccess | ncclInProgress))
+    }
+
+    /// Ends it, once it is finalized.
+    fn destroy(&self) {
+        let handle = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(Handle(comm)) = handle {
+            // Safety: nobody else has it any more.
+            let _ = unsafe { sys::ncclCommDestroy(comm) }; // there is nothing to be done about it
+        }
+    }
+
+    /// Ends it, whatever is under way.
+    fn abort(&self) {
+        let handle = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(Handle(comm)) = handle {
+            // Safety: nobody else has it any more.
+            let _ = unsafe { sys::ncclCommAbort(comm) }; // there is nothing to be done about it
+        }
+    }
+}
+
+/// The sum of a contiguous tensor over all processes, in memory of its own.
+struct AllReduce<'a>(&'a Comm, &'a Star);
+
+impl CustomOp1 for AllReduce<'_> {
+    fn name(&self) -> &'static str {
+        "all-reduce"
+    }
+
+    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
+        candle_core::bail!("NCCL sums on GPUs")
+    }
+
+    fn cuda_fwd(
+        &self,
+        data: &CudaStorage,
+        layout: &Layout,
+    ) -> candle_core::Result<(CudaStorage, Shape)> {
+        let (first, end) = layout
+            .contiguous_offsets()
+            .ok_or_else(|| candle_core::Error::msg("NCCL sums what lies in one piece"))?;
+        let device = data.device();
+        let data = data.as_cuda_slice::<f32>()?.slice(first..end);
+        let stream = device.cuda_stream();
+        // Safety: NCCL writes all of it before anybody reads it, on the same stream.
+        let mut sum = unsafe { device.alloc::<f32>(end - first) }?;
+        {
+            let (from, _reads) = data.device_ptr(&stream);
+            let (to, _writes) = sum.device_ptr_mut(&stream);
+            self.enqueue(from, to, end - first, &stream)?;
+        }
+        let sum = CudaStorage::wrap_cuda_slice(sum, device.clone());
+        Ok((sum, layout.shape().clone()))
+    }
+}
+
+impl AllReduce<'_> {
+    /// Hands the sum to the stream.
+    fn enqueue(
+        &self,
+        from: u64,
+        to: u64,
+        n: usize,
+        stream: &CudaStream,
+    ) -> candle_core::Result<()> {
+        let Self(comm, star) = self;
+        stream
+            .context()
+            .bind_to_thread()
+            .map_err(candle_core::Error::wrap)?;
+        // Safety: both are of `n` floats on the communicator's GPU, and stay until the stream is through:
+        // candle frees memory on it.
+        let call = |comm| unsafe {
+            sys::ncclAllReduce(
+                from as *const _,
+                to as *mut _,
+                n,
+                sys::ncclDataType_t::ncclFloat32,
+                sys::ncclRedOp_t::ncclSum,
+                comm,
+                stream.cu_stream().cast(),
+            )
+        };
+        use sys::ncclResult_t::{ncclInProgress, ncclSuccess};
+        match comm.call(call) {
+            Some(ncclSuccess | ncclInProgress) | None => {
+                let settled = comm.settle(star.post.limit, || star.post.check().is_ok());
+                settled.map_err(candle_core::Error::msg)
+            }
+            Some(failed) => Err(candle_core::Error::msg(comm.words(failed))),
+        }
+    }
+}
