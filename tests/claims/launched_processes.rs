@@ -245,7 +245,7 @@ fn a_process_that_cannot_go_on_ends_all() -> Result<()> {
         let mut args = [SMALL; 3];
         args[culprit] = &bad;
         let mut job = Job::start(3, &args)?;
-        for (rank, ended) in job.ended(&[0, 1, 2], SOON)?.into_iter().enumerate() {
+        for (rank, ended) in job.ended(&[0, 1, 2], PLENTY)?.into_iter().enumerate() {
             let Ended { status, stderr } = ended;
             let (expected, words) = match rank == culprit {
                 true => (2, format!("error: process {rank}: --init /no/such/file")),
@@ -261,7 +261,7 @@ fn a_process_that_cannot_go_on_ends_all() -> Result<()> {
 fn a_process_that_does_not_start_is_named() -> Result<()> {
     let args = format!("{SMALL} --timeout 5");
     let mut job = Job::start(3, &[&args[..]; 2])?;
-    for Ended { status, stderr } in job.ended(&[0, 1], SOON)? {
+    for Ended { status, stderr } in job.ended(&[0, 1], PLENTY)? {
         ensure!(status == Some(1), "{status:?}\n{stderr}");
         let words = "error: --backend tcp: process 2 did not come within 5s";
         ensure!(stderr.contains(words), "{stderr}");

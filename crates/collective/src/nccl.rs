@@ -473,3 +473,6 @@ impl AllReduce<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

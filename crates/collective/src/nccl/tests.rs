@@ -1,0 +1,38 @@
+//! What one GPU can show of NCCL: that the library answers as it is asked. NCCL refuses two processes on one.
+
+use super::*;
+
+/// Communicators of two channels, several lengths, what is no whole tensor, and an end in order.
+#[test]
+#[ignore = "needs a GPU and NCCL"]
+fn on_a_gpu_nccl_sums_for_a_process_that_is_alone() {
+    load().unwrap();
+    let gpu = Device::new_cuda_with_stream(0).unwrap();
+    let first = Gpus::new(tcp::alone(Duration::from_secs(60)));
+    let second = first.duplicate().unwrap();
+    for mut world in [Box::new(first) as Box<dyn World>, second] {
+        for n in [1, 1000, 1_000_000] {
+            let values = (0..n).map(|i| i as f32).collect::<Vec<_>>();
+            let data = Tensor::from_vec(values.clone(), n, &gpu).unwrap();
+            let sum = world.all_reduce_tensor(&data).unwrap().unwrap();
+            assert_eq!(sum.to_vec1::<f32>().unwrap(), values);
+        }
+        let data = Tensor::ones((4, 6), DType::F32, &gpu).unwrap();
+        let part = data.narrow(1, 2, 3).unwrap().t().unwrap();
+        let sum = world.all_reduce_tensor(&part).unwrap().unwrap();
+        assert_eq!(sum.to_vec2::<f32>().unwrap(), [[1.0; 4]; 3]);
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU and NCCL"]
+fn on_a_gpu_a_failure_ends_the_communicator() {
+    load().unwrap();
+    let gpu = Device::new_cuda_with_stream(0).unwrap();
+    let mut world = Gpus::new(tcp::alone(Duration::from_secs(60)));
+    let ones = Tensor::ones(10, DType::F32, &gpu).unwrap();
+    world.all_reduce_tensor(&ones).unwrap().unwrap();
+    let left = world.star.post.fail(Error::ProcessLeft { rank: 1 });
+    assert_eq!(world.all_reduce_tensor(&ones).unwrap().unwrap_err(), left);
+    gpu.synchronize().unwrap();
+}
