@@ -104,19 +104,15 @@ impl DataParallel {
         for (rank, seats) in seats(processes, &how, k)?.into_iter().enumerate() {
             let (network, cores, how) = (network.clone(), cores.clone(), how.clone());
             let (device, first) = (devices[rank].clone(), net.states.first().cloned());
-            let name = d2l::device_name(rank, &device);
-            let make = {
-                let name = name.clone();
-                move || {
-                    let origin = match &first {
-                        None => Origin::Drawn(initializer, seed),
-                        Some(first) => Origin::Copy(first),
-                    };
-                    let (built, state) = build(&device, origin, |vb| network(vb))?;
-                    Replica::new(&name, (Box::new(built), state), seats, &how, cores)
-                }
+            let make = move |name: &str| {
+                let origin = match &first {
+                    None => Origin::Drawn(initializer, seed),
+                    Some(first) => Origin::Copy(first),
+                };
+                let (built, state) = build(&device, origin, |vb| network(vb))?;
+                Replica::new(name, (Box::new(built), state), seats, &how, cores)
             };
-            let (worker, state) = Worker::start(name, make)?;
+            let (worker, state) = Worker::start(d2l::device_name(rank, &devices[rank]), make)?;
             net.workers.push(worker);
             net.states.push(state);
         }

@@ -235,12 +235,13 @@ impl Worker {
     /// Starts a thread, makes the replica on it, and returns what the replica holds.
     pub fn start(
         name: String,
-        make: impl FnOnce() -> Result<Replica> + Send + 'static,
+        make: impl FnOnce(&str) -> Result<Replica> + Send + 'static,
     ) -> Result<(Self, State)> {
         let (jobs, inbox) = channel::<Job>();
         let (made, state) = channel();
+        let own_name = name.clone();
         let serve = move || {
-            let replica = make();
+            let replica = make(&own_name);
             let _ = made.send(replica.as_ref().map(|r| r.state.clone()).map_err(cause));
             if let Ok(mut replica) = replica {
                 inbox.iter().for_each(|job| job(&mut replica));
