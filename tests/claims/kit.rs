@@ -93,8 +93,24 @@ pub fn same_losses(a: &str, b: &str, limit: f64) -> Result<()> {
     Ok(())
 }
 
+/// A run of `concise` with `k` replicas in one process, and what `several` processes leave in a folder:
+/// they are the same.
+pub fn same_as_in_one_process(
+    k: usize,
+    args: &str,
+    several: impl FnOnce(&Path) -> Result<()>,
+) -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let [one, others] = ["one", "several"].map(|name| folder.path().join(name));
+    let args = format!("{args} --gpus {k} --out {}", one.display());
+    let (status, _, stderr) = run("concise", &args)?;
+    ensure!(status == 0, "status {status}\n{stderr}");
+    several(&others)?;
+    same_runs(&one, &others).with_context(|| format!("k = {k}"))
+}
+
 /// Runs that have left the same in their folders, losses to rounding and parameters to the bit.
-pub fn same_runs(a: &Path, b: &Path) -> Result<()> {
+fn same_runs(a: &Path, b: &Path) -> Result<()> {
     let text = |folder: &Path, name| fs::read_to_string(folder.join(name));
     same_losses(&text(a, "steps.csv")?, &text(b, "steps.csv")?, 1e-6)?;
     let model = |folder: &Path| fs::read(folder.join("model.safetensors"));

@@ -3,14 +3,13 @@
 
 use std::fs::{self, File};
 use std::net::TcpListener;
-use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use tempfile::TempDir;
 
-use crate::kit::{SMALL, command, run, same_runs, signal, threads_of};
+use crate::kit::{SMALL, command, run, same_as_in_one_process, signal, threads_of};
 
 trials![
     three_steps_of_resnet18,
@@ -152,23 +151,17 @@ fn others_end_after(args: &str, name: &str, victim: usize, words: &str) -> Resul
 }
 
 fn three_steps_of_resnet18() -> Result<()> {
-    let folder = tempfile::tempdir()?;
-    let (threads, processes) = (
-        folder.path().join("threads"),
-        folder.path().join("processes"),
-    );
-    let to = |folder: &Path| format!("{SMALL} --overwrite --out {}", folder.display());
     for k in [2, 3] {
-        let (status, _, stderr) = run("concise", &format!("{} --gpus {k}", to(&threads)))?;
-        ensure!(status == 0, "status {status}\n{stderr}");
-        let args = to(&processes);
-        let mut job = Job::start(k, &vec![&args[..]; k])?;
-        let all: Vec<usize> = (0..k).collect();
-        for (rank, ended) in job.ended(&all, PLENTY)?.into_iter().enumerate() {
-            let Ended { status, stderr } = ended;
-            ensure!(status == Some(0), "process {rank}: {status:?}\n{stderr}");
-        }
-        same_runs(&threads, &processes).with_context(|| format!("k = {k}"))?;
+        same_as_in_one_process(k, SMALL, |folder| {
+            let args = format!("{SMALL} --out {}", folder.display());
+            let mut job = Job::start(k, &vec![&args[..]; k])?;
+            let all: Vec<usize> = (0..k).collect();
+            for (rank, ended) in job.ended(&all, PLENTY)?.into_iter().enumerate() {
+                let Ended { status, stderr } = ended;
+                ensure!(status == Some(0), "process {rank}: {status:?}\n{stderr}");
+            }
+            Ok(())
+        })?;
     }
     Ok(())
 }

@@ -13,7 +13,9 @@ use concise::layers::{Conv2d, Linear};
 use concise::{DataParallel, Initializer, Processes, Replication, Sgd, Trainer};
 use functional::{avg_pool2d, cross_entropy, flatten, nhwc, relu};
 
-use crate::kit::{SMALL, cpus, formula_batch, run, same_losses, same_runs, signal, threads_of};
+use crate::kit::{
+    SMALL, cpus, formula_batch, run, same_as_in_one_process, same_losses, signal, threads_of,
+};
 
 trials![
     ten_steps_of_lenet,
@@ -141,15 +143,8 @@ fn leaves(folder: &Path, processes: usize, args: &str) -> Result<()> {
 }
 
 fn three_steps_of_resnet18() -> Result<()> {
-    let folder = tempfile::tempdir()?;
-    let (threads, processes) = (
-        folder.path().join("threads"),
-        folder.path().join("processes"),
-    );
     for k in [2, 4] {
-        leaves(&threads, 1, &format!("{SMALL} --gpus {k}"))?;
-        leaves(&processes, k, SMALL)?;
-        same_runs(&threads, &processes).with_context(|| format!("k = {k}"))?;
+        same_as_in_one_process(k, SMALL, |folder| leaves(folder, k, SMALL))?;
     }
     Ok(())
 }
