@@ -233,24 +233,21 @@ fn after_a_signal(args: &str, name: &str) -> Result<(i32, String, Duration)> {
     Ok((status, stdout + &stderr, took))
 }
 
-fn a_process_that_is_killed_ends_all() -> Result<()> {
-    let (status, output, took) = after_a_signal("", "-KILL")?;
-    ensure!(
-        status != 0 && took < Duration::from_secs(30),
-        "{status}, {took:?}"
-    );
-    ensure!(output.contains("rank 1"), "{output}");
+/// After the signal `name` all end soon, not well, and with `words` about the second process.
+fn all_end_soon(args: &str, name: &str, words: &str) -> Result<()> {
+    let (status, output, took) = after_a_signal(args, name)?;
+    let soon = took < Duration::from_secs(30);
+    ensure!(status != 0 && soon, "{status}, {took:?}");
+    ensure!(output.contains(words), "{output}");
     Ok(())
 }
 
+fn a_process_that_is_killed_ends_all() -> Result<()> {
+    all_end_soon("", "-KILL", "rank 1")
+}
+
 fn a_process_that_stops_is_named_in_time() -> Result<()> {
-    let (status, output, took) = after_a_signal("--timeout 2", "-STOP")?;
-    ensure!(
-        status != 0 && took < Duration::from_secs(30),
-        "{status}, {took:?}"
-    );
-    ensure!(output.contains("rank 1 did not come within 2s"), "{output}");
-    Ok(())
+    all_end_soon("--timeout 2", "-STOP", "rank 1 did not come within 2s")
 }
 
 fn a_process_that_is_asked_to_end_ends_all_in_order() -> Result<()> {

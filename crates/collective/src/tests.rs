@@ -322,35 +322,56 @@ fn items_of_another_kind_are_an_error_for_all() {
 }
 
 /// A world of threads, which speak through a group of their own.
-struct Threads(Member);
+struct Threads {
+    seat: Member,
+    /// Whether it sums tensors where they are, and no floats on the host.
+    direct: bool,
+}
+
+impl Threads {
+    fn new(seat: Member, direct: bool) -> Box<Self> {
+        Box::new(Self { seat, direct })
+    }
+}
 
 impl World for Threads {
     fn rank(&self) -> usize {
-        self.0.rank()
+        self.seat.rank()
     }
 
     fn size(&self) -> usize {
-        self.0.size()
+        self.seat.size()
     }
 
     fn all_reduce(&mut self, data: &mut [f32]) -> Result<(), Error> {
-        data.copy_from_slice(&self.0.all_reduce(data.to_vec())?);
+        assert!(!self.direct, "it went through the host");
+        data.copy_from_slice(&self.seat.all_reduce(data.to_vec())?);
         Ok(())
     }
 
     fn all_gather(&mut self, data: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
-        self.0.all_gather(data.to_vec())
+        self.seat.all_gather(data.to_vec())
+    }
+
+    fn all_reduce_tensor(&mut self, data: &Tensor) -> Option<Result<Tensor, Error>> {
+        self.direct.then(|| self.seat.all_reduce_tensor(data))
     }
 
     fn duplicate(&self) -> Result<Box<dyn World>, Error> {
-        unimplemented!("a group makes no other channel")
+        panic!("a group has asked for another channel")
     }
 }
 
 /// The members of so many processes, with so many each.
 fn in_processes(processes: usize, k: usize) -> Vec<Member> {
-    let worlds = group(processes, with(Algorithm::Owner)).into_iter();
-    let groups = worlds.map(|world| group_in(Box::new(Threads(world)), k, Options::default()));
+    in_worlds(processes, k, false)
+}
+
+/// As [`in_processes`], in worlds that sum tensors where they are if `direct`.
+fn in_worlds(processes: usize, k: usize, direct: bool) -> Vec<Member> {
+    let seats = group(processes, with(Algorithm::Owner)).into_iter();
+    let worlds = seats.map(|seat| Threads::new(seat, direct));
+    let groups = worlds.map(|world| group_in(world, k, Options::default()));
     groups.flatten().collect()
 }
 
@@ -394,42 +415,10 @@ fn tensors_are_summed_over_processes() {
     }
 }
 
-/// A world that sums tensors where they are, and nothing else.
-struct Direct(Threads);
-
-impl World for Direct {
-    fn rank(&self) -> usize {
-        self.0.rank()
-    }
-
-    fn size(&self) -> usize {
-        self.0.size()
-    }
-
-    fn all_reduce(&mut self, _: &mut [f32]) -> Result<(), Error> {
-        unimplemented!("nothing goes through the host")
-    }
-
-    fn all_gather(&mut self, data: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
-        self.0.all_gather(data)
-    }
-
-    fn all_reduce_tensor(&mut self, data: &Tensor) -> Option<Result<Tensor, Error>> {
-        Some(self.0.0.all_reduce_tensor(data))
-    }
-
-    fn duplicate(&self) -> Result<Box<dyn World>, Error> {
-        unimplemented!("a group makes no other channel")
-    }
-}
-
 #[test]
 fn tensors_are_summed_by_a_world_that_can() {
     for (processes, k) in PROCESSES {
-        let worlds = group(processes, with(Algorithm::Owner)).into_iter();
-        let worlds = worlds.map(|world| Box::new(Direct(Threads(world))));
-        let members = worlds.flat_map(|world| group_in(world, k, Options::default()));
-        on_threads(members.collect(), |mut member| {
+        on_threads(in_worlds(processes, k, true), |mut member| {
             let (rank, size) = (member.rank(), member.size());
             let data = Tensor::full(rank as f32, (3, 4), &Device::Cpu).unwrap();
             let sum = member.all_reduce_tensor(&data).unwrap();
@@ -510,7 +499,8 @@ fn other_lengths_in_one_process_are_an_error_in_all() {
 #[test]
 fn processes_of_other_numbers_of_members_do_not_sum() {
     let worlds = group(2, with(Algorithm::Owner)).into_iter().zip([2, 3]);
-    let groups = worlds.map(|(world, k)| group_in(Box::new(Threads(world)), k, within_a_minute()));
+    let groups =
+        worlds.map(|(world, k)| group_in(Threads::new(world, false), k, within_a_minute()));
     let errors = on_threads(groups.flatten().collect(), |mut member| {
         member.sum(&mut [1.0]).unwrap_err()
     });
