@@ -144,6 +144,31 @@ impl DataParallel {
         Ok(var.copy()?.detach())
     }
 
+    /// The network's outputs for `x` (B, …) as in inference, shard by shard, each on the device that
+    /// computed it; replicas without an example are left out.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Module, Tensor};
+    /// # use concise::{DataParallel, Initializer, layers::Linear};
+    /// let net = DataParallel::new(&d2l::devices(2)?, Initializer::Normal(0.01), 0, |vb| {
+    ///     let fc = Linear::new(3, 2, vb)?;
+    ///     Ok(move |x: &Tensor| fc.forward(x))
+    /// })?;
+    /// let y_hat = net.forward(&Tensor::ones((5, 3), DType::F32, &Device::Cpu)?)?;
+    /// assert_eq!([y_hat[0].dims(), y_hat[1].dims()], [[3, 2], [2, 2]]);
+    /// # anyhow::Ok(())
+    /// ```
+    ///
+    /// # Errors
+    /// If a replica fails; the message names it.
+    pub fn forward(&self, x: &Tensor) -> Result<Vec<Tensor>> {
+        let outputs = self.on_each(self.scatter(x, x)?, |replica, (x, _)| match x.dim(0)? {
+            0 => Ok(None),
+            _ => replica.infer(&x).map(Some),
+        })?;
+        Ok(outputs.into_iter().flatten().collect())
+    }
+
     /// Everything that device 0 holds, parameters and buffers, in the network's order and under
     /// PyTorch's names.
     pub fn state_dict(&self) -> Result<Vec<(String, Tensor)>> {

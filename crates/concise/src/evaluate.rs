@@ -5,7 +5,6 @@ use d2l::{Accumulator, accuracy};
 use dataset::DataIter;
 
 use crate::DataParallel;
-use crate::replica::Replica;
 
 /// The accuracy of `net` on a dataset, on all its devices in parallel: each minibatch is split
 /// over them, and each replica uses its own batch-norm statistics.
@@ -36,9 +35,7 @@ pub fn evaluate_accuracy_gpus(net: &DataParallel, data_iter: &DataIter) -> Resul
             if y.dim(0)? == 0 {
                 return Ok(0);
             }
-            let forward = |replica: &mut Replica| replica.net.forward_t(&x, false);
-            let y_hat = replica.compute(|replica| functional::no_grad(|| forward(replica)))?;
-            Ok(accuracy(&y_hat, &y)?)
+            Ok(accuracy(&replica.infer(&x)?, &y)?)
         })?;
         metric.add([correct.iter().sum::<usize>() as f64, y.dim(0)? as f64]);
     }

@@ -93,6 +93,12 @@ impl Replica {
         functional::with_synchronized_norms(&over, || self.net.forward_t(x, true))
     }
 
+    /// The network's output in inference, of which nothing is kept for a backward pass.
+    pub fn infer(&mut self, x: &Tensor) -> Result<Tensor> {
+        let forward = |replica: &mut Self| replica.net.forward_t(x, false);
+        Ok(self.compute(|replica| functional::no_grad(|| forward(replica)))?)
+    }
+
     /// The elements of each bucket.
     pub fn bucket_sizes(&self) -> Vec<usize> {
         let end = |parts: &Arc<[Part]>| parts.last().map_or(0, |part| part.range.end);
