@@ -15,6 +15,7 @@ mod accumulator;
 mod animator;
 mod batch_loss;
 mod devices;
+mod display;
 mod gpu;
 mod interrupt;
 mod metrics;
@@ -34,6 +35,7 @@ pub use devices::{
     DeviceKind, barrier, cores, cores_each, device_name, device_names, devices, devices_of_kind,
     share_cores, synchronize, try_all_gpus, try_gpu,
 };
+pub use display::display_svg;
 pub use gpu::memory as gpu_memory;
 pub use interrupt::{interrupt, interrupted, wants_to_end};
 pub use metrics::{accuracy, evaluate_accuracy_gpu};
