@@ -19,13 +19,14 @@ trials![
     a_file_opens_with_what_it_is,
 ];
 
-const CRATES: [&str; 7] = [
+const CRATES: [&str; 8] = [
     "dataset",
     "functional",
     "collective",
     "d2l",
     "scratch",
     "concise",
+    "notebook",
     "xtask",
 ];
 
@@ -84,7 +85,15 @@ fn imports(krate: &str) -> Result<Vec<String>> {
 }
 
 fn imports_run_downwards() -> Result<()> {
-    let allowed: [(&str, &[&str]); 7] = [
+    const ALL: [&str; 6] = [
+        "dataset",
+        "functional",
+        "collective",
+        "d2l",
+        "scratch",
+        "concise",
+    ];
+    let allowed: [(&str, &[&str]); 8] = [
         ("dataset", &[]),
         ("functional", &[]),
         ("collective", &[]),
@@ -94,17 +103,8 @@ fn imports_run_downwards() -> Result<()> {
             "concise",
             &["dataset", "functional", "collective", "d2l", "scratch"],
         ),
-        (
-            "xtask",
-            &[
-                "dataset",
-                "functional",
-                "collective",
-                "d2l",
-                "scratch",
-                "concise",
-            ],
-        ),
+        ("notebook", &ALL),
+        ("xtask", &ALL),
     ];
     for (krate, allowed) in allowed {
         for import in imports(krate)? {

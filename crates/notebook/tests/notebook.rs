@@ -1,0 +1,2 @@
+//! The chapters say what is so.
+fn main() {}
