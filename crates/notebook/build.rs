@@ -39,13 +39,14 @@ fn main() -> Result<()> {
             table += &format!("    ({page:?}, {name}::run),\n");
         }
         // a new chapter is noticed when it is put into the table of contents
-        println!(
-            "cargo::rerun-if-changed={}",
-            folder.join("SUMMARY.md").display()
-        );
+        let contents = folder.join("SUMMARY.md");
+        let watched = if contents.exists() { contents } else { folder };
+        println!("cargo::rerun-if-changed={}", watched.display());
     }
-    let table =
-        format!("pub const CHAPTERS: &[(&str, fn() -> anyhow::Result<()>)] = &[\n{table}];\n");
+    let table = format!(
+        "pub type Run = fn() -> anyhow::Result<()>;\n\
+         pub const CHAPTERS: &[(&str, Run)] = &[\n{table}];\n"
+    );
     fs::write(out.join("chapters.rs"), modules + &table)?;
     Ok(())
 }

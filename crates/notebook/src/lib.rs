@@ -2,5 +2,7 @@
 //! The developer's command, `cargo run -p notebook -- COMMAND`, and the tests are made of this.
 
 pub mod chapter;
+pub mod compare;
 pub mod item;
+pub mod output;
 pub mod run;
