@@ -13,13 +13,18 @@ enum Token {
     Anything,
 }
 
-/// Where two texts differ, line by line: `None` if nowhere.
+/// Where two outputs differ, line by line: `None` if nowhere.
 pub fn difference(expected: &str, got: &str) -> Option<String> {
+    lines(expected, got, same_line)
+}
+
+/// The lines of two texts that are not the same, the first few of them: `None` if there are none.
+pub fn lines(expected: &str, got: &str, same: fn(&str, &str) -> bool) -> Option<String> {
     const SHOWN: usize = 6;
     let (a, b): (Vec<&str>, Vec<&str>) = (expected.lines().collect(), got.lines().collect());
     let pairs = (0..a.len().max(b.len())).map(|i| (a.get(i), b.get(i)));
     let differing: Vec<_> = pairs
-        .filter(|(a, b)| !(a.zip(*b)).is_some_and(|(a, b)| same_line(a, b)))
+        .filter(|(a, b)| !a.zip(*b).is_some_and(|(a, b)| same(a, b)))
         .collect();
     let shown = differing.iter().take(SHOWN).flat_map(|(a, b)| {
         let line = |sign: &str, line: &Option<&&str>| line.map(|l| format!("  {sign} {l}\n"));

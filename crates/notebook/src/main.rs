@@ -4,9 +4,11 @@
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::{Parser, Subcommand};
+use notebook::book::Book;
 use notebook::run::BEGIN;
+use notebook::{check, record, renew};
 
 // What a reader need not see in a cell need not be warned of.
 #[allow(
@@ -31,11 +33,18 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Say what is stale: listings, outputs, links, pictures
+    Check { chapter: Option<String> },
+    /// Write what is stale: listings, outputs, links, pictures
+    Renew { chapter: Option<String> },
+    /// Write again what programs print on the real data (FASHION_MNIST_DIR); it takes minutes
+    Record { chapter: Option<String> },
     /// Run the cells of a chapter
+    #[command(hide = true)]
     Run {
         chapter: String,
         /// Say where each cell begins
-        #[arg(long, hide = true)]
+        #[arg(long)]
         marks: bool,
     },
 }
@@ -52,6 +61,9 @@ fn cell(line: usize) {
 
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
+        Command::Check { chapter } => check(chapter.as_deref()),
+        Command::Renew { chapter } => renew(chapter.as_deref()),
+        Command::Record { chapter } => record(chapter.as_deref()),
         Command::Run { chapter, marks } => run(&chapter, marks),
     };
     match done {
@@ -63,12 +75,59 @@ fn main() -> ExitCode {
     }
 }
 
+fn book() -> Result<Book> {
+    Book::of_this_repository(std::env::current_exe()?)
+}
+
+fn check(only: Option<&str>) -> Result<()> {
+    let book = book()?;
+    let mut complaints = Vec::new();
+    for chapter in book.chapters(only)? {
+        complaints.extend(check::listings(&book, &chapter)?);
+        complaints.extend(check::outputs(&book, &chapter)?);
+        complaints.extend(check::recorded(&book, &chapter)?);
+    }
+    for page in book.pages()? {
+        complaints.extend(check::links(&book, &page)?);
+    }
+    complaints.extend(check::figures(&book)?);
+    ensure!(complaints.is_empty(), "{}", complaints.join("\n"));
+    println!("all is fresh");
+    Ok(())
+}
+
+fn renew(only: Option<&str>) -> Result<()> {
+    let book = book()?;
+    let say = |what: &str, stale: bool| {
+        let how = if stale { "renewed" } else { "was fresh" };
+        println!("{what}: {how}");
+    };
+    say("figures", renew::figures(&book)?);
+    for chapter in book.chapters(only)? {
+        say(&chapter, renew::chapter(&book, &chapter)?);
+    }
+    let chapters = book.chapters(None)?;
+    for page in book.pages()?.iter().filter(|page| !chapters.contains(page)) {
+        say(page, renew::page(&book, page)?);
+    }
+    Ok(())
+}
+
+fn record(only: Option<&str>) -> Result<()> {
+    let book = book()?;
+    for chapter in book.chapters(only)? {
+        println!("{chapter}: {} recorded", record::record(&book, &chapter)?);
+    }
+    Ok(())
+}
+
+/// Runs the cells of a chapter in this process.
 fn run(chapter: &str, marks: bool) -> Result<()> {
     MARKS.store(marks, Ordering::Relaxed);
     let found = chapters::CHAPTERS.iter().find(|(name, _)| *name == chapter);
     let (_, run) = found.with_context(|| {
         let names: Vec<&str> = chapters::CHAPTERS.iter().map(|c| c.0).collect();
-        format!("no chapter {chapter:?}, there are {}", names.join(", "))
+        format!("no chapter {chapter:?}, there are: {}", names.join(", "))
     })?;
     run()
 }

@@ -1,2 +1,83 @@
-//! The chapters say what is so.
-fn main() {}
+//! What the pages of `notebooks-md` say is so: `cargo test notebook`. One test for each page and kind of
+//! content; and, on chapters of their own, what the runner itself must do.
+
+use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Result, ensure};
+use libtest_mimic::{Arguments, Failed, Trial};
+use notebook::book::Book;
+use notebook::check;
+
+#[path = "notebook/runner.rs"]
+mod runner;
+#[path = "notebook/table.rs"]
+mod table;
+
+/// The binary with the cells.
+const PROGRAM: &str = env!("CARGO_BIN_EXE_notebook");
+
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    match trials() {
+        Ok(trials) => libtest_mimic::run(&arguments, trials).exit_code(),
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn trials() -> Result<Vec<Trial>> {
+    let book = Book::of_this_repository(PROGRAM)?;
+    let mut trials = Vec::new();
+    for chapter in &book.chapters(None)? {
+        trials.push(page(&book, chapter, "listings", check::listings));
+        trials.push(page(&book, chapter, "outputs", outputs));
+        trials.push(page(&book, chapter, "recorded", check::recorded));
+    }
+    for name in &book.pages()? {
+        trials.push(page(&book, name, "links", check::links));
+    }
+    let is_fresh = |check: fn(&Book) -> Result<Vec<String>>| {
+        let book = book.clone();
+        move || none(check(&book)?)
+    };
+    trials.push(trial("figures", is_fresh(check::figures)));
+    trials.push(trial("table", is_fresh(table::complaints)));
+    trials.extend(
+        runner::TESTS
+            .iter()
+            .map(|(name, test)| trial(&format!("runner::{name}"), test)),
+    );
+    Ok(trials)
+}
+
+fn trial(name: &str, test: impl FnOnce() -> Result<()> + Send + 'static) -> Trial {
+    let test = || test().map_err(|error| Failed::from(format!("{error:#}")));
+    Trial::test(format!("notebook::{name}"), test)
+}
+
+fn page(
+    book: &Book,
+    page: &str,
+    kind: &str,
+    check: fn(&Book, &str) -> Result<Vec<String>>,
+) -> Trial {
+    let (book, name) = (book.clone(), page.to_owned());
+    trial(&format!("{page}::{kind}"), move || {
+        none(check(&book, &name)?)
+    })
+}
+
+fn none(complaints: Vec<String>) -> Result<()> {
+    ensure!(complaints.is_empty(), "{}", complaints.join("\n"));
+    Ok(())
+}
+
+/// A chapter uses all cores, so they take turns; otherwise each would have its time limit and the others' work.
+fn outputs(book: &Book, name: &str) -> Result<Vec<String>> {
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    check::outputs(book, name)
+}

@@ -1,0 +1,121 @@
+//! The folder of the chapters.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use crate::chapter::{self, Chapter};
+
+/// Where chapters lie, what they list, and what runs them.
+#[derive(Debug, Clone)]
+pub struct Book {
+    /// Where the files of listings are looked for: the root of the repository.
+    pub root: PathBuf,
+    /// The folder of the pages, and of `img/`.
+    pub folder: PathBuf,
+    /// The binary of this crate, with the chapters' cells in it.
+    pub program: PathBuf,
+}
+
+impl Book {
+    /// `notebooks-md`, with the cells of `program`.
+    ///
+    /// # Errors
+    /// If the repository is not where it was when this was built.
+    pub fn of_this_repository(program: impl Into<PathBuf>) -> Result<Self> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let root = root
+            .canonicalize()
+            .with_context(|| root.display().to_string())?;
+        Ok(Self {
+            folder: root.join("notebooks-md"),
+            root,
+            program: program.into(),
+        })
+    }
+
+    /// The names of the chapters, or the one that is asked for.
+    ///
+    /// # Errors
+    /// If there is no such chapter, or the folder cannot be read.
+    pub fn chapters(&self, only: Option<&str>) -> Result<Vec<String>> {
+        let all = chapter::pages(&self.folder)?;
+        match only {
+            None => Ok(all),
+            Some(name) if all.iter().any(|c| c == name) => Ok(vec![name.to_owned()]),
+            Some(name) => anyhow::bail!("no chapter {name:?}, there are: {}", all.join(", ")),
+        }
+    }
+
+    /// All pages: the chapters, the first page, the table of contents.
+    ///
+    /// # Errors
+    /// If the folder cannot be read.
+    pub fn pages(&self) -> Result<Vec<String>> {
+        let mut pages = chapter::pages(&self.folder)?;
+        let others = ["README", "SUMMARY"].map(str::to_owned);
+        pages.extend(others.into_iter().filter(|page| self.path(page).exists()));
+        Ok(pages)
+    }
+
+    /// The file of a page.
+    pub fn path(&self, page: &str) -> PathBuf {
+        self.folder.join(format!("{page}.md"))
+    }
+
+    /// The text of a page.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn text(&self, page: &str) -> Result<String> {
+        let path = self.path(page);
+        fs::read_to_string(&path).with_context(|| path.display().to_string())
+    }
+
+    /// A page in pieces.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is no chapter.
+    pub fn chapter(&self, page: &str) -> Result<Chapter> {
+        Chapter::parse(&self.text(page)?).with_context(|| self.name(page))
+    }
+
+    /// What messages call a page.
+    pub fn name(&self, page: &str) -> String {
+        let folder = self.folder.file_name().unwrap_or_default();
+        Path::new(folder)
+            .join(format!("{page}.md"))
+            .display()
+            .to_string()
+    }
+
+    /// The pictures in `img/`, relative to the folder: `img/splitting.svg`.
+    ///
+    /// # Errors
+    /// If the folder is there and cannot be read.
+    pub fn pictures(&self) -> Result<Vec<String>> {
+        let folder = self.folder.join("img");
+        if !folder.exists() {
+            return Ok(Vec::new());
+        }
+        let name = |entry: fs::DirEntry| format!("img/{}", entry.file_name().to_string_lossy());
+        Ok(fs::read_dir(&folder)?
+            .map(|entry| entry.map(name))
+            .collect::<Result<_, _>>()?)
+    }
+
+    /// Writes a file of the folder, where it is another now; whether it was.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn write(&self, file: &str, text: &str) -> Result<bool> {
+        let path = self.folder.join(file);
+        if fs::read_to_string(&path).is_ok_and(|old| old == text) {
+            return Ok(false);
+        }
+        fs::create_dir_all(path.parent().context("a file is in a folder")?)?;
+        fs::write(&path, text).with_context(|| path.display().to_string())?;
+        Ok(true)
+    }
+}

@@ -1,0 +1,89 @@
+//! Renews what programs print on the real data, which takes minutes.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::{env, fs};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::book::Book;
+use crate::chapter::Kind;
+
+/// Runs the programs of a chapter's recorded blocks, one after another, and writes what each printed as soon as
+/// it is there; gives their number.
+///
+/// # Errors
+/// If `FASHION_MNIST_DIR` names no folder, or a program fails.
+pub fn record(book: &Book, name: &str) -> Result<usize> {
+    let mut chapter = book.chapter(name)?;
+    let mut count = 0;
+    for i in 0..chapter.pieces.len() {
+        let Kind::Recorded(command) = &chapter.pieces[i].kind else {
+            continue;
+        };
+        let line = cargo(command);
+        let printed =
+            run(&book.root, &line).with_context(|| format!("{}: {line}", book.name(name)))?;
+        chapter.pieces[i].body = format!("```text\n$ {line}\n{printed}\n```\n");
+        book.write(&format!("{name}.md"), &chapter.to_string())?;
+        count += 1;
+    }
+    Ok(count)
+}
+
+/// The command line of a block: `scratch --gpus 2`, or `--example NAME ARGS`.
+fn cargo(command: &str) -> String {
+    let (target, arguments) = match command.strip_prefix("--example ") {
+        Some(rest) => {
+            let (name, arguments) = rest.split_once(' ').unwrap_or((rest, ""));
+            (format!("--example {name}"), arguments)
+        }
+        None => {
+            let (name, arguments) = command.split_once(' ').unwrap_or((command, ""));
+            (format!("-p {name}"), arguments)
+        }
+    };
+    format!("cargo run --release {target} -- {arguments}")
+        .trim_end_matches([' ', '-'])
+        .into()
+}
+
+/// What a command prints to stdout, without the name of this machine's folder of images.
+fn run(root: &Path, line: &str) -> Result<String> {
+    const VARIABLE: &str = "FASHION_MNIST_DIR";
+    let data = env::var(VARIABLE).unwrap_or_default();
+    let data = fs::canonicalize(&data).with_context(|| {
+        format!("{VARIABLE}={data:?}: it has to name the folder with the real Fashion-MNIST's four IDX files")
+    })?;
+    eprintln!("$ {line}");
+    let mut words = line.split_whitespace();
+    let output = Command::new(words.next().context("no command")?)
+        .args(words)
+        .current_dir(root)
+        .env(VARIABLE, &data)
+        .stderr(Stdio::inherit())
+        .output()?;
+    ensure!(output.status.success(), "{}", output.status);
+    let text = String::from_utf8_lossy(&output.stdout);
+    let text = text.replace(&data.display().to_string(), &format!("${VARIABLE}"));
+    let lines: Vec<&str> = text.trim_end().lines().map(str::trim_end).collect();
+    Ok(lines.join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cargo;
+
+    #[test]
+    fn a_block_says_what_is_run() {
+        let line = cargo("scratch --gpus 2");
+        assert_eq!(line, "cargo run --release -p scratch -- --gpus 2");
+        assert_eq!(cargo("concise"), "cargo run --release -p concise");
+        let line = cargo("--example 06_rates --seed 1");
+        assert_eq!(line, "cargo run --release --example 06_rates -- --seed 1");
+        assert_eq!(
+            cargo("--example 06_rates"),
+            "cargo run --release --example 06_rates"
+        );
+    }
+}

@@ -1,0 +1,67 @@
+//! The table in `notebooks-md/README.md`: a reader who knows a name of the book finds it there.
+
+use std::fs;
+
+use anyhow::{Context, Result};
+use notebook::book::Book;
+use notebook::links;
+
+/// The functions and classes of both sections, and those saved in the book that they use.
+const NAMES: [&str; 18] = [
+    "lenet",
+    "loss",
+    "get_params",
+    "allreduce",
+    "split_batch",
+    "train_batch",
+    "train",
+    "resnet18",
+    "Residual",
+    "evaluate_accuracy_gpus",
+    "try_gpu",
+    "try_all_gpus",
+    "Timer",
+    "Accumulator",
+    "Animator",
+    "accuracy",
+    "sgd",
+    "load_data_fashion_mnist",
+];
+
+/// Names of the book that are not linked to their line, chapters and examples that are not named.
+pub fn complaints(book: &Book) -> Result<Vec<String>> {
+    let text = book.text("README")?;
+    let links = links::of(&text);
+    let is_linked = |name: &str| {
+        let mut to_code = links.iter().filter(|link| link.line_of_code().is_some());
+        to_code.any(|link| {
+            link.item
+                .as_deref()
+                .is_some_and(|item| item.rsplit("::").next() == Some(name))
+        })
+    };
+    let names = NAMES.iter().filter(|name| !is_linked(name));
+    let mut complaints: Vec<String> = names
+        .map(|name| format!("notebooks-md/README.md links no `{name}` to its file and line"))
+        .collect();
+    let pages = book
+        .chapters(None)?
+        .into_iter()
+        .map(|chapter| format!("{chapter}.md"));
+    let missing = pages
+        .chain(examples(book)?)
+        .filter(|name| !text.contains(name));
+    complaints.extend(missing.map(|name| format!("notebooks-md/README.md does not name {name}")));
+    Ok(complaints)
+}
+
+/// The examples' names.
+fn examples(book: &Book) -> Result<Vec<String>> {
+    let folder = book.root.join("examples");
+    let mut names = Vec::new();
+    for entry in fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        names.extend(name.strip_suffix(".rs").map(str::to_owned));
+    }
+    Ok(names)
+}
