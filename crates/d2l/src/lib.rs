@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `try_gpu`, `try_all_gpus` | [`try_gpu`], [`try_all_gpus`], [`devices`] |
 //! | `Timer`, `Accumulator`, `Animator` | [`Timer`], [`Accumulator`], [`Animator`] |
+//! | `show_images` | [`show_images`] |
 //! | `accuracy`, `evaluate_accuracy_gpu` | [`accuracy`], [`evaluate_accuracy_gpu`] |
 //! | `p.requires_grad_()`, `p.grad`, `l.backward()` | [`Param`], [`backward`] |
 //! | `sgd` | [`sgd`] |
@@ -25,6 +26,7 @@ mod program;
 mod random;
 mod record;
 mod run;
+mod show_images;
 mod timer;
 pub mod weights;
 
@@ -44,4 +46,5 @@ pub use param::{Param, backward, sgd};
 pub use program::{BadInput, program};
 pub use random::{Rng, normal, rng, uniform};
 pub use run::{Process, Run, Summary, say};
+pub use show_images::show_images;
 pub use timer::Timer;

@@ -44,6 +44,7 @@ mod synthetic;
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
+use candle_core::Tensor;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
@@ -157,6 +158,22 @@ pub fn load_data_mnist(batch_size: usize) -> Result<(DataIter, DataIter)> {
         ..Options::default()
     })?
     .iters(batch_size)
+}
+
+/// What the labels `y` (B,) of Fashion-MNIST stand for ("The Image Classification Dataset").
+///
+/// # Errors
+/// If `y` is not of u32, or a label is above 9.
+///
+/// ```
+/// # use candle_core::{Device, Tensor};
+/// let y = Tensor::new(&[9u32, 2], &Device::Cpu)?;
+/// assert_eq!(dataset::get_fashion_mnist_labels(&y)?, ["ankle boot", "pullover"]);
+/// assert!(dataset::get_fashion_mnist_labels(&Tensor::new(&[10u32], &Device::Cpu)?).is_err());
+/// # anyhow::Ok(())
+/// ```
+pub fn get_fashion_mnist_labels(y: &Tensor) -> Result<Vec<&'static str>> {
+    Name::FashionMnist.text_labels(y)
 }
 
 /// The generator for the `n`-th piece of work of one `purpose`: streams of one seed never overlap.

@@ -6,7 +6,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use anyhow::bail;
+use anyhow::{Context, Result, bail};
+use candle_core::Tensor;
 
 /// One of the two datasets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -19,7 +20,7 @@ pub enum Name {
 }
 
 impl Name {
-    /// What the labels 0 … 9 stand for; the book's `get_fashion_mnist_labels`.
+    /// What the labels 0 … 9 stand for.
     ///
     /// ```
     /// assert_eq!(dataset::Name::FashionMnist.labels()[9], "ankle boot");
@@ -40,6 +41,18 @@ impl Name {
             ],
             Name::Mnist => ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"],
         }
+    }
+
+    /// What each label in `y` (B,) stands for.
+    ///
+    /// # Errors
+    /// If `y` is not of u32, or a label is above 9.
+    pub fn text_labels(self, y: &Tensor) -> Result<Vec<&'static str>> {
+        let text = |label: &u32| {
+            let text = self.labels().get(*label as usize).copied();
+            text.with_context(|| format!("label {label}; expected 0 to 9"))
+        };
+        y.to_vec1()?.iter().map(text).collect()
     }
 
     /// The environment variable that names a folder with the IDX files.
@@ -63,7 +76,7 @@ impl fmt::Display for Name {
 impl FromStr for Name {
     type Err = anyhow::Error;
 
-    fn from_str(name: &str) -> anyhow::Result<Self> {
+    fn from_str(name: &str) -> Result<Self> {
         match name {
             "fashion-mnist" => Ok(Name::FashionMnist),
             "mnist" => Ok(Name::Mnist),

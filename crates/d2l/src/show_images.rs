@@ -1,0 +1,281 @@
+//! A sheet of images as an SVG picture. Pixels are drawn as paths, not embedded as a picture in the
+//! picture: those GitHub's content policy keeps out.
+
+use std::fmt::Write;
+
+use anyhow::{Result, ensure};
+use candle_core::{DType, Tensor};
+
+/// Pixels of the sheet for each pixel of an image.
+const SCALE: usize = 3;
+/// Between columns, between rows and around all.
+const GAP: usize = 12;
+/// The height of a line of text.
+const LINE: usize = 17;
+/// Columns are at least so wide, for the text.
+const COLUMN: usize = 84;
+
+const STYLE: &str = "text { font: 13px system-ui, sans-serif; fill: #24292f; text-anchor: middle } \
+    .right { fill: #1a7f37 } .wrong { fill: #b3001b; font-weight: 700 }";
+
+/// Draws images `x` (B, 1, H, W) with values from 0, black, to 1, white, `per_row` in a row, each with its label
+/// and, where there are predictions, what it was taken for: a mistake has a frame and a ✗. Gives
+/// an SVG picture ("The Image Classification Dataset").
+///
+/// ```
+/// let (_, test_iter) = dataset::load(&dataset::Options {
+///     data: Some(dataset::Data::Synthetic),
+///     limit_train: Some(1),
+///     limit_test: Some(4),
+///     ..dataset::Options::default()
+/// })?
+/// .iters(4)?;
+/// for batch in &test_iter {
+///     let (x, y) = batch?;
+///     let labels = dataset::get_fashion_mnist_labels(&y)?;
+///     let svg = d2l::show_images(&x, &labels, Some(&["coat"; 4]), 2)?;
+///     assert!(svg.contains("aria-label=\"4 images"));
+/// }
+/// # anyhow::Ok(())
+/// ```
+///
+/// # Errors
+/// If `x` has another shape, there is no image, or not one label and one prediction for each.
+pub fn show_images(
+    x: &Tensor,
+    labels: &[&str],
+    predictions: Option<&[&str]>,
+    per_row: usize,
+) -> Result<String> {
+    let (n, _, height, width) = check(x, labels, predictions, per_row)?;
+    let images = x.to_dtype(DType::F32)?.reshape((n, height, width))?;
+    let images: Vec<Vec<Vec<f32>>> = images.to_vec3()?;
+    let lines = 1 + usize::from(predictions.is_some());
+    let column = (width * SCALE).max(COLUMN);
+    let row = height * SCALE + lines * LINE;
+    let mut body = String::new();
+    for (i, image) in images.iter().enumerate() {
+        let left = GAP + i % per_row * (column + GAP) + (column - width * SCALE) / 2;
+        let top = GAP + i / per_row * (row + GAP);
+        let prediction = predictions.map(|p| p[i]);
+        let _ = writeln!(body, "<g transform=\"translate({left} {top})\">");
+        pixels(&mut body, image);
+        caption(&mut body, (width, height), labels[i], prediction);
+        body.push_str("</g>\n");
+    }
+    let sheet_width = GAP + n.min(per_row) * (column + GAP);
+    let sheet_height = GAP + n.div_ceil(per_row) * (row + GAP);
+    let words = words(labels, predictions);
+    Ok(format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {sheet_width} {sheet_height}\" \
+         width=\"{sheet_width}\" height=\"{sheet_height}\" role=\"img\" aria-label=\"{words}\">\n\
+         <style>{STYLE}</style>\n\
+         <rect width=\"{sheet_width}\" height=\"{sheet_height}\" rx=\"8\" fill=\"#ffffff\"/>\n{body}</svg>\n"
+    ))
+}
+
+/// The shape of `x`, where everything fits together.
+fn check(
+    x: &Tensor,
+    labels: &[&str],
+    predictions: Option<&[&str]>,
+    per_row: usize,
+) -> Result<(usize, usize, usize, usize)> {
+    let shape @ (n, channels, _, _) = x.dims4()?;
+    ensure!(
+        channels == 1,
+        "images of {channels} channels; expected 1, (B, 1, H, W)"
+    );
+    ensure!(n > 0 && per_row > 0, "{n} images, {per_row} in a row");
+    ensure!(labels.len() == n, "{} labels for {n} images", labels.len());
+    let p = predictions.map_or(n, <[_]>::len);
+    ensure!(p == n, "{p} predictions for {n} images");
+    Ok(shape)
+}
+
+/// An image in 16 greys: for each a path of the stretches of a row that have it.
+fn pixels(body: &mut String, image: &[Vec<f32>]) {
+    let mut paths: [String; 16] = Default::default();
+    for (y, row) in image.iter().enumerate() {
+        let mut x = 0;
+        for stretch in row.chunk_by(|a, b| grey(*a) == grey(*b)) {
+            let path = &mut paths[grey(stretch[0])];
+            let _ = write!(path, "M{x} {y}h{}", stretch.len());
+            x += stretch.len();
+        }
+    }
+    let (width, height) = (image[0].len(), image.len());
+    let _ = writeln!(
+        body,
+        "<g transform=\"scale({SCALE})\" shape-rendering=\"crispEdges\">\
+         <rect width=\"{width}\" height=\"{height}\"/><g transform=\"translate(0 .5)\">"
+    );
+    // black is there already
+    for (grey, path) in paths.iter().enumerate().skip(1) {
+        if !path.is_empty() {
+            let _ = writeln!(
+                body,
+                "<path stroke=\"#{grey:x}{grey:x}{grey:x}\" d=\"{path}\"/>"
+            );
+        }
+    }
+    body.push_str("</g></g>\n");
+}
+
+/// The nearest of 16 greys; not-a-number is black.
+fn grey(value: f32) -> usize {
+    (value.clamp(0.0, 1.0) * 15.0).round() as usize
+}
+
+/// What stands below an image, and the frame of a mistake.
+fn caption(
+    body: &mut String,
+    (width, height): (usize, usize),
+    label: &str,
+    prediction: Option<&str>,
+) {
+    let (width, height) = (width * SCALE, height * SCALE);
+    let mut line = |i: usize, class: &str, text: String| {
+        let (x, y) = (width / 2, height + i * LINE - 2);
+        let text = escape(&text);
+        let _ = writeln!(
+            body,
+            "<text x=\"{x}\" y=\"{y}\" class=\"{class}\">{text}</text>"
+        );
+    };
+    line(1, "label", label.to_owned());
+    match prediction {
+        None => (),
+        Some(p) if p == label => line(2, "right", "✓".to_owned()),
+        Some(p) => {
+            line(2, "wrong", format!("✗ {p}"));
+            let _ = writeln!(
+                body,
+                "<rect x=\"-2\" y=\"-2\" width=\"{}\" height=\"{}\" fill=\"none\" stroke=\"#b3001b\" \
+                 stroke-width=\"4\"/>",
+                width + 4,
+                height + 4
+            );
+        }
+    }
+}
+
+/// What the sheet shows, in words.
+fn words(labels: &[&str], predictions: Option<&[&str]>) -> String {
+    let n = labels.len();
+    let plural = if n == 1 { "" } else { "s" };
+    let Some(predictions) = predictions else {
+        return escape(&format!("{n} image{plural}: {}", labels.join(", ")));
+    };
+    let pairs = labels.iter().zip(predictions).filter(|(l, p)| l != p);
+    let mistakes: Vec<_> = pairs.map(|(l, p)| format!("{l} taken for {p}")).collect();
+    let count = match mistakes.len() {
+        0 => "no mistake".to_owned(),
+        1 => format!("1 mistake: {}", mistakes[0]),
+        m => format!("{m} mistakes: {}", mistakes.join(", ")),
+    };
+    escape(&format!("{n} image{plural} with predictions, {count}"))
+}
+
+/// Text as XML has it.
+fn escape(text: &str) -> String {
+    let text = text.replace('&', "&amp;").replace('<', "&lt;");
+    text.replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::Device;
+
+    /// The greys of each image, read from the picture.
+    fn decode(svg: &str, height: usize, width: usize) -> Vec<Vec<Vec<usize>>> {
+        let image = |part: &str| {
+            let mut image = vec![vec![0; width]; height];
+            for path in part.split("<path stroke=\"#").skip(1) {
+                let grey = usize::from_str_radix(&path[..1], 16).unwrap();
+                let d = path.split('"').nth(2).unwrap();
+                for stretch in d.split('M').skip(1) {
+                    let numbers = stretch.split([' ', 'h']).map(|n| n.parse().unwrap());
+                    let [x, y, len]: [usize; 3] = numbers.collect::<Vec<_>>().try_into().unwrap();
+                    image[y][x..x + len].fill(grey);
+                }
+            }
+            image
+        };
+        svg.split("crispEdges").skip(1).map(image).collect()
+    }
+
+    #[test]
+    fn what_is_drawn_is_what_was_given() -> Result<()> {
+        let data = dataset::load(&dataset::Options {
+            data: Some(dataset::Data::Synthetic),
+            limit_train: Some(1),
+            limit_test: Some(5),
+            ..dataset::Options::default()
+        })?;
+        let (_, test_iter) = data.iters(5)?;
+        let (x, y) = test_iter.iter().next().unwrap()?;
+        let labels = dataset::get_fashion_mnist_labels(&y)?;
+        let svg = show_images(&x, &labels, None, 3)?;
+        let images = decode(&svg, 28, 28);
+        let expected: Vec<Vec<Vec<f32>>> = x.squeeze(1)?.to_vec3()?;
+        assert_eq!(images.len(), 5);
+        assert!(images.iter().flatten().flatten().any(|&g| g > 8));
+        for (drawn, given) in images.iter().flatten().zip(expected.iter().flatten()) {
+            for (grey, value) in drawn.iter().zip(given) {
+                let difference = (*grey as f32 / 15.0 - value).abs();
+                assert!(difference <= 0.5 / 15.0 + 1e-6, "{grey} for {value}");
+            }
+        }
+        assert!(svg.contains(&format!("aria-label=\"5 images: {}\"", labels.join(", "))));
+        Ok(())
+    }
+
+    #[test]
+    fn a_mistake_has_a_frame_and_a_cross() -> Result<()> {
+        let x = Tensor::zeros((3, 1, 4, 5), DType::F32, &Device::Cpu)?;
+        let svg = show_images(
+            &x,
+            &["a", "<b> & \"c\"", "d"],
+            Some(&["a", "<b> & \"c\"", "<e>"]),
+            2,
+        )?;
+        let parts: Vec<&str> = svg.split("<g transform=\"translate(").collect();
+        let images: Vec<&&str> = parts
+            .iter()
+            .filter(|p| p.contains("class=\"label\""))
+            .collect();
+        assert_eq!(images.len(), 3, "{svg}");
+        for (i, mistaken) in [(0, false), (1, false), (2, true)] {
+            assert_eq!(images[i].contains("✗ &lt;e>"), mistaken, "{svg}");
+            assert_eq!(images[i].contains("fill=\"none\""), mistaken, "{svg}");
+            assert_eq!(images[i].contains("✓"), !mistaken, "{svg}");
+        }
+        assert!(svg.contains("3 images with predictions, 1 mistake: d taken for &lt;e>"));
+        assert!(svg.contains("&lt;b> &amp; &quot;c&quot;</text>"));
+        Ok(())
+    }
+
+    #[test]
+    fn what_does_not_fit_together_is_named() -> Result<()> {
+        let images = |dims: [usize; 4]| Tensor::zeros(&dims, DType::F32, &Device::Cpu);
+        let x = images([2, 1, 4, 4])?;
+        let error = |x: &Tensor, labels: &[&str], predictions, per_row| {
+            let error = show_images(x, labels, predictions, per_row).unwrap_err();
+            error.to_string()
+        };
+        assert_eq!(error(&x, &["a"], None, 1), "1 labels for 2 images");
+        let predictions: Option<&[&str]> = Some(&["a", "b", "c"]);
+        assert_eq!(
+            error(&x, &["a", "b"], predictions, 1),
+            "3 predictions for 2 images"
+        );
+        assert_eq!(error(&x, &["a", "b"], None, 0), "2 images, 0 in a row");
+        assert_eq!(
+            error(&images([1, 3, 4, 4])?, &["a"], None, 1),
+            "images of 3 channels; expected 1, (B, 1, H, W)"
+        );
+        Ok(())
+    }
+}
