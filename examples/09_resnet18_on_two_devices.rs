@@ -1,7 +1,7 @@
 //! "Network Initialization": ResNet-18 is initialized on two devices and nowhere else; four
 //! examples are split over them, and each device has the weights.
 //!
-//! `cargo run --example 05_resnet18_on_two_devices`
+//! `cargo run --example 09_resnet18_on_two_devices`
 
 use candle_core::{DType, Device, Tensor};
 use concise::{DataParallel, Initializer, Sgd, Trainer, resnet18};

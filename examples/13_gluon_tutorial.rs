@@ -1,7 +1,7 @@
 //! The Gluon tutorial "Multiple GPUs training with Gluon API": a LeNet of another make on
 //! MNIST, with the trainer of `concise` as it is. Two GPUs or two CPU replicas alike.
 //!
-//! `cargo run --example 06_gluon_tutorial [-- --data DIR|synthetic] [--limit-train N]`
+//! `cargo run --example 13_gluon_tutorial [-- --data DIR|synthetic] [--limit-train N]`
 
 use anyhow::Result;
 use candle_core::{Module, Tensor};
