@@ -1,0 +1,81 @@
+//! Exercise: computing the test accuracy on several devices. The minibatch is split as in training, each
+//! replica counts its right answers, all at once, and only the counts come together.
+//!
+//! `cargo run --example 08_accuracy_on_all_devices [-- --data DIR --devices 4]`
+
+use anyhow::Result;
+use candle_core::{Device, Tensor};
+use clap::Parser;
+use d2l::{Accumulator, Param, Timer, accuracy, evaluate_accuracy_gpu};
+use dataset::{Data, DataIter};
+use rayon::prelude::*;
+use scratch::{get_params, init_params, lenet, split_batch, train_batch};
+
+/// The accuracy of LeNet on a dataset, with the parameters of each device on its part of each minibatch.
+fn evaluate_accuracy_on_all(
+    device_params: &[Vec<Param>],
+    devices: &[Device],
+    data_iter: &DataIter,
+) -> Result<f64> {
+    // No. of correct predictions, no. of predictions
+    let mut metric = Accumulator::<2>::new();
+    for batch in data_iter.iter() {
+        let (x, y) = batch?;
+        let (x_shards, y_shards) = split_batch(&x, &y, devices)?;
+        let replicas = (x_shards, y_shards, device_params).into_par_iter();
+        let correct = replicas.map(|(x_shard, y_shard, device_w)| {
+            let y_hat = functional::no_grad(|| lenet(&x_shard, device_w))?;
+            accuracy(&y_hat, &y_shard)
+        });
+        let correct: Vec<usize> = correct.collect::<candle_core::Result<_>>()?;
+        metric.add([correct.iter().sum::<usize>() as f64, y.dim(0)? as f64]);
+    }
+    Ok(metric[0] / metric[1])
+}
+
+/// LeNet on all `devices` after an epoch. Its weights begin ten times as large as the book's, so that it
+/// learns at once.
+fn trained(devices: &[Device], train_iter: &DataIter) -> Result<Vec<Vec<Param>>> {
+    let params = init_params(0)?.into_iter().map(|p| p * 10.0);
+    let params = params.collect::<candle_core::Result<Vec<_>>>()?;
+    let copies = devices.iter().map(|device| get_params(&params, device));
+    let device_params: Vec<_> = copies.collect::<candle_core::Result<_>>()?;
+    for batch in train_iter.epoch(1) {
+        let (x, y) = batch?;
+        train_batch(&x, &y, &device_params, devices, 0.1)?;
+    }
+    Ok(device_params)
+}
+
+#[derive(Parser)]
+struct Args {
+    /// A folder with the IDX files
+    #[arg(long, default_value = "synthetic")]
+    data: Data,
+    #[arg(long, default_value_t = 3)]
+    devices: usize,
+}
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    let devices = d2l::devices(args.devices)?;
+    d2l::share_cores(None, devices.len());
+    let data = dataset::load(&dataset::Options {
+        data: Some(args.data),
+        limit_train: Some(2000),
+        limit_test: Some(1000),
+        ..Default::default()
+    })?;
+    let (train_iter, test_iter) = data.iters(50)?;
+    let device_params = trained(&devices, &train_iter)?;
+    let mut timer = Timer::new();
+    let net = |x: &Tensor| lenet(x, &device_params[0]);
+    let one = evaluate_accuracy_gpu(net, &test_iter, &devices[0])?;
+    let sec = timer.stop();
+    println!("on one device: test acc {one:.3}, {sec:.2} sec");
+    timer.start();
+    let all = evaluate_accuracy_on_all(&device_params, &devices, &test_iter)?;
+    let (names, sec) = (d2l::device_names(&devices), timer.stop());
+    println!("on {names}: test acc {all:.3}, {sec:.2} sec");
+    Ok(())
+}
