@@ -63,14 +63,24 @@ impl Animator {
         &self.y[i]
     }
 
-    /// The curves as an SVG picture, on white, so that it can be read on a dark page as well.
+    /// The curves as an SVG picture, on white, so that it can be read on a dark page as well. Its
+    /// `aria-label` names them.
     ///
     /// # Errors
     /// If the drawing fails.
     pub fn svg(&self) -> Result<String> {
         let mut svg = String::new();
         self.draw(SVGBackend::with_string(&mut svg, SIZE).into_drawing_area())?;
-        Ok(svg)
+        let label = format!("{} by {}", self.legend.join(", "), self.xlabel);
+        let label = label
+            .replace('&', "&amp;")
+            .replace('<', "&lt;")
+            .replace('"', "&quot;");
+        Ok(svg.replacen(
+            "<svg ",
+            &format!("<svg role=\"img\" aria-label=\"{label}\" "),
+            1,
+        ))
     }
 
     fn draw(&self, area: DrawingArea<SVGBackend<'_>, plotters::coord::Shift>) -> Result<()> {
@@ -159,6 +169,14 @@ mod tests {
             let widest = text.lines().map(|l| l.chars().count()).max().unwrap();
             assert!(widest <= width, "{widest} columns of {width}:\n{text}");
         }
+        Ok(())
+    }
+
+    #[test]
+    fn the_picture_says_what_it_shows() -> Result<()> {
+        let svg = Animator::new("epoch", &["loss", "\"a\" < b"], (1.0, 2.0)).svg()?;
+        let label = r#"<svg role="img" aria-label="loss, &quot;a&quot; &lt; b by epoch" "#;
+        assert!(svg.starts_with(label), "{svg}");
         Ok(())
     }
 
