@@ -3,6 +3,7 @@
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use clap::{Parser, Subcommand};
@@ -104,7 +105,9 @@ fn renew(only: Option<&str>) -> Result<()> {
     };
     say("figures", renew::figures(&book)?);
     for chapter in book.chapters(only)? {
-        say(&chapter, renew::chapter(&book, &chapter)?);
+        let start = Instant::now();
+        let stale = renew::chapter(&book, &chapter)?;
+        say(&format!("{chapter} ({:.1?})", start.elapsed()), stale);
     }
     let chapters = book.chapters(None)?;
     for page in book.pages()?.iter().filter(|page| !chapters.contains(page)) {

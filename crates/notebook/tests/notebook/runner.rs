@@ -12,7 +12,7 @@ use tempfile::TempDir;
 type Test = fn() -> Result<()>;
 
 /// All of them, by name.
-pub const TESTS: [(&str, Test); 6] = [
+pub const TESTS: [(&str, Test); 7] = [
     ("stale_parts_are_renewed", stale_parts_are_renewed),
     ("fresh_parts_stay", fresh_parts_stay),
     (
@@ -23,6 +23,7 @@ pub const TESTS: [(&str, Test); 6] = [
         "recorded_outputs_only_have_to_be_there",
         recorded_outputs_only_have_to_be_there,
     ),
+    ("recorded_runs_are_not_empty", recorded_runs_are_not_empty),
     ("a_cell_that_fails_is_named", a_cell_that_fails_is_named),
     (
         "a_cell_that_does_not_end_is_ended",
@@ -180,6 +181,20 @@ fn recorded_outputs_only_have_to_be_there() -> Result<()> {
     ensure!(told.is_empty(), "{told}");
     let told = complaints(&format!("{old}{text}"), recorded)?;
     ensure!(told.contains("prints.md:31: the output is empty"), "{told}");
+    Ok(())
+}
+
+fn recorded_runs_are_not_empty() -> Result<()> {
+    let (_folder, book) = copy("prints")?;
+    let command = "<!-- recorded: scratch --gpus 2 -->\n```text\n$ cargo run\n";
+    book.write(
+        "runs.md",
+        &format!("{command}test acc: 0.82\n```\n<!-- /recorded -->\n"),
+    )?;
+    ensure!(check::recorded(&book, "runs")?.is_empty());
+    book.write("runs.md", &format!("{command}```\n<!-- /recorded -->\n"))?;
+    let told = check::recorded(&book, "runs")?.join("\n");
+    ensure!(told.contains("runs.md:1: nothing is recorded"), "{told}");
     Ok(())
 }
 

@@ -1,4 +1,5 @@
-//! The table in `notebooks-md/README.md`: a reader who knows a name of the book finds it there.
+//! The table in `notebooks-md/README.md`: a reader who knows a name of the book finds it there. And the table of
+//! contents, which mdBook goes by, and the build script when there is a new chapter.
 
 use std::fs;
 
@@ -44,10 +45,13 @@ pub fn complaints(book: &Book) -> Result<Vec<String>> {
     let mut complaints: Vec<String> = names
         .map(|name| format!("notebooks-md/README.md links no `{name}` to its file and line"))
         .collect();
-    let pages = book
-        .chapters(None)?
-        .into_iter()
-        .map(|chapter| format!("{chapter}.md"));
+    let chapters = book.chapters(None)?;
+    let contents = book.text("SUMMARY")?;
+    let absent = chapters
+        .iter()
+        .filter(|name| !contents.contains(&format!("({name}.md)")));
+    complaints.extend(absent.map(|name| format!("notebooks-md/SUMMARY.md has no {name}.md")));
+    let pages = chapters.iter().map(|name| format!("{name}.md"));
     let missing = pages
         .chain(examples(book)?)
         .filter(|name| !text.contains(name));
