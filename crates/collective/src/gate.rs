@@ -93,9 +93,15 @@ impl Gate {
     /// Waits until all have come. What members wrote before, all can read after it.
     pub fn pass(&self, rank: usize, deadline: Option<Deadline>) -> Result<(), Error> {
         self.came[rank].0.fetch_add(1, SeqCst);
-        let Some(opened) = self.arrive()? else {
-            return Ok(()); // the last one
-        };
+        match self.arrive()? {
+            None => Ok(()), // the last one
+            Some(opened) => self.wait(opened, deadline),
+        }
+    }
+
+    /// Waits until the gate has opened once more than so often.
+    #[tracing::instrument(skip_all, name = "wait")]
+    fn wait(&self, opened: u64, deadline: Option<Deadline>) -> Result<(), Error> {
         for look in 0..self.patience.spins + self.patience.yields {
             if let Some(done) = self.look(opened) {
                 return done;

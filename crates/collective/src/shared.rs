@@ -185,6 +185,7 @@ impl Slots {
     /// Called by the member `sum.by` alone, in the round of the schedule to which it belongs: after a
     /// gate that comes after all have put, before one that comes before anybody takes, and with one
     /// between this round and the next. All vectors have the same length.
+    #[tracing::instrument(skip_all, name = "sum")]
     pub unsafe fn sum(&self, schedule: &Schedule, sum: &Sum) {
         // Safety: nobody writes the slots between the gates, says the caller.
         let elements = |rank: &usize| unsafe { (*self.0[*rank].get()).elements };

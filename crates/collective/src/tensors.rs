@@ -127,6 +127,7 @@ fn cut(data: &Tensor, schedule: &Schedule) -> Result<Vec<Tensor>> {
 }
 
 /// What `rank` holds after a round, from what all held before.
+#[tracing::instrument(skip_all, name = "sum")]
 fn round(
     schedule: &Schedule,
     round: usize,

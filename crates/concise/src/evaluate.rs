@@ -26,6 +26,7 @@ use crate::DataParallel;
 ///
 /// # Errors
 /// If a replica fails; the message names it.
+#[tracing::instrument(skip_all, name = "evaluate")]
 pub fn evaluate_accuracy_gpus(net: &DataParallel, data_iter: &DataIter) -> Result<f64> {
     // No. of correct predictions, no. of predictions
     let mut metric = Accumulator::<2>::new();

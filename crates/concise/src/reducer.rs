@@ -72,6 +72,7 @@ impl Drop for Reducer {
     }
 }
 
+#[tracing::instrument(skip_all, name = "all-reduce")]
 fn all_reduce(member: &mut Member, mut bucket: Bucket, reduce_on: ReduceOn) -> Result<Bucket> {
     bucket.values = match bucket.values {
         Values::Floats(floats) => Values::Floats(member.all_reduce(floats)?),

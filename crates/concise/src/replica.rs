@@ -155,6 +155,7 @@ impl Replica {
         Ok(())
     }
 
+    #[tracing::instrument(skip_all, name = "update")]
     fn step_with(
         &mut self,
         optimizer: Sgd,

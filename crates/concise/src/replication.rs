@@ -143,6 +143,7 @@ impl Replication {
 }
 
 /// The book's `split_batch`, with a share for each device in proportion to `weights`.
+#[tracing::instrument(skip_all, name = "split")]
 pub(crate) fn split_by_weights(
     x: &Tensor,
     y: &Tensor,

@@ -242,6 +242,7 @@ pub fn share_cores(threads: Option<usize>, replicas: usize) -> usize {
     // a thread for each replica; the threads within one are `functional`'s. rayon's pool is built
     // once in a process: a later run in it keeps the first one's
     let pool = rayon::ThreadPoolBuilder::new().num_threads(replicas.min(cores()));
+    let pool = pool.thread_name(|i| format!("worker {i}"));
     let _ = pool.build_global();
     share
 }

@@ -10,6 +10,8 @@
 //! | `p.requires_grad_()`, `p.grad`, `l.backward()` | [`Param`], [`backward`] |
 //! | `sgd` | [`sgd`] |
 //!
+//! [`Timeline`] is ours: which thread does what in a step.
+//!
 //! The crate knows no network: LeNet is in `scratch`, ResNet-18 in `concise`.
 
 mod accumulator;
@@ -27,7 +29,9 @@ mod random;
 mod record;
 mod run;
 mod show_images;
+mod timeline;
 mod timer;
+mod trace;
 pub mod weights;
 
 pub use accumulator::Accumulator;
@@ -47,4 +51,5 @@ pub use program::{BadInput, program};
 pub use random::{Rng, normal, rng, uniform};
 pub use run::{Process, Run, Summary, say};
 pub use show_images::show_images;
+pub use timeline::{Span, Timeline};
 pub use timer::Timer;

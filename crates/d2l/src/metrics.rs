@@ -42,6 +42,7 @@ pub fn accuracy(y_hat: &Tensor, y: &Tensor) -> Result<usize> {
 /// assert!((0.0..=1.0).contains(&accuracy));
 /// # anyhow::Ok(())
 /// ```
+#[tracing::instrument(skip_all, name = "evaluate")]
 pub fn evaluate_accuracy_gpu(
     net: impl Fn(&Tensor) -> Result<Tensor>,
     data_iter: &DataIter,

@@ -101,8 +101,16 @@ pub struct Options {
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
 
-    /// Let --out replace an earlier run
-    #[arg(long, requires = "out")]
+    /// Leave a Chrome trace of the first steps in a file, for https://ui.perfetto.dev, and a picture of one
+    /// step beside it, in FILE with .svg
+    ///
+    /// The first 50 steps, and an evaluation that falls among them: when each replica split, went forward and
+    /// backward, reduced and updated. Of a GPU it shows what the host does, not when the GPU has done it.
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+
+    /// Let --out and --trace replace what an earlier run has left
+    #[arg(long)]
     pub overwrite: bool,
 
     /// Where the replicas live
@@ -138,6 +146,7 @@ impl Default for Options {
             no_shuffle: false,
             init: None,
             out: None,
+            trace: None,
             overwrite: false,
             device: DeviceKind::Auto,
             precision: Precision::Tf32,
@@ -174,6 +183,10 @@ impl Options {
                 "{option} {count}: at most {MANY} are possible"
             );
         }
+        ensure!(
+            !self.overwrite || self.out.is_some() || self.trace.is_some(),
+            "--overwrite: there is nothing to replace without --out or --trace"
+        );
         if let Some(lr) = self.lr {
             ensure!(
                 lr.is_finite() && lr >= 0.0,

@@ -70,6 +70,7 @@ pub fn backward(l: &Tensor, params: &[Param]) -> Result<()> {
 ///
 /// # Errors
 /// If `batch_size` is 0.
+#[tracing::instrument(skip_all, name = "update")]
 pub fn sgd(params: &[Param], lr: f64, batch_size: usize) -> Result<()> {
     if batch_size == 0 {
         bail!("sgd: a step needs at least 1 example, the batch has 0");

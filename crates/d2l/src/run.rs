@@ -15,6 +15,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::devices::find;
 use crate::interrupt::INTERRUPTED;
 use crate::record::{self, Record};
+use crate::trace::Trace;
 use crate::{
     Animator, BadInput, BatchLoss, Book, Options, Timer, device_name, device_names, gpu, interrupt,
     interrupted, share_cores, weights,
@@ -81,6 +82,7 @@ pub struct Run {
     synthetic: bool,
     animator: Animator,
     record: Option<Record>,
+    trace: Option<Trace>,
     progress: Progress,
     /// Losses that are still on the devices.
     unread: Vec<BatchLoss>,
@@ -195,6 +197,7 @@ impl Run {
             synthetic: data.source.is_synthetic(),
             animator: Animator::new("epoch", &["test acc"], (1.0, options.epochs as f64)),
             record: None,
+            trace: None,
             progress: Progress::new(),
             unread: Vec::new(),
             last_read: Instant::now(),
@@ -274,7 +277,7 @@ impl Run {
     }
 
     /// The initial parameters: `tensors`, or where `--init` names a file, what is in it under
-    /// the same names. With them the run begins: the folder of `--out` is taken.
+    /// the same names. With them the run begins: the folder of `--out` is taken, `--trace` records.
     ///
     /// # Errors
     /// [`BadInput`] where the file or the folder cannot be used.
@@ -290,6 +293,9 @@ impl Run {
             .map(Record::open)
             .transpose()
             .map_err(BadInput::from)?;
+        let file = self.options.trace.as_deref().filter(|_| writes);
+        let trace = file.map(Trace::begin).transpose();
+        self.trace = trace.map_err(BadInput::from)?;
         Ok(params)
     }
 
@@ -305,6 +311,9 @@ impl Run {
     /// # Errors
     /// If a device fails, or `steps.csv` cannot be written.
     pub fn step(&mut self, loss: BatchLoss) -> Result<()> {
+        if let Some(trace) = self.trace.take() {
+            self.trace = trace.step()?;
+        }
         let now = loss.is_at_hand();
         self.unread.push(loss);
         match now || self.unread.len() >= MOST_UNREAD || self.last_read.elapsed() > READ_EVERY {
@@ -380,6 +389,9 @@ impl Run {
     pub fn finish(mut self, model: &[(String, Tensor)]) -> Result<Summary> {
         if let Some(record) = &mut self.record {
             record.finish(model, &self.animator)?;
+        }
+        if let Some(trace) = self.trace.take() {
+            trace.finish()?;
         }
         let p = &self.progress;
         if p.losses.len() < self.num_epochs {
@@ -533,9 +545,15 @@ fn check_paths(options: &Options) -> Result<()> {
             file.display()
         );
     }
-    match &options.out {
-        Some(folder) if !QUIET.load(Ordering::Relaxed) => Record::check(folder, options.overwrite),
-        _ => Ok(()),
+    if QUIET.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    if let Some(folder) = &options.out {
+        Record::check(folder, options.overwrite)?;
+    }
+    match &options.trace {
+        Some(file) => Trace::check(file, options.overwrite),
+        None => Ok(()),
     }
 }
 

@@ -229,6 +229,7 @@ impl Batches {
 impl Iterator for Batches {
     type Item = Minibatch;
 
+    #[tracing::instrument(skip_all, name = "data")]
     fn next(&mut self) -> Option<Minibatch> {
         let stopped = self.stop.is_some_and(|flag| flag.load(Ordering::Relaxed));
         if stopped || self.left == 0 {

@@ -132,6 +132,7 @@ impl Expr {
     ///
     /// # Errors
     /// Those of its operations.
+    #[tracing::instrument(skip_all, name = "forward")]
     pub fn eval(&self) -> Result<Tensor> {
         match (&self.0.op, self.device()) {
             (Op::Tensor(x), _) => Ok(x.clone()),

@@ -116,6 +116,7 @@ pub fn get_params(params: &[Tensor], device: &Device) -> Result<Vec<Param>> {
 /// assert_eq!(data[1].to_vec2::<f32>()?, [[3.0, 3.0]]);
 /// # candle_core::Result::Ok(())
 /// ```
+#[tracing::instrument(skip_all, name = "all-reduce")]
 pub fn allreduce(data: &[Var]) -> Result<()> {
     // detached: nobody differentiates through the sum (the book's `torch.no_grad()`)
     for i in 1..data.len() {
@@ -144,6 +145,7 @@ pub fn allreduce(data: &[Var]) -> Result<()> {
 /// # Errors
 /// If `x` and `y` have different numbers of examples, there is no device, or a GPU would be left
 /// without an example.
+#[tracing::instrument(skip_all, name = "split")]
 pub fn split_batch(
     x: &Tensor,
     y: &Tensor,

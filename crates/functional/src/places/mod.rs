@@ -186,6 +186,7 @@ impl Places {
     }
 
     /// Adds the gradients of the scalar `loss`; `ready` gets the memories as they are complete, each once.
+    #[tracing::instrument(skip_all, name = "backward")]
     pub fn backward(&mut self, loss: &Tensor, ready: Option<&Sender<Bucket>>) -> Result<()> {
         self.check_in()?;
         self.failed = true; // until the end

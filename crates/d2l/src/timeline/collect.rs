@@ -1,0 +1,177 @@
+//! Listens to the spans of this workspace's crates, while somebody records.
+//!
+//! There is one listener in a process, and it is switched off where nobody records: then a span costs what
+//! it costs without a listener, a look at a number. The spans of all threads go into one log, from which
+//! each recording takes those that began after itself.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::time::Instant;
+
+use tracing::level_filters::LevelFilter;
+use tracing::{Id, Metadata, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::{Context, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
+
+use super::{Span, Timeline};
+
+/// Whose spans are meant; libraries have spans as well.
+const OURS: [&str; 6] = [
+    "dataset",
+    "functional",
+    "collective",
+    "d2l",
+    "scratch",
+    "concise",
+];
+
+/// Whether somebody records.
+static ON: AtomicBool = AtomicBool::new(false);
+static LOG: Mutex<Log> = Mutex::new(Log {
+    recordings: 0,
+    spans: Vec::new(),
+});
+
+/// What was heard since nobody recorded.
+struct Log {
+    recordings: usize,
+    spans: Vec<Heard>,
+}
+
+#[derive(Clone)]
+struct Heard {
+    name: &'static str,
+    lane: Arc<str>,
+    begin: Instant,
+    end: Instant,
+    depth: usize,
+}
+
+fn log() -> MutexGuard<'static, Log> {
+    LOG.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Somebody records, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Recording {
+    begin: Instant,
+}
+
+impl Recording {
+    /// Begins to listen.
+    ///
+    /// # Panics
+    /// If somebody else listens to the spans of this process.
+    pub fn start() -> Self {
+        static LISTENS: Once = Once::new();
+        LISTENS.call_once(|| {
+            let listener = tracing_subscriber::registry().with(Listener);
+            tracing::subscriber::set_global_default(listener)
+                .expect("a timeline needs a process without another subscriber of tracing");
+        });
+        let mut log = log();
+        log.recordings += 1;
+        switch(&log);
+        Self {
+            begin: Instant::now(),
+        }
+    }
+
+    /// What was heard since the start.
+    pub fn end(self) -> Timeline {
+        let heard = log().spans.clone();
+        let us = |at: Instant| at.duration_since(self.begin).as_nanos() as f64 / 1e3;
+        let since = heard.into_iter().filter(|span| span.begin >= self.begin);
+        let spans = since.map(|span| Span {
+            name: span.name,
+            lane: span.lane,
+            begin: us(span.begin),
+            end: us(span.end),
+            depth: span.depth,
+        });
+        Timeline::new(spans.collect())
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        let mut log = log();
+        log.recordings -= 1;
+        if log.recordings == 0 {
+            log.spans = Vec::new();
+        }
+        switch(&log);
+    }
+}
+
+/// Has all spans ask anew whether somebody listens, where that has changed.
+fn switch(log: &Log) {
+    let on = log.recordings > 0;
+    if ON.swap(on, Ordering::SeqCst) != on {
+        tracing::callsite::rebuild_interest_cache();
+    }
+}
+
+struct Listener;
+
+/// A thread as the listener knows it.
+struct Lane {
+    name: Arc<str>,
+    /// When the spans began in which it is.
+    open: Vec<Instant>,
+}
+
+thread_local! {
+    static LANE: RefCell<Lane> = RefCell::new(Lane { name: thread_name(), open: Vec::new() });
+}
+
+fn thread_name() -> Arc<str> {
+    let thread = std::thread::current();
+    match thread.name() {
+        Some(name) => name.into(),
+        None => format!("{:?}", thread.id()).into(),
+    }
+}
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Listener {
+    fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
+        let krate = metadata.target().split("::").next().unwrap_or_default();
+        ON.load(Ordering::SeqCst) && metadata.is_span() && OURS.contains(&krate)
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(match ON.load(Ordering::SeqCst) {
+            true => LevelFilter::INFO,
+            false => LevelFilter::OFF,
+        })
+    }
+
+    fn on_enter(&self, _: &Id, _: Context<'_, S>) {
+        LANE.with_borrow_mut(|lane| lane.open.push(Instant::now()));
+    }
+
+    fn on_exit(&self, id: &Id, context: Context<'_, S>) {
+        let end = Instant::now();
+        let Some(metadata) = context.metadata(id) else {
+            return;
+        };
+        LANE.with_borrow_mut(|lane| {
+            let Some(begin) = lane.open.pop() else {
+                return;
+            };
+            let heard = Heard {
+                name: metadata.name(),
+                lane: lane.name.clone(),
+                begin,
+                end,
+                depth: lane.open.len(),
+            };
+            let mut log = log();
+            if log.recordings > 0 {
+                log.spans.push(heard);
+            }
+        });
+    }
+}

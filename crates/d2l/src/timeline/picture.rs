@@ -1,0 +1,178 @@
+//! Draws a timeline: a lane for each thread, time from left to right.
+
+use std::fmt::Write;
+
+use super::{Span, Timeline};
+
+const WIDTH: f64 = 760.0;
+const LANE: f64 = 34.0;
+const GAP: f64 = 8.0;
+const LEGEND: f64 = 40.0;
+const AXIS: f64 = 34.0;
+const MARGIN: f64 = 14.0;
+/// What a letter takes at most, at 12 px.
+const LETTER: f64 = 6.6;
+
+/// A kind of span: its name, its colour, and that of the letters on it.
+type Kind = (&'static str, &'static str, &'static str);
+const KINDS: [Kind; 9] = [
+    ("data", "#8c564b", "white"),
+    ("split", "#7b4fa6", "white"),
+    ("forward", "#1f77b4", "white"),
+    ("backward", "#d62728", "white"),
+    ("all-reduce", "#fdc086", "#222"),
+    ("sum", "#b35900", "white"),
+    ("wait", "url(#idle)", "#222"),
+    ("update", "#1b7f3b", "white"),
+    ("evaluate", "#6b6b6b", "white"),
+];
+/// Of a span that is none of these.
+const OTHER: Kind = ("other", "#999", "white");
+
+/// Hatched, for who only waits.
+const IDLE: &str = r##"<pattern id="idle" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect width="6" height="6" fill="#f7f7f7"/><rect width="1.5" height="6" fill="#bbb"/></pattern>"##;
+
+/// Where a time is, from left to right.
+struct Scale {
+    left: f64,
+    /// Pixels of a µs.
+    unit: f64,
+}
+
+impl Scale {
+    fn x(&self, us: f64) -> f64 {
+        self.left + us * self.unit
+    }
+}
+
+pub(super) fn svg(timeline: &Timeline) -> String {
+    let lanes = timeline.lanes();
+    let letters = lanes.iter().map(|lane| lane.chars().count()).max();
+    let left = 2.0 * MARGIN + LETTER * letters.unwrap_or(0) as f64;
+    let length = timeline.length().max(1.0);
+    let unit = (WIDTH - MARGIN - left) / length;
+    let scale = Scale { left, unit };
+    let bottom = LEGEND + lanes.len() as f64 * (LANE + GAP);
+    let mut out = format!(
+        r#"<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="12" role="img" aria-label="{label}"><defs>{IDLE}</defs><rect width="100%" height="100%" fill="white"/>"#,
+        height = bottom + AXIS,
+        label = escaped(&in_words(timeline)),
+    );
+    legend(&mut out, timeline);
+    axis(&mut out, &scale, length, bottom);
+    for (i, lane) in lanes.iter().enumerate() {
+        let top = LEGEND + i as f64 * (LANE + GAP);
+        let (y, lane_end) = (top + LANE / 2.0 + 4.0, left - MARGIN / 2.0);
+        let name = escaped(lane);
+        put(
+            &mut out,
+            format_args!(r##"<text x="{lane_end:.1}" y="{y}" text-anchor="end">{name}</text>"##),
+        );
+        for span in timeline.spans().iter().filter(|s| &&*s.lane == lane) {
+            draw(&mut out, &scale, span, top);
+        }
+    }
+    out + "</svg>\n"
+}
+
+/// What there is to see, for who does not see it: how long each thread did what.
+fn in_words(timeline: &Timeline) -> String {
+    let of = |lane: &str| {
+        let kinds = KINDS.iter().filter_map(|(kind, ..)| {
+            let spans = timeline.spans().iter();
+            let spans = spans.filter(|s| &*s.lane == lane && s.name == *kind);
+            let time: f64 = spans.map(|s| s.end - s.begin).sum();
+            (time > 0.0).then(|| format!("{kind} {}", ms(time)))
+        });
+        format!("{lane}: {}", kinds.collect::<Vec<_>>().join(", "))
+    };
+    let lanes: Vec<String> = timeline.lanes().into_iter().map(of).collect();
+    let length = ms(timeline.length());
+    format!("Timeline of {length}. {}", lanes.join("; "))
+}
+
+fn ms(us: f64) -> String {
+    let decimals = if us < 1e5 { 1 } else { 0 };
+    format!("{:.decimals$} ms", us / 1e3)
+}
+
+/// The kinds that occur, in a row.
+fn legend(out: &mut String, timeline: &Timeline) {
+    let mut x = MARGIN;
+    let occurs = |kind: &&Kind| timeline.spans().iter().any(|span| span.name == kind.0);
+    for (name, fill, _) in KINDS.iter().filter(occurs) {
+        put(
+            out,
+            format_args!(
+                r##"<rect x="{x:.1}" y="13" width="13" height="13" fill="{fill}" stroke="#888" stroke-width="0.5"/><text x="{:.1}" y="24">{name}</text>"##,
+                x + 18.0
+            ),
+        );
+        x += 36.0 + LETTER * name.len() as f64;
+    }
+}
+
+/// Times below the lanes, with lines up through them.
+fn axis(out: &mut String, scale: &Scale, length: f64, bottom: f64) {
+    let step = round_step(length / 7.0);
+    let decimals = (-(step / 1e3).log10().floor()).max(0.0) as usize;
+    for i in 0..=(length / step) as usize {
+        let at = i as f64 * step;
+        let unit = if i == 0 { " ms" } else { "" };
+        put(
+            out,
+            format_args!(
+                r##"<path d="M{x:.1} {top}V{bottom}" stroke="#ddd"/><text x="{x:.1}" y="{y}" text-anchor="middle" fill="#444">{ms:.decimals$}{unit}</text>"##,
+                x = scale.x(at),
+                top = LEGEND - 4.0,
+                y = bottom + 16.0,
+                ms = at / 1e3,
+            ),
+        );
+    }
+}
+
+/// The next of 1, 2, 5, 10, 20, … above.
+fn round_step(least: f64) -> f64 {
+    let power = 10f64.powf(least.log10().floor());
+    let steps = [1.0, 2.0, 5.0].map(|step| step * power);
+    let step = steps.into_iter().find(|step| *step >= least);
+    step.unwrap_or(10.0 * power)
+}
+
+/// A span's box, in the lower half of the one in which it lies, with its name where that has room.
+fn draw(out: &mut String, scale: &Scale, span: &Span, top: f64) {
+    let kind = KINDS.iter().find(|kind| kind.0 == span.name);
+    let (_, fill, ink) = kind.unwrap_or(&OTHER);
+    let height = LANE / f64::powi(2.0, span.depth as i32);
+    let (x, y) = (scale.x(span.begin), top + LANE - height);
+    let time = span.end - span.begin;
+    let width = (time * scale.unit).max(1.0);
+    put(
+        out,
+        format_args!(
+            r##"<rect x="{x:.2}" y="{y}" width="{width:.2}" height="{height}" fill="{fill}" stroke="white" stroke-width="0.4"><title>{name}, {lane}: {time:.0} µs</title></rect>"##,
+            name = span.name,
+            lane = escaped(&span.lane),
+        ),
+    );
+    let labels = [format!("{} {}", span.name, ms(time)), span.name.to_owned()];
+    let fits = |label: &&String| LETTER * label.len() as f64 + 6.0 <= width;
+    if let (Some(label), true) = (labels.iter().find(fits), height >= 14.0) {
+        let (x, y) = (x + 4.0, y + 13.0);
+        put(
+            out,
+            format_args!(r##"<text x="{x:.1}" y="{y}" fill="{ink}">{label}</text>"##),
+        );
+    }
+}
+
+fn put(out: &mut String, what: std::fmt::Arguments<'_>) {
+    out.write_fmt(what).expect("a string takes everything");
+}
+
+/// As text or as an attribute's value.
+fn escaped(text: &str) -> String {
+    let text = text.replace('&', "&amp;").replace('<', "&lt;");
+    text.replace('"', "&quot;")
+}
