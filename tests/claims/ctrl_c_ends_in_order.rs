@@ -102,7 +102,9 @@ fn the_first_epoch_of_resnet18_can_be_ended() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let out = folder.path().join("run");
     let args = "--device cpu --data synthetic --limit-train 4000 --limit-test 10 --batch-size 4";
-    let child = command("concise", &format!("{args} --out {}", out.display()))?
+    let trace = out.join("trace.json");
+    let args = format!("{args} --out {} --trace {}", out.display(), trace.display());
+    let child = command("concise", &args)?
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()?;
@@ -122,5 +124,6 @@ fn the_first_epoch_of_resnet18_can_be_ended() -> Result<()> {
         "{printed}"
     );
     the_folder_is_whole(&out)?;
+    ensure!(fs::read_to_string(&trace)?.contains("traceEvents"));
     Ok(())
 }

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 #[macro_use]
 mod kit;
+mod a_trace_shows_the_step;
 mod cores_are_shared;
 mod ctrl_c_ends_in_order;
 mod errors_say_what_to_do;
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
 
 fn run_tests() -> ExitCode {
     let trials = [
+        a_trace_shows_the_step::trials(),
         cores_are_shared::trials(),
         ctrl_c_ends_in_order::trials(),
         errors_say_what_to_do::trials(),

@@ -1,0 +1,171 @@
+//! `--trace` shows which replica did what when: replicas at the same time, the star's hub, overlap.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::kit::run;
+
+trials![
+    two_replicas_of_lenet_compute_at_the_same_time,
+    a_star_has_a_hub_and_gradients_are_summed_while_others_are_computed,
+    without_overlap_gradients_are_summed_after_backward,
+    no_more_than_fifty_steps_are_kept,
+    what_is_there_is_replaced_only_when_it_may_be,
+];
+
+const SMALL: &str = "--device cpu --data synthetic --limit-test 20 --epochs 1 --gpus 2 --threads 2";
+/// Four steps; those of LeNet are long enough that no worker misses one.
+const LENET: &str = "--limit-train 512 --batch-size 128";
+const RESNET: &str = "--limit-train 64 --batch-size 16";
+
+/// Something that a thread did, in µs.
+struct Span {
+    lane: String,
+    name: String,
+    begin: f64,
+    end: f64,
+}
+
+/// What the trace of a run has.
+struct Trace(Vec<Span>);
+
+impl Trace {
+    fn of(program: &str, args: &str) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let file = folder.path().join("trace.json");
+        let args = format!("{SMALL} {args} --trace {}", file.display());
+        let (status, _, stderr) = run(program, &args)?;
+        ensure!(status == 0, "{stderr}");
+        let picture = fs::read_to_string(file.with_extension("svg"))?;
+        ensure!(picture.ends_with("</svg>\n"), "{picture}");
+        Self::read(&file)
+    }
+
+    fn read(file: &Path) -> Result<Self> {
+        let trace: Value = serde_json::from_str(&fs::read_to_string(file)?)?;
+        let events = trace["traceEvents"].as_array().context("no events")?;
+        let lane = |tid: &Value| {
+            let named = |e: &&Value| e["name"] == "thread_name" && e["tid"] == *tid;
+            let name = events.iter().find(named)?["args"]["name"].as_str()?;
+            Some(name.to_owned())
+        };
+        let span = |event: &Value| {
+            let begin = event["ts"].as_f64()?;
+            Some(Span {
+                lane: lane(&event["tid"])?,
+                name: event["name"].as_str()?.to_owned(),
+                begin,
+                end: begin + event["dur"].as_f64()?,
+            })
+        };
+        let spans = events.iter().filter(|e| e["ph"] == "X").map(span);
+        let spans: Option<Vec<Span>> = spans.collect();
+        Ok(Self(spans.context("an event says not all")?))
+    }
+
+    /// All of a kind in a lane, one after the other; at least `least`.
+    fn all(&self, lane: &str, name: &str, least: usize) -> Result<Vec<&Span>> {
+        let spans = self.0.iter().filter(|s| s.lane == lane && s.name == name);
+        let spans: Vec<&Span> = spans.collect();
+        let n = spans.len();
+        ensure!(n >= least, "{lane} has {n} times {name}, not {least}");
+        let mut pairs = spans.windows(2);
+        ensure!(pairs.all(|pair| pair[0].end <= pair[1].begin + 1e-3));
+        Ok(spans)
+    }
+
+    /// Both lanes went forward, and at least once at the same time.
+    fn forward_together(&self, a: &str, b: &str) -> Result<()> {
+        let (a, b) = (self.all(a, "forward", 4)?, self.all(b, "forward", 4)?);
+        let meets = |a: &Span| b.iter().any(|b| a.begin < b.end && b.begin < a.end);
+        ensure!(a.into_iter().any(meets), "never at the same time");
+        Ok(())
+    }
+
+    /// How many all-reduces of replica 0 began while its backward was under way.
+    fn overlaps(&self) -> Result<usize> {
+        let backwards = self.all("cpu(0)", "backward", 4)?;
+        let reduces = self.all("cpu(0) all-reduce", "all-reduce", 4)?;
+        let within = |a: &&&Span| {
+            let mut backwards = backwards.iter();
+            backwards.any(|b| b.begin < a.begin && a.begin < b.end)
+        };
+        Ok(reduces.iter().filter(within).count())
+    }
+}
+
+fn two_replicas_of_lenet_compute_at_the_same_time() -> Result<()> {
+    let trace = Trace::of("scratch", LENET)?;
+    trace.forward_together("worker 0", "worker 1")?;
+    for worker in ["worker 0", "worker 1"] {
+        trace.all(worker, "backward", 4)?;
+    }
+    // of each step: one split, all-reduces of 8 parameters, updates of 2 replicas
+    for (name, times) in [("data", 4), ("split", 4), ("all-reduce", 32), ("update", 8)] {
+        trace.all("main", name, times)?;
+    }
+    trace.all("main", "evaluate", 1)?;
+    Ok(())
+}
+
+fn a_star_has_a_hub_and_gradients_are_summed_while_others_are_computed() -> Result<()> {
+    let trace = Trace::of("concise", &format!("{RESNET} --allreduce star"))?;
+    trace.forward_together("cpu(0)", "cpu(1)")?;
+    for (name, times) in [("data", 4), ("split", 4), ("evaluate", 1)] {
+        trace.all("main", name, times)?;
+    }
+    for replica in ["cpu(0)", "cpu(1)"] {
+        trace.all(replica, "backward", 4)?;
+        trace.all(replica, "update", 4)?;
+    }
+    // the hub sums, the other one copies after that
+    let hub = trace.all("cpu(0) all-reduce", "sum", 4)?;
+    let other = trace.all("cpu(1) all-reduce", "sum", 4)?;
+    ensure!(hub.len() == other.len());
+    ensure!(hub.iter().zip(other).all(|(a, b)| a.end <= b.begin));
+    let waits = |s: &&Span| s.name == "wait" && s.lane.ends_with("all-reduce");
+    ensure!(trace.0.iter().any(|s| waits(&s)), "nobody waits");
+    ensure!(trace.overlaps()? > 0, "no bucket goes before the end");
+    Ok(())
+}
+
+fn without_overlap_gradients_are_summed_after_backward() -> Result<()> {
+    let overlaps = Trace::of("concise", &format!("{RESNET} --no-overlap"))?.overlaps()?;
+    ensure!(overlaps == 0, "{overlaps} go before the end");
+    Ok(())
+}
+
+fn no_more_than_fifty_steps_are_kept() -> Result<()> {
+    let trace = Trace::of("scratch", "--limit-train 120 --batch-size 2")?;
+    let splits = trace.all("main", "split", 50)?.len();
+    ensure!(splits == 50, "{splits} splits");
+    ensure!(trace.all("main", "evaluate", 1).is_err(), "it is later");
+    Ok(())
+}
+
+fn what_is_there_is_replaced_only_when_it_may_be() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("trace.json");
+    let picture = file.with_extension("svg");
+    fs::write(&picture, "an earlier picture")?;
+    let refused = |file: &Path, words: &str| {
+        let args = format!("{SMALL} {LENET} --trace {}", file.display());
+        let (status, _, stderr) = run("scratch", &args)?;
+        ensure!(status == 2 && stderr.contains(words), "{status}: {stderr}");
+        Ok(())
+    };
+    refused(&file, "is there already: name another file for --trace")?;
+    refused(&folder.path().join("a.svg"), "a.json")?;
+    refused(&picture.join("trace.json"), "cannot make the folder")?;
+    refused(folder.path(), "is there already")?;
+    ensure!(fs::read_to_string(&picture)? == "an earlier picture");
+    let args = format!("{SMALL} {LENET} --trace {} --overwrite", file.display());
+    let (status, _, stderr) = run("scratch", &args)?;
+    ensure!(status == 0, "{stderr}");
+    Trace::read(&file)?.all("main", "split", 4)?;
+    ensure!(fs::read_to_string(&picture)?.starts_with("<svg"));
+    Ok(())
+}
