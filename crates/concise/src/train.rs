@@ -25,7 +25,7 @@ pub const BOOK: Book = Book {
 
 const INIT: Initializer = Initializer::Normal(0.01);
 
-const SHORT_RUN: &str = "; for a short run: \
+const SHORT_RUN: &str = "; for a short run:\n\
     --limit-train 6000 --limit-test 1000 --epochs 1 --batch-size 64 --lr 0.05";
 
 /// Trains ResNet-18 as the options say; the clock does not include the evaluation.

@@ -4,6 +4,8 @@
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::bar;
+
 pub(crate) static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 /// Whether Ctrl-C was pressed (or the process was asked to end) since the start.
@@ -42,10 +44,15 @@ pub(crate) fn catch() {
             false => &INTERRUPTED,
         };
         if flag.swap(true, Ordering::Relaxed) {
+            bar::remove();
             std::process::exit(crate::program::INTERRUPTED_STATUS.into());
         }
-        let word = "\nending after this minibatch; Ctrl-C again ends at once";
-        let _ = writeln!(std::io::stderr(), "{word}");
+        let word = "ending after this minibatch; Ctrl-C again ends at once";
+        // the terminal has written ^C; with a bar that is gone
+        let _ = bar::above(|drawn| match drawn {
+            true => writeln!(std::io::stderr(), "{word}"),
+            false => writeln!(std::io::stderr(), "\n{word}"),
+        });
     };
     // The one error is that a handler is there already; then its owner decides.
     let _ = ctrlc::set_handler(handler);

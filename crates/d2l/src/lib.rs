@@ -16,6 +16,7 @@
 
 mod accumulator;
 mod animator;
+mod bar;
 mod batch_loss;
 mod devices;
 mod display;

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Tensor};
 use dataset::{DataIter, Dataset};
-use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::bar::{self, Bar, Plan};
 use crate::devices::find;
 use crate::interrupt::INTERRUPTED;
 use crate::record::{self, Record};
@@ -108,9 +108,10 @@ pub struct Summary {
 /// Where the run stands.
 #[derive(Debug)]
 struct Progress {
-    bar: ProgressBar,
-    epoch: usize,
+    bar: Bar,
     step: usize,
+    /// Examples of this epoch, also of losses that are unread.
+    given: usize,
     examples: usize,
     loss_sum: f64,
     losses: Vec<f64>,
@@ -267,9 +268,15 @@ impl Run {
         lines.join("\n")
     }
 
-    /// The devices, and in how many processes.
+    /// The devices, of many on the CPU the first and the last, and in how many processes.
     fn places(&self) -> String {
-        let names = device_names(&self.devices);
+        let names = match &self.devices[..] {
+            [first, .., last] if self.devices.len() > 3 && first.is_cpu() => {
+                let last = device_name(self.devices.len() - 1, last);
+                format!("[{} … {last}]", device_name(0, first))
+            }
+            devices => device_names(devices),
+        };
         match self.process.of {
             1 => names,
             n => format!("{names} in each of {n} processes"),
@@ -296,7 +303,29 @@ impl Run {
         let file = self.options.trace.as_deref().filter(|_| writes);
         let trace = file.map(Trace::begin).transpose();
         self.trace = trace.map_err(BadInput::from)?;
+        self.progress.bar = self.bar();
+        self.begin_epoch();
         Ok(params)
+    }
+
+    fn bar(&self) -> Bar {
+        match QUIET.load(Ordering::Relaxed) {
+            true => Bar::hidden(),
+            false => Bar::on_stderr(Plan {
+                epochs: self.num_epochs,
+                train_examples: self.train_iter.num_examples(),
+                test_examples: self.test_iter.num_examples(),
+                test_seconds: None,
+            }),
+        }
+    }
+
+    /// Where another epoch follows, the bar shows it.
+    fn begin_epoch(&mut self) {
+        let next = self.progress.losses.len() + 1;
+        if next <= self.num_epochs && !interrupted() {
+            self.progress.bar.begin(next);
+        }
     }
 
     /// The epochs from 1; none follows once Ctrl-C was pressed.
@@ -315,11 +344,17 @@ impl Run {
             self.trace = trace.step()?;
         }
         let now = loss.is_at_hand();
+        self.progress.given += loss.examples();
+        let last = self.progress.given >= self.train_iter.num_examples();
         self.unread.push(loss);
-        match now || self.unread.len() >= MOST_UNREAD || self.last_read.elapsed() > READ_EVERY {
-            true => self.read_losses(),
-            false => Ok(()),
+        let many = self.unread.len() >= MOST_UNREAD;
+        if now || last || many || self.last_read.elapsed() > READ_EVERY {
+            self.read_losses()?;
         }
+        if last {
+            self.progress.bar.test();
+        }
+        Ok(())
     }
 
     /// Shows and records the steps whose losses are still on the devices.
@@ -328,16 +363,12 @@ impl Run {
         let means = BatchLoss::means(&unread)?;
         for (examples, loss) in unread.iter().map(BatchLoss::examples).zip(means) {
             let p = &mut self.progress;
-            if p.examples == 0 {
-                p.begin_epoch(self.train_iter.num_examples());
-            }
             p.step += 1;
             p.examples += examples;
             p.loss_sum += f64::from(loss) * examples as f64;
-            p.bar.set_message(format!("{loss:.3}"));
-            p.bar.inc(examples as u64);
+            p.bar.step(examples, loss);
             let step = record::Step {
-                epoch: p.epoch,
+                epoch: p.losses.len() + 1,
                 step: p.step,
                 examples,
                 loss,
@@ -358,7 +389,7 @@ impl Run {
     /// If the run's folder cannot be written.
     pub fn epoch(&mut self, test_acc: f64) -> Result<()> {
         self.read_losses()?;
-        self.progress.bar.finish_and_clear();
+        self.progress.bar.clear();
         if interrupted() {
             return Ok(());
         }
@@ -376,9 +407,11 @@ impl Run {
             test_acc,
             seconds,
         };
-        self.record
-            .as_mut()
-            .map_or(Ok(()), |r| r.epoch(&line, &self.animator))
+        if let Some(record) = &mut self.record {
+            record.epoch(&line, &self.animator)?;
+        }
+        self.begin_epoch();
+        Ok(())
     }
 
     /// Ends the run: writes the parameters where `--out` asks for it, and prints the curve and
@@ -387,6 +420,7 @@ impl Run {
     /// # Errors
     /// If the parameters cannot be written.
     pub fn finish(mut self, model: &[(String, Tensor)]) -> Result<Summary> {
+        self.progress.bar.clear();
         if let Some(record) = &mut self.record {
             record.finish(model, &self.animator)?;
         }
@@ -442,7 +476,7 @@ impl fmt::Display for LastLine<'_> {
         }
         write!(f, " on {}", run.places())?;
         if run.synthetic {
-            write!(f, " (synthetic data, not {})", run.options.dataset)?;
+            write!(f, " (synthetic data)")?;
         }
         Ok(())
     }
@@ -451,39 +485,22 @@ impl fmt::Display for LastLine<'_> {
 impl Progress {
     fn new() -> Self {
         Self {
-            bar: ProgressBar::hidden(),
-            epoch: 0,
+            bar: Bar::hidden(),
             step: 0,
+            given: 0,
             examples: 0,
             loss_sum: 0.0,
             losses: Vec::new(),
         }
     }
 
-    fn begin_epoch(&mut self, examples: usize) {
-        const TEMPLATE: &str = "epoch {prefix} {wide_bar} loss {msg}, {per_sec}, {eta} left";
-        self.epoch += 1;
-        let style = ProgressStyle::with_template(TEMPLATE).expect("the template is valid");
-        let bar = match QUIET.load(Ordering::Relaxed) {
-            true => ProgressBar::hidden(),
-            false => ProgressBar::new(examples as u64),
-        };
-        self.bar = bar
-            .with_prefix(self.epoch.to_string())
-            .with_style(style.with_key(
-                "per_sec",
-                |state: &indicatif::ProgressState, w: &mut dyn fmt::Write| {
-                    let _ = write!(w, "{:.0} examples/s", state.per_sec());
-                },
-            ));
-    }
-
     /// The epoch that ended, its mean loss, and how many examples it had.
     fn end_epoch(&mut self) -> (usize, f64, usize) {
         let examples = std::mem::take(&mut self.examples);
         let loss = std::mem::take(&mut self.loss_sum) / examples as f64;
+        self.given = 0;
         self.losses.push(loss);
-        (self.epoch, loss, examples)
+        (self.losses.len(), loss, examples)
     }
 }
 
@@ -577,7 +594,7 @@ impl Process {
 /// Prints a line, once where several processes train together. A reader who closed the pipe (`… | head`) ends nothing.
 pub fn say(line: fmt::Arguments<'_>) {
     if !QUIET.load(Ordering::Relaxed) {
-        let _ = writeln!(std::io::stdout(), "{line}");
+        let _ = bar::above(|_| writeln!(std::io::stdout(), "{line}"));
     }
 }
 
