@@ -61,6 +61,7 @@ fn the_folder_is_whole(out: &Path) -> Result<()> {
     for file in [
         "steps.csv",
         "epochs.csv",
+        "loss.svg",
         "accuracy.svg",
         "model.safetensors",
     ] {

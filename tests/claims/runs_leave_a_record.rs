@@ -1,14 +1,18 @@
 //! What a run prints and leaves behind.
 
 use std::fs;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::kit::{run, small};
+use crate::kit::{command, run, small};
 
 trials![
     the_last_line_is_the_books,
     the_folder_holds_the_run,
+    the_loss_grows_while_an_epoch_goes_on,
     a_run_goes_on_from_its_own_parameters,
     the_same_seed_gives_the_same_run,
     nothing_of_the_bar_where_stderr_is_no_terminal,
@@ -55,7 +59,16 @@ fn the_folder_holds_the_run() -> Result<()> {
         "{epochs}"
     );
     ensure!(epochs.lines().count() == 3, "{epochs}");
-    ensure!(fs::read_to_string(out.join("accuracy.svg"))?.contains("</svg>"));
+    for (picture, shows) in [
+        ("accuracy.svg", "test acc by epoch: "),
+        ("loss.svg", "train loss by epoch: "),
+    ] {
+        let svg = fs::read_to_string(out.join(picture))?;
+        ensure!(
+            svg.contains(&format!("aria-label=\"{shows}")) && svg.ends_with("</svg>\n"),
+            "{svg}"
+        );
+    }
     let mut left: Vec<_> = fs::read_dir(&out)?
         .map(|f| Ok(f?.file_name()))
         .collect::<Result<_>>()?;
@@ -63,11 +76,52 @@ fn the_folder_holds_the_run() -> Result<()> {
     let expected = [
         "accuracy.svg",
         "epochs.csv",
+        "loss.svg",
         "model.safetensors",
         "steps.csv",
     ];
     ensure!(left == expected, "{left:?}");
     Ok(())
+}
+
+/// Whoever looks at the folder meanwhile sees whole pictures, and none of the run that was there before.
+fn the_loss_grows_while_an_epoch_goes_on() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    fs::write(folder.path().join("loss.svg"), "an earlier run")?;
+    let args = "--device cpu --data synthetic --limit-train 8000 --limit-test 20 --batch-size 4 --epochs 1";
+    let args = format!("{args} --overwrite --out {}", folder.path().display());
+    let mut program = command("concise", &args)?.stdout(Stdio::null()).spawn()?;
+    let pictures = watch(folder.path(), 3);
+    let epochs = fs::read_to_string(folder.path().join("epochs.csv"));
+    program.kill()?;
+    program.wait()?;
+    let (pictures, epochs) = (pictures?, epochs?);
+    ensure!(epochs.lines().count() == 1, "the epoch was over:\n{epochs}");
+    let points = |svg: &String| svg.matches(',').count();
+    ensure!(points(&pictures[0]) < points(&pictures[2]), "{pictures:?}");
+    Ok(())
+}
+
+/// So many pictures of the loss, each another than the one before.
+fn watch(folder: &Path, count: usize) -> Result<Vec<String>> {
+    let start = Instant::now();
+    let mut pictures = vec![];
+    while pictures.len() < count {
+        ensure!(
+            start.elapsed() < Duration::from_secs(100),
+            "only {pictures:?}"
+        );
+        // the folder is taken once there is a table
+        let taken = folder.join("epochs.csv").exists();
+        if let (true, Ok(svg)) = (taken, fs::read_to_string(folder.join("loss.svg"))) {
+            ensure!(svg.ends_with("</svg>\n"), "no whole picture: {svg}");
+            if pictures.last() != Some(&svg) {
+                pictures.push(svg);
+            }
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(pictures)
 }
 
 /// `model.safetensors` of one run is `--init` of another: nothing of either network is lost.
@@ -87,7 +141,7 @@ fn a_run_goes_on_from_its_own_parameters() -> Result<()> {
         options.out = Some(again.clone());
         options.lr = Some(0.0);
         train(&options)?;
-        let model = |folder: &std::path::Path| {
+        let model = |folder: &Path| {
             candle_core::safetensors::load(
                 folder.join("model.safetensors"),
                 &candle_core::Device::Cpu,

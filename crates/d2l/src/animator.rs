@@ -1,7 +1,11 @@
 //! Curves that grow with the run: an SVG file, and the last state in the terminal.
 
+use std::ops::Range;
+
 use anyhow::{Result, ensure};
 use plotters::prelude::*;
+
+use crate::picture::escape;
 
 /// Plots one or more curves over the epochs ("Linear Regression Implementation from Scratch").
 ///
@@ -58,59 +62,69 @@ impl Animator {
         Ok(())
     }
 
+    /// Where the points of all curves are so far, the book's `animator.X[i]`.
+    pub fn x(&self) -> &[f64] {
+        &self.x
+    }
+
     /// The points of curve `i` so far, the book's `animator.Y[i]`.
     pub fn y(&self, i: usize) -> &[f64] {
         &self.y[i]
     }
 
-    /// The curves as an SVG picture, on white, so that it can be read on a dark page as well. Its
-    /// `aria-label` names them.
+    /// The curves as an SVG picture, on white, so that it can be read on a dark page as well.
     ///
     /// # Errors
     /// If the drawing fails.
     pub fn svg(&self) -> Result<String> {
         let mut svg = String::new();
         self.draw(SVGBackend::with_string(&mut svg, SIZE).into_drawing_area())?;
-        let label = format!("{} by {}", self.legend.join(", "), self.xlabel);
-        let label = label
-            .replace('&', "&amp;")
-            .replace('<', "&lt;")
-            .replace('"', "&quot;");
-        Ok(svg.replacen(
-            "<svg ",
-            &format!("<svg role=\"img\" aria-label=\"{label}\" "),
-            1,
-        ))
+        let label = format!(
+            "<svg role=\"img\" aria-label=\"{}\" ",
+            escape(&self.words())
+        );
+        Ok(svg.replacen("<svg ", &label, 1))
     }
 
     fn draw(&self, area: DrawingArea<SVGBackend<'_>, plotters::coord::Shift>) -> Result<()> {
         area.fill(&WHITE)?;
-        let (low, high) = self.ylim();
-        let (left, right) = (self.xlim.0, self.xlim.1.max(self.xlim.0 + 1.0));
+        let x = self.xlim();
+        let y = self.ylim();
+        let (x_labels, x_digits) = marks(&x);
+        let y_digits = digits(&y);
         let mut chart = ChartBuilder::on(&area)
             .margin(16)
             .x_label_area_size(40)
             .y_label_area_size(56)
-            .build_cartesian_2d(left..right, low..high)?;
+            .build_cartesian_2d(x.clone(), y)?;
         chart
             .configure_mesh()
             .x_desc(&self.xlabel)
-            .y_label_formatter(&|y| format!("{y:.2}"))
-            .x_label_formatter(&|x| format!("{x:.0}"))
-            .x_labels((right - left).min(9.0) as usize + 1)
+            .y_label_formatter(&|y| format!("{y:.y_digits$}"))
+            .x_label_formatter(&|x| format!("{x:.x_digits$}"))
+            .x_labels(x_labels)
+            .y_labels(6)
+            .label_style(("sans-serif", 15))
+            .axis_desc_style(("sans-serif", 16))
+            .bold_line_style(BLACK.mix(0.12))
             .light_line_style(WHITE)
             .draw()?;
+        // points that touch would hide the line
+        let (width, point) = if self.x.len() > 60 { (1, 0) } else { (2, 3) };
         for (i, (ys, name)) in self.y.iter().zip(&self.legend).enumerate() {
             let color = COLORS[i % COLORS.len()];
-            let points: Vec<(f64, f64)> = self.x.iter().copied().zip(ys.iter().copied()).collect();
+            let points = self.x.iter().copied().zip(ys.iter().copied());
+            let points = points.filter(|(_, y)| y.is_finite());
+            let line = LineSeries::new(points, color.stroke_width(width)).point_size(point);
             chart
-                .draw_series(LineSeries::new(points, color.stroke_width(2)).point_size(3))?
+                .draw_series(line)?
                 .label(name)
                 .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], color));
         }
         chart
             .configure_series_labels()
-            .position(SeriesLabelPosition::LowerRight)
+            .position(self.legend_position())
+            .label_font(("sans-serif", 15))
             .background_style(WHITE)
             .border_style(BLACK.mix(0.3))
             .draw()?;
@@ -118,33 +132,95 @@ impl Animator {
         Ok(())
     }
 
+    /// The axis has a length, even where there is one epoch only: that is its middle.
+    fn xlim(&self) -> Range<f64> {
+        let (left, right) = self.xlim;
+        match right > left {
+            true => left..right,
+            false => left - 1.0..left + 1.0,
+        }
+    }
+
+    /// Below curves that rise, above those that fall.
+    fn legend_position(&self) -> SeriesLabelPosition {
+        let falls = |ys: &Vec<f64>| ys.last() < ys.first();
+        match !self.x.is_empty() && self.y.iter().all(falls) {
+            true => SeriesLabelPosition::UpperRight,
+            false => SeriesLabelPosition::LowerRight,
+        }
+    }
+
+    /// What the picture shows: each curve with its first and its last value.
+    fn words(&self) -> String {
+        let ends = |ys: &[f64]| match (ys, &self.x[..]) {
+            ([first, .., last], [from, .., to]) => {
+                format!(
+                    ": {first:.3} at {}, {last:.3} at {}",
+                    short(*from),
+                    short(*to)
+                )
+            }
+            ([only], [at]) => format!(": {only:.3} at {}", short(*at)),
+            _ => String::new(),
+        };
+        let curves = self.legend.iter().zip(&self.y);
+        let curves = curves.map(|(name, ys)| format!("{name} by {}{}", self.xlabel, ends(ys)));
+        curves.collect::<Vec<_>>().join("; ")
+    }
+
     /// From the lowest to the highest value, with a little room around; not-a-number is left out.
-    fn ylim(&self) -> (f64, f64) {
+    fn ylim(&self) -> Range<f64> {
         let finite = || self.y.iter().flatten().copied().filter(|y| y.is_finite());
         let low = finite().fold(f64::INFINITY, f64::min);
         let high = finite().fold(f64::NEG_INFINITY, f64::max);
         if low > high {
-            return (0.0, 1.0);
+            return 0.0..1.0;
         }
         let room = ((high - low) * 0.08).max(0.01);
-        (low - room, high + room)
+        low - room..high + room
     }
 
-    /// Curve `i` as text of at most `width` columns, or `None` where it has fewer than two
-    /// points.
+    /// Curve `i` as text of at most `width` columns, or `None` where there is nothing to see: fewer than two
+    /// points, or a straight line.
     pub fn text(&self, i: usize, width: usize) -> Option<String> {
         const LABELS: usize = 12; // columns that the axis takes
         let ys = &self.y[i];
-        if ys.len() < 2 || ys.iter().any(|y| !y.is_finite()) {
+        if ys.iter().all(|y| *y == ys[0]) || ys.iter().any(|y| !y.is_finite()) {
             return None;
         }
-        let columns = width.saturating_sub(LABELS).clamp(2, 60) as u32;
+        let columns = width.saturating_sub(LABELS).clamp(2, 60);
         let config = rasciigraph::Config::default()
             .with_height(8)
-            .with_width(columns)
-            .with_caption(format!("{} by {}", self.legend[i], self.xlabel));
-        Some(rasciigraph::plot(ys.clone(), config))
+            .with_width(columns as u32);
+        let plot = rasciigraph::plot(ys.clone(), config);
+        let plot: Vec<&str> = plot.lines().map(str::trim_end).collect();
+        let indent = plot[0].chars().position(|c| "┤┼".contains(c))?;
+        let (from, to) = (self.x[0].to_string(), self.x[ys.len() - 1].to_string());
+        let between = columns.saturating_sub(from.len());
+        let axis = format!("{:indent$}{from}{to:>between$}", "");
+        let (name, xlabel) = (&self.legend[i], &self.xlabel);
+        Some(format!("{name} by {xlabel}\n{}\n{axis}", plot.join("\n")))
     }
+}
+
+/// How many marks the x axis has at most, and with how many digits: whole epochs, where there are several.
+fn marks(axis: &Range<f64>) -> (usize, usize) {
+    let length = axis.end - axis.start;
+    let whole = axis.start.fract() == 0.0 && axis.end.fract() == 0.0 && length >= 2.0;
+    match whole {
+        true => (length.min(10.0) as usize + 1, 0),
+        false => (6, digits(axis)),
+    }
+}
+
+/// A number as one would say it.
+fn short(x: f64) -> String {
+    ((x * 1e3).round() / 1e3).to_string()
+}
+
+/// How many digits after the point tell the marks of an axis apart.
+fn digits(axis: &Range<f64>) -> usize {
+    (1.0 - (axis.end - axis.start).log10().floor()).clamp(0.0, 9.0) as usize
 }
 
 #[cfg(test)]
@@ -161,6 +237,8 @@ mod tests {
     fn text_keeps_within_a_narrow_terminal() -> Result<()> {
         let mut animator = Animator::new("epoch", &["test acc"], (1.0, 10.0));
         assert_eq!(animator.text(0, 80), None);
+        animator.add(0.0, &[0.1])?;
+        assert_eq!(animator.text(0, 80), None);
         for epoch in 1..=10 {
             animator.add(f64::from(epoch), &[0.1 * f64::from(epoch)])?;
         }
@@ -173,10 +251,25 @@ mod tests {
     }
 
     #[test]
-    fn the_picture_says_what_it_shows() -> Result<()> {
-        let svg = Animator::new("epoch", &["loss", "\"a\" < b"], (1.0, 2.0)).svg()?;
-        let label = r#"<svg role="img" aria-label="loss, &quot;a&quot; &lt; b by epoch" "#;
-        assert!(svg.starts_with(label), "{svg}");
+    fn the_axes_tell_their_marks_apart() {
+        assert_eq!(marks(&(1.0..10.0)), (10, 0));
+        assert_eq!(marks(&(0.0..10.0)), (11, 0));
+        assert_eq!(marks(&(0.0..100.0)), (11, 0));
+        assert_eq!(marks(&(0.0..1.0)), (6, 1));
+        assert_eq!(marks(&(0.05..0.8)), (6, 2));
+        assert_eq!(digits(&(2.301..2.304)), 4);
+        assert_eq!(digits(&(0.0..300.0)), 0);
+    }
+
+    #[test]
+    fn the_picture_says_in_words_what_it_shows() -> Result<()> {
+        let mut animator = Animator::new("epoch", &["loss", "acc < 1"], (1.0, 10.0));
+        animator.add(1.0, &[2.5, 0.1])?;
+        animator.add(2.0, &[1.25, 0.75])?;
+        let label = "role=\"img\" aria-label=\"loss by epoch: 2.500 at 1, 1.250 at 2; \
+                     acc &lt; 1 by epoch: 0.100 at 1, 0.750 at 2\"";
+        let svg = animator.svg()?;
+        assert!(svg.contains(label), "{svg}");
         Ok(())
     }
 

@@ -97,7 +97,7 @@ pub struct Options {
     #[arg(long, value_name = "FILE")]
     pub init: Option<PathBuf>,
 
-    /// Leave steps.csv, epochs.csv, accuracy.svg and model.safetensors in a folder
+    /// Leave steps.csv, epochs.csv, loss.svg, accuracy.svg and model.safetensors in a folder
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
 

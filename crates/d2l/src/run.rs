@@ -14,6 +14,7 @@ use dataset::{DataIter, Dataset};
 use crate::bar::{self, Bar, Plan};
 use crate::devices::find;
 use crate::interrupt::INTERRUPTED;
+use crate::loss_curve::LossCurve;
 use crate::record::{self, Record};
 use crate::trace::Trace;
 use crate::{
@@ -296,8 +297,9 @@ impl Run {
         // Ctrl-C came before there is anything to keep: an earlier run in the folder stays
         let writes = self.process.rank == 0 && !interrupted();
         let folder = self.options.out.as_deref().filter(|_| writes);
+        let steps = self.train_iter.num_batches();
         self.record = folder
-            .map(Record::open)
+            .map(|folder| Record::open(folder, LossCurve::new(self.num_epochs, steps)))
             .transpose()
             .map_err(BadInput::from)?;
         let file = self.options.trace.as_deref().filter(|_| writes);

@@ -6,6 +6,8 @@ use std::fmt::Write;
 use anyhow::{Result, ensure};
 use candle_core::{DType, Tensor};
 
+use crate::picture::escape;
+
 /// Pixels of the sheet for each pixel of an image.
 const SCALE: usize = 3;
 /// Between columns, between rows and around all.
@@ -175,12 +177,6 @@ fn words(labels: &[&str], predictions: Option<&[&str]>) -> String {
         m => format!("{m} mistakes: {}", mistakes.join(", ")),
     };
     escape(&format!("{n} image{plural} with predictions, {count}"))
-}
-
-/// Text as XML has it.
-fn escape(text: &str) -> String {
-    let text = text.replace('&', "&amp;").replace('<', "&lt;");
-    text.replace('"', "&quot;")
 }
 
 #[cfg(test)]
