@@ -1,0 +1,82 @@
+//! Exercise: use GPUs and the CPU at the same time. How to divide the work, and when is it worth it? With a
+//! GPU here it is that and the CPU; without one they are two replicas on the CPU, of which one does its work
+//! several times over.
+//!
+//! `cargo run --example 11_devices_of_different_speed`
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::Result;
+use candle_core::{DType, Device, Module, Tensor};
+use candle_nn::VarBuilder;
+use concise::layers::{Conv2d, Linear};
+use concise::{DataParallel, Initializer, Replication, Sgd, Split, Trainer};
+use d2l::Timer;
+use functional::{cross_entropy, flatten, max_pool2d, nhwc, no_grad, relu};
+
+/// A small network, images (B, 1, 28, 28) to (B, 10), which looks at its images `extra` times in vain.
+fn slow_network(extra: usize, vb: VarBuilder<'_>) -> candle_core::Result<impl Module + use<>> {
+    let conv = Conv2d::new(1, 16, 5, vb.pp("conv"))?;
+    let fc = Linear::new(16 * 12 * 12, 10, vb.pp("fc"))?;
+    let forward = move |x: &Tensor| {
+        let x = max_pool2d(&relu(&conv.forward(&nhwc(x)?)?)?, 2, 2)?;
+        fc.forward(&flatten(&x)?)
+    };
+    Ok(move |x: &Tensor| {
+        for _ in 0..extra {
+            no_grad(|| forward(x))?;
+        }
+        forward(x)
+    })
+}
+
+/// Trains on `devices` as `split` says, where the second replica is slow if all are of a kind: the median
+/// milliseconds of a step, what each replica gets of a minibatch, and the loss of the last one.
+fn train_split(devices: &[Device], split: Split) -> Result<(f64, Vec<f64>, f32)> {
+    let how = Replication {
+        split,
+        ..Replication::default()
+    };
+    let extra = if devices[0].is_cpu() { 12 } else { 0 };
+    let built = AtomicUsize::new(0); // replicas are built one after the other
+    let network = move |vb: VarBuilder<'_>| match built.fetch_add(1, Ordering::Relaxed) {
+        1 => slow_network(extra, vb),
+        _ => slow_network(0, vb),
+    };
+    let net = DataParallel::with(how, devices, Initializer::Xavier(2.0), 0, network)?;
+    let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.1));
+    let x = d2l::uniform(&mut d2l::rng(1), 0.0, 1.0, (128, 1, 28, 28))?;
+    let y = (Tensor::arange(0f32, 128.0, &Device::Cpu)? / 12.8)?.to_dtype(DType::U32)?;
+    let mut timer = Timer::new();
+    let mut loss = 0.0;
+    for _ in 0..16 {
+        timer.start();
+        loss = trainer.step(&x, &y)?.loss.mean()?;
+        timer.stop();
+    }
+    let mut times = timer.times()[7..].to_vec(); // in the first ones the split is measured
+    times.sort_by(f64::total_cmp);
+    Ok((times[times.len() / 2] * 1e3, net.split(), loss))
+}
+
+fn main() -> Result<()> {
+    let devices = [d2l::try_gpu(0), Device::Cpu];
+    d2l::share_cores(Some(2), 2);
+    println!("split of 128 images on {}:", d2l::device_names(&devices));
+    let (alone, _, loss) = train_split(&devices[..1], Split::Even)?;
+    println!("the fast one alone  {alone:.1} ms a step, loss {loss:.3}");
+    let weights = Split::Weights(vec![4.0, 1.0]);
+    for (name, split) in [
+        ("even", Split::Even),
+        ("4,1", weights),
+        ("measured", Split::Measured),
+    ] {
+        let (ms, split, loss) = train_split(&devices, split)?;
+        println!("{name}: {split:.2?}  {ms:.1} ms a step, loss {loss:.3}");
+    }
+    for times in [2.0, 5.0, 50.0] {
+        let most = 100.0 / (times + 1.0);
+        println!("a device {times} times slower takes at most {most:.0} % off a step");
+    }
+    Ok(())
+}
