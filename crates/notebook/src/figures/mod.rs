@@ -1,6 +1,22 @@
-//! The figures that no cell prints, drawn by code.
+//! The figures that no cell prints: drawn by this code, written to `notebooks-md/img` by `renew`.
 
-/// Every figure: its file in `img/`, and its SVG.
+mod all_reduce;
+mod card;
+mod parameter_server;
+mod splitting;
+mod step;
+
+use collective::Algorithm;
+
+/// The name of each file, and what is in it.
 pub fn all() -> Vec<(&'static str, String)> {
-    Vec::new()
+    vec![
+        ("splitting.svg", splitting::svg()),
+        ("data-parallel-step.svg", step::svg()),
+        ("star.svg", all_reduce::svg(Algorithm::Star)),
+        ("owner.svg", all_reduce::svg(Algorithm::Owner)),
+        ("ring.svg", all_reduce::svg(Algorithm::Ring)),
+        ("tree.svg", all_reduce::svg(Algorithm::Tree)),
+        ("parameter-server.svg", parameter_server::svg()),
+    ]
 }
