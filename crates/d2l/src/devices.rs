@@ -239,9 +239,9 @@ pub fn share_cores(threads: Option<usize>, replicas: usize) -> usize {
     CORES.store(threads.unwrap_or(0), Ordering::Relaxed);
     let share = cores_each(replicas);
     functional::threads::set_default(share);
-    // a thread for each replica; the threads within one are `functional`'s. rayon's pool is built
-    // once in a process: a later run in it keeps the first one's
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(replicas.min(cores()));
+    // threads for replicas; those within one are `functional`'s. rayon's pool is built once in a
+    // process: a later run may have more replicas, and keeps it
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(cores());
     let pool = pool.thread_name(|i| format!("worker {i}"));
     let _ = pool.build_global();
     share

@@ -41,13 +41,19 @@ pub enum Kind {
         /// Where its text comes from.
         source: Option<Source>,
     },
-    /// What the cell before printed. If `recorded`, it is never compared.
-    Output {
-        /// Whether only its presence matters.
-        recorded: bool,
-    },
+    /// What the cell before printed.
+    Output(Compared),
     /// What a program prints on the real data: its name and arguments.
     Recorded(String),
+}
+
+/// How an output is compared with what its cell prints.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Compared {
+    /// Word by word; decimals may differ by so much (`<!-- output: ±0.1 -->`): training amplifies rounding.
+    Within(f64),
+    /// Not at all; it has to be there (`<!-- output: recorded -->`).
+    Recorded,
 }
 
 /// Where a listing comes from.
@@ -91,13 +97,13 @@ impl Chapter {
     pub fn output_of(&self, cell: usize) -> Option<usize> {
         let is_blank = |p: &Piece| p.kind == Kind::Text && p.body.trim().is_empty();
         let next = cell + 1 + usize::from(self.pieces.get(cell + 1).is_some_and(is_blank));
-        matches!(self.pieces.get(next)?.kind, Kind::Output { .. }).then_some(next)
+        matches!(self.pieces.get(next)?.kind, Kind::Output(_)).then_some(next)
     }
 
     fn every_output_has_a_cell(&self) -> Result<()> {
         let owned: Vec<usize> = self.cells().filter_map(|i| self.output_of(i)).collect();
         for (i, piece) in self.pieces.iter().enumerate() {
-            let is_output = matches!(piece.kind, Kind::Output { .. });
+            let is_output = matches!(piece.kind, Kind::Output(_));
             ensure!(
                 !is_output || owned.contains(&i),
                 "line {}: an output without a cell right before it",
@@ -192,9 +198,8 @@ fn opened(line: &str) -> Result<Option<(Kind, String)>> {
     let fence: String = text.chars().take_while(|&c| c == '`').collect();
     let info = text[fence.len()..].trim();
     Ok(match text {
-        "<!-- output -->" => Some((Kind::Output { recorded: false }, "<!-- /output -->".into())),
-        "<!-- output: recorded -->" => {
-            Some((Kind::Output { recorded: true }, "<!-- /output -->".into()))
+        _ if text.starts_with("<!-- output") => {
+            Some((Kind::Output(compared(text)?), "<!-- /output -->".into()))
         }
         _ if text.starts_with("<!-- recorded:") => {
             let command = text
@@ -207,6 +212,21 @@ fn opened(line: &str) -> Result<Option<(Kind, String)>> {
         }
         _ if fence.len() < 3 || info.contains('`') => None,
         _ => Some((code(info, line)?, fence)),
+    })
+}
+
+/// What the line that opens an output says: `<!-- output -->`, `<!-- output: ±0.1 -->`.
+fn compared(line: &str) -> Result<Compared> {
+    let how = line
+        .trim_start_matches("<!-- output")
+        .trim_end_matches("-->");
+    Ok(match how.trim() {
+        "" => Compared::Within(0.0),
+        ": recorded" => Compared::Recorded,
+        how => {
+            let within = how.strip_prefix(": ±").and_then(|n| n.parse().ok());
+            Compared::Within(within.with_context(|| format!("not understood: {line:?}"))?)
+        }
     })
 }
 
@@ -264,7 +284,7 @@ mod tests {
 let x = 1;
 ```
 
-<!-- output -->
+<!-- output: ±0.5 -->
 ```text
 1
 ```
@@ -304,7 +324,7 @@ $ cargo run
             (1, Kind::Text),
             (6, code(true, "", &[])),
             (9, Kind::Text),
-            (10, Kind::Output { recorded: false }),
+            (10, Kind::Output(Compared::Within(0.5))),
             (15, code(true, "a/b.rs", &["f", "A::g"])),
             (18, code(false, "c.rs", &[])),
             (21, Kind::Text),
@@ -331,6 +351,7 @@ $ cargo run
                 "```rust\n```\ntext\n<!-- output -->\n<!-- /output -->\n",
                 "line 4",
             ),
+            ("```rust\n```\n<!-- output: ±x -->\n<!-- /output -->\n", "line 3"),
             ("<!-- recorded: scratch -->\n", "line 1"),
         ] {
             let message = format!("{:#}", Chapter::parse(page).unwrap_err());

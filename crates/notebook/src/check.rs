@@ -5,7 +5,7 @@ use std::fs;
 use anyhow::Result;
 
 use crate::book::Book;
-use crate::chapter::{Chapter, Kind};
+use crate::chapter::{Chapter, Compared, Kind};
 use crate::fresh::{self, Output};
 use crate::output::{self, Part};
 use crate::{compare, figures, links};
@@ -66,10 +66,11 @@ fn difference(book: &Book, chapter: &Chapter, now: &Output) -> Result<Option<(us
             format!("the output is empty\n{}", plus(&now.parts)),
         )));
     }
-    if old.kind == (Kind::Output { recorded: true }) {
+    let Kind::Output(Compared::Within(within)) = old.kind else {
         return Ok(None);
-    }
-    let words = compare::difference(&output::write(&parts), &output::write(&now.parts));
+    };
+    let [expected, got] = [&parts, &now.parts].map(|parts| output::write(parts));
+    let words = compare::difference(&expected, &got, within);
     let picture = now.pictures.iter().find(|(file, svg)| {
         let old = fs::read_to_string(book.folder.join(file)).unwrap_or_default();
         compare::without_numbers(&old) != compare::without_numbers(svg)
@@ -84,7 +85,7 @@ fn difference(book: &Book, chapter: &Chapter, now: &Output) -> Result<Option<(us
 }
 
 fn plus(parts: &[Part]) -> String {
-    compare::difference("", &output::write(parts)).unwrap_or_default()
+    compare::difference("", &output::write(parts), 0.0).unwrap_or_default()
 }
 
 /// The recorded runs of a chapter that are empty.

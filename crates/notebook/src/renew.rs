@@ -5,7 +5,7 @@ use std::fs;
 use anyhow::Result;
 
 use crate::book::Book;
-use crate::chapter::{Chapter, Kind, Piece};
+use crate::chapter::{Chapter, Compared, Kind, Piece};
 use crate::fresh::{self, Output};
 use crate::{figures, links, output};
 
@@ -66,7 +66,7 @@ fn new_output(body: String) -> [Piece; 2] {
     [
         piece(Kind::Text, "", "\n".into(), ""),
         piece(
-            Kind::Output { recorded: false },
+            Kind::Output(Compared::Within(0.0)),
             "<!-- output -->\n",
             body,
             "<!-- /output -->\n",
