@@ -2,11 +2,13 @@
 //! to do; never a panic.
 
 use std::fs;
+#[cfg(unix)]
+use std::process::Command;
 
 use anyhow::{Result, ensure};
 use candle_core::{DType, Device, Tensor};
 
-use crate::kit::{cpus, run};
+use crate::kit::{command, cpus, run};
 
 trials![
     options_that_cannot_be_used,
@@ -18,6 +20,8 @@ trials![
     what_goes_wrong_later_is_status_1,
     x_and_y_of_different_lengths,
     help_says_the_exit_statuses,
+    help_is_grouped_and_has_the_books_values,
+    a_shell_completes_the_options,
 ];
 
 const SMALL: &str = "--device cpu --data synthetic --limit-train 40 --limit-test 10 --epochs 1";
@@ -153,7 +157,7 @@ fn cuda_is_asked_for_and_not_there() -> Result<()> {
     let args = SMALL.replace("cpu", "cuda");
     refused(&args, &["--device cuda cannot be used: ", "CUDA"])?;
     // one line, also for who wants backtraces
-    let mut command = crate::kit::command("scratch", &args)?;
+    let mut command = command("scratch", &args)?;
     let stderr = command.env("RUST_BACKTRACE", "1").output()?.stderr;
     let stderr = String::from_utf8_lossy(&stderr);
     ensure!(stderr.lines().count() == 1, "{stderr}");
@@ -167,7 +171,7 @@ fn what_goes_wrong_later_is_status_1() -> Result<()> {
         "{BARE} --limit-train 400 --epochs 20 --out {}",
         out.display()
     );
-    let mut child = crate::kit::command("scratch", &args)?
+    let mut child = command("scratch", &args)?
         .stdout(std::process::Stdio::null())
         .stderr(std::process::Stdio::null())
         .spawn()?;
@@ -203,5 +207,74 @@ fn help_says_the_exit_statuses() -> Result<()> {
             "{stdout}"
         );
     }
+    Ok(())
+}
+
+fn help_is_grouped_and_has_the_books_values() -> Result<()> {
+    for (program, batch_size, lr) in [("scratch", "256", "0.2"), ("concise", "256·K", "0.1·K")] {
+        for short_or_long in ["-h", "--help"] {
+            let output = command(program, short_or_long)?
+                .env("COLUMNS", "80")
+                .output()?;
+            let help = String::from_utf8(output.stdout)?;
+            ensure!(output.status.success(), "{help}");
+            ensure!(help.lines().all(|l| l.chars().count() <= 80), "{help}");
+            let mut words = help.split_whitespace();
+            for group in ["Training:", "Data:", "Record:", "Devices:", "--completions"] {
+                ensure!(
+                    words.any(|word| word == group),
+                    "{group} has another place in\n{help}"
+                );
+            }
+            let joined = help.split_whitespace().collect::<Vec<_>>().join(" ");
+            for (option, default) in [("--batch-size", batch_size), ("--lr", lr)] {
+                let after = joined.split(option).nth(1).unwrap_or_default();
+                let said = after.split("[default: ").nth(1).unwrap_or_default();
+                ensure!(
+                    said.starts_with(&format!("{default}]")),
+                    "{option} in\n{help}"
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What `--completions bash` prints, in a real bash.
+#[cfg(unix)]
+fn a_shell_completes_the_options() -> Result<()> {
+    let (status, script, _) = run("concise", "--completions bash")?;
+    ensure!(status == 0);
+    for (typed, completed) in [
+        ("--batch", "--batch-size"),
+        ("--allreduce r", "ring"),
+        ("--dataset mn", "mnist"),
+    ] {
+        let last = typed.split(' ').next_back().unwrap_or_default();
+        let line = format!("concise {typed}");
+        let before = line.split(' ').nth_back(1).unwrap_or_default();
+        let asks = format!(
+            "{script}\nCOMP_WORDS=({line}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))\n\
+             _concise concise '{last}' '{before}'; echo \"${{COMPREPLY[@]}}\""
+        );
+        let output = Command::new("bash")
+            .args(["--norc", "-c", &asks])
+            .output()?;
+        let answer = String::from_utf8_lossy(&output.stdout);
+        ensure!(answer.trim() == completed, "{typed}: {answer:?}");
+    }
+    let (status, _, stderr) = run("scratch", "--completions cobol")?;
+    ensure!(
+        status == 2 && stderr.contains("bash, elvish, fish"),
+        "{stderr}"
+    );
+    Ok(())
+}
+
+/// Without a bash, that there is a script.
+#[cfg(not(unix))]
+fn a_shell_completes_the_options() -> Result<()> {
+    let (status, script, _) = run("concise", "--completions powershell")?;
+    ensure!(status == 0 && script.contains("--batch-size"), "{script}");
     Ok(())
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use collective::Algorithm;
 use functional::Sgd;
 
@@ -17,15 +18,15 @@ pub struct Options {
     pub run: d2l::Options,
 
     /// How much of each step goes on in the next
-    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true, value_name = "M", help_heading = TRAINING)]
     pub momentum: f64,
 
     /// Factor of the L2 penalty
-    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true, value_name = "W", help_heading = TRAINING)]
     pub weight_decay: f64,
 
-    /// How the gradients are summed: star (the book's), owner, ring, tree or auto
-    #[arg(long, default_value_t = Algorithm::Auto, value_name = "WAY", help_heading = TOGETHER)]
+    /// How the gradients are summed; the book's way is the star
+    #[arg(long, default_value_t = Algorithm::Auto, value_name = "WAY", value_parser = ways(), help_heading = TOGETHER)]
     pub allreduce: Algorithm,
 
     /// Where the gradients are summed: on the devices, or in the host's memory
@@ -62,6 +63,12 @@ pub struct Options {
     pub timeout: f64,
 }
 
+/// The names of the algorithms, so that a shell can complete them.
+fn ways() -> impl TypedValueParser<Value = Algorithm> {
+    PossibleValuesParser::new(["star", "owner", "ring", "tree", "auto"]).try_map(|way| way.parse())
+}
+
+const TRAINING: &str = "Training";
 const TOGETHER: &str = "How the replicas work together";
 
 impl Default for Options {

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
+use clap::ValueHint;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use dataset::{Data, Name};
 
 use crate::DeviceKind;
@@ -44,6 +46,17 @@ impl From<Precision> for functional::Precision {
     }
 }
 
+// The groups of `--help`, in the order in which they are first used.
+const TRAINING: &str = "Training";
+const DATA: &str = "Data";
+const RECORD: &str = "Record";
+const DEVICES: &str = "Devices";
+
+/// The datasets' names, so that a shell can complete them.
+fn names() -> impl TypedValueParser<Value = Name> {
+    PossibleValuesParser::new(["fashion-mnist", "mnist"]).try_map(|name| name.parse())
+}
+
 /// The options of a run; what is left out is as in the book.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
@@ -51,54 +64,54 @@ pub struct Options {
     ///
     /// With as many GPUs or more, each has one of its own; with fewer they share them in turn;
     /// with none they are replicas on the CPU, each with its share of the cores.
-    #[arg(long, value_name = "K")]
+    #[arg(long, value_name = "K", help_heading = TRAINING)]
     pub gpus: Option<usize>,
 
-    /// Examples in a minibatch, over all replicas together [default: scratch 256, concise 256·K]
-    #[arg(long, value_name = "N")]
+    /// Examples in a minibatch, over all replicas together
+    #[arg(long, value_name = "N", help_heading = TRAINING)]
     pub batch_size: Option<usize>,
 
-    /// Learning rate [default: scratch 0.2, concise 0.1·K]
-    #[arg(long, allow_negative_numbers = true)]
+    /// Learning rate
+    #[arg(long, allow_negative_numbers = true, help_heading = TRAINING)]
     pub lr: Option<f64>,
 
     /// Passes over the training set
-    #[arg(long, default_value_t = 10, value_name = "N")]
+    #[arg(long, default_value_t = 10, value_name = "N", help_heading = TRAINING)]
     pub epochs: usize,
 
-    /// fashion-mnist or mnist
-    #[arg(long, default_value_t = Name::FashionMnist, value_name = "NAME")]
+    /// Which images
+    #[arg(long, default_value_t = Name::FashionMnist, value_name = "NAME", value_parser = names(), help_heading = DATA)]
     pub dataset: Name,
 
     /// A folder with the four IDX files (.gz or raw), or "synthetic"
     ///
     /// Without it: the folder in FASHION_MNIST_DIR (MNIST_DIR), else an earlier download, else
     /// a download from the Hugging Face Hub, else, where that cannot be reached, a synthetic set.
-    #[arg(long, value_name = "DIR|synthetic")]
+    #[arg(long, value_name = "DIR|synthetic", value_hint = ValueHint::DirPath, help_heading = DATA)]
     pub data: Option<Data>,
 
     /// Seed of the initial parameters, the order of the data and the synthetic set
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_name = "N", help_heading = TRAINING)]
     pub seed: u64,
 
     /// Use only the first N training examples
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help_heading = DATA)]
     pub limit_train: Option<usize>,
 
     /// Use only the first N test examples
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help_heading = DATA)]
     pub limit_test: Option<usize>,
 
     /// Keep the training examples in the file's order
-    #[arg(long)]
+    #[arg(long, help_heading = DATA)]
     pub no_shuffle: bool,
 
     /// Start from the parameters in a safetensors file (PyTorch's names and layouts)
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = TRAINING)]
     pub init: Option<PathBuf>,
 
     /// Leave steps.csv, epochs.csv, loss.svg, accuracy.svg and model.safetensors in a folder
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = RECORD)]
     pub out: Option<PathBuf>,
 
     /// Leave a Chrome trace of the first steps in a file, for https://ui.perfetto.dev, and a picture of one
@@ -106,27 +119,27 @@ pub struct Options {
     ///
     /// The first 50 steps, and an evaluation that falls among them: when each replica split, went forward and
     /// backward, reduced and updated. Of a GPU it shows what the host does, not when the GPU has done it.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = RECORD)]
     pub trace: Option<PathBuf>,
 
     /// Let --out and --trace replace what an earlier run has left
-    #[arg(long)]
+    #[arg(long, help_heading = RECORD)]
     pub overwrite: bool,
 
     /// Where the replicas live
-    #[arg(long, value_enum, default_value_t = DeviceKind::Auto)]
+    #[arg(long, value_enum, default_value_t = DeviceKind::Auto, value_name = "KIND", help_heading = DEVICES)]
     pub device: DeviceKind,
 
     /// Arithmetic of convolutions on GPUs; matrix products and the CPU always use f32
-    #[arg(long, value_enum, default_value_t = Precision::Tf32)]
+    #[arg(long, value_enum, default_value_t = Precision::Tf32, value_name = "P", help_heading = DEVICES)]
     pub precision: Precision,
 
     /// On GPUs, use only algorithms that give the same bits every time
-    #[arg(long)]
+    #[arg(long, help_heading = DEVICES)]
     pub deterministic: bool,
 
     /// Cores that the whole run may use [default: all]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help_heading = DEVICES)]
     pub threads: Option<usize>,
 }
 

@@ -12,7 +12,8 @@ use std::fmt;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::{Args, FromArgMatches};
+use clap::{Arg, ArgAction, Args, Command, FromArgMatches};
+use clap_complete::Shell;
 
 use crate::{Book, Options, Summary, interrupt};
 
@@ -89,16 +90,75 @@ fn out_of_memory(error: &str, options: &Options, book: &Book) -> Option<String> 
     Some(format!("; {minibatch}, --batch-size makes it smaller"))
 }
 
-/// What clap cannot read ends the process with status 2, and so does `--help` with 0.
+/// What clap cannot read ends the process with status 2, `--help` and `--completions` with 0.
 fn parse<O: Args + FromArgMatches>(book: &Book, args: impl IntoIterator<Item = OsString>) -> O {
-    let command = clap::Command::new(book.program)
-        .version(env!("CARGO_PKG_VERSION"))
-        .after_help(STATUS)
-        .max_term_width(100);
-    // said last: the options have an `about` of their own
-    let command = O::augment_args(command).about(book.section);
-    let matches = command.get_matches_from(args);
+    let command = command::<O>(book);
+    let matches = command.clone().get_matches_from(args);
+    if let Some(shell) = matches.get_one::<Shell>("completions") {
+        print_completions(command, *shell);
+        std::process::exit(0);
+    }
     O::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+}
+
+fn command<O: Args>(book: &Book) -> Command {
+    let command = Command::new(book.program)
+        .version(env!("CARGO_PKG_VERSION"))
+        .after_long_help(STATUS)
+        .max_term_width(100);
+    let batch_size = of_the_book(|k| (book.batch_size)(k) as f64);
+    let lr = of_the_book(book.lr);
+    // said last: the options have an `about` of their own
+    O::augment_args(command)
+        .about(book.section)
+        .mut_arg("batch_size", |arg| with_default(arg, &batch_size))
+        .mut_arg("lr", |arg| with_default(arg, &lr))
+        .disable_help_flag(true)
+        .disable_version_flag(true)
+        .next_help_heading("This program")
+        .args(about_the_program())
+}
+
+/// `256`, or where the book goes with the number of devices `256·K`.
+fn of_the_book(value: impl Fn(usize) -> f64) -> String {
+    match value(1) == value(2) {
+        true => value(1).to_string(),
+        false => format!("{}·K", value(1)),
+    }
+}
+
+fn with_default(arg: Arg, default: &str) -> Arg {
+    let help = arg.get_help().cloned().unwrap_or_default();
+    arg.help(format!("{help} [default: {default}]"))
+}
+
+/// What is no option of a run; under a heading like all others, clap has it at the end.
+fn about_the_program() -> [Arg; 3] {
+    let shells = clap::value_parser!(Shell);
+    [
+        Arg::new("completions")
+            .long("completions")
+            .value_name("SHELL")
+            .value_parser(shells)
+            .help("Print what makes a shell complete these options"),
+        Arg::new("help")
+            .short('h')
+            .long("help")
+            .action(ArgAction::Help)
+            .help("Print help, with -h in short"),
+        Arg::new("version")
+            .short('V')
+            .long("version")
+            .action(ArgAction::Version)
+            .help("Print the version"),
+    ]
+}
+
+fn print_completions(mut command: Command, shell: Shell) {
+    let name = command.get_name().to_owned();
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut command, name, &mut script);
+    let _ = std::io::stdout().write_all(&script);
 }
 
 #[cfg(test)]
