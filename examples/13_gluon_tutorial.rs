@@ -1,7 +1,8 @@
 //! The Gluon tutorial "Multiple GPUs training with Gluon API": a LeNet of another make on
 //! MNIST, with the trainer of `concise` as it is. Two GPUs or two CPU replicas alike.
 //!
-//! `cargo run --example 13_gluon_tutorial [-- --data DIR|synthetic] [--limit-train N]`
+//! `cargo run --example 13_gluon_tutorial`, or with the real digits and the tutorial's ten epochs
+//! `… -- --data DIR --limit-train 60000 --limit-test 10000 --epochs 10`
 
 use anyhow::Result;
 use candle_core::{Module, Tensor};
@@ -28,34 +29,32 @@ fn net(vb: VarBuilder<'_>) -> candle_core::Result<impl Module + use<>> {
 
 #[derive(Parser)]
 struct Args {
-    #[arg(long)]
-    data: Option<dataset::Data>,
-    #[arg(long)]
-    limit_train: Option<usize>,
-    #[arg(long, default_value_t = 1)]
+    /// A folder with the IDX files
+    #[arg(long, default_value = "synthetic")]
+    data: dataset::Data,
+    #[arg(long, default_value_t = 4000)]
+    limit_train: usize,
+    #[arg(long, default_value_t = 500)]
+    limit_test: usize,
+    #[arg(long, default_value_t = 5)]
     epochs: usize,
 }
 
 fn main() -> Result<()> {
-    let Args {
-        data,
-        limit_train,
-        epochs,
-    } = Args::parse();
-    let name = dataset::Name::Mnist;
-    let options = dataset::Options {
-        name,
-        data,
-        limit_train,
+    let args = Args::parse();
+    let data = dataset::load(&dataset::Options {
+        name: dataset::Name::Mnist,
+        data: Some(args.data),
+        limit_train: Some(args.limit_train),
+        limit_test: Some(args.limit_test),
         ..Default::default()
-    };
-    let data = dataset::load(&options)?;
+    })?;
     println!("{}", data.source);
     let (train_iter, test_iter) = data.iters(128)?;
     let devices = d2l::devices(2)?;
     let net = DataParallel::new(&devices, Initializer::Xavier(2.24), 0, net)?;
     let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.04));
-    for epoch in 1..=epochs {
+    for epoch in 1..=args.epochs {
         let mut metric = d2l::Accumulator::<2>::new();
         for batch in train_iter.epoch(epoch) {
             let (x, y) = batch?;

@@ -13,6 +13,7 @@ mod a_trace_shows_the_step;
 mod cores_are_shared;
 mod ctrl_c_ends_in_order;
 mod errors_say_what_to_do;
+mod examples_say_what_they_should;
 mod invariants;
 mod k_replicas_are_one;
 mod launched_processes;
@@ -49,6 +50,7 @@ fn run_tests() -> ExitCode {
         cores_are_shared::trials(),
         ctrl_c_ends_in_order::trials(),
         errors_say_what_to_do::trials(),
+        examples_say_what_they_should::trials(),
         invariants::trials(),
         k_replicas_are_one::trials(),
         launched_processes::trials(),

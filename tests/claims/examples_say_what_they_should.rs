@@ -1,0 +1,200 @@
+//! Each example runs by itself, offline, on a small set, and says what its page is about.
+//!
+//! `cargo test` builds the examples; where only this binary was built, a test says what builds them.
+
+use std::env::consts::EXE_SUFFIX;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use libtest_mimic::{Failed, Trial};
+
+use crate::kit::{root, trial};
+
+/// Looks at what an example printed.
+type Check = fn(&str) -> Result<()>;
+
+/// Every example, and what has to be true of what it prints.
+const EXAMPLES: [(&str, Check); 13] = [
+    ("01_get_params", |said| {
+        has(said, "b1 weight: [0., 0.")?;
+        has(said, "b1 grad: [0., 0.")
+    }),
+    ("02_allreduce", |said| {
+        let after = said.split("after allreduce:").nth(1).unwrap_or("");
+        ensure!(after.matches("[[3., 3.]]").count() == 2, "{said}");
+        has(said, "[[1., 1.]]")
+    }),
+    ("03_split_batch", |said| {
+        has(said, "five examples: [[0, 1, 2], [3, 4]]")
+    }),
+    ("04_parity", |said| {
+        let differ = said.matches("the updates differ by at most");
+        ensure!(differ.count() == 8, "{said}");
+        Ok(())
+    }),
+    ("05_larger_minibatch", |said| {
+        let rows = rows(said, 6)?;
+        let steps: Vec<f64> = rows.iter().map(|row| row[3]).collect();
+        ensure!(steps == [125.0, 63.0, 63.0, 32.0, 32.0], "{said}");
+        let [one, four_as_it_was] = [rows[0][5], rows[3][5]];
+        ensure!(one > 0.5 && four_as_it_was < one, "{said}");
+        Ok(())
+    }),
+    ("06_learning_rates", |said| {
+        let rows = rows(said, 4)?;
+        ensure!(rows.len() == 5, "{said}");
+        for row in &rows[..3] {
+            close(row[1], row[2], 0.08, said)?; // the same minibatches
+        }
+        ensure!(rows[1][1] > 0.6 && rows[4][1] < 0.3, "{said}");
+        Ok(())
+    }),
+    ("07_efficient_allreduce", |said| {
+        ensure!(said.lines().any(|l| l == "largest difference: 0"), "{said}");
+        has(said, "through the busiest link: 96 MB, in parts 24 MB")
+    }),
+    ("08_accuracy_on_all_devices", |said| {
+        let accuracy = |line: &str| -> Result<f64> {
+            let after = line.split("test acc ").nth(1).context("no accuracy")?;
+            Ok(after.split(',').next().unwrap_or("").parse()?)
+        };
+        let all = said.lines().map(accuracy).collect::<Result<Vec<_>>>()?;
+        ensure!(all.len() == 2 && all[0] == all[1] && all[0] > 0.4, "{said}");
+        Ok(())
+    }),
+    ("09_resnet18_on_two_devices", |said| {
+        has(said, "11175818 parameters")?;
+        has(said, "device 1 computed [2, 10]")?;
+        has(said, "device 2: 0.weight was not initialized on replica 2")
+    }),
+    ("10_sixteen_devices", |said| {
+        let rows = rows(said, 6)?;
+        let devices: Vec<f64> = rows.iter().map(|row| row[0]).collect();
+        ensure!(devices == [1.0, 2.0, 4.0, 16.0, 16.0, 16.0], "{said}");
+        for row in &rows[1..4] {
+            close(row[5], rows[0][5], 0.08, said)?; // the same minibatches
+        }
+        ensure!(rows[0][5] > 0.4, "{said}");
+        has(said, "16    40 %  91 %   71 %")
+    }),
+    ("11_devices_of_different_speed", |said| {
+        let after = |line: &str| line.split("loss ").nth(1).map(str::parse::<f64>);
+        let losses: Vec<f64> = said.lines().filter_map(after).collect::<Result<_, _>>()?;
+        ensure!(losses.len() == 4, "{said}");
+        for loss in &losses {
+            close(*loss, losses[0], 0.002, said)?; // however it is split
+        }
+        has(said, "4,1: [0.80, 0.20]")?;
+        let measured = said.split("measured: [").nth(1).context("no split")?;
+        let first: f64 = measured.split(',').next().unwrap_or("").parse()?;
+        ensure!(first > 0.5, "the fast one gets less: {said}");
+        Ok(())
+    }),
+    ("12_without_waiting", |said| {
+        let last = |line: &str| line.split_whitespace().next_back()?.parse::<f64>().ok();
+        let losses: Vec<f64> = said.lines().take(4).filter_map(last).collect();
+        ensure!(losses.len() == 3 && losses[0] < 2.3, "{said}");
+        ensure!(losses.iter().all(|loss| *loss == losses[0]), "{said}");
+        // two buckets over links that take 20 ms for each
+        let line = said.split("after the backward pass").nth(1).unwrap_or("");
+        let ms: f64 = line.split_whitespace().next().unwrap_or("").parse()?;
+        ensure!(ms >= 40.0, "{said}");
+        Ok(())
+    }),
+    ("13_gluon_tutorial", |said| {
+        has(said, "synthetic images in place of mnist")?;
+        let accuracy = said.split("test accuracy = ").nth(1).context("none")?;
+        ensure!(accuracy.trim().parse::<f64>()? > 0.3, "{said}");
+        Ok(())
+    }),
+];
+
+pub fn trials() -> Vec<Trial> {
+    let run = |(name, check): (&'static str, Check)| {
+        let test = move || said_by(name).and_then(|said| check(&said));
+        Trial::test(
+            format!("examples_say_what_they_should::{name}"),
+            move || test().map_err(|e| Failed::from(format!("{e:#}"))),
+        )
+    };
+    let all = trial(
+        module_path!(),
+        "every_example_is_here",
+        every_example_is_here,
+    );
+    EXAMPLES.into_iter().map(run).chain([all]).collect()
+}
+
+fn every_example_is_here() -> Result<()> {
+    let files = fs::read_dir(root().join("examples"))?;
+    let names = files.map(|file| Ok(file?.file_name().to_string_lossy().into_owned()));
+    let mut names = names.collect::<Result<Vec<_>>>()?;
+    names.sort();
+    let listed: Vec<String> = EXAMPLES
+        .iter()
+        .map(|(name, _)| format!("{name}.rs"))
+        .collect();
+    ensure!(
+        names == listed,
+        "examples/ has {names:?}, tested are {listed:?}"
+    );
+    Ok(())
+}
+
+/// What an example prints, without options.
+fn said_by(name: &str) -> Result<String> {
+    let output = Command::new(built(name)?).output()?;
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    let said = text(&output.stdout);
+    ensure!(
+        output.status.success(),
+        "{}\n{said}{}",
+        output.status,
+        text(&output.stderr)
+    );
+    Ok(said)
+}
+
+/// The program of an example, which lies beside this one and is not older than its source.
+fn built(name: &str) -> Result<PathBuf> {
+    let tests = std::env::current_exe()?;
+    let target = tests.ancestors().nth(2).context("no target folder")?;
+    let program = target.join("examples").join(format!("{name}{EXE_SUFFIX}"));
+    let source = root().join("examples").join(format!("{name}.rs"));
+    let time = |file: &PathBuf| fs::metadata(file).and_then(|file| file.modified());
+    let is_new = time(&program).is_ok_and(|built| time(&source).is_ok_and(|s| built >= s));
+    ensure!(
+        is_new,
+        "{} is missing or older than its source: `cargo build --examples` makes it",
+        program.display()
+    );
+    Ok(program)
+}
+
+fn has(said: &str, words: &str) -> Result<()> {
+    ensure!(said.contains(words), "there is no {words:?} in\n{said}");
+    Ok(())
+}
+
+fn close(a: f64, b: f64, limit: f64, said: &str) -> Result<()> {
+    ensure!(
+        (a - b).abs() <= limit,
+        "{a} and {b} differ too much in\n{said}"
+    );
+    Ok(())
+}
+
+/// The lines that are a table of so many columns of numbers.
+fn rows(said: &str, columns: usize) -> Result<Vec<Vec<f64>>> {
+    let row = |line: &str| -> Option<Vec<f64>> {
+        let numbers = line.split_whitespace().map(|word| word.parse().ok());
+        numbers
+            .collect::<Option<Vec<_>>>()
+            .filter(|row| row.len() == columns)
+    };
+    let rows: Vec<_> = said.lines().filter_map(row).collect();
+    ensure!(!rows.is_empty(), "no table in\n{said}");
+    Ok(rows)
+}
