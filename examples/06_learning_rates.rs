@@ -22,7 +22,7 @@ fn accuracy_with(data: &Dataset, k: usize, batch_size: usize, lr: f64) -> Result
     let params = params.collect::<Result<Vec<_>, _>>()?;
     let copies = devices.iter().map(|device| get_params(&params, device));
     let device_params = copies.collect::<Result<Vec<_>, _>>()?;
-    let (train_iter, test_iter) = data.iters(batch_size)?;
+    let ((train_iter, _), (_, test_iter)) = (data.iters(batch_size)?, data.iters(500)?);
     for batch in train_iter.epoch(1) {
         let (x, y) = batch?;
         train_batch(&x, &y, &device_params, &devices, lr)?;

@@ -14,27 +14,26 @@ use scratch::allreduce;
 /// As the book's `allreduce`, but device i sums part i of the values for all, while the others sum theirs;
 /// then each copies the sums of all parts.
 fn efficient_allreduce(data: &[Var]) -> candle_core::Result<()> {
-    let (k, n) = (data.len(), data[0].elem_count());
+    let k = data.len();
     if k == 1 {
-        return Ok(());
+        return Ok(()); // there is nothing to add
     }
     let devices: Vec<Device> = data.iter().map(|v| v.device().clone()).collect();
-    let flat = data.iter().map(|v| v.as_detached_tensor().flatten_all());
-    let flat = flat.collect::<Result<Vec<Tensor>, _>>()?;
-    let size = n.div_ceil(k);
-    let parts: Vec<_> = (0..n).step_by(size).map(|i| (i, size.min(n - i))).collect();
-    let devices_of_parts = parts.par_iter().zip(&devices);
-    let sums = devices_of_parts.map(|(&(begin, len), device)| {
-        let of = |i: usize| flat[i].narrow(0, begin, len)?.to_device(device);
-        (1..k).try_fold(of(0)?, |sum, i| sum + of(i)?)
+    let cut = |v: &Var| v.as_detached_tensor().flatten_all()?.chunk(k, 0);
+    let parts = data.iter().map(cut).collect::<Result<Vec<_>, _>>()?;
+    let sums = (0..parts[0].len()).into_par_iter().map(|i| {
+        let of = |j: usize| parts[j][i].to_device(&devices[i]);
+        (1..k).try_fold(of(0)?, |sum, j| sum + of(j)?)
     });
     let sums = sums.collect::<Result<Vec<Tensor>, _>>()?;
     d2l::barrier(&devices)?; // nobody writes over what another still reads
-    let copies = flat.par_iter().zip(&devices);
-    copies.try_for_each(|(flat, device)| {
-        let mut parts = parts.iter().zip(&sums);
-        parts.try_for_each(|((begin, _), sum)| flat.slice_set(&sum.to_device(device)?, 0, *begin))
-    })
+    parts
+        .par_iter()
+        .zip(&devices)
+        .try_for_each(|(parts, device)| {
+            let mut own = parts.iter().zip(&sums);
+            own.try_for_each(|(part, sum)| part.slice_set(&sum.to_device(device)?, 0, 0))
+        })
 }
 
 /// Vectors of `n` random values, one on each of `k` devices.
@@ -44,54 +43,58 @@ fn vectors(k: usize, n: usize) -> candle_core::Result<Vec<Var>> {
     devices.iter().map(vector).collect()
 }
 
-/// `collective` does the same in one memory: k threads, of which each sums its part of all vectors where
-/// they lie. The seconds of such an all-reduce.
-fn seconds_of_owners(k: usize, n: usize, times: usize) -> Result<f64> {
+/// Milliseconds of an all-reduce, from several.
+fn milliseconds(data: &[Var], all_reduce: fn(&[Var]) -> candle_core::Result<()>) -> Result<f64> {
+    let mut timer = Timer::new();
+    for _ in 0..10 {
+        all_reduce(data)?;
+    }
+    data.iter().try_for_each(|v| v.device().synchronize())?;
+    Ok(timer.stop() * 1e3 / 10.0)
+}
+
+/// The same of `collective`: k threads, each of which sums its part of all vectors where they lie.
+fn milliseconds_of_owners(k: usize, n: usize) -> Result<f64> {
+    let time = |mut member: Member| {
+        let mut data = vec![1.0; n];
+        let mut timer = Timer::new();
+        for _ in 0..10 {
+            data = member.all_reduce(data)?;
+        }
+        Ok(timer.stop() * 1e3 / 10.0)
+    };
     let algorithm = Algorithm::Owner;
     let options = Options {
         algorithm,
         ..Options::default()
     };
-    let sum = |mut member: Member| {
-        let mut data = vec![1.0; n];
-        let mut timer = Timer::new();
-        for _ in 0..times {
-            data = member.all_reduce(data)?;
-        }
-        Ok(timer.stop() / times as f64)
-    };
     std::thread::scope(|scope| {
         let members = collective::group(k, options).into_iter();
-        let threads: Vec<_> = members.map(|m| scope.spawn(move || sum(m))).collect();
-        let mut seconds = threads.into_iter().map(|t| t.join().expect("no panic"));
-        seconds.next_back().expect("a member")
+        let threads: Vec<_> = members.map(|m| scope.spawn(move || time(m))).collect();
+        let mut times = threads.into_iter().map(|t| t.join().expect("no panic"));
+        times.next_back().expect("a member")
     })
 }
 
-/// The seconds of an all-reduce of tensors.
-fn seconds_of(all_reduce: AllReduce, data: &[Var], times: usize) -> Result<f64> {
-    let mut timer = Timer::new();
-    (0..times).try_for_each(|_| all_reduce(data))?;
-    Ok(timer.stop() / times as f64)
-}
-
-type AllReduce = fn(&[Var]) -> candle_core::Result<()>;
-
 fn main() -> Result<()> {
-    let (k, n, times) = (4, 4_000_000, 10);
+    let (k, n) = (4, 4_000_000);
     d2l::share_cores(None, k);
     let (books, ours) = (vectors(k, n)?, vectors(k, n)?);
     println!("{n} values on each of {k} devices");
-    let ms = seconds_of(allreduce, &books, times)? * 1e3;
-    println!("the book's allreduce: {ms:.1} ms");
-    let ms = seconds_of(efficient_allreduce, &ours, times)? * 1e3;
-    println!("efficient_allreduce: {ms:.1} ms");
-    let ms = seconds_of_owners(k, n, times)? * 1e3;
-    println!("the owners of collective: {ms:.1} ms");
-    let difference = (books[0].as_tensor() - ours[k - 1].as_tensor())?
-        .abs()?
-        .max(0)?;
-    println!("largest difference: {}", difference.to_scalar::<f32>()?);
+    println!(
+        "the book's allreduce: {:.1} ms",
+        milliseconds(&books, allreduce)?
+    );
+    println!(
+        "efficient_allreduce: {:.1} ms",
+        milliseconds(&ours, efficient_allreduce)?
+    );
+    println!(
+        "collective's owners: {:.1} ms",
+        milliseconds_of_owners(k, n)?
+    );
+    let same = books[0].to_vec1::<f32>()? == ours[k - 1].to_vec1::<f32>()?;
+    println!("the same bits: {same}");
     let mb = 2 * (k - 1) * 4 * n / 1_000_000;
     println!("through the busiest link: {mb} MB, in parts {} MB", mb / k);
     Ok(())

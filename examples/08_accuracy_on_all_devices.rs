@@ -1,12 +1,12 @@
 //! Exercise: computing the test accuracy on several devices. The minibatch is split as in training, each
 //! replica counts its right answers, all at once, and only the counts come together.
 //!
-//! `cargo run --example 08_accuracy_on_all_devices [-- --data DIR --devices 4]`
+//! `cargo run --example 08_accuracy_on_all_devices [-- --data DIR]`
 
 use anyhow::Result;
 use candle_core::{Device, Tensor};
 use clap::Parser;
-use d2l::{Accumulator, Param, Timer, accuracy, evaluate_accuracy_gpu};
+use d2l::{Accumulator, Param, accuracy, evaluate_accuracy_gpu};
 use dataset::{Data, DataIter};
 use rayon::prelude::*;
 use scratch::{get_params, init_params, lenet, split_batch, train_batch};
@@ -52,30 +52,23 @@ struct Args {
     /// A folder with the IDX files
     #[arg(long, default_value = "synthetic")]
     data: Data,
-    #[arg(long, default_value_t = 3)]
-    devices: usize,
 }
 
 fn main() -> Result<()> {
-    let args = Args::parse();
-    let devices = d2l::devices(args.devices)?;
+    let devices = d2l::devices(3)?;
     d2l::share_cores(None, devices.len());
     let data = dataset::load(&dataset::Options {
-        data: Some(args.data),
+        data: Some(Args::parse().data),
         limit_train: Some(2000),
         limit_test: Some(1000),
         ..Default::default()
     })?;
     let (train_iter, test_iter) = data.iters(50)?;
     let device_params = trained(&devices, &train_iter)?;
-    let mut timer = Timer::new();
     let net = |x: &Tensor| lenet(x, &device_params[0]);
     let one = evaluate_accuracy_gpu(net, &test_iter, &devices[0])?;
-    let sec = timer.stop();
-    println!("on one device: test acc {one:.3}, {sec:.2} sec");
-    timer.start();
+    println!("on {}: {one:.3}", d2l::device_names(&devices[..1]));
     let all = evaluate_accuracy_on_all(&device_params, &devices, &test_iter)?;
-    let (names, sec) = (d2l::device_names(&devices), timer.stop());
-    println!("on {names}: test acc {all:.3}, {sec:.2} sec");
+    println!("on {}: {all:.3}", d2l::device_names(&devices));
     Ok(())
 }

@@ -2,12 +2,11 @@
 //! network on 1, 2, 4 and 16 replicas on the CPU, one core each as long as there are cores; and what the cost
 //! model says of ResNet-18 on sixteen GPUs.
 //!
-//! `cargo run --example 10_sixteen_devices [-- --data DIR]`
+//! `cargo run --example 10_sixteen_devices`
 
 use anyhow::Result;
 use candle_core::{Module, Tensor};
 use candle_nn::VarBuilder;
-use clap::Parser;
 use collective::{Algorithm, cost::Link};
 use concise::layers::{Conv2d, Linear};
 use concise::{DataParallel, Initializer, Sgd, Trainer, evaluate_accuracy_gpus};
@@ -35,8 +34,12 @@ fn train_on(
 ) -> Result<(f64, f64)> {
     let cores = std::thread::available_parallelism()?.get();
     d2l::share_cores(Some(k.min(cores)), k);
-    let (devices, init) = (d2l::devices(k)?, Initializer::Xavier(2.0));
-    let net = DataParallel::new(&devices, init, 0, small_network)?;
+    let net = DataParallel::new(
+        &d2l::devices(k)?,
+        Initializer::Xavier(2.0),
+        0,
+        small_network,
+    )?;
     let (train_iter, test_iter) = data.iters(batch_size)?;
     let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(lr));
     let mut timer = Timer::new();
@@ -63,16 +66,9 @@ fn efficiency(algorithm: Algorithm, k: usize, seconds: f64, bytes: usize) -> f64
     seconds / (seconds + pci_express.time(algorithm, k, bytes).as_secs_f64())
 }
 
-#[derive(Parser)]
-struct Args {
-    /// A folder with the IDX files
-    #[arg(long, default_value = "synthetic")]
-    data: Data,
-}
-
 fn main() -> Result<()> {
     let data = dataset::load(&dataset::Options {
-        data: Some(Args::parse().data),
+        data: Some(Data::Synthetic),
         limit_train: Some(2000),
         limit_test: Some(500),
         ..Default::default()
