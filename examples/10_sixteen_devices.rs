@@ -69,13 +69,13 @@ fn efficiency(algorithm: Algorithm, k: usize, seconds: f64, bytes: usize) -> f64
 fn main() -> Result<()> {
     let data = dataset::load(&dataset::Options {
         data: Some(Data::Synthetic),
-        limit_train: Some(2000),
+        limit_train: Some(1000),
         limit_test: Some(500),
         ..Default::default()
     })?;
     println!("devices  minibatch  lr   epochs  ms a step  test acc");
-    let same = [1, 2, 4, 16].map(|k| (k, (32, 0.1, 1)));
-    let others = [(16, (128, 0.1, 1)), (16, (128, 0.2, 4))];
+    let same = [1, 2, 4, 16].map(|k| (k, (16, 0.1, 1)));
+    let others = [(16, (64, 0.1, 1)), (16, (64, 0.2, 4))];
     for (k, settings) in same.into_iter().chain(others) {
         let (ms, test_acc) = train_on(k, &data, settings)?;
         let (n, lr, epochs) = settings;
