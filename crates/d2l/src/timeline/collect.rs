@@ -175,3 +175,47 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Listener {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The spans of this thread: other tests may record, and have spans, meanwhile.
+    fn own(timeline: &Timeline) -> Vec<(&str, usize)> {
+        let own = timeline.spans().iter().filter(|s| s.lane == thread_name());
+        own.map(|span| (span.name, span.depth)).collect()
+    }
+
+    #[test]
+    fn recordings_take_nothing_from_each_other() {
+        let span = |name: &str| match name {
+            "split" => tracing::info_span!("split").entered(),
+            _ => tracing::info_span!("sum").entered(),
+        };
+        drop(span("split"));
+        let (inner, outer) = Timeline::record(|| {
+            drop(span("split"));
+            let (_, inner) = Timeline::record(|| {
+                let _split = span("split");
+                drop(span("sum"));
+            });
+            drop(span("sum"));
+            inner
+        });
+        drop(span("split"));
+        assert_eq!(own(&inner), [("split", 0), ("sum", 1)]);
+        let all = [("split", 0), ("split", 0), ("sum", 1), ("sum", 0)];
+        assert_eq!(own(&outer), all);
+    }
+
+    #[test]
+    fn spans_and_events_of_libraries_are_left_out() {
+        let (_, timeline) = Timeline::record(|| {
+            let _theirs = tracing::info_span!(target: "hf_hub::api", "split").entered();
+            let _detail = tracing::debug_span!("detail").entered();
+            tracing::info!("an event");
+            let _ours = tracing::info_span!(target: "functional::expr", "forward").entered();
+        });
+        assert_eq!(own(&timeline), [("forward", 0)]);
+    }
+}

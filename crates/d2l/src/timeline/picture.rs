@@ -176,3 +176,70 @@ fn escaped(text: &str) -> String {
     let text = text.replace('&', "&amp;").replace('<', "&lt;");
     text.replace('"', "&quot;")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn span(name: &'static str, lane: &str, begin: f64, end: f64, depth: usize) -> Span {
+        let lane = lane.into();
+        Span {
+            name,
+            lane,
+            begin,
+            end,
+            depth,
+        }
+    }
+
+    /// The number after `name="`.
+    fn number(tag: &str, name: &str) -> f64 {
+        let after = tag.split(&format!(" {name}=\"")).nth(1).unwrap();
+        after.split('"').next().unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn boxes_are_where_and_as_wide_as_their_times_say() {
+        let svg = svg(&Timeline::new(vec![
+            span("all-reduce", "a<b", 1000.0, 3000.0, 0),
+            span("wait", "a<b", 2000.0, 3000.0, 1),
+            span("update", "b", 3000.0, 4000.0, 0),
+        ]));
+        let boxes: Vec<&str> = svg
+            .split("<rect")
+            .filter(|b| b.contains("<title>"))
+            .collect();
+        let [all_reduce, wait, update] = boxes[..] else {
+            panic!("{svg}");
+        };
+        let (x, width) = (|b| number(b, "x"), |b| number(b, "width"));
+        assert!((width(all_reduce) - 2.0 * width(wait)).abs() < 0.02);
+        assert!((x(update) - x(wait) - width(wait)).abs() < 0.02);
+        assert!((x(update) + width(update) - (WIDTH - MARGIN)).abs() < 0.02);
+        // in the lower half, hatched
+        assert_eq!(number(all_reduce, "y") + LANE / 2.0, number(wait, "y"));
+        assert!(wait.contains("url(#idle)") && all_reduce.contains(">all-reduce 2.0 ms<"));
+        assert_eq!(number(update, "y"), LEGEND + LANE + GAP);
+        assert!(svg.contains(">a&lt;b</text>") && !svg.contains("a<b"));
+        let words = "Timeline of 4.0 ms. a&lt;b: all-reduce 2.0 ms, wait 1.0 ms; b: update 1.0 ms";
+        assert!(svg.contains(words), "{svg}");
+    }
+
+    #[test]
+    fn nothing_can_be_drawn() {
+        assert!(svg(&Timeline::new(vec![])).ends_with("</svg>\n"));
+    }
+
+    #[test]
+    fn the_axis_has_few_round_numbers() {
+        for (least, step) in [
+            (0.7, 1.0),
+            (1.0, 1.0),
+            (12.0, 20.0),
+            (21.0, 50.0),
+            (51.0, 100.0),
+        ] {
+            assert_eq!(round_step(least), step);
+        }
+    }
+}
