@@ -57,7 +57,7 @@ pub struct Span {
     pub name: &'static str,
     /// The thread's name.
     pub lane: Arc<str>,
-    /// When it began, in µs since the timeline's begin.
+    /// When it began, in µs since the first span began.
     pub begin: f64,
     /// When it ended, in µs as well.
     pub end: f64,
@@ -79,8 +79,14 @@ impl Timeline {
         (done, recording.end())
     }
 
+    /// Sorts the spans; time begins with the first one.
     fn new(mut spans: Vec<Span>) -> Self {
         spans.sort_by(|a, b| a.begin.total_cmp(&b.begin).then(a.depth.cmp(&b.depth)));
+        let start = spans.first().map_or(0.0, |span| span.begin);
+        for span in &mut spans {
+            span.begin -= start;
+            span.end -= start;
+        }
         Self { spans }
     }
 
@@ -92,13 +98,8 @@ impl Timeline {
     /// Step `n` of those that were recorded, from 1: from one `split` to the next, or to an `evaluate`.
     pub fn step(&self, n: usize) -> Option<Self> {
         let time = self.steps().get(n.checked_sub(1)?)?.clone();
-        let mut spans = self.spans.clone();
-        spans.retain(|span| time.contains(&span.begin));
-        for span in &mut spans {
-            span.begin -= time.start;
-            span.end -= time.start;
-        }
-        Some(Self { spans })
+        let spans = self.spans.iter().filter(|s| time.contains(&s.begin));
+        Some(Self::new(spans.cloned().collect()))
     }
 
     /// The step of median length: the first ones are slower, and any may have been disturbed.
@@ -233,7 +234,7 @@ mod tests {
         let update = events.iter().find(|e| e["name"] == "update").unwrap();
         assert_eq!(
             (&update["ts"], &update["dur"]),
-            (&json!(320.0), &json!(15.0))
+            (&json!(310.0), &json!(15.0))
         );
         assert_eq!((&update["ph"], &update["tid"]), (&json!("X"), &json!(1)));
     }

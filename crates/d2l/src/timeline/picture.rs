@@ -10,6 +10,8 @@ const GAP: f64 = 8.0;
 const LEGEND: f64 = 40.0;
 const AXIS: f64 = 34.0;
 const MARGIN: f64 = 14.0;
+/// What is left between two boxes.
+const SEAM: f64 = 0.5;
 /// What a letter takes at most, at 12 px.
 const LETTER: f64 = 6.6;
 
@@ -147,17 +149,17 @@ fn draw(out: &mut String, scale: &Scale, span: &Span, top: f64) {
     let height = LANE / f64::powi(2.0, span.depth as i32);
     let (x, y) = (scale.x(span.begin), top + LANE - height);
     let time = span.end - span.begin;
-    let width = (time * scale.unit).max(1.0);
+    let width = (time * scale.unit - SEAM).max(1.0);
     put(
         out,
         format_args!(
-            r##"<rect x="{x:.2}" y="{y}" width="{width:.2}" height="{height}" fill="{fill}" stroke="white" stroke-width="0.4"><title>{name}, {lane}: {time:.0} µs</title></rect>"##,
+            r##"<rect x="{x:.2}" y="{y}" width="{width:.2}" height="{height}" fill="{fill}"><title>{name}, {lane}: {time:.0} µs</title></rect>"##,
             name = span.name,
             lane = escaped(&span.lane),
         ),
     );
     let labels = [format!("{} {}", span.name, ms(time)), span.name.to_owned()];
-    let fits = |label: &&String| LETTER * label.len() as f64 + 6.0 <= width;
+    let fits = |label: &&String| LETTER * label.len() as f64 + 10.0 <= width;
     if let (Some(label), true) = (labels.iter().find(fits), height >= 14.0) {
         let (x, y) = (x + 4.0, y + 13.0);
         put(
@@ -203,7 +205,7 @@ mod tests {
         let svg = svg(&Timeline::new(vec![
             span("all-reduce", "a<b", 1000.0, 3000.0, 0),
             span("wait", "a<b", 2000.0, 3000.0, 1),
-            span("update", "b", 3000.0, 4000.0, 0),
+            span("update", "b", 3000.0, 5000.0, 0),
         ]));
         let boxes: Vec<&str> = svg
             .split("<rect")
@@ -212,7 +214,7 @@ mod tests {
         let [all_reduce, wait, update] = boxes[..] else {
             panic!("{svg}");
         };
-        let (x, width) = (|b| number(b, "x"), |b| number(b, "width"));
+        let (x, width) = (|b| number(b, "x"), |b| number(b, "width") + SEAM);
         assert!((width(all_reduce) - 2.0 * width(wait)).abs() < 0.02);
         assert!((x(update) - x(wait) - width(wait)).abs() < 0.02);
         assert!((x(update) + width(update) - (WIDTH - MARGIN)).abs() < 0.02);
@@ -221,7 +223,7 @@ mod tests {
         assert!(wait.contains("url(#idle)") && all_reduce.contains(">all-reduce 2.0 ms<"));
         assert_eq!(number(update, "y"), LEGEND + LANE + GAP);
         assert!(svg.contains(">a&lt;b</text>") && !svg.contains("a<b"));
-        let words = "Timeline of 4.0 ms. a&lt;b: all-reduce 2.0 ms, wait 1.0 ms; b: update 1.0 ms";
+        let words = "Timeline of 4.0 ms. a&lt;b: all-reduce 2.0 ms, wait 1.0 ms; b: update 2.0 ms";
         assert!(svg.contains(words), "{svg}");
     }
 
