@@ -17,8 +17,9 @@ trials![
 ];
 
 const SMALL: &str = "--device cpu --data synthetic --limit-test 20 --epochs 1 --gpus 2 --threads 2";
-/// Four steps; those of LeNet are long enough that no worker misses one.
-const LENET: &str = "--limit-train 512 --batch-size 128";
+/// Eight steps, long enough that a worker does not take both replicas before the other one wakes.
+const LENET: &str = "--limit-train 4096 --batch-size 512";
+/// Four steps.
 const RESNET: &str = "--limit-train 64 --batch-size 16";
 
 /// Something that a thread did, in µs.
@@ -79,7 +80,7 @@ impl Trace {
 
     /// Both lanes went forward, and at least once at the same time.
     fn forward_together(&self, a: &str, b: &str) -> Result<()> {
-        let (a, b) = (self.all(a, "forward", 4)?, self.all(b, "forward", 4)?);
+        let (a, b) = (self.all(a, "forward", 1)?, self.all(b, "forward", 1)?);
         let meets = |a: &Span| b.iter().any(|b| a.begin < b.end && b.begin < a.end);
         ensure!(a.into_iter().any(meets), "never at the same time");
         Ok(())
@@ -100,11 +101,19 @@ impl Trace {
 fn two_replicas_of_lenet_compute_at_the_same_time() -> Result<()> {
     let trace = Trace::of("scratch", LENET)?;
     trace.forward_together("worker 0", "worker 1")?;
-    for worker in ["worker 0", "worker 1"] {
-        trace.all(worker, "backward", 4)?;
+    // of each step: a forward and a backward of each replica, by whichever worker
+    for name in ["forward", "backward"] {
+        let of_worker = |s: &&Span| s.name == name && s.lane.starts_with("worker ");
+        let times = trace.0.iter().filter(of_worker).count();
+        ensure!(times == 16, "{times} times {name}");
     }
-    // of each step: one split, all-reduces of 8 parameters, updates of 2 replicas
-    for (name, times) in [("data", 4), ("split", 4), ("all-reduce", 32), ("update", 8)] {
+    // one split, all-reduces of 8 parameters, updates of 2 replicas
+    for (name, times) in [
+        ("data", 8),
+        ("split", 8),
+        ("all-reduce", 64),
+        ("update", 16),
+    ] {
         trace.all("main", name, times)?;
     }
     trace.all("main", "evaluate", 1)?;
@@ -118,6 +127,7 @@ fn a_star_has_a_hub_and_gradients_are_summed_while_others_are_computed() -> Resu
         trace.all("main", name, times)?;
     }
     for replica in ["cpu(0)", "cpu(1)"] {
+        trace.all(replica, "forward", 4)?;
         trace.all(replica, "backward", 4)?;
         trace.all(replica, "update", 4)?;
     }
@@ -165,7 +175,7 @@ fn what_is_there_is_replaced_only_when_it_may_be() -> Result<()> {
     let args = format!("{SMALL} {LENET} --trace {} --overwrite", file.display());
     let (status, _, stderr) = run("scratch", &args)?;
     ensure!(status == 0, "{stderr}");
-    Trace::read(&file)?.all("main", "split", 4)?;
+    Trace::read(&file)?.all("main", "split", 8)?;
     ensure!(fs::read_to_string(&picture)?.starts_with("<svg"));
     Ok(())
 }
