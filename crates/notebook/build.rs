@@ -17,7 +17,14 @@ mod item;
 
 use chapter::{Chapter, Kind, Piece, Source};
 
-fn main() -> Result<()> {
+/// An error in a chapter is a line of cargo's, without a backtrace of this program.
+fn main() {
+    if let Err(error) = make() {
+        println!("cargo::error={}", format!("{error:#}").replace('\n', " "));
+    }
+}
+
+fn make() -> Result<()> {
     let out = PathBuf::from(env::var_os("OUT_DIR").context("cargo sets OUT_DIR")?);
     let krate = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").context("cargo sets it")?);
     let root = krate
