@@ -114,7 +114,7 @@ pub struct Options {
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = RECORD)]
     pub out: Option<PathBuf>,
 
-    /// Leave a Chrome trace of the first steps in a file, for https://ui.perfetto.dev, and a picture of one
+    /// Leave a Chrome trace of the first steps in a file, for Perfetto (ui.perfetto.dev), and a picture of one
     /// step beside it, in FILE with .svg
     ///
     /// The first 50 steps, and an evaluation that falls among them: when each replica split, went forward and
