@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn spans_and_events_of_libraries_are_left_out() {
         let (_, timeline) = Timeline::record(|| {
-            let _theirs = tracing::info_span!(target: "hf_hub::api", "split").entered();
+            let _theirs = tracing::info_span!(target: "hyper::client", "split").entered();
             let _detail = tracing::debug_span!("detail").entered();
             tracing::info!("an event");
             let _ours = tracing::info_span!(target: "functional::expr", "forward").entered();
