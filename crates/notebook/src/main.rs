@@ -1,6 +1,7 @@
 //! The chapters of `notebooks-md`: `cargo run -p notebook -- COMMAND`. The cells of all chapters are compiled
 //! into this program, so that it can run them.
 
+use std::fs;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -9,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use clap::{Parser, Subcommand};
 use notebook::book::Book;
 use notebook::run::BEGIN;
-use notebook::{check, record, renew};
+use notebook::{check, jupyter, record, renew, site};
 
 // What a reader need not see in a cell need not be warned of.
 #[allow(
@@ -40,6 +41,14 @@ enum Command {
     Renew { chapter: Option<String> },
     /// Write again what programs print on the real data (FASHION_MNIST_DIR); it takes minutes
     Record { chapter: Option<String> },
+    /// Write a chapter as a Jupyter notebook, CHAPTER.ipynb beside it
+    Jupyter { chapter: String },
+    /// What `mdbook build notebooks-md` calls
+    #[command(hide = true)]
+    Mdbook {
+        /// mdBook asks `supports html`
+        question: Vec<String>,
+    },
     /// Run the cells of a chapter
     #[command(hide = true)]
     Run {
@@ -65,6 +74,9 @@ fn main() -> ExitCode {
         Command::Check { chapter } => check(chapter.as_deref()),
         Command::Renew { chapter } => renew(chapter.as_deref()),
         Command::Record { chapter } => record(chapter.as_deref()),
+        Command::Jupyter { chapter } => jupyter(&chapter),
+        Command::Mdbook { question } if question.is_empty() => site::serve(),
+        Command::Mdbook { .. } => Ok(()),
         Command::Run { chapter, marks } => run(&chapter, marks),
     };
     match done {
@@ -121,6 +133,16 @@ fn record(only: Option<&str>) -> Result<()> {
     for chapter in book.chapters(only)? {
         println!("{chapter}: {} recorded", record::record(&book, &chapter)?);
     }
+    Ok(())
+}
+
+fn jupyter(chapter: &str) -> Result<()> {
+    let book = book()?;
+    book.chapters(Some(chapter))?; // there is one of this name
+    let notebook = jupyter::notebook(&book.chapter(chapter)?, &book.folder)?;
+    let file = book.folder.join(format!("{chapter}.ipynb"));
+    fs::write(&file, serde_json::to_string_pretty(&notebook)? + "\n")?;
+    println!("{}", file.display());
     Ok(())
 }
 

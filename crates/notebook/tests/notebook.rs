@@ -11,6 +11,8 @@ use notebook::check;
 
 #[path = "notebook/runner.rs"]
 mod runner;
+#[path = "notebook/site.rs"]
+mod site;
 #[path = "notebook/table.rs"]
 mod table;
 
@@ -44,6 +46,7 @@ fn trials() -> Result<Vec<Trial>> {
         move || none(check(&book)?)
     };
     trials.push(trial("figures", is_fresh(check::figures)));
+    trials.push(trial("site", is_fresh(site::complaints)));
     trials.push(trial("table", is_fresh(table::complaints)));
     trials.extend(
         runner::TESTS

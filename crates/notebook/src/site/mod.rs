@@ -1,0 +1,129 @@
+//! The site: what mdBook asks of a preprocessor, so that `mdbook build notebooks-md` gives pages that need no
+//! network. Formulas become MathML, and every file of the repository that a page links to a page.
+
+mod math;
+mod page;
+mod source;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use mdbook_preprocessor::book::{Book, BookItem, Chapter, SectionNumber};
+use mdbook_preprocessor::{Preprocessor, PreprocessorContext};
+
+use page::{Made, Page, address};
+
+/// The name of the part of the site that has the files of the repository.
+const CODE: &str = "The code";
+
+/// What `mdbook build` calls: a context and a book come on stdin, the book goes to stdout.
+///
+/// # Errors
+/// If a page cannot be made.
+pub fn serve() -> Result<()> {
+    let (context, book) = mdbook_preprocessor::parse_input(std::io::stdin())?;
+    let book = Site.run(&context, book)?;
+    serde_json::to_writer(std::io::stdout(), &book)?;
+    Ok(())
+}
+
+/// The preprocessor.
+#[derive(Debug, Clone, Copy)]
+pub struct Site;
+
+impl Preprocessor for Site {
+    fn name(&self) -> &str {
+        "notebook"
+    }
+
+    fn run(&self, context: &PreprocessorContext, mut book: Book) -> Result<Book> {
+        let root = context.root.canonicalize()?;
+        let root = root
+            .parent()
+            .context("notebooks-md lies in the repository")?;
+        let mut linked = Vec::new();
+        let mut done = Ok(());
+        book.for_each_chapter_mut(|chapter| {
+            if done.is_ok() {
+                done = rewrite(root, chapter, &mut linked);
+            }
+        });
+        done?;
+        let chapters = book.chapters().filter(|c| c.number.is_some()).count() as u32;
+        book.push_item(index(chapters + 1, code(root, linked)?));
+        Ok(book)
+    }
+}
+
+/// A chapter of the book.
+fn rewrite(root: &Path, chapter: &mut Chapter, linked: &mut Vec<PathBuf>) -> Result<()> {
+    let source = chapter
+        .source_path
+        .as_deref()
+        .context("a page has a file")?;
+    let file = Path::new("notebooks-md").join(source);
+    let site = address(&file);
+    let page = Page {
+        root,
+        file: &file,
+        site: &site,
+    };
+    let made = page
+        .make(&chapter.content)
+        .with_context(|| file.display().to_string())?;
+    chapter.content = made.text;
+    linked.extend(made.linked);
+    Ok(())
+}
+
+/// The pages of all files that are linked to, and that those link to.
+fn code(root: &Path, mut linked: Vec<PathBuf>) -> Result<BTreeMap<PathBuf, String>> {
+    let mut pages = BTreeMap::new();
+    while let Some(file) = linked.pop() {
+        if pages.contains_key(&file) {
+            continue;
+        }
+        let made = shown(root, &file).with_context(|| file.display().to_string())?;
+        linked.extend(made.linked);
+        pages.insert(file, made.text);
+    }
+    Ok(pages)
+}
+
+/// Markdown as it is read, other files as they are.
+fn shown(root: &Path, file: &Path) -> Result<Made> {
+    if file.extension().is_some_and(|e| e == "md") {
+        let site = address(file);
+        let page = Page {
+            root,
+            file,
+            site: &site,
+        };
+        return page.make(&fs::read_to_string(root.join(file))?);
+    }
+    let text = source::page(root, file)?;
+    Ok(Made {
+        text,
+        linked: Vec::new(),
+    })
+}
+
+/// One entry in the table of contents, with all pages below it: by their numbers mdBook knows that they are.
+fn index(number: u32, pages: BTreeMap<PathBuf, String>) -> BookItem {
+    let mut content = format!("# {CODE}\n\nThe files that the chapters link to.\n\n");
+    let mut index = Chapter::new(CODE, String::new(), "code.md", Vec::new());
+    for (i, (file, text)) in (1..).zip(pages) {
+        let (name, page) = (file.display().to_string(), address(&file));
+        content += &format!("- [{name}]({})\n", page.display());
+        let mut chapter = Chapter::new(&name, text, page.with_extension("md"), vec![CODE.into()]);
+        chapter.number = Some(SectionNumber::new([number, i]));
+        chapter.source_path = None; // nothing that mdBook could look for
+        index.sub_items.push(BookItem::Chapter(chapter));
+    }
+    index.content = content;
+    index.number = Some(SectionNumber::new([number]));
+    index.source_path = None;
+    index.into()
+}
