@@ -6,7 +6,6 @@
 
 use anyhow::Result;
 use candle_core::{Device, Tensor, Var};
-use collective::{Algorithm, Member, Options};
 use d2l::Timer;
 use rayon::prelude::*;
 use scratch::allreduce;
@@ -53,29 +52,6 @@ fn milliseconds(data: &[Var], all_reduce: fn(&[Var]) -> candle_core::Result<()>)
     Ok(timer.stop() * 1e3 / 10.0)
 }
 
-/// The same of `collective`: k threads, each of which sums its part of all vectors where they lie.
-fn milliseconds_of_owners(k: usize, n: usize) -> Result<f64> {
-    let time = |mut member: Member| {
-        let mut data = vec![1.0; n];
-        let mut timer = Timer::new();
-        for _ in 0..10 {
-            data = member.all_reduce(data)?;
-        }
-        Ok(timer.stop() * 1e3 / 10.0)
-    };
-    let algorithm = Algorithm::Owner;
-    let options = Options {
-        algorithm,
-        ..Options::default()
-    };
-    std::thread::scope(|scope| {
-        let members = collective::group(k, options).into_iter();
-        let threads: Vec<_> = members.map(|m| scope.spawn(move || time(m))).collect();
-        let mut times = threads.into_iter().map(|t| t.join().expect("no panic"));
-        times.next_back().expect("a member")
-    })
-}
-
 fn main() -> Result<()> {
     let (k, n) = (4, 4_000_000);
     d2l::share_cores(None, k);
@@ -88,10 +64,6 @@ fn main() -> Result<()> {
     println!(
         "efficient_allreduce: {:.1} ms",
         milliseconds(&ours, efficient_allreduce)?
-    );
-    println!(
-        "collective's owners: {:.1} ms",
-        milliseconds_of_owners(k, n)?
     );
     let same = books[0].to_vec1::<f32>()? == ours[k - 1].to_vec1::<f32>()?;
     println!("the same bits: {same}");
