@@ -11,37 +11,48 @@ const PITCH: f64 = 58.0;
 const TOP: f64 = 158.0;
 const LAYERS: usize = 4;
 
+/// One of the ways.
+struct Way {
+    name: [&'static str; 2],
+    draw: fn(&mut Card, f64),
+    /// What a device has.
+    has: [&'static str; 2],
+    /// What goes from one to the other.
+    crosses: [&'static str; 2],
+}
+
+const WAYS: [Way; 3] = [
+    Way {
+        name: ["network", "partitioning"],
+        draw: network,
+        has: ["each has a few", "of the layers;"],
+        crosses: ["activations cross", "once"],
+    },
+    Way {
+        name: ["layer-wise", "partitioning"],
+        draw: layer_wise,
+        has: ["each has a part", "of every layer;"],
+        crosses: ["activations cross", "at every layer"],
+    },
+    Way {
+        name: ["data", "parallelism"],
+        draw: data,
+        has: ["each has all layers,", "half the examples;"],
+        crosses: ["gradients cross", "once a step"],
+    },
+];
+
 pub fn svg() -> String {
     let mut card = Card::new();
     card.text((16.0, 30.0), "title", "Splitting the training");
     card.legend((296.0, 30.0), 2);
-    let panels: [(_, fn(&mut Card, f64), _, _); 3] = [
-        (
-            ["network", "partitioning"],
-            network,
-            ["each has a few", "of the layers;"],
-            ["activations cross", "once"],
-        ),
-        (
-            ["layer-wise", "partitioning"],
-            layer_wise,
-            ["each has a part", "of every layer;"],
-            ["activations cross", "at every layer"],
-        ),
-        (
-            ["data", "parallelism"],
-            data,
-            ["each has all layers,", "half the examples;"],
-            ["gradients cross", "once a step"],
-        ),
-    ];
-    for (i, (name, draw, has, crosses)) in panels.into_iter().enumerate() {
+    for (i, way) in WAYS.iter().enumerate() {
         let x = 16.0 + (PANEL + 26.0) * i as f64;
         let middle = x + PANEL / 2.0;
-        card.lines((middle, 64.0), "bold", &name);
-        draw(&mut card, x);
-        card.lines((middle, bottom() + 56.0), "soft", &has);
-        card.lines((middle, bottom() + 92.0), "mark", &crosses);
+        card.lines((middle, 64.0), "bold", &way.name);
+        (way.draw)(&mut card, x);
+        card.lines((middle, bottom() + 56.0), "soft", &way.has);
+        card.lines((middle, bottom() + 92.0), "mark", &way.crosses);
     }
     let label = "Three ways to split the training over two devices: network partitioning between the layers, \
                  layer-wise partitioning within each layer, data parallelism by examples";

@@ -33,10 +33,13 @@ pub struct Made {
 
 /// Where the site has a file of the repository: chapters at the top, the rest in a folder.
 pub fn address(file: &Path) -> PathBuf {
+    let is_markdown = file.extension().is_some_and(|e| e == "md");
     match file.strip_prefix("notebooks-md") {
         Ok(page) if page == Path::new("README.md") => "index.html".into(),
-        Ok(page) if page.extension().is_some_and(|e| e == "md") => page.with_extension("html"),
-        _ => PathBuf::from(format!("code/{}.html", file.display())),
+        Ok(page) if is_markdown => page.with_extension("html"),
+        // mdBook takes `x.md.html` in a link for a mistake
+        _ if is_markdown => Path::new("code").join(file).with_extension("html"),
+        _ => format!("code/{}.html", file.display()).into(),
     }
 }
 
