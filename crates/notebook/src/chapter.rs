@@ -351,7 +351,10 @@ $ cargo run
                 "```rust\n```\ntext\n<!-- output -->\n<!-- /output -->\n",
                 "line 4",
             ),
-            ("```rust\n```\n<!-- output: ±x -->\n<!-- /output -->\n", "line 3"),
+            (
+                "```rust\n```\n<!-- output: ±x -->\n<!-- /output -->\n",
+                "line 3",
+            ),
             ("<!-- recorded: scratch -->\n", "line 1"),
         ] {
             let message = format!("{:#}", Chapter::parse(page).unwrap_err());
