@@ -57,8 +57,8 @@ pub fn svg(algorithm: Algorithm) -> String {
 fn says(algorithm: Algorithm) -> &'static str {
     match algorithm {
         Algorithm::Star => "Star: one sums all, the others copy the sum",
-        Algorithm::Owner => "Owner: each sums its own part for all",
-        Algorithm::Ring => "Ring: parts go round, once to sum, once to copy",
+        Algorithm::Owner => "Owner: each sums its own chunk for all",
+        Algorithm::Ring => "Ring: chunks go round, once to sum, once to copy",
         Algorithm::Tree => "Tree: pairs sum, then pairs of pairs, and back",
         Algorithm::Auto => unreachable!("auto is a choice among the four"),
     }
