@@ -24,7 +24,7 @@ pub fn record(book: &Book, name: &str) -> Result<usize> {
         let line = cargo(command);
         let printed =
             run(&book.root, &line).with_context(|| format!("{}: {line}", book.name(name)))?;
-        chapter.pieces[i].body = format!("```text\n$ {line}\n{printed}\n```\n");
+        chapter.pieces[i].body = format!("```text\n{}\n{printed}\n```\n", shown(&line));
         book.write(&format!("{name}.md"), &chapter.to_string())?;
         count += 1;
     }
@@ -46,6 +46,21 @@ fn cargo(command: &str) -> String {
     format!("cargo run --release {target} -- {arguments}")
         .trim_end_matches([' ', '-'])
         .into()
+}
+
+/// A command as it is typed, in lines of at most 100 characters.
+fn shown(command: &str) -> String {
+    let mut lines = vec![String::from("$")];
+    for word in command.split(' ') {
+        let last = lines.last_mut().expect("one at least");
+        if last.len() + word.len() > 98 {
+            *last += " \\";
+            lines.push(format!("    {word}"));
+        } else {
+            *last += &format!(" {word}");
+        }
+    }
+    lines.join("\n")
 }
 
 /// What a command prints to stdout, without the name of this machine's folder of images.
@@ -72,7 +87,23 @@ fn run(root: &Path, line: &str) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::cargo;
+    use super::{cargo, shown};
+
+    #[test]
+    fn a_long_command_is_folded() {
+        assert_eq!(shown("cargo run"), "$ cargo run");
+        let long = shown(&format!(
+            "cargo run -- {}",
+            "--option 1 ".repeat(10).trim_end()
+        ));
+        let lines: Vec<&str> = long.lines().collect();
+        assert_eq!(lines.len(), 2, "{long}");
+        assert!(
+            lines[0].ends_with(" 1 \\") && lines[1].starts_with("    --option"),
+            "{long}"
+        );
+        assert!(lines.iter().all(|line| line.len() <= 100), "{long}");
+    }
 
     #[test]
     fn a_block_says_what_is_run() {
