@@ -229,6 +229,10 @@ pub fn barrier(devices: &[Device]) -> Result<()> {
 /// Gives each of `replicas` its share of the cores, and returns it: the operations of one
 /// replica use that many threads. `threads` limits the cores of the whole run.
 ///
+/// The threads on which `scratch` runs its replicas are made once in a process. Who trains several
+/// times in one, with more replicas each time, calls this with the most of them first; otherwise
+/// those of a later run take turns.
+///
 /// ```
 /// assert_eq!(d2l::share_cores(Some(4), 2), 2);
 /// assert_eq!(d2l::share_cores(Some(2), 3), 1);
@@ -239,9 +243,9 @@ pub fn share_cores(threads: Option<usize>, replicas: usize) -> usize {
     CORES.store(threads.unwrap_or(0), Ordering::Relaxed);
     let share = cores_each(replicas);
     functional::threads::set_default(share);
-    // threads for replicas; those within one are `functional`'s. rayon's pool is built once in a
-    // process: a later run may have more replicas, and keeps it
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(cores());
+    // a thread for each replica, as more would cost a tenth of LeNet's step; the threads within one
+    // are `functional`'s
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(replicas.min(cores()));
     let pool = pool.thread_name(|i| format!("worker {i}"));
     let _ = pool.build_global();
     share
