@@ -172,7 +172,7 @@ fn place(lane: &str) -> (bool, String, usize, usize) {
 mod tests {
     use super::*;
 
-    fn span(name: &'static str, lane: &str, begin: f64, end: f64, depth: usize) -> Span {
+    pub(super) fn span(name: &'static str, lane: &str, begin: f64, end: f64, depth: usize) -> Span {
         let lane = lane.into();
         Span {
             name,

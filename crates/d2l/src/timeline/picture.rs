@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::{Span, Timeline};
+use crate::picture::escape;
 
 const WIDTH: f64 = 760.0;
 const LANE: f64 = 34.0;
@@ -58,14 +59,14 @@ pub(super) fn svg(timeline: &Timeline) -> String {
     let mut out = format!(
         r#"<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="12" role="img" aria-label="{label}"><defs>{IDLE}</defs><rect width="100%" height="100%" fill="white"/>"#,
         height = bottom + AXIS,
-        label = escaped(&in_words(timeline)),
+        label = escape(&in_words(timeline)),
     );
     legend(&mut out, timeline);
     axis(&mut out, &scale, length, bottom);
     for (i, lane) in lanes.iter().enumerate() {
         let top = LEGEND + i as f64 * (LANE + GAP);
         let (y, lane_end) = (top + LANE / 2.0 + 4.0, left - MARGIN / 2.0);
-        let name = escaped(lane);
+        let name = escape(lane);
         put(
             &mut out,
             format_args!(r##"<text x="{lane_end:.1}" y="{y}" text-anchor="end">{name}</text>"##),
@@ -155,7 +156,7 @@ fn draw(out: &mut String, scale: &Scale, span: &Span, top: f64) {
         format_args!(
             r##"<rect x="{x:.2}" y="{y}" width="{width:.2}" height="{height}" fill="{fill}"><title>{name}, {lane}: {time:.0} µs</title></rect>"##,
             name = span.name,
-            lane = escaped(&span.lane),
+            lane = escape(&span.lane),
         ),
     );
     let labels = [format!("{} {}", span.name, ms(time)), span.name.to_owned()];
@@ -173,26 +174,10 @@ fn put(out: &mut String, what: std::fmt::Arguments<'_>) {
     out.write_fmt(what).expect("a string takes everything");
 }
 
-/// As text or as an attribute's value.
-fn escaped(text: &str) -> String {
-    let text = text.replace('&', "&amp;").replace('<', "&lt;");
-    text.replace('"', "&quot;")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn span(name: &'static str, lane: &str, begin: f64, end: f64, depth: usize) -> Span {
-        let lane = lane.into();
-        Span {
-            name,
-            lane,
-            begin,
-            end,
-            depth,
-        }
-    }
+    use crate::timeline::tests::span;
 
     /// The number after `name="`.
     fn number(tag: &str, name: &str) -> f64 {
