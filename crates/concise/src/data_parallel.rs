@@ -1,11 +1,11 @@
 //! A network replicated over devices.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use candle_core::{Device, ModuleT, Tensor};
 use candle_nn::VarBuilder;
+use d2l::BadInput;
 use scratch::split_batch;
 
 use crate::Processes;
@@ -32,7 +32,7 @@ use crate::state::{Initializer, Origin, State, build};
 /// ```
 pub struct DataParallel {
     workers: Vec<Worker>,
-    states: Vec<State>,
+    pub(crate) states: Vec<State>,
     devices: Vec<Device>,
     /// What each gets of a minibatch, where that is not the same.
     weights: Mutex<Option<Vec<f64>>>,
@@ -116,7 +116,7 @@ impl DataParallel {
             net.workers.push(worker);
             net.states.push(state);
         }
-        net.check_processes()?;
+        net.check_processes().map_err(BadInput::from)?;
         Ok(net)
     }
 
@@ -210,7 +210,7 @@ impl DataParallel {
                 var.set(&tensor).with_context(|| name.clone())?;
             }
         }
-        self.check_processes()
+        Ok(self.check_processes().map_err(BadInput::from)?)
     }
 
     /// What each replica gets of a minibatch, in proportion; they add up to 1.
@@ -227,23 +227,6 @@ impl DataParallel {
 
     fn weights(&self) -> MutexGuard<'_, Option<Vec<f64>>> {
         self.weights.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// An error in all processes, unless all have the same parameters.
-    fn check_processes(&self) -> Result<()> {
-        if self.processes.are_one() {
-            return Ok(());
-        }
-        let mut hash = DefaultHasher::new();
-        for (name, param) in self.states[0].parameters() {
-            name.hash(&mut hash);
-            let values = param.flatten_all()?.to_vec1::<f32>()?;
-            values
-                .iter()
-                .for_each(|value| value.to_bits().hash(&mut hash));
-        }
-        let checksum = format!("{:016x}", hash.finish());
-        self.processes.agree("parameters", &checksum)
     }
 
     /// Splits a minibatch into a shard (X, y) for each replica, on its device.
@@ -276,6 +259,15 @@ impl DataParallel {
             result.recv().unwrap_or_else(ended)
         });
         first_cause(results.collect())
+    }
+
+    /// Runs `job` on the first replica.
+    pub(crate) fn on_first<T: Send + 'static>(
+        &self,
+        job: impl Fn(&mut Replica) -> Result<T> + Send + Sync + 'static,
+    ) -> Result<T> {
+        let mut results = self.on_each(vec![()], move |replica, ()| job(replica))?;
+        results.pop().context("there is no replica")
     }
 }
 

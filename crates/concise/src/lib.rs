@@ -35,6 +35,7 @@ mod replication;
 mod resnet;
 mod state;
 mod train;
+mod trained;
 mod trainer;
 
 pub use collective::{Algorithm, cost::Link};

@@ -97,6 +97,12 @@ impl From<d2l::Options> for Options {
     }
 }
 
+impl AsMut<d2l::Options> for Options {
+    fn as_mut(&mut self) -> &mut d2l::Options {
+        &mut self.run
+    }
+}
+
 impl AsRef<d2l::Options> for Options {
     fn as_ref(&self) -> &d2l::Options {
         &self.run
@@ -135,6 +141,19 @@ impl Options {
             "--reduce-on host: --backend nccl sums on the devices"
         );
         Ok(())
+    }
+
+    /// What the result depends on beside what both sections share, a line each.
+    pub(crate) fn settings(&self) -> Vec<String> {
+        vec![
+            format!("momentum {}", self.momentum),
+            format!("weight-decay {}", self.weight_decay),
+            format!("allreduce {}", self.allreduce),
+            format!("bucket-mb {}", self.bucket_mb),
+            format!("sync-bn {}", self.sync_bn),
+            format!("accumulate {}", self.accumulate),
+            format!("split {}", self.split),
+        ]
     }
 
     /// The optimizer with the learning rate that the run has.

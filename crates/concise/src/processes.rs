@@ -130,16 +130,32 @@ impl Processes {
         self.world.is_none()
     }
 
+    /// What each of the processes has brought, in rank order.
+    ///
+    /// # Errors
+    /// If the processes do not reach each other.
+    pub(crate) fn gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+        match self.world() {
+            None => Ok(vec![own.to_vec()]),
+            Some(mut world) => Ok(world.all_gather(own)?),
+        }
+    }
+
+    /// This process's number.
+    pub(crate) fn rank(&self) -> usize {
+        self.world().map_or(0, |world| world.rank())
+    }
+
     /// Sums a few values over all processes.
     ///
     /// # Errors
     /// If the processes do not reach each other, or bring different numbers of values.
     pub fn sum(&self, values: &mut [f64]) -> Result<()> {
-        let Some(mut world) = self.world() else {
+        if self.are_one() {
             return Ok(());
-        };
+        }
         let own: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-        let all = world.all_gather(&own)?;
+        let all = self.gather(&own)?;
         values.fill(0.0);
         for brought in all {
             ensure!(
@@ -161,10 +177,7 @@ impl Processes {
     /// # Errors
     /// In all processes, unless all say the same; the message has the first lines that differ.
     pub fn agree(&self, what: &str, said: &str) -> Result<()> {
-        let Some(mut world) = self.world() else {
-            return Ok(());
-        };
-        let all = world.all_gather(said.as_bytes())?;
+        let all = self.gather(said.as_bytes())?;
         let text = |i: usize| String::from_utf8_lossy(&all[i]);
         let (first, differs) = (text(0), (1..all.len()).find(|i| all[*i] != all[0]));
         let Some(i) = differs else { return Ok(()) };

@@ -1,6 +1,7 @@
 //! One replica of a network, on a thread of its own for as long as the network lives: replicas
 //! wait for each other in the all-reduce, and a GPU's handles belong to a thread.
 
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -171,6 +172,54 @@ impl Replica {
             take_step(optimizer, &params, bucket, examples, velocity)?;
         }
         Ok(())
+    }
+
+    /// The gradients of the last step, in the order of the parameters.
+    pub fn gradients(&self) -> Result<Vec<Tensor>> {
+        Ok(self.gradients.values()?)
+    }
+
+    /// What momentum remembers of each parameter, by its name; nothing without momentum.
+    pub fn velocity(&self) -> Result<Vec<(String, Tensor)>> {
+        let mut velocity = Vec::new();
+        for (values, parts) in self.velocity.of_buckets.iter().zip(self.gradients.layout()) {
+            for part in parts.iter() {
+                let name = self.name_of(part.parameter)?;
+                velocity.push((name, values.get(part.range.clone())?));
+            }
+        }
+        Ok(velocity)
+    }
+
+    /// Lets `trainer` go on with a [`velocity`](Self::velocity).
+    pub fn set_velocity(
+        &mut self,
+        trainer: usize,
+        velocity: &HashMap<String, Tensor>,
+    ) -> Result<()> {
+        self.belong_to(trainer);
+        let device = self.state.device();
+        let layout: Vec<_> = self.gradients.layout().cloned().collect();
+        for parts in layout {
+            let of_param = |part: &Part| {
+                let name = self.name_of(part.parameter)?;
+                let of_param = velocity.get(&name);
+                let of_param = of_param.with_context(|| format!("there is none of {name}"))?;
+                Ok(of_param.flatten_all()?)
+            };
+            let bucket = parts.iter().map(of_param).collect::<Result<Vec<_>>>()?;
+            let bucket = Tensor::cat(&bucket, 0)?;
+            self.velocity.of_buckets.push(match device.is_cpu() {
+                true => Values::Floats(bucket.to_vec1()?),
+                false => Values::Tensor(bucket.to_device(&device)?),
+            });
+        }
+        Ok(())
+    }
+
+    fn name_of(&self, parameter: usize) -> Result<String> {
+        let param = self.state.parameters().nth(parameter);
+        Ok(param.context("there is no such parameter")?.0.clone())
     }
 
     /// What is behind an error of this replica: another one that it missed, if it did.

@@ -37,6 +37,17 @@ impl State {
         self.entries.iter().filter(|(name, _)| !is_buffer(name))
     }
 
+    /// Where it is.
+    pub fn device(&self) -> Device {
+        let first = self.entries.first();
+        first.map_or(Device::Cpu, |(_, var)| var.device().clone())
+    }
+
+    /// What belongs to the network and is not trained.
+    pub fn buffers(&self) -> impl Iterator<Item = &(String, Var)> {
+        self.entries.iter().filter(|(name, _)| is_buffer(name))
+    }
+
     /// The number of elements of all parameters.
     pub fn num_parameters(&self) -> usize {
         self.parameters().map(|(_, p)| p.elem_count()).sum()

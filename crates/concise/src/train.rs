@@ -50,11 +50,19 @@ pub fn train(options: &Options) -> Result<Summary> {
 /// As [`train`], in one process of all.
 fn train_among(processes: &Arc<Processes>, options: &Options) -> Result<Summary> {
     let mut run = Run::start_in(processes.process()?, &options.run, &BOOK)?;
+    run.train_iter = run.train_iter.in_groups_of(options.accumulate);
     processes.check(&run.devices)?;
     let how = options.replication();
     how.check(run.devices.len()).map_err(BadInput::from)?;
     let sgd = options.sgd(run.lr);
-    processes.agree("settings", &format!("{}\n{sgd:?}\n{how:?}", run.settings()))?;
+    options
+        .settings()
+        .into_iter()
+        .for_each(|line| run.depends_on(line));
+    processes.agree(
+        "settings",
+        &format!("{}\n{how:?}\n{}", run.settings(), run.keeping()),
+    )?;
     announce(&run, &how)?;
     let network = |vb: VarBuilder<'_>| resnet18(10, vb);
     let net = DataParallel::among(processes, how, &run.devices, INIT, run.seed, network)?;
@@ -65,22 +73,23 @@ fn train_among(processes: &Arc<Processes>, options: &Options) -> Result<Summary>
     net.load_state_dict(&state)?;
     let trainer = Trainer::new(&net, cross_entropy, sgd);
     let mut trainer = trainer.accumulate(options.accumulate);
+    trainer.go_on(run.take_rest())?;
     for epoch in run.epochs() {
         run.timer.start();
         for batch in run.train_iter.epoch(epoch) {
             let (x, y) = batch?;
             let step = trainer.step(&x, &y)?;
-            run.step(step.loss)?;
+            run.step(step.loss, &trainer)?;
         }
         trainer.flush()?;
         synchronize(&run.devices)?;
         run.timer.stop();
-        run.epoch(evaluate_accuracy_gpus(&net, &run.test_iter)?)?;
+        run.epoch(evaluate_accuracy_gpus(&net, &run.test_iter)?, &trainer)?;
         if epoch == 1 && options.split == Split::Measured {
             say(format_args!("split as measured: {:.2?}", net.split()));
         }
     }
-    run.finish(&net.state_dict()?)
+    run.finish(&trainer)
 }
 
 /// Tells a reader without a GPU how long an epoch will take, and what makes a run short.

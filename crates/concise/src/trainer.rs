@@ -37,17 +37,17 @@ pub type Loss = fn(&Tensor, &Tensor) -> candle_core::Result<Tensor>;
 /// # anyhow::Ok(())
 /// ```
 pub struct Trainer<'a> {
-    net: &'a DataParallel,
+    pub(crate) net: &'a DataParallel,
     loss: Loss,
     optimizer: Sgd,
     /// Minibatches of a step.
     accumulate: usize,
     /// Minibatches whose gradients wait for the step, and their examples.
-    waiting: (usize, usize),
+    pub(crate) waiting: (usize, usize),
     /// Where the split is measured, until it is.
-    measuring: Option<Measuring>,
+    pub(crate) measuring: Option<Measuring>,
     /// Tells its steps from those of another trainer of the same network.
-    id: usize,
+    pub(crate) id: usize,
 }
 
 /// What a step leaves.
@@ -215,7 +215,7 @@ fn forward_backward(
 }
 
 /// The speeds of the replicas in the first steps.
-struct Measuring(Vec<Vec<f64>>);
+pub(crate) struct Measuring(Vec<Vec<f64>>);
 
 /// The first of them warms up.
 const MEASURED_STEPS: usize = 6;

@@ -73,10 +73,12 @@ impl Bar {
         }
     }
 
-    /// An epoch begins; a spinner turns until the first loss is there.
-    pub fn begin(&mut self, epoch: usize) {
+    /// An epoch begins, or goes on after so many examples; a spinner turns until the first loss is there.
+    pub fn begin(&mut self, epoch: usize, had: usize) {
         self.epoch = epoch;
         self.bar.reset();
+        self.bar
+            .set_length(self.plan.train_examples.saturating_sub(had) as u64);
         self.wait(Phase::Waiting, "the first minibatch".to_owned());
     }
 

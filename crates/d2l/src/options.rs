@@ -110,9 +110,21 @@ pub struct Options {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = TRAINING)]
     pub init: Option<PathBuf>,
 
-    /// Leave steps.csv, epochs.csv, loss.svg, accuracy.svg and model.safetensors in a folder
+    /// Leave steps.csv, epochs.csv, loss.svg, accuracy.svg, model.safetensors and checkpoints in a folder
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = RECORD)]
     pub out: Option<PathBuf>,
+
+    /// Go on with the run that --out left in a folder, from its last checkpoint, with the same options
+    ///
+    /// The end of the run is to the bit that of a run which was never interrupted. Options may be given again if
+    /// they are the same; --threads, --trace, --checkpoint-every and --check-replicas may differ. A run that went
+    /// to its end is left as it is.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = RECORD)]
+    pub resume: Option<PathBuf>,
+
+    /// With --out, keep a checkpoint every N steps as well, not only after every epoch
+    #[arg(long, value_name = "N", help_heading = RECORD)]
+    pub checkpoint_every: Option<usize>,
 
     /// Leave a Chrome trace of the first steps in a file, for Perfetto (ui.perfetto.dev), and a picture of one
     /// step beside it, in FILE with .svg
@@ -134,6 +146,10 @@ pub struct Options {
     #[arg(long, value_enum, default_value_t = Precision::Tf32, value_name = "P", help_heading = DEVICES)]
     pub precision: Precision,
 
+    /// Compare the parameters of all replicas after every step, not only after every epoch
+    #[arg(long, help_heading = DEVICES)]
+    pub check_replicas: bool,
+
     /// On GPUs, use only algorithms that give the same bits every time
     #[arg(long, help_heading = DEVICES)]
     pub deterministic: bool,
@@ -141,6 +157,10 @@ pub struct Options {
     /// Cores that the whole run may use [default: all]
     #[arg(long, value_name = "N", help_heading = DEVICES)]
     pub threads: Option<usize>,
+
+    /// The command line, which a checkpoint keeps for --resume.
+    #[arg(skip)]
+    pub arguments: Vec<String>,
 }
 
 impl Default for Options {
@@ -159,13 +179,23 @@ impl Default for Options {
             no_shuffle: false,
             init: None,
             out: None,
+            resume: None,
+            checkpoint_every: None,
             trace: None,
             overwrite: false,
             device: DeviceKind::Auto,
+            check_replicas: false,
             precision: Precision::Tf32,
             deterministic: false,
             threads: None,
+            arguments: Vec::new(),
         }
+    }
+}
+
+impl AsMut<Options> for Options {
+    fn as_mut(&mut self) -> &mut Options {
+        self
     }
 }
 
@@ -185,6 +215,7 @@ impl Options {
             ("--limit-train", self.limit_train),
             ("--limit-test", self.limit_test),
             ("--threads", self.threads),
+            ("--checkpoint-every", self.checkpoint_every),
         ];
         for (option, count) in counts {
             ensure!(count != Some(0), "{option} 0: at least 1 is needed");
@@ -199,6 +230,18 @@ impl Options {
         ensure!(
             !self.overwrite || self.out.is_some() || self.trace.is_some(),
             "--overwrite: there is nothing to replace without --out or --trace"
+        );
+        if let (Some(out), Some(resume)) = (&self.out, &self.resume) {
+            ensure!(
+                out == resume,
+                "--out {}: --resume {} goes on in that folder",
+                out.display(),
+                resume.display()
+            );
+        }
+        ensure!(
+            self.checkpoint_every.is_none() || self.out.is_some() || self.resume.is_some(),
+            "--checkpoint-every: checkpoints are kept in the folder of --out"
         );
         if let Some(lr) = self.lr {
             ensure!(

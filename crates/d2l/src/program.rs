@@ -10,11 +10,15 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Arg, ArgAction, Args, Command, FromArgMatches};
+use anyhow::ensure;
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use clap_complete::Shell;
 
+use crate::checkpoint::Checkpoint;
 use crate::{Book, Options, Summary, interrupt};
 
 pub(crate) const INTERRUPTED_STATUS: u8 = 130;
@@ -55,7 +59,7 @@ reported and written.";
 ///     d2l::program(&BOOK, train, std::env::args_os())
 /// }
 /// ```
-pub fn program<O: Args + FromArgMatches + AsRef<Options>>(
+pub fn program<O: Args + FromArgMatches + AsRef<Options> + AsMut<Options>>(
     book: &Book,
     train: impl FnOnce(&O) -> anyhow::Result<Summary>,
     args: impl IntoIterator<Item = OsString>,
@@ -63,17 +67,23 @@ pub fn program<O: Args + FromArgMatches + AsRef<Options>>(
     // first, while this is the only thread
     functional::threads::leave_the_cores_to_us();
     interrupt::catch();
-    let options: O = parse(book, args);
+    let options: O = match parse(book, args) {
+        Ok(options) => options,
+        Err(error) => return failed(&error, ""),
+    };
     match train(&options) {
         Ok(_) if crate::interrupted() => ExitCode::from(INTERRUPTED_STATUS),
         Ok(_) => ExitCode::SUCCESS,
         Err(error) => {
-            let text = format!("{error:#}");
-            let hint = out_of_memory(&text, options.as_ref(), book).unwrap_or_default();
-            let _ = writeln!(std::io::stderr(), "error: {text}{hint}");
-            ExitCode::from(if error.is::<BadInput>() { 2 } else { 1 })
+            let hint = out_of_memory(&format!("{error:#}"), options.as_ref(), book);
+            failed(&error, &hint.unwrap_or_default())
         }
     }
+}
+
+fn failed(error: &anyhow::Error, hint: &str) -> ExitCode {
+    let _ = writeln!(std::io::stderr(), "error: {error:#}{hint}");
+    ExitCode::from(if error.is::<BadInput>() { 2 } else { 1 })
 }
 
 /// The way out for who has too little memory on a GPU; nothing for other errors.
@@ -90,15 +100,66 @@ fn out_of_memory(error: &str, options: &Options, book: &Book) -> Option<String> 
     Some(format!("; {minibatch}, --batch-size makes it smaller"))
 }
 
-/// What clap cannot read ends the process with status 2, `--help` and `--completions` with 0.
-fn parse<O: Args + FromArgMatches>(book: &Book, args: impl IntoIterator<Item = OsString>) -> O {
+/// What clap cannot read ends the process with status 2, `--help` and `--completions` with 0. With `--resume` the
+/// command line of the run that is there comes first.
+fn parse<O>(book: &Book, args: impl IntoIterator<Item = OsString>) -> anyhow::Result<O>
+where
+    O: Args + FromArgMatches + AsRef<Options> + AsMut<Options>,
+{
     let command = command::<O>(book);
-    let matches = command.clone().get_matches_from(args);
+    let mut args: Vec<OsString> = args.into_iter().collect();
+    let mut matches = command.clone().get_matches_from(&args);
     if let Some(shell) = matches.get_one::<Shell>("completions") {
         print_completions(command, *shell);
         std::process::exit(0);
     }
-    O::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    if let Some(folder) = matches.get_one::<PathBuf>("resume") {
+        let earlier = arguments_of(folder, book).map_err(BadInput::from)?;
+        args.splice(1..1, earlier.into_iter().map(OsString::from));
+        // what is said again counts, and is compared later
+        let command = command.clone().args_override_self(true);
+        matches = command.get_matches_from(&args);
+    }
+    let mut options = O::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    options.as_mut().arguments = arguments(&command, &matches);
+    Ok(options)
+}
+
+/// The command line of the run in a folder, which is one of this program.
+fn arguments_of(folder: &Path, book: &Book) -> anyhow::Result<Vec<String>> {
+    let (run, _) = Checkpoint::load(folder)?;
+    let network = run.header.settings.lines().next().unwrap_or_default();
+    let network = network.trim_start_matches("network ");
+    ensure!(
+        network == book.network,
+        "--resume {}: that is a run of {network}, and {} trains {}",
+        folder.display(),
+        book.program,
+        book.network
+    );
+    Ok(run.header.arguments)
+}
+
+/// The command line again, as far as another run needs it that goes on with this one.
+fn arguments(command: &Command, matches: &ArgMatches) -> Vec<String> {
+    const OF_THIS_RUN: [&str; 4] = ["out", "resume", "overwrite", "trace"];
+    let given = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
+    let args = command.get_arguments().filter(|arg| {
+        let id = arg.get_id().as_str();
+        given(id) && !OF_THIS_RUN.contains(&id)
+    });
+    let word = |arg: &Arg| {
+        let name = arg.get_long()?;
+        match arg.get_action().takes_values() {
+            false => Some(format!("--{name}")),
+            // what is no text is left out; then the run that goes on has to be told again
+            true => {
+                let value = matches.get_raw(arg.get_id().as_str())?.next_back()?;
+                Some(format!("--{name}={}", value.to_str()?))
+            }
+        }
+    };
+    args.filter_map(word).collect()
 }
 
 fn command<O: Args>(book: &Book) -> Command {

@@ -1,18 +1,22 @@
 //! The folder that `--out` names: what a run leaves there.
 //!
 //! `steps.csv` has a line a step, `epochs.csv` a line an epoch; `loss.svg` is the training loss by step and
-//! `accuracy.svg` the test accuracy by epoch, which grow while the run goes on; `model.safetensors` has the
-//! parameters. A folder that holds a run already is refused.
+//! `accuracy.svg` the test accuracy by epoch, which grow while the run goes on; `checkpoint.safetensors` is what
+//! `--resume` goes on from; `model.safetensors` has the parameters at the end. A folder that holds a run already
+//! is refused. While the run goes on, a full disk costs what cannot be written, and not the run.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use candle_core::Tensor;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+use crate::checkpoint::{self, Header};
 use crate::loss_curve::LossCurve;
+use crate::process::warn;
+use crate::table::Table;
 use crate::{Animator, weights};
 
 const STEPS: &str = "steps.csv";
@@ -20,7 +24,19 @@ const EPOCHS: &str = "epochs.csv";
 const LOSS: &str = "loss.svg";
 const ACCURACY: &str = "accuracy.svg";
 const MODEL: &str = "model.safetensors";
-const ALL: [&str; 5] = [STEPS, EPOCHS, LOSS, ACCURACY, MODEL];
+const ALL: [&str; 8] = [
+    STEPS,
+    EPOCHS,
+    LOSS,
+    ACCURACY,
+    MODEL,
+    checkpoint::NEWEST,
+    checkpoint::PREVIOUS,
+    checkpoint::PARTIAL,
+];
+
+const STEP_COLUMNS: [&str; 4] = ["epoch", "step", "examples", "loss"];
+const EPOCH_COLUMNS: [&str; 4] = ["epoch", "loss", "test_acc", "seconds"];
 
 /// How often the loss is drawn anew while an epoch goes on.
 const DRAW_EVERY: Duration = Duration::from_secs(2);
@@ -28,7 +44,7 @@ const DRAW_EVERY: Duration = Duration::from_secs(2);
 const DRAWING_SHARE: u32 = 500;
 
 /// One line of `steps.csv`.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Step {
     pub epoch: usize,
     pub step: usize,
@@ -37,7 +53,7 @@ pub(crate) struct Step {
 }
 
 /// One line of `epochs.csv`.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Epoch {
     pub epoch: usize,
     pub loss: f64,
@@ -48,11 +64,13 @@ pub(crate) struct Epoch {
 #[derive(Debug)]
 pub(crate) struct Record {
     folder: PathBuf,
-    steps: csv::Writer<File>,
-    epochs: csv::Writer<File>,
+    steps: Table,
+    epochs: Table,
     loss: LossCurve,
     /// When the loss is drawn anew.
     next_drawing: Instant,
+    /// The last thing could not be written.
+    in_trouble: bool,
 }
 
 impl Record {
@@ -61,95 +79,143 @@ impl Record {
         for name in ALL {
             ensure!(
                 overwrite || !folder.join(name).exists(),
-                "{} holds a run already ({name}): name another folder, or give --overwrite",
+                "{0} holds a run already ({name}): name another folder, go on with --resume {0}, or give --overwrite",
                 folder.display()
             );
         }
         Ok(())
     }
 
-    /// Takes a folder for a run: makes it, or removes the run that it holds.
-    pub fn open(folder: &Path, loss: LossCurve) -> Result<Self> {
+    /// Takes a folder for a run: makes it, or removes the run that it holds. From then on it holds a checkpoint.
+    pub fn open(
+        folder: &Path,
+        loss: LossCurve,
+        header: &Header,
+        tensors: &[(String, Tensor)],
+    ) -> Result<Self> {
         for name in ALL {
-            let path = folder.join(name);
-            if path.exists() {
-                let cannot = || format!("cannot replace {}", path.display());
-                fs::remove_file(&path).with_context(cannot)?;
-            }
+            remove(&folder.join(name))?;
         }
         fs::create_dir_all(folder)
             .with_context(|| format!("cannot make the folder {}", folder.display()))?;
-        Ok(Self {
-            steps: csv_file(&folder.join(STEPS), &["epoch", "step", "examples", "loss"])?,
-            epochs: csv_file(
-                &folder.join(EPOCHS),
-                &["epoch", "loss", "test_acc", "seconds"],
-            )?,
-            folder: folder.to_owned(),
-            loss,
-            next_drawing: Instant::now() + DRAW_EVERY,
-        })
+        checkpoint::save(folder, header, tensors)?;
+        let steps = Table::create(&folder.join(STEPS), &STEP_COLUMNS)?;
+        let epochs = Table::create(&folder.join(EPOCHS), &EPOCH_COLUMNS)?;
+        Ok(Self::new(folder, steps, epochs, loss))
     }
 
-    pub fn step(&mut self, step: &Step) -> Result<()> {
-        self.steps
-            .serialize(step)
-            .context("cannot write steps.csv")?;
-        self.loss.add(step.loss)?;
-        match Instant::now() < self.next_drawing {
-            true => Ok(()),
-            false => self.draw_loss(),
+    /// The lines of the run that a folder holds, up to a checkpoint.
+    pub fn lines(folder: &Path, at: &Header) -> Result<(Vec<Step>, Vec<Epoch>)> {
+        Ok((
+            Table::rows(&folder.join(STEPS), &STEP_COLUMNS, at.steps)?,
+            Table::rows(&folder.join(EPOCHS), &EPOCH_COLUMNS, at.epochs)?,
+        ))
+    }
+
+    /// Takes the folder of a run that goes on from a checkpoint; what came later is removed.
+    pub fn go_on(folder: &Path, loss: LossCurve, at: &Header) -> Result<Self> {
+        let steps = Table::go_on(&folder.join(STEPS), &STEP_COLUMNS, at.steps)?;
+        let epochs = Table::go_on(&folder.join(EPOCHS), &EPOCH_COLUMNS, at.epochs)?;
+        for name in [checkpoint::PARTIAL, MODEL] {
+            remove(&folder.join(name))?;
+        }
+        Ok(Self::new(folder, steps, epochs, loss))
+    }
+
+    /// Whether the run that a folder holds went to its end.
+    pub fn is_finished(folder: &Path) -> bool {
+        folder.join(MODEL).exists()
+    }
+
+    fn new(folder: &Path, steps: Table, epochs: Table, loss: LossCurve) -> Self {
+        Self {
+            folder: folder.to_owned(),
+            steps,
+            epochs,
+            loss,
+            next_drawing: Instant::now() + DRAW_EVERY,
+            in_trouble: false,
         }
     }
 
+    pub fn step(&mut self, step: &Step) -> Result<()> {
+        self.steps.add(step)?;
+        self.loss.add(step.loss)?;
+        if Instant::now() >= self.next_drawing {
+            let drawn = self.draw_loss();
+            self.tolerate(drawn);
+        }
+        Ok(())
+    }
+
     pub fn epoch(&mut self, epoch: &Epoch, accuracy: &Animator) -> Result<()> {
-        self.epochs
-            .serialize(epoch)
-            .context("cannot write epochs.csv")?;
-        self.draw_loss()?;
-        self.write(ACCURACY, &accuracy.svg()?)?;
-        self.flush()
+        self.epochs.add(epoch)?;
+        let drawn = self.draw_all(accuracy);
+        self.tolerate(drawn);
+        Ok(())
+    }
+
+    /// Keeps what [`go_on`](Self::go_on) needs. The tables go first: a checkpoint is of lines that are there.
+    pub fn checkpoint(&mut self, header: &Header, tensors: &[(String, Tensor)]) {
+        let tables = self.steps.sync().and_then(|()| self.epochs.sync());
+        let saved = tables.and_then(|()| checkpoint::save(&self.folder, header, tensors));
+        self.tolerate(saved);
     }
 
     pub fn finish(&mut self, model: &[(String, Tensor)], accuracy: &Animator) -> Result<()> {
-        self.draw_loss()?;
-        self.write(ACCURACY, &accuracy.svg()?)?;
         self.flush()?;
+        self.draw_all(accuracy)?;
         weights::save(&self.folder.join(MODEL), model)
+    }
+
+    /// Writes the lines that wait.
+    pub fn flush(&mut self) -> Result<()> {
+        self.steps.flush()?;
+        self.epochs.flush()
+    }
+
+    /// Says what cannot be written when that begins, and goes on.
+    fn tolerate(&mut self, written: Result<()>) {
+        match written {
+            Ok(()) => self.in_trouble = false,
+            Err(error) if !self.in_trouble => {
+                self.in_trouble = true;
+                warn(format_args!("{error:#}; the run goes on"));
+            }
+            Err(_) => (),
+        }
+    }
+
+    fn draw_all(&mut self, accuracy: &Animator) -> Result<()> {
+        self.draw_loss()?;
+        self.write(ACCURACY, &accuracy.svg()?)
     }
 
     fn draw_loss(&mut self) -> Result<()> {
         let start = Instant::now();
-        self.write(LOSS, &self.loss.svg()?)?;
+        let drawn = self.write(LOSS, &self.loss.svg()?);
         let pause = DRAW_EVERY.max(start.elapsed() * DRAWING_SHARE);
         self.next_drawing = Instant::now() + pause;
-        Ok(())
+        drawn
     }
 
     /// Writes a picture, which a viewer may load anew at any time: it sees the old one or the new one.
     fn write(&self, name: &str, picture: &str) -> Result<()> {
         let beside = self.folder.join(format!(".{name}"));
-        fs::write(&beside, picture)
-            .and_then(|()| fs::rename(&beside, self.folder.join(name)))
-            .with_context(|| format!("cannot write {name}"))
-    }
-
-    fn flush(&mut self) -> Result<()> {
-        let folder = &self.folder;
-        let cannot = || format!("cannot write to {}", folder.display());
-        self.steps.flush().with_context(cannot)?;
-        self.epochs.flush().with_context(cannot)
+        let written =
+            fs::write(&beside, picture).and_then(|()| fs::rename(&beside, self.folder.join(name)));
+        if written.is_err() {
+            let _ = fs::remove_file(&beside);
+        }
+        written.with_context(|| format!("cannot write {}", self.folder.join(name).display()))
     }
 }
 
-/// The header is written at once: a run without an epoch leaves a table without a row.
-fn csv_file(path: &Path, header: &[&str]) -> Result<csv::Writer<File>> {
-    let cannot = || format!("cannot write {}", path.display());
-    let file = File::create(path).with_context(cannot)?;
-    let mut writer = csv::WriterBuilder::new()
-        .has_headers(false)
-        .from_writer(file);
-    writer.write_record(header).with_context(cannot)?;
-    writer.flush().with_context(cannot)?;
-    Ok(writer)
+fn remove(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot replace {}", path.display()))
+        }
+        _ => Ok(()),
+    }
 }

@@ -2,25 +2,31 @@
 //!
 //! The loop itself is each program's own; it tells the run of every step and every epoch.
 
+mod progress;
+mod start;
+
+use std::collections::HashMap;
 use std::fmt;
-use std::io::Write;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail};
 use candle_core::{Device, Tensor};
 use dataset::{DataIter, Dataset};
 
-use crate::bar::{self, Bar, Plan};
-use crate::devices::find;
+use crate::bar::{Bar, Plan};
+use crate::checkpoint::{Checkpoint, Header};
 use crate::interrupt::INTERRUPTED;
 use crate::loss_curve::LossCurve;
+use crate::process::{is_quiet, set_quiet, warn};
 use crate::record::{self, Record};
 use crate::trace::Trace;
+use crate::trained::largest_gradient;
 use crate::{
-    Animator, BadInput, BatchLoss, Book, Options, Timer, device_name, device_names, gpu, interrupt,
-    interrupted, share_cores, weights,
+    Animator, BadInput, BatchLoss, Book, Options, Process, Timer, Trained, device_name,
+    device_names, interrupt, interrupted, say, share_cores, weights,
 };
+use progress::Progress;
 
 /// A run that has started: its devices and data, and the settings that were not given filled in
 /// from the book.
@@ -47,17 +53,18 @@ use crate::{
 /// let mut run = Run::start(&options, &book)?;
 /// assert_eq!((run.batch_size, run.lr, run.devices.len()), (16, 0.1, 2));
 /// run.init(vec![])?;
+/// let params: Vec<Vec<d2l::Param>> = vec![vec![], vec![]]; // of each device
 /// for epoch in run.epochs() {
 ///     run.timer.start();
 ///     for batch in run.train_iter.epoch(epoch) {
 ///         let (_x, y) = batch?; // here a network would train
 ///         let loss = Tensor::new(16.8f32, &Device::Cpu)?;
-///         run.step(BatchLoss::new(vec![loss], y.dim(0)?))?;
+///         run.step(BatchLoss::new(vec![loss], y.dim(0)?), &params)?;
 ///     }
 ///     run.timer.stop();
-///     run.epoch(0.1)?;
+///     run.epoch(0.1, &params)?;
 /// }
-/// assert_eq!(run.finish(&[])?.test_acc, [0.1]);
+/// assert_eq!(run.finish(&params)?.test_acc, [0.1]);
 /// # anyhow::Ok(())
 /// ```
 #[derive(Debug)]
@@ -80,7 +87,16 @@ pub struct Run {
     pub timer: Timer,
     process: Process,
     options: Options,
+    /// What the result depends on, a line each.
+    settings: Vec<String>,
     synthetic: bool,
+    /// The names of the tensors that are trained.
+    names: Vec<String>,
+    /// What the run goes on from, until it does.
+    resumed: Option<Checkpoint>,
+    rest: HashMap<String, Tensor>,
+    /// The step of the newest checkpoint.
+    kept: usize,
     animator: Animator,
     record: Option<Record>,
     trace: Option<Trace>,
@@ -106,41 +122,6 @@ pub struct Summary {
     pub sec_per_epoch: f64,
 }
 
-/// Where the run stands.
-#[derive(Debug)]
-struct Progress {
-    bar: Bar,
-    step: usize,
-    /// Examples of this epoch, also of losses that are unread.
-    given: usize,
-    examples: usize,
-    loss_sum: f64,
-    losses: Vec<f64>,
-}
-
-/// One process of several that train together, each with as many replicas.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Process {
-    /// Its number, from 0; number 0 prints and writes.
-    pub rank: usize,
-    /// How many there are.
-    pub of: usize,
-    /// Its number among those of this machine.
-    pub local_rank: usize,
-    /// How many of them are on this machine.
-    pub on_machine: usize,
-}
-
-impl Process {
-    /// A process that trains by itself.
-    pub const ALONE: Self = Self {
-        rank: 0,
-        of: 1,
-        local_rank: 0,
-        on_machine: 1,
-    };
-}
-
 impl Run {
     /// Checks the options, finds devices and data, and prints what was chosen.
     ///
@@ -159,35 +140,37 @@ impl Run {
         if process.of > 1 {
             interrupt::agree_first();
         }
-        QUIET.store(process.rank > 0, Ordering::Relaxed);
+        set_quiet(process.rank > 0);
         options.check().map_err(BadInput::from)?;
         functional::set_precision(options.precision.into());
         functional::set_deterministic(options.deterministic);
-        let (devices, note) = find_devices(process, options)?;
+        let (devices, note) = start::find_devices(process, options)?;
         let own = devices.len();
         let k = own * process.of;
         if let [only] = &devices[..] {
             functional::one_stream(only);
         }
         let batch_size = options.batch_size.unwrap_or((book.batch_size)(k));
-        check_batch_size(batch_size, k).map_err(BadInput::from)?;
+        start::check_batch_size(batch_size, k).map_err(BadInput::from)?;
         let threads = options.threads.or_else(|| process.share_of_cores());
         let share = share_cores(threads, own);
-        check_paths(options).map_err(BadInput::from)?;
-        let data = load(options)?;
+        start::check_paths(options).map_err(BadInput::from)?;
+        let resumed = options.resume.as_deref().map(load_checkpoint);
+        let resumed = resumed.transpose().map_err(BadInput::from)?;
+        let data = start::load(options)?;
         let (mut train_iter, mut test_iter) = data.iters(batch_size)?;
         if !devices[0].is_cpu() {
             train_iter = train_iter.on_device(&devices[0])?;
             test_iter = test_iter.on_device(&devices[0])?;
-            check_last_batch(&train_iter, "training", k).map_err(BadInput::from)?;
-            check_last_batch(&test_iter, "test", k).map_err(BadInput::from)?;
+            start::check_last_batch(&train_iter, "training", k).map_err(BadInput::from)?;
+            start::check_last_batch(&test_iter, "test", k).map_err(BadInput::from)?;
         }
         if process.of > 1 {
             let first = process.rank * own;
             train_iter = train_iter.shards(first..first + own, k);
             test_iter = test_iter.shards(first..first + own, k);
         }
-        let run = Self {
+        let mut run = Self {
             train_iter: train_iter.stop_when(&INTERRUPTED),
             test_iter: test_iter.stop_when(&INTERRUPTED),
             batch_size,
@@ -196,6 +179,11 @@ impl Run {
             seed: options.seed,
             timer: Timer::new(),
             options: options.clone(),
+            settings: Vec::new(),
+            names: Vec::new(),
+            resumed,
+            rest: HashMap::new(),
+            kept: 0,
             synthetic: data.source.is_synthetic(),
             animator: Animator::new("epoch", &["test acc"], (1.0, options.epochs as f64)),
             record: None,
@@ -209,6 +197,7 @@ impl Run {
         if let Some(note) = note {
             say(format_args!("{note}"));
         }
+        run.settings = run.settings_of(book);
         run.print_start(book, share, &data);
         Ok(run)
     }
@@ -223,7 +212,7 @@ impl Run {
             )),
             false => say(format_args!("{} on {names}", book.network)),
         }
-        for line in gpu_facts(&self.devices) {
+        for line in start::gpu_facts(&self.devices) {
             say(format_args!("{line}"));
         }
         say(format_args!(
@@ -238,35 +227,61 @@ impl Run {
         ));
     }
 
-    /// All that several processes have to have in common, a line each.
+    /// What the result of the run depends on, a line each: a checkpoint of another run is refused, and processes that
+    /// train together have it in common.
     pub fn settings(&self) -> String {
-        let Self {
-            options,
-            train_iter,
-            test_iter,
+        self.settings.join("\n")
+    }
+
+    /// Adds a line to [`settings`](Self::settings).
+    pub fn depends_on(&mut self, line: String) {
+        self.settings.push(line);
+    }
+
+    /// When checkpoints are taken and replicas compared, which processes that train together do at the same time.
+    pub fn keeping(&self) -> String {
+        let Options {
+            checkpoint_every: every,
+            check_replicas: check,
             ..
-        } = self;
-        let images = if self.synthetic {
-            "synthetic images for "
-        } else {
-            ""
-        };
+        } = self.options;
+        format!(
+            "--out or --resume: {}, --checkpoint-every {every:?}, --check-replicas: {check}",
+            self.kept_in().is_some()
+        )
+    }
+
+    fn settings_of(&self, book: &Book) -> Vec<String> {
+        let options = &self.options;
+        let images = format!(
+            "{}{} {:08x} {:08x}",
+            if self.synthetic { "synthetic " } else { "" },
+            options.dataset,
+            self.train_iter.checksum(),
+            self.test_iter.checksum()
+        );
         let order = if options.no_shuffle {
-            "in order"
+            "as in the file"
         } else {
             "shuffled"
         };
-        let lines = [
-            format!("{} replicas", self.devices.len()),
+        let device = match self.devices[0].is_cpu() {
+            true => "cpu".to_owned(),
+            false => format!("cuda, {:?}", options.precision).to_lowercase(),
+        };
+        vec![
+            format!("network {}", book.network),
+            format!("replicas {}", self.devices.len() * self.process.of),
+            format!("device {device}"),
             format!("batch size {}", self.batch_size),
             format!("lr {}", self.lr),
             format!("epochs {}", self.num_epochs),
             format!("seed {}", self.seed),
-            format!("{images}{}, {order}", options.dataset),
-            format!("{} training examples", train_iter.num_examples()),
-            format!("{} test examples", test_iter.num_examples()),
-        ];
-        lines.join("\n")
+            format!("training examples {}", self.train_iter.num_examples()),
+            format!("test examples {}", self.test_iter.num_examples()),
+            format!("order {order}"),
+            format!("images {images}"),
+        ]
     }
 
     /// The devices, of many on the CPU the first and the last, and in how many processes.
@@ -284,24 +299,24 @@ impl Run {
         }
     }
 
-    /// The initial parameters: `tensors`, or where `--init` names a file, what is in it under
+    /// The parameters to begin with: `tensors`; or where `--init` names a file, or `--resume` a folder, what is there under
     /// the same names. With them the run begins: the folder of `--out` is taken, `--trace` records.
     ///
     /// # Errors
-    /// [`BadInput`] where the file or the folder cannot be used.
+    /// [`BadInput`] where the file or the folder cannot be used, or holds another run.
     pub fn init(&mut self, tensors: Vec<(String, Tensor)>) -> Result<Vec<Tensor>> {
-        let params = match &self.options.init {
-            Some(file) => weights::load(file, &tensors).map_err(BadInput::from)?,
-            None => tensors.into_iter().map(|(_, tensor)| tensor).collect(),
-        };
+        self.names = tensors.iter().map(|(name, _)| name.clone()).collect();
         // Ctrl-C came before there is anything to keep: an earlier run in the folder stays
         let writes = self.process.rank == 0 && !interrupted();
-        let folder = self.options.out.as_deref().filter(|_| writes);
-        let steps = self.train_iter.num_batches();
-        self.record = folder
-            .map(|folder| Record::open(folder, LossCurve::new(self.num_epochs, steps)))
-            .transpose()
-            .map_err(BadInput::from)?;
+        let params = match (self.resumed.take(), &self.options.init) {
+            (Some(checkpoint), _) => self.go_on(checkpoint, &tensors, writes),
+            (None, Some(file)) => weights::load(file, &tensors),
+            (None, None) => Ok(tensors.into_iter().map(|(_, tensor)| tensor).collect()),
+        };
+        let params = params.map_err(BadInput::from)?;
+        if writes && self.record.is_none() && self.options.resume.is_none() {
+            self.record = self.begin_record(&params).map_err(BadInput::from)?;
+        }
         let file = self.options.trace.as_deref().filter(|_| writes);
         let trace = file.map(Trace::begin).transpose();
         self.trace = trace.map_err(BadInput::from)?;
@@ -310,8 +325,79 @@ impl Run {
         Ok(params)
     }
 
+    fn begin_record(&self, params: &[Tensor]) -> Result<Option<Record>> {
+        let Some(folder) = &self.options.out else {
+            return Ok(None);
+        };
+        let tensors = self.named(params.to_vec());
+        Record::open(folder, self.loss_curve(), &self.header(), &tensors).map(Some)
+    }
+
+    /// Takes up the run where a checkpoint was taken; one that went to its end is left as it is.
+    fn go_on(
+        &mut self,
+        checkpoint: Checkpoint,
+        tensors: &[(String, Tensor)],
+        writes: bool,
+    ) -> Result<Vec<Tensor>> {
+        let folder = self.options.resume.clone().unwrap_or_default();
+        let cannot = || format!("--resume {}", folder.display());
+        let (header, mut kept) = (checkpoint.header, checkpoint.tensors);
+        same_settings(&header.settings, &self.settings()).with_context(cannot)?;
+        let params = weights::take_all(&mut kept, tensors).with_context(cannot)?;
+        let lines = Record::lines(&folder, &header);
+        let (steps, epochs) = lines.with_context(cannot)?;
+        let mut loss = self.loss_curve();
+        for step in &steps {
+            loss.add(step.loss)?;
+        }
+        for epoch in &epochs {
+            self.animator.add(epoch.epoch as f64, &[epoch.test_acc])?;
+        }
+        let begun = steps.iter().filter(|step| step.epoch > epochs.len());
+        self.train_iter = (self.train_iter.clone()).starting_at(epochs.len() + 1, begun.count());
+        let seconds = epochs.iter().map(|epoch| epoch.seconds).collect();
+        self.timer = Timer::after(seconds, header.seconds);
+        self.progress = Progress::after(&epochs, &steps);
+        self.kept = steps.len();
+        let finished = epochs.len() == self.num_epochs && Record::is_finished(&folder);
+        say(format_args!("{}", self.taken_up(&folder, finished)));
+        if writes && !finished {
+            self.record = Some(Record::go_on(&folder, loss, &header).with_context(cannot)?);
+        }
+        self.rest = kept;
+        Ok(params)
+    }
+
+    fn taken_up(&self, folder: &Path, finished: bool) -> String {
+        let (folder, p) = (folder.display(), &self.progress);
+        match finished {
+            true => format!("the run in {folder} went to its end, and stays as it is"),
+            false => format!(
+                "going on in {folder}, in epoch {} of {}, after step {}",
+                p.losses.len() + 1,
+                self.num_epochs,
+                p.step
+            ),
+        }
+    }
+
+    /// What a checkpoint has beside the tensors of [`init`](Self::init), for the network to take up; empty where the
+    /// run begins.
+    pub fn take_rest(&mut self) -> HashMap<String, Tensor> {
+        std::mem::take(&mut self.rest)
+    }
+
+    fn loss_curve(&self) -> LossCurve {
+        LossCurve::new(self.num_epochs, self.train_iter.num_batches())
+    }
+
+    fn named(&self, tensors: Vec<Tensor>) -> Vec<(String, Tensor)> {
+        self.names.iter().cloned().zip(tensors).collect()
+    }
+
     fn bar(&self) -> Bar {
-        match QUIET.load(Ordering::Relaxed) {
+        match is_quiet() {
             true => Bar::hidden(),
             false => Bar::on_stderr(Plan {
                 epochs: self.num_epochs,
@@ -326,32 +412,40 @@ impl Run {
     fn begin_epoch(&mut self) {
         let next = self.progress.losses.len() + 1;
         if next <= self.num_epochs && !interrupted() {
-            self.progress.bar.begin(next);
+            self.progress.bar.begin(next, self.progress.given);
         }
     }
 
-    /// The epochs from 1; none follows once Ctrl-C was pressed.
+    /// The epochs from 1, or from the one in which the run goes on; none follows once Ctrl-C was pressed.
     pub fn epochs(&self) -> impl Iterator<Item = usize> + use<> {
-        (1..=self.num_epochs).take_while(|_| !interrupted())
+        let completed = self.progress.losses.len();
+        (completed + 1..=self.num_epochs).take_while(|_| !interrupted())
     }
 
-    /// Tells of a step: the loss of the minibatch before its update.
+    /// Tells of a step: the loss of the minibatch before its update, and what is trained after it.
     ///
     /// A loss on a GPU is read some steps later, so that nobody waits for the GPU in every step.
     ///
     /// # Errors
-    /// If a device fails, or `steps.csv` cannot be written.
-    pub fn step(&mut self, loss: BatchLoss) -> Result<()> {
+    /// If a device fails, the loss is no finite number any more, or replicas differ and `--check-replicas` looks.
+    pub fn step<T: Trained>(&mut self, loss: BatchLoss, trained: &T) -> Result<()> {
         if let Some(trace) = self.trace.take() {
             self.trace = trace.step()?;
         }
         let now = loss.is_at_hand();
         self.progress.given += loss.examples();
+        self.progress.taken += 1;
         let last = self.progress.given >= self.train_iter.num_examples();
         self.unread.push(loss);
         let many = self.unread.len() >= MOST_UNREAD;
         if now || last || many || self.last_read.elapsed() > READ_EVERY {
-            self.read_losses()?;
+            self.read_losses(trained)?;
+        }
+        if self.options.check_replicas {
+            self.check_replicas(trained)?;
+        }
+        if self.is_time_to_keep() && trained.is_between_steps() {
+            self.keep(trained, self.timer.running())?;
         }
         if last {
             self.progress.bar.test();
@@ -360,41 +454,116 @@ impl Run {
     }
 
     /// Shows and records the steps whose losses are still on the devices.
-    fn read_losses(&mut self) -> Result<()> {
+    fn read_losses<T: Trained>(&mut self, trained: &T) -> Result<()> {
         let unread = std::mem::take(&mut self.unread);
         let means = BatchLoss::means(&unread)?;
         for (examples, loss) in unread.iter().map(BatchLoss::examples).zip(means) {
-            let p = &mut self.progress;
-            p.step += 1;
-            p.examples += examples;
-            p.loss_sum += f64::from(loss) * examples as f64;
-            p.bar.step(examples, loss);
-            let step = record::Step {
-                epoch: p.losses.len() + 1,
-                step: p.step,
-                examples,
-                loss,
-            };
+            let step = self.progress.step(examples, loss);
             if let Some(record) = &mut self.record {
                 record.step(&step)?;
+            }
+            if !loss.is_finite() {
+                bail!(self.diverged(&step, trained)?);
             }
         }
         self.last_read = Instant::now();
         Ok(())
     }
 
-    /// Tells of an epoch's end and the test accuracy after it; prints its line.
+    /// Why the run ends where a loss is no number.
+    fn diverged<T: Trained>(&mut self, step: &record::Step, trained: &T) -> Result<String> {
+        if let Some(record) = &mut self.record {
+            let _ = record.flush(); // there is something worse to say
+        }
+        let gradients = trained.gradients(&self.names)?;
+        let largest = largest_gradient(&gradients, step.examples)?;
+        let (lr, taken) = (self.lr, self.progress.taken);
+        let record::Step {
+            epoch, step, loss, ..
+        } = step;
+        let then = match taken - step {
+            0 => String::new(),
+            _ => format!(" (of step {taken})"),
+        };
+        let kept = match self.kept_in() {
+            None => String::new(),
+            Some(folder) => format!(
+                "; {} has the checkpoint of step {}",
+                folder.display(),
+                self.kept
+            ),
+        };
+        Ok(format!(
+            "the loss is {loss} in step {step}, in epoch {epoch}, at lr {lr}; {largest}{then}; \
+             a smaller --lr may help{kept}"
+        ))
+    }
+
+    fn check_replicas<T: Trained>(&self, trained: &T) -> Result<()> {
+        let step = self.progress.taken;
+        let agree = trained.check_replicas(&self.names);
+        agree.with_context(|| format!("after step {step}"))
+    }
+
+    /// The folder that holds checkpoints, where there is to be one.
+    fn kept_in(&self) -> Option<&Path> {
+        let Options { out, resume, .. } = &self.options;
+        out.as_deref().or(resume.as_deref())
+    }
+
+    fn is_time_to_keep(&self) -> bool {
+        let since = self.progress.taken - self.kept;
+        self.options.checkpoint_every.is_some_and(|n| since >= n)
+    }
+
+    /// Keeps a checkpoint where `--out` asks for it. All processes come here, one writes.
+    fn keep<T: Trained>(&mut self, trained: &T, seconds: f64) -> Result<()> {
+        if self.kept_in().is_none() {
+            return Ok(());
+        }
+        self.read_losses(trained)?;
+        let mut tensors = self.named(trained.tensors()?);
+        for (name, tensor) in &tensors {
+            let step = self.progress.taken;
+            weights::check_finite(name, tensor)
+                .with_context(|| format!("after step {step}, at lr {}", self.lr))?;
+        }
+        tensors.extend(trained.rest()?);
+        let header = Header {
+            seconds,
+            ..self.header()
+        };
+        if let Some(record) = &mut self.record {
+            record.checkpoint(&header, &tensors);
+        }
+        self.kept = self.progress.taken;
+        Ok(())
+    }
+
+    fn header(&self) -> Header {
+        Header {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            settings: self.settings(),
+            arguments: self.options.arguments.clone(),
+            epochs: self.progress.losses.len(),
+            steps: self.progress.step,
+            seconds: 0.0,
+        }
+    }
+
+    /// Tells of an epoch's end, the test accuracy after it, and what is trained; prints its line.
     ///
     /// An epoch that Ctrl-C cut short is not counted: its accuracy is of no meaning.
     ///
     /// # Errors
-    /// If the run's folder cannot be written.
-    pub fn epoch(&mut self, test_acc: f64) -> Result<()> {
-        self.read_losses()?;
+    /// If the replicas differ, or the loss is no finite number any more.
+    pub fn epoch<T: Trained>(&mut self, test_acc: f64, trained: &T) -> Result<()> {
+        self.read_losses(trained)?;
         self.progress.bar.clear();
         if interrupted() {
             return Ok(());
         }
+        self.check_replicas(trained)?;
         let seconds = self.timer.times().last().copied().unwrap_or(0.0);
         let (epoch, loss, examples) = self.progress.end_epoch();
         self.animator.add(epoch as f64, &[test_acc])?;
@@ -412,6 +581,7 @@ impl Run {
         if let Some(record) = &mut self.record {
             record.epoch(&line, &self.animator)?;
         }
+        self.keep(trained, 0.0)?;
         self.begin_epoch();
         Ok(())
     }
@@ -421,18 +591,40 @@ impl Run {
     ///
     /// # Errors
     /// If the parameters cannot be written.
-    pub fn finish(mut self, model: &[(String, Tensor)]) -> Result<Summary> {
+    pub fn finish<T: Trained>(mut self, trained: &T) -> Result<Summary> {
         self.progress.bar.clear();
-        if let Some(record) = &mut self.record {
-            record.finish(model, &self.animator)?;
+        let completed = self.progress.losses.len();
+        if completed < self.num_epochs && self.progress.taken > self.kept {
+            let seconds = self.timer.times().get(completed).copied();
+            self.keep(trained, seconds.unwrap_or(0.0))?;
         }
+        let model = self.named(trained.tensors()?);
+        let written = match &mut self.record {
+            Some(record) => record.finish(&model, &self.animator),
+            None => Ok(()),
+        };
         if let Some(trace) = self.trace.take() {
             trace.finish()?;
         }
+        self.print_end();
+        written?;
+        let sec_per_epoch = self.sec_per_epoch();
+        Ok(Summary {
+            test_acc: self.animator.y(0).to_vec(),
+            loss: self.progress.losses,
+            sec_per_epoch,
+        })
+    }
+
+    fn print_end(&self) {
         let p = &self.progress;
         if p.losses.len() < self.num_epochs {
+            let go_on = match self.kept_in() {
+                Some(folder) => format!("; --resume {} goes on", folder.display()),
+                None => String::new(),
+            };
             say(format_args!(
-                "interrupted in epoch {} of {}, after step {}",
+                "interrupted in epoch {} of {}, after step {}{go_on}",
                 p.losses.len() + 1,
                 self.num_epochs,
                 p.step
@@ -444,13 +636,7 @@ impl Run {
         if let Some(curve) = self.animator.text(0, columns.into()) {
             say(format_args!("{curve}"));
         }
-        say(format_args!("{}", LastLine(&self)));
-        let sec_per_epoch = self.sec_per_epoch();
-        Ok(Summary {
-            test_acc: self.animator.y(0).to_vec(),
-            loss: self.progress.losses,
-            sec_per_epoch,
-        })
+        say(format_args!("{}", LastLine(self)));
     }
 
     /// The mean over the epochs that were completed.
@@ -484,141 +670,26 @@ impl fmt::Display for LastLine<'_> {
     }
 }
 
-impl Progress {
-    fn new() -> Self {
-        Self {
-            bar: Bar::hidden(),
-            step: 0,
-            given: 0,
-            examples: 0,
-            loss_sum: 0.0,
-            losses: Vec::new(),
-        }
+/// The newest checkpoint of a folder that is whole.
+fn load_checkpoint(folder: &Path) -> Result<Checkpoint> {
+    let (checkpoint, damaged) = Checkpoint::load(folder)?;
+    if let Some(why) = damaged {
+        let step = checkpoint.header.steps;
+        warn(format_args!(
+            "{why}; going on from the one before it, of step {step}"
+        ));
     }
-
-    /// The epoch that ended, its mean loss, and how many examples it had.
-    fn end_epoch(&mut self) -> (usize, f64, usize) {
-        let examples = std::mem::take(&mut self.examples);
-        let loss = std::mem::take(&mut self.loss_sum) / examples as f64;
-        self.given = 0;
-        self.losses.push(loss);
-        (self.losses.len(), loss, examples)
-    }
+    Ok(checkpoint)
 }
 
-/// A line for each GPU: its name, its memory, and how many replicas share it.
-fn gpu_facts(devices: &[Device]) -> Vec<String> {
-    let mut gpus: Vec<(String, usize, Option<String>)> = Vec::new();
-    for (i, device) in devices.iter().enumerate().filter(|(_, d)| !d.is_cpu()) {
-        let name = device_name(i, device);
-        match gpus.iter_mut().find(|gpu| gpu.0 == name) {
-            Some(gpu) => gpu.1 += 1,
-            None => gpus.push((name, 1, gpu::facts(device))),
-        }
-    }
-    let line = |(name, replicas, facts): (String, usize, Option<String>)| {
-        let shared = match replicas {
-            1 => String::new(),
-            n => format!(", shared by {n} replicas"),
-        };
-        Some(format!("{name}: {}{shared}", facts?))
-    };
-    gpus.into_iter().filter_map(line).collect()
-}
-
-fn find_devices(process: Process, options: &Options) -> Result<(Vec<Device>, Option<String>)> {
-    let found = find(options.device, options.gpus, process);
-    let why = || format!("--device {:?} cannot be used", options.device).to_lowercase();
-    found
-        .with_context(why)
-        .map_err(|e| BadInput::from(e).into())
-}
-
-fn check_batch_size(batch_size: usize, k: usize) -> Result<()> {
-    ensure!(
-        batch_size >= k,
-        "a minibatch of {batch_size} cannot be split over {k} devices: \
-         --batch-size must be at least --gpus"
-    );
-    Ok(())
-}
-
-/// A GPU cannot be left without an example: CUDA has no empty memory.
-fn check_last_batch(iter: &DataIter, which: &str, k: usize) -> Result<()> {
-    let (examples, batch_size) = (iter.num_examples(), iter.batch_size());
-    let last = examples - (iter.num_batches() - 1) * batch_size;
-    ensure!(
-        last >= k,
-        "the last minibatch of the {examples} {which} examples has {last}, too few for {k} replicas on \
-         GPUs: choose another --batch-size than {batch_size}"
-    );
-    Ok(())
-}
-
-/// What can be said of the files that were named without reading them.
-fn check_paths(options: &Options) -> Result<()> {
-    if let Some(file) = &options.init {
-        ensure!(
-            file.is_file(),
-            "--init {}: there is no such file",
-            file.display()
-        );
-    }
-    if QUIET.load(Ordering::Relaxed) {
+/// An error that names the first setting of a run that another one does not have.
+fn same_settings(of_the_run: &str, own: &str) -> Result<()> {
+    let other = |line: &&str| !own.lines().any(|own| own == *line);
+    let Some(line) = of_the_run.lines().find(other) else {
         return Ok(());
-    }
-    if let Some(folder) = &options.out {
-        Record::check(folder, options.overwrite)?;
-    }
-    match &options.trace {
-        Some(file) => Trace::check(file, options.overwrite),
-        None => Ok(()),
-    }
-}
-
-fn load(options: &Options) -> Result<Dataset> {
-    let options = options.dataset();
-    let named = options.names_a_source();
-    dataset::load(&options).map_err(|e| if named { BadInput::from(e).into() } else { e })
-}
-
-/// Whether another process speaks for this one.
-static QUIET: AtomicBool = AtomicBool::new(false);
-
-impl Process {
-    /// Its part of the cores, where others use the same.
-    fn share_of_cores(self) -> Option<usize> {
-        let all = std::thread::available_parallelism().map_or(1, usize::from);
-        (self.on_machine > 1).then(|| (all / self.on_machine).max(1))
-    }
-}
-
-/// Prints a line, once where several processes train together. A reader who closed the pipe (`… | head`) ends nothing.
-pub fn say(line: fmt::Arguments<'_>) {
-    if !QUIET.load(Ordering::Relaxed) {
-        let _ = bar::above(|_| writeln!(std::io::stdout(), "{line}"));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_last_minibatch_that_is_too_short_for_the_gpus_is_named() -> Result<()> {
-        let data = dataset::load(&dataset::Options {
-            data: Some(dataset::Data::Synthetic),
-            limit_train: Some(17),
-            limit_test: Some(16),
-            ..dataset::Options::default()
-        })?;
-        let (train_iter, test_iter) = data.iters(8)?;
-        let error = check_last_batch(&train_iter, "training", 2).unwrap_err();
-        assert!(
-            error.to_string().contains("has 1, too few for 2"),
-            "{error}"
-        );
-        check_last_batch(&train_iter, "training", 1)?;
-        check_last_batch(&test_iter, "test", 8)
-    }
+    };
+    let key = |line: &str| line.split(' ').next().unwrap_or(line).to_owned();
+    let same_key = own.lines().filter(|own| key(own) == key(line));
+    let instead = same_key.collect::<Vec<_>>().join(", ");
+    bail!("the run there has {line:?}, and this one {instead:?}")
 }

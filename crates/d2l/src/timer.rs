@@ -16,6 +16,8 @@ use std::time::Instant;
 #[derive(Debug, Clone)]
 pub struct Timer {
     started: Instant,
+    /// Seconds that count to the time which is recorded next.
+    before: f64,
     times: Vec<f64>,
 }
 
@@ -24,8 +26,23 @@ impl Timer {
     pub fn new() -> Self {
         Self {
             started: Instant::now(),
+            before: 0.0,
             times: Vec::new(),
         }
+    }
+
+    /// A timer that goes on after `times`, and after `before` seconds of the next one.
+    pub(crate) fn after(times: Vec<f64>, before: f64) -> Self {
+        Self {
+            before,
+            times,
+            ..Self::new()
+        }
+    }
+
+    /// Seconds since the last start.
+    pub(crate) fn running(&self) -> f64 {
+        self.before + self.started.elapsed().as_secs_f64()
     }
 
     /// Starts the clock anew.
@@ -35,7 +52,8 @@ impl Timer {
 
     /// Records the time since the last start, and returns it.
     pub fn stop(&mut self) -> f64 {
-        let time = self.started.elapsed().as_secs_f64();
+        let time = self.running();
+        self.before = 0.0;
         self.times.push(time);
         time
     }

@@ -18,15 +18,20 @@ use candle_core::{DType, Device, Tensor};
 pub fn load(path: &Path, expected: &[(String, Tensor)]) -> Result<Vec<Tensor>> {
     let file = || format!("cannot read parameters from {}", path.display());
     let mut found = candle_core::safetensors::load(path, &Device::Cpu).with_context(file)?;
-    let tensors: Result<Vec<Tensor>> = expected
-        .iter()
-        .map(|(name, like)| take(&mut found, name, like))
-        .collect();
-    let tensors = tensors.with_context(file)?;
+    let tensors = take_all(&mut found, expected).with_context(file)?;
     if let Some(name) = found.keys().min() {
         bail!("{}: it has a tensor {name:?}, the network has none", file());
     }
     Ok(tensors)
+}
+
+/// Takes the tensors named in `expected` out of those that were found.
+pub(crate) fn take_all(
+    found: &mut HashMap<String, Tensor>,
+    expected: &[(String, Tensor)],
+) -> Result<Vec<Tensor>> {
+    let take = |(name, like): &(String, Tensor)| take(found, name, like);
+    expected.iter().map(take).collect()
 }
 
 fn take(found: &mut HashMap<String, Tensor>, name: &str, like: &Tensor) -> Result<Tensor> {
@@ -42,6 +47,12 @@ fn take(found: &mut HashMap<String, Tensor>, name: &str, like: &Tensor) -> Resul
         bail!("tensor {name:?} holds {found:?}, the network's holds {expected:?}");
     }
     let tensor = tensor.to_dtype(like.dtype())?;
+    check_finite(name, &tensor)?;
+    Ok(tensor)
+}
+
+/// An error, if a float is NaN or infinite.
+pub(crate) fn check_finite(name: &str, tensor: &Tensor) -> Result<()> {
     if tensor.dtype() == DType::F32 {
         let values: Vec<f32> = tensor.flatten_all()?.to_vec1()?;
         ensure!(
@@ -49,7 +60,7 @@ fn take(found: &mut HashMap<String, Tensor>, name: &str, like: &Tensor) -> Resul
             "tensor {name:?} holds a value that is not finite"
         );
     }
-    Ok(tensor)
+    Ok(())
 }
 
 /// Writes named tensors; a file of that name appears whole or not at all.
@@ -68,14 +79,27 @@ fn take(found: &mut HashMap<String, Tensor>, name: &str, like: &Tensor) -> Resul
 /// If it cannot be written.
 pub fn save(path: &Path, tensors: &[(String, Tensor)]) -> Result<()> {
     let cannot = || format!("cannot write {}", path.display());
-    let tensors: Vec<(&str, Tensor)> = tensors
-        .iter()
-        .map(|(name, tensor)| Ok((name.as_str(), tensor.to_device(&Device::Cpu)?)))
-        .collect::<candle_core::Result<_>>()?;
-    let bytes = safetensors::serialize(tensors, None).with_context(cannot)?;
+    let bytes = to_bytes(tensors, None).with_context(cannot)?;
     let partial = path.with_extension("partial");
-    fs::write(&partial, bytes).with_context(cannot)?;
-    fs::rename(&partial, path).with_context(cannot)
+    let written = fs::write(&partial, bytes).and_then(|()| fs::rename(&partial, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&partial);
+    }
+    written.with_context(cannot)
+}
+
+/// The bytes of a safetensors file of named tensors, which `metadata` can say more about.
+///
+/// # Errors
+/// If a device fails.
+pub fn to_bytes(
+    tensors: &[(String, Tensor)],
+    metadata: Option<HashMap<String, String>>,
+) -> Result<Vec<u8>> {
+    let tensors = tensors.iter();
+    let tensors = tensors.map(|(name, t)| Ok((name.as_str(), t.to_device(&Device::Cpu)?)));
+    let tensors: Vec<(&str, Tensor)> = tensors.collect::<candle_core::Result<_>>()?;
+    Ok(safetensors::serialize(tensors, metadata)?)
 }
 
 #[cfg(test)]

@@ -28,6 +28,10 @@ pub struct DataIter {
     batch_size: usize,
     shuffle_seed: Option<u64>,
     stop: Option<&'static AtomicBool>,
+    /// It stops only between groups of so many minibatches.
+    group: usize,
+    /// An epoch of which the first minibatches are left out, and how many.
+    begun: Option<(usize, usize)>,
     /// Which of so many shards of a minibatch are made, where not all are.
     shards: Option<(Range<usize>, usize)>,
     /// All images and labels on a device, where the minibatches are made there.
@@ -46,6 +50,8 @@ impl DataIter {
             batch_size,
             shuffle_seed,
             stop: None,
+            group: 1,
+            begun: None,
             shards: None,
             resident: None,
         })
@@ -65,17 +71,31 @@ impl DataIter {
     pub fn epoch(&self, epoch: usize) -> Batches {
         let (sender, ready) = sync_channel(READY);
         let (iter, order) = (self.clone(), self.order(epoch));
+        let had = self.had(epoch);
         let errors = sender.clone();
-        let work = move || iter.prepare(&order, &sender);
+        let work = move || {
+            iter.prepare(
+                order.get(had * iter.batch_size..).unwrap_or_default(),
+                &sender,
+            )
+        };
         let thread = Builder::new().name("minibatches".into()).spawn(work);
         // The channel is empty and has room, so this cannot block.
         let thread = thread.map_err(|e| errors.send(Err(Error::wrap(e)))).ok();
         Batches {
             ready: Some(ready),
             thread,
-            left: self.num_batches(),
+            left: self.num_batches() - had,
             stop: self.stop,
+            group: self.group,
+            given: 0,
         }
+    }
+
+    /// How many minibatches of an epoch are left out.
+    fn had(&self, epoch: usize) -> usize {
+        let had = self.begun.filter(|(begun, _)| *begun == epoch);
+        had.map_or(0, |(_, batches)| batches)
     }
 
     /// The minibatches of epoch 1.
@@ -93,6 +113,11 @@ impl DataIter {
         self.batch_size
     }
 
+    /// The checksum of its images and labels, [`Split::checksum`].
+    pub fn checksum(&self) -> u32 {
+        self.split.checksum()
+    }
+
     /// How many minibatches an epoch has, the short last one included.
     pub fn num_batches(&self) -> usize {
         self.split.len().div_ceil(self.batch_size)
@@ -102,6 +127,41 @@ impl DataIter {
     pub fn stop_when(self, flag: &'static AtomicBool) -> Self {
         DataIter {
             stop: Some(flag),
+            ..self
+        }
+    }
+
+    /// Stops early only between groups of `minibatches`, as the gradients of so many make one step.
+    ///
+    /// # Panics
+    /// If `minibatches` is 0.
+    pub fn in_groups_of(self, minibatches: usize) -> Self {
+        assert!(minibatches > 0, "a group has at least one minibatch");
+        DataIter {
+            group: minibatches,
+            ..self
+        }
+    }
+
+    /// Leaves out the first `batches` of epoch `epoch`: a run that was interrupted goes on there.
+    ///
+    /// ```
+    /// use dataset::{Data, Options};
+    ///
+    /// let options = Options { data: Some(Data::Synthetic), limit_train: Some(30), limit_test: Some(1), ..Options::default() };
+    /// let (train_iter, _) = dataset::load(&options)?.iters(20)?;
+    /// let train_iter = train_iter.starting_at(3, 1);
+    /// assert_eq!((train_iter.epoch(3).count(), train_iter.epoch(4).count()), (1, 2));
+    /// # anyhow::Ok(())
+    /// ```
+    ///
+    /// # Panics
+    /// If an epoch has not so many minibatches.
+    pub fn starting_at(self, epoch: usize, batches: usize) -> Self {
+        let all = self.num_batches();
+        assert!(batches <= all, "{batches} minibatches of {all}");
+        DataIter {
+            begun: Some((epoch, batches)),
             ..self
         }
     }
@@ -213,6 +273,8 @@ pub struct Batches {
     thread: Option<JoinHandle<()>>,
     left: usize,
     stop: Option<&'static AtomicBool>,
+    group: usize,
+    given: usize,
 }
 
 impl Batches {
@@ -231,7 +293,8 @@ impl Iterator for Batches {
 
     #[tracing::instrument(skip_all, name = "data")]
     fn next(&mut self) -> Option<Minibatch> {
-        let stopped = self.stop.is_some_and(|flag| flag.load(Ordering::Relaxed));
+        let wanted = self.stop.is_some_and(|flag| flag.load(Ordering::Relaxed));
+        let stopped = wanted && self.given.is_multiple_of(self.group);
         if stopped || self.left == 0 {
             self.close();
             return None;
@@ -239,6 +302,7 @@ impl Iterator for Batches {
         match self.ready.as_ref()?.recv() {
             Ok(batch) => {
                 self.left -= 1;
+                self.given += 1;
                 Some(batch)
             }
             Err(_) => {
@@ -417,6 +481,29 @@ mod tests {
     }
 
     #[test]
+    fn a_group_is_not_torn() {
+        static STOP: AtomicBool = AtomicBool::new(false);
+        let iter = DataIter::new(&numbered(100), 10, None).unwrap();
+        let iter = iter.stop_when(&STOP).in_groups_of(4);
+        let mut batches = iter.epoch(1);
+        assert!(batches.next().is_some());
+        STOP.store(true, Ordering::Relaxed);
+        assert_eq!(batches.count(), 3);
+        assert_eq!(iter.epoch(1).count(), 0);
+    }
+
+    #[test]
+    fn an_epoch_goes_on_where_it_was_interrupted() {
+        let iter = DataIter::new(&numbered(105), 10, Some(3)).unwrap();
+        let whole = numbers(iter.epoch(2));
+        for had in 0..=whole.len() {
+            let rest = iter.clone().starting_at(2, had);
+            assert_eq!(numbers(rest.epoch(2)), whole[had..]);
+            assert_eq!(numbers(rest.epoch(3)), numbers(iter.epoch(3)));
+        }
+    }
+
+    #[test]
     fn a_thread_that_ends_early_is_an_error_not_a_short_epoch() {
         let (_, ready) = sync_channel(READY);
         let thread = Builder::new().spawn(|| ()).unwrap();
@@ -425,6 +512,8 @@ mod tests {
             thread: Some(thread),
             left: 3,
             stop: None,
+            group: 1,
+            given: 0,
         };
         let error = batches.next().unwrap().unwrap_err().to_string();
         assert!(

@@ -61,6 +61,20 @@ impl Split {
         self.labels[i]
     }
 
+    /// A checksum (CRC-32) of images and labels: two that differ are of different splits.
+    ///
+    /// ```
+    /// let split = |label| dataset::Split::new(vec![0; 784], vec![label]);
+    /// assert_ne!(split(3)?.checksum(), split(4)?.checksum());
+    /// # anyhow::Ok(())
+    /// ```
+    pub fn checksum(&self) -> u32 {
+        let mut sum = crc32fast::Hasher::new();
+        sum.update(&self.images);
+        sum.update(&self.labels);
+        sum.finalize()
+    }
+
     pub(crate) fn truncate(&mut self, n: usize) {
         let n = n.min(self.len());
         self.images.truncate(n * PIXELS);

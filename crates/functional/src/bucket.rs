@@ -1,7 +1,7 @@
 //! Buckets: the gradients of parameters in memories of their own, which can go where they are wanted.
 //! It says what a bucket is and which parameters share one; it computes no gradient.
 
-use candle_core::{Result, Tensor};
+use candle_core::{Device, Result, Tensor};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -73,6 +73,26 @@ impl Values {
         match self {
             Values::Floats(floats) => floats.len(),
             Values::Tensor(tensor) => tensor.elem_count(),
+        }
+    }
+
+    /// A copy of some of the elements.
+    ///
+    /// ```
+    /// let values = functional::Values::Floats(vec![1., 2., 3.]);
+    /// assert_eq!(values.get(1..3)?.to_vec1::<f32>()?, [2., 3.]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If a GPU fails.
+    ///
+    /// # Panics
+    /// Where there are no such elements.
+    pub fn get(&self, range: Range<usize>) -> Result<Tensor> {
+        match self {
+            Values::Floats(floats) => Tensor::new(&floats[range], &Device::Cpu),
+            Values::Tensor(tensor) => tensor.narrow(0, range.start, range.len())?.copy(),
         }
     }
 

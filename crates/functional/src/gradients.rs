@@ -106,6 +106,15 @@ impl Gradients {
         self.places.layout()
     }
 
+    /// A copy of what lies in the place of each parameter, in their order, also if [`zero`](Self::zero) was called
+    /// since: to look at the gradients of a step after it.
+    ///
+    /// # Errors
+    /// Where a bucket is out.
+    pub fn values(&self) -> Result<Vec<Tensor>> {
+        self.places.values()
+    }
+
     /// Forgets what there is: the next backward writes, and does not add. It touches no memory.
     pub fn zero(&mut self) {
         self.places.zero();

@@ -264,15 +264,16 @@ pub fn train(options: &Options) -> anyhow::Result<Summary> {
             let (x, y) = batch?;
             // Perform multi-GPU training for a single minibatch
             let l = train_batch(&x, &y, &device_params, &devices, run.lr)?;
-            run.step(l)?;
+            run.step(l, &device_params)?;
         }
         synchronize(&devices)?;
         run.timer.stop();
         // Evaluate the model on GPU 0, and add the accuracy to the curve
         let net = |x: &Tensor| lenet(x, &device_params[0]);
-        run.epoch(evaluate_accuracy_gpu(net, &run.test_iter, &devices[0])?)?;
+        let test_acc = evaluate_accuracy_gpu(net, &run.test_iter, &devices[0])?;
+        run.epoch(test_acc, &device_params)?;
     }
-    run.finish(&named(device_params[0].iter().map(|p| p.detach())))
+    run.finish(&device_params)
 }
 
 /// The parameters under their names in a file: `W1`, `b1` … `W4`, `b4`.

@@ -176,6 +176,21 @@ impl Places {
         self.memories.iter().map(|m| &m.parts)
     }
 
+    /// What lies in the place of each parameter, in their order.
+    pub fn values(&self) -> Result<Vec<Tensor>> {
+        let mut all = Vec::new();
+        for (i, memory) in self.memories.iter().enumerate() {
+            let Some(values) = &memory.values else {
+                bail!("bucket {i} is still out: put it back first")
+            };
+            for part in memory.parts.iter() {
+                all.push((part.parameter, values.get(part.range.clone())?));
+            }
+        }
+        all.sort_by_key(|(parameter, _)| *parameter);
+        Ok(all.into_iter().map(|(_, values)| values).collect())
+    }
+
     /// Forgets what was written. After a pass that failed nothing is expected any more.
     pub fn zero(&mut self) {
         for p in self.memories.iter_mut().flat_map(|m| &mut m.parameters) {

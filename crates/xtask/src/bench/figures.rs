@@ -208,11 +208,11 @@ fn epoch(options: &d2l::Options) -> Result<(f64, f64)> {
             let start = Instant::now();
             let l = scratch::train_batch(&x, &y, &device_params, &devices, run.lr)?;
             in_steps += start.elapsed().as_secs_f64();
-            run.step(l)?;
+            run.step(l, &device_params)?;
         }
         synchronize(&devices)?;
         epochs.push((run.timer.stop(), in_steps));
-        run.epoch(0.0)?;
+        run.epoch(0.0, &device_params)?;
     }
     epochs.sort_by(|a, b| (a.0 / a.1).total_cmp(&(b.0 / b.1)));
     Ok(epochs[epochs.len() / 2])

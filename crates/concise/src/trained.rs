@@ -1,0 +1,169 @@
+//! What a run needs of a network in training: all that a checkpoint keeps, and whether the replicas agree.
+
+use std::collections::HashMap;
+
+use anyhow::{Context, Result, bail};
+use candle_core::{DType, Device, Tensor, Var};
+use d2l::{Trained, compare, device_name, weights};
+
+use crate::{DataParallel, Split, Trainer};
+
+// The names of what is kept beside parameters and buffers of the first replica.
+const MOMENTUM: &str = "momentum ";
+const SPLIT: &str = "split";
+
+/// A buffer of a replica that is not the first of all.
+fn buffer_of(replica: usize, name: &str) -> String {
+    format!("replica {replica} {name}")
+}
+
+impl Trained for Trainer<'_> {
+    fn tensors(&self) -> Result<Vec<Tensor>> {
+        let state = self.net.state_dict()?;
+        Ok(state.into_iter().map(|(_, tensor)| tensor).collect())
+    }
+
+    /// The momentum, which all replicas have in common; the buffers of the other replicas, those of other
+    /// processes as well; and the split, where it was measured.
+    fn rest(&self) -> Result<Vec<(String, Tensor)>> {
+        let velocity = self.net.on_first(|replica| replica.velocity())?;
+        let named = |(name, tensor): (String, Tensor)| (format!("{MOMENTUM}{name}"), tensor);
+        let mut rest: Vec<(String, Tensor)> = velocity.into_iter().map(named).collect();
+        rest.extend(self.net.other_buffers()?);
+        if self.net.how.split == Split::Measured {
+            rest.push((
+                SPLIT.to_owned(),
+                Tensor::new(self.net.split(), &Device::Cpu)?,
+            ));
+        }
+        Ok(rest)
+    }
+
+    fn is_between_steps(&self) -> bool {
+        self.waiting.0 == 0
+    }
+
+    fn check_replicas(&self, _: &[String]) -> Result<()> {
+        self.net.check_replicas()
+    }
+
+    fn gradients(&self, _: &[String]) -> Result<Vec<(String, Tensor)>> {
+        let gradients = self.net.on_first(|replica| replica.gradients())?;
+        let names = self.net.states[0].parameters();
+        let names = names.map(|(name, _)| name.clone());
+        Ok(names.zip(gradients).collect())
+    }
+}
+
+impl Trainer<'_> {
+    /// Takes up what [`Trained::rest`] kept, beside what [`DataParallel::load_state_dict`] does; of nothing it
+    /// begins.
+    ///
+    /// # Errors
+    /// If it is of another network.
+    pub fn go_on(&mut self, rest: HashMap<String, Tensor>) -> Result<()> {
+        let (velocity, rest): (Vec<_>, Vec<_>) = rest
+            .into_iter()
+            .partition(|(name, _)| name.starts_with(MOMENTUM));
+        let bare = |(name, tensor): (String, Tensor)| (name.replacen(MOMENTUM, "", 1), tensor);
+        let velocity: HashMap<String, Tensor> = velocity.into_iter().map(bare).collect();
+        let id = self.id;
+        if !velocity.is_empty() {
+            let set = move |replica: &mut crate::replica::Replica, ()| {
+                replica.set_velocity(id, &velocity)
+            };
+            let all = vec![(); self.net.devices().len()];
+            self.net.on_each(all, set).context("momentum")?;
+        }
+        let rest: HashMap<String, Tensor> = rest.into_iter().collect();
+        if let Some(split) = rest.get(SPLIT) {
+            self.net.set_split(split.to_vec1()?);
+            self.measuring = None;
+        }
+        self.net.set_other_buffers(&rest)
+    }
+}
+
+impl DataParallel {
+    /// The number of replica `i` of this process among those of all.
+    fn number(&self, i: usize) -> usize {
+        self.processes.rank() * self.states.len() + i
+    }
+
+    /// The buffers of all replicas but the first, from all processes.
+    fn other_buffers(&self) -> Result<Vec<(String, Tensor)>> {
+        let mut own = Vec::new();
+        for (i, state) in self.states.iter().enumerate() {
+            for (name, buffer) in state.buffers().filter(|_| self.number(i) > 0) {
+                own.push((buffer_of(self.number(i), name), buffer.copy()?.detach()));
+            }
+        }
+        if self.processes.are_one() {
+            return Ok(own);
+        }
+        let mut all = Vec::new();
+        for bytes in self.processes.gather(&weights::to_bytes(&own, None)?)? {
+            all.extend(candle_core::safetensors::load_buffer(&bytes, &Device::Cpu)?);
+        }
+        Ok(all)
+    }
+
+    /// A replica whose buffers were not kept has those of the first.
+    fn set_other_buffers(&self, rest: &HashMap<String, Tensor>) -> Result<()> {
+        for (i, state) in self.states.iter().enumerate() {
+            for (name, buffer) in state.buffers() {
+                if let Some(tensor) = rest.get(&buffer_of(self.number(i), name)) {
+                    let tensor = tensor.to_device(buffer.device())?;
+                    buffer.set(&tensor).with_context(|| name.clone())?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares the parameters of all replicas, bit by bit, those of other processes as well.
+    ///
+    /// # Errors
+    /// Names the first parameter that is not the same, with index, devices and both values.
+    pub fn check_replicas(&self) -> Result<()> {
+        let place = |i: usize| device_name(i, &self.devices()[i]);
+        for (i, other) in self.states.iter().enumerate().skip(1) {
+            for ((name, a), (_, b)) in self.states[0].parameters().zip(other.parameters()) {
+                compare(name, (&place(0), a), (&place(i), b))?;
+            }
+        }
+        self.check_processes()
+    }
+
+    /// An error in all processes, unless all have the same parameters: checksums first, then what differs.
+    pub(crate) fn check_processes(&self) -> Result<()> {
+        if self.processes.are_one() {
+            return Ok(());
+        }
+        let params: Vec<&(String, Var)> = self.states[0].parameters().collect();
+        let sums = params.iter().map(|(_, param)| {
+            let sum = crc32fast::hash(&weights::to_bytes(
+                &[(String::new(), param.detach())],
+                None,
+            )?);
+            anyhow::Ok(sum.to_le_bytes())
+        });
+        let sums = sums.collect::<Result<Vec<_>>>()?.concat();
+        let all = self.processes.gather(&sums)?;
+        let Some(other) = all.iter().position(|sums| *sums != all[0]) else {
+            return Ok(());
+        };
+        let (of_first, of_other) = (all[0].as_chunks::<4>().0, all[other].as_chunks::<4>().0);
+        let differs = of_first.iter().zip(of_other).position(|(a, b)| a != b);
+        let Some((name, param)) = differs.and_then(|i| params.get(i)) else {
+            bail!("process {other} has another network than process 0");
+        };
+        let values = param.flatten_all()?.to_vec1::<f32>()?;
+        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        let all = self.processes.gather(&bytes)?;
+        let tensor =
+            |i: usize| Tensor::from_raw_buffer(&all[i], DType::F32, param.dims(), &Device::Cpu);
+        let places = ["process 0", &format!("process {other}")];
+        compare(name, (places[0], &tensor(0)?), (places[1], &tensor(other)?))
+    }
+}

@@ -1,0 +1,259 @@
+//! Checkpoints: all that the rest of a run depends on, in a safetensors file.
+//!
+//! The last two are kept. A new one is written beside them under another name, flushed to the disk, and renamed:
+//! whatever interrupts that, one of the two is whole. A checksum tells a damaged one.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use candle_core::{Device, Tensor};
+use safetensors::SafeTensors;
+use serde::{Deserialize, Serialize};
+
+use crate::weights;
+
+pub(crate) const NEWEST: &str = "checkpoint.safetensors";
+pub(crate) const PREVIOUS: &str = "checkpoint.previous.safetensors";
+/// Nothing that ends in `.safetensors`, so that nobody takes it for one.
+pub(crate) const PARTIAL: &str = ".checkpoint.partial";
+
+const FORMAT: &str = "multiple-gpus checkpoint 1";
+/// Where the checksum stands, and what stands there while it is computed.
+const SUM: &str = "\"crc32\":\"";
+const NO_SUM: &str = "00000000";
+
+/// Where a run stands, and what it is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Header {
+    /// The version of the program that wrote it.
+    pub version: String,
+    /// What the result of the run depends on, a line each.
+    pub settings: String,
+    /// The command line, as far as it says what to do.
+    pub arguments: Vec<String>,
+    /// Epochs that are complete, with their evaluation.
+    pub epochs: usize,
+    /// Steps since the beginning.
+    pub steps: usize,
+    /// Seconds of training in the epoch that is not complete.
+    pub seconds: f64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Checkpoint {
+    pub header: Header,
+    pub tensors: HashMap<String, Tensor>,
+}
+
+impl Checkpoint {
+    /// The newest one of a folder that is whole; and if that is not the newest one, why.
+    pub fn load(folder: &Path) -> Result<(Self, Option<String>)> {
+        let newest = match Self::read(&folder.join(NEWEST)) {
+            Ok(checkpoint) => return Ok((checkpoint, None)),
+            Err(error) => error,
+        };
+        match Self::read(&folder.join(PREVIOUS)) {
+            // the run was ended between two renames
+            Ok(checkpoint) if is_absent(&newest) => Ok((checkpoint, None)),
+            Ok(checkpoint) => Ok((checkpoint, Some(format!("{newest:#}")))),
+            Err(previous) if is_absent(&newest) && is_absent(&previous) => bail!(
+                "{} holds no checkpoint; a run leaves one with --out",
+                folder.display()
+            ),
+            Err(previous) if is_absent(&previous) => Err(newest),
+            Err(previous) => bail!("{newest:#}; {previous:#}"),
+        }
+    }
+
+    fn read(path: &Path) -> Result<Self> {
+        let cannot = || format!("cannot go on from {}", path.display());
+        let bytes = fs::read(path).with_context(cannot)?;
+        Self::decode(bytes).with_context(cannot)
+    }
+
+    fn decode(mut bytes: Vec<u8>) -> Result<Self> {
+        let (_, metadata) = SafeTensors::read_metadata(&bytes).context("it is damaged")?;
+        let metadata = metadata.metadata().clone().unwrap_or_default();
+        let text = |key: &str| {
+            let text = metadata.get(key).map(String::as_str);
+            text.with_context(|| format!("it is no checkpoint: it has no {key:?}"))
+        };
+        let format = text("format")?;
+        ensure!(
+            format == FORMAT,
+            "it is a {format:?}, and this program writes and reads {FORMAT:?}"
+        );
+        let expected = text("crc32")?.to_owned();
+        let header = text("run")?.to_owned();
+        ensure!(
+            seal(&mut bytes)? == expected,
+            "it is damaged: its checksum is not {expected}"
+        );
+        Ok(Self {
+            header: serde_json::from_str(&header)?,
+            tensors: candle_core::safetensors::load_buffer(&bytes, &Device::Cpu)?,
+        })
+    }
+}
+
+/// Writes a checkpoint; the one that was the newest becomes the one before it. Where that fails, they stay.
+pub(crate) fn save(folder: &Path, header: &Header, tensors: &[(String, Tensor)]) -> Result<()> {
+    let bytes = encode(header, tensors).context("a checkpoint cannot be made")?;
+    let [partial, newest, previous] = [PARTIAL, NEWEST, PREVIOUS].map(|name| folder.join(name));
+    let replace = || -> std::io::Result<()> {
+        let mut file = File::create(&partial)?;
+        file.write_all(&bytes)?;
+        file.sync_all()?;
+        match fs::rename(&newest, &previous) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => fs::rename(&partial, &newest)?,
+        }
+        sync_folder(folder)
+    };
+    replace().map_err(|error| {
+        let _ = fs::remove_file(&partial);
+        anyhow!(error).context(format!("cannot write {}", newest.display()))
+    })
+}
+
+/// The renames are on the disk as well.
+fn sync_folder(folder: &Path) -> std::io::Result<()> {
+    match cfg!(unix) {
+        true => File::open(folder)?.sync_all(),
+        false => Ok(()), // elsewhere a folder cannot be opened
+    }
+}
+
+fn encode(header: &Header, tensors: &[(String, Tensor)]) -> Result<Vec<u8>> {
+    let metadata = [
+        ("format", FORMAT.to_owned()),
+        ("run", serde_json::to_string(header)?),
+        ("crc32", NO_SUM.to_owned()),
+    ];
+    let metadata = metadata.map(|(key, text)| (key.to_owned(), text));
+    let mut bytes = weights::to_bytes(tensors, Some(HashMap::from(metadata)))?;
+    let sum = seal(&mut bytes)?;
+    let place = place_of_the_sum(&bytes)?;
+    bytes[place..][..sum.len()].copy_from_slice(sum.as_bytes());
+    Ok(bytes)
+}
+
+/// The checksum of a file, of which the one that stands in it is taken out.
+fn seal(bytes: &mut [u8]) -> Result<String> {
+    let place = place_of_the_sum(bytes)?;
+    let digits = bytes.get_mut(place..place + NO_SUM.len());
+    digits
+        .context("it is damaged: it ends in its checksum")?
+        .copy_from_slice(NO_SUM.as_bytes());
+    Ok(format!("{:08x}", crc32fast::hash(bytes)))
+}
+
+/// No text inside of the header has quotation marks without a backslash.
+fn place_of_the_sum(bytes: &[u8]) -> Result<usize> {
+    let mut windows = bytes.windows(SUM.len());
+    let found = windows.position(|window| window == SUM.as_bytes());
+    Ok(found.context("it is damaged: it has no checksum")? + SUM.len())
+}
+
+fn is_absent(error: &anyhow::Error) -> bool {
+    let io = error.downcast_ref::<std::io::Error>();
+    io.is_some_and(|error| error.kind() == ErrorKind::NotFound)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(steps: usize) -> Header {
+        Header {
+            version: "1".into(),
+            settings: "lr 0.1\nimages \"crc32\":\"12345678\"".into(),
+            arguments: vec!["--gpus=2".into()],
+            epochs: 1,
+            steps,
+            seconds: 0.1,
+        }
+    }
+
+    fn folder() -> Result<tempfile::TempDir> {
+        let folder = tempfile::tempdir()?;
+        let w = [("W".to_owned(), Tensor::new(&[1f32, 2.0], &Device::Cpu)?)];
+        save(folder.path(), &header(5), &w)?;
+        save(folder.path(), &header(10), &w)?;
+        Ok(folder)
+    }
+
+    fn damage(path: &Path, i: usize) -> Result<()> {
+        let mut bytes = fs::read(path)?;
+        bytes[i] ^= 1;
+        Ok(fs::write(path, bytes)?)
+    }
+
+    #[test]
+    fn the_newest_of_two_is_loaded() -> Result<()> {
+        let folder = folder()?;
+        let (found, note) = Checkpoint::load(folder.path())?;
+        assert_eq!((found.header, note), (header(10), None));
+        assert_eq!(found.tensors["W"].to_vec1::<f32>()?, [1.0, 2.0]);
+        fs::remove_file(folder.path().join(NEWEST))?; // as between two renames
+        let (found, note) = Checkpoint::load(folder.path())?;
+        assert_eq!((found.header, note), (header(5), None));
+        assert!(!folder.path().join(PARTIAL).exists());
+        Ok(())
+    }
+
+    /// A bit anywhere, also in what is metadata.
+    #[test]
+    fn a_damaged_one_is_known_and_the_one_before_it_taken() -> Result<()> {
+        let folder = folder()?;
+        let newest = folder.path().join(NEWEST);
+        let whole = fs::read(&newest)?;
+        for i in 0..whole.len() {
+            damage(&newest, i)?;
+            let (found, note) = Checkpoint::load(folder.path()).unwrap_or_else(|e| {
+                panic!("byte {i}: {e:#}");
+            });
+            assert_eq!(found.header.steps, 5, "byte {i}");
+            assert!(note.is_some_and(|note| note.contains(NEWEST)), "byte {i}");
+            fs::write(&newest, &whole)?;
+        }
+        for len in 0..whole.len() {
+            fs::write(&newest, &whole[..len])?;
+            assert_eq!(Checkpoint::load(folder.path())?.0.header.steps, 5, "{len}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn where_none_is_whole_the_error_says_so() -> Result<()> {
+        let folder = folder()?;
+        let error = || format!("{:#}", Checkpoint::load(folder.path()).unwrap_err());
+        for name in [NEWEST, PREVIOUS] {
+            let path = folder.path().join(name);
+            damage(&path, fs::read(&path)?.len() - 1)?;
+        }
+        assert!(
+            error().contains(NEWEST) && error().contains(PREVIOUS),
+            "{}",
+            error()
+        );
+        for name in [NEWEST, PREVIOUS] {
+            fs::remove_file(folder.path().join(name))?;
+        }
+        assert!(error().contains("holds no checkpoint"), "{}", error());
+        Ok(())
+    }
+
+    #[test]
+    fn the_parameters_of_a_model_are_no_checkpoint() -> Result<()> {
+        let folder = tempfile::tempdir()?;
+        let w = [("W".to_owned(), Tensor::new(&[1f32, 2.0], &Device::Cpu)?)];
+        weights::save(&folder.path().join(NEWEST), &w)?;
+        let error = format!("{:#}", Checkpoint::load(folder.path()).unwrap_err());
+        assert!(error.contains("it is no checkpoint"), "{error}");
+        Ok(())
+    }
+}

@@ -1,0 +1,73 @@
+//! Where a run stands: its steps and epochs so far, and the bar that shows them.
+
+use crate::bar::Bar;
+use crate::record::{Epoch, Step};
+
+#[derive(Debug)]
+pub(super) struct Progress {
+    pub bar: Bar,
+    /// Steps whose loss is known.
+    pub step: usize,
+    /// Steps that were taken.
+    pub taken: usize,
+    /// Examples of this epoch, also of losses that are unread.
+    pub given: usize,
+    examples: usize,
+    loss_sum: f64,
+    /// Mean losses of the epochs that are complete.
+    pub losses: Vec<f64>,
+}
+
+impl Progress {
+    pub fn new() -> Self {
+        Self {
+            bar: Bar::hidden(),
+            step: 0,
+            taken: 0,
+            given: 0,
+            examples: 0,
+            loss_sum: 0.0,
+            losses: Vec::new(),
+        }
+    }
+
+    /// That of a run which has had these epochs, and these steps.
+    pub fn after(epochs: &[Epoch], steps: &[Step]) -> Self {
+        let mut progress = Self::new();
+        progress.losses = epochs.iter().map(|epoch| epoch.loss).collect();
+        progress.step = steps.len();
+        progress.taken = steps.len();
+        for step in steps.iter().filter(|step| step.epoch > epochs.len()) {
+            progress.given += step.examples;
+            progress.add(step.examples, step.loss);
+        }
+        progress
+    }
+
+    /// Counts a step, and gives its line.
+    pub fn step(&mut self, examples: usize, loss: f32) -> Step {
+        self.step += 1;
+        self.add(examples, loss);
+        self.bar.step(examples, loss);
+        Step {
+            epoch: self.losses.len() + 1,
+            step: self.step,
+            examples,
+            loss,
+        }
+    }
+
+    fn add(&mut self, examples: usize, loss: f32) {
+        self.examples += examples;
+        self.loss_sum += f64::from(loss) * examples as f64;
+    }
+
+    /// The epoch that ended, its mean loss, and how many examples it had.
+    pub fn end_epoch(&mut self) -> (usize, f64, usize) {
+        let examples = std::mem::take(&mut self.examples);
+        let loss = std::mem::take(&mut self.loss_sum) / examples as f64;
+        self.given = 0;
+        self.losses.push(loss);
+        (self.losses.len(), loss, examples)
+    }
+}

@@ -1,0 +1,229 @@
+//! A CSV file that grows by lines. A full disk does not tear it: lines that cannot be written wait in memory.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use csv::StringRecord;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// So many bytes of lines wait for the next flush.
+const WAITING: usize = 8 << 10;
+
+#[derive(Debug)]
+pub(crate) struct Table {
+    path: PathBuf,
+    file: File,
+    /// Bytes of whole lines that are in the file.
+    written: u64,
+    waiting: Vec<u8>,
+}
+
+impl Table {
+    /// Makes the file anew; the header is written at once.
+    pub fn create(path: &Path, header: &[&str]) -> Result<Self> {
+        let mut table = Self::open(path, true)?;
+        table.waiting = line(header)?;
+        table.flush()?;
+        Ok(table)
+    }
+
+    /// Opens a file that was made before, and cuts off what follows its first `rows` rows.
+    pub fn go_on(path: &Path, header: &[&str], rows: usize) -> Result<Self> {
+        if rows == 0 {
+            return Self::create(path, header);
+        }
+        let mut table = Self::open(path, false)?;
+        table.written = read(path, header, rows)?.1;
+        table.cut()?;
+        Ok(table)
+    }
+
+    /// The first `rows` rows of a file.
+    pub fn rows<T: DeserializeOwned>(path: &Path, header: &[&str], rows: usize) -> Result<Vec<T>> {
+        if rows == 0 {
+            return Ok(Vec::new()); // there may be no file yet
+        }
+        let (records, _) = read(path, header, rows)?;
+        let rows = records.iter().map(|record| record.deserialize(None));
+        let rows = rows.collect::<Result<_, csv::Error>>();
+        rows.with_context(|| path.display().to_string())
+    }
+
+    /// Nobody else writes there meanwhile.
+    fn open(path: &Path, create: bool) -> Result<Self> {
+        let cannot = || format!("cannot write {}", path.display());
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(create);
+        let file = options.truncate(false).open(path).with_context(cannot)?;
+        // a file system without locks has to do without
+        if let Err(TryLockError::WouldBlock) = file.try_lock() {
+            bail!("{} is written by another run", path.display());
+        }
+        let mut table = Self {
+            path: path.to_owned(),
+            file,
+            written: 0,
+            waiting: Vec::new(),
+        };
+        if create {
+            table.cut()?;
+        }
+        Ok(table)
+    }
+
+    pub fn add(&mut self, row: &impl Serialize) -> Result<()> {
+        self.waiting.append(&mut line(row)?);
+        if self.waiting.len() >= WAITING {
+            let _ = self.flush(); // it is tried again, and then said
+        }
+        Ok(())
+    }
+
+    /// Writes the lines that wait; where that fails they wait on, and the file ends with a whole line.
+    pub fn flush(&mut self) -> Result<()> {
+        if self.waiting.is_empty() {
+            return Ok(());
+        }
+        let written = self.file.write_all(&self.waiting);
+        if let Err(error) = written {
+            let _ = self.cut();
+            return Err(error).with_context(|| format!("cannot write {}", self.path.display()));
+        }
+        self.written += self.waiting.len() as u64;
+        self.waiting.clear();
+        Ok(())
+    }
+
+    /// As [`flush`](Self::flush), and waits until the disk has it.
+    pub fn sync(&mut self) -> Result<()> {
+        self.flush()?;
+        let synced = self.file.sync_data();
+        synced.with_context(|| format!("cannot write {}", self.path.display()))
+    }
+
+    /// Cuts off what follows the whole lines.
+    fn cut(&mut self) -> Result<()> {
+        let cannot = || format!("cannot write {}", self.path.display());
+        self.file.set_len(self.written).with_context(cannot)?;
+        let end = SeekFrom::Start(self.written);
+        self.file.seek(end).with_context(cannot)?;
+        Ok(())
+    }
+}
+
+fn line(row: &(impl Serialize + ?Sized)) -> Result<Vec<u8>> {
+    let mut writer = csv::WriterBuilder::new()
+        .has_headers(false)
+        .from_writer(Vec::new());
+    writer.serialize(row)?;
+    Ok(writer.into_inner()?)
+}
+
+/// The first rows, and where they end.
+fn read(path: &Path, header: &[&str], rows: usize) -> Result<(Vec<StringRecord>, u64)> {
+    let name = || path.display().to_string();
+    let mut reader = csv::Reader::from_path(path).with_context(name)?;
+    let found: Vec<&str> = reader.headers().with_context(name)?.iter().collect();
+    ensure!(
+        found == header,
+        "{}: its columns are {found:?}, not {header:?}",
+        name()
+    );
+    let mut kept = Vec::new();
+    while kept.len() < rows {
+        let (n, mut record) = (kept.len(), StringRecord::new());
+        ensure!(
+            reader.read_record(&mut record).with_context(name)?,
+            "{} has {n} rows, and the checkpoint was taken after {rows}",
+            name()
+        );
+        kept.push(record);
+    }
+    Ok((kept, reader.position().byte()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    const HEADER: [&str; 2] = ["step", "loss"];
+
+    fn table(rows: usize) -> Result<(tempfile::TempDir, PathBuf)> {
+        let folder = tempfile::tempdir()?;
+        let path = folder.path().join("steps.csv");
+        let mut table = Table::create(&path, &HEADER)?;
+        for step in 1..=rows {
+            table.add(&(step, 1.0 / step as f32))?;
+        }
+        table.sync()?;
+        Ok((folder, path))
+    }
+
+    fn go_on(path: &Path, header: &[&str], rows: usize) -> Result<Table, String> {
+        Table::go_on(path, header, rows).map_err(|e| format!("{e:#}"))
+    }
+
+    #[test]
+    fn what_came_after_the_kept_rows_is_gone() -> Result<()> {
+        let (_folder, path) = table(3)?;
+        let mut text = fs::read_to_string(&path)?;
+        text.push_str("4,0.2"); // torn
+        fs::write(&path, text)?;
+        let rows: Vec<(usize, f32)> = Table::rows(&path, &HEADER, 2)?;
+        assert_eq!(rows, [(1, 1.0), (2, 0.5)]);
+        let mut table = Table::go_on(&path, &HEADER, 2)?;
+        table.add(&(3, 7.0))?;
+        table.flush()?;
+        assert_eq!(
+            fs::read_to_string(&path)?,
+            "step,loss\n1,1.0\n2,0.5\n3,7.0\n"
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn too_few_rows_and_another_table_are_refused() -> Result<()> {
+        let (_folder, path) = table(3)?;
+        let error = go_on(&path, &HEADER, 4).unwrap_err();
+        assert!(
+            error.ends_with("has 3 rows, and the checkpoint was taken after 4"),
+            "{error}"
+        );
+        let error = go_on(&path, &["step", "gain"], 1).unwrap_err();
+        assert!(error.contains("its columns are"), "{error}");
+        Ok(())
+    }
+
+    #[test]
+    fn two_cannot_write_it() -> Result<()> {
+        let (_folder, path) = table(1)?;
+        let _first = Table::go_on(&path, &HEADER, 1)?;
+        let error = go_on(&path, &HEADER, 1).unwrap_err();
+        assert!(error.ends_with("is written by another run"), "{error}");
+        Ok(())
+    }
+
+    /// /dev/full is a disk that is always full.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn lines_wait_for_a_full_disk() -> Result<()> {
+        let (_folder, path) = table(1)?;
+        let mut table = Table::go_on(&path, &HEADER, 1)?;
+        let full = OpenOptions::new().write(true).open("/dev/full")?;
+        let disk = std::mem::replace(&mut table.file, full);
+        table.add(&(2, 0.5))?;
+        assert!(table.flush().is_err());
+        table.file = disk;
+        table.add(&(3, 0.25))?;
+        table.flush()?;
+        assert_eq!(
+            fs::read_to_string(&path)?,
+            "step,loss\n1,1.0\n2,0.5\n3,0.25\n"
+        );
+        Ok(())
+    }
+}
