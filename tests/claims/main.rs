@@ -24,6 +24,7 @@ mod pytorch_lenet;
 mod pytorch_resnet;
 mod real_data;
 mod replicas_work_together;
+mod runs_are_taken_up;
 mod runs_leave_a_record;
 #[cfg_attr(not(feature = "mpi"), path = "needs_mpi.rs")]
 mod several_processes;
@@ -57,6 +58,7 @@ fn run_tests() -> ExitCode {
         only_rounding_differs_from_pytorch::trials(),
         real_data::trials(),
         replicas_work_together::trials(),
+        runs_are_taken_up::trials(),
         runs_leave_a_record::trials(),
         several_processes::trials(),
         trainer_takes_any_network::trials(),

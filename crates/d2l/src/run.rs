@@ -361,10 +361,10 @@ impl Run {
         self.progress = Progress::after(&epochs, &steps);
         self.kept = steps.len();
         let finished = epochs.len() == self.num_epochs && Record::is_finished(&folder);
-        say(format_args!("{}", self.taken_up(&folder, finished)));
         if writes && !finished {
             self.record = Some(Record::go_on(&folder, loss, &header).with_context(cannot)?);
         }
+        say(format_args!("{}", self.taken_up(&folder, finished)));
         self.rest = kept;
         Ok(params)
     }

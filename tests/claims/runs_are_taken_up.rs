@@ -1,0 +1,364 @@
+//! A run that was interrupted, in whatever way, goes on from its checkpoint, and ends to the bit as one that was
+//! not; one that cannot go on says why.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use rayon::prelude::*;
+use tempfile::TempDir;
+
+use crate::kit::{command, run, signal};
+
+trials![
+    lenet_is_killed_fifty_times,
+    resnet18_is_killed,
+    what_a_kill_can_leave,
+    a_run_that_was_asked_to_end,
+    a_step_of_several_minibatches_is_not_torn,
+    a_damaged_checkpoint_gives_way_to_the_one_before,
+    another_run_is_refused_and_the_difference_named,
+    what_does_not_change_the_result_may_differ,
+    a_finished_run_is_left_as_it_is,
+    a_run_that_goes_on_elsewhere_is_not_disturbed,
+];
+
+const LENET: &str = "--device cpu --data synthetic --limit-train 640 --limit-test 100 --batch-size 16 --epochs 3 \
+                     --gpus 2 --lr 0.5 --threads 2";
+const RESNET18: &str = "--device cpu --data synthetic --limit-train 40 --limit-test 10 --batch-size 16 --epochs 2 \
+                        --gpus 2 --lr 0.02 --momentum 0.9 --weight-decay 0.001 --threads 2";
+const NEWEST: &str = "checkpoint.safetensors";
+const PREVIOUS: &str = "checkpoint.previous.safetensors";
+
+/// A run that nothing interrupts, and a folder for others that do the same.
+struct Runs {
+    program: &'static str,
+    args: &'static str,
+    folder: TempDir,
+    /// From the first checkpoint to the end.
+    takes: Duration,
+}
+
+impl Runs {
+    fn of(program: &'static str, args: &'static str) -> Result<Self> {
+        let mut runs = Self {
+            program,
+            args,
+            folder: tempfile::tempdir()?,
+            takes: Duration::ZERO,
+        };
+        let mut child = runs.start("whole", "")?;
+        let start = Instant::now();
+        ensure!(child.wait()?.success());
+        runs.takes = start.elapsed();
+        Ok(runs)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Starts a run, and waits until there is something to go on from.
+    fn start(&self, name: &str, more: &str) -> Result<Child> {
+        let out = self.path(name);
+        let args = format!("{} {more} --out {}", self.args, out.display());
+        let mut child = command(self.program, &args)?
+            .stdout(Stdio::null())
+            .spawn()?;
+        let start = Instant::now();
+        while !out.join(NEWEST).exists() {
+            let waits = start.elapsed() < Duration::from_secs(100) && child.try_wait()?.is_none();
+            ensure!(waits, "{args}: there is no checkpoint");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(child)
+    }
+
+    /// Starts a run, and ends it after so long; whether it had not ended by itself.
+    fn killed(&self, name: &str, more: &str, after: Duration) -> Result<bool> {
+        let mut child = self.start(name, more)?;
+        std::thread::sleep(after);
+        child.kill()?;
+        Ok(!child.wait()?.success())
+    }
+
+    fn resume(&self, name: &str, more: &str) -> Result<(i32, String, String)> {
+        let folder = self.path(name);
+        run(
+            self.program,
+            &format!("--resume {} {more}", folder.display()),
+        )
+    }
+
+    /// Goes on with a run, which ends as the one that nothing interrupted.
+    fn ends_alike(&self, name: &str) -> Result<String> {
+        let (status, stdout, stderr) = self.resume(name, "")?;
+        ensure!(status == 0, "{name}: status {status}\n{stdout}{stderr}");
+        self.are_alike(name)?;
+        Ok(format!("{stdout}{stderr}"))
+    }
+
+    fn are_alike(&self, name: &str) -> Result<()> {
+        let (whole, other) = (self.path("whole"), self.path(name));
+        for file in ["model.safetensors", "steps.csv", "loss.svg", "accuracy.svg"] {
+            let read = |folder: &Path| fs::read(folder.join(file));
+            ensure!(read(&whole)? == read(&other)?, "{name}: another {file}");
+        }
+        let epochs = |folder: &Path| -> Result<Vec<String>> {
+            let text = fs::read_to_string(folder.join("epochs.csv"))?;
+            let without_seconds = |line: &str| line.rsplit_once(',').map(|(l, _)| l.to_owned());
+            text.lines()
+                .map(|line| without_seconds(line).context("no line"))
+                .collect()
+        };
+        ensure!(epochs(&whole)? == epochs(&other)?, "{name}: other epochs");
+        let hidden = fs::read_dir(&other)?
+            .filter_map(|file| file.ok()?.file_name().into_string().ok())
+            .find(|file| file.starts_with('.'));
+        ensure!(hidden.is_none(), "{name}: {hidden:?} was left");
+        Ok(())
+    }
+}
+
+/// At 50 random moments of a run with a checkpoint every 5 steps; the end of many comes in the middle of an epoch.
+fn lenet_is_killed_fifty_times() -> Result<()> {
+    let runs = Runs::of("scratch", LENET)?;
+    let killed = kills(&runs, 50, "--checkpoint-every 5")?;
+    ensure!(
+        killed >= 25,
+        "only {killed} of 50 were killed before they had ended"
+    );
+    Ok(())
+}
+
+/// With momentum, and the batch-norm statistics of each replica.
+fn resnet18_is_killed() -> Result<()> {
+    let runs = Runs::of("concise", RESNET18)?;
+    let killed = kills(&runs, 3, "--checkpoint-every 1")?;
+    ensure!(
+        killed >= 1,
+        "only {killed} of 3 were killed before they had ended"
+    );
+    Ok(())
+}
+
+/// Kills runs at random moments, four at a time, and goes on with them; how many had not ended by then.
+fn kills(runs: &Runs, times: usize, more: &str) -> Result<usize> {
+    let fractions = d2l::uniform(&mut d2l::rng(0), 0.0, 1.0, times)?.to_vec1::<f32>()?;
+    let one = |(i, fraction): (usize, &f32)| -> Result<bool> {
+        let name = format!("killed-{i}");
+        let killed = runs.killed(&name, more, runs.takes.mul_f32(*fraction))?;
+        runs.ends_alike(&name)?;
+        fs::remove_dir_all(runs.path(&name))?;
+        Ok(killed)
+    };
+    let four = rayon::ThreadPoolBuilder::new().num_threads(4).build()?;
+    let all = || fractions.par_iter().enumerate().map(one).collect();
+    let killed: Vec<bool> = four.install::<_, Result<_>>(all)?;
+    Ok(killed.into_iter().filter(|killed| *killed).count())
+}
+
+/// The moments between two writes, of which a random one seldom hits any.
+fn what_a_kill_can_leave() -> Result<()> {
+    let runs = Runs::of("scratch", LENET)?;
+    let leave = |name: &str, change: &dyn Fn(&Path) -> Result<()>| -> Result<()> {
+        while !runs.killed(name, "--overwrite --checkpoint-every 5", runs.takes / 2)? {}
+        change(&runs.path(name))?;
+        runs.ends_alike(name).map(|_| ())
+    };
+    leave("partial", &|folder| {
+        let whole = fs::read(folder.join(NEWEST))?;
+        Ok(fs::write(
+            folder.join(".checkpoint.partial"),
+            &whole[..whole.len() / 2],
+        )?)
+    })?;
+    leave("renames", &|folder| {
+        Ok(fs::rename(folder.join(NEWEST), folder.join(PREVIOUS))?)
+    })?;
+    leave("torn-line", &|folder| {
+        let steps = fs::read_to_string(folder.join("steps.csv"))?;
+        Ok(fs::write(folder.join("steps.csv"), steps + "3,9")?)
+    })?;
+    leave("model", &|folder| {
+        Ok(fs::write(
+            folder.join("model.safetensors"),
+            "of an earlier step",
+        )?)
+    })?;
+    // before the first step
+    let mut child = runs.start("begun", "--checkpoint-every 1000")?;
+    child.kill()?;
+    child.wait()?;
+    for file in ["steps.csv", "epochs.csv", "loss.svg"] {
+        let _ = fs::remove_file(runs.path("begun").join(file));
+    }
+    if !runs.path("begun").join(PREVIOUS).exists() {
+        runs.ends_alike("begun")?;
+    }
+    Ok(())
+}
+
+/// SIGINT is Ctrl-C, SIGTERM what a machine sends that goes down: both leave a checkpoint of the last step.
+#[cfg(unix)]
+fn a_run_that_was_asked_to_end() -> Result<()> {
+    let runs = Runs::of("scratch", LENET)?;
+    for how in ["-INT", "-TERM"] {
+        let name = how.trim_start_matches('-');
+        let mut ended = Some(0);
+        while ended == Some(0) {
+            let mut child = runs.start(name, "--overwrite")?;
+            std::thread::sleep(runs.takes / 3);
+            signal(how, child.id())?;
+            ended = child.wait()?.code();
+        }
+        ensure!(ended == Some(130), "{how}: {ended:?}");
+        let steps = fs::read_to_string(runs.path(name).join("steps.csv"))?;
+        let said = runs.ends_alike(name)?;
+        let last = format!("after step {}\n", steps.lines().count() - 1);
+        ensure!(said.contains(&last), "{how}: no {last:?} in\n{said}");
+    }
+    Ok(())
+}
+
+#[cfg(not(unix))]
+fn a_run_that_was_asked_to_end() -> Result<()> {
+    Ok(())
+}
+
+/// Gradients that wait for their step are in no checkpoint.
+fn a_step_of_several_minibatches_is_not_torn() -> Result<()> {
+    const ARGS: &str = "--device cpu --data synthetic --limit-train 44 --limit-test 10 --batch-size 4 --epochs 1 \
+                        --gpus 2 --lr 0.02 --accumulate 4 --threads 2";
+    let runs = Runs::of("concise", ARGS)?;
+    for (name, how) in [("killed", "-KILL"), ("ended", "-TERM")] {
+        let mut child = runs.start(name, "--checkpoint-every 1")?;
+        let steps = || fs::metadata(runs.path(name).join("steps.csv")).map_or(0, |file| file.len());
+        let empty = steps();
+        while steps() == empty && child.try_wait()?.is_none() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        signal(how, child.id())?;
+        child.wait()?;
+        let said = runs.ends_alike(name)?;
+        let after = |step: usize| said.contains(&format!("after step {step}\n"));
+        ensure!([0, 4, 8, 11].into_iter().any(after), "{said}");
+    }
+    Ok(())
+}
+
+fn a_damaged_checkpoint_gives_way_to_the_one_before() -> Result<()> {
+    let runs = Runs::of("scratch", LENET)?;
+    while !runs.killed("run", "--overwrite --checkpoint-every 5", runs.takes / 2)? {}
+    let newest = runs.path("run").join(NEWEST);
+    let mut bytes = fs::read(&newest)?;
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 4;
+    fs::write(&newest, bytes)?;
+    let said = runs.ends_alike("run")?;
+    for words in [
+        "checkpoint.safetensors: it is damaged",
+        "going on from the one before it",
+    ] {
+        ensure!(said.contains(words), "no {words:?} in\n{said}");
+    }
+    Ok(())
+}
+
+fn another_run_is_refused_and_the_difference_named() -> Result<()> {
+    let runs = Runs::of("scratch", LENET)?;
+    let whole = runs.path("whole");
+    let cases = [
+        (
+            "--lr 0.25",
+            r#"the run there has "lr 0.5", and this one "lr 0.25""#,
+        ),
+        ("--gpus 3", r#"has "replicas 2", and this one "replicas 3""#),
+        ("--epochs 4", r#"has "epochs 3", and this one "epochs 4""#),
+        ("--seed 1", r#"has "seed 0""#),
+        (
+            "--no-shuffle",
+            r#"has "order shuffled", and this one "order as in the file""#,
+        ),
+        ("--dataset mnist", "images synthetic mnist"),
+        ("--out elsewhere", "--out elsewhere: --resume"),
+    ];
+    for (args, words) in cases {
+        let (status, _, stderr) = runs.resume("whole", args)?;
+        ensure!(
+            status == 2 && stderr.contains(words),
+            "{args}: {status}, {stderr}"
+        );
+    }
+    for (program, args, words) in [
+        (
+            "concise",
+            format!("--resume {}", whole.display()),
+            "that is a run of LeNet",
+        ),
+        (
+            "scratch",
+            "--resume /no/such/folder".into(),
+            "/no/such/folder holds no checkpoint",
+        ),
+        (
+            "scratch",
+            format!("--out {}", whole.display()),
+            "go on with --resume",
+        ),
+        (
+            "scratch",
+            "--checkpoint-every 5".into(),
+            "kept in the folder of --out",
+        ),
+    ] {
+        let (status, _, stderr) = run(program, &args)?;
+        ensure!(
+            status == 2 && stderr.contains(words),
+            "{args}: {status}, {stderr}"
+        );
+    }
+    Ok(())
+}
+
+fn what_does_not_change_the_result_may_differ() -> Result<()> {
+    let runs = Runs::of("scratch", LENET)?;
+    while !runs.killed("run", "--overwrite --checkpoint-every 5", runs.takes / 2)? {}
+    let again = "--threads 4 --checkpoint-every 7 --check-replicas --lr 0.50 --epochs 3";
+    let (status, _, stderr) = runs.resume("run", again)?;
+    ensure!(status == 0, "{stderr}");
+    runs.are_alike("run")
+}
+
+fn a_finished_run_is_left_as_it_is() -> Result<()> {
+    let runs = Runs::of("scratch", LENET)?;
+    let times = || -> Result<Vec<_>> {
+        let files = fs::read_dir(runs.path("whole"))?.map(|file| {
+            let file = file?;
+            Ok((file.file_name(), file.metadata()?.modified()?))
+        });
+        files.collect()
+    };
+    let before = times()?;
+    let (status, stdout, _) = runs.resume("whole", "")?;
+    ensure!(
+        status == 0 && stdout.contains("went to its end"),
+        "{status}\n{stdout}"
+    );
+    ensure!(!stdout.contains("epoch 3,"), "it trained:\n{stdout}");
+    ensure!(before == times()?, "the folder was changed");
+    Ok(())
+}
+
+fn a_run_that_goes_on_elsewhere_is_not_disturbed() -> Result<()> {
+    let runs = Runs::of("scratch", LENET)?;
+    let mut child = runs.start("run", "")?;
+    let (status, _, stderr) = runs.resume("run", "")?;
+    let still = child.try_wait()?.is_none();
+    ensure!(child.wait()?.success());
+    let refused = status == 2 && stderr.contains("is written by another run");
+    ensure!(refused || !still, "status {status}\n{stderr}");
+    runs.are_alike("run")
+}
