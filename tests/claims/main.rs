@@ -17,6 +17,7 @@ mod examples_say_what_they_should;
 mod invariants;
 mod k_replicas_are_one;
 mod launched_processes;
+mod nothing_is_wrong_in_silence;
 mod only_rounding_differs_from_pytorch;
 #[rustfmt::skip]
 mod pytorch_lenet;
@@ -55,6 +56,7 @@ fn run_tests() -> ExitCode {
         invariants::trials(),
         k_replicas_are_one::trials(),
         launched_processes::trials(),
+        nothing_is_wrong_in_silence::trials(),
         only_rounding_differs_from_pytorch::trials(),
         real_data::trials(),
         replicas_work_together::trials(),

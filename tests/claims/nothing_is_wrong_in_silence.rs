@@ -1,0 +1,263 @@
+//! What goes wrong in a long run is said, and costs no more than it has to: a loss that is no number, replicas
+//! that drift apart, a full disk, a dataset that vanishes.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use candle_core::{Device, Module, Tensor, Var};
+use candle_nn::VarBuilder;
+use concise::layers::Linear;
+use concise::{DataParallel, Initializer};
+use libtest_mimic::Trial;
+
+use crate::kit::{command, cpus, run, trial};
+
+pub fn trials() -> Vec<Trial> {
+    let mut trials = vec![
+        trial(
+            module_path!(),
+            "a_loss_that_is_no_number_ends_the_run",
+            a_loss_that_is_no_number,
+        ),
+        trial(
+            module_path!(),
+            "parameters_that_overflow_are_not_kept",
+            parameters_that_overflow,
+        ),
+        trial(
+            module_path!(),
+            "replicas_that_differ_are_named",
+            replicas_that_differ,
+        ),
+        trial(module_path!(), "a_dataset_may_vanish", a_dataset_may_vanish),
+    ];
+    trials.extend(on_a_small_disk());
+    trials
+}
+
+const SMALL: &str =
+    "--device cpu --data synthetic --limit-train 320 --limit-test 50 --batch-size 16 --gpus 2";
+
+fn a_loss_that_is_no_number() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    for (program, lr) in [("scratch", "1e9"), ("concise", "1e12")] {
+        let out = folder.path().join(program);
+        let args = format!(
+            "{SMALL} --lr {lr} --checkpoint-every 1 --out {}",
+            out.display()
+        );
+        let (status, _, stderr) = run(program, &args)?;
+        ensure!(status == 1, "{program}: status {status}\n{stderr}");
+        let first = "error: the loss is ";
+        ensure!(
+            stderr.starts_with(first) && stderr.lines().count() == 1,
+            "{stderr}"
+        );
+        for words in [
+            " in step ",
+            "in epoch 1, at lr 1000000000",
+            "gradient",
+            "a smaller --lr may help",
+        ] {
+            ensure!(
+                stderr.contains(words),
+                "{program}: no {words:?} in\n{stderr}"
+            );
+        }
+        let steps = fs::read_to_string(out.join("steps.csv"))?;
+        let last = steps.lines().last().context("no step")?;
+        ensure!(last.ends_with("NaN") || last.ends_with("inf"), "{steps}");
+        let checkpoint = out.join("checkpoint.safetensors");
+        for (name, tensor) in candle_core::safetensors::load(checkpoint, &Device::Cpu)? {
+            let tensor = tensor.to_dtype(candle_core::DType::F32)?;
+            let sum = tensor.abs()?.flatten_all()?.max(0)?.to_scalar::<f32>()?;
+            ensure!(sum.is_finite(), "{program} kept {name} with {sum}");
+        }
+        ensure!(!out.join("model.safetensors").exists());
+    }
+    Ok(())
+}
+
+/// The loss of the last step was fine, and the parameters after it are not.
+fn parameters_that_overflow() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let out = folder.path().join("run");
+    let args = format!(
+        "{SMALL} --limit-train 16 --epochs 1 --lr 1e300 --out {}",
+        out.display()
+    );
+    let args = args.replacen("--limit-train 320 ", "", 1);
+    let (status, _, stderr) = run("scratch", &args)?;
+    ensure!(
+        status == 1 && stderr.contains("not finite"),
+        "{status}\n{stderr}"
+    );
+    ensure!(!out.join("model.safetensors").exists());
+    Ok(())
+}
+
+fn replicas_that_differ() -> Result<()> {
+    let weights: Arc<Mutex<Vec<Tensor>>> = Arc::default();
+    let kept = weights.clone();
+    let network = move |vb: VarBuilder<'_>| {
+        let weight = vb.pp("fc").get((2, 3), "weight")?;
+        kept.lock().expect("nobody panicked").push(weight);
+        let fc = Linear::new(3, 2, vb.pp("fc"))?;
+        Ok(move |x: &Tensor| fc.forward(x))
+    };
+    let net = DataParallel::new(&cpus(3), Initializer::Normal(0.1), 0, network)?;
+    net.check_replicas()?;
+    // the third replica's own memory
+    let weight = &weights.lock().expect("nobody panicked")[2];
+    let mut values = weight.to_vec2::<f32>()?;
+    let was = std::mem::replace(&mut values[1][2], 7.0);
+    Var::from_tensor(weight)?.set(&Tensor::new(values, &Device::Cpu)?)?;
+    let error = net.check_replicas().unwrap_err().to_string();
+    let expected =
+        format!("the replicas differ: fc.weight[1, 2] is {was} on cpu(0) and 7 on cpu(2)");
+    ensure!(error == expected, "{error}");
+    Ok(())
+}
+
+/// The four files of a small dataset, all images the same.
+fn write_dataset(folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder)?;
+    for (part, n) in [("train", 64u32), ("t10k", 16)] {
+        let header = |magic: u32, dims: &[u32]| -> Vec<u8> {
+            let numbers = [magic].into_iter().chain(dims.iter().copied());
+            numbers.flat_map(u32::to_be_bytes).collect()
+        };
+        let mut images = header(0x803, &[n, 28, 28]);
+        images.extend((0..n * 784).map(|i| (i % 251) as u8));
+        let mut labels = header(0x801, &[n]);
+        labels.extend((0..n).map(|i| (i % 10) as u8));
+        fs::write(folder.join(format!("{part}-images-idx3-ubyte")), images)?;
+        fs::write(folder.join(format!("{part}-labels-idx1-ubyte")), labels)?;
+    }
+    Ok(())
+}
+
+/// In the middle of a run, which goes on; a run that is to go on says what is missing, and goes on when it is back.
+fn a_dataset_may_vanish() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let (data, out) = (folder.path().join("data"), folder.path().join("run"));
+    write_dataset(&data)?;
+    let args = format!(
+        "--device cpu --data {} --batch-size 4 --epochs 40 --out {}",
+        data.display(),
+        out.display()
+    );
+    let mut child = command("scratch", &args)?.stdout(Stdio::null()).spawn()?;
+    while !out.join("checkpoint.previous.safetensors").exists() {
+        ensure!(
+            child.try_wait()?.is_none(),
+            "it ended before its second checkpoint"
+        );
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    fs::remove_dir_all(&data)?;
+    ensure!(child.wait()?.success());
+    let model = out.join("model.safetensors");
+    let whole = fs::read(&model)?;
+    fs::remove_file(&model)?; // as if it had been ended before
+    let resume = format!("--resume {}", out.display());
+    let (status, _, stderr) = run("scratch", &resume)?;
+    ensure!(
+        status == 2 && stderr.contains(&data.display().to_string()),
+        "{status}\n{stderr}"
+    );
+    write_dataset(&data)?;
+    let (status, _, stderr) = run("scratch", &resume)?;
+    ensure!(status == 0, "{stderr}");
+    ensure!(fs::read(&model)? == whole, "another model");
+    Ok(())
+}
+
+/// A disk of a few MB in a mount namespace, where one can be made.
+fn on_a_small_disk() -> Vec<Trial> {
+    type Test = fn() -> Result<()>;
+    let tests: [(&str, Test); 2] = [
+        (
+            "a_full_disk_costs_a_checkpoint_and_not_the_run",
+            a_full_disk,
+        ),
+        ("a_disk_that_cannot_be_written_is_named", a_read_only_disk),
+    ];
+    let can_be_made = with_disk("size=64k", "true").is_ok_and(|output| output.status.success());
+    let list = |(name, test)| match can_be_made {
+        true => trial(module_path!(), name, test),
+        false => {
+            let name = format!("{name} (ignored: needs mount namespaces)");
+            trial(module_path!(), &name, test).with_ignored_flag(true)
+        }
+    };
+    tests.into_iter().map(list).collect()
+}
+
+/// Runs a script with such a disk in its folder `$DISK`; `$PROGRAM` is `scratch`.
+fn with_disk(options: &str, script: &str) -> std::io::Result<std::process::Output> {
+    let folder = tempfile::tempdir()?;
+    let mount = format!("mount -t tmpfs -o {options} none \"$DISK\" || exit 99\n{script}");
+    let program = std::env::current_exe()?;
+    Command::new("unshare")
+        .args(["--user", "--map-root-user", "--mount", "sh", "-c", &mount])
+        .env("DISK", folder.path())
+        .env("PROGRAM", format!("{} --as scratch", program.display()))
+        .stdin(Stdio::null())
+        .output()
+}
+
+/// The disk is filled while the run goes on, and emptied when it complains.
+fn a_full_disk() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let whole = folder.path().join("whole");
+    let args =
+        "--device cpu --data synthetic --limit-train 64 --limit-test 16 --batch-size 4 --epochs 60";
+    let (status, _, stderr) = run("scratch", &format!("{args} --out {}", whole.display()))?;
+    ensure!(status == 0, "{stderr}");
+    let kept = folder.path().join("kept");
+    let script = format!(
+        "$PROGRAM {args} --out $DISK/run 2> {kept}.stderr & run=$!\n\
+         until [ -e $DISK/run/checkpoint.previous.safetensors ]; do sleep 0.01; done\n\
+         cat /dev/zero > $DISK/filler 2> /dev/null\n\
+         until grep -q warning {kept}.stderr; do kill -0 $run || exit 98; sleep 0.01; done\n\
+         $PROGRAM --resume $DISK/run > /dev/null 2>&1; [ $? = 2 ] || exit 97\n\
+         rm $DISK/filler; wait $run || exit 96\n\
+         cp -r $DISK/run {kept}",
+        kept = kept.display()
+    );
+    let start = Instant::now();
+    let output = with_disk("size=4m", &script)?;
+    let said = fs::read_to_string(kept.with_extension("stderr"))?;
+    ensure!(
+        output.status.success(),
+        "{} after {:?}\n{said}",
+        output.status,
+        start.elapsed()
+    );
+    let words = "No space left on device (os error 28); the run goes on";
+    ensure!(
+        said.starts_with("warning: cannot write ") && said.contains(words),
+        "{said}"
+    );
+    for file in ["model.safetensors", "steps.csv"] {
+        let read = |folder: &Path| fs::read(folder.join(file));
+        ensure!(read(&whole)? == read(&kept)?, "another {file}");
+    }
+    Ok(())
+}
+
+fn a_read_only_disk() -> Result<()> {
+    let output = with_disk("ro", &format!("$PROGRAM {SMALL} --out $DISK/run"))?;
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let words = "Read-only file system";
+    ensure!(
+        output.status.code() == Some(2) && stderr.contains(words),
+        "{output:?}"
+    );
+    Ok(())
+}
