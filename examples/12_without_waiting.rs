@@ -5,7 +5,6 @@
 //!
 //! `cargo run --example 12_without_waiting`
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -36,53 +35,40 @@ fn train_reading(how: &Replication, accumulate: usize, late: usize) -> Result<(f
     let x = d2l::uniform(&mut d2l::rng(1), 0.0, 1.0, (128, 1, 28, 28))?;
     let y = (Tensor::arange(0f32, 128.0, &Device::Cpu)? / 12.8)?.to_dtype(DType::U32)?;
     trainer.step(&x, &y)?; // warms up
-    let (mut unread, mut loss, mut timer) = (VecDeque::new(), 0.0, Timer::new());
-    for _ in 0..STEPS {
-        unread.push_back(trainer.step(&x, &y)?.loss);
-        if unread.len() > late {
-            loss = unread.pop_front().expect("one at least").mean()?;
+    let (mut losses, mut timer) = (Vec::new(), Timer::new());
+    for i in 0..STEPS {
+        losses.push(trainer.step(&x, &y)?.loss);
+        if i >= late {
+            losses[i - late].mean()?; // waits for it
         }
     }
     d2l::synchronize(&devices)?; // without it the clock knows only when the host was ready
-    let seconds = timer.stop();
-    for late in unread {
-        loss = late.mean()?;
-    }
-    Ok((seconds / STEPS as f64 * 1e3, loss))
+    let ms = 1e3 * timer.stop() / STEPS as f64;
+    Ok((ms, losses[STEPS - 1].mean()?))
 }
 
 const STEPS: usize = 16;
 
 fn main() -> Result<()> {
-    println!("a loss is read     ms a minibatch  last loss");
-    let memory = Replication::default();
-    for (when, late) in [
-        ("in its step", 0),
-        ("two steps later", 2),
-        ("at the end", STEPS),
-    ] {
-        let (ms, loss) = train_reading(&memory, 1, late)?;
-        println!("{when:<17}  {ms:<14.1}  {loss:.4}");
+    println!("a loss is read  ms a minibatch  last loss");
+    for late in [0, 2, STEPS] {
+        let (ms, loss) = train_reading(&Replication::default(), 1, late)?;
+        println!("{late:>2} steps later  {ms:<14.1}  {loss:.4}");
     }
-    let link = Link {
+    let link = Some(Link {
         latency: Duration::from_millis(10),
         bytes_per_second: 1e9,
-    };
+    });
     println!("gradients are summed over slow links");
-    for (when, overlap, accumulate) in [
-        ("never", true, usize::MAX),
-        ("in each step, after the backward pass", false, 1),
-        ("in each step, while it goes on", true, 1),
-        ("once in four minibatches", true, 4),
-    ] {
+    for (overlap, accumulate) in [(false, 1), (true, 1), (true, 4), (true, 2 * STEPS)] {
         let how = Replication {
             overlap,
             bucket_bytes: 16 << 10,
-            link: Some(link),
+            link,
             ..Replication::default()
         };
         let (ms, _) = train_reading(&how, accumulate, 0)?;
-        println!("{when:<37}  {ms:.1} ms a minibatch");
+        println!("once in {accumulate:>2} minibatches, overlap {overlap:<5}  {ms:.1} ms each");
     }
     Ok(())
 }

@@ -62,14 +62,10 @@ fn main() -> Result<()> {
                 metric.add([d2l::accuracy(&y_hat, &y)? as f64, y.dim(0)? as f64]);
             }
         }
-        println!(
-            "After epoch {epoch}: accuracy = {:.6}",
-            metric[0] / metric[1]
-        );
+        let train_acc = metric[0] / metric[1];
+        println!("After epoch {epoch}: accuracy = {train_acc:.6}");
     }
-    println!(
-        "test accuracy = {:.4}",
-        evaluate_accuracy_gpus(&net, &test_iter)?
-    );
+    let test_acc = evaluate_accuracy_gpus(&net, &test_iter)?;
+    println!("test accuracy = {test_acc:.4}");
     Ok(())
 }
