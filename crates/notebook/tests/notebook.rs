@@ -9,6 +9,8 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use notebook::book::Book;
 use notebook::check;
 
+#[path = "notebook/report.rs"]
+mod report;
 #[path = "notebook/runner.rs"]
 mod runner;
 #[path = "notebook/site.rs"]
@@ -46,6 +48,7 @@ fn trials() -> Result<Vec<Trial>> {
         move || none(check(&book)?)
     };
     trials.push(trial("figures", is_fresh(check::figures)));
+    trials.push(trial("report", is_fresh(report::complaints)));
     trials.push(trial("site", is_fresh(site::complaints)));
     trials.push(trial("table", is_fresh(table::complaints)));
     trials.extend(
