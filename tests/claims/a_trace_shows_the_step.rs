@@ -1,18 +1,22 @@
 //! `--trace` shows which replica did what when: replicas at the same time, the star's hub, overlap.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::kit::run;
+use crate::kit::{command, run};
 
 trials![
     two_replicas_of_lenet_compute_at_the_same_time,
     a_star_has_a_hub_and_gradients_are_summed_while_others_are_computed,
     without_overlap_gradients_are_summed_after_backward,
     no_more_than_fifty_steps_are_kept,
+    a_run_that_fails_leaves_what_it_did,
+    a_run_that_is_killed_leaves_nothing,
     what_is_there_is_replaced_only_when_it_may_be,
 ];
 
@@ -154,6 +158,45 @@ fn no_more_than_fifty_steps_are_kept() -> Result<()> {
     ensure!(splits == 50, "{splits} splits");
     ensure!(trace.all("main", "evaluate", 1).is_err(), "it is later");
     Ok(())
+}
+
+/// Its folder goes away under it, which it sees at the end of the first epoch, after four steps.
+fn a_run_that_fails_leaves_what_it_did() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let (child, file) = traced_resnet(folder.path())?;
+    fs::remove_dir_all(folder.path().join("run"))?;
+    let output = child.wait_with_output()?;
+    ensure!(output.status.code() == Some(1), "{output:?}");
+    let trace = Trace::read(&file)?;
+    let splits = trace.all("main", "split", 1)?.len();
+    ensure!(splits <= 4, "{splits} splits");
+    trace.all("cpu(0)", "forward", splits)?;
+    ensure!(fs::read_to_string(file.with_extension("svg"))?.starts_with("<svg"));
+    Ok(())
+}
+
+fn a_run_that_is_killed_leaves_nothing() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let (mut child, file) = traced_resnet(folder.path())?;
+    child.kill()?;
+    child.wait()?;
+    ensure!(!file.exists() && !file.with_extension("svg").exists());
+    Ok(())
+}
+
+/// ResNet-18, as soon as its folder is there, and its trace.
+fn traced_resnet(folder: &Path) -> Result<(Child, PathBuf)> {
+    let (out, file) = (folder.join("run"), folder.join("trace.json"));
+    let files = format!("--out {} --trace {}", out.display(), file.display());
+    let mut child = command("concise", &format!("{SMALL} {RESNET} {files}"))?
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()?;
+    while !out.join("epochs.csv").exists() {
+        ensure!(child.try_wait()?.is_none(), "it ended");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok((child, file))
 }
 
 fn what_is_there_is_replaced_only_when_it_may_be() -> Result<()> {

@@ -1,6 +1,7 @@
-//! `--trace FILE`: the first steps of a run as a Chrome trace, and one of them as a picture beside it.
+//! `--trace FILE`: the first steps of a run as a Chrome trace, and one of them as a picture beside it. Both are
+//! written when all is recorded: a run that is killed before leaves neither.
 
-use std::fs;
+use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
@@ -11,11 +12,12 @@ use crate::timeline::Recording;
 /// to be kept in memory.
 const STEPS: usize = 50;
 
-/// The recording of a run, until it is written.
+/// The recording of a run. A run that fails drops it, which has it written as well.
 #[derive(Debug)]
 pub(crate) struct Trace {
     file: PathBuf,
-    recording: Recording,
+    /// Until it is written.
+    recording: Option<Recording>,
     steps: usize,
 }
 
@@ -39,17 +41,17 @@ impl Trace {
         Ok(())
     }
 
-    /// Makes both files, and begins to record.
+    /// Sees that both files can be made, and begins to record.
     pub fn begin(file: &Path) -> Result<Self> {
         if let Some(folder) = file.parent() {
             fs::create_dir_all(folder)
                 .with_context(|| format!("cannot make the folder {}", folder.display()))?;
         }
-        write(file, "")?;
-        write(&picture(file), "")?;
+        can_be_written(file)?;
+        can_be_written(&picture(file))?;
         Ok(Self {
             file: file.to_owned(),
-            recording: Recording::start(),
+            recording: Some(Recording::start()),
             steps: 0,
         })
     }
@@ -64,16 +66,42 @@ impl Trace {
     }
 
     /// Writes what was recorded, and a picture of a typical step.
-    pub fn finish(self) -> Result<()> {
-        let timeline = self.recording.end();
+    pub fn finish(mut self) -> Result<()> {
+        self.write()
+    }
+
+    fn write(&mut self) -> Result<()> {
+        let Some(recording) = self.recording.take() else {
+            return Ok(());
+        };
+        let timeline = recording.end();
         write(&self.file, &timeline.chrome())?;
         let step = timeline.typical_step();
         write(&picture(&self.file), &step.unwrap_or(timeline).svg())
     }
 }
 
+impl Drop for Trace {
+    fn drop(&mut self) {
+        if let Err(error) = self.write() {
+            eprintln!("--trace: {error:#}"); // beside the error that ended the run
+        }
+    }
+}
+
 fn picture(file: &Path) -> PathBuf {
     file.with_extension("svg")
+}
+
+/// Whether a file can be written; what is there stays as it is.
+fn can_be_written(path: &Path) -> Result<()> {
+    let is_new = !path.exists();
+    let opened = OpenOptions::new().append(true).create(true).open(path);
+    opened.with_context(|| format!("cannot write {}", path.display()))?;
+    if is_new {
+        let _ = fs::remove_file(path); // it is empty
+    }
+    Ok(())
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {
