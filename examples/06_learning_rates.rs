@@ -1,7 +1,8 @@
 //! Exercise: train with different learning rates, and see how the accuracy depends on the rate and on the
 //! number of devices.
 //!
-//! `cargo run --example 06_learning_rates [-- --data DIR --svg rates.svg]`
+//! `cargo run --example 06_learning_rates`, or with all the real images and as a picture
+//! `… -- --data DIR --limit-train 60000 --svg rates.svg`
 
 use std::path::PathBuf;
 
@@ -48,6 +49,9 @@ struct Args {
     /// A folder with the IDX files
     #[arg(long, default_value = "synthetic")]
     data: Data,
+    /// Training images; a quarter as many are for the test
+    #[arg(long, default_value_t = 2000)]
+    limit_train: usize,
     /// Where to leave the curves
     #[arg(long)]
     svg: Option<PathBuf>,
@@ -57,8 +61,8 @@ fn main() -> Result<()> {
     let args = Args::parse();
     let data = dataset::load(&dataset::Options {
         data: Some(args.data),
-        limit_train: Some(2000),
-        limit_test: Some(500),
+        limit_train: Some(args.limit_train),
+        limit_test: Some(args.limit_train / 4),
         ..Default::default()
     })?;
     let animator = accuracies(&data)?;

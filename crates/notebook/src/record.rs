@@ -63,7 +63,7 @@ fn shown(command: &str) -> String {
     lines.join("\n")
 }
 
-/// What a command prints to stdout, without the name of this machine's folder of images.
+/// What a command prints to stdout; this machine's folder of images is `$FASHION_MNIST_DIR` in both.
 fn run(root: &Path, line: &str) -> Result<String> {
     const VARIABLE: &str = "FASHION_MNIST_DIR";
     let data = env::var(VARIABLE).unwrap_or_default();
@@ -71,16 +71,18 @@ fn run(root: &Path, line: &str) -> Result<String> {
         format!("{VARIABLE}={data:?}: it has to name the folder with the real Fashion-MNIST's four IDX files")
     })?;
     eprintln!("$ {line}");
+    let folder = data.display().to_string();
+    let named = format!("${VARIABLE}");
     let mut words = line.split_whitespace();
     let output = Command::new(words.next().context("no command")?)
-        .args(words)
+        .args(words.map(|word| if word == named { &folder } else { word }))
         .current_dir(root)
         .env(VARIABLE, &data)
         .stderr(Stdio::inherit())
         .output()?;
     ensure!(output.status.success(), "{}", output.status);
     let text = String::from_utf8_lossy(&output.stdout);
-    let text = text.replace(&data.display().to_string(), &format!("${VARIABLE}"));
+    let text = text.replace(&folder, &named);
     let lines: Vec<&str> = text.trim_end().lines().map(str::trim_end).collect();
     Ok(lines.join("\n"))
 }
