@@ -19,6 +19,7 @@ trials![
     a_process_that_is_killed_ends_all,
     a_process_that_stops_is_named_in_time,
     a_process_that_is_asked_to_end_ends_all_in_order,
+    a_job_that_was_killed_goes_on,
     a_process_that_cannot_go_on_ends_all,
     a_process_that_does_not_start_is_named,
 ];
@@ -230,6 +231,27 @@ fn a_process_that_is_asked_to_end_ends_all_in_order() -> Result<()> {
     }
     ensure!(out.join("model.safetensors").is_file());
     Ok(())
+}
+
+/// With momentum and without `--sync-bn`: each process has batch-norm statistics of its own.
+fn a_job_that_was_killed_goes_on() -> Result<()> {
+    let args = SMALL.replace("--sync-bn", "--momentum 0.9 --checkpoint-every 1");
+    same_as_in_one_process(2, &args, |folder| {
+        let begin = format!("{args} --out {}", folder.display());
+        let mut job = Job::start(2, &[&begin[..]; 2])?;
+        while !folder.join("checkpoint.previous.safetensors").exists() {
+            let ended = job.processes[0].try_wait()?;
+            ensure!(ended.is_none(), "{ended:?}\n{}", job.said());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        drop(job);
+        let go_on = format!("--resume {}", folder.display());
+        let mut job = Job::start(2, &[&go_on[..]; 2])?;
+        for Ended { status, stderr } in job.ended(&[0, 1], PLENTY)? {
+            ensure!(status == Some(0), "{status:?}\n{stderr}");
+        }
+        Ok(())
+    })
 }
 
 fn a_process_that_cannot_go_on_ends_all() -> Result<()> {

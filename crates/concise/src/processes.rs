@@ -78,7 +78,7 @@ impl Processes {
         Ok(Self::of(Backend::Nccl, nccl::world(timeout)?))
     }
 
-    fn of(backend: Backend, world: Box<dyn World>) -> Self {
+    pub(crate) fn of(backend: Backend, world: Box<dyn World>) -> Self {
         let world = Some(Mutex::new(world));
         Self { backend, world }
     }

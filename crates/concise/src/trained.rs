@@ -167,3 +167,98 @@ impl DataParallel {
         compare(name, (places[0], &tensor(0)?), (places[1], &tensor(other)?))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Barrier, Mutex};
+
+    use candle_core::Module;
+    use candle_nn::VarBuilder;
+    use collective::World;
+
+    use super::*;
+    use crate::{Backend, Initializer, Processes, Replication, layers::Linear};
+
+    /// Two threads that stand for processes.
+    #[derive(Clone)]
+    struct Two {
+        rank: usize,
+        brought: Arc<Mutex<[Vec<u8>; 2]>>,
+        meet: Arc<Barrier>,
+    }
+
+    impl World for Two {
+        fn rank(&self) -> usize {
+            self.rank
+        }
+
+        fn size(&self) -> usize {
+            2
+        }
+
+        fn all_reduce(&mut self, _: &mut [f32]) -> Result<(), collective::Error> {
+            panic!("nobody takes a step")
+        }
+
+        fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>, collective::Error> {
+            self.brought.lock().expect("nobody panicked")[self.rank] = own.to_vec();
+            self.meet.wait();
+            let all = self.brought.lock().expect("nobody panicked").to_vec();
+            self.meet.wait(); // before one brings the next
+            Ok(all)
+        }
+
+        fn duplicate(&self) -> Result<Box<dyn World>, collective::Error> {
+            Ok(Box::new(Self {
+                brought: Arc::default(),
+                meet: Arc::new(Barrier::new(1)),
+                ..self.clone()
+            }))
+        }
+    }
+
+    /// What one process says after its parameter `weight[1, 0]` has become `value`.
+    fn says(world: Two, value: f32) -> Result<()> {
+        let processes = Arc::new(Processes::of(Backend::Tcp, Box::new(world)));
+        let layer = |vb: VarBuilder<'_>| {
+            let fc = Linear::new(2, 3, vb)?;
+            Ok(move |x: &Tensor| fc.forward(x))
+        };
+        let how = Replication::default();
+        let devices = [Device::Cpu];
+        let init = Initializer::Normal(0.1);
+        let net = DataParallel::among(&processes, how, &devices, init, 0, layer)?;
+        net.check_replicas()?;
+        let weight = net.states[0].get("weight").context("no weight")?;
+        let mut values = weight.to_vec2::<f32>()?;
+        values[1][0] = value;
+        weight.set(&Tensor::new(values, &Device::Cpu)?)?;
+        net.check_replicas()
+    }
+
+    #[test]
+    fn processes_that_differ_are_named() {
+        let zero = Two {
+            rank: 0,
+            brought: Arc::default(),
+            meet: Arc::new(Barrier::new(2)),
+        };
+        let one = Two {
+            rank: 1,
+            ..zero.clone()
+        };
+        let said = std::thread::scope(|scope| {
+            let said =
+                [(zero, 0.5), (one, 0.75)].map(|(world, v)| scope.spawn(move || says(world, v)));
+            said.map(|said| {
+                said.join()
+                    .expect("it did not panic")
+                    .unwrap_err()
+                    .to_string()
+            })
+        });
+        let expected =
+            "the replicas differ: weight[1, 0] is 0.5 on process 0 and 0.75 on process 1";
+        assert_eq!(said, [expected; 2]);
+    }
+}
