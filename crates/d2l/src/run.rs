@@ -2,26 +2,27 @@
 //!
 //! The loop itself is each program's own; it tells the run of every step and every epoch.
 
+mod end;
+mod keep;
 mod progress;
+mod resume;
+mod settings;
 mod start;
 
 use std::collections::HashMap;
-use std::fmt;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use candle_core::{Device, Tensor};
 use dataset::{DataIter, Dataset};
 
 use crate::bar::{Bar, Plan};
-use crate::checkpoint::{Checkpoint, Header};
+use crate::checkpoint::Checkpoint;
 use crate::interrupt::INTERRUPTED;
 use crate::loss_curve::LossCurve;
-use crate::process::{is_quiet, set_quiet, warn};
+use crate::process::{is_quiet, set_quiet};
 use crate::record::{self, Record};
 use crate::trace::Trace;
-use crate::trained::largest_gradient;
 use crate::{
     Animator, BadInput, BatchLoss, Book, Options, Process, Timer, Trained, device_name,
     device_names, interrupt, interrupted, say, share_cores, weights,
@@ -155,7 +156,7 @@ impl Run {
         let threads = options.threads.or_else(|| process.share_of_cores());
         let share = share_cores(threads, own);
         start::check_paths(options).map_err(BadInput::from)?;
-        let resumed = options.resume.as_deref().map(load_checkpoint);
+        let resumed = options.resume.as_deref().map(resume::load_checkpoint);
         let resumed = resumed.transpose().map_err(BadInput::from)?;
         let data = start::load(options)?;
         let (mut train_iter, mut test_iter) = data.iters(batch_size)?;
@@ -227,63 +228,6 @@ impl Run {
         ));
     }
 
-    /// What the result of the run depends on, a line each: a checkpoint of another run is refused, and processes that
-    /// train together have it in common.
-    pub fn settings(&self) -> String {
-        self.settings.join("\n")
-    }
-
-    /// Adds a line to [`settings`](Self::settings).
-    pub fn depends_on(&mut self, line: String) {
-        self.settings.push(line);
-    }
-
-    /// When checkpoints are taken and replicas compared, which processes that train together do at the same time.
-    pub fn keeping(&self) -> String {
-        let Options {
-            checkpoint_every: every,
-            check_replicas: check,
-            ..
-        } = self.options;
-        format!(
-            "--out or --resume: {}, --checkpoint-every {every:?}, --check-replicas: {check}",
-            self.kept_in().is_some()
-        )
-    }
-
-    fn settings_of(&self, book: &Book) -> Vec<String> {
-        let options = &self.options;
-        let images = format!(
-            "{}{} {:08x} {:08x}",
-            if self.synthetic { "synthetic " } else { "" },
-            options.dataset,
-            self.train_iter.checksum(),
-            self.test_iter.checksum()
-        );
-        let order = if options.no_shuffle {
-            "as in the file"
-        } else {
-            "shuffled"
-        };
-        let device = match self.devices[0].is_cpu() {
-            true => "cpu".to_owned(),
-            false => format!("cuda, {:?}", options.precision).to_lowercase(),
-        };
-        vec![
-            format!("network {}", book.network),
-            format!("replicas {}", self.devices.len() * self.process.of),
-            format!("device {device}"),
-            format!("batch size {}", self.batch_size),
-            format!("lr {}", self.lr),
-            format!("epochs {}", self.num_epochs),
-            format!("seed {}", self.seed),
-            format!("training examples {}", self.train_iter.num_examples()),
-            format!("test examples {}", self.test_iter.num_examples()),
-            format!("order {order}"),
-            format!("images {images}"),
-        ]
-    }
-
     /// The devices, of many on the CPU the first and the last, and in how many processes.
     fn places(&self) -> String {
         let names = match &self.devices[..] {
@@ -331,61 +275,6 @@ impl Run {
         };
         let tensors = self.named(params.to_vec());
         Record::open(folder, self.loss_curve(), &self.header(), &tensors).map(Some)
-    }
-
-    /// Takes up the run where a checkpoint was taken; one that went to its end is left as it is.
-    fn go_on(
-        &mut self,
-        checkpoint: Checkpoint,
-        tensors: &[(String, Tensor)],
-        writes: bool,
-    ) -> Result<Vec<Tensor>> {
-        let folder = self.options.resume.clone().unwrap_or_default();
-        let cannot = || format!("--resume {}", folder.display());
-        let (header, mut kept) = (checkpoint.header, checkpoint.tensors);
-        same_settings(&header.settings, &self.settings()).with_context(cannot)?;
-        let params = weights::take_all(&mut kept, tensors).with_context(cannot)?;
-        let lines = Record::lines(&folder, &header);
-        let (steps, epochs) = lines.with_context(cannot)?;
-        let mut loss = self.loss_curve();
-        for step in &steps {
-            loss.add(step.loss)?;
-        }
-        for epoch in &epochs {
-            self.animator.add(epoch.epoch as f64, &[epoch.test_acc])?;
-        }
-        let begun = steps.iter().filter(|step| step.epoch > epochs.len());
-        self.train_iter = (self.train_iter.clone()).starting_at(epochs.len() + 1, begun.count());
-        let seconds = epochs.iter().map(|epoch| epoch.seconds).collect();
-        self.timer = Timer::after(seconds, header.seconds);
-        self.progress = Progress::after(&epochs, &steps);
-        self.kept = steps.len();
-        let finished = epochs.len() == self.num_epochs && Record::is_finished(&folder);
-        if writes && !finished {
-            self.record = Some(Record::go_on(&folder, loss, &header).with_context(cannot)?);
-        }
-        say(format_args!("{}", self.taken_up(&folder, finished)));
-        self.rest = kept;
-        Ok(params)
-    }
-
-    fn taken_up(&self, folder: &Path, finished: bool) -> String {
-        let (folder, p) = (folder.display(), &self.progress);
-        match finished {
-            true => format!("the run in {folder} went to its end, and stays as it is"),
-            false => format!(
-                "going on in {folder}, in epoch {} of {}, after step {}",
-                p.losses.len() + 1,
-                self.num_epochs,
-                p.step
-            ),
-        }
-    }
-
-    /// What a checkpoint has beside the tensors of [`init`](Self::init), for the network to take up; empty where the
-    /// run begins.
-    pub fn take_rest(&mut self) -> HashMap<String, Tensor> {
-        std::mem::take(&mut self.rest)
     }
 
     fn loss_curve(&self) -> LossCurve {
@@ -470,87 +359,6 @@ impl Run {
         Ok(())
     }
 
-    /// Why the run ends where a loss is no number.
-    fn diverged<T: Trained>(&mut self, step: &record::Step, trained: &T) -> Result<String> {
-        if let Some(record) = &mut self.record {
-            let _ = record.flush(); // there is something worse to say
-        }
-        let gradients = trained.gradients(&self.names)?;
-        let largest = largest_gradient(&gradients, step.examples)?;
-        let (lr, taken) = (self.lr, self.progress.taken);
-        let record::Step {
-            epoch, step, loss, ..
-        } = step;
-        let then = match taken - step {
-            0 => String::new(),
-            _ => format!(" (of step {taken})"),
-        };
-        let kept = match self.kept_in() {
-            None => String::new(),
-            Some(folder) => format!(
-                "; {} has the checkpoint of step {}",
-                folder.display(),
-                self.kept
-            ),
-        };
-        Ok(format!(
-            "the loss is {loss} in step {step}, in epoch {epoch}, at lr {lr}; {largest}{then}; \
-             a smaller --lr may help{kept}"
-        ))
-    }
-
-    fn check_replicas<T: Trained>(&self, trained: &T) -> Result<()> {
-        let step = self.progress.taken;
-        let agree = trained.check_replicas(&self.names);
-        agree.with_context(|| format!("after step {step}"))
-    }
-
-    /// The folder that holds checkpoints, where there is to be one.
-    fn kept_in(&self) -> Option<&Path> {
-        let Options { out, resume, .. } = &self.options;
-        out.as_deref().or(resume.as_deref())
-    }
-
-    fn is_time_to_keep(&self) -> bool {
-        let since = self.progress.taken - self.kept;
-        self.options.checkpoint_every.is_some_and(|n| since >= n)
-    }
-
-    /// Keeps a checkpoint where `--out` asks for it. All processes come here, one writes.
-    fn keep<T: Trained>(&mut self, trained: &T, seconds: f64) -> Result<()> {
-        if self.kept_in().is_none() {
-            return Ok(());
-        }
-        self.read_losses(trained)?;
-        let mut tensors = self.named(trained.tensors()?);
-        for (name, tensor) in &tensors {
-            let step = self.progress.taken;
-            weights::check_finite(name, tensor)
-                .with_context(|| format!("after step {step}, at lr {}", self.lr))?;
-        }
-        tensors.extend(trained.rest()?);
-        let header = Header {
-            seconds,
-            ..self.header()
-        };
-        if let Some(record) = &mut self.record {
-            record.checkpoint(&header, &tensors);
-        }
-        self.kept = self.progress.taken;
-        Ok(())
-    }
-
-    fn header(&self) -> Header {
-        Header {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            settings: self.settings(),
-            arguments: self.options.arguments.clone(),
-            epochs: self.progress.losses.len(),
-            steps: self.progress.step,
-            seconds: 0.0,
-        }
-    }
-
     /// Tells of an epoch's end, the test accuracy after it, and what is trained; prints its line.
     ///
     /// An epoch that Ctrl-C cut short is not counted: its accuracy is of no meaning.
@@ -615,81 +423,4 @@ impl Run {
             sec_per_epoch,
         })
     }
-
-    fn print_end(&self) {
-        let p = &self.progress;
-        if p.losses.len() < self.num_epochs {
-            let go_on = match self.kept_in() {
-                Some(folder) => format!("; --resume {} goes on", folder.display()),
-                None => String::new(),
-            };
-            say(format_args!(
-                "interrupted in epoch {} of {}, after step {}{go_on}",
-                p.losses.len() + 1,
-                self.num_epochs,
-                p.step
-            ));
-        }
-        let columns = console::Term::stdout()
-            .size_checked()
-            .map_or(80, |(_, c)| c);
-        if let Some(curve) = self.animator.text(0, columns.into()) {
-            say(format_args!("{curve}"));
-        }
-        say(format_args!("{}", LastLine(self)));
-    }
-
-    /// The mean over the epochs that were completed.
-    fn sec_per_epoch(&self) -> f64 {
-        let completed = self.progress.losses.len();
-        self.timer.times().iter().take(completed).sum::<f64>() / completed.max(1) as f64
-    }
-}
-
-/// `test acc: 0.84, 2.5 sec/epoch on [cpu(0), cpu(1)]`, as in the book.
-struct LastLine<'a>(&'a Run);
-
-impl fmt::Display for LastLine<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let run = self.0;
-        match run.animator.y(0).last() {
-            Some(test_acc) => {
-                write!(
-                    f,
-                    "test acc: {test_acc:.2}, {:.1} sec/epoch",
-                    run.sec_per_epoch()
-                )?;
-            }
-            None => write!(f, "test acc: none, no epoch was completed,")?,
-        }
-        write!(f, " on {}", run.places())?;
-        if run.synthetic {
-            write!(f, " (synthetic data)")?;
-        }
-        Ok(())
-    }
-}
-
-/// The newest checkpoint of a folder that is whole.
-fn load_checkpoint(folder: &Path) -> Result<Checkpoint> {
-    let (checkpoint, damaged) = Checkpoint::load(folder)?;
-    if let Some(why) = damaged {
-        let step = checkpoint.header.steps;
-        warn(format_args!(
-            "{why}; going on from the one before it, of step {step}"
-        ));
-    }
-    Ok(checkpoint)
-}
-
-/// An error that names the first setting of a run that another one does not have.
-fn same_settings(of_the_run: &str, own: &str) -> Result<()> {
-    let other = |line: &&str| !own.lines().any(|own| own == *line);
-    let Some(line) = of_the_run.lines().find(other) else {
-        return Ok(());
-    };
-    let key = |line: &str| line.split(' ').next().unwrap_or(line).to_owned();
-    let same_key = own.lines().filter(|own| key(own) == key(line));
-    let instead = same_key.collect::<Vec<_>>().join(", ");
-    bail!("the run there has {line:?}, and this one {instead:?}")
 }

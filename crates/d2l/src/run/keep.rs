@@ -1,0 +1,94 @@
+//! What a run keeps while it goes on, and what it looks at: checkpoints, replicas, a loss that is no number.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use super::Run;
+use crate::checkpoint::Header;
+use crate::record::Step;
+use crate::trained::largest_gradient;
+use crate::{Options, Trained, weights};
+
+impl Run {
+    /// Why the run ends where a loss is no number.
+    pub(super) fn diverged<T: Trained>(&mut self, step: &Step, trained: &T) -> Result<String> {
+        if let Some(record) = &mut self.record {
+            let _ = record.flush(); // there is something worse to say
+        }
+        let gradients = trained.gradients(&self.names)?;
+        let largest = largest_gradient(&gradients, step.examples)?;
+        let (lr, taken) = (self.lr, self.progress.taken);
+        let Step {
+            epoch, step, loss, ..
+        } = step;
+        let then = match taken - step {
+            0 => String::new(),
+            _ => format!(" (of step {taken})"),
+        };
+        let kept = match self.kept_in() {
+            None => String::new(),
+            Some(folder) => format!(
+                "; {} has the checkpoint of step {}",
+                folder.display(),
+                self.kept
+            ),
+        };
+        Ok(format!(
+            "the loss is {loss} in step {step}, in epoch {epoch}, at lr {lr}; {largest}{then}; \
+             a smaller --lr may help{kept}"
+        ))
+    }
+
+    pub(super) fn check_replicas<T: Trained>(&self, trained: &T) -> Result<()> {
+        let step = self.progress.taken;
+        let agree = trained.check_replicas(&self.names);
+        agree.with_context(|| format!("after step {step}"))
+    }
+
+    /// The folder that holds checkpoints, where there is to be one.
+    pub(super) fn kept_in(&self) -> Option<&Path> {
+        let Options { out, resume, .. } = &self.options;
+        out.as_deref().or(resume.as_deref())
+    }
+
+    pub(super) fn is_time_to_keep(&self) -> bool {
+        let since = self.progress.taken - self.kept;
+        self.options.checkpoint_every.is_some_and(|n| since >= n)
+    }
+
+    /// Keeps a checkpoint where `--out` asks for it. All processes come here, one writes.
+    pub(super) fn keep<T: Trained>(&mut self, trained: &T, seconds: f64) -> Result<()> {
+        if self.kept_in().is_none() {
+            return Ok(());
+        }
+        self.read_losses(trained)?;
+        let mut tensors = self.named(trained.tensors()?);
+        for (name, tensor) in &tensors {
+            let step = self.progress.taken;
+            weights::check_finite(name, tensor)
+                .with_context(|| format!("after step {step}, at lr {}", self.lr))?;
+        }
+        tensors.extend(trained.rest()?);
+        let header = Header {
+            seconds,
+            ..self.header()
+        };
+        if let Some(record) = &mut self.record {
+            record.checkpoint(&header, &tensors);
+        }
+        self.kept = self.progress.taken;
+        Ok(())
+    }
+
+    pub(super) fn header(&self) -> Header {
+        Header {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            settings: self.settings(),
+            arguments: self.options.arguments.clone(),
+            epochs: self.progress.losses.len(),
+            steps: self.progress.step,
+            seconds: 0.0,
+        }
+    }
+}
