@@ -16,6 +16,7 @@ trials![
     what_was_reached_is_reported_and_written,
     before_the_first_step_nothing_is_replaced,
     the_first_epoch_of_resnet18_can_be_ended,
+    a_second_one_ends_at_once,
 ];
 
 /// Windows has no signal that one process could send another as Ctrl-C.
@@ -126,5 +127,34 @@ fn the_first_epoch_of_resnet18_can_be_ended() -> Result<()> {
     );
     the_folder_is_whole(&out)?;
     ensure!(fs::read_to_string(&trace)?.contains("traceEvents"));
+    Ok(())
+}
+
+/// In the middle of a step that takes long; the checkpoint is whole.
+#[cfg(unix)]
+fn a_second_one_ends_at_once() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let out = folder.path().join("run");
+    let args = "--device cpu --data synthetic --limit-train 3000 --limit-test 10 --batch-size 3000 --threads 1";
+    let mut child = command("concise", &format!("{args} --out {}", out.display()))?
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()?;
+    while fs::metadata(out.join("epochs.csv")).is_err() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    press_ctrl_c(&child)?;
+    std::thread::sleep(Duration::from_millis(300));
+    ensure!(child.try_wait()?.is_none(), "the step was too short");
+    press_ctrl_c(&child)?;
+    let start = Instant::now();
+    let status = child.wait()?;
+    ensure!(
+        start.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        start.elapsed()
+    );
+    ensure!(status.code() == Some(130), "{status}");
+    ensure!(out.join("checkpoint.safetensors").exists() && !out.join("model.safetensors").exists());
     Ok(())
 }

@@ -248,6 +248,25 @@ mod tests {
     }
 
     #[test]
+    fn another_format_is_named() -> Result<()> {
+        let folder = folder()?;
+        for name in [NEWEST, PREVIOUS] {
+            let path = folder.path().join(name);
+            let mut bytes = fs::read(&path)?;
+            let at = bytes
+                .windows(FORMAT.len())
+                .position(|w| w == FORMAT.as_bytes());
+            bytes[at.context("no format")? + FORMAT.len() - 1] = b'2';
+            fs::write(&path, bytes)?;
+        }
+        let error = format!("{:#}", Checkpoint::load(folder.path()).unwrap_err());
+        let words = "it is a \"multiple-gpus checkpoint 2\", and this program writes and reads \
+                     \"multiple-gpus checkpoint 1\"";
+        assert!(error.contains(words), "{error}");
+        Ok(())
+    }
+
+    #[test]
     fn the_parameters_of_a_model_are_no_checkpoint() -> Result<()> {
         let folder = tempfile::tempdir()?;
         let w = [("W".to_owned(), Tensor::new(&[1f32, 2.0], &Device::Cpu)?)];

@@ -42,6 +42,8 @@ enum Bench {
     Cpu(bench::Options),
     /// The all-reduces on the CPU: their bound, Open MPI, the cost model
     Allreduce(bench::allreduce::Options),
+    /// What it takes to compare the parameters of all replicas after an epoch
+    Checks(bench::checks::Options),
 }
 
 fn main() -> ExitCode {
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Bench(Bench::Cpu(options)) => bench::cpu(&options),
         Command::Bench(Bench::Allreduce(options)) => bench::allreduce::allreduce(&options),
+        Command::Bench(Bench::Checks(options)) => bench::checks::checks(&options),
         Command::GpuCheck(options) => gpu::check(&options),
         Command::GpuPack(options) => gpu::pack::pack(&options),
         Command::ContendGpu(job) => gpu::ours::contend(&job),

@@ -6,6 +6,7 @@
 
 pub mod allreduce;
 mod chart;
+pub mod checks;
 pub mod contender;
 pub mod figures;
 mod machine;
