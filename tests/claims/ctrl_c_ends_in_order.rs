@@ -8,7 +8,7 @@ use {
     std::io::{BufRead, BufReader},
     std::path::Path,
     std::process::{Child, Command, Stdio},
-    std::time::Duration,
+    std::time::{Duration, Instant},
 };
 
 #[cfg(unix)]
