@@ -76,10 +76,10 @@ impl Bar {
     /// An epoch begins, or goes on after so many examples; a spinner turns until the first loss is there.
     pub fn begin(&mut self, epoch: usize, had: usize) {
         self.epoch = epoch;
-        self.bar.reset();
-        self.bar
-            .set_length(self.plan.train_examples.saturating_sub(had) as u64);
         self.wait(Phase::Waiting, "the first minibatch".to_owned());
+        let left = self.plan.train_examples.saturating_sub(had);
+        self.bar.set_length(left as u64);
+        self.bar.reset();
     }
 
     /// A minibatch is done.
@@ -121,8 +121,8 @@ impl Bar {
             return;
         }
         let prefix = format!("epoch {}/{}", self.epoch, self.plan.epochs);
+        self.bar.set_style(waiting()); // first: what follows draws
         self.bar.set_prefix(prefix);
-        self.bar.set_style(waiting());
         self.bar.set_message(what);
         self.bar.enable_steady_tick(Duration::from_millis(100));
     }
@@ -321,6 +321,27 @@ mod tests {
         bar.set_style(training(epochs, plan, columns));
         bar.set_position(30_000);
         term.contents()
+    }
+
+    #[test]
+    fn no_phase_begins_with_the_looks_of_another() {
+        let term = InMemoryTerm::new(4, 80);
+        let target = ProgressDrawTarget::term_like_with_hz(Box::new(term.clone()), 255);
+        let mut bar = Bar {
+            bar: ProgressBar::with_draw_target(Some(100), target),
+            ..Bar::hidden()
+        };
+        bar.begin(1, 0);
+        let drawn = term.moves_since_last_check();
+        assert!(drawn.contains("the first minibatch"), "{drawn}");
+        assert!(!drawn.contains("/100"), "{drawn}");
+        bar.step(50, 2.3);
+        let drawn = term.moves_since_last_check();
+        assert!(drawn.contains("examples/s, "), "{drawn}");
+        bar.test();
+        let drawn = term.moves_since_last_check();
+        assert!(drawn.contains("testing on"), "{drawn}");
+        assert!(!drawn.contains("examples/s, "), "{drawn}");
     }
 
     #[test]
