@@ -358,7 +358,7 @@ fn a_run_that_goes_on_elsewhere_is_not_disturbed() -> Result<()> {
     let (status, _, stderr) = runs.resume("run", "")?;
     let still = child.try_wait()?.is_none();
     ensure!(child.wait()?.success());
-    let refused = status == 2 && stderr.contains("is written by another run");
+    let refused = status == 2 && stderr.contains("another run writes to");
     ensure!(refused || !still, "status {status}\n{stderr}");
     runs.are_alike("run")
 }

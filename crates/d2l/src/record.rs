@@ -5,11 +5,11 @@
 //! `--resume` goes on from; `model.safetensors` has the parameters at the end. A folder that holds a run already
 //! is refused. While the run goes on, a full disk costs what cannot be written, and not the run.
 
-use std::fs;
+use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
 
@@ -64,6 +64,8 @@ pub(crate) struct Epoch {
 #[derive(Debug)]
 pub(crate) struct Record {
     folder: PathBuf,
+    /// Held as long as this run writes there.
+    _lock: Option<File>,
     steps: Table,
     epochs: Table,
     loss: LossCurve,
@@ -93,15 +95,16 @@ impl Record {
         header: &Header,
         tensors: &[(String, Tensor)],
     ) -> Result<Self> {
+        fs::create_dir_all(folder)
+            .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+        let lock = lock(folder)?;
         for name in ALL {
             remove(&folder.join(name))?;
         }
-        fs::create_dir_all(folder)
-            .with_context(|| format!("cannot make the folder {}", folder.display()))?;
         checkpoint::save(folder, header, tensors)?;
         let steps = Table::create(&folder.join(STEPS), &STEP_COLUMNS)?;
         let epochs = Table::create(&folder.join(EPOCHS), &EPOCH_COLUMNS)?;
-        Ok(Self::new(folder, steps, epochs, loss))
+        Ok(Self::new(folder, lock, steps, epochs, loss))
     }
 
     /// The lines of the run that a folder holds, up to a checkpoint.
@@ -114,12 +117,13 @@ impl Record {
 
     /// Takes the folder of a run that goes on from a checkpoint; what came later is removed.
     pub fn go_on(folder: &Path, loss: LossCurve, at: &Header) -> Result<Self> {
+        let lock = lock(folder)?;
         let steps = Table::go_on(&folder.join(STEPS), &STEP_COLUMNS, at.steps)?;
         let epochs = Table::go_on(&folder.join(EPOCHS), &EPOCH_COLUMNS, at.epochs)?;
         for name in [checkpoint::PARTIAL, MODEL] {
             remove(&folder.join(name))?;
         }
-        Ok(Self::new(folder, steps, epochs, loss))
+        Ok(Self::new(folder, lock, steps, epochs, loss))
     }
 
     /// Whether the run that a folder holds went to its end.
@@ -127,9 +131,16 @@ impl Record {
         folder.join(MODEL).exists()
     }
 
-    fn new(folder: &Path, steps: Table, epochs: Table, loss: LossCurve) -> Self {
+    fn new(
+        folder: &Path,
+        lock: Option<File>,
+        steps: Table,
+        epochs: Table,
+        loss: LossCurve,
+    ) -> Self {
         Self {
             folder: folder.to_owned(),
+            _lock: lock,
             steps,
             epochs,
             loss,
@@ -211,11 +222,39 @@ impl Record {
     }
 }
 
+/// Two runs do not write to one folder. Where a folder cannot be locked, nobody looks.
+fn lock(folder: &Path) -> Result<Option<File>> {
+    let Ok(file) = File::open(folder) else {
+        return Ok(None);
+    };
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => bail!("another run writes to {}", folder.display()),
+        locked => Ok(locked.ok().map(|()| file)),
+    }
+}
+
 fn remove(path: &Path) -> Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             Err(error).with_context(|| format!("cannot replace {}", path.display()))
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(unix)]
+    #[test]
+    fn two_runs_cannot_write_to_one_folder() -> Result<()> {
+        let folder = tempfile::tempdir()?;
+        let first = lock(folder.path())?;
+        let error = lock(folder.path()).unwrap_err().to_string();
+        assert!(error.starts_with("another run writes to "), "{error}");
+        drop(first);
+        lock(folder.path())?;
+        Ok(())
     }
 }

@@ -1,10 +1,10 @@
 //! A CSV file that grows by lines. A full disk does not tear it: lines that cannot be written wait in memory.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use csv::StringRecord;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -52,16 +52,11 @@ impl Table {
         rows.with_context(|| path.display().to_string())
     }
 
-    /// Nobody else writes there meanwhile.
     fn open(path: &Path, create: bool) -> Result<Self> {
         let cannot = || format!("cannot write {}", path.display());
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(create);
         let file = options.truncate(false).open(path).with_context(cannot)?;
-        // a file system without locks has to do without
-        if let Err(TryLockError::WouldBlock) = file.try_lock() {
-            bail!("{} is written by another run", path.display());
-        }
         let mut table = Self {
             path: path.to_owned(),
             file,
@@ -195,15 +190,6 @@ mod tests {
         );
         let error = go_on(&path, &["step", "gain"], 1).unwrap_err();
         assert!(error.contains("its columns are"), "{error}");
-        Ok(())
-    }
-
-    #[test]
-    fn two_cannot_write_it() -> Result<()> {
-        let (_folder, path) = table(1)?;
-        let _first = Table::go_on(&path, &HEADER, 1)?;
-        let error = go_on(&path, &HEADER, 1).unwrap_err();
-        assert!(error.ends_with("is written by another run"), "{error}");
         Ok(())
     }
 
