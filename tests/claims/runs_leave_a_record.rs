@@ -75,6 +75,8 @@ fn the_folder_holds_the_run() -> Result<()> {
     left.sort();
     let expected = [
         "accuracy.svg",
+        "checkpoint.previous.safetensors",
+        "checkpoint.safetensors",
         "epochs.csv",
         "loss.svg",
         "model.safetensors",
