@@ -4,12 +4,14 @@
 //! with the reason, where there are none. It is also both programs: `claims --as scratch …` is
 //! `scratch …`, so that a test can look at the exit status of a real process.
 
+use std::alloc::System;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 #[macro_use]
 mod kit;
 mod a_trace_shows_the_step;
+mod bad_input_is_named;
 mod cores_are_shared;
 mod ctrl_c_ends_in_order;
 mod errors_say_what_to_do;
@@ -33,6 +35,10 @@ mod trainer_takes_any_network;
 #[cfg(feature = "mpi")]
 mod two_hosts;
 
+/// Can be told to give no more: see `bad_input_is_named`.
+#[global_allocator]
+static MEMORY: cap::Cap<System> = cap::Cap::new(System, usize::MAX);
+
 fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
     let is = |i: usize, arg: &str| args.get(i).is_some_and(|a| a == arg);
@@ -40,6 +46,7 @@ fn main() -> ExitCode {
     match is(1, "--as") {
         #[cfg(feature = "mpi")]
         true if is(2, "lenet") => several_processes::lenet_in_a_process(),
+        true if is(2, "reader") => bad_input_is_named::read_damaged_files(),
         true if is(2, "scratch") => d2l::program(&scratch::BOOK, scratch::train, program_args()),
         true => d2l::program(&concise::BOOK, concise::train, program_args()),
         false => run_tests(),
@@ -49,6 +56,7 @@ fn main() -> ExitCode {
 fn run_tests() -> ExitCode {
     let trials = [
         a_trace_shows_the_step::trials(),
+        bad_input_is_named::trials(),
         cores_are_shared::trials(),
         ctrl_c_ends_in_order::trials(),
         errors_say_what_to_do::trials(),

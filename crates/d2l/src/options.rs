@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 use clap::ValueHint;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
 use dataset::{Data, Name};
 
 use crate::DeviceKind;
@@ -57,6 +57,11 @@ fn names() -> impl TypedValueParser<Value = Name> {
     PossibleValuesParser::new(["fashion-mnist", "mnist"]).try_map(|name| name.parse())
 }
 
+/// A folder or a word, and not nothing.
+fn source() -> impl TypedValueParser<Value = Data> {
+    PathBufValueParser::new().map(|says| Data::from(&says))
+}
+
 /// The options of a run; what is left out is as in the book.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
@@ -87,7 +92,7 @@ pub struct Options {
     ///
     /// Without it: the folder in FASHION_MNIST_DIR (MNIST_DIR), else an earlier download, else
     /// a download from the Hugging Face Hub, else, where that cannot be reached, a synthetic set.
-    #[arg(long, value_name = "DIR|synthetic", value_hint = ValueHint::DirPath, help_heading = DATA)]
+    #[arg(long, value_name = "DIR|synthetic", value_parser = source(), value_hint = ValueHint::DirPath, help_heading = DATA)]
     pub data: Option<Data>,
 
     /// Seed of the initial parameters, the order of the data and the synthetic set

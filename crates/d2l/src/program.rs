@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::ensure;
+use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use clap_complete::Shell;
@@ -106,9 +107,10 @@ fn parse<O>(book: &Book, args: impl IntoIterator<Item = OsString>) -> anyhow::Re
 where
     O: Args + FromArgMatches + AsRef<Options> + AsMut<Options>,
 {
-    let command = command::<O>(book);
+    let mut command = command::<O>(book);
     let mut args: Vec<OsString> = args.into_iter().collect();
-    let mut matches = command.clone().get_matches_from(&args);
+    let matches = command.clone().try_get_matches_from(&args);
+    let mut matches = matches.unwrap_or_else(|error| named(error, &mut command, &args).exit());
     if let Some(shell) = matches.get_one::<Shell>("completions") {
         print_completions(command, *shell);
         std::process::exit(0);
@@ -160,6 +162,18 @@ fn arguments(command: &Command, matches: &ArgMatches) -> Vec<String> {
         }
     };
     args.filter_map(word).collect()
+}
+
+/// clap does not say which argument is not UTF-8.
+fn named(error: clap::Error, command: &mut Command, args: &[OsString]) -> clap::Error {
+    let kind = error.kind();
+    let broken = args.windows(2).find(|pair| pair[1].to_str().is_none());
+    match broken {
+        Some([before, arg]) if kind == ErrorKind::InvalidUtf8 => {
+            command.error(kind, format!("{before:?} {arg:?}: this is not UTF-8"))
+        }
+        _ => error,
+    }
 }
 
 fn command<O: Args>(book: &Book) -> Command {

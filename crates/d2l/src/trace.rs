@@ -45,7 +45,7 @@ impl Trace {
     pub fn begin(file: &Path) -> Result<Self> {
         if let Some(folder) = file.parent() {
             fs::create_dir_all(folder)
-                .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+                .with_context(|| format!("--trace {}: cannot make its folder", file.display()))?;
         }
         can_be_written(file)?;
         can_be_written(&picture(file))?;
