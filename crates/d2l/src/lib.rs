@@ -19,6 +19,7 @@ mod animator;
 mod bar;
 mod batch_loss;
 mod checkpoint;
+mod command_line;
 mod devices;
 mod display;
 mod gpu;
