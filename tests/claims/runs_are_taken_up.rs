@@ -171,7 +171,7 @@ fn what_a_kill_can_leave() -> Result<()> {
     leave("partial", &|folder| {
         let whole = fs::read(folder.join(NEWEST))?;
         Ok(fs::write(
-            folder.join(".checkpoint.partial"),
+            folder.join(".checkpoint.safetensors.partial"),
             &whole[..whole.len() / 2],
         )?)
     })?;

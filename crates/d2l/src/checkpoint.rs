@@ -4,21 +4,19 @@
 //! whatever interrupts that, one of the two is whole. A checksum tells a damaged one.
 
 use std::collections::HashMap;
-use std::fs::{self, File};
-use std::io::{ErrorKind, Write};
+use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use candle_core::{Device, Tensor};
 use safetensors::SafeTensors;
 use serde::{Deserialize, Serialize};
 
-use crate::weights;
+use crate::{weights, whole};
 
 pub(crate) const NEWEST: &str = "checkpoint.safetensors";
 pub(crate) const PREVIOUS: &str = "checkpoint.previous.safetensors";
-/// Nothing that ends in `.safetensors`, so that nobody takes it for one.
-pub(crate) const PARTIAL: &str = ".checkpoint.partial";
 
 const FORMAT: &str = "multiple-gpus checkpoint 1";
 /// Where the checksum stands, and what stands there while it is computed.
@@ -102,29 +100,18 @@ impl Checkpoint {
 /// Writes a checkpoint; the one that was the newest becomes the one before it. Where that fails, they stay.
 pub(crate) fn save(folder: &Path, header: &Header, tensors: &[(String, Tensor)]) -> Result<()> {
     let bytes = encode(header, tensors).context("a checkpoint cannot be made")?;
-    let [partial, newest, previous] = [PARTIAL, NEWEST, PREVIOUS].map(|name| folder.join(name));
-    let replace = || -> std::io::Result<()> {
-        let mut file = File::create(&partial)?;
-        file.write_all(&bytes)?;
-        file.sync_all()?;
+    let [newest, previous] = [NEWEST, PREVIOUS].map(|name| folder.join(name));
+    let replace = || {
+        let partial = whole::beside(&newest, &bytes)?;
         match fs::rename(&newest, &previous) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            _ => fs::rename(&partial, &newest)?,
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                let _ = fs::remove_file(&partial);
+                Err(error)
+            }
+            _ => whole::take_place(&partial, &newest),
         }
-        sync_folder(folder)
     };
-    replace().map_err(|error| {
-        let _ = fs::remove_file(&partial);
-        anyhow!(error).context(format!("cannot write {}", newest.display()))
-    })
-}
-
-/// The renames are on the disk as well.
-fn sync_folder(folder: &Path) -> std::io::Result<()> {
-    match cfg!(unix) {
-        true => File::open(folder)?.sync_all(),
-        false => Ok(()), // elsewhere a folder cannot be opened
-    }
+    replace().with_context(|| format!("cannot write {}", newest.display()))
 }
 
 fn encode(header: &Header, tensors: &[(String, Tensor)]) -> Result<Vec<u8>> {
@@ -201,7 +188,7 @@ mod tests {
         fs::remove_file(folder.path().join(NEWEST))?; // as between two renames
         let (found, note) = Checkpoint::load(folder.path())?;
         assert_eq!((found.header, note), (header(5), None));
-        assert!(!folder.path().join(PARTIAL).exists());
+        assert!(!whole::partial(&folder.path().join(NEWEST)).exists());
         Ok(())
     }
 

@@ -41,6 +41,7 @@ mod timer;
 mod trace;
 mod trained;
 pub mod weights;
+mod whole;
 
 pub use accumulator::Accumulator;
 pub use animator::Animator;

@@ -17,14 +17,14 @@ use crate::checkpoint::{self, Header};
 use crate::loss_curve::LossCurve;
 use crate::process::warn;
 use crate::table::Table;
-use crate::{Animator, weights};
+use crate::{Animator, weights, whole};
 
 const STEPS: &str = "steps.csv";
 const EPOCHS: &str = "epochs.csv";
 const LOSS: &str = "loss.svg";
 const ACCURACY: &str = "accuracy.svg";
 const MODEL: &str = "model.safetensors";
-const ALL: [&str; 8] = [
+const ALL: [&str; 7] = [
     STEPS,
     EPOCHS,
     LOSS,
@@ -32,7 +32,6 @@ const ALL: [&str; 8] = [
     MODEL,
     checkpoint::NEWEST,
     checkpoint::PREVIOUS,
-    checkpoint::PARTIAL,
 ];
 
 const STEP_COLUMNS: [&str; 4] = ["epoch", "step", "examples", "loss"];
@@ -120,9 +119,9 @@ impl Record {
         let lock = lock(folder)?;
         let steps = Table::go_on(&folder.join(STEPS), &STEP_COLUMNS, at.steps)?;
         let epochs = Table::go_on(&folder.join(EPOCHS), &EPOCH_COLUMNS, at.epochs)?;
-        for name in [checkpoint::PARTIAL, MODEL] {
-            remove(&folder.join(name))?;
-        }
+        // of an earlier step, or half of one
+        remove(&folder.join(MODEL))?;
+        remove(&whole::partial(&folder.join(checkpoint::NEWEST)))?;
         Ok(Self::new(folder, lock, steps, epochs, loss))
     }
 

@@ -4,11 +4,12 @@
 //! and no other.
 
 use std::collections::HashMap;
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use candle_core::{DType, Device, Tensor};
+
+use crate::whole;
 
 /// Reads the tensors named in `expected`, in that order, on the CPU; floats become `f32`.
 ///
@@ -80,12 +81,8 @@ pub(crate) fn check_finite(name: &str, tensor: &Tensor) -> Result<()> {
 pub fn save(path: &Path, tensors: &[(String, Tensor)]) -> Result<()> {
     let cannot = || format!("cannot write {}", path.display());
     let bytes = to_bytes(tensors, None).with_context(cannot)?;
-    let partial = path.with_extension("partial");
-    let written = fs::write(&partial, bytes).and_then(|()| fs::rename(&partial, path));
-    if written.is_err() {
-        let _ = fs::remove_file(&partial);
-    }
-    written.with_context(cannot)
+    let partial = whole::beside(path, &bytes).with_context(cannot)?;
+    whole::take_place(&partial, path).with_context(cannot)
 }
 
 /// The bytes of a safetensors file of named tensors, which `metadata` can say more about.
