@@ -1,4 +1,5 @@
-//! A run starts no more threads than its replicas need, whatever candle would start by itself.
+//! A run starts no more threads than its replicas need, whatever candle would start by itself; and what it computes
+//! does not depend on threads or cores.
 
 #[cfg(target_os = "linux")]
 use {
@@ -6,12 +7,15 @@ use {
     anyhow::{Result, ensure},
     std::collections::HashSet,
     std::fs,
-    std::process::Stdio,
+    std::process::{Command, Stdio},
     std::time::Duration,
 };
 
 #[cfg(target_os = "linux")]
-trials![no_threads_but_those_of_the_replicas];
+trials![
+    no_threads_but_those_of_the_replicas,
+    any_number_of_cores_gives_the_same_bits,
+];
 
 /// Elsewhere a process cannot be asked so easily.
 #[cfg(not(target_os = "linux"))]
@@ -47,6 +51,41 @@ fn no_threads_but_those_of_the_replicas() -> Result<()> {
         };
         ensure!(status.success(), "{program}: {status}");
         ensure!((3..=limit).contains(&most), "{program}: {most} threads");
+    }
+    Ok(())
+}
+
+/// More threads than cores, fewer, and a process that has one core only.
+#[cfg(target_os = "linux")]
+fn any_number_of_cores_gives_the_same_bits() -> Result<()> {
+    let args =
+        "--device cpu --data synthetic --limit-train 21 --limit-test 8 --batch-size 9 --epochs 1";
+    let folder = tempfile::tempdir()?;
+    for program in ["scratch", "concise"] {
+        for k in [1, 3] {
+            let model = |name: &str, cores: &str, threads: &str| -> Result<Vec<u8>> {
+                let out = folder.path().join(format!("{program}-{k}-{name}"));
+                let args = format!("{args} --gpus {k} {threads} --out {}", out.display());
+                let output = Command::new("taskset")
+                    .args(["-c", cores])
+                    .arg(std::env::current_exe()?)
+                    .args(["--as", program])
+                    .args(args.split_whitespace())
+                    .output()?;
+                let stderr = String::from_utf8_lossy(&output.stderr);
+                ensure!(output.status.success(), "{program} {args}: {stderr}");
+                Ok(fs::read(out.join("model.safetensors"))?)
+            };
+            let one = model("one", "0", "")?;
+            for threads in [1, 2, 3, 7] {
+                let other = model(
+                    &threads.to_string(),
+                    "0-255",
+                    &format!("--threads {threads}"),
+                )?;
+                ensure!(one == other, "{program}, k = {k}: {threads} threads show");
+            }
+        }
     }
     Ok(())
 }
