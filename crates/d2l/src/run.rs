@@ -402,7 +402,8 @@ impl Run {
     pub fn finish<T: Trained>(mut self, trained: &T) -> Result<Summary> {
         self.progress.bar.clear();
         let completed = self.progress.losses.len();
-        if completed < self.num_epochs && self.progress.taken > self.kept {
+        let is_new = completed < self.num_epochs && self.progress.taken > self.kept;
+        if is_new && trained.is_between_steps() {
             let seconds = self.timer.times().get(completed).copied();
             self.keep(trained, seconds.unwrap_or(0.0))?;
         }
