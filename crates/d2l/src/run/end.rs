@@ -9,7 +9,8 @@ impl Run {
     pub(super) fn print_end(&self) {
         let p = &self.progress;
         if p.losses.len() < self.num_epochs {
-            let go_on = match self.kept_in() {
+            let kept_in = self.kept_in().filter(|_| self.record.is_some());
+            let go_on = match kept_in {
                 Some(folder) => format!("; --resume {} goes on", folder.display()),
                 None => String::new(),
             };
