@@ -10,6 +10,7 @@ use std::process::ExitCode;
 
 #[macro_use]
 mod kit;
+mod a_failing_replica_ends_the_run;
 mod a_trace_shows_the_step;
 mod bad_input_is_named;
 mod cores_are_shared;
@@ -42,6 +43,9 @@ static MEMORY: cap::Cap<System> = cap::Cap::new(System, usize::MAX);
 fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
     let is = |i: usize, arg: &str| args.get(i).is_some_and(|a| a == arg);
+    if is(1, "--as") {
+        a_failing_replica_ends_the_run::listen();
+    }
     let program_args = || args.iter().skip(2).cloned();
     match is(1, "--as") {
         #[cfg(feature = "mpi")]
@@ -55,6 +59,7 @@ fn main() -> ExitCode {
 
 fn run_tests() -> ExitCode {
     let trials = [
+        a_failing_replica_ends_the_run::trials(),
         a_trace_shows_the_step::trials(),
         bad_input_is_named::trials(),
         cores_are_shared::trials(),

@@ -168,7 +168,8 @@ fn end_all_on_a_panic() {
     std::panic::set_hook(Box::new(move |panic| {
         previous(panic);
         if is_running() {
-            end_all(101, "has panicked");
+            let why = panic.to_string().replace('\n', " ");
+            end_all(101, &format!("has {why}"));
         }
     }));
 }

@@ -1,5 +1,6 @@
 //! A network replicated over devices.
 
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -232,33 +233,73 @@ impl DataParallel {
     /// Splits a minibatch into a shard (X, y) for each replica, on its device.
     pub(crate) fn scatter(&self, x: &Tensor, y: &Tensor) -> Result<Vec<(Tensor, Tensor)>> {
         let weights = self.weights().clone();
-        let (x_shards, y_shards) = match weights {
-            None => split_batch(x, y, &self.devices)?,
-            Some(weights) => split_by_weights(x, y, &self.devices, &weights)?,
+        let split = || match weights {
+            None => split_batch(x, y, &self.devices),
+            Some(weights) => split_by_weights(x, y, &self.devices, &weights),
         };
+        let (x_shards, y_shards) = d2l::on_devices("split", &self.devices, split)?;
         Ok(x_shards.into_iter().zip(y_shards).collect())
     }
 
-    /// Runs `job` on all replicas at once, each with its own of `inputs`, and waits for all.
+    /// Runs `job` on all replicas at once, each with its own of `inputs`, and waits for all; once one has
+    /// failed, for the others no longer than they wait for each other.
     ///
     /// # Errors
-    /// The first cause: that a replica failed, not that the others then missed it.
+    /// The first cause: that a replica failed or stands still, not that the others then missed it.
     pub(crate) fn on_each<S: Send + 'static, T: Send + 'static>(
         &self,
         inputs: Vec<S>,
         job: impl Fn(&mut Replica, S) -> Result<T> + Send + Sync + 'static,
     ) -> Result<Vec<T>> {
         let job = Arc::new(job);
-        let start = |(worker, input): (&Worker, S)| {
-            let job = job.clone();
-            worker.run(move |replica| job(replica, input))
+        let (done, inbox) = channel();
+        let mut results = Vec::new();
+        for (i, (worker, input)) in self.workers.iter().zip(inputs).enumerate() {
+            let (job, done) = (job.clone(), done.clone());
+            let answer = move |result| _ = done.send((i, result)); // who gave up wants none
+            worker.run(move |replica| job(replica, input), answer);
+            results.push(None);
+        }
+        drop(done);
+        let k = results.len();
+        let mut failed = false;
+        while let Ok((i, result)) = self.wait(&inbox, failed) {
+            failed |= Result::is_err(&result);
+            results[i] = Some(result);
+        }
+        let missing = results.iter().zip(&self.workers);
+        let missing = missing.filter_map(|(result, worker)| result.is_none().then_some(worker));
+        missing.for_each(Worker::give_up);
+        let came: Vec<Result<T>> = results.into_iter().flatten().collect();
+        ensure!(
+            failed || came.len() == k,
+            "the thread of a replica has ended"
+        );
+        first_cause(came).map_err(|error| self.who_did_not_come(error))
+    }
+
+    /// Names the devices of those whom the others have missed, where they are all in this process.
+    fn who_did_not_come(&self, error: anyhow::Error) -> anyhow::Error {
+        let missed = |cause: &(dyn std::error::Error + 'static)| match cause.downcast_ref() {
+            Some(collective::Error::TimedOut { limit, missing }) => Some((*limit, missing.clone())),
+            _ => None,
         };
-        let pending: Vec<_> = self.workers.iter().zip(inputs).map(start).collect();
-        let results = pending.into_iter().map(|result| {
-            let ended = |_| Err(anyhow!("the thread of a replica has ended"));
-            result.recv().unwrap_or_else(ended)
-        });
-        first_cause(results.collect())
+        match error.chain().find_map(missed) {
+            Some((limit, missing)) if self.processes.are_one() => {
+                let name = |i: usize| self.workers[i].name.as_str();
+                let names: Vec<&str> = missing.into_iter().map(name).collect();
+                anyhow!("replica {} did not come within {limit:?}", names.join(", "))
+            }
+            _ => error,
+        }
+    }
+
+    /// What comes next; an error where nothing will, or once one has `failed`, in time.
+    fn wait<T>(&self, inbox: &Receiver<T>, failed: bool) -> Result<T, RecvTimeoutError> {
+        match self.how.timeout.filter(|_| failed) {
+            Some(patience) => inbox.recv_timeout(patience),
+            None => inbox.recv().map_err(RecvTimeoutError::from),
+        }
     }
 
     /// Runs `job` on the first replica.

@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 use anyhow::{Context, Result};
 use candle_core::Tensor;
 use collective::Member;
+use d2l::catch_panic;
 use functional::{Bucket, Values};
 
 use crate::ReduceOn;
@@ -25,7 +26,8 @@ impl Reducer {
         let (outbox, sums) = channel();
         let serve = move || {
             for bucket in inbox {
-                let sum = all_reduce(&mut member, bucket, reduce_on);
+                let sum = catch_panic(|| all_reduce(&mut member, bucket, reduce_on));
+                let sum = sum.unwrap_or_else(|panicked| Err(panicked.into()));
                 let failed = sum.is_err();
                 if outbox.send(sum).is_err() || failed {
                     return;
@@ -67,7 +69,7 @@ impl Drop for Reducer {
     fn drop(&mut self) {
         self.buckets = None;
         if let Some(thread) = self.thread.take() {
-            let _ = thread.join(); // a panic has shown by missing sums
+            let _ = thread.join(); // a panic has come as a sum
         }
     }
 }

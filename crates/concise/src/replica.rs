@@ -2,14 +2,15 @@
 //! wait for each other in the all-reduce, and a GPU's handles belong to a thread.
 
 use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, anyhow};
 use candle_core::{ModuleT, Tensor, Var};
 use collective::Member;
+use d2l::catch_panic;
 use functional::{Bucket, Gradients, Part, Sgd, Summation, Values};
 
 use crate::Replication;
@@ -51,7 +52,9 @@ type Job = Box<dyn FnOnce(&mut Replica) + Send>;
 
 /// The thread of one replica; it ends when this is dropped.
 pub(crate) struct Worker {
-    name: String,
+    pub name: String,
+    /// Nobody waits for its thread any longer.
+    given_up: AtomicBool,
     jobs: Option<Sender<Job>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -297,7 +300,8 @@ impl Worker {
         let (made, state) = channel();
         let own_name = name.clone();
         let serve = move || {
-            let replica = make(&own_name);
+            let replica = catch_panic(|| make(&own_name));
+            let replica = replica.unwrap_or_else(|panicked| Err(panicked.into()));
             let _ = made.send(replica.as_ref().map(|r| r.state.clone()).map_err(cause));
             if let Ok(mut replica) = replica {
                 inbox.iter().for_each(|job| job(&mut replica));
@@ -306,45 +310,51 @@ impl Worker {
         let thread = std::thread::Builder::new()
             .name(name.clone())
             .spawn(serve)?;
-        let state = state.recv().unwrap_or_else(|_| Err(anyhow!("it panicked")));
+        let state = state.recv().context("its thread has ended")?;
         let state = state.with_context(|| format!("replica {name} cannot be built"))?;
         let worker = Self {
             name,
+            given_up: AtomicBool::new(false),
             jobs: Some(jobs),
             thread: Some(thread),
         };
         Ok((worker, state))
     }
 
-    /// Gives the replica something to do; the result comes through the channel. A replica that
-    /// fails leaves the group, so that the others do not wait for it.
+    /// Gives the replica something to do; the result goes to `done`. A replica that fails leaves the
+    /// group, so that the others do not wait for it.
     pub fn run<T: Send + 'static>(
         &self,
         job: impl FnOnce(&mut Replica) -> Result<T> + Send + 'static,
-    ) -> Receiver<Result<T>> {
-        let (done, result) = channel();
+        done: impl FnOnce(Result<T>) + Send + 'static,
+    ) {
         let name = self.name.clone();
         let job: Job = Box::new(move |replica| {
-            let result = catch_unwind(AssertUnwindSafe(|| job(replica)));
-            let result = result.unwrap_or_else(|_| Err(anyhow!("it panicked")));
+            let result = catch_panic(|| job(replica));
+            let result = result.unwrap_or_else(|panicked| Err(panicked.into()));
             let result = result.map_err(|error| {
                 let cause = replica.cause(error);
                 replica.leave();
                 cause
             });
-            let _ = done.send(result.with_context(|| format!("replica {name}")));
+            done(result.with_context(|| format!("replica {name}")));
         });
         if let Some(jobs) = &self.jobs {
             let _ = jobs.send(job); // where the thread has ended, the result never comes
         }
-        result
+    }
+
+    /// It stands still: its thread ends with the process, and nobody waits for that.
+    pub fn give_up(&self) {
+        self.given_up.store(true, Ordering::Relaxed);
     }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
         self.jobs = None;
-        if let Some(thread) = self.thread.take() {
+        let given_up = self.given_up.load(Ordering::Relaxed);
+        if let Some(thread) = self.thread.take().filter(|_| !given_up) {
             let _ = thread.join(); // a panic was reported with its job
         }
     }

@@ -156,9 +156,10 @@ pub(crate) fn split_by_weights(
     }
     let mut first = 0;
     let mut shards = (Vec::new(), Vec::new());
-    for (share, device) in shares(n, weights).into_iter().zip(devices) {
-        shards.0.push(x.narrow(0, first, share)?.to_device(device)?);
-        shards.1.push(y.narrow(0, first, share)?.to_device(device)?);
+    for (i, (share, device)) in shares(n, weights).into_iter().zip(devices).enumerate() {
+        let shard = |data: &Tensor| data.narrow(0, first, share)?.to_device(device);
+        shards.0.push(d2l::on_replica(i, device, || shard(x))?);
+        shards.1.push(d2l::on_replica(i, device, || shard(y))?);
         first += share;
     }
     Ok(shards)

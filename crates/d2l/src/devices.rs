@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use candle_core::{Device, DeviceLocation, Result};
 
-use crate::Process;
 use crate::gpu::{self, NoGpu};
+use crate::{Process, on_devices, on_replica};
 
 /// Where the replicas may live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
@@ -209,7 +209,8 @@ pub fn cores_each(replicas: usize) -> usize {
 /// # candle_core::Result::Ok(())
 /// ```
 pub fn synchronize(devices: &[Device]) -> Result<()> {
-    devices.iter().try_for_each(Device::synchronize)
+    let mut replicas = devices.iter().enumerate();
+    replicas.try_for_each(|(i, device)| on_replica(i, device, || device.synchronize()))
 }
 
 /// Lets no device go on before all have come to this point: what one reads of another, that one must
@@ -223,7 +224,7 @@ pub fn synchronize(devices: &[Device]) -> Result<()> {
 /// # Errors
 /// If a device fails.
 pub fn barrier(devices: &[Device]) -> Result<()> {
-    gpu::barrier(devices)
+    on_devices("barrier", devices, || gpu::barrier(devices))
 }
 
 /// Gives each of `replicas` its share of the cores, and returns it: the operations of one

@@ -1,11 +1,10 @@
 //! Opens GPUs, and says in one line why one cannot be used. It knows no replica.
 
-use std::any::Any;
 use std::fmt;
-use std::panic::{self, AssertUnwindSafe};
-use std::sync::Mutex;
 
 use candle_core::{DType, Device, Error, Tensor};
+
+use crate::faults::quietly;
 
 /// Why a GPU cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,7 +61,7 @@ impl std::error::Error for NoGpu {}
 pub(crate) fn open(i: usize) -> Result<Device, NoGpu> {
     // the text of an error is asked of the driver too, which may lack it
     let opened = quietly(|| try_out(i).map_err(|error| reason(&error)));
-    opened.unwrap_or_else(|panic| Err(reason_of_panic(&panic)))
+    opened.unwrap_or_else(|panicked| Err(reason_of_panic(panicked.message())))
 }
 
 /// A convolution needs all that is ever needed: candle's kernels and ours, and cuDNN.
@@ -170,27 +169,10 @@ fn first_line(text: &str) -> String {
     text.lines().next().unwrap_or_default().trim().to_owned()
 }
 
-/// Runs `f`; a panic's text is returned and not shown.
-fn quietly<T>(f: impl FnOnce() -> T) -> Result<T, String> {
-    // one at a time, or two would give each other's hook back
-    static HOOK: Mutex<()> = Mutex::new(());
-    let _hook = HOOK.lock().unwrap_or_else(|e| e.into_inner());
-    let hook = panic::take_hook();
-    panic::set_hook(Box::new(|_| ()));
-    let result = panic::catch_unwind(AssertUnwindSafe(f));
-    panic::set_hook(hook);
-    result.map_err(|panic| message(&*panic))
-}
-
-fn message(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().cloned();
-    let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-    text.unwrap_or_else(|| "no message".to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Panicked;
 
     #[test]
     fn cudas_words_become_one_line() {
@@ -216,10 +198,10 @@ mod tests {
     #[test]
     fn a_library_that_is_missing_is_named() {
         let of = |name: &str| {
-            let panic: Result<(), _> = quietly(|| {
+            let panicked: Result<(), Panicked> = quietly(|| {
                 panic!("Unable to dynamically load the \"{name}\" shared library - searched for …")
             });
-            reason_of_panic(&panic.unwrap_err()).to_string()
+            reason_of_panic(panicked.unwrap_err().message()).to_string()
         };
         assert_eq!(
             of("cuda"),

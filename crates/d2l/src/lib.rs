@@ -22,6 +22,7 @@ mod checkpoint;
 mod command_line;
 mod devices;
 mod display;
+mod faults;
 mod gpu;
 mod interrupt;
 mod loss_curve;
@@ -51,6 +52,7 @@ pub use devices::{
     share_cores, synchronize, try_all_gpus, try_gpu,
 };
 pub use display::display_svg;
+pub use faults::{Panicked, catch_panic, on_devices, on_replica};
 pub use gpu::memory as gpu_memory;
 pub use interrupt::{interrupt, interrupted, wants_to_end};
 pub use metrics::{accuracy, evaluate_accuracy_gpu};

@@ -3,7 +3,7 @@
 use candle_core::{D, DType, Device, Result, Tensor};
 use dataset::DataIter;
 
-use crate::Accumulator;
+use crate::{Accumulator, on_devices};
 
 /// The number of examples whose largest output is at the label ("Softmax Regression
 /// Implementation from Scratch"): `y_hat` (B, classes), `y` (B,). Of no example none is right: a replica
@@ -42,8 +42,20 @@ pub fn accuracy(y_hat: &Tensor, y: &Tensor) -> Result<usize> {
 /// assert!((0.0..=1.0).contains(&accuracy));
 /// # anyhow::Ok(())
 /// ```
-#[tracing::instrument(skip_all, name = "evaluate")]
+///
+/// # Errors
+/// If the device or the data fail; the message names the device.
 pub fn evaluate_accuracy_gpu(
+    net: impl Fn(&Tensor) -> Result<Tensor>,
+    data_iter: &DataIter,
+    device: &Device,
+) -> Result<f64> {
+    let evaluate = || evaluate(net, data_iter, device);
+    on_devices("evaluation", std::slice::from_ref(device), evaluate)
+}
+
+#[tracing::instrument(skip_all)]
+fn evaluate(
     net: impl Fn(&Tensor) -> Result<Tensor>,
     data_iter: &DataIter,
     device: &Device,

@@ -15,6 +15,7 @@ use std::process::ExitCode;
 use clap::{Args, FromArgMatches};
 
 use crate::command_line::parse;
+use crate::faults::{catch_panic, quietly};
 use crate::{Book, Options, Summary, interrupt};
 
 pub(crate) const INTERRUPTED_STATUS: u8 = 130;
@@ -39,8 +40,8 @@ impl fmt::Display for BadInput {
 impl std::error::Error for BadInput {}
 
 /// A program of the book: reads its options, [`Options`] or more than those, in `args`, of which the
-/// first is the program's own name, and runs `train` with them. Ctrl-C ends it in order, an error is one line on stderr,
-/// and the exit status says what happened: 0 the end was reached, 1 something went wrong, 2 what
+/// first is the program's own name, and runs `train` with them. Ctrl-C ends it in order, an error or a panic is one line
+/// on stderr, and the exit status says what happened: 0 the end was reached, 1 something went wrong, 2 what
 /// was named cannot be used, 130 Ctrl-C.
 ///
 /// ```no_run
@@ -62,7 +63,12 @@ pub fn program<O: Args + FromArgMatches + AsRef<Options> + AsMut<Options>>(
         Ok(options) => options,
         Err(error) => return failed(&error, ""),
     };
-    match train(&options) {
+    let run = || train(&options);
+    let trained = match wants_backtraces() {
+        true => catch_panic(run),
+        false => quietly(run),
+    };
+    match trained.unwrap_or_else(|panicked| Err(panicked.into())) {
         Ok(_) if crate::interrupted() => ExitCode::from(INTERRUPTED_STATUS),
         Ok(_) => ExitCode::SUCCESS,
         Err(error) => {
@@ -70,6 +76,11 @@ pub fn program<O: Args + FromArgMatches + AsRef<Options> + AsMut<Options>>(
             failed(&error, &hint.unwrap_or_default())
         }
     }
+}
+
+/// Then a panic is shown where it happens, as a backtrace is behind it, and not in the line at the end alone.
+fn wants_backtraces() -> bool {
+    std::env::var_os("RUST_BACKTRACE").is_some_and(|wanted| wanted != "0")
 }
 
 fn failed(error: &anyhow::Error, hint: &str) -> ExitCode {

@@ -3,7 +3,6 @@
 //!
 //! `HF_ENDPOINT`, `HF_HOME` and `HF_HUB_CACHE` mean what they always mean; hf-hub and candle-datasets read them.
 
-use std::any::Any;
 use std::cell::Cell;
 use std::fs;
 use std::panic::{self, PanicHookInfo};
@@ -21,6 +20,7 @@ use hf_hub::repository::RepoTypeDataset;
 use hf_hub::{HFClient, HFClientSync, HFError, HFRepositorySync};
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::iter::message;
 use crate::{COUNTS, Name, PIXELS, Split};
 
 /// The branch on which the Hub keeps every dataset as parquet; candle-datasets reads it, so its cache is shared.
@@ -264,13 +264,6 @@ fn watched<T: Send + 'static>(
     thread
         .join()
         .map_err(|panic| Silent(format!("the decoder panicked: {}", message(&*panic))))
-}
-
-/// The text of a panic.
-fn message(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied())
-        .unwrap_or("no message")
 }
 
 thread_local! {

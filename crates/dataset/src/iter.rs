@@ -1,6 +1,7 @@
 //! Minibatches in order: who comes when, and the thread that prepares the next one while the current one trains.
 //! Knows no file.
 
+use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -278,13 +279,12 @@ pub struct Batches {
 }
 
 impl Batches {
-    /// Lets the thread go and waits for its end, a minibatch's time at most; false if it panicked.
-    fn close(&mut self) -> bool {
+    /// Lets the thread go and waits for its end, a minibatch's time at most; an error is its panic's message.
+    fn close(&mut self) -> std::result::Result<(), String> {
         self.left = 0;
         self.ready = None;
-        self.thread
-            .take()
-            .is_none_or(|thread| thread.join().is_ok())
+        let ended = self.thread.take().map_or(Ok(()), JoinHandle::join);
+        ended.map_err(|panic| message(&*panic).to_owned())
     }
 }
 
@@ -296,7 +296,7 @@ impl Iterator for Batches {
         let wanted = self.stop.is_some_and(|flag| flag.load(Ordering::Relaxed));
         let stopped = wanted && self.given.is_multiple_of(self.group);
         if stopped || self.left == 0 {
-            self.close();
+            let _ = self.close(); // all that was wanted has come
             return None;
         }
         match self.ready.as_ref()?.recv() {
@@ -306,10 +306,9 @@ impl Iterator for Batches {
                 Some(batch)
             }
             Err(_) => {
-                let ended = if self.close() {
-                    "ended early"
-                } else {
-                    "panicked"
+                let ended = match self.close() {
+                    Ok(()) => "ended early".to_owned(),
+                    Err(panic) => format!("panicked: {panic}"),
                 };
                 Some(Err(Error::Msg(format!(
                     "the thread that prepares minibatches {ended}"
@@ -326,12 +325,21 @@ impl Iterator for Batches {
 
 impl Drop for Batches {
     fn drop(&mut self) {
-        self.close();
+        let _ = self.close(); // nobody wants any more
     }
+}
+
+/// The text of a panic.
+pub(crate) fn message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("no message")
 }
 
 #[cfg(test)]
 mod tests {
+    use std::panic;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -505,8 +513,19 @@ mod tests {
 
     #[test]
     fn a_thread_that_ends_early_is_an_error_not_a_short_epoch() {
+        let error = error_of(|| ());
+        assert!(
+            error.contains("the thread that prepares minibatches ended early"),
+            "{error}"
+        );
+        let error = error_of(|| panic::resume_unwind(Box::new("image 7 is broken")));
+        assert!(error.ends_with("panicked: image 7 is broken"), "{error}");
+    }
+
+    /// What comes of minibatches from a thread that does something else.
+    fn error_of(thread: impl FnOnce() + Send + 'static) -> String {
         let (_, ready) = sync_channel(READY);
-        let thread = Builder::new().spawn(|| ()).unwrap();
+        let thread = Builder::new().spawn(thread).unwrap();
         let mut batches = Batches {
             ready: Some(ready),
             thread: Some(thread),
@@ -516,10 +535,7 @@ mod tests {
             given: 0,
         };
         let error = batches.next().unwrap().unwrap_err().to_string();
-        assert!(
-            error.contains("the thread that prepares minibatches ended early"),
-            "{error}"
-        );
         assert!(batches.next().is_none());
+        error
     }
 }

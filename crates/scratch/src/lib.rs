@@ -7,7 +7,7 @@
 
 use candle_core::{DType, Device, Result, Tensor, Var, bail};
 use d2l::{BatchLoss, Book, Options, Param, Run, Summary};
-use d2l::{backward, barrier, evaluate_accuracy_gpu, sgd, synchronize};
+use d2l::{backward, barrier, evaluate_accuracy_gpu, on_devices, on_replica, sgd, synchronize};
 use functional::{Expr, cross_entropy};
 use rayon::prelude::*;
 
@@ -172,7 +172,7 @@ fn split_and_load(data: &Tensor, devices: &[Device]) -> Result<Vec<Tensor>> {
         }
         // a copy, or a GPU would be sent the whole minibatch that the shard is a view of
         let shard = data.narrow(0, start, len)?.force_contiguous()?;
-        shards.push(shard.to_device(device)?);
+        shards.push(on_replica(i, device, || shard.to_device(device))?);
         start += len;
     }
     Ok(shards)
@@ -196,7 +196,8 @@ fn split_and_load(data: &Tensor, devices: &[Device]) -> Result<Vec<Tensor>> {
 ///
 /// # Errors
 /// If `x` and `y` have different numbers of examples or none, if there is not one copy of the
-/// parameters for each device, or a label is none of the ten classes.
+/// parameters for each device, or a label is none of the ten classes. Where a device fails, or what runs
+/// on it panics, the message names it.
 pub fn train_batch(
     x: &Tensor,
     y: &Tensor,
@@ -204,30 +205,38 @@ pub fn train_batch(
     devices: &[Device],
     lr: f64,
 ) -> Result<BatchLoss> {
-    if device_params.len() != devices.len() {
-        let (copies, k) = (device_params.len(), devices.len());
-        bail!("{copies} copies of the parameters for {k} devices");
-    }
-    let (x_shards, y_shards) = split_batch(x, y, devices)?;
+    check_copies(device_params, devices)?;
+    let (x_shards, y_shards) = on_devices("split", devices, || split_batch(x, y, devices))?;
     // Loss and backpropagation on each device separately, on all at once
     let replicas = (x_shards, y_shards, device_params).into_par_iter();
-    let ls = replicas.map(|(x_shard, y_shard, device_w)| {
-        let l = loss(&lenet(&x_shard, device_w)?, &y_shard)?.sum_all()?;
-        backward(&l, device_w)?;
-        Ok(l)
+    let ls = replicas.enumerate().map(|(i, (x_shard, y_shard, w))| {
+        on_replica(i, &devices[i], || {
+            let l = loss(&lenet(&x_shard, w)?, &y_shard)?.sum_all()?;
+            backward(&l, w)?;
+            Ok(l)
+        })
     });
     let ls: Vec<Tensor> = ls.collect::<Result<_>>()?;
     // Sum all gradients from each device and broadcast them to all devices
     for i in 0..device_params[0].len() {
         let grads: Vec<_> = device_params.iter().map(|w| w[i].grad().clone()).collect();
-        allreduce(&grads)?;
+        on_devices("all-reduce", devices, || allreduce(&grads))?;
     }
     barrier(devices)?; // what one reads, another must not write over yet
     // The model parameters are updated separately on each device
-    for param in device_params {
-        sgd(param, lr, x.dim(0)?)?; // Here, we use a full-size batch
+    for (i, param) in device_params.iter().enumerate() {
+        on_replica(i, &devices[i], || sgd(param, lr, x.dim(0)?))?; // Here, we use a full-size batch
     }
     Ok(BatchLoss::new(ls, x.dim(0)?))
+}
+
+/// Each device has a copy of the parameters.
+fn check_copies(device_params: &[Vec<Param>], devices: &[Device]) -> Result<()> {
+    let (copies, k) = (device_params.len(), devices.len());
+    if copies != k {
+        bail!("{copies} copies of the parameters for {k} devices");
+    }
+    Ok(())
 }
 
 /// Trains LeNet as the options say: the clock includes the work of all devices, accuracy is

@@ -1,0 +1,385 @@
+//! A replica that fails, in whatever phase of a step, ends the run: within seconds, with exit status 1 and a line
+//! that names its device; and what was kept goes on to the end that it would have reached.
+//!
+//! The phases are the spans of the crates (ARCHITECTURE.md, "The timeline of a step"). A process of this binary that
+//! listens to them panics as it enters one, so that the programs need no hook for it.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use candle_core::{Module, Tensor};
+use concise::{DataParallel, Initializer, Sgd, Trainer, layers::Linear};
+use functional::cross_entropy;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+use crate::kit::{command, cpus, formula_batch, run};
+
+trials![
+    one_of_two_in_every_phase,
+    one_of_three_in_every_phase,
+    one_of_four_in_every_phase,
+    one_that_stands_still_ends_the_run_too,
+    who_wants_a_backtrace_gets_one,
+    a_label_that_is_no_class_names_the_device,
+];
+
+/// The environment variable that says where a process is to fail.
+const VARIABLE: &str = "CLAIMS_FAULT";
+/// What the process writes as it fails: from there on the clock runs.
+const FAILS: &str = "here it fails";
+/// How long a run may take to end.
+const LIMIT: Duration = Duration::from_secs(5);
+const NAMES: [&str; 6] = [
+    "split",
+    "forward",
+    "backward",
+    "all-reduce",
+    "update",
+    "evaluate",
+];
+
+/// Where and how a process fails.
+struct Fault {
+    /// The name of a span; `infer` is a `forward` within `evaluate`.
+    phase: String,
+    /// It is one that begins after so many minibatches have been split,
+    splits: usize,
+    /// in a thread whose name begins so,
+    thread: String,
+    /// and of those this one, from 1.
+    nth: usize,
+    /// How long it stands still; it panics where that is no time.
+    seconds: u64,
+}
+
+/// A process that is to fail listens to the spans from here on.
+pub fn listen() {
+    if let Ok(text) = std::env::var(VARIABLE) {
+        let listener = Listener {
+            fault: Fault::read(&text).expect("a fault"),
+            splits: AtomicUsize::new(0),
+            seen: AtomicUsize::new(0),
+            evaluating: AtomicUsize::new(0),
+        };
+        tracing::subscriber::set_global_default(listener).expect("nobody else listens");
+    }
+}
+
+impl Fault {
+    /// `PHASE,SPLITS,THREAD,NTH,SECONDS`
+    fn read(text: &str) -> Result<Self> {
+        let words: Vec<&str> = text.split(',').collect();
+        let [phase, splits, thread, nth, seconds] = words[..] else {
+            bail!("{VARIABLE}: {text:?}");
+        };
+        Ok(Self {
+            phase: phase.to_owned(),
+            splits: splits.parse()?,
+            thread: thread.to_owned(),
+            nth: nth.parse()?,
+            seconds: seconds.parse()?,
+        })
+    }
+
+    fn happen(&self) {
+        eprintln!("{FAILS}");
+        match self.seconds {
+            0 => panic!("a fault in {}", self.phase),
+            seconds => thread::sleep(Duration::from_secs(seconds)),
+        }
+    }
+}
+
+/// Hears the spans of the phases, and counts.
+struct Listener {
+    fault: Fault,
+    splits: AtomicUsize,
+    evaluating: AtomicUsize,
+    seen: AtomicUsize,
+}
+
+impl Listener {
+    fn is_meant(&self, name: &str) -> bool {
+        let thread = thread::current();
+        let thread = thread.name().unwrap_or_default();
+        let is_the_phase = match self.fault.phase.as_str() {
+            "infer" => name == "forward" && self.evaluating.load(SeqCst) > 0,
+            phase => name == phase,
+        };
+        is_the_phase
+            && thread.starts_with(&self.fault.thread)
+            && self.splits.load(SeqCst) >= self.fault.splits
+    }
+}
+
+impl Subscriber for Listener {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.is_span() && NAMES.contains(&metadata.name())
+    }
+
+    fn new_span(&self, span: &Attributes<'_>) -> Id {
+        let name = span.metadata().name();
+        let index = NAMES.iter().position(|n| *n == name);
+        Id::from_u64(index.expect("it is enabled") as u64 + 1)
+    }
+
+    fn enter(&self, id: &Id) {
+        let name = name(id);
+        match name {
+            "split" => _ = self.splits.fetch_add(1, SeqCst),
+            "evaluate" => _ = self.evaluating.fetch_add(1, SeqCst),
+            _ => (),
+        }
+        if self.is_meant(name) && self.seen.fetch_add(1, SeqCst) + 1 == self.fault.nth {
+            self.fault.happen();
+        }
+    }
+
+    fn exit(&self, id: &Id) {
+        if name(id) == "evaluate" {
+            self.evaluating.fetch_sub(1, SeqCst);
+        }
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn event(&self, _: &Event<'_>) {}
+}
+
+fn name(id: &Id) -> &'static str {
+    NAMES[id.into_u64() as usize - 1]
+}
+
+/// Two steps, each with two examples for each of four replicas, and an evaluation.
+const SMALL: &str = "--device cpu --data synthetic --limit-train 16 --limit-test 8 --epochs 1 \
+                     --batch-size 8 --lr 0.01 --threads 2";
+
+/// A fault of one of `k` replicas in the second step, or in the evaluation after it, and what the run says of it.
+type Case = (String, String);
+
+fn faults_by_hand(k: usize) -> Vec<Case> {
+    let (all, last) = (d2l::device_names(&cpus(k)), k - 1);
+    // which replica a thread of rayon has is not known
+    vec![
+        ("split,2,main,1".into(), format!("split on {all}")),
+        ("forward,2,worker,1".into(), "replica cpu(".into()),
+        (format!("backward,2,worker,{k}"), "replica cpu(".into()),
+        ("all-reduce,2,main,3".into(), format!("all-reduce on {all}")),
+        (format!("update,2,main,{k}"), format!("replica cpu({last})")),
+        ("evaluate,2,main,1".into(), "evaluation on [cpu(0)]".into()),
+        ("infer,2,main,1".into(), "evaluation on [cpu(0)]".into()),
+    ]
+}
+
+/// The first two minibatches are of the network that tells how long an epoch will take.
+fn faults_of_concise(k: usize) -> Vec<Case> {
+    let (all, last) = (d2l::device_names(&cpus(k)), format!("cpu({})", k - 1));
+    let replica = format!("replica {last}");
+    let of_last = |phase| (format!("{phase},4,{last},1"), replica.clone());
+    vec![
+        ("split,4,main,1".into(), format!("split on {all}")),
+        of_last("forward"),
+        of_last("backward"),
+        of_last("all-reduce"),
+        of_last("update"),
+        ("evaluate,4,main,1".into(), format!("evaluation on {all}")),
+        (
+            format!("infer,4,{last},1"),
+            format!("evaluation on {all}: {replica}"),
+        ),
+    ]
+}
+
+fn one_of_two_in_every_phase() -> Result<()> {
+    in_every_phase(2)
+}
+
+fn one_of_three_in_every_phase() -> Result<()> {
+    in_every_phase(3)
+}
+
+fn one_of_four_in_every_phase() -> Result<()> {
+    in_every_phase(4)
+}
+
+fn in_every_phase(k: usize) -> Result<()> {
+    every_run_goes_on(
+        "scratch",
+        &format!("{SMALL} --gpus {k}"),
+        &faults_by_hand(k),
+    )?;
+    let args = format!("{SMALL} --gpus {k} --momentum 0.9");
+    let faults = faults_of_concise(k);
+    match k {
+        2 => every_run_goes_on("concise", &args, &faults),
+        // they wait for each other in these phases too
+        3 => every_fault_ends("concise", &format!("{args} --sync-bn"), &faults),
+        _ => every_fault_ends("concise", &args, &faults),
+    }
+}
+
+fn every_fault_ends(program: &str, args: &str, cases: &[Case]) -> Result<()> {
+    let mut cases = cases.iter();
+    cases.try_for_each(|case| a_fault_ends(program, args, case))
+}
+
+fn a_fault_ends(program: &str, args: &str, (fault, words): &Case) -> Result<()> {
+    let said = fails(&mut with(program, args, &format!("{fault},0"))?);
+    let said = said.with_context(|| format!("{program} {args}, {fault}"))?;
+    let phase = fault.split(',').next().unwrap_or_default();
+    let (begin, end) = (
+        format!("error: {words}"),
+        format!("it panicked: a fault in {phase}"),
+    );
+    let [line] = &said[..] else {
+        bail!("{program} {args}, {fault}: {said:#?}");
+    };
+    ensure!(
+        line.starts_with(&begin) && line.ends_with(&end),
+        "{program} {args}, {fault}: {line}"
+    );
+    Ok(())
+}
+
+/// As [`every_fault_ends`], and to the end of the run that nothing happened to.
+fn every_run_goes_on(program: &str, args: &str, cases: &[Case]) -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let args = format!("{args} --checkpoint-every 1");
+    let whole = folder.path().join("whole");
+    let (status, _, stderr) = run(program, &format!("{args} --out {}", whole.display()))?;
+    ensure!(status == 0, "status {status}\n{stderr}");
+    for (i, case) in cases.iter().enumerate() {
+        let out = folder.path().join(i.to_string());
+        a_fault_ends(program, &format!("{args} --out {}", out.display()), case)?;
+        goes_on(program, &out, &whole).with_context(|| format!("{program} {args}, {}", case.0))?;
+    }
+    Ok(())
+}
+
+/// The command `program args…`, which fails.
+fn with(program: &str, args: &str, fault: &str) -> Result<Command> {
+    let mut command = command(program, args)?;
+    command.env(VARIABLE, fault).env_remove("RUST_BACKTRACE");
+    Ok(command)
+}
+
+/// What a process says after it has failed; it ends in time, with status 1.
+fn fails(command: &mut Command) -> Result<Vec<String>> {
+    fails_in(command, LIMIT)
+}
+
+fn fails_in(command: &mut Command, limit: Duration) -> Result<Vec<String>> {
+    let command = command.stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn()?;
+    let stderr = BufReader::new(child.stderr.take().context("stderr")?);
+    let (sender, lines) = channel();
+    thread::spawn(move || stderr.lines().try_for_each(|line| sender.send(line)));
+    let first = lines.recv().context("it ended without a fault")??;
+    ensure!(first == FAILS, "before the fault: {first}");
+    let status = ends(&mut child, limit)?;
+    let said: std::io::Result<Vec<String>> = lines.iter().collect();
+    let said = said?;
+    ensure!(status.code() == Some(1), "{status}\n{}", said.join("\n"));
+    Ok(said)
+}
+
+/// Waits until a process ends; one that does not is ended.
+fn ends(child: &mut Child, limit: Duration) -> Result<ExitStatus> {
+    let start = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if start.elapsed() > limit {
+            child.kill()?;
+            bail!("it goes on after {limit:?}");
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The run in a folder reaches the end of the one that nothing happened to, from a newest checkpoint that is whole.
+fn goes_on(program: &str, out: &Path, whole: &Path) -> Result<()> {
+    let (status, stdout, stderr) = run(program, &format!("--resume {}", out.display()))?;
+    ensure!(status == 0 && stderr.is_empty(), "{status}\n{stderr}");
+    let kept = stdout.lines().find(|line| line.starts_with("going on in"));
+    let steps = kept.and_then(|line| line.rsplit(' ').next()?.parse().ok());
+    ensure!(steps == Some(1) || steps == Some(2), "{stdout}");
+    let model = |folder: &Path| fs::read(folder.join("model.safetensors"));
+    ensure!(model(out)? == model(whole)?, "it ends elsewhere");
+    Ok(())
+}
+
+/// For an hour, that is. The others wait for it as long as they may, and the run once more as long.
+fn one_that_stands_still_ends_the_run_too() -> Result<()> {
+    for fault in [
+        "forward,4,cpu(1),1",
+        "backward,4,cpu(0),1",
+        "all-reduce,4,cpu(2),1",
+    ] {
+        let args = format!("{SMALL} --gpus 3 --timeout 3");
+        let mut command = with("concise", &args, &format!("{fault},3600"))?;
+        let said = fails_in(&mut command, 2 * Duration::from_secs(3) + LIMIT).context(fault)?;
+        let replica = fault.split(',').nth(2).unwrap_or_default();
+        let line = format!("error: replica {replica} did not come within 3s");
+        ensure!(said == [line], "{fault}: {said:#?}");
+    }
+    Ok(())
+}
+
+fn who_wants_a_backtrace_gets_one() -> Result<()> {
+    for (program, splits) in [("scratch", 2), ("concise", 4)] {
+        let fault = format!("update,{splits},,1,0");
+        let mut command = with(program, &format!("{SMALL} --gpus 2"), &fault)?;
+        let said = fails(command.env("RUST_BACKTRACE", "1"))?.join("\n");
+        for words in [
+            "stack backtrace",
+            "a fault in update\n",
+            "error: replica cpu(",
+        ] {
+            ensure!(said.contains(words), "{program}: no {words:?} in {said}");
+        }
+    }
+    Ok(())
+}
+
+/// An error where the others are a panic: the last example's label, which is the last replica's.
+fn a_label_that_is_no_class_names_the_device() -> Result<()> {
+    for k in 2..=4 {
+        let devices = cpus(k);
+        let (x, y) = formula_batch(0, 8)?;
+        let mut labels = y.to_vec1::<u32>()?;
+        labels[7] = 10;
+        let y = Tensor::new(labels, y.device())?;
+        let params = scratch::init_params(0)?;
+        let copies = devices.iter().map(|d| scratch::get_params(&params, d));
+        let device_params = copies.collect::<candle_core::Result<Vec<_>>>()?;
+        let by_hand = scratch::train_batch(&x, &y, &device_params, &devices, 0.1);
+        let net = DataParallel::new(&devices, Initializer::Normal(0.01), 0, |vb| {
+            let fc = Linear::new(784, 10, vb)?;
+            Ok(move |x: &Tensor| fc.forward(&x.flatten_from(1)?))
+        })?;
+        let concise = Trainer::new(&net, cross_entropy, Sgd::new(0.1)).step(&x, &y);
+        let errors = [
+            by_hand.err().map(|e| e.to_string()),
+            concise.err().map(|e| format!("{e:#}")),
+        ];
+        for error in errors {
+            let error = error.context("there is no error")?;
+            let replica = format!("replica cpu({}): ", k - 1);
+            ensure!(
+                error.starts_with(&replica) && error.contains("label"),
+                "{error}"
+            );
+        }
+    }
+    Ok(())
+}
