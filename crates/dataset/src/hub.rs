@@ -1,10 +1,13 @@
 //! The Hugging Face Hub: the two parquet files of a dataset into hf-hub's cache, with a time limit and a progress
-//! bar, and from there through candle-datasets to bytes. Mends nothing: what is broken is an error.
+//! bar, and from there through candle-datasets to bytes. Mends nothing: what is broken is an error. Each time a file
+//! is taken from the cache, it is compared with the SHA-256 that the Hub gave for it.
 //!
 //! `HF_ENDPOINT`, `HF_HOME` and `HF_HUB_CACHE` mean what they always mean; hf-hub and candle-datasets read them.
 
 use std::cell::Cell;
-use std::fs;
+use std::ffi::OsStr;
+use std::fs::{self, File, TryLockError};
+use std::io::{self, Write};
 use std::panic::{self, PanicHookInfo};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,14 +15,16 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use candle_core::{DType, Tensor};
 use candle_datasets::vision;
 use hf_hub::progress::{DownloadEvent, ProgressEvent, ProgressHandler};
-use hf_hub::repository::RepoTypeDataset;
+use hf_hub::repository::{FileMetadataInfo, RepoTypeDataset};
 use hf_hub::{HFClient, HFClientSync, HFError, HFRepositorySync};
 use indicatif::{ProgressBar, ProgressStyle};
+use sha2::{Digest, Sha256};
 
+use crate::idx::hex;
 use crate::iter::message;
 use crate::{COUNTS, Name, PIXELS, Split};
 
@@ -52,11 +57,15 @@ pub(crate) fn load(name: Name) -> Result<Answer> {
         if let Some(why) = unreachable(name)? {
             return Ok(Answer::Unreachable(why));
         }
+        let _alone = alone(name)?;
+        // another process may have been here
         for file in files(name) {
-            fetch(&repo, file).with_context(|| format!("cannot download {file}"))?;
+            if in_cache(&repo, file).is_none() {
+                fetch(&repo, file).with_context(|| format!("cannot download {file}"))?;
+            }
         }
     }
-    let (train, test) = decode(name).with_context(|| hint(&repo, name))?;
+    let (train, test) = read(&repo, name).with_context(|| hint(&repo, name))?;
     Ok(Answer::Loaded(train, test, cached))
 }
 
@@ -115,8 +124,68 @@ fn unreachable(name: Name) -> Result<Option<String>> {
     })
 }
 
-/// Downloads one file into the cache, and removes it again where it did not come whole.
+/// Waits until no other process downloads this dataset, and keeps others from it until the file is dropped.
+fn alone(name: Name) -> Result<File> {
+    let folder = HFClient::builder().build()?.cache_dir().join(".locks");
+    let path = folder.join(format!("{name}.lock"));
+    let lock = || {
+        fs::create_dir_all(&folder)?;
+        let file = File::create(&path)?;
+        if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
+            // a reader who closed stderr loses the line, not the run
+            let _ = writeln!(
+                io::stderr(),
+                "another process downloads {name}: waiting for it"
+            );
+            file.lock()?;
+        }
+        Ok(file)
+    };
+    lock().map_err(|error: io::Error| anyhow!("cannot write {}: {error}", path.display()))
+}
+
+/// What the Hub says of a file. Its hashes become names in the cache, so that `..` in one would lead out of it.
+fn said(repo: &Repo, file: &'static str) -> Result<FileMetadataInfo> {
+    let repo = repo.clone();
+    let ask = move |_| {
+        let ask = repo.get_file_metadata().filepath(file);
+        ask.revision(REVISION).send()
+    };
+    let says = watched(STALL, ask)??;
+    for hash in [&says.etag, &says.commit_hash] {
+        let is_one = !hash.is_empty() && hash.bytes().all(|b| b.is_ascii_alphanumeric());
+        ensure!(
+            is_one,
+            "the Hub says that its hash is {hash:?}, which is none"
+        );
+    }
+    Ok(says)
+}
+
+/// Compares a file with the SHA-256 that it should have; names of other hashes say nothing.
+fn check(path: &Path, sum: &str) -> Result<()> {
+    let bytes = fs::read(path)?;
+    if sum.len() == 64 {
+        let found = hex(&Sha256::digest(&bytes));
+        let n = bytes.len();
+        ensure!(
+            found == sum,
+            "{n} bytes with the SHA-256 {found}; the Hub says {sum}"
+        );
+    }
+    Ok(())
+}
+
+/// A file of the cache, which has its hash for a name (where the system has links).
+fn check_cached(path: &Path) -> Result<()> {
+    let data = fs::canonicalize(path)?;
+    let sum = data.file_name().and_then(OsStr::to_str).unwrap_or_default();
+    check(path, sum).with_context(|| format!("{} is broken", path.display()))
+}
+
+/// Downloads one file into the cache, and removes it again where it is not what the Hub says.
 fn fetch(repo: &Repo, file: &'static str) -> Result<()> {
+    let says = said(repo, file)?;
     let template = "{msg} {bar:30} {bytes}/{total_bytes} {bytes_per_sec}";
     let style = ProgressStyle::with_template(template)?;
     let bar = ProgressBar::no_length()
@@ -125,13 +194,16 @@ fn fetch(repo: &Repo, file: &'static str) -> Result<()> {
     let path = download(repo.clone(), file, bar.clone());
     bar.finish_and_clear();
     let path = path?;
-    // hf-hub compares neither the status nor the length of what it downloads.
-    let (found, expected) = (fs::metadata(&path)?.len(), bar.length().unwrap_or(0));
-    if expected > 0 && found != expected {
+    // hf-hub compares neither the status nor the length of what it downloads, nor its hash
+    let (found, expected) = (fs::metadata(&path)?.len(), says.file_size);
+    let result = match found == expected || expected == 0 {
+        true => check(&path, &says.etag),
+        false => Err(anyhow!("{found} bytes came; expected {expected}")),
+    };
+    if result.is_err() {
         forget(&path)?;
-        bail!("{found} bytes came; expected {expected}");
     }
-    Ok(())
+    result
 }
 
 fn download(repo: Repo, file: &'static str, bar: ProgressBar) -> Result<PathBuf> {
@@ -148,7 +220,7 @@ fn forget(path: &Path) -> Result<()> {
         fs::remove_file(data)?;
     }
     match fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.into()),
         _ => Ok(()),
     }
 }
@@ -180,6 +252,14 @@ impl ProgressHandler for Bar {
             let _ = self.alive.send(Sign::Alive);
         }
     }
+}
+
+/// Both parts from the cache, if they are what the Hub says.
+fn read(repo: &Repo, name: Name) -> Result<(Split, Split)> {
+    for file in files(name) {
+        check_cached(&in_cache(repo, file).with_context(|| format!("{file} is gone"))?)?;
+    }
+    decode(name)
 }
 
 /// Both parts from the cache, through candle-datasets.

@@ -110,10 +110,7 @@ fn read_file(path: &Path, kind: &Kind, published: &str) -> Result<(Vec<u8>, bool
 
 /// Compares the MD5 sum; another one is the user's business, so it only warns.
 fn is_published(path: &Path, bytes: &[u8], published: &str) -> bool {
-    let md5: String = Md5::digest(bytes)
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let md5 = hex(&Md5::digest(bytes));
     if md5 != published {
         // a reader who closed stderr loses the warning, not the run
         let _ = writeln!(
@@ -123,6 +120,11 @@ fn is_published(path: &Path, bytes: &[u8], published: &str) -> bool {
         );
     }
     md5 == published
+}
+
+/// A sum as it is written.
+pub(crate) fn hex(sum: &[u8]) -> String {
+    sum.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// What comes after the header, checked against the header.

@@ -81,8 +81,12 @@ fn child(data: &str) {
     }
 }
 
-/// Runs the child with this `--data` and these variables, and with none of those that happen to be set here.
 fn run(data: &str, variables: &[(&str, &str)]) -> Output {
+    child_with(data, variables).output().unwrap()
+}
+
+/// The child with this `--data` and these variables, and with none of those that happen to be set here.
+fn child_with(data: &str, variables: &[(&str, &str)]) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     for unset in [
         "FASHION_MNIST_DIR",
@@ -98,7 +102,8 @@ fn run(data: &str, variables: &[(&str, &str)]) -> Output {
         .env(CHILD, data)
         .env("LIMIT", "100")
         .env("NO_PROXY", "*");
-    command.envs(variables.iter().copied()).output().unwrap()
+    command.envs(variables.iter().copied());
+    command
 }
 
 /// Checks that stdout contains `says`, and that stderr is nothing, or contains `warns`.
@@ -186,7 +191,10 @@ mod hub {
     use std::io::{BufRead, BufReader, Read, Write};
     use std::net::{TcpListener, TcpStream};
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::{Duration, Instant};
+
+    use sha2::Digest;
 
     use super::*;
 
@@ -198,6 +206,12 @@ mod hub {
             trial("an_answer_500_is_an_error_with_the_ways_out", answers_500),
             trial("a_download_is_decoded_and_cached", downloads),
             trial("a_broken_off_download_is_an_error", breaks_off),
+            trial("a_download_cut_by_a_proxy_is_an_error", cut_short),
+            trial("other_bytes_than_the_hub_says_are_an_error", other_bytes),
+            trial("a_file_damaged_in_the_cache_is_an_error", damaged_later),
+            trial("a_killed_download_is_not_taken_for_a_file", killed),
+            trial("two_processes_download_once", two_at_once),
+            trial("a_hash_cannot_lead_out_of_the_cache", hostile_hash),
             trial("a_broken_image_is_an_error_without_a_panic", broken_image),
             trial("a_broken_endpoint_is_an_error", broken_endpoint),
             trial("an_empty_variable_counts_as_unset", empty_variable),
@@ -335,33 +349,59 @@ mod hub {
         bytes
     }
 
-    /// What the Hub answers for a file: of its bytes, `keep` come.
-    fn file(method: &str, path: &str, change: impl Fn(Vec<u8>) -> Vec<u8>, keep: f64) -> Vec<u8> {
-        let part = if path.contains("/train/") {
+    /// Whether it is the training or the test file that is asked for.
+    fn part(path: &str) -> &str {
+        if path.contains("/train/") {
             "train"
         } else {
             "test"
+        }
+    }
+
+    /// The head of an answer: a length, a hash.
+    fn head(n: usize, hash: &str) -> String {
+        let commit = "0123456789abcdef0123456789abcdef01234567";
+        format!(
+            "HTTP/1.1 200 OK\r\nContent-Length: {n}\r\nETag: \"{hash}\"\r\nX-Repo-Commit: {commit}\r\nConnection: close\r\n\r\n"
+        )
+    }
+
+    /// What the Hub answers for a file of these bytes, of which `keep` come.
+    fn file(method: &str, bytes: &[u8], keep: f64) -> Vec<u8> {
+        let sum = sha2::Sha256::digest(bytes);
+        let hash: String = sum.iter().map(|byte| format!("{byte:02x}")).collect();
+        let n = bytes.len();
+        let body = match method {
+            "HEAD" => &[],
+            _ => &bytes[..(n as f64 * keep) as usize],
         };
-        let bytes = change(parquet(part));
-        let (n, commit) = (bytes.len(), "0123456789abcdef0123456789abcdef01234567");
-        let head = format!(
-            "HTTP/1.1 200 OK\r\nContent-Length: {n}\r\nETag: \"{part}\"\r\nX-Repo-Commit: {commit}\r\nConnection: close\r\n\r\n"
-        );
-        let body = if method == "HEAD" {
-            &[]
-        } else {
-            &bytes[..(n as f64 * keep) as usize]
-        };
-        [head.as_bytes(), body].concat()
+        [head(n, &hash).as_bytes(), body].concat()
+    }
+
+    /// A Hub that is well.
+    fn good() -> String {
+        serve(|stream| {
+            respond(stream, |method, path| {
+                file(method, &parquet(part(path)), 1.0)
+            })
+        })
+    }
+
+    /// Refused by a Hub that does not send what it says, without a trace: then a good one is asked.
+    fn refused_and_forgotten(bad: &str, says: &str) -> Result<(), Failed> {
+        let home = tempfile::tempdir()?;
+        let output = load_from(bad, home.path());
+        let file = "cannot download fashion_mnist/train/0000.parquet: ";
+        expect(&output, file, "")?;
+        expect(&output, says, "")?;
+        expect(&load_from(&nobody(), home.path()), "synthetic images", "")?;
+        let whole = "fashion-mnist from the Hugging Face Hub; 100 + 200";
+        expect(&load_from(&good(), home.path()), whole, "")
     }
 
     fn downloads() -> Result<(), Failed> {
         let home = tempfile::tempdir()?;
-        let hub = serve(|stream| {
-            respond(stream, |method, path| {
-                file(method, path, |bytes| bytes, 1.0)
-            })
-        });
+        let hub = good();
         let load = |endpoint: &str| {
             let variables = [
                 ("HF_ENDPOINT", endpoint),
@@ -382,25 +422,148 @@ mod hub {
     }
 
     fn breaks_off() -> Result<(), Failed> {
-        let home = tempfile::tempdir()?;
         let hub = serve(|stream| {
             respond(stream, |method, path| {
-                file(method, path, |bytes| bytes, 0.5)
+                file(method, &parquet(part(path)), 0.5)
             })
         });
-        let output = load_from(&hub, home.path());
+        refused_and_forgotten(&hub, ": HTTP request error: ")
+    }
+
+    fn cut_short() -> Result<(), Failed> {
+        let hub = serve(|stream| {
+            respond(stream, |method, path| {
+                let mut bytes = parquet(part(path));
+                if method == "GET" {
+                    bytes.truncate(1000);
+                }
+                file(method, &bytes, 1.0)
+            })
+        });
+        refused_and_forgotten(&hub, "1000 bytes came; expected ")
+    }
+
+    fn other_bytes() -> Result<(), Failed> {
+        let hub = serve(|stream| {
+            respond(stream, |method, path| {
+                let mut bytes = parquet(part(path));
+                let middle = bytes.len() / 2;
+                bytes[middle] ^= u8::from(method == "GET");
+                file(method, &bytes, 1.0)
+            })
+        });
+        refused_and_forgotten(&hub, "; the Hub says ")
+    }
+
+    fn damaged_later() -> Result<(), Failed> {
+        let home = tempfile::tempdir()?;
         expect(
-            &output,
-            "error: cannot load fashion-mnist from the Hugging Face Hub; ",
+            &load_from(&good(), home.path()),
+            "the Hugging Face Hub; ",
             "",
         )?;
+        let repo = "hub/datasets--zalando-datasets--fashion_mnist";
+        for blob in std::fs::read_dir(home.path().join(repo).join("blobs"))? {
+            let path = blob?.path();
+            let mut bytes = std::fs::read(&path)?;
+            bytes[100] ^= 4;
+            std::fs::write(path, bytes)?;
+        }
+        let output = load_from(&nobody(), home.path());
+        expect(&output, "train/0000.parquet is broken: ", "")?;
+        expect(&output, "remove them to download them anew", "")
+    }
+
+    fn killed() -> Result<(), Failed> {
+        let home = tempfile::tempdir()?;
+        let (half, sent) = std::sync::mpsc::channel();
+        let hub = serve(move |stream| {
+            let open = stream.try_clone().unwrap();
+            respond(stream, |method, path| {
+                if method == "GET" {
+                    half.send(()).unwrap();
+                }
+                file(method, &parquet(part(path)), 0.5)
+            });
+            std::thread::sleep(Duration::from_secs(60));
+            drop(open);
+        });
+        let variables = [
+            ("HF_ENDPOINT", hub.as_str()),
+            ("HF_HOME", home.path().to_str().unwrap()),
+        ];
+        let mut child = child_with("", &variables).spawn()?;
+        sent.recv_timeout(Duration::from_secs(30))?;
+        std::thread::sleep(Duration::from_millis(300)); // it writes what came
+        child.kill()?;
+        child.wait()?;
+        expect(&load_from(&nobody(), home.path()), "synthetic images", "")?;
+        let whole = "fashion-mnist from the Hugging Face Hub; 100 + 200";
+        expect(&load_from(&good(), home.path()), whole, "")
+    }
+
+    fn two_at_once() -> Result<(), Failed> {
+        let home = tempfile::tempdir()?;
+        let gets = Arc::new(AtomicUsize::new(0));
+        let counter = gets.clone();
+        let hub = serve(move |stream| {
+            respond(stream, |method, path| {
+                if method == "GET" {
+                    counter.fetch_add(1, Ordering::Relaxed);
+                    std::thread::sleep(Duration::from_secs(1));
+                }
+                file(method, &parquet(part(path)), 1.0)
+            })
+        });
+        let variables = [
+            ("HF_ENDPOINT", hub.as_str()),
+            ("HF_HOME", home.path().to_str().unwrap()),
+        ];
+        let mut second = child_with("", &variables);
+        let second = std::thread::spawn(move || second.output().unwrap());
+        let outputs = [run("", &variables), second.join().expect("no panic")];
+        let waits = |output: &Output| !output.stderr.is_empty();
+        if outputs.iter().filter(|output| waits(output)).count() != 1 {
+            return Err("one of two should say that it waits".into());
+        }
+        for output in &outputs {
+            let says = if waits(output) {
+                "another process downloads fashion-mnist"
+            } else {
+                ""
+            };
+            expect(output, "the Hugging Face Hub; 100 + 200", says)?;
+        }
+        match gets.load(Ordering::Relaxed) {
+            2 => Ok(()),
+            n => Err(format!("{n} downloads of two files").into()),
+        }
+    }
+
+    fn hostile_hash() -> Result<(), Failed> {
+        let folder = tempfile::tempdir()?;
+        let hub = serve(|stream| {
+            respond(stream, |method, path| {
+                let bytes = parquet(part(path));
+                let body = if method == "GET" {
+                    bytes.as_slice()
+                } else {
+                    &[]
+                };
+                let head = head(bytes.len(), "../../../../escaped");
+                [head.as_bytes(), body].concat()
+            })
+        });
+        let output = load_from(&hub, &folder.path().join("home"));
         expect(
             &output,
-            "cannot download fashion_mnist/train/0000.parquet",
+            "its hash is \"../../../../escaped\", which is none",
             "",
         )?;
-        // What came is not taken for the file the next time.
-        expect(&load_from(&nobody(), home.path()), "synthetic images", "")
+        match folder.path().join("escaped").exists() {
+            false => Ok(()),
+            true => Err("it was written outside the cache".into()),
+        }
     }
 
     fn broken_image() -> Result<(), Failed> {
@@ -413,8 +576,11 @@ mod hub {
             bytes[png..png + 4].fill(0);
             bytes
         };
-        let hub =
-            serve(move |stream| respond(stream, |method, path| file(method, path, spoil, 1.0)));
+        let hub = serve(move |stream| {
+            respond(stream, |method, path| {
+                file(method, &spoil(parquet(part(path))), 1.0)
+            })
+        });
         let output = load_from(&hub, home.path());
         expect(
             &output,
