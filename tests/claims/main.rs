@@ -17,6 +17,8 @@ mod cores_are_shared;
 mod ctrl_c_ends_in_order;
 mod errors_say_what_to_do;
 mod examples_say_what_they_should;
+#[cfg(unix)]
+mod fuzzed;
 mod invariants;
 mod k_replicas_are_one;
 mod launched_processes;
@@ -35,6 +37,8 @@ mod several_processes;
 mod trainer_takes_any_network;
 #[cfg(feature = "mpi")]
 mod two_hosts;
+#[cfg(unix)]
+mod what_fuzzers_kept;
 
 /// Can be told to give no more: see `bad_input_is_named`.
 #[global_allocator]
@@ -51,6 +55,8 @@ fn main() -> ExitCode {
         #[cfg(feature = "mpi")]
         true if is(2, "lenet") => several_processes::lenet_in_a_process(),
         true if is(2, "reader") => bad_input_is_named::read_damaged_files(),
+        #[cfg(unix)]
+        true if is(2, "corpus") => what_fuzzers_kept::replay(),
         true if is(2, "scratch") => d2l::program(&scratch::BOOK, scratch::train, program_args()),
         true => d2l::program(&concise::BOOK, concise::train, program_args()),
         false => run_tests(),
@@ -79,6 +85,8 @@ fn run_tests() -> ExitCode {
         trainer_takes_any_network::trials(),
         #[cfg(feature = "mpi")]
         two_hosts::trials(),
+        #[cfg(unix)]
+        what_fuzzers_kept::trials(),
     ];
     let arguments = libtest_mimic::Arguments::from_args();
     libtest_mimic::run(&arguments, trials.into_iter().flatten().collect()).exit_code()

@@ -1,0 +1,133 @@
+//! What the fuzzers of `fuzz/` call, and here every input that they kept: bytes become a file or a command line,
+//! and it is an error that names it, or what it says. Unix, because arguments are bytes.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+use candle_core::{DType, Device, Tensor};
+use clap::{Args, Command, FromArgMatches};
+use dataset::Data;
+use tempfile::TempDir;
+
+/// The file that is being read; where it is broken, the error has to have its name.
+fn written(folder: &Path, name: &str, bytes: &[u8]) -> PathBuf {
+    let path = folder.join(name);
+    fs::write(&path, bytes).expect("a folder that can be written");
+    path
+}
+
+/// The readers of datasets. The first byte says which file of a folder the others are.
+pub fn idx(bytes: &[u8]) {
+    const NAMES: [&str; 4] = [
+        "train-images-idx3-ubyte",
+        "train-labels-idx1-ubyte",
+        "train-images-idx3-ubyte.gz",
+        "train-labels-idx1-ubyte.gz",
+    ];
+    static FOLDERS: LazyLock<[TempDir; 4]> = LazyLock::new(|| NAMES.map(folder_without));
+    let Some((which, bytes)) = bytes.split_first() else {
+        return;
+    };
+    let which = usize::from(which % 4);
+    let folder = FOLDERS[which].path();
+    let path = written(folder, NAMES[which], bytes);
+    let read = dataset::load(&dataset::Options {
+        data: Some(Data::Dir(folder.into())),
+        ..dataset::Options::default()
+    });
+    match read {
+        Ok(data) => assert_eq!((data.train.len(), data.test.len()), (2, 2)),
+        Err(error) => names(&path, &error),
+    }
+}
+
+/// The files of two training and two test images, but for one.
+fn folder_without(name: &str) -> TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    for part in ["train", "t10k"] {
+        let images = [2051, 2, 28, 28].into_iter().flat_map(u32::to_be_bytes);
+        let images: Vec<u8> = images.chain([7; 2 * dataset::PIXELS]).collect();
+        let labels = [2049, 2].into_iter().flat_map(u32::to_be_bytes);
+        let labels: Vec<u8> = labels.chain([3, 4]).collect();
+        for (what, bytes) in [("images-idx3-ubyte", images), ("labels-idx1-ubyte", labels)] {
+            let file = format!("{part}-{what}");
+            if !name.starts_with(&file) {
+                written(folder.path(), &file, &bytes);
+            }
+        }
+    }
+    folder
+}
+
+/// What reads parameters, for a small network.
+pub fn weights(bytes: &[u8]) {
+    static FOLDER: LazyLock<TempDir> = LazyLock::new(|| tempfile::tempdir().expect("a folder"));
+    let zeros = |dims: &[usize], dtype| Tensor::zeros(dims, dtype, &Device::Cpu).expect("memory");
+    let expected = [
+        ("W".to_owned(), zeros(&[2, 3], DType::F32)),
+        ("b".to_owned(), zeros(&[3], DType::F32)),
+        ("n".to_owned(), zeros(&[], DType::I64)),
+    ];
+    let path = written(FOLDER.path(), "parameters.safetensors", bytes);
+    match d2l::weights::load(&path, &expected) {
+        Ok(tensors) => {
+            for (tensor, (name, like)) in tensors.iter().zip(&expected) {
+                assert_eq!(tensor.dims(), like.dims(), "{name}");
+                assert_eq!(tensor.dtype(), like.dtype(), "{name}");
+            }
+        }
+        Err(error) => names(&path, &error),
+    }
+}
+
+/// The command line of a program: the first byte says of which, the others are its arguments, each after a 0.
+pub fn arguments(bytes: &[u8]) {
+    let Some((which, bytes)) = bytes.split_first() else {
+        return;
+    };
+    let args = bytes.split(|byte| *byte == 0).map(OsStr::from_bytes);
+    match which % 2 {
+        0 => parsed(args, |mut options: d2l::Options| {
+            without_a_folder(&mut options);
+            scratch::train(&options)
+        }),
+        _ => parsed(args, |mut options: concise::Options| {
+            without_a_folder(&mut options.run);
+            options.backend = concise::Backend::Threads;
+            concise::train(&options)
+        }),
+    }
+}
+
+/// Arguments that are options go on to what checks them; there, too, what is wrong is the user's to mend.
+fn parsed<'a, O: Args + FromArgMatches>(
+    args: impl Iterator<Item = &'a OsStr>,
+    train: impl FnOnce(O) -> anyhow::Result<d2l::Summary>,
+) {
+    let command = O::augment_args(Command::new("program"));
+    let args = args.map(OsString::from);
+    match command.no_binary_name(true).try_get_matches_from(args) {
+        Ok(matches) => {
+            let options = O::from_arg_matches(&matches).expect("what clap has read");
+            let error = train(options).expect_err("there is no folder");
+            assert!(error.is::<d2l::BadInput>(), "{error:#}");
+        }
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+}
+
+/// Nothing is trained, and nothing is written.
+fn without_a_folder(options: &mut d2l::Options) {
+    options.data = Some(Data::Dir("/no/such/folder".into()));
+    options.device = d2l::DeviceKind::Cpu;
+    (options.out, options.trace, options.init) = (None, None, None);
+}
+
+/// An error names the file that is broken.
+fn names(path: &Path, error: &anyhow::Error) {
+    let (name, error) = (path.display().to_string(), format!("{error:#}"));
+    assert!(error.contains(&name), "{error:?} does not name {name}");
+}
