@@ -1,7 +1,7 @@
 //! Accuracy on all devices at once.
 
-use anyhow::{Context, Result};
-use d2l::{Accumulator, accuracy, catch_panic, device_names};
+use anyhow::Result;
+use d2l::{Accumulator, accuracy};
 use dataset::DataIter;
 
 use crate::DataParallel;
@@ -26,14 +26,8 @@ use crate::DataParallel;
 ///
 /// # Errors
 /// If a replica fails; the message names it.
+#[tracing::instrument(skip_all, name = "evaluate")]
 pub fn evaluate_accuracy_gpus(net: &DataParallel, data_iter: &DataIter) -> Result<f64> {
-    let accuracy = catch_panic(|| evaluate(net, data_iter));
-    let accuracy = accuracy.unwrap_or_else(|panicked| Err(panicked.into()));
-    accuracy.with_context(|| format!("evaluation on {}", device_names(net.devices())))
-}
-
-#[tracing::instrument(skip_all)]
-fn evaluate(net: &DataParallel, data_iter: &DataIter) -> Result<f64> {
     // No. of correct predictions, no. of predictions
     let mut metric = Accumulator::<2>::new();
     for batch in data_iter.iter() {
