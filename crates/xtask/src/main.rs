@@ -3,6 +3,7 @@
 
 mod bench;
 mod gpu;
+mod soak;
 
 use std::process::ExitCode;
 
@@ -25,6 +26,11 @@ enum Command {
     GpuCheck(gpu::Options),
     /// Build what gpu-check needs on a machine without Rust, and put it into a folder
     GpuPack(gpu::pack::Options),
+    /// Does memory grow, however long a run is
+    Soak(soak::Options),
+    /// A program of the book
+    #[command(hide = true)]
+    Train(soak::Job),
     /// One contender of gpu-check, in a process of its own
     #[command(hide = true)]
     ContendGpu(gpu::ours::Job),
@@ -56,6 +62,8 @@ fn main() -> ExitCode {
         Command::Bench(Bench::Checks(options)) => bench::checks::checks(&options),
         Command::GpuCheck(options) => gpu::check(&options),
         Command::GpuPack(options) => gpu::pack::pack(&options),
+        Command::Soak(options) => soak::soak(&options),
+        Command::Train(job) => return soak::train(job),
         Command::ContendGpu(job) => gpu::ours::contend(&job),
         Command::Contend(job) => bench::ours::contend(&job),
         Command::Figure(job) => bench::figures::figure(&job),
