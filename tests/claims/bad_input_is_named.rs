@@ -211,7 +211,8 @@ fn not_utf8() -> OsString {
 }
 
 fn check_line((program, args, [option, value]): &Line, folder: &Path) -> Result<()> {
-    const SMALL: [(&str, &str); 5] = [
+    const SMALL: [(&str, &str); 6] = [
+        ("--batch-size", "8"),
         ("--device", "cpu"),
         ("--data", "synthetic"),
         ("--limit-train", "8"),
