@@ -149,7 +149,8 @@ fn bad_command_lines() -> Result<()> {
 
 /// Every option that `--help` lists, with all that is wrong for it.
 fn lines_of(program: &'static str, help: &str, file: &Path) -> Vec<Line> {
-    let lines = help.lines().map(str::trim);
+    // an option's explanation, which may begin with another one, stands further to the right
+    let lines = help.lines().filter_map(|line| line.strip_prefix("      "));
     let options = lines.filter(|line| line.starts_with("--"));
     let line = |option: &str, args: Vec<OsString>| {
         let value = args.last().map(|arg| arg.to_string_lossy());
