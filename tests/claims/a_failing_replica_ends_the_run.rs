@@ -20,13 +20,14 @@ use functional::cross_entropy;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-use crate::kit::{command, cpus, formula_batch, run};
+use crate::kit::{command, cpus, formula_batch, run, signal};
 
 trials![
     one_of_two_in_every_phase,
     one_of_three_in_every_phase,
     one_of_four_in_every_phase,
     one_that_stands_still_ends_the_run_too,
+    a_process_that_was_stopped_goes_on,
     who_wants_a_backtrace_gets_one,
     a_label_that_is_no_class_names_the_device,
 ];
@@ -330,6 +331,41 @@ fn one_that_stands_still_ends_the_run_too() -> Result<()> {
         let line = format!("error: replica {replica} did not come within 3s");
         ensure!(said == [line], "{fault}: {said:#?}");
     }
+    Ok(())
+}
+
+/// For longer than replicas wait for each other, as with Ctrl-Z.
+#[cfg(unix)]
+fn a_process_that_was_stopped_goes_on() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let out = folder.path().join("run");
+    let args = "--device cpu --data synthetic --limit-train 40 --limit-test 10 --batch-size 4 --epochs 1 --gpus 2";
+    let args = format!(
+        "{args} --timeout 2 --checkpoint-every 1 --out {}",
+        out.display()
+    );
+    let mut child = command("concise", &args)?.stdout(Stdio::null()).spawn()?;
+    while !out.join("checkpoint.previous.safetensors").exists() {
+        ensure!(
+            child.try_wait()?.is_none(),
+            "it ended before its second step"
+        );
+        thread::sleep(Duration::from_millis(1));
+    }
+    for _ in 0..2 {
+        signal("-STOP", child.id())?;
+        thread::sleep(Duration::from_secs(3));
+        ensure!(child.try_wait()?.is_none(), "it ended too early");
+        signal("-CONT", child.id())?;
+        thread::sleep(Duration::from_millis(130)); // in another phase of a step
+    }
+    let status = child.wait()?;
+    ensure!(status.success(), "{status}");
+    Ok(())
+}
+
+#[cfg(not(unix))]
+fn a_process_that_was_stopped_goes_on() -> Result<()> {
     Ok(())
 }
 

@@ -2,22 +2,35 @@
 //! all, or it fails for all, for ever: who left or did not come in time is named.
 
 use crate::Error;
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a member waits for the others.
-#[derive(Debug, Clone, Copy)]
+/// How long a member waits for the others, in a call.
+#[derive(Debug)]
 pub(crate) struct Deadline {
     limit: Duration,
-    end: Instant,
+    left: Cell<Duration>,
 }
 
+/// Nobody waits longer at a time, so that the time in which the whole process was stopped is not counted.
+const NAP: Duration = Duration::from_millis(100);
+
 impl Deadline {
-    /// `limit` from now on.
+    /// `limit` altogether.
     pub fn after(limit: Duration) -> Self {
-        let end = Instant::now() + limit;
-        Self { limit, end }
+        let left = Cell::new(limit);
+        Self { limit, left }
+    }
+
+    /// Lets `wait` take a nap, and counts it.
+    fn nap<T>(&self, wait: impl FnOnce(Duration) -> T) -> T {
+        let (start, longest) = (Instant::now(), self.left.get().min(NAP));
+        let waited = wait(longest);
+        let took = start.elapsed().min(longest);
+        self.left.set(self.left.get() - took);
+        waited
     }
 }
 
@@ -91,7 +104,7 @@ impl Gate {
     }
 
     /// Waits until all have come. What members wrote before, all can read after it.
-    pub fn pass(&self, rank: usize, deadline: Option<Deadline>) -> Result<(), Error> {
+    pub fn pass(&self, rank: usize, deadline: Option<&Deadline>) -> Result<(), Error> {
         self.came[rank].0.fetch_add(1, SeqCst);
         match self.arrive()? {
             None => Ok(()), // the last one
@@ -101,7 +114,7 @@ impl Gate {
 
     /// Waits until the gate has opened once more than so often.
     #[tracing::instrument(skip_all, name = "wait")]
-    fn wait(&self, opened: u64, deadline: Option<Deadline>) -> Result<(), Error> {
+    fn wait(&self, opened: u64, deadline: Option<&Deadline>) -> Result<(), Error> {
         for look in 0..self.patience.spins + self.patience.yields {
             if let Some(done) = self.look(opened) {
                 return done;
@@ -151,7 +164,7 @@ impl Gate {
         (word & FAILED != 0).then(|| Err(self.failure()))
     }
 
-    fn sleep(&self, opened: u64, deadline: Option<Deadline>) -> Result<(), Error> {
+    fn sleep(&self, opened: u64, deadline: Option<&Deadline>) -> Result<(), Error> {
         let mut failure = self.lock();
         loop {
             let word = self.word.load(SeqCst);
@@ -161,19 +174,19 @@ impl Gate {
             if word & FAILED != 0 {
                 return Err(failure.clone().expect("a failed gate has a failure"));
             }
-            let Some(Deadline { limit, end }) = deadline else {
+            let Some(deadline) = deadline else {
                 let woken = self.changed.wait(failure);
                 failure = woken.unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
-            let left = end.saturating_duration_since(Instant::now());
             let missing = self.missing();
-            if left.is_zero() && !missing.is_empty() {
+            if deadline.left.get().is_zero() && !missing.is_empty() {
+                let limit = deadline.limit;
                 let error = Error::TimedOut { limit, missing };
                 self.fail_from(word, &mut failure, error);
                 continue; // failed, or opened at the last moment
             }
-            let woken = self.changed.wait_timeout(failure, left);
+            let woken = deadline.nap(|time| self.changed.wait_timeout(failure, time));
             failure = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
     }

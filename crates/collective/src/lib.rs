@@ -189,13 +189,13 @@ impl Member {
     /// # Errors
     /// [`Error`]: a member left, brought an item of another type, or did not come in time.
     pub fn all_gather<T: Clone + Send + 'static>(&mut self, item: T) -> Result<Vec<T>, Error> {
-        self.gather(item, self.deadline())
+        self.gather(item, self.deadline().as_ref())
     }
 
     fn gather<T: Clone + Send + 'static>(
         &self,
         item: T,
-        deadline: Option<Deadline>,
+        deadline: Option<&Deadline>,
     ) -> Result<Vec<T>, Error> {
         let Group { gate, items, .. } = &*self.group;
         let lock = |rank: usize| items[rank].lock().unwrap_or_else(PoisonError::into_inner);
@@ -213,7 +213,7 @@ impl Member {
     /// # Errors
     /// [`Error`]: a member left, or did not come in time.
     pub fn barrier(&mut self) -> Result<(), Error> {
-        self.group.gate.pass(self.local, self.deadline())
+        self.group.gate.pass(self.local, self.deadline().as_ref())
     }
 
     fn deadline(&self) -> Option<Deadline> {

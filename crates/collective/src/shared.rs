@@ -40,13 +40,13 @@ impl Member {
         // Safety: this is the member `rank`. The call before has ended with a gate; had it failed, so
         // would the check above.
         unsafe { slots.put(rank, data) };
-        gate.pass(rank, self.deadline())?;
+        gate.pass(rank, self.deadline().as_ref())?;
         self.same_lengths()?;
         pause();
         let (Group { gate, slots, .. }, deadline) = (&*self.group, self.deadline());
         for (i, round) in schedule.rounds.iter().enumerate() {
             if i > 0 {
-                gate.pass(rank, deadline)?;
+                gate.pass(rank, deadline.as_ref())?;
             }
             for sum in round.iter().filter(|sum| sum.by == rank) {
                 // Safety: `by` is this member, a gate is before, behind and between the rounds, and
@@ -55,7 +55,7 @@ impl Member {
             }
         }
         self.over_the_link(&schedule, len, start);
-        gate.pass(rank, deadline)?;
+        gate.pass(rank, deadline.as_ref())?;
         if self.group.in_world {
             self.sum_of_all_processes(&schedule)?;
         }
@@ -91,7 +91,7 @@ impl Member {
             // the gate below.
             unsafe { group.slots.sum(schedule, &copy(rank, 0, chunk)) };
         }
-        group.gate.pass(rank, self.deadline())
+        group.gate.pass(rank, self.deadline().as_ref())
     }
 }
 
