@@ -25,7 +25,7 @@ trials![
     a_run_that_goes_on_elsewhere_is_not_disturbed,
 ];
 
-const LENET: &str = "--device cpu --data synthetic --limit-train 640 --limit-test 100 --batch-size 16 --epochs 3 \
+const LENET: &str = "--device cpu --data synthetic --limit-train 400 --limit-test 50 --batch-size 16 --epochs 3 \
                      --gpus 2 --lr 0.5 --threads 2";
 const RESNET18: &str = "--device cpu --data synthetic --limit-train 40 --limit-test 10 --batch-size 16 --epochs 2 \
                         --gpus 2 --lr 0.02 --momentum 0.9 --weight-decay 0.001 --threads 2";
