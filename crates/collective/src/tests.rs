@@ -543,7 +543,7 @@ impl World for Failing {
     }
 
     fn duplicate(&self) -> Result<Box<dyn World>, Error> {
-        unimplemented!("a failing world makes no other channel")
+        panic!("a failing world makes no other channel")
     }
 }
 

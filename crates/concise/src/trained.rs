@@ -30,7 +30,7 @@ impl Trained for Trainer<'_> {
         let named = |(name, tensor): (String, Tensor)| (format!("{MOMENTUM}{name}"), tensor);
         let mut rest: Vec<(String, Tensor)> = velocity.into_iter().map(named).collect();
         rest.extend(self.net.other_buffers()?);
-        if self.net.how.split == Split::Measured {
+        if self.net.how.split == Split::Measured && self.measuring.is_none() {
             rest.push((
                 SPLIT.to_owned(),
                 Tensor::new(self.net.split(), &Device::Cpu)?,
@@ -141,13 +141,12 @@ impl DataParallel {
             return Ok(());
         }
         let params: Vec<&(String, Var)> = self.states[0].parameters().collect();
-        let sums = params.iter().map(|(_, param)| {
-            let sum = crc32fast::hash(&weights::to_bytes(
-                &[(String::new(), param.detach())],
-                None,
-            )?);
-            anyhow::Ok(sum.to_le_bytes())
-        });
+        let bytes = |param: &Var| -> Result<Vec<u8>> {
+            let values = param.flatten_all()?.to_vec1::<f32>()?;
+            Ok(values.iter().flat_map(|v| v.to_le_bytes()).collect())
+        };
+        let sum = |param: &Var| anyhow::Ok(crc32fast::hash(&bytes(param)?).to_le_bytes());
+        let sums = params.iter().map(|(_, param)| sum(param));
         let sums = sums.collect::<Result<Vec<_>>>()?.concat();
         let all = self.processes.gather(&sums)?;
         let Some(other) = all.iter().position(|sums| *sums != all[0]) else {
@@ -158,9 +157,7 @@ impl DataParallel {
         let Some((name, param)) = differs.and_then(|i| params.get(i)) else {
             bail!("process {other} has another network than process 0");
         };
-        let values = param.flatten_all()?.to_vec1::<f32>()?;
-        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-        let all = self.processes.gather(&bytes)?;
+        let all = self.processes.gather(&bytes(param)?)?;
         let tensor =
             |i: usize| Tensor::from_raw_buffer(&all[i], DType::F32, param.dims(), &Device::Cpu);
         let places = ["process 0", &format!("process {other}")];
