@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn what_lies_outside_is_cut_off() {
         let mut canvas = Canvas::new([[3.0, 0.0, 0.5], [0.0, 3.0, 5.0]]);
-        canvas.mirror([[0.5, -2.0], [0.5, 0.0]], 0.5);
+        canvas.both_sides([[0.5, -2.0], [0.5, 0.0]], 0.5);
         assert!(canvas.pixels.iter().all(|&p| (0.0..=0.5001).contains(&p)));
         let mut far = Canvas::new([[1.0, 0.0, -9.0], [0.0, 1.0, -9.0]]);
         far.line([-1.0, 0.0], [1.0, 0.0], 0.2, 1.0);

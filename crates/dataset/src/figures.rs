@@ -42,12 +42,12 @@ fn upper(canvas: &mut Canvas, rng: &mut ChaCha8Rng, sleeve: f32, hem: f32, botto
         canvas.line(from, to, width, r(0.85, 1.0));
     }
     let waist = hem - r(0.0, 0.1);
-    canvas.mirror(
+    canvas.both_sides(
         [[0.2, -0.9], [shoulder, -0.74], [waist, 0.0], [hem, bottom]],
         1.0,
     );
     let (neck, low) = (r(0.12, 0.26), r(-0.85, -0.7));
-    canvas.mirror(
+    canvas.both_sides(
         [[neck, -0.95], [neck * 0.7, 0.7 * low - 0.27], [0.0, low]],
         0.0,
     );
@@ -64,7 +64,7 @@ fn trouser(canvas: &mut Canvas, rng: &mut ChaCha8Rng) {
     let (waist, hip, crotch) = (r(0.26, 0.38), r(0.32, 0.48), r(-0.5, -0.1));
     let (cuff, gap) = (r(0.14, 0.28), r(0.02, 0.16));
     let leg = [[gap + cuff, 0.95], [gap, 0.95]];
-    canvas.mirror(
+    canvas.both_sides(
         [[waist, -0.95], [hip, -0.5], leg[0], leg[1], [0.0, crotch]],
         1.0,
     );
@@ -86,7 +86,7 @@ fn dress(canvas: &mut Canvas, rng: &mut ChaCha8Rng) {
     if sleeves {
         upper(canvas, rng, sleeve, waist.max(0.28), 0.2);
     }
-    canvas.mirror(
+    canvas.both_sides(
         [
             [bust * 0.6, -0.95],
             [bust, -0.55],
@@ -95,7 +95,7 @@ fn dress(canvas: &mut Canvas, rng: &mut ChaCha8Rng) {
         ],
         1.0,
     );
-    canvas.mirror([[neck, -0.98], [0.0, -0.98 + 2.0 * neck]], 0.0);
+    canvas.both_sides([[neck, -0.98], [0.0, -0.98 + 2.0 * neck]], 0.0);
 }
 
 fn coat(canvas: &mut Canvas, rng: &mut ChaCha8Rng) {
@@ -104,7 +104,7 @@ fn coat(canvas: &mut Canvas, rng: &mut ChaCha8Rng) {
     let (shade, lapel, slant) = (r(0.6, 1.1), r(-0.7, -0.1), r(-0.05, 0.05));
     upper(canvas, rng, sleeve, hem, bottom);
     canvas.line([0.0, -0.9], [slant, bottom], 0.07, shade);
-    canvas.mirror([[0.18, -0.9], [0.0, lapel]], shade);
+    canvas.both_sides([[0.18, -0.9], [0.0, lapel]], shade);
 }
 
 fn sandal(canvas: &mut Canvas, rng: &mut ChaCha8Rng) {
@@ -136,7 +136,7 @@ fn shirt(canvas: &mut Canvas, rng: &mut ChaCha8Rng) {
     let (hem, bottom, shade) = (r(0.42, 0.6), r(0.65, 0.95), r(0.8, 1.1));
     upper(canvas, rng, sleeve, hem, bottom);
     canvas.line([0.0, -0.75], [0.0, bottom], 0.06, shade);
-    canvas.mirror([[0.22, -0.92], [0.12, -0.7], [0.0, -0.8]], shade);
+    canvas.both_sides([[0.22, -0.92], [0.12, -0.7], [0.0, -0.8]], shade);
 }
 
 fn sneaker(canvas: &mut Canvas, rng: &mut ChaCha8Rng) {
@@ -160,13 +160,13 @@ fn bag(canvas: &mut Canvas, rng: &mut ChaCha8Rng) {
     let (width, rise) = (r(0.3, 0.6), r(0.2, 0.75));
     if handle {
         let (inner, high) = (width * 0.7, top - rise);
-        canvas.mirror([[inner, high], [width, top + 0.05]], 0.9);
-        canvas.mirror(
+        canvas.both_sides([[inner, high], [width, top + 0.05]], 0.9);
+        canvas.both_sides(
             [[inner - 0.12, high + 0.12], [width - 0.14, top + 0.1]],
             0.0,
         );
     }
-    canvas.mirror([[upper, top], [lower, bottom]], 1.0);
+    canvas.both_sides([[upper, top], [lower, bottom]], 1.0);
     canvas.line([-upper, top + 0.2], [upper, top + 0.2], 0.07, r(0.5, 1.0));
 }
 
