@@ -68,8 +68,9 @@ pub(crate) struct Record {
     steps: Table,
     epochs: Table,
     loss: LossCurve,
-    /// When the loss is drawn anew.
+    /// When the loss is drawn anew, and the accuracy at the earliest.
     next_drawing: Instant,
+    next_accuracy: Instant,
     /// The last thing could not be written.
     in_trouble: bool,
 }
@@ -144,6 +145,7 @@ impl Record {
             epochs,
             loss,
             next_drawing: Instant::now() + DRAW_EVERY,
+            next_accuracy: Instant::now(),
             in_trouble: false,
         }
     }
@@ -160,8 +162,10 @@ impl Record {
 
     pub fn epoch(&mut self, epoch: &Epoch, accuracy: &Animator) -> Result<()> {
         self.epochs.add(epoch)?;
-        let drawn = self.draw_all(accuracy);
-        self.tolerate(drawn);
+        if Instant::now() >= self.next_accuracy {
+            let drawn = self.draw_all(accuracy);
+            self.tolerate(drawn);
+        }
         Ok(())
     }
 
@@ -197,8 +201,12 @@ impl Record {
     }
 
     fn draw_all(&mut self, accuracy: &Animator) -> Result<()> {
-        self.draw_loss()?;
-        self.write(ACCURACY, &accuracy.svg()?)
+        let start = Instant::now();
+        let drawn = self
+            .draw_loss()
+            .and_then(|()| self.write(ACCURACY, &accuracy.svg()?));
+        self.next_accuracy = Instant::now() + start.elapsed() * DRAWING_SHARE;
+        drawn
     }
 
     fn draw_loss(&mut self) -> Result<()> {
