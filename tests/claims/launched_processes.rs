@@ -246,6 +246,12 @@ fn a_job_that_was_killed_goes_on() -> Result<()> {
         }
         drop(job);
         let go_on = format!("--resume {}", folder.display());
+        let sums_of_sums = format!("{go_on} --gpus 2");
+        let mut job = Job::start(2, &[&sums_of_sums[..]; 2])?;
+        let words = r#"has "replicas 2", and this one "replicas 2 in each of 2 processes""#;
+        let ended = job.ended(&[0, 1], PLENTY)?;
+        let refused = |e: &Ended| e.status == Some(2) && e.stderr.contains(words);
+        ensure!(refused(&ended[0]), "{}", ended[0].stderr);
         let mut job = Job::start(2, &[&go_on[..]; 2])?;
         for Ended { status, stderr } in job.ended(&[0, 1], PLENTY)? {
             ensure!(status == Some(0), "{status:?}\n{stderr}");

@@ -2,6 +2,7 @@
 //! that drift apart, a full disk, a dataset that vanishes.
 
 use std::fs;
+use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -14,7 +15,7 @@ use concise::layers::Linear;
 use concise::{DataParallel, Initializer};
 use libtest_mimic::Trial;
 
-use crate::kit::{command, cpus, run, trial};
+use crate::kit::{command, cpus, run, signal, trial};
 
 pub fn trials() -> Vec<Trial> {
     let mut trials = vec![
@@ -34,6 +35,11 @@ pub fn trials() -> Vec<Trial> {
             replicas_that_differ,
         ),
         trial(module_path!(), "a_dataset_may_vanish", a_dataset_may_vanish),
+        trial(
+            module_path!(),
+            "what_cannot_be_written_costs_nothing_else",
+            what_cannot_be_written,
+        ),
     ];
     trials.extend(on_a_small_disk());
     trials
@@ -174,6 +180,75 @@ fn a_dataset_may_vanish() -> Result<()> {
     let (status, _, stderr) = run("scratch", &resume)?;
     ensure!(status == 0, "{stderr}");
     ensure!(fs::read(&model)? == whole, "another model");
+    Ok(())
+}
+
+/// Folders that stand where the files are written beside their names.
+#[cfg(unix)]
+fn what_cannot_be_written() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let (out, trace) = (folder.path().join("run"), folder.path().join("trace.json"));
+    for picture in [".loss.svg", ".accuracy.svg"] {
+        fs::create_dir_all(out.join(picture))?;
+    }
+    std::os::unix::fs::symlink("/dev/full", &trace)?;
+    let args = format!(
+        "{SMALL} --epochs 200 --checkpoint-every 1 --overwrite --trace {} --out {}",
+        trace.display(),
+        out.display()
+    );
+    let mut child = command("scratch", &args)?
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let beside = out.join(".checkpoint.safetensors.partial");
+    while !out.join("epochs.csv").exists() || fs::create_dir(&beside).is_err() {
+        ensure!(child.try_wait()?.is_none(), "it ended before its end");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    std::thread::sleep(Duration::from_millis(300)); // some dozen steps
+    signal("-TERM", child.id())?;
+    let mut stdout = String::new();
+    child
+        .stdout
+        .take()
+        .context("stdout")?
+        .read_to_string(&mut stdout)?;
+    let output = child.wait_with_output()?;
+    let stderr = String::from_utf8(output.stderr)?;
+    for words in [
+        "loss.svg: ",
+        "checkpoint.safetensors: ",
+        "--trace: cannot write ",
+    ] {
+        let said = stderr
+            .lines()
+            .filter(|line| line.starts_with("warning: ") && line.contains(words));
+        ensure!(said.count() == 1, "{words}\n{stderr}");
+    }
+    ensure!(
+        output.status.code() == Some(130),
+        "{}\n{stderr}",
+        output.status
+    );
+    let end = stdout
+        .lines()
+        .find(|line| line.starts_with("interrupted in epoch"));
+    let end = end.context("no end")?;
+    let steps: Vec<usize> = end
+        .split(|c: char| !c.is_ascii_digit())
+        .filter_map(|word| word.parse().ok())
+        .collect();
+    ensure!(
+        end.contains(" goes on after step ") && steps.last() < steps.get(2),
+        "{end}"
+    );
+    ensure!(out.join("model.safetensors").exists(), "no model");
+    Ok(())
+}
+
+#[cfg(not(unix))]
+fn what_cannot_be_written() -> Result<()> {
     Ok(())
 }
 

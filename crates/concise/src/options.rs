@@ -149,6 +149,7 @@ impl Options {
             format!("momentum {}", self.momentum),
             format!("weight-decay {}", self.weight_decay),
             format!("allreduce {}", self.allreduce),
+            format!("reduce-on {:?}", self.reduce_on).to_lowercase(),
             format!("bucket-mb {}", self.bucket_mb),
             format!("sync-bn {}", self.sync_bn),
             format!("accumulate {}", self.accumulate),

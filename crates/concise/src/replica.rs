@@ -201,6 +201,7 @@ impl Replica {
         velocity: &HashMap<String, Tensor>,
     ) -> Result<()> {
         self.belong_to(trainer);
+        self.velocity.of_buckets.clear();
         let device = self.state.device();
         let layout: Vec<_> = self.gradients.layout().cloned().collect();
         for parts in layout {

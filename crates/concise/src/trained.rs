@@ -47,11 +47,13 @@ impl Trained for Trainer<'_> {
         self.net.check_replicas()
     }
 
-    fn gradients(&self, _: &[String]) -> Result<Vec<(String, Tensor)>> {
-        let gradients = self.net.on_first(|replica| replica.gradients())?;
-        let names = self.net.states[0].parameters();
-        let names = names.map(|(name, _)| name.clone());
-        Ok(names.zip(gradients).collect())
+    fn gradients(&self, _: &[String], _: usize) -> Result<Vec<(String, Tensor)>> {
+        let sums = self.net.on_first(|replica| replica.gradients())?;
+        let named = self.net.states[0].parameters().zip(sums);
+        let mean = |((name, _), sum): (&(String, Var), Tensor)| {
+            Ok((name.clone(), (sum / self.examples as f64)?))
+        };
+        named.map(mean).collect()
     }
 }
 
@@ -62,7 +64,7 @@ impl Trainer<'_> {
     /// # Errors
     /// If it is of another network.
     pub fn go_on(&mut self, rest: HashMap<String, Tensor>) -> Result<()> {
-        let (velocity, rest): (Vec<_>, Vec<_>) = rest
+        let (velocity, rest): (HashMap<_, _>, HashMap<_, _>) = rest
             .into_iter()
             .partition(|(name, _)| name.starts_with(MOMENTUM));
         let bare = |(name, tensor): (String, Tensor)| (name.replacen(MOMENTUM, "", 1), tensor);
@@ -75,7 +77,6 @@ impl Trainer<'_> {
             let all = vec![(); self.net.devices().len()];
             self.net.on_each(all, set).context("momentum")?;
         }
-        let rest: HashMap<String, Tensor> = rest.into_iter().collect();
         if let Some(split) = rest.get(SPLIT) {
             self.net.set_split(split.to_vec1()?);
             self.measuring = None;

@@ -44,6 +44,8 @@ pub struct Trainer<'a> {
     accumulate: usize,
     /// Minibatches whose gradients wait for the step, and their examples.
     pub(crate) waiting: (usize, usize),
+    /// Examples that the gradients are of.
+    pub(crate) examples: usize,
     /// Where the split is measured, until it is.
     pub(crate) measuring: Option<Measuring>,
     /// Tells its steps from those of another trainer of the same network.
@@ -69,6 +71,7 @@ impl<'a> Trainer<'a> {
             optimizer,
             accumulate: 1,
             waiting: (0, 0),
+            examples: 0,
             measuring: (net.how.split == Split::Measured)
                 .then(|| Measuring::new(net.devices().len())),
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
@@ -107,8 +110,9 @@ impl<'a> Trainer<'a> {
             "a step needs at least 1 example, the minibatch has 0"
         );
         self.waiting = (self.waiting.0 + 1, self.waiting.1 + batch_size);
+        self.examples = self.waiting.1;
         let last = self.waiting.0 == self.accumulate;
-        let (optimizer, examples) = (self.optimizer, self.waiting.1);
+        let (optimizer, examples) = (self.optimizer, self.examples);
         let measures = self.measuring.is_some();
         let done = self.net.on_each(shards, move |replica, (x, y)| {
             replica.belong_to(id);

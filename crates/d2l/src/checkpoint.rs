@@ -1,9 +1,11 @@
 //! Checkpoints: all that the rest of a run depends on, in a safetensors file.
 //!
 //! The last two are kept. A new one is written beside them under another name, flushed to the disk, and renamed:
-//! whatever interrupts that, one of the two is whole. A checksum tells a damaged one.
+//! whatever interrupts that, one of the two is whole. A checksum tells a damaged one, which gives way to the one
+//! before it; one that is whole and of another format is refused.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -44,16 +46,39 @@ pub(crate) struct Header {
 pub(crate) struct Checkpoint {
     pub header: Header,
     pub tensors: HashMap<String, Tensor>,
+    /// It is the one before the newest, which is damaged, or not there.
+    pub is_previous: bool,
 }
+
+/// The format of a file that is whole and cannot be read.
+#[derive(Debug)]
+struct OtherFormat(String);
+
+impl fmt::Display for OtherFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(format) = self;
+        write!(
+            f,
+            "it is a {format:?}, and this program writes and reads {FORMAT:?}"
+        )
+    }
+}
+
+impl std::error::Error for OtherFormat {}
 
 impl Checkpoint {
     /// The newest one of a folder that is whole; and if that is not the newest one, why.
     pub fn load(folder: &Path) -> Result<(Self, Option<String>)> {
         let newest = match Self::read(&folder.join(NEWEST)) {
             Ok(checkpoint) => return Ok((checkpoint, None)),
+            Err(error) if error.is::<OtherFormat>() => return Err(error),
             Err(error) => error,
         };
-        match Self::read(&folder.join(PREVIOUS)) {
+        let previous = Self::read(&folder.join(PREVIOUS)).map(|checkpoint| Self {
+            is_previous: true,
+            ..checkpoint
+        });
+        match previous {
             // the run was ended between two renames
             Ok(checkpoint) if is_absent(&newest) => Ok((checkpoint, None)),
             Ok(checkpoint) => Ok((checkpoint, Some(format!("{newest:#}")))),
@@ -68,6 +93,8 @@ impl Checkpoint {
 
     fn read(path: &Path) -> Result<Self> {
         let cannot = || format!("cannot go on from {}", path.display());
+        let is_file = fs::metadata(path).with_context(cannot)?.is_file();
+        ensure!(is_file, "{}: it is no file", cannot());
         let bytes = fs::read(path).with_context(cannot)?;
         Self::decode(bytes).with_context(cannot)
     }
@@ -79,20 +106,18 @@ impl Checkpoint {
             let text = metadata.get(key).map(String::as_str);
             text.with_context(|| format!("it is no checkpoint: it has no {key:?}"))
         };
-        let format = text("format")?;
-        ensure!(
-            format == FORMAT,
-            "it is a {format:?}, and this program writes and reads {FORMAT:?}"
-        );
-        let expected = text("crc32")?.to_owned();
-        let header = text("run")?.to_owned();
+        let (format, expected) = (text("format")?, text("crc32")?);
         ensure!(
             seal(&mut bytes)? == expected,
             "it is damaged: its checksum is not {expected}"
         );
+        if format != FORMAT {
+            bail!(OtherFormat(format.to_owned()));
+        }
         Ok(Self {
-            header: serde_json::from_str(&header)?,
+            header: serde_json::from_str(text("run")?)?,
             tensors: candle_core::safetensors::load_buffer(&bytes, &Device::Cpu)?,
+            is_previous: false,
         })
     }
 }
@@ -114,6 +139,11 @@ pub(crate) fn save(folder: &Path, header: &Header, tensors: &[(String, Tensor)])
     replace().with_context(|| format!("cannot write {}", newest.display()))
 }
 
+/// The checkpoint before the newest takes its place, which is damaged, or not there.
+pub(crate) fn previous_is_newest(folder: &Path) -> std::io::Result<()> {
+    fs::rename(folder.join(PREVIOUS), folder.join(NEWEST))
+}
+
 fn encode(header: &Header, tensors: &[(String, Tensor)]) -> Result<Vec<u8>> {
     let metadata = [
         ("format", FORMAT.to_owned()),
@@ -122,10 +152,16 @@ fn encode(header: &Header, tensors: &[(String, Tensor)]) -> Result<Vec<u8>> {
     ];
     let metadata = metadata.map(|(key, text)| (key.to_owned(), text));
     let mut bytes = weights::to_bytes(tensors, Some(HashMap::from(metadata)))?;
-    let sum = seal(&mut bytes)?;
-    let place = place_of_the_sum(&bytes)?;
-    bytes[place..][..sum.len()].copy_from_slice(sum.as_bytes());
+    put_sum(&mut bytes)?;
     Ok(bytes)
+}
+
+/// Puts the checksum of a file into it.
+fn put_sum(bytes: &mut [u8]) -> Result<()> {
+    let sum = seal(bytes)?;
+    let place = place_of_the_sum(bytes)?;
+    bytes[place..][..sum.len()].copy_from_slice(sum.as_bytes());
+    Ok(())
 }
 
 /// The checksum of a file, of which the one that stands in it is taken out.
@@ -234,22 +270,33 @@ mod tests {
         Ok(())
     }
 
+    /// The one before it could be read, and then the later progress would be lost.
     #[test]
-    fn another_format_is_named() -> Result<()> {
+    fn another_format_is_refused_and_named() -> Result<()> {
         let folder = folder()?;
-        for name in [NEWEST, PREVIOUS] {
-            let path = folder.path().join(name);
-            let mut bytes = fs::read(&path)?;
-            let at = bytes
-                .windows(FORMAT.len())
-                .position(|w| w == FORMAT.as_bytes());
-            bytes[at.context("no format")? + FORMAT.len() - 1] = b'2';
-            fs::write(&path, bytes)?;
-        }
+        let newest = folder.path().join(NEWEST);
+        let mut bytes = fs::read(&newest)?;
+        let mut windows = bytes.windows(FORMAT.len());
+        let at = windows.position(|window| window == FORMAT.as_bytes());
+        bytes[at.context("no format")? + FORMAT.len() - 1] = b'2';
+        put_sum(&mut bytes)?;
+        fs::write(&newest, bytes)?;
         let error = format!("{:#}", Checkpoint::load(folder.path()).unwrap_err());
         let words = "it is a \"multiple-gpus checkpoint 2\", and this program writes and reads \
                      \"multiple-gpus checkpoint 1\"";
         assert!(error.contains(words), "{error}");
+        Ok(())
+    }
+
+    #[test]
+    fn what_is_no_file_is_not_read() -> Result<()> {
+        let folder = folder()?;
+        let newest = folder.path().join(NEWEST);
+        fs::remove_file(&newest)?;
+        fs::create_dir(&newest)?;
+        let (found, note) = Checkpoint::load(folder.path())?;
+        assert_eq!(found.header.steps, 5);
+        assert!(note.is_some_and(|note| note.ends_with("it is no file")));
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! The command line: reading it, with that of an earlier run where this one goes on with it; `--help`, completions.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -9,6 +9,7 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use clap_complete::Shell;
+use dataset::Data;
 
 use crate::checkpoint::Checkpoint;
 use crate::{BadInput, Book, Options};
@@ -74,11 +75,23 @@ fn arguments(command: &Command, matches: &ArgMatches) -> Vec<String> {
             // what is no text is left out; then the run that goes on has to be told again
             true => {
                 let value = matches.get_raw(arg.get_id().as_str())?.next_back()?;
+                let value = match name {
+                    "data" => from_anywhere(value),
+                    _ => value.to_owned(),
+                };
                 Some(format!("--{name}={}", value.to_str()?))
             }
         }
     };
     args.filter_map(word).collect()
+}
+
+/// What `--data` says, so that it is the same folder from wherever the run goes on.
+fn from_anywhere(data: &OsStr) -> OsString {
+    match Data::from(data) {
+        Data::Dir(folder) => std::path::absolute(&folder).unwrap_or(folder).into(),
+        Data::Synthetic => data.to_owned(),
+    }
 }
 
 /// clap does not say which argument is not UTF-8.

@@ -1,6 +1,6 @@
 //! The command line that both programs share.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 use clap::ValueHint;
@@ -122,8 +122,8 @@ pub struct Options {
     /// Go on with the run that --out left in a folder, from its last checkpoint, with the same options
     ///
     /// The end of the run is to the bit that of a run which was never interrupted. Options may be given again if
-    /// they are the same; --threads, --trace, --checkpoint-every and --check-replicas may differ. A run that went
-    /// to its end is left as it is.
+    /// they are the same; what the result does not depend on may differ, such as --threads and where --data lies. A
+    /// run that went to its end is left as it is.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = RECORD)]
     pub resume: Option<PathBuf>,
 
@@ -232,13 +232,14 @@ impl Options {
                 "{option} {count}: at most {MANY} are possible"
             );
         }
+        let replaces = self.trace.is_some() || (self.out.is_some() && self.resume.is_none());
         ensure!(
-            !self.overwrite || self.out.is_some() || self.trace.is_some(),
-            "--overwrite: there is nothing to replace without --out or --trace"
+            !self.overwrite || replaces,
+            "--overwrite: there is nothing to replace without --trace, or --out for a new run"
         );
         if let (Some(out), Some(resume)) = (&self.out, &self.resume) {
             ensure!(
-                out == resume,
+                is_same_folder(out, resume),
                 "--out {}: --resume {} goes on in that folder",
                 out.display(),
                 resume.display()
@@ -268,6 +269,11 @@ impl Options {
             threads: self.threads,
         }
     }
+}
+
+fn is_same_folder(a: &Path, b: &Path) -> bool {
+    let folders = a.canonicalize().ok().zip(b.canonicalize().ok());
+    a == b || folders.is_some_and(|(a, b)| a == b)
 }
 
 #[cfg(test)]

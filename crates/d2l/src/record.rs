@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail, ensure};
 use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
 
-use crate::checkpoint::{self, Header};
+use crate::checkpoint::{self, Checkpoint, Header};
 use crate::loss_curve::LossCurve;
 use crate::process::warn;
 use crate::table::Table;
@@ -71,8 +71,26 @@ pub(crate) struct Record {
     /// When the loss is drawn anew, and the accuracy at the earliest.
     next_drawing: Instant,
     next_accuracy: Instant,
-    /// The last thing could not be written.
-    in_trouble: bool,
+    checkpoints: Trouble,
+    pictures: Trouble,
+}
+
+/// Whether the last thing of a kind could not be written.
+#[derive(Debug, Default)]
+struct Trouble(bool);
+
+impl Trouble {
+    /// Whether something was written. That it cannot be is said when it begins, and the run goes on.
+    fn tolerate(&mut self, written: Result<()>) -> bool {
+        let Err(error) = written else {
+            self.0 = false;
+            return true;
+        };
+        if !std::mem::replace(&mut self.0, true) {
+            warn(format_args!("{error:#}; the run goes on"));
+        }
+        false
+    }
 }
 
 impl Record {
@@ -91,6 +109,7 @@ impl Record {
     /// Takes a folder for a run: makes it, or removes the run that it holds. From then on it holds a checkpoint.
     pub fn open(
         folder: &Path,
+        overwrite: bool,
         loss: LossCurve,
         header: &Header,
         tensors: &[(String, Tensor)],
@@ -98,6 +117,8 @@ impl Record {
         fs::create_dir_all(folder)
             .with_context(|| format!("cannot make the folder {}", folder.display()))?;
         let lock = lock(folder)?;
+        // another run may have been here since the options were checked
+        Self::check(folder, overwrite)?;
         for name in ALL {
             remove(&folder.join(name))?;
         }
@@ -115,14 +136,23 @@ impl Record {
         ))
     }
 
-    /// Takes the folder of a run that goes on from a checkpoint; what came later is removed.
-    pub fn go_on(folder: &Path, loss: LossCurve, at: &Header) -> Result<Self> {
-        let lock = lock(folder)?;
+    /// Takes the folder of a run that goes on from a checkpoint, and is locked; what came later is removed.
+    pub fn go_on(
+        folder: &Path,
+        lock: Option<File>,
+        loss: LossCurve,
+        from: &Checkpoint,
+    ) -> Result<Self> {
+        let at = &from.header;
         let steps = Table::go_on(&folder.join(STEPS), &STEP_COLUMNS, at.steps)?;
         let epochs = Table::go_on(&folder.join(EPOCHS), &EPOCH_COLUMNS, at.epochs)?;
         // of an earlier step, or half of one
         remove(&folder.join(MODEL))?;
         remove(&whole::partial(&folder.join(checkpoint::NEWEST)))?;
+        if from.is_previous {
+            // or the next checkpoint would put a damaged one in the place of the only good one
+            checkpoint::previous_is_newest(folder)?;
+        }
         Ok(Self::new(folder, lock, steps, epochs, loss))
     }
 
@@ -146,7 +176,8 @@ impl Record {
             loss,
             next_drawing: Instant::now() + DRAW_EVERY,
             next_accuracy: Instant::now(),
-            in_trouble: false,
+            checkpoints: Trouble::default(),
+            pictures: Trouble::default(),
         }
     }
 
@@ -155,7 +186,7 @@ impl Record {
         self.loss.add(step.loss)?;
         if Instant::now() >= self.next_drawing {
             let drawn = self.draw_loss();
-            self.tolerate(drawn);
+            self.pictures.tolerate(drawn);
         }
         Ok(())
     }
@@ -164,40 +195,31 @@ impl Record {
         self.epochs.add(epoch)?;
         if Instant::now() >= self.next_accuracy {
             let drawn = self.draw_all(accuracy);
-            self.tolerate(drawn);
+            self.pictures.tolerate(drawn);
         }
         Ok(())
     }
 
-    /// Keeps what [`go_on`](Self::go_on) needs. The tables go first: a checkpoint is of lines that are there.
-    pub fn checkpoint(&mut self, header: &Header, tensors: &[(String, Tensor)]) {
+    /// Keeps what [`go_on`](Self::go_on) needs; whether it could. The tables go first: a checkpoint is of lines that
+    /// are there.
+    pub fn checkpoint(&mut self, header: &Header, tensors: &[(String, Tensor)]) -> bool {
         let tables = self.steps.sync().and_then(|()| self.epochs.sync());
         let saved = tables.and_then(|()| checkpoint::save(&self.folder, header, tensors));
-        self.tolerate(saved);
+        self.checkpoints.tolerate(saved)
     }
 
+    /// What cannot be written costs nothing else.
     pub fn finish(&mut self, model: &[(String, Tensor)], accuracy: &Animator) -> Result<()> {
-        self.flush()?;
-        self.draw_all(accuracy)?;
-        weights::save(&self.folder.join(MODEL), model)
+        let flushed = self.flush();
+        let drawn = self.draw_all(accuracy);
+        self.pictures.tolerate(drawn);
+        weights::save(&self.folder.join(MODEL), model).and(flushed)
     }
 
     /// Writes the lines that wait.
     pub fn flush(&mut self) -> Result<()> {
         self.steps.flush()?;
         self.epochs.flush()
-    }
-
-    /// Says what cannot be written when that begins, and goes on.
-    fn tolerate(&mut self, written: Result<()>) {
-        match written {
-            Ok(()) => self.in_trouble = false,
-            Err(error) if !self.in_trouble => {
-                self.in_trouble = true;
-                warn(format_args!("{error:#}; the run goes on"));
-            }
-            Err(_) => (),
-        }
     }
 
     fn draw_all(&mut self, accuracy: &Animator) -> Result<()> {
@@ -230,7 +252,7 @@ impl Record {
 }
 
 /// Two runs do not write to one folder. Where a folder cannot be locked, nobody looks.
-fn lock(folder: &Path) -> Result<Option<File>> {
+pub(crate) fn lock(folder: &Path) -> Result<Option<File>> {
     let Ok(file) = File::open(folder) else {
         return Ok(None);
     };
@@ -252,6 +274,61 @@ fn remove(path: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn header(steps: usize) -> Header {
+        Header {
+            version: String::new(),
+            settings: String::new(),
+            arguments: Vec::new(),
+            epochs: 0,
+            steps,
+            seconds: 0.0,
+        }
+    }
+
+    fn begin(folder: &Path, overwrite: bool) -> Result<Record> {
+        Record::open(folder, overwrite, LossCurve::new(1, 9), &header(0), &[])
+    }
+
+    /// Otherwise the next checkpoint would replace it by the damaged one.
+    #[test]
+    fn the_checkpoint_that_a_run_goes_on_from_is_the_newest() -> Result<()> {
+        let folder = tempfile::tempdir()?;
+        let mut record = begin(folder.path(), false)?;
+        let step = Step {
+            epoch: 1,
+            step: 1,
+            examples: 1,
+            loss: 1.0,
+        };
+        record.step(&step)?;
+        assert!(record.checkpoint(&header(1), &[]));
+        drop(record);
+        let newest = folder.path().join(checkpoint::NEWEST);
+        fs::write(&newest, "damaged")?;
+        let (from, damaged) = Checkpoint::load(folder.path())?;
+        assert!(from.is_previous && damaged.is_some());
+        Record::go_on(folder.path(), None, LossCurve::new(1, 9), &from)?;
+        let (again, damaged) = Checkpoint::load(folder.path())?;
+        assert_eq!(
+            (again.header, again.is_previous, damaged),
+            (header(0), false, None)
+        );
+        assert!(!folder.path().join(checkpoint::PREVIOUS).exists());
+        Ok(())
+    }
+
+    /// It came after the options were checked.
+    #[test]
+    fn a_run_that_is_there_is_not_replaced_unasked() -> Result<()> {
+        let folder = tempfile::tempdir()?;
+        Record::check(folder.path(), false)?;
+        drop(begin(folder.path(), false)?);
+        let error = begin(folder.path(), false).unwrap_err().to_string();
+        assert!(error.contains("holds a run already"), "{error}");
+        begin(folder.path(), true)?;
+        Ok(())
+    }
 
     #[cfg(unix)]
     #[test]

@@ -17,7 +17,6 @@ use candle_core::{Device, Tensor};
 use dataset::{DataIter, Dataset};
 
 use crate::bar::{Bar, Plan};
-use crate::checkpoint::Checkpoint;
 use crate::interrupt::INTERRUPTED;
 use crate::loss_curve::LossCurve;
 use crate::process::{is_quiet, set_quiet};
@@ -28,6 +27,7 @@ use crate::{
     device_names, interrupt, interrupted, say, share_cores, weights,
 };
 use progress::Progress;
+use resume::Resumed;
 
 /// A run that has started: its devices and data, and the settings that were not given filled in
 /// from the book.
@@ -94,10 +94,11 @@ pub struct Run {
     /// The names of the tensors that are trained.
     names: Vec<String>,
     /// What the run goes on from, until it does.
-    resumed: Option<Checkpoint>,
+    resumed: Option<Resumed>,
     rest: HashMap<String, Tensor>,
-    /// The step of the newest checkpoint.
+    /// The step of the newest checkpoint, and of the newest one that was to be kept.
     kept: usize,
+    tried: usize,
     animator: Animator,
     record: Option<Record>,
     trace: Option<Trace>,
@@ -156,7 +157,8 @@ impl Run {
         let threads = options.threads.or_else(|| process.share_of_cores());
         let share = share_cores(threads, own);
         start::check_paths(options).map_err(BadInput::from)?;
-        let resumed = options.resume.as_deref().map(resume::load_checkpoint);
+        let resumed = options.resume.as_deref();
+        let resumed = resumed.map(|folder| Resumed::load(folder, process.rank == 0));
         let resumed = resumed.transpose().map_err(BadInput::from)?;
         let data = start::load(options)?;
         let (mut train_iter, mut test_iter) = data.iters(batch_size)?;
@@ -185,6 +187,7 @@ impl Run {
             resumed,
             rest: HashMap::new(),
             kept: 0,
+            tried: 0,
             synthetic: data.source.is_synthetic(),
             animator: Animator::new("epoch", &["test acc"], (1.0, options.epochs as f64)),
             record: None,
@@ -253,7 +256,7 @@ impl Run {
         // Ctrl-C came before there is anything to keep: an earlier run in the folder stays
         let writes = self.process.rank == 0 && !interrupted();
         let params = match (self.resumed.take(), &self.options.init) {
-            (Some(checkpoint), _) => self.go_on(checkpoint, &tensors, writes),
+            (Some(resumed), _) => self.go_on(resumed, &tensors, writes),
             (None, Some(file)) => weights::load(file, &tensors),
             (None, None) => Ok(tensors.into_iter().map(|(_, tensor)| tensor).collect()),
         };
@@ -274,7 +277,8 @@ impl Run {
             return Ok(None);
         };
         let tensors = self.named(params.to_vec());
-        Record::open(folder, self.loss_curve(), &self.header(), &tensors).map(Some)
+        let (overwrite, loss) = (self.options.overwrite, self.loss_curve());
+        Record::open(folder, overwrite, loss, &self.header(), &tensors).map(Some)
     }
 
     fn loss_curve(&self) -> LossCurve {
@@ -319,7 +323,7 @@ impl Run {
     /// If a device fails, the loss is no finite number any more, or replicas differ and `--check-replicas` looks.
     pub fn step<T: Trained>(&mut self, loss: BatchLoss, trained: &T) -> Result<()> {
         if let Some(trace) = self.trace.take() {
-            self.trace = trace.step()?;
+            self.trace = trace.step();
         }
         let now = loss.is_at_hand();
         self.progress.given += loss.examples();
@@ -330,10 +334,11 @@ impl Run {
         if now || last || many || self.last_read.elapsed() > READ_EVERY {
             self.read_losses(trained)?;
         }
-        if self.options.check_replicas {
+        let keeps = self.is_time_to_keep() && trained.is_between_steps();
+        if keeps || self.options.check_replicas {
             self.check_replicas(trained)?;
         }
-        if self.is_time_to_keep() && trained.is_between_steps() {
+        if keeps {
             self.keep(trained, self.timer.running())?;
         }
         if last {
@@ -402,8 +407,9 @@ impl Run {
     pub fn finish<T: Trained>(mut self, trained: &T) -> Result<Summary> {
         self.progress.bar.clear();
         let completed = self.progress.losses.len();
-        let is_new = completed < self.num_epochs && self.progress.taken > self.kept;
+        let is_new = completed < self.num_epochs && self.progress.taken > self.tried;
         if is_new && trained.is_between_steps() {
+            self.check_replicas(trained)?;
             let seconds = self.timer.times().get(completed).copied();
             self.keep(trained, seconds.unwrap_or(0.0))?;
         }
@@ -412,9 +418,7 @@ impl Run {
             Some(record) => record.finish(&model, &self.animator),
             None => Ok(()),
         };
-        if let Some(trace) = self.trace.take() {
-            trace.finish()?;
-        }
+        self.trace = None; // which writes it
         self.print_end();
         written?;
         let sec_per_epoch = self.sec_per_epoch();

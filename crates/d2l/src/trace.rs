@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
+use crate::process::warn;
 use crate::timeline::Recording;
 
 /// So many steps are recorded, and an evaluation that falls among them: enough to see them all, little enough
 /// to be kept in memory.
 const STEPS: usize = 50;
 
-/// The recording of a run. A run that fails drops it, which has it written as well.
+/// The recording of a run. It is written when it is dropped, also by a run that fails.
 #[derive(Debug)]
 pub(crate) struct Trace {
     file: PathBuf,
@@ -56,20 +57,13 @@ impl Trace {
         })
     }
 
-    /// Counts a step; the last one has the files written, and ends the recording.
-    pub fn step(mut self) -> Result<Option<Self>> {
+    /// Counts a step; the last one ends the recording.
+    pub fn step(mut self) -> Option<Self> {
         self.steps += 1;
-        if self.steps < STEPS {
-            return Ok(Some(self));
-        }
-        self.finish().map(|()| None)
+        (self.steps < STEPS).then_some(self)
     }
 
     /// Writes what was recorded, and a picture of a typical step.
-    pub fn finish(mut self) -> Result<()> {
-        self.write()
-    }
-
     fn write(&mut self) -> Result<()> {
         let Some(recording) = self.recording.take() else {
             return Ok(());
@@ -84,7 +78,7 @@ impl Trace {
 impl Drop for Trace {
     fn drop(&mut self) {
         if let Err(error) = self.write() {
-            eprintln!("--trace: {error:#}"); // beside the error that ended the run
+            warn(format_args!("--trace: {error:#}")); // it costs nobody the run
         }
     }
 }

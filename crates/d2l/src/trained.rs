@@ -36,11 +36,12 @@ pub trait Trained {
     /// Names the first parameter that is not the same, with index, devices and both values.
     fn check_replicas(&self, names: &[String]) -> Result<()>;
 
-    /// The gradients of the last step by name, summed over its examples.
+    /// The gradients of the loss by name, as the last step had them: means over the `examples` of its minibatch, or
+    /// of all those of a step that has several.
     ///
     /// # Errors
     /// If a device fails.
-    fn gradients(&self, names: &[String]) -> Result<Vec<(String, Tensor)>>;
+    fn gradients(&self, names: &[String], examples: usize) -> Result<Vec<(String, Tensor)>>;
 }
 
 impl Trained for Vec<Vec<Param>> {
@@ -62,10 +63,13 @@ impl Trained for Vec<Vec<Param>> {
         Ok(())
     }
 
-    fn gradients(&self, names: &[String]) -> Result<Vec<(String, Tensor)>> {
-        let first = self.first().into_iter().flatten();
-        let grads = first.map(|param| param.grad().as_detached_tensor());
-        Ok(names.iter().cloned().zip(grads).collect())
+    fn gradients(&self, names: &[String], examples: usize) -> Result<Vec<(String, Tensor)>> {
+        let first = names.iter().zip(self.first().into_iter().flatten());
+        let mean = |(name, param): (&String, &Param)| {
+            let sum = param.grad().as_detached_tensor();
+            Ok((name.clone(), (sum / examples as f64)?))
+        };
+        first.map(mean).collect()
     }
 }
 
@@ -110,12 +114,12 @@ fn index(mut i: usize, dims: &[usize]) -> Vec<usize> {
     index
 }
 
-/// What a person wants to know of the gradients of a step that went wrong; they are sums over its examples.
-pub(crate) fn largest_gradient(sums: &[(String, Tensor)], examples: usize) -> Result<String> {
+/// What a person wants to know of the gradients of a step that went wrong.
+pub(crate) fn largest_gradient(gradients: &[(String, Tensor)]) -> Result<String> {
     let (mut largest, mut others, mut all) = (None, 0, 0);
-    for (name, sum) in sums {
-        for value in sum.flatten_all()?.to_vec1::<f32>()? {
-            let size = value.abs() / examples.max(1) as f32;
+    for (name, gradient) in gradients {
+        for value in gradient.flatten_all()?.to_vec1::<f32>()? {
+            let size = value.abs();
             all += 1;
             match largest {
                 _ if !size.is_finite() => others += 1,
@@ -173,15 +177,18 @@ mod tests {
 
     #[test]
     fn the_largest_gradient_is_that_of_an_example() -> Result<()> {
-        let sums = |a: f32, b: f32| -> Result<_> {
-            let tensor = |v: f32| Tensor::new(&[v, 1.0], &Device::Cpu);
-            Ok([("W".to_owned(), tensor(a)?), ("b".to_owned(), tensor(b)?)])
+        let words = |sums: [f32; 3]| {
+            let gradients = replicas(&[[0.0; 3]])?;
+            gradients[0][0]
+                .grad()
+                .set(&Tensor::new(&sums, &Device::Cpu)?)?;
+            largest_gradient(&gradients.gradients(&["W".to_owned()], 2)?)
         };
-        let words = |a, b| largest_gradient(&sums(a, b)?, 2);
-        assert_eq!(words(4.0, -8.0)?, "the largest gradient is 4.000e0, of b");
+        let words_of = "the largest gradient is 4.000e0, of W";
+        assert_eq!(words([4.0, -8.0, 0.0])?, words_of);
         assert_eq!(
-            words(f32::NAN, 0.0)?,
-            "1 of 4 gradients are NaN or infinite, the largest other one is 5.000e-1, of W"
+            words([f32::NAN, 0.0, 1.0])?,
+            "1 of 3 gradients are NaN or infinite, the largest other one is 5.000e-1, of W"
         );
         Ok(())
     }

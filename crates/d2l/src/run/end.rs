@@ -9,9 +9,14 @@ impl Run {
     pub(super) fn print_end(&self) {
         let p = &self.progress;
         if p.losses.len() < self.num_epochs {
-            let kept_in = self.kept_in().filter(|_| self.record.is_some());
-            let go_on = match kept_in {
-                Some(folder) => format!("; --resume {} goes on", folder.display()),
+            let go_on = match self.kept_in().filter(|_| self.record.is_some()) {
+                Some(folder) if self.kept == p.step => {
+                    format!("; --resume {} goes on", folder.display())
+                }
+                Some(folder) => {
+                    let (folder, kept) = (folder.display(), self.kept);
+                    format!("; --resume {folder} goes on after step {kept}")
+                }
                 None => String::new(),
             };
             say(format_args!(

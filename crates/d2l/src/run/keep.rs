@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 
 use super::Run;
 use crate::checkpoint::Header;
@@ -16,8 +16,8 @@ impl Run {
         if let Some(record) = &mut self.record {
             let _ = record.flush(); // there is something worse to say
         }
-        let gradients = trained.gradients(&self.names)?;
-        let largest = largest_gradient(&gradients, step.examples)?;
+        let gradients = trained.gradients(&self.names, step.examples)?;
+        let largest = largest_gradient(&gradients)?;
         let (lr, taken) = (self.lr, self.progress.taken);
         let Step {
             epoch, step, loss, ..
@@ -26,24 +26,36 @@ impl Run {
             0 => String::new(),
             _ => format!(" (of step {taken})"),
         };
-        let kept = match self.kept_in() {
-            None => String::new(),
-            Some(folder) => format!(
-                "; {} has the checkpoint of step {}",
-                folder.display(),
-                self.kept
-            ),
-        };
+        let kept = self.has_kept();
         Ok(format!(
             "the loss is {loss} in step {step}, in epoch {epoch}, at lr {lr}; {largest}{then}; \
              a smaller --lr may help{kept}"
         ))
     }
 
-    pub(super) fn check_replicas<T: Trained>(&self, trained: &T) -> Result<()> {
-        let step = self.progress.taken;
+    /// Where an error leaves the reader.
+    fn has_kept(&self) -> String {
+        match self.kept_in() {
+            None => String::new(),
+            Some(folder) => format!(
+                "; {} has the checkpoint of step {}",
+                folder.display(),
+                self.kept
+            ),
+        }
+    }
+
+    /// A loss that is no number says more than replicas which differ after it.
+    pub(super) fn check_replicas<T: Trained>(&mut self, trained: &T) -> Result<()> {
+        self.read_losses(trained)?;
         let agree = trained.check_replicas(&self.names);
-        agree.with_context(|| format!("after step {step}"))
+        agree.map_err(|error| {
+            anyhow!(
+                "after step {}: {error:#}{}",
+                self.progress.taken,
+                self.has_kept()
+            )
+        })
     }
 
     /// The folder that holds checkpoints, where there is to be one.
@@ -53,16 +65,15 @@ impl Run {
     }
 
     pub(super) fn is_time_to_keep(&self) -> bool {
-        let since = self.progress.taken - self.kept;
+        let since = self.progress.taken - self.tried;
         self.options.checkpoint_every.is_some_and(|n| since >= n)
     }
 
-    /// Keeps a checkpoint where `--out` asks for it. All processes come here, one writes.
+    /// Keeps a checkpoint where `--out` asks for it, of replicas that agree. All processes come here, one writes.
     pub(super) fn keep<T: Trained>(&mut self, trained: &T, seconds: f64) -> Result<()> {
         if self.kept_in().is_none() {
             return Ok(());
         }
-        self.read_losses(trained)?;
         let mut tensors = self.named(trained.tensors()?);
         for (name, tensor) in &tensors {
             let step = self.progress.taken;
@@ -74,10 +85,12 @@ impl Run {
             seconds,
             ..self.header()
         };
-        if let Some(record) = &mut self.record {
-            record.checkpoint(&header, &tensors);
+        self.tried = self.progress.taken;
+        if let Some(record) = &mut self.record
+            && record.checkpoint(&header, &tensors)
+        {
+            self.kept = self.tried;
         }
-        self.kept = self.progress.taken;
         Ok(())
     }
 

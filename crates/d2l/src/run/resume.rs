@@ -1,6 +1,7 @@
 //! A run that goes on from a checkpoint.
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -11,23 +12,24 @@ use super::progress::Progress;
 use super::settings::same_settings;
 use crate::checkpoint::Checkpoint;
 use crate::process::warn;
-use crate::record::Record;
+use crate::record::{self, Record};
 use crate::{Timer, say, weights};
 
 impl Run {
     /// Takes up the run where a checkpoint was taken; one that went to its end is left as it is.
     pub(super) fn go_on(
         &mut self,
-        checkpoint: Checkpoint,
+        resumed: Resumed,
         tensors: &[(String, Tensor)],
         writes: bool,
     ) -> Result<Vec<Tensor>> {
         let folder = self.options.resume.clone().unwrap_or_default();
         let cannot = || format!("--resume {}", folder.display());
-        let (header, mut kept) = (checkpoint.header, checkpoint.tensors);
+        let Resumed { mut from, lock } = resumed;
+        let (header, mut kept) = (&from.header, std::mem::take(&mut from.tensors));
         same_settings(&header.settings, &self.settings()).with_context(cannot)?;
         let params = weights::take_all(&mut kept, tensors).with_context(cannot)?;
-        let lines = Record::lines(&folder, &header);
+        let lines = Record::lines(&folder, header);
         let (steps, epochs) = lines.with_context(cannot)?;
         let mut loss = self.loss_curve();
         for step in &steps {
@@ -41,12 +43,14 @@ impl Run {
         let seconds = epochs.iter().map(|epoch| epoch.seconds).collect();
         self.timer = Timer::after(seconds, header.seconds);
         self.progress = Progress::after(&epochs, &steps);
-        self.kept = steps.len();
+        (self.kept, self.tried) = (steps.len(), steps.len());
         let finished = epochs.len() == self.num_epochs && Record::is_finished(&folder);
         if writes && !finished {
-            self.record = Some(Record::go_on(&folder, loss, &header).with_context(cannot)?);
+            let record = Record::go_on(&folder, lock, loss, &from);
+            self.record = Some(record.with_context(cannot)?);
         }
         say(format_args!("{}", self.taken_up(&folder, finished)));
+        tell_versions(&header.version);
         self.rest = kept;
         Ok(params)
     }
@@ -55,6 +59,9 @@ impl Run {
         let (folder, p) = (folder.display(), &self.progress);
         match finished {
             true => format!("the run in {folder} went to its end, and stays as it is"),
+            false if p.losses.len() == self.num_epochs => {
+                format!("the run in {folder} has all its epochs, and lacks only its end")
+            }
             false => format!(
                 "going on in {folder}, in epoch {} of {}, after step {}",
                 p.losses.len() + 1,
@@ -71,14 +78,36 @@ impl Run {
     }
 }
 
-/// The newest checkpoint of a folder that is whole.
-pub(super) fn load_checkpoint(folder: &Path) -> Result<Checkpoint> {
-    let (checkpoint, damaged) = Checkpoint::load(folder)?;
-    if let Some(why) = damaged {
-        let step = checkpoint.header.steps;
+/// What a run goes on from, in a folder that nobody else writes to meanwhile.
+#[derive(Debug)]
+pub(super) struct Resumed {
+    from: Checkpoint,
+    lock: Option<File>,
+}
+
+impl Resumed {
+    /// The newest checkpoint of a folder that is whole; who `writes` there locks it first.
+    pub fn load(folder: &Path, writes: bool) -> Result<Self> {
+        let lock = match writes {
+            true => record::lock(folder)?,
+            false => None,
+        };
+        let (from, damaged) = Checkpoint::load(folder)?;
+        if let Some(why) = damaged {
+            let step = from.header.steps;
+            warn(format_args!(
+                "{why}; going on from the one before it, of step {step}"
+            ));
+        }
+        Ok(Self { from, lock })
+    }
+}
+
+fn tell_versions(begun_by: &str) {
+    let own = env!("CARGO_PKG_VERSION");
+    if begun_by != own {
         warn(format_args!(
-            "{why}; going on from the one before it, of step {step}"
+            "the run was begun by version {begun_by}, and this is {own}: the rest may differ in the last digits"
         ));
     }
-    Ok(checkpoint)
 }

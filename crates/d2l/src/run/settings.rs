@@ -39,6 +39,10 @@ impl Run {
             self.train_iter.checksum(),
             self.test_iter.checksum()
         );
+        let init = match &options.init {
+            Some(file) => file.display().to_string(),
+            None => "random".to_owned(),
+        };
         let order = if options.no_shuffle {
             "as in the file"
         } else {
@@ -46,16 +50,27 @@ impl Run {
         };
         let device = match self.devices[0].is_cpu() {
             true => "cpu".to_owned(),
-            false => format!("cuda, {:?}", options.precision).to_lowercase(),
+            false => format!(
+                "cuda, {:?}, deterministic: {}",
+                options.precision, options.deterministic
+            )
+            .to_lowercase(),
+        };
+        // sums of sums have other last digits
+        let own = self.devices.len();
+        let replicas = match (own, self.process.of) {
+            (_, 1) | (1, _) => (own * self.process.of).to_string(),
+            (_, n) => format!("{own} in each of {n} processes"),
         };
         vec![
             format!("network {}", book.network),
-            format!("replicas {}", self.devices.len() * self.process.of),
+            format!("replicas {replicas}"),
             format!("device {device}"),
             format!("batch size {}", self.batch_size),
             format!("lr {}", self.lr),
             format!("epochs {}", self.num_epochs),
             format!("seed {}", self.seed),
+            format!("init {init}"),
             format!("training examples {}", self.train_iter.num_examples()),
             format!("test examples {}", self.test_iter.num_examples()),
             format!("order {order}"),
