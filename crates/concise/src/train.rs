@@ -92,12 +92,14 @@ fn train_among(processes: &Arc<Processes>, options: &Options) -> Result<Summary>
     run.finish(&trainer)
 }
 
-/// Tells a reader without a GPU how long an epoch will take, and what makes a run short.
+/// Tells a reader without a GPU how long an epoch will take, and what makes a run short; nothing of an epoch that is
+/// over nearly as soon as its time is measured.
 fn announce(run: &Run, how: &Replication) -> Result<()> {
-    if !run.devices.iter().all(Device::is_cpu) {
+    let (epoch, measured) = (run.train_iter.num_examples(), measured_examples(run));
+    if !run.devices.iter().all(Device::is_cpu) || epoch < 10 * measured {
         return Ok(());
     }
-    let seconds = time_per_example(run, how)?.as_secs_f64() * run.train_iter.num_examples() as f64;
+    let seconds = time_per_example(run, how)?.as_secs_f64() * epoch as f64;
     let short = match seconds {
         s if s < 120.0 => "",
         _ => SHORT_RUN,
@@ -114,13 +116,17 @@ fn time_per_example(run: &Run, how: &Replication) -> Result<Duration> {
     let network = |vb: VarBuilder<'_>| resnet18(10, vb);
     let net = DataParallel::with(how.clone(), &run.devices, INIT, run.seed, network)?;
     let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.0));
-    let examples = run.batch_size.min(32 * run.devices.len());
+    let examples = measured_examples(run);
     let x = Tensor::zeros((examples, 1, 28, 28), DType::F32, &Device::Cpu)?;
     let y = Tensor::zeros(examples, DType::U32, &Device::Cpu)?;
     trainer.step(&x, &y)?;
     let start = Instant::now();
     trainer.step(&x, &y)?;
     Ok(start.elapsed() / examples as u32)
+}
+
+fn measured_examples(run: &Run) -> usize {
+    run.batch_size.min(32 * run.devices.len())
 }
 
 fn human(seconds: f64) -> String {
