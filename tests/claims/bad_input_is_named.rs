@@ -14,7 +14,7 @@ use rand_chacha::ChaCha8Rng;
 
 mod damage;
 
-use damage::{Damaged, Sample, damage, idx, weights};
+use damage::{Damaged, Sample, bombs, damage, idx, weights};
 
 use crate::kit::command;
 
@@ -61,6 +61,16 @@ fn read_all() -> Result<[usize; 2]> {
     let samples = [idx(folder.path())?, weights(folder.path())?].concat();
     let rng = &mut ChaCha8Rng::seed_from_u64(7);
     let mut counts = [0, 0];
+    let mut read = |what: String, sample: &Sample, damaged: Damaged| -> Result<usize> {
+        let what = format!("{what}, {}, {}", sample.path.display(), damaged.how);
+        println!("{what}");
+        let harmless = read_one(sample, &damaged).context(what)?;
+        counts[usize::from(harmless)] += 1;
+        Ok(counts[0])
+    };
+    for (sample, bomb) in bombs(&samples) {
+        read("bomb".into(), sample, bomb)?;
+    }
     for i in 0.. {
         // every other file has parameters
         let sample = match i % 2 {
@@ -68,13 +78,7 @@ fn read_all() -> Result<[usize; 2]> {
             _ => samples.last().context("no sample")?,
         };
         let damaged = damage(sample, &sample.bytes, rng);
-        println!("{i}: {}, {}", sample.path.display(), damaged.how);
-        let harmless = read_one(sample, &damaged).with_context(|| {
-            let file = sample.path.display();
-            format!("damaged file {i}, {file}, {}", damaged.how)
-        })?;
-        counts[usize::from(harmless)] += 1;
-        if counts[0] == FILES {
+        if read(format!("damaged file {i}"), sample, damaged)? == FILES {
             break;
         }
     }
@@ -103,6 +107,8 @@ fn read_one(sample: &Sample, damaged: &Damaged) -> Result<bool> {
             let (error, name) = (format!("{error:#}"), sample.path.file_name());
             let name = name.and_then(OsStr::to_str).context("no name")?;
             ensure!(error.contains(name), "{error:?} does not name {name}");
+            // where the reader asks whether it may have so much
+            ensure!(!error.contains("out of memory"), "{error}");
             Ok(false)
         }
     }

@@ -1,4 +1,6 @@
-//! The official IDX files, gzip-compressed or raw: found, checked, read. Trusts no header; mends nothing.
+//! The official IDX files, gzip-compressed or raw: found, checked, read. Trusts no header; mends nothing. A file may
+//! hold as much as the largest published one, 47 MB; beyond that, 8 bytes of data for each byte of its own, because images
+//! compress to a half or a fifth, and what gives more is made to fill the memory. Whoever means it unpacks the file.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -7,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use flate2::read::MultiGzDecoder;
 use md5::{Digest, Md5};
 
-use crate::{Name, PIXELS, SIDE, Split};
+use crate::{COUNTS, Name, PIXELS, SIDE, Split};
 
 /// Training images and labels, test images and labels.
 const FILES: [&str; 4] = [
@@ -16,6 +18,11 @@ const FILES: [&str; 4] = [
     "t10k-images-idx3-ubyte",
     "t10k-labels-idx1-ubyte",
 ];
+
+/// So many bytes of data any file may hold.
+const PUBLISHED: u64 = (COUNTS[0] * PIXELS) as u64;
+/// So many bytes of data a larger file may hold for each byte of its own.
+const RATIO: u64 = 8;
 
 /// What one of the two kinds of files holds, and how.
 struct Kind {
@@ -100,9 +107,10 @@ fn find(dir: &Path) -> Result<[PathBuf; 4]> {
 fn read_file(path: &Path, kind: &Kind, published: &str) -> Result<(Vec<u8>, bool)> {
     let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     let compressed = path.extension().is_some_and(|ext| ext == "gz");
+    let len = bytes.len() as u64;
     let payload = match compressed {
-        true => payload(MultiGzDecoder::new(bytes.as_slice()), kind),
-        false => payload(bytes.as_slice(), kind),
+        true => payload(MultiGzDecoder::new(bytes.as_slice()), len, kind),
+        false => payload(bytes.as_slice(), len, kind),
     };
     let payload = payload.with_context(|| format!("{} is broken", path.display()))?;
     Ok((payload, compressed && is_published(path, &bytes, published)))
@@ -127,16 +135,22 @@ pub(crate) fn hex(sum: &[u8]) -> String {
     sum.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What comes after the header, checked against the header.
-fn payload(mut reader: impl Read, kind: &Kind) -> Result<Vec<u8>> {
+/// What comes after the header, checked against the header; `len` is the length of the file as it is.
+fn payload(mut reader: impl Read, len: u64, kind: &Kind) -> Result<Vec<u8>> {
     let count = count(&take(&mut reader, kind.header)?, kind)?;
     let promise = format!("its header promises {count} {}", kind.what);
     ensure!(count > 0, "{promise}; expected at least 1");
     let expected = count
         .checked_mul(kind.size)
         .context("its header promises too much")?;
-    let bytes = take(&mut reader, expected)?;
+    let allowed = PUBLISHED.max(RATIO * len);
+    let bytes = take(&mut reader, expected.min(allowed + 1))?;
     let found = bytes.len() as u64;
+    ensure!(
+        found <= allowed,
+        "it goes on after {allowed} bytes of data, more than {RATIO} for each of its own {len}; {promise}; \
+         unpack it if that is right"
+    );
     ensure!(
         found == expected,
         "it ends after {found} of {expected} bytes of data; {promise}"
@@ -187,14 +201,20 @@ fn check_magic(magic: u32, kind: &Kind) -> Result<()> {
     bail!("{this_is} (magic number {magic}); expected {what} ({expected})")
 }
 
-/// At most `limit` bytes: memory grows with what is there, not with what a header promises.
+/// At most `limit` bytes: memory grows with what is there, not with what a header promises, and never beyond it.
 fn take(reader: &mut impl Read, limit: u64) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    reader
-        .take(limit)
-        .read_to_end(&mut bytes)
-        .context("truncated or corrupt gzip data")?;
-    Ok(bytes)
+    loop {
+        let found = bytes.len() as u64;
+        // as much again as there is
+        let more = found.max(1 << 16).min(limit - found);
+        bytes.reserve_exact(usize::try_from(more)?);
+        let came = reader.take(more).read_to_end(&mut bytes);
+        let came = came.context("truncated or corrupt gzip data")? as u64;
+        if came < more || found + came == limit {
+            return Ok(bytes);
+        }
+    }
 }
 
 /// Images with their labels, if there is one for each.
@@ -434,24 +454,76 @@ mod tests {
         }
     }
 
+    /// A good file of so many images, all black.
+    fn black(n: u32) -> Vec<u8> {
+        let mut file = images(0);
+        file[4..8].copy_from_slice(&n.to_be_bytes());
+        file.resize(16 + n as usize * PIXELS, 0);
+        file
+    }
+
+    #[test]
+    fn a_small_file_that_unpacks_to_much_is_an_error() {
+        let published = u32::try_from(COUNTS[0]).unwrap();
+        let read = |file: &[u8]| {
+            let file = gzip(file);
+            payload(MultiGzDecoder::new(&file[..]), file.len() as u64, &IMAGES)
+        };
+        assert_eq!(read(&black(published)).unwrap().len() as u64, PUBLISHED);
+        let error = read(&black(published + 1)).unwrap_err().to_string();
+        assert_says(
+            &error,
+            "it goes on after 47040000 bytes of data, more than 8 for each of its own ",
+        );
+        let mut fewer = black(published);
+        fewer[4..8].copy_from_slice(&(published + 1).to_be_bytes());
+        let ends = "it ends after 47040000 of 47040784 bytes of data; ";
+        assert_says(&read(&fewer).unwrap_err().to_string(), ends);
+        assert_says(
+            &error,
+            "; its header promises 60001 images; unpack it if that is right",
+        );
+        let file = black(published + 1);
+        assert_eq!(
+            payload(&file[..], file.len() as u64, &IMAGES).unwrap(),
+            file[16..]
+        );
+    }
+
+    #[test]
+    fn a_large_file_may_hold_more_than_the_published_ones() {
+        let n = u32::try_from(COUNTS[0]).unwrap() + 10_000;
+        let mut file = black(n);
+        let noise = |i: u32| (i.wrapping_mul(2_654_435_761) >> 24) as u8;
+        // one pixel in four, as a digit has them
+        (0..n * 196).for_each(|i| file[16 + 4 * i as usize] = noise(i));
+        let packed = gzip(&file);
+        let read = payload(
+            MultiGzDecoder::new(&packed[..]),
+            packed.len() as u64,
+            &IMAGES,
+        );
+        assert!(read.unwrap() == file[16..], "other bytes");
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
         #[test]
         fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..64), images: bool) {
             let kind = if images { IMAGES } else { LABELS };
-            let _ = payload(bytes.as_slice(), &kind);
-            let _ = payload(MultiGzDecoder::new(bytes.as_slice()), &kind);
+            let _ = payload(bytes.as_slice(), 64, &kind);
+            let _ = payload(MultiGzDecoder::new(bytes.as_slice()), 64, &kind);
         }
 
         #[test]
         fn every_cut_of_a_file_is_an_error(n in 1u32..4, cut: prop::sample::Index) {
             let file = images(n);
             let cut = cut.index(file.len());
-            prop_assert!(payload(&file[..cut], &IMAGES).is_err());
+            prop_assert!(payload(&file[..cut], cut as u64, &IMAGES).is_err());
             let compressed = gzip(&file);
             let cut = cut % compressed.len();
-            prop_assert!(payload(MultiGzDecoder::new(&compressed[..cut]), &IMAGES).is_err());
+            prop_assert!(payload(MultiGzDecoder::new(&compressed[..cut]), cut as u64, &IMAGES).is_err());
         }
     }
 }

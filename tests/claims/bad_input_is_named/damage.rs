@@ -141,6 +141,29 @@ fn gunzip(bytes: &[u8]) -> Vec<u8> {
     raw
 }
 
+/// What becomes of each compressed file when it holds 306 MB of zeros, and says so in its header.
+pub fn bombs(samples: &[Sample]) -> impl Iterator<Item = (&Sample, Damaged)> {
+    let compressed = samples.iter().filter(|s| s.format == Format::Gz);
+    compressed.map(|sample| (sample, bomb(sample)))
+}
+
+fn bomb(sample: &Sample) -> Damaged {
+    // gzip allows for the same ten megabytes thirty times
+    const PIECE: usize = 13_000 * 784;
+    let images = sample.path.to_string_lossy().contains("images");
+    let (len, size) = if images { (16, 784) } else { (8, 1) };
+    let count = u32::try_from(30 * PIECE / size).expect("not so many");
+    let mut head = gunzip(&sample.bytes);
+    head.truncate(len);
+    head[4..8].copy_from_slice(&count.to_be_bytes());
+    Damaged {
+        how: format!("{count} times {size} zeros"),
+        bytes: [gzip(&head), gzip(&vec![0; PIECE]).repeat(30)].concat(),
+        fatal: true,
+        payload: Vec::new(),
+    }
+}
+
 /// Where a raw file's payload begins.
 fn header(format: Format, name: &Path, bytes: &[u8]) -> usize {
     match format {
