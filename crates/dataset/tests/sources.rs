@@ -188,8 +188,10 @@ fn a_foreign_file_is_used_with_a_warning() -> Result<(), Failed> {
 /// A Hub on this machine: what it answers, and what becomes of it.
 #[cfg(feature = "hub")]
 mod hub {
+    use std::collections::BTreeMap;
     use std::io::{BufRead, BufReader, Read, Write};
     use std::net::{TcpListener, TcpStream};
+    use std::path::PathBuf;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::{Duration, Instant};
@@ -205,6 +207,7 @@ mod hub {
             trial("a_hub_that_hangs_up_means_synthetic_images", hangs_up),
             trial("an_answer_500_is_an_error_with_the_ways_out", answers_500),
             trial("a_download_is_decoded_and_cached", downloads),
+            trial("a_redirect_leads_to_the_file", redirects),
             trial("a_broken_off_download_is_an_error", breaks_off),
             trial("a_download_cut_by_a_proxy_is_an_error", cut_short),
             trial("other_bytes_than_the_hub_says_are_an_error", other_bytes),
@@ -212,6 +215,8 @@ mod hub {
             trial("a_killed_download_is_not_taken_for_a_file", killed),
             trial("two_processes_download_once", two_at_once),
             trial("a_hash_cannot_lead_out_of_the_cache", hostile_hash),
+            #[cfg(unix)]
+            trial("a_link_in_the_cache_cannot_lead_out_of_it", led_astray),
             trial("a_broken_image_is_an_error_without_a_panic", broken_image),
             trial("a_broken_endpoint_is_an_error", broken_endpoint),
             trial("an_empty_variable_counts_as_unset", empty_variable),
@@ -358,18 +363,24 @@ mod hub {
         }
     }
 
+    const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+
     /// The head of an answer: a length, a hash.
     fn head(n: usize, hash: &str) -> String {
-        let commit = "0123456789abcdef0123456789abcdef01234567";
         format!(
-            "HTTP/1.1 200 OK\r\nContent-Length: {n}\r\nETag: \"{hash}\"\r\nX-Repo-Commit: {commit}\r\nConnection: close\r\n\r\n"
+            "HTTP/1.1 200 OK\r\nContent-Length: {n}\r\nETag: \"{hash}\"\r\nX-Repo-Commit: {COMMIT}\r\nConnection: close\r\n\r\n"
         )
     }
 
-    /// What the Hub answers for a file of these bytes, of which `keep` come.
-    fn file(method: &str, bytes: &[u8], keep: f64) -> Vec<u8> {
+    /// The SHA-256 as it is written.
+    fn sum(bytes: &[u8]) -> String {
         let sum = sha2::Sha256::digest(bytes);
-        let hash: String = sum.iter().map(|byte| format!("{byte:02x}")).collect();
+        sum.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// What a mirror of the Hub answers for a file of these bytes, of which `keep` come.
+    fn file(method: &str, bytes: &[u8], keep: f64) -> Vec<u8> {
+        let hash = sum(bytes);
         let n = bytes.len();
         let body = match method {
             "HEAD" => &[],
@@ -387,6 +398,41 @@ mod hub {
         })
     }
 
+    /// A Hub that says all there is to say on a redirect, as the real one does: to the store that sends the bytes, made
+    /// other than they were by `spoil`.
+    fn redirecting(spoil: fn(&mut Vec<u8>)) -> String {
+        let store = serve(move |stream| {
+            respond(stream, |method, path| {
+                let mut bytes = parquet(part(path));
+                spoil(&mut bytes);
+                let n = bytes.len();
+                let head = format!(
+                    "HTTP/1.1 200 OK\r\nContent-Length: {n}\r\nETag: \"the store's\"\r\nConnection: close\r\n\r\n"
+                );
+                match method {
+                    "HEAD" => head.into_bytes(),
+                    _ => [head.as_bytes(), &bytes].concat(),
+                }
+            })
+        });
+        serve(move |stream| {
+            respond(stream, |_, path| {
+                // the old name of the dataset leads to the new one, of which the Hub speaks
+                let Some(path) = path.strip_prefix("/moved") else {
+                    return format!("HTTP/1.1 307 Moved\r\nLocation: /moved{path}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+                        .into_bytes();
+                };
+                let bytes = parquet(part(path));
+                let (n, sum) = (bytes.len(), sum(&bytes));
+                format!(
+                    "HTTP/1.1 302 Found\r\nLocation: {store}{path}\r\nX-Linked-Size: {n}\r\nX-Linked-ETag: \"{sum}\"\r\n\
+                     ETag: \"a pointer's\"\r\nX-Repo-Commit: {COMMIT}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+                )
+                .into_bytes()
+            })
+        })
+    }
+
     /// Refused by a Hub that does not send what it says, without a trace: then a good one is asked.
     fn refused_and_forgotten(bad: &str, says: &str) -> Result<(), Failed> {
         let home = tempfile::tempdir()?;
@@ -400,8 +446,15 @@ mod hub {
     }
 
     fn downloads() -> Result<(), Failed> {
+        downloads_from(&good())
+    }
+
+    fn redirects() -> Result<(), Failed> {
+        downloads_from(&redirecting(|_| {}))
+    }
+
+    fn downloads_from(hub: &str) -> Result<(), Failed> {
         let home = tempfile::tempdir()?;
-        let hub = good();
         let load = |endpoint: &str| {
             let variables = [
                 ("HF_ENDPOINT", endpoint),
@@ -412,13 +465,31 @@ mod hub {
         };
         let last = "60000 + 200\nlast: label 9, byte 30";
         expect(
-            &load(&hub),
+            &load(hub),
             &format!("fashion-mnist from the Hugging Face Hub; {last}"),
             "",
         )?;
         let cached =
             format!("fashion-mnist from an earlier download from the Hugging Face Hub; {last}");
-        expect(&load(&nobody()), &cached, "")
+        expect(&load(&nobody()), &cached, "")?;
+        let repo = home
+            .path()
+            .join("hub/datasets--zalando-datasets--fashion_mnist");
+        let files = tree(&repo);
+        let files: Vec<&Path> = files
+            .keys()
+            .map(|path| path.strip_prefix(&repo).unwrap())
+            .collect();
+        match files[..] {
+            [a, b, revision, c, d]
+                if [a, b].iter().all(|path| path.starts_with("blobs"))
+                    && revision == Path::new("refs/refs/convert/parquet")
+                    && [c, d].iter().all(|path| path.starts_with("snapshots")) =>
+            {
+                Ok(())
+            }
+            _ => Err(format!("in the cache are {files:?}").into()),
+        }
     }
 
     fn breaks_off() -> Result<(), Failed> {
@@ -427,32 +498,22 @@ mod hub {
                 file(method, &parquet(part(path)), 0.5)
             })
         });
-        refused_and_forgotten(&hub, ": HTTP request error: ")
+        refused_and_forgotten(&hub, "end of file before message length reached")
     }
 
     fn cut_short() -> Result<(), Failed> {
-        let hub = serve(|stream| {
-            respond(stream, |method, path| {
-                let mut bytes = parquet(part(path));
-                if method == "GET" {
-                    bytes.truncate(1000);
-                }
-                file(method, &bytes, 1.0)
-            })
-        });
-        refused_and_forgotten(&hub, "1000 bytes came; expected ")
+        let cut = redirecting(|bytes| bytes.truncate(1000));
+        refused_and_forgotten(&cut, "1000 bytes came; expected ")?;
+        let long = redirecting(|bytes| bytes.extend([0; 1000]));
+        refused_and_forgotten(&long, " bytes came and more; expected ")
     }
 
     fn other_bytes() -> Result<(), Failed> {
-        let hub = serve(|stream| {
-            respond(stream, |method, path| {
-                let mut bytes = parquet(part(path));
-                let middle = bytes.len() / 2;
-                bytes[middle] ^= u8::from(method == "GET");
-                file(method, &bytes, 1.0)
-            })
+        let other = redirecting(|bytes| {
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 1;
         });
-        refused_and_forgotten(&hub, "; the Hub says ")
+        refused_and_forgotten(&other, "; the Hub says ")
     }
 
     fn damaged_later() -> Result<(), Failed> {
@@ -540,29 +601,114 @@ mod hub {
         }
     }
 
+    /// All files below a folder, with what they hold; of a link, where it leads.
+    fn tree(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+        let mut files = BTreeMap::new();
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if let Ok(target) = std::fs::read_link(&path) {
+                files.insert(path, target.into_os_string().into_encoded_bytes());
+            } else if path.is_dir() {
+                files.extend(tree(&path));
+            } else {
+                let bytes = std::fs::read(&path).unwrap();
+                files.insert(path, bytes);
+            }
+        }
+        files
+    }
+
+    /// A Hub that gives a hostile hash and a hostile commit from its n-th answer on, wherever in the program's talk with
+    /// it that is: nothing outside of the cache is made, changed or removed.
     fn hostile_hash() -> Result<(), Failed> {
+        for n in 0..4 {
+            hostile_from(n, ["../../../../precious", COMMIT])?;
+            hostile_from(n, ["", "../../../../escaped"])?;
+        }
+        Ok(())
+    }
+
+    /// An empty hash is the right one.
+    fn hostile_from(n: usize, [hash, commit]: [&'static str; 2]) -> Result<(), Failed> {
         let folder = tempfile::tempdir()?;
-        let hub = serve(|stream| {
+        let home = folder.path().join("home");
+        // as far up as a hash and a commit lead: beside the cache, and beside the home
+        for path in ["precious", "home/precious", "home/hub/precious"] {
+            let path = folder.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap())?;
+            std::fs::write(path, "a precious file")?;
+        }
+        let before = tree(folder.path());
+        let answers = AtomicUsize::new(0);
+        let hub = serve(move |stream| {
             respond(stream, |method, path| {
-                let bytes = parquet(part(path));
-                let body = if method == "GET" {
-                    bytes.as_slice()
-                } else {
-                    &[]
-                };
-                let head = head(bytes.len(), "../../../../escaped");
-                [head.as_bytes(), body].concat()
+                let good = file(method, &parquet(part(path)), 1.0);
+                if answers.fetch_add(1, Ordering::Relaxed) < n {
+                    return good;
+                }
+                let sum = sum(&parquet(part(path)));
+                let hash = if hash.is_empty() { &sum } else { hash };
+                let end = good
+                    .windows(4)
+                    .position(|four| four == b"\r\n\r\n")
+                    .unwrap();
+                let head = String::from_utf8_lossy(&good[..end]);
+                let head = head.replace(&sum, hash).replace(COMMIT, commit);
+                [head.as_bytes(), &good[end..]].concat()
             })
         });
-        let output = load_from(&hub, &folder.path().join("home"));
-        expect(
-            &output,
-            "its hash is \"../../../../escaped\", which is none",
-            "",
-        )?;
-        match folder.path().join("escaped").exists() {
-            false => Ok(()),
-            true => Err("it was written outside the cache".into()),
+        let output = load_from(&hub, &home);
+        let says = String::from_utf8_lossy(&output.stdout);
+        let refused =
+            says.contains("its hash is \"../../../../") && says.contains(", which is none");
+        if !refused && !says.starts_with("fashion-mnist from the Hugging Face Hub; 100 + 200") {
+            return Err(format!("hostile from answer {n}: {says}").into());
+        }
+        let mut after = tree(folder.path());
+        let cache = home.join("hub");
+        let ours = ["datasets--zalando-datasets--fashion_mnist", ".locks"];
+        after.retain(|path, _| !ours.iter().any(|ours| path.starts_with(cache.join(ours))));
+        match after == before {
+            true => Ok(()),
+            false => Err(format!("hostile from answer {n}: {:?}", after.keys()).into()),
+        }
+    }
+
+    /// What is in the cache in place of a file, and leads elsewhere or cannot be compared, is neither read nor removed.
+    #[cfg(unix)]
+    fn led_astray() -> Result<(), Failed> {
+        let folder = tempfile::tempdir()?;
+        let home = folder.path().join("home");
+        expect(&load_from(&good(), &home), "the Hugging Face Hub; ", "")?;
+        let repo = home.join("hub/datasets--zalando-datasets--fashion_mnist");
+        let pointer = repo.join(format!(
+            "snapshots/{COMMIT}/fashion_mnist/train/0000.parquet"
+        ));
+        let outside = folder.path().join(sum(&parquet("train")));
+        let inside = repo.join("blobs/no-sum");
+        for (target, says) in [
+            (&outside, " leads out of the cache, to "),
+            (&inside, ", whose name is no SHA-256 to compare it with"),
+        ] {
+            std::fs::write(target, parquet("train"))?;
+            std::fs::remove_file(&pointer)?;
+            std::os::unix::fs::symlink(target, &pointer)?;
+            let output = load_from(&good(), &home);
+            expect(&output, says, "")?;
+            expect(&output, &format!(": remove {}", pointer.display()), "")?;
+            if std::fs::read(target)? != parquet("train") {
+                return Err("it was changed".into());
+            }
+        }
+        // a commit that an earlier version took as it came
+        let elsewhere = folder.path().join("fashion_mnist/train/0000.parquet");
+        std::fs::create_dir_all(elsewhere.parent().unwrap())?;
+        std::fs::write(&elsewhere, "a precious file")?;
+        std::fs::write(repo.join("refs/refs/convert/parquet"), "../../../..")?;
+        expect(&load_from(&good(), &home), "the Hugging Face Hub; ", "")?;
+        match std::fs::read(elsewhere)? == b"a precious file" {
+            true => Ok(()),
+            false => Err("it was changed".into()),
         }
     }
 
