@@ -1,7 +1,7 @@
 //! The command lines of both programs.
 #![no_main]
 
-#[allow(dead_code)] // each target calls one of three
+#[allow(dead_code)] // each target calls one of them
 #[path = "../../tests/claims/fuzzed.rs"]
 mod fuzzed;
 

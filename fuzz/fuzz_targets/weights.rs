@@ -1,7 +1,7 @@
 //! The reader of parameters.
 #![no_main]
 
-#[allow(dead_code)] // each target calls one of three
+#[allow(dead_code)] // each target calls one of them
 #[path = "../../tests/claims/fuzzed.rs"]
 mod fuzzed;
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use candle_core::Tensor;
 
 use super::Run;
@@ -12,7 +12,7 @@ use super::progress::Progress;
 use super::settings::same_settings;
 use crate::checkpoint::Checkpoint;
 use crate::process::warn;
-use crate::record::{self, Record};
+use crate::record::{self, Epoch, Record, Step};
 use crate::{Timer, say, weights};
 
 impl Run {
@@ -31,6 +31,7 @@ impl Run {
         let params = weights::take_all(&mut kept, tensors).with_context(cannot)?;
         let lines = Record::lines(&folder, header);
         let (steps, epochs) = lines.with_context(cannot)?;
+        self.check_lines(&steps, &epochs).with_context(cannot)?;
         let mut loss = self.loss_curve();
         for step in &steps {
             loss.add(step.loss)?;
@@ -53,6 +54,28 @@ impl Run {
         tell_versions(&header.version);
         self.rest = kept;
         Ok(params)
+    }
+
+    /// Lines that are another run's, or that somebody has edited, are not gone on from.
+    fn check_lines(&self, steps: &[Step], epochs: &[Epoch]) -> Result<()> {
+        let (batches, completed) = (self.train_iter.num_batches(), epochs.len());
+        let most = self.num_epochs.min(completed + 1) * batches;
+        ensure!(
+            completed * batches <= steps.len() && steps.len() <= most,
+            "the checkpoint has {} steps and {completed} epochs of {batches}",
+            steps.len()
+        );
+        let numbered =
+            |(i, step): (usize, &Step)| (step.epoch, step.step) == (i / batches + 1, i + 1);
+        ensure!(
+            steps.iter().enumerate().all(numbered),
+            "steps.csv does not have the steps of this run one after the other"
+        );
+        ensure!(
+            (1..).zip(epochs).all(|(i, epoch)| epoch.epoch == i),
+            "epochs.csv does not have the epochs of this run one after the other"
+        );
+        Ok(())
     }
 
     fn taken_up(&self, folder: &Path, finished: bool) -> String {
