@@ -7,14 +7,23 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a member waits for the others, in a call.
+/// How long somebody waits for others, in naps: the time in which the whole process was stopped, as by Ctrl-Z,
+/// is not counted.
+///
+/// ```
+/// use std::time::Duration;
+/// let deadline = collective::Deadline::after(Duration::from_millis(1));
+/// while !deadline.is_over() {
+///     deadline.nap(std::thread::sleep);
+/// }
+/// ```
 #[derive(Debug)]
-pub(crate) struct Deadline {
+pub struct Deadline {
     limit: Duration,
     left: Cell<Duration>,
 }
 
-/// Nobody waits longer at a time, so that the time in which the whole process was stopped is not counted.
+/// Nobody waits longer at a time.
 const NAP: Duration = Duration::from_millis(100);
 
 impl Deadline {
@@ -24,8 +33,13 @@ impl Deadline {
         Self { limit, left }
     }
 
-    /// Lets `wait` take a nap, and counts it.
-    fn nap<T>(&self, wait: impl FnOnce(Duration) -> T) -> T {
+    /// Whether the time is up.
+    pub fn is_over(&self) -> bool {
+        self.left.get().is_zero()
+    }
+
+    /// Lets `wait` take a nap, no longer than it is told, and counts it.
+    pub fn nap<T>(&self, wait: impl FnOnce(Duration) -> T) -> T {
         let (start, longest) = (Instant::now(), self.left.get().min(NAP));
         let waited = wait(longest);
         let took = start.elapsed().min(longest);
@@ -180,7 +194,7 @@ impl Gate {
                 continue;
             };
             let missing = self.missing();
-            if deadline.left.get().is_zero() && !missing.is_empty() {
+            if deadline.is_over() && !missing.is_empty() {
                 let limit = deadline.limit;
                 let error = Error::TimedOut { limit, missing };
                 self.fail_from(word, &mut failure, error);

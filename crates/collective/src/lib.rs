@@ -34,10 +34,11 @@ use std::time::{Duration, Instant};
 
 pub use algorithm::{Algorithm, Schedule, Sum};
 pub use error::Error;
+pub use gate::Deadline;
 pub use world::World;
 
 use cost::{Link, Medium};
-use gate::{Deadline, Gate};
+use gate::Gate;
 use shared::Slots;
 
 /// How a group sums, and how long its members wait for each other.

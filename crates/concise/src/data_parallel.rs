@@ -2,10 +2,12 @@
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use candle_core::{Device, ModuleT, Tensor};
 use candle_nn::VarBuilder;
+use collective::Deadline;
 use d2l::BadInput;
 use scratch::split_batch;
 
@@ -242,7 +244,7 @@ impl DataParallel {
     }
 
     /// Runs `job` on all replicas at once, each with its own of `inputs`, and waits for all; once one has
-    /// failed, for the others no longer than they wait for each other.
+    /// answered, for the others no longer than they wait for each other.
     ///
     /// # Errors
     /// The first cause: that a replica failed or stands still, not that the others then missed it.
@@ -261,21 +263,46 @@ impl DataParallel {
             results.push(None);
         }
         drop(done);
-        let k = results.len();
-        let mut failed = false;
-        while let Ok((i, result)) = self.wait(&inbox, failed) {
-            failed |= Result::is_err(&result);
-            results[i] = Some(result);
-        }
+        let end = self.collect(&inbox, &mut results);
         let missing = results.iter().zip(&self.workers);
         let missing = missing.filter_map(|(result, worker)| result.is_none().then_some(worker));
-        missing.for_each(Worker::give_up);
-        let came: Vec<Result<T>> = results.into_iter().flatten().collect();
-        ensure!(
-            failed || came.len() == k,
-            "the thread of a replica has ended"
-        );
-        first_cause(came).map_err(|error| self.who_did_not_come(error))
+        let missing: Vec<&Worker> = missing.collect();
+        missing.iter().for_each(|worker| worker.give_up());
+        let came = first_cause(results.into_iter().flatten().collect());
+        let came = came.map_err(|error| self.who_did_not_come(error))?;
+        match (missing.is_empty(), end, self.how.timeout) {
+            (true, ..) => Ok(came),
+            (_, RecvTimeoutError::Timeout, Some(limit)) => Err(late(&missing, limit)),
+            _ => bail!("the thread of a replica has ended"),
+        }
+    }
+
+    /// Puts the answers where they belong, and returns why no more come: they are all there, or not in time.
+    ///
+    /// The first may take as long as it likes, and with each the time begins anew: replicas that take turns on
+    /// the cores answer one after another. A faster device, or one without an example, waits for the others no
+    /// longer than it would in the all-reduce.
+    fn collect<T>(
+        &self,
+        inbox: &Receiver<(usize, T)>,
+        answers: &mut [Option<T>],
+    ) -> RecvTimeoutError {
+        let mut deadline = None;
+        loop {
+            let next = match &deadline {
+                None => inbox.recv().map_err(RecvTimeoutError::from),
+                Some(deadline) => Deadline::nap(deadline, |time| inbox.recv_timeout(time)),
+            };
+            match next {
+                Ok((i, answer)) => {
+                    answers[i] = Some(answer);
+                    deadline = self.how.timeout.map(Deadline::after);
+                }
+                Err(RecvTimeoutError::Timeout)
+                    if deadline.as_ref().is_some_and(|d| !d.is_over()) => {}
+                Err(end) => return end,
+            }
+        }
     }
 
     /// Names the devices of those whom the others have missed, where they are all in this process.
@@ -286,19 +313,10 @@ impl DataParallel {
         };
         match error.chain().find_map(missed) {
             Some((limit, missing)) if self.processes.are_one() => {
-                let name = |i: usize| self.workers[i].name.as_str();
-                let names: Vec<&str> = missing.into_iter().map(name).collect();
-                anyhow!("replica {} did not come within {limit:?}", names.join(", "))
+                let workers = missing.into_iter().map(|i| &self.workers[i]);
+                late(&workers.collect::<Vec<_>>(), limit)
             }
             _ => error,
-        }
-    }
-
-    /// What comes next; an error where nothing will, or once one has `failed`, in time.
-    fn wait<T>(&self, inbox: &Receiver<T>, failed: bool) -> Result<T, RecvTimeoutError> {
-        match self.how.timeout.filter(|_| failed) {
-            Some(patience) => inbox.recv_timeout(patience),
-            None => inbox.recv().map_err(RecvTimeoutError::from),
         }
     }
 
@@ -332,6 +350,12 @@ fn seats(processes: &Processes, how: &Replication, k: usize) -> Result<Vec<Seats
         norms: norms.as_mut().and_then(Iterator::next),
     });
     Ok(seats.collect())
+}
+
+/// What a run says of replicas that stand still.
+fn late(missing: &[&Worker], limit: Duration) -> anyhow::Error {
+    let names: Vec<&str> = missing.iter().map(|worker| worker.name.as_str()).collect();
+    anyhow!("replica {} did not come within {limit:?}", names.join(", "))
 }
 
 /// All results, or the error that made the others miss a peer.
