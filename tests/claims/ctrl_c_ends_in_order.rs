@@ -2,7 +2,7 @@
 
 #[cfg(unix)]
 use {
-    crate::kit::command,
+    crate::kit::{command, signal},
     anyhow::{Context, Result, bail, ensure},
     std::fs,
     std::io::{BufRead, BufReader},
@@ -14,6 +14,8 @@ use {
 #[cfg(unix)]
 trials![
     what_was_reached_is_reported_and_written,
+    a_terminal_that_closes_ends_it_as_well,
+    one_that_is_ignored_stays_so,
     before_the_first_step_nothing_is_replaced,
     the_first_epoch_of_resnet18_can_be_ended,
     a_second_one_ends_at_once,
@@ -27,6 +29,17 @@ pub fn trials() -> Vec<libtest_mimic::Trial> {
 
 #[cfg(unix)]
 fn what_was_reached_is_reported_and_written() -> Result<()> {
+    end_in_order_after(&["-INT"])
+}
+
+/// The shell says so, and then the system.
+#[cfg(unix)]
+fn a_terminal_that_closes_ends_it_as_well() -> Result<()> {
+    end_in_order_after(&["-HUP", "-HUP"])
+}
+
+#[cfg(unix)]
+fn end_in_order_after(signals: &[&str]) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let out = folder.path().join("run");
     let args = "--device cpu --data synthetic --limit-train 200 --limit-test 50 --epochs 100000";
@@ -38,7 +51,7 @@ fn what_was_reached_is_reported_and_written() -> Result<()> {
     for line in lines {
         let line = line?;
         if line.starts_with("epoch 3,") {
-            press_ctrl_c(&child)?;
+            signals.iter().try_for_each(|s| signal(s, child.id()))?;
         }
         printed.push(line);
     }
@@ -73,8 +86,36 @@ fn the_folder_is_whole(out: &Path) -> Result<()> {
 
 #[cfg(unix)]
 fn press_ctrl_c(child: &Child) -> Result<()> {
-    let id = child.id().to_string();
-    ensure!(Command::new("kill").args(["-INT", &id]).status()?.success());
+    signal("-INT", child.id())
+}
+
+/// `nohup` ignores a terminal that closes, and a script Ctrl-C for what it starts with `&`.
+#[cfg(target_os = "linux")]
+fn one_that_is_ignored_stays_so() -> Result<()> {
+    let args =
+        "--as scratch --device cpu --data synthetic --limit-train 100 --limit-test 10 --epochs 30";
+    for name in ["HUP", "INT", "TERM"] {
+        let mut child = Command::new("sh")
+            .args(["-c", &format!("trap '' {name}; exec \"$0\" \"$@\"")])
+            .arg(std::env::current_exe()?)
+            .args(args.split_whitespace())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        for line in BufReader::new(child.stdout.take().context("stdout")?).lines() {
+            if line?.starts_with("epoch 3,") {
+                signal(&format!("-{name}"), child.id())?;
+                ensure!(child.try_wait()?.is_none(), "it had ended");
+            }
+        }
+        let status = child.wait()?;
+        ensure!(status.success(), "{name}: {status}");
+    }
+    Ok(())
+}
+
+/// Elsewhere nothing says what is ignored.
+#[cfg(all(unix, not(target_os = "linux")))]
+fn one_that_is_ignored_stays_so() -> Result<()> {
     Ok(())
 }
 

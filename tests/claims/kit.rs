@@ -146,6 +146,24 @@ pub fn signal(signal: &str, pid: u32) -> Result<()> {
     Ok(())
 }
 
+/// Lets the programs hear the signals that this process ignores, as under `nohup` or behind `&` in a script: they
+/// would ignore them as well, but not what this process catches.
+#[cfg(unix)]
+pub fn programs_hear_signals() -> Result<()> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    use std::sync::{Arc, atomic::AtomicBool};
+
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|l| l.strip_prefix("SigIgn:"));
+    let ignored = u64::from_str_radix(mask.unwrap_or("0").trim(), 16)?;
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
+        if ignored & (1 << (signal - 1)) != 0 {
+            signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)))?;
+        }
+    }
+    Ok(())
+}
+
 /// The formula of `tests/pytorch/formula.py`: numbers in [0, 1) for tensor number `s`.
 pub fn formula(s: u32, n: usize) -> impl Iterator<Item = f64> {
     (0..n as u32).map(move |i| {

@@ -64,6 +64,8 @@ fn main() -> ExitCode {
 }
 
 fn run_tests() -> ExitCode {
+    #[cfg(unix)]
+    kit::programs_hear_signals().expect("they can be caught");
     let trials = [
         a_failing_replica_ends_the_run::trials(),
         a_trace_shows_the_step::trials(),

@@ -2,6 +2,7 @@
 //! loops over them. A second Ctrl-C ends the process at once.
 
 use std::io::Write;
+use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::bar;
@@ -36,24 +37,62 @@ pub fn interrupt() {
     INTERRUPTED.store(true, Ordering::Relaxed);
 }
 
-/// From here on Ctrl-C, SIGTERM and SIGHUP only set the flag, the first time.
+/// From here on Ctrl-C, SIGTERM and SIGHUP only set the flag, the first time. One that was ignored when the
+/// program started stays ignored: so `nohup` asks for it, and `sh` for what it starts in the background.
 pub(crate) fn catch() {
-    let handler = || {
-        let flag = match AGREES_FIRST.load(Ordering::Relaxed) {
-            true => &WANTED,
-            false => &INTERRUPTED,
-        };
-        if flag.swap(true, Ordering::Relaxed) {
+    static ONCE: Once = Once::new();
+    // The one error is that the system refuses; then a signal ends the process as it would without us.
+    ONCE.call_once(|| _ = on_signals());
+}
+
+#[cfg(unix)]
+fn on_signals() -> std::io::Result<()> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+    let ignored = ignored();
+    let mut wanted = vec![SIGHUP, SIGINT, SIGTERM];
+    wanted.retain(|signal| ignored & (1 << (signal - 1)) == 0);
+    let mut signals = signal_hook::iterator::Signals::new(wanted)?;
+    // a terminal that closes is told of twice, by the shell and by the system: that is not a second wish
+    let serve = move || signals.forever().for_each(|s| asked_to_end(s != SIGHUP));
+    let thread = std::thread::Builder::new().name("ctrl-c".into());
+    thread.spawn(serve).map(drop)
+}
+
+/// The signals that this process was started to ignore, a bit each from signal 1. Only Linux tells without
+/// `unsafe`; elsewhere none.
+#[cfg(unix)]
+fn ignored() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mut lines = status.lines();
+    let mask = lines.find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or(0)
+}
+
+#[cfg(not(unix))]
+fn on_signals() -> Result<(), ctrlc::Error> {
+    ctrlc::set_handler(|| asked_to_end(true))
+}
+
+/// The first time the run ends in order; after that the process does, if it is to end `at_once`.
+fn asked_to_end(at_once: bool) {
+    let flag = match AGREES_FIRST.load(Ordering::Relaxed) {
+        true => &WANTED,
+        false => &INTERRUPTED,
+    };
+    match flag.swap(true, Ordering::Relaxed) {
+        true if at_once => {
             bar::remove();
             std::process::exit(crate::program::INTERRUPTED_STATUS.into());
         }
-        let word = "ending after this minibatch; Ctrl-C again ends at once";
-        // the terminal has written ^C; with a bar that is gone
-        let _ = bar::above(|drawn| match drawn {
-            true => writeln!(std::io::stderr(), "{word}"),
-            false => writeln!(std::io::stderr(), "\n{word}"),
-        });
-    };
-    // The one error is that a handler is there already; then its owner decides.
-    let _ = ctrlc::set_handler(handler);
+        true => return,
+        false => (),
+    }
+    let word = "ending after this minibatch; Ctrl-C again ends at once";
+    // the terminal has written ^C; with a bar that is gone
+    let _ = bar::above(|drawn| match drawn {
+        true => writeln!(std::io::stderr(), "{word}"),
+        false => writeln!(std::io::stderr(), "\n{word}"),
+    });
 }
