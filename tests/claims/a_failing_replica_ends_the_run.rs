@@ -180,20 +180,19 @@ fn faults_by_hand(k: usize) -> Vec<Case> {
     ]
 }
 
-/// The first two minibatches are of the network that tells how long an epoch will take.
 fn faults_of_concise(k: usize) -> Vec<Case> {
     let (all, last) = (d2l::device_names(&cpus(k)), format!("cpu({})", k - 1));
     let replica = format!("replica {last}");
     let of_last = |phase| (format!("{phase},4,{last},1"), replica.clone());
     vec![
-        ("split,4,main,1".into(), format!("split on {all}")),
+        ("split,2,main,1".into(), format!("split on {all}")),
         of_last("forward"),
         of_last("backward"),
         of_last("all-reduce"),
         of_last("update"),
-        (format!("infer,4,{last},1"), replica.clone()),
+        (format!("infer,2,{last},1"), replica.clone()),
         // who asks the replicas for it is none
-        ("evaluate,4,main,1".into(), String::new()),
+        ("evaluate,2,main,1".into(), String::new()),
     ]
 }
 
@@ -321,10 +320,10 @@ fn goes_on(program: &str, out: &Path, whole: &Path) -> Result<()> {
 /// them has said so; where none sums, as in evaluations, the run alone waits.
 fn one_that_stands_still_ends_the_run_too() -> Result<()> {
     let cases = [
-        ("forward,4,cpu(1),1", ""),
-        ("backward,4,cpu(0),1", ""),
-        ("all-reduce,4,cpu(2),1", ""),
-        ("infer,4,cpu(1),1", ""),
+        ("forward,2,cpu(1),1", ""),
+        ("backward,2,cpu(0),1", ""),
+        ("all-reduce,2,cpu(2),1", ""),
+        ("infer,2,cpu(1),1", ""),
         // the first of two minibatches that make a step
         ("forward,3,cpu(1),1", "--accumulate 2"),
     ];
@@ -384,9 +383,8 @@ fn a_process_that_was_stopped_goes_on() -> Result<()> {
 }
 
 fn who_wants_a_backtrace_gets_one() -> Result<()> {
-    for (program, splits) in [("scratch", 2), ("concise", 4)] {
-        let fault = format!("update,{splits},,1,0");
-        let mut command = with(program, &format!("{SMALL} --gpus 2"), &fault)?;
+    for program in ["scratch", "concise"] {
+        let mut command = with(program, &format!("{SMALL} --gpus 2"), "update,2,,1,0")?;
         let said = fails(command.env("RUST_BACKTRACE", "1"))?.join("\n");
         for words in [
             "stack backtrace",

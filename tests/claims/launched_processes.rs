@@ -18,6 +18,7 @@ trials![
     settings_that_differ_are_named,
     a_process_that_is_killed_ends_all,
     a_process_that_stops_is_named_in_time,
+    a_job_that_was_stopped_goes_on,
     a_process_that_is_asked_to_end_ends_all_in_order,
     a_job_that_was_killed_goes_on,
     a_process_that_cannot_go_on_ends_all,
@@ -219,6 +220,22 @@ fn a_process_that_stops_is_named_in_time() -> Result<()> {
     let limit = "--timeout 5"; // healthy ones come in time on a busy machine, too
     others_end_after(limit, "-STOP", 1, "process 1 did not come within 5s")?;
     others_end_after(limit, "-STOP", 0, "process 0 did not come within 5s")
+}
+
+/// For longer than its processes wait for each other, as with Ctrl-Z.
+fn a_job_that_was_stopped_goes_on() -> Result<()> {
+    let mut job = training("--timeout 5")?;
+    for (how, seconds) in [("-STOP", 7), ("-CONT", 1)] {
+        for process in &job.processes {
+            signal(how, process.id())?;
+        }
+        std::thread::sleep(Duration::from_secs(seconds));
+    }
+    signal("-TERM", job.processes[1].id())?;
+    for Ended { status, stderr } in job.ended(&[0, 1, 2], SOON)? {
+        ensure!(status == Some(130), "{status:?}\n{stderr}");
+    }
+    Ok(())
 }
 
 fn a_process_that_is_asked_to_end_ends_all_in_order() -> Result<()> {

@@ -24,6 +24,7 @@ trials![
     settings_that_differ_are_named,
     a_process_that_is_killed_ends_all,
     a_process_that_stops_is_named_in_time,
+    a_job_that_was_stopped_goes_on,
     a_process_that_is_asked_to_end_ends_all_in_order,
     a_process_that_cannot_go_on_ends_all,
 ];
@@ -248,6 +249,19 @@ fn a_process_that_is_killed_ends_all() -> Result<()> {
 
 fn a_process_that_stops_is_named_in_time() -> Result<()> {
     all_end_soon("--timeout 2", "-STOP", "rank 1 did not come within 2s")
+}
+
+/// For longer than its processes wait for each other, as with Ctrl-Z.
+fn a_job_that_was_stopped_goes_on() -> Result<()> {
+    let (mpirun, ranks) = training("--timeout 2")?;
+    for (how, seconds) in [("-STOP", 5), ("-CONT", 1)] {
+        ranks.iter().try_for_each(|rank| signal(how, *rank))?;
+        std::thread::sleep(Duration::from_secs(seconds));
+    }
+    signal("-TERM", ranks[1])?;
+    let (status, stdout, stderr) = ended(mpirun.wait_with_output()?)?;
+    ensure!(status == 130, "status {status}\n{stdout}{stderr}");
+    Ok(())
 }
 
 fn a_process_that_is_asked_to_end_ends_all_in_order() -> Result<()> {

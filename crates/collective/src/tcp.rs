@@ -18,13 +18,13 @@ mod lobby;
 mod place;
 mod post;
 
-use crate::{Error, World};
+use crate::{Deadline, Error, World};
 use line::{Line, Trouble};
 use lobby::Lobby;
 use place::Place;
 use post::Post;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The processes that a launcher has started, which say who they are in `RANK`, `WORLD_SIZE`,
 /// `MASTER_ADDR` and `MASTER_PORT`. A world of one process talks to nobody.
@@ -142,8 +142,9 @@ impl Star {
     }
 
     /// The end of a wait that begins now.
-    fn patience(&self, more: Duration) -> Option<Instant> {
-        self.post.limit.map(|limit| Instant::now() + limit + more)
+    fn patience(&self, more: Duration) -> Option<Deadline> {
+        let limit = self.post.limit?;
+        Some(Deadline::after(limit.saturating_add(more)))
     }
 
     /// What is wrong with the line to a process, as all will hear it.
@@ -164,7 +165,7 @@ impl Star {
         let end = self.patience(Duration::ZERO);
         for line in &self.lines {
             let mut note = [0; NOTE];
-            match line.receive(&mut note, end) {
+            match line.receive(&mut note, end.as_ref()) {
                 Ok(()) => {
                     let [kind, length] = words(&note);
                     same &= kind == call as u64;
@@ -204,7 +205,7 @@ impl Star {
     fn sum(&self, piece: &mut [f32], bytes: &mut [u8]) -> Result<(), Error> {
         for line in &self.lines {
             let end = self.patience(Duration::ZERO);
-            let received = line.receive(bytes, end);
+            let received = line.receive(bytes, end.as_ref());
             received.map_err(|trouble| self.trouble(line, trouble))?;
             let parts = bytes.as_chunks::<4>().0.iter();
             let parts = parts.map(|part| f32::from_le_bytes(*part));
@@ -218,7 +219,7 @@ impl Star {
     fn collect(&self, own: &[u8], lengths: &[u64]) -> Result<Vec<Vec<u8>>, Error> {
         let mut all = vec![own.to_vec()];
         for (line, length) in self.lines.iter().zip(&lengths[1..]) {
-            let received = line.receive_vec(*length, self.patience(Duration::ZERO));
+            let received = line.receive_vec(*length, self.patience(Duration::ZERO).as_ref());
             all.push(received.map_err(|trouble| self.trouble(line, trouble))?);
         }
         Ok(all)
@@ -236,9 +237,9 @@ impl Star {
         self.wait_for(GO, self.patience(GRACE))
     }
 
-    fn wait_for(&self, word: u8, end: Option<Instant>) -> Result<(), Error> {
+    fn wait_for(&self, word: u8, end: Option<Deadline>) -> Result<(), Error> {
         let mut heard = [0];
-        let received = self.lines[0].receive(&mut heard, end);
+        let received = self.lines[0].receive(&mut heard, end.as_ref());
         received.map_err(|trouble| self.trouble(&self.lines[0], trouble))?;
         match heard[0] == word {
             true => Ok(()),
@@ -252,7 +253,7 @@ impl Star {
     }
 
     fn hear(&self, bytes: &mut [u8]) -> Result<(), Error> {
-        let received = self.lines[0].receive(bytes, self.patience(GRACE));
+        let received = self.lines[0].receive(bytes, self.patience(GRACE).as_ref());
         received.map_err(|trouble| self.trouble(&self.lines[0], trouble))
     }
 
@@ -266,7 +267,7 @@ impl Star {
             return Err(self.garbled());
         }
         let receive = |length: &u64| {
-            let received = self.lines[0].receive_vec(*length, self.patience(GRACE));
+            let received = self.lines[0].receive_vec(*length, self.patience(GRACE).as_ref());
             received.map_err(|trouble| self.trouble(&self.lines[0], trouble))
         };
         lengths.iter().map(receive).collect()

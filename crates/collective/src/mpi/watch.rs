@@ -33,6 +33,9 @@ pub enum Call {
 
 const NAMES: [&str; 4] = ["all-reduce", "all-gather", "new channel", "end of MPI"];
 
+/// The ticks of the thread that watches: they stand still while the whole process is stopped, as by Ctrl-Z.
+type Clock = Arc<AtomicU64>;
+
 /// The calls of one channel.
 pub struct Calls {
     channel: u64,
@@ -40,9 +43,9 @@ pub struct Calls {
     pub limit: Option<Duration>,
     /// How many have begun.
     begun: AtomicU64,
-    /// When the present one began, in nanoseconds since `zero`; 0 between calls.
+    /// When the present one began, by the clock and from 1; 0 between calls.
     since: AtomicU64,
-    zero: Instant,
+    clock: Clock,
     call: AtomicU8,
 }
 
@@ -51,8 +54,7 @@ impl Calls {
     pub fn enter(&self, call: Call) -> InCall<'_> {
         self.call.store(call as u8, SeqCst);
         self.begun.fetch_add(1, SeqCst);
-        let now = self.zero.elapsed().as_nanos() as u64;
-        self.since.store(now.max(1), SeqCst);
+        self.since.store(self.clock.load(SeqCst) + 1, SeqCst);
         InCall(self)
     }
 
@@ -60,10 +62,8 @@ impl Calls {
     fn overdue(self: &Arc<Self>) -> Option<Overdue> {
         let (since, number) = (self.since.load(SeqCst), self.begun.load(SeqCst));
         let limit = self.limit.filter(|_| since > 0)?;
-        let taken = self
-            .zero
-            .elapsed()
-            .saturating_sub(Duration::from_nanos(since));
+        let ticks = (self.clock.load(SeqCst) + 1).saturating_sub(since);
+        let taken = TICK.saturating_mul(u32::try_from(ticks).unwrap_or(u32::MAX));
         let overdue = Overdue {
             calls: self.clone(),
             limit,
@@ -103,6 +103,7 @@ impl Overdue {
 pub struct Channels {
     open: Mutex<Vec<Weak<Calls>>>,
     opened: AtomicU64,
+    clock: Clock,
 }
 
 impl Channels {
@@ -117,7 +118,7 @@ impl Channels {
             limit,
             begun: AtomicU64::new(0),
             since: AtomicU64::new(0),
-            zero: Instant::now(),
+            clock: self.clock.clone(),
             call: AtomicU8::new(0),
         });
         self.lock().push(Arc::downgrade(&calls));
@@ -178,6 +179,7 @@ impl Watch {
     /// Watches until the sender of `ended` is gone.
     pub fn until(&mut self, ended: &Receiver<()>) {
         while ended.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
+            self.channels.clock.fetch_add(1, SeqCst);
             self.listen(|_, _| ());
             if let Some(call) = self.channels.overdue() {
                 self.look_into(&call);

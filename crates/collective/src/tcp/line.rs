@@ -3,7 +3,9 @@
 use std::io::{ErrorKind, Read, Result, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use crate::Deadline;
 
 /// The line to process `to`.
 pub struct Line {
@@ -42,41 +44,54 @@ impl Line {
         (&*self.stream).write_all(bytes).map_err(|e| trouble(&e))
     }
 
-    /// Fills `bytes`. The first of them come by `end`, and as long as some come, there is time for more.
+    /// Fills `bytes`. The first of them come by the `first` deadline, and as long as some come, there is time for
+    /// more.
     pub fn receive(
         &self,
         mut bytes: &mut [u8],
-        mut end: Option<Instant>,
+        first: Option<&Deadline>,
     ) -> std::result::Result<(), Trouble> {
+        let mut next = None;
         while !bytes.is_empty() {
-            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
-            // what has come already is read in any case; zero would be without a limit
-            let left = left.map(|left| left.max(Duration::from_millis(1)));
-            let set = self.stream.set_read_timeout(left);
-            set.map_err(|error| trouble(&error))?;
-            match (&*self.stream).read(bytes) {
+            let deadline = next.as_ref().or(first);
+            let has_time = deadline.is_some_and(|deadline| !deadline.is_over());
+            match self.read(bytes, deadline) {
                 Ok(0) => return Err(Trouble::Broken),
                 Ok(n) => bytes = &mut bytes[n..],
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) if has_time && trouble(&error) == Trouble::Late => continue,
                 Err(error) => return Err(trouble(&error)),
             }
-            end = self.limit.map(|limit| Instant::now() + limit);
+            next = self.limit.map(Deadline::after);
         }
         Ok(())
+    }
+
+    /// What comes during a nap, or whenever it comes.
+    fn read(&self, bytes: &mut [u8], deadline: Option<&Deadline>) -> Result<usize> {
+        let mut read = |time| {
+            self.stream.set_read_timeout(time)?;
+            (&*self.stream).read(bytes)
+        };
+        match deadline {
+            None => read(None),
+            // what has come already is read in any case; zero would be without a limit
+            Some(deadline) => deadline.nap(|time| read(Some(time.max(Duration::from_millis(1))))),
+        }
     }
 
     /// As [`receive`](Self::receive), into memory that grows with what comes.
     pub fn receive_vec(
         &self,
         length: u64,
-        end: Option<Instant>,
+        first: Option<&Deadline>,
     ) -> std::result::Result<Vec<u8>, Trouble> {
-        let (mut bytes, mut end) = (Vec::new(), end);
+        let (mut bytes, mut next) = (Vec::new(), None);
         while (bytes.len() as u64) < length {
             let (from, left) = (bytes.len(), length - bytes.len() as u64);
             bytes.resize(from + left.min(PIECE as u64) as usize, 0);
-            self.receive(&mut bytes[from..], end)?;
-            end = self.limit.map(|limit| Instant::now() + limit);
+            self.receive(&mut bytes[from..], next.as_ref().or(first))?;
+            next = self.limit.map(Deadline::after);
         }
         Ok(bytes)
     }
