@@ -183,7 +183,7 @@ fn faults_by_hand(k: usize) -> Vec<Case> {
 fn faults_of_concise(k: usize) -> Vec<Case> {
     let (all, last) = (d2l::device_names(&cpus(k)), format!("cpu({})", k - 1));
     let replica = format!("replica {last}");
-    let of_last = |phase| (format!("{phase},4,{last},1"), replica.clone());
+    let of_last = |phase| (format!("{phase},2,{last},1"), replica.clone());
     vec![
         ("split,2,main,1".into(), format!("split on {all}")),
         of_last("forward"),
