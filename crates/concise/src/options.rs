@@ -150,6 +150,8 @@ impl Options {
             format!("weight-decay {}", self.weight_decay),
             format!("allreduce {}", self.allreduce),
             format!("reduce-on {:?}", self.reduce_on).to_lowercase(),
+            // its order of summing is its own
+            format!("nccl {}", self.backend == Backend::Nccl),
             format!("bucket-mb {}", self.bucket_mb),
             format!("sync-bn {}", self.sync_bn),
             format!("accumulate {}", self.accumulate),

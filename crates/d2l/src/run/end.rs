@@ -9,7 +9,7 @@ impl Run {
     pub(super) fn print_end(&self) {
         let p = &self.progress;
         if p.losses.len() < self.num_epochs {
-            let go_on = match self.kept_in().filter(|_| self.record.is_some()) {
+            let go_on = match self.writes_in() {
                 Some(folder) if self.kept == p.step => {
                     format!("; --resume {} goes on", folder.display())
                 }

@@ -35,7 +35,7 @@ impl Run {
 
     /// Where an error leaves the reader.
     fn has_kept(&self) -> String {
-        match self.kept_in() {
+        match self.writes_in() {
             None => String::new(),
             Some(folder) => format!(
                 "; {} has the checkpoint of step {}",
@@ -62,6 +62,11 @@ impl Run {
     pub(super) fn kept_in(&self) -> Option<&Path> {
         let Options { out, resume, .. } = &self.options;
         out.as_deref().or(resume.as_deref())
+    }
+
+    /// That folder, in the process that writes there.
+    pub(super) fn writes_in(&self) -> Option<&Path> {
+        self.kept_in().filter(|_| self.record.is_some())
     }
 
     pub(super) fn is_time_to_keep(&self) -> bool {

@@ -11,6 +11,7 @@ use super::Run;
 use super::progress::Progress;
 use super::settings::same_settings;
 use crate::checkpoint::Checkpoint;
+use crate::loss_curve::LossCurve;
 use crate::process::warn;
 use crate::record::{self, Epoch, Record, Step};
 use crate::{Timer, say, weights};
@@ -32,19 +33,7 @@ impl Run {
         let lines = Record::lines(&folder, header);
         let (steps, epochs) = lines.with_context(cannot)?;
         self.check_lines(&steps, &epochs).with_context(cannot)?;
-        let mut loss = self.loss_curve();
-        for step in &steps {
-            loss.add(step.loss)?;
-        }
-        for epoch in &epochs {
-            self.animator.add(epoch.epoch as f64, &[epoch.test_acc])?;
-        }
-        let begun = steps.iter().filter(|step| step.epoch > epochs.len());
-        self.train_iter = (self.train_iter.clone()).starting_at(epochs.len() + 1, begun.count());
-        let seconds = epochs.iter().map(|epoch| epoch.seconds).collect();
-        self.timer = Timer::after(seconds, header.seconds);
-        self.progress = Progress::after(&epochs, &steps);
-        (self.kept, self.tried) = (steps.len(), steps.len());
+        let loss = self.catch_up(&steps, &epochs, header.seconds)?;
         let finished = epochs.len() == self.num_epochs && Record::is_finished(&folder);
         if writes && !finished {
             let record = Record::go_on(&folder, lock, loss, &from);
@@ -76,6 +65,24 @@ impl Run {
             "epochs.csv does not have the epochs of this run one after the other"
         );
         Ok(())
+    }
+
+    /// Stands where a run stands that has had these steps and epochs; the loss that it has seen.
+    fn catch_up(&mut self, steps: &[Step], epochs: &[Epoch], seconds: f64) -> Result<LossCurve> {
+        let begun = steps.iter().filter(|step| step.epoch > epochs.len());
+        self.train_iter = (self.train_iter.clone()).starting_at(epochs.len() + 1, begun.count());
+        let times = epochs.iter().map(|epoch| epoch.seconds).collect();
+        self.timer = Timer::after(times, seconds);
+        self.progress = Progress::after(epochs, steps);
+        (self.kept, self.tried) = (steps.len(), steps.len());
+        for epoch in epochs {
+            self.animator.add(epoch.epoch as f64, &[epoch.test_acc])?;
+        }
+        let mut loss = self.loss_curve();
+        for step in steps {
+            loss.add(step.loss)?;
+        }
+        Ok(loss)
     }
 
     fn taken_up(&self, folder: &Path, finished: bool) -> String {
