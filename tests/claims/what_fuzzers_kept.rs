@@ -64,6 +64,6 @@ fn replay_one((target, function): Target) -> Result<()> {
         function(&fs::read(&path)?);
         inputs += 1;
     }
-    ensure!(inputs >= 10, "{target} has {inputs} inputs");
+    ensure!(inputs >= 100, "{target} has {inputs} inputs");
     Ok(())
 }
