@@ -11,12 +11,12 @@ use std::ops::Range;
 /// The most blocks of weights that are kept transformed: 9 MB.
 const KEPT: usize = 16;
 
-/// A convolution, or the gradient of its input, which is one too: with the weights mirrored and the
+/// A convolution, or the gradient of its input, which is one too: with the weights flipped and the
 /// channels of both sides exchanged.
 pub(super) struct Convolution<'a> {
     pub(super) images: Images<'a>,
     pub(super) weight: &'a [f32],
-    pub(super) mirrored: bool,
+    pub(super) flipped: bool,
     pub(super) outputs: usize,
     pub(super) bias: Option<&'a [f32]>,
     pub(super) accumulate: bool,
@@ -130,7 +130,7 @@ impl Convolution<'_> {
     }
 
     fn transform_weight(&self, out: usize, from: usize, block: &mut [f32], transposed: &mut [f32]) {
-        let (inputs, output, input) = match self.mirrored {
+        let (inputs, output, input) = match self.flipped {
             false => (self.images.channels, out, from),
             true => (self.outputs, from, out),
         };
@@ -141,7 +141,7 @@ impl Convolution<'_> {
                 input,
                 inputs,
             },
-            mirrored: self.mirrored,
+            flipped: self.flipped,
             block,
             transposed,
         });

@@ -120,7 +120,7 @@ pub(crate) fn forward(
     Convolution {
         images: Images::new(g, x, g.channels),
         weight,
-        mirrored: false,
+        flipped: false,
         outputs: g.out_channels,
         bias,
         accumulate: false,
@@ -139,7 +139,7 @@ pub(crate) fn backward_x(
     Convolution {
         images: Images::new(g, dy, g.out_channels),
         weight,
-        mirrored: true,
+        flipped: true,
         outputs: g.channels,
         bias: None,
         accumulate,

@@ -37,11 +37,11 @@ impl Panels {
 }
 
 /// Transforms weights into a block: rows of inputs with 64 outputs, for the convolution, or rows of
-/// outputs with 64 inputs and mirrored taps, for the gradient of its input.
+/// outputs with 64 inputs and flipped taps, for the gradient of its input.
 pub(super) struct ToBlock<'a> {
     pub(super) weight: &'a [f32],
     pub(super) panels: Panels,
-    pub(super) mirrored: bool,
+    pub(super) flipped: bool,
     pub(super) block: &'a mut [f32],
     pub(super) transposed: &'a mut [f32],
 }
@@ -67,7 +67,7 @@ impl ToBlock<'_> {
     fn run<S: Simd, const N: usize>(mut self, simd: Lanes<S>) {
         for first in (0..PANEL).step_by(SOME) {
             self.transpose::<S, N>(simd, first);
-            if self.mirrored {
+            if self.flipped {
                 self.outputs::<S, N>(simd, first);
             } else {
                 self.inputs(simd, first);
