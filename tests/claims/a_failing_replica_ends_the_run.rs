@@ -20,7 +20,7 @@ use functional::cross_entropy;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-use crate::kit::{command, cpus, formula_batch, run, signal};
+use crate::kit::{command, cpus, formula_batch, run, signal, until_there};
 
 trials![
     one_of_two_in_every_phase,
@@ -358,13 +358,7 @@ fn a_process_that_was_stopped_goes_on() -> Result<()> {
         out.display()
     );
     let mut child = command("concise", &args)?.stdout(Stdio::null()).spawn()?;
-    while !out.join("checkpoint.previous.safetensors").exists() {
-        ensure!(
-            child.try_wait()?.is_none(),
-            "it ended before its second step"
-        );
-        thread::sleep(Duration::from_millis(1));
-    }
+    until_there(&out.join("checkpoint.previous.safetensors"), &mut child)?; // after its second step
     for _ in 0..2 {
         signal("-STOP", child.id())?;
         thread::sleep(Duration::from_secs(3));

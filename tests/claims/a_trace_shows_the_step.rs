@@ -3,12 +3,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::kit::{command, run};
+use crate::kit::{command, run, until_there};
 
 trials![
     two_replicas_of_lenet_compute_at_the_same_time,
@@ -193,10 +192,7 @@ fn traced_resnet(folder: &Path) -> Result<(Child, PathBuf)> {
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()?;
-    while !out.join("accuracy.svg").exists() {
-        ensure!(child.try_wait()?.is_none(), "it ended");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    until_there(&out.join("accuracy.svg"), &mut child)?;
     Ok((child, file))
 }
 

@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Result, ensure};
 use candle_core::{DType, Device, Tensor};
 
-use crate::kit::{command, cpus, run};
+use crate::kit::{command, cpus, run, until_there};
 
 trials![
     options_that_cannot_be_used,
@@ -175,10 +175,7 @@ fn what_goes_wrong_later_is_status_1() -> Result<()> {
         .stdout(std::process::Stdio::null())
         .stderr(std::process::Stdio::null())
         .spawn()?;
-    while !out.join("steps.csv").exists() {
-        ensure!(child.try_wait()?.is_none(), "it ended before it trained");
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
+    until_there(&out.join("steps.csv"), &mut child)?;
     // the parameters cannot take their name at the end: a folder has it
     fs::create_dir_all(out.join("model.safetensors").join("in the way"))?;
     let status = child.wait()?;

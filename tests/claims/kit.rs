@@ -2,7 +2,8 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Tensor};
@@ -135,6 +136,16 @@ pub fn threads_of(pid: u32) -> Vec<String> {
         .filter_map(|t| name(t).ok())
         .map(|name| name.trim().to_owned())
         .collect()
+}
+
+/// Waits until a file of a run is there, which must not end before.
+pub fn until_there(file: &Path, run: &mut Child) -> Result<()> {
+    while !file.exists() {
+        let ended = run.try_wait()?;
+        ensure!(ended.is_none(), "{ended:?} before {}", file.display());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
 }
 
 /// Sends a signal: `-KILL`.

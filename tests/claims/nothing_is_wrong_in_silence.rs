@@ -15,7 +15,7 @@ use concise::layers::Linear;
 use concise::{DataParallel, Initializer};
 use libtest_mimic::Trial;
 
-use crate::kit::{command, cpus, run, signal, trial};
+use crate::kit::{command, cpus, run, signal, trial, until_there};
 
 pub fn trials() -> Vec<Trial> {
     let mut trials = vec![
@@ -158,13 +158,7 @@ fn a_dataset_may_vanish() -> Result<()> {
         out.display()
     );
     let mut child = command("scratch", &args)?.stdout(Stdio::null()).spawn()?;
-    while !out.join("checkpoint.previous.safetensors").exists() {
-        ensure!(
-            child.try_wait()?.is_none(),
-            "it ended before its second checkpoint"
-        );
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    until_there(&out.join("checkpoint.previous.safetensors"), &mut child)?;
     fs::remove_dir_all(&data)?;
     ensure!(child.wait()?.success());
     let model = out.join("model.safetensors");
