@@ -211,7 +211,10 @@ impl Seat {
                 member.barrier()?;
             }
         }
-        Ok((data, start.elapsed().as_secs_f64() * 1e6))
+        let micros = start.elapsed().as_secs_f64() * 1e6;
+        // nobody goes on to check its sum on a core that another needs to come back
+        self.together.barrier()?;
+        Ok((data, micros))
     }
 
     fn is_right(&self, turn: Turn, data: &[f32], call: usize) -> bool {

@@ -12,7 +12,8 @@ use crate::bench::stats::{Summary, short};
 
 const EXPLAINED: &str = "\
 µs: the median over the calls, and the fastest and slowest. A call takes as long as its slowest thread, from \
-a barrier to the return; all take turns, and every thread writes its buffer anew before each call. Bound: \
+a barrier to the return; all take turns, and every thread writes its buffer anew before each call, and checks \
+the sum once all have returned. Bound: \
 the same threads and barriers, each doing `x += 1` over its own buffer, so that every byte is read and \
 written once. Owner / bound: how fast the owner is beside it, the median of the rounds' ratios. Bus \
 bandwidth: the owner's, 2(k − 1)/k·N/t.";
