@@ -165,17 +165,13 @@ impl Member {
     /// # Errors
     /// [`Error`]: a member left, brought another number of values, or did not come in time.
     pub fn sum(&mut self, values: &mut [f64]) -> Result<(), Error> {
-        let bits = values.iter().map(|value| value.to_bits());
-        let mut all = self.all_gather(bits.collect::<Vec<_>>())?;
+        let mut all = self.all_gather(world::bits(values))?;
         if self.group.in_world {
             all = self.all_of_all_processes(all)?;
         }
         let lengths: Vec<usize> = all.iter().map(Vec::len).collect();
         self.same(&lengths)?;
-        for (i, sum) in values.iter_mut().enumerate() {
-            let parts = all.iter().map(|brought| f64::from_bits(brought[i]));
-            *sum = parts.reduce(|sum, part| sum + part).unwrap_or_default();
-        }
+        values.copy_from_slice(&world::sum_in_order(&all).expect("all have the same length"));
         Ok(())
     }
 

@@ -465,6 +465,19 @@ fn a_few_values_are_summed_in_rank_order() {
 }
 
 #[test]
+fn a_world_sums_a_few_values_in_rank_order_if_all_bring_as_many() {
+    let sums = on_threads(group(3, Options::default()), |seat| {
+        let mut world = Threads::new(seat, false);
+        let mut values = [[1e16, 0.5], [1.0, 0.5], [-1e16, 0.5]][world.rank()];
+        world.sum_values(&mut values).unwrap();
+        let mut one_more = vec![1.0; 2 + usize::from(world.rank() == 2)];
+        let error = world.sum_values(&mut one_more).unwrap_err();
+        (values, error)
+    });
+    assert_eq!(sums, vec![([0.0, 1.5], Error::KindMismatch); 3]);
+}
+
+#[test]
 fn gathered_items_and_barriers_stay_in_the_process() {
     on_threads(in_processes(2, 3), |mut member| {
         let ranks = member.all_gather(member.rank()).unwrap();

@@ -28,6 +28,19 @@ pub trait World: Send {
     /// As [`all_reduce`](Self::all_reduce), but for the lengths.
     fn all_gather(&mut self, data: &[u8]) -> Result<Vec<Vec<u8>>, Error>;
 
+    /// Sums a few values over all processes, in rank order; the sums have the same bits for all.
+    ///
+    /// # Errors
+    /// As [`all_gather`](Self::all_gather), and [`Error::KindMismatch`], if not all bring as many.
+    fn sum_values(&mut self, values: &mut [f64]) -> Result<(), Error> {
+        let messages = self.all_gather(&pack(&[bits(values)]))?;
+        let all = messages.iter().map(|message| unpack(message, 1)?.pop());
+        let all = all.collect::<Option<Vec<_>>>();
+        let sums = all.and_then(|all| sum_in_order(&all));
+        values.copy_from_slice(&sums.ok_or(Error::KindMismatch)?);
+        Ok(())
+    }
+
     /// The sum of `data` over all processes, on its device, in memory of its own; nothing, if this world
     /// reaches only the host's memory. All processes get the same bits.
     ///
@@ -43,6 +56,27 @@ pub trait World: Send {
     /// # Errors
     /// As [`all_gather`](Self::all_gather).
     fn duplicate(&self) -> Result<Box<dyn World>, Error>;
+}
+
+/// Values as [`pack`] takes them.
+pub(crate) fn bits(values: &[f64]) -> Vec<u64> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+/// The sums of the values of which these are the [`bits`], from the first to the last; nothing, if not all have as
+/// many.
+pub(crate) fn sum_in_order(all: &[Vec<u64>]) -> Option<Vec<f64>> {
+    let mut vectors = all.iter();
+    let values = vectors.next()?.iter().map(|bits| f64::from_bits(*bits));
+    let mut sums: Vec<f64> = values.collect();
+    for vector in vectors {
+        if vector.len() != sums.len() {
+            return None;
+        }
+        let values = vector.iter().map(|bits| f64::from_bits(*bits));
+        sums.iter_mut().zip(values).for_each(|(sum, v)| *sum += v);
+    }
+    Some(sums)
 }
 
 /// Vectors as one message: the length of each, then what is in them.
