@@ -85,7 +85,7 @@ impl Memory {
 }
 
 /// Where members meet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Medium {
     /// In memory that all reach.
     Memory,
@@ -124,16 +124,21 @@ impl Algorithm {
         } else {
             Medium::Memory
         };
-        match self {
-            Algorithm::Auto => fastest(medium, k, bytes),
-            chosen => chosen,
-        }
+        chosen(self, medium, k, bytes)
+    }
+}
+
+/// What is done in place of `auto`.
+pub(crate) fn chosen(algorithm: Algorithm, medium: Medium, k: usize, bytes: usize) -> Algorithm {
+    match algorithm {
+        Algorithm::Auto => fastest(medium, k, bytes),
+        chosen => chosen,
     }
 }
 
 /// The fastest way by the model; of two that are as fast the simpler one, and star last, which leaves
 /// the devices idle but for one.
-pub(crate) fn fastest(medium: Medium, k: usize, bytes: usize) -> Algorithm {
+fn fastest(medium: Medium, k: usize, bytes: usize) -> Algorithm {
     use Algorithm::{Owner, Ring, Star, Tree};
     let time = |algorithm: &Algorithm| match medium {
         Medium::Memory => MEMORY.time(&medium.schedule(*algorithm, k), bytes),

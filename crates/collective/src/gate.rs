@@ -53,6 +53,8 @@ const FAILED: u64 = 1 << 63;
 /// The lower bits of [`Gate::word`] count those who wait, the upper ones how often the gate opened.
 const OPENED: u64 = 1 << 16;
 const WAITING: u64 = OPENED - 1;
+/// So many can stand before a gate: the last one to come is not counted.
+pub(crate) const MOST: usize = OPENED as usize;
 
 #[derive(Debug)]
 pub(crate) struct Gate {

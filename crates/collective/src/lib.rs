@@ -28,6 +28,7 @@ mod tensors;
 mod world;
 
 use std::any::Any;
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -72,7 +73,7 @@ pub struct Options {
 /// ```
 ///
 /// # Panics
-/// If `k` is 0.
+/// If `k` is 0, or more than 65536.
 pub fn group(k: usize, options: Options) -> Vec<Member> {
     members(None, k, options)
 }
@@ -81,13 +82,14 @@ pub fn group(k: usize, options: Options) -> Vec<Member> {
 /// makes its own by this call.
 ///
 /// # Panics
-/// If `k` is 0.
+/// If `k` is 0, or more than 65536.
 pub fn group_in(world: Box<dyn World>, k: usize, options: Options) -> Vec<Member> {
     members(Some(world), k, options)
 }
 
 fn members(mut world: Option<Box<dyn World>>, k: usize, options: Options) -> Vec<Member> {
     assert!(k > 0, "a group has at least one member");
+    assert!(k <= gate::MOST, "{k} members are too many for a group");
     let (process, processes) = world.as_ref().map_or((0, 1), |w| (w.rank(), w.size()));
     let group = Arc::new(Group {
         options,
@@ -104,7 +106,7 @@ fn members(mut world: Option<Box<dyn World>>, k: usize, options: Options) -> Vec
             local,
             locals: k,
             world: world.take(),
-            schedules: Vec::new(),
+            schedules: HashMap::new(),
         })
         .collect()
 }
@@ -118,8 +120,8 @@ pub struct Member {
     locals: usize,
     /// Member 0 of a process speaks for it.
     world: Option<Box<dyn World>>,
-    /// Those that were needed so far.
-    schedules: Vec<(Algorithm, Medium, Arc<Schedule>)>,
+    /// Those that were needed so far, by the number of elements.
+    schedules: HashMap<(Medium, usize), Arc<Schedule>>,
 }
 
 /// What the members of a process share.
@@ -217,20 +219,17 @@ impl Member {
         self.group.options.timeout.map(Deadline::after)
     }
 
-    /// The way to sum `len` elements.
+    /// The way to sum `len` elements; it is looked for once.
     fn schedule(&mut self, medium: Medium, len: usize) -> Arc<Schedule> {
-        let algorithm = match self.group.options.algorithm {
-            Algorithm::Auto => cost::fastest(medium, self.locals, len * size_of::<f32>()),
-            chosen => chosen,
+        let (algorithm, k) = (self.group.options.algorithm, self.locals);
+        let find = || {
+            medium.schedule(
+                cost::chosen(algorithm, medium, k, len * size_of::<f32>()),
+                k,
+            )
         };
-        let known = self.schedules.iter();
-        let mut known = known.filter(|(a, m, _)| (*a, *m) == (algorithm, medium));
-        if let Some((_, _, schedule)) = known.next() {
-            return schedule.clone();
-        }
-        let schedule = Arc::new(medium.schedule(algorithm, self.locals));
-        self.schedules.push((algorithm, medium, schedule.clone()));
-        schedule
+        let known = self.schedules.entry((medium, len));
+        known.or_insert_with(|| Arc::new(find())).clone()
     }
 
     /// Has member 0 speak to the other processes; all members of this one get the answer.

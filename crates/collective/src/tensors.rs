@@ -11,6 +11,8 @@ impl Member {
     /// The sum of `data` over all members, on the device of this member's; it has the same bits for
     /// all. Every member has to call it, with a tensor of as many elements.
     ///
+    /// On the CPU the members' tensors may share memory, as after candle's `to_device`.
+    ///
     /// Copies between GPUs go through the host where the driver knows no shorter way. Where the group has
     /// members in other processes, those of each process sum first, and then the processes: on the device
     /// of member 0 where the [`World`] can do that, on the host where not. There it is f32 only, and the GPU
@@ -33,15 +35,16 @@ impl Member {
             return Ok(sum);
         }
         let (rank, locals) = (self.rank(), self.locals);
-        let failed = |error| device_error(rank, error);
         let whole = self.over_the_world(|world| {
-            let whole = over_the_processes(world, &sum).map_err(failed);
+            let whole = over_the_processes(world, &sum);
+            let whole = whole.map_err(|error| device_error(rank, error));
             whole?.map_err(|error| of_members(error, locals))
         })?;
         if locals == 1 {
             return Ok(whole);
         }
-        let mine = whole.to_device(data.device()).map_err(failed)?;
+        let mine = whole.to_device(data.device());
+        let mine = mine.map_err(self.fails_for_all())?;
         self.until_all_have_read(data.device())?;
         Ok(mine)
     }
@@ -51,16 +54,16 @@ impl Member {
         let lengths = self.all_gather(len)?;
         self.same(&lengths)?;
         let schedule = self.schedule(Medium::Devices, len);
-        let failed = |error| device_error(rank, error);
+        let failed = self.fails_for_all();
         // the chunks of every round, until all have read them
-        let mut mine = vec![cut(data, &schedule).map_err(failed)?];
+        let mut mine = vec![cut(data, &schedule).map_err(&failed)?];
         for i in 0..schedule.rounds.len() {
             let all = self.all_gather(mine[i].clone())?;
             let next = round(&schedule, i, rank, &all, data.device());
-            mine.push(next.map_err(failed)?);
+            mine.push(next.map_err(&failed)?);
         }
         let sum = mine.last().expect("there is one").clone();
-        let sum = join(sum, data).map_err(failed)?;
+        let sum = join(sum, data).map_err(&failed)?;
         self.over_the_link(&schedule, len, start);
         self.until_all_have_read(data.device())?;
         Ok(sum)
@@ -68,13 +71,18 @@ impl Member {
 
     /// Has this member's GPU go on when those of all members of the process have come as far.
     fn until_all_have_read(&mut self, device: &Device) -> std::result::Result<(), Error> {
-        let rank = self.local;
-        let failed = |error| device_error(rank, error);
-        let read = ReadUpTo::now(device).map_err(failed)?;
+        let failed = self.fails_for_all();
+        let read = ReadUpTo::now(device).map_err(&failed)?;
         for read in self.all_gather(read)? {
-            read.before_more_on(device).map_err(failed)?;
+            read.before_more_on(device).map_err(&failed)?;
         }
         Ok(())
+    }
+
+    /// What is made of an error of this member's device: one of all members, or they would wait for it.
+    fn fails_for_all(&self) -> impl Fn(candle_core::Error) -> Error + use<> {
+        let (group, rank) = (self.group.clone(), self.rank());
+        move |error| group.gate.fail(device_error(rank, error))
     }
 }
 
@@ -116,12 +124,16 @@ fn device_error(rank: usize, error: candle_core::Error) -> Error {
     }
 }
 
-/// The chunks of a schedule, as parts of the tensor.
-fn cut(data: &Tensor, schedule: &Schedule) -> Result<Vec<Tensor>> {
+/// The chunks of a schedule. Each has memory of its own: a device would be sent all that its memory is a part of.
+pub(crate) fn cut(data: &Tensor, schedule: &Schedule) -> Result<Vec<Tensor>> {
     let flat = data.flatten_all()?;
     let chunks = (0..schedule.chunks).map(|chunk| {
         let range = schedule.chunk(chunk, data.elem_count());
-        flat.narrow(0, range.start, range.len())
+        let part = flat.narrow(0, range.start, range.len())?;
+        match range.len() == data.elem_count() || range.is_empty() {
+            true => Ok(part),
+            false => part.force_contiguous(),
+        }
     });
     chunks.collect()
 }

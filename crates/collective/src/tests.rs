@@ -2,7 +2,7 @@
 //! length ends the call of all the others, with an error that names it.
 
 use super::*;
-use candle_core::{Device, Tensor};
+use candle_core::{CpuStorage, DType, Device, Storage, Tensor};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
@@ -309,6 +309,51 @@ fn a_tensor_of_another_size_and_a_member_that_left_are_named() {
     });
     let left = Some(Error::PeerLeft { rank: 1 });
     assert_eq!(results, [left.clone(), None, left]);
+}
+
+/// Nobody waits for a member whose device fails, and nobody meets it again.
+#[test]
+fn what_fails_on_one_device_fails_for_all() {
+    for algorithm in Algorithm::ALL {
+        let errors = on_threads(group(3, with(algorithm)), |mut member| {
+            let dtype = [DType::F32, DType::F64][usize::from(member.rank() == 2)];
+            let data = Tensor::zeros(8, dtype, &Device::Cpu).unwrap();
+            let error = member.all_reduce_tensor(&data).unwrap_err();
+            assert_eq!(member.barrier().unwrap_err(), error);
+            error
+        });
+        assert!(matches!(errors[0], Error::Device { .. }), "{algorithm}");
+        assert_eq!(errors, vec![errors[0].clone(); 3], "{algorithm}");
+    }
+}
+
+/// candle sends another device all of the memory in which a tensor lies.
+#[test]
+fn a_chunk_has_memory_of_its_own() {
+    let data = Tensor::zeros(1600, DType::F32, &Device::Cpu).unwrap();
+    let schedule = Schedule::new(Algorithm::Owner, 4);
+    for chunk in super::tensors::cut(&data, &schedule).unwrap() {
+        let (storage, _) = chunk.storage_and_layout();
+        let Storage::Cpu(CpuStorage::F32(values)) = &*storage else {
+            panic!("it lies on the CPU");
+        };
+        assert_eq!(values.len(), 400);
+    }
+}
+
+#[test]
+fn a_way_is_chosen_once_for_each_length() {
+    let mut member = group(1, Options::default()).remove(0);
+    for len in [8, 8, 1000, 8] {
+        member.all_reduce(vec![1.0; len]).unwrap();
+    }
+    assert_eq!(member.schedules.len(), 2);
+}
+
+#[test]
+#[should_panic(expected = "65537 members are too many for a group")]
+fn a_gate_has_so_many_places() {
+    group(65_537, Options::default());
 }
 
 #[test]

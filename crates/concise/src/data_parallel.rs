@@ -358,10 +358,19 @@ fn late(missing: &[&Worker], limit: Duration) -> anyhow::Error {
     anyhow!("replica {} did not come within {limit:?}", names.join(", "))
 }
 
+/// Whether it says only that another one is gone or late.
+fn is_of_a_peer(cause: &(dyn std::error::Error + 'static)) -> bool {
+    use collective::Error::{PeerLeft, TimedOut};
+    matches!(
+        cause.downcast_ref(),
+        Some(PeerLeft { .. } | TimedOut { .. })
+    )
+}
+
 /// All results, or the error that made the others miss a peer.
 fn first_cause<T>(results: Vec<Result<T>>) -> Result<Vec<T>> {
     let (good, mut errors): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
-    let missed_a_peer = |e: &anyhow::Error| e.chain().any(|c| c.is::<collective::Error>());
+    let missed_a_peer = |e: &anyhow::Error| e.chain().any(is_of_a_peer);
     errors.sort_by_key(|e| e.as_ref().is_err_and(missed_a_peer));
     match errors.into_iter().next() {
         Some(error) => error.map(|_| Vec::new()),

@@ -157,7 +157,11 @@ pub(crate) fn split_by_weights(
     let mut first = 0;
     let mut shards = (Vec::new(), Vec::new());
     for (i, (share, device)) in shares(n, weights).into_iter().zip(devices).enumerate() {
-        let shard = |data: &Tensor| data.narrow(0, first, share)?.to_device(device);
+        // a copy, or a GPU would be sent the whole minibatch that the shard is a view of
+        let shard = |data: &Tensor| {
+            let part = data.narrow(0, first, share)?.force_contiguous()?;
+            part.to_device(device)
+        };
         shards.0.push(d2l::on_replica(i, device, || shard(x))?);
         shards.1.push(d2l::on_replica(i, device, || shard(y))?);
         first += share;

@@ -92,7 +92,11 @@ impl Values {
     pub fn get(&self, range: Range<usize>) -> Result<Tensor> {
         match self {
             Values::Floats(floats) => Tensor::new(&floats[range], &Device::Cpu),
-            Values::Tensor(tensor) => tensor.narrow(0, range.start, range.len())?.copy(),
+            // not `copy`, which takes all of the memory along that the part lies in
+            Values::Tensor(tensor) => {
+                let part = tensor.narrow(0, range.start, range.len())?;
+                part.force_contiguous()
+            }
         }
     }
 
