@@ -33,7 +33,7 @@ trials![
 ];
 
 /// The environment variable that says where a process is to fail.
-const VARIABLE: &str = "CLAIMS_FAULT";
+pub const VARIABLE: &str = "CLAIMS_FAULT";
 /// What the process writes as it fails: from there on the clock runs.
 const FAILS: &str = "here it fails";
 /// How long a run may take to end.

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use tempfile::TempDir;
 
+use crate::a_failing_replica_ends_the_run::VARIABLE;
 use crate::kit::{SMALL, command, run, same_as_in_one_process, signal, threads_of};
 
 trials![
@@ -20,6 +21,9 @@ trials![
     a_process_that_stops_is_named_in_time,
     a_job_that_was_stopped_goes_on,
     a_process_that_is_asked_to_end_ends_all_in_order,
+    so_does_one_that_is_asked_before_all_have_come,
+    a_replica_that_stands_still_ends_all,
+    sums_in_another_order_do_not_go_on,
     a_job_that_was_killed_goes_on,
     a_process_that_cannot_go_on_ends_all,
     a_process_that_does_not_start_is_named,
@@ -33,7 +37,8 @@ const SOON: Duration = Duration::from_secs(30);
 /// The processes of a job, which end with it.
 struct Job {
     /// A launcher listens on the port that it names.
-    _launcher: TcpListener,
+    launcher: TcpListener,
+    size: usize,
     folder: TempDir,
     processes: Vec<Child>,
 }
@@ -47,29 +52,37 @@ struct Ended {
 impl Job {
     /// The first processes of a job of `size`, one for each of `args`.
     fn start(size: usize, args: &[&str]) -> Result<Self> {
-        let launcher = TcpListener::bind("127.0.0.1:0")?;
-        let port = launcher.local_addr()?.port().to_string();
         let mut job = Self {
-            _launcher: launcher,
+            launcher: TcpListener::bind("127.0.0.1:0")?,
+            size,
             folder: tempfile::tempdir()?,
             processes: Vec::new(),
         };
-        for (rank, args) in args.iter().enumerate() {
-            let args = format!("--backend tcp {args}");
-            let process = command("concise", &args)?
-                .env("RANK", rank.to_string())
-                .env("LOCAL_RANK", rank.to_string())
-                .env("WORLD_SIZE", size.to_string())
-                .env("MASTER_ADDR", "127.0.0.1")
-                .env("MASTER_PORT", &port)
-                .env("RUST_BACKTRACE", "0")
-                .stdin(Stdio::null())
-                .stdout(Stdio::null())
-                .stderr(File::create(job.stderr(rank))?)
-                .spawn()?;
-            job.processes.push(process);
-        }
+        args.iter().try_for_each(|args| job.add(args, None))?;
         Ok(job)
+    }
+
+    /// The next process; with a fault it fails as `a_failing_replica_ends_the_run` says.
+    fn add(&mut self, args: &str, fault: Option<&str>) -> Result<()> {
+        let rank = self.processes.len();
+        let port = self.launcher.local_addr()?.port();
+        let mut command = command("concise", &format!("--backend tcp {args}"))?;
+        if let Some(fault) = fault {
+            command.env(VARIABLE, fault);
+        }
+        let process = command
+            .env("RANK", rank.to_string())
+            .env("LOCAL_RANK", rank.to_string())
+            .env("WORLD_SIZE", self.size.to_string())
+            .env("MASTER_ADDR", "127.0.0.1")
+            .env("MASTER_PORT", port.to_string())
+            .env("RUST_BACKTRACE", "0")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(File::create(self.stderr(rank))?)
+            .spawn()?;
+        self.processes.push(process);
+        Ok(())
     }
 
     fn stderr(&self, rank: usize) -> std::path::PathBuf {
@@ -128,11 +141,13 @@ impl Drop for Job {
     }
 }
 
-/// A run that would take minutes, on three processes that have begun to train.
+/// A run that would take minutes.
+const LONG: &str =
+    "--device cpu --data synthetic --limit-train 2000 --limit-test 20 --batch-size 16 --threads 1";
+
+/// A long run on three processes that have begun to train.
 fn training(args: &str) -> Result<Job> {
-    let args = format!(
-        "--device cpu --data synthetic --limit-train 2000 --limit-test 20 --batch-size 16 --threads 1 {args}"
-    );
+    let args = format!("{LONG} {args}");
     let mut job = Job::start(3, &[&args[..]; 3])?;
     job.trains()?;
     Ok(job)
@@ -247,6 +262,59 @@ fn a_process_that_is_asked_to_end_ends_all_in_order() -> Result<()> {
         ensure!(status == Some(130), "{status:?}\n{stderr}");
     }
     ensure!(out.join("model.safetensors").is_file());
+    Ok(())
+}
+
+/// The others come after that, and train with it until the end of a step.
+fn so_does_one_that_is_asked_before_all_have_come() -> Result<()> {
+    let mut job = Job::start(2, &[LONG])?;
+    let start = Instant::now();
+    while !threads_of(job.processes[0].id())
+        .iter()
+        .any(|n| n == "ctrl-c")
+    {
+        ensure!(start.elapsed() < PLENTY, "{}", job.said());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    signal("-TERM", job.processes[0].id())?;
+    job.add(LONG, None)?;
+    for Ended { status, stderr } in job.ended(&[0, 1], PLENTY)? {
+        ensure!(status == Some(130), "{status:?}\n{stderr}");
+    }
+    Ok(())
+}
+
+/// Its own process too, which has no other replica to wait for it.
+fn a_replica_that_stands_still_ends_all() -> Result<()> {
+    for culprit in [0, 1] {
+        let mut job = Job::start(2, &[])?;
+        let args = format!("{SMALL} --timeout 3");
+        for rank in 0..2 {
+            let fault = (rank == culprit).then_some("forward,1,cpu(0),1,3600");
+            job.add(&args, fault)?;
+        }
+        for Ended { status, stderr } in job.ended(&[0, 1], PLENTY)? {
+            ensure!(status == Some(1), "{status:?}\n{stderr}");
+            let named = stderr.contains(&format!("process {culprit} did not come within 3s"));
+            let left = stderr.contains(&format!("process {} has left the others", 1 - culprit));
+            ensure!(named || left, "{stderr}");
+        }
+    }
+    Ok(())
+}
+
+/// Each process has one replica, and then the ranks are the order.
+fn sums_in_another_order_do_not_go_on() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let out = folder.path().join("run");
+    let args = format!("{SMALL} --gpus 2 --allreduce ring --out {}", out.display());
+    let (status, _, stderr) = run("concise", &args)?;
+    ensure!(status == 0, "{status}\n{stderr}");
+    let go_on = format!("--resume {} --gpus 1", out.display());
+    let mut job = Job::start(2, &[&go_on[..]; 2])?;
+    let words = r#"has "summed in the order of ring", and this one "summed in the order of ranks""#;
+    let Ended { status, stderr } = job.ended(&[0, 1], PLENTY)?.remove(0);
+    ensure!(status == Some(2) && stderr.contains(words), "{stderr}");
     Ok(())
 }
 

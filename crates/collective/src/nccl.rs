@@ -227,6 +227,10 @@ impl World for Gpus {
         self.star.size()
     }
 
+    fn check(&self) -> Result<(), Error> {
+        self.star.check()
+    }
+
     fn all_reduce(&mut self, data: &mut [f32]) -> Result<(), Error> {
         self.star.all_reduce(data)
     }

@@ -293,6 +293,10 @@ impl World for Star {
         self.post.size
     }
 
+    fn check(&self) -> Result<(), Error> {
+        self.post.check()
+    }
+
     fn all_reduce(&mut self, data: &mut [f32]) -> Result<(), Error> {
         let length = data.len() as u64;
         if self.is_hub() {

@@ -290,7 +290,7 @@ fn tensors_are_summed_by_the_schedule_and_gathered_items_come_in_rank_order() {
 
 #[test]
 fn a_tensor_of_another_size_and_a_member_that_left_are_named() {
-    let zeros = |n: usize| Tensor::zeros(n, candle_core::DType::F32, &Device::Cpu).unwrap();
+    let zeros = |n: usize| Tensor::zeros(n, DType::F32, &Device::Cpu).unwrap();
     let errors = on_threads(group(3, Options::default()), |mut member| {
         let n = if member.rank() == 2 { 7 } else { 8 };
         member.all_reduce_tensor(&zeros(n)).unwrap_err()
@@ -332,7 +332,7 @@ fn what_fails_on_one_device_fails_for_all() {
 fn a_chunk_has_memory_of_its_own() {
     let data = Tensor::zeros(1600, DType::F32, &Device::Cpu).unwrap();
     let schedule = Schedule::new(Algorithm::Owner, 4);
-    for chunk in super::tensors::cut(&data, &schedule).unwrap() {
+    for chunk in tensors::cut(&data, &schedule).unwrap() {
         let (storage, _) = chunk.storage_and_layout();
         let Storage::Cpu(CpuStorage::F32(values)) = &*storage else {
             panic!("it lies on the CPU");

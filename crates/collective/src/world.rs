@@ -50,6 +50,14 @@ pub trait World: Send {
         None
     }
 
+    /// The failure, if this way knows without a call that there was one.
+    ///
+    /// # Errors
+    /// That of the calls that failed.
+    fn check(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// Another channel among the same processes, for another thread: its calls never meet those of this
     /// one. It is a call as well: all processes duplicate in the same order.
     ///

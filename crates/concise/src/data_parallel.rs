@@ -119,7 +119,7 @@ impl DataParallel {
             net.workers.push(worker);
             net.states.push(state);
         }
-        net.check_processes().map_err(BadInput::from)?;
+        net.begin_alike()?;
         Ok(net)
     }
 
@@ -213,7 +213,16 @@ impl DataParallel {
                 var.set(&tensor).with_context(|| name.clone())?;
             }
         }
-        Ok(self.check_processes().map_err(BadInput::from)?)
+        self.begin_alike()
+    }
+
+    /// [`BadInput`], if processes that can speak to each other begin with other parameters.
+    fn begin_alike(&self) -> Result<()> {
+        self.check_processes()
+            .map_err(|error| match error.is::<collective::Error>() {
+                true => error,
+                false => BadInput::from(error).into(),
+            })
     }
 
     /// What each replica gets of a minibatch, in proportion; they add up to 1.
@@ -272,34 +281,50 @@ impl DataParallel {
         let came = came.map_err(|error| self.who_did_not_come(error))?;
         match (missing.is_empty(), end, self.how.timeout) {
             (true, ..) => Ok(came),
-            (_, RecvTimeoutError::Timeout, Some(limit)) => Err(late(&missing, limit)),
+            (_, RecvTimeoutError::Timeout, Some(limit)) => {
+                self.processes.have_not_failed()?;
+                Err(late(&missing, limit))
+            }
             _ => bail!("the thread of a replica has ended"),
         }
     }
 
     /// Puts the answers where they belong, and returns why no more come: they are all there, or not in time.
     ///
-    /// The first may take as long as it likes, and with each the time begins anew: replicas that take turns on
-    /// the cores answer one after another. A faster device, or one without an example, waits for the others no
-    /// longer than it would in the all-reduce.
+    /// The first may take as long as it likes, unless the other processes have given up; and with each the time begins
+    /// anew: replicas that take turns on the cores answer one after another. A faster device, or one without an
+    /// example, waits for the others no longer than it would in the all-reduce, and who has failed no longer at all.
     fn collect<T>(
         &self,
-        inbox: &Receiver<(usize, T)>,
-        answers: &mut [Option<T>],
+        inbox: &Receiver<(usize, Result<T>)>,
+        answers: &mut [Option<Result<T>>],
     ) -> RecvTimeoutError {
+        let limit = |most: Duration| {
+            self.how
+                .timeout
+                .map(|limit| Deadline::after(limit.min(most)))
+        };
         let mut deadline = None;
         loop {
             let next = match &deadline {
-                None => inbox.recv().map_err(RecvTimeoutError::from),
+                None if self.processes.are_one() => inbox.recv().map_err(RecvTimeoutError::from),
+                None => inbox.recv_timeout(LOOK),
                 Some(deadline) => Deadline::nap(deadline, |time| inbox.recv_timeout(time)),
             };
             match next {
                 Ok((i, answer)) => {
+                    match &answer {
+                        Ok(_) => deadline = limit(Duration::MAX),
+                        Err(error) if error.chain().any(is_late) => deadline = limit(ENDING),
+                        Err(_) => deadline = deadline.or_else(|| limit(Duration::MAX)),
+                    }
                     answers[i] = Some(answer);
-                    deadline = self.how.timeout.map(Deadline::after);
                 }
-                Err(RecvTimeoutError::Timeout)
-                    if deadline.as_ref().is_some_and(|d| !d.is_over()) => {}
+                Err(RecvTimeoutError::Timeout) => match &deadline {
+                    Some(deadline) if deadline.is_over() => return RecvTimeoutError::Timeout,
+                    None if self.processes.have_not_failed().is_err() => deadline = limit(ENDING),
+                    _ => {}
+                },
                 Err(end) => return end,
             }
         }
@@ -352,6 +377,11 @@ fn seats(processes: &Processes, how: &Replication, k: usize) -> Result<Vec<Seats
     Ok(seats.collect())
 }
 
+/// How often a process that waits for its own replicas looks whether the others have given up.
+const LOOK: Duration = Duration::from_millis(100);
+/// How long those have to come back who can, once it is known that one does not.
+const ENDING: Duration = Duration::from_secs(5);
+
 /// What a run says of replicas that stand still.
 fn late(missing: &[&Worker], limit: Duration) -> anyhow::Error {
     let names: Vec<&str> = missing.iter().map(|worker| worker.name.as_str()).collect();
@@ -360,10 +390,18 @@ fn late(missing: &[&Worker], limit: Duration) -> anyhow::Error {
 
 /// Whether it says only that another one is gone or late.
 fn is_of_a_peer(cause: &(dyn std::error::Error + 'static)) -> bool {
-    use collective::Error::{PeerLeft, TimedOut};
+    let gone = matches!(
+        cause.downcast_ref(),
+        Some(collective::Error::PeerLeft { .. })
+    );
+    gone || is_late(cause)
+}
+
+/// Whether it says that another one was waited for long enough.
+fn is_late(cause: &(dyn std::error::Error + 'static)) -> bool {
     matches!(
         cause.downcast_ref(),
-        Some(PeerLeft { .. } | TimedOut { .. })
+        Some(collective::Error::TimedOut { .. })
     )
 }
 

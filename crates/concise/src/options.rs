@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use candle_core::Device;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use collective::Algorithm;
 use functional::Sgd;
@@ -143,12 +144,12 @@ impl Options {
         Ok(())
     }
 
-    /// What the result depends on beside what both sections share, a line each.
-    pub(crate) fn settings(&self) -> Vec<String> {
+    /// What the result of a process with these devices depends on beside what both sections share, a line each.
+    pub(crate) fn settings(&self, devices: &[Device]) -> Vec<String> {
         vec![
             format!("momentum {}", self.momentum),
             format!("weight-decay {}", self.weight_decay),
-            format!("allreduce {}", self.allreduce),
+            format!("summed in the order of {}", self.order(devices)),
             format!("reduce-on {:?}", self.reduce_on).to_lowercase(),
             // its order of summing is its own
             format!("nccl {}", self.backend == Backend::Nccl),
@@ -157,6 +158,22 @@ impl Options {
             format!("accumulate {}", self.accumulate),
             format!("split {}", self.split),
         ]
+    }
+
+    /// In which order the gradients are summed.
+    fn order(&self, devices: &[Device]) -> String {
+        let (k, on_cpus) = (devices.len(), devices.iter().all(Device::is_cpu));
+        let way = match self.allreduce {
+            _ if k == 1 => Algorithm::Owner, // only the processes sum, if there are several
+            Algorithm::Auto if on_cpus => {
+                Algorithm::Auto.chosen(false, k, self.replication().bucket_bytes)
+            }
+            way => way,
+        };
+        match way {
+            Algorithm::Star | Algorithm::Owner => "ranks".to_owned(),
+            way => way.to_string(),
+        }
     }
 
     /// The optimizer with the learning rate that the run has.

@@ -125,6 +125,11 @@ impl Processes {
         Ok(())
     }
 
+    /// The failure, where it is known without a call that there was one.
+    pub(crate) fn have_not_failed(&self) -> Result<()> {
+        Ok(self.world().map_or(Ok(()), |world| world.check())?)
+    }
+
     /// Whether there is no other.
     pub(crate) fn are_one(&self) -> bool {
         self.world.is_none()

@@ -10,7 +10,7 @@ use d2l::{BadInput, Book, Run, Summary, say, synchronize};
 use functional::cross_entropy;
 
 use crate::{
-    DataParallel, Initializer, Options, Processes, Replication, Sgd, Split, Trainer,
+    DataParallel, Initializer, Options, Processes, Replication, Sgd, Trainer,
     evaluate_accuracy_gpus, resnet18,
 };
 
@@ -49,21 +49,20 @@ pub fn train(options: &Options) -> Result<Summary> {
 
 /// As [`train`], in one process of all.
 fn train_among(processes: &Arc<Processes>, options: &Options) -> Result<Summary> {
-    let mut run = Run::start_in(processes.process()?, &options.run, &BOOK)?;
+    let process = processes.process()?;
+    let mut run = Run::start_in(process, &options.run, &BOOK)?;
     run.train_iter = run.train_iter.in_groups_of(options.accumulate);
     processes.check(&run.devices)?;
     let how = options.replication();
     how.check(run.devices.len()).map_err(BadInput::from)?;
     let sgd = options.sgd(run.lr);
-    options
-        .settings()
-        .into_iter()
-        .for_each(|line| run.depends_on(line));
+    let settings = options.settings(&run.devices);
+    settings.into_iter().for_each(|line| run.depends_on(line));
     processes.agree(
         "settings",
         &format!("{}\n{how:?}\n{}", run.settings(), run.keeping()),
     )?;
-    announce(&run, &how)?;
+    announce(&run, &how, process.of)?;
     let network = |vb: VarBuilder<'_>| resnet18(10, vb);
     let net = DataParallel::among(processes, how, &run.devices, INIT, run.seed, network)?;
     if let Some(line) = net.all_reduce()? {
@@ -75,6 +74,7 @@ fn train_among(processes: &Arc<Processes>, options: &Options) -> Result<Summary>
     let mut trainer = trainer.accumulate(options.accumulate);
     trainer.go_on(run.take_rest())?;
     for epoch in run.epochs() {
+        let measures = trainer.measures();
         run.timer.start();
         for batch in run.train_iter.epoch(epoch) {
             let (x, y) = batch?;
@@ -85,7 +85,7 @@ fn train_among(processes: &Arc<Processes>, options: &Options) -> Result<Summary>
         synchronize(&run.devices)?;
         run.timer.stop();
         run.epoch(evaluate_accuracy_gpus(&net, &run.test_iter)?, &trainer)?;
-        if epoch == 1 && options.split == Split::Measured {
+        if measures && !trainer.measures() {
             say(format_args!("split as measured: {:.2?}", net.split()));
         }
     }
@@ -94,12 +94,13 @@ fn train_among(processes: &Arc<Processes>, options: &Options) -> Result<Summary>
 
 /// Tells a reader without a GPU how long an epoch will take, and what makes a run short; nothing of an epoch that is
 /// over nearly as soon as its time is measured.
-fn announce(run: &Run, how: &Replication) -> Result<()> {
+fn announce(run: &Run, how: &Replication, processes: usize) -> Result<()> {
     let (epoch, measured) = (run.train_iter.num_examples(), measured_examples(run));
     if !run.devices.iter().all(Device::is_cpu) || epoch < 10 * measured {
         return Ok(());
     }
-    let seconds = time_per_example(run, how)?.as_secs_f64() * epoch as f64;
+    // each process has its part of them
+    let seconds = time_per_example(run, how)?.as_secs_f64() * epoch as f64 / processes as f64;
     let short = match seconds {
         s if s < 120.0 => "",
         _ => SHORT_RUN,

@@ -144,12 +144,20 @@ impl<'a> Trainer<'a> {
     /// The examples of the minibatch in all processes, of which `own` are here. Where one of the processes
     /// was asked to end, all do so after this step.
     fn batch_size(&self, own: usize) -> Result<usize> {
+        if self.net.processes.are_one() {
+            return Ok(own); // whoever wants to end has to ask the others, who are not in this network
+        }
         let mut counts = [own as f64, f64::from(u8::from(d2l::wants_to_end()))];
         self.net.processes.sum(&mut counts)?;
         if counts[1] > 0.0 {
             d2l::interrupt();
         }
         Ok(counts[0] as usize)
+    }
+
+    /// Whether it still looks how fast its replicas are, to split what comes accordingly.
+    pub(crate) fn measures(&self) -> bool {
+        self.measuring.is_some()
     }
 
     /// The loss over all processes, from that of this one's shards.

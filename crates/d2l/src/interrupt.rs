@@ -22,9 +22,13 @@ pub fn interrupted() -> bool {
 static WANTED: AtomicBool = AtomicBool::new(false);
 static AGREES_FIRST: AtomicBool = AtomicBool::new(false);
 
-/// From here on Ctrl-C is only a wish, until [`interrupt`]: the processes have to agree when.
+/// From here on Ctrl-C is only a wish, until [`interrupt`]: the processes have to agree when. So is one that came
+/// while this process waited for the others.
 pub(crate) fn agree_first() {
-    AGREES_FIRST.store(true, Ordering::Relaxed);
+    AGREES_FIRST.store(true, Ordering::SeqCst);
+    if INTERRUPTED.swap(false, Ordering::SeqCst) {
+        WANTED.store(true, Ordering::SeqCst);
+    }
 }
 
 /// Whether this process of several has been asked to end.
@@ -89,7 +93,7 @@ fn asked_to_end(at_once: bool) {
         true => return,
         false => (),
     }
-    let word = "ending after this minibatch; Ctrl-C again ends at once";
+    let word = "ending after this step; Ctrl-C again ends at once";
     // the terminal has written ^C; with a bar that is gone
     let _ = bar::above(|drawn| match drawn {
         true => writeln!(std::io::stderr(), "{word}"),

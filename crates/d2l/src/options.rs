@@ -127,7 +127,7 @@ pub struct Options {
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = RECORD)]
     pub resume: Option<PathBuf>,
 
-    /// With --out, keep a checkpoint every N steps as well, not only after every epoch
+    /// With --out, keep a checkpoint every N minibatches as well, not only after every epoch
     #[arg(long, value_name = "N", help_heading = RECORD)]
     pub checkpoint_every: Option<usize>,
 
@@ -159,7 +159,7 @@ pub struct Options {
     #[arg(long, help_heading = DEVICES)]
     pub deterministic: bool,
 
-    /// Cores that the whole run may use [default: all]
+    /// Cores that the run may use, in each of its processes [default: all]
     #[arg(long, value_name = "N", help_heading = DEVICES)]
     pub threads: Option<usize>,
 
