@@ -14,6 +14,7 @@ use concise::{
     Algorithm, DataParallel, Initializer, Link, ReduceOn, Replication, Sgd, Split, Trainer,
     resnet18,
 };
+use d2l::Trained;
 use functional::cross_entropy;
 
 use crate::kit::{cpus, formula_batch, largest, largest_difference};
@@ -22,6 +23,8 @@ trials![
     every_way_to_sum_takes_the_step_of_one_device,
     buckets_and_overlap_change_no_bit,
     accumulated_minibatches_are_one,
+    a_group_that_is_made_smaller_ends_with_the_next_minibatch,
+    gradients_that_another_trainer_has_lost_are_missed,
     shares_of_any_size_take_the_same_step,
     a_split_that_is_measured_follows_the_speed,
     resnet18_with_synchronized_norms_takes_the_step_of_one_device,
@@ -184,6 +187,57 @@ fn accumulated_minibatches_are_one() -> Result<()> {
         ensure!(apart(&one, &two_steps)?.0 > 1e-4, "2 of 3 are one step");
     }
     Ok(())
+}
+
+/// Two minibatches wait for a third and a fourth when a group becomes two: the third is the last.
+fn a_group_that_is_made_smaller_ends_with_the_next_minibatch() -> Result<()> {
+    let (whole, parts) = (untrained(2)?, untrained(2)?);
+    let (x, y) = formula_batch(0, 9)?;
+    Trainer::new(&whole, cross_entropy, Sgd::new(0.1)).step(&x, &y)?;
+    let mut trainer = Trainer::new(&parts, cross_entropy, Sgd::new(0.1)).accumulate(4);
+    for i in 0..3 {
+        if i == 2 {
+            trainer = trainer.accumulate(2);
+        }
+        trainer.step(&x.narrow(0, 3 * i, 3)?, &y.narrow(0, 3 * i, 3)?)?;
+    }
+    let what = "three minibatches are no step";
+    same(&everywhere(&whole)?, &everywhere(&parts)?, 2e-6, what)
+}
+
+fn untrained(k: usize) -> Result<DataParallel> {
+    DataParallel::new(&cpus(k), Initializer::Xavier(3.0), 0, three_layers)
+}
+
+/// Another trainer comes when one minibatch of two waits: whether the first then goes on or takes its step, it
+/// says what is lost, moves nothing, and can begin again.
+fn gradients_that_another_trainer_has_lost_are_missed() -> Result<()> {
+    let (net, (x, y)) = (untrained(2)?, formula_batch(0, 4)?);
+    let before = everywhere(&net)?;
+    let still = Sgd {
+        momentum: 0.9,
+        ..Sgd::new(0.0)
+    };
+    let mut first = Trainer::new(&net, cross_entropy, Sgd::new(0.1)).accumulate(2);
+    for flushes in [false, true] {
+        first.step(&x, &y)?;
+        Trainer::new(&net, cross_entropy, still).step(&x, &y)?;
+        let keeps = first.rest()?;
+        ensure!(keeps.is_empty(), "it keeps the other's momentum: {keeps:?}");
+        let went_on = match flushes {
+            true => first.flush(),
+            false => first.step(&x, &y).map(drop),
+        };
+        let error = went_on.expect_err("nobody missed them").to_string();
+        let words = "the gradients of 1 of 2 minibatches are lost";
+        ensure!(error.contains(words), "{error}");
+        same(&before, &everywhere(&net)?, 0.0, "a step without them")?;
+    }
+    first.step(&x, &y)?;
+    first.step(&x, &y)?;
+    let one = untrained(2)?;
+    Trainer::new(&one, cross_entropy, Sgd::new(0.1)).step(&x, &y)?;
+    same(&everywhere(&one)?, &everywhere(&net)?, 2e-6, "begun again")
 }
 
 fn shares_of_any_size_take_the_same_step() -> Result<()> {

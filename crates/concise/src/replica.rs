@@ -114,9 +114,14 @@ impl Replica {
         self.norms.is_some()
     }
 
+    /// Whether what is here is this trainer's.
+    pub fn belongs_to(&self, trainer: usize) -> bool {
+        self.velocity.trainer == trainer
+    }
+
     /// Forgets what another trainer has left here.
     pub fn belong_to(&mut self, trainer: usize) {
-        if self.velocity.trainer != trainer {
+        if !self.belongs_to(trainer) {
             self.gradients.zero();
             self.velocity = Velocity::default();
             self.velocity.trainer = trainer;
@@ -182,9 +187,13 @@ impl Replica {
         Ok(self.gradients.values()?)
     }
 
-    /// What momentum remembers of each parameter, by its name; nothing without momentum.
-    pub fn velocity(&self) -> Result<Vec<(String, Tensor)>> {
+    /// What momentum remembers of each parameter, by its name; nothing without momentum, or after another
+    /// trainer.
+    pub fn velocity(&self, trainer: usize) -> Result<Vec<(String, Tensor)>> {
         let mut velocity = Vec::new();
+        if !self.belongs_to(trainer) {
+            return Ok(velocity);
+        }
         for (values, parts) in self.velocity.of_buckets.iter().zip(self.gradients.layout()) {
             for part in parts.iter() {
                 let name = self.name_of(part.parameter)?;

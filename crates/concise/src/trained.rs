@@ -26,7 +26,8 @@ impl Trained for Trainer<'_> {
     /// The momentum, which all replicas have in common; the buffers of the other replicas, those of other
     /// processes as well; and the split, where it was measured.
     fn rest(&self) -> Result<Vec<(String, Tensor)>> {
-        let velocity = self.net.on_first(|replica| replica.velocity())?;
+        let id = self.id;
+        let velocity = self.net.on_first(move |replica| replica.velocity(id))?;
         let named = |(name, tensor): (String, Tensor)| (format!("{MOMENTUM}{name}"), tensor);
         let mut rest: Vec<(String, Tensor)> = velocity.into_iter().map(named).collect();
         rest.extend(self.net.other_buffers()?);

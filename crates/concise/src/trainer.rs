@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use candle_core::{Device, Tensor};
 use d2l::BatchLoss;
 use functional::Sgd;
@@ -19,6 +19,9 @@ static NEXT_ID: AtomicUsize = AtomicUsize::new(1);
 pub type Loss = fn(&Tensor, &Tensor) -> candle_core::Result<Tensor>;
 
 /// Trains a replicated network: its [`step`](Trainer::step) is all that a training loop needs.
+///
+/// One network may have several trainers, one after the other: each begins without momentum where another
+/// one has taken a step.
 ///
 /// ```
 /// use candle_core::{DType, Device, Module, Tensor};
@@ -79,7 +82,8 @@ impl<'a> Trainer<'a> {
     }
 
     /// Takes the optimizer's step once in `minibatches`: their gradients add up on each device, and are
-    /// summed over the devices once. It is the step on all their examples together.
+    /// summed over the devices once. It is the step on all their examples together. Where as many or more wait
+    /// already, the next one is the last.
     ///
     /// # Panics
     /// If `minibatches` is 0.
@@ -100,8 +104,10 @@ impl<'a> Trainer<'a> {
     ///
     /// # Errors
     /// If `x` and `y` do not fit, or a replica fails; the message names it. After that the
-    /// network trains no further.
+    /// network trains no further. And if another trainer of the network came while gradients waited here:
+    /// they are lost, and the next step begins anew.
     pub fn step(&mut self, x: &Tensor, y: &Tensor) -> Result<Step> {
+        self.check_waiting()?;
         let shards = self.net.scatter(x, y)?;
         let (loss, id) = (self.loss, self.id);
         let batch_size = self.batch_size(y.dim(0)?)?;
@@ -111,7 +117,7 @@ impl<'a> Trainer<'a> {
         );
         self.waiting = (self.waiting.0 + 1, self.waiting.1 + batch_size);
         self.examples = self.waiting.1;
-        let last = self.waiting.0 == self.accumulate;
+        let last = self.waiting.0 >= self.accumulate;
         let (optimizer, examples) = (self.optimizer, self.examples);
         let measures = self.measuring.is_some();
         let done = self.net.on_each(shards, move |replica, (x, y)| {
@@ -188,6 +194,7 @@ impl<'a> Trainer<'a> {
     /// # Errors
     /// As [`step`](Self::step).
     pub fn flush(&mut self) -> Result<()> {
+        self.check_waiting()?;
         let (minibatches, examples) = std::mem::take(&mut self.waiting);
         if minibatches == 0 {
             return Ok(());
@@ -199,6 +206,23 @@ impl<'a> Trainer<'a> {
             replica.step(optimizer, examples)
         })?;
         Ok(())
+    }
+
+    /// An error, unless the gradients that wait for the step are still there. Those that were lost wait no longer.
+    fn check_waiting(&mut self) -> Result<()> {
+        let (id, waiting, group) = (self.id, self.waiting.0, self.accumulate);
+        if waiting == 0
+            || self
+                .net
+                .on_first(move |replica| Ok(replica.belongs_to(id)))?
+        {
+            return Ok(());
+        }
+        self.waiting = (0, 0);
+        bail!(
+            "the gradients of {waiting} of {group} minibatches are lost: another trainer of the network came \
+             while they waited for the step; call flush() before it does"
+        )
     }
 }
 
