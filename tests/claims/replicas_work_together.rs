@@ -25,6 +25,7 @@ trials![
     accumulated_minibatches_are_one,
     a_group_that_is_made_smaller_ends_with_the_next_minibatch,
     gradients_that_another_trainer_has_lost_are_missed,
+    a_loss_that_is_a_mean_is_refused,
     shares_of_any_size_take_the_same_step,
     a_split_that_is_measured_follows_the_speed,
     resnet18_with_synchronized_norms_takes_the_step_of_one_device,
@@ -238,6 +239,16 @@ fn gradients_that_another_trainer_has_lost_are_missed() -> Result<()> {
     let one = untrained(2)?;
     Trainer::new(&one, cross_entropy, Sgd::new(0.1)).step(&x, &y)?;
     same(&everywhere(&one)?, &everywhere(&net)?, 2e-6, "begun again")
+}
+
+/// The mean over a shard would be divided by the number of examples again.
+fn a_loss_that_is_a_mean_is_refused() -> Result<()> {
+    let (net, (x, y)) = (untrained(2)?, formula_batch(0, 6)?);
+    let mut trainer = Trainer::new(&net, candle_nn::loss::cross_entropy, Sgd::new(0.1));
+    let error = format!("{:#}", trainer.step(&x, &y).expect_err("a mean was taken"));
+    let words = "the loss has the shape [], the labels have [3]";
+    ensure!(error.contains(words), "{error}");
+    Ok(())
 }
 
 fn shares_of_any_size_take_the_same_step() -> Result<()> {

@@ -15,7 +15,8 @@ use crate::{DataParallel, Split};
 static NEXT_ID: AtomicUsize = AtomicUsize::new(1);
 
 /// A loss of each example, such as [`functional::cross_entropy`]: outputs (B, …) and labels
-/// (B,) to losses (B,).
+/// (B,) to losses (B,). Their mean, as candle-nn's losses are, is an error: who has a part of the minibatch
+/// does not know by how many examples to divide.
 pub type Loss = fn(&Tensor, &Tensor) -> candle_core::Result<Tensor>;
 
 /// Trains a replicated network: its [`step`](Trainer::step) is all that a training loop needs.
@@ -242,7 +243,15 @@ fn forward_backward(
         return Ok(None);
     }
     let y_hat = replica.forward(x)?;
-    let l = loss(&y_hat, y)?.sum_all()?;
+    let ls = loss(&y_hat, y)?;
+    ensure!(
+        ls.dims() == [y.dim(0)?],
+        "the loss has the shape {:?}, the labels have {:?}: it has to be one number for each example, \
+         not their mean or sum",
+        ls.dims(),
+        y.dims()
+    );
+    let l = ls.sum_all()?;
     match last {
         true => replica.backward_and_reduce(&l)?,
         false => replica.backward(&l)?,
