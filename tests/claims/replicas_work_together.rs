@@ -30,6 +30,8 @@ trials![
     a_split_that_is_measured_follows_the_speed,
     resnet18_with_synchronized_norms_takes_the_step_of_one_device,
     a_replica_without_an_example_keeps_step_in_synchronized_norms,
+    a_replica_without_an_example_says_so_where_candle_needs_one,
+    norms_that_do_not_synchronize_are_named,
     more_replicas_than_cores_synchronize_their_norms,
     a_replica_that_stalls_is_named_in_time,
     a_replica_that_fails_is_the_cause_wherever_the_others_wait,
@@ -353,6 +355,47 @@ fn a_replica_without_an_example_keeps_step_in_synchronized_norms() -> Result<()>
     let (found, state) = resnet18_after_a_step(how, 3, 2)?;
     ensure!((found - loss).abs() <= 1e-5 * loss, "loss {found}, {loss}");
     same(&one, &state, 1e-5, "two examples on three devices")
+}
+
+type Build = fn(VarBuilder<'_>) -> candle_core::Result<Network>;
+
+/// The error of a step on `n` examples with three replicas and synchronized norms.
+fn synchronized_error(n: usize, network: Build) -> Result<String> {
+    let how = with(|how| how.sync_bn = true);
+    let net = DataParallel::with(how, &cpus(3), Initializer::Xavier(3.0), 0, network)?;
+    let (x, y) = formula_batch(0, n)?;
+    let step = Trainer::new(&net, cross_entropy, Sgd::new(0.1)).step(&x, &y);
+    Ok(format!("{:#}", step.expect_err("it took the step")))
+}
+
+/// candle's operations forget on what a tensor without elements depends.
+fn a_replica_without_an_example_says_so_where_candle_needs_one() -> Result<()> {
+    let error = synchronized_error(2, |vb| {
+        let norm = BatchNorm2d::new(1, vb.pp("norm"))?;
+        let fc = candle_nn::linear(784, 10, vb.pp("fc"))?;
+        Ok(Box::new(move |x| {
+            let h = norm.forward_t(&functional::nhwc(x)?, true)?;
+            fc.forward(&functional::flatten(&h)?)
+        }))
+    })?;
+    let words = "replica cpu(2): it had no example of the minibatch";
+    ensure!(error.contains(words), "{error}");
+    Ok(())
+}
+
+/// Those of candle-nn would keep the statistics of each replica's own part.
+fn norms_that_do_not_synchronize_are_named() -> Result<()> {
+    let error = synchronized_error(3, |vb| {
+        let norm = candle_nn::batch_norm(1, 1e-5, vb.pp("norm"))?;
+        let fc = Linear::new(784, 10, vb.pp("fc"))?;
+        Ok(Box::new(move |x| {
+            let h = norm.forward_t(x, true)?;
+            fc.forward(&h.flatten_from(1)?)
+        }))
+    })?;
+    let words = "--sync-bn: the network has no batch norm that synchronizes";
+    ensure!(error.contains(words), "{error}");
+    Ok(())
 }
 
 /// Who waits for the statistics of another lets it have the core.

@@ -3,7 +3,8 @@
 //! candle's do, or is a part of an [`Expr`], where it is computed together with its neighbours.
 //!
 //! Layers of candle-nn work in a [`DataParallel`](crate::DataParallel) as well; these are the
-//! fast ones.
+//! fast ones. Only its batch norm does not do all that ours does: it never takes its statistics over the whole
+//! minibatch ([`Replication::sync_bn`](crate::Replication)).
 
 use candle_core::{DType, Module, ModuleT, Result, Tensor, Var};
 use candle_nn::{Init, VarBuilder};
@@ -110,7 +111,8 @@ impl Module for Linear {
     }
 }
 
-/// Batch normalization of (B, H, W, channels), with statistics of its own on each replica.
+/// Batch normalization of (B, H, W, channels), with statistics of its own on each replica, or with those of the
+/// whole minibatch, as [`Replication::sync_bn`](crate::Replication) says.
 #[derive(Debug, Clone)]
 pub struct BatchNorm2d {
     weight: Tensor,

@@ -1,5 +1,6 @@
 //! Batch norm over the whole minibatch: what its statistics are summed by.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use candle_core::{Error, Result};
@@ -14,6 +15,8 @@ pub(crate) struct Norms {
     member: Mutex<Option<Member>>,
     /// Why a sum failed.
     failure: Mutex<Option<collective::Error>>,
+    /// Whether a norm has summed.
+    used: AtomicBool,
     cores: Arc<Cores>,
 }
 
@@ -22,6 +25,7 @@ impl Norms {
         Self {
             member: Mutex::new(Some(member)),
             failure: Mutex::default(),
+            used: AtomicBool::new(false),
             cores,
         }
     }
@@ -29,6 +33,11 @@ impl Norms {
     /// Why a sum has failed, if one has.
     pub fn failure(&self) -> Option<collective::Error> {
         lock(&self.failure).clone()
+    }
+
+    /// Whether a norm of the network has summed here.
+    pub fn are_used(&self) -> bool {
+        self.used.load(Ordering::Relaxed)
     }
 
     /// Leaves the others, who need not wait any longer.
@@ -40,6 +49,7 @@ impl Norms {
 impl Summation for Norms {
     /// Sums in rank order, so that all replicas have the same bits.
     fn sum(&self, values: &mut [f64]) -> Result<()> {
+        self.used.store(true, Ordering::Relaxed);
         let mut member = lock(&self.member);
         let Some(member) = member.as_mut() else {
             return Err(Error::msg("it failed before"));

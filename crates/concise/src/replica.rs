@@ -88,13 +88,20 @@ impl Replica {
         cores.compute(|| f(self))
     }
 
-    /// The network's output in training.
+    /// The network's output in training. With synchronized norms an error where none of them is.
     pub fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
         let Some(norms) = &self.norms else {
             return self.net.forward_t(x, true);
         };
         let over: Arc<dyn Summation> = norms.clone();
-        functional::with_synchronized_norms(&over, || self.net.forward_t(x, true))
+        let y_hat = functional::with_synchronized_norms(&over, || self.net.forward_t(x, true))?;
+        if !norms.are_used() {
+            candle_core::bail!(
+                "--sync-bn: the network has no batch norm that synchronizes; concise's BatchNorm2d and those of \
+                 functional do, candle-nn's keep the statistics of each replica's own part"
+            )
+        }
+        Ok(y_hat)
     }
 
     /// The network's output in inference, of which nothing is kept for a backward pass.

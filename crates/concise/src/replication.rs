@@ -27,7 +27,13 @@ pub struct Replication {
     pub bucket_bytes: usize,
     /// Whether a bucket is summed as soon as it is complete, while the backward pass goes on.
     pub overlap: bool,
-    /// Whether batch norm takes its statistics over the whole minibatch.
+    /// Whether batch norm takes its statistics over the whole minibatch. That is so for
+    /// [`layers::BatchNorm2d`](crate::layers::BatchNorm2d) and the norms of `functional`; those of candle-nn know
+    /// nothing of the other replicas, and keep to their own part. A network whose norms are all of that kind, or that
+    /// has none, does not train.
+    ///
+    /// Then replicas without an example run the network as well, because the others wait for them. They can where
+    /// its operations are those of `functional`; candle's own need an example on each replica.
     pub sync_bn: bool,
     /// What each replica gets of a minibatch.
     pub split: Split,

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use candle_core::{Device, Tensor};
 use d2l::BatchLoss;
 use functional::Sgd;
@@ -252,12 +252,20 @@ fn forward_backward(
         y.dims()
     );
     let l = ls.sum_all()?;
-    match last {
-        true => replica.backward_and_reduce(&l)?,
-        false => replica.backward(&l)?,
+    let backward = match last {
+        true => replica.backward_and_reduce(&l),
+        false => replica.backward(&l),
+    };
+    match y.dim(0)? {
+        0 => backward.context(NO_EXAMPLE)?,
+        _ => backward?,
     }
     Ok(Some((l.detach(), y_hat.detach())))
 }
+
+/// candle's operations forget on what a tensor without elements depends.
+const NO_EXAMPLE: &str = "it had no example of the minibatch, and with --sync-bn a network with operations of \
+    candle's own needs one on each replica";
 
 /// The speeds of the replicas in the first steps.
 pub(crate) struct Measuring(Vec<Vec<f64>>);
