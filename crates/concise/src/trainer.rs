@@ -144,8 +144,11 @@ impl<'a> Trainer<'a> {
             self.waiting = (0, 0);
         }
         let (ls, shards): (Vec<Tensor>, Vec<_>) = done.into_iter().flatten().unzip();
-        let loss = self.whole_loss(BatchLoss::new(ls, batch_size))?;
-        Ok(Step { loss, shards })
+        let ls = self.all_losses(ls)?;
+        Ok(Step {
+            loss: BatchLoss::new(ls, batch_size),
+            shards,
+        })
     }
 
     /// The examples of the minibatch in all processes, of which `own` are here. Where one of the processes
@@ -167,15 +170,17 @@ impl<'a> Trainer<'a> {
         self.measuring.is_some()
     }
 
-    /// The loss over all processes, from that of this one's shards.
-    fn whole_loss(&self, own: BatchLoss) -> Result<BatchLoss> {
+    /// The losses of the shards of all processes, of which `own` are here, in the order in which one process would
+    /// have them: so their sum has its bits.
+    fn all_losses(&self, own: Vec<Tensor>) -> Result<Vec<Tensor>> {
         if self.net.processes.are_one() {
-            return Ok(own); // it may stay where it is
+            return Ok(own); // they may stay where they are
         }
-        let mut sum = [own.sum()?];
-        self.net.processes.sum(&mut sum)?;
-        let sum = Tensor::new(sum[0] as f32, &Device::Cpu)?;
-        Ok(BatchLoss::new(vec![sum], own.examples()))
+        let bytes = |l: &Tensor| Ok(l.to_scalar::<f32>()?.to_le_bytes());
+        let own = own.iter().map(bytes).collect::<Result<Vec<_>>>()?;
+        let all = self.net.processes.gather(&own.concat())?.concat();
+        let loss = |bytes: &[u8; 4]| Ok(Tensor::new(f32::from_le_bytes(*bytes), &Device::Cpu)?);
+        all.as_chunks().0.iter().map(loss).collect()
     }
 
     /// Splits what comes in proportion to the examples a second of each replica, once that is known.
@@ -212,11 +217,8 @@ impl<'a> Trainer<'a> {
     /// An error, unless the gradients that wait for the step are still there. Those that were lost wait no longer.
     fn check_waiting(&mut self) -> Result<()> {
         let (id, waiting, group) = (self.id, self.waiting.0, self.accumulate);
-        if waiting == 0
-            || self
-                .net
-                .on_first(move |replica| Ok(replica.belongs_to(id)))?
-        {
+        let still_there = move |replica: &mut Replica| Ok(replica.belongs_to(id));
+        if waiting == 0 || self.net.on_first(still_there)? {
             return Ok(());
         }
         self.waiting = (0, 0);
