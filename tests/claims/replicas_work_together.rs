@@ -25,6 +25,7 @@ trials![
     accumulated_minibatches_are_one,
     a_group_that_is_made_smaller_ends_with_the_next_minibatch,
     gradients_that_another_trainer_has_lost_are_missed,
+    gradients_that_wait_are_not_shown_as_those_of_a_step,
     a_loss_that_is_a_mean_is_refused,
     shares_of_any_size_take_the_same_step,
     a_split_that_is_measured_follows_the_speed,
@@ -241,6 +242,18 @@ fn gradients_that_another_trainer_has_lost_are_missed() -> Result<()> {
     let one = untrained(2)?;
     Trainer::new(&one, cross_entropy, Sgd::new(0.1)).step(&x, &y)?;
     same(&everywhere(&one)?, &everywhere(&net)?, 2e-6, "begun again")
+}
+
+/// A replica has only its own part of them, which is not divided by the right number.
+fn gradients_that_wait_are_not_shown_as_those_of_a_step() -> Result<()> {
+    let (net, (x, y)) = (untrained(2)?, formula_batch(0, 4)?);
+    let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.1)).accumulate(2);
+    for shown in [0, 6, 0] {
+        trainer.step(&x, &y)?;
+        let gradients = trainer.gradients(&[], 4)?.len();
+        ensure!(gradients == shown, "{gradients} are shown, not {shown}");
+    }
+    Ok(())
 }
 
 /// The mean over a shard would be divided by the number of examples again.

@@ -48,7 +48,12 @@ impl Trained for Trainer<'_> {
         self.net.check_replicas()
     }
 
+    /// None while minibatches wait for the step: each replica has its own part of the sum, or what is left of
+    /// the step before.
     fn gradients(&self, _: &[String], _: usize) -> Result<Vec<(String, Tensor)>> {
+        if !self.is_between_steps() {
+            return Ok(Vec::new());
+        }
         let sums = self.net.on_first(|replica| replica.gradients())?;
         let named = self.net.states[0].parameters().zip(sums);
         let mean = |((name, _), sum): (&(String, Var), Tensor)| {

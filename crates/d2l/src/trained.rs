@@ -37,7 +37,7 @@ pub trait Trained {
     fn check_replicas(&self, names: &[String]) -> Result<()>;
 
     /// The gradients of the loss by name, as the last step had them: means over the `examples` of its minibatch, or
-    /// of all those of a step that has several.
+    /// of all those of a step that has several. None where they are not summed yet.
     ///
     /// # Errors
     /// If a device fails.
@@ -134,6 +134,7 @@ pub(crate) fn largest_gradient(gradients: &[(String, Tensor)]) -> Result<String>
         format!("{others} of {all} gradients are NaN or infinite")
     };
     Ok(match largest {
+        None if all == 0 => "its gradients are not summed yet".to_owned(),
         None => none_finite,
         Some((size, name)) if others == 0 => {
             format!("the largest gradient is {size:.3e}, of {name}")
@@ -190,6 +191,7 @@ mod tests {
             words([f32::NAN, 0.0, 1.0])?,
             "1 of 3 gradients are NaN or infinite, the largest other one is 5.000e-1, of W"
         );
+        assert_eq!(largest_gradient(&[])?, "its gradients are not summed yet");
         Ok(())
     }
 }
