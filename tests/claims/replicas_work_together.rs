@@ -36,6 +36,7 @@ trials![
     more_replicas_than_cores_synchronize_their_norms,
     a_replica_that_stalls_is_named_in_time,
     a_replica_that_fails_is_the_cause_wherever_the_others_wait,
+    a_replica_that_fails_in_inference_trains_on,
     the_all_reduce_goes_on_while_the_replicas_compute,
 ];
 
@@ -552,6 +553,33 @@ fn a_replica_that_fails_is_the_cause_wherever_the_others_wait() -> Result<()> {
             error.contains("replica cpu(1)") && error.contains(words),
             "{case}: {error}"
         );
+    }
+    Ok(())
+}
+
+/// The others do not wait for it there. The second replica fails on an image that is all ones.
+fn a_replica_that_fails_in_inference_trains_on() -> Result<()> {
+    for fault in [Fault::Fails, Fault::Panics] {
+        let net = DataParallel::new(&cpus(3), Initializer::Xavier(3.0), 0, move |vb| {
+            let fc = Linear::new(784, 10, vb)?;
+            Ok(move |x: &Tensor| {
+                let is_bad = x.flatten_all()?.min(0)?.to_scalar::<f32>()? == 1.0;
+                let fault = Some(fault).filter(|_| is_bad);
+                let forward = true;
+                fc.forward(&x.flatten_from(1)?.apply_op1(Faulty { fault, forward })?)
+            })
+        })?;
+        let (x, y) = formula_batch(0, 3)?;
+        let bad = Tensor::cat(&[x.get(0)?, x.get(1)?.ones_like()?, x.get(2)?], 0)?;
+        let bad = bad.unsqueeze(1)?;
+        let error = format!("{:#}", net.forward(&bad).expect_err("it went well"));
+        ensure!(error.contains("replica cpu(1)"), "{error}");
+        let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.1));
+        trainer.step(&x, &y)?;
+        everywhere(&net)?;
+        ensure!(trainer.step(&bad, &y).is_err(), "it is not bad in training");
+        let ended = trainer.step(&x, &y).is_err();
+        ensure!(ended, "it went on without a replica");
     }
     Ok(())
 }

@@ -25,7 +25,8 @@ use crate::DataParallel;
 /// ```
 ///
 /// # Errors
-/// If a replica fails; the message names it.
+/// If a replica fails; the message names it, and the network can train on. Of several processes none can: the others
+/// wait for this one's counts, so that it has to end ([`Processes::finish`](crate::Processes::finish)).
 #[tracing::instrument(skip_all, name = "evaluate")]
 pub fn evaluate_accuracy_gpus(net: &DataParallel, data_iter: &DataIter) -> Result<f64> {
     // No. of correct predictions, no. of predictions

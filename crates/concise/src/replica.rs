@@ -28,6 +28,8 @@ pub(crate) struct Replica {
     /// Where batch norm is over the whole minibatch.
     norms: Option<Arc<Norms>>,
     overlap: bool,
+    /// Whether the others count on it: it has begun a step.
+    in_step: bool,
     gradients: Gradients,
     velocity: Velocity,
     cores: Arc<Cores>,
@@ -78,6 +80,7 @@ impl Replica {
             reducer: Some(Reducer::start(name, seats.gradients, how.reduce_on)?),
             norms: norms.map(Arc::new),
             overlap: how.overlap,
+            in_step: false,
             cores,
         })
     }
@@ -121,13 +124,19 @@ impl Replica {
         self.norms.is_some()
     }
 
+    /// Begins a job of a trainer's step, in which the others wait for this replica.
+    pub fn begin(&mut self, trainer: usize) {
+        self.in_step = true;
+        self.belong_to(trainer);
+    }
+
     /// Whether what is here is this trainer's.
     pub fn belongs_to(&self, trainer: usize) -> bool {
         self.velocity.trainer == trainer
     }
 
     /// Forgets what another trainer has left here.
-    pub fn belong_to(&mut self, trainer: usize) {
+    fn belong_to(&mut self, trainer: usize) {
         if !self.belongs_to(trainer) {
             self.gradients.zero();
             self.velocity = Velocity::default();
@@ -338,8 +347,8 @@ impl Worker {
         Ok((worker, state))
     }
 
-    /// Gives the replica something to do; the result goes to `done`. A replica that fails leaves the
-    /// group, so that the others do not wait for it.
+    /// Gives the replica something to do; the result goes to `done`. A replica that fails in a step leaves the
+    /// group, so that the others do not wait for it. In inference they do not.
     pub fn run<T: Send + 'static>(
         &self,
         job: impl FnOnce(&mut Replica) -> Result<T> + Send + 'static,
@@ -347,11 +356,14 @@ impl Worker {
     ) {
         let name = self.name.clone();
         let job: Job = Box::new(move |replica| {
+            replica.in_step = false;
             let result = catch_panic(|| job(replica));
             let result = result.unwrap_or_else(|panicked| Err(panicked.into()));
             let result = result.map_err(|error| {
                 let cause = replica.cause(error);
-                replica.leave();
+                if replica.in_step {
+                    replica.leave();
+                }
                 cause
             });
             done(result.with_context(|| format!("replica {name}")));

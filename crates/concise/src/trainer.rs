@@ -122,7 +122,7 @@ impl<'a> Trainer<'a> {
         let (optimizer, examples) = (self.optimizer, self.examples);
         let measures = self.measuring.is_some();
         let done = self.net.on_each(shards, move |replica, (x, y)| {
-            replica.belong_to(id);
+            replica.begin(id);
             let (computed, seconds) = replica.compute(|replica| {
                 let start = Instant::now();
                 let computed = forward_backward(replica, loss, &x, &y, last)?;
@@ -205,9 +205,10 @@ impl<'a> Trainer<'a> {
         if minibatches == 0 {
             return Ok(());
         }
-        let optimizer = self.optimizer;
+        let (optimizer, id) = (self.optimizer, self.id);
         let all = vec![(); self.net.devices().len()];
         self.net.on_each(all, move |replica, ()| {
+            replica.begin(id);
             replica.reduce()?;
             replica.step(optimizer, examples)
         })?;
