@@ -58,7 +58,8 @@ impl Member {
         // the chunks of every round, until all have read them
         let mut mine = vec![cut(data, &schedule).map_err(&failed)?];
         for i in 0..schedule.rounds.len() {
-            let all = self.all_gather(mine[i].clone())?;
+            let written = ComeTo::now(data.device()).map_err(&failed)?;
+            let all = self.all_gather((mine[i].clone(), written))?;
             let next = round(&schedule, i, rank, &all, data.device());
             mine.push(next.map_err(&failed)?);
         }
@@ -72,7 +73,7 @@ impl Member {
     /// Has this member's GPU go on when those of all members of the process have come as far.
     fn until_all_have_read(&mut self, device: &Device) -> std::result::Result<(), Error> {
         let failed = self.fails_for_all();
-        let read = ReadUpTo::now(device).map_err(&failed)?;
+        let read = ComeTo::now(device).map_err(&failed)?;
         for read in self.all_gather(read)? {
             read.before_more_on(device).map_err(&failed)?;
         }
@@ -138,21 +139,27 @@ pub(crate) fn cut(data: &Tensor, schedule: &Schedule) -> Result<Vec<Tensor>> {
     chunks.collect()
 }
 
-/// What `rank` holds after a round, from what all held before.
+/// What `rank` holds after a round, from what all held before, each from a point of its GPU on: candle's events
+/// do not tell, because the result of an operation counts as read there and not as written.
 #[tracing::instrument(skip_all, name = "sum")]
 fn round(
     schedule: &Schedule,
     round: usize,
     rank: usize,
-    all: &[Vec<Tensor>],
+    all: &[(Vec<Tensor>, ComeTo)],
     device: &Device,
 ) -> Result<Vec<Tensor>> {
-    let mut mine = all[rank].clone();
+    let mut mine = all[rank].0.clone();
     let own = schedule.rounds[round].iter().filter(|sum| sum.by == rank);
-    for sum in own.filter(|sum| !is_empty(&all[rank][sum.chunk])) {
-        let mut parts = sum.from.iter().map(|from| &all[*from][sum.chunk]);
-        let first = parts.next().expect("a sum has a part").to_device(device)?;
-        mine[sum.chunk] = parts.try_fold(first, |sum, part| sum + part.to_device(device)?)?;
+    for sum in own.filter(|sum| !is_empty(&all[rank].0[sum.chunk])) {
+        let part = |from: usize| {
+            let (chunks, written) = &all[from];
+            written.before_more_on(device)?;
+            chunks[sum.chunk].to_device(device)
+        };
+        let mut parts = sum.from.iter().map(|from| part(*from));
+        let first = parts.next().expect("a sum has a part")?;
+        mine[sum.chunk] = parts.try_fold(first, |sum, part| sum + part?)?;
     }
     Ok(mine)
 }
@@ -172,15 +179,16 @@ fn join(mut chunks: Vec<Tensor>, data: &Tensor) -> Result<Tensor> {
 fn is_empty(chunk: &Tensor) -> bool {
     chunk.elem_count() == 0
 }
-/// The point up to which a member's GPU has to come before the others may write over what it reads.
+
+/// How far a member's GPU has come: what it has written by then, or has read.
 #[derive(Clone)]
-struct ReadUpTo {
+struct ComeTo {
     #[cfg(feature = "cuda")]
     event: Option<std::sync::Arc<candle_core::cuda_backend::cudarc::driver::CudaEvent>>,
 }
 
 #[cfg(feature = "cuda")]
-impl ReadUpTo {
+impl ComeTo {
     fn now(device: &Device) -> Result<Self> {
         let record = |device: &candle_core::CudaDevice| device.cuda_stream().record_event(None);
         let event = match device {
@@ -203,7 +211,7 @@ impl ReadUpTo {
 
 /// The CPU has done what it was asked for.
 #[cfg(not(feature = "cuda"))]
-impl ReadUpTo {
+impl ComeTo {
     fn now(_device: &Device) -> Result<Self> {
         Ok(Self {})
     }

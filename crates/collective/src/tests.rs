@@ -266,17 +266,28 @@ fn a_link_makes_it_as_slow_as_it_is() {
 
 #[test]
 fn tensors_are_summed_by_the_schedule_and_gathered_items_come_in_rank_order() {
-    let tensor =
-        |values: &Vec<f32>| Tensor::from_slice(values, (5, values.len() / 5), &Device::Cpu);
+    tensors_are_summed(&[Device::Cpu, Device::Cpu, Device::Cpu]);
+}
+
+/// On two GPUs where there are two: then two of three members share one.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn on_a_gpu_tensors_are_summed() {
+    let gpu = |i| Device::new_cuda_with_stream(i);
+    let second = gpu(1).or_else(|_| gpu(0));
+    tensors_are_summed(&[gpu(0).unwrap(), second.unwrap(), gpu(0).unwrap()]);
+}
+
+fn tensors_are_summed(devices: &[Device]) {
     for algorithm in Algorithm::ALL {
         let schedule = Schedule::new(algorithm, 3);
         on_threads(group(3, with(algorithm)), |mut member| {
+            let device = &devices[member.rank()];
             for round in 0..20 {
                 let n = [5, 50, 1235][round % 3]; // fewer than chunks as well
                 let all: Vec<_> = (0..3).map(|rank| values(rank, round, n)).collect();
-                let sum = member
-                    .all_reduce_tensor(&tensor(&all[member.rank()]).unwrap())
-                    .unwrap();
+                let mine = Tensor::from_slice(&all[member.rank()], (5, n / 5), device).unwrap();
+                let sum = member.all_reduce_tensor(&mine).unwrap();
                 assert_eq!(sum.dims(), [5, n / 5]);
                 let sum = sum.flatten_all().unwrap().to_vec1::<f32>().unwrap();
                 assert_eq!(sum, serial(&schedule, &all), "{algorithm}, round {round}");
