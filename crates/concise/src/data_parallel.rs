@@ -209,7 +209,7 @@ impl DataParallel {
                 entries.len()
             );
             for ((name, var), tensor) in entries.iter().zip(tensors) {
-                let tensor = tensor.to_device(device)?;
+                let tensor = d2l::to_device(tensor, device)?;
                 var.set(&tensor).with_context(|| name.clone())?;
             }
         }

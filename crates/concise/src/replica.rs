@@ -240,7 +240,7 @@ impl Replica {
             let bucket = Tensor::cat(&bucket, 0)?;
             self.velocity.of_buckets.push(match device.is_cpu() {
                 true => Values::Floats(bucket.to_vec1()?),
-                false => Values::Tensor(bucket.to_device(&device)?),
+                false => Values::Tensor(d2l::to_device(&bucket, &device)?),
             });
         }
         Ok(())

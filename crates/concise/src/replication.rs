@@ -166,7 +166,7 @@ pub(crate) fn split_by_weights(
         // a copy, or a GPU would be sent the whole minibatch that the shard is a view of
         let shard = |data: &Tensor| {
             let part = data.narrow(0, first, share)?.force_contiguous()?;
-            part.to_device(device)
+            d2l::to_device(&part, device)
         };
         shards.0.push(d2l::on_replica(i, device, || shard(x))?);
         shards.1.push(d2l::on_replica(i, device, || shard(y))?);

@@ -136,7 +136,7 @@ impl SimpleBackend for Collector {
         }
         let value = source.value(shape, name, init)?;
         // detached and then copied: variables of two replicas never share storage
-        let value = value.to_dtype(dtype)?.to_device(device)?.detach();
+        let value = d2l::to_device(&value.to_dtype(dtype)?, device)?.detach();
         let var = Var::from_tensor(&value)?;
         state.entries.push((name.to_owned(), var.clone()));
         Ok(var.into_inner())

@@ -120,7 +120,7 @@ impl DataParallel {
         for (i, state) in self.states.iter().enumerate() {
             for (name, buffer) in state.buffers() {
                 if let Some(tensor) = rest.get(&buffer_of(self.number(i), name)) {
-                    let tensor = tensor.to_device(buffer.device())?;
+                    let tensor = d2l::to_device(tensor, buffer.device())?;
                     buffer.set(&tensor).with_context(|| name.clone())?;
                 }
             }

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use candle_core::{Device, DeviceLocation, Result};
+use candle_core::{Device, DeviceLocation, Result, Tensor};
 
 use crate::gpu::{self, NoGpu};
 use crate::{Process, on_devices, on_replica};
@@ -227,6 +227,25 @@ pub fn barrier(devices: &[Device]) -> Result<()> {
     on_devices("barrier", devices, || gpu::barrier(devices))
 }
 
+/// `tensor` on `device`, as candle's `to_device`, in order with all else that both are given: what comes
+/// before on the tensor's GPU is done when it is copied, and what comes later waits for the copy.
+///
+/// candle's events do not see to that among GPUs, or replicas that share one. The result of an operation of candle's
+/// counts as read and not as written; of several readers they know the last; and a reader on another GPU not
+/// at all, so that the memory is given to somebody else under the copy.
+///
+/// ```
+/// let ones = candle_core::Tensor::new(&[1f32, 1.0], &d2l::try_gpu(0))?;
+/// assert_eq!(d2l::to_device(&ones, &d2l::try_gpu(1))?.to_vec1::<f32>()?, [1.0, 1.0]);
+/// # candle_core::Result::Ok(())
+/// ```
+///
+/// # Errors
+/// If a device fails.
+pub fn to_device(tensor: &Tensor, device: &Device) -> Result<Tensor> {
+    gpu::to_device(tensor, device)
+}
+
 /// Gives each of `replicas` its share of the cores, and returns it: the operations of one
 /// replica use that many threads. `threads` limits the cores of the whole run.
 ///
@@ -276,6 +295,24 @@ mod tests {
             note(1, &NoGpu::Failed("no memory".into())).as_deref(),
             Some(line)
         );
+    }
+
+    /// The result of candle's operation goes to another GPU, or to another replica on the same, and its memory to
+    /// somebody else.
+    #[test]
+    #[ignore = "needs an NVIDIA GPU"]
+    fn on_a_gpu_what_is_copied_is_there_until_it_is() -> Result<()> {
+        let gpu = |i| Device::new_cuda_with_stream(i);
+        let (first, n) = (gpu(0)?, 1 << 20);
+        for second in [gpu(0)?, gpu(1).or_else(|_| gpu(0))?] {
+            for i in 0..10 {
+                let ones = Tensor::ones(n, candle_core::DType::F32, &first)?;
+                let copy = to_device(&(ones * f64::from(i))?, &second)?;
+                Tensor::ones(n, candle_core::DType::F32, &first)?;
+                assert_eq!(copy.to_vec1::<f32>()?, vec![i as f32; n]);
+            }
+        }
+        Ok(())
     }
 
     #[test]

@@ -122,6 +122,34 @@ pub(crate) fn barrier(devices: &[Device]) -> candle_core::Result<()> {
     Ok(())
 }
 
+/// A copy of `tensor` that comes after what its GPU was given so far, and before what it is given next.
+#[cfg(feature = "cuda")]
+pub(crate) fn to_device(tensor: &Tensor, device: &Device) -> candle_core::Result<Tensor> {
+    follow(tensor.device(), device)?;
+    let copy = tensor.to_device(device)?;
+    follow(device, tensor.device())?;
+    Ok(copy)
+}
+
+/// What `second` is given from now on comes after what `first` was given so far.
+#[cfg(feature = "cuda")]
+fn follow(first: &Device, second: &Device) -> candle_core::Result<()> {
+    match (first, second) {
+        (Device::Cuda(first), Device::Cuda(second)) if first.id() != second.id() => {
+            let here = first.cuda_stream().record_event(None);
+            let here = here.map_err(Error::wrap)?;
+            second.cuda_stream().wait(&here).map_err(Error::wrap)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The CPU does one thing after the other.
+#[cfg(not(feature = "cuda"))]
+pub(crate) fn to_device(tensor: &Tensor, device: &Device) -> candle_core::Result<Tensor> {
+    tensor.to_device(device)
+}
+
 /// The CPU has done what it was asked for.
 #[cfg(not(feature = "cuda"))]
 pub(crate) fn barrier(_devices: &[Device]) -> candle_core::Result<()> {

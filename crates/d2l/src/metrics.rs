@@ -3,7 +3,7 @@
 use candle_core::{D, DType, Device, Result, Tensor};
 use dataset::DataIter;
 
-use crate::{Accumulator, on_devices};
+use crate::{Accumulator, on_devices, to_device};
 
 /// The number of examples whose largest output is at the label ("Softmax Regression
 /// Implementation from Scratch"): `y_hat` (B, classes), `y` (B,). Of no example none is right: a replica
@@ -64,7 +64,7 @@ fn evaluate(
     let mut metric = Accumulator::<2>::new();
     for batch in data_iter.iter() {
         let (x, y) = batch?;
-        let (x, y) = (x.to_device(device)?, y.to_device(device)?);
+        let (x, y) = (to_device(&x, device)?, to_device(&y, device)?);
         let all_cores = || functional::no_grad(|| net(&x));
         let y_hat = functional::threads::with_budget(crate::cores(), all_cores)?;
         metric.add([accuracy(&y_hat, &y)? as f64, y.dim(0)? as f64]);

@@ -172,7 +172,7 @@ fn split_and_load(data: &Tensor, devices: &[Device]) -> Result<Vec<Tensor>> {
         }
         // a copy, or a GPU would be sent the whole minibatch that the shard is a view of
         let shard = data.narrow(0, start, len)?.force_contiguous()?;
-        shards.push(on_replica(i, device, || shard.to_device(device))?);
+        shards.push(on_replica(i, device, || d2l::to_device(&shard, device))?);
         start += len;
     }
     Ok(shards)
