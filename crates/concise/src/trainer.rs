@@ -246,15 +246,7 @@ fn forward_backward(
         return Ok(None);
     }
     let y_hat = replica.forward(x)?;
-    let ls = loss(&y_hat, y)?;
-    ensure!(
-        ls.dims() == [y.dim(0)?],
-        "the loss has the shape {:?}, the labels have {:?}: it has to be one number for each example, \
-         not their mean or sum",
-        ls.dims(),
-        y.dims()
-    );
-    let l = ls.sum_all()?;
+    let l = of_each(loss(&y_hat, y)?, y)?.sum_all()?;
     let backward = match last {
         true => replica.backward_and_reduce(&l),
         false => replica.backward(&l),
@@ -264,6 +256,18 @@ fn forward_backward(
         _ => backward?,
     }
     Ok(Some((l.detach(), y_hat.detach())))
+}
+
+/// The losses, unless they are not those of each example.
+fn of_each(ls: Tensor, y: &Tensor) -> Result<Tensor> {
+    ensure!(
+        ls.dims() == [y.dim(0)?],
+        "the loss has the shape {:?}, the labels have {:?}: it has to be one number for each example, \
+         not their mean or sum",
+        ls.dims(),
+        y.dims()
+    );
+    Ok(ls)
 }
 
 /// candle's operations forget on what a tensor without elements depends.
