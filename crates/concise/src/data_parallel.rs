@@ -163,7 +163,7 @@ impl DataParallel {
     /// ```
     ///
     /// # Errors
-    /// If a replica fails; the message names it.
+    /// If a replica fails; the message names it. The network can train on.
     pub fn forward(&self, x: &Tensor) -> Result<Vec<Tensor>> {
         let outputs = self.on_each(self.scatter(x, x)?, |replica, (x, _)| match x.dim(0)? {
             0 => Ok(None),

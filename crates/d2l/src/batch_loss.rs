@@ -40,15 +40,6 @@ impl BatchLoss {
         Ok(sums.sum::<Result<f32>>()? / self.examples as f32)
     }
 
-    /// The sum of the losses that are on the devices; waits as well.
-    ///
-    /// # Errors
-    /// If a device fails.
-    pub fn sum(&self) -> Result<f64> {
-        let sums = self.sums.iter().map(Tensor::to_scalar::<f32>);
-        sums.map(|sum| sum.map(f64::from)).sum()
-    }
-
     /// The mean losses of several minibatches; waits once for each replica's device, not for each loss.
     pub(crate) fn means(losses: &[Self]) -> Result<Vec<f32>> {
         let replicas = losses.first().map_or(0, |loss| loss.sums.len());
