@@ -33,6 +33,11 @@ impl Deadline {
         Self { limit, left }
     }
 
+    /// `limit` altogether, or as long as it takes.
+    pub(crate) fn or_never(limit: Option<Duration>) -> Self {
+        Self::after(limit.unwrap_or(Duration::MAX))
+    }
+
     /// Whether the time is up.
     pub fn is_over(&self) -> bool {
         self.left.get().is_zero()
@@ -42,9 +47,26 @@ impl Deadline {
     pub fn nap<T>(&self, wait: impl FnOnce(Duration) -> T) -> T {
         let (start, longest) = (Instant::now(), self.left.get().min(NAP));
         let waited = wait(longest);
-        let took = start.elapsed().min(longest);
-        self.left.set(self.left.get() - took);
+        self.count(start.elapsed().min(longest));
         waited
+    }
+
+    /// A nap between two looks at something.
+    pub(crate) fn sleep(&self, time: Duration) {
+        self.nap(|longest| std::thread::sleep(time.min(longest)));
+    }
+
+    /// Lets `wait` have a part of what is left, and counts what it needs of that.
+    pub(crate) fn part<T>(&self, most: Duration, wait: impl FnOnce(&Self) -> T) -> T {
+        let part = Self::after(self.left.get().min(most));
+        let waited = wait(&part);
+        self.count(part.limit - part.left.get());
+        waited
+    }
+
+    /// Counts what cannot be cut into naps.
+    pub(crate) fn count(&self, time: Duration) {
+        self.left.set(self.left.get().saturating_sub(time));
     }
 }
 

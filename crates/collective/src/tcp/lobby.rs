@@ -5,28 +5,32 @@
 
 use super::line::{Line, Trouble, trouble};
 use super::place::Place;
-use super::post::{Post, notice};
+use super::post::{Post, TELLING, notice};
 use super::words;
-use crate::Error;
+use crate::{Deadline, Error};
 use std::collections::{HashMap, HashSet};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How many ports are tried, from the one after the launcher's.
-const PORTS: u16 = 16;
-/// How long a stranger may take to answer.
-const STRANGER: Duration = Duration::from_secs(2);
+/// How long whoever listens where process 0 may be can take to say who it is.
+const GREETED: Duration = Duration::from_secs(2);
+/// How long it may take to find out that a name is not known.
+const RESOLVED: Duration = Duration::from_secs(30);
 /// How often it is looked for who has come.
 const POLL: Duration = Duration::from_millis(2);
 /// How long to wait before the ports are tried again.
 const AGAIN: Duration = Duration::from_millis(50);
+/// How many there may be, more than there are processes, who have not said who they are.
+const STRANGERS: usize = 64;
 
-/// The first words of process 0, before the number of its job.
+/// The first words of process 0, before the number of its job, and of the others.
 const GREETING: u64 = u64::from_le_bytes(*b"replicas");
 /// The channel on which failures are told.
 const ALARM: u64 = u64::MAX;
+/// The bytes in which the others say who they are: a greeting, the rank, the number of processes, the channel.
+const HELLO: usize = 32;
 
 /// What process 0 answers: come in, there is one of that rank, the number of processes is another one.
 const WELCOME: u64 = 0;
@@ -48,6 +52,8 @@ struct Hall {
     listener: TcpListener,
     place: Place,
     limit: Option<Duration>,
+    /// Who has not yet said who it is, the oldest first: a stranger, or a process that is slow.
+    visitors: Vec<TcpStream>,
     /// Who has come, to which channel.
     arrived: HashMap<(u64, usize), TcpStream>,
     /// The channels to which all have come.
@@ -59,16 +65,13 @@ struct Hall {
 impl Lobby {
     /// Finds the other processes; and a connection to each of them for failures, in process 0, or to
     /// process 0.
-    pub fn open(
-        place: &Place,
-        limit: Option<Duration>,
-    ) -> Result<(Self, Vec<(usize, TcpStream)>), Error> {
+    pub fn open(place: &Place, limit: Option<Duration>) -> Result<(Self, Vec<Line>), Error> {
         if place.size == 1 {
             return Ok((Self(Side::Alone), Vec::new()));
         }
         if place.rank > 0 {
             let (address, alarm) = find(place, limit)?;
-            return Ok((Self(Side::Spoke(place.clone(), address)), vec![(0, alarm)]));
+            return Ok((Self(Side::Spoke(place.clone(), address)), vec![alarm]));
         }
         let mut hall = Hall::open(place, limit)?;
         let alarms = hall.all(ALARM, || Ok(())).inspect_err(|error| {
@@ -77,6 +80,7 @@ impl Lobby {
                 let _ = alarm.write_all(&notice(error)); // it may have left since
             }
         })?;
+        let alarms = lines(alarms, Some(TELLING))?;
         Ok((Self(Side::Hub(Mutex::new(hall))), alarms))
     }
 
@@ -92,27 +96,22 @@ impl Lobby {
 
     /// The lines of a channel.
     pub fn lines(&self, post: &Post, channel: u64) -> Result<Vec<Line>, Error> {
-        let streams = match &self.0 {
-            Side::Alone => Vec::new(),
+        match &self.0 {
+            Side::Alone => Ok(Vec::new()),
             Side::Hub(hall) => {
                 let mut hall = hall.lock().unwrap_or_else(PoisonError::into_inner);
-                hall.all(channel, || post.check())?
+                lines(hall.all(channel, || post.check())?, post.limit)
             }
-            Side::Spoke(place, address) => {
-                let connected = connect(*address, place, channel, post.limit, post.limit);
-                let greeted = connected.map_err(|error| match trouble(&error) {
-                    Trouble::Late => post.late(vec![0]),
-                    Trouble::Broken => post.broken(0),
-                })?;
-                vec![(0, greeted.admitted(place)?)]
-            }
-        };
-        let lines = streams.into_iter();
-        let lines = lines.map(|(to, stream)| Line::new(to, stream, post.limit));
-        lines
-            .collect::<Result<_, _>>()
-            .map_err(|e| error(post.rank, e))
+            Side::Spoke(place, address) => Ok(vec![come(*address, place, channel, post)?]),
+        }
     }
+}
+
+/// What process 0 makes of those who have come.
+fn lines(all: Vec<(usize, TcpStream)>, limit: Option<Duration>) -> Result<Vec<Line>, Error> {
+    let lines = all.into_iter();
+    let lines = lines.map(|(to, stream)| Line::new(to, stream, limit));
+    lines.collect::<Result<_, _>>().map_err(|e| error(0, e))
 }
 
 fn error(rank: usize, why: impl ToString) -> Error {
@@ -122,9 +121,9 @@ fn error(rank: usize, why: impl ToString) -> Error {
 
 impl Hall {
     fn open(place: &Place, limit: Option<Duration>) -> Result<Self, Error> {
-        let Place { host, port, .. } = place;
-        let ports = port.saturating_add(1)..=port.saturating_add(PORTS);
-        let listener = ports.clone().find_map(|port| listen(host, port).ok());
+        let ports = place.ports();
+        let mut listeners = ports.clone().map(|port| listen(&place.host, port));
+        let listener = listeners.find_map(Result::ok);
         let listener = listener.ok_or_else(|| {
             let (first, last) = (ports.start(), ports.end());
             error(0, format!("none of the ports {first} to {last} is free"))
@@ -134,6 +133,7 @@ impl Hall {
             listener,
             place: place.clone(),
             limit,
+            visitors: Vec::new(),
             arrived: HashMap::new(),
             complete: HashSet::new(),
             last: 0,
@@ -146,42 +146,59 @@ impl Hall {
         channel: u64,
         goes_on: impl Fn() -> Result<(), Error>,
     ) -> Result<Vec<(usize, TcpStream)>, Error> {
-        let end = self.limit.map(|limit| Instant::now() + limit);
+        let end = Deadline::or_never(self.limit);
         loop {
+            self.look()?;
             let here = |rank: &usize| self.arrived.contains_key(&(channel, *rank));
             let missing: Vec<usize> = (1..self.place.size).filter(|rank| !here(rank)).collect();
             if missing.is_empty() {
                 break;
             }
-            if end.is_some_and(|end| Instant::now() > end) {
+            if end.is_over() {
                 let limit = self.limit.unwrap_or_default();
                 return Err(Error::ProcessesLate { limit, missing });
             }
             goes_on()?;
-            match self.listener.accept() {
-                Ok((stream, _)) => self.meet(stream)?,
-                Err(_) => std::thread::sleep(POLL), // nobody, or somebody who has left since
-            }
+            end.sleep(POLL);
         }
         self.complete.insert(channel);
         let take = |rank| self.arrived.remove(&(channel, rank)).map(|s| (rank, s));
         Ok((1..self.place.size).filter_map(take).collect())
     }
 
-    /// Lets somebody in who is one of the processes.
+    /// Greets whoever has come, and meets whoever has said who it is. Nobody is waited for: one who says
+    /// nothing would keep the others out.
+    fn look(&mut self) -> Result<(), Error> {
+        while let Ok((stream, _)) = self.listener.accept() {
+            if greet(&stream, &self.place).is_ok() {
+                self.visitors.push(stream);
+            }
+        }
+        for stream in std::mem::take(&mut self.visitors) {
+            match stream.peek(&mut [0; HELLO]).map_err(|e| trouble(&e)) {
+                Ok(HELLO) => self.meet(stream)?,
+                Ok(0) | Err(Trouble::Broken) => (), // it has left
+                Ok(_) | Err(Trouble::Late) => self.visitors.push(stream),
+            }
+        }
+        // the oldest make room; a process comes again
+        let most = self.place.size + STRANGERS;
+        let surplus = self.visitors.len().saturating_sub(most);
+        self.visitors.drain(..surplus);
+        Ok(())
+    }
+
+    /// Lets somebody in who is one of the processes, and has said so.
     fn meet(&mut self, mut stream: TcpStream) -> Result<(), Error> {
-        let greeting = [GREETING, u64::from(self.place.port)].map(u64::to_le_bytes);
-        let mut hello = [0; 24];
+        let mut hello = [0; HELLO];
         let heard = (|| {
             stream.set_nonblocking(false)?;
-            stream.set_read_timeout(Some(STRANGER))?;
-            stream.set_write_timeout(Some(STRANGER))?;
-            stream.write_all(greeting.as_flattened())?;
+            stream.set_write_timeout(Some(TELLING))?;
             stream.read_exact(&mut hello)
         })();
-        let [rank, size, channel] = words(&hello);
+        let [greeting, rank, size, channel] = words(&hello);
         let rank = usize::try_from(rank).unwrap_or(usize::MAX);
-        if heard.is_err() {
+        if heard.is_err() || greeting != GREETING {
             return Ok(()); // a stranger
         }
         let answer = self.answer(rank, size, channel);
@@ -212,6 +229,13 @@ impl Hall {
     }
 }
 
+/// Says who is here, to somebody who is not waited for.
+fn greet(mut stream: &TcpStream, place: &Place) -> std::io::Result<()> {
+    stream.set_nonblocking(true)?;
+    let greeting = [GREETING, u64::from(place.port)].map(u64::to_le_bytes);
+    stream.write_all(greeting.as_flattened())
+}
+
 /// Listens where the others will look; only there, if it is on this machine alone.
 fn listen(host: &str, port: u16) -> std::io::Result<TcpListener> {
     let found = (host, port).to_socket_addrs();
@@ -225,75 +249,105 @@ fn listen(host: &str, port: u16) -> std::io::Result<TcpListener> {
     TcpListener::bind(("::", port)).or_else(|_| TcpListener::bind(("0.0.0.0", port)))
 }
 
-/// Looks for process 0 until it is there: its address, and a connection.
-fn find(place: &Place, limit: Option<Duration>) -> Result<(SocketAddr, TcpStream), Error> {
-    let end = limit.map(|limit| Instant::now() + limit);
+/// Looks for process 0 until it is there: its address, and a line to it.
+fn find(place: &Place, limit: Option<Duration>) -> Result<(SocketAddr, Line), Error> {
+    let end = Deadline::or_never(limit);
     loop {
         // a name that is not known may become known
-        let addresses = (&place.host[..], 0).to_socket_addrs();
-        let addresses: Vec<SocketAddr> = addresses.map(Iterator::collect).unwrap_or_default();
-        for port in (1..=PORTS).filter_map(|i| place.port.checked_add(i)) {
-            for mut address in addresses.iter().copied() {
+        let start = Instant::now();
+        let found = (&place.host[..], 0).to_socket_addrs().map(Vec::from_iter);
+        end.count(start.elapsed().min(RESOLVED));
+        for port in place.ports().take_while(|_| !end.is_over()) {
+            for mut address in found.iter().flatten().copied() {
                 address.set_port(port);
-                if let Ok(greeted) = connect(address, place, ALARM, Some(STRANGER), limit) {
-                    return Ok((address, greeted.admitted(place)?));
+                let line = end.part(GREETED, |end| {
+                    greeted(dial(&address, end)?, place, Some(TELLING), end)
+                });
+                if let Ok(entered) = line.and_then(|line| enter(line, place, ALARM, &end)) {
+                    return Ok((address, entered?));
                 }
             }
         }
-        if end.is_some_and(|end| Instant::now() > end) {
+        if end.is_over() {
             let (limit, missing) = (limit.unwrap_or_default(), vec![0]);
-            return Err(Error::ProcessesLate { limit, missing });
+            return Err(match found {
+                Ok(_) => Error::ProcessesLate { limit, missing },
+                Err(why) => {
+                    let why = format!("MASTER_ADDR {:?} cannot be found: {why}", place.host);
+                    error(place.rank, why)
+                }
+            });
         }
-        std::thread::sleep(AGAIN);
+        end.sleep(AGAIN);
     }
 }
 
-/// Process 0 has said who it is, and knows who this is.
-struct Greeted {
-    stream: TcpStream,
-    answer: u64,
+/// Comes to a channel of process 0, again where that has made room for others.
+fn come(address: SocketAddr, place: &Place, channel: u64, post: &Post) -> Result<Line, Error> {
+    let end = Deadline::or_never(post.limit);
+    loop {
+        match dial(&address, &end) {
+            Ok(stream) => {
+                let line = greeted(stream, place, post.limit, &end);
+                if let Ok(entered) = line.and_then(|line| enter(line, place, channel, &end)) {
+                    return entered;
+                }
+            }
+            Err(Trouble::Late) => (),
+            Err(Trouble::Broken) => return Err(post.broken(0)), // it listens no more
+        }
+        if end.is_over() {
+            return Err(post.late(vec![0]));
+        }
+        post.check()?;
+        end.sleep(AGAIN);
+    }
 }
 
-/// Connects to process 0. An error, if it is somebody else who listens there, or nobody greets within
-/// `greeting`.
-fn connect(
-    address: SocketAddr,
+/// Connects. That cannot be cut into naps; it takes long only where nobody answers.
+fn dial(address: &SocketAddr, end: &Deadline) -> Result<TcpStream, Trouble> {
+    let stream = end.nap(|_| TcpStream::connect_timeout(address, GREETED));
+    stream.map_err(|e| trouble(&e)).inspect_err(|trouble| {
+        if *trouble == Trouble::Late {
+            end.count(GREETED);
+        }
+    })
+}
+
+/// The line to process 0, if that is who listens there, and says so in time.
+fn greeted(
+    stream: TcpStream,
+    place: &Place,
+    limit: Option<Duration>,
+    end: &Deadline,
+) -> Result<Line, Trouble> {
+    let line = Line::new(0, stream, limit).map_err(|e| trouble(&e))?;
+    let mut said = [0; 16];
+    line.receive(&mut said, Some(end))?;
+    match words(&said) == [GREETING, u64::from(place.port)] {
+        true => Ok(line),
+        false => Err(Trouble::Broken),
+    }
+}
+
+/// Says who this is; an error, if process 0 does not let it in.
+fn enter(
+    line: Line,
     place: &Place,
     channel: u64,
-    greeting: Option<Duration>,
-    limit: Option<Duration>,
-) -> std::io::Result<Greeted> {
-    let mut stream = match greeting {
-        Some(limit) => TcpStream::connect_timeout(&address, limit)?,
-        None => TcpStream::connect(address)?,
-    };
-    stream.set_read_timeout(greeting)?;
-    stream.set_write_timeout(limit)?;
-    let mut said = [0; 16];
-    stream.read_exact(&mut said)?;
-    if words(&said) != [GREETING, u64::from(place.port)] {
-        return Err(std::io::ErrorKind::InvalidData.into());
-    }
-    stream.set_read_timeout(limit)?;
-    let hello = [place.rank as u64, place.size as u64, channel].map(u64::to_le_bytes);
-    stream.write_all(hello.as_flattened())?;
+    end: &Deadline,
+) -> Result<Result<Line, Error>, Trouble> {
+    let Place { rank, size, .. } = *place;
+    let hello = [GREETING, rank as u64, size as u64, channel].map(u64::to_le_bytes);
+    line.send(hello.as_flattened())?;
     let mut answer = [0; 8];
-    stream.read_exact(&mut answer)?;
-    let answer = u64::from_le_bytes(answer);
-    Ok(Greeted { stream, answer })
-}
-
-impl Greeted {
-    /// The connection, if process 0 lets this process in.
-    fn admitted(self, place: &Place) -> Result<TcpStream, Error> {
-        let Place { rank, size, .. } = place;
-        match self.answer {
-            WELCOME => Ok(self.stream),
-            OTHER_SIZE => {
-                let why = format!("it has WORLD_SIZE {size}, process 0 another one");
-                Err(error(*rank, why))
-            }
-            _ => Err(error(*rank, format!("there are two of RANK {rank}"))),
+    line.receive(&mut answer, Some(end))?;
+    Ok(match u64::from_le_bytes(answer) {
+        WELCOME => Ok(line),
+        OTHER_SIZE => {
+            let why = format!("it has WORLD_SIZE {size}, process 0 another one");
+            Err(error(rank, why))
         }
-    }
+        _ => Err(error(rank, format!("there are two of RANK {rank}"))),
+    })
 }

@@ -2,6 +2,7 @@
 
 use crate::Error;
 use std::ffi::OsString;
+use std::ops::RangeInclusive;
 
 /// A process of a job.
 #[derive(Debug, Clone, PartialEq)]
@@ -17,7 +18,15 @@ pub struct Place {
 /// Nobody has so many, and what is kept for each of them is little.
 const MOST_PROCESSES: usize = 1 << 12;
 
+/// How many ports process 0 has, from the one after the launcher's.
+const PORTS: u16 = 16;
+
 impl Place {
+    /// Where process 0 may listen, and where it is looked for.
+    pub fn ports(&self) -> RangeInclusive<u16> {
+        self.port + 1..=self.port.saturating_add(PORTS)
+    }
+
     /// From what `variable` finds under the names.
     pub fn read(variable: impl Fn(&str) -> Option<OsString>) -> Result<Self, Error> {
         let text = |name| match variable(name) {
@@ -37,14 +46,20 @@ impl Place {
         let place = Self {
             rank: number("RANK", 0, size - 1)?,
             size,
-            host: text("MASTER_ADDR")?,
-            port: number("MASTER_PORT", 1, usize::from(u16::MAX))? as u16,
+            host: without_brackets(text("MASTER_ADDR")?),
+            port: number("MASTER_PORT", 1, usize::from(u16::MAX) - 1)? as u16,
         };
         match place.host.is_empty() {
             true => Err(wrong("MASTER_ADDR", "is empty")),
             false => Ok(place),
         }
     }
+}
+
+/// An IPv6 address, also as it stands in URLs.
+fn without_brackets(host: String) -> String {
+    let inside = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
+    inside.map_or(host.clone(), str::to_owned)
 }
 
 fn wrong(name: &'static str, why: &str) -> Error {
@@ -76,7 +91,14 @@ mod tests {
             host: "localhost".to_owned(),
             port: 29500,
         };
-        assert_eq!(read(&good), Ok(expected));
+        assert_eq!(read(&good), Ok(expected.clone()));
+        assert_eq!(expected.ports(), 29501..=29516);
+        let mut last = good;
+        last[3].1 = "65534";
+        assert_eq!(read(&last).unwrap().ports(), 65535..=65535);
+        let mut in_brackets = good;
+        in_brackets[2].1 = "[::1]";
+        assert_eq!(read(&in_brackets).unwrap().host, "::1");
         for (i, (name, _)) in good.into_iter().enumerate() {
             let mut without = good.to_vec();
             without.remove(i);
@@ -94,8 +116,8 @@ mod tests {
             (2, " ", "MASTER_ADDR is empty"),
             (
                 3,
-                "65536",
-                "MASTER_PORT is \"65536\": it is a number from 1 to 65535",
+                "65535", // process 0 has none after it
+                "MASTER_PORT is \"65535\": it is a number from 1 to 65534",
             ),
         ] {
             let mut other = good;

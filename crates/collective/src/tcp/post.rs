@@ -16,7 +16,7 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How long a failure may take on its way to a process that does not listen.
-const TELLING: Duration = Duration::from_secs(1);
+pub const TELLING: Duration = Duration::from_secs(1);
 
 /// What the channels of a process have in common.
 pub struct Post {
@@ -39,26 +39,24 @@ struct State {
 }
 
 impl Post {
-    /// Starts a thread for each of `alarms`.
+    /// Starts a thread for each of `alarms`, on which nothing is sent for longer than [`TELLING`].
     pub fn new(
         rank: usize,
         size: usize,
         limit: Option<Duration>,
-        alarms: Vec<(usize, TcpStream)>,
+        alarms: Vec<Line>,
     ) -> Result<Arc<Self>, Error> {
         let system = |error: std::io::Error| Error::World {
             rank,
             why: error.to_string(),
         };
-        let alarms = alarms.into_iter();
-        let alarms = alarms.map(|(to, stream)| Line::new(to, stream, Some(TELLING)));
         let post = Arc::new(Self {
             rank,
             size,
             limit,
             state: Mutex::default(),
             failed: Condvar::new(),
-            alarms: alarms.collect::<Result<_, _>>().map_err(system)?,
+            alarms,
         });
         for alarm in &post.alarms {
             let (to, stream) = (alarm.to, alarm.stream().try_clone().map_err(system)?);

@@ -3,7 +3,8 @@
 use super::*;
 use crate::{Options, group_in};
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
+use std::process::Command;
 use std::sync::mpsc::channel;
 
 const PLENTY: Duration = Duration::from_secs(60);
@@ -164,7 +165,9 @@ fn a_process_that_leaves_is_named_to_all() {
 #[test]
 fn a_process_that_dies_is_noticed_at_once() {
     for victim in 0..3 {
+        let all_are_in = std::sync::Barrier::new(3);
         let errors = among(3, PLENTY, |world| {
+            all_are_in.wait();
             if world.rank() == victim {
                 let died = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
                     let _world = world;
@@ -302,9 +305,7 @@ fn strangers_are_passed_over() {
         |(job, rank)| {
             if rank == 1 {
                 for i in 2..=16 {
-                    if let Ok(mut stream) =
-                        std::net::TcpStream::connect(("127.0.0.1", job.port() + i))
-                    {
+                    if let Ok(mut stream) = TcpStream::connect(("127.0.0.1", job.port() + i)) {
                         let _ = stream.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
                     }
                 }
@@ -318,6 +319,179 @@ fn strangers_are_passed_over() {
         let told = stranger.join().unwrap();
         assert!(told.is_empty(), "a stranger was told {told:?}");
     }
+}
+
+/// What process 0 says first, and the others.
+const GREETING: u64 = u64::from_le_bytes(*b"replicas");
+
+/// Connects to a port, and says nothing; the number of the job whose process 0 listens there.
+fn visit(port: u16) -> std::io::Result<(TcpStream, u64)> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+    stream.set_read_timeout(Some(LITTLE))?;
+    let mut said = [0; 16];
+    stream.read_exact(&mut said)?;
+    let [greeting, job] = words(&said);
+    assert_eq!(greeting, GREETING);
+    Ok((stream, job))
+}
+
+/// Where process 0 of a job listens, once it does.
+fn port_of_process_0(job: &Job) -> u16 {
+    let listens = |port: &u16| visit(*port).is_ok_and(|(_, of)| of == u64::from(job.port()));
+    for _ in 0..500 {
+        if let Some(port) = job.place(0, 2).ports().find(listens) {
+            return port;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("process 0 does not start");
+}
+
+/// Whether process 0 has closed the connection.
+fn is_turned_away(mut stream: TcpStream) -> bool {
+    let read = stream.read(&mut [0]);
+    read.map_or_else(|error| line::trouble(&error) == Trouble::Broken, |n| n == 0)
+}
+
+/// More of them than process 0 keeps; and one who speaks of something else.
+#[test]
+fn whoever_stays_keeps_nobody_out() {
+    let job = Job::new();
+    let limit = 5 * LITTLE;
+    on_threads(vec![0, 1], |rank| {
+        let mut strangers = Vec::new();
+        if rank == 1 {
+            let port = port_of_process_0(&job);
+            strangers.extend((0..80).map(|_| visit(port).unwrap().0));
+            let request = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
+            strangers[79].write_all(request).unwrap();
+        }
+        let mut world = Star::of(&job.place(rank, 2), Some(limit)).unwrap();
+        assert_eq!(world.all_gather(&[7]).unwrap(), [[7], [7]]);
+        if rank == 1 {
+            assert!(is_turned_away(strangers.pop().unwrap()), "it is let in");
+            assert!(is_turned_away(strangers.remove(0)), "all are kept");
+        }
+    });
+}
+
+/// Slower than a listener may be that is asked whether it is process 0.
+#[test]
+fn a_process_that_is_slow_is_let_in() {
+    let job = Job::new();
+    on_threads(vec![0, 1], |rank| {
+        if rank == 0 {
+            Star::of(&job.place(0, 2), Some(PLENTY)).unwrap();
+            return;
+        }
+        let port = port_of_process_0(&job);
+        let lines = [(u64::MAX, 0), (0, 2200)].map(|(channel, wait)| {
+            let mut stream = visit(port).unwrap().0;
+            let hello = [GREETING, 1, 2, channel].map(u64::to_le_bytes);
+            let (first, second) = hello.as_flattened().split_at(20);
+            stream.write_all(first).unwrap();
+            std::thread::sleep(Duration::from_millis(wait));
+            stream.write_all(second).unwrap();
+            let mut welcome = [1; 8];
+            stream.read_exact(&mut welcome).unwrap();
+            assert_eq!(welcome, [0; 8], "channel {channel}");
+            stream
+        });
+        let mut go = [0];
+        (&lines[1]).read_exact(&mut go).unwrap();
+        assert_eq!(go, [GO]);
+    });
+}
+
+/// Process 0 has made room for others before it has heard who this one is.
+#[test]
+fn a_process_that_is_turned_away_comes_again() {
+    let (job, listener) = loop {
+        let job = Job::new();
+        if let Ok(listener) = TcpListener::bind(("127.0.0.1", job.port() + 1)) {
+            break (job, listener);
+        }
+    };
+    on_threads(vec![0, 1], |rank| {
+        if rank == 1 {
+            Star::of(&job.place(1, 2), Some(PLENTY)).unwrap();
+            return;
+        }
+        let greeting = [GREETING, u64::from(job.port())].map(u64::to_le_bytes);
+        let (mut lines, mut is_second) = (Vec::new(), false);
+        while lines.len() < 2 {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.write_all(greeting.as_flattened()).unwrap();
+            if is_second && stream.read_exact(&mut [0; 32]).is_ok() {
+                stream.write_all(&[0; 8]).unwrap();
+                lines.push(stream);
+            }
+            is_second = !is_second;
+        }
+        lines[1].write_all(&[GO]).unwrap();
+        let mut goodbye = Vec::new();
+        lines[0].read_to_end(&mut goodbye).unwrap();
+        assert_eq!(goodbye, [0; 24]);
+    });
+}
+
+#[test]
+fn a_master_that_is_not_known_is_named() {
+    let host = "x".repeat(64); // no name has so long a part, and nobody is asked
+    let place = Place {
+        host: host.clone(),
+        ..Job::new().place(1, 2)
+    };
+    let error = Star::of(&place, Some(Duration::from_millis(100)));
+    let error = error.err().unwrap().to_string();
+    let words = format!("all-reduce: process 1: MASTER_ADDR {host:?} cannot be found: ");
+    assert!(error.starts_with(&words), "{error}");
+}
+
+/// For longer than it waits, as with Ctrl-Z. The process is this test once more.
+#[test]
+fn a_process_that_is_stopped_while_it_waits_meets_the_others() {
+    const NAME: &str = "tcp::tests::a_process_that_is_stopped_while_it_waits_meets_the_others";
+    const OTHER: &str = "COLLECTIVE_TEST_PORT_AND_RANK";
+    if let Ok(other) = std::env::var(OTHER) {
+        let (port, rank) = other.split_once(' ').unwrap();
+        let (port, host) = (port.parse().unwrap(), "127.0.0.1".to_owned());
+        let (rank, size) = (rank.parse().unwrap(), 2);
+        TcpStream::connect((&host[..], port)).unwrap(); // it has started
+        let place = Place {
+            rank,
+            size,
+            host,
+            port,
+        };
+        Star::of(&place, Some(LITTLE)).unwrap();
+        return;
+    }
+    on_threads(vec![0, 1], |rank| {
+        let job = Job::new();
+        let mut other = Command::new(std::env::current_exe().unwrap())
+            .args([NAME, "--exact", "--nocapture"])
+            .env(OTHER, format!("{} {rank}", job.port()))
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        job.0.accept().unwrap();
+        for (signal, time) in [("-STOP", LITTLE), ("-CONT", Duration::ZERO)] {
+            std::thread::sleep(Duration::from_millis(100));
+            let mut kill = Command::new("kill");
+            let sent = kill.args([signal, &other.id().to_string()]).status();
+            assert!(sent.unwrap().success());
+            std::thread::sleep(time);
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        let world = Star::of(&job.place(1 - rank, 2), Some(PLENTY));
+        let ended = other.wait().unwrap();
+        assert!(
+            ended.success() && world.is_ok(),
+            "{ended} {:?}",
+            world.err()
+        );
+    });
 }
 
 #[test]
