@@ -14,7 +14,7 @@
 mod watch;
 
 use crate::tcp::{self, Star};
-use crate::{Error, World};
+use crate::{Deadline, Error, World};
 use candle_core::backend::BackendStorage;
 use candle_core::cuda_backend::cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut};
 use candle_core::cuda_backend::cudarc::nccl::sys;
@@ -26,7 +26,7 @@ use std::collections::BTreeSet;
 use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use watch::Watch;
 
 /// The processes that a launcher has started, as [`tcp::world`] finds them, which sum tensors on their
@@ -184,10 +184,11 @@ impl Gpus {
         });
         let made = comm.settle(post.limit, || post.check().is_ok());
         made.map_err(|why| self.failed(why))?;
+        let watch = Watch::start(self.star.another()?, stream.context().clone());
         Ok(Sums {
             comm,
             stream: stream.clone(),
-            watch: Watch::start(self.star.another()?).map_err(|e| self.failed(e.to_string()))?,
+            watch: watch.map_err(|e| self.failed(e.to_string()))?,
         })
     }
 
@@ -340,7 +341,7 @@ impl Comm {
     /// Waits until NCCL is through with the last call, as long as `goes_on`; that is not to wait for the GPU.
     fn settle(&self, limit: Option<Duration>, goes_on: impl Fn() -> bool) -> Result<(), String> {
         use sys::ncclResult_t::{ncclInProgress, ncclSuccess};
-        let start = Instant::now();
+        let end = Deadline::or_never(limit);
         loop {
             let mut state = ncclSuccess;
             // Safety: the communicator is there, and one result is written.
@@ -352,13 +353,13 @@ impl Comm {
                 Some(failed) => return Err(self.words(failed)),
                 None => return Err("the communicator is gone".to_owned()),
             }
-            if limit.is_some_and(|limit| start.elapsed() > limit) {
+            if end.is_over() {
                 return Err(format!(
                     "NCCL is not done within {:?}",
                     limit.unwrap_or_default()
                 ));
             }
-            std::thread::sleep(POLL);
+            end.sleep(POLL);
         }
     }
 

@@ -6,11 +6,12 @@
 //! long: that is the one who is waited for, and is named.
 
 use crate::tcp::Star;
-use crate::{Error, World};
-use candle_core::cuda_backend::cudarc::driver::{CudaEvent, CudaStream};
+use crate::{Deadline, Error, World};
+use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaEvent, CudaStream};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How often it looks.
 const TICK: Duration = Duration::from_millis(10);
@@ -18,19 +19,14 @@ const TICK: Duration = Duration::from_millis(10);
 /// Does nothing where there is no limit. Dropped, it waits for its thread, whose channel would otherwise
 /// outlast an orderly end.
 pub struct Watch {
-    sums: Option<Sender<Sum>>,
+    /// What a stream comes to when a sum is done.
+    sums: Option<Sender<CudaEvent>>,
     thread: Option<JoinHandle<()>>,
-}
-
-/// A sum that was handed to a GPU.
-struct Sum {
-    done: CudaEvent,
-    since: Instant,
 }
 
 impl Watch {
     /// Nobody else speaks on the channel.
-    pub fn start(star: Star) -> std::io::Result<Self> {
+    pub fn start(star: Star, gpu: Arc<CudaContext>) -> std::io::Result<Self> {
         let Some(limit) = star.post.limit else {
             return Ok(Self {
                 sums: None,
@@ -39,7 +35,7 @@ impl Watch {
         };
         let (sums, inbox) = channel();
         let thread = std::thread::Builder::new().name("sums".to_owned());
-        let thread = thread.spawn(move || watch(star, &inbox, limit))?;
+        let thread = thread.spawn(move || watch(star, &gpu, &inbox, limit))?;
         Ok(Self {
             sums: Some(sums),
             thread: Some(thread),
@@ -51,8 +47,7 @@ impl Watch {
         if let Some(sums) = &self.sums {
             let done = stream.record_event(None);
             let done = done.map_err(candle_core::Error::wrap)?;
-            let since = Instant::now();
-            let _ = sums.send(Sum { done, since }); // the thread has ended where something failed
+            let _ = sums.send(done); // the thread has ended where something failed
         }
         Ok(())
     }
@@ -68,20 +63,22 @@ impl Drop for Watch {
 }
 
 /// Ends when the sender is gone, or something has failed.
-fn watch(mut star: Star, sums: &Receiver<Sum>, limit: Duration) {
-    let mut last = Instant::now();
+fn watch(mut star: Star, gpu: &CudaContext, sums: &Receiver<CudaEvent>, limit: Duration) {
+    if let Err(why) = gpu.bind_to_thread() {
+        return fail(&star, why.to_string());
+    }
     for sum in sums {
-        let since = sum.since.max(last);
-        while !sum.done.is_complete() {
-            if star.post.check().is_err() {
-                return;
+        // NCCL begins it when the one before it is done, which the thread has waited for
+        let end = Deadline::after(limit);
+        loop {
+            match sum.try_is_complete() {
+                Ok(true) => break,
+                Ok(false) if star.post.check().is_err() => return,
+                Ok(false) if end.is_over() => return look_into(&mut star, limit),
+                Ok(false) => end.sleep(TICK),
+                Err(why) => return fail(&star, why.to_string()),
             }
-            if since.elapsed() > limit {
-                return look_into(&mut star, limit);
-            }
-            std::thread::sleep(TICK);
         }
-        last = Instant::now();
     }
 }
 
@@ -89,7 +86,11 @@ fn watch(mut star: Star, sums: &Receiver<Sum>, limit: Duration) {
 fn look_into(star: &mut Star, limit: Duration) {
     // an error has been told to all
     if star.all_gather(&[]).is_ok() {
-        let (rank, why) = (star.rank(), format!("NCCL has not summed within {limit:?}"));
-        star.post.fail(Error::World { rank, why });
+        fail(star, format!("NCCL has not summed within {limit:?}"));
     }
+}
+
+fn fail(star: &Star, why: String) {
+    let rank = star.rank();
+    star.post.fail(Error::World { rank, why });
 }
