@@ -22,7 +22,7 @@ pub struct Options {
     #[arg(long, value_name = "NAME")]
     only: Vec<Part>,
 
-    /// The tests of `functional`, built with the feature cuda
+    /// The tests of `functional`, built with the feature cuda; beside them `concise`, with the feature nccl
     #[arg(long, value_name = "FILE")]
     tests: Option<PathBuf>,
 

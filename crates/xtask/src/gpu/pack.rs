@@ -23,11 +23,19 @@ pub struct Options {
 /// If something cannot be built; the CUDA toolkit is needed.
 pub fn pack(options: &Options) -> Result<()> {
     fs::create_dir_all(&options.out)?;
-    for program in ["scratch", "concise", "xtask"] {
-        let args = ["build", "-p", program, "--bin", program];
+    for (program, feature) in [("scratch", "cuda"), ("concise", "nccl"), ("xtask", "cuda")] {
+        let args = [
+            "build",
+            "-p",
+            program,
+            "--bin",
+            program,
+            "--features",
+            feature,
+        ];
         build(&args, &options.out.join(program))?;
     }
-    let tests = "test --no-run -p functional --test operations";
+    let tests = "test --no-run -p functional --test operations --features cuda";
     let tests: Vec<&str> = tests.split(' ').collect();
     build(&tests, &options.out.join("operations"))?;
     let out = options.out.display();
@@ -42,12 +50,7 @@ fn build(args: &[&str], to: &Path) -> Result<()> {
     let (command, what) = args.split_first().context("no command")?;
     let output = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()))
         .arg(command)
-        .args([
-            "--release",
-            "--features",
-            "cuda",
-            "--message-format=json-render-diagnostics",
-        ])
+        .args(["--release", "--message-format=json-render-diagnostics"])
         .args(what)
         .env("RUSTC_WRAPPER", env::current_exe()?)
         .env(WRAPS, "1")
