@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use notebook::book::Book;
 
 /// Figures of the report that `communication.md` or the README says otherwise.
@@ -57,29 +57,48 @@ fn in_the_readme(report: &Report) -> Result<Vec<String>> {
         let (ours, mpi, times) = (ours.join(" | "), thousands(peer[1]), peer[2]);
         quotes.push(format!("| {size} | {ours} | {mpi} ({times:.1}×) |"));
     }
-    let (half, all) = (report.row("Overlap", "135")?, report.row("Overlap", "270")?);
+    // communication, afterwards, with large buckets, with small ones
+    let [half, .., all] = &report.rows("Overlap")[..] else {
+        bail!("the report has no table under \"Overlap\"");
+    };
     quotes.push(format!(
-        "takes {} ms with overlap and {} without",
-        half[2], half[0]
+        "half of a step's {} ms, the step takes {} ms with overlap and {} without",
+        all[0], half[3], half[1]
     ));
-    quotes.push(format!("{} and {}, since", all[2], all[0]));
+    quotes.push(format!("{} and {}, since", all[3], all[1]));
     Ok(quotes)
 }
 
 struct Report(String);
 
 impl Report {
+    /// The lines of the sections whose heading begins so.
+    fn lines(&self, heading: &str) -> impl Iterator<Item = &str> {
+        let sections = self.0.split("\n## ");
+        let sections = sections.filter(move |section| section.starts_with(heading));
+        sections.flat_map(str::lines)
+    }
+
     /// The numbers of the row that begins so, in the section whose heading begins so: the first one in each cell.
     fn row(&self, heading: &str, row: &str) -> Result<Vec<f64>> {
-        let sections = self.0.split("\n## ");
-        let mut lines = sections
-            .filter(|section| section.starts_with(heading))
-            .flat_map(str::lines);
+        let mut lines = self.lines(heading);
         let line = lines.find_map(|line| line.strip_prefix(&format!("| {row} | ")));
         let line = line.with_context(|| format!("the report has no {row:?} under {heading:?}"))?;
-        let first = |cell: &str| cell.split_whitespace().next()?.parse().ok();
-        Ok(line.split('|').filter_map(first).collect())
+        Ok(numbers(line))
     }
+
+    /// The numbers of all rows there that begin with one.
+    fn rows(&self, heading: &str) -> Vec<Vec<f64>> {
+        let rows = self.lines(heading).filter_map(|line| line.strip_prefix("| "));
+        let rows = rows.filter(|row| row.starts_with(|c: char| c.is_ascii_digit()));
+        rows.map(numbers).collect()
+    }
+}
+
+/// The first number of each cell.
+fn numbers(row: &str) -> Vec<f64> {
+    let first = |cell: &str| cell.split_whitespace().next()?.parse().ok();
+    row.split('|').filter_map(first).collect()
 }
 
 /// Without the ends of its lines.
