@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 
 /// How long whoever listens where process 0 may be can take to say who it is.
 const GREETED: Duration = Duration::from_secs(2);
+/// How long at first: others may listen on some of the ports and say nothing. Then twice as long every time.
+const GREETED_AT_FIRST: Duration = Duration::from_millis(125);
 /// How long it may take to find out that a name is not known.
 const RESOLVED: Duration = Duration::from_secs(30);
 /// How often it is looked for who has come.
@@ -252,6 +254,7 @@ fn listen(host: &str, port: u16) -> std::io::Result<TcpListener> {
 /// Looks for process 0 until it is there: its address, and a line to it.
 fn find(place: &Place, limit: Option<Duration>) -> Result<(SocketAddr, Line), Error> {
     let end = Deadline::or_never(limit);
+    let mut patience = GREETED_AT_FIRST;
     loop {
         // a name that is not known may become known
         let start = Instant::now();
@@ -260,7 +263,7 @@ fn find(place: &Place, limit: Option<Duration>) -> Result<(SocketAddr, Line), Er
         for port in place.ports().take_while(|_| !end.is_over()) {
             for mut address in found.iter().flatten().copied() {
                 address.set_port(port);
-                let line = end.part(GREETED, |end| {
+                let line = end.part(patience, |end| {
                     greeted(dial(&address, end)?, place, Some(TELLING), end)
                 });
                 if let Ok(entered) = line.and_then(|line| enter(line, place, ALARM, &end)) {
@@ -279,6 +282,7 @@ fn find(place: &Place, limit: Option<Duration>) -> Result<(SocketAddr, Line), Er
             });
         }
         end.sleep(AGAIN);
+        patience = GREETED.min(2 * patience);
     }
 }
 
