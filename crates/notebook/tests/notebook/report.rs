@@ -89,7 +89,9 @@ impl Report {
 
     /// The numbers of all rows there that begin with one.
     fn rows(&self, heading: &str) -> Vec<Vec<f64>> {
-        let rows = self.lines(heading).filter_map(|line| line.strip_prefix("| "));
+        let rows = self
+            .lines(heading)
+            .filter_map(|line| line.strip_prefix("| "));
         let rows = rows.filter(|row| row.starts_with(|c: char| c.is_ascii_digit()));
         rows.map(numbers).collect()
     }
