@@ -154,8 +154,9 @@ Status cublasGemmStridedBatchedEx(Handle* handle, int op_a, int op_b, int m, int
                                   long long stride_c, int count, int compute, int) {
     const bool known = compute == COMPUTE_32F || compute == COMPUTE_32F_PEDANTIC || compute == COMPUTE_32F_FAST_TF32;
     if (type_a != F32 || type_b != F32 || type_c != F32 || !known) return NOT_SUPPORTED;
+    const auto arithmetic = compute == COMPUTE_32F_FAST_TF32 ? Arithmetic::tf32 : Arithmetic::f32;
     return gemm(handle, m, n, k, *alpha, {a, lda, stride_a, op_a != 0}, {b, ldb, stride_b, op_b != 0}, *beta,
-                {c, ldc, stride_c, false}, count, compute == COMPUTE_32F_FAST_TF32 ? Arithmetic::tf32 : Arithmetic::f32);
+                {c, ldc, stride_c, false}, count, arithmetic);
 }
 
 // -- cuRAND ---------------------------------------------------------------------------------------

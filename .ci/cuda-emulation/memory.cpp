@@ -71,7 +71,8 @@ static size_t page() {
 static size_t up_to(size_t n, size_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
 static void open(Allocation& of, int rights) {
-    if (of.open != rights && mprotect(of.pages, of.length, rights)) violated("the host has no memory, or too many pieces");
+    if (of.open != rights && mprotect(of.pages, of.length, rights))
+        violated("the host has no memory, or in too many pieces");
     of.open = rights;
 }
 
@@ -82,8 +83,8 @@ static void check_order(const std::vector<Use>& before, const Allocation& of) {
     for (const Use& use : before) {
         if (use.stream < clock.size() && clock[use.stream] >= use.number) continue;
         char text[400];
-        snprintf(text, sizeof text, "nothing orders %s on stream %zu and %s on stream %zu, which use the same %zu bytes",
-                 use.what, use.stream, doing->what, doing->stream->number, of.bytes);
+        const char* says = "nothing orders %s on stream %zu and %s on stream %zu, which use the same %zu bytes";
+        snprintf(text, sizeof text, says, use.what, use.stream, doing->what, doing->stream->number, of.bytes);
         if (!settings().go_on) violated("%s", text);
         fprintf(stderr, "emulated GPU: %s\n", text);
     }
@@ -202,8 +203,9 @@ static void check_margins(Address first, Allocation& of) {
         return std::all_of(from, to, [](char c) { return c == char(0xff); });
     };
     const char* begin = reinterpret_cast<const char*>(first);
+    const char* end = begin + of.bytes;
     if (!untouched(of.pages, begin)) violated("something was written before %zu bytes", of.bytes);
-    if (!untouched(begin + of.bytes, of.pages + of.length)) violated("something was written behind %zu bytes", of.bytes);
+    if (!untouched(end, of.pages + of.length)) violated("something was written behind %zu bytes", of.bytes);
 }
 
 static void take_away(Address first) {
