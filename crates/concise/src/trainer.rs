@@ -120,7 +120,7 @@ impl<'a> Trainer<'a> {
         self.examples = self.waiting.1;
         let last = self.waiting.0 >= self.accumulate;
         let (optimizer, examples) = (self.optimizer, self.examples);
-        let measures = self.measuring.is_some();
+        let measures = self.measures();
         let done = self.net.on_each(shards, move |replica, (x, y)| {
             replica.begin(id);
             let (computed, seconds) = replica.compute(|replica| {
