@@ -48,10 +48,17 @@ const WAYS: [Way; 3] = [
 /// The steps of two replicas, ms.
 pub struct Overlap {
     batch: usize,
+    shares: Vec<Share>,
+}
+
+/// Steps that took turns.
+struct Share {
+    /// How long communication was made to take.
+    ms: f64,
     /// Without anything made slow, and without overlap.
     compute: Summary,
-    /// For each share the time that communication is made to take, and the steps of each way.
-    steps: Vec<(f64, [Summary; 3])>,
+    /// Of each way.
+    steps: [Summary; 3],
 }
 
 /// Measures the steps in turns, for each share so many rounds.
@@ -61,27 +68,25 @@ pub struct Overlap {
 pub fn measure(batch: usize, rounds: usize) -> Result<Overlap> {
     d2l::share_cores(None, K);
     let alone = steps(batch, rounds, &[(None, &WAYS[0])])?;
-    let compute = Summary::of(&alone[0]);
-    let mut all = Vec::new();
-    for share in SHARES {
-        let ms = compute.median * share;
-        // the owner's: 2(k − 1)/k of the bytes come in
-        let bytes = 2.0 * (K - 1) as f64 / K as f64 * (RESNET18 * size_of::<f32>()) as f64;
-        let link = Link {
-            latency: Duration::ZERO,
-            bytes_per_second: bytes / (ms / 1e3),
-        };
-        let ways = WAYS.each_ref().map(|way| (Some(link), way));
-        let times = steps(batch, rounds, &ways)?;
-        let summaries = [0, 1, 2].map(|i| Summary::of(&times[i]));
-        eprintln!("{ms:.0} ms of communication: {summaries:?}");
-        all.push((ms, summaries));
-    }
-    Ok(Overlap {
-        batch,
-        compute,
-        steps: all,
-    })
+    let compute = Summary::of(&alone[0]).median;
+    let shares = SHARES.map(|share| measure_share(batch, rounds, compute * share));
+    let shares = shares.into_iter().collect::<Result<_>>()?;
+    Ok(Overlap { batch, shares })
+}
+
+/// Measures where all sums of a step are made to take `ms` together.
+fn measure_share(batch: usize, rounds: usize, ms: f64) -> Result<Share> {
+    // the owner's: 2(k − 1)/k of the bytes come in
+    let bytes = 2.0 * (K - 1) as f64 / K as f64 * (RESNET18 * size_of::<f32>()) as f64;
+    let link = Some(Link {
+        latency: Duration::ZERO,
+        bytes_per_second: bytes / (ms / 1e3),
+    });
+    let [a, b, c] = &WAYS;
+    let times = steps(batch, rounds, &[(None, a), (link, a), (link, b), (link, c)])?;
+    let [compute, steps @ ..] = [0, 1, 2, 3].map(|i| Summary::of(&times[i]));
+    eprintln!("{ms:.0} ms of communication beside {compute:?}: {steps:?}");
+    Ok(Share { ms, compute, steps })
 }
 
 /// ms of the steps of each way, in turns; the first steps, in which it is learned when a gradient is
@@ -121,22 +126,20 @@ impl Overlap {
     pub fn markdown(&self) -> String {
         let names = WAYS.map(|way| way.name).join(", ms | ");
         let mut text = format!(
-            "\n## Overlap\n\nResNet-18, batch {} on {K} replicas: a step takes {} ms. Now each bucket's sum is made \
-             to take as long as over slow links, all together as long as the first column says; the sums come \
-             after the backward pass, or while it goes on.\n\n\
-             | communication, ms | {names}, ms | the best / max(compute, communication) |\n\
-             |--:|--:|--:|--:|--:|\n",
-            self.batch,
-            spread(self.compute)
+            "\n## Overlap\n\nResNet-18, batch {} on {K} replicas. Each bucket's sum is made to take as long as over \
+             slow links, all together as long as the first column says; beside it a step whose sums are not made slow; \
+             then the sums come after the backward pass, or while it goes on. All take turns.\n\n\
+             | communication, ms | compute, ms | {names}, ms | the best / max(compute, communication) |\n\
+             |--:|--:|--:|--:|--:|--:|\n",
+            self.batch
         );
-        for (ms, steps) in &self.steps {
-            let best = steps
-                .iter()
-                .map(|step| step.median)
-                .fold(f64::INFINITY, f64::min);
-            let ratio = best / ms.max(self.compute.median);
+        for Share { ms, compute, steps } in &self.shares {
+            let medians = steps.iter().map(|step| step.median);
+            let best = medians.fold(f64::INFINITY, f64::min);
+            let ratio = best / ms.max(compute.median);
+            let [ms, ratio, compute] = [short(*ms), short(ratio), spread(*compute)];
             let cells = steps.map(spread).join(" | ");
-            let _ = writeln!(text, "| {} | {cells} | {} |", short(*ms), short(ratio));
+            let _ = writeln!(text, "| {ms} | {compute} | {cells} | {ratio} |");
         }
         text + "\nNo gradient is complete before the forward pass is over, so communication that takes as long as \
                 the whole step cannot be hidden by it.\n"
