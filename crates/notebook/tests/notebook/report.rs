@@ -57,15 +57,16 @@ fn in_the_readme(report: &Report) -> Result<Vec<String>> {
         let (ours, mpi, times) = (ours.join(" | "), thousands(peer[1]), peer[2]);
         quotes.push(format!("| {size} | {ours} | {mpi} ({times:.1}×) |"));
     }
-    // communication, afterwards, with large buckets, with small ones
+    // communication, compute, afterwards, with large buckets, with small ones
     let [half, .., all] = &report.rows("Overlap")[..] else {
         bail!("the report has no table under \"Overlap\"");
     };
-    quotes.push(format!(
-        "half of a step's {} ms, the step takes {} ms with overlap and {} without",
-        all[0], half[3], half[1]
-    ));
-    quotes.push(format!("{} and {}, since", all[3], all[1]));
+    for row in [half, all] {
+        quotes.push(format!(
+            "communication takes {} ms, a step of {} ms takes {} ms with overlap and {} without",
+            row[0], row[1], row[4], row[2]
+        ));
+    }
     Ok(quotes)
 }
 
