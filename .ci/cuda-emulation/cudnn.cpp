@@ -1,4 +1,4 @@
-// libcudnn: convolutions in f32 and NHWC. It offers algorithms in an order of chance, among them ones that have to be
+// libcudnn: convolutions in NHWC, of f32 or of bf16 with sums in f32. It offers algorithms in an order of chance, among them ones that have to be
 // passed over: that do not work, want too much memory, round, sum in another order every time, or refuse when it
 // comes to it. Whoever counts on the contents of a workspace, or on the padding of an address, is found out.
 
@@ -22,7 +22,7 @@ enum Status {
     EXECUTION_FAILED = 5000,
 };
 enum { NCHW = 0, NHWC = 1 };
-enum { FLOAT = 0 };
+enum { FLOAT = 0, BFLOAT16 = 9 };
 enum Math { DEFAULT_MATH = 0, TENSOR_OP_MATH = 1, FMA_MATH = 3 };
 
 namespace {
@@ -34,10 +34,11 @@ struct Handle {
 
 // Also of a filter: n are its outputs, c its inputs.
 struct Tensor {
-    int format, n, c, h, w;
+    int format, type, n, c, h, w;
 
     size_t image() const { return size_t(h) * w * c; }
     size_t elements() const { return n * image(); }
+    size_t bytes() const { return elements() * (type == BFLOAT16 ? 2 : 4); }
 };
 
 struct Convolution {
@@ -81,15 +82,18 @@ const std::vector<Algorithm> ALGORITHMS[] = {
      {4, true, true, false, true, 0}},
 };
 
-const Algorithm* find(Direction direction, int number) {
+// None where it does not work: in bf16 those that transform what they read do not.
+const Algorithm* find(Direction direction, int number, int type) {
     for (const Algorithm& algorithm : ALGORITHMS[direction])
-        if (algorithm.number == number) return &algorithm;
+        if (algorithm.number == number) return algorithm.works && (type == FLOAT || number < 4) ? &algorithm : nullptr;
     return nullptr;
 }
 
 // Whether the descriptors go together.
 Status check(const Tensor& x, const Tensor& weight, const Convolution& by, const Tensor& y) {
     if (x.format != NHWC || weight.format != NHWC || y.format != NHWC) return NOT_SUPPORTED;
+    if (x.type != weight.type || x.type != y.type) return NOT_SUPPORTED;
+    if (x.type == BFLOAT16 && by.math == FMA_MATH) return NOT_SUPPORTED;
     const auto out = [](int size, int kernel, int padding, int stride) {
         return (size + 2 * padding - kernel) / stride + 1;
     };
@@ -99,11 +103,11 @@ Status check(const Tensor& x, const Tensor& weight, const Convolution& by, const
     return fit ? SUCCESS : BAD_PARAM;
 }
 
-Status offer(Direction direction, const Convolution& by, int room, int* count, Answer* answers) {
+Status offer(Direction direction, int type, const Convolution& by, int room, int* count, Answer* answers) {
     const Guard guard(lock());
     std::vector<Answer> all;
     for (const Algorithm& of : ALGORITHMS[direction]) {
-        const int status = of.works ? SUCCESS : NOT_SUPPORTED;
+        const int status = find(direction, of.number, type) ? SUCCESS : NOT_SUPPORTED;
         const auto answer = [&](Math math) {
             all.push_back({of.number, status, 1.f, of.workspace, of.deterministic, math, {}});
         };
@@ -162,10 +166,15 @@ struct Run {
     Arithmetic arithmetic;
     bool deterministic;
     float alpha, beta;
-    const float *a, *b;  // what is read, in the order of cuDNN's arguments
-    float* to;
 
-    void forward() const {
+    // a and b are read, in the order of cuDNN's arguments.
+    void go(Direction direction, const float* a, const float* b, float* to) const {
+        if (direction == FORWARD) forward(a, b, to);
+        if (direction == DATA) data(a, b, to);
+        if (direction == FILTER) filter(a, b, to);
+    }
+
+    void forward(const float* a, const float* b, float* to) const {
         const size_t taps = shape.taps(), outputs = shape.weight.n;
         for (int n = 0; n < shape.x.n; ++n) {
             const auto rows = shape.rows(a + n * shape.x.image());
@@ -174,7 +183,7 @@ struct Run {
         }
     }
 
-    void data() const {
+    void data(const float* a, const float* b, float* to) const {
         const size_t taps = shape.taps(), outputs = shape.weight.n, some = 4;
         std::vector<float> rows(shape.pixels() * taps);
         for (int n = 0; n < shape.x.n; ++n) {
@@ -192,7 +201,7 @@ struct Run {
         }
     }
 
-    void filter() const {
+    void filter(const float* a, const float* b, float* to) const {
         const size_t taps = shape.taps(), outputs = shape.weight.n;
         std::vector<float> dw(outputs * taps, 0.f);
         for (size_t n : in_order(shape.x.n, deterministic)) {
@@ -206,37 +215,58 @@ struct Run {
 
 struct Place {
     Address at;
-    size_t elements;
+    Tensor of;
 };
 
-Status check(const Handle* handle, Place place) {
+Status check(const Handle* handle, const Place& place) {
     if (place.at % 16) return MISALIGNED_POINTER;
-    return gpu_of(place.at, place.elements * sizeof(float)) == handle->gpu ? SUCCESS : EXECUTION_FAILED;
+    return gpu_of(place.at, place.of.bytes()) == handle->gpu ? SUCCESS : EXECUTION_FAILED;
 }
+
+// What is at a place, in f32.
+std::vector<float> widened(const Place& place) {
+    std::vector<float> all(place.of.elements());
+    const auto* from = reinterpret_cast<const uint16_t*>(place.at);
+    for (size_t i = 0; i < all.size(); ++i) {
+        const uint32_t bits = uint32_t(from[i]) << 16;
+        memcpy(&all[i], &bits, sizeof bits);
+    }
+    return all;
+}
+
+// Rounds to the nearest, of two to the even one.
+void narrow(const std::vector<float>& all, const Place& place) {
+    auto* to = reinterpret_cast<uint16_t*>(place.at);
+    for (size_t i = 0; i < all.size(); ++i) {
+        uint32_t bits;
+        memcpy(&bits, &all[i], sizeof bits);
+        to[i] = all[i] != all[i] ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    }
+}
+
+float* pointer(const Place& place) { return reinterpret_cast<float*>(place.at); }
 
 // `a` and `b` are read, `to` is written.
 Status convolve(Handle* handle, Direction direction, int number, const Shape& shape, const float* alpha, Place a,
                 Place b, Address workspace, size_t size, const float* beta, Place to) {
     const Guard guard(lock());
     if (current_gpu() != handle->gpu || handle->stream->gpu != handle->gpu) return EXECUTION_FAILED;
-    const Algorithm* by = find(direction, number);
-    if (!by || !by->works || by->refuses) return NOT_SUPPORTED;
+    const Algorithm* by = find(direction, number, shape.x.type);
+    if (!by || by->refuses) return NOT_SUPPORTED;
     for (Status status : {check(shape.x, shape.weight, shape.by, shape.y), check(handle, a), check(handle, b),
                           check(handle, to)})
         if (status != SUCCESS) return status;
     if (size < by->workspace) return SIZE_INSUFFICIENT;
     if (by->workspace && gpu_of(workspace, size) != handle->gpu) return EXECUTION_FAILED;
     const bool rounds = by->tensor_cores && shape.by.math != FMA_MATH;
-    const auto pointer = [](Place place) { return reinterpret_cast<float*>(place.at); };
-    const Run run = {shape,      rounds ? Arithmetic::tf32 : Arithmetic::f32,
-                     by->deterministic, *alpha,
-                     *beta,      pointer(a),
-                     pointer(b), pointer(to)};
+    const Run run = {shape, rounds ? Arithmetic::tf32 : Arithmetic::f32, by->deterministic, *alpha, *beta};
     const auto work = [=] {
         if (by->workspace) memset(reinterpret_cast<void*>(workspace), 0xff, by->workspace);
-        if (direction == FORWARD) run.forward();
-        if (direction == DATA) run.data();
-        if (direction == FILTER) run.filter();
+        if (shape.x.type == FLOAT) return run.go(direction, pointer(a), pointer(b), pointer(to));
+        std::vector<float> result(to.of.elements());
+        if (run.beta != 0.f) result = widened(to);
+        run.go(direction, widened(a).data(), widened(b).data(), result.data());
+        narrow(result, to);
     };
     static const char* const names[] = {"a convolution", "the gradient of a convolution's input",
                                         "the gradient of a convolution's weight"};
@@ -284,8 +314,8 @@ Status cudnnDestroyFilterDescriptor(Tensor* filter) { return cudnnDestroyTensorD
 
 Status cudnnSetTensor4dDescriptor(Tensor* tensor, int format, int type, int n, int c, int h, int w) {
     if (n < 1 || c < 1 || h < 1 || w < 1) return BAD_PARAM;
-    *tensor = {format, n, c, h, w};
-    return type == FLOAT && format <= NHWC ? SUCCESS : NOT_SUPPORTED;
+    *tensor = {format, type, n, c, h, w};
+    return (type == FLOAT || type == BFLOAT16) && format <= NHWC ? SUCCESS : NOT_SUPPORTED;
 }
 
 Status cudnnSetFilter4dDescriptor(Tensor* filter, int type, int format, int n, int c, int h, int w) {
@@ -317,43 +347,43 @@ Status cudnnSetConvolutionMathType(Convolution* convolution, int math) {
 Status cudnnGetConvolutionForwardAlgorithm_v7(Handle*, const Tensor* x, const Tensor* weight, const Convolution* by,
                                               const Tensor* y, int room, int* count, Answer* answers) {
     const Status status = check(*x, *weight, *by, *y);
-    return status == SUCCESS ? offer(FORWARD, *by, room, count, answers) : status;
+    return status == SUCCESS ? offer(FORWARD, x->type, *by, room, count, answers) : status;
 }
 
 Status cudnnGetConvolutionBackwardDataAlgorithm_v7(Handle*, const Tensor* weight, const Tensor* dy,
                                                    const Convolution* by, const Tensor* dx, int room, int* count,
                                                    Answer* answers) {
     const Status status = check(*dx, *weight, *by, *dy);
-    return status == SUCCESS ? offer(DATA, *by, room, count, answers) : status;
+    return status == SUCCESS ? offer(DATA, dx->type, *by, room, count, answers) : status;
 }
 
 Status cudnnGetConvolutionBackwardFilterAlgorithm_v7(Handle*, const Tensor* x, const Tensor* dy, const Convolution* by,
                                                      const Tensor* dw, int room, int* count, Answer* answers) {
     const Status status = check(*x, *dw, *by, *dy);
-    return status == SUCCESS ? offer(FILTER, *by, room, count, answers) : status;
+    return status == SUCCESS ? offer(FILTER, x->type, *by, room, count, answers) : status;
 }
 
 Status cudnnConvolutionForward(Handle* handle, const float* alpha, const Tensor* x_is, Address x, const Tensor* w_is,
                                Address w, const Convolution* by, int algorithm, Address workspace, size_t size,
                                const float* beta, const Tensor* y_is, Address y) {
-    return convolve(handle, FORWARD, algorithm, {*x_is, *w_is, *y_is, *by}, alpha, {x, x_is->elements()},
-                    {w, w_is->elements()}, workspace, size, beta, {y, y_is->elements()});
+    return convolve(handle, FORWARD, algorithm, {*x_is, *w_is, *y_is, *by}, alpha, {x, *x_is},
+                    {w, *w_is}, workspace, size, beta, {y, *y_is});
 }
 
 Status cudnnConvolutionBackwardData(Handle* handle, const float* alpha, const Tensor* w_is, Address w,
                                     const Tensor* dy_is, Address dy, const Convolution* by, int algorithm,
                                     Address workspace, size_t size, const float* beta, const Tensor* dx_is,
                                     Address dx) {
-    return convolve(handle, DATA, algorithm, {*dx_is, *w_is, *dy_is, *by}, alpha, {w, w_is->elements()},
-                    {dy, dy_is->elements()}, workspace, size, beta, {dx, dx_is->elements()});
+    return convolve(handle, DATA, algorithm, {*dx_is, *w_is, *dy_is, *by}, alpha, {w, *w_is},
+                    {dy, *dy_is}, workspace, size, beta, {dx, *dx_is});
 }
 
 Status cudnnConvolutionBackwardFilter(Handle* handle, const float* alpha, const Tensor* x_is, Address x,
                                       const Tensor* dy_is, Address dy, const Convolution* by, int algorithm,
                                       Address workspace, size_t size, const float* beta, const Tensor* dw_is,
                                       Address dw) {
-    return convolve(handle, FILTER, algorithm, {*x_is, *dw_is, *dy_is, *by}, alpha, {x, x_is->elements()},
-                    {dy, dy_is->elements()}, workspace, size, beta, {dw, dw_is->elements()});
+    return convolve(handle, FILTER, algorithm, {*x_is, *dw_is, *dy_is, *by}, alpha, {x, *x_is},
+                    {dy, *dy_is}, workspace, size, beta, {dw, *dw_is});
 }
 
 }  // extern "C"

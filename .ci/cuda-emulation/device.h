@@ -1,5 +1,6 @@
-// CUDA's language for g++: what the kernels of candle and of this project use of it, in f32, f64 and integers. It is
-// put before every kernel, which `nvcc` has preprocessed: `__global__` and `__shared__` are gone by then.
+// CUDA's language for g++: what the kernels of candle and of this project use of it, in f32, f64 and integers, and
+// bf16 to keep numbers in. It is put before every kernel, which `nvcc` has preprocessed: `__global__` and `__shared__`
+// are gone by then.
 #pragma once
 
 #include <cassert>
@@ -146,13 +147,24 @@ inline float __int_as_float(int v) { return emulated_bits<float>(v); }
 inline long long __double_as_longlong(double v) { return emulated_bits<long long>(v); }
 inline double __longlong_as_double(long long v) { return emulated_bits<double>(v); }
 
-// -- numbers of 16 and 8 bits: named, because candle's helpers name them, and not there -----------
+// -- bf16: the upper half of an f32 ---------------------------------------------------------------
+
+struct __nv_bfloat16 {
+    unsigned short bits;
+    operator float() const { return __uint_as_float((unsigned int)bits << 16); }
+};
+inline float __bfloat162float(__nv_bfloat16 v) { return v; }
+
+// To the nearest, of two the even one; NaN is what CUDA makes of it.
+inline __nv_bfloat16 __float2bfloat16_rn(float v) {
+    const unsigned int bits = __float_as_uint(v);
+    if (v != v) return {0x7fff};
+    return {(unsigned short)((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
+}
+
+// -- other numbers of 16 and 8 bits: named, because candle's helpers name them, and not there -----
 
 struct __half {
-    unsigned short bits;
-    operator float() const;
-};
-struct __nv_bfloat16 {
     unsigned short bits;
     operator float() const;
 };

@@ -1,16 +1,18 @@
 //! With the feature `cuda`: compiles the kernels of `src/cuda` to PTX, which the driver translates for its
-//! GPU: any from the compute capability on that candle's own kernels are compiled for.
+//! GPU: any from the compute capability on that candle's own kernels are compiled for. Each file is compiled
+//! for both types that a tape's memory may have.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     #[cfg(feature = "cuda")]
     for kernels in ["elementwise", "norm", "single"] {
-        compile(kernels);
+        compile(kernels, "f32", "float");
+        compile(kernels, "bf16", "__nv_bfloat16");
     }
 }
 
 #[cfg(feature = "cuda")]
-fn compile(kernels: &str) {
+fn compile(kernels: &str, name: &str, element: &str) {
     let source = format!("src/cuda/{kernels}.cu");
     println!("cargo::rerun-if-changed={source}");
     println!("cargo::rerun-if-changed=src/cuda/common.cuh");
@@ -21,7 +23,8 @@ fn compile(kernels: &str) {
     let status = std::process::Command::new(&toolkit.nvcc_path)
         .args(["--ptx", "-O3", "-std=c++17"])
         .arg(format!("-arch=compute_{}", gpu.base()))
-        .args(["-o", &format!("{out}/{kernels}.ptx"), &source])
+        .arg(format!("-DREAL={element}"))
+        .args(["-o", &format!("{out}/{kernels}_{name}.ptx"), &source])
         .status()
         .expect("nvcc starts");
     assert!(status.success(), "nvcc cannot compile {source}");

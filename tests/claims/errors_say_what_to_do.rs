@@ -17,6 +17,7 @@ trials![
     parameters_that_were_named_and_cannot_be_used,
     a_folder_that_holds_a_run_is_refused,
     cuda_is_asked_for_and_not_there,
+    bf16_is_asked_for_and_not_there,
     what_goes_wrong_later_is_status_1,
     x_and_y_of_different_lengths,
     help_says_the_exit_statuses,
@@ -161,6 +162,22 @@ fn cuda_is_asked_for_and_not_there() -> Result<()> {
     let stderr = command.env("RUST_BACKTRACE", "1").output()?.stderr;
     let stderr = String::from_utf8_lossy(&stderr);
     ensure!(stderr.lines().count() == 1, "{stderr}");
+    Ok(())
+}
+
+/// On the CPU by name it is a mistake; where there turns out to be no GPU, the run says what it computes in.
+fn bf16_is_asked_for_and_not_there() -> Result<()> {
+    let args = format!("{SMALL} --precision bf16");
+    refused(&args, &["--precision bf16: the CPU computes in f32"])?;
+    let on_cpu = d2l::try_gpu(0).is_cpu();
+    for program in ["scratch", "concise"] {
+        let args = args.replace("--device cpu", "--gpus 1");
+        let (status, stdout, stderr) = run(program, &args)?;
+        let says = stdout
+            .lines()
+            .any(|line| line == "--precision bf16 is of GPUs: the CPU computes in f32");
+        ensure!(status == 0 && says == on_cpu, "{stdout}{stderr}");
+    }
     Ok(())
 }
 

@@ -27,7 +27,7 @@ pub struct Book {
     pub lr: fn(usize) -> f64,
 }
 
-/// How exactly GPUs multiply.
+/// How exactly GPUs multiply, and what they keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Precision {
     /// f32 throughout.
@@ -35,6 +35,8 @@ pub enum Precision {
     /// Inputs rounded to 10 bits, sums in f32: PyTorch's default.
     #[default]
     Tf32,
+    /// Activations and their gradients kept with 7 bits; sums, parameters and their gradients in f32.
+    Bf16,
 }
 
 impl From<Precision> for functional::Precision {
@@ -42,6 +44,7 @@ impl From<Precision> for functional::Precision {
         match precision {
             Precision::F32 => Self::F32,
             Precision::Tf32 => Self::Tf32,
+            Precision::Bf16 => Self::Bf16,
         }
     }
 }
@@ -147,7 +150,8 @@ pub struct Options {
     #[arg(long, value_enum, default_value_t = DeviceKind::Auto, value_name = "KIND", help_heading = DEVICES)]
     pub device: DeviceKind,
 
-    /// Arithmetic of convolutions on GPUs; matrix products and the CPU always use f32
+    /// Arithmetic of convolutions on GPUs, and with bf16 what lies between operations; matrix products and the
+    /// CPU always use f32
     #[arg(long, value_enum, default_value_t = Precision::Tf32, value_name = "P", help_heading = DEVICES)]
     pub precision: Precision,
 
@@ -248,6 +252,10 @@ impl Options {
         ensure!(
             self.checkpoint_every.is_none() || self.out.is_some() || self.resume.is_some(),
             "--checkpoint-every: checkpoints are kept in the folder of --out"
+        );
+        ensure!(
+            self.precision != Precision::Bf16 || self.device != DeviceKind::Cpu,
+            "--precision bf16: the CPU computes in f32; leave it out, or --device cpu"
         );
         if let Some(lr) = self.lr {
             ensure!(

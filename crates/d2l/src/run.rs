@@ -198,7 +198,10 @@ impl Run {
             devices,
             process,
         };
-        if let Some(note) = note {
+        for note in note
+            .into_iter()
+            .chain(start::other_precision(options, &run.devices))
+        {
             say(format_args!("{note}"));
         }
         run.settings = run.settings_of(book);

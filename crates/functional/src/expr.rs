@@ -139,7 +139,8 @@ impl Expr {
             (_, Device::Cpu) => record::evaluate::<Cpu>(compile::tape(self)?, grad::recording()),
             #[cfg(feature = "cuda")]
             (_, Device::Cuda(_)) => {
-                record::evaluate::<crate::cuda::Cuda>(compile::tape(self)?, grad::recording())
+                let tape = crate::cuda::narrowed(compile::tape(self)?);
+                record::evaluate(tape, grad::recording())
             }
             _ => plain::eval(self),
         }

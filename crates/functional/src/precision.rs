@@ -1,31 +1,37 @@
-//! How exactly GPUs compute: the arithmetic of convolutions, and whether a run repeats bit for bit. On
-//! the CPU everything is f32 and repeats.
+//! How exactly GPUs compute: the arithmetic of convolutions, what is between the operations of an expression, and
+//! whether a run repeats bit for bit. On the CPU everything is f32 and repeats.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-/// The arithmetic of convolutions on GPUs. Matrix products are always f32.
+/// How GPUs multiply in convolutions, and what they keep. Matrix products are always f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[repr(u8)]
 pub enum Precision {
     /// f32 throughout.
     F32,
-    /// Inputs rounded to 10 bits behind the point (TF32), sums in f32: PyTorch's default for
+    /// Inputs of convolutions rounded to 10 bits behind the point (TF32), sums in f32: PyTorch's default for
     /// convolutions.
     #[default]
     Tf32,
+    /// Inside an expression, values and their gradients are kept with 7 bits behind the point (bfloat16), and
+    /// convolutions multiply such numbers; all sums are f32. So are the tensors that go in and come out: images,
+    /// parameters and their gradients, results, statistics of batch norms. Needs compute capability 8.0. In PyTorch:
+    /// `torch.autocast("cuda", torch.bfloat16)`.
+    Bf16,
 }
 
-static TF32: AtomicBool = AtomicBool::new(true);
+static PRECISION: AtomicU8 = AtomicU8::new(Precision::Tf32 as u8);
 static DETERMINISTIC: AtomicBool = AtomicBool::new(false);
 
-/// Sets the arithmetic of all convolutions of this process on GPUs from now on; [`Precision::Tf32`]
-/// until then.
+/// Sets how GPUs compute the expressions of this process that are written down from now on;
+/// [`Precision::Tf32`] until then. The backward of an expression keeps the types of its forward.
 ///
 /// ```
 /// functional::set_precision(functional::Precision::F32);
 /// # functional::set_precision(functional::Precision::Tf32);
 /// ```
 pub fn set_precision(precision: Precision) {
-    TF32.store(precision == Precision::Tf32, Ordering::Relaxed);
+    PRECISION.store(precision as u8, Ordering::Relaxed);
 }
 
 /// Whether GPUs may only use algorithms that give the same bits every time. In the book:
@@ -41,10 +47,8 @@ pub fn set_deterministic(only: bool) {
 
 #[cfg(feature = "cuda")]
 pub(crate) fn get() -> Precision {
-    match TF32.load(Ordering::Relaxed) {
-        false => Precision::F32,
-        true => Precision::Tf32,
-    }
+    let all = [Precision::F32, Precision::Tf32, Precision::Bf16];
+    all[usize::from(PRECISION.load(Ordering::Relaxed))]
 }
 
 #[cfg(feature = "cuda")]

@@ -8,7 +8,7 @@ use crate::devices::find;
 use crate::process::is_quiet;
 use crate::record::Record;
 use crate::trace::Trace;
-use crate::{BadInput, Options, Process, device_name, gpu};
+use crate::{BadInput, Options, Precision, Process, device_name, gpu};
 
 /// A line for each GPU: its name, its memory, and how many replicas share it.
 pub(super) fn gpu_facts(devices: &[Device]) -> Vec<String> {
@@ -39,6 +39,12 @@ pub(super) fn find_devices(
     found
         .with_context(why)
         .map_err(|e| BadInput::from(e).into())
+}
+
+/// What a reader should know who asked for what the CPU does not have.
+pub(super) fn other_precision(options: &Options, devices: &[Device]) -> Option<String> {
+    let other = options.precision == Precision::Bf16 && devices.iter().any(Device::is_cpu);
+    other.then(|| "--precision bf16 is of GPUs: the CPU computes in f32".to_owned())
 }
 
 pub(super) fn check_batch_size(batch_size: usize, k: usize) -> Result<()> {

@@ -1,6 +1,17 @@
 // What all kernels use.
 #pragma once
 
+#include <cuda_bf16.h>
+
+// What a tape holds between its operations: float or __nv_bfloat16, by the module that is compiled. Kernels compute
+// in float, and so they take what is no tape's: parameters, statistics, partial sums.
+using real = REAL;
+
+__device__ inline float f32(float v) { return v; }
+__device__ inline float f32(__nv_bfloat16 v) { return __bfloat162float(v); }
+__device__ inline void write(float* to, float v) { *to = v; }
+__device__ inline void write(__nv_bfloat16* to, float v) { *to = __float2bfloat16_rn(v); }
+
 // One thread an element; `n` threads have work.
 #define ELEMENT                                                   \
     const unsigned int i = blockIdx.x * blockDim.x + threadIdx.x; \
@@ -10,7 +21,7 @@
 __device__ inline float positive(float v) { return v <= 0.f ? 0.f : v; }
 
 // `to = v`, or `to += v` where a gradient has a part already.
-__device__ inline void put(float* to, float v, int add) { *to = add ? *to + v : v; }
+template <class T> __device__ inline void put(T* to, float v, int add) { write(to, add ? f32(*to) + v : v); }
 
 // An element of an NHWC tensor: its sample, row, column and channel.
 struct Pixel {

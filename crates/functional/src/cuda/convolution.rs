@@ -1,9 +1,9 @@
 //! Convolutions on a GPU, with bias, ReLU and pooling behind them: by cuDNN, in NHWC. The weight is
-//! brought to cuDNN's order of (O, KH, KW, I) and its gradient back.
+//! brought to cuDNN's order of (O, KH, KW, I) and to the type of x, and its gradient back.
 
 use super::layers::transpose;
 use super::linear::{bias_relu, column_sums, mask};
-use super::memory::{Block, Floats};
+use super::memory::{Block, Element, Floats};
 use super::operation::{At, Grad, Operation};
 use super::single::Single;
 use super::stream::{Stream, launch};
@@ -13,25 +13,31 @@ use crate::pool::Windows;
 use candle_core::Result;
 
 impl Operation for Convolution {
+    /// Images of one channel are read as they are.
+    fn narrows_input(&self, n: usize) -> bool {
+        n == 0 && Single::new(self).is_none()
+    }
+
     fn forward(&self, stream: &Stream, x: &[Floats], y: Floats, _keep: bool) -> Result<Vec<Block>> {
         if let Some(single) = Single::new(self) {
             single.forward(stream, x, y)?;
             return Ok(vec![]);
         }
         let (g, bias) = (&self.geometry, x.get(2).copied());
-        let weight = Input::weight(stream, g, x[1])?;
+        let weight = Input::weight(stream, g, x[1], x[0].element)?;
         let input = Input::new(stream, x[0])?;
         if self.pool == 1 {
             stream.cudnn().forward(g, input.floats, weight.floats, y)?;
             bias_relu(stream, y, bias, g.out_channels, self.relu)?;
             return Ok(weight.own.into_iter().collect());
         }
-        let z = Block::new(stream, g.out_dims().iter().product())?;
+        let z = Block::of(y.element, stream, g.out_dims().iter().product())?;
         let (of_z, windows, relu) = (z.floats(), self.windows()?, self.relu);
         stream
             .cudnn()
             .forward(g, input.floats, weight.floats, of_z)?;
-        launch!(stream, "epilogue", elements y.len; y.len, of_z, bias, y, windows, relu)?;
+        let name = y.kernel("epilogue");
+        launch!(stream, name, elements y.len; y.len, of_z, bias, y, windows, relu)?;
         Ok(std::iter::once(z).chain(weight.own).collect())
     }
 
@@ -82,9 +88,9 @@ impl Convolution {
         bias: Option<Floats>,
         dy: Floats,
     ) -> Result<Block> {
-        let dz = Block::new(stream, z.len)?;
+        let dz = Block::of(z.element, stream, z.len)?;
         let (to, windows, relu) = (dz.floats(), self.windows()?, self.relu);
-        let name = "epilogue_backward";
+        let name = z.kernel("epilogue_backward");
         launch!(stream, name, elements z.len; z.len, z, bias, dy, to, windows, relu)?;
         Ok(dz)
     }
@@ -101,7 +107,7 @@ impl Convolution {
         if to.are_aligned() {
             return stream.cudnn().backward_x(g, weight.floats, dz, to, add);
         }
-        let part = Block::new(stream, to.len)?;
+        let part = Block::of(to.element, stream, to.len)?;
         let of_part = part.floats();
         stream
             .cudnn()
@@ -112,10 +118,10 @@ impl Convolution {
     fn weight_gradient(&self, stream: &Stream, x: Floats, dz: Floats, dw: &mut Grad) -> Result<()> {
         let (g, x) = (&self.geometry, Input::new(stream, x)?);
         let (to, add) = dw.target(stream)?;
-        if to.are_aligned() && !Input::is_packed(g) {
+        if to.are_aligned() && !Input::is_packed(g) && to.element == dz.element {
             return stream.cudnn().backward_weight(g, x.floats, dz, to, add);
         }
-        let part = Block::new(stream, to.len)?;
+        let part = Block::of(dz.element, stream, to.len)?;
         let of_part = part.floats();
         stream
             .cudnn()
@@ -129,7 +135,7 @@ impl Convolution {
         }
     }
 
-    /// The gradient of images of one channel, which hardly anybody wants: through cuDNN.
+    /// The gradient of images of one channel, which hardly anybody wants: through cuDNN, of f32.
     fn image_gradient(
         &self,
         stream: &Stream,
@@ -146,12 +152,13 @@ impl Convolution {
         stream
             .cudnn()
             .forward(g, input.floats, weight.floats, z.floats())?;
+        let dy = dy.widened(stream)?;
         let dz = self.through_epilogue(stream, z.floats(), x.get(2).copied(), dy.floats())?;
         self.input_gradient(stream, weight.floats, dz.floats(), dx)
     }
 }
 
-/// What cuDNN reads: in its order, and at a multiple of 16 bytes. A copy only where it was not so.
+/// What cuDNN reads: in its order, of one type, and at a multiple of 16 bytes. A copy only where it was not so.
 struct Input {
     own: Option<Block>,
     floats: Floats,
@@ -162,19 +169,24 @@ impl Input {
         if floats.are_aligned() {
             return Ok(Self { own: None, floats });
         }
-        let own = Block::new(stream, floats.len)?;
+        let own = Block::of(floats.element, stream, floats.len)?;
         stream.copy(floats, own.floats())?;
         Ok(Self::from(own))
     }
 
-    /// A weight (O, I, KH, KW) as (O, KH, KW, I).
-    fn weight(stream: &Stream, g: &Geometry, weight: Floats) -> Result<Self> {
-        if !Self::is_packed(g) {
+    /// A weight (O, I, KH, KW) as (O, KH, KW, I) of `element`.
+    fn weight(stream: &Stream, g: &Geometry, weight: Floats, element: Element) -> Result<Self> {
+        if !Self::is_packed(g) && weight.element == element {
             return Self::new(stream, weight);
         }
-        let own = Block::new(stream, weight.len)?;
-        let sizes = [g.channels, g.kernel.0 * g.kernel.1];
-        transpose(stream, weight, own.floats(), sizes, false)?;
+        let own = Block::of(element, stream, weight.len)?;
+        match Self::is_packed(g) {
+            true => {
+                let sizes = [g.channels, g.kernel.0 * g.kernel.1];
+                transpose(stream, weight, own.floats(), sizes, false)?;
+            }
+            false => stream.copy(weight, own.floats())?,
+        }
         Ok(Self::from(own))
     }
 

@@ -3,7 +3,7 @@
 //! cuDNN says which algorithms it takes for the fastest; the first that fits what was asked for, and
 //! then does not refuse, is used from then on.
 
-use super::memory::Floats;
+use super::memory::{Element, Floats};
 use crate::im2col::Geometry;
 use crate::precision::{self, Precision};
 use candle_core::cuda_backend::cudarc::cudnn::{CudnnError, result, sys};
@@ -124,12 +124,13 @@ impl Cudnn {
         if y.len == 0 {
             return Ok(());
         }
+        let precision = precision_of([x, weight, y]);
         let ask = |handle, d: &Descriptors, conv| {
             let ask = result::get_convolution_forward_algorithm;
             Ok(candidates!(ask, handle, d.x, d.weight, conv, d.y))
         };
         self.run(
-            g,
+            (g, precision),
             |plan| &mut plan.forward,
             ask,
             &|handle, d, choice, workspace, size| {
@@ -167,12 +168,13 @@ impl Cudnn {
         if dx.len == 0 {
             return Ok(());
         }
+        let precision = precision_of([weight, dy, dx]);
         let ask = |handle, d: &Descriptors, conv| {
             let ask = result::get_convolution_backward_data_algorithm;
             Ok(candidates!(ask, handle, d.weight, d.y, conv, d.x))
         };
         self.run(
-            g,
+            (g, precision),
             |plan| &mut plan.backward_x,
             ask,
             &|handle, d, choice, workspace, size| {
@@ -207,12 +209,13 @@ impl Cudnn {
         dw: Floats,
         add: bool,
     ) -> Result<()> {
+        let precision = precision_of([x, dy, dw]);
         let ask = |handle, d: &Descriptors, conv| {
             let ask = result::get_convolution_backward_filter_algorithm;
             Ok(candidates!(ask, handle, d.x, d.y, conv, d.weight))
         };
         self.run(
-            g,
+            (g, precision),
             |plan| &mut plan.backward_weight,
             ask,
             &|handle, d, choice, workspace, size| {
@@ -241,7 +244,7 @@ impl Cudnn {
     /// Launches with the best algorithm that does not refuse; one that refuses is not tried again.
     fn run<A: Copy + fmt::Debug>(
         &mut self,
-        g: &Geometry,
+        (g, precision): (&Geometry, Precision),
         of: impl Fn(&mut Plan) -> &mut Option<Vec<Choice<A>>>,
         ask: impl Fn(
             sys::cudnnHandle_t,
@@ -251,14 +254,14 @@ impl Cudnn {
         launch: &Launch<'_, A>,
     ) -> Result<()> {
         let handle = self.handle;
-        let plan = self.plan(g)?;
+        let plan = self.plan(g, precision)?;
         let descriptors = plan.descriptors;
         if of(plan).is_none() {
-            let candidates = ask(handle, &descriptors, descriptor(g, precision::get())?)?;
-            *of(plan) = Some(choices(g, candidates)?);
+            let candidates = ask(handle, &descriptors, descriptor(g, precision)?)?;
+            *of(plan) = Some(choices(g, precision, candidates)?);
         }
         loop {
-            let choices = of(self.plan(g)?).get_or_insert_default();
+            let choices = of(self.plan(g, precision)?).get_or_insert_default();
             let (choice, others) = match choices.split_first() {
                 Some((first, others)) => (*first, others.len()),
                 None => bail!("cuDNN has no algorithm for {g:?}"),
@@ -274,17 +277,21 @@ impl Cudnn {
                 Err(error) if others == 0 => {
                     return Err(error.context(format!("{:?} for {g:?}", choice.algorithm)));
                 }
-                Err(_) => drop(of(self.plan(g)?).get_or_insert_default().remove(0)),
+                Err(_) => drop(
+                    of(self.plan(g, precision)?)
+                        .get_or_insert_default()
+                        .remove(0),
+                ),
             }
         }
     }
 
     /// What is known of a shape.
-    fn plan(&mut self, g: &Geometry) -> Result<&mut Plan> {
-        let key = (*g, precision::get(), precision::deterministic());
+    fn plan(&mut self, g: &Geometry, precision: Precision) -> Result<&mut Plan> {
+        let key = (*g, precision, precision::deterministic());
         Ok(match self.plans.entry(key) {
             Entry::Occupied(plan) => plan.into_mut(),
-            Entry::Vacant(place) => place.insert(Plan::new(g)?),
+            Entry::Vacant(place) => place.insert(Plan::new(g, precision)?),
         })
     }
 
@@ -307,9 +314,12 @@ impl Cudnn {
 }
 
 impl Plan {
-    fn new(g: &Geometry) -> Result<Self> {
+    fn new(g: &Geometry, precision: Precision) -> Result<Self> {
         let nhwc = sys::cudnnTensorFormat_t::CUDNN_TENSOR_NHWC;
-        let float = sys::cudnnDataType_t::CUDNN_DATA_FLOAT;
+        let element = match precision {
+            Precision::Bf16 => sys::cudnnDataType_t::CUDNN_DATA_BFLOAT16,
+            Precision::F32 | Precision::Tf32 => sys::cudnnDataType_t::CUDNN_DATA_FLOAT,
+        };
         let int = |n: usize| c_int::try_from(n).map_err(Error::wrap);
         let ints = |dims: [usize; 4]| -> Result<[c_int; 4]> {
             let [n, c, h, w] = dims;
@@ -318,14 +328,15 @@ impl Plan {
         let tensor = |dims: [usize; 4]| -> Result<sys::cudnnTensorDescriptor_t> {
             let tensor = result::create_tensor_descriptor().map_err(failed)?;
             // Safety: the descriptor was made just now.
-            let set = unsafe { result::set_tensor4d_descriptor(tensor, nhwc, float, ints(dims)?) };
+            let set =
+                unsafe { result::set_tensor4d_descriptor(tensor, nhwc, element, ints(dims)?) };
             set.map_err(failed)?;
             Ok(tensor)
         };
         let weight = result::create_filter_descriptor().map_err(failed)?;
         let dims = ints([g.out_channels, g.channels, g.kernel.0, g.kernel.1])?;
         // Safety: the descriptor was made just now.
-        let set = unsafe { result::set_filter4d_descriptor(weight, float, nhwc, dims) };
+        let set = unsafe { result::set_filter4d_descriptor(weight, element, nhwc, dims) };
         set.map_err(failed)?;
         let descriptors = Descriptors {
             x: tensor([g.batch, g.channels, g.height, g.width])?,
@@ -341,7 +352,18 @@ impl Plan {
     }
 }
 
-/// Stride and padding, and the arithmetic of `precision`.
+/// How tensors of one type are multiplied: those of bf16 as they are, those of f32 as it is set now.
+fn precision_of(all: [Floats; 3]) -> Precision {
+    let [element, others @ ..] = all.map(|floats| floats.element);
+    assert_eq!(others, [element; 2], "tensors of one convolution");
+    match (element, precision::get()) {
+        (Element::Bf16, _) => Precision::Bf16,
+        (Element::F32, Precision::Bf16) => Precision::Tf32, // images, or what is from before
+        (Element::F32, precision) => precision,
+    }
+}
+
+/// Stride and padding, and the arithmetic of `precision`; sums are f32.
 fn descriptor(g: &Geometry, precision: Precision) -> Result<sys::cudnnConvolutionDescriptor_t> {
     let convolution = result::create_convolution_descriptor().map_err(failed)?;
     let (padding, stride) = (g.padding as c_int, g.stride as c_int);
@@ -364,6 +386,7 @@ fn descriptor(g: &Geometry, precision: Precision) -> Result<sys::cudnnConvolutio
         Precision::F32 => sys::cudnnMathType_t::CUDNN_FMA_MATH,
         // what cuDNN calls the default may use TF32
         Precision::Tf32 => sys::cudnnMathType_t::CUDNN_DEFAULT_MATH,
+        Precision::Bf16 => sys::cudnnMathType_t::CUDNN_TENSOR_OP_MATH,
     };
     // Safety: as above.
     unsafe { result::set_convolution_math_type(convolution, arithmetic) }.map_err(failed)?;
@@ -373,9 +396,10 @@ fn descriptor(g: &Geometry, precision: Precision) -> Result<sys::cudnnConvolutio
 /// The candidates that may be used, in cuDNN's order, the fastest first.
 fn choices<A: Copy + fmt::Debug>(
     g: &Geometry,
+    precision: Precision,
     candidates: Vec<Candidate<A>>,
 ) -> Result<Vec<Choice<A>>> {
-    let exact = precision::get() == Precision::F32;
+    let exact = precision == Precision::F32;
     let fits = |c: &&Candidate<A>| {
         c.works
             && c.workspace <= MAX_WORKSPACE
@@ -383,7 +407,7 @@ fn choices<A: Copy + fmt::Debug>(
             && (!exact || !rounds(c.arithmetic))
     };
     let choice = |c: &Candidate<A>| -> Result<Choice<A>> {
-        let convolution = descriptor(g, precision::get())?;
+        let convolution = descriptor(g, precision)?;
         if !exact {
             // Safety: the descriptor was made just now.
             unsafe { result::set_convolution_math_type(convolution, c.arithmetic) }

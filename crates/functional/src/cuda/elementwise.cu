@@ -1,53 +1,72 @@
-// Elementwise operations, transposition, pooling, sums of columns and the optimizer's step, for f32.
+// Elementwise operations, transposition, pooling, sums of columns, the loss and the optimizer's step.
 // One thread an element, unless it says otherwise.
 
 #include "common.cuh"
 
-extern "C" __global__ void fill(unsigned int n, float* to, float value) {
+extern "C" __global__ void fill(unsigned int n, real* to, float value) {
     ELEMENT
-    to[i] = value;
+    write(to + i, value);
 }
 
-extern "C" __global__ void copy(unsigned int n, const float* from, float* to) {
+// Written or added: within a type, or from one to the other.
+extern "C" __global__ void copy(unsigned int n, const real* from, real* to, int add) {
     ELEMENT
-    to[i] = from[i];
+    put(to + i, f32(from[i]), add);
 }
 
-extern "C" __global__ void add(unsigned int n, const float* from, float* to) {
+extern "C" __global__ void narrow(unsigned int n, const float* from, real* to, int add) {
     ELEMENT
-    to[i] += from[i];
+    put(to + i, from[i], add);
 }
 
-extern "C" __global__ void relu(unsigned int n, const float* x, float* y) {
+extern "C" __global__ void widen(unsigned int n, const real* from, float* to, int add) {
     ELEMENT
-    y[i] = positive(x[i]);
+    put(to + i, f32(from[i]), add);
+}
+
+extern "C" __global__ void relu(unsigned int n, const real* x, real* y) {
+    ELEMENT
+    write(y + i, positive(f32(x[i])));
 }
 
 // Zeros in dy where ReLU's result y is not positive.
-extern "C" __global__ void mask(unsigned int n, const float* y, float* dy) {
+extern "C" __global__ void mask(unsigned int n, const real* y, real* dy) {
     ELEMENT
-    if (y[i] <= 0.f) dy[i] = 0.f;
+    if (f32(y[i]) <= 0.f) write(dy + i, 0.f);
 }
 
-extern "C" __global__ void sum(unsigned int n, const float* a, const float* b, float* y, int relu) {
+extern "C" __global__ void sum(unsigned int n, const real* a, const real* b, real* y, int relu) {
     ELEMENT
-    const float v = a[i] + b[i];
-    y[i] = relu ? positive(v) : v;
+    const float v = f32(a[i]) + f32(b[i]);
+    write(y + i, relu ? positive(v) : v);
 }
 
 // Adds a bias to rows of `columns`, in place, and takes the positive part.
-extern "C" __global__ void bias_relu(unsigned int n, float* y, const float* bias, int columns, int relu) {
+extern "C" __global__ void bias_relu(unsigned int n, real* y, const float* bias, int columns, int relu) {
     ELEMENT
-    const float v = y[i] + (bias ? bias[i % columns] : 0.f);
-    y[i] = relu ? positive(v) : v;
+    const float v = f32(y[i]) + (bias ? bias[i % columns] : 0.f);
+    write(y + i, relu ? positive(v) : v);
 }
 
 // Each sample, a matrix of rows x columns, transposed; a thread for an element of y.
-extern "C" __global__ void transpose(unsigned int n, const float* x, float* y, int rows, int columns, int add) {
+template <class From, class To>
+__device__ void transposed(unsigned int n, const From* x, To* y, int rows, int columns, int add) {
     ELEMENT
     const unsigned int sample = i / (rows * columns), at = i % (rows * columns);
     const unsigned int column = at / rows, row = at % rows;
-    put(y + i, x[sample * rows * columns + row * columns + column], add);
+    put(y + i, f32(x[sample * rows * columns + row * columns + column]), add);
+}
+
+extern "C" __global__ void transpose(unsigned int n, const real* x, real* y, int rows, int columns, int add) {
+    transposed(n, x, y, rows, columns, add);
+}
+
+extern "C" __global__ void transpose_narrow(unsigned int n, const float* x, real* y, int rows, int columns, int add) {
+    transposed(n, x, y, rows, columns, add);
+}
+
+extern "C" __global__ void transpose_widen(unsigned int n, const real* x, float* y, int rows, int columns, int add) {
+    transposed(n, x, y, rows, columns, add);
 }
 
 // -- pooling, NHWC: (H, W) is the size of x, (OH, OW) of y ----------------------------------------
@@ -56,16 +75,16 @@ struct Windows {
     int height, width, channels, out_height, out_width, kernel, stride;
 };
 
-extern "C" __global__ void average(unsigned int n, const float* x, float* y, Windows w) {
+extern "C" __global__ void average(unsigned int n, const real* x, real* y, Windows w) {
     ELEMENT
     const Pixel o = pixel_of(i, w.out_height, w.out_width, w.channels);
     float total = 0.f;
     for (int ky = 0; ky < w.kernel; ++ky)
         for (int kx = 0; kx < w.kernel; ++kx) {
             const int at = (o.y * w.stride + ky) * w.width + o.x * w.stride + kx;
-            total += x[(o.b * w.height * w.width + at) * w.channels + o.c];
+            total += f32(x[(o.b * w.height * w.width + at) * w.channels + o.c]);
         }
-    y[i] = total / (w.kernel * w.kernel);
+    write(y + i, total / (w.kernel * w.kernel));
 }
 
 // The windows that see a pixel: from `first` to `last`, along one axis.
@@ -75,7 +94,7 @@ __device__ inline void windows_of(int pixel, int kernel, int stride, int out, in
 }
 
 // A thread for an element of dx, which takes its share from each window that sees it.
-extern "C" __global__ void average_backward(unsigned int n, const float* dy, float* dx, Windows w, int add) {
+extern "C" __global__ void average_backward(unsigned int n, const real* dy, real* dx, Windows w, int add) {
     ELEMENT
     const Pixel p = pixel_of(i, w.height, w.width, w.channels);
     int top, bottom, left, right;
@@ -84,26 +103,26 @@ extern "C" __global__ void average_backward(unsigned int n, const float* dy, flo
     float total = 0.f;
     for (int oy = top; oy <= bottom; ++oy)
         for (int ox = left; ox <= right; ++ox)
-            total += dy[((p.b * w.out_height + oy) * w.out_width + ox) * w.channels + p.c];
+            total += f32(dy[((p.b * w.out_height + oy) * w.out_width + ox) * w.channels + p.c]);
     put(dx + i, total / (w.kernel * w.kernel), add);
 }
 
-extern "C" __global__ void maximum(unsigned int n, const float* x, float* y, Windows w) {
+extern "C" __global__ void maximum(unsigned int n, const real* x, real* y, Windows w) {
     ELEMENT
     const Pixel o = pixel_of(i, w.out_height, w.out_width, w.channels);
     float best = -INFINITY;
     for (int ky = 0; ky < w.kernel; ++ky)
         for (int kx = 0; kx < w.kernel; ++kx) {
             const int at = (o.y * w.stride + ky) * w.width + o.x * w.stride + kx;
-            const float v = x[(o.b * w.height * w.width + at) * w.channels + o.c];
+            const float v = f32(x[(o.b * w.height * w.width + at) * w.channels + o.c]);
             if (v > best || v != v) best = v;  // NaN wins and stays
         }
-    y[i] = best;
+    write(y + i, best);
 }
 
 // Each window's gradient belongs to the first pixel that is its maximum.
-extern "C" __global__ void maximum_backward(unsigned int n, const float* x, const float* y,
-                                            const float* dy, float* dx, Windows w, int add) {
+extern "C" __global__ void maximum_backward(unsigned int n, const real* x, const real* y,
+                                            const real* dy, real* dx, Windows w, int add) {
     ELEMENT
     const Pixel p = pixel_of(i, w.height, w.width, w.channels);
     int top, bottom, left, right;
@@ -116,32 +135,32 @@ extern "C" __global__ void maximum_backward(unsigned int n, const float* x, cons
             int first = -1;
             for (int k = 0; k < w.kernel * w.kernel && first < 0; ++k) {
                 const int at = (oy * w.stride + k / w.kernel) * w.width + ox * w.stride + k % w.kernel;
-                if (!(x[(p.b * w.height * w.width + at) * w.channels + p.c] < y[o])) first = at;
+                if (!(f32(x[(p.b * w.height * w.width + at) * w.channels + p.c]) < f32(y[o]))) first = at;
             }
-            if (first == p.y * w.width + p.x) total += dy[o];
+            if (first == p.y * w.width + p.x) total += f32(dy[o]);
         }
     put(dx + i, total, add);
 }
 
-extern "C" __global__ void global_average(unsigned int n, const float* x, float* y, int pixels, int channels) {
+extern "C" __global__ void global_average(unsigned int n, const real* x, real* y, int pixels, int channels) {
     ELEMENT
-    const float* first = x + (size_t)(i / channels) * pixels * channels + i % channels;
+    const real* first = x + (size_t)(i / channels) * pixels * channels + i % channels;
     float total = 0.f;
-    for (int p = 0; p < pixels; ++p) total += first[(size_t)p * channels];
-    y[i] = total / pixels;
+    for (int p = 0; p < pixels; ++p) total += f32(first[(size_t)p * channels]);
+    write(y + i, total / pixels);
 }
 
-extern "C" __global__ void global_average_backward(unsigned int n, const float* dy, float* dx, int pixels,
+extern "C" __global__ void global_average_backward(unsigned int n, const real* dy, real* dx, int pixels,
                                                    int channels, int add) {
     ELEMENT
     const unsigned int b = i / channels / pixels;
-    put(dx + i, dy[b * channels + i % channels] / pixels, add);
+    put(dx + i, f32(dy[b * channels + i % channels]) / pixels, add);
 }
 
 // -- what follows a convolution: bias, ReLU and the mean over windows that do not overlap ---------
 
 // y (B, OH, OW, C) from z (B, H, W, C).
-extern "C" __global__ void epilogue(unsigned int n, const float* z, const float* bias, float* y, Windows w,
+extern "C" __global__ void epilogue(unsigned int n, const real* z, const float* bias, real* y, Windows w,
                                     int relu) {
     ELEMENT
     const Pixel o = pixel_of(i, w.out_height, w.out_width, w.channels);
@@ -150,28 +169,28 @@ extern "C" __global__ void epilogue(unsigned int n, const float* z, const float*
     for (int ky = 0; ky < w.kernel; ++ky)
         for (int kx = 0; kx < w.kernel; ++kx) {
             const int at = (o.y * w.kernel + ky) * w.width + o.x * w.kernel + kx;
-            const float v = z[(o.b * w.height * w.width + at) * w.channels + o.c] + shift;
+            const float v = f32(z[(o.b * w.height * w.width + at) * w.channels + o.c]) + shift;
             total += relu ? positive(v) : v;
         }
-    y[i] = total / (w.kernel * w.kernel);
+    write(y + i, total / (w.kernel * w.kernel));
 }
 
 // dz from dy; a thread for an element of dz.
-extern "C" __global__ void epilogue_backward(unsigned int n, const float* z, const float* bias, const float* dy,
-                                             float* dz, Windows w, int relu) {
+extern "C" __global__ void epilogue_backward(unsigned int n, const real* z, const float* bias, const real* dy,
+                                             real* dz, Windows w, int relu) {
     ELEMENT
     const Pixel p = pixel_of(i, w.height, w.width, w.channels);
     const int oy = p.y / w.kernel, ox = p.x / w.kernel;
     const bool seen = ox < w.out_width && oy < w.out_height;
-    const bool cut = relu && z[i] + (bias ? bias[p.c] : 0.f) <= 0.f;
+    const bool cut = relu && f32(z[i]) + (bias ? bias[p.c] : 0.f) <= 0.f;
     const unsigned int o = ((p.b * w.out_height + oy) * w.out_width + ox) * w.channels + p.c;
-    dz[i] = seen && !cut ? dy[o] / (w.kernel * w.kernel) : 0.f;
+    write(dz + i, seen && !cut ? f32(dy[o]) / (w.kernel * w.kernel) : 0.f);
 }
 
 // -- sums of columns, in two passes and one order -------------------------------------------------
 
 // Block (bx, by) sums rows_of_a_block rows of 32 columns: partial[by][column]. Blocks of 32 x 8 threads.
-extern "C" __global__ void column_sums(const float* x, float* partial, int rows, int columns,
+extern "C" __global__ void column_sums(const real* x, float* partial, int rows, int columns,
                                        int rows_of_a_block) {
     __shared__ float sums[8][32];
     const int column = blockIdx.x * 32 + threadIdx.x;
@@ -179,7 +198,7 @@ extern "C" __global__ void column_sums(const float* x, float* partial, int rows,
     float total = 0.f;
     if (column < columns)
         for (int row = blockIdx.y * rows_of_a_block + threadIdx.y; row < end; row += 8)
-            total += x[(size_t)row * columns + column];
+            total += f32(x[(size_t)row * columns + column]);
     sums[threadIdx.y][threadIdx.x] = total;
     __syncthreads();
     if (threadIdx.y == 0 && column < columns) {

@@ -1,6 +1,6 @@
 //! Products of matrices in row-major order, by cuBLAS.
 
-use super::memory::Floats;
+use super::memory::{Element, Floats};
 use super::stream::Stream;
 use candle_core::cuda_backend::cudarc::cublas::result;
 use candle_core::cuda_backend::cudarc::cublas::sys::cublasOperation_t::{
@@ -20,6 +20,7 @@ pub(crate) struct Matrix {
 impl Matrix {
     pub fn new(floats: Floats, rows: usize, columns: usize) -> Self {
         assert_eq!(floats.len, rows * columns, "elements of a matrix");
+        assert_eq!(floats.element, Element::F32, "matrix products are f32");
         Self {
             floats,
             rows,

@@ -2,7 +2,7 @@
 
 use super::memory::{Block, Floats};
 use super::operation::{At, Grad, Operation};
-use super::stream::{Argument, Stream, launch};
+use super::stream::{Argument, Stream, between, launch};
 use crate::activation::{Relu, Sum};
 use crate::cuda::linear::mask;
 use crate::layout::Transpose;
@@ -12,7 +12,7 @@ use candle_core::cuda_backend::cudarc::driver::DeviceRepr;
 
 impl Operation for Relu {
     fn forward(&self, stream: &Stream, x: &[Floats], y: Floats, _keep: bool) -> Result<Vec<Block>> {
-        launch!(stream, "relu", elements y.len; y.len, x[0], y)?;
+        launch!(stream, y.kernel("relu"), elements y.len; y.len, x[0], y)?;
         Ok(vec![])
     }
 
@@ -24,7 +24,7 @@ impl Operation for Relu {
 
 impl Operation for Sum {
     fn forward(&self, stream: &Stream, x: &[Floats], y: Floats, _keep: bool) -> Result<Vec<Block>> {
-        launch!(stream, "sum", elements y.len; y.len, x[0], x[1], y, self.relu)?;
+        launch!(stream, y.kernel("sum"), elements y.len; y.len, x[0], x[1], y, self.relu)?;
         Ok(vec![])
     }
 
@@ -55,7 +55,7 @@ impl Operation for Transpose {
     }
 }
 
-/// Each sample, a matrix of rows × columns, transposed.
+/// Each sample, a matrix of rows × columns, transposed; from one type to another where they differ.
 pub(crate) fn transpose(
     stream: &Stream,
     x: Floats,
@@ -63,7 +63,8 @@ pub(crate) fn transpose(
     [rows, columns]: [usize; 2],
     add: bool,
 ) -> Result<()> {
-    launch!(stream, "transpose", elements y.len; y.len, x, y, rows, columns, add)
+    let name = between(x, y, ["transpose", "transpose_narrow", "transpose_widen"]);
+    launch!(stream, name, elements y.len; y.len, x, y, rows, columns, add)
 }
 
 /// [`Windows`] as the kernels see it.
@@ -94,7 +95,7 @@ impl Argument for Windows {
 
 impl Operation for Average {
     fn forward(&self, stream: &Stream, x: &[Floats], y: Floats, _keep: bool) -> Result<Vec<Block>> {
-        launch!(stream, "average", elements y.len; y.len, x[0], y, self.0)?;
+        launch!(stream, y.kernel("average"), elements y.len; y.len, x[0], y, self.0)?;
         Ok(vec![])
     }
 
@@ -103,13 +104,14 @@ impl Operation for Average {
             return Ok(());
         }
         let (to, add) = dx[0].target(stream)?;
-        launch!(stream, "average_backward", elements to.len; to.len, dy.floats(), to, self.0, add)
+        let name = to.kernel("average_backward");
+        launch!(stream, name, elements to.len; to.len, dy.floats(), to, self.0, add)
     }
 }
 
 impl Operation for Maximum {
     fn forward(&self, stream: &Stream, x: &[Floats], y: Floats, _keep: bool) -> Result<Vec<Block>> {
-        launch!(stream, "maximum", elements y.len; y.len, x[0], y, self.0)?;
+        launch!(stream, y.kernel("maximum"), elements y.len; y.len, x[0], y, self.0)?;
         Ok(vec![])
     }
 
@@ -118,7 +120,7 @@ impl Operation for Maximum {
             return Ok(());
         }
         let (to, add) = dx[0].target(stream)?;
-        let name = "maximum_backward";
+        let name = to.kernel("maximum_backward");
         launch!(stream, name, elements to.len; to.len, at.x[0], at.y, dy.floats(), to, self.0, add)
     }
 }
@@ -126,7 +128,8 @@ impl Operation for Maximum {
 impl Operation for GlobalAverage {
     fn forward(&self, stream: &Stream, x: &[Floats], y: Floats, _keep: bool) -> Result<Vec<Block>> {
         let (pixels, channels) = (self.pixels, self.channels);
-        launch!(stream, "global_average", elements y.len; y.len, x[0], y, pixels, channels)?;
+        let name = y.kernel("global_average");
+        launch!(stream, name, elements y.len; y.len, x[0], y, pixels, channels)?;
         Ok(vec![])
     }
 
@@ -135,7 +138,8 @@ impl Operation for GlobalAverage {
             return Ok(());
         }
         let (to, add) = dx[0].target(stream)?;
-        let (name, pixels, channels) = ("global_average_backward", self.pixels, self.channels);
+        let name = to.kernel("global_average_backward");
+        let (pixels, channels) = (self.pixels, self.channels);
         launch!(stream, name, elements to.len; to.len, dy.floats(), to, pixels, channels, add)
     }
 }

@@ -21,6 +21,11 @@ impl Linear {
 }
 
 impl Operation for Linear {
+    /// Matrix products are f32: they are few, and exact.
+    fn narrows(&self) -> bool {
+        false
+    }
+
     fn forward(&self, stream: &Stream, x: &[Floats], y: Floats, _keep: bool) -> Result<Vec<Block>> {
         let input = Matrix::new(x[0], self.batch, self.features);
         multiply(stream, y, false, input, self.matrix(x[1]).t())?;
@@ -67,15 +72,15 @@ pub(crate) fn bias_relu(
     if bias.is_none() && !relu {
         return Ok(());
     }
-    launch!(stream, "bias_relu", elements y.len; y.len, y, bias, columns, relu)
+    launch!(stream, y.kernel("bias_relu"), elements y.len; y.len, y, bias, columns, relu)
 }
 
 /// Zeros in `dy` where ReLU's result `y` is not positive.
 pub(crate) fn mask(stream: &Stream, y: Floats, dy: Floats) -> Result<()> {
-    launch!(stream, "mask", elements y.len; y.len, y, dy)
+    launch!(stream, y.kernel("mask"), elements y.len; y.len, y, dy)
 }
 
-/// The sums of the columns of `x`, rows of `columns`, where they are wanted.
+/// The sums of the columns of `x`, rows of `columns`, where they are wanted; `to` is f32.
 pub(crate) fn column_sums(stream: &Stream, x: Floats, columns: usize, to: &mut Grad) -> Result<()> {
     if !to.wanted() {
         return Ok(());
@@ -90,7 +95,8 @@ pub(crate) fn column_sums(stream: &Stream, x: Floats, columns: usize, to: &mut G
     let partial = Block::new(stream, parts * columns)?;
     let partial = partial.floats();
     let grid = (columns.div_ceil(32) as u32, parts as u32, 1);
-    launch!(stream, "column_sums", grid, (32, 8, 1); x, partial, rows, columns, of_a_block)?;
+    let name = x.kernel("column_sums");
+    launch!(stream, name, grid, (32, 8, 1); x, partial, rows, columns, of_a_block)?;
     combine(stream, partial, columns, 0, to, add)
 }
 

@@ -51,16 +51,9 @@ impl CustomOp1 for CrossEntropy {
             let slice = y_hat.as_cuda_slice::<f32>()?;
             let (first, _reading) = slice.device_ptr(stream.cuda());
             let len = slice.num_bytes() / size_of::<f32>();
-            let y_hat = Floats {
-                address: first,
-                len,
-            }
-            .at(layout.start_offset(), batch * classes);
+            let y_hat = Floats::new(first, len).at(layout.start_offset(), batch * classes);
             let (address, _writing) = losses.device_ptr_mut(stream.cuda());
-            let losses = Floats {
-                address,
-                len: batch,
-            };
+            let losses = Floats::new(address, batch);
             self.with_labels(&stream, |labels| {
                 launch!(stream, "cross_entropy", elements batch; batch, y_hat, labels, losses, classes)
             })?;
@@ -76,8 +69,7 @@ impl CustomOp1 for CrossEntropy {
         let mut gradient = stream.alloc(batch * classes)?;
         {
             let (address, _writing) = gradient.device_ptr_mut(stream.cuda());
-            let len = batch * classes;
-            let to = Floats { address, len };
+            let to = Floats::new(address, batch * classes);
             let d_losses = d_losses.contiguous()?;
             with_floats(&[y_hat, &d_losses], &stream, |x| {
                 self.with_labels(&stream, |labels| {

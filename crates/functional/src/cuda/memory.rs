@@ -7,15 +7,58 @@ use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr, DevicePtrM
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// `len` floats on a GPU, by their address. It owns nothing: whoever makes one sees to it that the
+/// What the numbers in a GPU's memory are; all are computed with in f32.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Element {
+    F32,
+    Bf16,
+}
+
+impl Element {
+    fn bytes(self) -> usize {
+        match self {
+            Element::F32 => size_of::<f32>(),
+            Element::Bf16 => size_of::<u16>(),
+        }
+    }
+
+    /// The kernel of that name for such numbers.
+    pub fn kernel(self, name: &'static str) -> Kernel {
+        Kernel(self, name)
+    }
+}
+
+/// A kernel's name, and what it calls `real`.
+#[derive(Clone, Copy)]
+pub(crate) struct Kernel(pub Element, pub &'static str);
+
+/// A kernel that takes nothing but f32.
+impl From<&'static str> for Kernel {
+    fn from(name: &'static str) -> Self {
+        Kernel(Element::F32, name)
+    }
+}
+
+/// `len` floating-point numbers on a GPU, by their address. It owns nothing: whoever makes one sees to it that the
 /// memory is there until the stream has come to its last use.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Floats {
     pub address: u64,
     pub len: usize,
+    pub element: Element,
 }
 
 impl Floats {
+    /// Of f32, as all tensors are.
+    pub fn new(address: u64, len: usize) -> Self {
+        let element = Element::F32;
+        Self {
+            address,
+            len,
+            element,
+        }
+    }
+
     /// Whether they begin at a multiple of 16 bytes, where four can be read at once.
     pub fn are_aligned(self) -> bool {
         self.address.is_multiple_of(16)
@@ -24,8 +67,17 @@ impl Floats {
     /// `len` of them from `first` on.
     pub fn at(self, first: usize, len: usize) -> Self {
         assert!(first + len <= self.len, "floats beyond the end");
-        let address = self.address + (first * size_of::<f32>()) as u64;
-        Self { address, len }
+        let address = self.address + (first * self.element.bytes()) as u64;
+        Self {
+            address,
+            len,
+            ..self
+        }
+    }
+
+    /// The kernel of that name for these.
+    pub fn kernel(self, name: &'static str) -> Kernel {
+        self.element.kernel(name)
     }
 }
 
@@ -40,7 +92,7 @@ struct Piece {
 }
 
 impl Free {
-    /// A piece of `len` floats or up to twice as many.
+    /// A piece of `len` f32 or up to twice as many.
     fn take(&self, len: usize) -> Option<Piece> {
         let mut free = self.lock();
         let size = *free.range(len..=2 * len).next()?.0;
@@ -76,12 +128,17 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    /// `len` floats of any value: whoever takes them writes before reading.
+    /// `len` f32 of any value: whoever takes them writes before reading.
     ///
     /// # Errors
     /// Where the GPU has no memory left.
     pub fn new(stream: &Stream, len: usize) -> Result<Self> {
-        let size = len.max(1);
+        Self::of(Element::F32, stream, len)
+    }
+
+    /// As [`new`](Self::new), of any type; the memory is that of f32.
+    pub fn of(element: Element, stream: &Stream, len: usize) -> Result<Self> {
+        let size = (len * element.bytes()).div_ceil(size_of::<f32>()).max(1);
         let piece = match stream.free.take(size) {
             Some(piece) => piece,
             None => {
@@ -95,6 +152,7 @@ impl Block {
             floats: Floats {
                 address: piece.address,
                 len,
+                element,
             },
             piece: Some(piece),
             free: stream.free.clone(),
@@ -105,18 +163,28 @@ impl Block {
         self.floats
     }
 
-    /// The memory itself, which is exactly as long as the block and belongs to the caller now.
+    /// The same as f32: a copy only where it was not.
+    pub fn widened(self, stream: &Stream) -> Result<Self> {
+        if self.floats.element == Element::F32 {
+            return Ok(self);
+        }
+        let wide = Self::new(stream, self.floats.len)?;
+        stream.copy(self.floats, wide.floats)?;
+        Ok(wide)
+    }
+
+    /// The memory itself, f32, which is exactly as long as the block and belongs to the caller now.
     ///
     /// # Errors
     /// As [`new`](Self::new).
     pub fn into_slice(mut self, stream: &Stream) -> Result<CudaSlice<f32>> {
-        let mut exact = match self.piece.take_if(|_| self.size == self.floats.len) {
+        let is_exact = self.size == self.floats.len && self.floats.element == Element::F32;
+        let mut exact = match self.piece.take_if(|_| is_exact) {
             Some(piece) => piece.memory,
             None => {
                 let exact = stream.alloc(self.floats.len)?;
                 let address = exact.device_ptr(stream.cuda()).0;
-                let len = self.floats.len;
-                stream.copy(self.floats, Floats { address, len })?;
+                stream.copy(self.floats, Floats::new(address, self.floats.len))?;
                 exact
             }
         };

@@ -12,6 +12,7 @@ mod layers;
 mod linear;
 mod loss;
 mod memory;
+mod narrow;
 mod norm;
 mod operation;
 mod sgd;
@@ -20,6 +21,7 @@ mod stream;
 mod tape;
 
 pub(crate) use loss::cross_entropy;
+pub(crate) use narrow::narrowed;
 pub(crate) use operation::Grad;
 pub(crate) use sgd::step;
 pub(crate) use stream::Stream;

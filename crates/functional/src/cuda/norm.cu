@@ -23,6 +23,22 @@ template <int V> __device__ inline void store(float* to, const float (&v)[V]) {
     }
 }
 
+// Neighbours in memory that are read and written at once.
+template <int V> struct alignas(2 * V) Narrow {
+    __nv_bfloat16 v[V];
+};
+
+template <int V> __device__ inline void load(float (&v)[V], const __nv_bfloat16* from) {
+    const Narrow<V> q = *reinterpret_cast<const Narrow<V>*>(from);
+    for (int k = 0; k < V; ++k) v[k] = f32(q.v[k]);
+}
+
+template <int V> __device__ inline void store(__nv_bfloat16* to, const float (&v)[V]) {
+    Narrow<V> q;
+    for (int k = 0; k < V; ++k) write(q.v + k, v[k]);
+    *reinterpret_cast<Narrow<V>*>(to) = q;
+}
+
 // Sums two rows of values over the threads of a block that have the same channels: 256 threads.
 template <int V> __device__ inline void reduce(float (&a)[V], float (&b)[V]) {
     __shared__ float shared[2][256][V];
@@ -42,7 +58,7 @@ template <int V> __device__ inline void reduce(float (&a)[V], float (&b)[V]) {
 
 // partial[block][0] = sum of x - pivot, [1] = of its square; the pivot, a channel's first value, keeps
 // what is small beside a large mean.
-template <int V> __device__ void moments(const float* x, float* partial, int rows, int c, int rows_of_a_block) {
+template <int V> __device__ void moments(const real* x, float* partial, int rows, int c, int rows_of_a_block) {
     const int channel = (blockIdx.x * blockDim.x + threadIdx.x) * V;
     const int end = min(rows, ((int)blockIdx.y + 1) * rows_of_a_block);
     float s[V] = {}, q[V] = {};
@@ -65,11 +81,11 @@ template <int V> __device__ void moments(const float* x, float* partial, int row
     }
 }
 
-extern "C" __global__ void norm_moments1(const float* x, float* partial, int rows, int c, int rows_of_a_block) {
+extern "C" __global__ void norm_moments1(const real* x, float* partial, int rows, int c, int rows_of_a_block) {
     moments<1>(x, partial, rows, c, rows_of_a_block);
 }
 
-extern "C" __global__ void norm_moments4(const float* x, float* partial, int rows, int c, int rows_of_a_block) {
+extern "C" __global__ void norm_moments4(const real* x, float* partial, int rows, int c, int rows_of_a_block) {
     moments<4>(x, partial, rows, c, rows_of_a_block);
 }
 
@@ -92,7 +108,7 @@ __device__ inline void total(const float* partial, int count, int c, int channel
 
 // Mean and 1 / sqrt(variance + eps) of each channel, and the running statistics moved, as if x were shifted
 // by `by` where that is given. Blocks of 32 x 32.
-extern "C" __global__ void __launch_bounds__(1024) norm_statistics(const float* x, const float* partial, int count, int rows, int c,
+extern "C" __global__ void __launch_bounds__(1024) norm_statistics(const real* x, const float* partial, int count, int rows, int c,
                                            float eps, float momentum, const float* by, float* mean, float* inv_std,
                                            float* running_mean, float* running_var) {
     const int channel = blockIdx.x * 32 + threadIdx.x;
@@ -101,7 +117,7 @@ extern "C" __global__ void __launch_bounds__(1024) norm_statistics(const float* 
     if (threadIdx.y != 0 || channel >= c) return;
     const double shift = s / rows;
     const double var = fmax(q / rows - shift * shift, 0.);
-    const double m = x[channel] + shift;
+    const double m = f32(x[channel]) + shift;
     mean[channel] = (float)m;
     inv_std[channel] = (float)(1. / sqrt(var + eps));
     const double unbiased = var * rows / (rows - 1);
@@ -145,7 +161,7 @@ template <int V> struct Of {
 };
 
 template <int V>
-__device__ void forward(unsigned int n, const float* x, const float* other, float* y, Channels channels, int c,
+__device__ void forward(unsigned int n, const real* x, const real* other, real* y, Channels channels, int c,
                         int relu) {
     ELEMENT
     const size_t at = (size_t)i * V;
@@ -160,12 +176,12 @@ __device__ void forward(unsigned int n, const float* x, const float* other, floa
     store(y + at, v);
 }
 
-extern "C" __global__ void norm_forward1(unsigned int n, const float* x, const float* other, float* y, Channels of,
+extern "C" __global__ void norm_forward1(unsigned int n, const real* x, const real* other, real* y, Channels of,
                                          int c, int relu) {
     forward<1>(n, x, other, y, of, c, relu);
 }
 
-extern "C" __global__ void norm_forward4(unsigned int n, const float* x, const float* other, float* y, Channels of,
+extern "C" __global__ void norm_forward4(unsigned int n, const real* x, const real* other, real* y, Channels of,
                                          int c, int relu) {
     forward<4>(n, x, other, y, of, c, relu);
 }
@@ -173,7 +189,7 @@ extern "C" __global__ void norm_forward4(unsigned int n, const float* x, const f
 // partial[block][0] = sum of dy (x - mean), [1] = of dy. Where `y` is given, ReLU's result behind a sum,
 // dy is first set to zero where that is.
 template <int V>
-__device__ void sums(const float* x, const float* y, float* dy, Channels channels, float* partial, int rows, int c,
+__device__ void sums(const real* x, const real* y, real* dy, Channels channels, float* partial, int rows, int c,
                      int rows_of_a_block, int relu) {
     const int channel = (blockIdx.x * blockDim.x + threadIdx.x) * V;
     const int end = min(rows, ((int)blockIdx.y + 1) * rows_of_a_block);
@@ -205,12 +221,12 @@ __device__ void sums(const float* x, const float* y, float* dy, Channels channel
     }
 }
 
-extern "C" __global__ void norm_sums1(const float* x, const float* y, float* dy, Channels of, float* partial,
+extern "C" __global__ void norm_sums1(const real* x, const real* y, real* dy, Channels of, float* partial,
                                       int rows, int c, int rows_of_a_block, int relu) {
     sums<1>(x, y, dy, of, partial, rows, c, rows_of_a_block, relu);
 }
 
-extern "C" __global__ void norm_sums4(const float* x, const float* y, float* dy, Channels of, float* partial,
+extern "C" __global__ void norm_sums4(const real* x, const real* y, real* dy, Channels of, float* partial,
                                       int rows, int c, int rows_of_a_block, int relu) {
     sums<4>(x, y, dy, of, partial, rows, c, rows_of_a_block, relu);
 }
@@ -232,7 +248,7 @@ extern "C" __global__ void __launch_bounds__(1024) norm_combine(const float* par
 }
 
 template <int V>
-__device__ void backward(unsigned int n, const float* x, const float* dy, float* dx, Channels channels,
+__device__ void backward(unsigned int n, const real* x, const real* dy, real* dx, Channels channels,
                          const float* shift, const float* stretch, int c, int relu, int add) {
     ELEMENT
     const size_t at = (size_t)i * V;
@@ -251,12 +267,12 @@ __device__ void backward(unsigned int n, const float* x, const float* dy, float*
     store(dx + at, d);
 }
 
-extern "C" __global__ void norm_backward1(unsigned int n, const float* x, const float* dy, float* dx, Channels of,
+extern "C" __global__ void norm_backward1(unsigned int n, const real* x, const real* dy, real* dx, Channels of,
                                           const float* shift, const float* stretch, int c, int relu, int add) {
     backward<1>(n, x, dy, dx, of, shift, stretch, c, relu, add);
 }
 
-extern "C" __global__ void norm_backward4(unsigned int n, const float* x, const float* dy, float* dx, Channels of,
+extern "C" __global__ void norm_backward4(unsigned int n, const real* x, const real* dy, real* dx, Channels of,
                                           const float* shift, const float* stretch, int c, int relu, int add) {
     backward<4>(n, x, dy, dx, of, shift, stretch, c, relu, add);
 }

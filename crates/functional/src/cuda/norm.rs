@@ -102,11 +102,12 @@ impl Norm {
             return self.write_shared_statistics(stream, x, mean, inv_std);
         }
         let (shift, x, rows) = (self.shift(x), x[0], self.count);
+        let name = x.kernel("norm_statistics");
         let (cut, partial) = self.moments(stream, x)?;
         let partial = partial.floats();
         with_memory_of(running_mean, stream, |running_mean| {
             with_memory_of(running_var, stream, |running_var| {
-                launch!(stream, "norm_statistics", (c.div_ceil(32) as u32, 1, 1), (32, 32, 1);
+                launch!(stream, name, (c.div_ceil(32) as u32, 1, 1), (32, 32, 1);
                     x, partial, cut.parts, rows, c, eps, MOMENTUM as f32, shift, mean, inv_std,
                     running_mean, running_var)
             })
@@ -118,7 +119,7 @@ impl Norm {
         let (c, rows, vector) = (self.channels, self.count, self.vector(&[x]));
         let cut = Cut::new(rows, c, vector);
         let partial = Block::new(stream, cut.parts * 2 * c)?;
-        let name = pick(vector, ["norm_moments1", "norm_moments4"]);
+        let name = x.kernel(pick(vector, ["norm_moments1", "norm_moments4"]));
         if rows > 0 {
             launch!(stream, name, cut.grid, cut.block;
                 x, partial.floats(), rows, c, cut.rows_of_a_block)?;
@@ -178,7 +179,7 @@ impl Norm {
     }
 }
 
-/// Floats on the host, when the GPU has come so far.
+/// Numbers on the host, as f32, when the GPU has come so far.
 fn read(stream: &Stream, floats: Floats) -> Result<Vec<f32>> {
     if floats.len == 0 {
         return Ok(Vec::new());
@@ -197,6 +198,10 @@ fn total(partial: &[f32], c: usize) -> [Vec<f64>; 2] {
 }
 
 impl Operation for Norm {
+    fn narrows_input(&self, n: usize) -> bool {
+        n == 0 || (n == 3 && self.shortcut)
+    }
+
     fn forward(&self, stream: &Stream, x: &[Floats], y: Floats, _keep: bool) -> Result<Vec<Block>> {
         let c = self.channels;
         let (mean, inv_std) = (Block::new(stream, c)?, Block::new(stream, c)?);
@@ -204,7 +209,7 @@ impl Operation for Norm {
         let channels = self.channels(mean.floats(), inv_std.floats(), x);
         let vector = self.vector(&[x, &[y]].concat());
         let (n, other) = (y.len / vector, self.shortcut(x));
-        let name = pick(vector, ["norm_forward1", "norm_forward4"]);
+        let name = y.kernel(pick(vector, ["norm_forward1", "norm_forward4"]));
         launch!(stream, name, elements n; n, x[0], other, y, channels, c, self.relu)?;
         Ok(vec![mean, inv_std])
     }
@@ -219,7 +224,7 @@ impl Operation for Norm {
         let vector = self.vector(&[at.x, &[at.y, d]].concat());
         let cut = Cut::new(rows, c, vector);
         let partial = Block::new(stream, cut.parts * 2 * c)?;
-        let name = pick(vector, ["norm_sums1", "norm_sums4"]);
+        let name = d.kernel(pick(vector, ["norm_sums1", "norm_sums4"]));
         if rows > 0 {
             launch!(stream, name, cut.grid, cut.block;
                 x, masked, d, channels, partial.floats(), rows, c, cut.rows_of_a_block, relu)?;
@@ -240,13 +245,13 @@ impl Operation for Norm {
         let shortcut = self.shortcut && dx[3].wanted();
         if dx[0].wanted() {
             // in place where dy is of no more use
-            let in_place = !shortcut && matches!(dx[0], Grad::Empty(_));
+            let in_place = !shortcut && matches!(dx[0], Grad::Empty(..));
             let (to, add) = match in_place {
                 true => (d, false),
                 false => dx[0].target(stream)?,
             };
             let vector = self.vector(&[at.x, &[d, to]].concat());
-            let name = pick(vector, ["norm_backward1", "norm_backward4"]);
+            let name = to.kernel(pick(vector, ["norm_backward1", "norm_backward4"]));
             let n = d.len / vector;
             launch!(stream, name, elements n;
                 n, x, d, to, channels, shift, stretch, c, relu, add)?;

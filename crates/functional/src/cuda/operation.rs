@@ -1,6 +1,6 @@
 //! What an operation of an expression is on a GPU: the twin of [`crate::operation`], on addresses.
 
-use super::memory::{Block, Floats};
+use super::memory::{Block, Element, Floats};
 use super::stream::Stream;
 use crate::places::Place;
 use candle_core::Result;
@@ -12,6 +12,21 @@ pub(crate) trait Operation: Send + Sync {
 
     /// Hands each input that wants it its gradient. `dy` is complete and may be written over.
     fn backward(&self, stream: &Stream, at: At<'_>, dy: Block, dx: &mut [Grad]) -> Result<()>;
+
+    /// Of what type the result is, and its gradient.
+    fn element(&self) -> Element {
+        Element::F32
+    }
+
+    /// Whether it computes a result of bf16 where a tape holds that.
+    fn narrows(&self) -> bool {
+        true
+    }
+
+    /// Whether input `n` is of the result's type then, or f32 as always.
+    fn narrows_input(&self, _n: usize) -> bool {
+        self.narrows()
+    }
 }
 
 /// Where backward happens: the inputs, the result, and what forward kept.
@@ -29,9 +44,9 @@ pub(crate) enum Grad<'a> {
     #[default]
     Unwanted,
     /// Wanted, so many elements, and nothing there yet.
-    Empty(usize),
+    Empty(Element, usize),
     Block(Block),
-    /// Wanted, so many elements, in the place of a parameter, which is lent to a step that writes.
+    /// Wanted, so many f32, in the place of a parameter, which is lent to a step that writes.
     Placed(Place, usize),
     /// It belongs there, where a part of it is already where `written`.
     Place {
@@ -65,9 +80,10 @@ impl Grad<'_> {
     pub fn part(&self) -> Self {
         match self {
             Grad::Unwanted => Grad::Unwanted,
-            Grad::Empty(len) | Grad::Placed(_, len) => Grad::Empty(*len),
-            Grad::Block(block) => Grad::Empty(block.floats().len),
-            Grad::Place { to, .. } => Grad::Empty(to.len),
+            Grad::Empty(element, len) => Grad::Empty(*element, *len),
+            Grad::Placed(_, len) => Grad::Empty(Element::F32, *len),
+            Grad::Block(block) => Grad::Empty(block.floats().element, block.floats().len),
+            Grad::Place { to, .. } => Grad::Empty(to.element, to.len),
         }
     }
 
@@ -76,8 +92,8 @@ impl Grad<'_> {
     /// # Panics
     /// Where it is unwanted, or its place is not lent.
     pub fn target(&mut self, stream: &Stream) -> Result<(Floats, bool)> {
-        if let Grad::Empty(len) = self {
-            let block = Block::new(stream, *len)?;
+        if let Grad::Empty(element, len) = self {
+            let block = Block::of(*element, stream, *len)?;
             let to = block.floats();
             *self = Grad::Block(block);
             return Ok((to, false));
@@ -97,10 +113,12 @@ impl Grad<'_> {
         }
     }
 
-    /// Adds `part`, or takes it for its own where there is nothing yet.
+    /// Adds `part`, or takes it for its own where there is nothing yet and it is of its type.
     pub fn give(&mut self, stream: &Stream, part: Block) -> Result<()> {
         match self {
-            Grad::Empty(_) => *self = Grad::Block(part),
+            Grad::Empty(element, _) if *element == part.floats().element => {
+                *self = Grad::Block(part);
+            }
             _ => self.add(stream, part.floats())?,
         }
         Ok(())

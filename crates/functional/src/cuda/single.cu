@@ -1,6 +1,6 @@
 // Convolution of images with one channel, with bias, ReLU and the mean over POOL x POOL windows: the first
 // layer of a network, whose few sums a matrix product would only wait for. x is (B, H, W), the weight
-// (O, K, K), y (B, OH, OW, O) after pooling. The gradient of x is not here: nobody wants the images'.
+// (O, K, K), y (B, OH, OW, O) after pooling. x is float as well as the weight, whatever y is. The gradient of x is not here: nobody wants the images'.
 
 #include "common.cuh"
 
@@ -39,7 +39,7 @@ template <int K> __device__ inline void weights(float (&to)[K * K], const float*
 
 // A thread for an element of y.
 template <int K> __device__ void forward(unsigned int n, const float* x, const float* weight, const float* bias,
-                                         float* y, const Single& s, int relu) {
+                                         real* y, const Single& s, int relu) {
     const unsigned int i = blockIdx.x * blockDim.x + threadIdx.x;
     const Pixel at = pixel_of(i, s.out_height, s.out_width, s.outputs);
     const int o = at.c;
@@ -53,23 +53,23 @@ template <int K> __device__ void forward(unsigned int n, const float* x, const f
             const float z = product<K>(taps, mine, shift);
             total += relu ? positive(z) : z;
         }
-    y[i] = total / (s.pool * s.pool);
+    write(y + i, total / (s.pool * s.pool));
 }
 
 extern "C" __global__ void single3(unsigned int n, const float* x, const float* weight, const float* bias,
-                                   float* y, Single s, int relu) {
+                                   real* y, Single s, int relu) {
     forward<3>(n, x, weight, bias, y, s, relu);
 }
 
 extern "C" __global__ void single5(unsigned int n, const float* x, const float* weight, const float* bias,
-                                   float* y, Single s, int relu) {
+                                   real* y, Single s, int relu) {
     forward<5>(n, x, weight, bias, y, s, relu);
 }
 
 // Sums over a block's pixels of y: partial[block] = the gradients of weight (O, K, K) and bias (O). A block
 // has 256 threads, 256 / O of them side by side on the pixels, and O is at most 256.
 template <int K> __device__ void backward(const float* x, const float* weight, const float* bias,
-                                          const float* dy, float* partial, const Single& s, int relu,
+                                          const real* dy, float* partial, const Single& s, int relu,
                                           int pixels, int pixels_of_a_block) {
     __shared__ float shared[256];
     const int lanes = 256 / s.outputs, o = threadIdx.x % s.outputs, lane = threadIdx.x / s.outputs;
@@ -80,7 +80,7 @@ template <int K> __device__ void backward(const float* x, const float* weight, c
     if (lane < lanes)
         for (int p = blockIdx.x * pixels_of_a_block + lane; p < end; p += lanes) {
             const Pixel at = pixel_of(p, s.out_height, s.out_width, 1);
-            const float d = dy[(size_t)p * s.outputs + o] / (s.pool * s.pool);
+            const float d = f32(dy[(size_t)p * s.outputs + o]) / (s.pool * s.pool);
             for (int py = 0; py < s.pool; ++py)
                 for (int px = 0; px < s.pool; ++px) {
                     window<K>(taps, x, s, at.b, at.y * s.pool + py, at.x * s.pool + px);
@@ -104,13 +104,13 @@ template <int K> __device__ void backward(const float* x, const float* weight, c
 }
 
 extern "C" __global__ void single3_backward(const float* x, const float* weight, const float* bias,
-                                            const float* dy, float* partial, Single s, int relu, int pixels,
+                                            const real* dy, float* partial, Single s, int relu, int pixels,
                                             int pixels_of_a_block) {
     backward<3>(x, weight, bias, dy, partial, s, relu, pixels, pixels_of_a_block);
 }
 
 extern "C" __global__ void single5_backward(const float* x, const float* weight, const float* bias,
-                                            const float* dy, float* partial, Single s, int relu, int pixels,
+                                            const real* dy, float* partial, Single s, int relu, int pixels,
                                             int pixels_of_a_block) {
     backward<5>(x, weight, bias, dy, partial, s, relu, pixels, pixels_of_a_block);
 }

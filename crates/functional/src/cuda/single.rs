@@ -61,6 +61,7 @@ impl<'a> Single<'a> {
 
     pub fn forward(&self, stream: &Stream, x: &[Floats], y: Floats) -> Result<()> {
         let (name, bias) = (self.pick(["single3", "single5"]), x.get(2).copied());
+        let name = y.kernel(name);
         launch!(stream, name, elements y.len; y.len, x[0], x[1], bias, y, self, self.0.relu)
     }
 
@@ -80,7 +81,7 @@ impl<'a> Single<'a> {
         let partial = Block::new(stream, parts * width)?;
         let (partial, bias) = (partial.floats(), x.get(2).copied());
         if parts > 0 {
-            let name = self.pick(["single3_backward", "single5_backward"]);
+            let name = dy.kernel(self.pick(["single3_backward", "single5_backward"]));
             launch!(stream, name, (parts as u32, 1, 1), (THREADS as u32, 1, 1);
                 x[0], x[1], bias, dy, partial, self, self.0.relu, pixels, of_a_block)?;
         }

@@ -2,7 +2,7 @@
 //! libraries, the memory between operations.
 
 use super::cudnn::Cudnn;
-use super::memory::{Floats, Free};
+use super::memory::{Element, Floats, Free, Kernel};
 use candle_core::cuda_backend::cudarc::driver::{
     CudaFunction, CudaSlice, CudaStream, DevicePtr, DeviceRepr, DriverError, LaunchConfig, result,
     sys,
@@ -10,25 +10,38 @@ use candle_core::cuda_backend::cudarc::driver::{
 use candle_core::cuda_backend::{CudaDevice, DeviceId};
 use candle_core::{Error, Result, bail};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Threads of a block of an elementwise kernel.
 const THREADS: u32 = 256;
 
-/// The kernels, by the module that they are compiled into.
-const MODULES: [(&str, &str, &[&str]); 3] = [
+/// A file of kernels, compiled for each type that memory may have.
+macro_rules! compiled {
+    ($file:literal) => {
+        [
+            include_str!(concat!(env!("OUT_DIR"), "/", $file, "_f32.ptx")),
+            include_str!(concat!(env!("OUT_DIR"), "/", $file, "_bf16.ptx")),
+        ]
+    };
+}
+
+/// The kernels, by the files that they are in.
+const MODULES: [(&str, [&str; 2], &[&str]); 3] = [
     (
-        "functional_elementwise",
-        include_str!(concat!(env!("OUT_DIR"), "/elementwise.ptx")),
+        "elementwise",
+        compiled!("elementwise"),
         &[
             "fill",
             "copy",
-            "add",
+            "narrow",
+            "widen",
             "relu",
             "mask",
             "sum",
             "bias_relu",
             "transpose",
+            "transpose_narrow",
+            "transpose_widen",
             "average",
             "average_backward",
             "maximum",
@@ -45,8 +58,8 @@ const MODULES: [(&str, &str, &[&str]); 3] = [
         ],
     ),
     (
-        "functional_norm",
-        include_str!(concat!(env!("OUT_DIR"), "/norm.ptx")),
+        "norm",
+        compiled!("norm"),
         &[
             "norm_moments1",
             "norm_moments4",
@@ -62,8 +75,8 @@ const MODULES: [(&str, &str, &[&str]); 3] = [
         ],
     ),
     (
-        "functional_single",
-        include_str!(concat!(env!("OUT_DIR"), "/single.ptx")),
+        "single",
+        compiled!("single"),
         &["single3", "single5", "single3_backward", "single5_backward"],
     ),
 ];
@@ -71,12 +84,16 @@ const MODULES: [(&str, &str, &[&str]); 3] = [
 pub(crate) struct Stream {
     device: CudaDevice,
     stream: Arc<CudaStream>,
-    functions: HashMap<&'static str, CudaFunction>,
+    functions: Functions,
+    /// Loaded when they are wanted first: the driver translates them for seconds.
+    of_bf16: OnceLock<Functions>,
     pub free: Arc<Free>,
     cudnn: Mutex<Cudnn>,
     /// Tables of addresses that kernels were given, by their contents.
     tables: Mutex<HashMap<Vec<u64>, CudaSlice<u64>>>,
 }
+
+type Functions = HashMap<&'static str, CudaFunction>;
 
 /// So many tables are kept: with one they are the same every step, with fresh tensors they are not.
 const TABLES: usize = 64;
@@ -104,18 +121,12 @@ impl Stream {
         let stream = device.cuda_stream();
         stream.context().bind_to_thread().map_err(Error::wrap)?;
         keep_freed_memory(stream.context().cu_device()).map_err(Error::wrap)?;
-        let mut functions = HashMap::new();
-        for (module, ptx, names) in MODULES {
-            for name in names {
-                let function = device.get_or_load_custom_func(name, module, ptx)?;
-                functions.insert(*name, function.into_cuda_function());
-            }
-        }
         Ok(Self {
             device: device.clone(),
             cudnn: Mutex::new(Cudnn::new(&stream)?),
             stream,
-            functions,
+            functions: load(device, Element::F32)?,
+            of_bf16: OnceLock::new(),
             free: Arc::default(),
             tables: Mutex::default(),
         })
@@ -139,8 +150,17 @@ impl Stream {
         self.cudnn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn function(&self, name: &str) -> Result<&CudaFunction> {
-        match self.functions.get(name) {
+    pub fn function(&self, kernel: impl Into<Kernel>) -> Result<&CudaFunction> {
+        let Kernel(element, name) = kernel.into();
+        let functions = match (element, self.of_bf16.get()) {
+            (Element::F32, _) => &self.functions,
+            (Element::Bf16, Some(functions)) => functions,
+            (Element::Bf16, None) => {
+                let loaded = load(&self.device, element)?;
+                self.of_bf16.get_or_init(|| loaded)
+            }
+        };
+        match functions.get(name) {
             Some(function) => Ok(function),
             None => bail!("there is no kernel {name}"),
         }
@@ -214,25 +234,41 @@ impl Stream {
     }
 
     pub fn fill(&self, to: Floats, value: f32) -> Result<()> {
-        launch!(self, "fill", elements to.len; to.len, to, value)
+        launch!(self, to.kernel("fill"), elements to.len; to.len, to, value)
     }
 
     pub fn copy(&self, from: Floats, to: Floats) -> Result<()> {
-        launch!(self, "copy", elements to.len; to.len, from, to)
+        self.put(from, to, false)
     }
 
-    /// `to = from`, or `to += from`.
+    /// `to = from`, or `to += from`; rounded or widened where they are of different types.
     pub fn put(&self, from: Floats, to: Floats, add: bool) -> Result<()> {
-        match add {
-            true => self.add(from, to),
-            false => self.copy(from, to),
+        let name = between(from, to, ["copy", "narrow", "widen"]);
+        launch!(self, name, elements to.len; to.len, from, to, add)
+    }
+}
+
+/// One of three kernels, which keep the type, make bf16 of f32, and f32 of bf16.
+pub(crate) fn between(from: Floats, to: Floats, names: [&'static str; 3]) -> Kernel {
+    let [keeps, narrows, widens] = names;
+    match (from.element, to.element) {
+        (Element::F32, Element::Bf16) => to.kernel(narrows),
+        (Element::Bf16, Element::F32) => from.kernel(widens),
+        _ => to.kernel(keeps),
+    }
+}
+
+/// The kernels for one type.
+fn load(device: &CudaDevice, element: Element) -> Result<Functions> {
+    let mut functions = HashMap::new();
+    for (file, ptx, names) in MODULES {
+        let module = format!("functional_{file}_{element:?}");
+        for name in names {
+            let function = device.get_or_load_custom_func(name, &module, ptx[element as usize])?;
+            functions.insert(*name, function.into_cuda_function());
         }
     }
-
-    /// `to += from`.
-    pub fn add(&self, from: Floats, to: Floats) -> Result<()> {
-        launch!(self, "add", elements to.len; to.len, from, to)
-    }
+    Ok(functions)
 }
 
 /// Lets the driver keep what is freed, or every wait for the GPU would hand it back to the system.
@@ -311,8 +347,8 @@ impl Argument for f32 {
     }
 }
 
-/// Launches a kernel: `launch!(stream, "relu", elements n; n, x, y)` for n elements, or
-/// `launch!(stream, "column_sums", grid, block; x, partial, …)`. Nothing is launched for no elements.
+/// Launches a kernel: `launch!(stream, y.kernel("relu"), elements n; n, x, y)` for n elements, or
+/// `launch!(stream, "combine", grid, block; partial, to, …)`. Nothing is launched for no elements.
 macro_rules! launch {
     ($stream:expr, $name:expr, elements $n:expr; $($argument:expr),+ $(,)?) => {
         match $n {

@@ -2,7 +2,7 @@
 //! and come out.
 
 use super::Cuda;
-use super::memory::{Block, Floats};
+use super::memory::{Block, Element, Floats};
 use super::operation::{At, Grad};
 use super::stream::Stream;
 use crate::places::{self, Place};
@@ -32,7 +32,7 @@ impl Runs for Cuda {
         let kept = {
             let (address, _written) = y.device_ptr_mut(stream.cuda());
             let len = tape.dims().iter().product();
-            tape.forward(&stream, Floats { address, len }, keep)?
+            tape.forward(&stream, Floats::new(address, len), keep)?
         };
         Ok((storage(y, &stream), kept))
     }
@@ -48,7 +48,7 @@ impl Runs for Cuda {
             let len = tape.leaves[i].source.elem_count();
             Ok(match (ran.tracked[i], ran.place(i)?) {
                 (false, _) => Grad::Unwanted,
-                (true, None) => Grad::Empty(len),
+                (true, None) => Grad::Empty(Element::F32, len),
                 (true, Some(place)) => Grad::Placed(place, len),
             })
         });
@@ -66,7 +66,7 @@ impl Runs for Cuda {
 fn own_gradient(leaf: &Leaf, grad: Grad, stream: &Stream) -> Result<Option<Tensor>> {
     let grad = match grad {
         Grad::Block(grad) => tensor(grad.into_slice(stream)?, leaf.data.shape(), stream),
-        Grad::Empty(_) => leaf.data.zeros_like()?,
+        Grad::Empty(..) => leaf.data.zeros_like()?,
         Grad::Unwanted | Grad::Placed(..) | Grad::Place { .. } => return Ok(None),
     };
     leaf.as_seen(grad).map(Some)
@@ -83,9 +83,10 @@ impl Tape<Cuda> {
         let leaves: Vec<&Tensor> = self.leaves.iter().map(|l| &l.data).collect();
         with_floats(&leaves, stream, |leaves| {
             for (i, step) in self.steps.iter().enumerate() {
+                let (element, len) = (step.operation.element(), step.dims.iter().product());
                 let value = match i + 1 == self.steps.len() {
                     true => None,
-                    false => Some(Block::new(stream, step.dims.iter().product())?),
+                    false => Some(Block::of(element, stream, len)?),
                 };
                 let to = value.as_ref().map_or(y, Block::floats);
                 let x = inputs(step, leaves, &kept.values);
@@ -113,10 +114,12 @@ impl Tape<Cuda> {
     ) -> Result<Vec<Grad<'static>>> {
         let stream = &kept.stream;
         let of_steps = self.wanted(grads.iter().map(Grad::wanted));
+        let elements = self.steps.iter().map(|step| step.operation.element());
         grads.extend(
             of_steps
                 .into_iter()
-                .map(|len| len.map_or(Grad::Unwanted, Grad::Empty)),
+                .zip(elements)
+                .map(|(len, element)| len.map_or(Grad::Unwanted, |len| Grad::Empty(element, len))),
         );
         if let Some(last) = grads.last_mut() {
             last.give(stream, dy)?;
@@ -183,7 +186,7 @@ fn with_grads(
         for (&i, grad) in inputs.iter().zip(dx) {
             match grad {
                 Grad::Block(sum) => grads[i] = Grad::Block(sum),
-                Grad::Empty(len) => grads[i] = Grad::Empty(len),
+                Grad::Empty(element, len) => grads[i] = Grad::Empty(element, len),
                 _ => {} // in its place, or unwanted
             }
         }
@@ -227,7 +230,7 @@ pub(crate) fn with_floats<R>(
         let (address, guard) = slice.device_ptr(stream.cuda());
         reading.push(guard);
         let len = slice.num_bytes() / size_of::<f32>();
-        floats.push(Floats { address, len }.at(start, end - start));
+        floats.push(Floats::new(address, len).at(start, end - start));
     }
     f(&floats)
 }
@@ -275,7 +278,7 @@ impl<R, F: FnOnce(Floats) -> Result<R>> InplaceOp1 for Lend<'_, F, R> {
         };
         let len = slice.num_bytes() / size_of::<f32>();
         let (address, _written) = slice.device_ptr_mut(self.stream.cuda());
-        let floats = Floats { address, len }.at(start, end - start);
+        let floats = Floats::new(address, len).at(start, end - start);
         self.result.set(self.f.take().map(|f| f(floats)));
         Ok(())
     }

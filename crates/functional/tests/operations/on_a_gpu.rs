@@ -1,6 +1,8 @@
 //! Each operation on a GPU equals its twin on the CPU on random shapes, in the value and in all
 //! gradients; and so do the steps that are taken with them.
 
+mod bf16;
+
 use crate::support::{
     assert_close, cases, coarse, given, labels, random, tensor, upstream, values,
 };

@@ -1,38 +1,48 @@
 //! How well the networks learn on a GPU, with the book's settings.
 
 use anyhow::Result;
-use d2l::{DeviceKind, Summary};
+use d2l::{DeviceKind, Precision, Summary};
 use dataset::Data;
 
 use super::Options;
 
 /// Trains, and adds each line to the report as soon as it is there.
 pub fn all(options: &Options, found: &mut dyn FnMut(&str) -> Result<()>) -> Result<()> {
+    let trained = train(options, found);
+    functional::set_precision(functional::Precision::default()); // each run set its own
+    trained
+}
+
+fn train(options: &Options, found: &mut dyn FnMut(&str) -> Result<()>) -> Result<()> {
     let images = match options.data {
         Data::Synthetic => "synthetic images",
         _ => "Fashion-MNIST",
     };
     found(&format!(
-        "\n## Learns\n\n{} epochs on {images}, TF32.\n\n| | seed | last | best | loss | s/epoch |\n\
+        "\n## Learns\n\n{} epochs on {images}, in TF32 where it does not say bf16.\n\n| | seed | last | best | loss | s/epoch |\n\
          |---|--:|--:|--:|--:|--:|\n",
         options.epochs
     ))?;
     // two first: the threads that drive replicas are as many as the first run in a process needs
     for k in [2, 1] {
         for seed in 0..3 {
-            let summary = scratch::train(&of(options, k, seed))?;
+            let summary = scratch::train(&of(options, k, seed, Precision::Tf32))?;
             found(&line(&format!("LeNet, k = {k}"), seed, &summary))?;
         }
     }
     for k in [2, 1] {
-        let summary = concise::train(&of(options, k, 0).into())?;
+        let summary = concise::train(&of(options, k, 0, Precision::Tf32).into())?;
         found(&line(&format!("ResNet-18, k = {k}"), 0, &summary))?;
     }
-    Ok(())
+    let summary = scratch::train(&of(options, 1, 0, Precision::Bf16))?;
+    found(&line("LeNet, k = 1, bf16", 0, &summary))?;
+    let summary = concise::train(&of(options, 1, 0, Precision::Bf16).into())?;
+    found(&line("ResNet-18, k = 1, bf16", 0, &summary))
 }
 
-fn of(options: &Options, k: usize, seed: u64) -> d2l::Options {
+fn of(options: &Options, k: usize, seed: u64, precision: Precision) -> d2l::Options {
     d2l::Options {
+        precision,
         gpus: Some(k),
         device: DeviceKind::Cuda,
         epochs: options.epochs,

@@ -27,6 +27,8 @@ pub struct Job {
     /// Twenty steps, and what they took of the GPU's memory and of the host's time
     #[arg(long)]
     alone: bool,
+    #[arg(long, value_enum, default_value_t)]
+    precision: d2l::Precision,
     network: Network,
     batch: usize,
 }
@@ -36,6 +38,7 @@ pub struct Job {
 /// # Errors
 /// If a step fails.
 pub fn contend(job: &Job) -> Result<()> {
+    functional::set_precision(job.precision.into());
     let devices = devices_of_kind(DeviceKind::Cuda, Some(job.replicas))?;
     if let [only] = &devices[..] {
         functional::one_stream(only); // as a run does

@@ -48,33 +48,15 @@ pub fn all(options: &Options, found: &mut dyn FnMut(&str) -> Result<()>) -> Resu
             missed += 1;
         }
     }
-    text += "Losses beside one replica on the CPU, in f32, relative:\n\n| | found | bar | reached |\n|---|--:|--:|---|\n";
-    set_precision(Precision::F32);
+    text += "Losses beside those on the CPU, which are f32, relative:\n\n| | found | bar | reached |\n|---|--:|--:|---|\n";
     let mut add = |what: &str, found: f64, bar: f64| {
         let (line, reached) = line(what, found, bar);
         text += &line;
         missed += usize::from(!reached);
     };
-    let expected = lenet(&devices_of_kind(DeviceKind::Cpu, Some(1))?)?;
-    for k in 1..=3 {
-        let found = lenet(&devices_of_kind(DeviceKind::Cuda, Some(k))?)?;
-        add(
-            &format!("LeNet, 20 steps, k = {k}"),
-            apart(&found, &expected),
-            1e-4,
-        );
-    }
-    for k in 1..=2 {
-        // batch norm is each replica's own: compare with as many on the CPU
-        let expected = resnet(&devices_of_kind(DeviceKind::Cpu, Some(k))?)?;
-        let found = resnet(&devices_of_kind(DeviceKind::Cuda, Some(k))?)?;
-        add(
-            &format!("ResNet-18, first loss, k = {k}"),
-            apart(&found, &expected),
-            1e-4,
-        );
-    }
+    let compared = beside_the_cpu(&mut add);
     set_precision(Precision::default());
+    compared?;
     if let Some(tests) = &options.tests {
         let concise = tests.with_file_name("concise");
         let [with, without] = nccl(&concise).context("a process that sums by NCCL")?;
@@ -86,6 +68,36 @@ pub fn all(options: &Options, found: &mut dyn FnMut(&str) -> Result<()>) -> Resu
     }
     found(&text)?;
     ensure!(missed == 0, "{missed} things are not right");
+    Ok(())
+}
+
+/// What rounding to 8 bits may change of a loss. An error is at most 2⁻⁸ of a value, and from there on it is one of
+/// many: some fifty values in a row (ResNet-18: the weight, the convolution and the norm of 18 layers) with √(1/3) of
+/// that each make about √50 · 2⁻⁸ / √3 ≈ 1.6e-2 of a logit; LeNet has ten, and 20 steps to move apart.
+const BF16: f64 = 3e-2;
+
+/// Losses on GPUs, in f32 and in bf16, beside those on the CPU.
+fn beside_the_cpu(add: &mut dyn FnMut(&str, f64, f64)) -> Result<()> {
+    let cpu = |k| devices_of_kind(DeviceKind::Cpu, Some(k));
+    let of_lenet = lenet(&cpu(1)?)?;
+    // batch norm is each replica's own: compare with as many on the CPU
+    let of_resnet = [resnet(&cpu(1)?)?, resnet(&cpu(2)?)?];
+    for (precision, name, bar) in [
+        (Precision::F32, "f32", 1e-4),
+        (Precision::Bf16, "bf16", BF16),
+    ] {
+        set_precision(precision);
+        for k in 1..=3 {
+            let found = lenet(&devices_of_kind(DeviceKind::Cuda, Some(k))?)?;
+            let what = format!("LeNet, 20 steps, k = {k}, {name}");
+            add(&what, apart(&found, &of_lenet), bar);
+        }
+        for (k, expected) in (1..).zip(&of_resnet) {
+            let found = resnet(&devices_of_kind(DeviceKind::Cuda, Some(k))?)?;
+            let what = format!("ResNet-18, first loss, k = {k}, {name}");
+            add(&what, apart(&found, expected), bar);
+        }
+    }
     Ok(())
 }
 

@@ -18,16 +18,19 @@ struct Comparison {
     work: &'static str,
     /// `--epoch`, or nothing.
     how: Option<&'static str>,
+    /// Of ours.
+    precision: &'static str,
     replicas: &'static [usize],
     /// PyTorch / ours, by mode.
     bars: &'static [(&'static str, Option<f64>)],
 }
 
-const COMPARISONS: [Comparison; 3] = [
+const COMPARISONS: [Comparison; 4] = [
     Comparison {
         what: "LeNet, batch 256, a whole epoch, images on the GPU",
         work: "lenet-256",
         how: Some("--epoch"),
+        precision: "tf32",
         replicas: &[1],
         bars: &[("eager", Some(5.0))],
     },
@@ -35,6 +38,7 @@ const COMPARISONS: [Comparison; 3] = [
         what: "LeNet, batch 256, a step",
         work: "lenet-256",
         how: None,
+        precision: "tf32",
         replicas: &[1, 2],
         bars: &[
             ("eager", None),
@@ -46,13 +50,21 @@ const COMPARISONS: [Comparison; 3] = [
         what: "ResNet-18, batch 256, TF32, a step",
         work: "resnet18-256",
         how: None,
+        precision: "tf32",
         replicas: &[1, 2],
         bars: &[
             ("eager", Some(1.2)),
             ("eager-tuned", None),
             ("compile", None),
-            ("compile-bf16", None),
         ],
+    },
+    Comparison {
+        what: "ResNet-18, batch 256, bf16, a step",
+        work: "resnet18-256",
+        how: None,
+        precision: "bf16",
+        replicas: &[1, 2],
+        bars: &[("compile-bf16", Some(1.0))],
     },
 ];
 
@@ -85,6 +97,7 @@ impl Comparison {
         for k in self.replicas {
             let (count, s) = (k.to_string(), if *k == 1 { "" } else { "s" });
             let mut args = vec!["contend-gpu", "--replicas", &count];
+            args.extend(["--precision", self.precision]);
             args.extend(how);
             let name = format!("ours, {k} replica{s}");
             all.push(Contender::new(Family::Ours, &name, 1, &me).args(&args));

@@ -1,0 +1,345 @@
+//! With values of bf16 between the operations, each gives what its twin on the CPU gives in f32, as far as 8 bits
+//! go; and what has to stay f32 does.
+//!
+//! Inputs are multiples of 1/8, which are bf16 as they are, and whose sums of products are exact: so both twins see
+//! the same side of each ReLU's edge, and the same maxima. What is left is the rounding of results and gradients, at
+//! most 2⁻⁸ of each.
+
+use super::{Gpu, eval, gpu, in_buckets, inputs, network, run_on, statistics};
+use crate::support::{assert_close, cases, coarse, random, tensor, values};
+use candle_core::{Device, Result, Tensor, Var};
+use functional::{Expr, Precision, Sgd, no_grad, set_deterministic, set_precision};
+use proptest::prelude::*;
+
+/// A result is rounded once, or twice with a bias: this is twice as much as one rounding.
+const VALUE: f64 = 1. / 128.;
+/// A gradient is rounded at each operation on its way.
+const GRADIENT: f64 = 1. / 64.;
+
+fn gpu_in_bf16() -> Gpu {
+    let gpu = gpu();
+    set_precision(Precision::Bf16);
+    gpu
+}
+
+/// Checks each element to within `tolerance` of the largest one; or of what a sum of as many terms as there are
+/// values of y for each element has in the mean, so that one that cancels may.
+fn assert_near(what: &str, actual: &[f32], expected: &[f32], terms: usize, tolerance: f64) {
+    assert_eq!(actual.len(), expected.len(), "{what}: lengths");
+    let terms = (terms as f64 / expected.len() as f64).sqrt();
+    let largest = expected.iter().fold(0f32, |m, v| m.max(v.abs()));
+    let scale = if terms > 1. {
+        terms.max(f64::from(largest))
+    } else {
+        f64::from(largest)
+    };
+    for (i, (a, e)) in actual.iter().zip(expected).enumerate() {
+        let error = f64::from((a - e).abs());
+        // written so that NaN fails
+        assert!(
+            error <= tolerance * scale,
+            "{what}[{i}]: {a}, expected {e} of at most {scale}"
+        );
+    }
+}
+
+fn assert_near_twins(
+    gpu: &Gpu,
+    inputs: &[Tensor],
+    f: impl Fn(&[Tensor], &Device) -> Result<Tensor>,
+) {
+    let (ours, theirs) = (
+        run_on(&gpu.device, inputs, &f),
+        run_on(&Device::Cpu, inputs, &f),
+    );
+    let values = theirs[0].len();
+    for (i, (a, e)) in ours.iter().zip(&theirs).enumerate() {
+        let tolerance = if i == 0 { VALUE } else { GRADIENT };
+        let what = format!("result {i} (0 is the value, then the gradients)");
+        let terms = if i == 0 { 0 } else { values };
+        assert_near(&what, a, e, terms, tolerance);
+    }
+}
+
+/// How far apart two lists are, as vectors; of one that is all zeros, in itself.
+fn apart(a: &[f32], e: &[f32]) -> f64 {
+    let square = |v: f32| f64::from(v) * f64::from(v);
+    let difference: f64 = a.iter().zip(e).map(|(a, e)| square(a - e)).sum();
+    let whole: f64 = e.iter().map(|e| square(*e)).sum();
+    match whole > 0. {
+        true => (difference / whole).sqrt(),
+        false => difference.sqrt(),
+    }
+}
+
+fn is_bf16(value: &f32) -> bool {
+    value.to_bits() & 0xffff == 0
+}
+
+proptest! {
+    #![proptest_config(cases(48))]
+
+    #[test]
+    #[ignore = "needs an NVIDIA GPU"]
+    fn convolution_relu_pooling(
+        (b, i, o) in (1usize..4, 1usize..6, 1usize..40),
+        (kh, kw) in (1usize..6, 1usize..6),
+        (more_h, more_w) in (0usize..13, 0usize..13),
+        (stride, padding, pool) in (1usize..3, 0usize..2, 1usize..4),
+        (relu, with_bias, images) in any::<(bool, bool, bool)>(),
+        seed in 0u64..1000,
+    ) {
+        let (i, kw) = if images { (1, kh) } else { (i, kw) };
+        let (h, w) = (kh + more_h + (pool - 1) * stride, kw + more_w + (pool - 1) * stride);
+        let mut inputs = vec![coarse((b, h, w, i), seed), coarse((o, i, kh, kw), seed + 1)];
+        if with_bias {
+            inputs.push(coarse(o, seed + 2));
+        }
+        assert_near_twins(&gpu_in_bf16(), &inputs, |t, _| {
+            let y = Expr::new(&t[0]).conv2d(&t[1], t.get(2), stride, padding);
+            let y = if relu { y.relu() } else { y };
+            y.avg_pool2d(pool, pool).eval()
+        });
+    }
+
+    #[test]
+    #[ignore = "needs an NVIDIA GPU"]
+    fn norm_sum_relu(
+        (b, h, w, c) in (2usize..5, 1usize..20, 2usize..20, 1usize..150),
+        (train, shortcut, relu, shared) in any::<(bool, bool, bool, bool)>(),
+        seed in 0u64..1000,
+    ) {
+        let x = coarse((b, h, w, c), seed);
+        let inputs = [x, random(c, seed + 1), random(c, seed + 2), coarse((b, h, w, c), seed + 3)];
+        let inputs = if shortcut { &inputs[..] } else { &inputs[..3] };
+        let gpu = gpu_in_bf16();
+        let of_device = [Device::Cpu, gpu.device.clone()].map(|device| statistics(c, &device));
+        assert_near_twins(&gpu, inputs, |t, device| {
+            let [mean, var] = &of_device[usize::from(device.is_cuda())];
+            let y = Expr::new(&t[0]).batch_norm2d(&t[1], &t[2], mean, var, train);
+            let y = match t.get(3) {
+                Some(other) => y + Expr::new(other),
+                None => y,
+            };
+            eval(&if relu { y.relu() } else { y }, shared)
+        });
+        // sums are f32, and nothing of x was lost: as exact as in f32
+        let [on_cpu, on_gpu] = of_device;
+        for (a, e) in on_gpu.iter().zip(&on_cpu) {
+            let expected: Vec<f64> = values(e).iter().map(|v| f64::from(*v)).collect();
+            assert_close("running statistics", &values(a), &expected, 1e-5);
+        }
+    }
+
+    #[test]
+    #[ignore = "needs an NVIDIA GPU"]
+    fn pooling(
+        (b, c) in (1usize..4, 1usize..6),
+        (kernel, stride) in (1usize..4, 1usize..4),
+        (more_h, more_w) in (0usize..9, 0usize..9),
+        seed in 0u64..1000,
+    ) {
+        let gpu = gpu_in_bf16();
+        let x = [coarse((b, kernel + more_h, kernel + more_w, c), seed)];
+        assert_near_twins(&gpu, &x, |t, _| functional::avg_pool2d(&t[0], kernel, stride));
+        assert_near_twins(&gpu, &x, |t, _| functional::global_avg_pool2d(&t[0]));
+        assert_near_twins(&gpu, &x, |t, _| functional::max_pool2d(&t[0], kernel, stride));
+    }
+
+    #[test]
+    #[ignore = "needs an NVIDIA GPU"]
+    fn orders_relu_and_sums((b, h, w, c) in (1usize..4, 1usize..6, 1usize..6, 1usize..6), seed in 0u64..1000) {
+        let gpu = gpu_in_bf16();
+        let x = [coarse((b, h, w, c), seed), coarse((b, h, w, c), seed + 1)];
+        assert_near_twins(&gpu, &x[..1], |t, _| functional::nhwc(&t[0]));
+        assert_near_twins(&gpu, &x[..1], |t, _| functional::flatten(&t[0]));
+        assert_near_twins(&gpu, &x[..1], |t, _| functional::relu(&t[0]));
+        assert_near_twins(&gpu, &x, |t, _| (Expr::new(&t[0]) + Expr::new(&t[1])).relu().eval());
+        // values that are read twice: a gradient is added to one that is there
+        assert_near_twins(&gpu, &x[..1], |t, _| (Expr::new(&t[0]).relu() + Expr::new(&t[0])).eval());
+        assert_near_twins(&gpu, &x[..1], |t, _| {
+            let y = Expr::new(&t[0]).relu();
+            (y.clone().max_pool2d(1, 1) + y.clone() + y).eval()
+        });
+    }
+
+    /// Matrix products are f32, and what they read from before is widened.
+    #[test]
+    #[ignore = "needs an NVIDIA GPU"]
+    fn linear((b, c, o) in (1usize..30, 1usize..9, 1usize..30), seed in 0u64..1000) {
+        let gpu = gpu_in_bf16();
+        let inputs = [random((b, c), seed), random((o, c), seed + 1), random(o, seed + 2)];
+        let f = |t: &[Tensor], _: &Device| Expr::new(&t[0]).linear(&t[1], Some(&t[2])).relu().eval();
+        let narrow = run_on(&gpu.device, &inputs, f);
+        set_precision(Precision::F32);
+        assert_eq!(narrow, run_on(&gpu.device, &inputs, f));
+        set_precision(Precision::Bf16);
+        let inputs = [coarse((b, 3, 2, c), seed), coarse((o, 6 * c), seed + 1)];
+        assert_near_twins(&gpu, &inputs, |t, _| {
+            let x = Expr::new(&t[0]).relu().flatten();
+            x.linear(&t[1], None).eval()
+        });
+    }
+}
+
+/// Four channels are read at once only where their weights begin at a multiple of 16 bytes.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn parameters_may_begin_anywhere() {
+    for c in [8, 7] {
+        let inputs = [coarse((3, 4, 5, c), 1), random(c + 1, 2), random(c + 1, 3)];
+        assert_near_twins(&gpu_in_bf16(), &inputs, |t, device| {
+            let [mean, var] = statistics(c, device);
+            let part = |t: &Tensor| t.narrow(0, 1, c);
+            let (weight, bias) = (part(&t[1])?, part(&t[2])?);
+            let norm = Expr::new(&t[0]).batch_norm2d(&weight, &bias, &mean, &var, true);
+            norm.relu().eval()
+        });
+        let inputs = [coarse((2, 5, 5, c), 1), coarse(9 * c * 9 + 1, 2)];
+        assert_near_twins(&gpu_in_bf16(), &inputs, |t, _| {
+            let weight = t[1].narrow(0, 1, 9 * c * 9)?.reshape((9, c, 3, 3))?;
+            functional::conv2d(&t[0], &weight, None, 1, 1)
+        });
+    }
+}
+
+/// What an operation gives is bf16, and not f32 that was rounded for a product alone.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn values_are_bf16() {
+    let gpu = gpu_in_bf16();
+    let x = random((2, 6, 5, 8), 1).to_device(&gpu.device).unwrap();
+    let [weight, images] = [random((8, 8, 3, 3), 2), random((2, 6, 5, 1), 3)]
+        .map(|t| t.to_device(&gpu.device).unwrap());
+    let [of_image, ones] = [
+        random((8, 1, 3, 3), 4),
+        Tensor::ones(8, x.dtype(), &Device::Cpu).unwrap(),
+    ]
+    .map(|t| t.to_device(&gpu.device).unwrap());
+    let [mean, var] = statistics(8, &gpu.device);
+    let all = || {
+        let x = || Expr::new(&x);
+        [
+            x().relu(),
+            x().flatten(),
+            x() + x().relu(),
+            x().conv2d(&weight, None, 1, 1),
+            x().avg_pool2d(3, 2),
+            x().max_pool2d(3, 2),
+            x().global_avg_pool2d(),
+            x().batch_norm2d(&ones, &ones, &mean, &var, false),
+            Expr::new(&images).conv2d(&of_image, None, 1, 1),
+        ]
+        .map(|expr| values(&expr.eval().unwrap()))
+    };
+    let narrow = all();
+    set_precision(Precision::F32);
+    for (i, (narrow, wide)) in narrow.iter().zip(all()).enumerate() {
+        assert!(narrow.iter().all(is_bf16), "operation {i}: {narrow:?}");
+        assert!(!wide.iter().all(is_bf16), "operation {i} in f32: {wide:?}");
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn a_network_in_bf16() {
+    let gpu = gpu_in_bf16();
+    let ours = run_on(&gpu.device, &inputs(), network);
+    let theirs = run_on(&Device::Cpu, &inputs(), network);
+    let found = ours.iter().zip(&theirs).map(|(a, e)| apart(a, e));
+    let found: Vec<f64> = found.collect();
+    let (value, gradients) = (found[0], &found[1..]);
+    assert!(value > 0. && value < 0.03, "the value is {value} apart");
+    // a ReLU or a maximum here and there is on its other side, which counts in a gradient
+    assert!(
+        gradients.iter().all(|g| *g < 0.15),
+        "the gradients are {gradients:?} apart"
+    );
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn deterministic_algorithms_give_the_same_bits() {
+    let gpu = gpu_in_bf16();
+    set_deterministic(true);
+    let first = run_on(&gpu.device, &inputs(), network);
+    for _ in 0..5 {
+        assert_eq!(run_on(&gpu.device, &inputs(), network), first);
+    }
+    // nor does it matter whether something is left for backward
+    let on_gpu = inputs().into_iter().map(|t| t.to_device(&gpu.device));
+    let tensors: Vec<Tensor> = on_gpu.collect::<Result<_>>().unwrap();
+    let y = no_grad(|| network(&tensors, &gpu.device)).unwrap();
+    assert_eq!(values(&y), first[0]);
+}
+
+/// Gradients of parameters are f32 in the buckets, wherever these end.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn all_gradients_in_buckets() {
+    let gpu = gpu_in_bf16();
+    set_deterministic(true);
+    let whole = in_buckets(&gpu.device, usize::MAX).concat();
+    for bucket_len in [0, 100] {
+        assert_eq!(in_buckets(&gpu.device, bucket_len).concat(), whole);
+    }
+    let expected = in_buckets(&Device::Cpu, usize::MAX).concat();
+    let found = apart(&whole, &expected);
+    assert!(found < 0.15, "{found} apart");
+}
+
+/// Backward is of the types of its forward.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn the_precision_may_change_before_backward() {
+    let gpu = gpu_in_bf16();
+    set_deterministic(true);
+    let gradient = |then: Precision| {
+        let on_gpu = inputs()
+            .into_iter()
+            .map(|t| Var::from_tensor(&t.to_device(&gpu.device)?));
+        let on_gpu: Vec<Tensor> = on_gpu
+            .map(|v| v.map(Var::into_inner))
+            .collect::<Result<_>>()
+            .unwrap();
+        set_precision(Precision::Bf16);
+        let loss = network(&on_gpu, &gpu.device).unwrap().sum_all().unwrap();
+        set_precision(then);
+        let grads = loss.backward().unwrap();
+        values(grads.get(&on_gpu[5]).unwrap())
+    };
+    let expected = gradient(Precision::Bf16);
+    assert_eq!(gradient(Precision::F32), expected);
+    assert_eq!(gradient(Precision::Tf32), expected);
+}
+
+/// A step that is smaller than half of what bf16 can tell apart is not lost: the parameter itself is f32, and what
+/// convolutions see of it moves when many steps have come together.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn small_steps_add_up() {
+    let gpu = gpu_in_bf16();
+    let weight = tensor(vec![1.; 4], (2, 2, 1, 1)).to_device(&gpu.device);
+    let weight = Var::from_tensor(&weight.unwrap()).unwrap();
+    let x = tensor(vec![1.; 2], (1, 1, 1, 2))
+        .to_device(&gpu.device)
+        .unwrap();
+    let sgd = Sgd {
+        lr: 1. / 4096.,
+        momentum: 0.,
+        weight_decay: 0.,
+    };
+    let forward = || functional::conv2d(&x, &weight, None, 1, 0).unwrap();
+    let mut seen = Vec::new();
+    for step in 1..=32u16 {
+        let y = forward();
+        seen.push(values(&y)[0]);
+        let grads = y.sum_all().unwrap().backward().unwrap();
+        let grad = grads.get(&weight).unwrap().clone();
+        assert_eq!(values(&grad), [1.; 4]);
+        sgd.step_all(&[&weight], &[grad], 1, None).unwrap();
+        assert_eq!(values(&weight), [1. - f32::from(step) / 4096.; 4]);
+    }
+    assert_eq!(seen[..8], [2.; 8]);
+    assert_eq!(values(&forward())[0], 2. - 4. / 256.);
+}
