@@ -1,6 +1,7 @@
-// libcudnn: convolutions in NHWC, of f32 or of bf16 with sums in f32. It offers algorithms in an order of chance, among them ones that have to be
-// passed over: that do not work, want too much memory, round, sum in another order every time, or refuse when it
-// comes to it. Whoever counts on the contents of a workspace, or on the padding of an address, is found out.
+// libcudnn: convolutions in NHWC, of f32 or of bf16 with sums in f32. It offers algorithms in an order of chance,
+// among them ones that have to be passed over: that do not work, want too much memory, round, sum in another order
+// every time, or refuse when it comes to it. Whoever counts on the contents of a workspace, or on the padding of an
+// address, is found out.
 
 #include <algorithm>
 #include <cstring>
