@@ -118,8 +118,8 @@ CUresult cuDeviceGetAttribute(int* value, int attribute, int gpu) {
         case 1: *value = 1024; break;  // threads of a block
         case 10: *value = 32; break;   // of a warp
         case 16: *value = 132; break;  // multiprocessors
-        case 75: *value = 9; break;    // compute capability
-        case 76: *value = 0; break;
+        case 75: *value = settings().capability / 10; break;
+        case 76: *value = settings().capability % 10; break;
         case 115: *value = 1; break;  // memory in the order of streams
         default: return CUDA_ERROR_INVALID_VALUE;
     }

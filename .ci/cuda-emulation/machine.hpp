@@ -19,6 +19,7 @@ using Address = uint64_t;
 struct Settings {
     int gpus;       // EMULATED_GPUS, 1
     size_t memory;  // of each: EMULATED_MEMORY in MiB, 4096
+    int capability; // EMULATED_CAPABILITY, 90: compute capability 9.0
     uint64_t seed;  // of everything that is left to chance: EMULATED_SEED, 0
     bool later;     // EMULATED_STREAMS=later: streams go on when somebody waits for them, or by chance
     bool go_on;     // EMULATED_RACES=said: what nothing orders is said, and no end

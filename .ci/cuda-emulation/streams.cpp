@@ -26,6 +26,7 @@ const Settings& settings() {
     static const Settings all = {
         int(number("EMULATED_GPUS", 1)),
         size_t(number("EMULATED_MEMORY", 4096)) << 20,
+        int(number("EMULATED_CAPABILITY", 90)),
         number("EMULATED_SEED", 0),
         is("EMULATED_STREAMS", "later"),
         is("EMULATED_RACES", "said"),

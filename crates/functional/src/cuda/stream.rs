@@ -156,6 +156,7 @@ impl Stream {
             (Element::F32, _) => &self.functions,
             (Element::Bf16, Some(functions)) => functions,
             (Element::Bf16, None) => {
+                self.check_bf16()?;
                 let loaded = load(&self.device, element)?;
                 self.of_bf16.get_or_init(|| loaded)
             }
@@ -163,6 +164,18 @@ impl Stream {
         match functions.get(name) {
             Some(function) => Ok(function),
             None => bail!("there is no kernel {name}"),
+        }
+    }
+
+    /// cuDNN would say less of a GPU without arithmetic of bf16.
+    fn check_bf16(&self) -> Result<()> {
+        let context = self.stream.context();
+        match context.compute_capability().map_err(Error::wrap)? {
+            (8.., _) => Ok(()),
+            (major, minor) => bail!(
+                "bf16 needs a GPU of compute capability 8.0, cuda({}) has {major}.{minor}",
+                context.ordinal()
+            ),
         }
     }
 
