@@ -169,13 +169,13 @@ fn cuda_is_asked_for_and_not_there() -> Result<()> {
 fn bf16_is_asked_for_and_not_there() -> Result<()> {
     let args = format!("{SMALL} --precision bf16");
     refused(&args, &["--precision bf16: the CPU computes in f32"])?;
-    let on_cpu = d2l::try_gpu(0).is_cpu();
     for program in ["scratch", "concise"] {
         let args = args.replace("--device cpu", "--gpus 1");
         let (status, stdout, stderr) = run(program, &args)?;
         let says = stdout
             .lines()
             .any(|line| line == "--precision bf16 is of GPUs: the CPU computes in f32");
+        let on_cpu = stdout.contains(" on [cpu(0)]");
         ensure!(status == 0 && says == on_cpu, "{stdout}{stderr}");
     }
     Ok(())

@@ -35,7 +35,7 @@ pub enum Precision {
     /// Inputs rounded to 10 bits, sums in f32: PyTorch's default.
     #[default]
     Tf32,
-    /// Activations and their gradients kept with 7 bits; sums, parameters and their gradients in f32.
+    /// Activations and their gradients kept with 7 bits, and convolutions of such numbers; parameters in f32.
     Bf16,
 }
 

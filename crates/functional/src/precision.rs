@@ -14,17 +14,19 @@ pub enum Precision {
     #[default]
     Tf32,
     /// Inside an expression, values and their gradients are kept with 7 bits behind the point (bfloat16), and
-    /// convolutions multiply such numbers; all sums are f32. So are the tensors that go in and come out: images,
-    /// parameters and their gradients, results, statistics of batch norms. Needs compute capability 8.0. In PyTorch:
-    /// `torch.autocast("cuda", torch.bfloat16)`.
+    /// convolutions multiply such numbers. An operation sums in f32 and rounds what it gives; so the gradient of a
+    /// convolution's weight is rounded before it is added. f32 are the tensors that go in and come out: images,
+    /// parameters and their gradients, results, statistics of batch norms. Needs compute capability 8.0 or higher.
+    /// `torch.autocast("cuda", torch.bfloat16)` narrows matrix products as well.
     Bf16,
 }
 
 static PRECISION: AtomicU8 = AtomicU8::new(Precision::Tf32 as u8);
 static DETERMINISTIC: AtomicBool = AtomicBool::new(false);
 
-/// Sets how GPUs compute the expressions of this process that are written down from now on;
-/// [`Precision::Tf32`] until then. The backward of an expression keeps the types of its forward.
+/// Sets how GPUs compute the expressions that this process evaluates from now on; [`Precision::Tf32`] until
+/// then. The backward of an expression keeps the types of its forward; whether a convolution of f32 rounds is
+/// asked when it runs.
 ///
 /// ```
 /// functional::set_precision(functional::Precision::F32);

@@ -13,7 +13,7 @@ use crate::pool::Windows;
 use candle_core::Result;
 
 impl Operation for Convolution {
-    /// Images of one channel are read as they are.
+    /// The images that kernels of our own take are read as they are.
     fn narrows_input(&self, n: usize) -> bool {
         n == 0 && Single::new(self).is_none()
     }

@@ -1,5 +1,5 @@
-//! Tapes whose values are bf16 in memory: which they are, and the steps that go from one type to the other. It
-//! computes nothing in bf16: kernels take f32 from there and round what they give.
+//! Tapes whose values are bf16 in memory: which they are, and the steps that go from one type to the other. Our
+//! kernels take f32 from there and round what they give; cuDNN multiplies bf16.
 
 use super::Cuda;
 use super::memory::{Block, Element, Floats};

@@ -173,7 +173,7 @@ impl Stream {
         match context.compute_capability().map_err(Error::wrap)? {
             (8.., _) => Ok(()),
             (major, minor) => bail!(
-                "bf16 needs a GPU of compute capability 8.0, cuda({}) has {major}.{minor}",
+                "bf16 needs a GPU of compute capability 8.0 or higher, cuda({}) has {major}.{minor}",
                 context.ordinal()
             ),
         }
