@@ -105,6 +105,28 @@ fn eval(expr: &Expr, shared: bool) -> Result<Tensor> {
     }
 }
 
+/// The batch norm of t, which is x, weight, bias and what may be added to it, with its ReLU if `relu`.
+fn norm_of(
+    t: &[Tensor],
+    [mean, var]: &[Var; 2],
+    [train, relu, shared]: [bool; 3],
+) -> Result<Tensor> {
+    let y = Expr::new(&t[0]).batch_norm2d(&t[1], &t[2], mean, var, train);
+    let y = match t.get(3) {
+        Some(other) => y + Expr::new(other),
+        None => y,
+    };
+    eval(&if relu { y.relu() } else { y }, shared)
+}
+
+/// Compares the running statistics of both devices, the CPU's first.
+fn assert_same_statistics([on_cpu, on_gpu]: &[[Var; 2]; 2]) {
+    for (a, e) in on_gpu.iter().zip(on_cpu) {
+        let expected: Vec<f64> = values(e).iter().map(|v| f64::from(*v)).collect();
+        assert_close("running statistics", &values(a), &expected, 1e-5);
+    }
+}
+
 proptest! {
     #![proptest_config(cases(64))]
 
@@ -162,19 +184,10 @@ proptest! {
         let gpu = gpu();
         let of_device = [Device::Cpu, gpu.device.clone()].map(|device| statistics(c, &device));
         assert_twins(&gpu, inputs, TOLERANCE, |t, device| {
-            let [mean, var] = &of_device[usize::from(device.is_cuda())];
-            let y = Expr::new(&t[0]).batch_norm2d(&t[1], &t[2], mean, var, train);
-            let y = match t.get(3) {
-                Some(other) => y + Expr::new(other),
-                None => y,
-            };
-            eval(&if relu { y.relu() } else { y }, shared)
+            let running = &of_device[usize::from(device.is_cuda())];
+            norm_of(t, running, [train, relu, shared])
         });
-        let [on_cpu, on_gpu] = of_device;
-        for (a, e) in on_gpu.iter().zip(&on_cpu) {
-            let expected: Vec<f64> = values(e).iter().map(|v| f64::from(*v)).collect();
-            assert_close("running statistics", &values(a), &expected, 1e-5);
-        }
+        assert_same_statistics(&of_device);
     }
 
     #[test]
@@ -267,10 +280,7 @@ fn a_bias_before_batch_norm() {
             let y = y.batch_norm2d(&t[3], &t[4], mean, var, true).relu();
             eval(&y, shared)
         });
-        for (a, e) in of_device[1].iter().zip(&of_device[0]) {
-            let expected: Vec<f64> = values(e).iter().map(|v| f64::from(*v)).collect();
-            assert_close("running statistics", &values(a), &expected, 1e-5);
-        }
+        assert_same_statistics(&of_device);
     }
 }
 

@@ -5,8 +5,11 @@
 //! the same side of each ReLU's edge, and the same maxima. What is left is the rounding of results and gradients, at
 //! most 2⁻⁸ of each.
 
-use super::{Gpu, eval, gpu, in_buckets, inputs, network, run_on, statistics};
-use crate::support::{assert_close, cases, coarse, random, tensor, values};
+use super::{
+    Gpu, assert_same_statistics, eval, gpu, in_buckets, inputs, network, norm_of, run_on,
+    statistics,
+};
+use crate::support::{cases, coarse, random, tensor, values};
 use candle_core::{Device, Result, Tensor, Var};
 use functional::{Expr, Precision, Sgd, no_grad, set_deterministic, set_precision};
 use proptest::prelude::*;
@@ -117,20 +120,11 @@ proptest! {
         let gpu = gpu_in_bf16();
         let of_device = [Device::Cpu, gpu.device.clone()].map(|device| statistics(c, &device));
         assert_near_twins(&gpu, inputs, |t, device| {
-            let [mean, var] = &of_device[usize::from(device.is_cuda())];
-            let y = Expr::new(&t[0]).batch_norm2d(&t[1], &t[2], mean, var, train);
-            let y = match t.get(3) {
-                Some(other) => y + Expr::new(other),
-                None => y,
-            };
-            eval(&if relu { y.relu() } else { y }, shared)
+            let running = &of_device[usize::from(device.is_cuda())];
+            norm_of(t, running, [train, relu, shared])
         });
         // sums are f32, and nothing of x was lost: as exact as in f32
-        let [on_cpu, on_gpu] = of_device;
-        for (a, e) in on_gpu.iter().zip(&on_cpu) {
-            let expected: Vec<f64> = values(e).iter().map(|v| f64::from(*v)).collect();
-            assert_close("running statistics", &values(a), &expected, 1e-5);
-        }
+        assert_same_statistics(&of_device);
     }
 
     #[test]
