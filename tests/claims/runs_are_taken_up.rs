@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use rayon::prelude::*;
 use tempfile::TempDir;
 
@@ -60,9 +60,12 @@ impl Runs {
         self.folder.path().join(name)
     }
 
-    /// Starts a run, and waits until there is something to go on from.
+    /// Starts a run in a folder of its own, and waits until there is something to go on from.
     fn start(&self, name: &str, more: &str) -> Result<Child> {
         let out = self.path(name);
+        if out.exists() {
+            fs::remove_dir_all(&out)?;
+        }
         let args = format!("{} {more} --out {}", self.args, out.display());
         let mut child = command(self.program, &args)?
             .stdout(Stdio::null())
@@ -82,6 +85,19 @@ impl Runs {
         std::thread::sleep(after);
         child.kill()?;
         Ok(!child.wait()?.success())
+    }
+
+    /// Ends a run in its middle, and not between the two renames of a checkpoint: the newest and the one before
+    /// it are both there.
+    fn interrupted(&self, name: &str) -> Result<()> {
+        for _ in 0..100 {
+            let killed = self.killed(name, "--checkpoint-every 5", self.takes / 2)?;
+            let there = |file| self.path(name).join(file).exists();
+            if killed && there(NEWEST) && there(PREVIOUS) {
+                return Ok(());
+            }
+        }
+        bail!("{name}: none of 100 runs was ended in its middle")
     }
 
     fn resume(&self, name: &str, more: &str) -> Result<(i32, String, String)> {
@@ -164,7 +180,7 @@ fn kills(runs: &Runs, times: usize, more: &str) -> Result<usize> {
 fn what_a_kill_can_leave() -> Result<()> {
     let runs = Runs::of("scratch", LENET)?;
     let leave = |name: &str, change: &dyn Fn(&Path) -> Result<()>| -> Result<()> {
-        while !runs.killed(name, "--overwrite --checkpoint-every 5", runs.takes / 2)? {}
+        runs.interrupted(name)?;
         change(&runs.path(name))?;
         runs.ends_alike(name).map(|_| ())
     };
@@ -189,9 +205,8 @@ fn what_a_kill_can_leave() -> Result<()> {
         )?)
     })?;
     // before the first epoch has ended
-    while !runs.killed("begun", "--overwrite", Duration::ZERO)?
-        || runs.path("begun").join(PREVIOUS).exists()
-    {}
+    while !runs.killed("begun", "", Duration::ZERO)? || runs.path("begun").join(PREVIOUS).exists() {
+    }
     for file in ["steps.csv", "epochs.csv", "loss.svg"] {
         let _ = fs::remove_file(runs.path("begun").join(file));
     }
@@ -206,7 +221,7 @@ fn a_run_that_was_asked_to_end() -> Result<()> {
         let name = how.trim_start_matches('-');
         let mut ended = Some(0);
         while ended == Some(0) {
-            let mut child = runs.start(name, "--overwrite")?;
+            let mut child = runs.start(name, "")?;
             std::thread::sleep(runs.takes / 3);
             signal(how, child.id())?;
             ended = child.wait()?.code();
@@ -248,7 +263,7 @@ fn a_step_of_several_minibatches_is_not_torn() -> Result<()> {
 
 fn a_damaged_checkpoint_gives_way_to_the_one_before() -> Result<()> {
     let runs = Runs::of("scratch", LENET)?;
-    while !runs.killed("run", "--overwrite --checkpoint-every 5", runs.takes / 2)? {}
+    runs.interrupted("run")?;
     let newest = runs.path("run").join(NEWEST);
     let mut bytes = fs::read(&newest)?;
     let middle = bytes.len() / 2;
@@ -324,7 +339,7 @@ fn another_run_is_refused_and_the_difference_named() -> Result<()> {
 
 fn what_does_not_change_the_result_may_differ() -> Result<()> {
     let runs = Runs::of("scratch", LENET)?;
-    while !runs.killed("run", "--overwrite --checkpoint-every 5", runs.takes / 2)? {}
+    runs.interrupted("run")?;
     let again = "--threads 4 --checkpoint-every 7 --check-replicas --lr 0.50 --epochs 3 --out";
     let same_folder = runs.path("run").join("..").join("run");
     let (status, _, stderr) = runs.resume("run", &format!("{again} {}", same_folder.display()))?;
