@@ -246,7 +246,7 @@ fn forward_backward(
         return Ok(None);
     }
     let y_hat = replica.forward(x)?;
-    let l = of_each(loss(&y_hat, y)?, y)?.sum_all()?;
+    let l = functional::sum(&of_each(loss(&y_hat, y)?, y)?)?;
     let backward = match last {
         true => replica.backward_and_reduce(&l),
         false => replica.backward(&l),

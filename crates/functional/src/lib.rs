@@ -45,6 +45,7 @@ mod bucket;
 mod buffer;
 #[cfg(test)]
 mod case;
+mod chain;
 mod compile;
 mod conv;
 #[cfg(feature = "cuda")]
@@ -71,6 +72,7 @@ mod scoped;
 mod simd;
 mod storage;
 mod streams;
+mod sum;
 mod sums;
 mod synchronized;
 mod tape;
@@ -93,4 +95,5 @@ pub use optim::Sgd;
 pub use pool::{avg_pool2d, global_avg_pool2d, max_pool2d};
 pub use precision::{Precision, set_deterministic, set_precision};
 pub use streams::one_stream;
+pub use sum::sum;
 pub use synchronized::{Summation, with_synchronized_norms};

@@ -1,6 +1,7 @@
 //! The loss of classification, an example at a time. It takes no mean and no sum: that is the
 //! caller's, because shards of one minibatch have to be added.
 
+use crate::chain::{self, Link, Next};
 use crate::storage::{read, slice, tensor};
 use crate::threads::for_each_chunk;
 use crate::{args, plain};
@@ -30,7 +31,12 @@ pub fn cross_entropy(y_hat: &Tensor, y: &Tensor) -> Result<Tensor> {
     match y_hat.device() {
         Device::Cpu => {
             let (y_hat, labels) = arguments(y_hat, y)?;
-            y_hat.contiguous()?.apply_op1(CrossEntropy { labels })
+            let y_hat = y_hat.contiguous()?;
+            let op = CrossEntropy {
+                y_hat: y_hat.clone(),
+                labels,
+            };
+            chain::apply(&y_hat, op)
         }
         #[cfg(feature = "cuda")]
         Device::Cuda(_) => crate::cuda::cross_entropy(&check(y_hat, y)?, y),
@@ -70,6 +76,7 @@ fn check(y_hat: &Tensor, y: &Tensor) -> Result<Tensor> {
 }
 
 struct CrossEntropy {
+    y_hat: Tensor,
     labels: Vec<u32>,
 }
 
@@ -124,5 +131,18 @@ impl CustomOp1 for CrossEntropy {
             gradient
         })?;
         tensor(gradient, y_hat.shape()).map(Some)
+    }
+}
+
+impl Link for CrossEntropy {
+    fn next(&self) -> Result<Next<'_>> {
+        Ok(Next::To(&self.y_hat))
+    }
+
+    fn back(&self, losses: &Tensor, d_losses: Option<&Tensor>) -> Result<Option<Tensor>> {
+        match d_losses {
+            Some(d_losses) => self.bwd(&self.y_hat, losses, d_losses),
+            None => self.bwd(&self.y_hat, losses, &losses.ones_like()?),
+        }
     }
 }

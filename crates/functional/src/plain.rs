@@ -48,6 +48,14 @@ fn value(expr: &Expr, done: &mut HashMap<*const Node, Tensor>) -> Result<Tensor>
     Ok(value)
 }
 
+/// As [`crate::sum`].
+///
+/// # Errors
+/// As there.
+pub fn sum(x: &Tensor) -> Result<Tensor> {
+    args::float("sum", "x", x)?.sum_all()
+}
+
 /// As [`crate::nhwc`].
 ///
 /// # Errors

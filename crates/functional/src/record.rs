@@ -5,6 +5,7 @@
 //! back the expression leaves all gradients in a box, and each gate takes its tensors' from there.
 
 use crate::buffer::Buffer;
+use crate::chain::{self, Link, Next};
 use crate::layer::{Backend, Cpu};
 use crate::operation::Grad;
 use crate::places::{self, Place};
@@ -103,13 +104,14 @@ pub(crate) fn evaluate<B: Runs>(tape: Tape<B>, record: bool) -> Result<Tensor> {
     }
     let gradients = Gradients::default();
     let gate = gates(&tape.leaves, &tracked, &gradients)?;
-    gate.apply_op1(Evaluated {
+    let evaluated = Evaluated {
         result: Mutex::new(Some(y)),
         tape,
         tracked,
         kept,
         gradients,
-    })
+    };
+    chain::apply(&gate, evaluated)
 }
 
 /// The last of the gates through which the tracked leaves come.
@@ -327,5 +329,24 @@ impl<B: Runs> CustomOp1 for Evaluated<B> {
     fn bwd(&self, gate: &Tensor, y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
         *lock(&self.gradients) = B::backward(self, y, dy)?;
         gate.zeros_like().map(Some)
+    }
+}
+
+impl<B: Runs> Link for Evaluated<B> {
+    fn next(&self) -> Result<Next<'_>> {
+        for leaf in (0..self.tracked.len()).filter(|leaf| self.tracked[*leaf]) {
+            if self.place(leaf)?.is_none() {
+                return Ok(Next::Elsewhere);
+            }
+        }
+        Ok(Next::Places)
+    }
+
+    fn back(&self, y: &Tensor, dy: Option<&Tensor>) -> Result<Option<Tensor>> {
+        match dy {
+            Some(dy) => B::backward(self, y, dy)?,
+            None => B::backward(self, y, &y.ones_like()?)?,
+        };
+        Ok(None)
     }
 }

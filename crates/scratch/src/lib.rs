@@ -8,7 +8,7 @@
 use candle_core::{DType, Device, Result, Tensor, Var, bail};
 use d2l::{BatchLoss, Book, Options, Param, Run, Summary};
 use d2l::{backward, barrier, evaluate_accuracy_gpu, on_devices, on_replica, sgd, synchronize};
-use functional::{Expr, cross_entropy};
+use functional::{Expr, cross_entropy, sum};
 use rayon::prelude::*;
 
 /// What the book sets for this section: the batch size and the learning rate stay the same
@@ -211,7 +211,7 @@ pub fn train_batch(
     let replicas = (x_shards, y_shards, device_params).into_par_iter();
     let ls = replicas.enumerate().map(|(i, (x_shard, y_shard, w))| {
         on_replica(i, &devices[i], || {
-            let l = loss(&lenet(&x_shard, w)?, &y_shard)?.sum_all()?;
+            let l = sum(&loss(&lenet(&x_shard, w)?, &y_shard)?)?;
             backward(&l, w)?;
             Ok(l)
         })

@@ -236,7 +236,7 @@ extern "C" __global__ void cross_entropy(unsigned int n, const float* y_hat, con
     loss[i] = y[i] < classes ? logf(total) - (row[y[i]] - largest) : NAN;
 }
 
-// softmax(y_hat), less 1 at the label, times the gradient of the loss.
+// softmax(y_hat), less 1 at the label, times the gradient of the loss, which is 1 where it is not given.
 extern "C" __global__ void cross_entropy_backward(unsigned int n, const float* y_hat, const unsigned int* y,
                                                   const float* d_loss, float* gradient, int classes) {
     ELEMENT
@@ -245,9 +245,22 @@ extern "C" __global__ void cross_entropy_backward(unsigned int n, const float* y
     float largest = -INFINITY, total = 0.f;
     for (int c = 0; c < classes; ++c) largest = fmaxf(largest, row[c]);
     for (int c = 0; c < classes; ++c) total += expf(row[c] - largest);
-    const float d = y[i] < classes ? d_loss[i] : NAN;
+    const float d = y[i] < classes ? (d_loss ? d_loss[i] : 1.f) : NAN;
     for (int c = 0; c < classes; ++c)
         to[c] = d * expf(row[c] - largest) / total - (c == y[i] ? d : 0.f);
+}
+
+// The sum of n numbers, by one block of 256 threads.
+extern "C" __global__ void total(const float* x, float* y, int n) {
+    __shared__ double sums[256];
+    double sum = 0.;
+    for (int i = threadIdx.x; i < n; i += 256) sum += x[i];
+    sums[threadIdx.x] = sum;
+    for (int half = 128; half > 0; half /= 2) {
+        __syncthreads();
+        if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
+    }
+    if (threadIdx.x == 0) *y = (float)sums[0];
 }
 
 // As functional::Sgd, with the gradients' sums times `share`. `table` has four numbers for each parameter: the

@@ -20,7 +20,7 @@ mod single;
 mod stream;
 mod tape;
 
-pub(crate) use loss::cross_entropy;
+pub(crate) use loss::{cross_entropy, sum};
 pub(crate) use narrow::narrowed;
 pub(crate) use operation::Grad;
 pub(crate) use sgd::step;

@@ -54,6 +54,7 @@ const MODULES: [(&str, [&str; 2], &[&str]); 3] = [
             "combine",
             "cross_entropy",
             "cross_entropy_backward",
+            "total",
             "sgd",
         ],
     ),

@@ -16,6 +16,7 @@ pub(crate) use lend::with_addresses;
 pub(crate) use lend::with_slices;
 
 use crate::bucket::{Bucket, Part, Values};
+use crate::chain;
 use candle_core::backprop::GradStore;
 use candle_core::{Result, Tensor, TensorId, bail};
 use std::cell::RefCell;
@@ -211,10 +212,15 @@ impl Places {
         }
         let store = {
             let _lent = Lent::new(self, ready.cloned());
-            loss.backward()?
+            match chain::backward(loss)? {
+                true => None,
+                false => Some(loss.backward()?),
+            }
         };
         for (i, memory) in self.memories.iter_mut().enumerate() {
-            memory.put_rest(i, &store)?;
+            if let Some(store) = &store {
+                memory.put_rest(i, store)?;
+            }
         }
         self.learn()?;
         if let Some(ready) = ready {

@@ -11,6 +11,7 @@ mod finite_differences;
 #[cfg(feature = "cuda")]
 mod on_a_gpu;
 mod recording;
+mod short_way;
 mod support;
 mod synchronized;
 mod training;

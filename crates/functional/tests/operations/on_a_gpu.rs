@@ -3,6 +3,7 @@
 
 mod bf16;
 
+use crate::short_way::gradients;
 use crate::support::{
     assert_close, cases, coarse, given, labels, random, tensor, upstream, values,
 };
@@ -389,6 +390,21 @@ fn in_buckets(device: &Device, bucket_len: usize) -> Vec<Vec<f32>> {
     let mut buckets = given(&mut gradients);
     buckets.reverse(); // the order of the parameters
     buckets
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn the_short_way_back() {
+    let gpu = gpu();
+    let on_the_cpu = gradients(&Device::Cpu, true).unwrap().concat();
+    let expected: Vec<f64> = on_the_cpu.iter().map(|v| f64::from(*v)).collect();
+    for short in [true, false] {
+        let actual = gradients(&gpu.device, short).unwrap().concat();
+        assert_close("loss and gradients", &actual, &expected, TOLERANCE);
+    }
+    let many = random((300, 100), 5);
+    let sum = |device: &Device| functional::sum(&many.to_device(device).unwrap()).unwrap();
+    assert_eq!(values(&sum(&gpu.device)), values(&sum(&Device::Cpu)));
 }
 
 #[test]

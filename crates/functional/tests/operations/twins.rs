@@ -13,6 +13,12 @@ proptest! {
     #![proptest_config(cases(256))]
 
     #[test]
+    fn sum((rows, columns) in (0usize..9, 1usize..9), seed in 0u64..1000) {
+        let x = [random((rows, columns), seed)];
+        assert_same(&x, TOLERANCE, |t| fast::sum(&t[0]), |t| plain::sum(&t[0]));
+    }
+
+    #[test]
     fn conv2d(
         (b, i, o) in (0usize..4, 1usize..6, 1usize..7),
         (kh, kw) in (1usize..5, 1usize..5),
