@@ -163,11 +163,7 @@ pub(crate) fn split_by_weights(
     let mut first = 0;
     let mut shards = (Vec::new(), Vec::new());
     for (i, (share, device)) in shares(n, weights).into_iter().zip(devices).enumerate() {
-        // a copy, or a GPU would be sent the whole minibatch that the shard is a view of
-        let shard = |data: &Tensor| {
-            let part = data.narrow(0, first, share)?.force_contiguous()?;
-            d2l::to_device(&part, device)
-        };
+        let shard = |data: &Tensor| d2l::view_to_device(&data.narrow(0, first, share)?, device);
         shards.0.push(d2l::on_replica(i, device, || shard(x))?);
         shards.1.push(d2l::on_replica(i, device, || shard(y))?);
         first += share;

@@ -246,6 +246,26 @@ pub fn to_device(tensor: &Tensor, device: &Device) -> Result<Tensor> {
     gpu::to_device(tensor, device)
 }
 
+/// Some examples of a tensor on `device`, as [`to_device`] of a view: only they are sent, and where they are on the
+/// device already, they stay in the memory that they are a view of.
+///
+/// ```
+/// let x = candle_core::Tensor::new(&[1f32, 2.0, 3.0], &d2l::try_gpu(0))?;
+/// let last = d2l::view_to_device(&x.narrow(0, 2, 1)?, &d2l::try_gpu(1))?;
+/// assert_eq!(last.to_vec1::<f32>()?, [3.0]);
+/// # candle_core::Result::Ok(())
+/// ```
+///
+/// # Errors
+/// If a device fails.
+pub fn view_to_device(view: &Tensor, device: &Device) -> Result<Tensor> {
+    match view.device().same_device(device) {
+        true => Ok(view.clone()),
+        // candle would send the whole memory
+        false => to_device(&view.force_contiguous()?, device),
+    }
+}
+
 /// Gives each of `replicas` its share of the cores, and returns it: the operations of one
 /// replica use that many threads. `threads` limits the cores of the whole run.
 ///

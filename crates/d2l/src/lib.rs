@@ -49,7 +49,7 @@ pub use animator::Animator;
 pub use batch_loss::BatchLoss;
 pub use devices::{
     DeviceKind, barrier, cores, cores_each, device_name, device_names, devices, devices_of_kind,
-    share_cores, synchronize, to_device, try_all_gpus, try_gpu,
+    share_cores, synchronize, to_device, try_all_gpus, try_gpu, view_to_device,
 };
 pub use display::display_svg;
 pub use faults::{Panicked, catch_panic, on_devices, on_replica};

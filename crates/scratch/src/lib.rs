@@ -170,9 +170,10 @@ fn split_and_load(data: &Tensor, devices: &[Device]) -> Result<Vec<Tensor>> {
         if len == 0 && !device.is_cpu() {
             bail!("{n} examples are too few for {k} replicas on GPUs"); // CUDA has no empty memory
         }
-        // a copy, or a GPU would be sent the whole minibatch that the shard is a view of
-        let shard = data.narrow(0, start, len)?.force_contiguous()?;
-        shards.push(on_replica(i, device, || d2l::to_device(&shard, device))?);
+        let shard = data.narrow(0, start, len)?;
+        shards.push(on_replica(i, device, || {
+            d2l::view_to_device(&shard, device)
+        })?);
         start += len;
     }
     Ok(shards)

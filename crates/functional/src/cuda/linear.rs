@@ -1,7 +1,7 @@
 //! Linear layers on a GPU, with their ReLU; and sums of columns, which gradients of biases are.
 
 use super::gemm::{Matrix, multiply};
-use super::memory::{Block, Floats};
+use super::memory::{Block, Element, Floats};
 use super::operation::{At, Grad, Operation};
 use super::stream::{Stream, launch};
 use crate::linear::Linear;
@@ -9,6 +9,8 @@ use candle_core::Result;
 
 /// Blocks of rows whose sums are taken side by side.
 const PARTS: usize = 128;
+/// So many rows are summed up at once: a second kernel would take longer.
+const FEW: usize = 512;
 
 impl Linear {
     /// The weight as (O, I).
@@ -89,6 +91,9 @@ pub(crate) fn column_sums(stream: &Stream, x: Floats, columns: usize, to: &mut G
     let rows = x.len / columns.max(1);
     if rows == 0 {
         return if add { Ok(()) } else { stream.fill(to, 0.) };
+    }
+    if rows <= FEW && x.element == Element::F32 {
+        return combine(stream, x, columns, 0, to, add);
     }
     let of_a_block = rows.div_ceil(PARTS).max(8);
     let parts = rows.div_ceil(of_a_block);
