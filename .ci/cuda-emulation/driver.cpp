@@ -24,7 +24,9 @@ using namespace emulated;
     is(ERROR_INVALID_PTX, 218, "a PTX JIT compilation failed")                          \
     is(ERROR_INVALID_HANDLE, 400, "invalid resource handle")                            \
     is(ERROR_NOT_FOUND, 500, "named symbol not found")                                  \
-    is(ERROR_NOT_READY, 600, "device not ready")
+    is(ERROR_NOT_READY, 600, "device not ready")                                        \
+    is(ERROR_STREAM_CAPTURE_UNSUPPORTED, 900, "operation not permitted when stream is capturing") \
+    is(ERROR_STREAM_CAPTURE_ISOLATION, 905, "dependency created on uncaptured work in another stream")
 
 enum CUresult {
 #define is(name, code, text) CUDA_##name = code,
@@ -206,6 +208,7 @@ CUresult cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t bytes, void* 
     Stream* stream = stream_of(handle, current);
     if (!stream) return CUDA_ERROR_INVALID_HANDLE;
     if (gpu_of(to, bytes) < 0) return CUDA_ERROR_INVALID_VALUE;
+    if (stream->capture) violated("a graph would read the host's memory whenever it is launched");
     const auto* first = static_cast<const char*>(from);
     const auto copy = [to, data = std::vector<char>(first, first + bytes)] {
         memcpy(reinterpret_cast<void*>(to), data.data(), data.size());
@@ -220,6 +223,7 @@ CUresult cuMemcpyDtoHAsync_v2(void* to, Address from, size_t bytes, void* handle
     Stream* stream = stream_of(handle, current);
     if (!stream) return CUDA_ERROR_INVALID_HANDLE;
     if (gpu_of(from, bytes) < 0) return CUDA_ERROR_INVALID_VALUE;
+    if (stream->capture) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     const auto copy = [=] { memcpy(to, reinterpret_cast<const void*>(from), bytes); };
     enqueue(stream, {"a copy to the host", copy, nullptr, gpu_of(from, bytes)});
     until_done(stream);
@@ -278,12 +282,8 @@ CUresult cuStreamSynchronize(void* handle) {
     const Guard guard(lock());
     Stream* stream = stream_of(handle, current);
     if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+    if (stream->capture) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     until_done(stream);
-    return CUDA_SUCCESS;
-}
-
-CUresult cuStreamIsCapturing(void*, int* status) {
-    *status = 0;
     return CUDA_SUCCESS;
 }
 
@@ -291,6 +291,7 @@ CUresult cuStreamWaitEvent(void* handle, Event* event, unsigned int) {
     const Guard guard(lock());
     Stream* stream = stream_of(handle, current);
     if (!stream || !event) return CUDA_ERROR_INVALID_HANDLE;
+    if (stream->capture) return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
     if (event->last) wait(stream, event->last);
     return CUDA_SUCCESS;
 }
@@ -312,6 +313,7 @@ CUresult cuEventRecord(Event* event, void* handle) {
     const Guard guard(lock());
     Stream* stream = stream_of(handle, current);
     if (!stream || stream->gpu != event->gpu) return CUDA_ERROR_INVALID_HANDLE;
+    if (stream->capture) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;  // here; CUDA would make it a part of the graph
     event->last = record(stream);
     return CUDA_SUCCESS;
 }
@@ -336,6 +338,66 @@ CUresult cuEventElapsedTime_v2(float* milliseconds, Event* start, Event* end) {
     if (!start->last || !end->last) return CUDA_ERROR_INVALID_HANDLE;
     if (!start->last->reached || !end->last->reached) return CUDA_ERROR_NOT_READY;
     *milliseconds = float(1e3 * (end->last->at - start->last->at));
+    return CUDA_SUCCESS;
+}
+
+// -- graphs ---------------------------------------------------------------------------------------
+
+static thread_local Stream* captured_here = nullptr;
+
+// The mode is not looked at: what only some of them allow is refused in all.
+CUresult cuStreamBeginCapture_v2(void* handle, int) {
+    const Guard guard(lock());
+    Stream* stream = stream_of(handle, current);
+    if (!stream || reinterpret_cast<uintptr_t>(handle) <= 2) return CUDA_ERROR_INVALID_HANDLE;
+    if (stream->capture) return CUDA_ERROR_INVALID_VALUE;
+    stream->capture = new Graph;
+    captured_here = stream;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamEndCapture(void* handle, Graph** graph) {
+    const Guard guard(lock());
+    Stream* stream = stream_of(handle, current);
+    if (!stream || !stream->capture || captured_here != stream) return CUDA_ERROR_INVALID_VALUE;
+    *graph = stream->capture;
+    stream->capture = nullptr;
+    captured_here = nullptr;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamIsCapturing(void* handle, int* status) {
+    const Guard guard(lock());
+    Stream* stream = stream_of(handle, current);
+    if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+    *status = stream->capture ? 1 : 0;
+    return CUDA_SUCCESS;
+}
+
+// What is launched is the graph itself.
+CUresult cuGraphInstantiateWithFlags(Graph** exec, const Graph* graph, unsigned long long flags) {
+    const Guard guard(lock());
+    if (flags) return CUDA_ERROR_INVALID_VALUE;
+    long taken = 0;
+    for (const Operation& operation : *graph)
+        taken += !strcmp(operation.what, "an allocation") - !strcmp(operation.what, "a free");
+    if (taken) violated("a graph keeps %ld allocations: it could be launched once", taken);
+    *exec = new Graph(*graph);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphLaunch(const Graph* exec, void* handle) {
+    const Guard guard(lock());
+    Stream* stream = stream_of(handle, current);
+    if (!stream || stream->gpu != current) return CUDA_ERROR_INVALID_HANDLE;
+    for (const Operation& operation : *exec) enqueue(stream, operation);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphExecDestroy(Graph*) { return CUDA_SUCCESS; }  // its work may still go on
+
+CUresult cuGraphDestroy(Graph* graph) {
+    delete graph;
     return CUDA_SUCCESS;
 }
 

@@ -62,12 +62,16 @@ struct Operation {
     Clock host = {};     // what the host had seen done when it asked for this
 };
 
+// What was asked of a stream while it was captured, to be done as often as the graph is launched.
+using Graph = std::vector<Operation>;
+
 struct Stream {
     int gpu;
     size_t number, priority;
     Clock clock;
     std::deque<Operation> queue = {};
     bool destroyed = false;
+    Graph* capture = nullptr;
 };
 
 Stream* new_stream(int gpu);
@@ -97,7 +101,8 @@ void seen(const Mark& mark);
 
 // An address on a GPU, or 0 where it has no memory left. It is there at once, or once the stream comes to it.
 Address allocate(int gpu, size_t bytes, Stream* stream = nullptr);
-// Whether there was such an allocation. Gives it back at once, or once the stream comes to it.
+// Whether there was such an allocation. Gives it back at once, or once the stream comes to it. A graph takes and gives
+// back its own memory, and no other, each time that it is launched.
 bool release(Address first, Stream* stream = nullptr);
 // The GPU on which all these bytes are part of one allocation, or -1.
 int gpu_of(Address first, size_t bytes);

@@ -49,6 +49,7 @@ struct Allocation {
     size_t length;            // of the pages
     bool there = false;       // its stream has come to it
     bool given_back = false;  // the host has
+    bool of_graph = false;    // it comes and goes with each launch
     int open = PROT_NONE;
     std::vector<Use> writes = {}, reads = {};  // the last one; those since then, one of each stream
 };
@@ -214,6 +215,11 @@ static void take_away(Address first) {
     if (!of.there) violated("%zu bytes are freed before the stream that allocates them has come to it", of.bytes);
     if (doing) use(of, true);
     check_margins(first, of);
+    if (of.of_graph) {
+        open(of, PROT_NONE);
+        of.there = false;
+        return;
+    }
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
     mmap(of.pages, of.length, PROT_NONE, flags, -1, 0);
     gpu_at(of.gpu).used -= of.bytes;
@@ -230,6 +236,7 @@ Address allocate(int gpu, size_t bytes, Stream* stream) {
     if (on.next > FIRST + OF_A_GPU * (gpu + 1)) violated("GPU %d has no addresses left", gpu);
     on.used += bytes;
     allocations()[first] = {bytes, gpu, reinterpret_cast<char*>(pages), length};
+    allocations()[first].of_graph = stream && stream->capture;
     if (stream) {
         enqueue(stream, {"an allocation", [first] { make_there(first); }});
     } else {
@@ -241,6 +248,7 @@ Address allocate(int gpu, size_t bytes, Stream* stream) {
 bool release(Address first, Stream* stream) {
     auto found = allocations().find(first);
     if (found == allocations().end() || found->second.given_back) return false;
+    if (found->second.of_graph != (stream && stream->capture)) return false;
     found->second.given_back = true;
     if (stream) {
         enqueue(stream, {"a free", [first] { take_away(first); }});

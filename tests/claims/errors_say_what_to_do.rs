@@ -18,6 +18,7 @@ trials![
     a_folder_that_holds_a_run_is_refused,
     cuda_is_asked_for_and_not_there,
     bf16_is_asked_for_and_not_there,
+    a_cuda_graph_is_asked_for_and_not_there,
     what_goes_wrong_later_is_status_1,
     x_and_y_of_different_lengths,
     help_says_the_exit_statuses,
@@ -178,6 +179,30 @@ fn bf16_is_asked_for_and_not_there() -> Result<()> {
         let on_cpu = stdout.contains(" on [cpu(0)]");
         ensure!(status == 0 && says == on_cpu, "{stdout}{stderr}");
     }
+    Ok(())
+}
+
+/// As bf16; and of more than one replica, or of `concise`, there is none.
+fn a_cuda_graph_is_asked_for_and_not_there() -> Result<()> {
+    let on_the_cpu = format!("{SMALL} --cuda-graph");
+    let two = on_the_cpu.replace("--device cpu", "--gpus 2");
+    for (program, args, words) in [
+        ("scratch", &on_the_cpu, "--cuda-graph: the CPU has none"),
+        ("scratch", &two, "there are 2; give --gpus 1"),
+        ("concise", &two, "only the step of scratch can be recorded"),
+    ] {
+        let (status, _, stderr) = run(program, args)?;
+        ensure!(
+            status == 2 && stderr.contains(words),
+            "{program} {args}: {status}, {stderr}"
+        );
+    }
+    let (status, stdout, stderr) = run("scratch", &two.replace("--gpus 2", "--gpus 1"))?;
+    let says = stdout
+        .lines()
+        .any(|line| line == "--cuda-graph is of GPUs: the CPU has none");
+    let on_cpu = stdout.contains(" on [cpu(0)]");
+    ensure!(status == 0 && says == on_cpu, "{stdout}{stderr}");
     Ok(())
 }
 

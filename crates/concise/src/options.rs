@@ -129,6 +129,10 @@ impl Options {
             );
         }
         ensure!(
+            !self.run.cuda_graph,
+            "--cuda-graph: only the step of scratch can be recorded"
+        );
+        ensure!(
             self.accumulate > 0,
             "--accumulate 0: a step has at least 1 minibatch"
         );

@@ -1,6 +1,6 @@
 //! The loss of a minibatch, which stays on the devices that computed it until somebody reads it.
 
-use candle_core::{Result, Tensor};
+use candle_core::{Result, Tensor, bail};
 
 /// The loss of a minibatch over all devices. To read it is to wait for the devices, so a training loop
 /// hands it on, and [`Run::step`](crate::Run::step) reads it now and then.
@@ -55,6 +55,14 @@ impl BatchLoss {
         }
         let examples = losses.iter().map(|loss| loss.examples as f32);
         Ok(totals.iter().zip(examples).map(|(t, n)| t / n).collect())
+    }
+
+    /// The sum of the examples' losses, a scalar where one device computed it.
+    pub(crate) fn sum(self) -> Result<Tensor> {
+        match <[Tensor; 1]>::try_from(self.sums) {
+            Ok([sum]) => Ok(sum),
+            Err(sums) => bail!("{} devices have losses, not one", sums.len()),
+        }
     }
 
     /// Whether nobody has to wait for it.

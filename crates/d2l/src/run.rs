@@ -23,7 +23,7 @@ use crate::process::{is_quiet, set_quiet};
 use crate::record::{self, Record};
 use crate::trace::Trace;
 use crate::{
-    Animator, BadInput, BatchLoss, Book, Options, Process, Timer, Trained, device_name,
+    Animator, BadInput, BatchLoss, Book, Options, Process, Recorded, Timer, Trained, device_name,
     device_names, interrupt, interrupted, say, share_cores, weights,
 };
 use progress::Progress;
@@ -154,6 +154,7 @@ impl Run {
         }
         let batch_size = options.batch_size.unwrap_or((book.batch_size)(k));
         start::check_batch_size(batch_size, k).map_err(BadInput::from)?;
+        start::check_cuda_graph(options, k).map_err(BadInput::from)?;
         let threads = options.threads.or_else(|| process.share_of_cores());
         let share = share_cores(threads, own);
         start::check_paths(options).map_err(BadInput::from)?;
@@ -165,6 +166,9 @@ impl Run {
         if !devices[0].is_cpu() {
             train_iter = train_iter.on_device(&devices[0])?;
             test_iter = test_iter.on_device(&devices[0])?;
+            if options.cuda_graph {
+                train_iter = train_iter.when_asked(); // nobody else gives the GPU work
+            }
             start::check_last_batch(&train_iter, "training", k).map_err(BadInput::from)?;
             start::check_last_batch(&test_iter, "test", k).map_err(BadInput::from)?;
         }
@@ -200,7 +204,7 @@ impl Run {
         };
         for note in note
             .into_iter()
-            .chain(start::other_precision(options, &run.devices))
+            .chain(start::not_on_the_cpu(options, &run.devices))
         {
             say(format_args!("{note}"));
         }
@@ -247,6 +251,15 @@ impl Run {
             1 => names,
             n => format!("{names} in each of {n} processes"),
         }
+    }
+
+    /// `step` as it is; or recorded, where `--cuda-graph` asks for it and there is a GPU.
+    pub fn recorded<F>(&self, step: F) -> Recorded<F>
+    where
+        F: Fn(&Tensor, &Tensor) -> candle_core::Result<BatchLoss>,
+    {
+        let graph = self.options.cuda_graph && self.devices[0].is_cuda();
+        Recorded::new(graph.then(|| &self.devices[0]), step)
     }
 
     /// The parameters to begin with: `tensors`; or where `--init` names a file, or `--resume` a folder, what is there under

@@ -268,12 +268,15 @@ pub fn train(options: &Options) -> anyhow::Result<Summary> {
     // Copy model parameters to all devices
     let copies = devices.iter().map(|device| get_params(&params, device));
     let device_params: Vec<_> = copies.collect::<Result<_>>()?;
+    // The step, which a GPU gets in one call where that is asked for
+    let lr = run.lr;
+    let mut step = run.recorded(|x, y| train_batch(x, y, &device_params, &devices, lr));
     for epoch in run.epochs() {
         run.timer.start();
         for batch in run.train_iter.epoch(epoch) {
             let (x, y) = batch?;
             // Perform multi-GPU training for a single minibatch
-            let l = train_batch(&x, &y, &device_params, &devices, run.lr)?;
+            let l = step.call(&x, &y)?;
             run.step(l, &device_params)?;
         }
         synchronize(&devices)?;

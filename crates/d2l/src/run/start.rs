@@ -42,9 +42,25 @@ pub(super) fn find_devices(
 }
 
 /// What a reader should know who asked for what the CPU does not have.
-pub(super) fn other_precision(options: &Options, devices: &[Device]) -> Option<String> {
-    let other = options.precision == Precision::Bf16 && devices.iter().any(Device::is_cpu);
-    other.then(|| "--precision bf16 is of GPUs: the CPU computes in f32".to_owned())
+pub(super) fn not_on_the_cpu(options: &Options, devices: &[Device]) -> Vec<String> {
+    let mut notes = Vec::new();
+    if devices.iter().any(Device::is_cpu) {
+        if options.precision == Precision::Bf16 {
+            notes.push("--precision bf16 is of GPUs: the CPU computes in f32".to_owned());
+        }
+        if options.cuda_graph {
+            notes.push("--cuda-graph is of GPUs: the CPU has none".to_owned());
+        }
+    }
+    notes
+}
+
+pub(super) fn check_cuda_graph(options: &Options, k: usize) -> Result<()> {
+    ensure!(
+        !options.cuda_graph || k == 1,
+        "--cuda-graph: the step of one replica can be recorded, and there are {k}; give --gpus 1"
+    );
+    Ok(())
 }
 
 pub(super) fn check_batch_size(batch_size: usize, k: usize) -> Result<()> {

@@ -30,8 +30,16 @@ pub(crate) struct Cudnn {
     handle: sys::cudnnHandle_t,
     stream: Arc<CudaStream>,
     plans: HashMap<(Geometry, Precision, bool), Plan>,
-    /// Memory that the next operation on the stream may use too, and its address.
-    workspace: Option<(CudaSlice<u8>, u64)>,
+    workspace: Workspace,
+}
+
+/// Memory that the next operation on the stream may use too.
+#[derive(Default)]
+pub(crate) struct Workspace {
+    /// With its address.
+    memory: Option<(CudaSlice<u8>, u64)>,
+    /// How often it was made larger.
+    pub made: usize,
 }
 
 // Safety: cuDNN's handles and descriptors may move between threads; that one thread uses them at a time
@@ -115,7 +123,7 @@ impl Cudnn {
             handle,
             stream: stream.clone(),
             plans: HashMap::new(),
-            workspace: None,
+            workspace: Workspace::default(),
         })
     }
 
@@ -300,16 +308,23 @@ impl Cudnn {
         if size == 0 {
             return Ok((ptr::null_mut(), 0));
         }
+        let workspace = &mut self.workspace;
         let large = |w: &(CudaSlice<u8>, u64)| w.0.num_bytes() >= size;
-        if !self.workspace.as_ref().is_some_and(large) {
-            self.workspace = None;
+        if !workspace.memory.as_ref().is_some_and(large) {
+            workspace.memory = None;
             // Safety: a workspace's contents are of no meaning before.
             let memory = unsafe { self.stream.alloc::<u8>(size) }.map_err(Error::wrap)?;
             let address = memory.device_ptr(&self.stream).0;
-            self.workspace = Some((memory, address));
+            workspace.memory = Some((memory, address));
+            workspace.made += 1;
         }
-        let address = self.workspace.as_ref().map_or(0, |w| w.1);
+        let address = workspace.memory.as_ref().map_or(0, |w| w.1);
         Ok((address as *mut c_void, size))
+    }
+
+    /// Exchanges the workspace for another.
+    pub fn exchange(&mut self, workspace: &mut Workspace) {
+        std::mem::swap(&mut self.workspace, workspace);
     }
 }
 

@@ -1,8 +1,8 @@
 //! A replica's stream on its GPU, with everything that belongs to it: our kernels, the handles of the
 //! libraries, the memory between operations.
 
-use super::cudnn::Cudnn;
-use super::memory::{Element, Floats, Free, Kernel};
+use super::cudnn::{Cudnn, Workspace};
+use super::memory::{Element, Floats, Free, Kernel, Pool};
 use candle_core::cuda_backend::cudarc::driver::{
     CudaFunction, CudaSlice, CudaStream, DevicePtr, DeviceRepr, DriverError, LaunchConfig, result,
     sys,
@@ -91,7 +91,29 @@ pub(crate) struct Stream {
     pub free: Arc<Free>,
     cudnn: Mutex<Cudnn>,
     /// Tables of addresses that kernels were given, by their contents.
-    tables: Mutex<HashMap<Vec<u64>, CudaSlice<u64>>>,
+    tables: Mutex<Tables>,
+}
+
+type Tables = HashMap<Vec<u64>, CudaSlice<u64>>;
+
+/// All memory that operations find at the same address when they run again.
+#[derive(Default)]
+pub(crate) struct Memory {
+    pool: Pool,
+    tables: Tables,
+    workspace: Workspace,
+}
+
+impl Memory {
+    /// How many pieces of it there are: the same again after work that finds all that it wants.
+    pub fn pieces(&self) -> [usize; 3] {
+        [self.pool.made, self.tables.len(), self.workspace.made]
+    }
+
+    /// How many pieces somebody still has.
+    pub fn lent(&self) -> usize {
+        self.pool.lent
+    }
 }
 
 type Functions = HashMap<&'static str, CudaFunction>;
@@ -178,6 +200,14 @@ impl Stream {
                 context.ordinal()
             ),
         }
+    }
+
+    /// Exchanges the memory that operations use again for `memory`.
+    pub fn exchange(&self, memory: &mut Memory) {
+        self.free.exchange(&mut memory.pool);
+        self.cudnn().exchange(&mut memory.workspace);
+        let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::swap(&mut *tables, &mut memory.tables);
     }
 
     /// Calls `f` with the address of `table` on the GPU.

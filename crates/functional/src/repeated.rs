@@ -1,0 +1,62 @@
+//! Work that a GPU does again and again, handed to it as a whole.
+
+use candle_core::{Device, Result};
+
+/// Work that gives a GPU the same kernels on the same memory each time that it is called: a training step whose minibatch
+/// is copied to where the last one was. After a few calls it is recorded as a CUDA graph, and from then on the GPU
+/// gets all of it in one call, which takes the host microseconds. Elsewhere it is just called.
+///
+/// ```
+/// use candle_core::{Device, Tensor, Var};
+/// let (x, w) = (Tensor::new(&[2f32], &Device::Cpu)?, Var::new(&[1f32], &Device::Cpu)?);
+/// let mut step = functional::Repeated::new(&Device::Cpu);
+/// for _ in 0..3 {
+///     step.run(|| w.set(&(w.as_tensor() + &x)?))?;
+/// }
+/// assert_eq!(w.to_vec1::<f32>()?, [7.]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+pub struct Repeated {
+    #[cfg(feature = "cuda")]
+    on_a_gpu: Option<crate::cuda::Repeated>,
+}
+
+impl Repeated {
+    /// For work on `device` alone, of which [`one_stream`](crate::one_stream) was told.
+    pub fn new(device: &Device) -> Self {
+        #[cfg(not(feature = "cuda"))]
+        let _ = device;
+        Self {
+            #[cfg(feature = "cuda")]
+            on_a_gpu: match device {
+                Device::Cuda(device) => Some(crate::cuda::Repeated::new(device)),
+                _ => None,
+            },
+        }
+    }
+
+    /// Calls `work`, or repeats what it gave the GPU the last time. It has to do the same each time, to read and write
+    /// the same memory, and to leave its results in memory that was there before; it may use operations of this
+    /// crate and those of candle's that bring nothing from the host. Nobody else may give the device anything
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// As of `work`; and where it cannot be recorded, because it waits for the GPU, keeps a tensor that it made, or
+    /// wants other memory each time.
+    pub fn run(&mut self, work: impl FnOnce() -> Result<()>) -> Result<()> {
+        #[cfg(feature = "cuda")]
+        if let Some(repeated) = &mut self.on_a_gpu {
+            return repeated.run(work);
+        }
+        work()
+    }
+
+    /// Whether it has been recorded, so that from now on it is repeated and not called.
+    pub fn is_recorded(&self) -> bool {
+        #[cfg(feature = "cuda")]
+        if let Some(repeated) = &self.on_a_gpu {
+            return repeated.is_recorded();
+        }
+        false
+    }
+}
