@@ -28,6 +28,7 @@ mod interrupt;
 mod loss_curve;
 mod metrics;
 mod options;
+mod out_of_memory;
 mod param;
 mod picture;
 mod process;

@@ -16,7 +16,7 @@ use clap::{Args, FromArgMatches};
 
 use crate::command_line::parse;
 use crate::faults::{catch_panic, quietly};
-use crate::{Book, Options, Summary, interrupt};
+use crate::{Book, Options, Summary, interrupt, out_of_memory};
 
 pub(crate) const INTERRUPTED_STATUS: u8 = 130;
 
@@ -72,7 +72,7 @@ pub fn program<O: Args + FromArgMatches + AsRef<Options> + AsMut<Options>>(
         Ok(_) if crate::interrupted() => ExitCode::from(INTERRUPTED_STATUS),
         Ok(_) => ExitCode::SUCCESS,
         Err(error) => {
-            let hint = out_of_memory(&format!("{error:#}"), options.as_ref(), book);
+            let hint = out_of_memory::hint(&format!("{error:#}"), options.as_ref(), book);
             failed(&error, &hint.unwrap_or_default())
         }
     }
@@ -86,48 +86,4 @@ fn wants_backtraces() -> bool {
 fn failed(error: &anyhow::Error, hint: &str) -> ExitCode {
     let _ = writeln!(std::io::stderr(), "error: {error:#}{hint}");
     ExitCode::from(if error.is::<BadInput>() { 2 } else { 1 })
-}
-
-/// The way out for who has too little memory on a GPU; nothing for other errors.
-fn out_of_memory(error: &str, options: &Options, book: &Book) -> Option<String> {
-    let ours_or_candles = ["out of memory on cuda", "CUDA_ERROR_OUT_OF_MEMORY"];
-    if !ours_or_candles.iter().any(|words| error.contains(words)) {
-        return None;
-    }
-    let batch_size = options.batch_size.or(options.gpus.map(book.batch_size));
-    let minibatch = match batch_size {
-        Some(n) => format!("a minibatch has {n} examples"),
-        None => "a smaller minibatch may fit".to_owned(),
-    };
-    Some(format!("; {minibatch}, --batch-size makes it smaller"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn too_little_memory_has_a_way_out_and_nothing_else_has() {
-        let book = Book {
-            program: "demo",
-            section: "",
-            network: "",
-            batch_size: |k| 256 * k,
-            lr: |_| 0.1,
-        };
-        let two = Options {
-            gpus: Some(2),
-            ..Options::default()
-        };
-        let error = "replica cuda(0): out of memory on cuda(0): 49 MiB more were needed";
-        let hint = out_of_memory(error, &two, &book).unwrap();
-        assert_eq!(
-            hint,
-            "; a minibatch has 512 examples, --batch-size makes it smaller"
-        );
-        let error = "DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")";
-        let hint = out_of_memory(error, &Options::default(), &book).unwrap();
-        assert!(hint.contains("--batch-size"), "{hint}");
-        assert_eq!(out_of_memory("no such file", &two, &book), None);
-    }
 }

@@ -24,7 +24,7 @@ use crate::record::{self, Record};
 use crate::trace::Trace;
 use crate::{
     Animator, BadInput, BatchLoss, Book, Options, Process, Recorded, Timer, Trained, device_name,
-    device_names, interrupt, interrupted, say, share_cores, weights,
+    device_names, interrupt, interrupted, out_of_memory, say, share_cores, weights,
 };
 use progress::Progress;
 use resume::Resumed;
@@ -147,6 +147,7 @@ impl Run {
         functional::set_precision(options.precision.into());
         functional::set_deterministic(options.deterministic);
         let (devices, note) = start::find_devices(process, options)?;
+        out_of_memory::run_on(&devices);
         let own = devices.len();
         let k = own * process.of;
         if let [only] = &devices[..] {
@@ -327,6 +328,7 @@ impl Run {
 
     /// The epochs from 1, or from the one in which the run goes on; none follows once Ctrl-C was pressed.
     pub fn epochs(&self) -> impl Iterator<Item = usize> + use<> {
+        out_of_memory::trains();
         let completed = self.progress.losses.len();
         (completed + 1..=self.num_epochs).take_while(|_| !interrupted())
     }

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Tensor};
 use clap::Args;
 use concise::{DataParallel, Initializer, Sgd, Trainer, resnet18};
-use d2l::{BatchLoss, DeviceKind, devices_of_kind, synchronize};
+use d2l::{BatchLoss, DeviceKind, Recorded, devices_of_kind, synchronize};
 use dataset::Data;
 use functional::cross_entropy;
 
@@ -27,6 +27,9 @@ pub struct Job {
     /// Twenty steps, and what they took of the GPU's memory and of the host's time
     #[arg(long)]
     alone: bool,
+    /// The step as a CUDA graph
+    #[arg(long)]
+    graph: bool,
     #[arg(long, value_enum, default_value_t)]
     precision: d2l::Precision,
     network: Network,
@@ -53,11 +56,12 @@ fn lenet(job: &Job, devices: &[Device]) -> Result<()> {
     let params = scratch::init_params(0)?;
     let copies = devices.iter().map(|d| scratch::get_params(&params, d));
     let device_params = copies.collect::<candle_core::Result<Vec<_>>>()?;
-    let step = |x: &Tensor, y: &Tensor| {
-        let l = scratch::train_batch(x, y, &device_params, devices, LR);
-        l.context("a step failed")
-    };
-    run(job, devices, step)
+    let mut step = Recorded::new(job.graph.then(|| &devices[0]), |x, y| {
+        scratch::train_batch(x, y, &device_params, devices, LR)
+    });
+    run(job, devices, |x, y| {
+        step.call(x, y).context("a step failed")
+    })
 }
 
 fn resnet(job: &Job, devices: &[Device]) -> Result<()> {
@@ -84,7 +88,10 @@ fn run(
             ..dataset::Options::default()
         };
         let (train_iter, _) = dataset::load(&options)?.iters(job.batch)?;
-        let train_iter = train_iter.on_device(&devices[0])?;
+        let mut train_iter = train_iter.on_device(&devices[0])?;
+        if job.graph {
+            train_iter = train_iter.when_asked();
+        }
         let mut number = 0;
         return serve_turns(&version, |epochs| {
             timed(devices, epochs, || {
