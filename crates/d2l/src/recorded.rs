@@ -1,6 +1,6 @@
 //! A training step that one GPU repeats as a whole, for `--cuda-graph`.
 
-use candle_core::{Device, Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor};
 use functional::Repeated;
 
 use crate::BatchLoss;
@@ -12,44 +12,49 @@ use crate::BatchLoss;
 /// # use candle_core::{Device, Tensor};
 /// use d2l::{BatchLoss, Recorded};
 ///
-/// let step = |x: &Tensor, y: &Tensor| Ok(BatchLoss::new(vec![x.sum_all()?], y.dim(0)?));
-/// let mut step = Recorded::new(None, step);
+/// let mut recorded = Recorded::new(None);
 /// let x = Tensor::new(&[1f32, 2.0], &Device::Cpu)?;
-/// assert_eq!(step.call(&x, &x)?.mean()?, 1.5);
+/// let step = |x: &Tensor, y: &Tensor| Ok(BatchLoss::new(vec![x.sum_all()?], y.dim(0)?));
+/// assert_eq!(recorded.step(&x, &x, step)?.mean()?, 1.5);
 /// # candle_core::Result::Ok(())
 /// ```
-pub struct Recorded<F> {
-    step: F,
+#[derive(Debug)]
+pub struct Recorded {
     device: Option<Device>,
     sizes: Vec<OfSize>,
 }
 
 /// The step for minibatches of one size, and what it reads and writes.
+#[derive(Debug)]
 struct OfSize {
     x: Tensor,
     y: Tensor,
-    /// The losses' sum, (1,).
+    /// The sum of the examples' losses, (1,).
     sum: Tensor,
-    step: Repeated,
+    repeated: Repeated,
 }
 
-impl<F: Fn(&Tensor, &Tensor) -> Result<BatchLoss>> Recorded<F> {
-    /// `step` on `device`, the only one that it uses; with none it is never recorded.
-    pub fn new(device: Option<&Device>, step: F) -> Self {
+impl Recorded {
+    /// On `device`, the only one that the step uses; with none nothing is recorded.
+    pub fn new(device: Option<&Device>) -> Self {
         Self {
-            step,
             device: device.cloned(),
             sizes: Vec::new(),
         }
     }
 
-    /// Takes the step on a minibatch.
+    /// Takes `step` on a minibatch: each time the same step, with the same parameters and the same learning rate.
     ///
     /// # Errors
     /// As of the step; and where it cannot be recorded.
-    pub fn call(&mut self, x: &Tensor, y: &Tensor) -> Result<BatchLoss> {
+    pub fn step(
+        &mut self,
+        x: &Tensor,
+        y: &Tensor,
+        step: impl FnOnce(&Tensor, &Tensor) -> Result<BatchLoss>,
+    ) -> Result<BatchLoss> {
         let Some(device) = &self.device else {
-            return (self.step)(x, y);
+            return step(x, y);
         };
         let number = match self.sizes.iter().position(|of| of.x.dims() == x.dims()) {
             Some(number) => number,
@@ -61,8 +66,8 @@ impl<F: Fn(&Tensor, &Tensor) -> Result<BatchLoss>> Recorded<F> {
         let of = &mut self.sizes[number];
         of.x.slice_set(x, 0, 0)?;
         of.y.slice_set(y, 0, 0)?;
-        of.step.run(|| {
-            let sum = (self.step)(&of.x, &of.y)?.sum()?;
+        of.repeated.run(|| {
+            let sum = step(&of.x, &of.y)?.sum()?;
             of.sum.slice_set(&sum.reshape(1)?, 0, 0)
         })?;
         let sum = of.sum.copy()?.reshape(())?; // the next step writes over it
@@ -76,8 +81,8 @@ impl OfSize {
         Ok(Self {
             x: like(x)?,
             y: like(y)?,
-            sum: Tensor::zeros(1, candle_core::DType::F32, device)?,
-            step: Repeated::new(device),
+            sum: Tensor::zeros(1, DType::F32, device)?,
+            repeated: Repeated::new(device),
         })
     }
 }

@@ -103,6 +103,7 @@ pub struct Run {
     record: Option<Record>,
     trace: Option<Trace>,
     progress: Progress,
+    recorded: Recorded,
     /// Losses that are still on the devices.
     unread: Vec<BatchLoss>,
     last_read: Instant,
@@ -163,11 +164,12 @@ impl Run {
         let resumed = resumed.map(|folder| Resumed::load(folder, process.rank == 0));
         let resumed = resumed.transpose().map_err(BadInput::from)?;
         let data = start::load(options)?;
+        let graph = options.cuda_graph && !devices[0].is_cpu();
         let (mut train_iter, mut test_iter) = data.iters(batch_size)?;
         if !devices[0].is_cpu() {
             train_iter = train_iter.on_device(&devices[0])?;
             test_iter = test_iter.on_device(&devices[0])?;
-            if options.cuda_graph {
+            if graph {
                 train_iter = train_iter.when_asked(); // nobody else gives the GPU work
             }
             start::check_last_batch(&train_iter, "training", k).map_err(BadInput::from)?;
@@ -198,6 +200,7 @@ impl Run {
             record: None,
             trace: None,
             progress: Progress::new(),
+            recorded: Recorded::new(graph.then(|| &devices[0])),
             unread: Vec::new(),
             last_read: Instant::now(),
             devices,
@@ -254,13 +257,17 @@ impl Run {
         }
     }
 
-    /// `step` as it is; or recorded, where `--cuda-graph` asks for it and there is a GPU.
-    pub fn recorded<F>(&self, step: F) -> Recorded<F>
-    where
-        F: Fn(&Tensor, &Tensor) -> candle_core::Result<BatchLoss>,
-    {
-        let graph = self.options.cuda_graph && self.devices[0].is_cuda();
-        Recorded::new(graph.then(|| &self.devices[0]), step)
+    /// Takes `step` on a minibatch: as it is; or recorded, where `--cuda-graph` asks for it and there is a GPU.
+    ///
+    /// # Errors
+    /// As of the step; and where it cannot be recorded.
+    pub fn recorded(
+        &mut self,
+        x: &Tensor,
+        y: &Tensor,
+        step: impl FnOnce(&Tensor, &Tensor) -> candle_core::Result<BatchLoss>,
+    ) -> candle_core::Result<BatchLoss> {
+        self.recorded.step(x, y, step)
     }
 
     /// The parameters to begin with: `tensors`; or where `--init` names a file, or `--resume` a folder, what is there under

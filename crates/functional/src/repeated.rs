@@ -1,6 +1,7 @@
 //! Work that a GPU does again and again, handed to it as a whole.
 
 use candle_core::{Device, Result};
+use std::fmt;
 
 /// Work that gives a GPU the same kernels on the same memory each time that it is called: a training step whose minibatch
 /// is copied to where the last one was. After a few calls it is recorded as a CUDA graph, and from then on the GPU
@@ -19,6 +20,13 @@ use candle_core::{Device, Result};
 pub struct Repeated {
     #[cfg(feature = "cuda")]
     on_a_gpu: Option<crate::cuda::Repeated>,
+}
+
+impl fmt::Debug for Repeated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut repeated = f.debug_struct("Repeated");
+        repeated.field("is_recorded", &self.is_recorded()).finish()
+    }
 }
 
 impl Repeated {

@@ -7,7 +7,8 @@
 
 use candle_core::{DType, Device, Result, Tensor, Var, bail};
 use d2l::{BatchLoss, Book, Options, Param, Run, Summary};
-use d2l::{backward, barrier, evaluate_accuracy_gpu, on_devices, on_replica, sgd, synchronize};
+use d2l::{backward, barrier, evaluate_accuracy_gpu, on_devices, on_replica};
+use d2l::{sgd, synchronize, view_to_device};
 use functional::{Expr, cross_entropy, sum};
 use rayon::prelude::*;
 
@@ -171,9 +172,7 @@ fn split_and_load(data: &Tensor, devices: &[Device]) -> Result<Vec<Tensor>> {
             bail!("{n} examples are too few for {k} replicas on GPUs"); // CUDA has no empty memory
         }
         let shard = data.narrow(0, start, len)?;
-        shards.push(on_replica(i, device, || {
-            d2l::view_to_device(&shard, device)
-        })?);
+        shards.push(on_replica(i, device, || view_to_device(&shard, device))?);
         start += len;
     }
     Ok(shards)
@@ -268,15 +267,14 @@ pub fn train(options: &Options) -> anyhow::Result<Summary> {
     // Copy model parameters to all devices
     let copies = devices.iter().map(|device| get_params(&params, device));
     let device_params: Vec<_> = copies.collect::<Result<_>>()?;
-    // The step, which a GPU gets in one call where that is asked for
     let lr = run.lr;
-    let mut step = run.recorded(|x, y| train_batch(x, y, &device_params, &devices, lr));
     for epoch in run.epochs() {
         run.timer.start();
         for batch in run.train_iter.epoch(epoch) {
             let (x, y) = batch?;
             // Perform multi-GPU training for a single minibatch
-            let l = step.call(&x, &y)?;
+            let step = |x: &_, y: &_| train_batch(x, y, &device_params, &devices, lr);
+            let l = run.recorded(&x, &y, step)?;
             run.step(l, &device_params)?;
         }
         synchronize(&devices)?;

@@ -56,11 +56,10 @@ fn lenet(job: &Job, devices: &[Device]) -> Result<()> {
     let params = scratch::init_params(0)?;
     let copies = devices.iter().map(|d| scratch::get_params(&params, d));
     let device_params = copies.collect::<candle_core::Result<Vec<_>>>()?;
-    let mut step = Recorded::new(job.graph.then(|| &devices[0]), |x, y| {
-        scratch::train_batch(x, y, &device_params, devices, LR)
-    });
+    let mut recorded = Recorded::new(job.graph.then(|| &devices[0]));
+    let step = |x: &Tensor, y: &Tensor| scratch::train_batch(x, y, &device_params, devices, LR);
     run(job, devices, |x, y| {
-        step.call(x, y).context("a step failed")
+        recorded.step(x, y, step).context("a step failed")
     })
 }
 

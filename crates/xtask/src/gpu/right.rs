@@ -190,9 +190,8 @@ fn lenet(devices: &[Device], graph: bool) -> Result<Ran> {
     let params = params.collect::<candle_core::Result<Vec<_>>>()?;
     let copies = devices.iter().map(|d| scratch::get_params(&params, d));
     let device_params = copies.collect::<candle_core::Result<Vec<_>>>()?;
-    let mut step = Recorded::new(graph.then(|| &devices[0]), |x, y| {
-        scratch::train_batch(x, y, &device_params, devices, 0.02)
-    });
+    let mut recorded = Recorded::new(graph.then(|| &devices[0]));
+    let step = |x: &Tensor, y: &Tensor| scratch::train_batch(x, y, &device_params, devices, 0.02);
     let mut losses = Vec::new();
     for number in 0..20 {
         let (x, y) = minibatch(number, 250)?;
@@ -200,7 +199,7 @@ fn lenet(devices: &[Device], graph: bool) -> Result<Ran> {
             true => (x.to_device(&devices[0])?, y.to_device(&devices[0])?),
             false => (x, y),
         };
-        losses.push(step.call(&x, &y)?.mean()?);
+        losses.push(recorded.step(&x, &y, step)?.mean()?);
     }
     let moved = params.iter().zip(&device_params[0]);
     let moved = moved
