@@ -26,6 +26,7 @@ using namespace emulated;
     is(ERROR_NOT_FOUND, 500, "named symbol not found")                                  \
     is(ERROR_NOT_READY, 600, "device not ready")                                        \
     is(ERROR_STREAM_CAPTURE_UNSUPPORTED, 900, "operation not permitted when stream is capturing") \
+    is(ERROR_STREAM_CAPTURE_INVALIDATED, 901, "operation failed due to a previous error during capture") \
     is(ERROR_STREAM_CAPTURE_ISOLATION, 905, "dependency created on uncaptured work in another stream")
 
 enum CUresult {
@@ -51,6 +52,18 @@ struct Module {
 };
 
 bool exists(int gpu) { return gpu >= 0 && gpu < settings().gpus; }
+
+// What copies are called, by which a graph knows them.
+const char FROM_HOST[] = "a copy from the host", TO_HOST[] = "a copy to the host", AMONG_GPUS[] = "a copy";
+
+// The stream that this thread captures.
+thread_local Stream* captured_here = nullptr;
+
+// A capture is lost where its thread asks for what waits for the GPU, or for memory that belongs to no stream.
+bool spoils_capture() {
+    if (captured_here) captured_here->spoilt = true;
+    return captured_here;
+}
 
 // A context is a GPU's primary one: its number, from 1 on.
 int gpu_of_context(void* context) { return int(reinterpret_cast<uintptr_t>(context)) - 1; }
@@ -149,6 +162,7 @@ CUresult cuCtxSetCurrent(void* context) {
 
 CUresult cuCtxSynchronize() {
     const Guard guard(lock());
+    if (spoils_capture()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (current < 0) return CUDA_ERROR_INVALID_CONTEXT;
     until_all_done(current);
     return CUDA_SUCCESS;
@@ -174,6 +188,7 @@ CUresult cuMemPoolSetAttribute(void*, int attribute, void*) {
 
 CUresult cuMemAlloc_v2(Address* address, size_t bytes) {
     const Guard guard(lock());
+    if (spoils_capture()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (current < 0) return CUDA_ERROR_INVALID_CONTEXT;
     if (!bytes) return CUDA_ERROR_INVALID_VALUE;
     *address = allocate(current, bytes);
@@ -192,6 +207,7 @@ CUresult cuMemAllocAsync(Address* address, size_t bytes, void* handle) {
 
 CUresult cuMemFree_v2(Address address) {
     const Guard guard(lock());
+    if (spoils_capture()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     return release(address) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -208,12 +224,11 @@ CUresult cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t bytes, void* 
     Stream* stream = stream_of(handle, current);
     if (!stream) return CUDA_ERROR_INVALID_HANDLE;
     if (gpu_of(to, bytes) < 0) return CUDA_ERROR_INVALID_VALUE;
-    if (stream->capture) violated("a graph would read the host's memory whenever it is launched");
     const auto* first = static_cast<const char*>(from);
     const auto copy = [to, data = std::vector<char>(first, first + bytes)] {
         memcpy(reinterpret_cast<void*>(to), data.data(), data.size());
     };
-    enqueue(stream, {"a copy from the host", copy, nullptr, gpu_of(to, bytes)});
+    enqueue(stream, {FROM_HOST, copy, nullptr, gpu_of(to, bytes)});
     return CUDA_SUCCESS;
 }
 
@@ -223,10 +238,9 @@ CUresult cuMemcpyDtoHAsync_v2(void* to, Address from, size_t bytes, void* handle
     Stream* stream = stream_of(handle, current);
     if (!stream) return CUDA_ERROR_INVALID_HANDLE;
     if (gpu_of(from, bytes) < 0) return CUDA_ERROR_INVALID_VALUE;
-    if (stream->capture) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     const auto copy = [=] { memcpy(to, reinterpret_cast<const void*>(from), bytes); };
-    enqueue(stream, {"a copy to the host", copy, nullptr, gpu_of(from, bytes)});
-    until_done(stream);
+    enqueue(stream, {TO_HOST, copy, nullptr, gpu_of(from, bytes)});
+    if (!stream->capture) until_done(stream);
     return CUDA_SUCCESS;
 }
 
@@ -236,7 +250,7 @@ static CUresult copy_on_gpus(Address to, int on, Address from, int other, size_t
     if (gpu_of(to, bytes) != on || gpu_of(from, bytes) != other) return CUDA_ERROR_INVALID_VALUE;
     if (on != stream->gpu && other != stream->gpu) return CUDA_ERROR_INVALID_VALUE;
     const auto copy = [=] { memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes); };
-    enqueue(stream, {"a copy", copy, nullptr, on == stream->gpu ? other : on});
+    enqueue(stream, {AMONG_GPUS, copy, nullptr, on == stream->gpu ? other : on});
     return CUDA_SUCCESS;
 }
 
@@ -282,7 +296,10 @@ CUresult cuStreamSynchronize(void* handle) {
     const Guard guard(lock());
     Stream* stream = stream_of(handle, current);
     if (!stream) return CUDA_ERROR_INVALID_HANDLE;
-    if (stream->capture) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (stream->capture) {
+        stream->spoilt = true;
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
     until_done(stream);
     return CUDA_SUCCESS;
 }
@@ -291,7 +308,10 @@ CUresult cuStreamWaitEvent(void* handle, Event* event, unsigned int) {
     const Guard guard(lock());
     Stream* stream = stream_of(handle, current);
     if (!stream || !event) return CUDA_ERROR_INVALID_HANDLE;
-    if (stream->capture) return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+    if (stream->capture) {
+        stream->spoilt = true;
+        return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+    }
     if (event->last) wait(stream, event->last);
     return CUDA_SUCCESS;
 }
@@ -320,6 +340,7 @@ CUresult cuEventRecord(Event* event, void* handle) {
 
 CUresult cuEventQuery(Event* event) {
     const Guard guard(lock());
+    if (spoils_capture()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     go_on();
     if (event->last && !event->last->reached) return CUDA_ERROR_NOT_READY;
     if (event->last) seen(*event->last);
@@ -343,9 +364,7 @@ CUresult cuEventElapsedTime_v2(float* milliseconds, Event* start, Event* end) {
 
 // -- graphs ---------------------------------------------------------------------------------------
 
-static thread_local Stream* captured_here = nullptr;
-
-// The mode is not looked at: what only some of them allow is refused in all.
+// The mode is that of threads: what it refuses, it refuses on the thread that captures.
 CUresult cuStreamBeginCapture_v2(void* handle, int) {
     const Guard guard(lock());
     Stream* stream = stream_of(handle, current);
@@ -360,10 +379,11 @@ CUresult cuStreamEndCapture(void* handle, Graph** graph) {
     const Guard guard(lock());
     Stream* stream = stream_of(handle, current);
     if (!stream || !stream->capture || captured_here != stream) return CUDA_ERROR_INVALID_VALUE;
-    *graph = stream->capture;
+    *graph = stream->spoilt ? nullptr : stream->capture;
     stream->capture = nullptr;
+    stream->spoilt = false;
     captured_here = nullptr;
-    return CUDA_SUCCESS;
+    return *graph ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
 }
 
 CUresult cuStreamIsCapturing(void* handle, int* status) {
@@ -374,14 +394,36 @@ CUresult cuStreamIsCapturing(void* handle, int* status) {
     return CUDA_SUCCESS;
 }
 
+// A node is its operation.
+CUresult cuGraphGetNodes(const Graph* graph, const Operation** nodes, size_t* count) {
+    if (nodes)
+        for (size_t i = 0; i < *count && i < graph->size(); ++i) nodes[i] = &(*graph)[i];
+    *count = graph->size();
+    return CUDA_SUCCESS;
+}
+
+static bool is(const Operation& operation, const char* what) { return !strcmp(operation.what, what); }
+
+CUresult cuGraphNodeGetType(const Operation* node, int* type) {
+    const bool copies = node->what == FROM_HOST || node->what == TO_HOST || node->what == AMONG_GPUS;
+    const int memory = is(*node, "an allocation") ? 10 : is(*node, "a free") ? 11 : 0;
+    *type = copies ? 1 : is(*node, "a memset") ? 2 : memory;
+    return CUDA_SUCCESS;
+}
+
+// Of the parameters, only where the copy is from and to.
+CUresult cuGraphMemcpyNodeGetParams(const Operation* node, char* parameters) {
+    const size_t from = 32, to = 120;  // in a CUDA_MEMCPY3D
+    const int on_host = 1, on_gpu = 2;
+    memcpy(parameters + from, node->what == FROM_HOST ? &on_host : &on_gpu, sizeof(int));
+    memcpy(parameters + to, node->what == TO_HOST ? &on_host : &on_gpu, sizeof(int));
+    return CUDA_SUCCESS;
+}
+
 // What is launched is the graph itself.
 CUresult cuGraphInstantiateWithFlags(Graph** exec, const Graph* graph, unsigned long long flags) {
     const Guard guard(lock());
     if (flags) return CUDA_ERROR_INVALID_VALUE;
-    long taken = 0;
-    for (const Operation& operation : *graph)
-        taken += !strcmp(operation.what, "an allocation") - !strcmp(operation.what, "a free");
-    if (taken) violated("a graph keeps %ld allocations: it could be launched once", taken);
     *exec = new Graph(*graph);
     return CUDA_SUCCESS;
 }
@@ -390,6 +432,13 @@ CUresult cuGraphLaunch(const Graph* exec, void* handle) {
     const Guard guard(lock());
     Stream* stream = stream_of(handle, current);
     if (!stream || stream->gpu != current) return CUDA_ERROR_INVALID_HANDLE;
+    long kept = 0;
+    for (const Operation& operation : *exec) {
+        if (operation.what == FROM_HOST || operation.what == TO_HOST)
+            violated("a graph reads or writes memory that the host may have given to somebody else");
+        kept += is(operation, "an allocation") - is(operation, "a free");
+    }
+    if (kept) violated("a graph keeps %ld allocations: it could be launched once", kept);
     for (const Operation& operation : *exec) enqueue(stream, operation);
     return CUDA_SUCCESS;
 }
@@ -406,6 +455,7 @@ CUresult cuGraphDestroy(Graph* graph) {
 // `image` is what our nvcc wrote: a line that says so, and the path of a shared object.
 CUresult cuModuleLoadData(Module** module, const char* image) {
     const Guard guard(lock());
+    if (spoils_capture()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (current < 0) return CUDA_ERROR_INVALID_CONTEXT;
     const std::string text(image), head = "// emulated\n";
     if (text.compare(0, head.size(), head)) return CUDA_ERROR_INVALID_PTX;

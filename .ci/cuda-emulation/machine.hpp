@@ -72,6 +72,7 @@ struct Stream {
     std::deque<Operation> queue = {};
     bool destroyed = false;
     Graph* capture = nullptr;
+    bool spoilt = false;  // the capture, by something that cannot be captured
 };
 
 Stream* new_stream(int gpu);

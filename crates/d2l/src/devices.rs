@@ -247,7 +247,8 @@ pub fn to_device(tensor: &Tensor, device: &Device) -> Result<Tensor> {
 }
 
 /// Some examples of a tensor on `device`, as [`to_device`] of a view: only they are sent, and where they are on the
-/// device already, they stay in the memory that they are a view of.
+/// device already, they stay in the memory that they are a view of: who
+/// writes there changes them.
 ///
 /// ```
 /// let x = candle_core::Tensor::new(&[1f32, 2.0, 3.0], &d2l::try_gpu(0))?;

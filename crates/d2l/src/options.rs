@@ -166,7 +166,7 @@ pub struct Options {
     /// Give a GPU the whole step in one call, as a CUDA graph: scratch with one replica
     ///
     /// The result is the same. A small network's step takes the host longer than the GPU; recorded once, it costs
-    /// one call. A trace shows no parts of it then.
+    /// one call. It takes memory of its own, and a trace shows no parts of it.
     #[arg(long, help_heading = DEVICES)]
     pub cuda_graph: bool,
 

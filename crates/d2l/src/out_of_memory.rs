@@ -1,5 +1,6 @@
 //! What a user is told who has too little memory on a GPU: on which, how much is left there, and the way out.
 
+use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use candle_core::Device;
@@ -45,12 +46,12 @@ pub(crate) fn hint(error: &str, options: &Options, book: &Book) -> Option<String
     let Known { gpus, trains } = &*known();
     let mut hint = String::new();
     if !ours {
-        let mut left: Vec<String> = gpus.iter().enumerate().filter_map(left).collect();
-        left.dedup();
+        let left: BTreeSet<String> = gpus.iter().enumerate().filter_map(left).collect();
         left.iter().for_each(|left| hint += &format!("; {left}"));
     }
     let minibatch = options.batch_size.or(options.gpus.map(book.batch_size));
     Some(match (trains, minibatch) {
+        _ if gpus.is_empty() => hint + "; nvidia-smi says who else uses the GPU",
         (false, _) => {
             hint + "; the network and the images alone do not fit: --limit-train takes fewer images, \
                     nvidia-smi says who else uses the GPU"

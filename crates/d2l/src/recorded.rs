@@ -35,7 +35,8 @@ struct OfSize {
 }
 
 impl Recorded {
-    /// On `device`, the only one that the step uses; with none nothing is recorded.
+    /// On `device`, the only one that the step uses, of which `functional::one_stream` was told; with none nothing is
+    /// recorded. Nobody else may give it work in a step: [`DataIter::when_asked`](dataset::DataIter::when_asked).
     pub fn new(device: Option<&Device>) -> Self {
         Self {
             device: device.cloned(),
@@ -43,7 +44,8 @@ impl Recorded {
         }
     }
 
-    /// Takes `step` on a minibatch: each time the same step, with the same parameters and the same learning rate.
+    /// Takes `step` on a minibatch: each time the same step, with the same parameters and the same learning rate, of
+    /// which nothing runs on the host any more once it is recorded.
     ///
     /// # Errors
     /// As of the step; and where it cannot be recorded.

@@ -30,7 +30,7 @@ impl fmt::Debug for Repeated {
 }
 
 impl Repeated {
-    /// For work on `device` alone, of which [`one_stream`](crate::one_stream) was told.
+    /// For work on `device` alone, of which [`one_stream`](crate::one_stream) was told before it had any tensor.
     pub fn new(device: &Device) -> Self {
         #[cfg(not(feature = "cuda"))]
         let _ = device;
@@ -45,12 +45,13 @@ impl Repeated {
 
     /// Calls `work`, or repeats what it gave the GPU the last time. It has to do the same each time, to read and write
     /// the same memory, and to leave its results in memory that was there before; it may use operations of this
-    /// crate and those of candle's that bring nothing from the host. Nobody else may give the device anything
-    /// meanwhile.
+    /// crate and those of candle's that bring nothing from the host. Once it is recorded, nothing of it runs on the
+    /// host: numbers that it took from there, such as a learning rate, stay what they were. Nobody else may give the
+    /// device anything while it runs. It holds memory of its own.
     ///
     /// # Errors
-    /// As of `work`; and where it cannot be recorded, because it waits for the GPU, keeps a tensor that it made, or
-    /// wants other memory each time.
+    /// As of `work`; and where it cannot be recorded, because it copies from or to the host, keeps a tensor that it made,
+    /// or wants other memory each time. After that it is not tried again.
     pub fn run(&mut self, work: impl FnOnce() -> Result<()>) -> Result<()> {
         #[cfg(feature = "cuda")]
         if let Some(repeated) = &mut self.on_a_gpu {

@@ -1,5 +1,5 @@
-//! The sum of a tensor of losses. Unlike candle's it lies on the short way back ([`crate::chain`]), and is exact to
-//! the last bit.
+//! The sum of a tensor of losses. Unlike candle's it lies on the short way back ([`crate::chain`]), and is added
+//! up in f64.
 
 use crate::chain::{self, Link, Next};
 use crate::storage::slice;

@@ -4,6 +4,7 @@
 //! then does not refuse, is used from then on.
 
 use super::memory::{Element, Floats};
+use super::stream::is_capturing;
 use crate::im2col::Geometry;
 use crate::precision::{self, Precision};
 use candle_core::cuda_backend::cudarc::cudnn::{CudnnError, result, sys};
@@ -282,7 +283,8 @@ impl Cudnn {
             };
             match done {
                 Ok(()) => return Ok(()),
-                Err(error) if others == 0 => {
+                // while a graph is captured, it is more likely the capture's fault
+                Err(error) if others == 0 || is_capturing(&self.stream) => {
                     return Err(error.context(format!("{:?} for {g:?}", choice.algorithm)));
                 }
                 Err(_) => drop(

@@ -3,69 +3,97 @@
 
 use super::stream::{Memory, Stream};
 use candle_core::cuda_backend::CudaDevice;
-use candle_core::cuda_backend::cudarc::driver::CudaGraph;
 use candle_core::cuda_backend::cudarc::driver::sys::{
-    CUgraphInstantiate_flags, CUstreamCaptureMode,
+    self, CUDA_MEMCPY3D, CUgraph, CUgraphInstantiate_flags, CUgraphNode, CUgraphNodeType,
+    CUmemorytype, CUstreamCaptureMode,
 };
+use candle_core::cuda_backend::cudarc::driver::{CudaGraph, DriverError};
 use candle_core::{Error, Result, bail};
+use std::mem::{self, MaybeUninit};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::ptr;
 
 /// After so many calls it ought to be known which memory the work wants.
 const TRIES: usize = 10;
 
 pub(crate) struct Repeated {
     device: CudaDevice,
-    // before the memory that it uses
-    graph: Option<CudaGraph>,
+    state: State,
     memory: Memory,
     calls: usize,
-    /// The last call found all memory that it wanted.
-    settled: bool,
+}
+
+enum State {
+    /// It is called, because it may want more memory.
+    Called,
+    /// The last call found all memory that it wanted: the next is recorded.
+    Settled,
+    Recorded(CudaGraph),
+    Failed,
 }
 
 impl Repeated {
     pub fn new(device: &CudaDevice) -> Self {
         Self {
             device: device.clone(),
-            graph: None,
+            state: State::Called,
             memory: Memory::default(),
             calls: 0,
-            settled: false,
         }
     }
 
     pub fn is_recorded(&self) -> bool {
-        self.graph.is_some()
+        matches!(self.state, State::Recorded(_))
     }
 
     /// As [`crate::Repeated::run`].
     pub fn run(&mut self, work: impl FnOnce() -> Result<()>) -> Result<()> {
-        if let Some(graph) = &self.graph {
-            return graph.launch().map_err(Error::wrap);
+        match &self.state {
+            State::Recorded(graph) => graph.launch().map_err(Error::wrap),
+            State::Failed => bail!("this work could not be recorded as a CUDA graph before"),
+            State::Settled => self.record(work),
+            State::Called => self.call(work),
+        }
+    }
+
+    fn call(&mut self, work: impl FnOnce() -> Result<()>) -> Result<()> {
+        if self.device.is_event_tracking() {
+            bail!("a CUDA graph cannot hold candle's events: tell functional::one_stream before")
         }
         let stream = Stream::of(&self.device)?;
-        let (before, record) = (self.memory.pieces(), self.settled);
-        let done = self.with_memory(&stream, || match record {
-            true => captured(&stream, work).map(Some),
-            false => work().map(|()| None),
-        });
-        let graph = done.map_err(|error| match record {
-            true => error.context("the work cannot be recorded as a CUDA graph"),
-            false => error,
-        })?;
-        self.settled = self.memory.pieces() == before;
+        let before = self.memory.pieces();
+        self.with_memory(&stream, work)?;
         self.calls += 1;
         if self.memory.lent() > 0 {
             bail!("work for a CUDA graph keeps a tensor that it made")
         }
-        if !self.settled && (record || self.calls > TRIES) {
+        if self.memory.pieces() == before {
+            self.state = State::Settled;
+        } else if self.calls > TRIES {
             bail!("work for a CUDA graph wants other memory each time")
         }
-        self.graph = graph;
-        match &self.graph {
-            Some(graph) => graph.launch().map_err(Error::wrap), // captured, it was not done
-            None => Ok(()),
+        Ok(())
+    }
+
+    /// Records the work, and does it.
+    fn record(&mut self, work: impl FnOnce() -> Result<()>) -> Result<()> {
+        let stream = Stream::of(&self.device)?;
+        let before = self.memory.pieces();
+        self.state = State::Failed; // until it is known that it did not
+        let graph = self.with_memory(&stream, || captured(&stream, work));
+        let found_all = self.memory.pieces() == before && self.memory.lent() == 0;
+        if graph.is_err() || !found_all {
+            // a part of it may be memory of a graph that there will never be
+            mem::forget(mem::take(&mut self.memory));
         }
+        let graph =
+            graph.map_err(|error| error.context("the work cannot be recorded as a CUDA graph"))?;
+        if !found_all {
+            bail!("work for a CUDA graph wants other memory each time")
+        }
+        graph.launch().map_err(Error::wrap)?;
+        self.state = State::Recorded(graph);
+        Ok(())
     }
 
     /// Calls `f` while the stream's memory is that of the work.
@@ -83,10 +111,66 @@ fn captured(stream: &Stream, work: impl FnOnce() -> Result<()>) -> Result<CudaGr
     cuda.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
         .map_err(Error::wrap)?;
     let done = catch_unwind(AssertUnwindSafe(work));
+    // an error that nobody has seen yet would be returned by what ends the capture, which then would not
+    let unseen = cuda.context().check_err();
     let graph = cuda.end_capture(CUgraphInstantiate_flags(0));
     done.unwrap_or_else(|panic| resume_unwind(panic))?;
-    match graph.map_err(Error::wrap)? {
-        Some(graph) => Ok(graph),
-        None => bail!("nothing was captured"),
+    unseen.map_err(Error::wrap)?;
+    let Some(graph) = graph.map_err(Error::wrap)? else {
+        bail!("nothing was captured")
+    };
+    check(graph.cu_graph())?;
+    Ok(graph)
+}
+
+/// An error where the graph would read or write the host's memory, or keeps memory of its own: the driver lets both
+/// pass.
+fn check(graph: CUgraph) -> Result<()> {
+    let mut kept = 0;
+    for node in nodes(graph).map_err(Error::wrap)? {
+        match kind(node).map_err(Error::wrap)? {
+            CUgraphNodeType::CU_GRAPH_NODE_TYPE_HOST => bail!("it waits for the host"),
+            CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEMCPY
+                if !is_on_gpus(node).map_err(Error::wrap)? =>
+            {
+                bail!("it brings something from the host, or waits for something from the GPU")
+            }
+            CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEM_ALLOC => kept += 1,
+            CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEM_FREE => kept -= 1,
+            _ => {}
+        }
     }
+    match kept {
+        0 => Ok(()),
+        _ => bail!("it keeps a tensor that it made"),
+    }
+}
+
+fn nodes(graph: CUgraph) -> std::result::Result<Vec<CUgraphNode>, DriverError> {
+    let mut count = 0;
+    // Safety: the graph exists; without a place for the nodes only their number is written.
+    unsafe { sys::cuGraphGetNodes(graph, ptr::null_mut(), &mut count) }.result()?;
+    let mut nodes = vec![ptr::null_mut(); count];
+    // Safety: there is room for so many nodes.
+    unsafe { sys::cuGraphGetNodes(graph, nodes.as_mut_ptr(), &mut count) }.result()?;
+    nodes.truncate(count);
+    Ok(nodes)
+}
+
+fn kind(node: CUgraphNode) -> std::result::Result<CUgraphNodeType, DriverError> {
+    let mut kind = CUgraphNodeType::CU_GRAPH_NODE_TYPE_EMPTY;
+    // Safety: the node exists, and the place is that of a type.
+    unsafe { sys::cuGraphNodeGetType(node, &mut kind) }.result()?;
+    Ok(kind)
+}
+
+/// Whether a copy is one among GPUs.
+fn is_on_gpus(copy: CUgraphNode) -> std::result::Result<bool, DriverError> {
+    let mut params = MaybeUninit::<CUDA_MEMCPY3D>::zeroed();
+    // Safety: the node exists and is a copy.
+    unsafe { sys::cuGraphMemcpyNodeGetParams(copy, params.as_mut_ptr()) }.result()?;
+    // Safety: they have been written.
+    let params = unsafe { params.assume_init() };
+    let on_a_gpu = CUmemorytype::CU_MEMORYTYPE_DEVICE;
+    Ok(params.srcMemoryType == on_a_gpu && params.dstMemoryType == on_a_gpu)
 }

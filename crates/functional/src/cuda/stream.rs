@@ -232,9 +232,12 @@ impl Stream {
         // Safety: whoever asks writes before reading; any bits are floats.
         let alloc = || unsafe { self.stream.alloc::<f32>(len) };
         alloc()
-            .or_else(|_| {
-                self.give_back();
-                alloc()
+            .or_else(|error| match is_capturing(&self.stream) {
+                true => Err(error), // to wait would spoil what is captured
+                false => {
+                    self.give_back();
+                    alloc()
+                }
             })
             .map_err(|error| self.no_memory(len * size_of::<f32>(), error))
     }
@@ -290,6 +293,12 @@ impl Stream {
         let name = between(from, to, ["copy", "narrow", "widen"]);
         launch!(self, name, elements to.len; to.len, from, to, add)
     }
+}
+
+/// Whether what the stream is given goes into a CUDA graph.
+pub(crate) fn is_capturing(stream: &CudaStream) -> bool {
+    let none = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+    stream.capture_status().is_ok_and(|status| status != none)
 }
 
 /// One of three kernels, which keep the type, make bf16 of f32, and f32 of bf16.

@@ -4,6 +4,7 @@ use super::gpu;
 use crate::support::{labels, random, values};
 use candle_core::{DType, Device, Result, Tensor, Var};
 use functional::{Expr, Repeated, Sgd, cross_entropy, one_stream};
+use std::cell::RefCell;
 
 /// Twelve steps of gradient descent; the losses, and the parameter at the end.
 fn steps(device: &Device, repeated: bool) -> Result<Vec<f32>> {
@@ -67,10 +68,18 @@ fn what_cannot_be_repeated_is_an_error() {
         let sum = functional::sum(&x)?;
         sum.to_scalar::<f32>().map(|_| ())
     });
+    assert!(waits.contains("waits for something"), "{waits}");
+    let brings = error(&|_| Tensor::new(&[1f32], &device).map(|_| ()));
     assert!(
-        waits.contains("cannot be recorded as a CUDA graph"),
-        "{waits}"
+        brings.contains("brings something from the host"),
+        "{brings}"
     );
+    let kept = RefCell::new(Vec::new());
+    let keeps = error(&|_| {
+        kept.borrow_mut().push(functional::relu(&x)?);
+        Ok(())
+    });
+    assert!(keeps.contains("it keeps a tensor"), "{keeps}");
     let grows = error(&|i| {
         let x = Tensor::zeros((2 << i, 3, 4, 4), DType::F32, &device)?;
         functional::relu(&functional::nhwc(&x)?)?;
@@ -78,6 +87,9 @@ fn what_cannot_be_repeated_is_an_error() {
         expr.eval().map(|_| ())
     });
     assert!(grows.contains("other memory each time"), "{grows}");
+    let with_events = Device::new_cuda_with_stream(0).unwrap();
+    let untold = Repeated::new(&with_events).run(|| Ok(())).unwrap_err();
+    assert!(untold.to_string().contains("one_stream"), "{untold}");
     // and all is as before
     assert_eq!(
         values(&functional::sum(&x).unwrap()),
