@@ -1,6 +1,7 @@
 """A training step, or an epoch, of LeNet or ResNet-18 in PyTorch on a GPU, for `xtask gpu-check`.
 
     pytorch_gpu.py MODE NETWORK BATCH [--epoch | --alone]
+    pytorch_gpu.py ceilings
 
 MODE is eager, graph (the eager step captured as a CUDA graph), compile (torch.compile with CUDA
 graphs), or for ResNet-18, in channels_last, eager, eager-tuned (cudnn.benchmark, which is off
@@ -8,6 +9,9 @@ otherwise), compile, and compile-bf16 (autocast). Data and labels are on the GPU
 its version, then takes the number of steps (epochs) to do from each line of its input, and answers
 with the milliseconds of one. With --alone it does thirty steps and says how many MiB of the GPU are
 taken, and the milliseconds for which a step keeps the host busy.
+
+`ceilings` says how many GB/s a copy moves there (reads and writes), and how many TFLOP/s a product of
+large matrices reaches in TF32 and in bf16.
 
 TF32 as PyTorch sets it: in convolutions, not in matrix products. The networks are those of
 `tests/pytorch/networks.py`.
@@ -123,7 +127,30 @@ def alone(step):
     print((total - free) >> 20, statistics.median(busy[10:]), flush=True)
 
 
-def main(mode, network, batch, how=None):
+def ceilings(n=8192, device="cuda"):
+    def seconds(work):
+        times = []
+        for _ in range(12):
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            for _ in range(10):
+                work()
+            torch.cuda.synchronize()
+            times.append((time.perf_counter() - start) / 10)
+        return statistics.median(times[2:])
+
+    a, b, c = (torch.rand(n, n, device=device) for _ in range(3))
+    copy = 2 * a.nbytes / seconds(lambda: c.copy_(a)) / 1e9
+    torch.backends.cuda.matmul.allow_tf32 = True
+    tf32 = 2 * n**3 / seconds(lambda: torch.mm(a, b, out=c)) / 1e12
+    a, b, c = a.bfloat16(), b.bfloat16(), c.bfloat16()
+    bf16 = 2 * n**3 / seconds(lambda: torch.mm(a, b, out=c)) / 1e12
+    print(copy, tf32, bf16, flush=True)
+
+
+def main(mode, network=None, batch=None, how=None):
+    if mode == "ceilings":
+        return ceilings()
     torch.manual_seed(0)
     batch = int(batch)
     X = torch.randn(batch, 1, 28, 28, device="cuda")

@@ -51,6 +51,19 @@ impl Network {
             }
         }
     }
+
+    /// How many values the convolutions (with their pooling) and linear layers hand on of one example, and how
+    /// many parameters there are.
+    fn sizes(self) -> (usize, usize) {
+        match self {
+            Network::Lenet => (20 * 13 * 13 + 50 * 4 * 4 + 128 + 10, 129_068),
+            Network::Resnet18 => {
+                let stages = [(64, 28), (128, 14), (256, 7), (512, 4)];
+                let handed_on = stages.map(|(channels, side)| 5 * channels * side * side);
+                (handed_on.iter().sum::<usize>() + 10, 11_175_818)
+            }
+        }
+    }
 }
 
 /// A convolution with square kernels whose output is `side` × `side`.
@@ -69,6 +82,14 @@ impl Work {
         let layers = self.network.multiply_adds();
         let passes = 3 * layers.iter().sum::<u64>() - layers[0];
         (2 * passes * self.batch as u64) as f64
+    }
+
+    /// The least bytes that a step moves, with `size` for each value between layers: what each layer hands on is
+    /// written and read, and so is its gradient; of each parameter, in four bytes, two reads, the gradient there and
+    /// back, and the new value.
+    pub fn bytes(&self, size: usize) -> f64 {
+        let (handed_on, parameters) = self.network.sizes();
+        (4 * size * handed_on * self.batch + 5 * 4 * parameters) as f64
     }
 
     /// Whether contenders take so much memory that they cannot live side by side.
@@ -121,6 +142,13 @@ mod tests {
         assert_eq!("lenet-1".parse::<Work>()?.flops(), 2.0 * 6_629_400.0);
         let resnet18 = "resnet18-2".parse::<Work>()?.flops() / 2.0;
         assert!((2.72e9..2.74e9).contains(&resnet18), "{resnet18}");
+        // 4·4·(3,380 + 800 + 138) and 5·4·129,068
+        assert_eq!("lenet-1".parse::<Work>()?.bytes(4), 69_088.0 + 2_581_360.0);
+        let parameters: f64 = scratch::init_params(0)?
+            .iter()
+            .map(|p| p.elem_count() as f64)
+            .sum();
+        assert_eq!(parameters, 129_068.0);
         Ok(())
     }
 

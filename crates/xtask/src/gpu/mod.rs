@@ -4,6 +4,7 @@
 
 mod facts;
 mod learn;
+mod memcheck;
 pub mod ours;
 pub mod pack;
 mod right;
@@ -54,6 +55,8 @@ enum Part {
     Right,
     /// test accuracies on the data
     Learn,
+    /// compute-sanitizer over a step of each network
+    Memcheck,
     /// steps and epochs beside PyTorch
     Steps,
 }
@@ -73,9 +76,10 @@ pub fn check(options: &Options) -> Result<()> {
     let mut report = facts::all()?;
     let mut done = Ok(());
     type Find = fn(&Options, &mut dyn FnMut(&str) -> Result<()>) -> Result<()>;
-    let parts: [(Part, Find); 3] = [
+    let parts: [(Part, Find); 4] = [
         (Part::Right, right::all),
         (Part::Learn, learn::all),
+        (Part::Memcheck, memcheck::all),
         (Part::Steps, steps::all),
     ];
     for (part, find) in parts {

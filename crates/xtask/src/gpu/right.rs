@@ -47,6 +47,13 @@ fn vectors_apart(found: &[Vec<f32>], expected: &[Vec<f32>]) -> f64 {
     differences.fold(0.0, |worst, d| if d <= worst { worst } else { d }) // NaN stays
 }
 
+/// The largest difference of two elements.
+fn largest_difference(found: &[Vec<f32>], expected: &[Vec<f32>]) -> f64 {
+    let pairs = found.iter().flatten().zip(expected.iter().flatten());
+    let differences = pairs.map(|(a, b)| f64::from((a - b).abs()));
+    differences.fold(0.0, |worst, d| if d <= worst { worst } else { d }) // NaN stays
+}
+
 /// Compares, and adds what it finds to the report.
 pub fn all(options: &Options, found: &mut dyn FnMut(&str) -> Result<()>) -> Result<()> {
     let mut text = String::from("\n## Right\n\n");
@@ -109,7 +116,14 @@ const MOVES: [f64; 2] = [5e-2, 0.6];
 fn beside_the_cpu(add: &mut dyn FnMut(&str, f64, RangeInclusive<f64>)) -> Result<()> {
     let cpu = |k| devices_of_kind(DeviceKind::Cpu, Some(k));
     let cuda = |k| devices_of_kind(DeviceKind::Cuda, Some(k));
-    let of_lenet = lenet(&cpu(1)?, false)?;
+    set_precision(Precision::F32);
+    let [one, two] = [1, 2].map(|k| lenet(&cuda(k)?, 1, false));
+    add(
+        "LeNet, a step, k = 2 beside k = 1, each parameter, f32",
+        largest_difference(&two?.moved, &one?.moved),
+        0.0..=1e-6,
+    );
+    let of_lenet = lenet(&cpu(1)?, STEPS, false)?;
     // batch norm is each replica's own: compare with as many on the CPU
     let of_resnet = [resnet(&cpu(1)?)?, resnet(&cpu(2)?)?];
     for (precision, name, of_losses, of_moves) in [
@@ -125,9 +139,9 @@ fn beside_the_cpu(add: &mut dyn FnMut(&str, f64, RangeInclusive<f64>)) -> Result
         };
         for k in 1..=3 {
             let what = format!("LeNet, 20 steps, k = {k}");
-            compare(&what, &lenet(&cuda(k)?, false)?, &of_lenet);
+            compare(&what, &lenet(&cuda(k)?, STEPS, false)?, &of_lenet);
         }
-        let recorded = lenet(&cuda(1)?, true)?;
+        let recorded = lenet(&cuda(1)?, STEPS, true)?;
         compare("LeNet, 20 steps, k = 1, CUDA graph", &recorded, &of_lenet);
         for (k, expected) in (1..).zip(&of_resnet) {
             let what = format!("ResNet-18, a step, k = {k}");
@@ -180,8 +194,11 @@ fn minibatch(step: u64, examples: usize) -> candle_core::Result<(Tensor, Tensor)
     Ok((x, y))
 }
 
-/// 20 steps, from weights ten times the book's, with which it learns from the first on; with `graph` they are recorded.
-fn lenet(devices: &[Device], graph: bool) -> Result<Ran> {
+/// Steps in which the losses of LeNet are followed.
+const STEPS: u64 = 20;
+
+/// Some steps, from weights ten times the book's, with which it learns from the first on; with `graph` they are recorded.
+fn lenet(devices: &[Device], steps: u64, graph: bool) -> Result<Ran> {
     if graph {
         functional::one_stream(&devices[0]);
     }
@@ -193,7 +210,7 @@ fn lenet(devices: &[Device], graph: bool) -> Result<Ran> {
     let mut recorded = Recorded::new(graph.then(|| &devices[0]));
     let step = |x: &Tensor, y: &Tensor| scratch::train_batch(x, y, &device_params, devices, 0.02);
     let mut losses = Vec::new();
-    for number in 0..20 {
+    for number in 0..steps {
         let (x, y) = minibatch(number, 250)?;
         let (x, y) = match graph {
             true => (x.to_device(&devices[0])?, y.to_device(&devices[0])?),

@@ -3,6 +3,7 @@
 use std::env;
 use std::fmt::Write;
 use std::path::Path;
+use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -84,10 +85,59 @@ pub fn all(options: &Options, found: &mut dyn FnMut(&str) -> Result<()>) -> Resu
         script.display()
     );
     found("\n## Steps\n")?;
+    let ceilings = Ceilings::measure(&options.python, script);
+    match &ceilings {
+        Ok(of) => found(&of.said())?,
+        Err(error) => found(&format!("\nThe ceilings are not known: {error:#}\n"))?,
+    }
     for comparison in &COMPARISONS {
-        found(&comparison.table(options, script)?)?;
+        found(&comparison.table(options, script, ceilings.as_ref().ok())?)?;
     }
     Ok(())
+}
+
+/// The most that the GPU does, as PyTorch measures it.
+struct Ceilings {
+    /// GB/s of a copy, reads and writes.
+    copy: f64,
+    /// TFLOP/s of large matrices.
+    tf32: f64,
+    bf16: f64,
+}
+
+impl Ceilings {
+    fn measure(python: &Path, script: &Path) -> Result<Self> {
+        let output = Command::new(python).arg(script).arg("ceilings").output()?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        let numbers = said.split_whitespace().map(str::parse);
+        let numbers: Vec<f64> = numbers.collect::<Result<_, _>>().unwrap_or_default();
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        match numbers[..] {
+            [copy, tf32, bf16] => Ok(Self { copy, tf32, bf16 }),
+            _ => bail!("{}", complaint.lines().last().unwrap_or("it said nothing")),
+        }
+    }
+
+    fn said(&self) -> String {
+        let Self { copy, tf32, bf16 } = self;
+        format!(
+            "\nCeilings: a copy moves {copy:.0} GB/s, a product of large matrices reaches {tf32:.0} TFLOP/s in TF32 and \
+             {bf16:.0} in bf16. Of these are the shares: the FLOPs of the convolutions and linear layers, and the least \
+             bytes (what each layer hands on, and its gradient, written and read once; the parameters five times).\n"
+        )
+    }
+
+    /// The shares of the matrix rate and of the copy that a step of so many milliseconds reaches.
+    fn shares(&self, work: &Work, precision: &str, milliseconds: f64) -> String {
+        let (rate, size) = match precision {
+            "bf16" => (self.bf16, 2),
+            _ => (self.tf32, 4),
+        };
+        let seconds = milliseconds / 1e3;
+        let matrix = work.flops() / seconds / (rate * 1e12);
+        let copy = work.bytes(size) / seconds / (self.copy * 1e9);
+        format!("{:.1}%, {:.1}%", 100.0 * matrix, 100.0 * copy)
+    }
 }
 
 impl Comparison {
@@ -122,7 +172,12 @@ impl Comparison {
         Ok(all)
     }
 
-    fn table(&self, options: &Options, script: &Path) -> Result<String> {
+    fn table(
+        &self,
+        options: &Options,
+        script: &Path,
+        ceilings: Option<&Ceilings>,
+    ) -> Result<String> {
         let work: Work = self.work.parse()?;
         let plan = Plan {
             rounds: options.rounds,
@@ -132,8 +187,8 @@ impl Comparison {
             live_on: true,
         };
         let mut text = format!(
-            "\n### {}\n\n| | ms | from – to | this / ours of one replica | bar | MiB | host busy, ms |\n\
-             |---|--:|--:|--:|--:|--:|--:|\n",
+            "\n### {}\n\n| | ms | from – to | this / ours | bar | matrix, copy | MiB | host busy, ms |\n\
+             |---|--:|--:|--:|--:|--:|--:|--:|\n",
             self.what
         );
         // who cannot start has a row that says so, and no turns
@@ -148,35 +203,58 @@ impl Comparison {
         contenders.retain(|c| able.iter().any(|(name, _)| *name == c.name));
         let rows = measure(&work, &contenders, &plan)?;
         let median = |row: &&Row| Summary::of(&row.times).median;
-        let ours = rows
-            .iter()
-            .filter(|row| row.contender.name.starts_with("ours, 1"));
-        let fastest = ours.min_by(|a, b| median(a).total_cmp(&median(b)));
-        let ours = fastest.context("nobody was measured")?;
+        let one = rows.iter().filter(|row| is_one_replica(row));
+        let plain = rows.first().context("nobody was measured")?;
+        let fastest = one.min_by(|a, b| median(a).total_cmp(&median(b)));
         for (row, (_, alone)) in rows.iter().zip(&able) {
-            self.line(&mut text, row, ours, *alone);
+            // among ours, beside the step that is no graph
+            let beside = match row.contender.family {
+                Family::Ours => plain,
+                _ => fastest.context("ours could not start")?,
+            };
+            // an epoch is more than its steps
+            let ceilings = ceilings.filter(|_| self.how.is_none());
+            self.line(&mut text, (row, beside), *alone, (&work, ceilings));
         }
         unable.iter().for_each(|line| text += line);
         let theirs = rows.last().map_or("", |row| row.version.as_str());
-        let _ = writeln!(text, "\n{}; {theirs}", ours.version);
+        let _ = writeln!(text, "\n{}; {theirs}", plain.version);
         Ok(text)
     }
 
-    fn line(&self, text: &mut String, row: &Row, ours: &Row, [mib, busy]: [f64; 2]) {
+    fn line(
+        &self,
+        text: &mut String,
+        (row, beside): (&Row, &Row),
+        [mib, busy]: [f64; 2],
+        (work, ceilings): (&Work, Option<&Ceilings>),
+    ) {
         let times = Summary::of(&row.times);
-        let ratio = times.median / Summary::of(&ours.times).median;
+        let ratio = times.median / Summary::of(&beside.times).median;
         let name = &row.contender.name;
         let mode = |(mode, _): &&(&str, Option<f64>)| name == &format!("PyTorch {mode}");
-        let bar = self.bars.iter().find(mode).and_then(|(_, bar)| *bar);
-        let bar = bar.map_or(String::new(), |bar| format!("≥ {bar}"));
+        let bar = match name.starts_with("ours, 2") {
+            true => "≤ 1.1".to_owned(),
+            false => {
+                let bar = self.bars.iter().find(mode).and_then(|(_, bar)| *bar);
+                bar.map_or(String::new(), |bar| format!("≥ {bar}"))
+            }
+        };
+        let shares = ceilings.map(|of| of.shares(work, self.precision, times.median));
         let (min, max) = (times.min, times.max);
         let _ = writeln!(
             text,
-            "| {name} | {:.4} | {min:.4} – {max:.4} | {} | {bar} | {mib:.0} | {busy:.3} |",
+            "| {name} | {:.4} | {min:.4} – {max:.4} | {} | {bar} | {} | {mib:.0} | {busy:.3} |",
             times.median,
-            short(ratio)
+            short(ratio),
+            shares.unwrap_or_default()
         );
     }
+}
+
+/// Whether it is a step of ours with one replica, as a graph or not.
+fn is_one_replica(row: &Row) -> bool {
+    row.contender.family == Family::Ours && row.contender.name.starts_with("ours, 1")
 }
 
 /// The MiB of the GPU that a contender takes when nobody else starts, and the milliseconds for which a
