@@ -67,7 +67,7 @@ pub(crate) fn hint(error: &str, options: &Options, book: &Book) -> Option<String
 fn left((i, gpu): (usize, &Device)) -> Option<String> {
     let [free, total] = gpu::memory(gpu)?.map(|bytes| bytes >> 20);
     let name = device_name(i, gpu);
-    Some(format!("{name} has {free} of {total} MiB free"))
+    Some(format!("{name} has {total} MiB, {free} of them free now"))
 }
 
 #[cfg(test)]
