@@ -1,5 +1,5 @@
-//! Cross-entropy and the sum of losses on a GPU. To look at the labels on the host would mean to wait for the GPU: a label that
-//! is no class makes the loss of its example NaN, and its gradient too.
+//! Cross-entropy and the sum of losses on a GPU. To look at the labels on the host would mean to wait for the
+//! GPU: a label that is no class makes the loss of its example NaN, and its gradient too.
 
 use super::memory::Floats;
 use super::stream::{Address, Stream, launch};
