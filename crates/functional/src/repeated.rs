@@ -3,9 +3,9 @@
 use candle_core::{Device, Result};
 use std::fmt;
 
-/// Work that gives a GPU the same kernels on the same memory each time that it is called: a training step whose minibatch
-/// is copied to where the last one was. After a few calls it is recorded as a CUDA graph, and from then on the GPU
-/// gets all of it in one call, which takes the host microseconds. Elsewhere it is just called.
+/// Work that gives a GPU the same kernels on the same memory each time that it is called: a training step whose
+/// minibatch is copied to where the last one was. After a few calls it is recorded as a CUDA graph, and from then on
+/// the GPU gets all of it in one call. Elsewhere it is just called.
 ///
 /// ```
 /// use candle_core::{Device, Tensor, Var};

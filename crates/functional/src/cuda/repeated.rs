@@ -1,5 +1,5 @@
-//! Work as a CUDA graph. What the graph reads and writes has to stay where it is, so the work has memory of its own from
-//! its first call on, and is recorded once it finds there all that it wants.
+//! Work as a CUDA graph. What the graph reads and writes has to stay where it is, so the work has memory of its own
+//! from its first call on, and is recorded once it finds there all that it wants.
 
 use super::stream::{Memory, Stream};
 use candle_core::cuda_backend::CudaDevice;
