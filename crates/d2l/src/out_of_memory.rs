@@ -39,28 +39,10 @@ pub(crate) fn trains() {
 
 /// What follows an error that says that a GPU is out of memory; nothing after others.
 pub(crate) fn hint(error: &str, options: &Options, book: &Book) -> Option<String> {
-    let ours = error.contains("out of memory on cuda");
-    if !ours && !error.contains("CUDA_ERROR_OUT_OF_MEMORY") {
-        return None;
-    }
     let Known { gpus, trains } = &*known();
-    let mut hint = String::new();
-    if !ours {
-        let left: BTreeSet<String> = gpus.iter().enumerate().filter_map(left).collect();
-        left.iter().for_each(|left| hint += &format!("; {left}"));
-    }
+    let left: BTreeSet<String> = gpus.iter().enumerate().filter_map(left).collect();
     let minibatch = options.batch_size.or(options.gpus.map(book.batch_size));
-    Some(match (trains, minibatch) {
-        _ if gpus.is_empty() => hint + "; nvidia-smi says who else uses the GPU",
-        (false, _) => {
-            hint + "; the network and the images alone do not fit: --limit-train takes fewer images, \
-                    nvidia-smi says who else uses the GPU"
-        }
-        (true, Some(n)) => {
-            format!("{hint}; a minibatch has {n} examples, --batch-size makes it smaller")
-        }
-        (true, None) => hint + "; a smaller minibatch may fit, --batch-size makes it smaller",
-    })
+    words(error, &left, trains.then_some(minibatch))
 }
 
 /// What is left on the GPU of replica `i`; candle's errors do not say on which one it happened.
@@ -70,38 +52,54 @@ fn left((i, gpu): (usize, &Device)) -> Option<String> {
     Some(format!("{name} has {total} MiB, {free} of them free now"))
 }
 
+/// The same from what is `left` on each GPU, and, once minibatches are trained, how many examples one has if that
+/// is known.
+fn words(error: &str, left: &BTreeSet<String>, minibatch: Option<Option<usize>>) -> Option<String> {
+    let ours = error.contains("out of memory on cuda");
+    if !ours && !error.contains("CUDA_ERROR_OUT_OF_MEMORY") {
+        return None;
+    }
+    let mut hint = String::new();
+    if !ours {
+        left.iter().for_each(|left| hint += &format!("; {left}"));
+    }
+    Some(match minibatch {
+        _ if left.is_empty() => hint + "; nvidia-smi says who else uses the GPU",
+        None => {
+            hint + "; the network and the images alone do not fit: --limit-train takes fewer images, \
+                    nvidia-smi says who else uses the GPU"
+        }
+        Some(Some(n)) => {
+            format!("{hint}; a minibatch has {n} examples, --batch-size makes it smaller")
+        }
+        Some(None) => hint + "; a smaller minibatch may fit, --batch-size makes it smaller",
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn too_little_memory_has_a_way_out_and_nothing_else_has() {
-        let book = Book {
-            program: "demo",
-            section: "",
-            network: "",
-            batch_size: |k| 256 * k,
-            lr: |_| 0.1,
-        };
-        let two = Options {
-            gpus: Some(2),
-            ..Options::default()
-        };
         let ours = "replica cuda(0): out of memory on cuda(0): 49 MiB more were needed";
         let candles = "DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")";
-        run_on(&[Device::Cpu]);
-        let before = hint(candles, &two, &book).unwrap();
-        assert!(
-            before.contains("--limit-train") && !before.contains("--batch-size"),
-            "{before}"
-        );
-        trains();
+        let left = BTreeSet::from(["cuda(0) has 90 MiB, 2 of them free now".to_owned()]);
+        let said = |error, minibatch| words(error, &left, minibatch).unwrap();
         assert_eq!(
-            hint(ours, &two, &book).unwrap(),
+            said(ours, Some(Some(512))),
             "; a minibatch has 512 examples, --batch-size makes it smaller"
         );
-        let without_gpus = hint(candles, &Options::default(), &book).unwrap();
-        assert!(without_gpus.contains("--batch-size"), "{without_gpus}");
-        assert_eq!(hint("no such file", &two, &book), None);
+        let before = said(candles, None);
+        assert!(
+            before.starts_with("; cuda(0) has 90 MiB") && before.contains("--limit-train"),
+            "{before}"
+        );
+        assert!(!before.contains("--batch-size"), "{before}");
+        assert!(said(candles, Some(None)).contains("--batch-size"));
+        assert_eq!(words("no such file", &left, Some(None)), None);
+        // while the GPU was opened
+        let opening = words(candles, &BTreeSet::new(), None).unwrap();
+        assert_eq!(opening, "; nvidia-smi says who else uses the GPU");
     }
 }
