@@ -263,11 +263,10 @@ pub fn train(options: &Options) -> anyhow::Result<Summary> {
     // Devices, data, timer and curve, and what the options say
     let mut run = Run::start(options, &BOOK)?;
     let params = run.init(named(init_params(run.seed)?))?;
-    let devices = run.devices.clone();
+    let (devices, lr) = (run.devices.clone(), run.lr);
     // Copy model parameters to all devices
     let copies = devices.iter().map(|device| get_params(&params, device));
     let device_params: Vec<_> = copies.collect::<Result<_>>()?;
-    let lr = run.lr;
     for epoch in run.epochs() {
         run.timer.start();
         for batch in run.train_iter.epoch(epoch) {
