@@ -172,12 +172,11 @@ fn bf16_is_asked_for_and_not_there() -> Result<()> {
     refused(&args, &["--precision bf16: the CPU computes in f32"])?;
     for program in ["scratch", "concise"] {
         let args = args.replace("--device cpu", "--gpus 1");
-        let (status, stdout, stderr) = run(program, &args)?;
-        let says = stdout
-            .lines()
-            .any(|line| line == "--precision bf16 is of GPUs: the CPU computes in f32");
-        let on_cpu = stdout.contains(" on [cpu(0)]");
-        ensure!(status == 0 && says == on_cpu, "{stdout}{stderr}");
+        said_on_the_cpu(
+            program,
+            &args,
+            "--precision bf16 is of GPUs: the CPU computes in f32",
+        )?;
     }
     Ok(())
 }
@@ -197,10 +196,14 @@ fn a_cuda_graph_is_asked_for_and_not_there() -> Result<()> {
             "{program} {args}: {status}, {stderr}"
         );
     }
-    let (status, stdout, stderr) = run("scratch", &two.replace("--gpus 2", "--gpus 1"))?;
-    let says = stdout
-        .lines()
-        .any(|line| line == "--cuda-graph is of GPUs: the CPU has none");
+    let one = two.replace("--gpus 2", "--gpus 1");
+    said_on_the_cpu("scratch", &one, "--cuda-graph is of GPUs: the CPU has none")
+}
+
+/// A run with one replica says the line if it is on the CPU, and not on a GPU.
+fn said_on_the_cpu(program: &str, args: &str, line: &str) -> Result<()> {
+    let (status, stdout, stderr) = run(program, args)?;
+    let says = stdout.lines().any(|said| said == line);
     let on_cpu = stdout.contains(" on [cpu(0)]");
     ensure!(status == 0 && says == on_cpu, "{stdout}{stderr}");
     Ok(())

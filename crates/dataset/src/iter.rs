@@ -76,8 +76,7 @@ impl DataIter {
         let (iter, order) = (self.clone(), self.order(epoch));
         let had = self.had(epoch);
         if self.when_asked {
-            let made = Made::WhenAsked(self.clone(), order);
-            return self.batches(had, made);
+            return self.batches(had, Made::WhenAsked(iter, order));
         }
         let (sender, ready) = sync_channel(READY);
         let errors = sender.clone();

@@ -76,6 +76,11 @@ pub(crate) fn backward(loss: &Tensor) -> Result<bool> {
     Ok(true)
 }
 
+/// The gradient `dy` of `y`, of which none stands for ones.
+pub(crate) fn or_ones(y: &Tensor, dy: Option<&Tensor>) -> Result<Tensor> {
+    dy.map_or_else(|| y.ones_like(), |dy| Ok(dy.clone()))
+}
+
 /// An operation that is candle's and a chain's.
 struct Shared(Arc<dyn Link>);
 

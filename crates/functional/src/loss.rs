@@ -140,9 +140,6 @@ impl Link for CrossEntropy {
     }
 
     fn back(&self, losses: &Tensor, d_losses: Option<&Tensor>) -> Result<Option<Tensor>> {
-        match d_losses {
-            Some(d_losses) => self.bwd(&self.y_hat, losses, d_losses),
-            None => self.bwd(&self.y_hat, losses, &losses.ones_like()?),
-        }
+        self.bwd(&self.y_hat, losses, &chain::or_ones(losses, d_losses)?)
     }
 }

@@ -343,10 +343,7 @@ impl<B: Runs> Link for Evaluated<B> {
     }
 
     fn back(&self, y: &Tensor, dy: Option<&Tensor>) -> Result<Option<Tensor>> {
-        match dy {
-            Some(dy) => B::backward(self, y, dy)?,
-            None => B::backward(self, y, &y.ones_like()?)?,
-        };
+        B::backward(self, y, &chain::or_ones(y, dy)?)?;
         Ok(None)
     }
 }

@@ -28,7 +28,17 @@ fn apart(a: &[f32], b: &[f32]) -> f64 {
         .iter()
         .zip(b)
         .map(|(a, b)| f64::from((a - b).abs() / b.abs()));
-    differences.fold(0.0, f64::max)
+    worst(differences)
+}
+
+/// The largest of some differences, and NaN where one of them is.
+fn worst(mut differences: impl Iterator<Item = f64>) -> f64 {
+    differences
+        .try_fold(0.0, |worst: f64, d| match d.is_nan() {
+            true => Err(d),
+            false => Ok(worst.max(d)),
+        })
+        .unwrap_or_else(|nan| nan)
 }
 
 /// The largest difference of two lists of vectors, relative to the expected one's length; of one that is zero, by
@@ -44,14 +54,14 @@ fn vectors_apart(found: &[Vec<f32>], expected: &[Vec<f32>]) -> f64 {
             whole => difference / whole,
         }
     });
-    differences.fold(0.0, |worst, d| if d <= worst { worst } else { d }) // NaN stays
+    worst(differences)
 }
 
 /// The largest difference of two elements.
 fn largest_difference(found: &[Vec<f32>], expected: &[Vec<f32>]) -> f64 {
     let pairs = found.iter().flatten().zip(expected.iter().flatten());
     let differences = pairs.map(|(a, b)| f64::from((a - b).abs()));
-    differences.fold(0.0, |worst, d| if d <= worst { worst } else { d }) // NaN stays
+    worst(differences)
 }
 
 /// Compares, and adds what it finds to the report.

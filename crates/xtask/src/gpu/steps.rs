@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 
 use super::{Options, facts};
 use crate::bench::contender::{Contender, Family};
@@ -107,15 +107,8 @@ struct Ceilings {
 
 impl Ceilings {
     fn measure(python: &Path, script: &Path) -> Result<Self> {
-        let output = Command::new(python).arg(script).arg("ceilings").output()?;
-        let said = String::from_utf8_lossy(&output.stdout);
-        let numbers = said.split_whitespace().map(str::parse);
-        let numbers: Vec<f64> = numbers.collect::<Result<_, _>>().unwrap_or_default();
-        let complaint = String::from_utf8_lossy(&output.stderr);
-        match numbers[..] {
-            [copy, tf32, bf16] => Ok(Self { copy, tf32, bf16 }),
-            _ => bail!("{}", complaint.lines().last().unwrap_or("it said nothing")),
-        }
+        let [copy, tf32, bf16] = numbers(Command::new(python).arg(script).arg("ceilings"))?;
+        Ok(Self { copy, tf32, bf16 })
     }
 
     fn said(&self) -> String {
@@ -261,14 +254,17 @@ fn is_one_replica(row: &Row) -> bool {
 /// step keeps the host busy.
 fn alone(contender: &Contender, work: &Work) -> Result<[f64; 2]> {
     let before = facts::used_mib()?;
-    let output = contender.command(work).output()?;
+    let [mib, busy] = numbers(&mut contender.command(work))?;
+    Ok([mib - before, busy])
+}
+
+/// The numbers that a program prints; where it prints others, its last complaint is the error.
+fn numbers<const N: usize>(program: &mut Command) -> Result<[f64; N]> {
+    let output = program.output()?;
     let said = String::from_utf8_lossy(&output.stdout);
     let numbers = said.split_whitespace().map(str::parse);
     let numbers: Vec<f64> = numbers.collect::<Result<_, _>>().unwrap_or_default();
     let complaint = String::from_utf8_lossy(&output.stderr);
     let last = complaint.lines().last().unwrap_or("it said nothing");
-    match numbers[..] {
-        [mib, busy] => Ok([mib - before, busy]),
-        _ => bail!("{last}"),
-    }
+    numbers.try_into().map_err(|_| anyhow!("{last}"))
 }

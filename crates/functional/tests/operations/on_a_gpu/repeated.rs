@@ -1,10 +1,18 @@
 //! Work that is recorded as a CUDA graph does what it did before.
 
-use super::gpu;
+use super::{Gpu, gpu};
 use crate::support::{labels, random, values};
 use candle_core::{DType, Device, Result, Tensor, Var};
 use functional::{Expr, Repeated, Sgd, cross_entropy, one_stream};
 use std::cell::RefCell;
+
+/// The turn of the test, and a device that nobody else uses.
+fn alone() -> (Gpu, Device) {
+    let turn = gpu();
+    let device = Device::new_cuda_with_stream(0).expect("a GPU");
+    one_stream(&device);
+    (turn, device)
+}
 
 /// Twelve steps of gradient descent; the losses, and the parameter at the end.
 fn steps(device: &Device, repeated: bool) -> Result<Vec<f32>> {
@@ -43,9 +51,7 @@ fn steps(device: &Device, repeated: bool) -> Result<Vec<f32>> {
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn work_that_is_repeated_gives_the_same_bits() {
-    let device = Device::new_cuda_with_stream(0).expect("a GPU");
-    let _turn = gpu();
-    one_stream(&device);
+    let (_turn, device) = alone();
     assert_eq!(
         steps(&device, true).unwrap(),
         steps(&device, false).unwrap()
@@ -55,9 +61,7 @@ fn work_that_is_repeated_gives_the_same_bits() {
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn what_cannot_be_repeated_is_an_error() {
-    let device = Device::new_cuda_with_stream(0).expect("a GPU");
-    let _turn = gpu();
-    one_stream(&device);
+    let (_turn, device) = alone();
     let x = random((5, 9), 0).to_device(&device).unwrap();
     let error = |work: &dyn Fn(usize) -> Result<()>| {
         let mut repeated = Repeated::new(&device);
