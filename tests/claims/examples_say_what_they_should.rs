@@ -16,7 +16,7 @@ use crate::kit::{root, trial};
 type Check = fn(&str) -> Result<()>;
 
 /// Every example, and what has to be true of what it prints.
-const EXAMPLES: [(&str, Check); 13] = [
+const EXAMPLES: [(&str, Check); 15] = [
     ("01_get_params", |said| {
         has(said, "b1 weight: [0., 0.")?;
         has(said, "b1 grad: [0., 0.")
@@ -108,6 +108,16 @@ const EXAMPLES: [(&str, Check); 13] = [
         let accuracy = said.split("test accuracy = ").nth(1).context("none")?;
         ensure!(accuracy.trim().parse::<f64>()? > 0.3, "{said}");
         Ok(())
+    }),
+    ("14_your_own_network", |said| {
+        let accuracy = said.trim().strip_prefix("test acc: ").context("none")?;
+        ensure!(accuracy.parse::<f64>()? > 0.6, "{said}");
+        Ok(())
+    }),
+    ("15_seeds", |said| {
+        ensure!(said.matches("\nseed ").count() == 2, "{said}");
+        has(said, "last epoch: ")?;
+        has(said, "best epoch: ")
     }),
 ];
 

@@ -48,20 +48,33 @@ impl Book {
         }
     }
 
-    /// All pages: the chapters, the first page, the table of contents.
+    /// All pages: the chapters, the first page, the table of contents, and the documents of the repository's root.
     ///
     /// # Errors
     /// If the folder cannot be read.
     pub fn pages(&self) -> Result<Vec<String>> {
+        const OTHERS: [&str; 5] = [
+            "README",
+            "SUMMARY",
+            "../README",
+            "../ARCHITECTURE",
+            "../CONTRIBUTING",
+        ];
         let mut pages = chapter::pages(&self.folder)?;
-        let others = ["README", "SUMMARY"].map(str::to_owned);
-        pages.extend(others.into_iter().filter(|page| self.path(page).exists()));
+        let others = OTHERS.map(str::to_owned).into_iter();
+        pages.extend(others.filter(|page| self.path(page).exists()));
         Ok(pages)
     }
 
     /// The file of a page.
     pub fn path(&self, page: &str) -> PathBuf {
         self.folder.join(format!("{page}.md"))
+    }
+
+    /// The folder that a page's links start from.
+    pub fn folder_of(&self, page: &str) -> PathBuf {
+        let up = page.starts_with("../").then_some("..");
+        self.folder.join(up.unwrap_or_default())
     }
 
     /// The text of a page.
@@ -84,10 +97,10 @@ impl Book {
     /// What messages call a page.
     pub fn name(&self, page: &str) -> String {
         let folder = self.folder.file_name().unwrap_or_default();
-        Path::new(folder)
-            .join(format!("{page}.md"))
-            .display()
-            .to_string()
+        match page.strip_prefix("../") {
+            Some(page) => format!("{page}.md"),
+            None => format!("{}/{page}.md", folder.display()),
+        }
     }
 
     /// The pictures in `img/`, relative to the folder: `img/splitting.svg`.

@@ -110,7 +110,7 @@ pub fn recorded(book: &Book, name: &str) -> Result<Vec<String>> {
 /// # Errors
 /// If the page cannot be read.
 pub fn links(book: &Book, page: &str) -> Result<Vec<String>> {
-    let complaints = links::complaints(&book.folder, &book.text(page)?).into_iter();
+    let complaints = links::complaints(&book.folder_of(page), &book.text(page)?).into_iter();
     let place = book.name(page);
     Ok(complaints
         .map(|(line, what)| format!("{place}:{line}: {what}"))
@@ -140,7 +140,7 @@ pub fn figures(book: &Book) -> Result<Vec<String>> {
     let unused = book
         .pictures()?
         .into_iter()
-        .filter(|file| !shown.iter().any(|link| link.to == *file));
+        .filter(|file| !shown.iter().any(|link| link.to.ends_with(file.as_str())));
     complaints.extend(unused.map(|file| format!("{file} is shown on no page")));
     Ok(complaints)
 }

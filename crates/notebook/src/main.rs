@@ -39,8 +39,13 @@ enum Command {
     Check { chapter: Option<String> },
     /// Write what is stale: listings, outputs, links, pictures
     Renew { chapter: Option<String> },
-    /// Write again what programs print on the real data (FASHION_MNIST_DIR); it takes minutes
-    Record { chapter: Option<String> },
+    /// Write again what programs print on the real data (FASHION_MNIST_DIR); it takes minutes, ResNet-18 hours
+    Record {
+        chapter: Option<String>,
+        /// Only the commands that contain this
+        #[arg(long, value_name = "TEXT", default_value = "")]
+        only: String,
+    },
     /// Write a chapter as a Jupyter notebook, CHAPTER.ipynb beside it
     Jupyter { chapter: String },
     /// What `mdbook build notebooks-md` calls
@@ -73,7 +78,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Check { chapter } => check(chapter.as_deref()),
         Command::Renew { chapter } => renew(chapter.as_deref()),
-        Command::Record { chapter } => record(chapter.as_deref()),
+        Command::Record { chapter, only } => record(chapter.as_deref(), &only),
         Command::Jupyter { chapter } => jupyter(&chapter),
         Command::Mdbook { question } if question.is_empty() => site::serve(),
         Command::Mdbook { .. } => Ok(()),
@@ -96,11 +101,11 @@ fn check(only: Option<&str>) -> Result<()> {
     let book = book()?;
     let mut complaints = Vec::new();
     for chapter in book.chapters(only)? {
-        complaints.extend(check::listings(&book, &chapter)?);
         complaints.extend(check::outputs(&book, &chapter)?);
         complaints.extend(check::recorded(&book, &chapter)?);
     }
     for page in book.pages()? {
+        complaints.extend(check::listings(&book, &page)?);
         complaints.extend(check::links(&book, &page)?);
     }
     complaints.extend(check::figures(&book)?);
@@ -128,10 +133,13 @@ fn renew(only: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-fn record(only: Option<&str>) -> Result<()> {
+fn record(chapter: Option<&str>, only: &str) -> Result<()> {
     let book = book()?;
-    for chapter in book.chapters(only)? {
-        println!("{chapter}: {} recorded", record::record(&book, &chapter)?);
+    for chapter in book.chapters(chapter)? {
+        println!(
+            "{chapter}: {} recorded",
+            record::record(&book, &chapter, only)?
+        );
     }
     Ok(())
 }

@@ -9,18 +9,21 @@ use anyhow::{Context, Result, ensure};
 use crate::book::Book;
 use crate::chapter::Kind;
 
-/// Runs the programs of a chapter's recorded blocks, one after another, and writes what each printed as soon as
-/// it is there; gives their number.
+/// Runs the programs of a chapter's recorded blocks whose commands contain `only`, one after another, and writes
+/// what each printed as soon as it is there; gives their number.
 ///
 /// # Errors
 /// If `FASHION_MNIST_DIR` names no folder, or a program fails.
-pub fn record(book: &Book, name: &str) -> Result<usize> {
+pub fn record(book: &Book, name: &str, only: &str) -> Result<usize> {
     let mut chapter = book.chapter(name)?;
     let mut count = 0;
     for i in 0..chapter.pieces.len() {
         let Kind::Recorded(command) = &chapter.pieces[i].kind else {
             continue;
         };
+        if !command.contains(only) {
+            continue;
+        }
         let line = cargo(command);
         let printed =
             run(&book.root, &line).with_context(|| format!("{}: {line}", book.name(name)))?;

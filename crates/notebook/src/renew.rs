@@ -74,12 +74,16 @@ fn new_output(body: String) -> [Piece; 2] {
     ]
 }
 
-/// Renews the links of a page that is no chapter, and says whether one was stale.
+/// Renews the listings and the links of a page that is no chapter, and says whether one was stale.
 ///
 /// # Errors
-/// If a file cannot be read or written.
+/// If a listing's item is gone, or a file cannot be read or written.
 pub fn page(book: &Book, name: &str) -> Result<bool> {
-    let text = links::renewed(&book.folder, &book.text(name)?);
+    let mut page = book.chapter(name)?;
+    for (i, text) in fresh::listings(book, name, &page)? {
+        page.pieces[i].body = text;
+    }
+    let text = links::renewed(&book.folder_of(name), &page.to_string());
     book.write(&format!("{name}.md"), &text)
 }
 

@@ -9,14 +9,20 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use notebook::book::Book;
 use notebook::check;
 
-#[path = "notebook/report.rs"]
-mod report;
+#[path = "notebook/numbers.rs"]
+mod numbers;
+#[path = "notebook/options.rs"]
+mod options;
+#[path = "notebook/prose.rs"]
+mod prose;
 #[path = "notebook/runner.rs"]
 mod runner;
 #[path = "notebook/site.rs"]
 mod site;
 #[path = "notebook/table.rs"]
 mod table;
+#[path = "notebook/text.rs"]
+mod text;
 
 /// The binary with the cells.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_notebook");
@@ -36,11 +42,11 @@ fn trials() -> Result<Vec<Trial>> {
     let book = Book::of_this_repository(PROGRAM)?;
     let mut trials = Vec::new();
     for chapter in &book.chapters(None)? {
-        trials.push(page(&book, chapter, "listings", check::listings));
         trials.push(page(&book, chapter, "outputs", outputs));
         trials.push(page(&book, chapter, "recorded", check::recorded));
     }
     for name in &book.pages()? {
+        trials.push(page(&book, name, "listings", check::listings));
         trials.push(page(&book, name, "links", check::links));
     }
     let is_fresh = |check: fn(&Book) -> Result<Vec<String>>| {
@@ -48,7 +54,9 @@ fn trials() -> Result<Vec<Trial>> {
         move || none(check(&book)?)
     };
     trials.push(trial("figures", is_fresh(check::figures)));
-    trials.push(trial("report", is_fresh(report::complaints)));
+    trials.push(trial("numbers", is_fresh(numbers::complaints)));
+    trials.push(trial("options", is_fresh(options::complaints)));
+    trials.push(trial("prose", is_fresh(prose::complaints)));
     trials.push(trial("site", is_fresh(site::complaints)));
     trials.push(trial("table", is_fresh(table::complaints)));
     trials.extend(

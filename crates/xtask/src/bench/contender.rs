@@ -86,7 +86,15 @@ impl Contender {
     }
 }
 
-/// Everybody, with all of `threads`, then with one.
+/// How `benches/pytorch_step.py` can run.
+const PYTORCH_MODES: [&str; 4] = [
+    "eager",
+    "eager-channels_last",
+    "compile",
+    "compile-channels_last",
+];
+
+/// All contenders, with all of `threads`, then with one.
 pub fn list(peers: &Peers, threads: usize) -> Result<Vec<Contender>> {
     let mut all = Vec::new();
     if peers.ours {
@@ -96,9 +104,10 @@ pub fn list(peers: &Peers, threads: usize) -> Result<Vec<Contender>> {
     counts.dedup();
     for threads in counts {
         if let Some((python, script)) = &peers.pytorch {
-            all.extend(["eager", "channels_last"].map(|mode| {
+            all.extend(PYTORCH_MODES.map(|mode| {
                 let (script, count) = (script.to_string_lossy(), threads.to_string());
-                Contender::new(Family::Pytorch, &format!("PyTorch {mode}"), threads, python)
+                let name = format!("PyTorch {}", mode.replace('-', ", "));
+                Contender::new(Family::Pytorch, &name, threads, python)
                     .args(&[&script, mode, &count])
                     .threads_by(&["OMP_NUM_THREADS", "MKL_NUM_THREADS"])
             }));

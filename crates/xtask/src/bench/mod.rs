@@ -74,7 +74,7 @@ pub struct Options {
 enum Part {
     /// the project, with as many replicas as cores, two, and one
     Ours,
-    /// PyTorch, eager and channels_last
+    /// PyTorch, eager and compiled, each also with channels_last
     Pytorch,
     /// candle's own operations and layers
     Candle,

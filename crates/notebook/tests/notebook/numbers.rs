@@ -1,0 +1,485 @@
+//! Measured figures in the text of the pages. Each has one source: a report in `benches/results`, or what a program
+//! or a cell printed. The page says it in the words that are made here. A figure that looks measured and has no
+//! source is a complaint as well.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use anyhow::{Context, Result};
+use notebook::book::Book;
+use notebook::chapter::Kind;
+
+use crate::text::paragraphs;
+
+const SECTION_1: &str = "scratch --gpus 2";
+const SECTION_2: &str = "concise --gpus 2";
+const SHORT_RUN: &str =
+    "concise --gpus 2 --limit-train 6000 --limit-test 1000 --epochs 1 --batch-size 64 --lr 0.05";
+const SEEDS: &str =
+    "--example 15_seeds --data $FASHION_MNIST_DIR --limit-train 60000 --epochs 10 --seeds 12";
+
+/// What pages say otherwise than their sources, or without one.
+pub fn complaints(book: &Book) -> Result<Vec<String>> {
+    let sources = Sources::read(book)?;
+    let mut complaints = Vec::new();
+    for page in book.pages()? {
+        let (name, mut text) = (book.name(&page), paragraphs(&book.text(&page)?));
+        let quotes = quotes(&page, &sources).with_context(|| name.clone())?;
+        for quote in quotes.into_iter().chain(given(&page)) {
+            match text.iter_mut().find(|line| line.contains(&quote)) {
+                Some(line) => *line = line.replace(&quote, "…"),
+                None => {
+                    complaints.push(format!("{name} does not say {quote:?}, as its source does"))
+                }
+            }
+        }
+        for line in &text {
+            let figures = measured(line).into_iter();
+            complaints.extend(
+                figures
+                    .map(|figure| format!("{name}: {figure} has no source in numbers.rs: {line}")),
+            );
+        }
+    }
+    Ok(complaints)
+}
+
+/// The quotes of a page from its sources.
+fn quotes(page: &str, sources: &Sources) -> Result<Vec<String>> {
+    match page {
+        "../README" => readme(sources),
+        "measurements" => measurements(sources),
+        "communication" => communication(sources),
+        _ => Ok(Vec::new()),
+    }
+}
+
+fn readme(sources: &Sources) -> Result<Vec<String>> {
+    let short = sources.run(SHORT_RUN)?.seconds();
+    let long = sources.run(SECTION_2)?.seconds() / 60.0;
+    let parity = (2..=4).map(|k| sources.printed("multiple-gpus", &format!("{k} devices: ")));
+    let parity = parity
+        .collect::<Result<Vec<f64>>>()?
+        .into_iter()
+        .fold(0.0, f64::max);
+    let mut quotes = vec![
+        format!(
+            "ten epochs of Fashion-MNIST | {:.0} s",
+            sources.run(SECTION_1)?.seconds()
+        ),
+        format!("the short run above | {short:.0} s"),
+        format!("the book's ten epochs | {long:.0} min"),
+        format!("differ from those on one device by at most {parity:.0e}"),
+        format!(
+            "differ by at most {:.1e} relative",
+            sources.pytorch.worst("lenet", "this project", 0)?
+        ),
+        format!("run {} times with", sources.kills()?),
+    ];
+    for step in [
+        "LeNet, batch 256",
+        "ResNet-18, batch 64",
+        "ResNet-18, batch 256",
+    ] {
+        quotes.push(format!("{step} | {}", speed(&sources.cpu, step)?));
+    }
+    quotes.extend(accuracies(sources)?);
+    Ok(quotes)
+}
+
+/// PyTorch, then one, two and four devices with their ratios.
+fn speed(cpu: &Report, step: &str) -> Result<String> {
+    let mut cells = vec![thousands(cpu.pytorch(step, 4)?)];
+    for k in ["1 replica", "2 replicas", "4 replicas"] {
+        cells.push(ours(cpu, step, &format!("{k} | 4"))?);
+    }
+    Ok(cells.join(" | "))
+}
+
+/// Milliseconds, and PyTorch's time over them.
+fn ours(cpu: &Report, step: &str, row: &str) -> Result<String> {
+    let row = cpu.row(step, &format!("ours, {row}"))?;
+    Ok(format!("{} ({:.1}×)", thousands(row[0]), row[3]))
+}
+
+/// The rows of the table beside the book.
+fn accuracies(sources: &Sources) -> Result<Vec<String>> {
+    let mut rows = Vec::new();
+    for (k, book) in [(1, "0.85 | 0.84"), (2, "0.84 | 0.83")] {
+        let (last, best) = sources.seeds(k)?;
+        rows.push(format!("LeNet, 256, 0.2 | {k} | {book} | {last} | {best}"));
+    }
+    for (k, settings, book) in [
+        (1, "256, 0.1", "0.93 | 0.91"),
+        (2, "512, 0.2", "0.92 | 0.73"),
+    ] {
+        let runs = sources.runs(&format!("concise --gpus {k}"));
+        let of = |accuracy: fn(&Run) -> f64| {
+            let all = runs.iter().map(|run| format!("{:.3}", accuracy(run)));
+            all.collect::<Vec<_>>().join(", ")
+        };
+        let (last, best) = (of(Run::last), of(Run::best));
+        rows.push(format!(
+            "ResNet-18, {settings} | {k} | {book} | {last} | {best}"
+        ));
+    }
+    Ok(rows)
+}
+
+fn measurements(sources: &Sources) -> Result<Vec<String>> {
+    let (cpu, pytorch) = (&sources.cpu, &sources.pytorch);
+    let mut quotes = Vec::new();
+    for (network, name) in [("lenet", "LeNet"), ("resnet18", "ResNet-18")] {
+        for (rows, what) in [
+            ("this project", "this project"),
+            ("its float64", "PyTorch's float64"),
+        ] {
+            let [losses, model] = [0, 1].map(|column| pytorch.worst(network, rows, column));
+            quotes.push(format!("{name}, {what} | {:.1e} | {:.1e}", losses?, model?));
+        }
+    }
+    for step in [
+        "LeNet, batch 256",
+        "ResNet-18, batch 64",
+        "ResNet-18, batch 256",
+    ] {
+        let others = ["candle as it is", "Burn"].map(|peer| cpu.row(step, &format!("{peer} | 4")));
+        let [candle, burn] = others.map(|row| row.map(|row| thousands(row[0])));
+        quotes.push(format!(
+            "{step} | {} | {} | {}",
+            speed(cpu, step)?,
+            candle?,
+            burn?
+        ));
+        let (theirs, candle) = (
+            cpu.pytorch(step, 1)?,
+            cpu.row(step, "candle as it is | 1")?[0],
+        );
+        let (theirs, ours) = (thousands(theirs), ours(cpu, step, "1 replica | 1")?);
+        quotes.push(format!(
+            "{step}, one thread | {theirs} | {ours} | | | {}",
+            thousands(candle)
+        ));
+    }
+    for (network, words) in [
+        (
+            "ResNet-18",
+            "the losses with and without Winograd differ by",
+        ),
+        ("LeNet", "With Winograd they differ by"),
+    ] {
+        let (apart, moved) = cpu.rounding(network)?;
+        quotes.push(format!("{words} {apart}"));
+        quotes.push(format!("already changes them by {moved}"));
+    }
+    for size in ["516 kB, LeNet", "44.7 MB, ResNet-18"] {
+        let ours = &sources.allreduce.row("4 threads", size)?[..5];
+        let ours: Vec<String> = ours.iter().map(|us| thousands(*us)).collect();
+        let peer = sources.allreduce.row("Open MPI", size)?;
+        let (mpi, times) = (thousands(peer[1]), peer[2]);
+        quotes.push(format!(
+            "{size} | {} | {mpi} ({times:.1}×)",
+            ours.join(" | ")
+        ));
+    }
+    for row in sources.allreduce.rows("Overlap") {
+        // communication, compute, afterwards, with large buckets, with small ones
+        quotes.push(format!("{} | {} | {} | {}", row[0], row[1], row[2], row[4]));
+    }
+    Ok(quotes)
+}
+
+fn communication(sources: &Sources) -> Result<Vec<String>> {
+    let report = &sources.allreduce;
+    let resnet = report.row("4 threads", "44.7 MB, ResNet-18")?;
+    let mpi = report.row("Open MPI", "44.7 MB, ResNet-18")?;
+    let [owner, bound, mpi] = [resnet[1], resnet[4], mpi[1]].map(|us| us / 1e3);
+    let mut ratios = Vec::new();
+    for row in [
+        "strong | 1",
+        "strong | 2",
+        "strong | 4",
+        "weak | 1",
+        "weak | 2",
+        "weak | 4",
+    ] {
+        ratios.push(report.row("Training steps", row)?[3]);
+    }
+    let worst = ratios
+        .iter()
+        .map(|ratio| (ratio - 1.0).abs())
+        .fold(0.0, f64::max);
+    Ok(vec![
+        format!("the owner takes {owner:.1} ms and the bound {bound:.1} ms"),
+        format!("Open MPI, among four processes, takes {mpi:.0} ms"),
+        format!("lie within {:.0}% of the model", 100.0 * worst),
+    ])
+}
+
+/// Figures that are no measurements of this project: the book's, those of other papers, and of thought experiments.
+fn given(page: &str) -> impl Iterator<Item = String> {
+    let given: &[&str] = match page {
+        "../README" => &["0.91 on one GPU and 0.73 on two"],
+        _ => &[],
+    };
+    given.iter().map(|quote| quote.to_string())
+}
+
+/// The figures of a line that look measured: times, rates, ratios, percentages and accuracies.
+fn measured(line: &str) -> Vec<String> {
+    const UNITS: [&str; 15] = [
+        "s",
+        "sec",
+        "seconds",
+        "ms",
+        "µs",
+        "min",
+        "minutes",
+        "hour",
+        "hours",
+        "sec/epoch",
+        "GB/s",
+        "GFLOP/s",
+        "examples/s",
+        "images/s",
+        "times",
+    ];
+    let is_sign = |c: char| !c.is_alphanumeric() && !['%', '×'].contains(&c);
+    let words: Vec<&str> = line
+        .split_whitespace()
+        .map(|word| word.trim_matches(is_sign))
+        .collect();
+    let mut figures = Vec::new();
+    for (i, word) in words.iter().enumerate() {
+        let number = word.trim_end_matches(['%', '×']);
+        let is_number = number.starts_with(|c: char| c.is_ascii_digit())
+            && number
+                .chars()
+                .all(|c| c.is_ascii_digit() || ".,–".contains(c));
+        let is_ratio = number.len() < word.len();
+        let has_unit = words.get(i + 1).is_some_and(|next| UNITS.contains(next));
+        let is_accuracy = number
+            .strip_prefix("0.")
+            .is_some_and(|digits| digits.len() > 1);
+        if is_number && (is_ratio || has_unit || is_accuracy) {
+            figures.push(word.to_string());
+        }
+    }
+    figures
+}
+
+/// Where figures come from.
+struct Sources {
+    cpu: Report,
+    allreduce: Report,
+    pytorch: Report,
+    /// What programs printed on the real data, by their command.
+    recorded: BTreeMap<String, String>,
+    /// What cells printed, by their page.
+    printed: BTreeMap<String, String>,
+    /// A test that kills a run.
+    kills: String,
+}
+
+impl Sources {
+    fn read(book: &Book) -> Result<Self> {
+        let read = |file: &str| fs::read_to_string(book.root.join(file)).context(file.to_owned());
+        let report = |name: &str| {
+            Ok::<_, anyhow::Error>(Report(read(&format!("benches/results/{name}.md"))?))
+        };
+        let (mut recorded, mut printed) = (BTreeMap::new(), BTreeMap::<String, String>::new());
+        for page in book.chapters(None)? {
+            for piece in book.chapter(&page)?.pieces {
+                match piece.kind {
+                    Kind::Recorded(command) => _ = recorded.insert(command, piece.body),
+                    Kind::Output(_) => *printed.entry(page.clone()).or_default() += &piece.body,
+                    _ => {}
+                }
+            }
+        }
+        Ok(Self {
+            cpu: report("cpu")?,
+            allreduce: report("allreduce")?,
+            pytorch: report("pytorch")?,
+            recorded,
+            printed,
+            kills: read("tests/claims/runs_are_taken_up.rs")?,
+        })
+    }
+
+    fn run(&self, command: &str) -> Result<Run> {
+        let text = self.recorded.get(command);
+        Run::of(text.with_context(|| format!("no page has <!-- recorded: {command} -->"))?)
+    }
+
+    /// The run of a command, and those with other seeds.
+    fn runs(&self, command: &str) -> Vec<Run> {
+        let is_one = |of: &str| of == command || of.starts_with(&format!("{command} --seed "));
+        let all = self.recorded.iter().filter(|(of, _)| is_one(of));
+        all.filter_map(|(_, text)| Run::of(text).ok()).collect()
+    }
+
+    /// The last epoch and the best, over the seeds: `0.733 to 0.840, mean 0.814`.
+    fn seeds(&self, k: usize) -> Result<(String, String)> {
+        let command = if k == 2 {
+            SEEDS.to_owned()
+        } else {
+            format!("{SEEDS} --gpus {k}")
+        };
+        let text = self.recorded.get(&command).context(command)?;
+        let of = |name: &str| {
+            let mut lines = text.lines().filter_map(|line| line.strip_prefix(name));
+            lines
+                .next()
+                .map(str::to_owned)
+                .with_context(|| format!("no {name:?} in {text:?}"))
+        };
+        Ok((of("last epoch: ")?, of("best epoch: ")?))
+    }
+
+    /// The number behind some words that a cell of the page printed.
+    fn printed(&self, page: &str, words: &str) -> Result<f64> {
+        let text = self.printed.get(page).context(page.to_owned())?;
+        let found = text.lines().find_map(|line| line.strip_prefix(words));
+        Ok(found
+            .with_context(|| format!("no cell prints {words:?}"))?
+            .trim()
+            .parse()?)
+    }
+
+    /// How often the test kills LeNet's run.
+    fn kills(&self) -> Result<usize> {
+        let count = self
+            .kills
+            .split("kills(&runs, ")
+            .nth(1)
+            .and_then(|rest| rest.split(',').next());
+        Ok(count.context("no kills")?.parse()?)
+    }
+}
+
+/// What a program printed of its epochs.
+struct Run {
+    accuracies: Vec<f64>,
+    seconds: Vec<f64>,
+}
+
+impl Run {
+    fn of(text: &str) -> Result<Self> {
+        // epoch 2, loss 1.469, test acc 0.654, 1.3 sec, 46603 examples/sec
+        let epochs = text.lines().filter(|line| line.starts_with("epoch "));
+        let number = |line: &str, behind: &str| -> Result<f64> {
+            let rest = line.split(behind).nth(1).with_context(|| line.to_owned())?;
+            Ok(rest.split([',', ' ']).next().unwrap_or("").parse()?)
+        };
+        let (mut accuracies, mut seconds) = (Vec::new(), Vec::new());
+        for line in epochs {
+            let (_, rest) = line.split_once("test acc ").context("no accuracy")?;
+            accuracies.push(number(line, "test acc ")?);
+            seconds.push(number(rest, ", ")?);
+        }
+        anyhow::ensure!(!seconds.is_empty(), "nothing is recorded");
+        Ok(Self {
+            accuracies,
+            seconds,
+        })
+    }
+
+    fn last(&self) -> f64 {
+        self.accuracies[self.accuracies.len() - 1]
+    }
+
+    fn best(&self) -> f64 {
+        self.accuracies.iter().copied().fold(0.0, f64::max)
+    }
+
+    /// Of all epochs, without the evaluations.
+    fn seconds(&self) -> f64 {
+        self.seconds.iter().sum()
+    }
+}
+
+/// A report of `benches/results`.
+struct Report(String);
+
+impl Report {
+    /// The lines of the sections whose heading begins so.
+    fn lines(&self, heading: &str) -> impl Iterator<Item = &str> {
+        let sections = self.0.split("\n## ");
+        let sections = sections.filter(move |section| section.starts_with(heading));
+        sections.flat_map(str::lines)
+    }
+
+    /// The numbers of the row that begins so, in the section whose heading begins so: the first one in each cell.
+    fn row(&self, heading: &str, row: &str) -> Result<Vec<f64>> {
+        let mut lines = self.lines(heading);
+        let line = lines.find_map(|line| line.strip_prefix(&format!("| {row} | ")));
+        let line = line.with_context(|| format!("the report has no {row:?} under {heading:?}"))?;
+        Ok(numbers(line))
+    }
+
+    /// The numbers of all rows there that begin with one.
+    fn rows(&self, heading: &str) -> Vec<Vec<f64>> {
+        let rows = self
+            .lines(heading)
+            .filter_map(|line| line.strip_prefix("| "));
+        let rows = rows.filter(|row| row.starts_with(|c: char| c.is_ascii_digit()));
+        rows.map(numbers).collect()
+    }
+
+    /// The milliseconds of PyTorch's fastest mode.
+    fn pytorch(&self, step: &str, threads: usize) -> Result<f64> {
+        let rows = self
+            .lines(step)
+            .filter_map(|line| line.strip_prefix("| PyTorch "));
+        let rows = rows.map(numbers).filter(|row| row[0] == threads as f64);
+        let fastest = rows.map(|row| row[1]).reduce(f64::min);
+        fastest.with_context(|| format!("no PyTorch with {threads} threads under {step:?}"))
+    }
+
+    /// The largest difference in a column of `pytorch.md`, over the seeds and devices.
+    fn worst(&self, network: &str, rows: &str, column: usize) -> Result<f64> {
+        let all = self
+            .0
+            .lines()
+            .filter(|line| line.starts_with(&format!("| {network} |")));
+        let all = all.filter_map(|line| Some(numbers(line.split_once(rows)?.1)));
+        all.map(|row| row[row.len() - 3 + column])
+            .reduce(f64::max)
+            .context(network.to_owned())
+    }
+
+    /// The losses of 20 steps: how far Winograd moves them, and how far a change in the last place does.
+    fn rounding(&self, network: &str) -> Result<(&str, &str)> {
+        let start = format!("| losses of 20 steps of {network},");
+        let line = self
+            .0
+            .lines()
+            .find(|line| line.starts_with(&start))
+            .context(start.clone())?;
+        let last = line.split('|').rev().nth(1).context("no cell")?;
+        let (apart, moved) = last.split_once(" apart at most; ").context("no words")?;
+        Ok((
+            apart.trim(),
+            moved
+                .rsplit(' ')
+                .find(|word| word.ends_with('%'))
+                .context("no %")?,
+        ))
+    }
+}
+
+/// The first number of each cell.
+fn numbers(row: &str) -> Vec<f64> {
+    let first = |cell: &str| cell.split_whitespace().next()?.parse().ok();
+    row.split('|').filter_map(first).collect()
+}
+
+/// `4,023`, `33.2`
+fn thousands(n: f64) -> String {
+    let whole = n as u64;
+    match whole {
+        ..1000 => n.to_string(),
+        _ => format!("{},{:03}", whole / 1000, whole % 1000),
+    }
+}

@@ -1,0 +1,87 @@
+"""Compares steps of this project with PyTorch's on the real images, and writes `benches/results/pytorch.md`.
+
+For seeds 0, 1 and 2: ten steps of LeNet on 1, 2 and 3 devices, three steps of ResNet-18 on one device; beside them
+PyTorch's float32 against its own float64, which is the rounding that PyTorch itself has. The commands are those of
+README.md here.
+
+Run in the root of the project: `pip install torch safetensors numpy`, then
+`python tests/pytorch/report.py --data DIR`. It takes minutes.
+"""
+
+import argparse
+import contextlib
+import io
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+
+from compare import compare_folders
+
+HERE = Path(__file__).parent
+STEPS = {
+    "lenet": "scratch --no-shuffle --limit-train 2560 --epochs 1 --lr 0.05",
+    "resnet18": "concise --no-shuffle --limit-train 96 --batch-size 32 --epochs 1 --lr 0.001",
+}
+HEAD = """# The same steps as PyTorch's
+
+- `python tests/pytorch/report.py --data DIR`, PyTorch {version}, Fashion-MNIST
+- losses: the largest relative difference of a step's loss
+- parameters: the largest difference after the last step, relative to the largest value; running statistics included
+- update: the distance between both results, relative to how far training moved the parameters
+
+| network | seed | PyTorch's float32 beside | losses | parameters | update |
+|---|--:|---|--:|--:|--:|
+"""
+
+
+def run(*words):
+    subprocess.run([str(word) for word in words], check=True, stdout=subprocess.DEVNULL)
+
+
+def pytorch(network, seed, data, out, *more):
+    init = ["--default-init"] if network == "resnet18" else []
+    script = [sys.executable, HERE / "real_steps.py", "--network", network, "--seed", seed]
+    run(*script, *init, "--data", data, "--out", out, *more)
+    return out
+
+
+def ours(network, gpus, data, theirs, out):
+    program, *options = STEPS[network].split()
+    init = theirs / "init.safetensors"
+    command = [Path("target/release") / program, *options, "--device", "cpu"]
+    run(*command, "--gpus", gpus, "--init", init, "--data", data, "--out", out)
+    return out
+
+
+def row(network, seed, name, a, b):
+    with contextlib.redirect_stdout(io.StringIO()):
+        found = compare_folders(a, b)
+    losses, model, update = (found[key] for key in ("losses", "model", "update"))
+    return f"| {network} | {seed} | {name} | {losses:.1e} | {model:.1e} | {update:.1e} |\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True)
+    data = parser.parse_args().data
+    report = HEAD.format(version=torch.__version__)
+    run("cargo", "build", "--quiet", "--release", "-p", "scratch", "-p", "concise")
+    for network, devices in [("lenet", [1, 2, 3]), ("resnet18", [1])]:
+        for seed in range(3):
+            with tempfile.TemporaryDirectory() as folder:
+                folder = Path(folder)
+                theirs = pytorch(network, seed, data, folder / "float32")
+                double = pytorch(network, seed, data, folder / "float64", "--float64")
+                report += row(network, seed, "its float64", theirs, double)
+                for k in devices:
+                    name = f"this project, {k} device" + "s" * (k > 1)
+                    out = ours(network, k, data, theirs, folder / f"ours-{k}")
+                    report += row(network, seed, name, theirs, out)
+    (HERE.parents[1] / "benches/results/pytorch.md").write_text(report)
+
+
+if __name__ == "__main__":
+    main()
