@@ -50,7 +50,7 @@ fn message(panic: &(dyn Any + Send)) -> String {
 /// How many of [`quietly`] go on.
 static QUIET: AtomicUsize = AtomicUsize::new(0);
 
-/// As [`catch_panic`]; what panics meanwhile, in whatever thread, is not shown: somebody tells of it.
+/// As [`catch_panic`]; what panics meanwhile, in whatever thread, is not shown: the caller reports it.
 pub(crate) fn quietly<T>(f: impl FnOnce() -> T) -> std::result::Result<T, Panicked> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {

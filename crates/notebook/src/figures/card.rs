@@ -1,4 +1,4 @@
-//! What the drawn figures are drawn with: a white card, so that they can be read on a dark page as well,
+//! The canvas of the drawn figures: a white card, so that they can be read on a dark page as well,
 //! narrow, so that they can be read on a phone.
 
 use std::mem;

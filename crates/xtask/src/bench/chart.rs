@@ -1,10 +1,11 @@
 //! The report as a picture: a bar for each contender, as long as it is fast beside PyTorch.
 
 use super::contender::Family;
-use super::report::{Report, median, ratio};
+use super::report::{median, ratio};
 use super::rounds::Row;
 use super::stats::short;
 use super::svg::{self, text};
+use super::work::Work;
 
 const WIDTH: f64 = 600.0;
 const LEFT: f64 = 220.0;
@@ -14,13 +15,13 @@ const ROW: f64 = 22.0;
 const TIMES: f64 = 500.0;
 const MS: f64 = WIDTH - 16.0;
 
-/// The picture.
-pub fn svg(report: &Report) -> String {
+/// The picture of the steps, each with its rows.
+pub fn svg(tables: &[(Work, Vec<Row>)]) -> String {
     let mut body = String::new();
     let mut y = 34.0;
     let words = "Training steps a second; 1×: the fastest mode of PyTorch with as many threads";
     text(&mut body, (16.0, 24.0), "soft", words);
-    for (work, rows) in &report.tables {
+    for (work, rows) in tables {
         y += 26.0;
         text(&mut body, (16.0, y), "title", &work.to_string());
         text(&mut body, (TIMES, y), "soft end", "× PyTorch");
@@ -73,4 +74,41 @@ fn bar(body: &mut String, y: f64, row: &Row, length: f64, ratio: Option<f64>) {
         text(body, (TIMES, base), "end", &format!("{}×", short(ratio)));
     }
     text(body, (MS, base), "end", &short(median(row)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::contender::Contender;
+    use std::path::Path;
+
+    pub fn row(family: Family, name: &str, threads: usize, ms: f64) -> Row {
+        let contender = Contender::new(family, name, threads, Path::new("python"));
+        let mut row = Row::new(&contender);
+        row.times.push(ms);
+        row
+    }
+
+    #[test]
+    fn no_line_or_bar_reaches_the_numbers() {
+        let rows = [
+            row(Family::Ours, "ours", 4, 5.0),
+            row(Family::Pytorch, "PyTorch compile", 4, 20.0),
+            row(Family::Pytorch, "PyTorch eager", 4, 25.0),
+            row(Family::Other, "Burn", 1, 400.0),
+        ];
+        let mut body = String::new();
+        let foot = group(&mut body, 0.0, &rows);
+        assert_eq!(foot, 4.0 * ROW + 2.0 * 8.0);
+        // 1x is a quarter of the longest bar, for those with as many threads as a PyTorch
+        let line = format!("M{0:.1} 0.0L{0:.1} {1:.1}", LEFT + BARS / 4.0, 3.0 * ROW);
+        assert_eq!(body.matches("<path").count(), 1);
+        assert!(body.contains(&line), "{body}");
+        let texts: Vec<&str> = body.lines().filter(|l| l.starts_with("<text")).collect();
+        assert!(texts.iter().any(|t| t.contains(">4.00×<")) && texts[0].contains(">4 threads<"));
+        assert!(
+            LEFT + BARS + 60.0 <= TIMES,
+            "the numbers begin right of the bars"
+        );
+    }
 }

@@ -136,9 +136,14 @@ mod tests {
             decades: LogLog::decades([20.0, 5000.0].into_iter()),
         };
         assert_eq!(axes.decades, (1, 4));
-        assert_eq!(axes.at((1.0, 10.0)), (100.0, 90.0));
-        assert_eq!(axes.at((16.0, 100.0)), (200.0, 60.0));
-        assert_eq!(axes.at((256.0, 10_000.0)), (300.0, 0.0));
+        for (value, place) in [
+            ((1.0, 10.0), (100.0, 90.0)),
+            ((16.0, 100.0), (200.0, 60.0)),
+            ((256.0, 10_000.0), (300.0, 0.0)),
+        ] {
+            let (x, y) = axes.at(value);
+            assert!((x - place.0).hypot(y - place.1) < 1e-9, "{value:?}");
+        }
     }
 
     #[test]

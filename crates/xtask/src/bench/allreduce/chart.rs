@@ -104,8 +104,41 @@ fn sizes(body: &mut String, axes: &LogLog) {
 }
 
 fn micros_in_words(micros: f64) -> String {
-    match micros < 1e3 {
-        true => format!("{micros} µs"),
-        false => format!("{} ms", micros / 1e3),
+    match micros {
+        micros if micros < 1e3 => format!("{micros} µs"),
+        micros if micros < 1e6 => format!("{} ms", micros / 1e3),
+        micros => format!("{} s", micros / 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measured(len: usize, micros: [f64; 5]) -> Measured {
+        let times = TURNS.into_iter().zip(micros.map(|micros| vec![micros]));
+        Measured::new(2, len, times.collect())
+    }
+
+    #[test]
+    fn ten_times_the_time_is_as_far_up_everywhere() {
+        let all = [
+            measured(250, [100.0, 1.0, 10.0, 10.0, 1.0]),
+            measured(25_000_000, [1e6, 1e4, 1e5, 1e5, 1e4]),
+        ];
+        let mut body = String::new();
+        panel(&mut body, 0.0, &[&all[0], &all[1]]);
+        let step = HEIGHT / 6.0;
+        for (algorithm, first) in [(Algorithm::Owner, 0.0), (Algorithm::Ring, 1.0)] {
+            let [from, to] = [first, first + 4.0].map(|decade| HEIGHT - decade * step);
+            let line = format!("M{LEFT:.1} {from:.1}L{RIGHT:.1} {to:.1}\"");
+            let color = color(algorithm);
+            let mut lines = body.lines();
+            let found = lines.find(|l| l.contains(&line) && l.contains(color));
+            assert!(found.is_some(), "{line}\n{body}");
+        }
+        for label in ["1 µs", "1 s", "1 kB", "100 MB", "bound"] {
+            assert!(body.contains(&format!(">{label}</text>")), "{label}");
+        }
     }
 }
