@@ -6,7 +6,7 @@ use collective::{Algorithm, Schedule, Sum};
 
 /// Devices.
 const K: usize = 4;
-/// Where the devices begin; left of them is what a round does.
+/// Where the devices begin; the rounds are named left of them.
 const LEFT: f64 = 98.0;
 const COLUMN: f64 = (WIDTH - 16.0 - LEFT) / K as f64;
 /// A device's chunks side by side; in each a slot for the gradient of every device.
@@ -56,10 +56,7 @@ pub fn svg(algorithm: Algorithm) -> String {
         state(&mut card, y, &held, sums);
     }
     let all: usize = schedule.rounds.iter().map(|r| busiest(&schedule, r)).sum();
-    let words = "N: bytes of one gradient. Each round shows the bytes";
-    card.text((16.0, y + BOX.1 + 23.0), "soft", words);
-    let words = format!("through its busiest link. All rounds: {}.", of_n(all));
-    card.text((16.0, y + BOX.1 + 41.0), "soft", &words);
+    footer(&mut card, y + BOX.1, all);
     card.finish(y + BOX.1 + 53.0, &label(&schedule, all))
 }
 
@@ -115,6 +112,14 @@ fn legend(card: &mut Card, title: &str, chunks: usize) -> f64 {
         card.text((x + width / 2.0, y), "middle soft", &words);
     }
     y + 8.0
+}
+
+/// The words below the boxes.
+fn footer(card: &mut Card, y: f64, all: usize) {
+    let words = "N: bytes of one gradient. Each round shows the bytes";
+    card.text((16.0, y + 23.0), "soft", words);
+    let words = format!("through its busiest link. All rounds: {}.", of_n(all));
+    card.text((16.0, y + 41.0), "soft", &words);
 }
 
 /// Where a chunk of a device begins, and how wide it is.
