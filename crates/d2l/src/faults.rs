@@ -126,7 +126,8 @@ mod tests {
         };
         let (done, timeline) = Timeline::record(|| {
             let _outer = tracing::info_span!("all-reduce").entered();
-            (forward(51)?, forward(52).unwrap_err());
+            forward(51)?;
+            forward(52).unwrap_err();
             drop(tracing::info_span!("update").entered());
             Ok(())
         });
