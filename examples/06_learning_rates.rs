@@ -35,7 +35,8 @@ fn accuracy_with(data: &Dataset, k: usize, batch_size: usize, lr: f64) -> Result
 /// The accuracies for all rates: with one device and four on minibatches of 16, and with four on 64.
 fn accuracies(data: &Dataset) -> Result<Animator> {
     let legend = ["1 device, 16", "4 devices, 16", "4 devices, 64"];
-    let mut animator = Animator::new("learning rate", &legend, (0.0, 0.4));
+    let animator = Animator::new("learning rate", &legend, (0.02, 0.5));
+    let mut animator = animator.ylabel("test accuracy").xscale_log();
     for lr in RATES {
         let all = [(4, 64), (4, 16), (1, 16)].map(|(k, n)| accuracy_with(data, k, n, lr));
         let [four_times, four, one] = all;

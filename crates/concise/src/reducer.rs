@@ -34,7 +34,7 @@ impl Reducer {
                 }
             }
         };
-        let name = format!("{name} all-reduce");
+        let name = format!("{name}, all-reduce");
         let thread = std::thread::Builder::new().name(name).spawn(serve)?;
         Ok(Self {
             buckets: Some(buckets),

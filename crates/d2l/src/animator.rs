@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use anyhow::{Result, ensure};
+use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
 use plotters::prelude::*;
 
 use crate::picture::escape;
@@ -20,11 +21,15 @@ use crate::picture::escape;
 #[derive(Debug, Clone)]
 pub struct Animator {
     xlabel: String,
+    ylabel: String,
+    log: bool,
     legend: Vec<String>,
     xlim: (f64, f64),
     x: Vec<f64>,
     y: Vec<Vec<f64>>,
 }
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 
 const SIZE: (u32, u32) = (560, 360);
 const COLORS: [RGBColor; 4] = [
@@ -39,11 +44,35 @@ impl Animator {
     pub fn new(xlabel: &str, legend: &[&str], xlim: (f64, f64)) -> Self {
         Self {
             xlabel: xlabel.to_owned(),
+            ylabel: String::new(),
+            log: false,
             legend: legend.iter().map(|&l| l.to_owned()).collect(),
             xlim,
             x: Vec::new(),
             y: vec![Vec::new(); legend.len()],
         }
+    }
+
+    /// Labels the y axis, the book's `ylabel`.
+    pub fn ylabel(mut self, ylabel: &str) -> Self {
+        self.ylabel = ylabel.to_owned();
+        self
+    }
+
+    /// Makes the x axis logarithmic, the book's `xscale='log'`, with a mark at the x of each point. `xlim` has to
+    /// be above 0.
+    ///
+    /// ```
+    /// let rates = d2l::Animator::new("learning rate", &["LeNet"], (0.02, 0.5));
+    /// let mut rates = rates.ylabel("test accuracy").xscale_log();
+    /// rates.add(0.025, &[0.79])?;
+    /// rates.add(0.4, &[0.8])?;
+    /// assert!(rates.svg()?.contains("0.025"));
+    /// # anyhow::Ok(())
+    /// ```
+    pub fn xscale_log(mut self) -> Self {
+        self.log = true;
+        self
     }
 
     /// Adds one point to each curve.
@@ -86,23 +115,45 @@ impl Animator {
         Ok(svg.replacen("<svg ", &label, 1))
     }
 
-    fn draw(&self, area: DrawingArea<SVGBackend<'_>, plotters::coord::Shift>) -> Result<()> {
+    fn draw(&self, area: Area<'_>) -> Result<()> {
         area.fill(&WHITE)?;
         let x = self.xlim();
+        if self.log {
+            let marks = self.x.clone();
+            return self.plot(area, x.log_scale().with_key_points(marks), 0, short);
+        }
+        let (marks, digits) = marks(&x);
+        self.plot(area, x, marks, |x| format!("{x:.digits$}"))
+    }
+
+    /// Draws the curves over an axis `x` with at most so many marks.
+    fn plot<X>(
+        &self,
+        area: Area<'_>,
+        x: X,
+        marks: usize,
+        mark: impl Fn(f64) -> String,
+    ) -> Result<()>
+    where
+        X: AsRangedCoord<Value = f64>,
+        X::CoordDescType: ValueFormatter<f64>,
+    {
         let y = self.ylim();
-        let (x_labels, x_digits) = marks(&x);
         let y_digits = digits(&y);
+        let y_label = if self.ylabel.is_empty() { 56 } else { 76 };
         let mut chart = ChartBuilder::on(&area)
             .margin(16)
             .x_label_area_size(40)
-            .y_label_area_size(56)
-            .build_cartesian_2d(x.clone(), y)?;
-        chart
-            .configure_mesh()
-            .x_desc(&self.xlabel)
+            .y_label_area_size(y_label)
+            .build_cartesian_2d(x, y)?;
+        let mut mesh = chart.configure_mesh();
+        if !self.ylabel.is_empty() {
+            mesh.y_desc(&self.ylabel);
+        }
+        mesh.x_desc(&self.xlabel)
             .y_label_formatter(&|y| format!("{y:.y_digits$}"))
-            .x_label_formatter(&|x| format!("{x:.x_digits$}"))
-            .x_labels(x_labels)
+            .x_label_formatter(&|x| mark(*x))
+            .x_labels(marks)
             .y_labels(6)
             .label_style(("sans-serif", 15))
             .axis_desc_style(("sans-serif", 16))
@@ -165,7 +216,11 @@ impl Animator {
         };
         let curves = self.legend.iter().zip(&self.y);
         let curves = curves.map(|(name, ys)| format!("{name} by {}{}", self.xlabel, ends(ys)));
-        curves.collect::<Vec<_>>().join("; ")
+        let curves = curves.collect::<Vec<_>>().join("; ");
+        match &*self.ylabel {
+            "" => curves,
+            ylabel => format!("{ylabel}: {curves}"),
+        }
     }
 
     /// From the lowest to the highest value, with a little room around; not-a-number is left out.
@@ -213,7 +268,7 @@ fn marks(axis: &Range<f64>) -> (usize, usize) {
     }
 }
 
-/// A number as one would say it.
+/// A number with three digits after the point at most.
 fn short(x: f64) -> String {
     ((x * 1e3).round() / 1e3).to_string()
 }
@@ -270,6 +325,28 @@ mod tests {
                      acc &lt; 1 by epoch: 0.100 at 1, 0.750 at 2\"";
         let svg = animator.svg()?;
         assert!(svg.contains(label), "{svg}");
+        Ok(())
+    }
+
+    /// The marks of a logarithmic axis are at the points, as far from each other as these are factors.
+    #[test]
+    fn an_axis_can_be_logarithmic() -> Result<()> {
+        let animator = Animator::new("rate", &["LeNet"], (0.1, 0.8)).ylabel("accuracy");
+        let mut animator = animator.xscale_log();
+        for x in [0.1, 0.2, 0.8] {
+            animator.add(x, &[x])?;
+        }
+        let svg = animator.svg()?;
+        assert!(svg.contains("aria-label=\"accuracy: LeNet by rate: 0.100 at 0.1, 0.800 at 0.8\""));
+        let lines: Vec<&str> = svg.lines().map(str::trim).collect();
+        let x_of = |label: &str| {
+            let at = lines.iter().position(|line| *line == label).unwrap();
+            let x = lines[at - 1].split(" x=\"").nth(1).unwrap();
+            x.split('"').next().unwrap().parse::<f64>().unwrap()
+        };
+        let [a, b, c] = ["0.1", "0.2", "0.8"].map(x_of);
+        assert!(((c - b) - 2.0 * (b - a)).abs() <= 2.0, "{a} {b} {c}");
+        assert!(lines.contains(&"accuracy"));
         Ok(())
     }
 

@@ -1,8 +1,8 @@
-//! Which thread does what when: the timeline of a piece of code, as a picture and as a Chrome trace.
+//! The timeline of a piece of code, as a picture and as a Chrome trace: a lane for each replica and each other thread.
 //!
-//! The crates of this workspace mark what they do as spans of `tracing`, under these names:
+//! The crates of this workspace mark their work as spans of `tracing`, under these names:
 //!
-//! | span | what goes on |
+//! | span | work |
 //! |---|---|
 //! | `data` | waiting for the next minibatch |
 //! | `split` | the minibatch is split and loaded; a step begins |
@@ -11,7 +11,8 @@
 //! | `sum`, `wait` | in it: a member sums, or waits for the others |
 //! | `evaluate` | accuracy on a dataset |
 //!
-//! On a GPU a span is what the host does: it asks for work, and does not wait until that is done.
+//! A thread's work for a replica is in the replica's lane. A lane without a span is idle, or its work is not marked. On a GPU a span is the host's work: it asks
+//! for work on the GPU, and does not wait until that is done.
 
 mod collect;
 mod picture;
@@ -22,9 +23,9 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-pub(crate) use collect::Recording;
+pub(crate) use collect::{Recording, in_lane};
 
-/// What the threads of this process did in a piece of code, each at what time.
+/// The work of this process in a piece of code, over time.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
@@ -50,24 +51,24 @@ pub struct Timeline {
     spans: Vec<Span>,
 }
 
-/// Something that a thread did without a break.
+/// A piece of work without a break.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Span {
-    /// What it did, such as `forward`.
+    /// The kind of work, such as `forward`.
     pub name: &'static str,
-    /// The thread's name.
+    /// The device of the replica, such as `cpu(1)`; or the name of the thread.
     pub lane: Arc<str>,
     /// When it began, in µs since the first span began.
     pub begin: f64,
     /// When it ended, in µs as well.
     pub end: f64,
-    /// In how many other spans of its thread it lies.
+    /// The number of other spans of its lane in which it lies.
     pub depth: usize,
 }
 
 impl Timeline {
-    /// Runs `f`, and records what is done meanwhile, on all threads of the process: also what does not
-    /// belong to `f`, if something else goes on.
+    /// Runs `f`, and records all spans meanwhile, on all threads of the process: also those that do not
+    /// belong to `f`.
     ///
     /// Two recordings at the same time, or one in the other, take nothing from each other.
     ///
@@ -125,7 +126,7 @@ impl Timeline {
         self.spans.iter().map(|span| span.end).fold(0.0, f64::max)
     }
 
-    /// The threads: the main one, then the others by name and number.
+    /// The lanes: the main thread, then the others by name and number.
     fn lanes(&self) -> Vec<&str> {
         let lanes: BTreeSet<&str> = self.spans.iter().map(|span| &*span.lane).collect();
         let mut lanes: Vec<&str> = lanes.into_iter().collect();
@@ -148,9 +149,21 @@ impl Timeline {
         json!({"displayTimeUnit": "ms", "traceEvents": events}).to_string()
     }
 
-    /// As a picture: a lane for each thread, a colour for each kind of span; who is idle has nothing.
+    /// As a picture: a colour for each kind of span, and a pale box where a lane is idle.
     pub fn svg(&self) -> String {
-        picture::svg(self)
+        picture::svg(&[("", self)])
+    }
+
+    /// Several timelines in one picture, below each other on the same time axis, each with its title.
+    ///
+    /// ```
+    /// let (_, one) = d2l::Timeline::record(|| ());
+    /// let two = one.clone();
+    /// let svg = d2l::Timeline::svg_beside(&[("k = 1", &one), ("k = 2", &two)]);
+    /// assert!(svg.contains(">k = 1</text>") && svg.contains(">k = 2</text>"));
+    /// ```
+    pub fn svg_beside(timelines: &[(&str, &Self)]) -> String {
+        picture::svg(timelines)
     }
 }
 

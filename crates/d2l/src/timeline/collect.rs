@@ -1,6 +1,6 @@
-//! Listens to the spans of this workspace's crates, while somebody records.
+//! Listens to the spans of this workspace's crates during a recording.
 //!
-//! There is one listener in a process, and it is switched off where nobody records: then a span costs what
+//! There is one listener in a process, and it is switched off where nothing is recorded: then a span costs what
 //! it costs without a listener, a look at a number. The spans of all threads go into one log, from which
 //! each recording takes those that began after itself.
 
@@ -17,7 +17,7 @@ use tracing_subscriber::registry::LookupSpan;
 
 use super::{Span, Timeline};
 
-/// Whose spans are meant; libraries have spans as well.
+/// The crates whose spans are kept; libraries have spans as well.
 const OURS: [&str; 6] = [
     "dataset",
     "functional",
@@ -27,14 +27,14 @@ const OURS: [&str; 6] = [
     "concise",
 ];
 
-/// Whether somebody records.
+/// Whether there is a recording.
 static ON: AtomicBool = AtomicBool::new(false);
 static LOG: Mutex<Log> = Mutex::new(Log {
     recordings: 0,
     spans: Vec::new(),
 });
 
-/// What was heard since nobody recorded.
+/// The spans since the first of the recordings that go on.
 struct Log {
     recordings: usize,
     spans: Vec<Heard>,
@@ -53,7 +53,7 @@ fn log() -> MutexGuard<'static, Log> {
     LOG.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Somebody records, until this is dropped.
+/// A recording, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Recording {
     begin: Instant,
@@ -63,7 +63,7 @@ impl Recording {
     /// Begins to listen.
     ///
     /// # Panics
-    /// If somebody else listens to the spans of this process.
+    /// If the process has another listener to its spans.
     pub fn start() -> Self {
         static LISTENS: Once = Once::new();
         LISTENS.call_once(|| {
@@ -106,7 +106,7 @@ impl Drop for Recording {
     }
 }
 
-/// Has all spans ask anew whether somebody listens, where that has changed.
+/// Has all spans ask anew whether there is a recording, where that has changed.
 fn switch(log: &Log) {
     let on = log.recordings > 0;
     if ON.swap(on, Ordering::SeqCst) != on {
@@ -116,15 +116,33 @@ fn switch(log: &Log) {
 
 struct Listener;
 
-/// A thread as the listener knows it.
+/// Where the spans of a thread go: a lane of its own, or that of the replica for which it works.
 struct Lane {
     name: Arc<str>,
     /// When the spans began in which it is.
     open: Vec<Instant>,
 }
 
+impl Lane {
+    fn new(name: Arc<str>) -> Self {
+        let open = Vec::new();
+        Self { name, open }
+    }
+}
+
 thread_local! {
-    static LANE: RefCell<Lane> = RefCell::new(Lane { name: thread_name(), open: Vec::new() });
+    static LANE: RefCell<Lane> = RefCell::new(Lane::new(thread_name()));
+}
+
+/// Runs `f`, whose spans on this thread go into the lane of that name.
+pub(crate) fn in_lane<T>(name: impl FnOnce() -> String, f: impl FnOnce() -> T) -> T {
+    if !ON.load(Ordering::SeqCst) {
+        return f();
+    }
+    let own = LANE.replace(Lane::new(name().into()));
+    let done = f();
+    LANE.set(own);
+    done
 }
 
 fn thread_name() -> Arc<str> {

@@ -1,7 +1,10 @@
-//! What the drawn figures are drawn with: a white card, so that they can be read on a dark page as well,
+//! The canvas of the drawn figures: a white card, so that they can be read on a dark page as well,
 //! narrow, so that they can be read on a phone.
 
-use svg::node::element::{Group, Path, Rectangle, Style, Text};
+use std::mem;
+
+use super::motion::Motion;
+use svg::node::element::{Group, Path, Pattern, Rectangle, Style, Text};
 use svg::{Document, Node};
 
 /// A point, or a width and a height.
@@ -15,23 +18,69 @@ pub const DEVICES: [&str; 4] = ["#0969da", "#f0a30a", "#1a7f37", "#a475f9"];
 pub const PALE: [&str; 4] = ["#cfe3fb", "#fdeac2", "#cdebd4", "#e9dcfe"];
 pub const INK: &str = "#24292f";
 pub const SOFT: &str = "#57606a";
-pub const FAINT: &str = "#d0d7de";
+pub const FAINT: &str = "#bcc5ce";
 pub const EMPTY: &str = "#eaeef2";
-/// What a figure is about.
+/// Behind the part that a moving figure is at.
+pub const LIT: &str = "#fff8c5";
+/// The main point of a figure.
 pub const MARK: &str = "#bc4c00";
 
 const STYLE: &str = "text { font: 15px system-ui, sans-serif; fill: #24292f } \
-    .title { font-size: 16px; font-weight: 600 } .bold { font-weight: 600 } .soft { fill: #57606a } .mark { fill: #bc4c00 } \
+    .title { font-size: 16px; font-weight: 600 } .bold { font-weight: 600 } .large { font-size: 18px } .soft { fill: #57606a } .mark { fill: #bc4c00 } \
     .middle { text-anchor: middle } .end { text-anchor: end } .halo { paint-order: stroke; stroke: #ffffff; stroke-width: 3px }";
 
 /// A figure that is being drawn.
 pub struct Card {
     body: Group,
+    motion: Option<Motion>,
 }
 
 impl Card {
     pub fn new() -> Self {
-        Self { body: Group::new() }
+        Self {
+            body: Group::new(),
+            motion: None,
+        }
+    }
+
+    /// A figure whose groups move.
+    pub fn moving(motion: Motion) -> Self {
+        Self {
+            body: Group::new(),
+            motion: Some(motion),
+        }
+    }
+
+    /// Things that are pale in a moving figure until this stage is over.
+    pub fn shown(&mut self, stage: usize, draw: impl FnOnce(&mut Self)) {
+        let group = self.gathered(draw);
+        self.body
+            .append(group.set("class", format!("shown-{stage}")));
+    }
+
+    /// Things that a moving figure has in this stage alone; a still picture does not have them.
+    pub fn lit(&mut self, stage: usize, draw: impl FnOnce(&mut Self)) {
+        if self.motion.is_some() {
+            let group = self.gathered(draw);
+            self.body
+                .append(group.set("class", format!("lit lit-{stage}")));
+        }
+    }
+
+    /// As [`Card::lit`]; they move by `(x, y)`.
+    pub fn carried(&mut self, stage: usize, (x, y): Pair, draw: impl FnOnce(&mut Self)) {
+        if self.motion.is_some() {
+            let by = format!("--x: {}px; --y: {}px", short(x), short(y));
+            let group = self.gathered(draw).set("style", by);
+            let class = format!("carried carried-{stage}");
+            self.body.append(group.set("class", class));
+        }
+    }
+
+    fn gathered(&mut self, draw: impl FnOnce(&mut Self)) -> Group {
+        let outer = mem::replace(&mut self.body, Group::new());
+        draw(self);
+        mem::replace(&mut self.body, outer)
     }
 
     /// Words on a line at `y`; the classes say how they look.
@@ -56,12 +105,20 @@ impl Card {
         self.text(middle, "middle", words);
     }
 
-    /// A box of two devices, each with a half of it.
+    /// A box that is split: each of two devices has a half of it.
     pub fn halves(&mut self, at: Pair, size: Pair, words: &str) {
         let half = (size.0 / 2.0, size.1);
         self.device(at, half, 0, "");
         self.device((at.0 + half.0, at.1), half, 1, "");
         let middle = (at.0 + half.0, at.1 + size.1 / 2.0 + 5.0);
+        self.text(middle, "middle halo", words);
+    }
+
+    /// A box with the sum over two devices: striped in the colors of both.
+    pub fn sum(&mut self, at: Pair, size: Pair, words: &str) {
+        self.tile(at, size, "url(#sum)");
+        self.frame(at, size, INK);
+        let middle = (at.0 + size.0 / 2.0, at.1 + size.1 / 2.0 + 5.0);
         self.text(middle, "middle halo", words);
     }
 
@@ -116,18 +173,42 @@ impl Card {
 
     /// The whole figure, so high, with what it shows in words.
     pub fn finish(self, height: f64, label: &str) -> String {
-        let card = rectangle((0.0, 0.0), (WIDTH, height)).set("fill", "#ffffff");
+        self.finish_wide((WIDTH, height), label)
+    }
+
+    /// As [`Card::finish`], in a size of its own.
+    pub fn finish_wide(self, (width, height): Pair, label: &str) -> String {
+        let card = rectangle((0.0, 0.0), (width, height)).set("fill", "#ffffff");
+        let motion = self.motion.map(|motion| motion.css()).unwrap_or_default();
         let document = Document::new()
-            .set("viewBox", (0, 0, WIDTH, height))
-            .set("width", WIDTH)
+            .set("viewBox", (0, 0, width, height))
+            .set("width", width)
             .set("height", height)
             .set("role", "img")
             .set("aria-label", label)
-            .add(Style::new(STYLE))
+            .add(Style::new(format!("{STYLE}{motion}")))
+            .add(stripes())
             .add(card.set("rx", 8))
             .add(self.body);
         format!("{document}\n")
     }
+}
+
+/// What [`Card::sum`] is filled with.
+fn stripes() -> Pattern {
+    let stripe = |x, color| {
+        rectangle((x, 0.0), (8.0, 16.0))
+            .set("rx", 0)
+            .set("fill", color)
+    };
+    Pattern::new()
+        .set("id", "sum")
+        .set("patternUnits", "userSpaceOnUse")
+        .set("patternTransform", "rotate(45)")
+        .set("width", 16)
+        .set("height", 16)
+        .add(stripe(0.0, PALE[0]))
+        .add(stripe(8.0, PALE[1]))
 }
 
 fn rectangle((x, y): Pair, (width, height): Pair) -> Rectangle {

@@ -2,6 +2,8 @@
 
 mod all_reduce;
 mod card;
+mod data_parallel;
+mod motion;
 mod parameter_server;
 mod splitting;
 mod step;
@@ -11,6 +13,7 @@ use collective::Algorithm;
 /// The name of each file, and what is in it.
 pub fn all() -> Vec<(&'static str, String)> {
     vec![
+        ("data-parallel.svg", data_parallel::svg()),
         ("splitting.svg", splitting::svg()),
         ("data-parallel-step.svg", step::svg()),
         ("star.svg", all_reduce::svg(Algorithm::Star)),

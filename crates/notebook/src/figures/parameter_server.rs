@@ -14,11 +14,11 @@ const GPUS: usize = 4;
 const TILE: Pair = (74.0, 28.0);
 const PANEL: f64 = 214.0;
 
-/// A place to sum at: what each link carries there, and back as much.
+/// A place to sum at: the MB through each link there, and as many back.
 struct Place {
     name: &'static str,
     algorithm: Algorithm,
-    /// Those that take part: the GPUs, and the CPU where it sums.
+    /// The number of GPUs, and one more where the CPU sums.
     members: usize,
     /// MB into a GPU or out of it.
     gpus: [usize; GPUS],
@@ -40,7 +40,7 @@ pub fn svg() -> String {
     card.text(
         (16.0, 70.0),
         "soft",
-        "the time is that of the busiest, at 16 GB/s",
+        "the time is that of the busiest link, at 16 GB/s",
     );
     let one = MEGABYTES;
     let places = [
@@ -121,7 +121,7 @@ fn tile(card: &mut Card, at: Pair, size: Pair, words: &str) {
     card.text(middle, "middle", words);
 }
 
-/// As wide as what it carries.
+/// A link, as wide as the MB through it are many.
 fn link(card: &mut Card, x: f64, (top, foot): Pair, megabytes: usize, busiest: usize) {
     let width = (megabytes as f64 / 60.0).max(1.0);
     let color = if megabytes == busiest { MARK } else { INK };

@@ -15,9 +15,9 @@ const LAYERS: usize = 4;
 struct Way {
     name: [&'static str; 2],
     draw: fn(&mut Card, f64),
-    /// What a device has.
+    /// The share of each device.
     has: [&'static str; 2],
-    /// What goes from one to the other.
+    /// The exchange between the devices.
     crosses: [&'static str; 2],
 }
 
@@ -64,7 +64,7 @@ fn bottom() -> f64 {
     TOP + PITCH * (LAYERS - 1) as f64 + LAYER.1
 }
 
-/// Where each layer begins, and what is written on it.
+/// The top of each layer, and its name.
 fn layers() -> impl Iterator<Item = (f64, String)> {
     (0..LAYERS).map(|i| (TOP + PITCH * i as f64, format!("layer {}", i + 1)))
 }
@@ -102,7 +102,7 @@ fn data(card: &mut Card, x: f64) {
     exchange(card, bottom() - LAYER.1, middles);
 }
 
-/// What goes into the first layer.
+/// The input of the first layer.
 fn examples(card: &mut Card, (x, width): Pair) {
     let (y, height) = (TOP - PITCH, LAYER.1);
     let words = if width == PANEL {

@@ -147,7 +147,7 @@ pub fn cpu(options: &Options) -> Result<()> {
     let markdown = report.markdown();
     println!("\n{markdown}");
     write(&options.out, "cpu.md", &markdown)?;
-    write(&options.out, "cpu.svg", &chart::svg(&report))
+    write(&options.out, "cpu.svg", &chart::svg(&report.tables))
 }
 
 fn all_cores() -> usize {

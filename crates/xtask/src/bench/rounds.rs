@@ -37,7 +37,8 @@ pub struct Row {
 }
 
 impl Row {
-    fn new(contender: &Contender) -> Self {
+    /// One without a turn.
+    pub fn new(contender: &Contender) -> Self {
         Self {
             contender: contender.clone(),
             version: String::new(),

@@ -53,7 +53,49 @@ pub fn dot(body: &mut String, (x, y): (f64, f64), color: &str) {
     );
 }
 
-/// Where labels go that want to be at these heights, so that no two are closer than `gap`: those that
+/// Two logarithmic axes.
+pub struct LogLog {
+    /// The left and the right end of the x axis in the picture.
+    pub sides: (f64, f64),
+    /// The same, as values.
+    pub x: (f64, f64),
+    /// The top and the foot of the y axis in the picture.
+    pub heights: (f64, f64),
+    /// The powers of ten there, that of the foot first.
+    pub decades: (i32, i32),
+}
+
+impl LogLog {
+    /// The powers of ten around all of `values`.
+    pub fn decades(values: impl Iterator<Item = f64>) -> (i32, i32) {
+        let (least, most) = values.fold((f64::MAX, f64::MIN), |(a, b), v| (a.min(v), b.max(v)));
+        (least.log10().floor() as i32, most.log10().ceil() as i32)
+    }
+
+    /// Where a point is in the picture.
+    pub fn at(&self, (x, y): (f64, f64)) -> (f64, f64) {
+        let ((left, right), (from, to)) = (self.sides, self.x);
+        let ((top, foot), (first, last)) = (self.heights, self.decades);
+        let across = (x / from).log2() / (to / from).log2();
+        let up = (y.log10() - f64::from(first)) / f64::from(last - first);
+        (
+            left + across * (right - left),
+            top + (1.0 - up) * (foot - top),
+        )
+    }
+
+    /// A line and a label at each power of ten.
+    pub fn lines(&self, body: &mut String, label: impl Fn(f64) -> String) {
+        let (first, last) = self.decades;
+        for value in (first..=last).map(|decade| 10f64.powi(decade)) {
+            let (x, y) = self.at((self.x.0, value));
+            line(body, &[(x, y), (self.sides.1, y)], "stroke=\"#d0d7de\"");
+            text(body, (x - 8.0, y + 4.0), "end", &label(value));
+        }
+    }
+}
+
+/// The heights of labels, as near to `wanted` as they can be if no two are closer than `gap`: those that
 /// are too close are moved apart to both sides.
 pub fn apart(wanted: &[f64], gap: f64) -> Vec<f64> {
     let mut order: Vec<usize> = (0..wanted.len()).collect();
@@ -84,6 +126,25 @@ pub fn apart(wanted: &[f64], gap: f64) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn equal_factors_are_equal_distances() {
+        let axes = LogLog {
+            sides: (100.0, 300.0),
+            x: (1.0, 256.0),
+            heights: (0.0, 90.0),
+            decades: LogLog::decades([20.0, 5000.0].into_iter()),
+        };
+        assert_eq!(axes.decades, (1, 4));
+        for (value, place) in [
+            ((1.0, 10.0), (100.0, 90.0)),
+            ((16.0, 100.0), (200.0, 60.0)),
+            ((256.0, 10_000.0), (300.0, 0.0)),
+        ] {
+            let (x, y) = axes.at(value);
+            assert!((x - place.0).hypot(y - place.1) < 1e-9, "{value:?}");
+        }
+    }
 
     #[test]
     fn labels_move_apart_and_no_further() {

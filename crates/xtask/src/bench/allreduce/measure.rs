@@ -16,7 +16,7 @@ pub const LENET: usize = 129_068;
 /// The elements of ResNet-18's gradients.
 pub const RESNET18: usize = 11_175_818;
 
-/// Who has a turn in every round.
+/// A turn of every round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
     /// An all-reduce.
@@ -57,6 +57,11 @@ pub struct Measured {
 }
 
 impl Measured {
+    /// From the µs of each turn's calls.
+    pub fn new(k: usize, len: usize, times: Vec<(Turn, Vec<f64>)>) -> Self {
+        Self { k, len, times }
+    }
+
     /// µs of a call: the middle, the fastest and the slowest.
     ///
     /// # Panics
@@ -125,7 +130,7 @@ impl Replicas {
             );
             times.extend(of_ranks.into_iter().flatten().reduce(f64::max));
         }
-        Ok(Measured { k, len, times })
+        Ok(Measured::new(k, len, times))
     }
 
     /// µs that the threads take to meet.
@@ -200,7 +205,7 @@ impl Seat {
     fn call(&mut self, turn: Turn, mut data: Vec<f32>) -> Result<(Vec<f32>, f64), Error> {
         let mut found = self.turns.iter_mut().filter(|(t, _)| *t == turn);
         let member = &mut found.next().expect("it has a group").1;
-        self.together.barrier()?; // who came early may sleep here,
+        self.together.barrier()?; // an early thread may sleep here,
         self.together.barrier()?; // and is awake here
         let start = Instant::now();
         match turn {
@@ -212,7 +217,7 @@ impl Seat {
             }
         }
         let micros = start.elapsed().as_secs_f64() * 1e6;
-        // nobody goes on to check its sum on a core that another needs to come back
+        // no thread goes on to check its sum on a core that another thread needs to come back
         self.together.barrier()?;
         Ok((data, micros))
     }
@@ -295,11 +300,7 @@ mod tests {
             (OWNER, vec![2.0, 4.0, 40.0]),
             (Turn::Bound, vec![1.0, 4.0, 20.0]),
         ];
-        let measured = Measured {
-            k: 2,
-            len: 8,
-            times,
-        };
+        let measured = Measured::new(2, 8, times);
         assert_eq!(measured.of_the_bound(OWNER), 0.5);
         assert_eq!((measured.micros(OWNER).median, measured.bytes()), (4.0, 32));
     }

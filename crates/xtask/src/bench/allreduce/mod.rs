@@ -119,7 +119,11 @@ pub fn allreduce(options: &Options) -> Result<()> {
     let markdown = results.markdown();
     println!("\n{markdown}");
     write(&options.out, "allreduce.md", &markdown)?;
-    write(&options.out, "allreduce.svg", &chart::svg(&results))?;
+    write(
+        &options.out,
+        "allreduce.svg",
+        &chart::svg(results.cores, &results.all),
+    )?;
     write(&options.out, "scaling.svg", &scaling::svg(&results))
 }
 

@@ -6,7 +6,7 @@ use collective::cost::Link;
 use super::chart::color;
 use super::model::{Compute, LINKS, OVER_A_LINK, Scaling};
 use super::{Results, steps};
-use crate::bench::svg::{self, apart, text};
+use crate::bench::svg::{self, LogLog, apart, text};
 
 const WIDTH: f64 = 760.0;
 const LEFT: f64 = 64.0;
@@ -39,22 +39,26 @@ pub fn svg(results: &Results) -> String {
     svg::document((WIDTH, y), label, &body)
 }
 
-/// Lines over the number of replicas, both axes logarithmic.
+/// Lines over the number of replicas.
 struct Panel {
     scaling: Scaling,
     compute: Compute,
-    /// The first and last power of ten of the ms.
-    decades: (i32, i32),
-    top: f64,
+    axes: LogLog,
 }
 
 impl Panel {
     fn new(scaling: Scaling, compute: Compute, results: &Results, top: f64) -> Self {
+        let most = scaling.replicas().into_iter().max().unwrap_or(1);
+        let axes = LogLog {
+            sides: (LEFT, RIGHT),
+            x: (1.0, most as f64),
+            heights: (top, top + HEIGHT),
+            decades: (0, 0),
+        };
         let mut panel = Self {
             scaling,
             compute,
-            decades: (0, 0),
-            top,
+            axes,
         };
         let measured = results.points.iter().filter(|p| p.scaling == scaling);
         let measured = measured.map(|point| point.ms().median);
@@ -63,11 +67,7 @@ impl Panel {
             OVER_A_LINK.into_iter().flat_map(ends)
         });
         let alone = panel.alone().into_iter().map(|(_, ms)| ms);
-        let logs: Vec<f64> = measured.chain(lines).chain(alone).map(f64::log10).collect();
-        let (min, max) = logs
-            .iter()
-            .fold((f64::MAX, f64::MIN), |(a, b), v| (a.min(*v), b.max(*v)));
-        panel.decades = (min.floor() as i32, max.ceil() as i32);
+        panel.axes.decades = LogLog::decades(measured.chain(lines).chain(alone));
         panel
     }
 
@@ -85,14 +85,7 @@ impl Panel {
 
     /// Where so many replicas and ms are in the picture.
     fn at(&self, (k, ms): (usize, f64)) -> (f64, f64) {
-        let most = self.scaling.replicas().into_iter().max().unwrap_or(1);
-        let right = (k as f64).log2() / (most as f64).log2();
-        let (first, last) = self.decades;
-        let up = (ms.log10() - f64::from(first)) / f64::from(last - first);
-        (
-            LEFT + right * (RIGHT - LEFT),
-            self.top + (1.0 - up) * HEIGHT,
-        )
+        self.axes.at((k as f64, ms))
     }
 
     fn draw(&self, body: &mut String, results: &Results) {
@@ -123,23 +116,16 @@ impl Panel {
     }
 
     fn axes(&self, body: &mut String) {
-        let (first, last) = self.decades;
-        for decade in first..=last {
-            let ms = 10f64.powi(decade);
-            let (x, y) = self.at((1, ms));
-            svg::line(body, &[(x, y), (RIGHT, y)], "stroke=\"#d0d7de\"");
-            let label = match decade < 3 {
-                true => format!("{ms} ms"),
-                false => format!("{} s", ms / 1e3),
-            };
-            text(body, (x - 8.0, y + 4.0), "end", &label);
-        }
+        self.axes.lines(body, |ms| match ms < 1e3 {
+            true => format!("{ms} ms"),
+            false => format!("{} s", ms / 1e3),
+        });
+        let foot = self.axes.heights.1;
         for k in self.scaling.replicas() {
-            let (x, y) = self.at((k, 10f64.powi(first)));
-            text(body, (x, y + 16.0), "middle", &k.to_string());
+            let (x, _) = self.axes.at((k as f64, 1.0));
+            text(body, (x, foot + 16.0), "middle", &k.to_string());
         }
         let middle = (LEFT + RIGHT) / 2.0;
-        let foot = self.top + HEIGHT + 32.0;
-        text(body, (middle, foot), "middle soft", "replicas");
+        text(body, (middle, foot + 32.0), "middle soft", "replicas");
     }
 }
