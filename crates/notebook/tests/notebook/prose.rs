@@ -11,10 +11,9 @@ const README_WORDS: usize = 1200;
 const SENTENCE_WORDS: usize = 28;
 const LONG_SENTENCES: usize = 3;
 /// They make sentences that are read twice, or persons of code.
-const PERSONS: [&str; 11] = [
+const PERSONS: [&str; 10] = [
     "who",
     "whom",
-    "whose",
     "whoever",
     "nobody",
     "somebody",
