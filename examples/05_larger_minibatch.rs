@@ -1,6 +1,6 @@
-//! Exercise 1 of 13.5.8: on k devices, the minibatch has k·b examples instead of b. The table shows the steps of
-//! an epoch, the time of a step, and the test accuracy, with the same learning rate and with one k times as large.
-//! Below it are the accuracies for a larger learning rate, with and without warm-up.
+//! Exercise 1 of 13.5.8: on k devices, the minibatch has k·b examples instead of b. The table shows the steps
+//! of an epoch, the time of a step, and the test accuracy, with the same learning rate and with one k times
+//! as large. Below it are the accuracies for a larger learning rate, with and without warm-up.
 //!
 //! `cargo run --example 05_larger_minibatch [-- --data DIR]`
 
@@ -11,8 +11,8 @@ use dataset::{Data, Dataset};
 use scratch::{get_params, init_params, lenet, train_batch};
 
 /// Trains LeNet for an epoch on `k` devices of one core each, with minibatches of 16·k: the number of steps,
-/// milliseconds a step, and test accuracy. The learning rate rises linearly to `lr` in the first `warm_up` steps.
-/// The weights begin ten times as large as the book's, so that the network learns at once.
+/// milliseconds a step, and test accuracy. The learning rate rises linearly to `lr` in the first `warm_up`
+/// steps. The weights begin ten times as large as the book's, so that the network learns at once.
 fn an_epoch(data: &Dataset, k: usize, lr: f64, warm_up: usize, seed: u64) -> Result<[f64; 3]> {
     d2l::share_cores(Some(k), k);
     let devices = d2l::devices(k)?;

@@ -1,39 +1,39 @@
-//! Exercise 3 of 13.6.5: two steps overlap. While the replicas compute the gradients of one minibatch, another
-//! thread sums those of the minibatch before. Each step is then taken with stale gradients, which were computed
-//! from parameters that are one step old.
+//! Exercise 3 of 13.6.5: two steps overlap. While the replicas compute the gradients of one minibatch,
+//! another thread sums those of the minibatch before. Each step is then taken with stale gradients, which
+//! were computed from parameters that are one step old.
 //!
 //! `cargo run --example 12_without_waiting`
 
 use std::{thread, time::Duration};
 
-use candle_core::{Result, Tensor};
+use candle_core::Tensor;
 use d2l::{Param, Timer, backward, evaluate_accuracy_gpu, sgd};
 use dataset::{Data, Dataset};
 use rayon::prelude::*;
 use scratch::{allreduce, get_params, init_params, lenet, loss, split_batch};
 
 /// Computes the gradients of all replicas, each on its shard of the minibatch.
-fn compute((x, y): (Vec<Tensor>, Vec<Tensor>), w: &[Vec<Param>]) -> Result<()> {
+fn compute((x, y): (Vec<Tensor>, Vec<Tensor>), w: &[Vec<Param>]) -> candle_core::Result<()> {
     let replicas = (x, y, w).into_par_iter();
     replicas.try_for_each(|(x, y, w)| backward(&loss(&lenet(&x, w)?, &y)?.sum_all()?, w))
 }
 
 /// Sums the gradients over the replicas. A pause imitates slow links.
-fn communicate(w: &[Vec<Param>]) -> Result<()> {
+fn communicate(w: &[Vec<Param>]) -> candle_core::Result<()> {
     thread::sleep(Duration::from_millis(10));
     let grads = |i: usize| w.iter().map(|w| w[i].grad().clone()).collect::<Vec<_>>();
     (0..w[0].len()).try_for_each(|i| allreduce(&grads(i)))
 }
 
-/// Trains LeNet on two devices for an epoch: milliseconds a step, and test accuracy. `last` is a second set of
-/// gradients, those of the minibatch before.
+/// Trains LeNet on two devices for an epoch: milliseconds a step, and test accuracy. `last` is a second set
+/// of gradients, those of the minibatch before.
 fn an_epoch_on_two(data: &Dataset, overlap: bool, lr: f64) -> anyhow::Result<(f64, f64)> {
     let devices = d2l::devices(2)?;
     let params = init_params(0)?.into_iter().map(|p| p * 10.0);
-    let params = params.collect::<Result<Vec<_>>>()?;
+    let params = params.collect::<Result<Vec<_>, _>>()?;
     let copy = |device| get_params(&params, device);
-    let w = devices.iter().map(copy).collect::<Result<Vec<_>>>()?;
-    let last = devices.iter().map(copy).collect::<Result<Vec<_>>>()?;
+    let w = devices.iter().map(copy).collect::<Result<Vec<_>, _>>()?;
+    let last = devices.iter().map(copy).collect::<Result<Vec<_>, _>>()?;
     let ((train_iter, test_iter), mut timer) = (data.iters(50)?, Timer::new());
     for batch in train_iter.epoch(1) {
         let (x, y) = batch?;

@@ -1,10 +1,10 @@
-//! The MXNet tutorial "Multiple GPUs training with Gluon API": its LeNet on MNIST, with `concise`'s trainer, on
-//! two GPUs or two CPU replicas. Network, initialization, batch size and learning rate are the tutorial's.
+//! The MXNet tutorial "Multiple GPUs training with Gluon API": its LeNet on MNIST, with `concise`'s trainer,
+//! on two GPUs or two CPU replicas. Network, initialization, batch size and learning rate are the tutorial's.
 //!
 //! The tutorial begins with two tensors `a` and `b` on two GPUs. `a + b` is an error, in MXNet and in candle,
-//! because neither copies between devices by itself. MXNet's `b.as_in_context(a.context)` makes the copy, and so
-//! does candle's `b.to_device(a.device())?`. On the CPU all replicas are on the same `Device::Cpu`, so there the
-//! error cannot occur.
+//! because neither copies between devices by itself. MXNet's `b.as_in_context(a.context)` makes the copy, and
+//! so does candle's `b.to_device(a.device())?`. On the CPU all replicas are on the same `Device::Cpu`, so
+//! there the error cannot occur.
 //!
 //! `cargo run --example 13_gluon_tutorial`, or with the real digits and the tutorial's ten epochs
 //! `… -- --data DIR --limit-train 60000 --limit-test 10000 --epochs 10`
