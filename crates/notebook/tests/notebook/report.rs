@@ -37,7 +37,10 @@ fn in_the_chapter(report: &Report) -> Result<Vec<String>> {
     });
     let ratios = ratios.collect::<Result<Vec<f64>>>()?;
     let worst = ratios.iter().map(|r| (r - 1.0).abs()).fold(0.0, f64::max);
+    let step = |how: &str| report.row("Training steps", &format!("{how} | 4"));
+    let [strong, weak] = [step("strong")?[2], step("weak")?[2]];
     Ok(vec![
+        format!("took {strong} ms in one series and {weak} ms in the other"),
         format!("the owner takes {owner:.1} ms and the bound {bound:.1} ms"),
         format!("Open MPI, among four processes, takes {mpi:.0} ms"),
         format!("${} + {each}\\,b$ ms for $b$", fixed.trim_end_matches(".0")),
