@@ -1,5 +1,5 @@
-//! "Data Synchronization", first cell: copy the model parameters to one device, with gradients
-//! attached. Nothing was computed yet, so the gradient of the bias is zero.
+//! "Data Synchronization", first cell: copies the parameters to one device and attaches gradients. No
+//! backward pass has run yet, so the gradient of the bias is zero.
 //!
 //! `cargo run --example 01_get_params`
 

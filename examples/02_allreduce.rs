@@ -1,5 +1,5 @@
-//! "Data Synchronization", second cell: vectors with different values on different devices are
-//! added up, and the sum is broadcast back to all of them.
+//! "Data Synchronization", second cell: adds up vectors on different devices, and broadcasts the sum back to
+//! all of them.
 //!
 //! `cargo run --example 02_allreduce`
 

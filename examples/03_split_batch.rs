@@ -1,5 +1,5 @@
-//! "Distributing Data": a 4×5 matrix on two devices, two rows each; and what becomes of five
-//! examples.
+//! "Distributing Data": splits a 4×5 matrix over two devices, two rows each, and then five examples, which
+//! two devices cannot share evenly.
 //!
 //! `cargo run --example 03_split_batch`
 
@@ -15,7 +15,7 @@ fn main() -> anyhow::Result<()> {
     println!("load into {}", d2l::device_names(&devices));
     println!("output: {}\n{}", split[0], split[1]);
 
-    // Where two devices share five examples, the first has one more
+    // Two devices share five examples: the first one gets three
     let y = Tensor::arange(0u32, 5, &Device::Cpu)?;
     let (_, y_shards) = split_batch(&y, &y, &devices)?;
     let shards = y_shards.iter().map(|y| y.to_vec1::<u32>());

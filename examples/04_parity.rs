@@ -1,5 +1,5 @@
-//! Is it really the same? One step of LeNet on one device and on two, from the same parameters
-//! on the same minibatch: the updates differ by rounding alone.
+//! Compares one training step of LeNet on one device with the same step on two. Parameters and minibatch are
+//! the same, so the updates differ only by rounding.
 //!
 //! `cargo run --example 04_parity`
 
@@ -7,7 +7,7 @@ use candle_core::{Device, Result, Tensor};
 use d2l::Param;
 use scratch::{get_params, init_params, train_batch};
 
-/// The parameters on the last of `k` devices after a step.
+/// The parameters on the last of `k` devices after one step.
 fn step(k: usize, x: &Tensor, y: &Tensor) -> Result<Vec<Param>> {
     let (params, devices) = (init_params(0)?, d2l::devices(k)?);
     let copies = devices.iter().map(|device| get_params(&params, device));

@@ -1,6 +1,6 @@
-//! Exercise: a more efficient `allreduce`, by aggregating different parameters on different devices. Each
-//! device sums one part in k of the values, so that all of them work at once and no link carries more
-//! than the others.
+//! Exercise 3 of 13.5.8: a more efficient `allreduce`, which sums different parameters on different devices.
+//! Each of k devices sums one k-th of the values. All devices work at the same time, and all links carry the
+//! same number of bytes.
 //!
 //! `cargo run --example 07_efficient_allreduce`
 
@@ -10,8 +10,8 @@ use d2l::Timer;
 use rayon::prelude::*;
 use scratch::allreduce;
 
-/// As the book's `allreduce`, but device i sums part i of the values for all, while the others sum theirs;
-/// then each copies the sums of all parts.
+/// As the book's `allreduce`, but device i sums part i of the values. Then every device copies the sums of
+/// all parts.
 fn efficient_allreduce(data: &[Var]) -> candle_core::Result<()> {
     let k = data.len();
     if k == 1 {
@@ -25,7 +25,7 @@ fn efficient_allreduce(data: &[Var]) -> candle_core::Result<()> {
         (1..k).try_fold(of(0)?, |sum, j| sum + of(j)?)
     });
     let sums = sums.collect::<Result<Vec<Tensor>, _>>()?;
-    d2l::barrier(&devices)?; // nobody writes over what another still reads
+    d2l::barrier(&devices)?; // no device overwrites what another one still reads
     parts
         .par_iter()
         .zip(&devices)
@@ -42,7 +42,7 @@ fn vectors(k: usize, n: usize) -> candle_core::Result<Vec<Var>> {
     devices.iter().map(vector).collect()
 }
 
-/// Milliseconds of an all-reduce, from several.
+/// Milliseconds of an all-reduce: the mean of ten.
 fn milliseconds(data: &[Var], all_reduce: fn(&[Var]) -> candle_core::Result<()>) -> Result<f64> {
     let mut timer = Timer::new();
     for _ in 0..10 {

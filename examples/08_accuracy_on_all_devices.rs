@@ -1,5 +1,5 @@
-//! Exercise: computing the test accuracy on several devices. The minibatch is split as in training, each
-//! replica counts its right answers, all at once, and only the counts come together.
+//! Exercise 4 of 13.5.8: computes the test accuracy on several devices. Each minibatch is split as in
+//! training. All replicas count their correct predictions at the same time, and only the counts are added up.
 //!
 //! `cargo run --example 08_accuracy_on_all_devices [-- --data DIR]`
 
@@ -11,7 +11,7 @@ use dataset::{Data, DataIter};
 use rayon::prelude::*;
 use scratch::{get_params, init_params, lenet, split_batch, train_batch};
 
-/// The accuracy of LeNet on a dataset, with the parameters of each device on its part of each minibatch.
+/// The accuracy of LeNet on a dataset. Each device uses its own copy of the parameters on its shard.
 fn evaluate_accuracy_on_all(
     device_params: &[Vec<Param>],
     devices: &[Device],
@@ -33,8 +33,8 @@ fn evaluate_accuracy_on_all(
     Ok(metric[0] / metric[1])
 }
 
-/// LeNet on all `devices` after an epoch. Its weights begin ten times as large as the book's, so that it
-/// learns at once.
+/// Trains LeNet on all `devices` for an epoch. The weights begin ten times as large as the book's, so that
+/// the network learns at once.
 fn trained(devices: &[Device], train_iter: &DataIter) -> Result<Vec<Vec<Param>>> {
     let params = init_params(0)?.into_iter().map(|p| p * 10.0);
     let params = params.collect::<candle_core::Result<Vec<_>>>()?;

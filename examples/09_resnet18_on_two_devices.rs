@@ -1,5 +1,5 @@
-//! "Network Initialization": ResNet-18 is initialized on two devices and nowhere else; four
-//! examples are split over them, and each device has the weights.
+//! "Network Initialization": initializes ResNet-18 on two devices and on no other. Four examples are split
+//! over the two devices, and each device has its own copy of the weights.
 //!
 //! `cargo run --example 09_resnet18_on_two_devices`
 

@@ -1,6 +1,6 @@
-//! Exercise: other numbers of epochs, batch sizes and learning rates, and what sixteen devices bring. A small
-//! network on 1, 2, 4 and 16 replicas on the CPU, one core each as long as there are cores; and what the cost
-//! model says of ResNet-18 on sixteen GPUs.
+//! Exercise 1 of 13.6.5: different epochs, batch sizes and learning rates, and sixteen devices. Trains a
+//! small network with 1, 2, 4 and 16 replicas on the CPU, on at most one core each. The cost model then
+//! predicts ResNet-18 on up to sixteen GPUs.
 //!
 //! `cargo run --example 10_sixteen_devices`
 
@@ -22,7 +22,7 @@ fn small_network(vb: VarBuilder<'_>) -> candle_core::Result<impl Module + use<>>
     })
 }
 
-/// Trains it on `k` replicas, with minibatches of `n`: the milliseconds of a step, and the test accuracy.
+/// Trains the network on `k` replicas with minibatches of `n`: milliseconds a step, and test accuracy.
 fn train_on(k: usize, data: &Dataset, n: usize, lr: f64, epochs: usize) -> Result<(f64, f64)> {
     let cores = std::thread::available_parallelism()?.get();
     d2l::share_cores(Some(k.min(cores)), k);
@@ -40,8 +40,8 @@ fn train_on(k: usize, data: &Dataset, n: usize, lr: f64, epochs: usize) -> Resul
     Ok((ms, evaluate_accuracy_gpus(&net, &test_iter)?))
 }
 
-/// The part of `k` GPUs' time in which they compute, where a step takes `seconds` on one, each has as many
-/// examples as one had, and `bytes` of gradients go over links like PCI Express.
+/// The part of the time in which `k` GPUs compute. A step takes `seconds` on one GPU, and every GPU has the
+/// same number of examples. The gradients have `bytes` bytes, and the links are like PCI Express.
 fn efficiency(algorithm: Algorithm, k: usize, seconds: f64, bytes: usize) -> f64 {
     let pci_express = Link {
         latency: std::time::Duration::from_micros(10),
@@ -64,7 +64,7 @@ fn main() -> Result<()> {
         let (ms, test_acc) = train_on(k, &data, n, lr, epochs)?;
         println!("{k:<7}  {n:<9}  {lr:<3}  {epochs:<6}  {ms:<9.1}  {test_acc:.3}");
     }
-    // The book: ResNet-18 on one GPU, 13.2 seconds for 235 minibatches of 256; its gradients are 44.7 MB
+    // The book: ResNet-18 takes 13.2 seconds for 235 minibatches on one GPU. Its gradients have 44.7 MB
     println!("GPUs  star  owner  tree (ResNet-18, 256 images each)");
     for k in [2, 4, 8, 16] {
         let of = |algorithm| 100.0 * efficiency(algorithm, k, 13.2 / 235.0, 44_703_272);

@@ -1,6 +1,6 @@
-//! Exercise: use GPUs and the CPU at the same time. How to divide the work, and when is it worth it? With a
-//! GPU here it is that and the CPU; without one they are two replicas on the CPU, of which one does its work
-//! several times over.
+//! Exercise 2 of 13.6.5: uses a GPU and the CPU at the same time, and compares ways to divide the work. On a
+//! machine without a GPU it uses two replicas on the CPU, and one of them repeats its forward pass to be
+//! slow.
 //!
 //! `cargo run --example 11_devices_of_different_speed`
 
@@ -13,7 +13,8 @@ use concise::layers::{Conv2d, Linear};
 use concise::{DataParallel, Initializer, Replication, Sgd, Split, Trainer};
 use functional::{cross_entropy, flatten, max_pool2d, nhwc, no_grad, relu};
 
-/// A small network, images (B, 1, 28, 28) to (B, 10), which looks at its images `extra` times in vain.
+/// A small network, images (B, 1, 28, 28) to (B, 10). It computes the forward pass `extra` times more, to be
+/// slow.
 fn slow_network(extra: usize, vb: VarBuilder<'_>) -> candle_core::Result<impl Module + use<>> {
     let conv = Conv2d::new(1, 16, 5, vb.pp("conv"))?;
     let fc = Linear::new(16 * 12 * 12, 10, vb.pp("fc"))?;
@@ -29,8 +30,8 @@ fn slow_network(extra: usize, vb: VarBuilder<'_>) -> candle_core::Result<impl Mo
     })
 }
 
-/// Trains on `devices` as `split` says, where the second replica is slow if all are of a kind: the
-/// milliseconds of a step, what each replica gets of a minibatch, and the loss of the last one.
+/// Trains on `devices` with this split: milliseconds a step, the share of each replica, and the last loss. If
+/// there is no GPU, the second replica is slow.
 fn train_split(devices: &[Device], split: Split) -> Result<(f64, Vec<f64>, f32)> {
     let how = Replication {
         split,
@@ -49,7 +50,7 @@ fn train_split(devices: &[Device], split: Split) -> Result<(f64, Vec<f64>, f32)>
         loss = trainer.step(&x, &y)?.loss.mean()?;
         timer.stop();
     }
-    let last: f64 = timer.times()[8..].iter().sum(); // in the first ones the split is measured
+    let last: f64 = timer.times()[8..].iter().sum(); // the split is measured in the first steps
     Ok((1e3 * last / 8.0, net.split(), loss))
 }
 

@@ -1,5 +1,10 @@
-//! The Gluon tutorial "Multiple GPUs training with Gluon API": a LeNet of another make on
-//! MNIST, with the trainer of `concise` as it is. Two GPUs or two CPU replicas alike.
+//! The MXNet tutorial "Multiple GPUs training with Gluon API": its LeNet on MNIST, with `concise`'s trainer,
+//! on two GPUs or two CPU replicas. Network, initialization, batch size and learning rate are the tutorial's.
+//!
+//! The tutorial begins with two tensors `a` and `b` on two GPUs. `a + b` is an error, in MXNet and in candle,
+//! because neither copies between devices by itself. MXNet's `b.as_in_context(a.context)` makes the copy, and
+//! so does candle's `b.to_device(a.device())?`. On the CPU all replicas are on the same `Device::Cpu`, so
+//! there the error cannot occur.
 //!
 //! `cargo run --example 13_gluon_tutorial`, or with the real digits and the tutorial's ten epochs
 //! `… -- --data DIR --limit-train 60000 --limit-test 10000 --epochs 10`
@@ -15,8 +20,8 @@ use functional::{cross_entropy, flatten, max_pool2d, nhwc, relu};
 /// LeNet 6-16-120-84-10 with max pooling: images (B, 1, 28, 28) to (B, 10).
 fn net(vb: VarBuilder<'_>) -> candle_core::Result<impl Module + use<>> {
     let conv1 = Conv2d::new(1, 6, 5, vb.pp("conv1"))?;
-    let conv2 = Conv2d::new(6, 16, 5, vb.pp("conv2"))?;
-    let fc1 = Linear::new(16 * 4 * 4, 120, vb.pp("fc1"))?;
+    let conv2 = Conv2d::new(6, 16, 3, vb.pp("conv2"))?;
+    let fc1 = Linear::new(16 * 5 * 5, 120, vb.pp("fc1"))?;
     let fc2 = Linear::new(120, 84, vb.pp("fc2"))?;
     let fc3 = Linear::new(84, 10, vb.pp("fc3"))?;
     Ok(move |x: &Tensor| {
@@ -52,7 +57,7 @@ fn main() -> Result<()> {
     println!("{}", data.source);
     let (train_iter, test_iter) = data.iters(128)?;
     let devices = d2l::devices(2)?;
-    let net = DataParallel::new(&devices, Initializer::Xavier(2.24), 0, net)?;
+    let net = DataParallel::new(&devices, Initializer::Xavier(3.0), 0, net)?;
     let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.04));
     for epoch in 1..=args.epochs {
         let mut metric = d2l::Accumulator::<2>::new();
