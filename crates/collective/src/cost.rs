@@ -11,7 +11,7 @@
 //! | ring | 2(k − 1) | 2(k − 1)/k·N |
 //! | tree | 2⌈log₂ k⌉ | 2⌈log₂ k⌉·N |
 //!
-//! No all-reduce moves less than 2(k − 1)/k·N bytes at a device (Patarasuk and Yuan, 2009).
+//! The busiest device of any all-reduce sends at least 2(k − 1)/k·N bytes (Patarasuk and Yuan, 2009).
 //!
 //! Members in one memory share its bandwidth, so there the bytes of all count, read and written.
 

@@ -119,7 +119,7 @@ pub fn get_params(params: &[Tensor], device: &Device) -> Result<Vec<Param>> {
 /// ```
 #[tracing::instrument(skip_all, name = "all-reduce")]
 pub fn allreduce(data: &[Var]) -> Result<()> {
-    // detached: nobody differentiates through the sum (the book's `torch.no_grad()`)
+    // detached, as with the book's `torch.no_grad()`: no gradient of the sum is needed
     for i in 1..data.len() {
         data[0].set(&(data[0].as_detached_tensor() + data[i].to_device(data[0].device())?)?)?;
     }
