@@ -315,7 +315,8 @@ mod hub {
         )?;
         expect(
             &output,
-            "(--data DIR, or FASHION_MNIST_DIR) or synthetic images (--data synthetic)",
+            "name a folder with the four IDX files (FASHION_MNIST_DIR), or use the synthetic \
+             images",
             "",
         )?;
         expect(&output, "500", "")?;
@@ -503,9 +504,9 @@ mod hub {
 
     fn cut_short() -> Result<(), Failed> {
         let cut = redirecting(|bytes| bytes.truncate(1000));
-        refused_and_forgotten(&cut, "1000 bytes came; expected ")?;
+        refused_and_forgotten(&cut, "received 1000 bytes; expected ")?;
         let long = redirecting(|bytes| bytes.extend([0; 1000]));
-        refused_and_forgotten(&long, " bytes came and more; expected ")
+        refused_and_forgotten(&long, " bytes or more; expected ")
     }
 
     fn other_bytes() -> Result<(), Failed> {
@@ -513,7 +514,7 @@ mod hub {
             let middle = bytes.len() / 2;
             bytes[middle] ^= 1;
         });
-        refused_and_forgotten(&other, "; the Hub says ")
+        refused_and_forgotten(&other, "; expected ")
     }
 
     fn damaged_later() -> Result<(), Failed> {
@@ -531,7 +532,7 @@ mod hub {
             std::fs::write(path, bytes)?;
         }
         let output = load_from(&nobody(), home.path());
-        expect(&output, "train/0000.parquet is broken: ", "")?;
+        expect(&output, "train/0000.parquet is damaged: ", "")?;
         expect(&output, "remove them to download them anew", "")
     }
 
@@ -687,8 +688,8 @@ mod hub {
         let outside = folder.path().join(sum(&parquet("train")));
         let inside = repo.join("blobs/no-sum");
         for (target, says) in [
-            (&outside, " leads out of the cache, to "),
-            (&inside, ", whose name is no SHA-256 to compare it with"),
+            (&outside, " links to "),
+            (&inside, ", a file not named by its SHA-256"),
         ] {
             std::fs::write(target, parquet("train"))?;
             std::fs::remove_file(&pointer)?;

@@ -155,7 +155,7 @@ fn labels_that_are_no_class() {
     let y_hat = random((3, 10), 1);
     let y = Tensor::new(&[0u32, 9, 10], &Device::Cpu).unwrap();
     assert_refused(
-        "label 10 of example 2 is no class, y_hat has 10 classes",
+        "label 10 of example 2 is too large, y_hat has 10 classes",
         [
             fast::cross_entropy(&y_hat, &y),
             plain::cross_entropy(&y_hat, &y),
