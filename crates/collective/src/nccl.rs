@@ -75,7 +75,8 @@ fn load() -> Result<(), String> {
         )),
         Ok((failed, _)) => Err(format!("NCCL cannot be used: {failed:?}")),
         Err(panic) if panic.contains("shared library") => {
-            let words = "libnccl cannot be loaded; install it, or put its folder into LD_LIBRARY_PATH";
+            let words =
+                "libnccl cannot be loaded; install it, or put its folder into LD_LIBRARY_PATH";
             Err(words.to_owned())
         }
         Err(panic) => Err(format!("NCCL cannot be used: {panic}")),

@@ -271,13 +271,19 @@ mod tests {
             let error = show_images(x, labels, predictions, per_row).unwrap_err();
             error.to_string()
         };
-        assert_eq!(error(&x, &["a"], None, 1), "1 labels for 2 images");
+        assert_eq!(
+            error(&x, &["a"], None, 1),
+            "1 labels for 2 images; give one for each image"
+        );
         let predictions: Option<&[&str]> = Some(&["a", "b", "c"]);
         assert_eq!(
             error(&x, &["a", "b"], predictions, 1),
-            "3 predictions for 2 images"
+            "3 predictions for 2 images; give one for each image"
         );
-        assert_eq!(error(&x, &["a", "b"], None, 0), "2 images, 0 in a row");
+        assert_eq!(
+            error(&x, &["a", "b"], None, 0),
+            "2 images, 0 in a row; both must be at least 1"
+        );
         assert_eq!(
             error(&images([1, 3, 4, 4])?, &["a"], None, 1),
             "the images have 3 channels; expected 1, (B, 1, H, W)"
