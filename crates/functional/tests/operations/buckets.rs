@@ -363,7 +363,9 @@ fn what_comes_after_its_bucket_names_the_parameter() {
     for (after, bucket_len, name) in cases {
         let error = changed(&before, after, bucket_len);
         assert!(
-            error.contains(&format!("the parameter {name} after its bucket")),
+            error.contains(&format!(
+                "parameter {name} got another gradient after its bucket"
+            )),
             "{error}"
         );
         assert!(error.contains("train it without overlap"), "{error}");
@@ -449,13 +451,13 @@ fn a_bucket_is_in_or_out() -> Result<()> {
     refused(gradients.give(&ready), "bucket 0 is handed out");
     refused(
         gradients.put_back(bucket(1, 8)),
-        "with 8 elements, it had 9",
+        "with 8 elements: it had 9",
     );
     let elsewhere = Bucket {
         values: Values::Tensor(tensor(vec![1.; 8], 8)),
         ..bucket(1, 0)
     };
-    refused(gradients.put_back(elsewhere), "with 8 elements, it had 9");
+    refused(gradients.put_back(elsewhere), "with 8 elements: it had 9");
     gradients.put_back(buckets.recv().unwrap())?;
     refused(gradients.backward(&loss), "bucket 1 is handed out");
     gradients.put_back(bucket(1, 9))?; // another memory does as well
