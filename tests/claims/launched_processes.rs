@@ -210,7 +210,8 @@ fn what_the_program_cannot_do_is_said() -> Result<()> {
     );
     if cfg!(not(feature = "nccl")) {
         let (status, _, stderr) = run("concise", &format!("--backend nccl {SMALL}"))?;
-        let line = "error: --backend nccl: this program was built without NCCL; build it with --features nccl\n";
+        let line = "error: --backend nccl: this program was built without NCCL; \
+                    rebuild it with --features nccl\n";
         ensure!(status == 2 && stderr == line, "{status} {stderr}");
     }
     Ok(())
@@ -315,7 +316,7 @@ fn sums_in_another_order_do_not_go_on() -> Result<()> {
     ensure!(status == 0, "{status}\n{stderr}");
     let go_on = format!("--resume {} --gpus 1", out.display());
     let mut job = Job::start(2, &[&go_on[..]; 2])?;
-    let words = r#"has "summed in the order of ring", and this one "summed in the order of ranks""#;
+    let words = r#"has "summed in the order of ring", this one has "summed in the order of ranks""#;
     let Ended { status, stderr } = job.ended(&[0, 1], PLENTY)?.remove(0);
     ensure!(status == Some(2) && stderr.contains(words), "{stderr}");
     Ok(())
@@ -336,7 +337,7 @@ fn a_job_that_was_killed_goes_on() -> Result<()> {
         let go_on = format!("--resume {}", folder.display());
         let sums_of_sums = format!("{go_on} --gpus 2");
         let mut job = Job::start(2, &[&sums_of_sums[..]; 2])?;
-        let words = r#"has "replicas 2", and this one "replicas 2 in each of 2 processes""#;
+        let words = r#"has "replicas 2", this one has "replicas 2 in each of 2 processes""#;
         let ended = job.ended(&[0, 1], PLENTY)?;
         let refused = |e: &Ended| e.status == Some(2) && e.stderr.contains(words);
         ensure!(refused(&ended[0]), "{}", ended[0].stderr);

@@ -262,7 +262,7 @@ fn a_loss_that_is_a_mean_is_refused() -> Result<()> {
     let (net, (x, y)) = (untrained(2)?, formula_batch(0, 6)?);
     let mut trainer = Trainer::new(&net, candle_nn::loss::cross_entropy, Sgd::new(0.1));
     let error = format!("{:#}", trainer.step(&x, &y).expect_err("a mean was taken"));
-    let words = "the loss has the shape [], the labels have [3]";
+    let words = "the loss has shape [], the labels have [3]";
     ensure!(error.contains(words), "{error}");
     Ok(())
 }

@@ -287,15 +287,18 @@ fn another_run_is_refused_and_the_difference_named() -> Result<()> {
             "--lr 0.25",
             r#"the run there has "lr 0.5", this one has "lr 0.25""#,
         ),
-        ("--gpus 3", r#"has "replicas 2", and this one "replicas 3""#),
-        ("--epochs 4", r#"has "epochs 3", and this one "epochs 4""#),
+        ("--gpus 3", r#"has "replicas 2", this one has "replicas 3""#),
+        ("--epochs 4", r#"has "epochs 3", this one has "epochs 4""#),
         ("--seed 1", r#"has "seed 0""#),
         (
             "--no-shuffle",
-            r#"has "order shuffled", and this one "order as in the file""#,
+            r#"has "order shuffled", this one has "order as in the file""#,
         ),
         ("--dataset mnist", "images synthetic mnist"),
-        ("--out elsewhere", "--out elsewhere: --resume"),
+        (
+            "--out elsewhere",
+            "--out elsewhere: a resumed run writes into its own folder",
+        ),
         ("--init other.safetensors", r#"has "init random""#),
         ("--overwrite", "--overwrite: there is nothing to replace"),
     ];
@@ -310,7 +313,7 @@ fn another_run_is_refused_and_the_difference_named() -> Result<()> {
         (
             "concise",
             format!("--resume {}", whole.display()),
-            "that is a run of LeNet",
+            "the run there trains LeNet, but concise trains ResNet-18",
         ),
         (
             "scratch",
@@ -320,12 +323,12 @@ fn another_run_is_refused_and_the_difference_named() -> Result<()> {
         (
             "scratch",
             format!("--out {}", whole.display()),
-            "go on with --resume",
+            "resume it with --resume",
         ),
         (
             "scratch",
             "--checkpoint-every 5".into(),
-            "kept in the folder of --out",
+            "checkpoints need a folder; give --out",
         ),
     ] {
         let (status, _, stderr) = run(program, &args)?;

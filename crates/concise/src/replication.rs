@@ -63,9 +63,9 @@ impl Default for Replication {
 /// Where gradients are summed: the two modes of MXNet's key-value store. On the CPU they are the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum ReduceOn {
-    /// On the devices, which copy from each other.
+    /// On the devices, which copy from each other
     Device,
-    /// In the host's memory, where each device's are brought, and from where it gets the sums.
+    /// In host memory; each device copies its gradients there and the sums back
     Host,
 }
 

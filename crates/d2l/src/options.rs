@@ -87,7 +87,7 @@ pub struct Options {
     #[arg(long, default_value_t = 10, value_name = "N", help_heading = TRAINING)]
     pub epochs: usize,
 
-    /// Dataset
+    /// Dataset to train on
     #[arg(long, default_value_t = Name::FashionMnist, value_name = "NAME", value_parser = names(), help_heading = DATA)]
     pub dataset: Name,
 
