@@ -169,7 +169,7 @@ fn split_and_load(data: &Tensor, devices: &[Device]) -> Result<Vec<Tensor>> {
     for (i, device) in devices.iter().enumerate() {
         let len = n / k + usize::from(i < n % k);
         if len == 0 && !device.is_cpu() {
-            bail!("{n} examples for {k} replicas: a GPU needs at least 1"); // no empty memory
+            bail!("{n} examples for {k} replicas: a GPU needs at least 1"); // CUDA: no empty memory
         }
         let shard = data.narrow(0, start, len)?;
         shards.push(on_replica(i, device, || view_to_device(&shard, device))?);
