@@ -142,7 +142,7 @@ fn check(graph: CUgraph) -> Result<()> {
     }
     match kept {
         0 => Ok(()),
-        _ => bail!("the work keeps a tensor that it allocated"),
+        _ => bail!("the work must not keep a tensor that it allocated: drop it"),
     }
 }
 
