@@ -329,7 +329,7 @@ mod tests {
         let dir = folder();
         std::fs::remove_file(dir.path().join(FILES[1])).unwrap();
         std::fs::remove_file(dir.path().join(FILES[3])).unwrap();
-        let lacks = "lacks train-labels-idx1-ubyte, t10k-labels-idx1-ubyte (looked for each as such and with .gz)";
+        let lacks = "lacks train-labels-idx1-ubyte, t10k-labels-idx1-ubyte (with or without .gz)";
         assert_says(
             &error(&dir),
             &format!("folder {} {lacks}", dir.path().display()),
@@ -402,7 +402,7 @@ mod tests {
         file[8..16].copy_from_slice(&[0xff; 8]);
         assert_says(
             &error_with(0, &file),
-            "its images are 4294967295×4294967295; expected 28×28",
+            "the images are 4294967295×4294967295; expected 28×28",
         );
     }
 
@@ -416,7 +416,7 @@ mod tests {
         file[11] = 27;
         assert_says(
             &error_with(0, &file),
-            "its images are 27×28; expected 28×28",
+            "the images are 27×28; expected 28×28",
         );
         let message = error_with(0, &images(11));
         assert_says(&message, "train-images-idx3-ubyte has 11 images, ");
@@ -429,7 +429,7 @@ mod tests {
         file[8 + 4] = 10;
         assert_says(
             &error_with(1, &file),
-            "train-labels-idx1-ubyte are broken: label 10 at index 4; expected 0 to 9",
+            "train-labels-idx1-ubyte are invalid: label 10 at index 4; expected 0 to 9",
         );
     }
 

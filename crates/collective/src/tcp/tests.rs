@@ -235,7 +235,7 @@ fn too_much_is_an_error_for_all() {
         let n = world.rank() * (MOST as usize + 1);
         world.all_gather(&vec![0; n]).unwrap_err()
     });
-    let why = "it brings 67108865 bytes, and 67108864 are the most".to_owned();
+    let why = "67108865 bytes to gather; at most 67108864 are possible".to_owned();
     assert_eq!(errors, vec![Error::World { rank: 1, why }; 2]);
 }
 
