@@ -308,7 +308,7 @@ fn ends(child: &mut Child, limit: Duration) -> Result<ExitStatus> {
 fn goes_on(program: &str, out: &Path, whole: &Path) -> Result<()> {
     let (status, stdout, stderr) = run(program, &format!("--resume {}", out.display()))?;
     ensure!(status == 0 && stderr.is_empty(), "{status}\n{stderr}");
-    let kept = stdout.lines().find(|line| line.starts_with("going on in"));
+    let kept = stdout.lines().find(|line| line.starts_with("resuming "));
     let steps = kept.and_then(|line| line.rsplit(' ').next()?.parse().ok());
     ensure!(steps == Some(1) || steps == Some(2), "{stdout}");
     let model = |folder: &Path| fs::read(folder.join("model.safetensors"));
@@ -342,7 +342,7 @@ fn stands_still(fault: &str, rest: &str) -> Result<()> {
     let mut command = with("concise", &args, &format!("{fault},3600"))?;
     let said = fails_in(&mut command, 2 * Duration::from_secs(3) + LIMIT)?;
     let replica = fault.split(',').nth(2).unwrap_or_default();
-    let line = format!("error: replica {replica} did not come within 3s");
+    let line = format!("error: replica {replica} did not arrive within 3s");
     ensure!(said == [line], "{said:#?}");
     Ok(())
 }

@@ -203,10 +203,10 @@ fn what_is_there_is_replaced_only_when_it_may_be() -> Result<()> {
         ensure!(status == 2 && stderr.contains(words), "{status}: {stderr}");
         Ok(())
     };
-    refused(&file, "is there already: name another file for --trace")?;
+    refused(&file, "exists already: name another file for --trace")?;
     refused(&folder.path().join("a.svg"), "a.json")?;
     refused(&picture.join("trace.json"), "cannot make its folder")?;
-    refused(folder.path(), "is there already")?;
+    refused(folder.path(), "exists already")?;
     ensure!(fs::read_to_string(&picture)? == "an earlier picture");
     let args = format!("{SMALL} {LENET} --trace {} --overwrite", file.display());
     let (status, _, stderr) = run("scratch", &args)?;

@@ -56,7 +56,7 @@ fn options_that_cannot_be_used() -> Result<()> {
         ("--batch-size 0", "--batch-size 0: at least 1"),
         (
             "--gpus 3 --batch-size 2",
-            "a minibatch of 2 cannot be split over 3 devices",
+            "a minibatch of 2 examples cannot be split over 3 devices",
         ),
         ("--lr NaN", "--lr NaN: a learning rate is a finite number"),
         ("--lr inf", "--lr inf"),
@@ -80,12 +80,12 @@ fn options_that_cannot_be_used() -> Result<()> {
 /// silence; `concise` says what it wants.
 fn options_of_concise_alone() -> Result<()> {
     let cases = [
-        ("--momentum -1", "--momentum -1: it is a finite number"),
+        ("--momentum -1", "--momentum -1: expected a finite number"),
         ("--weight-decay inf", "--weight-decay inf"),
         ("--allreduce rings", "star, owner, ring, tree, auto"),
         ("--reduce-on moon", "moon"),
-        ("--bucket-mb 0", "--bucket-mb 0: it is a number above 0"),
-        ("--timeout -1", "--timeout -1: it is a number above 0"),
+        ("--bucket-mb 0", "--bucket-mb 0: expected a number above 0"),
+        ("--timeout -1", "--timeout -1: expected a number above 0"),
         ("--accumulate 0", "--accumulate 0: a step has at least 1"),
         ("--split 3,1", "--split 3,1: 2 weights for 3 replicas"),
         ("--split 3,0,1", "positive numbers"),
@@ -141,7 +141,7 @@ fn a_folder_that_holds_a_run_is_refused() -> Result<()> {
     let folder = tempfile::tempdir()?;
     fs::write(folder.path().join("epochs.csv"), "an earlier run")?;
     let args = format!("{SMALL} --out {}", folder.path().display());
-    refused(&args, &["holds a run already", "--overwrite"])?;
+    refused(&args, &["already holds a run", "--overwrite"])?;
     let kept = fs::read_to_string(folder.path().join("epochs.csv"))?;
     ensure!(kept == "an earlier run", "{kept}");
     let (status, _, stderr) = run("scratch", &format!("{args} --overwrite"))?;
@@ -175,7 +175,7 @@ fn bf16_is_asked_for_and_not_there() -> Result<()> {
         said_on_the_cpu(
             program,
             &args,
-            "--precision bf16 is of GPUs: the CPU computes in f32",
+            "--precision bf16 has no effect: the CPU computes in f32",
         )?;
     }
     Ok(())
@@ -186,9 +186,13 @@ fn a_cuda_graph_is_asked_for_and_not_there() -> Result<()> {
     let on_the_cpu = format!("{SMALL} --cuda-graph");
     let two = on_the_cpu.replace("--device cpu", "--gpus 2");
     for (program, args, words) in [
-        ("scratch", &on_the_cpu, "--cuda-graph: the CPU has none"),
+        (
+            "scratch",
+            &on_the_cpu,
+            "--cuda-graph: the CPU has no CUDA graphs",
+        ),
         ("scratch", &two, "there are 2; give --gpus 1"),
-        ("concise", &two, "only the step of scratch can be recorded"),
+        ("concise", &two, "only scratch can record its step"),
     ] {
         let (status, _, stderr) = run(program, args)?;
         ensure!(
@@ -197,7 +201,11 @@ fn a_cuda_graph_is_asked_for_and_not_there() -> Result<()> {
         );
     }
     let one = two.replace("--gpus 2", "--gpus 1");
-    said_on_the_cpu("scratch", &one, "--cuda-graph is of GPUs: the CPU has none")
+    said_on_the_cpu(
+        "scratch",
+        &one,
+        "--cuda-graph has no effect: the CPU has no CUDA graphs",
+    )
 }
 
 /// A run with one replica says the line if it is on the CPU, and not on a GPU.

@@ -210,7 +210,8 @@ fn what_the_program_cannot_do_is_said() -> Result<()> {
     );
     if cfg!(not(feature = "nccl")) {
         let (status, _, stderr) = run("concise", &format!("--backend nccl {SMALL}"))?;
-        let line = "error: --backend nccl: this program was built without NCCL; build it with --features nccl\n";
+        let line = "error: --backend nccl: this program was built without NCCL; \
+                    rebuild it with --features nccl\n";
         ensure!(status == 2 && stderr == line, "{status} {stderr}");
     }
     Ok(())
@@ -220,21 +221,21 @@ fn settings_that_differ_are_named() -> Result<()> {
     let mut job = Job::start(2, &[SMALL, &format!("{SMALL} --seed 3")])?;
     for Ended { status, stderr } in job.ended(&[0, 1], PLENTY)? {
         ensure!(status == Some(2), "{status:?}\n{stderr}");
-        let words = "the processes have different settings: process 0 seed 0, process 1 seed 3";
+        let words = r#"different settings: process 0 has "seed 0", process 1 has "seed 3""#;
         ensure!(stderr.contains(words), "{stderr}");
     }
     Ok(())
 }
 
 fn a_process_that_is_killed_ends_all() -> Result<()> {
-    others_end_after("", "-KILL", 1, "process 1 has left the others")?;
-    others_end_after("", "-KILL", 0, "process 0 has left the others")
+    others_end_after("", "-KILL", 1, "process 1 has ended, or has left the group")?;
+    others_end_after("", "-KILL", 0, "process 0 has ended, or has left the group")
 }
 
 fn a_process_that_stops_is_named_in_time() -> Result<()> {
     let limit = "--timeout 5"; // healthy ones come in time on a busy machine, too
-    others_end_after(limit, "-STOP", 1, "process 1 did not come within 5s")?;
-    others_end_after(limit, "-STOP", 0, "process 0 did not come within 5s")
+    others_end_after(limit, "-STOP", 1, "process 1 did not arrive within 5s")?;
+    others_end_after(limit, "-STOP", 0, "process 0 did not arrive within 5s")
 }
 
 /// For longer than its processes wait for each other, as with Ctrl-Z.
@@ -295,8 +296,11 @@ fn a_replica_that_stands_still_ends_all() -> Result<()> {
         }
         for Ended { status, stderr } in job.ended(&[0, 1], PLENTY)? {
             ensure!(status == Some(1), "{status:?}\n{stderr}");
-            let named = stderr.contains(&format!("process {culprit} did not come within 3s"));
-            let left = stderr.contains(&format!("process {} has left the others", 1 - culprit));
+            let named = stderr.contains(&format!("process {culprit} did not arrive within 3s"));
+            let left = stderr.contains(&format!(
+                "process {} has ended, or has left the group",
+                1 - culprit
+            ));
             ensure!(named || left, "{stderr}");
         }
     }
@@ -312,7 +316,7 @@ fn sums_in_another_order_do_not_go_on() -> Result<()> {
     ensure!(status == 0, "{status}\n{stderr}");
     let go_on = format!("--resume {} --gpus 1", out.display());
     let mut job = Job::start(2, &[&go_on[..]; 2])?;
-    let words = r#"has "summed in the order of ring", and this one "summed in the order of ranks""#;
+    let words = r#"has "summed in the order of ring", this one has "summed in the order of ranks""#;
     let Ended { status, stderr } = job.ended(&[0, 1], PLENTY)?.remove(0);
     ensure!(status == Some(2) && stderr.contains(words), "{stderr}");
     Ok(())
@@ -333,7 +337,7 @@ fn a_job_that_was_killed_goes_on() -> Result<()> {
         let go_on = format!("--resume {}", folder.display());
         let sums_of_sums = format!("{go_on} --gpus 2");
         let mut job = Job::start(2, &[&sums_of_sums[..]; 2])?;
-        let words = r#"has "replicas 2", and this one "replicas 2 in each of 2 processes""#;
+        let words = r#"has "replicas 2", this one has "replicas 2 in each of 2 processes""#;
         let ended = job.ended(&[0, 1], PLENTY)?;
         let refused = |e: &Ended| e.status == Some(2) && e.stderr.contains(words);
         ensure!(refused(&ended[0]), "{}", ended[0].stderr);
@@ -355,7 +359,10 @@ fn a_process_that_cannot_go_on_ends_all() -> Result<()> {
             let Ended { status, stderr } = ended;
             let (expected, words) = match rank == culprit {
                 true => (2, format!("error: process {rank}: --init /no/such/file")),
-                false => (1, format!("process {culprit} has left the others")),
+                false => (
+                    1,
+                    format!("process {culprit} has ended, or has left the group"),
+                ),
             };
             ensure!(status == Some(expected), "{rank}: {status:?}\n{stderr}");
             ensure!(stderr.contains(&words), "{rank}:\n{stderr}");
@@ -369,7 +376,7 @@ fn a_process_that_does_not_start_is_named() -> Result<()> {
     let mut job = Job::start(3, &[&args[..]; 2])?;
     for Ended { status, stderr } in job.ended(&[0, 1], PLENTY)? {
         ensure!(status == Some(1), "{status:?}\n{stderr}");
-        let words = "error: --backend tcp: process 2 did not come within 5s";
+        let words = "error: --backend tcp: process 2 did not arrive within 5s";
         ensure!(stderr.contains(words), "{stderr}");
     }
     Ok(())

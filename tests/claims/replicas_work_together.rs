@@ -262,7 +262,7 @@ fn a_loss_that_is_a_mean_is_refused() -> Result<()> {
     let (net, (x, y)) = (untrained(2)?, formula_batch(0, 6)?);
     let mut trainer = Trainer::new(&net, candle_nn::loss::cross_entropy, Sgd::new(0.1));
     let error = format!("{:#}", trainer.step(&x, &y).expect_err("a mean was taken"));
-    let words = "the loss has the shape [], the labels have [3]";
+    let words = "the loss has shape [], the labels have [3]";
     ensure!(error.contains(words), "{error}");
     Ok(())
 }
@@ -392,7 +392,7 @@ fn a_replica_without_an_example_says_so_where_candle_needs_one() -> Result<()> {
             fc.forward(&functional::flatten(&h)?)
         }))
     })?;
-    let words = "replica cpu(2): it had no example of the minibatch";
+    let words = "replica cpu(2): this replica got no example of the minibatch";
     ensure!(error.contains(words), "{error}");
     Ok(())
 }
@@ -407,7 +407,7 @@ fn norms_that_do_not_synchronize_are_named() -> Result<()> {
             fc.forward(&h.flatten_from(1)?)
         }))
     })?;
-    let words = "--sync-bn: the network has no batch norm that synchronizes";
+    let words = "--sync-bn: the network has no synchronized batch norm";
     ensure!(error.contains(words), "{error}");
     Ok(())
 }
@@ -440,7 +440,7 @@ fn a_replica_that_stalls_is_named_in_time() -> Result<()> {
     drop(net);
     let error = format!("{:#}", step.unwrap_err());
     ensure!(
-        error == "replica cpu(1) did not come within 200ms",
+        error == "replica cpu(1) did not arrive within 200ms",
         "{error}"
     );
     ensure!(

@@ -271,8 +271,8 @@ fn a_damaged_checkpoint_gives_way_to_the_one_before() -> Result<()> {
     fs::write(&newest, bytes)?;
     let said = runs.ends_alike("run")?;
     for words in [
-        "checkpoint.safetensors: it is damaged",
-        "going on from the one before it",
+        "checkpoint.safetensors: the file is damaged",
+        "resuming from the previous checkpoint",
     ] {
         ensure!(said.contains(words), "no {words:?} in\n{said}");
     }
@@ -285,17 +285,20 @@ fn another_run_is_refused_and_the_difference_named() -> Result<()> {
     let cases = [
         (
             "--lr 0.25",
-            r#"the run there has "lr 0.5", and this one "lr 0.25""#,
+            r#"the run there has "lr 0.5", this one has "lr 0.25""#,
         ),
-        ("--gpus 3", r#"has "replicas 2", and this one "replicas 3""#),
-        ("--epochs 4", r#"has "epochs 3", and this one "epochs 4""#),
+        ("--gpus 3", r#"has "replicas 2", this one has "replicas 3""#),
+        ("--epochs 4", r#"has "epochs 3", this one has "epochs 4""#),
         ("--seed 1", r#"has "seed 0""#),
         (
             "--no-shuffle",
-            r#"has "order shuffled", and this one "order as in the file""#,
+            r#"has "order shuffled", this one has "order as in the file""#,
         ),
         ("--dataset mnist", "images synthetic mnist"),
-        ("--out elsewhere", "--out elsewhere: --resume"),
+        (
+            "--out elsewhere",
+            "--out elsewhere: a resumed run writes into its own folder",
+        ),
         ("--init other.safetensors", r#"has "init random""#),
         ("--overwrite", "--overwrite: there is nothing to replace"),
     ];
@@ -310,7 +313,7 @@ fn another_run_is_refused_and_the_difference_named() -> Result<()> {
         (
             "concise",
             format!("--resume {}", whole.display()),
-            "that is a run of LeNet",
+            "the run there trains LeNet, but concise trains ResNet-18",
         ),
         (
             "scratch",
@@ -320,12 +323,12 @@ fn another_run_is_refused_and_the_difference_named() -> Result<()> {
         (
             "scratch",
             format!("--out {}", whole.display()),
-            "go on with --resume",
+            "resume it with --resume",
         ),
         (
             "scratch",
             "--checkpoint-every 5".into(),
-            "kept in the folder of --out",
+            "checkpoints need a folder; give --out",
         ),
     ] {
         let (status, _, stderr) = run(program, &args)?;
@@ -359,7 +362,7 @@ fn a_finished_run_is_left_as_it_is() -> Result<()> {
     let before = times()?;
     let (status, stdout, _) = runs.resume("whole", "")?;
     ensure!(
-        status == 0 && stdout.contains("went to its end"),
+        status == 0 && stdout.contains("is complete; nothing to do"),
         "{status}\n{stdout}"
     );
     ensure!(!stdout.contains("epoch 3,"), "it trained:\n{stdout}");
@@ -373,7 +376,7 @@ fn a_run_that_goes_on_elsewhere_is_not_disturbed() -> Result<()> {
     let (status, _, stderr) = runs.resume("run", "")?;
     let still = child.try_wait()?.is_none();
     ensure!(child.wait()?.success());
-    let refused = status == 2 && stderr.contains("another run writes to");
+    let refused = status == 2 && stderr.contains("another run is writing to");
     ensure!(refused || !still, "status {status}\n{stderr}");
     runs.are_alike("run")
 }

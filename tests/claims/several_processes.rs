@@ -171,7 +171,8 @@ fn settings_that_differ_are_named() -> Result<()> {
     let output = mpirun().args(one).arg(":").args(other).output()?;
     let (status, _, stderr) = ended(output)?;
     ensure!(status == 2, "status {status}");
-    let words = "the processes have different settings: process 0 seed 0, process 1 seed 3";
+    let words =
+        r#"the processes have different settings: process 0 has "seed 0", process 1 has "seed 3""#;
     ensure!(stderr.contains(words), "{stderr}");
     Ok(())
 }
@@ -248,7 +249,7 @@ fn a_process_that_is_killed_ends_all() -> Result<()> {
 }
 
 fn a_process_that_stops_is_named_in_time() -> Result<()> {
-    all_end_soon("--timeout 2", "-STOP", "rank 1 did not come within 2s")
+    all_end_soon("--timeout 2", "-STOP", "rank 1 did not arrive within 2s")
 }
 
 /// For longer than its processes wait for each other, as with Ctrl-Z.

@@ -59,7 +59,7 @@ impl FromStr for Algorithm {
         found.ok_or_else(|| {
             let names: Vec<_> = all.map(Self::name).collect();
             format!(
-                "there is no all-reduce {name:?}: choose one of {}",
+                "unknown all-reduce {name:?}: choose one of {}",
                 names.join(", ")
             )
         })
@@ -107,14 +107,14 @@ impl Schedule {
     /// # Panics
     /// Where the algorithm is [`Algorithm::Auto`], or `k` is 0.
     pub fn new(algorithm: Algorithm, k: usize) -> Self {
-        assert!(k > 0, "an all-reduce has at least one member");
+        assert!(k > 0, "an all-reduce of 0 members; give at least 1");
         let (chunks, rounds) = match algorithm {
             _ if k == 1 => (1, Vec::new()),
             Algorithm::Star => (1, star(k)),
             Algorithm::Owner => (k, owner(k)),
             Algorithm::Ring => (k, ring(k)),
             Algorithm::Tree => (1, tree(k)),
-            Algorithm::Auto => panic!("auto is a choice, not an algorithm"),
+            Algorithm::Auto => panic!("auto is not an algorithm: call Algorithm::chosen first"),
         };
         Self {
             algorithm,

@@ -74,19 +74,24 @@ impl fmt::Display for Error {
                 expected,
             } => write!(
                 f,
-                "all-reduce: replica {rank} brought {found} elements, replica 0 {expected}"
+                "all-reduce: replica {rank} has {found} elements, replica 0 has {expected}"
             ),
             Error::Device { rank, why } => write!(f, "all-reduce: replica {rank}: {why}"),
             Error::World { rank, why } => write!(f, "all-reduce: process {rank}: {why}"),
-            Error::KindMismatch => write!(f, "the replicas brought items of different kinds"),
+            Error::KindMismatch => write!(
+                f,
+                "the replicas made different calls, or gave items of different types"
+            ),
             Error::TimedOut { limit, missing } => {
                 let replicas = names("replica", "s", missing);
-                write!(f, "all-reduce: {replicas} did not come within {limit:?}")
+                write!(f, "all-reduce: {replicas} did not arrive within {limit:?}")
             }
-            Error::ProcessLeft { rank } => write!(f, "process {rank} has left the others"),
+            Error::ProcessLeft { rank } => {
+                write!(f, "process {rank} has ended, or has left the group")
+            }
             Error::ProcessesLate { limit, missing } => {
                 let processes = names("process", "es", missing);
-                write!(f, "{processes} did not come within {limit:?}")
+                write!(f, "{processes} did not arrive within {limit:?}")
             }
             Error::Variable { name, why } => write!(f, "{name} {why}"),
         }

@@ -88,8 +88,12 @@ pub fn group_in(world: Box<dyn World>, k: usize, options: Options) -> Vec<Member
 }
 
 fn members(mut world: Option<Box<dyn World>>, k: usize, options: Options) -> Vec<Member> {
-    assert!(k > 0, "a group has at least one member");
-    assert!(k <= gate::MOST, "{k} members are too many for a group");
+    assert!(k > 0, "a group of 0 members; give at least 1");
+    assert!(
+        k <= gate::MOST,
+        "a group of {k} members; at most {} are possible",
+        gate::MOST
+    );
     let (process, processes) = world.as_ref().map_or((0, 1), |w| (w.rank(), w.size()));
     let group = Arc::new(Group {
         options,

@@ -54,7 +54,10 @@ pub fn world(timeout: Option<Duration>) -> Result<Box<dyn World>, Error> {
     }
     match &*state {
         State::Running(running) => Ok(Box::new(running.base.another(timeout)?)),
-        _ => Err(error(0, "MPI is finished, and does not start again")),
+        _ => Err(error(
+            0,
+            "MPI has ended, and cannot start again in the same process",
+        )),
     }
 }
 
@@ -71,7 +74,10 @@ pub fn finish() -> Result<(), Error> {
     };
     let base = &running.base;
     if base.channels.in_use() > 1 {
-        return Err(error(base.rank, "MPI cannot end while there are worlds"));
+        return Err(error(
+            base.rank,
+            "MPI cannot end yet: drop all worlds first",
+        ));
     }
     // when all are here, MPI ends without waiting for anybody
     let in_call = base.calls.enter(Call::Finish);
@@ -136,7 +142,9 @@ fn start(timeout: Option<Duration>) -> Result<Running, Error> {
     let keeper = std::thread::Builder::new().name("mpi".to_owned());
     let keeper = keeper.spawn(move || keep(&started, &ended, timeout));
     let keeper = keeper.map_err(|e| error(0, &e.to_string()))?;
-    let base = base.recv().map_err(|_| error(0, "MPI does not start"))??;
+    let base = base
+        .recv()
+        .map_err(|_| error(0, "MPI cannot be started"))??;
     end_all_on_a_panic();
     Ok(Running { base, end, keeper })
 }
@@ -148,10 +156,10 @@ fn keep(
 ) {
     let failed = |why| drop(started.send(Err(error(0, why))));
     let Some((universe, threading)) = ::mpi::initialize_with_threading(Threading::Multiple) else {
-        return failed("MPI is in use already");
+        return failed("MPI is initialized already");
     };
     if threading != Threading::Multiple {
-        return failed("MPI does not grant MPI_THREAD_MULTIPLE");
+        return failed("this MPI has no MPI_THREAD_MULTIPLE; use one that was built with it");
     }
     let channels = Arc::new(Channels::default());
     let base = Comm(ManuallyDrop::new(universe.world().duplicate()));
@@ -360,7 +368,10 @@ impl World for Processes {
         }
         let total: usize = lengths.clone().sum();
         if i32::try_from(total).is_err() {
-            let why = format!("{total} bytes are more than MPI gathers at once");
+            let why = format!(
+                "{total} bytes to gather; MPI gathers at most {} at once",
+                i32::MAX
+            );
             return Err(error(self.rank, &why));
         }
         let counts: Vec<i32> = lengths.map(|length| length as i32).collect();

@@ -71,11 +71,13 @@ fn load() -> Result<(), String> {
     match version {
         Ok((sys::ncclResult_t::ncclSuccess, OLDEST..)) => Ok(()),
         Ok((sys::ncclResult_t::ncclSuccess, version)) => Err(format!(
-            "NCCL says that it is {version}, and {OLDEST} is needed"
+            "NCCL has version {version}; at least {OLDEST} is needed"
         )),
         Ok((failed, _)) => Err(format!("NCCL cannot be used: {failed:?}")),
         Err(panic) if panic.contains("shared library") => {
-            Err("the library libnccl cannot be loaded".to_owned())
+            let words =
+                "libnccl cannot be loaded; install it, or put its folder into LD_LIBRARY_PATH";
+            Err(words.to_owned())
         }
         Err(panic) => Err(format!("NCCL cannot be used: {panic}")),
     }
@@ -89,7 +91,7 @@ fn quietly<T>(f: impl FnOnce() -> T) -> Result<T, String> {
     panic::set_hook(hook);
     let text = |panic: Box<dyn Any + Send>| match panic.downcast::<String>() {
         Ok(text) => text.lines().next().unwrap_or_default().to_owned(),
-        Err(_) => "it panics".to_owned(),
+        Err(_) => "it panicked".to_owned(),
     };
     result.map_err(text)
 }
@@ -127,7 +129,10 @@ impl Gpus {
     fn sum(&mut self, data: &Tensor, device: &CudaDevice) -> Result<Tensor, Error> {
         self.star.post.check()?;
         if data.dtype() != DType::F32 {
-            return Err(self.failed(format!("{:?} cannot be summed, only F32", data.dtype())));
+            return Err(self.failed(format!(
+                "the tensor is {:?}; only F32 can be summed",
+                data.dtype()
+            )));
         }
         self.compare(data.elem_count())?;
         let stream = device.cuda_stream();
@@ -136,7 +141,9 @@ impl Gpus {
             Some(sums) if gpu(&sums.stream) == gpu(&stream) => sums,
             Some(sums) => {
                 let (own, other) = (gpu(&sums.stream), gpu(&stream));
-                return Err(self.failed(format!("it sums on GPU {own}, and then on {other}")));
+                return Err(self.failed(format!(
+                    "the first sum was on GPU {own}, this one is on GPU {other}; use one GPU"
+                )));
             }
             None => self.start(&stream)?,
         };
@@ -261,7 +268,7 @@ fn unique_id() -> Result<Vec<u8>, String> {
             .iter()
             .map(|byte| byte.cast_unsigned())
             .collect()),
-        failed => Err(format!("NCCL makes no id: {failed:?}")),
+        failed => Err(format!("NCCL cannot make an id: {failed:?}")),
     }
 }
 
@@ -327,7 +334,7 @@ impl Comm {
             )
         };
         match comm.is_null() {
-            true => Err(format!("NCCL makes no communicator: {begun:?}")),
+            true => Err(format!("NCCL cannot make a communicator: {begun:?}")),
             false => Ok(Self(Mutex::new(Some(Handle(comm))))),
         }
     }
@@ -348,14 +355,16 @@ impl Comm {
             let asked = self.call(|comm| unsafe { sys::ncclCommGetAsyncError(comm, &mut state) });
             match asked.map(|asked| if asked == ncclSuccess { state } else { asked }) {
                 Some(ncclSuccess) => return Ok(()),
-                Some(ncclInProgress) if !goes_on() => return Err("NCCL was given up".to_owned()),
+                Some(ncclInProgress) if !goes_on() => {
+                    return Err("the wait for NCCL was ended".to_owned());
+                }
                 Some(ncclInProgress) => (),
                 Some(failed) => return Err(self.words(failed)),
                 None => return Err("the communicator is gone".to_owned()),
             }
             if end.is_over() {
                 return Err(format!(
-                    "NCCL is not done within {:?}",
+                    "NCCL did not finish within {:?}",
                     limit.unwrap_or_default()
                 ));
             }
@@ -415,7 +424,7 @@ impl CustomOp1 for AllReduce<'_> {
     }
 
     fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
-        candle_core::bail!("NCCL sums on GPUs")
+        candle_core::bail!("NCCL sums tensors on GPUs, this one is on the CPU")
     }
 
     fn cuda_fwd(
@@ -423,9 +432,9 @@ impl CustomOp1 for AllReduce<'_> {
         data: &CudaStorage,
         layout: &Layout,
     ) -> candle_core::Result<(CudaStorage, Shape)> {
-        let (first, end) = layout
-            .contiguous_offsets()
-            .ok_or_else(|| candle_core::Error::msg("NCCL sums what lies in one piece"))?;
+        let (first, end) = layout.contiguous_offsets().ok_or_else(|| {
+            candle_core::Error::msg("NCCL sums contiguous tensors, this one is not")
+        })?;
         let device = data.device();
         let data = data.as_cuda_slice::<f32>()?.slice(first..end);
         let stream = device.cuda_stream();

@@ -274,12 +274,12 @@ impl Star {
     }
 
     fn garbled(&self) -> Error {
-        let why = "what it says has no sense".to_owned();
+        let why = "its message is malformed".to_owned();
         self.post.fail(Error::World { rank: 0, why })
     }
 
     fn too_long(&self, rank: usize, length: u64) -> Error {
-        let why = format!("it brings {length} bytes, and {MOST} are the most");
+        let why = format!("{length} bytes to gather; at most {MOST} are possible");
         self.post.fail(Error::World { rank, why })
     }
 }

@@ -167,7 +167,7 @@ fn a_member_that_hangs_is_named_when_the_time_is_over() {
     };
     assert_eq!(
         expected.to_string(),
-        "all-reduce: replica 1 did not come within 50ms"
+        "all-reduce: replica 1 did not arrive within 50ms"
     );
     for rank in [0, 2, 3] {
         assert_eq!(outcome[rank], Err(expected.clone()));
@@ -214,7 +214,7 @@ fn other_lengths_are_an_error_for_all() {
         let error = member.all_reduce(vec![1.0; 7]).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "all-reduce: replica 1 brought 7 elements, replica 0 8"
+            "all-reduce: replica 1 has 7 elements, replica 0 has 8"
         );
     });
     for rank in [0, 2, 3] {
@@ -362,7 +362,7 @@ fn a_way_is_chosen_once_for_each_length() {
 }
 
 #[test]
-#[should_panic(expected = "65537 members are too many for a group")]
+#[should_panic(expected = "a group of 65537 members; at most 65536 are possible")]
 fn a_gate_has_so_many_places() {
     group(65_537, Options::default());
 }

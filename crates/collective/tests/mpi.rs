@@ -56,11 +56,14 @@ fn trials() -> Vec<Trial> {
     test("other_lengths_are_an_error_for_all", || {
         error_of_all(
             "lengths",
-            "all-reduce: replica 1 brought 9 elements, replica 0 10",
+            "all-reduce: replica 1 has 9 elements, replica 0 has 10",
         )
     });
     test("other_calls_are_an_error_for_all", || {
-        error_of_all("calls", "the replicas brought items of different kinds")
+        error_of_all(
+            "calls",
+            "the replicas made different calls, or gave items of different types",
+        )
     });
     test("mpi_does_not_end_while_there_are_worlds", || {
         all_is_well("in-use")
@@ -85,7 +88,7 @@ fn trials() -> Vec<Trial> {
         ends("loop", 1, &[NAMED])
     });
     test("all_that_do_not_come_are_named", || {
-        let line = "error: all-gather: ranks 0, 2 did not come within 3s\n";
+        let line = "error: all-gather: ranks 0, 2 did not arrive within 3s\n";
         ends("two-loops", 1, &[line])
     });
     test("a_rank_that_has_left_is_named", || {
@@ -95,13 +98,13 @@ fn trials() -> Vec<Trial> {
         ends(
             "no-end",
             1,
-            &["error: end of MPI: rank 1 did not come within 3s\n"],
+            &["error: end of MPI: rank 1 did not arrive within 3s\n"],
         )
     });
     trials
 }
 
-const NAMED: &str = "error: all-reduce: rank 1 did not come within 3s\n";
+const NAMED: &str = "error: all-reduce: rank 1 did not arrive within 3s\n";
 
 // What starts the ranks.
 

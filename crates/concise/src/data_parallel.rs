@@ -89,7 +89,7 @@ impl DataParallel {
         network: impl Fn(VarBuilder<'_>) -> candle_core::Result<N> + Send + Sync + 'static,
     ) -> Result<Self> {
         let k = devices.len();
-        ensure!(k > 0, "a network needs at least one device");
+        ensure!(k > 0, "there are no devices; give at least 1");
         how.check(k)?;
         if devices.iter().any(Device::is_cpu) && !devices.iter().all(Device::is_cpu) {
             how.reduce_on = ReduceOn::Host; // where both can be
@@ -204,7 +204,7 @@ impl DataParallel {
             let entries = state.all();
             ensure!(
                 tensors.len() == entries.len(),
-                "{} tensors for a network of {}",
+                "{} tensors were given, the network has {}",
                 tensors.len(),
                 entries.len()
             );
@@ -385,7 +385,10 @@ const ENDING: Duration = Duration::from_secs(5);
 /// What a run says of replicas that stand still.
 fn late(missing: &[&Worker], limit: Duration) -> anyhow::Error {
     let names: Vec<&str> = missing.iter().map(|worker| worker.name.as_str()).collect();
-    anyhow!("replica {} did not come within {limit:?}", names.join(", "))
+    anyhow!(
+        "replica {} did not arrive within {limit:?}",
+        names.join(", ")
+    )
 }
 
 /// Whether it says only that another one is gone or late.

@@ -1,10 +1,20 @@
-//! The layers of the book's networks over the operations of `functional`: activations are NHWC
-//! inside a network, parameters have PyTorch's names and layouts. A layer computes a tensor, as
-//! candle's do, or is a part of an [`Expr`], where it is computed together with its neighbours.
+//! The layers of the book's networks, built on the operations of `functional`. Activations are NHWC
+//! inside a network; parameters have PyTorch's names and layouts. A layer computes a tensor, as
+//! candle's layers do, or is a part of an [`Expr`] and is computed together with its neighbours.
 //!
-//! Layers of candle-nn work in a [`DataParallel`](crate::DataParallel) as well; these are the
-//! fast ones. Only its batch norm does not do all that ours does: it never takes its statistics over the whole
-//! minibatch ([`Replication::sync_bn`](crate::Replication)).
+//! A [`DataParallel`](crate::DataParallel) also takes layers of candle-nn. They are slower, and some
+//! do not train correctly with candle 0.11.1:
+//!
+//! | candle | what goes wrong | instead |
+//! |---|---|---|
+//! | `max_pool2d` | gradient too small, without an error: a quarter after one 2 × 2 pool | [`functional::max_pool2d`] |
+//! | `avg_pool2d` | wrong gradient, without an error, if the size is no multiple of the kernel | [`functional::avg_pool2d`] |
+//! | `conv2d` | backward is an error if the stride leaves different remainders of height and width | [`Conv2d`] |
+//! | `layer_norm` with a bias | no gradient; a step is an error ("the loss does not depend on …") | `LayerNorm::new_no_bias` |
+//! | `Dropout` | no seed on the CPU: each run has other masks, and `--resume` does not repeat them | |
+//! | `BatchNorm` | never the statistics of the whole minibatch ([`Replication::sync_bn`](crate::Replication)) | [`BatchNorm2d`] |
+//!
+//! The operations of `functional` take images as (B, H, W, C), those of candle as (B, C, H, W).
 
 use candle_core::{DType, Module, ModuleT, Result, Tensor, Var};
 use candle_nn::{Init, VarBuilder};

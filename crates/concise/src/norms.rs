@@ -52,7 +52,7 @@ impl Summation for Norms {
         self.used.store(true, Ordering::Relaxed);
         let mut member = lock(&self.member);
         let Some(member) = member.as_mut() else {
-            return Err(Error::msg("it failed before"));
+            return Err(Error::msg("an earlier step failed; build the network anew"));
         };
         self.cores.without(|| member.sum(values)).map_err(|error| {
             *lock(&self.failure) = Some(error.clone());

@@ -18,48 +18,47 @@ pub struct Options {
     #[command(flatten)]
     pub run: d2l::Options,
 
-    /// How much of each step goes on in the next
+    /// Momentum factor of SGD
     #[arg(long, default_value_t = 0.0, allow_negative_numbers = true, value_name = "M", help_heading = TRAINING)]
     pub momentum: f64,
 
-    /// Factor of the L2 penalty
+    /// Weight decay: factor of the L2 penalty
     #[arg(long, default_value_t = 0.0, allow_negative_numbers = true, value_name = "W", help_heading = TRAINING)]
     pub weight_decay: f64,
 
-    /// How the gradients are summed; the book's way is the star
+    /// All-reduce algorithm for the gradients; the book uses the star
     #[arg(long, default_value_t = Algorithm::Auto, value_name = "WAY", value_parser = ways(), help_heading = TOGETHER)]
     pub allreduce: Algorithm,
 
-    /// Where the gradients are summed: on the devices, or in the host's memory
+    /// Where the gradients are summed
     #[arg(long, value_enum, default_value_t = ReduceOn::Device, value_name = "PLACE", help_heading = TOGETHER)]
     pub reduce_on: ReduceOn,
 
-    /// Gradients are summed in buckets of so many MiB, each as soon as it is complete
+    /// Bucket size in MiB; each bucket of gradients is summed as soon as it is complete
     #[arg(long, default_value_t = 25.0, allow_negative_numbers = true, value_name = "MB", help_heading = TOGETHER)]
     pub bucket_mb: f64,
 
-    /// Sum the gradients after the backward pass, not while it goes on
+    /// Sum the gradients after the backward pass, not during it
     #[arg(long, help_heading = TOGETHER)]
     pub no_overlap: bool,
 
-    /// Batch norm over the whole minibatch, as if there were one device
+    /// Synchronized batch norm: statistics over the whole minibatch, as on one device
     #[arg(long, help_heading = TOGETHER)]
     pub sync_bn: bool,
 
-    /// Minibatches of a step: their gradients are added up, and summed over the devices once
+    /// Gradient accumulation: minibatches per step
     #[arg(long, default_value_t = 1, value_name = "N", help_heading = TOGETHER)]
     pub accumulate: usize,
 
-    /// What each device gets of a minibatch, for devices of different speed: 3,1 or measured
+    /// Shares of a minibatch for devices of different speed: even, measured, or weights such as 3,1
     #[arg(long, default_value_t = Split::Even, value_name = "W,W|measured", help_heading = TOGETHER)]
     pub split: Split,
 
-    /// How the processes of the run reach each other, each with --gpus replicas: mpi under mpirun, nccl under
-    /// torchrun
+    /// How several processes communicate; each has --gpus replicas
     #[arg(long, value_enum, default_value_t = Backend::Threads, value_name = "KIND", help_heading = TOGETHER)]
     pub backend: Backend,
 
-    /// How long replicas wait for one that does not come
+    /// How long to wait for a replica that does not arrive
     #[arg(long, default_value_t = 600.0, allow_negative_numbers = true, value_name = "SECONDS", help_heading = TOGETHER)]
     pub timeout: f64,
 }
@@ -70,7 +69,7 @@ fn ways() -> impl TypedValueParser<Value = Algorithm> {
 }
 
 const TRAINING: &str = "Training";
-const TOGETHER: &str = "How the replicas work together";
+const TOGETHER: &str = "Data parallelism";
 
 impl Default for Options {
     /// The book's run.
@@ -119,18 +118,18 @@ impl Options {
         ] {
             ensure!(
                 value.is_finite() && value >= 0.0,
-                "{option} {value}: it is a finite number, not below 0"
+                "{option} {value}: expected a finite number, 0 or more"
             );
         }
         for (option, value) in [("--bucket-mb", self.bucket_mb), ("--timeout", self.timeout)] {
             ensure!(
                 value > 0.0 && value <= 1e9,
-                "{option} {value}: it is a number above 0, and at most 1e9"
+                "{option} {value}: expected a number above 0, at most 1e9"
             );
         }
         ensure!(
             !self.run.cuda_graph,
-            "--cuda-graph: only the step of scratch can be recorded"
+            "--cuda-graph: only scratch can record its step; leave out --cuda-graph"
         );
         ensure!(
             self.accumulate > 0,
@@ -138,12 +137,13 @@ impl Options {
         );
         ensure!(
             self.split == Split::Even || self.backend == Backend::Threads,
-            "--split {}: only the replicas of one process can have different shares",
+            "--split {}: replicas of several processes have equal shares; leave out --split or \
+             --backend",
             self.split
         );
         ensure!(
             self.reduce_on == ReduceOn::Device || self.backend != Backend::Nccl,
-            "--reduce-on host: --backend nccl sums on the devices"
+            "--reduce-on host: --backend nccl sums on the devices; leave out --reduce-on"
         );
         Ok(())
     }

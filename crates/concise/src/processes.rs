@@ -12,12 +12,12 @@ use d2l::{BadInput, Process};
 /// How the processes of a run reach each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Backend {
-    /// There is one process, and its replicas are threads.
+    /// One process, whose replicas are threads
     #[default]
     Threads,
-    /// Processes that mpirun starts.
+    /// Processes under mpirun
     Mpi,
-    /// Processes that a launcher such as torchrun starts, each with a GPU: NCCL sums there.
+    /// Processes under torchrun, each with GPUs; NCCL sums the gradients
     Nccl,
     /// Processes that a launcher such as torchrun starts. The sums go through the first one: to try several
     /// processes without MPI; slow.
@@ -120,7 +120,7 @@ impl Processes {
                 d2l::device_names(devices),
                 "--backend nccl needs a GPU for each process",
             );
-            return Err(BadInput::from(anyhow!("{error}, and this one trains on {names}")).into());
+            return Err(BadInput::from(anyhow!("{error}, but this one trains on {names}")).into());
         }
         Ok(())
     }
@@ -174,7 +174,9 @@ impl Processes {
         let other = text(i);
         let mut lines = first.lines().zip(other.lines());
         let (a, b) = lines.find(|(a, b)| a != b).unwrap_or((&first, &other));
-        let error = format!("the processes have different {what}: process 0 {a}, process {i} {b}");
+        let error = format!(
+            "the processes have different {what}: process 0 has {a:?}, process {i} has {b:?}"
+        );
         Err(BadInput::from(anyhow::Error::msg(error)).into())
     }
 
@@ -254,7 +256,7 @@ mod nccl {
     use super::{BadInput, Duration, Result, World};
 
     pub fn world(_: Option<Duration>) -> Result<Box<dyn World>> {
-        let error = "this program was built without NCCL; build it with --features nccl";
+        let error = "this program was built without NCCL; rebuild it with --features nccl";
         Err(BadInput::from(anyhow::Error::msg(error)).into())
     }
 }
@@ -282,7 +284,7 @@ mod mpi {
     use super::{BadInput, Duration, Result, World};
 
     pub fn world(_: Option<Duration>) -> Result<Box<dyn World>> {
-        let error = "this program was built without MPI; build it with --features mpi";
+        let error = "this program was built without MPI; rebuild it with --features mpi";
         Err(BadInput::from(anyhow::Error::msg(error)).into())
     }
 

@@ -100,8 +100,9 @@ impl Replica {
         let y_hat = functional::with_synchronized_norms(&over, || self.net.forward_t(x, true))?;
         if !norms.are_used() {
             candle_core::bail!(
-                "--sync-bn: the network has no batch norm that synchronizes; concise's BatchNorm2d and those of \
-                 functional do, candle-nn's keep the statistics of each replica's own part"
+                "--sync-bn: the network has no synchronized batch norm; use concise's BatchNorm2d \
+                 or functional's batch_norm2d, because candle-nn's takes the statistics of one \
+                 replica's part"
             )
         }
         Ok(y_hat)
@@ -155,19 +156,28 @@ impl Replica {
             self.gradients.backward(l)?;
             return self.reduce();
         }
-        let reducer = self.reducer.as_ref().context("it failed before")?;
+        let reducer = self
+            .reducer
+            .as_ref()
+            .context("an earlier step failed; build the network anew")?;
         Ok(self.gradients.backward_giving(l, &reducer.buckets())?)
     }
 
     /// Begins to sum the gradients of all replicas; where there are none yet, they are zeros.
     pub fn reduce(&mut self) -> Result<()> {
-        let reducer = self.reducer.as_ref().context("it failed before")?;
+        let reducer = self
+            .reducer
+            .as_ref()
+            .context("an earlier step failed; build the network anew")?;
         Ok(self.gradients.give(&reducer.buckets())?)
     }
 
     /// Waits for all sums, and takes the optimizer's step with them, divided by `examples`.
     pub fn step(&mut self, optimizer: Sgd, examples: usize) -> Result<()> {
-        let reducer = self.reducer.as_ref().context("it failed before")?;
+        let reducer = self
+            .reducer
+            .as_ref()
+            .context("an earlier step failed; build the network anew")?;
         // all of them before the first is used: a step is taken as a whole or not at all
         let sums = self.gradients.layout().map(|_| reducer.sum());
         let sums = sums.collect::<Result<Vec<Bucket>>>()?;
@@ -233,7 +243,8 @@ impl Replica {
             let of_param = |part: &Part| {
                 let name = self.name_of(part.parameter)?;
                 let of_param = velocity.get(&name);
-                let of_param = of_param.with_context(|| format!("there is none of {name}"))?;
+                let of_param =
+                    of_param.with_context(|| format!("the checkpoint has none for {name}"))?;
                 Ok(of_param.flatten_all()?)
             };
             let bucket = parts.iter().map(of_param).collect::<Result<Vec<_>>>()?;

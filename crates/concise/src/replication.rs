@@ -63,9 +63,9 @@ impl Default for Replication {
 /// Where gradients are summed: the two modes of MXNet's key-value store. On the CPU they are the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum ReduceOn {
-    /// On the devices, which copy from each other.
+    /// On the devices, which copy from each other
     Device,
-    /// In the host's memory, where each device's are brought, and from where it gets the sums.
+    /// In host memory; each device copies its gradients there and the sums back
     Host,
 }
 
@@ -111,7 +111,9 @@ impl FromStr for Split {
                 };
                 let weights: Option<Vec<f64>> = weights.split(',').map(weight).collect();
                 weights.map(Split::Weights).ok_or_else(|| {
-                    format!("{text:?} is none of even, measured, and positive numbers as in 3,1")
+                    format!(
+                        "expected even, measured, or positive numbers such as 3,1; got {text:?}"
+                    )
                 })
             }
         }
@@ -135,14 +137,14 @@ impl Replication {
         if let Some(weights) = split.weights() {
             ensure!(
                 weights.len() == k,
-                "--split {split}: {} weights for {k} replicas",
+                "--split {split}: {} weights for {k} replicas; give one for each",
                 weights.len()
             );
         }
         ensure!(
             !(self.sync_bn && *split == Split::Measured),
-            "--split measured: with --sync-bn replicas wait for each other all the time, so that \
-             none can be seen to be faster; give weights, such as --split 3,1"
+            "--split measured: with --sync-bn, replicas wait for each other in every batch norm, \
+             so their speeds cannot be measured; give weights, such as --split 3,1"
         );
         Ok(())
     }

@@ -128,7 +128,8 @@ impl SimpleBackend for Collector {
         if let Some(var) = state.get(name) {
             if var.shape() != &shape {
                 bail!(
-                    "{name} is asked for as {shape:?}, and was as {:?}",
+                    "{name} is requested with shape {shape:?}, but exists with {:?}: use another \
+                     name",
                     var.shape()
                 );
             }
@@ -145,7 +146,9 @@ impl SimpleBackend for Collector {
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
         match self.lock().0.get(name) {
             Some(var) => Ok(var.as_tensor().clone()),
-            None => bail!("{name} is asked for without a shape, and does not exist yet"),
+            None => {
+                bail!("{name} is requested without a shape, and does not exist yet: give its shape")
+            }
         }
     }
 

@@ -162,7 +162,7 @@ impl DataParallel {
         let (of_first, of_other) = (all[0].as_chunks::<4>().0, all[other].as_chunks::<4>().0);
         let differs = of_first.iter().zip(of_other).position(|(a, b)| a != b);
         let Some((name, param)) = differs.and_then(|i| params.get(i)) else {
-            bail!("process {other} has another network than process 0");
+            bail!("the networks of process 0 and process {other} have different parameters");
         };
         let all = self.processes.gather(&bytes(param)?)?;
         let tensor =

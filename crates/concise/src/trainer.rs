@@ -89,7 +89,7 @@ impl<'a> Trainer<'a> {
     /// # Panics
     /// If `minibatches` is 0.
     pub fn accumulate(self, minibatches: usize) -> Self {
-        assert!(minibatches > 0, "a step has at least one minibatch");
+        assert!(minibatches > 0, "a step of 0 minibatches; give at least 1");
         Self {
             accumulate: minibatches,
             ..self
@@ -224,8 +224,8 @@ impl<'a> Trainer<'a> {
         }
         self.waiting = (0, 0);
         bail!(
-            "the gradients of {waiting} of {group} minibatches are lost: another trainer of the network came \
-             while they waited for the step; call flush() before it does"
+            "the gradients of {waiting} of {group} minibatches are lost, because another trainer \
+             used the network before their step; call flush() first"
         )
     }
 }
@@ -262,7 +262,7 @@ fn forward_backward(
 fn of_each(ls: Tensor, y: &Tensor) -> Result<Tensor> {
     ensure!(
         ls.dims() == [y.dim(0)?],
-        "the loss has the shape {:?}, the labels have {:?}: it has to be one number for each example, \
+        "the loss has shape {:?}, the labels have {:?}: return one loss for each example, \
          not their mean or sum",
         ls.dims(),
         y.dims()
@@ -271,8 +271,8 @@ fn of_each(ls: Tensor, y: &Tensor) -> Result<Tensor> {
 }
 
 /// candle's operations forget on what a tensor without elements depends.
-const NO_EXAMPLE: &str = "it had no example of the minibatch, and with --sync-bn a network with operations of \
-    candle's own needs one on each replica";
+const NO_EXAMPLE: &str = "this replica got no example of the minibatch; with --sync-bn, a network \
+    with candle's own operations needs at least 1 on each replica";
 
 /// The speeds of the replicas in the first steps.
 pub(crate) struct Measuring(Vec<Vec<f64>>);

@@ -61,7 +61,10 @@ impl BatchLoss {
     pub(crate) fn sum(self) -> Result<Tensor> {
         match <[Tensor; 1]>::try_from(self.sums) {
             Ok([sum]) => Ok(sum),
-            Err(sums) => bail!("{} devices have losses, not one", sums.len()),
+            Err(sums) => bail!(
+                "the loss is spread over {} devices; only the step of 1 device can be recorded",
+                sums.len()
+            ),
         }
     }
 

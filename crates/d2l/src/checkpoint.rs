@@ -59,7 +59,8 @@ impl fmt::Display for OtherFormat {
         let Self(format) = self;
         write!(
             f,
-            "it is a {format:?}, and this program writes and reads {FORMAT:?}"
+            "its format is {format:?}, this program reads {FORMAT:?}: \
+             resume the run with the version that wrote it"
         )
     }
 }
@@ -83,7 +84,7 @@ impl Checkpoint {
             Ok(checkpoint) if is_absent(&newest) => Ok((checkpoint, None)),
             Ok(checkpoint) => Ok((checkpoint, Some(format!("{newest:#}")))),
             Err(previous) if is_absent(&newest) && is_absent(&previous) => bail!(
-                "{} holds no checkpoint; a run leaves one with --out",
+                "{} holds no checkpoint; name a folder that a run with --out wrote",
                 folder.display()
             ),
             Err(previous) if is_absent(&previous) => Err(newest),
@@ -92,24 +93,25 @@ impl Checkpoint {
     }
 
     fn read(path: &Path) -> Result<Self> {
-        let cannot = || format!("cannot go on from {}", path.display());
+        let cannot = || format!("cannot resume from {}", path.display());
         let is_file = fs::metadata(path).with_context(cannot)?.is_file();
-        ensure!(is_file, "{}: it is no file", cannot());
+        ensure!(is_file, "{}: not a file", cannot());
         let bytes = fs::read(path).with_context(cannot)?;
         Self::decode(bytes).with_context(cannot)
     }
 
     fn decode(mut bytes: Vec<u8>) -> Result<Self> {
-        let (_, metadata) = SafeTensors::read_metadata(&bytes).context("it is damaged")?;
+        let (_, metadata) = SafeTensors::read_metadata(&bytes).context("the file is damaged")?;
         let metadata = metadata.metadata().clone().unwrap_or_default();
         let text = |key: &str| {
             let text = metadata.get(key).map(String::as_str);
-            text.with_context(|| format!("it is no checkpoint: it has no {key:?}"))
+            text.with_context(|| format!("not a checkpoint: its metadata has no {key:?}"))
         };
         let (format, expected) = (text("format")?, text("crc32")?);
+        let found = seal(&mut bytes)?;
         ensure!(
-            seal(&mut bytes)? == expected,
-            "it is damaged: its checksum is not {expected}"
+            found == expected,
+            "the file is damaged: its CRC-32 is {found}, expected {expected}"
         );
         if format != FORMAT {
             bail!(OtherFormat(format.to_owned()));
@@ -124,7 +126,7 @@ impl Checkpoint {
 
 /// Writes a checkpoint; the one that was the newest becomes the one before it. Where that fails, they stay.
 pub(crate) fn save(folder: &Path, header: &Header, tensors: &[(String, Tensor)]) -> Result<()> {
-    let bytes = encode(header, tensors).context("a checkpoint cannot be made")?;
+    let bytes = encode(header, tensors).context("cannot make a checkpoint")?;
     let [newest, previous] = [NEWEST, PREVIOUS].map(|name| folder.join(name));
     let replace = || {
         let partial = whole::beside(&newest, &bytes)?;
@@ -169,7 +171,7 @@ fn seal(bytes: &mut [u8]) -> Result<String> {
     let place = place_of_the_sum(bytes)?;
     let digits = bytes.get_mut(place..place + NO_SUM.len());
     digits
-        .context("it is damaged: it ends in its checksum")?
+        .context("the file is damaged: it ends inside its checksum")?
         .copy_from_slice(NO_SUM.as_bytes());
     Ok(format!("{:08x}", crc32fast::hash(bytes)))
 }
@@ -178,7 +180,7 @@ fn seal(bytes: &mut [u8]) -> Result<String> {
 fn place_of_the_sum(bytes: &[u8]) -> Result<usize> {
     let mut windows = bytes.windows(SUM.len());
     let found = windows.position(|window| window == SUM.as_bytes());
-    Ok(found.context("it is damaged: it has no checksum")? + SUM.len())
+    Ok(found.context("the file is damaged: it has no checksum")? + SUM.len())
 }
 
 fn is_absent(error: &anyhow::Error) -> bool {
@@ -282,7 +284,7 @@ mod tests {
         put_sum(&mut bytes)?;
         fs::write(&newest, bytes)?;
         let error = format!("{:#}", Checkpoint::load(folder.path()).unwrap_err());
-        let words = "it is a \"multiple-gpus checkpoint 2\", and this program writes and reads \
+        let words = "its format is \"multiple-gpus checkpoint 2\", this program reads \
                      \"multiple-gpus checkpoint 1\"";
         assert!(error.contains(words), "{error}");
         Ok(())
@@ -296,7 +298,7 @@ mod tests {
         fs::create_dir(&newest)?;
         let (found, note) = Checkpoint::load(folder.path())?;
         assert_eq!(found.header.steps, 5);
-        assert!(note.is_some_and(|note| note.ends_with("it is no file")));
+        assert!(note.is_some_and(|note| note.ends_with("not a file")));
         Ok(())
     }
 
@@ -306,7 +308,7 @@ mod tests {
         let w = [("W".to_owned(), Tensor::new(&[1f32, 2.0], &Device::Cpu)?)];
         weights::save(&folder.path().join(NEWEST), &w)?;
         let error = format!("{:#}", Checkpoint::load(folder.path()).unwrap_err());
-        assert!(error.contains("it is no checkpoint"), "{error}");
+        assert!(error.contains("not a checkpoint"), "{error}");
         Ok(())
     }
 }

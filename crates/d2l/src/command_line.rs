@@ -15,9 +15,9 @@ use crate::checkpoint::Checkpoint;
 use crate::{BadInput, Book, Options};
 
 const STATUS: &str = "\
-Exit status: 0 the run went to its end; 1 something went wrong in it; 2 an option, the data or \
-the parameters that were named cannot be used; 130 Ctrl-C ended it, and what was reached is \
-reported and written.";
+Exit status: 0 the run completed; 1 the run failed; 2 an option, the data or the initial \
+parameters cannot be used; 130 Ctrl-C ended the run, after its results so far were printed and \
+written.";
 
 /// What clap cannot read ends the process with status 2, `--help` and `--completions` with 0. With `--resume` the
 /// command line of the run that is there comes first.
@@ -52,7 +52,8 @@ fn arguments_of(folder: &Path, book: &Book) -> anyhow::Result<Vec<String>> {
     let network = network.trim_start_matches("network ");
     ensure!(
         network == book.network,
-        "--resume {}: that is a run of {network}, and {} trains {}",
+        "--resume {}: the run there trains {network}, but {} trains {}; resume with the program \
+         of that run",
         folder.display(),
         book.program,
         book.network
@@ -100,7 +101,7 @@ fn named(error: clap::Error, command: &mut Command, args: &[OsString]) -> clap::
     let broken = args.windows(2).find(|pair| pair[1].to_str().is_none());
     match broken {
         Some([before, arg]) if kind == ErrorKind::InvalidUtf8 => {
-            command.error(kind, format!("{before:?} {arg:?}: this is not UTF-8"))
+            command.error(kind, format!("{before:?} {arg:?}: this is not valid UTF-8"))
         }
         _ => error,
     }
@@ -145,12 +146,12 @@ fn about_the_program() -> [Arg; 3] {
             .long("completions")
             .value_name("SHELL")
             .value_parser(shells)
-            .help("Print what makes a shell complete these options"),
+            .help("Print a completion script for a shell"),
         Arg::new("help")
             .short('h')
             .long("help")
             .action(ArgAction::Help)
-            .help("Print help, with -h in short"),
+            .help("Print this help (-h: a summary)"),
         Arg::new("version")
             .short('V')
             .long("version")

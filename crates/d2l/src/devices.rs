@@ -14,12 +14,12 @@ use crate::{Process, on_devices, on_replica};
 /// Where the replicas may live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum DeviceKind {
-    /// On GPUs where there are any, on the CPU where not.
+    /// GPUs if there are any, otherwise the CPU
     #[default]
     Auto,
-    /// On the CPU.
+    /// The CPU
     Cpu,
-    /// On GPUs, or it is an error.
+    /// GPUs; an error if CUDA cannot be used
     Cuda,
 }
 
@@ -85,10 +85,7 @@ pub(crate) fn find(
     process: Process,
 ) -> anyhow::Result<(Vec<Device>, Option<String>)> {
     functional::threads::leave_the_cores_to_us();
-    anyhow::ensure!(
-        k != Some(0),
-        "0 replicas were asked for: at least one is needed"
-    );
+    anyhow::ensure!(k != Some(0), "the number of replicas is 0: give at least 1");
     let (alone, k) = (process.on_machine == 1, k.or((process.of > 1).then_some(1)));
     let (mut devices, missing) = match kind {
         DeviceKind::Cpu => (Vec::new(), None),
@@ -138,7 +135,7 @@ fn note(gpus: usize, why: &NoGpu) -> Option<String> {
         (0, why) => Some(format!("training on the CPU: {why}")),
         // there are no more
         (_, NoGpu::NoDevice) => None,
-        (n, why) => Some(format!("GPU {n} is left out: {why}")),
+        (n, why) => Some(format!("GPU {n} and those after it are not used: {why}")),
     }
 }
 
@@ -307,11 +304,12 @@ mod tests {
     #[test]
     fn a_gpu_that_is_missed_is_told_of() {
         let none = NoGpu::NoLibrary("cuda".into());
-        let line = "training on the CPU: there is no CUDA driver (libcuda cannot be loaded)";
+        let line = "training on the CPU: there is no CUDA driver (libcuda cannot be loaded); \
+                    install the driver";
         assert_eq!(note(0, &none).as_deref(), Some(line));
         assert_eq!(note(0, &NoGpu::NotBuilt), None);
         assert_eq!(note(2, &NoGpu::NoDevice), None);
-        let line = "GPU 1 is left out: no memory";
+        let line = "GPU 1 and those after it are not used: no memory";
         assert_eq!(
             note(1, &NoGpu::Failed("no memory".into())).as_deref(),
             Some(line)

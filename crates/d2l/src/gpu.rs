@@ -30,24 +30,32 @@ impl fmt::Display for NoGpu {
         match self {
             Self::NotBuilt => write!(
                 f,
-                "this program was built without CUDA; build it with --features cuda"
+                "this program was built without CUDA; rebuild it with --features cuda"
             ),
             Self::NoLibrary(name) if name == "cuda" => {
-                write!(f, "there is no CUDA driver (libcuda cannot be loaded)")
+                write!(
+                    f,
+                    "there is no CUDA driver (libcuda cannot be loaded); install the driver"
+                )
             }
-            Self::NoLibrary(name) => write!(f, "the CUDA library lib{name} cannot be loaded"),
+            Self::NoLibrary(name) => write!(
+                f,
+                "the CUDA library lib{name} cannot be loaded; install it, or put its folder into \
+                 LD_LIBRARY_PATH"
+            ),
             Self::NoDevice => write!(f, "the CUDA driver finds no GPU"),
             Self::OldDriver => write!(
                 f,
-                "the CUDA driver is older than the CUDA that this program was built with; update it"
+                "the CUDA driver is older than the CUDA version of this program; update the driver"
             ),
             Self::OldLibrary(name) => write!(
                 f,
-                "{name} is older than the one that this program was built for; update it"
+                "the installed {name} is older than the one this program needs; update {name}"
             ),
             Self::OtherArchitecture => write!(
                 f,
-                "this program's kernels are for other GPUs; build it with CUDA_COMPUTE_CAP for this one"
+                "the kernels of this program were compiled for other GPUs; rebuild it with \
+                 CUDA_COMPUTE_CAP set to the compute capability of this GPU"
             ),
             Self::Failed(why) => f.write_str(why),
         }
@@ -72,7 +80,7 @@ fn try_out(i: usize) -> candle_core::Result<Device> {
     let sum = functional::conv2d(&x, &weight, None, 1, 0)?.sum_all()?;
     match sum.to_scalar::<f32>()? {
         144.0 => Ok(device),
-        sum => candle_core::bail!("GPU {i} adds up 144 ones to {sum}"),
+        sum => candle_core::bail!("GPU {i} computes wrong results: 144 ones add up to {sum}"),
     }
 }
 
@@ -212,7 +220,7 @@ mod tests {
             ),
             (
                 "DriverError(CUDA_ERROR_UNSUPPORTED_PTX_VERSION, \"the provided PTX …\") when loading fill",
-                "the CUDA driver is older than the CUDA that this program was built with; update it",
+                "the CUDA driver is older than the CUDA version of this program; update the driver",
             ),
             (
                 "DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")\n   0: a backtrace",
@@ -233,14 +241,15 @@ mod tests {
         };
         assert_eq!(
             of("cuda"),
-            "there is no CUDA driver (libcuda cannot be loaded)"
+            "there is no CUDA driver (libcuda cannot be loaded); install the driver"
         );
-        assert_eq!(of("cublas"), "the CUDA library libcublas cannot be loaded");
+        let words = "the CUDA library libcublas cannot be loaded; install it";
+        assert!(of("cublas").starts_with(words), "{}", of("cublas"));
         let missing = "Missing symbol cuGreenCtxCreate: dlsym failed";
         assert_eq!(reason_of_panic(missing), NoGpu::OldDriver);
         assert_eq!(
             reason_of_panic("Missing symbol cudnnGetVersion: dlsym failed").to_string(),
-            "cuDNN is older than the one that this program was built for; update it"
+            "the installed cuDNN is older than the one this program needs; update cuDNN"
         );
         assert_eq!(
             reason_of_panic("index out of range\nnote: …").to_string(),

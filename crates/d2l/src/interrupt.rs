@@ -93,7 +93,7 @@ fn asked_to_end(at_once: bool) {
         true => return,
         false => (),
     }
-    let word = "ending after this step; Ctrl-C again ends at once";
+    let word = "stopping after this step; press Ctrl-C again to stop at once";
     // the terminal has written ^C; with a bar that is gone
     let _ = bar::above(|drawn| match drawn {
         true => writeln!(std::io::stderr(), "{word}"),

@@ -30,12 +30,12 @@ pub struct Book {
 /// How exactly GPUs multiply, and what they keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Precision {
-    /// f32 throughout.
+    /// 32-bit floating point throughout
     F32,
-    /// Inputs rounded to 10 bits, sums in f32: PyTorch's default.
+    /// Inputs rounded to TF32 (10 bits), sums in f32; PyTorch's default
     #[default]
     Tf32,
-    /// Activations and their gradients kept with 7 bits, and convolutions of such numbers; parameters in f32.
+    /// Activations, their gradients and convolutions in bf16 (7 bits); parameters in f32
     Bf16,
 }
 
@@ -68,14 +68,14 @@ fn source() -> impl TypedValueParser<Value = Data> {
 /// The options of a run; what is left out is as in the book.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
-    /// Replicas of the network [default: one for each GPU, or 1]
+    /// Number of replicas [default: one for each GPU, or 1 without a GPU]
     ///
-    /// With as many GPUs or more, each has one of its own; with fewer they share them in turn;
-    /// with none they are replicas on the CPU, each with its share of the cores.
+    /// With K or more GPUs, each replica has its own GPU. With fewer, replicas share GPUs in turn.
+    /// Without a GPU, all replicas run on the CPU, each with its share of the cores.
     #[arg(long, value_name = "K", help_heading = TRAINING)]
     pub gpus: Option<usize>,
 
-    /// Examples in a minibatch, over all replicas together
+    /// Minibatch size: examples in a step, over all replicas
     #[arg(long, value_name = "N", help_heading = TRAINING)]
     pub batch_size: Option<usize>,
 
@@ -83,22 +83,23 @@ pub struct Options {
     #[arg(long, allow_negative_numbers = true, help_heading = TRAINING)]
     pub lr: Option<f64>,
 
-    /// Passes over the training set
+    /// Number of epochs: passes over the training set
     #[arg(long, default_value_t = 10, value_name = "N", help_heading = TRAINING)]
     pub epochs: usize,
 
-    /// Which images
+    /// Dataset to train on
     #[arg(long, default_value_t = Name::FashionMnist, value_name = "NAME", value_parser = names(), help_heading = DATA)]
     pub dataset: Name,
 
-    /// A folder with the four IDX files (.gz or raw), or "synthetic"
+    /// Folder with the four IDX files (.gz or raw), or "synthetic" for generated images
     ///
-    /// Without it: the folder in FASHION_MNIST_DIR (MNIST_DIR), else an earlier download, else
-    /// a download from the Hugging Face Hub, else, where that cannot be reached, a synthetic set.
+    /// Without --data, the first of these: the folder in FASHION_MNIST_DIR (mnist: MNIST_DIR), an
+    /// earlier download, a download from the Hugging Face Hub. If the Hub cannot be reached, the
+    /// images are synthetic.
     #[arg(long, value_name = "DIR|synthetic", value_parser = source(), value_hint = ValueHint::DirPath, help_heading = DATA)]
     pub data: Option<Data>,
 
-    /// Seed of the initial parameters, the order of the data and the synthetic set
+    /// Random seed of the initial parameters, the data order and the synthetic images
     #[arg(long, default_value_t = 0, value_name = "N", help_heading = TRAINING)]
     pub seed: u64,
 
@@ -110,67 +111,66 @@ pub struct Options {
     #[arg(long, value_name = "N", help_heading = DATA)]
     pub limit_test: Option<usize>,
 
-    /// Keep the training examples in the file's order
+    /// Do not shuffle: keep the training examples in file order
     #[arg(long, help_heading = DATA)]
     pub no_shuffle: bool,
 
-    /// Start from the parameters in a safetensors file (PyTorch's names and layouts)
+    /// Start from the parameters in a safetensors file (PyTorch names and layouts)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = TRAINING)]
     pub init: Option<PathBuf>,
 
-    /// Leave steps.csv, epochs.csv, loss.svg, accuracy.svg, model.safetensors and checkpoints in a folder
+    /// Folder for steps.csv, epochs.csv, loss.svg, accuracy.svg, model.safetensors and checkpoints
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = RECORD)]
     pub out: Option<PathBuf>,
 
-    /// Go on with the run that --out left in a folder, from its last checkpoint, with the same options
+    /// Resume the run in a folder that --out wrote, from its last checkpoint
     ///
-    /// The end of the run is to the bit that of a run which was never interrupted. Options may be given again if
-    /// they are the same; what the result does not depend on may differ, such as --threads and where --data lies. A
-    /// run that went to its end is left as it is.
+    /// The result is bit-identical to a run without interruption. The options of the run are in the
+    /// checkpoint. If you repeat an option that changes the result, its value must be the same.
+    /// Others, such as --threads and the folder of --data, may differ. A complete run stays as it is.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = RECORD)]
     pub resume: Option<PathBuf>,
 
-    /// With --out, keep a checkpoint every N minibatches as well, not only after every epoch
+    /// Write a checkpoint every N minibatches too, not only after each epoch (needs --out)
     #[arg(long, value_name = "N", help_heading = RECORD)]
     pub checkpoint_every: Option<usize>,
 
-    /// Leave a Chrome trace of the first steps in a file, for Perfetto (ui.perfetto.dev), and a picture of one
-    /// step beside it, in FILE with .svg
+    /// Write a Chrome trace of the first steps, and a picture of one step (FILE with .svg)
     ///
-    /// The first 50 steps, and an evaluation that falls among them: when each replica split, went forward and
-    /// backward, reduced and updated. Of a GPU it shows what the host does, not when the GPU has done it.
+    /// View the trace in Perfetto (ui.perfetto.dev). It shows 50 steps, and an evaluation among them:
+    /// when each replica split, ran forward and backward, reduced and updated. On a GPU it shows the
+    /// times of the host, not of the GPU.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = RECORD)]
     pub trace: Option<PathBuf>,
 
-    /// Let --out and --trace replace what an earlier run has left
+    /// Let --out and --trace replace the files of an earlier run
     #[arg(long, help_heading = RECORD)]
     pub overwrite: bool,
 
-    /// Where the replicas live
+    /// Device type of the replicas
     #[arg(long, value_enum, default_value_t = DeviceKind::Auto, value_name = "KIND", help_heading = DEVICES)]
     pub device: DeviceKind,
 
-    /// Arithmetic of convolutions on GPUs, and with bf16 what lies between operations; matrix products and the
-    /// CPU always use f32
+    /// Precision of convolutions on GPUs (bf16: activations too); the rest and the CPU use f32
     #[arg(long, value_enum, default_value_t = Precision::Tf32, value_name = "P", help_heading = DEVICES)]
     pub precision: Precision,
 
-    /// Compare the parameters of all replicas after every step, not only after every epoch
+    /// Compare the parameters of all replicas after each step, not only after each epoch
     #[arg(long, help_heading = DEVICES)]
     pub check_replicas: bool,
 
-    /// On GPUs, use only algorithms that give the same bits every time
+    /// On GPUs, use only deterministic algorithms (bit-identical results in every run)
     #[arg(long, help_heading = DEVICES)]
     pub deterministic: bool,
 
-    /// Give a GPU the whole step in one call, as a CUDA graph: scratch with one replica
+    /// Launch the whole step as one CUDA graph (scratch with --gpus 1)
     ///
-    /// The result is the same. A small network's step takes the host longer than the GPU; recorded once, it costs
-    /// one call. It takes memory of its own, and a trace shows no parts of it.
+    /// The result is the same. In a small network, the host takes longer to launch a step than the
+    /// GPU to run it; a graph is one launch. It needs memory of its own. A trace shows no parts of it.
     #[arg(long, help_heading = DEVICES)]
     pub cuda_graph: bool,
 
-    /// Cores that the run may use, in each of its processes [default: all]
+    /// Number of CPU cores to use, in each process [default: all]
     #[arg(long, value_name = "N", help_heading = DEVICES)]
     pub threads: Option<usize>,
 
@@ -247,32 +247,32 @@ impl Options {
         let replaces = self.trace.is_some() || (self.out.is_some() && self.resume.is_none());
         ensure!(
             !self.overwrite || replaces,
-            "--overwrite: there is nothing to replace without --trace, or --out for a new run"
+            "--overwrite: there is nothing to replace; give --trace, or --out without --resume"
         );
         if let (Some(out), Some(resume)) = (&self.out, &self.resume) {
             ensure!(
                 is_same_folder(out, resume),
-                "--out {}: --resume {} goes on in that folder",
+                "--out {}: a resumed run writes into its own folder, {}; leave out --out",
                 out.display(),
                 resume.display()
             );
         }
         ensure!(
             self.checkpoint_every.is_none() || self.out.is_some() || self.resume.is_some(),
-            "--checkpoint-every: checkpoints are kept in the folder of --out"
+            "--checkpoint-every: checkpoints need a folder; give --out as well"
         );
         ensure!(
             self.precision != Precision::Bf16 || self.device != DeviceKind::Cpu,
-            "--precision bf16: the CPU computes in f32; leave it out, or --device cpu"
+            "--precision bf16: the CPU computes in f32; leave out --precision or --device cpu"
         );
         ensure!(
             !self.cuda_graph || self.device != DeviceKind::Cpu,
-            "--cuda-graph: the CPU has none; leave it out, or --device cpu"
+            "--cuda-graph: the CPU has no CUDA graphs; leave out --cuda-graph or --device cpu"
         );
         if let Some(lr) = self.lr {
             ensure!(
                 lr.is_finite() && lr >= 0.0,
-                "--lr {lr}: a learning rate is a finite number, not below 0"
+                "--lr {lr}: a learning rate is a finite number, 0 or more"
             );
         }
         Ok(())

@@ -59,7 +59,7 @@ fn is_out_of_memory(error: &str) -> bool {
 fn left((i, gpu): (usize, &Device)) -> Option<String> {
     let [free, total] = gpu::memory(gpu)?.map(|bytes| bytes >> 20);
     let name = device_name(i, gpu);
-    Some(format!("{name} has {total} MiB, {free} of them free now"))
+    Some(format!("{name} has {free} of {total} MiB free"))
 }
 
 /// The same from what is `left` on each GPU, and, once minibatches are trained, how many examples one has if that
@@ -70,15 +70,15 @@ fn words(error: &str, left: &BTreeSet<String>, minibatch: Option<Option<usize>>)
         left.iter().for_each(|left| hint += &format!("; {left}"));
     }
     match minibatch {
-        _ if left.is_empty() => hint + "; nvidia-smi says who else uses the GPU",
+        _ if left.is_empty() => hint + "; end other processes on the GPU (nvidia-smi lists them)",
         None => {
-            hint + "; the network and the images alone do not fit: --limit-train takes fewer images, \
-                    nvidia-smi says who else uses the GPU"
+            hint + "; the network and the images alone do not fit: choose a smaller --limit-train, \
+                    or end other processes on the GPU (nvidia-smi lists them)"
         }
         Some(Some(n)) => {
-            format!("{hint}; a minibatch has {n} examples, --batch-size makes it smaller")
+            format!("{hint}; the minibatch has {n} examples, choose a smaller --batch-size")
         }
-        Some(None) => hint + "; a smaller minibatch may fit, --batch-size makes it smaller",
+        Some(None) => hint + "; choose a smaller --batch-size",
     }
 }
 
@@ -90,15 +90,16 @@ mod tests {
     fn too_little_memory_has_a_way_out_and_nothing_else_has() {
         let ours = "replica cuda(0): out of memory on cuda(0): 49 MiB more were needed";
         let candles = "DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")";
-        let left = BTreeSet::from(["cuda(0) has 90 MiB, 2 of them free now".to_owned()]);
+        let left = BTreeSet::from(["cuda(0) has 2 of 90 MiB free".to_owned()]);
         let said = |error, minibatch| words(error, &left, minibatch);
         assert_eq!(
             said(ours, Some(Some(512))),
-            "; a minibatch has 512 examples, --batch-size makes it smaller"
+            "; the minibatch has 512 examples, choose a smaller --batch-size"
         );
         let before = said(candles, None);
         assert!(
-            before.starts_with("; cuda(0) has 90 MiB") && before.contains("--limit-train"),
+            before.starts_with("; cuda(0) has 2 of 90 MiB free")
+                && before.contains("--limit-train"),
             "{before}"
         );
         assert!(!before.contains("--batch-size"), "{before}");
@@ -107,6 +108,9 @@ mod tests {
         assert!(!is_out_of_memory("no such file"));
         // while the GPU was opened
         let opening = words(candles, &BTreeSet::new(), None);
-        assert_eq!(opening, "; nvidia-smi says who else uses the GPU");
+        assert_eq!(
+            opening,
+            "; end other processes on the GPU (nvidia-smi lists them)"
+        );
     }
 }

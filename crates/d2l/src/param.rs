@@ -73,7 +73,7 @@ pub fn backward(l: &Tensor, params: &[Param]) -> Result<()> {
 #[tracing::instrument(skip_all, name = "update")]
 pub fn sgd(params: &[Param], lr: f64, batch_size: usize) -> Result<()> {
     if batch_size == 0 {
-        bail!("sgd: a step needs at least 1 example, the batch has 0");
+        bail!("sgd: batch_size is 0; a step needs at least 1 example");
     }
     let values: Vec<&Var> = params.iter().map(|param| &param.value).collect();
     let grads: Vec<Tensor> = params

@@ -99,7 +99,8 @@ impl Record {
         for name in ALL {
             ensure!(
                 overwrite || !folder.join(name).exists(),
-                "{0} holds a run already ({name}): name another folder, go on with --resume {0}, or give --overwrite",
+                "{0} already holds a run ({name}): name another folder, resume it with --resume \
+                 {0}, or give --overwrite",
                 folder.display()
             );
         }
@@ -257,7 +258,10 @@ pub(crate) fn lock(folder: &Path) -> Result<Option<File>> {
         return Ok(None);
     };
     match file.try_lock() {
-        Err(TryLockError::WouldBlock) => bail!("another run writes to {}", folder.display()),
+        Err(TryLockError::WouldBlock) => bail!(
+            "another run is writing to {}; name another folder, or wait for its end",
+            folder.display()
+        ),
         locked => Ok(locked.ok().map(|()| file)),
     }
 }
@@ -325,7 +329,7 @@ mod tests {
         Record::check(folder.path(), false)?;
         drop(begin(folder.path(), false)?);
         let error = begin(folder.path(), false).unwrap_err().to_string();
-        assert!(error.contains("holds a run already"), "{error}");
+        assert!(error.contains("already holds a run"), "{error}");
         begin(folder.path(), true)?;
         Ok(())
     }
@@ -336,7 +340,7 @@ mod tests {
         let folder = tempfile::tempdir()?;
         let first = lock(folder.path())?;
         let error = lock(folder.path()).unwrap_err().to_string();
-        assert!(error.starts_with("another run writes to "), "{error}");
+        assert!(error.starts_with("another run is writing to "), "{error}");
         drop(first);
         lock(folder.path())?;
         Ok(())

@@ -86,12 +86,22 @@ fn check(
     let shape @ (n, channels, _, _) = x.dims4()?;
     ensure!(
         channels == 1,
-        "images of {channels} channels; expected 1, (B, 1, H, W)"
+        "the images have {channels} channels; expected 1, (B, 1, H, W)"
     );
-    ensure!(n > 0 && per_row > 0, "{n} images, {per_row} in a row");
-    ensure!(labels.len() == n, "{} labels for {n} images", labels.len());
+    ensure!(
+        n > 0 && per_row > 0,
+        "{n} images, {per_row} in a row; both must be at least 1"
+    );
+    ensure!(
+        labels.len() == n,
+        "{} labels for {n} images; give one for each image",
+        labels.len()
+    );
     let p = predictions.map_or(n, <[_]>::len);
-    ensure!(p == n, "{p} predictions for {n} images");
+    ensure!(
+        p == n,
+        "{p} predictions for {n} images; give one for each image"
+    );
     Ok(shape)
 }
 
@@ -261,16 +271,22 @@ mod tests {
             let error = show_images(x, labels, predictions, per_row).unwrap_err();
             error.to_string()
         };
-        assert_eq!(error(&x, &["a"], None, 1), "1 labels for 2 images");
+        assert_eq!(
+            error(&x, &["a"], None, 1),
+            "1 labels for 2 images; give one for each image"
+        );
         let predictions: Option<&[&str]> = Some(&["a", "b", "c"]);
         assert_eq!(
             error(&x, &["a", "b"], predictions, 1),
-            "3 predictions for 2 images"
+            "3 predictions for 2 images; give one for each image"
         );
-        assert_eq!(error(&x, &["a", "b"], None, 0), "2 images, 0 in a row");
+        assert_eq!(
+            error(&x, &["a", "b"], None, 0),
+            "2 images, 0 in a row; both must be at least 1"
+        );
         assert_eq!(
             error(&images([1, 3, 4, 4])?, &["a"], None, 1),
-            "images of 3 channels; expected 1, (B, 1, H, W)"
+            "the images have 3 channels; expected 1, (B, 1, H, W)"
         );
         Ok(())
     }

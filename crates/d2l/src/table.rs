@@ -124,7 +124,7 @@ fn read(path: &Path, header: &[&str], rows: usize) -> Result<(Vec<StringRecord>,
     let found: Vec<&str> = reader.headers().with_context(name)?.iter().collect();
     ensure!(
         found == header,
-        "{}: its columns are {found:?}, not {header:?}",
+        "{}: the columns are {found:?}, expected {header:?}",
         name()
     );
     let mut kept = Vec::new();
@@ -132,7 +132,7 @@ fn read(path: &Path, header: &[&str], rows: usize) -> Result<(Vec<StringRecord>,
         let (n, mut record) = (kept.len(), StringRecord::new());
         ensure!(
             reader.read_record(&mut record).with_context(name)?,
-            "{} has {n} rows, and the checkpoint was taken after {rows}",
+            "{} has {n} rows, but the checkpoint was taken after {rows}; restore the file",
             name()
         );
         kept.push(record);
@@ -185,11 +185,11 @@ mod tests {
         let (_folder, path) = table(3)?;
         let error = go_on(&path, &HEADER, 4).unwrap_err();
         assert!(
-            error.ends_with("has 3 rows, and the checkpoint was taken after 4"),
+            error.ends_with("has 3 rows, but the checkpoint was taken after 4; restore the file"),
             "{error}"
         );
         let error = go_on(&path, &["step", "gain"], 1).unwrap_err();
-        assert!(error.contains("its columns are"), "{error}");
+        assert!(error.contains("the columns are"), "{error}");
         Ok(())
     }
 

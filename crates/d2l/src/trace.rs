@@ -28,14 +28,15 @@ impl Trace {
         let picture = picture(file);
         ensure!(
             file != picture,
-            "--trace {}: the picture of a step is put there; name another file for the trace, such as {}",
+            "--trace {}: the picture of a step gets this name; choose another name for the trace, \
+             such as {}",
             file.display(),
             file.with_extension("json").display()
         );
         for path in [file, &picture] {
             ensure!(
                 overwrite || !path.exists(),
-                "{} is there already: name another file for --trace, or give --overwrite",
+                "{} exists already: name another file for --trace, or give --overwrite",
                 path.display()
             );
         }

@@ -131,16 +131,16 @@ pub(crate) fn largest_gradient(gradients: &[(String, Tensor)]) -> Result<String>
     let none_finite = if others == 0 {
         String::new()
     } else {
-        format!("{others} of {all} gradients are NaN or infinite")
+        format!("{others} of {all} gradient values are NaN or infinite")
     };
     Ok(match largest {
-        None if all == 0 => "its gradients are not summed yet".to_owned(),
+        None if all == 0 => "the gradients are not summed yet".to_owned(),
         None => none_finite,
         Some((size, name)) if others == 0 => {
             format!("the largest gradient is {size:.3e}, of {name}")
         }
         Some((size, name)) => {
-            format!("{none_finite}, the largest other one is {size:.3e}, of {name}")
+            format!("{none_finite}, the largest finite one is {size:.3e}, of {name}")
         }
     })
 }
@@ -189,9 +189,9 @@ mod tests {
         assert_eq!(words([4.0, -8.0, 0.0])?, words_of);
         assert_eq!(
             words([f32::NAN, 0.0, 1.0])?,
-            "1 of 3 gradients are NaN or infinite, the largest other one is 5.000e-1, of W"
+            "1 of 3 gradient values are NaN or infinite, the largest finite one is 5.000e-1, of W"
         );
-        assert_eq!(largest_gradient(&[])?, "its gradients are not summed yet");
+        assert_eq!(largest_gradient(&[])?, "the gradients are not summed yet");
         Ok(())
     }
 }

@@ -21,7 +21,10 @@ pub fn load(path: &Path, expected: &[(String, Tensor)]) -> Result<Vec<Tensor>> {
     let mut found = candle_core::safetensors::load(path, &Device::Cpu).with_context(file)?;
     let tensors = take_all(&mut found, expected).with_context(file)?;
     if let Some(name) = found.keys().min() {
-        bail!("{}: it has a tensor {name:?}, the network has none", file());
+        bail!(
+            "{}: the file has a tensor {name:?}, the network has no parameter of that name",
+            file()
+        );
     }
     Ok(tensors)
 }
@@ -37,15 +40,15 @@ pub(crate) fn take_all(
 
 fn take(found: &mut HashMap<String, Tensor>, name: &str, like: &Tensor) -> Result<Tensor> {
     let Some(tensor) = found.remove(name) else {
-        bail!("there is no tensor {name:?} in it");
+        bail!("the file has no tensor {name:?}");
     };
     if tensor.dims() != like.dims() {
         let (found, expected) = (tensor.dims(), like.dims());
-        bail!("tensor {name:?} has shape {found:?}, the network's has {expected:?}");
+        bail!("tensor {name:?} has shape {found:?}, expected {expected:?}");
     }
     if tensor.dtype().is_float() != like.dtype().is_float() {
         let (found, expected) = (tensor.dtype(), like.dtype());
-        bail!("tensor {name:?} holds {found:?}, the network's holds {expected:?}");
+        bail!("tensor {name:?} has type {found:?}, expected {expected:?}");
     }
     let tensor = tensor.to_dtype(like.dtype())?;
     check_finite(name, &tensor)?;
@@ -58,7 +61,7 @@ pub(crate) fn check_finite(name: &str, tensor: &Tensor) -> Result<()> {
         let values: Vec<f32> = tensor.flatten_all()?.to_vec1()?;
         ensure!(
             values.iter().all(|value| value.is_finite()),
-            "tensor {name:?} holds a value that is not finite"
+            "tensor {name:?} contains NaN or infinity"
         );
     }
     Ok(())
@@ -140,7 +143,7 @@ mod tests {
         assert!(extra.contains("a tensor \"W9\""), "{extra}");
         let misshapen = error(&[named("W1", (3, 2)), named("b1", (1, 3))]);
         assert!(
-            misshapen.contains("\"W1\" has shape [3, 2], the network's has [2, 3]"),
+            misshapen.contains("\"W1\" has shape [3, 2], expected [2, 3]"),
             "{misshapen}"
         );
     }
@@ -149,7 +152,10 @@ mod tests {
     fn another_kind_of_number_is_named() {
         let counter = Tensor::ones((1, 3), DType::I64, &Device::Cpu).unwrap();
         let error = error(&[named("W1", (2, 3)), ("b1".to_owned(), counter)]);
-        assert!(error.contains("\"b1\" holds I64"), "{error}");
+        assert!(
+            error.contains("\"b1\" has type I64, expected F32"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -157,10 +163,7 @@ mod tests {
         let ones = Tensor::ones((1, 3), DType::F32, &Device::Cpu).unwrap();
         let inf = (ones / 0.0).unwrap();
         let error = error(&[named("W1", (2, 3)), ("b1".to_owned(), inf)]);
-        assert!(
-            error.contains("\"b1\" holds a value that is not finite"),
-            "{error}"
-        );
+        assert!(error.contains("\"b1\" contains NaN or infinity"), "{error}");
     }
 
     #[test]

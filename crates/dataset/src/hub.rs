@@ -157,7 +157,7 @@ impl Place {
     fn read(&self) -> Result<(Split, Split)> {
         for file in self.files() {
             let path = self.cached(file);
-            let path = path.with_context(|| format!("{file} is gone"))?;
+            let path = path.with_context(|| format!("{file} is missing from the cache"))?;
             cache::check(&self.folder, &path)?;
         }
         decode(self.name)
@@ -170,7 +170,7 @@ impl Place {
             path.display().to_string()
         });
         let paths = paths.join(" and ");
-        format!("cannot read {paths}; remove them to download them anew")
+        format!("cannot read {paths}; remove these files to download them again")
     }
 }
 

@@ -97,7 +97,7 @@ fn find(dir: &Path) -> Result<[PathBuf; 4]> {
     let names = missing.join(", ");
     ensure!(
         missing.is_empty(),
-        "folder {} lacks {names} (looked for each as such and with .gz)",
+        "folder {} lacks {names} (with or without .gz)",
         dir.display()
     );
     Ok(paths.map(|path| path.expect("none is missing")))
@@ -112,7 +112,7 @@ fn read_file(path: &Path, kind: &Kind, published: &str) -> Result<(Vec<u8>, bool
         true => payload(MultiGzDecoder::new(bytes.as_slice()), len, kind),
         false => payload(bytes.as_slice(), len, kind),
     };
-    let payload = payload.with_context(|| format!("{} is broken", path.display()))?;
+    let payload = payload.with_context(|| format!("cannot read {}", path.display()))?;
     Ok((payload, compressed && is_published(path, &bytes, published)))
 }
 
@@ -138,28 +138,28 @@ pub(crate) fn hex(sum: &[u8]) -> String {
 /// What comes after the header, checked against the header; `len` is the length of the file as it is.
 fn payload(mut reader: impl Read, len: u64, kind: &Kind) -> Result<Vec<u8>> {
     let count = count(&take(&mut reader, kind.header)?, kind)?;
-    let promise = format!("its header promises {count} {}", kind.what);
+    let promise = format!("the header declares {count} {}", kind.what);
     ensure!(count > 0, "{promise}; expected at least 1");
     let expected = count
         .checked_mul(kind.size)
-        .context("its header promises too much")?;
+        .context("the header declares too many bytes")?;
     let allowed = PUBLISHED.max(RATIO * len);
     let bytes = take(&mut reader, expected.min(allowed + 1))?;
     let found = bytes.len() as u64;
     ensure!(
         found <= allowed,
-        "it goes on after {allowed} bytes of data, more than {RATIO} for each of its own {len}; {promise}; \
-         unpack it if that is right"
+        "more than {allowed} bytes of data, over {RATIO} times the {len} bytes of the file; \
+         {promise}; decompress the file yourself if that is right"
     );
     ensure!(
         found == expected,
-        "it ends after {found} of {expected} bytes of data; {promise}"
+        "the file ends after {found} of {expected} bytes of data; {promise}"
     );
     // This last read also makes a gzip decoder check its checksum.
     let more = take(&mut reader, 1)?;
     ensure!(
         more.is_empty(),
-        "it goes on after {expected} bytes of data; {promise}"
+        "the file has more than {expected} bytes of data; {promise}"
     );
     Ok(bytes)
 }
@@ -174,13 +174,13 @@ fn count(header: &[u8], kind: &Kind) -> Result<u64> {
     let (found, expected) = (header.len() as u64, kind.header);
     ensure!(
         found == expected,
-        "it ends within its header, after {found} of {expected} bytes"
+        "the file ends inside its header, after {found} of {expected} bytes"
     );
     if let [_, _, rows, cols] = numbers[..] {
         let side = SIDE as u32;
         ensure!(
             (rows, cols) == (side, side),
-            "its images are {rows}×{cols}; expected 28×28"
+            "the images are {rows}×{cols}; expected 28×28"
         );
     }
     Ok(u64::from(numbers[1]))
@@ -195,8 +195,10 @@ fn check_magic(magic: u32, kind: &Kind) -> Result<()> {
     let this_is = match magic {
         2049 => "this is a label file",
         2051 => "this is an image file",
-        _ if magic >> 16 == 0x1f8b => bail!("this is gzip-compressed; its name should end in .gz"),
-        _ => "this is no IDX file of bytes",
+        _ if magic >> 16 == 0x1f8b => {
+            bail!("this file is gzip-compressed; give it a name that ends in .gz")
+        }
+        _ => "this is not an IDX file of bytes",
     };
     bail!("{this_is} (magic number {magic}); expected {what} ({expected})")
 }
@@ -222,7 +224,7 @@ fn part(paths: &[PathBuf], images: Vec<u8>, labels: Vec<u8>) -> Result<Split> {
     let (n, m) = (images.len() / PIXELS, labels.len());
     let (x, y) = (paths[0].display(), paths[1].display());
     ensure!(n == m, "{x} has {n} images, {y} has {m} labels");
-    Split::new(images, labels).with_context(|| format!("the labels in {y} are broken"))
+    Split::new(images, labels).with_context(|| format!("the labels in {y} are invalid"))
 }
 
 #[cfg(test)]
@@ -327,7 +329,7 @@ mod tests {
         let dir = folder();
         std::fs::remove_file(dir.path().join(FILES[1])).unwrap();
         std::fs::remove_file(dir.path().join(FILES[3])).unwrap();
-        let lacks = "lacks train-labels-idx1-ubyte, t10k-labels-idx1-ubyte (looked for each as such and with .gz)";
+        let lacks = "lacks train-labels-idx1-ubyte, t10k-labels-idx1-ubyte (with or without .gz)";
         assert_says(
             &error(&dir),
             &format!("folder {} {lacks}", dir.path().display()),
@@ -352,7 +354,7 @@ mod tests {
         );
         assert_says(
             &error_with(1, &gzip(&labels(12))),
-            "this is gzip-compressed; its name should end in .gz",
+            "this file is gzip-compressed; give it a name that ends in .gz",
         );
     }
 
@@ -361,17 +363,18 @@ mod tests {
         let file = images(12);
         assert_says(
             &error_with(0, &file[..9]),
-            "it ends within its header, after 9 of 16 bytes",
+            "the file ends inside its header, after 9 of 16 bytes",
         );
         assert_says(
             &error_with(0, b""),
-            "it ends within its header, after 0 of 16 bytes",
+            "the file ends inside its header, after 0 of 16 bytes",
         );
-        let expected = "it ends after 9407 of 9408 bytes of data; its header promises 12 images";
+        let expected =
+            "the file ends after 9407 of 9408 bytes of data; the header declares 12 images";
         assert_says(&error_with(0, &file[..file.len() - 1]), expected);
         assert_says(
             &error_with(1, &labels(12)[..13]),
-            "it ends after 5 of 12 bytes of data; its header promises 12 labels",
+            "the file ends after 5 of 12 bytes of data; the header declares 12 labels",
         );
     }
 
@@ -380,12 +383,12 @@ mod tests {
         let file = [images(12), vec![0]].concat();
         assert_says(
             &error_with(0, &file),
-            "it goes on after 9408 bytes of data; its header promises 12 images",
+            "the file has more than 9408 bytes of data; the header declares 12 images",
         );
         let file = [labels(12), vec![0]].concat();
         assert_says(
             &error_with(1, &file),
-            "it goes on after 12 bytes of data; its header promises 12 labels",
+            "the file has more than 12 bytes of data; the header declares 12 labels",
         );
     }
 
@@ -393,12 +396,13 @@ mod tests {
     fn a_header_that_promises_terabytes_allocates_nothing() {
         let mut file = images(12);
         file[4..8].copy_from_slice(&u32::MAX.to_be_bytes());
-        let expected = "it ends after 9408 of 3367254359280 bytes of data; its header promises 4294967295 images";
+        let expected = "the file ends after 9408 of 3367254359280 bytes of data; \
+                        the header declares 4294967295 images";
         assert_says(&error_with(0, &file), expected);
         file[8..16].copy_from_slice(&[0xff; 8]);
         assert_says(
             &error_with(0, &file),
-            "its images are 4294967295×4294967295; expected 28×28",
+            "the images are 4294967295×4294967295; expected 28×28",
         );
     }
 
@@ -406,13 +410,13 @@ mod tests {
     fn counts_and_sizes_are_checked() {
         assert_says(
             &error_with(0, &images(0)),
-            "its header promises 0 images; expected at least 1",
+            "the header declares 0 images; expected at least 1",
         );
         let mut file = images(12);
         file[11] = 27;
         assert_says(
             &error_with(0, &file),
-            "its images are 27×28; expected 28×28",
+            "the images are 27×28; expected 28×28",
         );
         let message = error_with(0, &images(11));
         assert_says(&message, "train-images-idx3-ubyte has 11 images, ");
@@ -425,7 +429,7 @@ mod tests {
         file[8 + 4] = 10;
         assert_says(
             &error_with(1, &file),
-            "train-labels-idx1-ubyte are broken: label 10 at index 4; expected 0 to 9",
+            "train-labels-idx1-ubyte are invalid: label 10 at index 4; expected 0 to 9",
         );
     }
 
@@ -449,7 +453,7 @@ mod tests {
             let message = error(&dir);
             assert_says(
                 &message,
-                "train-images-idx3-ubyte.gz is broken: truncated or corrupt gzip data: ",
+                "train-images-idx3-ubyte.gz: truncated or corrupt gzip data: ",
             );
         }
     }
@@ -473,15 +477,15 @@ mod tests {
         let error = read(&black(published + 1)).unwrap_err().to_string();
         assert_says(
             &error,
-            "it goes on after 47040000 bytes of data, more than 8 for each of its own ",
+            "more than 47040000 bytes of data, over 8 times the ",
         );
         let mut fewer = black(published);
         fewer[4..8].copy_from_slice(&(published + 1).to_be_bytes());
-        let ends = "it ends after 47040000 of 47040784 bytes of data; ";
+        let ends = "the file ends after 47040000 of 47040784 bytes of data; ";
         assert_says(&read(&fewer).unwrap_err().to_string(), ends);
         assert_says(
             &error,
-            "; its header promises 60001 images; unpack it if that is right",
+            "; the header declares 60001 images; decompress the file yourself if that is right",
         );
         let file = black(published + 1);
         assert_eq!(

@@ -148,7 +148,10 @@ impl DataIter {
     /// # Panics
     /// If `minibatches` is 0.
     pub fn in_groups_of(self, minibatches: usize) -> Self {
-        assert!(minibatches > 0, "a group has at least one minibatch");
+        assert!(
+            minibatches > 0,
+            "the group has 0 minibatches; give at least 1"
+        );
         DataIter {
             group: minibatches,
             ..self
@@ -171,7 +174,10 @@ impl DataIter {
     /// If an epoch has not so many minibatches.
     pub fn starting_at(self, epoch: usize, batches: usize) -> Self {
         let all = self.num_batches();
-        assert!(batches <= all, "{batches} minibatches of {all}");
+        assert!(
+            batches <= all,
+            "cannot leave out {batches} minibatches: an epoch has {all}"
+        );
         DataIter {
             begun: Some((epoch, batches)),
             ..self
@@ -198,7 +204,7 @@ impl DataIter {
     pub fn shards(self, shards: Range<usize>, of: usize) -> Self {
         assert!(
             shards.start <= shards.end && shards.end <= of,
-            "shards {shards:?} of {of}"
+            "shards {shards:?} are not within 0..{of}"
         );
         DataIter {
             shards: Some((shards, of)),

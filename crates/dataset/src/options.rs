@@ -80,7 +80,7 @@ impl FromStr for Name {
         match name {
             "fashion-mnist" => Ok(Name::FashionMnist),
             "mnist" => Ok(Name::Mnist),
-            _ => bail!("no dataset is called {name:?}; there are fashion-mnist and mnist"),
+            _ => bail!("unknown dataset {name:?}; choose fashion-mnist or mnist"),
         }
     }
 }
@@ -179,7 +179,7 @@ mod tests {
         let error = "cifar".parse::<Name>().unwrap_err().to_string();
         assert_eq!(
             error,
-            "no dataset is called \"cifar\"; there are fashion-mnist and mnist"
+            "unknown dataset \"cifar\"; choose fashion-mnist or mnist"
         );
     }
 

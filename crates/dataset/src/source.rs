@@ -77,7 +77,7 @@ pub(crate) fn open(options: &Options) -> Result<(Split, Split, Source)> {
     match options.named() {
         Some(Data::Dir(dir)) => {
             let (train, test, as_published) = idx::read_dir(options.name, &dir)
-                .with_context(|| format!("cannot take {} from {}", options.name, dir.display()))?;
+                .with_context(|| format!("cannot load {} from {}", options.name, dir.display()))?;
             let source = Source::Dir {
                 name: options.name,
                 dir,
@@ -96,10 +96,10 @@ fn from_the_hub(options: &Options) -> Result<(Split, Split, Source)> {
 
     let name = options.name;
     let answer = hub::load(name).with_context(|| {
-        let or_dir = format!("--data DIR, or {}", name.env_var());
         format!(
-            "cannot load {name} from the Hugging Face Hub; \
-             a folder with the IDX files ({or_dir}) or synthetic images (--data synthetic) do without it"
+            "cannot load {name} from the Hugging Face Hub; name a folder with the four IDX files \
+             ({}), or use the synthetic images",
+            name.env_var()
         )
     });
     match answer? {

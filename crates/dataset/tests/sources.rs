@@ -144,7 +144,7 @@ fn a_named_folder_is_never_passed_over() -> Result<(), Failed> {
     let dir = tempfile::tempdir()?;
     let path = dir.path().to_str().unwrap();
     let says = format!(
-        "error: cannot take fashion-mnist from {path}: folder {path} lacks train-images-idx3-ubyte, "
+        "error: cannot load fashion-mnist from {path}: folder {path} lacks train-images-idx3-ubyte, "
     );
     expect(&run(path, &[]), &says, "")?;
     expect(&run("", &[("FASHION_MNIST_DIR", path)]), &says, "")?;
@@ -315,7 +315,8 @@ mod hub {
         )?;
         expect(
             &output,
-            "(--data DIR, or FASHION_MNIST_DIR) or synthetic images (--data synthetic)",
+            "name a folder with the four IDX files (FASHION_MNIST_DIR), or use the synthetic \
+             images",
             "",
         )?;
         expect(&output, "500", "")?;
@@ -503,9 +504,9 @@ mod hub {
 
     fn cut_short() -> Result<(), Failed> {
         let cut = redirecting(|bytes| bytes.truncate(1000));
-        refused_and_forgotten(&cut, "1000 bytes came; expected ")?;
+        refused_and_forgotten(&cut, "received 1000 bytes; expected ")?;
         let long = redirecting(|bytes| bytes.extend([0; 1000]));
-        refused_and_forgotten(&long, " bytes came and more; expected ")
+        refused_and_forgotten(&long, " bytes or more; expected ")
     }
 
     fn other_bytes() -> Result<(), Failed> {
@@ -513,7 +514,7 @@ mod hub {
             let middle = bytes.len() / 2;
             bytes[middle] ^= 1;
         });
-        refused_and_forgotten(&other, "; the Hub says ")
+        refused_and_forgotten(&other, "; expected ")
     }
 
     fn damaged_later() -> Result<(), Failed> {
@@ -531,8 +532,8 @@ mod hub {
             std::fs::write(path, bytes)?;
         }
         let output = load_from(&nobody(), home.path());
-        expect(&output, "train/0000.parquet is broken: ", "")?;
-        expect(&output, "remove them to download them anew", "")
+        expect(&output, "train/0000.parquet is damaged: ", "")?;
+        expect(&output, "remove these files to download them again", "")
     }
 
     fn killed() -> Result<(), Failed> {
@@ -589,7 +590,7 @@ mod hub {
         }
         for output in &outputs {
             let says = if waits(output) {
-                "another process downloads fashion-mnist"
+                "another process is downloading fashion-mnist"
             } else {
                 ""
             };
@@ -660,7 +661,7 @@ mod hub {
         let output = load_from(&hub, &home);
         let says = String::from_utf8_lossy(&output.stdout);
         let refused =
-            says.contains("its hash is \"../../../../") && says.contains(", which is none");
+            says.contains("sent the hash \"../../../../") && says.contains("hexadecimal digits");
         if !refused && !says.starts_with("fashion-mnist from the Hugging Face Hub; 100 + 200") {
             return Err(format!("hostile from answer {n}: {says}").into());
         }
@@ -687,8 +688,8 @@ mod hub {
         let outside = folder.path().join(sum(&parquet("train")));
         let inside = repo.join("blobs/no-sum");
         for (target, says) in [
-            (&outside, " leads out of the cache, to "),
-            (&inside, ", whose name is no SHA-256 to compare it with"),
+            (&outside, " links to "),
+            (&inside, ", a file not named by its SHA-256"),
         ] {
             std::fs::write(target, parquet("train"))?;
             std::fs::remove_file(&pointer)?;
@@ -735,7 +736,7 @@ mod hub {
         )?;
         expect(
             &output,
-            "remove them to download them anew: the decoder panicked: ",
+            "remove these files to download them again: the decoder panicked: ",
             "",
         )
     }

@@ -87,7 +87,7 @@ impl Gradients {
         let named = |(name, var): (&str, &Var)| (name.to_owned(), var.as_tensor().clone());
         let params: Vec<(String, Tensor)> = params.into_iter().map(named).collect();
         let ids: HashSet<_> = params.iter().map(|(_, param)| param.id()).collect();
-        assert_eq!(ids.len(), params.len(), "a parameter is there twice");
+        assert_eq!(ids.len(), params.len(), "a parameter is given twice");
         let lens: Vec<usize> = params.iter().map(|(_, param)| param.elem_count()).collect();
         let mut places = Places::default();
         for numbers in bucket::share_out(&lens, bucket_len) {

@@ -46,7 +46,7 @@ impl Geometry {
         };
         if channels != expected {
             bail!(
-                "conv2d: x has {channels} channels, weight expects {expected}; x is (B, H, W, I), \
+                "conv2d: x has {channels} channels, weight has {expected}; x is (B, H, W, I), \
                  weight (O, I, KH, KW)"
             )
         }

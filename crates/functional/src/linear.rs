@@ -57,8 +57,8 @@ pub(crate) fn check([x, weight]: [&[usize]; 2], bias: Option<&[usize]>) -> Resul
     let sizes = match (x, weight) {
         ([b, i], [o, expected]) if i == expected => [*b, *i, *o],
         ([_, i], [_, expected]) => bail!(
-            "linear: x has {i} features, weight expects {expected}; weight is (O, I), for one of \
-             (I, O) there is matmul"
+            "linear: x has {i} features, weight (O, I) has {expected}; for a weight (I, O) use \
+             matmul"
         ),
         (x, w) => bail!("linear: x has shape {x:?}, weight {w:?}, expected (B, I) and (O, I)"),
     };
@@ -73,8 +73,8 @@ pub(crate) fn check_matmul(
     let sizes = match (x, weight) {
         ([b, i], [expected, o]) if i == expected => [*b, *i, *o],
         ([_, i], [expected, _]) => bail!(
-            "matmul: x has {i} columns, weight {expected} rows; weight is (I, O), for one of (O, I) \
-             there is linear"
+            "matmul: x has {i} columns, weight (I, O) has {expected} rows; for a weight (O, I) \
+             use linear"
         ),
         (x, w) => bail!("matmul: x has shape {x:?}, weight {w:?}, expected (B, I) and (I, O)"),
     };

@@ -50,7 +50,7 @@ pub(crate) fn arguments(y_hat: &Tensor, y: &Tensor) -> Result<(Tensor, Vec<u32>)
     let (labels, classes) = (y.to_vec1::<u32>()?, y_hat.dim(1)?);
     match labels.iter().position(|label| *label as usize >= classes) {
         Some(i) => bail!(
-            "cross_entropy: label {} of example {i} is no class, y_hat has {classes} classes",
+            "cross_entropy: label {} of example {i} is too large, y_hat has {classes} classes",
             labels[i]
         ),
         None => Ok((y_hat, labels)),

@@ -80,8 +80,8 @@ pub(crate) fn check(
     let count = b * h * w;
     if train && count < 2 {
         bail!(
-            "batch_norm2d: x has shape {x:?}, {count} values a channel; training needs at least 2, \
-             give a larger batch"
+            "batch_norm2d: x has shape {x:?}, {count} values per channel; training needs at least \
+             2, give a larger batch"
         )
     }
     Ok([channels, count])
@@ -286,8 +286,8 @@ impl Norm {
         let count = batch.count;
         if count < 2 {
             bail!(
-                "batch_norm2d: all parts of x together have {count} values a channel; training needs \
-                 at least 2, give a larger batch"
+                "batch_norm2d: all parts of x together have {count} values per channel; training \
+                 needs at least 2, give a larger batch"
             )
         }
         let mean: Vec<f32> = batch.mean.iter().map(|mean| *mean as f32).collect();

@@ -81,7 +81,7 @@ impl Grad<'_> {
     /// Where it is unwanted, or its place is not lent.
     pub(crate) fn target(&mut self) -> (&mut [f32], bool) {
         let add = match self {
-            Grad::Unwanted => panic!("a gradient that nobody wants"),
+            Grad::Unwanted => panic!("a gradient that is not requested"),
             Grad::Placed(..) => panic!("a place that is not lent"),
             Grad::Empty(len) => {
                 *self = Grad::Buffer(Buffer::new(*len));

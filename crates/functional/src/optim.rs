@@ -64,15 +64,15 @@ impl Sgd {
         let remembered = velocity.map_or(all, Tensor::elem_count);
         if expected != found || all != remembered {
             bail!(
-                "sgd: the parameters have {expected:?} elements, the gradients {found:?}, velocity \
-                 {remembered} of {all}"
+                "sgd: the parameters have {expected:?} elements, the gradients {found:?}; \
+                 velocity has {remembered}, expected {all}"
             )
         }
         if params.iter().zip(sums).any(|(p, sum)| p.id() == sum.id()) {
-            bail!("sgd: a parameter is no gradient of itself")
+            bail!("sgd: a parameter and its gradient are the same tensor")
         }
         if self.momentum != 0. && velocity.is_none() {
-            bail!("sgd: momentum needs a velocity")
+            bail!("sgd: momentum needs a velocity; give one of zeros for the first step")
         }
         let velocity = velocity.filter(|_| self.momentum != 0.);
         #[cfg(feature = "cuda")]
@@ -129,7 +129,9 @@ impl Sgd {
                 velocity.len(),
                 sum.len()
             ),
-            None if self.momentum != 0. => bail!("sgd: momentum needs a velocity"),
+            None if self.momentum != 0. => {
+                bail!("sgd: momentum needs a velocity; give one of zeros for the first step")
+            }
             velocity => Mutex::new(velocity),
         };
         let step = Step {

@@ -25,7 +25,7 @@ mod chapters {
     include!(concat!(env!("OUT_DIR"), "/chapters.rs"));
 }
 
-/// The chapters of notebooks-md
+/// Tools for the chapters in notebooks-md
 #[derive(Parser)]
 #[command(name = "notebook")]
 struct Cli {
@@ -35,20 +35,20 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Say what is stale: listings, outputs, links, pictures
+    /// List stale listings, outputs, links and pictures
     Check { chapter: Option<String> },
-    /// Write what is stale: listings, outputs, links, pictures; `renew figures` only the drawn pictures
+    /// Update stale listings, outputs, links and pictures; `renew figures` only the drawn pictures
     Renew { chapter: Option<String> },
-    /// Write again what programs print on the real data (FASHION_MNIST_DIR); it takes minutes, ResNet-18 hours
+    /// Run the recorded programs again, on the real data in FASHION_MNIST_DIR (takes minutes, ResNet-18 hours)
     Record {
         chapter: Option<String>,
-        /// Only the commands that contain this
+        /// Run only the commands that contain this text
         #[arg(long, value_name = "TEXT", default_value = "")]
         only: String,
     },
-    /// Write a chapter as a Jupyter notebook, CHAPTER.ipynb beside it
+    /// Convert a chapter to a Jupyter notebook, CHAPTER.ipynb
     Jupyter { chapter: String },
-    /// What `mdbook build notebooks-md` calls
+    /// Preprocessor for `mdbook build notebooks-md`
     #[command(hide = true)]
     Mdbook {
         /// mdBook asks `supports html`
@@ -58,7 +58,7 @@ enum Command {
     #[command(hide = true)]
     Run {
         chapter: String,
-        /// Say where each cell begins
+        /// Print a mark before each cell
         #[arg(long)]
         marks: bool,
     },

@@ -161,7 +161,7 @@ pub fn split_batch(
 /// Splits one tensor along its first dimension, as [`split_batch`] does with two.
 fn split_and_load(data: &Tensor, devices: &[Device]) -> Result<Vec<Tensor>> {
     if devices.is_empty() {
-        bail!("a minibatch cannot be split over no device");
+        bail!("there are no devices; give at least 1");
     }
     let (n, k) = (data.dim(0)?, devices.len());
     let mut start = 0;
@@ -169,7 +169,7 @@ fn split_and_load(data: &Tensor, devices: &[Device]) -> Result<Vec<Tensor>> {
     for (i, device) in devices.iter().enumerate() {
         let len = n / k + usize::from(i < n % k);
         if len == 0 && !device.is_cpu() {
-            bail!("{n} examples are too few for {k} replicas on GPUs"); // CUDA has no empty memory
+            bail!("{n} examples for {k} replicas: a GPU needs at least 1"); // CUDA: no empty memory
         }
         let shard = data.narrow(0, start, len)?;
         shards.push(on_replica(i, device, || view_to_device(&shard, device))?);
@@ -234,7 +234,7 @@ pub fn train_batch(
 fn check_copies(device_params: &[Vec<Param>], devices: &[Device]) -> Result<()> {
     let (copies, k) = (device_params.len(), devices.len());
     if copies != k {
-        bail!("{copies} copies of the parameters for {k} devices");
+        bail!("{copies} copies of the parameters for {k} devices; give one for each");
     }
     Ok(())
 }

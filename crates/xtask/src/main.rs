@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// The developer's commands
+/// Measurements and checks for developers
 #[derive(Parser)]
 #[command(name = "xtask")]
 struct Cli {
@@ -19,14 +19,14 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Measure
+    /// Run a benchmark
     #[command(subcommand)]
     Bench(Bench),
-    /// On a machine with a GPU: is it right, does it learn, how fast is it beside PyTorch
+    /// Check a GPU: results, accuracy, memory errors, and speed compared with PyTorch
     GpuCheck(gpu::Options),
-    /// Build what gpu-check needs on a machine without Rust, and put it into a folder
+    /// Build the programs of gpu-check for a machine without Rust
     GpuPack(gpu::pack::Options),
-    /// Does memory grow, however long a run is
+    /// Train for a long time, and check that memory does not grow
     Soak(soak::Options),
     /// A program of the book
     #[command(hide = true)]
@@ -44,11 +44,11 @@ enum Command {
 
 #[derive(Subcommand)]
 enum Bench {
-    /// A training step on the CPU: ours, PyTorch, candle as it is, Burn
+    /// Training steps on the CPU: this project, PyTorch, candle, Burn
     Cpu(bench::Options),
-    /// The all-reduces on the CPU: their bound, Open MPI, the cost model
+    /// All-reduce on the CPU: every algorithm, its lower bound, Open MPI, the cost model
     Allreduce(bench::allreduce::Options),
-    /// What it takes to compare the parameters of all replicas after an epoch
+    /// Time to compare the parameters of all replicas after an epoch
     Checks(bench::checks::Options),
 }
 

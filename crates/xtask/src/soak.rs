@@ -15,7 +15,7 @@ const SMALLEST: &str = "--device cpu --data synthetic --gpus 2 --epochs 10000000
 
 #[derive(clap::Args)]
 pub struct Options {
-    /// How long, both programs at once
+    /// Minutes to train; both programs run at once
     #[arg(long, default_value_t = 60.0)]
     minutes: f64,
 }

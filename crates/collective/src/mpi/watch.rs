@@ -231,7 +231,7 @@ impl Watch {
             let (s, names) = (if names.len() == 1 { "" } else { "s" }, names.join(", "));
             let name = NAMES[usize::from(call.calls.call.load(SeqCst))];
             let limit = call.limit;
-            eprintln!("error: {name}: rank{s} {names} did not come within {limit:?}");
+            eprintln!("error: {name}: rank{s} {names} did not arrive within {limit:?}");
             self.comm.abort(1);
         }
     }

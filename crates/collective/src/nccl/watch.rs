@@ -86,7 +86,7 @@ fn watch(mut star: Star, gpu: &CudaContext, sums: &Receiver<CudaEvent>, limit: D
 fn look_into(star: &mut Star, limit: Duration) {
     // an error has been told to all
     if star.all_gather(&[]).is_ok() {
-        fail(star, format!("NCCL has not summed within {limit:?}"));
+        fail(star, format!("NCCL did not finish a sum within {limit:?}"));
     }
 }
 

@@ -128,7 +128,10 @@ impl Hall {
         let listener = listeners.find_map(Result::ok);
         let listener = listener.ok_or_else(|| {
             let (first, last) = (ports.start(), ports.end());
-            error(0, format!("none of the ports {first} to {last} is free"))
+            error(
+                0,
+                format!("none of the ports {first} to {last} is free; choose another MASTER_PORT"),
+            )
         })?;
         listener.set_nonblocking(true).map_err(|e| error(0, e))?;
         Ok(Self {
@@ -212,10 +215,13 @@ impl Hall {
             // nobody needs it any more
             _ if self.complete.contains(&channel) => (),
             OTHER_SIZE => {
-                let why = format!("it has WORLD_SIZE {size}, process 0 {}", self.place.size);
+                let why = format!(
+                    "it has WORLD_SIZE {size}, process 0 has {}",
+                    self.place.size
+                );
                 return Err(error(rank, why));
             }
-            _ => return Err(error(rank, format!("there are two of RANK {rank}"))),
+            _ => return Err(error(rank, format!("two processes have RANK {rank}"))),
         }
         Ok(())
     }
@@ -349,9 +355,9 @@ fn enter(
     Ok(match u64::from_le_bytes(answer) {
         WELCOME => Ok(line),
         OTHER_SIZE => {
-            let why = format!("it has WORLD_SIZE {size}, process 0 another one");
+            let why = format!("it has WORLD_SIZE {size}, process 0 has another");
             Err(error(rank, why))
         }
-        _ => Err(error(rank, format!("there are two of RANK {rank}"))),
+        _ => Err(error(rank, format!("two processes have RANK {rank}"))),
     })
 }

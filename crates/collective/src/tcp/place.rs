@@ -39,7 +39,7 @@ impl Place {
         let number = |name, least: usize, most: usize| {
             let text = text(name)?;
             let number = text.parse().ok().filter(|n| (least..=most).contains(n));
-            let why = format!("is {text:?}: it is a number from {least} to {most}");
+            let why = format!("is {text:?}: expected a number from {least} to {most}");
             number.ok_or_else(|| wrong(name, &why))
         };
         let size = number("WORLD_SIZE", 1, MOST_PROCESSES)?;
@@ -50,7 +50,10 @@ impl Place {
             port: number("MASTER_PORT", 1, usize::from(u16::MAX) - 1)? as u16,
         };
         match place.host.is_empty() {
-            true => Err(wrong("MASTER_ADDR", "is empty")),
+            true => Err(wrong(
+                "MASTER_ADDR",
+                "is empty; expected the host name or the address of process 0",
+            )),
             false => Ok(place),
         }
     }
@@ -106,18 +109,26 @@ mod tests {
             assert!(error.starts_with(&format!("{name} is not set")), "{error}");
         }
         for (i, value, line) in [
-            (0, "2", "RANK is \"2\": it is a number from 0 to 1"),
+            (0, "2", "RANK is \"2\": expected a number from 0 to 1"),
             (
                 1,
                 "two",
-                "WORLD_SIZE is \"two\": it is a number from 1 to 4096",
+                "WORLD_SIZE is \"two\": expected a number from 1 to 4096",
             ),
-            (1, "0", "WORLD_SIZE is \"0\": it is a number from 1 to 4096"),
-            (2, " ", "MASTER_ADDR is empty"),
+            (
+                1,
+                "0",
+                "WORLD_SIZE is \"0\": expected a number from 1 to 4096",
+            ),
+            (
+                2,
+                " ",
+                "MASTER_ADDR is empty; expected the host name or the address of process 0",
+            ),
             (
                 3,
                 "65535", // process 0 has none after it
-                "MASTER_PORT is \"65535\": it is a number from 1 to 65534",
+                "MASTER_PORT is \"65535\": expected a number from 1 to 65534",
             ),
         ] {
             let mut other = good;

@@ -209,7 +209,7 @@ fn a_process_that_does_not_come_is_named_to_all_in_time() {
         limit: Duration::from_secs(2),
         missing: vec![1, 2],
     };
-    let line = "processes 1, 2 did not come within 2s";
+    let line = "processes 1, 2 did not arrive within 2s";
     assert_eq!(error.to_string(), line);
 }
 
@@ -235,7 +235,7 @@ fn too_much_is_an_error_for_all() {
         let n = world.rank() * (MOST as usize + 1);
         world.all_gather(&vec![0; n]).unwrap_err()
     });
-    let why = "it brings 67108865 bytes, and 67108864 are the most".to_owned();
+    let why = "67108865 bytes to gather; at most 67108864 are possible".to_owned();
     assert_eq!(errors, vec![Error::World { rank: 1, why }; 2]);
 }
 
@@ -272,15 +272,15 @@ fn other_numbers_of_processes_and_a_rank_that_is_taken_are_errors() {
     assert_eq!(
         errors,
         [
-            "all-reduce: process 1: it has WORLD_SIZE 3, process 0 2",
-            "all-reduce: process 1: it has WORLD_SIZE 3, process 0 another one"
+            "all-reduce: process 1: it has WORLD_SIZE 3, process 0 has 2",
+            "all-reduce: process 1: it has WORLD_SIZE 3, process 0 has another"
         ]
     );
     let errors = on_threads(vec![0, 1, 1], |rank| {
         let world = Star::of(&job.place(rank, 3), Some(PLENTY));
         world.err().unwrap().to_string()
     });
-    let twice = "all-reduce: process 1: there are two of RANK 1";
+    let twice = "all-reduce: process 1: two processes have RANK 1";
     assert_eq!(errors, [twice; 3]);
 }
 

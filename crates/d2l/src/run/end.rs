@@ -11,11 +11,11 @@ impl Run {
         if p.losses.len() < self.num_epochs {
             let go_on = match self.writes_in() {
                 Some(folder) if self.kept == p.step => {
-                    format!("; --resume {} goes on", folder.display())
+                    format!("; continue with --resume {}", folder.display())
                 }
                 Some(folder) => {
                     let (folder, kept) = (folder.display(), self.kept);
-                    format!("; --resume {folder} goes on after step {kept}")
+                    format!("; --resume {folder} continues after step {kept}")
                 }
                 None => String::new(),
             };

@@ -24,12 +24,12 @@ impl Run {
         } = step;
         let then = match taken - step {
             0 => String::new(),
-            _ => format!(" (of step {taken})"),
+            _ => format!(" (in step {taken})"),
         };
         let kept = self.has_kept();
         Ok(format!(
-            "the loss is {loss} in step {step}, in epoch {epoch}, at lr {lr}; {largest}{then}; \
-             a smaller --lr may help{kept}"
+            "the loss is {loss} in step {step} (epoch {epoch}, lr {lr}); {largest}{then}; \
+             try a smaller --lr{kept}"
         ))
     }
 
@@ -38,7 +38,7 @@ impl Run {
         match self.writes_in() {
             None => String::new(),
             Some(folder) => format!(
-                "; {} has the checkpoint of step {}",
+                "; {} holds the checkpoint of step {}",
                 folder.display(),
                 self.kept
             ),

@@ -51,18 +51,22 @@ impl Run {
         let most = self.num_epochs.min(completed + 1) * batches;
         ensure!(
             completed * batches <= steps.len() && steps.len() <= most,
-            "the checkpoint has {} steps and {completed} epochs of {batches}",
-            steps.len()
+            "the checkpoint counts {} steps and {completed} completed epochs of {batches} steps; \
+             expected {} to {most} steps",
+            steps.len(),
+            completed * batches
         );
         let numbered =
             |(i, step): (usize, &Step)| (step.epoch, step.step) == (i / batches + 1, i + 1);
         ensure!(
             steps.iter().enumerate().all(numbered),
-            "steps.csv does not have the steps of this run one after the other"
+            "steps.csv does not list the steps of this run in order; it was edited, or belongs to \
+             another run"
         );
         ensure!(
             (1..).zip(epochs).all(|(i, epoch)| epoch.epoch == i),
-            "epochs.csv does not have the epochs of this run one after the other"
+            "epochs.csv does not list the epochs of this run in order; it was edited, or belongs \
+             to another run"
         );
         Ok(())
     }
@@ -88,12 +92,12 @@ impl Run {
     fn taken_up(&self, folder: &Path, finished: bool) -> String {
         let (folder, p) = (folder.display(), &self.progress);
         match finished {
-            true => format!("the run in {folder} went to its end, and stays as it is"),
+            true => format!("the run in {folder} is complete; nothing to do"),
             false if p.losses.len() == self.num_epochs => {
-                format!("the run in {folder} has all its epochs, and lacks only its end")
+                format!("the run in {folder} has completed all epochs; writing its last files")
             }
             false => format!(
-                "going on in {folder}, in epoch {} of {}, after step {}",
+                "resuming {folder} in epoch {} of {}, after step {}",
                 p.losses.len() + 1,
                 self.num_epochs,
                 p.step
@@ -126,7 +130,7 @@ impl Resumed {
         if let Some(why) = damaged {
             let step = from.header.steps;
             warn(format_args!(
-                "{why}; going on from the one before it, of step {step}"
+                "{why}; resuming from the previous checkpoint, of step {step}"
             ));
         }
         Ok(Self { from, lock })
@@ -137,7 +141,8 @@ fn tell_versions(begun_by: &str) {
     let own = env!("CARGO_PKG_VERSION");
     if begun_by != own {
         warn(format_args!(
-            "the run was begun by version {begun_by}, and this is {own}: the rest may differ in the last digits"
+            "version {begun_by} began this run, and this is version {own}: results may differ in \
+             the last digits"
         ));
     }
 }

@@ -88,5 +88,5 @@ pub(super) fn same_settings(of_the_run: &str, own: &str) -> Result<()> {
     let key = |line: &str| line.split(' ').next().unwrap_or(line).to_owned();
     let same_key = own.lines().filter(|own| key(own) == key(line));
     let instead = same_key.collect::<Vec<_>>().join(", ");
-    bail!("the run there has {line:?}, and this one {instead:?}")
+    bail!("the run there has {line:?}, this one has {instead:?}; resume with the same options")
 }

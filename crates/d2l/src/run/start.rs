@@ -1,6 +1,6 @@
 //! What a run needs before its first step: devices, data, and options that fit them.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use candle_core::Device;
 use dataset::{DataIter, Dataset};
 
@@ -46,10 +46,10 @@ pub(super) fn not_on_the_cpu(options: &Options, devices: &[Device]) -> Vec<Strin
     let mut notes = Vec::new();
     if devices.iter().any(Device::is_cpu) {
         if options.precision == Precision::Bf16 {
-            notes.push("--precision bf16 is of GPUs: the CPU computes in f32".to_owned());
+            notes.push("--precision bf16 has no effect: the CPU computes in f32".to_owned());
         }
         if options.cuda_graph {
-            notes.push("--cuda-graph is of GPUs: the CPU has none".to_owned());
+            notes.push("--cuda-graph has no effect: the CPU has no CUDA graphs".to_owned());
         }
     }
     notes
@@ -58,7 +58,7 @@ pub(super) fn not_on_the_cpu(options: &Options, devices: &[Device]) -> Vec<Strin
 pub(super) fn check_cuda_graph(options: &Options, k: usize) -> Result<()> {
     ensure!(
         !options.cuda_graph || k == 1,
-        "--cuda-graph: the step of one replica can be recorded, and there are {k}; give --gpus 1"
+        "--cuda-graph: a graph holds the step of 1 replica, there are {k}; give --gpus 1"
     );
     Ok(())
 }
@@ -66,8 +66,8 @@ pub(super) fn check_cuda_graph(options: &Options, k: usize) -> Result<()> {
 pub(super) fn check_batch_size(batch_size: usize, k: usize) -> Result<()> {
     ensure!(
         batch_size >= k,
-        "a minibatch of {batch_size} cannot be split over {k} devices: \
-         --batch-size must be at least --gpus"
+        "a minibatch of {batch_size} examples cannot be split over {k} devices: \
+         choose --batch-size {k} or more, or fewer --gpus"
     );
     Ok(())
 }
@@ -78,8 +78,8 @@ pub(super) fn check_last_batch(iter: &DataIter, which: &str, k: usize) -> Result
     let last = examples - (iter.num_batches() - 1) * batch_size;
     ensure!(
         last >= k,
-        "the last minibatch of the {examples} {which} examples has {last}, too few for {k} replicas on \
-         GPUs: choose another --batch-size than {batch_size}"
+        "--batch-size {batch_size} leaves {last} of {examples} {which} examples for the last \
+         minibatch, too few for {k} replicas on GPUs: choose another --batch-size"
     );
     Ok(())
 }
@@ -109,7 +109,11 @@ pub(super) fn check_paths(options: &Options) -> Result<()> {
 pub(super) fn load(options: &Options) -> Result<Dataset> {
     let options = options.dataset();
     let named = options.names_a_source();
-    dataset::load(&options).map_err(|e| if named { BadInput::from(e).into() } else { e })
+    dataset::load(&options).map_err(|error| match named {
+        true => BadInput::from(error).into(),
+        // the library cannot name the program's options
+        false => anyhow!("{error:#}; you can give --data DIR or --data synthetic"),
+    })
 }
 
 #[cfg(test)]
@@ -126,10 +130,7 @@ mod tests {
         })?;
         let (train_iter, test_iter) = data.iters(8)?;
         let error = check_last_batch(&train_iter, "training", 2).unwrap_err();
-        assert!(
-            error.to_string().contains("has 1, too few for 2"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("leaves 1 of 17"), "{error}");
         check_last_batch(&train_iter, "training", 1)?;
         check_last_batch(&test_iter, "test", 8)
     }

@@ -28,7 +28,7 @@ pub(super) fn alone(cache: &Path, name: &str) -> Result<File> {
             // a reader who closed stderr loses the line, not the run
             let _ = writeln!(
                 io::stderr(),
-                "another process downloads {name}: waiting for it"
+                "another process is downloading {name}; waiting for its end"
             );
             file.lock()?;
         }
@@ -84,14 +84,14 @@ pub(super) fn check(folder: &Path, path: &Path) -> Result<()> {
     let data = fs::canonicalize(path)?;
     ensure!(
         data.starts_with(fs::canonicalize(folder)?),
-        "{shown} leads out of the cache, to {}: remove {shown}",
+        "{shown} links to {}, outside the cache: remove {shown}",
         data.display()
     );
     let sum = data.file_name().and_then(OsStr::to_str).unwrap_or_default();
     if sum.len() != 64 || !is_hex(sum) {
         ensure!(
             cfg!(not(unix)),
-            "{shown} leads to {}, whose name is no SHA-256 to compare it with: remove {shown}",
+            "{shown} links to {}, a file not named by its SHA-256: remove {shown}",
             data.display()
         );
         return Ok(());
@@ -100,7 +100,7 @@ pub(super) fn check(folder: &Path, path: &Path) -> Result<()> {
     let (n, found) = (bytes.len(), hex(&Sha256::digest(&bytes)));
     ensure!(
         found == sum,
-        "{shown} is broken: {n} bytes with the SHA-256 {found}; the Hub says {sum}"
+        "{shown} is damaged: {n} bytes with the SHA-256 {found}; expected {sum}"
     );
     Ok(())
 }

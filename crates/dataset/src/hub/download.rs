@@ -55,7 +55,7 @@ impl Says {
 fn hash(hash: &str, digits: usize) -> Result<String> {
     ensure!(
         hash.len() == digits && is_hex(hash),
-        "the Hub says that its hash is {hash:?}, which is none"
+        "the Hub sent the hash {hash:?}; expected {digits} hexadecimal digits"
     );
     Ok(hash.to_owned())
 }
@@ -92,7 +92,7 @@ async fn receive(url: Url, path: &Path, show: impl Fn(u64, u64)) -> Result<Says>
     let (says, mut answer) = request(url).await?;
     // a redirect's own length is another one
     let expected = says.len.or_else(|| length(&answer));
-    let expected = expected.context("the Hub does not say how long it is")?;
+    let expected = expected.context("the Hub did not send the length of the file")?;
     let (mut data, mut sum, mut found) = (File::create(path)?, Sha256::new(), 0);
     while let Some(bytes) = answer.chunk().await? {
         data.write_all(&bytes)?;
@@ -101,14 +101,17 @@ async fn receive(url: Url, path: &Path, show: impl Fn(u64, u64)) -> Result<Says>
         show(found, expected);
         ensure!(
             found <= expected,
-            "{found} bytes came and more; expected {expected}"
+            "received {found} bytes or more; expected {expected}"
         );
     }
-    ensure!(found == expected, "{found} bytes came; expected {expected}");
+    ensure!(
+        found == expected,
+        "received {found} bytes; expected {expected}"
+    );
     let (sum, says_sum) = (hex(&sum.finalize()), &says.sum);
     ensure!(
         sum == *says_sum,
-        "{found} bytes with the SHA-256 {sum}; the Hub says {says_sum}"
+        "received {found} bytes with the SHA-256 {sum}; expected {says_sum}"
     );
     Ok(says)
 }
@@ -126,14 +129,15 @@ async fn request(mut url: Url) -> Result<(Says, Response)> {
             says = Says::read(answer.headers()).transpose()?;
         }
         if !answer.status().is_redirection() {
-            let says = says.context("the Hub does not say which commit and SHA-256 it has")?;
+            let says =
+                says.context("the Hub did not send the commit and the SHA-256 of the file")?;
             return Ok((says, answer));
         }
         let location = answer.headers().get(LOCATION);
-        let location = location.context("the Hub leads on, but not whereto")?;
+        let location = location.context("the Hub sent a redirect without an address")?;
         url = answer.url().join(location.to_str()?)?;
     }
-    bail!("the Hub leads on and on, {HOPS} times")
+    bail!("the Hub redirected the download more than {HOPS} times")
 }
 
 /// How long the body of an answer should be.

@@ -47,7 +47,7 @@ pub(super) fn watched<T: Send + 'static>(
             Ok(Sign::Alive) => {}
             Ok(Sign::Done) | Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) => {
-                return Err(Silent(format!("nothing came for {patience:?}")));
+                return Err(Silent(format!("no progress for {patience:?}")));
             }
         }
     }
@@ -101,7 +101,7 @@ mod tests {
         let start = Instant::now();
         let Silent(why) =
             watched(patience, |_alive| thread::sleep(Duration::from_secs(3))).unwrap_err();
-        assert_eq!(why, "nothing came for 100ms");
+        assert_eq!(why, "no progress for 100ms");
         assert!(start.elapsed() < Duration::from_secs(2));
     }
 

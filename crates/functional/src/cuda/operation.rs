@@ -101,7 +101,7 @@ impl Grad<'_> {
         Ok(match self {
             Grad::Block(block) => (block.floats(), true),
             Grad::Place { to, written } => (*to, std::mem::replace(*written, true)),
-            _ => panic!("a gradient that nobody wants, or a place that is not lent"),
+            _ => panic!("a gradient that is not requested, or a place that is not lent"),
         })
     }
 

@@ -50,7 +50,7 @@ impl Repeated {
     pub fn run(&mut self, work: impl FnOnce() -> Result<()>) -> Result<()> {
         match &self.state {
             State::Recorded(graph) => graph.launch().map_err(Error::wrap),
-            State::Failed => bail!("this work could not be recorded as a CUDA graph before"),
+            State::Failed => bail!("an earlier call failed to record this work as a CUDA graph"),
             State::Settled => self.record(work),
             State::Called => self.call(work),
         }
@@ -58,19 +58,19 @@ impl Repeated {
 
     fn call(&mut self, work: impl FnOnce() -> Result<()>) -> Result<()> {
         if self.device.is_event_tracking() {
-            bail!("a CUDA graph cannot hold candle's events: tell functional::one_stream before")
+            bail!("a CUDA graph cannot contain candle's events: call functional::one_stream before")
         }
         let stream = Stream::of(&self.device)?;
         let before = self.memory.pieces();
         self.with_memory(&stream, work)?;
         self.calls += 1;
         if self.memory.lent() > 0 {
-            bail!("work for a CUDA graph keeps a tensor that it made")
+            bail!("work for a CUDA graph must not keep a tensor that it allocated: drop it")
         }
         if self.memory.pieces() == before {
             self.state = State::Settled;
         } else if self.calls > TRIES {
-            bail!("work for a CUDA graph wants other memory each time")
+            bail!("work for a CUDA graph must allocate the same memory in each call")
         }
         Ok(())
     }
@@ -89,7 +89,7 @@ impl Repeated {
         let graph =
             graph.map_err(|error| error.context("the work cannot be recorded as a CUDA graph"))?;
         if !found_all {
-            bail!("work for a CUDA graph wants other memory each time")
+            bail!("work for a CUDA graph must allocate the same memory in each call")
         }
         graph.launch().map_err(Error::wrap)?;
         self.state = State::Recorded(graph);
@@ -129,11 +129,11 @@ fn check(graph: CUgraph) -> Result<()> {
     let mut kept = 0;
     for node in nodes(graph).map_err(Error::wrap)? {
         match kind(node).map_err(Error::wrap)? {
-            CUgraphNodeType::CU_GRAPH_NODE_TYPE_HOST => bail!("it waits for the host"),
+            CUgraphNodeType::CU_GRAPH_NODE_TYPE_HOST => bail!("the work waits for the host"),
             CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEMCPY
                 if !is_on_gpus(node).map_err(Error::wrap)? =>
             {
-                bail!("it brings something from the host, or waits for something from the GPU")
+                bail!("the work copies between the host and the GPU")
             }
             CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEM_ALLOC => kept += 1,
             CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEM_FREE => kept -= 1,
@@ -142,7 +142,7 @@ fn check(graph: CUgraph) -> Result<()> {
     }
     match kept {
         0 => Ok(()),
-        _ => bail!("it keeps a tensor that it made"),
+        _ => bail!("the work must not keep a tensor that it allocated: drop it"),
     }
 }
 

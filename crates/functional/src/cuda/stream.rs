@@ -379,7 +379,7 @@ impl Argument for usize {
     fn raw(&self) -> Result<i32> {
         match i32::try_from(*self) {
             Ok(n) => Ok(n),
-            Err(_) => bail!("{self} is too many for a kernel; make the batch smaller"),
+            Err(_) => bail!("a size of {self} is too large for one kernel; make the batch smaller"),
         }
     }
 }

@@ -58,7 +58,7 @@ fn lend<'a, R>(
             cut(floats, number, parameters, wanted, &mut lent);
             lend(others, number + 1, wanted, lent, f)
         }),
-        None => bail!("bucket {number} was handed out"),
+        None => bail!("bucket {number} is handed out: put it back first"),
     }
 }
 

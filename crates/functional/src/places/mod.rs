@@ -97,8 +97,9 @@ impl Memory {
         match self.values {
             Some(_) => Ok(()),
             None => bail!(
-                "more came of the gradient of the parameter {} after its bucket had been handed out: the \
-                 network computes something else than in the step before; train it with --no-overlap",
+                "parameter {} got another gradient after its bucket was handed out: the network \
+                 uses its parameters differently than in the last step; train it without \
+                 overlap",
                 self.parameters[place.position].name
             ),
         }
@@ -182,7 +183,7 @@ impl Places {
         let mut all = Vec::new();
         for (i, memory) in self.memories.iter().enumerate() {
             let Some(values) = &memory.values else {
-                bail!("bucket {i} is still out: put it back first")
+                bail!("bucket {i} is handed out: put it back first")
             };
             for part in memory.parts.iter() {
                 all.push((part.parameter, values.get(part.range.clone())?));
@@ -245,12 +246,12 @@ impl Places {
         let Bucket { index, values, .. } = bucket;
         let count = self.memories.len();
         let Some(memory) = self.memories.get_mut(index) else {
-            bail!("bucket {index} was put back, and there are {count}")
+            bail!("cannot put back bucket {index}: there are {count} buckets")
         };
         let expected = memory.parts.last().map_or(0, |part| part.range.end);
         if values.elem_count() != expected {
             let found = values.elem_count();
-            bail!("bucket {index} was put back with {found} elements, it had {expected}")
+            bail!("cannot put back bucket {index} with {found} elements: it had {expected}")
         }
         let device = memory.parameters.first().map(|p| p.tensor.device());
         let is_at_home = device.is_none_or(|device| match &values {
@@ -258,10 +259,10 @@ impl Places {
             Values::Tensor(tensor) => tensor.device().same_device(device),
         });
         if !is_at_home {
-            bail!("bucket {index} was put back on another device than its parameters'")
+            bail!("cannot put back bucket {index}: it is not on the device of its parameters")
         }
         if memory.values.is_some() {
-            bail!("bucket {index} was put back, and it is not out")
+            bail!("cannot put back bucket {index}: it was not handed out")
         }
         memory.values = Some(values);
         Ok(())
@@ -270,10 +271,10 @@ impl Places {
     /// An error unless all memories are here and what they hold counts.
     fn check_in(&self) -> Result<()> {
         if self.failed {
-            bail!("the backward before failed half way: forget what it left with zero()")
+            bail!("the last backward pass failed halfway: call zero() first")
         }
         match self.memories.iter().position(|m| m.values.is_none()) {
-            Some(out) => bail!("bucket {out} is still out: put it back first"),
+            Some(out) => bail!("bucket {out} is handed out: put it back first"),
             None => Ok(()),
         }
     }
@@ -331,7 +332,7 @@ impl Places {
         self.given += 1;
         let memory = &mut self.memories[index];
         let Some(values) = memory.values.take() else {
-            bail!("bucket {index} is still out: put it back first")
+            bail!("bucket {index} is handed out: put it back first")
         };
         let parts = memory.parts.clone();
         let bucket = Bucket {
@@ -341,7 +342,7 @@ impl Places {
         };
         if let Err(SendError(bucket)) = ready.send(bucket) {
             memory.values = Some(bucket.values);
-            bail!("nobody is there to receive bucket {index} of the gradients")
+            bail!("cannot hand out bucket {index}: its receiver was dropped")
         }
         Ok(())
     }

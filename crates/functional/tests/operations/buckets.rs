@@ -325,7 +325,8 @@ proptest! {
             match pass(&mut gradients, &chain(links, &params).unwrap()) {
                 Ok(buckets) => prop_assert_eq!(in_order(buckets), right),
                 Err(error) => {
-                    prop_assert!(error.to_string().contains("--no-overlap"), "{}", error);
+                    let error = error.to_string();
+                    prop_assert!(error.contains("train it without overlap"), "{}", error);
                     gradients.zero(); // what was learned is forgotten as well
                     let buckets = pass(&mut gradients, &chain(links, &params).unwrap());
                     prop_assert_eq!(in_order(buckets.unwrap()), right);
@@ -362,10 +363,12 @@ fn what_comes_after_its_bucket_names_the_parameter() {
     for (after, bucket_len, name) in cases {
         let error = changed(&before, after, bucket_len);
         assert!(
-            error.contains(&format!("the parameter {name} after its bucket")),
+            error.contains(&format!(
+                "parameter {name} got another gradient after its bucket"
+            )),
             "{error}"
         );
-        assert!(error.contains("--no-overlap"), "{error}");
+        assert!(error.contains("train it without overlap"), "{error}");
     }
 }
 
@@ -437,34 +440,37 @@ fn a_bucket_is_in_or_out() -> Result<()> {
     };
     refused(
         gradients.put_back(bucket(0, 9)),
-        "bucket 0 was put back, and it is not out",
+        "cannot put back bucket 0: it was not handed out",
     );
     refused(
         gradients.put_back(bucket(2, 9)),
-        "bucket 2 was put back, and there are 2",
+        "cannot put back bucket 2: there are 2 buckets",
     );
     let (ready, buckets) = channel();
     gradients.give(&ready)?;
-    refused(gradients.give(&ready), "bucket 0 is still out");
+    refused(gradients.give(&ready), "bucket 0 is handed out");
     refused(
         gradients.put_back(bucket(1, 8)),
-        "with 8 elements, it had 9",
+        "with 8 elements: it had 9",
     );
     let elsewhere = Bucket {
         values: Values::Tensor(tensor(vec![1.; 8], 8)),
         ..bucket(1, 0)
     };
-    refused(gradients.put_back(elsewhere), "with 8 elements, it had 9");
+    refused(gradients.put_back(elsewhere), "with 8 elements: it had 9");
     gradients.put_back(buckets.recv().unwrap())?;
-    refused(gradients.backward(&loss), "bucket 1 is still out");
+    refused(gradients.backward(&loss), "bucket 1 is handed out");
     gradients.put_back(bucket(1, 9))?; // another memory does as well
     gradients.backward(&loss)?;
     drop(buckets);
     refused(
         gradients.give(&ready),
-        "nobody is there to receive bucket 0",
+        "cannot hand out bucket 0: its receiver was dropped",
     );
-    refused(gradients.backward_giving(&loss, &ready), "nobody is there");
+    refused(
+        gradients.backward_giving(&loss, &ready),
+        "its receiver was dropped",
+    );
     gradients.zero();
     gradients.backward(&loss)?; // nothing was lost
     assert_eq!(given(&mut gradients).len(), 2);

@@ -55,13 +55,7 @@ fn conv2d() {
         assert_refused(expected, results);
     };
     let w = random((50, 20, 5, 5), 2);
-    check(
-        "conv2d: x has 3 channels, weight expects 20",
-        &w,
-        None,
-        1,
-        0,
-    );
+    check("conv2d: x has 3 channels, weight has 20", &w, None, 1, 0);
     let w = random((2, 3, 7, 7), 2);
     check(
         "conv2d: kernel 7 is larger than x, 4 with padding 1",
@@ -120,7 +114,7 @@ fn images() {
 #[test]
 fn linear() {
     let (x, w) = (random((2, 5), 1), random((4, 3), 2));
-    let expected = "linear: x has 5 features, weight expects 3";
+    let expected = "linear: x has 5 features, weight (O, I) has 3; for a weight (I, O) use matmul";
     assert_refused(
         expected,
         [fast::linear(&x, &w, None), plain::linear(&x, &w, None)],
@@ -143,7 +137,8 @@ fn linear() {
 #[test]
 fn matmul() {
     let (x, w) = (random((2, 5), 1), random((3, 4), 2));
-    let expected = "matmul: x has 5 columns, weight 3 rows";
+    let expected =
+        "matmul: x has 5 columns, weight (I, O) has 3 rows; for a weight (O, I) use linear";
     assert_refused(
         expected,
         [fast::matmul(&x, &w, None), plain::matmul(&x, &w, None)],
@@ -155,7 +150,7 @@ fn labels_that_are_no_class() {
     let y_hat = random((3, 10), 1);
     let y = Tensor::new(&[0u32, 9, 10], &Device::Cpu).unwrap();
     assert_refused(
-        "label 10 of example 2 is no class, y_hat has 10 classes",
+        "label 10 of example 2 is too large, y_hat has 10 classes",
         [
             fast::cross_entropy(&y_hat, &y),
             plain::cross_entropy(&y_hat, &y),
@@ -184,7 +179,7 @@ fn batch_norm2d() {
     };
     let x = random((1, 1, 1, 4), 1);
     check(
-        "x has shape [1, 1, 1, 4], 1 values a channel",
+        "x has shape [1, 1, 1, 4], 1 values per channel",
         &x,
         &w,
         &mean,
@@ -192,7 +187,7 @@ fn batch_norm2d() {
     );
     let x = random((0, 7, 7, 4), 1);
     check(
-        "x has shape [0, 7, 7, 4], 0 values a channel",
+        "x has shape [0, 7, 7, 4], 0 values per channel",
         &x,
         &w,
         &mean,

@@ -15,7 +15,7 @@ use super::stats::Summary;
 /// What `bench checks` can be told.
 #[derive(Args, Debug)]
 pub struct Options {
-    /// Steps that are timed; a comparison follows each
+    /// Number of timed steps; a comparison follows each step
     #[arg(long, value_name = "N", default_value_t = 15)]
     steps: usize,
 }

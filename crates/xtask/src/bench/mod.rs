@@ -34,37 +34,37 @@ use work::Work;
 /// What `bench cpu` can be told.
 #[derive(Args, Debug)]
 pub struct Options {
-    /// How often every contender has its turn [default: 7, with --quick 2]
+    /// Number of rounds; every program is timed once in each [default: 7, with --quick 2]
     #[arg(long, value_name = "N")]
     rounds: Option<usize>,
 
-    /// Measure only this; may be given more than once
+    /// Measure only this part (repeatable)
     #[arg(long, value_name = "NAME")]
     only: Vec<Part>,
 
-    /// Measure only this step, NETWORK-BATCH; may be given more than once
+    /// Measure only this step, NETWORK-BATCH (repeatable)
     /// [default: lenet-256, resnet18-64, and without --quick resnet18-256]
     #[arg(long, value_name = "STEP")]
     step: Vec<Work>,
 
-    /// A few minutes, to see that everything works: no figures to quote
+    /// Short run of a few minutes; do not quote its figures
     #[arg(long)]
     quick: bool,
 
-    /// The cores that a contender may use [default: all]
+    /// Number of cores for each program [default: all]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
 
-    /// A Python with torch; without it one is installed in a virtual environment under target/
+    /// Python with PyTorch; without it, one is installed in a virtual environment under target/
     #[arg(long, value_name = "PATH")]
     python: Option<PathBuf>,
 
-    /// A folder with the four IDX files for the epoch and the evaluation
+    /// Folder with the four IDX files, for the epoch and the evaluation
     /// [default: FASHION_MNIST_DIR, else synthetic images]
     #[arg(long, value_name = "DIR|synthetic")]
     data: Option<dataset::Data>,
 
-    /// Where cpu.md and cpu.svg go
+    /// Folder for cpu.md and cpu.svg
     #[arg(long, value_name = "DIR", default_value = "benches/results")]
     out: PathBuf,
 }
@@ -72,21 +72,21 @@ pub struct Options {
 /// What can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Part {
-    /// the project, with as many replicas as cores, two, and one
+    /// This project, with 1 replica, 2, and one for each core
     Ours,
     /// PyTorch, eager and compiled, each also with channels_last
     Pytorch,
-    /// candle's own operations and layers
+    /// candle with its own operations and layers
     Candle,
-    /// Burn's fastest CPU backend
+    /// Burn with its fastest CPU backend
     Burn,
-    /// the multiply-adds that the processor can do
+    /// Peak multiply-adds of the processor
     Peak,
-    /// an epoch of `scratch` beside its steps
+    /// An epoch of scratch, compared with its steps
     Epoch,
-    /// evaluation beside training
+    /// Evaluation, compared with training
     Evaluation,
-    /// Winograd's algorithm beside im2col
+    /// Losses with Winograd's algorithm, compared with im2col
     Losses,
 }
 

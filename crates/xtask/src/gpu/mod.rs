@@ -19,31 +19,31 @@ use clap::{Args, ValueEnum};
 /// What `gpu-check` can be told.
 #[derive(Args, Debug)]
 pub struct Options {
-    /// Do only this; may be given more than once
+    /// Run only this part (repeatable)
     #[arg(long, value_name = "NAME")]
     only: Vec<Part>,
 
-    /// The tests of `functional`, built with the feature cuda; beside them `concise`, with the feature nccl
+    /// Test binary of functional (feature cuda); concise (feature nccl) is in the same folder
     #[arg(long, value_name = "FILE")]
     tests: Option<PathBuf>,
 
-    /// A Python with torch for this GPU
+    /// Python with PyTorch for this GPU
     #[arg(long, value_name = "PATH", default_value = "python3")]
     python: PathBuf,
 
-    /// A folder with the four IDX files
+    /// Folder with the four IDX files, or "synthetic"
     #[arg(long, value_name = "DIR|synthetic", default_value = "synthetic")]
     data: dataset::Data,
 
-    /// Passes over the training set for the accuracies
+    /// Number of epochs for the accuracies
     #[arg(long, default_value_t = 10, value_name = "N")]
     epochs: usize,
 
-    /// How often every contender has its turn
+    /// Number of rounds; every program is timed once in each
     #[arg(long, default_value_t = 7, value_name = "N")]
     rounds: usize,
 
-    /// Where gpu.md goes
+    /// Folder for gpu.md
     #[arg(long, value_name = "DIR", default_value = "benches/results")]
     out: PathBuf,
 }
@@ -51,13 +51,13 @@ pub struct Options {
 /// What can be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Part {
-    /// each operation beside its twin on the CPU, and whole steps of k replicas
+    /// Compare operations, and steps of k replicas, with the CPU
     Right,
-    /// test accuracies on the data
+    /// Train, and check the test accuracy
     Learn,
-    /// compute-sanitizer over a step of each network
+    /// Run compute-sanitizer on a step of each network
     Memcheck,
-    /// steps and epochs beside PyTorch
+    /// Time steps and epochs, compared with PyTorch
     Steps,
 }
 

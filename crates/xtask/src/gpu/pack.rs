@@ -12,7 +12,7 @@ use clap::Args;
 /// What `gpu-pack` can be told.
 #[derive(Args, Debug)]
 pub struct Options {
-    /// Where it goes
+    /// Folder for the programs
     #[arg(long, value_name = "DIR", default_value = ".gpu")]
     out: PathBuf,
 }

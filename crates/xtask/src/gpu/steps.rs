@@ -197,7 +197,7 @@ impl Comparison {
         let rows = measure(&work, &contenders, &plan)?;
         let median = |row: &&Row| Summary::of(&row.times).median;
         let one = rows.iter().filter(|row| is_one_replica(row));
-        let plain = rows.first().context("nobody was measured")?;
+        let plain = rows.first().context("no program was measured")?;
         let fastest = one.min_by(|a, b| median(a).total_cmp(&median(b)));
         for (row, (_, alone)) in rows.iter().zip(&able) {
             // among ours, beside the step that is no graph

@@ -28,19 +28,19 @@ use steps::Point;
 /// What `bench allreduce` can be told.
 #[derive(Args, Debug)]
 pub struct Options {
-    /// How often the training steps and the peers have their turn [default: 5, with --quick 1]
+    /// Number of rounds for training steps and Open MPI [default: 5, with --quick 1]
     #[arg(long, value_name = "N")]
     rounds: Option<usize>,
 
-    /// A few minutes, to see that everything works: no figures to quote
+    /// Short run of a few minutes; do not quote its figures
     #[arg(long)]
     quick: bool,
 
-    /// A Python with mpi4py and numpy, for Open MPI; without them it does not take part
+    /// Python with mpi4py and numpy; without them, Open MPI is not measured
     #[arg(long, value_name = "PATH", default_value = "python3")]
     python: PathBuf,
 
-    /// Where allreduce.md, allreduce.svg and scaling.svg go
+    /// Folder for allreduce.md, allreduce.svg and scaling.svg
     #[arg(long, value_name = "DIR", default_value = "benches/results")]
     out: PathBuf,
 }
