@@ -24,8 +24,8 @@ from real_steps import read_split
 
 HERE = Path(__file__).parent
 STEPS = {
-    "lenet": "scratch --no-shuffle --limit-train 2560 --epochs 1 --lr 0.05",
-    "resnet18": "concise --no-shuffle --limit-train 96 --batch-size 32 --epochs 1 --lr 0.001",
+    "lenet": "scratch --limit-train 2560 --epochs 1 --lr 0.05",
+    "resnet18": "concise --limit-train 96 --epochs 1 --lr 0.001 --batch-size 32",
 }
 HEAD = """# The same steps as PyTorch's
 
@@ -62,8 +62,8 @@ def pytorch(network, seed, data, out, *more):
 def ours(network, gpus, data, theirs, out):
     program, *options = STEPS[network].split()
     init = theirs / "init.safetensors"
-    command = [Path("target/release") / program, *options, "--device", "cpu"]
-    run(*command, "--gpus", gpus, "--init", init, "--data", data, "--out", out)
+    command = [Path("target/release") / program, *options, "--device", "cpu", "--no-shuffle"]
+    run(*command, "--limit-test", 100, "--gpus", gpus, "--init", init, "--data", data, "--out", out)
     return out
 
 
