@@ -58,7 +58,7 @@ fn quotes(page: &str, sources: &Sources) -> Result<Vec<String>> {
 fn readme(sources: &Sources) -> Result<Vec<String>> {
     let short = sources.run(SHORT_RUN)?.seconds();
     // ten epochs of 60,000 images in place of one of 6,000
-    let long = 100.0 * short / 3600.0;
+    let long = 100.0 * short / 60.0;
     let parity = (2..=4).map(|k| sources.printed("multiple-gpus", &format!("{k} devices: ")));
     let parity = parity
         .collect::<Result<Vec<f64>>>()?
@@ -70,7 +70,7 @@ fn readme(sources: &Sources) -> Result<Vec<String>> {
             sources.run(SECTION_1)?.seconds()
         ),
         format!("the short run above | {short:.0} s"),
-        format!("ten epochs of all images | {long:.1} hours"),
+        format!("ten epochs of all images | {long:.0} min"),
         format!("differ from those on one device by at most {parity:.0e}"),
         format!(
             "differ by at most {:.1e} relative",
