@@ -38,9 +38,8 @@ fn accuracies(data: &Dataset) -> Result<Animator> {
     let animator = Animator::new("learning rate", &legend, (0.02, 0.5));
     let mut animator = animator.ylabel("test accuracy").xscale_log();
     for lr in RATES {
-        let all = [(4, 64), (4, 16), (1, 16)].map(|(k, n)| accuracy_with(data, k, n, lr));
-        let [four_times, four, one] = all;
-        animator.add(lr, &[one?, four?, four_times?])?;
+        let [c, b, a] = [(4, 64), (4, 16), (1, 16)].map(|(k, n)| accuracy_with(data, k, n, lr));
+        animator.add(lr, &[a?, b?, c?])?;
     }
     Ok(animator)
 }
