@@ -72,7 +72,7 @@ fn readme(sources: &Sources) -> Result<Vec<String>> {
             sources.run(SECTION_1)?.seconds()
         ),
         format!("the short run above | {short:.0} s"),
-        format!("ten epochs of all images | {long:.0} min"),
+        format!("ten epochs of all images (from the speed of the short run) | {long:.0} min"),
         format!("differ from those on one device by at most {parity:.0e}"),
         format!("the step moves them by up to {moved:.0e}"),
         sources.last_line(SECTION_1)?,
