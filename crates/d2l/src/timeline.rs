@@ -11,8 +11,8 @@
 //! | `sum`, `wait` | in it: a member sums, or waits for the others |
 //! | `evaluate` | accuracy on a dataset |
 //!
-//! A thread's work for a replica is in the replica's lane. A lane without a span is idle, or its work is not marked. On a GPU a span is the host's work: it asks
-//! for work on the GPU, and does not wait until that is done.
+//! A thread's work for a replica is in the replica's lane. A lane without a span is idle, or its work is not marked.
+//! On a GPU a span is the host's work: it asks for work on the GPU, and does not wait until that is done.
 
 mod collect;
 mod picture;

@@ -17,6 +17,15 @@ const SHORT_RUN: &str =
 const SEEDS: &str =
     "--example 15_seeds --data $FASHION_MNIST_DIR --limit-train 60000 --epochs 10 --seeds 12";
 
+/// The steps of `cpu.md`.
+const STEPS: [&str; 3] = [
+    "LeNet, batch 256",
+    "ResNet-18, batch 64",
+    "ResNet-18, batch 256",
+];
+/// The first build on two cores and on four, timed by hand.
+const BUILDS: [&str; 2] = ["4 min 29 s", "2 min 44 s"];
+
 /// What pages say otherwise than their sources, or without one.
 pub fn complaints(book: &Book) -> Result<Vec<String>> {
     let sources = Sources::read(book)?;
@@ -76,18 +85,14 @@ fn readme(sources: &Sources) -> Result<Vec<String>> {
         format!("differ from those on one device by at most {parity:.0e}"),
         format!("the step moves them by up to {moved:.0e}"),
         sources.last_line(SECTION_1)?,
-        "on four cores 2 min 44 s) | 4 min 29 s".to_owned(), // as measurements.md has it
+        format!("on four cores {}) | {}", BUILDS[1], BUILDS[0]),
         format!(
             "losses differ from PyTorch's by at most {:.1e} relative",
             sources.pytorch.worst("lenet", "this project", 0)?
         ),
         format!("run {} times with", sources.kills()?),
     ];
-    for step in [
-        "LeNet, batch 256",
-        "ResNet-18, batch 64",
-        "ResNet-18, batch 256",
-    ] {
+    for step in STEPS {
         quotes.push(format!("{step} | {}", speed(&sources.cpu, step)?));
     }
     quotes.extend(accuracies(sources)?);
@@ -138,7 +143,10 @@ fn accuracies(sources: &Sources) -> Result<Vec<String>> {
 
 fn measurements(sources: &Sources) -> Result<Vec<String>> {
     let (cpu, pytorch) = (&sources.cpu, &sources.pytorch);
-    let mut quotes = Vec::new();
+    let mut quotes = vec![
+        format!("2 | {} | not measured", BUILDS[0]),
+        format!("4 | {} | 1 min 22 s", BUILDS[1]),
+    ];
     for (network, name) in [("lenet", "LeNet"), ("resnet18", "ResNet-18")] {
         for (rows, what) in [
             ("this project", "this project"),
@@ -153,11 +161,7 @@ fn measurements(sources: &Sources) -> Result<Vec<String>> {
     let (last, first) = theirs.split_last().context("no seeds")?;
     let first = first.join(", ");
     quotes.push(format!("its last epochs reached {first} and {last}"));
-    for step in [
-        "LeNet, batch 256",
-        "ResNet-18, batch 64",
-        "ResNet-18, batch 256",
-    ] {
+    for step in STEPS {
         let others = ["candle as it is", "Burn"].map(|peer| cpu.row(step, &format!("{peer} | 4")));
         let [candle, burn] = others.map(|row| row.map(|row| thousands(row[0])));
         quotes.push(format!(
@@ -260,8 +264,7 @@ fn solutions(sources: &Sources) -> Result<Vec<String>> {
     )])
 }
 
-/// Figures that are no record of this project: the book's, the tutorial's, settings of a cell below them, and builds,
-/// which were timed by hand.
+/// Figures that are no record of this project: the book's, the tutorial's, and settings of a cell below them.
 fn given(page: &str) -> impl Iterator<Item = String> {
     let given: &[&str] = match page {
         "../README" => &["0.91 on one GPU and 0.73 on two"],
@@ -285,10 +288,6 @@ fn given(page: &str) -> impl Iterator<Item = String> {
             "The book's MXNet run takes 13.2 s",
             "but only 2% for",
             "a latency of 10 ms and a bandwidth of 1 GB/s",
-        ],
-        "measurements" => &[
-            "4 | 2 min 44 s | 1 min 22 s",
-            "2 | 4 min 29 s | not measured",
         ],
         _ => &[],
     };
