@@ -99,8 +99,8 @@ def captured(step, mode):
 
 
 def epoch(X, y, step, batch):
-    """All whole minibatches in a new order, as a loader whose images are on the GPU does it: the few
-    examples of the last, short one are left out."""
+    """All whole minibatches in a new order, as by a loader with its images on the GPU. The short last
+    minibatch is left out."""
     images = torch.rand(EXAMPLES, 1, 28, 28, device="cuda")
     labels = torch.randint(10, (EXAMPLES,), device="cuda")
 

@@ -1,4 +1,4 @@
-// libcublas, in f32, and of libcurand what candle does when it opens a GPU: candle draws nothing here.
+// libcublas, in f32, and the functions of libcurand that candle calls when it opens a GPU. They draw no numbers.
 
 #include <algorithm>
 #include <cmath>
@@ -19,7 +19,7 @@ static float rounded(float value, Arithmetic arithmetic) {
     return value;
 }
 
-// Rows one after the other.
+// The elements of a matrix, row by row.
 static std::vector<float> packed(Matrix m, size_t rows, size_t columns, Arithmetic arithmetic) {
     std::vector<float> all(rows * columns);
     for (size_t r = 0; r < rows; ++r)
@@ -28,10 +28,10 @@ static std::vector<float> packed(Matrix m, size_t rows, size_t columns, Arithmet
     return all;
 }
 
-// What stays in the CPU's registers: so many rows and columns of the result.
+// The rows and columns of the result that stay in the CPU's registers.
 static const size_t TALL = 4, WIDE = 32;
 
-// sums = rows of a times columns of b, of which there are `tall` and `wide`.
+// sums = `tall` rows of a times `wide` columns of b.
 static void tile(float (&sums)[TALL][WIDE], const float* a, const float* b, size_t k, size_t n, size_t tall,
                  size_t wide) {
     memset(sums, 0, sizeof sums);
@@ -76,7 +76,7 @@ struct Handle {
     Stream* stream;
 };
 
-// A matrix as BLAS takes it: columns one after the other, `ld` apart; the next of a batch `stride` behind.
+// A matrix for BLAS: its columns are `ld` elements apart, and the matrices of a batch `stride` elements.
 struct Operand {
     Address first;
     int ld;
@@ -89,7 +89,7 @@ struct Operand {
     }
 };
 
-// Whether it has room for op(operand) of rows x columns, in memory of that GPU, `count` times.
+// Whether the operand has room for `count` matrices op(operand) of rows x columns, in memory of that GPU.
 Status check(const Operand& of, size_t rows, size_t columns, size_t count, int gpu) {
     if (of.transposed) std::swap(rows, columns);
     if (size_t(of.ld) < std::max<size_t>(rows, 1)) return INVALID_VALUE;
@@ -102,7 +102,7 @@ Status gemm(Handle* handle, int m, int n, int k, float alpha, Operand a, Operand
             Arithmetic arithmetic) {
     const Guard guard(lock());
     if (m < 0 || n < 0 || k < 0 || count < 0) return INVALID_VALUE;
-    // the GPU has to be the calling thread's
+    // the GPU must be that of the calling thread
     if (current_gpu() != handle->gpu || handle->stream->gpu != handle->gpu) return EXECUTION_FAILED;
     for (Status status : {check(a, m, k, count, handle->gpu), check(b, k, n, count, handle->gpu),
                           check(c, m, n, count, handle->gpu)})
@@ -110,7 +110,7 @@ Status gemm(Handle* handle, int m, int n, int k, float alpha, Operand a, Operand
     const auto run = [=] {
         for (int i = 0; i < count; ++i) {
             float* to = reinterpret_cast<float*>(c.first) + i * c.stride;
-            // the transposed product, whose rows lie one after the other
+            // the transposed product, which is stored row by row
             const Matrix left = a.of_batch(i), right = b.of_batch(i);
             multiply(n, m, k, alpha, {right.at, right.by_column, right.by_row}, {left.at, left.by_column, left.by_row},
                      beta, to, c.ld, 1, arithmetic);

@@ -1,7 +1,6 @@
-// libcudnn: convolutions in NHWC, of f32 or of bf16 with sums in f32. It offers algorithms in an order of chance,
-// among them ones that have to be passed over: that do not work, want too much memory, round, sum in another order
-// every time, or refuse when it comes to it. Whoever counts on the contents of a workspace, or on the padding of an
-// address, is found out.
+// libcudnn: convolutions in NHWC, of f32 or of bf16 with sums in f32. It offers algorithms in random order. The caller
+// must reject some of them: they do not work, need too much memory, round, sum in another order every time, or refuse
+// when they are called. It overwrites workspaces, and refuses misaligned addresses.
 
 #include <algorithm>
 #include <cstring>
@@ -33,7 +32,7 @@ struct Handle {
     Stream* stream;
 };
 
-// Also of a filter: n are its outputs, c its inputs.
+// Also describes a filter, with n outputs and c inputs.
 struct Tensor {
     int format, type, n, c, h, w;
 
@@ -46,7 +45,7 @@ struct Convolution {
     int pad_h, pad_w, stride_h, stride_w, math;
 };
 
-// As cuDNN answers.
+// The layout of cuDNN's answers about algorithms.
 struct Answer {
     int algorithm, status;
     float time;
@@ -64,7 +63,7 @@ struct Algorithm {
 
 const size_t HUGE_WORKSPACE = size_t(3) << 30, WORKSPACE = 5000;
 
-// Of each direction.
+// The algorithms of each direction.
 const std::vector<Algorithm> ALGORITHMS[] = {
     {{0, true, true, false, false, 0},
      {1, true, true, true, false, WORKSPACE},
@@ -83,14 +82,14 @@ const std::vector<Algorithm> ALGORITHMS[] = {
      {4, true, true, false, true, 0}},
 };
 
-// None where it does not work: in bf16 those that transform what they read do not.
+// The algorithm, or null if it does not work. In bf16, algorithms that transform their inputs do not.
 const Algorithm* find(Direction direction, int number, int type) {
     for (const Algorithm& algorithm : ALGORITHMS[direction])
         if (algorithm.number == number) return algorithm.works && (type == FLOAT || number < 4) ? &algorithm : nullptr;
     return nullptr;
 }
 
-// Whether the descriptors go together.
+// Whether the descriptors fit together.
 Status check(const Tensor& x, const Tensor& weight, const Convolution& by, const Tensor& y) {
     if (x.format != NHWC || weight.format != NHWC || y.format != NHWC) return NOT_SUPPORTED;
     if (x.type != weight.type || x.type != y.type) return NOT_SUPPORTED;
@@ -123,7 +122,7 @@ Status offer(Direction direction, int type, const Convolution& by, int room, int
 
 // -- what is computed -----------------------------------------------------------------------------
 
-// A convolution as products: each output pixel sees a row of `taps` values.
+// A convolution as products: each output pixel has a row of `taps` inputs.
 struct Shape {
     Tensor x, weight, y;
     Convolution by;
@@ -224,7 +223,7 @@ Status check(const Handle* handle, const Place& place) {
     return gpu_of(place.at, place.of.bytes()) == handle->gpu ? SUCCESS : EXECUTION_FAILED;
 }
 
-// What is at a place, in f32.
+// The bf16 values at a place, in f32.
 std::vector<float> widened(const Place& place) {
     std::vector<float> all(place.of.elements());
     const auto* from = reinterpret_cast<const uint16_t*>(place.at);
@@ -235,7 +234,7 @@ std::vector<float> widened(const Place& place) {
     return all;
 }
 
-// Rounds to the nearest, of two to the even one.
+// Writes values in bf16: rounds to the nearest, ties to even.
 void narrow(const std::vector<float>& all, const Place& place) {
     auto* to = reinterpret_cast<uint16_t*>(place.at);
     for (size_t i = 0; i < all.size(); ++i) {

@@ -1,6 +1,5 @@
-// CUDA's language for g++: what the kernels of candle and of this project use of it, in f32, f64 and integers, and
-// bf16 to keep numbers in. It is put before every kernel, which `nvcc` has preprocessed: `__global__` and `__shared__`
-// are gone by then.
+// CUDA's language for g++, as far as the kernels of candle and of this project use it: f32, f64, integers, and bf16 to
+// store numbers. `nvcc` includes it before every preprocessed kernel, and has replaced `__global__` and `__shared__`.
 #pragma once
 
 #include <cassert>
@@ -15,11 +14,11 @@
 
 namespace emulated {
 
-// Of this module; the machine sets both.
+// Each module has its own; the machine sets both.
 inline const Thread* self;
 inline const Services* services;
 
-// Memory that a block shares: T is its type, the lambda's type the place in the source.
+// Memory that a block shares. T is its type; the type of the lambda identifies the place in the source.
 template <class T, class Place> T& shared(Place) {
     static const char key = 0;
     return *static_cast<T*>(services->shared(&key, sizeof(T)));
@@ -71,7 +70,7 @@ template <class T> T __shfl_sync(unsigned int mask, T value, int lane, int width
     return value;
 }
 
-// The lane itself where the other one would be in another segment of `width` lanes.
+// Takes the value of lane `from`, or the lane's own one if `from` is in another segment of `width` lanes.
 template <class T> T emulated_shuffle(unsigned int mask, T value, unsigned int from, int width) {
     const unsigned int me = emulated::services->lane();
     const bool same = from < 32 && from / width == me / width;
@@ -89,7 +88,7 @@ template <class T> T __shfl_up_sync(unsigned int mask, T value, int lanes, int w
     return emulated_shuffle(mask, value, emulated::services->lane() - lanes, width);
 }
 
-// The machine runs one thread at a time, so nothing comes between.
+// The machine runs one thread at a time, so these need no lock.
 template <class T, class V> T atomicAdd(T* at, V value) {
     const T old = *at;
     *at = old + value;
@@ -155,14 +154,14 @@ struct __nv_bfloat16 {
 };
 inline float __bfloat162float(__nv_bfloat16 v) { return v; }
 
-// To the nearest, of two the even one; NaN is what CUDA makes of it.
+// Rounds to the nearest, ties to even; NaN becomes the NaN of CUDA.
 inline __nv_bfloat16 __float2bfloat16_rn(float v) {
     const unsigned int bits = __float_as_uint(v);
     if (v != v) return {0x7fff};
     return {(unsigned short)((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
 }
 
-// -- other numbers of 16 and 8 bits: named, because candle's helpers name them, and not there -----
+// -- other numbers of 16 and 8 bits: only declared, because candle's helpers name them ------------
 
 struct __half {
     unsigned short bits;

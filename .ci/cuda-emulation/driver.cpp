@@ -1,5 +1,5 @@
-// libcuda: what cudarc calls of the driver on behalf of candle and this project. What is not here cannot be loaded, and
-// cudarc says its name.
+// libcuda: the functions of the driver that cudarc calls for candle and this project. cudarc cannot load other ones,
+// and names them.
 
 #include "driver.hpp"
 
@@ -38,7 +38,7 @@ enum CUresult {
 namespace {
 
 bool initialized = false;
-thread_local int current = -1;  // the GPU whose context the thread has
+thread_local int current = -1;  // the GPU of the thread's context
 
 struct Function {
     const Kernel* kernel;
@@ -53,19 +53,19 @@ struct Module {
 
 bool exists(int gpu) { return gpu >= 0 && gpu < settings().gpus; }
 
-// What copies are called, by which a graph knows them.
+// The names of copies, which identify them in a graph.
 const char FROM_HOST[] = "a copy from the host", TO_HOST[] = "a copy to the host", AMONG_GPUS[] = "a copy";
 
 // The stream that this thread captures.
 thread_local Stream* captured_here = nullptr;
 
-// A capture is lost where its thread asks for what waits for the GPU, or for memory that belongs to no stream.
+// Invalidates the capture of this thread and returns whether there is one; for calls that must not be captured.
 bool spoils_capture() {
     if (captured_here) captured_here->spoilt = true;
     return captured_here;
 }
 
-// A context is a GPU's primary one: its number, from 1 on.
+// A context is the primary one of a GPU; its handle is the number of the GPU, from 1 on.
 int gpu_of_context(void* context) { return int(reinterpret_cast<uintptr_t>(context)) - 1; }
 void* context_of(int gpu) { return reinterpret_cast<void*>(uintptr_t(gpu) + 1); }
 
@@ -135,7 +135,7 @@ CUresult cuDeviceGetAttribute(int* value, int attribute, int gpu) {
         case 16: *value = 132; break;  // multiprocessors
         case 75: *value = settings().capability / 10; break;
         case 76: *value = settings().capability % 10; break;
-        case 115: *value = 1; break;  // memory in the order of streams
+        case 115: *value = 1; break;  // stream-ordered memory
         default: return CUDA_ERROR_INVALID_VALUE;
     }
     return CUDA_SUCCESS;
@@ -218,7 +218,7 @@ CUresult cuMemFreeAsync(Address address, void* handle) {
     return release(address, stream) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-// Memory of the host is read before this returns, as it is where the driver has not pinned it.
+// Reads the host's memory before it returns, as CUDA does unless the memory is pinned.
 CUresult cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t bytes, void* handle) {
     const Guard guard(lock());
     Stream* stream = stream_of(handle, current);
@@ -232,7 +232,7 @@ CUresult cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t bytes, void* 
     return CUDA_SUCCESS;
 }
 
-// Returns when it is done, as it does where the driver has not pinned the memory.
+// Returns when the copy is done, as in CUDA unless the memory is pinned.
 CUresult cuMemcpyDtoHAsync_v2(void* to, Address from, size_t bytes, void* handle) {
     const Guard guard(lock());
     Stream* stream = stream_of(handle, current);
@@ -364,7 +364,7 @@ CUresult cuEventElapsedTime_v2(float* milliseconds, Event* start, Event* end) {
 
 // -- graphs ---------------------------------------------------------------------------------------
 
-// The mode is that of threads: what it refuses, it refuses on the thread that captures.
+// The mode is thread-local: the calls that it refuses are refused only on the thread that captures.
 CUresult cuStreamBeginCapture_v2(void* handle, int) {
     const Guard guard(lock());
     Stream* stream = stream_of(handle, current);
@@ -394,7 +394,7 @@ CUresult cuStreamIsCapturing(void* handle, int* status) {
     return CUDA_SUCCESS;
 }
 
-// A node is its operation.
+// A node is a pointer to its operation.
 CUresult cuGraphGetNodes(const Graph* graph, const Operation** nodes, size_t* count) {
     if (nodes)
         for (size_t i = 0; i < *count && i < graph->size(); ++i) nodes[i] = &(*graph)[i];
@@ -411,7 +411,7 @@ CUresult cuGraphNodeGetType(const Operation* node, int* type) {
     return CUDA_SUCCESS;
 }
 
-// Of the parameters, only where the copy is from and to.
+// Writes only whether the source and the destination of the copy are on the host or on a GPU.
 CUresult cuGraphMemcpyNodeGetParams(const Operation* node, char* parameters) {
     const size_t from = 32, to = 120;  // in a CUDA_MEMCPY3D
     const int on_host = 1, on_gpu = 2;
@@ -420,7 +420,7 @@ CUresult cuGraphMemcpyNodeGetParams(const Operation* node, char* parameters) {
     return CUDA_SUCCESS;
 }
 
-// What is launched is the graph itself.
+// An executable graph is a copy of the graph.
 CUresult cuGraphInstantiateWithFlags(Graph** exec, const Graph* graph, unsigned long long flags) {
     const Guard guard(lock());
     if (flags) return CUDA_ERROR_INVALID_VALUE;
@@ -435,7 +435,7 @@ CUresult cuGraphLaunch(const Graph* exec, void* handle) {
     long kept = 0;
     for (const Operation& operation : *exec) {
         if (operation.what == FROM_HOST || operation.what == TO_HOST)
-            violated("a graph reads or writes memory that the host may have given to somebody else");
+            violated("a graph reads or writes memory of the host that may have been freed or reused");
         kept += is(operation, "an allocation") - is(operation, "a free");
     }
     if (kept) violated("a graph keeps %ld allocations: it could be launched once", kept);
@@ -452,7 +452,7 @@ CUresult cuGraphDestroy(Graph* graph) {
 
 // -- kernels --------------------------------------------------------------------------------------
 
-// `image` is what our nvcc wrote: a line that says so, and the path of a shared object.
+// `image` is the output of the emulation's nvcc: a line that marks it, and the path of a shared object.
 CUresult cuModuleLoadData(Module** module, const char* image) {
     const Guard guard(lock());
     if (spoils_capture()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -489,7 +489,7 @@ CUresult cuLaunchKernel(Function* function, unsigned int bx, unsigned int by, un
                         void**) {
     const Guard guard(lock());
     Stream* stream = stream_of(handle, current);
-    // a stream, its kernels and the thread's context are of one GPU
+    // the stream, the kernel and the thread's context must belong to one GPU
     if (!stream || stream->gpu != current || function->gpu != current) return CUDA_ERROR_INVALID_HANDLE;
     const Grid grid = {{bx, by, bz}, {x, y, z}, dynamic_shared};
     if (!fits(grid)) return CUDA_ERROR_INVALID_VALUE;

@@ -1,4 +1,4 @@
-// What the libraries ask of the driver.
+// What the libraries use of the driver.
 #pragma once
 
 #include "machine.hpp"

@@ -1,4 +1,4 @@
-// What a compiled kernel and the machine that runs it know of each other.
+// The interface between a compiled kernel and the machine that runs it.
 #pragma once
 
 #include <cstddef>
@@ -14,14 +14,14 @@ struct Thread {
     Index thread, block, block_size, grid_size;
 };
 
-// What threads ask of the machine: to wait for each other, and memory that a block shares.
+// What the machine does for threads: waits for each other, and memory that a block shares.
 struct Services {
     void (*wait_for_block)();
     void (*wait_for_warp)(unsigned int mask);
-    // Hands `size` bytes to the other lanes of `mask`, and takes those of `from`, a lane of them.
+    // Gives `size` bytes to the other lanes of `mask`, and takes those of the lane `from`, one of them.
     void (*exchange)(unsigned int mask, void* value, size_t size, unsigned int from);
     unsigned int (*lane)();
-    // The same for each thread of a block that asks with the same key.
+    // The same memory for all threads of a block that pass the same key.
     void* (*shared)(const void* key, size_t size);
     void* (*dynamic_shared)();
 };
@@ -31,7 +31,7 @@ struct Kernel {
     int parameters;
     const size_t* sizes;  // of the parameters
     void (*run)(void** parameters);
-    // Where the module that the kernel is in looks for who it is, and for help.
+    // The variables of the kernel's module for the running thread and for the services.
     const Thread** self;
     const Services** services;
 };

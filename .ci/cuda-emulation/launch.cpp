@@ -1,5 +1,5 @@
-// Runs kernels: the blocks of a grid one after the other, the threads of a block in turns, both in an order of chance.
-// A thread runs until it waits for others, so whoever forgets to wait sees what they have not written yet.
+// Runs kernels: the blocks of a grid one after the other, the threads of a block in turns, both in random order. A
+// thread runs until it waits for others. So a thread without a needed barrier reads values that are not written yet.
 
 #include <ucontext.h>
 
@@ -15,12 +15,12 @@ namespace emulated {
 namespace {
 
 const size_t STACK = 256 << 10, WARP = 32;
-const size_t SHARED = 48 << 10;  // bytes that a block may share unless it asks for more
-const size_t MARGIN = 64;        // between what is shared, to see who writes beside it
+const size_t SHARED = 48 << 10;  // the most bytes that a block may share without an opt-in
+const size_t MARGIN = 64;        // after each shared variable, to detect writes behind it
 
 enum class State { fresh, ready, at_block, at_warp, done };
 
-// A stack that runs threads; a thread that waits keeps it.
+// A stack that runs threads. A waiting thread keeps its fiber.
 struct Fiber {
     ucontext_t start;
     jmp_buf here;
@@ -46,7 +46,7 @@ void** parameters;
 Thread identity;
 size_t threads, current;
 std::vector<Running> all;
-std::vector<size_t> turns;  // of the threads that can go on, the next one last
+std::vector<size_t> turns;  // of the threads that can run, the next one last
 std::vector<Fiber*> idle;
 Fiber* running;
 jmp_buf scheduler;
@@ -86,7 +86,7 @@ Fiber* free_fiber() {
     return fiber;
 }
 
-// Until the fiber waits, or has nothing to do. The first time it takes a switch that asks the system.
+// Runs the fiber until it waits, or has no work. Only the first switch to a fiber makes a system call.
 void resume(Fiber* fiber) {
     running = fiber;
     if (_setjmp(scheduler)) return;
@@ -99,7 +99,7 @@ void resume(Fiber* fiber) {
     setcontext(&fiber->start);
 }
 
-// The thread that calls lets the others go on until it is its turn again.
+// Suspends the calling thread until its next turn; others run meanwhile.
 void yield(State state) {
     const size_t me = current;
     all[me].state = state;
@@ -117,7 +117,7 @@ void let_go(size_t thread) {
     turns.push_back(thread);
 }
 
-// Lets a warp go on whose threads have all come, or have ended.
+// Resumes the threads of a warp once all threads of their mask wait, or have ended.
 void open_warps() {
     for (size_t first = 0; first < threads; first += WARP) {
         const size_t end = std::min(first + WARP, threads);
@@ -180,7 +180,7 @@ void run_block(size_t dynamic) {
     check_shared();
 }
 
-// -- what threads ask for -------------------------------------------------------------------------
+// -- services for threads -------------------------------------------------------------------------
 
 void wait_for_block() { yield(State::at_block); }
 
@@ -197,7 +197,7 @@ void exchange(unsigned int mask, void* value, size_t size, unsigned int from) {
     if (!(mask >> from & 1) || other >= threads || all[other].state == State::done)
         violated("lane %zu takes a value of lane %u, which hands out none", me % WARP, from);
     memcpy(value, all[other].value, size);
-    wait_for_warp(mask);  // now it may be written over
+    wait_for_warp(mask);  // then the value may be overwritten
 }
 
 unsigned int lane() { return current % WARP; }

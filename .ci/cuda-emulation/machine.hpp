@@ -1,5 +1,5 @@
-// The emulated machine: GPUs with memory, streams that hold what was asked of them, and the order in which it is
-// done. Whoever calls any of this has its lock.
+// The emulated machine: GPUs with memory, streams with queues of operations, and the order in which these run. Callers
+// hold its lock.
 #pragma once
 
 #include <cstddef>
@@ -20,24 +20,24 @@ struct Settings {
     int gpus;       // EMULATED_GPUS, 1
     size_t memory;  // of each: EMULATED_MEMORY in MiB, 4096
     int capability; // EMULATED_CAPABILITY, 90: compute capability 9.0
-    uint64_t seed;  // of everything that is left to chance: EMULATED_SEED, 0
-    bool later;     // EMULATED_STREAMS=later: streams go on when somebody waits for them, or by chance
-    bool go_on;     // EMULATED_RACES=said: what nothing orders is said, and no end
+    uint64_t seed;  // of all random choices: EMULATED_SEED, 0
+    bool later;     // EMULATED_STREAMS=later: streams run when a thread waits for them, or at random
+    bool go_on;     // EMULATED_RACES=said: data races are printed, and the process continues
 };
 const Settings& settings();
 
 std::mutex& lock();
 using Guard = std::lock_guard<std::mutex>;
 
-// Of the seed alone; below `n`.
+// A random number below `n`, from the seed alone.
 size_t chance(size_t n);
 
-// Ends the process, and says why: for what a GPU does not notice, and for what leaves it unusable.
+// Ends the process with a message: for errors that a GPU does not detect, or that make it unusable.
 [[noreturn]] void violated(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
 // -- streams --------------------------------------------------------------------------------------
 
-// How many operations of each stream, by its number, come before something.
+// How many operations of each stream, by its number, come before a point.
 using Clock = std::vector<uint64_t>;
 void join(Clock& clock, const Clock& other);
 
@@ -56,13 +56,13 @@ struct Event {
 struct Operation {
     const char* what;
     std::function<void()> run;
-    // Whether it can run; none if always. It is asked again and again.
+    // Whether it can run; null if always. It is polled.
     std::function<bool()> ready = nullptr;
-    int other_gpu = -1;  // whose memory it uses as well
-    Clock host = {};     // what the host had seen done when it asked for this
+    int other_gpu = -1;  // it also uses memory of this GPU
+    Clock host = {};     // what the host knew to be done when it enqueued this
 };
 
-// What was asked of a stream while it was captured, to be done as often as the graph is launched.
+// The operations that were captured on a stream; each launch of the graph enqueues them.
 using Graph = std::vector<Operation>;
 
 struct Stream {
@@ -72,44 +72,44 @@ struct Stream {
     std::deque<Operation> queue = {};
     bool destroyed = false;
     Graph* capture = nullptr;
-    bool spoilt = false;  // the capture, by something that cannot be captured
+    bool spoilt = false;  // an operation that cannot be captured has spoilt the capture
 };
 
 Stream* new_stream(int gpu);
 void destroy(Stream* stream);
-// The stream by a handle of CUDA's, which may be one of the names of the default stream of `gpu`.
+// The stream of a CUDA handle; some handles name the default stream of `gpu`.
 Stream* stream_of(void* handle, int gpu);
 
 void enqueue(Stream* stream, Operation operation);
 std::shared_ptr<Mark> record(Stream* stream);
 void wait(Stream* stream, std::shared_ptr<Mark> mark);
 
-// Has streams go on, in any order, until it is so. The lock is open while nothing can be done.
+// Runs streams, in any order, until `so` is true. Releases the lock while no operation can run.
 void until(const std::function<bool()>& so);
 void until_reached(const std::shared_ptr<Mark>& mark);
 void until_done(Stream* stream);
 void until_all_done(int gpu);
-// Has streams go on for a while, or not at all.
+// Runs some operations of streams, or none.
 void go_on();
-// The host knows that it is reached: what it asks for from now on comes after it.
+// The host now knows that the mark is reached: what it enqueues from now on comes after the mark.
 void seen(const Mark& mark);
 
 // -- memory ---------------------------------------------------------------------------------------
-// Each allocation has pages of its own, ends where they do, and is NaN before it is written. Addresses are not used
-// again: what is read after it was freed is not there. Pages are open only while an operation runs that uses them.
-// So the host cannot read them, nor one GPU the other's, and it is known who used what: two operations, one of which
-// writes, have to be ordered by their stream, by events or by the host, whatever their order was this time.
+// Each allocation has its own pages, ends where they end, and is NaN before it is written. Addresses are never reused,
+// so a read after a free faults. Pages are open only while an operation that uses them runs. So the host cannot access
+// them, nor can other GPUs, and the machine records which operations used which allocation. Of two such operations, if
+// one writes, a stream, an event or the host must order them, whatever their order was this time.
 
-// An address on a GPU, or 0 where it has no memory left. It is there at once, or once the stream comes to it.
+// An address on a GPU, or 0 if it has no memory left. The memory exists at once, or once the stream allocates it.
 Address allocate(int gpu, size_t bytes, Stream* stream = nullptr);
-// Whether there was such an allocation. Gives it back at once, or once the stream comes to it. A graph takes and gives
-// back its own memory, and no other, each time that it is launched.
+// Frees an allocation at once, or once the stream does so; returns whether it existed. Each launch of a graph allocates
+// and frees the memory of the graph, and no other.
 bool release(Address first, Stream* stream = nullptr);
 // The GPU on which all these bytes are part of one allocation, or -1.
 int gpu_of(Address first, size_t bytes);
 size_t free_memory(int gpu);
 
-// What happens on this thread as long as this lives, and may use memory.
+// The operation that runs on this thread during this object's lifetime, and may use memory.
 class Doing {
     Doing* before;
 

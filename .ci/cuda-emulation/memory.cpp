@@ -1,4 +1,4 @@
-// Memory of the emulated GPUs, and who uses it.
+// Memory of the emulated GPUs, and the operations that use it.
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -47,11 +47,11 @@ struct Allocation {
     int gpu;
     char* pages;
     size_t length;            // of the pages
-    bool there = false;       // its stream has come to it
-    bool given_back = false;  // the host has
-    bool of_graph = false;    // it comes and goes with each launch
+    bool there = false;       // its stream has allocated it
+    bool given_back = false;  // the host has freed it
+    bool of_graph = false;    // each launch allocates and frees it
     int open = PROT_NONE;
-    std::vector<Use> writes = {}, reads = {};  // the last one; those since then, one of each stream
+    std::vector<Use> writes = {}, reads = {};  // the last write; the reads since then, one per stream
 };
 
 struct Gpu {
@@ -77,7 +77,7 @@ static void open(Allocation& of, int rights) {
     of.open = rights;
 }
 
-// -- who uses what --------------------------------------------------------------------------------
+// -- uses of memory -------------------------------------------------------------------------------
 
 static void check_order(const std::vector<Use>& before, const Allocation& of) {
     const Clock& clock = doing->stream->clock;
@@ -106,7 +106,7 @@ static void use(Allocation& of, bool writes) {
     of.reads.push_back(mine);
 }
 
-// The allocation whose pages have the address, or none.
+// The allocation with pages that contain the address, or none.
 static std::map<Address, Allocation>::iterator around(Address address) {
     auto& all = allocations();
     auto next = all.upper_bound(address);
@@ -118,7 +118,7 @@ static std::map<Address, Allocation>::iterator around(Address address) {
     return next != all.begin() && has(std::prev(next)) ? std::prev(next) : all.end();
 }
 
-// Opens what an operation touches: first to be read, and when it comes again to be written.
+// Opens the pages that an operation accesses: at its first fault to be read, at its second one to be written.
 static void touched(Address address) {
     auto found = around(address);
     const int gpu = int((address - FIRST) / OF_A_GPU);
@@ -133,7 +133,7 @@ static void touched(Address address) {
     open(of, writes ? PROT_READ | PROT_WRITE : PROT_READ);
 }
 
-// Faults of other kinds are left to whom they went before.
+// The handlers before this one, for other faults.
 static struct sigaction before_segv, before_ill;
 
 static void on_fault(int signal, siginfo_t* info, void* context) {
@@ -151,7 +151,7 @@ static void on_fault(int signal, siginfo_t* info, void* context) {
 static void catch_faults() {
     struct sigaction action = {};
     action.sa_sigaction = on_fault;
-    action.sa_flags = SA_SIGINFO | SA_NODEFER;  // on the stack in use: Rust's for signals is small
+    action.sa_flags = SA_SIGINFO | SA_NODEFER;  // on the current stack: Rust's signal stack is small
     sigaction(SIGSEGV, &action, &before_segv);
     sigaction(SIGILL, &action, &before_ill);
 }
@@ -188,7 +188,7 @@ static Gpu& gpu_at(int i) {
     return (*all)[i];
 }
 
-// Its contents are NaN, or, as integers, no index.
+// Fills an allocation with bytes that are NaN as floats, and invalid indices as integers.
 static void make_there(Address first) {
     Allocation& of = allocations().at(first);
     open(of, PROT_READ | PROT_WRITE);
@@ -228,7 +228,7 @@ static void take_away(Address first) {
 
 Address allocate(int gpu, size_t bytes, Stream* stream) {
     Gpu& on = gpu_at(gpu);
-    if (bytes > free_memory(gpu)) until_all_done(gpu);  // what was given back is there after it
+    if (bytes > free_memory(gpu)) until_all_done(gpu);  // then pending frees are done
     if (bytes > free_memory(gpu)) return 0;
     const size_t taken = up_to(bytes, ALIGNMENT), length = up_to(taken, page());
     const Address pages = on.next, first = pages + length - taken;

@@ -1,6 +1,6 @@
-// libnccl: sums of f32 over processes on one machine, through a file that all of them map. As the real one it sums on
-// a stream, waits for ever for who does not come, refuses two processes on one GPU, and, where a communicator is
-// made so, answers before it is done.
+// libnccl: sums of f32 over processes on one machine, through a file that all of them map. Like the real one, it sums
+// on a stream, waits for ever for a missing process, and refuses two processes on one GPU. Calls of a non-blocking
+// communicator may return before they are done.
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -23,13 +23,13 @@ enum { FLOAT32 = 7, SUM = 0 };
 namespace {
 
 const int PROCESSES = 16;
-const size_t ROOM = size_t(256) << 20;  // bytes that a process can bring to a sum
+const size_t ROOM = size_t(256) << 20;  // the most bytes of a process in a sum
 
-// What lies in the file; behind it, what each process brings.
+// The head of the file; the data of each process follows it.
 struct Shared {
     std::atomic<int> joined;
     std::atomic<int> gpu[PROCESSES];
-    // How many sums each has brought its part to, of what length the last one is, and how many it has taken.
+    // For each process: how many parts it has written, the length of the last one, and how many sums it has computed.
     std::atomic<uint64_t> brought[PROCESSES], length[PROCESSES], taken[PROCESSES];
 };
 
@@ -39,10 +39,10 @@ struct Communicator {
     std::string path;
     int rank, size, gpu;
     bool blocking;
-    uint64_t sums = 0;   // that were asked for
+    uint64_t sums = 0;   // that were enqueued
     uint64_t done = 0;   // of them
     bool aborted = false, finalized = false;
-    int busy = 0;        // answers that it is in progress still
+    int busy = 0;        // how many more times it answers IN_PROGRESS
     std::string error;
 
     float* part(int of) const { return reinterpret_cast<float*>(data + of * ROOM); }
@@ -54,7 +54,7 @@ struct Communicator {
     }
 };
 
-// Operations that are under way keep it.
+// Operations in progress keep it alive.
 using Handle = std::shared_ptr<Communicator>;
 
 struct Id {
@@ -73,7 +73,7 @@ bool map(Communicator& of) {
     return true;
 }
 
-// Whether all have come, and whether they have a GPU each.
+// Whether all processes have joined, and each has its own GPU.
 Result meet(Communicator& of) {
     if (of.shared->joined < of.size) return IN_PROGRESS;
     unlink(of.path.c_str());
@@ -83,7 +83,8 @@ Result meet(Communicator& of) {
     return of.error.empty() ? SUCCESS : INVALID_USAGE;
 }
 
-// Brings this process's part to sum `n` once everybody has taken the one before; whether all parts are there.
+// Writes this process's part of sum `n` once all processes have computed the one before. Returns whether all parts are
+// there.
 bool ready(const Handle& of, uint64_t n, const float* from, size_t count) {
     if (of->aborted) return true;
     Shared& shared = *of->shared;
@@ -96,7 +97,7 @@ bool ready(const Handle& of, uint64_t n, const float* from, size_t count) {
     return of->all(shared.brought, n + 1);
 }
 
-// In the order of ranks: all get the same bits.
+// Sums in rank order: all processes get the same bits.
 void sum(const Handle& of, uint64_t n, float* to, size_t count) {
     ++of->done;
     if (of->aborted) return;
@@ -128,7 +129,7 @@ Result ncclGetUniqueId(Id* id) {
     return SUCCESS;
 }
 
-// Of `config` the fourth field is whether calls wait; see ncclConfig_t.
+// The fourth field of `config` is whether calls block; see ncclConfig_t.
 Result ncclCommInitRankConfig(Handle** made, int size, Id id, int rank, const char* config) {
     const Guard guard(lock());
     if (size < 1 || size > PROCESSES || rank < 0 || rank >= size || current_gpu() < 0) return INVALID_ARGUMENT;
@@ -176,7 +177,7 @@ Result ncclAllReduce(Address from, Address to, size_t count, int type, int how, 
     return of->busy ? IN_PROGRESS : SUCCESS;
 }
 
-// It is done when what is under way is.
+// It is done when the sums in progress are done.
 Result ncclCommFinalize(const Handle* handle) {
     const Guard guard(lock());
     const Handle of = *handle;
@@ -192,7 +193,7 @@ Result ncclCommDestroy(Handle* handle) {
     return SUCCESS;
 }
 
-// What waits on the streams goes on, with nothing summed. The others are not told.
+// Operations that wait on streams end without a sum. The other processes are not notified.
 Result ncclCommAbort(Handle* handle) {
     const Guard guard(lock());
     (*handle)->aborted = true;

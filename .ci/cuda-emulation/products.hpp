@@ -11,7 +11,7 @@ struct Matrix {
     size_t by_row, by_column;
 };
 
-// How a GPU multiplies: f32, or inputs rounded to 10 bits behind the point.
+// How a GPU multiplies: in f32, or with inputs rounded to 10 bits of mantissa.
 enum class Arithmetic { f32, tf32 };
 
 // c (m x n) = alpha a (m x k) b (k x n) + beta c; c is not read where beta is 0.

@@ -1,4 +1,4 @@
-// Streams of the emulated machine: what comes when.
+// Streams of the emulated machine: which operation runs when.
 
 #include <algorithm>
 #include <chrono>
@@ -49,7 +49,7 @@ void join(Clock& clock, const Clock& other) {
     for (size_t i = 0; i < other.size(); ++i) clock[i] = std::max(clock[i], other[i]);
 }
 
-// What the host has seen done. One for all its threads, which may have told each other.
+// What the host knows to be done. All host threads share one clock, because they may synchronize with each other.
 static Clock& host() {
     static auto* clock = new Clock;
     return *clock;
@@ -88,7 +88,7 @@ void destroy(Stream* stream) {
 
 Stream* stream_of(void* handle, int gpu) {
     static auto* defaults = new std::map<int, Stream*>;
-    const bool is_default = reinterpret_cast<uintptr_t>(handle) <= 2;  // none, the legacy one, a thread's
+    const bool is_default = reinterpret_cast<uintptr_t>(handle) <= 2;  // null, the legacy stream, the thread's stream
     if (is_default) {
         if (gpu < 0) return nullptr;
         Stream*& stream = (*defaults)[gpu];
@@ -99,7 +99,7 @@ Stream* stream_of(void* handle, int gpu) {
     return found == all.end() || (*found)->destroyed ? nullptr : *found;
 }
 
-// Its turn has come: it is after what is before it, and after what the host had seen.
+// Advances the clock to the first operation: it comes after the earlier ones, and after what the host knew to be done.
 static void begin(Stream* stream) {
     join(stream->clock, stream->queue.front().host);
     ++stream->clock[stream->number];
@@ -122,8 +122,8 @@ static void run_first(Stream* stream) {
     operation.run();
 }
 
-// Does one operation of the stream that comes first, if one can; priorities change now and then, so that a stream
-// may be far ahead of another, or far behind.
+// Runs one operation, of the stream with the highest priority that can run. Priorities change at random, so that a
+// stream may be far ahead of another.
 static bool step() {
     auto& all = streams();
     if (!all.empty() && !chance(32)) all[chance(all.size())]->priority = chance(PRIORITIES);
@@ -171,7 +171,7 @@ void wait(Stream* stream, std::shared_ptr<Mark> mark) {
 void until(const std::function<bool()>& so) {
     while (!so()) {
         if (step()) continue;
-        // it is another process's turn, or another thread's
+        // another process or thread must go on first
         lock().unlock();
         std::this_thread::sleep_for(std::chrono::microseconds(50));
         lock().lock();

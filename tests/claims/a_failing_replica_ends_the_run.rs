@@ -51,13 +51,13 @@ const NAMES: [&str; 6] = [
 struct Fault {
     /// The name of a span; `infer` is a `forward` within `evaluate`.
     phase: String,
-    /// It is one that begins after so many minibatches have been split,
+    /// The span begins after so many minibatches have been split.
     splits: usize,
-    /// in a thread whose name begins so,
+    /// The name of the span's thread begins with this.
     thread: String,
-    /// and of those this one, from 1.
+    /// The number of the span among all such spans, from 1.
     nth: usize,
-    /// How long it stands still; it panics where that is no time.
+    /// How many seconds the thread sleeps there; 0 means that it panics.
     seconds: u64,
 }
 
@@ -70,7 +70,7 @@ pub fn listen() {
             seen: AtomicUsize::new(0),
             evaluating: AtomicUsize::new(0),
         };
-        tracing::subscriber::set_global_default(listener).expect("nobody else listens");
+        tracing::subscriber::set_global_default(listener).expect("no other subscriber");
     }
 }
 
@@ -191,7 +191,7 @@ fn faults_of_concise(k: usize) -> Vec<Case> {
         of_last("all-reduce"),
         of_last("update"),
         (format!("infer,2,{last},1"), replica.clone()),
-        // who asks the replicas for it is none
+        // the main thread, which calls the replicas, is no replica
         ("evaluate,2,main,1".into(), String::new()),
     ]
 }

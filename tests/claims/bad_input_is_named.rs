@@ -99,7 +99,7 @@ fn read_one(sample: &Sample, damaged: &Damaged) -> Result<bool> {
     fs::write(&sample.path, &sample.bytes)?;
     match read.map_err(|_| anyhow!("a panic"))? {
         Ok(values) => {
-            ensure!(!damaged.fatal, "nobody noticed");
+            ensure!(!damaged.fatal, "the damage is not noticed");
             ensure!(values == damaged.payload, "other values than the file has");
             Ok(true)
         }

@@ -25,7 +25,8 @@ pub fn trials() -> Vec<libtest_mimic::Trial> {
 
 /// Two replicas on two cores: the main thread and its helper in evaluations, two threads that
 /// compute, one that prepares minibatches, and one that waits for Ctrl-C. `concise` has two more that
-/// sum gradients, and two of rayon's in place of the helper. Who is seen once may be about to end.
+/// sum gradients, and two of rayon's in place of the helper. A thread that is seen only once may be about
+/// to end, and is not counted.
 #[cfg(target_os = "linux")]
 fn no_threads_but_those_of_the_replicas() -> Result<()> {
     let args = "--device cpu --data synthetic --limit-test 50 --gpus 2 --threads 2 --batch-size 32";

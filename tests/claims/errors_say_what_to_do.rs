@@ -158,7 +158,7 @@ fn cuda_is_asked_for_and_not_there() -> Result<()> {
     }
     let args = SMALL.replace("cpu", "cuda");
     refused(&args, &["--device cuda cannot be used: ", "CUDA"])?;
-    // one line, also for who wants backtraces
+    // one line, also with RUST_BACKTRACE
     let mut command = command("scratch", &args)?;
     let stderr = command.env("RUST_BACKTRACE", "1").output()?.stderr;
     let stderr = String::from_utf8_lossy(&stderr);

@@ -111,14 +111,14 @@ fn replicas_that_differ() -> Result<()> {
     let kept = weights.clone();
     let network = move |vb: VarBuilder<'_>| {
         let weight = vb.pp("fc").get((2, 3), "weight")?;
-        kept.lock().expect("nobody panicked").push(weight);
+        kept.lock().expect("no thread panicked").push(weight);
         let fc = Linear::new(3, 2, vb.pp("fc"))?;
         Ok(move |x: &Tensor| fc.forward(x))
     };
     let net = DataParallel::new(&cpus(3), Initializer::Normal(0.1), 0, network)?;
     net.check_replicas()?;
     // the third replica's own memory
-    let weight = &weights.lock().expect("nobody panicked")[2];
+    let weight = &weights.lock().expect("no thread panicked")[2];
     let mut values = weight.to_vec2::<f32>()?;
     let was = std::mem::replace(&mut values[1][2], 7.0);
     Var::from_tensor(weight)?.set(&Tensor::new(values, &Device::Cpu)?)?;

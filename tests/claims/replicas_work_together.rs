@@ -214,8 +214,8 @@ fn untrained(k: usize) -> Result<DataParallel> {
     DataParallel::new(&cpus(k), Initializer::Xavier(3.0), 0, three_layers)
 }
 
-/// Another trainer comes when one minibatch of two waits: whether the first then goes on or takes its step, it
-/// says what is lost, moves nothing, and can begin again.
+/// A second trainer steps while the first has accumulated one minibatch of two. The next step or flush of the
+/// first then reports the lost gradients, and changes no parameter. The first trainer can begin again.
 fn gradients_that_another_trainer_has_lost_are_missed() -> Result<()> {
     let (net, (x, y)) = (untrained(2)?, formula_batch(0, 4)?);
     let before = everywhere(&net)?;
@@ -233,7 +233,7 @@ fn gradients_that_another_trainer_has_lost_are_missed() -> Result<()> {
             true => first.flush(),
             false => first.step(&x, &y).map(drop),
         };
-        let error = went_on.expect_err("nobody missed them").to_string();
+        let error = went_on.expect_err("no error is reported").to_string();
         let words = "the gradients of 1 of 2 minibatches are lost";
         ensure!(error.contains(words), "{error}");
         same(&before, &everywhere(&net)?, 0.0, "a step without them")?;
@@ -412,7 +412,7 @@ fn norms_that_do_not_synchronize_are_named() -> Result<()> {
     Ok(())
 }
 
-/// Who waits for the statistics of another lets it have the core.
+/// A replica that waits for the statistics of another replica yields its core.
 fn more_replicas_than_cores_synchronize_their_norms() -> Result<()> {
     let args = "--device cpu --data synthetic --limit-train 12 --limit-test 10 --epochs 1 \
                 --batch-size 6 --lr 0.01 --threads 1 --gpus 3 --sync-bn --timeout 60";

@@ -86,7 +86,7 @@ fn the_folder_holds_the_run() -> Result<()> {
     Ok(())
 }
 
-/// Whoever looks at the folder meanwhile sees whole pictures, and none of the run that was there before.
+/// A viewer of the folder sees only whole pictures meanwhile, and none of an earlier run.
 fn the_loss_grows_while_an_epoch_goes_on() -> Result<()> {
     let folder = tempfile::tempdir()?;
     fs::write(folder.path().join("loss.svg"), "an earlier run")?;

@@ -164,7 +164,7 @@ fn after(args: &str, happens: impl FnOnce(&Hosts, &[u32]) -> Result<()>) -> Resu
         "concise --device cpu --data synthetic --limit-train 2000 --limit-test 20 --batch-size 16 \
          --threads 1 --backend mpi {args}"
     );
-    // into a file: a pipe would stay open as long as anybody is left
+    // into a file: a pipe would stay open until the last process ends
     let said = hosts.folder.path().join("said");
     let file = fs::File::create(&said)?;
     let mut command = hosts.mpirun(&args)?;

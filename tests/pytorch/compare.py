@@ -15,7 +15,7 @@ With `--network resnet18` both models also have to pass `load_state_dict(strict=
 
 Run: `pip install torch safetensors numpy`, then `python compare.py A B`
 
-It refuses folders without both files, models whose names, shapes or kinds of number differ,
+It refuses folders without both files, models with different names, shapes or kinds of number,
 different numbers of steps, and anything that is not finite.
 """
 

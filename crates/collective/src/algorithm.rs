@@ -1,13 +1,13 @@
-//! The ways to sum what k members hold, written down as rounds: who sums what in which order, and who
-//! gets it. Nothing is computed here; `shared` and `tensors` carry it out, and
-//! [`crate::cost`] says how long it takes.
+//! The all-reduce algorithms of k members, as rounds: which member adds which values in which order, and
+//! which members get the sum. This file computes no sums: `shared` and `tensors` do, and
+//! [`crate::cost`] predicts their time.
 
 use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
-/// How the members of a group sum up what they hold. Each takes its sums in an order of its own that
-/// never changes, so the same data gives the same bits every time.
+/// How the members of a group sum. The order of an algorithm's sums never changes, so the same data gives
+/// the same bits every time.
 ///
 /// ```
 /// use collective::Algorithm;
@@ -16,13 +16,13 @@ use std::str::FromStr;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Algorithm {
-    /// The book's: one device, the hub, sums everything; the others copy it.
+    /// The book's: one device, the hub, sums all data; the others copy the sum.
     Star,
-    /// Every device owns one part in k and sums that: the book's exercise.
+    /// The book's exercise: every device owns one of k parts and sums it; the others copy the sum.
     Owner,
-    /// Every device hands a part on to its neighbour, which adds its own; then the sums go round.
+    /// Every device passes a part to its neighbour, which adds its own; then the sums go round the ring.
     Ring,
-    /// Devices sum in pairs, then pairs in pairs; the sum comes back the same way.
+    /// Devices sum in pairs, then pairs of pairs; the sum is copied back the same way.
     Tree,
     /// The one that the cost model finds fastest.
     #[default]
@@ -30,7 +30,7 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// Those that are not a choice among the others.
+    /// All algorithms but [`Auto`](Self::Auto).
     pub const ALL: [Algorithm; 4] = [Self::Star, Self::Owner, Self::Ring, Self::Tree];
 
     fn name(self) -> &'static str {
@@ -66,36 +66,36 @@ impl FromStr for Algorithm {
     }
 }
 
-/// One sum of one chunk: `by` adds up what `from` hold, in that order, and all of `to` then hold it.
-/// The sum of one is a copy.
+/// One sum of one chunk: `by` adds the values of `from`, in that order, and writes the sum to all of `to`.
+/// A sum with one `from` is a copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sum {
-    /// Who computes it.
+    /// The member that computes the sum.
     pub by: usize,
-    /// Whose values are added.
+    /// The members that hold the values.
     pub from: Vec<usize>,
-    /// Who gets the sum.
+    /// The members that get the sum.
     pub to: Vec<usize>,
-    /// Which part of the data.
+    /// The chunk of the data.
     pub chunk: usize,
 }
 
-/// What the members do: round after round, and within a round all at once.
+/// The rounds of an all-reduce, one after the other; the sums of one round run at the same time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Schedule {
-    /// What it is a schedule of.
+    /// The algorithm of the schedule.
     pub algorithm: Algorithm,
     /// The number of members.
     pub members: usize,
-    /// Into how many chunks the data is cut.
+    /// The number of chunks of the data.
     pub chunks: usize,
-    /// The sums of each round. In a round nobody reads what another writes.
+    /// The sums of each round. In a round, no member reads what another one writes.
     pub rounds: Vec<Vec<Sum>>,
 }
 
 impl Schedule {
-    /// For `k` members who each read and write only their own memory and ask the others for theirs,
-    /// as devices do.
+    /// The schedule for `k` members that write only their own memory and copy from the others' memory, as
+    /// devices do.
     ///
     /// ```
     /// use collective::{Algorithm, Schedule};
@@ -105,7 +105,7 @@ impl Schedule {
     /// ```
     ///
     /// # Panics
-    /// Where the algorithm is [`Algorithm::Auto`], or `k` is 0.
+    /// If the algorithm is [`Algorithm::Auto`] and `k` is above 1, or if `k` is 0.
     pub fn new(algorithm: Algorithm, k: usize) -> Self {
         assert!(k > 0, "an all-reduce of 0 members; give at least 1");
         let (chunks, rounds) = match algorithm {
@@ -124,8 +124,8 @@ impl Schedule {
         }
     }
 
-    /// As [`new`](Self::new), for members who reach each other's memory: an owner writes its sum to
-    /// all at once, and there is no second round.
+    /// As [`new`](Self::new), for members in shared memory: an owner writes its sum to all members, so
+    /// there is no second round.
     pub fn in_shared_memory(algorithm: Algorithm, k: usize) -> Self {
         let mut schedule = Self::new(algorithm, k);
         if algorithm == Algorithm::Owner && k > 1 {
@@ -136,8 +136,8 @@ impl Schedule {
         schedule
     }
 
-    /// How many elements the member `rank` holds at most besides its own `len`, while tensors are summed
-    /// on devices: copies of the others', and sums. Vectors in shared memory are summed in place.
+    /// The most elements that the member `rank` holds besides its own `len`, while tensors are summed on
+    /// devices: sums, and copies of the others' chunks. Vectors in shared memory are summed in place.
     ///
     /// ```
     /// use collective::{Algorithm, Schedule};
@@ -157,14 +157,14 @@ impl Schedule {
                 most = most.max(kept + so_far + copy(*from) + size);
                 so_far = size;
             }
-            kept += so_far; // until all have read it
+            kept += so_far; // until all members have read it
             most = most.max(kept);
         }
         let joined = if self.chunks > 1 { len } else { 0 };
         most.max(kept + joined)
     }
 
-    /// The elements of a chunk of data of `len` elements; chunks begin at multiples of 16.
+    /// The range of a chunk in data of `len` elements; chunks begin at multiples of 16.
     pub fn chunk(&self, chunk: usize, len: usize) -> Range<usize> {
         let bound = |chunk: usize| match chunk == self.chunks {
             true => len,
@@ -201,7 +201,7 @@ fn owner(k: usize) -> Vec<Vec<Sum>> {
         to: vec![rank],
         chunk: rank,
     };
-    // each begins with its neighbour's chunk, so that not all ask the same member
+    // each member begins with its neighbour's chunk, so that not all copy from the same member
     let copies = |rank: usize| {
         let owners = (1..k).map(move |i| (rank + i) % k);
         owners.map(move |owner| copy(rank, owner, owner))
@@ -211,7 +211,7 @@ fn owner(k: usize) -> Vec<Vec<Sum>> {
 
 fn ring(k: usize) -> Vec<Vec<Sum>> {
     let left = |rank: usize| (rank + k - 1) % k;
-    // reduce-scatter: in round i a member adds its own to what the one on its left has summed so far
+    // reduce-scatter: in round i, a member adds its own chunk to the sum so far of its left neighbour
     let add = |i: usize| {
         let sum = |rank| Sum {
             by: rank,
@@ -221,7 +221,7 @@ fn ring(k: usize) -> Vec<Vec<Sum>> {
         };
         (0..k).map(sum).collect()
     };
-    // all-gather: the sums go round once
+    // all-gather: the sums go round the ring once
     let hand_on = |i: usize| {
         let sum = |rank| copy(rank, left(rank), (rank + 2 * k - i) % k);
         (0..k).map(sum).collect()
@@ -267,7 +267,7 @@ mod tests {
         })
     }
 
-    /// Every value is in every result once; the sets stand for the sums.
+    /// Every value is in every result once; lists of ranks stand for the sums.
     #[test]
     fn everybody_ends_with_everything_once() {
         for schedule in schedules() {
@@ -306,8 +306,8 @@ mod tests {
         }
     }
 
-    /// What makes the sums safe to take at the same time: in a round, what one writes nobody else
-    /// reads or writes.
+    /// No sum of a round reads or writes what another one writes, so the sums of a round may run at the
+    /// same time.
     #[test]
     fn in_a_round_nobody_touches_what_another_writes() {
         for schedule in schedules() {

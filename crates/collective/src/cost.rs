@@ -1,8 +1,8 @@
-//! What an all-reduce takes, from the way in which it is done: the model that [`Algorithm::Auto`]
-//! chooses by. It measures nothing.
+//! A model of the time of an all-reduce, by algorithm. [`Algorithm::Auto`] chooses with it. It measures
+//! nothing.
 //!
-//! Between devices a message of N bytes takes α + N/β: the latency α, and the bandwidth β. For k
-//! devices whose links work at the same time in both directions:
+//! Between devices, a message of N bytes takes α + N/β, with the latency α and the bandwidth β. For k
+//! devices with links that work in both directions at the same time:
 //!
 //! | | messages after each other | bytes through the busiest link |
 //! |---|---|---|
@@ -13,22 +13,22 @@
 //!
 //! The busiest device of any all-reduce sends at least 2(k − 1)/k·N bytes (Patarasuk and Yuan, 2009).
 //!
-//! Members in one memory share its bandwidth, so there the bytes of all count, read and written.
+//! Members in one memory share its bandwidth, so the model counts all bytes that any of them reads or writes.
 
 use crate::{Algorithm, Schedule};
 use std::time::Duration;
 
-/// What a link between devices does.
+/// The speed of a link between devices.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Link {
-    /// α: how long a message takes that has no bytes.
+    /// α: the time of a message of 0 bytes.
     pub latency: Duration,
     /// β: bytes a second, in each direction.
     pub bytes_per_second: f64,
 }
 
 impl Link {
-    /// How long `k` devices with such links take to all-reduce so many bytes.
+    /// The time in which `k` devices with such links all-reduce `bytes` bytes.
     ///
     /// ```
     /// use collective::{Algorithm, cost::Link};
@@ -55,19 +55,19 @@ impl Link {
     }
 }
 
-/// What memory does that members share.
+/// The speed of memory that members share.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Memory {
-    /// How long members take to meet at a gate.
+    /// The time to pass a gate.
     pub gate: Duration,
     /// Bytes a second that one member reads and writes.
     pub one: f64,
-    /// Bytes a second that all read and write together.
+    /// Bytes a second that all members together read and write.
     pub all: f64,
 }
 
 impl Memory {
-    /// How long the members of a schedule take to all-reduce so many bytes.
+    /// The time in which the members of a schedule all-reduce `bytes` bytes.
     pub fn time(&self, schedule: &Schedule, bytes: usize) -> Duration {
         let gates = self.gate * (schedule.rounds.len() as u32 + 1);
         let rounds = schedule.rounds.iter().map(|round| {
@@ -84,16 +84,16 @@ impl Memory {
     }
 }
 
-/// Where members meet.
+/// Where the summed data is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Medium {
-    /// In memory that all reach.
+    /// In memory that all members share.
     Memory,
     /// On devices that copy from each other.
     Devices,
 }
 
-/// A machine of 2024 with four to sixteen cores. Only the proportions matter for a choice.
+/// A machine of 2024 with four to sixteen cores. Only the ratios matter for the choice.
 const MEMORY: Memory = Memory {
     gate: Duration::from_micros(1),
     one: 12e9,
@@ -107,7 +107,7 @@ const LINK: Link = Link {
 };
 
 impl Medium {
-    /// What the members do there.
+    /// The schedule for this medium.
     pub fn schedule(self, algorithm: Algorithm, k: usize) -> Schedule {
         match self {
             Medium::Memory => Schedule::in_shared_memory(algorithm, k),
@@ -117,7 +117,7 @@ impl Medium {
 }
 
 impl Algorithm {
-    /// What is done in place of `auto` by `k` members with so many bytes, on devices or in one memory.
+    /// This algorithm; for `auto`, the fastest one of `k` members for `bytes` bytes, on devices or in memory.
     pub fn chosen(self, on_devices: bool, k: usize, bytes: usize) -> Algorithm {
         let medium = if on_devices {
             Medium::Devices
@@ -128,7 +128,7 @@ impl Algorithm {
     }
 }
 
-/// What is done in place of `auto`.
+/// `algorithm`; for `auto`, the fastest one.
 pub(crate) fn chosen(algorithm: Algorithm, medium: Medium, k: usize, bytes: usize) -> Algorithm {
     match algorithm {
         Algorithm::Auto => fastest(medium, k, bytes),
@@ -136,8 +136,8 @@ pub(crate) fn chosen(algorithm: Algorithm, medium: Medium, k: usize, bytes: usiz
     }
 }
 
-/// The fastest way by the model; of two that are as fast the simpler one, and star last, which leaves
-/// the devices idle but for one.
+/// The fastest algorithm by the model. In a tie, the simpler one; star comes last, because all devices but
+/// one are idle in it.
 fn fastest(medium: Medium, k: usize, bytes: usize) -> Algorithm {
     use Algorithm::{Owner, Ring, Star, Tree};
     let time = |algorithm: &Algorithm| match medium {
@@ -156,7 +156,7 @@ mod tests {
     fn count(schedule: &Schedule, bytes: usize) -> [usize; 2] {
         let mut total = [0, 0];
         for round in &schedule.rounds {
-            // into each device, and out of it
+            // out of each device, and into it
             let mut flows = vec![[0, 0]; 2 * schedule.members];
             for sum in round {
                 let len = schedule.chunk(sum.chunk, bytes).len();

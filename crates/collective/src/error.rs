@@ -1,19 +1,19 @@
-//! Why members of a group did not meet.
+//! Why a call of a group or of a world failed.
 
 use std::fmt;
 use std::time::Duration;
 
-/// Why an all-reduce did not take place. The group is of no use afterwards.
+/// Why a call failed. Do not use the group after an error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Error {
-    /// A member was dropped while others still wait for it.
+    /// A member was dropped before a call of the others was complete.
     PeerLeft {
         /// The rank of the member that left.
         rank: usize,
     },
     /// A member's data has another length than that of rank 0.
     LengthMismatch {
-        /// The rank of the member that differs.
+        /// The rank of that member.
         rank: usize,
         /// The number of its elements.
         found: usize,
@@ -24,42 +24,42 @@ pub enum Error {
     Device {
         /// The rank of the member.
         rank: usize,
-        /// What it said.
+        /// The error message of the device.
         why: String,
     },
-    /// A member brought another kind of item than this one, or a process made another call.
+    /// A member passed an item of another type, or a process made another call.
     KindMismatch,
-    /// A process has ended, or has left the others, who still wait for it.
+    /// A process ended, or dropped its world, before a call of the others was complete.
     ProcessLeft {
         /// Its rank among the processes.
         rank: usize,
     },
-    /// Not all processes came within the time limit.
+    /// Not all processes arrived within the time limit.
     ProcessesLate {
         /// The limit of the [`World`](crate::World).
         limit: Duration,
-        /// The ranks of those that did not come.
+        /// The ranks of the processes that did not arrive.
         missing: Vec<usize>,
     },
-    /// What a launcher says to the processes is missing, or cannot be read.
+    /// An environment variable of the launcher is missing or invalid.
     Variable {
         /// The environment variable.
         name: &'static str,
         /// What is wrong with it.
         why: String,
     },
-    /// A process does not reach the others.
+    /// A process failed in another way; for example, it cannot reach the others.
     World {
         /// Its rank among the processes.
         rank: usize,
         /// What went wrong.
         why: String,
     },
-    /// Not all members came within the time limit.
+    /// Not all members arrived within the time limit.
     TimedOut {
         /// The limit of the group's [`Options`](crate::Options).
         limit: Duration,
-        /// The ranks of those that did not come.
+        /// The ranks of the members that did not arrive.
         missing: Vec<usize>,
     },
 }

@@ -1,5 +1,5 @@
-//! A gate that opens when all members of a group stand before it, again and again. Either it opens for
-//! all, or it fails for all, for ever: who left or did not come in time is named.
+//! A reusable barrier for the members of a group. Either all members pass it, or it fails for all of them,
+//! for ever. The error names the members that left or did not arrive in time.
 
 use crate::Error;
 use std::cell::Cell;
@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long somebody waits for others, in naps: the time in which the whole process was stopped, as by Ctrl-Z,
-/// is not counted.
+/// A time limit for waiting, counted in naps. It does not count the time in which the whole process was
+/// stopped, as by Ctrl-Z.
 ///
 /// ```
 /// use std::time::Duration;
@@ -23,17 +23,17 @@ pub struct Deadline {
     left: Cell<Duration>,
 }
 
-/// Nobody waits longer at a time.
+/// The longest nap.
 const NAP: Duration = Duration::from_millis(100);
 
 impl Deadline {
-    /// `limit` altogether.
+    /// A deadline after `limit` of waiting.
     pub fn after(limit: Duration) -> Self {
         let left = Cell::new(limit);
         Self { limit, left }
     }
 
-    /// `limit` altogether, or as long as it takes.
+    /// A deadline after `limit`, or never.
     pub(crate) fn or_never(limit: Option<Duration>) -> Self {
         Self::after(limit.unwrap_or(Duration::MAX))
     }
@@ -43,7 +43,7 @@ impl Deadline {
         self.left.get().is_zero()
     }
 
-    /// Lets `wait` take a nap, no longer than it is told, and counts it.
+    /// Calls `wait` with the longest time that it may take, and counts the time that it took.
     pub fn nap<T>(&self, wait: impl FnOnce(Duration) -> T) -> T {
         let (start, longest) = (Instant::now(), self.left.get().min(NAP));
         let waited = wait(longest);
@@ -51,12 +51,12 @@ impl Deadline {
         waited
     }
 
-    /// A nap between two looks at something.
+    /// Sleeps for one nap, of at most `time`.
     pub(crate) fn sleep(&self, time: Duration) {
         self.nap(|longest| std::thread::sleep(time.min(longest)));
     }
 
-    /// Lets `wait` have a part of what is left, and counts what it needs of that.
+    /// Calls `wait` with a deadline after at most `most` of the time left, and counts what it used.
     pub(crate) fn part<T>(&self, most: Duration, wait: impl FnOnce(&Self) -> T) -> T {
         let part = Self::after(self.left.get().min(most));
         let waited = wait(&part);
@@ -64,7 +64,7 @@ impl Deadline {
         waited
     }
 
-    /// Counts what cannot be cut into naps.
+    /// Counts a wait that cannot be split into naps.
     pub(crate) fn count(&self, time: Duration) {
         self.left.set(self.left.get().saturating_sub(time));
     }
@@ -72,19 +72,19 @@ impl Deadline {
 
 /// Set in [`Gate::word`] once the gate has failed.
 const FAILED: u64 = 1 << 63;
-/// The lower bits of [`Gate::word`] count those who wait, the upper ones how often the gate opened.
+/// The lower bits of [`Gate::word`] count the waiting members, the upper ones how often the gate opened.
 const OPENED: u64 = 1 << 16;
 const WAITING: u64 = OPENED - 1;
-/// So many can stand before a gate: the last one to come is not counted.
+/// The most members of a gate: the last one to arrive is not counted as waiting.
 pub(crate) const MOST: usize = OPENED as usize;
 
 #[derive(Debug)]
 pub(crate) struct Gate {
-    /// The first member's rank among those of all processes; only to tell who is missing.
+    /// The first member's rank among those of all processes; used only in errors.
     first: usize,
     size: usize,
     word: AtomicU64,
-    /// How often each member came; only to tell who is missing.
+    /// How often each member arrived; used only in errors.
     came: Vec<Padded>,
     sleepers: AtomicUsize,
     failure: Mutex<Option<Error>>,
@@ -97,7 +97,7 @@ pub(crate) struct Gate {
 #[repr(align(64))]
 struct Padded(AtomicU64);
 
-/// How often a member looks before it sleeps.
+/// How often a waiting member polls before it sleeps.
 #[derive(Debug, Clone, Copy)]
 struct Patience {
     spins: u32,
@@ -105,8 +105,8 @@ struct Patience {
 }
 
 impl Patience {
-    /// Members that have a core each wait on it: to wake from sleep takes fifty times as long as to be
-    /// let through. Where cores are shared the one that is waited for needs the core.
+    /// Members with a core each spin: to wake up from sleep takes fifty times as long as to pass. Where
+    /// members share cores, a missing member needs the core.
     fn new(members: usize) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let (spins, yields) = if members <= cores {
@@ -119,7 +119,7 @@ impl Patience {
 }
 
 impl Gate {
-    /// For `size` members, whose ranks in errors begin with `first`.
+    /// A gate for `size` members; their ranks in errors begin with `first`.
     pub fn new(first: usize, size: usize) -> Self {
         Self {
             first,
@@ -141,7 +141,7 @@ impl Gate {
         }
     }
 
-    /// Waits until all have come. What members wrote before, all can read after it.
+    /// Waits until all members have arrived. All members can then read what any of them wrote before.
     pub fn pass(&self, rank: usize, deadline: Option<&Deadline>) -> Result<(), Error> {
         self.came[rank].0.fetch_add(1, SeqCst);
         match self.arrive()? {
@@ -150,7 +150,7 @@ impl Gate {
         }
     }
 
-    /// Waits until the gate has opened once more than so often.
+    /// Waits until the gate opens or fails; `opened` is how often it had opened before.
     #[tracing::instrument(skip_all, name = "wait")]
     fn wait(&self, opened: u64, deadline: Option<&Deadline>) -> Result<(), Error> {
         for look in 0..self.patience.spins + self.patience.yields {
@@ -168,8 +168,8 @@ impl Gate {
         done
     }
 
-    /// Counts a member; for the last one the gate opens. Returns how often it had opened before, to
-    /// those who have to wait.
+    /// Counts a member; the last one opens the gate and gets `None`. The others must wait, and get how
+    /// often the gate had opened before.
     fn arrive(&self) -> Result<Option<u64>, Error> {
         let mut word = self.word.load(SeqCst);
         loop {
@@ -192,8 +192,8 @@ impl Gate {
         }
     }
 
-    /// Whether the gate has opened or failed since it had opened so often. Opened counts more: a member
-    /// that passed and left takes nothing from those who passed with it.
+    /// The outcome, if the gate has opened or failed since it had opened `opened` times. If both, it has
+    /// opened: a member that passes and then leaves does not fail the others' pass.
     fn look(&self, opened: u64) -> Option<Result<(), Error>> {
         let word = self.word.load(SeqCst);
         if word & !WAITING & !FAILED != opened {
@@ -229,7 +229,7 @@ impl Gate {
         }
     }
 
-    /// Those who came less often than the others.
+    /// The ranks of the members that arrived less often than others.
     fn missing(&self) -> Vec<usize> {
         let came: Vec<u64> = self.came.iter().map(|c| c.0.load(SeqCst)).collect();
         let most = came.iter().max().copied().unwrap_or(0);
@@ -237,7 +237,7 @@ impl Gate {
         missing.map(|rank| self.first + rank).collect()
     }
 
-    /// Fails, unless something has changed since the word was `word`.
+    /// Fails the gate, unless its word is no longer `word`.
     fn fail_from(&self, word: u64, failure: &mut Option<Error>, error: Error) {
         let failed = word | FAILED;
         let swapped = self.word.compare_exchange(word, failed, SeqCst, SeqCst);
@@ -247,17 +247,17 @@ impl Gate {
         }
     }
 
-    /// Fails for all who wait and all who will come; returns the first failure.
+    /// Fails all present and later waits; returns the first failure.
     pub fn fail(&self, error: Error) -> Error {
         let mut failure = self.lock();
         let first = failure.get_or_insert(error).clone();
-        // under the lock, so that nobody sees the one without the other
+        // under the lock, so that no member sees one change without the other
         self.word.fetch_or(FAILED, SeqCst);
         self.changed.notify_all();
         first
     }
 
-    /// The failure that [`FAILED`] tells of.
+    /// The failure; call it only after [`FAILED`] is set.
     fn failure(&self) -> Error {
         let failure = self.lock().clone();
         failure.expect("a failed gate has a failure")
@@ -265,7 +265,7 @@ impl Gate {
 
     fn wake(&self) {
         if self.sleepers.load(SeqCst) > 0 {
-            drop(self.lock()); // who is about to sleep has looked, and sleeps by now
+            drop(self.lock()); // waits for members that have checked and are about to sleep
             self.changed.notify_all();
         }
     }

@@ -1,18 +1,17 @@
-//! All-reduce among replicas: every member brings its values and gets the sum over all members. In the
-//! book it is `allreduce`, and the exercise that asks for a better one.
+//! All-reduce among replicas: every member contributes its values and gets the sum over all members.
+//! In the book: `allreduce`, and the exercise that asks for a better one.
 //!
-//! There are four ways ([`Algorithm`]), each written down as a [`Schedule`] of rounds, which both the
-//! sums of vectors in shared memory and those of tensors on devices follow, and from which the
-//! [cost model](cost) reads what an all-reduce takes. Each takes its sums in an order that never
-//! changes, so that they have the same bits every time.
+//! There are four algorithms ([`Algorithm`]), each a [`Schedule`] of rounds. Sums of vectors in shared
+//! memory and sums of tensors on devices follow the same schedules. The [cost model](cost) predicts their
+//! time. The order of a schedule's sums never changes, so they have the same bits every time.
 //!
-//! A member that leaves (its thread returned early or panicked), brings another length or does not
-//! come in time ends the call of the others with an error that names it. Nobody gets a part of a sum.
+//! A member that leaves (its thread returned early or panicked), has another length or does not arrive
+//! in time ends the call of the others with an error that names it. No member gets a partial sum.
 //!
-//! The members of a group are threads of one process; with a [`World`] there are as many more in each
-//! of other processes.
+//! The members of a group are threads of one process. With a [`World`], each of its processes has the
+//! same number of members.
 //!
-//! This crate knows no gradient and no network, only vectors and tensors.
+//! This crate handles only vectors and tensors, no gradients and no networks.
 
 mod algorithm;
 pub mod cost;
@@ -45,11 +44,11 @@ use shared::Slots;
 /// How a group sums, and how long its members wait for each other.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Options {
-    /// Which way.
+    /// How the group sums.
     pub algorithm: Algorithm,
-    /// No call waits longer for the others; without a limit, for ever.
+    /// How long a member waits for the others at most; `None`: without a limit.
     pub timeout: Option<Duration>,
-    /// Takes at least as long as it would over such links: to see what a slower network does.
+    /// Simulates a slower network: a call takes at least as long as over such links.
     pub link: Option<Link>,
 }
 
@@ -78,8 +77,8 @@ pub fn group(k: usize, options: Options) -> Vec<Member> {
     members(None, k, options)
 }
 
-/// As [`group`], with the members of the other processes of `world`: every process has `k` of them, and
-/// makes its own by this call.
+/// As [`group`], for members in all processes of `world`. Every process makes this call and gets its own
+/// `k` members.
 ///
 /// # Panics
 /// If `k` is 0, or more than 65536.
@@ -115,16 +114,17 @@ fn members(mut world: Option<Box<dyn World>>, k: usize, options: Options) -> Vec
         .collect()
 }
 
-/// One replica's seat in the group. Dropping it tells the others of its process that it left.
+/// One replica's membership of a group. Dropping it ends the calls of its process's other members with an
+/// error.
 pub struct Member {
     group: Arc<Group>,
     /// Its number among the members of its process.
     local: usize,
     /// How many members its process has.
     locals: usize,
-    /// Member 0 of a process speaks for it.
+    /// Only in member 0 of a process, if there is a world.
     world: Option<Box<dyn World>>,
-    /// Those that were needed so far, by the number of elements.
+    /// The schedules used so far, by medium and number of elements.
     schedules: HashMap<(Medium, usize), Arc<Schedule>>,
 }
 
@@ -133,7 +133,7 @@ struct Group {
     options: Options,
     /// The rank of its first member.
     first: usize,
-    /// The members of all processes.
+    /// The number of members in all processes.
     size: usize,
     in_world: bool,
     gate: Gate,
@@ -148,17 +148,17 @@ impl fmt::Debug for Member {
 }
 
 impl Member {
-    /// This member's number, from 0: those of process 0 come first, then those of process 1.
+    /// This member's number, from 0. Process 0 has the lowest ranks, process 1 the next ones.
     pub fn rank(&self) -> usize {
         self.group.first + self.local
     }
 
-    /// How many members the group has, in all processes together.
+    /// The number of members of the group, in all processes together.
     pub fn size(&self) -> usize {
         self.group.size
     }
 
-    /// Sums a few values over all members, in rank order; the sums have the same bits for all.
+    /// Sums a few values over all members, in rank order; all members get the same bits.
     ///
     /// ```
     /// let mut member = collective::group(1, Default::default()).remove(0);
@@ -169,7 +169,7 @@ impl Member {
     /// ```
     ///
     /// # Errors
-    /// [`Error`]: a member left, brought another number of values, or did not come in time.
+    /// [`Error`]: a member left, passed another number of values, or did not arrive in time.
     pub fn sum(&mut self, values: &mut [f64]) -> Result<(), Error> {
         let mut all = self.all_gather(world::bits(values))?;
         if self.group.in_world {
@@ -181,7 +181,7 @@ impl Member {
         Ok(())
     }
 
-    /// What every member of this process has brought, in rank order.
+    /// The items of all members of this process, in rank order.
     ///
     /// ```
     /// let mut member = collective::group(1, Default::default()).remove(0);
@@ -190,7 +190,7 @@ impl Member {
     /// ```
     ///
     /// # Errors
-    /// [`Error`]: a member left, brought an item of another type, or did not come in time.
+    /// [`Error`]: a member left, passed an item of another type, or did not arrive in time.
     pub fn all_gather<T: Clone + Send + 'static>(&mut self, item: T) -> Result<Vec<T>, Error> {
         self.gather(item, self.deadline().as_ref())
     }
@@ -207,14 +207,14 @@ impl Member {
         let item = |rank| lock(rank).as_ref()?.downcast_ref::<T>().cloned();
         let all: Option<Vec<T>> = (0..self.locals).map(item).collect();
         gate.pass(self.local, deadline)?;
-        *lock(self.local) = None; // it may hold a GPU's memory
+        *lock(self.local) = None; // the item may hold a GPU's memory
         all.ok_or(Error::KindMismatch)
     }
 
-    /// Waits until all members of this process have come.
+    /// Waits until all members of this process have arrived.
     ///
     /// # Errors
-    /// [`Error`]: a member left, or did not come in time.
+    /// [`Error`]: a member left, or did not arrive in time.
     pub fn barrier(&mut self) -> Result<(), Error> {
         self.group.gate.pass(self.local, self.deadline().as_ref())
     }
@@ -223,7 +223,7 @@ impl Member {
         self.group.options.timeout.map(Deadline::after)
     }
 
-    /// The way to sum `len` elements; it is looked for once.
+    /// The schedule for `len` elements; it is made once.
     fn schedule(&mut self, medium: Medium, len: usize) -> Arc<Schedule> {
         let (algorithm, k) = (self.group.options.algorithm, self.locals);
         let find = || {
@@ -236,19 +236,19 @@ impl Member {
         known.or_insert_with(|| Arc::new(find())).clone()
     }
 
-    /// Has member 0 speak to the other processes; all members of this one get the answer.
+    /// Member 0 calls `speak` with the world; all members of this process get the answer.
     fn over_the_world<T: Clone + Send + 'static>(
         &mut self,
         speak: impl FnOnce(&mut (dyn World + 'static)) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let answer = self.world.as_deref_mut().map(speak).transpose();
         let answer = answer.map_err(|error| self.group.gate.fail(error))?;
-        // without a limit: whom member 0 waits for is in another process, and the world has its own
+        // without a limit: member 0 waits for other processes, and the world has its own limit
         let mut answers = self.gather(answer, None)?;
         Ok(answers.swap_remove(0).expect("member 0 has the world"))
     }
 
-    /// The vectors of all processes, from those of this one; all bring as many.
+    /// The vectors of all processes; each process passes the same number of vectors.
     fn all_of_all_processes(&mut self, vectors: Vec<Vec<u64>>) -> Result<Vec<Vec<u64>>, Error> {
         let messages = self.over_the_world(|world| world.all_gather(&world::pack(&vectors)))?;
         let all = messages.iter().map(|m| world::unpack(m, vectors.len()));
@@ -257,7 +257,7 @@ impl Member {
         Ok(all.concat())
     }
 
-    /// Fails for all, if one of the lengths differs from that of rank 0.
+    /// Fails for all members if a length differs from that of rank 0.
     fn same(&self, lengths: &[usize]) -> Result<(), Error> {
         let expected = lengths[0];
         let different = lengths.iter().position(|length| *length != expected);
@@ -269,7 +269,7 @@ impl Member {
         }))
     }
 
-    /// Waits until the sums would have come over the link that the options name.
+    /// Waits until the sums would have arrived over the link of the options.
     fn over_the_link(&self, schedule: &Schedule, len: usize, start: Instant) {
         if let Some(link) = &self.group.options.link {
             let bytes = len * size_of::<f32>();

@@ -1,15 +1,14 @@
-//! Processes that `mpirun` started, as a [`World`].
+//! The processes that `mpirun` started, as a [`World`].
 //!
-//! MPI checks no length and no call: where two processes make different ones it writes over memory and
-//! then hangs. So the processes first tell each other what they are about to do, and fail all together.
-//! A sum is taken by the owners, in rank order: MPI's own has the same bits for all, but in an order
-//! that depends on the length.
+//! MPI does not compare calls or lengths: if two processes differ, it overwrites memory and then hangs. So
+//! the processes first exchange their call and its length, and fail all together. The owners compute a sum,
+//! in rank order. MPI's own sum has the same bits in all processes, but its order depends on the length.
 //!
-//! What ends one process ends all. A panic does, and [`abort`], which a program calls in place of an
-//! exit with an error; a process that is killed, or ends without [`finish`], is `mpirun`'s matter. A
-//! process that lives and does not come is found by the watch, which names it.
+//! If one process fails, all end. A panic ends all, and so does [`abort`], which a program calls instead of
+//! an exit with an error. `mpirun` handles a process that is killed, or ends without [`finish`]. The watch
+//! detects and names a process that is alive but does not arrive.
 //!
-//! MPI is initialized when the first world is asked for: a program that asks for none never touches it.
+//! The first call of [`world`] initializes MPI; a program without such a call never uses MPI.
 
 #![allow(unsafe_code)]
 
@@ -29,11 +28,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use watch::{Call, Calls, Channels, Watch};
 
-/// The processes that `mpirun` started, or this one alone where it did not.
+/// The processes that `mpirun` started; without `mpirun`, this process alone.
 ///
-/// All processes ask for their worlds in the same order; each world is a channel of its own. Where a
-/// call waits for the others longer than `timeout`, a line on stderr names those who did not come, and
-/// all processes end with status 1. From here on a panic in any thread ends all processes too.
+/// All processes must make their worlds in the same order; each world is a new channel. If a call waits for
+/// other processes longer than `timeout`, a line on stderr names those that did not arrive, and all processes
+/// end with status 1. From the first call on, a panic in any thread ends all processes too.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), collective::Error> {
@@ -46,7 +45,7 @@ use watch::{Call, Calls, Channels, Watch};
 /// ```
 ///
 /// # Errors
-/// [`Error::World`]: MPI does not start, lets only one thread speak, or is finished.
+/// [`Error::World`]: MPI does not start, does not allow calls from several threads, or has ended.
 pub fn world(timeout: Option<Duration>) -> Result<Box<dyn World>, Error> {
     let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
     if let State::Before = *state {
@@ -61,12 +60,12 @@ pub fn world(timeout: Option<Duration>) -> Result<Box<dyn World>, Error> {
     }
 }
 
-/// Ends MPI in order, when all processes have come to this. A program calls it at its end, if it has
-/// asked for a world; without it, `mpirun` takes its end for a failure and ends the others.
+/// Ends MPI in order, once all processes call it. A program that made a world calls it at its end;
+/// otherwise `mpirun` treats the end as a failure and ends the other processes.
 ///
 /// # Errors
-/// [`Error::World`]: a world of this process is still there. [`Error::KindMismatch`]: another process
-/// asks for one.
+/// [`Error::World`]: a world of this process still exists. [`Error::KindMismatch`]: another process makes
+/// a world instead.
 pub fn finish() -> Result<(), Error> {
     let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
     let State::Running(running) = &*state else {
@@ -79,7 +78,7 @@ pub fn finish() -> Result<(), Error> {
             "MPI cannot end yet: drop all worlds first",
         ));
     }
-    // when all are here, MPI ends without waiting for anybody
+    // once all processes are here, MPI ends without waiting
     let in_call = base.calls.enter(Call::Finish);
     base.meet(Call::Finish, 0, &[])?;
     drop(in_call);
@@ -91,10 +90,10 @@ pub fn finish() -> Result<(), Error> {
     Ok(())
 }
 
-/// Ends all processes at once, and the job with `status`; a line on stderr says which process did.
-/// Without MPI, this process ends alone.
+/// Ends all processes at once, and the job with `status`; a line on stderr names this process. Without MPI,
+/// only this process ends.
 ///
-/// For a program that gives up, where others may wait for it: [`finish`] would wait for them.
+/// For a program that gives up while others may wait for it: [`finish`] would wait for them.
 pub fn abort(status: i32) -> ! {
     if is_running() {
         end_all(status, "gives up");
@@ -102,7 +101,7 @@ pub fn abort(status: i32) -> ! {
     std::process::exit(status)
 }
 
-/// Says whose fault it is, since `mpirun` does not always get to it.
+/// Ends all processes, and names this one on stderr, because `mpirun` does not always name it.
 fn end_all(status: i32, why: &str) -> ! {
     let all = SimpleCommunicator::world();
     eprintln!("error: rank {} {why}, and all processes end", all.rank());
@@ -127,15 +126,14 @@ enum State {
 }
 
 struct Running {
-    /// Never given away: others are made from it.
+    /// Never returned to a caller; other channels are made from it.
     base: Processes,
     /// Dropped to end MPI.
     end: Sender<()>,
     keeper: JoinHandle<()>,
 }
 
-/// Starts the thread that keeps MPI. MPI wants to be ended by the thread that has started it; that one
-/// is the watch meanwhile.
+/// Starts the thread that initializes MPI. Only this thread may end MPI; until then it is the watch.
 fn start(timeout: Option<Duration>) -> Result<Running, Error> {
     let (started, base) = channel();
     let (end, ended) = channel();
@@ -170,7 +168,7 @@ fn keep(
     drop(universe); // finalizes
 }
 
-/// A panic unwinds into destructors that wait for the others, who wait for this process.
+/// Without this, a panic would unwind into destructors that wait for processes that wait for this one.
 fn end_all_on_a_panic() {
     let previous = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -182,39 +180,38 @@ fn end_all_on_a_panic() {
     }));
 }
 
-/// A communicator that is never freed: that would be a call of all processes, and whoever drops a world
-/// may be alone in it.
+/// A communicator that is never freed: all processes must free it together, but one may drop its world alone.
 struct Comm(ManuallyDrop<SimpleCommunicator>);
 
-// Safety: it is made only where MPI has granted MPI_THREAD_MULTIPLE, with which any thread may use a
-// communicator; and its owner, a world, is in the hands of one thread at a time.
+// Safety: a `Comm` exists only if MPI has granted MPI_THREAD_MULTIPLE, so any thread may use it. Its owner, a
+// world, is used by one thread at a time.
 unsafe impl Send for Comm {}
 
-/// All processes, on a channel of their own.
+/// All processes, on one channel.
 struct Processes {
     comm: Comm,
     channels: Arc<Channels>,
     calls: Arc<Calls>,
     rank: usize,
     size: usize,
-    /// Who sums what.
+    /// Which process sums which chunk.
     owners: Schedule,
-    /// What the others have sent for the part that this process sums, in rank order.
+    /// The others' values of the chunk that this process sums, in rank order.
     parts: Vec<f32>,
-    /// Its sum.
+    /// The sum of that chunk.
     sum: Vec<f32>,
 }
 
-/// What a process tells the others before a call: the call, a length, and what it brings, if that is
+/// The size of the note that a process sends before a call: the call, a length, and its data, if that is
 /// little.
 const NOTE: usize = 128;
 const LITTLE: usize = NOTE - 16;
 
-/// Elements that are summed at a time: what was received is still in the cache when it is added, and
-/// counts stay far below MPI's i32.
+/// The number of elements that are summed at a time. Received data is still in the cache when it is added,
+/// and counts are far below MPI's limit of `i32`.
 const PIECE: usize = 1 << 18;
 
-/// Elements that are added at a time; they stay in the first-level cache.
+/// The number of elements that are added at a time; they stay in the first-level cache.
 const BLOCK: usize = 2048;
 
 impl Processes {
@@ -241,13 +238,13 @@ impl Processes {
     fn another(&self, timeout: Option<Duration>) -> Result<Processes, Error> {
         let _in_call = self.calls.enter(Call::Duplicate);
         let notes = self.meet(Call::Duplicate, self.channels.unused(), &[])?;
-        let channel = notes[0].length; // the number that process 0 has left
+        let channel = notes[0].length; // the number that process 0 chose
         let comm = Comm(ManuallyDrop::new(self.comm.0.duplicate()));
         let channels = self.channels.clone();
         Ok(Processes::new(comm, channels, channel, timeout))
     }
 
-    /// Waits until all are about to make the same call, and returns what they have to say.
+    /// Waits until all processes are at a call, and returns their notes; fails if the calls differ.
     fn meet(&self, call: Call, length: u64, brought: &[u8]) -> Result<Vec<Note>, Error> {
         let mut mine = [0; NOTE];
         mine[0] = call as u8;
@@ -264,14 +261,14 @@ impl Processes {
         Ok(notes.iter().map(Note::read).collect())
     }
 
-    /// Sums a piece, of which all have as many elements.
+    /// Sums a piece, which has the same length in all processes.
     fn sum(&mut self, data: &mut [f32]) {
         let chunk = |rank| self.owners.chunk(rank, data.len());
         let (counts, starts): (Vec<i32>, Vec<i32>) = (0..self.size)
             .map(|rank| (chunk(rank).len() as i32, chunk(rank).start as i32))
             .unzip();
         let own = chunk(self.rank);
-        // nothing goes to this process itself
+        // this process sends nothing to itself
         let mut sent = counts.clone();
         sent[self.rank] = 0;
         let mut received = vec![own.len() as i32; self.size];
@@ -296,10 +293,10 @@ impl Processes {
     }
 }
 
-/// What a process has told.
+/// What a process has sent before a call.
 struct Note {
     length: u64,
-    /// The first bytes of what it brings.
+    /// Its data, if that is little; otherwise zeros.
     brought: [u8; LITTLE],
 }
 
@@ -313,7 +310,7 @@ impl Note {
     }
 }
 
-/// The sum of `parts` of its length, in their order.
+/// Writes the sum of `parts`, added in their order, to `sum`.
 fn add_up(parts: &[&[f32]], sum: &mut [f32]) {
     Arch::new().dispatch(
         #[inline(always)]

@@ -1,13 +1,13 @@
-//! Processes of a launcher, with a GPU each, as a [`World`] that sums on the GPUs by NCCL.
+//! The processes of a launcher, with a GPU each, as a [`World`] that sums on the GPUs with NCCL.
 //!
-//! What they say to each other, and what lies in the host's memory, goes over [`tcp`]; so does the id by
-//! which the communicators of a channel find each other. A sum is handed to the stream of the tensor's device
-//! and nobody waits for it. NCCL takes it in an order of its own: all processes get the same bits.
+//! Messages and data in the host's memory go over [`tcp`]. So does the id that connects the communicators
+//! of a channel. A sum is enqueued on the stream of the tensor's device, and the host does not wait for it.
+//! NCCL chooses the order of the sum; all processes get the same bits.
 //!
-//! NCCL compares nothing, and waits for ever. So the processes compare a length when they bring it for the
-//! first time; a thread watches that the sums come (`watch`); and whatever fails, in whichever process, ends
-//! the communicators of all, and with them what waits on the GPUs. For that no call of NCCL may block: the
-//! communicators are of the kind that answers at once and is asked whether it is done.
+//! NCCL does not compare lengths, and has no timeout. So the processes compare each new length once, and a
+//! thread checks that the sums finish (`watch`). A failure in any process aborts the communicators of all
+//! processes, and with them the sums that wait on the GPUs. For that, no call of NCCL may block: the
+//! communicators are non-blocking, and are polled.
 
 #![allow(unsafe_code)]
 
@@ -29,14 +29,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use watch::Watch;
 
-/// The processes that a launcher has started, as [`tcp::world`] finds them, which sum tensors on their
-/// GPUs by NCCL. Each needs a GPU of its own.
+/// The processes that a launcher has started, as in [`tcp::world`]; they sum tensors on their GPUs with
+/// NCCL. Each process needs its own GPU.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use candle_core::{DType, Device, Tensor};
 /// let world = collective::nccl::world(None)?; // under torchrun
-/// let gpu = Device::new_cuda_with_stream(world.rank())?; // where all are on one machine
+/// let gpu = Device::new_cuda_with_stream(world.rank())?; // if all are on one machine
 /// let mut members = collective::group_in(world, 1, Default::default());
 /// let ones = Tensor::ones(3, DType::F32, &gpu)?;
 /// let sum = members[0].all_reduce_tensor(&ones)?; // as many as there are processes
@@ -52,19 +52,19 @@ pub fn world(timeout: Option<Duration>) -> Result<Box<dyn World>, Error> {
     Ok(Box::new(Gpus::new(star)))
 }
 
-/// What is asked of NCCL came with 2.14.
+/// The functions used here exist since NCCL 2.14.
 const OLDEST: c_int = 21_400;
 
-/// How often a communicator is asked whether it is done.
+/// How often a communicator is polled.
 const POLL: Duration = Duration::from_micros(50);
-/// How long one may take to end.
+/// How long a communicator may take to end.
 const ENDING: Duration = Duration::from_secs(5);
 
-/// cudarc panics where the library is missing.
+/// Fails if NCCL cannot be used. cudarc panics if the library is missing.
 fn load() -> Result<(), String> {
     let version = quietly(|| {
         let mut version = 0;
-        // Safety: it writes one number.
+        // Safety: the call writes one number, `version`.
         let result = unsafe { sys::ncclGetVersion(&mut version) };
         (result, version)
     });
@@ -83,7 +83,7 @@ fn load() -> Result<(), String> {
     }
 }
 
-/// Runs `f`; a panic's text is returned and not shown.
+/// Runs `f`; returns the text of a panic and does not print it.
 fn quietly<T>(f: impl FnOnce() -> T) -> Result<T, String> {
     let hook = panic::take_hook();
     panic::set_hook(Box::new(|_| ()));
@@ -104,7 +104,7 @@ fn error(rank: usize, why: impl Into<String>) -> Error {
 /// A channel.
 struct Gpus {
     star: Star,
-    /// Since the first sum.
+    /// Made at the first sum.
     sums: Option<Sums>,
     /// The numbers of elements that have been compared.
     lengths: BTreeSet<usize>,
@@ -158,7 +158,7 @@ impl Gpus {
         watched.map_err(|e| post.fail(error(post.rank, e.to_string())))
     }
 
-    /// An error for all, unless all bring as many elements; looked at once for each number.
+    /// Fails for all processes unless their numbers of elements agree; compares each number once.
     fn compare(&mut self, length: usize) -> Result<(), Error> {
         if !self.lengths.insert(length) {
             return Ok(());
@@ -199,14 +199,14 @@ impl Gpus {
         })
     }
 
-    /// Tells all that this process fails, unless something has failed before.
+    /// Reports a failure of this process to all, unless there was one before.
     fn failed(&self, why: String) -> Error {
         self.star.post.fail(error(self.star.post.rank, why))
     }
 }
 
 impl Drop for Gpus {
-    /// In order where all is well: what is under way comes to its end.
+    /// Without a failure, lets the sums in progress finish within [`ENDING`]; otherwise aborts them.
     fn drop(&mut self) {
         let Some(Sums {
             comm,
@@ -222,7 +222,7 @@ impl Drop for Gpus {
             true => comm.destroy(),
             false => comm.abort(),
         }
-        drop(watch); // now that no sum is under way
+        drop(watch); // now that no sum is in progress
     }
 }
 
@@ -261,7 +261,7 @@ impl World for Gpus {
 
 fn unique_id() -> Result<Vec<u8>, String> {
     let mut id = sys::ncclUniqueId { internal: [0; 128] };
-    // Safety: it writes one id.
+    // Safety: the call writes one id, `id`.
     match unsafe { sys::ncclGetUniqueId(&mut id) } {
         sys::ncclResult_t::ncclSuccess => Ok(id
             .internal
@@ -272,16 +272,16 @@ fn unique_id() -> Result<Vec<u8>, String> {
     }
 }
 
-/// A communicator, until it is aborted or destroyed. Calls are made under the lock and return at once, so
-/// that whoever aborts it neither waits long nor takes it from under somebody.
+/// A communicator, until it is aborted or destroyed. Calls hold the lock and return at once. So an abort
+/// does not wait long, and never runs during another call.
 struct Comm(Mutex<Option<Handle>>);
 
 struct Handle(sys::ncclComm_t);
 
-// Safety: NCCL lets any thread use a communicator, one at a time; the lock sees to that.
+// Safety: any thread may use an NCCL communicator, but only one at a time; the lock in `Comm` ensures that.
 unsafe impl Send for Handle {}
 
-/// `ncclConfig_t` as of 2.17. NCCL reads as many bytes as the first field says, and takes the rest to be
+/// `ncclConfig_t` of NCCL 2.17. NCCL reads as many bytes as the first field says; later fields count as
 /// left out.
 #[repr(C)]
 struct Config {
@@ -299,7 +299,7 @@ struct Config {
 const LEFT_OUT: c_int = c_int::MIN;
 
 impl Config {
-    /// Calls that answer at once.
+    /// For a communicator with non-blocking calls.
     fn not_blocking() -> Self {
         Self {
             size: size_of::<Self>(),
@@ -315,15 +315,15 @@ impl Config {
 }
 
 impl Comm {
-    /// Begins to make one on the GPU of this thread; [`settle`](Self::settle) waits for it, and tells what
-    /// is wrong.
+    /// Starts to make a communicator on the GPU of this thread; [`settle`](Self::settle) waits for it, and
+    /// returns its errors.
     fn new(id: &[u8], rank: usize, size: usize) -> Result<Self, String> {
         let mut internal: [c_char; 128] = [0; 128];
         let bytes = internal.iter_mut().zip(id);
         bytes.for_each(|(to, from)| *to = from.cast_signed());
         let (mut comm, mut config) = (std::ptr::null_mut(), Config::not_blocking());
-        // Safety: it reads of the config what the config says there is, and writes one pointer, which stays
-        // null if there is no communicator.
+        // Safety: the first field of the config is its own size, and the call reads that many bytes. It writes
+        // one pointer, `comm`, which stays null if there is no communicator.
         let begun = unsafe {
             sys::ncclCommInitRankConfig(
                 &mut comm,
@@ -339,19 +339,19 @@ impl Comm {
         }
     }
 
-    /// What `call` says, if the communicator is still there.
+    /// The result of `call`, if the communicator still exists.
     fn call<T>(&self, call: impl FnOnce(sys::ncclComm_t) -> T) -> Option<T> {
         let handle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         handle.as_ref().map(|handle| call(handle.0))
     }
 
-    /// Waits until NCCL is through with the last call, as long as `goes_on`; that is not to wait for the GPU.
+    /// Waits until NCCL has finished the last call, while `goes_on` is true. It does not wait for the GPU.
     fn settle(&self, limit: Option<Duration>, goes_on: impl Fn() -> bool) -> Result<(), String> {
         use sys::ncclResult_t::{ncclInProgress, ncclSuccess};
         let end = Deadline::or_never(limit);
         loop {
             let mut state = ncclSuccess;
-            // Safety: the communicator is there, and one result is written.
+            // Safety: the communicator exists, and the call writes one result, `state`.
             let asked = self.call(|comm| unsafe { sys::ncclCommGetAsyncError(comm, &mut state) });
             match asked.map(|asked| if asked == ncclSuccess { state } else { asked }) {
                 Some(ncclSuccess) => return Ok(()),
@@ -372,14 +372,14 @@ impl Comm {
         }
     }
 
-    /// What NCCL says of a failure.
+    /// NCCL's message for a failure.
     fn words(&self, failed: sys::ncclResult_t) -> String {
         let last = self.call(|comm| {
-            // Safety: the communicator is there.
+            // Safety: the communicator exists.
             let text = unsafe { sys::ncclGetLastError(comm) };
             match text.is_null() {
                 true => String::new(),
-                // Safety: it is a text of NCCL's, which ends with a zero and stays until the next failure.
+                // Safety: NCCL's text ends with a zero byte, and is valid until the next failure.
                 false => unsafe { CStr::from_ptr(text) }
                     .to_string_lossy()
                     .into_owned(),
@@ -388,34 +388,34 @@ impl Comm {
         format!("NCCL: {failed:?} {}", last.unwrap_or_default().trim())
     }
 
-    /// Begins to end it; whether that went well so far.
+    /// Starts to end the communicator; returns whether NCCL has accepted it.
     fn finalize(&self) -> bool {
         use sys::ncclResult_t::{ncclInProgress, ncclSuccess};
-        // Safety: the communicator is there.
+        // Safety: the communicator exists.
         let begun = self.call(|comm| unsafe { sys::ncclCommFinalize(comm) });
         matches!(begun, Some(ncclSuccess | ncclInProgress))
     }
 
-    /// Ends it, once it is finalized.
+    /// Frees the communicator, after [`finalize`](Self::finalize).
     fn destroy(&self) {
         let handle = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(Handle(comm)) = handle {
-            // Safety: nobody else has it any more.
-            let _ = unsafe { sys::ncclCommDestroy(comm) }; // there is nothing to be done about it
+            // Safety: the handle was taken under the lock, so no other call has it.
+            let _ = unsafe { sys::ncclCommDestroy(comm) }; // an error cannot be handled here
         }
     }
 
-    /// Ends it, whatever is under way.
+    /// Ends the communicator and its calls in progress.
     fn abort(&self) {
         let handle = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(Handle(comm)) = handle {
-            // Safety: nobody else has it any more.
-            let _ = unsafe { sys::ncclCommAbort(comm) }; // there is nothing to be done about it
+            // Safety: the handle was taken under the lock, so no other call has it.
+            let _ = unsafe { sys::ncclCommAbort(comm) }; // an error cannot be handled here
         }
     }
 }
 
-/// The sum of a contiguous tensor over all processes, in memory of its own.
+/// The sum of a contiguous tensor over all processes, in new memory.
 struct AllReduce<'a>(&'a Comm, &'a Star);
 
 impl CustomOp1 for AllReduce<'_> {
@@ -438,7 +438,7 @@ impl CustomOp1 for AllReduce<'_> {
         let device = data.device();
         let data = data.as_cuda_slice::<f32>()?.slice(first..end);
         let stream = device.cuda_stream();
-        // Safety: NCCL writes all of it before anybody reads it, on the same stream.
+        // Safety: NCCL writes all elements on this stream, before later work on it reads them.
         let mut sum = unsafe { device.alloc::<f32>(end - first) }?;
         {
             let (from, _reads) = data.device_ptr(&stream);
@@ -451,7 +451,7 @@ impl CustomOp1 for AllReduce<'_> {
 }
 
 impl AllReduce<'_> {
-    /// Hands the sum to the stream.
+    /// Enqueues the sum on the stream.
     fn enqueue(
         &self,
         from: u64,
@@ -464,8 +464,8 @@ impl AllReduce<'_> {
             .context()
             .bind_to_thread()
             .map_err(candle_core::Error::wrap)?;
-        // Safety: both are of `n` floats on the communicator's GPU, and stay until the stream is through:
-        // candle frees memory on it.
+        // Safety: both addresses have `n` floats on the communicator's GPU. candle frees memory in the order
+        // of the stream, so both stay allocated until the sum is done.
         let call = |comm| unsafe {
             sys::ncclAllReduce(
                 from as *const _,

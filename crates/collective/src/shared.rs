@@ -1,8 +1,8 @@
-//! All-reduce in shared memory: members bring vectors, and sum each other's in place. In a world their
-//! sum is then summed with those of the other processes.
+//! All-reduce in shared memory: members put their vectors into slots, and sum them in place. In a world, the
+//! processes then sum their sums.
 //!
-//! The vectors belong to the group while it sums, not to the calls: a call that gives up leaves its
-//! vector behind, and a member that comes late still reads and writes memory that is there.
+//! The group, not the call, owns the vectors during a sum. A call that fails leaves its vector in the slot,
+//! so a late member still reads and writes valid memory.
 
 #![allow(unsafe_code)]
 
@@ -17,17 +17,17 @@ use std::time::Instant;
 impl Member {
     /// The sum of `data` over all members, in the same memory.
     ///
-    /// Every member has to call it, with as many elements. In a world the members of each process sum
-    /// first, then the processes sum those sums in rank order: all get the same bits.
+    /// Every member must call it, with the same number of elements. In a world, the members of each process
+    /// sum first; then the processes sum those sums in rank order. All members get the same bits.
     ///
     /// # Errors
-    /// [`Error`]: a member left, brought another length, or did not come in time. The data is lost
-    /// then: others may still be at work on it.
+    /// [`Error`]: a member left, had another length, or did not arrive in time. The data is then lost,
+    /// because other members may still access it.
     pub fn all_reduce(&mut self, data: Vec<f32>) -> Result<Vec<f32>, Error> {
         self.all_reduce_after(data, || ())
     }
 
-    /// As [`all_reduce`](Self::all_reduce); calls `pause` between the gates, for tests to stop there.
+    /// As [`all_reduce`](Self::all_reduce); calls `pause` between the gates, so that tests can stop there.
     pub(crate) fn all_reduce_after(
         &mut self,
         data: Vec<f32>,
@@ -37,8 +37,8 @@ impl Member {
         let schedule = self.schedule(Medium::Memory, len);
         let Group { gate, slots, .. } = &*self.group;
         gate.check()?;
-        // Safety: this is the member `rank`. The call before has ended with a gate; had it failed, so
-        // would the check above.
+        // Safety: only this member puts into slot `rank`. The previous call ended with a gate, after which
+        // no other member accesses the slot; if that gate had failed, so would the check above.
         unsafe { slots.put(rank, data) };
         gate.pass(rank, self.deadline().as_ref())?;
         self.same_lengths()?;
@@ -49,8 +49,9 @@ impl Member {
                 gate.pass(rank, deadline.as_ref())?;
             }
             for sum in round.iter().filter(|sum| sum.by == rank) {
-                // Safety: `by` is this member, a gate is before, behind and between the rounds, and
-                // all lengths are the same.
+                // Safety: `sum.by` is this member. Gates separate the rounds from each other, from the
+                // puts and from the takes. Sums of one round do not conflict: a test in `algorithm`
+                // checks it. `same_lengths` has checked the lengths.
                 unsafe { slots.sum(&schedule, sum) };
             }
         }
@@ -59,17 +60,17 @@ impl Member {
         if self.group.in_world {
             self.sum_of_all_processes(&schedule)?;
         }
-        // Safety: this is the member `rank`, and all have passed the gate that ends the sums.
+        // Safety: only this member takes from slot `rank`, and all have passed the gate after the sums.
         Ok(unsafe { self.group.slots.take(rank) })
     }
 
-    /// Whether all members have put as many elements, those of other processes as well.
+    /// Fails unless all members, also those of other processes, have put the same number of elements.
     fn same_lengths(&mut self) -> Result<(), Error> {
         let slots = &self.group.slots;
-        // Safety: the gate before this comes after all have put, another one before they take.
+        // Safety: all members put before the last gate, and take only after the next one.
         let length = |rank| unsafe { slots.len(rank) };
         let mut lengths: Vec<usize> = (0..self.locals).map(length).collect();
-        // a process of one member has nothing to add: the world compares the processes
+        // with one member in each process, the world compares the lengths itself
         if self.group.in_world && self.locals > 1 {
             let mine = lengths.iter().map(|length| *length as u64).collect();
             let all = self.all_of_all_processes(vec![mine])?.concat();
@@ -78,34 +79,34 @@ impl Member {
         self.same(&lengths)
     }
 
-    /// Makes the sum of this process that of all, between a gate after the one and a gate of its own.
+    /// Replaces the sum of this process by that of all processes. Called after a gate; ends with a gate.
     fn sum_of_all_processes(&mut self, schedule: &Schedule) -> Result<(), Error> {
         let (group, rank) = (self.group.clone(), self.local);
         self.over_the_world(|world| {
-            // Safety: the other members stand before a gate until this is over; if they leave it, they
-            // touch no element on their way.
+            // Safety: the other members wait at a gate until this call returns. If the gate fails, they
+            // return without an access to any element.
             world.all_reduce(unsafe { group.slots.elements(0) })
         })?;
         for chunk in (0..schedule.chunks).filter(|_| rank > 0) {
-            // Safety: each but member 0 writes its own elements, and nobody those of member 0, until
-            // the gate below.
+            // Safety: until the gate below, each member but 0 writes only its own elements, and no
+            // member writes those of member 0.
             unsafe { group.slots.sum(schedule, &copy(rank, 0, chunk)) };
         }
         group.gate.pass(rank, self.deadline().as_ref())
     }
 }
 
-/// Elements that are summed at a time; they stay in the first-level cache.
+/// The number of elements that are summed at a time; they stay in the first-level cache.
 const BLOCK: usize = 2048;
 
-/// A place for the vector of each member.
+/// A slot for the vector of each member.
 pub(crate) struct Slots(Vec<UnsafeCell<Slot>>);
 
 #[derive(Default)]
 struct Slot {
-    /// Only its owner touches it, and nobody its elements through it while others may.
+    /// Only the owner accesses it, and never while other members may access the elements.
     data: Vec<f32>,
-    /// The elements, for all.
+    /// The elements of `data`, for all members.
     elements: Elements,
 }
 
@@ -124,10 +125,10 @@ impl Default for Elements {
     }
 }
 
-// Safety: a slot is written by its owner while no other member may read it, and elements are written
-// by one member while no other touches them; the functions below say when that is.
+// Safety: `Vec<f32>` is `Send`, and the pointer of a slot points only into its own vector.
 unsafe impl Send for Slots {}
-// Safety: as above.
+// Safety: only the owner writes a slot, while no other member reads it. Only one member writes an element,
+// while no other accesses it. The gates ensure both, as the functions below require.
 unsafe impl Sync for Slots {}
 
 impl Slots {
@@ -135,59 +136,59 @@ impl Slots {
         Self((0..members).map(|_| UnsafeCell::default()).collect())
     }
 
-    /// Puts the vector of `rank` where the others find it.
+    /// Puts the vector of `rank` into its slot.
     ///
     /// # Safety
-    /// Called by the member `rank` alone, before it comes to a gate that the others pass before they
-    /// look, and after one that they pass when they are through with what was there.
+    /// Only the member `rank` calls it. One gate separates the call from the other members' earlier accesses
+    /// to the slot and its elements, and another gate from their later ones.
     pub unsafe fn put(&self, rank: usize, mut data: Vec<f32>) {
         let elements = Elements {
             first: data.as_mut_ptr(),
             len: data.len(),
         };
-        // Safety: nobody else looks, says the caller.
+        // Safety: no other member accesses the slot now; the caller guarantees it.
         unsafe { *self.0[rank].get() = Slot { data, elements } };
     }
 
-    /// Takes the vector of `rank` back.
+    /// Takes the vector of `rank` out of its slot.
     ///
     /// # Safety
     /// As [`put`](Self::put).
     pub unsafe fn take(&self, rank: usize) -> Vec<f32> {
-        // Safety: nobody else looks, says the caller.
+        // Safety: no other member accesses the slot now; the caller guarantees it.
         unsafe { std::mem::take(&mut *self.0[rank].get()) }.data
     }
 
-    /// How many elements `rank` has brought.
+    /// The number of elements of `rank`.
     ///
     /// # Safety
-    /// Called between two gates, of which the first comes after all have put.
+    /// Called between two gates: all members put before the first one, and take after the second one.
     pub unsafe fn len(&self, rank: usize) -> usize {
-        // Safety: nobody writes the slot between the gates, says the caller.
+        // Safety: no member writes the slot between the gates; the caller guarantees it.
         unsafe { (*self.0[rank].get()).elements.len }
     }
 
     /// The elements of `rank`.
     ///
     /// # Safety
-    /// While they are borrowed nobody else touches them, and `rank` does not take its vector.
+    /// While they are borrowed, no other member accesses them, and `rank` does not take its vector.
     #[expect(clippy::mut_from_ref, reason = "they are not in the slots")]
     pub unsafe fn elements(&self, rank: usize) -> &mut [f32] {
-        // Safety: nobody writes the slot, says the caller.
+        // Safety: no member writes the slot now; the caller guarantees it.
         let Elements { first, len } = unsafe { (*self.0[rank].get()).elements };
-        // Safety: nobody else touches the elements, says the caller, and the slot keeps them.
+        // Safety: no other member accesses the elements, as the caller guarantees; the slot owns them.
         unsafe { std::slice::from_raw_parts_mut(first, len) }
     }
 
     /// Computes one sum of a round.
     ///
     /// # Safety
-    /// Called by the member `sum.by` alone, in the round of the schedule to which it belongs: after a
-    /// gate that comes after all have put, before one that comes before anybody takes, and with one
-    /// between this round and the next. All vectors have the same length.
+    /// Only the member `sum.by` calls it, between two gates: all members put before the first one, and take
+    /// after the second one. Between them, no other member writes this chunk of `sum.from`, or accesses that
+    /// of `sum.to`. All vectors have the same length.
     #[tracing::instrument(skip_all, name = "sum")]
     pub unsafe fn sum(&self, schedule: &Schedule, sum: &Sum) {
-        // Safety: nobody writes the slots between the gates, says the caller.
+        // Safety: no member writes the slots between the gates; the caller guarantees it.
         let elements = |rank: &usize| unsafe { (*self.0[*rank].get()).elements };
         let from: Vec<Elements> = sum.from.iter().map(elements).collect();
         let to: Vec<Elements> = sum.to.iter().map(elements).collect();
@@ -195,21 +196,21 @@ impl Slots {
         Arch::new().dispatch(
             #[inline(always)]
             || {
-                // Safety: the schedule has no other member write this chunk of `from` in this round, or
-                // touch that of `to`; its tests show it. All have so many elements.
+                // Safety: no other member writes this chunk of `from`, or accesses that of `to`; the caller
+                // guarantees it. The chunk is within all vectors, because their lengths are the same.
                 unsafe { add_up(&from, &to, sum.from == sum.to, range) };
             },
         );
     }
 }
 
-/// Writes the sum of a range of `from` to the same range of all of `to`, which may be `the_same`.
+/// Writes the sum of a range of `from` to the same range of all of `to`; `the_same`, if both are the same.
 ///
 /// # Safety
-/// Nobody else writes that range of `from`, or touches that of `to`, and all have it.
+/// All of `from` and `to` have the range. No other thread writes that of `from`, or accesses that of `to`.
 #[inline(always)]
 unsafe fn add_up(from: &[Elements], to: &[Elements], the_same: bool, range: Range<usize>) {
-    // Safety: for all of them as the caller says.
+    // Safety: all these functions require what the caller guarantees.
     unsafe {
         match from.len() {
             2 if the_same => add_in_registers::<2>(from, range),
@@ -224,8 +225,8 @@ unsafe fn add_up(from: &[Elements], to: &[Elements], the_same: bool, range: Rang
     }
 }
 
-/// The sum of a range of K members, for all of them: nothing is written but the sum. It takes two thirds
-/// of the time that blocks take.
+/// Writes the sum of a range of K members to all of them, without a buffer. It takes two thirds of the time
+/// of [`add_in_blocks`].
 ///
 /// # Safety
 /// As of [`add_up`].
@@ -235,9 +236,9 @@ unsafe fn add_in_registers<const K: usize>(all: &[Elements], range: Range<usize>
     let firsts: [*mut f32; K] = std::array::from_fn(|i| all[i].first);
     let whole = range.end - range.len() % WIDTH;
     for at in range.clone().step_by(WIDTH).take_while(|at| *at < whole) {
-        // Safety: the caller's range has so many elements from here on.
+        // Safety: the caller's range has at least `WIDTH` elements from `at` on.
         let parts = firsts.map(|first| unsafe { first.add(at).cast::<[f32; WIDTH]>() });
-        // Safety: nobody else writes them, says the caller; an array of floats begins anywhere.
+        // Safety: no other thread writes them, as the caller guarantees; the read needs no alignment.
         let mut sum = unsafe { parts[0].read_unaligned() };
         for part in &parts[1..] {
             // Safety: as above.
@@ -247,15 +248,15 @@ unsafe fn add_in_registers<const K: usize>(all: &[Elements], range: Range<usize>
                 .for_each(|(sum, value)| *sum += value);
         }
         for part in parts {
-            // Safety: nobody else touches them, says the caller.
+            // Safety: no other thread accesses them; the caller guarantees it.
             unsafe { part.write_unaligned(sum) };
         }
     }
-    // Safety: a part of the caller's range.
+    // Safety: this is a part of the caller's range.
     unsafe { add_in_blocks(all, all, whole..range.end) };
 }
 
-/// The sum of a range, a block at a time.
+/// As [`add_up`], a block at a time.
 ///
 /// # Safety
 /// As of [`add_up`].
@@ -264,7 +265,7 @@ unsafe fn add_in_blocks(from: &[Elements], to: &[Elements], range: Range<usize>)
     let mut block = [0f32; BLOCK];
     for start in range.clone().step_by(BLOCK) {
         let part = start..range.end.min(start + BLOCK);
-        // Safety: a part of the caller's range.
+        // Safety: this is a part of the caller's range.
         unsafe { add_block(from, to, part, &mut block) };
     }
 }
@@ -272,7 +273,7 @@ unsafe fn add_in_blocks(from: &[Elements], to: &[Elements], range: Range<usize>)
 /// Writes the sum of a part of `from` to the same part of all of `to`.
 ///
 /// # Safety
-/// Nobody else writes that part of `from`, or touches that of `to`, and all have it.
+/// All of `from` and `to` have the part. No other thread writes that of `from`, or accesses that of `to`.
 #[inline(always)]
 unsafe fn add_block(
     from: &[Elements],
@@ -282,7 +283,7 @@ unsafe fn add_block(
 ) {
     let block = &mut block[..part.len()];
     for (i, source) in from.iter().enumerate() {
-        // Safety: the part is there and nobody writes it, says the caller.
+        // Safety: the part exists, and no other thread writes it; the caller guarantees it.
         let source =
             unsafe { std::slice::from_raw_parts(source.first.add(part.start), part.len()) };
         match i {
@@ -294,8 +295,8 @@ unsafe fn add_block(
         }
     }
     for target in to {
-        // Safety: the part is there and nobody else touches it, says the caller; the slices of
-        // `from`, which may be the same memory, are gone.
+        // Safety: the part exists, and no other thread accesses it; the caller guarantees it. The slices
+        // of `from`, which may alias it, no longer exist.
         let target =
             unsafe { std::slice::from_raw_parts_mut(target.first.add(part.start), part.len()) };
         target.copy_from_slice(block);

@@ -1,17 +1,16 @@
-//! Processes of a launcher, such as `torchrun`, as a [`World`] over TCP.
+//! The processes of a launcher, such as `torchrun`, as a [`World`] over TCP.
 //!
-//! The launcher says to each process in its environment who it is (`RANK`, `WORLD_SIZE`) and where process
-//! 0 is (`MASTER_ADDR`, `MASTER_PORT`). All others connect to process 0, and all that is said goes through
-//! it. That is simple, and slow for much data: it is for what processes have to agree on, for a few sums,
-//! and to try several processes where there is neither MPI nor a GPU.
+//! The environment of each process has its rank (`RANK`, `WORLD_SIZE`) and the address of process 0
+//! (`MASTER_ADDR`, `MASTER_PORT`). The other processes connect to process 0, and all messages go through
+//! it. That is simple, but slow for much data. Use it for agreements and a few sums, and to try several
+//! processes without MPI or GPUs.
 //!
-//! Whoever fails is named to all. Each process keeps a connection to process 0 on which nothing is said
-//! until something is wrong (`post`): it breaks when a process dies, also while nobody waits for that one,
-//! and process 0 passes on whose it was. A process that lives and does not come is found by the limit of
-//! the call.
+//! All processes learn which process failed. Each process keeps a connection to process 0 that is silent
+//! until a failure (`post`). It breaks when a process dies, even outside of calls, and process 0 reports the
+//! rank to the others. The limit of a call detects a process that is alive but does not arrive.
 //!
-//! There is no password: whoever reaches the port of process 0 can be one of the processes, as with MPI
-//! and PyTorch. It is for networks that one trusts.
+//! There is no password, as in MPI and PyTorch: any program that reaches the port of process 0 can act as
+//! one of the processes. Use it only in trusted networks.
 
 mod line;
 mod lobby;
@@ -26,11 +25,11 @@ use post::Post;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The processes that a launcher has started, which say who they are in `RANK`, `WORLD_SIZE`,
-/// `MASTER_ADDR` and `MASTER_PORT`. A world of one process talks to nobody.
+/// The processes that a launcher has started. Each has `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and
+/// `MASTER_PORT` in its environment. A world of one process opens no connection.
 ///
-/// Process 0 listens on the first free port of the sixteen after `MASTER_PORT`, which the launcher may use
-/// itself. `timeout` is how long a process waits for the others, here and in each call.
+/// Process 0 listens on the first free port of the sixteen after `MASTER_PORT`; the launcher may use
+/// `MASTER_PORT` itself. `timeout` limits how long a process waits for the others, here and in each call.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), collective::Error> {
@@ -42,8 +41,8 @@ use std::time::Duration;
 /// ```
 ///
 /// # Errors
-/// [`Error::Variable`]: a variable is missing, or cannot be read. [`Error::ProcessesLate`]: not all came in
-/// time. [`Error::World`]: no port is free, or two processes say different things of the job.
+/// [`Error::Variable`]: a variable is missing or invalid. [`Error::ProcessesLate`]: not all processes arrived
+/// in time. [`Error::World`]: no port is free, or the variables of two processes do not fit together.
 pub fn world(timeout: Option<Duration>) -> Result<Box<dyn World>, Error> {
     Ok(Box::new(star(timeout)?))
 }
@@ -62,21 +61,21 @@ pub(crate) fn alone(limit: Duration) -> Star {
         host: "localhost".to_owned(),
         port: 1,
     };
-    Star::of(&place, Some(limit)).expect("it talks to nobody")
+    Star::of(&place, Some(limit)).expect("one process needs no connection")
 }
 
-/// Elements that are summed at a time.
+/// The number of elements that are summed at a time.
 const PIECE: usize = 1 << 16;
 
-/// The most that a process can bring to [`World::all_gather`]. Nobody sets memory aside for more because
-/// of what came over the network.
+/// The most bytes that a process can pass to [`World::all_gather`]. No message makes a process allocate
+/// more for another one.
 const MOST: u64 = 1 << 26;
 
-/// How much longer the others wait when process 0 has come: its limit begins later than theirs, and it
-/// names those who are missing.
+/// How much longer the others wait once process 0 has arrived: its limit begins later than theirs, and it
+/// names the missing processes.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// What processes do together.
+/// The calls that all processes make together.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[repr(u64)]
 enum Call {
@@ -85,14 +84,14 @@ enum Call {
     Duplicate,
 }
 
-/// What process 0 says: that it has come to the call, and that all have, and agree.
+/// Messages of process 0: it has arrived at the call; all have arrived, and make the same call.
 const HERE: u8 = 1;
 const GO: u8 = 2;
 
-/// What the others say before a call: which one, and how much they bring.
+/// The size of the message of the others before a call: which call, and the length of their data.
 const NOTE: usize = 16;
 
-/// A channel: process 0 has a line to each of the others, and each of them has one to process 0.
+/// A channel: process 0 has a connection to each of the others, and each of them has one to process 0.
 pub(crate) struct Star {
     pub(crate) post: Arc<Post>,
     lobby: Arc<Lobby>,
@@ -106,7 +105,7 @@ impl Star {
         Self::channel(post, Arc::new(lobby), 0)
     }
 
-    /// A channel of a number that all have agreed on; it is there when all have come.
+    /// Makes the channel of a number on which all have agreed; waits until all have joined it.
     fn channel(post: Arc<Post>, lobby: Arc<Lobby>, number: u64) -> Result<Self, Error> {
         let lines = lobby.lines(&post, number).map_err(|e| post.fail(e))?;
         lines.iter().for_each(|line| post.keep(line));
@@ -141,13 +140,13 @@ impl Star {
         self.post.rank == 0
     }
 
-    /// The end of a wait that begins now.
+    /// The deadline of a wait that begins now.
     fn patience(&self, more: Duration) -> Option<Deadline> {
         let limit = self.post.limit?;
         Some(Deadline::after(limit.saturating_add(more)))
     }
 
-    /// What is wrong with the line to a process, as all will hear it.
+    /// Reports trouble on a connection to all processes; returns the error.
     fn trouble(&self, line: &Line, trouble: Trouble) -> Error {
         match trouble {
             Trouble::Late => self.post.fail(self.post.late(vec![line.to])),
@@ -157,7 +156,7 @@ impl Star {
 
     // What process 0 does.
 
-    /// Waits until all are about to make the same call: how much each brings.
+    /// Waits until all processes have announced the same call; returns the lengths of their data.
     fn notes(&self, call: Call, length: u64) -> Result<Vec<u64>, Error> {
         self.post.check()?;
         let (mut lengths, mut missing, mut same) = (vec![length], Vec::new(), true);
@@ -189,7 +188,7 @@ impl Star {
         self.lines.iter().try_for_each(tell)
     }
 
-    /// The first length that is not as that of process 0 ends the call of all.
+    /// Fails for all processes if a length differs from that of process 0.
     pub(crate) fn same_lengths(&self, lengths: &[u64]) -> Result<(), Error> {
         let Some(rank) = lengths.iter().position(|length| *length != lengths[0]) else {
             return Ok(());
@@ -201,7 +200,7 @@ impl Star {
         }))
     }
 
-    /// Adds to a piece what the others bring, in rank order, and gives them the sum.
+    /// Adds the pieces of the others to `piece`, in rank order, and sends them the sum.
     fn sum(&self, piece: &mut [f32], bytes: &mut [u8]) -> Result<(), Error> {
         for line in &self.lines {
             let end = self.patience(Duration::ZERO);
@@ -215,7 +214,7 @@ impl Star {
         self.tell_all(bytes)
     }
 
-    /// What all bring, of so many bytes each.
+    /// The data of all processes, of `lengths` bytes.
     fn collect(&self, own: &[u8], lengths: &[u64]) -> Result<Vec<Vec<u8>>, Error> {
         let mut all = vec![own.to_vec()];
         for (line, length) in self.lines.iter().zip(&lengths[1..]) {
@@ -227,7 +226,7 @@ impl Star {
 
     // What the others do.
 
-    /// Tells process 0 of a call, and what it brings, and waits until all make it.
+    /// Announces a call to process 0, with the data, and waits until all processes make it.
     fn note(&self, call: Call, length: u64, brought: &[u8]) -> Result<(), Error> {
         self.post.check()?;
         let note = [(call as u64).to_le_bytes(), length.to_le_bytes()].concat();
@@ -257,7 +256,7 @@ impl Star {
         received.map_err(|trouble| self.trouble(&self.lines[0], trouble))
     }
 
-    /// What process 0 has collected.
+    /// Receives the data of all processes, which process 0 has collected.
     fn collected(&self) -> Result<Vec<Vec<u8>>, Error> {
         let mut lengths = vec![0; 8 * self.post.size];
         self.hear(&mut lengths)?;
@@ -360,7 +359,7 @@ fn write(values: &[f32], bytes: &mut [u8]) {
         .for_each(|(value, place)| *place = value.to_le_bytes());
 }
 
-/// Numbers as they go over a line.
+/// The numbers of a message.
 fn words<const N: usize>(bytes: &[u8]) -> [u64; N] {
     let words = bytes.as_chunks::<8>().0;
     std::array::from_fn(|i| u64::from_le_bytes(words[i]))

@@ -1,5 +1,5 @@
-//! All-reduce of tensors, each on its member's device: the members copy what they need from each
-//! other's, and add it up on their own. Nothing waits for a GPU.
+//! All-reduce of tensors, each on its member's device. A member copies the chunks that it needs from other
+//! devices, and adds them on its own. Within a process, the host does not wait for a GPU.
 
 use crate::algorithm::Schedule;
 use crate::cost::Medium;
@@ -8,15 +8,14 @@ use candle_core::{Device, Result, Tensor};
 use std::time::Instant;
 
 impl Member {
-    /// The sum of `data` over all members, on the device of this member's; it has the same bits for
-    /// all. Every member has to call it, with a tensor of as many elements.
+    /// The sum of `data` over all members, on the device of `data`. All members get the same bits. Every
+    /// member must call it, with the same number of elements.
     ///
-    /// On the CPU the members' tensors may share memory, as after candle's `to_device`.
+    /// On the CPU, the sums of the members may share memory, as after candle's `to_device`.
     ///
-    /// Copies between GPUs go through the host where the driver knows no shorter way. Where the group has
-    /// members in other processes, those of each process sum first, and then the processes: on the device
-    /// of member 0 where the [`World`] can do that, on the host where not. There it is f32 only, and the GPU
-    /// is waited for.
+    /// Copies between GPUs go through the host if the driver has no direct way. In a world, the members of
+    /// each process sum first, then the processes. They sum on the device of member 0 if the [`World`] can,
+    /// otherwise on the host. A sum on the host takes only f32, and waits for the GPU.
     ///
     /// ```
     /// use candle_core::{Device, Tensor};
@@ -27,8 +26,8 @@ impl Member {
     /// ```
     ///
     /// # Errors
-    /// [`Error`]: a member left, brought another number of elements, or did not come in time, or a
-    /// device fails.
+    /// [`Error`]: a member left, had another number of elements or did not arrive in time, or a device
+    /// failed.
     pub fn all_reduce_tensor(&mut self, data: &Tensor) -> std::result::Result<Tensor, Error> {
         let sum = self.sum_of_the_process(data)?;
         if !self.group.in_world {
@@ -55,7 +54,7 @@ impl Member {
         self.same(&lengths)?;
         let schedule = self.schedule(Medium::Devices, len);
         let failed = self.fails_for_all();
-        // the chunks of every round, until all have read them
+        // keeps the chunks of every round until all members have read them
         let mut mine = vec![cut(data, &schedule).map_err(&failed)?];
         for i in 0..schedule.rounds.len() {
             let written = ComeTo::now(data.device()).map_err(&failed)?;
@@ -70,7 +69,7 @@ impl Member {
         Ok(sum)
     }
 
-    /// Has this member's GPU go on when those of all members of the process have come as far.
+    /// Makes this member's GPU wait until the GPUs of all members of the process reach this point.
     fn until_all_have_read(&mut self, device: &Device) -> std::result::Result<(), Error> {
         let failed = self.fails_for_all();
         let read = ComeTo::now(device).map_err(&failed)?;
@@ -80,14 +79,14 @@ impl Member {
         Ok(())
     }
 
-    /// What is made of an error of this member's device: one of all members, or they would wait for it.
+    /// Turns an error of this member's device into one of all members; otherwise they would wait for it.
     fn fails_for_all(&self) -> impl Fn(candle_core::Error) -> Error + use<> {
         let (group, rank) = (self.group.clone(), self.rank());
         move |error| group.gate.fail(device_error(rank, error))
     }
 }
 
-/// The sum over all processes, from that of this one; the outer error is the device's.
+/// The sum over all processes; `sum` is that of this process. The outer error is one of the device.
 fn over_the_processes(
     world: &mut dyn World,
     sum: &Tensor,
@@ -102,7 +101,7 @@ fn over_the_processes(
     Tensor::from_vec(values, sum.shape(), sum.device()).map(Ok)
 }
 
-/// What a world says of processes, of the first of so many members in each.
+/// Replaces the rank of a process by that of its first member; each process has `locals` members.
 fn of_members(error: Error, locals: usize) -> Error {
     match error {
         Error::LengthMismatch {
@@ -125,7 +124,7 @@ fn device_error(rank: usize, error: candle_core::Error) -> Error {
     }
 }
 
-/// The chunks of a schedule. Each has memory of its own: a device would be sent all that its memory is a part of.
+/// The chunks of a schedule, each in its own memory: candle copies the whole storage to another device.
 pub(crate) fn cut(data: &Tensor, schedule: &Schedule) -> Result<Vec<Tensor>> {
     let flat = data.flatten_all()?;
     let chunks = (0..schedule.chunks).map(|chunk| {
@@ -139,8 +138,9 @@ pub(crate) fn cut(data: &Tensor, schedule: &Schedule) -> Result<Vec<Tensor>> {
     chunks.collect()
 }
 
-/// What `rank` holds after a round, from what all held before, each from a point of its GPU on: candle's events
-/// do not tell, because the result of an operation counts as read there and not as written.
+/// The chunks of `rank` after a round. `all` has the chunks of each member before the round, and the point at
+/// which its GPU has written them. candle's events do not suffice: they record an operation's result as read,
+/// not as written.
 #[tracing::instrument(skip_all, name = "sum")]
 fn round(
     schedule: &Schedule,
@@ -175,12 +175,12 @@ fn join(mut chunks: Vec<Tensor>, data: &Tensor) -> Result<Tensor> {
     sum.reshape(data.shape())
 }
 
-/// CUDA knows no memory of no bytes.
+/// CUDA cannot allocate 0 bytes.
 fn is_empty(chunk: &Tensor) -> bool {
     chunk.elem_count() == 0
 }
 
-/// How far a member's GPU has come: what it has written by then, or has read.
+/// A point in the work of a member's GPU, after its writes or reads so far.
 #[derive(Clone)]
 struct ComeTo {
     #[cfg(feature = "cuda")]
@@ -209,7 +209,7 @@ impl ComeTo {
     }
 }
 
-/// The CPU has done what it was asked for.
+/// On the CPU, an operation is done when its call returns.
 #[cfg(not(feature = "cuda"))]
 impl ComeTo {
     fn now(_device: &Device) -> Result<Self> {

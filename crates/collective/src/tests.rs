@@ -1,5 +1,5 @@
-//! The sum has the bits of the schedule's order; and whoever leaves, panics, hangs or brings another
-//! length ends the call of all the others, with an error that names it.
+//! The sum has the bits of the schedule's order. A member that leaves, panics, hangs or has another length
+//! ends the call of all others, with an error that names it.
 
 use super::*;
 use candle_core::{CpuStorage, DType, Device, Storage, Tensor};
@@ -65,7 +65,7 @@ fn the_sum_has_the_bits_of_the_serial_sum_in_every_round() {
         let schedule = Schedule::in_shared_memory(algorithm, k);
         on_threads(group(k, with(algorithm)), |mut member| {
             for round in 0..20 {
-                // none, fewer than chunks, and more than a block as well
+                // none, fewer than chunks, and more than a block
                 let n = [0, 1, 17, 300, 12_345][round % 5] + round / 5;
                 let all: Vec<_> = (0..k).map(|rank| values(rank, round, n)).collect();
                 let sum = member.all_reduce(all[member.rank()].clone()).unwrap();
@@ -104,7 +104,7 @@ fn the_memory_is_the_one_that_was_brought() {
     });
 }
 
-/// Three rounds are well, then rank 1 does `fault` instead of the fourth.
+/// Three rounds succeed; then rank 1 runs `fault` instead of the fourth.
 fn outcomes(options: Options, fault: impl Fn(&mut Member) + Sync) -> Vec<Result<(), Error>> {
     on_threads(group(4, options), |mut member| {
         for _ in 0..3 {
@@ -155,7 +155,7 @@ fn a_member_that_hangs_is_named_when_the_time_is_over() {
     let over = AtomicBool::new(false);
     let outcome = outcomes(within(limit), |member| {
         while !over.load(SeqCst) {
-            // until the others have given up
+            // until the others have failed
             over.store(member.group.gate.check().is_err(), SeqCst);
             std::thread::yield_now();
         }
@@ -174,11 +174,11 @@ fn a_member_that_hangs_is_named_when_the_time_is_over() {
     }
 }
 
-/// A member stops between the gates, where it is at work on the memory of the others.
+/// A member stops between the gates, where it accesses the memory of the others.
 #[test]
 fn a_member_that_hangs_inside_is_named_and_its_late_work_harms_nobody() {
     for algorithm in Algorithm::ALL {
-        // enough for the others to come under a sanitizer
+        // enough for the others to arrive under a sanitizer
         let limit = Duration::from_millis(500);
         let options = Options {
             algorithm,
@@ -195,7 +195,7 @@ fn a_member_that_hangs_inside_is_named_and_its_late_work_harms_nobody() {
             }
             member.all_reduce_after(data, || {
                 while returned.load(SeqCst) < 3 {
-                    std::thread::yield_now(); // until all others are gone, with all that they had
+                    std::thread::yield_now(); // until all others have returned and dropped their members
                 }
             })
         });
@@ -269,7 +269,7 @@ fn tensors_are_summed_by_the_schedule_and_gathered_items_come_in_rank_order() {
     tensors_are_summed(&[Device::Cpu, Device::Cpu, Device::Cpu]);
 }
 
-/// On two GPUs where there are two: then two of three members share one.
+/// On two GPUs if there are two: then two of three members share one.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn on_a_gpu_tensors_are_summed() {
@@ -322,7 +322,7 @@ fn a_tensor_of_another_size_and_a_member_that_left_are_named() {
     assert_eq!(results, [left.clone(), None, left]);
 }
 
-/// Nobody waits for a member whose device fails, and nobody meets it again.
+/// If the device of a member fails, no member waits for it, and later calls fail too.
 #[test]
 fn what_fails_on_one_device_fails_for_all() {
     for algorithm in Algorithm::ALL {
@@ -338,7 +338,7 @@ fn what_fails_on_one_device_fails_for_all() {
     }
 }
 
-/// candle sends another device all of the memory in which a tensor lies.
+/// candle copies the whole storage of a tensor to another device.
 #[test]
 fn a_chunk_has_memory_of_its_own() {
     let data = Tensor::zeros(1600, DType::F32, &Device::Cpu).unwrap();
@@ -378,10 +378,10 @@ fn items_of_another_kind_are_an_error_for_all() {
     assert_eq!(outcome, vec![Err(Error::KindMismatch); 2]);
 }
 
-/// A world of threads, which speak through a group of their own.
+/// A world of threads, which communicate through a group of their own.
 struct Threads {
     seat: Member,
-    /// Whether it sums tensors where they are, and no floats on the host.
+    /// Whether it sums tensors on their devices, and refuses sums on the host.
     direct: bool,
 }
 
@@ -419,12 +419,12 @@ impl World for Threads {
     }
 }
 
-/// The members of so many processes, with so many each.
+/// The members of `processes` processes with `k` members each.
 fn in_processes(processes: usize, k: usize) -> Vec<Member> {
     in_worlds(processes, k, false)
 }
 
-/// As [`in_processes`], in worlds that sum tensors where they are if `direct`.
+/// As [`in_processes`]; if `direct`, in worlds that sum tensors on their devices.
 fn in_worlds(processes: usize, k: usize, direct: bool) -> Vec<Member> {
     let seats = group(processes, with(Algorithm::Owner)).into_iter();
     let worlds = seats.map(|seat| Threads::new(seat, direct));
@@ -485,7 +485,7 @@ fn tensors_are_summed_by_a_world_that_can() {
             if processes == 1 {
                 return;
             }
-            let n = 5 - rank / k; // each process another one
+            let n = 5 - rank / k; // another length in each process
             let other = Tensor::full(1f32, n, &Device::Cpu).unwrap();
             let expected = Error::LengthMismatch {
                 rank: k,
@@ -542,8 +542,8 @@ fn gathered_items_and_barriers_stay_in_the_process() {
     });
 }
 
-/// All members of all processes get the same, wherever it differs: the member 3 is the second one of
-/// the second process, or the only one of the fourth.
+/// All members of all processes get the same error. Member 3, which differs, is always the last member of
+/// the last process.
 #[test]
 fn other_lengths_in_one_process_are_an_error_in_all() {
     for (processes, k) in [(2, 2), (4, 1), (1, 4)] {
@@ -642,7 +642,7 @@ fn a_member_that_leaves_is_named_by_its_rank_in_the_whole() {
     assert_eq!(errors, [left.clone(), None, left]);
 }
 
-/// Who waits for member 0 while that is in the world does not time out: the world has its own limit.
+/// A member that waits for member 0's call of the world does not time out: the world has its own limit.
 #[test]
 fn the_limit_of_a_group_does_not_end_a_call_of_the_world() {
     let options = within(Duration::from_millis(1));

@@ -1,37 +1,37 @@
-//! What carries the sums of one process to others. This file knows no way to do it: `mpi` and `tcp` do,
-//! and the tests bring threads.
+//! The trait of processes that sum together. `mpi`, `tcp` and `nccl` implement it, and the tests do so
+//! with threads.
 
 use crate::Error;
 use candle_core::Tensor;
 
-/// Processes that sum together. A call returns when all processes have made it: all make the same calls
-/// in the same order.
+/// Processes that sum together. All processes must make the same calls in the same order. A call in the
+/// host's memory returns when all processes have made it.
 pub trait World: Send {
     /// This process's number, from 0.
     fn rank(&self) -> usize;
 
-    /// How many processes there are.
+    /// The number of processes.
     fn size(&self) -> usize;
 
-    /// Sums `data` over all processes, in place. The sum has the bits of the sum in rank order, as that
-    /// of [`Algorithm::Owner`](crate::Algorithm::Owner) has.
+    /// Sums `data` over all processes, in place. The sum has the bits of a sum in rank order, as with
+    /// [`Algorithm::Owner`](crate::Algorithm::Owner).
     ///
     /// # Errors
-    /// [`Error::LengthMismatch`] for all, if a process brings another length; [`Error::KindMismatch`]
-    /// for all, if one makes another call; [`Error::ProcessLeft`] and [`Error::ProcessesLate`], where the
-    /// way knows them; [`Error::World`], if they do not reach each other.
+    /// In all processes, [`Error::LengthMismatch`] if one has another length, and [`Error::KindMismatch`] if
+    /// one makes another call. [`Error::ProcessLeft`] and [`Error::ProcessesLate`], if the implementation
+    /// detects them. [`Error::World`], if the processes cannot reach each other.
     fn all_reduce(&mut self, data: &mut [f32]) -> Result<(), Error>;
 
-    /// What every process has brought, in rank order; the lengths may differ.
+    /// The `data` of all processes, in rank order; the lengths may differ.
     ///
     /// # Errors
-    /// As [`all_reduce`](Self::all_reduce), but for the lengths.
+    /// As [`all_reduce`](Self::all_reduce), without [`Error::LengthMismatch`].
     fn all_gather(&mut self, data: &[u8]) -> Result<Vec<Vec<u8>>, Error>;
 
-    /// Sums a few values over all processes, in rank order; the sums have the same bits for all.
+    /// Sums a few values over all processes, in rank order; all processes get the same bits.
     ///
     /// # Errors
-    /// As [`all_gather`](Self::all_gather), and [`Error::KindMismatch`], if not all bring as many.
+    /// As [`all_gather`](Self::all_gather), and [`Error::KindMismatch`] if the numbers of values differ.
     fn sum_values(&mut self, values: &mut [f64]) -> Result<(), Error> {
         let messages = self.all_gather(&pack(&[bits(values)]))?;
         let all = messages.iter().map(|message| unpack(message, 1)?.pop());
@@ -41,8 +41,8 @@ pub trait World: Send {
         Ok(())
     }
 
-    /// The sum of `data` over all processes, on its device, in memory of its own; nothing, if this world
-    /// reaches only the host's memory. All processes get the same bits.
+    /// The sum of `data` over all processes, in new memory on its device; `None`, if this world sums only
+    /// in the host's memory. All processes get the same bits.
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce).
@@ -50,29 +50,28 @@ pub trait World: Send {
         None
     }
 
-    /// The failure, if this way knows without a call that there was one.
+    /// Reports a failure that is already known; makes no call to other processes.
     ///
     /// # Errors
-    /// That of the calls that failed.
+    /// The error that calls return since that failure.
     fn check(&self) -> Result<(), Error> {
         Ok(())
     }
 
-    /// Another channel among the same processes, for another thread: its calls never meet those of this
-    /// one. It is a call as well: all processes duplicate in the same order.
+    /// A new channel among the same processes, for another thread. Calls on different channels are
+    /// independent. This is a call as well: all processes must duplicate in the same order.
     ///
     /// # Errors
     /// As [`all_gather`](Self::all_gather).
     fn duplicate(&self) -> Result<Box<dyn World>, Error>;
 }
 
-/// Values as [`pack`] takes them.
+/// The bits of values, as [`pack`] takes them.
 pub(crate) fn bits(values: &[f64]) -> Vec<u64> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-/// The sums of the values of which these are the [`bits`], from the first to the last; nothing, if not all have as
-/// many.
+/// The sums of vectors of [`bits`], added from the first vector to the last; `None`, if their lengths differ.
 pub(crate) fn sum_in_order(all: &[Vec<u64>]) -> Option<Vec<f64>> {
     let mut vectors = all.iter();
     let values = vectors.next()?.iter().map(|bits| f64::from_bits(*bits));
@@ -87,14 +86,14 @@ pub(crate) fn sum_in_order(all: &[Vec<u64>]) -> Option<Vec<f64>> {
     Some(sums)
 }
 
-/// Vectors as one message: the length of each, then what is in them.
+/// Vectors as one message: first all lengths, then all elements.
 pub(crate) fn pack(vectors: &[Vec<u64>]) -> Vec<u8> {
     let lengths = vectors.iter().map(|vector| vector.len() as u64);
     let words = lengths.chain(vectors.iter().flatten().copied());
     words.flat_map(u64::to_le_bytes).collect()
 }
 
-/// The `count` vectors of a message of [`pack`]'s; nothing, if it is another kind of message.
+/// The `count` vectors of a message from [`pack`]; `None`, if the message has another form.
 pub(crate) fn unpack(message: &[u8], count: usize) -> Option<Vec<Vec<u64>>> {
     let (words, []) = message.as_chunks::<8>() else {
         return None;

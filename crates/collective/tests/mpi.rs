@@ -1,5 +1,5 @@
-//! Sums over processes that `mpirun` starts, on this machine: the bits of the sums, and what becomes of
-//! the others when one fails. Each test starts this binary as the ranks of a job.
+//! Sums over processes that `mpirun` starts, on this machine: the bits of the sums, and the end of all
+//! processes when one fails. Each test starts this binary as the ranks of a job.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -15,11 +15,11 @@ fn main() -> ExitCode {
         return run_rank(&args.next().expect("the name of a job"));
     }
     let mut args = Arguments::from_args();
-    args.test_threads = Some(1); // a job wants all cores
+    args.test_threads = Some(1); // a job uses all cores
     libtest_mimic::run(&args, trials()).exit_code()
 }
 
-/// What a rank does; an error is printed, and its status is then 1.
+/// What a rank does. An error is printed, and the rank's status is then 1.
 type Job = fn() -> Result<(), Error>;
 
 const JOBS: [(&str, Job); 17] = [
@@ -114,12 +114,12 @@ struct Outcome {
     err: String,
 }
 
-/// Runs a job on `n` ranks; none of them is left when this returns.
+/// Runs a job on `n` ranks; no rank is left when this returns.
 fn mpirun(job: &str, n: usize) -> Result<Outcome, Failed> {
     let this = std::env::current_exe()?;
     let run = Command::new("mpirun")
         .args(["--timeout", "60", "--oversubscribe", "--bind-to", "none"])
-        .args(["--mca", "plm", "isolated", "-n", &n.to_string()]) // it starts nothing elsewhere, and needs no ssh
+        .args(["--mca", "plm", "isolated", "-n", &n.to_string()]) // on this machine only, without ssh
         .arg(&this)
         .args(["--rank-job", job])
         .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
@@ -138,7 +138,7 @@ fn mpirun(job: &str, n: usize) -> Result<Outcome, Failed> {
     Ok(outcome)
 }
 
-/// A stopped process outlives what goes wrong with its job.
+/// Kills the stopped processes of a job, which remain when the job fails.
 fn kill_what_is_left(out: &str) -> Result<(), Failed> {
     let this = std::env::current_exe()?;
     for pid in out.lines().filter_map(|line| line.strip_prefix("pid ")) {
@@ -157,7 +157,7 @@ fn check(holds: bool, what: &str, outcome: &Outcome) -> Result<(), Failed> {
     }
 }
 
-/// All ranks come to their ends, and `mpirun` has nothing to say.
+/// All ranks end without an error, and stderr is empty.
 fn all_is_well(job: &str) -> Result<(), Failed> {
     for n in 2..=4 {
         let outcome = mpirun(job, n)?;
@@ -173,7 +173,7 @@ fn all_is_well(job: &str) -> Result<(), Failed> {
     Ok(())
 }
 
-/// All ranks say the same error.
+/// All ranks print the same error.
 fn error_of_all(job: &str, error: &str) -> Result<(), Failed> {
     for n in 2..=4 {
         let outcome = mpirun(job, n)?;
@@ -185,7 +185,7 @@ fn error_of_all(job: &str, error: &str) -> Result<(), Failed> {
     Ok(())
 }
 
-/// The job ends with this status, and stderr says all of these.
+/// The job ends with `status`, and stderr contains all of `says`.
 fn ends(job: &str, status: i32, says: &[&str]) -> Result<(), Failed> {
     let outcome = mpirun(job, 4)?;
     check(
@@ -221,7 +221,7 @@ fn rank() -> usize {
     rank.parse().expect("a number")
 }
 
-/// Nobody has to be in time, but `mpirun` has its limit.
+/// A world without a limit; `mpirun` has a limit.
 fn world() -> Result<Box<dyn World>, Error> {
     mpi::world(None)
 }
@@ -230,7 +230,7 @@ fn impatient_world() -> Result<Box<dyn World>, Error> {
     mpi::world(Some(Duration::from_secs(3)))
 }
 
-/// Values whose sum depends on the order.
+/// Values with a sum that depends on the order.
 fn values(rank: usize, seed: usize, n: usize) -> Vec<f32> {
     let value = |i: usize| {
         let bits = (i * 7919 + rank * 104_729 + seed * 31) % 10_007;
@@ -293,7 +293,7 @@ fn gathers() -> Result<(), Error> {
     Ok(())
 }
 
-/// Each thread sums other lengths than the other one, as often as it can.
+/// The two threads sum different lengths at the same time.
 fn channels() -> Result<(), Error> {
     let first = world()?;
     let second = first.duplicate()?;
@@ -400,7 +400,7 @@ fn endless() {
     }
 }
 
-/// Rank 3 comes later than rank 1, which it must not be blamed for.
+/// Rank 3 arrives later than rank 1; the error must not name it.
 fn two_loops() -> Result<(), Error> {
     let mut world = impatient_world()?;
     match world.rank() {
@@ -411,7 +411,7 @@ fn two_loops() -> Result<(), Error> {
     world.all_gather(&[]).map(drop)
 }
 
-/// Rank 1 has no world any more, and does not end either.
+/// Rank 1 drops its world, but does not end.
 fn leaves() -> Result<(), Error> {
     let mut world = impatient_world()?;
     if world.rank() == 1 {

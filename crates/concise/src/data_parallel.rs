@@ -267,7 +267,7 @@ impl DataParallel {
         let mut results = Vec::new();
         for (i, (worker, input)) in self.workers.iter().zip(inputs).enumerate() {
             let (job, done) = (job.clone(), done.clone());
-            let answer = move |result| _ = done.send((i, result)); // who gave up wants none
+            let answer = move |result| _ = done.send((i, result)); // fails where `on_each` gave up
             worker.run(move |replica| job(replica, input), answer);
             results.push(None);
         }
@@ -289,11 +289,12 @@ impl DataParallel {
         }
     }
 
-    /// Puts the answers where they belong, and returns why no more come: they are all there, or not in time.
+    /// Puts each answer in its place, and returns why no more come: all are there, or the time is over.
     ///
-    /// The first may take as long as it likes, unless the other processes have given up; and with each the time begins
-    /// anew: replicas that take turns on the cores answer one after another. A faster device, or one without an
-    /// example, waits for the others no longer than it would in the all-reduce, and who has failed no longer at all.
+    /// The first answer may take any time, unless another process has failed. It starts the timeout. Each
+    /// later success restarts it, because replicas that take turns on the cores answer one after another; a
+    /// failure does not. So a fast device, or one without an example, waits for the others no longer than in
+    /// the all-reduce.
     fn collect<T>(
         &self,
         inbox: &Receiver<(usize, Result<T>)>,
@@ -330,7 +331,7 @@ impl DataParallel {
         }
     }
 
-    /// Names the devices of those whom the others have missed, where they are all in this process.
+    /// Names the devices of the replicas that did not come, where all replicas are in this process.
     fn who_did_not_come(&self, error: anyhow::Error) -> anyhow::Error {
         let missed = |cause: &(dyn std::error::Error + 'static)| match cause.downcast_ref() {
             Some(collective::Error::TimedOut { limit, missing }) => Some((*limit, missing.clone())),
@@ -379,7 +380,7 @@ fn seats(processes: &Processes, how: &Replication, k: usize) -> Result<Vec<Seats
 
 /// How often a process that waits for its own replicas looks whether the others have given up.
 const LOOK: Duration = Duration::from_millis(100);
-/// How long those have to come back who can, once it is known that one does not.
+/// How long the other replicas have to answer, once it is known that one replica does not.
 const ENDING: Duration = Duration::from_secs(5);
 
 /// What a run says of replicas that stand still.

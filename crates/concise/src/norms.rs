@@ -1,4 +1,4 @@
-//! Batch norm over the whole minibatch: what its statistics are summed by.
+//! Batch norm over the whole minibatch: sums its statistics over the replicas.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use functional::Summation;
 
 use crate::cores::Cores;
 
-/// One replica's seat among those who sum the statistics of batch norms.
+/// One replica's seat in the group of replicas that sums the statistics of batch norms.
 pub(crate) struct Norms {
     /// Empty once the replica has failed.
     member: Mutex<Option<Member>>,
@@ -40,7 +40,7 @@ impl Norms {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Leaves the others, who need not wait any longer.
+    /// Leaves the group: the other replicas no longer wait for this one.
     pub fn leave(&self) {
         *lock(&self.member) = None;
     }

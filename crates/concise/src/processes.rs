@@ -12,7 +12,7 @@ use d2l::{BadInput, Process};
 /// How the processes of a run reach each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Backend {
-    /// One process, whose replicas are threads
+    /// One process, with a thread for each replica
     #[default]
     Threads,
     /// Processes under mpirun
@@ -25,8 +25,8 @@ pub enum Backend {
     Tcp,
 }
 
-/// The processes of a run, as one of them sees them; one that is alone has nobody to ask. All have to make
-/// the same calls in the same order.
+/// The processes of a run, as one of them sees them. A process that is alone communicates with no other. All
+/// processes must make the same calls in the same order.
 ///
 /// ```
 /// // Processes::mpi(timeout)? under mpirun, Processes::nccl(timeout)? under torchrun
@@ -104,7 +104,7 @@ impl Processes {
         })
     }
 
-    /// A channel of its own, for those who sum on threads of their own.
+    /// Another channel to the same processes, for sums on another thread.
     pub(crate) fn channel(&self) -> Result<Option<Box<dyn World>>> {
         let world = self.world().map(|world| world.duplicate());
         Ok(world.transpose()?)

@@ -35,7 +35,7 @@ pub(crate) struct Replica {
     cores: Arc<Cores>,
 }
 
-/// What momentum remembers of each gradient, and the trainer whose it is.
+/// What momentum keeps for each gradient, and the trainer that it belongs to.
 #[derive(Default)]
 struct Velocity {
     trainer: usize,
@@ -55,7 +55,7 @@ type Job = Box<dyn FnOnce(&mut Replica) + Send>;
 /// The thread of one replica; it ends when this is dropped.
 pub(crate) struct Worker {
     pub name: String,
-    /// Nobody waits for its thread any longer.
+    /// Whether `drop` no longer waits for the thread.
     given_up: AtomicBool,
     jobs: Option<Sender<Job>>,
     thread: Option<JoinHandle<()>>,
@@ -270,7 +270,7 @@ impl Replica {
         missed.unwrap_or(error)
     }
 
-    /// Leaves the others, who need not wait any longer.
+    /// Leaves the group: the other replicas no longer wait for this one.
     fn leave(&mut self) {
         if let Some(reducer) = self.reducer.take() {
             reducer.leave();
@@ -384,7 +384,7 @@ impl Worker {
         }
     }
 
-    /// It stands still: its thread ends with the process, and nobody waits for that.
+    /// Marks a replica that stands still: `drop` does not wait for its thread.
     pub fn give_up(&self) {
         self.given_up.store(true, Ordering::Relaxed);
     }

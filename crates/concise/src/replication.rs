@@ -1,4 +1,4 @@
-//! How the replicas of a network work together: how they sum, and who gets what of a minibatch.
+//! How the replicas of a network work together: how they sum, and which part of a minibatch each one gets.
 
 use std::fmt;
 use std::str::FromStr;
@@ -28,12 +28,12 @@ pub struct Replication {
     /// Whether a bucket is summed as soon as it is complete, while the backward pass goes on.
     pub overlap: bool,
     /// Whether batch norm takes its statistics over the whole minibatch. That is so for
-    /// [`layers::BatchNorm2d`](crate::layers::BatchNorm2d) and the norms of `functional`; those of candle-nn know
-    /// nothing of the other replicas, and keep to their own part. A network whose norms are all of that kind, or that
-    /// has none, does not train.
+    /// [`layers::BatchNorm2d`](crate::layers::BatchNorm2d) and the norms of `functional`. The norms of
+    /// candle-nn take the statistics of one replica's part. A network without a norm of this crate or of
+    /// `functional` does not train: its step is an error.
     ///
-    /// Then replicas without an example run the network as well, because the others wait for them. They can where
-    /// its operations are those of `functional`; candle's own need an example on each replica.
+    /// Then replicas without an example run the network as well, because the others wait for them. This works
+    /// with the operations of `functional`; candle's own need an example on each replica.
     pub sync_bn: bool,
     /// What each replica gets of a minibatch.
     pub split: Split,
@@ -173,8 +173,8 @@ pub(crate) fn split_by_weights(
     Ok(shards)
 }
 
-/// `n` examples in proportion to `weights`: each of the shares that are largest before the point gets
-/// one of those that are left. Nobody goes without while there is one for each.
+/// `n` examples in proportion to `weights`, rounded down. The examples that are left go one by one to the
+/// shares with the largest fractions. No share is empty where there is an example for each.
 pub(crate) fn shares(n: usize, weights: &[f64]) -> Vec<usize> {
     let total: f64 = weights.iter().sum();
     let exact: Vec<f64> = weights.iter().map(|w| w / total * n as f64).collect();

@@ -170,7 +170,7 @@ impl Source {
 }
 
 impl Initializer {
-    /// What is drawn for a tensor, whose layer asks for `hint`.
+    /// What is drawn for a tensor; its layer asks for `hint`.
     fn init(&self, shape: &Shape, hint: Init) -> Init {
         match *self {
             Initializer::Normal(stdev) if shape.rank() >= 2 => Init::Randn { mean: 0.0, stdev },

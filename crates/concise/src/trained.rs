@@ -115,7 +115,7 @@ impl DataParallel {
         Ok(all)
     }
 
-    /// A replica whose buffers were not kept has those of the first.
+    /// Sets the buffers that are in `rest`. The others keep their values, those of the first replica.
     fn set_other_buffers(&self, rest: &HashMap<String, Tensor>) -> Result<()> {
         for (i, state) in self.states.iter().enumerate() {
             for (name, buffer) in state.buffers() {
@@ -201,13 +201,13 @@ mod tests {
         }
 
         fn all_reduce(&mut self, _: &mut [f32]) -> Result<(), collective::Error> {
-            panic!("nobody takes a step")
+            panic!("this test takes no step")
         }
 
         fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>, collective::Error> {
-            self.brought.lock().expect("nobody panicked")[self.rank] = own.to_vec();
+            self.brought.lock().expect("no thread panicked")[self.rank] = own.to_vec();
             self.meet.wait();
-            let all = self.brought.lock().expect("nobody panicked").to_vec();
+            let all = self.brought.lock().expect("no thread panicked").to_vec();
             self.meet.wait(); // before one brings the next
             Ok(all)
         }

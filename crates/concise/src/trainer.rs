@@ -15,8 +15,8 @@ use crate::{DataParallel, Split};
 static NEXT_ID: AtomicUsize = AtomicUsize::new(1);
 
 /// A loss of each example, such as [`functional::cross_entropy`]: outputs (B, …) and labels
-/// (B,) to losses (B,). Their mean, as candle-nn's losses are, is an error: who has a part of the minibatch
-/// does not know by how many examples to divide.
+/// (B,) to losses (B,). A mean, as candle-nn's losses return it, is an error: a replica with a part of the
+/// minibatch does not know by how many examples to divide.
 pub type Loss = fn(&Tensor, &Tensor) -> candle_core::Result<Tensor>;
 
 /// Trains a replicated network: its [`step`](Trainer::step) is all that a training loop needs.
@@ -46,7 +46,7 @@ pub struct Trainer<'a> {
     optimizer: Sgd,
     /// Minibatches of a step.
     accumulate: usize,
-    /// Minibatches whose gradients wait for the step, and their examples.
+    /// How many minibatches have gradients that wait for the step, and how many examples they have.
     pub(crate) waiting: (usize, usize),
     /// Examples that the gradients are of.
     pub(crate) examples: usize,
@@ -155,7 +155,7 @@ impl<'a> Trainer<'a> {
     /// was asked to end, all do so after this step.
     fn batch_size(&self, own: usize) -> Result<usize> {
         if self.net.processes.are_one() {
-            return Ok(own); // whoever wants to end has to ask the others, who are not in this network
+            return Ok(own); // no other process trains this network, so none has to agree on the end
         }
         let mut counts = [own as f64, f64::from(u8::from(d2l::wants_to_end()))];
         self.net.processes.sum(&mut counts)?;

@@ -25,7 +25,7 @@ pub(crate) struct Bar {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// A spinner, for as long as nobody knows how long it takes.
+    /// Before the first loss of an epoch: a spinner, because the speed is not known yet.
     Waiting,
     Training,
     Testing,
@@ -41,7 +41,7 @@ pub(crate) struct Plan {
     pub test_seconds: Option<f64>,
 }
 
-/// The bar that is to be seen, which whoever prints has to put aside.
+/// The bar on the terminal. Output has to go through [`above`], which hides the bar meanwhile.
 static SHOWN: Mutex<Option<WeakProgressBar>> = Mutex::new(None);
 
 impl Bar {

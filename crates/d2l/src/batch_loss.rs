@@ -1,9 +1,9 @@
-//! The loss of a minibatch, which stays on the devices that computed it until somebody reads it.
+//! The loss of a minibatch, which stays on the devices that computed it until it is read.
 
 use candle_core::{Result, Tensor, bail};
 
-/// The loss of a minibatch over all devices. To read it is to wait for the devices, so a training loop
-/// hands it on, and [`Run::step`](crate::Run::step) reads it now and then.
+/// The loss of a minibatch over all devices. Reading it waits for the devices, so a training loop passes
+/// it to [`Run::step`](crate::Run::step), which on a GPU reads it some steps later.
 ///
 /// ```
 /// # use candle_core::{Device, Tensor};
@@ -68,7 +68,7 @@ impl BatchLoss {
         }
     }
 
-    /// Whether nobody has to wait for it.
+    /// Whether it can be read without waiting: it is on the CPU.
     pub(crate) fn is_at_hand(&self) -> bool {
         self.sums.iter().all(|sum| sum.device().is_cpu())
     }

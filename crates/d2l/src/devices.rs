@@ -76,9 +76,9 @@ pub fn devices_of_kind(kind: DeviceKind, k: Option<usize>) -> Result<Vec<Device>
     Ok(found.0)
 }
 
-/// As [`devices_of_kind`], and a line for the reader who expected a GPU that is not among them.
+/// As [`devices_of_kind`]; also returns a line for the user if an expected GPU is not among the devices.
 ///
-/// Processes on one machine take its GPUs one after the other, and start again where there are too few.
+/// Processes on one machine take its GPUs in order, and begin again at GPU 0 if there are too few.
 pub(crate) fn find(
     kind: DeviceKind,
     k: Option<usize>,
@@ -108,8 +108,8 @@ pub(crate) fn find(
     Ok((devices, note))
 }
 
-/// `k` GPUs of a process that shares the machine with others: those behind the others', and from GPU 0
-/// on again where there are no more. None, and why, where one cannot be used.
+/// `k` GPUs of a process that shares the machine with others: those after the GPUs of the processes before it,
+/// and from GPU 0 on again where there are no more. None, and why, where one cannot be used.
 fn open_gpus_of(process: Process, k: usize) -> (Vec<Device>, Option<NoGpu>) {
     let first = process.local_rank * k;
     let open = |replica: usize| match gpu::open(first + replica) {
@@ -130,7 +130,7 @@ fn open_gpus_of(process: Process, k: usize) -> (Vec<Device>, Option<NoGpu>) {
 /// What a reader should know of the GPU that could not be used after so many that could.
 fn note(gpus: usize, why: &NoGpu) -> Option<String> {
     match (gpus, why) {
-        // who builds without CUDA expects no GPU
+        // a program built without CUDA needs no such line
         (_, NoGpu::NotBuilt) => None,
         (0, why) => Some(format!("training on the CPU: {why}")),
         // there are no more
@@ -224,12 +224,12 @@ pub fn barrier(devices: &[Device]) -> Result<()> {
     on_devices("barrier", devices, || gpu::barrier(devices))
 }
 
-/// `tensor` on `device`, as candle's `to_device`, in order with all else that both are given: what comes
-/// before on the tensor's GPU is done when it is copied, and what comes later waits for the copy.
+/// `tensor` on `device`, as candle's `to_device`, in order with the other work of both devices. The copy waits
+/// for the work that the tensor's GPU was given before; the work that it is given later waits for the copy.
 ///
-/// candle's events do not see to that among GPUs, or replicas that share one. The result of an operation of candle's
-/// counts as read and not as written; of several readers they know the last; and a reader on another GPU not
-/// at all, so that the memory is given to somebody else under the copy.
+/// candle's events do not ensure this between GPUs, or between replicas that share a GPU. They record the
+/// result of candle's operation as read, not as written. Of several readers they keep the last one. They do not
+/// record a reader on another GPU: the memory of the tensor may be allocated again during the copy.
 ///
 /// ```
 /// let ones = candle_core::Tensor::new(&[1f32, 1.0], &d2l::try_gpu(0))?;
@@ -243,9 +243,9 @@ pub fn to_device(tensor: &Tensor, device: &Device) -> Result<Tensor> {
     gpu::to_device(tensor, device)
 }
 
-/// Some examples of a tensor on `device`, as [`to_device`] of a view: only they are sent, and where they are on the
-/// device already, they stay in the memory that they are a view of: who
-/// writes there changes them.
+/// Some examples of a tensor on `device`, as [`to_device`] of a view. Only these examples are sent. If they
+/// are on the device already, nothing is copied: the result is a view of the tensor's memory, and a write to
+/// this memory changes it.
 ///
 /// ```
 /// let x = candle_core::Tensor::new(&[1f32, 2.0, 3.0], &d2l::try_gpu(0))?;
@@ -267,9 +267,9 @@ pub fn view_to_device(view: &Tensor, device: &Device) -> Result<Tensor> {
 /// Gives each of `replicas` its share of the cores, and returns it: the operations of one
 /// replica use that many threads. `threads` limits the cores of the whole run.
 ///
-/// The threads on which `scratch` runs its replicas are made once in a process. Who trains several
-/// times in one, with more replicas each time, calls this with the most of them first; otherwise
-/// those of a later run take turns.
+/// A process starts the threads on which `scratch` runs its replicas only once. A process that trains
+/// several times calls this with the largest number of replicas first; otherwise the replicas of a
+/// later run share too few threads.
 ///
 /// ```
 /// assert_eq!(d2l::share_cores(Some(4), 2), 2);
@@ -316,8 +316,8 @@ mod tests {
         );
     }
 
-    /// The result of candle's operation goes to another GPU, or to another replica on the same, and its memory to
-    /// somebody else.
+    /// Copies the result of candle's operation to another replica on the same GPU, or to another GPU. The next
+    /// tensor may get the memory of the result.
     #[test]
     #[ignore = "needs an NVIDIA GPU"]
     fn on_a_gpu_what_is_copied_is_there_until_it_is() -> Result<()> {

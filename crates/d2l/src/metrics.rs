@@ -5,9 +5,9 @@ use dataset::DataIter;
 
 use crate::{Accumulator, on_devices, to_device};
 
-/// The number of examples whose largest output is at the label ("Softmax Regression
-/// Implementation from Scratch"): `y_hat` (B, classes), `y` (B,). Of no example none is right: a replica
-/// may be left without any.
+/// The number of examples with the largest output at the label ("Softmax Regression
+/// Implementation from Scratch"): `y_hat` (B, classes), `y` (B,). It is 0 for 0 examples: a replica may
+/// get none.
 ///
 /// ```
 /// # use candle_core::{Device, Tensor};

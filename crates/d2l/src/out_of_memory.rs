@@ -1,4 +1,4 @@
-//! What a user is told who has too little memory on a GPU: on which, how much is left there, and the way out.
+//! The hint after an out-of-memory error of a GPU: which GPU, its free memory, and what the user can do.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};

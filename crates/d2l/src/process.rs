@@ -1,4 +1,4 @@
-//! One process of several that train together, and who of them speaks.
+//! One process of several that train together. Only process 0 prints.
 
 use std::fmt;
 use std::io::Write;
@@ -35,10 +35,10 @@ impl Process {
     }
 }
 
-/// Whether another process speaks for this one.
+/// Whether this process prints nothing.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
-/// From here on this process speaks, or does not.
+/// Switches the output of this process off or on.
 pub(crate) fn set_quiet(quiet: bool) {
     QUIET.store(quiet, Ordering::Relaxed);
 }
@@ -47,7 +47,7 @@ pub(crate) fn is_quiet() -> bool {
     QUIET.load(Ordering::Relaxed)
 }
 
-/// Prints a line, once where several processes train together. A reader who closed the pipe (`… | head`) ends nothing.
+/// Prints a line; of several processes only process 0 does. A closed pipe (`… | head`) is no error.
 pub fn say(line: fmt::Arguments<'_>) {
     if !is_quiet() {
         let _ = bar::above(|_| writeln!(std::io::stdout(), "{line}"));

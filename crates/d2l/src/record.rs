@@ -252,7 +252,7 @@ impl Record {
     }
 }
 
-/// Two runs do not write to one folder. Where a folder cannot be locked, nobody looks.
+/// Locks a folder, so that no second run writes to it. None, without a check, where a folder cannot be locked.
 pub(crate) fn lock(folder: &Path) -> Result<Option<File>> {
     let Ok(file) = File::open(folder) else {
         return Ok(None);

@@ -35,8 +35,9 @@ struct OfSize {
 }
 
 impl Recorded {
-    /// On `device`, the only one that the step uses, of which `functional::one_stream` was told; with none nothing is
-    /// recorded. Nobody else may give it work in a step: [`DataIter::when_asked`](dataset::DataIter::when_asked).
+    /// On `device`, the only one that the step uses; call `functional::one_stream` with it before. No other
+    /// thread may give it work in a step: use [`DataIter::when_asked`](dataset::DataIter::when_asked). Without
+    /// a device nothing is recorded.
     pub fn new(device: Option<&Device>) -> Self {
         Self {
             device: device.cloned(),
@@ -44,8 +45,8 @@ impl Recorded {
         }
     }
 
-    /// Takes `step` on a minibatch: each time the same step, with the same parameters and the same learning rate, of
-    /// which nothing runs on the host any more once it is recorded.
+    /// Takes `step` on a minibatch. It has to be the same step each time, with the same parameters and the same
+    /// learning rate: once it is recorded, none of its code runs on the host any more.
     ///
     /// # Errors
     /// As of the step; and where it cannot be recorded.

@@ -170,7 +170,7 @@ impl Run {
             train_iter = train_iter.on_device(&devices[0])?;
             test_iter = test_iter.on_device(&devices[0])?;
             if graph {
-                train_iter = train_iter.when_asked(); // nobody else gives the GPU work
+                train_iter = train_iter.when_asked(); // no other thread gives the GPU work
             }
             start::check_last_batch(&train_iter, "training", k).map_err(BadInput::from)?;
             start::check_last_batch(&test_iter, "test", k).map_err(BadInput::from)?;
@@ -340,9 +340,9 @@ impl Run {
         (completed + 1..=self.num_epochs).take_while(|_| !interrupted())
     }
 
-    /// Tells of a step: the loss of the minibatch before its update, and what is trained after it.
+    /// Reports a step: the loss of the minibatch before its update, and the network after it.
     ///
-    /// A loss on a GPU is read some steps later, so that nobody waits for the GPU in every step.
+    /// A loss on a GPU is read some steps later, so that the host does not wait for the GPU in every step.
     ///
     /// # Errors
     /// If a device fails, the loss is no finite number any more, or replicas differ and `--check-replicas` looks.
@@ -372,7 +372,7 @@ impl Run {
         Ok(())
     }
 
-    /// Shows and records the steps whose losses are still on the devices.
+    /// Reads the losses that are still on the devices; shows and records their steps.
     fn read_losses<T: Trained>(&mut self, trained: &T) -> Result<()> {
         let unread = std::mem::take(&mut self.unread);
         let means = BatchLoss::means(&unread)?;

@@ -79,7 +79,7 @@ impl Trace {
 impl Drop for Trace {
     fn drop(&mut self) {
         if let Err(error) = self.write() {
-            warn(format_args!("--trace: {error:#}")); // it costs nobody the run
+            warn(format_args!("--trace: {error:#}")); // the run does not fail
         }
     }
 }

@@ -30,10 +30,10 @@ pub trait Trained {
         true
     }
 
-    /// Compares the parameters, whose names are `names`, on all devices, bit by bit.
+    /// Compares the parameters on all devices, bit by bit; `names` are their names.
     ///
     /// # Errors
-    /// Names the first parameter that is not the same, with index, devices and both values.
+    /// Names the first parameter that differs, with index, devices and both values.
     fn check_replicas(&self, names: &[String]) -> Result<()>;
 
     /// The gradients of the loss by name, as the last step had them: means over the `examples` of its minibatch, or

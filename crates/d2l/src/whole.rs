@@ -4,8 +4,8 @@ use std::fs::{self, File};
 use std::io::{Result, Write};
 use std::path::{Path, PathBuf};
 
-/// Writes what is to be the file `path` beside it, under a name that nobody takes for it, and waits until the disk
-/// has it. Returns that name, for [`take_place`].
+/// Writes the bytes of the file `path` to a file beside it, under another name, and waits until they are on
+/// the disk. Returns that name, for [`take_place`].
 pub(crate) fn beside(path: &Path, bytes: &[u8]) -> Result<PathBuf> {
     let partial = partial(path);
     let write = || {
@@ -22,7 +22,7 @@ pub(crate) fn beside(path: &Path, bytes: &[u8]) -> Result<PathBuf> {
     }
 }
 
-/// Gives a file that was written beside its name, which the disk has then as well.
+/// Renames the file that [`beside`] wrote; on Unix it waits until the new name is on the disk.
 pub(crate) fn take_place(partial: &Path, path: &Path) -> Result<()> {
     let renamed = fs::rename(partial, path);
     if renamed.is_err() {

@@ -53,7 +53,7 @@ impl Canvas {
         }
     }
 
-    /// Fills the symmetric shape whose right outline, from top to bottom, is given: at most 8 points.
+    /// Fills a symmetric shape; `right` is its right outline from top to bottom, at most 8 points.
     pub(crate) fn both_sides<const N: usize>(&mut self, right: [[f32; 2]; N], shade: f32) {
         let mut outline = [[0.0; 2]; 16];
         for (i, [x, y]) in right.into_iter().enumerate() {

@@ -1,6 +1,6 @@
-//! The official IDX files, gzip-compressed or raw: found, checked, read. Trusts no header; mends nothing. A file may
-//! hold as much as the largest published one, 47 MB; beyond that, 8 bytes of data for each byte of its own, because images
-//! compress to a half or a fifth, and what gives more is made to fill the memory. Whoever means it unpacks the file.
+//! Finds, checks and reads the official IDX files, gzip-compressed or raw. Trusts no header; repairs nothing.
+//! A file may hold 47 MB of data, as the largest published one, or 8 bytes for each of its own bytes. Images
+//! compress to a half or a fifth; more data is meant to fill the memory. A user can decompress such a file first.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -120,7 +120,7 @@ fn read_file(path: &Path, kind: &Kind, published: &str) -> Result<(Vec<u8>, bool
 fn is_published(path: &Path, bytes: &[u8], published: &str) -> bool {
     let md5 = hex(&Md5::digest(bytes));
     if md5 != published {
-        // a reader who closed stderr loses the warning, not the run
+        // with stderr closed the warning is lost, and the run goes on
         let _ = writeln!(
             std::io::stderr(),
             "warning: {} has the MD5 sum {md5}; the published file has {published}",
@@ -280,7 +280,7 @@ mod tests {
         format!("{:#}", read_dir(Name::Mnist, dir.path()).unwrap_err())
     }
 
-    /// The message for a folder whose training images, or labels, are these bytes.
+    /// The error message for a folder where `FILES[file]` holds these bytes.
     fn error_with(file: usize, bytes: &[u8]) -> String {
         let dir = folder();
         write(&dir, FILES[file], bytes);

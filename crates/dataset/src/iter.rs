@@ -1,4 +1,4 @@
-//! Minibatches in order: who comes when, and the thread that prepares the next one while the current one trains.
+//! Minibatches: the order of their images, and the thread that prepares the next ones during a training step.
 //! Knows no file.
 
 use std::any::Any;
@@ -237,8 +237,8 @@ impl DataIter {
         })
     }
 
-    /// Makes each minibatch when it is asked for and on the thread that asks, not before and on a thread of its
-    /// own: where nobody else may give a GPU work.
+    /// Makes each minibatch only when it is asked for, on the thread that asks, instead of ahead on another
+    /// thread. Use it where no other thread may give a GPU work.
     ///
     /// ```
     /// use dataset::{Data, Options};
@@ -256,7 +256,7 @@ impl DataIter {
         }
     }
 
-    /// Sends the minibatches one by one, until nobody wants any more.
+    /// Sends the minibatches one by one, until the receiver is dropped.
     fn prepare(&self, order: &[u32], sender: &SyncSender<Minibatch>) {
         for indices in order.chunks(self.batch_size) {
             if sender.send(self.minibatch(self.own(indices))).is_err() {
@@ -306,7 +306,7 @@ impl IntoIterator for &DataIter {
 /// [`DataIter::on_device`] says otherwise.
 #[derive(Debug)]
 pub struct Batches {
-    /// None once nobody wants any more.
+    /// None after `close`.
     made: Option<Made>,
     /// The number of the next one.
     next: usize,
@@ -326,7 +326,7 @@ enum Made {
 }
 
 impl Batches {
-    /// Lets the thread go and waits for its end, a minibatch's time at most; an error is its panic's message.
+    /// Stops the thread and waits at most a minibatch's time for its end; an error is its panic's message.
     fn close(&mut self) -> std::result::Result<(), String> {
         self.left = 0;
         let Some(Made::Ahead(ready, thread)) = self.made.take() else {
@@ -389,7 +389,7 @@ impl Iterator for Batches {
 
 impl Drop for Batches {
     fn drop(&mut self) {
-        let _ = self.close(); // nobody wants any more
+        let _ = self.close(); // a panic cannot be reported here
     }
 }
 

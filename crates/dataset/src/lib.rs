@@ -1,8 +1,8 @@
 //! Fashion-MNIST and MNIST: bytes in, shuffled minibatches (X, y) out.
 //!
 //! This crate is the only one that downloads or opens a dataset file. It knows candle, and no model, loss or
-//! replica: X leaves it on the CPU, and whoever trains moves it to a device. It never hands out a file that it
-//! has not checked, and never passes over a folder that the user named.
+//! replica: it makes X on the CPU or on one device, and the training code moves X to the replicas. It never
+//! returns data that it has not checked, and never ignores a folder that the user named.
 //!
 //! ```
 //! use dataset::{Data, Options};
@@ -69,7 +69,7 @@ pub struct Dataset {
     pub train: Arc<Split>,
     /// The images to judge by.
     pub test: Arc<Split>,
-    /// Where the bytes came from; print it, so that nobody takes synthetic images for real ones.
+    /// Where the bytes came from; print it, so that synthetic images are not taken for real ones.
     pub source: Source,
     seed: u64,
     shuffle: bool,

@@ -133,8 +133,8 @@ pub struct Options {
     pub limit_train: Option<usize>,
     /// Take only the first so many test images, in file order.
     pub limit_test: Option<usize>,
-    /// How many threads may draw the synthetic set, whose bytes do not depend on it; all cores if
-    /// left out.
+    /// How many threads may draw the synthetic set; all cores if left out. The bytes do not depend
+    /// on it.
     pub threads: Option<usize>,
 }
 

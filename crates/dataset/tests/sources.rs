@@ -223,7 +223,7 @@ mod hub {
         ]
     }
 
-    /// The address of a port where nobody listens.
+    /// The address of a port on which no server listens.
     fn nobody() -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         format!("http://{}", listener.local_addr().unwrap())

@@ -16,7 +16,7 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    /// `len` floats of any value: whoever takes them writes before reading.
+    /// `len` floats of any value: the caller writes them before it reads them.
     pub(crate) fn new(len: usize) -> Self {
         if len == 0 {
             return Self::default();
@@ -38,7 +38,7 @@ impl Buffer {
             len,
         };
         if cfg!(test) {
-            buffer.fill(f32::NAN); // whoever reads first is found out
+            buffer.fill(f32::NAN); // a read before the first write gives NaN
         }
         buffer
     }

@@ -28,7 +28,7 @@ pub(crate) struct Results<T> {
     pub(crate) dx: Vec<T>,
     pub(crate) dw: Vec<T>,
     pub(crate) db: Vec<T>,
-    /// Where nobody wants dx.
+    /// dw and db of a backward pass that computes no dx.
     pub(crate) dw_alone: Vec<T>,
     pub(crate) db_alone: Vec<T>,
 }

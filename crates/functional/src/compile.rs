@@ -38,7 +38,7 @@ struct Compiler<B: Backend> {
 }
 
 impl<B: Backend> Compiler<B> {
-    /// Counts uses and collects the leaves, whose numbers come before those of the steps.
+    /// Counts uses and collects the leaves: their numbers come before those of the steps.
     fn survey(&mut self, expr: &Expr) -> Result<()> {
         let uses = self.uses.entry(Arc::as_ptr(&expr.0)).or_default();
         *uses += 1;
@@ -88,7 +88,7 @@ impl<B: Backend> Compiler<B> {
         Ok(number)
     }
 
-    /// The number of an expression's value, whose steps are added where they are not there yet.
+    /// The number of an expression's value. Adds the steps for it, where the tape has none yet.
     fn value(&mut self, expr: &Expr) -> Result<usize> {
         if let Some(value) = self.values.get(&Arc::as_ptr(&expr.0)) {
             return Ok(*value);
@@ -125,7 +125,7 @@ impl<B: Backend> Compiler<B> {
         }
     }
 
-    /// The first input of `expr`, if nobody else reads it.
+    /// The first input of `expr`, if that input is read only once.
     fn only_here<'e>(&self, expr: &'e Expr) -> Option<&'e Expr> {
         let input = expr.0.inputs.first()?;
         self.read_once(input).then_some(input)
@@ -250,8 +250,8 @@ impl<B: Backend> Compiler<B> {
         Ok(self.push(Layer::Sum(Sum { relu }), inputs, dims))
     }
 
-    /// Pushes a convolution in front of a batch norm, whose mean would take a bias out again: only the
-    /// running mean sees it, so it is left out and returned.
+    /// Pushes the convolution in front of a batch norm without its bias, and returns the bias. The batch's
+    /// mean would subtract the bias again: only the running mean depends on it.
     fn without_bias(&mut self, conv: &Expr) -> Result<Option<usize>> {
         let (geometry, mut inputs) = self.geometry(conv)?;
         let bias = inputs.get(2).copied();

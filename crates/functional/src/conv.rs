@@ -20,7 +20,7 @@ const GROUPS: usize = 4;
 /// `x` (B, H, W, I), `weight` (O, I, KH, KW), `bias` (O,) → (B, OH, OW, O), with
 /// OH = ⌊(H + 2·padding − KH) / stride⌋ + 1, and OW likewise.
 ///
-/// An `x` that nobody tracks, such as the images, gets no gradient and costs none. In the book:
+/// For an `x` that is not tracked, such as the images, no gradient is computed. In the book:
 /// `F.conv2d(X, weight=params[0], bias=params[1])`, there in (B, I, H, W).
 ///
 /// # Errors

@@ -1,5 +1,5 @@
 //! Matrix products on one thread: the crate `gemm` behind a safe function that checks bounds.
-//! It never starts a thread; whoever calls it decides what runs beside it.
+//! It never starts a thread: the caller decides what runs in parallel.
 
 use gemm::Parallelism;
 

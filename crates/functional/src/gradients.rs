@@ -131,25 +131,25 @@ impl Gradients {
     }
 
     /// As [`backward`](Self::backward), and sends each bucket to `ready` as soon as its gradients are
-    /// complete, while backward goes on. It is out then, until it is put back.
+    /// complete, while backward goes on. The bucket is out then, until it is put back.
     ///
-    /// The first pass learns when a gradient is complete, and sends all at its end; so does every pass with a
-    /// bucket whose parameters candle's own operations use, and with those after it. A pass after that takes
-    /// it that each parameter is used by as many expressions as in the pass before.
+    /// The first pass learns when each gradient is complete, and sends all buckets at its end. A bucket with
+    /// a parameter that candle's own operations use is sent at the end of every pass, and so are the buckets
+    /// after it. A later pass expects each parameter in as many expressions as in the pass before.
     ///
     /// # Errors
-    /// As of [`backward`](Self::backward); where more comes of a gradient that has been handed out, because
-    /// the network computes something else than in the pass before; and where nobody is there to receive.
-    /// Buckets may be out then.
+    /// As of [`backward`](Self::backward); where the pass adds to a gradient that is already handed out,
+    /// because the network computes something else than in the pass before; and where the receiver was
+    /// dropped. Buckets may be out then.
     pub fn backward_giving(&mut self, loss: &Tensor, ready: &Sender<Bucket>) -> Result<()> {
         self.places.backward(loss, Some(ready))
     }
 
-    /// Sends all buckets to `ready`. Gradients that nothing wrote since [`zero`](Self::zero) are zeros, as a
-    /// replica without an example wants them.
+    /// Sends all buckets to `ready`. Gradients that nothing wrote since [`zero`](Self::zero) are zeros, as
+    /// a replica without an example needs them.
     ///
     /// # Errors
-    /// Where a bucket is out, the pass before failed, or nobody is there to receive.
+    /// Where a bucket is out, the pass before failed, or the receiver was dropped.
     pub fn give(&mut self, ready: &Sender<Bucket>) -> Result<()> {
         self.places.give(ready)
     }

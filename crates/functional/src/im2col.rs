@@ -2,7 +2,7 @@
 //! nothing.
 //!
 //! A *line* is one row of output pixels, numbered through the whole batch. A *tile* is a fixed
-//! number of lines, whose im2col matrix has about [`TILE`] rows and stays in the cache.
+//! number of lines; its im2col matrix has about [`TILE`] rows and stays in the cache.
 
 use crate::args;
 use crate::gemm::Matrix;
@@ -135,7 +135,7 @@ impl Geometry {
     }
 
     /// Calls `f` with each weight's index in PyTorch's layout and in the packed one, by blocks of
-    /// output channels, whose lines stay in the cache.
+    /// output channels: the cache lines of a block stay in the cache.
     #[inline(always)]
     fn for_each_weight(&self, mut f: impl FnMut(usize, usize)) {
         let area = self.kernel.0 * self.kernel.1;

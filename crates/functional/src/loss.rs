@@ -16,8 +16,8 @@ const CHUNK: usize = 64;
 /// In the book: `nn.CrossEntropyLoss(reduction='none')`.
 ///
 /// # Errors
-/// Where the types or sizes do not match, or a label is no class. On a GPU, where nobody waits to look at
-/// the labels, one that is no class gives a loss of NaN instead.
+/// Where the types or sizes do not match, or a label is no class. On a GPU the host does not wait to read
+/// the labels: there, a label that is no class gives a loss of NaN instead.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};

@@ -17,7 +17,7 @@ pub(crate) const EPS: f64 = 1e-5;
 pub(crate) const MOMENTUM: f64 = 0.1;
 /// Pixels of a block: its sums are f32, and f64 combines them.
 const BLOCK: usize = 256;
-/// Channels whose sums are in registers at a time.
+/// Channels that have their sums in registers at a time.
 const STRIP: usize = 64;
 
 /// Normalizes each channel of `x` (B, H, W, C), then scales it with `weight` and shifts it by
@@ -227,15 +227,15 @@ pub(crate) struct Norm {
     pub(crate) relu: bool,
     /// Whether there is an input more that is added.
     pub(crate) shortcut: bool,
-    /// Whether there is a last input more, by which x is to be shifted: of what the batch's mean takes out,
-    /// only the running mean sees anything.
+    /// Whether one more input, the last, shifts x: the batch's mean subtracts the shift again, so only the
+    /// running mean depends on it.
     pub(crate) shift: bool,
-    /// Over whom the batch's statistics are taken, where not over the values here alone.
+    /// Sums the statistics over all replicas; none where they are over the values here alone.
     pub(crate) over: Option<Arc<dyn Summation>>,
 }
 
 impl Norm {
-    /// For inputs x, weight, bias of these shapes; whom this thread shares statistics with, the norm does.
+    /// For inputs x, weight and bias of these shapes. In training mode it takes this thread's [`Summation`].
     pub(crate) fn new(
         dims: [&[usize]; 3],
         running: &[Var; 2],
@@ -384,7 +384,7 @@ impl Operation for Norm {
             count: self.count,
             of: channels.sums(at.x[0], &mut dy, masked),
         };
-        // of what is here alone: whoever owns the parameters sums their gradients
+        // of the values here alone: the owner of the parameters sums their gradients over the replicas
         let [dw, db] = &sums.of;
         dx[1].put(dw.iter().zip(&inv_std[..]).map(|(dw, s)| *dw as f32 * s));
         dx[2].put(db.iter().map(|db| *db as f32));

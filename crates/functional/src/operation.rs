@@ -10,8 +10,8 @@ use candle_core::Result;
 pub(crate) const CHUNK: usize = 1 << 14;
 
 pub(crate) trait Operation: Send + Sync {
-    /// Writes all of y, whose contents are arbitrary before. Returns what backward wants besides x
-    /// and y; nothing is kept unless `keep`.
+    /// Writes all of y, which has arbitrary contents before. Returns what backward needs besides x and
+    /// y; without `keep`, backward does not run and needs nothing.
     fn forward(&self, x: &[&[f32]], y: &mut [f32], keep: bool) -> Result<Vec<Buffer>>;
 
     /// Hands each input that wants it its gradient. `dy` is complete and may be written over.
@@ -29,7 +29,7 @@ pub(crate) struct At<'a> {
 /// The gradient of one value, while it is being summed up.
 #[derive(Default)]
 pub(crate) enum Grad<'a> {
-    /// Nobody wants it.
+    /// It is not wanted.
     #[default]
     Unwanted,
     /// Wanted, so many elements, and nothing there yet.
@@ -105,7 +105,8 @@ impl Grad<'_> {
         }
     }
 
-    /// Adds `part` where it is wanted; who has no use for it afterwards had better give it.
+    /// Adds `part` where the gradient is wanted. Where the caller no longer needs `part`,
+    /// [`give`](Self::give) saves a copy.
     pub(crate) fn add(&mut self, part: &[f32]) {
         if self.wanted() {
             let (to, add) = self.target();

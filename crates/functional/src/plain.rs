@@ -168,7 +168,7 @@ pub fn add(x: &Tensor, other: &Tensor) -> Result<Tensor> {
     x + other
 }
 
-/// The views of x whose mean or maximum is the pooled one.
+/// The views of x, one for each position in a window: their mean or maximum is the pooled value.
 fn pooled(x: &Tensor, w: &Windows) -> impl Iterator<Item = Result<Tensor>> {
     let out = (w.out_height, w.out_width);
     positions((w.kernel, w.kernel)).map(move |at| shifted(x, at, w.stride, out))

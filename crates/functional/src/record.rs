@@ -18,7 +18,7 @@ use candle_core::{
 };
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// A backend whose tapes candle's graph can hold.
+/// A backend with tapes that candle's graph can hold.
 pub(crate) trait Runs: Backend + Sized + 'static {
     /// What a forward pass leaves for backward.
     type Kept: Send + Sync;
@@ -162,7 +162,7 @@ impl Gate {
 
     #[cfg(feature = "cuda")]
     fn forward_on(&self, leaf: &CudaStorage) -> Result<(CudaStorage, Shape)> {
-        // Safety: nobody reads a gate's value.
+        // Safety: the element is uninitialized, and no operation reads a gate's value.
         let element = unsafe { leaf.device.alloc::<f32>(1) }?;
         let storage = CudaStorage::wrap_cuda_slice(element, leaf.device.clone());
         Ok((storage, 1.into()))

@@ -3,9 +3,9 @@
 use candle_core::{Device, Result};
 use std::fmt;
 
-/// Work that gives a GPU the same kernels on the same memory each time that it is called: a training step whose
-/// minibatch is copied to where the last one was. After a few calls it is recorded as a CUDA graph, and from then on
-/// the GPU gets all of it in one call. Elsewhere it is just called.
+/// Work that launches the same kernels on the same memory in each call: for example a training step, where
+/// each minibatch is first copied to the memory of the last one. After a few calls the work is recorded as a
+/// CUDA graph; from then on the GPU gets all of it in one call. On other devices the work is just called.
 ///
 /// ```
 /// use candle_core::{Device, Tensor, Var};
@@ -43,15 +43,16 @@ impl Repeated {
         }
     }
 
-    /// Calls `work`, or repeats what it gave the GPU the last time. It has to do the same each time, to read and write
-    /// the same memory, and to leave its results in memory that was there before; it may use operations of this
-    /// crate and those of candle's that bring nothing from the host. Once it is recorded, nothing of it runs on the
-    /// host: numbers that it took from there, such as a learning rate, stay what they were. Nobody else may give the
-    /// device anything while it runs. It holds memory of its own.
+    /// Calls `work`, or repeats its recorded kernels. `work` must do the same in each call, read and write
+    /// the same memory, and leave its results in memory that existed before. It may use operations of this
+    /// crate, and those of candle that copy nothing from the host. Once `work` is recorded, no part of it runs
+    /// on the host: numbers from the host, such as a learning rate, keep their recorded values. No other
+    /// thread may give the device work during the call. A `Repeated` holds memory of its own.
     ///
     /// # Errors
-    /// As of `work`; and where it cannot be recorded, because it copies from or to the host, keeps a tensor that it made,
-    /// or wants other memory each time. After that it is not tried again.
+    /// As of `work`; and where `work` cannot be recorded, because it copies from or to the host, keeps a
+    /// tensor that it made, or needs other memory in each call. After a failed recording there is no second
+    /// try.
     pub fn run(&mut self, work: impl FnOnce() -> Result<()>) -> Result<()> {
         #[cfg(feature = "cuda")]
         if let Some(repeated) = &mut self.on_a_gpu {

@@ -1,11 +1,11 @@
-//! What candle need not keep account of on a GPU.
+//! Turns off the events that candle records for several streams on a GPU.
 
 use candle_core::Device;
 
-/// Tells that nothing but `device` itself works on its tensors in this process: no second device on the
-/// same GPU is handed one. Then candle no longer records who reads and writes each tensor that is made
-/// from now on, which takes longer than the step of a small network. Without it nothing is wrong; with it,
-/// a tensor that goes to another stream all the same may arrive before it was computed.
+/// The caller states that only `device` uses its tensors in this process: none goes to a second device on
+/// the same GPU. Then candle records no events for reads and writes of tensors that are made from now on.
+/// To record them takes longer than the step of a small network. Results are right without this call too.
+/// After this call, a tensor that does go to another stream may be read there before it is computed.
 ///
 /// On the CPU it does nothing.
 ///
@@ -15,7 +15,7 @@ use candle_core::Device;
 pub fn one_stream(device: &Device) {
     #[cfg(feature = "cuda")]
     if let Device::Cuda(device) = device {
-        // Safety: one stream keeps its own order, and the caller says that there is no other.
+        // Safety: one stream runs its work in order, and the caller states that no other uses the tensors.
         unsafe { device.disable_event_tracking() }
     }
     let _ = device;

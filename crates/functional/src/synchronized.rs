@@ -1,6 +1,6 @@
-//! Batch norms whose statistics are taken over the values of several who each have a part of a
-//! minibatch: in PyTorch, `nn.SyncBatchNorm`. Who they are and how they meet is not known here: a
-//! [`Summation`] is handed in.
+//! Batch norms with statistics over the values of several replicas, each with a part of a minibatch: in
+//! PyTorch, `nn.SyncBatchNorm`. This module does not know the replicas or how they communicate: the caller
+//! hands in a [`Summation`].
 
 use crate::scoped;
 use candle_core::Result;
@@ -11,38 +11,38 @@ thread_local! {
     static OVER: Cell<Option<Arc<dyn Summation>>> = const { Cell::new(None) };
 }
 
-/// Sums vectors over all who take part, for [`with_synchronized_norms`].
+/// Sums vectors over all replicas that take part, for [`with_synchronized_norms`].
 ///
-/// All bring vectors of the same lengths in the same order, because all evaluate the same network
-/// and go back through it for the same gradients.
+/// All replicas bring vectors of the same lengths in the same order, because all evaluate the same
+/// network and run its backward pass for the same gradients.
 pub trait Summation: Send + Sync {
-    /// Replaces `values` by the sums over all, the same to the bit for each of them. It waits until
-    /// all have brought theirs.
+    /// Replaces `values` by the sums over all replicas, with the same bits in each. It waits until all
+    /// replicas have brought their values.
     ///
     /// # Errors
-    /// Where someone takes no part any more. The forward or backward pass that needed the sums then
+    /// Where a replica no longer takes part. The forward or backward pass that needed the sums then
     /// ends with this error.
     fn sum(&self, values: &mut [f64]) -> Result<()>;
 }
 
-/// Runs `f`; inside, batch norms in training mode that this thread evaluates take their statistics
-/// over the values of all who share `over`, and so does their backward, whenever and on whichever
-/// thread it runs. It nests, and ends even if `f` panics.
+/// Runs `f`. Inside, batch norms in training mode that this thread evaluates take their statistics over
+/// the values of all replicas that `over` sums over. Their backward passes sum over the same replicas,
+/// later and on other threads as well. Calls nest, and the effect ends even if `f` panics.
 ///
 /// Then a minibatch in parts gives what it gives as a whole: the results, the gradients of x, and the
-/// running statistics. The gradients of weight and bias are those of a part; their sum over all is
-/// the gradient of the whole. A part may have one value a channel, or none. In PyTorch:
+/// running statistics. The gradients of weight and bias are those of one part; their sum over all parts
+/// is the gradient of the whole. A part may have one value a channel, or none. In PyTorch:
 /// `nn.SyncBatchNorm`.
 ///
-/// Each batch norm sums once in forward, and once in backward if x has a gradient. On a GPU it waits
-/// there for the GPU. On devices that are neither the CPU nor an NVIDIA GPU it is an error.
+/// Each batch norm sums once in forward, and once in backward if x has a gradient. On a GPU the host
+/// waits for the GPU before each sum. On devices that are neither the CPU nor an NVIDIA GPU it is an error.
 ///
 /// ```
 /// use candle_core::{Device, Result, Tensor, Var};
 /// use functional::{Summation, batch_norm2d, with_synchronized_norms};
 /// use std::sync::Arc;
 ///
-/// /// One more takes part, who has the same values.
+/// /// Two replicas that have the same values.
 /// struct Twins;
 ///
 /// impl Summation for Twins {
@@ -66,7 +66,7 @@ pub fn with_synchronized_norms<R>(over: &Arc<dyn Summation>, f: impl FnOnce() ->
     scoped::with(&OVER, Some(over.clone()), f)
 }
 
-/// Over whom batch norms in training mode take their statistics, where not over their own values alone.
+/// The summation of batch norms in training mode; none where each norm uses its own values alone.
 pub(crate) fn over() -> Option<Arc<dyn Summation>> {
     let over = OVER.take();
     OVER.set(over.clone());
@@ -80,7 +80,7 @@ pub(crate) struct Sums {
 }
 
 impl Sums {
-    /// Those of all who share `over`, where these are the ones of a part: one summation.
+    /// The sums over all replicas, from these sums of one part: one summation.
     pub fn over_all(&self, over: &dyn Summation) -> Result<Self> {
         let mut values = vec![self.count as f64];
         values.extend(self.of.iter().flatten());
@@ -101,10 +101,10 @@ pub(crate) struct Moments {
 }
 
 impl Moments {
-    /// Those of all who share `over`, where these are the ones of a part: one summation.
+    /// The moments over all replicas, from these moments of one part: one summation.
     ///
-    /// The squares are summed around zero, which all have in common. What that loses beside a large
-    /// mean is little: in f64 it is 2⁻⁵³ · mean² of the variance, where f32 values have lost more.
+    /// The squares are summed around zero, which all parts have in common. With a large mean this loses
+    /// little: in f64, 2⁻⁵³ · mean² of the variance. The rounding of the f32 values has lost more.
     pub fn over_all(&self, over: &dyn Summation) -> Result<Self> {
         let n = self.count as f64;
         let moments = || self.mean.iter().zip(&self.squares);

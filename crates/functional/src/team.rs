@@ -1,7 +1,7 @@
-//! A thread and its helpers, which share out the tasks of one operation after the other. Task q of n
-//! starts on the same thread every time, so that it finds the memory of the operation before in its
-//! cache; who has finished takes over what others have not begun. Helpers spin for a moment before
-//! they sleep: operations follow each other within microseconds.
+//! A thread and its helpers share out the tasks of one operation after the other. Task q of n belongs to
+//! the same thread every time, so that it finds the memory of the operation before in that thread's cache.
+//! A thread that has finished its own tasks takes tasks that others have not begun. Helpers spin for a
+//! moment before they sleep: operations follow each other within microseconds.
 
 use crate::threads::with_budget;
 use std::any::Any;

@@ -2,7 +2,7 @@
 //!
 //! The work of an operation is cut into tasks that depend on shapes only; threads share out the
 //! tasks and never cut them differently. So the budget changes the time and never a bit of the
-//! result. Replicas come first: the budget starts at 1, and whoever has cores to spare raises it.
+//! result. Cores are for replicas first: the budget starts at 1, and a caller with spare cores raises it.
 
 use crate::team::Team;
 use crate::{scoped, simd};
@@ -142,7 +142,8 @@ pub(crate) struct Disjoint<'a, T> {
     borrow: PhantomData<&'a mut [T]>,
 }
 
-// Safety: it only gives out parts, whose disjointness `part` asks of its caller.
+// Safety: a shared `Disjoint` gives access to elements only through `part`. Callers of `part` guarantee
+// that live parts do not overlap. So only one thread at a time accesses an element, and `T: Send` suffices.
 unsafe impl<T: Send> Sync for Disjoint<'_, T> {}
 
 impl<'a, T> Disjoint<'a, T> {
@@ -167,7 +168,7 @@ impl<'a, T> Disjoint<'a, T> {
     /// `len` elements from `first` on.
     ///
     /// # Safety
-    /// While the part lives, nobody else may have one that overlaps it.
+    /// While the returned part lives, no other live part may overlap it.
     ///
     /// # Panics
     /// Where they are out of range.
@@ -175,7 +176,8 @@ impl<'a, T> Disjoint<'a, T> {
     #[inline(always)]
     pub(crate) unsafe fn part(&self, first: usize, len: usize) -> &mut [T] {
         assert!(first <= self.len && len <= self.len - first);
-        // Safety: in the slice, which is borrowed mutably for 'a, and the caller's alone.
+        // Safety: the part lies in the slice, which is borrowed mutably for 'a. The caller guarantees that
+        // no other live part overlaps it.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(first), len) }
     }
 }

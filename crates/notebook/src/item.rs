@@ -75,7 +75,7 @@ fn place(lines: &[&str], name: &str) -> Option<(usize, usize)> {
     })
 }
 
-/// The items at an indentation whose first line is as asked for.
+/// The items at an indentation of `width` with a first line that `is` accepts.
 fn declared(
     lines: &[&str],
     width: usize,

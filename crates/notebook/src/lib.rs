@@ -1,5 +1,5 @@
-//! The chapters of `notebooks-md`: one Markdown file each, whose Rust is compiled, run and compared.
-//! The developer's command, `cargo run -p notebook -- COMMAND`, and the tests are made of this.
+//! The chapters of `notebooks-md`, one Markdown file each: compiles, runs and compares their Rust.
+//! The tests and the developer's command, `cargo run -p notebook -- COMMAND`, call this library.
 
 pub mod book;
 pub mod chapter;

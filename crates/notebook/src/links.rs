@@ -98,7 +98,7 @@ fn path_in_file(item: &str) -> String {
     names[modules..].join("::")
 }
 
-/// A page whose links to code have the lines of their items. A link whose item is not found stays.
+/// A page with the present line of each item in the link to it. A link to an item that is not found stays.
 pub fn renewed(folder: &Path, text: &str) -> String {
     let mut renewed = text.to_owned();
     for link in of(text).iter().rev() {
@@ -136,7 +136,7 @@ pub fn complaints(folder: &Path, text: &str) -> Vec<(usize, String)> {
 mod tests {
     use super::*;
 
-    /// A folder `pages` beside a file `a.rs`, whose item `f` is in line 3 and `A::g` in line 6.
+    /// A folder `pages` beside a file `a.rs`; the item `f` is in line 3 of this file, and `A::g` in line 6.
     fn folder() -> Result<tempfile::TempDir> {
         let folder = tempfile::tempdir()?;
         fs::create_dir(folder.path().join("pages"))?;

@@ -11,7 +11,7 @@ pub enum Part {
     Text(String),
     /// A picture: the first sentence of what it shows, and its SVG or, in a chapter, its file.
     Picture {
-        /// Words for who cannot see it.
+        /// Its alternative text.
         alt: String,
         /// From a cell its SVG; in a chapter the file, relative to the page.
         image: String,

@@ -9,8 +9,8 @@ use anyhow::{Context, Result, ensure};
 use crate::book::Book;
 use crate::chapter::Kind;
 
-/// Runs the programs of a chapter's recorded blocks whose commands contain `only`, one after another, and writes
-/// what each printed as soon as it is there; gives their number.
+/// Runs the programs of a chapter's recorded blocks, one after another, if their commands contain `only`.
+/// Writes the output of each as soon as the program ends; returns the number of programs.
 ///
 /// # Errors
 /// If `FASHION_MNIST_DIR` names no folder, or a program fails.

@@ -219,7 +219,7 @@ pub fn damage(sample: &Sample, good: &[u8], rng: &mut ChaCha8Rng) -> Damaged {
     }
 }
 
-/// Damages a few bytes, and says from which on, or that nobody can mistake it for a file.
+/// Damages some bytes. Returns how, and the first damaged byte; none where every reader must notice the damage.
 fn damage_bytes(
     way: usize,
     bytes: &mut Vec<u8>,

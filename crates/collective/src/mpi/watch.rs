@@ -1,10 +1,10 @@
-//! Finds out who does not come. MPI waits for ever for a process that lives and does not make the call
-//! that the others are in: it computes without end, or somebody has stopped it.
+//! Detects processes that do not arrive. MPI has no timeout: it waits for ever for a process that is alive
+//! but does not make the call of the others, because it loops or is stopped.
 //!
-//! Each process has a thread that looks now and then how long its calls have been going on. Where one
-//! takes longer than its limit, the thread asks those of the other processes how many calls they have
-//! begun on that channel. Who has begun fewer, or does not answer, is named, and all processes end.
-//! A call itself costs two stores more; nobody sends anything while all is well.
+//! Each process has a thread that polls how long its calls have taken. If one takes longer than its limit,
+//! the thread asks these threads of the other processes how many calls they have begun on that channel. It
+//! names the processes that have begun fewer calls, or do not answer, and ends all processes. A call costs a
+//! few atomic operations more; without a late call, the watches send nothing.
 
 use ::mpi::request::StaticScope;
 use ::mpi::topology::SimpleCommunicator;
@@ -14,14 +14,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// How often the watch looks.
+/// How often the watch polls the calls.
 const TICK: Duration = Duration::from_millis(100);
-/// How long it waits for an answer.
+/// How long the watch waits for answers.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How often it looks for an answer.
+/// How often the watch polls for answers.
 const POLL: Duration = Duration::from_millis(2);
 
-/// What processes do together.
+/// The calls that all processes make together.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[repr(u8)]
 pub enum Call {
@@ -33,24 +33,24 @@ pub enum Call {
 
 const NAMES: [&str; 4] = ["all-reduce", "all-gather", "new channel", "end of MPI"];
 
-/// The ticks of the thread that watches: they stand still while the whole process is stopped, as by Ctrl-Z.
+/// The ticks of the watch. They pause while the whole process is stopped, as by Ctrl-Z.
 type Clock = Arc<AtomicU64>;
 
 /// The calls of one channel.
 pub struct Calls {
     channel: u64,
-    /// How long one may take.
+    /// How long a call may take.
     pub limit: Option<Duration>,
-    /// How many have begun.
+    /// How many calls have begun.
     begun: AtomicU64,
-    /// When the present one began, by the clock and from 1; 0 between calls.
+    /// The tick at which the present call began, plus 1; 0 between calls.
     since: AtomicU64,
     clock: Clock,
     call: AtomicU8,
 }
 
 impl Calls {
-    /// Counts a call, which lasts until the result is dropped.
+    /// Counts a call; it lasts until the result is dropped.
     pub fn enter(&self, call: Call) -> InCall<'_> {
         self.call.store(call as u8, SeqCst);
         self.begun.fetch_add(1, SeqCst);
@@ -58,7 +58,7 @@ impl Calls {
         InCall(self)
     }
 
-    /// The present call, if it has taken longer than it may.
+    /// The present call, if it has taken longer than its limit.
     fn overdue(self: &Arc<Self>) -> Option<Overdue> {
         let (since, number) = (self.since.load(SeqCst), self.begun.load(SeqCst));
         let limit = self.limit.filter(|_| since > 0)?;
@@ -74,7 +74,7 @@ impl Calls {
     }
 }
 
-/// While it is there, its call goes on.
+/// A call in progress; dropping it ends the call.
 pub struct InCall<'a>(&'a Calls);
 
 impl Drop for InCall<'_> {
@@ -83,7 +83,7 @@ impl Drop for InCall<'_> {
     }
 }
 
-/// A call that takes too long.
+/// A call that has taken longer than its limit.
 struct Overdue {
     calls: Arc<Calls>,
     limit: Duration,
@@ -125,7 +125,7 @@ impl Channels {
         calls
     }
 
-    /// How many channels there are.
+    /// The number of channels that still exist.
     pub fn in_use(&self) -> usize {
         let mut open = self.lock();
         open.retain(|calls| calls.strong_count() > 0);
@@ -138,7 +138,7 @@ impl Channels {
         calls.find_map(|calls| calls.overdue())
     }
 
-    /// How many calls have begun on a channel; none, where this process has it no more, or not yet.
+    /// How many calls have begun on a channel; 0, if this process does not have the channel.
     fn begun(&self, channel: u64) -> u64 {
         let open = self.lock();
         let mut calls = open.iter().filter_map(Weak::upgrade);
@@ -151,14 +151,14 @@ impl Channels {
     }
 }
 
-/// What watches say to each other: what it is, the channel, the number of the call in question, and in
-/// an answer how many have begun.
+/// A message between watches: its kind, the channel, the number of the late call, and in an answer how
+/// many calls have begun.
 type Message = [u64; 4];
 const QUESTION: u64 = 0;
 const ANSWER: u64 = 1;
 
 pub struct Watch {
-    /// Nobody else speaks there.
+    /// Only the watches use it.
     comm: SimpleCommunicator,
     channels: Arc<Channels>,
     rank: usize,
@@ -176,7 +176,7 @@ impl Watch {
         }
     }
 
-    /// Watches until the sender of `ended` is gone.
+    /// Watches until the sender of `ended` is dropped.
     pub fn until(&mut self, ended: &Receiver<()>) {
         while ended.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
             self.channels.clock.fetch_add(1, SeqCst);
@@ -187,7 +187,7 @@ impl Watch {
         }
     }
 
-    /// Answers what others ask, and hands on what they answer.
+    /// Answers the questions of the other watches, and passes their answers to `answered`.
     fn listen(&self, mut answered: impl FnMut(usize, Message)) {
         while let Some(message) = self.comm.any_process().immediate_matched_probe() {
             let (words, status) = message.matched_receive_vec::<u64>();
@@ -205,21 +205,21 @@ impl Watch {
         }
     }
 
-    /// Nobody waits until it has arrived: its memory is left to MPI.
+    /// Sends without waiting for the arrival. It leaks the message, because MPI may read it later.
     fn send(&self, to: usize, message: Message) {
         let message: &'static Message = Box::leak(Box::new(message));
         let process = self.comm.process_at_rank(to as i32);
         std::mem::forget(process.immediate_send(StaticScope, &message[..]));
     }
 
-    /// Asks all who has come, and ends the processes if one has not.
+    /// Asks all processes whether they have arrived at the call; ends all if one has not.
     fn look_into(&self, call: &Overdue) {
         let came = self.ask(call);
         let missing: Vec<usize> = (0..self.size).filter(|r| came[*r] != Some(true)).collect();
         if missing.is_empty() {
-            return; // the last one has come just now, or there is much to move
+            return; // the last one has just arrived, or the data is large
         }
-        // of those who came the first one speaks; the others only if it does not
+        // the first process that arrived reports; the others do so only if it does not
         let first = came.iter().position(|came| *came == Some(true));
         let end = Instant::now() + 2 * PATIENCE;
         while first != Some(self.rank) && call.goes_on() && Instant::now() < end {
@@ -236,7 +236,7 @@ impl Watch {
         }
     }
 
-    /// Who has come to the call; nothing of those who do not answer.
+    /// Whether each process has arrived at the call; `None`, if it does not answer.
     fn ask(&self, call: &Overdue) -> Vec<Option<bool>> {
         let channel = call.calls.channel;
         let mut came = vec![None; self.size];

@@ -1,8 +1,8 @@
-//! What one GPU can show of NCCL: that the library answers as it is asked. NCCL refuses two processes on one.
+//! Tests of NCCL in one process: NCCL refuses two processes on one GPU.
 
 use super::*;
 
-/// Communicators of two channels, several lengths, what is no whole tensor, and an end in order.
+/// Two channels, several lengths, a part of a tensor, and an orderly end.
 #[test]
 #[ignore = "needs a GPU and NCCL"]
 fn on_a_gpu_nccl_sums_for_a_process_that_is_alone() {

@@ -1,9 +1,9 @@
-//! Watches that the sums come. A GPU waits for ever for one whose process does not bring its part, and the
-//! host for the GPU; nobody is in a call that has a limit.
+//! Detects sums that do not finish. If a process does not take part in a sum, the GPUs of the others wait for
+//! ever, and their hosts wait for the GPUs. No call with a timeout is in progress then.
 //!
-//! A thread looks at the sums one after the other. Where one takes longer than the limit the thread meets
-//! those of the other processes on a channel of their own. Who does not come there has no sum that takes too
-//! long: that is the one who is waited for, and is named.
+//! A thread checks the sums one after the other. If one takes longer than the limit, the thread gathers with
+//! the same threads of the other processes, on their own channel. A process that does not arrive there has
+//! no late sum: the others wait for it, and the error names it.
 
 use crate::tcp::Star;
 use crate::{Deadline, Error, World};
@@ -13,19 +13,19 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How often it looks.
+/// How often the thread checks a sum.
 const TICK: Duration = Duration::from_millis(10);
 
-/// Does nothing where there is no limit. Dropped, it waits for its thread, whose channel would otherwise
-/// outlast an orderly end.
+/// Does nothing without a limit. Dropping it waits for its thread; otherwise the thread's channel would
+/// still be open at an orderly end.
 pub struct Watch {
-    /// What a stream comes to when a sum is done.
+    /// The events that a stream reaches when a sum is done.
     sums: Option<Sender<CudaEvent>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Watch {
-    /// Nobody else speaks on the channel.
+    /// Starts the thread, which alone uses the channel `star`.
     pub fn start(star: Star, gpu: Arc<CudaContext>) -> std::io::Result<Self> {
         let Some(limit) = star.post.limit else {
             return Ok(Self {
@@ -42,12 +42,12 @@ impl Watch {
         })
     }
 
-    /// Watches what the stream has been given so far.
+    /// Watches the work that the stream has so far.
     pub fn on(&self, stream: &CudaStream) -> candle_core::Result<()> {
         if let Some(sums) = &self.sums {
             let done = stream.record_event(None);
             let done = done.map_err(candle_core::Error::wrap)?;
-            let _ = sums.send(done); // the thread has ended where something failed
+            let _ = sums.send(done); // fails if the thread has ended after a failure
         }
         Ok(())
     }
@@ -57,18 +57,18 @@ impl Drop for Watch {
     fn drop(&mut self) {
         self.sums = None;
         if let Some(thread) = self.thread.take() {
-            let _ = thread.join(); // it has nothing to tell
+            let _ = thread.join(); // it returns nothing
         }
     }
 }
 
-/// Ends when the sender is gone, or something has failed.
+/// Ends when the sender is dropped, or after a failure.
 fn watch(mut star: Star, gpu: &CudaContext, sums: &Receiver<CudaEvent>, limit: Duration) {
     if let Err(why) = gpu.bind_to_thread() {
         return fail(&star, why.to_string());
     }
     for sum in sums {
-        // NCCL begins it when the one before it is done, which the thread has waited for
+        // NCCL starts a sum when the one before it is done; this thread has waited for that one
         let end = Deadline::after(limit);
         loop {
             match sum.try_is_complete() {
@@ -82,9 +82,9 @@ fn watch(mut star: Star, gpu: &CudaContext, sums: &Receiver<CudaEvent>, limit: D
     }
 }
 
-/// Fails for all, and names those who are missing if there are any.
+/// Fails for all processes; names the missing ones, if there are any.
 fn look_into(star: &mut Star, limit: Duration) {
-    // an error has been told to all
+    // an error of the gather is already known to all
     if star.all_gather(&[]).is_ok() {
         fail(star, format!("NCCL did not finish a sum within {limit:?}"));
     }

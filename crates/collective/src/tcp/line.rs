@@ -1,4 +1,4 @@
-//! A connection to one process, on which nothing waits for ever if there is a limit.
+//! A connection to one process. Without a limit and a deadline, its calls may wait for ever.
 
 use std::io::{ErrorKind, Read, Result, Write};
 use std::net::{Shutdown, TcpStream};
@@ -7,27 +7,27 @@ use std::time::Duration;
 
 use crate::Deadline;
 
-/// The line to process `to`.
+/// The connection to process `to`.
 pub struct Line {
     pub to: usize,
     stream: Arc<TcpStream>,
     limit: Option<Duration>,
 }
 
-/// What can be wrong with it.
+/// How a connection can fail.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Trouble {
-    /// Nothing went through for longer than it may.
+    /// No byte was transferred within the limit.
     Late,
-    /// The other end is gone.
+    /// The other end has closed it.
     Broken,
 }
 
-/// Bytes that are received at a time where it is not known that they will come.
+/// The number of bytes for which [`Line::receive_vec`] allocates at a time, before they arrive.
 const PIECE: usize = 1 << 16;
 
 impl Line {
-    /// `limit` is how long nothing may go through while something is sent.
+    /// `limit` is the longest time without a byte during a message.
     pub fn new(to: usize, stream: TcpStream, limit: Option<Duration>) -> Result<Self> {
         stream.set_nonblocking(false)?;
         stream.set_nodelay(true)?;
@@ -44,8 +44,8 @@ impl Line {
         (&*self.stream).write_all(bytes).map_err(|e| trouble(&e))
     }
 
-    /// Fills `bytes`. The first of them come by the `first` deadline, and as long as some come, there is time for
-    /// more.
+    /// Fills `bytes`. The first of them must arrive by the deadline `first`; each later wait has the limit of
+    /// the connection.
     pub fn receive(
         &self,
         mut bytes: &mut [u8],
@@ -67,7 +67,7 @@ impl Line {
         Ok(())
     }
 
-    /// What comes during a nap, or whenever it comes.
+    /// Reads what arrives within one nap; without a deadline, waits for it.
     fn read(&self, bytes: &mut [u8], deadline: Option<&Deadline>) -> Result<usize> {
         let mut read = |time| {
             self.stream.set_read_timeout(time)?;
@@ -75,12 +75,12 @@ impl Line {
         };
         match deadline {
             None => read(None),
-            // what has come already is read in any case; zero would be without a limit
+            // at least 1 ms, because zero is not a timeout: bytes that have arrived are read in any case
             Some(deadline) => deadline.nap(|time| read(Some(time.max(Duration::from_millis(1))))),
         }
     }
 
-    /// As [`receive`](Self::receive), into memory that grows with what comes.
+    /// As [`receive`](Self::receive), into memory that grows as bytes arrive.
     pub fn receive_vec(
         &self,
         length: u64,
@@ -99,7 +99,7 @@ impl Line {
 
 impl Drop for Line {
     fn drop(&mut self) {
-        let _ = self.stream.shutdown(Shutdown::Both); // the other end may have done so
+        let _ = self.stream.shutdown(Shutdown::Both); // it may be closed already
     }
 }
 

@@ -1,7 +1,7 @@
-//! Where processes find each other. Process 0 listens; the others connect, once for each channel.
+//! The rendezvous of the processes. Process 0 listens; the others connect, once for each channel.
 //!
-//! A port may be somebody else's. So process 0 says first who it is, and of which job; whoever does not
-//! hear that says nothing and tries the next port.
+//! Another program may use a port. So process 0 first sends a greeting with the number of its job. A process
+//! that does not receive this greeting sends nothing, and tries the next port.
 
 use super::line::{Line, Trouble, trouble};
 use super::place::Place;
@@ -14,27 +14,27 @@ use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long whoever listens where process 0 may be can take to say who it is.
+/// How long a listener may take to send the greeting.
 const GREETED: Duration = Duration::from_secs(2);
-/// How long at first: others may listen on some of the ports and say nothing. Then twice as long every time.
+/// The same for the first round over the ports, where other programs may be silent. It doubles every round.
 const GREETED_AT_FIRST: Duration = Duration::from_millis(125);
-/// How long it may take to find out that a name is not known.
+/// The most time that the lookup of a name counts.
 const RESOLVED: Duration = Duration::from_secs(30);
-/// How often it is looked for who has come.
+/// How often process 0 looks for new connections.
 const POLL: Duration = Duration::from_millis(2);
 /// How long to wait before the ports are tried again.
 const AGAIN: Duration = Duration::from_millis(50);
-/// How many there may be, more than there are processes, who have not said who they are.
+/// How many connections without a hello process 0 keeps, besides one for each process.
 const STRANGERS: usize = 64;
 
-/// The first words of process 0, before the number of its job, and of the others.
+/// The first number that either side sends; process 0 then sends the number of its job.
 const GREETING: u64 = u64::from_le_bytes(*b"replicas");
-/// The channel on which failures are told.
+/// The channel for failures.
 const ALARM: u64 = u64::MAX;
-/// The bytes in which the others say who they are: a greeting, the rank, the number of processes, the channel.
+/// The size of the hello of the others: a greeting, the rank, the number of processes, the channel.
 const HELLO: usize = 32;
 
-/// What process 0 answers: come in, there is one of that rank, the number of processes is another one.
+/// Answers of process 0 to a hello: accepted; the rank is taken; the number of processes differs.
 const WELCOME: u64 = 0;
 const TAKEN: u64 = 1;
 const OTHER_SIZE: u64 = 2;
@@ -42,31 +42,31 @@ const OTHER_SIZE: u64 = 2;
 pub struct Lobby(Side);
 
 enum Side {
-    /// There is no other.
+    /// A world of one process.
     Alone,
     /// Process 0.
     Hub(Mutex<Hall>),
     Spoke(Place, SocketAddr),
 }
 
-/// Where the others arrive.
+/// The listener of process 0, and the connections that arrive.
 struct Hall {
     listener: TcpListener,
     place: Place,
     limit: Option<Duration>,
-    /// Who has not yet said who it is, the oldest first: a stranger, or a process that is slow.
+    /// Connections without a hello so far, the oldest first: strangers, or slow processes.
     visitors: Vec<TcpStream>,
-    /// Who has come, to which channel.
+    /// Accepted connections, by channel and rank.
     arrived: HashMap<(u64, usize), TcpStream>,
-    /// The channels to which all have come.
+    /// The channels that all have joined.
     complete: HashSet<u64>,
-    /// The channel that was made last.
+    /// The number that was given last.
     last: u64,
 }
 
 impl Lobby {
-    /// Finds the other processes; and a connection to each of them for failures, in process 0, or to
-    /// process 0.
+    /// Finds the other processes. Also returns the connections for failures: in process 0 to all others, in
+    /// the others to process 0.
     pub fn open(place: &Place, limit: Option<Duration>) -> Result<(Self, Vec<Line>), Error> {
         if place.size == 1 {
             return Ok((Self(Side::Alone), Vec::new()));
@@ -79,7 +79,7 @@ impl Lobby {
         let alarms = hall.all(ALARM, || Ok(())).inspect_err(|error| {
             let alarms = hall.arrived.iter_mut();
             for (_, alarm) in alarms.filter(|((channel, _), _)| *channel == ALARM) {
-                let _ = alarm.write_all(&notice(error)); // it may have left since
+                let _ = alarm.write_all(&notice(error)); // that process may have left since
             }
         })?;
         let alarms = lines(alarms, Some(TELLING))?;
@@ -89,14 +89,14 @@ impl Lobby {
     /// A number that no channel has, for process 0 to give.
     pub fn unused(&self) -> u64 {
         let Side::Hub(hall) = &self.0 else {
-            return 0; // whoever is alone has no lines
+            return 0; // a process alone has no connections
         };
         let mut hall = hall.lock().unwrap_or_else(PoisonError::into_inner);
         hall.last += 1;
         hall.last
     }
 
-    /// The lines of a channel.
+    /// The connections of a channel.
     pub fn lines(&self, post: &Post, channel: u64) -> Result<Vec<Line>, Error> {
         match &self.0 {
             Side::Alone => Ok(Vec::new()),
@@ -109,7 +109,7 @@ impl Lobby {
     }
 }
 
-/// What process 0 makes of those who have come.
+/// Turns the connections that process 0 has accepted into lines.
 fn lines(all: Vec<(usize, TcpStream)>, limit: Option<Duration>) -> Result<Vec<Line>, Error> {
     let lines = all.into_iter();
     let lines = lines.map(|(to, stream)| Line::new(to, stream, limit));
@@ -145,7 +145,8 @@ impl Hall {
         })
     }
 
-    /// Waits until all others have come to a channel, in rank order, as long as `goes_on` says so.
+    /// Waits until all others have joined a channel, while `goes_on` succeeds. Returns their connections in
+    /// rank order.
     fn all(
         &mut self,
         channel: u64,
@@ -171,8 +172,8 @@ impl Hall {
         Ok((1..self.place.size).filter_map(take).collect())
     }
 
-    /// Greets whoever has come, and meets whoever has said who it is. Nobody is waited for: one who says
-    /// nothing would keep the others out.
+    /// Greets new connections, and answers those with a hello. It does not wait for a hello: one silent
+    /// connection would block all others.
     fn look(&mut self) -> Result<(), Error> {
         while let Ok((stream, _)) = self.listener.accept() {
             if greet(&stream, &self.place).is_ok() {
@@ -182,18 +183,18 @@ impl Hall {
         for stream in std::mem::take(&mut self.visitors) {
             match stream.peek(&mut [0; HELLO]).map_err(|e| trouble(&e)) {
                 Ok(HELLO) => self.meet(stream)?,
-                Ok(0) | Err(Trouble::Broken) => (), // it has left
+                Ok(0) | Err(Trouble::Broken) => (), // it is closed
                 Ok(_) | Err(Trouble::Late) => self.visitors.push(stream),
             }
         }
-        // the oldest make room; a process comes again
+        // drops the oldest; a process connects again
         let most = self.place.size + STRANGERS;
         let surplus = self.visitors.len().saturating_sub(most);
         self.visitors.drain(..surplus);
         Ok(())
     }
 
-    /// Lets somebody in who is one of the processes, and has said so.
+    /// Reads a hello, and accepts the connection if it comes from one of the processes.
     fn meet(&mut self, mut stream: TcpStream) -> Result<(), Error> {
         let mut hello = [0; HELLO];
         let heard = (|| {
@@ -208,11 +209,11 @@ impl Hall {
         }
         let answer = self.answer(rank, size, channel);
         if stream.write_all(&answer.to_le_bytes()).is_err() {
-            return Ok(()); // it has left
+            return Ok(()); // it is closed
         }
         match answer {
             WELCOME => drop(self.arrived.insert((channel, rank), stream)),
-            // nobody needs it any more
+            // the channel has all its connections
             _ if self.complete.contains(&channel) => (),
             OTHER_SIZE => {
                 let why = format!(
@@ -237,19 +238,19 @@ impl Hall {
     }
 }
 
-/// Says who is here, to somebody who is not waited for.
+/// Sends the greeting, without waiting.
 fn greet(mut stream: &TcpStream, place: &Place) -> std::io::Result<()> {
     stream.set_nonblocking(true)?;
     let greeting = [GREETING, u64::from(place.port)].map(u64::to_le_bytes);
     stream.write_all(greeting.as_flattened())
 }
 
-/// Listens where the others will look; only there, if it is on this machine alone.
+/// Listens on `port`: only on loopback if `host` is `localhost` or a loopback address, else on all addresses.
 fn listen(host: &str, port: u16) -> std::io::Result<TcpListener> {
     let found = (host, port).to_socket_addrs();
     let found: Vec<SocketAddr> = found.map(Iterator::collect).unwrap_or_default();
     let is_an_address = host.parse::<std::net::IpAddr>().is_ok();
-    // the name of a machine may stand for a loopback address on the machine itself
+    // on a machine itself, its name may resolve to a loopback address
     let local = found.iter().all(|address| address.ip().is_loopback());
     if local && !found.is_empty() && (is_an_address || host == "localhost") {
         return TcpListener::bind(&found[..]);
@@ -257,12 +258,12 @@ fn listen(host: &str, port: u16) -> std::io::Result<TcpListener> {
     TcpListener::bind(("::", port)).or_else(|_| TcpListener::bind(("0.0.0.0", port)))
 }
 
-/// Looks for process 0 until it is there: its address, and a line to it.
+/// Tries the ports until process 0 accepts; returns its address, and a connection to it.
 fn find(place: &Place, limit: Option<Duration>) -> Result<(SocketAddr, Line), Error> {
     let end = Deadline::or_never(limit);
     let mut patience = GREETED_AT_FIRST;
     loop {
-        // a name that is not known may become known
+        // an unknown name may become known later
         let start = Instant::now();
         let found = (&place.host[..], 0).to_socket_addrs().map(Vec::from_iter);
         end.count(start.elapsed().min(RESOLVED));
@@ -292,7 +293,7 @@ fn find(place: &Place, limit: Option<Duration>) -> Result<(SocketAddr, Line), Er
     }
 }
 
-/// Comes to a channel of process 0, again where that has made room for others.
+/// Joins a channel of process 0; connects again if process 0 has dropped the connection to make room.
 fn come(address: SocketAddr, place: &Place, channel: u64, post: &Post) -> Result<Line, Error> {
     let end = Deadline::or_never(post.limit);
     loop {
@@ -304,7 +305,7 @@ fn come(address: SocketAddr, place: &Place, channel: u64, post: &Post) -> Result
                 }
             }
             Err(Trouble::Late) => (),
-            Err(Trouble::Broken) => return Err(post.broken(0)), // it listens no more
+            Err(Trouble::Broken) => return Err(post.broken(0)), // it no longer listens
         }
         if end.is_over() {
             return Err(post.late(vec![0]));
@@ -314,7 +315,7 @@ fn come(address: SocketAddr, place: &Place, channel: u64, post: &Post) -> Result
     }
 }
 
-/// Connects. That cannot be cut into naps; it takes long only where nobody answers.
+/// Connects. This cannot be split into naps; it takes long only if no answer arrives.
 fn dial(address: &SocketAddr, end: &Deadline) -> Result<TcpStream, Trouble> {
     let stream = end.nap(|_| TcpStream::connect_timeout(address, GREETED));
     stream.map_err(|e| trouble(&e)).inspect_err(|trouble| {
@@ -324,7 +325,7 @@ fn dial(address: &SocketAddr, end: &Deadline) -> Result<TcpStream, Trouble> {
     })
 }
 
-/// The line to process 0, if that is who listens there, and says so in time.
+/// The connection, if process 0 of this job is at its other end and sends its greeting in time.
 fn greeted(
     stream: TcpStream,
     place: &Place,
@@ -340,7 +341,7 @@ fn greeted(
     }
 }
 
-/// Says who this is; an error, if process 0 does not let it in.
+/// Sends the hello; the inner error means that process 0 does not accept it.
 fn enter(
     line: Line,
     place: &Place,

@@ -1,4 +1,4 @@
-//! What a launcher says to a process: who it is, and where process 0 is.
+//! What a launcher sets in a process's environment: its rank, and the address of process 0.
 
 use crate::Error;
 use std::ffi::OsString;
@@ -9,25 +9,25 @@ use std::ops::RangeInclusive;
 pub struct Place {
     pub rank: usize,
     pub size: usize,
-    /// Where process 0 is: a name or an address.
+    /// The machine of process 0: a name or an address.
     pub host: String,
-    /// The launcher's own; it tells this job from others on the same machine.
+    /// The launcher's port; its number distinguishes this job from others on the same machine.
     pub port: u16,
 }
 
-/// Nobody has so many, and what is kept for each of them is little.
+/// More than any job has, and few enough for the memory that each one takes.
 const MOST_PROCESSES: usize = 1 << 12;
 
-/// How many ports process 0 has, from the one after the launcher's.
+/// How many ports process 0 may use, from the one after the launcher's.
 const PORTS: u16 = 16;
 
 impl Place {
-    /// Where process 0 may listen, and where it is looked for.
+    /// The ports on which process 0 may listen, and which the others try.
     pub fn ports(&self) -> RangeInclusive<u16> {
         self.port + 1..=self.port.saturating_add(PORTS)
     }
 
-    /// From what `variable` finds under the names.
+    /// Reads the environment variables with `variable`.
     pub fn read(variable: impl Fn(&str) -> Option<OsString>) -> Result<Self, Error> {
         let text = |name| match variable(name) {
             None => Err(wrong(
@@ -59,7 +59,7 @@ impl Place {
     }
 }
 
-/// An IPv6 address, also as it stands in URLs.
+/// Removes the brackets of an IPv6 address from a URL.
 fn without_brackets(host: String) -> String {
     let inside = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
     inside.map_or(host.clone(), str::to_owned)
@@ -127,7 +127,7 @@ mod tests {
             ),
             (
                 3,
-                "65535", // process 0 has none after it
+                "65535", // no port is left for process 0
                 "MASTER_PORT is \"65535\": expected a number from 1 to 65534",
             ),
         ] {

@@ -1,9 +1,9 @@
-//! How all processes hear of a failure. Each has a connection to process 0 on which nothing is said until
-//! something is wrong; a thread listens there. It breaks when a process dies, whatever the others are doing.
-//! Process 0 passes on what it hears.
+//! Reports a failure to all processes. Each process has a connection to process 0 that is silent until a
+//! failure; a thread reads from it. It breaks when a process dies, whatever the others are doing. Process 0
+//! reports each failure to all others.
 //!
-//! The first failure that a process hears of is what all its calls return from then on, and the lines of all
-//! its channels are shut, so that nobody waits on one of them.
+//! After the first failure that reaches a process, all its calls return this failure. The process also shuts
+//! the connections of all its channels, so that no call waits on one of them.
 
 use super::line::{Line, Trouble};
 use super::words;
@@ -12,13 +12,13 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-/// How long a process that finds a line broken waits to hear why.
+/// How long a process with a broken connection waits for the reason.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How long a failure may take on its way to a process that does not listen.
+/// How long sending a failure may block on a process that does not read.
 pub const TELLING: Duration = Duration::from_secs(1);
 
-/// What the channels of a process have in common.
+/// What the channels of a process share.
 pub struct Post {
     pub rank: usize,
     pub size: usize,
@@ -26,7 +26,7 @@ pub struct Post {
     pub limit: Option<Duration>,
     state: Mutex<State>,
     failed: Condvar,
-    /// To all others in process 0, to process 0 in the others.
+    /// The connections for failures: in process 0 to all others, in the others to process 0.
     alarms: Vec<Line>,
 }
 
@@ -34,12 +34,12 @@ pub struct Post {
 struct State {
     failure: Option<Error>,
     lines: Vec<Weak<TcpStream>>,
-    /// What is to be done when something fails.
+    /// The functions to call at the first failure.
     acts: Vec<Box<dyn FnOnce() + Send>>,
 }
 
 impl Post {
-    /// Starts a thread for each of `alarms`, on which nothing is sent for longer than [`TELLING`].
+    /// Starts a reading thread for each of `alarms`. A blocked send on one fails after [`TELLING`].
     pub fn new(
         rank: usize,
         size: usize,
@@ -74,13 +74,13 @@ impl Post {
         self.lock().failure.clone().map_or(Ok(()), Err)
     }
 
-    /// Those who did not come within the limit.
+    /// The error for processes that did not arrive within the limit.
     pub fn late(&self, missing: Vec<usize>) -> Error {
         let limit = self.limit.unwrap_or_default();
         Error::ProcessesLate { limit, missing }
     }
 
-    /// Shuts the line when something fails.
+    /// Shuts the connection at the first failure, or now if there was one.
     pub fn keep(&self, line: &Line) {
         let mut state = self.lock();
         state.lines.retain(|line| line.strong_count() > 0);
@@ -90,7 +90,7 @@ impl Post {
         }
     }
 
-    /// Does `act` when something fails, or now if it has.
+    /// Calls `act` at the first failure, or now if there was one.
     #[cfg(any(test, feature = "nccl"))]
     pub fn when_it_fails(&self, act: impl FnOnce() + Send + 'static) {
         let mut state = self.lock();
@@ -108,13 +108,13 @@ impl Post {
             return first.clone();
         }
         state.failure = Some(error.clone());
-        // under the lock: who asks is told when the others know, and may end the process then
+        // under the lock: `check` returns the failure only after it was sent, and the process may then end
         let notice = notice(&error);
         for alarm in &self.alarms {
-            let _ = alarm.send(&notice); // one that does not listen is perhaps the one that failed
+            let _ = alarm.send(&notice); // the process that failed may not read it
         }
         for line in state.lines.iter().filter_map(Weak::upgrade) {
-            let _ = line.shutdown(Shutdown::Both); // broken already, perhaps
+            let _ = line.shutdown(Shutdown::Both); // it may be closed already
         }
         let acts = std::mem::take(&mut state.acts);
         drop(state);
@@ -123,7 +123,7 @@ impl Post {
         error
     }
 
-    /// Why the line to a process is broken: what is heard of it shortly, or that the process has left.
+    /// Why the connection to a process broke: a failure reported within [`PATIENCE`], or the process left.
     pub fn broken(&self, rank: usize) -> Error {
         let state = self.lock();
         let waited = self
@@ -139,31 +139,31 @@ impl Post {
 }
 
 impl Drop for Post {
-    /// Says that this process ends in order, unless it does not.
+    /// Reports that this process has ended its channels in order, unless it panics.
     fn drop(&mut self) {
         if std::thread::panicking() {
             return;
         }
         for alarm in &self.alarms {
-            let _ = alarm.send(&GOODBYE); // it may have ended before
+            let _ = alarm.send(&GOODBYE); // the other process may have ended before
         }
     }
 }
 
-/// Waits for what the other end has to say.
+/// Waits for the notice of the other end, and fails unless it is a goodbye.
 fn listen(post: &Weak<Post>, line: &Line) {
     let error = match heard(line) {
         Ok(None) => return,
         Ok(Some(error)) => error,
         Err(_) => Error::ProcessLeft { rank: line.to },
     };
-    // none: this process has ended its part
+    // none: this process has dropped all its channels
     if let Some(post) = post.upgrade() {
         post.fail(error);
     }
 }
 
-// A notice is three numbers and as many bytes as the last of them says.
+// A notice is three numbers (kind, rank, length), then `length` bytes.
 
 const GOODBYE: [u8; 24] = [0; 24];
 const LEFT: u64 = 1;
@@ -199,7 +199,7 @@ pub fn notice(error: &Error) -> Vec<u8> {
     [first.as_flattened(), more].concat()
 }
 
-/// The error of a notice; nothing, if it is a goodbye.
+/// Receives a notice; returns its error, or `None` for a goodbye.
 fn heard(line: &Line) -> Result<Option<Error>, Trouble> {
     let mut first = [0; 24];
     line.receive(&mut first, None)?;

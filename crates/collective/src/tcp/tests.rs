@@ -1,4 +1,4 @@
-//! Worlds of threads that talk over TCP: the sums, and that whoever is in trouble is named to all.
+//! Worlds of threads that communicate over TCP: the sums, and that all learn which process failed.
 
 use super::*;
 use crate::{Options, group_in};
@@ -45,7 +45,7 @@ fn on_threads<T: Send, U: Send>(items: Vec<T>, f: impl Fn(T) -> U + Sync) -> Vec
     })
 }
 
-/// What each of `size` processes gets.
+/// Runs `f` in each of `size` processes, and returns the results.
 fn among<T: Send>(size: usize, limit: Duration, f: impl Fn(Star) -> T + Sync) -> Vec<T> {
     let job = Job::new();
     on_threads((0..size).collect(), |rank| {
@@ -112,7 +112,7 @@ fn channels_do_not_meet() {
                 c.all_reduce(&mut data).unwrap();
                 assert_eq!(data, sum(3, n));
             }
-            // and each of them can make more
+            // each channel can make more channels
             let mut more = c.another().unwrap();
             assert_eq!(more.all_gather(&[i as u8]).unwrap(), vec![[i as u8]; 3]);
         });
@@ -137,7 +137,7 @@ fn other_lengths_and_other_calls_are_an_error_for_all() {
                 true => world.all_gather(&[1]).map(drop),
                 false => world.all_reduce(&mut [1.0; 10]),
             };
-            // and it stays so
+            // later calls fail too
             assert_eq!(failed, world.all_reduce(&mut []));
             failed
         });
@@ -161,7 +161,7 @@ fn a_process_that_leaves_is_named_to_all() {
     }
 }
 
-/// One that dies is noticed where nobody is in a call, too.
+/// The others detect the death of a process even if none of them is in a call.
 #[test]
 fn a_process_that_dies_is_noticed_at_once() {
     for victim in 0..3 {
@@ -187,7 +187,7 @@ fn a_process_that_dies_is_noticed_at_once() {
     }
 }
 
-/// The others have the one that is late named by process 0, or name that one themselves.
+/// Process 0 names the late process to the others; if it is late itself, they name it.
 #[test]
 fn a_process_that_does_not_come_is_named_to_all_in_time() {
     for late in 0..3 {
@@ -213,7 +213,7 @@ fn a_process_that_does_not_come_is_named_to_all_in_time() {
     assert_eq!(error.to_string(), line);
 }
 
-/// A message of any size ends where nobody takes it.
+/// Sending a large message ends in time if the other process does not read it.
 #[test]
 fn a_process_that_does_not_listen_is_named_in_time() {
     let over = std::sync::Barrier::new(2);
@@ -284,7 +284,7 @@ fn other_numbers_of_processes_and_a_rank_that_is_taken_are_errors() {
     assert_eq!(errors, [twice; 3]);
 }
 
-/// Somebody who listens where process 0 might, and somebody who connects to it.
+/// Another program listens on a port of process 0, and another one connects to process 0.
 #[test]
 fn strangers_are_passed_over() {
     let job = Job::new();
@@ -299,7 +299,7 @@ fn strangers_are_passed_over() {
             said
         })
     });
-    let another = Job::new(); // the job of somebody else, whose process 0 may be next to this one
+    let another = Job::new(); // another job: its process 0 may listen on the next port
     on_threads(
         vec![(&job, 0), (&another, 0), (&job, 1), (&another, 1)],
         |(job, rank)| {
@@ -321,10 +321,10 @@ fn strangers_are_passed_over() {
     }
 }
 
-/// What process 0 says first, and the others.
+/// The first number that process 0 and the others send.
 const GREETING: u64 = u64::from_le_bytes(*b"replicas");
 
-/// Connects to a port, and says nothing; the number of the job whose process 0 listens there.
+/// Connects to a port, and sends nothing; returns the number of the job of process 0 there.
 fn visit(port: u16) -> std::io::Result<(TcpStream, u64)> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_read_timeout(Some(LITTLE))?;
@@ -335,7 +335,7 @@ fn visit(port: u16) -> std::io::Result<(TcpStream, u64)> {
     Ok((stream, job))
 }
 
-/// Where process 0 of a job listens, once it does.
+/// The port on which process 0 of a job listens; waits until it does.
 fn port_of_process_0(job: &Job) -> u16 {
     let listens = |port: &u16| visit(*port).is_ok_and(|(_, of)| of == u64::from(job.port()));
     for _ in 0..500 {
@@ -353,7 +353,7 @@ fn is_turned_away(mut stream: TcpStream) -> bool {
     read.map_or_else(|error| line::trouble(&error) == Trouble::Broken, |n| n == 0)
 }
 
-/// More of them than process 0 keeps; and one who speaks of something else.
+/// More strangers than process 0 keeps, and one with another protocol.
 #[test]
 fn whoever_stays_keeps_nobody_out() {
     let job = Job::new();
@@ -375,7 +375,7 @@ fn whoever_stays_keeps_nobody_out() {
     });
 }
 
-/// Slower than a listener may be that is asked whether it is process 0.
+/// The hello of a process may take longer than the greeting of process 0.
 #[test]
 fn a_process_that_is_slow_is_let_in() {
     let job = Job::new();
@@ -403,7 +403,7 @@ fn a_process_that_is_slow_is_let_in() {
     });
 }
 
-/// Process 0 has made room for others before it has heard who this one is.
+/// Process 0 drops the connection, to make room for others, before it has received the hello.
 #[test]
 fn a_process_that_is_turned_away_comes_again() {
     let (job, listener) = loop {
@@ -437,7 +437,7 @@ fn a_process_that_is_turned_away_comes_again() {
 
 #[test]
 fn a_master_that_is_not_known_is_named() {
-    let host = "x".repeat(64); // no name has so long a part, and nobody is asked
+    let host = "x".repeat(64); // a part of a name is never so long, so no name server is asked
     let place = Place {
         host: host.clone(),
         ..Job::new().place(1, 2)
@@ -448,7 +448,7 @@ fn a_master_that_is_not_known_is_named() {
     assert!(error.starts_with(&words), "{error}");
 }
 
-/// For longer than it waits, as with Ctrl-Z. The process is this test once more.
+/// It is stopped for longer than its limit, as by Ctrl-Z. The process is a second run of this test.
 #[test]
 fn a_process_that_is_stopped_while_it_waits_meets_the_others() {
     const NAME: &str = "tcp::tests::a_process_that_is_stopped_while_it_waits_meets_the_others";

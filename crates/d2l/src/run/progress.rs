@@ -6,11 +6,11 @@ use crate::record::{Epoch, Step};
 #[derive(Debug)]
 pub(super) struct Progress {
     pub bar: Bar,
-    /// Steps whose loss is known.
+    /// Steps with a known loss.
     pub step: usize,
     /// Steps that were taken.
     pub taken: usize,
-    /// Examples of this epoch, also of losses that are unread.
+    /// Examples of this epoch, with those of unread losses.
     pub given: usize,
     examples: usize,
     loss_sum: f64,

@@ -45,7 +45,7 @@ impl Run {
         Ok(params)
     }
 
-    /// Lines that are another run's, or that somebody has edited, are not gone on from.
+    /// Refuses lines that belong to another run, or that were edited.
     fn check_lines(&self, steps: &[Step], epochs: &[Epoch]) -> Result<()> {
         let (batches, completed) = (self.train_iter.num_batches(), epochs.len());
         let most = self.num_epochs.min(completed + 1) * batches;
@@ -112,7 +112,7 @@ impl Run {
     }
 }
 
-/// What a run goes on from, in a folder that nobody else writes to meanwhile.
+/// The checkpoint that a run goes on from, and the lock of its folder.
 #[derive(Debug)]
 pub(super) struct Resumed {
     from: Checkpoint,
@@ -120,7 +120,7 @@ pub(super) struct Resumed {
 }
 
 impl Resumed {
-    /// The newest checkpoint of a folder that is whole; who `writes` there locks it first.
+    /// The newest whole checkpoint of a folder; a process that `writes` there locks the folder first.
     pub fn load(folder: &Path, writes: bool) -> Result<Self> {
         let lock = match writes {
             true => record::lock(folder)?,

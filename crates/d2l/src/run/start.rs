@@ -41,7 +41,7 @@ pub(super) fn find_devices(
         .map_err(|e| BadInput::from(e).into())
 }
 
-/// What a reader should know who asked for what the CPU does not have.
+/// A note for each option that has no effect on the CPU.
 pub(super) fn not_on_the_cpu(options: &Options, devices: &[Device]) -> Vec<String> {
     let mut notes = Vec::new();
     if devices.iter().any(Device::is_cpu) {

@@ -17,7 +17,7 @@ use tracing_subscriber::registry::LookupSpan;
 
 use super::{Span, Timeline};
 
-/// The crates whose spans are kept; libraries have spans as well.
+/// Only the spans of these crates are kept; libraries have spans as well.
 const OURS: [&str; 6] = [
     "dataset",
     "functional",
@@ -134,7 +134,7 @@ thread_local! {
     static LANE: RefCell<Lane> = RefCell::new(Lane::new(thread_name()));
 }
 
-/// Runs `f`, whose spans on this thread go into the lane of that name.
+/// Runs `f`; its spans on this thread go into the lane of that name.
 pub(crate) fn in_lane<T>(name: impl FnOnce() -> String, f: impl FnOnce() -> T) -> T {
     if !ON.load(Ordering::SeqCst) {
         return f();

@@ -25,7 +25,7 @@ pub(super) fn alone(cache: &Path, name: &str) -> Result<File> {
         fs::create_dir_all(&folder)?;
         let file = File::create(&path)?;
         if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
-            // a reader who closed stderr loses the line, not the run
+            // with stderr closed the line is lost, and the run goes on
             let _ = writeln!(
                 io::stderr(),
                 "another process is downloading {name}; waiting for its end"
@@ -37,7 +37,8 @@ pub(super) fn alone(cache: &Path, name: &str) -> Result<File> {
     lock().map_err(|error: io::Error| anyhow!("cannot write {}: {error}", path.display()))
 }
 
-/// An empty folder in a dataset's folder. Whoever makes it is alone; what is there was left by a process that ended.
+/// Makes an empty folder in a dataset's folder. The caller holds the lock of [`alone`], so it removes only
+/// files that an ended process has left.
 pub(super) fn incoming(folder: &Path) -> Result<PathBuf> {
     let path = folder.join("incoming");
     let make = || match fs::remove_dir_all(&path) {
@@ -71,7 +72,7 @@ fn refer(link: &Path, _: &Path, file: &str, sum: &str) -> io::Result<()> {
     std::os::unix::fs::symlink(format!("{up}blobs/{sum}"), link)
 }
 
-/// What will stand in a snapshot for a file: a copy, where not everybody may make links.
+/// What will stand in a snapshot for a file: a copy, because a system other than Unix may refuse links.
 #[cfg(not(unix))]
 fn refer(link: &Path, data: &Path, _: &str, _: &str) -> io::Result<()> {
     fs::copy(data, link).map(drop)

@@ -80,7 +80,7 @@ pub(super) fn download(url: Url, path: &Path, file: &'static str) -> Result<Says
         runtime.block_on(receive(url, &path, |len, of| {
             shown.set_length(of);
             shown.set_position(len);
-            let _ = alive.send(Sign::Alive); // whoever waits may have given up
+            let _ = alive.send(Sign::Alive); // fails if the caller has given up
         }))
     });
     bar.finish_and_clear();

@@ -1,4 +1,4 @@
-//! Work in a thread of its own, on which nobody waits for ever, and whose panics are errors.
+//! Runs work in a thread of its own: gives up on work that makes no progress, and turns its panics into errors.
 
 use std::cell::Cell;
 use std::panic::{self, PanicHookInfo};
@@ -27,8 +27,8 @@ pub(super) enum Sign {
     Done,
 }
 
-/// Runs `work` in a thread of its own, and gives up on it when it has shown no sign of life for `patience`.
-/// A panic becomes an error without a word on stderr.
+/// Runs `work` in a thread of its own, and gives up on it when it has sent no [`Sign`] for `patience`.
+/// A panic becomes an error, and prints nothing on stderr.
 pub(super) fn watched<T: Send + 'static>(
     patience: Duration,
     work: impl FnOnce(Sender<Sign>) -> T + Send + 'static,
@@ -38,7 +38,7 @@ pub(super) fn watched<T: Send + 'static>(
     let thread = thread::Builder::new().name("hub".into()).spawn(move || {
         QUIET.set(true);
         let result = work(sender.clone());
-        let _ = sender.send(Sign::Done); // whoever waits may have given up
+        let _ = sender.send(Sign::Done); // fails if the caller has given up
         result
     });
     let thread = thread.map_err(|error| Silent(format!("cannot start a thread: {error}")))?;

@@ -29,7 +29,7 @@ struct Pixel {
     int y, x, c;
 };
 
-// Element i of a tensor whose samples have height x width pixels of `channels`.
+// Where element i of a tensor is; a sample has height x width pixels of `channels`.
 __device__ inline Pixel pixel_of(unsigned int i, int height, int width, int channels) {
     Pixel p;
     p.c = i % channels, p.x = i / channels % width;

@@ -135,7 +135,7 @@ impl Convolution {
         }
     }
 
-    /// The gradient of images of one channel, which hardly anybody wants: through cuDNN, of f32.
+    /// The gradient of images of one channel, by cuDNN in f32. Usual training does not need it.
     fn image_gradient(
         &self,
         stream: &Stream,

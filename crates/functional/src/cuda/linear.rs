@@ -7,7 +7,7 @@ use super::stream::{Stream, launch};
 use crate::linear::Linear;
 use candle_core::Result;
 
-/// Blocks of rows whose sums are taken side by side.
+/// The most blocks of rows that are summed in parallel.
 const PARTS: usize = 128;
 /// So many rows are summed up at once: a second kernel would take longer.
 const FEW: usize = 512;

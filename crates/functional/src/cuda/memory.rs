@@ -39,8 +39,8 @@ impl From<&'static str> for Kernel {
     }
 }
 
-/// `len` floating-point numbers on a GPU, by their address. It owns nothing: whoever makes one sees to it that the
-/// memory is there until the stream has come to its last use.
+/// `len` floating-point numbers at an address on a GPU. It owns no memory: the code that makes one keeps the
+/// memory valid until the stream has finished its last use.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Floats {
     pub address: u64,
@@ -151,7 +151,7 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    /// `len` f32 of any value: whoever takes them writes before reading.
+    /// `len` f32 of any value: the caller writes them before it reads them.
     ///
     /// # Errors
     /// Where the GPU has no memory left.
@@ -216,7 +216,7 @@ impl Block {
                 exact
             }
         };
-        // records that it was written up to here, for who reads it on another stream
+        // records the writes so far as an event: a reader on another stream waits for it
         drop(exact.device_ptr_mut(stream.cuda()));
         Ok(exact)
     }

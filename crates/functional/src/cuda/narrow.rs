@@ -1,5 +1,5 @@
-//! Tapes whose values are bf16 in memory: which they are, and the steps that go from one type to the other. Our
-//! kernels take f32 from there and round what they give; cuDNN multiplies bf16.
+//! Tapes with values of bf16 in memory: which values are bf16, and the steps that convert between the types.
+//! Our kernels read bf16, compute in f32, and round their results to bf16; cuDNN multiplies bf16.
 
 use super::Cuda;
 use super::memory::{Block, Element, Floats};
@@ -100,7 +100,7 @@ impl Narrowing {
     }
 }
 
-/// An operation whose result is bf16.
+/// An operation with a result of bf16.
 struct Narrow(Box<dyn Operation>);
 
 impl Operation for Narrow {

@@ -6,8 +6,8 @@ use crate::places::Place;
 use candle_core::Result;
 
 pub(crate) trait Operation: Send + Sync {
-    /// Writes all of y, whose contents are arbitrary before. Returns what backward wants besides x
-    /// and y; nothing is kept unless `keep`.
+    /// Writes all of y, which has arbitrary contents before. Returns what backward needs besides x and
+    /// y; without `keep`, backward does not run and needs nothing.
     fn forward(&self, stream: &Stream, x: &[Floats], y: Floats, keep: bool) -> Result<Vec<Block>>;
 
     /// Hands each input that wants it its gradient. `dy` is complete and may be written over.
@@ -40,7 +40,7 @@ pub(crate) struct At<'a> {
 /// The gradient of one value, while it is being summed up.
 #[derive(Default)]
 pub(crate) enum Grad<'a> {
-    /// Nobody wants it.
+    /// It is not wanted.
     #[default]
     Unwanted,
     /// Wanted, so many elements, and nothing there yet.
@@ -124,7 +124,8 @@ impl Grad<'_> {
         Ok(())
     }
 
-    /// Adds `part` where it is wanted; who has no use for it afterwards had better give it.
+    /// Adds `part` where the gradient is wanted. Where the caller no longer needs `part`,
+    /// [`give`](Self::give) saves a copy.
     pub fn add(&mut self, stream: &Stream, part: Floats) -> Result<()> {
         if !self.wanted() {
             return Ok(());

@@ -111,7 +111,7 @@ fn captured(stream: &Stream, work: impl FnOnce() -> Result<()>) -> Result<CudaGr
     cuda.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
         .map_err(Error::wrap)?;
     let done = catch_unwind(AssertUnwindSafe(work));
-    // an error that nobody has seen yet would be returned by what ends the capture, which then would not
+    // takes a pending error: `end_capture` would return it and not end the capture
     let unseen = cuda.context().check_err();
     let graph = cuda.end_capture(CUgraphInstantiate_flags(0));
     done.unwrap_or_else(|panic| resume_unwind(panic))?;

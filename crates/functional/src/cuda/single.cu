@@ -1,6 +1,7 @@
 // Convolution of images with one channel, with bias, ReLU and the mean over POOL x POOL windows: the first
-// layer of a network, whose few sums a matrix product would only wait for. x is (B, H, W), the weight
-// (O, K, K), y (B, OH, OW, O) after pooling. x is float as well as the weight, whatever y is. The gradient of x is not here: nobody wants the images'.
+// layer of a network. Its sums are too short for cuDNN's kernels. x is (B, H, W), the weight (O, K, K), y
+// (B, OH, OW, O) after pooling. x and the weight are float for every type of y. The gradient of x, which
+// usual training does not need, is not computed here.
 
 #include "common.cuh"
 

@@ -110,7 +110,7 @@ impl Memory {
         [self.pool.made, self.tables.len(), self.workspace.made]
     }
 
-    /// How many pieces somebody still has.
+    /// How many pieces are lent to blocks.
     pub fn lent(&self) -> usize {
         self.pool.lent
     }
@@ -229,7 +229,7 @@ impl Stream {
     /// # Errors
     /// Where the GPU has no memory left, even after what is free here went back.
     pub fn alloc(&self, len: usize) -> Result<CudaSlice<f32>> {
-        // Safety: whoever asks writes before reading; any bits are floats.
+        // Safety: all callers write the memory before they read it; any bits are valid floats.
         let alloc = || unsafe { self.stream.alloc::<f32>(len) };
         alloc()
             .or_else(|error| match is_capturing(&self.stream) {

@@ -1,10 +1,12 @@
-//! Convolution, ReLU and average pooling in one on the CPU, for small weights: without im2col and,
+//! Convolution, ReLU and average pooling in one step on the CPU, for small weights: without im2col and,
 //! where that is cheaper, without ever storing the convolution's output. It knows no padding.
 //!
-//! In NHWC a kernel's row meets a contiguous *run* of x, so a convolution is a matrix product whose
-//! rows are runs of x itself ([`product`]). *z* is the convolution's output as the kernels keep it:
-//! only the pixels that a pooling window covers, with their channels padded to whole vectors, and
-//! only a *band* of lines at a time, which stays in the cache.
+//! In NHWC a row of the kernel covers a contiguous *run* of x. So a convolution is a matrix product, and
+//! the rows of its left matrix are runs of x itself ([`product`]).
+//!
+//! *z* is the convolution's output as the kernels keep it: only the pixels that a pooling window covers,
+//! with their channels padded to whole vectors, and only a *band* of lines at a time, which stays in the
+//! cache.
 
 mod pack;
 mod passes;
@@ -172,7 +174,7 @@ impl Direct {
         });
     }
 
-    /// The gradients, all overwritten. `dx` None: nobody wants it; `db` may be empty: no bias.
+    /// Overwrites all gradients. `dx` is None where it is not wanted, `db` empty where there is no bias.
     #[expect(clippy::too_many_arguments, reason = "as many tensors take part")]
     pub(crate) fn backward(
         &self,

@@ -11,7 +11,7 @@ pub(super) struct Weights {
     pub(super) wide: usize,
     /// Floats of a kernel's row in `rows`.
     pub(super) step: usize,
-    /// A row of `wide` channels for each tap; empty where nobody convolves.
+    /// A row of `wide` channels for each tap; empty where the pass does not compute z.
     pub(super) taps: Aligned,
     /// For each channel its kernel's rows, padded to `step`.
     pub(super) rows: Aligned,

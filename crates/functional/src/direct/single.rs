@@ -8,7 +8,7 @@ use crate::vector::{load, store};
 use pulp::{Simd, WithSimd};
 
 impl Direct {
-    /// Whether it is computed here, as long as nobody wants the images' gradient.
+    /// Whether this file computes the convolution; in backward, only where dx is not wanted.
     pub(super) fn single(&self) -> bool {
         let known = matches!(self.g.kernel, (3, 3) | (5, 5));
         known && self.g.channels == 1 && self.g.stride == 1 && self.relu && self.pool == 2

@@ -1,11 +1,11 @@
-//! Where the gradients of parameters belong while a backward pass runs on this thread: the operations
-//! of this crate write there directly, and a memory whose gradients are complete leaves while the pass
-//! goes on. It computes no gradient.
+//! Where the gradients of parameters belong while a backward pass runs on this thread. The operations of
+//! this crate write there directly. A memory is handed out during the pass, as soon as its gradients are
+//! complete. This module computes no gradient.
 //!
-//! When is a gradient complete? An expression says when it has finished with a parameter, but not whether
-//! another will come, and what candle's own operations add is known only when candle is through. So each
-//! pass counts what came for each parameter, and the next one expects the same. What comes later than
-//! expected, to a memory that has left, is an error.
+//! When is a gradient complete? An expression reports when it has finished with a parameter, but not whether
+//! another expression will add to the same gradient. What candle's own operations add is known only at the
+//! end of the pass. So each pass counts the expressions that add to each gradient, and the next pass expects
+//! the same count. A gradient for a memory that is already handed out is an error.
 
 mod lend;
 #[cfg(test)]
@@ -24,12 +24,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc::{SendError, Sender};
 
-/// Memories, and the parameters whose gradients belong into each.
+/// Memories for gradients, and the parameters that each memory is for.
 #[derive(Default)]
 pub(crate) struct Places {
     memories: Vec<Memory>,
     by_id: HashMap<TensorId, Place>,
-    /// Who gets the memories that are complete while a pass runs.
+    /// The channel for memories that become complete during a pass.
     ready: Option<Sender<Bucket>>,
     /// How many memories this pass has given away; they go in their order.
     given: usize,
@@ -52,7 +52,7 @@ struct Memory {
     parameters: Vec<Parameter>,
 }
 
-/// A parameter whose gradient belongs into a memory.
+/// A parameter that has its gradient in a memory.
 struct Parameter {
     name: String,
     tensor: Tensor,

@@ -1,4 +1,4 @@
-//! Memory of a thread's that one call leaves to the next.
+//! Memory of each thread that one call leaves to the next.
 
 use crate::vector::{VECTOR as LINE, aligned};
 use std::cell::Cell;
@@ -35,7 +35,7 @@ fn with<const N: usize, R>(
 ) -> R {
     let lengths = lengths.map(|n| n.next_multiple_of(LINE));
     let total = lengths.iter().sum::<usize>() + LINE;
-    // taken, not borrowed: whoever asks again meanwhile gets a new one
+    // taken, not borrowed: a call inside `f` gets a new vector
     let mut memory = key.take();
     if memory.len() < total {
         // the old one is worth nothing, so it is not copied

@@ -139,7 +139,7 @@ fn a_bucket_waits_for_those_before_it() -> Result<()> {
     let mut gradients = new(&params, 9);
     let at_the_end = [Below(1), Bucket(0), Bucket(1)];
     for _ in 0..3 {
-        // candle's own operation with the last parameter: nobody knows when it is complete
+        // candle's own operation uses the last parameter: its gradient is complete only at the end
         let (ready, watch) = Watch::new();
         let x = random((2, 3), 1).matmul(&params[1])?;
         let loss = linear(&x.apply_op1(Probe(1, watch.clone()))?, &params[0])?.sum_all()?;

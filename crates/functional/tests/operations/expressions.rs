@@ -21,7 +21,7 @@ fn statistics(c: usize) -> [Var; 2] {
     [Var::from_tensor(&random(c, 9)).unwrap(), ones]
 }
 
-/// Batch norm with running statistics that nobody reads.
+/// Batch norm with running statistics of its own: their changes are not checked.
 fn norm(x: Expr, t: &[Tensor], train: bool) -> Expr {
     let [mean, var] = statistics(t[0].dim(0).unwrap());
     x.batch_norm2d(&t[0], &t[1], &mean, &var, train)
@@ -105,8 +105,8 @@ proptest! {
         assert_expression(inputs, |t| if relu { sum(t).relu() } else { sum(t) });
     }
 
-    /// A block of the residual network, whose input is read twice: from 3 channels to `o` with a
-    /// 1 × 1 convolution beside, or within `o` without.
+    /// A block of the residual network; it reads its input twice. With a 1 × 1 convolution in the shortcut
+    /// it goes from 3 channels to `o`, without one from `o` to `o`.
     #[test]
     fn residual_block(
         (b, h, w, o) in (2usize..4, 2usize..8, 2usize..8, 2usize..9),

@@ -83,8 +83,8 @@ fn statistics(c: usize, device: &Device) -> [Var; 2] {
     [Var::from_tensor(&mean).unwrap(), ones]
 }
 
-/// Others with whom statistics are shared. They always bring the same: of 8 values a channel the sum and
-/// the sum of squares, or what may be their gradients' sums.
+/// Other replicas that share statistics. They always bring the same sums of 8 values a channel: in forward
+/// the sum and the sum of squares, in backward numbers that may be sums of gradients.
 struct Others;
 
 impl Summation for Others {
@@ -371,7 +371,7 @@ fn deterministic_algorithms_give_the_same_bits() {
 fn in_buckets(device: &Device, bucket_len: usize) -> Vec<Vec<f32>> {
     let on = |t: &Tensor| Var::from_tensor(&t.to_device(device).unwrap()).unwrap();
     let mut params: Vec<Var> = inputs().iter().map(on).collect();
-    params.rotate_right(1); // the three floats first: nobody else's begin at 16 bytes
+    params.rotate_right(1); // the three floats first: in one bucket, all others are unaligned
     let mut tensors: Vec<Tensor> = params.iter().map(|p| p.as_tensor().clone()).collect();
     tensors.rotate_left(1);
     let named = params.iter().map(|p| ("", p));

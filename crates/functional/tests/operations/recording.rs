@@ -1,4 +1,4 @@
-//! When a graph is recorded, and for whom gradients are computed.
+//! When a graph is recorded, and which inputs get gradients.
 
 use crate::support::{labels, random};
 use candle_core::{DType, Device, Result, Tensor, Var};

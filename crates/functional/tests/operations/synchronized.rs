@@ -13,13 +13,13 @@ const TOLERANCE: f64 = 1e-6;
 /// Examples of the parts: two, three and four of them, uneven, and with one that has nothing.
 const SHARES: [&[usize]; 4] = [&[6, 3], &[1, 5, 3], &[2, 4, 1, 2], &[0, 2, 7]];
 
-/// Vectors that were brought, and how many of their owners have the sums.
+/// The vectors that members have brought, and how many members have the sums.
 struct Round {
     brought: Vec<Option<Vec<f64>>>,
     served: usize,
 }
 
-/// Where several meet to sum.
+/// Where the members of a group meet to sum.
 struct Meeting {
     round: Mutex<Round>,
     changed: Condvar,
@@ -48,13 +48,13 @@ impl Meeting {
             .changed
             .wait_timeout_while(round, limit, |r| blocked(r));
         match waited.unwrap() {
-            (_, late) if late.timed_out() => bail!("someone did not come to the meeting"),
+            (_, late) if late.timed_out() => bail!("a member did not come to the meeting"),
             (round, _) => Ok(round),
         }
     }
 }
 
-/// One of those who meet. All add in the order of their numbers.
+/// One member of a meeting. All members add in the order of their numbers.
 struct Member(usize, Arc<Meeting>);
 
 impl Summation for Member {

@@ -11,10 +11,10 @@ const LEFT: f64 = 98.0;
 const COLUMN: f64 = (WIDTH - 16.0 - LEFT) / K as f64;
 /// A device's chunks side by side; in each a slot for the gradient of every device.
 const BOX: Pair = (78.0, 30.0);
-/// The chunk whose path is marked, where there are several.
+/// The chunk with a marked path, where there are several chunks.
 const MARKED: usize = 0;
 
-/// The devices whose gradients each chunk of each device is the sum of so far.
+/// For each chunk of each device: the devices with gradients in its sum so far.
 type Held = Vec<Vec<Vec<usize>>>;
 
 /// A round in the picture.
@@ -190,10 +190,10 @@ impl Round<'_> {
         self.sums.iter().for_each(|sum| self.carry(card, sum, held));
     }
 
-    /// From the devices whose chunks are read to the one that adds or copies.
+    /// Arrows from the devices that are read to the device that adds or copies.
     fn arrows(&self, card: &mut Card, sum: &Sum, color: &str) {
         let (foot, top) = self.from_to;
-        // a device whose chunk is read several times has as many arrows side by side
+        // a chunk that several devices read has as many arrows, side by side
         let same = |s: &&Sum| s.chunk == sum.chunk && s.from == sum.from;
         let readers: Vec<usize> = self.sums.iter().filter(same).map(|s| s.by).collect();
         let out = readers.iter().position(|by| *by == sum.by).unwrap_or(0);

@@ -43,7 +43,7 @@ impl Card {
         }
     }
 
-    /// A figure whose groups move.
+    /// A figure with moving groups.
     pub fn moving(motion: Motion) -> Self {
         Self {
             body: Group::new(),

@@ -479,14 +479,14 @@ impl Run {
 struct Report(String);
 
 impl Report {
-    /// The lines of the sections whose heading begins so.
+    /// The lines of the sections with a heading that begins with `heading`.
     fn lines(&self, heading: &str) -> impl Iterator<Item = &str> {
         let sections = self.0.split("\n## ");
         let sections = sections.filter(move |section| section.starts_with(heading));
         sections.flat_map(str::lines)
     }
 
-    /// The numbers of the row that begins so, in the section whose heading begins so: the first one in each cell.
+    /// The first number of each cell in the row that begins with `row`, in the sections under `heading`.
     fn row(&self, heading: &str, row: &str) -> Result<Vec<f64>> {
         let mut lines = self.lines(heading);
         let line = lines.find_map(|line| line.strip_prefix(&format!("| {row} | ")));
@@ -494,7 +494,7 @@ impl Report {
         Ok(numbers(line))
     }
 
-    /// The numbers of all rows there that begin with one.
+    /// The numbers of all rows under `heading` that begin with a number.
     fn rows(&self, heading: &str) -> Vec<Vec<f64>> {
         let rows = self
             .lines(heading)

@@ -1,4 +1,4 @@
-//! What the runner does with chapters, on those of `tests/chapters`, whose cells are in the program too.
+//! Tests the runner on the chapters of `tests/chapters`; the cells of these chapters are in the program too.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! The table in `notebooks-md/README.md`: a reader who knows a name of the book finds it there. And the table of
-//! contents, which mdBook goes by, and the build script when there is a new chapter.
+//! Checks that `notebooks-md/README.md` links each name of the book to its code, and names every chapter and
+//! example. Checks that the table of contents, which mdBook and the build script use, has every chapter.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! Who takes part, and with which command.
+//! The contenders: the programs that are compared, and their commands.
 
 use std::cmp::Reverse;
 use std::env;
@@ -15,13 +15,13 @@ use super::work::Work;
 pub enum Family {
     /// The project.
     Ours,
-    /// The measure of all others.
+    /// PyTorch: the others are compared with it.
     Pytorch,
     /// candle or Burn.
     Other,
 }
 
-/// One who takes part.
+/// A program that is compared with the others.
 #[derive(Clone, Debug)]
 pub struct Contender {
     /// Where it comes from.

@@ -61,10 +61,10 @@ pub fn all(options: &Options, threads: usize) -> Result<Vec<Figure>> {
         let share = |(epoch, steps): (f64, f64)| 100.0 * (epoch - steps) / epoch;
         let (epoch, steps) = pairs;
         figures.push(Figure {
-            what: "an epoch of `scratch`, loading and all, over the sum of its steps",
+            what: "time of an epoch of `scratch` outside its steps, such as loading data",
             goal: "at most 5%",
             found: format!(
-                "{:.1}% ({} s, of it {} s in steps)",
+                "{:.1}% ({} s, of which {} s in steps)",
                 share(pairs),
                 short(epoch),
                 short(steps)
@@ -75,12 +75,12 @@ pub fn all(options: &Options, threads: usize) -> Result<Vec<Figure>> {
         for (name, what, batches) in [
             (
                 Name::EvaluateLenet,
-                "LeNet: examples evaluated a second over trained",
+                "LeNet: examples evaluated per second, divided by examples trained per second",
                 40,
             ),
             (
                 Name::EvaluateResnet18,
-                "ResNet-18: examples evaluated a second over trained",
+                "ResNet-18: examples evaluated per second, divided by examples trained per second",
                 4,
             ),
         ] {
@@ -90,7 +90,7 @@ pub fn all(options: &Options, threads: usize) -> Result<Vec<Figure>> {
                 what,
                 goal: "at least 3",
                 found: format!(
-                    "{} ({} over {} examples/s)",
+                    "{} ({} and {} examples/s)",
                     short(evaluated / trained),
                     short(evaluated),
                     short(trained)
@@ -102,11 +102,11 @@ pub fn all(options: &Options, threads: usize) -> Result<Vec<Figure>> {
         for (name, what) in [
             (
                 Name::LossesLenet,
-                "losses of 20 steps of LeNet, batch 256, lr 0.02, weights ten times the book's, Winograd beside plain sums",
+                "losses of 20 steps of LeNet, batch 256, lr 0.02, weights ten times the book's, Winograd compared with plain sums",
             ),
             (
                 Name::LossesResnet18,
-                "losses of 20 steps of ResNet-18, batch 64, Winograd beside im2col",
+                "losses of 20 steps of ResNet-18, batch 64, Winograd compared with im2col",
             ),
         ] {
             let (winograd, moved) = take(options, threads, name, 20)?;
@@ -114,7 +114,7 @@ pub fn all(options: &Options, threads: usize) -> Result<Vec<Figure>> {
                 what,
                 goal: "within 0.1%",
                 found: format!(
-                    "{} apart at most; without Winograd, weights moved in the last place: {}",
+                    "{} apart at most; without Winograd, after a change of the weights in the last place: {}",
                     percent(winograd),
                     percent(moved)
                 ),
@@ -187,9 +187,9 @@ pub fn figure(job: &Job) -> Result<()> {
     Ok(())
 }
 
-/// Seconds of an epoch of `scratch::train` without its evaluation, and of the steps in it: its
-/// loop, with a stopwatch around the steps. The epoch whose share of other things is the middle
-/// one.
+/// Seconds of an epoch of `scratch::train` without its evaluation, and of the steps in it. Runs the
+/// same loop with a stopwatch around the steps. Returns the times of the epoch with the median ratio
+/// of the two.
 fn epoch(options: &d2l::Options) -> Result<(f64, f64)> {
     let mut run = Run::start(options, &scratch::BOOK)?;
     let params = scratch::init_params(run.seed)?;

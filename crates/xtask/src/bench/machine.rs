@@ -32,7 +32,7 @@ impl Load {
     /// Tells the reader at once that the machine is not idle.
     pub fn warn(&self) {
         if self.busy.is_some_and(|busy| busy > QUIET) {
-            eprintln!("warning: other work is on the cores ({})", self.text());
+            eprintln!("warning: other programs use the cores ({})", self.text());
         }
     }
 
@@ -96,10 +96,10 @@ pub fn meanwhile(worst: Option<f64>) -> String {
         return "unknown".to_owned();
     };
     let doubt = match is_doubtful(worst) {
-        true => ": **take these numbers with doubt**",
+        true => ": **these numbers are doubtful**",
         false => "",
     };
-    format!("at most {worst:.2} cores at other work{doubt}")
+    format!("at most {worst:.2} cores busy with other work{doubt}")
 }
 
 /// When, with which command, of which commit and on which machine it was measured.

@@ -1,5 +1,5 @@
-//! The peers: none is a dependency of the project. PyTorch comes into a virtual environment under
-//! `target/`, candle as it is and Burn are programs of a package outside the workspace.
+//! The peers: none is a dependency of the project. PyTorch is installed in a virtual environment under
+//! `target/`. The programs for candle as it is and for Burn are in a package outside the workspace.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::{Options, Part};
 
-/// Who takes part, and where the programs are.
+/// The programs that are compared, and where they are.
 #[derive(Debug, Default)]
 pub struct Peers {
     /// The project itself.
@@ -72,7 +72,7 @@ fn install() -> Result<PathBuf> {
     let (python, done) = (bin.join("python"), venv.join("complete"));
     if !done.exists() {
         let place = venv.display();
-        eprintln!("installing PyTorch into {place}; delete that folder to be rid of it");
+        eprintln!("installing PyTorch into {place}; delete that folder to remove it");
         run(Path::new("python3"), &["-m", "venv", &place.to_string()])?;
         run(
             &python,

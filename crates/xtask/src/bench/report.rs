@@ -1,4 +1,4 @@
-//! The report as Markdown: tables, and under which circumstances they came about.
+//! The report as Markdown: the tables, and when, where and how they were measured.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ use crate::bench::contender::Family;
 
 /// Everything that was measured.
 pub struct Report {
-    /// The steps, each with everybody's row.
+    /// The steps, each with the rows of all contenders.
     pub tables: Vec<(Work, Vec<Row>)>,
     /// The other figures of ours.
     pub figures: Vec<Figure>,
@@ -21,8 +21,8 @@ pub struct Report {
     peak: Option<Peak>,
 }
 
-/// How often a contender does the step while the better PyTorch with as many threads does it
-/// once; `None` without PyTorch.
+/// The time of a step of the fastest PyTorch mode with as many threads, divided by the contender's
+/// time; `None` without PyTorch.
 pub fn ratio(row: &Row, rows: &[Row]) -> Option<f64> {
     let threads = row.contender.threads;
     let pytorch = rows
@@ -43,9 +43,10 @@ const HEAD: &str = "\
 ";
 
 const EXPLAINED: &str = "\
-ms: the median over the rounds, each of which is the median of the steps of a turn, and the fastest and \
-slowest round. PyTorch / this: the better PyTorch mode with as many threads over this; above 1 is faster \
-than PyTorch. †: other work was on the cores meanwhile. Cores busy: processor time over time. Memory: the most that the process had at a time.";
+ms: the median over the rounds; the time of a round is the median of its steps. From – to: the fastest and the \
+slowest round. PyTorch / this: the time of the fastest PyTorch mode with as many threads, divided by the time of \
+this row; above 1 is faster than PyTorch. †: other programs used the cores meanwhile. Cores busy: processor time \
+divided by elapsed time. Memory: the peak of the process.";
 
 impl Report {
     /// An empty one.
@@ -59,7 +60,7 @@ impl Report {
         }
     }
 
-    /// Adds a table; what nobody was asked to do has none.
+    /// Adds a table, unless it has no rows.
     pub fn add(&mut self, work: Work, rows: Vec<Row>) {
         if !rows.is_empty() {
             self.tables.push((work, rows));
@@ -146,7 +147,7 @@ impl Report {
         versions.join(", ")
     }
 
-    /// The most that was on the cores beside a contender.
+    /// The most cores that other programs used while a contender was measured.
     fn worst(&self) -> Option<f64> {
         let rows = self.tables.iter().flat_map(|(_, rows)| rows);
         rows.filter_map(Row::other).reduce(f64::max)

@@ -1,4 +1,4 @@
-//! The rounds: A B C … A B C …, so that whatever the machine does to one it does to all.
+//! Measures in rounds, A B C … A B C …, so that a slow phase of the machine affects all contenders.
 
 use anyhow::{Context, Result};
 
@@ -9,23 +9,23 @@ use super::work::Work;
 
 /// How long to measure.
 pub struct Plan {
-    /// How often everybody has a turn.
+    /// The number of rounds; each contender is timed once in each round.
     pub rounds: usize,
-    /// Who has taken so many seconds for one kind of step has no more turns.
+    /// A contender that has taken so many seconds for one kind of step is not timed again.
     pub seconds: f64,
     /// Steps before the first turn.
     pub warm_up: usize,
     /// Steps of a turn, at most.
     pub most_steps: usize,
-    /// Whether contenders live side by side however much memory a step takes.
+    /// Whether the processes live on between rounds, however much memory a step takes.
     pub live_on: bool,
 }
 
-/// What is known of a contender at one kind of step.
+/// The measurements of a contender for one kind of step.
 pub struct Row {
-    /// Who.
+    /// The contender.
     pub contender: Contender,
-    /// What it says it is.
+    /// The name and version that its process reports.
     pub version: String,
     /// Milliseconds of a step: the median of each round.
     pub times: Vec<f64>,
@@ -37,7 +37,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// One without a turn.
+    /// A row without times.
     pub fn new(contender: &Contender) -> Self {
         Self {
             contender: contender.clone(),
@@ -71,7 +71,7 @@ impl Row {
     }
 }
 
-/// A contender with its process, if it lives on from turn to turn.
+/// A contender with its process, if the process lives on between rounds.
 struct Seat {
     row: Row,
     process: Option<Process>,
@@ -80,7 +80,7 @@ struct Seat {
     spent: f64,
 }
 
-/// Measures one kind of step with everybody.
+/// Measures one kind of step with all contenders.
 pub fn measure(work: &Work, contenders: &[Contender], plan: &Plan) -> Result<Vec<Row>> {
     let mut seats: Vec<Seat> = contenders.iter().map(Seat::new).collect();
     for round in 1..=plan.rounds {
@@ -120,7 +120,7 @@ impl Seat {
         self.spent += answer.spent.seconds;
         self.row.add(&answer, &process);
         if !process.settle() {
-            eprintln!("warning: it does not become quiet when it has nothing to do");
+            eprintln!("warning: its process keeps the cores busy while it waits");
         }
         if plan.live_on || !work.is_large() {
             self.process = Some(process);

@@ -16,7 +16,7 @@ pub fn document((width, height): (f64, f64), label: &str, body: &str) -> String 
     )
 }
 
-/// Words whose line stands at `y`; the classes say how they look.
+/// A line of text with its baseline at `y`; `class` selects its style.
 pub fn text(body: &mut String, (x, y): (f64, f64), class: &str, text: &str) {
     let _ = writeln!(
         body,

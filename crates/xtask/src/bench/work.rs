@@ -66,15 +66,15 @@ impl Network {
     }
 }
 
-/// A convolution with square kernels whose output is `side` × `side`.
+/// The multiply-adds of a convolution with square kernels and an output of `side` × `side`.
 fn conv(inputs: u64, outputs: u64, kernel: u64, side: u64) -> u64 {
     inputs * outputs * (kernel * side).pow(2)
 }
 
 /// How [`Work::flops`] counts.
-pub const COUNTED: &str = "FLOPs are counted from the convolutions and linear layers: two for each \
-    multiply-add of the forward pass and of both gradients, three passes in all, less the input \
-    gradient of the first layer. An algorithm that needs fewer (Winograd) is credited with all.";
+pub const COUNTED: &str = "FLOPs are those of the convolutions and linear layers: two for each \
+    multiply-add of the forward pass and of both gradients, without the input gradient of the first \
+    layer. An algorithm with fewer multiply-adds (Winograd) is counted as if it did them all.";
 
 impl Work {
     /// The FLOPs of one step.

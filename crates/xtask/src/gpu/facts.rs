@@ -31,7 +31,7 @@ pub fn all() -> Result<String> {
     ))
 }
 
-/// How many MiB of the GPU's memory are taken, by whomever.
+/// How many MiB of the GPU's memory all programs together use.
 pub fn used_mib() -> Result<f64> {
     let devices = devices_of_kind(DeviceKind::Cuda, Some(1))?;
     let [free, total] = d2l::gpu_memory(&devices[0]).context("no GPU")?;

@@ -19,7 +19,7 @@ fn train(options: &Options, found: &mut dyn FnMut(&str) -> Result<()>) -> Result
         _ => "Fashion-MNIST",
     };
     found(&format!(
-        "\n## Learns\n\n{} epochs on {images}, in TF32 where it does not say bf16.\n\n| | seed | last | best | bar | loss | s/epoch |\n\
+        "\n## Accuracy\n\n{} epochs on {images}, in TF32 if the row does not say bf16.\n\n| | seed | last | best | bar | loss | s/epoch |\n\
          |---|--:|--:|--:|--:|--:|--:|\n",
         options.epochs
     ))?;

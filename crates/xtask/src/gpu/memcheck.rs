@@ -71,7 +71,7 @@ fn step(sanitizer: &Path, what: &str) -> Result<String> {
         .lines()
         .rev()
         .find(|line| line.contains("ERROR SUMMARY"));
-    let last = said.lines().last().unwrap_or("it said nothing");
+    let last = said.lines().last().unwrap_or("no output");
     let summary = summary.unwrap_or(last).trim_start_matches('=').trim();
     Ok(match output.status.success() {
         true => summary.to_owned(),

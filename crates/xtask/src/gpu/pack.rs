@@ -40,7 +40,8 @@ pub fn pack(options: &Options) -> Result<()> {
     build(&tests, &options.out.join("operations"))?;
     let out = options.out.display();
     println!(
-        "there: {out}/xtask gpu-check --tests {out}/operations --data DIR, in the project's folder"
+        "on the machine with the GPU, in the project's folder: \
+         {out}/xtask gpu-check --tests {out}/operations --data DIR"
     );
     Ok(())
 }
@@ -73,16 +74,16 @@ fn build(args: &[&str], to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Apart from other builds, whose cudarc is another.
+/// A target folder of these builds alone: other builds compile cudarc with other features.
 fn target() -> PathBuf {
     let target = env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
     target.unwrap_or("target".into()).join("gpu-pack")
 }
 
-/// Says that this program was called in place of rustc.
+/// The environment variable that marks a call of this program in place of rustc.
 const WRAPS: &str = "XTASK_WRAPS_RUSTC";
 
-/// Whether it was.
+/// Whether this program was called in place of rustc.
 pub fn wraps_rustc() -> bool {
     env::var_os(WRAPS).is_some()
 }

@@ -66,7 +66,7 @@ fn largest_difference(found: &[Vec<f32>], expected: &[Vec<f32>]) -> f64 {
 
 /// Compares, and adds what it finds to the report.
 pub fn all(options: &Options, found: &mut dyn FnMut(&str) -> Result<()>) -> Result<()> {
-    let mut text = String::from("\n## Right\n\n");
+    let mut text = String::from("\n## Correctness\n\n");
     let mut missed = 0;
     if let Some(tests) = &options.tests {
         let run = Command::new(tests)
@@ -77,7 +77,7 @@ pub fn all(options: &Options, found: &mut dyn FnMut(&str) -> Result<()>) -> Resu
         let result = said.lines().rev().find(|l| l.starts_with("test result"));
         let _ = writeln!(
             text,
-            "Operations beside their twins: {}\n",
+            "Operations, compared with the same ones on the CPU: {}\n",
             result.unwrap_or("?")
         );
         if !run.status.success() {
@@ -88,7 +88,7 @@ pub fn all(options: &Options, found: &mut dyn FnMut(&str) -> Result<()>) -> Resu
             missed += 1;
         }
     }
-    text += "Beside the CPU, in f32, relative: losses, and how far each tensor of the network moved, as a vector:\n\n\
+    text += "Relative differences from the CPU in f32: losses, and the change of each tensor as a vector:\n\n\
              | | found | bar | reached |\n|---|--:|--:|---|\n";
     let mut add = |what: &str, found: f64, bar: RangeInclusive<f64>| {
         let (line, reached) = line(what, found, bar);
@@ -129,7 +129,7 @@ fn beside_the_cpu(add: &mut dyn FnMut(&str, f64, RangeInclusive<f64>)) -> Result
     set_precision(Precision::F32);
     let [one, two] = [1, 2].map(|k| lenet(&cuda(k)?, 1, false));
     add(
-        "LeNet, a step, k = 2 beside k = 1, each parameter, f32",
+        "LeNet, a step, k = 2 compared with k = 1, each parameter, f32",
         largest_difference(&two?.moved, &one?.moved),
         0.0..=1e-6,
     );

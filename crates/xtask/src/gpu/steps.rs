@@ -75,8 +75,8 @@ const COMPARISONS: [Comparison; 4] = [
     },
 ];
 
-/// Measures everything, and adds each table to the report as soon as it is there. What a contender that
-/// fails said is in its row.
+/// Measures everything, and adds each table to the report as soon as it is complete. The row of a contender
+/// that cannot start has its error message.
 pub fn all(options: &Options, found: &mut dyn FnMut(&str) -> Result<()>) -> Result<()> {
     let script = Path::new("benches/pytorch_gpu.py");
     ensure!(
@@ -88,7 +88,7 @@ pub fn all(options: &Options, found: &mut dyn FnMut(&str) -> Result<()>) -> Resu
     let ceilings = Ceilings::measure(&options.python, script);
     match &ceilings {
         Ok(of) => found(&of.said())?,
-        Err(error) => found(&format!("\nThe ceilings are not known: {error:#}\n"))?,
+        Err(error) => found(&format!("\nThe ceilings are unknown: {error:#}\n"))?,
     }
     for comparison in &COMPARISONS {
         found(&comparison.table(options, script, ceilings.as_ref().ok())?)?;
@@ -114,9 +114,11 @@ impl Ceilings {
     fn said(&self) -> String {
         let Self { copy, tf32, bf16 } = self;
         format!(
-            "\nCeilings: a copy moves {copy:.0} GB/s, a product of large matrices reaches {tf32:.0} TFLOP/s in TF32 and \
-             {bf16:.0} in bf16. Of these are the shares: the FLOPs of the convolutions and linear layers, and the least \
-             bytes (what each layer hands on, and its gradient, written and read once; the parameters five times).\n"
+            "\nCeilings: a copy moves {copy:.0} GB/s; a product of large matrices reaches {tf32:.0} TFLOP/s in TF32 \
+             and {bf16:.0} in bf16. The column \"matrix, copy\" has the shares of these rates that a step reaches. \
+             The first counts the FLOPs of the convolutions and linear layers. The second counts the least bytes: \
+             the output of each layer and its gradient, written and read once, and the parameters, moved five \
+             times.\n"
         )
     }
 
@@ -184,7 +186,7 @@ impl Comparison {
              |---|--:|--:|--:|--:|--:|--:|--:|\n",
             self.what
         );
-        // who cannot start has a row that says so, and no turns
+        // a contender that cannot start has a row with its error, and is not timed
         let (mut able, mut unable) = (Vec::new(), Vec::new());
         for contender in self.contenders(options, script, Some("--alone"))? {
             match alone(&contender, &work) {
@@ -200,7 +202,7 @@ impl Comparison {
         let plain = rows.first().context("no program was measured")?;
         let fastest = one.min_by(|a, b| median(a).total_cmp(&median(b)));
         for (row, (_, alone)) in rows.iter().zip(&able) {
-            // among ours, beside the step that is no graph
+            // ours are compared with the step that is no graph, PyTorch with our fastest on one replica
             let beside = match row.contender.family {
                 Family::Ours => plain,
                 _ => fastest.context("ours could not start")?,
@@ -250,21 +252,21 @@ fn is_one_replica(row: &Row) -> bool {
     row.contender.family == Family::Ours && row.contender.name.starts_with("ours, 1")
 }
 
-/// The MiB of the GPU that a contender takes when nobody else starts, and the milliseconds for which a
-/// step keeps the host busy.
+/// The MiB of the GPU that a contender takes when it runs alone, and the milliseconds for which a step
+/// keeps the host busy.
 fn alone(contender: &Contender, work: &Work) -> Result<[f64; 2]> {
     let before = facts::used_mib()?;
     let [mib, busy] = numbers(&mut contender.command(work))?;
     Ok([mib - before, busy])
 }
 
-/// The numbers that a program prints; where it prints others, its last complaint is the error.
+/// The `N` numbers that a program prints; if it prints anything else, its last line on stderr is the error.
 fn numbers<const N: usize>(program: &mut Command) -> Result<[f64; N]> {
     let output = program.output()?;
     let said = String::from_utf8_lossy(&output.stdout);
     let numbers = said.split_whitespace().map(str::parse);
     let numbers: Vec<f64> = numbers.collect::<Result<_, _>>().unwrap_or_default();
     let complaint = String::from_utf8_lossy(&output.stderr);
-    let last = complaint.lines().last().unwrap_or("it said nothing");
+    let last = complaint.lines().last().unwrap_or("no error message");
     numbers.try_into().map_err(|_| anyhow!("{last}"))
 }

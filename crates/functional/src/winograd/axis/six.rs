@@ -1,11 +1,11 @@
 //! F(4, 3): four outputs of a kernel's row of three, from six inputs. The points are 0, ±√½, ±√2 and
-//! ∞, whose rounding errors are two to five times smaller than those of the usual 0, ±1, ±2 and ∞.
+//! ∞: their rounding errors are two to five times smaller than those of the usual 0, ±1, ±2 and ∞.
 
 use super::{Axis, Lanes, Pairs, collect, evaluate};
 use pulp::Simd;
 use std::f32::consts::{FRAC_1_SQRT_2 as A, SQRT_2 as B};
 
-/// The factors are the weight's to bear.
+/// Only the transforms of the weight apply the factors.
 const WEIGHT: Pairs<2> = Pairs {
     powers: [[1., A, 0.5, 0.5 * A, 0.25], [1., B, 2., 2. * B, 4.]],
     factors: [-2. / 3., 1. / 6.],

@@ -113,7 +113,7 @@ pub(super) struct Backward<'a> {
 }
 
 impl Backward<'_> {
-    /// The gradients, all overwritten. `dx` None: nobody wants it.
+    /// Overwrites all gradients. `dx` is None where it is not wanted.
     pub(super) fn run(&self, dx: Option<&mut [f32]>, dw: &mut [f32], db: &mut [f32]) {
         let g = &self.pooled.g;
         let (wide_in, wide_out) = self.pooled.widths();

@@ -153,7 +153,7 @@ fn zeros_stay_zeros() {
         t.bias.fill(bias.unwrap_or(0.));
         for (i, x) in t.x.iter_mut().enumerate() {
             let (row, column) = (i / (13 * 20) % 13, i / 20 % 13);
-            // whoever sees any of the others sees one with its first tap: z is odd or 0
+            // a window that covers any other pixel has one at its first tap: z is odd or 0
             if row > 3 || column > 5 {
                 *x = 0.;
             }

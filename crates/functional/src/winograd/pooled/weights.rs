@@ -1,5 +1,5 @@
-//! Weights (O, I, 5, 5) to points, and gradients back: for a vector of channels, whose taps are
-//! brought together first.
+//! Weights (O, I, 5, 5) to points, and gradients at points back to weights: a vector of channels at a
+//! time. [`ToBlock`] first gathers the taps of these channels.
 
 use super::super::axis::Axis;
 use super::super::axis::eight::{OfWeight, ToWeight};

@@ -1,9 +1,9 @@
-//! With values of bf16 between the operations, each gives what its twin on the CPU gives in f32, as far as 8 bits
-//! go; and what has to stay f32 does.
+//! With values of bf16 between the operations, each operation gives what its twin on the CPU gives in f32, to
+//! about 8 bits. Values that have to stay f32 do so.
 //!
-//! Inputs are multiples of 1/8, which are bf16 as they are, and whose sums of products are exact: so both twins see
-//! the same side of each ReLU's edge, and the same maxima. What is left is the rounding of results and gradients, at
-//! most 2⁻⁸ of each.
+//! Inputs are multiples of 1/8: bf16 holds them exactly, and the sums of their products are exact. So both
+//! twins are on the same side of each ReLU's edge, and have the same maxima. What is left is the rounding of
+//! results and gradients, at most 2⁻⁸ of each.
 
 use super::{
     Gpu, assert_same_statistics, eval, gpu, in_buckets, inputs, network, norm_of, run_on,

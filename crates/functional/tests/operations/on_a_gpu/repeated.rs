@@ -6,7 +6,7 @@ use candle_core::{DType, Device, Result, Tensor, Var};
 use functional::{Expr, Repeated, Sgd, cross_entropy, one_stream};
 use std::cell::RefCell;
 
-/// The turn of the test, and a device that nobody else uses.
+/// The turn of the test, and a device that no other test uses.
 fn alone() -> (Gpu, Device) {
     let turn = gpu();
     let device = Device::new_cuda_with_stream(0).expect("a GPU");

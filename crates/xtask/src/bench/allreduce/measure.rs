@@ -237,11 +237,11 @@ impl Seat {
     }
 }
 
-/// The values repeat after so many elements: no divisor of the 16 at whose multiples chunks begin, so
-/// that a chunk in a wrong place is seen.
+/// The values repeat after so many elements. Chunks begin at multiples of 16, and 16 is no multiple of
+/// it, so the check finds a chunk in a wrong place.
 const PERIOD: usize = 13;
 
-/// Small whole numbers, whose sums are exact in any order.
+/// Small whole numbers: their sums are exact in any order.
 fn values(rank: usize, call: usize) -> [f32; PERIOD] {
     std::array::from_fn(|i| (i + rank + call % 5) as f32)
 }

@@ -1,5 +1,5 @@
-//! What overlap hides: a step of ResNet-18 whose gradients go over links that are made slow, summed while
-//! the backward pass goes on and after it.
+//! How much communication overlap hides: steps of ResNet-18 that sum their gradients over artificially slow
+//! links, during the backward pass or after it.
 
 use std::fmt::Write;
 use std::time::{Duration, Instant};
@@ -85,7 +85,7 @@ fn measure_share(batch: usize, rounds: usize, ms: f64) -> Result<Share> {
     let [a, b, c] = &WAYS;
     let times = steps(batch, rounds, &[(None, a), (link, a), (link, b), (link, c)])?;
     let [compute, steps @ ..] = [0, 1, 2, 3].map(|i| Summary::of(&times[i]));
-    eprintln!("{ms:.0} ms of communication beside {compute:?}: {steps:?}");
+    eprintln!("communication {ms:.0} ms, compute {compute:?}, steps {steps:?}");
     Ok(Share { ms, compute, steps })
 }
 
@@ -126,9 +126,10 @@ impl Overlap {
     pub fn markdown(&self) -> String {
         let names = WAYS.map(|way| way.name).join(", ms | ");
         let mut text = format!(
-            "\n## Overlap\n\nResNet-18, batch {} on {K} replicas. Each bucket's sum is made to take as long as over \
-             slow links, all together as long as the first column says; beside it a step whose sums are not made slow; \
-             then the sums come after the backward pass, or while it goes on. All take turns.\n\n\
+            "\n## Overlap\n\nResNet-18, batch {} on {K} replicas. The sum of each bucket is delayed, as by a \
+             slow link; all sums of a step together take the time in the first column. Compute: a step without this \
+             delay and without overlap. Afterwards: the sums follow the backward pass. Buckets: the sums run during \
+             the backward pass. The steps of a row are timed alternately.\n\n\
              | communication, ms | compute, ms | {names}, ms | the best / max(compute, communication) |\n\
              |--:|--:|--:|--:|--:|--:|\n",
             self.batch
@@ -141,7 +142,7 @@ impl Overlap {
             let cells = steps.map(spread).join(" | ");
             let _ = writeln!(text, "| {ms} | {compute} | {cells} | {ratio} |");
         }
-        text + "\nNo gradient is complete before the forward pass is over, so communication that takes as long as \
-                the whole step cannot be hidden by it.\n"
+        text + "\nNo gradient is complete before the forward pass ends, so a step cannot hide communication that \
+                takes as long as the step.\n"
     }
 }

@@ -1,5 +1,5 @@
-//! All-reduces of others: programs that start as many processes as there are replicas and print what
-//! each call took. They are no dependency of the project; one that is not there does not take part.
+//! All-reduces of other projects: programs that start one process for each replica and print the time
+//! of each call. They are no dependency of the project; a program that is not installed is left out.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,7 +11,7 @@ use crate::bench::machine::ask;
 use crate::bench::peers::root;
 use crate::bench::stats::Summary;
 
-/// Somebody else's all-reduce.
+/// The all-reduce of another project.
 pub struct Peer {
     /// Its name and version.
     pub name: String,
@@ -20,17 +20,17 @@ pub struct Peer {
     args: Vec<String>,
 }
 
-/// Ours and a peer's, in turns: the median µs of the calls of each round.
+/// Our all-reduce and a peer's, measured alternately: the median µs of the calls of each round.
 pub struct Beside {
     /// The elements.
     pub len: usize,
-    /// The owner's.
+    /// The times of our owner algorithm.
     pub ours: Vec<f64>,
-    /// The peer's.
+    /// The times of the peer.
     pub peer: Vec<f64>,
 }
 
-/// Those that are there.
+/// The peers that are installed.
 pub fn all(python: &Path) -> Vec<Peer> {
     open_mpi(python).into_iter().collect()
 }
@@ -61,7 +61,7 @@ fn open_mpi(python: &Path) -> Option<Peer> {
 }
 
 impl Peer {
-    /// Ours, the peer's, ours, the peer's.
+    /// Measures ours, the peer's, ours, the peer's, and so on.
     ///
     /// # Errors
     /// If the peer fails, or one of ours is wrong.

@@ -18,8 +18,8 @@ impl Results {
         let (memory, k) = (&self.memory, self.cores);
         let mut text = format!(
             "\n## The cost model on this machine\n\n\
-             A gate takes {} µs among {k} threads; one thread reads and writes {} GB/s, all {k} together \
-             {}, with buffers of ResNet-18's size.\n\n\
+             A barrier of {k} threads takes {} µs. One thread reads and writes {} GB/s, all {k} together \
+             {} GB/s, with buffers of ResNet-18's size.\n\n\
              | bytes | threads | | predicted, µs | measured, µs | measured / predicted |\n\
              |--:|--:|---|--:|--:|--:|\n",
             short(memory.gate.as_secs_f64() * 1e6),
@@ -64,9 +64,9 @@ impl Results {
         let mut text = format!(
             "\n## Training steps of ResNet-18, one core for each replica\n\n\
              t(k) = t_compute(B/k) + t_comm. From the steps of one replica: t_compute(b) = {} + {}·b ms. \
-             t_comm is the owner's time by the model above. A replica also copies its gradients and waits \
-             for the slowest: the model does not know of either, nor that cores share caches and memory \
-             while they compute.\n\n\
+             t_comm is the time of the owner algorithm by the model above. The model leaves out that a replica \
+             copies its gradients, that it waits for the slowest replica, and that the cores share caches and \
+             memory while they compute.\n\n\
              | | replicas | examples in all | predicted, ms | measured, ms | measured / predicted | efficiency |\n\
              |---|--:|--:|--:|--:|--:|--:|\n",
             short(compute.step),
@@ -114,9 +114,10 @@ impl Results {
             .map(|scaling| OVER_A_LINK.map(|(_, name)| format!("{}: {name}", word(scaling))));
         let mut text = format!(
             "\n## Predicted: ResNet-18 over links\n\n\
-             ms a step, and the efficiency: samples a second over k times those of one replica. t_compute \
-             is that of one core of this machine: beside what computes faster the same communication weighs \
-             more. Strong scaling shares {} examples, so k is at most {0}; weak scaling has {} for each replica.\n",
+             ms per step, and the efficiency: samples per second, divided by k times those of one replica. \
+             t_compute is that of one core of this machine; on a faster device the same communication takes a \
+             larger part of the step. Strong scaling splits {} examples, so k is at most {0}; weak scaling has {} \
+             for each replica.\n",
             scalings[0].batch(1),
             scalings[1].batch(1)
         );
@@ -171,12 +172,12 @@ fn how_far_off(len: usize, rows: &[Prediction]) -> String {
     let ratios: Vec<f64> = rows.iter().map(Prediction::ratio).collect();
     let middle = Summary::of(&ratios).median;
     let why = match len == LENET && middle < 1.0 {
-        true => " So little data stays in the caches, of which the model knows nothing.",
+        true => " So little data stays in the caches, which the model leaves out.",
         false => "",
     };
     let Prediction { k, algorithm, .. } = worst;
     format!(
-        "{}: the all-reduces took {} times the predicted time in the middle of these cases, and {} times \
+        "{}: the all-reduces took {} times the predicted time in the median of these cases, and {} times \
          where the model is furthest off ({algorithm}, {k} threads).{why}",
         size(len),
         short(middle),
@@ -191,9 +192,9 @@ pub fn published() -> String {
     let off = 100.0 * (predicted / four - 1.0);
     format!(
         "\n## The model beside a book's figures\n\n\
-         ResNet-18 on 64 × 64 pixels, RTX 4090 without access to each other's memory, the same minibatch on \
-         each: the book publishes {one:.0}, {two:.0} and {four:.0} samples/s on 1, 2 and 4 GPUs. N/β is \
-         fitted to the first two, t(k) = t_compute + 2(k − 1)/k·N/β says the third: {predicted:.0} predicted, \
+         ResNet-18 on 64 × 64 pixels, RTX 4090 GPUs without access to each other's memory, a minibatch of the \
+         same size on each. The book publishes {one:.0}, {two:.0} and {four:.0} samples/s on 1, 2 and 4 GPUs. N/β \
+         is fitted to the first two; t(k) = t_compute + 2(k − 1)/k·N/β gives the third: {predicted:.0} predicted, \
          {four:.0} published, {off:+.1}%.\n"
     )
 }
@@ -207,7 +208,7 @@ fn cell(
     k: usize,
 ) -> String {
     if !scaling.replicas().contains(&k) {
-        return "–".to_owned(); // somebody would have no example
+        return "–".to_owned(); // a replica would have no example
     }
     let [one, ms] = [1, k].map(|k| scaling.over(link, compute, algorithm, k));
     let efficiency = percent(scaling.efficiency(one, k, ms));

@@ -11,12 +11,12 @@ use crate::bench::ours::version;
 use crate::bench::stats::{Summary, short};
 
 const EXPLAINED: &str = "\
-µs: the median over the calls, and the fastest and slowest. A call takes as long as its slowest thread, from \
-a barrier to the return; all take turns, and every thread writes its buffer anew before each call, and checks \
-the sum once all have returned. Bound: \
-the same threads and barriers, each doing `x += 1` over its own buffer, so that every byte is read and \
-written once. Owner / bound: how fast the owner is beside it, the median of the rounds' ratios. Bus \
-bandwidth: the owner's, 2(k − 1)/k·N/t.";
+µs: the median over the calls, and the fastest and slowest call. The time of a call is that of its slowest \
+thread, from a barrier to the return. Each round calls all algorithms once. Every thread fills its buffer anew \
+before each call, and checks the sum after all threads have returned. Bound: the same threads and barriers, but \
+each thread does `x += 1` over its own buffer, so that every byte is read and written once. Owner / bound: the \
+speed of the owner relative to the bound, the median of the rounds' ratios. Bus bandwidth: that of the owner, \
+2(k − 1)/k·N/t.";
 
 impl Results {
     /// All of it.
@@ -80,8 +80,8 @@ impl Results {
         let (k, more) = (self.cores, 2 * self.cores);
         let mut text = format!(
             "\n## More threads than cores\n\n\
-             The owner's µs for each MB that all threads bring together; with {more} threads on {k} cores \
-             the goal is at most 1.5 times that of {k} threads.\n\n\
+             The owner's µs for each MB of the buffers of all threads together. With {more} threads on {k} cores \
+             the goal is at most 1.5 times the µs of {k} threads.\n\n\
              | bytes | {k} threads | {more} threads | ratio |\n|--:|--:|--:|--:|\n"
         );
         let micros = |m: &Measured| m.micros(OWNER).median / (m.k * m.bytes()) as f64 * 1e6;
@@ -103,7 +103,7 @@ impl Results {
     fn peers(&self) -> String {
         let k = self.cores;
         if self.peers.is_empty() {
-            return "\n## Open MPI\n\nIt was not there: it needs `mpirun`, and a Python with mpi4py and \
+            return "\n## Open MPI\n\nNot measured: it needs `mpirun`, and a Python with mpi4py and \
                     numpy (`--python`).\n"
                 .to_owned();
         }
@@ -112,7 +112,7 @@ impl Results {
             let name = &peer.name;
             let _ = write!(
                 text,
-                "\n## {name}\n\n{k} processes on {k} cores, in turns with the owner; the medians of the \
+                "\n## {name}\n\n{k} processes on {k} cores, alternating with the owner; the medians of the \
                  rounds.\n\n| bytes | owner, µs | this, µs | this / owner | rounds |\n\
                  |--:|--:|--:|--:|--:|\n"
             );
@@ -136,7 +136,7 @@ pub fn spread(summary: Summary) -> String {
     format!("{} ({} – {})", short(median), short(min), short(max))
 }
 
-/// The bytes of so many elements, and whose they are.
+/// The bytes of so many elements; for the gradients of a network also its name.
 pub fn size(len: usize) -> String {
     let bytes = (len * size_of::<f32>()) as f64;
     match len {

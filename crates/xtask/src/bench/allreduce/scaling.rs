@@ -109,7 +109,7 @@ impl Panel {
             svg::line(body, &[(RIGHT + 8.0, y), (RIGHT + 30.0, y)], look);
             text(body, (RIGHT + 36.0, y + 4.0), "", label);
         }
-        // the steps of this machine, whose replicas share a memory
+        // the steps that were measured on this machine, where the replicas share one memory
         for point in results.points.iter().filter(|p| p.scaling == self.scaling) {
             svg::dot(body, self.at((point.k, point.ms().median)), MEASURED);
         }
