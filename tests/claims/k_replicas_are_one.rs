@@ -11,7 +11,7 @@ use crate::kit::{cpus, formula_batch, formula_tensor, largest, largest_differenc
 trials![
     split_batch_deals_out_every_example_once_and_in_order,
     the_first_shards_are_one_larger,
-    allreduce_gives_everyone_the_sum,
+    allreduce_gives_every_device_the_sum,
     the_gradient_of_k_replicas_is_that_of_one,
     one_step_of_k_replicas_is_that_of_one,
     a_device_without_an_example_takes_the_step,
@@ -81,7 +81,7 @@ fn the_first_shards_are_one_larger() -> Result<()> {
     Ok(())
 }
 
-fn allreduce_gives_everyone_the_sum() -> Result<()> {
+fn allreduce_gives_every_device_the_sum() -> Result<()> {
     check(100, (1usize..6, 1usize..30), |(k, n)| {
         let values = |i: usize| formula_tensor(i as u32, 1.0, &[n]);
         let data: Result<Vec<Var>, _> = (0..k).map(|i| Var::from_tensor(&values(i)?)).collect();

@@ -269,7 +269,7 @@ mod tests {
 
     /// Every value is in every result once; lists of ranks stand for the sums.
     #[test]
-    fn everybody_ends_with_everything_once() {
+    fn every_member_ends_with_every_value_once() {
         for schedule in schedules() {
             let Schedule {
                 members,
@@ -297,10 +297,10 @@ mod tests {
                 assert_eq!(parts.len(), *members, "{schedule:?}");
                 assert_eq!(parts.iter().copied().collect::<BTreeSet<_>>(), all);
             }
-            let mut everyones = held.iter();
-            let first = everyones.next().unwrap();
+            let mut all_values = held.iter();
+            let first = all_values.next().unwrap();
             assert!(
-                everyones.all(|h| h == first),
+                all_values.all(|h| h == first),
                 "not all have summed in the same order"
             );
         }
@@ -309,7 +309,7 @@ mod tests {
     /// No sum of a round reads or writes what another one writes, so the sums of a round may run at the
     /// same time.
     #[test]
-    fn in_a_round_nobody_touches_what_another_writes() {
+    fn in_a_round_no_member_touches_what_another_writes() {
         for schedule in schedules() {
             for round in &schedule.rounds {
                 for (i, a) in round.iter().enumerate() {

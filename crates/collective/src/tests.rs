@@ -176,7 +176,7 @@ fn a_member_that_hangs_is_named_when_the_time_is_over() {
 
 /// A member stops between the gates, where it accesses the memory of the others.
 #[test]
-fn a_member_that_hangs_inside_is_named_and_its_late_work_harms_nobody() {
+fn a_member_that_hangs_inside_is_named_and_its_late_work_does_no_harm() {
     for algorithm in Algorithm::ALL {
         // enough for the others to arrive under a sanitizer
         let limit = Duration::from_millis(500);
@@ -226,7 +226,7 @@ fn other_lengths_are_an_error_for_all() {
 }
 
 #[test]
-fn whoever_leaves_after_the_last_round_disturbs_nobody() {
+fn a_member_may_leave_after_the_last_round() {
     for _ in 0..200 {
         on_threads(group(4, Options::default()), |mut member| {
             assert_eq!(member.all_reduce(vec![1.0]).unwrap(), [4.0]);

@@ -278,7 +278,7 @@ impl DataParallel {
         let missing: Vec<&Worker> = missing.collect();
         missing.iter().for_each(|worker| worker.give_up());
         let came = first_cause(results.into_iter().flatten().collect());
-        let came = came.map_err(|error| self.who_did_not_come(error))?;
+        let came = came.map_err(|error| self.name_the_missing(error))?;
         match (missing.is_empty(), end, self.how.timeout) {
             (true, ..) => Ok(came),
             (_, RecvTimeoutError::Timeout, Some(limit)) => {
@@ -332,7 +332,7 @@ impl DataParallel {
     }
 
     /// Names the devices of the replicas that did not come, where all replicas are in this process.
-    fn who_did_not_come(&self, error: anyhow::Error) -> anyhow::Error {
+    fn name_the_missing(&self, error: anyhow::Error) -> anyhow::Error {
         let missed = |cause: &(dyn std::error::Error + 'static)| match cause.downcast_ref() {
             Some(collective::Error::TimedOut { limit, missing }) => Some((*limit, missing.clone())),
             _ => None,

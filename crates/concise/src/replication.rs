@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_follow_the_weights_and_nobody_goes_without() {
+    fn shares_follow_the_weights_and_none_is_empty() {
         assert_eq!(shares(256, &[3.0, 1.0]), [192, 64]);
         assert_eq!(shares(10, &[1.0, 1.0, 2.0]), [3, 2, 5]);
         assert_eq!(shares(96, &[1000.0, 1.0]), [95, 1]);

@@ -224,7 +224,7 @@ mod hub {
     }
 
     /// The address of a port on which no server listens.
-    fn nobody() -> String {
+    fn closed() -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         format!("http://{}", listener.local_addr().unwrap())
     }
@@ -258,12 +258,12 @@ mod hub {
     fn refused() -> Result<(), Failed> {
         let home = tempfile::tempdir()?;
         let says = "synthetic images in place of fashion-mnist (the Hugging Face Hub cannot be reached: Connection refused";
-        expect(&load_from(&nobody(), home.path()), says, "")
+        expect(&load_from(&closed(), home.path()), says, "")
     }
 
     fn empty_variable() -> Result<(), Failed> {
         let home = tempfile::tempdir()?;
-        expect(&load_from(&nobody(), home.path()), "cannot be reached", "")
+        expect(&load_from(&closed(), home.path()), "cannot be reached", "")
     }
 
     fn never_answers() -> Result<(), Failed> {
@@ -441,7 +441,7 @@ mod hub {
         let file = "cannot download fashion_mnist/train/0000.parquet: ";
         expect(&output, file, "")?;
         expect(&output, says, "")?;
-        expect(&load_from(&nobody(), home.path()), "synthetic images", "")?;
+        expect(&load_from(&closed(), home.path()), "synthetic images", "")?;
         let whole = "fashion-mnist from the Hugging Face Hub; 100 + 200";
         expect(&load_from(&good(), home.path()), whole, "")
     }
@@ -472,7 +472,7 @@ mod hub {
         )?;
         let cached =
             format!("fashion-mnist from an earlier download from the Hugging Face Hub; {last}");
-        expect(&load(&nobody()), &cached, "")?;
+        expect(&load(&closed()), &cached, "")?;
         let repo = home
             .path()
             .join("hub/datasets--zalando-datasets--fashion_mnist");
@@ -531,7 +531,7 @@ mod hub {
             bytes[100] ^= 4;
             std::fs::write(path, bytes)?;
         }
-        let output = load_from(&nobody(), home.path());
+        let output = load_from(&closed(), home.path());
         expect(&output, "train/0000.parquet is damaged: ", "")?;
         expect(&output, "remove these files to download them again", "")
     }
@@ -559,7 +559,7 @@ mod hub {
         std::thread::sleep(Duration::from_millis(300)); // it writes what came
         child.kill()?;
         child.wait()?;
-        expect(&load_from(&nobody(), home.path()), "synthetic images", "")?;
+        expect(&load_from(&closed(), home.path()), "synthetic images", "")?;
         let whole = "fashion-mnist from the Hugging Face Hub; 100 + 200";
         expect(&load_from(&good(), home.path()), whole, "")
     }

@@ -355,7 +355,7 @@ fn is_turned_away(mut stream: TcpStream) -> bool {
 
 /// More strangers than process 0 keeps, and one with another protocol.
 #[test]
-fn whoever_stays_keeps_nobody_out() {
+fn strangers_do_not_keep_processes_out() {
     let job = Job::new();
     let limit = 5 * LITTLE;
     on_threads(vec![0, 1], |rank| {

@@ -170,7 +170,7 @@ fn the_bits_do_not_depend_on_the_budget() {
 }
 
 #[test]
-fn inference_keeps_nothing_and_nobody_has_to_want_dx_or_db() {
+fn inference_keeps_nothing_and_dx_and_db_are_optional() {
     let (d, t) = (LENET.direct(), LENET.tensors());
     let [y, _, dw, _] = by_the_face(&LENET, &t);
     let (mut y_alone, mut kept) = (vec![0.; y.len()], vec![0.; d.kept_len()]);

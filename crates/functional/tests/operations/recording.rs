@@ -71,7 +71,7 @@ fn a_panic_restores_recording_and_budget() {
 
 /// candle keeps whatever gradient an operation returns, so what is absent was not returned.
 #[test]
-fn no_gradient_for_an_input_that_nobody_tracks() {
+fn an_untracked_input_gets_no_gradient() {
     let (images, w) = (random((2, 5, 5, 3), 1), random((4, 3, 2, 2), 2));
     let (weight, bias) = (
         Var::from_tensor(&w).unwrap(),

@@ -169,9 +169,9 @@ fn zeros_stay_zeros() {
     }
 }
 
-/// Where no window sees a pixel its gradient is 0, and nothing near it.
+/// The gradient of a pixel outside all windows is 0; no other gradient is.
 #[test]
-fn what_nobody_sees_has_no_gradient() {
+fn a_pixel_outside_all_windows_has_no_gradient() {
     let case = Case {
         size: (11, 12),
         ..LENET

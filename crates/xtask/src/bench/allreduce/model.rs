@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_without_an_example() {
+    fn every_replica_has_an_example() {
         assert_eq!(Scaling::Strong(6).replicas(), [1, 2, 4]);
         assert_eq!(Scaling::Weak(6).replicas().last(), Some(&1024));
     }
