@@ -1,11 +1,12 @@
 //! The folder of the chapters.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use crate::chapter::{self, Chapter};
+use crate::chapter::{self, Chapter, Kind};
 
 /// Where chapters lie, what they list, and what runs them.
 #[derive(Debug, Clone)]
@@ -92,6 +93,22 @@ impl Book {
     /// If it cannot be read, or is no chapter.
     pub fn chapter(&self, page: &str) -> Result<Chapter> {
         Chapter::parse(&self.text(page)?).with_context(|| self.name(page))
+    }
+
+    /// What programs printed on the real data, by their commands: the recorded blocks of all chapters.
+    ///
+    /// # Errors
+    /// If a chapter cannot be read.
+    pub fn recorded(&self) -> Result<BTreeMap<String, String>> {
+        let mut recorded = BTreeMap::new();
+        for page in self.chapters(None)? {
+            for piece in self.chapter(&page)?.pieces {
+                if let Kind::Recorded(command) = piece.kind {
+                    recorded.insert(command, piece.body);
+                }
+            }
+        }
+        Ok(recorded)
     }
 
     /// What messages call a page.

@@ -120,10 +120,10 @@ pub fn links(book: &Book, page: &str) -> Result<Vec<String>> {
 /// The figures that are drawn otherwise now, and the pictures that no page shows.
 ///
 /// # Errors
-/// If a page cannot be read.
+/// If a page cannot be read, or a run that a figure shows is not recorded.
 pub fn figures(book: &Book) -> Result<Vec<String>> {
     let mut complaints = Vec::new();
-    for (file, svg) in figures::all() {
+    for (file, svg) in figures::all(book)? {
         let old = fs::read_to_string(book.folder.join("img").join(file)).unwrap_or_default();
         if old != svg {
             complaints.push(format!(

@@ -5,6 +5,7 @@ pub mod book;
 pub mod chapter;
 pub mod check;
 pub mod compare;
+pub mod epochs;
 pub mod figures;
 pub mod fresh;
 pub mod item;

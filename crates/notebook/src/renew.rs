@@ -90,10 +90,10 @@ pub fn page(book: &Book, name: &str) -> Result<bool> {
 /// Draws the figures, and says whether one was stale.
 ///
 /// # Errors
-/// If a file cannot be written.
+/// If a run that a figure shows is not recorded, or a file cannot be written.
 pub fn figures(book: &Book) -> Result<bool> {
     let mut stale = false;
-    for (file, svg) in figures::all() {
+    for (file, svg) in figures::all(book)? {
         stale |= book.write(&format!("img/{file}"), &svg)?;
     }
     Ok(stale)

@@ -8,6 +8,7 @@ use std::fs;
 use anyhow::{Context, Result};
 use notebook::book::Book;
 use notebook::chapter::Kind;
+use notebook::epochs::Epochs;
 
 use crate::text::paragraphs;
 
@@ -17,7 +18,8 @@ const SHORT_RUN: &str =
 const SEEDS: &str =
     "--example 15_seeds --data $FASHION_MNIST_DIR --limit-train 60000 --epochs 10 --seeds 12";
 
-/// The steps of `cpu.md`.
+/// The threads and the steps of `cpu.md`.
+const THREADS: usize = 2;
 const STEPS: [&str; 3] = [
     "LeNet, batch 256",
     "ResNet-18, batch 64",
@@ -66,7 +68,7 @@ fn quotes(page: &str, sources: &Sources) -> Result<Vec<String>> {
 }
 
 fn readme(sources: &Sources) -> Result<Vec<String>> {
-    let short = sources.run(SHORT_RUN)?.seconds();
+    let short = sources.seconds(SHORT_RUN)?;
     // ten epochs of 60,000 images in place of one of 6,000
     let long = 100.0 * short / 60.0;
     let parity = (2..=4).map(|k| sources.printed("multiple-gpus", &format!("{k} devices: ")));
@@ -78,7 +80,7 @@ fn readme(sources: &Sources) -> Result<Vec<String>> {
     let mut quotes = vec![
         format!(
             "ten epochs of Fashion-MNIST | {:.0} s",
-            sources.run(SECTION_1)?.seconds()
+            sources.seconds(SECTION_1)?
         ),
         format!("the short run above | {short:.0} s"),
         format!("ten epochs of all images (from the speed of the short run) | {long:.0} min"),
@@ -93,25 +95,27 @@ fn readme(sources: &Sources) -> Result<Vec<String>> {
         format!("run {} times with", sources.kills()?),
     ];
     for step in STEPS {
-        quotes.push(format!("{step} | {}", speed(&sources.cpu, step)?));
+        quotes.push(format!("{step} | {}", speed(&sources.cpu, step, THREADS)?));
     }
     quotes.extend(accuracies(sources)?);
     Ok(quotes)
 }
 
-/// PyTorch, then one, two and four devices with their ratios.
-fn speed(cpu: &Report, step: &str) -> Result<String> {
-    let mut cells = vec![thousands(cpu.pytorch(step, 4)?)];
-    for k in ["1 replica", "2 replicas", "4 replicas"] {
-        cells.push(ours(cpu, step, &format!("{k} | 4"))?);
+/// PyTorch's eager and compiled modes, then one device and two with their ratios.
+fn speed(cpu: &Report, step: &str, threads: usize) -> Result<String> {
+    let mut cells = vec![
+        cpu.fastest(step, "PyTorch eager", threads)?,
+        cpu.fastest(step, "PyTorch compile", threads)?,
+    ];
+    for replicas in ["1 replica", "2 replicas"].iter().take(threads) {
+        let row = cpu.row(step, &format!("ours, {replicas} | {threads}"))?;
+        cells.push(format!(
+            "{} ({:.1}×)",
+            thousands(row.text(0)?),
+            row.number(3)?
+        ));
     }
     Ok(cells.join(" | "))
-}
-
-/// Milliseconds, and PyTorch's time over them.
-fn ours(cpu: &Report, step: &str, row: &str) -> Result<String> {
-    let row = cpu.row(step, &format!("ours, {row}"))?;
-    Ok(format!("{} ({:.1}×)", thousands(row[0]), row[3]))
 }
 
 /// The rows of the table beside the book.
@@ -126,14 +130,14 @@ fn accuracies(sources: &Sources) -> Result<Vec<String>> {
         (2, "512, 0.2", "0.92 | 0.73"),
     ] {
         let runs = sources.runs(&format!("concise --gpus {k}"));
-        let of = |accuracy: fn(&Run) -> f64| match &runs[..] {
+        let of = |accuracy: fn(&Epochs) -> f64| match &runs[..] {
             [] => "–".to_owned(),
             _ => {
                 let all = runs.iter().map(|run| format!("{:.3}", accuracy(run)));
                 all.collect::<Vec<_>>().join(", ")
             }
         };
-        let (last, best) = (of(Run::last), of(Run::best));
+        let (last, best) = (of(Epochs::last), of(Epochs::best));
         rows.push(format!(
             "ResNet-18, {settings} | {k} | {book} | {last} | {best}"
         ));
@@ -157,28 +161,21 @@ fn measurements(sources: &Sources) -> Result<Vec<String>> {
         }
     }
     let theirs = pytorch.rows("LeNet as in the book").into_iter();
-    let theirs: Vec<String> = theirs.map(|row| format!("{:.3}", row[1])).collect();
+    let theirs = theirs.map(|row| row.text(1).map(str::to_owned));
+    let theirs = theirs.collect::<Result<Vec<_>>>()?;
     let (last, first) = theirs.split_last().context("no seeds")?;
     let first = first.join(", ");
     quotes.push(format!("its last epochs reached {first} and {last}"));
     for step in STEPS {
-        let others = ["candle as it is", "Burn"].map(|peer| cpu.row(step, &format!("{peer} | 4")));
-        let [candle, burn] = others.map(|row| row.map(|row| thousands(row[0])));
-        quotes.push(format!(
-            "{step} | {} | {} | {}",
-            speed(cpu, step)?,
-            candle?,
-            burn?
-        ));
-        let (theirs, candle) = (
-            cpu.pytorch(step, 1)?,
-            cpu.row(step, "candle as it is | 1")?[0],
+        let [candle, burn] =
+            ["candle as it is", "Burn"].map(|peer| cpu.fastest(step, peer, THREADS));
+        let ours = speed(cpu, step, THREADS)?;
+        quotes.push(format!("{step} | {ours} | {} | {}", candle?, burn?));
+        let (ours, candle) = (
+            speed(cpu, step, 1)?,
+            cpu.fastest(step, "candle as it is", 1)?,
         );
-        let (theirs, ours) = (thousands(theirs), ours(cpu, step, "1 replica | 1")?);
-        quotes.push(format!(
-            "{step}, one thread | {theirs} | {ours} | | | {}",
-            thousands(candle)
-        ));
+        quotes.push(format!("{step}, one thread | {ours} | | {candle} | "));
     }
     for (network, words) in [
         (
@@ -192,10 +189,10 @@ fn measurements(sources: &Sources) -> Result<Vec<String>> {
         quotes.push(format!("already changes them by {moved}"));
     }
     for size in ["516 kB, LeNet", "44.7 MB, ResNet-18"] {
-        let ours = &sources.allreduce.row("4 threads", size)?[..5];
-        let ours: Vec<String> = ours.iter().map(|us| thousands(*us)).collect();
+        let ours = sources.allreduce.row("4 threads", size)?;
+        let ours: Vec<String> = ours.0[..5].iter().map(|us| thousands(us)).collect();
         let peer = sources.allreduce.row("Open MPI", size)?;
-        let (mpi, times) = (thousands(peer[1]), peer[2]);
+        let (mpi, times) = (thousands(peer.text(1)?), peer.number(2)?);
         quotes.push(format!(
             "{size} | {} | {mpi} ({times:.1}×)",
             ours.join(" | ")
@@ -203,8 +200,7 @@ fn measurements(sources: &Sources) -> Result<Vec<String>> {
     }
     for row in sources.allreduce.rows("Overlap") {
         // communication, compute, without overlap, with large buckets, with small ones
-        let cells: Vec<String> = row[..5].iter().map(f64::to_string).collect();
-        quotes.push(cells.join(" | "));
+        quotes.push(row.0[..5].join(" | "));
     }
     Ok(quotes)
 }
@@ -213,7 +209,8 @@ fn communication(sources: &Sources) -> Result<Vec<String>> {
     let report = &sources.allreduce;
     let resnet = report.row("4 threads", "44.7 MB, ResNet-18")?;
     let mpi = report.row("Open MPI", "44.7 MB, ResNet-18")?;
-    let [owner, bound, mpi] = [resnet[1], resnet[4], mpi[1]].map(|us| us / 1e3);
+    let ms = |row: &Row, column| Ok::<_, anyhow::Error>(row.number(column)? / 1e3);
+    let (owner, bound, mpi) = (ms(&resnet, 1)?, ms(&resnet, 4)?, ms(&mpi, 1)?);
     let mut ratios = Vec::new();
     for row in [
         "strong | 1",
@@ -223,13 +220,13 @@ fn communication(sources: &Sources) -> Result<Vec<String>> {
         "weak | 2",
         "weak | 4",
     ] {
-        ratios.push(report.row("Training steps", row)?[3]);
+        ratios.push(report.row("Training steps", row)?.number(3)?);
     }
     let worst = ratios
         .iter()
         .map(|ratio| (ratio - 1.0).abs())
         .fold(0.0, f64::max);
-    let step = |how: &str| Ok::<_, anyhow::Error>(report.row("Training steps", how)?[2]);
+    let step = |how: &str| report.row("Training steps", how)?.number(2);
     let (strong, weak) = (step("strong | 4")?, step("weak | 4")?);
     let model = report.0.split("t_compute(b) = ").nth(1).context("model")?;
     let (fixed, rest) = model.split_once(" + ").context("model")?;
@@ -356,13 +353,11 @@ impl Sources {
         let report = |name: &str| {
             Ok::<_, anyhow::Error>(Report(read(&format!("benches/results/{name}.md"))?))
         };
-        let (mut recorded, mut printed) = (BTreeMap::new(), BTreeMap::<String, String>::new());
+        let mut printed = BTreeMap::<String, String>::new();
         for page in book.chapters(None)? {
             for piece in book.chapter(&page)?.pieces {
-                match piece.kind {
-                    Kind::Recorded(command) => _ = recorded.insert(command, piece.body),
-                    Kind::Output(_) => *printed.entry(page.clone()).or_default() += &piece.body,
-                    _ => {}
+                if let Kind::Output(_) = piece.kind {
+                    *printed.entry(page.clone()).or_default() += &piece.body;
                 }
             }
         }
@@ -370,7 +365,7 @@ impl Sources {
             cpu: report("cpu")?,
             allreduce: report("allreduce")?,
             pytorch: report("pytorch")?,
-            recorded,
+            recorded: book.recorded()?,
             printed,
             kills: read("tests/claims/runs_are_taken_up.rs")?,
         })
@@ -383,16 +378,18 @@ impl Sources {
         Ok(line.context("nothing is recorded")?.to_owned())
     }
 
-    fn run(&self, command: &str) -> Result<Run> {
+    /// The seconds of all epochs of a run.
+    fn seconds(&self, command: &str) -> Result<f64> {
         let text = self.recorded.get(command);
-        Run::of(text.with_context(|| format!("no page has <!-- recorded: {command} -->"))?)
+        let text = text.with_context(|| format!("no page has <!-- recorded: {command} -->"))?;
+        Ok(Epochs::of(text)?.seconds.iter().sum())
     }
 
     /// The run of a command, and those with other seeds.
-    fn runs(&self, command: &str) -> Vec<Run> {
+    fn runs(&self, command: &str) -> Vec<Epochs> {
         let is_one = |of: &str| of == command || of.starts_with(&format!("{command} --seed "));
         let all = self.recorded.iter().filter(|(of, _)| is_one(of));
-        all.filter_map(|(_, text)| Run::of(text).ok()).collect()
+        all.filter_map(|(_, text)| Epochs::of(text).ok()).collect()
     }
 
     /// The last epoch and the best, over the seeds: `0.733 to 0.840, mean 0.814`.
@@ -434,47 +431,6 @@ impl Sources {
     }
 }
 
-/// What a program printed of its epochs.
-struct Run {
-    accuracies: Vec<f64>,
-    seconds: Vec<f64>,
-}
-
-impl Run {
-    fn of(text: &str) -> Result<Self> {
-        // epoch 2, loss 1.469, test acc 0.654, 1.3 sec, 46603 examples/sec
-        let epochs = text.lines().filter(|line| line.starts_with("epoch "));
-        let number = |line: &str, behind: &str| -> Result<f64> {
-            let rest = line.split(behind).nth(1).with_context(|| line.to_owned())?;
-            Ok(rest.split([',', ' ']).next().unwrap_or("").parse()?)
-        };
-        let (mut accuracies, mut seconds) = (Vec::new(), Vec::new());
-        for line in epochs {
-            let (_, rest) = line.split_once("test acc ").context("no accuracy")?;
-            accuracies.push(number(line, "test acc ")?);
-            seconds.push(number(rest, ", ")?);
-        }
-        anyhow::ensure!(!seconds.is_empty(), "nothing is recorded");
-        Ok(Self {
-            accuracies,
-            seconds,
-        })
-    }
-
-    fn last(&self) -> f64 {
-        self.accuracies[self.accuracies.len() - 1]
-    }
-
-    fn best(&self) -> f64 {
-        self.accuracies.iter().copied().fold(0.0, f64::max)
-    }
-
-    /// Of all epochs, without the evaluations.
-    fn seconds(&self) -> f64 {
-        self.seconds.iter().sum()
-    }
-}
-
 /// A report of `benches/results`.
 struct Report(String);
 
@@ -486,43 +442,51 @@ impl Report {
         sections.flat_map(str::lines)
     }
 
-    /// The first number of each cell in the row that begins with `row`, in the sections under `heading`.
-    fn row(&self, heading: &str, row: &str) -> Result<Vec<f64>> {
+    /// The row that begins with `row`, without this beginning, in the sections under `heading`.
+    fn row(&self, heading: &str, row: &str) -> Result<Row<'_>> {
         let mut lines = self.lines(heading);
         let line = lines.find_map(|line| line.strip_prefix(&format!("| {row} | ")));
-        let line = line.with_context(|| format!("the report has no {row:?} under {heading:?}"))?;
-        Ok(numbers(line))
+        line.map(Row::of)
+            .with_context(|| format!("the report has no {row:?} under {heading:?}"))
     }
 
-    /// The numbers of all rows under `heading` that begin with a number.
-    fn rows(&self, heading: &str) -> Vec<Vec<f64>> {
+    /// The rows under `heading` that begin with a number.
+    fn rows(&self, heading: &str) -> Vec<Row<'_>> {
         let rows = self
             .lines(heading)
             .filter_map(|line| line.strip_prefix("| "));
         let rows = rows.filter(|row| row.starts_with(|c: char| c.is_ascii_digit()));
-        rows.map(numbers).collect()
+        rows.map(Row::of).collect()
     }
 
-    /// The milliseconds of PyTorch's fastest mode.
-    fn pytorch(&self, step: &str, threads: usize) -> Result<f64> {
-        let rows = self
-            .lines(step)
-            .filter_map(|line| line.strip_prefix("| PyTorch "));
-        let rows = rows.map(numbers).filter(|row| row[0] == threads as f64);
-        let fastest = rows.map(|row| row[1]).reduce(f64::min);
-        fastest.with_context(|| format!("no PyTorch with {threads} threads under {step:?}"))
+    /// The fewest milliseconds of a step among the rows with a name that begins with `name`.
+    fn fastest(&self, step: &str, name: &str, threads: usize) -> Result<String> {
+        let mut fastest = None;
+        for line in self.lines(step) {
+            let Some(line) = line.strip_prefix(&format!("| {name}")) else {
+                continue;
+            };
+            let row = Row::of(line);
+            if row.number(1)? == threads as f64 {
+                let ms = row.number(2)?;
+                let is_first = fastest.as_ref().is_none_or(|(least, _)| ms < *least);
+                if is_first {
+                    fastest = Some((ms, thousands(row.text(2)?)));
+                }
+            }
+        }
+        let none = || format!("no {name} with {threads} threads under {step:?}");
+        Ok(fastest.with_context(none)?.1)
     }
 
     /// The largest difference in a column of `pytorch.md`, over the seeds and devices.
     fn worst(&self, network: &str, rows: &str, column: usize) -> Result<f64> {
-        let all = self
-            .0
-            .lines()
-            .filter(|line| line.starts_with(&format!("| {network} |")));
-        let all = all.filter_map(|line| Some(numbers(line.split_once(rows)?.1)));
-        all.map(|row| row[row.len() - 3 + column])
-            .reduce(f64::max)
-            .context(network.to_owned())
+        let all = self.0.lines();
+        let all = all.filter(|line| line.starts_with(&format!("| {network} |")));
+        let all = all.filter_map(|line| Some(Row::of(line.split_once(rows)?.1)));
+        let all = all.map(|row| row.number(row.0.len() - 3 + column));
+        let all = all.collect::<Result<Vec<f64>>>()?.into_iter();
+        all.reduce(f64::max).context(network.to_owned())
     }
 
     /// The losses of 20 steps: how far Winograd moves them, and how far a change in the last place does.
@@ -545,18 +509,36 @@ impl Report {
     }
 }
 
-/// The first number of each cell.
-fn numbers(row: &str) -> Vec<f64> {
-    let first = |cell: &str| cell.split_whitespace().next()?.parse().ok();
-    row.split('|').filter_map(first).collect()
+/// The first word of each cell.
+struct Row<'a>(Vec<&'a str>);
+
+impl<'a> Row<'a> {
+    fn of(line: &'a str) -> Self {
+        let line = line.trim_end().trim_end_matches('|');
+        let first = |cell: &'a str| cell.split_whitespace().next().unwrap_or_default();
+        Self(line.split('|').map(first).collect())
+    }
+
+    fn text(&self, i: usize) -> Result<&'a str> {
+        self.0
+            .get(i)
+            .copied()
+            .with_context(|| format!("no cell {i} in {:?}", self.0))
+    }
+
+    fn number(&self, i: usize) -> Result<f64> {
+        let text = self.text(i)?;
+        text.parse().with_context(|| format!("{text:?}"))
+    }
 }
 
-/// `4,023`, `33.2`
-fn thousands(n: f64) -> String {
-    let whole = n as u64;
-    match whole {
-        ..100 if n.fract() == 0.0 => format!("{n:.1}"), // 75.0
-        ..1000 => n.to_string(),
-        _ => format!("{},{:03}", whole / 1000, whole % 1000),
+/// `4023` as `4,023`; shorter numbers as they are.
+fn thousands(n: &str) -> String {
+    match n.len() {
+        4.. if n.bytes().all(|b| b.is_ascii_digit()) => {
+            let (thousands, rest) = n.split_at(n.len() - 3);
+            format!("{thousands},{rest}")
+        }
+        _ => n.to_owned(),
     }
 }

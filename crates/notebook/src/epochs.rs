@@ -1,0 +1,46 @@
+//! What a program printed of its epochs, read from a recorded block.
+
+use anyhow::{Context, Result, ensure};
+
+/// The epochs of one run, in order.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Epochs {
+    /// Test accuracy after each epoch, from 0 to 1.
+    pub accuracies: Vec<f64>,
+    /// Seconds of each epoch, without its evaluation.
+    pub seconds: Vec<f64>,
+}
+
+impl Epochs {
+    /// Reads lines such as `epoch 2, loss 1.469, test acc 0.654, 1.3 sec, 46603 examples/sec`.
+    ///
+    /// # Errors
+    /// If there is no such line, or one lacks a number.
+    pub fn of(text: &str) -> Result<Self> {
+        let number = |line: &str, behind: &str| -> Result<f64> {
+            let rest = line.split(behind).nth(1).with_context(|| line.to_owned())?;
+            Ok(rest.split([',', ' ']).next().unwrap_or_default().parse()?)
+        };
+        let (mut accuracies, mut seconds) = (Vec::new(), Vec::new());
+        for line in text.lines().filter(|line| line.starts_with("epoch ")) {
+            let (_, rest) = line.split_once("test acc ").context("no accuracy")?;
+            accuracies.push(number(line, "test acc ")?);
+            seconds.push(number(rest, ", ")?);
+        }
+        ensure!(!seconds.is_empty(), "no epoch is recorded");
+        Ok(Self {
+            accuracies,
+            seconds,
+        })
+    }
+
+    /// The accuracy after the last epoch.
+    pub fn last(&self) -> f64 {
+        self.accuracies[self.accuracies.len() - 1]
+    }
+
+    /// The best accuracy.
+    pub fn best(&self) -> f64 {
+        self.accuracies.iter().copied().fold(0.0, f64::max)
+    }
+}

@@ -1,0 +1,27 @@
+//! ResNet-18's test accuracy in the book's two runs, from the recorded blocks.
+
+use anyhow::{Context, Result};
+
+use crate::book::Book;
+use crate::epochs::Epochs;
+
+/// A curve for `concise --gpus 1`, and one for `concise --gpus 2`.
+///
+/// # Errors
+/// If one of them is not recorded.
+pub fn svg(book: &Book) -> Result<String> {
+    let recorded = book.recorded()?;
+    let run = |command: &str| {
+        let text = recorded.get(command);
+        Epochs::of(text.with_context(|| format!("no page has <!-- recorded: {command} -->"))?)
+    };
+    let (one, two) = (run("concise --gpus 1")?, run("concise --gpus 2")?);
+    let last = one.accuracies.len() as f64;
+    let legend = ["1 device, 256, lr 0.1", "2 devices, 512, lr 0.2"];
+    let mut animator = d2l::Animator::new("epoch", &legend, (1.0, last)).ylabel("test accuracy");
+    let both = one.accuracies.iter().zip(&two.accuracies);
+    for (epoch, (&one, &two)) in (1..).zip(both) {
+        animator.add(f64::from(epoch), &[one, two])?;
+    }
+    animator.svg()
+}
