@@ -212,7 +212,7 @@ fn communication(sources: &Sources) -> Result<Vec<String>> {
     let resnet = report.row("4 threads", "44.7 MB, ResNet-18")?;
     let mpi = report.row("Open MPI", "44.7 MB, ResNet-18")?;
     let ms = |row: &Row, column| Ok::<_, anyhow::Error>(row.number(column)? / 1e3);
-    let (owner, bound, mpi) = (ms(&resnet, 1)?, ms(&resnet, 4)?, ms(&mpi, 1)?);
+    let (owner, increment, mpi) = (ms(&resnet, 1)?, ms(&resnet, 4)?, ms(&mpi, 1)?);
     let mut ratios = Vec::new();
     for row in [
         "strong | 1",
@@ -237,7 +237,7 @@ fn communication(sources: &Sources) -> Result<Vec<String>> {
         format!("${fixed} + {each}\\,b$ ms for $b$"),
         format!("{fixed} + {each} * examples as f64"),
         format!("took {strong} ms in one series and {weak} ms in the other"),
-        format!("the owner takes {owner:.1} ms and the bound {bound:.1} ms"),
+        format!("the owner takes {owner:.1} ms and `code` takes {increment:.1} ms"),
         format!("Open MPI, among four processes, takes {mpi:.0} ms"),
         format!("lie within {:.0}% of the model", 100.0 * worst),
     ])

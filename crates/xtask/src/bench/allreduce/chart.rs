@@ -1,4 +1,4 @@
-//! The all-reduces of all sizes, and their bound: time over bytes.
+//! The all-reduces of all sizes, and `x += 1`: time over bytes.
 
 use super::measure::{LENET, Measured, RESNET18, TURNS, Turn};
 use super::tables;
@@ -16,7 +16,7 @@ pub fn svg(cores: usize, all: &[Measured]) -> String {
     let words =
         "Time of an all-reduce over the bytes of each thread's vector; both axes are logarithmic.";
     text(&mut body, (16.0, 24.0), "soft", words);
-    let words = "Bound: every thread reads and writes its own vector once.";
+    let words = "x += 1: every thread reads and writes its own vector once.";
     text(&mut body, (16.0, 42.0), "soft", words);
     let mut y = 46.0;
     for k in tables(cores) {
@@ -31,7 +31,7 @@ pub fn svg(cores: usize, all: &[Measured]) -> String {
         y += 28.0 + HEIGHT + 24.0;
     }
     let label =
-        "The time of the all-reduces and of their bound, from the smallest vectors to the largest";
+        "The time of the all-reduces and of x += 1, from the smallest vectors to the largest";
     svg::document((WIDTH, y + 8.0), label, &body)
 }
 
@@ -45,7 +45,7 @@ pub fn color(algorithm: Algorithm) -> &'static str {
     }
 }
 
-/// A line for each algorithm and one for the bound, below `y`.
+/// A line for each algorithm and one for `x += 1`, below `y`.
 fn panel(body: &mut String, y: f64, all: &[&Measured]) {
     let micros = |m: &&Measured| TURNS.map(|turn| m.micros(turn).median);
     let bytes = all.iter().map(|m| m.bytes() as f64);
@@ -68,7 +68,7 @@ fn panel(body: &mut String, y: f64, all: &[&Measured]) {
     for ((turn, line), y) in TURNS.into_iter().zip(&lines).zip(apart(&wanted, 14.0)) {
         let look = match turn {
             Turn::Sum(algorithm) => format!("stroke=\"{}\" stroke-width=\"2\"", color(algorithm)),
-            Turn::Bound => {
+            Turn::Increment => {
                 "stroke=\"#24292f\" stroke-width=\"1.5\" stroke-dasharray=\"4 3\"".to_owned()
             }
         };
@@ -137,7 +137,7 @@ mod tests {
             let found = lines.find(|l| l.contains(&line) && l.contains(color));
             assert!(found.is_some(), "{line}\n{body}");
         }
-        for label in ["1 µs", "1 s", "1 kB", "100 MB", "bound"] {
+        for label in ["1 µs", "1 s", "1 kB", "100 MB", "x += 1"] {
             assert!(body.contains(&format!(">{label}</text>")), "{label}");
         }
     }

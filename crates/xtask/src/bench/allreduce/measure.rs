@@ -1,5 +1,5 @@
-//! The all-reduces under the clock, beside what bounds them: the same threads and barriers, each reading
-//! and writing its own buffer once. Every sum is checked; a wrong one is an error, not a time.
+//! Times the all-reduces, and for comparison `x += 1`: the same threads and barriers, but each thread only reads
+//! and writes its own buffer once. Checks every sum; a wrong one is an error, not a time.
 
 use std::fmt;
 use std::thread;
@@ -22,7 +22,7 @@ pub enum Turn {
     /// An all-reduce.
     Sum(Algorithm),
     /// `x += 1`, each thread over its own buffer.
-    Bound,
+    Increment,
 }
 
 /// All of them, as they follow each other.
@@ -31,7 +31,7 @@ pub const TURNS: [Turn; 5] = [
     Turn::Sum(Algorithm::Owner),
     Turn::Sum(Algorithm::Ring),
     Turn::Sum(Algorithm::Tree),
-    Turn::Bound,
+    Turn::Increment,
 ];
 
 /// The one that the others are held against.
@@ -41,7 +41,7 @@ impl fmt::Display for Turn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Turn::Sum(algorithm) => algorithm.fmt(f),
-            Turn::Bound => f.pad("bound"),
+            Turn::Increment => f.pad("x += 1"),
         }
     }
 }
@@ -70,13 +70,13 @@ impl Measured {
         Summary::of(self.times(turn))
     }
 
-    /// How fast it is beside the bound: the middle of the rounds' ratios.
+    /// The time of `x += 1` divided by that of `turn`: the median of the rounds' ratios.
     ///
     /// # Panics
-    /// If one of them had no turn.
-    pub fn of_the_bound(&self, turn: Turn) -> f64 {
-        let pairs = self.times(Turn::Bound).iter().zip(self.times(turn));
-        let ratios: Vec<f64> = pairs.map(|(bound, time)| bound / time).collect();
+    /// If one of them was not timed.
+    pub fn increment_over(&self, turn: Turn) -> f64 {
+        let pairs = self.times(Turn::Increment).iter().zip(self.times(turn));
+        let ratios: Vec<f64> = pairs.map(|(increment, time)| increment / time).collect();
         Summary::of(&ratios).median
     }
 
@@ -170,7 +170,7 @@ impl Replicas {
 fn options(turn: Turn) -> Options {
     let algorithm = match turn {
         Turn::Sum(algorithm) => algorithm,
-        Turn::Bound => Algorithm::Auto, // it only uses the barrier
+        Turn::Increment => Algorithm::Auto, // it only uses the barrier
     };
     Options {
         algorithm,
@@ -210,7 +210,7 @@ impl Seat {
         let start = Instant::now();
         match turn {
             Turn::Sum(_) => data = member.all_reduce(data)?,
-            Turn::Bound => {
+            Turn::Increment => {
                 member.barrier()?;
                 add_one(&mut data);
                 member.barrier()?;
@@ -230,7 +230,7 @@ impl Seat {
                 let values = values(rank, call);
                 expected.iter_mut().zip(values).for_each(|(e, v)| *e += v);
             }),
-            Turn::Bound => expected = values(rank, call).map(|value| value + 1.0),
+            Turn::Increment => expected = values(rank, call).map(|value| value + 1.0),
         }
         let mut parts = data.chunks(PERIOD);
         parts.all(|part| part == &expected[..part.len()])
@@ -295,13 +295,13 @@ mod tests {
     }
 
     #[test]
-    fn the_share_of_the_bound_is_taken_round_by_round() {
+    fn the_ratio_is_taken_round_by_round() {
         let times = vec![
             (OWNER, vec![2.0, 4.0, 40.0]),
-            (Turn::Bound, vec![1.0, 4.0, 20.0]),
+            (Turn::Increment, vec![1.0, 4.0, 20.0]),
         ];
         let measured = Measured::new(2, 8, times);
-        assert_eq!(measured.of_the_bound(OWNER), 0.5);
+        assert_eq!(measured.increment_over(OWNER), 0.5);
         assert_eq!((measured.micros(OWNER).median, measured.bytes()), (4.0, 32));
     }
 }

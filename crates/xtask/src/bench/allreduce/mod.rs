@@ -1,4 +1,4 @@
-//! `bench allreduce`: the all-reduces of `collective` beside their bound, the cost model beside both, and
+//! `bench allreduce`: the all-reduces of `collective` compared with `x += 1` and with the cost model, and
 //! what the model says of more replicas than this machine has.
 
 mod chart;
@@ -142,7 +142,7 @@ fn measure(options: &Options, cores: usize, before: Load) -> Result<Results> {
     let mut more = modelled(cores).into_iter().filter(|k| !tables.contains(k));
     more.try_for_each(|k| add(k, &[LENET, RESNET18]))?;
     let calls = options.calls(RESNET18);
-    let one = Replicas::new(1).measure(RESNET18, calls, &[Turn::Bound])?;
+    let one = Replicas::new(1).measure(RESNET18, calls, &[Turn::Increment])?;
     let most = find(&all, cores, RESNET18).context("ResNet-18 was not measured")?;
     let memory = model::memory(Replicas::new(cores).gate()?, &one, most);
     let mut ks = vec![1, 2, cores];

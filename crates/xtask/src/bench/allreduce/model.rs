@@ -32,11 +32,11 @@ pub const OVER_A_LINK: [(Algorithm, &str); 3] = [
     (Algorithm::Tree, "tree"),
 ];
 
-/// The memory of this machine: µs of a gate, and the bound of one thread and of all.
+/// The memory of this machine: µs of a gate, and `x += 1` of one thread and of all.
 pub fn memory(gate: f64, one: &Measured, all: &Measured) -> Memory {
-    let bytes_per_second = |bound: &Measured| {
-        let moved = (2 * bound.k * bound.bytes()) as f64; // read and written
-        moved / bound.micros(Turn::Bound).median * 1e6
+    let bytes_per_second = |increment: &Measured| {
+        let moved = (2 * increment.k * increment.bytes()) as f64; // read and written
+        moved / increment.micros(Turn::Increment).median * 1e6
     };
     Memory {
         gate: Duration::from_secs_f64(gate / 1e6),

@@ -13,10 +13,9 @@ use crate::bench::stats::{Summary, short};
 const EXPLAINED: &str = "\
 µs: the median over the calls, and the fastest and slowest call. The time of a call is that of its slowest \
 thread, from a barrier to the return. Each round calls all algorithms once. Every thread fills its buffer anew \
-before each call, and checks the sum after all threads have returned. Bound: the same threads and barriers, but \
-each thread does `x += 1` over its own buffer, so that every byte is read and written once. Owner / bound: the \
-speed of the owner relative to the bound, the median of the rounds' ratios. Bus bandwidth: that of the owner, \
-2(k − 1)/k·N/t.";
+before each call, and checks the sum after all threads have returned. x += 1: the same threads and barriers, but \
+each thread only adds 1 to its own buffer, so that every byte is read and written once. x += 1 / owner: the ratio of \
+these times, the median of the rounds. Bus bandwidth: that of the owner, 2(k − 1)/k·N/t.";
 
 impl Results {
     /// All of it.
@@ -59,13 +58,13 @@ impl Results {
         let names = TURNS.map(|turn| format!("{turn}, µs")).join(" | ");
         let mut text = format!(
             "\n## {k} threads\n\n\
-             | bytes | {names} | owner / bound | bus bandwidth, GB/s | calls |\n\
+             | bytes | {names} | x += 1 / owner | bus bandwidth, GB/s | calls |\n\
              |--:|{}--:|--:|--:|\n",
             "--:|".repeat(TURNS.len())
         );
         for m in self.of(k) {
             let times = TURNS.map(|turn| spread(m.micros(turn))).join(" | ");
-            let (share, bandwidth) = (m.of_the_bound(OWNER), short(bus_bandwidth(m)));
+            let (share, bandwidth) = (m.increment_over(OWNER), short(bus_bandwidth(m)));
             let (bytes, calls) = (size(m.len), m.micros(OWNER).count);
             let _ = writeln!(
                 text,
