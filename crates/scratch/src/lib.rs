@@ -222,7 +222,7 @@ pub fn train_batch(
         let grads: Vec<_> = device_params.iter().map(|w| w[i].grad().clone()).collect();
         on_devices("all-reduce", devices, || allreduce(&grads))?;
     }
-    barrier(devices)?; // what one reads, another must not write over yet
+    barrier(devices)?; // another device may still read this gradient
     // The model parameters are updated separately on each device
     for (i, param) in device_params.iter().enumerate() {
         on_replica(i, &devices[i], || sgd(param, lr, x.dim(0)?))?; // Here, we use a full-size batch

@@ -89,7 +89,7 @@ fn readme(sources: &Sources) -> Result<Vec<String>> {
         format!("differ from those on one device by at most {parity:.0e}"),
         format!("the step moves them by up to {moved:.0e}"),
         sources.last_line(SECTION_1)?,
-        format!("after the download of its sources | {}", BUILDS[0]),
+        format!("its sources (four cores: {}) | {}", BUILDS[1], BUILDS[0]),
         format!(
             "losses differ from PyTorch's by at most {:.1e} relative",
             sources.pytorch.worst("lenet", "this project", 0)?
@@ -231,6 +231,10 @@ fn communication(sources: &Sources) -> Result<Vec<String>> {
         .iter()
         .map(|ratio| (ratio - 1.0).abs())
         .fold(0.0, f64::max);
+    let rows = report.rows("The cost model").into_iter();
+    let of_the_model = rows.map(|row| row.number(5)).collect::<Result<Vec<_>>>()?;
+    let least = of_the_model.iter().copied().fold(f64::MAX, f64::min);
+    let most = of_the_model.into_iter().fold(0.0, f64::max);
     let step = |how: &str| report.row("Training steps", how)?.number(2);
     let (strong, weak) = (step("strong | 4")?, step("weak | 4")?);
     let model = report.0.split("t_compute(b) = ").nth(1).context("model")?;
@@ -243,6 +247,7 @@ fn communication(sources: &Sources) -> Result<Vec<String>> {
         format!("the owner takes {owner:.1} ms and `code` takes {increment:.1} ms"),
         format!("Open MPI, among four processes, takes {mpi:.0} ms"),
         format!("lie within {:.0}% of the model", 100.0 * worst),
+        format!("are between {least} and {most} times the predicted ones"),
     ])
 }
 
