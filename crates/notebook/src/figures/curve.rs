@@ -13,7 +13,8 @@ pub fn svg(book: &Book) -> Result<String> {
     let recorded = book.recorded()?;
     let run = |command: &str| {
         let text = recorded.get(command);
-        Epochs::of(text.with_context(|| format!("no page has <!-- recorded: {command} -->"))?)
+        let text = text.with_context(|| format!("no page has <!-- recorded: {command} -->"))?;
+        Epochs::of(text).with_context(|| format!("<!-- recorded: {command} -->"))
     };
     let (one, two) = (run("concise --gpus 1")?, run("concise --gpus 2")?);
     let last = one.accuracies.len() as f64;

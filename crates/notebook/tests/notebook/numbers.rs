@@ -103,19 +103,16 @@ fn readme(sources: &Sources) -> Result<Vec<String>> {
     Ok(quotes)
 }
 
-/// PyTorch's eager and compiled modes, then one device and two with their ratios.
+/// PyTorch's eager and compiled modes, then one device and two, with the ratio to the faster mode.
 fn speed(cpu: &Report, step: &str, threads: usize) -> Result<String> {
-    let mut cells = vec![
-        cpu.fastest(step, "PyTorch eager", threads)?,
-        cpu.fastest(step, "PyTorch compile", threads)?,
-    ];
+    let eager = cpu.fastest(step, "PyTorch eager", threads)?;
+    let compiled = cpu.fastest(step, "PyTorch compile", threads)?;
+    let faster = eager.parse::<f64>()?.min(compiled.parse()?);
+    let mut cells = vec![thousands(eager), thousands(compiled)];
     for replicas in ["1 replica", "2 replicas"].iter().take(threads) {
         let row = cpu.row(step, &format!("ours, {replicas} | {threads}"))?;
-        cells.push(format!(
-            "{} ({:.1}×)",
-            thousands(row.text(0)?),
-            row.number(3)?
-        ));
+        let times = faster / row.number(0)?;
+        cells.push(format!("{} ({times:.1}×)", thousands(row.text(0)?)));
     }
     Ok(cells.join(" | "))
 }
@@ -169,15 +166,12 @@ fn measurements(sources: &Sources) -> Result<Vec<String>> {
     let first = first.join(", ");
     quotes.push(format!("its last epochs reached {first} and {last}"));
     for step in STEPS {
-        let [candle, burn] =
-            ["candle as it is", "Burn"].map(|peer| cpu.fastest(step, peer, THREADS));
+        let peer = |name, threads| cpu.fastest(step, name, threads).map(thousands);
+        let (candle, burn) = (peer("candle as it is", THREADS)?, peer("Burn", THREADS)?);
         let ours = speed(cpu, step, THREADS)?;
-        quotes.push(format!("{step} | {ours} | {} | {}", candle?, burn?));
-        let (ours, candle) = (
-            speed(cpu, step, 1)?,
-            cpu.fastest(step, "candle as it is", 1)?,
-        );
-        quotes.push(format!("{step}, one thread | {ours} | | {candle} | "));
+        quotes.push(format!("{step} | {ours} | {candle} | {burn}"));
+        let (ours, candle) = (speed(cpu, step, 1)?, peer("candle as it is", 1)?);
+        quotes.push(format!("{step}, one thread | {ours} | | {candle}"));
     }
     for (network, words) in [
         (
@@ -471,21 +465,13 @@ impl Report {
     }
 
     /// The fewest milliseconds of a step among the rows with a name that begins with `name`.
-    fn fastest(&self, step: &str, name: &str, threads: usize) -> Result<String> {
-        let mut fastest = None;
-        for line in self.lines(step) {
-            let Some(line) = line.strip_prefix(&format!("| {name}")) else {
-                continue;
-            };
-            let row = Row::of(line);
-            if row.number(1)? == threads as f64 {
-                let ms = row.number(2)?;
-                let is_first = fastest.as_ref().is_none_or(|(least, _)| ms < *least);
-                if is_first {
-                    fastest = Some((ms, thousands(row.text(2)?)));
-                }
-            }
-        }
+    fn fastest(&self, step: &str, name: &str, threads: usize) -> Result<&str> {
+        let rows = self.lines(step).filter_map(|line| line.strip_prefix("| "));
+        let rows = rows.filter_map(|line| line.strip_prefix(name)).map(Row::of);
+        let rows = rows.filter(|row| row.0[1] == threads.to_string());
+        let times = rows.map(|row| Ok((row.number(2)?, row.text(2)?)));
+        let times = times.collect::<Result<Vec<_>>>()?.into_iter();
+        let fastest = times.min_by(|(a, _), (b, _)| a.total_cmp(b));
         let none = || format!("no {name} with {threads} threads under {step:?}");
         Ok(fastest.with_context(none)?.1)
     }
