@@ -17,6 +17,7 @@ trials![
     every_operation_has_a_plain_twin,
     no_test_is_ignored_without_a_reason,
     a_file_opens_with_what_it_is,
+    comments_do_not_speak_of_code_as_of_persons,
 ];
 
 const CRATES: [&str; 8] = [
@@ -253,6 +254,29 @@ fn no_test_is_ignored_without_a_reason() -> Result<()> {
             "{}: a test is ignored without a reason",
             file.display()
         );
+    }
+    Ok(())
+}
+
+/// As in the pages: `notebook::prose`.
+fn comments_do_not_speak_of_code_as_of_persons() -> Result<()> {
+    const PERSONS: [&str; 7] = [
+        "who",
+        "whom",
+        "whoever",
+        "nobody",
+        "somebody",
+        "everybody",
+        "anybody",
+    ];
+    for path in every_file()? {
+        let text = fs::read_to_string(&path)?;
+        for (line, text) in (1..).zip(text.lines()) {
+            let comment = text.split_once("//").map_or("", |(_, comment)| comment);
+            let mut words = comment.split(|c: char| !c.is_alphanumeric());
+            let person = words.find(|word| PERSONS.contains(&word.to_lowercase().as_str()));
+            ensure!(person.is_none(), "{path:?}:{line}: {text}");
+        }
     }
     Ok(())
 }
