@@ -260,21 +260,13 @@ fn no_test_is_ignored_without_a_reason() -> Result<()> {
 
 /// As in the pages: `notebook::prose`.
 fn comments_do_not_speak_of_code_as_of_persons() -> Result<()> {
-    const PERSONS: [&str; 7] = [
-        "who",
-        "whom",
-        "whoever",
-        "nobody",
-        "somebody",
-        "everybody",
-        "anybody",
-    ];
+    let persons: Vec<&str> = include_str!("../persons.txt").split_whitespace().collect();
     for path in every_file()? {
         let text = fs::read_to_string(&path)?;
         for (line, text) in (1..).zip(text.lines()) {
             let comment = text.split_once("//").map_or("", |(_, comment)| comment);
             let mut words = comment.split(|c: char| !c.is_alphanumeric());
-            let person = words.find(|word| PERSONS.contains(&word.to_lowercase().as_str()));
+            let person = words.find(|word| persons.contains(&word.to_lowercase().as_str()));
             ensure!(person.is_none(), "{path:?}:{line}: {text}");
         }
     }

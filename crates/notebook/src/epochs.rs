@@ -1,5 +1,7 @@
 //! What a program printed of its epochs, read from a recorded block.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context, Result, ensure};
 
 /// The epochs of one run, in order.
@@ -12,6 +14,17 @@ pub struct Epochs {
 }
 
 impl Epochs {
+    /// The epochs of a command among the recorded blocks of [`Book::recorded`](crate::book::Book::recorded).
+    ///
+    /// # Errors
+    /// If the command has no block, or as [`of`](Self::of).
+    pub fn of_command(recorded: &BTreeMap<String, String>, command: &str) -> Result<Self> {
+        let block = || format!("<!-- recorded: {command} -->");
+        let text = recorded.get(command);
+        let text = text.with_context(|| format!("no page has {}", block()))?;
+        Self::of(text).with_context(block)
+    }
+
     /// Reads lines such as `epoch 2, loss 1.469, test acc 0.654, 1.3 sec, 46603 examples/sec`.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! ResNet-18's test accuracy in the book's two runs, from the recorded blocks.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::book::Book;
 use crate::epochs::Epochs;
@@ -11,12 +11,8 @@ use crate::epochs::Epochs;
 /// If one of them is not recorded.
 pub fn svg(book: &Book) -> Result<String> {
     let recorded = book.recorded()?;
-    let run = |command: &str| {
-        let text = recorded.get(command);
-        let text = text.with_context(|| format!("no page has <!-- recorded: {command} -->"))?;
-        Epochs::of(text).with_context(|| format!("<!-- recorded: {command} -->"))
-    };
-    let (one, two) = (run("concise --gpus 1")?, run("concise --gpus 2")?);
+    let one = Epochs::of_command(&recorded, "concise --gpus 1")?;
+    let two = Epochs::of_command(&recorded, "concise --gpus 2")?;
     let last = one.accuracies.len() as f64;
     let legend = ["1 device, 256, lr 0.1", "2 devices, 512, lr 0.2"];
     let mut animator = d2l::Animator::new("epoch", &legend, (1.0, last)).ylabel("test accuracy");

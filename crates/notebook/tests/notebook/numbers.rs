@@ -129,12 +129,9 @@ fn accuracies(sources: &Sources) -> Result<Vec<String>> {
         (2, "512, 0.2", "0.92 | 0.73"),
     ] {
         let runs = sources.runs(&format!("concise --gpus {k}"));
-        let of = |accuracy: fn(&Epochs) -> f64| match &runs[..] {
-            [] => "–".to_owned(),
-            _ => {
-                let all = runs.iter().map(|run| format!("{:.3}", accuracy(run)));
-                all.collect::<Vec<_>>().join(", ")
-            }
+        let of = |accuracy: fn(&Epochs) -> f64| {
+            let all = runs.iter().map(|run| format!("{:.3}", accuracy(run)));
+            all.collect::<Vec<_>>().join(", ")
         };
         let (last, best) = (of(Epochs::last), of(Epochs::best));
         rows.push(format!(
@@ -385,9 +382,8 @@ impl Sources {
 
     /// The seconds of all epochs of a run.
     fn seconds(&self, command: &str) -> Result<f64> {
-        let text = self.recorded.get(command);
-        let text = text.with_context(|| format!("no page has <!-- recorded: {command} -->"))?;
-        Ok(Epochs::of(text)?.seconds.iter().sum())
+        let run = Epochs::of_command(&self.recorded, command)?;
+        Ok(run.seconds.iter().sum())
     }
 
     /// The run of a command, and those with other seeds.
