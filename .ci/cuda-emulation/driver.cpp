@@ -24,10 +24,7 @@ using namespace emulated;
     is(ERROR_INVALID_PTX, 218, "a PTX JIT compilation failed")                          \
     is(ERROR_INVALID_HANDLE, 400, "invalid resource handle")                            \
     is(ERROR_NOT_FOUND, 500, "named symbol not found")                                  \
-    is(ERROR_NOT_READY, 600, "device not ready")                                        \
-    is(ERROR_STREAM_CAPTURE_UNSUPPORTED, 900, "operation not permitted when stream is capturing") \
-    is(ERROR_STREAM_CAPTURE_INVALIDATED, 901, "operation failed due to a previous error during capture") \
-    is(ERROR_STREAM_CAPTURE_ISOLATION, 905, "dependency created on uncaptured work in another stream")
+    is(ERROR_NOT_READY, 600, "device not ready")
 
 enum CUresult {
 #define is(name, code, text) CUDA_##name = code,
@@ -52,18 +49,6 @@ struct Module {
 };
 
 bool exists(int gpu) { return gpu >= 0 && gpu < settings().gpus; }
-
-// The names of copies, which identify them in a graph.
-const char FROM_HOST[] = "a copy from the host", TO_HOST[] = "a copy to the host", AMONG_GPUS[] = "a copy";
-
-// The stream that this thread captures.
-thread_local Stream* captured_here = nullptr;
-
-// Invalidates the capture of this thread and returns whether there is one; for calls that must not be captured.
-bool spoils_capture() {
-    if (captured_here) captured_here->spoilt = true;
-    return captured_here;
-}
 
 // A context is the primary one of a GPU; its handle is the number of the GPU, from 1 on.
 int gpu_of_context(void* context) { return int(reinterpret_cast<uintptr_t>(context)) - 1; }
@@ -162,7 +147,6 @@ CUresult cuCtxSetCurrent(void* context) {
 
 CUresult cuCtxSynchronize() {
     const Guard guard(lock());
-    if (spoils_capture()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (current < 0) return CUDA_ERROR_INVALID_CONTEXT;
     until_all_done(current);
     return CUDA_SUCCESS;
@@ -188,7 +172,6 @@ CUresult cuMemPoolSetAttribute(void*, int attribute, void*) {
 
 CUresult cuMemAlloc_v2(Address* address, size_t bytes) {
     const Guard guard(lock());
-    if (spoils_capture()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (current < 0) return CUDA_ERROR_INVALID_CONTEXT;
     if (!bytes) return CUDA_ERROR_INVALID_VALUE;
     *address = allocate(current, bytes);
@@ -207,7 +190,6 @@ CUresult cuMemAllocAsync(Address* address, size_t bytes, void* handle) {
 
 CUresult cuMemFree_v2(Address address) {
     const Guard guard(lock());
-    if (spoils_capture()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     return release(address) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -228,7 +210,7 @@ CUresult cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t bytes, void* 
     const auto copy = [to, data = std::vector<char>(first, first + bytes)] {
         memcpy(reinterpret_cast<void*>(to), data.data(), data.size());
     };
-    enqueue(stream, {FROM_HOST, copy, nullptr, gpu_of(to, bytes)});
+    enqueue(stream, {"a copy from the host", copy, nullptr, gpu_of(to, bytes)});
     return CUDA_SUCCESS;
 }
 
@@ -239,8 +221,8 @@ CUresult cuMemcpyDtoHAsync_v2(void* to, Address from, size_t bytes, void* handle
     if (!stream) return CUDA_ERROR_INVALID_HANDLE;
     if (gpu_of(from, bytes) < 0) return CUDA_ERROR_INVALID_VALUE;
     const auto copy = [=] { memcpy(to, reinterpret_cast<const void*>(from), bytes); };
-    enqueue(stream, {TO_HOST, copy, nullptr, gpu_of(from, bytes)});
-    if (!stream->capture) until_done(stream);
+    enqueue(stream, {"a copy to the host", copy, nullptr, gpu_of(from, bytes)});
+    until_done(stream);
     return CUDA_SUCCESS;
 }
 
@@ -250,7 +232,7 @@ static CUresult copy_on_gpus(Address to, int on, Address from, int other, size_t
     if (gpu_of(to, bytes) != on || gpu_of(from, bytes) != other) return CUDA_ERROR_INVALID_VALUE;
     if (on != stream->gpu && other != stream->gpu) return CUDA_ERROR_INVALID_VALUE;
     const auto copy = [=] { memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes); };
-    enqueue(stream, {AMONG_GPUS, copy, nullptr, on == stream->gpu ? other : on});
+    enqueue(stream, {"a copy", copy, nullptr, on == stream->gpu ? other : on});
     return CUDA_SUCCESS;
 }
 
@@ -296,11 +278,13 @@ CUresult cuStreamSynchronize(void* handle) {
     const Guard guard(lock());
     Stream* stream = stream_of(handle, current);
     if (!stream) return CUDA_ERROR_INVALID_HANDLE;
-    if (stream->capture) {
-        stream->spoilt = true;
-        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    }
     until_done(stream);
+    return CUDA_SUCCESS;
+}
+
+// No stream captures: candle can ask.
+CUresult cuStreamIsCapturing(void*, int* status) {
+    *status = 0;
     return CUDA_SUCCESS;
 }
 
@@ -308,10 +292,6 @@ CUresult cuStreamWaitEvent(void* handle, Event* event, unsigned int) {
     const Guard guard(lock());
     Stream* stream = stream_of(handle, current);
     if (!stream || !event) return CUDA_ERROR_INVALID_HANDLE;
-    if (stream->capture) {
-        stream->spoilt = true;
-        return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
-    }
     if (event->last) wait(stream, event->last);
     return CUDA_SUCCESS;
 }
@@ -333,14 +313,12 @@ CUresult cuEventRecord(Event* event, void* handle) {
     const Guard guard(lock());
     Stream* stream = stream_of(handle, current);
     if (!stream || stream->gpu != event->gpu) return CUDA_ERROR_INVALID_HANDLE;
-    if (stream->capture) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;  // here; CUDA would make it a part of the graph
     event->last = record(stream);
     return CUDA_SUCCESS;
 }
 
 CUresult cuEventQuery(Event* event) {
     const Guard guard(lock());
-    if (spoils_capture()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     go_on();
     if (event->last && !event->last->reached) return CUDA_ERROR_NOT_READY;
     if (event->last) seen(*event->last);
@@ -362,100 +340,11 @@ CUresult cuEventElapsedTime_v2(float* milliseconds, Event* start, Event* end) {
     return CUDA_SUCCESS;
 }
 
-// -- graphs ---------------------------------------------------------------------------------------
-
-// The mode is thread-local: the calls that it refuses are refused only on the thread that captures.
-CUresult cuStreamBeginCapture_v2(void* handle, int) {
-    const Guard guard(lock());
-    Stream* stream = stream_of(handle, current);
-    if (!stream || reinterpret_cast<uintptr_t>(handle) <= 2) return CUDA_ERROR_INVALID_HANDLE;
-    if (stream->capture) return CUDA_ERROR_INVALID_VALUE;
-    stream->capture = new Graph;
-    captured_here = stream;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuStreamEndCapture(void* handle, Graph** graph) {
-    const Guard guard(lock());
-    Stream* stream = stream_of(handle, current);
-    if (!stream || !stream->capture || captured_here != stream) return CUDA_ERROR_INVALID_VALUE;
-    *graph = stream->spoilt ? nullptr : stream->capture;
-    stream->capture = nullptr;
-    stream->spoilt = false;
-    captured_here = nullptr;
-    return *graph ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-}
-
-CUresult cuStreamIsCapturing(void* handle, int* status) {
-    const Guard guard(lock());
-    Stream* stream = stream_of(handle, current);
-    if (!stream) return CUDA_ERROR_INVALID_HANDLE;
-    *status = stream->capture ? 1 : 0;
-    return CUDA_SUCCESS;
-}
-
-// A node is a pointer to its operation.
-CUresult cuGraphGetNodes(const Graph* graph, const Operation** nodes, size_t* count) {
-    if (nodes)
-        for (size_t i = 0; i < *count && i < graph->size(); ++i) nodes[i] = &(*graph)[i];
-    *count = graph->size();
-    return CUDA_SUCCESS;
-}
-
-static bool is(const Operation& operation, const char* what) { return !strcmp(operation.what, what); }
-
-CUresult cuGraphNodeGetType(const Operation* node, int* type) {
-    const bool copies = node->what == FROM_HOST || node->what == TO_HOST || node->what == AMONG_GPUS;
-    const int memory = is(*node, "an allocation") ? 10 : is(*node, "a free") ? 11 : 0;
-    *type = copies ? 1 : is(*node, "a memset") ? 2 : memory;
-    return CUDA_SUCCESS;
-}
-
-// Writes only whether the source and the destination of the copy are on the host or on a GPU.
-CUresult cuGraphMemcpyNodeGetParams(const Operation* node, char* parameters) {
-    const size_t from = 32, to = 120;  // in a CUDA_MEMCPY3D
-    const int on_host = 1, on_gpu = 2;
-    memcpy(parameters + from, node->what == FROM_HOST ? &on_host : &on_gpu, sizeof(int));
-    memcpy(parameters + to, node->what == TO_HOST ? &on_host : &on_gpu, sizeof(int));
-    return CUDA_SUCCESS;
-}
-
-// An executable graph is a copy of the graph.
-CUresult cuGraphInstantiateWithFlags(Graph** exec, const Graph* graph, unsigned long long flags) {
-    const Guard guard(lock());
-    if (flags) return CUDA_ERROR_INVALID_VALUE;
-    *exec = new Graph(*graph);
-    return CUDA_SUCCESS;
-}
-
-CUresult cuGraphLaunch(const Graph* exec, void* handle) {
-    const Guard guard(lock());
-    Stream* stream = stream_of(handle, current);
-    if (!stream || stream->gpu != current) return CUDA_ERROR_INVALID_HANDLE;
-    long kept = 0;
-    for (const Operation& operation : *exec) {
-        if (operation.what == FROM_HOST || operation.what == TO_HOST)
-            violated("a graph reads or writes memory of the host that may have been freed or reused");
-        kept += is(operation, "an allocation") - is(operation, "a free");
-    }
-    if (kept) violated("a graph keeps %ld allocations: it could be launched once", kept);
-    for (const Operation& operation : *exec) enqueue(stream, operation);
-    return CUDA_SUCCESS;
-}
-
-CUresult cuGraphExecDestroy(Graph*) { return CUDA_SUCCESS; }  // its work may still go on
-
-CUresult cuGraphDestroy(Graph* graph) {
-    delete graph;
-    return CUDA_SUCCESS;
-}
-
 // -- kernels --------------------------------------------------------------------------------------
 
 // `image` is the output of the emulation's nvcc: a line that marks it, and the path of a shared object.
 CUresult cuModuleLoadData(Module** module, const char* image) {
     const Guard guard(lock());
-    if (spoils_capture()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (current < 0) return CUDA_ERROR_INVALID_CONTEXT;
     const std::string text(image), head = "// emulated\n";
     if (text.compare(0, head.size(), head)) return CUDA_ERROR_INVALID_PTX;

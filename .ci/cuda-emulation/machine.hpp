@@ -62,17 +62,12 @@ struct Operation {
     Clock host = {};     // what the host knew to be done when it enqueued this
 };
 
-// The operations that were captured on a stream; each launch of the graph enqueues them.
-using Graph = std::vector<Operation>;
-
 struct Stream {
     int gpu;
     size_t number, priority;
     Clock clock;
     std::deque<Operation> queue = {};
     bool destroyed = false;
-    Graph* capture = nullptr;
-    bool spoilt = false;  // an operation that cannot be captured has spoilt the capture
 };
 
 Stream* new_stream(int gpu);
@@ -102,8 +97,7 @@ void seen(const Mark& mark);
 
 // An address on a GPU, or 0 if it has no memory left. The memory exists at once, or once the stream allocates it.
 Address allocate(int gpu, size_t bytes, Stream* stream = nullptr);
-// Frees an allocation at once, or once the stream does so; returns whether it existed. Each launch of a graph allocates
-// and frees the memory of the graph, and no other.
+// Frees an allocation at once, or once the stream does so; returns whether it existed.
 bool release(Address first, Stream* stream = nullptr);
 // The GPU on which all these bytes are part of one allocation, or -1.
 int gpu_of(Address first, size_t bytes);

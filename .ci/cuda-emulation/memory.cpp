@@ -49,7 +49,6 @@ struct Allocation {
     size_t length;            // of the pages
     bool there = false;       // its stream has allocated it
     bool given_back = false;  // the host has freed it
-    bool of_graph = false;    // each launch allocates and frees it
     int open = PROT_NONE;
     std::vector<Use> writes = {}, reads = {};  // the last write; the reads since then, one per stream
 };
@@ -215,11 +214,6 @@ static void take_away(Address first) {
     if (!of.there) violated("%zu bytes are freed before the stream that allocates them has come to it", of.bytes);
     if (doing) use(of, true);
     check_margins(first, of);
-    if (of.of_graph) {
-        open(of, PROT_NONE);
-        of.there = false;
-        return;
-    }
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
     mmap(of.pages, of.length, PROT_NONE, flags, -1, 0);
     gpu_at(of.gpu).used -= of.bytes;
@@ -236,7 +230,6 @@ Address allocate(int gpu, size_t bytes, Stream* stream) {
     if (on.next > FIRST + OF_A_GPU * (gpu + 1)) violated("GPU %d has no addresses left", gpu);
     on.used += bytes;
     allocations()[first] = {bytes, gpu, reinterpret_cast<char*>(pages), length};
-    allocations()[first].of_graph = stream && stream->capture;
     if (stream) {
         enqueue(stream, {"an allocation", [first] { make_there(first); }});
     } else {
@@ -248,7 +241,6 @@ Address allocate(int gpu, size_t bytes, Stream* stream) {
 bool release(Address first, Stream* stream) {
     auto found = allocations().find(first);
     if (found == allocations().end() || found->second.given_back) return false;
-    if (found->second.of_graph != (stream && stream->capture)) return false;
     found->second.given_back = true;
     if (stream) {
         enqueue(stream, {"a free", [first] { take_away(first); }});

@@ -147,7 +147,6 @@ void go_on() {
 }
 
 void enqueue(Stream* stream, Operation operation) {
-    if (stream->capture) return stream->capture->push_back(std::move(operation));
     operation.host = host();
     stream->queue.push_back(std::move(operation));
     go_on();

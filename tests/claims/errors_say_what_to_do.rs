@@ -18,7 +18,6 @@ trials![
     a_folder_that_holds_a_run_is_refused,
     cuda_is_asked_for_and_not_there,
     bf16_is_asked_for_and_not_there,
-    a_cuda_graph_is_asked_for_and_not_there,
     what_goes_wrong_later_is_status_1,
     x_and_y_of_different_lengths,
     help_says_the_exit_statuses,
@@ -179,33 +178,6 @@ fn bf16_is_asked_for_and_not_there() -> Result<()> {
         )?;
     }
     Ok(())
-}
-
-/// As bf16; and of more than one replica, or of `concise`, there is none.
-fn a_cuda_graph_is_asked_for_and_not_there() -> Result<()> {
-    let on_the_cpu = format!("{SMALL} --cuda-graph");
-    let two = on_the_cpu.replace("--device cpu", "--gpus 2");
-    for (program, args, words) in [
-        (
-            "scratch",
-            &on_the_cpu,
-            "--cuda-graph: the CPU has no CUDA graphs",
-        ),
-        ("scratch", &two, "there are 2; give --gpus 1"),
-        ("concise", &two, "only scratch can record its step"),
-    ] {
-        let (status, _, stderr) = run(program, args)?;
-        ensure!(
-            status == 2 && stderr.contains(words),
-            "{program} {args}: {status}, {stderr}"
-        );
-    }
-    let one = two.replace("--gpus 2", "--gpus 1");
-    said_on_the_cpu(
-        "scratch",
-        &one,
-        "--cuda-graph has no effect: the CPU has no CUDA graphs",
-    )
 }
 
 /// A run with one replica says the line if it is on the CPU, and not on a GPU.

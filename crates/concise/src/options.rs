@@ -128,10 +128,6 @@ impl Options {
             );
         }
         ensure!(
-            !self.run.cuda_graph,
-            "--cuda-graph: only scratch can record its step; leave out --cuda-graph"
-        );
-        ensure!(
             self.accumulate > 0,
             "--accumulate 0: a step has at least 1 minibatch"
         );

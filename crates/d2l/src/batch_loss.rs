@@ -1,6 +1,6 @@
 //! The loss of a minibatch, which stays on the devices that computed it until it is read.
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{Result, Tensor};
 
 /// The loss of a minibatch over all devices. Reading it waits for the devices, so a training loop passes
 /// it to [`Run::step`](crate::Run::step), which on a GPU reads it some steps later.
@@ -55,17 +55,6 @@ impl BatchLoss {
         }
         let examples = losses.iter().map(|loss| loss.examples as f32);
         Ok(totals.iter().zip(examples).map(|(t, n)| t / n).collect())
-    }
-
-    /// The sum of the examples' losses, a scalar where one device computed it.
-    pub(crate) fn sum(self) -> Result<Tensor> {
-        match <[Tensor; 1]>::try_from(self.sums) {
-            Ok([sum]) => Ok(sum),
-            Err(sums) => bail!(
-                "the loss is spread over {} devices; only the step of 1 device can be recorded",
-                sums.len()
-            ),
-        }
     }
 
     /// Whether it can be read without waiting: it is on the CPU.

@@ -163,13 +163,6 @@ pub struct Options {
     #[arg(long, help_heading = DEVICES)]
     pub deterministic: bool,
 
-    /// Launch the whole step as one CUDA graph (scratch with --gpus 1)
-    ///
-    /// The result is the same. In a small network, the host takes longer to launch a step than the
-    /// GPU to run it; a graph is one launch. It needs memory of its own. A trace shows no parts of it.
-    #[arg(long, help_heading = DEVICES)]
-    pub cuda_graph: bool,
-
     /// Number of CPU cores to use, in each process [default: all]
     #[arg(long, value_name = "N", help_heading = DEVICES)]
     pub threads: Option<usize>,
@@ -203,7 +196,6 @@ impl Default for Options {
             check_replicas: false,
             precision: Precision::Tf32,
             deterministic: false,
-            cuda_graph: false,
             threads: None,
             arguments: Vec::new(),
         }
@@ -264,10 +256,6 @@ impl Options {
         ensure!(
             self.precision != Precision::Bf16 || self.device != DeviceKind::Cpu,
             "--precision bf16: the CPU computes in f32; leave out --precision or --device cpu"
-        );
-        ensure!(
-            !self.cuda_graph || self.device != DeviceKind::Cpu,
-            "--cuda-graph: the CPU has no CUDA graphs; leave out --cuda-graph or --device cpu"
         );
         if let Some(lr) = self.lr {
             ensure!(

@@ -23,7 +23,7 @@ use crate::process::{is_quiet, set_quiet};
 use crate::record::{self, Record};
 use crate::trace::Trace;
 use crate::{
-    Animator, BadInput, BatchLoss, Book, Options, Process, Recorded, Timer, Trained, device_name,
+    Animator, BadInput, BatchLoss, Book, Options, Process, Timer, Trained, device_name,
     device_names, interrupt, interrupted, out_of_memory, say, share_cores, weights,
 };
 use progress::Progress;
@@ -103,7 +103,6 @@ pub struct Run {
     record: Option<Record>,
     trace: Option<Trace>,
     progress: Progress,
-    recorded: Recorded,
     /// Losses that are still on the devices.
     unread: Vec<BatchLoss>,
     last_read: Instant,
@@ -156,7 +155,6 @@ impl Run {
         }
         let batch_size = options.batch_size.unwrap_or((book.batch_size)(k));
         start::check_batch_size(batch_size, k).map_err(BadInput::from)?;
-        start::check_cuda_graph(options, k).map_err(BadInput::from)?;
         let threads = options.threads.or_else(|| process.share_of_cores());
         let share = share_cores(threads, own);
         start::check_paths(options).map_err(BadInput::from)?;
@@ -164,14 +162,10 @@ impl Run {
         let resumed = resumed.map(|folder| Resumed::load(folder, process.rank == 0));
         let resumed = resumed.transpose().map_err(BadInput::from)?;
         let data = start::load(options)?;
-        let graph = options.cuda_graph && !devices[0].is_cpu();
         let (mut train_iter, mut test_iter) = data.iters(batch_size)?;
         if !devices[0].is_cpu() {
             train_iter = train_iter.on_device(&devices[0])?;
             test_iter = test_iter.on_device(&devices[0])?;
-            if graph {
-                train_iter = train_iter.when_asked(); // no other thread gives the GPU work
-            }
             start::check_last_batch(&train_iter, "training", k).map_err(BadInput::from)?;
             start::check_last_batch(&test_iter, "test", k).map_err(BadInput::from)?;
         }
@@ -200,7 +194,6 @@ impl Run {
             record: None,
             trace: None,
             progress: Progress::new(),
-            recorded: Recorded::new(graph.then(|| &devices[0])),
             unread: Vec::new(),
             last_read: Instant::now(),
             devices,
@@ -208,7 +201,7 @@ impl Run {
         };
         for note in note
             .into_iter()
-            .chain(start::not_on_the_cpu(options, &run.devices))
+            .chain(start::no_bf16_on_the_cpu(options, &run.devices))
         {
             say(format_args!("{note}"));
         }
@@ -255,19 +248,6 @@ impl Run {
             1 => names,
             n => format!("{names} in each of {n} processes"),
         }
-    }
-
-    /// Takes `step` on a minibatch: as it is; or recorded, where `--cuda-graph` asks for it and there is a GPU.
-    ///
-    /// # Errors
-    /// As of the step; and where it cannot be recorded.
-    pub fn recorded(
-        &mut self,
-        x: &Tensor,
-        y: &Tensor,
-        step: impl FnOnce(&Tensor, &Tensor) -> candle_core::Result<BatchLoss>,
-    ) -> candle_core::Result<BatchLoss> {
-        self.recorded.step(x, y, step)
     }
 
     /// The parameters to begin with: `tensors`; or where `--init` names a file, or `--resume` a folder, what is there under

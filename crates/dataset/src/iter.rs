@@ -37,8 +37,6 @@ pub struct DataIter {
     shards: Option<(Range<usize>, usize)>,
     /// All images and labels on a device, where the minibatches are made there.
     resident: Option<(Tensor, Tensor)>,
-    /// Made when they are asked for, not before.
-    when_asked: bool,
 }
 
 impl DataIter {
@@ -57,7 +55,6 @@ impl DataIter {
             begun: None,
             shards: None,
             resident: None,
-            when_asked: false,
         })
     }
 
@@ -75,9 +72,6 @@ impl DataIter {
     pub fn epoch(&self, epoch: usize) -> Batches {
         let (iter, order) = (self.clone(), self.order(epoch));
         let had = self.had(epoch);
-        if self.when_asked {
-            return self.batches(had, Made::WhenAsked(iter, order));
-        }
         let (sender, ready) = sync_channel(READY);
         let errors = sender.clone();
         let work = move || {
@@ -89,14 +83,9 @@ impl DataIter {
         let thread = Builder::new().name("minibatches".into()).spawn(work);
         // The channel is empty and has room, so this cannot block.
         let thread = thread.map_err(|e| errors.send(Err(Error::wrap(e)))).ok();
-        self.batches(had, Made::Ahead(ready, thread))
-    }
-
-    /// Those of an epoch from number `had` on.
-    fn batches(&self, had: usize, made: Made) -> Batches {
         Batches {
-            made: Some(made),
-            next: had,
+            ready: Some(ready),
+            thread,
             left: self.num_batches() - had,
             stop: self.stop,
             group: self.group,
@@ -237,25 +226,6 @@ impl DataIter {
         })
     }
 
-    /// Makes each minibatch only when it is asked for, on the thread that asks, instead of ahead on another
-    /// thread. Use it where no other thread may give a GPU work.
-    ///
-    /// ```
-    /// use dataset::{Data, Options};
-    ///
-    /// let options = Options { data: Some(Data::Synthetic), limit_train: Some(30), limit_test: Some(1), ..Options::default() };
-    /// let (train_iter, _) = dataset::load(&options)?.iters(20)?;
-    /// let sizes: Vec<usize> = train_iter.when_asked().iter().map(|batch| batch?.1.dim(0)).collect::<Result<_, _>>()?;
-    /// assert_eq!(sizes, [20, 10]);
-    /// # anyhow::Ok(())
-    /// ```
-    pub fn when_asked(self) -> Self {
-        DataIter {
-            when_asked: true,
-            ..self
-        }
-    }
-
     /// Sends the minibatches one by one, until the receiver is dropped.
     fn prepare(&self, order: &[u32], sender: &SyncSender<Minibatch>) {
         for indices in order.chunks(self.batch_size) {
@@ -307,47 +277,21 @@ impl IntoIterator for &DataIter {
 #[derive(Debug)]
 pub struct Batches {
     /// None after `close`.
-    made: Option<Made>,
-    /// The number of the next one.
-    next: usize,
+    ready: Option<Receiver<Minibatch>>,
+    thread: Option<JoinHandle<()>>,
     left: usize,
     stop: Option<&'static AtomicBool>,
     group: usize,
     given: usize,
 }
 
-/// Where minibatches come from.
-#[derive(Debug)]
-enum Made {
-    /// From a thread that makes them.
-    Ahead(Receiver<Minibatch>, Option<JoinHandle<()>>),
-    /// From here, in this order of the images.
-    WhenAsked(DataIter, Vec<u32>),
-}
-
 impl Batches {
     /// Stops the thread and waits at most a minibatch's time for its end; an error is its panic's message.
     fn close(&mut self) -> std::result::Result<(), String> {
         self.left = 0;
-        let Some(Made::Ahead(ready, thread)) = self.made.take() else {
-            return Ok(());
-        };
-        drop(ready);
-        let ended = thread.map_or(Ok(()), JoinHandle::join);
+        self.ready = None;
+        let ended = self.thread.take().map_or(Ok(()), JoinHandle::join);
         ended.map_err(|panic| message(&*panic).to_owned())
-    }
-}
-
-impl Made {
-    /// Minibatch number `number`; none where the thread is gone.
-    fn minibatch(&self, number: usize) -> Option<Minibatch> {
-        match self {
-            Self::Ahead(ready, _) => ready.recv().ok(),
-            Self::WhenAsked(iter, order) => {
-                let indices = order.chunks(iter.batch_size).nth(number)?;
-                Some(iter.minibatch(iter.own(indices)))
-            }
-        }
     }
 }
 
@@ -362,14 +306,13 @@ impl Iterator for Batches {
             let _ = self.close(); // all that was wanted has come
             return None;
         }
-        match self.made.as_ref()?.minibatch(self.next) {
-            Some(batch) => {
+        match self.ready.as_ref()?.recv() {
+            Ok(batch) => {
                 self.left -= 1;
                 self.given += 1;
-                self.next += 1;
                 Some(batch)
             }
-            None => {
+            Err(_) => {
                 let ended = match self.close() {
                     Ok(()) => "ended early".to_owned(),
                     Err(panic) => format!("panicked: {panic}"),
@@ -484,20 +427,6 @@ mod tests {
     }
 
     #[test]
-    fn minibatches_made_when_asked_are_the_same() {
-        let ahead = DataIter::new(&numbered(200), 32, Some(5)).unwrap();
-        for iter in [
-            ahead.clone(),
-            ahead.clone().starting_at(3, 4),
-            ahead.shards(1..2, 3),
-        ] {
-            let asked = iter.clone().when_asked();
-            assert_eq!(numbers(asked.epoch(3)), numbers(iter.epoch(3)));
-            assert_eq!(numbers(asked.epoch(4)), numbers(iter.epoch(4)));
-        }
-    }
-
-    #[test]
     fn without_a_seed_the_order_is_the_files() {
         let iter = DataIter::new(&numbered(100), 30, None).unwrap();
         assert_eq!(
@@ -605,8 +534,8 @@ mod tests {
         let (_, ready) = sync_channel(READY);
         let thread = Builder::new().spawn(thread).unwrap();
         let mut batches = Batches {
-            made: Some(Made::Ahead(ready, Some(thread))),
-            next: 0,
+            ready: Some(ready),
+            thread: Some(thread),
             left: 3,
             stop: None,
             group: 1,

@@ -272,8 +272,7 @@ pub fn train(options: &Options) -> anyhow::Result<Summary> {
         for batch in run.train_iter.epoch(epoch) {
             let (x, y) = batch?;
             // Perform multi-GPU training for a single minibatch
-            let step = |x: &_, y: &_| train_batch(x, y, &device_params, &devices, lr);
-            let l = run.recorded(&x, &y, step)?;
+            let l = train_batch(&x, &y, &device_params, &devices, lr)?;
             run.step(l, &device_params)?;
         }
         synchronize(&devices)?;

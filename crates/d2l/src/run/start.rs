@@ -41,26 +41,10 @@ pub(super) fn find_devices(
         .map_err(|e| BadInput::from(e).into())
 }
 
-/// A note for each option that has no effect on the CPU.
-pub(super) fn not_on_the_cpu(options: &Options, devices: &[Device]) -> Vec<String> {
-    let mut notes = Vec::new();
-    if devices.iter().any(Device::is_cpu) {
-        if options.precision == Precision::Bf16 {
-            notes.push("--precision bf16 has no effect: the CPU computes in f32".to_owned());
-        }
-        if options.cuda_graph {
-            notes.push("--cuda-graph has no effect: the CPU has no CUDA graphs".to_owned());
-        }
-    }
-    notes
-}
-
-pub(super) fn check_cuda_graph(options: &Options, k: usize) -> Result<()> {
-    ensure!(
-        !options.cuda_graph || k == 1,
-        "--cuda-graph: a graph holds the step of 1 replica, there are {k}; give --gpus 1"
-    );
-    Ok(())
+/// A note where bf16 is asked for on the CPU.
+pub(super) fn no_bf16_on_the_cpu(options: &Options, devices: &[Device]) -> Option<String> {
+    let ignored = options.precision == Precision::Bf16 && devices.iter().any(Device::is_cpu);
+    ignored.then(|| "--precision bf16 has no effect: the CPU computes in f32".to_owned())
 }
 
 pub(super) fn check_batch_size(batch_size: usize, k: usize) -> Result<()> {

@@ -4,7 +4,6 @@
 //! then does not refuse, is used from then on.
 
 use super::memory::{Element, Floats};
-use super::stream::is_capturing;
 use crate::im2col::Geometry;
 use crate::precision::{self, Precision};
 use candle_core::cuda_backend::cudarc::cudnn::{CudnnError, result, sys};
@@ -31,16 +30,8 @@ pub(crate) struct Cudnn {
     handle: sys::cudnnHandle_t,
     stream: Arc<CudaStream>,
     plans: HashMap<(Geometry, Precision, bool), Plan>,
-    workspace: Workspace,
-}
-
-/// Memory that the next operation on the stream may use too.
-#[derive(Default)]
-pub(crate) struct Workspace {
-    /// With its address.
-    memory: Option<(CudaSlice<u8>, u64)>,
-    /// How often it was made larger.
-    pub made: usize,
+    /// Memory that the next operation on the stream may use too, and its address.
+    workspace: Option<(CudaSlice<u8>, u64)>,
 }
 
 // Safety: cuDNN's handles and descriptors may move between threads; that one thread uses them at a time
@@ -124,7 +115,7 @@ impl Cudnn {
             handle,
             stream: stream.clone(),
             plans: HashMap::new(),
-            workspace: Workspace::default(),
+            workspace: None,
         })
     }
 
@@ -283,8 +274,7 @@ impl Cudnn {
             };
             match done {
                 Ok(()) => return Ok(()),
-                // while a graph is captured, it is more likely the capture's fault
-                Err(error) if others == 0 || is_capturing(&self.stream) => {
+                Err(error) if others == 0 => {
                     return Err(error.context(format!("{:?} for {g:?}", choice.algorithm)));
                 }
                 Err(_) => drop(
@@ -310,23 +300,16 @@ impl Cudnn {
         if size == 0 {
             return Ok((ptr::null_mut(), 0));
         }
-        let workspace = &mut self.workspace;
         let large = |w: &(CudaSlice<u8>, u64)| w.0.num_bytes() >= size;
-        if !workspace.memory.as_ref().is_some_and(large) {
-            workspace.memory = None;
+        if !self.workspace.as_ref().is_some_and(large) {
+            self.workspace = None;
             // Safety: a workspace's contents are of no meaning before.
             let memory = unsafe { self.stream.alloc::<u8>(size) }.map_err(Error::wrap)?;
             let address = memory.device_ptr(&self.stream).0;
-            workspace.memory = Some((memory, address));
-            workspace.made += 1;
+            self.workspace = Some((memory, address));
         }
-        let address = workspace.memory.as_ref().map_or(0, |w| w.1);
+        let address = self.workspace.as_ref().map_or(0, |w| w.1);
         Ok((address as *mut c_void, size))
-    }
-
-    /// Exchanges the workspace for another.
-    pub fn exchange(&mut self, workspace: &mut Workspace) {
-        std::mem::swap(&mut self.workspace, workspace);
     }
 }
 

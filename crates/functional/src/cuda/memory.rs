@@ -81,18 +81,9 @@ impl Floats {
     }
 }
 
-/// The free memory of a stream.
+/// The free memory of a stream by size.
 #[derive(Default)]
-pub(crate) struct Free(Mutex<Pool>);
-
-/// Memory that is used again.
-#[derive(Default)]
-pub(crate) struct Pool {
-    by_size: BTreeMap<usize, Vec<Piece>>,
-    /// Pieces that came from the driver so far, and those that are out.
-    pub made: usize,
-    pub lent: usize,
-}
+pub(crate) struct Free(Mutex<BTreeMap<usize, Vec<Piece>>>);
 
 /// Memory with its address, which is asked for once: to ask is to record events.
 struct Piece {
@@ -103,40 +94,26 @@ struct Piece {
 impl Free {
     /// A piece of `len` f32 or up to twice as many.
     fn take(&self, len: usize) -> Option<Piece> {
-        let mut pool = self.lock();
-        let size = *pool.by_size.range(len..=2 * len).next()?.0;
-        let of_size = pool.by_size.get_mut(&size)?;
+        let mut free = self.lock();
+        let size = *free.range(len..=2 * len).next()?.0;
+        let of_size = free.get_mut(&size)?;
         let piece = of_size.pop();
         if of_size.is_empty() {
-            pool.by_size.remove(&size);
+            free.remove(&size);
         }
-        pool.lent += 1;
         piece
     }
 
     fn give(&self, size: usize, piece: Piece) {
-        let mut pool = self.lock();
-        pool.lent = pool.lent.saturating_sub(1);
-        pool.by_size.entry(size).or_default().push(piece);
-    }
-
-    /// A piece that is out does not come back.
-    fn keep(&self) {
-        let mut pool = self.lock();
-        pool.lent = pool.lent.saturating_sub(1);
+        self.lock().entry(size).or_default().push(piece);
     }
 
     /// Gives all of it back to the driver.
     pub fn clear(&self) {
-        self.lock().by_size.clear();
+        self.lock().clear();
     }
 
-    /// Exchanges all of it for `pool`.
-    pub fn exchange(&self, pool: &mut Pool) {
-        std::mem::swap(&mut *self.lock(), pool);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Pool> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, Vec<Piece>>> {
         self.0.lock().unwrap_or_else(|e| e.into_inner())
     }
 }
@@ -167,8 +144,6 @@ impl Block {
             None => {
                 let memory = stream.alloc(size)?;
                 let address = memory.device_ptr(stream.cuda()).0;
-                let mut pool = stream.free.lock();
-                (pool.made, pool.lent) = (pool.made + 1, pool.lent + 1);
                 Piece { memory, address }
             }
         };
@@ -205,10 +180,7 @@ impl Block {
     pub fn into_slice(mut self, stream: &Stream) -> Result<CudaSlice<f32>> {
         let is_exact = self.size == self.floats.len && self.floats.element == Element::F32;
         let mut exact = match self.piece.take_if(|_| is_exact) {
-            Some(piece) => {
-                self.free.keep();
-                piece.memory
-            }
+            Some(piece) => piece.memory,
             None => {
                 let exact = stream.alloc(self.floats.len)?;
                 let address = exact.device_ptr(stream.cuda()).0;

@@ -1,8 +1,8 @@
 //! A replica's stream on its GPU, with everything that belongs to it: our kernels, the handles of the
 //! libraries, the memory between operations.
 
-use super::cudnn::{Cudnn, Workspace};
-use super::memory::{Element, Floats, Free, Kernel, Pool};
+use super::cudnn::Cudnn;
+use super::memory::{Element, Floats, Free, Kernel};
 use candle_core::cuda_backend::cudarc::driver::{
     CudaFunction, CudaSlice, CudaStream, DevicePtr, DeviceRepr, DriverError, LaunchConfig, result,
     sys,
@@ -91,29 +91,7 @@ pub(crate) struct Stream {
     pub free: Arc<Free>,
     cudnn: Mutex<Cudnn>,
     /// Tables of addresses that kernels were given, by their contents.
-    tables: Mutex<Tables>,
-}
-
-type Tables = HashMap<Vec<u64>, CudaSlice<u64>>;
-
-/// All memory that operations find at the same address when they run again.
-#[derive(Default)]
-pub(crate) struct Memory {
-    pool: Pool,
-    tables: Tables,
-    workspace: Workspace,
-}
-
-impl Memory {
-    /// How many pieces of it there are: the same again after work that finds all that it wants.
-    pub fn pieces(&self) -> [usize; 3] {
-        [self.pool.made, self.tables.len(), self.workspace.made]
-    }
-
-    /// How many pieces are lent to blocks.
-    pub fn lent(&self) -> usize {
-        self.pool.lent
-    }
+    tables: Mutex<HashMap<Vec<u64>, CudaSlice<u64>>>,
 }
 
 type Functions = HashMap<&'static str, CudaFunction>;
@@ -202,14 +180,6 @@ impl Stream {
         }
     }
 
-    /// Exchanges the memory that operations use again for `memory`.
-    pub fn exchange(&self, memory: &mut Memory) {
-        self.free.exchange(&mut memory.pool);
-        self.cudnn().exchange(&mut memory.workspace);
-        let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::swap(&mut *tables, &mut memory.tables);
-    }
-
     /// Calls `f` with the address of `table` on the GPU.
     pub fn with_table<R>(&self, table: Vec<u64>, f: impl FnOnce(u64) -> Result<R>) -> Result<R> {
         let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
@@ -232,12 +202,9 @@ impl Stream {
         // Safety: all callers write the memory before they read it; any bits are valid floats.
         let alloc = || unsafe { self.stream.alloc::<f32>(len) };
         alloc()
-            .or_else(|error| match is_capturing(&self.stream) {
-                true => Err(error), // to wait would spoil what is captured
-                false => {
-                    self.give_back();
-                    alloc()
-                }
+            .or_else(|_| {
+                self.give_back();
+                alloc()
             })
             .map_err(|error| self.no_memory(len * size_of::<f32>(), error))
     }
@@ -293,12 +260,6 @@ impl Stream {
         let name = between(from, to, ["copy", "narrow", "widen"]);
         launch!(self, name, elements to.len; to.len, from, to, add)
     }
-}
-
-/// Whether what the stream is given goes into a CUDA graph.
-pub(crate) fn is_capturing(stream: &CudaStream) -> bool {
-    let none = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
-    stream.capture_status().is_ok_and(|status| status != none)
 }
 
 /// One of three kernels, which keep the type, make bf16 of f32, and f32 of bf16.

@@ -2,7 +2,6 @@
 //! gradients; and so do the steps that are taken with them.
 
 mod bf16;
-mod repeated;
 
 use crate::short_way::gradients;
 use crate::support::{

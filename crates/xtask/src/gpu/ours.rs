@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Tensor};
 use clap::Args;
 use concise::{DataParallel, Initializer, Sgd, Trainer, resnet18};
-use d2l::{BatchLoss, DeviceKind, Recorded, devices_of_kind, synchronize};
+use d2l::{BatchLoss, DeviceKind, devices_of_kind, synchronize};
 use dataset::Data;
 use functional::cross_entropy;
 
@@ -27,9 +27,6 @@ pub struct Job {
     /// Twenty steps, and what they took of the GPU's memory and of the host's time
     #[arg(long)]
     alone: bool,
-    /// The step as a CUDA graph
-    #[arg(long)]
-    graph: bool,
     #[arg(long, value_enum, default_value_t)]
     precision: d2l::Precision,
     network: Network,
@@ -56,10 +53,8 @@ fn lenet(job: &Job, devices: &[Device]) -> Result<()> {
     let params = scratch::init_params(0)?;
     let copies = devices.iter().map(|d| scratch::get_params(&params, d));
     let device_params = copies.collect::<candle_core::Result<Vec<_>>>()?;
-    let mut recorded = Recorded::new(job.graph.then(|| &devices[0]));
-    let step = |x: &Tensor, y: &Tensor| scratch::train_batch(x, y, &device_params, devices, LR);
     run(job, devices, |x, y| {
-        recorded.step(x, y, step).context("a step failed")
+        scratch::train_batch(x, y, &device_params, devices, LR).context("a step failed")
     })
 }
 
@@ -87,10 +82,7 @@ fn run(
             ..dataset::Options::default()
         };
         let (train_iter, _) = dataset::load(&options)?.iters(job.batch)?;
-        let mut train_iter = train_iter.on_device(&devices[0])?;
-        if job.graph {
-            train_iter = train_iter.when_asked();
-        }
+        let train_iter = train_iter.on_device(&devices[0])?;
         let mut number = 0;
         return serve_turns(&version, |epochs| {
             timed(devices, epochs, || {

@@ -11,7 +11,7 @@ use std::process::{self, Command};
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Tensor};
 use concise::{DataParallel, Initializer, Sgd, Trainer, resnet18};
-use d2l::{DeviceKind, Recorded, devices_of_kind};
+use d2l::{DeviceKind, devices_of_kind};
 use functional::{Precision, cross_entropy, set_precision};
 
 use super::Options;
@@ -127,13 +127,13 @@ fn beside_the_cpu(add: &mut dyn FnMut(&str, f64, RangeInclusive<f64>)) -> Result
     let cpu = |k| devices_of_kind(DeviceKind::Cpu, Some(k));
     let cuda = |k| devices_of_kind(DeviceKind::Cuda, Some(k));
     set_precision(Precision::F32);
-    let [one, two] = [1, 2].map(|k| lenet(&cuda(k)?, 1, false));
+    let [one, two] = [1, 2].map(|k| lenet(&cuda(k)?, 1));
     add(
         "LeNet, a step, k = 2 compared with k = 1, each parameter, f32",
         largest_difference(&two?.moved, &one?.moved),
         0.0..=1e-6,
     );
-    let of_lenet = lenet(&cpu(1)?, STEPS, false)?;
+    let of_lenet = lenet(&cpu(1)?, STEPS)?;
     // batch norm is each replica's own: compare with as many on the CPU
     let of_resnet = [resnet(&cpu(1)?)?, resnet(&cpu(2)?)?];
     for (precision, name, of_losses, of_moves) in [
@@ -149,10 +149,8 @@ fn beside_the_cpu(add: &mut dyn FnMut(&str, f64, RangeInclusive<f64>)) -> Result
         };
         for k in 1..=3 {
             let what = format!("LeNet, 20 steps, k = {k}");
-            compare(&what, &lenet(&cuda(k)?, STEPS, false)?, &of_lenet);
+            compare(&what, &lenet(&cuda(k)?, STEPS)?, &of_lenet);
         }
-        let recorded = lenet(&cuda(1)?, STEPS, true)?;
-        compare("LeNet, 20 steps, k = 1, CUDA graph", &recorded, &of_lenet);
         for (k, expected) in (1..).zip(&of_resnet) {
             let what = format!("ResNet-18, a step, k = {k}");
             compare(&what, &resnet(&cuda(k)?)?, expected);
@@ -207,26 +205,17 @@ fn minibatch(step: u64, examples: usize) -> candle_core::Result<(Tensor, Tensor)
 /// Steps in which the losses of LeNet are followed.
 const STEPS: u64 = 20;
 
-/// Some steps, from weights ten times the book's, with which it learns from the first on; with `graph` they are recorded.
-fn lenet(devices: &[Device], steps: u64, graph: bool) -> Result<Ran> {
-    if graph {
-        functional::one_stream(&devices[0]);
-    }
+/// Some steps, from weights ten times the book's, with which it learns from the first on.
+fn lenet(devices: &[Device], steps: u64) -> Result<Ran> {
     let params = scratch::init_params(0)?;
     let params = params.iter().map(|p| p * 10.0);
     let params = params.collect::<candle_core::Result<Vec<_>>>()?;
     let copies = devices.iter().map(|d| scratch::get_params(&params, d));
     let device_params = copies.collect::<candle_core::Result<Vec<_>>>()?;
-    let mut recorded = Recorded::new(graph.then(|| &devices[0]));
-    let step = |x: &Tensor, y: &Tensor| scratch::train_batch(x, y, &device_params, devices, 0.02);
     let mut losses = Vec::new();
     for number in 0..steps {
         let (x, y) = minibatch(number, 250)?;
-        let (x, y) = match graph {
-            true => (x.to_device(&devices[0])?, y.to_device(&devices[0])?),
-            false => (x, y),
-        };
-        losses.push(recorded.step(&x, &y, step)?.mean()?);
+        losses.push(scratch::train_batch(&x, &y, &device_params, devices, 0.02)?.mean()?);
     }
     let moved = params.iter().zip(&device_params[0]);
     let moved = moved

@@ -22,8 +22,6 @@ struct Comparison {
     /// Of ours.
     precision: &'static str,
     replicas: &'static [usize],
-    /// Whether a step of one replica is taken as a CUDA graph as well.
-    graph: bool,
     /// PyTorch / ours, by mode.
     bars: &'static [(&'static str, Option<f64>)],
 }
@@ -35,7 +33,6 @@ const COMPARISONS: [Comparison; 4] = [
         how: Some("--epoch"),
         precision: "tf32",
         replicas: &[1],
-        graph: true,
         bars: &[("eager", Some(5.0))],
     },
     Comparison {
@@ -44,7 +41,6 @@ const COMPARISONS: [Comparison; 4] = [
         how: None,
         precision: "tf32",
         replicas: &[1, 2],
-        graph: true,
         bars: &[
             ("eager", None),
             ("graph", Some(1.0)),
@@ -57,7 +53,6 @@ const COMPARISONS: [Comparison; 4] = [
         how: None,
         precision: "tf32",
         replicas: &[1, 2],
-        graph: false,
         bars: &[
             ("eager", Some(1.2)),
             ("eager-tuned", None),
@@ -70,7 +65,6 @@ const COMPARISONS: [Comparison; 4] = [
         how: None,
         precision: "bf16",
         replicas: &[1, 2],
-        graph: false,
         bars: &[("compile-bf16", Some(1.0))],
     },
 ];
@@ -152,11 +146,6 @@ impl Comparison {
             args.extend(how);
             let name = format!("ours, {k} replica{s}");
             all.push(Contender::new(Family::Ours, &name, 1, &me).args(&args));
-            if self.graph && *k == 1 {
-                args.push("--graph");
-                let name = format!("{name}, CUDA graph");
-                all.push(Contender::new(Family::Ours, &name, 1, &me).args(&args));
-            }
         }
         for (mode, _) in self.bars {
             let name = format!("PyTorch {mode}");
@@ -197,35 +186,28 @@ impl Comparison {
         let mut contenders = self.contenders(options, script, self.how)?;
         contenders.retain(|c| able.iter().any(|(name, _)| *name == c.name));
         let rows = measure(&work, &contenders, &plan)?;
-        let median = |row: &&Row| Summary::of(&row.times).median;
-        let one = rows.iter().filter(|row| is_one_replica(row));
-        let plain = rows.first().context("no program was measured")?;
-        let fastest = one.min_by(|a, b| median(a).total_cmp(&median(b)));
+        let ours = rows.iter().find(|row| is_one_replica(row));
+        let ours = ours.context("ours could not start")?;
         for (row, (_, alone)) in rows.iter().zip(&able) {
-            // ours are compared with the step that is no graph, PyTorch with our fastest on one replica
-            let beside = match row.contender.family {
-                Family::Ours => plain,
-                _ => fastest.context("ours could not start")?,
-            };
             // an epoch is more than its steps
             let ceilings = ceilings.filter(|_| self.how.is_none());
-            self.line(&mut text, (row, beside), *alone, (&work, ceilings));
+            self.line(&mut text, (row, ours), *alone, (&work, ceilings));
         }
         unable.iter().for_each(|line| text += line);
         let theirs = rows.last().map_or("", |row| row.version.as_str());
-        let _ = writeln!(text, "\n{}; {theirs}", plain.version);
+        let _ = writeln!(text, "\n{}; {theirs}", ours.version);
         Ok(text)
     }
 
     fn line(
         &self,
         text: &mut String,
-        (row, beside): (&Row, &Row),
+        (row, ours): (&Row, &Row),
         [mib, busy]: [f64; 2],
         (work, ceilings): (&Work, Option<&Ceilings>),
     ) {
         let times = Summary::of(&row.times);
-        let ratio = times.median / Summary::of(&beside.times).median;
+        let ratio = times.median / Summary::of(&ours.times).median;
         let name = &row.contender.name;
         let mode = |(mode, _): &&(&str, Option<f64>)| name == &format!("PyTorch {mode}");
         let bar = match name.starts_with("ours, 2") {
@@ -247,7 +229,7 @@ impl Comparison {
     }
 }
 
-/// Whether it is a step of ours with one replica, as a graph or not.
+/// Whether it is a step of ours with one replica.
 fn is_one_replica(row: &Row) -> bool {
     row.contender.family == Family::Ours && row.contender.name.starts_with("ours, 1")
 }
