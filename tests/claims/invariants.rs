@@ -230,7 +230,7 @@ fn every_operation_has_a_plain_twin() -> Result<()> {
         // types, and functions that have no gradient
         .filter(|name| name.starts_with(char::is_lowercase))
         .filter(|name| {
-            let others = ["backward", "no_grad", "one_stream"];
+            let others = ["backward", "no_grad"];
             !["set_", "with_"].iter().any(|p| name.starts_with(p))
                 && !others.contains(&name.as_str())
         })

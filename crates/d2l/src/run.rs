@@ -150,9 +150,6 @@ impl Run {
         out_of_memory::run_on(&devices);
         let own = devices.len();
         let k = own * process.of;
-        if let [only] = &devices[..] {
-            functional::one_stream(only);
-        }
         let batch_size = options.batch_size.unwrap_or((book.batch_size)(k));
         start::check_batch_size(batch_size, k).map_err(BadInput::from)?;
         let threads = options.threads.or_else(|| process.share_of_cores());

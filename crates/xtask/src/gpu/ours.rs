@@ -40,9 +40,6 @@ pub struct Job {
 pub fn contend(job: &Job) -> Result<()> {
     functional::set_precision(job.precision.into());
     let devices = devices_of_kind(DeviceKind::Cuda, Some(job.replicas))?;
-    if let [only] = &devices[..] {
-        functional::one_stream(only); // as a run does
-    }
     match job.network {
         Network::Lenet => lenet(job, &devices),
         Network::Resnet18 => resnet(job, &devices),
