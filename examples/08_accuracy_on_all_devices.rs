@@ -24,8 +24,7 @@ fn evaluate_accuracy_on_all(
         let (x_shards, y_shards) = split_batch(&x, &y, devices)?;
         let replicas = (x_shards, y_shards, device_params).into_par_iter();
         let correct = replicas.map(|(x_shard, y_shard, device_w)| {
-            let y_hat = functional::no_grad(|| lenet(&x_shard, device_w))?;
-            accuracy(&y_hat, &y_shard)
+            accuracy(&lenet(&x_shard, device_w)?.eval()?, &y_shard)
         });
         let correct: Vec<usize> = correct.collect::<candle_core::Result<_>>()?;
         metric.add([correct.iter().sum::<usize>() as f64, y.dim(0)? as f64]);

@@ -5,20 +5,19 @@
 //! `cargo run --example 10_sixteen_devices`
 
 use anyhow::Result;
-use candle_core::{Module, Tensor};
 use candle_nn::VarBuilder;
 use concise::layers::{Conv2d, Linear};
 use concise::{Algorithm, DataParallel, Initializer, Link, Sgd, Trainer, evaluate_accuracy_gpus};
 use dataset::{Data, Dataset};
-use functional::{cross_entropy, flatten, max_pool2d, nhwc, relu};
+use functional::{Network, Value, cross_entropy};
 
 /// A convolution and a linear layer: images (B, 1, 28, 28) to (B, 10).
-fn small_network(vb: VarBuilder<'_>) -> candle_core::Result<impl Module + use<>> {
+fn small_network(vb: VarBuilder<'_>) -> candle_core::Result<impl Network + use<>> {
     let conv = Conv2d::new(1, 16, 5, vb.pp("conv"))?;
     let fc = Linear::new(16 * 12 * 12, 10, vb.pp("fc"))?;
-    Ok(move |x: &Tensor| {
-        let x = max_pool2d(&relu(&conv.forward(&nhwc(x)?)?)?, 2, 2)?;
-        fc.forward(&flatten(&x)?)
+    Ok(move |x: &Value, train: bool| {
+        let x = conv.forward(&x.nhwc()?, train)?.relu()?.max_pool2d(2, 2)?;
+        fc.forward(&x.flatten()?, train)
     })
 }
 

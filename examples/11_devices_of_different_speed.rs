@@ -7,26 +7,26 @@
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use anyhow::Result;
-use candle_core::{DType, Device, Module, Tensor};
+use candle_core::{DType, Device, Tensor};
 use candle_nn::VarBuilder;
 use concise::layers::{Conv2d, Linear};
 use concise::{DataParallel, Initializer, Replication, Sgd, Split, Trainer};
-use functional::{cross_entropy, flatten, max_pool2d, nhwc, no_grad, relu};
+use functional::{Network, Value, cross_entropy};
 
 /// A small network, images (B, 1, 28, 28) to (B, 10). It computes the forward pass `extra` times more, to be
 /// slow.
-fn slow_network(extra: usize, vb: VarBuilder<'_>) -> candle_core::Result<impl Module + use<>> {
+fn slow_network(extra: usize, vb: VarBuilder<'_>) -> candle_core::Result<impl Network + use<>> {
     let conv = Conv2d::new(1, 16, 5, vb.pp("conv"))?;
     let fc = Linear::new(16 * 12 * 12, 10, vb.pp("fc"))?;
-    let forward = move |x: &Tensor| {
-        let x = max_pool2d(&relu(&conv.forward(&nhwc(x)?)?)?, 2, 2)?;
-        fc.forward(&flatten(&x)?)
+    let forward = move |x: &Value, train: bool| {
+        let x = conv.forward(&x.nhwc()?, train)?.relu()?.max_pool2d(2, 2)?;
+        fc.forward(&x.flatten()?, train)
     };
-    Ok(move |x: &Tensor| {
+    Ok(move |x: &Value, train: bool| {
         for _ in 0..extra {
-            no_grad(|| forward(x))?;
+            forward(x, train)?.eval()?;
         }
-        forward(x)
+        forward(x, train)
     })
 }
 

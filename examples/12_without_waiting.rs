@@ -15,7 +15,7 @@ use scratch::{allreduce, get_params, init_params, lenet, loss, split_batch};
 /// Computes the gradients of all replicas, each on its shard of the minibatch.
 fn compute((x, y): (Vec<Tensor>, Vec<Tensor>), w: &[Vec<Param>]) -> candle_core::Result<()> {
     let replicas = (x, y, w).into_par_iter();
-    replicas.try_for_each(|(x, y, w)| backward(&loss(&lenet(&x, w)?, &y)?.sum_all()?, w))
+    replicas.try_for_each(|(x, y, w)| backward(&loss(&lenet(&x, w)?, &y)?.sum()?, w).map(drop))
 }
 
 /// Sums the gradients over the replicas. A pause imitates slow links.

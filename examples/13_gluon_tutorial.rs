@@ -10,25 +10,25 @@
 //! `… -- --data DIR --limit-train 60000 --limit-test 10000 --epochs 10`
 
 use anyhow::Result;
-use candle_core::{Module, Tensor};
 use candle_nn::VarBuilder;
 use clap::Parser;
 use concise::layers::{Conv2d, Linear};
 use concise::{DataParallel, Initializer, Sgd, Trainer, evaluate_accuracy_gpus};
-use functional::{cross_entropy, flatten, max_pool2d, nhwc, relu};
+use functional::{Network, Value, cross_entropy};
 
 /// LeNet 6-16-120-84-10 with max pooling: images (B, 1, 28, 28) to (B, 10).
-fn net(vb: VarBuilder<'_>) -> candle_core::Result<impl Module + use<>> {
+fn net(vb: VarBuilder<'_>) -> candle_core::Result<impl Network + use<>> {
     let conv1 = Conv2d::new(1, 6, 5, vb.pp("conv1"))?;
     let conv2 = Conv2d::new(6, 16, 3, vb.pp("conv2"))?;
     let fc1 = Linear::new(16 * 5 * 5, 120, vb.pp("fc1"))?;
     let fc2 = Linear::new(120, 84, vb.pp("fc2"))?;
     let fc3 = Linear::new(84, 10, vb.pp("fc3"))?;
-    Ok(move |x: &Tensor| {
-        let x = max_pool2d(&relu(&conv1.forward(&nhwc(x)?)?)?, 2, 2)?;
-        let x = max_pool2d(&relu(&conv2.forward(&x)?)?, 2, 2)?;
-        let x = relu(&fc1.forward(&flatten(&x)?)?)?;
-        fc3.forward(&relu(&fc2.forward(&x)?)?)
+    Ok(move |x: &Value, train: bool| {
+        let x = conv1.forward(&x.nhwc()?, train)?.relu()?;
+        let x = conv2.forward(&x.max_pool2d(2, 2)?, train)?.relu()?;
+        let x = x.max_pool2d(2, 2)?.flatten()?;
+        let x = fc1.forward(&x, train)?.relu()?;
+        fc3.forward(&fc2.forward(&x, train)?.relu()?, train)
     })
 }
 

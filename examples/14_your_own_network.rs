@@ -2,21 +2,21 @@
 //!
 //! `cargo run --example 14_your_own_network [-- --data DIR]`
 
-use candle_core::{Module, Result, Tensor};
+use candle_core::Result;
 use candle_nn::VarBuilder;
 use clap::Parser;
 use concise::layers::{Conv2d, Linear};
 use concise::{DataParallel, Initializer, Sgd, Trainer, evaluate_accuracy_gpus};
 use dataset::DataIter;
-use functional::{cross_entropy, flatten, max_pool2d, nhwc, relu};
+use functional::{Network, Value, cross_entropy};
 
 /// Images (B, 1, 28, 28) to the scores of ten classes, (B, 10).
-fn network(vb: VarBuilder<'_>) -> Result<impl Module + use<>> {
+fn network(vb: VarBuilder<'_>) -> Result<impl Network + use<>> {
     let conv = Conv2d::new(1, 16, 5, vb.pp("conv"))?;
     let fc = Linear::new(16 * 12 * 12, 10, vb.pp("fc"))?;
-    Ok(move |x: &Tensor| {
-        let x = max_pool2d(&relu(&conv.forward(&nhwc(x)?)?)?, 2, 2)?;
-        fc.forward(&flatten(&x)?)
+    Ok(move |x: &Value, train: bool| {
+        let x = conv.forward(&x.nhwc()?, train)?.relu()?.max_pool2d(2, 2)?;
+        fc.forward(&x.flatten()?, train)
     })
 }
 

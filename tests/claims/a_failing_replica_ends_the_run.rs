@@ -14,9 +14,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use candle_core::{Module, Tensor};
+use candle_core::Tensor;
 use concise::{DataParallel, Initializer, Sgd, Trainer, layers::Linear};
-use functional::cross_entropy;
+use functional::{Network, Value, cross_entropy};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
@@ -405,7 +405,7 @@ fn a_label_that_is_no_class_names_the_device() -> Result<()> {
         let by_hand = scratch::train_batch(&x, &y, &device_params, &devices, 0.1);
         let net = DataParallel::new(&devices, Initializer::Normal(0.01), 0, |vb| {
             let fc = Linear::new(784, 10, vb)?;
-            Ok(move |x: &Tensor| fc.forward(&x.flatten_from(1)?))
+            Ok(move |x: &Value, train: bool| fc.forward(&x.nhwc()?.flatten()?, train))
         })?;
         let concise = Trainer::new(&net, cross_entropy, Sgd::new(0.1)).step(&x, &y);
         let errors = [

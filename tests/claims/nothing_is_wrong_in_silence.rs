@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use candle_core::{Device, Module, Tensor, Var};
+use candle_core::{Device, Tensor, Var};
 use candle_nn::VarBuilder;
 use concise::layers::Linear;
 use concise::{DataParallel, Initializer};
@@ -112,8 +112,7 @@ fn replicas_that_differ() -> Result<()> {
     let network = move |vb: VarBuilder<'_>| {
         let weight = vb.pp("fc").get((2, 3), "weight")?;
         kept.lock().expect("no thread panicked").push(weight);
-        let fc = Linear::new(3, 2, vb.pp("fc"))?;
-        Ok(move |x: &Tensor| fc.forward(x))
+        Linear::new(3, 2, vb.pp("fc"))
     };
     let net = DataParallel::new(&cpus(3), Initializer::Normal(0.1), 0, network)?;
     net.check_replicas()?;

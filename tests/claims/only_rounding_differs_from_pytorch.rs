@@ -3,8 +3,9 @@
 //! times what float32 costs PyTorch itself, as noted beside the numbers.
 
 use anyhow::{Context, Result, ensure};
-use candle_core::{DType, Device, ModuleT, Tensor};
+use candle_core::{DType, Device, Tensor};
 use concise::{DataParallel, Initializer, Sgd, Trainer, resnet18};
+use functional::{Network, Value};
 
 use crate::k_replicas_are_one::params;
 use crate::kit::{cpus, formula_batch, formula_tensor};
@@ -54,7 +55,7 @@ fn ten_losses(k: usize) -> Result<(Vec<f32>, Vec<Tensor>)> {
 fn lenet_takes_pytorchs_ten_steps() -> Result<()> {
     let (x, _) = formula_batch(pytorch_lenet::BATCH, pytorch_lenet::EXAMPLES)?;
     let before = scratch::get_params(&params()?, &Device::Cpu)?;
-    let logits = scratch::lenet(&x, &before)?.get(0)?.to_vec1()?;
+    let logits = scratch::lenet(&x, &before)?.eval()?.get(0)?.to_vec1()?;
     close("logits", &logits, &pytorch_lenet::LOGITS, 2e-6)?;
     let (losses, after) = ten_losses(1)?;
     close("losses", &losses, &pytorch_lenet::LOSSES, 1e-5)?;
@@ -108,7 +109,7 @@ fn resnet18_has_pytorchs_logits() -> Result<()> {
         var.set(&formula_entry(s as u32, name, like)?)?;
     }
     let (x, _) = formula_batch(0, 4)?;
-    let logits = net.forward_t(&x, false)?;
+    let logits = net.forward(&Value::new(&x)?, false)?.eval()?;
     for (i, theirs) in pytorch_resnet::EVAL_LOGITS.iter().enumerate() {
         close("logits", &logits.get(i)?.to_vec1()?, theirs, 1e-5)?;
     }

@@ -8,10 +8,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use candle_core::{Module, Tensor};
 use concise::layers::{Conv2d, Linear};
 use concise::{DataParallel, Initializer, Processes, Replication, Sgd, Trainer};
-use functional::{avg_pool2d, cross_entropy, flatten, nhwc, relu};
+use functional::{Network, Value, cross_entropy};
 
 use crate::kit::{
     SMALL, cpus, formula_batch, run, same_as_in_one_process, same_losses, signal, threads_of,
@@ -81,10 +80,11 @@ fn lenet(processes: &Arc<Processes>, k: usize) -> Result<Vec<f32>> {
         let conv2 = Conv2d::new(20, 50, 5, vb.pp("conv2"))?;
         let fc1 = Linear::new(800, 128, vb.pp("fc1"))?;
         let fc2 = Linear::new(128, 10, vb.pp("fc2"))?;
-        Ok(move |x: &Tensor| {
-            let h = avg_pool2d(&relu(&conv1.forward(&nhwc(x)?)?)?, 2, 2)?;
-            let h = avg_pool2d(&relu(&conv2.forward(&h)?)?, 2, 2)?;
-            fc2.forward(&relu(&fc1.forward(&flatten(&h)?)?)?)
+        Ok(move |x: &Value, train: bool| {
+            let h = conv1.forward(&x.nhwc()?, train)?.relu()?;
+            let h = conv2.forward(&h.avg_pool2d(2, 2)?, train)?.relu()?;
+            let h = fc1.forward(&h.avg_pool2d(2, 2)?.flatten()?, train)?;
+            fc2.forward(&h.relu()?, train)
         })
     };
     let init = Initializer::Xavier(3.0);

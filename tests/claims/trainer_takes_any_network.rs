@@ -2,17 +2,18 @@
 //! replicas as it does on one, and a replica that fails ends the step for all.
 
 use anyhow::{Result, ensure};
-use candle_core::{Device, Module, ModuleT, Tensor};
+use candle_core::{Device, Module, Tensor};
 use candle_nn::VarBuilder;
 use concise::layers::{BatchNorm2d, Conv2d, Linear};
 use concise::{DataParallel, Initializer, Sgd, Trainer, evaluate_accuracy_gpus, resnet18};
-use functional::{cross_entropy, flatten, max_pool2d, nhwc, relu};
+use functional::{Network, Value, candle, cross_entropy};
 
 use crate::kit::{cpus, formula_batch, largest, largest_difference};
 
 trials![
     k_replicas_take_the_step_of_one,
     candle_nn_layers_train_as_well,
+    layers_of_candle_nn_and_ours_train_together,
     momentum_and_weight_decay_are_the_same_on_k_replicas,
     a_new_trainer_forgets_the_momentum_of_the_one_before,
     replicas_keep_their_own_batch_norm_statistics,
@@ -23,31 +24,46 @@ trials![
     every_weight_of_resnet18_is_drawn,
 ];
 
-type Network = Box<dyn Fn(&Tensor) -> candle_core::Result<Tensor>>;
-
 /// A small convolutional network without batch norm.
-fn small_net(vb: VarBuilder<'_>) -> candle_core::Result<Network> {
+fn small_net(vb: VarBuilder<'_>) -> candle_core::Result<impl Network + use<>> {
     let conv = Conv2d::new(1, 6, 5, vb.pp("conv"))?;
     let fc = Linear::new(6 * 12 * 12, 10, vb.pp("fc"))?;
-    Ok(Box::new(move |x| {
-        let h = max_pool2d(&relu(&conv.forward(&nhwc(x)?)?)?, 2, 2)?;
-        fc.forward(&flatten(&h)?)
-    }))
+    Ok(move |x: &Value, train: bool| {
+        let h = conv.forward(&x.nhwc()?, train)?.relu()?.max_pool2d(2, 2)?;
+        fc.forward(&h.flatten()?, train)
+    })
 }
 
-fn candle_net(vb: VarBuilder<'_>) -> candle_core::Result<Network> {
+/// candle-nn's layers.
+fn candle_net(vb: VarBuilder<'_>) -> candle_core::Result<impl Network + use<>> {
     let conv = candle_nn::conv2d(1, 4, 5, Default::default(), vb.pp("conv"))?;
     let fc = candle_nn::linear(4 * 24 * 24, 10, vb.pp("fc"))?;
-    Ok(Box::new(move |x| {
+    Ok(candle(move |x: &Tensor| {
         let h = conv.forward(x)?.relu()?;
         fc.forward(&h.flatten_from(1)?)
     }))
 }
 
-type Build = fn(VarBuilder<'_>) -> candle_core::Result<Network>;
+/// Layers of both, one after the other.
+fn mixed_net(vb: VarBuilder<'_>) -> candle_core::Result<impl Network + use<>> {
+    let conv = Conv2d::new(1, 4, 5, vb.pp("conv"))?;
+    let hidden = candle_nn::linear(4 * 12 * 12, 20, vb.pp("hidden"))?;
+    let hidden = candle(move |x: &Tensor| hidden.forward(x)?.silu());
+    let fc = Linear::new(20, 10, vb.pp("fc"))?;
+    Ok(move |x: &Value, train: bool| {
+        let h = conv.forward(&x.nhwc()?, train)?.relu()?.max_pool2d(2, 2)?;
+        let h = hidden.forward(&h.flatten()?, train)?;
+        fc.forward(&h, train)
+    })
+}
+
+type Build<N> = fn(VarBuilder<'_>) -> candle_core::Result<N>;
 
 /// Everything that replica `k - 1` holds after one step on `n` examples.
-fn after_a_step(build: Build, k: usize, n: usize) -> Result<Vec<(String, Tensor)>> {
+fn after_a_step<N>(build: Build<N>, k: usize, n: usize) -> Result<Vec<(String, Tensor)>>
+where
+    N: Network + 'static,
+{
     let net = DataParallel::new(&cpus(k), Initializer::Xavier(3.0), 0, build)?;
     let (x, y) = formula_batch(0, n)?;
     let step = Trainer::new(&net, cross_entropy, Sgd::new(0.1)).step(&x, &y)?;
@@ -59,7 +75,7 @@ fn after_a_step(build: Build, k: usize, n: usize) -> Result<Vec<(String, Tensor)
         .collect()
 }
 
-fn same_step(build: Build) -> Result<()> {
+fn same_step<N: Network + 'static>(build: Build<N>) -> Result<()> {
     for n in [3, 8, 13] {
         let one = after_a_step(build, 1, n)?;
         for k in [2, 3, 4] {
@@ -78,6 +94,10 @@ fn k_replicas_take_the_step_of_one() -> Result<()> {
 
 fn candle_nn_layers_train_as_well() -> Result<()> {
     same_step(candle_net)
+}
+
+fn layers_of_candle_nn_and_ours_train_together() -> Result<()> {
+    same_step(mixed_net)
 }
 
 /// What the last replica's parameters are after each of `optimizers` took a step, all by one
@@ -140,18 +160,10 @@ fn a_new_trainer_forgets_the_momentum_of_the_one_before() -> Result<()> {
     Ok(())
 }
 
-fn with_batch_norm(vb: VarBuilder<'_>) -> candle_core::Result<impl ModuleT + use<>> {
-    struct Net(BatchNorm2d, Linear);
-    impl ModuleT for Net {
-        fn forward_t(&self, x: &Tensor, train: bool) -> candle_core::Result<Tensor> {
-            let h = self.0.forward_t(&nhwc(x)?, train)?;
-            self.1.forward(&flatten(&h)?)
-        }
-    }
-    Ok(Net(
-        BatchNorm2d::new(1, vb.pp("bn"))?,
-        Linear::new(784, 10, vb.pp("fc"))?,
-    ))
+fn with_batch_norm(vb: VarBuilder<'_>) -> candle_core::Result<impl Network + use<>> {
+    let bn = BatchNorm2d::new(1, vb.pp("bn"))?;
+    let fc = Linear::new(784, 10, vb.pp("fc"))?;
+    Ok(move |x: &Value, train: bool| fc.forward(&bn.forward(&x.nhwc()?, train)?.flatten()?, train))
 }
 
 fn replicas_keep_their_own_batch_norm_statistics() -> Result<()> {
@@ -199,14 +211,14 @@ fn evaluation_counts_every_example_once() -> Result<()> {
 fn failing(panics: bool) -> Result<String> {
     let net = DataParallel::new(&cpus(3), Initializer::Normal(0.01), 0, move |vb| {
         let fc = Linear::new(784, 10, vb)?;
-        Ok(move |x: &Tensor| {
-            if x.flatten_all()?.min(0)?.to_scalar::<f32>()? == 1.0 {
+        Ok(move |x: &Value, train: bool| {
+            if x.eval()?.flatten_all()?.min(0)?.to_scalar::<f32>()? == 1.0 {
                 match panics {
                     true => std::panic::resume_unwind(Box::new("a fault")),
                     false => candle_core::bail!("a fault"),
                 }
             }
-            fc.forward(&x.flatten_from(1)?)
+            fc.forward(&x.nhwc()?.flatten()?, train)
         })
     })?;
     let (x, y) = formula_batch(0, 3)?;
@@ -243,7 +255,7 @@ fn a_parameter_that_nothing_uses_is_named() -> Result<()> {
     let net = DataParallel::new(&cpus(2), Initializer::Normal(0.01), 0, |vb| {
         let fc = Linear::new(784, 10, vb.pp("fc"))?;
         Linear::new(2, 2, vb.pp("idle"))?;
-        Ok(move |x: &Tensor| fc.forward(&x.flatten_from(1)?))
+        Ok(move |x: &Value, train: bool| fc.forward(&x.nhwc()?.flatten()?, train))
     })?;
     let (x, y) = formula_batch(0, 4)?;
     let step = Trainer::new(&net, cross_entropy, Sgd::new(0.1)).step(&x, &y);

@@ -5,10 +5,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use candle_core::{Device, ModuleT, Tensor};
+use candle_core::{Device, Tensor};
 use candle_nn::VarBuilder;
 use collective::Deadline;
 use d2l::BadInput;
+use functional::Network;
 use scratch::split_batch;
 
 use crate::Processes;
@@ -51,7 +52,7 @@ impl DataParallel {
     ///
     /// # Errors
     /// If there is no device, or the network cannot be built; the message names the replica.
-    pub fn new<N: ModuleT + 'static>(
+    pub fn new<N: Network + 'static>(
         devices: &[Device],
         initializer: Initializer,
         seed: u64,
@@ -64,7 +65,7 @@ impl DataParallel {
     ///
     /// # Errors
     /// As [`new`](Self::new); and if the split does not fit the devices.
-    pub fn with<N: ModuleT + 'static>(
+    pub fn with<N: Network + 'static>(
         how: Replication,
         devices: &[Device],
         initializer: Initializer,
@@ -80,7 +81,7 @@ impl DataParallel {
     ///
     /// # Errors
     /// As [`with`](Self::with); and if the processes do not reach each other, or draw other weights.
-    pub fn among<N: ModuleT + 'static>(
+    pub fn among<N: Network + 'static>(
         processes: &Arc<Processes>,
         mut how: Replication,
         devices: &[Device],
@@ -151,11 +152,10 @@ impl DataParallel {
     /// computed it; replicas without an example are left out.
     ///
     /// ```
-    /// # use candle_core::{DType, Device, Module, Tensor};
+    /// # use candle_core::{DType, Device, Tensor};
     /// # use concise::{DataParallel, Initializer, layers::Linear};
     /// let net = DataParallel::new(&d2l::devices(2)?, Initializer::Normal(0.01), 0, |vb| {
-    ///     let fc = Linear::new(3, 2, vb)?;
-    ///     Ok(move |x: &Tensor| fc.forward(x))
+    ///     Linear::new(3, 2, vb)
     /// })?;
     /// let y_hat = net.forward(&Tensor::ones((5, 3), DType::F32, &Device::Cpu)?)?;
     /// assert_eq!([y_hat[0].dims(), y_hat[1].dims()], [[3, 2], [2, 2]]);
@@ -184,11 +184,10 @@ impl DataParallel {
     /// Sets parameters and buffers of all replicas, in the order of [`state_dict`](Self::state_dict).
     ///
     /// ```
-    /// # use candle_core::{Module, Tensor};
+    /// # use candle_core::Tensor;
     /// # use concise::{DataParallel, Initializer, layers::Linear};
     /// let net = DataParallel::new(&d2l::devices(2)?, Initializer::Normal(0.01), 0, |vb| {
-    ///     let fc = Linear::new(2, 1, vb.pp("fc"))?;
-    ///     Ok(move |x: &Tensor| fc.forward(x))
+    ///     Linear::new(2, 1, vb.pp("fc"))
     /// })?;
     /// let zeros: Vec<Tensor> =
     ///     net.state_dict()?.iter().map(|(_, t)| t.zeros_like()).collect::<Result<_, _>>()?;

@@ -10,14 +10,14 @@ use crate::DataParallel;
 /// over them, and each replica uses its own batch-norm statistics.
 ///
 /// ```
-/// # use candle_core::{Module, Tensor};
 /// # use concise::{DataParallel, Initializer, evaluate_accuracy_gpus, layers::Linear};
 /// # use dataset::{Data, Options};
+/// # use functional::{Network, Value};
 /// let options = Options { data: Some(Data::Synthetic), limit_test: Some(30), limit_train: Some(1), ..Options::default() };
 /// let (_, test_iter) = dataset::load(&options)?.iters(16)?;
 /// let net = DataParallel::new(&d2l::devices(2)?, Initializer::Normal(0.01), 0, |vb| {
 ///     let fc = Linear::new(784, 10, vb)?;
-///     Ok(move |x: &Tensor| fc.forward(&x.flatten_from(1)?))
+///     Ok(move |x: &Value, train| fc.forward(&x.nhwc()?.flatten()?, train))
 /// })?;
 /// let accuracy = evaluate_accuracy_gpus(&net, &test_iter)?;
 /// assert!((0.0..=1.0).contains(&accuracy));

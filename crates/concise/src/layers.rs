@@ -1,14 +1,13 @@
 //! The layers of the book's networks, built on the operations of `functional`. Activations are NHWC
-//! inside a network; parameters have PyTorch's names and layouts. A layer computes a tensor, as
-//! candle's layers do, or is a part of an [`Expr`] and is computed together with its neighbours.
+//! inside a network; parameters have PyTorch's names and layouts. A layer is a [`Network`].
 //!
-//! A [`DataParallel`](crate::DataParallel) also takes layers of candle-nn. They are slower, and some
+//! With [`functional::candle`], layers of candle-nn can be parts of a network too. They are slower, and some
 //! do not train correctly with candle 0.11.1:
 //!
 //! | candle | what goes wrong | instead |
 //! |---|---|---|
-//! | `max_pool2d` | gradient too small, without an error: a quarter after one 2 × 2 pool | [`functional::max_pool2d`] |
-//! | `avg_pool2d` | wrong gradient, without an error, if the size is no multiple of the kernel | [`functional::avg_pool2d`] |
+//! | `max_pool2d` | gradient too small, without an error: a quarter after one 2 × 2 pool | [`Value::max_pool2d`] |
+//! | `avg_pool2d` | wrong gradient, without an error, if the size is no multiple of the kernel | [`Value::avg_pool2d`] |
 //! | `conv2d` | backward is an error if the stride leaves different remainders of height and width | [`Conv2d`] |
 //! | `layer_norm` with a bias | no gradient; a step is an error ("the loss does not depend on …") | `LayerNorm::new_no_bias` |
 //! | `Dropout` | no seed on the CPU: each run has other masks, and `--resume` does not repeat them | |
@@ -16,9 +15,9 @@
 //!
 //! The operations of `functional` take images as (B, H, W, C), those of candle as (B, C, H, W).
 
-use candle_core::{DType, Module, ModuleT, Result, Tensor, Var};
+use candle_core::{DType, Result, Tensor, Var};
 use candle_nn::{Init, VarBuilder};
-use functional::Expr;
+use functional::{Network, Value};
 
 const WEIGHT: Init = Init::Randn {
     mean: 0.0,
@@ -38,13 +37,14 @@ impl Conv2d {
     /// A square kernel with a bias; stride 1 and no padding, until said otherwise.
     ///
     /// ```
-    /// # use candle_core::{DType, Device, Module, ModuleT, Tensor};
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use functional::{Network, Value};
     /// # use candle_nn::{VarBuilder, VarMap};
     /// # let (varmap, cpu) = (VarMap::new(), Device::Cpu);
     /// # let vb = VarBuilder::from_varmap(&varmap, DType::F32, &cpu);
     /// let conv = concise::layers::Conv2d::new(1, 64, 3, vb)?.padding(1).stride(2);
-    /// let x = Tensor::zeros((4, 28, 28, 1), DType::F32, &cpu)?;
-    /// assert_eq!(conv.forward(&x)?.dims(), [4, 14, 14, 64]);
+    /// let x = Value::new(&Tensor::zeros((4, 28, 28, 1), DType::F32, &cpu)?)?;
+    /// assert_eq!(conv.forward(&x, true)?.dims(), [4, 14, 14, 64]);
     /// # candle_core::Result::Ok(())
     /// ```
     pub fn new(inputs: usize, outputs: usize, kernel: usize, vb: VarBuilder<'_>) -> Result<Self> {
@@ -67,16 +67,9 @@ impl Conv2d {
     }
 }
 
-impl Conv2d {
-    /// The layer as a part of an expression.
-    pub fn expr(&self, x: Expr) -> Expr {
+impl Network for Conv2d {
+    fn forward(&self, x: &Value, _train: bool) -> Result<Value> {
         x.conv2d(&self.weight, Some(&self.bias), self.stride, self.padding)
-    }
-}
-
-impl Module for Conv2d {
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        self.expr(x.into()).eval()
     }
 }
 
@@ -91,13 +84,14 @@ impl Linear {
     /// A layer with a bias.
     ///
     /// ```
-    /// # use candle_core::{DType, Device, Module, ModuleT, Tensor};
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use functional::{Network, Value};
     /// # use candle_nn::{VarBuilder, VarMap};
     /// # let (varmap, cpu) = (VarMap::new(), Device::Cpu);
     /// # let vb = VarBuilder::from_varmap(&varmap, DType::F32, &cpu);
     /// let fc = concise::layers::Linear::new(512, 10, vb)?;
-    /// let x = Tensor::zeros((4, 512), DType::F32, &cpu)?;
-    /// assert_eq!(fc.forward(&x)?.dims(), [4, 10]);
+    /// let x = Value::new(&Tensor::zeros((4, 512), DType::F32, &cpu)?)?;
+    /// assert_eq!(fc.forward(&x, true)?.dims(), [4, 10]);
     /// # candle_core::Result::Ok(())
     /// ```
     pub fn new(inputs: usize, outputs: usize, vb: VarBuilder<'_>) -> Result<Self> {
@@ -108,16 +102,9 @@ impl Linear {
     }
 }
 
-impl Linear {
-    /// The layer as a part of an expression.
-    pub fn expr(&self, x: Expr) -> Expr {
+impl Network for Linear {
+    fn forward(&self, x: &Value, _train: bool) -> Result<Value> {
         x.linear(&self.weight, Some(&self.bias))
-    }
-}
-
-impl Module for Linear {
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        self.expr(x.into()).eval()
     }
 }
 
@@ -138,13 +125,14 @@ impl BatchNorm2d {
     /// A layer with scale one and shift zero.
     ///
     /// ```
-    /// # use candle_core::{DType, Device, Module, ModuleT, Tensor};
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use functional::{Network, Value};
     /// # use candle_nn::{VarBuilder, VarMap};
     /// # let (varmap, cpu) = (VarMap::new(), Device::Cpu);
     /// # let vb = VarBuilder::from_varmap(&varmap, DType::F32, &cpu);
     /// let bn = concise::layers::BatchNorm2d::new(64, vb)?;
-    /// let x = Tensor::zeros((4, 28, 28, 64), DType::F32, &cpu)?;
-    /// assert_eq!(bn.forward_t(&x, true)?.dims(), [4, 28, 28, 64]);
+    /// let x = Value::new(&Tensor::zeros((4, 28, 28, 64), DType::F32, &cpu)?)?;
+    /// assert_eq!(bn.forward(&x, true)?.dims(), [4, 28, 28, 64]);
     /// # candle_core::Result::Ok(())
     /// ```
     pub fn new(channels: usize, vb: VarBuilder<'_>) -> Result<Self> {
@@ -161,20 +149,15 @@ impl BatchNorm2d {
     }
 }
 
-impl BatchNorm2d {
-    /// The layer as a part of an expression; with `train` it counts one batch more.
-    pub fn expr(&self, x: Expr, train: bool) -> Result<Expr> {
+impl Network for BatchNorm2d {
+    /// With `train` it counts one batch more.
+    fn forward(&self, x: &Value, train: bool) -> Result<Value> {
+        let (mean, var) = (&self.running_mean, &self.running_var);
+        let y = x.batch_norm2d(&self.weight, &self.bias, mean, var, train)?;
         if train {
             let count = &self.num_batches_tracked;
             count.set(&(count.as_detached_tensor() + &self.one)?)?;
         }
-        let (mean, var) = (&self.running_mean, &self.running_var);
-        Ok(x.batch_norm2d(&self.weight, &self.bias, mean, var, train))
-    }
-}
-
-impl ModuleT for BatchNorm2d {
-    fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
-        self.expr(x.into(), train)?.eval()
+        Ok(y)
     }
 }

@@ -18,8 +18,8 @@
 //! # anyhow::Ok(())
 //! ```
 //!
-//! A network is anything that is built from a candle `VarBuilder` and is a candle `ModuleT`;
-//! [`DataParallel`] puts a replica of it on each device, each on a thread of its own.
+//! A network is any [`functional::Network`] that is built from a candle `VarBuilder`, such as a closure or a
+//! layer of [`layers`]. [`DataParallel`] puts a replica of it on each device, each on a thread of its own.
 
 mod cores;
 mod data_parallel;

@@ -206,6 +206,7 @@ impl Options {
             bucket_bytes: (self.bucket_mb * f64::from(1 << 20)) as usize,
             overlap: !self.no_overlap,
             sync_bn: self.sync_bn,
+            allow_unused: false,
             split: self.split.clone(),
             timeout: Some(self.patience()),
             link: None,

@@ -4,14 +4,14 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{SendError, Sender, channel};
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, anyhow};
-use candle_core::{ModuleT, Tensor, Var};
+use candle_core::{Error, Tensor, Var};
 use collective::Member;
 use d2l::catch_panic;
-use functional::{Bucket, Gradients, Part, Sgd, Summation, Values};
+use functional::{Backward, Bucket, Gradients, Network, Part, Sgd, Summation, Value, Values};
 
 use crate::Replication;
 use crate::cores::Cores;
@@ -21,7 +21,7 @@ use crate::state::State;
 
 /// The network on one device, as its thread sees it.
 pub(crate) struct Replica {
-    pub net: Box<dyn ModuleT>,
+    pub net: Box<dyn Network>,
     pub state: State,
     /// Empty once it failed.
     reducer: Option<Reducer>,
@@ -64,16 +64,18 @@ pub(crate) struct Worker {
 impl Replica {
     pub fn new(
         name: &str,
-        (net, state): (Box<dyn ModuleT>, State),
+        (net, state): (Box<dyn Network>, State),
         seats: Seats,
         how: &Replication,
         cores: Arc<Cores>,
     ) -> Result<Self> {
         let params = state.parameters().map(|(name, p)| (name.as_str(), p));
         let bucket_len = how.bucket_bytes / size_of::<f32>();
+        let mut gradients = Gradients::new(params, bucket_len)?;
+        gradients.allow_unused(how.allow_unused);
         let norms = seats.norms.map(|member| Norms::new(member, cores.clone()));
         Ok(Self {
-            gradients: Gradients::new(params, bucket_len)?,
+            gradients,
             velocity: Velocity::default(),
             net,
             state,
@@ -91,27 +93,15 @@ impl Replica {
         cores.compute(|| f(self))
     }
 
-    /// The network's output in training. With synchronized norms an error where none of them is.
-    pub fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
-        let Some(norms) = &self.norms else {
-            return self.net.forward_t(x, true);
-        };
-        let over: Arc<dyn Summation> = norms.clone();
-        let y_hat = functional::with_synchronized_norms(&over, || self.net.forward_t(x, true))?;
-        if !norms.are_used() {
-            candle_core::bail!(
-                "--sync-bn: the network has no synchronized batch norm; use concise's BatchNorm2d \
-                 or functional's batch_norm2d, because candle-nn's takes the statistics of one \
-                 replica's part"
-            )
-        }
-        Ok(y_hat)
+    /// The network's output in training, written down.
+    pub fn forward(&self, x: &Tensor) -> candle_core::Result<Value> {
+        self.net.forward(&Value::new(x)?, true)
     }
 
-    /// The network's output in inference, of which nothing is kept for a backward pass.
+    /// The network's output in inference.
     pub fn infer(&mut self, x: &Tensor) -> Result<Tensor> {
-        let forward = |replica: &mut Self| replica.net.forward_t(x, false);
-        Ok(self.compute(|replica| functional::no_grad(|| forward(replica)))?)
+        let forward = |replica: &mut Self| replica.net.forward(&Value::new(x)?, false)?.eval();
+        Ok(self.compute(forward)?)
     }
 
     /// The elements of each bucket.
@@ -145,39 +135,45 @@ impl Replica {
         }
     }
 
-    /// Adds the gradients of `l` to those that are there.
-    pub fn backward(&mut self, l: &Tensor) -> Result<()> {
-        Ok(self.gradients.backward(l)?)
-    }
-
-    /// As [`backward`](Self::backward), and begins to sum the gradients of all replicas.
-    pub fn backward_and_reduce(&mut self, l: &Tensor) -> Result<()> {
-        if !self.overlap {
-            self.gradients.backward(l)?;
-            return self.reduce();
+    /// Computes the loss `l` and the outputs `y_hat`, and adds the gradients of `l` to those that are there. With
+    /// `reduce` it begins to sum the gradients of all replicas. Returns the loss.
+    pub fn backward(&mut self, l: &Value, y_hat: &Value, reduce: bool) -> Result<Tensor> {
+        let buckets = self.reducer()?.buckets();
+        let norms = self.norms.clone();
+        let mut ready = |bucket| {
+            check_used(norms.as_deref())?;
+            send(&buckets, bucket)
+        };
+        let how = Backward {
+            norms: self.norms.clone().map(|norms| norms as Arc<dyn Summation>),
+            outputs: &[y_hat],
+            ready: match reduce && self.overlap {
+                true => Some(&mut ready),
+                false => None,
+            },
+        };
+        let l = self.gradients.backward_with(l, how)?;
+        check_used(self.norms.as_deref())?;
+        if reduce && !self.overlap {
+            self.reduce()?;
         }
-        let reducer = self
-            .reducer
-            .as_ref()
-            .context("an earlier step failed; build the network anew")?;
-        Ok(self.gradients.backward_giving(l, &reducer.buckets())?)
+        Ok(l)
     }
 
     /// Begins to sum the gradients of all replicas; where there are none yet, they are zeros.
     pub fn reduce(&mut self) -> Result<()> {
-        let reducer = self
-            .reducer
-            .as_ref()
-            .context("an earlier step failed; build the network anew")?;
-        Ok(self.gradients.give(&reducer.buckets())?)
+        let buckets = self.reducer()?.buckets();
+        Ok(self.gradients.give(&mut |bucket| send(&buckets, bucket))?)
+    }
+
+    fn reducer(&self) -> Result<&Reducer> {
+        let reducer = self.reducer.as_ref();
+        reducer.context("an earlier step failed; build the network anew")
     }
 
     /// Waits for all sums, and takes the optimizer's step with them, divided by `examples`.
     pub fn step(&mut self, optimizer: Sgd, examples: usize) -> Result<()> {
-        let reducer = self
-            .reducer
-            .as_ref()
-            .context("an earlier step failed; build the network anew")?;
+        let reducer = self.reducer()?;
         // all of them before the first is used: a step is taken as a whole or not at all
         let sums = self.gradients.layout().map(|_| reducer.sum());
         let sums = sums.collect::<Result<Vec<Bucket>>>()?;
@@ -398,6 +394,27 @@ impl Drop for Worker {
             let _ = thread.join(); // a panic was reported with its job
         }
     }
+}
+
+/// An error where norms have to be synchronized and none was.
+fn check_used(norms: Option<&Norms>) -> candle_core::Result<()> {
+    if norms.is_some_and(|norms| !norms.are_used()) {
+        candle_core::bail!(
+            "--sync-bn: the network has no synchronized batch norm; use concise's BatchNorm2d or \
+             functional's batch_norm2d, because candle-nn's takes the statistics of one replica's \
+             part"
+        )
+    }
+    Ok(())
+}
+
+fn send(buckets: &Sender<Bucket>, bucket: Bucket) -> candle_core::Result<()> {
+    buckets.send(bucket).map_err(|SendError(bucket)| {
+        let index = bucket.index;
+        Error::Msg(format!(
+            "cannot hand out bucket {index}: its receiver was dropped"
+        ))
+    })
 }
 
 fn cause(error: &anyhow::Error) -> anyhow::Error {

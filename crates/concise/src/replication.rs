@@ -35,6 +35,9 @@ pub struct Replication {
     /// Then replicas without an example run the network as well, because the others wait for them. This works
     /// with the operations of `functional`; candle's own need an example on each replica.
     pub sync_bn: bool,
+    /// Whether a step may leave parameters out, as stochastic depth does: then their gradients are zero. Without
+    /// it, such a parameter is an error.
+    pub allow_unused: bool,
     /// What each replica gets of a minibatch.
     pub split: Split,
     /// How long replicas wait for one that does not come; without a limit for ever.
@@ -53,6 +56,7 @@ impl Default for Replication {
             bucket_bytes: 25 << 20,
             overlap: true,
             sync_bn: false,
+            allow_unused: false,
             split: Split::Even,
             timeout: Some(Duration::from_secs(600)),
             link: None,

@@ -1,8 +1,8 @@
 //! ResNet-18 for small images, as in the section's "A Toy Network".
 
-use candle_core::{ModuleT, Result, Tensor};
+use candle_core::Result;
 use candle_nn::VarBuilder;
-use functional::Expr;
+use functional::{Network, Value};
 
 use crate::layers::{BatchNorm2d, Conv2d, Linear};
 
@@ -22,13 +22,14 @@ impl Residual {
     /// A block from `inputs` to `outputs` channels.
     ///
     /// ```
-    /// # use candle_core::{DType, Device, ModuleT, Tensor};
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use functional::{Network, Value};
     /// # use candle_nn::{VarBuilder, VarMap};
     /// # let (varmap, cpu) = (VarMap::new(), Device::Cpu);
     /// # let vb = VarBuilder::from_varmap(&varmap, DType::F32, &cpu);
     /// let block = concise::Residual::new(3, 6, true, 2, vb)?; // the book's example
-    /// let x = Tensor::zeros((4, 6, 6, 3), DType::F32, &cpu)?;
-    /// assert_eq!(block.forward_t(&x, false)?.dims(), [4, 3, 3, 6]);
+    /// let x = Value::new(&Tensor::zeros((4, 6, 6, 3), DType::F32, &cpu)?)?;
+    /// assert_eq!(block.forward(&x, false)?.dims(), [4, 3, 3, 6]);
     /// # candle_core::Result::Ok(())
     /// ```
     pub fn new(
@@ -52,22 +53,17 @@ impl Residual {
     }
 }
 
-impl Residual {
-    /// The block as a part of an expression.
-    pub fn expr(&self, x: Expr, train: bool) -> Result<Expr> {
-        let y = self.bn1.expr(self.conv1.expr(x.clone()), train)?.relu();
-        let y = self.bn2.expr(self.conv2.expr(y), train)?;
+impl Network for Residual {
+    fn forward(&self, x: &Value, train: bool) -> Result<Value> {
+        let y = self.conv1.forward(x, train)?;
+        let y = self.bn1.forward(&y, train)?.relu()?;
+        let y = self.conv2.forward(&y, train)?;
+        let y = self.bn2.forward(&y, train)?;
         let x = match &self.conv3 {
-            Some(conv3) => conv3.expr(x),
-            None => x,
+            Some(conv3) => conv3.forward(x, train)?,
+            None => x.clone(),
         };
-        Ok((y + x).relu())
-    }
-}
-
-impl ModuleT for Residual {
-    fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
-        self.expr(x.into(), train)?.eval()
+        (y + x)?.relu()
     }
 }
 
@@ -85,13 +81,14 @@ pub struct Resnet18 {
 /// classes.
 ///
 /// ```
-/// use candle_core::{DType, Device, ModuleT, Tensor};
+/// use candle_core::{DType, Device, Tensor};
 /// use candle_nn::{VarBuilder, VarMap};
+/// use functional::{Network, Value};
 ///
 /// let vb = VarBuilder::from_varmap(&VarMap::new(), DType::F32, &Device::Cpu);
 /// let net = concise::resnet18(10, vb)?;
-/// let x = Tensor::zeros((1, 1, 28, 28), DType::F32, &Device::Cpu)?;
-/// assert_eq!(net.forward_t(&x, false)?.dims(), [1, 10]);
+/// let x = Value::new(&Tensor::zeros((1, 1, 28, 28), DType::F32, &Device::Cpu)?)?;
+/// assert_eq!(net.forward(&x, false)?.dims(), [1, 10]);
 /// # candle_core::Result::Ok(())
 /// ```
 pub fn resnet18(num_classes: usize, vb: VarBuilder<'_>) -> Result<Resnet18> {
@@ -114,13 +111,13 @@ pub fn resnet18(num_classes: usize, vb: VarBuilder<'_>) -> Result<Resnet18> {
     })
 }
 
-impl ModuleT for Resnet18 {
-    fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
-        let x = self.conv.expr(Expr::new(x).nhwc()); // (B, 28, 28, 64)
-        let mut x = self.bn.expr(x, train)?.relu();
+impl Network for Resnet18 {
+    fn forward(&self, x: &Value, train: bool) -> Result<Value> {
+        let x = self.conv.forward(&x.nhwc()?, train)?; // (B, 28, 28, 64)
+        let mut x = self.bn.forward(&x, train)?.relu()?;
         for block in &self.blocks {
-            x = block.expr(x, train)?; // at last (B, 4, 4, 512)
+            x = block.forward(&x, train)?; // at last (B, 4, 4, 512)
         }
-        self.fc.expr(x.global_avg_pool2d()).eval()
+        self.fc.forward(&x.global_avg_pool2d()?, train)
     }
 }

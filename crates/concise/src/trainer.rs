@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use candle_core::{Device, Tensor};
 use d2l::BatchLoss;
-use functional::Sgd;
+use functional::{Sgd, Value};
 
 use crate::replica::Replica;
 use crate::{DataParallel, Split};
@@ -17,7 +17,7 @@ static NEXT_ID: AtomicUsize = AtomicUsize::new(1);
 /// A loss of each example, such as [`functional::cross_entropy`]: outputs (B, …) and labels
 /// (B,) to losses (B,). A mean, as candle-nn's losses return it, is an error: a replica with a part of the
 /// minibatch does not know by how many examples to divide.
-pub type Loss = fn(&Tensor, &Tensor) -> candle_core::Result<Tensor>;
+pub type Loss = fn(&Value, &Tensor) -> candle_core::Result<Value>;
 
 /// Trains a replicated network: its [`step`](Trainer::step) is all that a training loop needs.
 ///
@@ -25,13 +25,12 @@ pub type Loss = fn(&Tensor, &Tensor) -> candle_core::Result<Tensor>;
 /// one has taken a step.
 ///
 /// ```
-/// use candle_core::{DType, Device, Module, Tensor};
+/// use candle_core::{DType, Device, Tensor};
 /// use concise::{DataParallel, Initializer, Sgd, Trainer, layers::Linear};
 ///
 /// let devices = d2l::devices_of_kind(d2l::DeviceKind::Cpu, Some(2))?;
 /// let net = DataParallel::new(&devices, Initializer::Normal(0.1), 0, |vb| {
-///     let fc = Linear::new(3, 2, vb)?;
-///     Ok(move |x: &Tensor| fc.forward(x))
+///     Linear::new(3, 2, vb)
 /// })?;
 /// let mut trainer = Trainer::new(&net, functional::cross_entropy, Sgd::new(0.5));
 /// let x = Tensor::ones((5, 3), DType::F32, &Device::Cpu)?; // three examples and two
@@ -246,20 +245,17 @@ fn forward_backward(
         return Ok(None);
     }
     let y_hat = replica.forward(x)?;
-    let l = functional::sum(&of_each(loss(&y_hat, y)?, y)?)?;
-    let backward = match last {
-        true => replica.backward_and_reduce(&l),
-        false => replica.backward(&l),
-    };
-    match y.dim(0)? {
+    let l = of_each(loss(&y_hat, y)?, y)?.sum()?;
+    let backward = replica.backward(&l, &y_hat, last);
+    let l = match y.dim(0)? {
         0 => backward.context(NO_EXAMPLE)?,
         _ => backward?,
-    }
-    Ok(Some((l.detach(), y_hat.detach())))
+    };
+    Ok(Some((l, y_hat.eval()?)))
 }
 
 /// The losses, unless they are not those of each example.
-fn of_each(ls: Tensor, y: &Tensor) -> Result<Tensor> {
+fn of_each(ls: Value, y: &Tensor) -> Result<Value> {
     ensure!(
         ls.dims() == [y.dim(0)?],
         "the loss has shape {:?}, the labels have {:?}: return one loss for each example, \

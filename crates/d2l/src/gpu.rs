@@ -4,6 +4,8 @@ use std::fmt;
 
 use candle_core::{DType, Device, Error, Tensor};
 
+use functional::Value;
+
 use crate::faults::quietly;
 
 /// Why a GPU cannot be used.
@@ -77,7 +79,7 @@ fn try_out(i: usize) -> candle_core::Result<Device> {
     let device = Device::new_cuda_with_stream(i)?;
     let x = Tensor::ones((1, 3, 3, 4), DType::F32, &device)?;
     let weight = Tensor::ones((4, 4, 3, 3), DType::F32, &device)?;
-    let sum = functional::conv2d(&x, &weight, None, 1, 0)?.sum_all()?;
+    let sum = Value::new(&x)?.conv2d(&weight, None, 1, 0)?.sum()?.eval()?;
     match sum.to_scalar::<f32>()? {
         144.0 => Ok(device),
         sum => candle_core::bail!("GPU {i} computes wrong results: 144 ones add up to {sum}"),

@@ -2,6 +2,7 @@
 
 use candle_core::{D, DType, Device, Result, Tensor};
 use dataset::DataIter;
+use functional::Value;
 
 use crate::{Accumulator, on_devices, to_device};
 
@@ -35,9 +36,10 @@ pub fn accuracy(y_hat: &Tensor, y: &Tensor) -> Result<usize> {
 ///
 /// ```
 /// # use dataset::{Data, Options};
+/// # use functional::Value;
 /// let options = Options { data: Some(Data::Synthetic), limit_test: Some(30), limit_train: Some(1), ..Options::default() };
 /// let (_, test_iter) = dataset::load(&options)?.iters(16)?;
-/// let net = |x: &candle_core::Tensor| x.flatten_from(1)?.narrow(1, 0, 10); // ten pixels
+/// let net = |x: &candle_core::Tensor| Value::new(&x.flatten_from(1)?.narrow(1, 0, 10)?); // ten pixels
 /// let accuracy = d2l::evaluate_accuracy_gpu(net, &test_iter, &d2l::try_gpu(0))?;
 /// assert!((0.0..=1.0).contains(&accuracy));
 /// # anyhow::Ok(())
@@ -46,7 +48,7 @@ pub fn accuracy(y_hat: &Tensor, y: &Tensor) -> Result<usize> {
 /// # Errors
 /// If the device or the data fail; the message names the device.
 pub fn evaluate_accuracy_gpu(
-    net: impl Fn(&Tensor) -> Result<Tensor>,
+    net: impl Fn(&Tensor) -> Result<Value>,
     data_iter: &DataIter,
     device: &Device,
 ) -> Result<f64> {
@@ -56,7 +58,7 @@ pub fn evaluate_accuracy_gpu(
 
 #[tracing::instrument(skip_all)]
 fn evaluate(
-    net: impl Fn(&Tensor) -> Result<Tensor>,
+    net: impl Fn(&Tensor) -> Result<Value>,
     data_iter: &DataIter,
     device: &Device,
 ) -> Result<f64> {
@@ -65,7 +67,7 @@ fn evaluate(
     for batch in data_iter.iter() {
         let (x, y) = batch?;
         let (x, y) = (to_device(&x, device)?, to_device(&y, device)?);
-        let all_cores = || functional::no_grad(|| net(&x));
+        let all_cores = || net(&x)?.eval();
         let y_hat = functional::threads::with_budget(crate::cores(), all_cores)?;
         metric.add([accuracy(&y_hat, &y)? as f64, y.dim(0)? as f64]);
     }

@@ -3,6 +3,7 @@
 use std::ops::Deref;
 
 use candle_core::{Result, Tensor, Var, bail};
+use functional::Value;
 
 /// A parameter on one device with its gradient attached, as the book has it after
 /// `p.requires_grad_()`; wherever a tensor is read, it stands for its value.
@@ -47,12 +48,12 @@ impl Deref for Param {
     }
 }
 
-/// Backpropagation: writes the gradient of the scalar `l` into each of `params`, the book's
+/// Backpropagation: computes the scalar `l`, writes its gradient into each of `params`, and returns it: the book's
 /// `l.backward()`.
 ///
 /// # Errors
-/// If `l` does not depend on one of them.
-pub fn backward(l: &Tensor, params: &[Param]) -> Result<()> {
+/// If `l` is no scalar, or does not depend on one of them.
+pub fn backward(l: &Value, params: &[Param]) -> Result<Tensor> {
     functional::backward(l, params.iter().map(|p| (&p.value, &p.grad)))
 }
 
@@ -61,8 +62,9 @@ pub fn backward(l: &Tensor, params: &[Param]) -> Result<()> {
 ///
 /// ```
 /// # use candle_core::{Device, Tensor};
+/// # use functional::Value;
 /// let w = [d2l::Param::new(&Tensor::new(&[3f32], &Device::Cpu)?)?];
-/// d2l::backward(&w[0].sqr()?.sum_all()?, &w)?; // the gradient of w² is 2w = 6
+/// d2l::backward(&Value::new(&w[0].sqr()?)?.sum()?, &w)?; // the gradient of w² is 2w = 6
 /// d2l::sgd(&w, 0.5, 2)?;
 /// assert_eq!(w[0].to_vec1::<f32>()?, [1.5]);
 /// # candle_core::Result::Ok(())
@@ -104,7 +106,7 @@ mod tests {
     fn a_parameter_without_a_gradient_is_an_error() -> Result<()> {
         let used = Param::new(&Tensor::ones(1, DType::F32, &Device::Cpu)?)?;
         let unused = Param::new(&Tensor::ones(1, DType::F32, &Device::Cpu)?)?;
-        let l = used.sqr()?.sum_all()?;
+        let l = Value::new(&used.sqr()?)?.sum()?;
         let error = backward(&l, &[used, unused]).unwrap_err().to_string();
         assert!(error.contains("parameter 1"), "{error}");
         Ok(())

@@ -5,27 +5,27 @@ use candle_core::{Device, Result, Tensor};
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::storage::with_slice_mut;
+use crate::tensors::with_slice_mut;
 
 /// The gradients of some parameters that follow each other, one after the other in one memory.
 /// [`Gradients`](crate::Gradients) hands it out by value and takes it back.
 ///
 /// ```
 /// use candle_core::{Device, Tensor, Var};
-/// use functional::{Gradients, Values};
+/// use functional::{Gradients, Value, Values};
 /// let w = Var::new(&[[1f32, 2.]], &Device::Cpu)?;
 /// let x = Tensor::new(&[[10f32, 20.]], &Device::Cpu)?;
 /// let mut gradients = Gradients::new([("w", &w)], usize::MAX)?;
-/// gradients.backward(&functional::linear(&x, &w, None)?.sum_all()?)?;
+/// gradients.backward(&Value::new(&x)?.linear(&w, None)?.sum()?)?;
 ///
-/// let (ready, buckets) = std::sync::mpsc::channel();
-/// gradients.give(&ready)?;
-/// let bucket = buckets.recv()?;
+/// let mut buckets = Vec::new();
+/// gradients.give(&mut |bucket| Ok(buckets.push(bucket)))?;
+/// let bucket = buckets.remove(0);
 /// assert_eq!((bucket.index, bucket.parts[0].parameter), (0, 0));
 /// assert_eq!(bucket.parts[0].range, 0..2);
 /// assert!(matches!(&bucket.values, Values::Floats(floats) if *floats == [10., 20.]));
 /// gradients.put_back(bucket)?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # Ok::<(), candle_core::Error>(())
 /// ```
 pub struct Bucket {
     /// Its number among the buckets; 0 is the one with the last parameters.
@@ -100,25 +100,6 @@ impl Values {
         }
     }
 
-    /// Writes or adds a gradient that has as many elements as `range`.
-    pub(crate) fn put(&mut self, range: Range<usize>, grad: &Tensor, add: bool) -> Result<()> {
-        match self {
-            Values::Floats(floats) => {
-                let grad = grad.flatten_all()?.to_vec1::<f32>()?;
-                crate::operation::put(&mut floats[range], grad.into_iter(), add);
-                Ok(())
-            }
-            Values::Tensor(tensor) => {
-                let (flat, grad) = (tensor.flatten_all()?.detach(), grad.flatten_all()?);
-                let grad = match add {
-                    true => (flat.narrow(0, range.start, range.len())? + grad)?,
-                    false => grad.force_contiguous()?,
-                };
-                flat.slice_set(&grad, 0, range.start)
-            }
-        }
-    }
-
     /// Writes zeros.
     pub(crate) fn zero(&mut self, range: Range<usize>) -> Result<()> {
         match self {
@@ -131,7 +112,7 @@ impl Values {
             }
             Values::Tensor(tensor) => {
                 let zeros = Tensor::zeros(range.len(), tensor.dtype(), tensor.device())?;
-                self.put(range, &zeros, false)?;
+                tensor.flatten_all()?.slice_set(&zeros, 0, range.start)?;
             }
         }
         Ok(())

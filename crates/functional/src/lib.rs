@@ -1,97 +1,68 @@
-//! The differentiable operations of LeNet and ResNet-18 for candle tensors of f32: fast on the
-//! CPU and on NVIDIA GPUs, right on every device.
+//! Differentiable operations for LeNet and ResNet-18: fast on the CPU and on NVIDIA GPUs, and the tape that runs
+//! them. candle keeps the tensors.
 //!
-//! **Activations are NHWC**: (B, H, W, C), batch, height, width, channel, because a matrix product
-//! wants a pixel's channels side by side. The book's images are (B, C, H, W): [`nhwc`] brings them
-//! in, and [`flatten`] hands them to the linear layers in the book's order. Weights have PyTorch's
-//! layouts, convolution (O, I, KH, KW) and linear (O, I), and are repacked inside, so parameters in
-//! memory look like the book's and load from PyTorch's files.
+//! A step of training has three parts. A [`Network`] writes a computation down as a [`Value`], up to the loss;
+//! shapes are checked here, and nothing is computed. [`Gradients::backward`] makes a tape of it, in which one kernel
+//! computes several operations where it can, and runs the tape forward and backward. Each gradient is written into
+//! memory of the caller, in buckets that can be handed out as soon as they are complete. [`Sgd`] takes the step.
+//! To look at a value, [`Value::eval`] computes it alone.
 //!
-//! An [`Expr`] writes operations down and computes them together; each function of this crate is an
-//! expression of one. It is one operation of candle's graph, whatever it consists of: on the CPU with
-//! kernels of our own for AVX-512, AVX2 and NEON, chosen at run time; on NVIDIA GPUs, with the feature
-//! `cuda`, by cuDNN, cuBLAS and kernels of our own. On other devices the operations run one by one as
-//! their twins of the same name in [`plain`], composed from candle's, against which they are tested. On
-//! the CPU an operation uses as many threads as [`threads::budget`] says, and its bits do not depend on
-//! it; on a GPU [`set_precision`] and [`set_deterministic`] say how exact it is.
+//! **Activations are NHWC**: (B, H, W, C), batch, height, width, channel, because a matrix product wants a pixel's
+//! channels side by side. The book's images are (B, C, H, W): [`Value::nhwc`] brings them in, and
+//! [`Value::flatten`] hands them to the linear layers in the book's order. Weights have PyTorch's layouts,
+//! convolution (O, I, KH, KW) and linear (O, I). They are repacked inside, so parameters in memory look like the
+//! book's and load from PyTorch's files.
 //!
-//! [`backward`] writes a network's gradients where their owner wants them, [`Gradients`] collects them
-//! in buckets and hands each out as soon as it is complete, and [`Sgd`] takes the steps.
+//! A network of candle's own operations is one operation here: [`candle()`] wraps it, and candle differentiates it.
 //!
-//! [`with_synchronized_norms`] takes batch norms' statistics over several parts of a minibatch.
+//! On the CPU an operation uses as many threads as [`threads::budget`] says, and its bits do not depend on it. On a
+//! GPU [`set_precision`] and [`set_deterministic`] say how exact it is. With [`Backward::norms`] batch norms take
+//! their statistics over several parts of a minibatch.
 //!
-//! This crate knows no model, no dataset and no replica, and it never moves a tensor to another
-//! device or type: what does not fit is an error that names both sides. A batch of no examples is
-//! fine, except for batch normalization in training, which has no statistics then.
+//! This crate knows no model, no dataset and no replica, and it never moves a tensor to another device or type: what
+//! does not fit is an error that names both sides. A batch of no examples is fine, except for batch normalization in
+//! training, which has no statistics then.
+//!
+//! Each floor uses only those below it: `graph` (values, compiler, tape, gradients, candle's networks); `cpu` and
+//! `cuda` (the kernels); `kernel` (what a backend and a kernel are); `ops` (sizes and checks).
 //!
 //! ```
-//! use candle_core::{DType, Device, Tensor};
-//! use functional::{avg_pool2d, conv2d, flatten, nhwc, relu};
+//! use candle_core::{DType, Device, Tensor, Var};
+//! use functional::{Gradients, Sgd, Value, cross_entropy};
 //!
-//! // the first layer of the book's LeNet
-//! let images = Tensor::zeros((2, 1, 28, 28), DType::F32, &Device::Cpu)?;
-//! let w1 = Tensor::ones((20, 1, 3, 3), DType::F32, &Device::Cpu)?;
-//! let h = relu(&conv2d(&nhwc(&images)?, &w1, None, 1, 0)?)?;
-//! assert_eq!(h.dims(), [2, 26, 26, 20]);
-//! let h = avg_pool2d(&h, 2, 2)?;
-//! assert_eq!(h.dims(), [2, 13, 13, 20]);
-//! assert_eq!(flatten(&h)?.dims(), [2, 20 * 13 * 13]);
+//! // softmax regression: one step on four images of class 3
+//! let (x, y) = (Tensor::ones((4, 784), DType::F32, &Device::Cpu)?, Tensor::new(&[3u32; 4], &Device::Cpu)?);
+//! let (w, b) = (Var::zeros((10, 784), DType::F32, &Device::Cpu)?, Var::zeros(10, DType::F32, &Device::Cpu)?);
+//! let loss = || cross_entropy(&Value::new(&x)?.linear(&w, Some(&b))?, &y)?.sum();
+//!
+//! let mut gradients = Gradients::new([("w", &w), ("b", &b)], usize::MAX)?;
+//! let before = gradients.backward(&loss()?)?.to_scalar::<f32>()?;
+//! assert_eq!(before, 4. * 10f32.ln());
+//! Sgd::new(0.1).step_all(&[&w, &b], &gradients.values()?, 4, None)?;
+//! assert!(loss()?.eval()?.to_scalar::<f32>()? < before);
 //! # Ok::<(), candle_core::Error>(())
 //! ```
 
-mod activation;
-mod args;
 mod bucket;
-mod buffer;
-#[cfg(test)]
-mod case;
-mod chain;
-mod compile;
-mod conv;
+mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
-mod direct;
-mod expr;
-mod gemm;
-mod grad;
-mod gradients;
-mod im2col;
-mod layer;
-mod layout;
-mod linear;
-mod loss;
-mod norm;
-mod operation;
+mod graph;
+mod kernel;
+mod ops;
 mod optim;
-mod places;
-pub mod plain;
-mod pool;
 mod precision;
-mod record;
 mod scoped;
-mod simd;
-mod storage;
-mod sum;
-mod sums;
 mod synchronized;
-mod tape;
-mod team;
-pub mod threads;
-mod vector;
-mod winograd;
+mod tensors;
 
-pub use activation::relu;
 pub use bucket::{Bucket, Part, Values};
-pub use conv::{conv2d, set_winograd};
-pub use expr::Expr;
-pub use grad::no_grad;
-pub use gradients::{Gradients, backward};
-pub use layout::{flatten, nhwc};
-pub use linear::{linear, matmul};
-pub use loss::cross_entropy;
-pub use norm::batch_norm2d;
+pub use cpu::budget as threads;
+pub use cpu::conv::set_winograd;
+pub use graph::gradients::{Backward, Gradients, Ready, backward};
+pub use graph::guest::{Candle, candle};
+pub use graph::network::Network;
+pub use graph::value::{Value, cross_entropy, squared_error};
 pub use optim::Sgd;
-pub use pool::{avg_pool2d, global_avg_pool2d, max_pool2d};
 pub use precision::{Precision, set_deterministic, set_precision};
-pub use sum::sum;
-pub use synchronized::{Summation, with_synchronized_norms};
+pub use synchronized::Summation;

@@ -1,8 +1,8 @@
 //! Stochastic gradient descent, in place: one pass over parameter and gradient, no copy of either.
 
-use crate::operation::CHUNK;
-use crate::storage::{read, slice_mut, with_slice_mut};
-use crate::threads::{for_each_chunk, for_each_chunk_of_two};
+use crate::cpu::gradient::CHUNK;
+use crate::cpu::threads::{for_each_chunk, for_each_chunk_of_two};
+use crate::tensors::{read, slice_mut, with_slice_mut};
 use std::sync::{Mutex, PoisonError};
 
 use candle_core::{CpuStorage, InplaceOp1, Layout, Result, Tensor, Var, bail};

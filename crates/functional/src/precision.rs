@@ -1,5 +1,5 @@
-//! How exactly GPUs compute: the arithmetic of convolutions, what is between the operations of an expression, and
-//! whether a run repeats bit for bit. On the CPU everything is f32 and repeats.
+//! How exactly GPUs compute: the arithmetic of convolutions, the type of values between operations, and whether a
+//! run repeats bit for bit. On the CPU everything is f32 and repeats.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
@@ -13,7 +13,7 @@ pub enum Precision {
     /// convolutions.
     #[default]
     Tf32,
-    /// Inside an expression, values and their gradients are kept with 7 bits behind the point (bfloat16), and
+    /// Between operations, values and their gradients are kept with 7 bits behind the point (bfloat16), and
     /// convolutions multiply such numbers. An operation sums in f32 and rounds what it gives; so the gradient of a
     /// convolution's weight is rounded before it is added. f32 are the tensors that go in and come out: images,
     /// parameters and their gradients, results, statistics of batch norms. Needs compute capability 8.0 or higher.
@@ -24,9 +24,8 @@ pub enum Precision {
 static PRECISION: AtomicU8 = AtomicU8::new(Precision::Tf32 as u8);
 static DETERMINISTIC: AtomicBool = AtomicBool::new(false);
 
-/// Sets how GPUs compute the expressions that this process evaluates from now on; [`Precision::Tf32`] until
-/// then. The backward of an expression keeps the types of its forward; whether a convolution of f32 rounds is
-/// asked when it runs.
+/// Sets how GPUs compute the values of this process from now on; [`Precision::Tf32`] until then. A backward pass
+/// keeps the types of its forward pass; whether a convolution of f32 rounds is asked when it runs.
 ///
 /// ```
 /// functional::set_precision(functional::Precision::F32);

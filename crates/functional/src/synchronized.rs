@@ -1,17 +1,10 @@
-//! Batch norms with statistics over the values of several replicas, each with a part of a minibatch: in
-//! PyTorch, `nn.SyncBatchNorm`. This module does not know the replicas or how they communicate: the caller
-//! hands in a [`Summation`].
+//! Statistics of batch norms over the values of several replicas, each with a part of a minibatch: in PyTorch,
+//! `nn.SyncBatchNorm`. This module does not know the replicas or how they communicate: the caller hands in a
+//! [`Summation`].
 
-use crate::scoped;
 use candle_core::Result;
-use std::cell::Cell;
-use std::sync::Arc;
 
-thread_local! {
-    static OVER: Cell<Option<Arc<dyn Summation>>> = const { Cell::new(None) };
-}
-
-/// Sums vectors over all replicas that take part, for [`with_synchronized_norms`].
+/// Sums vectors over all replicas that take part, for [`Backward::norms`](crate::Backward::norms).
 ///
 /// All replicas bring vectors of the same lengths in the same order, because all evaluate the same
 /// network and run its backward pass for the same gradients.
@@ -23,54 +16,6 @@ pub trait Summation: Send + Sync {
     /// Where a replica no longer takes part. The forward or backward pass that needed the sums then
     /// ends with this error.
     fn sum(&self, values: &mut [f64]) -> Result<()>;
-}
-
-/// Runs `f`. Inside, batch norms in training mode that this thread evaluates take their statistics over
-/// the values of all replicas that `over` sums over. Their backward passes sum over the same replicas,
-/// later and on other threads as well. Calls nest, and the effect ends even if `f` panics.
-///
-/// Then a minibatch in parts gives what it gives as a whole: the results, the gradients of x, and the
-/// running statistics. The gradients of weight and bias are those of one part; their sum over all parts
-/// is the gradient of the whole. A part may have one value a channel, or none. In PyTorch:
-/// `nn.SyncBatchNorm`.
-///
-/// Each batch norm sums once in forward, and once in backward if x has a gradient. On a GPU the host
-/// waits for the GPU before each sum. On devices that are neither the CPU nor an NVIDIA GPU it is an error.
-///
-/// ```
-/// use candle_core::{Device, Result, Tensor, Var};
-/// use functional::{Summation, batch_norm2d, with_synchronized_norms};
-/// use std::sync::Arc;
-///
-/// /// Two replicas that have the same values.
-/// struct Twins;
-///
-/// impl Summation for Twins {
-///     fn sum(&self, values: &mut [f64]) -> Result<()> {
-///         values.iter_mut().for_each(|v| *v *= 2.);
-///         Ok(())
-///     }
-/// }
-///
-/// let x = Tensor::new(&[1f32, 3.], &Device::Cpu)?.reshape((1, 1, 2, 1))?;
-/// let (weight, bias) = (Tensor::new(&[1f32], &Device::Cpu)?, Tensor::new(&[0f32], &Device::Cpu)?);
-/// let (mean, var) = (Var::new(&[0f32], &Device::Cpu)?, Var::new(&[0f32], &Device::Cpu)?);
-/// let over: Arc<dyn Summation> = Arc::new(Twins);
-/// with_synchronized_norms(&over, || batch_norm2d(&x, &weight, &bias, &mean, &var, true))?;
-/// // 1, 3, 1, 3: the mean is 2, the unbiased variance 4 / 3, and a tenth of them is taken
-/// assert!((mean.to_vec1::<f32>()?[0] - 0.2).abs() < 1e-6);
-/// assert!((var.to_vec1::<f32>()?[0] - 0.4 / 3.).abs() < 1e-6);
-/// # Ok::<(), candle_core::Error>(())
-/// ```
-pub fn with_synchronized_norms<R>(over: &Arc<dyn Summation>, f: impl FnOnce() -> R) -> R {
-    scoped::with(&OVER, Some(over.clone()), f)
-}
-
-/// The summation of batch norms in training mode; none where each norm uses its own values alone.
-pub(crate) fn over() -> Option<Arc<dyn Summation>> {
-    let over = OVER.take();
-    OVER.set(over.clone());
-    over
 }
 
 /// Two sums of each channel over `count` values a channel.

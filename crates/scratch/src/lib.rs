@@ -9,7 +9,7 @@ use candle_core::{DType, Device, Result, Tensor, Var, bail};
 use d2l::{BatchLoss, Book, Options, Param, Run, Summary};
 use d2l::{backward, barrier, evaluate_accuracy_gpu, on_devices, on_replica};
 use d2l::{sgd, synchronize, view_to_device};
-use functional::{Expr, cross_entropy, sum};
+use functional::{Value, cross_entropy};
 use rayon::prelude::*;
 
 /// What the book sets for this section: the batch size and the learning rate stay the same
@@ -53,40 +53,41 @@ pub fn init_params(seed: u64) -> Result<Vec<Tensor>> {
 /// let device = d2l::try_gpu(0);
 /// let params = scratch::get_params(&scratch::init_params(0)?, &device)?;
 /// let x = Tensor::zeros((4, 1, 28, 28), DType::F32, &device)?;
-/// assert_eq!(scratch::lenet(&x, &params)?.dims(), [4, 10]);
+/// assert_eq!(scratch::lenet(&x, &params)?.eval()?.dims(), [4, 10]);
 /// # candle_core::Result::Ok(())
 /// ```
-pub fn lenet(x: &Tensor, params: &[Param]) -> Result<Tensor> {
+pub fn lenet(x: &Tensor, params: &[Param]) -> Result<Value> {
     let [w1, b1, w2, b2, w3, b3, w4, b4] = params else {
         bail!("LeNet has 8 parameters, {} were given", params.len());
     };
     // Inside the network a pixel's channels come last; `flatten` goes back to the book's order of
-    // channel, row, column, so the 800 rows of W3 are the book's. Nothing is computed before `eval`
-    Expr::new(x)
-        .nhwc() // (B, 28, 28, 1)
-        .conv2d(w1, Some(b1), 1, 0) // (B, 26, 26, 20)
-        .relu()
-        .avg_pool2d(2, 2) // h1 (B, 13, 13, 20)
-        .conv2d(w2, Some(b2), 1, 0) // (B, 9, 9, 50)
-        .relu()
-        .avg_pool2d(2, 2)
-        .flatten() // h2 (B, 800)
-        .matmul(w3, Some(b3))
-        .relu() // h3 (B, 128)
+    // channel, row, column, so the 800 rows of W3 are the book's. Here it is written down; `backward`
+    // or `eval` computes it
+    Value::new(x)?
+        .nhwc()? // (B, 28, 28, 1)
+        .conv2d(w1, Some(b1), 1, 0)? // (B, 26, 26, 20)
+        .relu()?
+        .avg_pool2d(2, 2)? // h1 (B, 13, 13, 20)
+        .conv2d(w2, Some(b2), 1, 0)? // (B, 9, 9, 50)
+        .relu()?
+        .avg_pool2d(2, 2)?
+        .flatten()? // h2 (B, 800)
+        .matmul(w3, Some(b3))?
+        .relu()? // h3 (B, 128)
         .matmul(w4, Some(b4))
-        .eval()
 }
 
 /// Cross-entropy of each example: `y_hat` (B, 10) and labels `y` (B,) to losses (B,).
 ///
 /// ```
 /// # use candle_core::{Device, Tensor};
-/// let y_hat = Tensor::new(&[[0f32, 0.0], [0.0, 0.0]], &Device::Cpu)?;
+/// # use functional::Value;
+/// let y_hat = Value::new(&Tensor::new(&[[0f32, 0.0], [0.0, 0.0]], &Device::Cpu)?)?;
 /// let l = scratch::loss(&y_hat, &Tensor::new(&[0u32, 1], &Device::Cpu)?)?;
-/// assert_eq!(l.to_vec1::<f32>()?, [2f32.ln(), 2f32.ln()]);
+/// assert_eq!(l.eval()?.to_vec1::<f32>()?, [2f32.ln(), 2f32.ln()]);
 /// # candle_core::Result::Ok(())
 /// ```
-pub fn loss(y_hat: &Tensor, y: &Tensor) -> Result<Tensor> {
+pub fn loss(y_hat: &Value, y: &Tensor) -> Result<Value> {
     cross_entropy(y_hat, y)
 }
 
@@ -211,9 +212,8 @@ pub fn train_batch(
     let replicas = (x_shards, y_shards, device_params).into_par_iter();
     let ls = replicas.enumerate().map(|(i, (x_shard, y_shard, w))| {
         on_replica(i, &devices[i], || {
-            let l = sum(&loss(&lenet(&x_shard, w)?, &y_shard)?)?;
-            backward(&l, w)?;
-            Ok(l)
+            let l = loss(&lenet(&x_shard, w)?, &y_shard)?.sum()?;
+            backward(&l, w)
         })
     });
     let ls: Vec<Tensor> = ls.collect::<Result<_>>()?;

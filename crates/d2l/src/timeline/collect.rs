@@ -232,7 +232,7 @@ mod tests {
             let _theirs = tracing::info_span!(target: "hyper::client", "split").entered();
             let _detail = tracing::debug_span!("detail").entered();
             tracing::info!("an event");
-            let _ours = tracing::info_span!(target: "functional::expr", "forward").entered();
+            let _ours = tracing::info_span!(target: "functional::graph", "forward").entered();
         });
         assert_eq!(own(&timeline), [("forward", 0)]);
     }

@@ -1,24 +1,21 @@
 //! Convolutions on a GPU, with bias, ReLU and pooling behind them: by cuDNN, in NHWC. The weight is
 //! brought to cuDNN's order of (O, KH, KW, I) and to the type of x, and its gradient back.
 
+use super::gradient::{At, Cuda, Grad, Pass};
 use super::layers::transpose;
 use super::linear::{bias_relu, column_sums, mask};
 use super::memory::{Block, Element, Floats};
-use super::operation::{At, Grad, Operation};
 use super::single::Single;
 use super::stream::{Stream, launch};
-use crate::conv::Convolution;
-use crate::im2col::Geometry;
-use crate::pool::Windows;
+use crate::kernel::Kernel;
+use crate::ops::convolution::Convolution;
+use crate::ops::convolution::Geometry;
+use crate::ops::pool::Windows;
 use candle_core::Result;
 
-impl Operation for Convolution {
-    /// The images that kernels of our own take are read as they are.
-    fn narrows_input(&self, n: usize) -> bool {
-        n == 0 && Single::new(self).is_none()
-    }
-
-    fn forward(&self, stream: &Stream, x: &[Floats], y: Floats, _keep: bool) -> Result<Vec<Block>> {
+impl Kernel<Cuda> for Convolution {
+    fn forward(&self, pass: &Pass, x: &[Floats], y: Floats) -> Result<Vec<Block>> {
+        let stream = &*pass.stream;
         if let Some(single) = Single::new(self) {
             single.forward(stream, x, y)?;
             return Ok(vec![]);
@@ -41,7 +38,8 @@ impl Operation for Convolution {
         Ok(std::iter::once(z).chain(weight.own).collect())
     }
 
-    fn backward(&self, stream: &Stream, at: At<'_>, dy: Block, dx: &mut [Grad]) -> Result<()> {
+    fn backward(&self, pass: &Pass, at: At<'_, '_>, dy: Block, dx: &mut [Grad<'_>]) -> Result<()> {
+        let stream = &*pass.stream;
         let (g, x) = (&self.geometry, at.x);
         if let Some(single) = Single::new(self) {
             single.backward(stream, x, dy.floats(), dx)?;
@@ -70,7 +68,13 @@ impl Convolution {
     }
 
     /// The gradient of the convolution's own output, before bias, ReLU and pooling.
-    fn behind(&self, stream: &Stream, z: Option<&Block>, at: At<'_>, dy: Block) -> Result<Block> {
+    fn behind(
+        &self,
+        stream: &Stream,
+        z: Option<&Block>,
+        at: At<'_, '_>,
+        dy: Block,
+    ) -> Result<Block> {
         let Some(z) = z else {
             if self.relu {
                 mask(stream, at.y, dy.floats())?;

@@ -4,7 +4,7 @@
 //! then does not refuse, is used from then on.
 
 use super::memory::{Element, Floats};
-use crate::im2col::Geometry;
+use crate::ops::convolution::Geometry;
 use crate::precision::{self, Precision};
 use candle_core::cuda_backend::cudarc::cudnn::{CudnnError, result, sys};
 use candle_core::cuda_backend::cudarc::driver::{CudaSlice, CudaStream, DevicePtr};

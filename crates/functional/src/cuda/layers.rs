@@ -1,34 +1,39 @@
 //! The smaller operations on a GPU: one kernel in each direction.
 
+use super::gradient::{At, Cuda, Grad, Pass};
 use super::memory::{Block, Floats};
-use super::operation::{At, Grad, Operation};
 use super::stream::{Argument, Stream, between, launch};
-use crate::activation::{Relu, Sum};
 use crate::cuda::linear::mask;
-use crate::layout::Transpose;
-use crate::pool::{Average, GlobalAverage, Maximum, Windows};
+use crate::kernel::Kernel;
+use crate::ops::layout::Transpose;
+use crate::ops::pool::{Average, GlobalAverage, Maximum, Windows};
+use crate::ops::{Add, Relu};
 use candle_core::Result;
 use candle_core::cuda_backend::cudarc::driver::DeviceRepr;
 
-impl Operation for Relu {
-    fn forward(&self, stream: &Stream, x: &[Floats], y: Floats, _keep: bool) -> Result<Vec<Block>> {
+impl Kernel<Cuda> for Relu {
+    fn forward(&self, pass: &Pass, x: &[Floats], y: Floats) -> Result<Vec<Block>> {
+        let stream = &*pass.stream;
         launch!(stream, y.kernel("relu"), elements y.len; y.len, x[0], y)?;
         Ok(vec![])
     }
 
-    fn backward(&self, stream: &Stream, at: At<'_>, dy: Block, dx: &mut [Grad]) -> Result<()> {
+    fn backward(&self, pass: &Pass, at: At<'_, '_>, dy: Block, dx: &mut [Grad<'_>]) -> Result<()> {
+        let stream = &*pass.stream;
         mask(stream, at.y, dy.floats())?;
         dx[0].give(stream, dy)
     }
 }
 
-impl Operation for Sum {
-    fn forward(&self, stream: &Stream, x: &[Floats], y: Floats, _keep: bool) -> Result<Vec<Block>> {
+impl Kernel<Cuda> for Add {
+    fn forward(&self, pass: &Pass, x: &[Floats], y: Floats) -> Result<Vec<Block>> {
+        let stream = &*pass.stream;
         launch!(stream, y.kernel("sum"), elements y.len; y.len, x[0], x[1], y, self.relu)?;
         Ok(vec![])
     }
 
-    fn backward(&self, stream: &Stream, at: At<'_>, dy: Block, dx: &mut [Grad]) -> Result<()> {
+    fn backward(&self, pass: &Pass, at: At<'_, '_>, dy: Block, dx: &mut [Grad<'_>]) -> Result<()> {
+        let stream = &*pass.stream;
         if self.relu {
             mask(stream, at.y, dy.floats())?;
         }
@@ -40,13 +45,15 @@ impl Operation for Sum {
     }
 }
 
-impl Operation for Transpose {
-    fn forward(&self, stream: &Stream, x: &[Floats], y: Floats, _keep: bool) -> Result<Vec<Block>> {
+impl Kernel<Cuda> for Transpose {
+    fn forward(&self, pass: &Pass, x: &[Floats], y: Floats) -> Result<Vec<Block>> {
+        let stream = &*pass.stream;
         transpose(stream, x[0], y, [self.rows, self.columns], false)?;
         Ok(vec![])
     }
 
-    fn backward(&self, stream: &Stream, _at: At<'_>, dy: Block, dx: &mut [Grad]) -> Result<()> {
+    fn backward(&self, pass: &Pass, _: At<'_, '_>, dy: Block, dx: &mut [Grad<'_>]) -> Result<()> {
+        let stream = &*pass.stream;
         if !dx[0].wanted() {
             return Ok(());
         }
@@ -93,13 +100,15 @@ impl Argument for Windows {
     }
 }
 
-impl Operation for Average {
-    fn forward(&self, stream: &Stream, x: &[Floats], y: Floats, _keep: bool) -> Result<Vec<Block>> {
+impl Kernel<Cuda> for Average {
+    fn forward(&self, pass: &Pass, x: &[Floats], y: Floats) -> Result<Vec<Block>> {
+        let stream = &*pass.stream;
         launch!(stream, y.kernel("average"), elements y.len; y.len, x[0], y, self.0)?;
         Ok(vec![])
     }
 
-    fn backward(&self, stream: &Stream, _at: At<'_>, dy: Block, dx: &mut [Grad]) -> Result<()> {
+    fn backward(&self, pass: &Pass, _: At<'_, '_>, dy: Block, dx: &mut [Grad<'_>]) -> Result<()> {
+        let stream = &*pass.stream;
         if !dx[0].wanted() {
             return Ok(());
         }
@@ -109,13 +118,15 @@ impl Operation for Average {
     }
 }
 
-impl Operation for Maximum {
-    fn forward(&self, stream: &Stream, x: &[Floats], y: Floats, _keep: bool) -> Result<Vec<Block>> {
+impl Kernel<Cuda> for Maximum {
+    fn forward(&self, pass: &Pass, x: &[Floats], y: Floats) -> Result<Vec<Block>> {
+        let stream = &*pass.stream;
         launch!(stream, y.kernel("maximum"), elements y.len; y.len, x[0], y, self.0)?;
         Ok(vec![])
     }
 
-    fn backward(&self, stream: &Stream, at: At<'_>, dy: Block, dx: &mut [Grad]) -> Result<()> {
+    fn backward(&self, pass: &Pass, at: At<'_, '_>, dy: Block, dx: &mut [Grad<'_>]) -> Result<()> {
+        let stream = &*pass.stream;
         if !dx[0].wanted() {
             return Ok(());
         }
@@ -125,15 +136,17 @@ impl Operation for Maximum {
     }
 }
 
-impl Operation for GlobalAverage {
-    fn forward(&self, stream: &Stream, x: &[Floats], y: Floats, _keep: bool) -> Result<Vec<Block>> {
+impl Kernel<Cuda> for GlobalAverage {
+    fn forward(&self, pass: &Pass, x: &[Floats], y: Floats) -> Result<Vec<Block>> {
+        let stream = &*pass.stream;
         let (pixels, channels) = (self.pixels, self.channels);
         let name = y.kernel("global_average");
         launch!(stream, name, elements y.len; y.len, x[0], y, pixels, channels)?;
         Ok(vec![])
     }
 
-    fn backward(&self, stream: &Stream, _at: At<'_>, dy: Block, dx: &mut [Grad]) -> Result<()> {
+    fn backward(&self, pass: &Pass, _: At<'_, '_>, dy: Block, dx: &mut [Grad<'_>]) -> Result<()> {
+        let stream = &*pass.stream;
         if !dx[0].wanted() {
             return Ok(());
         }

@@ -1,10 +1,11 @@
 //! Linear layers on a GPU, with their ReLU; and sums of columns, which gradients of biases are.
 
 use super::gemm::{Matrix, multiply};
+use super::gradient::{At, Cuda, Grad, Pass};
 use super::memory::{Block, Element, Floats};
-use super::operation::{At, Grad, Operation};
 use super::stream::{Stream, launch};
-use crate::linear::Linear;
+use crate::kernel::Kernel;
+use crate::ops::linear::Linear;
 use candle_core::Result;
 
 /// The most blocks of rows that are summed in parallel.
@@ -22,20 +23,17 @@ impl Linear {
     }
 }
 
-impl Operation for Linear {
-    /// Matrix products are f32: they are few, and exact.
-    fn narrows(&self) -> bool {
-        false
-    }
-
-    fn forward(&self, stream: &Stream, x: &[Floats], y: Floats, _keep: bool) -> Result<Vec<Block>> {
+impl Kernel<Cuda> for Linear {
+    fn forward(&self, pass: &Pass, x: &[Floats], y: Floats) -> Result<Vec<Block>> {
+        let stream = &*pass.stream;
         let input = Matrix::new(x[0], self.batch, self.features);
         multiply(stream, y, false, input, self.matrix(x[1]).t())?;
         bias_relu(stream, y, x.get(2).copied(), self.outputs, self.relu)?;
         Ok(vec![])
     }
 
-    fn backward(&self, stream: &Stream, at: At<'_>, dy: Block, dx: &mut [Grad]) -> Result<()> {
+    fn backward(&self, pass: &Pass, at: At<'_, '_>, dy: Block, dx: &mut [Grad<'_>]) -> Result<()> {
+        let stream = &*pass.stream;
         let dy = dy.floats();
         if self.relu {
             mask(stream, at.y, dy)?;

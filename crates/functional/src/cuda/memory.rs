@@ -1,4 +1,4 @@
-//! Memory on a GPU that is used again: the twin of [`crate::buffer`]. What a dropped block held stays in
+//! Memory on a GPU that is used again: as [`crate::cpu::buffer`] on the CPU. What a dropped block held stays in
 //! it, so a new one has arbitrary contents.
 
 use super::stream::Stream;
@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// What the numbers in a GPU's memory are; all are computed with in f32.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Element {
+    #[default]
     F32,
     Bf16,
 }

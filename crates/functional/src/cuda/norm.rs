@@ -1,14 +1,15 @@
 //! Batch normalization on a GPU, with what is added to it and its ReLU: three kernels in each direction.
 //! Where statistics are shared, the host combines them, and waits for the GPU.
 
+use super::gradient::{At, Cuda, Grad, Pass};
 use super::memory::{Block, Floats};
-use super::operation::{At, Grad, Operation};
 use super::stream::{Argument, Stream, launch};
-use super::tape::{with_floats, with_memory_of};
-use crate::norm::{EPS, MOMENTUM, Norm};
-use crate::synchronized::{Moments, Sums};
+use super::tensors::{with_floats, with_memory_of};
+use crate::kernel::Kernel;
+use crate::ops::norm::{EPS, MOMENTUM, Norm};
+use crate::synchronized::{Moments, Summation, Sums};
 use candle_core::cuda_backend::cudarc::driver::DeviceRepr;
-use candle_core::{Error, Result, Tensor};
+use candle_core::{Error, Result, Tensor, Var};
 
 /// Threads of a block that sums rows.
 const THREADS: usize = 256;
@@ -83,11 +84,12 @@ impl Norm {
     /// Writes the mean and 1 / √(variance + ε) of each channel.
     fn write_statistics(
         &self,
-        stream: &Stream,
+        pass: &Pass,
         x: &[Floats],
         mean: Floats,
         inv_std: Floats,
     ) -> Result<()> {
+        let stream = &*pass.stream;
         let (c, eps) = (self.channels, EPS as f32);
         let [running_mean, running_var] = &self.running;
         if !self.train {
@@ -98,15 +100,21 @@ impl Norm {
                 })
             });
         }
-        if self.over.is_some() {
-            return self.write_shared_statistics(stream, x, mean, inv_std);
+        if let Some(norms) = &pass.norms {
+            return self.write_shared_statistics(&**norms, pass, x, mean, inv_std);
         }
+        self.check_count(self.count)?;
         let (shift, x, rows) = (self.shift(x), x[0], self.count);
         let name = x.kernel("norm_statistics");
         let (cut, partial) = self.moments(stream, x)?;
         let partial = partial.floats();
-        with_memory_of(running_mean, stream, |running_mean| {
-            with_memory_of(running_var, stream, |running_var| {
+        let moved = |running: &Var| match pass.keep {
+            true => Ok(running.as_tensor().clone()),
+            false => running.copy(), // only a pass with a backward pass moves them
+        };
+        let [running_mean, running_var] = [moved(running_mean)?, moved(running_var)?];
+        with_memory_of(&running_mean, stream, |running_mean| {
+            with_memory_of(&running_var, stream, |running_var| {
                 launch!(stream, name, (c.div_ceil(32) as u32, 1, 1), (32, 32, 1);
                     x, partial, cut.parts, rows, c, eps, MOMENTUM as f32, shift, mean, inv_std,
                     running_mean, running_var)
@@ -130,11 +138,13 @@ impl Norm {
     /// As [`write_statistics`](Self::write_statistics) of a batch of which others have parts.
     fn write_shared_statistics(
         &self,
-        stream: &Stream,
+        norms: &dyn Summation,
+        pass: &Pass,
         x: &[Floats],
         mean: Floats,
         inv_std: Floats,
     ) -> Result<()> {
+        let stream = &*pass.stream;
         let (c, n) = (self.channels, self.count.max(1) as f64);
         let (_, partial) = self.moments(stream, x[0])?;
         let [s, q] = total(&read(stream, partial.floats())?, c);
@@ -150,13 +160,15 @@ impl Norm {
             squares: around.collect(),
         };
         let shift = self.shift(x).map(|shift| read(stream, shift));
-        let of_batch = self.of_batch(here, shift.transpose()?.as_deref())?;
+        let shift = shift.transpose()?;
+        let of_batch = self.of_batch(Some(norms), pass.keep, here, shift.as_deref())?;
         self.write(stream, of_batch, [mean, inv_std])
     }
 
     /// Writes what a shift and a stretch of x change through statistics of which others have a part.
     fn write_shared_gradient(
         &self,
+        norms: &dyn Summation,
         stream: &Stream,
         partial: Floats,
         inv_std: Floats,
@@ -166,7 +178,7 @@ impl Norm {
             count: self.count,
             of: total(&read(stream, partial)?, self.channels),
         };
-        let changes = self.through_statistics(here, &read(stream, inv_std)?)?;
+        let changes = self.through_statistics(Some(norms), here, &read(stream, inv_std)?)?;
         self.write(stream, changes, to)
     }
 
@@ -197,15 +209,12 @@ fn total(partial: &[f32], c: usize) -> [Vec<f64>; 2] {
     [0..c, c..2 * c].map(|of| of.map(sum).collect())
 }
 
-impl Operation for Norm {
-    fn narrows_input(&self, n: usize) -> bool {
-        n == 0 || (n == 3 && self.shortcut)
-    }
-
-    fn forward(&self, stream: &Stream, x: &[Floats], y: Floats, _keep: bool) -> Result<Vec<Block>> {
+impl Kernel<Cuda> for Norm {
+    fn forward(&self, pass: &Pass, x: &[Floats], y: Floats) -> Result<Vec<Block>> {
+        let stream = &*pass.stream;
         let c = self.channels;
         let (mean, inv_std) = (Block::new(stream, c)?, Block::new(stream, c)?);
-        self.write_statistics(stream, x, mean.floats(), inv_std.floats())?;
+        self.write_statistics(pass, x, mean.floats(), inv_std.floats())?;
         let channels = self.channels(mean.floats(), inv_std.floats(), x);
         let vector = self.vector(&[x, &[y]].concat());
         let (n, other) = (y.len / vector, self.shortcut(x));
@@ -214,7 +223,8 @@ impl Operation for Norm {
         Ok(vec![mean, inv_std])
     }
 
-    fn backward(&self, stream: &Stream, at: At<'_>, dy: Block, dx: &mut [Grad]) -> Result<()> {
+    fn backward(&self, pass: &Pass, at: At<'_, '_>, dy: Block, dx: &mut [Grad<'_>]) -> Result<()> {
+        let stream = &*pass.stream;
         let (c, rows, x, d) = (self.channels, self.count, at.x[0], dy.floats());
         let (mean, inv_std) = (at.kept[0].floats(), at.kept[1].floats());
         let channels = self.channels(mean, inv_std, at.x);
@@ -236,8 +246,12 @@ impl Operation for Norm {
         let share = if self.train { 1. / rows as f32 } else { 0. };
         launch!(stream, "norm_combine", (c.div_ceil(32) as u32, 1, 1), (32, 32, 1);
             partial.floats(), cut.parts, c, inv_std, share, shift, stretch, dw, add_dw, db, add_db)?;
-        if self.over.is_some() && dx[0].wanted() {
-            self.write_shared_gradient(stream, partial.floats(), inv_std, [shift, stretch])?;
+        if let Some(norms) = pass
+            .norms
+            .as_deref()
+            .filter(|_| self.train && dx[0].wanted())
+        {
+            self.write_shared_gradient(norms, stream, partial.floats(), inv_std, [shift, stretch])?;
         }
         if let Some(shift) = dx.last_mut().filter(|grad| self.shift && grad.wanted()) {
             shift.zero(stream)?;

@@ -2,7 +2,7 @@
 
 use super::memory::Floats;
 use super::stream::{Address, Stream, launch};
-use super::tape::{stream_of, with_floats, with_memory_of};
+use super::tensors::{stream_of, with_floats, with_memory_of};
 use crate::Sgd;
 use candle_core::{Result, Tensor, Var};
 

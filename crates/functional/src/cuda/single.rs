@@ -1,11 +1,11 @@
 //! Convolution of images with one channel on a GPU, with its ReLU and its pooling: kernels of our own,
 //! because the sums are too short for cuDNN's.
 
+use super::gradient::Grad;
 use super::linear::combine;
 use super::memory::{Block, Floats};
-use super::operation::Grad;
 use super::stream::{Argument, Stream, launch};
-use crate::conv::Convolution;
+use crate::ops::convolution::Convolution;
 use candle_core::Result;
 use candle_core::cuda_backend::cudarc::driver::DeviceRepr;
 

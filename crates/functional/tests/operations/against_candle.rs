@@ -3,6 +3,7 @@
 
 use crate::support::{assert_same, cases, labels, random};
 use candle_core::{D, Result, Tensor};
+use functional::Value;
 use proptest::prelude::*;
 
 const TOLERANCE: f64 = 1e-5;
@@ -27,7 +28,7 @@ proptest! {
         assert_same(
             &[random((b, size, size, i), seed), random((o, i, kernel, kernel), seed + 1)],
             TOLERANCE,
-            |t| functional::conv2d(&t[0], &t[1], None, stride, padding),
+            |t| Value::new(&t[0])?.conv2d(&t[1], None, stride, padding),
             |t| nhwc(&nchw(&t[0])?.conv2d(&t[1], padding, stride, 1, 1)?),
         );
     }
@@ -38,7 +39,7 @@ proptest! {
         assert_same(
             &x,
             TOLERANCE,
-            |t| functional::avg_pool2d(&t[0], kernel, kernel),
+            |t| Value::new(&t[0])?.avg_pool2d(kernel, kernel),
             |t| nhwc(&nchw(&t[0])?.avg_pool2d(kernel)?),
         );
         // of the maximum the value only: candle's gradient is too small by kernel², because it
@@ -46,7 +47,7 @@ proptest! {
         assert_same(
             &[],
             0.,
-            |_| functional::max_pool2d(&x[0], kernel, kernel),
+            |_| Value::new(&x[0])?.max_pool2d(kernel, kernel),
             |_| nhwc(&nchw(&x[0])?.max_pool2d(kernel)?),
         );
     }
@@ -57,7 +58,7 @@ proptest! {
         assert_same(
             &[random((b, c), seed)],
             TOLERANCE,
-            |t| functional::cross_entropy(&t[0], &y),
+            |t| functional::cross_entropy(&Value::new(&t[0])?, &y),
             |t| {
                 let at_label = t[0].gather(&y.unsqueeze(1)?, 1)?.squeeze(1)?;
                 t[0].log_sum_exp(D::Minus1)? - at_label

@@ -1,16 +1,16 @@
 //! The thread budget changes no bit of a result.
 
-use crate::support::{labels, random, run, values};
+use crate::support::{labels, random, run};
 use candle_core::{DType, Device, Result, Tensor, Var};
+use functional::Value;
 use functional::threads::with_budget;
 
-fn bits(inputs: &[Tensor], f: impl Fn(&[Tensor]) -> Result<Tensor>) -> Vec<Vec<u32>> {
+fn bits(inputs: &[Tensor], f: impl Fn(&[Tensor]) -> Result<Value>) -> Vec<Vec<u32>> {
     let results = run(inputs, f).unwrap();
-    let bits = |t: &Tensor| values(t).iter().map(|v| v.to_bits()).collect();
-    results.iter().map(bits).collect()
+    results.iter().map(crate::support::bits).collect()
 }
 
-fn assert_same_bits(inputs: &[Tensor], f: impl Fn(&[Tensor]) -> Result<Tensor>) {
+fn assert_same_bits(inputs: &[Tensor], f: impl Fn(&[Tensor]) -> Result<Value>) {
     let expected = with_budget(1, || bits(inputs, &f));
     for budget in 2..=4 {
         let actual = with_budget(budget, || bits(inputs, &f));
@@ -31,7 +31,7 @@ fn conv2d() {
     ] {
         let inputs = [random(shape, 1), random(weight, 2), random(weight.0, 3)];
         assert_same_bits(&inputs, |t| {
-            functional::conv2d(&t[0], &t[1], Some(&t[2]), stride, padding)
+            Value::new(&t[0])?.conv2d(&t[1], Some(&t[2]), stride, padding)
         });
     }
 }
@@ -39,17 +39,17 @@ fn conv2d() {
 #[test]
 fn pooling_and_orders() {
     let x = [random((7, 9, 11, 20), 1)];
-    assert_same_bits(&x, |t| functional::avg_pool2d(&t[0], 2, 2));
-    assert_same_bits(&x, |t| functional::max_pool2d(&t[0], 3, 2));
-    assert_same_bits(&x, |t| functional::global_avg_pool2d(&t[0]));
-    assert_same_bits(&x, |t| functional::flatten(&t[0]));
-    assert_same_bits(&x, |t| functional::nhwc(&t[0]));
+    assert_same_bits(&x, |t| Value::new(&t[0])?.avg_pool2d(2, 2));
+    assert_same_bits(&x, |t| Value::new(&t[0])?.max_pool2d(3, 2));
+    assert_same_bits(&x, |t| Value::new(&t[0])?.global_avg_pool2d());
+    assert_same_bits(&x, |t| Value::new(&t[0])?.flatten());
+    assert_same_bits(&x, |t| Value::new(&t[0])?.nhwc());
 }
 
 #[test]
 fn linear() {
     let inputs = [random((256, 800), 1), random((128, 800), 2), random(128, 3)];
-    assert_same_bits(&inputs, |t| functional::linear(&t[0], &t[1], Some(&t[2])));
+    assert_same_bits(&inputs, |t| Value::new(&t[0])?.linear(&t[1], Some(&t[2])));
 }
 
 #[test]
@@ -59,25 +59,29 @@ fn batch_norm2d() {
         assert_same_bits(&inputs, |t| {
             let mean = Var::zeros(33, DType::F32, &Device::Cpu)?;
             let var = Var::ones(33, DType::F32, &Device::Cpu)?;
-            functional::batch_norm2d(&t[0], &t[1], &t[2], &mean, &var, train)
+            Value::new(&t[0])?.batch_norm2d(&t[1], &t[2], &mean, &var, train)
         });
     }
 }
 
 #[test]
-fn relu_and_cross_entropy() {
-    assert_same_bits(&[random(100_000, 1)], |t| functional::relu(&t[0]));
+fn relu_and_losses() {
+    assert_same_bits(&[random(100_000, 1)], |t| Value::new(&t[0])?.relu());
     let y = labels(300, 10, 2);
-    assert_same_bits(&[random((300, 10), 1)], |t| {
-        functional::cross_entropy(&t[0], &y)
+    let y_hat = [random((300, 10), 1)];
+    assert_same_bits(&y_hat, |t| {
+        functional::cross_entropy(&Value::new(&t[0])?, &y)
     });
+    let many = [random((3000, 40), 1)];
+    assert_same_bits(&many, |t| Value::new(&t[0])?.sum());
+    assert_same_bits(&many, |t| Value::new(&t[0])?.mean());
 }
 
 /// Operations called from several threads at once do not meet.
 #[test]
 fn on_threads_of_their_own() {
     let inputs = [random((13, 13, 13, 20), 1), random((50, 20, 5, 5), 2)];
-    let step = || bits(&inputs, |t| functional::conv2d(&t[0], &t[1], None, 1, 0));
+    let step = || bits(&inputs, |t| Value::new(&t[0])?.conv2d(&t[1], None, 1, 0));
     let expected = step();
     std::thread::scope(|scope| {
         let threads: Vec<_> = (1..5)

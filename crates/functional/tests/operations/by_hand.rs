@@ -1,19 +1,46 @@
 //! Numbers worked out by hand, and batch statistics against f64.
 
-use crate::support::{assert_close, numbers, tensor, values};
-use candle_core::{Device, Tensor, Var};
-use functional as fast;
-use functional::plain;
+use crate::reference;
+use crate::support::{
+    assert_close, numbers, run_reference_under, run_under, tensor, values, variables,
+};
+use candle_core::{Device, Result, Tensor, Var};
+use functional::{Backward, Gradients, Value};
+
+/// The value and the gradient of the sum, by the operation and by its reference.
+fn by_both(
+    x: &Tensor,
+    ours: impl Fn(&Value) -> Result<Value>,
+    theirs: impl Fn(&Tensor) -> Result<Tensor>,
+) -> [[Vec<f32>; 2]; 2] {
+    let ones = |dims: &[usize]| tensor(vec![1.; dims.iter().product()], dims);
+    weighted_by_both(x, ones, ours, theirs)
+}
+
+fn weighted_by_both(
+    x: &Tensor,
+    up: impl Fn(&[usize]) -> Tensor,
+    ours: impl Fn(&Value) -> Result<Value>,
+    theirs: impl Fn(&Tensor) -> Result<Tensor>,
+) -> [[Vec<f32>; 2]; 2] {
+    let x = std::slice::from_ref(x);
+    let ours = run_under(&up, x, |t| ours(&Value::new(&t[0])?)).unwrap();
+    let theirs = run_reference_under(&up, x, |t| theirs(&t[0])).unwrap();
+    [ours, theirs].map(|results| [values(&results[0]), values(&results[1])])
+}
 
 /// The book's LeNet pools 9×9 to 4×4; candle's own gradient shifts each row there.
 #[test]
 fn average_pooling_of_a_9_wide_row() {
-    for pool in [fast::avg_pool2d, plain::avg_pool2d] {
-        let x = Var::from_tensor(&tensor(vec![1.; 81], (1, 9, 9, 1))).unwrap();
-        let weights: Vec<f32> = (0..16).map(|i| (i % 4) as f32).collect();
-        let weighted = pool(&x, 2, 2).unwrap() * tensor(weights, (1, 4, 4, 1));
-        let grads = weighted.unwrap().sum_all().unwrap().backward().unwrap();
-        let rows = values(grads.get(&x).unwrap());
+    let x = tensor(vec![1.; 81], (1, 9, 9, 1));
+    let columns = |_: &[usize]| tensor((0..16).map(|i| (i % 4) as f32).collect(), (1, 4, 4, 1));
+    let by = weighted_by_both(
+        &x,
+        columns,
+        |x| x.avg_pool2d(2, 2),
+        |x| reference::avg_pool2d(x, 2, 2),
+    );
+    for [_, rows] in by {
         let expected = [0., 0., 0.25, 0.25, 0.5, 0.5, 0.75, 0.75, 0.];
         for row in rows.chunks(9).take(8) {
             assert_eq!(row, expected);
@@ -25,59 +52,79 @@ fn average_pooling_of_a_9_wide_row() {
 /// As in PyTorch; candle's own ReLU gives 1 at 0.
 #[test]
 fn relu_at_zero_infinity_and_nan() {
-    for relu in [fast::relu, plain::relu] {
-        let x = [-1., 0., 2., f32::NEG_INFINITY, f32::INFINITY, f32::NAN];
-        let x = Var::new(&x, &Device::Cpu).unwrap();
-        let y = relu(&x).unwrap();
-        let grads = values(y.backward().unwrap().get(&x).unwrap());
-        assert_eq!(values(&y)[..5], [0., 0., 2., 0., f32::INFINITY]);
-        assert!(values(&y)[5].is_nan());
-        assert_eq!(grads[..5], [0., 0., 1., 0., 1.]);
+    let x = [-1., 0., 2., f32::NEG_INFINITY, f32::INFINITY, f32::NAN];
+    let x = Tensor::new(&x, &Device::Cpu).unwrap();
+    for [y, gradient] in by_both(&x, Value::relu, reference::relu) {
+        assert_eq!(y[..5], [0., 0., 2., 0., f32::INFINITY]);
+        assert!(y[5].is_nan());
+        assert_eq!(gradient[..5], [0., 0., 1., 0., 1.]);
     }
 }
 
 #[test]
 fn max_pooling_of_ties_and_nan() {
-    for pool in [fast::max_pool2d, plain::max_pool2d] {
-        let x = [3., 3., f32::NAN, 1., 0., 3., 9., f32::NEG_INFINITY];
-        let x = Var::from_tensor(&tensor(x.to_vec(), (1, 2, 4, 1))).unwrap();
-        let y = pool(&x, 2, 2).unwrap();
-        assert_eq!(values(&y)[0], 3.);
-        assert!(values(&y)[1].is_nan());
-        let grads = values(y.backward().unwrap().get(&x).unwrap());
-        assert_eq!(grads, [1., 0., 1., 0., 0., 0., 0., 0.]);
+    let x = [3., 3., f32::NAN, 1., 0., 3., 9., f32::NEG_INFINITY];
+    let x = tensor(x.to_vec(), (1, 2, 4, 1));
+    let by = by_both(
+        &x,
+        |x| x.max_pool2d(2, 2),
+        |x| reference::max_pool2d(x, 2, 2),
+    );
+    for [y, gradient] in by {
+        assert_eq!(y[0], 3.);
+        assert!(y[1].is_nan());
+        assert_eq!(gradient, [1., 0., 1., 0., 0., 0., 0., 0.]);
     }
 }
 
+fn vector(v: f32) -> Tensor {
+    Tensor::new(&[v], &Device::Cpu).unwrap()
+}
+
 /// The values 1, 2, 3, 6 have mean 3, biased variance 14 / 4, unbiased variance 14 / 3.
+fn assert_statistics(norm: impl Fn(&Tensor, &[Var], bool) -> Vec<f32>) {
+    // weight, bias, mean, variance
+    let vars = variables(&[2., 1., 10., 2.].map(vector)).unwrap();
+    let (mean, var) = (&vars[2], &vars[3]);
+    let x = tensor(vec![1., 2., 3., 6.], (2, 1, 2, 1));
+    let expected = [-2f64, -1., 0., 3.].map(|d| d / (3.5f64 + 1e-5).sqrt() * 2. + 1.);
+    assert_close("training", &norm(&x, &vars, true), &expected, 1e-6);
+    let (running_mean, running_var) = (9. + 0.3, 1.8 + 1.4 / 3.);
+    assert_close("mean", &values(mean), &[running_mean], 1e-6);
+    assert_close("variance", &values(var), &[running_var], 1e-6);
+    let scale = 2. / (running_var + 1e-5).sqrt();
+    let expected = [1., 2., 3., 6.].map(|v| (v - running_mean) * scale + 1.);
+    assert_close("evaluation", &norm(&x, &vars, false), &expected, 1e-6);
+    assert_close("mean kept", &values(mean), &[running_mean], 1e-6);
+}
+
+/// They move in a backward pass.
 #[test]
 fn running_statistics() {
-    for batch_norm2d in [fast::batch_norm2d, plain::batch_norm2d] {
-        let vector = |v: f32| Tensor::new(&[v], &Device::Cpu).unwrap();
-        let (mean, var) = (
-            Var::from_tensor(&vector(10.)).unwrap(),
-            Var::from_tensor(&vector(2.)).unwrap(),
-        );
-        let x = tensor(vec![1., 2., 3., 6.], (2, 1, 2, 1));
-        let norm = |train| {
-            let y = batch_norm2d(&x, &vector(2.), &vector(1.), &mean, &var, train).unwrap();
-            values(&y)
+    assert_statistics(|x, vars, train| {
+        let pass = || -> Result<Vec<f32>> {
+            let y = Value::new(x)?.batch_norm2d(&vars[0], &vars[1], &vars[2], &vars[3], train)?;
+            let mut gradients = Gradients::new([("w", &vars[0]), ("b", &vars[1])], usize::MAX)?;
+            let how = Backward {
+                outputs: &[&y],
+                ..Backward::default()
+            };
+            gradients.backward_with(&y.sum()?, how)?;
+            Ok(values(&y.eval()?))
         };
-        let expected = [-2f64, -1., 0., 3.].map(|d| d / (3.5f64 + 1e-5).sqrt() * 2. + 1.);
-        assert_close("training", &norm(true), &expected, 1e-6);
-        let (running_mean, running_var) = (9. + 0.3, 1.8 + 1.4 / 3.);
-        assert_close("mean", &values(&mean), &[running_mean], 1e-6);
-        assert_close("variance", &values(&var), &[running_var], 1e-6);
-        let scale = 2. / (running_var + 1e-5).sqrt();
-        let expected = [1., 2., 3., 6.].map(|v| (v - running_mean) * scale + 1.);
-        assert_close("evaluation", &norm(false), &expected, 1e-6);
-        assert_close("mean kept", &values(&mean), &[running_mean], 1e-6);
-    }
+        pass().unwrap()
+    });
+    assert_statistics(|x, vars, train| {
+        let [weight, bias, mean, var] = vars else {
+            unreachable!()
+        };
+        values(&reference::batch_norm2d(x, weight, bias, mean, var, train).unwrap())
+    });
 }
 
 /// A mean far from 0, over more values than f32 can add one by one.
 #[test]
-fn batch_statistics_are_sound() {
+fn batch_statistics_are_sound() -> Result<()> {
     let (pixels, c) = (20_000, 3);
     let x: Vec<f32> = numbers(pixels * c, 1).iter().map(|v| 30. + v).collect();
     let column = |k: usize| x.iter().skip(k).step_by(c).map(|v| f64::from(*v));
@@ -87,28 +134,35 @@ fn batch_statistics_are_sound() {
     let squares = |k: usize| column(k).map(|v| (v - mean[k]).powi(2)).sum::<f64>();
     let var: Vec<f64> = (0..c).map(|k| squares(k) / pixels as f64).collect();
 
-    let input = tensor(x.clone(), (20, 100, 10, c));
-    let [ones, zeros] = [1., 0.].map(|v| tensor(vec![v; c], c));
-    let running = [&zeros, &zeros].map(|t| Var::from_tensor(t).unwrap());
-    let y = fast::batch_norm2d(&input, &ones, &zeros, &running[0], &running[1], true).unwrap();
+    let input = Value::new(&tensor(x.clone(), (20, 100, 10, c)))?;
+    let vars = variables(&[1., 0., 0., 0.].map(|v| tensor(vec![v; c], c)))?;
+    let [ones, zeros, running @ ..] = &vars[..] else {
+        unreachable!()
+    };
+    let y = input.batch_norm2d(ones, zeros, &running[0], &running[1], true)?;
     let normal = |(i, v): (usize, &f32)| (f64::from(*v) - mean[i % c]) / (var[i % c] + 1e-5).sqrt();
     let expected: Vec<f64> = x.iter().enumerate().map(normal).collect();
-    assert_close("y", &values(&y), &expected, 1e-5);
+    assert_close("y", &values(&y.eval()?), &expected, 1e-5);
+    Gradients::new([("weight", ones)], usize::MAX)?.backward(&y.sum()?)?;
     let tenth: Vec<f64> = mean.iter().map(|m| m / 10.).collect();
     assert_close("mean", &values(&running[0]), &tenth, 1e-6);
     let tenth: Vec<f64> = var.iter().map(|v| v / 10. * 20_000. / 19_999.).collect();
     assert_close("variance", &values(&running[1]), &tenth, 1e-6);
+    Ok(())
 }
 
 /// Logits that overflow exp in f32.
 #[test]
 fn cross_entropy_of_large_logits() {
-    for cross_entropy in [fast::cross_entropy, plain::cross_entropy] {
-        let y_hat = Var::new(&[[1000f32, 0.], [-1000., 1000.]], &Device::Cpu).unwrap();
-        let y = Tensor::new(&[0u32, 0], &Device::Cpu).unwrap();
-        let loss = cross_entropy(&y_hat, &y).unwrap();
-        assert_eq!(values(&loss), [0., 2000.]);
-        let grads = loss.backward().unwrap();
-        assert_eq!(values(grads.get(&y_hat).unwrap()), [0., 0., -1., 1.]);
+    let y_hat = Tensor::new(&[[1000f32, 0.], [-1000., 1000.]], &Device::Cpu).unwrap();
+    let y = Tensor::new(&[0u32, 0], &Device::Cpu).unwrap();
+    let by = by_both(
+        &y_hat,
+        |y_hat| functional::cross_entropy(y_hat, &y),
+        |y_hat| reference::cross_entropy(y_hat, &y),
+    );
+    for [losses, gradient] in by {
+        assert_eq!(losses, [0., 2000.]);
+        assert_eq!(gradient, [0., 0., -1., 1.]);
     }
 }

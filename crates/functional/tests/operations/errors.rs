@@ -1,168 +1,203 @@
-//! What does not fit is refused by the operation and its twin alike, with both sides in the message.
+//! What does not fit is refused when it is written down, with both sides in the message.
 
-use crate::support::{labels, random};
+use crate::support::{assert_refused, labels, random, variables};
 use candle_core::{DType, Device, Result, Tensor, Var};
-use functional as fast;
-use functional::plain;
+use functional::{Gradients, Value, cross_entropy, squared_error};
 
-fn assert_refused(expected: &str, results: [Result<Tensor>; 2]) {
-    for result in results {
-        let message = result.expect_err("an error").to_string();
-        assert!(
-            message.contains(expected),
-            "{message:?} does not say {expected:?}"
-        );
-    }
+fn new(x: &Tensor) -> Value {
+    Value::new(x).unwrap()
+}
+
+fn value(shape: &[usize], seed: u64) -> Value {
+    new(&random(shape, seed))
 }
 
 #[test]
 fn types() {
-    let x = random((1, 4, 4, 2), 1).to_dtype(DType::F64).unwrap();
-    let expected = "x is f64, expected f32";
-    assert_refused(expected, [fast::relu(&x), plain::relu(&x)]);
-    assert_refused(expected, [fast::flatten(&x), plain::flatten(&x)]);
-    assert_refused(expected, [fast::nhwc(&x), plain::nhwc(&x)]);
-    assert_refused(
-        expected,
-        [fast::avg_pool2d(&x, 2, 2), plain::avg_pool2d(&x, 2, 2)],
-    );
+    let wide = random((1, 4, 4, 2), 1).to_dtype(DType::F64).unwrap();
+    let x = new(&wide);
+    assert_refused("relu: x is f64, expected f32", x.relu());
+    assert_refused("flatten: x is f64, expected f32", x.flatten());
+    assert_refused("nhwc: x is f64, expected f32", x.nhwc());
+    assert_refused("avg_pool2d: x is f64, expected f32", x.avg_pool2d(2, 2));
+    assert_refused("max_pool2d: x is f64, expected f32", x.max_pool2d(2, 2));
+    assert_refused("x is f64, expected f32", x.global_avg_pool2d());
+    assert_refused("sum: x is f64, expected f32", x.sum());
+    assert_refused("mean: x is f64, expected f32", x.mean());
+    assert_refused("add: x is f64, expected f32", &x + &x);
+    let narrow = value(&[1, 4, 4, 2], 1);
+    assert_refused("add: other is f64, expected f32", &narrow + &x);
+    // images of one channel have nothing to be computed
+    let bytes = random((2, 1, 3, 5), 1).to_dtype(DType::U8).unwrap();
+    assert_refused("nhwc: x is u8, expected f32", new(&bytes).nhwc());
+    // a variable, and what candle computes from it
+    let var = Var::from_tensor(&wide).unwrap();
+    assert_refused("relu: x is f64, expected f32", new(&var).relu());
+    let doubled = (var.as_tensor() * 2.).unwrap();
+    assert_refused("relu: x is f64, expected f32", new(&doubled).relu());
+}
+
+#[test]
+fn types_of_weights_and_labels() {
     let w = random((1, 2, 2, 2), 1);
+    let x = value(&[1, 4, 4, 2], 1);
+    let wide = |t: &Tensor| t.to_dtype(DType::F64).unwrap();
+    let expected = "conv2d: weight is f64, expected f32; convert it with to_dtype";
+    assert_refused(expected, x.conv2d(&wide(&w), None, 1, 0));
+    let bias = wide(&random(1, 1));
+    assert_refused("conv2d: bias is f64", x.conv2d(&w, Some(&bias), 1, 0));
+    let c = random(2, 1);
+    let [mean, var] = [&c, &c].map(|c| Var::from_tensor(c).unwrap());
+    let wide_mean = Var::from_tensor(&wide(&c)).unwrap();
+    let norm = |w: &Tensor, mean: &Var| x.batch_norm2d(w, &c, mean, &var, true);
+    assert_refused("batch_norm2d: weight is f64", norm(&wide(&c), &mean));
+    assert_refused("batch_norm2d: running_mean is f64", norm(&c, &wide_mean));
+    let y_hat = value(&[2, 3], 1);
     assert_refused(
-        "conv2d: x is f64, expected f32",
-        [
-            fast::conv2d(&x, &w, None, 1, 0),
-            plain::conv2d(&x, &w, None, 1, 0),
-        ],
+        "cross_entropy: y is f32, expected u32; convert it with to_dtype",
+        cross_entropy(&y_hat, &random(2, 2)),
     );
-    let (y_hat, y) = (random((2, 3), 1), random(2, 2));
     assert_refused(
-        "cross_entropy: y is f32, expected u32",
-        [
-            fast::cross_entropy(&y_hat, &y),
-            plain::cross_entropy(&y_hat, &y),
-        ],
+        "squared_error: y is u32, expected f32",
+        squared_error(&value(&[2], 1), &labels(2, 3, 1)),
     );
 }
 
 #[test]
 fn conv2d() {
-    let x = random((1, 4, 5, 3), 1);
-    let check = |expected: &str, w: &Tensor, b: Option<&Tensor>, stride, padding| {
-        let results = [
-            fast::conv2d(&x, w, b, stride, padding),
-            plain::conv2d(&x, w, b, stride, padding),
-        ];
-        assert_refused(expected, results);
+    let x = value(&[1, 4, 5, 3], 1);
+    let check = |expected: &str, w: &[usize], b: Option<usize>, stride, padding| {
+        let b = b.map(|b| random(b, 3));
+        let y = x.conv2d(&random(w, 2), b.as_ref(), stride, padding);
+        assert_refused(expected, y);
     };
-    let w = random((50, 20, 5, 5), 2);
-    check("conv2d: x has 3 channels, weight has 20", &w, None, 1, 0);
-    let w = random((2, 3, 7, 7), 2);
-    check(
-        "conv2d: kernel 7 is larger than x, 4 with padding 1",
-        &w,
-        None,
-        1,
-        1,
-    );
-    check("kernel 7 and stride 0 must be at least 1", &w, None, 0, 2);
-    let w = random((2, 3, 1, 1), 2);
-    let b = random(3, 3);
-    check(
-        "bias has shape [3], expected [2] for the 2 output channels",
-        &w,
-        Some(&b),
-        1,
-        0,
-    );
-    let w = random((2, 3), 2);
-    check(
-        "weight has shape [2, 3], expected (O, I, KH, KW)",
-        &w,
-        None,
-        1,
-        0,
-    );
-    let w = random((0, 3, 1, 1), 2);
-    check("weight has shape [0, 3, 1, 1]", &w, None, 1, 0);
+    let expected =
+        "conv2d: x has 3 channels, weight has 20; x is (B, H, W, I), weight (O, I, KH, KW)";
+    check(expected, &[50, 20, 5, 5], None, 1, 0);
+    let expected = "conv2d: kernel 7 is larger than x, 4 with padding 1";
+    check(expected, &[2, 3, 7, 7], None, 1, 1);
+    let expected = "conv2d: kernel 7 and stride 0 must be at least 1";
+    check(expected, &[2, 3, 7, 7], None, 0, 2);
+    let expected = "conv2d: bias has shape [3], expected [2] for the 2 output channels of weight";
+    check(expected, &[2, 3, 1, 1], Some(3), 1, 0);
+    let expected = "conv2d: weight has shape [2, 3], expected (O, I, KH, KW)";
+    check(expected, &[2, 3], None, 1, 0);
+    let expected = "conv2d: weight has shape [0, 3, 1, 1], expected (O, I, KH, KW) of at least 1";
+    check(expected, &[0, 3, 1, 1], None, 1, 0);
 }
 
 #[test]
 fn images() {
-    let x = random((2, 3), 1);
-    let expected = "x has shape [2, 3], expected (B, H, W, C)";
-    assert_refused(expected, [fast::flatten(&x), plain::flatten(&x)]);
+    let x = value(&[2, 3], 1);
+    let expected = "flatten: x has shape [2, 3], expected (B, H, W, C)";
+    assert_refused(expected, x.flatten());
+    let expected = "nhwc: x has shape [2, 3], expected (B, C, H, W)";
+    assert_refused(expected, x.nhwc());
+    let expected = "max_pool2d: x has shape [2, 3], expected (B, H, W, C)";
+    assert_refused(expected, x.max_pool2d(2, 2));
+    let expected = "global_avg_pool2d: x has shape [2, 3], expected (B, H, W, C)";
+    assert_refused(expected, x.global_avg_pool2d());
+    let x = value(&[1, 2, 2, 1], 1);
+    let expected = "avg_pool2d: kernel 3 is larger than x, 2";
+    assert_refused(expected, x.avg_pool2d(3, 1));
+    let expected = "max_pool2d: kernel 1 and stride 0 must be at least 1";
+    assert_refused(expected, x.max_pool2d(1, 0));
+    let x = value(&[1, 0, 2, 1], 1);
     assert_refused(
-        expected,
-        [fast::max_pool2d(&x, 2, 2), plain::max_pool2d(&x, 2, 2)],
+        "global_avg_pool2d: x has shape [1, 0, 2, 1], expected at least one pixel",
+        x.global_avg_pool2d(),
+    );
+}
+
+/// What comes before it is not computed yet.
+#[test]
+fn an_operation_after_others() -> Result<()> {
+    let y = value(&[2, 3], 1).linear(&random((4, 3), 2), None)?;
+    assert_refused(
+        "avg_pool2d: x has shape [2, 4], expected (B, H, W, C)",
+        y.relu()?.avg_pool2d(1, 1),
     );
     assert_refused(
-        expected,
-        [fast::global_avg_pool2d(&x), plain::global_avg_pool2d(&x)],
+        "linear: x has 4 features, weight (O, I) has 3",
+        y.linear(&random((4, 3), 2), None),
     );
-    let x = random((1, 2, 2, 1), 1);
-    assert_refused(
-        "avg_pool2d: kernel 3 is larger than x, 2",
-        [fast::avg_pool2d(&x, 3, 1), plain::avg_pool2d(&x, 3, 1)],
-    );
-    let x = random((1, 0, 2, 1), 1);
-    assert_refused(
-        "x has shape [1, 0, 2, 1], expected at least one pixel",
-        [fast::global_avg_pool2d(&x), plain::global_avg_pool2d(&x)],
-    );
+    Ok(())
 }
 
 #[test]
 fn linear() {
-    let (x, w) = (random((2, 5), 1), random((4, 3), 2));
+    let (x, w) = (value(&[2, 5], 1), random((4, 3), 2));
     let expected = "linear: x has 5 features, weight (O, I) has 3; for a weight (I, O) use matmul";
+    assert_refused(expected, x.linear(&w, None));
     assert_refused(
-        expected,
-        [fast::linear(&x, &w, None), plain::linear(&x, &w, None)],
+        "linear: bias has shape [5], expected [4] for the 4 outputs of weight",
+        value(&[2, 3], 1).linear(&w, Some(&random(5, 3))),
     );
-    let (x, b) = (random((2, 3), 1), random(5, 3));
     assert_refused(
-        "bias has shape [5], expected [4] for the 4 outputs of weight",
-        [
-            fast::linear(&x, &w, Some(&b)),
-            plain::linear(&x, &w, Some(&b)),
-        ],
-    );
-    let x = random(3, 1);
-    assert_refused(
-        "x has shape [3], weight [4, 3], expected (B, I) and (O, I)",
-        [fast::linear(&x, &w, None), plain::linear(&x, &w, None)],
+        "linear: x has shape [3], weight [4, 3], expected (B, I) and (O, I)",
+        value(&[3], 1).linear(&w, None),
     );
 }
 
 #[test]
 fn matmul() {
-    let (x, w) = (random((2, 5), 1), random((3, 4), 2));
+    let (x, w) = (value(&[2, 5], 1), random((3, 4), 2));
     let expected =
         "matmul: x has 5 columns, weight (I, O) has 3 rows; for a weight (O, I) use linear";
+    assert_refused(expected, x.matmul(&w, None));
     assert_refused(
-        expected,
-        [fast::matmul(&x, &w, None), plain::matmul(&x, &w, None)],
+        "matmul: x has shape [3], weight [3, 4], expected (B, I) and (I, O)",
+        value(&[3], 1).matmul(&w, None),
+    );
+}
+
+#[test]
+fn sums_of_two_shapes() {
+    assert_refused(
+        "add: x has shape [2, 3], other [3, 2], expected the same",
+        value(&[2, 3], 1) + value(&[3, 2], 2),
     );
 }
 
 #[test]
 fn labels_that_are_no_class() {
-    let y_hat = random((3, 10), 1);
+    let y_hat = value(&[3, 10], 1);
     let y = Tensor::new(&[0u32, 9, 10], &Device::Cpu).unwrap();
     assert_refused(
-        "label 10 of example 2 is too large, y_hat has 10 classes",
-        [
-            fast::cross_entropy(&y_hat, &y),
-            plain::cross_entropy(&y_hat, &y),
-        ],
+        "cross_entropy: label 10 of example 2 is too large, y_hat has 10 classes",
+        cross_entropy(&y_hat, &y),
     );
-    let y = labels(2, 10, 1);
     assert_refused(
-        "y has shape [2], expected [3] for the 3 examples of y_hat",
-        [
-            fast::cross_entropy(&y_hat, &y),
-            plain::cross_entropy(&y_hat, &y),
-        ],
+        "cross_entropy: y has shape [2], expected [3] for the 3 examples of y_hat",
+        cross_entropy(&y_hat, &labels(2, 10, 1)),
+    );
+    assert_refused(
+        "cross_entropy: y_hat has shape [3], expected (B, C)",
+        cross_entropy(&value(&[3], 1), &y),
+    );
+}
+
+#[test]
+fn targets_of_another_shape() {
+    let refused = |y_hat: &[usize], y: &[usize], expected: &str| {
+        assert_refused(expected, squared_error(&value(y_hat, 1), &random(y, 2)));
+    };
+    let expected = "squared_error: y_hat has shape [3, 1], y [3], expected the same (B, …)";
+    refused(&[3, 1], &[3], expected);
+    let expected = "squared_error: y_hat has shape [2, 3], y [3, 2], expected the same (B, …)";
+    refused(&[2, 3], &[3, 2], expected);
+    let expected = "squared_error: y_hat has shape [], y [], expected the same (B, …)";
+    refused(&[], &[], expected);
+    let expected =
+        "squared_error: y_hat has shape [2, 0], expected at least one element for each example";
+    refused(&[2, 0], &[2, 0], expected);
+}
+
+#[test]
+fn means_of_nothing() {
+    assert_refused(
+        "mean: x has shape [0, 3], expected at least one element",
+        value(&[0, 3], 1).mean(),
     );
 }
 
@@ -170,42 +205,80 @@ fn labels_that_are_no_class() {
 fn batch_norm2d() {
     let var = |n| Var::from_tensor(&random(n, 1)).unwrap();
     let (w, mean, running_var) = (random(4, 1), var(4), var(4));
-    let check = |expected: &str, x: &Tensor, w: &Tensor, mean: &Var, train| {
-        let results = [
-            fast::batch_norm2d(x, w, w, mean, &running_var, train),
-            plain::batch_norm2d(x, w, w, mean, &running_var, train),
-        ];
-        assert_refused(expected, results);
+    let norm = |x: &[usize], w: &Tensor, mean: &Var, train| {
+        value(x, 1).batch_norm2d(w, w, mean, &running_var, train)
     };
-    let x = random((1, 1, 1, 4), 1);
-    check(
-        "x has shape [1, 1, 1, 4], 1 values per channel",
-        &x,
-        &w,
-        &mean,
-        true,
+    assert_refused(
+        "batch_norm2d: weight has shape [3], expected [4] for the 4 channels of x",
+        norm(&[1, 2, 2, 4], &random(3, 1), &mean, true),
     );
-    let x = random((0, 7, 7, 4), 1);
-    check(
-        "x has shape [0, 7, 7, 4], 0 values per channel",
-        &x,
-        &w,
-        &mean,
-        true,
+    assert_refused(
+        "batch_norm2d: running_mean has shape [5], expected [4] for the 4 channels of x",
+        norm(&[1, 2, 2, 4], &w, &var(5), false),
     );
-    let x = random((1, 2, 2, 4), 1);
-    check(
-        "weight has shape [3], expected [4]",
-        &x,
-        &random(3, 1),
-        &mean,
-        true,
+    assert_refused(
+        "batch_norm2d: x has shape [2, 4], expected (B, H, W, C)",
+        norm(&[2, 4], &w, &mean, false),
     );
-    check(
-        "running_mean has shape [5], expected [4]",
-        &x,
-        &w,
-        &var(5),
-        false,
+    let none = random(0, 1);
+    let [mean, running_var] = [var(0), var(0)];
+    for train in [true, false] {
+        assert_refused(
+            "batch_norm2d: x has shape [2, 3, 3, 0], expected at least one channel",
+            value(&[2, 3, 3, 0], 1).batch_norm2d(&none, &none, &mean, &running_var, train),
+        );
+    }
+}
+
+/// How many values there are is known when replicas have told each other.
+#[test]
+fn a_training_batch_that_is_too_small_is_refused_when_it_is_computed() -> Result<()> {
+    for (examples, expected) in [(0, "0 values per channel"), (1, "1 values per channel")] {
+        let vars = variables(&[4, 4, 4, 4].map(|n| random(n, 1)))?;
+        let [weight, bias, mean, var] = &vars[..] else {
+            unreachable!()
+        };
+        let before = mean.to_vec1::<f32>()?;
+        let x = value(&[examples, 1, 1, 4], 1);
+        let y = x.batch_norm2d(weight, bias, mean, var, true)?;
+        let expected = format!(
+            "batch_norm2d: x has {expected}; training needs at least 2, give a larger batch"
+        );
+        assert_refused(&expected, y.eval());
+        assert!(y.to_string().starts_with(&expected), "{y}");
+        let mut gradients = Gradients::new([("weight", weight)], usize::MAX)?;
+        assert_refused(&expected, gradients.backward(&y.sum()?));
+        assert_eq!(mean.to_vec1::<f32>()?, before);
+        // with running statistics it is as good as any
+        x.batch_norm2d(weight, bias, mean, var, false)?.eval()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_loss_that_is_no_scalar() -> Result<()> {
+    let w = Var::from_tensor(&random((3, 4), 1))?;
+    let mut gradients = Gradients::new([("w", &w)], usize::MAX)?;
+    let y = value(&[2, 4], 2).linear(&w, None)?;
+    let expected = "backward: the loss has shape [2, 3], expected a scalar; take its sum or mean";
+    assert_refused(expected, gradients.backward(&y));
+    let grad = Var::from_tensor(&random((3, 4), 3))?;
+    assert_refused(expected, functional::backward(&y, [(&w, &grad)]));
+    gradients.backward(&y.sum()?)?; // one that is, at once
+    Ok(())
+}
+
+#[test]
+fn a_gradient_of_another_size() -> Result<()> {
+    let w = Var::from_tensor(&random((3, 4), 1))?;
+    let loss = value(&[2, 4], 2).linear(&w, None)?.sum()?;
+    let grad = Var::from_tensor(&random((3, 3), 3))?;
+    assert_refused(
+        "backward: a parameter has shape [3, 4], its gradient [3, 3]",
+        functional::backward(&loss, [(&w, &grad)]),
     );
+    // as many elements are enough
+    let grad = Var::from_tensor(&random((2, 6), 3))?;
+    functional::backward(&loss, [(&w, &grad)])?;
+    Ok(())
 }

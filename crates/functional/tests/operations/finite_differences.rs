@@ -5,6 +5,7 @@
 
 use crate::support::{assert_close, cases, numbers, random, run, tensor, upstream, values};
 use candle_core::{DType, Device, Result, Tensor, Var};
+use functional::Value;
 use proptest::prelude::*;
 
 const STEP: f64 = 1e-4;
@@ -12,7 +13,7 @@ const TOLERANCE: f64 = 1e-5;
 
 fn check(
     inputs: &[Tensor],
-    op: impl Fn(&[Tensor]) -> Result<Tensor>,
+    op: impl Fn(&[Tensor]) -> Result<Value>,
     reference: impl Fn(&[Vec<f64>]) -> Vec<f64>,
 ) {
     let results = run(inputs, op).unwrap();
@@ -24,7 +25,7 @@ fn check(
     };
     let mut point: Vec<Vec<f64>> = inputs.iter().map(wide).collect();
     assert_close("value", &values(&results[0]), &reference(&point), TOLERANCE);
-    let weights = wide(&upstream(results[0].shape()));
+    let weights = wide(&upstream(results[0].dims()));
     let loss = |point: &[Vec<f64>]| -> f64 {
         reference(point)
             .iter()
@@ -123,7 +124,7 @@ proptest! {
         let (oh, ow) = ((more_h + 2 * padding) / stride + 1, (more_w + 2 * padding) / stride + 1);
         check(
             &[random((b, h, w, i), seed), random((o, i, kh, kw), seed + 1), random(o, seed + 2)],
-            |t| functional::conv2d(&t[0], &t[1], Some(&t[2]), stride, padding),
+            |t| Value::new(&t[0])?.conv2d(&t[1], Some(&t[2]), stride, padding),
             |t| {
                 let index = |n: usize| (n / o / ow / oh, n / o / ow % oh, n / o % ow, n % o);
                 let y = |n| output(t, [h, w, i], (kh, kw), index(n), (stride, padding));
@@ -142,10 +143,10 @@ proptest! {
         let x = random(dims.to_vec(), seed);
         check(
             std::slice::from_ref(&x),
-            |t| functional::avg_pool2d(&t[0], kernel, stride),
+            |t| Value::new(&t[0])?.avg_pool2d(kernel, stride),
             |t| windows(&t[0], dims, kernel, stride).iter().map(|w| mean(w)).collect(),
         );
-        check(&[x], |t| functional::global_avg_pool2d(&t[0]), |t| {
+        check(&[x], |t| Value::new(&t[0])?.global_avg_pool2d(), |t| {
             let channel = |n: usize| t[0][n / c * dims[1] * dims[2] * c + n % c..].iter().step_by(c);
             let pixels = dims[1] * dims[2];
             (0..b * c).map(|n| channel(n).take(pixels).sum::<f64>() / pixels as f64).collect()
@@ -158,7 +159,7 @@ proptest! {
         let distinct = order.iter().map(|i| *i as f32 / 100.).collect();
         check(
             &[tensor(distinct, dims.to_vec())],
-            |t| functional::max_pool2d(&t[0], kernel, stride),
+            |t| Value::new(&t[0])?.max_pool2d(kernel, stride),
             |t| windows(&t[0], dims, kernel, stride).iter().map(|w| w.iter().copied().fold(f64::MIN, f64::max)).collect(),
         );
     }
@@ -167,7 +168,7 @@ proptest! {
     fn linear((b, i, o) in (1usize..8, 1usize..8, 1usize..8), seed in 0u64..1000) {
         check(
             &[random((b, i), seed), random((o, i), seed + 1), random(o, seed + 2)],
-            |t| functional::linear(&t[0], &t[1], Some(&t[2])),
+            |t| Value::new(&t[0])?.linear(&t[1], Some(&t[2])),
             |t| {
                 let dot = |n: usize| (0..i).map(|k| t[0][n / o * i + k] * t[1][n % o * i + k]).sum::<f64>();
                 (0..b * o).map(|n| dot(n) + t[2][n % o]).collect()
@@ -178,16 +179,29 @@ proptest! {
     #[test]
     fn relu(n in 1usize..50, seed in 0u64..1000) {
         let x = numbers(n, seed).iter().map(|v| v + 0.01 * v.signum()).collect();
-        check(&[tensor(x, n)], |t| functional::relu(&t[0]), |t| t[0].iter().map(|v| v.max(0.)).collect());
+        check(&[tensor(x, n)], |t| Value::new(&t[0])?.relu(), |t| t[0].iter().map(|v| v.max(0.)).collect());
     }
 
     #[test]
     fn cross_entropy((b, c) in (1usize..8, 2usize..11), scale in 0.1f64..5., seed in 0u64..1000) {
         let y = crate::support::labels(b, c, seed + 1);
         let labels: Vec<u32> = y.to_vec1().unwrap();
-        check(&[(random((b, c), seed) * scale).unwrap()], |t| functional::cross_entropy(&t[0], &y), |t| {
+        check(&[(random((b, c), seed) * scale).unwrap()], |t| functional::cross_entropy(&Value::new(&t[0])?, &y), |t| {
             let rows = t[0].chunks(c).zip(&labels);
             rows.map(|(row, y)| row.iter().map(|v| v.exp()).sum::<f64>().ln() - row[*y as usize]).collect()
+        });
+    }
+
+    #[test]
+    fn sum_mean_and_squared_error((b, n) in (1usize..8, 1usize..11), seed in 0u64..1000) {
+        let x = [random((b, n), seed)];
+        check(&x, |t| Value::new(&t[0])?.sum(), |t| vec![t[0].iter().sum()]);
+        check(&x, |t| Value::new(&t[0])?.mean(), |t| vec![mean(&t[0])]);
+        let y = random((b, n), seed + 1);
+        let targets: Vec<f64> = values(&y).iter().map(|v| f64::from(*v)).collect();
+        check(&x, |t| functional::squared_error(&Value::new(&t[0])?, &y), |t| {
+            let squares: Vec<f64> = t[0].iter().zip(&targets).map(|(a, b)| (a - b).powi(2)).collect();
+            squares.chunks(n).map(mean).collect()
         });
     }
 
@@ -200,7 +214,7 @@ proptest! {
         let statistic = |v: f64| (Tensor::ones(c, DType::F32, &Device::Cpu).unwrap() * v).unwrap();
         let running = [0.25, 2.].map(|v| Var::from_tensor(&statistic(v)).unwrap());
         let norm = |t: &[Tensor], train| {
-            functional::batch_norm2d(&t[0], &t[1], &t[2], &running[0], &running[1], train)
+            Value::new(&t[0])?.batch_norm2d(&t[1], &t[2], &running[0], &running[1], train)
         };
         check(&inputs, |t| norm(t, false), |t| normalized(t, |_| 0.25, |_| 2.));
         check(&inputs, |t| norm(t, true), |t| {

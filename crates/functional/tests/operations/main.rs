@@ -1,19 +1,22 @@
 //! What this crate claims of its operations, a module a claim.
 
 mod against_candle;
+mod against_reference;
 mod bits;
+mod both;
 mod buckets;
 mod by_hand;
 mod empty;
 mod errors;
-mod expressions;
+mod evaluation;
 mod finite_differences;
+mod guests;
+mod losses;
 #[cfg(feature = "cuda")]
 mod on_a_gpu;
-mod recording;
-mod short_way;
+mod reference;
 mod support;
 mod synchronized;
+mod together;
 mod training;
-mod twins;
 mod views;

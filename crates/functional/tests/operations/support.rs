@@ -1,8 +1,9 @@
 //! Numbers, gradients and comparisons that the tests share.
 
 use candle_core::{Device, Result, Shape, Tensor, Var};
-use functional::{Bucket, Gradients, Values};
+use functional::{Backward, Bucket, Gradients, Network, Summation, Value, Values, candle};
 use proptest::test_runner::Config as ProptestConfig;
+use std::sync::Arc;
 
 /// `cases` random cases a test; a failure prints its smallest case and writes no file.
 pub fn cases(cases: u32) -> ProptestConfig {
@@ -56,6 +57,10 @@ pub fn values(t: &Tensor) -> Vec<f32> {
     t.flatten_all().unwrap().to_vec1().unwrap()
 }
 
+pub fn bits(t: &Tensor) -> Vec<u32> {
+    values(t).iter().map(|v| v.to_bits()).collect()
+}
+
 pub fn values_of(bucket: &Bucket) -> Vec<f32> {
     match &bucket.values {
         Values::Floats(floats) => floats.clone(),
@@ -65,31 +70,111 @@ pub fn values_of(bucket: &Bucket) -> Vec<f32> {
 
 /// What each bucket holds; all are handed out, and put back.
 pub fn given(gradients: &mut Gradients) -> Vec<Vec<f32>> {
-    let (ready, buckets) = std::sync::mpsc::channel();
-    gradients.give(&ready).unwrap();
+    let mut buckets = Vec::new();
+    let mut ready = |bucket: Bucket| {
+        buckets.push(bucket);
+        Ok(())
+    };
+    gradients.give(&mut ready).unwrap();
     let take = |bucket: Bucket| {
         let values = values_of(&bucket);
         gradients.put_back(bucket).unwrap();
         values
     };
-    buckets.try_iter().map(take).collect()
+    buckets.into_iter().map(take).collect()
 }
 
-/// The upstream gradient of every test: random, so that no mistake cancels.
-pub fn upstream(shape: &Shape) -> Tensor {
-    random(shape.clone(), 99)
+/// Variables of these numbers.
+pub fn variables(inputs: &[Tensor]) -> Result<Vec<Var>> {
+    inputs.iter().map(Var::from_tensor).collect()
 }
 
-/// `f(inputs)`, and the gradient of each input under [`upstream`].
-pub fn run(inputs: &[Tensor], f: impl Fn(&[Tensor]) -> Result<Tensor>) -> Result<Vec<Tensor>> {
-    let vars = inputs.iter().map(Var::from_tensor);
-    let vars: Vec<Tensor> = vars.map(|v| Ok(v?.into_inner())).collect::<Result<_>>()?;
-    let y = f(&vars)?;
-    let grads = (&y * upstream(y.shape()))?.sum_all()?.backward()?;
-    let grad = |v: &Tensor| grads.get(v).expect("each input has a gradient").clone();
-    let mut results = vec![y.detach()];
-    results.extend(vars.iter().map(grad));
+/// The tensors of variables.
+pub fn tensors(vars: &[Var]) -> Vec<Tensor> {
+    vars.iter().map(|v| v.as_tensor().clone()).collect()
+}
+
+/// The gradient of the result of every test: random, so that no mistake cancels.
+pub fn upstream(dims: &[usize]) -> Tensor {
+    random(dims, 99)
+}
+
+/// Σ y · up, of which `up` is y's gradient.
+pub fn weighted(y: &Value, up: Tensor) -> Result<Value> {
+    candle(move |y: &Tensor| y * &up).forward(y, true)?.sum()
+}
+
+/// y, and the gradients of Σ y · up: from one pass.
+pub fn pass(vars: &[Var], y: &Value, up: Tensor) -> Result<Vec<Tensor>> {
+    pass_over(None, vars, y, up)
+}
+
+/// As [`pass`], with batch norms that share their statistics.
+pub fn pass_over(
+    norms: Option<Arc<dyn Summation>>,
+    vars: &[Var],
+    y: &Value,
+    up: Tensor,
+) -> Result<Vec<Tensor>> {
+    let mut gradients = Gradients::new(vars.iter().map(|v| ("an input", v)), usize::MAX)?;
+    let how = Backward {
+        norms,
+        outputs: &[y],
+        ..Backward::default()
+    };
+    gradients.backward_with(&weighted(y, up)?, how)?;
+    let of_vars = gradients.values()?.into_iter().zip(vars);
+    let of_vars = of_vars.map(|(gradient, v)| gradient.reshape(v.shape()));
+    std::iter::once(y.eval()).chain(of_vars).collect()
+}
+
+/// As [`pass`], of a tensor that candle has computed.
+pub fn reference_pass(vars: &[Var], y: &Tensor, up: &Tensor) -> Result<Vec<Tensor>> {
+    let grads = (y * up)?.sum_all()?.backward()?;
+    let grad = |v: &Var| grads.get(v).expect("each input has a gradient").clone();
+    Ok(std::iter::once(y.detach())
+        .chain(vars.iter().map(grad))
+        .collect())
+}
+
+/// `f(inputs)`, and the gradient of each input under `up`. Checks that a pass without gradients gives the same
+/// bits.
+pub fn run_under(
+    up: impl Fn(&[usize]) -> Tensor,
+    inputs: &[Tensor],
+    f: impl Fn(&[Tensor]) -> Result<Value>,
+) -> Result<Vec<Tensor>> {
+    let vars = variables(inputs)?;
+    let y = f(&tensors(&vars))?;
+    let alone = f(&tensors(&vars))?.eval()?;
+    let results = pass(&vars, &y, up(y.dims()))?;
+    assert_eq!(alone.dims(), y.dims());
+    assert!(bits(&alone) == bits(&results[0]), "without gradients");
     Ok(results)
+}
+
+/// As [`run_under`], with [`upstream`].
+pub fn run(inputs: &[Tensor], f: impl Fn(&[Tensor]) -> Result<Value>) -> Result<Vec<Tensor>> {
+    run_under(upstream, inputs, f)
+}
+
+/// As [`run_under`], by candle.
+pub fn run_reference_under(
+    up: impl Fn(&[usize]) -> Tensor,
+    inputs: &[Tensor],
+    f: impl Fn(&[Tensor]) -> Result<Tensor>,
+) -> Result<Vec<Tensor>> {
+    let vars = variables(inputs)?;
+    let y = f(&tensors(&vars))?;
+    reference_pass(&vars, &y, &up(y.dims()))
+}
+
+/// As [`run`], by candle.
+pub fn run_reference(
+    inputs: &[Tensor],
+    f: impl Fn(&[Tensor]) -> Result<Tensor>,
+) -> Result<Vec<Tensor>> {
+    run_reference_under(upstream, inputs, f)
 }
 
 /// Checks each element to within `tolerance` of the largest expected one (or of 1).
@@ -106,18 +191,38 @@ pub fn assert_close(what: &str, actual: &[f32], expected: &[f64], tolerance: f64
     }
 }
 
+/// As [`assert_close`], for what was computed in f32.
+pub fn assert_near(what: &str, actual: &[f32], expected: &[f32], tolerance: f64) {
+    let expected: Vec<f64> = expected.iter().map(|v| f64::from(*v)).collect();
+    assert_close(what, actual, &expected, tolerance);
+}
+
+/// Checks a value and its gradients.
+pub fn assert_results(ours: &[Tensor], theirs: &[Tensor], tolerance: f64) {
+    assert_eq!(ours.len(), theirs.len());
+    for (i, (a, e)) in ours.iter().zip(theirs).enumerate() {
+        assert_eq!(a.dims(), e.dims(), "shapes of result {i}");
+        let what = format!("result {i} (0 is the value, then the gradients)");
+        assert_near(&what, &values(a), &values(e), tolerance);
+    }
+}
+
 /// Checks that two ways to compute the same agree, in the value and in all gradients.
 pub fn assert_same(
     inputs: &[Tensor],
     tolerance: f64,
-    ours: impl Fn(&[Tensor]) -> Result<Tensor>,
+    ours: impl Fn(&[Tensor]) -> Result<Value>,
     theirs: impl Fn(&[Tensor]) -> Result<Tensor>,
 ) {
-    let (ours, theirs) = (run(inputs, ours).unwrap(), run(inputs, theirs).unwrap());
-    for (i, (a, e)) in ours.iter().zip(&theirs).enumerate() {
-        assert_eq!(a.dims(), e.dims(), "shapes of result {i}");
-        let expected: Vec<f64> = values(e).iter().map(|v| f64::from(*v)).collect();
-        let what = format!("result {i} (0 is the value, then the gradients)");
-        assert_close(&what, &values(a), &expected, tolerance);
-    }
+    let theirs = run_reference(inputs, theirs).unwrap();
+    assert_results(&run(inputs, ours).unwrap(), &theirs, tolerance);
+}
+
+/// Checks that an error says something.
+pub fn assert_refused<T>(expected: &str, result: Result<T>) {
+    let message = result.err().expect("an error").to_string();
+    assert!(
+        message.contains(expected),
+        "{message:?} does not say {expected:?}"
+    );
 }

@@ -1,9 +1,12 @@
 //! A minibatch in parts, each on a thread of its own and with synchronized batch norms, gives what the
 //! whole gives on one thread.
 
-use crate::support::{assert_close, given, random, upstream, values};
+use crate::support::{
+    assert_close, assert_near, assert_refused, random, tensors, upstream, values, variables,
+    weighted,
+};
 use candle_core::{DType, Device, Result, Tensor, Var, bail};
-use functional::{Expr, Gradients, Summation, no_grad, plain, with_synchronized_norms};
+use functional::{Backward, Gradients, Network as _, Summation, Value, candle};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
@@ -83,7 +86,7 @@ impl Summation for Member {
 }
 
 /// A network of a minibatch (x, other), parameters, and running statistics.
-type Network = fn([&Tensor; 2], &[Tensor], &[[Var; 2]]) -> Result<Tensor>;
+type Network = fn([&Value; 2], &[Tensor], &[[Var; 2]]) -> Result<Value>;
 
 struct Case {
     network: Network,
@@ -102,38 +105,39 @@ struct Outcome {
     running: Vec<Vec<f32>>,
 }
 
-fn var(t: &Tensor) -> Result<Var> {
-    Var::from_tensor(&t.copy()?)
-}
-
 impl Case {
     fn new(network: Network, x: Tensor, y: &[usize], params: Vec<Tensor>, norms: &[usize]) -> Self {
         Self {
             network,
-            batch: [x, random(y, 51), upstream(&y.into())],
+            batch: [x, random(y, 51), upstream(y)],
             params,
             norms: norms.to_vec(),
         }
     }
 
     /// A step with `len` examples from `first` on.
-    fn step(&self, over: Option<Arc<dyn Summation>>, first: usize, len: usize) -> Result<Outcome> {
-        let part = |t: &Tensor| t.narrow(0, first, len)?.contiguous();
-        let (x, other) = (var(&part(&self.batch[0])?)?, var(&part(&self.batch[1])?)?);
-        let params: Vec<Var> = self.params.iter().map(var).collect::<Result<_>>()?;
-        let tensors: Vec<Tensor> = params.iter().map(|p| p.as_tensor().clone()).collect();
+    fn step(&self, norms: Option<Arc<dyn Summation>>, first: usize, len: usize) -> Result<Outcome> {
+        let part = |t: &Tensor| t.narrow(0, first, len);
+        let inputs = variables(&[part(&self.batch[0])?, part(&self.batch[1])?])?;
+        let (x, other) = (Value::new(&inputs[0])?, Value::new(&inputs[1])?);
+        let params = variables(&self.params)?;
         let running = self.norms.iter().map(|c| statistics(*c));
         let running: Vec<[Var; 2]> = running.collect();
-        let forward = || (self.network)([&x, &other], &tensors, &running);
-        let y = match &over {
-            None => forward()?,
-            Some(over) => with_synchronized_norms(over, forward)?,
+        let y = (self.network)([&x, &other], &tensors(&params), &running)?;
+        let named = inputs.iter().chain(&params).map(|v| ("", v));
+        let mut gradients = Gradients::new(named, usize::MAX)?;
+        gradients.allow_unused(true); // not every network reads the other input
+        let how = Backward {
+            norms,
+            outputs: &[&y],
+            ..Backward::default()
         };
-        let grads = (&y * part(&self.batch[2])?)?.sum_all()?.backward()?;
-        let of = |v: &Var| grads.get(v).map_or_else(Vec::new, values);
+        gradients.backward_with(&weighted(&y, part(&self.batch[2])?)?, how)?;
+        let mut grads = gradients.values()?.into_iter().map(|g| values(&g));
+        let mut next = || grads.next().expect("one for each variable");
         Ok(Outcome {
-            of_examples: [values(&y), of(&x), of(&other)],
-            d_params: params.iter().map(of).collect(),
+            of_examples: [values(&y.eval()?), next(), next()],
+            d_params: grads.collect(),
             running: running.iter().flatten().map(|v| values(v)).collect(),
         })
     }
@@ -157,8 +161,7 @@ impl Case {
         let whole = self.step(None, 0, shares.iter().sum()).unwrap();
         let parts = self.in_parts(shares);
         let close = |what: &str, part: &[f32], whole: &[f32]| {
-            let whole: Vec<f64> = whole.iter().map(|v| f64::from(*v)).collect();
-            assert_close(&format!("{shares:?}: {what}"), part, &whole, tolerance);
+            assert_near(&format!("{shares:?}: {what}"), part, whole, tolerance);
         };
         for (i, what) in ["y", "dx", "other"].into_iter().enumerate() {
             let joined = parts.iter().flat_map(|p| p.of_examples[i].clone());
@@ -184,22 +187,19 @@ impl Case {
 
 fn statistics(c: usize) -> [Var; 2] {
     let ones = Var::ones(c, DType::F32, &Device::Cpu).unwrap();
-    [var(&random(c, 9)).unwrap(), ones]
+    [Var::from_tensor(&random(c, 9)).unwrap(), ones]
 }
 
-fn norm(x: Expr, params: &[Tensor], [mean, var]: &[Var; 2]) -> Expr {
+fn norm(x: &Value, params: &[Tensor], [mean, var]: &[Var; 2]) -> Result<Value> {
     x.batch_norm2d(&params[0], &params[1], mean, var, true)
 }
 
 /// Batch norm alone, with ReLU, with a shortcut, and with both.
 const LAYERS: [Network; 4] = [
-    |[x, _], p, running| norm(Expr::new(x), p, &running[0]).eval(),
-    |[x, _], p, running| norm(Expr::new(x), p, &running[0]).relu().eval(),
-    |[x, other], p, running| (norm(Expr::new(x), p, &running[0]) + Expr::new(other)).eval(),
-    |[x, other], p, running| {
-        let sum = norm(Expr::new(x), p, &running[0]) + Expr::new(other);
-        sum.relu().eval()
-    },
+    |[x, _], p, running| norm(x, p, &running[0]),
+    |[x, _], p, running| norm(x, p, &running[0])?.relu(),
+    |[x, other], p, running| &norm(x, p, &running[0])? + other,
+    |[x, other], p, running| (&norm(x, p, &running[0])? + other)?.relu(),
 ];
 
 fn layer(network: Network, x: Tensor) -> Case {
@@ -230,12 +230,12 @@ fn a_part_of_one_value_a_channel() {
 #[test]
 fn a_convolution_before_it() {
     let with_bias: Network = |[x, _], p, running| {
-        let y = Expr::new(x).conv2d(&p[2], Some(&p[3]), 1, 1);
-        norm(y, p, &running[0]).relu().eval()
+        let y = x.conv2d(&p[2], Some(&p[3]), 1, 1)?;
+        norm(&y, p, &running[0])?.relu()
     };
     let without: Network = |[x, other], p, running| {
-        let y = Expr::new(x).conv2d(&p[2], None, 1, 1);
-        (norm(y, p, &running[0]) + Expr::new(other)).relu().eval()
+        let y = x.conv2d(&p[2], None, 1, 1)?;
+        (&norm(&y, p, &running[0])? + other)?.relu()
     };
     for (network, bias) in [(with_bias, true), (without, false)] {
         let params = [random(12, 2), random(12, 3), random((12, 5, 3, 3), 4)];
@@ -251,31 +251,30 @@ fn a_convolution_before_it() {
     }
 }
 
-/// A residual block and a classifier, as one expression and as four; x is read twice.
+/// A residual block and a classifier, with operations that become one and with some of candle's between them; x is
+/// read twice.
 #[test]
-fn a_network_of_one_expression_and_of_several() {
+fn a_network_of_ours_and_with_operations_of_candles() {
     fn network(
-        [x, _]: [&Tensor; 2],
+        x: &Value,
         p: &[Tensor],
         running: &[[Var; 2]],
-        cut: fn(Expr) -> Result<Expr>,
-    ) -> Result<Tensor> {
-        let x = Expr::new(x);
-        let stem = norm(x.conv2d(&p[0], Some(&p[1]), 1, 1), &p[2..], &running[0]);
-        let stem = cut(stem.relu())?;
-        let inner = norm(stem.clone().conv2d(&p[4], None, 2, 1), &p[5..], &running[1]);
-        let beside = norm(stem.conv2d(&p[7], None, 2, 0), &p[8..], &running[2]);
-        let (inner, beside) = (cut(inner.relu())?, cut(beside)?);
-        let block = norm(inner.conv2d(&p[10], None, 1, 1), &p[11..], &running[3]) + beside;
-        block
-            .relu()
-            .global_avg_pool2d()
-            .linear(&p[13], Some(&p[14]))
-            .eval()
+        cut: fn(Value) -> Result<Value>,
+    ) -> Result<Value> {
+        let stem = norm(&x.conv2d(&p[0], Some(&p[1]), 1, 1)?, &p[2..], &running[0])?;
+        let stem = cut(stem.relu()?)?;
+        let inner = norm(&stem.conv2d(&p[4], None, 2, 1)?, &p[5..], &running[1])?;
+        let beside = norm(&stem.conv2d(&p[7], None, 2, 0)?, &p[8..], &running[2])?;
+        let (inner, beside) = (cut(inner.relu()?)?, cut(beside)?);
+        let block = norm(&inner.conv2d(&p[10], None, 1, 1)?, &p[11..], &running[3])?;
+        let block = (block + beside)?.relu()?;
+        block.global_avg_pool2d()?.linear(&p[13], Some(&p[14]))
     }
-    let one: Network = |x, p, running| network(x, p, running, Ok);
-    let several: Network =
-        |x, p, running| network(x, p, running, |part| Ok(Expr::new(&part.eval()?)));
+    let ours: Network = |[x, _], p, running| network(x, p, running, Ok);
+    let with_candles: Network = |[x, _], p, running| {
+        let cut = |x: Value| candle(|x: &Tensor| x * 1.).forward(&x, true);
+        network(x, p, running, cut)
+    };
     // the stem: a convolution with its bias, a norm
     let mut shapes: Vec<&[usize]> = vec![&[6, 3, 3, 3], &[6], &[6], &[6]];
     // the block: its first half, what is beside it, its second half
@@ -288,7 +287,7 @@ fn a_network_of_one_expression_and_of_several() {
         .zip(60..)
         .map(|(shape, seed)| random(*shape, seed));
     let params: Vec<Tensor> = params.collect();
-    for network in [one, several] {
+    for network in [ours, with_candles] {
         let x = random((9, 8, 8, 3), 1);
         let case = Case::new(network, x, &[9, 4], params.clone(), &[6, 8, 8, 8]);
         SHARES
@@ -343,111 +342,103 @@ impl Summation for Alone {
     }
 }
 
-/// Batch norm of x in the scope of `over`, and its weight, which is tracked.
-fn normalize(over: &Arc<Alone>, x: &Tensor, train: bool) -> Result<(Tensor, Var)> {
-    let over: Arc<dyn Summation> = over.clone();
-    let (weight, [mean, running_var]) = (var(&random(3, 2))?, statistics(3));
-    let y = with_synchronized_norms(&over, || {
-        functional::batch_norm2d(x, &weight, &weight, &mean, &running_var, train)
-    });
-    Ok((y?, weight))
-}
-
-fn assert_left<T>(result: Result<T>) {
-    let error = result.err().expect("an error").to_string();
-    assert!(error.contains("a peer has left"), "{error}");
+/// A pass to the given parameters, over Σ of what is a batch norm of x and its ReLU.
+fn normalize(over: &Arc<Alone>, gradients: &mut Gradients, x: &Tensor, weight: &Var) -> Result<()> {
+    let [mean, var] = statistics(3);
+    let y = Value::new(x)?.batch_norm2d(weight, weight, &mean, &var, true)?;
+    let how = Backward {
+        norms: Some(over.clone()),
+        ..Backward::default()
+    };
+    gradients.backward_with(&y.relu()?.sum()?, how).map(|_| ())
 }
 
 #[test]
 fn a_sum_that_fails_is_an_error_in_both_directions() -> Result<()> {
-    let x = var(&random((2, 3, 3, 3), 1))?;
-    assert_left(normalize(&Alone::failing_at(0), &x, true));
-    let (y, weight) = normalize(&Alone::failing_at(1), &x, true)?;
-    let loss = y.sqr()?.sum_all()?;
-    assert_left(loss.backward());
-    let mut gradients = Gradients::new([("weight", &weight)], usize::MAX)?;
-    assert_left(gradients.backward(&loss));
-    // which are as good as new afterwards
+    let vars = variables(&[random((2, 3, 3, 3), 1), random(3, 2)])?;
+    let [x, weight] = [&vars[0], &vars[1]];
+    let mut gradients = Gradients::new([("x", x), ("weight", weight)], usize::MAX)?;
+    let mut pass = |fails_at| normalize(&Alone::failing_at(fails_at), &mut gradients, x, weight);
+    pass(9)?;
+    // in forward nothing is written
+    assert_refused("a peer has left", pass(0));
+    pass(9)?;
+    assert_refused("a peer has left", pass(1));
+    assert_refused("call zero() first", pass(9));
+    // after which they are as good as new
     gradients.zero();
-    gradients.backward(&weight.sum_all()?)?;
-    assert_eq!(given(&mut gradients), [[1.; 3]]);
+    gradients.backward(&(Value::new(x)?.sum()? + Value::new(weight)?.sum()?)?)?;
+    for gradient in gradients.values()? {
+        assert!(values(&gradient).iter().all(|g| *g == 1.));
+    }
     Ok(())
 }
 
 #[test]
 fn one_sum_in_each_direction() -> Result<()> {
-    let x = random((2, 3, 3, 3), 1);
+    let vars = variables(&[random((2, 3, 3, 3), 1), random(3, 2)])?;
+    let [x, weight] = [&vars[0], &vars[1]];
     let over = Alone::failing_at(9);
-    no_grad(|| normalize(&over, &x, true))?;
+    let of_weight = &mut Gradients::new([("weight", weight)], usize::MAX)?;
+    normalize(&over, of_weight, x, weight)?;
+    assert_eq!(over.calls(), 1, "nothing goes back into x");
+    let of_both = &mut Gradients::new([("x", x), ("weight", weight)], usize::MAX)?;
+    normalize(&over, of_both, x, weight)?;
+    assert_eq!(over.calls(), 3);
+    // evaluation has its statistics
+    let [mean, var] = statistics(3);
+    let y = Value::new(x)?.batch_norm2d(weight, weight, &mean, &var, false)?;
+    let how = Backward {
+        norms: Some(over.clone()),
+        ..Backward::default()
+    };
+    of_both.backward_with(&y.sum()?, how)?;
+    assert_eq!(over.calls(), 3);
+    // and so has a pass that is not told of others
+    let y = Value::new(x)?.batch_norm2d(weight, weight, &mean, &var, true)?;
+    of_both.backward(&y.sum()?)?;
+    y.eval()?;
+    assert_eq!(over.calls(), 3);
+    Ok(())
+}
+
+/// A pass inside a pass has statistics of its own.
+#[test]
+fn the_norms_of_a_module_are_its_own() -> Result<()> {
+    let vars = variables(&[random((2, 3, 3, 3), 1), random(3, 2)])?;
+    let [x, weight] = [&vars[0], &vars[1]];
+    let of_weight = &mut Gradients::new([("weight", weight)], usize::MAX)?;
+    let inside = weight.clone();
+    let module = candle(move |x: &Tensor| {
+        let [mean, var] = statistics(3);
+        let y = Value::new(&x.detach())?.batch_norm2d(&inside, &inside, &mean, &var, true)?;
+        let mut gradients = Gradients::new([("inside", &inside)], usize::MAX)?;
+        gradients.backward(&y.sum()?)?;
+        Ok(x.clone())
+    });
+    let over = Alone::failing_at(9);
+    let how = Backward {
+        norms: Some(over.clone()),
+        ..Backward::default()
+    };
+    let y = module.forward(&Value::new(x)?.relu()?, true)?;
+    let [mean, var] = statistics(3);
+    let y = y.batch_norm2d(weight, weight, &mean, &var, true)?;
+    of_weight.backward_with(&y.sum()?, how)?;
     assert_eq!(over.calls(), 1);
-    let (y, _) = normalize(&over, &x, true)?;
-    y.sum_all()?.backward()?;
-    assert_eq!(over.calls(), 2, "nothing goes back into x");
-    let (y, _) = normalize(&over, var(&x)?.as_tensor(), true)?;
-    let loss = y.sum_all()?;
-    let elsewhere = || loss.backward().map(|_| ());
-    thread::scope(|scope| scope.spawn(elsewhere).join().unwrap())?;
-    assert_eq!(over.calls(), 4, "also on a thread without a scope");
-    let (y, _) = normalize(&over, var(&x)?.as_tensor(), false)?;
-    y.sum_all()?.backward()?;
-    assert_eq!(over.calls(), 4, "evaluation has its statistics");
     Ok(())
 }
 
 #[test]
-fn the_scope_nests_and_ends_and_is_of_one_thread() {
-    let calls = |f: &dyn Fn()| {
-        let over = Alone::failing_at(9);
-        let scope: Arc<dyn Summation> = over.clone();
-        with_synchronized_norms(&scope, f);
-        over.calls()
-    };
-    let train = || {
-        drop(
-            layer(LAYERS[0], random((2, 3, 3, 3), 1))
-                .step(None, 0, 2)
-                .unwrap(),
-        )
-    };
-    assert_eq!(calls(&train), 2);
-    let inner = || assert_eq!(calls(&train), 2);
-    assert_eq!(calls(&inner), 0);
-    let both = || {
-        inner();
-        train();
-    };
-    assert_eq!(calls(&both), 2, "the inner one ended the outer one");
-    assert_eq!(
-        calls(&|| thread::scope(|s| s.spawn(train).join().unwrap())),
-        0
-    );
-    let outer = Alone::failing_at(9);
-    let scope: Arc<dyn Summation> = outer.clone();
-    let panicking = || with_synchronized_norms(&scope, || panic!("on purpose"));
-    let panicking = std::panic::AssertUnwindSafe(panicking);
-    std::panic::catch_unwind(panicking).expect_err("a panic");
-    train();
-    assert_eq!(outer.calls(), 0);
-}
-
-#[test]
-fn too_few_values_and_the_plain_twin_are_refused() {
-    let refused = |result: Result<Tensor>, expected: &str| {
-        let error = result.expect_err("an error").to_string();
-        assert!(error.contains(expected), "{error}");
-    };
-    for (examples, expected) in [(1, "together have 1 values"), (0, "together have 0 values")] {
+fn parts_that_are_too_small_together() -> Result<()> {
+    let weight = Var::from_tensor(&random(3, 2))?;
+    for (examples, expected) in [(1, "x has 1 values"), (0, "x has 0 values")] {
+        let of_weight = &mut Gradients::new([("weight", &weight)], usize::MAX)?;
         let x = random((examples, 1, 1, 3), 1);
-        let y = normalize(&Alone::failing_at(9), &x, true);
-        refused(y.map(|(y, _)| y), expected);
+        let refused = normalize(&Alone::failing_at(9), of_weight, &x, &weight);
+        assert_refused(expected, refused);
     }
-    let over: Arc<dyn Summation> = Alone::failing_at(9);
-    let (x, w, [mean, running_var]) = (random((2, 3, 3, 3), 1), random(3, 2), statistics(3));
-    let twin = |train| plain::batch_norm2d(&x, &w, &w, &mean, &running_var, train);
-    with_synchronized_norms(&over, || {
-        refused(twin(true), "share no statistics");
-        twin(false).unwrap();
-    });
+    Ok(())
 }
 
 /// What is rounded is an example's alone, so no value of a part comes to lie on another side of ReLU's

@@ -1,23 +1,23 @@
 //! Gradients where their owner wants them, and the steps that are taken with them.
 
-use crate::support::{given, random, values};
+use crate::both::Both;
+use crate::support::{assert_near, assert_refused, given, random, reference_pass, values};
 use candle_core::{Device, Result, Tensor, Var};
-use functional::{Expr, Gradients, Sgd};
+use functional::{Gradients, Sgd, Value};
 
 fn var(shape: &[usize], seed: u64) -> Var {
     Var::from_tensor(&random(shape, seed)).unwrap()
 }
 
-/// What candle's own store has for the parameters, one after the other.
+/// The gradients of the parameters by the reference, one after the other.
 fn stored(loss: &Tensor, params: &[&Var]) -> Vec<f32> {
-    let grads = loss.backward().unwrap();
-    params
-        .iter()
-        .flat_map(|p| values(grads.get(p).expect("a gradient")))
-        .collect()
+    let params: Vec<Var> = params.iter().map(|p| (*p).clone()).collect();
+    let one = Tensor::new(1f32, &Device::Cpu).unwrap();
+    let results = reference_pass(&params, loss, &one).unwrap();
+    results[1..].iter().flat_map(values).collect()
 }
 
-fn flat(loss: &Tensor, params: &[&Var]) -> Vec<f32> {
+fn flat(loss: &Value, params: &[&Var]) -> Vec<f32> {
     let params = params.iter().map(|p| ("", *p));
     let mut gradients = Gradients::new(params, usize::MAX).unwrap();
     gradients.backward(loss).unwrap();
@@ -25,45 +25,80 @@ fn flat(loss: &Tensor, params: &[&Var]) -> Vec<f32> {
 }
 
 #[test]
-fn one_bucket_has_what_candles_store_has() -> Result<()> {
+fn one_bucket_has_the_gradients_one_after_the_other() -> Result<()> {
     let (w, b, v) = (var(&[4, 2, 3, 3], 1), var(&[4], 2), var(&[3, 4], 3));
-    let x = random((2, 5, 5, 2), 4);
-    let y = Expr::new(&x).conv2d(&w, Some(&b), 1, 1).relu();
-    let loss = y.global_avg_pool2d().linear(&v, None).eval()?.sum_all()?;
+    let x = Both::new(&random((2, 5, 5, 2), 4))?;
+    let y = x.conv2d(&w, Some(&b), 1, 1)?.relu()?;
+    let loss = y.global_avg_pool2d()?.linear(&v, None)?.sum()?;
     let params = [&v, &w, &b];
-    assert_eq!(flat(&loss, &params), stored(&loss, &params));
+    let expected = stored(&loss.reference, &params);
+    assert_near("gradients", &flat(&loss.ours, &params), &expected, 1e-5);
+    // as they are where each goes to a variable of its own
+    let grads = [&v, &w, &b].map(|p| var(p.dims(), 5));
+    functional::backward(&loss.ours, params.into_iter().zip(&grads))?;
+    let grads: Vec<Vec<f32>> = grads.iter().map(|g| values(g)).collect();
+    assert_eq!(grads.concat(), flat(&loss.ours, &params));
     Ok(())
 }
 
 #[test]
 fn parts_of_a_gradient_add_up_wherever_they_come_from() -> Result<()> {
-    let (w, x) = (var(&[3, 3], 1), random((2, 3), 2));
-    let ours = Expr::new(&x)
-        .linear(&w, None)
-        .relu()
-        .linear(&w, None)
-        .eval()?; // twice in one
-    let again = functional::linear(&x, &w, None)?; // in another expression
-    let theirs = x.matmul(&w.t()?)?; // in an operation of candle's
-    let viewed = functional::linear(&x, &w.t()?, None)?; // through a view
-    let loss = (((ours + again)? + theirs)? + viewed)?.sqr()?.sum_all()?;
-    let (flat, stored) = (flat(&loss, &[&w]), stored(&loss, &[&w]));
-    for (a, b) in flat.iter().zip(&stored) {
-        assert!((a - b).abs() < 1e-4, "{flat:?} {stored:?}");
-    }
+    let (w, x) = (var(&[3, 3], 1), Both::new(&random((2, 3), 2))?);
+    let twice = x.linear(&w, None)?.relu()?.linear(&w, None)?; // one after the other
+    let again = x.linear(&w, None)?; // in another operation
+    let weight = w.as_tensor().clone();
+    let theirs = x.candle(move |x| x.matmul(&weight.t()?))?; // in an operation of candle's
+    let viewed = x.linear(&w.t()?, None)?; // through a view
+    let before = Both::new(&(w.narrow(0, 0, 2)? * 2.)?)?; // and in one of candle's before
+    let sum = twice
+        .plus(&again)?
+        .plus(&theirs)?
+        .plus(&viewed)?
+        .plus(&before)?;
+    let loss = sum.candle(Tensor::sqr)?.sum()?;
+    let expected = stored(&loss.reference, &[&w]);
+    assert_near("gradient", &flat(&loss.ours, &[&w]), &expected, 1e-5);
     Ok(())
 }
 
 #[test]
-fn a_parameter_without_a_gradient_is_named() -> Result<()> {
-    let (w, unused) = (var(&[3, 3], 1), var(&[2], 2));
-    let loss = functional::linear(&random((2, 3), 2), &w, None)?.sum_all()?;
-    let mut gradients = Gradients::new([("w", &w), ("fc.bias", &unused)], 6)?;
-    let error = gradients.backward(&loss).unwrap_err().to_string();
-    assert!(
-        error.contains("does not depend on the parameter fc.bias"),
-        "{error}"
+fn a_variable_that_is_no_parameter_changes_nothing() -> Result<()> {
+    let (w, v) = (var(&[3, 3], 1), var(&[3, 3], 2));
+    let loss = |w: &Tensor| {
+        let y = Value::new(&random((2, 3), 3))?.linear(w, None)?.relu()?;
+        y.linear(&v, None)?.sum()
+    };
+    assert_eq!(
+        flat(&loss(&w)?, &[&v]),
+        flat(&loss(&w.as_detached_tensor())?, &[&v])
     );
+    Ok(())
+}
+
+#[test]
+#[should_panic(expected = "a parameter is given twice")]
+fn a_parameter_is_given_once() {
+    let w = var(&[3, 3], 1);
+    let _ = Gradients::new([("w", &w), ("again", &w)], usize::MAX);
+}
+
+#[test]
+fn a_gradient_has_a_memory_of_its_own() -> Result<()> {
+    let (w, v, grad) = (var(&[3, 3], 1), var(&[3, 3], 2), var(&[3, 3], 3));
+    let y = Value::new(&random((2, 3), 4))?.linear(&w, None)?;
+    let loss = y.linear(&v, None)?.sum()?;
+    let expected = "the memory of a gradient has 0 elements, expected 9: give it its own";
+    let shared = functional::backward(&loss, [(&w, &grad), (&v, &grad)]);
+    assert_refused(expected, shared);
+    // which has its numbers still
+    assert_eq!(values(&grad), values(&random((3, 3), 3)));
+    // nor can a parameter be written to, which backward reads
+    let parameter = functional::backward(&loss, [(&w, &w), (&v, &grad)]);
+    assert_refused(
+        "a parameter and its gradient are the same tensor",
+        parameter,
+    );
+    assert_eq!(values(&w), values(&random((3, 3), 1)));
     Ok(())
 }
 
@@ -73,10 +108,15 @@ fn buckets_on_several_threads_do_not_meet() {
         for seed in 0..4 {
             scope.spawn(move || {
                 let w = var(&[5, 8], seed);
+                let x = random((3, 8), seed + 9);
+                let of = || {
+                    let y = Both::new(&x)?.linear(&w, None)?;
+                    y.candle(Tensor::sqr)?.sum()
+                };
+                let expected = stored(&of().unwrap().reference, &[&w]);
                 for _ in 0..20 {
-                    let y = functional::linear(&random((3, 8), seed + 9), &w, None).unwrap();
-                    let loss = y.sqr().unwrap().sum_all().unwrap();
-                    assert_eq!(flat(&loss, &[&w]), stored(&loss, &[&w]));
+                    let actual = flat(&of().unwrap().ours, &[&w]);
+                    assert_near("gradient", &actual, &expected, 1e-5);
                 }
             });
         }

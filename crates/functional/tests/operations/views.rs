@@ -1,70 +1,89 @@
-//! Views give what their contiguous copies give: narrowed, permuted and transposed tensors.
-//! To rounding: a matrix product may sum another layout in another order.
+//! Views give what their contiguous copies give: narrowed, permuted and transposed tensors, of variables and of
+//! tensors that are none. To rounding: a matrix product may sum another layout in another order.
 
-use crate::support::{assert_same, labels, random};
+use crate::support::{assert_near, assert_results, labels, random, run, values};
 use candle_core::{Result, Tensor, Var};
+use functional::{Value, cross_entropy, squared_error};
+
+const TOLERANCE: f64 = 1e-6;
 
 /// Compares `f` of a view of the first input with `f` of a copy of that view.
 fn assert_view(
     inputs: &[Tensor],
     view: impl Fn(&Tensor) -> Result<Tensor>,
-    f: impl Fn(&Tensor, &[Tensor]) -> Result<Tensor>,
+    f: impl Fn(&Tensor, &[Tensor]) -> Result<Value>,
 ) {
-    let copied = |t: &Tensor| -> Result<Tensor> {
-        // an affine operation makes a fresh, contiguous tensor of any view
-        let copy = (view(t)? + 0.)?;
-        assert!(copy.is_contiguous() && copy.layout().start_offset() == 0);
-        Ok(copy)
-    };
-    let ours = |t: &[Tensor]| f(&view(&t[0])?, &t[1..]);
-    let theirs = |t: &[Tensor]| f(&copied(&t[0])?, &t[1..]);
-    assert_same(inputs, 1e-6, ours, theirs);
+    // contiguous and from the beginning, as a variable is
+    let copied = |t: &Tensor| -> Result<Tensor> { Ok(Var::from_tensor(&view(t)?)?.into_inner()) };
+    let copy = copied(&inputs[0]).unwrap();
+    let of_copies = run(&[std::slice::from_ref(&copy), &inputs[1..]].concat(), |t| {
+        f(&t[0], &t[1..])
+    });
+    let of_copies = of_copies.unwrap();
+    // a view of a variable, whose gradient arrives at the variable
+    let ours = run(inputs, |t| f(&view(&t[0])?, &t[1..])).unwrap();
+    let whole = Var::from_tensor(&inputs[0]).unwrap();
+    let seen = (view(&whole).unwrap() * &of_copies[1]).unwrap();
+    let grads = seen.sum_all().unwrap().backward().unwrap();
+    let mut expected = of_copies.clone();
+    expected[1] = grads.get(&whole).expect("a gradient").clone();
+    assert_results(&ours, &expected, TOLERANCE);
+    // a view of what is no variable
+    let y = f(&view(&inputs[0]).unwrap(), &inputs[1..]).unwrap();
+    let what = "without variables";
+    assert_near(
+        what,
+        &values(&y.eval().unwrap()),
+        &values(&of_copies[0]),
+        TOLERANCE,
+    );
+    // a view beside variables
+    let beside = run(&inputs[1..], |t| f(&view(&inputs[0])?, t)).unwrap();
+    expected.remove(1);
+    assert_results(&beside, &expected, TOLERANCE);
 }
 
-fn assert_image_views(f: impl Fn(&Tensor) -> Result<Tensor>) {
+fn assert_image_views(f: impl Fn(&Value) -> Result<Value>) {
     let x = [random((5, 6, 7, 4), 1)];
-    assert_view(&x, |x| x.narrow(0, 2, 2), |x, _| f(x));
-    assert_view(&x, |x| x.narrow(2, 1, 5), |x, _| f(x));
-    assert_view(&x, |x| x.permute((0, 2, 3, 1)), |x, _| f(x));
-    assert_view(
-        &x,
-        |x| x.narrow(0, 0, 1)?.broadcast_as((3, 6, 7, 4)),
-        |x, _| f(x),
-    );
+    let f = |x: &Tensor, _: &[Tensor]| f(&Value::new(x)?);
+    assert_view(&x, |x| x.narrow(0, 2, 2), f);
+    assert_view(&x, |x| x.narrow(2, 1, 5), f);
+    assert_view(&x, |x| x.permute((0, 2, 3, 1)), f);
+    assert_view(&x, |x| x.narrow(0, 0, 1)?.broadcast_as((3, 6, 7, 4)), f);
 }
 
 #[test]
 fn images() {
-    assert_image_views(functional::nhwc);
-    assert_image_views(functional::flatten);
-    assert_image_views(functional::relu);
-    assert_image_views(functional::global_avg_pool2d);
-    assert_image_views(|x| functional::avg_pool2d(x, 2, 2));
-    assert_image_views(|x| functional::max_pool2d(x, 2, 2));
+    assert_image_views(Value::nhwc);
+    assert_image_views(Value::flatten);
+    assert_image_views(Value::relu);
+    assert_image_views(Value::global_avg_pool2d);
+    assert_image_views(|x| x.avg_pool2d(2, 2));
+    assert_image_views(|x| x.max_pool2d(2, 2));
     assert_image_views(|x| {
-        let c = x.dim(3)?;
-        functional::conv2d(x, &random((3, c, 2, 2), 2), Some(&random(3, 3)), 1, 1)
+        let c = x.dims()[3];
+        x.conv2d(&random((3, c, 2, 2), 2), Some(&random(3, 3)), 1, 1)
     });
     assert_image_views(|x| {
-        let c = x.dim(3)?;
-        let [mean, var] = [
-            Var::from_tensor(&random(c, 2))?,
-            Var::from_tensor(&random(c, 3))?,
-        ];
-        functional::batch_norm2d(x, &random(c, 4), &random(c, 5), &mean, &var, true)
+        let c = x.dims()[3];
+        let [mean, var] = [2, 3].map(|seed| Var::from_tensor(&random(c, seed)).unwrap());
+        x.batch_norm2d(&random(c, 4), &random(c, 5), &mean, &var, true)
     });
+    assert_image_views(|x| x + &x.relu()?);
+    assert_image_views(Value::sum);
+    assert_image_views(Value::mean);
     let one_channel = [random((5, 1, 6, 7), 1)];
     assert_view(
         &one_channel,
         |x| x.transpose(2, 3),
-        |x, _| functional::nhwc(x),
+        |x, _| Value::new(x)?.nhwc(),
     );
 }
 
 #[test]
 fn convolution_weights() {
     let inputs = [random((2, 3, 4, 5), 1), random((2, 6, 6, 3), 2)];
-    let conv2d = |w: &Tensor, t: &[Tensor]| functional::conv2d(&t[0], w, None, 1, 0);
+    let conv2d = |w: &Tensor, t: &[Tensor]| Value::new(&t[0])?.conv2d(w, None, 1, 0);
     assert_view(&inputs, |w| w.permute((3, 1, 0, 2)), conv2d);
     assert_view(&inputs, |w| w.narrow(0, 1, 1), conv2d);
 }
@@ -73,7 +92,7 @@ fn convolution_weights() {
 #[test]
 fn linear_weights() {
     let inputs = [random((8, 5), 1), random((6, 8), 2), random(5, 3)];
-    let linear = |w: &Tensor, t: &[Tensor]| functional::linear(&t[0], w, Some(&t[1]));
+    let linear = |w: &Tensor, t: &[Tensor]| Value::new(&t[0])?.linear(w, Some(&t[1]));
     assert_view(&inputs, Tensor::t, linear);
     let inputs = [random((9, 5), 1), random((6, 4), 2), random(5, 3)];
     assert_view(&inputs, |w| w.narrow(0, 3, 4)?.t(), linear);
@@ -81,21 +100,41 @@ fn linear_weights() {
     assert_view(&inputs, |w| w.narrow(1, 2, 3), linear);
     let inputs = [random((8, 6), 1), random((5, 8), 2)];
     assert_view(&inputs, Tensor::t, |x, t| {
-        functional::linear(x, &t[0], None)
+        Value::new(x)?.linear(&t[0], None)
+    });
+    let inputs = [random((5, 8), 1), random((6, 8), 2)];
+    assert_view(&inputs, Tensor::t, |w, t| {
+        Value::new(&t[0])?.matmul(w, None)
     });
 }
 
 #[test]
-fn logits_and_labels() {
+fn biases_and_the_parameters_of_a_norm() {
+    let inputs = [random(9, 1), random((6, 3), 2), random((5, 3), 3)];
+    let bias = |b: &Tensor, t: &[Tensor]| Value::new(&t[0])?.linear(&t[1], Some(b));
+    assert_view(&inputs, |b| b.narrow(0, 2, 5), bias);
+    let inputs = [random((4, 5), 1), random((2, 3, 3, 5), 2)];
+    let [mean, var] = [3, 4].map(|seed| Var::from_tensor(&random(5, seed)).unwrap());
+    let norm = |w: &Tensor, t: &[Tensor]| {
+        Value::new(&t[0])?.batch_norm2d(w, &random(5, 5), &mean, &var, true)
+    };
+    assert_view(&inputs, |w| w.get(2), norm);
+}
+
+#[test]
+fn logits_labels_and_targets() {
     let y = labels(9, 10, 1);
-    let cross_entropy = |y_hat: &Tensor, y: &Tensor| functional::cross_entropy(y_hat, y);
     assert_view(&[random((10, 9), 1)], Tensor::t, |x, _| {
-        cross_entropy(x, &y)
+        cross_entropy(&Value::new(x)?, &y)
     });
     let part = y.narrow(0, 3, 4).unwrap();
     assert_view(
         &[random((9, 10), 1)],
         |x| x.narrow(0, 3, 4),
-        |x, _| cross_entropy(x, &part),
+        |x, _| cross_entropy(&Value::new(x)?, &part),
     );
+    let y = random((10, 9), 2);
+    assert_view(&[random((10, 9), 1)], Tensor::t, |x, _| {
+        squared_error(&Value::new(x)?, &y.t()?)
+    });
 }

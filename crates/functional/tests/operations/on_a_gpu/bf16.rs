@@ -1,17 +1,19 @@
-//! With values of bf16 between the operations, each operation gives what its twin on the CPU gives in f32, to
+//! With values of bf16 between the operations, each operation gives what it gives on the CPU in f32, to
 //! about 8 bits. Values that have to stay f32 do so.
 //!
 //! Inputs are multiples of 1/8: bf16 holds them exactly, and the sums of their products are exact. So both
-//! twins are on the same side of each ReLU's edge, and have the same maxima. What is left is the rounding of
+//! devices are on the same side of each ReLU's edge, and have the same maxima. What is left is the rounding of
 //! results and gradients, at most 2⁻⁸ of each.
 
 use super::{
-    Gpu, assert_same_statistics, eval, gpu, in_buckets, inputs, network, norm_of, run_on,
+    Gpu, assert_same_statistics, evaluated, gpu, in_buckets, inputs, network, norm_of, run_on,
     statistics,
 };
-use crate::support::{cases, coarse, random, tensor, values};
+use crate::support::{cases, coarse, random, tensor, tensors, values, variables};
 use candle_core::{Device, Result, Tensor, Var};
-use functional::{Expr, Precision, Sgd, no_grad, set_deterministic, set_precision};
+use functional::{
+    Gradients, Network, Precision, Sgd, Value, candle, set_deterministic, set_precision,
+};
 use proptest::prelude::*;
 
 /// A result is rounded once, or twice with a bias: this is twice as much as one rounding.
@@ -46,14 +48,24 @@ fn assert_near(what: &str, actual: &[f32], expected: &[f32], terms: usize, toler
     }
 }
 
-fn assert_near_twins(
+fn assert_near_the_cpu(
     gpu: &Gpu,
     inputs: &[Tensor],
-    f: impl Fn(&[Tensor], &Device) -> Result<Tensor>,
+    f: impl Fn(&[Tensor], &Device) -> Result<Value>,
+) {
+    assert_near_the_cpu_if(false, gpu, inputs, f);
+}
+
+/// As [`assert_near_the_cpu`], with batch norms that share their statistics if `shared`.
+fn assert_near_the_cpu_if(
+    shared: bool,
+    gpu: &Gpu,
+    inputs: &[Tensor],
+    f: impl Fn(&[Tensor], &Device) -> Result<Value>,
 ) {
     let (ours, theirs) = (
-        run_on(&gpu.device, inputs, &f),
-        run_on(&Device::Cpu, inputs, &f),
+        run_on(&gpu.device, shared, inputs, &f),
+        run_on(&Device::Cpu, shared, inputs, &f),
     );
     let values = theirs[0].len();
     for (i, (a, e)) in ours.iter().zip(&theirs).enumerate() {
@@ -100,10 +112,10 @@ proptest! {
         }
         let gpu = gpu_in_bf16();
         set_deterministic(deterministic);
-        assert_near_twins(&gpu, &inputs, |t, _| {
-            let y = Expr::new(&t[0]).conv2d(&t[1], t.get(2), stride, padding);
-            let y = if relu { y.relu() } else { y };
-            y.avg_pool2d(pool, pool).eval()
+        assert_near_the_cpu(&gpu, &inputs, |t, _| {
+            let y = Value::new(&t[0])?.conv2d(&t[1], t.get(2), stride, padding)?;
+            let y = if relu { y.relu()? } else { y };
+            y.avg_pool2d(pool, pool)
         });
     }
 
@@ -119,9 +131,9 @@ proptest! {
         let inputs = if shortcut { &inputs[..] } else { &inputs[..3] };
         let gpu = gpu_in_bf16();
         let of_device = [Device::Cpu, gpu.device.clone()].map(|device| statistics(c, &device));
-        assert_near_twins(&gpu, inputs, |t, device| {
+        assert_near_the_cpu_if(shared, &gpu, inputs, |t, device| {
             let running = &of_device[usize::from(device.is_cuda())];
-            norm_of(t, running, [train, relu, shared])
+            norm_of(t, running, [train, relu])
         });
         // sums are f32, and nothing of x was lost: as exact as in f32
         assert_same_statistics(&of_device);
@@ -137,9 +149,9 @@ proptest! {
     ) {
         let gpu = gpu_in_bf16();
         let x = [coarse((b, kernel + more_h, kernel + more_w, c), seed)];
-        assert_near_twins(&gpu, &x, |t, _| functional::avg_pool2d(&t[0], kernel, stride));
-        assert_near_twins(&gpu, &x, |t, _| functional::global_avg_pool2d(&t[0]));
-        assert_near_twins(&gpu, &x, |t, _| functional::max_pool2d(&t[0], kernel, stride));
+        assert_near_the_cpu(&gpu, &x, |t, _| Value::new(&t[0])?.avg_pool2d(kernel, stride));
+        assert_near_the_cpu(&gpu, &x, |t, _| Value::new(&t[0])?.global_avg_pool2d());
+        assert_near_the_cpu(&gpu, &x, |t, _| Value::new(&t[0])?.max_pool2d(kernel, stride));
     }
 
     #[test]
@@ -147,15 +159,15 @@ proptest! {
     fn orders_relu_and_sums((b, h, w, c) in (1usize..4, 1usize..6, 1usize..6, 1usize..6), seed in 0u64..1000) {
         let gpu = gpu_in_bf16();
         let x = [coarse((b, h, w, c), seed), coarse((b, h, w, c), seed + 1)];
-        assert_near_twins(&gpu, &x[..1], |t, _| functional::nhwc(&t[0]));
-        assert_near_twins(&gpu, &x[..1], |t, _| functional::flatten(&t[0]));
-        assert_near_twins(&gpu, &x[..1], |t, _| functional::relu(&t[0]));
-        assert_near_twins(&gpu, &x, |t, _| (Expr::new(&t[0]) + Expr::new(&t[1])).relu().eval());
+        assert_near_the_cpu(&gpu, &x[..1], |t, _| Value::new(&t[0])?.nhwc());
+        assert_near_the_cpu(&gpu, &x[..1], |t, _| Value::new(&t[0])?.flatten());
+        assert_near_the_cpu(&gpu, &x[..1], |t, _| Value::new(&t[0])?.relu());
+        assert_near_the_cpu(&gpu, &x, |t, _| (Value::new(&t[0])? + Value::new(&t[1])?)?.relu());
         // values that are read twice: a gradient is added to one that is there
-        assert_near_twins(&gpu, &x[..1], |t, _| (Expr::new(&t[0]).relu() + Expr::new(&t[0])).eval());
-        assert_near_twins(&gpu, &x[..1], |t, _| {
-            let y = Expr::new(&t[0]).relu();
-            (y.clone().max_pool2d(1, 1) + y.clone() + y).eval()
+        assert_near_the_cpu(&gpu, &x[..1], |t, _| Value::new(&t[0])?.relu()? + Value::new(&t[0])?);
+        assert_near_the_cpu(&gpu, &x[..1], |t, _| {
+            let y = Value::new(&t[0])?.relu()?;
+            &(&y.max_pool2d(1, 1)? + &y)? + &y
         });
     }
 
@@ -165,16 +177,30 @@ proptest! {
     fn linear((b, c, o) in (1usize..30, 1usize..9, 1usize..30), seed in 0u64..1000) {
         let gpu = gpu_in_bf16();
         let inputs = [random((b, c), seed), random((o, c), seed + 1), random(o, seed + 2)];
-        let f = |t: &[Tensor], _: &Device| Expr::new(&t[0]).linear(&t[1], Some(&t[2])).relu().eval();
-        let narrow = run_on(&gpu.device, &inputs, f);
+        let f = |t: &[Tensor], _: &Device| Value::new(&t[0])?.linear(&t[1], Some(&t[2]))?.relu();
+        let narrow = run_on(&gpu.device, false, &inputs, f);
         set_precision(Precision::F32);
-        assert_eq!(narrow, run_on(&gpu.device, &inputs, f));
+        assert_eq!(narrow, run_on(&gpu.device, false, &inputs, f));
         set_precision(Precision::Bf16);
         let inputs = [coarse((b, 3, 2, c), seed), coarse((o, 6 * c), seed + 1)];
-        assert_near_twins(&gpu, &inputs, |t, _| {
-            let x = Expr::new(&t[0]).relu().flatten();
-            x.linear(&t[1], None).eval()
+        assert_near_the_cpu(&gpu, &inputs, |t, _| {
+            Value::new(&t[0])?.relu()?.flatten()?.linear(&t[1], None)
         });
+    }
+
+    /// Operations of candle's are f32, and so is the sum of a loss.
+    #[test]
+    #[ignore = "needs an NVIDIA GPU"]
+    fn modules_and_sums((b, c) in (1usize..30, 1usize..9), seed in 0u64..1000) {
+        let gpu = gpu_in_bf16();
+        let inputs = [coarse((b, 3, 2, c), seed), coarse(c, seed + 1)];
+        let module = |t: &[Tensor]| {
+            let scale = t[1].clone();
+            candle(move |x: &Tensor| x.broadcast_mul(&scale))
+        };
+        assert_near_the_cpu(&gpu, &inputs, |t, _| module(t).forward(&Value::new(&t[0])?.relu()?, true)?.relu());
+        assert_near_the_cpu(&gpu, &inputs, |t, _| module(t).forward(&Value::new(&t[0])?.relu()?, true)?.sum());
+        assert_near_the_cpu(&gpu, &inputs[..1], |t, _| Value::new(&t[0])?.relu()?.mean());
     }
 }
 
@@ -190,15 +216,14 @@ fn a_bias_before_batch_norm() {
     for (shared, shortcut) in [(false, false), (false, true), (true, false), (true, true)] {
         let inputs = if shortcut { &inputs[..] } else { &inputs[..5] };
         let of_device = [Device::Cpu, gpu.device.clone()].map(|device| statistics(8, &device));
-        assert_near_twins(&gpu, inputs, |t, device| {
+        assert_near_the_cpu_if(shared, &gpu, inputs, |t, device| {
             let [mean, var] = &of_device[usize::from(device.is_cuda())];
-            let y = Expr::new(&t[0]).conv2d(&t[1], Some(&t[2]), 1, 1);
-            let y = y.batch_norm2d(&t[3], &t[4], mean, var, true);
-            let y = match t.get(5) {
-                Some(other) => y + Expr::new(other),
-                None => y,
-            };
-            eval(&y, shared)
+            let y = Value::new(&t[0])?.conv2d(&t[1], Some(&t[2]), 1, 1)?;
+            let y = y.batch_norm2d(&t[3], &t[4], mean, var, true)?;
+            match t.get(5) {
+                Some(other) => y + Value::new(other)?,
+                None => Ok(y),
+            }
         });
         let [on_cpu, on_gpu] = of_device;
         for (a, e) in on_gpu.iter().zip(&on_cpu) {
@@ -212,18 +237,30 @@ fn a_bias_before_batch_norm() {
 #[ignore = "needs an NVIDIA GPU"]
 fn parameters_may_begin_anywhere() {
     for c in [8, 7] {
-        let inputs = [coarse((3, 4, 5, c), 1), random(c + 1, 2), random(c + 1, 3)];
-        assert_near_twins(&gpu_in_bf16(), &inputs, |t, device| {
+        let of_both = random(2 * c + 1, 2);
+        let norm = |x: &Tensor, of_both: &Tensor, device: &Device| {
             let [mean, var] = statistics(c, device);
-            let part = |t: &Tensor| t.narrow(0, 1, c);
-            let (weight, bias) = (part(&t[1])?, part(&t[2])?);
-            let norm = Expr::new(&t[0]).batch_norm2d(&weight, &bias, &mean, &var, true);
-            norm.relu().eval()
+            let (weight, bias) = (of_both.narrow(0, 1, c)?, of_both.narrow(0, 1 + c, c)?);
+            let y = Value::new(x)?.batch_norm2d(&weight, &bias, &mean, &var, true)?;
+            y.relu()
+        };
+        let inputs = [coarse((3, 4, 5, c), 1), of_both.clone()];
+        assert_near_the_cpu(&gpu_in_bf16(), &inputs, |t, device| {
+            norm(&t[0], &t[1], device)
         });
-        let inputs = [coarse((2, 5, 5, c), 1), coarse(9 * c * 9 + 1, 2)];
-        assert_near_twins(&gpu_in_bf16(), &inputs, |t, _| {
-            let weight = t[1].narrow(0, 1, 9 * c * 9)?.reshape((9, c, 3, 3))?;
-            functional::conv2d(&t[0], &weight, None, 1, 1)
+        // of a tensor that is no variable, parts are read where they are
+        assert_near_the_cpu(&gpu_in_bf16(), &inputs[..1], |t, device| {
+            norm(&t[0], &of_both.to_device(device)?, device)
+        });
+        let many = coarse(9 * c * 9 + 1, 2);
+        let conv = |x: &Tensor, many: &Tensor| {
+            let weight = many.narrow(0, 1, 9 * c * 9)?.reshape((9, c, 3, 3))?;
+            Value::new(x)?.conv2d(&weight, None, 1, 1)
+        };
+        let inputs = [coarse((2, 5, 5, c), 1), many.clone()];
+        assert_near_the_cpu(&gpu_in_bf16(), &inputs, |t, _| conv(&t[0], &t[1]));
+        assert_near_the_cpu(&gpu_in_bf16(), &inputs[..1], |t, device| {
+            conv(&t[0], &many.to_device(device)?)
         });
     }
 }
@@ -243,19 +280,19 @@ fn values_are_bf16() {
     .map(|t| t.to_device(&gpu.device).unwrap());
     let [mean, var] = statistics(8, &gpu.device);
     let all = || {
-        let x = || Expr::new(&x);
+        let x = Value::new(&x).unwrap();
         [
-            x().relu(),
-            x().flatten(),
-            x() + x().relu(),
-            x().conv2d(&weight, None, 1, 1),
-            x().avg_pool2d(3, 2),
-            x().max_pool2d(3, 2),
-            x().global_avg_pool2d(),
-            x().batch_norm2d(&ones, &ones, &mean, &var, false),
-            Expr::new(&images).conv2d(&of_image, None, 1, 1),
+            x.relu(),
+            x.flatten(),
+            &x + &x.relu().unwrap(),
+            x.conv2d(&weight, None, 1, 1),
+            x.avg_pool2d(3, 2),
+            x.max_pool2d(3, 2),
+            x.global_avg_pool2d(),
+            x.batch_norm2d(&ones, &ones, &mean, &var, false),
+            Value::new(&images).unwrap().conv2d(&of_image, None, 1, 1),
         ]
-        .map(|expr| values(&expr.eval().unwrap()))
+        .map(|y| values(&y.unwrap().eval().unwrap()))
     };
     let narrow = all();
     set_precision(Precision::F32);
@@ -269,8 +306,8 @@ fn values_are_bf16() {
 #[ignore = "needs an NVIDIA GPU"]
 fn a_network_in_bf16() {
     let gpu = gpu_in_bf16();
-    let ours = run_on(&gpu.device, &inputs(), network);
-    let theirs = run_on(&Device::Cpu, &inputs(), network);
+    let ours = run_on(&gpu.device, false, &inputs(), network);
+    let theirs = run_on(&Device::Cpu, false, &inputs(), network);
     let found = ours.iter().zip(&theirs).map(|(a, e)| apart(a, e));
     let found: Vec<f64> = found.collect();
     let (value, gradients) = (found[0], &found[1..]);
@@ -287,15 +324,12 @@ fn a_network_in_bf16() {
 fn deterministic_algorithms_give_the_same_bits() {
     let gpu = gpu_in_bf16();
     set_deterministic(true);
-    let first = run_on(&gpu.device, &inputs(), network);
+    let first = run_on(&gpu.device, false, &inputs(), network);
     for _ in 0..5 {
-        assert_eq!(run_on(&gpu.device, &inputs(), network), first);
+        assert_eq!(run_on(&gpu.device, false, &inputs(), network), first);
     }
     // nor does it matter whether something is left for backward
-    let on_gpu = inputs().into_iter().map(|t| t.to_device(&gpu.device));
-    let tensors: Vec<Tensor> = on_gpu.collect::<Result<_>>().unwrap();
-    let y = no_grad(|| network(&tensors, &gpu.device)).unwrap();
-    assert_eq!(values(&y), first[0]);
+    assert_eq!(evaluated(&gpu), first[0]);
 }
 
 /// Gradients of parameters are f32 in the buckets, wherever these end.
@@ -315,31 +349,33 @@ fn all_gradients_in_buckets() {
     }
 }
 
-/// Backward is of the types of its forward.
+/// Backward is of the types of its forward, also if another thread changes the precision between them: here a
+/// module at the end of forward does.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn the_precision_may_change_before_backward() {
     let gpu = gpu_in_bf16();
     set_deterministic(true);
     let gradient = |then: Precision| {
-        let on_gpu = inputs()
-            .into_iter()
-            .map(|t| Var::from_tensor(&t.to_device(&gpu.device)?));
-        let on_gpu: Vec<Tensor> = on_gpu
-            .map(|v| v.map(Var::into_inner))
-            .collect::<Result<_>>()
-            .unwrap();
-        set_precision(Precision::Bf16);
-        let loss = network(&on_gpu, &gpu.device).unwrap().sum_all().unwrap();
-        set_precision(then);
-        let grads = loss.backward().unwrap();
+        let there = inputs().into_iter().map(|t| t.to_device(&gpu.device));
+        let vars = variables(&there.collect::<Result<Vec<_>>>()?)?;
+        let y = network(&tensors(&vars), &gpu.device)?;
+        let change = candle(move |y: &Tensor| {
+            set_precision(then);
+            Ok(y.clone())
+        });
+        let loss = change.forward(&y, true)?.sum()?;
+        set_precision(Precision::Bf16); // to find the module's shape has changed it
         // not those of the images, which are f32: they are rounded as it is set then
-        let of_params = on_gpu[1..].iter().map(|p| values(grads.get(p).unwrap()));
-        of_params.collect::<Vec<_>>()
+        let named = vars[1..].iter().map(|v| ("", v));
+        let mut gradients = Gradients::new(named, usize::MAX)?;
+        gradients.backward(&loss)?;
+        let of_params = gradients.values()?;
+        Ok::<_, candle_core::Error>(of_params.iter().map(values).collect::<Vec<_>>())
     };
-    let expected = gradient(Precision::Bf16);
-    assert_eq!(gradient(Precision::F32), expected);
-    assert_eq!(gradient(Precision::Tf32), expected);
+    let expected = gradient(Precision::Bf16).unwrap();
+    assert_eq!(gradient(Precision::F32).unwrap(), expected);
+    assert_eq!(gradient(Precision::Tf32).unwrap(), expected);
 }
 
 /// A step that is smaller than half of what bf16 can tell apart is not lost: the parameter itself is f32, and what
@@ -358,17 +394,20 @@ fn small_steps_add_up() {
         momentum: 0.,
         weight_decay: 0.,
     };
-    let forward = || functional::conv2d(&x, &weight, None, 1, 0).unwrap();
+    let forward = || Value::new(&x).unwrap().conv2d(&weight, None, 1, 0).unwrap();
+    let first = |y: &Value| values(&y.eval().unwrap())[0];
+    let mut gradients = Gradients::new([("weight", &weight)], usize::MAX).unwrap();
     let mut seen = Vec::new();
     for step in 1..=32u16 {
         let y = forward();
-        seen.push(values(&y)[0]);
-        let grads = y.sum_all().unwrap().backward().unwrap();
-        let grad = grads.get(&weight).unwrap().clone();
-        assert_eq!(values(&grad), [1.; 4]);
-        sgd.step_all(&[&weight], &[grad], 1, None).unwrap();
+        seen.push(first(&y));
+        gradients.zero();
+        gradients.backward(&y.sum().unwrap()).unwrap();
+        let of_weight = gradients.values().unwrap();
+        assert_eq!(values(&of_weight[0]), [1.; 4]);
+        sgd.step_all(&[&weight], &of_weight, 1, None).unwrap();
         assert_eq!(values(&weight), [1. - f32::from(step) / 4096.; 4]);
     }
     assert_eq!(seen[..8], [2.; 8]);
-    assert_eq!(values(&forward())[0], 2. - 4. / 256.);
+    assert_eq!(first(&forward()), 2. - 4. / 256.);
 }

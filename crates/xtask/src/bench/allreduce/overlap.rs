@@ -89,8 +89,7 @@ fn measure_share(batch: usize, rounds: usize, ms: f64) -> Result<Share> {
     Ok(Share { ms, compute, steps })
 }
 
-/// ms of the steps of each way, in turns; the first steps, in which it is learned when a gradient is
-/// complete, do not count.
+/// ms of the steps of each way, in turns; the first steps warm up and do not count.
 fn steps(batch: usize, rounds: usize, ways: &[(Option<Link>, &Way)]) -> Result<Vec<Vec<f64>>> {
     let devices = d2l::devices_of_kind(d2l::DeviceKind::Cpu, Some(K))?;
     let net = |(link, way): &(Option<Link>, &Way)| {

@@ -1,0 +1,172 @@
+//! The CPU as a backend: its kernels, and its memory.
+
+use crate::bucket::Values;
+use crate::cpu::buffer::Buffer;
+use crate::cpu::conv::{Alone, may_winograd};
+use crate::cpu::direct::Direct;
+use crate::cpu::gradient::{Cpu, Grad};
+use crate::cpu::loss::Labelled;
+use crate::cpu::one_channel::OneChannel;
+use crate::cpu::winograd::Pooled;
+use crate::kernel::{Backend, Input, Kernel};
+use crate::ops::Op;
+use crate::ops::convolution::Convolution;
+use crate::tensors::{self, Taken};
+use candle_core::{Device, Result, Storage, Tensor, bail};
+use std::ops::Range;
+
+impl Backend for Cpu {
+    type Memory = Buffer;
+    type View<'a> = &'a [f32];
+    type ViewMut<'a> = &'a mut [f32];
+    type Element = ();
+    type Stream = ();
+    type Open = Open;
+
+    fn stream(_: &Device) -> Result<()> {
+        Ok(())
+    }
+
+    fn kernel(op: Op) -> Result<Option<Box<dyn Kernel<Self>>>> {
+        Ok(Some(match op {
+            Op::Transpose(op) => Box::new(op),
+            Op::Relu(op) => Box::new(op),
+            Op::Add(op) => Box::new(op),
+            Op::Average(op) => Box::new(op),
+            Op::Maximum(op) => Box::new(op),
+            Op::GlobalAverage(op) => Box::new(op),
+            Op::Linear(op) => Box::new(op),
+            Op::Norm(op) => Box::new(op),
+            Op::Convolution(op) => return Ok(convolution(op)),
+            Op::CrossEntropy(op) => Box::new(Labelled::new(&op)?),
+            Op::Sum(op) => Box::new(op),
+            Op::Mean(op) => Box::new(op),
+            Op::Guest(_) => return Ok(None),
+        }))
+    }
+
+    fn cast(_: ()) -> Box<dyn Kernel<Self>> {
+        unreachable!("the CPU has one type")
+    }
+
+    fn alloc(_: &(), _: (), len: usize) -> Result<Buffer> {
+        Ok(Buffer::new(len))
+    }
+
+    fn scalar(_: &(), value: f32) -> Result<Buffer> {
+        Ok(Buffer::copy_of(&[value]))
+    }
+
+    fn view_mut(memory: &mut Buffer) -> &mut [f32] {
+        memory
+    }
+
+    fn read<R>(
+        _: &(),
+        inputs: &[Input<'_, Self>],
+        f: impl for<'v> FnOnce(&'v [&'v [f32]]) -> Result<R>,
+    ) -> Result<R> {
+        let locked = inputs.iter().map(|input| match *input {
+            Input::Tensor(tensor) => Some(tensor.storage_and_layout()),
+            Input::Memory(_) => None,
+        });
+        let locked: Vec<_> = locked.collect();
+        let slices = inputs
+            .iter()
+            .zip(&locked)
+            .map(|(input, locked)| match (input, locked) {
+                (Input::Memory(buffer), _) => Ok(&buffer[..]),
+                (_, Some((storage, layout))) => match &**storage {
+                    Storage::Cpu(storage) => tensors::slice(storage, layout),
+                    _ => bail!("expected a tensor on the CPU"),
+                },
+                _ => unreachable!("each tensor is locked"),
+            });
+        f(&slices.collect::<Result<Vec<_>>>()?)
+    }
+
+    fn tensor(_: &(), memory: Buffer, dims: &[usize]) -> Result<Tensor> {
+        tensors::tensor(memory.into_vec(), dims)
+    }
+
+    fn copy(_: &(), view: &[f32]) -> Result<Buffer> {
+        Ok(Buffer::copy_of(view))
+    }
+
+    fn write(_: &(), from: &Tensor, to: &mut [f32]) -> Result<()> {
+        tensors::read([from], |[from]| to.copy_from_slice(from))
+    }
+
+    fn accumulate(_: &(), gradient: &mut Grad<'_>, part: Buffer) -> Result<()> {
+        gradient.give(part);
+        Ok(())
+    }
+
+    fn open(_: &(), values: &mut Values) -> Result<Open> {
+        Ok(match values {
+            Values::Floats(floats) => Open::Floats(std::mem::take(floats)),
+            Values::Tensor(tensor) => Open::Tensor(Taken::new(tensor.clone())?),
+        })
+    }
+
+    fn close(_: &(), open: Open) -> Result<Values> {
+        Ok(match open {
+            Open::Floats(floats) => Values::Floats(floats),
+            Open::Tensor(taken) => Values::Tensor(taken.put_back()),
+        })
+    }
+
+    fn parts<'a>(
+        buckets: &'a mut [Option<Open>],
+        parts: &[(usize, Range<usize>)],
+    ) -> Vec<&'a mut [f32]> {
+        let mut order: Vec<usize> = (0..parts.len()).collect();
+        order.sort_by_key(|i| (parts[*i].0, parts[*i].1.start, parts[*i].1.end));
+        let mut slices: Vec<&mut [f32]> = parts.iter().map(|_| Default::default()).collect();
+        for (number, bucket) in buckets.iter_mut().enumerate() {
+            let Some(open) = bucket else { continue };
+            let (mut rest, mut at) = (open.floats(), 0);
+            for i in order.iter().filter(|i| parts[**i].0 == number) {
+                let range = &parts[*i].1;
+                let (part, others) = rest[range.start - at..].split_at_mut(range.len());
+                (slices[*i], rest, at) = (part, others, range.end);
+            }
+        }
+        slices
+    }
+}
+
+/// The memory of a bucket while kernels write to it.
+pub(crate) enum Open {
+    Floats(Vec<f32>),
+    /// That of a tensor.
+    Tensor(Taken),
+}
+
+impl Open {
+    fn floats(&mut self) -> &mut [f32] {
+        match self {
+            Open::Floats(floats) => floats,
+            Open::Tensor(taken) => taken.floats(),
+        }
+    }
+}
+
+/// The algorithm for a convolution.
+fn convolution(op: Convolution) -> Option<Box<dyn Kernel<Cpu>>> {
+    let Convolution {
+        geometry,
+        relu,
+        pool,
+    } = op;
+    if let Some(pooled) = Pooled::new(geometry, relu, pool).filter(|_| may_winograd()) {
+        return Some(Box::new(pooled));
+    }
+    if let Some(one_channel) = OneChannel::new(&op) {
+        return Some(Box::new(one_channel));
+    }
+    if let Some(direct) = Direct::new(geometry, relu, pool) {
+        return Some(Box::new(direct));
+    }
+    (!relu && pool == 1).then(|| Box::new(Alone::new(geometry)) as Box<dyn Kernel<Cpu>>)
+}

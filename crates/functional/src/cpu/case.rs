@@ -1,0 +1,170 @@
+//! For tests: convolutions with ReLU and average pooling, and what they are by definition, in f64.
+
+use crate::ops::convolution::Geometry;
+
+/// The sizes of one case.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Case {
+    pub(crate) batch: usize,
+    pub(crate) size: (usize, usize),
+    pub(crate) channels: (usize, usize),
+    pub(crate) kernel: (usize, usize),
+    pub(crate) stride: usize,
+    pub(crate) pool: usize,
+    pub(crate) relu: bool,
+    pub(crate) bias: bool,
+}
+
+pub(crate) struct Tensors {
+    pub(crate) x: Vec<f32>,
+    pub(crate) weight: Vec<f32>,
+    pub(crate) bias: Vec<f32>,
+    pub(crate) dy: Vec<f32>,
+}
+
+/// y, then the gradients.
+pub(crate) struct Results<T> {
+    pub(crate) y: Vec<T>,
+    pub(crate) dx: Vec<T>,
+    pub(crate) dw: Vec<T>,
+    pub(crate) db: Vec<T>,
+    /// dw and db of a backward pass that computes no dx.
+    pub(crate) dw_alone: Vec<T>,
+    pub(crate) db_alone: Vec<T>,
+}
+
+/// Multiples of 1/8 in [-1, 1).
+fn random(seed: &mut u64, n: usize) -> Vec<f32> {
+    let mut next = || {
+        *seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1);
+        (*seed >> 60) as f32 / 8. - 1.
+    };
+    (0..n).map(|_| next()).collect()
+}
+
+/// Makes numbers odd multiples of 1/8 where `odd` says so, and even ones elsewhere.
+fn make_odd(numbers: &mut [f32], odd: impl Fn(usize) -> bool) {
+    for (i, v) in numbers.iter_mut().enumerate() {
+        *v = (*v * 4.).floor() / 4. + if odd(i) { 0.125 } else { 0. };
+    }
+}
+
+impl Case {
+    pub(crate) fn geometry(&self) -> Geometry {
+        Geometry {
+            batch: self.batch,
+            height: self.size.0,
+            width: self.size.1,
+            channels: self.channels.0,
+            out_height: (self.size.0 - self.kernel.0) / self.stride + 1,
+            out_width: (self.size.1 - self.kernel.1) / self.stride + 1,
+            out_channels: self.channels.1,
+            kernel: self.kernel,
+            stride: self.stride,
+            padding: 0,
+        }
+    }
+
+    /// Each z is an odd multiple of 1/64, never near 0, so that no rounding decides about ReLU: the
+    /// product of the first channel and the first tap is odd, all others are even.
+    pub(crate) fn tensors(&self) -> Tensors {
+        let (g, mut seed) = (self.geometry(), 7);
+        let y = [g.out_height / self.pool, g.out_width / self.pool];
+        let mut x = random(&mut seed, g.batch * g.sample());
+        let mut weight = random(&mut seed, g.taps() * g.out_channels);
+        make_odd(&mut x, |i| i % g.channels == 0);
+        make_odd(&mut weight, |i| i % g.taps() == 0);
+        Tensors {
+            x,
+            weight,
+            bias: random(&mut seed, if self.bias { g.out_channels } else { 0 }),
+            dy: random(&mut seed, g.batch * y[0] * y[1] * g.out_channels),
+        }
+    }
+
+    /// The definition.
+    pub(crate) fn expected(&self, t: &Tensors) -> Results<f64> {
+        let g = self.geometry();
+        let (lines, columns) = (g.out_height / self.pool, g.out_width / self.pool);
+        let share = 1. / (self.pool * self.pool) as f64;
+        let mut r = Results {
+            y: vec![0.; t.dy.len()],
+            dx: vec![0.; t.x.len()],
+            dw: vec![0.; t.weight.len()],
+            db: vec![0.; t.bias.len()],
+            dw_alone: vec![],
+            db_alone: vec![],
+        };
+        let pixels = lines * self.pool * columns * self.pool;
+        for i in 0..g.batch * pixels * g.out_channels {
+            let (pixel, o) = (i / g.out_channels, i % g.out_channels);
+            let (b, pixel) = (pixel / pixels, pixel % pixels);
+            let (oy, ox) = (pixel / (columns * self.pool), pixel % (columns * self.pool));
+            let window = (b * lines + oy / self.pool) * columns + ox / self.pool;
+            let out = window * g.out_channels + o;
+            let mut z = t.bias.get(o).map_or(0., |b| f64::from(*b));
+            let each = |f: &mut dyn FnMut(usize, usize)| {
+                for tap in 0..g.taps() {
+                    let (c, k) = (tap % g.channels, tap / g.channels);
+                    let (ky, kx) = (k / g.kernel.1, k % g.kernel.1);
+                    let line = b * g.height + oy * g.stride + ky;
+                    let x = (line * g.width + ox * g.stride + kx) * g.channels + c;
+                    f(
+                        x,
+                        ((o * g.channels + c) * g.kernel.0 + ky) * g.kernel.1 + kx,
+                    );
+                }
+            };
+            each(&mut |x, w| z += f64::from(t.x[x]) * f64::from(t.weight[w]));
+            if !self.relu || z > 0. {
+                let d = share * f64::from(t.dy[out]);
+                r.y[out] += share * z;
+                each(&mut |x, w| {
+                    r.dx[x] += d * f64::from(t.weight[w]);
+                    r.dw[w] += d * f64::from(t.x[x]);
+                });
+                if self.bias {
+                    r.db[o] += d;
+                }
+            }
+        }
+        r
+    }
+}
+
+impl Results<f32> {
+    /// Checks each element to within `tolerance` of the largest one expected (or of 1).
+    pub(crate) fn assert_close(&self, expected: &Results<f64>, tolerance: f64, case: &Case) {
+        for (name, ours, expected) in [
+            ("y", &self.y, &expected.y),
+            ("dx", &self.dx, &expected.dx),
+            ("dw", &self.dw, &expected.dw),
+            ("db", &self.db, &expected.db),
+            ("dw without dx", &self.dw_alone, &expected.dw),
+            ("db without dx", &self.db_alone, &expected.db),
+        ] {
+            assert_eq!(ours.len(), expected.len());
+            let largest = expected.iter().fold(1f64, |most, v| most.max(v.abs()));
+            for (i, (a, b)) in ours.iter().zip(expected).enumerate() {
+                let error = (f64::from(*a) - b).abs() / largest;
+                // written so that NaN fails
+                assert!(
+                    error <= tolerance,
+                    "{case:?}: {name}[{i}] {a} not {b}, {error:e}"
+                );
+            }
+        }
+    }
+}
+
+/// The book's second layer.
+pub(crate) const LENET: Case = Case {
+    batch: 3,
+    size: (13, 13),
+    channels: (20, 50),
+    kernel: (5, 5),
+    stride: 1,
+    pool: 2,
+    relu: true,
+    bias: true,
+};

@@ -1,0 +1,176 @@
+//! Convolution on the CPU: by Winograd's algorithm where it fits, else by im2col and matrix products,
+//! tile by tile. It knows no dilation and no groups, and it never looks at the thread budget to
+//! decide how to cut the work.
+
+use crate::cpu::buffer::Buffer;
+use crate::cpu::gemm::{Matrix, multiply};
+use crate::cpu::gradient::{At, CHUNK, Cpu, Grad, Pass, put};
+use crate::cpu::im2col::{TILE, with_scratch};
+use crate::cpu::sums::{add_column_sums, sum_of_chunks};
+use crate::cpu::threads::for_each_chunk;
+use crate::cpu::winograd;
+use crate::kernel::Kernel;
+use crate::ops::convolution::Geometry;
+use candle_core::Result;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Partial sums of the weight's gradient, added in order: the most threads that it can use.
+const GROUPS: usize = 4;
+
+/// The products of im2col.
+impl Geometry {
+    fn packed(&self, weight: &[f32]) -> Buffer {
+        let mut packed = Buffer::new(weight.len());
+        self.pack(weight, &mut packed);
+        packed
+    }
+
+    pub(crate) fn forward(&self, x: &[f32], weight: &[f32], bias: Option<&[f32]>, y: &mut [f32]) {
+        let weight = self.packed(weight);
+        let weight = Matrix::new(&weight, self.taps(), self.out_channels);
+        let (step, line) = (self.lines_of_a_tile(), self.out_width * self.out_channels);
+        for_each_chunk(y, step * line, |tile, y| {
+            let first = tile * step;
+            if let Some(bias) = bias {
+                for pixel in y.chunks_exact_mut(bias.len()) {
+                    pixel.copy_from_slice(bias);
+                }
+            }
+            self.with_columns(x, first..first + y.len() / line, |columns| {
+                multiply(y, bias.is_some(), columns, weight)
+            });
+        });
+    }
+
+    pub(crate) fn backward_x(&self, weight: &[f32], dy: &[f32], dx: &mut [f32], add: bool) {
+        let weight = self.packed(weight);
+        let weight = Matrix::new(&weight, self.taps(), self.out_channels).t();
+        // whole samples, because neighbouring lines of a sample add to the same inputs
+        let samples = self.samples_of_a_block();
+        let lines = samples * self.out_height;
+        let block = lines * self.out_width * self.out_channels;
+        for_each_chunk(dx, samples * self.sample(), |i, dx| {
+            if !add {
+                dx.fill(0.);
+            }
+            let dy = &dy[i * block..];
+            let lines = dx.len() / self.sample() * self.out_height;
+            for tile in self.tiles(0..lines) {
+                self.tile_backward_x(weight, dy, tile, dx);
+            }
+        });
+    }
+
+    fn tile_backward_x(&self, weight: Matrix, dy: &[f32], tile: Range<usize>, dx: &mut [f32]) {
+        let (taps, rows) = (self.taps(), tile.len() * self.out_width);
+        let dy = self.pixels(dy, &tile);
+        if self.pointwise() {
+            let dx = &mut dx[tile.start * self.out_width * taps..][..rows * taps];
+            return multiply(dx, true, dy, weight);
+        }
+        with_scratch(rows * taps, |columns| {
+            multiply(columns, false, dy, weight);
+            self.col2im(columns, tile, dx);
+        });
+    }
+
+    fn backward_weight(&self, x: &[f32], dy: &[f32], dw: &mut [f32], add: bool) {
+        let size = self.taps() * self.out_channels;
+        let step = self.lines_of_a_tile();
+        let lines = self.lines().div_ceil(step).div_ceil(GROUPS) * step;
+        let mut groups = Buffer::zeros(self.lines().div_ceil(lines.max(1)).max(1) * size);
+        for_each_chunk(&mut groups, size, |i, group| {
+            let end = ((i + 1) * lines).min(self.lines());
+            for tile in self.tiles(i * lines..end) {
+                let dy = self.pixels(dy, &tile);
+                self.with_columns(x, tile, |columns| multiply(group, true, columns.t(), dy));
+            }
+        });
+        let (sum, others) = groups.split_at_mut(size);
+        for_each_chunk(sum, CHUNK, |i, sum| {
+            for group in others.chunks_exact(size) {
+                put(sum, group[i * CHUNK..].iter().copied(), true);
+            }
+        });
+        self.unpack(sum, dw, add);
+    }
+
+    /// The sums of dy over all pixels, by blocks.
+    fn backward_bias(&self, dy: &[f32]) -> Vec<f32> {
+        let (o, block) = (self.out_channels, TILE * self.out_channels);
+        let mut sums = Buffer::zeros(dy.len().div_ceil(block) * o);
+        for_each_chunk(&mut sums, o, |i, sums| {
+            add_column_sums(&dy[i * block..dy.len().min((i + 1) * block)], sums);
+        });
+        sum_of_chunks(&sums, o)
+    }
+}
+
+static WINOGRAD: AtomicBool = AtomicBool::new(true);
+
+/// Whether the convolutions of this process that are written down from now on may take Winograd's
+/// algorithm; they may until told otherwise. To compare: it rounds a little more than a plain sum, to
+/// some millionths of the largest value. So an output may miss an exact 0, which matters to a ReLU
+/// right behind a convolution without a bias; the 5 × 5 convolution with pooling takes care of that.
+///
+/// ```
+/// functional::set_winograd(false);
+/// # functional::set_winograd(true);
+/// ```
+pub fn set_winograd(may: bool) {
+    WINOGRAD.store(may, Ordering::Relaxed);
+}
+
+pub(crate) fn may_winograd() -> bool {
+    WINOGRAD.load(Ordering::Relaxed)
+}
+
+/// A convolution with nothing behind it, on the CPU.
+pub(crate) struct Alone {
+    geometry: Geometry,
+    winograd: bool,
+}
+
+impl Alone {
+    pub(crate) fn new(geometry: Geometry) -> Self {
+        Self {
+            winograd: winograd::fits(&geometry) && may_winograd(),
+            geometry,
+        }
+    }
+}
+
+impl Kernel<Cpu> for Alone {
+    fn forward(&self, _: &Pass, x: &[&[f32]], y: &mut [f32]) -> Result<Vec<Buffer>> {
+        let bias = x.get(2).copied();
+        match self.winograd {
+            true => winograd::forward(&self.geometry, x[0], x[1], bias, y),
+            false => self.geometry.forward(x[0], x[1], bias, y),
+        }
+        Ok(vec![])
+    }
+
+    fn backward(&self, _: &Pass, at: At<'_, '_>, dy: Buffer, dx: &mut [Grad<'_>]) -> Result<()> {
+        let g = &self.geometry;
+        let (x, weight) = (at.x[0], at.x[1]);
+        if dx[0].wanted() {
+            let (to, add) = dx[0].target();
+            match self.winograd {
+                true => winograd::backward_x(g, weight, &dy, to, add),
+                false => g.backward_x(weight, &dy, to, add),
+            }
+        }
+        if dx[1].wanted() {
+            let (to, add) = dx[1].target();
+            match self.winograd {
+                true => winograd::backward_weight(g, x, &dy, to, add),
+                false => g.backward_weight(x, &dy, to, add),
+            }
+        }
+        if let Some(db) = dx.get_mut(2) {
+            db.put(g.backward_bias(&dy).into_iter());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,82 @@
+//! The CPU's kernels read and write slices. Here is what they are handed, and how a gradient is written or added.
+
+use crate::cpu::buffer::Buffer;
+use crate::cpu::threads::for_each_chunk;
+use crate::kernel;
+
+/// Elements of a chunk of an elementwise operation.
+pub(crate) const CHUNK: usize = 1 << 14;
+
+/// The host's cores.
+pub(crate) struct Cpu;
+
+pub(crate) type Pass = kernel::Pass<Cpu>;
+pub(crate) type At<'v, 'k> = kernel::At<'v, 'k, Cpu>;
+pub(crate) type Grad<'a> = kernel::Grad<'a, Cpu>;
+
+impl Grad<'_> {
+    /// Where to write it, and whether to add to what is there.
+    ///
+    /// # Panics
+    /// Where it is unwanted.
+    pub(crate) fn target(&mut self) -> (&mut [f32], bool) {
+        let add = match self {
+            Grad::Unwanted => panic!("a gradient that is not requested"),
+            Grad::Empty((), len) => {
+                *self = Grad::Sum(Buffer::new(*len));
+                false
+            }
+            Grad::Sum(_) => true,
+            Grad::Place {
+                written, touched, ..
+            } => {
+                *touched = true;
+                std::mem::replace(written, true)
+            }
+        };
+        match self {
+            Grad::Sum(to) => (to, add),
+            Grad::Place { to, .. } => (to, add),
+            _ => unreachable!("it is there now"),
+        }
+    }
+
+    /// Adds `part`, or takes it for its own where there is nothing yet.
+    pub(crate) fn give(&mut self, part: Buffer) {
+        match self {
+            Grad::Empty(..) => *self = Grad::Sum(part),
+            _ => self.add(&part),
+        }
+    }
+
+    /// Adds `part` where the gradient is wanted. Where the caller no longer needs `part`,
+    /// [`give`](Self::give) saves a copy.
+    pub(crate) fn add(&mut self, part: &[f32]) {
+        if self.wanted() {
+            let (to, add) = self.target();
+            assert_eq!(to.len(), part.len(), "elements of two parts of a gradient");
+            for_each_chunk(
+                to,
+                CHUNK,
+                #[inline(always)]
+                |i, to| put(to, part[i * CHUNK..].iter().copied(), add),
+            );
+        }
+    }
+
+    /// Writes or adds values one by one; for small gradients.
+    pub(crate) fn put(&mut self, values: impl Iterator<Item = f32>) {
+        if self.wanted() {
+            let (to, add) = self.target();
+            put(to, values, add);
+        }
+    }
+}
+
+/// `to = values`, or `to += values`.
+#[inline(always)]
+pub(crate) fn put(to: &mut [f32], values: impl Iterator<Item = f32>, add: bool) {
+    for (to, v) in to.iter_mut().zip(values) {
+        *to = if add { *to + v } else { v };
+    }
+}

@@ -1,0 +1,171 @@
+//! How the work of a convolution is cut, and im2col with its transpose. It multiplies nothing.
+//!
+//! A *line* is one row of output pixels, numbered through the whole batch. A *tile* is a fixed
+//! number of lines; its im2col matrix has about [`TILE`] rows and stays in the cache.
+
+use super::gemm::Matrix;
+use crate::ops::convolution::Geometry;
+use std::cell::RefCell;
+use std::ops::Range;
+
+/// Rows of a tile's im2col matrix.
+pub(crate) const TILE: usize = 256;
+
+/// How the work is cut.
+impl Geometry {
+    pub(crate) fn lines_of_a_tile(&self) -> usize {
+        (TILE / self.out_width).max(1)
+    }
+
+    /// Enough whole samples for a tile.
+    pub(crate) fn samples_of_a_block(&self) -> usize {
+        TILE.div_ceil(self.out_height * self.out_width)
+    }
+
+    /// `lines`, cut into tiles.
+    pub(crate) fn tiles(&self, lines: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+        let step = self.lines_of_a_tile();
+        let end = lines.end;
+        lines.step_by(step).map(move |i| i..(i + step).min(end))
+    }
+
+    /// The output pixels of `lines` in `y`, as rows of O values.
+    pub(crate) fn pixels<'a>(&self, y: &'a [f32], lines: &Range<usize>) -> Matrix<'a> {
+        let (first, n) = (lines.start * self.out_width, lines.len() * self.out_width);
+        Matrix::new(y, y.len() / self.out_channels, self.out_channels).rows(first, n)
+    }
+
+    /// A 1×1 kernel on every pixel: x is its own im2col matrix.
+    pub(crate) fn pointwise(&self) -> bool {
+        self.kernel == (1, 1) && self.stride == 1 && self.padding == 0
+    }
+
+    /// The weight (O, I, KH, KW) as a matrix of (KH, KW, I) rows and O columns.
+    pub(crate) fn pack(&self, weight: &[f32], packed: &mut [f32]) {
+        self.for_each_weight(|theirs, ours| packed[ours] = weight[theirs]);
+    }
+
+    /// The reverse of [`Self::pack`], written or added.
+    pub(crate) fn unpack(&self, packed: &[f32], weight: &mut [f32], add: bool) {
+        self.for_each_weight(|theirs, ours| {
+            let before = if add { weight[theirs] } else { 0. };
+            weight[theirs] = before + packed[ours];
+        });
+    }
+
+    /// Calls `f` with each weight's index in PyTorch's layout and in the packed one, by blocks of
+    /// output channels: the cache lines of a block stay in the cache.
+    #[inline(always)]
+    fn for_each_weight(&self, mut f: impl FnMut(usize, usize)) {
+        let area = self.kernel.0 * self.kernel.1;
+        for i in 0..self.channels {
+            for block in (0..self.out_channels).step_by(16) {
+                for position in 0..area {
+                    let ours = (position * self.channels + i) * self.out_channels;
+                    for o in block..self.out_channels.min(block + 16) {
+                        f((o * self.channels + i) * area + position, ours + o);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// im2col and its transpose.
+impl Geometry {
+    /// The row of x under kernel row `ky` of a line, as its start in x; none in the padding.
+    fn row_start(&self, line: usize, ky: usize) -> Option<usize> {
+        let (sample, oy) = (line / self.out_height, line % self.out_height);
+        let iy = (oy * self.stride + ky).checked_sub(self.padding)?;
+        let row = sample * self.height + iy;
+        (iy < self.height).then_some(row * self.width * self.channels)
+    }
+
+    /// Where the kernel's row at output column `ox` meets x: the part of the kernel's row, and the
+    /// part of x's row, in floats; the rest is padding.
+    fn overlap(&self, ox: usize) -> (Range<usize>, Range<usize>) {
+        let (left, c) = (ox * self.stride, self.channels);
+        let end = (self.width + self.padding).saturating_sub(left);
+        let end = end.min(self.kernel.1);
+        let start = self.padding.saturating_sub(left).min(end);
+        let in_x = (left + start).saturating_sub(self.padding).min(self.width);
+        (start * c..end * c, in_x * c..(in_x + end - start) * c)
+    }
+
+    /// Copies what each output pixel of `lines` sees into a row of `columns`.
+    fn im2col(&self, x: &[f32], lines: Range<usize>, columns: &mut [f32]) {
+        let (taps, run) = (self.taps(), self.kernel.1 * self.channels);
+        for (line, columns) in lines.zip(columns.chunks_exact_mut(self.out_width * taps)) {
+            for ky in 0..self.kernel.0 {
+                let row = self.row_start(line, ky);
+                for (ox, pixel) in columns.chunks_exact_mut(taps).enumerate() {
+                    let to = &mut pixel[ky * run..][..run];
+                    match row {
+                        Some(start) => self.copy_run(&x[start..], ox, to),
+                        None => to.fill(0.),
+                    }
+                }
+            }
+        }
+    }
+
+    fn copy_run(&self, row: &[f32], ox: usize, to: &mut [f32]) {
+        let (inside, from) = self.overlap(ox);
+        to[..inside.start].fill(0.);
+        to[inside.end..].fill(0.);
+        to[inside].copy_from_slice(&row[from]);
+    }
+
+    /// Adds each row of `columns` to what its output pixel saw in x; `dx` and `lines` begin with
+    /// the same sample.
+    pub(crate) fn col2im(&self, columns: &[f32], lines: Range<usize>, dx: &mut [f32]) {
+        let (taps, run) = (self.taps(), self.kernel.1 * self.channels);
+        for (line, columns) in lines.zip(columns.chunks_exact(self.out_width * taps)) {
+            for ky in 0..self.kernel.0 {
+                let Some(start) = self.row_start(line, ky) else {
+                    continue;
+                };
+                for (ox, pixel) in columns.chunks_exact(taps).enumerate() {
+                    let (inside, to) = self.overlap(ox);
+                    let from = &pixel[ky * run..][inside];
+                    for (dx, d) in dx[start..][to].iter_mut().zip(from) {
+                        *dx += d;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Calls `f` with the im2col matrix of `lines`.
+    pub(crate) fn with_columns<R>(
+        &self,
+        x: &[f32],
+        lines: Range<usize>,
+        f: impl FnOnce(Matrix) -> R,
+    ) -> R {
+        let (taps, rows) = (self.taps(), lines.len() * self.out_width);
+        if self.pointwise() {
+            let first = lines.start * self.out_width;
+            return f(Matrix::new(&x[first * taps..], rows, taps));
+        }
+        with_scratch(rows * taps, |columns| {
+            self.im2col(x, lines, columns);
+            f(Matrix::new(columns, rows, taps))
+        })
+    }
+}
+
+/// Calls `f` with a buffer of this thread's: `len` floats of any value.
+///
+/// `f` must not start tasks: one of them would run on this thread and ask for the buffer meanwhile.
+pub(crate) fn with_scratch<R>(len: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {
+    thread_local! {
+        static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+    }
+    SCRATCH.with_borrow_mut(|buffer| {
+        if buffer.len() < len {
+            buffer.resize(len, 0.);
+        }
+        f(&mut buffer[..len])
+    })
+}

@@ -1,0 +1,85 @@
+//! The linear layer on the CPU: matrix products on blocks of rows, sequential inside, so that
+//! replicas on threads of their own do not fight for the cores as candle's `matmul` makes them.
+
+use crate::cpu::activation::{mask_all, positive};
+use crate::cpu::buffer::Buffer;
+use crate::cpu::gemm::{Matrix, multiply};
+use crate::cpu::gradient::{At, Cpu, Grad, Pass};
+use crate::cpu::sums::add_column_sums;
+use crate::cpu::threads::for_each_chunk;
+use crate::kernel::Kernel;
+use crate::ops::linear::Linear;
+use candle_core::Result;
+
+/// Rows of a block of the result.
+const BLOCK: usize = 64;
+
+impl Linear {
+    /// The weight as (O, I).
+    fn weight<'a>(&self, weight: &'a [f32]) -> Matrix<'a> {
+        match self.transposed {
+            true => Matrix::new(weight, self.features, self.outputs).t(),
+            false => Matrix::new(weight, self.outputs, self.features),
+        }
+    }
+}
+
+impl Kernel<Cpu> for Linear {
+    fn forward(&self, _: &Pass, x: &[&[f32]], y: &mut [f32]) -> Result<Vec<Buffer>> {
+        let input = Matrix::new(x[0], self.batch, self.features);
+        let weight = self.weight(x[1]).t();
+        for_each_chunk(y, BLOCK * self.outputs, |i, y| {
+            if let Some(bias) = x.get(2) {
+                for row in y.chunks_exact_mut(self.outputs) {
+                    row.copy_from_slice(bias);
+                }
+            }
+            let rows = input.rows(i * BLOCK, y.len() / self.outputs);
+            multiply(y, x.len() > 2, rows, weight);
+            if self.relu {
+                y.iter_mut().for_each(|v| *v = positive(*v));
+            }
+        });
+        Ok(vec![])
+    }
+
+    fn backward(
+        &self,
+        _: &Pass,
+        at: At<'_, '_>,
+        mut dy: Buffer,
+        dx: &mut [Grad<'_>],
+    ) -> Result<()> {
+        if self.relu {
+            mask_all(at.y, &mut dy);
+        }
+        let input = Matrix::new(at.x[0], self.batch, self.features);
+        let d_output = Matrix::new(&dy, self.batch, self.outputs);
+        product(&mut dx[0], d_output, self.weight(at.x[1]));
+        match self.transposed {
+            true => product(&mut dx[1], input.t(), d_output),
+            false => product(&mut dx[1], d_output.t(), input),
+        }
+        if let Some(db) = dx.get_mut(2) {
+            let mut sums = vec![0.; self.outputs];
+            for rows in dy.chunks(BLOCK * self.outputs.max(1)) {
+                add_column_sums(rows, &mut sums);
+            }
+            db.put(sums.into_iter());
+        }
+        Ok(())
+    }
+}
+
+/// a · b, written or added where it is wanted, by blocks of rows.
+fn product(to: &mut Grad<'_>, a: Matrix, b: Matrix) {
+    if !to.wanted() {
+        return;
+    }
+    let (to, add) = to.target();
+    let columns = b.shape().1;
+    for_each_chunk(to, BLOCK * columns, |i, to| {
+        let a = a.rows(i * BLOCK, to.len() / columns);
+        multiply(to, add, a, b);
+    });
+}

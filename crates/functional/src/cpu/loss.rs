@@ -1,0 +1,106 @@
+//! Cross-entropy, sum and mean on the CPU.
+
+use crate::cpu::buffer::Buffer;
+use crate::cpu::gradient::{At, CHUNK, Cpu, Grad, Pass, put};
+use crate::cpu::threads::for_each_chunk;
+use crate::kernel::Kernel;
+use crate::ops::loss::CrossEntropy;
+use crate::ops::{Mean, Sum};
+use candle_core::Result;
+
+/// Examples of a chunk.
+const EXAMPLES: usize = 64;
+
+/// Cross-entropy with its labels, which are classes.
+pub(crate) struct Labelled {
+    classes: usize,
+    labels: Vec<u32>,
+}
+
+impl Labelled {
+    pub(crate) fn new(op: &CrossEntropy) -> Result<Self> {
+        Ok(Self {
+            classes: op.classes,
+            labels: op.labels.to_vec1()?,
+        })
+    }
+}
+
+/// The largest logit, and Σ exp(logit − largest): the shift keeps exp from overflowing.
+fn log_sum_exp(logits: &[f32]) -> (f32, f32) {
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    (largest, logits.iter().map(|v| (v - largest).exp()).sum())
+}
+
+impl Kernel<Cpu> for Labelled {
+    fn forward(&self, _: &Pass, x: &[&[f32]], y: &mut [f32]) -> Result<Vec<Buffer>> {
+        let (y_hat, classes) = (x[0], self.classes);
+        for_each_chunk(y, EXAMPLES, |i, losses| {
+            let rows = y_hat[i * EXAMPLES * classes..].chunks_exact(classes);
+            let examples = rows.zip(&self.labels[i * EXAMPLES..]);
+            for (loss, (row, label)) in losses.iter_mut().zip(examples) {
+                let (largest, sum) = log_sum_exp(row);
+                *loss = sum.ln() - (row[*label as usize] - largest);
+            }
+        });
+        Ok(vec![])
+    }
+
+    /// softmax(y_hat), less 1 at the label.
+    fn backward(&self, _: &Pass, at: At<'_, '_>, dy: Buffer, dx: &mut [Grad<'_>]) -> Result<()> {
+        let (y_hat, classes) = (at.x[0], self.classes);
+        let mut gradient = Buffer::new(y_hat.len());
+        for_each_chunk(&mut gradient, EXAMPLES * classes, |i, gradient| {
+            let rows = y_hat[i * EXAMPLES * classes..].chunks_exact(classes);
+            let first = i * EXAMPLES;
+            let examples = rows.zip(&self.labels[first..]).zip(&dy[first..]);
+            for (to, ((row, label), d_loss)) in gradient.chunks_exact_mut(classes).zip(examples) {
+                let (largest, sum) = log_sum_exp(row);
+                for (to, v) in to.iter_mut().zip(row) {
+                    *to = d_loss * (v - largest).exp() / sum;
+                }
+                to[*label as usize] -= d_loss;
+            }
+        });
+        dx[0].give(gradient);
+        Ok(())
+    }
+}
+
+fn total(x: &[f32]) -> f64 {
+    x.iter().copied().map(f64::from).sum()
+}
+
+/// The gradient of each of the elements of `x` is the same.
+fn spread(dx: &mut Grad<'_>, d: f32) {
+    if dx.wanted() {
+        let (to, add) = dx.target();
+        for_each_chunk(to, CHUNK, |_, to| {
+            put(to, std::iter::repeat(d), add);
+        });
+    }
+}
+
+impl Kernel<Cpu> for Sum {
+    fn forward(&self, _: &Pass, x: &[&[f32]], y: &mut [f32]) -> Result<Vec<Buffer>> {
+        y[0] = total(x[0]) as f32;
+        Ok(vec![])
+    }
+
+    fn backward(&self, _: &Pass, _: At<'_, '_>, dy: Buffer, dx: &mut [Grad<'_>]) -> Result<()> {
+        spread(&mut dx[0], dy[0]);
+        Ok(())
+    }
+}
+
+impl Kernel<Cpu> for Mean {
+    fn forward(&self, _: &Pass, x: &[&[f32]], y: &mut [f32]) -> Result<Vec<Buffer>> {
+        y[0] = (total(x[0]) / x[0].len() as f64) as f32;
+        Ok(vec![])
+    }
+
+    fn backward(&self, _: &Pass, at: At<'_, '_>, dy: Buffer, dx: &mut [Grad<'_>]) -> Result<()> {
+        spread(&mut dx[0], dy[0] / at.x[0].len() as f32);
+        Ok(())
+    }
+}

@@ -1,0 +1,371 @@
+//! Batch normalization on the CPU, over all but the last dimension. It keeps no statistics of its
+//! own: the running ones belong to the caller, and only training mode changes them.
+
+use crate::cpu::activation::{mask, positive};
+use crate::cpu::buffer::Buffer;
+use crate::cpu::gradient::{At, Cpu, Grad, Pass};
+use crate::cpu::threads::{for_each_chunk, for_each_chunk_of_two};
+use crate::kernel::Kernel;
+use crate::ops::norm::{Norm, inv_std};
+use crate::synchronized::{Moments, Sums};
+use candle_core::Result;
+use std::ops::Range;
+
+/// Pixels of a block: its sums are f32, and f64 combines them.
+const BLOCK: usize = 256;
+/// Channels that have their sums in registers at a time.
+const STRIP: usize = 64;
+
+/// Moments of each of `c` channels over examples of so many pixels: by blocks, each around its own mean,
+/// so that nothing is lost where the mean is large. A block is a part of one example, so that a batch
+/// in parts has the blocks of the whole: what is rounded is the same, and no value comes to lie on the
+/// other side of ReLU's edge.
+fn moments(x: &[f32], c: usize, pixels: usize) -> Moments {
+    let blocks = Blocks {
+        pixels,
+        of_example: pixels.div_ceil(BLOCK).max(1),
+    };
+    let examples = x.len() / (pixels * c).max(1);
+    let mut sums = Buffer::new(examples * blocks.of_example * 2 * c);
+    for_each_chunk(
+        &mut sums,
+        2 * c,
+        #[inline(always)]
+        |i, block| {
+            let (mean, squares) = block.split_at_mut(c);
+            let rows = blocks.rows(i);
+            let x = &x[rows.start * c..rows.end * c];
+            for_strips(
+                c,
+                #[inline(always)]
+                |at, n| {
+                    let (x, mean, squares) = (&x[at..], &mut mean[at..], &mut squares[at..]);
+                    match n {
+                        STRIP => block_statistics::<STRIP>(x, c, mean, squares),
+                        _ => block_statistics::<1>(x, c, mean, squares),
+                    }
+                },
+            );
+        },
+    );
+    combine(&sums, blocks, c)
+}
+
+/// How the rows of a batch, a pixel each, are cut into blocks.
+#[derive(Clone, Copy)]
+struct Blocks {
+    /// Pixels of an example.
+    pixels: usize,
+    of_example: usize,
+}
+
+impl Blocks {
+    fn rows(self, i: usize) -> Range<usize> {
+        let first = i / self.of_example * self.pixels;
+        let from = i % self.of_example * BLOCK;
+        first + from..first + self.pixels.min(from + BLOCK)
+    }
+}
+
+/// Calls `f(first, n)` for strips of `c` channels: n is [`STRIP`], or one where fewer are left.
+#[inline(always)]
+fn for_strips(c: usize, mut f: impl FnMut(usize, usize)) {
+    let mut at = 0;
+    while at < c {
+        let n = if c - at < STRIP { 1 } else { STRIP };
+        f(at, n);
+        at += n;
+    }
+}
+
+/// The means of N channels over a block, and the sums of squares around them. `x` begins at the
+/// first of the channels in the block's first row.
+#[inline(always)]
+fn block_statistics<const N: usize>(x: &[f32], c: usize, mean: &mut [f32], squares: &mut [f32]) {
+    let (mut sum, mut square) = ([0f32; N], [0f32; N]);
+    for x in x.chunks(c) {
+        for i in 0..N {
+            sum[i] += x[..N][i];
+        }
+    }
+    let rows = x.len().div_ceil(c) as f32;
+    sum.iter_mut().for_each(|v| *v /= rows);
+    for x in x.chunks(c) {
+        for i in 0..N {
+            let d = x[..N][i] - sum[i];
+            square[i] += d * d;
+        }
+    }
+    mean[..N].copy_from_slice(&sum);
+    squares[..N].copy_from_slice(&square);
+}
+
+/// The moments of all blocks, each given as its mean and its sum of squares around it.
+fn combine(sums: &[f32], blocks: Blocks, c: usize) -> Moments {
+    let each = || sums.chunks_exact(2 * c).enumerate();
+    let count = each().map(|(i, _)| blocks.rows(i).len()).sum();
+    let (mut mean, mut squares) = (vec![0f64; c], vec![0f64; c]);
+    for (i, block) in each() {
+        let n = blocks.rows(i).len() as f64;
+        let means = mean.iter_mut().zip(&block[..c]);
+        means.for_each(|(mean, m)| *mean += n * f64::from(*m));
+    }
+    mean.iter_mut()
+        .for_each(|mean| *mean /= f64::max(count as f64, 1.));
+    for (i, block) in each() {
+        let n = blocks.rows(i).len() as f64;
+        let (means, of_block) = block.split_at(c);
+        for k in 0..c {
+            let around = f64::from(means[k]) - mean[k];
+            squares[k] += f64::from(of_block[k]) + n * around * around;
+        }
+    }
+    Moments {
+        count,
+        mean,
+        squares,
+    }
+}
+
+impl Norm {
+    /// The mean and 1 / √(variance + ε) of each channel.
+    fn statistics(&self, pass: &Pass, x: &[f32], shift: Option<&[f32]>) -> Result<[Vec<f32>; 2]> {
+        if self.train {
+            let here = moments(x, self.channels, self.pixels);
+            return self.of_batch(pass.norms.as_deref(), pass.keep, here, shift);
+        }
+        let [mean, var] = &self.running;
+        Ok([mean.to_vec1()?, inv_std(&var.to_vec1()?)])
+    }
+}
+
+/// What each channel is normalized with: (x − mean) · scale + bias.
+#[derive(Clone, Copy)]
+struct Channels<'a> {
+    mean: &'a [f32],
+    scale: &'a [f32],
+    bias: &'a [f32],
+    relu: bool,
+}
+
+impl Kernel<Cpu> for Norm {
+    fn forward(&self, pass: &Pass, x: &[&[f32]], y: &mut [f32]) -> Result<Vec<Buffer>> {
+        let [mean, inv_std] = self.statistics(pass, x[0], self.shift(x))?;
+        let (scale, c) = (product(x[1], &inv_std), self.channels);
+        let channels = Channels {
+            mean: &mean,
+            scale: &scale,
+            bias: x[2],
+            relu: self.relu,
+        };
+        for_each_chunk(
+            y,
+            BLOCK * c,
+            #[inline(always)]
+            |i, y| {
+                for (j, y) in y.chunks_exact_mut(c).enumerate() {
+                    let at = (i * BLOCK + j) * c;
+                    match self.shortcut(x) {
+                        None => channels.normalize(&x[0][at..], y),
+                        Some(other) => channels.normalize_and_add(&x[0][at..], &other[at..], y),
+                    }
+                }
+            },
+        );
+        Ok(match pass.keep {
+            true => [mean, inv_std].map(|v| Buffer::copy_of(&v)).into(),
+            false => vec![],
+        })
+    }
+
+    fn backward(
+        &self,
+        pass: &Pass,
+        at: At<'_, '_>,
+        mut dy: Buffer,
+        dx: &mut [Grad<'_>],
+    ) -> Result<()> {
+        let (mean, inv_std) = (&at.kept[0], &at.kept[1]);
+        let scale = product(at.x[1], inv_std);
+        let mut channels = Channels {
+            mean,
+            scale: &scale,
+            bias: at.x[2],
+            relu: self.relu,
+        };
+        // the shortcut's gradient is the one behind the ReLU, of which nothing is left after that
+        let masked = (self.relu && self.shortcut).then_some(at.y);
+        channels.relu &= masked.is_none();
+        let sums = Sums {
+            count: self.count,
+            of: channels.sums(at.x[0], &mut dy, masked),
+        };
+        // of the values here alone: the owner of the parameters sums their gradients over the replicas
+        let [dw, db] = &sums.of;
+        dx[1].put(dw.iter().zip(&inv_std[..]).map(|(dw, s)| *dw as f32 * s));
+        dx[2].put(db.iter().map(|db| *db as f32));
+        if dx[0].wanted() {
+            let [shift, stretch] = self.through_statistics(pass.norms.as_deref(), sums, inv_std)?;
+            if self.shortcut && dx[3].wanted() {
+                let mut d_input = Buffer::new(dy.len());
+                channels.dx(at.x[0], &mut dy, &mut d_input, &shift, &stretch);
+                dx[0].give(d_input);
+            } else {
+                channels.dx_in_place(at.x[0], &mut dy, &shift, &stretch);
+                dx[0].give(std::mem::take(&mut dy));
+            }
+        }
+        if self.shortcut && dx[3].wanted() {
+            dx[3].give(dy);
+        }
+        if let Some(shift) = dx.last_mut().filter(|_| self.shift) {
+            shift.put(std::iter::repeat_n(0., self.channels));
+        }
+        Ok(())
+    }
+}
+
+fn product(a: &[f32], b: &[f32]) -> Vec<f32> {
+    a.iter().zip(b).map(|(a, b)| a * b).collect()
+}
+
+/// What batch norm makes of one value; the same to the bit wherever it is computed.
+#[inline(always)]
+fn normalized(x: f32, mean: f32, scale: f32, bias: f32) -> f32 {
+    (x - mean) * scale + bias
+}
+
+/// One pixel at a time: all slices begin with its first channel.
+impl Channels<'_> {
+    #[inline(always)]
+    fn normalize(&self, x: &[f32], y: &mut [f32]) {
+        let c = y.len();
+        let (x, mean, scale, bias) = (&x[..c], &self.mean[..c], &self.scale[..c], &self.bias[..c]);
+        for i in 0..c {
+            let v = normalized(x[i], mean[i], scale[i], bias[i]);
+            y[i] = if self.relu { positive(v) } else { v };
+        }
+    }
+
+    #[inline(always)]
+    fn normalize_and_add(&self, x: &[f32], other: &[f32], y: &mut [f32]) {
+        let c = y.len();
+        let (x, mean, scale, bias) = (&x[..c], &self.mean[..c], &self.scale[..c], &self.bias[..c]);
+        let other = &other[..c];
+        for i in 0..c {
+            let v = normalized(x[i], mean[i], scale[i], bias[i]) + other[i];
+            y[i] = if self.relu { positive(v) } else { v };
+        }
+    }
+
+    /// The gradient of x from that of y, where `shift` and `stretch` go through the statistics.
+    #[inline(always)]
+    fn dx_of(&self, x: &[f32], dy: &mut [f32], shift: &[f32], stretch: &[f32]) {
+        let c = dy.len();
+        let (x, mean, scale, bias) = (&x[..c], &self.mean[..c], &self.scale[..c], &self.bias[..c]);
+        let (shift, stretch) = (&shift[..c], &stretch[..c]);
+        for i in 0..c {
+            let d = self.cut(x[i], dy[i], mean[i], scale[i], bias[i]);
+            dy[i] = scale[i] * (d - shift[i] - (x[i] - mean[i]) * stretch[i]);
+        }
+    }
+
+    /// `dy`, or zero where ReLU had cut the value off.
+    #[inline(always)]
+    fn cut(&self, x: f32, dy: f32, mean: f32, scale: f32, bias: f32) -> f32 {
+        let cut = self.relu && normalized(x, mean, scale, bias) <= 0.;
+        if cut { 0. } else { dy }
+    }
+}
+
+/// Whole batches.
+impl Channels<'_> {
+    /// For each channel the sums of dy · (x − mean), and of dy, by blocks and then in f64. Where
+    /// `masked` is ReLU's result, `dy` is first set to zero where that is.
+    fn sums(&self, x: &[f32], dy: &mut [f32], masked: Option<&[f32]>) -> [Vec<f64>; 2] {
+        let (c, size) = (self.mean.len(), BLOCK * self.mean.len());
+        let mut blocks = Buffer::new(x.len().div_ceil(size.max(1)) * 2 * c);
+        for_each_chunk_of_two(
+            (&mut blocks, 2 * c),
+            (dy, size),
+            #[inline(always)]
+            |i, block, dy| {
+                if let Some(y) = masked {
+                    mask(&y[i * size..], dy);
+                }
+                let (dw, db) = block.split_at_mut(c);
+                let x = &x[i * size..][..dy.len()];
+                for_strips(
+                    c,
+                    #[inline(always)]
+                    |at, n| match n {
+                        STRIP => self.block_sums::<STRIP>(x, dy, at, dw, db),
+                        _ => self.block_sums::<1>(x, dy, at, dw, db),
+                    },
+                );
+            },
+        );
+        let total = |k: usize| -> f64 {
+            let blocks = blocks.get(k..).unwrap_or_default(); // none where nothing is here
+            blocks.iter().step_by(2 * c).map(|v| f64::from(*v)).sum()
+        };
+        [0..c, c..2 * c].map(|of| of.map(total).collect())
+    }
+
+    /// The two sums of N channels from `first` on over a block.
+    #[inline(always)]
+    fn block_sums<const N: usize>(
+        &self,
+        x: &[f32],
+        dy: &[f32],
+        first: usize,
+        dw: &mut [f32],
+        db: &mut [f32],
+    ) {
+        let c = self.mean.len();
+        let of = |v: &[f32]| -> [f32; N] { std::array::from_fn(|i| v[first + i]) };
+        let (mean, scale, bias) = (of(self.mean), of(self.scale), of(self.bias));
+        let (mut sum_dw, mut sum_db) = ([0f32; N], [0f32; N]);
+        for (x, dy) in x.chunks_exact(c).zip(dy.chunks_exact(c)) {
+            let (x, dy) = (&x[first..first + N], &dy[first..first + N]);
+            for i in 0..N {
+                let d = self.cut(x[i], dy[i], mean[i], scale[i], bias[i]);
+                sum_dw[i] += d * (x[i] - mean[i]);
+                sum_db[i] += d;
+            }
+        }
+        dw[first..first + N].copy_from_slice(&sum_dw);
+        db[first..first + N].copy_from_slice(&sum_db);
+    }
+
+    /// The gradient of x, beside the one of y.
+    fn dx(&self, x: &[f32], dy: &mut [f32], dx: &mut [f32], shift: &[f32], stretch: &[f32]) {
+        let (c, size) = (self.mean.len(), BLOCK * self.mean.len());
+        for_each_chunk_of_two(
+            (dx, size),
+            (dy, size),
+            #[inline(always)]
+            |i, dx, dy| {
+                for (j, dx) in dx.chunks_exact_mut(c).enumerate() {
+                    dx.copy_from_slice(&dy[j * c..][..c]);
+                    self.dx_of(&x[i * size + j * c..], dx, shift, stretch);
+                }
+            },
+        );
+    }
+
+    /// The gradient of x, over the one of y.
+    fn dx_in_place(&self, x: &[f32], dy: &mut [f32], shift: &[f32], stretch: &[f32]) {
+        let (c, size) = (self.mean.len(), BLOCK * self.mean.len());
+        for_each_chunk(
+            dy,
+            size,
+            #[inline(always)]
+            |i, dy| {
+                for (j, dy) in dy.chunks_exact_mut(c).enumerate() {
+                    self.dx_of(&x[i * size + j * c..], dy, shift, stretch);
+                }
+            },
+        );
+    }
+}

@@ -1,0 +1,223 @@
+//! The convolution of images with one channel, with ReLU and 2 × 2 pooling, in one step: LeNet's first layer. Its
+//! output is pooled window by window in registers, and backward computes it again. It knows the kernels 3 × 3 and
+//! 5 × 5, stride 1 and no padding.
+
+#[cfg(test)]
+mod tests;
+mod windows;
+
+use crate::cpu::activation::positive;
+use crate::cpu::buffer::Buffer;
+use crate::cpu::gradient::{At, Cpu, Grad, Pass};
+use crate::cpu::sums::sum_of_chunks;
+use crate::cpu::threads::for_each_chunk;
+use crate::cpu::vector::{Aligned, VECTOR};
+use crate::kernel::Kernel;
+use crate::ops::convolution::{Convolution, Geometry};
+use candle_core::Result;
+use pulp::{Arch, Simd, WithSimd};
+use windows::Sample;
+
+/// Samples that one task of the forward pass takes.
+const BLOCK: usize = 8;
+/// Partial sums of the weight's gradient, added in order: the most threads that backward can use.
+const GROUPS: usize = 8;
+
+pub(crate) struct OneChannel {
+    g: Geometry,
+}
+
+impl OneChannel {
+    /// None where another algorithm has to do it.
+    pub(crate) fn new(op: &Convolution) -> Option<Self> {
+        let g = op.geometry;
+        let small = matches!(g.kernel, (3, 3) | (5, 5));
+        let known = (g.channels, g.stride, g.padding) == (1, 1, 0) && op.relu && op.pool == 2;
+        (small && known && !op.pooled().contains(&0)).then_some(Self { g })
+    }
+
+    /// Floats of a line of y.
+    fn y_line(&self) -> usize {
+        self.g.out_width / 2 * self.g.out_channels
+    }
+
+    fn y_sample(&self) -> usize {
+        self.g.out_height / 2 * self.y_line()
+    }
+
+    fn sample<'a>(&self, x: &'a [f32], weights: &'a Weights, i: usize) -> Sample<'a> {
+        Sample {
+            x: &x[i * self.g.sample()..][..self.g.sample()],
+            weights,
+            width: self.g.width,
+            kernel: self.g.kernel.0,
+            channels: self.g.out_channels,
+            y_line: self.y_line(),
+        }
+    }
+
+    /// The gradient of the images, by im2col: usual training does not need it.
+    fn image_gradient(&self, x: &[&[f32]], dy: &[f32], to: &mut [f32], add: bool) {
+        let (g, o) = (&self.g, self.g.out_channels);
+        let line = g.out_width * o;
+        let mut dz = Buffer::new(g.lines() * line);
+        g.forward(x[0], x[1], x.get(2).copied(), &mut dz);
+        for_each_chunk(&mut dz, line, |i, dz| {
+            let (sample, row) = (i / g.out_height, i % g.out_height / 2);
+            let dy = &dy[sample * self.y_sample()..][..self.y_sample()];
+            let dy = dy.get(row * self.y_line()..).unwrap_or_default();
+            for (column, dz) in dz.chunks_exact_mut(o).enumerate() {
+                // no window covers the last pixels of odd sizes
+                let seen = column / 2 < g.out_width / 2 && !dy.is_empty();
+                for (c, z) in dz.iter_mut().enumerate() {
+                    *z = match seen && positive(*z) != 0. {
+                        true => dy[column / 2 * o + c] / 4.,
+                        false => 0.,
+                    };
+                }
+            }
+        });
+        g.backward_x(x[1], &dz, to, add);
+    }
+}
+
+impl Kernel<Cpu> for OneChannel {
+    fn forward(&self, _: &Pass, x: &[&[f32]], y: &mut [f32]) -> Result<Vec<Buffer>> {
+        let (x, weight, bias) = (x[0], x[1], x.get(2).copied());
+        let layer = self;
+        Arch::new().dispatch(Forward {
+            layer,
+            x,
+            weight,
+            bias,
+            y,
+        });
+        Ok(vec![])
+    }
+
+    fn backward(&self, _: &Pass, at: At<'_, '_>, dy: Buffer, dx: &mut [Grad<'_>]) -> Result<()> {
+        if dx[0].wanted() {
+            let (to, add) = dx[0].target();
+            self.image_gradient(at.x, &dy, to, add);
+        }
+        let sums = Arch::new().dispatch(Backward {
+            layer: self,
+            x: at.x[0],
+            weight: at.x[1],
+            bias: at.x.get(2).copied(),
+            dy: &dy,
+        });
+        let (taps, o) = (self.g.taps(), self.g.out_channels);
+        dx[1].put((0..o * taps).map(|i| sums.taps()[i % taps * sums.wide + i / taps]));
+        if let Some(db) = dx.get_mut(2) {
+            db.put(sums.bias()[..o].iter().copied());
+        }
+        Ok(())
+    }
+}
+
+/// The weights as the kernels read them.
+struct Weights {
+    /// The channels as whole vectors.
+    wide: usize,
+    /// A row of `wide` channels for each tap.
+    taps: Aligned,
+    /// The same for the bias, padded further.
+    bias: Vec<f32>,
+}
+
+impl Weights {
+    fn new<S: Simd>(g: &Geometry, weight: &[f32], bias: Option<&[f32]>) -> Self {
+        let wide = g.out_channels.next_multiple_of(S::F32_LANES);
+        let mut taps = Aligned::zeros(g.taps() * wide);
+        for (o, weight) in weight.chunks_exact(g.taps()).enumerate() {
+            for (tap, w) in weight.iter().enumerate() {
+                taps[tap * wide + o] = *w;
+            }
+        }
+        let mut padded = vec![0.; g.out_channels.next_multiple_of(VECTOR)];
+        if let Some(bias) = bias {
+            padded[..bias.len()].copy_from_slice(bias);
+        }
+        Self {
+            wide,
+            taps,
+            bias: padded,
+        }
+    }
+}
+
+/// The gradients of weight and bias, added up: for each tap a row of `wide` channels, then the bias.
+struct Sums {
+    all: Vec<f32>,
+    wide: usize,
+    /// Where the bias begins.
+    bias: usize,
+}
+
+impl Sums {
+    fn taps(&self) -> &[f32] {
+        &self.all[..self.bias]
+    }
+
+    fn bias(&self) -> &[f32] {
+        &self.all[self.bias..]
+    }
+}
+
+struct Forward<'a> {
+    layer: &'a OneChannel,
+    x: &'a [f32],
+    weight: &'a [f32],
+    bias: Option<&'a [f32]>,
+    y: &'a mut [f32],
+}
+
+impl WithSimd for Forward<'_> {
+    type Output = ();
+
+    fn with_simd<S: Simd>(self, simd: S) {
+        let layer = self.layer;
+        let weights = Weights::new::<S>(&layer.g, self.weight, self.bias);
+        for_each_chunk(self.y, BLOCK * layer.y_sample(), |i, y| {
+            for (j, y) in y.chunks_exact_mut(layer.y_sample()).enumerate() {
+                let sample = layer.sample(self.x, &weights, i * BLOCK + j);
+                simd.vectorize(windows::Forward { sample, y });
+            }
+        });
+    }
+}
+
+struct Backward<'a> {
+    layer: &'a OneChannel,
+    x: &'a [f32],
+    weight: &'a [f32],
+    bias: Option<&'a [f32]>,
+    dy: &'a [f32],
+}
+
+impl WithSimd for Backward<'_> {
+    type Output = Sums;
+
+    fn with_simd<S: Simd>(self, simd: S) -> Sums {
+        let (layer, g) = (self.layer, &self.layer.g);
+        let weights = Weights::new::<S>(g, self.weight, self.bias);
+        let samples = g.batch.div_ceil(GROUPS).max(1);
+        let bias = (g.taps() * weights.wide).next_multiple_of(VECTOR);
+        let size = bias + weights.bias.len();
+        let mut groups = Aligned::zeros(g.batch.div_ceil(samples) * size);
+        for_each_chunk(&mut groups, size, |i, sums| {
+            let (dw, db) = sums.split_at_mut(bias);
+            for j in i * samples..g.batch.min((i + 1) * samples) {
+                let sample = layer.sample(self.x, &weights, j);
+                let dy = &self.dy[j * layer.y_sample()..][..layer.y_sample()];
+                simd.vectorize(windows::Backward { sample, dy, dw, db });
+            }
+        });
+        Sums {
+            all: sum_of_chunks(&groups, size),
+            wide: weights.wide,
+            bias,
+        }
+    }
+}

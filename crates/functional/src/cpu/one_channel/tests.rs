@@ -1,0 +1,204 @@
+//! Against the definition in f64, for shapes that leave a remainder everywhere.
+
+use super::{Backward, Forward, OneChannel};
+use crate::cpu::budget::with_budget;
+use crate::cpu::case::{Case, Results, Tensors};
+use crate::cpu::gradient::{At, Grad, Pass};
+use crate::kernel::Kernel;
+use crate::ops::convolution::{Convolution, Geometry};
+use pulp::{Scalar, Simd, WithSimd};
+
+/// LeNet's first layer, on smaller images.
+const FIRST: Case = Case {
+    batch: 20,
+    size: (12, 13),
+    channels: (1, 20),
+    kernel: (3, 3),
+    stride: 1,
+    pool: 2,
+    relu: true,
+    bias: true,
+};
+
+/// Batches, sizes and channels that leave something over.
+fn cases() -> impl Iterator<Item = Case> {
+    let outputs = [1, 7, 16, 20, 33, 50];
+    let odd = outputs.into_iter().enumerate().map(|(i, out)| Case {
+        batch: [2, 0, 9, 1, 5, 17][i],
+        size: (8 + i, 13 - i),
+        channels: (1, out),
+        kernel: if i % 2 == 0 { (3, 3) } else { (5, 5) },
+        bias: i % 3 > 0,
+        ..FIRST
+    });
+    odd.chain([FIRST])
+}
+
+fn op(case: &Case) -> Convolution {
+    Convolution {
+        geometry: case.geometry(),
+        relu: case.relu,
+        pool: case.pool,
+    }
+}
+
+impl Case {
+    fn layer(&self) -> OneChannel {
+        OneChannel::new(&op(self)).expect("it fits")
+    }
+
+    fn inputs<'t>(&self, t: &'t Tensors) -> Vec<&'t [f32]> {
+        let mut x = vec![&t.x[..], &t.weight];
+        x.extend(self.bias.then_some(&t.bias[..]));
+        x
+    }
+
+    /// y, dx, dw and db of the kernel.
+    fn by_the_kernel(&self, t: &Tensors) -> [Vec<f32>; 4] {
+        let (layer, x) = (self.layer(), self.inputs(t));
+        let pass = Pass {
+            stream: (),
+            keep: true,
+            norms: None,
+        };
+        let mut y = vec![f32::NAN; t.dy.len()];
+        layer.forward(&pass, &x, &mut y).expect("it is computed");
+        let mut dx: Vec<Grad<'_>> = x.iter().map(|x| Grad::Empty((), x.len())).collect();
+        let at = At {
+            x: &x,
+            y: &y,
+            kept: &[],
+        };
+        let dy = crate::cpu::buffer::Buffer::copy_of(&t.dy);
+        layer
+            .backward(&pass, at, dy, &mut dx)
+            .expect("it is computed");
+        let mut dx = dx.into_iter().map(|dx| match dx {
+            Grad::Sum(sum) => sum.to_vec(),
+            _ => panic!("each input has a gradient"),
+        });
+        let mut next = || dx.next().unwrap_or_default();
+        let (dx, dw, db) = (next(), next(), next());
+        [y, dx, dw, db]
+    }
+
+    /// What `S` computes, and dx by the kernel.
+    fn check_one_channel<S: Simd>(&self, simd: S) {
+        let (t, layer) = (self.tensors(), self.layer());
+        let bias = self.bias.then_some(&t.bias[..]);
+        let (x, weight) = (&t.x[..], &t.weight[..]);
+        let mut y = vec![f32::NAN; t.dy.len()];
+        let forward = Forward {
+            layer: &layer,
+            x,
+            weight,
+            bias,
+            y: &mut y,
+        };
+        forward.with_simd(simd);
+        let backward = Backward {
+            layer: &layer,
+            x,
+            weight,
+            bias,
+            dy: &t.dy,
+        };
+        let sums = backward.with_simd(simd);
+        let (taps, o) = (layer.g.taps(), layer.g.out_channels);
+        let dw_alone = (0..weight.len()).map(|i| sums.taps()[i % taps * sums.wide + i / taps]);
+        let dw_alone = dw_alone.collect();
+        let db_alone = match self.bias {
+            true => sums.bias()[..o].to_vec(),
+            false => vec![],
+        };
+        let [_, dx, dw, db] = self.by_the_kernel(&t);
+        let results = Results {
+            y,
+            dx,
+            dw,
+            db,
+            dw_alone,
+            db_alone,
+        };
+        results.assert_close(&self.expected(&t), 1e-5, self);
+    }
+}
+
+struct Every(Vec<Case>);
+
+impl WithSimd for Every {
+    type Output = ();
+
+    fn with_simd<S: Simd>(self, simd: S) {
+        self.0.iter().for_each(|case| case.check_one_channel(simd));
+    }
+}
+
+#[test]
+fn the_definition_with_the_best_instructions() {
+    pulp::Arch::new().dispatch(Every(cases().collect()));
+}
+
+#[test]
+fn the_definition_without_vectors() {
+    Every(cases().collect()).with_simd(Scalar);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn the_definition_with_avx2() {
+    if let Some(simd) = pulp::x86::V3::try_new() {
+        Every(cases().collect()).with_simd(simd);
+    }
+}
+
+#[test]
+fn the_bits_do_not_depend_on_the_budget() {
+    for batch in [1, 9, 20] {
+        let case = Case { batch, ..FIRST };
+        let t = case.tensors();
+        let of = |budget| with_budget(budget, || case.by_the_kernel(&t));
+        let one = of(1);
+        for budget in 2..=4 {
+            assert_eq!(of(budget), one);
+        }
+    }
+}
+
+#[test]
+fn nan_stays_where_it_is_seen() {
+    let mut t = FIRST.tensors();
+    // the last column is seen by no window
+    for row in 0..12 {
+        t.x[row * 13 + 12] = f32::NAN;
+    }
+    let [y, dx, dw, _] = FIRST.by_the_kernel(&t);
+    assert!([y, dx, dw].iter().flatten().all(|v| v.is_finite()));
+    t.x[0] = f32::NAN;
+    let [y, ..] = FIRST.by_the_kernel(&t);
+    assert!(y[..20].iter().all(|v| v.is_nan()));
+    assert!(y[20..].iter().all(|v| v.is_finite()));
+}
+
+#[test]
+fn im2col_does_the_rest() {
+    let known = op(&FIRST);
+    assert!(OneChannel::new(&known).is_some());
+    let padded = Geometry {
+        padding: 1,
+        ..known.geometry
+    };
+    for other in [
+        Convolution {
+            geometry: padded,
+            ..known
+        },
+        Convolution {
+            relu: false,
+            ..known
+        },
+        Convolution { pool: 3, ..known },
+    ] {
+        assert!(OneChannel::new(&other).is_none());
+    }
+}

@@ -1,0 +1,188 @@
+//! The arithmetic of one sample, window by window.
+
+use super::Weights;
+use crate::cpu::vector::{load, store};
+use pulp::{Simd, WithSimd};
+
+/// One image, and the sizes.
+#[derive(Clone, Copy)]
+pub(super) struct Sample<'a> {
+    pub(super) x: &'a [f32],
+    pub(super) weights: &'a Weights,
+    pub(super) width: usize,
+    pub(super) kernel: usize,
+    pub(super) channels: usize,
+    /// Floats of a line of y.
+    pub(super) y_line: usize,
+}
+
+/// A sample's y.
+pub(super) struct Forward<'a> {
+    pub(super) sample: Sample<'a>,
+    pub(super) y: &'a mut [f32],
+}
+
+impl WithSimd for Forward<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(mut self, simd: S) {
+        for c in (0..self.sample.weights.wide).step_by(2 * S::F32_LANES) {
+            match (
+                self.sample.kernel,
+                self.sample.weights.wide - c > S::F32_LANES,
+            ) {
+                (3, true) => self.run::<S, 3, 2>(simd, c),
+                (3, false) => self.run::<S, 3, 1>(simd, c),
+                (_, true) => self.run::<S, 5, 2>(simd, c),
+                (_, false) => self.run::<S, 5, 1>(simd, c),
+            }
+        }
+    }
+}
+
+impl Forward<'_> {
+    /// N vectors of channels, from channel `c` on.
+    #[inline(always)]
+    fn run<S: Simd, const K: usize, const N: usize>(&mut self, simd: S, c: usize) {
+        let (zero, quarter) = (simd.splat_f32s(0.), simd.splat_f32s(0.25));
+        let sample = self.sample;
+        let (row, channels) = (sample.width, sample.channels);
+        for (line, y) in self.y.chunks_exact_mut(sample.y_line).enumerate() {
+            for (column, y) in y.chunks_exact_mut(channels).enumerate() {
+                let x = &sample.x[2 * (line * row + column)..];
+                let z = convolve::<S, K, N>(simd, x, row, sample.weights, c);
+                for n in 0..N {
+                    let mut sum = zero;
+                    for z in &z {
+                        // NaN stays
+                        let cut = simd.less_than_or_equal_f32s(z[n], zero);
+                        sum = simd.add_f32s(sum, simd.select_f32s(cut, zero, z[n]));
+                    }
+                    let first = channels.min(c + n * S::F32_LANES);
+                    store(simd, &mut y[first..], simd.mul_f32s(sum, quarter));
+                }
+            }
+        }
+    }
+}
+
+/// A sample's part of the gradients, added to the sums.
+pub(super) struct Backward<'a> {
+    pub(super) sample: Sample<'a>,
+    pub(super) dy: &'a [f32],
+    pub(super) dw: &'a mut [f32],
+    pub(super) db: &'a mut [f32],
+}
+
+impl WithSimd for Backward<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(mut self, simd: S) {
+        for c in (0..self.sample.weights.wide).step_by(2 * S::F32_LANES) {
+            match (
+                self.sample.kernel,
+                self.sample.weights.wide - c > S::F32_LANES,
+            ) {
+                (3, true) => self.run::<S, 3, 9, 2>(simd, c),
+                (3, false) => self.run::<S, 3, 9, 1>(simd, c),
+                (_, true) => self.run::<S, 5, 25, 2>(simd, c),
+                (_, false) => self.run::<S, 5, 25, 1>(simd, c),
+            }
+        }
+    }
+}
+
+impl Backward<'_> {
+    /// N vectors of channels, from channel `c` on, of a kernel K × K of T taps.
+    #[inline(always)]
+    fn run<S: Simd, const K: usize, const T: usize, const N: usize>(&mut self, simd: S, c: usize) {
+        let (zero, quarter) = (simd.splat_f32s(0.), simd.splat_f32s(0.25));
+        let sample = self.sample;
+        let (row, channels) = (sample.width, sample.channels);
+        let (mut dw, mut db) = ([[zero; N]; T], [zero; N]);
+        for (line, dy) in self.dy.chunks_exact(sample.y_line).enumerate() {
+            for (column, dy) in dy.chunks_exact(channels).enumerate() {
+                let x = &sample.x[2 * (line * row + column)..];
+                let mut z = convolve::<S, K, N>(simd, x, row, sample.weights, c);
+                for n in 0..N {
+                    let dy = load(simd, &dy[channels.min(c + n * S::F32_LANES)..]);
+                    let dy = simd.mul_f32s(dy, quarter);
+                    for z in &mut z {
+                        let cut = simd.less_than_or_equal_f32s(z[n], zero);
+                        z[n] = simd.select_f32s(cut, zero, dy);
+                        db[n] = simd.add_f32s(db[n], z[n]);
+                    }
+                }
+                add_products::<S, K, T, N>(simd, x, row, &z, &mut dw);
+            }
+        }
+        for n in 0..N {
+            let c = c + n * S::F32_LANES;
+            for (tap, dw) in dw.iter().enumerate() {
+                add(simd, &mut self.dw[tap * sample.weights.wide + c..], dw[n]);
+            }
+            add(simd, &mut self.db[c..], db[n]);
+        }
+    }
+}
+
+#[inline(always)]
+fn add<S: Simd>(simd: S, to: &mut [f32], vector: S::f32s) {
+    store(simd, to, simd.add_f32s(load(simd, to), vector));
+}
+
+/// The convolution at the four pixels of a window, which begins with `x`.
+#[inline(always)]
+fn convolve<S: Simd, const K: usize, const N: usize>(
+    simd: S,
+    x: &[f32],
+    row: usize,
+    weights: &Weights,
+    c: usize,
+) -> [[S::f32s; N]; 4] {
+    let (wide, lanes) = (weights.wide, S::F32_LANES);
+    let taps = &weights.taps[c..(K * K - 1) * wide + c + N * lanes];
+    assert!(x.len() > K * row + K, "a window out of range");
+    let mut start = [simd.splat_f32s(0.); N];
+    for (n, start) in start.iter_mut().enumerate() {
+        *start = load(simd, weights.bias.get(c + n * lanes..).unwrap_or_default());
+    }
+    let mut z = [start; 4];
+    for tap in 0..K * K {
+        let w = &taps[tap * wide..][..N * lanes];
+        let (w, _) = S::as_simd_f32s(w);
+        for (q, z) in z.iter_mut().enumerate() {
+            // Safety: at most row K and column K of the window, in range by the assertion.
+            let x = unsafe { *x.get_unchecked((tap / K + q / 2) * row + tap % K + q % 2) };
+            let x = simd.splat_f32s(x);
+            for n in 0..N {
+                z[n] = simd.mul_add_f32s(x, w[n], z[n]);
+            }
+        }
+    }
+    z
+}
+
+/// Adds to each tap what the window's pixels see there, times their gradients.
+#[inline(always)]
+fn add_products<S: Simd, const K: usize, const T: usize, const N: usize>(
+    simd: S,
+    x: &[f32],
+    row: usize,
+    dz: &[[S::f32s; N]; 4],
+    dw: &mut [[S::f32s; N]; T],
+) {
+    assert!(x.len() > K * row + K, "a window out of range");
+    for (tap, dw) in dw.iter_mut().enumerate() {
+        for (q, dz) in dz.iter().enumerate() {
+            // Safety: as in `convolve`.
+            let x = unsafe { *x.get_unchecked((tap / K + q / 2) * row + tap % K + q % 2) };
+            let x = simd.splat_f32s(x);
+            for n in 0..N {
+                dw[n] = simd.mul_add_f32s(x, dz[n], dw[n]);
+            }
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! The loops of an operation, on as many threads as [`budget`] says.
+//!
+//! The work of an operation is cut into tasks that depend on shapes only; threads share out the
+//! tasks and never cut them differently. So the budget changes the time and never a bit of the
+//! result.
+
+use crate::cpu::budget::budget;
+use crate::cpu::simd;
+use crate::cpu::thread_pool::Pool;
+use std::cell::RefCell;
+use std::marker::PhantomData;
+
+thread_local! {
+    /// The calling thread and its helpers, started when they are first needed.
+    static POOL: RefCell<Pool> = RefCell::new(Pool::new(1));
+}
+
+/// Calls `work(i)` for each `i` below `tasks`, on at most [`budget`] threads.
+pub(crate) fn for_each(tasks: usize, work: impl Fn(usize) + Sync) {
+    let threads = budget().min(tasks);
+    POOL.with(|pool| match pool.try_borrow_mut() {
+        Ok(mut pool) if threads > 1 => {
+            if pool.size() != budget() {
+                *pool = Pool::new(budget());
+            }
+            pool.run(tasks, &work);
+        }
+        // one thread, or a task that has tasks of its own
+        _ => (0..tasks).for_each(work),
+    });
+}
+
+/// Calls `work(i, chunk)` for the i-th chunk of `chunk` elements of `out`; the last may be shorter.
+/// Work that is marked `#[inline(always)]` is compiled for the processor's vector instructions.
+pub(crate) fn for_each_chunk<T: Send>(
+    out: &mut [T],
+    chunk: usize,
+    work: impl Fn(usize, &mut [T]) + Sync,
+) {
+    let (chunk, chunks) = (chunk.max(1), out.len().div_ceil(chunk.max(1)));
+    let out = Disjoint::new(out);
+    for_each(chunks, |i| {
+        let len = chunk.min(out.len() - i * chunk);
+        // Safety: task i alone has the elements from i * chunk to (i + 1) * chunk, and runs once.
+        let part = unsafe { out.part(i * chunk, len) };
+        simd::dispatch(
+            #[inline(always)]
+            || work(i, part),
+        );
+    });
+}
+
+/// As [`for_each_chunk`] over two slices of equally many chunks.
+pub(crate) fn for_each_chunk_of_two(
+    (a, chunk_a): (&mut [f32], usize),
+    (b, chunk_b): (&mut [f32], usize),
+    work: impl Fn(usize, &mut [f32], &mut [f32]) + Sync,
+) {
+    let (chunk_a, chunk_b) = (chunk_a.max(1), chunk_b.max(1));
+    let chunks = a.len().div_ceil(chunk_a);
+    assert_eq!(chunks, b.len().div_ceil(chunk_b), "chunks of two slices");
+    let (a, b) = (Disjoint::new(a), Disjoint::new(b));
+    for_each(chunks, |i| {
+        let len = |all: usize, chunk: usize| chunk.min(all - i * chunk);
+        // Safety: as in `for_each_chunk`, in each of the two slices.
+        let a = unsafe { a.part(i * chunk_a, len(a.len(), chunk_a)) };
+        // Safety: as above.
+        let b = unsafe { b.part(i * chunk_b, len(b.len(), chunk_b)) };
+        simd::dispatch(
+            #[inline(always)]
+            || work(i, a, b),
+        );
+    });
+}
+
+/// A slice that several tasks write to, each a part of its own.
+pub(crate) struct Disjoint<'a, T> {
+    start: *mut T,
+    len: usize,
+    borrow: PhantomData<&'a mut [T]>,
+}
+
+// Safety: a shared `Disjoint` gives access to elements only through `part`. Callers of `part` guarantee
+// that live parts do not overlap. So only one thread at a time accesses an element, and `T: Send` suffices.
+unsafe impl<T: Send> Sync for Disjoint<'_, T> {}
+
+impl<'a, T> Disjoint<'a, T> {
+    pub(crate) fn new(slice: &'a mut [T]) -> Self {
+        Self {
+            start: slice.as_mut_ptr(),
+            len: slice.len(),
+            borrow: PhantomData,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Where an element would be, in or outside the slice.
+    #[inline(always)]
+    pub(crate) fn address(&self, i: usize) -> *const T {
+        self.start.wrapping_add(i)
+    }
+
+    /// `len` elements from `first` on.
+    ///
+    /// # Safety
+    /// While the returned part lives, no other live part may overlap it.
+    ///
+    /// # Panics
+    /// Where they are out of range.
+    #[expect(clippy::mut_from_ref, reason = "the caller answers for that")]
+    #[inline(always)]
+    pub(crate) unsafe fn part(&self, first: usize, len: usize) -> &mut [T] {
+        assert!(first <= self.len && len <= self.len - first);
+        // Safety: the part lies in the slice, which is borrowed mutably for 'a. The caller guarantees that
+        // no other live part overlaps it.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(first), len) }
+    }
+}

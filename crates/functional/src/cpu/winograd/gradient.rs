@@ -1,0 +1,164 @@
+//! The gradient of the weight.
+
+use super::kernel::{Multiply, PANEL, dispatch};
+use super::scratch::{common, own};
+use super::transform::Images;
+use super::weights::{OfBlock, Panels, TRANSPOSED};
+use super::{CHUNK, Chunks, FEW, GROUP, POINTS, block};
+use crate::cpu::threads::{Disjoint, for_each, for_each_chunk};
+use std::ops::Range;
+
+/// The most partial sums, and so the most threads that can be used, where there are few channels.
+const SUMS: usize = 8;
+
+/// How much of the weight's gradient is summed at a time.
+const PIECE: usize = 1 << 13;
+
+/// The gradient of a weight.
+pub(super) struct Gradient<'a> {
+    pub(super) x: Images<'a>,
+    pub(super) dy: Images<'a>,
+}
+
+impl Gradient<'_> {
+    pub(super) fn run(&self, dw: &mut [f32], accumulate: bool) {
+        let (ins, outs) = self.panels();
+        if self.x.tiling.tiles() == 0 {
+            if !accumulate {
+                dw.fill(0.);
+            }
+        } else if ins.max(outs) <= FEW {
+            self.sum_by_sum(dw, accumulate);
+        } else {
+            self.step_by_step(dw, accumulate);
+        }
+    }
+
+    fn panels(&self) -> (usize, usize) {
+        (self.x.channels / PANEL, self.dy.channels / PANEL)
+    }
+
+    /// One side's panel of a chunk: first those of x, then those of dy.
+    fn transform(&self, tiles: Range<usize>, panel: usize, block: &mut [f32]) {
+        match panel.checked_sub(self.panels().0) {
+            None => self.x.transform(tiles, panel, block),
+            Some(panel) => self.dy.transform(tiles, panel, block),
+        }
+    }
+
+    /// For few channels: partial sums over some chunks each, and then their sum.
+    fn sum_by_sum(&self, dw: &mut [f32], accumulate: bool) {
+        let tiles = self.x.tiling.tiles();
+        let sums = Chunks::new(0..tiles, tiles.div_ceil(SUMS).max(256));
+        let size = dw.len();
+        common([sums.count() * size], |[partial]| {
+            for_each_chunk(partial, size, |i, dw| {
+                self.sum(Chunks::new(sums.get(i), 48), &Disjoint::new(dw));
+            });
+            for_each_chunk(dw, PIECE, |i, dw| {
+                for (n, sum) in partial.chunks_exact(size).enumerate() {
+                    let sum = &sum[i * PIECE..][..dw.len()];
+                    if n == 0 && !accumulate {
+                        dw.copy_from_slice(sum);
+                    } else {
+                        dw.iter_mut().zip(sum).for_each(|(dw, v)| *dw += v);
+                    }
+                }
+            });
+        });
+    }
+
+    fn sum(&self, chunks: Chunks, dw: &Disjoint<'_, f32>) {
+        let (ins, outs) = self.panels();
+        let (one, size) = (block(chunks.size), block(PANEL));
+        let buffers = [(ins + outs) * one, ins * outs * size, TRANSPOSED];
+        own(buffers, |[points, products, transposed]| {
+            for c in 0..chunks.count() {
+                for (panel, block) in points.chunks_exact_mut(one).enumerate() {
+                    self.transform(chunks.get(c), panel, block);
+                }
+                for (i, products) in products.chunks_exact_mut(size).enumerate() {
+                    let (input, output) = (i / outs, i % outs);
+                    multiply_gradients(
+                        chunks.get(c).len(),
+                        &points[input * one..][..one],
+                        &points[(ins + output) * one..][..one],
+                        products,
+                        c > 0,
+                    );
+                }
+            }
+            for (i, products) in products.chunks_exact(size).enumerate() {
+                self.output(i / outs, i % outs, products, transposed, false, dw);
+            }
+        });
+    }
+
+    /// For many channels.
+    fn step_by_step(&self, dw: &mut [f32], accumulate: bool) {
+        let (ins, outs) = self.panels();
+        let tiles = self.x.tiling.tiles();
+        let groups = Chunks::new(0..tiles, (GROUP / ins.max(outs)).max(1));
+        let dw = Disjoint::new(dw);
+        let most = (ins + outs) * groups.size.div_ceil(CHUNK) * block(CHUNK);
+        common([most], |[points]| {
+            for g in 0..groups.count() {
+                let chunks = Chunks::new(groups.get(g), CHUNK);
+                let (one, n) = (block(chunks.size), chunks.count());
+                let points = &mut points[..(ins + outs) * n * one];
+                for_each_chunk(points, one, |i, block| {
+                    self.transform(chunks.get(i % n), i / n, block);
+                });
+                let of = |panel, c| &points[(panel * n + c) * one..][..one];
+                for_each(ins * outs, |i| {
+                    let (input, output) = (i / outs, i % outs);
+                    own([block(PANEL), TRANSPOSED], |[products, transposed]| {
+                        for c in 0..n {
+                            let (x, dy) = (of(input, c), of(ins + output, c));
+                            multiply_gradients(chunks.get(c).len(), x, dy, products, c > 0);
+                        }
+                        let accumulate = accumulate || g > 0;
+                        self.output(input, output, products, transposed, accumulate, &dw);
+                    });
+                });
+            }
+        });
+    }
+
+    fn output(
+        &self,
+        input: usize,
+        output: usize,
+        products: &[f32],
+        transposed: &mut [f32],
+        accumulate: bool,
+        dw: &Disjoint<'_, f32>,
+    ) {
+        dispatch(OfBlock {
+            block: products,
+            transposed,
+            panels: Panels {
+                output,
+                input,
+                inputs: self.x.channels,
+            },
+            accumulate,
+            weight: dw,
+        });
+    }
+}
+
+/// products (64 × 64) = or += x (tiles × 64), transposed, · dy (tiles × 64)
+fn multiply_gradients(tiles: usize, x: &[f32], dy: &[f32], products: &mut [f32], accumulate: bool) {
+    dispatch(Multiply {
+        points: POINTS,
+        rows: PANEL,
+        depth: tiles,
+        width: PANEL,
+        a: x,
+        strides: (1, PANEL),
+        b: dy,
+        c: products,
+        accumulate,
+    });
+}

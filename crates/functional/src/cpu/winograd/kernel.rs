@@ -1,0 +1,183 @@
+//! The product of two blocks, and the choice of instructions at run time: one generic text is
+//! compiled for AVX-512, AVX2, NEON and plain scalars.
+//!
+//! A *block* is planes, one for each Winograd point, of rows of the same width: a *panel* of 64
+//! channels, or as many whole vectors as there are channels. `pulp` compiles for the chosen
+//! instructions what it can inline, so all of it is `#[inline(always)]`.
+
+use super::lanes::Lanes;
+use crate::cpu::vector::VECTOR as LINE;
+use pulp::{Arch, Simd, WithSimd};
+
+/// Channels of a panel.
+pub(super) const PANEL: usize = 64;
+
+/// Floats of a block. Without the line beyond a plane's rows, the same row of each plane would fall
+/// into the same set of the first-level cache.
+pub(super) fn block(points: usize, rows: usize, width: usize) -> usize {
+    points * (rows * width + LINE)
+}
+
+/// Runs `op` with the best instructions of this machine.
+pub(super) fn dispatch<Op: WithSimd>(op: Op) -> Op::Output {
+    #[cfg(test)]
+    if let Some(arch) = super::tests::ARCH.get() {
+        return arch.dispatch(op);
+    }
+    // the processor is asked once; after that this is a load and a jump
+    Arch::new().dispatch(op)
+}
+
+/// For each plane c (rows × width) = a · b, or += where `accumulate`: a is rows × depth with any
+/// strides, b is depth × width.
+pub(super) struct Multiply<'a> {
+    pub(super) points: usize,
+    pub(super) rows: usize,
+    pub(super) depth: usize,
+    /// Whole vectors.
+    pub(super) width: usize,
+    pub(super) a: &'a [f32],
+    pub(super) strides: (usize, usize),
+    pub(super) b: &'a [f32],
+    pub(super) c: &'a mut [f32],
+    pub(super) accumulate: bool,
+}
+
+impl WithSimd for Multiply<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let of = |block: usize| block / self.points;
+        let (a_plane, b_plane, c_plane) = (of(self.a.len()), of(self.b.len()), of(self.c.len()));
+        let planes = self
+            .a
+            .chunks_exact(a_plane)
+            .zip(self.b.chunks_exact(b_plane));
+        for ((a, b), c) in planes.zip(self.c.chunks_exact_mut(c_plane)) {
+            let last = (self.rows - 1) * self.strides.0 + (self.depth - 1) * self.strides.1;
+            let (of_b, of_c) = (self.depth * self.width, self.rows * self.width);
+            assert!(self.width.is_multiple_of(Lanes::<S>::COUNT));
+            assert!(last < a.len() && of_b <= b.len() && of_c <= c.len());
+            let tile = Tile {
+                depth: self.depth,
+                width: self.width,
+                a: a.as_ptr(),
+                strides: self.strides,
+                b: b.as_ptr(),
+                c: c.as_mut_ptr(),
+                accumulate: self.accumulate,
+                next: b.as_ptr().wrapping_add(b_plane),
+            };
+            // Safety: the tiles cover `rows` rows and `width` columns, which the assertion found
+            // inside a, b and c.
+            unsafe { tile.plane(Lanes(simd), self.rows) }
+        }
+    }
+}
+
+/// Some rows and columns of c, which stay in registers while the depth is summed over.
+#[derive(Clone, Copy)]
+struct Tile {
+    depth: usize,
+    width: usize,
+    a: *const f32,
+    strides: (usize, usize),
+    b: *const f32,
+    c: *mut f32,
+    accumulate: bool,
+    /// What to bring to the cache for the next plane.
+    next: *const f32,
+}
+
+impl Tile {
+    /// As many registers as there are: 6 rows of 4 vectors of 32, 6 rows of 2 vectors of 16.
+    ///
+    /// # Safety
+    /// `rows` rows of a and c, `depth` rows of b, all from the pointers on.
+    #[inline(always)]
+    unsafe fn plane<S: Simd>(&self, simd: Lanes<S>, rows: usize) {
+        let vectors = self.width / Lanes::<S>::COUNT;
+        let most = if Lanes::<S>::COUNT == 8 { 2 } else { 4 };
+        for first in (0..vectors).step_by(most) {
+            let mut tile = Self {
+                b: self.b.wrapping_add(first * Lanes::<S>::COUNT),
+                c: self.c.wrapping_add(first * Lanes::<S>::COUNT),
+                ..*self
+            };
+            // Safety: the caller's; these vectors are among those of the width.
+            unsafe {
+                match most.min(vectors - first) {
+                    1 => tile.column::<S, 1>(simd, rows),
+                    2 => tile.column::<S, 2>(simd, rows),
+                    3 => tile.column::<S, 3>(simd, rows),
+                    _ => tile.column::<S, 4>(simd, rows),
+                }
+            }
+        }
+    }
+
+    /// # Safety
+    /// `rows` rows of a and c, `depth` rows of b, all from the pointers on.
+    #[inline(always)]
+    unsafe fn column<S: Simd, const N: usize>(&mut self, simd: Lanes<S>, rows: usize) {
+        // Safety: each call takes its rows and moves on by them, to `rows` together.
+        unsafe {
+            for i in 0..rows / 6 {
+                // each of these calls brings as many of the next plane's lines as b has rows
+                match i < self.width / LINE {
+                    true => self.rows::<S, 6, N, true>(simd),
+                    false => self.rows::<S, 6, N, false>(simd),
+                }
+            }
+            match rows % 6 {
+                1 => self.rows::<S, 1, N, false>(simd),
+                2 => self.rows::<S, 2, N, false>(simd),
+                3 => self.rows::<S, 3, N, false>(simd),
+                4 => self.rows::<S, 4, N, false>(simd),
+                5 => self.rows::<S, 5, N, false>(simd),
+                _ => (),
+            }
+        }
+    }
+
+    /// # Safety
+    /// `M` rows of a and c, `depth` rows of b, all from the pointers on.
+    #[inline(always)]
+    unsafe fn rows<S: Simd, const M: usize, const N: usize, const PREFETCH: bool>(
+        &mut self,
+        lanes: Lanes<S>,
+    ) {
+        let simd = lanes.0;
+        let (mut a, mut b) = (self.a, self.b);
+        let mut sums = [[simd.splat_f32s(0.); N]; M];
+        // Safety: the caller's; a vector has the alignment of a float.
+        unsafe {
+            if self.accumulate {
+                for (r, sums) in sums.iter_mut().enumerate() {
+                    *sums = *self.c.add(r * self.width).cast();
+                }
+            }
+            for _ in 0..self.depth {
+                if PREFETCH {
+                    lanes.prefetch(self.next);
+                    self.next = self.next.wrapping_add(LINE);
+                }
+                let vectors: [S::f32s; N] = *b.cast();
+                for (r, sums) in sums.iter_mut().enumerate() {
+                    let factor = simd.splat_f32s(*a.add(r * self.strides.0));
+                    for (sum, v) in sums.iter_mut().zip(vectors) {
+                        *sum = simd.mul_add_e_f32s(factor, v, *sum);
+                    }
+                }
+                a = a.wrapping_add(self.strides.1);
+                b = b.wrapping_add(self.width);
+            }
+            for (r, sums) in sums.iter().enumerate() {
+                *self.c.add(r * self.width).cast() = *sums;
+            }
+        }
+        self.a = self.a.wrapping_add(M * self.strides.0);
+        self.c = self.c.wrapping_add(M * self.width);
+    }
+}

@@ -1,0 +1,213 @@
+//! Vectors of floats, whatever their number of lanes.
+
+use super::kernel::PANEL;
+use crate::cpu::vector::{VECTOR, first};
+use pulp::Simd;
+
+/// Arithmetic on vectors of floats.
+#[derive(Clone, Copy)]
+pub(super) struct Lanes<S>(pub(super) S);
+
+impl<S: Simd> Lanes<S> {
+    /// Floats of a vector. Rows are padded to a multiple of it.
+    pub(super) const COUNT: usize = {
+        assert!(VECTOR.is_multiple_of(S::F32_LANES));
+        S::F32_LANES
+    };
+
+    #[inline(always)]
+    pub(super) fn load(self, from: &[f32], at: usize) -> S::f32s {
+        S::as_simd_f32s(&from[at..][..Self::COUNT]).0[0]
+    }
+
+    #[inline(always)]
+    pub(super) fn store(self, to: &mut [f32], at: usize, v: S::f32s) {
+        S::as_mut_simd_f32s(&mut to[at..][..Self::COUNT]).0[0] = v;
+    }
+
+    /// Begins to bring a line to the cache, where there is an instruction for it. Any address will do.
+    #[inline(always)]
+    pub(super) fn prefetch(self, line: *const f32) {
+        #[cfg(target_arch = "x86_64")]
+        // Safety: every x86-64 has the instruction, and it never faults.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T0>(line.cast());
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = line;
+    }
+
+    /// N vectors, one of each row.
+    #[inline(always)]
+    pub(super) fn load_each<const N: usize>(
+        self,
+        from: &[&[f32; PANEL]; N],
+        at: usize,
+    ) -> [S::f32s; N] {
+        let mut vectors = [self.zero(); N];
+        for (i, v) in vectors.iter_mut().enumerate() {
+            *v = self.load(from[i], at);
+        }
+        vectors
+    }
+
+    /// N vectors, `step` floats apart.
+    ///
+    /// # Panics
+    /// Where one would lie outside `from`. This is checked once, and so compiled without loops.
+    #[inline(always)]
+    pub(super) fn gather<const N: usize>(
+        self,
+        from: &[f32],
+        at: usize,
+        step: usize,
+    ) -> [S::f32s; N] {
+        assert!(fits(from.len(), at, (N - 1) * step, Self::COUNT));
+        let mut vectors = [self.zero(); N];
+        for (i, v) in vectors.iter_mut().enumerate() {
+            // Safety: the last one is inside; a vector has the alignment of a float.
+            *v = unsafe { *from.as_ptr().add(at + i * step).cast() };
+        }
+        vectors
+    }
+
+    /// The reverse of [`Self::gather`].
+    #[inline(always)]
+    pub(super) fn scatter<const N: usize>(
+        self,
+        to: &mut [f32],
+        at: usize,
+        step: usize,
+        vectors: [S::f32s; N],
+    ) {
+        assert!(fits(to.len(), at, (N - 1) * step, Self::COUNT));
+        for (i, v) in vectors.into_iter().enumerate() {
+            // Safety: the last one is inside; a vector has the alignment of a float.
+            unsafe { *to.as_mut_ptr().add(at + i * step).cast() = v }
+        }
+    }
+
+    /// N × N vectors, `step` floats apart, row by row.
+    ///
+    /// # Panics
+    /// Where one would lie outside `from`.
+    #[inline(always)]
+    pub(super) fn square<const N: usize>(
+        self,
+        from: &[f32],
+        at: usize,
+        step: usize,
+    ) -> [[S::f32s; N]; N] {
+        let mut rows = [[self.zero(); N]; N];
+        for (i, row) in rows.iter_mut().enumerate() {
+            *row = self.gather(from, at + i * N * step, step);
+        }
+        rows
+    }
+
+    /// The first `n` lanes of N vectors, `step` floats apart, with zeros behind them.
+    ///
+    /// # Panics
+    /// Where one would lie outside `from`.
+    #[inline(always)]
+    pub(super) fn gather_part<const N: usize>(
+        self,
+        from: &[f32],
+        at: usize,
+        step: usize,
+        n: usize,
+    ) -> [S::f32s; N] {
+        assert!(n <= Self::COUNT && fits(from.len(), at, (N - 1) * step, n));
+        let mask = first(self.0, n);
+        let mut vectors = [self.zero(); N];
+        for (i, v) in vectors.iter_mut().enumerate() {
+            // Safety: the mask selects what `from` holds, and no other lane is touched.
+            *v = unsafe {
+                self.0
+                    .mask_load_ptr_f32s(mask, from.as_ptr().add(at + i * step))
+            };
+        }
+        vectors
+    }
+
+    /// Stores the first `n` lanes.
+    ///
+    /// # Panics
+    /// Where one would lie outside `to`.
+    #[inline(always)]
+    pub(super) fn store_part(self, to: &mut [f32], at: usize, n: usize, v: S::f32s) {
+        assert!(n <= Self::COUNT && fits(to.len(), at, 0, n));
+        // Safety: as in `gather_part`.
+        unsafe {
+            self.0
+                .mask_store_ptr_f32s(first(self.0, n), to.as_mut_ptr().add(at), v)
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn zero(self) -> S::f32s {
+        self.0.splat_f32s(0.)
+    }
+
+    #[inline(always)]
+    pub(super) fn add(self, x: S::f32s, y: S::f32s) -> S::f32s {
+        self.0.add_f32s(x, y)
+    }
+
+    #[inline(always)]
+    pub(super) fn sub(self, x: S::f32s, y: S::f32s) -> S::f32s {
+        self.0.sub_f32s(x, y)
+    }
+
+    /// factor · x
+    #[inline(always)]
+    pub(super) fn mul(self, factor: f32, x: S::f32s) -> S::f32s {
+        self.0.mul_f32s(self.0.splat_f32s(factor), x)
+    }
+
+    /// factor · x + y
+    #[inline(always)]
+    pub(super) fn fma(self, factor: f32, x: S::f32s, y: S::f32s) -> S::f32s {
+        self.0.mul_add_e_f32s(self.0.splat_f32s(factor), x, y)
+    }
+
+    /// The transpose of N vectors of N floats: squares of half the side change places, then squares
+    /// of a quarter inside each of them, and so on.
+    #[inline(always)]
+    pub(super) fn transpose<const N: usize>(self, mut rows: [S::f32s; N]) -> [S::f32s; N] {
+        self.exchange::<N, 8>(&mut rows);
+        self.exchange::<N, 4>(&mut rows);
+        self.exchange::<N, 2>(&mut rows);
+        self.exchange::<N, 1>(&mut rows);
+        rows
+    }
+
+    /// Exchanges the upper right and the lower left of the squares of side 2 · HALF.
+    #[inline(always)]
+    fn exchange<const N: usize, const HALF: usize>(self, rows: &mut [S::f32s; N]) {
+        const NUMBERS: [u32; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
+        if HALF >= N {
+            return;
+        }
+        let simd = self.0;
+        let bit = simd.splat_u32s(HALF as u32);
+        let bit = simd.and_u32s(S::as_simd_u32s(&NUMBERS[..N]).0[0], bit);
+        let left = simd.equal_u32s(bit, simd.splat_u32s(0));
+        for i in 0..N / 2 {
+            let r = i / HALF * 2 * HALF + i % HALF;
+            let (upper, lower) = (rows[r], rows[r + HALF]);
+            let from_below = simd.rotate_right_f32s(lower, HALF);
+            let from_above = simd.rotate_right_f32s(upper, N - HALF);
+            rows[r] = simd.select_f32s(left, upper, from_below);
+            rows[r + HALF] = simd.select_f32s(left, from_above, lower);
+        }
+    }
+}
+
+/// Whether vectors of `lanes` floats, the last one `steps` floats behind the first one at `at`, lie
+/// within `len` floats: their indices are those of slices and their strides, far from overflow.
+#[inline(always)]
+fn fits(len: usize, at: usize, steps: usize, lanes: usize) -> bool {
+    at < len && steps <= len && at + steps + lanes <= len
+}

@@ -1,0 +1,258 @@
+//! The two passes, chunk by chunk of tiles. Backward transforms the gradients of the outputs once,
+//! for both products: the gradient of the inputs is the transpose of what forward does, and
+//! overlapping tiles add to the same pixels.
+
+use super::super::Chunks;
+use super::super::kernel::{Multiply, dispatch};
+use super::super::scratch::{common, own};
+use super::tiles::{OfOutputs, ToInputs, ToOutputs, ToPoints};
+use super::weights::{OfBlock, TAPS, ToBlock};
+use super::{MANY, POINTS, Pooled, block};
+use crate::cpu::threads::{Disjoint, for_each, for_each_chunk};
+use std::ops::Range;
+
+/// The most tiles of a chunk: all that belongs to it stays in the second-level cache.
+const CHUNK: usize = 32;
+
+/// Partial sums of the weight's gradient, added in order: the most threads that backward can use.
+const GROUPS: usize = 8;
+
+/// The fewest samples of a partial sum.
+const SAMPLES: usize = 16;
+
+impl Pooled {
+    /// `positive` may be empty: then nothing is kept.
+    pub(super) fn convolve(
+        &self,
+        x: &[f32],
+        weight: &[f32],
+        bias: Option<&[f32]>,
+        y: &mut [f32],
+        positive: &mut [f32],
+    ) {
+        let (inputs, outputs) = (self.g.channels, self.g.out_channels);
+        let (wide_in, wide_out) = self.widths();
+        let no_bias = [0.; MANY];
+        let bias = bias.unwrap_or(&no_bias[..outputs]);
+        // a weight that is not finite makes no zero of zeros
+        let zeros = weight.iter().all(|w| w.is_finite()).then_some(x);
+        let chunks = Chunks::new(0..self.g.batch * self.tiles(), CHUNK);
+        let lengths = [block(chunks.size, wide_in), block(chunks.size, wide_out)];
+        let (y, positive) = (Disjoint::new(y), Disjoint::new(positive));
+        common([block(inputs, wide_out)], |[weights]| {
+            self.transform_weights(weight, false, weights);
+            for_each(chunks.count(), |c| {
+                own(lengths, |[points, products]| {
+                    self.transform(chunks.get(c), x, points);
+                    dispatch(Multiply {
+                        points: POINTS,
+                        rows: chunks.get(c).len(),
+                        depth: inputs,
+                        width: wide_out,
+                        a: points,
+                        strides: (wide_in, 1),
+                        b: weights,
+                        c: products,
+                        accumulate: false,
+                    });
+                    dispatch(ToOutputs {
+                        pooled: self,
+                        products,
+                        tiles: chunks.get(c),
+                        bias,
+                        zeros,
+                        y: &y,
+                        positive: &positive,
+                    });
+                });
+            });
+        });
+    }
+
+    /// The inputs of some tiles.
+    fn transform(&self, tiles: Range<usize>, x: &[f32], points: &mut [f32]) {
+        dispatch(ToPoints {
+            pooled: self,
+            tiles,
+            x,
+            points,
+        });
+    }
+
+    /// The weights as rows of inputs with all outputs, for the convolution, or as rows of outputs
+    /// with all inputs, for the gradient of its input.
+    fn transform_weights(&self, weight: &[f32], backwards: bool, to: &mut [f32]) {
+        let ((inputs, outputs), widths) = ((self.g.channels, self.g.out_channels), self.widths());
+        let of_output = inputs * TAPS;
+        let (rows, row_step, channels, step, width) = match backwards {
+            false => (inputs, TAPS, outputs, of_output, widths.1),
+            true => (outputs, of_output, inputs, TAPS, widths.0),
+        };
+        let to = Disjoint::new(to);
+        for_each(rows, |row| {
+            dispatch(ToBlock {
+                weight: &weight[row * row_step..],
+                step,
+                channels,
+                width,
+                row,
+                block: &to,
+            });
+        });
+    }
+}
+
+/// What the gradients are computed from.
+pub(super) struct Backward<'a> {
+    pub(super) pooled: &'a Pooled,
+    pub(super) x: &'a [f32],
+    pub(super) weight: &'a [f32],
+    /// What [`Pooled::convolve`] kept.
+    pub(super) positive: &'a [f32],
+    pub(super) dy: &'a [f32],
+}
+
+impl Backward<'_> {
+    /// Overwrites all gradients. `dx` is None where it is not wanted.
+    pub(super) fn run(&self, dx: Option<&mut [f32]>, dw: &mut [f32], db: &mut [f32]) {
+        let g = &self.pooled.g;
+        let (wide_in, wide_out) = self.pooled.widths();
+        let groups = Chunks::new(0..g.batch, g.batch.div_ceil(GROUPS).max(SAMPLES));
+        let wanted = dx.is_some();
+        let (sample, turned) = match wanted {
+            true => (g.sample(), block(g.out_channels, wide_in)),
+            false => (0, 0),
+        };
+        let dx = Disjoint::new(dx.unwrap_or_default());
+        // a group's sums: rows of taps, and the bias in the last one
+        let size = (g.channels * TAPS + 1) * wide_out;
+        common([turned, groups.count() * size], |[weights, sums]| {
+            if wanted {
+                self.pooled.transform_weights(self.weight, true, weights);
+            }
+            for_each_chunk(sums, size, |i, sums| {
+                let samples = groups.get(i);
+                // Safety: no other task has these samples.
+                let dx = unsafe { dx.part(samples.start * sample, samples.len() * sample) };
+                self.group(samples, weights, dx, sums);
+            });
+            self.sum(sums, size, dw, db);
+        });
+    }
+
+    /// Some samples' part of the gradients. `dx` is theirs, or empty.
+    fn group(&self, samples: Range<usize>, weights: &[f32], dx: &mut [f32], sums: &mut [f32]) {
+        let (p, g) = (self.pooled, &self.pooled.g);
+        let (wide_in, wide_out) = p.widths();
+        let chunks = Chunks::new(samples.start * p.tiles()..samples.end * p.tiles(), CHUNK);
+        let (dw, db) = sums.split_at_mut(g.channels * TAPS * wide_out);
+        db.fill(0.);
+        let lengths = [
+            block(chunks.size, wide_in),
+            block(chunks.size, wide_out),
+            block(g.channels, wide_out),
+            if dx.is_empty() { 0 } else { p.canvas().1 },
+        ];
+        own(lengths, |[points, gradients, products, canvas]| {
+            for c in 0..chunks.count() {
+                let tiles = chunks.get(c);
+                p.transform(tiles.clone(), self.x, points);
+                dispatch(OfOutputs {
+                    pooled: p,
+                    tiles: tiles.clone(),
+                    dy: self.dy,
+                    positive: self.positive,
+                    points: gradients,
+                    db,
+                });
+                self.add_dw(tiles.len(), points, gradients, products, c > 0);
+                if !dx.is_empty() {
+                    self.inputs(tiles.len(), gradients, weights, points);
+                    dispatch(ToInputs {
+                        pooled: p,
+                        products: points,
+                        tiles,
+                        first: samples.start,
+                        canvas,
+                        dx,
+                    });
+                }
+            }
+            dispatch(OfBlock {
+                block: products,
+                inputs: g.channels,
+                width: wide_out,
+                taps: dw,
+            });
+        });
+    }
+
+    /// products (inputs × outputs) = or += points (tiles × inputs), transposed, · gradients (tiles ×
+    /// outputs)
+    fn add_dw(
+        &self,
+        tiles: usize,
+        points: &[f32],
+        gradients: &[f32],
+        products: &mut [f32],
+        accumulate: bool,
+    ) {
+        let (wide_in, wide_out) = self.pooled.widths();
+        dispatch(Multiply {
+            points: POINTS,
+            rows: self.pooled.g.channels,
+            depth: tiles,
+            width: wide_out,
+            a: points,
+            strides: (1, wide_in),
+            b: gradients,
+            c: products,
+            accumulate,
+        });
+    }
+
+    /// products (tiles × inputs) = gradients (tiles × outputs) · weights (outputs × inputs)
+    fn inputs(&self, tiles: usize, gradients: &[f32], weights: &[f32], products: &mut [f32]) {
+        let (wide_in, wide_out) = self.pooled.widths();
+        dispatch(Multiply {
+            points: POINTS,
+            rows: tiles,
+            depth: self.pooled.g.out_channels,
+            width: wide_in,
+            a: gradients,
+            strides: (wide_out, 1),
+            b: weights,
+            c: products,
+            accumulate: false,
+        });
+    }
+
+    /// Adds the groups' sums, in PyTorch's layout.
+    fn sum(&self, sums: &[f32], size: usize, dw: &mut [f32], db: &mut [f32]) {
+        let (inputs, width) = (self.pooled.g.channels, self.pooled.widths().1);
+        let dw = Disjoint::new(dw);
+        for_each(inputs, |i| {
+            let total = total::<{ TAPS * MANY }>(sums, size, i * TAPS * width, TAPS * width);
+            for o in 0..self.pooled.g.out_channels {
+                // Safety: no other task has this input.
+                let dw = unsafe { dw.part((o * inputs + i) * TAPS, TAPS) };
+                for (tap, dw) in dw.iter_mut().enumerate() {
+                    *dw = total[tap * width + o];
+                }
+            }
+        });
+        let total = total::<MANY>(sums, size, inputs * TAPS * width, width);
+        db.copy_from_slice(&total[..db.len()]);
+    }
+}
+
+/// The sum of `len` floats from `at` on over all groups of `size`.
+fn total<const N: usize>(groups: &[f32], size: usize, at: usize, len: usize) -> [f32; N] {
+    let mut total = [0.; N];
+    for group in groups.chunks_exact(size) {
+        for (total, part) in total[..len].iter_mut().zip(&group[at..]) {
+            *total += part;
+        }
+    }
+    total
+}

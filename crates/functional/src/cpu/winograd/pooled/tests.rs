@@ -1,0 +1,208 @@
+//! Against the definition in f64, for shapes that leave a remainder everywhere, on every instruction
+//! set, for every budget.
+
+use super::super::tests::on_all_instructions;
+use super::*;
+use crate::cpu::budget::with_budget;
+use crate::cpu::case::{Case, LENET, Results, Tensors};
+
+impl Case {
+    fn pooled(&self) -> Pooled {
+        Pooled::new(self.geometry(), self.relu, self.pool).expect("it fits")
+    }
+
+    fn by_winograd(&self, t: &Tensors) -> Results<f32> {
+        let pooled = self.pooled();
+        // every result is written, whatever was there
+        let nan = |len: usize| vec![f32::NAN; len];
+        let (mut y, mut positive) = (nan(t.dy.len()), nan(t.dy.len()));
+        let bias = self.bias.then_some(&t.bias[..]);
+        pooled.convolve(&t.x, &t.weight, bias, &mut y, &mut positive);
+        let backward = Backward {
+            pooled: &pooled,
+            x: &t.x,
+            weight: &t.weight,
+            positive: &positive,
+            dy: &t.dy,
+        };
+        let mut dx = nan(t.x.len());
+        let [(mut dw, mut db), (mut dw_alone, mut db_alone)] =
+            [(); 2].map(|()| (nan(t.weight.len()), nan(t.bias.len())));
+        backward.run(Some(&mut dx), &mut dw, &mut db);
+        backward.run(None, &mut dw_alone, &mut db_alone);
+        Results {
+            y,
+            dx,
+            dw,
+            db,
+            dw_alone,
+            db_alone,
+        }
+    }
+
+    fn check_winograd(&self) {
+        let t = self.tensors();
+        self.by_winograd(&t)
+            .assert_close(&self.expected(&t), 1e-5, self);
+    }
+}
+
+/// Images that end anywhere in a tile, a window or a vector.
+fn cases() -> Vec<Case> {
+    let case = |batch, size, channels, bias| Case {
+        batch,
+        size,
+        channels,
+        bias,
+        ..LENET
+    };
+    vec![
+        LENET,
+        case(0, (8, 8), (8, 8), true),
+        case(1, (6, 6), (8, 1), true),
+        case(2, (7, 9), (17, 33), false),
+        case(9, (8, 11), (20, 50), false),
+        case(1, (17, 6), (64, 64), true),
+        case(5, (10, 19), (9, 16), true),
+        case(33, (12, 12), (16, 3), true),
+    ]
+}
+
+#[test]
+fn the_definition_on_all_instructions() {
+    on_all_instructions(|| cases().iter().for_each(Case::check_winograd));
+}
+
+#[test]
+fn no_bit_depends_on_the_number_of_threads() {
+    for batch in [1, 9, 70] {
+        let case = Case { batch, ..LENET };
+        let t = case.tensors();
+        let bits = |n: usize| {
+            let r = with_budget(n, || case.by_winograd(&t));
+            [r.y, r.dx, r.dw, r.db].map(|v| v.into_iter().map(f32::to_bits).collect::<Vec<_>>())
+        };
+        let one = bits(1);
+        for n in 2..=4 {
+            assert!(bits(n) == one, "{n} threads");
+        }
+    }
+}
+
+/// A sample's y and dx do not depend on the others in its batch, to the bit: k replicas compute what
+/// one computes.
+#[test]
+fn no_bit_depends_on_the_rest_of_the_batch() {
+    let case = Case { batch: 40, ..LENET };
+    let t = case.tensors();
+    let all = case.by_winograd(&t);
+    let (x, y) = (t.x.len() / 40, t.dy.len() / 40);
+    let part = Tensors {
+        x: t.x[3 * x..20 * x].to_vec(),
+        dy: t.dy[3 * y..20 * y].to_vec(),
+        weight: t.weight.clone(),
+        bias: t.bias.clone(),
+    };
+    let some = Case { batch: 17, ..LENET }.by_winograd(&part);
+    assert!(some.y == all.y[3 * y..20 * y]);
+    assert!(some.dx == all.dx[3 * x..20 * x]);
+}
+
+#[test]
+fn inference_keeps_nothing() {
+    let t = LENET.tensors();
+    let mut y = vec![f32::NAN; t.dy.len()];
+    let pooled = LENET.pooled();
+    pooled.convolve(&t.x, &t.weight, Some(&t.bias), &mut y, &mut []);
+    assert_eq!(y, LENET.by_winograd(&t).y);
+}
+
+#[test]
+fn nan_stays_where_it_is_seen() {
+    for side in [13, 11] {
+        let case = Case {
+            size: (side, side),
+            ..LENET
+        };
+        let mut t = case.tensors();
+        // the last row and column are seen by no window
+        for i in 0..side {
+            t.x[(i * side + side - 1) * 20] = f32::INFINITY;
+            t.x[((side - 1) * side + i) * 20] = f32::NAN;
+        }
+        let r = case.by_winograd(&t);
+        assert!([r.y, r.dx, r.dw].iter().flatten().all(|v| v.is_finite()));
+        t.x[0] = f32::NAN;
+        let (y, sample) = (case.by_winograd(&t).y, t.dy.len() / 3);
+        assert!(y[..50].iter().all(|v| v.is_nan()));
+        assert!(y[sample - 50..].iter().all(|v| v.is_finite()));
+    }
+}
+
+/// Where the weights meet nothing but zeros and there is no bias, as on the black background of the
+/// book's images before the first step, z is 0, and ReLU has no gradient there: for the bias, the
+/// rounding of the others in a tile would make a difference of a percent.
+#[test]
+fn zeros_stay_zeros() {
+    for bias in [None, Some(0.), Some(1e-9), Some(-1e-9)] {
+        let case = Case {
+            bias: bias.is_some(),
+            ..LENET
+        };
+        let mut t = case.tensors();
+        t.bias.fill(bias.unwrap_or(0.));
+        for (i, x) in t.x.iter_mut().enumerate() {
+            let (row, column) = (i / (13 * 20) % 13, i / 20 % 13);
+            // a window that covers any other pixel has one at its first tap: z is odd or 0
+            if row > 3 || column > 5 {
+                *x = 0.;
+            }
+        }
+        let r = case.by_winograd(&t);
+        r.assert_close(&case.expected(&t), 1e-5, &case);
+        let dark = bias.unwrap_or(0.).max(0.);
+        assert!(r.y[400..800].iter().all(|&y| y == dark));
+        // 0 · NaN is not 0
+        t.weight[0] = f32::NAN;
+        let y = case.by_winograd(&t).y;
+        assert!(y.chunks_exact(50).all(|y| y[0].is_nan()));
+    }
+}
+
+/// The gradient of a pixel outside all windows is 0; no other gradient is.
+#[test]
+fn a_pixel_outside_all_windows_has_no_gradient() {
+    let case = Case {
+        size: (11, 12),
+        ..LENET
+    };
+    let dx = case.by_winograd(&case.tensors()).dx;
+    for (i, row) in dx.chunks_exact(12 * 20).enumerate() {
+        let zeros = row.iter().filter(|&&v| v == 0.).count();
+        assert_eq!(zeros, if i % 11 == 10 { 12 * 20 } else { 0 }, "row {i}");
+    }
+}
+
+#[test]
+fn others_do_the_rest() {
+    let g = LENET.geometry();
+    assert!(Pooled::new(g, true, 2).is_some());
+    assert!(Pooled::new(g, false, 2).is_none());
+    assert!(Pooled::new(g, true, 3).is_none());
+    for other in [
+        Geometry { padding: 1, ..g },
+        Geometry { stride: 2, ..g },
+        Geometry { channels: 7, ..g },
+        Geometry {
+            out_channels: 65,
+            ..g
+        },
+        Geometry {
+            kernel: (5, 3),
+            ..g
+        },
+        Geometry { out_height: 1, ..g },
+    ] {
+        assert!(Pooled::new(other, true, 2).is_none());
+    }
+}

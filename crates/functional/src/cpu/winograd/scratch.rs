@@ -1,0 +1,50 @@
+//! Memory of each thread that one call leaves to the next.
+
+use crate::cpu::vector::{VECTOR as LINE, aligned};
+use std::cell::Cell;
+use std::thread::LocalKey;
+
+thread_local! {
+    /// What the tasks of a call share, on the thread that makes the call.
+    static COMMON: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
+    /// What one task needs for itself.
+    static OWN: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
+}
+
+/// Calls `f` with buffers of these lengths for all tasks: floats of any value.
+pub(super) fn common<const N: usize, R>(
+    lengths: [usize; N],
+    f: impl FnOnce([&mut [f32]; N]) -> R,
+) -> R {
+    with(&COMMON, lengths, f)
+}
+
+/// Calls `f` with buffers of these lengths for one task: floats of any value.
+pub(super) fn own<const N: usize, R>(
+    lengths: [usize; N],
+    f: impl FnOnce([&mut [f32]; N]) -> R,
+) -> R {
+    with(&OWN, lengths, f)
+}
+
+/// Each buffer begins with a line of the cache: half of the vectors would lie across two otherwise.
+fn with<const N: usize, R>(
+    key: &'static LocalKey<Cell<Vec<f32>>>,
+    lengths: [usize; N],
+    f: impl FnOnce([&mut [f32]; N]) -> R,
+) -> R {
+    let lengths = lengths.map(|n| n.next_multiple_of(LINE));
+    let total = lengths.iter().sum::<usize>() + LINE;
+    // taken, not borrowed: a call inside `f` gets a new vector
+    let mut memory = key.take();
+    if memory.len() < total {
+        // the old one is worth nothing, so it is not copied
+        memory = Vec::new();
+        memory.resize(total, 0.);
+    }
+    let mut rest = aligned(&mut memory);
+    let buffers = lengths.map(|n| rest.split_off_mut(..n).expect("as long as the sum"));
+    let result = f(buffers);
+    key.set(memory);
+    result
+}

@@ -1,0 +1,209 @@
+//! NVIDIA GPUs as a backend: kernels, and memory. With [`Precision::Bf16`] values between kernels are bf16: our
+//! kernels read bf16, compute in f32, and round their results; cuDNN multiplies bf16.
+
+use super::gradient::{At, Cuda, Grad, Pass};
+use super::loss::Labelled;
+use super::memory::{Block, Element, Floats};
+use super::single::Single;
+use super::stream::Stream;
+use super::tensors::{tensor, with_floats, with_memory_of};
+use crate::bucket::Values;
+use crate::kernel::{Backend, Input, Kernel};
+use crate::ops::Op;
+use crate::precision::{self, Precision};
+use candle_core::{DType, Device, Result, Tensor, bail};
+use std::ops::Range;
+use std::sync::Arc;
+
+impl Backend for Cuda {
+    type Memory = Block;
+    type View<'a> = Floats;
+    type ViewMut<'a> = Floats;
+    type Element = Element;
+    type Stream = Arc<Stream>;
+    type Open = Open;
+
+    fn stream(device: &Device) -> Result<Arc<Stream>> {
+        match device {
+            Device::Cuda(device) => Stream::of(device),
+            other => bail!("expected a GPU, got {:?}", other.location()),
+        }
+    }
+
+    fn kernel(op: Op) -> Result<Option<Box<dyn Kernel<Self>>>> {
+        Ok(Some(match op {
+            Op::Transpose(op) => narrow(op, |_| true),
+            Op::Relu(op) => narrow(op, |_| true),
+            Op::Add(op) => narrow(op, |_| true),
+            Op::Average(op) => narrow(op, |_| true),
+            Op::Maximum(op) => narrow(op, |_| true),
+            Op::GlobalAverage(op) => narrow(op, |_| true),
+            // matrix products are f32: they are few, and exact
+            Op::Linear(op) => Box::new(op),
+            Op::Norm(op) => {
+                let shortcut = op.shortcut;
+                narrow(op, move |n| n == 0 || (n == 3 && shortcut))
+            }
+            Op::Convolution(op) => {
+                // images of one channel are read as they are
+                let narrows = Single::new(&op).is_none();
+                narrow(op, move |n| n == 0 && narrows)
+            }
+            Op::CrossEntropy(op) => Box::new(Labelled(op)),
+            Op::Sum(op) => Box::new(op),
+            Op::Mean(op) => Box::new(op),
+            Op::Guest(_) => return Ok(None),
+        }))
+    }
+
+    fn cast(to: Element) -> Box<dyn Kernel<Self>> {
+        Box::new(Cast(to))
+    }
+
+    fn alloc(stream: &Arc<Stream>, element: Element, len: usize) -> Result<Block> {
+        Block::of(element, stream, len)
+    }
+
+    fn scalar(stream: &Arc<Stream>, value: f32) -> Result<Block> {
+        let block = Block::new(stream, 1)?;
+        stream.fill(block.floats(), value)?;
+        Ok(block)
+    }
+
+    fn view_mut(memory: &mut Block) -> Floats {
+        memory.floats()
+    }
+
+    fn read<R>(
+        stream: &Arc<Stream>,
+        inputs: &[Input<'_, Self>],
+        f: impl for<'v> FnOnce(&'v [Floats]) -> Result<R>,
+    ) -> Result<R> {
+        let tensors = inputs.iter().filter_map(|input| match *input {
+            Input::Tensor(tensor) => Some(tensor),
+            Input::Memory(_) => None,
+        });
+        let tensors: Vec<&Tensor> = tensors.collect();
+        with_floats(&tensors, stream, |of_tensors| {
+            let mut of_tensors = of_tensors.iter();
+            let views = inputs.iter().map(|input| match *input {
+                Input::Tensor(_) => *of_tensors.next().expect("one for each tensor"),
+                Input::Memory(block) => block.floats(),
+            });
+            f(&views.collect::<Vec<_>>())
+        })
+    }
+
+    fn tensor(stream: &Arc<Stream>, memory: Block, dims: &[usize]) -> Result<Tensor> {
+        if dims.contains(&0) {
+            return Tensor::zeros(dims, DType::F32, &Device::Cuda(stream.device().clone()));
+        }
+        Ok(tensor(memory.into_slice(stream)?, dims, stream))
+    }
+
+    fn copy(stream: &Arc<Stream>, view: Floats) -> Result<Block> {
+        let copy = Block::new(stream, view.len)?;
+        stream.copy(view, copy.floats())?;
+        Ok(copy)
+    }
+
+    fn write(stream: &Arc<Stream>, from: &Tensor, to: Floats) -> Result<()> {
+        with_floats(&[from], stream, |from| stream.copy(from[0], to))
+    }
+
+    fn accumulate(stream: &Arc<Stream>, gradient: &mut Grad<'_>, part: Block) -> Result<()> {
+        gradient.give(stream, part)
+    }
+
+    fn open(stream: &Arc<Stream>, values: &mut Values) -> Result<Open> {
+        let Values::Tensor(tensor) = values else {
+            bail!("a bucket of the gradients is not on a GPU")
+        };
+        let floats = with_memory_of(tensor, stream, Ok)?;
+        let tensor = tensor.clone();
+        Ok(Open { tensor, floats })
+    }
+
+    /// A reader on another stream waits for what was written until here.
+    fn close(stream: &Arc<Stream>, open: Open) -> Result<Values> {
+        with_memory_of(&open.tensor, stream, |_| Ok(()))?;
+        Ok(Values::Tensor(open.tensor))
+    }
+
+    fn parts<'a>(buckets: &'a mut [Option<Open>], parts: &[(usize, Range<usize>)]) -> Vec<Floats> {
+        let part = |(bucket, range): &(usize, Range<usize>)| {
+            let open = buckets[*bucket].as_ref().expect("it was not handed out");
+            open.floats.at(range.start, range.len())
+        };
+        parts.iter().map(part).collect()
+    }
+}
+
+/// The memory of a bucket while kernels write to it. Only they use it until it is closed.
+pub(crate) struct Open {
+    tensor: Tensor,
+    floats: Floats,
+}
+
+/// A kernel that takes both types; with [`Precision::Bf16`] its result is bf16, and so are the inputs for which
+/// `inputs` says so.
+fn narrow(
+    kernel: impl Kernel<Cuda> + 'static,
+    inputs: impl Fn(usize) -> bool + 'static,
+) -> Box<dyn Kernel<Cuda>> {
+    match precision::get() {
+        Precision::Bf16 => Box::new(Narrow { kernel, inputs }),
+        _ => Box::new(kernel),
+    }
+}
+
+struct Narrow<K, F> {
+    kernel: K,
+    inputs: F,
+}
+
+impl<K: Kernel<Cuda>, F: Fn(usize) -> bool> Kernel<Cuda> for Narrow<K, F> {
+    fn forward(&self, pass: &Pass, x: &[Floats], y: Floats) -> Result<Vec<Block>> {
+        self.kernel.forward(pass, x, y)
+    }
+
+    fn backward(&self, pass: &Pass, at: At<'_, '_>, dy: Block, dx: &mut [Grad<'_>]) -> Result<()> {
+        self.kernel.backward(pass, at, dy, dx)
+    }
+
+    fn element(&self) -> Element {
+        Element::Bf16
+    }
+
+    fn input_element(&self, n: usize) -> Element {
+        match (self.inputs)(n) {
+            true => Element::Bf16,
+            false => Element::F32,
+        }
+    }
+}
+
+/// The same numbers in that type.
+struct Cast(Element);
+
+impl Kernel<Cuda> for Cast {
+    fn forward(&self, pass: &Pass, x: &[Floats], y: Floats) -> Result<Vec<Block>> {
+        pass.stream.copy(x[0], y)?;
+        Ok(vec![])
+    }
+
+    fn backward(&self, pass: &Pass, _: At<'_, '_>, dy: Block, dx: &mut [Grad<'_>]) -> Result<()> {
+        dx[0].add(&pass.stream, dy.floats())
+    }
+
+    fn element(&self) -> Element {
+        self.0
+    }
+
+    fn input_element(&self, _n: usize) -> Element {
+        match self.0 {
+            Element::F32 => Element::Bf16,
+            Element::Bf16 => Element::F32,
+        }
+    }
+}

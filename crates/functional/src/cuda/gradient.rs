@@ -1,0 +1,70 @@
+//! What kernels on a GPU are handed: addresses. And how a gradient is written or added there.
+
+use super::memory::{Block, Floats};
+use super::stream::Stream;
+use crate::kernel;
+use candle_core::Result;
+
+/// An NVIDIA GPU.
+pub(crate) struct Cuda;
+
+pub(crate) type Pass = kernel::Pass<Cuda>;
+pub(crate) type At<'v, 'k> = kernel::At<'v, 'k, Cuda>;
+pub(crate) type Grad<'a> = kernel::Grad<'a, Cuda>;
+
+impl Grad<'_> {
+    /// Where to write it, and whether to add to what is there.
+    ///
+    /// # Panics
+    /// Where it is unwanted.
+    pub fn target(&mut self, stream: &Stream) -> Result<(Floats, bool)> {
+        if let Grad::Empty(element, len) = self {
+            let block = Block::of(*element, stream, *len)?;
+            let to = block.floats();
+            *self = Grad::Sum(block);
+            return Ok((to, false));
+        }
+        Ok(match self {
+            Grad::Sum(block) => (block.floats(), true),
+            Grad::Place {
+                to,
+                written,
+                touched,
+                ..
+            } => {
+                *touched = true;
+                (*to, std::mem::replace(written, true))
+            }
+            _ => panic!("a gradient that is not requested"),
+        })
+    }
+
+    /// Adds nothing.
+    pub fn zero(&mut self, stream: &Stream) -> Result<()> {
+        match self.target(stream)? {
+            (_, true) => Ok(()),
+            (to, false) => stream.fill(to, 0.),
+        }
+    }
+
+    /// Adds `part`, or takes it for its own where there is nothing yet and it is of its type.
+    pub fn give(&mut self, stream: &Stream, part: Block) -> Result<()> {
+        match self {
+            Grad::Empty(element, _) if *element == part.floats().element => {
+                *self = Grad::Sum(part);
+            }
+            _ => self.add(stream, part.floats())?,
+        }
+        Ok(())
+    }
+
+    /// Adds `part` where the gradient is wanted. Where the caller no longer needs `part`,
+    /// [`give`](Self::give) saves a copy.
+    pub fn add(&mut self, stream: &Stream, part: Floats) -> Result<()> {
+        if !self.wanted() {
+            return Ok(());
+        }
+        let (to, add) = self.target(stream)?;
+        stream.put(part, to, add)
+    }
+}

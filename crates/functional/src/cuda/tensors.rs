@@ -1,0 +1,106 @@
+//! candle's tensors on a GPU: the addresses of what they hold, and tensors of memory of ours.
+
+use super::memory::Floats;
+use super::stream::Stream;
+use candle_core::cuda_backend::CudaStorage;
+use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr, DevicePtrMut};
+use candle_core::op::BackpropOp;
+use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Result, Storage, Tensor, bail};
+use std::cell::Cell;
+use std::sync::Arc;
+
+/// The stream of a tensor's device.
+pub(crate) fn stream_of(tensor: &Tensor) -> Result<Arc<Stream>> {
+    match tensor.device() {
+        Device::Cuda(device) => Stream::of(device),
+        other => bail!(
+            "expected a tensor on a GPU, got one on {:?}",
+            other.location()
+        ),
+    }
+}
+
+/// Calls `f` with the elements of contiguous tensors on the stream's device.
+pub(crate) fn with_floats<R>(
+    tensors: &[&Tensor],
+    stream: &Stream,
+    f: impl FnOnce(&[Floats]) -> Result<R>,
+) -> Result<R> {
+    let locked: Vec<_> = tensors.iter().map(|t| t.storage_and_layout()).collect();
+    let mut floats = Vec::new();
+    let mut reading = Vec::new();
+    for (storage, layout) in &locked {
+        let slice = match &**storage {
+            Storage::Cuda(storage) if storage.device.id() == stream.device().id() => {
+                storage.as_cuda_slice::<f32>()?
+            }
+            _ => bail!("a tensor is on another device than the operation"),
+        };
+        let Some((start, end)) = layout.contiguous_offsets() else {
+            bail!(
+                "expected a contiguous tensor, got strides {:?}",
+                layout.stride()
+            )
+        };
+        let (address, guard) = slice.device_ptr(stream.cuda());
+        reading.push(guard);
+        let len = slice.num_bytes() / size_of::<f32>();
+        floats.push(Floats::new(address, len).at(start, end - start));
+    }
+    f(&floats)
+}
+
+/// Calls `f` with the elements of a contiguous tensor, to write.
+pub(crate) fn with_memory_of<R>(
+    tensor: &Tensor,
+    stream: &Stream,
+    f: impl FnOnce(Floats) -> Result<R>,
+) -> Result<R> {
+    let lend = Lend {
+        stream,
+        f: Cell::new(Some(f)),
+        result: Cell::new(None),
+    };
+    tensor.inplace_op1(&lend)?;
+    lend.result.take().expect("candle called it")
+}
+
+struct Lend<'a, F, R> {
+    stream: &'a Stream,
+    f: Cell<Option<F>>,
+    result: Cell<Option<Result<R>>>,
+}
+
+impl<R, F: FnOnce(Floats) -> Result<R>> InplaceOp1 for Lend<'_, F, R> {
+    fn name(&self) -> &'static str {
+        "write"
+    }
+
+    fn cpu_fwd(&self, _: &mut CpuStorage, _: &Layout) -> Result<()> {
+        bail!("expected a tensor on a GPU")
+    }
+
+    fn cuda_fwd(&self, storage: &mut CudaStorage, layout: &Layout) -> Result<()> {
+        if storage.device.id() != self.stream.device().id() {
+            bail!("a tensor is on another device than the operation")
+        }
+        let slice = storage.as_cuda_slice_mut::<f32>()?;
+        let Some((start, end)) = layout.contiguous_offsets() else {
+            bail!(
+                "expected a contiguous tensor, got strides {:?}",
+                layout.stride()
+            )
+        };
+        let len = slice.num_bytes() / size_of::<f32>();
+        let (address, _written) = slice.device_ptr_mut(self.stream.cuda());
+        let floats = Floats::new(address, len).at(start, end - start);
+        self.result.set(self.f.take().map(|f| f(floats)));
+        Ok(())
+    }
+}
+
+/// A tensor with this memory.
+pub(crate) fn tensor(memory: CudaSlice<f32>, dims: &[usize], stream: &Stream) -> Tensor {
+    let storage = CudaStorage::wrap_cuda_slice(memory, stream.device().clone());
+    Tensor::from_storage(Storage::Cuda(storage), dims, BackpropOp::none(), false)
+}

@@ -1,0 +1,264 @@
+//! From values to a [`Tape`]: puts the operations in order, and makes one of those that belong together. It
+//! computes nothing.
+
+use super::guest;
+use super::tape::{Leaf, Slot, Step, Tape};
+use super::value::{Node, Source, Value};
+use crate::kernel::{Backend, Kernel};
+use crate::ops::Op;
+use crate::ops::convolution::Convolution;
+use candle_core::{Result, TensorId};
+use std::collections::HashMap;
+use std::rc::Rc;
+
+/// The tape that computes `outputs` on a backend.
+pub(crate) fn compile<B: Backend>(outputs: &[&Value]) -> Result<Tape<B>> {
+    let mut compiler = Compiler {
+        tape: Tape::default(),
+        uses: HashMap::new(),
+        slots: HashMap::new(),
+        leaves: HashMap::new(),
+        casts: Vec::new(),
+    };
+    outputs.iter().for_each(|value| compiler.count(value));
+    for value in outputs {
+        let slot = compiler.slot(value)?;
+        let slot = compiler.cast(slot, B::Element::default());
+        compiler.tape.outputs.push((slot, value.dims().to_vec()));
+    }
+    Ok(compiler.tape)
+}
+
+struct Compiler<B: Backend> {
+    tape: Tape<B>,
+    /// How often a value is read.
+    uses: HashMap<*const Node, usize>,
+    /// Where the values are that have been compiled.
+    slots: HashMap<*const Node, Slot>,
+    leaves: HashMap<TensorId, Slot>,
+    /// Values that are there in another type as well.
+    casts: Vec<(Slot, B::Element, Slot)>,
+}
+
+impl<B: Backend> Compiler<B> {
+    fn count(&mut self, value: &Value) {
+        let uses = self.uses.entry(Rc::as_ptr(&value.0)).or_default();
+        *uses += 1;
+        if *uses == 1 {
+            match &value.0.source {
+                Source::Tensor(_) => {}
+                Source::Reshaped(input) => self.count(input),
+                Source::Op(_, inputs) => inputs.iter().for_each(|input| self.count(input)),
+            }
+        }
+    }
+
+    /// Where a value is. Adds the steps for it, where the tape has none yet.
+    fn slot(&mut self, value: &Value) -> Result<Slot> {
+        if let Some(slot) = self.slots.get(&Rc::as_ptr(&value.0)) {
+            return Ok(*slot);
+        }
+        let slot = match &value.0.source {
+            Source::Tensor(tensor) => {
+                let leaves = &mut self.tape.leaves;
+                *self.leaves.entry(tensor.id()).or_insert_with(|| {
+                    leaves.push(Leaf(tensor.clone()));
+                    Slot::Leaf(leaves.len() - 1)
+                })
+            }
+            Source::Reshaped(input) => self.slot(input)?,
+            Source::Op(op, inputs) => match self.fused(value)? {
+                Some(slot) => slot,
+                None => self.single(op, inputs, value.dims())?,
+            },
+        };
+        self.slots.insert(Rc::as_ptr(&value.0), slot);
+        Ok(slot)
+    }
+
+    fn slots(&mut self, values: &[Value]) -> Result<Vec<Slot>> {
+        values.iter().map(|value| self.slot(value)).collect()
+    }
+
+    /// A step more, which reads each input in its type.
+    fn push(&mut self, kernel: Box<dyn Kernel<B>>, inputs: Vec<Slot>, dims: &[usize]) -> Slot {
+        let inputs = inputs.into_iter().enumerate();
+        let inputs = inputs.map(|(n, slot)| self.cast(slot, kernel.input_element(n)));
+        let (inputs, len) = (inputs.collect(), dims.iter().product());
+        self.push_step(Step {
+            kernel,
+            inputs,
+            len,
+        })
+    }
+
+    fn push_step(&mut self, step: Step<B>) -> Slot {
+        self.tape.steps.push(step);
+        Slot::Step(self.tape.steps.len() - 1)
+    }
+
+    /// A value in the type that is asked for.
+    fn cast(&mut self, slot: Slot, to: B::Element) -> Slot {
+        let (is, len) = match slot {
+            Slot::Leaf(i) => (B::Element::default(), self.tape.leaves[i].0.elem_count()),
+            Slot::Step(i) => {
+                let step = &self.tape.steps[i];
+                (step.kernel.element(), step.len)
+            }
+        };
+        if is == to {
+            return slot;
+        }
+        let known = self
+            .casts
+            .iter()
+            .find(|(of, element, _)| *of == slot && *element == to);
+        if let Some((_, _, cast)) = known {
+            return *cast;
+        }
+        let cast = self.push_step(Step {
+            kernel: B::cast(to),
+            inputs: vec![slot],
+            len,
+        });
+        self.casts.push((slot, to, cast));
+        cast
+    }
+
+    /// The step of one operation.
+    fn single(&mut self, op: &Op, inputs: &[Value], dims: &[usize]) -> Result<Slot> {
+        if let Op::Guest(guest) = op {
+            let input = inputs.first().map(|input| input.dims().to_vec());
+            let kernel = guest::kernel(guest.clone(), input, dims.to_vec());
+            let inputs = self.slots(inputs)?;
+            return Ok(self.push(kernel, inputs, dims));
+        }
+        let inputs = self.slots(inputs)?;
+        let kernel = B::kernel(op.clone())?.expect("an operation alone has a kernel");
+        Ok(self.push(kernel, inputs, dims))
+    }
+
+    /// A layer with the ReLU and the pooling that follow it, where one step can be all of them.
+    fn fused(&mut self, value: &Value) -> Result<Option<Slot>> {
+        let (pool, inner) = match op(value) {
+            Some(Op::Average(average)) => {
+                let (kernel, stride) = (average.0.kernel, average.0.stride);
+                match self.read_only_here(value) {
+                    Some(inner) if kernel == stride && kernel > 1 => (kernel, inner),
+                    _ => return Ok(None),
+                }
+            }
+            _ => (1, value),
+        };
+        let (relu, layer) = match op(inner) {
+            Some(Op::Relu(_)) => match self.read_only_here(inner) {
+                Some(layer) => (true, layer),
+                None => return Ok(None),
+            },
+            _ => (false, inner),
+        };
+        let Source::Op(op, inputs) = &layer.0.source else {
+            return Ok(None);
+        };
+        let dims = value.dims();
+        match op.clone() {
+            Op::Convolution(mut conv) => {
+                (conv.relu, conv.pool) = (relu, pool);
+                self.convolution(conv, inputs, dims)
+            }
+            Op::Linear(mut linear) if pool == 1 => {
+                linear.relu = relu;
+                self.single(&Op::Linear(linear), inputs, dims).map(Some)
+            }
+            Op::Norm(_) if pool == 1 => self.norm(layer, None, relu).map(Some),
+            Op::Add(_) if pool == 1 => self.add(layer, relu).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// The first input of `value`, if nothing else reads that.
+    fn read_only_here<'v>(&self, value: &'v Value) -> Option<&'v Value> {
+        let Source::Op(_, inputs) = &value.0.source else {
+            return None;
+        };
+        inputs.first().filter(|input| self.is_read_once(input))
+    }
+
+    fn is_read_once(&self, value: &Value) -> bool {
+        self.uses.get(&Rc::as_ptr(&value.0)) == Some(&1)
+    }
+
+    fn convolution(
+        &mut self,
+        conv: Convolution,
+        inputs: &[Value],
+        dims: &[usize],
+    ) -> Result<Option<Slot>> {
+        if conv.pooled().contains(&0) {
+            return Ok(None);
+        }
+        let Some(kernel) = B::kernel(Op::Convolution(conv))? else {
+            return Ok(None);
+        };
+        let inputs = self.slots(inputs)?;
+        Ok(Some(self.push(kernel, inputs, dims)))
+    }
+
+    /// A batch norm, with what is added to it and its ReLU.
+    fn norm(&mut self, layer: &Value, shortcut: Option<&Value>, relu: bool) -> Result<Slot> {
+        let Source::Op(Op::Norm(norm), inputs) = &layer.0.source else {
+            unreachable!("the caller has seen a batch norm")
+        };
+        let (mut norm, x) = (norm.clone(), &inputs[0]);
+        let shift = match norm.train && self.is_read_once(x) {
+            true => self.without_bias(x)?,
+            false => None,
+        };
+        let mut slots = self.slots(inputs)?;
+        if let Some(shortcut) = shortcut {
+            slots.push(self.slot(shortcut)?);
+        }
+        slots.extend(shift);
+        norm.relu = relu;
+        norm.shortcut = shortcut.is_some();
+        norm.shift = shift.is_some();
+        let kernel = B::kernel(Op::Norm(norm))?.expect("a batch norm has a kernel");
+        Ok(self.push(kernel, slots, layer.dims()))
+    }
+
+    /// A sum; of a batch norm and something else, the two are one.
+    fn add(&mut self, sum: &Value, relu: bool) -> Result<Slot> {
+        let Source::Op(Op::Add(add), inputs) = &sum.0.source else {
+            unreachable!("the caller has seen a sum")
+        };
+        for (layer, other) in [(&inputs[0], &inputs[1]), (&inputs[1], &inputs[0])] {
+            let is_norm = |x: &Value| matches!(op(x), Some(Op::Norm(_)));
+            // two of them run in their order, in which they move running statistics that they share
+            if is_norm(layer) && !is_norm(other) && self.is_read_once(layer) {
+                return self.norm(layer, Some(other), relu);
+            }
+        }
+        let mut add = *add;
+        add.relu = relu;
+        self.single(&Op::Add(add), inputs, sum.dims())
+    }
+
+    /// Adds the convolution in front of a batch norm without its bias, and returns the bias. The batch's
+    /// mean would subtract the bias again: only the running mean depends on it.
+    fn without_bias(&mut self, x: &Value) -> Result<Option<Slot>> {
+        let Source::Op(conv @ Op::Convolution(_), inputs) = &x.0.source else {
+            return Ok(None);
+        };
+        let slot = self.single(conv, &inputs[..2], x.dims())?;
+        self.slots.insert(Rc::as_ptr(&x.0), slot);
+        inputs.get(2).map(|bias| self.slot(bias)).transpose()
+    }
+}
+
+/// The operation that computes a value.
+fn op(value: &Value) -> Option<&Op> {
+    match &value.0.source {
+        Source::Op(op, _) => Some(op),
+        _ => None,
+    }
+}

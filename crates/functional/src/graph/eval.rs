@@ -1,0 +1,55 @@
+//! The numbers of a value, without gradients.
+
+use super::compile::compile;
+use super::value::Value;
+use crate::cpu::Cpu;
+use crate::kernel::{Backend, Pass};
+use candle_core::{Device, Result, Tensor, bail};
+use std::fmt;
+
+impl Value {
+    /// Computes it, once: a second call gives the same tensor. It reads its tensors as they are now.
+    ///
+    /// # Errors
+    /// Where the device has no memory left, or an operation of candle's fails.
+    #[tracing::instrument(skip_all, name = "forward")]
+    pub fn eval(&self) -> Result<Tensor> {
+        if let Some(result) = &*self.0.result.borrow() {
+            return Ok(result.clone());
+        }
+        let result = match self.device() {
+            Device::Cpu => self.compute::<Cpu>()?,
+            #[cfg(feature = "cuda")]
+            Device::Cuda(_) => self.compute::<crate::cuda::Cuda>()?,
+            other => bail!("this program computes on the CPU and on NVIDIA GPUs, not on {other:?}"),
+        };
+        self.set_result(result.clone());
+        Ok(result)
+    }
+
+    fn compute<B: Backend>(&self) -> Result<Tensor> {
+        let tape = compile::<B>(&[self])?;
+        let pass = Pass {
+            stream: B::stream(self.device())?,
+            keep: false,
+            norms: None,
+        };
+        let saved = tape.forward(&pass)?;
+        Ok(tape.outputs(&pass, saved)?.swap_remove(0))
+    }
+
+    /// Keeps the result for [`eval`](Self::eval).
+    pub(crate) fn set_result(&self, result: Tensor) {
+        *self.0.result.borrow_mut() = Some(result);
+    }
+}
+
+/// The numbers, computed for this, as candle prints them.
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.eval() {
+            Ok(tensor) => tensor.fmt(f),
+            Err(error) => write!(f, "{error}"),
+        }
+    }
+}

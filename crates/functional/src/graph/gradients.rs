@@ -1,0 +1,410 @@
+//! The gradients of a network's parameters where their owner wants them: in buckets, the way an all-reduce wants
+//! them, or each in a variable. Backward writes there and nowhere else. It sends nothing to another replica.
+
+use super::compile::compile;
+use super::tape::{Plan, Saved, Tape};
+use super::value::Value;
+use super::writing::{Parameter, Writing, fill};
+use crate::bucket::{self, Bucket, Part, Values};
+use crate::cpu::Cpu;
+use crate::kernel::{Backend, Pass};
+use crate::synchronized::Summation;
+use candle_core::{DType, Device, Result, Tensor, TensorId, Var, bail};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Writes the gradient of the scalar `loss` with respect to each parameter into the variable beside it, on the
+/// same device and of as many elements. Returns the loss. In the book: `l.backward()`.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor, Var};
+/// use functional::Value;
+/// let w = Var::new(&[[1f32, 2.]], &Device::Cpu)?;
+/// let grad = Var::zeros((1, 2), DType::F32, &Device::Cpu)?;
+/// let x = Tensor::new(&[[10f32, 20.]], &Device::Cpu)?;
+/// let loss = Value::new(&x)?.linear(&w, None)?.sum()?;
+/// assert_eq!(functional::backward(&loss, [(&w, &grad)])?.to_scalar::<f32>()?, 50.);
+/// assert_eq!(grad.to_vec2::<f32>()?, [[10., 20.]]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+///
+/// # Errors
+/// Where the loss is no scalar or does not depend on a parameter, or the elements of a pair are not as many.
+pub fn backward<'a>(
+    loss: &Value,
+    params: impl IntoIterator<Item = (&'a Var, &'a Var)>,
+) -> Result<Tensor> {
+    let mut gradients = Gradients::empty();
+    let params: Vec<(&Var, &Var)> = params.into_iter().collect();
+    for (i, (param, grad)) in params.iter().enumerate() {
+        if params.iter().any(|(param, _)| param.id() == grad.id()) {
+            bail!("backward: a parameter and its gradient are the same tensor")
+        }
+        if param.elem_count() != grad.elem_count() {
+            let (param, grad) = (param.dims(), grad.dims());
+            bail!("backward: a parameter has shape {param:?}, its gradient {grad:?}")
+        }
+        let values = Values::Tensor(grad.as_tensor().clone());
+        gradients.add(values, &[(i.to_string(), param.as_tensor().clone())]);
+    }
+    gradients.backward(loss)
+}
+
+/// The gradients of parameters in buckets, each a memory of its own that can be handed out.
+///
+/// A bucket has the gradients of parameters that follow each other. Bucket 0 has the last parameters, because
+/// backward comes to those first; and buckets are handed out in that order, in every replica alike.
+///
+/// ```
+/// use candle_core::{Device, Tensor, Var};
+/// use functional::{Backward, Gradients, Value, Values};
+/// let w = Var::new(&[[1f32, 2.]], &Device::Cpu)?;
+/// let b = Var::new(&[3f32], &Device::Cpu)?;
+/// let x = Tensor::new(&[[10f32, 20.]], &Device::Cpu)?;
+/// let mut gradients = Gradients::new([("w", &w), ("b", &b)], 2)?;
+/// let loss = Value::new(&x)?.linear(&w, Some(&b))?.sum()?;
+/// let mut buckets = Vec::new();
+/// // an all-reduce would begin with each bucket at once, while backward goes on
+/// gradients.backward_with(&loss, Backward { ready: Some(&mut |bucket| Ok(buckets.push(bucket))), ..Backward::default() })?;
+/// for (bucket, expected) in buckets.into_iter().zip([&[1.][..], &[10., 20.]]) {
+///     assert!(matches!(&bucket.values, Values::Floats(floats) if floats == expected));
+///     gradients.put_back(bucket)?;
+/// }
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+pub struct Gradients {
+    /// In the order in which they were given.
+    parameters: Vec<Parameter>,
+    by_id: HashMap<TensorId, usize>,
+    /// The last parameters first.
+    buckets: Vec<Memory>,
+    allow_unused: bool,
+    /// A backward pass began that did not end well.
+    failed: bool,
+}
+
+struct Memory {
+    /// None while it is handed out.
+    values: Option<Values>,
+    parts: Arc<[Part]>,
+}
+
+/// How [`Gradients::backward_with`] runs. The default is [`Gradients::backward`]'s.
+#[derive(Default)]
+pub struct Backward<'a> {
+    /// Sums the statistics of batch norms in training over replicas; with none, each norm takes those of its own
+    /// values. Then a minibatch in parts gives what it gives as a whole. In PyTorch: `nn.SyncBatchNorm`.
+    pub norms: Option<Arc<dyn Summation>>,
+    /// More values to compute in the same pass: afterwards [`Value::eval`] gives them without computing again.
+    pub outputs: &'a [&'a Value],
+    /// Gets each bucket as soon as its gradients are complete, while backward goes on. The bucket is out then,
+    /// until it is put back.
+    pub ready: Option<Ready<'a>>,
+}
+
+/// What takes buckets.
+pub type Ready<'a> = &'a mut dyn FnMut(Bucket) -> Result<()>;
+
+impl Gradients {
+    /// For each of `params`, which have names for messages and are all on one device. A bucket has at most
+    /// `bucket_len` elements, except that a parameter is never cut: a larger one has a bucket to itself. With
+    /// `usize::MAX` there is one bucket.
+    ///
+    /// # Errors
+    /// Where that device has no memory left.
+    ///
+    /// # Panics
+    /// Where a parameter is there twice.
+    pub fn new<'a>(
+        params: impl IntoIterator<Item = (&'a str, &'a Var)>,
+        bucket_len: usize,
+    ) -> Result<Self> {
+        let named = |(name, var): (&str, &Var)| (name.to_owned(), var.as_tensor().clone());
+        let params: Vec<(String, Tensor)> = params.into_iter().map(named).collect();
+        let lens: Vec<usize> = params.iter().map(|(_, param)| param.elem_count()).collect();
+        let mut gradients = Self::empty();
+        for numbers in bucket::share_out(&lens, bucket_len).into_iter().rev() {
+            let len = lens[numbers.clone()].iter().sum();
+            let values = match params[numbers.start].1.device() {
+                Device::Cpu => Values::Floats(vec![0.; len]),
+                device => Values::Tensor(Tensor::zeros(len, DType::F32, device)?),
+            };
+            gradients.add(values, &params[numbers]);
+        }
+        gradients.last_first();
+        assert_eq!(
+            gradients.by_id.len(),
+            params.len(),
+            "a parameter is given twice"
+        );
+        Ok(gradients)
+    }
+
+    fn empty() -> Self {
+        Self {
+            parameters: Vec::new(),
+            by_id: HashMap::new(),
+            buckets: Vec::new(),
+            allow_unused: false,
+            failed: false,
+        }
+    }
+
+    /// A bucket for the parameters that come next.
+    fn add(&mut self, values: Values, params: &[(String, Tensor)]) {
+        let (mut parts, mut start) = (Vec::new(), 0);
+        for (name, tensor) in params {
+            let (number, range) = (self.parameters.len(), start..start + tensor.elem_count());
+            start = range.end;
+            self.by_id.insert(tensor.id(), number);
+            parts.push(Part {
+                parameter: number,
+                range: range.clone(),
+            });
+            self.parameters.push(Parameter {
+                name: name.clone(),
+                tensor: tensor.clone(),
+                place: (self.buckets.len(), range),
+                written: false,
+                touched: false,
+            });
+        }
+        self.buckets.push(Memory {
+            values: Some(values),
+            parts: parts.into(),
+        });
+    }
+
+    fn last_first(&mut self) {
+        self.buckets.reverse();
+        let last = self.buckets.len().saturating_sub(1);
+        for parameter in &mut self.parameters {
+            parameter.place.0 = last - parameter.place.0;
+        }
+    }
+
+    /// Whether the gradient of a parameter on which the loss does not depend is zero. Until this is called, such
+    /// a parameter is an error.
+    pub fn allow_unused(&mut self, allow: bool) {
+        self.allow_unused = allow;
+    }
+
+    /// What each bucket holds, which never changes.
+    pub fn layout(&self) -> impl ExactSizeIterator<Item = &Arc<[Part]>> {
+        self.buckets.iter().map(|bucket| &bucket.parts)
+    }
+
+    /// A copy of what lies in the place of each parameter, in their order, also if [`zero`](Self::zero) was called
+    /// since: to look at the gradients of a step after it.
+    ///
+    /// # Errors
+    /// Where a bucket is out.
+    pub fn values(&self) -> Result<Vec<Tensor>> {
+        let value = |parameter: &Parameter| {
+            let (bucket, range) = &parameter.place;
+            match &self.buckets[*bucket].values {
+                Some(values) => values.get(range.clone()),
+                None => bail!("bucket {bucket} is handed out: put it back first"),
+            }
+        };
+        self.parameters.iter().map(value).collect()
+    }
+
+    /// Forgets what there is: the next backward writes, and does not add. It touches no memory.
+    pub fn zero(&mut self) {
+        self.failed = false;
+        for parameter in &mut self.parameters {
+            parameter.written = false;
+        }
+    }
+
+    /// Computes the scalar `loss`, and adds its gradients to what came since [`zero`](Self::zero), for instance of
+    /// another minibatch. Returns the loss.
+    ///
+    /// # Errors
+    /// Where the loss is no scalar, does not depend on a parameter, which the message names, or is on another
+    /// device; and where a bucket is out. If the error came in the middle of the pass, [`zero`](Self::zero) has to
+    /// come first afterwards.
+    pub fn backward(&mut self, loss: &Value) -> Result<Tensor> {
+        self.backward_with(loss, Backward::default())
+    }
+
+    /// As [`backward`](Self::backward), in the way that `how` says.
+    ///
+    /// # Errors
+    /// As of [`backward`](Self::backward); of `ready`, after which buckets may be out; and of the summation.
+    pub fn backward_with(&mut self, loss: &Value, how: Backward<'_>) -> Result<Tensor> {
+        self.check(loss)?;
+        match loss.device() {
+            #[cfg(feature = "cuda")]
+            Device::Cuda(_) => self.run::<crate::cuda::Cuda>(loss, how),
+            _ => self.run::<Cpu>(loss, how),
+        }
+    }
+
+    fn run<B: Backend>(&mut self, loss: &Value, how: Backward<'_>) -> Result<Tensor> {
+        let loss = &loss.computed()?;
+        let outputs = [&[loss], how.outputs].concat();
+        let tape = compile::<B>(&outputs)?;
+        let pass = Pass {
+            stream: B::stream(loss.device())?,
+            keep: true,
+            norms: how.norms,
+        };
+        let saved = tracing::info_span!("forward").in_scope(|| tape.forward(&pass))?;
+        let plan = tape.plan(|id| self.by_id.get(&id).copied());
+        let complete = self.completed_by(&plan)?;
+        self.failed = true; // until the end
+        let span = tracing::info_span!("backward");
+        span.in_scope(|| self.write((&tape, &pass, &saved), &plan, &complete, how.ready))?;
+        let results = tape.outputs(&pass, saved)?;
+        for (value, result) in outputs.iter().zip(&results) {
+            value.set_result(result.clone());
+        }
+        self.failed = false;
+        Ok(results[0].clone())
+    }
+
+    /// An error unless `loss` is a scalar, and all parameters are on its device, in buckets that are here.
+    fn check(&self, loss: &Value) -> Result<()> {
+        if loss.dims().iter().product::<usize>() != 1 {
+            bail!(
+                "backward: the loss has shape {:?}, expected a scalar; take its sum or mean",
+                loss.dims()
+            )
+        }
+        let elsewhere = |p: &&Parameter| !p.tensor.device().same_device(loss.device());
+        if let Some(parameter) = self.parameters.iter().find(elsewhere) {
+            bail!(
+                "backward: the loss is on {:?}, the parameter {} on {:?}",
+                loss.device().location(),
+                parameter.name,
+                parameter.tensor.device().location()
+            )
+        }
+        self.check_in()
+    }
+
+    /// An error unless all buckets are here and what they hold counts.
+    fn check_in(&self) -> Result<()> {
+        if self.failed {
+            bail!("the last backward pass failed halfway: call zero() first")
+        }
+        match self.buckets.iter().position(|b| b.values.is_none()) {
+            Some(out) => bail!("bucket {out} is handed out: put it back first"),
+            None => Ok(()),
+        }
+    }
+
+    /// The step after which each bucket is complete: the largest number where it has nothing to wait for.
+    fn completed_by(&self, plan: &Plan) -> Result<Vec<usize>> {
+        let mut complete = vec![usize::MAX; self.buckets.len()];
+        for (number, parameter) in self.parameters.iter().enumerate() {
+            let of_bucket = &mut complete[parameter.place.0];
+            match plan.completed_by(number) {
+                Some(step) => *of_bucket = step.min(*of_bucket),
+                None if self.allow_unused => {}
+                None => bail!(
+                    "the loss does not depend on the parameter {}",
+                    parameter.name
+                ),
+            }
+        }
+        Ok(complete)
+    }
+
+    /// Runs backward. Buckets that are not handed out come back, whatever happens.
+    fn write<B: Backend>(
+        &mut self,
+        (tape, pass, saved): (&Tape<B>, &Pass<B>, &Saved<B>),
+        plan: &Plan,
+        complete: &[usize],
+        mut ready: Option<Ready<'_>>,
+    ) -> Result<()> {
+        let mut writing = Writing::new(&mut self.parameters, self.allow_unused);
+        let (mut next, buckets) = (0, &mut self.buckets);
+        let mut result = buckets.iter_mut().try_for_each(|bucket| {
+            writing.open(&pass.stream, bucket.values.as_mut().expect("all are here"))?;
+            bucket.values = None;
+            Ok(())
+        });
+        let layout: Vec<Arc<[Part]>> = buckets.iter().map(|b| b.parts.clone()).collect();
+        let mut hand_out = |writing: &mut Writing<B>, step: usize| {
+            while complete.get(next).is_some_and(|last| step <= *last) {
+                let (index, parts) = (next, layout[next].clone());
+                next += 1;
+                let values = writing.complete(&pass.stream, index, &parts)?;
+                match &mut ready {
+                    None => buckets[index].values = Some(values),
+                    Some(ready) => ready(Bucket {
+                        index,
+                        parts,
+                        values,
+                    })?,
+                }
+            }
+            Ok(())
+        };
+        result =
+            result.and_then(|()| tape.backward(pass, saved, plan, &mut writing, &mut hand_out));
+        result = result.and_then(|()| hand_out(&mut writing, 0));
+        for (index, bucket) in self.buckets.iter_mut().enumerate() {
+            if let Some(values) = writing.close(&pass.stream, index)? {
+                bucket.values = Some(values);
+            }
+        }
+        result
+    }
+
+    /// Hands out all buckets. Gradients that nothing wrote since [`zero`](Self::zero) are zeros, as a replica
+    /// without an example needs them.
+    ///
+    /// # Errors
+    /// Where a bucket is out, the pass before failed, or of `ready`.
+    pub fn give(&mut self, ready: Ready<'_>) -> Result<()> {
+        self.check_in()?;
+        for index in 0..self.buckets.len() {
+            let bucket = &mut self.buckets[index];
+            let parts = bucket.parts.clone();
+            let mut values = bucket.values.take().expect("all are here");
+            fill(&mut self.parameters, &parts, &mut values)?;
+            ready(Bucket {
+                index,
+                parts,
+                values,
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Takes a bucket back, with what is in it now.
+    ///
+    /// # Errors
+    /// Where it does not fit, or is not out.
+    pub fn put_back(&mut self, bucket: Bucket) -> Result<()> {
+        let Bucket { index, values, .. } = bucket;
+        let count = self.buckets.len();
+        let Some(memory) = self.buckets.get_mut(index) else {
+            bail!("cannot put back bucket {index}: there are {count} buckets")
+        };
+        let expected = memory.parts.last().map_or(0, |part| part.range.end);
+        if values.elem_count() != expected {
+            let found = values.elem_count();
+            bail!("cannot put back bucket {index} with {found} elements: it had {expected}")
+        }
+        let device = memory.parts.first();
+        let device = device.map(|part| self.parameters[part.parameter].tensor.device());
+        let is_at_home = device.is_none_or(|device| match &values {
+            Values::Floats(_) => device.is_cpu(),
+            Values::Tensor(tensor) => tensor.device().same_device(device),
+        });
+        if !is_at_home {
+            bail!("cannot put back bucket {index}: it is not on the device of its parameters")
+        }
+        if memory.values.is_some() {
+            bail!("cannot put back bucket {index}: it was not handed out")
+        }
+        memory.values = Some(values);
+        Ok(())
+    }
+}

@@ -1,0 +1,175 @@
+//! Networks of candle's own operations as one operation of the tape, whose inside candle differentiates.
+
+use super::network::Network;
+use super::value::Value;
+use crate::kernel::{At, Backend, Grad, Kernel, Pass};
+use crate::ops::guest::Guest;
+use candle_core::{DType, Device, ModuleT, Result, Tensor, Var, bail};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+/// A network of candle's operations, such as a layer of candle-nn, as an operation among those of [`Value`]. Its
+/// parameters are the variables that its result depends on. candle computes their gradients.
+///
+/// The shape of the result has to follow from that of the input. For an input that is not computed yet, it is
+/// found once for each shape: the module runs on zeros, with `train` false.
+///
+/// ```
+/// use candle_core::{Device, Tensor, Var};
+/// use functional::{Gradients, Network, Value, candle};
+/// let w = Var::new(&[2f32, 3.], &Device::Cpu)?;
+/// let weight = w.as_tensor().clone();
+/// let scale = candle(move |x: &Tensor| x * &weight);
+/// let x = Value::new(&Tensor::new(&[-1f32, 10.], &Device::Cpu)?)?;
+/// let y = scale.forward(&x.relu()?, true)?; // between operations of ours
+/// let mut gradients = Gradients::new([("w", &w)], usize::MAX)?;
+/// assert_eq!(gradients.backward(&y.sum()?)?.to_scalar::<f32>()?, 30.);
+/// assert_eq!(gradients.values()?[0].to_vec1::<f32>()?, [0., 10.]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+pub fn candle<M: ModuleT + 'static>(module: M) -> Candle<M> {
+    Candle {
+        module: Rc::new(module),
+        shapes: RefCell::default(),
+    }
+}
+
+/// What [`candle`] makes of a module.
+pub struct Candle<M> {
+    module: Rc<M>,
+    /// The shape of the result for each shape of the input that was there.
+    shapes: RefCell<HashMap<Vec<usize>, Vec<usize>>>,
+}
+
+impl<M: ModuleT + 'static> Network for Candle<M> {
+    fn forward(&self, x: &Value, train: bool) -> Result<Value> {
+        if let Some(x) = x.tensor() {
+            return Value::new(&self.module.forward_t(x, train)?);
+        }
+        let (dims, module) = (self.shape(x)?, self.module.clone());
+        Ok(x.guest(move |x| module.forward_t(x, train), &dims))
+    }
+}
+
+impl<M: ModuleT> Candle<M> {
+    fn shape(&self, x: &Value) -> Result<Vec<usize>> {
+        if let Some(dims) = self.shapes.borrow().get(x.dims()) {
+            return Ok(dims.clone());
+        }
+        let zeros = Tensor::zeros(x.dims(), DType::F32, x.device())?;
+        let y = self.module.forward_t(&zeros, false)?;
+        let dims = y.dims().to_vec();
+        self.shapes
+            .borrow_mut()
+            .insert(x.dims().to_vec(), dims.clone());
+        Ok(dims)
+    }
+}
+
+/// The kernel of a guest, with the shapes of its input and result. Without an input the result is a tensor that
+/// candle has computed already.
+pub(crate) fn kernel<B: Backend>(
+    guest: Guest,
+    input: Option<Vec<usize>>,
+    dims: Vec<usize>,
+) -> Box<dyn Kernel<B>> {
+    Box::new(GuestKernel {
+        guest,
+        input,
+        dims,
+        ran: RefCell::default(),
+    })
+}
+
+struct GuestKernel {
+    guest: Guest,
+    input: Option<Vec<usize>>,
+    dims: Vec<usize>,
+    ran: RefCell<Option<Ran>>,
+}
+
+/// What forward leaves for backward: tensors of candle's.
+struct Ran {
+    x: Option<Var>,
+    y: Tensor,
+    parameters: Vec<Tensor>,
+}
+
+impl<B: Backend> Kernel<B> for GuestKernel {
+    fn forward(
+        &self,
+        pass: &Pass<B>,
+        x: &[B::View<'_>],
+        y: B::ViewMut<'_>,
+    ) -> Result<Vec<B::Memory>> {
+        let (x, variable) = match &self.input {
+            None => (Tensor::zeros(0, DType::F32, &Device::Cpu)?, None), // it is not read
+            Some(dims) => {
+                let copy = B::copy(&pass.stream, x[0])?;
+                let x = B::tensor(&pass.stream, copy, dims)?;
+                let variable = pass.keep.then(|| Var::from_tensor(&x)).transpose()?;
+                (
+                    variable.as_ref().map_or(x, |v| v.as_tensor().clone()),
+                    variable,
+                )
+            }
+        };
+        let result = (self.guest.0)(&x)?;
+        if result.dims() != self.dims {
+            bail!(
+                "candle: the module gave shape {:?} for x {:?}, expected {:?}: the shape must follow \
+                 from that of x",
+                result.dims(),
+                x.dims(),
+                self.dims
+            )
+        }
+        B::write(&pass.stream, &result.contiguous()?, y)?;
+        if pass.keep {
+            let is_parameter =
+                |t: &&Tensor| t.is_variable() && variable.as_ref().is_none_or(|x| x.id() != t.id());
+            let nodes = result.sorted_nodes().into_iter();
+            let parameters = nodes.filter(is_parameter).cloned().collect();
+            *self.ran.borrow_mut() = Some(Ran {
+                x: variable,
+                y: result,
+                parameters,
+            });
+        }
+        Ok(Vec::new())
+    }
+
+    fn backward(
+        &self,
+        pass: &Pass<B>,
+        _at: At<'_, '_, B>,
+        dy: B::Memory,
+        dx: &mut [Grad<'_, B>],
+    ) -> Result<()> {
+        let ran = self.ran.borrow();
+        let ran = ran.as_ref().expect("forward ran");
+        let dy = B::tensor(&pass.stream, dy, &self.dims)?;
+        let gradients = (&ran.y * dy)?.sum_all()?.backward()?;
+        let x = ran.x.as_ref().map(|x| x.as_tensor());
+        for (tensor, to) in x.into_iter().chain(&ran.parameters).zip(dx) {
+            if let (true, Some(gradient)) = (to.wanted(), gradients.get(tensor)) {
+                let len = gradient.elem_count();
+                let mut part = B::alloc(&pass.stream, B::Element::default(), len)?;
+                B::write(
+                    &pass.stream,
+                    &gradient.contiguous()?,
+                    B::view_mut(&mut part),
+                )?;
+                B::accumulate(&pass.stream, to, part)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn parameters(&self) -> Vec<Tensor> {
+        let ran = self.ran.borrow();
+        ran.as_ref()
+            .map_or(Vec::new(), |ran| ran.parameters.clone())
+    }
+}

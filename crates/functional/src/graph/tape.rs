@@ -1,0 +1,278 @@
+//! A tape: the steps of a computation in the order in which they run. It runs them forward, and backward to the
+//! gradients of parameters, on any backend.
+
+use super::writing::Writing;
+use crate::kernel::{At, Backend, Grad, Input, Kernel, Pass};
+use candle_core::{Result, Tensor, TensorId};
+
+/// Where a value is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Slot {
+    Leaf(usize),
+    /// The result of a step.
+    Step(usize),
+}
+
+/// A contiguous tensor that steps read. It is locked while a step reads it, and at no other time.
+pub(crate) struct Leaf(pub Tensor);
+
+/// One kernel, on values.
+pub(crate) struct Step<B: Backend> {
+    pub kernel: Box<dyn Kernel<B>>,
+    pub inputs: Vec<Slot>,
+    /// Elements of the result.
+    pub len: usize,
+}
+
+pub(crate) struct Tape<B: Backend> {
+    pub leaves: Vec<Leaf>,
+    pub steps: Vec<Step<B>>,
+    /// What it computes, with shapes; the first is the loss where there is one.
+    pub outputs: Vec<(Slot, Vec<usize>)>,
+}
+
+impl<B: Backend> Default for Tape<B> {
+    fn default() -> Self {
+        Self {
+            leaves: Vec::new(),
+            steps: Vec::new(),
+            outputs: Vec::new(),
+        }
+    }
+}
+
+/// What a forward pass leaves: the results of the steps, and what each kernel saved for backward.
+pub(crate) struct Saved<B: Backend> {
+    values: Vec<Option<B::Memory>>,
+    kept: Vec<Vec<B::Memory>>,
+}
+
+impl<B: Backend> Tape<B> {
+    /// Runs all steps. Without `pass.keep` each value is given back after its last use.
+    pub fn forward(&self, pass: &Pass<B>) -> Result<Saved<B>> {
+        let last_uses = self.last_uses();
+        let mut saved = Saved {
+            values: Vec::new(),
+            kept: Vec::new(),
+        };
+        for (i, step) in self.steps.iter().enumerate() {
+            let mut y = B::alloc(&pass.stream, step.kernel.element(), step.len)?;
+            let inputs = self.inputs(step, &saved);
+            let kept = B::read(&pass.stream, &inputs, |x| {
+                step.kernel.forward(pass, x, B::view_mut(&mut y))
+            })?;
+            saved.values.push(Some(y));
+            saved.kept.push(if pass.keep { kept } else { Vec::new() });
+            if pass.keep {
+                continue;
+            }
+            for slot in &step.inputs {
+                if let Slot::Step(value) = *slot
+                    && last_uses[value] == i
+                {
+                    saved.values[value] = None;
+                }
+            }
+        }
+        Ok(saved)
+    }
+
+    /// The last step that reads the result of each step; none for outputs.
+    fn last_uses(&self) -> Vec<usize> {
+        let mut last = vec![usize::MAX; self.steps.len()];
+        for (i, step) in self.steps.iter().enumerate() {
+            for slot in &step.inputs {
+                if let Slot::Step(value) = *slot {
+                    last[value] = i;
+                }
+            }
+        }
+        for (slot, _) in &self.outputs {
+            if let Slot::Step(value) = *slot {
+                last[value] = usize::MAX;
+            }
+        }
+        last
+    }
+
+    fn inputs<'a>(&'a self, step: &Step<B>, saved: &'a Saved<B>) -> Vec<Input<'a, B>> {
+        let input = |slot: &Slot| match *slot {
+            Slot::Leaf(i) => Input::Tensor(&self.leaves[i].0),
+            Slot::Step(i) => saved.input(i),
+        };
+        step.inputs.iter().map(input).collect()
+    }
+
+    /// The outputs, after which the saved values are gone.
+    pub fn outputs(&self, pass: &Pass<B>, mut saved: Saved<B>) -> Result<Vec<Tensor>> {
+        let mut outputs: Vec<Tensor> = Vec::new();
+        for (n, (slot, dims)) in self.outputs.iter().enumerate() {
+            let before = self.outputs[..n]
+                .iter()
+                .position(|(other, _)| other == slot);
+            outputs.push(match (before, *slot) {
+                (Some(before), _) => outputs[before].reshape(&dims[..])?,
+                (None, Slot::Leaf(i)) => self.leaves[i].0.detach().reshape(&dims[..])?,
+                (None, Slot::Step(i)) => {
+                    let value = saved.values[i].take().expect("outputs are kept");
+                    B::tensor(&pass.stream, value, dims)?
+                }
+            });
+        }
+        Ok(outputs)
+    }
+}
+
+impl<B: Backend> Saved<B> {
+    fn input(&self, i: usize) -> Input<'_, B> {
+        Input::Memory(self.values[i].as_ref().expect("it is still read"))
+    }
+}
+
+/// Where the gradient of an input goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Target {
+    Unwanted,
+    /// To the result of a step.
+    Step(usize),
+    /// To the place of the parameter of this number.
+    Parameter(usize),
+}
+
+/// Which gradients backward computes. It is known when forward has ended.
+pub(crate) struct Plan {
+    /// For each step that takes part, where the gradients go that its kernel computes.
+    targets: Vec<Option<Vec<Target>>>,
+}
+
+impl Plan {
+    /// The step after which the gradient of a parameter is complete; none if the loss does not depend on it.
+    pub fn completed_by(&self, parameter: usize) -> Option<usize> {
+        let writes = |targets: &Option<Vec<Target>>| {
+            let targets = targets.as_deref().unwrap_or_default();
+            targets.contains(&Target::Parameter(parameter))
+        };
+        self.targets.iter().position(writes) // backward comes to the first step last
+    }
+}
+
+impl<B: Backend> Tape<B> {
+    /// The plan for the gradients of the parameters that have a number, after a forward pass.
+    pub fn plan(&self, number: impl Fn(TensorId) -> Option<usize>) -> Plan {
+        let parameter =
+            |tensor: &Tensor| number(tensor.id()).map_or(Target::Unwanted, Target::Parameter);
+        let mut targets: Vec<Option<Vec<Target>>> = Vec::new();
+        for step in &self.steps {
+            let of_input = |slot: &Slot| match *slot {
+                Slot::Leaf(i) => parameter(&self.leaves[i].0),
+                Slot::Step(i) if targets[i].is_some() => Target::Step(i),
+                Slot::Step(_) => Target::Unwanted,
+            };
+            let of_inputs = step.inputs.iter().map(of_input);
+            let parameters = step.kernel.parameters();
+            let all: Vec<_> = of_inputs.chain(parameters.iter().map(parameter)).collect();
+            let wanted = all.iter().any(|target| *target != Target::Unwanted);
+            targets.push(wanted.then_some(all));
+        }
+        let mut reached = vec![false; self.steps.len()];
+        if let Some((Slot::Step(loss), _)) = self.outputs.first() {
+            reached[*loss] = true;
+        }
+        for (i, step) in self.steps.iter().enumerate().rev() {
+            match reached[i] {
+                true => step.inputs.iter().for_each(|slot| {
+                    if let Slot::Step(value) = *slot {
+                        reached[value] = true;
+                    }
+                }),
+                false => targets[i] = None,
+            }
+        }
+        Plan { targets }
+    }
+
+    /// Writes the gradients of the first output, a scalar, to their places. Calls `done` after each step.
+    pub fn backward(
+        &self,
+        pass: &Pass<B>,
+        saved: &Saved<B>,
+        plan: &Plan,
+        writing: &mut Writing<B>,
+        mut done: impl FnMut(&mut Writing<B>, usize) -> Result<()>,
+    ) -> Result<()> {
+        let mut sums: Vec<Option<B::Memory>> = self.steps.iter().map(|_| None).collect();
+        if let Some((Slot::Step(loss), _)) = self.outputs.first() {
+            sums[*loss] = Some(B::scalar(&pass.stream, 1.)?);
+        }
+        for i in (0..self.steps.len()).rev() {
+            if let (Some(targets), Some(dy)) = (&plan.targets[i], sums[i].take()) {
+                self.step_backward(pass, saved, (i, targets), dy, &mut sums, writing)?;
+            }
+            done(writing, i)?;
+        }
+        Ok(())
+    }
+
+    fn step_backward(
+        &self,
+        pass: &Pass<B>,
+        saved: &Saved<B>,
+        (i, targets): (usize, &[Target]),
+        dy: B::Memory,
+        sums: &mut [Option<B::Memory>],
+        writing: &mut Writing<B>,
+    ) -> Result<()> {
+        let step = &self.steps[i];
+        let mut inputs = self.inputs(step, saved);
+        inputs.push(saved.input(i));
+        // a value that is there twice has its gradient in two parts, which are added afterwards
+        let before = |n: usize| targets[..n].iter().position(|target| *target == targets[n]);
+        let parameter = |n: usize| match targets[n] {
+            Target::Parameter(parameter) if before(n).is_none() => Some(parameter),
+            _ => None,
+        };
+        let parameters: Vec<usize> = (0..targets.len()).filter_map(parameter).collect();
+        let mut places = writing.places(&parameters).into_iter();
+        let mut dx: Vec<Grad<'_, B>> = Vec::new();
+        for (n, target) in targets.iter().enumerate() {
+            dx.push(match (*target, before(n)) {
+                (Target::Unwanted, _) => Grad::Unwanted,
+                (Target::Parameter(_), None) => places.next().expect("one for each parameter"),
+                (Target::Parameter(_), Some(first)) => dx[first].part_of_place(),
+                (Target::Step(value), _) => match sums[value].take() {
+                    Some(sum) => Grad::Sum(sum),
+                    None => {
+                        let of = &self.steps[value];
+                        Grad::Empty(of.kernel.element(), of.len)
+                    }
+                },
+            });
+        }
+        drop(places);
+        B::read(&pass.stream, &inputs, |views| {
+            let (y, x) = views.split_last().expect("the result is the last");
+            let kept = &saved.kept[i];
+            let at = At { x, y: *y, kept };
+            step.kernel.backward(pass, at, dy, &mut dx)
+        })?;
+        for n in 0..dx.len() {
+            if let Some(first) = before(n)
+                && let Grad::Sum(part) = dx[n].take()
+            {
+                B::accumulate(&pass.stream, &mut dx[first], part)?;
+            }
+        }
+        let mut touched = Vec::new();
+        for (target, grad) in targets.iter().zip(dx) {
+            match (*target, grad) {
+                (Target::Step(value), Grad::Sum(sum)) => sums[value] = Some(sum),
+                (Target::Parameter(number), Grad::Place { touched: true, .. }) => {
+                    touched.push(number);
+                }
+                _ => {}
+            }
+        }
+        writing.touched(&touched);
+        Ok(())
+    }
+}

@@ -1,0 +1,567 @@
+//! Values: computations that are written down, and computed together later. This file is the list of all
+//! operations; [`super::compile`] says which of them become one.
+
+use crate::ops::convolution::{Convolution, Geometry};
+use crate::ops::guest::Guest;
+use crate::ops::layout::Transpose;
+use crate::ops::linear::Linear;
+use crate::ops::loss::CrossEntropy;
+use crate::ops::norm::Norm;
+use crate::ops::pool::{Average, GlobalAverage, Maximum, Windows};
+use crate::ops::{Add, Mean, Op, Relu, Sum, args};
+use candle_core::{DType, Device, Result, Tensor, Var, bail};
+use std::cell::RefCell;
+use std::fmt;
+use std::rc::Rc;
+
+/// A tensor, or operations on tensors that are written down and not yet computed. Shapes, types and devices are
+/// checked when an operation is written.
+///
+/// [`eval`](Self::eval) computes it. [`Gradients::backward`](crate::Gradients::backward) computes it and its
+/// gradients. Both compute the whole together: a convolution is followed by its ReLU and its pooling while its
+/// output is still in the cache, and results between operations do not become tensors.
+///
+/// Images and activations are (B, H, W, C); [`nhwc`](Self::nhwc) brings (B, C, H, W) in. Weights have PyTorch's
+/// layouts.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use functional::Value;
+///
+/// // the first layer of the book's LeNet
+/// let images = Tensor::zeros((2, 1, 28, 28), DType::F32, &Device::Cpu)?;
+/// let w1 = Tensor::ones((20, 1, 3, 3), DType::F32, &Device::Cpu)?;
+/// let h1 = Value::new(&images)?.nhwc()?.conv2d(&w1, None, 1, 0)?.relu()?.avg_pool2d(2, 2)?;
+/// assert_eq!(h1.dims(), [2, 13, 13, 20]);
+/// assert_eq!(h1.eval()?.dims(), [2, 13, 13, 20]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Value(pub(crate) Rc<Node>);
+
+pub(crate) struct Node {
+    pub source: Source,
+    pub dims: Vec<usize>,
+    dtype: DType,
+    device: Device,
+    /// The result of the last time that it was computed.
+    pub result: RefCell<Option<Tensor>>,
+}
+
+/// Where a value comes from.
+pub(crate) enum Source {
+    /// A contiguous tensor, of which candle computes no gradient.
+    Tensor(Tensor),
+    /// The same elements in another shape.
+    Reshaped(Value),
+    Op(Op, Vec<Value>),
+}
+
+impl Value {
+    /// The tensor itself. A variable is a parameter, of which there is a gradient. Where candle has computed the
+    /// tensor from variables, those are the parameters.
+    ///
+    /// # Errors
+    /// Where the device has no memory left for a contiguous copy.
+    pub fn new(x: &Tensor) -> Result<Self> {
+        let computed = x.track_op() && !x.is_variable() && x.dtype().is_float();
+        let source = match computed {
+            true => {
+                let x = x.clone();
+                Source::Op(
+                    Op::Guest(Guest(Rc::new(move |_| Ok(x.clone())))),
+                    Vec::new(),
+                )
+            }
+            false => Source::Tensor(x.contiguous()?),
+        };
+        Ok(Self(Rc::new(Node {
+            source,
+            dims: x.dims().to_vec(),
+            dtype: x.dtype(),
+            device: x.device().clone(),
+            result: RefCell::default(),
+        })))
+    }
+
+    /// The shape.
+    pub fn dims(&self) -> &[usize] {
+        &self.0.dims
+    }
+
+    /// The device that computes it.
+    pub fn device(&self) -> &Device {
+        &self.0.device
+    }
+
+    /// The tensor, where nothing is to be computed.
+    pub(crate) fn tensor(&self) -> Option<&Tensor> {
+        match &self.0.source {
+            Source::Tensor(tensor) => Some(tensor),
+            _ => None,
+        }
+    }
+
+    /// A scalar as the result of an operation.
+    pub(crate) fn computed(&self) -> Result<Self> {
+        match &self.0.source {
+            Source::Op(..) => Ok(self.clone()),
+            Source::Reshaped(input) => input.computed(),
+            Source::Tensor(_) => self.sum(),
+        }
+    }
+
+    /// Images (B, C, H, W), as the book and PyTorch hold them, to (B, H, W, C).
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use functional::Value;
+    /// // two channels of one row each
+    /// let x = Tensor::new(&[[[[1f32, 2., 3.]], [[4., 5., 6.]]]], &Device::Cpu)?;
+    /// let y = Value::new(&x)?.nhwc()?.eval()?;
+    /// assert_eq!(y.dims(), [1, 1, 3, 2]);
+    /// assert_eq!(y.flatten_all()?.to_vec1::<f32>()?, [1., 4., 2., 5., 3., 6.]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Where it is not f32 or has not 4 dimensions.
+    pub fn nhwc(&self) -> Result<Self> {
+        let (transpose, dims) = Transpose::nhwc(self.dims())?;
+        self.transposed("nhwc", transpose, &dims)
+    }
+
+    /// Activations (B, H, W, C) to vectors (B, C·H·W) in the order channel, height, width. This is the order in
+    /// which the book's `flatten` hands them to the linear layer, so that its weights fit.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use functional::Value;
+    /// // one row of three pixels with two channels each
+    /// let x = Tensor::new(&[[[[1f32, 4.], [2., 5.], [3., 6.]]]], &Device::Cpu)?;
+    /// let y = Value::new(&x)?.flatten()?.eval()?;
+    /// assert_eq!(y.to_vec2::<f32>()?, [[1., 2., 3., 4., 5., 6.]]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Where it is not f32 or has not 4 dimensions.
+    pub fn flatten(&self) -> Result<Self> {
+        let (transpose, dims) = Transpose::flatten(self.dims())?;
+        self.transposed("flatten", transpose, &dims)
+    }
+
+    fn transposed(&self, name: &str, op: Transpose, dims: &[usize]) -> Result<Self> {
+        match op.rows == 1 || op.columns == 1 {
+            true => {
+                self.check(name, &[])?;
+                Ok(self.node(Source::Reshaped(self.clone()), dims))
+            }
+            false => self.then(name, Op::Transpose(op), &[], dims),
+        }
+    }
+
+    /// The larger of each element and 0; any shape. The gradient at 0 is 0, as in PyTorch. NaN stays NaN.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use functional::Value;
+    /// let x = Tensor::new(&[-1f32, 0., 2.], &Device::Cpu)?;
+    /// assert_eq!(Value::new(&x)?.relu()?.eval()?.to_vec1::<f32>()?, [0., 0., 2.]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Where it is not f32.
+    pub fn relu(&self) -> Result<Self> {
+        self.then("relu", Op::Relu(Relu), &[], self.dims())
+    }
+
+    /// Two-dimensional cross-correlation, as every framework's convolution is: (B, H, W, I), `weight`
+    /// (O, I, KH, KW), `bias` (O,) → (B, OH, OW, O), with OH = ⌊(H + 2·padding − KH) / stride⌋ + 1, and OW likewise.
+    ///
+    /// In the book: `F.conv2d(X, weight=params[0], bias=params[1])`, there in (B, I, H, W).
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use functional::Value;
+    /// // the book's cross-correlation: 0·0 + 1·1 + 3·2 + 4·3 = 19
+    /// let x = Tensor::arange(0f32, 9., &Device::Cpu)?.reshape((1, 3, 3, 1))?;
+    /// let weight = Tensor::arange(0f32, 4., &Device::Cpu)?.reshape((1, 1, 2, 2))?;
+    /// let y = Value::new(&x)?.conv2d(&weight, None, 1, 0)?;
+    /// assert_eq!(y.dims(), [1, 2, 2, 1]);
+    /// assert_eq!(y.eval()?.flatten_all()?.to_vec1::<f32>()?, [19., 25., 37., 43.]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Where a tensor is not f32, the channels or the bias do not match, or the kernel does not fit.
+    pub fn conv2d(
+        &self,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        stride: usize,
+        padding: usize,
+    ) -> Result<Self> {
+        let of_bias = bias.map(|b| b.dims());
+        let geometry = Geometry::new(self.dims(), weight.dims(), of_bias, stride, padding)?;
+        let op = Convolution {
+            geometry,
+            relu: false,
+            pool: 1,
+        };
+        self.then(
+            "conv2d",
+            Op::Convolution(op),
+            &weighted(weight, bias),
+            &op.dims(),
+        )
+    }
+
+    /// The mean of each `kernel` × `kernel` window, in steps of `stride`: (B, H, W, C) → (B, OH, OW, C), with
+    /// OH = ⌊(H − kernel) / stride⌋ + 1, and OW likewise. What no whole window covers is left out.
+    ///
+    /// In the book: `F.avg_pool2d(h, kernel_size=(2, 2), stride=(2, 2))`.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use functional::Value;
+    /// let x = Tensor::arange(0f32, 9., &Device::Cpu)?.reshape((1, 3, 3, 1))?;
+    /// // the third row and column are left out
+    /// let y = Value::new(&x)?.avg_pool2d(2, 2)?.eval()?;
+    /// assert_eq!(y.flatten_all()?.to_vec1::<f32>()?, [2.]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Where it is not f32 or not 4-d, or the kernel does not fit.
+    pub fn avg_pool2d(&self, kernel: usize, stride: usize) -> Result<Self> {
+        let windows = Windows::new("avg_pool2d", self.dims(), kernel, stride)?;
+        self.then(
+            "avg_pool2d",
+            Op::Average(Average(windows)),
+            &[],
+            &windows.dims(),
+        )
+    }
+
+    /// The largest value of each `kernel` × `kernel` window, in steps of `stride`: sizes as in
+    /// [`avg_pool2d`](Self::avg_pool2d). Of several largest values, the first gets the gradient, as in PyTorch.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use functional::Value;
+    /// let x = Tensor::arange(0f32, 9., &Device::Cpu)?.reshape((1, 3, 3, 1))?;
+    /// let y = Value::new(&x)?.max_pool2d(2, 1)?.eval()?;
+    /// assert_eq!(y.flatten_all()?.to_vec1::<f32>()?, [4., 5., 7., 8.]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Where it is not f32 or not 4-d, or the kernel does not fit.
+    pub fn max_pool2d(&self, kernel: usize, stride: usize) -> Result<Self> {
+        let windows = Windows::new("max_pool2d", self.dims(), kernel, stride)?;
+        self.then(
+            "max_pool2d",
+            Op::Maximum(Maximum(windows)),
+            &[],
+            &windows.dims(),
+        )
+    }
+
+    /// The mean of each channel over the whole image: (B, H, W, C) → (B, C). In the book:
+    /// `nn.AdaptiveAvgPool2d((1, 1))` and the flattening after it.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use functional::Value;
+    /// let x = Tensor::arange(0f32, 8., &Device::Cpu)?.reshape((1, 2, 2, 2))?;
+    /// assert_eq!(Value::new(&x)?.global_avg_pool2d()?.eval()?.to_vec2::<f32>()?, [[3., 4.]]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Where it is not f32 or not 4-d, or has no pixel.
+    pub fn global_avg_pool2d(&self) -> Result<Self> {
+        let pool = GlobalAverage::new(self.dims())?;
+        let dims = [self.dims()[0], pool.channels];
+        self.then("global_avg_pool2d", Op::GlobalAverage(pool), &[], &dims)
+    }
+
+    /// x · weightᵀ + bias: (B, I), `weight` (O, I), `bias` (O,) → (B, O). In the book: `nn.Linear`.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use functional::Value;
+    /// let x = Tensor::new(&[[1f32, 2.]], &Device::Cpu)?;
+    /// let weight = Tensor::new(&[[1f32, 0.], [0., 1.], [1., 1.]], &Device::Cpu)?;
+    /// let bias = Tensor::new(&[0f32, 0., 10.], &Device::Cpu)?;
+    /// let y = Value::new(&x)?.linear(&weight, Some(&bias))?.eval()?;
+    /// assert_eq!(y.to_vec2::<f32>()?, [[1., 2., 13.]]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Where a tensor is not f32, or the sizes do not match.
+    pub fn linear(&self, weight: &Tensor, bias: Option<&Tensor>) -> Result<Self> {
+        let op = Linear::new(self.dims(), weight.dims(), bias.map(|b| b.dims()))?;
+        self.then(
+            "linear",
+            Op::Linear(op),
+            &weighted(weight, bias),
+            &op.dims(),
+        )
+    }
+
+    /// x · weight + bias: as [`linear`](Self::linear), with a `weight` (I, O). In the book:
+    /// `torch.mm(h, params[4]) + params[5]`.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use functional::Value;
+    /// let x = Tensor::new(&[[1f32, 2.]], &Device::Cpu)?;
+    /// let weight = Tensor::new(&[[1f32, 0., 1.], [0., 1., 1.]], &Device::Cpu)?;
+    /// let y = Value::new(&x)?.matmul(&weight, None)?.eval()?;
+    /// assert_eq!(y.to_vec2::<f32>()?, [[1., 2., 3.]]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Where a tensor is not f32, or the sizes do not match.
+    pub fn matmul(&self, weight: &Tensor, bias: Option<&Tensor>) -> Result<Self> {
+        let op = Linear::matmul(self.dims(), weight.dims(), bias.map(|b| b.dims()))?;
+        self.then(
+            "matmul",
+            Op::Linear(op),
+            &weighted(weight, bias),
+            &op.dims(),
+        )
+    }
+
+    /// Normalizes each channel of (B, H, W, C), then scales it with `weight` and shifts it by `bias`, both (C,):
+    /// (x − mean) / √(var + 1e-5) · weight + bias. In the book: `nn.BatchNorm2d`.
+    ///
+    /// With `train` the mean and the (biased) variance are the batch's. A backward pass then moves the running
+    /// statistics, both (C,), towards them: running = 0.9 · running + 0.1 · batch, where the batch's variance is
+    /// the unbiased one. [`eval`](Self::eval) leaves them as they are. Without `train` the running statistics are
+    /// used.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor, Var};
+    /// # use functional::Value;
+    /// let x = Tensor::new(&[1f32, 3.], &Device::Cpu)?.reshape((1, 1, 2, 1))?;
+    /// let (weight, bias) = (Tensor::new(&[2f32], &Device::Cpu)?, Tensor::new(&[10f32], &Device::Cpu)?);
+    /// let (mean, var) = (Var::new(&[0f32], &Device::Cpu)?, Var::new(&[1f32], &Device::Cpu)?);
+    /// let y = Value::new(&x)?.batch_norm2d(&weight, &bias, &mean, &var, true)?.eval()?;
+    /// let y = y.flatten_all()?.to_vec1::<f32>()?;
+    /// assert!((y[0] - 8.).abs() < 1e-4 && (y[1] - 12.).abs() < 1e-4);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Where a tensor is not f32 or the channels do not match. A training batch with fewer than two values a
+    /// channel is an error when it is computed.
+    pub fn batch_norm2d(
+        &self,
+        weight: &Tensor,
+        bias: &Tensor,
+        running_mean: &Var,
+        running_var: &Var,
+        train: bool,
+    ) -> Result<Self> {
+        let running = [running_mean.clone(), running_var.clone()];
+        let norm = Norm::new([self.dims(), weight.dims(), bias.dims()], running, train)?;
+        let others = [("weight", weight), ("bias", bias)];
+        self.then("batch_norm2d", Op::Norm(norm), &others, self.dims())
+    }
+
+    /// The cross-entropy of each example: logits (B, C) and labels `y` (B,) of u32 → (B,):
+    /// log Σⱼ exp(y_hatⱼ) − y_hat at the label. As the function [`cross_entropy`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn cross_entropy(&self, y: &Tensor) -> Result<Self> {
+        let op = CrossEntropy::new(self.dims(), y)?;
+        let dims = [op.batch];
+        args::check_device("cross_entropy", self.device(), "y", y.device())?;
+        self.then("cross_entropy", Op::CrossEntropy(op), &[], &dims)
+    }
+
+    /// The sum of all elements, a scalar; on the CPU added up in f64. In the book: `loss(…).sum()`.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use functional::Value;
+    /// let losses = Tensor::new(&[1f32, 2., 4.], &Device::Cpu)?;
+    /// assert_eq!(Value::new(&losses)?.sum()?.eval()?.to_scalar::<f32>()?, 7.);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Where it is not f32.
+    pub fn sum(&self) -> Result<Self> {
+        self.then("sum", Op::Sum(Sum), &[], &[])
+    }
+
+    /// The mean of all elements, a scalar; on the CPU added up in f64.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use functional::Value;
+    /// let losses = Tensor::new(&[1f32, 2., 6.], &Device::Cpu)?;
+    /// assert_eq!(Value::new(&losses)?.mean()?.eval()?.to_scalar::<f32>()?, 3.);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Where it is not f32, or has no element.
+    pub fn mean(&self) -> Result<Self> {
+        if self.dims().contains(&0) {
+            bail!(
+                "mean: x has shape {:?}, expected at least one element",
+                self.dims()
+            )
+        }
+        self.then("mean", Op::Mean(Mean), &[], &[])
+    }
+
+    /// The elementwise sum of two values of the same shape; also written `(x + other)?`.
+    ///
+    /// # Errors
+    /// Where they have other shapes, or one is not f32.
+    fn add(&self, other: &Self) -> Result<Self> {
+        if self.dims() != other.dims() {
+            let (x, other) = (self.dims(), other.dims());
+            bail!("add: x has shape {x:?}, other {other:?}, expected the same")
+        }
+        self.check("add", &[("other", other)])?;
+        let op = Op::Add(Add { relu: false });
+        Ok(self.node(
+            Source::Op(op, vec![self.clone(), other.clone()]),
+            self.dims(),
+        ))
+    }
+
+    /// A function of candle's operations, which gives a result of this shape.
+    pub(crate) fn guest(
+        &self,
+        f: impl Fn(&Tensor) -> Result<Tensor> + 'static,
+        dims: &[usize],
+    ) -> Self {
+        let op = Op::Guest(Guest(Rc::new(f)));
+        self.node(Source::Op(op, vec![self.clone()]), dims)
+    }
+
+    /// This operation on it and `others`, which have names for messages.
+    fn then(&self, name: &str, op: Op, others: &[(&str, &Tensor)], dims: &[usize]) -> Result<Self> {
+        let mut inputs = vec![self.clone()];
+        for (_, x) in others {
+            inputs.push(Self::new(x)?);
+        }
+        let named: Vec<(&str, &Self)> = others.iter().map(|(n, _)| *n).zip(&inputs[1..]).collect();
+        self.check(name, &named)?;
+        Ok(self.node(Source::Op(op, inputs), dims))
+    }
+
+    fn node(&self, source: Source, dims: &[usize]) -> Self {
+        Self(Rc::new(Node {
+            source,
+            dims: dims.to_vec(),
+            dtype: DType::F32,
+            device: self.device().clone(),
+            result: RefCell::default(),
+        }))
+    }
+
+    /// An error unless it and `others` are f32 on one device.
+    fn check(&self, op: &str, others: &[(&str, &Self)]) -> Result<()> {
+        args::check_float(op, "x", self.0.dtype)?;
+        for (name, other) in others {
+            args::check_float(op, name, other.0.dtype)?;
+            args::check_device(op, self.device(), name, other.device())?;
+        }
+        Ok(())
+    }
+}
+
+fn weighted<'a>(weight: &'a Tensor, bias: Option<&'a Tensor>) -> Vec<(&'static str, &'a Tensor)> {
+    std::iter::once(("weight", weight))
+        .chain(bias.map(|bias| ("bias", bias)))
+        .collect()
+}
+
+impl std::ops::Add for &Value {
+    type Output = Result<Value>;
+
+    fn add(self, other: Self) -> Result<Value> {
+        Value::add(self, other)
+    }
+}
+
+impl std::ops::Add for Value {
+    type Output = Result<Self>;
+
+    fn add(self, other: Self) -> Result<Self> {
+        Self::add(&self, &other)
+    }
+}
+
+/// The shape and the device; nothing is computed.
+impl fmt::Debug for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (dims, device) = (self.dims(), self.device().location());
+        write!(f, "Value{dims:?} on {device:?}")
+    }
+}
+
+/// The cross-entropy of each example: logits `y_hat` (B, C) and labels `y` (B,) of u32 → (B,):
+/// log Σⱼ exp(y_hatⱼ) − y_hat at the label. It takes no mean and no sum: shards of one minibatch have to be added.
+///
+/// In the book: `nn.CrossEntropyLoss(reduction='none')`.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use functional::{Value, cross_entropy};
+/// let y_hat = Value::new(&Tensor::new(&[[0f32, 0.], [0., 100.]], &Device::Cpu)?)?;
+/// let y = Tensor::new(&[0u32, 0], &Device::Cpu)?;
+/// assert_eq!(cross_entropy(&y_hat, &y)?.eval()?.to_vec1::<f32>()?, [2f32.ln(), 100.]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+///
+/// # Errors
+/// Where the types, sizes or devices do not match, or a label is no class. On a GPU the host does not wait to
+/// read the labels: there, a label that is no class gives a loss of NaN instead.
+pub fn cross_entropy(y_hat: &Value, y: &Tensor) -> Result<Value> {
+    y_hat.cross_entropy(y)
+}
+
+/// The mean squared error of each example: `y_hat` (B, …) and targets `y` (B, …) of f32 → (B,): the mean of
+/// (y_hat − y)² over the elements of an example.
+///
+/// In the book: `nn.MSELoss(reduction='none')`, with the mean over an example.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use functional::{Value, squared_error};
+/// let y_hat = Value::new(&Tensor::new(&[[1f32, 2.], [3., 4.]], &Device::Cpu)?)?;
+/// let y = Tensor::new(&[[1f32, 0.], [3., 1.]], &Device::Cpu)?;
+/// assert_eq!(squared_error(&y_hat, &y)?.eval()?.to_vec1::<f32>()?, [2., 4.5]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+///
+/// # Errors
+/// Where the types, shapes or devices do not match, or an example has no element.
+pub fn squared_error(y_hat: &Value, y: &Tensor) -> Result<Value> {
+    let op = "squared_error";
+    let (dims, targets) = (y_hat.dims(), y.dims());
+    if dims != targets || dims.is_empty() {
+        bail!("{op}: y_hat has shape {dims:?}, y {targets:?}, expected the same (B, …)")
+    }
+    if dims[1..].contains(&0) {
+        bail!("{op}: y_hat has shape {dims:?}, expected at least one element for each example")
+    }
+    y_hat.check(op, &[("y", &Value::new(y)?)])?;
+    let (y, shape) = (y.detach(), (dims[0], dims[1..].iter().product::<usize>()));
+    let of_each = move |y_hat: &Tensor| (y_hat - &y)?.sqr()?.reshape(shape)?.mean(1);
+    Ok(y_hat.guest(of_each, &dims[..1]))
+}

@@ -1,0 +1,180 @@
+//! What a backend is, and what an operation is there: a kernel with a forward and a backward pass.
+//! The graph calls kernels and knows nothing else of a backend.
+
+use crate::bucket::Values;
+use crate::ops::Op;
+use crate::synchronized::Summation;
+use candle_core::{Device, Result, Tensor};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Where kernels run: the CPU, or NVIDIA GPUs.
+pub(crate) trait Backend: Sized + 'static {
+    /// Memory of one value or gradient between kernels.
+    type Memory;
+    /// What a kernel reads.
+    type View<'a>: Copy;
+    /// What a kernel writes.
+    type ViewMut<'a>;
+    /// The type of the numbers in memory; tensors and parameters have the default.
+    type Element: Copy + Default + PartialEq;
+    /// The queue that runs the kernels in order.
+    type Stream;
+    /// The memory of a bucket while kernels write gradients to it.
+    type Open;
+
+    fn stream(device: &Device) -> Result<Self::Stream>;
+
+    /// The kernel of `op`. None where `op` is fused from several operations that need kernels of their own.
+    fn kernel(op: Op) -> Result<Option<Box<dyn Kernel<Self>>>>;
+
+    /// The kernel that converts numbers to another type.
+    fn cast(to: Self::Element) -> Box<dyn Kernel<Self>>;
+
+    /// Memory for `len` numbers of any value: the caller writes them before it reads them.
+    fn alloc(stream: &Self::Stream, element: Self::Element, len: usize) -> Result<Self::Memory>;
+
+    /// Memory for one number.
+    fn scalar(stream: &Self::Stream, value: f32) -> Result<Self::Memory>;
+
+    /// All of a memory, to write.
+    fn view_mut(memory: &mut Self::Memory) -> Self::ViewMut<'_>;
+
+    /// Calls `f` with all that `inputs` hold. Tensors stay locked until `f` returns.
+    fn read<R>(
+        stream: &Self::Stream,
+        inputs: &[Input<'_, Self>],
+        f: impl for<'v> FnOnce(&'v [Self::View<'v>]) -> Result<R>,
+    ) -> Result<R>;
+
+    /// The memory as a tensor of this shape.
+    fn tensor(stream: &Self::Stream, memory: Self::Memory, dims: &[usize]) -> Result<Tensor>;
+
+    /// A copy.
+    fn copy(stream: &Self::Stream, view: Self::View<'_>) -> Result<Self::Memory>;
+
+    /// Writes all that a tensor holds.
+    fn write(stream: &Self::Stream, from: &Tensor, to: Self::ViewMut<'_>) -> Result<()>;
+
+    /// Adds `part` to a gradient, or takes it where there is nothing yet.
+    fn accumulate(
+        stream: &Self::Stream,
+        gradient: &mut Grad<'_, Self>,
+        part: Self::Memory,
+    ) -> Result<()>;
+
+    /// Makes the memory of a bucket ready to write gradients to it.
+    fn open(stream: &Self::Stream, values: &mut Values) -> Result<Self::Open>;
+
+    /// The reverse of [`open`](Self::open).
+    fn close(stream: &Self::Stream, open: Self::Open) -> Result<Values>;
+
+    /// Disjoint parts of open buckets, each given as the number of its bucket and its elements there.
+    fn parts<'a>(
+        buckets: &'a mut [Option<Self::Open>],
+        parts: &[(usize, Range<usize>)],
+    ) -> Vec<Self::ViewMut<'a>>;
+}
+
+/// What a kernel reads from.
+pub(crate) enum Input<'a, B: Backend> {
+    /// A contiguous tensor, of f32 unless it is a loss's labels.
+    Tensor(&'a Tensor),
+    Memory(&'a B::Memory),
+}
+
+impl<B: Backend> Clone for Input<'_, B> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<B: Backend> Copy for Input<'_, B> {}
+
+/// An operation on a backend.
+pub(crate) trait Kernel<B: Backend> {
+    /// Writes all of `y`, which has any values before. Returns what [`backward`](Self::backward) needs besides
+    /// `x` and `y`.
+    fn forward(
+        &self,
+        pass: &Pass<B>,
+        x: &[B::View<'_>],
+        y: B::ViewMut<'_>,
+    ) -> Result<Vec<B::Memory>>;
+
+    /// Hands each input that wants it its gradient, and after those each of [`parameters`](Self::parameters).
+    /// `dy` is complete and may be written over.
+    fn backward(
+        &self,
+        pass: &Pass<B>,
+        at: At<'_, '_, B>,
+        dy: B::Memory,
+        dx: &mut [Grad<'_, B>],
+    ) -> Result<()>;
+
+    /// The type of `y` and of its gradient.
+    fn element(&self) -> B::Element {
+        B::Element::default()
+    }
+
+    /// The type in which input `n` is read.
+    fn input_element(&self, _n: usize) -> B::Element {
+        B::Element::default()
+    }
+
+    /// Variables that forward has read besides its inputs.
+    fn parameters(&self) -> Vec<Tensor> {
+        Vec::new()
+    }
+}
+
+/// How a forward pass and its backward pass run.
+pub(crate) struct Pass<B: Backend> {
+    pub stream: B::Stream,
+    /// Whether a backward pass follows.
+    pub keep: bool,
+    /// Sums the statistics of batch norms in training over replicas.
+    pub norms: Option<Arc<dyn Summation>>,
+}
+
+/// What backward knows of forward: the inputs, the result, and what forward returned.
+pub(crate) struct At<'v, 'k, B: Backend> {
+    pub x: &'v [B::View<'v>],
+    pub y: B::View<'v>,
+    pub kept: &'k [B::Memory],
+}
+
+/// The gradient of one value, while its parts are added up.
+pub(crate) enum Grad<'a, B: Backend> {
+    Unwanted,
+    /// Wanted, of so many elements, and nothing there yet.
+    Empty(B::Element, usize),
+    Sum(B::Memory),
+    /// The gradient of a parameter, in its bucket: `written` where a part of it is there already, `touched` where
+    /// this kernel has added to it.
+    Place {
+        to: B::ViewMut<'a>,
+        len: usize,
+        written: bool,
+        touched: bool,
+    },
+}
+
+impl<B: Backend> Grad<'_, B> {
+    pub fn wanted(&self) -> bool {
+        !matches!(self, Grad::Unwanted)
+    }
+
+    /// Another part of the gradient of a parameter, to be added later.
+    pub fn part_of_place(&self) -> Self {
+        match self {
+            Grad::Place { len, .. } => Grad::Empty(B::Element::default(), *len),
+            _ => Grad::Unwanted,
+        }
+    }
+
+    /// Takes it away; unwanted is left.
+    pub fn take(&mut self) -> Self {
+        std::mem::replace(self, Grad::Unwanted)
+    }
+}

@@ -1,0 +1,57 @@
+//! What operations check of their arguments, each check once. It computes nothing.
+
+use candle_core::{DType, Device, Result, bail};
+
+/// Checks that a tensor is f32.
+pub(crate) fn check_float(op: &str, name: &str, dtype: DType) -> Result<()> {
+    match dtype {
+        DType::F32 => Ok(()),
+        other => bail!(
+            "{op}: {name} is {}, expected f32; convert it with to_dtype",
+            other.as_str()
+        ),
+    }
+}
+
+/// Checks that a tensor is where x is.
+pub(crate) fn check_device(op: &str, x: &Device, name: &str, other: &Device) -> Result<()> {
+    if !x.same_device(other) {
+        let (x, other) = (x.location(), other.location());
+        bail!("{op}: x is on {x:?}, {name} on {other:?}; move one with to_device")
+    }
+    Ok(())
+}
+
+/// The sizes of an image tensor; `axes` names them in the message, such as "(B, H, W, C)".
+pub(crate) fn dims4(op: &str, axes: &str, x: &[usize]) -> Result<[usize; 4]> {
+    match *x {
+        [a, b, c, d] => Ok([a, b, c, d]),
+        _ => bail!("{op}: x has shape {x:?}, expected {axes}"),
+    }
+}
+
+/// Checks that a vector has one value for each of `expected`, such as "20 channels of x".
+pub(crate) fn vector(op: &str, name: &str, v: &[usize], len: usize, of: &str) -> Result<()> {
+    if v != [len] {
+        bail!("{op}: {name} has shape {v:?}, expected [{len}] for the {len} {of}")
+    }
+    Ok(())
+}
+
+/// How often a window of `kernel` fits into `size` with `padding` on both sides, in steps of
+/// `stride`; what is left over at the end is not covered.
+pub(crate) fn windows(
+    op: &str,
+    size: usize,
+    kernel: usize,
+    stride: usize,
+    padding: usize,
+) -> Result<usize> {
+    if stride == 0 || kernel == 0 {
+        bail!("{op}: kernel {kernel} and stride {stride} must be at least 1")
+    }
+    match (size + 2 * padding).checked_sub(kernel) {
+        Some(room) => Ok(room / stride + 1),
+        None => bail!("{op}: kernel {kernel} is larger than x, {size} with padding {padding}"),
+    }
+}

@@ -1,0 +1,113 @@
+//! Convolution: its sizes, and what may follow it in one step.
+
+use super::args;
+use candle_core::{Result, bail};
+
+/// The sizes of one convolution.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Geometry {
+    pub(crate) batch: usize,
+    pub(crate) height: usize,
+    pub(crate) width: usize,
+    pub(crate) channels: usize,
+    pub(crate) out_height: usize,
+    pub(crate) out_width: usize,
+    pub(crate) out_channels: usize,
+    pub(crate) kernel: (usize, usize),
+    pub(crate) stride: usize,
+    pub(crate) padding: usize,
+}
+
+impl Geometry {
+    /// From the shapes of x (B, H, W, I), weight (O, I, KH, KW) and bias (O,).
+    pub(crate) fn new(
+        x: &[usize],
+        weight: &[usize],
+        bias: Option<&[usize]>,
+        stride: usize,
+        padding: usize,
+    ) -> Result<Self> {
+        let [batch, height, width, channels] = args::dims4("conv2d", "(B, H, W, I)", x)?;
+        let [out_channels, expected, kh, kw] = match *weight {
+            [o, i, kh, kw] if o > 0 && i > 0 => [o, i, kh, kw],
+            _ => {
+                bail!("conv2d: weight has shape {weight:?}, expected (O, I, KH, KW) of at least 1")
+            }
+        };
+        if channels != expected {
+            bail!(
+                "conv2d: x has {channels} channels, weight has {expected}; x is (B, H, W, I), \
+                 weight (O, I, KH, KW)"
+            )
+        }
+        if let Some(bias) = bias {
+            let of = "output channels of weight";
+            args::vector("conv2d", "bias", bias, out_channels, of)?;
+        }
+        Ok(Self {
+            batch,
+            height,
+            width,
+            channels,
+            out_height: args::windows("conv2d", height, kh, stride, padding)?,
+            out_width: args::windows("conv2d", width, kw, stride, padding)?,
+            out_channels,
+            kernel: (kh, kw),
+            stride,
+            padding,
+        })
+    }
+
+    /// The shape of y.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn out_dims(&self) -> [usize; 4] {
+        [
+            self.batch,
+            self.out_height,
+            self.out_width,
+            self.out_channels,
+        ]
+    }
+
+    /// Columns of the im2col matrix: the inputs that one output pixel sees.
+    pub(crate) fn taps(&self) -> usize {
+        self.kernel.0 * self.kernel.1 * self.channels
+    }
+
+    /// Floats of one sample of x.
+    pub(crate) fn sample(&self) -> usize {
+        self.height * self.width * self.channels
+    }
+
+    /// Lines of the whole batch.
+    pub(crate) fn lines(&self) -> usize {
+        self.batch * self.out_height
+    }
+}
+
+/// A convolution with its ReLU and its mean over `pool` × `pool` windows.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Convolution {
+    pub(crate) geometry: Geometry,
+    pub(crate) relu: bool,
+    pub(crate) pool: usize,
+}
+
+impl Convolution {
+    /// The size of the result's images.
+    pub(crate) fn pooled(&self) -> [usize; 2] {
+        let g = &self.geometry;
+        [g.out_height / self.pool, g.out_width / self.pool]
+    }
+
+    /// The shape of the result.
+    pub(crate) fn dims(&self) -> [usize; 4] {
+        let [height, width] = self.pooled();
+        [
+            self.geometry.batch,
+            height,
+            width,
+            self.geometry.out_channels,
+        ]
+    }
+}

@@ -1,0 +1,160 @@
+//! Batch normalization: its sizes, and what statistics of several replicas together are. It keeps no
+//! statistics of its own: the running ones belong to the caller.
+
+use super::args;
+use crate::synchronized::{Moments, Summation, Sums};
+use candle_core::{Result, Tensor, Var, bail};
+
+/// Added to the variance, as in PyTorch.
+pub(crate) const EPS: f64 = 1e-5;
+/// The weight of a batch in the running statistics, as in PyTorch.
+pub(crate) const MOMENTUM: f64 = 0.1;
+
+/// Batch norm, then a sum with the shortcut where there is one, then ReLU.
+#[derive(Clone)]
+pub(crate) struct Norm {
+    pub(crate) channels: usize,
+    /// Values a channel that are here.
+    pub(crate) count: usize,
+    /// Pixels of an example.
+    pub(crate) pixels: usize,
+    pub(crate) running: [Var; 2],
+    pub(crate) train: bool,
+    pub(crate) relu: bool,
+    /// Whether there is an input more that is added.
+    pub(crate) shortcut: bool,
+    /// Whether one more input, the last, shifts x: the batch's mean subtracts the shift again, so only the
+    /// running mean depends on it.
+    pub(crate) shift: bool,
+}
+
+impl Norm {
+    /// For inputs x, weight and bias of these shapes.
+    pub(crate) fn new(
+        [x, weight, bias]: [&[usize]; 3],
+        running: [Var; 2],
+        train: bool,
+    ) -> Result<Self> {
+        let op = "batch_norm2d";
+        let [b, h, w, channels] = args::dims4(op, "(B, H, W, C)", x)?;
+        let vector = |name, v| args::vector(op, name, v, channels, "channels of x");
+        vector("running_mean", running[0].dims())?;
+        vector("running_var", running[1].dims())?;
+        vector("weight", weight)?;
+        vector("bias", bias)?;
+        args::check_float(op, "running_mean", running[0].dtype())?;
+        args::check_float(op, "running_var", running[1].dtype())?;
+        if channels == 0 {
+            bail!("{op}: x has shape {x:?}, expected at least one channel")
+        }
+        Ok(Self {
+            channels,
+            count: b * h * w,
+            pixels: h * w,
+            running,
+            train,
+            relu: false,
+            shortcut: false,
+            shift: false,
+        })
+    }
+
+    /// What is added, of the inputs.
+    pub(crate) fn shortcut<T: Copy>(&self, x: &[T]) -> Option<T> {
+        self.shortcut.then(|| x[3])
+    }
+
+    /// What x is shifted by, of the inputs.
+    pub(crate) fn shift<T: Copy>(&self, x: &[T]) -> Option<T> {
+        x.last().copied().filter(|_| self.shift)
+    }
+
+    /// An error where a batch in training is too small for statistics; where they are taken over `norms`, only
+    /// the whole batch has to be large enough.
+    pub(crate) fn check_count(&self, count: usize) -> Result<()> {
+        if count < 2 {
+            bail!(
+                "batch_norm2d: x has {count} values per channel; training needs at least 2, give a \
+                 larger batch"
+            )
+        }
+        Ok(())
+    }
+
+    /// The mean and 1 / √(variance + ε) of each channel of a batch, from the moments of what is here, and over
+    /// all replicas of `norms`. With `keep` it moves the running statistics.
+    pub(crate) fn of_batch(
+        &self,
+        norms: Option<&dyn Summation>,
+        keep: bool,
+        here: Moments,
+        shift: Option<&[f32]>,
+    ) -> Result<[Vec<f32>; 2]> {
+        let batch = match norms {
+            None => here,
+            Some(norms) => here.over_all(norms)?,
+        };
+        let count = batch.count;
+        self.check_count(count)?;
+        let mean: Vec<f32> = batch.mean.iter().map(|mean| *mean as f32).collect();
+        let var = batch.squares.iter().map(|sq| (sq / count as f64) as f32);
+        let var: Vec<f32> = var.collect();
+        let shifted = match shift {
+            None => mean.clone(),
+            Some(shift) => mean.iter().zip(shift).map(|(m, s)| m + s).collect(),
+        };
+        let inv_std = inv_std(&var);
+        if keep {
+            let there = |v| Tensor::from_vec(v, self.channels, self.running[0].device());
+            update_running(&self.running, &there(shifted)?, &there(var)?, count)?;
+        }
+        Ok([mean, inv_std])
+    }
+
+    /// What a shift and a stretch of x change through the statistics, from the sums of dy · (x − mean)
+    /// and of dy over what is here: nothing where the statistics are the running ones.
+    pub(crate) fn through_statistics(
+        &self,
+        norms: Option<&dyn Summation>,
+        here: Sums,
+        inv_std: &[f32],
+    ) -> Result<[Vec<f32>; 2]> {
+        let batch = match norms {
+            Some(norms) if self.train => here.over_all(norms)?,
+            _ => here,
+        };
+        let per_value = match self.train {
+            true => 1. / batch.count as f32,
+            false => 0.,
+        };
+        let [dw, db] = &batch.of;
+        let stretch = |(dw, inv_std): (&f64, &f32)| *dw as f32 * inv_std * per_value * inv_std;
+        Ok([
+            db.iter().map(|db| *db as f32 * per_value).collect(),
+            dw.iter().zip(inv_std).map(stretch).collect(),
+        ])
+    }
+}
+
+/// 1 / √(variance + ε).
+pub(crate) fn inv_std(var: &[f32]) -> Vec<f32> {
+    let inv_std = var.iter().map(|v| 1. / (v + EPS as f32).sqrt());
+    inv_std.collect()
+}
+
+/// Moves the running mean and variance towards a batch's mean and biased variance over `count`
+/// values.
+fn update_running(
+    [running_mean, running_var]: &[Var; 2],
+    mean: &Tensor,
+    var: &Tensor,
+    count: usize,
+) -> Result<()> {
+    let unbiased = count as f64 / (count - 1) as f64;
+    let step = |running: &Var, batch: &Tensor, scale: f64| {
+        let old = (running.as_detached_tensor() * (1. - MOMENTUM))?;
+        running.set(&(old + (batch.detach() * (MOMENTUM * scale))?)?)
+    };
+    step(running_mean, mean, 1.)?;
+    step(running_var, var, unbiased)
+}

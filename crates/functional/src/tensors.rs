@@ -1,0 +1,154 @@
+//! The floats of a CPU tensor as a slice, and back. It refuses other devices and other types.
+
+use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Result, Shape, Storage, Tensor, bail};
+use std::cell::{Cell, RefCell};
+
+/// The elements of a contiguous f32 tensor, which may start anywhere in its storage.
+pub(crate) fn slice<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
+    match (storage, layout.contiguous_offsets()) {
+        (CpuStorage::F32(floats), Some((start, end))) => match floats.get(start..end) {
+            Some(slice) => Ok(slice),
+            None => bail!(
+                "a tensor of shape {:?} has {} elements in memory",
+                layout.dims(),
+                floats.len()
+            ),
+        },
+        (CpuStorage::F32(_), None) => bail!(
+            "expected a contiguous tensor, got strides {:?}",
+            layout.stride()
+        ),
+        _ => bail!("expected an f32 tensor"),
+    }
+}
+
+/// As [`slice`], to write.
+pub(crate) fn slice_mut<'a>(storage: &'a mut CpuStorage, layout: &Layout) -> Result<&'a mut [f32]> {
+    match (storage, layout.contiguous_offsets()) {
+        (CpuStorage::F32(floats), Some((start, end))) => Ok(&mut floats[start..end]),
+        _ => bail!("expected a contiguous f32 tensor"),
+    }
+}
+
+/// Calls `f` with the elements of contiguous tensors on the CPU.
+pub(crate) fn read_all<'t, R>(
+    tensors: impl Iterator<Item = &'t Tensor>,
+    f: impl FnOnce(&[&[f32]]) -> Result<R>,
+) -> Result<R> {
+    let locked: Vec<_> = tensors.map(|t| t.storage_and_layout()).collect();
+    let slices = locked.iter().map(|(storage, layout)| match &**storage {
+        Storage::Cpu(storage) => slice(storage, layout),
+        _ => bail!("expected a CPU tensor"),
+    });
+    f(&slices.collect::<Result<Vec<_>>>()?)
+}
+
+/// Calls `f` with the elements of each tensor in row-major order, copied only where they do not
+/// lie so already.
+pub(crate) fn read<const N: usize, R>(
+    tensors: [&Tensor; N],
+    f: impl FnOnce([&[f32]; N]) -> R,
+) -> Result<R> {
+    let tensors = tensors.iter().map(|t| t.contiguous());
+    let tensors = tensors.collect::<Result<Vec<_>>>()?;
+    read_all(tensors.iter(), |slices| {
+        Ok(f(slices.try_into().expect("as many as tensors")))
+    })
+}
+
+/// Calls `f` with the elements of a contiguous tensor on the CPU, to write.
+pub(crate) fn with_slice_mut<R>(
+    tensor: &Tensor,
+    f: impl FnOnce(&mut [f32]) -> Result<R>,
+) -> Result<R> {
+    let lend = Lend {
+        f: Cell::new(Some(f)),
+        result: Cell::new(None),
+    };
+    tensor.inplace_op1(&lend)?;
+    lend.result.take().expect("candle called it")
+}
+
+struct Lend<F, R> {
+    f: Cell<Option<F>>,
+    result: Cell<Option<Result<R>>>,
+}
+
+impl<R, F: FnOnce(&mut [f32]) -> Result<R>> InplaceOp1 for Lend<F, R> {
+    fn name(&self) -> &'static str {
+        "write"
+    }
+
+    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
+        let slice = slice_mut(storage, layout)?;
+        self.result.set(self.f.take().map(|f| f(slice)));
+        Ok(())
+    }
+}
+
+/// A CPU tensor of these elements.
+pub(crate) fn tensor(elements: Vec<f32>, shape: impl Into<Shape>) -> Result<Tensor> {
+    Tensor::from_vec(elements, shape.into(), &Device::Cpu)
+}
+
+/// The memory of a contiguous CPU tensor, taken out of it for as long as this lives: meanwhile the tensor must not
+/// be used.
+pub(crate) struct Taken {
+    tensor: Tensor,
+    floats: Vec<f32>,
+}
+
+impl Taken {
+    /// # Errors
+    /// Where the tensor is a view of a larger memory.
+    pub(crate) fn new(tensor: Tensor) -> Result<Self> {
+        let floats = exchange(&tensor, Vec::new())?;
+        let (len, expected) = (floats.len(), tensor.elem_count());
+        let taken = Self { tensor, floats };
+        if len != expected || taken.tensor.layout().start_offset() != 0 {
+            bail!(
+                "the memory of a gradient has {len} elements, expected {expected}: give it its own"
+            )
+        }
+        Ok(taken)
+    }
+
+    pub(crate) fn floats(&mut self) -> &mut [f32] {
+        &mut self.floats
+    }
+
+    /// The tensor, with its memory.
+    pub(crate) fn put_back(self) -> Tensor {
+        self.tensor.clone()
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        let floats = std::mem::take(&mut self.floats);
+        exchange(&self.tensor, floats).expect("its memory came from there");
+    }
+}
+
+/// Gives a CPU tensor other memory, and returns what it had.
+fn exchange(tensor: &Tensor, floats: Vec<f32>) -> Result<Vec<f32>> {
+    let exchange = Exchange(RefCell::new(floats));
+    tensor.inplace_op1(&exchange)?;
+    Ok(exchange.0.into_inner())
+}
+
+struct Exchange(RefCell<Vec<f32>>);
+
+impl InplaceOp1 for Exchange {
+    fn name(&self) -> &'static str {
+        "exchange"
+    }
+
+    fn cpu_fwd(&self, storage: &mut CpuStorage, _: &Layout) -> Result<()> {
+        match storage {
+            CpuStorage::F32(memory) => std::mem::swap(memory, &mut self.0.borrow_mut()),
+            _ => bail!("expected an f32 tensor"),
+        }
+        Ok(())
+    }
+}

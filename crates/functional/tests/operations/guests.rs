@@ -1,0 +1,305 @@
+//! Networks of candle's operations among ours: gradients go through them, and into their variables.
+
+use crate::both::{Both, assert_both};
+use crate::support::{assert_near, assert_refused, random, tensor, values, variables};
+use candle_core::{
+    CpuStorage, CustomOp1, Device, Layout, ModuleT, Result, Shape, Tensor, Var, bail,
+};
+use functional::{Gradients, Network, Value, candle};
+use std::cell::Cell;
+use std::rc::Rc;
+
+const TOLERANCE: f64 = 1e-5;
+
+fn new(params: &[Var]) -> Gradients {
+    let names = ["first", "second", "third"];
+    Gradients::new(names.into_iter().zip(params), usize::MAX).unwrap()
+}
+
+#[test]
+fn a_module_between_our_operations() {
+    let shapes: [&[usize]; 6] = [&[2, 6, 6, 3], &[4, 3, 3, 3], &[4], &[4], &[4], &[5, 64]];
+    let inputs = shapes.map(|shape| random(shape, 1));
+    assert_both(&inputs, TOLERANCE, |t| {
+        let y = Both::new(&t[0])?.conv2d(&t[1], Some(&t[2]), 1, 0)?;
+        let [weight, bias] = [t[3].clone(), t[4].clone()];
+        let y = y.candle(move |x| x.broadcast_mul(&weight)?.broadcast_add(&bias)?.tanh())?;
+        y.flatten()?.linear(&t[5], None)
+    });
+}
+
+#[test]
+fn modules_before_and_behind_them_and_in_a_row() {
+    let inputs = [random((4, 3), 1), random((3, 3), 2), random((3, 3), 3)];
+    let product = |w: &Tensor| {
+        let w = w.clone();
+        move |x: &Tensor| x.matmul(&w)
+    };
+    assert_both(&inputs, TOLERANCE, |t| {
+        let y = Both::new(&t[0])?.candle(product(&t[1]))?.relu()?;
+        y.linear(&t[2], None)?
+            .candle(product(&t[1]))?
+            .candle(product(&t[2]))
+    });
+    // and without any of ours
+    assert_both(&inputs, TOLERANCE, |t| {
+        Both::new(&t[0])?
+            .candle(product(&t[1]))?
+            .candle(product(&t[2]))
+    });
+}
+
+/// Its input, and one result of it, are read elsewhere as well.
+#[test]
+fn what_a_module_reads_and_gives_may_be_read_elsewhere() {
+    let inputs = [random((4, 3), 1), random((3, 3), 2)];
+    assert_both(&inputs, TOLERANCE, |t| {
+        let x = Both::new(&t[0])?.linear(&t[1], None)?;
+        let w = t[1].clone();
+        let y = x.candle(move |x| x.matmul(&w)?.sin())?;
+        y.relu()?.plus(&y)?.plus(&x)
+    });
+    // it gives its input
+    assert_both(&inputs, TOLERANCE, |t| {
+        let x = Both::new(&t[0])?.linear(&t[1], None)?;
+        x.candle(|x| Ok(x.clone()))?.plus(&x)
+    });
+}
+
+/// The variable is the module's input and one of its own.
+#[test]
+fn a_module_of_the_variable_that_it_reads() {
+    // of one channel, so that nothing is computed in front of the module
+    assert_both(&[random((1, 1, 3, 3), 1)], TOLERANCE, |t| {
+        let w = t[0].clone();
+        let y = Both::new(&t[0])?
+            .nhwc()?
+            .candle(move |x| x.reshape((3, 3))?.matmul(&w.reshape((3, 3))?))?;
+        y.relu()?.plus(&Both::new(&t[0].reshape((3, 3))?)?)
+    });
+}
+
+/// One module at several places, for inputs of several shapes.
+#[test]
+fn one_module_at_several_places() -> Result<()> {
+    let runs = Rc::new(Cell::new(0));
+    let params = variables(&[random((3, 3), 1), random((3, 3), 2)])?;
+    let (counter, weight) = (runs.clone(), params[0].as_tensor().clone());
+    let module = candle(move |x: &Tensor| {
+        counter.set(counter.get() + 1);
+        x.matmul(&weight)
+    });
+    let mut gradients = new(&params);
+    for (rows, runs_for_shapes) in [(4, 1), (4, 0), (2, 1), (4, 0)] {
+        runs.set(0);
+        let x = random((rows, 3), 3);
+        let y = module.forward(&Value::new(&x)?.linear(&params[1], None)?, true)?;
+        let y = module.forward(&y.relu()?, true)?;
+        assert_eq!((y.dims(), runs.get()), (&[rows, 3][..], runs_for_shapes));
+        gradients.zero();
+        let loss = gradients.backward(&y.sum()?)?;
+        assert_eq!(runs.get(), runs_for_shapes + 2);
+        let y = x.matmul(&params[1].t()?)?.matmul(&params[0])?;
+        let y = crate::reference::relu(&y)?.matmul(&params[0])?.sum_all()?;
+        assert_near("loss", &values(&loss), &values(&y), TOLERANCE);
+        let grads = y.backward()?;
+        for (ours, w) in gradients.values()?.iter().zip(&params) {
+            let theirs = values(grads.get(w).expect("a gradient"));
+            assert_near("gradient", &values(ours), &theirs, TOLERANCE);
+        }
+    }
+    Ok(())
+}
+
+/// A tensor that candle has computed, as a value and as a weight.
+#[test]
+fn gradients_reach_what_a_tensor_was_computed_from() {
+    let inputs = [random((4, 3), 1), random((3, 3), 2), random(3, 3)];
+    assert_both(&inputs, TOLERANCE, |t| {
+        let x = t[0].matmul(&t[1])?.tanh()?;
+        let weight = (t[1].sqr()? + t[1].t()?)?;
+        let bias = (&t[2] * 2.)?.exp()?;
+        Both::new(&x)?.linear(&weight, Some(&bias))?.relu()
+    });
+    // a tensor that is computed from no variable is a tensor as any
+    let x = (random((2, 3), 1) * 2.).unwrap();
+    assert_both(&[random((4, 3), 2)], TOLERANCE, |t| {
+        Both::new(&x)?.linear(&t[0], None)
+    });
+}
+
+/// Doubles in training, and leaves one example out then if it is told to.
+struct Training {
+    leaves_out: bool,
+}
+
+impl ModuleT for Training {
+    fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
+        match (train, self.leaves_out) {
+            (false, _) => Ok(x.clone()),
+            (true, false) => x * 2.,
+            (true, true) => x.narrow(0, 1, x.dim(0)? - 1),
+        }
+    }
+}
+
+#[test]
+fn a_module_is_told_whether_it_is_training() -> Result<()> {
+    let module = candle(Training { leaves_out: false });
+    let x = random((4, 3), 1);
+    let given = Value::new(&x)?;
+    let computed = given.relu()?;
+    for (x, expected) in [(&given, values(&x)), (&computed, values(&x.relu()?))] {
+        assert_eq!(values(&module.forward(x, false)?.eval()?), expected);
+        let doubled: Vec<f32> = expected.iter().map(|v| v * 2.).collect();
+        assert_eq!(values(&module.forward(x, true)?.eval()?), doubled);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_shape_that_does_not_follow_from_that_of_x_is_an_error() -> Result<()> {
+    let params = variables(&[random((3, 3), 1)])?;
+    let y = Value::new(&random((4, 3), 2))?.linear(&params[0], None)?;
+    let y = candle(Training { leaves_out: true }).forward(&y, true)?;
+    assert_eq!(y.dims(), [4, 3]);
+    let expected = "candle: the module gave shape [3, 3] for x [4, 3], expected [4, 3]: \
+                    the shape must follow from that of x";
+    assert_refused(expected, y.eval());
+    let mut gradients = new(&params);
+    assert_refused(expected, gradients.backward(&y.sum()?));
+    // nothing was written
+    gradients.backward(&Value::new(&params[0])?.sum()?)?;
+    assert_eq!(values(&gradients.values()?[0]), [1.; 9]);
+    // an input that is there is a result at once
+    let y =
+        candle(Training { leaves_out: true }).forward(&Value::new(&random((4, 3), 2))?, true)?;
+    assert_eq!(y.eval()?.dims(), [3, 3]);
+    Ok(())
+}
+
+#[test]
+fn a_modules_error_is_the_passs() -> Result<()> {
+    let params = variables(&[random((3, 3), 1)])?;
+    let x = Value::new(&random((4, 3), 2))?;
+    let failing = || candle(|_: &Tensor| bail!("out of order"));
+    assert_refused("out of order", failing().forward(&x, true));
+    assert_refused("out of order", failing().forward(&x.relu()?, true));
+    // one that has its shape, and fails later
+    let works = Rc::new(Cell::new(true));
+    let still_works = works.clone();
+    let y = candle(move |x: &Tensor| match still_works.get() {
+        true => Ok(x.clone()),
+        false => bail!("out of order"),
+    });
+    let y = y.forward(&x.linear(&params[0], None)?, true)?;
+    works.set(false);
+    assert_refused("out of order", y.eval());
+    assert!(y.to_string().starts_with("out of order"), "{y}");
+    let mut gradients = new(&params);
+    assert_refused("out of order", gradients.backward(&y.sum()?));
+    works.set(true);
+    gradients.backward(&y.sum()?)?;
+    Ok(())
+}
+
+/// An operation without a way back.
+struct OneWay;
+
+impl CustomOp1 for OneWay {
+    fn name(&self) -> &'static str {
+        "one-way"
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        Ok((x.clone(), layout.shape().clone()))
+    }
+
+    fn bwd(&self, _: &Tensor, _: &Tensor, _: &Tensor) -> Result<Option<Tensor>> {
+        Ok(None)
+    }
+}
+
+/// (x · first) · second, where candle multiplies with `second` and computes no gradient of it.
+fn without_gradient(params: &[Var]) -> Result<Value> {
+    let weight = params[1].as_tensor().clone();
+    let y = Value::new(&random((4, 3), 3))?.linear(&params[0], None)?;
+    let product = candle(move |x: &Tensor| x.matmul(&weight.apply_op1(OneWay)?));
+    product.forward(&y, true)?.sum()
+}
+
+const NO_GRADIENT: &str =
+    "the loss does not depend on the parameter second: candle computes no gradient of it";
+
+#[test]
+fn a_variable_of_which_candle_computes_no_gradient_is_named() -> Result<()> {
+    let params = variables(&[random((3, 3), 1), random((3, 3), 2)])?;
+    let mut gradients = new(&params);
+    assert_refused(NO_GRADIENT, gradients.backward(&without_gradient(&params)?));
+    // also in the weight of an operation of ours
+    let y = Value::new(&random((4, 3), 3))?.linear(&params[0], None)?;
+    let y = y.linear(&params[1].apply_op1(OneWay)?, None)?;
+    gradients.zero();
+    assert_refused(NO_GRADIENT, gradients.backward(&y.sum()?));
+    Ok(())
+}
+
+/// Also where there is a gradient of it already, of another minibatch.
+#[test]
+fn a_variable_without_a_gradient_is_named_in_a_later_pass_too() -> Result<()> {
+    let params = variables(&[random((3, 3), 1), random((3, 3), 2)])?;
+    let mut gradients = new(&params);
+    let y = Value::new(&random((4, 3), 3))?.linear(&params[0], None)?;
+    gradients.backward(&y.linear(&params[1], None)?.sum()?)?;
+    assert_refused(NO_GRADIENT, gradients.backward(&without_gradient(&params)?));
+    Ok(())
+}
+
+#[test]
+fn a_variable_without_a_gradient_may_be_allowed() -> Result<()> {
+    let params = variables(&[random((3, 3), 1), random((3, 3), 2)])?;
+    let mut gradients = new(&params);
+    gradients.allow_unused(true);
+    gradients.backward(&without_gradient(&params)?)?;
+    assert_eq!(values(&gradients.values()?[1]), [0.; 9]);
+    Ok(())
+}
+
+/// Gradients end at a module that does not hand them on. What lies below has none, and that is no gradient of zeros
+/// that goes unnoticed.
+#[test]
+fn a_parameter_below_a_module_without_a_way_back_is_named() -> Result<()> {
+    let params = variables(&[random((3, 3), 1), random((3, 3), 2)])?;
+    let detaching = |x: &Tensor| Ok(x.detach());
+    let one_way = |x: &Tensor| x.apply_op1(OneWay);
+    let modules: [Box<dyn Network>; 2] = [Box::new(candle(detaching)), Box::new(candle(one_way))];
+    for module in modules {
+        let y = Value::new(&random((4, 3), 3))?.linear(&params[0], None)?;
+        let y = module.forward(&y, true)?.linear(&params[1], None)?;
+        let mut gradients = new(&params);
+        // which is allowed where it is meant
+        gradients.allow_unused(true);
+        gradients.backward(&y.sum()?)?;
+        assert_eq!(values(&gradients.values()?[0]), [0.; 9]);
+        gradients.allow_unused(false);
+        gradients.zero();
+        let refused = gradients.backward(&y.sum()?);
+        assert_refused("the loss does not depend on the parameter first", refused);
+    }
+    Ok(())
+}
+
+/// Numbers of another type are an error of the module, not garbage.
+#[test]
+fn a_module_gives_floats() -> Result<()> {
+    let x = Value::new(&tensor(vec![1., -2.], (1, 2)))?;
+    let bytes = candle(|x: &Tensor| x.ge(0.));
+    assert_refused("expected f32", bytes.forward(&x, true)?.relu());
+    assert_refused(
+        "expected an f32 tensor",
+        bytes.forward(&x.relu()?, true)?.eval(),
+    );
+    let elsewhere = Tensor::new(&[[true as u8]], &Device::Cpu)?;
+    assert_refused("expected f32", Value::new(&elsewhere)?.relu());
+    Ok(())
+}

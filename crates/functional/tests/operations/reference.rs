@@ -1,0 +1,205 @@
+//! The reference of each operation, composed from candle's own differentiable operations.
+//!
+//! They are slow, and right on every device: the operations are tested against them. They avoid those of candle's
+//! gradients that are not right: no `conv2d`, no pooling, no `relu`. They check no argument.
+
+use candle_core::{D, DType, Result, Shape, Tensor, Var};
+
+/// As [`functional::Value::nhwc`].
+pub fn nhwc(x: &Tensor) -> Result<Tensor> {
+    x.permute((0, 2, 3, 1))?.contiguous()
+}
+
+/// As [`functional::Value::flatten`].
+pub fn flatten(x: &Tensor) -> Result<Tensor> {
+    let (b, h, w, c) = x.dims4()?;
+    x.permute((0, 3, 1, 2))?.reshape((b, c * h * w))
+}
+
+/// How often a window of `kernel` fits into `size`.
+fn windows(size: usize, kernel: usize, stride: usize) -> usize {
+    (size - kernel) / stride + 1
+}
+
+/// As [`functional::Value::conv2d`]: a sum over the kernel's positions, each a matrix product.
+pub fn conv2d(
+    x: &Tensor,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+    stride: usize,
+    padding: usize,
+) -> Result<Tensor> {
+    let (b, h, w, i) = x.dims4()?;
+    let (o, _, kh, kw) = weight.dims4()?;
+    let size = (
+        windows(h + 2 * padding, kh, stride),
+        windows(w + 2 * padding, kw, stride),
+    );
+    let shape = (b, size.0, size.1, o);
+    if b == 0 {
+        return no_examples([Some(x), Some(weight), bias], shape);
+    }
+    let x = x.pad_with_zeros(1, padding, padding)?;
+    let x = x.pad_with_zeros(2, padding, padding)?;
+    let pixels = b * size.0 * size.1;
+    let mut y = Tensor::zeros((pixels, o), DType::F32, x.device())?;
+    for (ky, kx) in positions((kh, kw)) {
+        let x = shifted(&x, (ky, kx), stride, size)?.reshape((pixels, i))?;
+        let weight = weight.narrow(2, ky, 1)?.narrow(3, kx, 1)?;
+        y = (y + x.matmul(&weight.reshape((o, i))?.t()?)?)?;
+    }
+    if let Some(bias) = bias {
+        y = y.broadcast_add(bias)?;
+    }
+    y.reshape(shape)
+}
+
+/// The result for no examples, of which every input gets a gradient of zeros: candle's product of
+/// no rows would record no graph, and its maximum over none is an error.
+fn no_examples<const N: usize>(
+    inputs: [Option<&Tensor>; N],
+    shape: impl Into<Shape>,
+) -> Result<Tensor> {
+    let inputs = inputs.into_iter().flatten();
+    let nothing = inputs.map(|t| t.flatten_all()?.narrow(0, 0, 0));
+    let nothing = nothing.collect::<Result<Vec<_>>>()?;
+    Tensor::cat(&nothing, 0)?.reshape(shape.into())
+}
+
+fn positions((height, width): (usize, usize)) -> impl Iterator<Item = (usize, usize)> {
+    (0..height).flat_map(move |y| (0..width).map(move |x| (y, x)))
+}
+
+/// What each window sees at one position of its kernel: (B, H, W, C) → (B, OH, OW, C).
+fn shifted(
+    x: &Tensor,
+    (ky, kx): (usize, usize),
+    stride: usize,
+    (out_height, out_width): (usize, usize),
+) -> Result<Tensor> {
+    let indices = |first: usize, n: usize| {
+        let indices: Vec<u32> = (0..n).map(|i| (first + i * stride) as u32).collect();
+        Tensor::from_vec(indices, n, x.device())
+    };
+    x.index_select(&indices(ky, out_height)?, 1)?
+        .index_select(&indices(kx, out_width)?, 2)
+}
+
+/// As [`functional::Value::relu`].
+pub fn relu(x: &Tensor) -> Result<Tensor> {
+    x.detach().le(0.)?.where_cond(&x.zeros_like()?, x)
+}
+
+/// The sum of two values, element by element.
+pub fn add(x: &Tensor, other: &Tensor) -> Result<Tensor> {
+    x + other
+}
+
+/// The views of x, one for each position in a window: their mean or maximum is the pooled value.
+fn pooled(
+    x: &Tensor,
+    kernel: usize,
+    stride: usize,
+) -> Result<impl Iterator<Item = Result<Tensor>>> {
+    let (_, h, w, _) = x.dims4()?;
+    let size = (windows(h, kernel, stride), windows(w, kernel, stride));
+    Ok(positions((kernel, kernel)).map(move |at| shifted(x, at, stride, size)))
+}
+
+/// As [`functional::Value::avg_pool2d`].
+pub fn avg_pool2d(x: &Tensor, kernel: usize, stride: usize) -> Result<Tensor> {
+    let sum = pooled(x, kernel, stride)?.reduce(|sum, view| sum? + view?);
+    sum.expect("a kernel has a position")? / (kernel * kernel) as f64
+}
+
+/// As [`functional::Value::max_pool2d`].
+pub fn max_pool2d(x: &Tensor, kernel: usize, stride: usize) -> Result<Tensor> {
+    let maximum = pooled(x, kernel, stride)?.reduce(|best, view| {
+        let (best, view) = (best?, view?);
+        // NaN, which differs from itself, wins
+        let wins = (view.gt(&best)? + view.ne(&view)?)?;
+        wins.where_cond(&view, &best)
+    });
+    maximum.expect("a kernel has a position")
+}
+
+/// As [`functional::Value::global_avg_pool2d`].
+pub fn global_avg_pool2d(x: &Tensor) -> Result<Tensor> {
+    let (b, h, w, c) = x.dims4()?;
+    x.reshape((b, h * w, c))?.mean(1)
+}
+
+/// As [`functional::Value::linear`].
+pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    matmul(x, &weight.t()?, bias)
+}
+
+/// As [`functional::Value::matmul`].
+pub fn matmul(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    if x.dim(0)? == 0 {
+        return no_examples([Some(x), Some(weight), bias], (0, weight.dim(1)?));
+    }
+    let y = x.matmul(weight)?;
+    match bias {
+        Some(bias) => y.broadcast_add(bias),
+        None => Ok(y),
+    }
+}
+
+/// As [`functional::Value::batch_norm2d`], except that the running statistics move at once.
+pub fn batch_norm2d(
+    x: &Tensor,
+    weight: &Tensor,
+    bias: &Tensor,
+    running_mean: &Var,
+    running_var: &Var,
+    train: bool,
+) -> Result<Tensor> {
+    let (b, h, w, c) = x.dims4()?;
+    let count = b * h * w;
+    let flat = x.reshape((count, c))?;
+    let [mean, var] = if train {
+        let mean = flat.mean(0)?;
+        let var = flat.broadcast_sub(&mean)?.sqr()?.mean(0)?;
+        let unbiased = count as f64 / (count - 1) as f64;
+        for (running, batch) in [(running_mean, &mean), (running_var, &(&var * unbiased)?)] {
+            let kept = (running.as_detached_tensor() * 0.9)?;
+            running.set(&(kept + (batch.detach() * 0.1)?)?)?;
+        }
+        [mean, var]
+    } else {
+        [running_mean, running_var].map(|v| v.as_detached_tensor())
+    };
+    let y = flat.broadcast_sub(&mean)?;
+    let y = y.broadcast_div(&(var + 1e-5)?.sqrt()?)?;
+    let y = y.broadcast_mul(weight)?.broadcast_add(bias)?;
+    y.reshape(x.shape())
+}
+
+/// As [`functional::cross_entropy`].
+pub fn cross_entropy(y_hat: &Tensor, y: &Tensor) -> Result<Tensor> {
+    if y.dim(0)? == 0 {
+        return no_examples([Some(y_hat)], 0);
+    }
+    let largest = y_hat.detach().max_keepdim(D::Minus1)?;
+    let shifted = y_hat.broadcast_sub(&largest)?;
+    let labels = y.unsqueeze(1)?.contiguous()?;
+    let at_label = shifted.gather(&labels, 1)?.squeeze(1)?;
+    shifted.exp()?.sum(D::Minus1)?.log()? - at_label
+}
+
+/// As [`functional::squared_error`].
+pub fn squared_error(y_hat: &Tensor, y: &Tensor) -> Result<Tensor> {
+    let of_each = |t: &Tensor| t.reshape((t.dim(0)?, t.dims()[1..].iter().product::<usize>()));
+    (of_each(y_hat)? - of_each(y)?)?.sqr()?.mean(1)
+}
+
+/// As [`functional::Value::sum`].
+pub fn sum(x: &Tensor) -> Result<Tensor> {
+    x.sum_all()
+}
+
+/// As [`functional::Value::mean`].
+pub fn mean(x: &Tensor) -> Result<Tensor> {
+    x.sum_all()? / x.elem_count() as f64
+}
