@@ -52,7 +52,6 @@ mod kernel;
 mod ops;
 mod optim;
 mod precision;
-mod scoped;
 mod synchronized;
 mod tensors;
 

@@ -77,7 +77,8 @@ impl Sgd {
         let velocity = velocity.filter(|_| self.momentum != 0.);
         #[cfg(feature = "cuda")]
         if params.first().is_some_and(|p| p.device().is_cuda()) {
-            return crate::cuda::step(self, params, sums, batch_size, velocity);
+            let rates = [self.lr, self.momentum, self.weight_decay];
+            return crate::cuda::step(rates, params, sums, batch_size, velocity);
         }
         let step = |mut velocity: Option<&mut [f32]>| {
             for (param, sum) in params.iter().zip(sums) {

@@ -1,9 +1,7 @@
 //! How many threads one operation may use. Cores are for replicas first: the budget starts at 1, and a caller with
 //! spare cores raises it.
 
-use crate::scoped;
 use std::cell::Cell;
-use std::sync::Once;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 static DEFAULT: AtomicUsize = AtomicUsize::new(1);
@@ -35,14 +33,11 @@ pub fn set_default(n: usize) {
 /// functional::threads::leave_the_cores_to_us();
 /// ```
 pub fn leave_the_cores_to_us() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        let alone = std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() == 1);
-        if alone && std::env::var_os("CANDLE_NUM_THREADS").is_none() {
-            // Safety: there is no other thread that could read the environment meanwhile.
-            unsafe { std::env::set_var("CANDLE_NUM_THREADS", "1") };
-        }
-    });
+    let alone = std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() == 1);
+    if alone && std::env::var_os("CANDLE_NUM_THREADS").is_none() {
+        // Safety: there is no other thread that could read the environment meanwhile.
+        unsafe { std::env::set_var("CANDLE_NUM_THREADS", "1") };
+    }
 }
 
 /// The number of threads that an operation called from this thread may use.
@@ -67,5 +62,15 @@ pub fn budget() -> usize {
 /// assert_eq!((inside, threads::budget()), (4, 1));
 /// ```
 pub fn with_budget<R>(n: usize, f: impl FnOnce() -> R) -> R {
-    scoped::with(&OVERRIDE, Some(n.max(1)), f)
+    let _restore = Restore(OVERRIDE.replace(Some(n.max(1))));
+    f()
+}
+
+/// The budget before.
+struct Restore(Option<usize>);
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        OVERRIDE.set(self.0);
+    }
 }

@@ -5,7 +5,8 @@
 use crate::cpu::buffer::Buffer;
 use crate::cpu::gemm::{Matrix, multiply};
 use crate::cpu::gradient::{At, CHUNK, Cpu, Grad, Pass, put};
-use crate::cpu::im2col::{TILE, with_scratch};
+use crate::cpu::im2col::TILE;
+use crate::cpu::scratch::own;
 use crate::cpu::sums::{add_column_sums, sum_of_chunks};
 use crate::cpu::threads::for_each_chunk;
 use crate::cpu::winograd;
@@ -69,7 +70,8 @@ impl Geometry {
             let dx = &mut dx[tile.start * self.out_width * taps..][..rows * taps];
             return multiply(dx, true, dy, weight);
         }
-        with_scratch(rows * taps, |columns| {
+        own([rows * taps], |[columns]| {
+            let columns = &mut columns[..rows * taps];
             multiply(columns, false, dy, weight);
             self.col2im(columns, tile, dx);
         });

@@ -4,8 +4,8 @@
 //! number of lines; its im2col matrix has about [`TILE`] rows and stays in the cache.
 
 use super::gemm::Matrix;
+use crate::cpu::scratch::own;
 use crate::ops::convolution::Geometry;
-use std::cell::RefCell;
 use std::ops::Range;
 
 /// Rows of a tile's im2col matrix.
@@ -148,24 +148,10 @@ impl Geometry {
             let first = lines.start * self.out_width;
             return f(Matrix::new(&x[first * taps..], rows, taps));
         }
-        with_scratch(rows * taps, |columns| {
+        own([rows * taps], |[columns]| {
+            let columns = &mut columns[..rows * taps];
             self.im2col(x, lines, columns);
             f(Matrix::new(columns, rows, taps))
         })
     }
-}
-
-/// Calls `f` with a buffer of this thread's: `len` floats of any value.
-///
-/// `f` must not start tasks: one of them would run on this thread and ask for the buffer meanwhile.
-pub(crate) fn with_scratch<R>(len: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {
-    thread_local! {
-        static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
-    }
-    SCRATCH.with_borrow_mut(|buffer| {
-        if buffer.len() < len {
-            buffer.resize(len, 0.);
-        }
-        f(&mut buffer[..len])
-    })
 }

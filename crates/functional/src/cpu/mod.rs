@@ -17,6 +17,7 @@ pub(crate) mod loss;
 pub(crate) mod norm;
 pub(crate) mod one_channel;
 pub(crate) mod pool;
+pub(crate) mod scratch;
 pub(crate) mod simd;
 pub(crate) mod sums;
 pub(crate) mod thread_pool;

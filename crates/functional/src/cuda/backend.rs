@@ -1,9 +1,10 @@
 //! NVIDIA GPUs as a backend: kernels, and memory. With [`Precision::Bf16`] values between kernels are bf16: our
 //! kernels read bf16, compute in f32, and round their results; cuDNN multiplies bf16.
 
+use super::floats::{Element, Floats};
 use super::gradient::{At, Cuda, Grad, Pass};
 use super::loss::Labelled;
-use super::memory::{Block, Element, Floats};
+use super::memory::Block;
 use super::single::Single;
 use super::stream::Stream;
 use super::tensors::{tensor, with_floats, with_memory_of};

@@ -1,10 +1,11 @@
 //! Convolutions on a GPU, with bias, ReLU and pooling behind them: by cuDNN, in NHWC. The weight is
 //! brought to cuDNN's order of (O, KH, KW, I) and to the type of x, and its gradient back.
 
+use super::floats::{Element, Floats};
 use super::gradient::{At, Cuda, Grad, Pass};
 use super::layers::transpose;
 use super::linear::{bias_relu, column_sums, mask};
-use super::memory::{Block, Element, Floats};
+use super::memory::Block;
 use super::single::Single;
 use super::stream::{Stream, launch};
 use crate::kernel::Kernel;

@@ -3,7 +3,7 @@
 //! cuDNN says which algorithms it takes for the fastest; the first that fits what was asked for, and
 //! then does not refuse, is used from then on.
 
-use super::memory::{Element, Floats};
+use super::floats::{Element, Floats};
 use crate::ops::convolution::Geometry;
 use crate::precision::{self, Precision};
 use candle_core::cuda_backend::cudarc::cudnn::{CudnnError, result, sys};

@@ -1,6 +1,6 @@
 //! Products of matrices in row-major order, by cuBLAS.
 
-use super::memory::{Element, Floats};
+use super::floats::{Element, Floats};
 use super::stream::Stream;
 use candle_core::cuda_backend::cudarc::cublas::result;
 use candle_core::cuda_backend::cudarc::cublas::sys::cublasOperation_t::{

@@ -1,6 +1,7 @@
 //! What kernels on a GPU are handed: addresses. And how a gradient is written or added there.
 
-use super::memory::{Block, Floats};
+use super::floats::Floats;
+use super::memory::Block;
 use super::stream::Stream;
 use crate::kernel;
 use candle_core::Result;

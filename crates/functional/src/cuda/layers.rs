@@ -1,7 +1,8 @@
 //! The smaller operations on a GPU: one kernel in each direction.
 
+use super::floats::Floats;
 use super::gradient::{At, Cuda, Grad, Pass};
-use super::memory::{Block, Floats};
+use super::memory::Block;
 use super::stream::{Argument, Stream, between, launch};
 use crate::cuda::linear::mask;
 use crate::kernel::Kernel;

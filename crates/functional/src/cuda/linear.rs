@@ -1,8 +1,9 @@
 //! Linear layers on a GPU, with their ReLU; and sums of columns, which gradients of biases are.
 
+use super::floats::{Element, Floats};
 use super::gemm::{Matrix, multiply};
 use super::gradient::{At, Cuda, Grad, Pass};
-use super::memory::{Block, Element, Floats};
+use super::memory::Block;
 use super::stream::{Stream, launch};
 use crate::kernel::Kernel;
 use crate::ops::linear::Linear;

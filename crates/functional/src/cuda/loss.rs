@@ -1,9 +1,10 @@
 //! Cross-entropy, sum and mean on a GPU. To look at the labels on the host would mean to wait for the GPU: a
 //! label that is no class makes the loss of its example NaN, and its gradient too.
 
+use super::floats::Floats;
 use super::gradient::{At, Cuda, Grad, Pass};
 use super::linear::bias_relu;
-use super::memory::{Block, Floats};
+use super::memory::Block;
 use super::stream::{Address, Stream, launch};
 use crate::kernel::Kernel;
 use crate::ops::loss::CrossEntropy;

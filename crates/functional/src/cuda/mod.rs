@@ -7,6 +7,8 @@
 mod backend;
 mod convolution;
 mod cudnn;
+mod floats;
+mod free;
 mod gemm;
 mod gradient;
 mod layers;

@@ -1,8 +1,9 @@
 //! Batch normalization on a GPU, with what is added to it and its ReLU: three kernels in each direction.
 //! Where statistics are shared, the host combines them, and waits for the GPU.
 
+use super::floats::Floats;
 use super::gradient::{At, Cuda, Grad, Pass};
-use super::memory::{Block, Floats};
+use super::memory::Block;
 use super::stream::{Argument, Stream, launch};
 use super::tensors::{with_floats, with_memory_of};
 use crate::kernel::Kernel;

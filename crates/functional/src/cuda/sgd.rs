@@ -1,9 +1,8 @@
 //! The optimizer's step on a GPU: one kernel for all parameters, in place.
 
-use super::memory::Floats;
+use super::floats::Floats;
 use super::stream::{Address, Stream, launch};
 use super::tensors::{stream_of, with_floats, with_memory_of};
-use crate::Sgd;
 use candle_core::{Result, Tensor, Var};
 
 /// Threads of a block, and elements that each of them takes where there are enough.
@@ -12,9 +11,9 @@ const OF_A_THREAD: usize = 4;
 /// Blocks of the largest parameter.
 const BLOCKS: usize = 128;
 
-/// As [`Sgd::step_all`], of tensors that fit.
+/// The step of [`Sgd`](crate::Sgd) with learning rate, momentum and weight decay, on tensors that fit.
 pub(crate) fn step(
-    sgd: &Sgd,
+    rates: [f64; 3],
     params: &[&Var],
     sums: &[Tensor],
     batch_size: usize,
@@ -28,9 +27,9 @@ pub(crate) fn step(
     let sums: Vec<&Tensor> = sums.iter().collect();
     with_floats(&sums, stream, |sums| {
         with_all(params, stream, Vec::new(), |params| match velocity {
-            None => launch_step(sgd, stream, params, sums, batch_size, None),
+            None => launch_step(rates, stream, params, sums, batch_size, None),
             Some(velocity) => with_memory_of(velocity, stream, |velocity| {
-                launch_step(sgd, stream, params, sums, batch_size, Some(velocity))
+                launch_step(rates, stream, params, sums, batch_size, Some(velocity))
             }),
         })
     })
@@ -53,7 +52,7 @@ fn with_all<R>(
 }
 
 fn launch_step(
-    sgd: &Sgd,
+    rates: [f64; 3],
     stream: &Stream,
     params: &[Floats],
     sums: &[Floats],
@@ -73,7 +72,7 @@ fn launch_step(
     let blocks = largest.div_ceil(THREADS * OF_A_THREAD).min(BLOCKS);
     let grid = (blocks as u32, params.len() as u32, 1);
     let share = (1. / batch_size as f64) as f32;
-    let [lr, momentum, decay] = [sgd.lr, sgd.momentum, sgd.weight_decay].map(|v| v as f32);
+    let [lr, momentum, decay] = rates.map(|v| v as f32);
     stream.with_table(table, |table| {
         launch!(stream, "sgd", grid, (THREADS as u32, 1, 1);
             Address(table), lr, momentum, decay, share)

@@ -1,9 +1,10 @@
 //! Convolution of images with one channel on a GPU, with its ReLU and its pooling: kernels of our own,
 //! because the sums are too short for cuDNN's.
 
+use super::floats::Floats;
 use super::gradient::Grad;
 use super::linear::combine;
-use super::memory::{Block, Floats};
+use super::memory::Block;
 use super::stream::{Argument, Stream, launch};
 use crate::ops::convolution::Convolution;
 use candle_core::Result;

@@ -2,7 +2,8 @@
 //! libraries, the memory between operations.
 
 use super::cudnn::Cudnn;
-use super::memory::{Element, Floats, Free, Kernel};
+use super::floats::{Element, Floats, Kernel};
+use super::free::Free;
 use candle_core::cuda_backend::cudarc::driver::{
     CudaFunction, CudaSlice, CudaStream, DevicePtr, DeviceRepr, DriverError, LaunchConfig, result,
     sys,

@@ -1,6 +1,6 @@
 //! candle's tensors on a GPU: the addresses of what they hold, and tensors of memory of ours.
 
-use super::memory::Floats;
+use super::floats::Floats;
 use super::stream::Stream;
 use candle_core::cuda_backend::CudaStorage;
 use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr, DevicePtrMut};

@@ -4,10 +4,10 @@ use super::Direct;
 use super::pack::{Sums, Weights};
 use super::pool::{Pool, Unpool};
 use super::product::Product;
-use crate::cpu::im2col::with_scratch;
+use crate::cpu::scratch::own;
 use crate::cpu::sums::sum_of_chunks;
 use crate::cpu::threads::for_each_chunk;
-use crate::cpu::vector::{Aligned, VECTOR, aligned};
+use crate::cpu::vector::Aligned;
 use pulp::{Simd, WithSimd};
 use std::sync::{Mutex, MutexGuard};
 
@@ -106,10 +106,7 @@ impl Direct {
     /// Calls `f` with buffers for a band of z and of dz.
     fn with_buffers(&self, f: impl FnOnce(&mut [f32], &mut [f32])) {
         let band = self.pixels.len() * self.z_pixel();
-        with_scratch(2 * band + VECTOR, |all| {
-            let (z, dz) = aligned(all).split_at_mut(band);
-            f(z, &mut dz[..band]);
-        });
+        own([band, band], |[z, dz]| f(&mut z[..band], &mut dz[..band]));
     }
 
     fn sample<'a>(&self, x: &'a [f32], sample: usize) -> &'a [f32] {

@@ -9,9 +9,6 @@ use super::lanes::Lanes;
 use crate::cpu::vector::VECTOR as LINE;
 use pulp::{Arch, Simd, WithSimd};
 
-/// Channels of a panel.
-pub(super) const PANEL: usize = 64;
-
 /// Floats of a block. Without the line beyond a plane's rows, the same row of each plane would fall
 /// into the same set of the first-level cache.
 pub(super) fn block(points: usize, rows: usize, width: usize) -> usize {

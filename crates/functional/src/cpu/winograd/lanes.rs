@@ -1,8 +1,10 @@
 //! Vectors of floats, whatever their number of lanes.
 
-use super::kernel::PANEL;
 use crate::cpu::vector::{VECTOR, first};
 use pulp::Simd;
+
+/// Channels of a panel.
+pub(super) const PANEL: usize = 64;
 
 /// Arithmetic on vectors of floats.
 #[derive(Clone, Copy)]

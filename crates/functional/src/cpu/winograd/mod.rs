@@ -16,7 +16,6 @@ mod gradient;
 mod kernel;
 mod lanes;
 mod pooled;
-mod scratch;
 #[cfg(test)]
 mod tests;
 mod transform;
@@ -25,7 +24,7 @@ mod weights;
 use crate::ops::convolution::Geometry;
 use convolution::Convolution;
 use gradient::Gradient;
-use kernel::PANEL;
+use lanes::PANEL;
 pub(crate) use pooled::Pooled;
 use std::ops::Range;
 use transform::Images;

@@ -3,8 +3,9 @@
 
 use super::axis::Axis;
 use super::axis::six::{OfInput, OfOutput, ToOutput};
-use super::kernel::{PANEL, dispatch};
+use super::kernel::dispatch;
 use super::lanes::Lanes;
+use super::lanes::PANEL;
 use super::{POINTS, Tiling};
 use crate::cpu::threads::Disjoint;
 use crate::ops::convolution::Geometry;

@@ -4,8 +4,8 @@
 use super::POINTS;
 use super::axis::Axis;
 use super::axis::six::{OfWeight, ToWeight};
-use super::kernel::PANEL;
 use super::lanes::Lanes;
+use super::lanes::PANEL;
 use crate::cpu::threads::Disjoint;
 use crate::cpu::vector::VECTOR as LINE;
 use pulp::{Simd, WithSimd};

@@ -4,10 +4,10 @@
 
 use super::super::Chunks;
 use super::super::kernel::{Multiply, dispatch};
-use super::super::scratch::{common, own};
 use super::tiles::{OfOutputs, ToInputs, ToOutputs, ToPoints};
 use super::weights::{OfBlock, TAPS, ToBlock};
 use super::{MANY, POINTS, Pooled, block};
+use crate::cpu::scratch::{common, own};
 use crate::cpu::threads::{Disjoint, for_each, for_each_chunk};
 use std::ops::Range;
 

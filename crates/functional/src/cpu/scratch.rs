@@ -2,41 +2,44 @@
 
 use crate::cpu::vector::{VECTOR as LINE, aligned};
 use std::cell::Cell;
-use std::thread::LocalKey;
+
+/// What the tasks of a call share, on the thread that makes the call; and what one task needs for itself.
+#[derive(Default)]
+struct Scratch {
+    common: Cell<Vec<f32>>,
+    own: Cell<Vec<f32>>,
+}
 
 thread_local! {
-    /// What the tasks of a call share, on the thread that makes the call.
-    static COMMON: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
-    /// What one task needs for itself.
-    static OWN: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
+    static SCRATCH: Scratch = Scratch::default();
 }
 
 /// Calls `f` with buffers of these lengths for all tasks: floats of any value.
-pub(super) fn common<const N: usize, R>(
+pub(crate) fn common<const N: usize, R>(
     lengths: [usize; N],
     f: impl FnOnce([&mut [f32]; N]) -> R,
 ) -> R {
-    with(&COMMON, lengths, f)
+    SCRATCH.with(|scratch| with(&scratch.common, lengths, f))
 }
 
 /// Calls `f` with buffers of these lengths for one task: floats of any value.
-pub(super) fn own<const N: usize, R>(
+pub(crate) fn own<const N: usize, R>(
     lengths: [usize; N],
     f: impl FnOnce([&mut [f32]; N]) -> R,
 ) -> R {
-    with(&OWN, lengths, f)
+    SCRATCH.with(|scratch| with(&scratch.own, lengths, f))
 }
 
 /// Each buffer begins with a line of the cache: half of the vectors would lie across two otherwise.
 fn with<const N: usize, R>(
-    key: &'static LocalKey<Cell<Vec<f32>>>,
+    cell: &Cell<Vec<f32>>,
     lengths: [usize; N],
     f: impl FnOnce([&mut [f32]; N]) -> R,
 ) -> R {
     let lengths = lengths.map(|n| n.next_multiple_of(LINE));
     let total = lengths.iter().sum::<usize>() + LINE;
     // taken, not borrowed: a call inside `f` gets a new vector
-    let mut memory = key.take();
+    let mut memory = cell.take();
     if memory.len() < total {
         // the old one is worth nothing, so it is not copied
         memory = Vec::new();
@@ -45,6 +48,6 @@ fn with<const N: usize, R>(
     let mut rest = aligned(&mut memory);
     let buffers = lengths.map(|n| rest.split_off_mut(..n).expect("as long as the sum"));
     let result = f(buffers);
-    key.set(memory);
+    cell.set(memory);
     result
 }
