@@ -44,6 +44,12 @@ pub fn backward<'a>(
             let (param, grad) = (param.dims(), grad.dims());
             bail!("backward: a parameter has shape {param:?}, its gradient {grad:?}")
         }
+        if params[..i]
+            .iter()
+            .any(|(before, _)| before.id() == param.id())
+        {
+            bail!("backward: a parameter is given twice")
+        }
         let values = Values::Tensor(grad.as_tensor().clone());
         gradients.add(values, &[(i.to_string(), param.as_tensor().clone())]);
     }
@@ -243,8 +249,8 @@ impl Gradients {
     }
 
     fn run<B: Backend>(&mut self, loss: &Value, how: Backward<'_>) -> Result<Tensor> {
-        let loss = &loss.computed()?;
-        let outputs = [&[loss], how.outputs].concat();
+        let computed = loss.computed()?;
+        let outputs = [&[&computed], how.outputs].concat();
         let tape = compile::<B>(&outputs)?;
         let pass = Pass {
             stream: B::stream(loss.device())?,
@@ -262,7 +268,9 @@ impl Gradients {
             value.set_result(result.clone());
         }
         self.failed = false;
-        Ok(results[0].clone())
+        let result = results[0].reshape(loss.dims())?;
+        loss.set_result(result.clone());
+        Ok(result)
     }
 
     /// An error unless `loss` is a scalar, and all parameters are on its device, in buckets that are here.

@@ -28,6 +28,7 @@ impl CrossEntropy {
             )
         }
         args::vector(op, "y", y.dims(), batch, "examples of y_hat")?;
+        let mut own = y.contiguous()?.detach();
         if y.device().is_cpu() {
             let labels = y.to_vec1::<u32>()?;
             if let Some(i) = labels.iter().position(|label| *label as usize >= classes) {
@@ -36,11 +37,12 @@ impl CrossEntropy {
                     labels[i]
                 )
             }
+            own = Tensor::from_vec(labels, batch, y.device())?; // what was checked is what is read
         }
         Ok(Self {
             batch,
             classes,
-            labels: y.contiguous()?.detach(),
+            labels: own,
         })
     }
 }

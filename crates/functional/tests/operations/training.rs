@@ -186,3 +186,35 @@ fn a_step_that_does_not_fit_is_an_error() -> Result<()> {
     assert!(momentum.step(&p, &[1.; 6], 1, Some(&mut [0.; 2])).is_err());
     Ok(())
 }
+
+#[test]
+fn a_parameter_has_one_gradient() -> Result<()> {
+    let (w, first, second) = (var(&[3, 3], 1), var(&[3, 3], 2), var(&[3, 3], 3));
+    let loss = Value::new(&random((2, 3), 4))?.linear(&w, None)?.sum()?;
+    let twice = functional::backward(&loss, [(&w, &first), (&w, &second)]);
+    assert_refused("a parameter is given twice", twice);
+    Ok(())
+}
+
+#[test]
+fn labels_are_those_that_were_checked() -> Result<()> {
+    let y_hat = Value::new(&random((2, 3), 1))?;
+    let labels = candle_core::Var::new(&[0u32, 2], &candle_core::Device::Cpu)?;
+    let loss = functional::cross_entropy(&y_hat, &labels)?;
+    let expected = functional::cross_entropy(&y_hat, &labels.copy()?)?.eval()?;
+    labels.set(&candle_core::Tensor::new(
+        &[7u32, 7],
+        &candle_core::Device::Cpu,
+    )?)?;
+    assert_eq!(values(&loss.eval()?), values(&expected));
+    Ok(())
+}
+
+#[test]
+fn the_loss_keeps_its_shape() -> Result<()> {
+    let w = candle_core::Var::new(&[3f32], &candle_core::Device::Cpu)?;
+    let loss = Value::new(&w)?;
+    let l = functional::backward(&loss, [(&w, &var(&[1], 2))])?;
+    assert_eq!((l.dims(), values(&loss.eval()?)), (&[1][..], vec![3.]));
+    Ok(())
+}
