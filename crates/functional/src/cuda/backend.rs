@@ -131,7 +131,7 @@ impl Backend for Cuda {
         Ok(Values::Tensor(open.tensor))
     }
 
-    fn parts<'a>(buckets: &'a mut [Option<Open>], parts: &[(usize, Range<usize>)]) -> Vec<Floats> {
+    fn parts(buckets: &mut [Option<Open>], parts: &[(usize, Range<usize>)]) -> Vec<Floats> {
         let part = |(bucket, range): &(usize, Range<usize>)| {
             let open = buckets[*bucket].as_ref().expect("it was not handed out");
             open.floats.at(range.start, range.len())

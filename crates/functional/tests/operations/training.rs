@@ -199,20 +199,17 @@ fn a_parameter_has_one_gradient() -> Result<()> {
 #[test]
 fn labels_are_those_that_were_checked() -> Result<()> {
     let y_hat = Value::new(&random((2, 3), 1))?;
-    let labels = candle_core::Var::new(&[0u32, 2], &candle_core::Device::Cpu)?;
+    let labels = Var::new(&[0u32, 2], &Device::Cpu)?;
     let loss = functional::cross_entropy(&y_hat, &labels)?;
     let expected = functional::cross_entropy(&y_hat, &labels.copy()?)?.eval()?;
-    labels.set(&candle_core::Tensor::new(
-        &[7u32, 7],
-        &candle_core::Device::Cpu,
-    )?)?;
+    labels.set(&Tensor::new(&[7u32, 7], &Device::Cpu)?)?;
     assert_eq!(values(&loss.eval()?), values(&expected));
     Ok(())
 }
 
 #[test]
 fn the_loss_keeps_its_shape() -> Result<()> {
-    let w = candle_core::Var::new(&[3f32], &candle_core::Device::Cpu)?;
+    let w = Var::new(&[3f32], &Device::Cpu)?;
     let loss = Value::new(&w)?;
     let l = functional::backward(&loss, [(&w, &var(&[1], 2))])?;
     assert_eq!((l.dims(), values(&loss.eval()?)), (&[1][..], vec![3.]));
