@@ -145,7 +145,7 @@ impl Replica {
             send(&buckets, bucket)
         };
         let how = Backward {
-            norms: self.norms.clone().map(|norms| norms as Arc<dyn Summation>),
+            norms: norms.clone().map(|norms| norms as Arc<dyn Summation>),
             outputs: &[y_hat],
             ready: match reduce && self.overlap {
                 true => Some(&mut ready),
@@ -153,7 +153,7 @@ impl Replica {
             },
         };
         let l = self.gradients.backward_with(l, how)?;
-        check_used(self.norms.as_deref())?;
+        check_used(norms.as_deref())?;
         if reduce && !self.overlap {
             self.reduce()?;
         }
@@ -199,7 +199,7 @@ impl Replica {
         }
         for bucket in sums {
             let velocity = self.velocity.of_buckets.get_mut(bucket.index);
-            take_step(optimizer, &params, bucket, examples, velocity)?;
+            optimizer.step_bucket(&params, bucket, examples, velocity)?;
         }
         Ok(())
     }
@@ -285,41 +285,6 @@ impl Velocity {
             });
         }
         Ok(())
-    }
-}
-
-/// Takes the step of the parameters of a bucket, where its sums are.
-fn take_step(
-    optimizer: Sgd,
-    params: &[&Var],
-    bucket: &Bucket,
-    examples: usize,
-    velocity: Option<&mut Values>,
-) -> candle_core::Result<()> {
-    let param = |part: &Part| params[part.parameter];
-    match &bucket.values {
-        Values::Floats(sums) => {
-            let mut velocity = match velocity {
-                Some(Values::Floats(velocity)) => Some(velocity),
-                _ => None,
-            };
-            for part in bucket.parts.iter() {
-                let velocity = velocity.as_mut().map(|v| &mut v[part.range.clone()]);
-                optimizer.step(param(part), &sums[part.range.clone()], examples, velocity)?;
-            }
-            Ok(())
-        }
-        Values::Tensor(sums) => {
-            let velocity = match velocity {
-                Some(Values::Tensor(velocity)) => Some(&*velocity),
-                _ => None,
-            };
-            let params: Vec<&Var> = bucket.parts.iter().map(param).collect();
-            let sum = |part: &Part| sums.narrow(0, part.range.start, part.range.len());
-            let sums = bucket.parts.iter().map(sum);
-            let sums = sums.collect::<candle_core::Result<Vec<_>>>()?;
-            optimizer.step_all(&params, &sums, examples, velocity)
-        }
     }
 }
 

@@ -38,7 +38,7 @@
 //! let mut gradients = Gradients::new([("w", &w), ("b", &b)], usize::MAX)?;
 //! let before = gradients.backward(&loss()?)?.to_scalar::<f32>()?;
 //! assert_eq!(before, 4. * 10f32.ln());
-//! Sgd::new(0.1).step_all(&[&w, &b], &gradients.values()?, 4, None)?;
+//! Sgd::new(0.1).step(&[&w, &b], &gradients.values()?, 4, None)?;
 //! assert!(loss()?.eval()?.to_scalar::<f32>()? < before);
 //! # Ok::<(), candle_core::Error>(())
 //! ```
@@ -47,6 +47,7 @@ mod bucket;
 mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod free;
 mod graph;
 mod kernel;
 mod ops;
@@ -57,11 +58,10 @@ mod tensors;
 
 pub use bucket::{Bucket, Part, Values};
 pub use cpu::budget as threads;
-pub use cpu::conv::set_winograd;
 pub use graph::gradients::{Backward, Gradients, Ready, backward};
 pub use graph::guest::{Candle, candle};
 pub use graph::network::Network;
 pub use graph::value::{Value, cross_entropy, squared_error};
 pub use optim::Sgd;
-pub use precision::{Precision, set_deterministic, set_precision};
+pub use precision::{Precision, set_deterministic, set_precision, set_winograd};
 pub use synchronized::Summation;

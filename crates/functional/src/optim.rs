@@ -1,11 +1,10 @@
 //! Stochastic gradient descent, in place: one pass over parameter and gradient, no copy of either.
 
+use crate::bucket::{Bucket, Part, Values};
 use crate::cpu::gradient::CHUNK;
 use crate::cpu::threads::{for_each_chunk, for_each_chunk_of_two};
-use crate::tensors::{read, slice_mut, with_slice_mut};
-use std::sync::{Mutex, PoisonError};
-
-use candle_core::{CpuStorage, InplaceOp1, Layout, Result, Tensor, Var, bail};
+use crate::tensors::{read_all, with_slice_mut};
+use candle_core::{Result, Tensor, Var, bail};
 
 /// SGD with momentum and weight decay, as in PyTorch:
 /// g = grad + weight_decay · param; v = momentum · v + g; param −= lr · v.
@@ -41,38 +40,22 @@ impl Sgd {
     /// use candle_core::{Device, Tensor, Var};
     /// let (w, b) = (Var::new(&[3f32, 1.], &Device::Cpu)?, Var::new(&[5f32], &Device::Cpu)?);
     /// let sums = [Tensor::new(&[0f32, 8.], &Device::Cpu)?, Tensor::new(&[4f32], &Device::Cpu)?];
-    /// functional::Sgd::new(0.5).step_all(&[&w, &b], &sums, 4, None)?;
+    /// functional::Sgd::new(0.5).step(&[&w, &b], &sums, 4, None)?;
     /// assert_eq!(w.to_vec1::<f32>()?, [3., 0.]);
     /// assert_eq!(b.to_vec1::<f32>()?, [4.5]);
     /// # Ok::<(), candle_core::Error>(())
     /// ```
-    pub fn step_all(
+    pub fn step(
         &self,
         params: &[&Var],
         sums: &[Tensor],
         batch_size: usize,
         velocity: Option<&Tensor>,
     ) -> Result<()> {
-        let lens = |tensors: &mut dyn Iterator<Item = &Tensor>| -> Vec<usize> {
-            tensors.map(|t| t.elem_count()).collect()
-        };
-        let (expected, found) = (
-            lens(&mut params.iter().map(|p| p.as_tensor())),
-            lens(&mut sums.iter()),
-        );
-        let all: usize = expected.iter().sum();
-        let remembered = velocity.map_or(all, Tensor::elem_count);
-        if expected != found || all != remembered {
-            bail!(
-                "sgd: the parameters have {expected:?} elements, the gradients {found:?}; \
-                 velocity has {remembered}, expected {all}"
-            )
-        }
+        let lens: Vec<usize> = sums.iter().map(Tensor::elem_count).collect();
+        self.check(params, &lens, velocity.map(Tensor::elem_count))?;
         if params.iter().zip(sums).any(|(p, sum)| p.id() == sum.id()) {
             bail!("sgd: a parameter and its gradient are the same tensor")
-        }
-        if self.momentum != 0. && velocity.is_none() {
-            bail!("sgd: momentum needs a velocity; give one of zeros for the first step")
         }
         let velocity = velocity.filter(|_| self.momentum != 0.);
         #[cfg(feature = "cuda")]
@@ -80,144 +63,133 @@ impl Sgd {
             let rates = [self.lr, self.momentum, self.weight_decay];
             return crate::cuda::step(rates, params, sums, batch_size, velocity);
         }
-        let step = |mut velocity: Option<&mut [f32]>| {
-            for (param, sum) in params.iter().zip(sums) {
-                let (of_param, rest) = match velocity {
-                    None => (None, None),
-                    Some(all) => {
-                        let (of_param, rest) = all.split_at_mut(param.elem_count());
-                        (Some(of_param), Some(rest))
-                    }
-                };
-                velocity = rest;
-                read([sum], |[sum]| self.step(param, sum, batch_size, of_param))??;
+        let sums = sums.iter().map(Tensor::contiguous);
+        let sums = sums.collect::<Result<Vec<_>>>()?;
+        read_all(&sums, |sums| match velocity {
+            Some(all) => {
+                with_slice_mut(all, |all| self.descend(params, sums, batch_size, Some(all)))
             }
-            Ok(())
-        };
-        match velocity {
-            Some(velocity) => with_slice_mut(velocity, |all| step(Some(all))),
-            None => step(None),
-        }
+            None => self.descend(params, sums, batch_size, None),
+        })
     }
 
-    /// Takes the step on `param` in place. The gradient is `sum`, the sum over the examples, divided by
-    /// `batch_size`. `velocity` are as many elements more, zeros at the beginning; without momentum it
-    /// can be left out.
+    /// As [`step`](Self::step), on the parameters of a bucket, whose gradients and velocity are where the bucket
+    /// is: `params` are all parameters of the [`Gradients`](crate::Gradients) that the bucket comes from.
     ///
     /// # Errors
-    /// Where they do not fit, or `param` is not f32.
+    /// Where they do not fit.
     ///
     /// ```
     /// use candle_core::{Device, Var};
-    /// let w = Var::new(&[1f32], &Device::Cpu)?;
-    /// let mut velocity = [1f32];
-    /// let sgd = functional::Sgd { lr: 0.5, momentum: 0.5, weight_decay: 0.25 };
-    /// sgd.step(&w, &[8.], 4, Some(&mut velocity))?;
-    /// assert_eq!(velocity, [2.75]); // 0.5 · 1 + 2 + 0.25 · 1
-    /// assert_eq!(w.to_vec1::<f32>()?, [-0.375]);
+    /// use functional::{Gradients, Sgd, Value};
+    /// let w = Var::new(&[1f32, 2.], &Device::Cpu)?;
+    /// let mut gradients = Gradients::new([("w", &w)], usize::MAX)?;
+    /// gradients.backward(&Value::new(&w)?.sum()?)?;
+    /// gradients.give(&mut |bucket| Sgd::new(0.5).step_bucket(&[&w], &bucket, 1, None))?;
+    /// assert_eq!(w.to_vec1::<f32>()?, [0.5, 1.5]);
     /// # Ok::<(), candle_core::Error>(())
     /// ```
-    pub fn step(
+    pub fn step_bucket(
         &self,
-        param: &Var,
-        sum: &[f32],
+        params: &[&Var],
+        bucket: &Bucket,
         batch_size: usize,
-        velocity: Option<&mut [f32]>,
+        velocity: Option<&mut Values>,
     ) -> Result<()> {
-        let velocity = match velocity {
-            Some(velocity) if velocity.len() != sum.len() => bail!(
-                "sgd: velocity has {} elements, the gradient {}",
-                velocity.len(),
-                sum.len()
-            ),
-            None if self.momentum != 0. => {
-                bail!("sgd: momentum needs a velocity; give one of zeros for the first step")
+        let parts = &bucket.parts;
+        let params: Vec<&Var> = parts.iter().map(|part| params[part.parameter]).collect();
+        match &bucket.values {
+            Values::Tensor(sums) => {
+                let velocity = match velocity {
+                    Some(Values::Tensor(velocity)) => Some(&*velocity),
+                    _ => None,
+                };
+                let sum = |part: &Part| sums.narrow(0, part.range.start, part.range.len());
+                let sums = parts.iter().map(sum).collect::<Result<Vec<_>>>()?;
+                self.step(&params, &sums, batch_size, velocity)
             }
-            velocity => Mutex::new(velocity),
-        };
-        let step = Step {
-            sgd: *self,
-            sum,
-            batch_size,
-            velocity,
-        };
-        if param.device().is_cpu() {
-            return param.inplace_op1(&step);
+            Values::Floats(sums) => {
+                let velocity = match velocity {
+                    Some(Values::Floats(velocity)) => Some(&mut velocity[..]),
+                    _ => None,
+                };
+                let sum = |part: &Part| &sums[part.range.clone()];
+                let sums: Vec<&[f32]> = parts.iter().map(sum).collect();
+                let lens: Vec<usize> = sums.iter().map(|sum| sum.len()).collect();
+                self.check(&params, &lens, velocity.as_ref().map(|all| all.len()))?;
+                let velocity = velocity.filter(|_| self.momentum != 0.);
+                self.descend(&params, &sums, batch_size, velocity)
+            }
         }
-        let mut values = param.flatten_all()?.to_vec1()?;
-        step.take(&mut values)?;
-        param.set(&Tensor::from_vec(values, param.shape(), param.device())?)
     }
-}
 
-struct Step<'a> {
-    sgd: Sgd,
-    sum: &'a [f32],
-    batch_size: usize,
-    velocity: Mutex<Option<&'a mut [f32]>>,
-}
-
-impl Step<'_> {
-    fn take(&self, param: &mut [f32]) -> Result<()> {
-        let (len, found) = (param.len(), self.sum.len());
-        if len != found {
-            bail!("sgd: param has {len} elements, the gradient {found}")
+    fn check(&self, params: &[&Var], found: &[usize], velocity: Option<usize>) -> Result<()> {
+        let expected: Vec<usize> = params.iter().map(|p| p.elem_count()).collect();
+        let all: usize = expected.iter().sum();
+        let remembered = velocity.unwrap_or(all);
+        if expected != found || all != remembered {
+            bail!(
+                "sgd: the parameters have {expected:?} elements, the gradients {found:?}; \
+                 velocity has {remembered}, expected {all}"
+            )
         }
-        let velocity = self
-            .velocity
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        match velocity.filter(|_| self.sgd.momentum != 0.) {
-            None => for_each_chunk(
-                param,
-                CHUNK,
-                #[inline(always)]
-                |i, param| {
-                    self.without_velocity(param, &self.sum[i * CHUNK..]);
-                },
-            ),
-            Some(velocity) => {
-                for_each_chunk_of_two(
-                    (param, CHUNK),
-                    (velocity, CHUNK),
-                    #[inline(always)]
-                    |i, param, velocity| {
-                        self.with_velocity(param, &self.sum[i * CHUNK..], velocity);
-                    },
-                );
-            }
+        if self.momentum != 0. && velocity.is_none() {
+            bail!("sgd: momentum needs a velocity; give one of zeros for the first step")
         }
         Ok(())
     }
 
-    #[inline(always)]
-    fn without_velocity(&self, param: &mut [f32], sum: &[f32]) {
-        let lr = (self.sgd.lr / self.batch_size as f64) as f32;
-        let decay = (self.sgd.lr * self.sgd.weight_decay) as f32;
-        for (p, g) in param.iter_mut().zip(sum) {
-            *p -= lr * g + decay * *p;
+    fn descend(
+        &self,
+        params: &[&Var],
+        sums: &[&[f32]],
+        batch_size: usize,
+        mut velocity: Option<&mut [f32]>,
+    ) -> Result<()> {
+        for (param, sum) in params.iter().zip(sums) {
+            let velocity = velocity.as_mut();
+            let velocity = velocity.map(|all| all.split_off_mut(..sum.len()).expect("checked"));
+            with_slice_mut(param, |param| {
+                self.update(param, sum, batch_size as f64, velocity);
+                Ok(())
+            })?;
         }
+        Ok(())
     }
 
-    #[inline(always)]
-    fn with_velocity(&self, param: &mut [f32], sum: &[f32], velocity: &mut [f32]) {
-        let share = (1. / self.batch_size as f64) as f32;
-        let [lr, momentum, decay] =
-            [self.sgd.lr, self.sgd.momentum, self.sgd.weight_decay].map(|v| v as f32);
-        for ((p, g), v) in param.iter_mut().zip(sum).zip(velocity) {
-            *v = momentum * *v + (share * g + decay * *p);
-            *p -= lr * *v;
-        }
-    }
-}
-
-impl InplaceOp1 for Step<'_> {
-    fn name(&self) -> &'static str {
-        "sgd"
-    }
-
-    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
-        self.take(slice_mut(storage, layout)?)
+    fn update(
+        &self,
+        param: &mut [f32],
+        sum: &[f32],
+        batch_size: f64,
+        velocity: Option<&mut [f32]>,
+    ) {
+        let Some(velocity) = velocity else {
+            let lr = (self.lr / batch_size) as f32;
+            let decay = (self.lr * self.weight_decay) as f32;
+            return for_each_chunk(
+                param,
+                CHUNK,
+                #[inline(always)]
+                |i, param| {
+                    for (p, g) in param.iter_mut().zip(&sum[i * CHUNK..]) {
+                        *p -= lr * g + decay * *p;
+                    }
+                },
+            );
+        };
+        let share = (1. / batch_size) as f32;
+        let [lr, momentum, decay] = [self.lr, self.momentum, self.weight_decay].map(|v| v as f32);
+        for_each_chunk_of_two(
+            (param, CHUNK),
+            (velocity, CHUNK),
+            #[inline(always)]
+            |i, param, velocity| {
+                for ((p, g), v) in param.iter_mut().zip(&sum[i * CHUNK..]).zip(velocity) {
+                    *v = momentum * *v + (share * g + decay * *p);
+                    *p -= lr * *v;
+                }
+            },
+        );
     }
 }

@@ -1,11 +1,10 @@
-//! How exactly GPUs compute: the arithmetic of convolutions, the type of values between operations, and whether a
-//! run repeats bit for bit. On the CPU everything is f32 and repeats.
+//! How exactly values are computed: the arithmetic of convolutions, the type of values between operations, and
+//! whether a run repeats bit for bit. On the CPU everything is f32 and repeats.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{PoisonError, RwLock};
 
 /// How GPUs multiply in convolutions, and what they keep. Matrix products are always f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-#[repr(u8)]
 pub enum Precision {
     /// f32 throughout.
     F32,
@@ -21,8 +20,28 @@ pub enum Precision {
     Bf16,
 }
 
-static PRECISION: AtomicU8 = AtomicU8::new(Precision::Tf32 as u8);
-static DETERMINISTIC: AtomicBool = AtomicBool::new(false);
+/// What the functions below set.
+#[derive(Clone, Copy)]
+pub(crate) struct Arithmetic {
+    pub precision: Precision,
+    pub deterministic: bool,
+    pub winograd: bool,
+}
+
+/// For the whole process: two replicas that compute differently would train two networks.
+static ARITHMETIC: RwLock<Arithmetic> = RwLock::new(Arithmetic {
+    precision: Precision::Tf32,
+    deterministic: false,
+    winograd: true,
+});
+
+pub(crate) fn arithmetic() -> Arithmetic {
+    *ARITHMETIC.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn change(f: impl FnOnce(&mut Arithmetic)) {
+    f(&mut ARITHMETIC.write().unwrap_or_else(PoisonError::into_inner));
+}
 
 /// Sets how GPUs compute the values of this process from now on; [`Precision::Tf32`] until then. A backward pass
 /// keeps the types of its forward pass; whether a convolution of f32 rounds is asked when it runs.
@@ -32,7 +51,7 @@ static DETERMINISTIC: AtomicBool = AtomicBool::new(false);
 /// # functional::set_precision(functional::Precision::Tf32);
 /// ```
 pub fn set_precision(precision: Precision) {
-    PRECISION.store(precision as u8, Ordering::Relaxed);
+    change(|arithmetic| arithmetic.precision = precision);
 }
 
 /// Whether GPUs may only use algorithms that give the same bits every time. In the book:
@@ -43,16 +62,18 @@ pub fn set_precision(precision: Precision) {
 /// # functional::set_deterministic(false);
 /// ```
 pub fn set_deterministic(only: bool) {
-    DETERMINISTIC.store(only, Ordering::Relaxed);
+    change(|arithmetic| arithmetic.deterministic = only);
 }
 
-#[cfg(feature = "cuda")]
-pub(crate) fn get() -> Precision {
-    let all = [Precision::F32, Precision::Tf32, Precision::Bf16];
-    all[usize::from(PRECISION.load(Ordering::Relaxed))]
-}
-
-#[cfg(feature = "cuda")]
-pub(crate) fn deterministic() -> bool {
-    DETERMINISTIC.load(Ordering::Relaxed)
+/// Whether the convolutions of this process that are written down from now on may take Winograd's
+/// algorithm; they may until told otherwise. To compare: it rounds a little more than a plain sum, to
+/// some millionths of the largest value. So an output may miss an exact 0, which matters to a ReLU
+/// right behind a convolution without a bias; the 5 × 5 convolution with pooling takes care of that.
+///
+/// ```
+/// functional::set_winograd(false);
+/// # functional::set_winograd(true);
+/// ```
+pub fn set_winograd(may: bool) {
+    change(|arithmetic| arithmetic.winograd = may);
 }

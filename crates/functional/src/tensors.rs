@@ -1,7 +1,7 @@
 //! The floats of a CPU tensor as a slice, and back. It refuses other devices and other types.
 
 use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Result, Shape, Storage, Tensor, bail};
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 
 /// The elements of a contiguous f32 tensor, which may start anywhere in its storage.
 pub(crate) fn slice<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
@@ -22,20 +22,9 @@ pub(crate) fn slice<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a 
     }
 }
 
-/// As [`slice`], to write.
-pub(crate) fn slice_mut<'a>(storage: &'a mut CpuStorage, layout: &Layout) -> Result<&'a mut [f32]> {
-    match (storage, layout.contiguous_offsets()) {
-        (CpuStorage::F32(floats), Some((start, end))) => Ok(&mut floats[start..end]),
-        _ => bail!("expected a contiguous f32 tensor"),
-    }
-}
-
 /// Calls `f` with the elements of contiguous tensors on the CPU.
-pub(crate) fn read_all<'t, R>(
-    tensors: impl Iterator<Item = &'t Tensor>,
-    f: impl FnOnce(&[&[f32]]) -> Result<R>,
-) -> Result<R> {
-    let locked: Vec<_> = tensors.map(|t| t.storage_and_layout()).collect();
+pub(crate) fn read_all<R>(tensors: &[Tensor], f: impl FnOnce(&[&[f32]]) -> Result<R>) -> Result<R> {
+    let locked: Vec<_> = tensors.iter().map(|t| t.storage_and_layout()).collect();
     let slices = locked.iter().map(|(storage, layout)| match &**storage {
         Storage::Cpu(storage) => slice(storage, layout),
         _ => bail!("expected a CPU tensor"),
@@ -43,23 +32,21 @@ pub(crate) fn read_all<'t, R>(
     f(&slices.collect::<Result<Vec<_>>>()?)
 }
 
-/// Calls `f` with the elements of each tensor in row-major order, copied only where they do not
-/// lie so already.
-pub(crate) fn read<const N: usize, R>(
-    tensors: [&Tensor; N],
-    f: impl FnOnce([&[f32]; N]) -> R,
-) -> Result<R> {
-    let tensors = tensors.iter().map(|t| t.contiguous());
-    let tensors = tensors.collect::<Result<Vec<_>>>()?;
-    read_all(tensors.iter(), |slices| {
-        Ok(f(slices.try_into().expect("as many as tensors")))
-    })
-}
-
 /// Calls `f` with the elements of a contiguous tensor on the CPU, to write.
 pub(crate) fn with_slice_mut<R>(
     tensor: &Tensor,
     f: impl FnOnce(&mut [f32]) -> Result<R>,
+) -> Result<R> {
+    with_memory(tensor, |memory, layout| match layout.contiguous_offsets() {
+        Some((start, end)) => f(&mut memory[start..end]),
+        None => bail!("expected a contiguous tensor"),
+    })
+}
+
+/// Calls `f` with the memory of a tensor on the CPU, of which the tensor may be a part.
+fn with_memory<R>(
+    tensor: &Tensor,
+    f: impl FnOnce(&mut Vec<f32>, &Layout) -> Result<R>,
 ) -> Result<R> {
     let lend = Lend {
         f: Cell::new(Some(f)),
@@ -74,14 +61,16 @@ struct Lend<F, R> {
     result: Cell<Option<Result<R>>>,
 }
 
-impl<R, F: FnOnce(&mut [f32]) -> Result<R>> InplaceOp1 for Lend<F, R> {
+impl<R, F: FnOnce(&mut Vec<f32>, &Layout) -> Result<R>> InplaceOp1 for Lend<F, R> {
     fn name(&self) -> &'static str {
         "write"
     }
 
     fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
-        let slice = slice_mut(storage, layout)?;
-        self.result.set(self.f.take().map(|f| f(slice)));
+        let CpuStorage::F32(memory) = storage else {
+            bail!("expected an f32 tensor")
+        };
+        self.result.set(self.f.take().map(|f| f(memory, layout)));
         Ok(())
     }
 }
@@ -132,23 +121,5 @@ impl Drop for Taken {
 
 /// Gives a CPU tensor other memory, and returns what it had.
 fn exchange(tensor: &Tensor, floats: Vec<f32>) -> Result<Vec<f32>> {
-    let exchange = Exchange(RefCell::new(floats));
-    tensor.inplace_op1(&exchange)?;
-    Ok(exchange.0.into_inner())
-}
-
-struct Exchange(RefCell<Vec<f32>>);
-
-impl InplaceOp1 for Exchange {
-    fn name(&self) -> &'static str {
-        "exchange"
-    }
-
-    fn cpu_fwd(&self, storage: &mut CpuStorage, _: &Layout) -> Result<()> {
-        match storage {
-            CpuStorage::F32(memory) => std::mem::swap(memory, &mut self.0.borrow_mut()),
-            _ => bail!("expected an f32 tensor"),
-        }
-        Ok(())
-    }
+    with_memory(tensor, |memory, _| Ok(std::mem::replace(memory, floats)))
 }

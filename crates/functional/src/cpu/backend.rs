@@ -2,8 +2,7 @@
 
 use crate::bucket::Values;
 use crate::cpu::buffer::Buffer;
-use crate::cpu::conv::{Alone, may_winograd};
-use crate::cpu::direct::Direct;
+use crate::cpu::conv::Alone;
 use crate::cpu::gradient::{Cpu, Grad};
 use crate::cpu::loss::Labelled;
 use crate::cpu::one_channel::OneChannel;
@@ -11,6 +10,7 @@ use crate::cpu::winograd::Pooled;
 use crate::kernel::{Backend, Input, Kernel};
 use crate::ops::Op;
 use crate::ops::convolution::Convolution;
+use crate::precision::arithmetic;
 use crate::tensors::{self, Taken};
 use candle_core::{Device, Result, Storage, Tensor, bail};
 use std::ops::Range;
@@ -94,7 +94,10 @@ impl Backend for Cpu {
     }
 
     fn write(_: &(), from: &Tensor, to: &mut [f32]) -> Result<()> {
-        tensors::read([from], |[from]| to.copy_from_slice(from))
+        tensors::read_all(&[from.contiguous()?], |from| {
+            to.copy_from_slice(from[0]);
+            Ok(())
+        })
     }
 
     fn accumulate(_: &(), gradient: &mut Grad<'_>, part: Buffer) -> Result<()> {
@@ -159,14 +162,11 @@ fn convolution(op: Convolution) -> Option<Box<dyn Kernel<Cpu>>> {
         relu,
         pool,
     } = op;
-    if let Some(pooled) = Pooled::new(geometry, relu, pool).filter(|_| may_winograd()) {
+    if let Some(pooled) = Pooled::new(geometry, relu, pool).filter(|_| arithmetic().winograd) {
         return Some(Box::new(pooled));
     }
     if let Some(one_channel) = OneChannel::new(&op) {
         return Some(Box::new(one_channel));
-    }
-    if let Some(direct) = Direct::new(geometry, relu, pool) {
-        return Some(Box::new(direct));
     }
     (!relu && pool == 1).then(|| Box::new(Alone::new(geometry)) as Box<dyn Kernel<Cpu>>)
 }

@@ -1,13 +1,32 @@
 //! How many threads one operation may use. Cores are for replicas first: the budget starts at 1, and a caller with
 //! spare cores raises it.
 
-use std::cell::Cell;
+use crate::cpu::thread_pool::Pool;
+use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+/// For threads that the caller does not start itself, such as rayon's.
 static DEFAULT: AtomicUsize = AtomicUsize::new(1);
 
+/// What a thread keeps from one operation to the next.
+pub(crate) struct Thread {
+    /// None is the default.
+    budget: Cell<Option<usize>>,
+    /// The thread itself and its helpers, started when they are first needed.
+    pub pool: RefCell<Pool>,
+    /// Memory that the tasks of an operation share.
+    pub common: Cell<Vec<f32>>,
+    /// Memory of one task.
+    pub own: Cell<Vec<f32>>,
+}
+
 thread_local! {
-    static OVERRIDE: Cell<Option<usize>> = const { Cell::new(None) };
+    pub(crate) static THREAD: Thread = Thread {
+        budget: Cell::new(None),
+        pool: RefCell::new(Pool::new(1, || ())),
+        common: Cell::default(),
+        own: Cell::default(),
+    };
 }
 
 /// Sets the number of threads that one operation may use, for every thread of the process without
@@ -46,9 +65,15 @@ pub fn leave_the_cores_to_us() {
 /// assert_eq!(functional::threads::budget(), 1);
 /// ```
 pub fn budget() -> usize {
-    OVERRIDE
-        .get()
+    THREAD
+        .with(|thread| thread.budget.get())
         .unwrap_or_else(|| DEFAULT.load(Ordering::Relaxed))
+}
+
+/// A calling thread and its helpers. A helper that runs a task starts no helpers of its own.
+pub(crate) fn pool() -> Pool {
+    let alone = || THREAD.with(|thread| thread.budget.set(Some(1)));
+    Pool::new(budget(), alone)
 }
 
 /// Runs `f` with a budget of `n` threads (0 counts as 1) for each operation called from this
@@ -62,7 +87,8 @@ pub fn budget() -> usize {
 /// assert_eq!((inside, threads::budget()), (4, 1));
 /// ```
 pub fn with_budget<R>(n: usize, f: impl FnOnce() -> R) -> R {
-    let _restore = Restore(OVERRIDE.replace(Some(n.max(1))));
+    let budget = Some(n.max(1));
+    let _restore = Restore(THREAD.with(|thread| thread.budget.replace(budget)));
     f()
 }
 
@@ -71,6 +97,6 @@ struct Restore(Option<usize>);
 
 impl Drop for Restore {
     fn drop(&mut self) {
-        OVERRIDE.set(self.0);
+        THREAD.with(|thread| thread.budget.set(self.0));
     }
 }

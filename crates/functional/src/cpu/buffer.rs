@@ -1,12 +1,11 @@
-//! Memory for floats that is used again: fresh pages cost more than most operations. What a dropped
-//! buffer held stays in it, so a new one has arbitrary contents.
+//! Memory for floats that is used again. What a dropped buffer held stays in it, so a new one has arbitrary
+//! contents.
 
-use std::collections::BTreeMap;
+use crate::free::Free;
 use std::ops::{Deref, DerefMut};
-use std::sync::{Mutex, MutexGuard};
 
-/// The free memory by size. A step asks for the sizes that the step before gave back.
-static FREE: Mutex<BTreeMap<usize, Vec<Vec<f32>>>> = Mutex::new(BTreeMap::new());
+/// Of all threads together: a buffer may be dropped on another thread than the one that asked for it.
+static FREE: Free<Vec<f32>> = Free::new();
 
 /// `len` floats; dropped, they go back to where they came from.
 #[derive(Default)]
@@ -21,18 +20,7 @@ impl Buffer {
         if len == 0 {
             return Self::default();
         }
-        // up to twice the size: the smaller batch at the end of an epoch needs no memory of its own
-        let mut free = lock();
-        let size = free.range(len..=2 * len).next().map(|(size, _)| *size);
-        let floats = size.and_then(|size| {
-            let of_size = free.get_mut(&size)?;
-            let floats = of_size.pop();
-            if of_size.is_empty() {
-                free.remove(&size);
-            }
-            floats
-        });
-        drop(free);
+        let floats = FREE.take(len);
         let mut buffer = Self {
             floats: floats.unwrap_or_else(|| vec![0.; len]),
             len,
@@ -83,13 +71,9 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         let floats = std::mem::take(&mut self.floats);
         if !floats.is_empty() {
-            lock().entry(floats.len()).or_default().push(floats);
+            FREE.give(floats.len(), floats);
         }
     }
-}
-
-fn lock() -> MutexGuard<'static, BTreeMap<usize, Vec<Vec<f32>>>> {
-    FREE.lock().unwrap_or_else(|e| e.into_inner())
 }
 
 #[cfg(test)]

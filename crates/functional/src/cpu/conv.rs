@@ -12,9 +12,9 @@ use crate::cpu::threads::for_each_chunk;
 use crate::cpu::winograd;
 use crate::kernel::Kernel;
 use crate::ops::convolution::Geometry;
+use crate::precision::arithmetic;
 use candle_core::Result;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Partial sums of the weight's gradient, added in order: the most threads that it can use.
 const GROUPS: usize = 4;
@@ -109,25 +109,6 @@ impl Geometry {
     }
 }
 
-static WINOGRAD: AtomicBool = AtomicBool::new(true);
-
-/// Whether the convolutions of this process that are written down from now on may take Winograd's
-/// algorithm; they may until told otherwise. To compare: it rounds a little more than a plain sum, to
-/// some millionths of the largest value. So an output may miss an exact 0, which matters to a ReLU
-/// right behind a convolution without a bias; the 5 × 5 convolution with pooling takes care of that.
-///
-/// ```
-/// functional::set_winograd(false);
-/// # functional::set_winograd(true);
-/// ```
-pub fn set_winograd(may: bool) {
-    WINOGRAD.store(may, Ordering::Relaxed);
-}
-
-pub(crate) fn may_winograd() -> bool {
-    WINOGRAD.load(Ordering::Relaxed)
-}
-
 /// A convolution with nothing behind it, on the CPU.
 pub(crate) struct Alone {
     geometry: Geometry,
@@ -137,7 +118,7 @@ pub(crate) struct Alone {
 impl Alone {
     pub(crate) fn new(geometry: Geometry) -> Self {
         Self {
-            winograd: winograd::fits(&geometry) && may_winograd(),
+            winograd: winograd::fits(&geometry) && arithmetic().winograd,
             geometry,
         }
     }
@@ -156,15 +137,13 @@ impl Kernel<Cpu> for Alone {
     fn backward(&self, _: &Pass, at: At<'_, '_>, dy: Buffer, dx: &mut [Grad<'_>]) -> Result<()> {
         let g = &self.geometry;
         let (x, weight) = (at.x[0], at.x[1]);
-        if dx[0].wanted() {
-            let (to, add) = dx[0].target();
+        if let Some((to, add)) = dx[0].target() {
             match self.winograd {
                 true => winograd::backward_x(g, weight, &dy, to, add),
                 false => g.backward_x(weight, &dy, to, add),
             }
         }
-        if dx[1].wanted() {
-            let (to, add) = dx[1].target();
+        if let Some((to, add)) = dx[1].target() {
             match self.winograd {
                 true => winograd::backward_weight(g, x, &dy, to, add),
                 false => g.backward_weight(x, &dy, to, add),

@@ -15,13 +15,10 @@ pub(crate) type At<'v, 'k> = kernel::At<'v, 'k, Cpu>;
 pub(crate) type Grad<'a> = kernel::Grad<'a, Cpu>;
 
 impl Grad<'_> {
-    /// Where to write it, and whether to add to what is there.
-    ///
-    /// # Panics
-    /// Where it is unwanted.
-    pub(crate) fn target(&mut self) -> (&mut [f32], bool) {
+    /// Where to write it, and whether to add to what is there. None where it is unwanted.
+    pub(crate) fn target(&mut self) -> Option<(&mut [f32], bool)> {
         let add = match self {
-            Grad::Unwanted => panic!("a gradient that is not requested"),
+            Grad::Unwanted => return None,
             Grad::Empty((), len) => {
                 *self = Grad::Sum(Buffer::new(*len));
                 false
@@ -35,8 +32,8 @@ impl Grad<'_> {
             }
         };
         match self {
-            Grad::Sum(to) => (to, add),
-            Grad::Place { to, .. } => (to, add),
+            Grad::Sum(to) => Some((to, add)),
+            Grad::Place { to, .. } => Some((to, add)),
             _ => unreachable!("it is there now"),
         }
     }
@@ -52,8 +49,7 @@ impl Grad<'_> {
     /// Adds `part` where the gradient is wanted. Where the caller no longer needs `part`,
     /// [`give`](Self::give) saves a copy.
     pub(crate) fn add(&mut self, part: &[f32]) {
-        if self.wanted() {
-            let (to, add) = self.target();
+        if let Some((to, add)) = self.target() {
             assert_eq!(to.len(), part.len(), "elements of two parts of a gradient");
             for_each_chunk(
                 to,
@@ -66,8 +62,7 @@ impl Grad<'_> {
 
     /// Writes or adds values one by one; for small gradients.
     pub(crate) fn put(&mut self, values: impl Iterator<Item = f32>) {
-        if self.wanted() {
-            let (to, add) = self.target();
+        if let Some((to, add)) = self.target() {
             put(to, values, add);
         }
     }

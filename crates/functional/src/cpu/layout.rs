@@ -14,8 +14,7 @@ impl Kernel<Cpu> for Transpose {
     }
 
     fn backward(&self, _: &Pass, _at: At<'_, '_>, dy: Buffer, dx: &mut [Grad<'_>]) -> Result<()> {
-        if dx[0].wanted() {
-            let (to, add) = dx[0].target();
+        if let Some((to, add)) = dx[0].target() {
             transpose(&dy, self.columns, self.rows, to, add);
         }
         Ok(())

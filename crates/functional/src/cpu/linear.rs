@@ -73,10 +73,9 @@ impl Kernel<Cpu> for Linear {
 
 /// a · b, written or added where it is wanted, by blocks of rows.
 fn product(to: &mut Grad<'_>, a: Matrix, b: Matrix) {
-    if !to.wanted() {
+    let Some((to, add)) = to.target() else {
         return;
-    }
-    let (to, add) = to.target();
+    };
     let columns = b.shape().1;
     for_each_chunk(to, BLOCK * columns, |i, to| {
         let a = a.rows(i * BLOCK, to.len() / columns);

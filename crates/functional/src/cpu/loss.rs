@@ -73,8 +73,7 @@ fn total(x: &[f32]) -> f64 {
 
 /// The gradient of each of the elements of `x` is the same.
 fn spread(dx: &mut Grad<'_>, d: f32) {
-    if dx.wanted() {
-        let (to, add) = dx.target();
+    if let Some((to, add)) = dx.target() {
         for_each_chunk(to, CHUNK, |_, to| {
             put(to, std::iter::repeat(d), add);
         });

@@ -44,8 +44,7 @@ impl Windows {
 
     /// The gradient of x, `f(i, dx)` adding to that of sample i.
     fn backward(&self, dx: &mut Grad<'_>, f: impl Fn(usize, &mut [f32]) + Sync) {
-        if dx.wanted() {
-            let (to, add) = dx.target();
+        if let Some((to, add)) = dx.target() {
             for_each_chunk(to, self.sample(), |i, to| {
                 if !add {
                     to.fill(0.);
@@ -142,8 +141,7 @@ impl Kernel<Cpu> for GlobalAverage {
     }
 
     fn backward(&self, _: &Pass, _at: At<'_, '_>, dy: Buffer, dx: &mut [Grad<'_>]) -> Result<()> {
-        if dx[0].wanted() {
-            let (to, add) = dx[0].target();
+        if let Some((to, add)) = dx[0].target() {
             let (c, share) = (self.channels, 1. / self.pixels as f32);
             for_each_chunk(to, self.pixels * c, |i, to| {
                 for pixel in to.chunks_exact_mut(c.max(1)) {

@@ -1,25 +1,15 @@
 //! Memory of each thread that one call leaves to the next.
 
+use crate::cpu::budget::THREAD;
 use crate::cpu::vector::{VECTOR as LINE, aligned};
 use std::cell::Cell;
-
-/// What the tasks of a call share, on the thread that makes the call; and what one task needs for itself.
-#[derive(Default)]
-struct Scratch {
-    common: Cell<Vec<f32>>,
-    own: Cell<Vec<f32>>,
-}
-
-thread_local! {
-    static SCRATCH: Scratch = Scratch::default();
-}
 
 /// Calls `f` with buffers of these lengths for all tasks: floats of any value.
 pub(crate) fn common<const N: usize, R>(
     lengths: [usize; N],
     f: impl FnOnce([&mut [f32]; N]) -> R,
 ) -> R {
-    SCRATCH.with(|scratch| with(&scratch.common, lengths, f))
+    THREAD.with(|thread| with(&thread.common, lengths, f))
 }
 
 /// Calls `f` with buffers of these lengths for one task: floats of any value.
@@ -27,7 +17,7 @@ pub(crate) fn own<const N: usize, R>(
     lengths: [usize; N],
     f: impl FnOnce([&mut [f32]; N]) -> R,
 ) -> R {
-    SCRATCH.with(|scratch| with(&scratch.own, lengths, f))
+    THREAD.with(|thread| with(&thread.own, lengths, f))
 }
 
 /// Each buffer begins with a line of the cache: half of the vectors would lie across two otherwise.

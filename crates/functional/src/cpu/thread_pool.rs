@@ -3,7 +3,6 @@
 //! A thread that has finished its own tasks takes tasks that others have not begun. Helpers spin for a
 //! moment before they sleep: operations follow each other within microseconds.
 
-use crate::cpu::budget::with_budget;
 use std::any::Any;
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -48,8 +47,8 @@ unsafe impl Sync for Shared {}
 unsafe impl Send for Shared {}
 
 impl Pool {
-    /// The calling thread and `size - 1` helpers.
-    pub(crate) fn new(size: usize) -> Self {
+    /// The calling thread and `size - 1` helpers, each of which calls `begin` first.
+    pub(crate) fn new(size: usize, begin: fn()) -> Self {
         let shared = Arc::new(Shared {
             round: AtomicUsize::new(0),
             job: UnsafeCell::new(None),
@@ -62,7 +61,10 @@ impl Pool {
         });
         let start = |thread| {
             let shared = shared.clone();
-            let help = move || with_budget(1, || shared.help(thread));
+            let help = move || {
+                begin();
+                shared.help(thread);
+            };
             std::thread::Builder::new()
                 .name(format!("helper {thread}"))
                 .spawn(help)
@@ -207,7 +209,7 @@ mod tests {
     #[test]
     fn every_task_runs_once_whatever_the_size() {
         for size in 1..6 {
-            let mut pool = Pool::new(size);
+            let mut pool = Pool::new(size, || ());
             for tasks in [0, 1, 2, size, 7, 100] {
                 let calls: Vec<_> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
                 for _ in 0..20 {
@@ -220,7 +222,7 @@ mod tests {
 
     #[test]
     fn helpers_that_sleep_are_woken() {
-        let mut pool = Pool::new(3);
+        let mut pool = Pool::new(3, || ());
         let calls = AtomicUsize::new(0);
         for _ in 0..3 {
             std::thread::sleep(std::time::Duration::from_millis(20));
@@ -231,7 +233,7 @@ mod tests {
 
     #[test]
     fn a_panic_comes_back_and_the_pool_goes_on() {
-        let mut pool = Pool::new(2);
+        let mut pool = Pool::new(2, || ());
         let panicking = AssertUnwindSafe(|| pool.run(8, &|i| assert_ne!(i, 7, "on purpose")));
         let panic = catch_unwind(panicking).expect_err("a panic");
         assert!(

@@ -4,24 +4,17 @@
 //! tasks and never cut them differently. So the budget changes the time and never a bit of the
 //! result.
 
-use crate::cpu::budget::budget;
+use crate::cpu::budget::{self, THREAD, budget};
 use crate::cpu::simd;
-use crate::cpu::thread_pool::Pool;
-use std::cell::RefCell;
 use std::marker::PhantomData;
-
-thread_local! {
-    /// The calling thread and its helpers, started when they are first needed.
-    static POOL: RefCell<Pool> = RefCell::new(Pool::new(1));
-}
 
 /// Calls `work(i)` for each `i` below `tasks`, on at most [`budget`] threads.
 pub(crate) fn for_each(tasks: usize, work: impl Fn(usize) + Sync) {
     let threads = budget().min(tasks);
-    POOL.with(|pool| match pool.try_borrow_mut() {
+    THREAD.with(|thread| match thread.pool.try_borrow_mut() {
         Ok(mut pool) if threads > 1 => {
             if pool.size() != budget() {
-                *pool = Pool::new(budget());
+                *pool = budget::pool();
             }
             pool.run(tasks, &work);
         }

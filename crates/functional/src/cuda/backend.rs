@@ -11,7 +11,7 @@ use super::tensors::{tensor, with_floats, with_memory_of};
 use crate::bucket::Values;
 use crate::kernel::{Backend, Input, Kernel};
 use crate::ops::Op;
-use crate::precision::{self, Precision};
+use crate::precision::{Precision, arithmetic};
 use candle_core::{DType, Device, Result, Tensor, bail};
 use std::ops::Range;
 use std::sync::Arc;
@@ -152,7 +152,7 @@ fn narrow(
     kernel: impl Kernel<Cuda> + 'static,
     inputs: impl Fn(usize) -> bool + 'static,
 ) -> Box<dyn Kernel<Cuda>> {
-    match precision::get() {
+    match arithmetic().precision {
         Precision::Bf16 => Box::new(Narrow { kernel, inputs }),
         _ => Box::new(kernel),
     }

@@ -51,14 +51,9 @@ impl Kernel<Cuda> for Convolution {
         if let Some(db) = dx.get_mut(2) {
             column_sums(stream, dz.floats(), g.out_channels, db)?;
         }
-        if dx[0].wanted() {
-            let weight = packed.first().map_or(x[1], Block::floats);
-            self.input_gradient(stream, weight, dz.floats(), &mut dx[0])?;
-        }
-        match dx[1].wanted() {
-            true => self.weight_gradient(stream, x[0], dz.floats(), &mut dx[1]),
-            false => Ok(()),
-        }
+        let weight = packed.first().map_or(x[1], Block::floats);
+        self.input_gradient(stream, weight, dz.floats(), &mut dx[0])?;
+        self.weight_gradient(stream, x[0], dz.floats(), &mut dx[1])
     }
 }
 
@@ -107,8 +102,10 @@ impl Convolution {
         dz: Floats,
         dx: &mut Grad,
     ) -> Result<()> {
+        let Some((to, add)) = dx.target(stream)? else {
+            return Ok(());
+        };
         let (g, weight) = (&self.geometry, Input::new(stream, weight)?);
-        let (to, add) = dx.target(stream)?;
         if to.are_aligned() {
             return stream.cudnn().backward_x(g, weight.floats, dz, to, add);
         }
@@ -121,8 +118,10 @@ impl Convolution {
     }
 
     fn weight_gradient(&self, stream: &Stream, x: Floats, dz: Floats, dw: &mut Grad) -> Result<()> {
+        let Some((to, add)) = dw.target(stream)? else {
+            return Ok(());
+        };
         let (g, x) = (&self.geometry, Input::new(stream, x)?);
-        let (to, add) = dw.target(stream)?;
         if to.are_aligned() && !Input::is_packed(g) && to.element == dz.element {
             return stream.cudnn().backward_weight(g, x.floats, dz, to, add);
         }

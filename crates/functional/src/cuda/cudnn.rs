@@ -5,7 +5,7 @@
 
 use super::floats::{Element, Floats};
 use crate::ops::convolution::Geometry;
-use crate::precision::{self, Precision};
+use crate::precision::{Precision, arithmetic};
 use candle_core::cuda_backend::cudarc::cudnn::{CudnnError, result, sys};
 use candle_core::cuda_backend::cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 use candle_core::{Error, Result, bail};
@@ -96,6 +96,40 @@ macro_rules! candidates {
     }};
 }
 
+/// One of cuDNN's three convolutions, which differ in types alone: the place of its plan, cuDNN's question and its
+/// launch, and the two tensors that it reads and the one that it writes, each with its descriptor.
+macro_rules! convolution {
+    ($cudnn:expr, $g:expr, $plan:ident, $ask:path, $launch:path,
+     [$a:expr, $of_a:ident], [$b:expr, $of_b:ident], [$to:expr, $of_to:ident], add: $add:expr) => {{
+        let (a, b, to) = ($a, $b, $to);
+        $cudnn.run(
+            ($g, precision_of([a, b, to])),
+            |plan| &mut plan.$plan,
+            |handle, d, conv| Ok(candidates!($ask, handle, d.$of_a, d.$of_b, conv, d.$of_to)),
+            &|handle, d, choice, workspace, size| {
+                // Safety: the descriptors tell the sizes of the memory behind the addresses.
+                unsafe {
+                    $launch(
+                        handle,
+                        scale(&1.),
+                        d.$of_a,
+                        a.address as *const c_void,
+                        d.$of_b,
+                        b.address as *const c_void,
+                        choice.convolution,
+                        choice.algorithm,
+                        workspace,
+                        size,
+                        scale(if $add { &1. } else { &0. }),
+                        d.$of_to,
+                        to.address as *mut c_void,
+                    )
+                }
+            },
+        )
+    }};
+}
+
 /// One launch: the handle, the shape's descriptors, the algorithm, and the workspace with its size.
 type Launch<'a, A> = dyn Fn(
         sys::cudnnHandle_t,
@@ -124,35 +158,10 @@ impl Cudnn {
         if y.len == 0 {
             return Ok(());
         }
-        let precision = precision_of([x, weight, y]);
-        let ask = |handle, d: &Descriptors, conv| {
-            let ask = result::get_convolution_forward_algorithm;
-            Ok(candidates!(ask, handle, d.x, d.weight, conv, d.y))
-        };
-        self.run(
-            (g, precision),
-            |plan| &mut plan.forward,
-            ask,
-            &|handle, d, choice, workspace, size| {
-                // Safety: the descriptors tell the sizes of the memory behind the addresses.
-                unsafe {
-                    result::convolution_forward(
-                        handle,
-                        scale(&1.),
-                        d.x,
-                        x.address as *const c_void,
-                        d.weight,
-                        weight.address as *const c_void,
-                        choice.convolution,
-                        choice.algorithm,
-                        workspace,
-                        size,
-                        scale(&0.),
-                        d.y,
-                        y.address as *mut c_void,
-                    )
-                }
-            },
+        convolution!(
+            self, g, forward,
+            result::get_convolution_forward_algorithm, result::convolution_forward,
+            [x, x], [weight, weight], [y, y], add: false
         )
     }
 
@@ -168,35 +177,10 @@ impl Cudnn {
         if dx.len == 0 {
             return Ok(());
         }
-        let precision = precision_of([weight, dy, dx]);
-        let ask = |handle, d: &Descriptors, conv| {
-            let ask = result::get_convolution_backward_data_algorithm;
-            Ok(candidates!(ask, handle, d.weight, d.y, conv, d.x))
-        };
-        self.run(
-            (g, precision),
-            |plan| &mut plan.backward_x,
-            ask,
-            &|handle, d, choice, workspace, size| {
-                // Safety: as in `forward`.
-                unsafe {
-                    result::convolution_backward_data(
-                        handle,
-                        scale(&1.),
-                        d.weight,
-                        weight.address as *const c_void,
-                        d.y,
-                        dy.address as *const c_void,
-                        choice.convolution,
-                        choice.algorithm,
-                        workspace,
-                        size,
-                        scale(if add { &1. } else { &0. }),
-                        d.x,
-                        dx.address as *mut c_void,
-                    )
-                }
-            },
+        convolution!(
+            self, g, backward_x,
+            result::get_convolution_backward_data_algorithm, result::convolution_backward_data,
+            [weight, weight], [dy, y], [dx, x], add: add
         )
     }
 
@@ -209,35 +193,10 @@ impl Cudnn {
         dw: Floats,
         add: bool,
     ) -> Result<()> {
-        let precision = precision_of([x, dy, dw]);
-        let ask = |handle, d: &Descriptors, conv| {
-            let ask = result::get_convolution_backward_filter_algorithm;
-            Ok(candidates!(ask, handle, d.x, d.y, conv, d.weight))
-        };
-        self.run(
-            (g, precision),
-            |plan| &mut plan.backward_weight,
-            ask,
-            &|handle, d, choice, workspace, size| {
-                // Safety: as in `forward`.
-                unsafe {
-                    result::convolution_backward_filter(
-                        handle,
-                        scale(&1.),
-                        d.x,
-                        x.address as *const c_void,
-                        d.y,
-                        dy.address as *const c_void,
-                        choice.convolution,
-                        choice.algorithm,
-                        workspace,
-                        size,
-                        scale(if add { &1. } else { &0. }),
-                        d.weight,
-                        dw.address as *mut c_void,
-                    )
-                }
-            },
+        convolution!(
+            self, g, backward_weight,
+            result::get_convolution_backward_filter_algorithm, result::convolution_backward_filter,
+            [x, x], [dy, y], [dw, weight], add: add
         )
     }
 
@@ -288,7 +247,7 @@ impl Cudnn {
 
     /// What is known of a shape.
     fn plan(&mut self, g: &Geometry, precision: Precision) -> Result<&mut Plan> {
-        let key = (*g, precision, precision::deterministic());
+        let key = (*g, precision, arithmetic().deterministic);
         Ok(match self.plans.entry(key) {
             Entry::Occupied(plan) => plan.into_mut(),
             Entry::Vacant(place) => place.insert(Plan::new(g, precision)?),
@@ -356,7 +315,7 @@ impl Plan {
 fn precision_of(all: [Floats; 3]) -> Precision {
     let [element, others @ ..] = all.map(|floats| floats.element);
     assert_eq!(others, [element; 2], "tensors of one convolution");
-    match (element, precision::get()) {
+    match (element, arithmetic().precision) {
         (Element::Bf16, _) => Precision::Bf16,
         (Element::F32, Precision::Bf16) => Precision::Tf32, // images, or what is from before
         (Element::F32, precision) => precision,
@@ -403,7 +362,7 @@ fn choices<A: Copy + fmt::Debug>(
     let fits = |c: &&Candidate<A>| {
         c.works
             && c.workspace <= MAX_WORKSPACE
-            && (c.deterministic || !precision::deterministic())
+            && (c.deterministic || !arithmetic().deterministic)
             && (!exact || !rounds(c.arithmetic))
     };
     let choice = |c: &Candidate<A>| -> Result<Choice<A>> {

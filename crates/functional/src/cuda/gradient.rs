@@ -14,19 +14,17 @@ pub(crate) type At<'v, 'k> = kernel::At<'v, 'k, Cuda>;
 pub(crate) type Grad<'a> = kernel::Grad<'a, Cuda>;
 
 impl Grad<'_> {
-    /// Where to write it, and whether to add to what is there.
-    ///
-    /// # Panics
-    /// Where it is unwanted.
-    pub fn target(&mut self, stream: &Stream) -> Result<(Floats, bool)> {
-        if let Grad::Empty(element, len) = self {
-            let block = Block::of(*element, stream, *len)?;
-            let to = block.floats();
-            *self = Grad::Sum(block);
-            return Ok((to, false));
-        }
+    /// Where to write it, and whether to add to what is there. None where it is unwanted.
+    pub fn target(&mut self, stream: &Stream) -> Result<Option<(Floats, bool)>> {
         Ok(match self {
-            Grad::Sum(block) => (block.floats(), true),
+            Grad::Unwanted => None,
+            Grad::Empty(element, len) => {
+                let block = Block::of(*element, stream, *len)?;
+                let to = block.floats();
+                *self = Grad::Sum(block);
+                Some((to, false))
+            }
+            Grad::Sum(block) => Some((block.floats(), true)),
             Grad::Place {
                 to,
                 written,
@@ -34,17 +32,16 @@ impl Grad<'_> {
                 ..
             } => {
                 *touched = true;
-                (*to, std::mem::replace(written, true))
+                Some((*to, std::mem::replace(written, true)))
             }
-            _ => panic!("a gradient that is not requested"),
         })
     }
 
     /// Adds nothing.
     pub fn zero(&mut self, stream: &Stream) -> Result<()> {
         match self.target(stream)? {
-            (_, true) => Ok(()),
-            (to, false) => stream.fill(to, 0.),
+            Some((to, false)) => stream.fill(to, 0.),
+            _ => Ok(()),
         }
     }
 
@@ -62,10 +59,9 @@ impl Grad<'_> {
     /// Adds `part` where the gradient is wanted. Where the caller no longer needs `part`,
     /// [`give`](Self::give) saves a copy.
     pub fn add(&mut self, stream: &Stream, part: Floats) -> Result<()> {
-        if !self.wanted() {
+        let Some((to, add)) = self.target(stream)? else {
             return Ok(());
-        }
-        let (to, add) = self.target(stream)?;
+        };
         stream.put(part, to, add)
     }
 }

@@ -39,10 +39,7 @@ impl Kernel<Cuda> for Add {
             mask(stream, at.y, dy.floats())?;
         }
         dx[0].add(stream, dy.floats())?;
-        match dx[1].wanted() {
-            true => dx[1].give(stream, dy),
-            false => Ok(()),
-        }
+        dx[1].give(stream, dy)
     }
 }
 
@@ -55,10 +52,9 @@ impl Kernel<Cuda> for Transpose {
 
     fn backward(&self, pass: &Pass, _: At<'_, '_>, dy: Block, dx: &mut [Grad<'_>]) -> Result<()> {
         let stream = &*pass.stream;
-        if !dx[0].wanted() {
+        let Some((to, add)) = dx[0].target(stream)? else {
             return Ok(());
-        }
-        let (to, add) = dx[0].target(stream)?;
+        };
         transpose(stream, dy.floats(), to, [self.columns, self.rows], add)
     }
 }
@@ -110,10 +106,9 @@ impl Kernel<Cuda> for Average {
 
     fn backward(&self, pass: &Pass, _: At<'_, '_>, dy: Block, dx: &mut [Grad<'_>]) -> Result<()> {
         let stream = &*pass.stream;
-        if !dx[0].wanted() {
+        let Some((to, add)) = dx[0].target(stream)? else {
             return Ok(());
-        }
-        let (to, add) = dx[0].target(stream)?;
+        };
         let name = to.kernel("average_backward");
         launch!(stream, name, elements to.len; to.len, dy.floats(), to, self.0, add)
     }
@@ -128,10 +123,9 @@ impl Kernel<Cuda> for Maximum {
 
     fn backward(&self, pass: &Pass, at: At<'_, '_>, dy: Block, dx: &mut [Grad<'_>]) -> Result<()> {
         let stream = &*pass.stream;
-        if !dx[0].wanted() {
+        let Some((to, add)) = dx[0].target(stream)? else {
             return Ok(());
-        }
-        let (to, add) = dx[0].target(stream)?;
+        };
         let name = to.kernel("maximum_backward");
         launch!(stream, name, elements to.len; to.len, at.x[0], at.y, dy.floats(), to, self.0, add)
     }
@@ -148,10 +142,9 @@ impl Kernel<Cuda> for GlobalAverage {
 
     fn backward(&self, pass: &Pass, _: At<'_, '_>, dy: Block, dx: &mut [Grad<'_>]) -> Result<()> {
         let stream = &*pass.stream;
-        if !dx[0].wanted() {
+        let Some((to, add)) = dx[0].target(stream)? else {
             return Ok(());
-        }
-        let (to, add) = dx[0].target(stream)?;
+        };
         let name = to.kernel("global_average_backward");
         let (pixels, channels) = (self.pixels, self.channels);
         launch!(stream, name, elements to.len; to.len, dy.floats(), to, pixels, channels, add)

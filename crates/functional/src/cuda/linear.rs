@@ -55,10 +55,9 @@ impl Kernel<Cuda> for Linear {
 
 /// a · b, written or added where it is wanted.
 fn product(stream: &Stream, to: &mut Grad, a: Matrix, b: Matrix) -> Result<()> {
-    if !to.wanted() {
+    let Some((to, add)) = to.target(stream)? else {
         return Ok(());
-    }
-    let (to, add) = to.target(stream)?;
+    };
     multiply(stream, to, add, a, b)
 }
 
@@ -83,10 +82,9 @@ pub(crate) fn mask(stream: &Stream, y: Floats, dy: Floats) -> Result<()> {
 
 /// The sums of the columns of `x`, rows of `columns`, where they are wanted; `to` is f32.
 pub(crate) fn column_sums(stream: &Stream, x: Floats, columns: usize, to: &mut Grad) -> Result<()> {
-    if !to.wanted() {
+    let Some((to, add)) = to.target(stream)? else {
         return Ok(());
-    }
-    let (to, add) = to.target(stream)?;
+    };
     let rows = x.len / columns.max(1);
     if rows == 0 {
         return if add { Ok(()) } else { stream.fill(to, 0.) };

@@ -61,10 +61,9 @@ impl Kernel<Cuda> for Sum {
     }
 
     fn backward(&self, pass: &Pass, _: At<'_, '_>, dy: Block, dx: &mut [Grad<'_>]) -> Result<()> {
-        if !dx[0].wanted() {
+        let Some((to, add)) = dx[0].target(&pass.stream)? else {
             return Ok(());
-        }
-        let (to, add) = dx[0].target(&pass.stream)?;
+        };
         if !add {
             pass.stream.fill(to, 0.)?;
         }

@@ -1,9 +1,9 @@
 //! Memory on a GPU that is used again: as [`crate::cpu::buffer`] on the CPU. What a dropped block held stays in
 //! it, so a new one has arbitrary contents.
 
-use super::floats::{Element, Floats};
-use super::free::{Free, Piece};
+use super::floats::{Element, Floats, Piece};
 use super::stream::Stream;
+use crate::free::Free;
 use candle_core::Result;
 use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr, DevicePtrMut};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ pub(crate) struct Block {
     piece: Option<Piece>,
     size: usize,
     floats: Floats,
-    free: Arc<Free>,
+    free: Arc<Free<Piece>>,
 }
 
 impl Block {

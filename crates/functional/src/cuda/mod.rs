@@ -8,7 +8,6 @@ mod backend;
 mod convolution;
 mod cudnn;
 mod floats;
-mod free;
 mod gemm;
 mod gradient;
 mod layers;

@@ -242,19 +242,21 @@ impl Kernel<Cuda> for Norm {
         }
         let (shift, stretch) = (Block::new(stream, c)?, Block::new(stream, c)?);
         let (shift, stretch) = (shift.floats(), stretch.floats());
-        let [(dw, add_dw), (db, add_db)] =
-            [wanted(stream, &mut dx[1])?, wanted(stream, &mut dx[2])?];
+        let (dw, add_dw) = dx[1].target(stream)?.unzip();
+        let (db, add_db) = dx[2].target(stream)?.unzip();
+        let [add_dw, add_db] = [add_dw, add_db].map(Option::unwrap_or_default);
         let share = if self.train { 1. / rows as f32 } else { 0. };
         launch!(stream, "norm_combine", (c.div_ceil(32) as u32, 1, 1), (32, 32, 1);
             partial.floats(), cut.parts, c, inv_std, share, shift, stretch, dw, add_dw, db, add_db)?;
-        if let Some(norms) = pass
-            .norms
-            .as_deref()
-            .filter(|_| self.train && dx[0].wanted())
+        if self.train
+            && dx[0].wanted()
+            && let Some(norms) = pass.norms.as_deref()
         {
             self.write_shared_gradient(norms, stream, partial.floats(), inv_std, [shift, stretch])?;
         }
-        if let Some(shift) = dx.last_mut().filter(|grad| self.shift && grad.wanted()) {
+        if self.shift
+            && let Some(shift) = dx.last_mut()
+        {
             shift.zero(stream)?;
         }
         let shortcut = self.shortcut && dx[3].wanted();
@@ -263,7 +265,7 @@ impl Kernel<Cuda> for Norm {
             let in_place = !shortcut && matches!(dx[0], Grad::Empty(..));
             let (to, add) = match in_place {
                 true => (d, false),
-                false => dx[0].target(stream)?,
+                false => dx[0].target(stream)?.expect("it is wanted"),
             };
             let vector = self.vector(&[at.x, &[d, to]].concat());
             let name = to.kernel(pick(vector, ["norm_backward1", "norm_backward4"]));
@@ -284,12 +286,4 @@ impl Kernel<Cuda> for Norm {
 /// One of two kernels, by the channels that a thread takes.
 fn pick(vector: usize, [one, four]: [&'static str; 2]) -> &'static str {
     if vector == 4 { four } else { one }
-}
-
-fn wanted(stream: &Stream, grad: &mut Grad) -> Result<(Option<Floats>, bool)> {
-    if !grad.wanted() {
-        return Ok((None, false));
-    }
-    let (to, add) = grad.target(stream)?;
-    Ok((Some(to), add))
 }

@@ -1,8 +1,10 @@
 //! The optimizer's step on a GPU: one kernel for all parameters, in place.
 
 use super::floats::Floats;
+use super::gradient::Cuda;
 use super::stream::{Address, Stream, launch};
-use super::tensors::{stream_of, with_floats, with_memory_of};
+use super::tensors::{with_floats, with_memory_of};
+use crate::kernel::Backend;
 use candle_core::{Result, Tensor, Var};
 
 /// Threads of a block, and elements that each of them takes where there are enough.
@@ -19,7 +21,7 @@ pub(crate) fn step(
     batch_size: usize,
     velocity: Option<&Tensor>,
 ) -> Result<()> {
-    let stream = &stream_of(params[0])?;
+    let stream = &Cuda::stream(params[0].device())?;
     let sums = sums
         .iter()
         .map(Tensor::contiguous)

@@ -26,13 +26,13 @@ unsafe impl DeviceRepr for RawSizes {}
 /// A convolution that these kernels compute.
 pub(crate) struct Single<'a>(&'a Convolution);
 
-impl Argument for Single<'_> {
+impl Argument for &Single<'_> {
     type Raw = RawSizes;
 
     fn raw(&self) -> Result<RawSizes> {
-        let Self(Convolution {
+        let Convolution {
             geometry: g, pool, ..
-        }) = self;
+        } = self.0;
         let [out_height, out_width] = self.0.pooled();
         let sizes = [g.height, g.width, out_height, out_width];
         let sizes = [sizes, [g.out_channels, g.stride, g.padding, *pool]].concat();
@@ -86,24 +86,14 @@ impl<'a> Single<'a> {
             launch!(stream, name, (parts as u32, 1, 1), (THREADS as u32, 1, 1);
                 x[0], x[1], bias, dy, partial, self, self.0.relu, pixels, of_a_block)?;
         }
-        if dx[1].wanted() {
-            let (to, add) = dx[1].target(stream)?;
+        if let Some((to, add)) = dx[1].target(stream)? {
             combine(stream, partial, width, 0, to, add)?;
         }
-        match dx.get_mut(2).filter(|db| db.wanted()) {
-            None => Ok(()),
-            Some(db) => {
-                let (to, add) = db.target(stream)?;
-                combine(stream, partial, width, of_weight, to, add)
-            }
+        if let Some(db) = dx.get_mut(2)
+            && let Some((to, add)) = db.target(stream)?
+        {
+            combine(stream, partial, width, of_weight, to, add)?;
         }
-    }
-}
-
-impl Argument for &Single<'_> {
-    type Raw = RawSizes;
-
-    fn raw(&self) -> Result<RawSizes> {
-        Single::raw(self)
+        Ok(())
     }
 }

@@ -2,8 +2,8 @@
 //! libraries, the memory between operations.
 
 use super::cudnn::Cudnn;
-use super::floats::{Element, Floats, Kernel};
-use super::free::Free;
+use super::floats::{Element, Floats, Kernel, Piece};
+use crate::free::Free;
 use candle_core::cuda_backend::cudarc::driver::{
     CudaFunction, CudaSlice, CudaStream, DevicePtr, DeviceRepr, DriverError, LaunchConfig, result,
     sys,
@@ -11,7 +11,7 @@ use candle_core::cuda_backend::cudarc::driver::{
 use candle_core::cuda_backend::{CudaDevice, DeviceId};
 use candle_core::{Error, Result, bail};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Threads of a block of an elementwise kernel.
 const THREADS: u32 = 256;
@@ -26,76 +26,25 @@ macro_rules! compiled {
     };
 }
 
-/// The kernels, by the files that they are in.
-const MODULES: [(&str, [&str; 2], &[&str]); 3] = [
-    (
-        "elementwise",
-        compiled!("elementwise"),
-        &[
-            "fill",
-            "copy",
-            "narrow",
-            "widen",
-            "relu",
-            "mask",
-            "sum",
-            "bias_relu",
-            "transpose",
-            "transpose_narrow",
-            "transpose_widen",
-            "average",
-            "average_backward",
-            "maximum",
-            "maximum_backward",
-            "global_average",
-            "global_average_backward",
-            "epilogue",
-            "epilogue_backward",
-            "column_sums",
-            "combine",
-            "cross_entropy",
-            "cross_entropy_backward",
-            "total",
-            "sgd",
-        ],
-    ),
-    (
-        "norm",
-        compiled!("norm"),
-        &[
-            "norm_moments1",
-            "norm_moments4",
-            "norm_statistics",
-            "norm_running",
-            "norm_forward1",
-            "norm_forward4",
-            "norm_sums1",
-            "norm_sums4",
-            "norm_combine",
-            "norm_backward1",
-            "norm_backward4",
-        ],
-    ),
-    (
-        "single",
-        compiled!("single"),
-        &["single3", "single5", "single3_backward", "single5_backward"],
-    ),
-];
+/// Where a kernel is: the name of its file, and the file compiled for each type.
+fn file_of(kernel: &str) -> (&'static str, [&'static str; 2]) {
+    match kernel.split(char::is_numeric).next() {
+        Some("single") => ("single", compiled!("single")),
+        _ if kernel.starts_with("norm_") => ("norm", compiled!("norm")),
+        _ => ("elementwise", compiled!("elementwise")),
+    }
+}
 
 pub(crate) struct Stream {
     device: CudaDevice,
     stream: Arc<CudaStream>,
-    functions: Functions,
-    /// Loaded when they are wanted first: the driver translates them for seconds.
-    of_bf16: OnceLock<Functions>,
-    pub free: Arc<Free>,
+    /// The kernels that were used. A file is loaded for its first kernel: the driver may translate it for seconds.
+    functions: Mutex<HashMap<Kernel, CudaFunction>>,
+    pub free: Arc<Free<Piece>>,
     cudnn: Mutex<Cudnn>,
     /// Tables of addresses that kernels were given, by their contents.
     tables: Mutex<HashMap<Vec<u64>, CudaSlice<u64>>>,
 }
-
-type Functions = HashMap<&'static str, CudaFunction>;
 
 /// So many tables are kept: with one they are the same every step, with fresh tensors they are not.
 const TABLES: usize = 64;
@@ -123,15 +72,16 @@ impl Stream {
         let stream = device.cuda_stream();
         stream.context().bind_to_thread().map_err(Error::wrap)?;
         keep_freed_memory(stream.context().cu_device()).map_err(Error::wrap)?;
-        Ok(Self {
+        let stream = Self {
             device: device.clone(),
             cudnn: Mutex::new(Cudnn::new(&stream)?),
             stream,
-            functions: load(device, Element::F32)?,
-            of_bf16: OnceLock::new(),
-            free: Arc::default(),
+            functions: Mutex::default(),
+            free: Arc::new(Free::new()),
             tables: Mutex::default(),
-        })
+        };
+        stream.function("copy")?; // a GPU that cannot run the kernels is found here, not in a step
+        Ok(stream)
     }
 
     /// Makes the GPU that of the calling thread, as the libraries want it.
@@ -152,21 +102,25 @@ impl Stream {
         self.cudnn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn function(&self, kernel: impl Into<Kernel>) -> Result<&CudaFunction> {
-        let Kernel(element, name) = kernel.into();
-        let functions = match (element, self.of_bf16.get()) {
-            (Element::F32, _) => &self.functions,
-            (Element::Bf16, Some(functions)) => functions,
-            (Element::Bf16, None) => {
-                self.check_bf16()?;
-                let loaded = load(&self.device, element)?;
-                self.of_bf16.get_or_init(|| loaded)
-            }
-        };
-        match functions.get(name) {
-            Some(function) => Ok(function),
-            None => bail!("there is no kernel {name}"),
+    pub fn function(&self, kernel: impl Into<Kernel>) -> Result<CudaFunction> {
+        let kernel @ Kernel(element, name) = kernel.into();
+        let mut functions = self
+            .functions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(function) = functions.get(&kernel) {
+            return Ok(function.clone());
         }
+        if element == Element::Bf16 {
+            self.check_bf16()?;
+        }
+        let (file, ptx) = file_of(name);
+        let module = format!("functional_{file}_{element:?}");
+        let ptx = ptx[element as usize];
+        let function = self.device.get_or_load_custom_func(name, &module, ptx)?;
+        let function = function.into_cuda_function();
+        functions.insert(kernel, function.clone());
+        Ok(function)
     }
 
     /// cuDNN would say less of a GPU without arithmetic of bf16.
@@ -273,19 +227,6 @@ pub(crate) fn between(from: Floats, to: Floats, names: [&'static str; 3]) -> Ker
     }
 }
 
-/// The kernels for one type.
-fn load(device: &CudaDevice, element: Element) -> Result<Functions> {
-    let mut functions = HashMap::new();
-    for (file, ptx, names) in MODULES {
-        let module = format!("functional_{file}_{element:?}");
-        for name in names {
-            let function = device.get_or_load_custom_func(name, &module, ptx[element as usize])?;
-            functions.insert(*name, function.into_cuda_function());
-        }
-    }
-    Ok(functions)
-}
-
 /// Lets the driver keep what is freed, or every wait for the GPU would hand it back to the system.
 fn keep_freed_memory(device: sys::CUdevice) -> std::result::Result<(), DriverError> {
     let mut threshold = u64::MAX;
@@ -383,7 +324,8 @@ macro_rules! launch {
     (@ $stream:expr, $name:expr, $config:expr; $($argument:expr),+) => {{
         use candle_core::cuda_backend::cudarc::driver::PushKernelArg;
         let config = $config;
-        let mut launch = $stream.cuda().launch_builder($stream.function($name)?);
+        let function = $stream.function($name)?;
+        let mut launch = $stream.cuda().launch_builder(&function);
         $(
             let argument = $crate::cuda::stream::Argument::raw(&$argument)?;
             launch.arg(&argument);

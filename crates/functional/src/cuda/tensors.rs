@@ -5,20 +5,8 @@ use super::stream::Stream;
 use candle_core::cuda_backend::CudaStorage;
 use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr, DevicePtrMut};
 use candle_core::op::BackpropOp;
-use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Result, Storage, Tensor, bail};
+use candle_core::{CpuStorage, InplaceOp1, Layout, Result, Storage, Tensor, bail};
 use std::cell::Cell;
-use std::sync::Arc;
-
-/// The stream of a tensor's device.
-pub(crate) fn stream_of(tensor: &Tensor) -> Result<Arc<Stream>> {
-    match tensor.device() {
-        Device::Cuda(device) => Stream::of(device),
-        other => bail!(
-            "expected a tensor on a GPU, got one on {:?}",
-            other.location()
-        ),
-    }
-}
 
 /// Calls `f` with the elements of contiguous tensors on the stream's device.
 pub(crate) fn with_floats<R>(
@@ -36,16 +24,9 @@ pub(crate) fn with_floats<R>(
             }
             _ => bail!("a tensor is on another device than the operation"),
         };
-        let Some((start, end)) = layout.contiguous_offsets() else {
-            bail!(
-                "expected a contiguous tensor, got strides {:?}",
-                layout.stride()
-            )
-        };
         let (address, guard) = slice.device_ptr(stream.cuda());
         reading.push(guard);
-        let len = slice.num_bytes() / size_of::<f32>();
-        floats.push(Floats::new(address, len).at(start, end - start));
+        floats.push(elements(address, slice.num_bytes(), layout)?);
     }
     f(&floats)
 }
@@ -85,17 +66,24 @@ impl<R, F: FnOnce(Floats) -> Result<R>> InplaceOp1 for Lend<'_, F, R> {
             bail!("a tensor is on another device than the operation")
         }
         let slice = storage.as_cuda_slice_mut::<f32>()?;
-        let Some((start, end)) = layout.contiguous_offsets() else {
-            bail!(
-                "expected a contiguous tensor, got strides {:?}",
-                layout.stride()
-            )
-        };
-        let len = slice.num_bytes() / size_of::<f32>();
+        let bytes = slice.num_bytes();
         let (address, _written) = slice.device_ptr_mut(self.stream.cuda());
-        let floats = Floats::new(address, len).at(start, end - start);
+        let floats = elements(address, bytes, layout)?;
         self.result.set(self.f.take().map(|f| f(floats)));
         Ok(())
+    }
+}
+
+/// The elements of a contiguous tensor in its memory.
+fn elements(address: u64, bytes: usize, layout: &Layout) -> Result<Floats> {
+    match layout.contiguous_offsets() {
+        Some((start, end)) => {
+            Ok(Floats::new(address, bytes / size_of::<f32>()).at(start, end - start))
+        }
+        None => bail!(
+            "expected a contiguous tensor, got strides {:?}",
+            layout.stride()
+        ),
     }
 }
 

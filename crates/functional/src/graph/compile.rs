@@ -2,7 +2,7 @@
 //! computes nothing.
 
 use super::guest;
-use super::tape::{Leaf, Slot, Step, Tape};
+use super::tape::{Slot, Step, Tape};
 use super::value::{Node, Source, Value};
 use crate::kernel::{Backend, Kernel};
 use crate::ops::Op;
@@ -62,7 +62,7 @@ impl<B: Backend> Compiler<B> {
             Source::Tensor(tensor) => {
                 let leaves = &mut self.tape.leaves;
                 *self.leaves.entry(tensor.id()).or_insert_with(|| {
-                    leaves.push(Leaf(tensor.clone()));
+                    leaves.push(tensor.clone());
                     Slot::Leaf(leaves.len() - 1)
                 })
             }
@@ -100,7 +100,7 @@ impl<B: Backend> Compiler<B> {
     /// A value in the type that is asked for.
     fn cast(&mut self, slot: Slot, to: B::Element) -> Slot {
         let (is, len) = match slot {
-            Slot::Leaf(i) => (B::Element::default(), self.tape.leaves[i].0.elem_count()),
+            Slot::Leaf(i) => (B::Element::default(), self.tape.leaves[i].elem_count()),
             Slot::Step(i) => {
                 let step = &self.tape.steps[i];
                 (step.kernel.element(), step.len)

@@ -11,6 +11,7 @@ use crate::kernel::{Backend, Pass};
 use crate::synchronized::Summation;
 use candle_core::{DType, Device, Result, Tensor, TensorId, Var, bail};
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Writes the gradient of the scalar `loss` with respect to each parameter into the variable beside it, on the
@@ -34,26 +35,23 @@ pub fn backward<'a>(
     loss: &Value,
     params: impl IntoIterator<Item = (&'a Var, &'a Var)>,
 ) -> Result<Tensor> {
-    let mut gradients = Gradients::empty();
-    let params: Vec<(&Var, &Var)> = params.into_iter().collect();
-    for (i, (param, grad)) in params.iter().enumerate() {
-        if params.iter().any(|(param, _)| param.id() == grad.id()) {
+    let pairs: Vec<(&Var, &Var)> = params.into_iter().collect();
+    let (mut params, mut buckets) = (Vec::new(), Vec::new());
+    for (i, (param, grad)) in pairs.iter().enumerate() {
+        if pairs.iter().any(|(param, _)| param.id() == grad.id()) {
             bail!("backward: a parameter and its gradient are the same tensor")
         }
         if param.elem_count() != grad.elem_count() {
             let (param, grad) = (param.dims(), grad.dims());
             bail!("backward: a parameter has shape {param:?}, its gradient {grad:?}")
         }
-        if params[..i]
-            .iter()
-            .any(|(before, _)| before.id() == param.id())
-        {
+        if pairs[..i].iter().any(|(other, _)| other.id() == param.id()) {
             bail!("backward: a parameter is given twice")
         }
-        let values = Values::Tensor(grad.as_tensor().clone());
-        gradients.add(values, &[(i.to_string(), param.as_tensor().clone())]);
+        params.push((i.to_string(), param.as_tensor().clone()));
+        buckets.push((i..i + 1, Values::Tensor(grad.as_tensor().clone())));
     }
-    gradients.backward(loss)
+    Gradients::with(params, buckets).backward(loss)
 }
 
 /// The gradients of parameters in buckets, each a memory of its own that can be handed out.
@@ -128,64 +126,58 @@ impl Gradients {
         let named = |(name, var): (&str, &Var)| (name.to_owned(), var.as_tensor().clone());
         let params: Vec<(String, Tensor)> = params.into_iter().map(named).collect();
         let lens: Vec<usize> = params.iter().map(|(_, param)| param.elem_count()).collect();
-        let mut gradients = Self::empty();
-        for numbers in bucket::share_out(&lens, bucket_len).into_iter().rev() {
+        let mut buckets = Vec::new();
+        for numbers in bucket::share_out(&lens, bucket_len) {
             let len = lens[numbers.clone()].iter().sum();
             let values = match params[numbers.start].1.device() {
                 Device::Cpu => Values::Floats(vec![0.; len]),
                 device => Values::Tensor(Tensor::zeros(len, DType::F32, device)?),
             };
-            gradients.add(values, &params[numbers]);
+            buckets.push((numbers, values));
         }
-        gradients.last_first();
-        assert_eq!(
-            gradients.by_id.len(),
-            params.len(),
-            "a parameter is given twice"
-        );
+        let count = params.len();
+        let gradients = Self::with(params, buckets);
+        assert_eq!(gradients.by_id.len(), count, "a parameter is given twice");
         Ok(gradients)
     }
 
-    fn empty() -> Self {
+    /// For parameters with names, in buckets of which each has the parameters of these numbers.
+    fn with(params: Vec<(String, Tensor)>, buckets: Vec<(Range<usize>, Values)>) -> Self {
+        let numbered = params.iter().enumerate();
+        let by_id = numbered.map(|(number, (_, tensor))| (tensor.id(), number));
+        let by_id = by_id.collect();
+        let parameter = |(name, tensor)| Parameter {
+            name,
+            tensor,
+            place: (0, 0..0), // until its bucket is made
+            written: false,
+            touched: false,
+        };
+        let mut parameters: Vec<Parameter> = params.into_iter().map(parameter).collect();
+        let mut bucket = |(index, (numbers, values)): (usize, (Range<usize>, Values))| {
+            let mut start = 0;
+            let parts = numbers.map(|number| {
+                let parameter = &mut parameters[number];
+                let range = start..start + parameter.tensor.elem_count();
+                start = range.end;
+                parameter.place = (index, range.clone());
+                Part {
+                    parameter: number,
+                    range,
+                }
+            });
+            Memory {
+                parts: parts.collect(),
+                values: Some(values),
+            }
+        };
+        let buckets = buckets.into_iter().enumerate().map(&mut bucket).collect();
         Self {
-            parameters: Vec::new(),
-            by_id: HashMap::new(),
-            buckets: Vec::new(),
+            parameters,
+            by_id,
+            buckets,
             allow_unused: false,
             failed: false,
-        }
-    }
-
-    /// A bucket for the parameters that come next.
-    fn add(&mut self, values: Values, params: &[(String, Tensor)]) {
-        let (mut parts, mut start) = (Vec::new(), 0);
-        for (name, tensor) in params {
-            let (number, range) = (self.parameters.len(), start..start + tensor.elem_count());
-            start = range.end;
-            self.by_id.insert(tensor.id(), number);
-            parts.push(Part {
-                parameter: number,
-                range: range.clone(),
-            });
-            self.parameters.push(Parameter {
-                name: name.clone(),
-                tensor: tensor.clone(),
-                place: (self.buckets.len(), range),
-                written: false,
-                touched: false,
-            });
-        }
-        self.buckets.push(Memory {
-            values: Some(values),
-            parts: parts.into(),
-        });
-    }
-
-    fn last_first(&mut self) {
-        self.buckets.reverse();
-        let last = self.buckets.len().saturating_sub(1);
-        for parameter in &mut self.parameters {
-            parameter.place.0 = last - parameter.place.0;
         }
     }
 

@@ -13,9 +13,6 @@ pub(crate) enum Slot {
     Step(usize),
 }
 
-/// A contiguous tensor that steps read. It is locked while a step reads it, and at no other time.
-pub(crate) struct Leaf(pub Tensor);
-
 /// One kernel, on values.
 pub(crate) struct Step<B: Backend> {
     pub kernel: Box<dyn Kernel<B>>,
@@ -25,7 +22,8 @@ pub(crate) struct Step<B: Backend> {
 }
 
 pub(crate) struct Tape<B: Backend> {
-    pub leaves: Vec<Leaf>,
+    /// Contiguous tensors. Each is locked while a step reads it, and at no other time.
+    pub leaves: Vec<Tensor>,
     pub steps: Vec<Step<B>>,
     /// What it computes, with shapes; the first is the loss where there is one.
     pub outputs: Vec<(Slot, Vec<usize>)>,
@@ -97,7 +95,7 @@ impl<B: Backend> Tape<B> {
 
     fn inputs<'a>(&'a self, step: &Step<B>, saved: &'a Saved<B>) -> Vec<Input<'a, B>> {
         let input = |slot: &Slot| match *slot {
-            Slot::Leaf(i) => Input::Tensor(&self.leaves[i].0),
+            Slot::Leaf(i) => Input::Tensor(&self.leaves[i]),
             Slot::Step(i) => saved.input(i),
         };
         step.inputs.iter().map(input).collect()
@@ -112,7 +110,7 @@ impl<B: Backend> Tape<B> {
                 .position(|(other, _)| other == slot);
             outputs.push(match (before, *slot) {
                 (Some(before), _) => outputs[before].reshape(&dims[..])?,
-                (None, Slot::Leaf(i)) => self.leaves[i].0.detach().reshape(&dims[..])?,
+                (None, Slot::Leaf(i)) => self.leaves[i].detach().reshape(&dims[..])?,
                 (None, Slot::Step(i)) => {
                     let value = saved.values[i].take().expect("outputs are kept");
                     B::tensor(&pass.stream, value, dims)?
@@ -164,7 +162,7 @@ impl<B: Backend> Tape<B> {
         let mut targets: Vec<Option<Vec<Target>>> = Vec::new();
         for step in &self.steps {
             let of_input = |slot: &Slot| match *slot {
-                Slot::Leaf(i) => parameter(&self.leaves[i].0),
+                Slot::Leaf(i) => parameter(&self.leaves[i]),
                 Slot::Step(i) if targets[i].is_some() => Target::Step(i),
                 Slot::Step(_) => Target::Unwanted,
             };

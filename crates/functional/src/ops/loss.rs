@@ -28,21 +28,23 @@ impl CrossEntropy {
             )
         }
         args::vector(op, "y", y.dims(), batch, "examples of y_hat")?;
-        let mut own = y.contiguous()?.detach();
-        if y.device().is_cpu() {
-            let labels = y.to_vec1::<u32>()?;
-            if let Some(i) = labels.iter().position(|label| *label as usize >= classes) {
-                bail!(
-                    "{op}: label {} of example {i} is too large, y_hat has {classes} classes",
-                    labels[i]
-                )
+        let labels = match y.device().is_cpu() {
+            true => {
+                let labels = y.to_vec1::<u32>()?;
+                if let Some(i) = labels.iter().position(|label| *label as usize >= classes) {
+                    bail!(
+                        "{op}: label {} of example {i} is too large, y_hat has {classes} classes",
+                        labels[i]
+                    )
+                }
+                Tensor::from_vec(labels, batch, y.device())? // what was checked is what is read
             }
-            own = Tensor::from_vec(labels, batch, y.device())?; // what was checked is what is read
-        }
+            false => y.contiguous()?.detach(),
+        };
         Ok(Self {
             batch,
             classes,
-            labels: own,
+            labels,
         })
     }
 }

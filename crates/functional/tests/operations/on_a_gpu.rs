@@ -252,7 +252,7 @@ proptest! {
             let (all, velocity) = (on(n + 9, seed + 2), on(n + 3, seed + 3));
             let sums = [(2, n), (n + 5, 3)].map(|(first, n)| all.narrow(0, first, n).unwrap());
             for _ in 0..3 {
-                sgd.step_all(&[&w, &b], &sums, 7, Some(&velocity)).unwrap();
+                sgd.step(&[&w, &b], &sums, 7, Some(&velocity)).unwrap();
             }
             [values(&w), values(&b), values(&velocity)]
         });

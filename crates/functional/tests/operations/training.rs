@@ -155,11 +155,11 @@ fn sgd_takes_pytorchs_steps() -> Result<()> {
             weight_decay,
         };
         let p = Var::new(&[1f32, -2.], &Device::Cpu)?;
-        let mut velocity = [0f32; 2];
+        let velocity = Tensor::zeros(2, candle_core::DType::F32, &Device::Cpu)?;
         for (g, expected) in gradients.iter().zip(expected) {
             let sum: Vec<f32> = g.iter().map(|g| g * 8.).collect();
-            let velocity = (momentum != 0.).then_some(&mut velocity[..]);
-            sgd.step(&p, &sum, 8, velocity)?;
+            let sum = Tensor::new(&sum[..], &Device::Cpu)?;
+            sgd.step(&[&p], &[sum], 8, (momentum != 0.).then_some(&velocity))?;
             for (p, e) in values(&p).iter().zip(expected) {
                 assert!((p - e).abs() < 1e-6, "{p}, expected {e}");
             }
@@ -171,19 +171,27 @@ fn sgd_takes_pytorchs_steps() -> Result<()> {
 #[test]
 fn a_step_that_does_not_fit_is_an_error() -> Result<()> {
     let p = Var::zeros((2, 3), candle_core::DType::F32, &Device::Cpu)?;
-    let error = Sgd::new(1.).step(&p, &[1., 2.], 1, None).unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .contains("param has 6 elements, the gradient 2"),
-        "{error}"
-    );
+    let of = |len: usize| Tensor::ones(len, candle_core::DType::F32, &Device::Cpu);
+    let error = Sgd::new(1.).step(&[&p], &[of(2)?], 1, None).unwrap_err();
+    let expected = "the parameters have [6] elements, the gradients [2]";
+    assert!(error.to_string().contains(expected), "{error}");
     let momentum = Sgd {
         momentum: 0.9,
         ..Sgd::new(1.)
     };
-    assert!(momentum.step(&p, &[1.; 6], 1, None).is_err());
-    assert!(momentum.step(&p, &[1.; 6], 1, Some(&mut [0.; 2])).is_err());
+    let error = momentum.step(&[&p], &[of(6)?], 1, None).unwrap_err();
+    assert!(
+        error.to_string().contains("momentum needs a velocity"),
+        "{error}"
+    );
+    let short = of(2)?;
+    let error = momentum
+        .step(&[&p], &[of(6)?], 1, Some(&short))
+        .unwrap_err();
+    assert!(
+        error.to_string().contains("velocity has 2, expected 6"),
+        "{error}"
+    );
     Ok(())
 }
 

@@ -96,8 +96,7 @@ impl Kernel<Cpu> for OneChannel {
     }
 
     fn backward(&self, _: &Pass, at: At<'_, '_>, dy: Buffer, dx: &mut [Grad<'_>]) -> Result<()> {
-        if dx[0].wanted() {
-            let (to, add) = dx[0].target();
+        if let Some((to, add)) = dx[0].target() {
             self.image_gradient(at.x, &dy, to, add);
         }
         let sums = Arch::new().dispatch(Backward {

@@ -405,7 +405,7 @@ fn small_steps_add_up() {
         gradients.backward(&y.sum().unwrap()).unwrap();
         let of_weight = gradients.values().unwrap();
         assert_eq!(values(&of_weight[0]), [1.; 4]);
-        sgd.step_all(&[&weight], &of_weight, 1, None).unwrap();
+        sgd.step(&[&weight], &of_weight, 1, None).unwrap();
         assert_eq!(values(&weight), [1. - f32::from(step) / 4096.; 4]);
     }
     assert_eq!(seen[..8], [2.; 8]);
