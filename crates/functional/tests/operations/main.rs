@@ -12,6 +12,7 @@ mod evaluation;
 mod finite_differences;
 mod guests;
 mod losses;
+mod memory_of_parameters;
 #[cfg(feature = "cuda")]
 mod on_a_gpu;
 mod reference;
