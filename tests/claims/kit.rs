@@ -80,21 +80,6 @@ pub fn run(program: &str, args: &str) -> Result<(i32, String, String)> {
 pub const SMALL: &str = "--device cpu --data synthetic --limit-train 34 --limit-test 21 --epochs 1 \
                      --batch-size 16 --lr 0.01 --sync-bn";
 
-/// Lists of losses, or the columns of `steps.csv`.
-#[cfg(feature = "mpi")]
-pub fn same_losses(a: &str, b: &str, limit: f64) -> Result<()> {
-    let numbers = |text: &str| -> Vec<f64> {
-        let words = text.split([',', '[', ']', '\n', ' ']);
-        words.filter_map(|word| word.parse().ok()).collect()
-    };
-    let (a, b) = (numbers(a), numbers(b));
-    ensure!(a.len() == b.len() && a.len() >= 10, "{a:?}, {b:?}");
-    for (a, b) in a.iter().zip(&b) {
-        ensure!((a - b).abs() <= limit * a.abs(), "{a:?}, {b:?}");
-    }
-    Ok(())
-}
-
 /// A run of `concise` with `k` replicas in one process, and what `several` processes with one each leave in a
 /// folder: they are the same.
 pub fn same_as_in_one_process(

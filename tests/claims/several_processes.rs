@@ -12,9 +12,7 @@ use concise::layers::{Conv2d, Linear};
 use concise::{DataParallel, Initializer, Processes, Replication, Sgd, Trainer};
 use functional::{Network, Value, cross_entropy};
 
-use crate::kit::{
-    SMALL, cpus, formula_batch, run, same_as_in_one_process, same_losses, signal, threads_of,
-};
+use crate::kit::{SMALL, cpus, formula_batch, run, same_as_in_one_process, signal, threads_of};
 
 trials![
     ten_steps_of_lenet,
@@ -150,18 +148,13 @@ fn three_steps_of_resnet18() -> Result<()> {
     Ok(())
 }
 
+/// Two processes of two replicas sum as a tree of four does, (a + b) + (c + d): so the bits are those of
+/// `--allreduce tree` in one process.
 fn replicas_in_each_of_several_processes() -> Result<()> {
-    let folder = tempfile::tempdir()?;
-    let (threads, processes) = (
-        folder.path().join("threads"),
-        folder.path().join("processes"),
-    );
-    // whole minibatches: the sums are taken in another order, and two examples would make much of it
-    let args = SMALL.replace("--limit-train 34", "--limit-train 48");
-    leaves(&threads, 1, &format!("{args} --gpus 4"))?;
-    leaves(&processes, 2, &format!("{args} --gpus 2"))?;
-    let losses = |folder: &Path| fs::read_to_string(folder.join("steps.csv"));
-    same_losses(&losses(&threads)?, &losses(&processes)?, 1e-4)
+    let tree = format!("{SMALL} --allreduce tree");
+    same_as_in_one_process(4, &tree, |folder| {
+        leaves(folder, 2, &format!("{SMALL} --gpus 2"))
+    })
 }
 
 fn settings_that_differ_are_named() -> Result<()> {
