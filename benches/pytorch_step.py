@@ -2,9 +2,9 @@
 
     pytorch_step.py MODE THREADS NETWORK BATCH
 
-MODE is eager or compile (`torch.compile`), each as it is or with `-channels_last` behind it. It says `ready` and its version, then takes the number of steps to
-do from each line of its input, and answers with the milliseconds of each. The networks and their
-steps are those of `tests/pytorch/networks.py`.
+MODE is eager or compile (`torch.compile`), each as it is or with `-channels_last` behind it. It says
+`ready` and its version, then takes the number of steps to do from each line of its input, and answers
+with the milliseconds of each. The networks and their steps are those of `tests/pytorch/networks.py`.
 """
 
 import math

@@ -134,7 +134,8 @@ pub fn cpu(options: &Options) -> Result<()> {
         "--threads 0: at least 1 is needed"
     );
     let threads = options.threads();
-    let contenders = contender::list(&peers::prepare(options)?, threads)?;
+    let peers = peers::prepare(options)?;
+    let contenders = contender::list(&peers, threads)?;
     let before = machine::Load::now();
     before.warn();
     let peak = options.has(Part::Peak).then(|| Peak::measure(threads));

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
+use tempfile::TempDir;
 
 use super::{Options, Part};
 
@@ -16,6 +17,8 @@ pub struct Peers {
     pub ours: bool,
     /// Python, and the script that does the steps.
     pub pytorch: Option<(PathBuf, PathBuf)>,
+    /// Where torch.compile keeps what it has compiled, until the end.
+    pub cache: Option<TempDir>,
     /// candle as it is.
     pub candle: Option<PathBuf>,
     /// Burn.
@@ -50,6 +53,7 @@ pub fn prepare(options: &Options) -> Result<Peers> {
         };
         let works = run(&python, &["-c", "import torch"]);
         works.with_context(|| format!("{} has no torch", python.display()))?;
+        peers.cache = Some(tempfile::tempdir()?);
         peers.pytorch = Some((python, root().join("benches/pytorch_step.py")));
     }
     if options.has(Part::Candle) {

@@ -38,15 +38,16 @@ pub fn median(row: &Row) -> f64 {
 }
 
 const HEAD: &str = "\
-| | threads | ms | from – to | rounds | PyTorch / this | GFLOP/s | of the peak | cores busy | memory, MiB |
-|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|
+| | threads | ms | from – to | rounds | PyTorch / this | GFLOP/s | of the peak | cores busy | memory, MiB | first step, s |
+|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|
 ";
 
 const EXPLAINED: &str = "\
 ms: the median over the rounds; the time of a round is the median of its steps. From – to: the fastest and the \
 slowest round. PyTorch / this: the time of the fastest PyTorch mode with as many threads, divided by the time of \
 this row; above 1 is faster than PyTorch. †: other programs used the cores meanwhile. Cores busy: processor time \
-divided by elapsed time. Memory: the peak of the process.";
+divided by elapsed time. Memory: the peak of the process. First step: of its first process; torch.compile \
+compiles in it, with an empty cache.";
 
 impl Report {
     /// An empty one.
@@ -117,6 +118,7 @@ impl Report {
             or_dash(share.map(|share| format!("{:.0}%", 100.0 * share))),
             or_dash(row.cores().map(|cores| format!("{cores:.1}"))),
             or_dash(row.memory.map(|memory| format!("{memory:.0}"))),
+            or_dash(row.first.map(short)),
         ];
         format!("| {} |\n", cells.join(" | "))
     }

@@ -11,7 +11,7 @@ use super::work::Work;
 pub struct Plan {
     /// The number of rounds; each contender is timed once in each round.
     pub rounds: usize,
-    /// A contender that has taken so many seconds for one kind of step is not timed again.
+    /// A contender that has been timed for so many seconds with one kind of step is not timed again.
     pub seconds: f64,
     /// Steps before the first turn.
     pub warm_up: usize,
@@ -29,6 +29,8 @@ pub struct Row {
     pub version: String,
     /// Milliseconds of a step: the median of each round.
     pub times: Vec<f64>,
+    /// Seconds of its very first step, in which torch.compile compiles.
+    pub first: Option<f64>,
     /// The most memory that it had, in MiB.
     pub memory: Option<f64>,
     seconds: f64,
@@ -43,6 +45,7 @@ impl Row {
             contender: contender.clone(),
             version: String::new(),
             times: Vec::new(),
+            first: None,
             memory: None,
             seconds: 0.0,
             own: Some(0.0),
@@ -133,7 +136,8 @@ impl Seat {
         let mut process = Process::start(self.row.contender.command(work))?;
         let once = work.is_large() && !plan.live_on;
         let mut answer = process.ask(if once { 1 } else { plan.warm_up })?;
-        self.spent += answer.spent.seconds;
+        let first = answer.times.first().context("no step")?;
+        self.row.first.get_or_insert(first / 1e3);
         if plan.live_on {
             // the first steps also loaded libraries and compiled: what one takes is seen in the next
             answer = process.ask(plan.warm_up)?;
