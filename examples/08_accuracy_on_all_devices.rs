@@ -6,9 +6,8 @@
 use anyhow::Result;
 use candle_core::{Device, Tensor};
 use clap::Parser;
-use d2l::{Accumulator, Param, accuracy, evaluate_accuracy_gpu};
+use d2l::{Accumulator, Param, accuracy, evaluate_accuracy_gpu, on_each};
 use dataset::{Data, DataIter};
-use rayon::prelude::*;
 use scratch::{get_params, init_params, lenet, split_batch, train_batch};
 
 /// The accuracy of LeNet on a dataset. Each device uses its own copy of the parameters on its shard.
@@ -22,11 +21,10 @@ fn evaluate_accuracy_on_all(
     for batch in data_iter.iter() {
         let (x, y) = batch?;
         let (x_shards, y_shards) = split_batch(&x, &y, devices)?;
-        let replicas = (x_shards, y_shards, device_params).into_par_iter();
-        let correct = replicas.map(|(x_shard, y_shard, device_w)| {
+        let replicas = (x_shards, y_shards, device_params);
+        let correct = on_each(devices, replicas, |(x_shard, y_shard, device_w)| {
             accuracy(&lenet(&x_shard, device_w)?.eval()?, &y_shard)
-        });
-        let correct: Vec<usize> = correct.collect::<candle_core::Result<_>>()?;
+        })?;
         metric.add([correct.iter().sum::<usize>() as f64, y.dim(0)? as f64]);
     }
     Ok(metric[0] / metric[1])

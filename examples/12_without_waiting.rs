@@ -6,16 +6,21 @@
 
 use std::{thread, time::Duration};
 
-use candle_core::Tensor;
-use d2l::{Param, Timer, backward, evaluate_accuracy_gpu, sgd};
+use candle_core::{Device, Tensor};
+use d2l::{Param, Timer, backward, evaluate_accuracy_gpu, on_each, sgd};
 use dataset::{Data, Dataset};
-use rayon::prelude::*;
 use scratch::{allreduce, get_params, init_params, lenet, loss, split_batch};
 
 /// Computes the gradients of all replicas, each on its shard of the minibatch.
-fn compute((x, y): (Vec<Tensor>, Vec<Tensor>), w: &[Vec<Param>]) -> candle_core::Result<()> {
-    let replicas = (x, y, w).into_par_iter();
-    replicas.try_for_each(|(x, y, w)| backward(&loss(&lenet(&x, w)?, &y)?.sum()?, w).map(drop))
+fn compute(
+    devices: &[Device],
+    (x_shards, y_shards): (Vec<Tensor>, Vec<Tensor>),
+    w: &[Vec<Param>],
+) -> candle_core::Result<()> {
+    on_each(devices, (x_shards, y_shards, w), |(x, y, w)| {
+        backward(&loss(&lenet(&x, w)?, &y)?.sum()?, w)
+    })?;
+    Ok(())
 }
 
 /// Sums the gradients over the replicas. A pause imitates slow links.
@@ -41,7 +46,7 @@ fn an_epoch_on_two(data: &Dataset, overlap: bool, lr: f64) -> anyhow::Result<(f6
         if overlap {
             thread::scope(|scope| {
                 let sums = scope.spawn(|| communicate(&last));
-                compute(shards, &w).and(sums.join().expect("no panic"))
+                compute(&devices, shards, &w).and(sums.join().expect("no panic"))
             })?;
             for (now, last) in w.iter().flatten().zip(last.iter().flatten()) {
                 let grad = now.grad().copy()?;
@@ -49,10 +54,10 @@ fn an_epoch_on_two(data: &Dataset, overlap: bool, lr: f64) -> anyhow::Result<(f6
                 last.grad().set(&grad)?; // to be summed during the next step
             }
         } else {
-            compute(shards, &w).and_then(|()| communicate(&w))?;
+            compute(&devices, shards, &w)?;
+            communicate(&w)?;
         }
-        d2l::barrier(&devices)?; // on GPUs: all have read what the next step overwrites
-        w.iter().try_for_each(|w| sgd(w, lr, x.dim(0)?))?;
+        on_each(&devices, &w, |w| sgd(w, lr, x.dim(0)?))?;
     }
     let ms = 1e3 * timer.stop() / train_iter.num_batches() as f64;
     let test_acc = evaluate_accuracy_gpu(|x: &_| lenet(x, &w[0]), &test_iter, &devices[0])?;

@@ -167,14 +167,14 @@ const SMALL: &str = "--device cpu --data synthetic --limit-train 16 --limit-test
 type Case = (String, String);
 
 fn faults_by_hand(k: usize) -> Vec<Case> {
-    let (all, last) = (d2l::device_names(&cpus(k)), k - 1);
+    let all = d2l::device_names(&cpus(k));
     // which replica a thread of rayon has is not known
     vec![
-        ("split,2,main,1".into(), format!("split on {all}")),
+        ("split,2,main,1".into(), format!("on {all}")),
         ("forward,2,worker,1".into(), "replica cpu(".into()),
         (format!("backward,2,worker,{k}"), "replica cpu(".into()),
-        ("all-reduce,2,main,3".into(), format!("all-reduce on {all}")),
-        (format!("update,2,main,{k}"), format!("replica cpu({last})")),
+        ("all-reduce,2,main,3".into(), format!("on {all}")),
+        (format!("update,2,worker,{k}"), "replica cpu(".into()),
         ("evaluate,2,main,1".into(), "evaluation on [cpu(0)]".into()),
         ("infer,2,main,1".into(), "evaluation on [cpu(0)]".into()),
     ]

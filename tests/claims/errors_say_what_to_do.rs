@@ -89,6 +89,16 @@ fn options_of_concise_alone() -> Result<()> {
         ("--split 3,1", "--split 3,1: 2 weights for 3 replicas"),
         ("--split 3,0,1", "positive numbers"),
         ("--split measured --sync-bn", "give weights"),
+        (
+            "--backend nccl --reduce-on host",
+            "--backend nccl sums on the devices",
+        ),
+        #[cfg(not(feature = "nccl"))]
+        (
+            "--backend nccl",
+            "error: --backend nccl: this program was built without MPI and NCCL; \
+             rebuild it with --features mpi,nccl\n",
+        ),
     ];
     for (args, words) in cases {
         let args = format!("{SMALL} --gpus 3 {args}");

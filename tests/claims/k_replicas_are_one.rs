@@ -10,6 +10,7 @@ use crate::kit::{cpus, formula_batch, formula_tensor, largest, largest_differenc
 
 trials![
     split_batch_deals_out_every_example_once_and_in_order,
+    equal_weights_give_the_pages_split,
     the_first_shards_are_one_larger,
     allreduce_gives_every_device_the_sum,
     the_gradient_of_k_replicas_is_that_of_one,
@@ -79,6 +80,19 @@ fn the_first_shards_are_one_larger() -> Result<()> {
     let sizes: Vec<usize> = x_shards.iter().map(|x| x.dims()[0]).collect();
     ensure!(sizes == [3, 3, 3, 2], "{sizes:?}");
     Ok(())
+}
+
+fn equal_weights_give_the_pages_split() -> Result<()> {
+    check(200, (0usize..300, 1usize..9, 0.01f64..10.0), |(n, k, w)| {
+        let x = Tensor::arange(0f32, n as f32, &Device::Cpu).map_err(fail)?;
+        let by_hand = scratch::split_batch(&x, &x, &cpus(k)).map_err(fail)?;
+        let weighed = concise::split_by_weights(&x, &x, &cpus(k), &vec![w; k]).map_err(fail)?;
+        for (a, b) in by_hand.0.iter().zip(&weighed.0) {
+            let [a, b] = [a, b].map(|t| t.to_vec1::<f32>().unwrap());
+            prop_assert_eq!(a, b);
+        }
+        Ok(())
+    })
 }
 
 fn allreduce_gives_every_device_the_sum() -> Result<()> {

@@ -21,7 +21,6 @@ mod examples_say_what_they_should;
 mod fuzzed;
 mod invariants;
 mod k_replicas_are_one;
-mod launched_processes;
 mod nothing_is_wrong_in_silence;
 mod only_rounding_differs_from_pytorch;
 #[rustfmt::skip]
@@ -76,7 +75,6 @@ fn run_tests() -> ExitCode {
         examples_say_what_they_should::trials(),
         invariants::trials(),
         k_replicas_are_one::trials(),
-        launched_processes::trials(),
         nothing_is_wrong_in_silence::trials(),
         only_rounding_differs_from_pytorch::trials(),
         real_data::trials(),

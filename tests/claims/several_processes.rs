@@ -12,7 +12,10 @@ use concise::layers::{Conv2d, Linear};
 use concise::{DataParallel, Initializer, Processes, Replication, Sgd, Trainer};
 use functional::{Network, Value, cross_entropy};
 
-use crate::kit::{SMALL, cpus, formula_batch, run, same_as_in_one_process, signal, threads_of};
+use crate::a_failing_replica_ends_the_run::VARIABLE;
+use crate::kit::{
+    SMALL, cpus, formula_batch, run, same_as_in_one_process, signal, threads_of, until_there,
+};
 
 trials![
     ten_steps_of_lenet,
@@ -24,6 +27,9 @@ trials![
     a_job_that_was_stopped_goes_on,
     a_process_that_is_asked_to_end_ends_all_in_order,
     a_process_that_cannot_go_on_ends_all,
+    a_replica_that_stands_still_ends_all,
+    sums_in_another_order_do_not_go_on,
+    a_job_that_was_killed_goes_on,
 ];
 
 /// `mpirun -n …`, to which programs are added. It ends by itself if the test cannot end it.
@@ -282,4 +288,62 @@ fn a_process_that_cannot_go_on_ends_all() -> Result<()> {
         "{stderr}"
     );
     Ok(())
+}
+
+/// Its own process too, which has no other replica to wait for it.
+fn a_replica_that_stands_still_ends_all() -> Result<()> {
+    let args = format!("concise --backend mpi {SMALL} --timeout 3");
+    for culprit in [0, 1] {
+        let mut mpirun = mpirun();
+        for rank in 0..2 {
+            let fault = match rank == culprit {
+                true => "forward,1,cpu(0),1,3600",
+                false => "",
+            };
+            let separator = (rank > 0).then_some(":");
+            mpirun.args(separator).args(["-n", "1", "env"]);
+            mpirun.args((!fault.is_empty()).then(|| format!("{VARIABLE}={fault}")));
+            mpirun.args(as_program(&args)?);
+        }
+        let (status, _, stderr) = ended(mpirun.output()?)?;
+        let words = format!("rank {culprit} did not arrive within 3s");
+        ensure!(status == 1 && stderr.contains(&words), "{status} {stderr}");
+    }
+    Ok(())
+}
+
+/// Each process has one replica, and then the ranks are the order.
+fn sums_in_another_order_do_not_go_on() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let out = folder.path().join("run");
+    leaves(&out, 1, &format!("{SMALL} --gpus 2 --allreduce ring"))?;
+    let go_on = format!(
+        "concise --backend mpi --resume {} --gpus 1",
+        out.display()
+    );
+    let (status, _, stderr) = under_mpirun(2, &go_on)?;
+    let words = r#"has "summed in the order of ring", this one has "summed in the order of ranks""#;
+    ensure!(status == 2 && stderr.contains(words), "{status} {stderr}");
+    Ok(())
+}
+
+/// With momentum and without `--sync-bn`: each process has batch-norm statistics of its own.
+fn a_job_that_was_killed_goes_on() -> Result<()> {
+    let args = SMALL.replace("--sync-bn", "--momentum 0.9 --checkpoint-every 1");
+    same_as_in_one_process(2, &args, |folder| {
+        let out = folder.display();
+        let begin = format!("concise --backend mpi {args} --out {out}");
+        let mut job = mpirun().args(of(2, &begin)?).stderr(Stdio::null()).spawn()?;
+        until_there(&folder.join("checkpoint.previous.safetensors"), &mut job)?;
+        let ranks = children(job.id());
+        signal("-KILL", ranks[0])?;
+        job.wait()?;
+        let go_on = format!("concise --backend mpi --resume {out}");
+        let (status, _, stderr) = under_mpirun(2, &format!("{go_on} --gpus 2"))?;
+        let words = r#"has "replicas 2", this one has "replicas 2 in each of 2 processes""#;
+        ensure!(status == 2 && stderr.contains(words), "{status} {stderr}");
+        let (status, _, stderr) = under_mpirun(2, &go_on)?;
+        ensure!(status == 0, "status {status}\n{stderr}");
+        Ok(())
+    })
 }

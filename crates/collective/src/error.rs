@@ -29,26 +29,7 @@ pub enum Error {
     },
     /// A member passed an item of another type, or a process made another call.
     KindMismatch,
-    /// A process ended, or dropped its world, before a call of the others was complete.
-    ProcessLeft {
-        /// Its rank among the processes.
-        rank: usize,
-    },
-    /// Not all processes arrived within the time limit.
-    ProcessesLate {
-        /// The limit of the [`World`](crate::World).
-        limit: Duration,
-        /// The ranks of the processes that did not arrive.
-        missing: Vec<usize>,
-    },
-    /// An environment variable of the launcher is missing or invalid.
-    Variable {
-        /// The environment variable.
-        name: &'static str,
-        /// What is wrong with it.
-        why: String,
-    },
-    /// A process failed in another way; for example, it cannot reach the others.
+    /// A process failed; for example, it cannot reach the others.
     World {
         /// Its rank among the processes.
         rank: usize,
@@ -83,17 +64,9 @@ impl fmt::Display for Error {
                 "the replicas made different calls, or gave items of different types"
             ),
             Error::TimedOut { limit, missing } => {
-                let replicas = names("replica", "s", missing);
+                let replicas = names(missing);
                 write!(f, "all-reduce: {replicas} did not arrive within {limit:?}")
             }
-            Error::ProcessLeft { rank } => {
-                write!(f, "process {rank} has ended, or has left the group")
-            }
-            Error::ProcessesLate { limit, missing } => {
-                let processes = names("process", "es", missing);
-                write!(f, "{processes} did not arrive within {limit:?}")
-            }
-            Error::Variable { name, why } => write!(f, "{name} {why}"),
         }
     }
 }
@@ -101,8 +74,8 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {}
 
 /// `replica 1`, `replicas 1, 2`.
-fn names(one: &str, more: &str, ranks: &[usize]) -> String {
+fn names(ranks: &[usize]) -> String {
     let names: Vec<String> = ranks.iter().map(usize::to_string).collect();
-    let more = if names.len() == 1 { "" } else { more };
-    format!("{one}{more} {}", names.join(", "))
+    let s = if names.len() == 1 { "" } else { "s" };
+    format!("replica{s} {}", names.join(", "))
 }

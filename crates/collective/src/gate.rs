@@ -33,11 +33,6 @@ impl Deadline {
         Self { limit, left }
     }
 
-    /// A deadline after `limit`, or never.
-    pub(crate) fn or_never(limit: Option<Duration>) -> Self {
-        Self::after(limit.unwrap_or(Duration::MAX))
-    }
-
     /// Whether the time is up.
     pub fn is_over(&self) -> bool {
         self.left.get().is_zero()
@@ -47,26 +42,9 @@ impl Deadline {
     pub fn nap<T>(&self, wait: impl FnOnce(Duration) -> T) -> T {
         let (start, longest) = (Instant::now(), self.left.get().min(NAP));
         let waited = wait(longest);
-        self.count(start.elapsed().min(longest));
+        let left = self.left.get();
+        self.left.set(left.saturating_sub(start.elapsed().min(longest)));
         waited
-    }
-
-    /// Sleeps for one nap, of at most `time`.
-    pub(crate) fn sleep(&self, time: Duration) {
-        self.nap(|longest| std::thread::sleep(time.min(longest)));
-    }
-
-    /// Calls `wait` with a deadline after at most `most` of the time left, and counts what it used.
-    pub(crate) fn part<T>(&self, most: Duration, wait: impl FnOnce(&Self) -> T) -> T {
-        let part = Self::after(self.left.get().min(most));
-        let waited = wait(&part);
-        self.count(part.limit - part.left.get());
-        waited
-    }
-
-    /// Counts a wait that cannot be split into naps.
-    pub(crate) fn count(&self, time: Duration) {
-        self.left.set(self.left.get().saturating_sub(time));
     }
 }
 

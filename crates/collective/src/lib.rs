@@ -19,10 +19,9 @@ mod error;
 mod gate;
 #[cfg(feature = "mpi")]
 pub mod mpi;
-#[cfg(feature = "nccl")]
+#[cfg(all(feature = "mpi", feature = "nccl"))]
 pub mod nccl;
 mod shared;
-pub mod tcp;
 mod tensors;
 mod world;
 

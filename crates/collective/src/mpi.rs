@@ -26,7 +26,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use watch::{Call, Calls, Channels, Watch};
+use watch::{Calls, Channels, Watch};
+
+pub(crate) use watch::Call;
 
 /// The processes that `mpirun` started; without `mpirun`, this process alone.
 ///
@@ -47,12 +49,17 @@ use watch::{Call, Calls, Channels, Watch};
 /// # Errors
 /// [`Error::World`]: MPI does not start, does not allow calls from several threads, or has ended.
 pub fn world(timeout: Option<Duration>) -> Result<Box<dyn World>, Error> {
+    Ok(Box::new(processes(timeout)?))
+}
+
+/// As [`world`].
+pub(crate) fn processes(timeout: Option<Duration>) -> Result<Processes, Error> {
     let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
     if let State::Before = *state {
         *state = State::Running(start(timeout)?);
     }
     match &*state {
-        State::Running(running) => Ok(Box::new(running.base.another(timeout)?)),
+        State::Running(running) => running.base.another(timeout),
         _ => Err(error(
             0,
             "MPI has ended, and cannot start again in the same process",
@@ -102,9 +109,15 @@ pub fn abort(status: i32) -> ! {
 }
 
 /// Ends all processes, and names this one on stderr, because `mpirun` does not always name it.
-fn end_all(status: i32, why: &str) -> ! {
+pub(crate) fn end_all(status: i32, why: &str) -> ! {
     let all = SimpleCommunicator::world();
     eprintln!("error: rank {} {why}, and all processes end", all.rank());
+    // locked only while MPI starts or ends
+    if let Ok(state) = STATE.try_lock()
+        && let State::Running(running) = &*state
+    {
+        running.base.channels.before_the_end();
+    }
     all.abort(status)
 }
 
@@ -188,10 +201,10 @@ struct Comm(ManuallyDrop<SimpleCommunicator>);
 unsafe impl Send for Comm {}
 
 /// All processes, on one channel.
-struct Processes {
+pub(crate) struct Processes {
     comm: Comm,
-    channels: Arc<Channels>,
-    calls: Arc<Calls>,
+    pub(crate) channels: Arc<Channels>,
+    pub(crate) calls: Arc<Calls>,
     rank: usize,
     size: usize,
     /// Which process sums which chunk.
@@ -235,7 +248,7 @@ impl Processes {
     }
 
     /// Another channel.
-    fn another(&self, timeout: Option<Duration>) -> Result<Processes, Error> {
+    pub(crate) fn another(&self, timeout: Option<Duration>) -> Result<Processes, Error> {
         let _in_call = self.calls.enter(Call::Duplicate);
         let notes = self.meet(Call::Duplicate, self.channels.unused(), &[])?;
         let channel = notes[0].length; // the number that process 0 chose
@@ -259,6 +272,20 @@ impl Processes {
             return Err(Error::KindMismatch);
         }
         Ok(notes.iter().map(Note::read).collect())
+    }
+
+    /// Waits until all processes are at a call; fails if the calls or their lengths differ.
+    pub(crate) fn same_length(&self, call: Call, length: usize) -> Result<(), Error> {
+        let notes = self.meet(call, length as u64, &[])?;
+        let expected = notes[0].length;
+        match notes.iter().position(|note| note.length != expected) {
+            None => Ok(()),
+            Some(rank) => Err(Error::LengthMismatch {
+                rank,
+                found: notes[rank].length as usize,
+                expected: expected as usize,
+            }),
+        }
     }
 
     /// Sums a piece, which has the same length in all processes.
@@ -340,16 +367,7 @@ impl World for Processes {
     fn all_reduce(&mut self, data: &mut [f32]) -> Result<(), Error> {
         let calls = self.calls.clone();
         let _in_call = calls.enter(Call::AllReduce);
-        let notes = self.meet(Call::AllReduce, data.len() as u64, &[])?;
-        let expected = notes[0].length;
-        if let Some(rank) = notes.iter().position(|note| note.length != expected) {
-            let (found, expected) = (notes[rank].length as usize, expected as usize);
-            return Err(Error::LengthMismatch {
-                rank,
-                found,
-                expected,
-            });
-        }
+        self.same_length(Call::AllReduce, data.len())?;
         data.chunks_mut(PIECE).for_each(|piece| self.sum(piece));
         Ok(())
     }

@@ -1,19 +1,19 @@
-//! The processes of a launcher, with a GPU each, as a [`World`] that sums on the GPUs with NCCL.
+//! The processes that `mpirun` started, with a GPU each, as a [`World`] that sums on the GPUs with NCCL.
 //!
-//! Messages and data in the host's memory go over [`tcp`]. So does the id that connects the communicators
-//! of a channel. A sum is enqueued on the stream of the tensor's device, and the host does not wait for it.
-//! NCCL chooses the order of the sum; all processes get the same bits.
+//! Messages and data in the host's memory go over [`mpi`](crate::mpi). So does the id that connects the
+//! communicators of a channel. A sum is enqueued on the stream of the tensor's device, and the host does not
+//! wait for it. NCCL chooses the order of the sum; all processes get the same bits.
 //!
 //! NCCL does not compare lengths, and has no timeout. So the processes compare each new length once, and a
-//! thread checks that the sums finish (`watch`). A failure in any process aborts the communicators of all
-//! processes, and with them the sums that wait on the GPUs. For that, no call of NCCL may block: the
-//! communicators are non-blocking, and are polled.
+//! thread waits for each sum (`watch`), which MPI's watch counts as a call: it names a process that does not
+//! take part, and ends all. Before that it aborts the communicators, and with them the sums that wait on the
+//! GPU. For that, no call of NCCL may block: the communicators are non-blocking, and are polled.
 
 #![allow(unsafe_code)]
 
 mod watch;
 
-use crate::tcp::{self, Star};
+use crate::mpi::{self, Call, Processes};
 use crate::{Deadline, Error, World};
 use candle_core::backend::BackendStorage;
 use candle_core::cuda_backend::cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut};
@@ -26,16 +26,17 @@ use std::collections::BTreeSet;
 use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::sleep;
 use std::time::Duration;
 use watch::Watch;
 
-/// The processes that a launcher has started, as in [`tcp::world`]; they sum tensors on their GPUs with
-/// NCCL. Each process needs its own GPU.
+/// As [`mpi::world`](crate::mpi::world), for processes that sum tensors on their GPUs with NCCL. Each process
+/// needs its own GPU.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use candle_core::{DType, Device, Tensor};
-/// let world = collective::nccl::world(None)?; // under torchrun
+/// let world = collective::nccl::world(None)?;
 /// let gpu = Device::new_cuda_with_stream(world.rank())?; // if all are on one machine
 /// let mut members = collective::group_in(world, 1, Default::default());
 /// let ones = Tensor::ones(3, DType::F32, &gpu)?;
@@ -45,11 +46,11 @@ use watch::Watch;
 /// ```
 ///
 /// # Errors
-/// As [`tcp::world`]; and [`Error::World`], if the library NCCL cannot be used.
+/// As [`mpi::world`](crate::mpi::world); and [`Error::World`], if the library NCCL cannot be used.
 pub fn world(timeout: Option<Duration>) -> Result<Box<dyn World>, Error> {
-    let star = tcp::star(timeout)?;
-    load().map_err(|why| star.post.fail(error(star.post.rank, why)))?;
-    Ok(Box::new(Gpus::new(star)))
+    let processes = mpi::processes(timeout)?;
+    load().map_err(|why| error(processes.rank(), why))?;
+    Ok(Box::new(Gpus::new(processes)))
 }
 
 /// The functions used here exist since NCCL 2.14.
@@ -103,7 +104,7 @@ fn error(rank: usize, why: impl Into<String>) -> Error {
 
 /// A channel.
 struct Gpus {
-    star: Star,
+    processes: Processes,
     /// Made at the first sum.
     sums: Option<Sums>,
     /// The numbers of elements that have been compared.
@@ -118,21 +119,18 @@ struct Sums {
 }
 
 impl Gpus {
-    fn new(star: Star) -> Self {
+    fn new(processes: Processes) -> Self {
         Self {
-            star,
+            processes,
             sums: None,
             lengths: BTreeSet::new(),
         }
     }
 
     fn sum(&mut self, data: &Tensor, device: &CudaDevice) -> Result<Tensor, Error> {
-        self.star.post.check()?;
         if data.dtype() != DType::F32 {
-            return Err(self.failed(format!(
-                "the tensor is {:?}; only F32 can be summed",
-                data.dtype()
-            )));
+            let dtype = data.dtype();
+            return Err(self.error(format!("the tensor is {dtype:?}; only F32 can be summed")));
         }
         self.compare(data.elem_count())?;
         let stream = device.cuda_stream();
@@ -141,7 +139,7 @@ impl Gpus {
             Some(sums) if gpu(&sums.stream) == gpu(&stream) => sums,
             Some(sums) => {
                 let (own, other) = (gpu(&sums.stream), gpu(&stream));
-                return Err(self.failed(format!(
+                return Err(self.error(format!(
                     "the first sum was on GPU {own}, this one is on GPU {other}; use one GPU"
                 )));
             }
@@ -151,62 +149,67 @@ impl Gpus {
         if data.elem_count() == 0 {
             return Ok(data.clone());
         }
-        let post = &self.star.post;
+        let in_call = self.processes.calls.enter(Call::SumOnGpus);
         let sum = data.contiguous();
-        let sum = sum.and_then(|data| data.apply_op1_no_bwd(&AllReduce(comm, &self.star)));
+        let sum = sum.and_then(|data| {
+            data.apply_op1_no_bwd(&AllReduce(comm, late(self.processes.calls.limit)))
+        });
+        drop(in_call);
         let watched = sum.and_then(|sum| watch.on(&stream).map(|()| sum));
-        watched.map_err(|e| post.fail(error(post.rank, e.to_string())))
+        watched.map_err(|e| self.error(e.to_string()))
     }
 
-    /// Fails for all processes unless their numbers of elements agree; compares each number once.
+    /// Fails in all processes unless their numbers of elements agree; compares each number once.
     fn compare(&mut self, length: usize) -> Result<(), Error> {
         if !self.lengths.insert(length) {
             return Ok(());
         }
-        let all = self.star.all_gather(&(length as u64).to_le_bytes())?;
-        let lengths = all.iter().map(|bytes| bytes.as_slice().try_into());
-        let lengths: Result<Vec<[u8; 8]>, _> = lengths.collect();
-        let lengths = lengths.map_err(|_| self.star.post.fail(Error::KindMismatch))?;
-        let lengths: Vec<u64> = lengths.into_iter().map(u64::from_le_bytes).collect();
-        self.star.same_lengths(&lengths)
+        let _in_call = self.processes.calls.enter(Call::SumOnGpus);
+        self.processes.same_length(Call::SumOnGpus, length)
     }
 
     /// Makes the communicator, on the GPU of the first sum.
     fn start(&mut self, stream: &Arc<CudaStream>) -> Result<Sums, Error> {
-        let (rank, size) = (self.star.post.rank, self.star.post.size);
+        let (rank, size) = (self.processes.rank(), self.processes.size());
         let id = match rank {
-            0 => unique_id().map_err(|why| self.failed(why))?,
+            0 => unique_id().map_err(|why| self.error(why))?,
             _ => Vec::new(),
         };
-        let id = self.star.all_gather(&id)?.swap_remove(0);
+        let id = self.processes.all_gather(&id)?.swap_remove(0);
         let bound = stream.context().bind_to_thread();
-        bound.map_err(|e| self.failed(e.to_string()))?;
-        let comm = Arc::new(Comm::new(&id, rank, size).map_err(|why| self.failed(why))?);
+        bound.map_err(|e| self.error(e.to_string()))?;
+        let limit = self.processes.calls.limit;
+        let in_call = self.processes.calls.enter(Call::Communicator);
+        let comm = Arc::new(Comm::new(&id, rank, size).map_err(|why| self.error(why))?);
+        let made = comm.settle(late(limit));
+        drop(in_call);
+        made.map_err(|why| self.error(why))?;
         let aborted = Arc::downgrade(&comm);
-        let post = &self.star.post;
-        post.when_it_fails(move || {
+        self.processes.channels.do_before_the_end(move || {
             if let Some(comm) = aborted.upgrade() {
                 comm.abort();
             }
         });
-        let made = comm.settle(post.limit, || post.check().is_ok());
-        made.map_err(|why| self.failed(why))?;
-        let watch = Watch::start(self.star.another()?, stream.context().clone());
+        let watch = Watch::start(self.processes.another(limit)?, stream.context().clone());
         Ok(Sums {
             comm,
             stream: stream.clone(),
-            watch: watch.map_err(|e| self.failed(e.to_string()))?,
+            watch: watch.map_err(|e| self.error(e.to_string()))?,
         })
     }
 
-    /// Reports a failure of this process to all, unless there was one before.
-    fn failed(&self, why: String) -> Error {
-        self.star.post.fail(error(self.star.post.rank, why))
+    fn error(&self, why: impl Into<String>) -> Error {
+        error(self.processes.rank(), why)
     }
 }
 
+/// When NCCL is late: after MPI's watch, which names a process that does not take part.
+fn late(limit: Option<Duration>) -> Option<Duration> {
+    limit.map(|limit| 2 * limit)
+}
+
 impl Drop for Gpus {
-    /// Without a failure, lets the sums in progress finish within [`ENDING`]; otherwise aborts them.
+    /// Lets the sums in progress finish within [`ENDING`], and aborts those that do not.
     fn drop(&mut self) {
         let Some(Sums {
             comm,
@@ -216,9 +219,8 @@ impl Drop for Gpus {
         else {
             return;
         };
-        let well = || self.star.post.check().is_ok();
-        let begun = stream.context().bind_to_thread().is_ok() && well() && comm.finalize();
-        match begun && comm.settle(Some(ENDING), well).is_ok() {
+        let begun = stream.context().bind_to_thread().is_ok() && comm.finalize();
+        match begun && comm.settle(Some(ENDING)).is_ok() {
             true => comm.destroy(),
             false => comm.abort(),
         }
@@ -228,23 +230,19 @@ impl Drop for Gpus {
 
 impl World for Gpus {
     fn rank(&self) -> usize {
-        self.star.rank()
+        self.processes.rank()
     }
 
     fn size(&self) -> usize {
-        self.star.size()
-    }
-
-    fn check(&self) -> Result<(), Error> {
-        self.star.check()
+        self.processes.size()
     }
 
     fn all_reduce(&mut self, data: &mut [f32]) -> Result<(), Error> {
-        self.star.all_reduce(data)
+        self.processes.all_reduce(data)
     }
 
     fn all_gather(&mut self, data: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
-        self.star.all_gather(data)
+        self.processes.all_gather(data)
     }
 
     fn all_reduce_tensor(&mut self, data: &Tensor) -> Option<Result<Tensor, Error>> {
@@ -255,7 +253,8 @@ impl World for Gpus {
     }
 
     fn duplicate(&self) -> Result<Box<dyn World>, Error> {
-        Ok(Box::new(Self::new(self.star.another()?)))
+        let limit = self.processes.calls.limit;
+        Ok(Box::new(Self::new(self.processes.another(limit)?)))
     }
 }
 
@@ -345,19 +344,16 @@ impl Comm {
         handle.as_ref().map(|handle| call(handle.0))
     }
 
-    /// Waits until NCCL has finished the last call, while `goes_on` is true. It does not wait for the GPU.
-    fn settle(&self, limit: Option<Duration>, goes_on: impl Fn() -> bool) -> Result<(), String> {
+    /// Waits until NCCL has finished the last call. It does not wait for the GPU.
+    fn settle(&self, limit: Option<Duration>) -> Result<(), String> {
         use sys::ncclResult_t::{ncclInProgress, ncclSuccess};
-        let end = Deadline::or_never(limit);
+        let end = Deadline::after(limit.unwrap_or(Duration::MAX));
         loop {
             let mut state = ncclSuccess;
             // Safety: the communicator exists, and the call writes one result, `state`.
             let asked = self.call(|comm| unsafe { sys::ncclCommGetAsyncError(comm, &mut state) });
             match asked.map(|asked| if asked == ncclSuccess { state } else { asked }) {
                 Some(ncclSuccess) => return Ok(()),
-                Some(ncclInProgress) if !goes_on() => {
-                    return Err("the wait for NCCL was ended".to_owned());
-                }
                 Some(ncclInProgress) => (),
                 Some(failed) => return Err(self.words(failed)),
                 None => return Err("the communicator is gone".to_owned()),
@@ -368,7 +364,7 @@ impl Comm {
                     limit.unwrap_or_default()
                 ));
             }
-            end.sleep(POLL);
+            end.nap(|_| sleep(POLL));
         }
     }
 
@@ -415,8 +411,8 @@ impl Comm {
     }
 }
 
-/// The sum of a contiguous tensor over all processes, in new memory.
-struct AllReduce<'a>(&'a Comm, &'a Star);
+/// The sum of a contiguous tensor over all processes, in new memory; and how long NCCL may take to accept it.
+struct AllReduce<'a>(&'a Comm, Option<Duration>);
 
 impl CustomOp1 for AllReduce<'_> {
     fn name(&self) -> &'static str {
@@ -459,7 +455,7 @@ impl AllReduce<'_> {
         n: usize,
         stream: &CudaStream,
     ) -> candle_core::Result<()> {
-        let Self(comm, star) = self;
+        let Self(comm, limit) = self;
         stream
             .context()
             .bind_to_thread()
@@ -480,8 +476,7 @@ impl AllReduce<'_> {
         use sys::ncclResult_t::{ncclInProgress, ncclSuccess};
         match comm.call(call) {
             Some(ncclSuccess | ncclInProgress) | None => {
-                let settled = comm.settle(star.post.limit, || star.post.check().is_ok());
-                settled.map_err(candle_core::Error::msg)
+                comm.settle(*limit).map_err(candle_core::Error::msg)
             }
             Some(failed) => Err(candle_core::Error::msg(comm.words(failed))),
         }

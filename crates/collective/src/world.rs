@@ -1,5 +1,5 @@
-//! The trait of processes that sum together. `mpi`, `tcp` and `nccl` implement it, and the tests do so
-//! with threads.
+//! The trait of processes that sum together. `mpi` and `nccl` implement it, and the tests do so with
+//! threads.
 
 use crate::Error;
 use candle_core::Tensor;
@@ -18,8 +18,7 @@ pub trait World: Send {
     ///
     /// # Errors
     /// In all processes, [`Error::LengthMismatch`] if one has another length, and [`Error::KindMismatch`] if
-    /// one makes another call. [`Error::ProcessLeft`] and [`Error::ProcessesLate`], if the implementation
-    /// detects them. [`Error::World`], if the processes cannot reach each other.
+    /// one makes another call. [`Error::World`], if the processes cannot reach each other.
     fn all_reduce(&mut self, data: &mut [f32]) -> Result<(), Error>;
 
     /// The `data` of all processes, in rank order; the lengths may differ.
@@ -48,14 +47,6 @@ pub trait World: Send {
     /// As [`all_reduce`](Self::all_reduce).
     fn all_reduce_tensor(&mut self, _data: &Tensor) -> Option<Result<Tensor, Error>> {
         None
-    }
-
-    /// Reports a failure that is already known; makes no call to other processes.
-    ///
-    /// # Errors
-    /// The error that calls return since that failure.
-    fn check(&self) -> Result<(), Error> {
-        Ok(())
     }
 
     /// A new channel among the same processes, for another thread. Calls on different channels are

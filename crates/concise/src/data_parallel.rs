@@ -10,7 +10,6 @@ use candle_nn::VarBuilder;
 use collective::Deadline;
 use d2l::BadInput;
 use functional::Network;
-use scratch::split_batch;
 
 use crate::Processes;
 use crate::cores::Cores;
@@ -226,8 +225,7 @@ impl DataParallel {
 
     /// What each replica gets of a minibatch, in proportion; they add up to 1.
     pub fn split(&self) -> Vec<f64> {
-        let weights = self.weights().clone();
-        let weights = weights.unwrap_or_else(|| vec![1.0; self.devices.len()]);
+        let weights = self.weights_of_replicas();
         let total: f64 = weights.iter().sum();
         weights.iter().map(|weight| weight / total).collect()
     }
@@ -236,17 +234,18 @@ impl DataParallel {
         *self.weights() = Some(weights);
     }
 
+    fn weights_of_replicas(&self) -> Vec<f64> {
+        let weights = self.weights().clone();
+        weights.unwrap_or_else(|| vec![1.0; self.devices.len()])
+    }
+
     fn weights(&self) -> MutexGuard<'_, Option<Vec<f64>>> {
         self.weights.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Splits a minibatch into a shard (X, y) for each replica, on its device.
     pub(crate) fn scatter(&self, x: &Tensor, y: &Tensor) -> Result<Vec<(Tensor, Tensor)>> {
-        let weights = self.weights().clone();
-        let split = || match weights {
-            None => split_batch(x, y, &self.devices),
-            Some(weights) => split_by_weights(x, y, &self.devices, &weights),
-        };
+        let split = || split_by_weights(x, y, &self.devices, &self.weights_of_replicas());
         let (x_shards, y_shards) = d2l::on_devices("split", &self.devices, split)?;
         Ok(x_shards.into_iter().zip(y_shards).collect())
     }
@@ -280,17 +279,14 @@ impl DataParallel {
         let came = came.map_err(|error| self.name_the_missing(error))?;
         match (missing.is_empty(), end, self.how.timeout) {
             (true, ..) => Ok(came),
-            (_, RecvTimeoutError::Timeout, Some(limit)) => {
-                self.processes.have_not_failed()?;
-                Err(late(&missing, limit))
-            }
+            (_, RecvTimeoutError::Timeout, Some(limit)) => Err(late(&missing, limit)),
             _ => bail!("the thread of a replica has ended"),
         }
     }
 
     /// Puts each answer in its place, and returns why no more come: all are there, or the time is over.
     ///
-    /// The first answer may take any time, unless another process has failed. It starts the timeout. Each
+    /// The first answer may take any time. It starts the timeout. Each
     /// later success restarts it, because replicas that take turns on the cores answer one after another; a
     /// failure does not. So a fast device, or one without an example, waits for the others no longer than in
     /// the all-reduce.
@@ -307,8 +303,7 @@ impl DataParallel {
         let mut deadline = None;
         loop {
             let next = match &deadline {
-                None if self.processes.are_one() => inbox.recv().map_err(RecvTimeoutError::from),
-                None => inbox.recv_timeout(LOOK),
+                None => inbox.recv().map_err(RecvTimeoutError::from),
                 Some(deadline) => Deadline::nap(deadline, |time| inbox.recv_timeout(time)),
             };
             match next {
@@ -322,7 +317,6 @@ impl DataParallel {
                 }
                 Err(RecvTimeoutError::Timeout) => match &deadline {
                     Some(deadline) if deadline.is_over() => return RecvTimeoutError::Timeout,
-                    None if self.processes.have_not_failed().is_err() => deadline = limit(ENDING),
                     _ => {}
                 },
                 Err(end) => return end,
@@ -377,8 +371,6 @@ fn seats(processes: &Processes, how: &Replication, k: usize) -> Result<Vec<Seats
     Ok(seats.collect())
 }
 
-/// How often a process that waits for its own replicas looks whether the others have given up.
-const LOOK: Duration = Duration::from_millis(100);
 /// How long the other replicas have to answer, once it is known that one replica does not.
 const ENDING: Duration = Duration::from_secs(5);
 

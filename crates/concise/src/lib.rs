@@ -44,7 +44,7 @@ pub use evaluate::evaluate_accuracy_gpus;
 pub use functional::Sgd;
 pub use options::Options;
 pub use processes::{Backend, Processes};
-pub use replication::{ReduceOn, Replication, Split};
+pub use replication::{ReduceOn, Replication, Split, split_by_weights};
 pub use resnet::{Residual, Resnet18, resnet18};
 pub use state::Initializer;
 pub use train::{BOOK, train};

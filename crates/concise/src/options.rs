@@ -191,7 +191,6 @@ impl Options {
             Backend::Threads => Ok(Processes::alone()),
             Backend::Mpi => Processes::mpi(Some(self.patience())).context("--backend mpi"),
             Backend::Nccl => Processes::nccl(Some(self.patience())).context("--backend nccl"),
-            Backend::Tcp => Processes::tcp(Some(self.patience())).context("--backend tcp"),
         }
     }
 

@@ -17,19 +17,15 @@ pub enum Backend {
     Threads,
     /// Processes under mpirun
     Mpi,
-    /// Processes under torchrun, each with GPUs; NCCL sums the gradients
+    /// Processes under mpirun, each with a GPU; NCCL sums the gradients
     Nccl,
-    /// Processes that a launcher such as torchrun starts. The sums go through the first one: to try several
-    /// processes without MPI; slow.
-    #[value(hide = true)]
-    Tcp,
 }
 
 /// The processes of a run, as one of them sees them. A process that is alone communicates with no other. All
 /// processes must make the same calls in the same order.
 ///
 /// ```
-/// // Processes::mpi(timeout)? under mpirun, Processes::nccl(timeout)? under torchrun
+/// // Processes::mpi(timeout)? under mpirun
 /// let processes = concise::Processes::alone();
 /// assert_eq!(processes.process()?.of, 1);
 /// let mut counts = [3.0];
@@ -60,20 +56,11 @@ impl Processes {
         Ok(Self::of(Backend::Mpi, mpi::world(timeout)?))
     }
 
-    /// Those that a launcher such as `torchrun` started, which talk over TCP; where one waits longer than
-    /// `timeout` for another, or one ends, all get an error that names it.
+    /// As [`mpi`](Self::mpi), with a GPU each: NCCL sums the gradients there.
     ///
     /// # Errors
-    /// [`BadInput`], if a variable that the launcher sets is missing; and if not all come in time.
-    pub fn tcp(timeout: Option<Duration>) -> Result<Self> {
-        let world = collective::tcp::world(timeout).map_err(of_a_launcher)?;
-        Ok(Self::of(Backend::Tcp, world))
-    }
-
-    /// As [`tcp`](Self::tcp), with a GPU each: gradients are summed there, by NCCL.
-    ///
-    /// # Errors
-    /// As [`tcp`](Self::tcp); and if the program was built without the feature `nccl`, or NCCL is not there.
+    /// As [`mpi`](Self::mpi); and if the program was built without the feature `nccl`, or the library NCCL is
+    /// missing.
     pub fn nccl(timeout: Option<Duration>) -> Result<Self> {
         Ok(Self::of(Backend::Nccl, nccl::world(timeout)?))
     }
@@ -94,12 +81,10 @@ impl Processes {
         let (rank, of) = (world.rank(), world.size());
         let machines = world.all_gather(machine().as_bytes())?;
         let same = |other: &&Vec<u8>| **other == machines[rank];
-        let counted = machines[..rank].iter().filter(same).count();
-        let launched = self.backend != Backend::Mpi;
         Ok(Process {
             rank,
             of,
-            local_rank: local_rank().filter(|_| launched).unwrap_or(counted),
+            local_rank: machines[..rank].iter().filter(same).count(),
             on_machine: machines.iter().filter(same).count(),
         })
     }
@@ -123,11 +108,6 @@ impl Processes {
             return Err(BadInput::from(anyhow!("{error}, but this one trains on {names}")).into());
         }
         Ok(())
-    }
-
-    /// The failure, where it is known without a call that there was one.
-    pub(crate) fn have_not_failed(&self) -> Result<()> {
-        Ok(self.world().map_or(Ok(()), |world| world.check())?)
     }
 
     /// Whether there is no other.
@@ -180,9 +160,9 @@ impl Processes {
         Err(BadInput::from(anyhow::Error::msg(error)).into())
     }
 
-    /// The end of the program's work. If that is an error, it is printed and this process ends, with exit
-    /// status 2 for [`BadInput`] and 1 for others, and the others end with an error that names it. If not,
-    /// they end in order, once all have come here.
+    /// The end of the program's work. If that is an error, it is printed, and all processes end: this one
+    /// with exit status 2 for [`BadInput`] and 1 for others. If not, they end in order, once all have come
+    /// here.
     ///
     /// # Errors
     /// That of a process that is alone.
@@ -190,30 +170,14 @@ impl Processes {
         let Some(rank) = self.world().map(|world| world.rank()) else {
             return result;
         };
-        match result.and_then(|done| self.meet().map(|()| done)) {
-            Ok(done) if self.backend == Backend::Mpi => {
-                drop(self);
-                mpi::finish().map(|()| done)
-            }
-            Ok(done) => Ok(done),
-            Err(error) => {
-                eprintln!("error: process {rank}: {error:#}");
-                let status = if error.is::<BadInput>() { 2 } else { 1 };
-                if self.backend == Backend::Mpi {
-                    mpi::abort(status)
-                }
-                // not in order: the world is still there, and breaks
-                std::process::exit(status)
-            }
-        }
-    }
-
-    /// Waits until all have come to the end of their work; MPI does so by itself.
-    fn meet(&self) -> Result<()> {
-        if let (true, Some(mut world)) = (self.backend != Backend::Mpi, self.world()) {
-            world.all_gather(&[])?;
-        }
-        Ok(())
+        let ended = result.and_then(|done| {
+            drop(self);
+            mpi::finish().map(|()| done)
+        });
+        ended.or_else(|error| {
+            eprintln!("error: process {rank}: {error:#}");
+            mpi::abort(if error.is::<BadInput>() { 2 } else { 1 })
+        })
     }
 
     fn world(&self) -> Option<MutexGuard<'_, Box<dyn World>>> {
@@ -229,34 +193,22 @@ fn machine() -> String {
         .unwrap_or_default()
 }
 
-/// This process's number on its machine, where the launcher says it.
-fn local_rank() -> Option<usize> {
-    std::env::var("LOCAL_RANK").ok()?.trim().parse().ok()
-}
-
-/// What a launcher should have said is of the user's doing.
-fn of_a_launcher(error: collective::Error) -> anyhow::Error {
-    match error {
-        collective::Error::Variable { .. } => BadInput::from(error).into(),
-        error => error.into(),
-    }
-}
-
-#[cfg(feature = "nccl")]
+#[cfg(all(feature = "mpi", feature = "nccl"))]
 mod nccl {
-    use super::{Duration, Result, World, of_a_launcher};
+    use super::{Duration, Result, World};
 
     pub fn world(timeout: Option<Duration>) -> Result<Box<dyn World>> {
-        collective::nccl::world(timeout).map_err(of_a_launcher)
+        Ok(collective::nccl::world(timeout)?)
     }
 }
 
-#[cfg(not(feature = "nccl"))]
+#[cfg(not(all(feature = "mpi", feature = "nccl")))]
 mod nccl {
     use super::{BadInput, Duration, Result, World};
 
     pub fn world(_: Option<Duration>) -> Result<Box<dyn World>> {
-        let error = "this program was built without NCCL; rebuild it with --features nccl";
+        let error =
+            "this program was built without MPI and NCCL; rebuild it with --features mpi,nccl";
         Err(BadInput::from(anyhow::Error::msg(error)).into())
     }
 }

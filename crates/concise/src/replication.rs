@@ -154,18 +154,32 @@ impl Replication {
     }
 }
 
-/// The book's `split_batch`, with a share for each device in proportion to `weights`.
+/// The book's `split_batch`, with a share for each device in proportion to `weights`; with equal weights it is
+/// the book's. `x` (B, …) and `y` (B, …) become one shard of consecutive examples for each device.
+///
+/// ```
+/// # use candle_core::{Device, Tensor};
+/// let (x, y) = (Tensor::new(&[1f32, 2.0, 3.0, 4.0], &Device::Cpu)?, Tensor::new(&[1u32, 0, 0, 1], &Device::Cpu)?);
+/// let (x_shards, _) = concise::split_by_weights(&x, &y, &d2l::devices(2)?, &[3.0, 1.0])?;
+/// assert_eq!(x_shards[0].to_vec1::<f32>()?, [1.0, 2.0, 3.0]);
+/// # candle_core::Result::Ok(())
+/// ```
+///
+/// # Errors
+/// If `x` and `y` have different numbers of examples, there is not one weight for each device, or a GPU would be
+/// left without an example.
 #[tracing::instrument(skip_all, name = "split")]
-pub(crate) fn split_by_weights(
+pub fn split_by_weights(
     x: &Tensor,
     y: &Tensor,
     devices: &[Device],
     weights: &[f64],
 ) -> candle_core::Result<(Vec<Tensor>, Vec<Tensor>)> {
-    let (n, labels) = (x.dim(0)?, y.dim(0)?);
-    if n != labels {
-        candle_core::bail!("x has {n} examples, y has {labels}");
+    let (weighed, k) = (weights.len(), devices.len());
+    if weighed != k {
+        candle_core::bail!("{weighed} weights for {k} devices; give one for each");
     }
+    let n = d2l::num_examples(x, y)?;
     let mut first = 0;
     let mut shards = (Vec::new(), Vec::new());
     for (i, (share, device)) in shares(n, weights).into_iter().zip(devices).enumerate() {

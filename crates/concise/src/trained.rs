@@ -222,7 +222,7 @@ mod tests {
 
     /// What one process says after its parameter `weight[1, 0]` has become `value`.
     fn says(world: Two, value: f32) -> Result<()> {
-        let processes = Arc::new(Processes::of(Backend::Tcp, Box::new(world)));
+        let processes = Arc::new(Processes::of(Backend::Mpi, Box::new(world)));
         let layer = |vb: VarBuilder<'_>| Linear::new(2, 3, vb);
         let how = Replication::default();
         let devices = [Device::Cpu];

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use candle_core::{Device, DeviceLocation, Result, Tensor};
+use candle_core::{Device, DeviceLocation, Result, Tensor, bail};
 
 use crate::gpu::{self, NoGpu};
 use crate::{Process, on_devices, on_replica};
@@ -255,12 +255,34 @@ pub fn to_device(tensor: &Tensor, device: &Device) -> Result<Tensor> {
 /// ```
 ///
 /// # Errors
-/// If a device fails.
+/// If the device fails, or is a GPU and there is no example. The message names the device.
 pub fn view_to_device(view: &Tensor, device: &Device) -> Result<Tensor> {
-    match view.device().same_device(device) {
-        true => Ok(view.clone()),
+    if view.device().same_device(device) {
+        return Ok(view.clone());
+    }
+    on_devices("copy", std::slice::from_ref(device), || {
+        if view.elem_count() == 0 {
+            bail!("a GPU needs at least 1 example");
+        }
         // candle would send the whole memory
-        false => to_device(&view.force_contiguous()?, device),
+        to_device(&view.force_contiguous()?, device)
+    })
+}
+
+/// The number of examples in a minibatch.
+///
+/// ```
+/// let (x, y) = (candle_core::Tensor::new(&[[1f32], [2.0]], &d2l::try_gpu(0))?, candle_core::Tensor::new(&[0u32, 1], &d2l::try_gpu(0))?);
+/// assert_eq!(d2l::num_examples(&x, &y)?, 2);
+/// # candle_core::Result::Ok(())
+/// ```
+///
+/// # Errors
+/// If `x` and `y` have different numbers of examples.
+pub fn num_examples(x: &Tensor, y: &Tensor) -> Result<usize> {
+    match (x.dim(0)?, y.dim(0)?) {
+        (n, labels) if n == labels => Ok(n),
+        (n, labels) => bail!("x has {n} examples, y has {labels}"),
     }
 }
 

@@ -7,9 +7,10 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use candle_core::{Device, Error, Result};
+use rayon::prelude::*;
 
 use crate::timeline::in_lane;
-use crate::{device_name, device_names};
+use crate::{barrier, device_name, device_names};
 
 /// A panic that was caught: `it panicked: index out of range`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -100,6 +101,38 @@ pub fn on_replica<T>(i: usize, device: &Device, f: impl FnOnce() -> Result<T>) -
 /// As `f`.
 pub fn on_devices<T>(what: &str, devices: &[Device], f: impl FnOnce() -> Result<T>) -> Result<T> {
     named(|| format!("{what} on {}", device_names(devices)), f)
+}
+
+/// Runs `f` on all `devices` at once, on each with its own of `items`; returns the results in their order. It
+/// is rayon's parallel iterator, in which an error names its replica as [`on_replica`] does.
+///
+/// No device begins before all have done their earlier work: one may still read what another writes next.
+///
+/// ```
+/// let devices = d2l::devices(2)?;
+/// let sums = d2l::on_each(&devices, ([1, 2], [10, 20]), |(a, b)| Ok(a + b))?;
+/// assert_eq!(sums, [11, 22]);
+/// # candle_core::Result::Ok(())
+/// ```
+///
+/// # Errors
+/// If there is not one item for each device, or a device fails.
+pub fn on_each<I, T>(
+    devices: &[Device],
+    items: I,
+    f: impl Fn(I::Item) -> Result<T> + Sync,
+) -> Result<Vec<T>>
+where
+    I: IntoParallelIterator<Iter: IndexedParallelIterator>,
+    T: Send,
+{
+    let (items, k) = (items.into_par_iter(), devices.len());
+    if items.len() != k || k == 0 {
+        candle_core::bail!("{} items for {k} devices; give one for each", items.len());
+    }
+    barrier(devices)?;
+    let replica = |(i, item)| on_replica(i, &devices[i], || f(item));
+    items.enumerate().map(replica).collect()
 }
 
 fn named<T>(name: impl Fn() -> String, f: impl FnOnce() -> Result<T>) -> Result<T> {

@@ -50,10 +50,10 @@ pub use animator::Animator;
 pub use batch_loss::BatchLoss;
 pub use devices::{
     DeviceKind, barrier, cores, cores_each, device_name, device_names, devices, devices_of_kind,
-    share_cores, synchronize, to_device, try_all_gpus, try_gpu, view_to_device,
+    num_examples, share_cores, synchronize, to_device, try_all_gpus, try_gpu, view_to_device,
 };
 pub use display::display_svg;
-pub use faults::{Panicked, catch_panic, on_devices, on_replica};
+pub use faults::{Panicked, catch_panic, on_devices, on_each, on_replica};
 pub use gpu::memory as gpu_memory;
 pub use interrupt::{interrupt, interrupted, wants_to_end};
 pub use metrics::{accuracy, evaluate_accuracy_gpu};

@@ -1,20 +1,24 @@
-//! The hint after an out-of-memory error of a GPU: which GPU, its free memory, and what the user can do.
+//! What a failure says of the devices: which ones the run had, and after an out-of-memory error of a GPU its free
+//! memory and what the user can do.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use candle_core::Device;
 
-use crate::{Book, Options, device_name, gpu};
+use crate::{Book, Options, Panicked, device_name, device_names, gpu};
 
 /// What is known of the run when it fails.
 struct Known {
+    /// The names of all devices.
+    names: String,
     gpus: Vec<Device>,
     /// A minibatch was asked for.
     trains: bool,
 }
 
 static KNOWN: Mutex<Known> = Mutex::new(Known {
+    names: String::new(),
     gpus: Vec::new(),
     trains: false,
 });
@@ -27,6 +31,7 @@ fn known() -> MutexGuard<'static, Known> {
 pub(crate) fn run_on(devices: &[Device]) {
     let gpus = devices.iter().filter(|device| !device.is_cpu());
     *known() = Known {
+        names: device_names(devices),
         gpus: gpus.cloned().collect(),
         trains: false,
     };
@@ -35,6 +40,14 @@ pub(crate) fn run_on(devices: &[Device]) {
 /// From now on it is the minibatches that need more.
 pub(crate) fn trains() {
     known().trains = true;
+}
+
+/// A panic of the training, with the names of the devices.
+pub(crate) fn with_devices(panicked: Panicked) -> anyhow::Error {
+    match &*known().names {
+        "" => panicked.into(),
+        names => anyhow::Error::new(panicked).context(format!("on {names}")),
+    }
 }
 
 /// What follows an error that says that a GPU is out of memory; nothing after others.

@@ -68,7 +68,7 @@ pub fn program<O: Args + FromArgMatches + AsRef<Options> + AsMut<Options>>(
         true => catch_panic(run),
         false => quietly(run),
     };
-    match trained.unwrap_or_else(|panicked| Err(panicked.into())) {
+    match trained.unwrap_or_else(|panicked| Err(out_of_memory::with_devices(panicked))) {
         Ok(_) if crate::interrupted() => ExitCode::from(INTERRUPTED_STATUS),
         Ok(_) => ExitCode::SUCCESS,
         Err(error) => {

@@ -53,7 +53,7 @@ use resume::Resumed;
 /// };
 /// let mut run = Run::start(&options, &book)?;
 /// assert_eq!((run.batch_size, run.lr, run.devices.len()), (16, 0.1, 2));
-/// run.init(vec![])?;
+/// run.init(Vec::<(String, Tensor)>::new())?;
 /// let params: Vec<Vec<d2l::Param>> = vec![vec![], vec![]]; // of each device
 /// for epoch in run.epochs() {
 ///     run.timer.start();
@@ -252,7 +252,12 @@ impl Run {
     ///
     /// # Errors
     /// [`BadInput`] where the file or the folder cannot be used, or holds another run.
-    pub fn init(&mut self, tensors: Vec<(String, Tensor)>) -> Result<Vec<Tensor>> {
+    pub fn init(
+        &mut self,
+        tensors: impl IntoIterator<Item = (impl Into<String>, Tensor)>,
+    ) -> Result<Vec<Tensor>> {
+        let tensors = tensors.into_iter().map(|(name, tensor)| (name.into(), tensor));
+        let tensors: Vec<(String, Tensor)> = tensors.collect();
         self.names = tensors.iter().map(|(name, _)| name.clone()).collect();
         // Ctrl-C came before there is anything to keep: an earlier run in the folder stays
         let writes = self.process.rank == 0 && !interrupted();

@@ -7,10 +7,8 @@
 
 use candle_core::{DType, Device, Result, Tensor, Var, bail};
 use d2l::{BatchLoss, Book, Options, Param, Run, Summary};
-use d2l::{backward, barrier, evaluate_accuracy_gpu, on_devices, on_replica};
-use d2l::{sgd, synchronize, view_to_device};
+use d2l::{backward, evaluate_accuracy_gpu, num_examples, on_each, sgd, synchronize, view_to_device};
 use functional::{Value, cross_entropy};
-use rayon::prelude::*;
 
 /// What the book sets for this section: the batch size and the learning rate stay the same
 /// however many devices there are.
@@ -21,6 +19,9 @@ pub const BOOK: Book = Book {
     batch_size: |_num_gpus| 256,
     lr: |_num_gpus| 0.2,
 };
+
+/// The names of the parameters in files.
+const NAMES: [&str; 8] = ["W1", "b1", "W2", "b2", "W3", "b3", "W4", "b4"];
 
 /// The initial parameters W1, b1 … W4, b4 on the CPU: weights from N(0, 0.01²), biases zero.
 ///
@@ -63,18 +64,13 @@ pub fn lenet(x: &Tensor, params: &[Param]) -> Result<Value> {
     // Inside the network a pixel's channels come last; `flatten` goes back to the book's order of
     // channel, row, column, so the 800 rows of W3 are the book's. Here it is written down; `backward`
     // or `eval` computes it
-    Value::new(x)?
-        .nhwc()? // (B, 28, 28, 1)
-        .conv2d(w1, Some(b1), 1, 0)? // (B, 26, 26, 20)
-        .relu()?
-        .avg_pool2d(2, 2)? // h1 (B, 13, 13, 20)
-        .conv2d(w2, Some(b2), 1, 0)? // (B, 9, 9, 50)
-        .relu()?
-        .avg_pool2d(2, 2)?
-        .flatten()? // h2 (B, 800)
-        .matmul(w3, Some(b3))?
-        .relu()? // h3 (B, 128)
-        .matmul(w4, Some(b4))
+    let x = Value::new(x)?.nhwc()?; // (B, 28, 28, 1)
+    let h1_conv = x.conv2d(w1, Some(b1), 1, 0)?; // (B, 26, 26, 20)
+    let h1 = h1_conv.relu()?.avg_pool2d(2, 2)?; // (B, 13, 13, 20)
+    let h2_conv = h1.conv2d(w2, Some(b2), 1, 0)?; // (B, 9, 9, 50)
+    let h2 = h2_conv.relu()?.avg_pool2d(2, 2)?.flatten()?; // (B, 800)
+    let h3 = h2.matmul(w3, Some(b3))?.relu()?; // (B, 128)
+    h3.matmul(w4, Some(b4))
 }
 
 /// Cross-entropy of each example: `y_hat` (B, 10) and labels `y` (B,) to losses (B,).
@@ -145,38 +141,22 @@ pub fn allreduce(data: &[Var]) -> Result<()> {
 /// ```
 ///
 /// # Errors
-/// If `x` and `y` have different numbers of examples, there is no device, or a GPU would be left
-/// without an example.
+/// If `x` and `y` have different numbers of examples, or a GPU would be left without an example.
 #[tracing::instrument(skip_all, name = "split")]
 pub fn split_batch(
     x: &Tensor,
     y: &Tensor,
     devices: &[Device],
 ) -> Result<(Vec<Tensor>, Vec<Tensor>)> {
-    if x.dim(0)? != y.dim(0)? {
-        bail!("x has {} examples, y has {}", x.dim(0)?, y.dim(0)?);
-    }
-    Ok((split_and_load(x, devices)?, split_and_load(y, devices)?))
-}
-
-/// Splits one tensor along its first dimension, as [`split_batch`] does with two.
-fn split_and_load(data: &Tensor, devices: &[Device]) -> Result<Vec<Tensor>> {
-    if devices.is_empty() {
-        bail!("there are no devices; give at least 1");
-    }
-    let (n, k) = (data.dim(0)?, devices.len());
-    let mut start = 0;
-    let mut shards = Vec::new();
+    let (n, k) = (num_examples(x, y)?, devices.len());
+    let (mut x_shards, mut y_shards, mut start) = (vec![], vec![], 0);
     for (i, device) in devices.iter().enumerate() {
         let len = n / k + usize::from(i < n % k);
-        if len == 0 && !device.is_cpu() {
-            bail!("{n} examples for {k} replicas: a GPU needs at least 1"); // CUDA: no empty memory
-        }
-        let shard = data.narrow(0, start, len)?;
-        shards.push(on_replica(i, device, || view_to_device(&shard, device))?);
+        x_shards.push(view_to_device(&x.narrow(0, start, len)?, device)?);
+        y_shards.push(view_to_device(&y.narrow(0, start, len)?, device)?);
         start += len;
     }
-    Ok(shards)
+    Ok((x_shards, y_shards))
 }
 
 /// One step of all devices on one minibatch; returns the minibatch's loss before it.
@@ -206,37 +186,20 @@ pub fn train_batch(
     devices: &[Device],
     lr: f64,
 ) -> Result<BatchLoss> {
-    check_copies(device_params, devices)?;
-    let (x_shards, y_shards) = on_devices("split", devices, || split_batch(x, y, devices))?;
+    let (x_shards, y_shards) = split_batch(x, y, devices)?;
     // Loss and backpropagation on each device separately, on all at once
-    let replicas = (x_shards, y_shards, device_params).into_par_iter();
-    let ls = replicas.enumerate().map(|(i, (x_shard, y_shard, w))| {
-        on_replica(i, &devices[i], || {
-            let l = loss(&lenet(&x_shard, w)?, &y_shard)?.sum()?;
-            backward(&l, w)
-        })
-    });
-    let ls: Vec<Tensor> = ls.collect::<Result<_>>()?;
+    let ls = on_each(devices, (x_shards, y_shards, device_params), |(x_shard, y_shard, w)| {
+        let l = loss(&lenet(&x_shard, w)?, &y_shard)?.sum()?;
+        backward(&l, w)
+    })?;
     // Sum all gradients from each device and broadcast them to all devices
     for i in 0..device_params[0].len() {
         let grads: Vec<_> = device_params.iter().map(|w| w[i].grad().clone()).collect();
-        on_devices("all-reduce", devices, || allreduce(&grads))?;
+        allreduce(&grads)?;
     }
-    barrier(devices)?; // another device may still read this gradient
     // The model parameters are updated separately on each device
-    for (i, param) in device_params.iter().enumerate() {
-        on_replica(i, &devices[i], || sgd(param, lr, x.dim(0)?))?; // Here, we use a full-size batch
-    }
+    on_each(devices, device_params, |w| sgd(w, lr, x.dim(0)?))?; // Here, we use a full-size batch
     Ok(BatchLoss::new(ls, x.dim(0)?))
-}
-
-/// Each device has a copy of the parameters.
-fn check_copies(device_params: &[Vec<Param>], devices: &[Device]) -> Result<()> {
-    let (copies, k) = (device_params.len(), devices.len());
-    if copies != k {
-        bail!("{copies} copies of the parameters for {k} devices; give one for each");
-    }
-    Ok(())
 }
 
 /// Trains LeNet as the options say: the clock includes the work of all devices, accuracy is
@@ -262,7 +225,7 @@ fn check_copies(device_params: &[Vec<Param>], devices: &[Device]) -> Result<()> 
 pub fn train(options: &Options) -> anyhow::Result<Summary> {
     // Devices, data, timer and curve, and what the options say
     let mut run = Run::start(options, &BOOK)?;
-    let params = run.init(named(init_params(run.seed)?))?;
+    let params = run.init(NAMES.into_iter().zip(init_params(run.seed)?))?;
     let (devices, lr) = (run.devices.clone(), run.lr);
     // Copy model parameters to all devices
     let copies = devices.iter().map(|device| get_params(&params, device));
@@ -283,10 +246,4 @@ pub fn train(options: &Options) -> anyhow::Result<Summary> {
         run.epoch(test_acc, &device_params)?;
     }
     run.finish(&device_params)
-}
-
-/// The parameters under their names in a file: `W1`, `b1` … `W4`, `b4`.
-fn named(params: impl IntoIterator<Item = Tensor>) -> Vec<(String, Tensor)> {
-    let names = ["W1", "b1", "W2", "b2", "W3", "b3", "W4", "b4"];
-    names.map(str::to_owned).into_iter().zip(params).collect()
 }

@@ -8,7 +8,7 @@ use super::*;
 fn on_a_gpu_nccl_sums_for_a_process_that_is_alone() {
     load().unwrap();
     let gpu = Device::new_cuda_with_stream(0).unwrap();
-    let first = Gpus::new(tcp::alone(Duration::from_secs(60)));
+    let first = Gpus::new(mpi::processes(Some(Duration::from_secs(60))).unwrap());
     let second = first.duplicate().unwrap();
     for mut world in [Box::new(first) as Box<dyn World>, second] {
         for n in [1, 1000, 1_000_000] {
@@ -26,13 +26,14 @@ fn on_a_gpu_nccl_sums_for_a_process_that_is_alone() {
 
 #[test]
 #[ignore = "needs a GPU and NCCL"]
-fn on_a_gpu_a_failure_ends_the_communicator() {
+fn on_a_gpu_a_sum_after_an_abort_is_an_error() {
     load().unwrap();
     let gpu = Device::new_cuda_with_stream(0).unwrap();
-    let mut world = Gpus::new(tcp::alone(Duration::from_secs(60)));
+    let mut world = Gpus::new(mpi::processes(Some(Duration::from_secs(60))).unwrap());
     let ones = Tensor::ones(10, DType::F32, &gpu).unwrap();
     world.all_reduce_tensor(&ones).unwrap().unwrap();
-    let left = world.star.post.fail(Error::ProcessLeft { rank: 1 });
-    assert_eq!(world.all_reduce_tensor(&ones).unwrap().unwrap_err(), left);
+    world.processes.channels.before_the_end();
+    let error = world.all_reduce_tensor(&ones).unwrap().unwrap_err();
+    assert!(error.to_string().contains("the communicator is gone"));
     gpu.synchronize().unwrap();
 }

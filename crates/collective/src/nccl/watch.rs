@@ -1,16 +1,16 @@
-//! Detects sums that do not finish. If a process does not take part in a sum, the GPUs of the others wait for
-//! ever, and their hosts wait for the GPUs. No call with a timeout is in progress then.
+//! Waits for the sums on the GPU. If a process does not take part in a sum, the GPUs of the others wait for
+//! ever, and their hosts wait for the GPUs: no call of MPI is late then.
 //!
-//! A thread checks the sums one after the other. If one takes longer than the limit, the thread gathers with
-//! the same threads of the other processes, on their own channel. A process that does not arrive there has
-//! no late sum: the others wait for it, and the error names it.
+//! A thread waits for the sums one after the other, each as a call on a channel of its own. So MPI's watch
+//! finds one that takes longer than the limit, and names the processes that have not begun it.
 
-use crate::tcp::Star;
-use crate::{Deadline, Error, World};
+use super::late;
+use crate::Deadline;
+use crate::mpi::{Call, Processes, end_all};
 use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaEvent, CudaStream};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, sleep};
 use std::time::Duration;
 
 /// How often the thread checks a sum.
@@ -25,9 +25,9 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Starts the thread, which alone uses the channel `star`.
-    pub fn start(star: Star, gpu: Arc<CudaContext>) -> std::io::Result<Self> {
-        let Some(limit) = star.post.limit else {
+    /// Starts the thread, which alone uses this channel of `processes`.
+    pub fn start(processes: Processes, gpu: Arc<CudaContext>) -> std::io::Result<Self> {
+        let Some(limit) = late(processes.calls.limit) else {
             return Ok(Self {
                 sums: None,
                 thread: None,
@@ -35,7 +35,7 @@ impl Watch {
         };
         let (sums, inbox) = channel();
         let thread = std::thread::Builder::new().name("sums".to_owned());
-        let thread = thread.spawn(move || watch(star, &gpu, &inbox, limit))?;
+        let thread = thread.spawn(move || watch(&processes, &gpu, &inbox, limit))?;
         Ok(Self {
             sums: Some(sums),
             thread: Some(thread),
@@ -47,7 +47,7 @@ impl Watch {
         if let Some(sums) = &self.sums {
             let done = stream.record_event(None);
             let done = done.map_err(candle_core::Error::wrap)?;
-            let _ = sums.send(done); // fails if the thread has ended after a failure
+            let _ = sums.send(done); // fails if the process ends
         }
         Ok(())
     }
@@ -62,35 +62,23 @@ impl Drop for Watch {
     }
 }
 
-/// Ends when the sender is dropped, or after a failure.
-fn watch(mut star: Star, gpu: &CudaContext, sums: &Receiver<CudaEvent>, limit: Duration) {
+/// Ends when the sender is dropped; a sum that fails ends all processes.
+fn watch(processes: &Processes, gpu: &CudaContext, sums: &Receiver<CudaEvent>, limit: Duration) {
+    let fails = |why: &str| end_all(1, &format!("cannot sum on its GPU: {why}"));
     if let Err(why) = gpu.bind_to_thread() {
-        return fail(&star, why.to_string());
+        fails(&why.to_string());
     }
     for sum in sums {
         // NCCL starts a sum when the one before it is done; this thread has waited for that one
+        let _in_call = processes.calls.enter(Call::SumOnGpus);
         let end = Deadline::after(limit);
         loop {
             match sum.try_is_complete() {
                 Ok(true) => break,
-                Ok(false) if star.post.check().is_err() => return,
-                Ok(false) if end.is_over() => return look_into(&mut star, limit),
-                Ok(false) => end.sleep(TICK),
-                Err(why) => return fail(&star, why.to_string()),
+                Ok(false) if end.is_over() => fails(&format!("it is not done within {limit:?}")),
+                Ok(false) => end.nap(|_| sleep(TICK)),
+                Err(why) => fails(&why.to_string()),
             }
         }
     }
-}
-
-/// Fails for all processes; names the missing ones, if there are any.
-fn look_into(star: &mut Star, limit: Duration) {
-    // an error of the gather is already known to all
-    if star.all_gather(&[]).is_ok() {
-        fail(star, format!("NCCL did not finish a sum within {limit:?}"));
-    }
-}
-
-fn fail(star: &Star, why: String) {
-    let rank = star.rank();
-    star.post.fail(Error::World { rank, why });
 }

@@ -72,7 +72,9 @@ impl Contender {
 
     /// Gives torch.compile a folder of its own: what another one compiled would make it look faster.
     fn compiles_into(mut self, cache: Option<&TempDir>) -> Self {
-        let folder = cache.map(|cache| cache.path().join(self.label()));
+        // the C++ compiler is told the path without quotes
+        let name = self.label().replace(", ", "-").replace(' ', "-");
+        let folder = cache.map(|cache| cache.path().join(name));
         let variable = |folder: PathBuf| ("TORCHINDUCTOR_CACHE_DIR", folder.display().to_string());
         self.env.extend(folder.map(variable));
         self

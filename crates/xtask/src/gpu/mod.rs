@@ -23,7 +23,7 @@ pub struct Options {
     #[arg(long, value_name = "NAME")]
     only: Vec<Part>,
 
-    /// Test binary of functional (feature cuda); concise (feature nccl) is in the same folder
+    /// Test binary of functional (feature cuda)
     #[arg(long, value_name = "FILE")]
     tests: Option<PathBuf>,
 

@@ -23,7 +23,7 @@ pub struct Options {
 /// If something cannot be built; the CUDA toolkit is needed.
 pub fn pack(options: &Options) -> Result<()> {
     fs::create_dir_all(&options.out)?;
-    for (program, feature) in [("scratch", "cuda"), ("concise", "nccl"), ("xtask", "cuda")] {
+    for (program, feature) in [("scratch", "cuda"), ("concise", "cuda"), ("xtask", "cuda")] {
         let args = [
             "build",
             "-p",

@@ -1,12 +1,9 @@
 //! Whether a GPU computes what the CPU does: each operation, and whole steps of k replicas, which share
 //! the GPU where there are fewer than k.
 
-use std::env;
 use std::fmt::Write;
-use std::fs;
 use std::ops::RangeInclusive;
-use std::path::Path;
-use std::process::{self, Command};
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Tensor};
@@ -98,15 +95,6 @@ pub fn all(options: &Options, found: &mut dyn FnMut(&str) -> Result<()>) -> Resu
     let compared = beside_the_cpu(&mut add);
     set_precision(Precision::default());
     compared?;
-    if let Some(tests) = &options.tests {
-        let concise = tests.with_file_name("concise");
-        let [with, without] = nccl(&concise).context("a process that sums by NCCL")?;
-        add(
-            "ResNet-18, 5 steps, NCCL in one process",
-            apart(&with, &without),
-            0.0..=1e-6,
-        );
-    }
     found(&text)?;
     ensure!(missed == 0, "{missed} things are not right");
     Ok(())
@@ -157,42 +145,6 @@ fn beside_the_cpu(add: &mut dyn FnMut(&str, f64, RangeInclusive<f64>)) -> Result
         }
     }
     Ok(())
-}
-
-/// The losses of a short run of the program on one GPU, summed by NCCL in a world of one, and without NCCL.
-fn nccl(concise: &Path) -> Result<[Vec<f32>; 2]> {
-    let folder = env::temp_dir().join(format!("gpu-check-{}", process::id()));
-    let losses = ["nccl", "threads"].map(|backend| {
-        let out = folder.join(backend);
-        let run = Command::new(concise)
-            .args(SHORT.split(' '))
-            .args(["--backend", backend, "--out"])
-            .arg(&out)
-            .envs([("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1")])
-            .envs([("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "29500")])
-            .output()
-            .with_context(|| format!("cannot start {}", concise.display()))?;
-        ensure!(
-            run.status.success(),
-            "{}",
-            String::from_utf8_lossy(&run.stderr)
-        );
-        losses(&fs::read_to_string(out.join("steps.csv"))?)
-    });
-    fs::remove_dir_all(&folder)?;
-    let [with, without] = losses;
-    Ok([with?, without?])
-}
-
-/// Five steps, from the same bits every time.
-const SHORT: &str = "--device cuda --gpus 1 --data synthetic --limit-train 80 --limit-test 20 --batch-size 16 \
-                     --lr 0.01 --epochs 1 --precision f32 --deterministic";
-
-/// The last column of `steps.csv`.
-fn losses(steps: &str) -> Result<Vec<f32>> {
-    let lines = steps.lines().skip(1);
-    let loss = |line: &str| line.rsplit(',').next().unwrap_or(line).parse();
-    Ok(lines.map(loss).collect::<Result<_, _>>()?)
 }
 
 fn minibatch(step: u64, examples: usize) -> candle_core::Result<(Tensor, Tensor)> {
