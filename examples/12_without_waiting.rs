@@ -6,21 +6,14 @@
 
 use std::{thread, time::Duration};
 
-use candle_core::{Device, Tensor};
+use candle_core::Tensor;
 use d2l::{Param, Timer, backward, evaluate_accuracy_gpu, on_each, sgd};
 use dataset::{Data, Dataset};
 use scratch::{allreduce, get_params, init_params, lenet, loss, split_batch};
 
-/// Computes the gradients of all replicas, each on its shard of the minibatch.
-fn compute(
-    devices: &[Device],
-    (x_shards, y_shards): (Vec<Tensor>, Vec<Tensor>),
-    w: &[Vec<Param>],
-) -> candle_core::Result<()> {
-    on_each(devices, (x_shards, y_shards, w), |(x, y, w)| {
-        backward(&loss(&lenet(&x, w)?, &y)?.sum()?, w)
-    })?;
-    Ok(())
+/// Computes the gradients of a replica on its shard of the minibatch.
+fn compute((x, y, w): (Tensor, Tensor, &Vec<Param>)) -> candle_core::Result<()> {
+    backward(&loss(&lenet(&x, w)?, &y)?.sum()?, w).map(drop)
 }
 
 /// Sums the gradients over the replicas. A pause imitates slow links.
@@ -42,11 +35,13 @@ fn an_epoch_on_two(data: &Dataset, overlap: bool, lr: f64) -> anyhow::Result<(f6
     let ((train_iter, test_iter), mut timer) = (data.iters(50)?, Timer::new());
     for batch in train_iter.epoch(1) {
         let (x, y) = batch?;
-        let shards = split_batch(&x, &y, &devices)?;
+        let (x_shards, y_shards) = split_batch(&x, &y, &devices)?;
+        let replicas = (x_shards, y_shards, &w);
         if overlap {
             thread::scope(|scope| {
                 let sums = scope.spawn(|| communicate(&last));
-                compute(&devices, shards, &w).and(sums.join().expect("no panic"))
+                on_each(&devices, replicas, compute)?;
+                sums.join().expect("no panic")
             })?;
             for (now, last) in w.iter().flatten().zip(last.iter().flatten()) {
                 let grad = now.grad().copy()?;
@@ -54,7 +49,7 @@ fn an_epoch_on_two(data: &Dataset, overlap: bool, lr: f64) -> anyhow::Result<(f6
                 last.grad().set(&grad)?; // to be summed during the next step
             }
         } else {
-            compute(&devices, shards, &w)?;
+            on_each(&devices, replicas, compute)?;
             communicate(&w)?;
         }
         on_each(&devices, &w, |w| sgd(w, lr, x.dim(0)?))?;

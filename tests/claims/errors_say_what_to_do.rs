@@ -132,7 +132,7 @@ fn parameters_that_were_named_and_cannot_be_used() -> Result<()> {
     fs::write(&path, "no tensors")?;
     refused(&args, &["init.safetensors"])?;
     let one = [("W1".to_owned(), Tensor::zeros(1, DType::F32, &Device::Cpu)?)];
-    d2l::weights::save(&path, &one)?;
+    run::weights::save(&path, &one)?;
     let (status, _, stderr) = run("scratch", &args)?;
     ensure!(
         status == 2 && stderr.contains("\"W1\" has shape [1]"),

@@ -72,7 +72,7 @@ pub fn weights(bytes: &[u8]) {
         ("n".to_owned(), zeros(&[], DType::I64)),
     ];
     let path = written(FOLDER.path(), "parameters.safetensors", bytes);
-    match d2l::weights::load(&path, &expected) {
+    match run::weights::load(&path, &expected) {
         Ok(tensors) => {
             for (tensor, (name, like)) in tensors.iter().zip(&expected) {
                 assert_eq!(tensor.dims(), like.dims(), "{name}");
@@ -103,34 +103,34 @@ pub fn checkpoint(bytes: &[u8]) {
     match small_run(data, |options| options.resume = Some(run.into())) {
         Ok(params) => assert_eq!(params.len(), 2),
         Err(error) => {
-            assert!(error.is::<d2l::BadInput>(), "{error:#}");
+            assert!(error.is::<run::BadInput>(), "{error:#}");
             names(run, &error);
         }
     }
 }
 
 /// The parameters that a run of three epochs begins with, on two images.
-pub fn small_run(data: &Path, set: impl FnOnce(&mut d2l::Options)) -> anyhow::Result<Vec<Tensor>> {
-    let book = d2l::Book {
+pub fn small_run(data: &Path, set: impl FnOnce(&mut run::Options)) -> anyhow::Result<Vec<Tensor>> {
+    let book = run::Book {
         program: "small",
         section: "a network that is not trained",
         network: "Small",
         batch_size: |_| 1,
         lr: |_| 0.1,
     };
-    let mut options = d2l::Options {
+    let mut options = run::Options {
         gpus: Some(1),
         epochs: 3,
         data: Some(Data::Dir(data.into())),
         device: d2l::DeviceKind::Cpu,
         threads: Some(1),
-        ..d2l::Options::default()
+        ..run::Options::default()
     };
     set(&mut options);
     let zeros = |dims: &[usize]| Tensor::zeros(dims, DType::F32, &Device::Cpu);
     let params = [("W", zeros(&[2, 3])?), ("b", zeros(&[3])?)];
     let params = params.map(|(name, tensor)| (name.to_owned(), tensor));
-    d2l::Run::start(&options, &book)?.init(params.into())
+    run::Run::start(&options, &book)?.init(params)
 }
 
 /// Puts the right checksum where one stands, if one does.
@@ -154,7 +154,7 @@ pub fn arguments(bytes: &[u8]) {
     };
     let args = bytes.split(|byte| *byte == 0).map(OsStr::from_bytes);
     match which % 2 {
-        0 => parsed(args, |mut options: d2l::Options| {
+        0 => parsed(args, |mut options: run::Options| {
             without_a_folder(&mut options);
             scratch::train(&options)
         }),
@@ -169,7 +169,7 @@ pub fn arguments(bytes: &[u8]) {
 /// Arguments that are options go on to what checks them; there, too, what is wrong is the user's to mend.
 fn parsed<'a, O: Args + FromArgMatches>(
     args: impl Iterator<Item = &'a OsStr>,
-    train: impl FnOnce(O) -> anyhow::Result<d2l::Summary>,
+    train: impl FnOnce(O) -> anyhow::Result<run::Summary>,
 ) {
     let command = O::augment_args(Command::new("program"));
     let args = args.map(OsString::from);
@@ -177,14 +177,14 @@ fn parsed<'a, O: Args + FromArgMatches>(
         Ok(matches) => {
             let options = O::from_arg_matches(&matches).expect("what clap has read");
             let error = train(options).expect_err("there is no folder");
-            assert!(error.is::<d2l::BadInput>(), "{error:#}");
+            assert!(error.is::<run::BadInput>(), "{error:#}");
         }
         Err(error) => assert!(!error.to_string().is_empty()),
     }
 }
 
 /// Nothing is trained, and nothing is written.
-fn without_a_folder(options: &mut d2l::Options) {
+fn without_a_folder(options: &mut run::Options) {
     options.data = Some(Data::Dir("/no/such/folder".into()));
     options.device = d2l::DeviceKind::Cpu;
     (options.out, options.trace, options.init) = (None, None, None);

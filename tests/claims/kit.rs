@@ -32,8 +32,8 @@ pub fn real_data() -> Option<PathBuf> {
 }
 
 /// Options of a run on a few synthetic examples on the CPU.
-pub fn small(gpus: usize) -> d2l::Options {
-    d2l::Options {
+pub fn small(gpus: usize) -> run::Options {
+    run::Options {
         gpus: Some(gpus),
         batch_size: Some(16),
         epochs: 1,
@@ -41,7 +41,7 @@ pub fn small(gpus: usize) -> d2l::Options {
         limit_train: Some(50),
         limit_test: Some(20),
         device: d2l::DeviceKind::Cpu,
-        ..d2l::Options::default()
+        ..run::Options::default()
     }
 }
 

@@ -56,8 +56,8 @@ fn main() -> ExitCode {
         true if is(2, "reader") => bad_input_is_named::read_damaged_files(),
         #[cfg(unix)]
         true if is(2, "corpus") => what_fuzzers_kept::replay(),
-        true if is(2, "scratch") => d2l::program(&scratch::BOOK, scratch::train, program_args()),
-        true => d2l::program(&concise::BOOK, concise::train, program_args()),
+        true if is(2, "scratch") => run::program(&scratch::BOOK, scratch::train, program_args()),
+        true => run::program(&concise::BOOK, concise::train, program_args()),
         false => run_tests(),
     }
 }

@@ -52,8 +52,8 @@ fn lenet_learns() -> Result<()> {
         let std = if name.starts_with('W') { 0.1 } else { 0.0 };
         Ok((name.to_owned(), d2l::normal(&mut rng, std, p.shape())?))
     });
-    d2l::weights::save(&init, &params.collect::<Result<Vec<_>>>()?)?;
-    let summary = scratch::train(&d2l::Options {
+    run::weights::save(&init, &params.collect::<Result<Vec<_>>>()?)?;
+    let summary = scratch::train(&run::Options {
         data: folder(),
         init: Some(init),
         batch_size: Some(64),
@@ -67,7 +67,7 @@ fn lenet_learns() -> Result<()> {
 }
 
 fn resnet18_learns() -> Result<()> {
-    let summary = concise::train(&concise::Options::from(d2l::Options {
+    let summary = concise::train(&concise::Options::from(run::Options {
         data: folder(),
         batch_size: Some(32),
         lr: Some(0.05),

@@ -14,8 +14,8 @@ use concise::{
     Algorithm, DataParallel, Initializer, Link, ReduceOn, Replication, Residual, Sgd, Split,
     Trainer, resnet18,
 };
-use d2l::Trained;
 use functional::{Network, Value, candle, cross_entropy};
+use run::Trained;
 
 use crate::kit::{cpus, formula_batch, largest, largest_difference};
 

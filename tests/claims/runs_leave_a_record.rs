@@ -132,7 +132,7 @@ fn a_run_goes_on_from_its_own_parameters() -> Result<()> {
     for program in ["scratch", "concise"] {
         let first = folder.path().join(program);
         let again = folder.path().join(format!("{program} again"));
-        let train = |options: &d2l::Options| match program {
+        let train = |options: &run::Options| match program {
             "scratch" => scratch::train(options),
             _ => concise::train(&options.clone().into()),
         };

@@ -317,10 +317,7 @@ fn sums_in_another_order_do_not_go_on() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let out = folder.path().join("run");
     leaves(&out, 1, &format!("{SMALL} --gpus 2 --allreduce ring"))?;
-    let go_on = format!(
-        "concise --backend mpi --resume {} --gpus 1",
-        out.display()
-    );
+    let go_on = format!("concise --backend mpi --resume {} --gpus 1", out.display());
     let (status, _, stderr) = under_mpirun(2, &go_on)?;
     let words = r#"has "summed in the order of ring", this one has "summed in the order of ranks""#;
     ensure!(status == 2 && stderr.contains(words), "{status} {stderr}");
@@ -333,7 +330,10 @@ fn a_job_that_was_killed_goes_on() -> Result<()> {
     same_as_in_one_process(2, &args, |folder| {
         let out = folder.display();
         let begin = format!("concise --backend mpi {args} --out {out}");
-        let mut job = mpirun().args(of(2, &begin)?).stderr(Stdio::null()).spawn()?;
+        let mut job = mpirun()
+            .args(of(2, &begin)?)
+            .stderr(Stdio::null())
+            .spawn()?;
         until_there(&folder.join("checkpoint.previous.safetensors"), &mut job)?;
         let ranks = children(job.id());
         signal("-KILL", ranks[0])?;

@@ -43,7 +43,8 @@ impl Deadline {
         let (start, longest) = (Instant::now(), self.left.get().min(NAP));
         let waited = wait(longest);
         let left = self.left.get();
-        self.left.set(left.saturating_sub(start.elapsed().min(longest)));
+        self.left
+            .set(left.saturating_sub(start.elapsed().min(longest)));
         waited
     }
 }

@@ -4,7 +4,7 @@ use anyhow::Result;
 use d2l::{Accumulator, accuracy};
 use dataset::DataIter;
 
-use crate::DataParallel;
+use crate::replication::DataParallel;
 
 /// The accuracy of `net` on a dataset, on all its devices in parallel: each minibatch is split
 /// over them, and each replica uses its own batch-norm statistics.

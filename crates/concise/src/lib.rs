@@ -21,31 +21,21 @@
 //! A network is any [`functional::Network`] that is built from a candle `VarBuilder`, such as a closure or a
 //! layer of [`layers`]. [`DataParallel`] puts a replica of it on each device, each on a thread of its own.
 
-mod cores;
-mod data_parallel;
 mod evaluate;
 pub mod layers;
-mod memory;
-mod norms;
 mod options;
-mod processes;
-mod reducer;
-mod replica;
 mod replication;
 mod resnet;
-mod state;
+mod start;
 mod train;
-mod trained;
-mod trainer;
 
 pub use collective::{Algorithm, cost::Link};
-pub use data_parallel::DataParallel;
 pub use evaluate::evaluate_accuracy_gpus;
 pub use functional::Sgd;
 pub use options::Options;
-pub use processes::{Backend, Processes};
-pub use replication::{ReduceOn, Replication, Split, split_by_weights};
+pub use replication::{
+    Backend, DataParallel, Initializer, Loss, Processes, ReduceOn, Replication, Split, Step,
+    Trainer, split_by_weights,
+};
 pub use resnet::{Residual, Resnet18, resnet18};
-pub use state::Initializer;
 pub use train::{BOOK, train};
-pub use trainer::{Loss, Step, Trainer};

@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    d2l::program(&concise::BOOK, concise::train, std::env::args_os())
+    run::program(&concise::BOOK, concise::train, std::env::args_os())
 }

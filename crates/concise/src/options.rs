@@ -8,7 +8,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use collective::Algorithm;
 use functional::Sgd;
 
-use crate::{Backend, Processes, ReduceOn, Replication, Split};
+use crate::replication::{Backend, Processes, ReduceOn, Replication, Split};
 
 /// The options of a run of this section; what is left out is as in the book.
 #[derive(Debug, Clone, clap::Args)]
@@ -16,7 +16,7 @@ use crate::{Backend, Processes, ReduceOn, Replication, Split};
 pub struct Options {
     /// Those of both sections.
     #[command(flatten)]
-    pub run: d2l::Options,
+    pub run: run::Options,
 
     /// Momentum factor of SGD
     #[arg(long, default_value_t = 0.0, allow_negative_numbers = true, value_name = "M", help_heading = TRAINING)]
@@ -74,12 +74,12 @@ const TOGETHER: &str = "Data parallelism";
 impl Default for Options {
     /// The book's run.
     fn default() -> Self {
-        Self::from(d2l::Options::default())
+        Self::from(run::Options::default())
     }
 }
 
-impl From<d2l::Options> for Options {
-    fn from(run: d2l::Options) -> Self {
+impl From<run::Options> for Options {
+    fn from(run: run::Options) -> Self {
         Self {
             run,
             momentum: 0.0,
@@ -97,14 +97,14 @@ impl From<d2l::Options> for Options {
     }
 }
 
-impl AsMut<d2l::Options> for Options {
-    fn as_mut(&mut self) -> &mut d2l::Options {
+impl AsMut<run::Options> for Options {
+    fn as_mut(&mut self) -> &mut run::Options {
         &mut self.run
     }
 }
 
-impl AsRef<d2l::Options> for Options {
-    fn as_ref(&self) -> &d2l::Options {
+impl AsRef<run::Options> for Options {
+    fn as_ref(&self) -> &run::Options {
         &self.run
     }
 }

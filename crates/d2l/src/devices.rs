@@ -72,14 +72,17 @@ pub fn devices(k: usize) -> Result<Vec<Device>> {
 /// # Errors
 /// As [`devices`]; and if `kind` is [`DeviceKind::Cuda`] and CUDA cannot be used.
 pub fn devices_of_kind(kind: DeviceKind, k: Option<usize>) -> Result<Vec<Device>> {
-    let found = find(kind, k, Process::ALONE).map_err(candle_core::Error::msg)?;
+    let found = find_devices(kind, k, Process::ALONE).map_err(candle_core::Error::msg)?;
     Ok(found.0)
 }
 
 /// As [`devices_of_kind`]; also returns a line for the user if an expected GPU is not among the devices.
 ///
 /// Processes on one machine take its GPUs in order, and begin again at GPU 0 if there are too few.
-pub(crate) fn find(
+///
+/// # Errors
+/// As [`devices_of_kind`].
+pub fn find_devices(
     kind: DeviceKind,
     k: Option<usize>,
     process: Process,

@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use candle_core::{Device, Error, Result};
 use rayon::prelude::*;
 
-use crate::timeline::in_lane;
 use crate::{barrier, device_name, device_names};
 
 /// A panic that was caught: `it panicked: index out of range`.
@@ -18,7 +17,7 @@ pub struct Panicked(String);
 
 impl Panicked {
     /// What the panic said.
-    pub(crate) fn message(&self) -> &str {
+    pub fn message(&self) -> &str {
         &self.0
     }
 }
@@ -52,7 +51,7 @@ fn message(panic: &(dyn Any + Send)) -> String {
 static QUIET: AtomicUsize = AtomicUsize::new(0);
 
 /// As [`catch_panic`]; what panics meanwhile, in whatever thread, is not shown: the caller reports it.
-pub(crate) fn quietly<T>(f: impl FnOnce() -> T) -> std::result::Result<T, Panicked> {
+pub fn quietly<T>(f: impl FnOnce() -> T) -> std::result::Result<T, Panicked> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let show = panic::take_hook();
@@ -68,8 +67,8 @@ pub(crate) fn quietly<T>(f: impl FnOnce() -> T) -> std::result::Result<T, Panick
     caught
 }
 
-/// Runs the part of replica `i`, on its `device`: where it fails or panics, the error names it. In a
-/// [`Timeline`](crate::Timeline) its spans have a lane of that name.
+/// Runs the part of replica `i`, on its `device`: where it fails or panics, the error names it. It is in a
+/// span `replica` with the device's name, so that a timeline can show what this replica does.
 ///
 /// ```
 /// use candle_core::{Device, Result, bail};
@@ -83,7 +82,8 @@ pub(crate) fn quietly<T>(f: impl FnOnce() -> T) -> std::result::Result<T, Panick
 /// As `f`.
 pub fn on_replica<T>(i: usize, device: &Device, f: impl FnOnce() -> Result<T>) -> Result<T> {
     let name = || device_name(i, device);
-    in_lane(name, || named(|| format!("replica {}", name()), f))
+    let _replica = tracing::info_span!("replica", name = name()).entered();
+    named(|| format!("replica {}", name()), f)
 }
 
 /// Runs `what` all `devices` have a part in: where it fails or panics, the error says so.
@@ -147,38 +147,6 @@ fn named<T>(name: impl Fn() -> String, f: impl FnOnce() -> Result<T>) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Timeline;
-
-    #[test]
-    fn a_replica_has_a_lane_on_whatever_thread_it_is_and_a_panic_ends_it() -> Result<()> {
-        let forward = |i| {
-            on_replica(i, &Device::Cpu, || {
-                let _span = tracing::info_span!("forward").entered();
-                if i == 52 { panic!("no memory") } else { Ok(()) }
-            })
-        };
-        let (done, timeline) = Timeline::record(|| {
-            let _outer = tracing::info_span!("all-reduce").entered();
-            forward(51)?;
-            forward(52).unwrap_err();
-            drop(tracing::info_span!("update").entered());
-            Ok(())
-        });
-        let spans = timeline.spans().iter();
-        let thread = std::thread::current().name().unwrap_or_default().to_owned();
-        let lanes = [thread.as_str(), "cpu(51)", "cpu(52)"];
-        let ours = spans.filter(|span| lanes.contains(&&*span.lane));
-        let ours: Vec<_> = ours.map(|s| (&*s.lane, s.name, s.depth)).collect();
-        let [own, first, second] = lanes;
-        let expected = [
-            (own, "all-reduce", 0),
-            (first, "forward", 0),
-            (second, "forward", 0),
-            (own, "update", 1),
-        ];
-        assert_eq!(ours, expected);
-        done
-    }
 
     #[test]
     fn quiet_may_be_within_quiet() {

@@ -86,9 +86,9 @@ fn try_out(i: usize) -> candle_core::Result<Device> {
     }
 }
 
-/// What the reader sees of a GPU at the start: its name and memory.
+/// What the reader sees of a GPU at the start: its name and memory; nothing for the CPU.
 #[cfg(feature = "cuda")]
-pub(crate) fn facts(device: &Device) -> Option<String> {
+pub fn facts(device: &Device) -> Option<String> {
     let gib = |bytes: usize| bytes as f64 / f64::from(1 << 30);
     let [free, total] = memory(device)?.map(gib);
     let name = device.as_cuda_device().ok()?.cuda_stream().context().name();
@@ -109,9 +109,9 @@ pub fn memory(_device: &Device) -> Option<[usize; 2]> {
     None
 }
 
-/// Without CUDA there is no GPU to tell of.
+/// What the reader sees of a GPU at the start: its name and memory; nothing for the CPU.
 #[cfg(not(feature = "cuda"))]
-pub(crate) fn facts(_device: &Device) -> Option<String> {
+pub fn facts(_device: &Device) -> Option<String> {
     None
 }
 

@@ -1,10 +1,4 @@
-//! One process of several that train together. Only process 0 prints.
-
-use std::fmt;
-use std::io::Write;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-use crate::bar;
+//! One process of several that train together.
 
 /// One process of several that train together, each with as many replicas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,34 +23,12 @@ impl Process {
     };
 
     /// Its part of the cores, where others use the same.
-    pub(crate) fn share_of_cores(self) -> Option<usize> {
+    ///
+    /// ```
+    /// assert_eq!(d2l::Process::ALONE.share_of_cores(), None);
+    /// ```
+    pub fn share_of_cores(self) -> Option<usize> {
         let all = std::thread::available_parallelism().map_or(1, usize::from);
         (self.on_machine > 1).then(|| (all / self.on_machine).max(1))
-    }
-}
-
-/// Whether this process prints nothing.
-static QUIET: AtomicBool = AtomicBool::new(false);
-
-/// Switches the output of this process off or on.
-pub(crate) fn set_quiet(quiet: bool) {
-    QUIET.store(quiet, Ordering::Relaxed);
-}
-
-pub(crate) fn is_quiet() -> bool {
-    QUIET.load(Ordering::Relaxed)
-}
-
-/// Prints a line; of several processes only process 0 does. A closed pipe (`… | head`) is no error.
-pub fn say(line: fmt::Arguments<'_>) {
-    if !is_quiet() {
-        let _ = bar::above(|_| writeln!(std::io::stdout(), "{line}"));
-    }
-}
-
-/// Prints a line of something that went wrong and does not end the run.
-pub(crate) fn warn(line: fmt::Arguments<'_>) {
-    if !is_quiet() {
-        let _ = bar::above(|_| writeln!(std::io::stderr(), "warning: {line}"));
     }
 }

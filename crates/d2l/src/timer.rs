@@ -32,7 +32,7 @@ impl Timer {
     }
 
     /// A timer that goes on after `times`, and after `before` seconds of the next one.
-    pub(crate) fn after(times: Vec<f64>, before: f64) -> Self {
+    pub fn after(times: Vec<f64>, before: f64) -> Self {
         Self {
             before,
             times,
@@ -41,7 +41,7 @@ impl Timer {
     }
 
     /// Seconds since the last start.
-    pub(crate) fn running(&self) -> f64 {
+    pub fn running(&self) -> f64 {
         self.before + self.started.elapsed().as_secs_f64()
     }
 

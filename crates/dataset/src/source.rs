@@ -1,7 +1,7 @@
 //! Where the bytes come from: the order of the sources, and one line that says which it was.
 
-use std::fmt;
 use std::path::PathBuf;
+use std::{env, fmt};
 
 use anyhow::{Context, Result};
 
@@ -75,19 +75,32 @@ impl fmt::Display for Source {
 /// The two parts from the first source that applies.
 pub(crate) fn open(options: &Options) -> Result<(Split, Split, Source)> {
     match options.named() {
-        Some(Data::Dir(dir)) => {
-            let (train, test, as_published) = idx::read_dir(options.name, &dir)
-                .with_context(|| format!("cannot load {} from {}", options.name, dir.display()))?;
-            let source = Source::Dir {
-                name: options.name,
-                dir,
-                as_published,
-            };
-            Ok((train, test, source))
-        }
+        Some(Data::Dir(dir)) => from_dir(options.name, dir),
         Some(Data::Synthetic) => Ok(synthesize(options, "asked for".into())),
-        None => from_the_hub(options),
+        None => match packaged(options.name) {
+            Some(dir) => from_dir(options.name, dir),
+            None => from_the_hub(options),
+        },
     }
+}
+
+fn from_dir(name: Name, dir: PathBuf) -> Result<(Split, Split, Source)> {
+    let (train, test, as_published) = idx::read_dir(name, &dir)
+        .with_context(|| format!("cannot load {name} from {}", dir.display()))?;
+    let source = Source::Dir {
+        name,
+        dir,
+        as_published,
+    };
+    Ok((train, test, source))
+}
+
+/// The folder that the system's package of the dataset installs; Debian and Ubuntu have `dataset-fashion-mnist`.
+fn packaged(name: Name) -> Option<PathBuf> {
+    let dirs = env::var_os("XDG_DATA_DIRS").filter(|dirs| !dirs.is_empty());
+    let dirs = dirs.unwrap_or_else(|| "/usr/local/share:/usr/share".into());
+    let mut folders = env::split_paths(&dirs).map(|dir| dir.join(format!("datasets/{name}")));
+    folders.find(|folder| folder.is_dir())
 }
 
 #[cfg(feature = "hub")]

@@ -23,6 +23,10 @@ fn main() {
             a_named_folder_is_never_passed_over,
         ),
         trial(
+            "a_package_of_the_system_is_used_before_the_hub",
+            a_package_of_the_system_is_used_before_the_hub,
+        ),
+        trial(
             "the_variable_may_say_synthetic",
             the_variable_may_say_synthetic,
         ),
@@ -100,6 +104,7 @@ fn child_with(data: &str, variables: &[(&str, &str)]) -> Command {
     }
     command
         .env(CHILD, data)
+        .env("XDG_DATA_DIRS", "/no/such/folder")
         .env("LIMIT", "100")
         .env("NO_PROXY", "*");
     command.envs(variables.iter().copied());
@@ -153,6 +158,19 @@ fn a_named_folder_is_never_passed_over() -> Result<(), Failed> {
         "(named: true)",
         "",
     )
+}
+
+fn a_package_of_the_system_is_used_before_the_hub() -> Result<(), Failed> {
+    let share = tempfile::tempdir()?;
+    let dir = share.path().join("datasets/fashion-mnist");
+    std::fs::create_dir_all(&dir)?;
+    write_folder(&dir, 12);
+    let dirs = format!("/no/such/folder:{}", share.path().display());
+    let says = format!("fashion-mnist from {} (4 IDX files); 12 + 1", dir.display());
+    expect(&run("", &[("XDG_DATA_DIRS", &dirs)]), &says, "")?;
+    // what was named comes first
+    let asked = "synthetic images in place of fashion-mnist (asked for)";
+    expect(&run("synthetic", &[("XDG_DATA_DIRS", &dirs)]), asked, "")
 }
 
 fn the_variable_may_say_synthetic() -> Result<(), Failed> {

@@ -1,10 +1,13 @@
-//! Items of a Rust file by name: where they begin, and their text. No parser: the files are formatted by
-//! rustfmt, so an item begins at an indentation and ends at the first line there that closes it.
+//! Items of a Rust file by name: where they begin, and their text.
 
 use std::fs;
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use proc_macro2::Span;
+use syn::spanned::Spanned;
+use syn::{AttrStyle, Attribute};
 
 use crate::chapter::Source;
 
@@ -42,133 +45,111 @@ fn without_head(text: &str) -> String {
     text.split_inclusive('\n').skip_while(is_head).collect()
 }
 
-/// The item `name` (`f`, `Type`, `impl Trait for Type`) or `Type::method` of a file.
+/// The item `name` (`f`, `Type`, `impl Trait for Type`) or `Type::member` of a file.
 ///
 /// # Errors
-/// If there is none.
+/// If the file is not Rust, or has no such item.
 pub fn find(source: &str, name: &str) -> Result<Item> {
-    let lines: Vec<&str> = source.lines().collect();
-    let (begin, end) = place(&lines, name).with_context(|| format!("no item {name:?}"))?;
-    let width = indentation(lines[begin]);
-    let dedented = lines[begin..=end]
+    let items = syn::parse_file(source)?.items;
+    let lines = match (name.starts_with("impl "), name.split_once("::")) {
+        (false, Some((owner, member))) => items.iter().find_map(|i| find_member(i, owner, member)),
+        _ => items.iter().find_map(|item| named(item, name)),
+    };
+    let lines = lines.with_context(|| format!("no item {name:?}"))?;
+    let text: Vec<&str> = source.lines().collect();
+    let text = &text[lines.start() - 1..*lines.end()];
+    let width = text[0].len() - text[0].trim_start().len();
+    let dedented = text
         .iter()
         .map(|line| line.get(width..).unwrap_or("").to_owned() + "\n");
     Ok(Item {
-        line: begin + 1,
+        line: *lines.start(),
         text: dedented.collect(),
     })
 }
 
-/// The first and the last line of an item.
-fn place(lines: &[&str], name: &str) -> Option<(usize, usize)> {
-    if let Some(header) = name.strip_prefix("impl ") {
-        let is = |i| impl_header(lines, i).is_some_and(|h| h == header);
-        return declared(lines, 0, is).next();
-    }
-    let Some((owner, member)) = name.split_once("::") else {
-        return declared(lines, 0, |i| declares(lines[i], name)).next();
+/// The lines of an item, counted from 1.
+type Lines = RangeInclusive<usize>;
+
+/// The lines below the doc comment and the attributes.
+fn lines(attributes: &[Attribute], whole: Span) -> Lines {
+    let outer = attributes
+        .iter()
+        .filter(|a| matches!(a.style, AttrStyle::Outer));
+    let below = outer.map(|attribute| attribute.span().end().line + 1);
+    below.max().unwrap_or(whole.start().line)..=whole.end().line
+}
+
+/// The lines of the item, if it has that name.
+fn named(item: &syn::Item, name: &str) -> Option<Lines> {
+    let (is, attributes) = match item {
+        syn::Item::Const(i) => (i.ident == name, &i.attrs),
+        syn::Item::Enum(i) => (i.ident == name, &i.attrs),
+        syn::Item::Fn(i) => (i.sig.ident == name, &i.attrs),
+        syn::Item::Impl(i) => (header(i) == name, &i.attrs),
+        syn::Item::Macro(i) => (
+            i.ident.as_ref().is_some_and(|ident| ident == name),
+            &i.attrs,
+        ),
+        syn::Item::Static(i) => (i.ident == name, &i.attrs),
+        syn::Item::Struct(i) => (i.ident == name, &i.attrs),
+        syn::Item::Trait(i) => (i.ident == name, &i.attrs),
+        syn::Item::Type(i) => (i.ident == name, &i.attrs),
+        _ => return None,
     };
-    let is_owner = |i: usize| declares(lines[i], owner) || implements(lines, i, owner);
-    declared(lines, 0, is_owner).find_map(|(begin, end)| {
-        let is_member = |i: usize| i > begin && i < end && declares_member(lines[i], member);
-        declared(lines, 4, is_member).next()
-    })
+    is.then(|| lines(attributes, item.span()))
 }
 
-/// The items at an indentation of `width` with a first line that `is` accepts.
-fn declared(
-    lines: &[&str],
-    width: usize,
-    is: impl Fn(usize) -> bool,
-) -> impl Iterator<Item = (usize, usize)> {
-    let begins = (0..lines.len()).filter(move |&i| indentation(lines[i]) == width && is(i));
-    begins.filter_map(move |begin| {
-        let ends = |line: &&str| indentation(line) == width && line.ends_with(['}', ';', ',']);
-        let code = lines[begin..]
-            .iter()
-            .map(|line| line.split(" //").next().unwrap_or(line));
-        Some((
-            begin,
-            begin + code.map(str::trim_end).position(|line| ends(&line))?,
-        ))
-    })
-}
-
-fn indentation(line: &str) -> usize {
-    line.len() - line.trim_start().len()
-}
-
-const BEFORE: [&str; 10] = [
-    "pub", "crate", "super", "in", "const", "async", "unsafe", "extern", "C", "static",
-];
-const KEYWORDS: [&str; 10] = [
-    "fn",
-    "struct",
-    "enum",
-    "const",
-    "static",
-    "mut",
-    "type",
-    "trait",
-    "union",
-    "macro_rules",
-];
-
-/// Whether a line declares an item of that name.
-fn declares(line: &str, name: &str) -> bool {
-    let words = words(line);
-    let Some(i) = words.iter().position(|w| *w == name) else {
-        return false;
-    };
-    let keyword = i.checked_sub(1).map(|i| words[i]);
-    keyword.is_some_and(|k| KEYWORDS.contains(&k))
-        && words[..i - 1].iter().all(|w| BEFORE.contains(w))
-}
-
-/// The same inside a type, where fields and variants have no keyword.
-fn declares_member(line: &str, name: &str) -> bool {
-    let named = words(line).into_iter().find(|w| !BEFORE.contains(w));
-    declares(line, name) || named == Some(name)
-}
-
-fn words(line: &str) -> Vec<&str> {
-    if line.trim_start().starts_with(['/', '#']) {
-        return Vec::new();
-    }
-    line.split(|c: char| !c.is_alphanumeric() && c != '_')
-        .filter(|w| !w.is_empty())
-        .collect()
-}
-
-/// The header of the `impl` that begins at line `i`, without generics: `Module for Linear`.
-fn impl_header(lines: &[&str], i: usize) -> Option<String> {
-    if !lines[i].trim_start().starts_with("impl") {
-        return None;
-    }
-    let end = lines[i..].iter().position(|line| line.contains('{'))?;
-    let (mut header, mut depth, mut before) = (String::new(), 0, ' ');
-    for c in lines[i..=i + end].join(" ").chars() {
-        match c {
-            '<' => depth += 1,
-            '>' if before != '-' => depth -= 1,
-            _ if depth == 0 => header.push(c),
-            _ => (),
+/// The lines of the field, variant or associated item `member`, if the item belongs to the type `owner`.
+fn find_member(item: &syn::Item, owner: &str, member: &str) -> Option<Lines> {
+    let is = |ident: &syn::Ident| ident == member;
+    match item {
+        syn::Item::Struct(i) if i.ident == owner => i.fields.iter().find_map(|field| {
+            let found = field.ident.as_ref().is_some_and(is);
+            found.then(|| lines(&field.attrs, field.span()))
+        }),
+        syn::Item::Enum(i) if i.ident == owner => {
+            let variant = i.variants.iter().find(|variant| is(&variant.ident))?;
+            Some(lines(&variant.attrs, variant.span()))
         }
-        before = c;
+        syn::Item::Trait(i) if i.ident == owner => i.items.iter().find_map(|item| match item {
+            syn::TraitItem::Fn(f) if is(&f.sig.ident) => Some(lines(&f.attrs, f.span())),
+            _ => None,
+        }),
+        syn::Item::Impl(i) if name_of(&i.self_ty) == owner => {
+            i.items.iter().find_map(|item| match item {
+                syn::ImplItem::Const(c) if is(&c.ident) => Some(lines(&c.attrs, c.span())),
+                syn::ImplItem::Fn(f) if is(&f.sig.ident) => Some(lines(&f.attrs, f.span())),
+                _ => None,
+            })
+        }
+        _ => None,
     }
-    let header = header.split('{').next()?.split(" where ").next()?;
-    let header: Vec<&str> = header
-        .trim_start()
-        .strip_prefix("impl")?
-        .split_whitespace()
-        .collect();
-    Some(header.join(" "))
 }
 
-/// Whether line `i` begins an `impl` of the type.
-fn implements(lines: &[&str], i: usize, name: &str) -> bool {
-    let of = |header: String| header.rsplit([' ', ':', '&']).next() == Some(name);
-    impl_header(lines, i).is_some_and(of)
+/// `impl Module for Linear`, without generics.
+fn header(item: &syn::ItemImpl) -> String {
+    let owner = name_of(&item.self_ty);
+    match &item.trait_ {
+        Some((_, path, _)) => format!("impl {} for {owner}", without_generics(path)),
+        None => format!("impl {owner}"),
+    }
+}
+
+fn name_of(ty: &syn::Type) -> String {
+    match ty {
+        syn::Type::Path(path) => without_generics(&path.path),
+        syn::Type::Reference(reference) => name_of(&reference.elem),
+        _ => String::new(),
+    }
+}
+
+fn without_generics(path: &syn::Path) -> String {
+    let names = path
+        .segments
+        .iter()
+        .map(|segment| segment.ident.to_string());
+    names.collect::<Vec<_>>().join("::")
 }
 
 #[cfg(test)]

@@ -6,9 +6,12 @@
 //! concise is elsewhere: fast operations in `functional`, the few-line version in `concise`.
 
 use candle_core::{DType, Device, Result, Tensor, Var, bail};
-use d2l::{BatchLoss, Book, Options, Param, Run, Summary};
-use d2l::{backward, evaluate_accuracy_gpu, num_examples, on_each, sgd, synchronize, view_to_device};
+use d2l::Param;
+use d2l::{
+    backward, evaluate_accuracy_gpu, num_examples, on_each, sgd, synchronize, view_to_device,
+};
 use functional::{Value, cross_entropy};
+use run::{BatchLoss, Book, Options, Run, Summary};
 
 /// What the book sets for this section: the batch size and the learning rate stay the same
 /// however many devices there are.
@@ -188,7 +191,8 @@ pub fn train_batch(
 ) -> Result<BatchLoss> {
     let (x_shards, y_shards) = split_batch(x, y, devices)?;
     // Loss and backpropagation on each device separately, on all at once
-    let ls = on_each(devices, (x_shards, y_shards, device_params), |(x_shard, y_shard, w)| {
+    let replicas = (x_shards, y_shards, device_params);
+    let ls = on_each(devices, replicas, |(x_shard, y_shard, w)| {
         let l = loss(&lenet(&x_shard, w)?, &y_shard)?.sum()?;
         backward(&l, w)
     })?;
@@ -206,7 +210,7 @@ pub fn train_batch(
 /// computed on device 0 alone, which is inefficient, since the others are idle.
 ///
 /// ```
-/// use d2l::Options;
+/// use run::Options;
 ///
 /// let summary = scratch::train(&Options {
 ///     gpus: Some(2),
@@ -225,7 +229,8 @@ pub fn train_batch(
 pub fn train(options: &Options) -> anyhow::Result<Summary> {
     // Devices, data, timer and curve, and what the options say
     let mut run = Run::start(options, &BOOK)?;
-    let params = run.init(NAMES.into_iter().zip(init_params(run.seed)?))?;
+    let names = NAMES.map(str::to_owned).into_iter();
+    let params = run.init(names.zip(init_params(run.seed)?))?;
     let (devices, lr) = (run.devices.clone(), run.lr);
     // Copy model parameters to all devices
     let copies = devices.iter().map(|device| get_params(&params, device));

@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    d2l::program(&scratch::BOOK, scratch::train, std::env::args_os())
+    run::program(&scratch::BOOK, scratch::train, std::env::args_os())
 }

@@ -32,8 +32,8 @@ pub struct Job {
 pub fn train(job: Job) -> ExitCode {
     let args = [job.program.clone().into()].into_iter().chain(job.args);
     match job.program.as_str() {
-        "scratch" => d2l::program(&scratch::BOOK, scratch::train, args),
-        _ => d2l::program(&concise::BOOK, concise::train, args),
+        "scratch" => run::program(&scratch::BOOK, scratch::train, args),
+        _ => run::program(&concise::BOOK, concise::train, args),
     }
 }
 

@@ -105,7 +105,7 @@ static LENET: LazyLock<Vec<(String, Tensor)>> = LazyLock::new(|| {
 
 pub fn weights(folder: &Path) -> Result<Vec<Sample>> {
     let path = folder.join("lenet.safetensors");
-    d2l::weights::save(&path, &LENET)?;
+    run::weights::save(&path, &LENET)?;
     let bytes = fs::read(&path)?;
     let format = Format::Weights;
     Ok(vec![Sample {
@@ -118,7 +118,7 @@ pub fn weights(folder: &Path) -> Result<Vec<Sample>> {
 
 fn read_weights(path: &Path) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    for tensor in d2l::weights::load(path, &LENET)? {
+    for tensor in run::weights::load(path, &LENET)? {
         let values: Vec<f32> = tensor.flatten_all()?.to_vec1()?;
         bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
     }

@@ -6,8 +6,8 @@ use anyhow::Result;
 use candle_core::{DType, Device, Tensor};
 use clap::Args;
 use concise::{DataParallel, Initializer, Sgd, Trainer, resnet18};
-use d2l::Trained;
 use functional::cross_entropy;
+use run::Trained;
 
 use super::machine::Load;
 use super::stats::Summary;

@@ -9,9 +9,10 @@ use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Tensor};
 use clap::{Args, ValueEnum};
 use concise::{DataParallel, Initializer, Sgd, Trainer, evaluate_accuracy_gpus, resnet18};
-use d2l::{DeviceKind, Run, synchronize};
+use d2l::{DeviceKind, synchronize};
 use dataset::{Data, DataIter};
 use functional::cross_entropy;
+use run::Run;
 
 use super::stats::{Summary, short};
 use super::{Options, Part};
@@ -164,7 +165,7 @@ fn take(options: &Options, threads: usize, name: Name, batches: usize) -> Result
 /// # Errors
 /// If the data cannot be read or a step fails.
 pub fn figure(job: &Job) -> Result<()> {
-    let options = d2l::Options {
+    let options = run::Options {
         gpus: Some(job.threads),
         threads: Some(job.threads),
         data: Some(job.data.clone()),
@@ -174,7 +175,7 @@ pub fn figure(job: &Job) -> Result<()> {
         batch_size: Some(256),
         lr: Some(0.05),
         epochs: 3,
-        ..d2l::Options::default()
+        ..run::Options::default()
     };
     let (a, b) = match job.name {
         Name::Epoch => epoch(&options)?,
@@ -190,7 +191,7 @@ pub fn figure(job: &Job) -> Result<()> {
 /// Seconds of an epoch of `scratch::train` without its evaluation, and of the steps in it. Runs the
 /// same loop with a stopwatch around the steps. Returns the times of the epoch with the median ratio
 /// of the two.
-fn epoch(options: &d2l::Options) -> Result<(f64, f64)> {
+fn epoch(options: &run::Options) -> Result<(f64, f64)> {
     let mut run = Run::start(options, &scratch::BOOK)?;
     let params = scratch::init_params(run.seed)?;
     run.init(Vec::new())?;
@@ -219,7 +220,7 @@ fn epoch(options: &d2l::Options) -> Result<(f64, f64)> {
 }
 
 /// Examples a second that LeNet evaluates, and that it trains.
-fn evaluate_lenet(options: &d2l::Options) -> Result<(f64, f64)> {
+fn evaluate_lenet(options: &run::Options) -> Result<(f64, f64)> {
     let run = Run::start(options, &scratch::BOOK)?;
     let (params, devices) = (scratch::init_params(run.seed)?, &run.devices);
     let copies = devices
@@ -241,7 +242,7 @@ fn evaluate_lenet(options: &d2l::Options) -> Result<(f64, f64)> {
 }
 
 /// Examples a second that ResNet-18 evaluates, and that it trains.
-fn evaluate_resnet18(options: &d2l::Options) -> Result<(f64, f64)> {
+fn evaluate_resnet18(options: &run::Options) -> Result<(f64, f64)> {
     let run = Run::start(options, &concise::BOOK)?;
     let init = Initializer::Normal(0.01);
     let net = DataParallel::new(&run.devices, init, run.seed, |vb| resnet18(10, vb))?;
@@ -260,7 +261,7 @@ fn evaluate_resnet18(options: &d2l::Options) -> Result<(f64, f64)> {
 }
 
 /// LeNet's [`apart`], from weights ten times the book's, with which it learns from the first step on.
-fn losses_lenet(options: &d2l::Options) -> Result<(f64, f64)> {
+fn losses_lenet(options: &run::Options) -> Result<(f64, f64)> {
     let run = Run::start(options, &scratch::BOOK)?;
     apart(|noise| {
         let params = scratch::init_params(run.seed)?;
@@ -279,8 +280,8 @@ fn losses_lenet(options: &d2l::Options) -> Result<(f64, f64)> {
 }
 
 /// ResNet-18's [`apart`].
-fn losses_resnet18(options: &d2l::Options) -> Result<(f64, f64)> {
-    let options = d2l::Options {
+fn losses_resnet18(options: &run::Options) -> Result<(f64, f64)> {
+    let options = run::Options {
         batch_size: Some(64),
         limit_train: Some(20 * 64),
         ..options.clone()

@@ -1,8 +1,9 @@
 //! How well the networks learn on a GPU, with the book's settings.
 
 use anyhow::Result;
-use d2l::{DeviceKind, Precision, Summary};
+use d2l::DeviceKind;
 use dataset::Data;
+use run::{Precision, Summary};
 
 use super::Options;
 
@@ -53,15 +54,15 @@ fn train(options: &Options, found: &mut dyn FnMut(&str) -> Result<()>) -> Result
     found(&line("ResNet-18, k = 1, bf16", "0", "", &summary))
 }
 
-fn of(options: &Options, k: usize, seed: u64, precision: Precision) -> d2l::Options {
-    d2l::Options {
+fn of(options: &Options, k: usize, seed: u64, precision: Precision) -> run::Options {
+    run::Options {
         precision,
         gpus: Some(k),
         device: DeviceKind::Cuda,
         epochs: options.epochs,
         data: Some(options.data.clone()),
         seed,
-        ..d2l::Options::default()
+        ..run::Options::default()
     }
 }
 

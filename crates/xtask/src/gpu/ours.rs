@@ -7,9 +7,10 @@ use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Tensor};
 use clap::Args;
 use concise::{DataParallel, Initializer, Sgd, Trainer, resnet18};
-use d2l::{BatchLoss, DeviceKind, devices_of_kind, synchronize};
+use d2l::{DeviceKind, devices_of_kind, synchronize};
 use dataset::Data;
 use functional::cross_entropy;
+use run::BatchLoss;
 
 use crate::bench::ours::{LR, minibatch, version};
 use crate::bench::serve::serve_turns;
@@ -28,7 +29,7 @@ pub struct Job {
     #[arg(long)]
     alone: bool,
     #[arg(long, value_enum, default_value_t)]
-    precision: d2l::Precision,
+    precision: run::Precision,
     network: Network,
     batch: usize,
 }

@@ -1,0 +1,63 @@
+//! What the all-reduce of a network takes, in words.
+
+use anyhow::Result;
+use candle_core::Device;
+use collective::Schedule;
+
+use super::data_parallel::DataParallel;
+use super::settings::ReduceOn;
+
+impl DataParallel {
+    /// How the replicas sum their gradients, and the memory that it takes on each device; nothing for one
+    /// replica.
+    ///
+    /// ```
+    /// use concise::{DataParallel, Initializer, resnet18};
+    /// let devices = d2l::devices_of_kind(d2l::DeviceKind::Cpu, Some(2))?;
+    /// let net = DataParallel::new(&devices, Initializer::Normal(0.01), 0, |vb| resnet18(10, vb))?;
+    /// let expected = "all-reduce: owner, 42.6 MiB in 2 buckets, in place";
+    /// assert_eq!(net.all_reduce()?.as_deref(), Some(expected));
+    /// # anyhow::Ok(())
+    /// ```
+    ///
+    /// # Errors
+    /// If a replica has failed.
+    pub fn all_reduce(&self) -> Result<Option<String>> {
+        let k = self.devices().len();
+        let all = self.on_each(vec![(); k], |replica, ()| Ok(replica.bucket_sizes()))?;
+        let (sizes, on_cpu) = (&all[0], self.devices().iter().all(Device::is_cpu));
+        let largest = sizes.iter().max().copied().unwrap_or(0);
+        let on_devices = !on_cpu && self.how.reduce_on == ReduceOn::Device;
+        let algorithm = self
+            .how
+            .allreduce
+            .chosen(on_devices, k, largest * size_of::<f32>());
+        let takes = match (on_cpu, on_devices) {
+            (true, _) => "in place".to_owned(),
+            (_, true) => self.on_devices(&Schedule::new(algorithm, k), largest),
+            (_, false) => format!(
+                "in the host's memory: {} more on each device, {} on the host",
+                mib(largest),
+                mib(k * largest)
+            ),
+        };
+        let (all, count) = (mib(sizes.iter().sum()), sizes.len());
+        let s = if count == 1 { "" } else { "s" };
+        let line = format!("all-reduce: {algorithm}, {all} in {count} bucket{s}, {takes}");
+        Ok((k > 1).then_some(line))
+    }
+
+    fn on_devices(&self, schedule: &Schedule, largest: usize) -> String {
+        let on = |(rank, device)| {
+            let more = mib(schedule.extra_memory(rank, largest));
+            format!("{more} more on {}", d2l::device_name(rank, device))
+        };
+        let devices: Vec<String> = self.devices().iter().enumerate().map(on).collect();
+        format!("on the devices: {}", devices.join(", "))
+    }
+}
+
+fn mib(elements: usize) -> String {
+    let bytes = elements * size_of::<f32>();
+    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
+}

@@ -1,0 +1,66 @@
+//! Batch norm over the whole minibatch: sums its statistics over the replicas.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use candle_core::{Error, Result};
+use collective::Member;
+use functional::Summation;
+
+use super::cores::Cores;
+
+/// One replica's seat in the group of replicas that sums the statistics of batch norms.
+pub(crate) struct Norms {
+    /// Empty once the replica has failed.
+    member: Mutex<Option<Member>>,
+    /// Why a sum failed.
+    failure: Mutex<Option<collective::Error>>,
+    /// Whether a norm has summed.
+    used: AtomicBool,
+    cores: Arc<Cores>,
+}
+
+impl Norms {
+    pub fn new(member: Member, cores: Arc<Cores>) -> Self {
+        Self {
+            member: Mutex::new(Some(member)),
+            failure: Mutex::default(),
+            used: AtomicBool::new(false),
+            cores,
+        }
+    }
+
+    /// Why a sum has failed, if one has.
+    pub fn failure(&self) -> Option<collective::Error> {
+        lock(&self.failure).clone()
+    }
+
+    /// Whether a norm of the network has summed here.
+    pub fn are_used(&self) -> bool {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Leaves the group: the other replicas no longer wait for this one.
+    pub fn leave(&self) {
+        *lock(&self.member) = None;
+    }
+}
+
+impl Summation for Norms {
+    /// Sums in rank order, so that all replicas have the same bits.
+    fn sum(&self, values: &mut [f64]) -> Result<()> {
+        self.used.store(true, Ordering::Relaxed);
+        let mut member = lock(&self.member);
+        let Some(member) = member.as_mut() else {
+            return Err(Error::msg("an earlier step failed; build the network anew"));
+        };
+        self.cores.without(|| member.sum(values)).map_err(|error| {
+            *lock(&self.failure) = Some(error.clone());
+            Error::wrap(error)
+        })
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,251 @@
+//! Training in several processes, on one machine or several: each has replicas of its own, and a part of
+//! each minibatch. How they reach each other is `collective`'s; here is what they have to agree on.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Result, anyhow};
+use candle_core::Device;
+use collective::World;
+use d2l::Process;
+use run::BadInput;
+
+/// How the processes of a run reach each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum Backend {
+    /// One process, with a thread for each replica
+    #[default]
+    Threads,
+    /// Processes under mpirun
+    Mpi,
+    /// Processes under mpirun, each with a GPU; NCCL sums the gradients
+    Nccl,
+}
+
+/// The processes of a run, as one of them sees them. A process that is alone communicates with no other. All
+/// processes must make the same calls in the same order.
+///
+/// ```
+/// // Processes::mpi(timeout)? under mpirun
+/// let processes = concise::Processes::alone();
+/// assert_eq!(processes.process()?.of, 1);
+/// let mut counts = [3.0];
+/// processes.sum(&mut counts)?;
+/// assert_eq!(counts, [3.0]);
+/// # anyhow::Ok(())
+/// ```
+pub struct Processes {
+    backend: Backend,
+    /// None where there is no other.
+    world: Option<Mutex<Box<dyn World>>>,
+}
+
+impl Processes {
+    /// One that trains by itself.
+    pub fn alone() -> Self {
+        Self {
+            backend: Backend::Threads,
+            world: None,
+        }
+    }
+
+    /// Those that `mpirun` started. One that waits longer than `timeout` for another ends all.
+    ///
+    /// # Errors
+    /// If the program was built without the feature `mpi`, or MPI does not start.
+    pub fn mpi(timeout: Option<Duration>) -> Result<Self> {
+        Ok(Self::of(Backend::Mpi, mpi::world(timeout)?))
+    }
+
+    /// As [`mpi`](Self::mpi), with a GPU each: NCCL sums the gradients there.
+    ///
+    /// # Errors
+    /// As [`mpi`](Self::mpi); and if the program was built without the feature `nccl`, or the library NCCL is
+    /// missing.
+    pub fn nccl(timeout: Option<Duration>) -> Result<Self> {
+        Ok(Self::of(Backend::Nccl, nccl::world(timeout)?))
+    }
+
+    pub(crate) fn of(backend: Backend, world: Box<dyn World>) -> Self {
+        let world = Some(Mutex::new(world));
+        Self { backend, world }
+    }
+
+    /// This process among the others: for [`run::Run::start_in`].
+    ///
+    /// # Errors
+    /// If the processes do not reach each other.
+    pub fn process(&self) -> Result<Process> {
+        let Some(mut world) = self.world() else {
+            return Ok(Process::ALONE);
+        };
+        let (rank, of) = (world.rank(), world.size());
+        let machines = world.all_gather(machine().as_bytes())?;
+        let same = |other: &&Vec<u8>| **other == machines[rank];
+        Ok(Process {
+            rank,
+            of,
+            local_rank: machines[..rank].iter().filter(same).count(),
+            on_machine: machines.iter().filter(same).count(),
+        })
+    }
+
+    /// Another channel to the same processes, for sums on another thread.
+    pub(crate) fn channel(&self) -> Result<Option<Box<dyn World>>> {
+        let world = self.world().map(|world| world.duplicate());
+        Ok(world.transpose()?)
+    }
+
+    /// Whether the processes can sum what lies on these devices of one of them.
+    ///
+    /// # Errors
+    /// [`BadInput`], if NCCL is to sum and this is not one GPU or several.
+    pub(crate) fn check(&self, devices: &[Device]) -> Result<()> {
+        if self.backend == Backend::Nccl && !devices.iter().all(Device::is_cuda) {
+            let (names, error) = (
+                d2l::device_names(devices),
+                "--backend nccl needs a GPU for each process",
+            );
+            return Err(BadInput::from(anyhow!("{error}, but this one trains on {names}")).into());
+        }
+        Ok(())
+    }
+
+    /// Whether there is no other.
+    pub(crate) fn are_one(&self) -> bool {
+        self.world.is_none()
+    }
+
+    /// What each of the processes has brought, in rank order.
+    ///
+    /// # Errors
+    /// If the processes do not reach each other.
+    pub(crate) fn gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+        match self.world() {
+            None => Ok(vec![own.to_vec()]),
+            Some(mut world) => Ok(world.all_gather(own)?),
+        }
+    }
+
+    /// This process's number.
+    pub(crate) fn rank(&self) -> usize {
+        self.world().map_or(0, |world| world.rank())
+    }
+
+    /// Sums a few values over all processes.
+    ///
+    /// # Errors
+    /// If the processes do not reach each other, or bring different numbers of values.
+    pub fn sum(&self, values: &mut [f64]) -> Result<()> {
+        match self.world() {
+            None => Ok(()),
+            Some(mut world) => Ok(world.sum_values(values)?),
+        }
+    }
+
+    /// Compares what the processes say of `what`, line by line.
+    ///
+    /// # Errors
+    /// In all processes, unless all say the same; the message has the first lines that differ.
+    pub fn agree(&self, what: &str, said: &str) -> Result<()> {
+        let all = self.gather(said.as_bytes())?;
+        let text = |i: usize| String::from_utf8_lossy(&all[i]);
+        let (first, differs) = (text(0), (1..all.len()).find(|i| all[*i] != all[0]));
+        let Some(i) = differs else { return Ok(()) };
+        let other = text(i);
+        let mut lines = first.lines().zip(other.lines());
+        let (a, b) = lines.find(|(a, b)| a != b).unwrap_or((&first, &other));
+        let error = format!(
+            "the processes have different {what}: process 0 has {a:?}, process {i} has {b:?}"
+        );
+        Err(BadInput::from(anyhow::Error::msg(error)).into())
+    }
+
+    /// The end of the program's work. If that is an error, it is printed, and all processes end: this one
+    /// with exit status 2 for [`BadInput`] and 1 for others. If not, they end in order, once all have come
+    /// here.
+    ///
+    /// # Errors
+    /// That of a process that is alone.
+    pub fn finish<T>(self, result: Result<T>) -> Result<T> {
+        let Some(rank) = self.world().map(|world| world.rank()) else {
+            return result;
+        };
+        let ended = result.and_then(|done| {
+            drop(self);
+            mpi::finish().map(|()| done)
+        });
+        ended.or_else(|error| {
+            eprintln!("error: process {rank}: {error:#}");
+            mpi::abort(if error.is::<BadInput>() { 2 } else { 1 })
+        })
+    }
+
+    fn world(&self) -> Option<MutexGuard<'_, Box<dyn World>>> {
+        let world = self.world.as_ref();
+        world.map(|world| world.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// A name that only the processes of this machine have.
+fn machine() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
+    name.or_else(|_| std::env::var("HOSTNAME"))
+        .unwrap_or_default()
+}
+
+#[cfg(all(feature = "mpi", feature = "nccl"))]
+mod nccl {
+    use super::{Duration, Result, World};
+
+    pub fn world(timeout: Option<Duration>) -> Result<Box<dyn World>> {
+        Ok(collective::nccl::world(timeout)?)
+    }
+}
+
+#[cfg(not(all(feature = "mpi", feature = "nccl")))]
+mod nccl {
+    use super::{BadInput, Duration, Result, World};
+
+    pub fn world(_: Option<Duration>) -> Result<Box<dyn World>> {
+        let error =
+            "this program was built without MPI and NCCL; rebuild it with --features mpi,nccl";
+        Err(BadInput::from(anyhow::Error::msg(error)).into())
+    }
+}
+
+#[cfg(feature = "mpi")]
+mod mpi {
+    use super::{Duration, Result, World};
+
+    pub fn world(timeout: Option<Duration>) -> Result<Box<dyn World>> {
+        Ok(collective::mpi::world(timeout)?)
+    }
+
+    pub fn finish() -> Result<()> {
+        Ok(collective::mpi::finish()?)
+    }
+
+    pub fn abort(status: i32) -> ! {
+        collective::mpi::abort(status)
+    }
+}
+
+/// Without MPI there are no others.
+#[cfg(not(feature = "mpi"))]
+mod mpi {
+    use super::{BadInput, Duration, Result, World};
+
+    pub fn world(_: Option<Duration>) -> Result<Box<dyn World>> {
+        let error = "this program was built without MPI; rebuild it with --features mpi";
+        Err(BadInput::from(anyhow::Error::msg(error)).into())
+    }
+
+    pub fn finish() -> Result<()> {
+        Ok(())
+    }
+
+    pub fn abort(status: i32) -> ! {
+        std::process::exit(status)
+    }
+}

@@ -1,0 +1,90 @@
+//! The all-reduce of one replica, on a thread of its own: it goes on while the replica computes.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use anyhow::{Context, Result};
+use candle_core::Tensor;
+use collective::Member;
+use d2l::catch_panic;
+use functional::{Bucket, Values};
+
+use super::settings::ReduceOn;
+
+/// Takes buckets of gradients, and gives them back with the sums over all replicas, in the order in
+/// which they came. Dropped, it leaves the others when it is through with what it was given.
+pub(crate) struct Reducer {
+    /// None when it is to end.
+    buckets: Option<Sender<Bucket>>,
+    sums: Receiver<Result<Bucket>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Reducer {
+    pub fn start(name: &str, mut member: Member, reduce_on: ReduceOn) -> Result<Self> {
+        let (buckets, inbox) = channel();
+        let (outbox, sums) = channel();
+        let serve = move || {
+            for bucket in inbox {
+                let sum = catch_panic(|| all_reduce(&mut member, bucket, reduce_on));
+                let sum = sum.unwrap_or_else(|panicked| Err(panicked.into()));
+                let failed = sum.is_err();
+                if outbox.send(sum).is_err() || failed {
+                    return;
+                }
+            }
+        };
+        let name = format!("{name}, all-reduce");
+        let thread = std::thread::Builder::new().name(name).spawn(serve)?;
+        Ok(Self {
+            buckets: Some(buckets),
+            sums,
+            thread: Some(thread),
+        })
+    }
+
+    /// Where buckets are handed in.
+    pub fn buckets(&self) -> Sender<Bucket> {
+        self.buckets.clone().expect("it has not ended")
+    }
+
+    /// Leaves the others as [`drop`] does, but does not wait for that: they may be in trouble.
+    pub fn leave(mut self) {
+        self.thread = None;
+    }
+
+    /// Why there are no more sums, if a sum has failed; those before it are lost.
+    pub fn failure(&self) -> Option<anyhow::Error> {
+        self.sums.try_iter().find_map(Result::err)
+    }
+
+    /// The next sum, in the order in which the buckets were handed in.
+    pub fn sum(&self) -> Result<Bucket> {
+        let sum = self.sums.recv();
+        sum.context("the thread of the all-reduce has ended")?
+    }
+}
+
+impl Drop for Reducer {
+    fn drop(&mut self) {
+        self.buckets = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join(); // a panic has come as a sum
+        }
+    }
+}
+
+#[tracing::instrument(skip_all, name = "all-reduce")]
+fn all_reduce(member: &mut Member, mut bucket: Bucket, reduce_on: ReduceOn) -> Result<Bucket> {
+    bucket.values = match bucket.values {
+        Values::Floats(floats) => Values::Floats(member.all_reduce(floats)?),
+        Values::Tensor(tensor) if reduce_on == ReduceOn::Device => {
+            Values::Tensor(member.all_reduce_tensor(&tensor)?)
+        }
+        Values::Tensor(tensor) => {
+            let sum = member.all_reduce(tensor.to_vec1()?)?;
+            Values::Tensor(Tensor::from_vec(sum, tensor.shape(), tensor.device())?)
+        }
+    };
+    Ok(bucket)
+}

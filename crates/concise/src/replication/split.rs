@@ -1,0 +1,164 @@
+//! Which part of a minibatch each replica gets.
+
+use std::fmt;
+use std::str::FromStr;
+
+use candle_core::{Device, Tensor};
+
+/// What each replica gets of a minibatch.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub enum Split {
+    /// As `split_batch` in the book: the same, and the first ones get one more where it does not
+    /// divide.
+    #[default]
+    Even,
+    /// In these proportions, one for each replica.
+    Weights(Vec<f64>),
+    /// In proportion to the speed that is measured in the first steps. Two such runs are not the same.
+    Measured,
+}
+
+impl fmt::Display for Split {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Split::Even => f.write_str("even"),
+            Split::Measured => f.write_str("measured"),
+            Split::Weights(weights) => {
+                let weights: Vec<String> = weights.iter().map(f64::to_string).collect();
+                f.write_str(&weights.join(","))
+            }
+        }
+    }
+}
+
+impl FromStr for Split {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "even" => Ok(Split::Even),
+            "measured" => Ok(Split::Measured),
+            weights => {
+                let weight = |text: &str| {
+                    text.trim()
+                        .parse()
+                        .ok()
+                        .filter(|w: &f64| *w > 0.0 && w.is_finite())
+                };
+                let weights: Option<Vec<f64>> = weights.split(',').map(weight).collect();
+                weights.map(Split::Weights).ok_or_else(|| {
+                    format!(
+                        "expected even, measured, or positive numbers such as 3,1; got {text:?}"
+                    )
+                })
+            }
+        }
+    }
+}
+
+impl Split {
+    /// The weights, where they are given.
+    pub(crate) fn weights(&self) -> Option<Vec<f64>> {
+        match self {
+            Split::Weights(weights) => Some(weights.clone()),
+            _ => None,
+        }
+    }
+}
+
+/// The book's `split_batch`, with a share for each device in proportion to `weights`; with equal weights it is
+/// the book's. `x` (B, …) and `y` (B, …) become one shard of consecutive examples for each device.
+///
+/// ```
+/// # use candle_core::{Device, Tensor};
+/// let (x, y) = (Tensor::new(&[1f32, 2.0, 3.0, 4.0], &Device::Cpu)?, Tensor::new(&[1u32, 0, 0, 1], &Device::Cpu)?);
+/// let (x_shards, _) = concise::split_by_weights(&x, &y, &d2l::devices(2)?, &[3.0, 1.0])?;
+/// assert_eq!(x_shards[0].to_vec1::<f32>()?, [1.0, 2.0, 3.0]);
+/// # candle_core::Result::Ok(())
+/// ```
+///
+/// # Errors
+/// If `x` and `y` have different numbers of examples, there is not one weight for each device, or a GPU would be
+/// left without an example.
+#[tracing::instrument(skip_all, name = "split")]
+pub fn split_by_weights(
+    x: &Tensor,
+    y: &Tensor,
+    devices: &[Device],
+    weights: &[f64],
+) -> candle_core::Result<(Vec<Tensor>, Vec<Tensor>)> {
+    let (weighed, k) = (weights.len(), devices.len());
+    if weighed != k {
+        candle_core::bail!("{weighed} weights for {k} devices; give one for each");
+    }
+    let n = d2l::num_examples(x, y)?;
+    let mut first = 0;
+    let mut shards = (Vec::new(), Vec::new());
+    for (i, (share, device)) in shares(n, weights).into_iter().zip(devices).enumerate() {
+        let shard = |data: &Tensor| d2l::view_to_device(&data.narrow(0, first, share)?, device);
+        shards.0.push(d2l::on_replica(i, device, || shard(x))?);
+        shards.1.push(d2l::on_replica(i, device, || shard(y))?);
+        first += share;
+    }
+    Ok(shards)
+}
+
+/// `n` examples in proportion to `weights`, rounded down. The examples that are left go one by one to the
+/// shares with the largest fractions. No share is empty where there is an example for each.
+pub(crate) fn shares(n: usize, weights: &[f64]) -> Vec<usize> {
+    let total: f64 = weights.iter().sum();
+    let exact: Vec<f64> = weights.iter().map(|w| w / total * n as f64).collect();
+    let mut shares: Vec<usize> = exact.iter().map(|share| *share as usize).collect();
+    let missing = |i: usize, shares: &[usize]| exact[i] - shares[i] as f64;
+    let mut left = n.saturating_sub(shares.iter().sum());
+    while left > 0 {
+        // the first of those that miss most
+        let most = (0..shares.len()).rev();
+        let most = most.max_by(|a, b| missing(*a, &shares).total_cmp(&missing(*b, &shares)));
+        shares[most.expect("there is a replica")] += 1;
+        left -= 1;
+    }
+    while n >= shares.len() && shares.contains(&0) {
+        let largest = (0..shares.len()).max_by_key(|i| shares[*i]);
+        let without = shares.iter().position(|share| *share == 0);
+        shares[largest.expect("there is a replica")] -= 1;
+        shares[without.expect("there is one")] += 1;
+    }
+    shares
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_weights_are_the_books_split() {
+        for (n, k) in [(11, 4), (12, 4), (3, 4), (0, 2), (256, 3)] {
+            let expected: Vec<usize> = (0..k).map(|i| n / k + usize::from(i < n % k)).collect();
+            assert_eq!(shares(n, &vec![1.0; k]), expected);
+        }
+    }
+
+    #[test]
+    fn shares_follow_the_weights_and_none_is_empty() {
+        assert_eq!(shares(256, &[3.0, 1.0]), [192, 64]);
+        assert_eq!(shares(10, &[1.0, 1.0, 2.0]), [3, 2, 5]);
+        assert_eq!(shares(96, &[1000.0, 1.0]), [95, 1]);
+        assert_eq!(shares(1, &[1.0, 3.0]), [0, 1]);
+        for n in 0..40 {
+            let dealt = shares(n, &[0.3, 5.0, 1.7]);
+            assert_eq!(dealt.iter().sum::<usize>(), n);
+            assert!(n < 3 || !dealt.contains(&0), "{dealt:?}");
+        }
+    }
+
+    #[test]
+    fn a_split_is_read_as_it_is_written() {
+        for text in ["even", "measured", "3,1", "0.5,2"] {
+            assert_eq!(text.parse::<Split>().unwrap().to_string(), text);
+        }
+        for text in ["", "3,", "1,0", "1,-2", "nan,1", "fair"] {
+            assert!(text.parse::<Split>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! What a run needs of a network in training: all that a checkpoint keeps, and whether the replicas agree.
+
+use std::collections::HashMap;
+
+use anyhow::{Context, Result, bail};
+use candle_core::{DType, Device, Tensor, Var};
+use d2l::device_name;
+use run::{Trained, compare, weights};
+
+use super::data_parallel::DataParallel;
+use super::split::Split;
+use super::trainer::Trainer;
+
+// The names of what is kept beside parameters and buffers of the first replica.
+const MOMENTUM: &str = "momentum ";
+const SPLIT: &str = "split";
+
+/// A buffer of a replica that is not the first of all.
+fn buffer_of(replica: usize, name: &str) -> String {
+    format!("replica {replica} {name}")
+}
+
+impl Trained for Trainer<'_> {
+    fn tensors(&self) -> Result<Vec<Tensor>> {
+        let state = self.net.state_dict()?;
+        Ok(state.into_iter().map(|(_, tensor)| tensor).collect())
+    }
+
+    /// The momentum, which all replicas have in common; the buffers of the other replicas, those of other
+    /// processes as well; and the split, where it was measured.
+    fn rest(&self) -> Result<Vec<(String, Tensor)>> {
+        let id = self.id;
+        let velocity = self.net.on_first(move |replica| replica.velocity(id))?;
+        let named = |(name, tensor): (String, Tensor)| (format!("{MOMENTUM}{name}"), tensor);
+        let mut rest: Vec<(String, Tensor)> = velocity.into_iter().map(named).collect();
+        rest.extend(self.net.other_buffers()?);
+        if self.net.how.split == Split::Measured && self.measuring.is_none() {
+            rest.push((
+                SPLIT.to_owned(),
+                Tensor::new(self.net.split(), &Device::Cpu)?,
+            ));
+        }
+        Ok(rest)
+    }
+
+    fn is_between_steps(&self) -> bool {
+        self.waiting.minibatches == 0
+    }
+
+    fn check_replicas(&self, _: &[String]) -> Result<()> {
+        self.net.check_replicas()
+    }
+
+    /// None while minibatches wait for the step: each replica has its own part of the sum, or what is left of
+    /// the step before.
+    fn gradients(&self, _: &[String], _: usize) -> Result<Vec<(String, Tensor)>> {
+        if !self.is_between_steps() {
+            return Ok(Vec::new());
+        }
+        let sums = self.net.on_first(|replica| replica.gradients())?;
+        let named = self.net.states[0].parameters().zip(sums);
+        let mean = |((name, _), sum): (&(String, Var), Tensor)| {
+            Ok((name.clone(), (sum / self.examples as f64)?))
+        };
+        named.map(mean).collect()
+    }
+}
+
+impl Trainer<'_> {
+    /// Takes up what [`Trained::rest`] kept, beside what [`DataParallel::load_state_dict`] does; of nothing it
+    /// begins.
+    ///
+    /// # Errors
+    /// If it is of another network.
+    pub fn go_on(&mut self, rest: HashMap<String, Tensor>) -> Result<()> {
+        let (velocity, rest): (HashMap<_, _>, HashMap<_, _>) = rest
+            .into_iter()
+            .partition(|(name, _)| name.starts_with(MOMENTUM));
+        let bare = |(name, tensor): (String, Tensor)| (name.replacen(MOMENTUM, "", 1), tensor);
+        let velocity: HashMap<String, Tensor> = velocity.into_iter().map(bare).collect();
+        let id = self.id;
+        if !velocity.is_empty() {
+            let set = move |replica: &mut super::replica::Replica, ()| {
+                replica.set_velocity(id, &velocity)
+            };
+            let all = vec![(); self.net.devices().len()];
+            self.net.on_each(all, set).context("momentum")?;
+        }
+        if let Some(split) = rest.get(SPLIT) {
+            self.net.set_split(split.to_vec1()?);
+            self.measuring = None;
+        }
+        self.net.set_other_buffers(&rest)
+    }
+}
+
+impl DataParallel {
+    /// The number of replica `i` of this process among those of all.
+    fn number(&self, i: usize) -> usize {
+        self.processes.rank() * self.states.len() + i
+    }
+
+    /// The buffers of all replicas but the first, from all processes.
+    fn other_buffers(&self) -> Result<Vec<(String, Tensor)>> {
+        let mut own = Vec::new();
+        for (i, state) in self.states.iter().enumerate() {
+            for (name, buffer) in state.buffers().filter(|_| self.number(i) > 0) {
+                own.push((buffer_of(self.number(i), name), buffer.copy()?.detach()));
+            }
+        }
+        if self.processes.are_one() {
+            return Ok(own);
+        }
+        let mut all = Vec::new();
+        for bytes in self.processes.gather(&weights::to_bytes(&own, None)?)? {
+            all.extend(candle_core::safetensors::load_buffer(&bytes, &Device::Cpu)?);
+        }
+        Ok(all)
+    }
+
+    /// Sets the buffers that are in `rest`. The others keep their values, those of the first replica.
+    fn set_other_buffers(&self, rest: &HashMap<String, Tensor>) -> Result<()> {
+        for (i, state) in self.states.iter().enumerate() {
+            for (name, buffer) in state.buffers() {
+                if let Some(tensor) = rest.get(&buffer_of(self.number(i), name)) {
+                    let tensor = d2l::to_device(tensor, buffer.device())?;
+                    buffer.set(&tensor).with_context(|| name.clone())?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares the parameters of all replicas, bit by bit, those of other processes as well.
+    ///
+    /// # Errors
+    /// Names the first parameter that is not the same, with index, devices and both values.
+    pub fn check_replicas(&self) -> Result<()> {
+        let place = |i: usize| device_name(i, &self.devices()[i]);
+        for (i, other) in self.states.iter().enumerate().skip(1) {
+            for ((name, a), (_, b)) in self.states[0].parameters().zip(other.parameters()) {
+                compare(name, (&place(0), a), (&place(i), b))?;
+            }
+        }
+        self.check_processes()
+    }
+
+    /// An error in all processes, unless all have the same parameters: checksums first, then what differs.
+    pub(crate) fn check_processes(&self) -> Result<()> {
+        if self.processes.are_one() {
+            return Ok(());
+        }
+        let params: Vec<&(String, Var)> = self.states[0].parameters().collect();
+        let bytes = |param: &Var| -> Result<Vec<u8>> {
+            let values = param.flatten_all()?.to_vec1::<f32>()?;
+            Ok(values.iter().flat_map(|v| v.to_le_bytes()).collect())
+        };
+        let sum = |param: &Var| anyhow::Ok(crc32fast::hash(&bytes(param)?).to_le_bytes());
+        let sums = params.iter().map(|(_, param)| sum(param));
+        let sums = sums.collect::<Result<Vec<_>>>()?.concat();
+        let all = self.processes.gather(&sums)?;
+        let Some(other) = all.iter().position(|sums| *sums != all[0]) else {
+            return Ok(());
+        };
+        let (of_first, of_other) = (all[0].as_chunks::<4>().0, all[other].as_chunks::<4>().0);
+        let differs = of_first.iter().zip(of_other).position(|(a, b)| a != b);
+        let Some((name, param)) = differs.and_then(|i| params.get(i)) else {
+            bail!("the networks of process 0 and process {other} have different parameters");
+        };
+        let all = self.processes.gather(&bytes(param)?)?;
+        let tensor =
+            |i: usize| Tensor::from_raw_buffer(&all[i], DType::F32, param.dims(), &Device::Cpu);
+        let places = ["process 0", &format!("process {other}")];
+        compare(name, (places[0], &tensor(0)?), (places[1], &tensor(other)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Barrier, Mutex};
+
+    use candle_nn::VarBuilder;
+    use collective::World;
+
+    use super::super::processes::{Backend, Processes};
+    use super::super::settings::Replication;
+    use super::super::state::Initializer;
+    use super::*;
+    use crate::layers::Linear;
+
+    /// Two threads that stand for processes.
+    #[derive(Clone)]
+    struct Two {
+        rank: usize,
+        brought: Arc<Mutex<[Vec<u8>; 2]>>,
+        meet: Arc<Barrier>,
+    }
+
+    impl World for Two {
+        fn rank(&self) -> usize {
+            self.rank
+        }
+
+        fn size(&self) -> usize {
+            2
+        }
+
+        fn all_reduce(&mut self, _: &mut [f32]) -> Result<(), collective::Error> {
+            panic!("this test takes no step")
+        }
+
+        fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>, collective::Error> {
+            self.brought.lock().expect("no thread panicked")[self.rank] = own.to_vec();
+            self.meet.wait();
+            let all = self.brought.lock().expect("no thread panicked").to_vec();
+            self.meet.wait(); // before one brings the next
+            Ok(all)
+        }
+
+        fn duplicate(&self) -> Result<Box<dyn World>, collective::Error> {
+            Ok(Box::new(Self {
+                brought: Arc::default(),
+                meet: Arc::new(Barrier::new(1)),
+                ..self.clone()
+            }))
+        }
+    }
+
+    /// What one process says after its parameter `weight[1, 0]` has become `value`.
+    fn says(world: Two, value: f32) -> Result<()> {
+        let processes = Arc::new(Processes::of(Backend::Mpi, Box::new(world)));
+        let layer = |vb: VarBuilder<'_>| Linear::new(2, 3, vb);
+        let how = Replication::default();
+        let devices = [Device::Cpu];
+        let init = Initializer::Normal(0.1);
+        let net = DataParallel::among(&processes, how, &devices, init, 0, layer)?;
+        net.check_replicas()?;
+        let weight = net.states[0].get("weight").context("no weight")?;
+        let mut values = weight.to_vec2::<f32>()?;
+        values[1][0] = value;
+        weight.set(&Tensor::new(values, &Device::Cpu)?)?;
+        net.check_replicas()
+    }
+
+    #[test]
+    fn processes_that_differ_are_named() {
+        let zero = Two {
+            rank: 0,
+            brought: Arc::default(),
+            meet: Arc::new(Barrier::new(2)),
+        };
+        let one = Two {
+            rank: 1,
+            ..zero.clone()
+        };
+        let said = std::thread::scope(|scope| {
+            let said =
+                [(zero, 0.5), (one, 0.75)].map(|(world, v)| scope.spawn(move || says(world, v)));
+            said.map(|said| {
+                said.join()
+                    .expect("it did not panic")
+                    .unwrap_err()
+                    .to_string()
+            })
+        });
+        let expected =
+            "the replicas differ: weight[1, 0] is 0.5 on process 0 and 0.75 on process 1";
+        assert_eq!(said, [expected; 2]);
+    }
+}

@@ -1,0 +1,250 @@
+//! The threads of the replicas, one for each for as long as the network lives: replicas wait for each other in the
+//! all-reduce, and a GPU's handles belong to a thread.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use collective::Deadline;
+use d2l::catch_panic;
+
+use super::replica::Replica;
+use super::state::State;
+
+type Job = Box<dyn FnOnce(&mut Replica) + Send>;
+
+/// The thread of one replica; it ends when this is dropped.
+pub(crate) struct Worker {
+    pub name: String,
+    /// Whether `drop` no longer waits for the thread.
+    given_up: AtomicBool,
+    jobs: Option<Sender<Job>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Worker {
+    /// Starts a thread, makes the replica on it, and returns what the replica holds.
+    pub fn start(
+        name: String,
+        make: impl FnOnce(&str) -> Result<Replica> + Send + 'static,
+    ) -> Result<(Self, State)> {
+        let (jobs, inbox) = channel::<Job>();
+        let (made, state) = channel();
+        let own_name = name.clone();
+        let serve = move || {
+            let replica = catch_panic(|| make(&own_name));
+            let replica = replica.unwrap_or_else(|panicked| Err(panicked.into()));
+            let _ = made.send(replica.as_ref().map(|r| r.state.clone()).map_err(cause));
+            if let Ok(mut replica) = replica {
+                inbox.iter().for_each(|job| job(&mut replica));
+            }
+        };
+        let thread = std::thread::Builder::new()
+            .name(name.clone())
+            .spawn(serve)?;
+        let state = state.recv().context("its thread has ended")?;
+        let state = state.with_context(|| format!("replica {name} cannot be built"))?;
+        let worker = Self {
+            name,
+            given_up: AtomicBool::new(false),
+            jobs: Some(jobs),
+            thread: Some(thread),
+        };
+        Ok((worker, state))
+    }
+
+    /// Gives the replica something to do; the result goes to `done`. A replica that fails in a step leaves the
+    /// group, so that the others do not wait for it. In inference they do not.
+    pub fn run<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&mut Replica) -> Result<T> + Send + 'static,
+        done: impl FnOnce(Result<T>) + Send + 'static,
+    ) {
+        let name = self.name.clone();
+        let job: Job = Box::new(move |replica| {
+            replica.in_step = false;
+            let result = catch_panic(|| job(replica));
+            let result = result.unwrap_or_else(|panicked| Err(panicked.into()));
+            let result = result.map_err(|error| {
+                let cause = replica.cause(error);
+                if replica.in_step {
+                    replica.leave();
+                }
+                cause
+            });
+            done(result.with_context(|| format!("replica {name}")));
+        });
+        if let Some(jobs) = &self.jobs {
+            let _ = jobs.send(job); // where the thread has ended, the result never comes
+        }
+    }
+
+    /// Marks a replica that stands still: `drop` does not wait for its thread.
+    pub fn give_up(&self) {
+        self.given_up.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.jobs = None;
+        let given_up = self.given_up.load(Ordering::Relaxed);
+        if let Some(thread) = self.thread.take().filter(|_| !given_up) {
+            let _ = thread.join(); // a panic was reported with its job
+        }
+    }
+}
+
+/// The threads of all replicas of this process.
+pub(crate) struct Workers {
+    all: Vec<Worker>,
+    /// How long replicas wait for each other.
+    timeout: Option<Duration>,
+    /// Whether no other process has replicas of this network.
+    alone: bool,
+}
+
+impl Workers {
+    pub fn new(timeout: Option<Duration>, alone: bool) -> Self {
+        Self {
+            all: Vec::new(),
+            timeout,
+            alone,
+        }
+    }
+
+    pub fn add(&mut self, worker: Worker) {
+        self.all.push(worker);
+    }
+
+    /// Runs `job` on all replicas at once, each with its own of `inputs`, and waits for all; once one has
+    /// answered, for the others no longer than they wait for each other.
+    ///
+    /// # Errors
+    /// The first cause: that a replica failed or stands still, not that the others then missed it.
+    pub fn on_each<S: Send + 'static, T: Send + 'static>(
+        &self,
+        inputs: Vec<S>,
+        job: impl Fn(&mut Replica, S) -> Result<T> + Send + Sync + 'static,
+    ) -> Result<Vec<T>> {
+        let job = Arc::new(job);
+        let (done, inbox) = channel();
+        let mut results = Vec::new();
+        for (i, (worker, input)) in self.all.iter().zip(inputs).enumerate() {
+            let (job, done) = (job.clone(), done.clone());
+            let answer = move |result| _ = done.send((i, result)); // fails where `on_each` gave up
+            worker.run(move |replica| job(replica, input), answer);
+            results.push(None);
+        }
+        drop(done);
+        let end = self.collect(&inbox, &mut results);
+        let missing = results.iter().zip(&self.all);
+        let missing = missing.filter_map(|(result, worker)| result.is_none().then_some(worker));
+        let missing: Vec<&Worker> = missing.collect();
+        missing.iter().for_each(|worker| worker.give_up());
+        let came = first_cause(results.into_iter().flatten().collect());
+        let came = came.map_err(|error| self.name_the_missing(error))?;
+        match (missing.is_empty(), end, self.timeout) {
+            (true, ..) => Ok(came),
+            (_, RecvTimeoutError::Timeout, Some(limit)) => Err(late(&missing, limit)),
+            _ => bail!("the thread of a replica has ended"),
+        }
+    }
+
+    /// Puts each answer in its place, and returns why no more come: all are there, or the time is over.
+    ///
+    /// The first answer may take any time. It starts the timeout. Each later success restarts it, because
+    /// replicas that take turns on the cores answer one after another; a failure does not. So a fast device, or
+    /// one without an example, waits for the others no longer than in the all-reduce.
+    fn collect<T>(
+        &self,
+        inbox: &Receiver<(usize, Result<T>)>,
+        answers: &mut [Option<Result<T>>],
+    ) -> RecvTimeoutError {
+        let limit = |most| self.timeout.map(|limit| Deadline::after(limit.min(most)));
+        let mut deadline = None;
+        loop {
+            let next = match &deadline {
+                None => inbox.recv().map_err(RecvTimeoutError::from),
+                Some(deadline) => Deadline::nap(deadline, |time| inbox.recv_timeout(time)),
+            };
+            match next {
+                Ok((i, answer)) => {
+                    match &answer {
+                        Ok(_) => deadline = limit(Duration::MAX),
+                        Err(error) if error.chain().any(is_late) => deadline = limit(ENDING),
+                        Err(_) => deadline = deadline.or_else(|| limit(Duration::MAX)),
+                    }
+                    answers[i] = Some(answer);
+                }
+                Err(RecvTimeoutError::Timeout) => match &deadline {
+                    Some(deadline) if deadline.is_over() => return RecvTimeoutError::Timeout,
+                    _ => {}
+                },
+                Err(end) => return end,
+            }
+        }
+    }
+
+    /// Names the devices of the replicas that did not come, where all replicas are in this process.
+    fn name_the_missing(&self, error: anyhow::Error) -> anyhow::Error {
+        let missed = |cause: &(dyn std::error::Error + 'static)| match cause.downcast_ref() {
+            Some(collective::Error::TimedOut { limit, missing }) => Some((*limit, missing.clone())),
+            _ => None,
+        };
+        match error.chain().find_map(missed) {
+            Some((limit, missing)) if self.alone => {
+                let workers = missing.into_iter().map(|i| &self.all[i]);
+                late(&workers.collect::<Vec<_>>(), limit)
+            }
+            _ => error,
+        }
+    }
+}
+
+/// How long the other replicas have to answer, once it is known that one replica does not.
+const ENDING: Duration = Duration::from_secs(5);
+
+/// What a run says of replicas that stand still.
+fn late(missing: &[&Worker], limit: Duration) -> anyhow::Error {
+    let names: Vec<&str> = missing.iter().map(|worker| worker.name.as_str()).collect();
+    anyhow!(
+        "replica {} did not arrive within {limit:?}",
+        names.join(", ")
+    )
+}
+
+/// Whether it says only that another one is gone or late.
+fn is_of_a_peer(cause: &(dyn std::error::Error + 'static)) -> bool {
+    let gone = matches!(
+        cause.downcast_ref(),
+        Some(collective::Error::PeerLeft { .. })
+    );
+    gone || is_late(cause)
+}
+
+/// Whether it says that another one was waited for long enough.
+fn is_late(cause: &(dyn std::error::Error + 'static)) -> bool {
+    matches!(
+        cause.downcast_ref(),
+        Some(collective::Error::TimedOut { .. })
+    )
+}
+
+/// All results, or the error that made the others miss a peer.
+fn first_cause<T>(results: Vec<Result<T>>) -> Result<Vec<T>> {
+    let (good, mut errors): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
+    let missed_a_peer = |e: &anyhow::Error| e.chain().any(is_of_a_peer);
+    errors.sort_by_key(|e| e.as_ref().is_err_and(missed_a_peer));
+    match errors.into_iter().next() {
+        Some(error) => error.map(|_| Vec::new()),
+        None => good.into_iter().collect(),
+    }
+}
+
+fn cause(error: &anyhow::Error) -> anyhow::Error {
+    anyhow!("{error:#}")
+}

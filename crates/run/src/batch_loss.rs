@@ -1,0 +1,87 @@
+//! The loss of a minibatch, which stays on the devices that computed it until it is read.
+
+use candle_core::{Result, Tensor};
+
+/// The loss of a minibatch over all devices. Reading it waits for the devices, so a training loop passes
+/// it to [`Run::step`](crate::Run::step), which on a GPU reads it some steps later.
+///
+/// ```
+/// # use candle_core::{Device, Tensor};
+/// // the sums over two examples on one device, and over one on another
+/// let sums = vec![Tensor::new(5f32, &Device::Cpu)?, Tensor::new(1f32, &Device::Cpu)?];
+/// assert_eq!(run::BatchLoss::new(sums, 3).mean()?, 2.0);
+/// # candle_core::Result::Ok(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct BatchLoss {
+    sums: Vec<Tensor>,
+    examples: usize,
+}
+
+impl BatchLoss {
+    /// From the sum of the examples' losses on each device, scalars, and the number of examples on all.
+    pub fn new(sums: Vec<Tensor>, examples: usize) -> Self {
+        // detached: a graph would keep the step's memory
+        let sums = sums.into_iter().map(|sum| sum.detach()).collect();
+        Self { sums, examples }
+    }
+
+    /// Examples in the minibatch.
+    pub fn examples(&self) -> usize {
+        self.examples
+    }
+
+    /// The mean loss of an example; waits until the devices have computed it.
+    ///
+    /// # Errors
+    /// If a device fails.
+    pub fn mean(&self) -> Result<f32> {
+        let sums = self.sums.iter().map(Tensor::to_scalar::<f32>);
+        Ok(sums.sum::<Result<f32>>()? / self.examples as f32)
+    }
+
+    /// The mean losses of several minibatches; waits once for each replica's device, not for each loss.
+    pub(crate) fn means(losses: &[Self]) -> Result<Vec<f32>> {
+        let replicas = losses.first().map_or(0, |loss| loss.sums.len());
+        let alike = losses.iter().all(|loss| loss.sums.len() == replicas);
+        if losses.len() < 2 || !alike {
+            return losses.iter().map(Self::mean).collect();
+        }
+        let mut totals = vec![0f32; losses.len()];
+        for replica in 0..replicas {
+            let sums: Vec<&Tensor> = losses.iter().map(|loss| &loss.sums[replica]).collect();
+            let sums = Tensor::stack(&sums, 0)?.to_vec1::<f32>()?;
+            totals.iter_mut().zip(sums).for_each(|(t, sum)| *t += sum);
+        }
+        let examples = losses.iter().map(|loss| loss.examples as f32);
+        Ok(totals.iter().zip(examples).map(|(t, n)| t / n).collect())
+    }
+
+    /// Whether it can be read without waiting: it is on the CPU.
+    pub(crate) fn is_at_hand(&self) -> bool {
+        self.sums.iter().all(|sum| sum.device().is_cpu())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::Device;
+
+    #[test]
+    fn many_are_read_as_each_of_them() -> Result<()> {
+        let loss = |sums: &[f32], examples| -> Result<BatchLoss> {
+            let sums = sums.iter().map(|sum| Tensor::new(*sum, &Device::Cpu));
+            Ok(BatchLoss::new(sums.collect::<Result<_>>()?, examples))
+        };
+        let mut losses = vec![loss(&[0.1, 0.7], 3)?, loss(&[1.3, 2.9], 7)?];
+        let one_by_one = |losses: &[BatchLoss]| losses.iter().map(BatchLoss::mean).collect();
+        let expected: Result<Vec<f32>> = one_by_one(&losses);
+        assert_eq!(BatchLoss::means(&losses)?, expected?);
+        losses.push(loss(&[5.0], 1)?); // of a minibatch too small for two replicas
+        let expected: Result<Vec<f32>> = one_by_one(&losses);
+        assert_eq!(BatchLoss::means(&losses)?, expected?);
+        assert!(BatchLoss::means(&[])?.is_empty());
+        Ok(())
+    }
+}

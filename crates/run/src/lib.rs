@@ -1,0 +1,33 @@
+//! What both programs do around their training loop: options, record, checkpoints and resuming, progress, signals,
+//! traces, and what a program says to the shell.
+//!
+//! The loop itself is each program's own: it tells the [`Run`] of every step and every epoch. The crate knows no
+//! network.
+
+mod bar;
+mod batch_loss;
+mod checkpoint;
+mod command_line;
+mod interrupt;
+mod loss_curve;
+mod options;
+mod out_of_memory;
+mod program;
+mod record;
+mod run;
+mod say;
+mod table;
+mod timeline;
+mod trace;
+mod trained;
+pub mod weights;
+mod whole;
+
+pub use batch_loss::BatchLoss;
+pub use interrupt::{interrupt, interrupted, wants_to_end};
+pub use options::{Book, Options, Precision};
+pub use program::{BadInput, program};
+pub use run::{Run, Summary};
+pub use say::say;
+pub use timeline::{Span, Timeline};
+pub use trained::{Trained, compare};

@@ -1,0 +1,298 @@
+//! The command line that both programs share.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, ensure};
+use clap::ValueHint;
+use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
+use d2l::DeviceKind;
+use dataset::{Data, Name};
+
+/// More replicas or threads than this are a slip of the keyboard.
+const MANY: usize = 1024;
+
+/// What the book sets for a section: it depends on the number of devices.
+#[derive(Debug, Clone, Copy)]
+pub struct Book {
+    /// The name of the section's program.
+    pub program: &'static str,
+    /// What the program does, in a line.
+    pub section: &'static str,
+    /// The network's name, as it is printed.
+    pub network: &'static str,
+    /// The minibatch over all devices for k devices.
+    pub batch_size: fn(usize) -> usize,
+    /// The learning rate for k devices.
+    pub lr: fn(usize) -> f64,
+}
+
+/// How exactly GPUs multiply, and what they keep.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum Precision {
+    /// 32-bit floating point throughout
+    F32,
+    /// Inputs rounded to TF32 (10 bits), sums in f32; PyTorch's default
+    #[default]
+    Tf32,
+    /// Activations, their gradients and convolutions in bf16 (7 bits); parameters in f32
+    Bf16,
+}
+
+impl From<Precision> for functional::Precision {
+    fn from(precision: Precision) -> Self {
+        match precision {
+            Precision::F32 => Self::F32,
+            Precision::Tf32 => Self::Tf32,
+            Precision::Bf16 => Self::Bf16,
+        }
+    }
+}
+
+// The groups of `--help`, in the order in which they are first used.
+const TRAINING: &str = "Training";
+const DATA: &str = "Data";
+const RECORD: &str = "Record";
+const DEVICES: &str = "Devices";
+
+/// The datasets' names, so that a shell can complete them.
+fn names() -> impl TypedValueParser<Value = Name> {
+    PossibleValuesParser::new(["fashion-mnist", "mnist"]).try_map(|name| name.parse())
+}
+
+/// A folder or a word, and not nothing.
+fn source() -> impl TypedValueParser<Value = Data> {
+    PathBufValueParser::new().map(|says| Data::from(&says))
+}
+
+/// The options of a run; what is left out is as in the book.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Options {
+    /// Number of replicas [default: one for each GPU, or 1 without a GPU]
+    ///
+    /// With K or more GPUs, each replica has its own GPU. With fewer, replicas share GPUs in turn.
+    /// Without a GPU, all replicas run on the CPU, each with its share of the cores.
+    #[arg(long, value_name = "K", help_heading = TRAINING)]
+    pub gpus: Option<usize>,
+
+    /// Minibatch size: examples in a step, over all replicas
+    #[arg(long, value_name = "N", help_heading = TRAINING)]
+    pub batch_size: Option<usize>,
+
+    /// Learning rate
+    #[arg(long, allow_negative_numbers = true, help_heading = TRAINING)]
+    pub lr: Option<f64>,
+
+    /// Number of epochs: passes over the training set
+    #[arg(long, default_value_t = 10, value_name = "N", help_heading = TRAINING)]
+    pub epochs: usize,
+
+    /// Dataset to train on
+    #[arg(long, default_value_t = Name::FashionMnist, value_name = "NAME", value_parser = names(), help_heading = DATA)]
+    pub dataset: Name,
+
+    /// Folder with the four IDX files (.gz or raw), or "synthetic" for generated images
+    ///
+    /// Without --data, the first of these: the folder in FASHION_MNIST_DIR (mnist: MNIST_DIR), the
+    /// Debian package dataset-fashion-mnist, an earlier download, a download from the Hugging Face
+    /// Hub. If the Hub cannot be reached, the images are synthetic.
+    #[arg(long, value_name = "DIR|synthetic", value_parser = source(), value_hint = ValueHint::DirPath, help_heading = DATA)]
+    pub data: Option<Data>,
+
+    /// Random seed of the initial parameters, the data order and the synthetic images
+    #[arg(long, default_value_t = 0, value_name = "N", help_heading = TRAINING)]
+    pub seed: u64,
+
+    /// Use only the first N training examples
+    #[arg(long, value_name = "N", help_heading = DATA)]
+    pub limit_train: Option<usize>,
+
+    /// Use only the first N test examples
+    #[arg(long, value_name = "N", help_heading = DATA)]
+    pub limit_test: Option<usize>,
+
+    /// Do not shuffle: keep the training examples in file order
+    #[arg(long, help_heading = DATA)]
+    pub no_shuffle: bool,
+
+    /// Start from the parameters in a safetensors file (PyTorch names and layouts)
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = TRAINING)]
+    pub init: Option<PathBuf>,
+
+    /// Folder for steps.csv, epochs.csv, loss.svg, accuracy.svg, model.safetensors and checkpoints
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = RECORD)]
+    pub out: Option<PathBuf>,
+
+    /// Resume the run in a folder that --out wrote, from its last checkpoint
+    ///
+    /// The result is bit-identical to a run without interruption. The options of the run are in the
+    /// checkpoint. If you repeat an option that changes the result, its value must be the same.
+    /// Others, such as --threads and the folder of --data, may differ. A complete run stays as it is.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = RECORD)]
+    pub resume: Option<PathBuf>,
+
+    /// Write a checkpoint every N minibatches too, not only after each epoch (needs --out)
+    #[arg(long, value_name = "N", help_heading = RECORD)]
+    pub checkpoint_every: Option<usize>,
+
+    /// Write a Chrome trace of the first steps, and a picture of one step (FILE with .svg)
+    ///
+    /// View the trace in Perfetto (ui.perfetto.dev). It shows 50 steps, and an evaluation among them:
+    /// when each replica split, ran forward and backward, reduced and updated. On a GPU it shows the
+    /// times of the host, not of the GPU.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = RECORD)]
+    pub trace: Option<PathBuf>,
+
+    /// Let --out and --trace replace the files of an earlier run
+    #[arg(long, help_heading = RECORD)]
+    pub overwrite: bool,
+
+    /// Device type of the replicas
+    #[arg(long, value_enum, default_value_t = DeviceKind::Auto, value_name = "KIND", help_heading = DEVICES)]
+    pub device: DeviceKind,
+
+    /// Precision of convolutions on GPUs (bf16: activations too); the rest and the CPU use f32
+    #[arg(long, value_enum, default_value_t = Precision::Tf32, value_name = "P", help_heading = DEVICES)]
+    pub precision: Precision,
+
+    /// Compare the parameters of all replicas after each step, not only after each epoch
+    #[arg(long, help_heading = DEVICES)]
+    pub check_replicas: bool,
+
+    /// On GPUs, use only deterministic algorithms (bit-identical results in every run)
+    #[arg(long, help_heading = DEVICES)]
+    pub deterministic: bool,
+
+    /// Number of CPU cores to use, in each process [default: all]
+    #[arg(long, value_name = "N", help_heading = DEVICES)]
+    pub threads: Option<usize>,
+
+    /// The command line, which a checkpoint keeps for --resume.
+    #[arg(skip)]
+    pub arguments: Vec<String>,
+}
+
+impl Default for Options {
+    /// The book's run.
+    fn default() -> Self {
+        Self {
+            gpus: None,
+            batch_size: None,
+            lr: None,
+            epochs: 10,
+            dataset: Name::FashionMnist,
+            data: None,
+            seed: 0,
+            limit_train: None,
+            limit_test: None,
+            no_shuffle: false,
+            init: None,
+            out: None,
+            resume: None,
+            checkpoint_every: None,
+            trace: None,
+            overwrite: false,
+            device: DeviceKind::Auto,
+            check_replicas: false,
+            precision: Precision::Tf32,
+            deterministic: false,
+            threads: None,
+            arguments: Vec::new(),
+        }
+    }
+}
+
+impl AsMut<Options> for Options {
+    fn as_mut(&mut self) -> &mut Options {
+        self
+    }
+}
+
+impl AsRef<Options> for Options {
+    fn as_ref(&self) -> &Options {
+        self
+    }
+}
+
+impl Options {
+    /// What can be said without looking at devices or data.
+    pub(crate) fn check(&self) -> Result<()> {
+        let counts = [
+            ("--gpus", self.gpus),
+            ("--batch-size", self.batch_size),
+            ("--epochs", Some(self.epochs)),
+            ("--limit-train", self.limit_train),
+            ("--limit-test", self.limit_test),
+            ("--threads", self.threads),
+            ("--checkpoint-every", self.checkpoint_every),
+        ];
+        for (option, count) in counts {
+            ensure!(count != Some(0), "{option} 0: at least 1 is needed");
+        }
+        for (option, count) in [("--gpus", self.gpus), ("--threads", self.threads)] {
+            let count = count.unwrap_or(1);
+            ensure!(
+                count <= MANY,
+                "{option} {count}: at most {MANY} are possible"
+            );
+        }
+        let replaces = self.trace.is_some() || (self.out.is_some() && self.resume.is_none());
+        ensure!(
+            !self.overwrite || replaces,
+            "--overwrite: there is nothing to replace; give --trace, or --out without --resume"
+        );
+        if let (Some(out), Some(resume)) = (&self.out, &self.resume) {
+            ensure!(
+                is_same_folder(out, resume),
+                "--out {}: a resumed run writes into its own folder, {}; leave out --out",
+                out.display(),
+                resume.display()
+            );
+        }
+        ensure!(
+            self.checkpoint_every.is_none() || self.out.is_some() || self.resume.is_some(),
+            "--checkpoint-every: checkpoints need a folder; give --out as well"
+        );
+        ensure!(
+            self.precision != Precision::Bf16 || self.device != DeviceKind::Cpu,
+            "--precision bf16: the CPU computes in f32; leave out --precision or --device cpu"
+        );
+        if let Some(lr) = self.lr {
+            ensure!(
+                lr.is_finite() && lr >= 0.0,
+                "--lr {lr}: a learning rate is a finite number, 0 or more"
+            );
+        }
+        Ok(())
+    }
+
+    pub(crate) fn dataset(&self) -> dataset::Options {
+        dataset::Options {
+            name: self.dataset,
+            data: self.data.clone(),
+            seed: self.seed,
+            shuffle: !self.no_shuffle,
+            limit_train: self.limit_train,
+            limit_test: self.limit_test,
+            threads: self.threads,
+        }
+    }
+}
+
+fn is_same_folder(a: &Path, b: &Path) -> bool {
+    let folders = a.canonicalize().ok().zip(b.canonicalize().ok());
+    a == b || folders.is_some_and(|(a, b)| a == b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{Args, Command, FromArgMatches};
+
+    #[test]
+    fn the_default_is_the_empty_command_line() {
+        let command = Options::augment_args(Command::new("program"));
+        let matches = command.get_matches_from(["program"]);
+        let parsed = Options::from_arg_matches(&matches).unwrap();
+        assert_eq!(format!("{parsed:?}"), format!("{:?}", Options::default()));
+    }
+}

@@ -1,0 +1,88 @@
+//! What a program says to the shell.
+//!
+//! | status | when |
+//! |---|---|
+//! | 0 | the run went to its end |
+//! | 1 | something went wrong in the run |
+//! | 2 | an option, the data or the parameters that were named cannot be used |
+//! | 130 | Ctrl-C ended the run; what was reached is written |
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::{Args, FromArgMatches};
+use d2l::{catch_panic, quietly};
+
+use crate::command_line::parse;
+use crate::interrupt::INTERRUPTED_STATUS;
+use crate::{Book, Options, Summary, interrupt, out_of_memory};
+
+/// An error that the user can mend: what was named on the command line cannot be used.
+#[derive(Debug)]
+pub struct BadInput(anyhow::Error);
+
+impl BadInput {
+    /// Marks `error` as one of what was named.
+    pub fn from(error: impl Into<anyhow::Error>) -> Self {
+        Self(error.into())
+    }
+}
+
+impl fmt::Display for BadInput {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#}", self.0)
+    }
+}
+
+impl std::error::Error for BadInput {}
+
+/// A program of the book: reads its options, [`Options`] or more than those, in `args`, of which the
+/// first is the program's own name, and runs `train` with them. Ctrl-C ends it in order, an error or a panic is one line
+/// on stderr, and the exit status says what happened: 0 the end was reached, 1 something went wrong, 2 what
+/// was named cannot be used, 130 Ctrl-C.
+///
+/// ```no_run
+/// fn main() -> std::process::ExitCode {
+///     # const BOOK: run::Book = run::Book { program: "", section: "", network: "", batch_size: |k| k, lr: |_| 0.1 };
+///     # fn train(_: &run::Options) -> anyhow::Result<run::Summary> { anyhow::bail!("") }
+///     run::program(&BOOK, train, std::env::args_os())
+/// }
+/// ```
+pub fn program<O: Args + FromArgMatches + AsRef<Options> + AsMut<Options>>(
+    book: &Book,
+    train: impl FnOnce(&O) -> anyhow::Result<Summary>,
+    args: impl IntoIterator<Item = OsString>,
+) -> ExitCode {
+    // first, while this is the only thread
+    functional::threads::leave_the_cores_to_us();
+    interrupt::catch();
+    let options: O = match parse(book, args) {
+        Ok(options) => options,
+        Err(error) => return failed(&error, ""),
+    };
+    let run = || train(&options);
+    let trained = match wants_backtraces() {
+        true => catch_panic(run),
+        false => quietly(run),
+    };
+    match trained.unwrap_or_else(|panicked| Err(out_of_memory::with_devices(panicked))) {
+        Ok(_) if crate::interrupted() => ExitCode::from(INTERRUPTED_STATUS),
+        Ok(_) => ExitCode::SUCCESS,
+        Err(error) => {
+            let hint = out_of_memory::hint(&format!("{error:#}"), options.as_ref(), book);
+            failed(&error, &hint.unwrap_or_default())
+        }
+    }
+}
+
+/// Then a panic is shown where it happens, as a backtrace is behind it, and not in the line at the end alone.
+fn wants_backtraces() -> bool {
+    std::env::var_os("RUST_BACKTRACE").is_some_and(|wanted| wanted != "0")
+}
+
+fn failed(error: &anyhow::Error, hint: &str) -> ExitCode {
+    let _ = writeln!(std::io::stderr(), "error: {error:#}{hint}");
+    ExitCode::from(if error.is::<BadInput>() { 2 } else { 1 })
+}

@@ -1,0 +1,122 @@
+//! What a run needs before its first step: devices, data, and options that fit them.
+
+use anyhow::{Context, Result, anyhow, ensure};
+use candle_core::Device;
+use d2l::find_devices as find;
+use d2l::{Process, device_name};
+use dataset::{DataIter, Dataset};
+
+use crate::record::Record;
+use crate::say::is_quiet;
+use crate::trace::Trace;
+use crate::{BadInput, Options, Precision};
+
+/// A line for each GPU: its name, its memory, and how many replicas share it.
+pub(super) fn gpu_facts(devices: &[Device]) -> Vec<String> {
+    let mut gpus: Vec<(String, usize, Option<String>)> = Vec::new();
+    for (i, device) in devices.iter().enumerate().filter(|(_, d)| !d.is_cpu()) {
+        let name = device_name(i, device);
+        match gpus.iter_mut().find(|gpu| gpu.0 == name) {
+            Some(gpu) => gpu.1 += 1,
+            None => gpus.push((name, 1, d2l::gpu_facts(device))),
+        }
+    }
+    let line = |(name, replicas, facts): (String, usize, Option<String>)| {
+        let shared = match replicas {
+            1 => String::new(),
+            n => format!(", shared by {n} replicas"),
+        };
+        Some(format!("{name}: {}{shared}", facts?))
+    };
+    gpus.into_iter().filter_map(line).collect()
+}
+
+pub(super) fn find_devices(
+    process: Process,
+    options: &Options,
+) -> Result<(Vec<Device>, Option<String>)> {
+    let found = find(options.device, options.gpus, process);
+    let why = || format!("--device {:?} cannot be used", options.device).to_lowercase();
+    found
+        .with_context(why)
+        .map_err(|e| BadInput::from(e).into())
+}
+
+/// A note where bf16 is asked for on the CPU.
+pub(super) fn no_bf16_on_the_cpu(options: &Options, devices: &[Device]) -> Option<String> {
+    let ignored = options.precision == Precision::Bf16 && devices.iter().any(Device::is_cpu);
+    ignored.then(|| "--precision bf16 has no effect: the CPU computes in f32".to_owned())
+}
+
+pub(super) fn check_batch_size(batch_size: usize, k: usize) -> Result<()> {
+    ensure!(
+        batch_size >= k,
+        "a minibatch of {batch_size} examples cannot be split over {k} devices: \
+         choose --batch-size {k} or more, or fewer --gpus"
+    );
+    Ok(())
+}
+
+/// A GPU cannot be left without an example: CUDA has no empty memory.
+pub(super) fn check_last_batch(iter: &DataIter, which: &str, k: usize) -> Result<()> {
+    let (examples, batch_size) = (iter.num_examples(), iter.batch_size());
+    let last = examples - (iter.num_batches() - 1) * batch_size;
+    ensure!(
+        last >= k,
+        "--batch-size {batch_size} leaves {last} of {examples} {which} examples for the last \
+         minibatch, too few for {k} replicas on GPUs: choose another --batch-size"
+    );
+    Ok(())
+}
+
+/// What can be said of the files that were named without reading them.
+pub(super) fn check_paths(options: &Options) -> Result<()> {
+    // what --init had is in the checkpoint
+    if let (Some(file), None) = (&options.init, &options.resume) {
+        ensure!(
+            file.is_file(),
+            "--init {}: there is no such file",
+            file.display()
+        );
+    }
+    if is_quiet() {
+        return Ok(());
+    }
+    if let (Some(folder), None) = (&options.out, &options.resume) {
+        Record::check(folder, options.overwrite)?;
+    }
+    match &options.trace {
+        Some(file) => Trace::check(file, options.overwrite),
+        None => Ok(()),
+    }
+}
+
+pub(super) fn load(options: &Options) -> Result<Dataset> {
+    let options = options.dataset();
+    let named = options.names_a_source();
+    dataset::load(&options).map_err(|error| match named {
+        true => BadInput::from(error).into(),
+        // the library cannot name the program's options
+        false => anyhow!("{error:#}; you can give --data DIR or --data synthetic"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_last_minibatch_that_is_too_short_for_the_gpus_is_named() -> Result<()> {
+        let data = dataset::load(&dataset::Options {
+            data: Some(dataset::Data::Synthetic),
+            limit_train: Some(17),
+            limit_test: Some(16),
+            ..dataset::Options::default()
+        })?;
+        let (train_iter, test_iter) = data.iters(8)?;
+        let error = check_last_batch(&train_iter, "training", 2).unwrap_err();
+        assert!(error.to_string().contains("leaves 1 of 17"), "{error}");
+        check_last_batch(&train_iter, "training", 1)?;
+        check_last_batch(&test_iter, "test", 8)
+    }
+}

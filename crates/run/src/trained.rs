@@ -1,0 +1,196 @@
+//! What a run trains, as its checkpoints and its checks see it.
+
+use anyhow::{Result, bail};
+use candle_core::Tensor;
+use d2l::{Param, device_name};
+
+/// A network in training, on one device or several. [`Run`](crate::Run) is told of it after every step: it is what
+/// checkpoints keep, and what has to be the same on all devices.
+///
+/// The book's `device_params`, a copy of the parameters for each device, is one. Where several processes train
+/// together, all make the same calls.
+pub trait Trained {
+    /// The tensors of [`Run::init`](crate::Run::init), in its order, as they are now on the first device.
+    ///
+    /// # Errors
+    /// If a device fails.
+    fn tensors(&self) -> Result<Vec<Tensor>>;
+
+    /// What else the next steps depend on, by name, such as momentum.
+    ///
+    /// # Errors
+    /// If a device fails.
+    fn rest(&self) -> Result<Vec<(String, Tensor)>> {
+        Ok(Vec::new())
+    }
+
+    /// Whether each minibatch has become a part of a step, and none waits for others.
+    fn is_between_steps(&self) -> bool {
+        true
+    }
+
+    /// Compares the parameters on all devices, bit by bit; `names` are their names.
+    ///
+    /// # Errors
+    /// Names the first parameter that differs, with index, devices and both values.
+    fn check_replicas(&self, names: &[String]) -> Result<()>;
+
+    /// The gradients of the loss by name, as the last step had them: means over the `examples` of its minibatch, or
+    /// of all those of a step that has several. None where they are not summed yet.
+    ///
+    /// # Errors
+    /// If a device fails.
+    fn gradients(&self, names: &[String], examples: usize) -> Result<Vec<(String, Tensor)>>;
+}
+
+impl Trained for Vec<Vec<Param>> {
+    fn tensors(&self) -> Result<Vec<Tensor>> {
+        let first = self.first().into_iter().flatten();
+        Ok(first.map(|param| param.detach()).collect())
+    }
+
+    fn check_replicas(&self, names: &[String]) -> Result<()> {
+        let Some((first, others)) = self.split_first() else {
+            return Ok(());
+        };
+        let device = |i: usize, param: &Param| device_name(i, param.device());
+        for (i, other) in (1..).zip(others) {
+            for (name, (a, b)) in names.iter().zip(first.iter().zip(other)) {
+                compare(name, (&device(0, a), a), (&device(i, b), b))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn gradients(&self, names: &[String], examples: usize) -> Result<Vec<(String, Tensor)>> {
+        let first = names.iter().zip(self.first().into_iter().flatten());
+        let mean = |(name, param): (&String, &Param)| {
+            let sum = param.grad().as_detached_tensor();
+            Ok((name.clone(), (sum / examples as f64)?))
+        };
+        first.map(mean).collect()
+    }
+}
+
+/// Compares one parameter of two replicas, each with the name of its device.
+///
+/// ```
+/// # use candle_core::{Device, Tensor};
+/// let a = Tensor::new(&[[1f32, 2.0]], &Device::Cpu)?;
+/// let b = Tensor::new(&[[1f32, 3.0]], &Device::Cpu)?;
+/// let error = run::compare("W1", ("cpu(0)", &a), ("cpu(1)", &b)).unwrap_err();
+/// assert_eq!(error.to_string(), "the replicas differ: W1[0, 1] is 2 on cpu(0) and 3 on cpu(1)");
+/// # anyhow::Ok(())
+/// ```
+///
+/// # Errors
+/// Names the first element that has other bits.
+pub fn compare(name: &str, a: (&str, &Tensor), b: (&str, &Tensor)) -> Result<()> {
+    let values = |tensor: &Tensor| tensor.flatten_all()?.to_vec1::<f32>();
+    let (x, y) = (values(a.1)?, values(b.1)?);
+    let differ = |(x, y): (&f32, &f32)| x.to_bits() != y.to_bits();
+    match x.iter().zip(&y).position(differ) {
+        None => Ok(()),
+        Some(i) => bail!(
+            "the replicas differ: {name}{:?} is {} on {} and {} on {}",
+            index(i, a.1.dims()),
+            x[i],
+            a.0,
+            y[i],
+            b.0
+        ),
+    }
+}
+
+/// Where element `i` is in a tensor of that shape.
+fn index(mut i: usize, dims: &[usize]) -> Vec<usize> {
+    let mut index: Vec<usize> = Vec::new();
+    for dim in dims.iter().rev() {
+        index.push(i % dim);
+        i /= dim;
+    }
+    index.reverse();
+    index
+}
+
+/// What a person wants to know of the gradients of a step that went wrong.
+pub(crate) fn largest_gradient(gradients: &[(String, Tensor)]) -> Result<String> {
+    let (mut largest, mut others, mut all) = (None, 0, 0);
+    for (name, gradient) in gradients {
+        for value in gradient.flatten_all()?.to_vec1::<f32>()? {
+            let size = value.abs();
+            all += 1;
+            match largest {
+                _ if !size.is_finite() => others += 1,
+                Some((most, _)) if most >= size => (),
+                _ => largest = Some((size, name)),
+            }
+        }
+    }
+    let none_finite = if others == 0 {
+        String::new()
+    } else {
+        format!("{others} of {all} gradient values are NaN or infinite")
+    };
+    Ok(match largest {
+        None if all == 0 => "the gradients are not summed yet".to_owned(),
+        None => none_finite,
+        Some((size, name)) if others == 0 => {
+            format!("the largest gradient is {size:.3e}, of {name}")
+        }
+        Some((size, name)) => {
+            format!("{none_finite}, the largest finite one is {size:.3e}, of {name}")
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::Device;
+
+    fn replicas(values: &[[f32; 3]]) -> Result<Vec<Vec<Param>>> {
+        let param = |v: &[f32; 3]| Ok(vec![Param::new(&Tensor::new(v, &Device::Cpu)?)?]);
+        values.iter().map(param).collect()
+    }
+
+    #[test]
+    fn a_replica_that_differs_is_named_to_the_bit() -> Result<()> {
+        let names = ["b1".to_owned()];
+        let same = replicas(&[[1.0, f32::NAN, 0.0]; 3])?;
+        same.check_replicas(&names)?; // NaN is the same as NaN
+        let differ = replicas(&[[1.0, 2.0, 0.0], [1.0, 2.0, 0.0], [1.0, 2.0, -0.0]])?;
+        let error = differ.check_replicas(&names).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the replicas differ: b1[2] is 0 on cpu(0) and -0 on cpu(2)"
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn an_index_counts_the_last_dimension_fastest() {
+        assert_eq!(index(0, &[2, 3, 4]), [0, 0, 0]);
+        assert_eq!(index(23, &[2, 3, 4]), [1, 2, 3]);
+        assert_eq!(index(0, &[]), [0usize; 0]);
+    }
+
+    #[test]
+    fn the_largest_gradient_is_that_of_an_example() -> Result<()> {
+        let words = |sums: [f32; 3]| {
+            let gradients = replicas(&[[0.0; 3]])?;
+            gradients[0][0]
+                .grad()
+                .set(&Tensor::new(&sums, &Device::Cpu)?)?;
+            largest_gradient(&gradients.gradients(&["W".to_owned()], 2)?)
+        };
+        let words_of = "the largest gradient is 4.000e0, of W";
+        assert_eq!(words([4.0, -8.0, 0.0])?, words_of);
+        assert_eq!(
+            words([f32::NAN, 0.0, 1.0])?,
+            "1 of 3 gradient values are NaN or infinite, the largest finite one is 5.000e-1, of W"
+        );
+        assert_eq!(largest_gradient(&[])?, "the gradients are not summed yet");
+        Ok(())
+    }
+}
