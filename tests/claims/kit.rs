@@ -76,55 +76,6 @@ pub fn run(program: &str, args: &str) -> Result<(i32, String, String)> {
     Ok((code, text(&stdout), text(&stderr)))
 }
 
-/// Options of three steps on several processes: the last is on two examples, of which some have none.
-pub const SMALL: &str = "--device cpu --data synthetic --limit-train 34 --limit-test 21 --epochs 1 \
-                     --batch-size 16 --lr 0.01 --sync-bn";
-
-/// A run of `concise` with `k` replicas in one process, and what `several` processes with one each leave in a
-/// folder: they are the same.
-pub fn same_as_in_one_process(
-    k: usize,
-    args: &str,
-    several: impl FnOnce(&Path) -> Result<()>,
-) -> Result<()> {
-    let folder = tempfile::tempdir()?;
-    let [one, others] = ["one", "several"].map(|name| folder.path().join(name));
-    let args = format!("{args} --gpus {k} --out {}", one.display());
-    let (status, _, stderr) = run("concise", &args)?;
-    ensure!(status == 0, "status {status}\n{stderr}");
-    several(&others)?;
-    same_runs(&one, &others).with_context(|| format!("k = {k}"))
-}
-
-/// Runs that have left the same in their folders, losses and parameters to the bit.
-fn same_runs(a: &Path, b: &Path) -> Result<()> {
-    let text = |folder: &Path, name| fs::read_to_string(folder.join(name));
-    let (losses, others) = (text(a, "steps.csv")?, text(b, "steps.csv")?);
-    ensure!(losses == others, "other losses:\n{losses}\n{others}");
-    let model = |folder: &Path| fs::read(folder.join("model.safetensors"));
-    ensure!(model(a)? == model(b)?, "other bits");
-    let accuracy = |folder| -> Result<String> {
-        let epochs = text(folder, "epochs.csv")?;
-        let line = epochs.lines().nth(1).context("no epoch")?;
-        Ok(line.split(',').nth(2).unwrap_or("").into())
-    };
-    ensure!(accuracy(a)? == accuracy(b)?, "another accuracy");
-    Ok(())
-}
-
-/// The names of the threads of a process.
-pub fn threads_of(pid: u32) -> Vec<String> {
-    let threads = fs::read_dir(format!("/proc/{pid}/task"))
-        .into_iter()
-        .flatten()
-        .flatten();
-    let name = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("comm"));
-    threads
-        .filter_map(|t| name(t).ok())
-        .map(|name| name.trim().to_owned())
-        .collect()
-}
-
 /// Waits until a file of a run is there, which must not end before.
 pub fn until_there(file: &Path, run: &mut Child) -> Result<()> {
     while !file.exists() {

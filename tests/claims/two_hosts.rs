@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use libtest_mimic::Trial;
 
-use crate::kit::{run, signal, threads_of, trial};
+use crate::kit::{run, signal, trial};
+use crate::several_processes::threads_of;
 use crate::several_processes::{as_program, children, ended};
 
 pub fn trials() -> Vec<Trial> {
