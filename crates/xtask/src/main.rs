@@ -24,8 +24,6 @@ enum Command {
     Bench(Bench),
     /// Check a GPU: results, accuracy, memory errors, and speed compared with PyTorch
     GpuCheck(gpu::Options),
-    /// Build the programs of gpu-check for a machine without Rust
-    GpuPack(gpu::pack::Options),
     /// Train for a long time, and check that memory does not grow
     Soak(soak::Options),
     /// A program of the book
@@ -37,36 +35,29 @@ enum Command {
     /// One contender of a measurement, in a process of its own
     #[command(hide = true)]
     Contend(bench::ours::Job),
-    /// One figure of ours, in a process of its own
+    /// Losses with Winograd's algorithm, in a process of their own
     #[command(hide = true)]
-    Figure(bench::figures::Job),
+    Losses(bench::losses::Job),
 }
 
 #[derive(Subcommand)]
 enum Bench {
     /// Training steps on the CPU: this project, PyTorch, candle, Burn
     Cpu(bench::Options),
-    /// All-reduce on the CPU: every algorithm, its lower bound, Open MPI, the cost model
+    /// All-reduce on the CPU: every algorithm, x += 1, Open MPI, overlap
     Allreduce(bench::allreduce::Options),
-    /// Time to compare the parameters of all replicas after an epoch
-    Checks(bench::checks::Options),
 }
 
 fn main() -> ExitCode {
-    if gpu::pack::wraps_rustc() {
-        return gpu::pack::rustc();
-    }
     let done = match Cli::parse().command {
         Command::Bench(Bench::Cpu(options)) => bench::cpu(&options),
         Command::Bench(Bench::Allreduce(options)) => bench::allreduce::allreduce(&options),
-        Command::Bench(Bench::Checks(options)) => bench::checks::checks(&options),
         Command::GpuCheck(options) => gpu::check(&options),
-        Command::GpuPack(options) => gpu::pack::pack(&options),
         Command::Soak(options) => soak::soak(&options),
         Command::Train(job) => return soak::train(job),
         Command::ContendGpu(job) => gpu::ours::contend(&job),
         Command::Contend(job) => bench::ours::contend(&job),
-        Command::Figure(job) => bench::figures::figure(&job),
+        Command::Losses(job) => bench::losses::losses(&job),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -207,38 +207,17 @@ fn communication(sources: &Sources) -> Result<Vec<String>> {
     let mpi = report.row("Open MPI", "44.7 MB, ResNet-18")?;
     let ms = |row: &Row, column| Ok::<_, anyhow::Error>(row.number(column)? / 1e3);
     let (owner, increment, mpi) = (ms(&resnet, 1)?, ms(&resnet, 4)?, ms(&mpi, 1)?);
-    let mut ratios = Vec::new();
-    for row in [
-        "strong | 1",
-        "strong | 2",
-        "strong | 4",
-        "weak | 1",
-        "weak | 2",
-        "weak | 4",
-    ] {
-        ratios.push(report.row("Training steps", row)?.number(3)?);
-    }
-    let worst = ratios
-        .iter()
-        .map(|ratio| (ratio - 1.0).abs())
-        .fold(0.0, f64::max);
-    let rows = report.rows("The cost model").into_iter();
-    let of_the_model = rows.map(|row| row.number(5)).collect::<Result<Vec<_>>>()?;
-    let least = of_the_model.iter().copied().fold(f64::MAX, f64::min);
-    let most = of_the_model.into_iter().fold(0.0, f64::max);
-    let step = |how: &str| report.row("Training steps", how)?.number(2);
-    let (strong, weak) = (step("strong | 4")?, step("weak | 4")?);
-    let model = report.0.split("t_compute(b) = ").nth(1).context("model")?;
-    let (fixed, rest) = model.split_once(" + ").context("model")?;
-    let (each, _) = rest.split_once("·b ms").context("model")?;
+    let step = |name| sources.cpu.row(name, "ours, 1 replica | 1")?.number(0);
+    let (small, large) = (step("ResNet-18, batch 64")?, step("ResNet-18, batch 256")?);
+    let each = (large - small) / (256.0 - 64.0);
+    let fixed = small - 64.0 * each;
     Ok(vec![
-        format!("${fixed} + {each}\\,b$ ms for $b$"),
-        format!("{fixed} + {each} * examples as f64"),
-        format!("took {strong} ms in one series and {weak} ms in the other"),
+        format!("{small} ms for 64 examples"),
+        format!("{} ms for 256", thousands(&large.to_string())),
+        format!("${fixed:.1} + {each:.1}\\,b$ ms for $b$"),
+        format!("{fixed:.1} + {each:.1} * examples as f64"),
         format!("the owner takes {owner:.1} ms and `code` takes {increment:.1} ms"),
         format!("Open MPI, among four processes, takes {mpi:.0} ms"),
-        format!("lie within {:.0}% of the model", 100.0 * worst),
-        format!("are between {least} and {most} times the predicted ones"),
     ])
 }
 
@@ -484,21 +463,8 @@ impl Report {
 
     /// The losses of 20 steps: how far Winograd moves them, and how far a change in the last place does.
     fn rounding(&self, network: &str) -> Result<(&str, &str)> {
-        let start = format!("| losses of 20 steps of {network},");
-        let line = self
-            .0
-            .lines()
-            .find(|line| line.starts_with(&start))
-            .context(start.clone())?;
-        let last = line.split('|').rev().nth(1).context("no cell")?;
-        let (apart, moved) = last.split_once(" apart at most; ").context("no words")?;
-        Ok((
-            apart.trim(),
-            moved
-                .rsplit(' ')
-                .find(|word| word.ends_with('%'))
-                .context("no %")?,
-        ))
+        let row = self.row("Losses with Winograd", network)?;
+        Ok((row.text(1)?, row.text(2)?))
     }
 }
 

@@ -1,79 +1,140 @@
-//! The report as a picture: a bar for each contender, as long as it is fast beside PyTorch.
+//! The reports as pictures, on white, so that they can be read on a dark page as well.
 
+use anyhow::Result;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use super::allreduce::measure::{Measured, TURNS};
 use super::contender::Family;
 use super::report::{median, ratio};
 use super::rounds::Row;
 use super::stats::short;
-use super::svg::{self, text};
 use super::work::Work;
 
-const WIDTH: f64 = 600.0;
-const LEFT: f64 = 220.0;
-const BARS: f64 = 220.0;
-const ROW: f64 = 22.0;
-/// Where the columns of numbers end: how many times PyTorch's speed, and ms.
-const TIMES: f64 = 500.0;
-const MS: f64 = WIDTH - 16.0;
+const WIDTH: u32 = 620;
+const BLUE: RGBColor = RGBColor(9, 105, 218);
+const ORANGE: RGBColor = RGBColor(188, 76, 0);
+const GREY: RGBColor = RGBColor(140, 149, 159);
 
-/// The picture of the steps, each with its rows.
-pub fn svg(tables: &[(Work, Vec<Row>)]) -> String {
-    let mut body = String::new();
-    let mut y = 34.0;
-    let words = "Training steps a second; 1×: the fastest mode of PyTorch with as many threads";
-    text(&mut body, (16.0, 24.0), "soft", words);
-    for (work, rows) in tables {
-        y += 26.0;
-        text(&mut body, (16.0, y), "title", &work.to_string());
-        text(&mut body, (TIMES, y), "soft end", "× PyTorch");
-        text(&mut body, (MS, y), "soft end", "ms a step");
-        y = group(&mut body, y + 4.0, rows);
-    }
-    let height = y + 16.0;
-    let label = "Training steps a second beside PyTorch";
-    svg::document((WIDTH, height), label, &body)
-}
+/// Of `bars`: the height of a line, where the bars begin and how long they are, and where the columns of numbers end.
+const LINE: i32 = 22;
+const LEFT: i32 = 270;
+const BARS: f64 = 200.0;
+const TIMES: i32 = 540;
+const MS: i32 = 604;
 
-/// The bars of one step below `y`, those with as many threads below each other; returns where they end.
-fn group(body: &mut String, mut y: f64, rows: &[Row]) -> f64 {
-    let slowest = rows.iter().map(median).fold(0.0, f64::max);
-    let speed = |row: &Row| ratio(row, rows).unwrap_or(slowest / median(row));
-    let scale = BARS / rows.iter().map(speed).fold(1.0, f64::max);
-    for rows in rows.chunk_by(|a, b| a.contender.threads == b.contender.threads) {
-        let threads = rows[0].contender.threads;
-        let s = if threads == 1 { "" } else { "s" };
-        text(
-            body,
-            (16.0, y + 15.0),
-            "soft",
-            &format!("{threads} thread{s}"),
-        );
-        let end = y + ROW * rows.len() as f64;
-        if rows.iter().any(|row| ratio(row, rows).is_some()) {
-            let look = "stroke=\"#57606a\" stroke-dasharray=\"3 3\"";
-            svg::line(body, &[(LEFT + scale, y), (LEFT + scale, end)], look);
-        }
-        for row in rows {
-            bar(body, y, row, speed(row) * scale, ratio(row, rows));
-            y += ROW;
-        }
-        y += 8.0;
-    }
-    y
-}
-
-fn bar(body: &mut String, y: f64, row: &Row, length: f64, ratio: Option<f64>) {
-    let color = match row.contender.family {
-        Family::Ours => "#0969da",
-        Family::Pytorch => "#bc4c00",
-        Family::Other => "#8c959f",
+/// Training steps a second: a bar for each contender of each step, in multiples of PyTorch's speed.
+///
+/// # Errors
+/// If plotters cannot draw it.
+pub fn bars(tables: &[(Work, Vec<Row>)]) -> Result<String> {
+    let lines = 2 + tables.iter().map(|(_, rows)| 2 + rows.len()).sum::<usize>();
+    let mut svg = String::new();
+    let size = (WIDTH, lines as u32 * LINE as u32);
+    let area = SVGBackend::with_string(&mut svg, size).into_drawing_area();
+    area.fill(&WHITE)?;
+    let text = |words: &str, place: (i32, i32), side: HPos| {
+        let style = ("sans-serif", 13).into_text_style(&area);
+        area.draw_text(words, &style.pos(Pos::new(side, VPos::Center)), place)
     };
-    let base = y + 15.0;
-    svg::bar(body, (LEFT, y + 3.0), (length.max(1.0), 16.0), color);
-    text(body, (LEFT - 8.0, base), "end", &row.contender.name);
-    if let Some(ratio) = ratio {
-        text(body, (TIMES, base), "end", &format!("{}×", short(ratio)));
+    let title = "Training steps a second; 1×: the fastest mode of PyTorch with as many threads";
+    text(title, (16, LINE), HPos::Left)?;
+    let mut y = 2 * LINE;
+    for (work, rows) in tables {
+        text(&work.to_string(), (16, y), HPos::Left)?;
+        text("× PyTorch", (TIMES, y), HPos::Right)?;
+        text("ms a step", (MS, y), HPos::Right)?;
+        let slowest = rows.iter().map(median).fold(0.0, f64::max);
+        let speed = |row: &Row| ratio(row, rows).unwrap_or(slowest / median(row));
+        let fastest = rows.iter().map(speed).fold(1.0, f64::max);
+        for row in rows {
+            y += LINE;
+            let color = match row.contender.family {
+                Family::Ours => BLUE,
+                Family::Pytorch => ORANGE,
+                Family::Other => GREY,
+            };
+            let end = LEFT + (BARS * speed(row) / fastest).max(1.0) as i32;
+            area.draw(&Rectangle::new(
+                [(LEFT, y - 8), (end, y + 8)],
+                color.filled(),
+            ))?;
+            text(&row.contender.label(), (LEFT - 8, y), HPos::Right)?;
+            if let Some(ratio) = ratio(row, rows) {
+                text(&format!("{}×", short(ratio)), (TIMES, y), HPos::Right)?;
+            }
+            text(&short(median(row)), (MS, y), HPos::Right)?;
+        }
+        y += 2 * LINE;
     }
-    text(body, (MS, base), "end", &short(median(row)));
+    area.present()?;
+    drop(area);
+    Ok(svg)
+}
+
+/// The time of the all-reduces and of `x += 1` over the bytes of each thread's vector, on logarithmic axes. There is a
+/// panel for each number of threads.
+///
+/// # Errors
+/// If plotters cannot draw it.
+pub fn lines(cores: usize, panels: &[(usize, Vec<&Measured>)]) -> Result<String> {
+    let mut svg = String::new();
+    let size = (WIDTH, 300 * panels.len() as u32);
+    let area = SVGBackend::with_string(&mut svg, size).into_drawing_area();
+    area.fill(&WHITE)?;
+    for (part, (k, all)) in area.split_evenly((panels.len(), 1)).iter().zip(panels) {
+        let title = match *k > cores {
+            true => format!("{k} threads take turns on {cores} cores"),
+            false => format!("{k} threads on as many cores"),
+        };
+        let bytes = all.iter().map(|m| m.bytes() as f64);
+        let micros = all.iter().flat_map(|m| TURNS.map(|t| m.micros(t).median));
+        let mut chart = ChartBuilder::on(part)
+            .caption(title, ("sans-serif", 16))
+            .margin(12)
+            .x_label_area_size(24)
+            .y_label_area_size(64)
+            .build_cartesian_2d(range(bytes).log_scale(), range(micros).log_scale())?;
+        chart
+            .configure_mesh()
+            .light_line_style(WHITE)
+            .label_style(("sans-serif", 13))
+            .x_label_formatter(&|bytes| in_words(*bytes, ["B", "kB", "MB", "GB"]))
+            .y_label_formatter(&|micros| in_words(*micros, ["µs", "ms", "s", "ks"]))
+            .draw()?;
+        for (i, turn) in TURNS.into_iter().enumerate() {
+            let color = Palette99::pick(i).stroke_width(2);
+            let points = all
+                .iter()
+                .map(|m| (m.bytes() as f64, m.micros(turn).median));
+            chart
+                .draw_series(LineSeries::new(points, color))?
+                .label(turn.to_string())
+                .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], color));
+        }
+        chart
+            .configure_series_labels()
+            .position(SeriesLabelPosition::UpperLeft)
+            .label_font(("sans-serif", 13))
+            .background_style(WHITE)
+            .draw()?;
+    }
+    area.present()?;
+    drop(area);
+    Ok(svg)
+}
+
+/// From the smallest value to the largest.
+fn range(values: impl Iterator<Item = f64>) -> std::ops::Range<f64> {
+    let (least, most) = values.fold((f64::MAX, f64::MIN), |(a, b), v| (a.min(v), b.max(v)));
+    least..most
+}
+
+/// A power of ten with one of four units, each a thousand of the one before.
+fn in_words(value: f64, units: [&str; 4]) -> String {
+    let thousands = (value.log10() / 3.0).floor().clamp(0.0, 3.0);
+    let (number, unit) = (value / 1e3f64.powf(thousands), units[thousands as usize]);
+    format!("{number:.0} {unit}")
 }
 
 #[cfg(test)]
@@ -82,7 +143,7 @@ mod tests {
     use crate::bench::contender::Contender;
     use std::path::Path;
 
-    pub fn row(family: Family, name: &str, threads: usize, ms: f64) -> Row {
+    fn row(family: Family, name: &str, threads: usize, ms: f64) -> Row {
         let contender = Contender::new(family, name, threads, Path::new("python"));
         let mut row = Row::new(&contender);
         row.times.push(ms);
@@ -90,26 +151,60 @@ mod tests {
     }
 
     #[test]
-    fn no_line_or_bar_reaches_the_numbers() {
-        let rows = [
+    fn the_fastest_has_the_longest_bar() -> Result<()> {
+        let rows = vec![
             row(Family::Ours, "ours", 4, 5.0),
             row(Family::Pytorch, "PyTorch compile", 4, 20.0),
             row(Family::Pytorch, "PyTorch eager", 4, 25.0),
             row(Family::Other, "Burn", 1, 400.0),
         ];
-        let mut body = String::new();
-        let foot = group(&mut body, 0.0, &rows);
-        assert_eq!(foot, 4.0 * ROW + 2.0 * 8.0);
-        // 1x is a quarter of the longest bar, for those with as many threads as a PyTorch
-        let line = format!("M{0:.1} 0.0L{0:.1} {1:.1}", LEFT + BARS / 4.0, 3.0 * ROW);
-        assert_eq!(body.matches("<path").count(), 1);
-        assert!(body.contains(&line), "{body}");
-        let texts: Vec<&str> = body.lines().filter(|l| l.starts_with("<text")).collect();
-        assert!(texts.iter().any(|t| t.contains(">4.00×<")) && texts[0].contains(">4 threads<"));
-        // the words of a number are narrower than 60
-        const { assert!(LEFT + BARS + 60.0 <= TIMES) };
-        let longest = format!(" width=\"{BARS:.1}\"");
-        let bars = body.lines().filter(|line| line.starts_with("<rect"));
-        assert_eq!(bars.filter(|bar| bar.contains(&longest)).count(), 1);
+        let svg = bars(&[("lenet-256".parse()?, rows)])?;
+        let bars: Vec<&str> = svg
+            .lines()
+            .filter(|line| line.starts_with("<rect"))
+            .collect();
+        let of = |bar: &str, width: f64| bar.contains(&format!("width=\"{width}\""));
+        assert!(
+            of(bars[1], BARS) && of(bars[2], BARS / 4.0) && of(bars[3], BARS / 5.0),
+            "{svg}"
+        );
+        assert!(svg.contains("4.00×") && svg.contains("400"), "{svg}");
+        Ok(())
+    }
+
+    #[test]
+    fn ten_times_the_time_is_as_far_up_everywhere() -> Result<()> {
+        let measured = |len, micros: [f64; 5]| {
+            let times = TURNS.into_iter().zip(micros.map(|micros| vec![micros]));
+            Measured::new(2, len, times.collect())
+        };
+        let all = [
+            measured(250, [100.0, 1.0, 10.0, 10.0, 1.0]),
+            measured(25_000_000, [1e6, 1e4, 1e5, 1e5, 1e4]),
+        ];
+        let svg = lines(2, &[(2, all.iter().collect())])?;
+        let ends = |line: &str| -> Option<[f64; 2]> {
+            let points = line.split_once("points=\"")?.1.split_once('"')?.0;
+            let heights = points.split_whitespace().map(|point| point.split_once(','));
+            let heights: Option<Vec<f64>> = heights.map(|p| p?.1.parse().ok()).collect();
+            Some([*heights.as_ref()?.first()?, *heights?.last()?])
+        };
+        let wide = svg
+            .lines()
+            .filter(|line| line.contains("stroke-width=\"2\""));
+        let drawn: Vec<[f64; 2]> = wide.filter_map(ends).collect();
+        let rise = |i: usize| drawn[i][0] - drawn[i][1];
+        for i in 1..5 {
+            assert!((rise(i) - rise(0)).abs() <= 1.0, "{drawn:?}"); // pixels
+        }
+        assert!(svg.contains("x += 1") && svg.contains("1 kB"), "{svg}");
+        Ok(())
+    }
+
+    #[test]
+    fn numbers_have_their_units() {
+        let units = ["µs", "ms", "s", "ks"];
+        let words = [1.0, 100.0, 1e3, 1e5, 1e6].map(|micros| in_words(micros, units));
+        assert_eq!(words, ["1 µs", "100 µs", "1 ms", "100 ms", "1 s"]);
     }
 }

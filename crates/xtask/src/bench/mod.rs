@@ -6,19 +6,16 @@
 
 pub mod allreduce;
 mod chart;
-pub mod checks;
 pub mod contender;
-pub mod figures;
+pub mod losses;
 mod machine;
 pub mod ours;
-mod peak;
 mod peers;
 mod process;
 mod report;
 pub mod rounds;
 pub mod serve;
 pub mod stats;
-mod svg;
 pub mod work;
 
 use std::path::{Path, PathBuf};
@@ -27,7 +24,6 @@ use std::{fs, thread};
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 
-use peak::Peak;
 use report::Report;
 use work::Work;
 
@@ -59,7 +55,7 @@ pub struct Options {
     #[arg(long, value_name = "PATH")]
     python: Option<PathBuf>,
 
-    /// Folder with the four IDX files, for the epoch and the evaluation
+    /// Folder with the four IDX files, for the losses
     /// [default: FASHION_MNIST_DIR, else synthetic images]
     #[arg(long, value_name = "DIR|synthetic")]
     data: Option<dataset::Data>,
@@ -80,12 +76,6 @@ enum Part {
     Candle,
     /// Burn with its fastest CPU backend
     Burn,
-    /// Peak multiply-adds of the processor
-    Peak,
-    /// An epoch of scratch, compared with its steps
-    Epoch,
-    /// Evaluation, compared with training
-    Evaluation,
     /// Losses with Winograd's algorithm, compared with im2col
     Losses,
 }
@@ -138,17 +128,18 @@ pub fn cpu(options: &Options) -> Result<()> {
     let contenders = contender::list(&peers, threads)?;
     let before = machine::Load::now();
     before.warn();
-    let peak = options.has(Part::Peak).then(|| Peak::measure(threads));
-    let mut report = Report::new(threads, before, peak);
+    let mut report = Report::new(threads, before);
     for work in options.works() {
         let rows = rounds::measure(&work, &contenders, &options.plan())?;
         report.add(work, rows);
     }
-    report.figures = figures::all(options, threads)?;
+    if options.has(Part::Losses) {
+        report.losses = losses::table(options, threads)?;
+    }
     let markdown = report.markdown();
     println!("\n{markdown}");
     write(&options.out, "cpu.md", &markdown)?;
-    write(&options.out, "cpu.svg", &chart::svg(&report.tables))
+    write(&options.out, "cpu.svg", &chart::bars(&report.tables)?)
 }
 
 fn all_cores() -> usize {

@@ -1,11 +1,12 @@
 //! Our contender: a step of `scratch` or of `concise`, called as a user of the library calls it.
 
 use anyhow::Result;
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Device, Tensor};
 use clap::Args;
 use concise::{DataParallel, Initializer, Sgd, Trainer, resnet18};
 use d2l::{DeviceKind, devices_of_kind, share_cores};
 use functional::cross_entropy;
+use run::BatchLoss;
 
 use super::serve::{locked, serve};
 use super::work::Network;
@@ -30,9 +31,38 @@ pub struct Job {
 /// If a step fails.
 pub fn contend(job: &Job) -> Result<()> {
     share_cores(Some(job.threads), job.replicas);
-    match job.network {
-        Network::Lenet => lenet(job),
-        Network::Resnet18 => resnet(job),
+    let devices = devices_of_kind(DeviceKind::Cpu, Some(job.replicas))?;
+    let (x, y) = minibatch(job.batch)?;
+    with_step(job.network, &devices, |step| {
+        serve(&version(), || Ok(step(&x, &y)?.mean()?))
+    })
+}
+
+/// A training step on a minibatch (X, y).
+pub type Step<'a> = dyn FnMut(&Tensor, &Tensor) -> Result<BatchLoss> + 'a;
+
+/// Hands `f` the training step of a network with a replica on each device.
+///
+/// # Errors
+/// If the network cannot be made, or `f` fails.
+pub fn with_step(
+    network: Network,
+    devices: &[Device],
+    f: impl FnOnce(&mut Step<'_>) -> Result<()>,
+) -> Result<()> {
+    match network {
+        Network::Lenet => {
+            let params = scratch::init_params(0)?;
+            let copies = devices.iter().map(|d| scratch::get_params(&params, d));
+            let device_params = copies.collect::<candle_core::Result<Vec<_>>>()?;
+            f(&mut |x, y| Ok(scratch::train_batch(x, y, &device_params, devices, LR)?))
+        }
+        Network::Resnet18 => {
+            let init = Initializer::Normal(0.01);
+            let net = DataParallel::new(devices, init, 0, |vb| resnet18(10, vb))?;
+            let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(LR));
+            f(&mut |x, y| Ok(trainer.step(x, y)?.loss))
+        }
     }
 }
 
@@ -48,27 +78,4 @@ pub fn minibatch(batch: usize) -> candle_core::Result<(Tensor, Tensor)> {
     let x = d2l::normal(rng, 1.0, (batch, 1, 28, 28))?;
     let y = d2l::uniform(rng, 0.0, 10.0, batch)?.to_dtype(DType::U32)?;
     Ok((x, y))
-}
-
-fn lenet(job: &Job) -> Result<()> {
-    let devices = devices_of_kind(DeviceKind::Cpu, Some(job.replicas))?;
-    let params = scratch::init_params(0)?;
-    let copies = devices
-        .iter()
-        .map(|device| scratch::get_params(&params, device));
-    let device_params = copies.collect::<candle_core::Result<Vec<_>>>()?;
-    let (x, y) = minibatch(job.batch)?;
-    serve(&version(), || {
-        Ok(scratch::train_batch(&x, &y, &device_params, &devices, LR)?.mean()?)
-    })
-}
-
-fn resnet(job: &Job) -> Result<()> {
-    let devices = devices_of_kind(DeviceKind::Cpu, Some(job.replicas))?;
-    let net = DataParallel::new(&devices, Initializer::Normal(0.01), 0, |vb| {
-        resnet18(10, vb)
-    })?;
-    let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(LR));
-    let (x, y) = minibatch(job.batch)?;
-    serve(&version(), || Ok(trainer.step(&x, &y)?.loss.mean()?))
 }

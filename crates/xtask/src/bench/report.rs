@@ -2,9 +2,7 @@
 
 use std::fmt::Write;
 
-use super::figures::Figure;
 use super::machine::{Load, ask, circumstances, is_doubtful, meanwhile};
-use super::peak::Peak;
 use super::rounds::Row;
 use super::stats::{Summary, short};
 use super::work::{COUNTED, Work};
@@ -14,11 +12,10 @@ use crate::bench::contender::Family;
 pub struct Report {
     /// The steps, each with the rows of all contenders.
     pub tables: Vec<(Work, Vec<Row>)>,
-    /// The other figures of ours.
-    pub figures: Vec<Figure>,
+    /// The table of the losses, or nothing.
+    pub losses: String,
     threads: usize,
     before: Load,
-    peak: Option<Peak>,
 }
 
 /// The time of a step of the fastest PyTorch mode with as many threads, divided by the contender's
@@ -38,8 +35,8 @@ pub fn median(row: &Row) -> f64 {
 }
 
 const HEAD: &str = "\
-| | threads | ms | from – to | rounds | PyTorch / this | GFLOP/s | of the peak | cores busy | memory, MiB | first step, s |
-|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|
+| | threads | ms | from – to | rounds | PyTorch / this | GFLOP/s | cores busy | memory, MiB | first step, s |
+|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|
 ";
 
 const EXPLAINED: &str = "\
@@ -51,13 +48,12 @@ compiles in it, with an empty cache.";
 
 impl Report {
     /// An empty one.
-    pub fn new(threads: usize, before: Load, peak: Option<Peak>) -> Self {
+    pub fn new(threads: usize, before: Load) -> Self {
         Self {
             tables: Vec::new(),
-            figures: Vec::new(),
+            losses: String::new(),
             threads,
             before,
-            peak,
         }
     }
 
@@ -84,12 +80,7 @@ impl Report {
         if !self.tables.is_empty() {
             let _ = write!(text, "\n{EXPLAINED} {COUNTED}\n");
         }
-        if !self.figures.is_empty() {
-            text += "\n## Other figures\n\n| | goal | here |\n|---|---|---|\n";
-        }
-        for Figure { what, goal, found } in &self.figures {
-            let _ = writeln!(text, "| {what} | {goal} | {found} |");
-        }
+        text += &self.losses;
         text
     }
 
@@ -102,7 +93,6 @@ impl Report {
         } = Summary::of(&row.times);
         let threads = row.contender.threads;
         let gflops = work.flops() / median / 1e6;
-        let share = self.peak.map(|peak| gflops / peak.of(threads));
         let cells = [
             format!(
                 "{}{}",
@@ -115,7 +105,6 @@ impl Report {
             count.to_string(),
             or_dash(ratio(row, rows).map(short)),
             format!("{gflops:.0}"),
-            or_dash(share.map(|share| format!("{:.0}%", 100.0 * share))),
             or_dash(row.cores().map(|cores| format!("{cores:.1}"))),
             or_dash(row.memory.map(|memory| format!("{memory:.0}"))),
             or_dash(row.first.map(short)),
@@ -125,19 +114,13 @@ impl Report {
 
     fn circumstances(&self) -> String {
         let [when, machine] = circumstances(self.threads);
-        let mut lines = vec![
+        let lines = [
             when,
             machine,
             format!("{}; {}", ask("rustc", &["--version"]), self.versions()),
             format!("before: {}", self.before.text()),
             format!("meanwhile: {}", meanwhile(self.worst())),
         ];
-        if let Some(Peak { one, all }) = self.peak {
-            let threads = self.threads;
-            lines.push(format!(
-                "peak of multiply-adds: {one:.0} GFLOP/s with one thread, {all:.0} with {threads}"
-            ));
-        }
         lines.iter().map(|line| format!("- {line}\n")).collect()
     }
 

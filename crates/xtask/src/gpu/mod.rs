@@ -1,12 +1,11 @@
 //! `gpu-check`: what has to be known of the project on a machine with a GPU, in one call: whether it is
-//! right, how well the networks learn, and how long a step takes beside PyTorch's. `gpu-pack` puts what
+//! right, how well the networks learn, and how long a step takes beside PyTorch's. `.ci/gpu-pack` puts what
 //! that machine needs into a folder, because it may have no Rust.
 
 mod facts;
 mod learn;
 mod memcheck;
 pub mod ours;
-pub mod pack;
 mod right;
 mod steps;
 

@@ -4,15 +4,13 @@
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use candle_core::{Device, Tensor};
+use candle_core::Device;
 use clap::Args;
-use concise::{DataParallel, Initializer, Sgd, Trainer, resnet18};
 use d2l::{DeviceKind, devices_of_kind, synchronize};
 use dataset::Data;
-use functional::cross_entropy;
 use run::BatchLoss;
 
-use crate::bench::ours::{LR, minibatch, version};
+use crate::bench::ours::{Step, minibatch, version, with_step};
 use crate::bench::serve::serve_turns;
 use crate::bench::stats::Summary;
 use crate::bench::work::Network;
@@ -41,33 +39,10 @@ pub struct Job {
 pub fn contend(job: &Job) -> Result<()> {
     functional::set_precision(job.precision.into());
     let devices = devices_of_kind(DeviceKind::Cuda, Some(job.replicas))?;
-    match job.network {
-        Network::Lenet => lenet(job, &devices),
-        Network::Resnet18 => resnet(job, &devices),
-    }
+    with_step(job.network, &devices, |step| run(job, &devices, step))
 }
 
-fn lenet(job: &Job, devices: &[Device]) -> Result<()> {
-    let params = scratch::init_params(0)?;
-    let copies = devices.iter().map(|d| scratch::get_params(&params, d));
-    let device_params = copies.collect::<candle_core::Result<Vec<_>>>()?;
-    run(job, devices, |x, y| {
-        scratch::train_batch(x, y, &device_params, devices, LR).context("a step failed")
-    })
-}
-
-fn resnet(job: &Job, devices: &[Device]) -> Result<()> {
-    let init = Initializer::Normal(0.01);
-    let net = DataParallel::new(devices, init, 0, |vb| resnet18(10, vb))?;
-    let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(LR));
-    run(job, devices, |x, y| Ok(trainer.step(x, y)?.loss))
-}
-
-fn run(
-    job: &Job,
-    devices: &[Device],
-    mut step: impl FnMut(&Tensor, &Tensor) -> Result<BatchLoss>,
-) -> Result<()> {
+fn run(job: &Job, devices: &[Device], step: &mut Step<'_>) -> Result<()> {
     let (x, y) = minibatch(job.batch)?;
     let (x, y) = (x.to_device(&devices[0])?, y.to_device(&devices[0])?);
     if job.alone {

@@ -1,29 +1,21 @@
-//! `bench allreduce`: the all-reduces of `collective` compared with `x += 1` and with the cost model, and
-//! what the model says of more replicas than this machine has.
+//! `bench allreduce`: the all-reduces of `collective` compared with `x += 1` and with Open MPI's, and how much of
+//! their time overlap hides in a training step.
 
-mod chart;
-mod measure;
-mod model;
+pub mod measure;
 mod overlap;
 mod peer;
-mod predicted;
 mod report;
-mod scaling;
-mod steps;
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::Args;
-use collective::cost::Memory;
 
 use super::machine::{Load, Watch};
-use super::{all_cores, write};
-use measure::{LENET, Measured, OWNER, RESNET18, Replicas, TURNS, Turn};
-use model::Scaling;
+use super::{all_cores, chart, write};
+use measure::{LENET, Measured, OWNER, RESNET18, Replicas, TURNS};
 use overlap::Overlap;
 use peer::{Beside, Peer};
-use steps::Point;
 
 /// What `bench allreduce` can be told.
 #[derive(Args, Debug)]
@@ -40,7 +32,7 @@ pub struct Options {
     #[arg(long, value_name = "PATH", default_value = "python3")]
     python: PathBuf,
 
-    /// Folder for allreduce.md, allreduce.svg and scaling.svg
+    /// Folder for allreduce.md and allreduce.svg
     #[arg(long, value_name = "DIR", default_value = "benches/results")]
     out: PathBuf,
 }
@@ -80,13 +72,6 @@ impl Options {
         };
         (bytes / (len * size_of::<f32>())).clamp(least, most)
     }
-
-    fn scalings(&self) -> [Scaling; 2] {
-        match self.quick {
-            true => [Scaling::Strong(32), Scaling::Weak(8)],
-            false => [Scaling::Strong(256), Scaling::Weak(64)],
-        }
-    }
 }
 
 /// Everything that was measured.
@@ -96,9 +81,7 @@ struct Results {
     /// The most cores at other work.
     other: Option<f64>,
     all: Vec<Measured>,
-    memory: Memory,
     peers: Vec<(Peer, Vec<Beside>)>,
-    points: Vec<Point>,
     overlap: Overlap,
 }
 
@@ -119,45 +102,28 @@ pub fn allreduce(options: &Options) -> Result<()> {
     let markdown = results.markdown();
     println!("\n{markdown}");
     write(&options.out, "allreduce.md", &markdown)?;
-    write(
-        &options.out,
-        "allreduce.svg",
-        &chart::svg(results.cores, &results.all),
-    )?;
-    write(&options.out, "scaling.svg", &scaling::svg(&results))
+    let panels = tables(cores).into_iter();
+    let panels: Vec<_> = panels.map(|k| (k, results.of(k).collect())).collect();
+    let picture = chart::lines(cores, &panels)?;
+    write(&options.out, "allreduce.svg", &picture)
 }
 
 fn measure(options: &Options, cores: usize, before: Load) -> Result<Results> {
     let peers = peers(cores, options)?; // first: they are the likeliest to fail
     let (mut all, mut others) = (Vec::new(), Vec::new());
-    let mut add = |k, sizes: &[usize]| -> Result<()> {
+    for k in tables(cores) {
         let watch = Watch::start(std::process::id());
-        all.extend(at(k, sizes, options)?);
+        all.extend(at(k, &options.sizes(), options)?);
         let spent = watch.stop();
         others.extend(spent.other.map(|other| other / spent.seconds));
-        Ok(())
-    };
-    let tables = tables(cores);
-    tables.iter().try_for_each(|k| add(*k, &options.sizes()))?;
-    let mut more = modelled(cores).into_iter().filter(|k| !tables.contains(k));
-    more.try_for_each(|k| add(k, &[LENET, RESNET18]))?;
-    let calls = options.calls(RESNET18);
-    let one = Replicas::new(1).measure(RESNET18, calls, &[Turn::Increment])?;
-    let most = find(&all, cores, RESNET18).context("ResNet-18 was not measured")?;
-    let memory = model::memory(Replicas::new(cores).gate()?, &one, most);
-    let mut ks = vec![1, 2, cores];
-    ks.dedup();
-    let points = steps::measure(options.scalings(), &ks, options.rounds())?;
+    }
     let overlap = overlap::measure(if options.quick { 16 } else { 64 }, options.rounds())?;
-    others.extend(points.iter().filter_map(|point| point.other));
     Ok(Results {
         cores,
         before,
         other: others.into_iter().reduce(f64::max),
         all,
-        memory,
         peers,
-        points,
         overlap,
     })
 }
@@ -185,12 +151,6 @@ fn tables(cores: usize) -> Vec<usize> {
     ks
 }
 
-/// The numbers of threads for which the model is held against the clock.
-fn modelled(cores: usize) -> Vec<usize> {
-    let some = |k: &usize| *k <= 4 || k.is_power_of_two() || *k == cores;
-    (2..=cores).filter(some).collect()
-}
-
 /// All turns of `k` threads, size after size.
 fn at(k: usize, sizes: &[usize], options: &Options) -> Result<Vec<Measured>> {
     let mut replicas = Replicas::new(k);
@@ -215,7 +175,5 @@ mod tests {
     fn no_table_comes_twice() {
         assert_eq!(tables(2), [2, 4]);
         assert_eq!(tables(4), [4, 2, 8]);
-        assert_eq!(modelled(4), [2, 3, 4]);
-        assert_eq!(modelled(12), [2, 3, 4, 8, 12]);
     }
 }

@@ -1,10 +1,8 @@
-//! The report of the all-reduces as Markdown: what was measured. What is predicted is in `predicted`.
+//! The report of the all-reduces as Markdown.
 
 use std::fmt::Write;
 
 use super::measure::{LENET, Measured, OWNER, RESNET18, TURNS};
-use super::model::bus_bandwidth;
-use super::predicted::published;
 use super::{Results, find, tables};
 use crate::bench::machine::{ask, circumstances, meanwhile};
 use crate::bench::ours::version;
@@ -25,15 +23,7 @@ impl Results {
             text += &self.table(k);
         }
         let _ = write!(text, "\n{EXPLAINED}\n");
-        let parts = [
-            self.taking_turns(),
-            self.peers(),
-            self.overlap.markdown(),
-            self.model(),
-            self.steps(),
-            self.links(),
-            published(),
-        ];
+        let parts = [self.taking_turns(), self.peers(), self.overlap.markdown()];
         text + &parts.concat()
     }
 
@@ -125,6 +115,13 @@ impl Results {
         }
         text
     }
+}
+
+/// The owner's bus bandwidth in GB/s, as nccl-tests count it.
+fn bus_bandwidth(measured: &Measured) -> f64 {
+    let k = measured.k as f64;
+    let bytes = 2.0 * (k - 1.0) / k * measured.bytes() as f64;
+    bytes / measured.micros(OWNER).median / 1e3
 }
 
 /// `12.3 (12.1 – 15.0)`.
