@@ -6,9 +6,8 @@
 //! concise is elsewhere: fast operations in `functional`, the few-line version in `concise`.
 
 use candle_core::{DType, Device, Result, Tensor, Var, bail};
-use d2l::Param;
 use d2l::{
-    backward, evaluate_accuracy_gpu, num_examples, on_each, sgd, synchronize, view_to_device,
+    Param, backward, evaluate_accuracy_gpu, num_examples, on_each, sgd, synchronize, view_to_device,
 };
 use functional::{Value, cross_entropy};
 use run::{BatchLoss, Book, Options, Run, Summary};

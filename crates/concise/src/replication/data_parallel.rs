@@ -1,5 +1,6 @@
 //! A network replicated over devices.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result, ensure};
@@ -38,6 +39,8 @@ pub struct DataParallel {
     devices: Vec<Device>,
     /// What each gets of a minibatch, where that is not the same.
     weights: Mutex<Option<Vec<f64>>>,
+    /// The number of trainers so far.
+    trainers: AtomicUsize,
     /// How the replicas work together.
     pub(crate) how: Replication,
     /// Those that have replicas of this network as well.
@@ -100,6 +103,7 @@ impl DataParallel {
             states: Vec::new(),
             devices: devices.to_vec(),
             weights: Mutex::new(how.split.weights()),
+            trainers: AtomicUsize::new(0),
             how: how.clone(),
             processes: processes.clone(),
         };
@@ -240,6 +244,11 @@ impl DataParallel {
 
     fn weights(&self) -> MutexGuard<'_, Option<Vec<f64>>> {
         self.weights.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The number of the next trainer, from 1.
+    pub(crate) fn next_trainer(&self) -> usize {
+        1 + self.trainers.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Splits a minibatch into a shard (X, y) for each replica, on its device.

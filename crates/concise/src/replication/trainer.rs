@@ -1,6 +1,5 @@
 //! One synchronized step of all replicas.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -11,9 +10,6 @@ use run::BatchLoss;
 use super::data_parallel::DataParallel;
 use super::replica::Replica;
 use super::split::Split;
-
-/// The number of the next trainer; 0 is none.
-static NEXT_ID: AtomicUsize = AtomicUsize::new(1);
 
 /// A loss of each example, such as [`functional::cross_entropy`]: outputs (B, …) and labels
 /// (B,) to losses (B,). A mean, as candle-nn's losses return it, is an error: a replica with a part of the
@@ -87,7 +83,7 @@ impl<'a> Trainer<'a> {
             measuring: (net.how.split == Split::Measured)
                 .then(|| Measuring::new(net.devices().len())),
             measured: None,
-            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            id: net.next_trainer(),
         }
     }
 
