@@ -13,54 +13,21 @@ use crate::faults::quietly;
 pub(crate) enum NoGpu {
     /// The program was built without CUDA.
     NotBuilt,
-    /// A library that CUDA consists of is not there; `cuda` is the driver's.
-    NoLibrary(String),
     /// The machine has no GPU, or not so many.
     NoDevice,
-    /// The driver is older than the CUDA that the program was built with.
-    OldDriver,
-    /// A library is older than the one that the program was built for.
-    OldLibrary(&'static str),
-    /// The program's kernels are for other GPUs.
-    OtherArchitecture,
-    /// Anything else, in the words of CUDA.
+    /// Anything else, and what to do about it.
     Failed(String),
 }
 
 impl fmt::Display for NoGpu {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotBuilt => write!(
-                f,
+        f.write_str(match self {
+            Self::NotBuilt => {
                 "this program was built without CUDA; rebuild it with --features cuda"
-            ),
-            Self::NoLibrary(name) if name == "cuda" => {
-                write!(
-                    f,
-                    "there is no CUDA driver (libcuda cannot be loaded); install the driver"
-                )
             }
-            Self::NoLibrary(name) => write!(
-                f,
-                "the CUDA library lib{name} cannot be loaded; install it, or put its folder into \
-                 LD_LIBRARY_PATH"
-            ),
-            Self::NoDevice => write!(f, "the CUDA driver finds no GPU"),
-            Self::OldDriver => write!(
-                f,
-                "the CUDA driver is older than the CUDA version of this program; update the driver"
-            ),
-            Self::OldLibrary(name) => write!(
-                f,
-                "the installed {name} is older than the one this program needs; update {name}"
-            ),
-            Self::OtherArchitecture => write!(
-                f,
-                "the kernels of this program were compiled for other GPUs; rebuild it with \
-                 CUDA_COMPUTE_CAP set to the compute capability of this GPU"
-            ),
-            Self::Failed(why) => f.write_str(why),
-        }
+            Self::NoDevice => "the CUDA driver finds no GPU",
+            Self::Failed(why) => why,
+        })
     }
 }
 
@@ -166,40 +133,51 @@ pub(crate) fn barrier(_devices: &[Device]) -> candle_core::Result<()> {
     Ok(())
 }
 
+const NO_DRIVER: &str = "there is no CUDA driver (libcuda cannot be loaded); install the driver";
+const OLD_DRIVER: &str =
+    "the CUDA driver is older than the CUDA version of this program; update the driver";
+const OTHER_ARCHITECTURE: &str = "the kernels of this program were compiled for other GPUs; rebuild it with \
+    CUDA_COMPUTE_CAP set to the compute capability of this GPU";
+
 fn reason(error: &Error) -> NoGpu {
     if let Error::NotCompiledWithCudaSupport = error {
         return NoGpu::NotBuilt;
     }
     let text = error.to_string();
-    let says = |names: &[&str]| names.iter().any(|name| text.contains(name));
-    if says(&["CUDA_ERROR_NO_DEVICE", "CUDA_ERROR_INVALID_DEVICE"]) {
-        NoGpu::NoDevice
-    } else if says(&["CUDA_ERROR_STUB_LIBRARY"]) {
-        NoGpu::NoLibrary("cuda".into())
-    } else if says(&[
-        "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
-        "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
-    ]) {
-        NoGpu::OldDriver
-    } else if says(&["CUDA_ERROR_NO_BINARY_FOR_GPU", "CUDA_ERROR_INVALID_PTX"]) {
-        NoGpu::OtherArchitecture
-    } else {
-        NoGpu::Failed(first_line(&text))
+    let says = |name: &str| text.contains(name);
+    if says("CUDA_ERROR_NO_DEVICE") || says("CUDA_ERROR_INVALID_DEVICE") {
+        return NoGpu::NoDevice;
     }
+    NoGpu::Failed(if says("CUDA_ERROR_STUB_LIBRARY") {
+        NO_DRIVER.to_owned()
+    } else if says("UNSUPPORTED_PTX_VERSION") || says("COMPAT_NOT_SUPPORTED_ON_DEVICE") {
+        OLD_DRIVER.to_owned()
+    } else if says("CUDA_ERROR_NO_BINARY_FOR_GPU") || says("CUDA_ERROR_INVALID_PTX") {
+        OTHER_ARCHITECTURE.to_owned()
+    } else {
+        first_line(&text)
+    })
 }
 
 /// cudarc panics where a library cannot be loaded, which it names in quotes, and where the driver lacks
 /// a function.
 fn reason_of_panic(text: &str) -> NoGpu {
-    match text.split('"').nth(1) {
-        Some(library) if text.contains("shared library") => NoGpu::NoLibrary(library.into()),
-        _ => match text.split_once("Missing symbol ") {
-            Some((_, symbol)) if symbol.starts_with("cudnn") => NoGpu::OldLibrary("cuDNN"),
-            Some((_, symbol)) if symbol.starts_with("cublas") => NoGpu::OldLibrary("cuBLAS"),
-            Some((_, symbol)) if symbol.starts_with("cu") => NoGpu::OldDriver,
-            _ => NoGpu::Failed(first_line(text)),
-        },
-    }
+    let library = text.split('"').nth(1);
+    let library = library.filter(|_| text.contains("shared library"));
+    let symbol = text.split_once("Missing symbol ").map_or("", |(_, s)| s);
+    let old = |name: &str| {
+        format!("the installed {name} is older than the one this program needs; update {name}")
+    };
+    NoGpu::Failed(match library {
+        Some("cuda") => NO_DRIVER.to_owned(),
+        Some(name) => format!(
+            "the CUDA library lib{name} cannot be loaded; install it, or put its folder into LD_LIBRARY_PATH"
+        ),
+        None if symbol.starts_with("cudnn") => old("cuDNN"),
+        None if symbol.starts_with("cublas") => old("cuBLAS"),
+        None if symbol.starts_with("cu") => OLD_DRIVER.to_owned(),
+        None => first_line(text),
+    })
 }
 
 /// An error may have a backtrace behind it.
@@ -248,7 +226,7 @@ mod tests {
         let words = "the CUDA library libcublas cannot be loaded; install it";
         assert!(of("cublas").starts_with(words), "{}", of("cublas"));
         let missing = "Missing symbol cuGreenCtxCreate: dlsym failed";
-        assert_eq!(reason_of_panic(missing), NoGpu::OldDriver);
+        assert_eq!(reason_of_panic(missing).to_string(), OLD_DRIVER);
         assert_eq!(
             reason_of_panic("Missing symbol cudnnGetVersion: dlsym failed").to_string(),
             "the installed cuDNN is older than the one this program needs; update cuDNN"

@@ -53,6 +53,7 @@ mod kernel;
 mod ops;
 mod optim;
 mod precision;
+mod streams;
 mod synchronized;
 mod tensors;
 
@@ -64,4 +65,5 @@ pub use graph::network::Network;
 pub use graph::value::{Value, cross_entropy, squared_error};
 pub use optim::Sgd;
 pub use precision::{Precision, set_deterministic, set_precision, set_winograd};
+pub use streams::one_stream;
 pub use synchronized::Summation;

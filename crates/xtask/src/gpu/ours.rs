@@ -39,6 +39,9 @@ pub struct Job {
 pub fn contend(job: &Job) -> Result<()> {
     functional::set_precision(job.precision.into());
     let devices = devices_of_kind(DeviceKind::Cuda, Some(job.replicas))?;
+    if let [only] = &devices[..] {
+        functional::one_stream(only); // as a run does
+    }
     with_step(job.network, &devices, |step| run(job, &devices, step))
 }
 
