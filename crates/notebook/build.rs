@@ -1,7 +1,7 @@
 //! Makes a function of every chapter: its cells, in order. Line N of what is made is line N of the chapter, and
 //! the made file has the chapter's name, so rustc's messages point at the Markdown. A listing is compiled from
-//! its source, so that a stale copy can still be renewed; lines stay right whatever its length, because it is a
-//! macro (in NAME.listings.rs), used on one line. A `$` in a listing is therefore the one thing that does not compile.
+//! its source, so that a stale copy can still be renewed. Below a stale copy lines are right when it is renewed.
+//! A function of a listing must not use a name that a cell before it has for a variable.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -15,7 +15,7 @@ mod chapter;
 #[path = "src/item.rs"]
 mod item;
 
-use chapter::{Chapter, Kind, Piece, Source};
+use chapter::{Chapter, Kind};
 
 /// An error in a chapter is a line of cargo's, without a backtrace of this program.
 fn main() {
@@ -37,12 +37,11 @@ fn make() -> Result<()> {
         for page in chapter::pages(&folder)? {
             let file = folder.join(format!("{page}.md"));
             println!("cargo::rerun-if-changed={}", file.display());
-            let made = Made::new(root, &page, &file).with_context(|| file.display().to_string())?;
-            let [cells, listings] = ["md", "listings.rs"].map(|e| out.join(format!("{page}.{e}")));
-            fs::write(&cells, made.cells)?;
-            fs::write(&listings, made.listings)?;
+            let made = function(root, &file).with_context(|| file.display().to_string())?;
+            let cells = out.join(format!("{page}.md"));
+            fs::write(&cells, made)?;
             let name = page.replace('-', "_");
-            modules += &format!("include!({listings:?});\n#[path = {cells:?}]\nmod {name};\n");
+            modules += &format!("#[path = {cells:?}]\nmod {name};\n");
             table += &format!("    ({page:?}, {name}::run),\n");
         }
         // a new chapter is noticed when it is put into the table of contents
@@ -58,59 +57,29 @@ fn make() -> Result<()> {
     Ok(())
 }
 
-/// The Rust that is made of a chapter.
-struct Made {
-    cells: String,
-    listings: String,
-}
-
-impl Made {
-    fn new(root: &Path, page: &str, file: &Path) -> Result<Self> {
-        let chapter = Chapter::parse(&fs::read_to_string(file)?)?;
-        let mut made = Self {
-            cells: "pub fn run() -> anyhow::Result<()> { ".into(),
-            listings: String::new(),
+/// A function with the cells of a chapter. An empty line stands for each line that is none of a cell.
+fn function(root: &Path, file: &Path) -> Result<String> {
+    let chapter = Chapter::parse(&fs::read_to_string(file)?)?;
+    let mut made = String::from("pub fn run() -> anyhow::Result<()> { ");
+    for piece in &chapter.pieces {
+        let Kind::Code { runs: true, source } = &piece.kind else {
+            made += &"\n".repeat(piece.to_string().lines().count());
+            continue;
         };
-        for piece in &chapter.pieces {
-            match &piece.kind {
-                Kind::Code {
-                    runs: true,
-                    source: None,
-                } => made.cell(piece),
-                Kind::Code {
-                    runs: true,
-                    source: Some(source),
-                } => {
-                    let name = format!("{}_{}", page.replace('-', "_"), piece.line);
-                    made.listing(root, &name, piece, source)
-                        .with_context(|| format!("line {}", piece.line))?;
-                }
-                _ => made.cells += &"\n".repeat(piece.lines()),
-            }
+        let mut text = piece.body.clone();
+        if let Some(source) = source {
+            let path = root.join(&source.file);
+            println!("cargo::rerun-if-changed={}", path.display());
+            let place = || format!("line {}", piece.line);
+            text = item::listing(root, source).with_context(place)?;
         }
-        made.cells += "Ok(()) }\n";
-        Ok(made)
-    }
-
-    /// Lines that begin with `:` are for Jupyter's kernel.
-    fn cell(&mut self, piece: &Piece) {
-        self.cells += &format!("crate::cell({});\n", piece.line);
-        for line in piece.body.lines() {
-            self.cells += if line.starts_with(':') { "" } else { line };
-            self.cells += "\n";
+        made += &format!("crate::cell({});\n", piece.line);
+        for line in text.lines() {
+            // what begins with `:` is for Jupyter's kernel
+            made += if line.starts_with(':') { "" } else { line };
+            made += "\n";
         }
-        self.cells += "\n";
+        made += "\n";
     }
-
-    fn listing(&mut self, root: &Path, name: &str, piece: &Piece, source: &Source) -> Result<()> {
-        println!(
-            "cargo::rerun-if-changed={}",
-            root.join(&source.file).display()
-        );
-        let text = item::listing(root, source)?;
-        self.listings += &format!("macro_rules! {name} {{ () => {{\n{text}}} }}\n");
-        let rest = "\n".repeat(piece.lines());
-        self.cells += &format!("crate::cell({}); {name}!();{rest}", piece.line);
-        Ok(())
-    }
+    Ok(made + "Ok(()) }\n")
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use crate::chapter::{self, Chapter, Kind};
 
@@ -36,7 +36,7 @@ impl Book {
         })
     }
 
-    /// The names of the chapters, or the one that is asked for.
+    /// The names of the chapters, or the given one.
     ///
     /// # Errors
     /// If there is no such chapter, or the folder cannot be read.
@@ -45,8 +45,16 @@ impl Book {
         match only {
             None => Ok(all),
             Some(name) if all.iter().any(|c| c == name) => Ok(vec![name.to_owned()]),
-            Some(name) => anyhow::bail!("no chapter {name:?}, there are: {}", all.join(", ")),
+            Some(name) => bail!("no chapter {name:?}, there are: {}", all.join(", ")),
         }
+    }
+
+    /// Whether a page is a chapter: its cells run.
+    ///
+    /// # Errors
+    /// If the folder cannot be read.
+    pub fn is_chapter(&self, page: &str) -> Result<bool> {
+        Ok(chapter::pages(&self.folder)?.iter().any(|c| c == page))
     }
 
     /// All pages: the chapters, the first page, the table of contents, and the documents of the repository's root.
@@ -62,8 +70,8 @@ impl Book {
             "../CONTRIBUTING",
         ];
         let mut pages = chapter::pages(&self.folder)?;
-        let others = OTHERS.map(str::to_owned).into_iter();
-        pages.extend(others.filter(|page| self.path(page).exists()));
+        pages.extend(OTHERS.map(str::to_owned));
+        pages.retain(|page| self.path(page).exists());
         Ok(pages)
     }
 
@@ -74,8 +82,7 @@ impl Book {
 
     /// The folder that a page's links start from.
     pub fn folder_of(&self, page: &str) -> PathBuf {
-        let up = page.starts_with("../").then_some("..");
-        self.folder.join(up.unwrap_or_default())
+        self.path(page).with_file_name("")
     }
 
     /// The text of a page.

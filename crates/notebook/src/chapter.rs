@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::{fmt, fs};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 /// A chapter, or any other page of the folder.
 #[derive(Debug, Clone, PartialEq)]
@@ -41,7 +41,7 @@ pub enum Kind {
         /// Where its text comes from.
         source: Option<Source>,
     },
-    /// What the cell before printed.
+    /// What the cell before printed, blank lines before it included. It stands behind every cell, if only empty.
     Output(Compared),
     /// What a program prints on the real data: its name and arguments.
     Recorded(String),
@@ -72,43 +72,53 @@ impl Chapter {
     /// If something is opened and not closed, an output belongs to no cell, or a cell is indented: it would be
     /// read as text, and never run.
     pub fn parse(text: &str) -> Result<Self> {
-        let lines: Vec<&str> = text.split_inclusive('\n').collect();
-        let (mut pieces, mut at) = (Vec::<Piece>::new(), 0);
-        while at < lines.len() {
-            let piece = Piece::parse(&lines, at)?;
-            at += piece.lines();
-            match (&mut pieces[..], &piece.kind) {
-                ([.., last], Kind::Text) if last.kind == Kind::Text => last.body += &piece.body,
-                _ => pieces.push(piece),
+        let mut chapter = Self { pieces: Vec::new() };
+        let mut lines = (1..).zip(text.split_inclusive('\n'));
+        while let Some((number, line)) = lines.next() {
+            let place = || format!("line {number}");
+            let (kind, end) = opens(line).with_context(place)?;
+            let mut piece = Piece::opened(number, kind, line);
+            while !end.is_empty() && piece.close.is_empty() {
+                let next = lines.next().map(|(_, line)| line);
+                let next = next.with_context(|| format!("no line {end:?} closes this"));
+                match next.with_context(place)? {
+                    line if line.trim() == end => piece.close = line.into(),
+                    line => piece.body += line,
+                }
             }
+            chapter.push(piece).with_context(place)?;
         }
-        let chapter = Self { pieces };
-        chapter.every_output_has_a_cell()?;
         Ok(chapter)
     }
 
-    /// The cells, by their index in `pieces`.
-    pub fn cells(&self) -> impl Iterator<Item = usize> {
-        (0..self.pieces.len())
-            .filter(|&i| matches!(self.pieces[i].kind, Kind::Code { runs: true, .. }))
-    }
-
-    /// The output of a cell, by its index: it stands right behind it, blank lines aside.
-    pub fn output_of(&self, cell: usize) -> Option<usize> {
-        let is_blank = |p: &Piece| p.kind == Kind::Text && p.body.trim().is_empty();
-        let next = cell + 1 + usize::from(self.pieces.get(cell + 1).is_some_and(is_blank));
-        matches!(self.pieces.get(next)?.kind, Kind::Output(_)).then_some(next)
-    }
-
-    fn every_output_has_a_cell(&self) -> Result<()> {
-        let owned: Vec<usize> = self.cells().filter_map(|i| self.output_of(i)).collect();
-        for (i, piece) in self.pieces.iter().enumerate() {
-            let is_output = matches!(piece.kind, Kind::Output(_));
-            ensure!(
-                !is_output || owned.contains(&i),
-                "line {}: an output without a cell right before it",
-                piece.line
-            );
+    /// Adds a piece. Text joins the text before it. A cell gets an empty output, until there is another.
+    fn push(&mut self, mut piece: Piece) -> Result<()> {
+        match &piece.kind {
+            Kind::Text => match self.pieces.last_mut() {
+                Some(last) if last.kind == Kind::Text => last.body += &piece.to_string(),
+                _ => {
+                    let body = piece.to_string();
+                    let text = Piece::opened(piece.line, Kind::Text, "");
+                    self.pieces.push(Piece { body, ..text });
+                }
+            },
+            Kind::Output(_) => {
+                let is_blank = |p: &mut Piece| p.kind == Kind::Text && p.body.trim().is_empty();
+                if let Some(blank) = self.pieces.pop_if(is_blank) {
+                    piece.open.insert_str(0, &blank.body);
+                }
+                let is_free =
+                    |p: &mut Piece| matches!(p.kind, Kind::Output(_)) && p.open.is_empty();
+                let free = self.pieces.pop_if(is_free);
+                free.context("an output without a cell right before it")?;
+                self.pieces.push(piece);
+            }
+            Kind::Code { runs: true, .. } => {
+                let output = Kind::Output(Compared::Within(0.0));
+                let output = Piece::opened(piece.line, output, "");
+                self.pieces.extend([piece, output]);
+            }
+            _ => self.pieces.push(piece),
         }
         Ok(())
     }
@@ -119,14 +129,13 @@ impl Chapter {
 /// # Errors
 /// If the folder cannot be read.
 pub fn pages(folder: &Path) -> Result<Vec<String>> {
-    let entries = fs::read_dir(folder).with_context(|| folder.display().to_string())?;
     let mut names = Vec::new();
-    for entry in entries {
+    for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
         let name = entry?.file_name().into_string().unwrap_or_default();
-        let page = name
-            .strip_suffix(".md")
-            .filter(|p| !["README", "SUMMARY"].contains(p));
-        names.extend(page.map(str::to_owned));
+        match name.strip_suffix(".md") {
+            None | Some("README" | "SUMMARY") => {}
+            Some(page) => names.push(page.to_owned()),
+        }
     }
     names.sort();
     Ok(names)
@@ -134,85 +143,45 @@ pub fn pages(folder: &Path) -> Result<Vec<String>> {
 
 impl fmt::Display for Chapter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for Piece {
-            open, body, close, ..
-        } in &self.pieces
-        {
-            write!(f, "{open}{body}{close}")?;
-        }
-        Ok(())
+        self.pieces.iter().try_for_each(|piece| piece.fmt(f))
+    }
+}
+
+impl fmt::Display for Piece {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}{}", self.open, self.body, self.close)
     }
 }
 
 impl Piece {
-    /// The piece that begins at `lines[at]`; of text only a line, or a block that is none of ours.
-    fn parse(lines: &[&str], at: usize) -> Result<Self> {
-        let (line, open) = (at + 1, lines[at]);
-        let Some((kind, end)) = opened(open).with_context(|| format!("line {line}"))? else {
-            return Ok(Self {
-                line,
-                kind: Kind::Text,
-                open: String::new(),
-                body: open.into(),
-                close: String::new(),
-            });
-        };
-        let closes = |l: &&str| l.trim_end() == end || kind == Kind::Text && l.trim() == end;
-        let length = lines[at + 1..].iter().position(closes);
-        let length = length.with_context(|| format!("line {line}: no line {end:?} closes this"))?;
-        let [mut body, close] = [
-            lines[at + 1..=at + length].concat(),
-            lines[at + 1 + length].into(),
-        ];
-        if kind != Kind::Text {
-            return Ok(Self {
-                line,
-                kind,
-                open: open.into(),
-                body,
-                close,
-            });
-        }
-        body = format!("{open}{body}{close}");
-        Ok(Self {
+    /// A piece of which there is only the first line.
+    fn opened(line: usize, kind: Kind, open: &str) -> Self {
+        Self {
             line,
             kind,
-            open: String::new(),
-            body,
+            open: open.into(),
+            body: String::new(),
             close: String::new(),
-        })
-    }
-
-    /// How many lines it has.
-    pub fn lines(&self) -> usize {
-        [&self.open, &self.body, &self.close]
-            .iter()
-            .map(|s| s.lines().count())
-            .sum()
+        }
     }
 }
 
-/// What a line opens, and the line that closes it.
-fn opened(line: &str) -> Result<Option<(Kind, String)>> {
+/// What a line opens, and the line that closes it, which is empty for a line of text.
+fn opens(line: &str) -> Result<(Kind, &str)> {
     let text = line.trim();
-    let fence: String = text.chars().take_while(|&c| c == '`').collect();
-    let info = text[fence.len()..].trim();
-    Ok(match text {
-        _ if text.starts_with("<!-- output") => {
-            Some((Kind::Output(compared(text)?), "<!-- /output -->".into()))
-        }
-        _ if text.starts_with("<!-- recorded:") => {
-            let command = text
-                .trim_start_matches("<!-- recorded:")
-                .trim_end_matches("-->");
-            Some((
-                Kind::Recorded(command.trim().into()),
-                "<!-- /recorded -->".into(),
-            ))
-        }
-        _ if fence.len() < 3 || info.contains('`') => None,
-        _ => Some((code(info, line)?, fence)),
-    })
+    if text.starts_with("<!-- output") {
+        return Ok((Kind::Output(compared(text)?), "<!-- /output -->"));
+    }
+    if let Some(rest) = text.strip_prefix("<!-- recorded:") {
+        let command = rest.trim_end_matches("-->").trim();
+        return Ok((Kind::Recorded(command.into()), "<!-- /recorded -->"));
+    }
+    let info = text.trim_start_matches('`');
+    let fence = &text[..text.len() - info.len()];
+    if fence.len() < 3 || info.contains('`') {
+        return Ok((Kind::Text, ""));
+    }
+    Ok((code(info.trim(), line)?, fence))
 }
 
 /// What the line that opens an output says: `<!-- output -->`, `<!-- output: ±0.1 -->`.
@@ -244,30 +213,20 @@ fn code(info: &str, line: &str) -> Result<Kind> {
         !line.starts_with(char::is_whitespace),
         "a block of Rust begins at the start of its line"
     );
-    let attribute = |key: &str| -> Option<&str> {
-        Some(
-            attributes
-                .split_once(&format!("{key}=\""))?
-                .1
-                .split_once('"')?
-                .0,
-        )
+    let (file, items) = match attributes.split('"').collect::<Vec<_>>()[..] {
+        [""] => (None, ""),
+        ["file=", file, ""] => (Some(file), ""),
+        ["file=", file, " item=", items, ""] => (Some(file), items),
+        _ => bail!("not understood: {attributes:?}"),
     };
-    let source = attribute("file").map(|file| Source {
-        file: file.into(),
-        items: attribute("item")
-            .iter()
-            .flat_map(|i| i.split(','))
-            .map(|i| i.trim().into())
-            .collect(),
-    });
-    ensure!(
-        attributes.trim().is_empty() || source.is_some(),
-        "not understood: {attributes:?}"
-    );
+    let items = items.split(',').map(str::trim);
+    let items = items.filter(|item| !item.is_empty()).map(str::to_owned);
     Ok(Kind::Code {
         runs: language == "rust",
-        source,
+        source: file.map(|file| Source {
+            file: file.into(),
+            items: items.collect(),
+        }),
     })
 }
 
@@ -323,20 +282,16 @@ $ cargo run
         let expected = [
             (1, Kind::Text),
             (6, code(true, "", &[])),
-            (9, Kind::Text),
             (10, Kind::Output(Compared::Within(0.5))),
             (15, code(true, "a/b.rs", &["f", "A::g"])),
+            (15, Kind::Output(Compared::Within(0.0))),
             (18, code(false, "c.rs", &[])),
             (21, Kind::Text),
             (23, Kind::Recorded("scratch --gpus 2".into())),
         ];
         assert_eq!(kinds, expected);
         assert_eq!(chapter.pieces[1].body, "let x = 1;\n");
-        assert_eq!(chapter.cells().collect::<Vec<_>>(), [1, 4]);
-        assert_eq!(
-            (chapter.output_of(1), chapter.output_of(4)),
-            (Some(3), None)
-        );
+        assert_eq!(chapter.pieces[2].open, "\n<!-- output: ±0.5 -->\n");
         Ok(())
     }
 

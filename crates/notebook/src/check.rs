@@ -5,10 +5,9 @@ use std::fs;
 use anyhow::Result;
 
 use crate::book::Book;
-use crate::chapter::{Chapter, Compared, Kind};
-use crate::fresh::{self, Output};
-use crate::output::{self, Part};
-use crate::{compare, figures, links};
+use crate::chapter::{Chapter, Compared, Kind, Piece};
+use crate::fresh::{self, Fresh};
+use crate::{compare, curve, links};
 
 /// The listings of a chapter that are not their sources' text.
 ///
@@ -16,22 +15,8 @@ use crate::{compare, figures, links};
 /// If an item is not there, or the chapter cannot be read.
 pub fn listings(book: &Book, name: &str) -> Result<Vec<String>> {
     let chapter = book.chapter(name)?;
-    let listings = fresh::listings(book, name, &chapter)?.into_iter();
-    let stale = listings.filter(|(i, text)| chapter.pieces[*i].body != *text);
-    let complaints = stale.map(|(i, text)| {
-        let old = &chapter.pieces[i];
-        let lines = compare::lines(&old.body, &text, |a, b| a == b).unwrap_or_default();
-        let place = format!("{}:{}", book.name(name), old.line);
-        format!(
-            "{place}: the listing is not its source's text\n{lines}{}",
-            renew(name)
-        )
-    });
-    Ok(complaints.collect())
-}
-
-fn renew(name: &str) -> String {
-    format!("  to renew it: cargo run -p notebook -- renew {name}")
+    let now = fresh::listings(book, name, &chapter)?;
+    Ok(stale(book, name, &chapter, &now))
 }
 
 /// Runs a chapter: the outputs that are not what cells print now.
@@ -40,52 +25,48 @@ fn renew(name: &str) -> String {
 /// If a cell fails.
 pub fn outputs(book: &Book, name: &str) -> Result<Vec<String>> {
     let chapter = book.chapter(name)?;
-    let mut complaints = Vec::new();
-    for output in fresh::outputs(book, name, &chapter)? {
-        if let Some((line, what)) = difference(book, &chapter, &output)? {
-            complaints.push(format!("{}:{line}: {what}{}", book.name(name), renew(name)));
-        }
-    }
-    Ok(complaints)
+    let now = fresh::outputs(book, name, &chapter)?;
+    Ok(stale(book, name, &chapter, &now))
 }
 
-/// Where the output of a cell in the chapter differs from the one now: line and text.
-fn difference(book: &Book, chapter: &Chapter, now: &Output) -> Result<Option<(usize, String)>> {
-    let cell = chapter.pieces[now.cell].line;
-    let Some(old) = chapter.output_of(now.cell).map(|i| &chapter.pieces[i]) else {
-        let missing = !now.parts.is_empty();
-        return Ok(missing.then(|| (cell, format!("the output is missing\n{}", plus(&now.parts)))));
-    };
-    let (line, parts) = (old.line, output::read(&old.body)?);
-    if now.parts.is_empty() {
-        return Ok(Some((line, "the cell prints nothing\n".into())));
+fn stale(book: &Book, name: &str, chapter: &Chapter, now: &[Fresh]) -> Vec<String> {
+    let mut complaints = Vec::new();
+    for now in now {
+        let old = &chapter.pieces[now.piece];
+        if let Some(what) = difference(book, old, now) {
+            let place = format!("{}:{}", book.name(name), old.line);
+            let how = format!("to renew it: cargo run -p notebook -- renew {name}");
+            complaints.push(format!("{place}: {what}  {how}"));
+        }
     }
-    if parts.is_empty() {
-        return Ok(Some((
-            line,
-            format!("the output is empty\n{}", plus(&now.parts)),
-        )));
-    }
-    let Kind::Output(Compared::Within(within)) = old.kind else {
-        return Ok(None);
+    complaints
+}
+
+/// How a piece of a chapter differs from what it should be.
+fn difference(book: &Book, old: &Piece, now: &Fresh) -> Option<String> {
+    let Kind::Output(compared) = old.kind else {
+        let lines = compare::lines(&old.body, &now.body, |a, b| a == b)?;
+        return Some(format!("the listing is not its source's text\n{lines}"));
     };
-    let [expected, got] = [&parts, &now.parts].map(|parts| output::write(parts));
-    let words = compare::difference(&expected, &got, within);
-    let picture = now.pictures.iter().find(|(file, svg)| {
+    let within = match compared {
+        Compared::Recorded if !old.body.is_empty() && !now.body.is_empty() => return None,
+        Compared::Recorded => 0.0,
+        Compared::Within(within) => within,
+    };
+    if let Some(lines) = compare::difference(&old.body, &now.body, within) {
+        let what = match (old.body.as_str(), now.body.as_str()) {
+            ("", _) => "the output is empty",
+            (_, "") => "the cell prints nothing",
+            _ => "the cell prints something else",
+        };
+        return Some(format!("{what}\n{lines}"));
+    }
+    let mut pictures = now.pictures.iter();
+    let (file, _) = pictures.find(|(file, svg)| {
         let old = fs::read_to_string(book.folder.join(file)).unwrap_or_default();
         compare::without_numbers(&old) != compare::without_numbers(svg)
-    });
-    Ok(match (words, picture) {
-        (Some(lines), _) => Some((line, format!("the cell prints something else\n{lines}"))),
-        (None, Some((file, _))) => {
-            Some((line, format!("the cell draws something else than {file}\n")))
-        }
-        (None, None) => None,
-    })
-}
-
-fn plus(parts: &[Part]) -> String {
-    compare::difference("", &output::write(parts), 0.0).unwrap_or_default()
+    })?;
+    Some(format!("the cell draws something else than {file}\n"))
 }
 
 /// The recorded runs of a chapter that are empty.
@@ -117,30 +98,27 @@ pub fn links(book: &Book, page: &str) -> Result<Vec<String>> {
         .collect())
 }
 
-/// The figures that are drawn otherwise now, and the pictures that no page shows.
+/// The pictures: the curve if it is drawn otherwise now, and those that no page shows.
 ///
 /// # Errors
-/// If a page cannot be read, or a run that a figure shows is not recorded.
-pub fn figures(book: &Book) -> Result<Vec<String>> {
+/// If a page cannot be read, or a run that the curve shows is not recorded.
+pub fn pictures(book: &Book) -> Result<Vec<String>> {
     let mut complaints = Vec::new();
-    for (file, svg) in figures::all(book)? {
-        let old = fs::read_to_string(book.folder.join("img").join(file)).unwrap_or_default();
-        if old != svg {
-            complaints.push(format!(
-                "img/{file} is stale\n  to renew it: cargo run -p notebook -- renew"
-            ));
+    let curve = fs::read_to_string(book.folder.join(curve::FILE)).unwrap_or_default();
+    if curve != curve::svg(book)? {
+        let file = curve::FILE;
+        complaints.push(format!(
+            "{file} is stale\n  to renew it: cargo run -p notebook -- renew"
+        ));
+    }
+    let mut shown = Vec::new();
+    for page in book.pages()? {
+        shown.extend(links::of(&book.text(&page)?));
+    }
+    for file in book.pictures()? {
+        if !shown.iter().any(|link| link.to.ends_with(&file)) {
+            complaints.push(format!("{file} is shown on no page"));
         }
     }
-    let texts = book
-        .pages()?
-        .iter()
-        .map(|page| book.text(page))
-        .collect::<Result<Vec<_>>>()?;
-    let shown: Vec<_> = texts.iter().flat_map(|text| links::of(text)).collect();
-    let unused = book
-        .pictures()?
-        .into_iter()
-        .filter(|file| !shown.iter().any(|link| link.to.ends_with(file.as_str())));
-    complaints.extend(unused.map(|file| format!("{file} is shown on no page")));
     Ok(complaints)
 }

@@ -30,15 +30,13 @@ impl Epochs {
     /// # Errors
     /// If there is no such line, or one lacks a number.
     pub fn of(text: &str) -> Result<Self> {
-        let number = |line: &str, behind: &str| -> Result<f64> {
-            let rest = line.split(behind).nth(1).with_context(|| line.to_owned())?;
-            Ok(rest.split([',', ' ']).next().unwrap_or_default().parse()?)
-        };
         let (mut accuracies, mut seconds) = (Vec::new(), Vec::new());
         for line in text.lines().filter(|line| line.starts_with("epoch ")) {
             let (_, rest) = line.split_once("test acc ").context("no accuracy")?;
-            accuracies.push(number(line, "test acc ")?);
-            seconds.push(number(rest, ", ")?);
+            let (accuracy, rest) = rest.split_once(", ").context("no seconds")?;
+            let (time, _) = rest.split_once(" sec").context("no seconds")?;
+            accuracies.push(accuracy.parse()?);
+            seconds.push(time.parse()?);
         }
         ensure!(!seconds.is_empty(), "no epoch is recorded");
         Ok(Self {

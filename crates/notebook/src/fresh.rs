@@ -4,95 +4,77 @@ use anyhow::{Context, Result, ensure};
 
 use crate::book::Book;
 use crate::chapter::{Chapter, Kind};
-use crate::output::{self, Part};
-use crate::{item, run};
+use crate::{item, output, run};
 
-/// What a cell printed now.
+/// What a piece of a chapter should be now.
 #[derive(Debug)]
-pub struct Output {
-    /// The cell, by its index in the chapter's pieces.
-    pub cell: usize,
-    /// The parts as they stand in the chapter: pictures by their files.
-    pub parts: Vec<Part>,
-    /// The pictures: file and SVG.
+pub struct Fresh {
+    /// Its index in the chapter's pieces.
+    pub piece: usize,
+    /// Its body.
+    pub body: String,
+    /// The pictures in it: file and SVG.
     pub pictures: Vec<(String, String)>,
 }
 
-/// The text of each listing now, by the index of its piece.
+/// The listings.
 ///
 /// # Errors
 /// If there is no such file or item.
-pub fn listings(book: &Book, name: &str, chapter: &Chapter) -> Result<Vec<(usize, String)>> {
+pub fn listings(book: &Book, name: &str, chapter: &Chapter) -> Result<Vec<Fresh>> {
     let mut listings = Vec::new();
-    for (i, piece) in chapter.pieces.iter().enumerate() {
+    for (piece, listing) in chapter.pieces.iter().enumerate() {
         if let Kind::Code {
             source: Some(source),
             ..
-        } = &piece.kind
+        } = &listing.kind
         {
-            let text = item::listing(&book.root, source);
-            let text = text.with_context(|| format!("{}:{}", book.name(name), piece.line))?;
-            listings.push((i, text));
+            let body = item::listing(&book.root, source);
+            listings.push(Fresh {
+                piece,
+                body: body.with_context(|| format!("{}:{}", book.name(name), listing.line))?,
+                pictures: Vec::new(),
+            });
         }
     }
     Ok(listings)
 }
 
-/// Runs a chapter: the output of every cell.
+/// Runs a chapter: the output of every cell. Other pages have no cells that run.
 ///
 /// # Errors
 /// If a cell fails, or the program was made of another text of the chapter.
-pub fn outputs(book: &Book, name: &str, chapter: &Chapter) -> Result<Vec<Output>> {
-    let cells = chapter.cells().count();
-    if cells == 0 {
+pub fn outputs(book: &Book, name: &str, chapter: &Chapter) -> Result<Vec<Fresh>> {
+    let is_output = |i: &usize| matches!(chapter.pieces[*i].kind, Kind::Output(_));
+    let pieces: Vec<usize> = (0..chapter.pieces.len()).filter(is_output).collect();
+    if pieces.is_empty() || !book.is_chapter(name)? {
         return Ok(Vec::new());
     }
     let printed = run::run(&book.program, &book.folder, name, run::LIMIT)?;
     ensure!(
-        cells == printed.len(),
-        "{}: {cells} cells, but {} in the program: build it again",
+        pieces.len() == printed.len(),
+        "{}: {} cells, but {} in the program: build it again",
         book.name(name),
+        pieces.len(),
         printed.len()
     );
-    let outputs = chapter
-        .cells()
-        .zip(printed)
-        .enumerate()
-        .map(|(n, (cell, printed))| {
-            let parts = output::printed(&printed.text);
-            let parts = parts.with_context(|| format!("{}:{}", book.name(name), printed.line))?;
-            Ok(output(cell, &format!("img/{name}-{}", n + 1), parts))
+    let mut outputs = Vec::new();
+    for (number, (piece, printed)) in (1..).zip(pieces.into_iter().zip(printed)) {
+        let made = output::body(&printed.text, &format!("img/{name}-{number}"));
+        let place = || format!("{}:{}", book.name(name), printed.line);
+        let (body, pictures) = made.with_context(place)?;
+        outputs.push(Fresh {
+            piece,
+            body,
+            pictures,
         });
-    outputs.collect()
-}
-
-/// Gives pictures their files: `img/NAME-3.svg`, `img/NAME-3-2.svg`.
-fn output(cell: usize, file: &str, parts: Vec<Part>) -> Output {
-    let mut output = Output {
-        cell,
-        parts,
-        pictures: Vec::new(),
-    };
-    for part in &mut output.parts {
-        if let Part::Picture { image, .. } = part {
-            let name = match output.pictures.len() {
-                0 => format!("{file}.svg"),
-                n => format!("{file}-{}.svg", n + 1),
-            };
-            output
-                .pictures
-                .push((name.clone(), std::mem::replace(image, name)));
-        }
     }
-    output
+    Ok(outputs)
 }
 
 /// Whether a file is a picture of a chapter's cell.
 pub fn is_picture_of(file: &str, chapter: &str) -> bool {
-    let numbers = file.strip_prefix("img/").and_then(|file| {
-        file.strip_prefix(chapter)?
-            .strip_prefix('-')?
-            .strip_suffix(".svg")
-    });
+    let rest = file.strip_prefix(&format!("img/{chapter}-"));
+    let numbers = rest.and_then(|rest| rest.strip_suffix(".svg"));
     numbers.is_some_and(|n| n.chars().all(|c| c.is_ascii_digit() || c == '-'))
 }

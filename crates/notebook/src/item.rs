@@ -1,13 +1,11 @@
 //! Items of a Rust file by name: where they begin, and their text.
 
 use std::fs;
-use std::ops::RangeInclusive;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use proc_macro2::Span;
-use syn::spanned::Spanned;
-use syn::{AttrStyle, Attribute};
+use proc_macro2::TokenTree;
+use quote::ToTokens;
 
 use crate::chapter::Source;
 
@@ -30,13 +28,11 @@ pub fn listing(root: &Path, source: &Source) -> Result<String> {
     if source.items.is_empty() {
         return Ok(without_head(&text));
     }
-    let find = |name: &String| Ok(find(&text, name).with_context(|| file.clone())?.text);
-    Ok(source
-        .items
-        .iter()
-        .map(find)
-        .collect::<Result<Vec<_>>>()?
-        .join("\n"))
+    let mut listing = Vec::new();
+    for name in &source.items {
+        listing.push(find(&text, name).with_context(|| file.clone())?.text);
+    }
+    Ok(listing.join("\n"))
 }
 
 /// A file without its `//!` head.
@@ -51,79 +47,65 @@ fn without_head(text: &str) -> String {
 /// If the file is not Rust, or has no such item.
 pub fn find(source: &str, name: &str) -> Result<Item> {
     let items = syn::parse_file(source)?.items;
-    let lines = match (name.starts_with("impl "), name.split_once("::")) {
-        (false, Some((owner, member))) => items.iter().find_map(|i| find_member(i, owner, member)),
-        _ => items.iter().find_map(|item| named(item, name)),
+    let found = match name.split_once("::") {
+        _ if name.starts_with("impl ") => items.iter().find_map(|item| match item {
+            syn::Item::Impl(i) if header(i) == name => Some(declaration(item)),
+            _ => None,
+        }),
+        Some((owner, member)) => items
+            .iter()
+            .flat_map(|item| members(item, owner))
+            .find(|tokens| declares(tokens, member)),
+        None => items
+            .iter()
+            .map(declaration)
+            .find(|tokens| declares(tokens, name)),
     };
-    let lines = lines.with_context(|| format!("no item {name:?}"))?;
-    let text: Vec<&str> = source.lines().collect();
-    let text = &text[lines.start() - 1..*lines.end()];
-    let width = text[0].len() - text[0].trim_start().len();
-    let dedented = text
+    let tokens = found.with_context(|| format!("no item {name:?}"))?;
+    let first = tokens[0].span().start().line;
+    let last = tokens[tokens.len() - 1].span().end().line;
+    let lines: Vec<&str> = source.lines().take(last).skip(first - 1).collect();
+    let width = lines[0].len() - lines[0].trim_start().len();
+    let dedented = lines
         .iter()
         .map(|line| line.get(width..).unwrap_or("").to_owned() + "\n");
     Ok(Item {
-        line: *lines.start(),
+        line: first,
         text: dedented.collect(),
     })
 }
 
-/// The lines of an item, counted from 1.
-type Lines = RangeInclusive<usize>;
-
-/// The lines below the doc comment and the attributes.
-fn lines(attributes: &[Attribute], whole: Span) -> Lines {
-    let outer = attributes
-        .iter()
-        .filter(|a| matches!(a.style, AttrStyle::Outer));
-    let below = outer.map(|attribute| attribute.span().end().line + 1);
-    below.max().unwrap_or(whole.start().line)..=whole.end().line
+/// The tokens of an item below its doc comment and attributes.
+fn declaration(item: impl ToTokens) -> Vec<TokenTree> {
+    let mut tokens: Vec<TokenTree> = item.to_token_stream().into_iter().collect();
+    while matches!(&tokens[0], TokenTree::Punct(sign) if sign.as_char() == '#') {
+        tokens.drain(..2); // `#` and `[…]`
+    }
+    tokens
 }
 
-/// The lines of the item, if it has that name.
-fn named(item: &syn::Item, name: &str) -> Option<Lines> {
-    let (is, attributes) = match item {
-        syn::Item::Const(i) => (i.ident == name, &i.attrs),
-        syn::Item::Enum(i) => (i.ident == name, &i.attrs),
-        syn::Item::Fn(i) => (i.sig.ident == name, &i.attrs),
-        syn::Item::Impl(i) => (header(i) == name, &i.attrs),
-        syn::Item::Macro(i) => (
-            i.ident.as_ref().is_some_and(|ident| ident == name),
-            &i.attrs,
-        ),
-        syn::Item::Static(i) => (i.ident == name, &i.attrs),
-        syn::Item::Struct(i) => (i.ident == name, &i.attrs),
-        syn::Item::Trait(i) => (i.ident == name, &i.attrs),
-        syn::Item::Type(i) => (i.ident == name, &i.attrs),
-        _ => return None,
-    };
-    is.then(|| lines(attributes, item.span()))
-}
-
-/// The lines of the field, variant or associated item `member`, if the item belongs to the type `owner`.
-fn find_member(item: &syn::Item, owner: &str, member: &str) -> Option<Lines> {
-    let is = |ident: &syn::Ident| ident == member;
-    match item {
-        syn::Item::Struct(i) if i.ident == owner => i.fields.iter().find_map(|field| {
-            let found = field.ident.as_ref().is_some_and(is);
-            found.then(|| lines(&field.attrs, field.span()))
-        }),
-        syn::Item::Enum(i) if i.ident == owner => {
-            let variant = i.variants.iter().find(|variant| is(&variant.ident))?;
-            Some(lines(&variant.attrs, variant.span()))
-        }
-        syn::Item::Trait(i) if i.ident == owner => i.items.iter().find_map(|item| match item {
-            syn::TraitItem::Fn(f) if is(&f.sig.ident) => Some(lines(&f.attrs, f.span())),
-            _ => None,
-        }),
-        syn::Item::Impl(i) if name_of(&i.self_ty) == owner => {
-            i.items.iter().find_map(|item| match item {
-                syn::ImplItem::Const(c) if is(&c.ident) => Some(lines(&c.attrs, c.span())),
-                syn::ImplItem::Fn(f) if is(&f.sig.ident) => Some(lines(&f.attrs, f.span())),
-                _ => None,
-            })
-        }
+/// Whether the first word that is no keyword is `name`.
+fn declares(declaration: &[TokenTree], name: &str) -> bool {
+    const KEYWORDS: &str =
+        "pub const async unsafe extern fn struct enum trait type static mut macro_rules";
+    let words = declaration.iter().filter_map(|token| match token {
+        TokenTree::Ident(word) => Some(word),
         _ => None,
+    });
+    let mut names = words.skip_while(|word| KEYWORDS.split(' ').any(|keyword| *word == keyword));
+    names.next().is_some_and(|word| word == name)
+}
+
+/// The fields, variants or associated items of an item, if it belongs to the type `owner`.
+fn members(item: &syn::Item, owner: &str) -> Vec<Vec<TokenTree>> {
+    match item {
+        syn::Item::Struct(i) if i.ident == owner => i.fields.iter().map(declaration).collect(),
+        syn::Item::Enum(i) if i.ident == owner => i.variants.iter().map(declaration).collect(),
+        syn::Item::Trait(i) if i.ident == owner => i.items.iter().map(declaration).collect(),
+        syn::Item::Impl(i) if name_of(&i.self_ty) == owner => {
+            i.items.iter().map(declaration).collect()
+        }
+        _ => Vec::new(),
     }
 }
 
@@ -145,11 +127,9 @@ fn name_of(ty: &syn::Type) -> String {
 }
 
 fn without_generics(path: &syn::Path) -> String {
-    let names = path
-        .segments
-        .iter()
-        .map(|segment| segment.ident.to_string());
-    names.collect::<Vec<_>>().join("::")
+    let segments = path.segments.iter();
+    let names: Vec<_> = segments.map(|part| part.ident.to_string()).collect();
+    names.join("::")
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use pulldown_cmark::{Event, Parser, Tag, TagEnd};
 use serde_json::{Value, json};
 
 use crate::chapter::{Chapter, Kind, Piece};
@@ -20,15 +21,14 @@ pub fn notebook(chapter: &Chapter, folder: &Path) -> Result<Value> {
         match piece.kind {
             Kind::Code { runs: true, .. } => {
                 markdown(&mut cells, &mut text);
-                let printed = chapter.output_of(i).map(|output| &chapter.pieces[output]);
+                let printed = &chapter.pieces[i + 1];
                 cells.push(code(cells.len(), piece, printed, folder)?);
             }
             Kind::Code { runs: false, .. } => {
                 text += &format!("```rust\n{}{}", piece.body, piece.close)
             }
-            Kind::Text => text += &piece.body,
-            Kind::Output { .. } => {} // with its cell
-            Kind::Recorded(_) => text += &piece.body,
+            Kind::Output(_) => {} // with its cell
+            Kind::Text | Kind::Recorded(_) => text += &piece.body,
         }
     }
     markdown(&mut cells, &mut text);
@@ -53,53 +53,48 @@ fn markdown(cells: &mut Vec<Value>, text: &mut String) {
     }
 }
 
-fn code(number: usize, cell: &Piece, printed: Option<&Piece>, folder: &Path) -> Result<Value> {
-    let outputs = printed.map(|printed| outputs(&printed.body, folder));
+fn code(number: usize, cell: &Piece, printed: &Piece, folder: &Path) -> Result<Value> {
     Ok(json!({
         "cell_type": "code",
         "id": format!("cell-{number}"),
         "metadata": {},
         "execution_count": null,
         "source": cell.body.trim_end(),
-        "outputs": outputs.transpose()?.unwrap_or_default(),
+        "outputs": outputs(&printed.body, folder)?,
     }))
 }
 
-/// What stands in a block is a stream, an image is shown.
+/// What stands in a block is a stream, a picture is shown.
 fn outputs(body: &str, folder: &Path) -> Result<Vec<Value>> {
     let mut outputs = Vec::new();
-    let mut stream: Option<String> = None;
-    for line in body.lines() {
-        if line.starts_with("```") {
-            match stream.take() {
-                None => stream = Some(String::new()),
-                Some(text) => {
-                    outputs
-                        .push(json!({ "output_type": "stream", "name": "stdout", "text": text }));
-                }
+    let mut events = Parser::new(body);
+    while let Some(event) = events.next() {
+        let picture = match event {
+            Event::Start(Tag::CodeBlock(_)) => None,
+            Event::Start(Tag::Image { dest_url, .. }) => Some(folder.join(&*dest_url)),
+            _ => continue,
+        };
+        let mut text = String::new();
+        for event in events.by_ref() {
+            match event {
+                Event::Text(part) => text += &part,
+                Event::End(TagEnd::CodeBlock | TagEnd::Image) => break,
+                _ => {}
             }
-        } else if let Some(text) = &mut stream {
-            *text += line;
-            text.push('\n');
-        } else if let Some((alt, file)) = image(line) {
-            outputs.push(display(alt, &folder.join(file))?);
         }
+        outputs.push(match picture {
+            None => json!({ "output_type": "stream", "name": "stdout", "text": text }),
+            Some(file) => {
+                let svg = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+                json!({
+                    "output_type": "display_data",
+                    "data": { "image/svg+xml": svg, "text/plain": text },
+                    "metadata": {},
+                })
+            }
+        });
     }
     Ok(outputs)
-}
-
-/// `![alt](file)`
-fn image(line: &str) -> Option<(&str, &str)> {
-    line.strip_prefix("![")?.strip_suffix(')')?.split_once("](")
-}
-
-fn display(alt: &str, file: &Path) -> Result<Value> {
-    let svg = fs::read_to_string(file).with_context(|| file.display().to_string())?;
-    Ok(json!({
-        "output_type": "display_data",
-        "data": { "image/svg+xml": svg, "text/plain": alt },
-        "metadata": {},
-    }))
 }
 
 #[cfg(test)]

@@ -5,10 +5,15 @@ use std::fs;
 use std::ops::Range;
 use std::path::Path;
 
-use anyhow::{Context, Result};
-use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
+use anyhow::{Context, Result, ensure};
+use pulldown_cmark::{Event, Options, Parser, Tag};
 
 use crate::item;
+
+/// What pages have beside plain Markdown.
+pub const OPTIONS: Options = Options::ENABLE_TABLES
+    .union(Options::ENABLE_MATH)
+    .union(Options::ENABLE_GFM);
 
 /// A link or a picture of a page.
 #[derive(Debug, PartialEq)]
@@ -19,43 +24,33 @@ pub struct Link {
     pub to: String,
     /// Its text, if that is one piece of code: `allreduce`.
     pub item: Option<String>,
-    /// Where its Markdown is in the text.
+    /// Whether it is a picture.
+    pub is_picture: bool,
+    /// Where it is in the page's text.
     range: Range<usize>,
 }
 
 /// The links and pictures of a page, in order.
 pub fn of(text: &str) -> Vec<Link> {
-    let (mut links, mut open, mut inside) = (Vec::new(), None, Vec::new());
-    let options = Options::ENABLE_TABLES | Options::ENABLE_MATH | Options::ENABLE_GFM;
-    for (event, range) in Parser::new_ext(text, options).into_offset_iter() {
-        match event {
-            Event::Start(Tag::Link { dest_url, .. }) => {
-                open = Some(dest_url.to_string());
-                inside.clear();
-            }
-            Event::End(TagEnd::Link) => links.extend(open.take().map(|to| Link {
-                line: line_of(text, &range),
-                to,
-                item: match &inside[..] {
-                    [Event::Code(item)] => Some(item.to_string()),
-                    _ => None,
-                },
-                range,
-            })),
-            Event::Start(Tag::Image { dest_url, .. }) => links.push(Link {
-                line: line_of(text, &range),
-                to: dest_url.to_string(),
-                item: None,
-                range,
-            }),
-            event => inside.push(event),
-        }
+    let mut links = Vec::new();
+    for (event, range) in Parser::new_ext(text, OPTIONS).into_offset_iter() {
+        let (Event::Start(Tag::Link { dest_url, .. }) | Event::Start(Tag::Image { dest_url, .. })) =
+            event
+        else {
+            continue;
+        };
+        let inside = text[range.clone()].strip_prefix("[`");
+        let item = inside.and_then(|text| Some(text.split_once("`](")?.0));
+        let item = item.filter(|item| !item.contains('`'));
+        links.push(Link {
+            line: text[..range.start].matches('\n').count() + 1,
+            to: dest_url.into_string(),
+            item: item.map(str::to_owned),
+            is_picture: text[range.clone()].starts_with('!'),
+            range,
+        });
     }
     links
-}
-
-fn line_of(text: &str, range: &Range<usize>) -> usize {
-    text[..range.start].matches('\n').count() + 1
 }
 
 impl Link {
@@ -71,65 +66,73 @@ impl Link {
         file.ends_with(".rs").then(|| line.parse().ok())?
     }
 
-    /// The line where the item is that it names.
-    ///
-    /// # Errors
-    /// If it names none, or the file has no such item.
-    pub fn line_of_item(&self, folder: &Path) -> Result<usize> {
+    /// Where it has to lead now: an item's line may be another.
+    fn now(&self, folder: &Path) -> Result<String> {
+        let Some(file) = self.file() else {
+            return Ok(self.to.clone());
+        };
+        ensure!(folder.join(file).exists(), "{file} does not exist");
+        if self.line_of_code().is_none() {
+            return Ok(self.to.clone());
+        }
         let item = self.item.as_deref();
         let item = item.context(
             "a link to a line has an item's name in backticks as its text, and nothing else",
         )?;
-        let file = self.file().context("no file")?;
-        let source = fs::read_to_string(folder.join(file)).with_context(|| file.to_owned())?;
-        let found = item::find(&source, &path_in_file(item)).with_context(|| file.to_owned())?;
-        Ok(found.line)
+        let source = fs::read_to_string(folder.join(file))?;
+        let line = item::find(&source, path_in_file(item))?.line;
+        Ok(format!("{file}#L{line}"))
+    }
+
+    /// Where its address is in the text of the page, if it stands right behind the link's `[text]`.
+    pub fn address(&self, text: &str) -> Option<Range<usize>> {
+        let markdown = &text[self.range.clone()];
+        let at = markdown.rfind(&format!("]({}", self.to))?;
+        let start = self.range.start + at + "](".len();
+        Some(start..start + self.to.len())
     }
 }
 
 /// `Trainer::step` of `concise::Trainer::step`, `sgd` of `d2l::sgd`: crates and modules are written small.
-fn path_in_file(item: &str) -> String {
-    let is_module = |name: &&str| name.starts_with(char::is_lowercase);
-    let names: Vec<&str> = item.trim_end_matches("()").split("::").collect();
-    let modules = names[..names.len() - 1]
-        .iter()
-        .take_while(|n| is_module(n))
-        .count();
-    names[modules..].join("::")
+fn path_in_file(item: &str) -> &str {
+    let mut path = item.trim_end_matches("()");
+    while path.starts_with(char::is_lowercase)
+        && let Some((_, rest)) = path.split_once("::")
+    {
+        path = rest;
+    }
+    path
+}
+
+/// A text with other words in some places.
+pub fn replaced(text: &str, mut places: Vec<(Range<usize>, String)>) -> String {
+    let mut replaced = text.to_owned();
+    places.sort_by_key(|(range, _)| range.start);
+    for (range, new) in places.into_iter().rev() {
+        replaced.replace_range(range, &new);
+    }
+    replaced
 }
 
 /// A page with the present line of each item in the link to it. A link to an item that is not found stays.
 pub fn renewed(folder: &Path, text: &str) -> String {
-    let mut renewed = text.to_owned();
-    for link in of(text).iter().rev() {
-        let now = (link.line_of_code(), link.line_of_item(folder));
-        if let (Some(old), Ok(new)) = now {
-            let [old, new] = [old, new].map(|line| format!("#L{line})"));
-            let markdown = text[link.range.clone()].replace(&old, &new);
-            renewed.replace_range(link.range.clone(), &markdown);
-        }
-    }
-    renewed
+    let links = of(text).into_iter();
+    let places = links.filter_map(|link| Some((link.address(text)?, link.now(folder).ok()?)));
+    replaced(text, places.collect())
 }
 
 /// What is wrong with the links of a page: line and complaint.
 pub fn complaints(folder: &Path, text: &str) -> Vec<(usize, String)> {
-    let complaint = |link: &Link| {
-        let file = link.file()?;
-        if !folder.join(file).exists() {
-            return Some(format!("{file} does not exist"));
-        }
-        let line = link.line_of_code()?;
-        match link.line_of_item(folder) {
-            Ok(now) => (now != line).then(|| format!("{} is in line {now}", link.to)),
-            Err(error) => Some(format!("{}: {error:#}", link.to)),
-        }
-    };
-    let links = of(text);
-    links
-        .iter()
-        .filter_map(|link| Some((link.line, complaint(link)?)))
-        .collect()
+    let mut complaints = Vec::new();
+    for link in of(text) {
+        let what = match link.now(folder) {
+            Ok(now) if now == link.to => continue,
+            Ok(now) => format!("{} is now {now}", link.to),
+            Err(error) => format!("{}: {error:#}", link.to),
+        };
+        complaints.push((link.line, what));
+    }
+    complaints
 }
 
 #[cfg(test)]

@@ -2,15 +2,16 @@
 //! into this program, so that it can run them.
 
 use std::fs;
-use std::process::ExitCode;
+use std::process::{self, ExitCode};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use clap::{Parser, Subcommand};
 use notebook::book::Book;
-use notebook::run::BEGIN;
-use notebook::{check, jupyter, record, renew, site};
+use notebook::run::{BEGIN, OVERTIME};
+use notebook::{check, curve, jupyter, record, renew, site};
 
 // What a reader need not see in a cell need not be warned of.
 #[allow(
@@ -37,7 +38,7 @@ struct Cli {
 enum Command {
     /// List stale listings, outputs, links and pictures
     Check { chapter: Option<String> },
-    /// Update stale listings, outputs, links and pictures; `renew figures` only the drawn pictures
+    /// Update stale listings, outputs, links and pictures
     Renew { chapter: Option<String> },
     /// Run the recorded programs again, on the real data in FASHION_MNIST_DIR (takes minutes, ResNet-18 hours)
     Record {
@@ -58,9 +59,9 @@ enum Command {
     #[command(hide = true)]
     Run {
         chapter: String,
-        /// Print a mark before each cell
-        #[arg(long)]
-        marks: bool,
+        /// Print a mark before each cell, and end after so many seconds
+        #[arg(long, value_name = "SECONDS")]
+        watched: Option<u64>,
     },
 }
 
@@ -82,7 +83,7 @@ fn main() -> ExitCode {
         Command::Jupyter { chapter } => jupyter(&chapter),
         Command::Mdbook { question } if question.is_empty() => site::serve(),
         Command::Mdbook { .. } => Ok(()),
-        Command::Run { chapter, marks } => run(&chapter, marks),
+        Command::Run { chapter, watched } => run(&chapter, watched),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -108,7 +109,7 @@ fn check(only: Option<&str>) -> Result<()> {
         complaints.extend(check::listings(&book, &page)?);
         complaints.extend(check::links(&book, &page)?);
     }
-    complaints.extend(check::figures(&book)?);
+    complaints.extend(check::pictures(&book)?);
     ensure!(complaints.is_empty(), "{}", complaints.join("\n"));
     println!("all is fresh");
     Ok(())
@@ -116,22 +117,18 @@ fn check(only: Option<&str>) -> Result<()> {
 
 fn renew(only: Option<&str>) -> Result<()> {
     let book = book()?;
+    let chapters = book.chapters(only)?;
     let say = |what: &str, stale: bool| {
         let how = if stale { "renewed" } else { "was fresh" };
         println!("{what}: {how}");
     };
-    say("figures", renew::figures(&book)?);
-    if only == Some("figures") {
-        return Ok(());
-    }
-    for chapter in book.chapters(only)? {
-        let start = Instant::now();
-        let stale = renew::chapter(&book, &chapter)?;
-        say(&format!("{chapter} ({:.1?})", start.elapsed()), stale);
-    }
-    let chapters = book.chapters(None)?;
-    for page in book.pages()?.iter().filter(|page| !chapters.contains(page)) {
-        say(page, renew::page(&book, page)?);
+    say(curve::FILE, book.write(curve::FILE, &curve::svg(&book)?)?);
+    for page in book.pages()? {
+        if chapters.contains(&page) || !book.is_chapter(&page)? {
+            let start = Instant::now();
+            let stale = renew::page(&book, &page)?;
+            say(&format!("{page} ({:.1?})", start.elapsed()), stale);
+        }
     }
     Ok(())
 }
@@ -158,8 +155,14 @@ fn jupyter(chapter: &str) -> Result<()> {
 }
 
 /// Runs the cells of a chapter in this process.
-fn run(chapter: &str, marks: bool) -> Result<()> {
-    MARKS.store(marks, Ordering::Relaxed);
+fn run(chapter: &str, watched: Option<u64>) -> Result<()> {
+    if let Some(seconds) = watched {
+        MARKS.store(true, Ordering::Relaxed);
+        thread::spawn(move || {
+            thread::sleep(Duration::from_secs(seconds));
+            process::exit(OVERTIME);
+        });
+    }
     let found = chapters::CHAPTERS.iter().find(|(name, _)| *name == chapter);
     let (_, run) = found.with_context(|| {
         let names: Vec<&str> = chapters::CHAPTERS.iter().map(|c| c.0).collect();

@@ -1,103 +1,49 @@
-//! What a cell printed: text and pictures, as they come from the cell and as they stand in the chapter.
-
-use std::fmt::Write;
+//! What a cell printed, text and pictures, as it stands in the chapter.
 
 use anyhow::{Context, Result};
-
-/// A part of an output.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Part {
-    /// Lines of text, the last one without its newline.
-    Text(String),
-    /// A picture: the first sentence of what it shows, and its SVG or, in a chapter, its file.
-    Picture {
-        /// Its alternative text.
-        alt: String,
-        /// From a cell its SVG; in a chapter the file, relative to the page.
-        image: String,
-    },
-}
 
 const BEGIN: &str = "EVCXR_BEGIN_CONTENT image/svg+xml\n";
 const END: &str = "\nEVCXR_END_CONTENT";
 
-/// The parts of what a cell printed. Blanks at the end of lines are gone.
+/// The Markdown of what a cell printed, and its pictures: file and SVG. The files are `PICTURE.svg`,
+/// `PICTURE-2.svg`.
 ///
 /// # Errors
 /// If a picture does not end, or does not say in an `aria-label` what it shows.
-pub fn printed(stdout: &str) -> Result<Vec<Part>> {
-    let (mut parts, mut rest) = (Vec::new(), stdout);
+pub fn body(stdout: &str, picture: &str) -> Result<(String, Vec<(String, String)>)> {
+    let (mut body, mut pictures, mut rest) = (String::new(), Vec::new(), stdout);
     while let Some((text, more)) = rest.split_once(BEGIN) {
-        parts.extend(trimmed(text));
         let (svg, more) = more.split_once(END).context("a picture does not end")?;
-        parts.push(Part::Picture {
-            alt: label(svg)?,
-            image: svg.to_owned() + "\n",
-        });
+        let file = match pictures.len() {
+            0 => format!("{picture}.svg"),
+            n => format!("{picture}-{}.svg", n + 1),
+        };
+        body += &block(text);
+        body += &format!("![{}]({file})\n", label(svg)?);
+        pictures.push((file, svg.to_owned() + "\n"));
         rest = more;
     }
-    parts.extend(trimmed(rest));
-    Ok(parts)
+    Ok((body + &block(rest), pictures))
 }
 
-/// Text without blanks at the end of lines, or empty lines around; nothing if it is empty.
-fn trimmed(text: &str) -> Option<Part> {
+/// A block of text, without blanks at the end of lines or empty lines around; nothing if it is empty.
+fn block(text: &str) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
     let text = lines.join("\n");
-    let text = text.trim_matches('\n');
-    (!text.is_empty()).then(|| Part::Text(text.into()))
+    match text.trim_matches('\n') {
+        "" => String::new(),
+        text if text.contains("```") => format!("````text\n{text}\n````\n"),
+        text => format!("```text\n{text}\n```\n"),
+    }
 }
 
 /// The first sentence of a picture's `aria-label`.
 fn label(svg: &str) -> Result<String> {
-    let label = svg
-        .split_once("aria-label=\"")
-        .and_then(|(_, rest)| rest.split_once('"'));
-    let (label, _) = label.context("a picture says in an aria-label what it shows")?;
-    let first = label
-        .split(". ")
-        .next()
-        .unwrap_or(label)
-        .trim_end_matches('.');
-    Ok(first.replace(['[', ']'], ""))
-}
-
-/// The parts of an output in a chapter.
-///
-/// # Errors
-/// If there is something that `write` does not write.
-pub fn read(body: &str) -> Result<Vec<Part>> {
-    let (mut parts, mut lines) = (Vec::new(), body.lines());
-    while let Some(line) = lines.next() {
-        if let Some(fence) = line.strip_suffix("text") {
-            let text: Vec<&str> = lines.by_ref().take_while(|l| *l != fence).collect();
-            parts.push(Part::Text(text.join("\n")));
-        } else if !line.is_empty() {
-            let picture = line.strip_prefix("![").and_then(|l| l.strip_suffix(')'));
-            let (alt, image) = picture.and_then(|p| p.split_once("](")).with_context(|| {
-                format!("an output is a ```text block or a picture, not {line:?}")
-            })?;
-            parts.push(Part::Picture {
-                alt: alt.into(),
-                image: image.into(),
-            });
-        }
-    }
-    Ok(parts)
-}
-
-/// The parts as they stand in a chapter.
-pub fn write(parts: &[Part]) -> String {
-    let mut body = String::new();
-    for part in parts {
-        let written = match part {
-            Part::Text(text) if text.contains("```") => write!(body, "````text\n{text}\n````\n"),
-            Part::Text(text) => write!(body, "```text\n{text}\n```\n"),
-            Part::Picture { alt, image } => writeln!(body, "![{alt}]({image})"),
-        };
-        written.expect("a string takes everything");
-    }
-    body
+    let rest = svg.split_once("aria-label=\"").map(|(_, rest)| rest);
+    let label = rest.and_then(|rest| rest.split('"').next());
+    let label = label.context("a picture says in an aria-label what it shows")?;
+    let first = label.split(". ").next().unwrap_or(label);
+    Ok(first.trim_end_matches('.').replace(['[', ']'], ""))
 }
 
 #[cfg(test)]
@@ -107,26 +53,16 @@ mod tests {
     #[test]
     fn what_is_printed_becomes_text_and_pictures() -> Result<()> {
         let svg = r#"<svg aria-label="Two lines. Thin.">"#;
-        let stdout = format!("\n  one \n\ntwo\n{BEGIN}{svg}{END}\n\nthree  \n\n");
-        let picture = |image: &str| Part::Picture {
-            alt: "Two lines".into(),
-            image: image.into(),
-        };
-        let text = |text: &str| Part::Text(text.into());
-        let svg = format!("{svg}\n");
-        assert_eq!(
-            printed(&stdout)?,
-            [text("  one\n\ntwo"), picture(&svg), text("three")]
-        );
-        assert_eq!(printed(" \n")?, []);
-        assert!(printed(&format!("{BEGIN}<svg>")).is_err());
-        assert!(printed(&format!("{BEGIN}<svg>{END}")).is_err());
-
-        let parts = [text("a ```\n\nb"), picture("img/x-1.svg"), text("c")];
-        let expected = "````text\na ```\n\nb\n````\n![Two lines](img/x-1.svg)\n```text\nc\n```\n";
-        assert_eq!(write(&parts), expected);
-        assert_eq!(read(expected)?, parts);
-        assert!(read("loss 1.0\n").is_err());
+        let picture = format!("{BEGIN}{svg}{END}\n");
+        let stdout = format!("\n  one \n\ntwo ```\n{picture}\nthree  \n\n{picture}");
+        let (text, pictures) = body(&stdout, "img/x-1")?;
+        let expected = "````text\n  one\n\ntwo ```\n````\n![Two lines](img/x-1.svg)\n\
+                        ```text\nthree\n```\n![Two lines](img/x-1-2.svg)\n";
+        assert_eq!(text, expected);
+        assert_eq!(pictures[0], ("img/x-1.svg".into(), format!("{svg}\n")));
+        assert_eq!(body(" \n", "x")?, Default::default());
+        assert!(body(&format!("{BEGIN}<svg>"), "x").is_err());
+        assert!(body(&format!("{BEGIN}<svg>{END}"), "x").is_err());
         Ok(())
     }
 }

@@ -36,19 +36,14 @@ pub fn record(book: &Book, name: &str, only: &str) -> Result<usize> {
 
 /// The command line of a block: `scratch --gpus 2`, or `--example NAME ARGS`.
 fn cargo(command: &str) -> String {
-    let (target, arguments) = match command.strip_prefix("--example ") {
-        Some(rest) => {
-            let (name, arguments) = rest.split_once(' ').unwrap_or((rest, ""));
-            (format!("--example {name}"), arguments)
-        }
-        None => {
-            let (name, arguments) = command.split_once(' ').unwrap_or((command, ""));
-            (format!("-p {name}"), arguments)
-        }
+    let (option, rest) = match command.strip_prefix("--example ") {
+        Some(rest) => ("--example", rest),
+        None => ("-p", command),
     };
-    format!("cargo run --release {target} -- {arguments}")
-        .trim_end_matches([' ', '-'])
-        .into()
+    match rest.split_once(' ') {
+        Some((name, arguments)) => format!("cargo run --release {option} {name} -- {arguments}"),
+        None => format!("cargo run --release {option} {rest}"),
+    }
 }
 
 /// A command as it is typed, in lines of at most 100 characters.

@@ -1,10 +1,8 @@
 //! A chapter's run, in a process of its own: what each cell printed.
 
-use std::io::Read;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
@@ -13,6 +11,9 @@ pub const BEGIN: &str = "\u{1e}cell ";
 
 /// How long a chapter may take: several times what it takes on four cores, before it counts as hanging.
 pub const LIMIT: Duration = Duration::from_secs(300);
+
+/// The exit status of a process that ends because its time is over, as `timeout` has it.
+pub const OVERTIME: i32 = 124;
 
 /// What a cell printed.
 #[derive(Debug, PartialEq)]
@@ -28,55 +29,25 @@ pub struct Printed {
 /// # Errors
 /// If a cell fails, panics or goes on beyond `limit`: the message has its line, and what the process said.
 pub fn run(program: &Path, folder: &Path, chapter: &str, limit: Duration) -> Result<Vec<Printed>> {
-    let mut child = Command::new(program)
-        .args(["run", chapter, "--marks"])
+    let output = Command::new(program)
+        .args(["run", chapter, "--watched", &limit.as_secs().to_string()])
         .current_dir(folder)
         .env("NO_COLOR", "1")
         .env("RUST_BACKTRACE", "0")
         .env_remove("FASHION_MNIST_DIR") // or a cell would say something else where there is one
         .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
+        .output()
         .with_context(|| program.display().to_string())?;
-    let stdout = read(child.stdout.take());
-    let stderr = read(child.stderr.take());
-    let ended = ends(&mut child, limit)?;
-    let [stdout, stderr] = [stdout, stderr].map(|reader| reader.join().expect("it cannot panic"));
-    let cells = cells(&String::from_utf8_lossy(&stdout));
-    let at = cells.last().map_or(1, |cell| cell.line);
-    let stderr = String::from_utf8_lossy(&stderr);
-    match ended {
-        Some(true) => Ok(cells),
-        Some(false) => bail!("{chapter}.md:{at}: this cell fails\n{}", stderr.trim_end()),
-        None => {
-            bail!("{chapter}.md:{at}: this cell was at work when the chapter's {limit:?} were over")
-        }
+    let cells = cells(&String::from_utf8_lossy(&output.stdout));
+    let place = format!("{chapter}.md:{}", cells.last().map_or(1, |cell| cell.line));
+    if output.status.code() == Some(OVERTIME) {
+        bail!("{place}: this cell was at work when the chapter's {limit:?} were over");
     }
-}
-
-/// Reads all that comes, in a thread.
-fn read(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<Vec<u8>> {
-    thread::spawn(move || {
-        let mut bytes = Vec::new();
-        // what was read before an error is what there is
-        let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
-        bytes
-    })
-}
-
-/// Whether a process succeeds; `None` where it had to be ended.
-fn ends(child: &mut Child, limit: Duration) -> Result<Option<bool>> {
-    let start = Instant::now();
-    while start.elapsed() < limit {
-        if let Some(status) = child.try_wait()? {
-            return Ok(Some(status.success()));
-        }
-        thread::sleep(Duration::from_millis(10));
+    if !output.status.success() {
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        bail!("{place}: this cell fails\n{}", stderr.trim_end());
     }
-    child.kill()?;
-    child.wait()?;
-    Ok(None)
+    Ok(cells)
 }
 
 /// What each cell printed, by the marks.

@@ -53,7 +53,7 @@ fn trials() -> Result<Vec<Trial>> {
         let book = book.clone();
         move || none(check(&book)?)
     };
-    trials.push(trial("figures", is_fresh(check::figures)));
+    trials.push(trial("figures", is_fresh(check::pictures)));
     trials.push(trial("numbers", is_fresh(numbers::complaints)));
     trials.push(trial("options", is_fresh(options::complaints)));
     trials.push(trial("prose", is_fresh(prose::complaints)));

@@ -1,7 +1,6 @@
 //! The site: what mdBook asks of a preprocessor, so that `mdbook build notebooks-md` gives pages that need no
 //! network. Formulas become MathML, and every file of the repository that a page links to a page.
 
-mod math;
 mod page;
 mod source;
 
@@ -13,7 +12,7 @@ use anyhow::{Context, Result};
 use mdbook_preprocessor::book::{Book, BookItem, Chapter, SectionNumber};
 use mdbook_preprocessor::{Preprocessor, PreprocessorContext};
 
-use page::{Made, Page, address};
+use page::address;
 
 /// The name of the part of the site that has the files of the repository.
 const CODE: &str = "The code";
@@ -39,10 +38,9 @@ impl Preprocessor for Site {
     }
 
     fn run(&self, context: &PreprocessorContext, mut book: Book) -> Result<Book> {
-        let root = context.root.canonicalize()?;
-        let root = root
-            .parent()
-            .context("notebooks-md lies in the repository")?;
+        let folder = context.root.canonicalize()?;
+        let root = folder.parent();
+        let root = root.context("notebooks-md lies in the repository")?;
         let mut linked = Vec::new();
         let mut done = Ok(());
         book.for_each_chapter_mut(|chapter| {
@@ -51,63 +49,38 @@ impl Preprocessor for Site {
             }
         });
         done?;
+        let mut pages = BTreeMap::new();
+        while let Some(file) = linked.pop() {
+            if !pages.contains_key(&file) {
+                let page = shown(root, &file, &mut linked)?;
+                pages.insert(file, page);
+            }
+        }
         let chapters = book.chapters().filter(|c| c.number.is_some()).count() as u32;
-        book.push_item(index(chapters + 1, code(root, linked)?));
+        book.push_item(index(chapters + 1, pages));
         Ok(book)
     }
 }
 
-/// A chapter of the book.
+/// A chapter of the book; the files that it links to join `linked`.
 fn rewrite(root: &Path, chapter: &mut Chapter, linked: &mut Vec<PathBuf>) -> Result<()> {
-    let source = chapter
-        .source_path
-        .as_deref()
-        .context("a page has a file")?;
-    let file = Path::new("notebooks-md").join(source);
-    let site = address(&file);
-    let page = Page {
-        root,
-        file: &file,
-        site: &site,
-    };
-    let made = page
-        .make(&chapter.content)
-        .with_context(|| file.display().to_string())?;
-    chapter.content = made.text;
-    linked.extend(made.linked);
+    let source = chapter.source_path.as_ref();
+    let file = Path::new("notebooks-md").join(source.context("a page has a file")?);
+    chapter.content = page::page(root, &file, &chapter.content, linked)?;
     Ok(())
 }
 
-/// The pages of all files that are linked to, and that those link to.
-fn code(root: &Path, mut linked: Vec<PathBuf>) -> Result<BTreeMap<PathBuf, String>> {
-    let mut pages = BTreeMap::new();
-    while let Some(file) = linked.pop() {
-        if pages.contains_key(&file) {
-            continue;
-        }
-        let made = shown(root, &file).with_context(|| file.display().to_string())?;
-        linked.extend(made.linked);
-        pages.insert(file, made.text);
+/// A file that a page links to: Markdown as it is read, others as they are.
+fn shown(root: &Path, file: &Path, linked: &mut Vec<PathBuf>) -> Result<String> {
+    let path = root.join(file);
+    if path.is_dir() {
+        return source::folder(&path, file);
     }
-    Ok(pages)
-}
-
-/// Markdown as it is read, other files as they are.
-fn shown(root: &Path, file: &Path) -> Result<Made> {
+    let text = fs::read_to_string(&path).with_context(|| file.display().to_string())?;
     if file.extension().is_some_and(|e| e == "md") {
-        let site = address(file);
-        let page = Page {
-            root,
-            file,
-            site: &site,
-        };
-        return page.make(&fs::read_to_string(root.join(file))?);
+        return page::page(root, file, &text, linked);
     }
-    let text = source::page(root, file)?;
-    Ok(Made {
-        text,
-        linked: Vec::new(),
-    })
+    Ok(source::page(file, &text))
 }
 
 /// One entry in the table of contents, with all pages below it: by their numbers mdBook knows that they are.

@@ -4,11 +4,13 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::sync::LazyLock;
 
 use anyhow::{Context, Result};
 use notebook::book::Book;
 use notebook::chapter::Kind;
 use notebook::epochs::Epochs;
+use regex::Regex;
 
 use crate::text::paragraphs;
 
@@ -47,11 +49,10 @@ pub fn complaints(book: &Book) -> Result<Vec<String>> {
             }
         }
         for line in &text {
-            let figures = measured(line).into_iter();
-            complaints.extend(
-                figures
-                    .map(|figure| format!("{name}: {figure} has no source in numbers.rs: {line}")),
-            );
+            for figure in measured(line) {
+                let what = format!("{figure} has no source in numbers.rs: {line}");
+                complaints.push(format!("{name}: {what}"));
+            }
         }
     }
     Ok(complaints)
@@ -69,31 +70,23 @@ fn quotes(page: &str, sources: &Sources) -> Result<Vec<String>> {
 }
 
 fn readme(sources: &Sources) -> Result<Vec<String>> {
-    let (short, long) = (
-        sources.seconds(SHORT_RUN)?,
-        sources.seconds(SECTION_2)? / 60.0,
-    );
-    let parity = (2..=4).map(|k| sources.printed("multiple-gpus", &format!("{k} devices: ")));
-    let parity = parity
-        .collect::<Result<Vec<f64>>>()?
-        .into_iter()
-        .fold(0.0, f64::max);
+    let (lenet, short) = (sources.seconds(SECTION_1)?, sources.seconds(SHORT_RUN)?);
+    let long = sources.seconds(SECTION_2)? / 60.0;
+    let losses = sources.pytorch.worst("lenet", "this project", 0)?;
+    let mut parity = 0f64;
+    for k in 2..=4 {
+        parity = parity.max(sources.printed("multiple-gpus", &format!("{k} devices: "))?);
+    }
     let moved = sources.printed("multiple-gpus", "the step moves a parameter by up to ")?;
     let mut quotes = vec![
-        format!(
-            "ten epochs of Fashion-MNIST | {:.0} s",
-            sources.seconds(SECTION_1)?
-        ),
+        format!("ten epochs of Fashion-MNIST | {lenet:.0} s"),
         format!("the short run above | {short:.0} s"),
         format!("ten epochs of all images | {long:.0} min"),
         format!("differ from those on one device by at most {parity:.0e}"),
         format!("the step moves them by up to {moved:.0e}"),
         sources.last_line(SECTION_1)?,
         format!("its sources (four cores: {}) | {}", BUILDS[1], BUILDS[0]),
-        format!(
-            "losses differ from PyTorch's by at most {:.1e} relative",
-            sources.pytorch.worst("lenet", "this project", 0)?
-        ),
+        format!("losses differ from PyTorch's by at most {losses:.1e} relative"),
         format!("`code` at {} random moments", sources.kills()?),
     ];
     for step in STEPS {
@@ -124,9 +117,9 @@ fn accuracies(sources: &Sources) -> Result<Vec<String>> {
         let (last, best) = sources.seeds(k)?;
         rows.push(format!("LeNet, 256, 0.2 | {k} | {book} | {last} | {best}"));
     }
-    for (k, settings, book) in [
-        (1, "256, 0.1", "0.93 | 0.91"),
-        (2, "512, 0.2", "0.92 | 0.73"),
+    for (k, start) in [
+        (1, "256, 0.1 | 1 | 0.93 | 0.91"),
+        (2, "512, 0.2 | 2 | 0.92 | 0.73"),
     ] {
         let runs = sources.runs(&format!("concise --gpus {k}"));
         let of = |accuracy: fn(&Epochs) -> f64| {
@@ -134,9 +127,7 @@ fn accuracies(sources: &Sources) -> Result<Vec<String>> {
             all.collect::<Vec<_>>().join(", ")
         };
         let (last, best) = (of(Epochs::last), of(Epochs::best));
-        rows.push(format!(
-            "ResNet-18, {settings} | {k} | {book} | {last} | {best}"
-        ));
+        rows.push(format!("ResNet-18, {start} | {last} | {best}"));
     }
     Ok(rows)
 }
@@ -147,18 +138,18 @@ fn measurements(sources: &Sources) -> Result<Vec<String>> {
         format!("2 | {} | 1 min 56 s", BUILDS[0]),
         format!("4 | {} | 1 min 22 s", BUILDS[1]),
     ];
-    for (network, name) in [("lenet", "LeNet"), ("resnet18", "ResNet-18")] {
-        for (rows, what) in [
-            ("this project", "this project"),
-            ("its float64", "PyTorch's float64"),
-        ] {
-            let [losses, model] = [0, 1].map(|column| pytorch.worst(network, rows, column));
-            quotes.push(format!("{name}, {what} | {:.1e} | {:.1e}", losses?, model?));
-        }
+    for (network, rows, name) in [
+        ("lenet", "this project", "LeNet, this project"),
+        ("lenet", "its float64", "LeNet, PyTorch's float64"),
+        ("resnet18", "this project", "ResNet-18, this project"),
+        ("resnet18", "its float64", "ResNet-18, PyTorch's float64"),
+    ] {
+        let [losses, model] = [0, 1].map(|column| pytorch.worst(network, rows, column));
+        quotes.push(format!("{name} | {:.1e} | {:.1e}", losses?, model?));
     }
     let theirs = pytorch.rows("LeNet as in the book").into_iter();
-    let theirs = theirs.map(|row| row.text(1).map(str::to_owned));
-    let theirs = theirs.collect::<Result<Vec<_>>>()?;
+    let theirs: Result<Vec<&str>> = theirs.map(|row| row.text(1)).collect();
+    let theirs = theirs?;
     let (last, first) = theirs.split_last().context("no seeds")?;
     let first = first.join(", ");
     quotes.push(format!("its last epochs reached {first} and {last}"));
@@ -170,29 +161,20 @@ fn measurements(sources: &Sources) -> Result<Vec<String>> {
         let (ours, candle) = (speed(cpu, step, 1)?, peer("candle as it is", 1)?);
         quotes.push(format!("{step}, one thread | {ours} | | {candle}"));
     }
-    for (network, words) in [
-        (
-            "ResNet-18",
-            "the losses with and without Winograd differ by up to",
-        ),
-        (
-            "LeNet",
-            "its losses with and without Winograd differ by up to",
-        ),
-    ] {
+    for (network, whose) in [("ResNet-18", "the"), ("LeNet", "its")] {
         let (apart, moved) = cpu.rounding(network)?;
-        quotes.push(format!("{words} {apart}"));
+        quotes.push(format!(
+            "{whose} losses with and without Winograd differ by up to {apart}"
+        ));
         quotes.push(format!("already changes them by up to {moved}"));
     }
     for size in ["516 kB, LeNet", "44.7 MB, ResNet-18"] {
         let ours = sources.allreduce.row("4 threads", size)?;
         let ours: Vec<String> = ours.0[..4].iter().map(|us| thousands(us)).collect();
+        let ours = ours.join(" | ");
         let peer = sources.allreduce.row("Open MPI", size)?;
         let (mpi, times) = (thousands(peer.text(1)?), peer.number(2)?);
-        quotes.push(format!(
-            "{size} | {} | {mpi} ({times:.1}×)",
-            ours.join(" | ")
-        ));
+        quotes.push(format!("{size} | {ours} | {mpi} ({times:.1}×)"));
     }
     for row in sources.allreduce.rows("Overlap") {
         // communication, compute, without overlap, with large buckets, with small ones
@@ -225,17 +207,15 @@ fn communication(sources: &Sources) -> Result<Vec<String>> {
 fn solutions(sources: &Sources) -> Result<Vec<String>> {
     let is_table = |command: &&String| command.starts_with("--example 06_learning_rates ");
     let command = sources.recorded.keys().find(is_table).context("no table")?;
-    let rows = sources.recorded[command]
+    let mut most = 0f64;
+    for row in sources.recorded[command]
         .lines()
-        .filter(|line| line.starts_with("0."));
-    let apart = rows.map(|row| {
-        let row: Vec<f64> = row
-            .split_whitespace()
-            .filter_map(|n| n.parse().ok())
-            .collect();
-        (row[1] - row[2]).abs()
-    });
-    let most = apart.fold(0.0, f64::max);
+        .filter(|line| line.starts_with("0."))
+    {
+        let row = row.split_whitespace().filter_map(|n| n.parse().ok());
+        let row: Vec<f64> = row.collect();
+        most = most.max((row[1] - row[2]).abs());
+    }
     Ok(vec![format!(
         "their accuracies differ by at most {most:.2}"
     )])
@@ -273,46 +253,14 @@ fn given(page: &str) -> impl Iterator<Item = String> {
 }
 
 /// The figures of a line that look measured: times, rates, ratios, percentages and accuracies.
-fn measured(line: &str) -> Vec<String> {
-    const UNITS: [&str; 15] = [
-        "s",
-        "sec",
-        "seconds",
-        "ms",
-        "µs",
-        "min",
-        "minutes",
-        "hour",
-        "hours",
-        "sec/epoch",
-        "GB/s",
-        "GFLOP/s",
-        "examples/s",
-        "images/s",
-        "times",
-    ];
-    let is_sign = |c: char| !c.is_alphanumeric() && !['%', '×'].contains(&c);
-    let words: Vec<&str> = line
-        .split_whitespace()
-        .map(|word| word.trim_matches(is_sign))
-        .collect();
-    let mut figures = Vec::new();
-    for (i, word) in words.iter().enumerate() {
-        let number = word.trim_end_matches(['%', '×']);
-        let is_number = number.starts_with(|c: char| c.is_ascii_digit())
-            && number
-                .chars()
-                .all(|c| c.is_ascii_digit() || ".,–".contains(c));
-        let is_ratio = number.len() < word.len();
-        let has_unit = words.get(i + 1).is_some_and(|next| UNITS.contains(next));
-        let is_accuracy = number
-            .strip_prefix("0.")
-            .is_some_and(|digits| digits.len() > 1);
-        if is_number && (is_ratio || has_unit || is_accuracy) {
-            figures.push(word.to_string());
-        }
-    }
-    figures
+fn measured(line: &str) -> impl Iterator<Item = &str> {
+    static FIGURE: LazyLock<Regex> = LazyLock::new(|| {
+        let units = "s|sec|seconds|ms|µs|min|minutes|hours?|sec/epoch|GB/s|GFLOP/s|examples/s|images/s|times";
+        let number = r"[0-9][0-9.,–]*";
+        let with_unit = format!(r"\b{number}(?:[%×](?:\W|$)|\s+(?:{units})(?:\W|$))");
+        Regex::new(&format!(r"{with_unit}|\b0\.[0-9]{{2,}}")).expect("it is written here")
+    });
+    FIGURE.find_iter(line).map(|figure| figure.as_str())
 }
 
 /// Where figures come from.
@@ -331,9 +279,7 @@ struct Sources {
 impl Sources {
     fn read(book: &Book) -> Result<Self> {
         let read = |file: &str| fs::read_to_string(book.root.join(file)).context(file.to_owned());
-        let report = |name: &str| {
-            Ok::<_, anyhow::Error>(Report(read(&format!("benches/results/{name}.md"))?))
-        };
+        let report = |name: &str| read(&format!("benches/results/{name}.md")).map(Report);
         let mut printed = BTreeMap::<String, String>::new();
         for page in book.chapters(None)? {
             for piece in book.chapter(&page)?.pieces {
@@ -374,17 +320,16 @@ impl Sources {
 
     /// The last epoch and the best, over the seeds: `0.733 to 0.840, mean 0.814`.
     fn seeds(&self, k: usize) -> Result<(String, String)> {
-        let command = if k == 2 {
-            SEEDS.to_owned()
+        let gpus = if k == 2 {
+            String::new()
         } else {
-            format!("{SEEDS} --gpus {k}")
+            format!(" --gpus {k}")
         };
+        let command = format!("{SEEDS}{gpus}");
         let text = self.recorded.get(&command).context(command)?;
         let of = |name: &str| {
-            let mut lines = text.lines().filter_map(|line| line.strip_prefix(name));
-            lines
-                .next()
-                .map(str::to_owned)
+            let line = text.lines().find_map(|line| line.strip_prefix(name));
+            line.map(str::to_owned)
                 .with_context(|| format!("no {name:?} in {text:?}"))
         };
         Ok((of("last epoch: ")?, of("best epoch: ")?))
@@ -394,19 +339,14 @@ impl Sources {
     fn printed(&self, page: &str, words: &str) -> Result<f64> {
         let text = self.printed.get(page).context(page.to_owned())?;
         let found = text.lines().find_map(|line| line.strip_prefix(words));
-        Ok(found
-            .with_context(|| format!("no cell prints {words:?}"))?
-            .trim()
-            .parse()?)
+        let found = found.with_context(|| format!("no cell prints {words:?}"))?;
+        Ok(found.trim().parse()?)
     }
 
     /// How often the test kills LeNet's run.
     fn kills(&self) -> Result<usize> {
-        let count = self
-            .kills
-            .split("kills(&runs, ")
-            .nth(1)
-            .and_then(|rest| rest.split(',').next());
+        let rest = self.kills.split("kills(&runs, ").nth(1);
+        let count = rest.and_then(|rest| rest.split(',').next());
         Ok(count.context("no kills")?.parse()?)
     }
 }
@@ -424,10 +364,12 @@ impl Report {
 
     /// The row that begins with `row`, without this beginning, in the sections under `heading`.
     fn row(&self, heading: &str, row: &str) -> Result<Row<'_>> {
-        let mut lines = self.lines(heading);
-        let line = lines.find_map(|line| line.strip_prefix(&format!("| {row} | ")));
-        line.map(Row::of)
-            .with_context(|| format!("the report has no {row:?} under {heading:?}"))
+        let start = format!("| {row} | ");
+        let line = self
+            .lines(heading)
+            .find_map(|line| line.strip_prefix(&start));
+        let line = line.with_context(|| format!("the report has no {row:?} under {heading:?}"))?;
+        Ok(Row::of(line))
     }
 
     /// The rows under `heading` that begin with a number.
@@ -479,10 +421,8 @@ impl<'a> Row<'a> {
     }
 
     fn text(&self, i: usize) -> Result<&'a str> {
-        self.0
-            .get(i)
-            .copied()
-            .with_context(|| format!("no cell {i} in {:?}", self.0))
+        let cell = self.0.get(i).copied();
+        cell.with_context(|| format!("no cell {i} in {:?}", self.0))
     }
 
     fn number(&self, i: usize) -> Result<f64> {

@@ -9,6 +9,7 @@ use mdbook_driver::MDBook;
 use notebook::book::Book;
 use notebook::chapter::Kind;
 use notebook::site::Site;
+use regex::Regex;
 
 /// So many characters of a cell, or of what it printed, are beside each other in a window 1280 pixels wide:
 /// `--content-max-width` of site.css leaves room for 107, and rustfmt stops at 100.
@@ -23,22 +24,23 @@ pub fn complaints(book: &Book) -> Result<Vec<String>> {
     site.build()?;
     let files = Files::read(folder.path())?;
     let mut complaints = long_lines(book)?;
+    let (code, mut formulas) = (Regex::new("(?s)<code.*?</code>")?, 0);
     for (page, html) in files.with("html") {
-        complaints.extend(files.broken(page, html));
-        complaints.extend(formulas(html).map(|text| format!("{}: {text}", page.display())));
+        complaints.extend(files.broken(page, html)?);
+        formulas += html.matches("<math").count();
+        let main = html.split("<main>").nth(1);
+        let main = main.and_then(|rest| rest.split("</main>").next());
+        let prose = code.replace_all(main.unwrap_or(""), "");
+        if let Some(line) = prose.lines().find(|line| line.contains('$')) {
+            complaints.push(format!("{}: a formula is left in {line:?}", page.display()));
+        }
     }
+    let url = Regex::new(r#"url\(["']?([^"')]*)"#)?;
     for (sheet, css) in files.with("css") {
-        let urls = css.split("url(").skip(1);
-        let urls = urls.map(|rest| {
-            rest.split(')')
-                .next()
-                .unwrap_or("")
-                .trim_matches(['"', '\''])
-        });
-        complaints.extend(urls.filter_map(|url| files.missing(sheet, url)));
+        let urls = url.captures_iter(css);
+        complaints.extend(urls.filter_map(|url| files.missing(sheet, &url[1])));
     }
-    let formulas = files.with("html").any(|(_, html)| html.contains("<math"));
-    if !formulas {
+    if formulas == 0 {
         complaints.push("no page has a formula".into());
     }
     Ok(complaints)
@@ -49,37 +51,17 @@ fn long_lines(book: &Book) -> Result<Vec<String>> {
     let mut complaints = Vec::new();
     for page in book.chapters(None)? {
         for piece in book.chapter(&page)?.pieces {
-            let lines = (piece.line + 1..).zip(piece.body.lines());
-            // a picture's line is its description
-            let shown =
-                lines.filter(|(_, line)| piece.kind != Kind::Text && !line.starts_with("!["));
-            let long = shown.filter(|(_, line)| line.chars().count() > COLUMNS);
-            complaints.extend(long.map(|(line, _)| {
-                format!(
-                    "{}:{line} has more than {COLUMNS} characters",
-                    book.name(&page)
-                )
-            }));
+            for (line, text) in (piece.line + 1..).zip(piece.body.lines()) {
+                // a picture's line is its description
+                let is_shown = piece.kind != Kind::Text && !text.starts_with("![");
+                if is_shown && text.chars().count() > COLUMNS {
+                    let place = format!("{}:{line}", book.name(&page));
+                    complaints.push(format!("{place} has more than {COLUMNS} characters"));
+                }
+            }
         }
     }
     Ok(complaints)
-}
-
-/// What is left of LaTeX, outside code.
-fn formulas(html: &str) -> impl Iterator<Item = String> {
-    let prose = html
-        .split("<main>")
-        .nth(1)
-        .and_then(|rest| rest.split("</main>").next());
-    let parts = prose.unwrap_or("").split("<code");
-    let rest = parts.map(|part| part.rsplit("</code>").next().unwrap_or(part).to_owned());
-    let left = rest.filter(|text| text.contains('$'));
-    left.map(|text| {
-        format!(
-            "a formula is left in {:?}",
-            text.chars().take(200).collect::<String>()
-        )
-    })
 }
 
 /// The files of the site, by their paths in it.
@@ -91,7 +73,9 @@ struct Files {
 
 impl Files {
     fn read(folder: &Path) -> Result<Self> {
-        let (mut texts, mut folders) = (BTreeMap::new(), vec![folder.to_path_buf()]);
+        let id = Regex::new(r#"<[^>]* id="([^"]*)""#)?;
+        let (mut texts, mut ids) = (BTreeMap::new(), BTreeMap::new());
+        let mut folders = vec![folder.to_path_buf()];
         while let Some(next) = folders.pop() {
             for entry in fs::read_dir(next)? {
                 let path = entry?.path();
@@ -101,38 +85,35 @@ impl Files {
                 }
                 let text = String::from_utf8_lossy(&fs::read(&path)?).into_owned();
                 let name = path.strip_prefix(folder).context("it is in the folder")?;
+                if name.extension().is_some_and(|e| e == "html") {
+                    let of_page = id.captures_iter(&text).map(|id| id[1].to_owned());
+                    ids.insert(name.to_path_buf(), of_page.collect());
+                }
                 texts.insert(name.to_path_buf(), text);
             }
         }
-        let ids = |text: &String| tags(text).flat_map(|tag| attribute(tag, "id")).collect();
-        let pages = texts
-            .iter()
-            .filter(|(path, _)| path.extension().is_some_and(|e| e == "html"));
-        let ids = pages
-            .map(|(path, text)| (path.clone(), ids(text)))
-            .collect();
         Ok(Self { texts, ids })
     }
 
     fn with(&self, extension: &str) -> impl Iterator<Item = (&Path, &str)> {
-        let files = self
-            .texts
-            .iter()
-            .map(|(path, text)| (path.as_path(), text.as_str()));
-        files.filter(move |(path, _)| path.extension().is_some_and(|e| e == extension))
+        let all = self.texts.iter();
+        let all = all.map(|(path, text)| (path.as_path(), text.as_str()));
+        all.filter(move |(path, _)| path.extension().is_some_and(|e| e == extension))
     }
 
     /// Links, pictures, sheets and scripts of a page that are not there. It may link to other sites, and
     /// loads nothing from them.
-    fn broken(&self, page: &Path, html: &str) -> Vec<String> {
-        let mut broken = Vec::new();
-        for tag in tags(html) {
-            let link =
-                attribute(tag, "href").filter(|to| !(tag.starts_with("a ") && to.contains("://")));
-            broken.extend(link.and_then(|to| self.missing(page, &to)));
-            broken.extend(attribute(tag, "src").and_then(|from| self.missing(page, &from)));
-        }
-        broken
+    fn broken(&self, page: &Path, html: &str) -> Result<Vec<String>> {
+        let script = Regex::new("(?s)(<script[^>]*>).*?</script>")?;
+        let address = Regex::new(r#"<(\w+)[^>]* (?:href|src)="([^"]*)""#)?;
+        let html = script.replace_all(html, "$1");
+        let addresses = address.captures_iter(&html).filter_map(|found| {
+            let to = found[2].replace("&amp;", "&");
+            let is_elsewhere = &found[1] == "a" && to.contains("://");
+            (!is_elsewhere).then_some(to)
+        });
+        let broken = addresses.filter_map(|to| self.missing(page, &to));
+        Ok(broken.collect())
     }
 
     fn missing(&self, from: &Path, url: &str) -> Option<String> {
@@ -155,23 +136,4 @@ impl Files {
         };
         (!found).then(|| format!("{}: there is no {url}", from.display()))
     }
-}
-
-/// What stands between `<` and `>`, but not in scripts.
-fn tags(html: &str) -> impl Iterator<Item = &str> {
-    let mut in_script = false;
-    let tags = html.split('<').skip(1).filter(move |tag| {
-        let was_in_script = in_script;
-        in_script = match in_script {
-            true => !tag.starts_with("/script"),
-            false => tag.starts_with("script"),
-        };
-        !was_in_script
-    });
-    tags.filter_map(|tag| tag.split('>').next())
-}
-
-fn attribute(tag: &str, name: &str) -> Option<String> {
-    let value = tag.split_once(&format!(" {name}=\""))?.1;
-    Some(value.split('"').next()?.replace("&amp;", "&"))
 }
