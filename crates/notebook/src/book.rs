@@ -26,9 +26,7 @@ impl Book {
     /// If the repository is not where it was when this was built.
     pub fn of_this_repository(program: impl Into<PathBuf>) -> Result<Self> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let root = root
-            .canonicalize()
-            .with_context(|| root.display().to_string())?;
+        let root = root.canonicalize().context("the repository")?;
         Ok(Self {
             folder: root.join("notebooks-md"),
             root,
@@ -62,15 +60,9 @@ impl Book {
     /// # Errors
     /// If the folder cannot be read.
     pub fn pages(&self) -> Result<Vec<String>> {
-        const OTHERS: [&str; 5] = [
-            "README",
-            "SUMMARY",
-            "../README",
-            "../ARCHITECTURE",
-            "../CONTRIBUTING",
-        ];
         let mut pages = chapter::pages(&self.folder)?;
-        pages.extend(OTHERS.map(str::to_owned));
+        let others = "README SUMMARY ../README ../ARCHITECTURE ../CONTRIBUTING".split(' ');
+        pages.extend(others.map(str::to_owned));
         pages.retain(|page| self.path(page).exists());
         Ok(pages)
     }
@@ -133,13 +125,13 @@ impl Book {
     /// If the folder is there and cannot be read.
     pub fn pictures(&self) -> Result<Vec<String>> {
         let folder = self.folder.join("img");
-        if !folder.exists() {
-            return Ok(Vec::new());
+        let mut pictures = Vec::new();
+        if folder.exists() {
+            for entry in fs::read_dir(&folder)? {
+                pictures.push(format!("img/{}", entry?.file_name().display()));
+            }
         }
-        let name = |entry: fs::DirEntry| format!("img/{}", entry.file_name().to_string_lossy());
-        Ok(fs::read_dir(&folder)?
-            .map(|entry| entry.map(name))
-            .collect::<Result<_, _>>()?)
+        Ok(pictures)
     }
 
     /// Writes a file of the folder, where it is another now; whether it was.

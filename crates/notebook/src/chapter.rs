@@ -61,7 +61,7 @@ pub enum Compared {
 pub struct Source {
     /// The file, from the repository's root.
     pub file: String,
-    /// The names of its items; none is the whole file.
+    /// The names of its items.
     pub items: Vec<String>,
 }
 
@@ -94,14 +94,13 @@ impl Chapter {
     /// Adds a piece. Text joins the text before it. A cell gets an empty output, until there is another.
     fn push(&mut self, mut piece: Piece) -> Result<()> {
         match &piece.kind {
-            Kind::Text => match self.pieces.last_mut() {
-                Some(last) if last.kind == Kind::Text => last.body += &piece.to_string(),
-                _ => {
-                    let body = piece.to_string();
-                    let text = Piece::opened(piece.line, Kind::Text, "");
-                    self.pieces.push(Piece { body, ..text });
-                }
-            },
+            Kind::Text => {
+                let is_text = |last: &mut Piece| last.kind == Kind::Text;
+                let before = self.pieces.pop_if(is_text);
+                let mut text = before.unwrap_or(Piece::opened(piece.line, Kind::Text, ""));
+                text.body += &piece.to_string();
+                self.pieces.push(text);
+            }
             Kind::Output(_) => {
                 let is_blank = |p: &mut Piece| p.kind == Kind::Text && p.body.trim().is_empty();
                 if let Some(blank) = self.pieces.pop_if(is_blank) {
@@ -186,10 +185,8 @@ fn opens(line: &str) -> Result<(Kind, &str)> {
 
 /// What the line that opens an output says: `<!-- output -->`, `<!-- output: ±0.1 -->`.
 fn compared(line: &str) -> Result<Compared> {
-    let how = line
-        .trim_start_matches("<!-- output")
-        .trim_end_matches("-->");
-    Ok(match how.trim() {
+    let how = line.trim_start_matches("<!-- output");
+    Ok(match how.trim_end_matches("-->").trim() {
         "" => Compared::Within(0.0),
         ": recorded" => Compared::Recorded,
         how => {
@@ -213,20 +210,17 @@ fn code(info: &str, line: &str) -> Result<Kind> {
         !line.starts_with(char::is_whitespace),
         "a block of Rust begins at the start of its line"
     );
-    let (file, items) = match attributes.split('"').collect::<Vec<_>>()[..] {
-        [""] => (None, ""),
-        ["file=", file, ""] => (Some(file), ""),
-        ["file=", file, " item=", items, ""] => (Some(file), items),
+    let source = match attributes.split('"').collect::<Vec<_>>()[..] {
+        [""] => None,
+        ["file=", file, " item=", items, ""] => Some(Source {
+            file: file.into(),
+            items: items.split(',').map(|item| item.trim().into()).collect(),
+        }),
         _ => bail!("not understood: {attributes:?}"),
     };
-    let items = items.split(',').map(str::trim);
-    let items = items.filter(|item| !item.is_empty()).map(str::to_owned);
     Ok(Kind::Code {
         runs: language == "rust",
-        source: file.map(|file| Source {
-            file: file.into(),
-            items: items.collect(),
-        }),
+        source,
     })
 }
 
@@ -251,7 +245,7 @@ let x = 1;
 ```rust file="a/b.rs" item="f, A::g"
 fn f() {}
 ```
-````rs file="c.rs"
+````rs file="c.rs" item="h"
 fn h() {}
 ````
 Text `and` more
@@ -274,18 +268,15 @@ $ cargo run
                 items: items.iter().map(|&i| i.into()).collect(),
             }),
         };
-        let kinds: Vec<(usize, Kind)> = chapter
-            .pieces
-            .iter()
-            .map(|p| (p.line, p.kind.clone()))
-            .collect();
+        let kinds = chapter.pieces.iter().map(|p| (p.line, p.kind.clone()));
+        let kinds: Vec<(usize, Kind)> = kinds.collect();
         let expected = [
             (1, Kind::Text),
             (6, code(true, "", &[])),
             (10, Kind::Output(Compared::Within(0.5))),
             (15, code(true, "a/b.rs", &["f", "A::g"])),
             (15, Kind::Output(Compared::Within(0.0))),
-            (18, code(false, "c.rs", &[])),
+            (18, code(false, "c.rs", &["h"])),
             (21, Kind::Text),
             (23, Kind::Recorded("scratch --gpus 2".into())),
         ];
@@ -297,23 +288,18 @@ $ cargo run
 
     #[test]
     fn what_would_be_misread_is_an_error() {
-        for (page, line) in [
-            ("\n```rust\nlet x = 1;\n", "line 2"),
-            ("- list\n  ```rust\n  f();\n  ```\n", "line 2"),
-            ("```rust,ignore\n```\n", "line 1"),
-            ("```rust fil=\"x\"\n```\n", "line 1"),
-            (
-                "```rust\n```\ntext\n<!-- output -->\n<!-- /output -->\n",
-                "line 4",
-            ),
-            (
-                "```rust\n```\n<!-- output: ±x -->\n<!-- /output -->\n",
-                "line 3",
-            ),
-            ("<!-- recorded: scratch -->\n", "line 1"),
+        for (line, page) in [
+            (2, "\n```rust\nlet x = 1;\n"),
+            (2, "- list\n  ```rust\n  f();\n  ```\n"),
+            (1, "```rust,ignore\n```\n"),
+            (1, "```rust fil=\"x\"\n```\n"),
+            (4, "```rust\n```\ntext\n<!-- output -->\n<!-- /output -->\n"),
+            (3, "```rust\n```\n<!-- output: ±x -->\n<!-- /output -->\n"),
+            (1, "<!-- recorded: scratch -->\n"),
         ] {
             let message = format!("{:#}", Chapter::parse(page).unwrap_err());
-            assert!(message.starts_with(line), "{page:?}: {message}");
+            let place = format!("line {line}: ");
+            assert!(message.starts_with(&place), "{page:?}: {message}");
         }
     }
 }

@@ -75,15 +75,19 @@ fn difference(book: &Book, old: &Piece, now: &Fresh) -> Option<String> {
 /// If the chapter cannot be read.
 pub fn recorded(book: &Book, name: &str) -> Result<Vec<String>> {
     let chapter = book.chapter(name)?;
-    let empty = chapter.pieces.iter().filter(|piece| {
+    let mut complaints = Vec::new();
+    for Piece {
+        line, kind, body, ..
+    } in &chapter.pieces
+    {
         // the command alone, in its block, is three lines
-        matches!(piece.kind, Kind::Recorded(_)) && piece.body.lines().count() <= 3
-    });
-    let complaints = empty.map(|piece| {
-        let place = format!("{}:{}", book.name(name), piece.line);
-        format!("{place}: nothing is recorded\n  to record it: cargo run --release -p notebook -- record {name}")
-    });
-    Ok(complaints.collect())
+        if matches!(kind, Kind::Recorded(_)) && body.lines().count() <= 3 {
+            let place = format!("{}:{line}", book.name(name));
+            let how = format!("to record it: cargo run --release -p notebook -- record {name}");
+            complaints.push(format!("{place}: nothing is recorded\n  {how}"));
+        }
+    }
+    Ok(complaints)
 }
 
 /// The links of a page that lead nowhere, or to another line than their item's.
@@ -92,10 +96,9 @@ pub fn recorded(book: &Book, name: &str) -> Result<Vec<String>> {
 /// If the page cannot be read.
 pub fn links(book: &Book, page: &str) -> Result<Vec<String>> {
     let complaints = links::complaints(&book.folder_of(page), &book.text(page)?).into_iter();
-    let place = book.name(page);
-    Ok(complaints
-        .map(|(line, what)| format!("{place}:{line}: {what}"))
-        .collect())
+    let name = book.name(page);
+    let complaints = complaints.map(|(line, what)| format!("{name}:{line}: {what}"));
+    Ok(complaints.collect())
 }
 
 /// The pictures: the curve if it is drawn otherwise now, and those that no page shows.
@@ -106,10 +109,8 @@ pub fn pictures(book: &Book) -> Result<Vec<String>> {
     let mut complaints = Vec::new();
     let curve = fs::read_to_string(book.folder.join(curve::FILE)).unwrap_or_default();
     if curve != curve::svg(book)? {
-        let file = curve::FILE;
-        complaints.push(format!(
-            "{file} is stale\n  to renew it: cargo run -p notebook -- renew"
-        ));
+        let how = "to renew it: cargo run -p notebook -- renew";
+        complaints.push(format!("{} is stale\n  {how}", curve::FILE));
     }
     let mut shown = Vec::new();
     for page in book.pages()? {

@@ -19,10 +19,9 @@ impl Epochs {
     /// # Errors
     /// If the command has no block, or as [`of`](Self::of).
     pub fn of_command(recorded: &BTreeMap<String, String>, command: &str) -> Result<Self> {
-        let block = || format!("<!-- recorded: {command} -->");
         let text = recorded.get(command);
-        let text = text.with_context(|| format!("no page has {}", block()))?;
-        Self::of(text).with_context(block)
+        let text = text.with_context(|| format!("no page has <!-- recorded: {command} -->"))?;
+        Self::of(text).with_context(|| command.to_owned())
     }
 
     /// Reads lines such as `epoch 2, loss 1.469, test acc 0.654, 1.3 sec, 46603 examples/sec`.

@@ -59,10 +59,9 @@ pub fn outputs(book: &Book, name: &str, chapter: &Chapter) -> Result<Vec<Fresh>>
         printed.len()
     );
     let mut outputs = Vec::new();
-    for (number, (piece, printed)) in (1..).zip(pieces.into_iter().zip(printed)) {
-        let made = output::body(&printed.text, &format!("img/{name}-{number}"));
-        let place = || format!("{}:{}", book.name(name), printed.line);
-        let (body, pictures) = made.with_context(place)?;
+    for (number, (piece, (line, text))) in (1..).zip(pieces.into_iter().zip(printed)) {
+        let made = output::body(&text, &format!("img/{name}-{number}"));
+        let (body, pictures) = made.with_context(|| format!("{}:{line}", book.name(name)))?;
         outputs.push(Fresh {
             piece,
             body,

@@ -14,14 +14,8 @@ use notebook::run::{BEGIN, OVERTIME};
 use notebook::{check, curve, jupyter, record, renew, site};
 
 // What a reader need not see in a cell need not be warned of.
-#[allow(
-    dead_code,
-    unused_assignments,
-    unused_imports,
-    unused_mut,
-    unused_qualifications,
-    unused_variables
-)]
+#[allow(unused, unused_qualifications)]
+#[warn(unused_must_use)]
 mod chapters {
     include!(concat!(env!("OUT_DIR"), "/chapters.rs"));
 }
@@ -136,10 +130,8 @@ fn renew(only: Option<&str>) -> Result<()> {
 fn record(chapter: Option<&str>, only: &str) -> Result<()> {
     let book = book()?;
     for chapter in book.chapters(chapter)? {
-        println!(
-            "{chapter}: {} recorded",
-            record::record(&book, &chapter, only)?
-        );
+        let count = record::record(&book, &chapter, only)?;
+        println!("{chapter}: {count} recorded");
     }
     Ok(())
 }

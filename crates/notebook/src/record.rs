@@ -25,8 +25,8 @@ pub fn record(book: &Book, name: &str, only: &str) -> Result<usize> {
             continue;
         }
         let line = cargo(command);
-        let printed =
-            run(&book.root, &line).with_context(|| format!("{}: {line}", book.name(name)))?;
+        let place = || format!("{}: {line}", book.name(name));
+        let printed = run(&book.root, &line).with_context(place)?;
         chapter.pieces[i].body = format!("```text\n{}\n{printed}\n```\n", shown(&line));
         book.write(&format!("{name}.md"), &chapter.to_string())?;
         count += 1;
@@ -92,29 +92,21 @@ mod tests {
     #[test]
     fn a_long_command_is_folded() {
         assert_eq!(shown("cargo run"), "$ cargo run");
-        let long = shown(&format!(
-            "cargo run -- {}",
-            "--option 1 ".repeat(10).trim_end()
-        ));
-        let lines: Vec<&str> = long.lines().collect();
-        assert_eq!(lines.len(), 2, "{long}");
-        assert!(
-            lines[0].ends_with(" 1 \\") && lines[1].starts_with("    --option"),
-            "{long}"
-        );
-        assert!(lines.iter().all(|line| line.len() <= 100), "{long}");
+        let folded = shown(&("cargo run --".to_owned() + &" --option 1".repeat(10)));
+        let (first, second) = folded.split_once('\n').unwrap();
+        assert!(first.ends_with(" 1 \\") && first.len() <= 100, "{first}");
+        assert!(second.starts_with("    --option"), "{second}");
     }
 
     #[test]
     fn a_block_says_what_is_run() {
-        let line = cargo("scratch --gpus 2");
-        assert_eq!(line, "cargo run --release -p scratch -- --gpus 2");
-        assert_eq!(cargo("concise"), "cargo run --release -p concise");
-        let line = cargo("--example 06_rates --seed 1");
-        assert_eq!(line, "cargo run --release --example 06_rates -- --seed 1");
-        assert_eq!(
-            cargo("--example 06_rates"),
-            "cargo run --release --example 06_rates"
-        );
+        for (block, line) in [
+            ("scratch --gpus 2", "-p scratch -- --gpus 2"),
+            ("concise", "-p concise"),
+            ("--example 06 --seed 1", "--example 06 -- --seed 1"),
+            ("--example 06", "--example 06"),
+        ] {
+            assert_eq!(cargo(block), format!("cargo run --release {line}"));
+        }
     }
 }

@@ -15,20 +15,17 @@ pub const LIMIT: Duration = Duration::from_secs(300);
 /// The exit status of a process that ends because its time is over, as `timeout` has it.
 pub const OVERTIME: i32 = 124;
 
-/// What a cell printed.
-#[derive(Debug, PartialEq)]
-pub struct Printed {
-    /// The line of the chapter where the cell begins.
-    pub line: usize,
-    /// What went to stdout.
-    pub text: String,
-}
-
-/// Runs a chapter by `program run CHAPTER`, in the folder where its page lies.
+/// Runs a chapter by `program run CHAPTER`, in the folder where its page lies: what each cell printed to stdout,
+/// and the line where the cell begins.
 ///
 /// # Errors
 /// If a cell fails, panics or goes on beyond `limit`: the message has its line, and what the process said.
-pub fn run(program: &Path, folder: &Path, chapter: &str, limit: Duration) -> Result<Vec<Printed>> {
+pub fn run(
+    program: &Path,
+    folder: &Path,
+    chapter: &str,
+    limit: Duration,
+) -> Result<Vec<(usize, String)>> {
     let output = Command::new(program)
         .args(["run", chapter, "--watched", &limit.as_secs().to_string()])
         .current_dir(folder)
@@ -39,7 +36,7 @@ pub fn run(program: &Path, folder: &Path, chapter: &str, limit: Duration) -> Res
         .output()
         .with_context(|| program.display().to_string())?;
     let cells = cells(&String::from_utf8_lossy(&output.stdout));
-    let place = format!("{chapter}.md:{}", cells.last().map_or(1, |cell| cell.line));
+    let place = format!("{chapter}.md:{}", cells.last().map_or(1, |(line, _)| *line));
     if output.status.code() == Some(OVERTIME) {
         bail!("{place}: this cell was at work when the chapter's {limit:?} were over");
     }
@@ -51,14 +48,10 @@ pub fn run(program: &Path, folder: &Path, chapter: &str, limit: Duration) -> Res
 }
 
 /// What each cell printed, by the marks.
-fn cells(stdout: &str) -> Vec<Printed> {
-    let parts = stdout.split(BEGIN).skip(1);
+fn cells(stdout: &str) -> Vec<(usize, String)> {
     let cell = |part: &str| {
         let (line, text) = part.split_once('\n')?;
-        Some(Printed {
-            line: line.parse().ok()?,
-            text: text.into(),
-        })
+        Some((line.parse().ok()?, text.into()))
     };
-    parts.filter_map(cell).collect()
+    stdout.split(BEGIN).skip(1).filter_map(cell).collect()
 }

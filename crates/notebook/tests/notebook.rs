@@ -49,21 +49,22 @@ fn trials() -> Result<Vec<Trial>> {
         trials.push(page(&book, name, "listings", check::listings));
         trials.push(page(&book, name, "links", check::links));
     }
-    let is_fresh = |check: fn(&Book) -> Result<Vec<String>>| {
+    type Check = fn(&Book) -> Result<Vec<String>>;
+    let checks: [(&str, Check); 6] = [
+        ("pictures", check::pictures),
+        ("numbers", numbers::complaints),
+        ("options", options::complaints),
+        ("prose", prose::complaints),
+        ("site", site::complaints),
+        ("table", table::complaints),
+    ];
+    for (name, check) in checks {
         let book = book.clone();
-        move || none(check(&book)?)
-    };
-    trials.push(trial("figures", is_fresh(check::pictures)));
-    trials.push(trial("numbers", is_fresh(numbers::complaints)));
-    trials.push(trial("options", is_fresh(options::complaints)));
-    trials.push(trial("prose", is_fresh(prose::complaints)));
-    trials.push(trial("site", is_fresh(site::complaints)));
-    trials.push(trial("table", is_fresh(table::complaints)));
-    trials.extend(
-        runner::TESTS
-            .iter()
-            .map(|(name, test)| trial(&format!("runner::{name}"), test)),
-    );
+        trials.push(trial(name, move || none(check(&book)?)));
+    }
+    for (name, test) in runner::TESTS {
+        trials.push(trial(&format!("runner::{name}"), test));
+    }
     Ok(trials)
 }
 

@@ -51,10 +51,12 @@ impl Preprocessor for Site {
         done?;
         let mut pages = BTreeMap::new();
         while let Some(file) = linked.pop() {
-            if !pages.contains_key(&file) {
-                let page = shown(root, &file, &mut linked)?;
-                pages.insert(file, page);
+            if pages.contains_key(&file) {
+                continue;
             }
+            let page = shown(root, &file, &mut linked);
+            let page = page.with_context(|| file.display().to_string())?;
+            pages.insert(file, page);
         }
         let chapters = book.chapters().filter(|c| c.number.is_some()).count() as u32;
         book.push_item(index(chapters + 1, pages));
@@ -66,7 +68,8 @@ impl Preprocessor for Site {
 fn rewrite(root: &Path, chapter: &mut Chapter, linked: &mut Vec<PathBuf>) -> Result<()> {
     let source = chapter.source_path.as_ref();
     let file = Path::new("notebooks-md").join(source.context("a page has a file")?);
-    chapter.content = page::page(root, &file, &chapter.content, linked)?;
+    let made = page::page(root, &file, &chapter.content, linked);
+    chapter.content = made.with_context(|| file.display().to_string())?;
     Ok(())
 }
 
@@ -76,7 +79,7 @@ fn shown(root: &Path, file: &Path, linked: &mut Vec<PathBuf>) -> Result<String> 
     if path.is_dir() {
         return source::folder(&path, file);
     }
-    let text = fs::read_to_string(&path).with_context(|| file.display().to_string())?;
+    let text = fs::read_to_string(&path)?;
     if file.extension().is_some_and(|e| e == "md") {
         return page::page(root, file, &text, linked);
     }
