@@ -43,14 +43,4 @@ impl Epochs {
             seconds,
         })
     }
-
-    /// The accuracy after the last epoch.
-    pub fn last(&self) -> f64 {
-        self.accuracies[self.accuracies.len() - 1]
-    }
-
-    /// The best accuracy.
-    pub fn best(&self) -> f64 {
-        self.accuracies.iter().copied().fold(0.0, f64::max)
-    }
 }

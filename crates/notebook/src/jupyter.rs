@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use pulldown_cmark::{Event, Parser, Tag, TagEnd};
 use serde_json::{Value, json};
 
-use crate::chapter::{Chapter, Kind, Piece};
+use crate::chapter::{Chapter, Kind};
 
 /// The notebook of a chapter that lies in `folder`, in the format 4.5.
 ///
@@ -21,8 +21,14 @@ pub fn notebook(chapter: &Chapter, folder: &Path) -> Result<Value> {
         match piece.kind {
             Kind::Code { runs: true, .. } => {
                 markdown(&mut cells, &mut text);
-                let printed = &chapter.pieces[i + 1];
-                cells.push(code(cells.len(), piece, printed, folder)?);
+                cells.push(json!({
+                    "cell_type": "code",
+                    "id": format!("cell-{}", cells.len()),
+                    "metadata": {},
+                    "execution_count": null,
+                    "source": piece.body.trim_end(),
+                    "outputs": outputs(&chapter.pieces[i + 1].body, folder)?,
+                }));
             }
             Kind::Code { runs: false, .. } => {
                 text += &format!("```rust\n{}{}", piece.body, piece.close)
@@ -46,22 +52,10 @@ pub fn notebook(chapter: &Chapter, folder: &Path) -> Result<Value> {
 /// Makes a cell of the text so far, if there is any.
 fn markdown(cells: &mut Vec<Value>, text: &mut String) {
     let source = std::mem::take(text);
-    if !source.trim().is_empty() {
-        let id = format!("cell-{}", cells.len());
-        let source = source.trim();
+    let (source, id) = (source.trim(), format!("cell-{}", cells.len()));
+    if !source.is_empty() {
         cells.push(json!({ "cell_type": "markdown", "id": id, "metadata": {}, "source": source }));
     }
-}
-
-fn code(number: usize, cell: &Piece, printed: &Piece, folder: &Path) -> Result<Value> {
-    Ok(json!({
-        "cell_type": "code",
-        "id": format!("cell-{number}"),
-        "metadata": {},
-        "execution_count": null,
-        "source": cell.body.trim_end(),
-        "outputs": outputs(&printed.body, folder)?,
-    }))
 }
 
 /// What stands in a block is a stream, a picture is shown.

@@ -122,11 +122,12 @@ fn accuracies(sources: &Sources) -> Result<Vec<String>> {
         (2, "512, 0.2 | 2 | 0.92 | 0.73"),
     ] {
         let runs = sources.runs(&format!("concise --gpus {k}"));
-        let of = |accuracy: fn(&Epochs) -> f64| {
-            let all = runs.iter().map(|run| format!("{:.3}", accuracy(run)));
-            all.collect::<Vec<_>>().join(", ")
-        };
-        let (last, best) = (of(Epochs::last), of(Epochs::best));
+        let (mut last, mut best) = (Vec::new(), Vec::new());
+        for Epochs { accuracies, .. } in runs {
+            last.push(format!("{:.3}", accuracies[accuracies.len() - 1]));
+            best.push(format!("{:.3}", accuracies.into_iter().fold(0.0, f64::max)));
+        }
+        let (last, best) = (last.join(", "), best.join(", "));
         rows.push(format!("ResNet-18, {start} | {last} | {best}"));
     }
     Ok(rows)
