@@ -14,8 +14,8 @@
 //! A thread's work for a replica is in the replica's lane. A lane without a span is idle, or its work is not marked.
 //! On a GPU a span is the host's work: it asks for work on the GPU, and does not wait until that is done.
 
-mod collect;
 mod picture;
+mod recording;
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-pub(crate) use collect::Recording;
+pub(crate) use recording::Recording;
 
 /// The work of this process in a piece of code, over time.
 ///
@@ -67,19 +67,6 @@ pub struct Span {
 }
 
 impl Timeline {
-    /// Runs `f`, and records all spans meanwhile, on all threads of the process: also those that do not
-    /// belong to `f`.
-    ///
-    /// Two recordings at the same time, or one in the other, take nothing from each other.
-    ///
-    /// # Panics
-    /// If the process has a subscriber of `tracing` that is not this one.
-    pub fn record<T>(f: impl FnOnce() -> T) -> (T, Self) {
-        let recording = Recording::start();
-        let done = f();
-        (done, recording.end())
-    }
-
     /// Sorts the spans; time begins with the first one.
     fn new(mut spans: Vec<Span>) -> Self {
         spans.sort_by(|a, b| a.begin.total_cmp(&b.begin).then(a.depth.cmp(&b.depth)));
@@ -147,23 +134,6 @@ impl Timeline {
             }));
         }
         json!({"displayTimeUnit": "ms", "traceEvents": events}).to_string()
-    }
-
-    /// As a picture: a colour for each kind of span, and a pale box where a lane is idle.
-    pub fn svg(&self) -> String {
-        picture::svg(&[("", self)])
-    }
-
-    /// Several timelines in one picture, below each other on the same time axis, each with its title.
-    ///
-    /// ```
-    /// let (_, one) = run::Timeline::record(|| ());
-    /// let two = one.clone();
-    /// let svg = run::Timeline::svg_beside(&[("k = 1", &one), ("k = 2", &two)]);
-    /// assert!(svg.contains(">k = 1</text>") && svg.contains(">k = 2</text>"));
-    /// ```
-    pub fn svg_beside(timelines: &[(&str, &Self)]) -> String {
-        picture::svg(timelines)
     }
 }
 

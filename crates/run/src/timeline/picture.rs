@@ -1,11 +1,10 @@
 //! Draws timelines below each other: their lanes, and time from left to right.
 
 use std::collections::BTreeSet;
-use std::fmt::Write;
 
 use d2l::escape;
 
-use super::{Span, Timeline};
+use crate::timeline::{Span, Timeline};
 
 const WIDTH: f64 = 760.0;
 const LANE: f64 = 34.0;
@@ -22,7 +21,7 @@ const LETTER: f64 = 6.6;
 
 /// A kind of span: its name, its colour, and that of the letters on it.
 type Kind = (&'static str, &'static str, &'static str);
-const KINDS: [Kind; 9] = [
+const KINDS: [Kind; 10] = [
     ("data", "#8c564b", "white"),
     ("split", "#7b4fa6", "white"),
     ("forward", "#1f77b4", "white"),
@@ -32,96 +31,160 @@ const KINDS: [Kind; 9] = [
     ("wait", "url(#wait)", "#222"),
     ("update", "#1b7f3b", "white"),
     ("evaluate", "#6b6b6b", "white"),
+    (IDLE, "#eceff2", "#57606a"),
 ];
 /// Of a span that is none of these.
 const OTHER: Kind = ("other", "#999", "white");
-/// Of a lane without a span, for longer than this share of the time.
-const IDLE: Kind = ("idle", "#eceff2", "#57606a");
+/// A lane without a span, for longer than this share of the time.
+const IDLE: &str = "idle";
 const LEAST_IDLE: f64 = 0.02;
 
 /// Hatched, for a wait.
 const HATCHED: &str = r##"<pattern id="wait" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect width="6" height="6" fill="#f7f7f7"/><rect width="1.5" height="6" fill="#bbb"/></pattern>"##;
 
-/// Where a time is, from left to right.
-struct Scale {
-    left: f64,
-    /// Pixels of a µs.
-    unit: f64,
-}
-
-impl Scale {
-    fn x(&self, us: f64) -> f64 {
-        self.left + us * self.unit
+impl Timeline {
+    /// As a picture: a colour for each kind of span, and a pale box where a lane is idle.
+    pub fn svg(&self) -> String {
+        Self::svg_beside(&[("", self)])
     }
-}
 
-pub(super) fn svg(timelines: &[(&str, &Timeline)]) -> String {
-    let lanes = timelines.iter().flat_map(|(_, timeline)| timeline.lanes());
-    let letters = lanes.map(|lane| lane.chars().count()).max();
-    let left = 2.0 * MARGIN + LETTER * letters.unwrap_or(0) as f64;
-    let length = timelines.iter().map(|(_, timeline)| timeline.length());
-    let length = length.fold(1.0, f64::max);
-    let unit = (WIDTH - MARGIN - left) / length;
-    let scale = Scale { left, unit };
-    let heights = timelines
-        .iter()
-        .map(|(title, timeline)| height(title, timeline));
-    let bottom = LEGEND + heights.sum::<f64>();
-    let mut out = format!(
-        r#"<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="12" role="img" aria-label="{label}"><defs>{HATCHED}</defs><rect width="100%" height="100%" fill="white"/>"#,
-        height = bottom + AXIS,
-        label = escape(&in_words(timelines)),
-    );
-    legend(&mut out, timelines);
-    axis(&mut out, &scale, length, bottom);
-    let mut top = LEGEND;
-    for (title, timeline) in timelines {
-        draw(&mut out, &scale, (title, timeline), top);
-        top += height(title, timeline);
+    /// Several timelines in one picture, below each other on the same time axis, each with its title.
+    ///
+    /// ```
+    /// let (_, one) = run::Timeline::record(|| ());
+    /// let two = one.clone();
+    /// let svg = run::Timeline::svg_beside(&[("k = 1", &one), ("k = 2", &two)]);
+    /// assert!(svg.contains(">k = 1</text>") && svg.contains(">k = 2</text>"));
+    /// ```
+    pub fn svg_beside(timelines: &[(&str, &Self)]) -> String {
+        let lanes = timelines.iter().flat_map(|(_, timeline)| timeline.lanes());
+        let letters = lanes.map(|lane| lane.chars().count()).max();
+        let left = 2.0 * MARGIN + LETTER * letters.unwrap_or(0) as f64;
+        let length = timelines.iter().map(|(_, timeline)| timeline.length());
+        let length = length.fold(1.0, f64::max);
+        let heights = timelines.iter().map(|(title, t)| height(title, t));
+        let bottom = LEGEND + heights.sum::<f64>();
+        let mut picture = Picture {
+            svg: String::new(),
+            left,
+            unit: (WIDTH - MARGIN - left) / length,
+        };
+        picture.legend(timelines);
+        picture.axis(length, bottom);
+        let mut top = LEGEND;
+        for (title, timeline) in timelines {
+            picture.timeline(title, timeline, top);
+            top += height(title, timeline);
+        }
+        format!(
+            r#"<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="12" role="img" aria-label="{label}"><defs>{HATCHED}</defs><rect width="100%" height="100%" fill="white"/>{drawn}</svg>"#,
+            height = bottom + AXIS,
+            label = escape(&in_words(timelines)),
+            drawn = picture.svg,
+        ) + "\n"
     }
-    out + "</svg>\n"
 }
 
 /// The height of a timeline with its title.
 fn height(title: &str, timeline: &Timeline) -> f64 {
     let lanes = timeline.lanes().len() as f64 * (LANE + GAP);
-    if title.is_empty() {
-        lanes
-    } else {
-        lanes + TITLE
+    match title {
+        "" => lanes,
+        _ => lanes + TITLE,
     }
 }
 
-/// The lanes of a timeline below `top`, with its title.
-fn draw(out: &mut String, scale: &Scale, (title, timeline): (&str, &Timeline), top: f64) {
-    let mut top = top;
-    if !title.is_empty() {
-        let (y, title) = (top + 17.0, escape(title));
-        put(
-            out,
-            format_args!(r##"<text x="{MARGIN}" y="{y}" font-weight="600">{title}</text>"##),
-        );
-        top += TITLE;
+/// What is drawn so far, and where a time is, from left to right.
+struct Picture {
+    svg: String,
+    left: f64,
+    /// Pixels of a µs.
+    unit: f64,
+}
+
+impl Picture {
+    /// Text with more attributes than its place.
+    fn text(&mut self, x: f64, y: f64, attributes: &str, text: &str) {
+        let text = escape(text);
+        self.svg += &format!(r##"<text x="{x:.1}" y="{y}"{attributes}>{text}</text>"##);
     }
-    for lane in timeline.lanes() {
-        let (y, lane_end) = (top + LANE / 2.0 + 4.0, scale.left - MARGIN / 2.0);
-        let name = escape(lane);
-        put(
-            out,
-            format_args!(r##"<text x="{lane_end:.1}" y="{y}" text-anchor="end">{name}</text>"##),
+
+    /// The kinds that occur, in a row.
+    fn legend(&mut self, timelines: &[(&str, &Timeline)]) {
+        let mut names = BTreeSet::new();
+        for (_, timeline) in timelines {
+            let idle = timeline.lanes().into_iter();
+            let idle = idle.flat_map(|lane| idle_spans(timeline, lane));
+            names.extend(idle.map(|span| span.name));
+            names.extend(timeline.spans().iter().map(|span| span.name));
+        }
+        let mut x = MARGIN;
+        for (name, fill, _) in KINDS.iter().filter(|kind| names.contains(kind.0)) {
+            self.svg += &format!(
+                r##"<rect x="{x:.1}" y="13" width="13" height="13" fill="{fill}" stroke="#888" stroke-width="0.5"/>"##
+            );
+            self.text(x + 18.0, 24.0, "", name);
+            x += 36.0 + LETTER * name.len() as f64;
+        }
+    }
+
+    /// Times below the lanes, with lines up through them.
+    fn axis(&mut self, length: f64, bottom: f64) {
+        let step = round_step(length / 7.0);
+        let decimals = (-(step / 1e3).log10().floor()).max(0.0) as usize;
+        for i in 0..=(length / step) as usize {
+            let at = i as f64 * step;
+            let (x, top) = (self.left + at * self.unit, LEGEND - 4.0);
+            self.svg += &format!(r##"<path d="M{x:.1} {top}V{bottom}" stroke="#ddd"/>"##);
+            let unit = if i == 0 { " ms" } else { "" };
+            let time = format!("{:.decimals$}{unit}", at / 1e3);
+            let attributes = r##" text-anchor="middle" fill="#444""##;
+            self.text(x, bottom + 16.0, attributes, &time);
+        }
+    }
+
+    /// The lanes of a timeline below `top`, with its title.
+    fn timeline(&mut self, title: &str, timeline: &Timeline, top: f64) {
+        let mut top = top;
+        if !title.is_empty() {
+            self.text(MARGIN, top + 17.0, r##" font-weight="600""##, title);
+            top += TITLE;
+        }
+        for lane in timeline.lanes() {
+            let (x, y) = (self.left - MARGIN / 2.0, top + LANE / 2.0 + 4.0);
+            self.text(x, y, r##" text-anchor="end""##, lane);
+            for span in idle_spans(timeline, lane) {
+                self.span(&span, top);
+            }
+            for span in timeline.spans().iter().filter(|s| &*s.lane == lane) {
+                self.span(span, top);
+            }
+            top += LANE + GAP;
+        }
+    }
+
+    /// A span's box, in the lower half of the one in which it lies, with its name where that has room.
+    fn span(&mut self, span: &Span, top: f64) {
+        let kind = KINDS.iter().find(|kind| kind.0 == span.name);
+        let (_, fill, ink) = kind.unwrap_or(&OTHER);
+        let height = LANE / f64::powi(2.0, span.depth as i32);
+        let (x, y) = (self.left + span.begin * self.unit, top + LANE - height);
+        let time = span.end - span.begin;
+        let width = (time * self.unit - SEAM).max(1.0);
+        let (name, lane) = (span.name, escape(&span.lane));
+        self.svg += &format!(
+            r##"<rect x="{x:.2}" y="{y}" width="{width:.2}" height="{height}" fill="{fill}"><title>{name}, {lane}: {time:.0} µs</title></rect>"##
         );
-        for span in idle(timeline, lane) {
-            draw_span(out, scale, &span, top);
+        let labels = [format!("{name} {}", ms(time)), name.to_owned()];
+        let fits = |label: &&String| LETTER * label.len() as f64 + 10.0 <= width;
+        if let (Some(label), true) = (labels.iter().find(fits), height >= 14.0) {
+            self.text(x + 4.0, y + 13.0, &format!(r##" fill="{ink}""##), label);
         }
-        for span in timeline.spans().iter().filter(|s| &*s.lane == lane) {
-            draw_span(out, scale, span, top);
-        }
-        top += LANE + GAP;
     }
 }
 
 /// Where a lane has no span, from the begin of the timeline to its end.
-fn idle(timeline: &Timeline, lane: &str) -> Vec<Span> {
+fn idle_spans(timeline: &Timeline, lane: &str) -> Vec<Span> {
     let of_lane = timeline.spans().iter();
     let outer = of_lane.filter(|s| &*s.lane == lane && s.depth == 0);
     let mut spans: Vec<(f64, f64)> = outer.map(|s| (s.begin, s.end)).collect();
@@ -130,7 +193,7 @@ fn idle(timeline: &Timeline, lane: &str) -> Vec<Span> {
     for (begin, until) in spans {
         if begin - end > LEAST_IDLE * timeline.length() {
             gaps.push(Span {
-                name: IDLE.0,
+                name: IDLE,
                 lane: lane.into(),
                 begin: end,
                 end: begin,
@@ -144,21 +207,17 @@ fn idle(timeline: &Timeline, lane: &str) -> Vec<Span> {
 
 /// The picture in words: how long each lane did each kind of work.
 fn in_words(timelines: &[(&str, &Timeline)]) -> String {
-    let length = |(title, timeline): &(&str, &Timeline)| match *title {
-        "" => ms(timeline.length()),
-        title => format!("{title}, {}", ms(timeline.length())),
-    };
-    let lengths: Vec<String> = timelines.iter().map(length).collect();
-    let words = |(title, timeline): &(&str, &Timeline)| match *title {
-        "" => lanes_in_words(timeline),
-        title => format!("{title}, {}", lanes_in_words(timeline)),
-    };
-    let words: Vec<String> = timelines.iter().map(words).collect();
-    format!(
-        "Timeline of {}. {}",
-        lengths.join(", and of "),
-        words.join(". ")
-    )
+    let (mut lengths, mut words) = (Vec::new(), Vec::new());
+    for (title, timeline) in timelines {
+        let titled = |text: String| match *title {
+            "" => text,
+            title => format!("{title}, {text}"),
+        };
+        lengths.push(titled(ms(timeline.length())));
+        words.push(titled(lanes_in_words(timeline)));
+    }
+    let (lengths, words) = (lengths.join(", and of "), words.join(". "));
+    format!("Timeline of {lengths}. {words}")
 }
 
 fn lanes_in_words(timeline: &Timeline) -> String {
@@ -180,87 +239,12 @@ fn ms(us: f64) -> String {
     format!("{:.decimals$} ms", us / 1e3)
 }
 
-/// The kinds that occur, in a row.
-fn legend(out: &mut String, timelines: &[(&str, &Timeline)]) {
-    let mut x = MARGIN;
-    let of = |(_, timeline): &(&str, &Timeline)| {
-        let idle = |lane| idle(timeline, lane);
-        let idle = timeline.lanes().into_iter().flat_map(idle);
-        let all = timeline.spans().iter().map(|span| span.name);
-        all.chain(idle.map(|span| span.name)).collect::<Vec<_>>()
-    };
-    let names: BTreeSet<&str> = timelines.iter().flat_map(of).collect();
-    let kinds = KINDS.iter().chain([&IDLE]);
-    for (name, fill, _) in kinds.filter(|kind| names.contains(kind.0)) {
-        put(
-            out,
-            format_args!(
-                r##"<rect x="{x:.1}" y="13" width="13" height="13" fill="{fill}" stroke="#888" stroke-width="0.5"/><text x="{:.1}" y="24">{name}</text>"##,
-                x + 18.0
-            ),
-        );
-        x += 36.0 + LETTER * name.len() as f64;
-    }
-}
-
-/// Times below the lanes, with lines up through them.
-fn axis(out: &mut String, scale: &Scale, length: f64, bottom: f64) {
-    let step = round_step(length / 7.0);
-    let decimals = (-(step / 1e3).log10().floor()).max(0.0) as usize;
-    for i in 0..=(length / step) as usize {
-        let at = i as f64 * step;
-        let unit = if i == 0 { " ms" } else { "" };
-        put(
-            out,
-            format_args!(
-                r##"<path d="M{x:.1} {top}V{bottom}" stroke="#ddd"/><text x="{x:.1}" y="{y}" text-anchor="middle" fill="#444">{ms:.decimals$}{unit}</text>"##,
-                x = scale.x(at),
-                top = LEGEND - 4.0,
-                y = bottom + 16.0,
-                ms = at / 1e3,
-            ),
-        );
-    }
-}
-
 /// The next of 1, 2, 5, 10, 20, … above.
 fn round_step(least: f64) -> f64 {
     let power = 10f64.powf(least.log10().floor());
     let steps = [1.0, 2.0, 5.0].map(|step| step * power);
     let step = steps.into_iter().find(|step| *step >= least);
     step.unwrap_or(10.0 * power)
-}
-
-/// A span's box, in the lower half of the one in which it lies, with its name where that has room.
-fn draw_span(out: &mut String, scale: &Scale, span: &Span, top: f64) {
-    let mut kinds = KINDS.iter().chain([&IDLE]);
-    let kind = kinds.find(|kind| kind.0 == span.name);
-    let (_, fill, ink) = kind.unwrap_or(&OTHER);
-    let height = LANE / f64::powi(2.0, span.depth as i32);
-    let (x, y) = (scale.x(span.begin), top + LANE - height);
-    let time = span.end - span.begin;
-    let width = (time * scale.unit - SEAM).max(1.0);
-    put(
-        out,
-        format_args!(
-            r##"<rect x="{x:.2}" y="{y}" width="{width:.2}" height="{height}" fill="{fill}"><title>{name}, {lane}: {time:.0} µs</title></rect>"##,
-            name = span.name,
-            lane = escape(&span.lane),
-        ),
-    );
-    let labels = [format!("{} {}", span.name, ms(time)), span.name.to_owned()];
-    let fits = |label: &&String| LETTER * label.len() as f64 + 10.0 <= width;
-    if let (Some(label), true) = (labels.iter().find(fits), height >= 14.0) {
-        let (x, y) = (x + 4.0, y + 13.0);
-        put(
-            out,
-            format_args!(r##"<text x="{x:.1}" y="{y}" fill="{ink}">{label}</text>"##),
-        );
-    }
-}
-
-fn put(out: &mut String, what: std::fmt::Arguments<'_>) {
-    out.write_fmt(what).expect("a string takes everything");
 }
 
 #[cfg(test)]
@@ -281,7 +265,7 @@ mod tests {
             span("wait", "a<b", 2000.0, 3000.0, 1),
             span("update", "b", 3000.0, 5000.0, 0),
         ]);
-        let svg = svg(&[("", &timeline)]);
+        let svg = Timeline::svg_beside(&[("", &timeline)]);
         let boxes: Vec<&str> = svg
             .split("<rect")
             .filter(|b| b.contains("<title>") && !b.contains("<title>idle"))
@@ -305,7 +289,7 @@ mod tests {
     #[test]
     fn nothing_can_be_drawn() {
         assert!(Timeline::new(vec![]).svg().ends_with("</svg>\n"));
-        assert!(svg(&[]).ends_with("</svg>\n"));
+        assert!(Timeline::svg_beside(&[]).ends_with("</svg>\n"));
     }
 
     #[test]
@@ -317,7 +301,7 @@ mod tests {
             span("update", "b", 90.0, 100.0, 0),
         ]);
         let gaps = |lane| {
-            let gaps = idle(&timeline, lane).into_iter();
+            let gaps = idle_spans(&timeline, lane).into_iter();
             gaps.map(|gap| (gap.begin, gap.end)).collect::<Vec<_>>()
         };
         // 1 µs of 100 is too little to be seen
@@ -331,7 +315,7 @@ mod tests {
     fn several_timelines_have_one_scale() {
         let [one, two] =
             [400.0, 100.0].map(|end| Timeline::new(vec![span("forward", "main", 0.0, end, 0)]));
-        let svg = svg(&[("k = 1", &one), ("k = 2", &two)]);
+        let svg = Timeline::svg_beside(&[("k = 1", &one), ("k = 2", &two)]);
         let boxes: Vec<&str> = svg
             .split("<rect")
             .filter(|b| b.contains("<title>"))

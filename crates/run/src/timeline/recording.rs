@@ -1,24 +1,22 @@
-//! Listens to the spans of this workspace's crates during a recording.
+//! Records the spans of this workspace's crates, on all threads of the process.
 //!
-//! There is one listener in a process, and it is switched off where nothing is recorded: then a span costs what
-//! it costs without a listener, a look at a number. The spans of all threads go into one log, from which
-//! each recording takes those that began after itself.
+//! The process has one subscriber of `tracing`, which the first recording installs. Where nothing is recorded, all
+//! spans are disabled: a span then costs what it costs without a subscriber, a look at a number.
 
-use std::cell::RefCell;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use tracing::callsite::rebuild_interest_cache;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::span::Attributes;
-use tracing::{Id, Metadata, Subscriber};
+use tracing::{Id, Metadata, Subscriber, dispatcher};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 
-use super::{Span, Timeline};
+use crate::timeline::{Span, Timeline};
 
 /// Only the spans of these crates are kept; libraries have spans as well.
 const OURS: [&str; 7] = [
@@ -31,122 +29,116 @@ const OURS: [&str; 7] = [
     "concise",
 ];
 
-/// Whether there is a recording.
-static ON: AtomicBool = AtomicBool::new(false);
-static LOG: Mutex<Log> = Mutex::new(Log {
-    recordings: 0,
-    spans: Vec::new(),
-});
+/// The span of a replica's work; its field is the replica's name.
+const REPLICA: &str = "replica";
 
-/// The spans since the first of the recordings that go on.
-struct Log {
-    recordings: usize,
-    spans: Vec<Heard>,
-}
-
-#[derive(Clone)]
-struct Heard {
-    name: &'static str,
-    lane: Arc<str>,
-    begin: Instant,
-    end: Instant,
-    depth: usize,
-}
-
-fn log() -> MutexGuard<'static, Log> {
-    LOG.lock().unwrap_or_else(PoisonError::into_inner)
+impl Timeline {
+    /// Runs `f`, and records all spans meanwhile, on all threads of the process: also those that do not
+    /// belong to `f`.
+    ///
+    /// Two recordings at the same time, or one in the other, take nothing from each other.
+    ///
+    /// # Panics
+    /// If the process has a subscriber of `tracing` that is not this one.
+    pub fn record<T>(f: impl FnOnce() -> T) -> (T, Self) {
+        let recording = Recording::start();
+        let done = f();
+        (done, recording.end())
+    }
 }
 
 /// A recording, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Recording {
-    begin: Instant,
+    begin: f64,
 }
 
 impl Recording {
-    /// Begins to listen.
+    /// Begins to record.
     ///
     /// # Panics
-    /// If the process has another listener to its spans.
+    /// If the process has another subscriber of `tracing`.
     pub fn start() -> Self {
-        static LISTENS: Once = Once::new();
-        LISTENS.call_once(|| {
-            let listener = tracing_subscriber::registry().with(Listener);
-            tracing::subscriber::set_global_default(listener)
-                .expect("a timeline needs a process without another subscriber of tracing");
-        });
-        let mut log = log();
-        log.recordings += 1;
-        switch(&log);
-        Self {
-            begin: Instant::now(),
+        if !dispatcher::has_been_set() {
+            let subscriber = tracing_subscriber::registry().with(Recorder::new());
+            // an error if another thread was faster
+            let _ = tracing::subscriber::set_global_default(subscriber);
         }
+        let begin = recorder(|recorder| {
+            recorder.log().recordings += 1;
+            recorder.now()
+        });
+        rebuild_interest_cache();
+        Self { begin }
     }
 
-    /// What was heard since the start.
+    /// The spans that began since the start, and have ended.
     pub fn end(self) -> Timeline {
-        let heard = log().spans.clone();
-        let us = |at: Instant| at.duration_since(self.begin).as_nanos() as f64 / 1e3;
-        let since = heard.into_iter().filter(|span| span.begin >= self.begin);
-        let spans = since.map(|span| Span {
-            name: span.name,
-            lane: span.lane,
-            begin: us(span.begin),
-            end: us(span.end),
-            depth: span.depth,
-        });
-        Timeline::new(spans.collect())
+        let mut spans = recorder(|recorder| recorder.log().spans.clone());
+        spans.retain(|span| span.begin >= self.begin);
+        Timeline::new(spans)
     }
 }
 
 impl Drop for Recording {
     fn drop(&mut self) {
-        let mut log = log();
-        log.recordings -= 1;
-        if log.recordings == 0 {
-            log.spans = Vec::new();
-        }
-        switch(&log);
+        recorder(|recorder| {
+            let mut log = recorder.log();
+            log.recordings -= 1;
+            if log.recordings == 0 {
+                log.spans = Vec::new();
+            }
+        });
+        rebuild_interest_cache();
     }
 }
 
-/// Has all spans ask anew whether there is a recording, where that has changed.
-fn switch(log: &Log) {
-    let on = log.recordings > 0;
-    if ON.swap(on, Ordering::SeqCst) != on {
-        tracing::callsite::rebuild_interest_cache();
-    }
+fn recorder<T>(f: impl Fn(&Recorder) -> T) -> T {
+    dispatcher::get_default(|subscriber| {
+        let recorder = subscriber.downcast_ref::<Recorder>();
+        f(recorder.expect("a timeline needs a process without another subscriber of tracing"))
+    })
 }
 
-struct Listener;
-
-/// The span of a replica's work; its field is the replica's name.
-const REPLICA: &str = "replica";
-
-/// Where the spans of a thread go: a lane of its own, or that of the replica for which it works.
-struct Lane {
-    name: Arc<str>,
-    /// When the spans began in which it is.
-    open: Vec<Instant>,
+/// The part of the subscriber that keeps spans, with times in µs since it was made.
+struct Recorder {
+    made: Instant,
+    log: Mutex<Log>,
 }
 
-impl Lane {
-    fn new(name: Arc<str>) -> Self {
-        let open = Vec::new();
-        Self { name, open }
-    }
-}
-
-thread_local! {
-    /// The lane of the thread, and behind it those of the replicas for which it works.
-    static LANES: RefCell<Vec<Lane>> = RefCell::new(vec![Lane::new(thread_name())]);
-}
-
-/// Reads the name of a replica from the field of its span.
+/// The spans since the first of the recordings that go on. `tracing` reads it while it looks which spans are enabled,
+/// so it must not be locked then.
 #[derive(Default)]
-struct Name(String);
+struct Log {
+    recordings: usize,
+    spans: Vec<Span>,
+}
 
-impl Visit for Name {
+impl Recorder {
+    fn new() -> Self {
+        Self {
+            made: Instant::now(),
+            log: Mutex::default(),
+        }
+    }
+
+    fn log(&self) -> MutexGuard<'_, Log> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> f64 {
+        self.made.elapsed().as_nanos() as f64 / 1e3
+    }
+}
+
+/// When a span was entered.
+struct Begin(f64);
+
+/// The name of a replica, from the field of its span.
+#[derive(Default)]
+struct Replica(String);
+
+impl Visit for Replica {
     fn record_str(&mut self, _: &Field, value: &str) {
         value.clone_into(&mut self.0);
     }
@@ -162,62 +154,59 @@ fn thread_name() -> Arc<str> {
     }
 }
 
-impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Listener {
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recorder {
     fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
         let krate = metadata.target().split("::").next().unwrap_or_default();
-        ON.load(Ordering::SeqCst) && metadata.is_span() && OURS.contains(&krate)
+        metadata.is_span() && OURS.contains(&krate) && self.log().recordings > 0
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
-        Some(match ON.load(Ordering::SeqCst) {
-            true => LevelFilter::INFO,
-            false => LevelFilter::OFF,
+        Some(match self.log().recordings {
+            0 => LevelFilter::OFF,
+            _ => LevelFilter::INFO,
         })
     }
 
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
         if let (REPLICA, Some(span)) = (attributes.metadata().name(), context.span(id)) {
-            let mut name = Name::default();
-            attributes.record(&mut name);
-            span.extensions_mut().insert(name);
+            let mut replica = Replica::default();
+            attributes.record(&mut replica);
+            span.extensions_mut().insert(replica);
         }
     }
 
     fn on_enter(&self, id: &Id, context: Context<'_, S>) {
-        let span = context.span(id);
-        let replica =
-            span.and_then(|span| Some(span.extensions().get::<Name>()?.0.as_str().into()));
-        LANES.with_borrow_mut(|lanes| match replica {
-            Some(name) => lanes.push(Lane::new(name)),
-            None => lanes.last_mut().expect("its own").open.push(Instant::now()),
-        });
+        if let Some(span) = context.span(id) {
+            span.extensions_mut().replace(Begin(self.now()));
+        }
     }
 
     fn on_exit(&self, id: &Id, context: Context<'_, S>) {
-        let end = Instant::now();
-        let Some(metadata) = context.metadata(id) else {
+        let end = self.now();
+        let Some(span) = context.span(id).filter(|span| span.name() != REPLICA) else {
             return;
         };
-        LANES.with_borrow_mut(|lanes| {
-            if metadata.name() == REPLICA {
-                return drop(lanes.pop());
-            }
-            let lane = lanes.last_mut().expect("its own");
-            let Some(begin) = lane.open.pop() else {
-                return;
-            };
-            let heard = Heard {
-                name: metadata.name(),
-                lane: lane.name.clone(),
+        let Some(begin) = span.extensions().get().map(|Begin(begin)| *begin) else {
+            return;
+        };
+        // up to the replica for which the thread works, if it works for one
+        let outer = span.scope().skip(1);
+        let depth = outer.take_while(|span| span.name() != REPLICA).count();
+        let replica = span.scope().find_map(|span| {
+            let extensions = span.extensions();
+            let Replica(name) = extensions.get()?;
+            Some(name.as_str().into())
+        });
+        let mut log = self.log();
+        if log.recordings > 0 {
+            log.spans.push(Span {
+                name: span.name(),
+                lane: replica.unwrap_or_else(thread_name),
                 begin,
                 end,
-                depth: lane.open.len(),
-            };
-            let mut log = log();
-            if log.recordings > 0 {
-                log.spans.push(heard);
-            }
-        });
+                depth,
+            });
+        }
     }
 }
 
