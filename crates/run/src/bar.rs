@@ -3,12 +3,13 @@
 
 use std::fmt::Write;
 use std::io;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use console::Term;
+use indicatif::style::ProgressTracker;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle, TermLike};
-use indicatif::{WeakProgressBar, style::ProgressTracker};
+
+use crate::say::set_bar;
 
 /// One bar for a run, which begins anew in each epoch.
 #[derive(Debug)]
@@ -41,9 +42,6 @@ pub(crate) struct Plan {
     pub test_seconds: Option<f64>,
 }
 
-/// The bar on the terminal. Output has to go through [`above`], which hides the bar meanwhile.
-static SHOWN: Mutex<Option<WeakProgressBar>> = Mutex::new(None);
-
 impl Bar {
     /// A bar that is not drawn.
     pub fn hidden() -> Self {
@@ -65,7 +63,7 @@ impl Bar {
         }
         let target = ProgressDrawTarget::term_like_with_hz(Box::new(Narrower(term)), 20);
         let bar = ProgressBar::with_draw_target(Some(plan.train_examples as u64), target);
-        *shown() = Some(bar.downgrade());
+        set_bar(&bar);
         Self {
             bar,
             plan,
@@ -126,30 +124,6 @@ impl Bar {
         self.bar.set_message(what);
         self.bar.enable_steady_tick(Duration::from_millis(100));
     }
-}
-
-/// Does something that prints, above the bar where there is one; whether there is one is its argument.
-pub(crate) fn above<T>(print: impl FnOnce(bool) -> T) -> T {
-    // not held while it prints: a signal's thread prints as well
-    let bar = shown().as_ref().and_then(WeakProgressBar::upgrade);
-    match bar {
-        Some(bar) => {
-            let drawn = !bar.is_finished();
-            bar.suspend(|| print(drawn))
-        }
-        None => print(false),
-    }
-}
-
-/// Takes the bar away, before the process ends in the middle of a run.
-pub(crate) fn remove() {
-    if let Some(bar) = shown().as_ref().and_then(WeakProgressBar::upgrade) {
-        bar.finish_and_clear();
-    }
-}
-
-fn shown() -> std::sync::MutexGuard<'static, Option<WeakProgressBar>> {
-    SHOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn waiting() -> ProgressStyle {

@@ -15,7 +15,8 @@ use candle_core::{Device, Tensor};
 use safetensors::SafeTensors;
 use serde::{Deserialize, Serialize};
 
-use crate::{weights, whole};
+use crate::atomic::Partial;
+use crate::weights;
 
 pub(crate) const NEWEST: &str = "checkpoint.safetensors";
 pub(crate) const PREVIOUS: &str = "checkpoint.previous.safetensors";
@@ -127,15 +128,12 @@ impl Checkpoint {
 /// Writes a checkpoint; the one that was the newest becomes the one before it. Where that fails, they stay.
 pub(crate) fn save(folder: &Path, header: &Header, tensors: &[(String, Tensor)]) -> Result<()> {
     let bytes = encode(header, tensors).context("cannot make a checkpoint")?;
-    let [newest, previous] = [NEWEST, PREVIOUS].map(|name| folder.join(name));
+    let newest = folder.join(NEWEST);
     let replace = || {
-        let partial = whole::beside(&newest, &bytes)?;
-        match fs::rename(&newest, &previous) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                let _ = fs::remove_file(&partial);
-                Err(error)
-            }
-            _ => whole::take_place(&partial, &newest),
+        let partial = Partial::write(&newest, &bytes)?;
+        match fs::rename(&newest, folder.join(PREVIOUS)) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+            _ => partial.persist(),
         }
     };
     replace().with_context(|| format!("cannot write {}", newest.display()))
@@ -226,7 +224,7 @@ mod tests {
         fs::remove_file(folder.path().join(NEWEST))?; // as between two renames
         let (found, note) = Checkpoint::load(folder.path())?;
         assert_eq!((found.header, note), (header(5), None));
-        assert!(!whole::partial(&folder.path().join(NEWEST)).exists());
+        assert!(!crate::atomic::partial(&folder.path().join(NEWEST)).exists());
         Ok(())
     }
 

@@ -2,15 +2,31 @@
 //! loops over them. A second Ctrl-C ends the process at once.
 
 use std::io::Write;
-use std::sync::Once;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use crate::bar;
+use crate::say::{above_the_bar, remove_bar};
 
 /// The exit status after Ctrl-C.
 pub(crate) const INTERRUPTED_STATUS: u8 = 130;
 
-pub(crate) static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+/// What signals have asked for. A static, because signals come to the process.
+pub(crate) struct Signals {
+    /// They are caught.
+    caught: AtomicBool,
+    /// The run ends in order: the iterators over the data end.
+    pub interrupted: AtomicBool,
+    /// Several processes train together, which have to stop at the same step: a signal is only a request.
+    agrees_first: AtomicBool,
+    /// There was one.
+    requested: AtomicBool,
+}
+
+pub(crate) static SIGNALS: Signals = Signals {
+    caught: AtomicBool::new(false),
+    interrupted: AtomicBool::new(false),
+    agrees_first: AtomicBool::new(false),
+    requested: AtomicBool::new(false),
+};
 
 /// Whether Ctrl-C was pressed (or the process was asked to end) since the start.
 ///
@@ -18,38 +34,35 @@ pub(crate) static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 /// assert!(!run::interrupted());
 /// ```
 pub fn interrupted() -> bool {
-    INTERRUPTED.load(Ordering::Relaxed)
+    SIGNALS.interrupted.load(SeqCst)
 }
 
-/// Ctrl-C was pressed where several processes train together, which have to stop at the same step.
-static WANTED: AtomicBool = AtomicBool::new(false);
-static AGREES_FIRST: AtomicBool = AtomicBool::new(false);
-
-/// From here on Ctrl-C is only a wish, until [`interrupt`]: the processes have to agree when. So is one that came
+/// From here on Ctrl-C is only a request, until [`interrupt`]: the processes have to agree when. So is one that came
 /// while this process waited for the others.
 pub(crate) fn agree_first() {
-    AGREES_FIRST.store(true, Ordering::SeqCst);
-    if INTERRUPTED.swap(false, Ordering::SeqCst) {
-        WANTED.store(true, Ordering::SeqCst);
+    SIGNALS.agrees_first.store(true, SeqCst);
+    if SIGNALS.interrupted.swap(false, SeqCst) {
+        SIGNALS.requested.store(true, SeqCst);
     }
 }
 
 /// Whether this process of several has been asked to end.
 pub fn wants_to_end() -> bool {
-    WANTED.load(Ordering::Relaxed)
+    SIGNALS.requested.load(SeqCst)
 }
 
 /// Ends the run in order, as Ctrl-C does in a process that is alone.
 pub fn interrupt() {
-    INTERRUPTED.store(true, Ordering::Relaxed);
+    SIGNALS.interrupted.store(true, SeqCst);
 }
 
 /// From here on Ctrl-C, SIGTERM and SIGHUP only set the flag, the first time. One that was ignored when the
 /// program started stays ignored: so `nohup` asks for it, and `sh` for what it starts in the background.
 pub(crate) fn catch() {
-    static ONCE: Once = Once::new();
-    // The one error is that the system refuses; then a signal ends the process as it would without us.
-    ONCE.call_once(|| _ = on_signals());
+    if !SIGNALS.caught.swap(true, SeqCst) {
+        // The one error is that the system refuses; then a signal ends the process as it would without us.
+        let _ = on_signals();
+    }
 }
 
 #[cfg(unix)]
@@ -84,13 +97,13 @@ fn on_signals() -> Result<(), ctrlc::Error> {
 
 /// The first time the run ends in order; after that the process does, if it is to end `at_once`.
 fn asked_to_end(at_once: bool) {
-    let flag = match AGREES_FIRST.load(Ordering::Relaxed) {
-        true => &WANTED,
-        false => &INTERRUPTED,
+    let flag = match SIGNALS.agrees_first.load(SeqCst) {
+        true => &SIGNALS.requested,
+        false => &SIGNALS.interrupted,
     };
-    match flag.swap(true, Ordering::Relaxed) {
+    match flag.swap(true, SeqCst) {
         true if at_once => {
-            bar::remove();
+            remove_bar();
             std::process::exit(INTERRUPTED_STATUS.into());
         }
         true => return,
@@ -98,7 +111,7 @@ fn asked_to_end(at_once: bool) {
     }
     let word = "stopping after this step; press Ctrl-C again to stop at once";
     // the terminal has written ^C; with a bar that is gone
-    let _ = bar::above(|drawn| match drawn {
+    above_the_bar(|drawn| match drawn {
         true => writeln!(std::io::stderr(), "{word}"),
         false => writeln!(std::io::stderr(), "\n{word}"),
     });

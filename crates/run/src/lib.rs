@@ -4,6 +4,7 @@
 //! The loop itself is each program's own: it tells the [`Run`] of every step and every epoch. The crate knows no
 //! network.
 
+mod atomic;
 mod bar;
 mod batch_loss;
 mod checkpoint;
@@ -21,7 +22,6 @@ mod timeline;
 mod trace;
 mod trained;
 pub mod weights;
-mod whole;
 
 pub use batch_loss::BatchLoss;
 pub use interrupt::{interrupt, interrupted, wants_to_end};

@@ -18,7 +18,7 @@ use crate::checkpoint::{self, Checkpoint, Header};
 use crate::loss_curve::LossCurve;
 use crate::say::warn;
 use crate::table::Table;
-use crate::{weights, whole};
+use crate::{atomic, weights};
 
 const STEPS: &str = "steps.csv";
 const EPOCHS: &str = "epochs.csv";
@@ -63,7 +63,9 @@ pub(crate) struct Epoch {
 
 #[derive(Debug)]
 pub(crate) struct Record {
-    folder: PathBuf,
+    pub folder: PathBuf,
+    /// The step of the newest checkpoint.
+    pub kept: usize,
     /// Held as long as this run writes there.
     _lock: Option<File>,
     steps: Table,
@@ -125,9 +127,7 @@ impl Record {
             remove(&folder.join(name))?;
         }
         checkpoint::save(folder, header, tensors)?;
-        let steps = Table::create(&folder.join(STEPS), &STEP_COLUMNS)?;
-        let epochs = Table::create(&folder.join(EPOCHS), &EPOCH_COLUMNS)?;
-        Ok(Self::new(folder, lock, steps, epochs, loss))
+        Self::new(folder, lock, loss, header)
     }
 
     /// The lines of the run that a folder holds, up to a checkpoint.
@@ -145,17 +145,14 @@ impl Record {
         loss: LossCurve,
         from: &Checkpoint,
     ) -> Result<Self> {
-        let at = &from.header;
-        let steps = Table::go_on(&folder.join(STEPS), &STEP_COLUMNS, at.steps)?;
-        let epochs = Table::go_on(&folder.join(EPOCHS), &EPOCH_COLUMNS, at.epochs)?;
         // of an earlier step, or half of one
         remove(&folder.join(MODEL))?;
-        remove(&whole::partial(&folder.join(checkpoint::NEWEST)))?;
+        remove(&atomic::partial(&folder.join(checkpoint::NEWEST)))?;
         if from.is_previous {
             // or the next checkpoint would put a damaged one in the place of the only good one
             checkpoint::previous_is_newest(folder)?;
         }
-        Ok(Self::new(folder, lock, steps, epochs, loss))
+        Self::new(folder, lock, loss, &from.header)
     }
 
     /// Whether the run that a folder holds went to its end.
@@ -163,24 +160,20 @@ impl Record {
         folder.join(MODEL).exists()
     }
 
-    fn new(
-        folder: &Path,
-        lock: Option<File>,
-        steps: Table,
-        epochs: Table,
-        loss: LossCurve,
-    ) -> Self {
-        Self {
+    /// A record that goes on after the lines that a checkpoint counts.
+    fn new(folder: &Path, lock: Option<File>, loss: LossCurve, at: &Header) -> Result<Self> {
+        Ok(Self {
             folder: folder.to_owned(),
+            kept: at.steps,
             _lock: lock,
-            steps,
-            epochs,
+            steps: Table::go_on(&folder.join(STEPS), &STEP_COLUMNS, at.steps)?,
+            epochs: Table::go_on(&folder.join(EPOCHS), &EPOCH_COLUMNS, at.epochs)?,
             loss,
             next_drawing: Instant::now() + DRAW_EVERY,
             next_accuracy: Instant::now(),
             checkpoints: Trouble::default(),
             pictures: Trouble::default(),
-        }
+        })
     }
 
     pub fn step(&mut self, step: &Step) -> Result<()> {
@@ -202,12 +195,14 @@ impl Record {
         Ok(())
     }
 
-    /// Keeps what [`go_on`](Self::go_on) needs; whether it could. The tables go first: a checkpoint is of lines that
-    /// are there.
-    pub fn checkpoint(&mut self, header: &Header, tensors: &[(String, Tensor)]) -> bool {
+    /// Keeps what [`go_on`](Self::go_on) needs, if it can. The tables go first: a checkpoint is of lines that are
+    /// there.
+    pub fn checkpoint(&mut self, header: &Header, tensors: &[(String, Tensor)]) {
         let tables = self.steps.sync().and_then(|()| self.epochs.sync());
         let saved = tables.and_then(|()| checkpoint::save(&self.folder, header, tensors));
-        self.checkpoints.tolerate(saved)
+        if self.checkpoints.tolerate(saved) {
+            self.kept = header.steps;
+        }
     }
 
     /// What cannot be written costs nothing else.
@@ -307,7 +302,8 @@ mod tests {
             loss: 1.0,
         };
         record.step(&step)?;
-        assert!(record.checkpoint(&header(1), &[]));
+        record.checkpoint(&header(1), &[]);
+        assert_eq!(record.kept, 1);
         drop(record);
         let newest = folder.path().join(checkpoint::NEWEST);
         fs::write(&newest, "damaged")?;

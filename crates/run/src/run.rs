@@ -2,27 +2,27 @@
 //!
 //! The loop itself is each program's own; it tells the run of every step and every epoch.
 
-mod end;
-mod keep;
 mod progress;
 mod resume;
-mod settings;
 mod start;
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use candle_core::{Device, Tensor};
-use d2l::{Animator, Process, Timer, device_name, device_names, share_cores};
+use d2l::{Animator, Process, Timer, share_cores};
 use dataset::{DataIter, Dataset};
 
 use crate::bar::{Bar, Plan};
-use crate::interrupt::INTERRUPTED;
+use crate::checkpoint::Header;
+use crate::interrupt::SIGNALS;
 use crate::loss_curve::LossCurve;
-use crate::record::{self, Record};
-use crate::say::{is_quiet, set_quiet};
+use crate::record::{Epoch, Record, Step};
+use crate::say::set_quiet;
 use crate::trace::Trace;
+use crate::trained::largest_gradient;
 use crate::{
     BadInput, BatchLoss, Book, Options, Trained, interrupt, interrupted, out_of_memory, say,
     weights,
@@ -87,44 +87,27 @@ pub struct Run {
     pub seed: u64,
     /// The clock of the training, one time an epoch.
     pub timer: Timer,
-    setup: Setup,
+    process: Process,
+    options: Options,
+    /// What the result depends on, a line each.
+    settings: Vec<String>,
+    /// The devices and processes, as they are printed.
+    places: String,
+    synthetic: bool,
     /// The names of the tensors that are trained.
     names: Vec<String>,
     /// What the run goes on from, until it does.
     resumed: Option<Resumed>,
     rest: HashMap<String, Tensor>,
     animator: Animator,
-    files: Files,
-    progress: Progress,
-    unread: Unread,
-}
-
-/// What was asked for.
-#[derive(Debug)]
-struct Setup {
-    process: Process,
-    options: Options,
-    /// What the result depends on, a line each.
-    settings: Vec<String>,
-    synthetic: bool,
-}
-
-/// What the run writes.
-#[derive(Debug, Default)]
-struct Files {
     record: Option<Record>,
     trace: Option<Trace>,
-    /// The step of the newest checkpoint.
-    kept: usize,
-    /// The step of the newest checkpoint that was to be kept.
-    tried: usize,
-}
-
-/// Losses that are still on the devices.
-#[derive(Debug)]
-struct Unread {
-    losses: Vec<BatchLoss>,
-    since: Instant,
+    progress: Progress,
+    /// The step of the last checkpoint, whether or not it could be written.
+    checkpointed: usize,
+    /// Losses that are still on the devices, and since when.
+    unread: Vec<BatchLoss>,
+    unread_since: Instant,
 }
 
 /// How long losses stay unread: what the eye sees as at once.
@@ -190,52 +173,49 @@ impl Run {
             train_iter = train_iter.shards(first..first + own, k);
             test_iter = test_iter.shards(first..first + own, k);
         }
+        let synthetic = data.source.is_synthetic();
         let mut run = Self {
-            train_iter: train_iter.stop_when(&INTERRUPTED),
-            test_iter: test_iter.stop_when(&INTERRUPTED),
+            settings: Vec::new(),
+            places: start::places(&devices, process),
+            train_iter: train_iter.stop_when(&SIGNALS.interrupted),
+            test_iter: test_iter.stop_when(&SIGNALS.interrupted),
             batch_size,
             lr: options.lr.unwrap_or((book.lr)(k)),
             num_epochs: options.epochs,
             seed: options.seed,
             timer: Timer::new(),
-            setup: Setup {
-                process,
-                options: options.clone(),
-                settings: Vec::new(),
-                synthetic: data.source.is_synthetic(),
-            },
+            process,
+            options: options.clone(),
+            synthetic,
             names: Vec::new(),
             resumed,
             rest: HashMap::new(),
             animator: Animator::new("epoch", &["test acc"], (1.0, options.epochs as f64)),
-            files: Files::default(),
+            record: None,
+            trace: None,
             progress: Progress::new(),
-            unread: Unread {
-                losses: Vec::new(),
-                since: Instant::now(),
-            },
+            checkpointed: 0,
+            unread: Vec::new(),
+            unread_since: Instant::now(),
             devices,
         };
-        for note in note
-            .into_iter()
-            .chain(start::no_bf16_on_the_cpu(options, &run.devices))
-        {
-            say(format_args!("{note}"));
+        run.settings = run.settings_of(book);
+        for note in [note, start::no_bf16_on_the_cpu(options, &run.devices)] {
+            note.into_iter()
+                .for_each(|note| say(format_args!("{note}")));
         }
-        run.setup.settings = run.settings_of(book);
         run.print_start(book, share, &data);
         Ok(run)
     }
 
     fn print_start(&self, book: &Book, share: usize, data: &Dataset) {
-        let names = self.places();
+        let (network, places) = (book.network, &self.places);
         match self.devices[0].is_cpu() {
             true => say(format_args!(
-                "{} on {names}, {share} of {} cores each",
-                book.network,
+                "{network} on {places}, {share} of {} cores each",
                 d2l::cores()
             )),
-            false => say(format_args!("{} on {names}", book.network)),
+            false => say(format_args!("{network} on {places}")),
         }
         for line in start::gpu_facts(&self.devices) {
             say(format_args!("{line}"));
@@ -252,19 +232,68 @@ impl Run {
         ));
     }
 
-    /// The devices, of many on the CPU the first and the last, and in how many processes.
-    fn places(&self) -> String {
-        let names = match &self.devices[..] {
-            [first, .., last] if self.devices.len() > 3 && first.is_cpu() => {
-                let last = device_name(self.devices.len() - 1, last);
-                format!("[{} … {last}]", device_name(0, first))
-            }
-            devices => device_names(devices),
+    /// What the result of the run depends on, a line each: a checkpoint of another run is refused, and processes that
+    /// train together have it in common.
+    pub fn settings(&self) -> String {
+        self.settings.join("\n")
+    }
+
+    /// Adds a line to [`settings`](Self::settings).
+    pub fn depends_on(&mut self, line: String) {
+        self.settings.push(line);
+    }
+
+    fn settings_of(&self, book: &Book) -> Vec<String> {
+        let options = &self.options;
+        let device = match self.devices[0].is_cpu() {
+            true => "cpu".to_owned(),
+            false => format!(
+                "cuda, {:?}, deterministic: {}",
+                options.precision, options.deterministic
+            )
+            .to_lowercase(),
         };
-        match self.setup.process.of {
-            1 => names,
-            n => format!("{names} in each of {n} processes"),
-        }
+        // sums of sums have other last digits
+        let own = self.devices.len();
+        let replicas = match (own, self.process.of) {
+            (_, 1) | (1, _) => (own * self.process.of).to_string(),
+            (_, n) => format!("{own} in each of {n} processes"),
+        };
+        let init = options.init.as_deref().map(Path::display);
+        let init = init.map_or("random".to_owned(), |file| file.to_string());
+        let order = match options.no_shuffle {
+            true => "as in the file",
+            false => "shuffled",
+        };
+        let synthetic = if self.synthetic { "synthetic " } else { "" };
+        let checksums = [&self.train_iter, &self.test_iter].map(|iter| iter.checksum());
+        vec![
+            format!("network {}", book.network),
+            format!("replicas {replicas}"),
+            format!("device {device}"),
+            format!("batch size {}", self.batch_size),
+            format!("lr {}", self.lr),
+            format!("epochs {}", self.num_epochs),
+            format!("seed {}", self.seed),
+            format!("init {init}"),
+            format!("training examples {}", self.train_iter.num_examples()),
+            format!("test examples {}", self.test_iter.num_examples()),
+            format!("order {order}"),
+            format!(
+                "images {synthetic}{} {:08x} {:08x}",
+                options.dataset, checksums[0], checksums[1]
+            ),
+        ]
+    }
+
+    /// When checkpoints are taken and replicas compared, which processes that train together do at the same time.
+    pub fn keeping(&self) -> String {
+        format!(
+            "--out or --resume: {}, --checkpoint-every {:?}, --check-replicas: {}",
+            self.options.folder().is_some(),
+            self.options.checkpoint_every,
+            self.options.check_replicas
+        )
     }
 
     /// The parameters to begin with: `tensors`; or where `--init` names a file, or `--resume` a folder, what is there under
@@ -279,31 +308,105 @@ impl Run {
         let tensors: Vec<(String, Tensor)> = tensors.into_iter().collect();
         self.names = tensors.iter().map(|(name, _)| name.clone()).collect();
         // Ctrl-C came before there is anything to keep: an earlier run in the folder stays
-        let writes = self.setup.process.rank == 0 && !interrupted();
-        let params = match (self.resumed.take(), &self.setup.options.init) {
+        let writes = self.process.rank == 0 && !interrupted();
+        let params = match (self.resumed.take(), &self.options.init) {
             (Some(resumed), _) => self.go_on(resumed, &tensors, writes),
             (None, Some(file)) => weights::load(file, &tensors),
             (None, None) => Ok(tensors.into_iter().map(|(_, tensor)| tensor).collect()),
         };
         let params = params.map_err(BadInput::from)?;
-        if writes && self.files.record.is_none() && self.setup.options.resume.is_none() {
-            self.files.record = self.begin_record(&params).map_err(BadInput::from)?;
+        if writes {
+            self.begin_files(&params).map_err(BadInput::from)?;
         }
-        let file = self.setup.options.trace.as_deref().filter(|_| writes);
-        let trace = file.map(Trace::begin).transpose();
-        self.files.trace = trace.map_err(BadInput::from)?;
-        self.progress.bar = self.bar();
+        if self.process.rank == 0 {
+            self.progress.bar = Bar::on_stderr(Plan {
+                epochs: self.num_epochs,
+                train_examples: self.train_iter.num_examples(),
+                test_examples: self.test_iter.num_examples(),
+                test_seconds: None,
+            });
+        }
         self.begin_epoch();
         Ok(params)
     }
 
-    fn begin_record(&self, params: &[Tensor]) -> Result<Option<Record>> {
-        let Some(folder) = &self.setup.options.out else {
-            return Ok(None);
-        };
-        let tensors = self.named(params.to_vec());
-        let (overwrite, loss) = (self.setup.options.overwrite, self.loss_curve());
-        Record::open(folder, overwrite, loss, &self.header(), &tensors).map(Some)
+    /// Takes up the run where a checkpoint was taken; one that went to its end is left as it is.
+    fn go_on(
+        &mut self,
+        resumed: Resumed,
+        tensors: &[(String, Tensor)],
+        writes: bool,
+    ) -> Result<Vec<Tensor>> {
+        let Resumed {
+            folder,
+            mut from,
+            lock,
+        } = resumed;
+        let cannot = || format!("--resume {}", folder.display());
+        resume::same_settings(&from.header.settings, &self.settings()).with_context(cannot)?;
+        let params = weights::take_all(&mut from.tensors, tensors).with_context(cannot)?;
+        let (steps, epochs) = Record::lines(&folder, &from.header).with_context(cannot)?;
+        let batches = self.train_iter.num_batches();
+        resume::check_lines(&steps, &epochs, batches, self.num_epochs).with_context(cannot)?;
+        let loss = self.catch_up(&steps, &epochs, from.header.seconds)?;
+        let finished = epochs.len() == self.num_epochs && Record::is_finished(&folder);
+        if writes && !finished {
+            let record = Record::go_on(&folder, lock, loss, &from);
+            self.record = Some(record.with_context(cannot)?);
+        }
+        let (folder, step) = (folder.display(), steps.len());
+        let (epoch, all) = (epochs.len() + 1, self.num_epochs);
+        match epochs.len() < self.num_epochs {
+            _ if finished => say(format_args!(
+                "the run in {folder} is complete; nothing to do"
+            )),
+            true => say(format_args!(
+                "resuming {folder} in epoch {epoch} of {all}, after step {step}"
+            )),
+            false => say(format_args!(
+                "the run in {folder} has completed all epochs; writing its last files"
+            )),
+        }
+        resume::tell_versions(&from.header.version);
+        self.rest = from.tensors;
+        Ok(params)
+    }
+
+    /// Stands where a run stands that has had these steps and epochs; the loss that it has seen.
+    fn catch_up(&mut self, steps: &[Step], epochs: &[Epoch], seconds: f64) -> Result<LossCurve> {
+        let begun = steps.iter().filter(|step| step.epoch > epochs.len());
+        self.train_iter = (self.train_iter.clone()).starting_at(epochs.len() + 1, begun.count());
+        let times = epochs.iter().map(|epoch| epoch.seconds).collect();
+        self.timer = Timer::after(times, seconds);
+        self.progress = Progress::after(epochs, steps);
+        self.checkpointed = steps.len();
+        for epoch in epochs {
+            self.animator.add(epoch.epoch as f64, &[epoch.test_acc])?;
+        }
+        let mut loss = self.loss_curve();
+        for step in steps {
+            loss.add(step.loss)?;
+        }
+        Ok(loss)
+    }
+
+    /// What a checkpoint has beside the tensors of [`init`](Self::init), for the network to take up; empty where the
+    /// run begins.
+    pub fn take_rest(&mut self) -> HashMap<String, Tensor> {
+        std::mem::take(&mut self.rest)
+    }
+
+    fn begin_files(&mut self, params: &[Tensor]) -> Result<()> {
+        if let (Some(folder), None) = (&self.options.out, &self.options.resume) {
+            let tensors = self.named(params.to_vec());
+            let (overwrite, loss) = (self.options.overwrite, self.loss_curve());
+            let record = Record::open(folder, overwrite, loss, &self.header(0.0), &tensors);
+            self.record = Some(record?);
+        }
+        self.trace = (self.options.trace.as_deref())
+            .map(Trace::begin)
+            .transpose()?;
+        Ok(())
     }
 
     fn loss_curve(&self) -> LossCurve {
@@ -312,18 +415,6 @@ impl Run {
 
     fn named(&self, tensors: Vec<Tensor>) -> Vec<(String, Tensor)> {
         self.names.iter().cloned().zip(tensors).collect()
-    }
-
-    fn bar(&self) -> Bar {
-        match is_quiet() {
-            true => Bar::hidden(),
-            false => Bar::on_stderr(Plan {
-                epochs: self.num_epochs,
-                train_examples: self.train_iter.num_examples(),
-                test_examples: self.test_iter.num_examples(),
-                test_seconds: None,
-            }),
-        }
     }
 
     /// Where another epoch follows, the bar shows it.
@@ -348,24 +439,24 @@ impl Run {
     /// # Errors
     /// If a device fails, the loss is no finite number any more, or replicas differ and `--check-replicas` looks.
     pub fn step<T: Trained>(&mut self, loss: BatchLoss, trained: &T) -> Result<()> {
-        if let Some(trace) = self.files.trace.take() {
-            self.files.trace = trace.step();
-        }
+        self.trace = self.trace.take().and_then(Trace::step);
         let now = loss.is_at_hand();
         self.progress.given += loss.examples();
         self.progress.taken += 1;
         let last = self.progress.given >= self.train_iter.num_examples();
-        self.unread.losses.push(loss);
-        let many = self.unread.losses.len() >= MOST_UNREAD;
-        if now || last || many || self.unread.since.elapsed() > READ_EVERY {
+        self.unread.push(loss);
+        let many = self.unread.len() >= MOST_UNREAD;
+        if now || last || many || self.unread_since.elapsed() > READ_EVERY {
             self.read_losses(trained)?;
         }
-        let keeps = self.is_time_to_keep() && trained.is_between_steps();
-        if keeps || self.setup.options.check_replicas {
+        let since = self.progress.taken - self.checkpointed;
+        let is_time = (self.options.checkpoint_every).is_some_and(|n| since >= n);
+        let keeps = is_time && trained.is_between_steps();
+        if keeps || self.options.check_replicas {
             self.check_replicas(trained)?;
         }
         if keeps {
-            self.keep(trained, self.timer.running())?;
+            self.checkpoint(trained, self.timer.running())?;
         }
         if last {
             self.progress.bar.test();
@@ -375,19 +466,90 @@ impl Run {
 
     /// Reads the losses that are still on the devices; shows and records their steps.
     fn read_losses<T: Trained>(&mut self, trained: &T) -> Result<()> {
-        let unread = std::mem::take(&mut self.unread.losses);
+        let unread = std::mem::take(&mut self.unread);
         let means = BatchLoss::means(&unread)?;
         for (examples, loss) in unread.iter().map(BatchLoss::examples).zip(means) {
             let step = self.progress.step(examples, loss);
-            if let Some(record) = &mut self.files.record {
+            if let Some(record) = &mut self.record {
                 record.step(&step)?;
             }
             if !loss.is_finite() {
                 bail!(self.diverged(&step, trained)?);
             }
         }
-        self.unread.since = Instant::now();
+        self.unread_since = Instant::now();
         Ok(())
+    }
+
+    /// Why the run ends where a loss is no number.
+    fn diverged<T: Trained>(&mut self, step: &Step, trained: &T) -> Result<String> {
+        if let Some(record) = &mut self.record {
+            let _ = record.flush(); // there is something worse to say
+        }
+        let gradients = trained.gradients(&self.names, step.examples)?;
+        let largest = largest_gradient(&gradients)?;
+        let (lr, taken) = (self.lr, self.progress.taken);
+        let Step {
+            epoch, step, loss, ..
+        } = step;
+        let then = match taken - step {
+            0 => String::new(),
+            _ => format!(" (in step {taken})"),
+        };
+        let kept = self.has_kept();
+        Ok(format!(
+            "the loss is {loss} in step {step} (epoch {epoch}, lr {lr}); {largest}{then}; \
+             try a smaller --lr{kept}"
+        ))
+    }
+
+    /// Where an error leaves the reader.
+    fn has_kept(&self) -> String {
+        let kept = |record: &Record| {
+            let (folder, kept) = (record.folder.display(), record.kept);
+            format!("; {folder} holds the checkpoint of step {kept}")
+        };
+        self.record.as_ref().map(kept).unwrap_or_default()
+    }
+
+    /// A loss that is no number says more than replicas which differ after it.
+    fn check_replicas<T: Trained>(&mut self, trained: &T) -> Result<()> {
+        self.read_losses(trained)?;
+        let (step, kept) = (self.progress.taken, self.has_kept());
+        let agree = trained.check_replicas(&self.names);
+        agree.map_err(|error| anyhow!("after step {step}: {error:#}{kept}"))
+    }
+
+    /// Keeps a checkpoint where `--out` asks for it, of replicas that agree. All processes come here, one writes.
+    fn checkpoint<T: Trained>(&mut self, trained: &T, seconds: f64) -> Result<()> {
+        if self.options.folder().is_none() {
+            return Ok(());
+        }
+        let mut tensors = self.named(trained.tensors()?);
+        for (name, tensor) in &tensors {
+            let (step, lr) = (self.progress.taken, self.lr);
+            weights::check_finite(name, tensor)
+                .with_context(|| format!("after step {step}, at lr {lr}"))?;
+        }
+        tensors.extend(trained.rest()?);
+        let header = self.header(seconds);
+        self.checkpointed = self.progress.taken;
+        if let Some(record) = &mut self.record {
+            record.checkpoint(&header, &tensors);
+        }
+        Ok(())
+    }
+
+    /// What a checkpoint says of the run, which has trained so many seconds in this epoch.
+    fn header(&self, seconds: f64) -> Header {
+        Header {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            settings: self.settings(),
+            arguments: self.options.arguments.clone(),
+            epochs: self.progress.losses.len(),
+            steps: self.progress.step,
+            seconds,
+        }
     }
 
     /// Tells of an epoch's end, the test accuracy after it, and what is trained; prints its line.
@@ -411,16 +573,16 @@ impl Run {
             "epoch {epoch}, loss {loss:.3}, test acc {test_acc:.3}, \
              {seconds:.1} sec, {rate:.0} examples/sec"
         ));
-        let line = record::Epoch {
-            epoch,
-            loss,
-            test_acc,
-            seconds,
-        };
-        if let Some(record) = &mut self.files.record {
+        if let Some(record) = &mut self.record {
+            let line = Epoch {
+                epoch,
+                loss,
+                test_acc,
+                seconds,
+            };
             record.epoch(&line, &self.animator)?;
         }
-        self.keep(trained, 0.0)?;
+        self.checkpoint(trained, 0.0)?;
         self.begin_epoch();
         Ok(())
     }
@@ -433,25 +595,65 @@ impl Run {
     pub fn finish<T: Trained>(mut self, trained: &T) -> Result<Summary> {
         self.progress.bar.clear();
         let completed = self.progress.losses.len();
-        let is_new = completed < self.num_epochs && self.progress.taken > self.files.tried;
+        let is_new = completed < self.num_epochs && self.progress.taken > self.checkpointed;
         if is_new && trained.is_between_steps() {
             self.check_replicas(trained)?;
             let seconds = self.timer.times().get(completed).copied();
-            self.keep(trained, seconds.unwrap_or(0.0))?;
+            self.checkpoint(trained, seconds.unwrap_or(0.0))?;
         }
         let model = self.named(trained.tensors()?);
-        let written = match &mut self.files.record {
+        let written = match &mut self.record {
             Some(record) => record.finish(&model, &self.animator),
             None => Ok(()),
         };
-        self.files.trace = None; // which writes it
-        self.print_end();
-        written?;
-        let sec_per_epoch = self.sec_per_epoch();
-        Ok(Summary {
+        self.trace = None; // which writes it
+        let times = self.timer.times().iter().take(completed);
+        let summary = Summary {
             test_acc: self.animator.y(0).to_vec(),
-            loss: self.progress.losses,
-            sec_per_epoch,
-        })
+            loss: self.progress.losses.clone(),
+            sec_per_epoch: times.sum::<f64>() / completed.max(1) as f64,
+        };
+        self.print_end(&summary);
+        written.map(|()| summary)
+    }
+
+    fn print_end(&self, summary: &Summary) {
+        let step = self.progress.step;
+        let completed = self.progress.losses.len();
+        if completed < self.num_epochs {
+            let go_on = match &self.record {
+                Some(Record { folder, kept, .. }) if *kept == step => {
+                    format!("; continue with --resume {}", folder.display())
+                }
+                Some(Record { folder, kept, .. }) => {
+                    let folder = folder.display();
+                    format!("; --resume {folder} continues after step {kept}")
+                }
+                None => String::new(),
+            };
+            say(format_args!(
+                "interrupted in epoch {} of {}, after step {step}{go_on}",
+                completed + 1,
+                self.num_epochs
+            ));
+        }
+        let columns = console::Term::stdout().size_checked();
+        let columns = columns.map_or(80, |(_, columns)| columns.into());
+        if let Some(curve) = self.animator.text(0, columns) {
+            say(format_args!("{curve}"));
+        }
+        // `test acc: 0.84, 2.5 sec/epoch on [cpu(0), cpu(1)]`, as in the book
+        let result = match summary.test_acc.last() {
+            Some(acc) => format!("{acc:.2}, {:.1} sec/epoch", summary.sec_per_epoch),
+            None => "none, no epoch was completed,".to_owned(),
+        };
+        let source = match self.synthetic {
+            true => " (synthetic data)",
+            false => "",
+        };
+        say(format_args!(
+            "test acc: {result} on {}{source}",
+            self.places
+        ));
     }
 }

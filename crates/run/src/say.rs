@@ -1,33 +1,75 @@
-//! The lines that a run prints. Of several processes only process 0 prints.
+//! The lines that a run prints, above the bar where there is one. Of several processes only process 0 prints.
 
 use std::fmt;
 use std::io::Write;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::bar;
+use indicatif::{ProgressBar, WeakProgressBar};
 
-/// Whether this process prints nothing.
-static QUIET: AtomicBool = AtomicBool::new(false);
+struct Output {
+    /// This process prints nothing.
+    quiet: bool,
+    /// The bar on the terminal, which is hidden while a line is printed.
+    bar: Option<WeakProgressBar>,
+}
+
+/// A static, because a process has one terminal, and the thread that waits for signals prints as well.
+static OUTPUT: Mutex<Output> = Mutex::new(Output {
+    quiet: false,
+    bar: None,
+});
+
+fn output() -> MutexGuard<'static, Output> {
+    OUTPUT.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Switches the output of this process off or on.
 pub(crate) fn set_quiet(quiet: bool) {
-    QUIET.store(quiet, Ordering::Relaxed);
+    output().quiet = quiet;
 }
 
 pub(crate) fn is_quiet() -> bool {
-    QUIET.load(Ordering::Relaxed)
+    output().quiet
+}
+
+/// Lines are printed above this bar from now on.
+pub(crate) fn set_bar(bar: &ProgressBar) {
+    output().bar = Some(bar.downgrade());
+}
+
+/// Takes the bar away, before the process ends in the middle of a run.
+pub(crate) fn remove_bar() {
+    if let Some(bar) = bar() {
+        bar.finish_and_clear();
+    }
+}
+
+fn bar() -> Option<ProgressBar> {
+    output().bar.as_ref().and_then(WeakProgressBar::upgrade)
+}
+
+/// Prints above the bar where there is one; whether one is drawn is the argument of `print`.
+pub(crate) fn above_the_bar(print: impl FnOnce(bool) -> std::io::Result<()>) {
+    // a closed pipe (`… | head`) is no error
+    let _ = match bar() {
+        Some(bar) => {
+            let drawn = !bar.is_finished();
+            bar.suspend(|| print(drawn))
+        }
+        None => print(false),
+    };
 }
 
 /// Prints a line; of several processes only process 0 does. A closed pipe (`… | head`) is no error.
 pub fn say(line: fmt::Arguments<'_>) {
     if !is_quiet() {
-        let _ = bar::above(|_| writeln!(std::io::stdout(), "{line}"));
+        above_the_bar(|_| writeln!(std::io::stdout(), "{line}"));
     }
 }
 
 /// Prints a line of something that went wrong and does not end the run.
 pub(crate) fn warn(line: fmt::Arguments<'_>) {
     if !is_quiet() {
-        let _ = bar::above(|_| writeln!(std::io::stderr(), "warning: {line}"));
+        above_the_bar(|_| writeln!(std::io::stderr(), "warning: {line}"));
     }
 }

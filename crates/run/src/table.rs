@@ -1,7 +1,7 @@
 //! A CSV file that grows by lines. A full disk does not tear it: lines that cannot be written wait in memory.
 
 use std::fs::{File, OpenOptions};
-use std::io::{Seek, SeekFrom, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
@@ -24,7 +24,7 @@ pub(crate) struct Table {
 impl Table {
     /// Makes the file anew; the header is written at once.
     pub fn create(path: &Path, header: &[&str]) -> Result<Self> {
-        let mut table = Self::open(path, true)?;
+        let mut table = Self::open(path, 0)?;
         table.waiting = line(header)?;
         table.flush()?;
         Ok(table)
@@ -32,13 +32,10 @@ impl Table {
 
     /// Opens a file that was made before, and cuts off what follows its first `rows` rows.
     pub fn go_on(path: &Path, header: &[&str], rows: usize) -> Result<Self> {
-        if rows == 0 {
-            return Self::create(path, header);
+        match rows {
+            0 => Self::create(path, header), // there may be no file yet
+            _ => Self::open(path, read(path, header, rows)?.1),
         }
-        let mut table = Self::open(path, false)?;
-        table.written = read(path, header, rows)?.1;
-        table.cut()?;
-        Ok(table)
     }
 
     /// The first `rows` rows of a file.
@@ -52,20 +49,16 @@ impl Table {
         rows.with_context(|| path.display().to_string())
     }
 
-    fn open(path: &Path, create: bool) -> Result<Self> {
-        let cannot = || format!("cannot write {}", path.display());
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(create);
-        let file = options.truncate(false).open(path).with_context(cannot)?;
-        let mut table = Self {
+    /// Opens a file to append to its first bytes.
+    fn open(path: &Path, written: u64) -> Result<Self> {
+        let file = OpenOptions::new().append(true).create(true).open(path);
+        let table = Self {
             path: path.to_owned(),
-            file,
-            written: 0,
+            file: file.with_context(|| cannot_write(path))?,
+            written,
             waiting: Vec::new(),
         };
-        if create {
-            table.cut()?;
-        }
+        table.cut()?;
         Ok(table)
     }
 
@@ -79,13 +72,9 @@ impl Table {
 
     /// Writes the lines that wait; where that fails they wait on, and the file ends with a whole line.
     pub fn flush(&mut self) -> Result<()> {
-        if self.waiting.is_empty() {
-            return Ok(());
-        }
-        let written = self.file.write_all(&self.waiting);
-        if let Err(error) = written {
+        if let Err(error) = self.file.write_all(&self.waiting) {
             let _ = self.cut();
-            return Err(error).with_context(|| format!("cannot write {}", self.path.display()));
+            return Err(error).with_context(|| cannot_write(&self.path));
         }
         self.written += self.waiting.len() as u64;
         self.waiting.clear();
@@ -96,17 +85,18 @@ impl Table {
     pub fn sync(&mut self) -> Result<()> {
         self.flush()?;
         let synced = self.file.sync_data();
-        synced.with_context(|| format!("cannot write {}", self.path.display()))
+        synced.with_context(|| cannot_write(&self.path))
     }
 
     /// Cuts off what follows the whole lines.
-    fn cut(&mut self) -> Result<()> {
-        let cannot = || format!("cannot write {}", self.path.display());
-        self.file.set_len(self.written).with_context(cannot)?;
-        let end = SeekFrom::Start(self.written);
-        self.file.seek(end).with_context(cannot)?;
-        Ok(())
+    fn cut(&self) -> Result<()> {
+        let cut = self.file.set_len(self.written);
+        cut.with_context(|| cannot_write(&self.path))
     }
+}
+
+fn cannot_write(path: &Path) -> String {
+    format!("cannot write {}", path.display())
 }
 
 fn line(row: &(impl Serialize + ?Sized)) -> Result<Vec<u8>> {

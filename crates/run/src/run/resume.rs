@@ -1,123 +1,20 @@
-//! A run that goes on from a checkpoint.
+//! What a run goes on from, and whether it is the same run.
 
-use std::collections::HashMap;
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
-use candle_core::Tensor;
-use d2l::Timer;
+use anyhow::{Result, bail, ensure};
 
-use super::Run;
-use super::progress::Progress;
-use super::settings::same_settings;
 use crate::checkpoint::Checkpoint;
-use crate::loss_curve::LossCurve;
-use crate::record::{self, Epoch, Record, Step};
+use crate::record::{self, Epoch, Step};
 use crate::say::warn;
-use crate::{say, weights};
-
-impl Run {
-    /// Takes up the run where a checkpoint was taken; one that went to its end is left as it is.
-    pub(super) fn go_on(
-        &mut self,
-        resumed: Resumed,
-        tensors: &[(String, Tensor)],
-        writes: bool,
-    ) -> Result<Vec<Tensor>> {
-        let folder = self.setup.options.resume.clone().unwrap_or_default();
-        let cannot = || format!("--resume {}", folder.display());
-        let Resumed { mut from, lock } = resumed;
-        let (header, mut kept) = (&from.header, std::mem::take(&mut from.tensors));
-        same_settings(&header.settings, &self.settings()).with_context(cannot)?;
-        let params = weights::take_all(&mut kept, tensors).with_context(cannot)?;
-        let lines = Record::lines(&folder, header);
-        let (steps, epochs) = lines.with_context(cannot)?;
-        self.check_lines(&steps, &epochs).with_context(cannot)?;
-        let loss = self.catch_up(&steps, &epochs, header.seconds)?;
-        let finished = epochs.len() == self.num_epochs && Record::is_finished(&folder);
-        if writes && !finished {
-            let record = Record::go_on(&folder, lock, loss, &from);
-            self.files.record = Some(record.with_context(cannot)?);
-        }
-        say(format_args!("{}", self.taken_up(&folder, finished)));
-        tell_versions(&header.version);
-        self.rest = kept;
-        Ok(params)
-    }
-
-    /// Refuses lines that belong to another run, or that were edited.
-    fn check_lines(&self, steps: &[Step], epochs: &[Epoch]) -> Result<()> {
-        let (batches, completed) = (self.train_iter.num_batches(), epochs.len());
-        let most = self.num_epochs.min(completed + 1) * batches;
-        ensure!(
-            completed * batches <= steps.len() && steps.len() <= most,
-            "the checkpoint counts {} steps and {completed} completed epochs of {batches} steps; \
-             expected {} to {most} steps",
-            steps.len(),
-            completed * batches
-        );
-        let numbered =
-            |(i, step): (usize, &Step)| (step.epoch, step.step) == (i / batches + 1, i + 1);
-        ensure!(
-            steps.iter().enumerate().all(numbered),
-            "steps.csv does not list the steps of this run in order; it was edited, or belongs to \
-             another run"
-        );
-        ensure!(
-            (1..).zip(epochs).all(|(i, epoch)| epoch.epoch == i),
-            "epochs.csv does not list the epochs of this run in order; it was edited, or belongs \
-             to another run"
-        );
-        Ok(())
-    }
-
-    /// Stands where a run stands that has had these steps and epochs; the loss that it has seen.
-    fn catch_up(&mut self, steps: &[Step], epochs: &[Epoch], seconds: f64) -> Result<LossCurve> {
-        let begun = steps.iter().filter(|step| step.epoch > epochs.len());
-        self.train_iter = (self.train_iter.clone()).starting_at(epochs.len() + 1, begun.count());
-        let times = epochs.iter().map(|epoch| epoch.seconds).collect();
-        self.timer = Timer::after(times, seconds);
-        self.progress = Progress::after(epochs, steps);
-        (self.files.kept, self.files.tried) = (steps.len(), steps.len());
-        for epoch in epochs {
-            self.animator.add(epoch.epoch as f64, &[epoch.test_acc])?;
-        }
-        let mut loss = self.loss_curve();
-        for step in steps {
-            loss.add(step.loss)?;
-        }
-        Ok(loss)
-    }
-
-    fn taken_up(&self, folder: &Path, finished: bool) -> String {
-        let (folder, p) = (folder.display(), &self.progress);
-        match finished {
-            true => format!("the run in {folder} is complete; nothing to do"),
-            false if p.losses.len() == self.num_epochs => {
-                format!("the run in {folder} has completed all epochs; writing its last files")
-            }
-            false => format!(
-                "resuming {folder} in epoch {} of {}, after step {}",
-                p.losses.len() + 1,
-                self.num_epochs,
-                p.step
-            ),
-        }
-    }
-
-    /// What a checkpoint has beside the tensors of [`init`](Self::init), for the network to take up; empty where the
-    /// run begins.
-    pub fn take_rest(&mut self) -> HashMap<String, Tensor> {
-        std::mem::take(&mut self.rest)
-    }
-}
 
 /// The checkpoint that a run goes on from, and the lock of its folder.
 #[derive(Debug)]
 pub(super) struct Resumed {
-    from: Checkpoint,
-    lock: Option<File>,
+    pub folder: PathBuf,
+    pub from: Checkpoint,
+    pub lock: Option<File>,
 }
 
 impl Resumed {
@@ -134,11 +31,16 @@ impl Resumed {
                 "{why}; resuming from the previous checkpoint, of step {step}"
             ));
         }
-        Ok(Self { from, lock })
+        Ok(Self {
+            folder: folder.to_owned(),
+            from,
+            lock,
+        })
     }
 }
 
-fn tell_versions(begun_by: &str) {
+/// Says so, if another version of the program began the run.
+pub(super) fn tell_versions(begun_by: &str) {
     let own = env!("CARGO_PKG_VERSION");
     if begun_by != own {
         warn(format_args!(
@@ -146,4 +48,46 @@ fn tell_versions(begun_by: &str) {
              the last digits"
         ));
     }
+}
+
+/// An error that names the first setting of a run that another one does not have.
+pub(super) fn same_settings(of_the_run: &str, own: &str) -> Result<()> {
+    let other = |line: &&str| !own.lines().any(|own| own == *line);
+    let Some(line) = of_the_run.lines().find(other) else {
+        return Ok(());
+    };
+    let key = |line: &str| line.split(' ').next().unwrap_or(line).to_owned();
+    let same_key = own.lines().filter(|own| key(own) == key(line));
+    let instead = same_key.collect::<Vec<_>>().join(", ");
+    bail!("the run there has {line:?}, this one has {instead:?}; resume with the same options")
+}
+
+/// Refuses lines that belong to another run, or that were edited.
+pub(super) fn check_lines(
+    steps: &[Step],
+    epochs: &[Epoch],
+    batches: usize,
+    num_epochs: usize,
+) -> Result<()> {
+    let completed = epochs.len();
+    let least = completed * batches;
+    let most = num_epochs.min(completed + 1) * batches;
+    ensure!(
+        (least..=most).contains(&steps.len()),
+        "the checkpoint counts {} steps and {completed} completed epochs of {batches} steps; \
+         expected {least} to {most} steps",
+        steps.len()
+    );
+    let numbered = |(i, step): (usize, &Step)| (step.epoch, step.step) == (i / batches + 1, i + 1);
+    ensure!(
+        steps.iter().enumerate().all(numbered),
+        "steps.csv does not list the steps of this run in order; it was edited, or belongs to \
+         another run"
+    );
+    ensure!(
+        (1..).zip(epochs).all(|(i, epoch)| epoch.epoch == i),
+        "epochs.csv does not list the epochs of this run in order; it was edited, or belongs \
+         to another run"
+    );
+    Ok(())
 }

@@ -3,13 +3,28 @@
 use anyhow::{Context, Result, anyhow, ensure};
 use candle_core::Device;
 use d2l::find_devices as find;
-use d2l::{Process, device_name};
+use d2l::{Process, device_name, device_names};
 use dataset::{DataIter, Dataset};
 
 use crate::record::Record;
 use crate::say::is_quiet;
 use crate::trace::Trace;
 use crate::{BadInput, Options, Precision};
+
+/// The devices, of many on the CPU the first and the last, and in how many processes.
+pub(super) fn places(devices: &[Device], process: Process) -> String {
+    let names = match devices {
+        [first, .., last] if devices.len() > 3 && first.is_cpu() => {
+            let last = device_name(devices.len() - 1, last);
+            format!("[{} … {last}]", device_name(0, first))
+        }
+        devices => device_names(devices),
+    };
+    match process.of {
+        1 => names,
+        n => format!("{names} in each of {n} processes"),
+    }
+}
 
 /// A line for each GPU: its name, its memory, and how many replicas share it.
 pub(super) fn gpu_facts(devices: &[Device]) -> Vec<String> {
