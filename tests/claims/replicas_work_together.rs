@@ -15,7 +15,7 @@ use concise::{
     Trainer, resnet18,
 };
 use functional::{Network, Value, candle, cross_entropy};
-use run::Trained;
+use run::TrainState;
 
 use crate::kit::{cpus, formula_batch, largest, largest_difference};
 
@@ -286,7 +286,7 @@ fn gradients_that_another_trainer_has_lost_are_missed() -> Result<()> {
     for flushes in [false, true] {
         first.step(&x, &y)?;
         Trainer::new(&net, cross_entropy, still).step(&x, &y)?;
-        let keeps = first.rest()?;
+        let keeps = first.extra_state()?;
         ensure!(keeps.is_empty(), "it keeps the other's momentum: {keeps:?}");
         let went_on = match flushes {
             true => first.flush(),

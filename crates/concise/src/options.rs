@@ -103,12 +103,6 @@ impl AsMut<run::Options> for Options {
     }
 }
 
-impl AsRef<run::Options> for Options {
-    fn as_ref(&self) -> &run::Options {
-        &self.run
-    }
-}
-
 impl Options {
     /// What can be said without looking at devices or data.
     pub(crate) fn check(&self) -> Result<()> {

@@ -55,7 +55,7 @@ fn train_among(processes: &Arc<Processes>, options: &Options) -> Result<Summary>
     load(&mut run, &net)?;
     let trainer = Trainer::new(&net, cross_entropy, options.sgd(run.lr));
     let mut trainer = trainer.accumulate(options.accumulate);
-    trainer.go_on(run.take_rest())?;
+    trainer.go_on(run.take_extra_state())?;
     for epoch in run.epochs() {
         run.timer.start();
         for batch in run.train_iter.epoch(epoch) {

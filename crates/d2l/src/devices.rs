@@ -181,6 +181,7 @@ pub fn device_name(i: usize, device: &Device) -> String {
     }
 }
 
+/// What [`share_cores`] was told; 0 is all. A static, because the cores are the process's, and so are rayon's threads.
 static CORES: AtomicUsize = AtomicUsize::new(0);
 
 /// How many cores the run may use: what [`share_cores`] was told, or all that there are.

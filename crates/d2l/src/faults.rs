@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::fmt;
 use std::panic::{self, AssertUnwindSafe};
-use std::sync::Once;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use candle_core::{Device, Error, Result};
@@ -47,23 +47,23 @@ fn message(panic: &(dyn Any + Send)) -> String {
     text.unwrap_or("no message").to_owned()
 }
 
-/// How many of [`quietly`] go on.
-static QUIET: AtomicUsize = AtomicUsize::new(0);
+/// How many of [`quietly`] go on. A static, because a process has one panic hook, which is replaced once.
+static QUIET: OnceLock<AtomicUsize> = OnceLock::new();
 
 /// As [`catch_panic`]; what panics meanwhile, in whatever thread, is not shown: the caller reports it.
 pub fn quietly<T>(f: impl FnOnce() -> T) -> std::result::Result<T, Panicked> {
-    static HOOK: Once = Once::new();
-    HOOK.call_once(|| {
+    let quiet = QUIET.get_or_init(|| {
         let show = panic::take_hook();
         panic::set_hook(Box::new(move |panic| {
-            if QUIET.load(SeqCst) == 0 {
+            if QUIET.get().is_none_or(|quiet| quiet.load(SeqCst) == 0) {
                 show(panic);
             }
         }));
+        AtomicUsize::new(0)
     });
-    QUIET.fetch_add(1, SeqCst);
+    quiet.fetch_add(1, SeqCst);
     let caught = catch_panic(f);
-    QUIET.fetch_sub(1, SeqCst);
+    quiet.fetch_sub(1, SeqCst);
     caught
 }
 
@@ -82,7 +82,7 @@ pub fn quietly<T>(f: impl FnOnce() -> T) -> std::result::Result<T, Panicked> {
 /// As `f`.
 pub fn on_replica<T>(i: usize, device: &Device, f: impl FnOnce() -> Result<T>) -> Result<T> {
     let name = || device_name(i, device);
-    let _replica = tracing::info_span!("replica", name = name()).entered();
+    let _replica = tracing::info_span!("replica", name = %name()).entered();
     named(|| format!("replica {}", name()), f)
 }
 

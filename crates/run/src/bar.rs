@@ -17,19 +17,10 @@ pub(crate) struct Bar {
     bar: ProgressBar,
     epoch: usize,
     plan: Plan,
-    phase: Phase,
-    /// Since when the network is tested.
-    testing: Instant,
-    /// The columns that the bar was made for.
+    /// The columns that the bar was made for; 0 while a spinner turns, because the speed is not known.
     columns: u16,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    /// Before the first loss of an epoch: a spinner, because the speed is not known yet.
-    Waiting,
-    Training,
-    Testing,
+    /// Since when the network is tested.
+    tests_since: Option<Instant>,
 }
 
 /// What a run has before it.
@@ -49,9 +40,8 @@ impl Bar {
             bar: ProgressBar::hidden(),
             epoch: 0,
             plan: Plan::default(),
-            phase: Phase::Waiting,
-            testing: Instant::now(),
             columns: 0,
+            tests_since: None,
         }
     }
 
@@ -74,7 +64,7 @@ impl Bar {
     /// An epoch begins, or goes on after so many examples; a spinner turns until the first loss is there.
     pub fn begin(&mut self, epoch: usize, had: usize) {
         self.epoch = epoch;
-        self.wait(Phase::Waiting, "the first minibatch".to_owned());
+        self.wait("the first minibatch".to_owned());
         let left = self.plan.train_examples.saturating_sub(had);
         self.bar.set_length(left as u64);
         self.bar.reset();
@@ -87,8 +77,7 @@ impl Bar {
         }
         self.bar.inc(examples as u64);
         let columns = Narrower(Term::stderr()).width();
-        if self.phase != Phase::Training || self.columns != columns {
-            self.phase = Phase::Training;
+        if self.columns != columns {
             self.columns = columns;
             self.bar.disable_steady_tick();
             self.bar.set_style(training(self.epoch, self.plan, columns));
@@ -98,23 +87,22 @@ impl Bar {
 
     /// The last minibatch is done, and the network is tested.
     pub fn test(&mut self) {
-        self.testing = Instant::now();
+        self.tests_since = Some(Instant::now());
         self.bar.reset_elapsed();
         let n = self.plan.test_examples;
-        self.wait(Phase::Testing, format!("testing on {n} examples"));
+        self.wait(format!("testing on {n} examples"));
     }
 
     /// The epoch is over, and the bar gone.
     pub fn clear(&mut self) {
-        if self.phase == Phase::Testing {
-            self.plan.test_seconds = Some(self.testing.elapsed().as_secs_f64());
+        if let Some(since) = self.tests_since.take() {
+            self.plan.test_seconds = Some(since.elapsed().as_secs_f64());
         }
-        self.phase = Phase::Waiting;
         self.bar.finish_and_clear();
     }
 
-    fn wait(&mut self, phase: Phase, what: String) {
-        self.phase = phase;
+    fn wait(&mut self, what: String) {
+        self.columns = 0;
         if self.bar.is_hidden() {
             return;
         }

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::fs;
 use std::io::ErrorKind;
+use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -66,8 +67,6 @@ impl fmt::Display for OtherFormat {
     }
 }
 
-impl std::error::Error for OtherFormat {}
-
 impl Checkpoint {
     /// The newest one of a folder that is whole; and if that is not the newest one, why.
     pub fn load(folder: &Path) -> Result<(Self, Option<String>)> {
@@ -109,7 +108,7 @@ impl Checkpoint {
             text.with_context(|| format!("not a checkpoint: its metadata has no {key:?}"))
         };
         let (format, expected) = (text("format")?, text("crc32")?);
-        let found = seal(&mut bytes)?;
+        let (found, _) = checksum(&mut bytes)?;
         ensure!(
             found == expected,
             "the file is damaged: its CRC-32 is {found}, expected {expected}"
@@ -152,33 +151,22 @@ fn encode(header: &Header, tensors: &[(String, Tensor)]) -> Result<Vec<u8>> {
     ];
     let metadata = metadata.map(|(key, text)| (key.to_owned(), text));
     let mut bytes = weights::to_bytes(tensors, Some(HashMap::from(metadata)))?;
-    put_sum(&mut bytes)?;
+    let (sum, place) = checksum(&mut bytes)?;
+    bytes[place].copy_from_slice(sum.as_bytes());
     Ok(bytes)
 }
 
-/// Puts the checksum of a file into it.
-fn put_sum(bytes: &mut [u8]) -> Result<()> {
-    let sum = seal(bytes)?;
-    let place = place_of_the_sum(bytes)?;
-    bytes[place..][..sum.len()].copy_from_slice(sum.as_bytes());
-    Ok(())
-}
-
-/// The checksum of a file, of which the one that stands in it is taken out.
-fn seal(bytes: &mut [u8]) -> Result<String> {
-    let place = place_of_the_sum(bytes)?;
-    let digits = bytes.get_mut(place..place + NO_SUM.len());
-    digits
-        .context("the file is damaged: it ends inside its checksum")?
-        .copy_from_slice(NO_SUM.as_bytes());
-    Ok(format!("{:08x}", crc32fast::hash(bytes)))
-}
-
-/// No text inside of the header has quotation marks without a backslash.
-fn place_of_the_sum(bytes: &[u8]) -> Result<usize> {
+/// The checksum of a file, and where it stands; zeros stand there afterwards.
+fn checksum(bytes: &mut [u8]) -> Result<(String, Range<usize>)> {
+    // no text inside of the header has quotation marks without a backslash
     let mut windows = bytes.windows(SUM.len());
     let found = windows.position(|window| window == SUM.as_bytes());
-    Ok(found.context("the file is damaged: it has no checksum")? + SUM.len())
+    let begin = found.context("the file is damaged: it has no checksum")? + SUM.len();
+    let place = begin..begin + NO_SUM.len();
+    let digits = bytes.get_mut(place.clone());
+    let digits = digits.context("the file is damaged: it ends inside its checksum")?;
+    digits.copy_from_slice(NO_SUM.as_bytes());
+    Ok((format!("{:08x}", crc32fast::hash(bytes)), place))
 }
 
 fn is_absent(error: &anyhow::Error) -> bool {
@@ -279,7 +267,8 @@ mod tests {
         let mut windows = bytes.windows(FORMAT.len());
         let at = windows.position(|window| window == FORMAT.as_bytes());
         bytes[at.context("no format")? + FORMAT.len() - 1] = b'2';
-        put_sum(&mut bytes)?;
+        let (sum, place) = checksum(&mut bytes)?;
+        bytes[place].copy_from_slice(sum.as_bytes());
         fs::write(&newest, bytes)?;
         let error = format!("{:#}", Checkpoint::load(folder.path()).unwrap_err());
         let words = "its format is \"multiple-gpus checkpoint 2\", this program reads \
@@ -289,24 +278,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_not_read() -> Result<()> {
+    fn what_is_no_checkpoint_is_not_read() -> Result<()> {
         let folder = folder()?;
         let newest = folder.path().join(NEWEST);
+        let error = || {
+            let (found, why) = Checkpoint::load(folder.path())?;
+            assert_eq!(found.header.steps, 5);
+            why.context("nothing is said")
+        };
+        let w = [("W".to_owned(), Tensor::new(&[1f32, 2.0], &Device::Cpu)?)];
+        weights::save(&newest, &w)?; // the parameters of a model
+        assert!(error()?.contains("not a checkpoint"), "{}", error()?);
         fs::remove_file(&newest)?;
         fs::create_dir(&newest)?;
-        let (found, note) = Checkpoint::load(folder.path())?;
-        assert_eq!(found.header.steps, 5);
-        assert!(note.is_some_and(|note| note.ends_with("not a file")));
-        Ok(())
-    }
-
-    #[test]
-    fn the_parameters_of_a_model_are_no_checkpoint() -> Result<()> {
-        let folder = tempfile::tempdir()?;
-        let w = [("W".to_owned(), Tensor::new(&[1f32, 2.0], &Device::Cpu)?)];
-        weights::save(&folder.path().join(NEWEST), &w)?;
-        let error = format!("{:#}", Checkpoint::load(folder.path()).unwrap_err());
-        assert!(error.contains("not a checkpoint"), "{error}");
+        assert!(error()?.ends_with("not a file"), "{}", error()?);
         Ok(())
     }
 }

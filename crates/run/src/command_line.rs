@@ -23,7 +23,7 @@ written.";
 /// command line of the run that is there comes first.
 pub(crate) fn parse<O>(book: &Book, args: impl IntoIterator<Item = OsString>) -> anyhow::Result<O>
 where
-    O: Args + FromArgMatches + AsRef<Options> + AsMut<Options>,
+    O: Args + FromArgMatches + AsMut<Options>,
 {
     let mut command = command::<O>(book);
     let mut args: Vec<OsString> = args.into_iter().collect();
@@ -114,15 +114,13 @@ fn command<O: Args>(book: &Book) -> Command {
         .max_term_width(100);
     let batch_size = of_the_book(|k| (book.batch_size)(k) as f64);
     let lr = of_the_book(book.lr);
-    // said last: the options have an `about` of their own
-    O::augment_args(command)
-        .about(book.section)
+    let command = O::augment_args(command)
         .mut_arg("batch_size", |arg| with_default(arg, &batch_size))
         .mut_arg("lr", |arg| with_default(arg, &lr))
         .disable_help_flag(true)
-        .disable_version_flag(true)
-        .next_help_heading("This program")
-        .args(about_the_program())
+        .disable_version_flag(true);
+    // said last: the options have an `about` of their own
+    ThisProgram::augment_args(command).about(book.section)
 }
 
 /// `256`, or where the book goes with the number of devices `256·K`.
@@ -138,26 +136,19 @@ fn with_default(arg: Arg, default: &str) -> Arg {
     arg.help(format!("{help} [default: {default}]"))
 }
 
-/// What is no option of a run; under a heading like all others, clap has it at the end.
-fn about_the_program() -> [Arg; 3] {
-    let shells = clap::value_parser!(Shell);
-    [
-        Arg::new("completions")
-            .long("completions")
-            .value_name("SHELL")
-            .value_parser(shells)
-            .help("Print a completion script for a shell"),
-        Arg::new("help")
-            .short('h')
-            .long("help")
-            .action(ArgAction::Help)
-            .help("Print this help (-h: a summary)"),
-        Arg::new("version")
-            .short('V')
-            .long("version")
-            .action(ArgAction::Version)
-            .help("Print the version"),
-    ]
+// What is no option of a run; under a heading like all others, clap has it at the end.
+#[derive(Args)]
+#[command(next_help_heading = "This program")]
+struct ThisProgram {
+    /// Print a completion script for a shell
+    #[arg(long, value_name = "SHELL")]
+    completions: Option<Shell>,
+    /// Print this help (-h: a summary)
+    #[arg(long, short, action = ArgAction::Help)]
+    help: Option<bool>,
+    /// Print the version
+    #[arg(long, short = 'V', action = ArgAction::Version)]
+    version: Option<bool>,
 }
 
 fn print_completions(mut command: Command, shell: Shell) {

@@ -20,7 +20,7 @@ mod say;
 mod table;
 mod timeline;
 mod trace;
-mod trained;
+mod train_state;
 pub mod weights;
 
 pub use batch_loss::BatchLoss;
@@ -30,4 +30,4 @@ pub use program::{BadInput, program};
 pub use run::{Run, Summary};
 pub use say::say;
 pub use timeline::{Span, Timeline};
-pub use trained::{Trained, compare};
+pub use train_state::{TrainState, compare};

@@ -186,32 +186,24 @@ impl AsMut<Options> for Options {
     }
 }
 
-impl AsRef<Options> for Options {
-    fn as_ref(&self) -> &Options {
-        self
-    }
-}
-
 impl Options {
     /// What can be said without looking at devices or data.
     pub(crate) fn check(&self) -> Result<()> {
         let counts = [
-            ("--gpus", self.gpus),
-            ("--batch-size", self.batch_size),
-            ("--epochs", Some(self.epochs)),
-            ("--limit-train", self.limit_train),
-            ("--limit-test", self.limit_test),
-            ("--threads", self.threads),
-            ("--checkpoint-every", self.checkpoint_every),
+            ("--gpus", self.gpus, MANY),
+            ("--batch-size", self.batch_size, usize::MAX),
+            ("--epochs", Some(self.epochs), usize::MAX),
+            ("--limit-train", self.limit_train, usize::MAX),
+            ("--limit-test", self.limit_test, usize::MAX),
+            ("--threads", self.threads, MANY),
+            ("--checkpoint-every", self.checkpoint_every, usize::MAX),
         ];
-        for (option, count) in counts {
-            ensure!(count != Some(0), "{option} 0: at least 1 is needed");
-        }
-        for (option, count) in [("--gpus", self.gpus), ("--threads", self.threads)] {
+        for (option, count, most) in counts {
             let count = count.unwrap_or(1);
+            ensure!(count > 0, "{option} 0: at least 1 is needed");
             ensure!(
-                count <= MANY,
-                "{option} {count}: at most {MANY} are possible"
+                count <= most,
+                "{option} {count}: at most {most} are possible"
             );
         }
         let replaces = self.trace.is_some() || (self.out.is_some() && self.resume.is_none());

@@ -18,6 +18,7 @@ struct Known {
     trains: bool,
 }
 
+/// A static, because a panic leaves nothing else of the run.
 static KNOWN: Mutex<Known> = Mutex::new(Known {
     names: String::new(),
     gpus: Vec::new(),

@@ -16,8 +16,8 @@ use clap::{Args, FromArgMatches};
 use d2l::{catch_panic, quietly};
 
 use crate::command_line::parse;
-use crate::interrupt::INTERRUPTED_STATUS;
-use crate::{Book, Options, Summary, interrupt, out_of_memory};
+use crate::interrupt::{self, INTERRUPTED_STATUS};
+use crate::{Book, Options, Summary, out_of_memory};
 
 /// An error that the user can mend: what was named on the command line cannot be used.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl std::error::Error for BadInput {}
 ///     run::program(&BOOK, train, std::env::args_os())
 /// }
 /// ```
-pub fn program<O: Args + FromArgMatches + AsRef<Options> + AsMut<Options>>(
+pub fn program<O: Args + FromArgMatches + AsMut<Options>>(
     book: &Book,
     train: impl FnOnce(&O) -> anyhow::Result<Summary>,
     args: impl IntoIterator<Item = OsString>,
@@ -58,28 +58,25 @@ pub fn program<O: Args + FromArgMatches + AsRef<Options> + AsMut<Options>>(
     // first, while this is the only thread
     functional::threads::leave_the_cores_to_us();
     interrupt::catch();
-    let options: O = match parse(book, args) {
+    let mut options: O = match parse(book, args) {
         Ok(options) => options,
         Err(error) => return failed(&error, ""),
     };
+    let common = options.as_mut().clone();
     let run = || train(&options);
-    let trained = match wants_backtraces() {
+    // with a backtrace, a panic is shown where it happens, and not in the line at the end alone
+    let trained = match std::env::var_os("RUST_BACKTRACE").is_some_and(|wanted| wanted != "0") {
         true => catch_panic(run),
         false => quietly(run),
     };
     match trained.unwrap_or_else(|panicked| Err(out_of_memory::with_devices(panicked))) {
-        Ok(_) if crate::interrupted() => ExitCode::from(INTERRUPTED_STATUS),
+        Ok(_) if interrupt::interrupted() => ExitCode::from(INTERRUPTED_STATUS),
         Ok(_) => ExitCode::SUCCESS,
         Err(error) => {
-            let hint = out_of_memory::hint(&format!("{error:#}"), options.as_ref(), book);
+            let hint = out_of_memory::hint(&format!("{error:#}"), &common, book);
             failed(&error, &hint.unwrap_or_default())
         }
     }
-}
-
-/// Then a panic is shown where it happens, as a backtrace is behind it, and not in the line at the end alone.
-fn wants_backtraces() -> bool {
-    std::env::var_os("RUST_BACKTRACE").is_some_and(|wanted| wanted != "0")
 }
 
 fn failed(error: &anyhow::Error, hint: &str) -> ExitCode {

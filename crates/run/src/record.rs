@@ -38,7 +38,7 @@ const ALL: [&str; 7] = [
 const STEP_COLUMNS: [&str; 4] = ["epoch", "step", "examples", "loss"];
 const EPOCH_COLUMNS: [&str; 4] = ["epoch", "loss", "test_acc", "seconds"];
 
-/// How often the loss is drawn anew while an epoch goes on.
+/// The least time between two drawings while an epoch goes on.
 const DRAW_EVERY: Duration = Duration::from_secs(2);
 /// Drawing takes no more than this part of a run's time.
 const DRAWING_SHARE: u32 = 500;
@@ -71,9 +71,8 @@ pub(crate) struct Record {
     steps: Table,
     epochs: Table,
     loss: LossCurve,
-    /// When the loss is drawn anew, and the accuracy at the earliest.
+    /// When it is drawn anew at the earliest.
     next_drawing: Instant,
-    next_accuracy: Instant,
     checkpoints: Trouble,
     pictures: Trouble,
 }
@@ -166,11 +165,10 @@ impl Record {
             folder: folder.to_owned(),
             kept: at.steps,
             _lock: lock,
-            steps: Table::go_on(&folder.join(STEPS), &STEP_COLUMNS, at.steps)?,
-            epochs: Table::go_on(&folder.join(EPOCHS), &EPOCH_COLUMNS, at.epochs)?,
+            steps: Table::open(&folder.join(STEPS), &STEP_COLUMNS, at.steps)?,
+            epochs: Table::open(&folder.join(EPOCHS), &EPOCH_COLUMNS, at.epochs)?,
             loss,
-            next_drawing: Instant::now() + DRAW_EVERY,
-            next_accuracy: Instant::now(),
+            next_drawing: Instant::now(),
             checkpoints: Trouble::default(),
             pictures: Trouble::default(),
         })
@@ -179,18 +177,16 @@ impl Record {
     pub fn step(&mut self, step: &Step) -> Result<()> {
         self.steps.add(step)?;
         self.loss.add(step.loss)?;
-        if Instant::now() >= self.next_drawing {
-            let drawn = self.draw_loss();
-            self.pictures.tolerate(drawn);
+        if Instant::now() >= self.next_drawing + DRAW_EVERY {
+            self.draw(None);
         }
         Ok(())
     }
 
     pub fn epoch(&mut self, epoch: &Epoch, accuracy: &Animator) -> Result<()> {
         self.epochs.add(epoch)?;
-        if Instant::now() >= self.next_accuracy {
-            let drawn = self.draw_all(accuracy);
-            self.pictures.tolerate(drawn);
+        if Instant::now() >= self.next_drawing {
+            self.draw(Some(accuracy));
         }
         Ok(())
     }
@@ -208,8 +204,7 @@ impl Record {
     /// What cannot be written costs nothing else.
     pub fn finish(&mut self, model: &[(String, Tensor)], accuracy: &Animator) -> Result<()> {
         let flushed = self.flush();
-        let drawn = self.draw_all(accuracy);
-        self.pictures.tolerate(drawn);
+        self.draw(Some(accuracy));
         weights::save(&self.folder.join(MODEL), model).and(flushed)
     }
 
@@ -219,21 +214,17 @@ impl Record {
         self.epochs.flush()
     }
 
-    fn draw_all(&mut self, accuracy: &Animator) -> Result<()> {
+    /// Draws the loss; the accuracy as well, where it is new.
+    fn draw(&mut self, accuracy: Option<&Animator>) {
         let start = Instant::now();
-        let drawn = self
-            .draw_loss()
-            .and_then(|()| self.write(ACCURACY, &accuracy.svg()?));
-        self.next_accuracy = Instant::now() + start.elapsed() * DRAWING_SHARE;
-        drawn
+        let drawn = self.write_pictures(accuracy);
+        self.pictures.tolerate(drawn);
+        self.next_drawing = Instant::now() + start.elapsed() * DRAWING_SHARE;
     }
 
-    fn draw_loss(&mut self) -> Result<()> {
-        let start = Instant::now();
-        let drawn = self.write(LOSS, &self.loss.svg()?);
-        let pause = DRAW_EVERY.max(start.elapsed() * DRAWING_SHARE);
-        self.next_drawing = Instant::now() + pause;
-        drawn
+    fn write_pictures(&self, accuracy: Option<&Animator>) -> Result<()> {
+        self.write(LOSS, &self.loss.svg()?)?;
+        accuracy.map_or(Ok(()), |curve| self.write(ACCURACY, &curve.svg()?))
     }
 
     /// Writes a picture, which a viewer may load anew at any time: it sees the old one or the new one.

@@ -22,9 +22,9 @@ use crate::loss_curve::LossCurve;
 use crate::record::{Epoch, Record, Step};
 use crate::say::set_quiet;
 use crate::trace::Trace;
-use crate::trained::largest_gradient;
+use crate::train_state::largest_gradient;
 use crate::{
-    BadInput, BatchLoss, Book, Options, Trained, interrupt, interrupted, out_of_memory, say,
+    BadInput, BatchLoss, Book, Options, TrainState, interrupt, interrupted, out_of_memory, say,
     weights,
 };
 use progress::Progress;
@@ -94,11 +94,11 @@ pub struct Run {
     /// The devices and processes, as they are printed.
     places: String,
     synthetic: bool,
-    /// The names of the tensors that are trained.
+    /// The names of the tensors that are state.
     names: Vec<String>,
     /// What the run goes on from, until it does.
     resumed: Option<Resumed>,
-    rest: HashMap<String, Tensor>,
+    extra_state: HashMap<String, Tensor>,
     animator: Animator,
     record: Option<Record>,
     trace: Option<Trace>,
@@ -189,7 +189,7 @@ impl Run {
             synthetic,
             names: Vec::new(),
             resumed,
-            rest: HashMap::new(),
+            extra_state: HashMap::new(),
             animator: Animator::new("epoch", &["test acc"], (1.0, options.epochs as f64)),
             record: None,
             trace: None,
@@ -368,7 +368,7 @@ impl Run {
             )),
         }
         resume::tell_versions(&from.header.version);
-        self.rest = from.tensors;
+        self.extra_state = from.tensors;
         Ok(params)
     }
 
@@ -378,22 +378,27 @@ impl Run {
         self.train_iter = (self.train_iter.clone()).starting_at(epochs.len() + 1, begun.count());
         let times = epochs.iter().map(|epoch| epoch.seconds).collect();
         self.timer = Timer::after(times, seconds);
-        self.progress = Progress::after(epochs, steps);
         self.checkpointed = steps.len();
         for epoch in epochs {
             self.animator.add(epoch.epoch as f64, &[epoch.test_acc])?;
         }
         let mut loss = self.loss_curve();
         for step in steps {
+            self.progress.take(step.examples);
+            self.progress.step(step.examples, step.loss);
             loss.add(step.loss)?;
+            let last = step.step == step.epoch * self.train_iter.num_batches();
+            if last && step.epoch <= epochs.len() {
+                self.progress.end_epoch();
+            }
         }
         Ok(loss)
     }
 
     /// What a checkpoint has beside the tensors of [`init`](Self::init), for the network to take up; empty where the
     /// run begins.
-    pub fn take_rest(&mut self) -> HashMap<String, Tensor> {
-        std::mem::take(&mut self.rest)
+    pub fn take_extra_state(&mut self) -> HashMap<String, Tensor> {
+        std::mem::take(&mut self.extra_state)
     }
 
     fn begin_files(&mut self, params: &[Tensor]) -> Result<()> {
@@ -438,25 +443,24 @@ impl Run {
     ///
     /// # Errors
     /// If a device fails, the loss is no finite number any more, or replicas differ and `--check-replicas` looks.
-    pub fn step<T: Trained>(&mut self, loss: BatchLoss, trained: &T) -> Result<()> {
+    pub fn step(&mut self, loss: BatchLoss, state: &impl TrainState) -> Result<()> {
         self.trace = self.trace.take().and_then(Trace::step);
         let now = loss.is_at_hand();
-        self.progress.given += loss.examples();
-        self.progress.taken += 1;
+        self.progress.take(loss.examples());
         let last = self.progress.given >= self.train_iter.num_examples();
         self.unread.push(loss);
         let many = self.unread.len() >= MOST_UNREAD;
         if now || last || many || self.unread_since.elapsed() > READ_EVERY {
-            self.read_losses(trained)?;
+            self.read_losses(state)?;
         }
         let since = self.progress.taken - self.checkpointed;
         let is_time = (self.options.checkpoint_every).is_some_and(|n| since >= n);
-        let keeps = is_time && trained.is_between_steps();
+        let keeps = is_time && state.is_between_steps();
         if keeps || self.options.check_replicas {
-            self.check_replicas(trained)?;
+            self.check_replicas(state)?;
         }
         if keeps {
-            self.checkpoint(trained, self.timer.running())?;
+            self.checkpoint(state, self.timer.running())?;
         }
         if last {
             self.progress.bar.test();
@@ -465,7 +469,7 @@ impl Run {
     }
 
     /// Reads the losses that are still on the devices; shows and records their steps.
-    fn read_losses<T: Trained>(&mut self, trained: &T) -> Result<()> {
+    fn read_losses(&mut self, state: &impl TrainState) -> Result<()> {
         let unread = std::mem::take(&mut self.unread);
         let means = BatchLoss::means(&unread)?;
         for (examples, loss) in unread.iter().map(BatchLoss::examples).zip(means) {
@@ -474,7 +478,7 @@ impl Run {
                 record.step(&step)?;
             }
             if !loss.is_finite() {
-                bail!(self.diverged(&step, trained)?);
+                bail!(self.diverged(&step, state)?);
             }
         }
         self.unread_since = Instant::now();
@@ -482,11 +486,11 @@ impl Run {
     }
 
     /// Why the run ends where a loss is no number.
-    fn diverged<T: Trained>(&mut self, step: &Step, trained: &T) -> Result<String> {
+    fn diverged(&mut self, step: &Step, state: &impl TrainState) -> Result<String> {
         if let Some(record) = &mut self.record {
             let _ = record.flush(); // there is something worse to say
         }
-        let gradients = trained.gradients(&self.names, step.examples)?;
+        let gradients = state.gradients(&self.names, step.examples)?;
         let largest = largest_gradient(&gradients)?;
         let (lr, taken) = (self.lr, self.progress.taken);
         let Step {
@@ -513,25 +517,25 @@ impl Run {
     }
 
     /// A loss that is no number says more than replicas which differ after it.
-    fn check_replicas<T: Trained>(&mut self, trained: &T) -> Result<()> {
-        self.read_losses(trained)?;
+    fn check_replicas(&mut self, state: &impl TrainState) -> Result<()> {
+        self.read_losses(state)?;
         let (step, kept) = (self.progress.taken, self.has_kept());
-        let agree = trained.check_replicas(&self.names);
+        let agree = state.check_replicas(&self.names);
         agree.map_err(|error| anyhow!("after step {step}: {error:#}{kept}"))
     }
 
     /// Keeps a checkpoint where `--out` asks for it, of replicas that agree. All processes come here, one writes.
-    fn checkpoint<T: Trained>(&mut self, trained: &T, seconds: f64) -> Result<()> {
+    fn checkpoint(&mut self, state: &impl TrainState, seconds: f64) -> Result<()> {
         if self.options.folder().is_none() {
             return Ok(());
         }
-        let mut tensors = self.named(trained.tensors()?);
+        let mut tensors = self.named(state.tensors()?);
         for (name, tensor) in &tensors {
             let (step, lr) = (self.progress.taken, self.lr);
             weights::check_finite(name, tensor)
                 .with_context(|| format!("after step {step}, at lr {lr}"))?;
         }
-        tensors.extend(trained.rest()?);
+        tensors.extend(state.extra_state()?);
         let header = self.header(seconds);
         self.checkpointed = self.progress.taken;
         if let Some(record) = &mut self.record {
@@ -558,13 +562,13 @@ impl Run {
     ///
     /// # Errors
     /// If the replicas differ, or the loss is no finite number any more.
-    pub fn epoch<T: Trained>(&mut self, test_acc: f64, trained: &T) -> Result<()> {
-        self.read_losses(trained)?;
+    pub fn epoch(&mut self, test_acc: f64, state: &impl TrainState) -> Result<()> {
+        self.read_losses(state)?;
         self.progress.bar.clear();
         if interrupted() {
             return Ok(());
         }
-        self.check_replicas(trained)?;
+        self.check_replicas(state)?;
         let seconds = self.timer.times().last().copied().unwrap_or(0.0);
         let (epoch, loss, examples) = self.progress.end_epoch();
         self.animator.add(epoch as f64, &[test_acc])?;
@@ -582,7 +586,7 @@ impl Run {
             };
             record.epoch(&line, &self.animator)?;
         }
-        self.checkpoint(trained, 0.0)?;
+        self.checkpoint(state, 0.0)?;
         self.begin_epoch();
         Ok(())
     }
@@ -592,16 +596,16 @@ impl Run {
     ///
     /// # Errors
     /// If the parameters cannot be written.
-    pub fn finish<T: Trained>(mut self, trained: &T) -> Result<Summary> {
+    pub fn finish(mut self, state: &impl TrainState) -> Result<Summary> {
         self.progress.bar.clear();
         let completed = self.progress.losses.len();
         let is_new = completed < self.num_epochs && self.progress.taken > self.checkpointed;
-        if is_new && trained.is_between_steps() {
-            self.check_replicas(trained)?;
+        if is_new && state.is_between_steps() {
+            self.check_replicas(state)?;
             let seconds = self.timer.times().get(completed).copied();
-            self.checkpoint(trained, seconds.unwrap_or(0.0))?;
+            self.checkpoint(state, seconds.unwrap_or(0.0))?;
         }
-        let model = self.named(trained.tensors()?);
+        let model = self.named(state.tensors()?);
         let written = match &mut self.record {
             Some(record) => record.finish(&model, &self.animator),
             None => Ok(()),

@@ -22,48 +22,39 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Makes the file anew; the header is written at once.
-    pub fn create(path: &Path, header: &[&str]) -> Result<Self> {
-        let mut table = Self::open(path, 0)?;
-        table.waiting = line(header)?;
-        table.flush()?;
-        Ok(table)
-    }
-
-    /// Opens a file that was made before, and cuts off what follows its first `rows` rows.
-    pub fn go_on(path: &Path, header: &[&str], rows: usize) -> Result<Self> {
-        match rows {
-            0 => Self::create(path, header), // there may be no file yet
-            _ => Self::open(path, read(path, header, rows)?.1),
-        }
-    }
-
-    /// The first `rows` rows of a file.
-    pub fn rows<T: DeserializeOwned>(path: &Path, header: &[&str], rows: usize) -> Result<Vec<T>> {
-        if rows == 0 {
-            return Ok(Vec::new()); // there may be no file yet
-        }
-        let (records, _) = read(path, header, rows)?;
-        let rows = records.iter().map(|record| record.deserialize(None));
-        let rows = rows.collect::<Result<_, csv::Error>>();
-        rows.with_context(|| path.display().to_string())
-    }
-
-    /// Opens a file to append to its first bytes.
-    fn open(path: &Path, written: u64) -> Result<Self> {
+    /// Opens a file, and cuts off what follows its first `rows` rows. Without rows the file is made anew; its header
+    /// is written at once.
+    pub fn open(path: &Path, header: &[&str], rows: usize) -> Result<Self> {
+        let (_, written) = read(path, header, rows)?;
         let file = OpenOptions::new().append(true).create(true).open(path);
-        let table = Self {
+        let mut table = Self {
             path: path.to_owned(),
             file: file.with_context(|| cannot_write(path))?,
             written,
             waiting: Vec::new(),
         };
         table.cut()?;
+        if rows == 0 {
+            table.add(header)?;
+            table.flush()?;
+        }
         Ok(table)
     }
 
-    pub fn add(&mut self, row: &impl Serialize) -> Result<()> {
-        self.waiting.append(&mut line(row)?);
+    /// The first `rows` rows of a file.
+    pub fn rows<T: DeserializeOwned>(path: &Path, header: &[&str], rows: usize) -> Result<Vec<T>> {
+        let (records, _) = read(path, header, rows)?;
+        let rows = records.iter().map(|record| record.deserialize(None));
+        let rows = rows.collect::<Result<_, csv::Error>>();
+        rows.with_context(|| path.display().to_string())
+    }
+
+    pub fn add(&mut self, row: &(impl Serialize + ?Sized)) -> Result<()> {
+        let mut writer = csv::WriterBuilder::new()
+            .has_headers(false)
+            .from_writer(Vec::new());
+        writer.serialize(row)?;
+        self.waiting.append(&mut writer.into_inner()?);
         if self.waiting.len() >= WAITING {
             let _ = self.flush(); // it is tried again, and then said
         }
@@ -99,16 +90,11 @@ fn cannot_write(path: &Path) -> String {
     format!("cannot write {}", path.display())
 }
 
-fn line(row: &(impl Serialize + ?Sized)) -> Result<Vec<u8>> {
-    let mut writer = csv::WriterBuilder::new()
-        .has_headers(false)
-        .from_writer(Vec::new());
-    writer.serialize(row)?;
-    Ok(writer.into_inner()?)
-}
-
 /// The first rows, and where they end.
 fn read(path: &Path, header: &[&str], rows: usize) -> Result<(Vec<StringRecord>, u64)> {
+    if rows == 0 {
+        return Ok((Vec::new(), 0)); // there may be no file yet
+    }
     let name = || path.display().to_string();
     let mut reader = csv::Reader::from_path(path).with_context(name)?;
     let found: Vec<&str> = reader.headers().with_context(name)?.iter().collect();
@@ -118,15 +104,15 @@ fn read(path: &Path, header: &[&str], rows: usize) -> Result<(Vec<StringRecord>,
         name()
     );
     let mut kept = Vec::new();
-    while kept.len() < rows {
-        let (n, mut record) = (kept.len(), StringRecord::new());
-        ensure!(
-            reader.read_record(&mut record).with_context(name)?,
-            "{} has {n} rows, but the checkpoint was taken after {rows}; restore the file",
-            name()
-        );
-        kept.push(record);
+    for record in reader.records().take(rows) {
+        kept.push(record.with_context(name)?);
     }
+    ensure!(
+        kept.len() == rows,
+        "{} has {} rows, but the checkpoint was taken after {rows}; restore the file",
+        name(),
+        kept.len()
+    );
     Ok((kept, reader.position().byte()))
 }
 
@@ -140,16 +126,12 @@ mod tests {
     fn table(rows: usize) -> Result<(tempfile::TempDir, PathBuf)> {
         let folder = tempfile::tempdir()?;
         let path = folder.path().join("steps.csv");
-        let mut table = Table::create(&path, &HEADER)?;
+        let mut table = Table::open(&path, &HEADER, 0)?;
         for step in 1..=rows {
             table.add(&(step, 1.0 / step as f32))?;
         }
         table.sync()?;
         Ok((folder, path))
-    }
-
-    fn go_on(path: &Path, header: &[&str], rows: usize) -> Result<Table, String> {
-        Table::go_on(path, header, rows).map_err(|e| format!("{e:#}"))
     }
 
     #[test]
@@ -160,7 +142,7 @@ mod tests {
         fs::write(&path, text)?;
         let rows: Vec<(usize, f32)> = Table::rows(&path, &HEADER, 2)?;
         assert_eq!(rows, [(1, 1.0), (2, 0.5)]);
-        let mut table = Table::go_on(&path, &HEADER, 2)?;
+        let mut table = Table::open(&path, &HEADER, 2)?;
         table.add(&(3, 7.0))?;
         table.flush()?;
         assert_eq!(
@@ -173,13 +155,17 @@ mod tests {
     #[test]
     fn too_few_rows_and_another_table_are_refused() -> Result<()> {
         let (_folder, path) = table(3)?;
-        let error = go_on(&path, &HEADER, 4).unwrap_err();
+        let error = |header: &[&str], rows| {
+            let opened = Table::open(&path, header, rows);
+            format!("{:#}", opened.unwrap_err())
+        };
+        let too_few = error(&HEADER, 4);
         assert!(
-            error.ends_with("has 3 rows, but the checkpoint was taken after 4; restore the file"),
-            "{error}"
+            too_few.ends_with("has 3 rows, but the checkpoint was taken after 4; restore the file"),
+            "{too_few}"
         );
-        let error = go_on(&path, &["step", "gain"], 1).unwrap_err();
-        assert!(error.contains("the columns are"), "{error}");
+        let another = error(&["step", "gain"], 1);
+        assert!(another.contains("the columns are"), "{another}");
         Ok(())
     }
 
@@ -188,7 +174,7 @@ mod tests {
     #[test]
     fn lines_wait_for_a_full_disk() -> Result<()> {
         let (_folder, path) = table(1)?;
-        let mut table = Table::go_on(&path, &HEADER, 1)?;
+        let mut table = Table::open(&path, &HEADER, 1)?;
         let full = OpenOptions::new().write(true).open("/dev/full")?;
         let disk = std::mem::replace(&mut table.file, full);
         table.add(&(2, 0.5))?;

@@ -17,8 +17,7 @@ const STEPS: usize = 50;
 #[derive(Debug)]
 pub(crate) struct Trace {
     file: PathBuf,
-    /// Until it is written.
-    recording: Option<Recording>,
+    recording: Recording,
     steps: usize,
 }
 
@@ -53,7 +52,7 @@ impl Trace {
         can_be_written(&picture(file))?;
         Ok(Self {
             file: file.to_owned(),
-            recording: Some(Recording::start()),
+            recording: Recording::start(),
             steps: 0,
         })
     }
@@ -65,11 +64,8 @@ impl Trace {
     }
 
     /// Writes what was recorded, and a picture of a typical step.
-    fn write(&mut self) -> Result<()> {
-        let Some(recording) = self.recording.take() else {
-            return Ok(());
-        };
-        let timeline = recording.end();
+    fn write(&self) -> Result<()> {
+        let timeline = self.recording.timeline();
         write(&self.file, &timeline.chrome())?;
         let step = timeline.typical_step();
         write(&picture(&self.file), &step.unwrap_or(timeline).svg())

@@ -11,7 +11,7 @@ mod replica;
 mod settings;
 mod split;
 mod state;
-mod trained;
+mod train_state;
 mod trainer;
 mod worker;
 

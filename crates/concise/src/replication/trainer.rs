@@ -49,7 +49,7 @@ pub struct Trainer<'a> {
     pub(crate) measuring: Option<Measuring>,
     /// What came of it, until it is asked for.
     measured: Option<Vec<f64>>,
-    /// Tells its steps from those of another trainer of the same network.
+    /// Its number among the trainers of the network, from 1: tells its steps from theirs.
     pub(crate) id: usize,
 }
 

@@ -1,6 +1,5 @@
 //! Runs work in a thread of its own: gives up on work that makes no progress, and turns its panics into errors.
 
-use std::cell::Cell;
 use std::panic::{self, PanicHookInfo};
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -35,8 +34,7 @@ pub(super) fn watched<T: Send + 'static>(
 ) -> Result<T, Silent> {
     let _quiet = Quiet::install();
     let (sender, signs) = mpsc::channel();
-    let thread = thread::Builder::new().name("hub".into()).spawn(move || {
-        QUIET.set(true);
+    let thread = thread::Builder::new().name(THREAD.into()).spawn(move || {
         let result = work(sender.clone());
         let _ = sender.send(Sign::Done); // fails if the caller has given up
         result
@@ -56,14 +54,12 @@ pub(super) fn watched<T: Send + 'static>(
         .map_err(|panic| Silent(format!("the decoder panicked: {}", message(&*panic))))
 }
 
-thread_local! {
-    /// Whether this thread's panics are not reported: they come back as errors.
-    static QUIET: Cell<bool> = const { Cell::new(false) };
-}
+/// The name of the threads that do the work; their panics come back as errors.
+const THREAD: &str = "hub";
 
 type Hook = dyn Fn(&PanicHookInfo<'_>) + Send + Sync;
 
-/// While it lives, threads that set [`QUIET`] panic without a word; all others as before.
+/// While it lives, threads named [`THREAD`] panic without a word; all others as before.
 struct Quiet(Arc<Hook>);
 
 impl Quiet {
@@ -71,7 +67,7 @@ impl Quiet {
         let before: Arc<Hook> = Arc::from(panic::take_hook());
         let others = before.clone();
         panic::set_hook(Box::new(move |info| {
-            if !QUIET.get() {
+            if thread::current().name() != Some(THREAD) {
                 others(info)
             }
         }));

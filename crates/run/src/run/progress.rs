@@ -1,7 +1,7 @@
 //! Where a run stands: its steps and epochs so far, and the bar that shows them.
 
 use crate::bar::Bar;
-use crate::record::{Epoch, Step};
+use crate::record::Step;
 
 #[derive(Debug)]
 pub(super) struct Progress {
@@ -31,23 +31,17 @@ impl Progress {
         }
     }
 
-    /// That of a run which has had these epochs, and these steps.
-    pub fn after(epochs: &[Epoch], steps: &[Step]) -> Self {
-        let mut progress = Self::new();
-        progress.losses = epochs.iter().map(|epoch| epoch.loss).collect();
-        progress.step = steps.len();
-        progress.taken = steps.len();
-        for step in steps.iter().filter(|step| step.epoch > epochs.len()) {
-            progress.given += step.examples;
-            progress.add(step.examples, step.loss);
-        }
-        progress
+    /// Counts a step, the loss of which is not known yet.
+    pub fn take(&mut self, examples: usize) {
+        self.taken += 1;
+        self.given += examples;
     }
 
-    /// Counts a step, and gives its line.
+    /// Counts the loss of the next step, and gives its line.
     pub fn step(&mut self, examples: usize, loss: f32) -> Step {
         self.step += 1;
-        self.add(examples, loss);
+        self.examples += examples;
+        self.loss_sum += f64::from(loss) * examples as f64;
         self.bar.step(examples, loss);
         Step {
             epoch: self.losses.len() + 1,
@@ -55,11 +49,6 @@ impl Progress {
             examples,
             loss,
         }
-    }
-
-    fn add(&mut self, examples: usize, loss: f32) {
-        self.examples += examples;
-        self.loss_sum += f64::from(loss) * examples as f64;
     }
 
     /// The epoch that ended, its mean loss, and how many examples it had.

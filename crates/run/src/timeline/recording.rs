@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use tracing::callsite::rebuild_interest_cache;
-use tracing::field::{Field, Visit};
+use tracing::field::Field;
 use tracing::level_filters::LevelFilter;
 use tracing::span::Attributes;
 use tracing::{Id, Metadata, Subscriber, dispatcher};
@@ -43,7 +43,7 @@ impl Timeline {
     pub fn record<T>(f: impl FnOnce() -> T) -> (T, Self) {
         let recording = Recording::start();
         let done = f();
-        (done, recording.end())
+        (done, recording.timeline())
     }
 }
 
@@ -73,7 +73,7 @@ impl Recording {
     }
 
     /// The spans that began since the start, and have ended.
-    pub fn end(self) -> Timeline {
+    pub fn timeline(&self) -> Timeline {
         let mut spans = recorder(|recorder| recorder.log().spans.clone());
         spans.retain(|span| span.begin >= self.begin);
         Timeline::new(spans)
@@ -135,16 +135,7 @@ impl Recorder {
 struct Begin(f64);
 
 /// The name of a replica, from the field of its span.
-#[derive(Default)]
 struct Replica(String);
-
-impl Visit for Replica {
-    fn record_str(&mut self, _: &Field, value: &str) {
-        value.clone_into(&mut self.0);
-    }
-
-    fn record_debug(&mut self, _: &Field, _: &dyn fmt::Debug) {}
-}
 
 fn thread_name() -> Arc<str> {
     let thread = std::thread::current();
@@ -169,9 +160,9 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recorder {
 
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
         if let (REPLICA, Some(span)) = (attributes.metadata().name(), context.span(id)) {
-            let mut replica = Replica::default();
-            attributes.record(&mut replica);
-            span.extensions_mut().insert(replica);
+            let mut name = String::new();
+            attributes.record(&mut |_: &Field, value: &dyn fmt::Debug| name = format!("{value:?}"));
+            span.extensions_mut().insert(Replica(name));
         }
     }
 

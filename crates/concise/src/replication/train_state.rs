@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use anyhow::{Context, Result, bail};
 use candle_core::{DType, Device, Tensor, Var};
 use d2l::device_name;
-use run::{Trained, compare, weights};
+use run::{TrainState, compare, weights};
 
 use super::data_parallel::DataParallel;
 use super::split::Split;
@@ -20,7 +20,7 @@ fn buffer_of(replica: usize, name: &str) -> String {
     format!("replica {replica} {name}")
 }
 
-impl Trained for Trainer<'_> {
+impl TrainState for Trainer<'_> {
     fn tensors(&self) -> Result<Vec<Tensor>> {
         let state = self.net.state_dict()?;
         Ok(state.into_iter().map(|(_, tensor)| tensor).collect())
@@ -28,7 +28,7 @@ impl Trained for Trainer<'_> {
 
     /// The momentum, which all replicas have in common; the buffers of the other replicas, those of other
     /// processes as well; and the split, where it was measured.
-    fn rest(&self) -> Result<Vec<(String, Tensor)>> {
+    fn extra_state(&self) -> Result<Vec<(String, Tensor)>> {
         let id = self.id;
         let velocity = self.net.on_first(move |replica| replica.velocity(id))?;
         let named = |(name, tensor): (String, Tensor)| (format!("{MOMENTUM}{name}"), tensor);
@@ -67,7 +67,7 @@ impl Trained for Trainer<'_> {
 }
 
 impl Trainer<'_> {
-    /// Takes up what [`Trained::rest`] kept, beside what [`DataParallel::load_state_dict`] does; of nothing it
+    /// Takes up what [`TrainState::extra_state`] kept, beside what [`DataParallel::load_state_dict`] does; of nothing it
     /// begins.
     ///
     /// # Errors

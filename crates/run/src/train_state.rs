@@ -1,4 +1,4 @@
-//! What a run trains, as its checkpoints and its checks see it.
+//! The state of what a run trains, as its checkpoints and its checks see it.
 
 use anyhow::{Result, bail};
 use candle_core::Tensor;
@@ -9,7 +9,7 @@ use d2l::{Param, device_name};
 ///
 /// The book's `device_params`, a copy of the parameters for each device, is one. Where several processes train
 /// together, all make the same calls.
-pub trait Trained {
+pub trait TrainState {
     /// The tensors of [`Run::init`](crate::Run::init), in its order, as they are now on the first device.
     ///
     /// # Errors
@@ -20,7 +20,7 @@ pub trait Trained {
     ///
     /// # Errors
     /// If a device fails.
-    fn rest(&self) -> Result<Vec<(String, Tensor)>> {
+    fn extra_state(&self) -> Result<Vec<(String, Tensor)>> {
         Ok(Vec::new())
     }
 
@@ -43,7 +43,7 @@ pub trait Trained {
     fn gradients(&self, names: &[String], examples: usize) -> Result<Vec<(String, Tensor)>>;
 }
 
-impl Trained for Vec<Vec<Param>> {
+impl TrainState for Vec<Vec<Param>> {
     fn tensors(&self) -> Result<Vec<Tensor>> {
         let first = self.first().into_iter().flatten();
         Ok(first.map(|param| param.detach()).collect())
@@ -115,31 +115,32 @@ fn index(mut i: usize, dims: &[usize]) -> Vec<usize> {
 
 /// What a person wants to know of the gradients of a step that went wrong.
 pub(crate) fn largest_gradient(gradients: &[(String, Tensor)]) -> Result<String> {
-    let (mut largest, mut others, mut all) = (None, 0, 0);
+    let mut largest: Option<(f32, &str)> = None;
+    let (mut all, mut finite) = (0, 0);
     for (name, gradient) in gradients {
-        for value in gradient.flatten_all()?.to_vec1::<f32>()? {
-            let size = value.abs();
-            all += 1;
-            match largest {
-                _ if !size.is_finite() => others += 1,
-                Some((most, _)) if most >= size => (),
-                _ => largest = Some((size, name)),
-            }
+        let values = gradient.flatten_all()?.to_vec1::<f32>()?;
+        let sizes = values.iter().map(|value| value.abs());
+        let sizes = sizes.filter(|size| size.is_finite());
+        all += values.len();
+        finite += sizes.clone().count();
+        if let Some(size) = sizes.max_by(f32::total_cmp)
+            && largest.is_none_or(|(most, _)| size > most)
+        {
+            largest = Some((size, name));
         }
     }
-    let none_finite = if others == 0 {
-        String::new()
-    } else {
-        format!("{others} of {all} gradient values are NaN or infinite")
-    };
+    let others = format!(
+        "{} of {all} gradient values are NaN or infinite",
+        all - finite
+    );
     Ok(match largest {
         None if all == 0 => "the gradients are not summed yet".to_owned(),
-        None => none_finite,
-        Some((size, name)) if others == 0 => {
+        None => others,
+        Some((size, name)) if finite == all => {
             format!("the largest gradient is {size:.3e}, of {name}")
         }
         Some((size, name)) => {
-            format!("{none_finite}, the largest finite one is {size:.3e}, of {name}")
+            format!("{others}, the largest finite one is {size:.3e}, of {name}")
         }
     })
 }
