@@ -17,7 +17,6 @@ use dataset::{DataIter, Dataset};
 
 use crate::bar::{Bar, Plan};
 use crate::checkpoint::Header;
-use crate::interrupt::SIGNALS;
 use crate::loss_curve::LossCurve;
 use crate::record::{Epoch, Record, Step};
 use crate::say::set_quiet;
@@ -161,24 +160,13 @@ impl Run {
         let resumed = resumed.map(|folder| Resumed::load(folder, process.rank == 0));
         let resumed = resumed.transpose().map_err(BadInput::from)?;
         let data = start::load(options)?;
-        let (mut train_iter, mut test_iter) = data.iters(batch_size)?;
-        if !devices[0].is_cpu() {
-            train_iter = train_iter.on_device(&devices[0])?;
-            test_iter = test_iter.on_device(&devices[0])?;
-            start::check_last_batch(&train_iter, "training", k).map_err(BadInput::from)?;
-            start::check_last_batch(&test_iter, "test", k).map_err(BadInput::from)?;
-        }
-        if process.of > 1 {
-            let first = process.rank * own;
-            train_iter = train_iter.shards(first..first + own, k);
-            test_iter = test_iter.shards(first..first + own, k);
-        }
+        let (train_iter, test_iter) = start::iters(&data, batch_size, &devices, process)?;
         let synthetic = data.source.is_synthetic();
         let mut run = Self {
             settings: Vec::new(),
             places: start::places(&devices, process),
-            train_iter: train_iter.stop_when(&SIGNALS.interrupted),
-            test_iter: test_iter.stop_when(&SIGNALS.interrupted),
+            train_iter,
+            test_iter,
             batch_size,
             lr: options.lr.unwrap_or((book.lr)(k)),
             num_epochs: options.epochs,
@@ -310,7 +298,10 @@ impl Run {
         // Ctrl-C came before there is anything to keep: an earlier run in the folder stays
         let writes = self.process.rank == 0 && !interrupted();
         let params = match (self.resumed.take(), &self.options.init) {
-            (Some(resumed), _) => self.go_on(resumed, &tensors, writes),
+            (Some(resumed), _) => {
+                let cannot = format!("--resume {}", resumed.folder.display());
+                self.go_on(resumed, &tensors, writes).context(cannot)
+            }
             (None, Some(file)) => weights::load(file, &tensors),
             (None, None) => Ok(tensors.into_iter().map(|(_, tensor)| tensor).collect()),
         };
@@ -342,17 +333,19 @@ impl Run {
             mut from,
             lock,
         } = resumed;
-        let cannot = || format!("--resume {}", folder.display());
-        resume::same_settings(&from.header.settings, &self.settings()).with_context(cannot)?;
-        let params = weights::take_all(&mut from.tensors, tensors).with_context(cannot)?;
-        let (steps, epochs) = Record::lines(&folder, &from.header).with_context(cannot)?;
-        let batches = self.train_iter.num_batches();
-        resume::check_lines(&steps, &epochs, batches, self.num_epochs).with_context(cannot)?;
+        resume::same_settings(&from.header.settings, &self.settings())?;
+        let params = weights::take_all(&mut from.tensors, tensors)?;
+        let (steps, epochs) = Record::lines(&folder, &from.header)?;
+        resume::check_lines(
+            &steps,
+            &epochs,
+            self.train_iter.num_batches(),
+            self.num_epochs,
+        )?;
         let loss = self.catch_up(&steps, &epochs, from.header.seconds)?;
         let finished = epochs.len() == self.num_epochs && Record::is_finished(&folder);
         if writes && !finished {
-            let record = Record::go_on(&folder, lock, loss, &from);
-            self.record = Some(record.with_context(cannot)?);
+            self.record = Some(Record::go_on(&folder, lock, loss, &from)?);
         }
         let (folder, step) = (folder.display(), steps.len());
         let (epoch, all) = (epochs.len() + 1, self.num_epochs);

@@ -6,6 +6,7 @@ use d2l::find_devices as find;
 use d2l::{Process, device_name, device_names};
 use dataset::{DataIter, Dataset};
 
+use crate::interrupt::SIGNALS;
 use crate::record::Record;
 use crate::say::is_quiet;
 use crate::trace::Trace;
@@ -72,8 +73,34 @@ pub(super) fn check_batch_size(batch_size: usize, k: usize) -> Result<()> {
     Ok(())
 }
 
+/// The training and the test set in the minibatches of this process: on its GPU, and its shards of each.
+pub(super) fn iters(
+    data: &Dataset,
+    batch_size: usize,
+    devices: &[Device],
+    process: Process,
+) -> Result<(DataIter, DataIter)> {
+    let (own, k) = (devices.len(), devices.len() * process.of);
+    let of_process = |mut iter: DataIter, which: &str| {
+        if !devices[0].is_cpu() {
+            iter = iter.on_device(&devices[0])?;
+            check_last_batch(&iter, which, k).map_err(BadInput::from)?;
+        }
+        if process.of > 1 {
+            let first = process.rank * own;
+            iter = iter.shards(first..first + own, k);
+        }
+        anyhow::Ok(iter.stop_when(&SIGNALS.interrupted))
+    };
+    let (train_iter, test_iter) = data.iters(batch_size)?;
+    Ok((
+        of_process(train_iter, "training")?,
+        of_process(test_iter, "test")?,
+    ))
+}
+
 /// A GPU cannot be left without an example: CUDA has no empty memory.
-pub(super) fn check_last_batch(iter: &DataIter, which: &str, k: usize) -> Result<()> {
+fn check_last_batch(iter: &DataIter, which: &str, k: usize) -> Result<()> {
     let (examples, batch_size) = (iter.num_examples(), iter.batch_size());
     let last = examples - (iter.num_batches() - 1) * batch_size;
     ensure!(
