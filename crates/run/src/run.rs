@@ -149,6 +149,9 @@ impl Run {
         functional::set_deterministic(options.deterministic);
         let (devices, note) = start::find_devices(process, options)?;
         out_of_memory::run_on(&devices);
+        if let [only] = &devices[..] {
+            functional::one_stream(only);
+        }
         let own = devices.len();
         let k = own * process.of;
         let batch_size = options.batch_size.unwrap_or((book.batch_size)(k));
