@@ -1,5 +1,10 @@
 //! Filled polygons on a 28×28 canvas, anti-aliased: all the drawing that the synthetic images need.
 
+use std::ops::Range;
+
+use rand::Rng;
+use rand_chacha::ChaCha8Rng;
+
 use crate::{PIXELS, SIDE};
 
 /// Rows that a pixel's coverage is averaged over; within a row it is exact.
@@ -30,22 +35,14 @@ impl Canvas {
 
     /// Fills a polygon of at most 16 points; a `shade` of 0 cuts a hole.
     pub(crate) fn fill(&mut self, points: &[[f32; 2]], shade: f32) {
-        let mut placed = [[0.0; 2]; 16];
-        let placed = &mut placed[..points.len()];
-        placed
-            .iter_mut()
-            .zip(points)
-            .for_each(|(to, from)| *to = self.place(from));
+        let placed: Vec<_> = points.iter().map(|point| self.place(point)).collect();
         let top = placed.iter().fold(f32::MAX, |top, p| top.min(p[1]));
         let bottom = placed.iter().fold(f32::MIN, |bottom, p| bottom.max(p[1]));
         for row in top.max(0.0) as usize..(bottom.ceil().max(0.0) as usize).min(SIDE) {
             let mut coverage = [0.0; SIDE];
             for sub in 0..SUBROWS {
-                cover(
-                    placed,
-                    row as f32 + (sub as f32 + 0.5) / SUBROWS as f32,
-                    &mut coverage,
-                );
+                let y = row as f32 + (sub as f32 + 0.5) / SUBROWS as f32;
+                cover(&placed, y, &mut coverage);
             }
             for (pixel, cover) in self.pixels[row * SIDE..][..SIDE].iter_mut().zip(coverage) {
                 *pixel += cover * (shade - *pixel);
@@ -54,13 +51,10 @@ impl Canvas {
     }
 
     /// Fills a symmetric shape; `right` is its right outline from top to bottom, at most 8 points.
-    pub(crate) fn both_sides<const N: usize>(&mut self, right: [[f32; 2]; N], shade: f32) {
-        let mut outline = [[0.0; 2]; 16];
-        for (i, [x, y]) in right.into_iter().enumerate() {
-            outline[i] = [x, y];
-            outline[2 * N - 1 - i] = [-x, y];
-        }
-        self.fill(&outline[..2 * N], shade);
+    pub(crate) fn both_sides(&mut self, right: &[[f32; 2]], shade: f32) {
+        let left = right.iter().rev().map(|&[x, y]| [-x, y]);
+        let outline: Vec<_> = right.iter().copied().chain(left).collect();
+        self.fill(&outline, shade);
     }
 
     /// Draws a straight line of the given width.
@@ -68,17 +62,15 @@ impl Canvas {
         let (dx, dy) = (to[0] - from[0], to[1] - from[1]);
         let scale = width / 2.0 / dx.hypot(dy).max(1e-6);
         let (nx, ny) = (-dy * scale, dx * scale);
-        let corner = |p: [f32; 2], sign: f32| [p[0] + sign * nx, p[1] + sign * ny];
-        self.fill(
-            &[
-                corner(from, 1.0),
-                corner(to, 1.0),
-                corner(to, -1.0),
-                corner(from, -1.0),
-            ],
-            shade,
-        );
+        let beside = |[x, y]: [f32; 2]| [[x + nx, y + ny], [x - nx, y - ny]];
+        let ([a, d], [b, c]) = (beside(from), beside(to));
+        self.fill(&[a, b, c, d], shade);
     }
+}
+
+/// A random number from each of these ranges.
+pub(crate) fn numbers<const N: usize>(rng: &mut ChaCha8Rng, from: [Range<f32>; N]) -> [f32; N] {
+    from.map(|range| rng.random_range(range))
 }
 
 /// Adds one subrow's coverage: the polygon's inside is where an odd number of its edges lie to the left.
@@ -97,12 +89,8 @@ fn cover(points: &[[f32; 2]], y: f32, coverage: &mut [f32; SIDE]) {
     for span in crossings[..n].chunks_exact(2) {
         let (left, right) = (span[0].max(0.0), span[1].min(SIDE as f32));
         let end = right.ceil().max(0.0) as usize;
-        for (x, pixel) in coverage
-            .iter_mut()
-            .enumerate()
-            .take(end)
-            .skip(left as usize)
-        {
+        let pixels = coverage.iter_mut().enumerate();
+        for (x, pixel) in pixels.take(end).skip(left as usize) {
             let inside = right.min(x as f32 + 1.0) - left.max(x as f32);
             *pixel += inside.max(0.0) / SUBROWS as f32;
         }
@@ -123,10 +111,8 @@ mod tests {
         let area: f32 = canvas.pixels.iter().sum();
         assert!((area - 392.0).abs() < 1.0, "{area}");
         // A hole of 7 × 7 pixels.
-        canvas.fill(
-            &[[-1.0, -1.0], [-0.5, -1.0], [-0.5, -0.5], [-1.0, -0.5]],
-            0.0,
-        );
+        let hole = [[-1.0, -1.0], [-0.5, -1.0], [-0.5, -0.5], [-1.0, -0.5]];
+        canvas.fill(&hole, 0.0);
         let area: f32 = canvas.pixels.iter().sum();
         assert!((area - 343.0).abs() < 1.0, "{area}");
     }
@@ -134,7 +120,7 @@ mod tests {
     #[test]
     fn what_lies_outside_is_cut_off() {
         let mut canvas = Canvas::new([[3.0, 0.0, 0.5], [0.0, 3.0, 5.0]]);
-        canvas.both_sides([[0.5, -2.0], [0.5, 0.0]], 0.5);
+        canvas.both_sides(&[[0.5, -2.0], [0.5, 0.0]], 0.5);
         assert!(canvas.pixels.iter().all(|&p| (0.0..=0.5001).contains(&p)));
         let mut far = Canvas::new([[1.0, 0.0, -9.0], [0.0, 1.0, -9.0]]);
         far.line([-1.0, 0.0], [1.0, 0.0], 0.2, 1.0);

@@ -74,19 +74,18 @@ impl fmt::Display for Source {
 
 /// The two parts from the first source that applies.
 pub(crate) fn open(options: &Options) -> Result<(Split, Split, Source)> {
-    match options.named() {
+    let packaged = || packaged(options.name).map(Data::Dir);
+    match options.named().or_else(packaged) {
         Some(Data::Dir(dir)) => from_dir(options.name, dir),
         Some(Data::Synthetic) => Ok(synthesize(options, "asked for".into())),
-        None => match packaged(options.name) {
-            Some(dir) => from_dir(options.name, dir),
-            None => from_the_hub(options),
-        },
+        None => from_the_hub(options),
     }
 }
 
 fn from_dir(name: Name, dir: PathBuf) -> Result<(Split, Split, Source)> {
-    let (train, test, as_published) = idx::read_dir(name, &dir)
-        .with_context(|| format!("cannot load {name} from {}", dir.display()))?;
+    let read = idx::read_dir(name, &dir);
+    let read = read.with_context(|| format!("cannot load {name} from {}", dir.display()));
+    let (train, test, as_published) = read?;
     let source = Source::Dir {
         name,
         dir,
@@ -108,11 +107,11 @@ fn from_the_hub(options: &Options) -> Result<(Split, Split, Source)> {
     use crate::hub::{self, Answer};
 
     let name = options.name;
+    let variable = name.env_var();
     let answer = hub::load(name).with_context(|| {
         format!(
             "cannot load {name} from the Hugging Face Hub; name a folder with the four IDX files \
-             ({}), or use the synthetic images",
-            name.env_var()
+             ({variable}), or use the synthetic images"
         )
     });
     match answer? {
@@ -130,11 +129,13 @@ fn from_the_hub(options: &Options) -> Result<(Split, Split, Source)> {
 
 fn synthesize(options: &Options, why: String) -> (Split, Split, Source) {
     let (name, seed) = (options.name, options.seed);
-    let n = |limit: Option<usize>, all: usize| limit.unwrap_or(all).min(all);
     let all_cores = || std::thread::available_parallelism().map_or(1, usize::from);
     let threads = options.threads.unwrap_or_else(all_cores);
-    let train = synthetic::train(name, seed, n(options.limit_train, COUNTS[0]), threads);
-    let test = synthetic::test(name, seed, n(options.limit_test, COUNTS[1]), threads);
+    let make = |part, limit: Option<usize>, all| {
+        synthetic::make(name, seed, part, limit.unwrap_or(all).min(all), threads)
+    };
+    let train = make(synthetic::TRAIN, options.limit_train, COUNTS[0]);
+    let test = make(synthetic::TEST, options.limit_test, COUNTS[1]);
     (train, test, Source::Synthetic { name, why })
 }
 
@@ -144,43 +145,42 @@ mod tests {
 
     #[test]
     fn a_source_is_one_line() {
-        let dir = |as_published| {
-            Source::Dir {
-                name: Name::Mnist,
-                dir: "some/folder".into(),
-                as_published,
-            }
-            .to_string()
+        let (name, dir) = (Name::FashionMnist, PathBuf::from("a/folder"));
+        let folder = |as_published| Source::Dir {
+            name,
+            dir: dir.clone(),
+            as_published,
         };
-        assert_eq!(
-            dir(4),
-            "mnist from some/folder (4 IDX files, MD5 as published)"
-        );
-        assert_eq!(
-            dir(3),
-            "mnist from some/folder (4 IDX files, 3 with the MD5 as published)"
-        );
-        assert_eq!(dir(0), "mnist from some/folder (4 IDX files)");
-        let hub = |cached| {
-            Source::Hub {
-                name: Name::FashionMnist,
-                cached,
-            }
-            .to_string()
-        };
-        assert_eq!(hub(false), "fashion-mnist from the Hugging Face Hub");
-        assert_eq!(
-            hub(true),
-            "fashion-mnist from an earlier download from the Hugging Face Hub"
-        );
-        let synthetic = Source::Synthetic {
-            name: Name::FashionMnist,
-            why: "asked for".into(),
-        };
-        assert_eq!(
-            synthetic.to_string(),
-            "synthetic images in place of fashion-mnist (asked for)"
-        );
-        assert!(synthetic.is_synthetic());
+        let why = "asked for".into();
+        let synthetic = Source::Synthetic { name, why };
+        assert!(synthetic.is_synthetic() && !folder(4).is_synthetic());
+        for (source, says) in [
+            (
+                folder(4),
+                "fashion-mnist from a/folder (4 IDX files, MD5 as published)",
+            ),
+            (
+                folder(3),
+                "fashion-mnist from a/folder (4 IDX files, 3 with the MD5 as published)",
+            ),
+            (folder(0), "fashion-mnist from a/folder (4 IDX files)"),
+            (
+                Source::Hub {
+                    name,
+                    cached: false,
+                },
+                "fashion-mnist from the Hugging Face Hub",
+            ),
+            (
+                Source::Hub { name, cached: true },
+                "fashion-mnist from an earlier download from the Hugging Face Hub",
+            ),
+            (
+                synthetic,
+                "synthetic images in place of fashion-mnist (asked for)",
+            ),
+        ] {
+            assert_eq!(source.to_string(), says);
+        }
     }
 }

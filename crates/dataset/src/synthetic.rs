@@ -3,39 +3,40 @@
 //! sets' shape and size, and are meant to be learned, not to be hard: the book's LeNet, after ten epochs of SGD with
 //! a learning rate of 0.2, is right on 89 to 92 % of the garments. It says nothing about the real images.
 
+use std::thread;
+
 use rand::seq::SliceRandom;
 use rand::{Rng, RngCore};
 use rand_chacha::ChaCha8Rng;
 
-use crate::draw::Canvas;
-use crate::figures::{digit, garment};
+use crate::draw::{Canvas, numbers};
+use crate::figures::{GARMENTS, digit};
 use crate::{Name, PIXELS, SIDE, Split, generator};
 
 /// Images are made in blocks of one of each class, each block from a stream of its own: the labels are balanced,
 /// and the bytes depend neither on the number of threads nor on how many images are wanted.
 const BLOCK: usize = 10;
 
-/// The first `n` synthetic training images.
-pub(crate) fn train(name: Name, seed: u64, n: usize, threads: usize) -> Split {
-    make(name, seed, b"synt", n, threads)
-}
+/// What separates the random numbers of the training part from those of the test part.
+pub(crate) const TRAIN: &[u8; 4] = b"synt";
+pub(crate) const TEST: &[u8; 4] = b"synv";
 
-/// The first `n` synthetic test images.
-pub(crate) fn test(name: Name, seed: u64, n: usize, threads: usize) -> Split {
-    make(name, seed, b"synv", n, threads)
-}
-
-fn make(name: Name, seed: u64, part: &[u8; 4], n: usize, threads: usize) -> Split {
+/// The first `n` synthetic images of a part.
+pub(crate) fn make(name: Name, seed: u64, part: &[u8; 4], n: usize, threads: usize) -> Split {
     let blocks = n.div_ceil(BLOCK);
     let mut images = vec![0; blocks * BLOCK * PIXELS];
     let mut labels = vec![0; blocks * BLOCK];
-    let share = blocks.div_ceil(threads.max(1)).max(1);
-    let images_of_shares = images.chunks_mut(share * BLOCK * PIXELS);
-    let shares = images_of_shares.zip(labels.chunks_mut(share * BLOCK));
-    std::thread::scope(|scope| {
-        for ((images, labels), i) in shares.zip(0u32..) {
-            let first = i * share as u32;
-            scope.spawn(move || make_blocks(name, seed, part, first, images, labels));
+    let images_of_blocks = images.chunks_mut(BLOCK * PIXELS);
+    let blocks = images_of_blocks.zip(labels.chunks_mut(BLOCK)).zip(0u32..);
+    let mut blocks: Vec<_> = blocks.collect();
+    let share = blocks.len().div_ceil(threads.max(1)).max(1);
+    thread::scope(|scope| {
+        for blocks in blocks.chunks_mut(share) {
+            scope.spawn(move || {
+                for ((images, labels), block) in blocks {
+                    make_block(name, &mut generator(seed, part, *block), images, labels);
+                }
+            });
         }
     });
     images.truncate(n * PIXELS);
@@ -43,34 +44,15 @@ fn make(name: Name, seed: u64, part: &[u8; 4], n: usize, threads: usize) -> Spli
     Split::new(images, labels).expect("as many images as labels, and labels below 10")
 }
 
-/// The blocks from number `first` on.
-fn make_blocks(
-    name: Name,
-    seed: u64,
-    part: &[u8; 4],
-    first: u32,
-    images: &mut [u8],
-    labels: &mut [u8],
-) {
-    let blocks = images
-        .chunks_mut(BLOCK * PIXELS)
-        .zip(labels.chunks_mut(BLOCK));
-    for ((images, labels), block) in blocks.zip(first..) {
-        make_block(name, &mut generator(seed, part, block), images, labels);
-    }
-}
-
 /// One image of each class, in random order.
 fn make_block(name: Name, rng: &mut ChaCha8Rng, images: &mut [u8], labels: &mut [u8]) {
-    labels
-        .iter_mut()
-        .zip(0..)
-        .for_each(|(to, label)| *to = label);
+    labels.copy_from_slice(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
     labels.shuffle(rng);
-    for (image, &label) in images.chunks_exact_mut(PIXELS).zip(labels.iter()) {
+    for (image, label) in images.chunks_exact_mut(PIXELS).zip(labels) {
+        let label = usize::from(*label);
         let mut canvas = Canvas::new(placement(rng));
         match name {
-            Name::FashionMnist => garment(&mut canvas, label, rng),
+            Name::FashionMnist => GARMENTS[label](&mut canvas, rng),
             Name::Mnist => digit(&mut canvas, label, rng),
         }
         shade(&canvas, rng, image);
@@ -97,10 +79,7 @@ fn shade(canvas: &Canvas, rng: &mut ChaCha8Rng, image: &mut [u8]) {
     } else {
         0.0
     };
-    let (fx, fy) = (
-        rng.random_range(-0.22..0.22f32),
-        rng.random_range(-0.22..0.22f32),
-    );
+    let [fx, fy] = numbers(rng, [-0.22..0.22, -0.22..0.22]);
     let noise = rng.random_range(0.1..0.9f32);
     let mut random = [0; 4 * PIXELS];
     rng.fill_bytes(&mut random);
@@ -122,22 +101,23 @@ mod tests {
     #[test]
     fn the_seed_makes_the_bytes() {
         for name in [Name::FashionMnist, Name::Mnist] {
-            assert_eq!(train(name, 3, 400, 1), train(name, 3, 400, 3));
-            assert_ne!(train(name, 3, 40, 1), train(name, 4, 40, 1));
-            assert_ne!(train(name, 3, 40, 1), test(name, 3, 40, 1));
+            assert_eq!(make(name, 3, TRAIN, 400, 1), make(name, 3, TRAIN, 400, 3));
+            let few = make(name, 3, TRAIN, 40, 1);
+            assert_ne!(few, make(name, 4, TRAIN, 40, 1));
+            assert_ne!(few, make(name, 3, TEST, 40, 1));
         }
     }
 
     #[test]
     fn a_limit_takes_the_first_images_of_the_full_set() {
-        let mut all = train(Name::FashionMnist, 0, 1000, 2);
+        let mut all = make(Name::FashionMnist, 0, TRAIN, 1000, 2);
         all.truncate(123);
-        assert_eq!(train(Name::FashionMnist, 0, 123, 2), all);
+        assert_eq!(make(Name::FashionMnist, 0, TRAIN, 123, 2), all);
     }
 
     #[test]
     fn labels_are_balanced_and_in_random_order() {
-        let split = train(Name::Mnist, 1, 500, 2);
+        let split = make(Name::Mnist, 1, TRAIN, 500, 2);
         let mut counts = [0; 10];
         let labels: Vec<u8> = (0..500).map(|i| split.label(i)).collect();
         labels
@@ -149,7 +129,7 @@ mod tests {
 
     #[test]
     fn the_images_are_as_bright_as_the_real_ones() {
-        let split = test(Name::FashionMnist, 0, 1000, 2);
+        let split = make(Name::FashionMnist, 0, TEST, 1000, 2);
         let values: Vec<f64> = (0..1000)
             .flat_map(|i| split.image(i))
             .map(|&b| f64::from(b) / 255.0)
