@@ -2,14 +2,14 @@
 //! A file may hold 47 MB of data, as the largest published one, or 8 bytes for each of its own bytes. Images
 //! compress to a half or a fifth; more data is meant to fill the memory. A user can decompress such a file first.
 
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Error, Result, anyhow, bail, ensure};
 use flate2::read::MultiGzDecoder;
 use md5::{Digest, Md5};
 
-use crate::{COUNTS, Name, PIXELS, SIDE, Split};
+use crate::{COUNTS, Name, PIXELS, SIDE, Split, say};
 
 /// Training images and labels, test images and labels.
 const FILES: [&str; 4] = [
@@ -82,52 +82,45 @@ pub(crate) fn read_dir(name: Name, dir: &Path) -> Result<(Split, Split, usize)> 
 }
 
 /// The paths of the four files; a raw file goes before its compressed twin.
-fn find(dir: &Path) -> Result<[PathBuf; 4]> {
+fn find(dir: &Path) -> Result<Vec<PathBuf>> {
     ensure!(dir.is_dir(), "{} is not a folder", dir.display());
-    let paths = FILES.map(|file| {
-        [dir.join(file), dir.join(format!("{file}.gz"))]
-            .into_iter()
-            .find(|path| path.is_file())
-            .ok_or(file)
-    });
-    let missing: Vec<&str> = paths
-        .iter()
-        .filter_map(|path| path.as_ref().err().copied())
-        .collect();
-    let names = missing.join(", ");
+    let (mut paths, mut missing) = (Vec::new(), Vec::new());
+    for file in FILES {
+        let twins = [dir.join(file), dir.join(format!("{file}.gz"))];
+        match twins.into_iter().find(|path| path.is_file()) {
+            Some(path) => paths.push(path),
+            None => missing.push(file),
+        }
+    }
     ensure!(
         missing.is_empty(),
-        "folder {} lacks {names} (with or without .gz)",
-        dir.display()
+        "folder {} lacks {} (with or without .gz)",
+        dir.display(),
+        missing.join(", ")
     );
-    Ok(paths.map(|path| path.expect("none is missing")))
+    Ok(paths)
 }
 
-/// The payload of one file, and whether the file is the published one.
+/// The payload of one file, and whether the file is the published one. Another one is the user's business, so it is
+/// only a warning.
 fn read_file(path: &Path, kind: &Kind, published: &str) -> Result<(Vec<u8>, bool)> {
-    let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let compressed = path.extension().is_some_and(|ext| ext == "gz");
+    let shown = path.display();
+    let cannot_read = || format!("cannot read {shown}");
+    let bytes = std::fs::read(path).with_context(cannot_read)?;
     let len = bytes.len() as u64;
-    let payload = match compressed {
-        true => payload(MultiGzDecoder::new(bytes.as_slice()), len, kind),
-        false => payload(bytes.as_slice(), len, kind),
-    };
-    let payload = payload.with_context(|| format!("cannot read {}", path.display()))?;
-    Ok((payload, compressed && is_published(path, &bytes, published)))
-}
-
-/// Compares the MD5 sum; another one is the user's business, so it only warns.
-fn is_published(path: &Path, bytes: &[u8], published: &str) -> bool {
-    let md5 = hex(&Md5::digest(bytes));
-    if md5 != published {
-        // with stderr closed the warning is lost, and the run goes on
-        let _ = writeln!(
-            std::io::stderr(),
-            "warning: {} has the MD5 sum {md5}; the published file has {published}",
-            path.display()
-        );
+    if path.extension().is_none_or(|ext| ext != "gz") {
+        let payload = payload(bytes.as_slice(), len, kind).with_context(cannot_read)?;
+        return Ok((payload, false));
     }
-    md5 == published
+    let decoder = MultiGzDecoder::new(bytes.as_slice());
+    let payload = payload(decoder, len, kind).with_context(cannot_read)?;
+    let md5 = hex(&Md5::digest(&bytes));
+    if md5 != published {
+        say(&format!(
+            "warning: {shown} has the MD5 sum {md5}; the published file has {published}"
+        ));
+    }
+    Ok((payload, md5 == published))
 }
 
 /// A sum as it is written.
@@ -168,39 +161,35 @@ fn payload(mut reader: impl Read, len: u64, kind: &Kind) -> Result<Vec<u8>> {
 fn count(header: &[u8], kind: &Kind) -> Result<u64> {
     let number = |four: &[u8]| u32::from_be_bytes(four.try_into().expect("four bytes"));
     let numbers: Vec<u32> = header.chunks_exact(4).map(number).collect();
-    if let Some(&magic) = numbers.first() {
-        check_magic(magic, kind)?;
-    }
     let (found, expected) = (header.len() as u64, kind.header);
-    ensure!(
-        found == expected,
-        "the file ends inside its header, after {found} of {expected} bytes"
-    );
-    if let [_, _, rows, cols] = numbers[..] {
-        let side = SIDE as u32;
-        ensure!(
-            (rows, cols) == (side, side),
-            "the images are {rows}×{cols}; expected 28×28"
-        );
+    match numbers[..] {
+        [magic, ..] if magic != kind.magic => Err(other_magic(magic, kind)),
+        _ if found < expected => {
+            bail!("the file ends inside its header, after {found} of {expected} bytes")
+        }
+        [_, _, rows, cols] if [rows, cols] != [SIDE as u32; 2] => {
+            bail!("the images are {rows}×{cols}; expected 28×28")
+        }
+        _ => Ok(u64::from(numbers[1])),
     }
-    Ok(u64::from(numbers[1]))
 }
 
 /// Tells files of the wrong kind apart.
-fn check_magic(magic: u32, kind: &Kind) -> Result<()> {
-    let (what, expected) = (kind.what, kind.magic);
-    if magic == expected {
-        return Ok(());
-    }
+fn other_magic(magic: u32, kind: &Kind) -> Error {
     let this_is = match magic {
         2049 => "this is a label file",
         2051 => "this is an image file",
         _ if magic >> 16 == 0x1f8b => {
-            bail!("this file is gzip-compressed; give it a name that ends in .gz")
+            return anyhow!("this file is gzip-compressed; give it a name that ends in .gz");
         }
         _ => "this is not an IDX file of bytes",
     };
-    bail!("{this_is} (magic number {magic}); expected {what} ({expected})")
+    let Kind {
+        what,
+        magic: expected,
+        ..
+    } = kind;
+    anyhow!("{this_is} (magic number {magic}); expected {what} ({expected})")
 }
 
 /// At most `limit` bytes: memory grows with what is there, not with what a header promises, and never beyond it.
@@ -239,21 +228,15 @@ mod tests {
     use super::*;
 
     fn images(n: u32) -> Vec<u8> {
-        let mut file: Vec<u8> = [IMAGES.magic, n, 28, 28]
-            .iter()
-            .flat_map(|v| v.to_be_bytes())
-            .collect();
-        file.extend((0..n as usize * PIXELS).map(|i| (i * 7 % 256) as u8));
-        file
+        let header = [IMAGES.magic, n, 28, 28].into_iter();
+        let pixels = (0..n as usize * PIXELS).map(|i| (i * 7 % 256) as u8);
+        header.flat_map(u32::to_be_bytes).chain(pixels).collect()
     }
 
     fn labels(n: u32) -> Vec<u8> {
-        let mut file: Vec<u8> = [LABELS.magic, n]
-            .iter()
-            .flat_map(|v| v.to_be_bytes())
-            .collect();
-        file.extend((0..n).map(|i| (i % 10) as u8));
-        file
+        let header = [LABELS.magic, n].into_iter();
+        let labels = (0..n).map(|i| (i % 10) as u8);
+        header.flat_map(u32::to_be_bytes).chain(labels).collect()
     }
 
     fn gzip(bytes: &[u8]) -> Vec<u8> {
@@ -267,7 +250,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let contents = [images(12), labels(12), images(3), labels(3)];
         for (file, bytes) in FILES.iter().zip(contents) {
-            std::fs::write(dir.path().join(file), bytes).unwrap();
+            write(&dir, file, &bytes);
         }
         dir
     }
@@ -276,27 +259,21 @@ mod tests {
         std::fs::write(dir.path().join(file), bytes).unwrap();
     }
 
-    fn error(dir: &TempDir) -> String {
-        format!("{:#}", read_dir(Name::Mnist, dir.path()).unwrap_err())
-    }
-
-    /// The error message for a folder where `FILES[file]` holds these bytes.
-    fn error_with(file: usize, bytes: &[u8]) -> String {
-        let dir = folder();
-        write(&dir, FILES[file], bytes);
-        let message = error(&dir);
-        assert!(
-            message.contains(FILES[file]),
-            "{message} does not name the file"
-        );
-        message
-    }
-
-    fn assert_says(message: &str, expected: &str) {
+    fn assert_says(error: &Error, expected: &str) {
+        let message = format!("{error:#}");
         assert!(
             message.contains(expected),
             "{message:?} does not say {expected:?}"
         );
+    }
+
+    /// A folder in which `FILES[file]` holds these bytes is refused with a message that names the file.
+    fn refused(file: usize, bytes: &[u8], says: &str) {
+        let dir = folder();
+        write(&dir, FILES[file], bytes);
+        let error = read_dir(Name::Mnist, dir.path()).unwrap_err();
+        assert_says(&error, FILES[file]);
+        assert_says(&error, says);
     }
 
     #[test]
@@ -311,10 +288,8 @@ mod tests {
             let bytes = std::fs::read(raw.path().join(file)).unwrap();
             write(&compressed, &format!("{file}.gz"), &gzip(&bytes));
         }
-        assert_eq!(
-            read_dir(Name::Mnist, compressed.path()).unwrap(),
-            (train, test, 0)
-        );
+        let read = read_dir(Name::Mnist, compressed.path()).unwrap();
+        assert_eq!(read, (train, test, 0));
     }
 
     #[test]
@@ -327,110 +302,76 @@ mod tests {
     #[test]
     fn a_missing_file_or_folder_is_named() {
         let dir = folder();
-        std::fs::remove_file(dir.path().join(FILES[1])).unwrap();
-        std::fs::remove_file(dir.path().join(FILES[3])).unwrap();
+        for file in [FILES[1], FILES[3]] {
+            std::fs::remove_file(dir.path().join(file)).unwrap();
+        }
         let lacks = "lacks train-labels-idx1-ubyte, t10k-labels-idx1-ubyte (with or without .gz)";
-        assert_says(
-            &error(&dir),
-            &format!("folder {} {lacks}", dir.path().display()),
-        );
+        let says = format!("folder {} {lacks}", dir.path().display());
+        assert_says(&read_dir(Name::Mnist, dir.path()).unwrap_err(), &says);
         let missing = read_dir(Name::Mnist, &dir.path().join("nowhere")).unwrap_err();
-        assert_says(&missing.to_string(), "nowhere is not a folder");
+        assert_says(&missing, "nowhere is not a folder");
     }
 
     #[test]
     fn swapped_and_foreign_files_are_told_apart() {
-        assert_says(
-            &error_with(0, &labels(12)),
-            "this is a label file (magic number 2049); expected images (2051)",
-        );
-        assert_says(
-            &error_with(1, &images(12)),
-            "this is an image file (magic number 2051); expected labels (2049)",
-        );
-        assert_says(
-            &error_with(0, b"PNG and so on and on"),
-            "(magic number 1347307296); expected images (2051)",
-        );
-        assert_says(
-            &error_with(1, &gzip(&labels(12))),
-            "this file is gzip-compressed; give it a name that ends in .gz",
-        );
+        let says = "this is a label file (magic number 2049); expected images (2051)";
+        refused(0, &labels(12), says);
+        let says = "this is an image file (magic number 2051); expected labels (2049)";
+        refused(1, &images(12), says);
+        let says = "(magic number 1347307296); expected images (2051)";
+        refused(0, b"PNG and so on and on", says);
+        let says = "this file is gzip-compressed; give it a name that ends in .gz";
+        refused(1, &gzip(&labels(12)), says);
     }
 
     #[test]
     fn truncated_data_is_an_error() {
         let file = images(12);
-        assert_says(
-            &error_with(0, &file[..9]),
-            "the file ends inside its header, after 9 of 16 bytes",
-        );
-        assert_says(
-            &error_with(0, b""),
-            "the file ends inside its header, after 0 of 16 bytes",
-        );
-        let expected =
-            "the file ends after 9407 of 9408 bytes of data; the header declares 12 images";
-        assert_says(&error_with(0, &file[..file.len() - 1]), expected);
-        assert_says(
-            &error_with(1, &labels(12)[..13]),
-            "the file ends after 5 of 12 bytes of data; the header declares 12 labels",
-        );
+        let says = "the file ends inside its header, after 9 of 16 bytes";
+        refused(0, &file[..9], says);
+        let says = "the file ends inside its header, after 0 of 16 bytes";
+        refused(0, b"", says);
+        let says = "the file ends after 9407 of 9408 bytes of data; the header declares 12 images";
+        refused(0, &file[..file.len() - 1], says);
+        let says = "the file ends after 5 of 12 bytes of data; the header declares 12 labels";
+        refused(1, &labels(12)[..13], says);
     }
 
     #[test]
     fn trailing_bytes_are_an_error() {
         let file = [images(12), vec![0]].concat();
-        assert_says(
-            &error_with(0, &file),
-            "the file has more than 9408 bytes of data; the header declares 12 images",
-        );
+        let says = "the file has more than 9408 bytes of data; the header declares 12 images";
+        refused(0, &file, says);
         let file = [labels(12), vec![0]].concat();
-        assert_says(
-            &error_with(1, &file),
-            "the file has more than 12 bytes of data; the header declares 12 labels",
-        );
+        let says = "the file has more than 12 bytes of data; the header declares 12 labels";
+        refused(1, &file, says);
     }
 
     #[test]
     fn a_header_that_promises_terabytes_allocates_nothing() {
         let mut file = images(12);
         file[4..8].copy_from_slice(&u32::MAX.to_be_bytes());
-        let expected = "the file ends after 9408 of 3367254359280 bytes of data; \
-                        the header declares 4294967295 images";
-        assert_says(&error_with(0, &file), expected);
+        let says = "the file ends after 9408 of 3367254359280 bytes of data; \
+                    the header declares 4294967295 images";
+        refused(0, &file, says);
         file[8..16].copy_from_slice(&[0xff; 8]);
-        assert_says(
-            &error_with(0, &file),
-            "the images are 4294967295×4294967295; expected 28×28",
-        );
+        let says = "the images are 4294967295×4294967295; expected 28×28";
+        refused(0, &file, says);
     }
 
     #[test]
-    fn counts_and_sizes_are_checked() {
-        assert_says(
-            &error_with(0, &images(0)),
-            "the header declares 0 images; expected at least 1",
-        );
+    fn counts_sizes_and_labels_are_checked() {
+        let says = "the header declares 0 images; expected at least 1";
+        refused(0, &images(0), says);
         let mut file = images(12);
         file[11] = 27;
-        assert_says(
-            &error_with(0, &file),
-            "the images are 27×28; expected 28×28",
-        );
-        let message = error_with(0, &images(11));
-        assert_says(&message, "train-images-idx3-ubyte has 11 images, ");
-        assert_says(&message, "train-labels-idx1-ubyte has 12 labels");
-    }
-
-    #[test]
-    fn labels_end_at_9() {
+        refused(0, &file, "the images are 27×28; expected 28×28");
+        refused(0, &images(11), "train-images-idx3-ubyte has 11 images, ");
+        refused(0, &images(11), "train-labels-idx1-ubyte has 12 labels");
         let mut file = labels(12);
         file[8 + 4] = 10;
-        assert_says(
-            &error_with(1, &file),
-            "train-labels-idx1-ubyte are invalid: label 10 at index 4; expected 0 to 9",
-        );
+        let says = "idx1-ubyte are invalid: label 10 at index 4; expected 0 to 9";
+        refused(1, &file, says);
     }
 
     #[test]
@@ -439,22 +380,15 @@ mod tests {
         let mut bad_checksum = good.clone();
         let end = bad_checksum.len() - 8;
         bad_checksum[end] ^= 1;
-        let garbage_after = [good.clone(), b"garbage".to_vec()].concat();
-        for bytes in [
-            &good[..good.len() / 2],
-            &good[..good.len() - 3],
-            b"no gzip",
-            &bad_checksum,
-            &garbage_after,
-        ] {
+        let garbage_after = [good.as_slice(), b"garbage"].concat();
+        let (half, cut) = (&good[..good.len() / 2], &good[..good.len() - 3]);
+        for bytes in [half, cut, b"no gzip", &bad_checksum, &garbage_after] {
             let dir = folder();
             std::fs::remove_file(dir.path().join(FILES[0])).unwrap();
             write(&dir, "train-images-idx3-ubyte.gz", bytes);
-            let message = error(&dir);
-            assert_says(
-                &message,
-                "train-images-idx3-ubyte.gz: truncated or corrupt gzip data: ",
-            );
+            let error = read_dir(Name::Mnist, dir.path()).unwrap_err();
+            let says = "train-images-idx3-ubyte.gz: truncated or corrupt gzip data: ";
+            assert_says(&error, says);
         }
     }
 
@@ -466,48 +400,38 @@ mod tests {
         file
     }
 
+    /// What a compressed file of images holds.
+    fn unpacked(packed: &[u8]) -> Result<Vec<u8>> {
+        payload(MultiGzDecoder::new(packed), packed.len() as u64, &IMAGES)
+    }
+
     #[test]
     fn a_small_file_that_unpacks_to_much_is_an_error() {
-        let published = u32::try_from(COUNTS[0]).unwrap();
-        let read = |file: &[u8]| {
-            let file = gzip(file);
-            payload(MultiGzDecoder::new(&file[..]), file.len() as u64, &IMAGES)
-        };
+        let published = COUNTS[0] as u32;
+        let read = |file: &[u8]| unpacked(&gzip(file));
         assert_eq!(read(&black(published)).unwrap().len() as u64, PUBLISHED);
-        let error = read(&black(published + 1)).unwrap_err().to_string();
-        assert_says(
-            &error,
-            "more than 47040000 bytes of data, over 8 times the ",
-        );
-        let mut fewer = black(published);
-        fewer[4..8].copy_from_slice(&(published + 1).to_be_bytes());
-        let ends = "the file ends after 47040000 of 47040784 bytes of data; ";
-        assert_says(&read(&fewer).unwrap_err().to_string(), ends);
-        assert_says(
-            &error,
-            "; the header declares 60001 images; decompress the file yourself if that is right",
-        );
         let file = black(published + 1);
-        assert_eq!(
-            payload(&file[..], file.len() as u64, &IMAGES).unwrap(),
-            file[16..]
-        );
+        let error = read(&file).unwrap_err();
+        let says = "more than 47040000 bytes of data, over 8 times the ";
+        assert_says(&error, says);
+        let says =
+            "; the header declares 60001 images; decompress the file yourself if that is right";
+        assert_says(&error, says);
+        let raw = payload(&file[..], file.len() as u64, &IMAGES);
+        assert_eq!(raw.unwrap(), file[16..]);
+        let fewer = &file[..file.len() - PIXELS];
+        let says = "the file ends after 47040000 of 47040784 bytes of data; ";
+        assert_says(&read(fewer).unwrap_err(), says);
     }
 
     #[test]
     fn a_large_file_may_hold_more_than_the_published_ones() {
-        let n = u32::try_from(COUNTS[0]).unwrap() + 10_000;
+        let n = COUNTS[0] as u32 + 10_000;
         let mut file = black(n);
         let noise = |i: u32| (i.wrapping_mul(2_654_435_761) >> 24) as u8;
         // one pixel in four, as a digit has them
         (0..n * 196).for_each(|i| file[16 + 4 * i as usize] = noise(i));
-        let packed = gzip(&file);
-        let read = payload(
-            MultiGzDecoder::new(&packed[..]),
-            packed.len() as u64,
-            &IMAGES,
-        );
-        assert!(read.unwrap() == file[16..], "other bytes");
+        assert!(unpacked(&gzip(&file)).unwrap() == file[16..], "other bytes");
     }
 
     proptest! {
@@ -527,7 +451,7 @@ mod tests {
             prop_assert!(payload(&file[..cut], cut as u64, &IMAGES).is_err());
             let compressed = gzip(&file);
             let cut = cut % compressed.len();
-            prop_assert!(payload(MultiGzDecoder::new(&compressed[..cut]), cut as u64, &IMAGES).is_err());
+            prop_assert!(unpacked(&compressed[..cut]).is_err());
         }
     }
 }

@@ -37,11 +37,14 @@ mod figures;
 mod hub;
 mod idx;
 mod iter;
+mod loader;
 mod options;
+mod order;
 mod source;
 mod split;
 mod synthetic;
 
+use std::io::Write;
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
@@ -49,7 +52,8 @@ use candle_core::Tensor;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-pub use iter::{Batches, DataIter};
+pub use iter::DataIter;
+pub use loader::Loader;
 pub use options::{Data, Name, Options};
 pub use source::Source;
 pub use split::Split;
@@ -72,8 +76,8 @@ pub struct Dataset {
     pub test: Arc<Split>,
     /// Where the bytes came from; print it, so that synthetic images are not taken for real ones.
     pub source: Source,
-    seed: u64,
-    shuffle: bool,
+    /// What shuffles the training images, if they are shuffled.
+    seed: Option<u64>,
 }
 
 /// Loads a dataset from the first source that applies (see the [crate's page](crate)).
@@ -109,8 +113,7 @@ pub fn load(options: &Options) -> Result<Dataset> {
         train: Arc::new(train),
         test: Arc::new(test),
         source,
-        seed: options.seed,
-        shuffle: options.shuffle,
+        seed: options.shuffle.then_some(options.seed),
     })
 }
 
@@ -120,9 +123,8 @@ impl Dataset {
     /// # Errors
     /// A `batch_size` of 0.
     pub fn iters(&self, batch_size: usize) -> Result<(DataIter, DataIter)> {
-        let seed = self.shuffle.then_some(self.seed);
         Ok((
-            DataIter::new(&self.train, batch_size, seed)?,
+            DataIter::new(&self.train, batch_size, self.seed)?,
             DataIter::new(&self.test, batch_size, None)?,
         ))
     }
@@ -175,6 +177,11 @@ pub fn load_data_mnist(batch_size: usize) -> Result<(DataIter, DataIter)> {
 /// ```
 pub fn get_fashion_mnist_labels(y: &Tensor) -> Result<Vec<&'static str>> {
     Name::FashionMnist.text_labels(y)
+}
+
+/// Writes a line to stderr. With stderr closed the line is lost, and the run goes on.
+pub(crate) fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 /// The generator for the `n`-th piece of work of one `purpose`: streams of one seed never overlap.

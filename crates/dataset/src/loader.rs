@@ -1,0 +1,132 @@
+//! Prepares minibatches during a training step: on a thread of its own, a few ahead. Knows no file and no order.
+
+use std::any::Any;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::thread::{Builder, JoinHandle};
+
+use candle_core::{Error, Result, Tensor};
+
+/// How many minibatches wait ready: two hide a slow one, more would only take memory.
+const READY: usize = 2;
+
+/// X and y, or why they could not be made.
+pub(crate) type Minibatch = Result<(Tensor, Tensor)>;
+
+/// What ends an epoch early.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stop {
+    pub(crate) flag: Option<&'static AtomicBool>,
+    /// It ends only between groups of so many minibatches.
+    pub(crate) group: usize,
+}
+
+impl Stop {
+    /// Whether an epoch ends after so many minibatches.
+    fn after(self, given: usize) -> bool {
+        let wanted = self.flag.is_some_and(|flag| flag.load(Ordering::Relaxed));
+        wanted && given.is_multiple_of(self.group)
+    }
+}
+
+/// The minibatches of one epoch: X (B, 1, 28, 28) f32 in [0, 1] and y (B,) u32, both on the CPU unless
+/// [`DataIter::on_device`](crate::DataIter::on_device) says otherwise.
+#[derive(Debug)]
+pub struct Loader {
+    /// None after `close`.
+    ready: Option<Receiver<Minibatch>>,
+    thread: Option<JoinHandle<()>>,
+    stop: Stop,
+    given: usize,
+}
+
+impl Loader {
+    pub(crate) fn start(
+        mut minibatches: impl Iterator<Item = Minibatch> + Send + 'static,
+        stop: Stop,
+    ) -> Self {
+        let (sender, ready) = sync_channel(READY);
+        let errors = sender.clone();
+        let work = move || {
+            // an error means that no more are wanted
+            let _ = minibatches.try_for_each(|minibatch| sender.send(minibatch));
+        };
+        let thread = Builder::new().name("minibatches".into()).spawn(work);
+        // The channel is empty and has room, so this cannot block.
+        let thread = thread.map_err(|e| errors.send(Err(Error::wrap(e)))).ok();
+        Loader {
+            ready: Some(ready),
+            thread,
+            stop,
+            given: 0,
+        }
+    }
+
+    /// Stops the thread and waits at most a minibatch's time for its end; an error is its panic.
+    fn close(&mut self) -> Result<()> {
+        self.ready = None;
+        let ended = self.thread.take().map_or(Ok(()), JoinHandle::join);
+        ended.map_err(|panic| {
+            let why = message(&*panic);
+            Error::Msg(format!(
+                "the thread that prepares minibatches panicked: {why}"
+            ))
+        })
+    }
+}
+
+impl Iterator for Loader {
+    type Item = Minibatch;
+
+    #[tracing::instrument(skip_all, name = "data")]
+    fn next(&mut self) -> Option<Minibatch> {
+        if self.stop.after(self.given) {
+            let _ = self.close(); // what else it has made is not wanted
+            return None;
+        }
+        match self.ready.as_ref()?.recv() {
+            Ok(minibatch) => {
+                self.given += 1;
+                Some(minibatch)
+            }
+            // the thread has ended, after the last minibatch or by a panic
+            Err(_) => self.close().err().map(Err),
+        }
+    }
+}
+
+impl Drop for Loader {
+    fn drop(&mut self) {
+        let _ = self.close(); // a panic cannot be reported here
+    }
+}
+
+/// The text of a panic.
+pub(crate) fn message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("no message")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic;
+
+    use super::*;
+
+    #[test]
+    fn a_panic_of_the_thread_is_an_error_not_a_short_epoch() {
+        let broken = (0..1).map(|_| panic::resume_unwind(Box::new("image 7 is broken")));
+        let never = Stop {
+            flag: None,
+            group: 1,
+        };
+        let mut minibatches = Loader::start(broken, never);
+        let error = minibatches.next().unwrap().unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "the thread that prepares minibatches panicked: image 7 is broken"
+        );
+        assert!(minibatches.next().is_none());
+    }
+}
