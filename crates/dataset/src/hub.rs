@@ -5,15 +5,12 @@
 //!
 //! `HF_ENDPOINT`, `HF_HOME` and `HF_HUB_CACHE` mean what they always mean; hf-hub and candle-datasets read them.
 
-use std::fs;
-use std::path::{Component, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use candle_core::{DType, Tensor};
 use candle_datasets::vision;
-use hf_hub::repository::RepoTypeDataset;
-use hf_hub::{HFClient, HFClientSync, HFError, HFRepositorySync};
+use hf_hub::HFClient;
 use reqwest::Url;
 
 use crate::{COUNTS, Name, PIXELS, Split};
@@ -22,17 +19,16 @@ mod cache;
 mod download;
 mod watched;
 
-use download::download;
-use watched::{Silent, watched};
+use cache::{Cache, REVISION};
+use download::{client, download};
+use watched::watched;
 
-/// The branch on which the Hub keeps every dataset as parquet; candle-datasets reads it, so its cache is shared.
-const REVISION: &str = "refs/convert/parquet";
 /// How long the Hub may take to give a first answer.
 const CONNECT: Duration = Duration::from_secs(5);
+/// How long a download may stand still.
+const STALL: Duration = Duration::from_secs(60);
 /// How long candle-datasets may take to decode the images; on a damaged file it can go round for ever.
 const DECODE: Duration = Duration::from_secs(300);
-
-type Repo = HFRepositorySync<RepoTypeDataset>;
 
 /// What came of asking the Hub.
 pub(crate) enum Answer {
@@ -44,139 +40,70 @@ pub(crate) enum Answer {
 
 /// The dataset from the cache of an earlier download, or else from the Hub.
 pub(crate) fn load(name: Name) -> Result<Answer> {
-    let place = Place::of(name)?;
-    let files = place.files();
-    let cached = files.iter().all(|file| place.cached(file).is_some());
+    let (repo, folder) = match name {
+        Name::FashionMnist => ("zalando-datasets/fashion_mnist", "fashion_mnist"),
+        Name::Mnist => ("ylecun/mnist", "mnist"),
+    };
+    // those that candle-datasets reads
+    let files = ["train", "test"].map(|part| format!("{folder}/{part}/0000.parquet"));
+    let hub = HFClient::new()?;
+    let cache = Cache::of(hub.cache_dir(), repo);
+    let cached = files.iter().all(|file| cache.find(file).is_some());
     if !cached {
-        if let Some(why) = place.unreachable() {
+        let revision = REVISION.replace('/', "%2F");
+        let url = format!("{}/datasets/{repo}/resolve/{revision}/", hub.endpoint());
+        let url = Url::parse(&url)?;
+        if let Some(why) = unreachable(url.join(&files[1])?) {
             return Ok(Answer::Unreachable(why));
         }
-        let _alone = cache::alone(place.client.cache_dir(), &name.to_string())?;
+        let _alone = cache.lock(name)?;
         // another process may have been here
-        for file in files {
-            if place.cached(file).is_none() {
-                let fetched = place.fetch(file);
-                fetched.with_context(|| format!("cannot download {file}"))?;
-            }
+        for file in files.iter().filter(|file| cache.find(file).is_none()) {
+            let fetched = fetch(&cache, url.join(file)?, file);
+            fetched.with_context(|| format!("cannot download {file}"))?;
         }
     }
-    let (train, test) = place.read().with_context(|| place.hint())?;
+    let intact = files.iter().try_for_each(|file| cache.check(file));
+    let (train, test) = intact.and_then(|()| decode(name)).with_context(|| {
+        let path = |file| cache.find(file).unwrap_or_else(|| file.into());
+        let (train, test) = (path(&files[0]), path(&files[1]));
+        format!(
+            "cannot read {} and {}; remove these files to download them again",
+            train.display(),
+            test.display()
+        )
+    })?;
     Ok(Answer::Loaded(train, test, cached))
 }
 
-/// A dataset's place on the Hub and in the cache.
-struct Place {
-    name: Name,
-    /// Knows where the Hub and the cache are; asks once, whatever the answer.
-    client: HFClient,
-    repo: Repo,
-    /// The dataset's folder in the cache.
-    folder: PathBuf,
+/// Why the Hub cannot be connected to, if it cannot. Any answer in HTTP is a connection, and so none of this.
+fn unreachable(url: Url) -> Option<String> {
+    // in a thread, because to look up a name can take longer than the client's limit
+    let answer = watched(CONNECT, move || client(STALL)?.head(url).send());
+    let Ok(answer) = answer else {
+        let seconds = CONNECT.as_secs();
+        let why = format!("the Hugging Face Hub gave no answer within {seconds} s");
+        return Some(why);
+    };
+    let error = anyhow!(answer.err()?);
+    let cause = error.root_cause();
+    Some(format!("the Hugging Face Hub cannot be reached: {cause}"))
 }
 
-impl Place {
-    fn of(name: Name) -> Result<Self> {
-        let (owner, repo) = match name {
-            Name::FashionMnist => ("zalando-datasets", "fashion_mnist"),
-            Name::Mnist => ("ylecun", "mnist"),
-        };
-        let client = HFClient::builder().retry_max_attempts(0).build()?;
-        let folder = format!("datasets--{owner}--{repo}");
-        Ok(Place {
-            name,
-            folder: client.cache_dir().join(folder),
-            repo: HFClientSync::from_inner(client.clone())?.dataset(owner, repo),
-            client,
-        })
-    }
-
-    /// The files that candle-datasets reads: training part, test part.
-    fn files(&self) -> [&'static str; 2] {
-        match self.name {
-            Name::FashionMnist => [
-                "fashion_mnist/train/0000.parquet",
-                "fashion_mnist/test/0000.parquet",
-            ],
-            Name::Mnist => ["mnist/train/0000.parquet", "mnist/test/0000.parquet"],
-        }
-    }
-
-    /// Where the Hub has a file.
-    fn address(&self, file: &str) -> Result<Url> {
-        let (endpoint, repo) = (self.client.endpoint(), self.repo.repo_path());
-        let revision = REVISION.replace('/', "%2F");
-        let url = format!("{endpoint}/datasets/{repo}/resolve/{revision}/{file}");
-        Ok(Url::parse(&url)?)
-    }
-
-    /// Where hf-hub finds a file, if that is in the dataset's folder: for hf-hub, `..` too is the name of a commit.
-    fn cached(&self, file: &str) -> Option<PathBuf> {
-        let find = self.repo.download_file().filename(file);
-        let path = find.revision(REVISION).local_files_only(true).send().ok()?;
-        let inside = path.strip_prefix(&self.folder).ok()?;
-        let plain = |part| matches!(part, Component::Normal(_));
-        inside.components().all(plain).then_some(path)
-    }
-
-    /// Why the Hub cannot be connected to, if it cannot. Any answer in HTTP is a connection, and so none of this.
-    fn unreachable(&self) -> Option<String> {
-        let ([_, file], repo) = (self.files(), self.repo.clone());
-        let answer = watched(CONNECT, move |_| {
-            repo.file_exists().filename(file).revision(REVISION).send()
-        });
-        match answer {
-            Err(Silent(_)) => {
-                let seconds = CONNECT.as_secs();
-                Some(format!(
-                    "the Hugging Face Hub gave no answer within {seconds} s"
-                ))
-            }
-            Ok(Err(error @ HFError::Request { .. })) => {
-                let error = anyhow!(error);
-                Some(format!(
-                    "the Hugging Face Hub cannot be reached: {}",
-                    error.root_cause()
-                ))
-            }
-            _ => None,
-        }
-    }
-
-    /// Downloads one file into the cache, if it is what the Hub says.
-    fn fetch(&self, file: &'static str) -> Result<()> {
-        let incoming = cache::incoming(&self.folder)?;
-        let data = incoming.join("data");
-        let says = download(self.address(file)?, &data, file);
-        let kept = says.and_then(|says| cache::keep(&self.folder, &data, file, &says));
-        // it is empty, or has what is of no use; the next download removes it too
-        let _ = fs::remove_dir_all(incoming);
-        kept
-    }
-
-    /// Both parts from the cache, if they are what the Hub says.
-    fn read(&self) -> Result<(Split, Split)> {
-        for file in self.files() {
-            let path = self.cached(file);
-            let path = path.with_context(|| format!("{file} is missing from the cache"))?;
-            cache::check(&self.folder, &path)?;
-        }
-        decode(self.name)
-    }
-
-    /// What to do about files in the cache that cannot be read.
-    fn hint(&self) -> String {
-        let paths = self.files().map(|file| {
-            let path = self.cached(file).unwrap_or_else(|| file.into());
-            path.display().to_string()
-        });
-        let paths = paths.join(" and ");
-        format!("cannot read {paths}; remove these files to download them again")
-    }
+/// Downloads one file into the cache, if it is what the Hub says.
+fn fetch(cache: &Cache, url: Url, file: &str) -> Result<()> {
+    let incoming = cache.incoming()?;
+    let data = incoming.join("data");
+    let says = download(&client(STALL)?, url, &data, file);
+    let kept = says.and_then(|says| cache.keep(&data, file, &says));
+    // it is empty, or has what is of no use; the next download removes it too
+    let _ = std::fs::remove_dir_all(incoming);
+    kept
 }
 
 /// Both parts from the cache, through candle-datasets.
 fn decode(name: Name) -> Result<(Split, Split)> {
-    let data = watched(DECODE, move |_| match name {
+    let data = watched(DECODE, move || match name {
         Name::FashionMnist => vision::fashion_mnist::load(),
         Name::Mnist => vision::mnist::load(),
     })??;

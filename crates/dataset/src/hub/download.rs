@@ -3,23 +3,21 @@
 //! hf-hub's own download asks twice, and names files by the second answer, whatever it is; what it offers to ask with
 //! (`get_file_metadata`) misses the redirect on which the Hub says it.
 
-use std::fs::File;
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
-use reqwest::header::{CONTENT_LENGTH, ETAG, HeaderMap, LOCATION};
-use reqwest::{Client, Response, Url, redirect};
+use reqwest::Url;
+use reqwest::blocking::{Client, Response};
+use reqwest::header::{ETAG, HeaderMap, LOCATION};
+use reqwest::redirect::Policy;
 use sha2::{Digest, Sha256};
-use tokio::runtime;
 
-use super::watched::{Sign, watched};
 use crate::idx::hex;
 
-/// How long a download may stand still.
-const STALL: Duration = Duration::from_secs(60);
 /// So many times one address may lead to another.
 const HOPS: usize = 10;
 
@@ -35,80 +33,63 @@ pub(super) struct Says {
 
 impl Says {
     /// What these headers say, if it is the Hub's file that they are about.
-    fn read(headers: &HeaderMap) -> Option<Result<Self>> {
+    fn read(headers: &HeaderMap) -> Result<Option<Self>> {
         let text = |name: &str| headers.get(name)?.to_str().ok();
-        let etag = text("x-linked-etag").or(text(ETAG.as_str()))?;
-        let commit = text("x-repo-commit")?;
-        let len = text("x-linked-size").and_then(|len| len.parse().ok());
-        let read = || {
-            Ok(Says {
-                sum: hash(etag.trim_start_matches("W/").trim_matches('"'), 64)?,
-                commit: hash(commit, 40)?,
-                len,
-            })
+        let etag = text("x-linked-etag").or(text(ETAG.as_str()));
+        let (Some(etag), Some(commit)) = (etag, text("x-repo-commit")) else {
+            return Ok(None);
         };
-        Some(read())
+        let sum = etag.trim_start_matches("W/").trim_matches('"');
+        for (hash, digits) in [(sum, 64), (commit, 40)] {
+            // `..` would lead out of the cache
+            ensure!(
+                is_hash(hash, digits),
+                "the Hub sent the hash {hash:?}; expected {digits} hexadecimal digits"
+            );
+        }
+        Ok(Some(Says {
+            sum: sum.to_owned(),
+            commit: commit.to_owned(),
+            len: text("x-linked-size").and_then(|len| len.parse().ok()),
+        }))
     }
 }
 
-/// A hash of so many hexadecimal digits, and nothing else: `..` would lead out of the cache.
-fn hash(hash: &str, digits: usize) -> Result<String> {
-    ensure!(
-        hash.len() == digits && is_hex(hash),
-        "the Hub sent the hash {hash:?}; expected {digits} hexadecimal digits"
-    );
-    Ok(hash.to_owned())
+/// Whether a text has so many hexadecimal digits, and nothing else.
+pub(super) fn is_hash(text: &str, digits: usize) -> bool {
+    let is_digit = |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    text.len() == digits && text.bytes().all(is_digit)
 }
 
-pub(super) fn is_hex(text: &str) -> bool {
-    text.bytes()
-        .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+/// A client that follows no redirect, and gives up where nothing comes for `patience`.
+pub(super) fn client(patience: Duration) -> reqwest::Result<Client> {
+    let name = concat!("d2l-", env!("CARGO_PKG_NAME"));
+    let client = Client::builder().user_agent(name).timeout(patience);
+    client.redirect(Policy::none()).build()
 }
 
 /// Downloads `file` from `url` to `path`, with a progress bar; it is an error if it is not what the Hub says.
-pub(super) fn download(url: Url, path: &Path, file: &'static str) -> Result<Says> {
-    let template = "{msg} {bar:30} {bytes}/{total_bytes} {bytes_per_sec}";
-    let style = ProgressStyle::with_template(template)?;
-    let bar = ProgressBar::no_length()
-        .with_message(file)
-        .with_style(style);
-    let (shown, path) = (bar.clone(), PathBuf::from(path));
-    let says = watched(STALL, move |alive| {
-        let runtime = runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        runtime.block_on(receive(url, &path, |len, of| {
-            shown.set_length(of);
-            shown.set_position(len);
-            let _ = alive.send(Sign::Alive); // fails if the caller has given up
-        }))
-    });
-    bar.finish_and_clear();
-    says?
-}
-
-/// Writes what comes from `url`, and compares it with what the Hub says: its length and its SHA-256.
-async fn receive(url: Url, path: &Path, show: impl Fn(u64, u64)) -> Result<Says> {
-    let (says, mut answer) = request(url).await?;
+pub(super) fn download(client: &Client, url: Url, path: &Path, file: &str) -> Result<Says> {
+    let (says, answer) = request(client, url)?;
     // a redirect's own length is another one
-    let expected = says.len.or_else(|| length(&answer));
+    let expected = says.len.or_else(|| answer.content_length());
     let expected = expected.context("the Hub did not send the length of the file")?;
-    let (mut data, mut sum, mut found) = (File::create(path)?, Sha256::new(), 0);
-    while let Some(bytes) = answer.chunk().await? {
-        data.write_all(&bytes)?;
-        sum.update(&bytes);
-        found += bytes.len() as u64;
-        show(found, expected);
-        ensure!(
-            found <= expected,
-            "received {found} bytes or more; expected {expected}"
-        );
-    }
+    let template = "{msg} {bar:30} {bytes}/{total_bytes} {bytes_per_sec}";
+    let bar = ProgressBar::new(expected).with_message(file.to_owned());
+    bar.set_style(ProgressStyle::with_template(template)?);
+    let mut body = bar.wrap_read(answer.take(expected.saturating_add(1)));
+    let found = io::copy(&mut body, &mut File::create(path)?);
+    bar.finish_and_clear();
+    let found = found?;
+    ensure!(
+        found <= expected,
+        "received {found} bytes or more; expected {expected}"
+    );
     ensure!(
         found == expected,
         "received {found} bytes; expected {expected}"
     );
-    let (sum, says_sum) = (hex(&sum.finalize()), &says.sum);
+    let (sum, says_sum) = (hex(&Sha256::digest(fs::read(path)?)), &says.sum);
     ensure!(
         sum == *says_sum,
         "received {found} bytes with the SHA-256 {sum}; expected {says_sum}"
@@ -117,16 +98,12 @@ async fn receive(url: Url, path: &Path, show: impl Fn(u64, u64)) -> Result<Says>
 }
 
 /// Asks for a file and goes where the answers lead: the first that is about the Hub's file counts, the last brings it.
-async fn request(mut url: Url) -> Result<(Says, Response)> {
-    let client = Client::builder()
-        .user_agent(concat!("d2l-", env!("CARGO_PKG_NAME")))
-        .redirect(redirect::Policy::none())
-        .build()?;
+fn request(client: &Client, mut url: Url) -> Result<(Says, Response)> {
     let mut says = None;
     for _ in 0..HOPS {
-        let answer = client.get(url).send().await?.error_for_status()?;
+        let answer = client.get(url).send()?.error_for_status()?;
         if says.is_none() {
-            says = Says::read(answer.headers()).transpose()?;
+            says = Says::read(answer.headers())?;
         }
         if !answer.status().is_redirection() {
             let says =
@@ -140,8 +117,43 @@ async fn request(mut url: Url) -> Result<(Says, Response)> {
     bail!("the Hub redirected the download more than {HOPS} times")
 }
 
-/// How long the body of an answer should be.
-fn length(answer: &Response) -> Option<u64> {
-    let length = answer.headers().get(CONTENT_LENGTH)?;
-    length.to_str().ok()?.parse().ok()
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+
+    /// What comes of a file of 8 bytes, one every 100 ms, of which only so many come.
+    fn slow(bytes: usize) -> Result<Says> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let url = Url::parse(&format!("http://{}/file", listener.local_addr()?))?;
+        thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.read(&mut [0; 1 << 10]).unwrap(); // the request
+            let (sum, commit) = (hex(&Sha256::digest([7; 8])), "c".repeat(40));
+            let says = format!("ETag: \"{sum}\"\r\nX-Repo-Commit: {commit}");
+            write!(
+                stream,
+                "HTTP/1.1 200 OK\r\nContent-Length: 8\r\n{says}\r\n\r\n"
+            )
+            .unwrap();
+            for _ in 0..bytes {
+                thread::sleep(Duration::from_millis(100));
+                stream.write_all(&[7]).unwrap();
+            }
+            thread::sleep(Duration::from_secs(5));
+        });
+        let folder = tempfile::tempdir()?;
+        let client = client(Duration::from_millis(500))?;
+        download(&client, url, &folder.path().join("data"), "a file")
+    }
+
+    #[test]
+    fn a_download_may_be_slow_but_not_stand_still() {
+        slow(8).map(drop).unwrap();
+        let error = format!("{:#}", slow(7).map(drop).unwrap_err());
+        assert!(error.contains("timed out"), "{error}");
+    }
 }
