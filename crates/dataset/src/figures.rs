@@ -21,8 +21,8 @@ fn upper(canvas: &mut Canvas, rng: &mut ChaCha8Rng, sleeve: f32, hem: f32, botto
         canvas.line([x, y], hand, width, rng.random_range(0.85..1.0));
     }
     let [narrower, neck, low] = numbers(rng, [0.0..0.1, 0.12..0.26, -0.85..-0.7]);
-    let (top, waist) = ([[0.2, -0.9], [shoulder, -0.74]], hem - narrower);
-    canvas.both_sides(&[top[0], top[1], [waist, 0.0], [hem, bottom]], 1.0);
+    let (collar, arm, waist) = ([0.2, -0.9], [shoulder, -0.74], hem - narrower);
+    canvas.both_sides(&[collar, arm, [waist, 0.0], [hem, bottom]], 1.0);
     let hole = [[neck, -0.95], [neck * 0.7, 0.7 * low - 0.27], [0.0, low]];
     canvas.both_sides(&hole, 0.0);
 }
@@ -35,8 +35,8 @@ fn t_shirt(canvas: &mut Canvas, rng: &mut ChaCha8Rng) {
 fn trouser(canvas: &mut Canvas, rng: &mut ChaCha8Rng) {
     let [waist, hip, crotch] = numbers(rng, [0.26..0.38, 0.32..0.48, -0.5..-0.1]);
     let [cuff, gap] = numbers(rng, [0.14..0.28, 0.02..0.16]);
-    let (top, leg) = ([waist, -0.95], [[gap + cuff, 0.95], [gap, 0.95]]);
-    canvas.both_sides(&[top, [hip, -0.5], leg[0], leg[1], [0.0, crotch]], 1.0);
+    let (top, outer, inner) = ([waist, -0.95], [gap + cuff, 0.95], [gap, 0.95]);
+    canvas.both_sides(&[top, [hip, -0.5], outer, inner, [0.0, crotch]], 1.0);
 }
 
 fn pullover(canvas: &mut Canvas, rng: &mut ChaCha8Rng) {
@@ -53,8 +53,8 @@ fn dress(canvas: &mut Canvas, rng: &mut ChaCha8Rng) {
     if sleeves {
         upper(canvas, rng, sleeve, waist.max(0.28), 0.2);
     }
-    let top = [[bust * 0.6, -0.95], [bust, -0.55]];
-    canvas.both_sides(&[top[0], top[1], [waist, -0.1], [hem, 0.95]], 1.0);
+    let (shoulder, chest) = ([bust * 0.6, -0.95], [bust, -0.55]);
+    canvas.both_sides(&[shoulder, chest, [waist, -0.1], [hem, 0.95]], 1.0);
     canvas.both_sides(&[[neck, -0.98], [0.0, -0.98 + 2.0 * neck]], 0.0);
 }
 

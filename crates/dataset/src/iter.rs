@@ -40,10 +40,7 @@ impl DataIter {
                 begun: (0, 0),
             },
             shard: Shard { own: 0..1, of: 1 },
-            stop: Stop {
-                flag: None,
-                group: 1,
-            },
+            stop: Stop::NEVER,
         })
     }
 

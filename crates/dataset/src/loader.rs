@@ -22,6 +22,11 @@ pub(crate) struct Stop {
 }
 
 impl Stop {
+    pub(crate) const NEVER: Self = Stop {
+        flag: None,
+        group: 1,
+    };
+
     /// Whether an epoch ends after so many minibatches.
     fn after(self, given: usize) -> bool {
         let wanted = self.flag.is_some_and(|flag| flag.load(Ordering::Relaxed));
@@ -117,11 +122,7 @@ mod tests {
     #[test]
     fn a_panic_of_the_thread_is_an_error_not_a_short_epoch() {
         let broken = (0..1).map(|_| panic::resume_unwind(Box::new("image 7 is broken")));
-        let never = Stop {
-            flag: None,
-            group: 1,
-        };
-        let mut minibatches = Loader::start(broken, never);
+        let mut minibatches = Loader::start(broken, Stop::NEVER);
         let error = minibatches.next().unwrap().unwrap_err().to_string();
         assert_eq!(
             error,

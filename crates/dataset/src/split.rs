@@ -85,18 +85,12 @@ impl Split {
     pub(crate) fn minibatch(&self, indices: &[u32]) -> candle_core::Result<(Tensor, Tensor)> {
         let mut x = Vec::with_capacity(indices.len() * PIXELS);
         for &i in indices {
-            x.extend(
-                self.image(i as usize)
-                    .iter()
-                    .map(|&byte| f32::from(byte) / 255.0),
-            );
+            let pixels = self.image(i as usize).iter();
+            x.extend(pixels.map(|&byte| f32::from(byte) / 255.0));
         }
-        let y: Vec<u32> = indices
-            .iter()
-            .map(|&i| u32::from(self.label(i as usize)))
-            .collect();
         let x = Tensor::from_vec(x, (indices.len(), 1, SIDE, SIDE), &Device::Cpu)?;
-        Ok((x, Tensor::from_vec(y, indices.len(), &Device::Cpu)?))
+        let y = indices.iter().map(|&i| u32::from(self.label(i as usize)));
+        Ok((x, Tensor::from_iter(y, &Device::Cpu)?))
     }
 }
 

@@ -36,7 +36,10 @@ fn main() {
         prints(&run("", &[("FASHION_MNIST_DIR", "")]), expected)
     }));
     let trials = tests.into_iter();
-    let trials = trials.map(|(name, test)| Trial::test(name, test)).collect();
+    #[allow(unused_mut)] // without the Hub
+    let mut trials: Vec<Trial> = trials.map(|(name, test)| Trial::test(name, test)).collect();
+    #[cfg(feature = "hub")]
+    trials.push(hub::slow_trial());
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 
@@ -212,6 +215,12 @@ mod hub {
         ("a_broken_image_is_an_error_without_a_panic", broken_image),
         ("a_broken_endpoint_is_an_error", broken_endpoint),
     ];
+
+    pub fn slow_trial() -> Trial {
+        let name = "a_download_that_stands_still_is_given_up";
+        let trial = Trial::test(name, stands_still).with_kind("takes a minute");
+        trial.with_ignored_flag(true)
+    }
 
     const LOADED: &str = "fashion-mnist from the Hugging Face Hub; 100 + 200";
     const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
@@ -460,19 +469,32 @@ mod hub {
         prints(&output, "remove these files to download them again")
     }
 
-    fn killed() -> Result<(), Failed> {
-        let home = tempdir()?;
+    /// A Hub that sends half of a file, says so, and then nothing.
+    fn half() -> (String, mpsc::Receiver<()>) {
         let (half, sent) = mpsc::channel();
         let hub = serve(move |mut stream| {
             let (method, path) = request(&stream);
-            if method == "GET" {
-                half.send(()).unwrap();
-            }
             let _ = stream.write_all(&file(&method, &parquet(&path), 0.5));
             if method == "GET" {
-                thread::sleep(Duration::from_secs(60));
+                half.send(()).unwrap();
+                thread::sleep(Duration::from_secs(120));
             }
         });
+        (hub, sent)
+    }
+
+    fn stands_still() -> Result<(), Failed> {
+        let (start, (hub, _sent)) = (Instant::now(), half());
+        prints(&load(&hub, tempdir()?.path()), "timed out")?;
+        let took = start.elapsed();
+        if took > Duration::from_secs(90) {
+            return Err(format!("it took {took:?}; expected little more than 60 s").into());
+        }
+        Ok(())
+    }
+
+    fn killed() -> Result<(), Failed> {
+        let (home, (hub, sent)) = (tempdir()?, half());
         let mut child = from(&hub, home.path()).spawn()?;
         sent.recv_timeout(Duration::from_secs(30))?;
         thread::sleep(Duration::from_millis(300)); // it writes what came

@@ -10,7 +10,7 @@ use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, ensure};
 use sha2::{Digest, Sha256};
 
 use super::download::{Says, is_hash};
@@ -46,18 +46,15 @@ impl Cache {
     /// Waits until no other process downloads `name`, and keeps others from it until the file is dropped.
     pub(super) fn lock(&self, name: Name) -> Result<File> {
         let path = self.locks.join(format!("{name}.lock"));
-        let lock = || {
-            fs::create_dir_all(&self.locks)?;
-            let file = File::create(&path)?;
-            if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
-                say(&format!(
-                    "another process is downloading {name}; waiting for its end"
-                ));
-                file.lock()?;
-            }
-            Ok(file)
-        };
-        lock().map_err(|error: io::Error| anyhow!("cannot write {}: {error}", path.display()))
+        let cannot_write = || format!("cannot write {}", path.display());
+        fs::create_dir_all(&self.locks).with_context(cannot_write)?;
+        let file = File::create(&path).with_context(cannot_write)?;
+        if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
+            let waits = format!("another process is downloading {name}; waiting for its end");
+            say(&waits);
+            file.lock().with_context(cannot_write)?;
+        }
+        Ok(file)
     }
 
     /// Makes an empty folder. The caller has the [`lock`](Self::lock), so only files that an ended process has left
