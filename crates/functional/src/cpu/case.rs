@@ -1,6 +1,7 @@
-//! For tests: convolutions with ReLU and average pooling, and what they are by definition, in f64.
+//! For tests: convolutions, with ReLU and average pooling, and what they are by definition, in f64.
 
 use crate::ops::convolution::Geometry;
+use pulp::Arch;
 
 /// The sizes of one case.
 #[derive(Clone, Copy, Debug)]
@@ -10,6 +11,7 @@ pub(crate) struct Case {
     pub(crate) channels: (usize, usize),
     pub(crate) kernel: (usize, usize),
     pub(crate) stride: usize,
+    pub(crate) padding: usize,
     pub(crate) pool: usize,
     pub(crate) relu: bool,
     pub(crate) bias: bool,
@@ -56,12 +58,12 @@ impl Case {
             height: self.size.0,
             width: self.size.1,
             channels: self.channels.0,
-            out_height: (self.size.0 - self.kernel.0) / self.stride + 1,
-            out_width: (self.size.1 - self.kernel.1) / self.stride + 1,
+            out_height: (self.size.0 + 2 * self.padding - self.kernel.0) / self.stride + 1,
+            out_width: (self.size.1 + 2 * self.padding - self.kernel.1) / self.stride + 1,
             out_channels: self.channels.1,
             kernel: self.kernel,
             stride: self.stride,
-            padding: 0,
+            padding: self.padding,
         }
     }
 
@@ -107,12 +109,14 @@ impl Case {
                 for tap in 0..g.taps() {
                     let (c, k) = (tap % g.channels, tap / g.channels);
                     let (ky, kx) = (k / g.kernel.1, k % g.kernel.1);
-                    let line = b * g.height + oy * g.stride + ky;
-                    let x = (line * g.width + ox * g.stride + kx) * g.channels + c;
-                    f(
-                        x,
-                        ((o * g.channels + c) * g.kernel.0 + ky) * g.kernel.1 + kx,
-                    );
+                    // of a pixel in the padding above or to the left this is huge
+                    let line = (oy * g.stride + ky).wrapping_sub(g.padding);
+                    let column = (ox * g.stride + kx).wrapping_sub(g.padding);
+                    if line < g.height && column < g.width {
+                        let x = ((b * g.height + line) * g.width + column) * g.channels + c;
+                        let w = ((o * g.channels + c) * g.kernel.0 + ky) * g.kernel.1 + kx;
+                        f(x, w);
+                    }
                 }
             };
             each(&mut |x, w| z += f64::from(t.x[x]) * f64::from(t.weight[w]));
@@ -164,7 +168,17 @@ pub(crate) const LENET: Case = Case {
     channels: (20, 50),
     kernel: (5, 5),
     stride: 1,
+    padding: 0,
     pool: 2,
     relu: true,
     bias: true,
 };
+
+/// The instruction sets that this machine has.
+pub(crate) fn instructions() -> Vec<Arch> {
+    #[allow(unused_mut)]
+    let mut all = vec![Arch::new(), Arch::Scalar];
+    #[cfg(target_arch = "x86_64")]
+    all.extend(pulp::x86::V3::try_new().map(Arch::V3));
+    all
+}

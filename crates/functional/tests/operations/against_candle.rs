@@ -1,12 +1,11 @@
-//! The operations equal candle's own where candle's are right: square convolutions, pooling of
+//! The reference, and so the operations, equal candle's own where candle's are right: square convolutions, pooling of
 //! sizes that are multiples of the kernel (of the maximum not the gradient), cross-entropy from its log-sum-exp.
 
-use crate::support::{assert_same, cases, labels, random};
+use crate::support::{assert_results, cases, labels, random, run, upstream, variables};
+use crate::support::{reference_pass, tensors};
 use candle_core::{D, Result, Tensor};
 use functional::Value;
 use proptest::prelude::*;
-
-const TOLERANCE: f64 = 1e-5;
 
 fn nchw(x: &Tensor) -> Result<Tensor> {
     x.permute((0, 3, 1, 2))?.contiguous()
@@ -14,6 +13,17 @@ fn nchw(x: &Tensor) -> Result<Tensor> {
 
 fn nhwc(x: &Tensor) -> Result<Tensor> {
     x.permute((0, 2, 3, 1))?.contiguous()
+}
+
+fn assert_same(
+    inputs: &[Tensor],
+    ours: impl Fn(&[Tensor]) -> Result<Value>,
+    theirs: impl Fn(&[Tensor]) -> Result<Tensor>,
+) {
+    let vars = variables(inputs).unwrap();
+    let y = theirs(&tensors(&vars)).unwrap();
+    let theirs = reference_pass(&vars, &y, &upstream(y.dims())).unwrap();
+    assert_results(&run(inputs, ours).unwrap(), &theirs, 1e-5);
 }
 
 proptest! {
@@ -27,7 +37,6 @@ proptest! {
     ) {
         assert_same(
             &[random((b, size, size, i), seed), random((o, i, kernel, kernel), seed + 1)],
-            TOLERANCE,
             |t| Value::new(&t[0])?.conv2d(&t[1], None, stride, padding),
             |t| nhwc(&nchw(&t[0])?.conv2d(&t[1], padding, stride, 1, 1)?),
         );
@@ -38,7 +47,6 @@ proptest! {
         let x = [random((b, n * kernel, n * kernel, c), seed)];
         assert_same(
             &x,
-            TOLERANCE,
             |t| Value::new(&t[0])?.avg_pool2d(kernel, kernel),
             |t| nhwc(&nchw(&t[0])?.avg_pool2d(kernel)?),
         );
@@ -46,7 +54,6 @@ proptest! {
         // multiplies with the maxima's share of the window instead of dividing by their number
         assert_same(
             &[],
-            0.,
             |_| Value::new(&x[0])?.max_pool2d(kernel, kernel),
             |_| nhwc(&nchw(&x[0])?.max_pool2d(kernel)?),
         );
@@ -57,7 +64,6 @@ proptest! {
         let y = labels(b, c, seed + 1);
         assert_same(
             &[random((b, c), seed)],
-            TOLERANCE,
             |t| functional::cross_entropy(&Value::new(&t[0])?, &y),
             |t| {
                 let at_label = t[0].gather(&y.unsqueeze(1)?, 1)?.squeeze(1)?;

@@ -1,62 +1,92 @@
 //! The thread budget changes no bit of a result.
 
-use crate::support::{labels, random, run};
+use crate::support::{bits, labels, random, run};
 use candle_core::{DType, Device, Result, Tensor, Var};
-use functional::Value;
 use functional::threads::with_budget;
+use functional::{Value, cross_entropy};
 
-fn bits(inputs: &[Tensor], f: impl Fn(&[Tensor]) -> Result<Value>) -> Vec<Vec<u32>> {
-    let results = run(inputs, f).unwrap();
-    results.iter().map(crate::support::bits).collect()
+fn all_bits(inputs: &[Tensor], f: impl Fn(&[Tensor]) -> Result<Value>) -> Vec<Vec<u32>> {
+    run(inputs, f).unwrap().iter().map(bits).collect()
 }
 
-fn assert_same_bits(inputs: &[Tensor], f: impl Fn(&[Tensor]) -> Result<Value>) {
-    let expected = with_budget(1, || bits(inputs, &f));
+fn assert_same_bits(what: &str, inputs: &[Tensor], f: impl Fn(&[Tensor]) -> Result<Value>) {
+    let expected = with_budget(1, || all_bits(inputs, &f));
     for budget in 2..=4 {
-        let actual = with_budget(budget, || bits(inputs, &f));
+        let same = with_budget(budget, || all_bits(inputs, &f)) == expected;
         assert!(
-            actual == expected,
-            "a budget of {budget} threads changed the bits"
+            same,
+            "{what}: a budget of {budget} threads changed the bits"
+        );
+    }
+}
+
+/// By each algorithm: im2col, Winograd's, and with ReLU and pooling, of one channel and of Winograd's.
+#[test]
+fn convolutions() {
+    for (shape, weight, stride, padding, pool) in [
+        ((13, 28, 28, 1), (20, 1, 3, 3), 1, 0, 0),
+        ((13, 13, 13, 20), (50, 20, 5, 5), 1, 0, 0),
+        ((5, 14, 15, 16), (32, 16, 3, 3), 2, 1, 0),
+        ((9, 14, 14, 16), (24, 16, 1, 1), 1, 0, 0),
+        ((9, 21, 21, 64), (64, 64, 3, 3), 1, 1, 0),
+        ((40, 7, 7, 64), (192, 64, 3, 3), 1, 1, 0),
+        ((1, 28, 28, 1), (20, 1, 3, 3), 1, 0, 2),
+        ((20, 28, 28, 1), (20, 1, 3, 3), 1, 0, 2),
+        ((1, 13, 13, 20), (50, 20, 5, 5), 1, 0, 2),
+        ((70, 13, 13, 20), (50, 20, 5, 5), 1, 0, 2),
+    ] {
+        let inputs = [random(shape, 1), random(weight, 2), random(weight.0, 3)];
+        assert_same_bits(
+            &format!("{shape:?}, {weight:?}, pool {pool}"),
+            &inputs,
+            |t| {
+                let y = Value::new(&t[0])?.conv2d(&t[1], Some(&t[2]), stride, padding)?;
+                match pool {
+                    0 => Ok(y),
+                    _ => y.relu()?.avg_pool2d(pool, pool),
+                }
+            },
         );
     }
 }
 
 #[test]
-fn conv2d() {
-    for (shape, weight, stride, padding) in [
-        ((13, 28, 28, 1), (20, 1, 3, 3), 1, 0),
-        ((13, 13, 13, 20), (50, 20, 5, 5), 1, 0),
-        ((5, 14, 15, 16), (32, 16, 3, 3), 2, 1),
-        ((9, 14, 14, 16), (24, 16, 1, 1), 1, 0),
-    ] {
-        let inputs = [random(shape, 1), random(weight, 2), random(weight.0, 3)];
-        assert_same_bits(&inputs, |t| {
-            Value::new(&t[0])?.conv2d(&t[1], Some(&t[2]), stride, padding)
+fn operations_of_one_value() {
+    let images = random((7, 9, 11, 20), 1);
+    let y = labels(7, 9 * 11 * 20, 2);
+    let operations: [(&str, fn(&Value) -> Result<Value>); 8] = [
+        ("avg_pool2d", |x| x.avg_pool2d(2, 2)),
+        ("max_pool2d", |x| x.max_pool2d(3, 2)),
+        ("global_avg_pool2d", Value::global_avg_pool2d),
+        ("flatten", Value::flatten),
+        ("nhwc", Value::nhwc),
+        ("relu", Value::relu),
+        ("sum", Value::sum),
+        ("mean", Value::mean),
+    ];
+    for (name, f) in operations {
+        assert_same_bits(name, &[images.repeat(9).unwrap()], |t| {
+            f(&Value::new(&t[0])?)
         });
     }
-}
-
-#[test]
-fn pooling_and_orders() {
-    let x = [random((7, 9, 11, 20), 1)];
-    assert_same_bits(&x, |t| Value::new(&t[0])?.avg_pool2d(2, 2));
-    assert_same_bits(&x, |t| Value::new(&t[0])?.max_pool2d(3, 2));
-    assert_same_bits(&x, |t| Value::new(&t[0])?.global_avg_pool2d());
-    assert_same_bits(&x, |t| Value::new(&t[0])?.flatten());
-    assert_same_bits(&x, |t| Value::new(&t[0])?.nhwc());
+    assert_same_bits("cross_entropy", &[images], |t| {
+        cross_entropy(&Value::new(&t[0])?.flatten()?, &y)
+    });
 }
 
 #[test]
 fn linear() {
     let inputs = [random((256, 800), 1), random((128, 800), 2), random(128, 3)];
-    assert_same_bits(&inputs, |t| Value::new(&t[0])?.linear(&t[1], Some(&t[2])));
+    assert_same_bits("linear", &inputs, |t| {
+        Value::new(&t[0])?.linear(&t[1], Some(&t[2]))
+    });
 }
 
 #[test]
 fn batch_norm2d() {
     let inputs = [random((9, 14, 14, 33), 1), random(33, 2), random(33, 3)];
     for train in [true, false] {
-        assert_same_bits(&inputs, |t| {
+        assert_same_bits(&format!("train {train}"), &inputs, |t| {
             let mean = Var::zeros(33, DType::F32, &Device::Cpu)?;
             let var = Var::ones(33, DType::F32, &Device::Cpu)?;
             Value::new(&t[0])?.batch_norm2d(&t[1], &t[2], &mean, &var, train)
@@ -64,24 +94,11 @@ fn batch_norm2d() {
     }
 }
 
-#[test]
-fn relu_and_losses() {
-    assert_same_bits(&[random(100_000, 1)], |t| Value::new(&t[0])?.relu());
-    let y = labels(300, 10, 2);
-    let y_hat = [random((300, 10), 1)];
-    assert_same_bits(&y_hat, |t| {
-        functional::cross_entropy(&Value::new(&t[0])?, &y)
-    });
-    let many = [random((3000, 40), 1)];
-    assert_same_bits(&many, |t| Value::new(&t[0])?.sum());
-    assert_same_bits(&many, |t| Value::new(&t[0])?.mean());
-}
-
 /// Operations called from several threads at once do not meet.
 #[test]
 fn on_threads_of_their_own() {
     let inputs = [random((13, 13, 13, 20), 1), random((50, 20, 5, 5), 2)];
-    let step = || bits(&inputs, |t| Value::new(&t[0])?.conv2d(&t[1], None, 1, 0));
+    let step = || all_bits(&inputs, |t| Value::new(&t[0])?.conv2d(&t[1], None, 1, 0));
     let expected = step();
     std::thread::scope(|scope| {
         let threads: Vec<_> = (1..5)

@@ -1,43 +1,113 @@
-//! A network of ours beside the same network of the reference.
+//! A network that is written once and computed in all ways that are compared: by the operations on the CPU or on a
+//! GPU, by the reference, and by the reference in f64.
 
 use crate::reference;
-use crate::support::{assert_results, pass, reference_pass, tensors, upstream, variables};
-use candle_core::{Result, Tensor, Var};
+use crate::support::{
+    assert_close, assert_near, assert_results, bits, pass, random, reference_pass, tensors,
+    upstream, values, variables,
+};
+use candle_core::{DType, Result, Tensor, Var};
 use functional::{Network, Value, candle};
 
-/// A value, and what the reference computes for it.
+/// A value, and what the reference computes for it. In f64 there is the reference alone, on a GPU the value alone.
 #[derive(Clone)]
 pub struct Both {
-    pub ours: Value,
-    pub reference: Tensor,
+    ours: Option<Value>,
+    reference: Option<Tensor>,
+    /// Of each batch norm before it.
+    pub running: Vec<Running>,
+    /// How near a value comes to the edge of a ReLU before it, other than 0 itself.
+    pub edge: f32,
+}
+
+/// The running statistics of a batch norm: mean and variance.
+#[derive(Clone)]
+pub struct Running {
+    pub ours: [Var; 2],
+    reference: [Var; 2],
+}
+
+impl Running {
+    /// For as many channels as `weight` has, of its type and on its device.
+    pub fn of(weight: &Tensor) -> Result<Self> {
+        let (mean, var) = (random(weight.dims(), 9), weight.ones_like()?);
+        let mean = mean.to_dtype(weight.dtype())?.to_device(weight.device())?;
+        let new =
+            || Ok::<_, candle_core::Error>([Var::from_tensor(&mean)?, Var::from_tensor(&var)?]);
+        let (ours, reference) = (new()?, new()?);
+        Ok(Self { ours, reference })
+    }
+
+    /// Checks that a pass has moved ours as the reference's.
+    pub fn assert_same(&self) {
+        for (ours, theirs) in self.ours.iter().zip(&self.reference) {
+            assert_near("running statistics", &values(ours), &values(theirs), 1e-5);
+        }
+    }
 }
 
 impl Both {
     pub fn new(x: &Tensor) -> Result<Self> {
-        Self::of(Value::new(x), Ok(x.clone()))
+        let is_ours = x.dtype() == DType::F32;
+        Ok(Self {
+            ours: is_ours.then(|| Value::new(x)).transpose()?,
+            reference: x.device().is_cpu().then(|| x.clone()),
+            running: Vec::new(),
+            edge: f32::INFINITY,
+        })
     }
 
-    fn of(ours: Result<Value>, reference: Result<Tensor>) -> Result<Self> {
-        let (ours, reference) = (ours?, reference?);
-        assert_eq!(ours.dims(), reference.dims());
-        Ok(Self { ours, reference })
+    pub fn ours(&self) -> Value {
+        self.ours.clone().expect("f32")
+    }
+
+    pub fn reference(&self) -> Tensor {
+        self.reference.clone().expect("on the CPU")
+    }
+
+    fn map(
+        &self,
+        ours: impl FnOnce(&Value) -> Result<Value>,
+        reference: impl FnOnce(&Tensor) -> Result<Tensor>,
+    ) -> Result<Self> {
+        let ours = self.ours.as_ref().map(ours).transpose()?;
+        let reference = self.reference.as_ref().map(reference).transpose()?;
+        if let (Some(ours), Some(reference)) = (&ours, &reference) {
+            assert_eq!(ours.dims(), reference.dims());
+        }
+        Ok(Self {
+            ours,
+            reference,
+            running: self.running.clone(),
+            edge: self.edge,
+        })
     }
 
     pub fn nhwc(&self) -> Result<Self> {
-        Self::of(self.ours.nhwc(), reference::nhwc(&self.reference))
+        self.map(Value::nhwc, reference::nhwc)
     }
 
     pub fn flatten(&self) -> Result<Self> {
-        Self::of(self.ours.flatten(), reference::flatten(&self.reference))
+        self.map(Value::flatten, reference::flatten)
     }
 
     pub fn relu(&self) -> Result<Self> {
-        Self::of(self.ours.relu(), reference::relu(&self.reference))
+        let mut y = self.map(Value::relu, reference::relu)?;
+        if let Some(x) = &self.reference {
+            let sizes = values(&x.to_dtype(DType::F32)?).into_iter().map(f32::abs);
+            y.edge = sizes.filter(|size| *size > 0.).fold(y.edge, f32::min);
+        }
+        Ok(y)
     }
 
     pub fn plus(&self, other: &Self) -> Result<Self> {
-        let sum = reference::add(&self.reference, &other.reference);
-        Self::of(&self.ours + &other.ours, sum)
+        let mut sum = self.map(
+            |x| x + &other.ours(),
+            |x| reference::add(x, &other.reference()),
+        )?;
+        sum.running.extend(other.running.clone());
+        sum.edge = sum.edge.min(other.edge);
+        Ok(sum)
     }
 
     pub fn conv2d(
@@ -47,71 +117,144 @@ impl Both {
         stride: usize,
         padding: usize,
     ) -> Result<Self> {
-        let reference = reference::conv2d(&self.reference, weight, bias, stride, padding);
-        Self::of(self.ours.conv2d(weight, bias, stride, padding), reference)
+        self.map(
+            |x| x.conv2d(weight, bias, stride, padding),
+            |x| reference::conv2d(x, weight, bias, stride, padding),
+        )
     }
 
     pub fn avg_pool2d(&self, kernel: usize, stride: usize) -> Result<Self> {
-        let reference = reference::avg_pool2d(&self.reference, kernel, stride);
-        Self::of(self.ours.avg_pool2d(kernel, stride), reference)
+        self.map(
+            |x| x.avg_pool2d(kernel, stride),
+            |x| reference::avg_pool2d(x, kernel, stride),
+        )
     }
 
     pub fn max_pool2d(&self, kernel: usize, stride: usize) -> Result<Self> {
-        let reference = reference::max_pool2d(&self.reference, kernel, stride);
-        Self::of(self.ours.max_pool2d(kernel, stride), reference)
+        self.map(
+            |x| x.max_pool2d(kernel, stride),
+            |x| reference::max_pool2d(x, kernel, stride),
+        )
     }
 
     pub fn global_avg_pool2d(&self) -> Result<Self> {
-        let reference = reference::global_avg_pool2d(&self.reference);
-        Self::of(self.ours.global_avg_pool2d(), reference)
+        self.map(Value::global_avg_pool2d, reference::global_avg_pool2d)
     }
 
     pub fn linear(&self, weight: &Tensor, bias: Option<&Tensor>) -> Result<Self> {
-        let reference = reference::linear(&self.reference, weight, bias);
-        Self::of(self.ours.linear(weight, bias), reference)
+        self.map(
+            |x| x.linear(weight, bias),
+            |x| reference::linear(x, weight, bias),
+        )
     }
 
     pub fn matmul(&self, weight: &Tensor, bias: Option<&Tensor>) -> Result<Self> {
-        let reference = reference::matmul(&self.reference, weight, bias);
-        Self::of(self.ours.matmul(weight, bias), reference)
+        self.map(
+            |x| x.matmul(weight, bias),
+            |x| reference::matmul(x, weight, bias),
+        )
     }
 
-    /// With running statistics for ours, and for the reference.
     pub fn batch_norm2d(
         &self,
         weight: &Tensor,
         bias: &Tensor,
-        running: &[[Var; 2]; 2],
+        running: &Running,
         train: bool,
     ) -> Result<Self> {
-        let [[mean, var], [mean_there, var_there]] = running;
-        let x = &self.reference;
-        let reference = reference::batch_norm2d(x, weight, bias, mean_there, var_there, train);
-        let ours = self.ours.batch_norm2d(weight, bias, mean, var, train);
-        Self::of(ours, reference)
+        let ([mean, var], [mean_there, var_there]) = (&running.ours, &running.reference);
+        let mut y = self.map(
+            |x| x.batch_norm2d(weight, bias, mean, var, train),
+            |x| reference::batch_norm2d(x, weight, bias, mean_there, var_there, train),
+        )?;
+        y.running.push(running.clone());
+        Ok(y)
     }
 
     pub fn cross_entropy(&self, y: &Tensor) -> Result<Self> {
-        let reference = reference::cross_entropy(&self.reference, y);
-        Self::of(self.ours.cross_entropy(y), reference)
+        self.map(|x| x.cross_entropy(y), |x| reference::cross_entropy(x, y))
+    }
+
+    pub fn squared_error(&self, y: &Tensor) -> Result<Self> {
+        self.map(
+            |x| functional::squared_error(x, y),
+            |x| reference::squared_error(x, &y.to_dtype(x.dtype())?),
+        )
     }
 
     pub fn sum(&self) -> Result<Self> {
-        Self::of(self.ours.sum(), reference::sum(&self.reference))
+        self.map(Value::sum, reference::sum)
+    }
+
+    pub fn mean(&self) -> Result<Self> {
+        self.map(Value::mean, reference::mean)
     }
 
     /// A function of candle's operations, which is an operation of ours.
-    pub fn candle(&self, f: impl Fn(&Tensor) -> Result<Tensor> + 'static) -> Result<Self> {
-        let reference = f(&self.reference);
-        Self::of(candle(f).forward(&self.ours, true), reference)
+    pub fn candle(&self, f: impl Fn(&Tensor) -> Result<Tensor> + Clone + 'static) -> Result<Self> {
+        let theirs = f.clone();
+        self.map(|x| candle(f).forward(x, true), theirs)
     }
 }
 
-/// Checks that both sides of a network of variables agree, in the value and in all gradients.
+/// Checks that both sides of a network of variables agree, in the value, in all gradients and in the running
+/// statistics, and that a pass without gradients gives the same bits.
 pub fn assert_both(inputs: &[Tensor], tolerance: f64, network: impl Fn(&[Tensor]) -> Result<Both>) {
     let vars = variables(inputs).unwrap();
-    let Both { ours, reference } = network(&tensors(&vars)).unwrap();
-    let up = upstream(ours.dims());
-    let theirs = reference_pass(&vars, &reference, &up).unwrap();
-    assert_results(&pass(&vars, &ours, up).unwrap(), &theirs, tolerance);
+    let both = network(&tensors(&vars)).unwrap();
+    let up = upstream(both.ours().dims());
+    let theirs = reference_pass(&vars, &both.reference(), &up).unwrap();
+    let ours = pass(&vars, &both.ours(), up).unwrap();
+    assert_results(&ours, &theirs, tolerance);
+    both.running.iter().for_each(Running::assert_same);
+    let alone = network(&tensors(&vars)).unwrap().ours().eval().unwrap();
+    assert!(!alone.track_op() && !alone.is_variable());
+    assert!(bits(&alone) == bits(&ours[0]), "without gradients");
 }
+
+/// As [`assert_both`]; and that the value is that of the reference in f64, of which the central difference along a
+/// random direction, in each input, is what the gradient says. Not for networks with a kink at these inputs.
+pub fn assert_differences(
+    inputs: &[Tensor],
+    tolerance: f64,
+    network: impl Fn(&[Tensor]) -> Result<Both>,
+) {
+    assert_both(inputs, tolerance, &network);
+    let vars = variables(inputs).unwrap();
+    let y = network(&tensors(&vars)).unwrap().ours();
+    let up = upstream(y.dims());
+    let results = pass(&vars, &y, up.clone()).unwrap();
+    let [results, inputs] = [&results, inputs].map(|all| {
+        let wide = all.iter().map(|t| t.to_dtype(DType::F64).unwrap());
+        wide.collect::<Vec<_>>()
+    });
+    let up = up.to_dtype(DType::F64).unwrap();
+    let at = |point: &[Tensor]| network(point).unwrap().reference();
+    let numbers = |t: Result<Tensor>| t.unwrap().flatten_all().unwrap().to_vec1::<f64>().unwrap();
+    assert_close(
+        "the value",
+        &values(&y.eval().unwrap()),
+        &numbers(Ok(at(&inputs))),
+        tolerance,
+    );
+    for (i, gradient) in results[1..].iter().enumerate() {
+        let direction = random(gradient.dims(), 98).to_dtype(DType::F64).unwrap();
+        let loss = |step: f64| {
+            let mut point = inputs.clone();
+            point[i] = ((&direction * step).unwrap() + &point[i]).unwrap();
+            numbers(at(&point) * &up).iter().sum::<f64>()
+        };
+        let difference = (loss(STEP) - loss(-STEP)) / (2. * STEP);
+        let terms = numbers(gradient * &direction);
+        let size = terms.iter().fold(1., |size, term| size + term.abs());
+        let error = (terms.iter().sum::<f64>() - difference).abs() / size;
+        // written so that NaN fails
+        assert!(
+            error <= tolerance,
+            "gradient {i}: {error:e} from the difference"
+        );
+    }
+}
+
+/// In f64, of functions of about 1: the differences are exact to about 1e-9.
+const STEP: f64 = 1e-6;

@@ -3,7 +3,7 @@
 use crate::both::Both;
 use crate::support::{assert_near, labels, random, reference_pass, values, variables};
 use candle_core::{Device, Result, Tensor, Var};
-use functional::{Backward, Gradients, Value, cross_entropy, squared_error};
+use functional::{Gradients, Value, squared_error};
 
 /// The parameters of a small network on `device`.
 fn parameters(device: &Device) -> Result<Vec<Var>> {
@@ -38,7 +38,7 @@ pub fn gradients(device: &Device) -> Result<Vec<Vec<f32>>> {
         .iter()
         .map(|w| Var::from_tensor(&w.ones_like()?))
         .collect::<Result<_>>()?;
-    let loss = losses(&w, device)?.ours.sum()?;
+    let loss = losses(&w, device)?.ours().sum()?;
     let loss = functional::backward(&loss, w.iter().zip(&grads))?;
     Ok(std::iter::once(&loss)
         .chain(grads.iter().map(|g| g.as_tensor()))
@@ -49,7 +49,7 @@ pub fn gradients(device: &Device) -> Result<Vec<Vec<f32>>> {
 /// Loss and gradients by the reference.
 pub fn reference_gradients() -> Result<Vec<Vec<f32>>> {
     let w = parameters(&Device::Cpu)?;
-    let loss = losses(&w, &Device::Cpu)?.sum()?.reference;
+    let loss = losses(&w, &Device::Cpu)?.sum()?.reference();
     let one = Tensor::new(1f32, &Device::Cpu)?;
     let results = reference_pass(&w, &loss, &one)?;
     Ok(results.iter().map(values).collect())
@@ -68,39 +68,6 @@ fn the_gradients_of_a_classifier() -> Result<()> {
     Ok(())
 }
 
-/// A mean has the gradients of the sum, divided.
-#[test]
-fn the_mean_of_the_losses() -> Result<()> {
-    let w = parameters(&Device::Cpu)?;
-    let of_sum = gradients(&Device::Cpu)?;
-    let mut gradients = Gradients::new(w.iter().map(|w| ("", w)), usize::MAX)?;
-    let mean = gradients.backward(&losses(&w, &Device::Cpu)?.ours.mean()?)?;
-    let of_mean = std::iter::once(mean).chain(gradients.values()?);
-    for (of_mean, of_sum) in of_mean.zip(&of_sum) {
-        let seventh: Vec<f32> = of_sum.iter().map(|v| v / 7.).collect();
-        assert_near("loss and gradients", &values(&of_mean), &seventh, 1e-6);
-    }
-    Ok(())
-}
-
-/// The mean of all elements of all examples.
-#[test]
-fn the_squared_error_of_a_regression() -> Result<()> {
-    let w = variables(&[random((2, 3), 1), random(2, 2)])?;
-    let (x, y) = (random((5, 3), 3), random((5, 2), 4));
-    let y_hat = Both::new(&x)?.linear(&w[0], Some(&w[1]))?;
-    let mut gradients = Gradients::new([("weight", &w[0]), ("bias", &w[1])], usize::MAX)?;
-    let loss = gradients.backward(&squared_error(&y_hat.ours, &y)?.mean()?)?;
-    let theirs = (&y_hat.reference - &y)?.sqr()?.mean_all()?;
-    assert_near("loss", &values(&loss), &values(&theirs), 1e-6);
-    let grads = theirs.backward()?;
-    for (ours, w) in gradients.values()?.iter().zip(&w) {
-        let theirs = values(grads.get(w).expect("a gradient"));
-        assert_near("gradient", &values(ours), &theirs, 1e-6);
-    }
-    Ok(())
-}
-
 /// The targets may be variables themselves: they are what is to be reached, and have no gradient.
 #[test]
 fn targets_have_no_gradient() -> Result<()> {
@@ -115,27 +82,6 @@ fn targets_have_no_gradient() -> Result<()> {
     let expected = w[0].as_tensor().sub(&w[1])?.detach();
     assert_near("y_hat", &values(y_hat), &values(&expected), 1e-6);
     assert_eq!(values(y), [0.; 10]);
-    Ok(())
-}
-
-/// One is the loss; the losses of the examples, for instance, are other outputs of the same pass.
-#[test]
-fn the_losses_of_the_examples_beside_their_sum() -> Result<()> {
-    let w = Var::from_tensor(&random((4, 5), 1))?;
-    let y_hat = Value::new(&random((3, 5), 3))?.linear(&w, None)?;
-    let losses = cross_entropy(&y_hat, &labels(3, 4, 4))?;
-    let loss = losses.sum()?;
-    let mut gradients = Gradients::new([("w", &w)], usize::MAX)?;
-    let how = Backward {
-        outputs: &[&losses, &y_hat],
-        ..Backward::default()
-    };
-    let sum = values(&gradients.backward_with(&loss, how)?);
-    let of_each = values(&losses.eval()?);
-    let total: f64 = of_each.iter().map(|v| f64::from(*v)).sum();
-    assert_eq!((sum.as_slice(), of_each.len()), (&[total as f32][..], 3));
-    assert_eq!(values(&loss.eval()?), sum);
-    assert_eq!(y_hat.eval()?.dims(), [3, 4]);
     Ok(())
 }
 

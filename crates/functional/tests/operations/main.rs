@@ -6,13 +6,12 @@ mod bits;
 mod both;
 mod buckets;
 mod by_hand;
-mod empty;
 mod errors;
 mod evaluation;
-mod finite_differences;
 mod guests;
 mod losses;
 mod memory_of_parameters;
+mod networks;
 #[cfg(feature = "cuda")]
 mod on_a_gpu;
 mod reference;

@@ -1,19 +1,22 @@
 //! Each operation on a GPU equals the same on the CPU on random shapes, in the value and in all gradients; and so
-//! do the steps that are taken with them.
+//! do the steps that are taken with them. In f32, and with values of bf16 between the operations ([`bf16`]).
 
 mod bf16;
 
+use crate::both::{Both, Running};
 use crate::losses::gradients;
+use crate::networks::{self, Case};
 use crate::support::{
-    assert_near, assert_refused, cases, coarse, given, labels, pass_over, random, tensor, tensors,
+    assert_near, assert_refused, cases, coarse, given, labels, pass_over, random, tensors,
     upstream, values, variables,
 };
-use candle_core::{DType, Device, Result, Tensor, Var};
+use candle_core::{Device, Result, Tensor, Var};
 use functional::{
-    Backward, Bucket, Gradients, Network, Precision, Sgd, Summation, Value, candle, cross_entropy,
+    Backward, Bucket, Gradients, Precision, Sgd, Summation, Value, cross_entropy,
     set_deterministic, set_precision, squared_error,
 };
 use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Both sum in f32, in different orders.
@@ -21,76 +24,79 @@ const TOLERANCE: f64 = 1e-4;
 /// Inputs of products have 10 bits behind the point.
 const TF32: f64 = 5e-3;
 
-/// A GPU that computes as exactly as it can, and the turn of the test that has it.
+/// A GPU that computes in this precision, and the turn of the test that has it.
 struct Gpu {
     device: Device,
+    precision: Precision,
     _turn: MutexGuard<'static, ()>,
 }
 
-fn gpu() -> Gpu {
+fn gpu(precision: Precision) -> Gpu {
     static TURN: Mutex<()> = Mutex::new(());
     static DEVICE: OnceLock<Device> = OnceLock::new(); // to open one takes longer than a test
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    set_precision(Precision::F32);
+    set_precision(precision);
     set_deterministic(false);
     Gpu {
         device: DEVICE
             .get_or_init(|| Device::new_cuda_with_stream(0).expect("a GPU"))
             .clone(),
+        precision,
         _turn: turn,
     }
 }
 
-/// `f(inputs)` on a device, and the gradient of each input; batch norms share their statistics with [`Others`] if
-/// `shared`.
+impl Gpu {
+    /// Batch norms share their statistics with [`Others`] if `shared`.
+    fn assert_as_on_the_cpu(
+        &self,
+        shared: bool,
+        inputs: &[Tensor],
+        network: impl Fn(&[Tensor]) -> Result<Both>,
+    ) {
+        let ours = run_on(&self.device, shared, inputs, &network);
+        let theirs = run_on(&Device::Cpu, shared, inputs, &network);
+        for (i, (a, e)) in ours.iter().zip(&theirs).enumerate() {
+            let what = format!(
+                "{:?}: result {i} of [value, gradients, statistics]",
+                self.precision
+            );
+            let is_statistic = i > inputs.len();
+            match (self.precision, i) {
+                (Precision::Bf16, _) if is_statistic => {
+                    bf16::assert_near(&what, a, e, 0, bf16::VALUE)
+                }
+                (Precision::Bf16, 0) => {
+                    bf16::assert_near(&what, a, e, inputs[0].elem_count(), bf16::VALUE);
+                }
+                (Precision::Bf16, _) => {
+                    bf16::assert_near(&what, a, e, theirs[0].len(), bf16::GRADIENT);
+                }
+                _ => assert_near(&what, a, e, if is_statistic { 1e-5 } else { TOLERANCE }),
+            }
+        }
+    }
+}
+
+/// The value of a network on a device, the gradient of each input, and the running statistics of its norms.
 fn run_on(
     device: &Device,
     shared: bool,
     inputs: &[Tensor],
-    f: impl Fn(&[Tensor], &Device) -> Result<Value>,
+    network: impl Fn(&[Tensor]) -> Result<Both>,
 ) -> Vec<Vec<f32>> {
     let run = || {
         let there = inputs.iter().map(|t| t.to_device(device));
         let vars = variables(&there.collect::<Result<Vec<_>>>()?)?;
-        let y = f(&tensors(&vars), device)?;
-        let up = upstream(y.dims()).to_device(device)?;
+        let y = network(&tensors(&vars))?;
+        let up = upstream(y.ours().dims()).to_device(device)?;
         let norms = shared.then(|| Arc::new(Others) as Arc<dyn Summation>);
-        pass_over(norms, &vars, &y, up)
+        let mut results = pass_over(norms, &vars, &y.ours(), up)?;
+        let statistics = y.running.iter().flat_map(|running| &running.ours);
+        results.extend(statistics.map(|v| v.as_tensor().clone()));
+        Ok::<_, candle_core::Error>(results)
     };
     run().unwrap().iter().map(values).collect()
-}
-
-fn assert_as_on_the_cpu(
-    gpu: &Gpu,
-    inputs: &[Tensor],
-    tolerance: f64,
-    f: impl Fn(&[Tensor], &Device) -> Result<Value>,
-) {
-    assert_as_on_the_cpu_if(false, gpu, inputs, tolerance, f);
-}
-
-/// As [`assert_as_on_the_cpu`], with batch norms that share their statistics if `shared`.
-fn assert_as_on_the_cpu_if(
-    shared: bool,
-    gpu: &Gpu,
-    inputs: &[Tensor],
-    tolerance: f64,
-    f: impl Fn(&[Tensor], &Device) -> Result<Value>,
-) {
-    let (ours, theirs) = (
-        run_on(&gpu.device, shared, inputs, &f),
-        run_on(&Device::Cpu, shared, inputs, &f),
-    );
-    for (i, (a, e)) in ours.iter().zip(&theirs).enumerate() {
-        let what = format!("result {i} (0 is the value, then the gradients)");
-        assert_near(&what, a, e, tolerance);
-    }
-}
-
-fn statistics(c: usize, device: &Device) -> [Var; 2] {
-    let mean = random(c, 9).to_device(device).unwrap();
-    let ones = Var::ones(c, DType::F32, device).unwrap();
-    [Var::from_tensor(&mean).unwrap(), ones]
 }
 
 /// Other replicas that share statistics. They always bring the same sums of 8 values a channel: in forward
@@ -108,21 +114,66 @@ impl Summation for Others {
     }
 }
 
-/// The batch norm of t, which is x, weight, bias and what may be added to it, with its ReLU if `relu`.
-fn norm_of(t: &[Tensor], [mean, var]: &[Var; 2], [train, relu]: [bool; 2]) -> Result<Value> {
-    let y = Value::new(&t[0])?.batch_norm2d(&t[1], &t[2], mean, var, train)?;
-    let y = match t.get(3) {
-        Some(other) => (y + Value::new(other)?)?,
-        None => y,
-    };
-    if relu { y.relu() } else { Ok(y) }
+const F32_AND_BF16: [Precision; 2] = [Precision::F32, Precision::Bf16];
+
+/// Compares random networks of a kind with the CPU. Norms share their statistics if `shared`.
+fn check<S: Strategy<Value = Case>>(
+    precisions: &[Precision],
+    [shared, deterministic]: [bool; 2],
+    networks: fn() -> S,
+) {
+    for precision in precisions {
+        let gpu = gpu(*precision);
+        set_deterministic(deterministic);
+        let equal = |case: Case| {
+            prop_assume!(case.is_away_from_edges());
+            gpu.assert_as_on_the_cpu(shared, &case.inputs, &case.network);
+            Ok(())
+        };
+        TestRunner::new(cases(64)).run(&networks(), equal).unwrap();
+    }
 }
 
-/// Compares the running statistics of both devices, the CPU's first.
-fn assert_same_statistics([on_cpu, on_gpu]: &[[Var; 2]; 2]) {
-    for (a, e) in on_gpu.iter().zip(on_cpu) {
-        assert_near("running statistics", &values(a), &values(e), 1e-5);
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn convolution_relu_pooling() {
+    for deterministic in [false, true] {
+        check(&F32_AND_BF16, [false, deterministic], || {
+            networks::convolution_relu_pooling(1)
+        });
     }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn linear() {
+    check(&[Precision::F32], [false; 2], || networks::linear(1));
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn norm_sum_relu() {
+    for shared in [false, true] {
+        check(&F32_AND_BF16, [shared, false], networks::norm_sum_relu);
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn pooling() {
+    check(&F32_AND_BF16, [false; 2], || networks::pooling(1));
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn orders_sums_relu() {
+    check(&F32_AND_BF16, [false; 2], || networks::orders_sums_relu(1));
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn losses() {
+    check(&[Precision::F32], [false; 2], || networks::losses(1));
 }
 
 proptest! {
@@ -130,120 +181,8 @@ proptest! {
 
     #[test]
     #[ignore = "needs an NVIDIA GPU"]
-    fn convolution_relu_pooling(
-        (b, i, o) in (1usize..4, 1usize..6, 1usize..40),
-        (kh, kw) in (1usize..6, 1usize..6),
-        (more_h, more_w) in (0usize..13, 0usize..13),
-        (stride, padding, pool) in (1usize..3, 0usize..2, 1usize..4),
-        (relu, with_bias, images) in any::<(bool, bool, bool)>(),
-        seed in 0u64..1000,
-    ) {
-        // half of them of one channel and with a square kernel, which have kernels of our own
-        let (i, kw) = if images { (1, kh) } else { (i, kw) };
-        let (h, w) = (kh + more_h + (pool - 1) * stride, kw + more_w + (pool - 1) * stride);
-        let mut inputs = vec![coarse((b, h, w, i), seed), coarse((o, i, kh, kw), seed + 1)];
-        if with_bias {
-            inputs.push(coarse(o, seed + 2));
-        }
-        assert_as_on_the_cpu(&gpu(), &inputs, TOLERANCE, |t, _| {
-            let y = Value::new(&t[0])?.conv2d(&t[1], t.get(2), stride, padding)?;
-            let y = if relu { y.relu()? } else { y };
-            y.avg_pool2d(pool, pool)
-        });
-    }
-
-    #[test]
-    #[ignore = "needs an NVIDIA GPU"]
-    fn linear_relu((b, i, o) in (1usize..300, 1usize..40, 1usize..80), seed in 0u64..1000) {
-        let gpu = gpu();
-        let mut inputs = [coarse((b, i), seed), coarse((o, i), seed + 1), coarse(o, seed + 2)];
-        assert_as_on_the_cpu(&gpu, &inputs, TOLERANCE, |t, _| {
-            Value::new(&t[0])?.linear(&t[1], Some(&t[2]))?.relu()
-        });
-        assert_as_on_the_cpu(&gpu, &inputs[..2], TOLERANCE, |t, _| Value::new(&t[0])?.linear(&t[1], None));
-        inputs[1] = coarse((i, o), seed + 3);
-        assert_as_on_the_cpu(&gpu, &inputs, TOLERANCE, |t, _| {
-            Value::new(&t[0])?.matmul(&t[1], Some(&t[2]))?.relu()
-        });
-        // a view, whose gradient arrives at its variable
-        assert_as_on_the_cpu(&gpu, &inputs[..2], TOLERANCE, |t, _| {
-            Value::new(&t[0])?.linear(&t[1].t()?, None)
-        });
-    }
-
-    #[test]
-    #[ignore = "needs an NVIDIA GPU"]
-    fn norm_sum_relu(
-        (b, h, w, c) in (2usize..5, 1usize..20, 2usize..20, 1usize..150),
-        (train, shortcut, relu, shared) in any::<(bool, bool, bool, bool)>(),
-        seed in 0u64..1000,
-    ) {
-        let x = || random((b, h, w, c), seed);
-        let inputs = [x(), random(c, seed + 1), random(c, seed + 2), random((b, h, w, c), seed + 3)];
-        let inputs = if shortcut { &inputs[..] } else { &inputs[..3] };
-        let gpu = gpu();
-        let of_device = [Device::Cpu, gpu.device.clone()].map(|device| statistics(c, &device));
-        assert_as_on_the_cpu_if(shared, &gpu, inputs, TOLERANCE, |t, device| {
-            let running = &of_device[usize::from(device.is_cuda())];
-            norm_of(t, running, [train, relu])
-        });
-        assert_same_statistics(&of_device);
-    }
-
-    #[test]
-    #[ignore = "needs an NVIDIA GPU"]
-    fn pooling(
-        (b, c) in (1usize..4, 1usize..6),
-        (kernel, stride) in (1usize..4, 1usize..4),
-        (more_h, more_w) in (0usize..9, 0usize..9),
-        seed in 0u64..1000,
-    ) {
-        let gpu = gpu();
-        let x = [random((b, kernel + more_h, kernel + more_w, c), seed)];
-        assert_as_on_the_cpu(&gpu, &x, 1e-5, |t, _| Value::new(&t[0])?.avg_pool2d(kernel, stride));
-        assert_as_on_the_cpu(&gpu, &x, 1e-5, |t, _| Value::new(&t[0])?.global_avg_pool2d());
-        // few different values: most windows have several maxima, and the first gets the gradient
-        let ties = values(&x[0]).iter().map(|v| (v * 2.).round()).collect();
-        for x in [&x[0], &tensor(ties, x[0].shape())] {
-            let x = [x.clone()];
-            assert_as_on_the_cpu(&gpu, &x, 1e-5, |t, _| Value::new(&t[0])?.max_pool2d(kernel, stride));
-        }
-    }
-
-    #[test]
-    #[ignore = "needs an NVIDIA GPU"]
-    fn orders_relu_and_sums((b, h, w, c) in (1usize..4, 1usize..6, 1usize..6, 1usize..6), seed in 0u64..1000) {
-        let gpu = gpu();
-        let x = [random((b, h, w, c), seed), random((b, h, w, c), seed + 1)];
-        assert_as_on_the_cpu(&gpu, &x[..1], 0., |t, _| Value::new(&t[0])?.nhwc());
-        assert_as_on_the_cpu(&gpu, &x[..1], 0., |t, _| Value::new(&t[0])?.flatten());
-        assert_as_on_the_cpu(&gpu, &x[..1], 0., |t, _| Value::new(&t[0])?.relu());
-        assert_as_on_the_cpu(&gpu, &x, 0., |t, _| (Value::new(&t[0])? + Value::new(&t[1])?)?.relu());
-        // one value read twice
-        assert_as_on_the_cpu(&gpu, &x[..1], 0., |t, _| Value::new(&t[0])?.relu()? + Value::new(&t[0])?);
-        assert_as_on_the_cpu(&gpu, &x[..1], 1e-5, |t, _| Value::new(&t[0])?.sum());
-        assert_as_on_the_cpu(&gpu, &x[..1], 1e-5, |t, _| Value::new(&t[0])?.mean());
-    }
-
-    #[test]
-    #[ignore = "needs an NVIDIA GPU"]
-    fn losses((b, c) in (1usize..300, 1usize..12), scale in 0.1f64..30., seed in 0u64..1000) {
-        let y_hat = [(random((b, c), seed) * scale).unwrap()];
-        let y = labels(b, c, seed + 1);
-        let gpu = gpu();
-        assert_as_on_the_cpu(&gpu, &y_hat, 1e-5, |t, device| {
-            cross_entropy(&Value::new(&t[0])?, &y.to_device(device)?)
-        });
-        let y = random((b, c), seed + 2);
-        assert_as_on_the_cpu(&gpu, &y_hat, 1e-5, |t, device| {
-            squared_error(&Value::new(&t[0])?, &y.to_device(device)?)
-        });
-    }
-
-    #[test]
-    #[ignore = "needs an NVIDIA GPU"]
     fn steps(n in 1usize..2000, (momentum, weight_decay) in (0.0f64..1., 0.0f64..1.), seed in 0u64..1000) {
-        let gpu = gpu();
+        let gpu = gpu(Precision::F32);
         let sgd = Sgd { lr: 0.3, momentum, weight_decay };
         let [on_cpu, on_gpu] = [&Device::Cpu, &gpu.device].map(|device| {
             let on = |n: usize, seed| random(n, seed).to_device(device).unwrap();
@@ -265,7 +204,7 @@ proptest! {
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn a_label_that_is_no_class_shows() {
-    let gpu = gpu();
+    let gpu = gpu(Precision::F32);
     let y_hat = random((3, 4), 1).to_device(&gpu.device).unwrap();
     let y = Tensor::new(&[0u32, 4, 1], &gpu.device).unwrap();
     let losses = cross_entropy(&Value::new(&y_hat).unwrap(), &y).unwrap();
@@ -274,21 +213,27 @@ fn a_label_that_is_no_class_shows() {
     assert_eq!(shows, [false, true, false]);
 }
 
-/// The running mean sees a convolution's bias, which the batch's own mean takes out again.
+/// The running mean sees a convolution's bias, which the batch's own mean takes out again. A bias that only the
+/// running mean sees is f32, wherever it stands among the inputs.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn a_bias_before_batch_norm() {
-    let gpu = gpu();
-    let inputs = [(3, 7, 6, 5), (8, 5, 3, 3)].map(|shape| random(shape, 1));
-    let inputs = [&inputs[..], &[2, 3, 4].map(|seed| random(8, seed))].concat();
-    for shared in [false, true] {
-        let of_device = [Device::Cpu, gpu.device.clone()].map(|device| statistics(8, &device));
-        assert_as_on_the_cpu_if(shared, &gpu, &inputs, TOLERANCE, |t, device| {
-            let [mean, var] = &of_device[usize::from(device.is_cuda())];
-            let y = Value::new(&t[0])?.conv2d(&t[1], Some(&t[2]), 1, 1)?;
-            y.batch_norm2d(&t[3], &t[4], mean, var, true)?.relu()
-        });
-        assert_same_statistics(&of_device);
+    let shapes = [(3, 7, 6, 5), (8, 5, 3, 3), (3, 7, 6, 8)];
+    let [x, weight, other] = shapes.map(|shape| coarse(shape, 1));
+    let [bias, scale, shift] = [2, 3, 4].map(|seed| random(8, seed));
+    let inputs = [x, weight, bias, scale, shift, other];
+    for precision in F32_AND_BF16 {
+        let gpu = gpu(precision);
+        for (shared, used) in [(false, 5), (false, 6), (true, 5), (true, 6)] {
+            gpu.assert_as_on_the_cpu(shared, &inputs[..used], |t| {
+                let y = Both::new(&t[0])?.conv2d(&t[1], Some(&t[2]), 1, 1)?;
+                let y = y.batch_norm2d(&t[3], &t[4], &Running::of(&t[3])?, true)?;
+                match t.get(5) {
+                    Some(other) => y.plus(&Both::new(other)?),
+                    None => Ok(y),
+                }
+            });
+        }
     }
 }
 
@@ -298,9 +243,8 @@ fn a_bias_before_batch_norm() {
 fn a_pixel_that_shares_statistics() {
     for c in [3, 8] {
         let inputs = [random((1, 1, 1, c), 1), random(c, 2), random(c, 3)];
-        assert_as_on_the_cpu_if(true, &gpu(), &inputs, TOLERANCE, |t, device| {
-            let [mean, var] = statistics(c, device);
-            Value::new(&t[0])?.batch_norm2d(&t[1], &t[2], &mean, &var, true)
+        gpu(Precision::F32).assert_as_on_the_cpu(true, &inputs, |t| {
+            Both::new(&t[0])?.batch_norm2d(&t[1], &t[2], &Running::of(&t[1])?, true)
         });
     }
 }
@@ -309,38 +253,51 @@ fn a_pixel_that_shares_statistics() {
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn parameters_may_begin_anywhere() {
-    let gpu = gpu();
-    let [x, of_both] = [random((3, 4, 5, 8), 1), random(17, 2)];
-    let norm = |x: &Tensor, of_both: &Tensor, device: &Device| {
-        let [mean, var] = statistics(8, device);
-        let [weight, bias] = [of_both.narrow(0, 1, 8)?, of_both.narrow(0, 9, 8)?];
-        let y = Value::new(x)?.batch_norm2d(&weight, &bias, &mean, &var, true)?;
-        y.relu()
-    };
-    // parts of a variable, which candle computes
-    let inputs = [x.clone(), of_both.clone()];
-    assert_as_on_the_cpu(&gpu, &inputs, TOLERANCE, |t, device| {
-        norm(&t[0], &t[1], device)
-    });
-    // and of a tensor, which are read where they are
-    assert_as_on_the_cpu(&gpu, &[x], TOLERANCE, |t, device| {
-        norm(&t[0], &of_both.to_device(device)?, device)
-    });
+    for (precision, c) in [
+        (Precision::F32, 8),
+        (Precision::Bf16, 8),
+        (Precision::Bf16, 7),
+    ] {
+        let gpu = gpu(precision);
+        let norm = |x: &Tensor, of_both: &Tensor| {
+            let (weight, bias) = (of_both.narrow(0, 1, c)?, of_both.narrow(0, 1 + c, c)?);
+            let running = Running::of(&weight)?;
+            Both::new(x)?
+                .batch_norm2d(&weight, &bias, &running, true)?
+                .relu()
+        };
+        let conv = |x: &Tensor, many: &Tensor| {
+            let weight = many.narrow(0, 1, 9 * c * 9)?.reshape((9, c, 3, 3))?;
+            Both::new(x)?.conv2d(&weight, None, 1, 1)
+        };
+        let inputs = [
+            coarse((3, 4, 5, c), 1),
+            random(2 * c + 1, 2),
+            coarse(9 * c * 9 + 1, 3),
+        ];
+        let [_, of_both, many] = &inputs;
+        // parts of a variable, which candle computes
+        gpu.assert_as_on_the_cpu(false, &inputs[..2], |t| norm(&t[0], &t[1]));
+        let of_conv = [inputs[0].clone(), many.clone()];
+        gpu.assert_as_on_the_cpu(false, &of_conv, |t| conv(&t[0], &t[1]));
+        // and of a tensor, which are read where they are
+        let there = |t: &[Tensor], all: &Tensor| all.to_device(t[0].device());
+        gpu.assert_as_on_the_cpu(false, &inputs[..1], |t| norm(&t[0], &there(t, of_both)?));
+        gpu.assert_as_on_the_cpu(false, &inputs[..1], |t| conv(&t[0], &there(t, many)?));
+    }
 }
 
 /// A network with everything that LeNet and ResNet-18 have.
-fn network(t: &[Tensor], device: &Device) -> Result<Value> {
-    let [mean, var] = statistics(8, device);
-    let stem = Value::new(&t[0])?
-        .nhwc()?
-        .conv2d(&t[1], Some(&t[2]), 1, 1)?;
-    let norm = stem.batch_norm2d(&t[3], &t[4], &mean, &var, true)?.relu()?;
+fn network(t: &[Tensor]) -> Result<Both> {
+    let stem = Both::new(&t[0])?.nhwc()?.conv2d(&t[1], Some(&t[2]), 1, 1)?;
+    let norm = stem.batch_norm2d(&t[3], &t[4], &Running::of(&t[3])?, true)?;
+    let norm = norm.relu()?;
     let inner = norm.conv2d(&t[5], None, 1, 1)?.relu()?;
-    let sum = (inner + norm)?.relu()?.max_pool2d(3, 2)?;
+    let sum = inner.plus(&norm)?.relu()?.max_pool2d(3, 2)?;
     let pooled = sum.conv2d(&t[6], None, 2, 0)?.relu()?.avg_pool2d(2, 2)?;
     let y = pooled.flatten()?.linear(&t[7], None)?;
     let three = t[8].clone(); // which is neither ours nor a multiple of 16 bytes
-    candle(move |y: &Tensor| y.broadcast_add(&three.mean_all()?)).forward(&y, true)
+    y.candle(move |y| y.broadcast_add(&three.mean_all()?))
 }
 
 fn inputs() -> Vec<Tensor> {
@@ -364,8 +321,8 @@ fn inputs() -> Vec<Tensor> {
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn a_network_in_f32_and_in_tf32() {
-    let gpu = gpu();
-    assert_as_on_the_cpu(&gpu, &inputs(), TOLERANCE, network);
+    let gpu = gpu(Precision::F32);
+    gpu.assert_as_on_the_cpu(false, &inputs(), network);
     set_precision(Precision::Tf32);
     let y = &run_on(&gpu.device, false, &inputs(), network)[0];
     let expected = &run_on(&Device::Cpu, false, &inputs(), network)[0];
@@ -378,37 +335,37 @@ fn a_network_in_f32_and_in_tf32() {
 fn a_network_of_both() {
     let shapes: [&[usize]; 5] = [&[6, 9, 8, 3], &[8, 3, 3, 3], &[8], &[8, 8, 3, 3], &[5, 8]];
     let inputs = shapes.map(|shape| coarse(shape, 1));
-    assert_as_on_the_cpu(&gpu(), &inputs, TOLERANCE, |t, _| {
+    gpu(Precision::F32).assert_as_on_the_cpu(false, &inputs, |t| {
         let scale = t[2].clone();
-        let module = candle(move |x: &Tensor| x.broadcast_mul(&scale)?.tanh());
+        let module = move |x: &Tensor| x.broadcast_mul(&scale)?.tanh();
         // the first is one of candle's
-        let y = module.forward(&Value::new(&t[0])?.conv2d(&t[1], None, 1, 1)?.relu()?, true)?;
-        let y = (module.forward(&y.conv2d(&t[3], None, 1, 1)?, true)? + y)?;
+        let y = Both::new(&t[0])?.conv2d(&t[1], None, 1, 1)?.relu()?;
+        let y = y.candle(module.clone())?;
+        let y = y
+            .conv2d(&t[3], None, 1, 1)?
+            .candle(module.clone())?
+            .plus(&y)?;
         let weight = (&t[4] * 2.)?; // which candle has computed
-        module
-            .forward(&y.global_avg_pool2d()?, true)?
-            .linear(&weight, None)
+        y.global_avg_pool2d()?.candle(module)?.linear(&weight, None)
     });
 }
 
-/// Values that are the same to the bit, whether a backward pass follows or not.
-fn evaluated(gpu: &Gpu) -> Vec<f32> {
-    let there = inputs().into_iter().map(|t| t.to_device(&gpu.device));
-    let there: Vec<Tensor> = there.collect::<Result<_>>().unwrap();
-    values(&network(&there, &gpu.device).unwrap().eval().unwrap())
-}
-
+/// The same bits each time, whether a backward pass follows or not.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn deterministic_algorithms_give_the_same_bits() {
-    let gpu = gpu();
-    set_deterministic(true);
-    set_precision(Precision::Tf32);
-    let first = run_on(&gpu.device, false, &inputs(), network);
-    for _ in 0..5 {
-        assert_eq!(run_on(&gpu.device, false, &inputs(), network), first);
+    for precision in [Precision::Tf32, Precision::Bf16] {
+        let gpu = gpu(precision);
+        set_deterministic(true);
+        let first = run_on(&gpu.device, false, &inputs(), network);
+        for _ in 0..5 {
+            assert_eq!(run_on(&gpu.device, false, &inputs(), network), first);
+        }
+        let there = inputs().into_iter().map(|t| t.to_device(&gpu.device));
+        let there: Vec<Tensor> = there.collect::<Result<_>>().unwrap();
+        let y = network(&there).unwrap().ours();
+        assert_eq!(values(&y.eval().unwrap()), first[0], "{precision:?}");
     }
-    assert_eq!(evaluated(&gpu), first[0]);
 }
 
 /// All gradients of the network, after the second of two passes that hand out their buckets.
@@ -417,11 +374,10 @@ fn in_buckets(device: &Device, bucket_len: usize) -> Vec<Vec<f32>> {
         gradients.zero();
         let mut of_params = tensors(params);
         of_params.rotate_left(1);
-        let y = network(&of_params, device)?;
         // one parameter goes through candle's operations as well
         let last = params[8].as_tensor().clone();
         let squares = move |y: &Tensor| y.sqr()?.sum_all()? + last.sqr()?.sum_all()?;
-        let loss = candle(squares).forward(&y, true)?;
+        let loss = network(&of_params)?.candle(squares)?.ours();
         let mut buckets = Vec::new();
         let mut ready = |bucket: Bucket| {
             buckets.push(bucket);
@@ -453,7 +409,7 @@ fn in_buckets(device: &Device, bucket_len: usize) -> Vec<Vec<f32>> {
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn the_gradients_of_a_classifier() {
-    let gpu = gpu();
+    let gpu = gpu(Precision::F32);
     let expected = gradients(&Device::Cpu).unwrap().concat();
     let actual = gradients(&gpu.device).unwrap().concat();
     assert_near("loss and gradients", &actual, &expected, TOLERANCE);
@@ -468,7 +424,7 @@ fn the_gradients_of_a_classifier() {
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn all_gradients_in_buckets() {
-    let gpu = gpu();
+    let gpu = gpu(Precision::F32);
     let expected = in_buckets(&Device::Cpu, usize::MAX).concat();
     for bucket_len in [0, 100, usize::MAX] {
         let actual = in_buckets(&gpu.device, bucket_len).concat();
@@ -480,7 +436,7 @@ fn all_gradients_in_buckets() {
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn gradients_add_up_and_unused_ones_are_zeros() {
-    let gpu = gpu();
+    let gpu = gpu(Precision::F32);
     let sums = |device: &Device| -> Result<Vec<Vec<f32>>> {
         let there = |t: Tensor| t.to_device(device);
         let params = variables(&[there(random((3, 3), 1))?, there(random(3, 2))?])?;
@@ -514,7 +470,7 @@ fn gradients_add_up_and_unused_ones_are_zeros() {
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn evaluation_leaves_no_graph_and_two_devices_do_not_mix() {
-    let gpu = gpu();
+    let gpu = gpu(Precision::F32);
     let on = |t: &Tensor| t.to_device(&gpu.device).unwrap();
     let w = Var::from_tensor(&on(&random((5, 8), 1))).unwrap();
     let x = Value::new(&on(&random((3, 8), 2))).unwrap();

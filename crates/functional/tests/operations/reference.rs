@@ -3,7 +3,7 @@
 //! They are slow, and right on every device: the operations are tested against them. They avoid those of candle's
 //! gradients that are not right: no `conv2d`, no pooling, no `relu`. They check no argument.
 
-use candle_core::{D, DType, Result, Shape, Tensor, Var};
+use candle_core::{D, Result, Shape, Tensor, Var};
 
 /// As [`functional::Value::nhwc`].
 pub fn nhwc(x: &Tensor) -> Result<Tensor> {
@@ -42,7 +42,7 @@ pub fn conv2d(
     let x = x.pad_with_zeros(1, padding, padding)?;
     let x = x.pad_with_zeros(2, padding, padding)?;
     let pixels = b * size.0 * size.1;
-    let mut y = Tensor::zeros((pixels, o), DType::F32, x.device())?;
+    let mut y = Tensor::zeros((pixels, o), x.dtype(), x.device())?;
     for (ky, kx) in positions((kh, kw)) {
         let x = shifted(&x, (ky, kx), stride, size)?.reshape((pixels, i))?;
         let weight = weight.narrow(2, ky, 1)?.narrow(3, kx, 1)?;
@@ -92,6 +92,9 @@ pub fn relu(x: &Tensor) -> Result<Tensor> {
 
 /// The sum of two values, element by element.
 pub fn add(x: &Tensor, other: &Tensor) -> Result<Tensor> {
+    if x.elem_count() == 0 {
+        return no_examples([Some(x), Some(other)], x.shape().clone());
+    }
     x + other
 }
 

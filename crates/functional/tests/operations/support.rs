@@ -1,6 +1,6 @@
 //! Numbers, gradients and comparisons that the tests share.
 
-use candle_core::{Device, Result, Shape, Tensor, Var};
+use candle_core::{CpuStorage, CustomOp1, Device, Layout, Result, Shape, Tensor, Var};
 use functional::{Backward, Bucket, Gradients, Network, Summation, Value, Values, candle};
 use proptest::test_runner::Config as ProptestConfig;
 use std::sync::Arc;
@@ -99,6 +99,30 @@ pub fn upstream(dims: &[usize]) -> Tensor {
     random(dims, 99)
 }
 
+/// Hands a tensor on, and its gradient back; on the way back something is done.
+struct OnTheWayBack<F>(F);
+
+impl<F: Fn() + Send + Sync> CustomOp1 for OnTheWayBack<Arc<F>> {
+    fn name(&self) -> &'static str {
+        "on-the-way-back"
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        Ok((x.clone(), layout.shape().clone()))
+    }
+
+    fn bwd(&self, _: &Tensor, _: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
+        self.0();
+        Ok(Some(dy.clone()))
+    }
+}
+
+/// `x`, and `f` is called when backward comes by.
+pub fn on_the_way_back(x: &Value, f: impl Fn() + Send + Sync + 'static) -> Result<Value> {
+    let f = Arc::new(f);
+    candle(move |x: &Tensor| x.apply_op1(OnTheWayBack(f.clone()))).forward(x, true)
+}
+
 /// Σ y · up, of which `up` is y's gradient.
 pub fn weighted(y: &Value, up: Tensor) -> Result<Value> {
     candle(move |y: &Tensor| y * &up).forward(y, true)?.sum()
@@ -137,44 +161,11 @@ pub fn reference_pass(vars: &[Var], y: &Tensor, up: &Tensor) -> Result<Vec<Tenso
         .collect())
 }
 
-/// `f(inputs)`, and the gradient of each input under `up`. Checks that a pass without gradients gives the same
-/// bits.
-pub fn run_under(
-    up: impl Fn(&[usize]) -> Tensor,
-    inputs: &[Tensor],
-    f: impl Fn(&[Tensor]) -> Result<Value>,
-) -> Result<Vec<Tensor>> {
-    let vars = variables(inputs)?;
-    let y = f(&tensors(&vars))?;
-    let alone = f(&tensors(&vars))?.eval()?;
-    let results = pass(&vars, &y, up(y.dims()))?;
-    assert_eq!(alone.dims(), y.dims());
-    assert!(bits(&alone) == bits(&results[0]), "without gradients");
-    Ok(results)
-}
-
-/// As [`run_under`], with [`upstream`].
+/// `f(inputs)`, and the gradient of each input.
 pub fn run(inputs: &[Tensor], f: impl Fn(&[Tensor]) -> Result<Value>) -> Result<Vec<Tensor>> {
-    run_under(upstream, inputs, f)
-}
-
-/// As [`run_under`], by candle.
-pub fn run_reference_under(
-    up: impl Fn(&[usize]) -> Tensor,
-    inputs: &[Tensor],
-    f: impl Fn(&[Tensor]) -> Result<Tensor>,
-) -> Result<Vec<Tensor>> {
     let vars = variables(inputs)?;
     let y = f(&tensors(&vars))?;
-    reference_pass(&vars, &y, &up(y.dims()))
-}
-
-/// As [`run`], by candle.
-pub fn run_reference(
-    inputs: &[Tensor],
-    f: impl Fn(&[Tensor]) -> Result<Tensor>,
-) -> Result<Vec<Tensor>> {
-    run_reference_under(upstream, inputs, f)
+    pass(&vars, &y, upstream(y.dims()))
 }
 
 /// Checks each element to within `tolerance` of the largest expected one (or of 1).
@@ -205,17 +196,6 @@ pub fn assert_results(ours: &[Tensor], theirs: &[Tensor], tolerance: f64) {
         let what = format!("result {i} (0 is the value, then the gradients)");
         assert_near(&what, &values(a), &values(e), tolerance);
     }
-}
-
-/// Checks that two ways to compute the same agree, in the value and in all gradients.
-pub fn assert_same(
-    inputs: &[Tensor],
-    tolerance: f64,
-    ours: impl Fn(&[Tensor]) -> Result<Value>,
-    theirs: impl Fn(&[Tensor]) -> Result<Tensor>,
-) {
-    let theirs = run_reference(inputs, theirs).unwrap();
-    assert_results(&run(inputs, ours).unwrap(), &theirs, tolerance);
 }
 
 /// Checks that an error says something.

@@ -8,7 +8,7 @@ use crate::support::{
 use candle_core::{DType, Device, Result, Tensor, Var, bail};
 use functional::{Backward, Gradients, Network as _, Summation, Value, candle};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -16,72 +16,13 @@ const TOLERANCE: f64 = 1e-6;
 /// Examples of the parts: two, three and four of them, uneven, and with one that has nothing.
 const SHARES: [&[usize]; 4] = [&[6, 3], &[1, 5, 3], &[2, 4, 1, 2], &[0, 2, 7]];
 
-/// The vectors that members have brought, and how many members have the sums.
-struct Round {
-    brought: Vec<Option<Vec<f64>>>,
-    served: usize,
-}
-
-/// Where the members of a group meet to sum.
-struct Meeting {
-    round: Mutex<Round>,
-    changed: Condvar,
-}
-
-impl Meeting {
-    fn of(size: usize) -> Arc<Self> {
-        let round = Round {
-            brought: vec![None; size],
-            served: 0,
-        };
-        Arc::new(Self {
-            round: Mutex::new(round),
-            changed: Condvar::new(),
-        })
-    }
-
-    /// Waits as long as `blocked`; a test that has gone wrong fails instead of waiting forever.
-    fn wait<'a>(
-        &self,
-        round: MutexGuard<'a, Round>,
-        blocked: impl Fn(&Round) -> bool,
-    ) -> Result<MutexGuard<'a, Round>> {
-        let limit = Duration::from_secs(20);
-        let waited = self
-            .changed
-            .wait_timeout_while(round, limit, |r| blocked(r));
-        match waited.unwrap() {
-            (_, late) if late.timed_out() => bail!("a member did not come to the meeting"),
-            (round, _) => Ok(round),
-        }
-    }
-}
-
-/// One member of a meeting. All members add in the order of their numbers.
-struct Member(usize, Arc<Meeting>);
+/// A part of the minibatch among the others.
+struct Member(Mutex<collective::Member>);
 
 impl Summation for Member {
     fn sum(&self, values: &mut [f64]) -> Result<()> {
-        let Self(number, meeting) = self;
-        let round = meeting.round.lock().unwrap();
-        let mut round = meeting.wait(round, |r| r.brought[*number].is_some())?;
-        round.brought[*number] = Some(values.to_vec());
-        meeting.changed.notify_all();
-        let mut round = meeting.wait(round, |r| r.brought.iter().any(Option::is_none))?;
-        let brought = || round.brought.iter().flatten();
-        if brought().any(|v| v.len() != values.len()) {
-            bail!("vectors of different lengths")
-        }
-        for (i, value) in values.iter_mut().enumerate() {
-            *value = brought().map(|v| v[i]).sum();
-        }
-        round.served += 1;
-        if round.served == round.brought.len() {
-            round.brought.fill(None);
-            round.served = 0;
-            meeting.changed.notify_all();
-        }
-        Ok(())
+        let mut member = self.0.lock().expect("a part sums once at a time");
+        member.sum(values).map_err(candle_core::Error::wrap)
     }
 }
 
@@ -144,43 +85,43 @@ impl Case {
 
     /// The outcome of each part on a thread of its own.
     fn in_parts(&self, shares: &[usize]) -> Vec<Outcome> {
-        let meeting = Meeting::of(shares.len());
-        let part = |i: usize| {
-            let over: Arc<dyn Summation> = Arc::new(Member(i, meeting.clone()));
+        let options = collective::Options {
+            timeout: Some(Duration::from_secs(20)),
+            ..collective::Options::default()
+        };
+        let part = |member: collective::Member| {
+            let i = member.rank();
+            let over: Arc<dyn Summation> = Arc::new(Member(Mutex::new(member)));
             self.step(Some(over), shares[..i].iter().sum(), shares[i])
         };
         thread::scope(|scope| {
-            let parts = (0..shares.len()).map(|i| scope.spawn(move || part(i)));
-            let parts: Vec<_> = parts.collect();
+            let members = collective::group(shares.len(), options).into_iter();
+            let parts: Vec<_> = members.map(|m| scope.spawn(|| part(m))).collect();
             let joined = parts.into_iter().map(|part| part.join().unwrap().unwrap());
             joined.collect()
         })
     }
 
+    /// Checks that parts and the whole have the same results and statistics to the bit, and the same gradients to
+    /// within `tolerance`. What is rounded forward is an example's alone, so no value of a part comes to lie on
+    /// another side of ReLU's edge: there the gradients would differ by more than rounding.
     fn assert_parts(&self, shares: &[usize], tolerance: f64) {
         let whole = self.step(None, 0, shares.iter().sum()).unwrap();
         let parts = self.in_parts(shares);
-        let close = |what: &str, part: &[f32], whole: &[f32]| {
-            assert_near(&format!("{shares:?}: {what}"), part, whole, tolerance);
-        };
         for (i, what) in ["y", "dx", "other"].into_iter().enumerate() {
             let joined = parts.iter().flat_map(|p| p.of_examples[i].clone());
-            close(what, &joined.collect::<Vec<_>>(), &whole.of_examples[i]);
+            let (joined, whole) = (joined.collect::<Vec<_>>(), &whole.of_examples[i]);
+            assert!(i > 0 || joined == *whole, "{shares:?}: other bits in y");
+            assert_near(&format!("{shares:?}: {what}"), &joined, whole, tolerance);
         }
         for (i, whole) in whole.d_params.iter().enumerate() {
             let sum = |k| parts.iter().map(|p| p.d_params[i][k]).sum();
             let sums: Vec<f32> = (0..whole.len()).map(sum).collect();
-            close(&format!("gradient of parameter {i}"), &sums, whole);
+            let what = format!("{shares:?}: gradient of parameter {i}");
+            assert_near(&what, &sums, whole, tolerance);
         }
-        for (i, whole) in whole.running.iter().enumerate() {
-            close("running statistics", &parts[0].running[i], whole);
-            let bits =
-                |p: &Outcome| -> Vec<u32> { p.running[i].iter().map(|v| v.to_bits()).collect() };
-            let first = bits(&parts[0]);
-            assert!(
-                parts.iter().all(|p| bits(p) == first),
-                "the same statistics everywhere"
-            );
+        for part in &parts {
+            assert!(part.running == whole.running, "{shares:?}: statistics");
         }
     }
 }
@@ -209,9 +150,10 @@ fn layer(network: Network, x: Tensor) -> Case {
 
 #[test]
 fn a_batch_norm_and_what_follows_it() {
-    for network in LAYERS {
-        for shares in SHARES {
-            layer(network, random((9, 7, 6, 67), 1)).assert_parts(shares, TOLERANCE);
+    for (height, width) in [(3, 3), (7, 6), (16, 16), (20, 20)] {
+        let layers = LAYERS.map(|network| layer(network, random((9, height, width, 67), 1)));
+        for (layer, shares) in layers.iter().flat_map(|l| SHARES.map(|shares| (l, shares))) {
+            layer.assert_parts(shares, TOLERANCE);
         }
     }
 }
@@ -245,9 +187,9 @@ fn a_convolution_before_it() {
         }
         let x = random((9, 8, 7, 5), 1);
         let case = Case::new(network, x, &[9, 8, 7, 12], params, &[12]);
-        SHARES
-            .iter()
-            .for_each(|shares| case.assert_parts(shares, TOLERANCE));
+        for shares in SHARES {
+            case.assert_parts(shares, TOLERANCE);
+        }
     }
 }
 
@@ -290,9 +232,9 @@ fn a_network_of_ours_and_with_operations_of_candles() {
     for network in [ours, with_candles] {
         let x = random((9, 8, 8, 3), 1);
         let case = Case::new(network, x, &[9, 4], params.clone(), &[6, 8, 8, 8]);
-        SHARES
-            .iter()
-            .for_each(|shares| case.assert_parts(shares, 1e-5));
+        for shares in SHARES {
+            case.assert_parts(shares, 1e-5);
+        }
     }
 }
 
@@ -343,9 +285,15 @@ impl Summation for Alone {
 }
 
 /// A pass to the given parameters, over Σ of what is a batch norm of x and its ReLU.
-fn normalize(over: &Arc<Alone>, gradients: &mut Gradients, x: &Tensor, weight: &Var) -> Result<()> {
+fn normalize(
+    over: &Arc<Alone>,
+    gradients: &mut Gradients,
+    x: &Value,
+    weight: &Var,
+    train: bool,
+) -> Result<()> {
     let [mean, var] = statistics(3);
-    let y = Value::new(x)?.batch_norm2d(weight, weight, &mean, &var, true)?;
+    let y = x.batch_norm2d(weight, weight, &mean, &var, train)?;
     let how = Backward {
         norms: Some(over.clone()),
         ..Backward::default()
@@ -356,9 +304,12 @@ fn normalize(over: &Arc<Alone>, gradients: &mut Gradients, x: &Tensor, weight: &
 #[test]
 fn a_sum_that_fails_is_an_error_in_both_directions() -> Result<()> {
     let vars = variables(&[random((2, 3, 3, 3), 1), random(3, 2)])?;
-    let [x, weight] = [&vars[0], &vars[1]];
-    let mut gradients = Gradients::new([("x", x), ("weight", weight)], usize::MAX)?;
-    let mut pass = |fails_at| normalize(&Alone::failing_at(fails_at), &mut gradients, x, weight);
+    let (x, weight) = (Value::new(&vars[0])?, &vars[1]);
+    let mut gradients = Gradients::new([("x", &vars[0]), ("weight", weight)], usize::MAX)?;
+    let mut pass = |fails_at| {
+        let over = Alone::failing_at(fails_at);
+        normalize(&over, &mut gradients, &x, weight, true)
+    };
     pass(9)?;
     // in forward nothing is written
     assert_refused("a peer has left", pass(0));
@@ -367,7 +318,7 @@ fn a_sum_that_fails_is_an_error_in_both_directions() -> Result<()> {
     assert_refused("call zero() first", pass(9));
     // after which they are as good as new
     gradients.zero();
-    gradients.backward(&(Value::new(x)?.sum()? + Value::new(weight)?.sum()?)?)?;
+    gradients.backward(&(x.sum()? + Value::new(weight)?.sum()?)?)?;
     for gradient in gradients.values()? {
         assert!(values(&gradient).iter().all(|g| *g == 1.));
     }
@@ -377,25 +328,19 @@ fn a_sum_that_fails_is_an_error_in_both_directions() -> Result<()> {
 #[test]
 fn one_sum_in_each_direction() -> Result<()> {
     let vars = variables(&[random((2, 3, 3, 3), 1), random(3, 2)])?;
-    let [x, weight] = [&vars[0], &vars[1]];
+    let (x, weight) = (Value::new(&vars[0])?, &vars[1]);
     let over = Alone::failing_at(9);
     let of_weight = &mut Gradients::new([("weight", weight)], usize::MAX)?;
-    normalize(&over, of_weight, x, weight)?;
+    normalize(&over, of_weight, &x, weight, true)?;
     assert_eq!(over.calls(), 1, "nothing goes back into x");
-    let of_both = &mut Gradients::new([("x", x), ("weight", weight)], usize::MAX)?;
-    normalize(&over, of_both, x, weight)?;
+    let of_both = &mut Gradients::new([("x", &vars[0]), ("weight", weight)], usize::MAX)?;
+    normalize(&over, of_both, &x, weight, true)?;
     assert_eq!(over.calls(), 3);
     // evaluation has its statistics
-    let [mean, var] = statistics(3);
-    let y = Value::new(x)?.batch_norm2d(weight, weight, &mean, &var, false)?;
-    let how = Backward {
-        norms: Some(over.clone()),
-        ..Backward::default()
-    };
-    of_both.backward_with(&y.sum()?, how)?;
-    assert_eq!(over.calls(), 3);
+    normalize(&over, of_both, &x, weight, false)?;
     // and so has a pass that is not told of others
-    let y = Value::new(x)?.batch_norm2d(weight, weight, &mean, &var, true)?;
+    let [mean, var] = statistics(3);
+    let y = x.batch_norm2d(weight, weight, &mean, &var, true)?;
     of_both.backward(&y.sum()?)?;
     y.eval()?;
     assert_eq!(over.calls(), 3);
@@ -406,8 +351,7 @@ fn one_sum_in_each_direction() -> Result<()> {
 #[test]
 fn the_norms_of_a_module_are_its_own() -> Result<()> {
     let vars = variables(&[random((2, 3, 3, 3), 1), random(3, 2)])?;
-    let [x, weight] = [&vars[0], &vars[1]];
-    let of_weight = &mut Gradients::new([("weight", weight)], usize::MAX)?;
+    let (x, weight) = (Value::new(&vars[0])?, &vars[1]);
     let inside = weight.clone();
     let module = candle(move |x: &Tensor| {
         let [mean, var] = statistics(3);
@@ -417,14 +361,9 @@ fn the_norms_of_a_module_are_its_own() -> Result<()> {
         Ok(x.clone())
     });
     let over = Alone::failing_at(9);
-    let how = Backward {
-        norms: Some(over.clone()),
-        ..Backward::default()
-    };
-    let y = module.forward(&Value::new(x)?.relu()?, true)?;
-    let [mean, var] = statistics(3);
-    let y = y.batch_norm2d(weight, weight, &mean, &var, true)?;
-    of_weight.backward_with(&y.sum()?, how)?;
+    let of_weight = &mut Gradients::new([("weight", weight)], usize::MAX)?;
+    let y = module.forward(&x.relu()?, true)?;
+    normalize(&over, of_weight, &y, weight, true)?;
     assert_eq!(over.calls(), 1);
     Ok(())
 }
@@ -434,31 +373,9 @@ fn parts_that_are_too_small_together() -> Result<()> {
     let weight = Var::from_tensor(&random(3, 2))?;
     for (examples, expected) in [(1, "x has 1 values"), (0, "x has 0 values")] {
         let of_weight = &mut Gradients::new([("weight", &weight)], usize::MAX)?;
-        let x = random((examples, 1, 1, 3), 1);
-        let refused = normalize(&Alone::failing_at(9), of_weight, &x, &weight);
-        assert_refused(expected, refused);
+        let x = Value::new(&random((examples, 1, 1, 3), 1))?;
+        let over = Alone::failing_at(9);
+        assert_refused(expected, normalize(&over, of_weight, &x, &weight, true));
     }
     Ok(())
-}
-
-/// What is rounded is an example's alone, so no value of a part comes to lie on another side of ReLU's
-/// edge than in the whole: there the gradients would differ by more than rounding.
-#[test]
-fn parts_have_the_bits_of_the_whole_forward() {
-    for (network, size) in LAYERS.into_iter().flat_map(|n| [(n, 3), (n, 16), (n, 20)]) {
-        let case = layer(network, random((9, size, size, 67), 1));
-        let whole = case.step(None, 0, 9).unwrap();
-        for shares in SHARES {
-            let parts = case.in_parts(shares);
-            let y: Vec<f32> = parts
-                .iter()
-                .flat_map(|p| p.of_examples[0].clone())
-                .collect();
-            assert!(y == whole.of_examples[0], "{shares:?}, {size}: y");
-            assert!(
-                parts[0].running == whole.running,
-                "{shares:?}, {size}: statistics"
-            );
-        }
-    }
 }

@@ -1,12 +1,11 @@
 //! Against the definition in f64, for shapes that leave a remainder everywhere.
 
 use super::{Backward, Forward, OneChannel};
-use crate::cpu::budget::with_budget;
-use crate::cpu::case::{Case, Results, Tensors};
+use crate::cpu::case::{Case, LENET, Results, Tensors, instructions};
 use crate::cpu::gradient::{At, Grad, Pass};
 use crate::kernel::Kernel;
 use crate::ops::convolution::{Convolution, Geometry};
-use pulp::{Scalar, Simd, WithSimd};
+use pulp::{Simd, WithSimd};
 
 /// LeNet's first layer, on smaller images.
 const FIRST: Case = Case {
@@ -14,10 +13,7 @@ const FIRST: Case = Case {
     size: (12, 13),
     channels: (1, 20),
     kernel: (3, 3),
-    stride: 1,
-    pool: 2,
-    relu: true,
-    bias: true,
+    ..LENET
 };
 
 /// Batches, sizes and channels that leave something over.
@@ -124,44 +120,20 @@ impl Case {
     }
 }
 
-struct Every(Vec<Case>);
+struct Every;
 
 impl WithSimd for Every {
     type Output = ();
 
     fn with_simd<S: Simd>(self, simd: S) {
-        self.0.iter().for_each(|case| case.check_one_channel(simd));
+        cases().for_each(|case| case.check_one_channel(simd));
     }
 }
 
 #[test]
-fn the_definition_with_the_best_instructions() {
-    pulp::Arch::new().dispatch(Every(cases().collect()));
-}
-
-#[test]
-fn the_definition_without_vectors() {
-    Every(cases().collect()).with_simd(Scalar);
-}
-
-#[cfg(target_arch = "x86_64")]
-#[test]
-fn the_definition_with_avx2() {
-    if let Some(simd) = pulp::x86::V3::try_new() {
-        Every(cases().collect()).with_simd(simd);
-    }
-}
-
-#[test]
-fn the_bits_do_not_depend_on_the_budget() {
-    for batch in [1, 9, 20] {
-        let case = Case { batch, ..FIRST };
-        let t = case.tensors();
-        let of = |budget| with_budget(budget, || case.by_the_kernel(&t));
-        let one = of(1);
-        for budget in 2..=4 {
-            assert_eq!(of(budget), one);
-        }
+fn the_definition_on_all_instructions() {
+    for arch in instructions() {
+        arch.dispatch(Every);
     }
 }
 
@@ -182,23 +154,18 @@ fn nan_stays_where_it_is_seen() {
 
 #[test]
 fn im2col_does_the_rest() {
-    let known = op(&FIRST);
-    assert!(OneChannel::new(&known).is_some());
-    let padded = Geometry {
-        padding: 1,
-        ..known.geometry
-    };
+    assert!(OneChannel::new(&op(&FIRST)).is_some());
     for other in [
-        Convolution {
-            geometry: padded,
-            ..known
+        Case {
+            padding: 1,
+            ..FIRST
         },
-        Convolution {
+        Case {
             relu: false,
-            ..known
+            ..FIRST
         },
-        Convolution { pool: 3, ..known },
+        Case { pool: 3, ..FIRST },
     ] {
-        assert!(OneChannel::new(&other).is_none());
+        assert!(OneChannel::new(&op(&other)).is_none(), "{other:?}");
     }
 }

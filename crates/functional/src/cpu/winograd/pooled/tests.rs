@@ -1,9 +1,7 @@
-//! Against the definition in f64, for shapes that leave a remainder everywhere, on every instruction
-//! set, for every budget.
+//! Against the definition in f64, for shapes that leave a remainder everywhere, on every instruction set.
 
 use super::super::tests::on_all_instructions;
 use super::*;
-use crate::cpu::budget::with_budget;
 use crate::cpu::case::{Case, LENET, Results, Tensors};
 
 impl Case {
@@ -71,22 +69,6 @@ fn cases() -> Vec<Case> {
 #[test]
 fn the_definition_on_all_instructions() {
     on_all_instructions(|| cases().iter().for_each(Case::check_winograd));
-}
-
-#[test]
-fn no_bit_depends_on_the_number_of_threads() {
-    for batch in [1, 9, 70] {
-        let case = Case { batch, ..LENET };
-        let t = case.tensors();
-        let bits = |n: usize| {
-            let r = with_budget(n, || case.by_winograd(&t));
-            [r.y, r.dx, r.dw, r.db].map(|v| v.into_iter().map(f32::to_bits).collect::<Vec<_>>())
-        };
-        let one = bits(1);
-        for n in 2..=4 {
-            assert!(bits(n) == one, "{n} threads");
-        }
-    }
 }
 
 /// A sample's y and dx do not depend on the others in its batch, to the bit: k replicas compute what
@@ -185,24 +167,36 @@ fn a_pixel_outside_all_windows_has_no_gradient() {
 
 #[test]
 fn others_do_the_rest() {
-    let g = LENET.geometry();
-    assert!(Pooled::new(g, true, 2).is_some());
-    assert!(Pooled::new(g, false, 2).is_none());
-    assert!(Pooled::new(g, true, 3).is_none());
+    let new = |case: &Case| Pooled::new(case.geometry(), case.relu, case.pool);
+    assert!(new(&LENET).is_some());
     for other in [
-        Geometry { padding: 1, ..g },
-        Geometry { stride: 2, ..g },
-        Geometry { channels: 7, ..g },
-        Geometry {
-            out_channels: 65,
-            ..g
+        Case {
+            relu: false,
+            ..LENET
         },
-        Geometry {
+        Case { pool: 3, ..LENET },
+        Case {
+            padding: 1,
+            ..LENET
+        },
+        Case { stride: 2, ..LENET },
+        Case {
+            channels: (7, 50),
+            ..LENET
+        },
+        Case {
+            channels: (20, 65),
+            ..LENET
+        },
+        Case {
             kernel: (5, 3),
-            ..g
+            ..LENET
         },
-        Geometry { out_height: 1, ..g },
+        Case {
+            size: (5, 13),
+            ..LENET
+        },
     ] {
-        assert!(Pooled::new(other, true, 2).is_none());
+        assert!(new(&other).is_none(), "{other:?}");
     }
 }

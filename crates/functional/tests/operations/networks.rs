@@ -1,0 +1,301 @@
+//! Random networks of each kind, with every operation in one of them. The tests compare them with the reference, and
+//! on a GPU with the CPU. `least` is the smallest batch.
+
+use crate::both::{Both, Running};
+use crate::support::{coarse, labels, random, tensor, values};
+use candle_core::{Result, Tensor};
+use proptest::prelude::*;
+use std::fmt;
+
+type Network = dyn Fn(&[Tensor]) -> Result<Both>;
+
+pub struct Case {
+    /// What a failing test prints.
+    sizes: String,
+    pub inputs: Vec<Tensor>,
+    pub network: Box<Network>,
+    /// Whether no input is at a kink, so that central differences are gradients.
+    pub smooth: bool,
+}
+
+impl Case {
+    fn new(
+        sizes: impl fmt::Debug,
+        inputs: Vec<Tensor>,
+        network: impl Fn(&[Tensor]) -> Result<Both> + 'static,
+    ) -> Self {
+        Self {
+            sizes: format!("{sizes:?}"),
+            inputs,
+            network: Box::new(network),
+            smooth: false,
+        }
+    }
+
+    fn smooth(self) -> Self {
+        Self {
+            smooth: true,
+            ..self
+        }
+    }
+
+    /// Whether ReLU cuts the same values off however they are rounded.
+    pub fn is_away_from_edges(&self) -> bool {
+        (self.network)(&self.inputs).unwrap().edge > 1e-5
+    }
+}
+
+impl fmt::Debug for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.sizes)
+    }
+}
+
+fn relu_if(relu: bool, y: Both) -> Result<Both> {
+    if relu { y.relu() } else { Ok(y) }
+}
+
+pub fn conv2d() -> impl Strategy<Value = Case> {
+    let channels = (0usize..4, 1usize..6, 1usize..7);
+    let window = (
+        (1usize..5, 1usize..5),
+        (0usize..9, 0usize..9),
+        (1usize..4, 0usize..6),
+    );
+    (channels, window, any::<bool>(), 0u64..1000).prop_map(|sizes| {
+        let ((b, i, o), ((kh, kw), more, (stride, padding)), with_bias, seed) = sizes;
+        // the kernel fits into the padded image
+        let size = |kernel: usize, more: usize| (kernel + more).saturating_sub(2 * padding).max(1);
+        let x = random((b, size(kh, more.0), size(kw, more.1), i), seed);
+        let mut inputs = vec![x, random((o, i, kh, kw), seed + 1)];
+        inputs.extend(with_bias.then(|| random(o, seed + 2)));
+        let network =
+            move |t: &[Tensor]| Both::new(&t[0])?.conv2d(&t[1], t.get(2), stride, padding);
+        Case::new(sizes, inputs, network).smooth()
+    })
+}
+
+/// Whole panels of channels, which Winograd's algorithm computes.
+pub fn conv2d_of_many_channels() -> impl Strategy<Value = Case> {
+    let image = (0usize..3, 1usize..10, 1usize..10);
+    let panels = (1usize..3, 1usize..3);
+    (image, panels, any::<bool>(), 0u64..1000).prop_map(|sizes| {
+        let ((b, h, w), (i, o), with_bias, seed) = sizes;
+        let (i, o) = (64 * i, 64 * o);
+        let mut inputs = vec![random((b, h, w, i), seed), random((o, i, 3, 3), seed + 1)];
+        inputs.extend(with_bias.then(|| random(o, seed + 2)));
+        let network = |t: &[Tensor]| Both::new(&t[0])?.conv2d(&t[1], t.get(2), 1, 1);
+        Case::new(sizes, inputs, network).smooth()
+    })
+}
+
+/// Half of them are of images: one channel and a square kernel, which have kernels of their own.
+pub fn convolution_relu_pooling(least: usize) -> impl Strategy<Value = Case> {
+    let channels = (least..4, 1usize..6, 1usize..40);
+    let window = ((1usize..6, 1usize..6), (0usize..13, 0usize..13));
+    let steps = (1usize..3, 0usize..2, 1usize..4);
+    (
+        channels,
+        window,
+        steps,
+        any::<(bool, bool, bool)>(),
+        0u64..1000,
+    )
+        .prop_map(|sizes| {
+            let ((b, i, o), ((kh, kw), more), (stride, padding, pool), flags, seed) = sizes;
+            let (relu, with_bias, images) = flags;
+            let (i, kw) = if images { (1, kh) } else { (i, kw) };
+            let wider = (pool - 1) * stride;
+            let x = coarse((b, kh + more.0 + wider, kw + more.1 + wider, i), seed);
+            let mut inputs = vec![x, coarse((o, i, kh, kw), seed + 1)];
+            inputs.extend(with_bias.then(|| coarse(o, seed + 2)));
+            Case::new(sizes, inputs, move |t| {
+                let y = Both::new(&t[0])?.conv2d(&t[1], t.get(2), stride, padding)?;
+                relu_if(relu, y)?.avg_pool2d(pool, pool)
+            })
+        })
+}
+
+/// With and without a bias, and by a view, whose gradient arrives at its variable.
+pub fn linear(least: usize) -> impl Strategy<Value = Case> {
+    let dims = (least..200, 1usize..40, 1usize..150);
+    (dims, 0..6, any::<bool>(), 0u64..1000).prop_map(|sizes| {
+        let ((b, i, o), which, relu, seed) = sizes;
+        let draw = |dims: &[usize], seed| {
+            if relu {
+                coarse(dims, seed)
+            } else {
+                random(dims, seed)
+            }
+        };
+        let weight = if which < 2 { [o, i] } else { [i, o] };
+        let mut inputs = vec![draw(&[b, i], seed), draw(&weight, seed + 1)];
+        inputs.extend((which % 2 == 0).then(|| draw(&[o], seed + 2)));
+        let case = Case::new(sizes, inputs, move |t| {
+            let x = Both::new(&t[0])?;
+            let y = match which {
+                0 | 1 => x.linear(&t[1], t.get(2)),
+                2 | 3 => x.matmul(&t[1], t.get(2)),
+                _ => x.linear(&t[1].t()?, t.get(2)),
+            };
+            relu_if(relu, y?)
+        });
+        if relu { case } else { case.smooth() }
+    })
+}
+
+pub fn batch_norm2d() -> impl Strategy<Value = Case> {
+    let dims = (1usize..5, 1usize..12, 1usize..12, 1usize..9);
+    // of 2 values each is ±1: the gradient is rounding
+    let dims = dims.prop_filter("too few", |(b, h, w, _)| b * h * w > 3);
+    (dims, any::<bool>(), 0u64..1000).prop_map(|sizes| {
+        let ((b, h, w, c), train, seed) = sizes;
+        let inputs = vec![
+            random((b, h, w, c), seed),
+            random(c, seed + 1),
+            random(c, seed + 2),
+        ];
+        let norm = move |t: &[Tensor]| {
+            Both::new(&t[0])?.batch_norm2d(&t[1], &t[2], &Running::of(&t[1])?, train)
+        };
+        Case::new(sizes, inputs, norm).smooth()
+    })
+}
+
+pub fn norm_sum_relu() -> impl Strategy<Value = Case> {
+    let dims = (2usize..5, 1usize..20, 2usize..20, 1usize..150);
+    let flags = any::<(bool, bool, bool, bool)>();
+    (dims, flags, 0u64..1000).prop_map(|sizes| {
+        let (dims, (train, shortcut, relu, first), seed) = sizes;
+        let c = dims.3;
+        let mut inputs = vec![coarse(dims, seed), random(c, seed + 1), random(c, seed + 2)];
+        inputs.extend(shortcut.then(|| coarse(dims, seed + 3)));
+        Case::new(sizes, inputs, move |t| {
+            let y = Both::new(&t[0])?.batch_norm2d(&t[1], &t[2], &Running::of(&t[1])?, train)?;
+            let y = match t.get(3) {
+                Some(other) if first => Both::new(other)?.plus(&y)?,
+                Some(other) => y.plus(&Both::new(other)?)?,
+                None => y,
+            };
+            relu_if(relu, y)
+        })
+    })
+}
+
+/// A block of the residual network; it reads its input twice. With a 1 × 1 convolution in the shortcut it goes from
+/// 3 channels to `o`, without one from `o` to `o`.
+pub fn residual_block() -> impl Strategy<Value = Case> {
+    let dims = (2usize..4, 2usize..8, 2usize..8, 2usize..9);
+    (dims, any::<(bool, bool)>(), 1usize..3, 0u64..1000).prop_map(|sizes| {
+        let ((b, h, w, o), (with_conv, train), stride, seed) = sizes;
+        let (i, stride) = if with_conv { (3, stride) } else { (o, 1) };
+        let mut inputs = vec![random((b, h, w, i), seed)];
+        for (n, shape) in [(o, i), (o, o)].into_iter().enumerate() {
+            let seed = seed + 10 * n as u64;
+            inputs.push(random((shape.0, shape.1, 3, 3), seed + 1));
+            inputs.extend([2, 3].map(|n| random(o, seed + n)));
+        }
+        inputs.extend(with_conv.then(|| random((o, i, 1, 1), seed + 5)));
+        Case::new(sizes, inputs, move |t| {
+            let norm =
+                |x: Both, t: &[Tensor]| x.batch_norm2d(&t[0], &t[1], &Running::of(&t[0])?, train);
+            let x = Both::new(&t[0])?;
+            let y = norm(x.conv2d(&t[1], None, stride, 1)?, &t[2..])?.relu()?;
+            let y = norm(y.conv2d(&t[4], None, 1, 1)?, &t[5..])?;
+            let x = match t.get(7) {
+                Some(w) => x.conv2d(w, None, stride, 0)?,
+                None => x,
+            };
+            y.plus(&x)?.relu()
+        })
+    })
+}
+
+pub fn pooling(least: usize) -> impl Strategy<Value = Case> {
+    let dims = (least..4, (0usize..9, 0usize..9), 1usize..6);
+    let window = (1usize..4, 1usize..4);
+    (dims, window, 0..4, 0u64..1000).prop_map(|sizes| {
+        let ((b, more, c), (kernel, stride), which, seed) = sizes;
+        let dims = (b, kernel + more.0, kernel + more.1, c);
+        let x = coarse(dims, seed);
+        let x = match which {
+            // the values of a window differ by more than the step of a central difference
+            2 => {
+                let distinct = |i| ((i * 100 + seed as usize) % 251) as f32 / 128.;
+                tensor((0..x.elem_count()).map(distinct).collect(), dims)
+            }
+            // few different values: most windows have several maxima, and the first gets the gradient
+            3 => (x * 2.).unwrap().round().unwrap(),
+            _ => x,
+        };
+        let case = Case::new(sizes, vec![x], move |t| {
+            let x = Both::new(&t[0])?;
+            match which {
+                0 => x.avg_pool2d(kernel, stride),
+                1 => x.global_avg_pool2d(),
+                _ => x.max_pool2d(kernel, stride),
+            }
+        });
+        if which < 3 { case.smooth() } else { case }
+    })
+}
+
+/// Orders, sums of values and of elements, and ReLU; values that are read twice, so that a gradient is added to one
+/// that is there. Every third value is exactly 0.
+pub fn orders_sums_relu(least: usize) -> impl Strategy<Value = Case> {
+    let dims = (least..4, 1usize..6, 1usize..6, 1usize..6);
+    (dims, 0..8, 0u64..1000).prop_map(|sizes| {
+        let (dims, which, seed) = sizes;
+        let x = coarse(dims, seed);
+        let zeros = values(&x).into_iter().enumerate();
+        let zeros = zeros.map(|(i, v)| if i % 3 == 0 { 0. } else { v });
+        let inputs = vec![tensor(zeros.collect(), x.shape()), coarse(dims, seed + 1)];
+        let used = if which == 4 { 2 } else { 1 };
+        let case = Case::new(sizes, inputs[..used].to_vec(), move |t| {
+            let x = Both::new(&t[0])?;
+            match which {
+                0 => x.nhwc(),
+                1 => x.flatten(),
+                2 => x.sum(),
+                3 if dims.0 > 0 => x.mean(), // nothing has no mean
+                4 => x.plus(&Both::new(&t[1])?)?.relu(),
+                5 => x.relu()?.plus(&x),
+                6 => {
+                    let y = x.relu()?;
+                    y.max_pool2d(1, 1)?.plus(&y)?.plus(&y)
+                }
+                _ => x.relu(),
+            }
+        });
+        if which < 3 { case.smooth() } else { case }
+    })
+}
+
+pub fn losses(least: usize) -> impl Strategy<Value = Case> {
+    let dims = (least..150, 1usize..12);
+    (dims, 0.1f64..30., 0usize..6, 0u64..1000).prop_map(|sizes| {
+        let ((b, c), scale, which, seed) = sizes;
+        let classes = which >= 3;
+        // the squared error has any shape
+        let dims = if classes {
+            vec![b, c]
+        } else {
+            [vec![b], vec![c; which]].concat()
+        };
+        let y_hat = (random(&dims[..], seed) * scale).unwrap();
+        let y = if classes {
+            labels(b, c, seed + 1)
+        } else {
+            random(&dims[..], seed + 2)
+        };
+        let loss = move |t: &[Tensor]| {
+            let (y_hat, y) = (Both::new(&t[0])?, y.to_device(t[0].device())?);
+            if classes {
+                y_hat.cross_entropy(&y)
+            } else {
+                y_hat.squared_error(&y)
+            }
+        };
+        Case::new(sizes, vec![y_hat], loss).smooth()
+    })
+}
