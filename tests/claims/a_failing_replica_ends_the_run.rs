@@ -20,12 +20,10 @@ use functional::{Network, Value, cross_entropy};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-use crate::kit::{command, cpus, formula_batch, run, signal, until_there};
+use crate::kit::{command, cpus, formula_batch, has, signal, succeeds, until_there};
 
 trials![
-    one_of_two_in_every_phase,
-    one_of_three_in_every_phase,
-    one_of_four_in_every_phase,
+    one_of_several_in_every_phase,
     one_that_stands_still_ends_the_run_too,
     a_process_that_was_stopped_goes_on,
     who_wants_a_backtrace_gets_one,
@@ -196,26 +194,14 @@ fn faults_of_concise(k: usize) -> Vec<Case> {
     ]
 }
 
-fn one_of_two_in_every_phase() -> Result<()> {
-    in_every_phase(2)
-}
-
-fn one_of_three_in_every_phase() -> Result<()> {
-    in_every_phase(3)
-}
-
-fn one_of_four_in_every_phase() -> Result<()> {
-    in_every_phase(4)
+fn one_of_several_in_every_phase() -> Result<()> {
+    (2..=4).try_for_each(in_every_phase)
 }
 
 fn in_every_phase(k: usize) -> Result<()> {
-    every_run_goes_on(
-        "scratch",
-        &format!("{SMALL} --gpus {k}"),
-        &faults_by_hand(k),
-    )?;
-    let args = format!("{SMALL} --gpus {k} --momentum 0.9");
-    let faults = faults_of_concise(k);
+    let args = format!("{SMALL} --gpus {k}");
+    every_run_goes_on("scratch", &args, &faults_by_hand(k))?;
+    let (args, faults) = (format!("{args} --momentum 0.9"), faults_of_concise(k));
     match k {
         2 => every_run_goes_on("concise", &args, &faults),
         // they wait for each other in these phases too
@@ -230,20 +216,13 @@ fn every_fault_ends(program: &str, args: &str, cases: &[Case]) -> Result<()> {
 }
 
 fn a_fault_ends(program: &str, args: &str, (fault, words): &Case) -> Result<()> {
-    let said = fails(&mut with(program, args, &format!("{fault},0"))?);
+    let said = fails(&mut with(program, args, &format!("{fault},0"))?, LIMIT);
     let said = said.with_context(|| format!("{program} {args}, {fault}"))?;
     let phase = fault.split(',').next().unwrap_or_default();
-    let (begin, end) = (
-        format!("error: {words}"),
-        format!("it panicked: a fault in {phase}"),
-    );
-    let [line] = &said[..] else {
-        bail!("{program} {args}, {fault}: {said:#?}");
-    };
-    ensure!(
-        line.starts_with(&begin) && line.ends_with(&end),
-        "{program} {args}, {fault}: {line}"
-    );
+    let begin = format!("error: {words}");
+    let end = format!("it panicked: a fault in {phase}");
+    let named = said.len() == 1 && said[0].starts_with(&begin) && said[0].ends_with(&end);
+    ensure!(named, "{program} {args}, {fault}: {said:#?}");
     Ok(())
 }
 
@@ -252,8 +231,7 @@ fn every_run_goes_on(program: &str, args: &str, cases: &[Case]) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let args = format!("{args} --checkpoint-every 1");
     let whole = folder.path().join("whole");
-    let (status, _, stderr) = run(program, &format!("{args} --out {}", whole.display()))?;
-    ensure!(status == 0, "status {status}\n{stderr}");
+    succeeds(program, &format!("{args} --out {}", whole.display()))?;
     for (i, case) in cases.iter().enumerate() {
         let out = folder.path().join(i.to_string());
         a_fault_ends(program, &format!("{args} --out {}", out.display()), case)?;
@@ -269,12 +247,8 @@ fn with(program: &str, args: &str, fault: &str) -> Result<Command> {
     Ok(command)
 }
 
-/// What a process says after it has failed; it ends in time, with status 1.
-fn fails(command: &mut Command) -> Result<Vec<String>> {
-    fails_in(command, LIMIT)
-}
-
-fn fails_in(command: &mut Command, limit: Duration) -> Result<Vec<String>> {
+/// What a process says after it has failed; it ends within `limit`, with status 1.
+fn fails(command: &mut Command, limit: Duration) -> Result<Vec<String>> {
     let command = command.stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn()?;
     let stderr = BufReader::new(child.stderr.take().context("stderr")?);
@@ -306,8 +280,8 @@ fn ends(child: &mut Child, limit: Duration) -> Result<ExitStatus> {
 
 /// The run in a folder reaches the end of the one that nothing happened to, from a newest checkpoint that is whole.
 fn goes_on(program: &str, out: &Path, whole: &Path) -> Result<()> {
-    let (status, stdout, stderr) = run(program, &format!("--resume {}", out.display()))?;
-    ensure!(status == 0 && stderr.is_empty(), "{status}\n{stderr}");
+    let [stdout, stderr] = succeeds(program, &format!("--resume {}", out.display()))?;
+    ensure!(stderr.is_empty(), "{stderr}");
     let kept = stdout.lines().find(|line| line.starts_with("resuming "));
     let steps = kept.and_then(|line| line.rsplit(' ').next()?.parse().ok());
     ensure!(steps == Some(1) || steps == Some(2), "{stdout}");
@@ -340,7 +314,7 @@ fn one_that_stands_still_ends_the_run_too() -> Result<()> {
 fn stands_still(fault: &str, rest: &str) -> Result<()> {
     let args = format!("{SMALL} --gpus 3 --timeout 3 {rest}");
     let mut command = with("concise", &args, &format!("{fault},3600"))?;
-    let said = fails_in(&mut command, 2 * Duration::from_secs(3) + LIMIT)?;
+    let said = fails(&mut command, 2 * Duration::from_secs(3) + LIMIT)?;
     let replica = fault.split(',').nth(2).unwrap_or_default();
     let line = format!("error: replica {replica} did not arrive within 3s");
     ensure!(said == [line], "{said:#?}");
@@ -379,13 +353,13 @@ fn a_process_that_was_stopped_goes_on() -> Result<()> {
 fn who_wants_a_backtrace_gets_one() -> Result<()> {
     for program in ["scratch", "concise"] {
         let mut command = with(program, &format!("{SMALL} --gpus 2"), "update,2,,1,0")?;
-        let said = fails(command.env("RUST_BACKTRACE", "1"))?.join("\n");
+        let said = fails(command.env("RUST_BACKTRACE", "1"), LIMIT)?.join("\n");
         for words in [
             "stack backtrace",
             "a fault in update\n",
             "error: replica cpu(",
         ] {
-            ensure!(said.contains(words), "{program}: no {words:?} in {said}");
+            has(&said, words)?;
         }
     }
     Ok(())
@@ -415,10 +389,8 @@ fn a_label_that_is_no_class_names_the_device() -> Result<()> {
         for error in errors {
             let error = error.context("there is no error")?;
             let replica = format!("replica cpu({}): ", k - 1);
-            ensure!(
-                error.starts_with(&replica) && error.contains("label"),
-                "{error}"
-            );
+            let named = error.starts_with(&replica) && error.contains("label");
+            ensure!(named, "{error}");
         }
     }
     Ok(())

@@ -7,7 +7,7 @@ use std::process::{Child, Stdio};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::kit::{command, run, until_there};
+use crate::kit::{command, refuses, succeeds, until_there};
 
 trials![
     two_replicas_of_lenet_compute_at_the_same_time,
@@ -42,8 +42,7 @@ impl Trace {
         let folder = tempfile::tempdir()?;
         let file = folder.path().join("trace.json");
         let args = format!("{SMALL} {args} --trace {}", file.display());
-        let (status, _, stderr) = run(program, &args)?;
-        ensure!(status == 0, "{stderr}");
+        succeeds(program, &args)?;
         let picture = fs::read_to_string(file.with_extension("svg"))?;
         ensure!(picture.ends_with("</svg>\n"), "{picture}");
         Self::read(&file)
@@ -127,9 +126,9 @@ fn a_star_has_a_hub_and_gradients_are_summed_while_others_are_computed() -> Resu
         trace.all("main", name, times)?;
     }
     for replica in ["cpu(0)", "cpu(1)"] {
-        trace.all(replica, "forward", 4)?;
-        trace.all(replica, "backward", 4)?;
-        trace.all(replica, "update", 4)?;
+        for name in ["forward", "backward", "update"] {
+            trace.all(replica, name, 4)?;
+        }
     }
     // the hub sums, the other one copies after that
     let hub = trace.all("cpu(0), all-reduce", "sum", 4)?;
@@ -138,11 +137,8 @@ fn a_star_has_a_hub_and_gradients_are_summed_while_others_are_computed() -> Resu
     ensure!(hub.iter().zip(other).all(|(a, b)| a.end <= b.begin));
     let waits = |s: &&Span| s.name == "wait" && s.lane.ends_with("all-reduce");
     ensure!(trace.0.iter().any(|s| waits(&s)), "no replica waits");
-    let overlaps = trace.overlaps()?;
-    ensure!(
-        overlaps.iter().sum::<usize>() > 0,
-        "no bucket goes before the end"
-    );
+    let overlaps: usize = trace.overlaps()?.iter().sum();
+    ensure!(overlaps > 0, "no bucket goes before the end");
     Ok(())
 }
 
@@ -211,9 +207,7 @@ fn what_is_there_is_replaced_only_when_it_may_be() -> Result<()> {
     fs::write(&picture, "an earlier picture")?;
     let refused = |file: &Path, words: &str| {
         let args = format!("{SMALL} {LENET} --trace {}", file.display());
-        let (status, _, stderr) = run("scratch", &args)?;
-        ensure!(status == 2 && stderr.contains(words), "{status}: {stderr}");
-        Ok(())
+        refuses("scratch", &args, &[words])
     };
     refused(&file, "exists already: name another file for --trace")?;
     refused(&folder.path().join("a.svg"), "a.json")?;
@@ -221,8 +215,7 @@ fn what_is_there_is_replaced_only_when_it_may_be() -> Result<()> {
     refused(folder.path(), "exists already")?;
     ensure!(fs::read_to_string(&picture)? == "an earlier picture");
     let args = format!("{SMALL} {LENET} --trace {} --overwrite", file.display());
-    let (status, _, stderr) = run("scratch", &args)?;
-    ensure!(status == 0, "{stderr}");
+    succeeds("scratch", &args)?;
     Trace::read(&file)?.all("main", "split", 8)?;
     ensure!(fs::read_to_string(&picture)?.starts_with("<svg"));
     Ok(())

@@ -2,19 +2,18 @@
 
 #[cfg(unix)]
 use {
-    crate::kit::{command, signal},
+    crate::kit::{command, has, signal, until_there},
     anyhow::{Context, Result, bail, ensure},
     std::fs,
     std::io::{BufRead, BufReader},
     std::path::Path,
-    std::process::{Child, Command, Stdio},
+    std::process::{Command, Stdio},
     std::time::{Duration, Instant},
 };
 
 #[cfg(unix)]
 trials![
     what_was_reached_is_reported_and_written,
-    a_terminal_that_closes_ends_it_as_well,
     one_that_is_ignored_stays_so,
     before_the_first_step_nothing_is_replaced,
     the_first_epoch_of_resnet18_can_be_ended,
@@ -29,12 +28,8 @@ pub fn trials() -> Vec<libtest_mimic::Trial> {
 
 #[cfg(unix)]
 fn what_was_reached_is_reported_and_written() -> Result<()> {
-    end_in_order_after(&["-INT"])
-}
-
-/// The shell says so, and then the system.
-#[cfg(unix)]
-fn a_terminal_that_closes_ends_it_as_well() -> Result<()> {
+    end_in_order_after(&["-INT"])?;
+    // a terminal that closes: the shell says so, and then the system
     end_in_order_after(&["-HUP", "-HUP"])
 }
 
@@ -56,12 +51,7 @@ fn end_in_order_after(signals: &[&str]) -> Result<()> {
         printed.push(line);
     }
     ensure!(child.wait()?.code() == Some(130), "{printed:#?}");
-    ensure!(
-        printed
-            .iter()
-            .any(|l| l.starts_with("interrupted in epoch ")),
-        "{printed:#?}"
-    );
+    has(&printed.join("\n"), "\ninterrupted in epoch ")?;
     let last = printed.last().context("nothing was printed")?;
     ensure!(last.starts_with("test acc: 0."), "{last}");
     the_folder_is_whole(&out)?;
@@ -82,11 +72,6 @@ fn the_folder_is_whole(out: &Path) -> Result<()> {
         ensure!(out.join(file).exists(), "there is no {file}");
     }
     Ok(())
-}
-
-#[cfg(unix)]
-fn press_ctrl_c(child: &Child) -> Result<()> {
-    signal("-INT", child.id())
 }
 
 /// `nohup` ignores a terminal that closes, and a script Ctrl-C for what it starts with `&`.
@@ -134,7 +119,7 @@ fn before_the_first_step_nothing_is_replaced() -> Result<()> {
         .stderr(Stdio::null())
         .spawn()?;
     std::thread::sleep(Duration::from_millis(100));
-    press_ctrl_c(&child)?;
+    signal("-INT", child.id())?;
     child.wait()?;
     ensure!(fs::read_to_string(&earlier)? == "an earlier run");
     Ok(())
@@ -147,25 +132,20 @@ fn the_first_epoch_of_resnet18_can_be_ended() -> Result<()> {
     let args = "--device cpu --data synthetic --limit-train 4000 --limit-test 10 --batch-size 4";
     let trace = out.join("trace.json");
     let args = format!("{args} --out {} --trace {}", out.display(), trace.display());
-    let child = command("concise", &args)?
+    let mut child = command("concise", &args)?
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()?;
-    while fs::metadata(out.join("steps.csv")).is_err() {
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    press_ctrl_c(&child)?;
+    until_there(&out.join("steps.csv"), &mut child)?;
+    signal("-INT", child.id())?;
     let output = child.wait_with_output()?;
     ensure!(output.status.code() == Some(130), "{}", output.status);
     let printed = String::from_utf8_lossy(&output.stdout);
-    ensure!(
-        printed.contains("interrupted in epoch 1 of 10, after step "),
-        "{printed}"
-    );
-    ensure!(
-        printed.contains("test acc: none, no epoch was completed, on [cpu(0)]"),
-        "{printed}"
-    );
+    has(&printed, "interrupted in epoch 1 of 10, after step ")?;
+    has(
+        &printed,
+        "test acc: none, no epoch was completed, on [cpu(0)]",
+    )?;
     the_folder_is_whole(&out)?;
     ensure!(fs::read_to_string(&trace)?.contains("traceEvents"));
     Ok(())
@@ -195,16 +175,14 @@ fn ended_twice(out: &Path, after: Duration) -> Result<bool> {
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()?;
-    while fs::metadata(out.join("epochs.csv")).is_err() {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    until_there(&out.join("epochs.csv"), &mut child)?;
     std::thread::sleep(after);
-    press_ctrl_c(&child)?;
+    signal("-INT", child.id())?;
     std::thread::sleep(Duration::from_millis(300));
     if child.try_wait()?.is_some() {
         return Ok(false);
     }
-    press_ctrl_c(&child)?;
+    signal("-INT", child.id())?;
     let start = Instant::now();
     let status = child.wait()?;
     let took = start.elapsed();

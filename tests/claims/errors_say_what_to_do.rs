@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Result, ensure};
 use candle_core::{DType, Device, Tensor};
 
-use crate::kit::{command, cpus, run, until_there};
+use crate::kit::{command, cpus, has, refuses, succeeds, until_there};
 
 trials![
     options_that_cannot_be_used,
@@ -20,8 +20,7 @@ trials![
     bf16_is_asked_for_and_not_there,
     what_goes_wrong_later_is_status_1,
     x_and_y_of_different_lengths,
-    help_says_the_exit_statuses,
-    help_is_grouped_and_has_the_books_values,
+    help_is_grouped_and_has_the_statuses_and_the_books_values,
     a_shell_completes_the_options,
 ];
 
@@ -29,24 +28,10 @@ const SMALL: &str = "--device cpu --data synthetic --limit-train 40 --limit-test
 /// As `SMALL`, for a case that sets the rest itself.
 const BARE: &str = "--device cpu --data synthetic --limit-test 10";
 
-/// Both programs refuse `args` with status 2 and a line on stderr that has all of `words`.
+/// Both programs refuse `args`, with all of `words`.
 fn refused(args: &str, words: &[&str]) -> Result<()> {
-    for program in ["scratch", "concise"] {
-        let (status, stdout, stderr) = run(program, args)?;
-        ensure!(
-            status == 2,
-            "{program} {args}: status {status}\n{stdout}{stderr}"
-        );
-        for word in words {
-            ensure!(
-                stderr.contains(word),
-                "{program} {args}: no {word:?} in\n{stderr}"
-            );
-        }
-        ensure!(!stderr.contains("panicked"), "{stderr}");
-        ensure!(!stdout.contains("epoch 1"), "it trained:\n{stdout}");
-    }
-    Ok(())
+    refuses("scratch", args, words)?;
+    refuses("concise", args, words)
 }
 
 fn options_that_cannot_be_used() -> Result<()> {
@@ -102,12 +87,8 @@ fn options_of_concise_alone() -> Result<()> {
     ];
     for (args, words) in cases {
         let args = format!("{SMALL} --gpus 3 {args}");
-        let (status, stdout, stderr) = run("concise", &args)?;
-        ensure!(status == 2, "{args}: status {status}\n{stderr}");
-        ensure!(stderr.contains(words), "no {words:?} in\n{stderr}");
-        ensure!(!stdout.contains("epoch 1"), "it trained:\n{stdout}");
-        let (status, _, _) = run("scratch", &args)?;
-        ensure!(status == 2, "scratch {args}: status {status}");
+        refuses("concise", &args, &[words])?;
+        refuses("scratch", &args, &[])?;
     }
     Ok(())
 }
@@ -133,17 +114,8 @@ fn parameters_that_were_named_and_cannot_be_used() -> Result<()> {
     refused(&args, &["init.safetensors"])?;
     let one = [("W1".to_owned(), Tensor::zeros(1, DType::F32, &Device::Cpu)?)];
     run::weights::save(&path, &one)?;
-    let (status, _, stderr) = run("scratch", &args)?;
-    ensure!(
-        status == 2 && stderr.contains("\"W1\" has shape [1]"),
-        "{stderr}"
-    );
-    let (status, _, stderr) = run("concise", &args)?;
-    ensure!(
-        status == 2 && stderr.contains("no tensor \"0.weight\""),
-        "{stderr}"
-    );
-    Ok(())
+    refuses("scratch", &args, &["\"W1\" has shape [1]"])?;
+    refuses("concise", &args, &["no tensor \"0.weight\""])
 }
 
 fn a_folder_that_holds_a_run_is_refused() -> Result<()> {
@@ -153,17 +125,15 @@ fn a_folder_that_holds_a_run_is_refused() -> Result<()> {
     refused(&args, &["already holds a run", "--overwrite"])?;
     let kept = fs::read_to_string(folder.path().join("epochs.csv"))?;
     ensure!(kept == "an earlier run", "{kept}");
-    let (status, _, stderr) = run("scratch", &format!("{args} --overwrite"))?;
-    ensure!(status == 0, "{stderr}");
+    succeeds("scratch", &format!("{args} --overwrite"))?;
     Ok(())
 }
 
 fn cuda_is_asked_for_and_not_there() -> Result<()> {
     if !d2l::try_gpu(0).is_cpu() {
         // there is a GPU: then the run trains on it
-        let (status, stdout, _) = run("scratch", &SMALL.replace("cpu", "cuda"))?;
-        ensure!(status == 0 && stdout.contains("cuda(0)"), "{stdout}");
-        return Ok(());
+        let [stdout, _] = succeeds("scratch", &SMALL.replace("cpu", "cuda"))?;
+        return has(&stdout, "cuda(0)");
     }
     let args = SMALL.replace("cpu", "cuda");
     refused(&args, &["--device cuda cannot be used: ", "CUDA"])?;
@@ -179,23 +149,16 @@ fn cuda_is_asked_for_and_not_there() -> Result<()> {
 fn bf16_is_asked_for_and_not_there() -> Result<()> {
     let args = format!("{SMALL} --precision bf16");
     refused(&args, &["--precision bf16: the CPU computes in f32"])?;
+    let args = args.replace("--device cpu", "--gpus 1");
     for program in ["scratch", "concise"] {
-        let args = args.replace("--device cpu", "--gpus 1");
-        said_on_the_cpu(
-            program,
-            &args,
-            "--precision bf16 has no effect: the CPU computes in f32",
-        )?;
+        let [stdout, _] = succeeds(program, &args)?;
+        let line = "--precision bf16 has no effect: the CPU computes in f32";
+        let on_cpu = stdout.contains(" on [cpu(0)]");
+        ensure!(
+            stdout.lines().any(|said| said == line) == on_cpu,
+            "{stdout}"
+        );
     }
-    Ok(())
-}
-
-/// A run with one replica says the line if it is on the CPU, and not on a GPU.
-fn said_on_the_cpu(program: &str, args: &str, line: &str) -> Result<()> {
-    let (status, stdout, stderr) = run(program, args)?;
-    let says = stdout.lines().any(|said| said == line);
-    let on_cpu = stdout.contains(" on [cpu(0)]");
-    ensure!(status == 0 && says == on_cpu, "{stdout}{stderr}");
     Ok(())
 }
 
@@ -221,52 +184,35 @@ fn what_goes_wrong_later_is_status_1() -> Result<()> {
 fn x_and_y_of_different_lengths() -> Result<()> {
     let x = Tensor::zeros((256, 1, 28, 28), DType::F32, &Device::Cpu)?;
     let y = Tensor::zeros(255, DType::U32, &Device::Cpu)?;
-    let error = scratch::split_batch(&x, &y, &cpus(2))
-        .unwrap_err()
-        .to_string();
-    ensure!(error.contains("x has 256 examples, y has 255"), "{error}");
-    Ok(())
+    let split = scratch::split_batch(&x, &y, &cpus(2));
+    let error = split.unwrap_err().to_string();
+    has(&error, "x has 256 examples, y has 255")
 }
 
-fn help_says_the_exit_statuses() -> Result<()> {
-    for program in ["scratch", "concise"] {
-        let (status, stdout, _) = run(program, "--help")?;
-        ensure!(status == 0 && stdout.contains("130 Ctrl-C"), "{stdout}");
-        let first = stdout.lines().next().unwrap_or_default();
-        ensure!(first.contains("on Fashion-MNIST, data-parallel"), "{first}");
-        ensure!(
-            stdout.lines().all(|line| line.chars().count() <= 100),
-            "{stdout}"
-        );
-    }
-    Ok(())
-}
-
-fn help_is_grouped_and_has_the_books_values() -> Result<()> {
+fn help_is_grouped_and_has_the_statuses_and_the_books_values() -> Result<()> {
     for (program, batch_size, lr) in [("scratch", "256", "0.2"), ("concise", "256·K", "0.1·K")] {
-        for short_or_long in ["-h", "--help"] {
-            let output = command(program, short_or_long)?
-                .env("COLUMNS", "80")
-                .output()?;
+        for (form, columns) in [("-h", 80), ("--help", 80), ("--help", 100)] {
+            let mut command = command(program, form)?;
+            let output = command.env("COLUMNS", columns.to_string()).output()?;
             let help = String::from_utf8(output.stdout)?;
             ensure!(output.status.success(), "{help}");
-            ensure!(help.lines().all(|l| l.chars().count() <= 80), "{help}");
+            let fits = |line: &str| line.chars().count() <= columns;
+            ensure!(help.lines().all(fits), "{help}");
+            let first = help.lines().next().unwrap_or_default();
+            has(first, "on Fashion-MNIST, data-parallel")?;
             let mut words = help.split_whitespace();
             for group in ["Training:", "Data:", "Record:", "Devices:", "--completions"] {
-                ensure!(
-                    words.any(|word| word == group),
-                    "{group} has another place in\n{help}"
-                );
+                let in_order = words.any(|word| word == group);
+                ensure!(in_order, "{group} has another place in\n{help}");
             }
             let joined = help.split_whitespace().collect::<Vec<_>>().join(" ");
             for (option, default) in [("--batch-size", batch_size), ("--lr", lr)] {
                 let after = joined.split(option).nth(1).unwrap_or_default();
                 let said = after.split("[default: ").nth(1).unwrap_or_default();
-                ensure!(
-                    said.starts_with(&format!("{default}]")),
-                    "{option} in\n{help}"
-                );
+                let is_the_books = said.starts_with(&format!("{default}]"));
+                ensure!(is_the_books, "{option} in\n{help}");
             }
+            ensure!(form == "-h" || help.contains("130 Ctrl-C"), "{help}");
         }
     }
     Ok(())
@@ -275,8 +221,7 @@ fn help_is_grouped_and_has_the_books_values() -> Result<()> {
 /// What `--completions bash` prints, in a real bash.
 #[cfg(unix)]
 fn a_shell_completes_the_options() -> Result<()> {
-    let (status, script, _) = run("concise", "--completions bash")?;
-    ensure!(status == 0);
+    let [script, _] = succeeds("concise", "--completions bash")?;
     for (typed, completed) in [
         ("--batch", "--batch-size"),
         ("--allreduce r", "ring"),
@@ -295,18 +240,12 @@ fn a_shell_completes_the_options() -> Result<()> {
         let answer = String::from_utf8_lossy(&output.stdout);
         ensure!(answer.trim() == completed, "{typed}: {answer:?}");
     }
-    let (status, _, stderr) = run("scratch", "--completions cobol")?;
-    ensure!(
-        status == 2 && stderr.contains("bash, elvish, fish"),
-        "{stderr}"
-    );
-    Ok(())
+    refuses("scratch", "--completions cobol", &["bash, elvish, fish"])
 }
 
 /// Without a bash, that there is a script.
 #[cfg(not(unix))]
 fn a_shell_completes_the_options() -> Result<()> {
-    let (status, script, _) = run("concise", "--completions powershell")?;
-    ensure!(status == 0 && script.contains("--batch-size"), "{script}");
-    Ok(())
+    let [script, _] = succeeds("concise", "--completions powershell")?;
+    has(&script, "--batch-size")
 }

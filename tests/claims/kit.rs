@@ -18,11 +18,24 @@ macro_rules! trials {
     };
 }
 
-pub fn trial(module: &str, name: &str, test: fn() -> Result<()>) -> Trial {
+pub type Test = fn() -> Result<()>;
+
+pub fn trial(module: &str, name: &str, test: Test) -> Trial {
     let module = module.rsplit("::").next().unwrap_or(module);
     Trial::test(format!("{module}::{name}"), move || {
         test().map_err(|e| Failed::from(format!("{e:#}")))
     })
+}
+
+/// As [`trial`], listed as ignored where `needs` is not there.
+pub fn trial_if(there: bool, needs: &str, module: &str, name: &str, test: Test) -> Trial {
+    match there {
+        true => trial(module, name, test),
+        false => {
+            let name = format!("{name} (ignored: needs {needs})");
+            trial(module, &name, test).with_ignored_flag(true)
+        }
+    }
 }
 
 /// A folder of the real Fashion-MNIST, for the tests that are about it.
@@ -74,6 +87,29 @@ pub fn run(program: &str, args: &str) -> Result<(i32, String, String)> {
     let code = status.code().context("the program was ended by a signal")?;
     let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
     Ok((code, text(&stdout), text(&stderr)))
+}
+
+/// Runs `program args…`, which ends well: stdout and stderr.
+pub fn succeeds(program: &str, args: &str) -> Result<[String; 2]> {
+    let (status, stdout, stderr) = run(program, args)?;
+    ensure!(status == 0, "{program} {args}: {status}\n{stdout}{stderr}");
+    Ok([stdout, stderr])
+}
+
+/// Runs `program args…`, which refuses to train: status 2, and stderr has all of `words`.
+pub fn refuses(program: &str, args: &str, words: &[&str]) -> Result<()> {
+    let (status, stdout, stderr) = run(program, args)?;
+    ensure!(status == 2, "{program} {args}: {status}\n{stdout}{stderr}");
+    ensure!(!stderr.contains("panicked"), "{program} {args}: {stderr}");
+    ensure!(!stdout.contains("epoch 1"), "{program} {args}: {stdout}");
+    let mut words = words.iter();
+    words.try_for_each(|words| has(&stderr, words))
+}
+
+/// Checks that a text has some words.
+pub fn has(text: &str, words: &str) -> Result<()> {
+    ensure!(text.contains(words), "there is no {words:?} in\n{text}");
+    Ok(())
 }
 
 /// Waits until a file of a run is there, which must not end before.

@@ -15,34 +15,38 @@ use concise::layers::Linear;
 use concise::{DataParallel, Initializer};
 use libtest_mimic::Trial;
 
-use crate::kit::{command, cpus, run, signal, trial, until_there};
+use crate::kit::{Test, command, cpus, has, refuses, run, signal, succeeds};
+use crate::kit::{trial, trial_if, until_there};
 
 pub fn trials() -> Vec<Trial> {
-    let mut trials = vec![
-        trial(
-            module_path!(),
+    let always: [(&str, Test); 5] = [
+        (
             "a_loss_that_is_no_number_ends_the_run",
             a_loss_that_is_no_number,
         ),
-        trial(
-            module_path!(),
+        (
             "parameters_that_overflow_are_not_kept",
             parameters_that_overflow,
         ),
-        trial(
-            module_path!(),
-            "replicas_that_differ_are_named",
-            replicas_that_differ,
-        ),
-        trial(module_path!(), "a_dataset_may_vanish", a_dataset_may_vanish),
-        trial(
-            module_path!(),
+        ("replicas_that_differ_are_named", replicas_that_differ),
+        ("a_dataset_may_vanish", a_dataset_may_vanish),
+        (
             "what_cannot_be_written_costs_nothing_else",
             what_cannot_be_written,
         ),
     ];
-    trials.extend(on_a_small_disk());
-    trials
+    let on_a_small_disk: [(&str, Test); 2] = [
+        (
+            "a_full_disk_costs_a_checkpoint_and_not_the_run",
+            a_full_disk,
+        ),
+        ("a_disk_that_cannot_be_written_is_named", a_read_only_disk),
+    ];
+    let disk = with_disk("size=64k", "true").is_ok_and(|output| output.status.success());
+    let always = always.map(|(name, test)| trial(module_path!(), name, test));
+    let on_a_small_disk = on_a_small_disk
+        .map(|(name, test)| trial_if(disk, "mount namespaces", module_path!(), name, test));
+    always.into_iter().chain(on_a_small_disk).collect()
 }
 
 const SMALL: &str =
@@ -69,10 +73,7 @@ fn a_loss_that_is_no_number() -> Result<()> {
             "gradient",
             "try a smaller --lr",
         ] {
-            ensure!(
-                stderr.contains(words),
-                "{program}: no {words:?} in\n{stderr}"
-            );
+            has(&stderr, words)?;
         }
         let steps = fs::read_to_string(out.join("steps.csv"))?;
         let last = steps.lines().last().context("no step")?;
@@ -164,14 +165,9 @@ fn a_dataset_may_vanish() -> Result<()> {
     let whole = fs::read(&model)?;
     fs::remove_file(&model)?; // as if it had been ended before
     let resume = format!("--resume {}", out.display());
-    let (status, _, stderr) = run("scratch", &resume)?;
-    ensure!(
-        status == 2 && stderr.contains(&data.display().to_string()),
-        "{status}\n{stderr}"
-    );
+    refuses("scratch", &resume, &[&data.display().to_string()])?;
     write_dataset(&data)?;
-    let (status, _, stderr) = run("scratch", &resume)?;
-    ensure!(status == 0, "{stderr}");
+    succeeds("scratch", &resume)?;
     ensure!(fs::read(&model)? == whole, "another model");
     Ok(())
 }
@@ -245,28 +241,7 @@ fn what_cannot_be_written() -> Result<()> {
     Ok(())
 }
 
-/// A disk of a few MB in a mount namespace, where one can be made.
-fn on_a_small_disk() -> Vec<Trial> {
-    type Test = fn() -> Result<()>;
-    let tests: [(&str, Test); 2] = [
-        (
-            "a_full_disk_costs_a_checkpoint_and_not_the_run",
-            a_full_disk,
-        ),
-        ("a_disk_that_cannot_be_written_is_named", a_read_only_disk),
-    ];
-    let can_be_made = with_disk("size=64k", "true").is_ok_and(|output| output.status.success());
-    let list = |(name, test)| match can_be_made {
-        true => trial(module_path!(), name, test),
-        false => {
-            let name = format!("{name} (ignored: needs mount namespaces)");
-            trial(module_path!(), &name, test).with_ignored_flag(true)
-        }
-    };
-    tests.into_iter().map(list).collect()
-}
-
-/// Runs a script with such a disk in its folder `$DISK`; `$PROGRAM` is `scratch`.
+/// Runs a script with a disk of a few MB, in a mount namespace, in its folder `$DISK`; `$PROGRAM` is `scratch`.
 fn with_disk(options: &str, script: &str) -> std::io::Result<std::process::Output> {
     let folder = tempfile::tempdir()?;
     let mount = format!("mount -t tmpfs -o {options} none \"$DISK\" || exit 99\n{script}");
@@ -285,8 +260,7 @@ fn a_full_disk() -> Result<()> {
     let whole = folder.path().join("whole");
     let args =
         "--device cpu --data synthetic --limit-train 64 --limit-test 16 --batch-size 4 --epochs 60";
-    let (status, _, stderr) = run("scratch", &format!("{args} --out {}", whole.display()))?;
-    ensure!(status == 0, "{stderr}");
+    succeeds("scratch", &format!("{args} --out {}", whole.display()))?;
     let kept = folder.path().join("kept");
     let script = format!(
         "$PROGRAM {args} --out $DISK/run 2> {kept}.stderr & run=$!\n\

@@ -4,15 +4,11 @@
 use anyhow::{Result, ensure};
 use libtest_mimic::Trial;
 
-use crate::kit::{real_data, small, trial};
+use crate::kit::{real_data, small, trial_if};
 
 pub fn trials() -> Vec<Trial> {
     let there = real_data().is_some();
-    let listed = |name, test| {
-        let trial = trial(module_path!(), name, test);
-        let trial = trial.with_kind("needs FASHION_MNIST_DIR");
-        trial.with_ignored_flag(!there)
-    };
+    let listed = |name, test| trial_if(there, "FASHION_MNIST_DIR", module_path!(), name, test);
     vec![
         listed("the_set_is_whole", the_set_is_whole),
         listed("lenet_learns", lenet_learns),

@@ -13,7 +13,7 @@ use concise::{DataParallel, Initializer, Processes, Replication, Sgd, Trainer};
 use functional::{Network, Value, cross_entropy};
 
 use crate::a_failing_replica_ends_the_run::VARIABLE;
-use crate::kit::{cpus, formula_batch, run, signal, until_there};
+use crate::kit::{cpus, formula_batch, has, signal, succeeds, until_there};
 
 trials![
     ten_steps_of_lenet,
@@ -134,13 +134,10 @@ fn ten_steps_of_lenet() -> Result<()> {
     Ok(())
 }
 
-/// A run of `concise` that leaves a folder, here or under mpirun.
+/// A run of `concise` under mpirun that leaves a folder.
 fn leaves(folder: &Path, processes: usize, args: &str) -> Result<()> {
     let args = format!("{args} --out {} --overwrite", folder.display());
-    let (status, _, stderr) = match processes {
-        1 => run("concise", &args)?,
-        n => under_mpirun(n, &format!("concise --backend mpi {args}"))?,
-    };
+    let (status, _, stderr) = under_mpirun(processes, &format!("concise --backend mpi {args}"))?;
     ensure!(status == 0, "status {status}\n{stderr}");
     Ok(())
 }
@@ -161,44 +158,71 @@ fn replicas_in_each_of_several_processes() -> Result<()> {
     })
 }
 
-fn settings_that_differ_are_named() -> Result<()> {
+/// Two processes, of which the second has one more option, refuse to train and say why.
+fn refused_because_of(option: &str, words: &str) -> Result<()> {
     let args = format!("concise --backend mpi {SMALL}");
-    let one = of(1, &args)?;
-    let other = of(1, &format!("{args} --seed 3"))?;
+    let (one, other) = (of(1, &args)?, of(1, &format!("{args} {option}"))?);
     let output = mpirun().args(one).arg(":").args(other).output()?;
     let (status, _, stderr) = ended(output)?;
-    ensure!(status == 2, "status {status}");
-    let words =
-        r#"the processes have different settings: process 0 has "seed 0", process 1 has "seed 3""#;
-    ensure!(stderr.contains(words), "{stderr}");
-    Ok(())
+    ensure!(status == 2, "status {status}\n{stderr}");
+    has(&stderr, words)
 }
 
-/// A run that would take minutes, and its processes once they train.
+fn settings_that_differ_are_named() -> Result<()> {
+    let words =
+        r#"the processes have different settings: process 0 has "seed 0", process 1 has "seed 3""#;
+    refused_because_of("--seed 3", words)
+}
+
+fn a_process_that_cannot_go_on_ends_all() -> Result<()> {
+    refused_because_of("--init /no/such/file", "process 1: --init /no/such/file")
+}
+
+/// Options of a run that would take minutes.
+pub const LONG: &str = "concise --backend mpi --device cpu --data synthetic --limit-train 2000 \
+                        --limit-test 20 --batch-size 16 --threads 1";
+
+/// Such a run, and its processes once they train.
 fn training(args: &str) -> Result<(Child, Vec<u32>)> {
-    let args = format!(
-        "concise --backend mpi --device cpu --data synthetic --limit-train 2000 --limit-test 20 \
-         --batch-size 16 --threads 1 {args}"
-    );
     let mpirun = mpirun()
-        .args(of(3, &args)?)
+        .args(of(3, &format!("{LONG} {args}"))?)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()?;
+    let mut ranks = Vec::new();
+    until_they_train(3, || {
+        ranks = children(mpirun.id());
+        ranks.iter().filter(|pid| trains(**pid)).count()
+    })?;
+    Ok((mpirun, ranks))
+}
+
+/// Waits until so many processes train.
+pub fn until_they_train(processes: usize, mut count: impl FnMut() -> usize) -> Result<()> {
     let start = Instant::now();
-    loop {
-        let ranks = children(mpirun.id());
-        // the comm threads are there once the network is
-        let trains = |pid: &u32| threads_of(*pid).iter().any(|name| name == "minibatches");
-        if ranks.len() == 3 && ranks.iter().all(trains) {
-            return Ok((mpirun, ranks));
-        }
-        ensure!(
-            start.elapsed() < Duration::from_secs(60),
-            "it does not start"
-        );
+    while count() != processes {
+        let waits = start.elapsed() < Duration::from_secs(60);
+        ensure!(waits, "it does not start");
         std::thread::sleep(Duration::from_millis(20));
     }
+    Ok(())
+}
+
+/// Minibatches are made once there is a network.
+pub fn trains(process: u32) -> bool {
+    threads_of(process).iter().any(|name| name == "minibatches")
+}
+
+/// How long after `start` the processes had ended. mpirun does not wait for those that it kills.
+pub fn all_are_gone(processes: &[u32], start: Instant) -> Result<Duration> {
+    while let Some(left) = processes.iter().find(|pid| threads_of(**pid).len() > 1) {
+        if start.elapsed() > Duration::from_secs(30) {
+            signal("-KILL", *left)?;
+            bail!("process {left} is left");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(start.elapsed())
 }
 
 pub fn children(of: u32) -> Vec<u32> {
@@ -220,15 +244,7 @@ fn after_a_signal(args: &str, name: &str) -> Result<(i32, String, Duration)> {
     let start = Instant::now();
     signal(name, ranks[1])?;
     let (status, stdout, stderr) = ended(mpirun.wait_with_output()?)?;
-    // mpirun does not wait for those that it kills
-    while let Some(rank) = ranks.iter().find(|pid| threads_of(**pid).len() > 1) {
-        if start.elapsed() > Duration::from_secs(30) {
-            signal("-KILL", *rank)?;
-            bail!("process {rank} is still there:\n{stderr}");
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    let took = start.elapsed();
+    let took = all_are_gone(&ranks, start).with_context(|| stderr.clone())?;
     Ok((status, stdout + &stderr, took))
 }
 
@@ -272,22 +288,6 @@ fn a_process_that_is_asked_to_end_ends_all_in_order() -> Result<()> {
     Ok(())
 }
 
-fn a_process_that_cannot_go_on_ends_all() -> Result<()> {
-    let args = format!("concise --backend mpi {SMALL}");
-    let (one, other) = (
-        of(1, &args)?,
-        of(1, &format!("{args} --init /no/such/file"))?,
-    );
-    let output = mpirun().args(one).arg(":").args(other).output()?;
-    let (status, _, stderr) = ended(output)?;
-    ensure!(status == 2, "status {status}\n{stderr}");
-    ensure!(
-        stderr.contains("process 1: --init /no/such/file"),
-        "{stderr}"
-    );
-    Ok(())
-}
-
 /// Its own process too, which has no other replica to wait for it.
 fn a_replica_that_stands_still_ends_all() -> Result<()> {
     let args = format!("concise --backend mpi {SMALL} --timeout 3");
@@ -314,7 +314,8 @@ fn a_replica_that_stands_still_ends_all() -> Result<()> {
 fn sums_in_another_order_do_not_go_on() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let out = folder.path().join("run");
-    leaves(&out, 1, &format!("{SMALL} --gpus 2 --allreduce ring"))?;
+    let ring = format!("{SMALL} --gpus 2 --allreduce ring --out {}", out.display());
+    succeeds("concise", &ring)?;
     let go_on = format!("concise --backend mpi --resume {} --gpus 1", out.display());
     let (status, _, stderr) = under_mpirun(2, &go_on)?;
     let words = r#"has "summed in the order of ring", this one has "summed in the order of ranks""#;
@@ -347,7 +348,7 @@ fn a_job_that_was_killed_goes_on() -> Result<()> {
 }
 
 /// Options of three steps on several processes: the last is on two examples, of which some have none.
-const SMALL: &str = "--device cpu --data synthetic --limit-train 34 --limit-test 21 --epochs 1 \
+pub const SMALL: &str = "--device cpu --data synthetic --limit-train 34 --limit-test 21 --epochs 1 \
                      --batch-size 16 --lr 0.01 --sync-bn";
 
 /// A run of `concise` with `k` replicas in one process, and what `several` processes with one each leave in a
@@ -360,8 +361,7 @@ fn same_as_in_one_process(
     let folder = tempfile::tempdir()?;
     let [one, others] = ["one", "several"].map(|name| folder.path().join(name));
     let args = format!("{args} --gpus {k} --out {}", one.display());
-    let (status, _, stderr) = run("concise", &args)?;
-    ensure!(status == 0, "status {status}\n{stderr}");
+    succeeds("concise", &args)?;
     several(&others)?;
     same_runs(&one, &others).with_context(|| format!("k = {k}"))
 }

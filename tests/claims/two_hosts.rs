@@ -6,15 +6,14 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 
-use crate::kit::{run, signal, trial};
-use crate::several_processes::threads_of;
-use crate::several_processes::{as_program, children, ended};
+use crate::kit::{Test, signal, succeeds, trial_if};
+use crate::several_processes::{LONG, SMALL, all_are_gone, as_program, children, ended};
+use crate::several_processes::{trains, until_they_train};
 
 pub fn trials() -> Vec<Trial> {
-    type Test = fn() -> Result<()>;
     let tests: [(&str, Test); 3] = [
         ("they_take_the_steps_of_one", they_take_the_steps_of_one),
         ("they_miss_a_killed_process", they_miss_a_killed_process),
@@ -24,13 +23,8 @@ pub fn trials() -> Vec<Trial> {
         ),
     ];
     let can_be_made = Hosts::new().is_ok();
-    let list = |(name, test)| match can_be_made {
-        true => trial(module_path!(), name, test),
-        false => {
-            let name = format!("{name} (ignored: needs root and network namespaces)");
-            trial(module_path!(), &name, test).with_ignored_flag(true)
-        }
-    };
+    let needs = "root and network namespaces";
+    let list = |(name, test)| trial_if(can_be_made, needs, module_path!(), name, test);
     tests.into_iter().map(list).collect()
 }
 
@@ -123,13 +117,14 @@ fn ip(args: &str) -> Result<()> {
 fn they_take_the_steps_of_one() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let out = |name: &str| folder.path().join(name);
-    let args = "concise --device cpu --data synthetic --limit-train 34 --limit-test 20 --epochs 1 \
-                --batch-size 16 --lr 0.01 --sync-bn";
-    let here = format!("{args} --gpus 4 --out {}", out("here").display());
-    let (status, _, stderr) = run("concise", here.trim_start_matches("concise"))?;
-    ensure!(status == 0, "status {status}\n{stderr}");
+    let here = format!("{SMALL} --gpus 4 --out {}", out("here").display());
+    succeeds("concise", &here)?;
     let hosts = Hosts::new()?;
-    let there = format!("{args} --backend mpi --out {}", out("there").display());
+    let out_there = out("there");
+    let there = format!(
+        "concise {SMALL} --backend mpi --out {}",
+        out_there.display()
+    );
     let (status, _, stderr) = ended(hosts.mpirun(&there)?.output()?)?;
     ensure!(status == 0, "status {status}\n{stderr}");
     let losses = |name: &str| fs::read_to_string(out(name).join("steps.csv"));
@@ -161,46 +156,25 @@ fn they_miss_a_host_that_is_cut_off() -> Result<()> {
 /// and not well.
 fn after(args: &str, happens: impl FnOnce(&Hosts, &[u32]) -> Result<()>) -> Result<String> {
     let hosts = Hosts::new()?;
-    let args = format!(
-        "concise --device cpu --data synthetic --limit-train 2000 --limit-test 20 --batch-size 16 \
-         --threads 1 --backend mpi {args}"
-    );
+    let args = format!("{LONG} {args}");
     // into a file: a pipe would stay open until the last process ends
     let said = hosts.folder.path().join("said");
     let file = fs::File::create(&said)?;
     let mut command = hosts.mpirun(&args)?;
     let mut mpirun = command.stdout(file.try_clone()?).stderr(file).spawn()?;
-    let start = Instant::now();
-    let (ranks, all) = loop {
-        let trains = |pid: &u32| threads_of(*pid).iter().any(|name| name == "minibatches");
-        let all = below(mpirun.id());
-        let ranks: Vec<u32> = all.iter().copied().filter(trains).collect();
-        if ranks.len() == 4 {
-            break (ranks, all);
-        }
-        ensure!(
-            start.elapsed() < Duration::from_secs(60),
-            "it does not start"
-        );
-        std::thread::sleep(Duration::from_millis(20));
-    };
+    let (mut ranks, mut all) = (Vec::new(), Vec::new());
+    until_they_train(4, || {
+        all = below(mpirun.id());
+        ranks = all.iter().copied().filter(|pid| trains(*pid)).collect();
+        ranks.len()
+    })?;
     let start = Instant::now();
     happens(&hosts, &ranks)?;
     let status = mpirun.wait()?;
     let output = fs::read_to_string(&said)?;
     ensure!(!status.success(), "{status}\n{output}");
-    while let Some(left) = all.iter().find(|pid| threads_of(**pid).len() > 1) {
-        if start.elapsed() > Duration::from_secs(30) {
-            signal("-KILL", *left)?;
-            bail!("process {left} is left:\n{output}");
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    ensure!(
-        start.elapsed() < Duration::from_secs(30),
-        "{:?}",
-        start.elapsed()
-    );
+    let took = all_are_gone(&all, start).with_context(|| output.clone())?;
+    ensure!(took < Duration::from_secs(30), "{took:?}");
     Ok(output)
 }
 

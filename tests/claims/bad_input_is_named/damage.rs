@@ -56,10 +56,9 @@ pub fn idx(folder: &Path) -> Result<Vec<Sample>> {
                     .chain((0..n * size).map(|i| (i % 10) as u8))
                     .collect();
                 let path = folder.join(format!("{part}-{what}-ubyte{ending}"));
-                let bytes = if format == Format::Gz {
-                    gzip(&raw)
-                } else {
-                    raw
+                let bytes = match format {
+                    Format::Gz => gzip(&raw),
+                    _ => raw,
                 };
                 fs::write(&path, &bytes)?;
                 samples.push(Sample {
@@ -80,10 +79,9 @@ fn read_idx(path: &Path) -> Result<Vec<u8>> {
         ..dataset::Options::default()
     })?;
     let name = path.display().to_string();
-    let split = if name.contains("train") {
-        data.train
-    } else {
-        data.test
+    let split = match name.contains("train") {
+        true => data.train,
+        false => data.test,
     };
     Ok(match name.contains("images") {
         true => (0..split.len())
@@ -107,11 +105,10 @@ pub fn weights(folder: &Path) -> Result<Vec<Sample>> {
     let path = folder.join("lenet.safetensors");
     run::weights::save(&path, &LENET)?;
     let bytes = fs::read(&path)?;
-    let format = Format::Weights;
     Ok(vec![Sample {
         path,
         bytes,
-        format,
+        format: Format::Weights,
         read: read_weights,
     }])
 }
@@ -229,11 +226,7 @@ fn damage_bytes(
     let len = bytes.len();
     match way {
         0 => {
-            let n = if rng.random_bool(0.2) {
-                0
-            } else {
-                rng.random_range(0..len)
-            };
+            let n = rng.random_range(0..len) * usize::from(rng.random_bool(0.8));
             bytes.truncate(n);
             (format!("cut after {n} of {len} bytes"), None)
         }
@@ -285,29 +278,13 @@ fn damage_json(good: &[u8], rng: &mut ChaCha8Rng) -> Damaged {
     let mut says: Value = serde_json::from_slice(&good[8..head]).expect("our own JSON");
     let tensors = ["W1", "W2", "W3", "W4", "b1", "b2", "b3", "b4"];
     let name = *tensors.choose(rng).expect("there is one");
-    let wrong = [
-        ("dtype", json!("F64")),
-        ("dtype", json!("F16")),
-        ("dtype", json!("U32")),
-        ("dtype", json!("F4")),
-        ("dtype", json!("float")),
-        ("dtype", Value::Null),
-        ("shape", json!([])),
-        ("shape", json!([0])),
-        ("shape", json!([u64::MAX])),
-        ("shape", json!([1u64 << 32, 1u64 << 32])),
-        ("shape", json!([1, 1, -1])),
-        ("shape", json!(vec![1; 10_000])),
-        ("shape", json!("all of it")),
-        ("data_offsets", json!([0, 0])),
-        ("data_offsets", json!([0, good.len() - head])),
-        ("data_offsets", json!([40, 8])),
-        ("data_offsets", json!([u64::MAX - 3, u64::MAX])),
-        ("data_offsets", json!([0, 1e30])),
-        ("data_offsets", json!([-4, 0])),
-        ("data_offsets", json!([2, 6])),
-        ("data_offsets", json!([0])),
-    ];
+    let wrong = json!({
+        "dtype": ["F64", "F16", "U32", "F4", "float", null],
+        "shape": [[], [0], [u64::MAX], [1u64 << 32, 1u64 << 32], [1, 1, -1], vec![1; 10_000], "all"],
+        "data_offsets": [
+            [0, 0], [0, good.len() - head], [40, 8], [u64::MAX - 3, u64::MAX], [0, 1e30], [-4, 0], [2, 6], [0]
+        ],
+    });
     let (how, mut text) = match rng.random_range(0..8) {
         0 => ("brackets without end".into(), "[".repeat(100_000)),
         1 => {
@@ -321,33 +298,25 @@ fn damage_json(good: &[u8], rng: &mut ChaCha8Rng) -> Damaged {
             says["W9"] = tensor.expect("it is there");
             (format!("{name} is called W9"), says.to_string())
         }
-        3 => (
-            format!("{name} twice"),
-            says.to_string()
-                .replacen(&format!("\"{name}\""), "\"W1\",\"b1\"", 1),
-        ),
+        3 => {
+            let text = says.to_string();
+            let twice = text.replacen(&format!("\"{name}\""), "\"W1\",\"b1\"", 1);
+            (format!("{name} twice"), twice)
+        }
         _ => {
-            let (field, value) = wrong.choose(rng).expect("there is one");
-            says[name][field] = value.clone();
-            (format!("{name} with {field} {value}"), says.to_string())
+            let fields = ["dtype", "shape", "data_offsets"];
+            let field = *fields.choose(rng).expect("there is one");
+            let values = wrong[field].as_array().expect("it is one");
+            let value = values.choose(rng).expect("there is one").clone();
+            let how = format!("{name} with {field} {value}");
+            says[name][field] = value;
+            (how, says.to_string())
         }
     };
     text.push_str(&" ".repeat(text.len().next_multiple_of(8) - text.len()));
-    let lie = [
-        0,
-        0,
-        0,
-        0,
-        1,
-        8,
-        1_000_000,
-        90_000_000,
-        1 << 40,
-        u64::MAX - 8,
-    ]
-    .choose(rng)
-    .expect("there is one");
-    let len = (text.len() as u64).wrapping_add(*lie);
+    let lies = [0, 0, 0, 0, 1, 8, 1_000_000, 90_000_000, 1 << 40, -9];
+    let lie = *lies.choose(rng).expect("there is one");
+    let len = (text.len() as u64).wrapping_add_signed(lie);
     let how = format!("{how}, header length {lie} too large");
     let bytes = [&len.to_le_bytes(), text.as_bytes(), &good[head..]].concat();
     Damaged {

@@ -4,7 +4,7 @@ use super::{Backward, Forward, OneChannel};
 use crate::cpu::case::{Case, LENET, Results, Tensors, instructions};
 use crate::cpu::gradient::{At, Grad, Pass};
 use crate::kernel::Kernel;
-use crate::ops::convolution::{Convolution, Geometry};
+use crate::ops::convolution::Convolution;
 use pulp::{Simd, WithSimd};
 
 /// LeNet's first layer, on smaller images.
