@@ -58,6 +58,24 @@ pub fn small(gpus: usize) -> run::Options {
     }
 }
 
+/// The four files of a dataset of so many training and test images, without their endings: name and bytes.
+pub fn idx_files(train: u32, test: u32) -> Vec<(String, Vec<u8>)> {
+    let mut files = Vec::new();
+    for (part, n) in [("train", train), ("t10k", test)] {
+        let kinds: [(_, &[u32]); 2] = [
+            ("images-idx3", &[2051, n, 28, 28]),
+            ("labels-idx1", &[2049, n]),
+        ];
+        for (kind, header) in kinds {
+            let values = header[1..].iter().product();
+            let header = header.iter().flat_map(|number| number.to_be_bytes());
+            let bytes = header.chain((0..values).map(|i| (i % 10) as u8)).collect();
+            files.push((format!("{part}-{kind}-ubyte"), bytes));
+        }
+    }
+    files
+}
+
 /// `k` devices on the CPU.
 pub fn cpus(k: usize) -> Vec<Device> {
     vec![Device::Cpu; k]

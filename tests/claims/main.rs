@@ -51,8 +51,6 @@ fn main() -> ExitCode {
     }
     let program_args = || args.iter().skip(2).cloned();
     match is(1, "--as") {
-        #[cfg(feature = "mpi")]
-        true if is(2, "lenet") => several_processes::lenet_in_a_process(),
         true if is(2, "reader") => bad_input_is_named::read_damaged_files(),
         #[cfg(unix)]
         true if is(2, "corpus") => what_fuzzers_kept::replay(),

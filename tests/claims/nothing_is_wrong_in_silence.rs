@@ -15,7 +15,7 @@ use concise::layers::Linear;
 use concise::{DataParallel, Initializer};
 use libtest_mimic::Trial;
 
-use crate::kit::{Test, command, cpus, has, refuses, run, signal, succeeds};
+use crate::kit::{Test, command, cpus, has, idx_files, refuses, run, signal, succeeds};
 use crate::kit::{trial, trial_if, until_there};
 
 pub fn trials() -> Vec<Trial> {
@@ -129,20 +129,10 @@ fn replicas_that_differ() -> Result<()> {
     Ok(())
 }
 
-/// The four files of a small dataset, all images the same.
 fn write_dataset(folder: &Path) -> Result<()> {
     fs::create_dir_all(folder)?;
-    for (part, n) in [("train", 64u32), ("t10k", 16)] {
-        let header = |magic: u32, dims: &[u32]| -> Vec<u8> {
-            let numbers = [magic].into_iter().chain(dims.iter().copied());
-            numbers.flat_map(u32::to_be_bytes).collect()
-        };
-        let mut images = header(0x803, &[n, 28, 28]);
-        images.extend((0..n * 784).map(|i| (i % 251) as u8));
-        let mut labels = header(0x801, &[n]);
-        labels.extend((0..n).map(|i| (i % 10) as u8));
-        fs::write(folder.join(format!("{part}-images-idx3-ubyte")), images)?;
-        fs::write(folder.join(format!("{part}-labels-idx1-ubyte")), labels)?;
+    for (name, bytes) in idx_files(64, 16) {
+        fs::write(folder.join(name), bytes)?;
     }
     Ok(())
 }

@@ -3,20 +3,15 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Child, Command, ExitCode, Output, Stdio};
-use std::sync::Arc;
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use concise::layers::{Conv2d, Linear};
-use concise::{DataParallel, Initializer, Processes, Replication, Sgd, Trainer};
-use functional::{Network, Value, cross_entropy};
 
 use crate::a_failing_replica_ends_the_run::VARIABLE;
-use crate::kit::{cpus, formula_batch, has, signal, succeeds, until_there};
+use crate::kit::{has, signal, succeeds, until_there};
 
 trials![
-    ten_steps_of_lenet,
     three_steps_of_resnet18,
     replicas_in_each_of_several_processes,
     settings_that_differ_are_named,
@@ -72,66 +67,6 @@ pub fn ended(
     let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
     let code = status.code().context("mpirun was ended by a signal")?;
     Ok((code, text(&stdout), text(&stderr)))
-}
-
-/// LeNet with its parameters on `k` replicas here, ten steps: the losses.
-fn lenet(processes: &Arc<Processes>, k: usize) -> Result<Vec<f32>> {
-    let how = Replication::default();
-    let network = |vb: candle_nn::VarBuilder<'_>| {
-        let conv1 = Conv2d::new(1, 20, 3, vb.pp("conv1"))?;
-        let conv2 = Conv2d::new(20, 50, 5, vb.pp("conv2"))?;
-        let fc1 = Linear::new(800, 128, vb.pp("fc1"))?;
-        let fc2 = Linear::new(128, 10, vb.pp("fc2"))?;
-        Ok(move |x: &Value, train: bool| {
-            let h = conv1.forward(&x.nhwc()?, train)?.relu()?;
-            let h = conv2.forward(&h.avg_pool2d(2, 2)?, train)?.relu()?;
-            let h = fc1.forward(&h.avg_pool2d(2, 2)?.flatten()?, train)?;
-            fc2.forward(&h.relu()?, train)
-        })
-    };
-    let init = Initializer::Xavier(3.0);
-    let net = DataParallel::among(processes, how, &cpus(k), init, 0, network)?;
-    let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.1));
-    let process = processes.process()?;
-    let (first, all) = (process.rank * k, process.of * k);
-    let mut losses = Vec::new();
-    for i in 0..10 {
-        let n = 32 - i as usize; // not always a multiple
-        let (x, y) = formula_batch(i, n)?;
-        let bound = |shard: usize| shard * (n / all) + shard.min(n % all);
-        let (from, len) = (bound(first), bound(first + k) - bound(first));
-        let step = trainer.step(&x.narrow(0, from, len)?, &y.narrow(0, from, len)?)?;
-        losses.push(step.loss.mean()?);
-    }
-    Ok(losses)
-}
-
-/// What `claims --as lenet` does: one replica; the first process prints the losses.
-pub fn lenet_in_a_process() -> ExitCode {
-    let limit = Some(Duration::from_secs(60));
-    let processes = Processes::mpi(limit).map(Arc::new).expect("MPI");
-    let losses = lenet(&processes, 1).and_then(|losses| {
-        if processes.process()?.rank == 0 {
-            println!("{losses:?}");
-        }
-        Ok(())
-    });
-    let processes = Arc::into_inner(processes).expect("the network is gone");
-    match processes.finish(losses) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(_) => ExitCode::FAILURE,
-    }
-}
-
-fn ten_steps_of_lenet() -> Result<()> {
-    for k in [2, 4] {
-        let alone = Arc::new(Processes::alone());
-        let expected = format!("{:?}", lenet(&alone, k)?);
-        let (status, stdout, stderr) = under_mpirun(k, "lenet")?;
-        ensure!(status == 0, "status {status}\n{stderr}");
-        ensure!(stdout.trim() == expected, "{stdout}, not {expected}");
-    }
-    Ok(())
 }
 
 /// A run of `concise` under mpirun that leaves a folder.

@@ -12,6 +12,8 @@ use rand::{Rng, seq::IndexedRandom};
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
 
+use crate::kit::idx_files;
+
 /// A good file, and how the project reads it.
 #[derive(Clone)]
 pub struct Sample {
@@ -44,30 +46,19 @@ pub fn idx(folder: &Path) -> Result<Vec<Sample>> {
     for (format, ending) in [(Format::Idx, ""), (Format::Gz, ".gz")] {
         let folder = folder.join(format!("idx{ending}"));
         fs::create_dir(&folder)?;
-        for (part, n) in [("train", 12), ("t10k", 3)] {
-            let files: [(_, &[u32]); 2] = [
-                ("images-idx3", &[2051, n, 28, 28]),
-                ("labels-idx1", &[2049, n]),
-            ];
-            for (what, header) in files {
-                let size = if header.len() == 4 { 784 } else { 1 };
-                let header = header.iter().flat_map(|number| number.to_be_bytes());
-                let raw: Vec<u8> = header
-                    .chain((0..n * size).map(|i| (i % 10) as u8))
-                    .collect();
-                let path = folder.join(format!("{part}-{what}-ubyte{ending}"));
-                let bytes = match format {
-                    Format::Gz => gzip(&raw),
-                    _ => raw,
-                };
-                fs::write(&path, &bytes)?;
-                samples.push(Sample {
-                    path,
-                    bytes,
-                    format,
-                    read: read_idx,
-                });
-            }
+        for (name, raw) in idx_files(12, 3) {
+            let path = folder.join(name + ending);
+            let bytes = match format {
+                Format::Gz => gzip(&raw),
+                _ => raw,
+            };
+            fs::write(&path, &bytes)?;
+            samples.push(Sample {
+                path,
+                bytes,
+                format,
+                read: read_idx,
+            });
         }
     }
     Ok(samples)

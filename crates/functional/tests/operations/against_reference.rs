@@ -79,3 +79,8 @@ fn orders_sums_relu() {
 fn losses() {
     check(TOLERANCE, networks::losses(0));
 }
+
+#[test]
+fn modules() {
+    check(TOLERANCE, networks::modules());
+}

@@ -3,13 +3,12 @@
 
 use crate::both::Both;
 use crate::support::{
-    assert_near, assert_refused, cases, coarse, given, on_the_way_back, random, tensor, values,
-    values_of,
+    assert_near, assert_refused, cases, coarse, given, on_the_way_back, random, taken, tensor,
+    values, values_of,
 };
 use candle_core::{DType, Device, Result, Tensor, Var, bail};
-use functional::{Backward, Bucket, Gradients, Value, Values};
+use functional::{Backward, Bucket, Gradients, Part, Value, Values};
 use proptest::prelude::*;
-use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 
 const LENS: [usize; 4] = [0, 9, 20, usize::MAX];
@@ -164,35 +163,6 @@ fn a_bucket_comes_as_soon_as_all_parts_of_it_and_those_before_it_are_complete() 
     Ok(())
 }
 
-#[test]
-fn another_thread_takes_buckets_while_backward_goes_on() -> Result<()> {
-    let params = vars(3);
-    let mut gradients = new(&params, 9);
-    let loss = network(0, &params)?.ours();
-    let (to, buckets) = channel();
-    let doubled = std::thread::spawn(move || {
-        let double = |mut bucket: Bucket| {
-            let Values::Floats(floats) = &mut bucket.values else {
-                panic!("the parameters are on the CPU")
-            };
-            floats.iter_mut().for_each(|v| *v *= 2.);
-            bucket
-        };
-        buckets.iter().map(double).collect::<Vec<_>>()
-    });
-    backward(&mut gradients, &loss, &mut |bucket| {
-        to.send(bucket).unwrap();
-        Ok(())
-    })?;
-    drop(to);
-    for bucket in doubled.join().unwrap() {
-        gradients.put_back(bucket)?;
-    }
-    let expected: Vec<f32> = expected(&loss, &params).iter().map(|v| v * 2.).collect();
-    assert_eq!(all_given(&mut gradients), expected);
-    Ok(())
-}
-
 const KINDS: usize = 10;
 
 /// The loss of networks that use their three parameters in all the ways there are.
@@ -266,34 +236,6 @@ fn buckets_of_any_size_and_variables_have_the_gradients_of_the_reference() -> Re
     Ok(())
 }
 
-#[test]
-fn gradients_add_up_until_they_are_forgotten() -> Result<()> {
-    let params = vars(3);
-    let first = network(1, &params)?.ours();
-    let of_first = expected(&first, &params);
-    for (kind, bucket_len) in (0..KINDS).flat_map(|kind| LENS.map(|len| (kind, len))) {
-        let second = network(kind, &params)?.ours();
-        let of_second = expected(&second, &params);
-        let sum =
-            |a: &[f32], b: &[f32]| -> Vec<f32> { a.iter().zip(b).map(|(a, b)| a + b).collect() };
-        let both = sum(&of_first, &of_second);
-        let mut gradients = new(&params, bucket_len);
-        for _ in 0..2 {
-            gradients.zero();
-            gradients.backward(&first)?;
-            gradients.backward(&second)?;
-            assert_near("sum", &all_given(&mut gradients), &both, 1e-5);
-            // and where the last pass hands out what the first began
-            gradients.zero();
-            gradients.backward(&second)?;
-            gradients.backward(&first)?;
-            let handed_out = in_order(pass(&mut gradients, &first)?);
-            assert_near("sum", &handed_out, &sum(&both, &of_first), 1e-5);
-        }
-    }
-    Ok(())
-}
-
 /// A network that is a chain of matrices: of each link, which, and how it is multiplied.
 #[derive(Debug, Clone, Copy)]
 enum Link {
@@ -337,19 +279,27 @@ proptest! {
         bucket_len in prop::sample::select(&LENS[..]),
     ) {
         let params = vars(3);
-        let (mut gradients, mut at_the_end) = (new(&params, bucket_len), new(&params, usize::MAX));
-        gradients.allow_unused(true);
-        at_the_end.allow_unused(true);
+        let [mut gradients, mut all, mut at_the_end] = [bucket_len, bucket_len, usize::MAX].map(|len| {
+            let mut gradients = new(&params, len);
+            gradients.allow_unused(true);
+            gradients
+        });
+        let mut sum = vec![0.; 27];
         for links in &networks {
             let loss = chain(links, &params).unwrap();
             gradients.zero();
             let buckets = in_order(pass(&mut gradients, &loss.ours()).unwrap());
             assert_near("gradients", &buckets, &stored(&loss.reference(), &params), 1e-4);
+            // gradients add up until they are forgotten
+            sum.iter_mut().zip(&buckets).for_each(|(sum, gradient)| *sum += gradient);
+            let handed_out = in_order(pass(&mut all, &loss.ours()).unwrap());
+            assert_near("sum", &handed_out, &sum, 1e-5);
             // and where they are handed out afterwards, in one bucket
             at_the_end.zero();
             at_the_end.backward(&loss.ours()).unwrap();
             prop_assert_eq!(&all_given(&mut at_the_end), &buckets);
-            prop_assert_eq!(&at_the_end.values().unwrap().iter().flat_map(values).collect::<Vec<_>>(), &buckets);
+            let of_each = at_the_end.values().unwrap();
+            prop_assert_eq!(of_each.iter().flat_map(values).collect::<Vec<_>>(), buckets);
         }
     }
 }
@@ -478,44 +428,23 @@ fn a_bucket_is_in_or_out() -> Result<()> {
     let params = vars(2);
     let mut gradients = new(&params, 9);
     let loss = chain(&[Link::Ours(0), Link::Ours(1)], &params)?.ours();
-    assert_refused(
-        "cannot put back bucket 0: it was not handed out",
-        gradients.put_back(bucket(0, 9)),
-    );
-    assert_refused(
-        "cannot put back bucket 2: there are 2 buckets",
-        gradients.put_back(bucket(2, 9)),
-    );
-    let mut out = Vec::new();
-    gradients.give(&mut |bucket| {
-        out.push(bucket);
-        Ok(())
-    })?;
-    assert_refused(
-        "bucket 0 is handed out: put it back first",
-        gradients.give(&mut |_| Ok(())),
-    );
-    assert_refused(
-        "bucket 1 is handed out: put it back first",
-        gradients.values(),
-    );
-    assert_refused(
-        "cannot put back bucket 1 with 8 elements: it had 9",
-        gradients.put_back(bucket(1, 8)),
-    );
+    let not_out = "cannot put back bucket 0: it was not handed out";
+    assert_refused(not_out, gradients.put_back(bucket(0, 9)));
+    let no_such = "cannot put back bucket 2: there are 2 buckets";
+    assert_refused(no_such, gradients.put_back(bucket(2, 9)));
+    let mut out = taken(&mut gradients);
+    let [first, second] = [0, 1].map(|i| format!("bucket {i} is handed out: put it back first"));
+    assert_refused(&first, gradients.give(&mut |_| Ok(())));
+    assert_refused(&second, gradients.values());
+    let too_small = "cannot put back bucket 1 with 8 elements: it had 9";
+    assert_refused(too_small, gradients.put_back(bucket(1, 8)));
     let elsewhere = Bucket {
         values: Values::Tensor(tensor(vec![1.; 8], 8)),
         ..bucket(1, 0)
     };
-    assert_refused(
-        "cannot put back bucket 1 with 8 elements: it had 9",
-        gradients.put_back(elsewhere),
-    );
+    assert_refused(too_small, gradients.put_back(elsewhere));
     gradients.put_back(out.swap_remove(0))?;
-    assert_refused(
-        "bucket 1 is handed out: put it back first",
-        gradients.backward(&loss),
-    );
+    assert_refused(&second, gradients.backward(&loss));
     gradients.put_back(bucket(1, 9))?; // another memory does as well
     gradients.zero();
     gradients.backward(&loss)?;
@@ -565,11 +494,7 @@ fn a_bucket_that_is_not_wanted_ends_the_pass() -> Result<()> {
 
 /// Takes all buckets, and puts these values back in the place of the second.
 fn exchange(gradients: &mut Gradients, values: Tensor) -> Result<()> {
-    let mut out = Vec::new();
-    gradients.give(&mut |bucket| {
-        out.push(bucket);
-        Ok(())
-    })?;
+    let mut out = taken(gradients);
     out[1].values = Values::Tensor(values);
     out.into_iter()
         .try_for_each(|bucket| gradients.put_back(bucket))
@@ -621,24 +546,15 @@ fn the_layout_says_what_lies_where() -> Result<()> {
         vec![(1, 0..4)],
         vec![(0, 0..72)],
     ];
-    let layout = gradients.layout().map(|parts| {
+    let lies = |parts: &Arc<[Part]>| -> Vec<_> {
         let parts = parts.iter();
         parts.map(|p| (p.parameter, p.range.clone())).collect()
-    });
-    assert_eq!(layout.collect::<Vec<Vec<_>>>(), expected);
+    };
+    assert_eq!(gradients.layout().map(lies).collect::<Vec<_>>(), expected);
     // as the buckets say themselves
-    let mut handed_out = Vec::new();
-    gradients.give(&mut |bucket| {
-        let parts = bucket.parts.iter();
-        handed_out.push(
-            parts
-                .map(|p| (p.parameter, p.range.clone()))
-                .collect::<Vec<_>>(),
-        );
-        assert_eq!(handed_out.len(), bucket.index + 1);
-        Ok(())
-    })?;
-    assert_eq!(handed_out, expected);
+    let handed_out = taken(&mut gradients);
+    let of_each = handed_out.iter().map(|bucket| lies(&bucket.parts));
+    assert_eq!(of_each.collect::<Vec<_>>(), expected);
     Ok(())
 }
 

@@ -1,6 +1,5 @@
 //! Networks of candle's operations among ours: gradients go through them, and into their variables.
 
-use crate::both::{Both, assert_both};
 use crate::support::{assert_near, assert_refused, random, tensor, values, variables};
 use candle_core::{
     CpuStorage, CustomOp1, Device, Layout, ModuleT, Result, Shape, Tensor, Var, bail,
@@ -14,56 +13,6 @@ const TOLERANCE: f64 = 1e-5;
 fn new(params: &[Var]) -> Gradients {
     let names = ["first", "second", "third"];
     Gradients::new(names.into_iter().zip(params), usize::MAX).unwrap()
-}
-
-#[test]
-fn a_module_between_our_operations() {
-    let shapes: [&[usize]; 6] = [&[2, 6, 6, 3], &[4, 3, 3, 3], &[4], &[4], &[4], &[5, 64]];
-    let inputs = shapes.map(|shape| random(shape, 1));
-    assert_both(&inputs, TOLERANCE, |t| {
-        let y = Both::new(&t[0])?.conv2d(&t[1], Some(&t[2]), 1, 0)?;
-        let [weight, bias] = [t[3].clone(), t[4].clone()];
-        let y = y.candle(move |x| x.broadcast_mul(&weight)?.broadcast_add(&bias)?.tanh())?;
-        y.flatten()?.linear(&t[5], None)
-    });
-}
-
-#[test]
-fn modules_before_and_behind_them_and_in_a_row() {
-    let inputs = [random((4, 3), 1), random((3, 3), 2), random((3, 3), 3)];
-    let product = |w: &Tensor| {
-        let w = w.clone();
-        move |x: &Tensor| x.matmul(&w)
-    };
-    assert_both(&inputs, TOLERANCE, |t| {
-        let y = Both::new(&t[0])?.candle(product(&t[1]))?.relu()?;
-        y.linear(&t[2], None)?
-            .candle(product(&t[1]))?
-            .candle(product(&t[2]))
-    });
-    // and without any of ours
-    assert_both(&inputs, TOLERANCE, |t| {
-        Both::new(&t[0])?
-            .candle(product(&t[1]))?
-            .candle(product(&t[2]))
-    });
-}
-
-/// Its input, and one result of it, are read elsewhere as well.
-#[test]
-fn what_a_module_reads_and_gives_may_be_read_elsewhere() {
-    let inputs = [random((4, 3), 1), random((3, 3), 2)];
-    assert_both(&inputs, TOLERANCE, |t| {
-        let x = Both::new(&t[0])?.linear(&t[1], None)?;
-        let w = t[1].clone();
-        let y = x.candle(move |x| x.matmul(&w)?.sin())?;
-        y.relu()?.plus(&y)?.plus(&x)
-    });
-    // it gives its input
-    assert_both(&inputs, TOLERANCE, |t| {
-        let x = Both::new(&t[0])?.linear(&t[1], None)?;
-        x.candle(|x| Ok(x.clone()))?.plus(&x)
-    });
 }
 
 /// One module at several places, for inputs of several shapes.
@@ -96,23 +45,6 @@ fn one_module_at_several_places() -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// A tensor that candle has computed, as a value and as a weight.
-#[test]
-fn gradients_reach_what_a_tensor_was_computed_from() {
-    let inputs = [random((4, 3), 1), random((3, 3), 2), random(3, 3)];
-    assert_both(&inputs, TOLERANCE, |t| {
-        let x = t[0].matmul(&t[1])?.tanh()?;
-        let weight = (t[1].sqr()? + t[1].t()?)?;
-        let bias = (&t[2] * 2.)?.exp()?;
-        Both::new(&x)?.linear(&weight, Some(&bias))?.relu()
-    });
-    // a tensor that is computed from no variable is a tensor as any
-    let x = (random((2, 3), 1) * 2.).unwrap();
-    assert_both(&[random((4, 3), 2)], TOLERANCE, |t| {
-        Both::new(&x)?.linear(&t[0], None)
-    });
 }
 
 /// Doubles in training, and leaves one example out then if it is told to.

@@ -299,3 +299,50 @@ pub fn losses(least: usize) -> impl Strategy<Value = Case> {
         Case::new(sizes, vec![y_hat], loss).smooth()
     })
 }
+
+/// Networks of candle's operations among ours. They have parameters of their own.
+pub fn modules() -> impl Strategy<Value = Case> {
+    ((1usize..9, 1usize..9), 0..5, 0u64..1000).prop_map(|sizes| {
+        let ((b, n), which, seed) = sizes;
+        let weights = [1, 2].map(|i| random((n, n), seed + i));
+        let inputs = [&[random((b, n), seed)], &weights[..]].concat();
+        let case = Case::new(sizes, inputs, move |t| {
+            let [first, second] = [1, 2].map(|i| {
+                let weight = t[i].clone();
+                move |x: &Tensor| x.matmul(&weight)?.tanh()
+            });
+            let x = Both::new(&t[0])?;
+            match which {
+                // one before ours, and the same one behind them
+                0 => {
+                    let y = x.candle(first.clone())?.relu()?;
+                    y.linear(&t[2], None)?.candle(first)
+                }
+                // none of ours
+                1 => x.candle(first)?.candle(second),
+                // one that gives its input, which is read elsewhere as well
+                2 => {
+                    let y = x.linear(&t[1], None)?.matmul(&t[2], None)?;
+                    y.candle(|x| Ok(x.clone()))?.plus(&y)
+                }
+                // what one reads and gives is read elsewhere as well
+                3 => {
+                    let x = x.linear(&t[1], None)?;
+                    let y = x.candle(second)?;
+                    y.relu()?.plus(&y)?.plus(&x)
+                }
+                // candle has computed x and the weight
+                _ => {
+                    let x = t[0].matmul(&t[1])?.tanh()?;
+                    let weight = (t[2].sqr()? + t[1].t()?)?;
+                    Both::new(&x)?.linear(&weight, None)?.relu()
+                }
+            }
+        });
+        if which == 1 || which == 2 {
+            case.smooth()
+        } else {
+            case
+        }
+    })
+}

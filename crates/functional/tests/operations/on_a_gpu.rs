@@ -4,7 +4,7 @@
 mod bf16;
 
 use crate::both::{Both, Running};
-use crate::losses::gradients;
+use crate::losses;
 use crate::networks::{self, Case};
 use crate::support::{
     assert_near, assert_refused, cases, coarse, given, labels, pass_over, random, tensors,
@@ -172,7 +172,7 @@ fn orders_sums_relu() {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
-fn losses() {
+fn random_losses() {
     check(&[Precision::F32], [false; 2], || networks::losses(1));
 }
 
@@ -410,9 +410,7 @@ fn in_buckets(device: &Device, bucket_len: usize) -> Vec<Vec<f32>> {
 #[ignore = "needs an NVIDIA GPU"]
 fn the_gradients_of_a_classifier() {
     let gpu = gpu(Precision::F32);
-    let expected = gradients(&Device::Cpu).unwrap().concat();
-    let actual = gradients(&gpu.device).unwrap().concat();
-    assert_near("loss and gradients", &actual, &expected, TOLERANCE);
+    gpu.assert_as_on_the_cpu(false, &losses::inputs(), losses::classifier);
     let many = random((300, 100), 5);
     let sum = |device: &Device| {
         let sum = Value::new(&many.to_device(device)?)?.sum()?;

@@ -68,20 +68,26 @@ pub fn values_of(bucket: &Bucket) -> Vec<f32> {
     }
 }
 
-/// What each bucket holds; all are handed out, and put back.
-pub fn given(gradients: &mut Gradients) -> Vec<Vec<f32>> {
+/// All buckets, handed out.
+pub fn taken(gradients: &mut Gradients) -> Vec<Bucket> {
     let mut buckets = Vec::new();
     let mut ready = |bucket: Bucket| {
         buckets.push(bucket);
         Ok(())
     };
     gradients.give(&mut ready).unwrap();
-    let take = |bucket: Bucket| {
+    buckets
+}
+
+/// What each bucket holds; all are handed out, and put back.
+pub fn given(gradients: &mut Gradients) -> Vec<Vec<f32>> {
+    let buckets = taken(gradients).into_iter();
+    let put_back = |bucket: Bucket| {
         let values = values_of(&bucket);
         gradients.put_back(bucket).unwrap();
         values
     };
-    buckets.into_iter().map(take).collect()
+    buckets.map(put_back).collect()
 }
 
 /// Variables of these numbers.

@@ -168,31 +168,6 @@ fn a_part_of_one_value_a_channel() {
     }
 }
 
-/// With a bias, which only moves the running mean, and without.
-#[test]
-fn a_convolution_before_it() {
-    let with_bias: Network = |[x, _], p, running| {
-        let y = x.conv2d(&p[2], Some(&p[3]), 1, 1)?;
-        norm(&y, p, &running[0])?.relu()
-    };
-    let without: Network = |[x, other], p, running| {
-        let y = x.conv2d(&p[2], None, 1, 1)?;
-        (&norm(&y, p, &running[0])? + other)?.relu()
-    };
-    for (network, bias) in [(with_bias, true), (without, false)] {
-        let params = [random(12, 2), random(12, 3), random((12, 5, 3, 3), 4)];
-        let mut params = params.to_vec();
-        if bias {
-            params.push(random(12, 5));
-        }
-        let x = random((9, 8, 7, 5), 1);
-        let case = Case::new(network, x, &[9, 8, 7, 12], params, &[12]);
-        for shares in SHARES {
-            case.assert_parts(shares, TOLERANCE);
-        }
-    }
-}
-
 /// A residual block and a classifier, with operations that become one and with some of candle's between them; x is
 /// read twice.
 #[test]
