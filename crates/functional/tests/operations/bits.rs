@@ -50,11 +50,13 @@ fn convolutions() {
     }
 }
 
+type Operation = fn(&Value) -> Result<Value>;
+
 #[test]
 fn operations_of_one_value() {
     let images = random((7, 9, 11, 20), 1);
     let y = labels(7, 9 * 11 * 20, 2);
-    let operations: [(&str, fn(&Value) -> Result<Value>); 8] = [
+    let operations: [(&str, Operation); 8] = [
         ("avg_pool2d", |x| x.avg_pool2d(2, 2)),
         ("max_pool2d", |x| x.max_pool2d(3, 2)),
         ("global_avg_pool2d", Value::global_avg_pool2d),

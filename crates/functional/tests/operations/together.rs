@@ -7,6 +7,8 @@ use candle_core::{Result, Tensor};
 
 const TOLERANCE: f64 = 1e-4;
 
+type Network = fn(&[Tensor]) -> Result<Both>;
+
 fn norm(x: &Both, t: &[Tensor]) -> Result<Both> {
     x.batch_norm2d(&t[0], &t[1], &Running::of(&t[0])?, true)
 }
@@ -31,7 +33,7 @@ fn a_bias_before_batch_norm() -> Result<()> {
 #[test]
 fn a_value_that_is_read_often_gets_all_its_gradient() {
     let inputs = [random((2, 3, 4, 5), 1), random(5, 2), random(5, 3)];
-    let networks: [fn(&[Tensor]) -> Result<Both>; 4] = [
+    let networks: [Network; 4] = [
         |t| Both::new(&t[0])?.plus(&Both::new(&t[0])?),
         |t| Both::new(&t[0])?.plus(&Both::new(&t[0])?)?.relu(),
         |t| {
@@ -99,7 +101,7 @@ fn the_books_lenet() {
 /// Images of one channel need no other order; everything else is as it always is.
 #[test]
 fn images_of_one_channel() {
-    let networks: [fn(&[Tensor]) -> Result<Both>; 4] = [
+    let networks: [Network; 4] = [
         |t| Both::new(&t[0])?.nhwc(),
         |t| {
             let x = Both::new(&t[0])?.nhwc()?;
