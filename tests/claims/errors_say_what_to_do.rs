@@ -198,14 +198,13 @@ fn help_is_grouped_and_has_the_statuses_and_the_books_values() -> Result<()> {
             ensure!(output.status.success(), "{help}");
             let fits = |line: &str| line.chars().count() <= columns;
             ensure!(help.lines().all(fits), "{help}");
-            let first = help.lines().next().unwrap_or_default();
-            has(first, "on Fashion-MNIST, data-parallel")?;
             let mut words = help.split_whitespace();
             for group in ["Training:", "Data:", "Record:", "Devices:", "--completions"] {
                 let in_order = words.any(|word| word == group);
                 ensure!(in_order, "{group} has another place in\n{help}");
             }
             let joined = help.split_whitespace().collect::<Vec<_>>().join(" ");
+            has(&joined, "on Fashion-MNIST, data-parallel")?;
             for (option, default) in [("--batch-size", batch_size), ("--lr", lr)] {
                 let after = joined.split(option).nth(1).unwrap_or_default();
                 let said = after.split("[default: ").nth(1).unwrap_or_default();

@@ -405,7 +405,11 @@ fn tensors_are_summed_over_processes() {
                 let sum = member.all_reduce_tensor(&data).unwrap();
                 assert_eq!(sum.dims(), [3, 4]);
                 let sum = sum.flatten_all().unwrap().to_vec1::<f32>().unwrap();
-                assert_eq!(sum, [(size * (size - 1) / 2) as f32; 12]);
+                let expected = [(size * (size - 1) / 2) as f32; 12];
+                assert_eq!(
+                    sum, expected,
+                    "{processes} processes, k = {k}, direct {direct}"
+                );
                 if processes == 1 {
                     return;
                 }
@@ -434,7 +438,8 @@ fn a_few_values_are_summed_in_rank_order() {
         on_threads(in_processes(processes, k), |mut member| {
             let mut values = tenths(member.rank());
             member.sum(&mut values).unwrap();
-            assert_eq!(values.map(f64::to_bits), expected.map(f64::to_bits));
+            let [found, expected] = [values, expected].map(|v| v.map(f64::to_bits));
+            assert_eq!(found, expected, "{processes} processes, k = {k}");
             member.sum(&mut []).unwrap();
         });
     }
