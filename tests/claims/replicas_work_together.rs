@@ -327,69 +327,6 @@ fn shares_of_any_size_take_the_same_step() -> Result<()> {
     Ok(())
 }
 
-/// What happens on the way through a network.
-#[derive(Clone, Copy, Debug)]
-enum Event {
-    Nothing,
-    Pause(Duration),
-    Failure,
-    Panic,
-}
-
-impl Event {
-    fn happen(self) -> candle_core::Result<()> {
-        match self {
-            Event::Nothing => Ok(()),
-            Event::Pause(time) => {
-                std::thread::sleep(time);
-                Ok(())
-            }
-            Event::Failure => candle_core::bail!("a fault"),
-            Event::Panic => std::panic::resume_unwind(Box::new("a fault")),
-        }
-    }
-}
-
-/// Hands a tensor on, and its gradient back; something happens on each way.
-#[derive(Clone, Copy)]
-struct Way {
-    forward: Event,
-    backward: Event,
-}
-
-impl Way {
-    /// `x`, behind what happens when it is computed.
-    fn after(self, x: &Value) -> candle_core::Result<Value> {
-        candle(self).forward(x, true)
-    }
-}
-
-impl ModuleT for Way {
-    /// Without `train` nothing happens: a network of candle's operations runs so, to learn its shapes.
-    fn forward_t(&self, x: &Tensor, train: bool) -> candle_core::Result<Tensor> {
-        match train {
-            true => x.apply_op1(*self),
-            false => Ok(x.clone()),
-        }
-    }
-}
-
-impl CustomOp1 for Way {
-    fn name(&self) -> &'static str {
-        "way"
-    }
-
-    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
-        self.forward.happen()?;
-        Ok((x.clone(), layout.shape().clone()))
-    }
-
-    fn bwd(&self, _: &Tensor, _: &Tensor, dy: &Tensor) -> candle_core::Result<Option<Tensor>> {
-        self.backward.happen()?;
-        Ok(Some(dy.clone()))
-    }
-}
-
 /// The second replica needs three times as long for an example.
 fn a_split_that_is_measured_follows_the_speed() -> Result<()> {
     let how = with(|how| how.split = Split::Measured);
@@ -398,10 +335,8 @@ fn a_split_that_is_measured_follows_the_speed() -> Result<()> {
         let slowness = 1 + 2 * made.fetch_add(1, SeqCst);
         let fc = Linear::new(784, 10, vb)?;
         Ok(move |x: &Value, train: bool| {
-            let pause = Duration::from_millis(2) * slowness * x.dims()[0] as u32;
-            let (forward, backward) = (Event::Pause(pause), Event::Nothing);
-            let y_hat = fc.forward(&x.nhwc()?.flatten()?, train)?;
-            Way { forward, backward }.after(&y_hat)
+            std::thread::sleep(Duration::from_millis(2) * slowness * x.dims()[0] as u32);
+            fc.forward(&x.nhwc()?.flatten()?, train)
         })
     })?;
     let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.1));
@@ -507,43 +442,75 @@ fn more_replicas_than_cores_synchronize_their_norms() -> Result<()> {
     Ok(())
 }
 
-/// Batch norm between two layers, and the fault of the second replica behind or before both.
-fn error_of(how: Replication, fault: Event, forward: bool, first: bool) -> Result<String> {
+/// Hands a tensor on, and its gradient back, and fails on one of the ways.
+#[derive(Clone, Copy, Debug)]
+struct Fault {
+    panics: bool,
+    forward: bool,
+}
+
+impl Fault {
+    fn on_the_way(self, forward: bool) -> candle_core::Result<()> {
+        match (forward == self.forward, self.panics) {
+            (false, _) => Ok(()),
+            (true, false) => candle_core::bail!("a fault"),
+            (true, true) => std::panic::resume_unwind(Box::new("a fault")),
+        }
+    }
+}
+
+impl ModuleT for Fault {
+    /// Without `train` nothing happens: a network of candle's operations runs so, to learn its shapes.
+    fn forward_t(&self, x: &Tensor, train: bool) -> candle_core::Result<Tensor> {
+        match train {
+            true => x.apply_op1(*self),
+            false => Ok(x.clone()),
+        }
+    }
+}
+
+impl CustomOp1 for Fault {
+    fn name(&self) -> &'static str {
+        "fault"
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
+        self.on_the_way(true)?;
+        Ok((x.clone(), layout.shape().clone()))
+    }
+
+    fn bwd(&self, _: &Tensor, _: &Tensor, dy: &Tensor) -> candle_core::Result<Option<Tensor>> {
+        self.on_the_way(false)?;
+        Ok(Some(dy.clone()))
+    }
+}
+
+/// Batch norm between two layers, and the fault of the second replica before it if `first`, or behind both.
+fn error_of(how: Replication, fault: Fault, first: bool) -> Result<String> {
     let made = AtomicU32::new(0);
     let net = DataParallel::with(how, &cpus(3), Initializer::Xavier(3.0), 0, move |vb| {
         let is_faulty = made.fetch_add(1, SeqCst) == 1;
         let conv = Conv2d::new(1, 6, 5, vb.pp("conv"))?;
         let norm = BatchNorm2d::new(6, vb.pp("norm"))?;
         let fc = Linear::new(6 * 24 * 24, 10, vb.pp("fc"))?;
-        let (forward, backward) = match forward {
-            _ if !is_faulty => (Event::Nothing, Event::Nothing),
-            true => (fault, Event::Nothing),
-            false => (Event::Nothing, fault),
+        let faulty_if = move |here: bool, x: Value| match here && is_faulty {
+            true => candle(fault).forward(&x, true),
+            false => Ok(x),
         };
-        let way = Way { forward, backward };
         Ok(move |x: &Value, train: bool| {
-            let mut h = conv.forward(&x.nhwc()?, train)?;
-            if first {
-                h = way.after(&h)?;
-            }
-            h = norm.forward(&h, train)?;
-            h = fc.forward(&h.flatten()?, train)?;
-            if first { Ok(h) } else { way.after(&h) }
+            let h = faulty_if(first, conv.forward(&x.nhwc()?, train)?)?;
+            let h = norm.forward(&h, train)?;
+            faulty_if(!first, fc.forward(&h.flatten()?, train)?)
         })
     })?;
     let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.1));
     let (x, y) = formula_batch(0, 6)?;
     let start = Instant::now();
     let error = format!("{:#}", trainer.step(&x, &y).unwrap_err());
-    ensure!(
-        start.elapsed() < Duration::from_secs(5),
-        "{:?}",
-        start.elapsed()
-    );
-    ensure!(
-        trainer.step(&x, &y).is_err(),
-        "it went on without a replica"
-    );
+    let took = start.elapsed();
+    ensure!(took < Duration::from_secs(5), "{took:?}");
+    let ended = trainer.step(&x, &y).is_err();
+    ensure!(ended, "it went on without a replica");
     Ok(error)
 }
 
@@ -551,27 +518,28 @@ fn error_of(how: Replication, fault: Event, forward: bool, first: bool) -> Resul
 fn a_replica_that_fails_is_the_cause_wherever_the_others_wait() -> Result<()> {
     for i in 0..16 {
         let [panics, forward, first, sync_bn] = [1, 2, 4, 8].map(|bit| i & bit != 0);
-        let (fault, words) = match panics {
-            true => (Event::Panic, "panicked"),
-            false => (Event::Failure, "a fault"),
-        };
+        let fault = Fault { panics, forward };
         let how = with(|how| (how.sync_bn, how.bucket_bytes) = (sync_bn, 1));
-        let error = error_of(how, fault, forward, first)?;
+        let error = error_of(how, fault, first)?;
+        let words = if panics { "panicked" } else { "a fault" };
         let named = error.contains("replica cpu(1)") && error.contains(words);
-        let case = format!("{fault:?}, forward {forward}, first {first}, sync_bn {sync_bn}");
-        ensure!(named, "{case}: {error}");
+        ensure!(
+            named,
+            "{fault:?}, first {first}, sync_bn {sync_bn}: {error}"
+        );
     }
     Ok(())
 }
 
 /// The others do not wait for it there. The second replica fails on an image that is all ones.
 fn a_replica_that_fails_in_inference_trains_on() -> Result<()> {
-    for fault in [Event::Failure, Event::Panic] {
+    for panics in [false, true] {
+        let forward = true;
         let net = DataParallel::new(&cpus(3), Initializer::Xavier(3.0), 0, move |vb| {
             let fc = Linear::new(784, 10, vb)?;
             Ok(move |x: &Value, train: bool| {
                 if x.eval()?.flatten_all()?.min(0)?.to_scalar::<f32>()? == 1.0 {
-                    fault.happen()?;
+                    Fault { panics, forward }.on_the_way(forward)?;
                 }
                 fc.forward(&x.nhwc()?.flatten()?, train)
             })

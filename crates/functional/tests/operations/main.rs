@@ -1,6 +1,5 @@
 //! What this crate claims of its operations, a module a claim.
 
-mod against_candle;
 mod against_reference;
 mod bits;
 mod both;
