@@ -125,7 +125,7 @@ fn one_step_of_k_replicas_is_that_of_one() -> Result<()> {
                 let difference = largest_difference(a, b)?;
                 ensure!(
                     difference <= 1e-6,
-                    "{n}, k = {k}, parameter {i}: {difference}"
+                    "n = {n}, k = {k}, parameter {i}: {difference}"
                 );
             }
         }
