@@ -5,7 +5,7 @@
 use {
     crate::kit::command,
     anyhow::{Result, ensure},
-    std::collections::HashSet,
+    std::collections::{HashSet, VecDeque},
     std::fs,
     std::process::{Command, Stdio},
     std::time::Duration,
@@ -38,13 +38,19 @@ fn no_threads_but_those_of_the_replicas() -> Result<()> {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
-        let (mut most, mut before) = (0, HashSet::new());
+        // a thread that has ended may be listed for a moment longer: those in ten readings in a row count
+        let (mut most, mut readings) = (0, VecDeque::new());
         let status = loop {
             let threads = fs::read_dir(format!("/proc/{}/task", child.id()));
             let threads = threads.into_iter().flatten().flatten();
             let now: HashSet<_> = threads.map(|thread| thread.file_name()).collect();
-            most = most.max(now.intersection(&before).count());
-            before = now;
+            readings.push_back(now);
+            if readings.len() > 10 {
+                readings.pop_front();
+                let lasting =
+                    |thread: &&_| readings.iter().all(|reading| reading.contains(*thread));
+                most = most.max(readings[0].iter().filter(lasting).count());
+            }
             match child.try_wait()? {
                 Some(status) => break status,
                 None => std::thread::sleep(Duration::from_millis(2)),
