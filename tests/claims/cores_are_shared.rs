@@ -1,33 +1,24 @@
 //! A run starts no more threads than its replicas need, whatever candle would start by itself; and what it computes
 //! does not depend on threads or cores.
 
-#[cfg(target_os = "linux")]
-use {
-    crate::kit::command,
-    anyhow::{Result, ensure},
-    std::collections::{HashSet, VecDeque},
-    std::fs,
-    std::process::{Command, Stdio},
-    std::time::Duration,
-};
+use std::collections::{HashSet, VecDeque};
+use std::fs;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
-#[cfg(target_os = "linux")]
+use anyhow::{Result, ensure};
+
+use crate::kit::command;
+
 trials![
     no_threads_but_those_of_the_replicas,
     any_number_of_cores_gives_the_same_bits,
 ];
 
-/// Elsewhere a process cannot be asked so easily.
-#[cfg(not(target_os = "linux"))]
-pub fn trials() -> Vec<libtest_mimic::Trial> {
-    Vec::new()
-}
-
 /// Two replicas on two cores: the main thread and its helper in evaluations, two threads that
 /// compute, one that prepares minibatches, and one that waits for Ctrl-C. `concise` has two more that
 /// sum gradients, and two of rayon's in place of the helper. A thread that is seen only once may be about
 /// to end, and is not counted.
-#[cfg(target_os = "linux")]
 fn no_threads_but_those_of_the_replicas() -> Result<()> {
     let args = "--device cpu --data synthetic --limit-test 50 --gpus 2 --threads 2 --batch-size 32";
     for (program, rest, limit) in [
@@ -63,7 +54,6 @@ fn no_threads_but_those_of_the_replicas() -> Result<()> {
 }
 
 /// More threads than cores, fewer, and a process that has one core only.
-#[cfg(target_os = "linux")]
 fn any_number_of_cores_gives_the_same_bits() -> Result<()> {
     let args = "--device cpu --data synthetic --limit-train 21 --limit-test 8 --batch-size 9 --epochs 1 --gpus 3";
     let folder = tempfile::tempdir()?;

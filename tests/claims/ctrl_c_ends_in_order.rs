@@ -1,17 +1,15 @@
 //! Ctrl-C ends a run in order: what was reached is reported and written, with exit status 130.
 
-#[cfg(unix)]
-use {
-    crate::kit::{command, has, signal, until_there},
-    anyhow::{Context, Result, bail, ensure},
-    std::fs,
-    std::io::{BufRead, BufReader},
-    std::path::Path,
-    std::process::{Command, Stdio},
-    std::time::{Duration, Instant},
-};
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
-#[cfg(unix)]
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::kit::{command, has, signal, until_there};
+
 trials![
     what_was_reached_is_reported_and_written,
     one_that_is_ignored_stays_so,
@@ -20,20 +18,12 @@ trials![
     a_second_one_ends_at_once,
 ];
 
-/// Windows has no signal that one process could send another as Ctrl-C.
-#[cfg(not(unix))]
-pub fn trials() -> Vec<libtest_mimic::Trial> {
-    Vec::new()
-}
-
-#[cfg(unix)]
 fn what_was_reached_is_reported_and_written() -> Result<()> {
     end_in_order_after(&["-INT"])?;
     // a terminal that closes: the shell says so, and then the system
     end_in_order_after(&["-HUP", "-HUP"])
 }
 
-#[cfg(unix)]
 fn end_in_order_after(signals: &[&str]) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let out = folder.path().join("run");
@@ -60,7 +50,6 @@ fn end_in_order_after(signals: &[&str]) -> Result<()> {
     Ok(())
 }
 
-#[cfg(unix)]
 fn the_folder_is_whole(out: &Path) -> Result<()> {
     for file in [
         "steps.csv",
@@ -105,7 +94,6 @@ fn one_that_is_ignored_stays_so() -> Result<()> {
 }
 
 /// While the data are loaded: the run in the folder stays, although it may be overwritten.
-#[cfg(unix)]
 fn before_the_first_step_nothing_is_replaced() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let earlier = folder.path().join("model.safetensors");
@@ -125,7 +113,6 @@ fn before_the_first_step_nothing_is_replaced() -> Result<()> {
     Ok(())
 }
 
-#[cfg(unix)]
 fn the_first_epoch_of_resnet18_can_be_ended() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let out = folder.path().join("run");
@@ -152,7 +139,6 @@ fn the_first_epoch_of_resnet18_can_be_ended() -> Result<()> {
 }
 
 /// In the middle of a step that takes long; the checkpoint is whole.
-#[cfg(unix)]
 fn a_second_one_ends_at_once() -> Result<()> {
     let folder = tempfile::tempdir()?;
     // on a busy machine it may take longer until the step begins
@@ -168,7 +154,6 @@ fn a_second_one_ends_at_once() -> Result<()> {
 }
 
 /// Whether the first Ctrl-C came so late that it had to wait; then the second one does not.
-#[cfg(unix)]
 fn ended_twice(out: &Path, after: Duration) -> Result<bool> {
     let args = "--device cpu --data synthetic --limit-train 3000 --limit-test 10 --batch-size 3000 --threads 1";
     let mut child = command("concise", &format!("{args} --out {}", out.display()))?

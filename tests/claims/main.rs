@@ -13,7 +13,9 @@ mod kit;
 mod a_failing_replica_ends_the_run;
 mod a_trace_shows_the_step;
 mod bad_input_is_named;
+#[cfg(target_os = "linux")] // elsewhere nothing says so easily which threads a process has
 mod cores_are_shared;
+#[cfg(unix)] // Windows has no signal that one process could send another as Ctrl-C
 mod ctrl_c_ends_in_order;
 mod errors_say_what_to_do;
 mod examples_say_what_they_should;
@@ -67,7 +69,9 @@ fn run_tests() -> ExitCode {
         a_failing_replica_ends_the_run::trials(),
         a_trace_shows_the_step::trials(),
         bad_input_is_named::trials(),
+        #[cfg(target_os = "linux")]
         cores_are_shared::trials(),
+        #[cfg(unix)]
         ctrl_c_ends_in_order::trials(),
         errors_say_what_to_do::trials(),
         examples_say_what_they_should::trials(),

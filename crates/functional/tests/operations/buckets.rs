@@ -327,10 +327,8 @@ fn a_loss_that_misses_a_parameter_names_it_and_spoils_nothing() -> Result<()> {
     gradients.backward(&loss)?;
     let before = gradients.values()?;
     let without = chain(&[Link::Ours(0), Link::Candles(2)], &params)?.ours();
-    assert_refused(
-        "the loss does not depend on the parameter second",
-        gradients.backward(&without),
-    );
+    let expected = "the loss does not depend on the parameter second";
+    assert_refused(expected, gradients.backward(&without));
     let mut handed_out = 0;
     let refused = backward(&mut gradients, &without, &mut |_| {
         handed_out += 1;
@@ -476,10 +474,8 @@ fn a_bucket_that_is_not_wanted_ends_the_pass() -> Result<()> {
     gradients.put_back(out.remove(0))?;
     assert_refused("bucket 1 is handed out", gradients.backward(&loss));
     gradients.put_back(bucket(1, 9))?;
-    assert_refused(
-        "cannot put back bucket 2: it was not handed out",
-        gradients.put_back(bucket(2, 9)),
-    );
+    let expected = "cannot put back bucket 2: it was not handed out";
+    assert_refused(expected, gradients.put_back(bucket(2, 9)));
     gradients.backward(&loss)?;
     assert_eq!(all_given(&mut gradients), expected(&loss, &params));
     // and where they are handed out without a pass
@@ -521,10 +517,8 @@ fn a_bucket_that_cannot_be_written_to_takes_no_other_along() -> Result<()> {
     exchange(&mut gradients, view)?;
     gradients.zero();
     let refused = gradients.backward(&loss);
-    assert_refused(
-        "the memory of a gradient has 18 elements, expected 9",
-        refused,
-    );
+    let expected = "the memory of a gradient has 18 elements, expected 9";
+    assert_refused(expected, refused);
     for index in 0..3 {
         let there = "it was not handed out";
         assert_refused(there, gradients.put_back(bucket(index, 9)));

@@ -203,10 +203,8 @@ fn a_module_gives_floats() -> Result<()> {
     let x = Value::new(&tensor(vec![1., -2.], (1, 2)))?;
     let bytes = candle(|x: &Tensor| x.ge(0.));
     assert_refused("expected f32", bytes.forward(&x, true)?.relu());
-    assert_refused(
-        "expected an f32 tensor",
-        bytes.forward(&x.relu()?, true)?.eval(),
-    );
+    let expected = "expected an f32 tensor";
+    assert_refused(expected, bytes.forward(&x.relu()?, true)?.eval());
     let elsewhere = Tensor::new(&[[true as u8]], &Device::Cpu)?;
     assert_refused("expected f32", Value::new(&elsewhere)?.relu());
     Ok(())
