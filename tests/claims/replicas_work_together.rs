@@ -11,8 +11,8 @@ use candle_core::{CpuStorage, CustomOp1, Layout, Module, ModuleT, Shape, Tensor}
 use candle_nn::VarBuilder;
 use concise::layers::{BatchNorm2d, Conv2d, Linear};
 use concise::{
-    Algorithm, DataParallel, Initializer, ReduceOn, Replication, Residual, Sgd, Split, Trainer,
-    resnet18,
+    Algorithm, DataParallel, Initializer, Link, ReduceOn, Replication, Residual, Sgd, Split,
+    Trainer, resnet18,
 };
 use functional::{Network, Value, candle, cross_entropy};
 use run::TrainState;
@@ -37,6 +37,7 @@ trials![
     more_replicas_than_cores_synchronize_their_norms,
     a_replica_that_fails_is_the_cause_wherever_the_others_wait,
     a_replica_that_fails_in_inference_trains_on,
+    the_all_reduce_goes_on_while_the_replicas_compute,
 ];
 
 type State = Vec<(String, Tensor)>;
@@ -556,5 +557,74 @@ fn a_replica_that_fails_in_inference_trains_on() -> Result<()> {
         let ended = trainer.step(&x, &y).is_err();
         ensure!(ended, "it went on without a replica");
     }
+    Ok(())
+}
+
+/// Hands a tensor on, and its gradient back after 20 ms.
+#[derive(Clone, Copy)]
+struct SlowBackward;
+
+const PAUSE: Duration = Duration::from_millis(20);
+
+impl ModuleT for SlowBackward {
+    fn forward_t(&self, x: &Tensor, _train: bool) -> candle_core::Result<Tensor> {
+        x.apply_op1(*self)
+    }
+}
+
+impl CustomOp1 for SlowBackward {
+    fn name(&self) -> &'static str {
+        "slow-backward"
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
+        Ok((x.clone(), layout.shape().clone()))
+    }
+
+    fn bwd(&self, _: &Tensor, _: &Tensor, dy: &Tensor) -> candle_core::Result<Option<Tensor>> {
+        std::thread::sleep(PAUSE);
+        Ok(Some(dy.clone()))
+    }
+}
+
+/// The first step of eight layers, between which the backward pass takes 20 ms each, over links that take 20 ms
+/// for the gradients of a layer.
+fn first_step_over_slow_links(overlap: bool) -> Result<Duration> {
+    let link = Link {
+        latency: PAUSE / 2,
+        bytes_per_second: 1e12,
+    };
+    let how = with(|how| (how.link, how.bucket_bytes, how.overlap) = (Some(link), 1, overlap));
+    let net = DataParallel::with(how, &cpus(2), Initializer::Xavier(3.0), 0, |vb| {
+        let layers = (0..8).map(|i| vb.get((784, 784), &format!("{i}")));
+        let layers = layers.collect::<candle_core::Result<Vec<_>>>()?;
+        Ok(move |x: &Value, train: bool| {
+            let mut h = x.nhwc()?.flatten()?;
+            for weight in &layers {
+                h = candle(SlowBackward).forward(&h.linear(weight, None)?, train)?;
+            }
+            Ok(h)
+        })
+    })?;
+    let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.0));
+    let (x, y) = formula_batch(0, 2)?;
+    let start = Instant::now();
+    trainer.step(&x, &y)?;
+    Ok(start.elapsed())
+}
+
+/// 160 ms of either: 320 one after the other, little more than 180 at the same time.
+fn the_all_reduce_goes_on_while_the_replicas_compute() -> Result<()> {
+    let fastest = |overlap| -> Result<Duration> {
+        let times = (0..3).map(|_| first_step_over_slow_links(overlap));
+        let times = times.collect::<Result<Vec<_>>>()?;
+        Ok(times.into_iter().min().unwrap_or_default())
+    };
+    let (apart, together) = (fastest(false)?, fastest(true)?);
+    ensure!(apart >= Duration::from_millis(310), "{apart:?}");
+    ensure!(
+        together < apart.mul_f64(0.75),
+        "{together:?} with overlap, {apart:?} without"
+    );
     Ok(())
 }
