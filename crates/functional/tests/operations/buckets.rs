@@ -327,14 +327,14 @@ fn a_loss_that_misses_a_parameter_names_it_and_spoils_nothing() -> Result<()> {
     gradients.backward(&loss)?;
     let before = gradients.values()?;
     let without = chain(&[Link::Ours(0), Link::Candles(2)], &params)?.ours();
-    let expected = "the loss does not depend on the parameter second";
-    assert_refused(expected, gradients.backward(&without));
+    let unused = "the loss does not depend on the parameter second";
+    assert_refused(unused, gradients.backward(&without));
     let mut handed_out = 0;
     let refused = backward(&mut gradients, &without, &mut |_| {
         handed_out += 1;
         Ok(())
     });
-    assert_refused("the loss does not depend on the parameter second", refused);
+    assert_refused(unused, refused);
     assert_eq!(handed_out, 0);
     for (before, after) in before.iter().zip(gradients.values()?) {
         assert_eq!(values(before), values(&after));
@@ -474,8 +474,8 @@ fn a_bucket_that_is_not_wanted_ends_the_pass() -> Result<()> {
     gradients.put_back(out.remove(0))?;
     assert_refused("bucket 1 is handed out", gradients.backward(&loss));
     gradients.put_back(bucket(1, 9))?;
-    let expected = "cannot put back bucket 2: it was not handed out";
-    assert_refused(expected, gradients.put_back(bucket(2, 9)));
+    let unknown = "cannot put back bucket 2: it was not handed out";
+    assert_refused(unknown, gradients.put_back(bucket(2, 9)));
     gradients.backward(&loss)?;
     assert_eq!(all_given(&mut gradients), expected(&loss, &params));
     // and where they are handed out without a pass
