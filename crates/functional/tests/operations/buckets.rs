@@ -327,14 +327,14 @@ fn a_loss_that_misses_a_parameter_names_it_and_spoils_nothing() -> Result<()> {
     gradients.backward(&loss)?;
     let before = gradients.values()?;
     let without = chain(&[Link::Ours(0), Link::Candles(2)], &params)?.ours();
-    let unused = "the loss does not depend on the parameter second";
-    assert_refused(unused, gradients.backward(&without));
+    let misses = "the loss does not depend on the parameter second";
+    assert_refused(misses, gradients.backward(&without));
     let mut handed_out = 0;
     let refused = backward(&mut gradients, &without, &mut |_| {
         handed_out += 1;
         Ok(())
     });
-    assert_refused(unused, refused);
+    assert_refused(misses, refused);
     assert_eq!(handed_out, 0);
     for (before, after) in before.iter().zip(gradients.values()?) {
         assert_eq!(values(before), values(&after));
@@ -351,11 +351,11 @@ fn a_loss_of_numbers_alone_depends_on_nothing() -> Result<()> {
     let params = vars(2);
     let mut gradients = new(&params, 9);
     let loss = Value::new(&random((2, 3), 1))?.sum()?;
-    let expected = "the loss does not depend on the parameter first";
-    assert_refused(expected, gradients.backward(&loss));
+    let misses = "the loss does not depend on the parameter first";
+    assert_refused(misses, gradients.backward(&loss));
     // not even where nothing at all is computed
     let loss = Value::new(&Tensor::new(&[2f32], &Device::Cpu)?)?;
-    assert_refused(expected, gradients.backward(&loss));
+    assert_refused(misses, gradients.backward(&loss));
     gradients.allow_unused(true);
     assert_eq!(values(&gradients.backward(&loss)?), [2.]);
     assert_eq!(all_given(&mut gradients), [0.; 18]);
@@ -474,8 +474,8 @@ fn a_bucket_that_is_not_wanted_ends_the_pass() -> Result<()> {
     gradients.put_back(out.remove(0))?;
     assert_refused("bucket 1 is handed out", gradients.backward(&loss));
     gradients.put_back(bucket(1, 9))?;
-    let unknown = "cannot put back bucket 2: it was not handed out";
-    assert_refused(unknown, gradients.put_back(bucket(2, 9)));
+    let words = "cannot put back bucket 2: it was not handed out";
+    assert_refused(words, gradients.put_back(bucket(2, 9)));
     gradients.backward(&loss)?;
     assert_eq!(all_given(&mut gradients), expected(&loss, &params));
     // and where they are handed out without a pass
@@ -517,8 +517,8 @@ fn a_bucket_that_cannot_be_written_to_takes_no_other_along() -> Result<()> {
     exchange(&mut gradients, view)?;
     gradients.zero();
     let refused = gradients.backward(&loss);
-    let expected = "the memory of a gradient has 18 elements, expected 9";
-    assert_refused(expected, refused);
+    let words = "the memory of a gradient has 18 elements, expected 9";
+    assert_refused(words, refused);
     for index in 0..3 {
         let there = "it was not handed out";
         assert_refused(there, gradients.put_back(bucket(index, 9)));
