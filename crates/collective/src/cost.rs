@@ -15,7 +15,7 @@
 //!
 //! Members in one memory share its bandwidth, so the model counts all bytes that any of them reads or writes.
 
-use crate::{Algorithm, Schedule};
+use crate::algorithm::{Algorithm, Schedule};
 use std::time::Duration;
 
 /// The speed of a link between devices.

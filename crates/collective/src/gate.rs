@@ -1,7 +1,7 @@
 //! A reusable barrier for the members of a group. Either all members pass it, or it fails for all of them,
 //! for ever. The error names the members that left or did not arrive in time.
 
-use crate::Error;
+use crate::error::Error;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

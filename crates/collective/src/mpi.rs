@@ -14,7 +14,9 @@
 
 mod watch;
 
-use crate::{Algorithm, Error, Schedule, World};
+use crate::algorithm::{Algorithm, Schedule};
+use crate::error::Error;
+use crate::world::World;
 use ::mpi::Threading;
 use ::mpi::datatype::{Partition, PartitionMut};
 use ::mpi::environment::{is_finalized, is_initialized};

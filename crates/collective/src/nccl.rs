@@ -13,8 +13,10 @@
 
 mod watch;
 
+use crate::error::Error;
+use crate::gate::Deadline;
 use crate::mpi::{self, Call, Processes};
-use crate::{Deadline, Error, World};
+use crate::world::World;
 use candle_core::backend::BackendStorage;
 use candle_core::cuda_backend::cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut};
 use candle_core::cuda_backend::cudarc::nccl::sys;

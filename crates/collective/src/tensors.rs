@@ -3,7 +3,9 @@
 
 use crate::algorithm::Schedule;
 use crate::cost::Medium;
-use crate::{Error, Member, World};
+use crate::error::Error;
+use crate::group::Member;
+use crate::world::World;
 use candle_core::{Device, Result, Tensor};
 use std::time::Instant;
 

@@ -1,7 +1,7 @@
 //! The trait of processes that sum together. `mpi` and `nccl` implement it, and the tests do so with
 //! threads.
 
-use crate::Error;
+use crate::error::Error;
 use candle_core::Tensor;
 
 /// Processes that sum together. All processes must make the same calls in the same order. A call in the

@@ -1,15 +1,15 @@
-//! Which devices the replicas live on, and how the cores are shared among them.
+//! Which devices the replicas live on, and what runs on all of them.
 //!
 //! The rule: k replicas on k GPUs or more have one each; on fewer GPUs they share them in turn;
 //! without a GPU they are k replicas on the CPU, each with its share of the cores. The same
 //! code trains all of them.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use candle_core::{Device, Result, Tensor, bail};
+use rayon::prelude::*;
 
-use candle_core::{Device, DeviceLocation, Result, Tensor, bail};
-
+use crate::faults::{on_devices, on_replica};
 use crate::gpu::{self, NoGpu};
-use crate::{Process, on_devices, on_replica};
+use crate::process::Process;
 
 /// Where the replicas may live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
@@ -154,54 +154,6 @@ fn open_gpus(most: usize) -> (Vec<Device>, Option<NoGpu>) {
     (gpus, None)
 }
 
-/// The names of replicas' devices as they are printed: `[cuda(0), cuda(1)]`, `[cpu(0), cpu(1)]`.
-///
-/// A GPU's number is the GPU's; CPU replicas are counted.
-///
-/// ```
-/// use candle_core::Device;
-/// assert_eq!(d2l::device_names(&[Device::Cpu, Device::Cpu]), "[cpu(0), cpu(1)]");
-/// ```
-pub fn device_names(devices: &[Device]) -> String {
-    let replicas = devices.iter().enumerate();
-    let names: Vec<String> = replicas.map(|(i, device)| device_name(i, device)).collect();
-    format!("[{}]", names.join(", "))
-}
-
-/// The name of the device of replica `i`, as in [`device_names`].
-///
-/// ```
-/// assert_eq!(d2l::device_name(1, &candle_core::Device::Cpu), "cpu(1)");
-/// ```
-pub fn device_name(i: usize, device: &Device) -> String {
-    match device.location() {
-        DeviceLocation::Cuda { gpu_id } => format!("cuda({gpu_id})"),
-        DeviceLocation::Metal { gpu_id } => format!("metal({gpu_id})"),
-        DeviceLocation::Cpu => format!("cpu({i})"),
-    }
-}
-
-/// What [`share_cores`] was told; 0 is all. A static, because the cores are the process's, and so are rayon's threads.
-static CORES: AtomicUsize = AtomicUsize::new(0);
-
-/// How many cores the run may use: what [`share_cores`] was told, or all that there are.
-pub fn cores() -> usize {
-    match CORES.load(Ordering::Relaxed) {
-        0 => std::thread::available_parallelism().map_or(1, usize::from),
-        cores => cores,
-    }
-}
-
-/// The share of the [`cores`] that each of `replicas` has: at least one.
-///
-/// ```
-/// assert_eq!(d2l::cores_each(1), d2l::cores());
-/// assert_eq!(d2l::cores_each(100_000), 1);
-/// ```
-pub fn cores_each(replicas: usize) -> usize {
-    (cores() / replicas.max(1)).max(1)
-}
-
 /// Waits until all devices have done what was asked of them, the book's
 /// `torch.cuda.synchronize()`; on the CPU that is always so.
 ///
@@ -226,6 +178,38 @@ pub fn synchronize(devices: &[Device]) -> Result<()> {
 /// If a device fails.
 pub fn barrier(devices: &[Device]) -> Result<()> {
     on_devices("barrier", devices, || gpu::barrier(devices))
+}
+
+/// Runs `f` on all `devices` at once, on each with its own of `items`; returns the results in their order. It
+/// is rayon's parallel iterator, in which an error names its replica as [`on_replica`] does.
+///
+/// No device begins before all have done their earlier work: one may still read what another writes next.
+///
+/// ```
+/// let devices = d2l::devices(2)?;
+/// let sums = d2l::on_each(&devices, ([1, 2], [10, 20]), |(a, b)| Ok(a + b))?;
+/// assert_eq!(sums, [11, 22]);
+/// # candle_core::Result::Ok(())
+/// ```
+///
+/// # Errors
+/// If there is not one item for each device, or a device fails.
+pub fn on_each<I, T>(
+    devices: &[Device],
+    items: I,
+    f: impl Fn(I::Item) -> Result<T> + Sync,
+) -> Result<Vec<T>>
+where
+    I: IntoParallelIterator<Iter: IndexedParallelIterator>,
+    T: Send,
+{
+    let (items, k) = (items.into_par_iter(), devices.len());
+    if items.len() != k || k == 0 {
+        bail!("{} items for {k} devices; give one for each", items.len());
+    }
+    barrier(devices)?;
+    let replica = |(i, item)| on_replica(i, &devices[i], || f(item));
+    items.enumerate().map(replica).collect()
 }
 
 /// `tensor` on `device`, as candle's `to_device`, in order with the other work of both devices. The copy waits
@@ -290,34 +274,10 @@ pub fn num_examples(x: &Tensor, y: &Tensor) -> Result<usize> {
     }
 }
 
-/// Gives each of `replicas` its share of the cores, and returns it: the operations of one
-/// replica use that many threads. `threads` limits the cores of the whole run.
-///
-/// A process starts the threads on which `scratch` runs its replicas only once. A process that trains
-/// several times calls this with the largest number of replicas first; otherwise the replicas of a
-/// later run share too few threads.
-///
-/// ```
-/// assert_eq!(d2l::share_cores(Some(4), 2), 2);
-/// assert_eq!(d2l::share_cores(Some(2), 3), 1);
-/// assert_eq!(d2l::cores(), 2);
-/// ```
-pub fn share_cores(threads: Option<usize>, replicas: usize) -> usize {
-    functional::threads::leave_the_cores_to_us();
-    CORES.store(threads.unwrap_or(0), Ordering::Relaxed);
-    let share = cores_each(replicas);
-    functional::threads::set_default(share);
-    // a thread for each replica, as more would cost a tenth of LeNet's step; the threads within one
-    // are `functional`'s
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(replicas.min(cores()));
-    let pool = pool.thread_name(|i| format!("worker {i}"));
-    let _ = pool.build_global();
-    share
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::faults::device_names;
 
     #[test]
     fn k_replicas_without_a_gpu_live_on_the_cpu() -> Result<()> {

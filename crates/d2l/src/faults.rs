@@ -6,10 +6,7 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use candle_core::{Device, Error, Result};
-use rayon::prelude::*;
-
-use crate::{barrier, device_name, device_names};
+use candle_core::{Device, DeviceLocation, Error, Result};
 
 /// A panic that was caught: `it panicked: index out of range`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,6 +64,33 @@ pub fn quietly<T>(f: impl FnOnce() -> T) -> std::result::Result<T, Panicked> {
     caught
 }
 
+/// The names of replicas' devices as they are printed: `[cuda(0), cuda(1)]`, `[cpu(0), cpu(1)]`.
+///
+/// A GPU's number is the GPU's; CPU replicas are counted.
+///
+/// ```
+/// use candle_core::Device;
+/// assert_eq!(d2l::device_names(&[Device::Cpu, Device::Cpu]), "[cpu(0), cpu(1)]");
+/// ```
+pub fn device_names(devices: &[Device]) -> String {
+    let replicas = devices.iter().enumerate();
+    let names: Vec<String> = replicas.map(|(i, device)| device_name(i, device)).collect();
+    format!("[{}]", names.join(", "))
+}
+
+/// The name of the device of replica `i`, as in [`device_names`].
+///
+/// ```
+/// assert_eq!(d2l::device_name(1, &candle_core::Device::Cpu), "cpu(1)");
+/// ```
+pub fn device_name(i: usize, device: &Device) -> String {
+    match device.location() {
+        DeviceLocation::Cuda { gpu_id } => format!("cuda({gpu_id})"),
+        DeviceLocation::Metal { gpu_id } => format!("metal({gpu_id})"),
+        DeviceLocation::Cpu => format!("cpu({i})"),
+    }
+}
+
 /// Runs the part of replica `i`, on its `device`: where it fails or panics, the error names it. It is in a
 /// span `replica` with the device's name, so that a timeline can show what this replica does.
 ///
@@ -101,38 +125,6 @@ pub fn on_replica<T>(i: usize, device: &Device, f: impl FnOnce() -> Result<T>) -
 /// As `f`.
 pub fn on_devices<T>(what: &str, devices: &[Device], f: impl FnOnce() -> Result<T>) -> Result<T> {
     named(|| format!("{what} on {}", device_names(devices)), f)
-}
-
-/// Runs `f` on all `devices` at once, on each with its own of `items`; returns the results in their order. It
-/// is rayon's parallel iterator, in which an error names its replica as [`on_replica`] does.
-///
-/// No device begins before all have done their earlier work: one may still read what another writes next.
-///
-/// ```
-/// let devices = d2l::devices(2)?;
-/// let sums = d2l::on_each(&devices, ([1, 2], [10, 20]), |(a, b)| Ok(a + b))?;
-/// assert_eq!(sums, [11, 22]);
-/// # candle_core::Result::Ok(())
-/// ```
-///
-/// # Errors
-/// If there is not one item for each device, or a device fails.
-pub fn on_each<I, T>(
-    devices: &[Device],
-    items: I,
-    f: impl Fn(I::Item) -> Result<T> + Sync,
-) -> Result<Vec<T>>
-where
-    I: IntoParallelIterator<Iter: IndexedParallelIterator>,
-    T: Send,
-{
-    let (items, k) = (items.into_par_iter(), devices.len());
-    if items.len() != k || k == 0 {
-        candle_core::bail!("{} items for {k} devices; give one for each", items.len());
-    }
-    barrier(devices)?;
-    let replica = |(i, item)| on_replica(i, &devices[i], || f(item));
-    items.enumerate().map(replica).collect()
 }
 
 fn named<T>(name: impl Fn() -> String, f: impl FnOnce() -> Result<T>) -> Result<T> {

@@ -188,7 +188,7 @@ fn first_line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Panicked;
+    use crate::faults::Panicked;
 
     #[test]
     fn cudas_words_become_one_line() {

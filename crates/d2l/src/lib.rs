@@ -16,6 +16,7 @@
 
 mod accumulator;
 mod animator;
+mod cores;
 mod devices;
 mod display;
 mod faults;
@@ -30,13 +31,15 @@ mod timer;
 
 pub use accumulator::Accumulator;
 pub use animator::Animator;
+pub use cores::{cores, cores_each, share_cores};
 pub use devices::{
-    DeviceKind, barrier, cores, cores_each, device_name, device_names, devices, devices_of_kind,
-    find_devices, num_examples, share_cores, synchronize, to_device, try_all_gpus, try_gpu,
-    view_to_device,
+    DeviceKind, barrier, devices, devices_of_kind, find_devices, num_examples, on_each,
+    synchronize, to_device, try_all_gpus, try_gpu, view_to_device,
 };
 pub use display::display_svg;
-pub use faults::{Panicked, catch_panic, on_devices, on_each, on_replica, quietly};
+pub use faults::{
+    Panicked, catch_panic, device_name, device_names, on_devices, on_replica, quietly,
+};
 pub use gpu::{facts as gpu_facts, memory as gpu_memory};
 pub use metrics::{accuracy, evaluate_accuracy_gpu};
 pub use param::{Param, backward, sgd};

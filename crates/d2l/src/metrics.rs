@@ -4,7 +4,10 @@ use candle_core::{D, DType, Device, Result, Tensor};
 use dataset::DataIter;
 use functional::Value;
 
-use crate::{Accumulator, on_devices, to_device};
+use crate::accumulator::Accumulator;
+use crate::cores::cores;
+use crate::devices::to_device;
+use crate::faults::on_devices;
 
 /// The number of examples with the largest output at the label ("Softmax Regression
 /// Implementation from Scratch"): `y_hat` (B, classes), `y` (B,). It is 0 for 0 examples: a replica may
@@ -68,7 +71,7 @@ fn evaluate(
         let (x, y) = batch?;
         let (x, y) = (to_device(&x, device)?, to_device(&y, device)?);
         let all_cores = || net(&x)?.eval();
-        let y_hat = functional::threads::with_budget(crate::cores(), all_cores)?;
+        let y_hat = functional::threads::with_budget(cores(), all_cores)?;
         metric.add([accuracy(&y_hat, &y)? as f64, y.dim(0)? as f64]);
     }
     Ok(metric[0] / metric[1])

@@ -5,7 +5,7 @@ use std::ops::Range;
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
-use crate::{PIXELS, SIDE};
+use crate::split::{PIXELS, SIDE};
 
 /// Rows that a pixel's coverage is averaged over; within a row it is exact.
 const SUBROWS: usize = 2;

@@ -13,7 +13,8 @@ use candle_datasets::vision;
 use hf_hub::HFClient;
 use reqwest::Url;
 
-use crate::{COUNTS, Name, PIXELS, Split};
+use crate::options::Name;
+use crate::split::{COUNTS, PIXELS, Split};
 
 mod cache;
 mod download;

@@ -9,7 +9,9 @@ use anyhow::{Context, Error, Result, anyhow, bail, ensure};
 use flate2::read::MultiGzDecoder;
 use md5::{Digest, Md5};
 
-use crate::{COUNTS, Name, PIXELS, SIDE, Split, say};
+use crate::options::Name;
+use crate::say::say;
+use crate::split::{COUNTS, PIXELS, SIDE, Split};
 
 /// Training images and labels, test images and labels.
 const FILES: [&str; 4] = [

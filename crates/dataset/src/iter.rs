@@ -8,9 +8,9 @@ use std::sync::atomic::AtomicBool;
 use anyhow::{Result, ensure};
 use candle_core::{Device, Tensor};
 
-use crate::Split;
 use crate::loader::{Loader, Minibatch, Stop};
 use crate::order::{Order, Shard};
+use crate::split::Split;
 
 /// Minibatches of one split, epoch by epoch; the book's `train_iter` and `test_iter`.
 ///
@@ -211,7 +211,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::PIXELS;
+    use crate::split::PIXELS;
 
     /// Image i has the label i % 10 and the byte i / 10 % 256 in its first pixel: enough to know it again.
     fn numbered(n: usize) -> Arc<Split> {

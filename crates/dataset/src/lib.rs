@@ -40,30 +40,22 @@ mod iter;
 mod loader;
 mod options;
 mod order;
+mod random;
+mod say;
 mod source;
 mod split;
 mod synthetic;
 
-use std::io::Write;
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use candle_core::Tensor;
-use rand::SeedableRng;
-use rand_chacha::ChaCha8Rng;
 
 pub use iter::DataIter;
 pub use loader::Loader;
 pub use options::{Data, Name, Options};
 pub use source::Source;
-pub use split::Split;
-
-/// Height and width of an image, in pixels.
-pub const SIDE: usize = 28;
-/// Bytes of an image, row by row.
-pub const PIXELS: usize = SIDE * SIDE;
-/// Training and test images of the full datasets.
-pub(crate) const COUNTS: [usize; 2] = [60_000, 10_000];
+pub use split::{PIXELS, SIDE, Split};
 
 /// A training and a test part, in memory as bytes, and where they came from.
 #[derive(Clone, Debug)]
@@ -177,16 +169,4 @@ pub fn load_data_mnist(batch_size: usize) -> Result<(DataIter, DataIter)> {
 /// ```
 pub fn get_fashion_mnist_labels(y: &Tensor) -> Result<Vec<&'static str>> {
     Name::FashionMnist.text_labels(y)
-}
-
-/// Writes a line to stderr. With stderr closed the line is lost, and the run goes on.
-pub(crate) fn say(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
-}
-
-/// The generator for the `n`-th piece of work of one `purpose`: streams of one seed never overlap.
-pub(crate) fn generator(seed: u64, purpose: &[u8; 4], n: u32) -> ChaCha8Rng {
-    let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    rng.set_stream(u64::from(u32::from_be_bytes(*purpose)) << 32 | u64::from(n));
-    rng
 }

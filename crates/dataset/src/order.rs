@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use rand::seq::SliceRandom;
 
-use crate::generator;
+use crate::random::generator;
 
 /// The order of the examples in each epoch. It depends on the seed and on the epoch's number alone, so a run that
 /// starts again at epoch 5 sees what it would have seen.

@@ -5,7 +5,9 @@ use std::{env, fmt};
 
 use anyhow::{Context, Result};
 
-use crate::{COUNTS, Data, Name, Options, Split, idx, synthetic};
+use crate::options::{Data, Name, Options};
+use crate::split::{COUNTS, Split};
+use crate::{idx, synthetic};
 
 /// Where a dataset's bytes came from; displays as one line.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,7 +3,12 @@
 use anyhow::{Result, ensure};
 use candle_core::{Device, Tensor};
 
-use crate::{PIXELS, SIDE};
+/// Height and width of an image, in pixels.
+pub const SIDE: usize = 28;
+/// Bytes of an image, row by row.
+pub const PIXELS: usize = SIDE * SIDE;
+/// Training and test images of the full datasets.
+pub(crate) const COUNTS: [usize; 2] = [60_000, 10_000];
 
 /// Images and their labels, one byte a pixel and one byte a label.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,7 +11,9 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::draw::{Canvas, numbers};
 use crate::figures::{GARMENTS, digit};
-use crate::{Name, PIXELS, SIDE, Split, generator};
+use crate::options::Name;
+use crate::random::generator;
+use crate::split::{PIXELS, SIDE, Split};
 
 /// Images are made in blocks of one of each class, each block from a stream of its own: the labels are balanced,
 /// and the bytes depend neither on the number of threads nor on how many images are wanted.

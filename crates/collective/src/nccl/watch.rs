@@ -5,7 +5,7 @@
 //! finds one that takes longer than the limit, and names the processes that have not begun it.
 
 use super::late;
-use crate::Deadline;
+use crate::gate::Deadline;
 use crate::mpi::{Call, Processes, end_all};
 use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaEvent, CudaStream};
 use std::sync::Arc;

@@ -15,7 +15,8 @@ use sha2::{Digest, Sha256};
 
 use super::download::{Says, is_hash};
 use crate::idx::hex;
-use crate::{Name, say};
+use crate::options::Name;
+use crate::say::say;
 
 /// The branch on which the Hub keeps every dataset as parquet; candle-datasets reads it, so its cache is shared.
 pub(super) const REVISION: &str = "refs/convert/parquet";

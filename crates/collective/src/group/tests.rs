@@ -264,7 +264,7 @@ fn what_fails_on_one_device_fails_for_all() {
 fn a_chunk_has_memory_of_its_own() {
     let data = Tensor::zeros(1600, DType::F32, &Device::Cpu).unwrap();
     let schedule = Schedule::new(Algorithm::Owner, 4);
-    for chunk in tensors::cut(&data, &schedule).unwrap() {
+    for chunk in crate::tensors::cut(&data, &schedule).unwrap() {
         let (storage, _) = chunk.storage_and_layout();
         let Storage::Cpu(CpuStorage::F32(values)) = &*storage else {
             panic!("it lies on the CPU");

@@ -1,0 +1,264 @@
+//! The members of a group: they meet, exchange items and sum a few values. How they sum vectors is in
+//! `vectors`, and tensors in `tensors`.
+
+use crate::algorithm::{Algorithm, Schedule};
+use crate::cost::{self, Link, Medium};
+use crate::error::Error;
+use crate::gate::{self, Deadline, Gate};
+use crate::slots::Slots;
+use crate::world::{self, World};
+use std::any::Any;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How a group sums, and how long its members wait for each other.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Options {
+    /// How the group sums.
+    pub algorithm: Algorithm,
+    /// How long a member waits for the others at most; `None`: without a limit.
+    pub timeout: Option<Duration>,
+    /// Simulates a slower network: a call takes at least as long as over such links.
+    pub link: Option<Link>,
+}
+
+/// Makes the `k` members of a group, one for each thread.
+///
+/// ```
+/// let members = collective::group(2, collective::Options::default());
+/// let sums: Vec<Vec<f32>> = std::thread::scope(|s| {
+///     let threads: Vec<_> = members
+///         .into_iter()
+///         .map(|mut member| {
+///             s.spawn(move || {
+///                 let data = vec![member.rank() as f32 + 1.0; 2]; // [1, 1] and [2, 2]
+///                 member.all_reduce(data).unwrap()
+///             })
+///         })
+///         .collect();
+///     threads.into_iter().map(|t| t.join().unwrap()).collect()
+/// });
+/// assert_eq!(sums, [[3.0, 3.0], [3.0, 3.0]]);
+/// ```
+///
+/// # Panics
+/// If `k` is 0, or more than 65536.
+pub fn group(k: usize, options: Options) -> Vec<Member> {
+    members(None, k, options)
+}
+
+/// As [`group`], for members in all processes of `world`. Every process makes this call and gets its own
+/// `k` members.
+///
+/// # Panics
+/// If `k` is 0, or more than 65536.
+pub fn group_in(world: Box<dyn World>, k: usize, options: Options) -> Vec<Member> {
+    members(Some(world), k, options)
+}
+
+fn members(mut world: Option<Box<dyn World>>, k: usize, options: Options) -> Vec<Member> {
+    assert!(k > 0, "a group of 0 members; give at least 1");
+    assert!(
+        k <= gate::MOST,
+        "a group of {k} members; at most {} are possible",
+        gate::MOST
+    );
+    let (process, processes) = world.as_ref().map_or((0, 1), |w| (w.rank(), w.size()));
+    let group = Arc::new(Group {
+        options,
+        first: process * k,
+        size: processes * k,
+        in_world: world.is_some(),
+        gate: Gate::new(process * k, k),
+        slots: Slots::new(k),
+        items: (0..k).map(|_| Mutex::default()).collect(),
+    });
+    (0..k)
+        .map(|local| Member {
+            group: group.clone(),
+            local,
+            locals: k,
+            world: world.take(),
+            schedules: HashMap::new(),
+        })
+        .collect()
+}
+
+/// One replica's membership of a group. Dropping it ends the calls of its process's other members with an
+/// error.
+pub struct Member {
+    pub(crate) group: Arc<Group>,
+    /// Its number among the members of its process.
+    pub(crate) local: usize,
+    /// How many members its process has.
+    pub(crate) locals: usize,
+    /// Only in member 0 of a process, if there is a world.
+    world: Option<Box<dyn World>>,
+    /// The schedules used so far, by medium and number of elements.
+    schedules: HashMap<(Medium, usize), Arc<Schedule>>,
+}
+
+/// What the members of a process share.
+pub(crate) struct Group {
+    options: Options,
+    /// The rank of its first member.
+    first: usize,
+    /// The number of members in all processes.
+    size: usize,
+    pub(crate) in_world: bool,
+    pub(crate) gate: Gate,
+    pub(crate) slots: Slots,
+    items: Vec<Mutex<Option<Box<dyn Any + Send>>>>,
+}
+
+impl fmt::Debug for Member {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "member {} of {}", self.rank(), self.size())
+    }
+}
+
+impl Member {
+    /// This member's number, from 0. Process 0 has the lowest ranks, process 1 the next ones.
+    pub fn rank(&self) -> usize {
+        self.group.first + self.local
+    }
+
+    /// The number of members of the group, in all processes together.
+    pub fn size(&self) -> usize {
+        self.group.size
+    }
+
+    /// Sums a few values over all members, in rank order; all members get the same bits.
+    ///
+    /// ```
+    /// let mut member = collective::group(1, Default::default()).remove(0);
+    /// let mut values = [0.25, 3.0];
+    /// member.sum(&mut values)?;
+    /// assert_eq!(values, [0.25, 3.0]);
+    /// # Ok::<(), collective::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error`]: a member left, passed another number of values, or did not arrive in time.
+    pub fn sum(&mut self, values: &mut [f64]) -> Result<(), Error> {
+        let mut all = self.all_gather(world::bits(values))?;
+        if self.group.in_world {
+            all = self.all_of_all_processes(all)?;
+        }
+        let lengths: Vec<usize> = all.iter().map(Vec::len).collect();
+        self.same(&lengths)?;
+        values.copy_from_slice(&world::sum_in_order(&all).expect("all have the same length"));
+        Ok(())
+    }
+
+    /// The items of all members of this process, in rank order.
+    ///
+    /// ```
+    /// let mut member = collective::group(1, Default::default()).remove(0);
+    /// assert_eq!(member.all_gather("mine")?, ["mine"]);
+    /// # Ok::<(), collective::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error`]: a member left, passed an item of another type, or did not arrive in time.
+    pub fn all_gather<T: Clone + Send + 'static>(&mut self, item: T) -> Result<Vec<T>, Error> {
+        self.gather(item, self.deadline().as_ref())
+    }
+
+    fn gather<T: Clone + Send + 'static>(
+        &self,
+        item: T,
+        deadline: Option<&Deadline>,
+    ) -> Result<Vec<T>, Error> {
+        let Group { gate, items, .. } = &*self.group;
+        let lock = |rank: usize| items[rank].lock().unwrap_or_else(PoisonError::into_inner);
+        *lock(self.local) = Some(Box::new(item));
+        gate.pass(self.local, deadline)?;
+        let item = |rank| lock(rank).as_ref()?.downcast_ref::<T>().cloned();
+        let all: Option<Vec<T>> = (0..self.locals).map(item).collect();
+        gate.pass(self.local, deadline)?;
+        *lock(self.local) = None; // the item may hold a GPU's memory
+        all.ok_or(Error::KindMismatch)
+    }
+
+    /// Waits until all members of this process have arrived.
+    ///
+    /// # Errors
+    /// [`Error`]: a member left, or did not arrive in time.
+    pub fn barrier(&mut self) -> Result<(), Error> {
+        self.group.gate.pass(self.local, self.deadline().as_ref())
+    }
+
+    pub(crate) fn deadline(&self) -> Option<Deadline> {
+        self.group.options.timeout.map(Deadline::after)
+    }
+
+    /// The schedule for `len` elements; it is made once.
+    pub(crate) fn schedule(&mut self, medium: Medium, len: usize) -> Arc<Schedule> {
+        let (algorithm, k) = (self.group.options.algorithm, self.locals);
+        let find = || {
+            medium.schedule(
+                cost::chosen(algorithm, medium, k, len * size_of::<f32>()),
+                k,
+            )
+        };
+        let known = self.schedules.entry((medium, len));
+        known.or_insert_with(|| Arc::new(find())).clone()
+    }
+
+    /// Member 0 calls `speak` with the world; all members of this process get the answer.
+    pub(crate) fn over_the_world<T: Clone + Send + 'static>(
+        &mut self,
+        speak: impl FnOnce(&mut (dyn World + 'static)) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let answer = self.world.as_deref_mut().map(speak).transpose();
+        let answer = answer.map_err(|error| self.group.gate.fail(error))?;
+        // without a limit: member 0 waits for other processes, and the world has its own limit
+        let mut answers = self.gather(answer, None)?;
+        Ok(answers.swap_remove(0).expect("member 0 has the world"))
+    }
+
+    /// The vectors of all processes; each process passes the same number of vectors.
+    pub(crate) fn all_of_all_processes(
+        &mut self,
+        vectors: Vec<Vec<u64>>,
+    ) -> Result<Vec<Vec<u64>>, Error> {
+        let messages = self.over_the_world(|world| world.all_gather(&world::pack(&vectors)))?;
+        let all = messages.iter().map(|m| world::unpack(m, vectors.len()));
+        let all: Option<Vec<_>> = all.collect();
+        let all = all.ok_or_else(|| self.group.gate.fail(Error::KindMismatch))?;
+        Ok(all.concat())
+    }
+
+    /// Fails for all members if a length differs from that of rank 0.
+    pub(crate) fn same(&self, lengths: &[usize]) -> Result<(), Error> {
+        let expected = lengths[0];
+        let different = lengths.iter().position(|length| *length != expected);
+        let Some(rank) = different else { return Ok(()) };
+        Err(self.group.gate.fail(Error::LengthMismatch {
+            rank,
+            found: lengths[rank],
+            expected,
+        }))
+    }
+
+    /// Waits until the sums would have arrived over the link of the options.
+    pub(crate) fn over_the_link(&self, schedule: &Schedule, len: usize, start: Instant) {
+        if let Some(link) = &self.group.options.link {
+            let bytes = len * size_of::<f32>();
+            let end = start + link.time(schedule.algorithm, schedule.members, bytes);
+            std::thread::sleep(end.saturating_duration_since(Instant::now()));
+        }
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.group.gate.fail(Error::PeerLeft { rank: self.rank() });
+    }
+}
+
+#[cfg(test)]
+mod tests;
