@@ -1,14 +1,14 @@
 """A training step, or an epoch, of LeNet or ResNet-18 in PyTorch on a GPU, for `xtask gpu-check`.
 
-    pytorch_gpu.py MODE NETWORK BATCH [--epoch | --alone]
+    pytorch_gpu.py MODE HOW NETWORK BATCH
     pytorch_gpu.py ceilings
 
 MODE is eager, graph (the eager step captured as a CUDA graph), compile (torch.compile with CUDA
 graphs), or for ResNet-18, in channels_last, eager, eager-tuned (cudnn.benchmark, which is off
-otherwise), compile, and compile-bf16 (autocast). Data and labels are on the GPU. It says `ready` and
-its version, then takes the number of steps (epochs) to do from each line of its input, and answers
-with the milliseconds of one. With --alone it does thirty steps and says how many MiB of the GPU are
-taken, and the milliseconds for which a step keeps the host busy.
+otherwise), compile, and compile-bf16 (autocast). Data and labels are on the GPU. HOW is steps, epochs
+or alone. It says `ready` and its version, then takes the number of steps (epochs) to do from each line
+of its input, and answers with the milliseconds of one. With alone it does thirty steps and says how
+many MiB of the GPU are taken, and the milliseconds for which a step keeps the host busy.
 
 `ceilings` says how many GB/s a copy moves there (reads and writes), and how many TFLOP/s a product of
 large matrices reaches in TF32 and in bf16.
@@ -148,7 +148,7 @@ def ceilings(n=8192, device="cuda"):
     print(copy, tf32, bf16, flush=True)
 
 
-def main(mode, network=None, batch=None, how=None):
+def main(mode, how=None, network=None, batch=None):
     if mode == "ceilings":
         return ceilings()
     torch.manual_seed(0)
@@ -156,9 +156,9 @@ def main(mode, network=None, batch=None, how=None):
     X = torch.randn(batch, 1, 28, 28, device="cuda")
     y = torch.randint(10, (batch,), device="cuda")
     step = {"lenet": lenet, "resnet18": resnet18}[network](X, y, mode)
-    if how == "--alone":
+    if how == "alone":
         return alone(step)
-    if how == "--epoch":
+    if how == "epochs":
         step = epoch(X, y, step, batch)
     cuda, cudnn = torch.version.cuda, torch.backends.cudnn.version()
     print("ready PyTorch", torch.__version__, "CUDA", cuda, "cuDNN", cudnn, flush=True)

@@ -4,6 +4,7 @@
 mod bench;
 mod gpu;
 mod soak;
+mod train;
 
 use std::process::ExitCode;
 
@@ -35,9 +36,6 @@ enum Command {
     /// One contender of a measurement, in a process of its own
     #[command(hide = true)]
     Contend(bench::ours::Job),
-    /// Losses with Winograd's algorithm, in a process of their own
-    #[command(hide = true)]
-    Losses(bench::losses::Job),
 }
 
 #[derive(Subcommand)]
@@ -57,7 +55,6 @@ fn main() -> ExitCode {
         Command::Train(job) => return soak::train(job),
         Command::ContendGpu(job) => gpu::ours::contend(&job),
         Command::Contend(job) => bench::ours::contend(&job),
-        Command::Losses(job) => bench::losses::losses(&job),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::bench::machine::peak_memory;
+
 /// How much more the last epoch may need than the one after the first.
 const LIMIT: f64 = 1.02;
 const SMALLEST: &str = "--device cpu --data synthetic --gpus 2 --epochs 100000000 --lr 0.001";
@@ -117,9 +119,7 @@ fn watch(program: &str, child: &mut Child, time: Duration) -> Result<f64> {
 /// The most resident memory that a process has had since it was asked before, in MiB. Asked for what it has just
 /// now, it would have more or less by what a checkpoint takes.
 fn memory(pid: u32) -> Result<f64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).context("this needs Linux")?;
-    fs::write(format!("/proc/{pid}/clear_refs"), "5")?; // from here on anew
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kib = line.and_then(|line| line.split_whitespace().next());
-    Ok(kib.context("no VmHWM")?.parse::<f64>()? / 1024.0)
+    let memory = peak_memory(pid);
+    fs::write(format!("/proc/{pid}/clear_refs"), "5").context("this needs Linux")?; // from here on anew
+    Ok(memory)
 }

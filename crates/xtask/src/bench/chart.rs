@@ -4,9 +4,10 @@ use anyhow::Result;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::allreduce::measure::{Measured, TURNS};
+use super::allreduce::measure::{TURNS, name};
+use super::allreduce::report::Table;
 use super::contender::Family;
-use super::report::{median, ratio};
+use super::report::ratio;
 use super::rounds::Row;
 use super::stats::short;
 use super::work::Work;
@@ -44,8 +45,8 @@ pub fn bars(tables: &[(Work, Vec<Row>)]) -> Result<String> {
         text(&work.to_string(), (16, y), HPos::Left)?;
         text("× PyTorch", (TIMES, y), HPos::Right)?;
         text("ms a step", (MS, y), HPos::Right)?;
-        let slowest = rows.iter().map(median).fold(0.0, f64::max);
-        let speed = |row: &Row| ratio(row, rows).unwrap_or(slowest / median(row));
+        let slowest = rows.iter().map(Row::median).fold(0.0, f64::max);
+        let speed = |row: &Row| ratio(row, rows).unwrap_or(slowest / row.median());
         let fastest = rows.iter().map(speed).fold(1.0, f64::max);
         for row in rows {
             y += LINE;
@@ -63,7 +64,7 @@ pub fn bars(tables: &[(Work, Vec<Row>)]) -> Result<String> {
             if let Some(ratio) = ratio(row, rows) {
                 text(&format!("{}×", short(ratio)), (TIMES, y), HPos::Right)?;
             }
-            text(&short(median(row)), (MS, y), HPos::Right)?;
+            text(&short(row.median()), (MS, y), HPos::Right)?;
         }
         y += 2 * LINE;
     }
@@ -77,18 +78,20 @@ pub fn bars(tables: &[(Work, Vec<Row>)]) -> Result<String> {
 ///
 /// # Errors
 /// If plotters cannot draw it.
-pub fn lines(cores: usize, panels: &[(usize, Vec<&Measured>)]) -> Result<String> {
+pub fn lines(cores: usize, tables: &[Table]) -> Result<String> {
     let mut svg = String::new();
-    let size = (WIDTH, 300 * panels.len() as u32);
+    let size = (WIDTH, 300 * tables.len() as u32);
     let area = SVGBackend::with_string(&mut svg, size).into_drawing_area();
     area.fill(&WHITE)?;
-    for (part, (k, all)) in area.split_evenly((panels.len(), 1)).iter().zip(panels) {
+    for (part, Table { k, rows }) in area.split_evenly((tables.len(), 1)).iter().zip(tables) {
         let title = match *k > cores {
             true => format!("{k} threads take turns on {cores} cores"),
             false => format!("{k} threads on as many cores"),
         };
-        let bytes = all.iter().map(|m| m.bytes() as f64);
-        let micros = all.iter().flat_map(|m| TURNS.map(|t| m.micros(t).median));
+        let of_len = |len: usize| (len * size_of::<f32>()) as f64;
+        let bytes = rows.iter().map(|(len, _)| of_len(*len));
+        let micros = rows.iter().flat_map(|(_, micros)| micros);
+        let micros = micros.map(|micros| micros.median);
         let mut chart = ChartBuilder::on(part)
             .caption(title, ("sans-serif", 16))
             .margin(12)
@@ -104,12 +107,12 @@ pub fn lines(cores: usize, panels: &[(usize, Vec<&Measured>)]) -> Result<String>
             .draw()?;
         for (i, turn) in TURNS.into_iter().enumerate() {
             let color = Palette99::pick(i).stroke_width(2);
-            let points = all
+            let points = rows
                 .iter()
-                .map(|m| (m.bytes() as f64, m.micros(turn).median));
+                .map(|(len, micros)| (of_len(*len), micros[i].median));
             chart
                 .draw_series(LineSeries::new(points, color))?
-                .label(turn.to_string())
+                .label(name(turn))
                 .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], color));
         }
         chart
@@ -141,10 +144,11 @@ fn in_words(value: f64, units: [&str; 4]) -> String {
 mod tests {
     use super::*;
     use crate::bench::contender::Contender;
+    use crate::bench::stats::Summary;
     use std::path::Path;
 
     fn row(family: Family, name: &str, threads: usize, ms: f64) -> Row {
-        let contender = Contender::new(family, name, threads, Path::new("python"));
+        let contender = Contender::new(family, name, threads, Path::new("python"), &[]);
         let mut row = Row::new(&contender);
         row.times.push(ms);
         row
@@ -174,15 +178,14 @@ mod tests {
 
     #[test]
     fn ten_times_the_time_is_as_far_up_everywhere() -> Result<()> {
-        let measured = |len, micros: [f64; 5]| {
-            let times = TURNS.into_iter().zip(micros.map(|micros| vec![micros]));
-            Measured::new(2, len, times.collect())
-        };
-        let all = [
-            measured(250, [100.0, 1.0, 10.0, 10.0, 1.0]),
-            measured(25_000_000, [1e6, 1e4, 1e5, 1e5, 1e4]),
+        let rows = [
+            (250, [100.0, 1.0, 10.0, 10.0, 1.0]),
+            (25_000_000, [1e6, 1e4, 1e5, 1e5, 1e4]),
         ];
-        let svg = lines(2, &[(2, all.iter().collect())])?;
+        let summary = |micros| Summary::of(&[micros]);
+        let rows = rows.map(|(len, micros)| (len, micros.map(summary).into()));
+        let rows = rows.into();
+        let svg = lines(2, &[Table { k: 2, rows }])?;
         let ends = |line: &str| -> Option<[f64; 2]> {
             let points = line.split_once("points=\"")?.1.split_once('"')?.0;
             let heights = points.split_whitespace().map(|point| point.split_once(','));

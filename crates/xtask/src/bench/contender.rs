@@ -6,10 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Result;
-use tempfile::TempDir;
 
-use super::peers::Peers;
 use super::work::Work;
+use super::{Options, Part, peers};
 
 /// Where a contender comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,50 +32,32 @@ pub struct Contender {
     pub threads: usize,
     program: PathBuf,
     args: Vec<String>,
-    last_args: Vec<String>,
     env: Vec<(&'static str, String)>,
 }
 
 impl Contender {
-    /// One without arguments.
-    pub fn new(family: Family, name: &str, threads: usize, program: &Path) -> Self {
+    /// One with its arguments in front of network and batch.
+    pub fn new(
+        family: Family,
+        name: impl Into<String>,
+        threads: usize,
+        program: &Path,
+        args: &[&str],
+    ) -> Self {
         Self {
             family,
-            name: name.to_owned(),
+            name: name.into(),
             threads,
             program: program.to_owned(),
-            args: Vec::new(),
-            last_args: Vec::new(),
+            args: args.iter().map(|&arg| arg.to_owned()).collect(),
             env: Vec::new(),
         }
-    }
-
-    /// Its arguments in front of those that say what to do.
-    pub fn args(mut self, args: &[&str]) -> Self {
-        self.args = args.iter().map(|&arg| arg.to_owned()).collect();
-        self
-    }
-
-    /// Its arguments behind them.
-    pub fn last_args(mut self, args: &[&str]) -> Self {
-        self.last_args = args.iter().map(|&arg| arg.to_owned()).collect();
-        self
     }
 
     /// Tells it the number of threads by variables.
     fn threads_by(mut self, names: &[&'static str]) -> Self {
         let threads = self.threads.to_string();
         self.env = names.iter().map(|&name| (name, threads.clone())).collect();
-        self
-    }
-
-    /// Gives torch.compile a folder of its own: what another one compiled would make it look faster.
-    fn compiles_into(mut self, cache: Option<&TempDir>) -> Self {
-        // the C++ compiler is told the path without quotes
-        let name = self.label().replace(", ", "-").replace(' ', "-");
-        let folder = cache.map(|cache| cache.path().join(name));
-        let variable = |folder: PathBuf| ("TORCHINDUCTOR_CACHE_DIR", folder.display().to_string());
-        self.env.extend(folder.map(variable));
         self
     }
 
@@ -89,9 +70,7 @@ impl Contender {
     /// The command that does `work` on request.
     pub fn command(&self, work: &Work) -> Command {
         let mut command = Command::new(&self.program);
-        let (network, batch) = (work.network.word(), work.batch.to_string());
-        command.args(&self.args).args([network, &batch]);
-        command.args(&self.last_args);
+        command.args(&self.args).args(work.args());
         command.envs(self.env.iter().cloned());
         command
     }
@@ -105,33 +84,40 @@ const PYTORCH_MODES: [&str; 4] = [
     "compile-channels_last",
 ];
 
-/// All contenders, with all of `threads`, then with one.
-pub fn list(peers: &Peers, threads: usize) -> Result<Vec<Contender>> {
-    let mut all = Vec::new();
-    if peers.ours {
-        all.extend(ours(threads)?);
-    }
+/// The contenders that `options` ask for, with all threads, then with one.
+///
+/// # Errors
+/// If a peer cannot be had; the message says how to do without it.
+pub fn list(options: &Options) -> Result<Vec<Contender>> {
+    let threads = options.threads();
     let mut counts = vec![threads, 1];
     counts.dedup();
-    for threads in counts {
-        if let Some((python, script)) = &peers.pytorch {
+    let mut all = Vec::new();
+    if options.has(Part::Ours) {
+        all.extend(ours(threads)?);
+    }
+    if options.has(Part::Pytorch) {
+        let python = peers::pytorch(options.python.as_deref())?;
+        let script = peers::root().join("benches/pytorch_step.py");
+        for &threads in &counts {
             all.extend(PYTORCH_MODES.map(|mode| {
-                let (script, count) = (script.to_string_lossy(), threads.to_string());
                 let name = format!("PyTorch {}", mode.replace('-', ", "));
-                Contender::new(Family::Pytorch, &name, threads, python)
-                    .args(&[&script, mode, &count])
+                let args = [&script.to_string_lossy(), mode, &threads.to_string()];
+                Contender::new(Family::Pytorch, name, threads, &python, &args)
                     .threads_by(&["OMP_NUM_THREADS", "MKL_NUM_THREADS"])
-                    .compiles_into(peers.cache.as_ref())
             }));
         }
-        if let Some(candle) = &peers.candle {
-            let candle = Contender::new(Family::Other, "candle as it is", threads, candle);
-            all.push(candle.threads_by(&["RAYON_NUM_THREADS"]));
-        }
     }
-    if let Some(burn) = &peers.burn {
-        let burn = Contender::new(Family::Other, "Burn", threads, burn);
-        all.push(burn.threads_by(&["RAYON_NUM_THREADS"]));
+    let other = |name, threads, program: &Path| {
+        Contender::new(Family::Other, name, threads, program, &[])
+            .threads_by(&["RAYON_NUM_THREADS"])
+    };
+    if options.has(Part::Candle) {
+        let candle = peers::build("candle", "candle")?;
+        all.extend(counts.iter().map(|&n| other("candle as it is", n, &candle)));
+    }
+    if options.has(Part::Burn) {
+        all.push(other("Burn", threads, &peers::build("burn", "burn-flex")?));
     }
     all.sort_by_key(|contender| Reverse(contender.threads)); // in the same order otherwise
     Ok(all)
@@ -148,7 +134,7 @@ fn ours(threads: usize) -> Result<Vec<Contender>> {
         let name = format!("ours, {k} {replicas}");
         let (k, count) = (k.to_string(), threads.to_string());
         let args = ["contend", "--replicas", &k, "--threads", &count];
-        Contender::new(Family::Ours, &name, threads, &me).args(&args)
+        Contender::new(Family::Ours, name, threads, &me, &args)
     };
     Ok(counts.into_iter().map(contender).collect())
 }

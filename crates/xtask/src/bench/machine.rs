@@ -1,9 +1,10 @@
 //! What the system says of the machine and of a process. It is read from /proc: elsewhere than on
-//! Linux it is unknown, and the report says so.
+//! Linux it is unknown, and the numbers are NaN.
 
+use std::ops::AddAssign;
 use std::process::Command;
-use std::thread::{available_parallelism, sleep};
-use std::time::{Duration, Instant};
+use std::thread::available_parallelism;
+use std::time::Instant;
 use std::{env, fs};
 
 /// The system counts processor time in hundredths of a second.
@@ -12,57 +13,23 @@ const TICKS: f64 = 100.0;
 /// More than this of a core at other work makes the numbers doubtful.
 const QUIET: f64 = 0.1;
 
-/// What was going on before the measurement.
-pub struct Load {
-    average: Option<String>,
-    busy: Option<f64>,
-}
-
-impl Load {
-    /// Looks for a second.
-    pub fn now() -> Self {
-        let average = fs::read_to_string("/proc/loadavg").ok();
-        let average = average.map(|text| text.split(' ').take(3).collect::<Vec<_>>().join(", "));
-        let before = busy_ticks();
-        sleep(Duration::from_secs(1));
-        let busy = busy_ticks().zip(before).map(|(b, a)| (b - a) / TICKS);
-        Self { average, busy }
-    }
-
-    /// Tells the reader at once that the machine is not idle.
-    pub fn warn(&self) {
-        if self.busy.is_some_and(|busy| busy > QUIET) {
-            eprintln!("warning: other programs use the cores ({})", self.text());
-        }
-    }
-
-    /// `load average 0.01, 0.37, 4.36; 0.02 cores busy`.
-    pub fn text(&self) -> String {
-        let average = self.average.as_deref().unwrap_or("unknown");
-        match self.busy {
-            Some(busy) => format!("load average {average}; {busy:.2} cores busy"),
-            None => format!("load average {average}"),
-        }
-    }
-}
-
 /// Looks where the processor's time goes from now on.
 pub struct Watch {
     pid: u32,
-    own: Option<f64>,
-    busy: Option<f64>,
+    own: f64,
+    busy: f64,
     start: Instant,
 }
 
 /// Where the processor's time went.
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Spent {
     /// Seconds on the clock.
     pub seconds: f64,
     /// Seconds of processor time that the process used.
-    pub own: Option<f64>,
+    pub own: f64,
     /// Seconds of processor time that went elsewhere.
-    pub other: Option<f64>,
+    pub other: f64,
 }
 
 impl Watch {
@@ -79,79 +46,100 @@ impl Watch {
     /// What was seen.
     pub fn stop(self) -> Spent {
         let seconds = self.start.elapsed().as_secs_f64();
-        let since = |now: Option<f64>, then: Option<f64>| Some((now? - then?) / TICKS);
-        let own = since(process_ticks(self.pid), self.own);
-        let busy = since(busy_ticks(), self.busy);
+        let own = (process_ticks(self.pid) - self.own) / TICKS;
+        let busy = (busy_ticks() - self.busy) / TICKS;
         Spent {
             seconds,
             own,
-            other: busy.zip(own).map(|(busy, own)| (busy - own).max(0.0)),
+            other: busy - own,
         }
     }
 }
 
-/// What the report says of so many cores at other work at the worst of times.
-pub fn meanwhile(worst: Option<f64>) -> String {
-    let Some(worst) = worst else {
-        return "unknown".to_owned();
-    };
+impl AddAssign for Spent {
+    fn add_assign(&mut self, more: Self) {
+        self.seconds += more.seconds;
+        self.own += more.own;
+        self.other += more.other;
+    }
+}
+
+impl Spent {
+    /// How many cores the process kept busy.
+    pub fn cores(&self) -> f64 {
+        self.own / self.seconds
+    }
+
+    /// How many cores were at other work.
+    pub fn other_cores(&self) -> f64 {
+        (self.other / self.seconds).clamp(0.0, f64::INFINITY) // NaN stays
+    }
+}
+
+/// Whether so many cores at other work make the numbers doubtful.
+pub fn is_doubtful(other_cores: f64) -> bool {
+    other_cores > QUIET
+}
+
+/// The head of a report: when, with which command, of which commit, on which machine and with which versions it
+/// was measured, and how many cores were at other work at the worst of times.
+pub fn circumstances(threads: usize, versions: &str, worst: f64) -> String {
+    let cores = available_parallelism().map_or(0, usize::from);
+    let args: Vec<String> = env::args().skip(1).collect();
     let doubt = match is_doubtful(worst) {
         true => ": **these numbers are doubtful**",
         false => "",
     };
-    format!("at most {worst:.2} cores busy with other work{doubt}")
-}
-
-/// When, with which command, of which commit and on which machine it was measured.
-pub fn circumstances(threads: usize) -> [String; 2] {
-    let cores = available_parallelism().map_or(0, usize::from);
-    let args: Vec<String> = env::args().skip(1).collect();
-    let (today, args, commit) = (ask("date", &["-u", "+%F"]), args.join(" "), commit());
-    let (processor, os) = (processor(), env::consts::OS);
-    [
-        format!("{today}, `xtask {args}`, commit {commit}"),
-        format!("{processor}, {cores} cores, {threads} used; {os}"),
-    ]
-}
-
-/// Whether so many cores at other work make the numbers doubtful.
-pub fn is_doubtful(other: f64) -> bool {
-    other > QUIET
+    format!(
+        "- {}, `xtask {}`, commit {}\n\
+         - {}, {cores} cores, {threads} used; {}\n\
+         - {}; {versions}\n\
+         - meanwhile: at most {worst:.2} cores busy with other work{doubt}\n",
+        ask("date", &["-u", "+%F"]),
+        args.join(" "),
+        commit(),
+        processor(),
+        env::consts::OS,
+        ask("rustc", &["--version"]),
+    )
 }
 
 /// The time that all cores were not free, in ticks since the start of the machine; what a
 /// hypervisor gave to other machines is in it.
-fn busy_ticks() -> Option<f64> {
-    let stat = fs::read_to_string("/proc/stat").ok()?;
-    let first = stat.lines().next()?.split_whitespace().skip(1);
-    let t: Vec<f64> = first.map_while(|field| field.parse().ok()).collect();
+fn busy_ticks() -> f64 {
+    let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
     // user nice system idle iowait irq softirq steal
-    (t.len() >= 8).then(|| t[0] + t[1] + t[2] + t[5] + t[6] + t[7])
+    [1, 2, 3, 6, 7, 8].map(|i| number(&stat, i)).iter().sum()
 }
 
 /// The processor time of a process and all its threads, in ticks.
-pub fn process_ticks(pid: u32) -> Option<f64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let after_name = stat.rsplit_once(')')?.1;
-    let fields: Vec<&str> = after_name.split_whitespace().collect();
-    let field = |i: usize| fields.get(i)?.parse::<f64>().ok();
-    Some(field(11)? + field(12)?) // utime and stime
+pub fn process_ticks(pid: u32) -> f64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let after_name = stat.rsplit(')').next().unwrap_or_default();
+    number(after_name, 11) + number(after_name, 12) // utime and stime
 }
 
 /// The most memory that a process had at a time, in MiB.
-pub fn peak_memory(pid: u32) -> Option<f64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
-    let kib: f64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
-    Some(kib / 1024.0)
+pub fn peak_memory(pid: u32) -> f64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let rest = status.split("VmHWM:").nth(1).unwrap_or_default();
+    number(rest, 0) / 1024.0 // from kB
+}
+
+/// A word of a text as a number, NaN if it is none.
+fn number(text: &str, index: usize) -> f64 {
+    let word = text.split_whitespace().nth(index);
+    word.and_then(|word| word.parse().ok()).unwrap_or(f64::NAN)
 }
 
 /// The processor's name.
 fn processor() -> String {
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let name = info.lines().find_map(|l| l.strip_prefix("model name"));
-    let name = name.and_then(|l| l.split_once(": ")).map(|(_, name)| name);
-    name.unwrap_or("unknown processor").to_owned()
+    let name = info
+        .lines()
+        .find_map(|line| line.strip_prefix("model name"));
+    let name = name.unwrap_or("unknown processor");
+    name.trim_start_matches([' ', '\t', ':']).to_owned()
 }
 
 /// The first line that a command prints, or `unknown`.
@@ -165,11 +153,7 @@ pub fn ask(command: &str, args: &[&str]) -> String {
 
 /// The commit that is measured, and whether there are changes on top of it.
 fn commit() -> String {
-    let commit = ask("git", &["rev-parse", "--short", "HEAD"]);
-    match ask("git", &["status", "--porcelain", "--untracked-files=no"]).as_str() {
-        "unknown" => commit,
-        _ => format!("{commit} with changes"),
-    }
+    ask("git", &["describe", "--always", "--dirty", "--exclude=*"])
 }
 
 #[cfg(test)]
@@ -180,7 +164,7 @@ mod tests {
     #[test]
     fn this_process_is_known() {
         let pid = std::process::id();
-        assert!(peak_memory(pid).unwrap() > 0.5);
-        assert!(process_ticks(pid).is_some() && busy_ticks().unwrap() > 0.0);
+        assert!(peak_memory(pid) > 0.5);
+        assert!(process_ticks(pid) >= 0.0 && busy_ticks() > 0.0);
     }
 }

@@ -7,8 +7,8 @@
 pub mod allreduce;
 mod chart;
 pub mod contender;
-pub mod losses;
-mod machine;
+mod losses;
+pub mod machine;
 pub mod ours;
 mod peers;
 mod process;
@@ -18,10 +18,11 @@ pub mod serve;
 pub mod stats;
 pub mod work;
 
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::{fs, thread};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 
 use report::Report;
@@ -32,7 +33,7 @@ use work::Work;
 pub struct Options {
     /// Number of rounds; every program is timed once in each [default: 7, with --quick 2]
     #[arg(long, value_name = "N")]
-    rounds: Option<usize>,
+    rounds: Option<NonZeroUsize>,
 
     /// Measure only this part (repeatable)
     #[arg(long, value_name = "NAME")]
@@ -49,7 +50,7 @@ pub struct Options {
 
     /// Number of cores for each program [default: all]
     #[arg(long, value_name = "N")]
-    threads: Option<usize>,
+    threads: Option<NonZeroUsize>,
 
     /// Python with PyTorch; without it, one is installed in a virtual environment under target/
     #[arg(long, value_name = "PATH")]
@@ -86,13 +87,13 @@ impl Options {
     }
 
     fn threads(&self) -> usize {
-        self.threads.unwrap_or_else(all_cores)
+        self.threads.map_or_else(all_cores, NonZeroUsize::get)
     }
 
     fn plan(&self) -> rounds::Plan {
         let (rounds, seconds) = if self.quick { (2, 15.0) } else { (7, 60.0) };
         rounds::Plan {
-            rounds: self.rounds.unwrap_or(rounds),
+            rounds: self.rounds.map_or(rounds, NonZeroUsize::get),
             seconds,
             warm_up: 2,
             most_steps: 20,
@@ -115,26 +116,20 @@ impl Options {
 /// # Errors
 /// If a peer cannot be had, a contender fails, or the report cannot be written.
 pub fn cpu(options: &Options) -> Result<()> {
-    ensure!(
-        options.rounds != Some(0),
-        "--rounds 0: at least 1 is needed"
-    );
-    ensure!(
-        options.threads != Some(0),
-        "--threads 0: at least 1 is needed"
-    );
-    let threads = options.threads();
-    let peers = peers::prepare(options)?;
-    let contenders = contender::list(&peers, threads)?;
-    let before = machine::Load::now();
-    before.warn();
-    let mut report = Report::new(threads, before);
-    for work in options.works() {
-        let rows = rounds::measure(&work, &contenders, &options.plan())?;
-        report.add(work, rows);
+    let mut report = Report {
+        threads: options.threads(),
+        tables: Vec::new(),
+        losses: String::new(),
+    };
+    let contenders = contender::list(options)?;
+    if !contenders.is_empty() {
+        for work in options.works() {
+            let rows = rounds::measure(&work, &contenders, &options.plan())?;
+            report.tables.push((work, rows));
+        }
     }
     if options.has(Part::Losses) {
-        report.losses = losses::table(options, threads)?;
+        report.losses = losses::table(options)?;
     }
     let markdown = report.markdown();
     println!("\n{markdown}");

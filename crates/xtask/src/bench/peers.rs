@@ -6,24 +6,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use tempfile::TempDir;
-
-use super::{Options, Part};
-
-/// The programs that are compared, and where they are.
-#[derive(Debug, Default)]
-pub struct Peers {
-    /// The project itself.
-    pub ours: bool,
-    /// Python, and the script that does the steps.
-    pub pytorch: Option<(PathBuf, PathBuf)>,
-    /// Where torch.compile keeps what it has compiled, until the end.
-    pub cache: Option<TempDir>,
-    /// candle as it is.
-    pub candle: Option<PathBuf>,
-    /// Burn.
-    pub burn: Option<PathBuf>,
-}
 
 /// The project's folder.
 pub fn root() -> PathBuf {
@@ -37,37 +19,23 @@ fn folder() -> PathBuf {
     root().join(target.unwrap_or("target".into())).join("peers")
 }
 
-/// Gets ready what was asked for.
+/// The given Python, or one that is installed, in which there is PyTorch.
 ///
 /// # Errors
-/// If one of them cannot be had; the message says how to do without it.
-pub fn prepare(options: &Options) -> Result<Peers> {
-    let mut peers = Peers {
-        ours: options.has(Part::Ours),
-        ..Peers::default()
+/// If there is none; the message says how to do without it.
+pub fn pytorch(python: Option<&Path>) -> Result<PathBuf> {
+    let python = match python {
+        Some(python) => python.to_owned(),
+        None => install().context(NO_PYTORCH)?,
     };
-    if options.has(Part::Pytorch) {
-        let python = match &options.python {
-            Some(python) => python.clone(),
-            None => install().context(NO_PYTORCH)?,
-        };
-        let works = run(&python, &["-c", "import torch"]);
-        works.with_context(|| format!("{} has no torch", python.display()))?;
-        peers.cache = Some(tempfile::tempdir()?);
-        peers.pytorch = Some((python, root().join("benches/pytorch_step.py")));
-    }
-    if options.has(Part::Candle) {
-        peers.candle = Some(build("candle", "candle")?);
-    }
-    if options.has(Part::Burn) {
-        peers.burn = Some(build("burn", "burn-flex")?);
-    }
-    Ok(peers)
+    let works = run(&python, &["-c", "import torch"]);
+    works.with_context(|| format!("{} has no torch", python.display()))?;
+    Ok(python)
 }
 
 const NO_PYTORCH: &str = "PyTorch cannot be installed. By hand: `python3 -m venv DIR` and \
     `DIR/bin/pip install torch numpy`, then give `--python DIR/bin/python`. Without it: \
-    `--only ours --only candle --only burn --only peak --only epoch --only evaluation --only losses`";
+    `--only ours --only candle --only burn --only losses`";
 
 /// The Python of the virtual environment, which is made where there is none.
 fn install() -> Result<PathBuf> {
@@ -88,7 +56,10 @@ fn install() -> Result<PathBuf> {
 }
 
 /// Builds a program of `benches/peers`, with its own feature alone.
-fn build(program: &str, feature: &str) -> Result<PathBuf> {
+///
+/// # Errors
+/// If it cannot be built; the message says how to do without it.
+pub fn build(program: &str, feature: &str) -> Result<PathBuf> {
     let manifest = root().join("benches/peers/Cargo.toml");
     eprintln!("building {feature} in {}", folder().display());
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()));

@@ -18,15 +18,6 @@ pub struct Process {
     pub version: String,
 }
 
-/// What came of one request.
-#[derive(Debug, Default)]
-pub struct Answer {
-    /// Milliseconds of each step.
-    pub times: Vec<f64>,
-    /// The time from the request to the answer.
-    pub spent: Spent,
-}
-
 impl Process {
     /// Starts it and waits until it is ready.
     pub fn start(mut command: Command) -> Result<Self> {
@@ -50,15 +41,15 @@ impl Process {
         Ok(process)
     }
 
-    /// Has it do `steps` steps.
-    pub fn ask(&mut self, steps: usize) -> Result<Answer> {
+    /// Has it do `steps` steps: the milliseconds of each, and where the time went from the request to the answer.
+    pub fn ask(&mut self, steps: usize) -> Result<(Vec<f64>, Spent)> {
         let watch = Watch::start(self.child.id());
         writeln!(self.requests, "{steps}").context("it has ended")?;
         let line = self.line()?;
         let spent = watch.stop();
         let times = line.split(' ').map(str::parse).collect::<Result<_, _>>();
         let times = times.with_context(|| format!("it answered {line:?}"))?;
-        Ok(Answer { times, spent })
+        Ok((times, spent))
     }
 
     /// Waits until its threads sleep: some go on looking for work for a while, and would be in
@@ -68,7 +59,8 @@ impl Process {
         for _ in 0..50 {
             let before = process_ticks(self.child.id());
             sleep(LOOK);
-            if process_ticks(self.child.id()) == before {
+            let is_at_work = process_ticks(self.child.id()) > before;
+            if !is_at_work {
                 return true;
             }
         }
@@ -76,7 +68,7 @@ impl Process {
     }
 
     /// The most memory that it had, in MiB.
-    pub fn peak_memory(&self) -> Option<f64> {
+    pub fn peak_memory(&self) -> f64 {
         peak_memory(self.child.id())
     }
 

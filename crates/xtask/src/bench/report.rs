@@ -1,21 +1,19 @@
 //! The report as Markdown: the tables, and when, where and how they were measured.
 
-use std::fmt::Write;
-
-use super::machine::{Load, ask, circumstances, is_doubtful, meanwhile};
+use super::contender::Family;
+use super::machine::{circumstances, is_doubtful};
 use super::rounds::Row;
 use super::stats::{Summary, short};
 use super::work::{COUNTED, Work};
-use crate::bench::contender::Family;
 
 /// Everything that was measured.
 pub struct Report {
+    /// The number of cores for each program.
+    pub threads: usize,
     /// The steps, each with the rows of all contenders.
     pub tables: Vec<(Work, Vec<Row>)>,
     /// The table of the losses, or nothing.
     pub losses: String,
-    threads: usize,
-    before: Load,
 }
 
 /// The time of a step of the fastest PyTorch mode with as many threads, divided by the contender's
@@ -25,124 +23,72 @@ pub fn ratio(row: &Row, rows: &[Row]) -> Option<f64> {
     let pytorch = rows
         .iter()
         .filter(|r| r.contender.family == Family::Pytorch && r.contender.threads == threads);
-    let best = pytorch.map(median).min_by(f64::total_cmp)?;
-    Some(best / median(row))
-}
-
-/// The milliseconds of a step.
-pub fn median(row: &Row) -> f64 {
-    Summary::of(&row.times).median
+    let best = pytorch.map(Row::median).min_by(f64::total_cmp)?;
+    Some(best / row.median())
 }
 
 const HEAD: &str = "\
-| | threads | ms | from – to | rounds | PyTorch / this | GFLOP/s | cores busy | memory, MiB | first step, s |
-|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|
+| | threads | ms | from – to | rounds | PyTorch / this | GFLOP/s | cores busy | memory, MiB |
+|---|--:|--:|--:|--:|--:|--:|--:|--:|
 ";
 
 const EXPLAINED: &str = "\
 ms: the median over the rounds; the time of a round is the median of its steps. From – to: the fastest and the \
 slowest round. PyTorch / this: the time of the fastest PyTorch mode with as many threads, divided by the time of \
 this row; above 1 is faster than PyTorch. †: other programs used the cores meanwhile. Cores busy: processor time \
-divided by elapsed time. Memory: the peak of the process. First step: of its first process; torch.compile \
-compiles in it, with an empty cache.";
+divided by elapsed time. Memory: the peak of the process.";
 
 impl Report {
-    /// An empty one.
-    pub fn new(threads: usize, before: Load) -> Self {
-        Self {
-            tables: Vec::new(),
-            losses: String::new(),
-            threads,
-            before,
-        }
-    }
-
-    /// Adds a table, unless it has no rows.
-    pub fn add(&mut self, work: Work, rows: Vec<Row>) {
-        if !rows.is_empty() {
-            self.tables.push((work, rows));
-        }
-    }
-
     /// All of it.
     pub fn markdown(&self) -> String {
-        let mut text = String::from("# Training on the CPU\n\n");
-        text += &self.circumstances();
+        let head = circumstances(self.threads, &self.versions(), self.worst());
+        let mut text = format!("# Training on the CPU\n\n{head}");
         for (work, rows) in &self.tables {
             let gflop = work.flops() / 1e9;
-            let _ = write!(
-                text,
-                "\n## {work}\n\nOne step is {gflop:.1} GFLOP.\n\n{HEAD}"
-            );
-            rows.iter()
-                .for_each(|row| text += &self.line(work, row, rows));
+            text += &format!("\n## {work}\n\nOne step is {gflop:.1} GFLOP.\n\n{HEAD}");
+            text.extend(rows.iter().map(|row| line(work, row, rows)));
         }
         if !self.tables.is_empty() {
-            let _ = write!(text, "\n{EXPLAINED} {COUNTED}\n");
+            text += &format!("\n{EXPLAINED} {COUNTED}\n");
         }
-        text += &self.losses;
-        text
+        text + &self.losses
     }
 
-    fn line(&self, work: &Work, row: &Row, rows: &[Row]) -> String {
-        let Summary {
-            median,
-            min,
-            max,
-            count,
-        } = Summary::of(&row.times);
-        let threads = row.contender.threads;
-        let gflops = work.flops() / median / 1e6;
-        let cells = [
-            format!(
-                "{}{}",
-                row.contender.name,
-                if disturbed(row) { " †" } else { "" }
-            ),
-            threads.to_string(),
-            short(median),
-            format!("{} – {}", short(min), short(max)),
-            count.to_string(),
-            or_dash(ratio(row, rows).map(short)),
-            format!("{gflops:.0}"),
-            or_dash(row.cores().map(|cores| format!("{cores:.1}"))),
-            or_dash(row.memory.map(|memory| format!("{memory:.0}"))),
-            or_dash(row.first.map(short)),
-        ];
-        format!("| {} |\n", cells.join(" | "))
-    }
-
-    fn circumstances(&self) -> String {
-        let [when, machine] = circumstances(self.threads);
-        let lines = [
-            when,
-            machine,
-            format!("{}; {}", ask("rustc", &["--version"]), self.versions()),
-            format!("before: {}", self.before.text()),
-            format!("meanwhile: {}", meanwhile(self.worst())),
-        ];
-        lines.iter().map(|line| format!("- {line}\n")).collect()
+    fn rows(&self) -> impl Iterator<Item = &Row> {
+        self.tables.iter().flat_map(|(_, rows)| rows)
     }
 
     fn versions(&self) -> String {
-        let rows = self.tables.iter().flat_map(|(_, rows)| rows);
-        let mut versions: Vec<&str> = rows.map(|row| row.version.as_str()).collect();
+        let mut versions: Vec<&str> = self.rows().map(|row| row.version.as_str()).collect();
         versions.sort_unstable();
         versions.dedup();
         versions.join(", ")
     }
 
     /// The most cores that other programs used while a contender was measured.
-    fn worst(&self) -> Option<f64> {
-        let rows = self.tables.iter().flat_map(|(_, rows)| rows);
-        rows.filter_map(Row::other).reduce(f64::max)
+    fn worst(&self) -> f64 {
+        let other = self.rows().map(|row| row.spent.other_cores());
+        other.reduce(f64::max).unwrap_or(f64::NAN)
     }
 }
 
-fn disturbed(row: &Row) -> bool {
-    row.other().is_some_and(is_doubtful)
-}
-
-fn or_dash(cell: Option<String>) -> String {
-    cell.unwrap_or_else(|| "–".to_owned())
+fn line(work: &Work, row: &Row, rows: &[Row]) -> String {
+    let times = Summary::of(&row.times);
+    let mark = match is_doubtful(row.spent.other_cores()) {
+        true => " †",
+        false => "",
+    };
+    format!(
+        "| {}{mark} | {} | {} | {} – {} | {} | {} | {:.0} | {:.1} | {:.0} |\n",
+        row.contender.name,
+        row.contender.threads,
+        short(times.median),
+        short(times.min),
+        short(times.max),
+        times.count,
+        ratio(row, rows).map_or("–".to_owned(), short),
+        work.flops() / times.median / 1e6,
+        row.spent.cores(),
+        row.memory,
+    )
 }

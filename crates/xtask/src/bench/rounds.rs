@@ -3,7 +3,8 @@
 use anyhow::{Context, Result};
 
 use super::contender::Contender;
-use super::process::{Answer, Process};
+use super::machine::Spent;
+use super::process::Process;
 use super::stats::Summary;
 use super::work::Work;
 
@@ -21,7 +22,7 @@ pub struct Plan {
     pub live_on: bool,
 }
 
-/// The measurements of a contender for one kind of step.
+/// A contender and its measurements for one kind of step.
 pub struct Row {
     /// The contender.
     pub contender: Contender,
@@ -29,13 +30,32 @@ pub struct Row {
     pub version: String,
     /// Milliseconds of a step: the median of each round.
     pub times: Vec<f64>,
-    /// Seconds of its very first step, in which torch.compile compiles.
-    pub first: Option<f64>,
     /// The most memory that it had, in MiB.
-    pub memory: Option<f64>,
-    seconds: f64,
-    own: Option<f64>,
-    other: Option<f64>,
+    pub memory: f64,
+    /// Where the processor's time went while it was measured.
+    pub spent: Spent,
+    /// Its process, if this lives on between rounds.
+    process: Option<Process>,
+    /// Steps of a turn: enough for a third of a second.
+    steps: usize,
+}
+
+/// Measures one kind of step with all contenders.
+///
+/// # Errors
+/// If a contender fails.
+pub fn measure(work: &Work, contenders: &[Contender], plan: &Plan) -> Result<Vec<Row>> {
+    let mut rows: Vec<Row> = contenders.iter().map(Row::new).collect();
+    for round in 1..=plan.rounds {
+        for row in &mut rows {
+            if row.spent.seconds < plan.seconds {
+                let what = format!("{work}: {}", row.contender.label());
+                let done = row.turn(work, plan).with_context(|| what.clone())?;
+                eprintln!("{what}, round {round} of {}: {done:.1} ms", plan.rounds);
+            }
+        }
+    }
+    Ok(rows)
 }
 
 impl Row {
@@ -45,72 +65,16 @@ impl Row {
             contender: contender.clone(),
             version: String::new(),
             times: Vec::new(),
-            first: None,
-            memory: None,
-            seconds: 0.0,
-            own: Some(0.0),
-            other: Some(0.0),
-        }
-    }
-
-    fn add(&mut self, answer: &Answer, process: &Process) {
-        let sum = |a: Option<f64>, b: Option<f64>| Some(a? + b?);
-        self.times.push(Summary::of(&answer.times).median);
-        self.seconds += answer.spent.seconds;
-        self.own = sum(self.own, answer.spent.own);
-        self.other = sum(self.other, answer.spent.other);
-        let memory = [self.memory, process.peak_memory()];
-        self.memory = memory.into_iter().flatten().reduce(f64::max);
-    }
-
-    /// How many cores it kept busy while it was measured.
-    pub fn cores(&self) -> Option<f64> {
-        Some(self.own? / self.seconds)
-    }
-
-    /// How many cores were at other work while it was measured.
-    pub fn other(&self) -> Option<f64> {
-        Some(self.other? / self.seconds)
-    }
-}
-
-/// A contender with its process, if the process lives on between rounds.
-struct Seat {
-    row: Row,
-    process: Option<Process>,
-    /// Steps of a turn: enough for a third of a second.
-    steps: usize,
-    spent: f64,
-}
-
-/// Measures one kind of step with all contenders.
-pub fn measure(work: &Work, contenders: &[Contender], plan: &Plan) -> Result<Vec<Row>> {
-    let mut seats: Vec<Seat> = contenders.iter().map(Seat::new).collect();
-    for round in 1..=plan.rounds {
-        for seat in &mut seats {
-            if seat.spent < plan.seconds {
-                let who = seat.row.contender.label();
-                let done = seat
-                    .turn(work, plan)
-                    .with_context(|| format!("{work}: {who}"))?;
-                eprintln!(
-                    "{work}, round {round} of {}: {who}: {done:.1} ms",
-                    plan.rounds
-                );
-            }
-        }
-    }
-    Ok(seats.into_iter().map(|seat| seat.row).collect())
-}
-
-impl Seat {
-    fn new(contender: &Contender) -> Self {
-        Self {
-            row: Row::new(contender),
+            memory: f64::NAN,
+            spent: Spent::default(),
             process: None,
             steps: 1,
-            spent: 0.0,
         }
+    }
+
+    /// The median of the rounds.
+    pub fn median(&self) -> f64 {
+        Summary::of(&self.times).median
     }
 
     /// One turn; returns the milliseconds of a step.
@@ -119,32 +83,32 @@ impl Seat {
             Some(process) => process,
             None => self.warm_up(work, plan)?,
         };
-        let answer = process.ask(self.steps)?;
-        self.spent += answer.spent.seconds;
-        self.row.add(&answer, &process);
+        let (times, spent) = process.ask(self.steps)?;
+        let median = Summary::of(&times).median;
+        self.times.push(median);
+        self.spent += spent;
+        self.memory = process.peak_memory().max(self.memory);
         if !process.settle() {
             eprintln!("warning: its process keeps the cores busy while it waits");
         }
         if plan.live_on || !work.is_large() {
             self.process = Some(process);
         }
-        Ok(*self.row.times.last().context("no turn")?)
+        Ok(median)
     }
 
     /// A process that has done its first steps, which are slower than the others.
     fn warm_up(&mut self, work: &Work, plan: &Plan) -> Result<Process> {
-        let mut process = Process::start(self.row.contender.command(work))?;
+        let mut process = Process::start(self.contender.command(work))?;
         let once = work.is_large() && !plan.live_on;
-        let mut answer = process.ask(if once { 1 } else { plan.warm_up })?;
-        let first = answer.times.first().context("no step")?;
-        self.row.first.get_or_insert(first / 1e3);
+        let (mut times, _) = process.ask(if once { 1 } else { plan.warm_up })?;
         if plan.live_on {
             // the first steps also loaded libraries and compiled: what one takes is seen in the next
-            answer = process.ask(plan.warm_up)?;
+            (times, _) = process.ask(plan.warm_up)?;
         }
-        let last = answer.times.last().context("no step")?;
+        let last = times.last().context("no step")?;
         self.steps = (333.0 / last).clamp(1.0, plan.most_steps as f64) as usize;
-        self.row.version = process.version.clone();
+        self.version = process.version.clone();
         process.settle();
         Ok(process)
     }

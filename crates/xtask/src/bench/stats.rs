@@ -1,5 +1,7 @@
 //! What a row of a table says about a list of times.
 
+use std::fmt;
+
 /// The middle, the smallest and the largest of some numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Summary {
@@ -26,6 +28,14 @@ impl Summary {
             max: sorted[count - 1],
             count,
         }
+    }
+}
+
+/// `12.3 (12.1 – 15.0)`.
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [median, min, max] = [self.median, self.min, self.max].map(short);
+        write!(f, "{median} ({min} – {max})")
     }
 }
 

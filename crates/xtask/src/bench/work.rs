@@ -4,10 +4,11 @@
 use std::fmt;
 use std::str::FromStr;
 
-use anyhow::{Context, Error, Result, bail, ensure};
+use anyhow::{Context, Error, Result, ensure};
+use clap::ValueEnum;
 
 /// The book's two networks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Network {
     /// "Training on Multiple GPUs".
     Lenet,
@@ -25,14 +26,6 @@ pub struct Work {
 }
 
 impl Network {
-    /// Its name on a command line.
-    pub fn word(self) -> &'static str {
-        match self {
-            Network::Lenet => "lenet",
-            Network::Resnet18 => "resnet18",
-        }
-    }
-
     /// The multiply-adds of each layer's forward pass of one example, first layer first.
     /// Convolutions and linear layers only: the rest is less than one in a hundred.
     fn multiply_adds(self) -> Vec<u64> {
@@ -92,31 +85,30 @@ impl Work {
         (4 * size * handed_on * self.batch + 5 * 4 * parameters) as f64
     }
 
+    /// The arguments of a contender's program.
+    pub fn args(&self) -> [String; 2] {
+        let network = self.network.to_possible_value().expect("none is hidden");
+        [network.get_name().to_owned(), self.batch.to_string()]
+    }
+
     /// Whether contenders take so much memory that they cannot live side by side.
     pub fn is_large(&self) -> bool {
         self.network == Network::Resnet18 && self.batch > 128
     }
 }
 
-impl fmt::Display for Work {
+impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = match self.network {
+        f.write_str(match self {
             Network::Lenet => "LeNet",
             Network::Resnet18 => "ResNet-18",
-        };
-        write!(f, "{name}, batch {}", self.batch)
+        })
     }
 }
 
-impl FromStr for Network {
-    type Err = Error;
-
-    fn from_str(word: &str) -> Result<Self> {
-        match word {
-            "lenet" => Ok(Network::Lenet),
-            "resnet18" => Ok(Network::Resnet18),
-            _ => bail!("no network is called {word:?}; there are lenet and resnet18"),
-        }
+impl fmt::Display for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, batch {}", self.network, self.batch)
     }
 }
 
@@ -127,7 +119,7 @@ impl FromStr for Work {
         let (network, batch) = name.split_once('-').context("a step is NETWORK-BATCH")?;
         let batch = batch.parse().context("BATCH is a number")?;
         ensure!(batch > 0, "a step needs at least 1 example");
-        let network = network.parse()?;
+        let network = Network::from_str(network, false).map_err(Error::msg)?;
         Ok(Self { network, batch })
     }
 }

@@ -5,23 +5,23 @@ use d2l::DeviceKind;
 use dataset::Data;
 use run::{Precision, Summary};
 
-use super::Options;
+use super::{Options, Report};
 
 /// Trains, and adds each line to the report as soon as it is there.
-pub fn all(options: &Options, found: &mut dyn FnMut(&str) -> Result<()>) -> Result<()> {
-    let trained = train(options, found);
+pub fn all(options: &Options, report: &mut Report) -> Result<()> {
+    let trained = train(options, report);
     functional::set_precision(functional::Precision::default()); // each run set its own
     trained
 }
 
-fn train(options: &Options, found: &mut dyn FnMut(&str) -> Result<()>) -> Result<()> {
+fn train(options: &Options, report: &mut Report) -> Result<()> {
     let images = match options.data {
         Data::Synthetic => "synthetic images",
-        _ => "Fashion-MNIST",
+        Data::Dir(_) => "Fashion-MNIST",
     };
-    found(&format!(
-        "\n## Accuracy\n\n{} epochs on {images}, in TF32 if the row does not say bf16.\n\n| | seed | last | best | bar | loss | s/epoch |\n\
-         |---|--:|--:|--:|--:|--:|--:|\n",
+    report.add(&format!(
+        "\n## Accuracy\n\n{} epochs on {images}, in TF32 if the row does not say bf16.\n\n\
+         | | seed | last | best | bar | loss | s/epoch |\n|---|--:|--:|--:|--:|--:|--:|\n",
         options.epochs
     ))?;
     // two first: the threads that drive replicas are as many as the first run in a process needs
@@ -29,29 +29,24 @@ fn train(options: &Options, found: &mut dyn FnMut(&str) -> Result<()>) -> Result
         let (mut last, mut best) = (Vec::new(), Vec::new());
         for seed in 0..3 {
             let summary = scratch::train(&of(options, k, seed, Precision::Tf32))?;
-            found(&line(
-                &format!("LeNet, k = {k}"),
-                &seed.to_string(),
-                "",
-                &summary,
-            ))?;
-            last.extend(summary.test_acc.last());
+            report.add(&line(&format!("LeNet, k = {k}"), seed, "", &summary))?;
+            last.push(last_of(&summary.test_acc));
             best.push(best_of(&summary));
         }
         let mean = |all: &[f64]| all.iter().sum::<f64>() / all.len() as f64;
         let (last, best) = (mean(&last), mean(&best));
-        found(&format!(
+        report.add(&format!(
             "| LeNet, k = {k} | mean | {last:.3} | {best:.3} | ≥ 0.80, best ≥ 0.82 | | |\n"
         ))?;
     }
     for (k, bar) in [(2, "≥ 0.91"), (1, "≥ 0.92")] {
         let summary = concise::train(&of(options, k, 0, Precision::Tf32).into())?;
-        found(&line(&format!("ResNet-18, k = {k}"), "0", bar, &summary))?;
+        report.add(&line(&format!("ResNet-18, k = {k}"), 0, bar, &summary))?;
     }
     let summary = scratch::train(&of(options, 1, 0, Precision::Bf16))?;
-    found(&line("LeNet, k = 1, bf16", "0", "", &summary))?;
+    report.add(&line("LeNet, k = 1, bf16", 0, "", &summary))?;
     let summary = concise::train(&of(options, 1, 0, Precision::Bf16).into())?;
-    found(&line("ResNet-18, k = 1, bf16", "0", "", &summary))
+    report.add(&line("ResNet-18, k = 1, bf16", 0, "", &summary))
 }
 
 fn of(options: &Options, k: usize, seed: u64, precision: Precision) -> run::Options {
@@ -66,14 +61,16 @@ fn of(options: &Options, k: usize, seed: u64, precision: Precision) -> run::Opti
     }
 }
 
+fn last_of(of_epochs: &[f64]) -> f64 {
+    of_epochs.last().copied().unwrap_or(f64::NAN)
+}
+
 fn best_of(summary: &Summary) -> f64 {
     summary.test_acc.iter().copied().fold(f64::NAN, f64::max)
 }
 
-fn line(what: &str, seed: &str, bar: &str, summary: &Summary) -> String {
-    let last = summary.test_acc.last().copied().unwrap_or(f64::NAN);
-    let best = best_of(summary);
-    let loss = summary.loss.last().copied().unwrap_or(f64::NAN);
-    let seconds = summary.sec_per_epoch;
+fn line(what: &str, seed: u64, bar: &str, summary: &Summary) -> String {
+    let (last, best) = (last_of(&summary.test_acc), best_of(summary));
+    let (loss, seconds) = (last_of(&summary.loss), summary.sec_per_epoch);
     format!("| {what} | {seed} | {last:.3} | {best:.3} | {bar} | {loss:.3} | {seconds:.2} |\n")
 }

@@ -7,48 +7,38 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-use super::Options;
+use super::{Options, Report};
 
-/// What it ends with where it found something.
-const FOUND: &str = "9";
+/// The end of its last line where it found nothing.
+const CLEAN: &str = "ERROR SUMMARY: 0 errors";
 
 /// Checks, and adds what was found to the report.
-pub fn all(_: &Options, found: &mut dyn FnMut(&str) -> Result<()>) -> Result<()> {
-    found("\n## compute-sanitizer memcheck\n\n")?;
+pub fn all(_: &Options, report: &mut Report) -> Result<()> {
+    report.add("\n## compute-sanitizer memcheck\n\n")?;
     let sanitizer = program().context(
         "it is neither in PATH nor in the bin of CUDA_HOME or /usr/local/cuda: nothing was checked",
     )?;
     let mut clean = true;
-    for what in STEPS {
-        let said = step(&sanitizer, what)?;
-        clean &= said.ends_with(CLEAN);
-        found(&format!("- {what}: {said}\n"))?;
+    for network in ["lenet 64", "resnet18 16"] {
+        for precision in ["tf32", "bf16"] {
+            for replicas in 1..=2 {
+                let what = format!("{network} --replicas {replicas} --precision {precision}");
+                let said = step(&sanitizer, &what)?;
+                clean &= said.ends_with(CLEAN);
+                report.add(&format!("- {what}: {said}\n"))?;
+            }
+        }
     }
     ensure!(clean, "memcheck found something");
     Ok(())
 }
 
-/// Network, batch and more.
-const STEPS: [&str; 8] = [
-    "lenet 64 --replicas 1",
-    "lenet 64 --replicas 2",
-    "lenet 64 --replicas 1 --precision bf16",
-    "lenet 64 --replicas 2 --precision bf16",
-    "resnet18 16 --replicas 1",
-    "resnet18 16 --replicas 2",
-    "resnet18 16 --replicas 1 --precision bf16",
-    "resnet18 16 --replicas 2 --precision bf16",
-];
-
-/// The end of its last line where it found nothing.
-const CLEAN: &str = "ERROR SUMMARY: 0 errors";
-
 /// Its summary of a step.
 fn step(sanitizer: &Path, what: &str) -> Result<String> {
     let mut child = Command::new(sanitizer)
-        .args(["--tool", "memcheck", "--error-exitcode", FOUND])
+        .args(["--tool", "memcheck", "--error-exitcode", "9"])
         .arg(env::current_exe()?)
-        .arg("contend-gpu")
+        .args(["contend-gpu", "steps"])
         .args(what.split(' '))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -61,12 +51,10 @@ fn step(sanitizer: &Path, what: &str) -> Result<String> {
     let output = child.wait_with_output()?;
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8_lossy(&said);
-    let summary = said
-        .lines()
-        .rev()
-        .find(|line| line.contains("ERROR SUMMARY"));
-    let last = said.lines().last().unwrap_or("no output");
-    let summary = summary.unwrap_or(last).trim_start_matches('=').trim();
+    let mut lines = said.lines().rev();
+    let summary = lines.clone().find(|line| line.contains("ERROR SUMMARY"));
+    let summary = summary.or(lines.next()).unwrap_or("no output");
+    let summary = summary.trim_start_matches('=').trim();
     Ok(match output.status.success() {
         true => summary.to_owned(),
         false => format!("{summary} ({})", output.status),
@@ -79,10 +67,8 @@ fn program() -> Option<PathBuf> {
     let homes = ["CUDA_HOME", "CUDA_PATH"]
         .into_iter()
         .filter_map(env::var_os);
-    let homes = homes
-        .map(PathBuf::from)
-        .chain([PathBuf::from("/usr/local/cuda")]);
-    let folders = env::split_paths(&path).chain(homes.map(|home| home.join("bin")));
+    let homes = homes.chain(["/usr/local/cuda".into()]);
+    let folders = env::split_paths(&path).chain(homes.map(|home| PathBuf::from(home).join("bin")));
     folders
         .map(|folder| folder.join("compute-sanitizer"))
         .find(|program| program.is_file())

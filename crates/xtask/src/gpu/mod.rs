@@ -66,41 +66,46 @@ impl Options {
     }
 }
 
-/// Checks, measures, prints the report and writes it whenever something was found, so that nothing is
-/// lost where a later part fails.
+/// What was found. It is written whenever something is added, so that nothing is lost where a later part fails.
+pub struct Report {
+    path: PathBuf,
+    text: String,
+}
+
+impl Report {
+    fn add(&mut self, text: &str) -> Result<()> {
+        self.text += text;
+        let cannot = || format!("cannot write {}", self.path.display());
+        fs::write(&self.path, &self.text).with_context(cannot)
+    }
+}
+
+/// Checks, measures, prints the report and writes it.
 ///
 /// # Errors
 /// If there is no GPU, or something is not right or cannot be done.
 pub fn check(options: &Options) -> Result<()> {
-    let mut report = facts::all()?;
+    let text = facts::all()?;
+    let path = options.out.join("gpu.md");
+    fs::create_dir_all(&options.out).with_context(|| format!("cannot write {}", path.display()))?;
+    let mut report = Report { path, text };
     let mut done = Ok(());
-    type Find = fn(&Options, &mut dyn FnMut(&str) -> Result<()>) -> Result<()>;
-    let parts: [(Part, Find); 4] = [
+    type Check = fn(&Options, &mut Report) -> Result<()>;
+    let parts: [(Part, Check); 4] = [
         (Part::Right, right::all),
         (Part::Learn, learn::all),
         (Part::Memcheck, memcheck::all),
         (Part::Steps, steps::all),
     ];
-    for (part, find) in parts {
+    for (part, check) in parts {
         if !options.has(part) {
             continue;
         }
-        let mut found = |text: &str| {
-            report += text;
-            write(options, &report)
-        };
-        if let Err(error) = find(options, &mut found) {
-            found(&format!("\n**{part:?}:** {error:#}\n"))?;
+        if let Err(error) = check(options, &mut report) {
+            report.add(&format!("\n**{part:?}:** {error:#}\n"))?;
             done = Err(error);
         }
     }
-    println!("{report}");
+    println!("{}", report.text);
     done
-}
-
-fn write(options: &Options, report: &str) -> Result<()> {
-    let path = options.out.join("gpu.md");
-    let cannot = || format!("cannot write {}", path.display());
-    fs::create_dir_all(&options.out).with_context(cannot)?;
-    fs::write(&path, report).with_context(cannot)
 }

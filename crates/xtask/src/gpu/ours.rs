@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use candle_core::Device;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use d2l::{DeviceKind, devices_of_kind, synchronize};
 use dataset::Data;
 use run::BatchLoss;
@@ -20,19 +20,25 @@ use crate::bench::work::Network;
 pub struct Job {
     #[arg(long)]
     replicas: usize,
-    /// Whole epochs of 60,000 images, loading and all
     #[arg(long)]
-    epoch: bool,
-    /// Twenty steps, and what they took of the GPU's memory and of the host's time
-    #[arg(long)]
-    alone: bool,
-    #[arg(long, value_enum, default_value_t)]
     precision: run::Precision,
+    how: How,
     network: Network,
     batch: usize,
 }
 
-/// Does steps on request.
+/// What is done.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum How {
+    /// Steps on request.
+    Steps,
+    /// Whole epochs of 60,000 images on request, loading and all.
+    Epochs,
+    /// Thirty steps, and what they took of the GPU's memory and of the host's time.
+    Alone,
+}
+
+/// Does steps or epochs on request.
 ///
 /// # Errors
 /// If a step fails.
@@ -48,20 +54,18 @@ pub fn contend(job: &Job) -> Result<()> {
 fn run(job: &Job, devices: &[Device], step: &mut Step<'_>) -> Result<()> {
     let (x, y) = minibatch(job.batch)?;
     let (x, y) = (x.to_device(&devices[0])?, y.to_device(&devices[0])?);
-    if job.alone {
-        return alone(devices, || step(&x, &y));
-    }
-    let version = version();
-    if job.epoch {
-        let options = dataset::Options {
-            data: Some(Data::Synthetic),
-            ..dataset::Options::default()
-        };
-        let (train_iter, _) = dataset::load(&options)?.iters(job.batch)?;
-        let train_iter = train_iter.on_device(&devices[0])?;
-        let mut number = 0;
-        return serve_turns(&version, |epochs| {
-            timed(devices, epochs, || {
+    match job.how {
+        How::Alone => alone(devices, || step(&x, &y)),
+        How::Steps => serve_turns(&version(), |n| timed(devices, n, || step(&x, &y))),
+        How::Epochs => {
+            let options = dataset::Options {
+                data: Some(Data::Synthetic),
+                ..dataset::Options::default()
+            };
+            let (train_iter, _) = dataset::load(&options)?.iters(job.batch)?;
+            let train_iter = train_iter.on_device(&devices[0])?;
+            let mut number = 0;
+            let mut epoch = || {
                 number += 1;
                 let mut loss = None;
                 for batch in train_iter.epoch(number) {
@@ -69,10 +73,10 @@ fn run(job: &Job, devices: &[Device], step: &mut Step<'_>) -> Result<()> {
                     loss = Some(step(&x, &y)?);
                 }
                 loss.context("an epoch without a step")
-            })
-        });
+            };
+            serve_turns(&version(), |n| timed(devices, n, &mut epoch))
+        }
     }
-    serve_turns(&version, |steps| timed(devices, steps, || step(&x, &y)))
 }
 
 /// The milliseconds of one of `n`.

@@ -1,91 +1,86 @@
 //! Steps and epochs on a GPU beside PyTorch's, in turn.
 
 use std::env;
-use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, anyhow, ensure};
 
-use super::{Options, facts};
+use super::{Options, Report, facts};
 use crate::bench::contender::{Contender, Family};
 use crate::bench::rounds::{Plan, Row, measure};
 use crate::bench::stats::{Summary, short};
 use crate::bench::work::Work;
 
-/// A comparison: ours beside the modes of PyTorch, and the bar for each of these.
+/// PyTorch's contender, from the project's folder.
+const SCRIPT: &str = "benches/pytorch_gpu.py";
+
+/// A comparison: ours beside the modes of PyTorch.
 struct Comparison {
     what: &'static str,
     work: &'static str,
-    /// `--epoch`, or nothing.
-    how: Option<&'static str>,
+    /// `steps` or `epochs`.
+    how: &'static str,
     /// Of ours.
     precision: &'static str,
-    replicas: &'static [usize],
-    /// PyTorch / ours, by mode.
-    bars: &'static [(&'static str, Option<f64>)],
+    /// How many replicas ours have, and the bar for this / ours.
+    replicas: &'static [(usize, &'static str)],
+    /// The modes of PyTorch, and the bar for each.
+    modes: &'static [(&'static str, &'static str)],
 }
+
+const ONE_AND_TWO: &[(usize, &str)] = &[(1, ""), (2, "≤ 1.1")];
 
 const COMPARISONS: [Comparison; 4] = [
     Comparison {
         what: "LeNet, batch 256, a whole epoch, images on the GPU",
         work: "lenet-256",
-        how: Some("--epoch"),
+        how: "epochs",
         precision: "tf32",
-        replicas: &[1],
-        bars: &[("eager", Some(5.0))],
+        replicas: &[(1, "")],
+        modes: &[("eager", "≥ 5")],
     },
     Comparison {
         what: "LeNet, batch 256, a step",
         work: "lenet-256",
-        how: None,
+        how: "steps",
         precision: "tf32",
-        replicas: &[1, 2],
-        bars: &[
-            ("eager", None),
-            ("graph", Some(1.0)),
-            ("compile", Some(1.0)),
-        ],
+        replicas: ONE_AND_TWO,
+        modes: &[("eager", ""), ("graph", "≥ 1"), ("compile", "≥ 1")],
     },
     Comparison {
         what: "ResNet-18, batch 256, TF32, a step",
         work: "resnet18-256",
-        how: None,
+        how: "steps",
         precision: "tf32",
-        replicas: &[1, 2],
-        bars: &[
-            ("eager", Some(1.2)),
-            ("eager-tuned", None),
-            ("compile", None),
-        ],
+        replicas: ONE_AND_TWO,
+        modes: &[("eager", "≥ 1.2"), ("eager-tuned", ""), ("compile", "")],
     },
     Comparison {
         what: "ResNet-18, batch 256, bf16, a step",
         work: "resnet18-256",
-        how: None,
+        how: "steps",
         precision: "bf16",
-        replicas: &[1, 2],
-        bars: &[("compile-bf16", Some(1.0))],
+        replicas: ONE_AND_TWO,
+        modes: &[("compile-bf16", "≥ 1")],
     },
 ];
 
 /// Measures everything, and adds each table to the report as soon as it is complete. The row of a contender
 /// that cannot start has its error message.
-pub fn all(options: &Options, found: &mut dyn FnMut(&str) -> Result<()>) -> Result<()> {
-    let script = Path::new("benches/pytorch_gpu.py");
+pub fn all(options: &Options, report: &mut Report) -> Result<()> {
     ensure!(
-        script.is_file(),
-        "{} is not here: start this in the project's folder",
-        script.display()
+        Path::new(SCRIPT).is_file(),
+        "{SCRIPT} is not here: start this in the project's folder"
     );
-    found("\n## Steps\n")?;
-    let ceilings = Ceilings::measure(&options.python, script);
+    report.add("\n## Steps\n")?;
+    let ceilings = Ceilings::measure(&options.python);
     match &ceilings {
-        Ok(of) => found(&of.said())?,
-        Err(error) => found(&format!("\nThe ceilings are unknown: {error:#}\n"))?,
+        Ok(of) => report.add(&of.said())?,
+        Err(error) => report.add(&format!("\nThe ceilings are unknown: {error:#}\n"))?,
     }
     for comparison in &COMPARISONS {
-        found(&comparison.table(options, script, ceilings.as_ref().ok())?)?;
+        report.add(&comparison.table(options, ceilings.as_ref().ok())?)?;
     }
     Ok(())
 }
@@ -100,8 +95,8 @@ struct Ceilings {
 }
 
 impl Ceilings {
-    fn measure(python: &Path, script: &Path) -> Result<Self> {
-        let [copy, tf32, bf16] = numbers(Command::new(python).arg(script).arg("ceilings"))?;
+    fn measure(python: &Path) -> Result<Self> {
+        let [copy, tf32, bf16] = numbers(Command::new(python).args([SCRIPT, "ceilings"]))?;
         Ok(Self { copy, tf32, bf16 })
     }
 
@@ -130,43 +125,40 @@ impl Ceilings {
 }
 
 impl Comparison {
-    fn contenders(
-        &self,
-        options: &Options,
-        script: &Path,
-        how: Option<&str>,
-    ) -> Result<Vec<Contender>> {
+    /// The contenders, each with its bar.
+    fn contenders(&self, options: &Options, how: &str) -> Result<Vec<(Contender, &'static str)>> {
         let me = env::current_exe()?;
-        let script = script.to_string_lossy().into_owned();
-        let mut all = Vec::new();
-        for k in self.replicas {
-            let (count, s) = (k.to_string(), if *k == 1 { "" } else { "s" });
-            let mut args = vec!["contend-gpu", "--replicas", &count];
-            args.extend(["--precision", self.precision]);
-            args.extend(how);
+        let ours = self.replicas.iter().map(|&(k, bar)| {
+            let s = if k == 1 { "" } else { "s" };
             let name = format!("ours, {k} replica{s}");
-            all.push(Contender::new(Family::Ours, &name, 1, &me).args(&args));
-        }
-        for (mode, _) in self.bars {
-            let name = format!("PyTorch {mode}");
-            let contender = Contender::new(Family::Pytorch, &name, 1, &options.python);
-            let contender = contender.args(&[&script, mode]);
-            all.push(contender.last_args(how.as_slice()));
-        }
-        Ok(all)
+            let (k, precision) = (k.to_string(), self.precision);
+            let args = [
+                "contend-gpu",
+                "--replicas",
+                &k,
+                "--precision",
+                precision,
+                how,
+            ];
+            (Contender::new(Family::Ours, name, 1, &me, &args), bar)
+        });
+        let theirs = self.modes.iter().map(|&(mode, bar)| {
+            let (name, args) = (format!("PyTorch {mode}"), [SCRIPT, mode, how]);
+            (
+                Contender::new(Family::Pytorch, name, 1, &options.python, &args),
+                bar,
+            )
+        });
+        Ok(ours.chain(theirs).collect())
     }
 
-    fn table(
-        &self,
-        options: &Options,
-        script: &Path,
-        ceilings: Option<&Ceilings>,
-    ) -> Result<String> {
+    fn table(&self, options: &Options, ceilings: Option<&Ceilings>) -> Result<String> {
+        let is_epoch = self.how == "epochs";
         let work: Work = self.work.parse()?;
         let plan = Plan {
             rounds: options.rounds,
             seconds: f64::INFINITY,
-            warm_up: if self.how.is_some() { 1 } else { 20 },
+            warm_up: if is_epoch { 1 } else { 20 },
             most_steps: 2000,
             live_on: true,
         };
@@ -176,62 +168,45 @@ impl Comparison {
             self.what
         );
         // a contender that cannot start has a row with its error, and is not timed
-        let (mut able, mut unable) = (Vec::new(), Vec::new());
-        for contender in self.contenders(options, script, Some("--alone"))? {
-            match alone(&contender, &work) {
-                Ok(found) => able.push((contender.name, found)),
-                Err(error) => unable.push(format!("| {} | {error:#} |\n", contender.name)),
+        let (mut able, mut found, mut unable) = (Vec::new(), Vec::new(), String::new());
+        let contenders = self.contenders(options, self.how)?.into_iter();
+        for ((contender, bar), (single, _)) in contenders.zip(self.contenders(options, "alone")?) {
+            match alone(&single, &work) {
+                Ok(numbers) => {
+                    able.push(contender);
+                    found.push((bar, numbers));
+                }
+                Err(error) => unable += &format!("| {} | {error:#} |\n", contender.name),
             }
         }
-        let mut contenders = self.contenders(options, script, self.how)?;
-        contenders.retain(|c| able.iter().any(|(name, _)| *name == c.name));
-        let rows = measure(&work, &contenders, &plan)?;
-        let ours = rows.iter().find(|row| is_one_replica(row));
+        let rows = measure(&work, &able, &plan)?;
+        let ours = rows
+            .iter()
+            .find(|row| row.contender.name == "ours, 1 replica");
         let ours = ours.context("ours could not start")?;
-        for (row, (_, alone)) in rows.iter().zip(&able) {
-            // an epoch is more than its steps
-            let ceilings = ceilings.filter(|_| self.how.is_none());
-            self.line(&mut text, (row, ours), *alone, (&work, ceilings));
+        for (row, (bar, [mib, busy])) in rows.iter().zip(found) {
+            let shares = match ceilings {
+                Some(of) if !is_epoch => of.shares(&work, self.precision, row.median()),
+                _ => String::new(), // an epoch is more than its steps
+            };
+            text += &format!(
+                "| {} | {} | {shares} | {mib:.0} | {busy:.3} |\n",
+                times(row, ours),
+                bar
+            );
         }
-        unable.iter().for_each(|line| text += line);
         let theirs = rows.last().map_or("", |row| row.version.as_str());
-        let _ = writeln!(text, "\n{}; {theirs}", ours.version);
-        Ok(text)
-    }
-
-    fn line(
-        &self,
-        text: &mut String,
-        (row, ours): (&Row, &Row),
-        [mib, busy]: [f64; 2],
-        (work, ceilings): (&Work, Option<&Ceilings>),
-    ) {
-        let times = Summary::of(&row.times);
-        let ratio = times.median / Summary::of(&ours.times).median;
-        let name = &row.contender.name;
-        let mode = |(mode, _): &&(&str, Option<f64>)| name == &format!("PyTorch {mode}");
-        let bar = match name.starts_with("ours, 2") {
-            true => "≤ 1.1".to_owned(),
-            false => {
-                let bar = self.bars.iter().find(mode).and_then(|(_, bar)| *bar);
-                bar.map_or(String::new(), |bar| format!("≥ {bar}"))
-            }
-        };
-        let shares = ceilings.map(|of| of.shares(work, self.precision, times.median));
-        let (min, max) = (times.min, times.max);
-        let _ = writeln!(
-            text,
-            "| {name} | {:.4} | {min:.4} – {max:.4} | {} | {bar} | {} | {mib:.0} | {busy:.3} |",
-            times.median,
-            short(ratio),
-            shares.unwrap_or_default()
-        );
+        Ok(text + &unable + &format!("\n{}; {theirs}\n", ours.version))
     }
 }
 
-/// Whether it is a step of ours with one replica.
-fn is_one_replica(row: &Row) -> bool {
-    row.contender.family == Family::Ours && row.contender.name.starts_with("ours, 1")
+/// The first cells of a row.
+fn times(row: &Row, ours: &Row) -> String {
+    let Summary {
+        median, min, max, ..
+    } = Summary::of(&row.times);
+    let (name, ratio) = (&row.contender.name, short(median / ours.median()));
+    format!("{name} | {median:.4} | {min:.4} – {max:.4} | {ratio}")
 }
 
 /// The MiB of the GPU that a contender takes when it runs alone, and the milliseconds for which a step

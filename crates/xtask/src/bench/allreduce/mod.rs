@@ -2,27 +2,28 @@
 //! their time overlap hides in a training step.
 
 pub mod measure;
+mod open_mpi;
 mod overlap;
-mod peer;
-mod report;
+pub mod report;
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 use clap::Args;
 
-use super::machine::{Load, Watch};
+use super::machine::Watch;
 use super::{all_cores, chart, write};
-use measure::{LENET, Measured, OWNER, RESNET18, Replicas, TURNS};
-use overlap::Overlap;
-use peer::{Beside, Peer};
+use measure::{LENET, RESNET18, TURNS};
+use open_mpi::OpenMpi;
+use report::{Results, Table};
 
 /// What `bench allreduce` can be told.
 #[derive(Args, Debug)]
 pub struct Options {
     /// Number of rounds for training steps and Open MPI [default: 5, with --quick 1]
     #[arg(long, value_name = "N")]
-    rounds: Option<usize>,
+    rounds: Option<NonZeroUsize>,
 
     /// Short run of a few minutes; do not quote its figures
     #[arg(long)]
@@ -53,7 +54,8 @@ const SIZES: [usize; 11] = [
 
 impl Options {
     fn rounds(&self) -> usize {
-        self.rounds.unwrap_or(if self.quick { 1 } else { 5 })
+        let default = if self.quick { 1 } else { 5 };
+        self.rounds.map_or(default, NonZeroUsize::get)
     }
 
     /// The elements of the buffers.
@@ -74,97 +76,62 @@ impl Options {
     }
 }
 
-/// Everything that was measured.
-struct Results {
-    cores: usize,
-    before: Load,
-    /// The most cores at other work.
-    other: Option<f64>,
-    all: Vec<Measured>,
-    peers: Vec<(Peer, Vec<Beside>)>,
-    overlap: Overlap,
-}
-
 /// Measures, prints the report and writes it.
 ///
 /// # Errors
-/// If a sum is wrong, a step or a peer fails, or the report cannot be written.
+/// If a step or Open MPI fails, or the report cannot be written.
 pub fn allreduce(options: &Options) -> Result<()> {
     let cores = all_cores();
     ensure!(cores >= 2, "an all-reduce is among 2 cores at least");
-    ensure!(
-        options.rounds != Some(0),
-        "--rounds 0: at least 1 is needed"
-    );
-    let before = Load::now();
-    before.warn();
-    let results = measure(options, cores, before)?;
+    let open_mpi = open_mpi(cores, options)?; // first: it is the likeliest to fail
+    let (mut tables, mut other) = (Vec::new(), f64::NAN);
+    for k in threads(cores) {
+        let watch = Watch::start(std::process::id());
+        tables.push(table(k, options)?);
+        other = watch.stop().other_cores().max(other);
+    }
+    let batch = if options.quick { 16 } else { 64 };
+    let results = Results {
+        cores,
+        other,
+        tables,
+        open_mpi,
+        overlap: overlap::measure(batch, options.rounds())?,
+    };
     let markdown = results.markdown();
     println!("\n{markdown}");
     write(&options.out, "allreduce.md", &markdown)?;
-    let panels = tables(cores).into_iter();
-    let panels: Vec<_> = panels.map(|k| (k, results.of(k).collect())).collect();
-    let picture = chart::lines(cores, &panels)?;
+    let picture = chart::lines(cores, &results.tables)?;
     write(&options.out, "allreduce.svg", &picture)
 }
 
-fn measure(options: &Options, cores: usize, before: Load) -> Result<Results> {
-    let peers = peers(cores, options)?; // first: they are the likeliest to fail
-    let (mut all, mut others) = (Vec::new(), Vec::new());
-    for k in tables(cores) {
-        let watch = Watch::start(std::process::id());
-        all.extend(at(k, &options.sizes(), options)?);
-        let spent = watch.stop();
-        others.extend(spent.other.map(|other| other / spent.seconds));
-    }
-    let overlap = overlap::measure(if options.quick { 16 } else { 64 }, options.rounds())?;
-    Ok(Results {
-        cores,
-        before,
-        other: others.into_iter().reduce(f64::max),
-        all,
-        peers,
-        overlap,
-    })
-}
-
-/// The peers that are there, each in turns with ours.
-fn peers(k: usize, options: &Options) -> Result<Vec<(Peer, Vec<Beside>)>> {
-    let mut replicas = Replicas::new(k);
-    let mut all = Vec::new();
-    for peer in peer::all(&options.python) {
-        let beside = |len| {
-            let calls = options.calls(len).min(100);
-            peer.beside(&mut replicas, k, (len, calls), options.rounds())
-        };
-        let pairs = [LENET, RESNET18].into_iter().map(beside);
-        let pairs = pairs.collect::<Result<_>>()?;
-        all.push((peer, pairs));
-    }
-    Ok(all)
+/// The section of Open MPI.
+fn open_mpi(cores: usize, options: &Options) -> Result<String> {
+    let Some(open_mpi) = OpenMpi::find(&options.python) else {
+        let text = "\n## Open MPI\n\nNot measured: it needs `mpirun`, and a Python with mpi4py and numpy \
+                    (`--python`).\n";
+        return Ok(text.to_owned());
+    };
+    let lens = [LENET, RESNET18].map(|len| (len, options.calls(len).min(100)));
+    open_mpi.markdown(cores, &lens, options.rounds())
 }
 
 /// The numbers of threads that have a table: as many as cores, two, and twice as many as cores.
-fn tables(cores: usize) -> Vec<usize> {
+fn threads(cores: usize) -> Vec<usize> {
     let mut ks = vec![cores, 2, 2 * cores];
     ks.dedup();
     ks
 }
 
 /// All turns of `k` threads, size after size.
-fn at(k: usize, sizes: &[usize], options: &Options) -> Result<Vec<Measured>> {
-    let mut replicas = Replicas::new(k);
-    let one = |&len| {
-        let measured = replicas.measure(len, options.calls(len), &TURNS)?;
-        let micros = measured.micros(OWNER).median;
-        eprintln!("k = {k}, {} bytes: owner {micros:.1} µs", measured.bytes());
-        Ok(measured)
-    };
-    sizes.iter().map(one).collect()
-}
-
-fn find(all: &[Measured], k: usize, len: usize) -> Option<&Measured> {
-    all.iter().find(|m| (m.k, m.len) == (k, len))
+fn table(k: usize, options: &Options) -> Result<Table> {
+    let mut rows = Vec::new();
+    for len in options.sizes() {
+        let micros = measure::measure(k, len, options.calls(len), &TURNS)?;
+        eprintln!("k = {k}, {}: {micros:?}", report::size(len));
+        rows.push((len, micros));
+    }
+    Ok(Table { k, rows })
 }
 
 #[cfg(test)]
@@ -173,7 +140,7 @@ mod tests {
 
     #[test]
     fn no_table_comes_twice() {
-        assert_eq!(tables(2), [2, 4]);
-        assert_eq!(tables(4), [4, 2, 8]);
+        assert_eq!(threads(2), [2, 4]);
+        assert_eq!(threads(4), [4, 2, 8]);
     }
 }
