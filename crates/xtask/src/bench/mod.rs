@@ -31,22 +31,17 @@ use work::Work;
 /// What `bench cpu` can be told.
 #[derive(Args, Debug)]
 pub struct Options {
-    /// Number of rounds; every program is timed once in each [default: 7, with --quick 2]
-    #[arg(long, value_name = "N")]
-    rounds: Option<NonZeroUsize>,
+    /// Number of rounds; every program is timed once in each
+    #[arg(long, value_name = "N", default_value = "7")]
+    rounds: NonZeroUsize,
 
     /// Measure only this part (repeatable)
     #[arg(long, value_name = "NAME")]
     only: Vec<Part>,
 
     /// Measure only this step, NETWORK-BATCH (repeatable)
-    /// [default: lenet-256, resnet18-64, and without --quick resnet18-256]
-    #[arg(long, value_name = "STEP")]
+    #[arg(long, value_name = "STEP", default_values = ["lenet-256", "resnet18-64", "resnet18-256"])]
     step: Vec<Work>,
-
-    /// Short run of a few minutes; do not quote its figures
-    #[arg(long)]
-    quick: bool,
 
     /// Number of cores for each program [default: all]
     #[arg(long, value_name = "N")]
@@ -91,22 +86,12 @@ impl Options {
     }
 
     fn plan(&self) -> rounds::Plan {
-        let (rounds, seconds) = if self.quick { (2, 15.0) } else { (7, 60.0) };
         rounds::Plan {
-            rounds: self.rounds.map_or(rounds, NonZeroUsize::get),
-            seconds,
+            rounds: self.rounds.get(),
+            seconds: 60.0,
             warm_up: 2,
             most_steps: 20,
             live_on: false,
-        }
-    }
-
-    fn works(&self) -> Vec<Work> {
-        let all = ["lenet-256", "resnet18-64", "resnet18-256"];
-        let all = all.iter().take(if self.quick { 2 } else { 3 });
-        match self.step.is_empty() {
-            true => all.map(|name| name.parse().expect("its name")).collect(),
-            false => self.step.clone(),
         }
     }
 }
@@ -123,7 +108,7 @@ pub fn cpu(options: &Options) -> Result<()> {
     };
     let contenders = contender::list(options)?;
     if !contenders.is_empty() {
-        for work in options.works() {
+        for &work in &options.step {
             let rows = rounds::measure(&work, &contenders, &options.plan())?;
             report.tables.push((work, rows));
         }

@@ -1,12 +1,13 @@
 //! Which GPU it is.
 
-use std::process::Command;
-
 use anyhow::{Context, Result, bail};
 use d2l::{DeviceKind, devices_of_kind};
 
-const QUERY: &str = "--query-gpu=name,driver_version,memory.total,clocks.sm,clocks.max.sm,power.limit,\
-    utilization.gpu";
+use crate::bench::machine::ask;
+use crate::bench::ours::version;
+
+const QUERY: &str =
+    "name,driver_version,memory.total,clocks.sm,clocks.max.sm,power.limit,utilization.gpu";
 
 /// The head of the report.
 pub fn all() -> Result<String> {
@@ -17,18 +18,10 @@ pub fn all() -> Result<String> {
             error.lines().next().unwrap_or("?")
         );
     }
-    let asked = Command::new("nvidia-smi")
-        .args([QUERY, "--format=csv"])
-        .output();
-    let answer = match asked {
-        Ok(output) => String::from_utf8_lossy(&output.stdout).into_owned(),
-        Err(error) => format!("nvidia-smi: {error}"),
-    };
-    let version = env!("CARGO_PKG_VERSION");
-    Ok(format!(
-        "# On a GPU\n\nours {version}\n\n```\n{}\n```\n",
-        answer.trim()
-    ))
+    let query = format!("--query-gpu={QUERY}");
+    let gpu = ask("nvidia-smi", &[&query, "--format=csv,noheader", "--id=0"]);
+    let version = version();
+    Ok(format!("# On a GPU\n\n- {version}\n- {gpu} ({QUERY})\n"))
 }
 
 /// How many MiB of the GPU's memory all programs together use.

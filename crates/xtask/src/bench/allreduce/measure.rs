@@ -43,21 +43,8 @@ pub fn name(turn: Turn) -> String {
 /// # Panics
 /// If a sum is wrong.
 pub fn measure(k: usize, len: usize, calls: usize, turns: &[Turn]) -> Result<Vec<Summary>> {
-    let groups = turns.iter().map(|turn| {
-        let algorithm = turn.unwrap_or_default(); // `x += 1` only uses the barrier
-        let options = Options {
-            algorithm,
-            ..Options::default()
-        };
-        group(k, options).into_iter()
-    });
-    let mut groups: Vec<_> = groups.collect();
     let by_rank = thread::scope(|scope| {
-        let seats = group(k, Options::default()).into_iter().map(|together| {
-            let members = groups.iter_mut().filter_map(Iterator::next);
-            let turns = turns.iter().copied().zip(members).collect();
-            Seat { together, turns }
-        });
+        let seats = seats(k, turns).into_iter();
         let threads = seats.map(|mut seat| scope.spawn(move || seat.rounds(len, calls)));
         let threads: Vec<_> = threads.collect();
         let done = threads.into_iter().map(|thread| thread.join());
@@ -82,7 +69,27 @@ struct Seat {
     turns: Vec<(Turn, Member)>,
 }
 
+fn seats(k: usize, turns: &[Turn]) -> Vec<Seat> {
+    let together = group(k, Options::default());
+    let mut seats: Vec<Seat> = together.into_iter().map(Seat::new).collect();
+    for &turn in turns {
+        let options = Options {
+            algorithm: turn.unwrap_or_default(), // `x += 1` only uses the barrier
+            ..Options::default()
+        };
+        for (seat, member) in seats.iter_mut().zip(group(k, options)) {
+            seat.turns.push((turn, member));
+        }
+    }
+    seats
+}
+
 impl Seat {
+    fn new(together: Member) -> Self {
+        let turns = Vec::new();
+        Self { together, turns }
+    }
+
     /// µs of each call, round after round.
     fn rounds(&mut self, len: usize, calls: usize) -> Result<Vec<f64>, Error> {
         const WARM_UP: usize = 2;
