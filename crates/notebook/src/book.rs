@@ -47,14 +47,6 @@ impl Book {
         }
     }
 
-    /// Whether a page is a chapter: its cells run.
-    ///
-    /// # Errors
-    /// If the folder cannot be read.
-    pub fn is_chapter(&self, page: &str) -> Result<bool> {
-        Ok(chapter::pages(&self.folder)?.iter().any(|c| c == page))
-    }
-
     /// All pages: the chapters, the first page, the table of contents, and the documents of the repository's root.
     ///
     /// # Errors

@@ -111,14 +111,14 @@ fn check(only: Option<&str>) -> Result<()> {
 
 fn renew(only: Option<&str>) -> Result<()> {
     let book = book()?;
-    let chapters = book.chapters(only)?;
+    let (all, chapters) = (book.chapters(None)?, book.chapters(only)?);
     let say = |what: &str, stale: bool| {
         let how = if stale { "renewed" } else { "was fresh" };
         println!("{what}: {how}");
     };
     say(curve::FILE, book.write(curve::FILE, &curve::svg(&book)?)?);
     for page in book.pages()? {
-        if chapters.contains(&page) || !book.is_chapter(&page)? {
+        if chapters.contains(&page) || !all.contains(&page) {
             let start = Instant::now();
             let stale = renew::page(&book, &page)?;
             say(&format!("{page} ({:.1?})", start.elapsed()), stale);
@@ -156,9 +156,6 @@ fn run(chapter: &str, watched: Option<u64>) -> Result<()> {
         });
     }
     let found = chapters::CHAPTERS.iter().find(|(name, _)| *name == chapter);
-    let (_, run) = found.with_context(|| {
-        let names: Vec<&str> = chapters::CHAPTERS.iter().map(|c| c.0).collect();
-        format!("no chapter {chapter:?}, there are: {}", names.join(", "))
-    })?;
+    let (_, run) = found.with_context(|| format!("no chapter {chapter:?} in this program"))?;
     run()
 }
