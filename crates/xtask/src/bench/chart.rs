@@ -7,10 +7,9 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use super::allreduce::measure::{TURNS, name};
 use super::allreduce::report::Table;
 use super::contender::Family;
-use super::report::ratio;
+use super::report::{self, ratio};
 use super::rounds::Row;
 use super::stats::short;
-use super::work::Work;
 
 const WIDTH: u32 = 620;
 const BLUE: RGBColor = RGBColor(9, 105, 218);
@@ -28,7 +27,7 @@ const MS: i32 = 604;
 ///
 /// # Errors
 /// If plotters cannot draw it.
-pub fn bars(tables: &[(Work, Vec<Row>)]) -> Result<String> {
+pub fn bars(tables: &[report::Table]) -> Result<String> {
     let lines = 2 + tables.iter().map(|(_, rows)| 2 + rows.len()).sum::<usize>();
     let mut svg = String::new();
     let size = (WIDTH, lines as u32 * LINE as u32);

@@ -76,17 +76,12 @@ impl Spent {
     }
 }
 
-/// Whether so many cores at other work make the numbers doubtful.
-pub fn is_doubtful(other_cores: f64) -> bool {
-    other_cores > QUIET
-}
-
 /// The head of a report: when, with which command, of which commit, on which machine and with which versions it
 /// was measured, and how many cores were at other work at the worst of times.
 pub fn circumstances(threads: usize, versions: &str, worst: f64) -> String {
     let cores = available_parallelism().map_or(0, usize::from);
     let args: Vec<String> = env::args().skip(1).collect();
-    let doubt = match is_doubtful(worst) {
+    let doubt = match worst > QUIET {
         true => ": **these numbers are doubtful**",
         false => "",
     };

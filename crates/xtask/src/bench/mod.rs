@@ -25,7 +25,6 @@ use std::{fs, thread};
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 
-use report::Report;
 use work::Work;
 
 /// What `bench cpu` can be told.
@@ -84,16 +83,6 @@ impl Options {
     fn threads(&self) -> usize {
         self.threads.map_or_else(all_cores, NonZeroUsize::get)
     }
-
-    fn plan(&self) -> rounds::Plan {
-        rounds::Plan {
-            rounds: self.rounds.get(),
-            seconds: 60.0,
-            warm_up: 2,
-            most_steps: 20,
-            live_on: false,
-        }
-    }
 }
 
 /// Measures, prints the report and writes it.
@@ -101,25 +90,28 @@ impl Options {
 /// # Errors
 /// If a peer cannot be had, a contender fails, or the report cannot be written.
 pub fn cpu(options: &Options) -> Result<()> {
-    let mut report = Report {
-        threads: options.threads(),
-        tables: Vec::new(),
-        losses: String::new(),
+    let plan = rounds::Plan {
+        rounds: options.rounds.get(),
+        seconds: 60.0,
+        warm_up: 2,
+        most_steps: 20,
+        live_on: false,
     };
+    let mut tables = Vec::new();
     let contenders = contender::list(options)?;
     if !contenders.is_empty() {
         for &work in &options.step {
-            let rows = rounds::measure(&work, &contenders, &options.plan())?;
-            report.tables.push((work, rows));
+            tables.push((work, rounds::measure(&work, &contenders, &plan)?));
         }
     }
-    if options.has(Part::Losses) {
-        report.losses = losses::table(options)?;
-    }
-    let markdown = report.markdown();
+    let losses = match options.has(Part::Losses) {
+        true => losses::table(options)?,
+        false => String::new(),
+    };
+    let markdown = report::markdown(options.threads(), &tables, &losses);
     println!("\n{markdown}");
     write(&options.out, "cpu.md", &markdown)?;
-    write(&options.out, "cpu.svg", &chart::bars(&report.tables)?)
+    write(&options.out, "cpu.svg", &chart::bars(&tables)?)
 }
 
 fn all_cores() -> usize {

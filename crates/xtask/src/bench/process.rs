@@ -52,19 +52,18 @@ impl Process {
         Ok((times, spent))
     }
 
-    /// Waits until its threads sleep: some go on looking for work for a while, and would be in
-    /// the way of the next contender. Returns whether they do.
-    pub fn settle(&self) -> bool {
+    /// Waits until its threads sleep, but no longer than two seconds: some go on looking for work for a while, and
+    /// would be in the way of the next contender.
+    pub fn settle(&self) {
         const LOOK: Duration = Duration::from_millis(40);
         for _ in 0..50 {
             let before = process_ticks(self.child.id());
             sleep(LOOK);
             let is_at_work = process_ticks(self.child.id()) > before;
             if !is_at_work {
-                return true;
+                return;
             }
         }
-        false
     }
 
     /// The most memory that it had, in MiB.

@@ -1,20 +1,13 @@
 //! The report as Markdown: the tables, and when, where and how they were measured.
 
 use super::contender::Family;
-use super::machine::{circumstances, is_doubtful};
+use super::machine::circumstances;
 use super::rounds::Row;
 use super::stats::{Summary, short};
 use super::work::{COUNTED, Work};
 
-/// Everything that was measured.
-pub struct Report {
-    /// The number of cores for each program.
-    pub threads: usize,
-    /// The steps, each with the rows of all contenders.
-    pub tables: Vec<(Work, Vec<Row>)>,
-    /// The table of the losses, or nothing.
-    pub losses: String,
-}
+/// A kind of step with the rows of all contenders.
+pub type Table = (Work, Vec<Row>);
 
 /// The time of a step of the fastest PyTorch mode with as many threads, divided by the contender's
 /// time; `None` without PyTorch.
@@ -35,51 +28,34 @@ const HEAD: &str = "\
 const EXPLAINED: &str = "\
 ms: the median over the rounds; the time of a round is the median of its steps. From – to: the fastest and the \
 slowest round. PyTorch / this: the time of the fastest PyTorch mode with as many threads, divided by the time of \
-this row; above 1 is faster than PyTorch. †: other programs used the cores meanwhile. Cores busy: processor time \
+this row; above 1 is faster than PyTorch. Cores busy: processor time \
 divided by elapsed time. Memory: the peak of the process.";
 
-impl Report {
-    /// All of it.
-    pub fn markdown(&self) -> String {
-        let head = circumstances(self.threads, &self.versions(), self.worst());
-        let mut text = format!("# Training on the CPU\n\n{head}");
-        for (work, rows) in &self.tables {
-            let gflop = work.flops() / 1e9;
-            text += &format!("\n## {work}\n\nOne step is {gflop:.1} GFLOP.\n\n{HEAD}");
-            text.extend(rows.iter().map(|row| line(work, row, rows)));
-        }
-        if !self.tables.is_empty() {
-            text += &format!("\n{EXPLAINED} {COUNTED}\n");
-        }
-        text + &self.losses
+/// All of it: the number of cores for each program, the tables, and the section of the losses.
+pub fn markdown(threads: usize, tables: &[Table], losses: &str) -> String {
+    let rows = || tables.iter().flat_map(|(_, rows)| rows);
+    let mut versions: Vec<&str> = rows().map(|row| row.version.as_str()).collect();
+    versions.sort_unstable();
+    versions.dedup();
+    let other = rows().map(|row| row.spent.other_cores());
+    let other = other.reduce(f64::max).unwrap_or(f64::NAN);
+    let head = circumstances(threads, &versions.join(", "), other);
+    let mut text = format!("# Training on the CPU\n\n{head}");
+    for (work, rows) in tables {
+        let gflop = work.flops() / 1e9;
+        text += &format!("\n## {work}\n\nOne step is {gflop:.1} GFLOP.\n\n{HEAD}");
+        text.extend(rows.iter().map(|row| line(work, row, rows)));
     }
-
-    fn rows(&self) -> impl Iterator<Item = &Row> {
-        self.tables.iter().flat_map(|(_, rows)| rows)
+    if !tables.is_empty() {
+        text += &format!("\n{EXPLAINED} {COUNTED}\n");
     }
-
-    fn versions(&self) -> String {
-        let mut versions: Vec<&str> = self.rows().map(|row| row.version.as_str()).collect();
-        versions.sort_unstable();
-        versions.dedup();
-        versions.join(", ")
-    }
-
-    /// The most cores that other programs used while a contender was measured.
-    fn worst(&self) -> f64 {
-        let other = self.rows().map(|row| row.spent.other_cores());
-        other.reduce(f64::max).unwrap_or(f64::NAN)
-    }
+    text + losses
 }
 
 fn line(work: &Work, row: &Row, rows: &[Row]) -> String {
     let times = Summary::of(&row.times);
-    let mark = match is_doubtful(row.spent.other_cores()) {
-        true => " †",
-        false => "",
-    };
     format!(
-        "| {}{mark} | {} | {} | {} – {} | {} | {} | {:.0} | {:.1} | {:.0} |\n",
+        "| {} | {} | {} | {} – {} | {} | {} | {:.0} | {:.1} | {:.0} |\n",
         row.contender.name,
         row.contender.threads,
         short(times.median),

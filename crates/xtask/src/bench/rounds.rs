@@ -88,9 +88,7 @@ impl Row {
         self.times.push(median);
         self.spent += spent;
         self.memory = process.peak_memory().max(self.memory);
-        if !process.settle() {
-            eprintln!("warning: its process keeps the cores busy while it waits");
-        }
+        process.settle();
         if plan.live_on || !work.is_large() {
             self.process = Some(process);
         }

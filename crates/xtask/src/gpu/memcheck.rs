@@ -2,7 +2,6 @@
 
 use std::env;
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
@@ -15,15 +14,12 @@ const CLEAN: &str = "ERROR SUMMARY: 0 errors";
 /// Checks, and adds what was found to the report.
 pub fn all(_: &Options, report: &mut Report) -> Result<()> {
     report.add("\n## compute-sanitizer memcheck\n\n")?;
-    let sanitizer = program().context(
-        "it is neither in PATH nor in the bin of CUDA_HOME or /usr/local/cuda: nothing was checked",
-    )?;
     let mut clean = true;
     for network in ["lenet 64", "resnet18 16"] {
         for precision in ["tf32", "bf16"] {
             for replicas in 1..=2 {
                 let what = format!("{network} --replicas {replicas} --precision {precision}");
-                let said = step(&sanitizer, &what)?;
+                let said = step(&what)?;
                 clean &= said.ends_with(CLEAN);
                 report.add(&format!("- {what}: {said}\n"))?;
             }
@@ -34,8 +30,8 @@ pub fn all(_: &Options, report: &mut Report) -> Result<()> {
 }
 
 /// Its summary of a step.
-fn step(sanitizer: &Path, what: &str) -> Result<String> {
-    let mut child = Command::new(sanitizer)
+fn step(what: &str) -> Result<String> {
+    let mut child = Command::new("compute-sanitizer")
         .args(["--tool", "memcheck", "--error-exitcode", "9"])
         .arg(env::current_exe()?)
         .args(["contend-gpu", "steps"])
@@ -44,7 +40,7 @@ fn step(sanitizer: &Path, what: &str) -> Result<String> {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .with_context(|| format!("cannot start {}", sanitizer.display()))?;
+        .context("cannot start compute-sanitizer: put the bin of CUDA into PATH")?;
     let mut asked = child.stdin.take().context("it has no input")?;
     asked.write_all(b"1\n")?; // one, and no more
     drop(asked);
@@ -59,17 +55,4 @@ fn step(sanitizer: &Path, what: &str) -> Result<String> {
         true => summary.to_owned(),
         false => format!("{summary} ({})", output.status),
     })
-}
-
-/// Where compute-sanitizer is.
-fn program() -> Option<PathBuf> {
-    let path = env::var_os("PATH").unwrap_or_default();
-    let homes = ["CUDA_HOME", "CUDA_PATH"]
-        .into_iter()
-        .filter_map(env::var_os);
-    let homes = homes.chain(["/usr/local/cuda".into()]);
-    let folders = env::split_paths(&path).chain(homes.map(|home| PathBuf::from(home).join("bin")));
-    folders
-        .map(|folder| folder.join("compute-sanitizer"))
-        .find(|program| program.is_file())
 }

@@ -45,16 +45,17 @@ pub fn name(turn: Turn) -> String {
 pub fn measure(k: usize, len: usize, calls: usize, turns: &[Turn]) -> Result<Vec<Summary>> {
     let by_rank = thread::scope(|scope| {
         let seats = seats(k, turns).into_iter();
-        let threads = seats.map(|mut seat| scope.spawn(move || seat.rounds(len, calls)));
-        let threads: Vec<_> = threads.collect();
+        // a seat that is dropped leaves its groups: only a panic may do so before all are done
+        let rounds = |mut seat: Seat| move || Ok((seat.rounds(len, calls)?, seat));
+        let threads: Vec<_> = seats.map(|seat| scope.spawn(rounds(seat))).collect();
         let done = threads.into_iter().map(|thread| thread.join());
         done.collect::<thread::Result<Vec<_>>>()
     });
     let by_rank = by_rank.unwrap_or_else(|wrong| panic::resume_unwind(wrong));
-    let by_rank = by_rank.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let by_rank = by_rank.into_iter().collect::<Result<Vec<_>, Error>>()?;
     let micros = |turn: usize| {
         let slowest = |call| {
-            let of_ranks = by_rank.iter().map(|times: &Vec<f64>| times[call]);
+            let of_ranks = by_rank.iter().map(|(times, _)| times[call]);
             of_ranks.fold(0.0, f64::max)
         };
         let calls = (turn..calls * turns.len()).step_by(turns.len());

@@ -16,7 +16,7 @@ use super::machine::Watch;
 use super::{all_cores, chart, write};
 use measure::{LENET, RESNET18, TURNS};
 use open_mpi::OpenMpi;
-use report::{Results, Table};
+use report::Table;
 
 /// What `bench allreduce` can be told.
 #[derive(Args, Debug)]
@@ -91,17 +91,11 @@ pub fn allreduce(options: &Options) -> Result<()> {
         other = watch.stop().other_cores().max(other);
     }
     let batch = if options.quick { 16 } else { 64 };
-    let results = Results {
-        cores,
-        other,
-        tables,
-        open_mpi,
-        overlap: overlap::measure(batch, options.rounds())?,
-    };
-    let markdown = results.markdown();
+    let overlap = overlap::measure(batch, options.rounds())?;
+    let markdown = report::markdown(cores, other, &tables, [open_mpi, overlap]);
     println!("\n{markdown}");
     write(&options.out, "allreduce.md", &markdown)?;
-    let picture = chart::lines(cores, &results.tables)?;
+    let picture = chart::lines(cores, &tables)?;
     write(&options.out, "allreduce.svg", &picture)
 }
 
@@ -128,7 +122,7 @@ fn table(k: usize, options: &Options) -> Result<Table> {
     let mut rows = Vec::new();
     for len in options.sizes() {
         let micros = measure::measure(k, len, options.calls(len), &TURNS)?;
-        eprintln!("k = {k}, {}: {micros:?}", report::size(len));
+        eprintln!("k = {k}, {}: measured", report::size(len));
         rows.push((len, micros));
     }
     Ok(Table { k, rows })

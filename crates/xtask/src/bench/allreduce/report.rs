@@ -13,34 +13,18 @@ pub struct Table {
     pub rows: Vec<(usize, Vec<Summary>)>,
 }
 
-/// Everything that was measured.
-pub struct Results {
-    /// The number of cores.
-    pub cores: usize,
-    /// The most cores at other work.
-    pub other: f64,
-    /// One for each number of threads.
-    pub tables: Vec<Table>,
-    /// The section of Open MPI.
-    pub open_mpi: String,
-    /// The section of the overlap.
-    pub overlap: String,
-}
-
 const EXPLAINED: &str = "\
 µs: the median over the calls, and the fastest and slowest call. The time of a call is that of its slowest \
 thread, from a barrier to the return. Each round calls all algorithms once. Every thread fills its buffer anew \
 before each call, and checks the sum after all threads have returned. x += 1: the same threads and barriers, but \
 each thread only adds 1 to its own buffer, so that every byte is read and written once.";
 
-impl Results {
-    /// All of it.
-    pub fn markdown(&self) -> String {
-        let head = circumstances(self.cores, &version(), self.other);
-        let tables: String = self.tables.iter().map(Table::markdown).collect();
-        let (open_mpi, overlap) = (&self.open_mpi, &self.overlap);
-        format!("# All-reduce on the CPU\n\n{head}{tables}\n{EXPLAINED}\n{open_mpi}{overlap}")
-    }
+/// The report: tables, the most cores at other work meanwhile, and the sections of Open MPI and of the overlap.
+pub fn markdown(cores: usize, other: f64, tables: &[Table], sections: [String; 2]) -> String {
+    let head = circumstances(cores, &version(), other);
+    let tables: String = tables.iter().map(Table::markdown).collect();
+    let sections = sections.concat();
+    format!("# All-reduce on the CPU\n\n{head}{tables}\n{EXPLAINED}\n{sections}")
 }
 
 impl Table {
