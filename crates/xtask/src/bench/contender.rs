@@ -4,8 +4,10 @@ use std::cmp::Reverse;
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::rc::Rc;
 
 use anyhow::Result;
+use tempfile::TempDir;
 
 use super::work::Work;
 use super::{Options, Part, peers};
@@ -33,6 +35,8 @@ pub struct Contender {
     program: PathBuf,
     args: Vec<String>,
     env: Vec<(&'static str, String)>,
+    /// Where torch.compile keeps what it compiles; empty at first.
+    cache: Option<Rc<TempDir>>,
 }
 
 impl Contender {
@@ -51,6 +55,7 @@ impl Contender {
             program: program.to_owned(),
             args: args.iter().map(|&arg| arg.to_owned()).collect(),
             env: Vec::new(),
+            cache: None,
         }
     }
 
@@ -72,6 +77,9 @@ impl Contender {
         let mut command = Command::new(&self.program);
         command.args(&self.args).args(work.args());
         command.envs(self.env.iter().cloned());
+        if let Some(cache) = &self.cache {
+            command.env("TORCHINDUCTOR_CACHE_DIR", cache.path());
+        }
         command
     }
 }
@@ -100,12 +108,15 @@ pub fn list(options: &Options) -> Result<Vec<Contender>> {
         let python = peers::pytorch(options.python.as_deref())?;
         let script = peers::root().join("benches/pytorch_step.py");
         for &threads in &counts {
-            all.extend(PYTORCH_MODES.map(|mode| {
+            for mode in PYTORCH_MODES {
                 let name = format!("PyTorch {}", mode.replace('-', ", "));
                 let args = [&script.to_string_lossy(), mode, &threads.to_string()];
-                Contender::new(Family::Pytorch, name, threads, &python, &args)
-                    .threads_by(&["OMP_NUM_THREADS", "MKL_NUM_THREADS"])
-            }));
+                let pytorch = Contender::new(Family::Pytorch, name, threads, &python, &args);
+                all.push(Contender {
+                    cache: Some(Rc::new(tempfile::tempdir()?)),
+                    ..pytorch.threads_by(&["OMP_NUM_THREADS", "MKL_NUM_THREADS"])
+                });
+            }
         }
     }
     let other = |name, threads, program: &Path| {

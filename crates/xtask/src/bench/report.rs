@@ -21,15 +21,15 @@ pub fn ratio(row: &Row, rows: &[Row]) -> Option<f64> {
 }
 
 const HEAD: &str = "\
-| | threads | ms | from – to | rounds | PyTorch / this | GFLOP/s | cores busy | memory, MiB |
-|---|--:|--:|--:|--:|--:|--:|--:|--:|
+| | threads | ms | from – to | rounds | PyTorch / this | GFLOP/s | cores busy | memory, MiB | first step, s |
+|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|
 ";
 
 const EXPLAINED: &str = "\
 ms: the median over the rounds; the time of a round is the median of its steps. From – to: the fastest and the \
 slowest round. PyTorch / this: the time of the fastest PyTorch mode with as many threads, divided by the time of \
-this row; above 1 is faster than PyTorch. Cores busy: processor time \
-divided by elapsed time. Memory: the peak of the process.";
+this row; above 1 is faster than PyTorch. Cores busy: processor time divided by elapsed time. Memory: the peak of \
+the process. First step: of its first process; torch.compile compiles in it, with an empty cache.";
 
 /// All of it: the number of cores for each program, the tables, and the section of the losses.
 pub fn markdown(threads: usize, tables: &[Table], losses: &str) -> String {
@@ -55,7 +55,7 @@ pub fn markdown(threads: usize, tables: &[Table], losses: &str) -> String {
 fn line(work: &Work, row: &Row, rows: &[Row]) -> String {
     let times = Summary::of(&row.times);
     format!(
-        "| {} | {} | {} | {} – {} | {} | {} | {:.0} | {:.1} | {:.0} |\n",
+        "| {} | {} | {} | {} – {} | {} | {} | {:.0} | {:.1} | {:.0} | {} |\n",
         row.contender.name,
         row.contender.threads,
         short(times.median),
@@ -66,5 +66,6 @@ fn line(work: &Work, row: &Row, rows: &[Row]) -> String {
         work.flops() / times.median / 1e6,
         row.spent.cores(),
         row.memory,
+        row.first_step.map_or("–".to_owned(), short),
     )
 }

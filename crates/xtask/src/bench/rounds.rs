@@ -30,6 +30,8 @@ pub struct Row {
     pub version: String,
     /// Milliseconds of a step: the median of each round.
     pub times: Vec<f64>,
+    /// Seconds of the first step of its first process. In it, torch.compile compiles.
+    pub first_step: Option<f64>,
     /// The most memory that it had, in MiB.
     pub memory: f64,
     /// Where the processor's time went while it was measured.
@@ -65,6 +67,7 @@ impl Row {
             contender: contender.clone(),
             version: String::new(),
             times: Vec::new(),
+            first_step: None,
             memory: f64::NAN,
             spent: Spent::default(),
             process: None,
@@ -100,6 +103,7 @@ impl Row {
         let mut process = Process::start(self.contender.command(work))?;
         let once = work.is_large() && !plan.live_on;
         let (mut times, _) = process.ask(if once { 1 } else { plan.warm_up })?;
+        self.first_step.get_or_insert(times[0] / 1e3);
         if plan.live_on {
             // the first steps also loaded libraries and compiled: what one takes is seen in the next
             (times, _) = process.ask(plan.warm_up)?;
