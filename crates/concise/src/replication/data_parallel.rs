@@ -37,8 +37,8 @@ pub struct DataParallel {
     workers: Workers,
     pub(crate) states: Vec<State>,
     devices: Vec<Device>,
-    /// What each gets of a minibatch, where that is not the same.
-    weights: Mutex<Option<Vec<f64>>>,
+    /// What each gets of a minibatch, in proportion.
+    weights: Mutex<Vec<f64>>,
     /// The number of trainers so far.
     trainers: AtomicUsize,
     /// How the replicas work together.
@@ -102,7 +102,7 @@ impl DataParallel {
             workers: Workers::new(how.timeout, processes.are_one()),
             states: Vec::new(),
             devices: devices.to_vec(),
-            weights: Mutex::new(how.split.weights()),
+            weights: Mutex::new(how.split.weights().unwrap_or_else(|| vec![1.0; k])),
             trainers: AtomicUsize::new(0),
             how: how.clone(),
             processes: processes.clone(),
@@ -111,10 +111,8 @@ impl DataParallel {
             let (network, cores, how) = (network.clone(), cores.clone(), how.clone());
             let (device, first) = (devices[rank].clone(), net.states.first().cloned());
             let make = move |name: &str| {
-                let origin = match &first {
-                    None => Origin::Drawn(initializer, seed),
-                    Some(first) => Origin::Copy(first),
-                };
+                let drawn = || Origin::Drawn(initializer, Box::new(d2l::rng(seed)));
+                let origin = first.map_or_else(drawn, Origin::Copy);
                 let (built, state) = build(&device, origin, |vb| network(vb))?;
                 Replica::new(name, (Box::new(built), state), seats, &how, cores)
             };
@@ -228,21 +226,16 @@ impl DataParallel {
 
     /// What each replica gets of a minibatch, in proportion; they add up to 1.
     pub fn split(&self) -> Vec<f64> {
-        let weights = self.weights_of_replicas();
+        let weights = self.weights();
         let total: f64 = weights.iter().sum();
         weights.iter().map(|weight| weight / total).collect()
     }
 
     pub(crate) fn set_split(&self, weights: Vec<f64>) {
-        *self.weights() = Some(weights);
+        *self.weights() = weights;
     }
 
-    fn weights_of_replicas(&self) -> Vec<f64> {
-        let weights = self.weights().clone();
-        weights.unwrap_or_else(|| vec![1.0; self.devices.len()])
-    }
-
-    fn weights(&self) -> MutexGuard<'_, Option<Vec<f64>>> {
+    fn weights(&self) -> MutexGuard<'_, Vec<f64>> {
         self.weights.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -253,7 +246,8 @@ impl DataParallel {
 
     /// Splits a minibatch into a shard (X, y) for each replica, on its device.
     pub(crate) fn scatter(&self, x: &Tensor, y: &Tensor) -> Result<Vec<(Tensor, Tensor)>> {
-        let split = || split_by_weights(x, y, &self.devices, &self.weights_of_replicas());
+        let weights = self.weights().clone();
+        let split = || split_by_weights(x, y, &self.devices, &weights);
         let (x_shards, y_shards) = d2l::on_devices("split", &self.devices, split)?;
         Ok(x_shards.into_iter().zip(y_shards).collect())
     }

@@ -102,11 +102,9 @@ impl Processes {
     /// [`BadInput`], if NCCL is to sum and this is not one GPU or several.
     pub(crate) fn check(&self, devices: &[Device]) -> Result<()> {
         if self.backend == Backend::Nccl && !devices.iter().all(Device::is_cuda) {
-            let (names, error) = (
-                d2l::device_names(devices),
-                "--backend nccl needs a GPU for each process",
-            );
-            return Err(BadInput::from(anyhow!("{error}, but this one trains on {names}")).into());
+            let names = d2l::device_names(devices);
+            let needs = "--backend nccl needs a GPU for each process";
+            return Err(BadInput::from(anyhow!("{needs}, but this one trains on {names}")).into());
         }
         Ok(())
     }

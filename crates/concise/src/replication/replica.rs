@@ -223,9 +223,8 @@ impl Replica {
         for parts in layout {
             let of_param = |part: &Part| {
                 let name = self.name_of(part.parameter)?;
-                let of_param = velocity.get(&name);
-                let of_param =
-                    of_param.with_context(|| format!("the checkpoint has none for {name}"))?;
+                let missing = || format!("the checkpoint has none for {name}");
+                let of_param = velocity.get(&name).with_context(missing)?;
                 Ok(of_param.flatten_all()?)
             };
             let bucket = parts.iter().map(of_param).collect::<Result<Vec<_>>>()?;

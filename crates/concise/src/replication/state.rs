@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use candle_core::{DType, Device, Result, Shape, Tensor, Var, bail};
-use candle_nn::init::NormalOrUniform;
+use candle_nn::init::{FanInOut, NormalOrUniform};
 use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder};
 
@@ -72,45 +72,33 @@ fn is_buffer(name: &str) -> bool {
 }
 
 /// Where the values of a new replica come from.
-pub(crate) enum Origin<'a> {
+pub(crate) enum Origin {
     /// Drawn: the first replica.
-    Drawn(Initializer, u64),
+    Drawn(Initializer, Box<d2l::Rng>),
     /// Copied from the first replica.
-    Copy(&'a State),
+    Copy(State),
 }
 
 /// Builds a network on `device` and returns it with what it holds.
 pub(crate) fn build<N>(
     device: &Device,
-    origin: Origin<'_>,
+    origin: Origin,
     network: impl FnOnce(VarBuilder<'_>) -> Result<N>,
 ) -> Result<(N, State)> {
-    let source = match origin {
-        Origin::Drawn(initializer, seed) => Source::Drawn(initializer, Box::new(d2l::rng(seed))),
-        Origin::Copy(state) => Source::Copy(state.clone()),
-    };
-    let collector = Collector(Arc::new(Mutex::new((State::default(), source))));
+    let collector = Collector(Arc::new(Mutex::new((State::default(), origin))));
     let backend = Box::new(collector.clone());
-    let net = network(VarBuilder::from_backend(
-        backend,
-        DType::F32,
-        device.clone(),
-    ))?;
+    let vb = VarBuilder::from_backend(backend, DType::F32, device.clone());
+    let net = network(vb)?;
     let state = collector.lock().0.clone();
     Ok((net, state))
 }
 
-enum Source {
-    Drawn(Initializer, Box<d2l::Rng>),
-    Copy(State),
-}
-
 /// The `VarBuilder`'s back: makes a variable for each name that is asked for, and keeps the list.
 #[derive(Clone)]
-struct Collector(Arc<Mutex<(State, Source)>>);
+struct Collector(Arc<Mutex<(State, Origin)>>);
 
 impl Collector {
-    fn lock(&self) -> MutexGuard<'_, (State, Source)> {
+    fn lock(&self) -> MutexGuard<'_, (State, Origin)> {
         self.0.lock().unwrap_or_else(|e| e.into_inner())
     }
 }
@@ -124,7 +112,7 @@ impl SimpleBackend for Collector {
         dtype: DType,
         device: &Device,
     ) -> Result<Tensor> {
-        let (state, source) = &mut *self.lock();
+        let (state, origin) = &mut *self.lock();
         if let Some(var) = state.get(name) {
             if var.shape() != &shape {
                 bail!(
@@ -135,7 +123,7 @@ impl SimpleBackend for Collector {
             }
             return Ok(var.as_tensor().clone());
         }
-        let value = source.value(shape, name, init)?;
+        let value = origin.value(shape, name, init)?;
         // detached and then copied: variables of two replicas never share storage
         let value = d2l::to_device(&value.to_dtype(dtype)?, device)?.detach();
         let var = Var::from_tensor(&value)?;
@@ -157,11 +145,12 @@ impl SimpleBackend for Collector {
     }
 }
 
-impl Source {
+impl Origin {
+    /// The value of a tensor; its layer asks for `init`.
     fn value(&mut self, shape: Shape, name: &str, init: Init) -> Result<Tensor> {
         match self {
-            Source::Drawn(initializer, rng) => draw(initializer.init(&shape, init), shape, rng),
-            Source::Copy(first) => match first.get(name) {
+            Origin::Drawn(initializer, rng) => draw(initializer.init(&shape, init), shape, rng),
+            Origin::Copy(first) => match first.get(name) {
                 Some(var) if var.shape() == &shape => Ok(var.as_tensor().clone()),
                 _ => bail!("the first replica has no {name} of shape {shape:?}"),
             },
@@ -175,11 +164,7 @@ impl Initializer {
         match *self {
             Initializer::Normal(stdev) if shape.rank() >= 2 => Init::Randn { mean: 0.0, stdev },
             Initializer::Xavier(magnitude) if shape.rank() >= 2 => {
-                let fans = [
-                    candle_nn::init::FanInOut::FanIn,
-                    candle_nn::init::FanInOut::FanOut,
-                ];
-                let fan: usize = fans.iter().map(|f| f.for_shape(shape)).sum();
+                let fan = FanInOut::FanIn.for_shape(shape) + FanInOut::FanOut.for_shape(shape);
                 let up = (magnitude / (fan as f64 / 2.0)).sqrt();
                 Init::Uniform { lo: -up, up }
             }
@@ -227,7 +212,7 @@ mod tests {
 
     #[test]
     fn the_order_is_that_of_the_network_and_buffers_are_apart() -> Result<()> {
-        let origin = Origin::Drawn(Initializer::Layers, 0);
+        let origin = Origin::Drawn(Initializer::Layers, Box::new(d2l::rng(0)));
         let ((), state) = build(&Device::Cpu, origin, two_layers)?;
         let names: Vec<_> = state.parameters().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["b.weight", "a.weight"]);
@@ -241,9 +226,9 @@ mod tests {
 
     #[test]
     fn a_copy_has_the_values_and_not_the_memory() -> Result<()> {
-        let origin = Origin::Drawn(Initializer::Normal(1.0), 7);
+        let origin = Origin::Drawn(Initializer::Normal(1.0), Box::new(d2l::rng(7)));
         let ((), first) = build(&Device::Cpu, origin, two_layers)?;
-        let ((), copy) = build(&Device::Cpu, Origin::Copy(&first), two_layers)?;
+        let ((), copy) = build(&Device::Cpu, Origin::Copy(first.clone()), two_layers)?;
         let values = |s: &State| s.get("a.weight").unwrap().to_vec2::<f32>();
         assert_eq!(values(&first)?, values(&copy)?);
         let zeros = Tensor::zeros((2, 2), DType::F32, &Device::Cpu)?;

@@ -73,18 +73,17 @@ impl Trainer<'_> {
     /// # Errors
     /// If it is of another network.
     pub fn go_on(&mut self, rest: HashMap<String, Tensor>) -> Result<()> {
-        let (velocity, rest): (HashMap<_, _>, HashMap<_, _>) = rest
-            .into_iter()
-            .partition(|(name, _)| name.starts_with(MOMENTUM));
-        let bare = |(name, tensor): (String, Tensor)| (name.replacen(MOMENTUM, "", 1), tensor);
-        let velocity: HashMap<String, Tensor> = velocity.into_iter().map(bare).collect();
-        let id = self.id;
+        let of_param = |(name, tensor): (&String, &Tensor)| {
+            let name = name.strip_prefix(MOMENTUM)?;
+            Some((name.to_owned(), tensor.clone()))
+        };
+        let velocity: HashMap<String, Tensor> = rest.iter().filter_map(of_param).collect();
         if !velocity.is_empty() {
-            let set = move |replica: &mut super::replica::Replica, ()| {
-                replica.set_velocity(id, &velocity)
-            };
-            let all = vec![(); self.net.devices().len()];
-            self.net.on_each(all, set).context("momentum")?;
+            let (id, all) = (self.id, vec![(); self.net.devices().len()]);
+            let set = self
+                .net
+                .on_each(all, move |replica, ()| replica.set_velocity(id, &velocity));
+            set.context("momentum")?;
         }
         if let Some(split) = rest.get(SPLIT) {
             self.net.set_split(split.to_vec1()?);

@@ -125,7 +125,7 @@ impl<'a> Trainer<'a> {
         self.examples = self.waiting.examples;
         let last = self.waiting.minibatches >= self.accumulate;
         let (loss, optimizer, id, examples) = (self.loss, self.optimizer, self.id, self.examples);
-        let measures = self.measures();
+        let measures = self.measuring.is_some();
         let done = self.net.on_each(shards, move |replica, (x, y)| {
             replica.begin(id);
             let (outputs, speed) = computed(replica, measures, &y, |replica| {
@@ -158,11 +158,6 @@ impl<'a> Trainer<'a> {
             run::interrupt();
         }
         Ok(counts[0] as usize)
-    }
-
-    /// Whether it still looks how fast its replicas are, to split what comes accordingly.
-    pub(crate) fn measures(&self) -> bool {
-        self.measuring.is_some()
     }
 
     /// The split as it was measured, once.

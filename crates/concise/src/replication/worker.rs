@@ -175,7 +175,7 @@ impl Workers {
                 Ok((i, answer)) => {
                     match &answer {
                         Ok(_) => deadline = limit(Duration::MAX),
-                        Err(error) if error.chain().any(is_late) => deadline = limit(ENDING),
+                        Err(error) if is_late(error) => deadline = limit(ENDING),
                         Err(_) => deadline = deadline.or_else(|| limit(Duration::MAX)),
                     }
                     answers[i] = Some(answer);
@@ -191,14 +191,10 @@ impl Workers {
 
     /// Names the devices of the replicas that did not come, where all replicas are in this process.
     fn name_the_missing(&self, error: anyhow::Error) -> anyhow::Error {
-        let missed = |cause: &(dyn std::error::Error + 'static)| match cause.downcast_ref() {
-            Some(collective::Error::TimedOut { limit, missing }) => Some((*limit, missing.clone())),
-            _ => None,
-        };
-        match error.chain().find_map(missed) {
-            Some((limit, missing)) if self.alone => {
-                let workers = missing.into_iter().map(|i| &self.all[i]);
-                late(&workers.collect::<Vec<_>>(), limit)
+        match of_the_group(&error) {
+            Some(collective::Error::TimedOut { limit, missing }) if self.alone => {
+                let workers = missing.iter().map(|i| &self.all[*i]);
+                late(&workers.collect::<Vec<_>>(), *limit)
             }
             _ => error,
         }
@@ -217,30 +213,31 @@ fn late(missing: &[&Worker], limit: Duration) -> anyhow::Error {
     )
 }
 
-/// Whether it says only that another one is gone or late.
-fn is_of_a_peer(cause: &(dyn std::error::Error + 'static)) -> bool {
-    let gone = matches!(
-        cause.downcast_ref(),
-        Some(collective::Error::PeerLeft { .. })
-    );
-    gone || is_late(cause)
+/// What the group of replicas says in an error.
+fn of_the_group(error: &anyhow::Error) -> Option<&collective::Error> {
+    error.chain().find_map(|cause| cause.downcast_ref())
 }
 
-/// Whether it says that another one was waited for long enough.
-fn is_late(cause: &(dyn std::error::Error + 'static)) -> bool {
+/// Whether the error says that another replica was waited for long enough.
+fn is_late(error: &anyhow::Error) -> bool {
     matches!(
-        cause.downcast_ref(),
+        of_the_group(error),
         Some(collective::Error::TimedOut { .. })
     )
 }
 
+/// Whether the error says only that another replica is gone or late.
+fn missed_a_peer(error: &anyhow::Error) -> bool {
+    use collective::Error::{PeerLeft, TimedOut};
+    matches!(of_the_group(error), Some(PeerLeft { .. } | TimedOut { .. }))
+}
+
 /// All results, or the error that made the others miss a peer.
 fn first_cause<T>(results: Vec<Result<T>>) -> Result<Vec<T>> {
-    let (good, mut errors): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
-    let missed_a_peer = |e: &anyhow::Error| e.chain().any(is_of_a_peer);
-    errors.sort_by_key(|e| e.as_ref().is_err_and(missed_a_peer));
-    match errors.into_iter().next() {
-        Some(error) => error.map(|_| Vec::new()),
+    let (good, errors): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
+    let errors = errors.into_iter().filter_map(Result::err);
+    match errors.min_by_key(missed_a_peer) {
+        Some(error) => Err(error),
         None => good.into_iter().collect(),
     }
 }
