@@ -33,9 +33,9 @@ pub(crate) struct Plan {
     pub test_seconds: Option<f64>,
 }
 
-impl Bar {
+impl Default for Bar {
     /// A bar that is not drawn.
-    pub fn hidden() -> Self {
+    fn default() -> Self {
         Self {
             bar: ProgressBar::hidden(),
             epoch: 0,
@@ -44,12 +44,14 @@ impl Bar {
             tests_since: None,
         }
     }
+}
 
+impl Bar {
     /// A bar that is drawn from the first epoch's beginning on, where stderr is a terminal.
     pub fn on_stderr(plan: Plan) -> Self {
         let term = Term::buffered_stderr();
         if !term.is_term() || console::is_dumb() {
-            return Self::hidden();
+            return Self::default();
         }
         let target = ProgressDrawTarget::term_like_with_hz(Box::new(Narrower(term)), 20);
         let bar = ProgressBar::with_draw_target(Some(plan.train_examples as u64), target);
@@ -57,7 +59,7 @@ impl Bar {
         Self {
             bar,
             plan,
-            ..Self::hidden()
+            ..Self::default()
         }
     }
 
@@ -291,7 +293,7 @@ mod tests {
         let target = ProgressDrawTarget::term_like_with_hz(Box::new(term.clone()), 255);
         let mut bar = Bar {
             bar: ProgressBar::with_draw_target(Some(100), target),
-            ..Bar::hidden()
+            ..Bar::default()
         };
         bar.begin(1, 0);
         let drawn = term.moves_since_last_check();

@@ -184,7 +184,7 @@ impl Run {
             animator: Animator::new("epoch", &["test acc"], (1.0, options.epochs as f64)),
             record: None,
             trace: None,
-            progress: Progress::new(),
+            progress: Progress::default(),
             checkpointed: 0,
             unread: Vec::new(),
             unread_since: Instant::now(),

@@ -3,7 +3,7 @@
 use crate::bar::Bar;
 use crate::record::Step;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Progress {
     pub bar: Bar,
     /// Steps with a known loss.
@@ -19,18 +19,6 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    pub fn new() -> Self {
-        Self {
-            bar: Bar::hidden(),
-            step: 0,
-            taken: 0,
-            given: 0,
-            examples: 0,
-            loss_sum: 0.0,
-            losses: Vec::new(),
-        }
-    }
-
     /// Counts a step, the loss of which is not known yet.
     pub fn take(&mut self, examples: usize) {
         self.taken += 1;

@@ -113,10 +113,9 @@ impl Picture {
     fn legend(&mut self, timelines: &[(&str, &Timeline)]) {
         let mut names = BTreeSet::new();
         for (_, timeline) in timelines {
-            let idle = timeline.lanes().into_iter();
-            let idle = idle.flat_map(|lane| idle_spans(timeline, lane));
-            names.extend(idle.map(|span| span.name));
-            names.extend(timeline.spans().iter().map(|span| span.name));
+            for lane in timeline.lanes() {
+                names.extend(boxes(timeline, lane).iter().map(|span| span.name));
+            }
         }
         let mut x = MARGIN;
         for (name, fill, _) in KINDS.iter().filter(|kind| names.contains(kind.0)) {
@@ -153,11 +152,8 @@ impl Picture {
         for lane in timeline.lanes() {
             let (x, y) = (self.left - MARGIN / 2.0, top + LANE / 2.0 + 4.0);
             self.text(x, y, r##" text-anchor="end""##, lane);
-            for span in idle_spans(timeline, lane) {
+            for span in boxes(timeline, lane) {
                 self.span(&span, top);
-            }
-            for span in timeline.spans().iter().filter(|s| &*s.lane == lane) {
-                self.span(span, top);
             }
             top += LANE + GAP;
         }
@@ -181,6 +177,14 @@ impl Picture {
             self.text(x + 4.0, y + 13.0, &format!(r##" fill="{ink}""##), label);
         }
     }
+}
+
+/// What is drawn of a lane: where it is idle, then its spans.
+fn boxes(timeline: &Timeline, lane: &str) -> Vec<Span> {
+    let mut boxes = idle_spans(timeline, lane);
+    let of_lane = timeline.spans().iter().filter(|span| &*span.lane == lane);
+    boxes.extend(of_lane.cloned());
+    boxes
 }
 
 /// Where a lane has no span, from the begin of the timeline to its end.

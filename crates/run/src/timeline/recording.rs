@@ -60,7 +60,10 @@ impl Recording {
     /// If the process has another subscriber of `tracing`.
     pub fn start() -> Self {
         if !dispatcher::has_been_set() {
-            let subscriber = tracing_subscriber::registry().with(Recorder::new());
+            let subscriber = tracing_subscriber::registry().with(Recorder {
+                made: Instant::now(),
+                log: Mutex::default(),
+            });
             // an error if another thread was faster
             let _ = tracing::subscriber::set_global_default(subscriber);
         }
@@ -115,13 +118,6 @@ struct Log {
 }
 
 impl Recorder {
-    fn new() -> Self {
-        Self {
-            made: Instant::now(),
-            log: Mutex::default(),
-        }
-    }
-
     fn log(&self) -> MutexGuard<'_, Log> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
