@@ -20,7 +20,7 @@ use functional::{Network, Value, cross_entropy};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-use crate::kit::{command, cpus, formula_batch, has, signal, succeeds, until_there};
+use crate::kit::{command, cpus, formula_batch, has, signal, start, succeeds, until_there};
 
 trials![
     one_of_several_in_every_phase,
@@ -327,11 +327,9 @@ fn a_process_that_was_stopped_goes_on() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let out = folder.path().join("run");
     let args = "--device cpu --data synthetic --limit-train 40 --limit-test 10 --batch-size 4 --epochs 1 --gpus 2";
-    let args = format!(
-        "{args} --timeout 2 --checkpoint-every 1 --out {}",
-        out.display()
-    );
-    let mut child = command("concise", &args)?.stdout(Stdio::null()).spawn()?;
+    let args = format!("{args} --timeout 2 --checkpoint-every 1");
+    let args = format!("{args} --out {}", out.display());
+    let mut child = start("concise", &args)?;
     until_there(&out.join("checkpoint.previous.safetensors"), &mut child)?; // after its second step
     for _ in 0..2 {
         signal("-STOP", child.id())?;

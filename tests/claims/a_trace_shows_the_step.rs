@@ -2,12 +2,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::Child;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::kit::{command, refuses, succeeds, until_there};
+use crate::kit::{refuses, start, succeeds, until_there};
 
 trials![
     two_replicas_of_lenet_compute_at_the_same_time,
@@ -192,10 +192,7 @@ fn traced_resnet(folder: &Path) -> Result<(Child, PathBuf)> {
     let (out, file) = (folder.join("run"), folder.join("trace.json"));
     let files = format!("--out {} --trace {}", out.display(), file.display());
     let ten_epochs = SMALL.replace("--epochs 1", "--epochs 10");
-    let mut child = command("concise", &format!("{ten_epochs} {RESNET} {files}"))?
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()?;
+    let mut child = start("concise", &format!("{ten_epochs} {RESNET} {files}"))?;
     until_there(&out.join("accuracy.svg"), &mut child)?;
     Ok((child, file))
 }

@@ -3,12 +3,12 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::fs;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use crate::kit::command;
+use crate::kit::start;
 
 trials![
     no_threads_but_those_of_the_replicas,
@@ -25,10 +25,7 @@ fn no_threads_but_those_of_the_replicas() -> Result<()> {
         ("scratch", "--limit-train 2000 --epochs 6", 6),
         ("concise", "--limit-train 96 --epochs 1", 9),
     ] {
-        let mut child = command(program, &format!("{args} {rest}"))?
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()?;
+        let mut child = start(program, &format!("{args} {rest}"))?;
         // a thread that has ended may be listed for a moment longer: those in ten readings in a row count
         let (mut most, mut readings) = (0, VecDeque::new());
         let status = loop {

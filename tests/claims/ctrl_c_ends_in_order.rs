@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::kit::{command, has, signal, until_there};
+use crate::kit::{command, has, signal, start, until_there};
 
 trials![
     what_was_reached_is_reported_and_written,
@@ -102,10 +102,7 @@ fn before_the_first_step_nothing_is_replaced() -> Result<()> {
         "--threads 1 --data synthetic --out {} --overwrite",
         folder.path().display()
     );
-    let mut child = command("scratch", &args)?
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()?;
+    let mut child = start("scratch", &args)?;
     std::thread::sleep(Duration::from_millis(100));
     signal("-INT", child.id())?;
     child.wait()?;
@@ -156,10 +153,7 @@ fn a_second_one_ends_at_once() -> Result<()> {
 /// Whether the first Ctrl-C came so late that it had to wait; then the second one does not.
 fn ended_twice(out: &Path, after: Duration) -> Result<bool> {
     let args = "--device cpu --data synthetic --limit-train 3000 --limit-test 10 --batch-size 3000 --threads 1";
-    let mut child = command("concise", &format!("{args} --out {}", out.display()))?
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()?;
+    let mut child = start("concise", &format!("{args} --out {}", out.display()))?;
     until_there(&out.join("epochs.csv"), &mut child)?;
     std::thread::sleep(after);
     signal("-INT", child.id())?;

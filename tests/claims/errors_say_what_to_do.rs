@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Result, ensure};
 use candle_core::{DType, Device, Tensor};
 
-use crate::kit::{command, cpus, has, refuses, succeeds, until_there};
+use crate::kit::{command, cpus, has, refuses, start, succeeds, until_there};
 
 trials![
     options_that_cannot_be_used,
@@ -153,11 +153,8 @@ fn bf16_is_asked_for_and_not_there() -> Result<()> {
     for program in ["scratch", "concise"] {
         let [stdout, _] = succeeds(program, &args)?;
         let line = "--precision bf16 has no effect: the CPU computes in f32";
-        let on_cpu = stdout.contains(" on [cpu(0)]");
-        ensure!(
-            stdout.lines().any(|said| said == line) == on_cpu,
-            "{stdout}"
-        );
+        let (on_cpu, mut said) = (stdout.contains(" on [cpu(0)]"), stdout.lines());
+        ensure!(said.any(|said| said == line) == on_cpu, "{stdout}");
     }
     Ok(())
 }
@@ -169,10 +166,7 @@ fn what_goes_wrong_later_is_status_1() -> Result<()> {
         "{BARE} --limit-train 400 --epochs 20 --out {}",
         out.display()
     );
-    let mut child = command("scratch", &args)?
-        .stdout(std::process::Stdio::null())
-        .stderr(std::process::Stdio::null())
-        .spawn()?;
+    let mut child = start("scratch", &args)?;
     until_there(&out.join("steps.csv"), &mut child)?;
     // the parameters cannot take their name at the end: a folder has it
     fs::create_dir_all(out.join("model.safetensors").join("in the way"))?;

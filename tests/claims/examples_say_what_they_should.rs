@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use libtest_mimic::{Failed, Trial};
+use libtest_mimic::Trial;
 
 use crate::kit::{has, root, trial};
 
@@ -61,10 +61,8 @@ const EXAMPLES: [(&str, Check); 15] = [
     }),
     ("08_accuracy_on_all_devices", |said| {
         let accuracy = |line: &str| line.split(": ").nth(1).map(str::parse::<f64>);
-        let all: Vec<f64> = said
-            .lines()
-            .filter_map(accuracy)
-            .collect::<Result<_, _>>()?;
+        let all = said.lines().filter_map(accuracy);
+        let all: Vec<f64> = all.collect::<Result<_, _>>()?;
         ensure!(all.len() == 2 && all[0] == all[1] && all[0] > 0.4, "{said}");
         Ok(())
     }),
@@ -102,10 +100,8 @@ const EXAMPLES: [(&str, Check); 15] = [
             number.parse().ok()
         };
         let numbers = |words| said.lines().filter_map(move |line| after(line, words));
-        let (ms, accuracy): (Vec<f64>, Vec<f64>) = (
-            numbers("overlap false: ").collect(),
-            numbers("test accuracy ").collect(),
-        );
+        let ms: Vec<f64> = numbers("overlap false: ").collect();
+        let accuracy: Vec<f64> = numbers("test accuracy ").collect();
         ensure!(ms.len() == 2 && accuracy.len() == 4, "{said}");
         ensure!(ms.iter().all(|ms| *ms >= 10.0), "{said}"); // the pause of the slow links
         close(accuracy[0], accuracy[1], 0.15, said)?; // at the smaller rate
@@ -133,14 +129,11 @@ const EXAMPLES: [(&str, Check); 15] = [
 pub fn trials() -> Vec<Trial> {
     let run = |(name, check): (&'static str, Check)| {
         let test = move || said_by(name).and_then(|said| check(&said));
-        Trial::test(
-            format!("examples_say_what_they_should::{name}"),
-            move || test().map_err(|e| Failed::from(format!("{e:#}"))),
-        )
+        trial(module_path!(), name, test)
     };
-    let all = "every_example_is_here_and_short";
-    let all = trial(module_path!(), all, every_example_is_here_and_short);
-    EXAMPLES.into_iter().map(run).chain([all]).collect()
+    let mut trials = listed!(true, "", every_example_is_here_and_short);
+    trials.extend(EXAMPLES.map(run));
+    trials
 }
 
 /// At most sixty lines of code: without comments and empty lines.
@@ -163,15 +156,8 @@ fn every_example_is_here_and_short() -> Result<()> {
 /// What an example prints, without options.
 fn said_by(name: &str) -> Result<String> {
     let output = Command::new(built(name)?).output()?;
-    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-    let said = text(&output.stdout);
-    ensure!(
-        output.status.success(),
-        "{}\n{said}{}",
-        output.status,
-        text(&output.stderr)
-    );
-    Ok(said)
+    ensure!(output.status.success(), "{output:?}");
+    Ok(String::from_utf8(output.stdout)?)
 }
 
 /// The program of an example, which lies beside this one and is not older than its source.
@@ -182,19 +168,13 @@ fn built(name: &str) -> Result<PathBuf> {
     let source = root().join("examples").join(format!("{name}.rs"));
     let time = |file: &PathBuf| fs::metadata(file).and_then(|file| file.modified());
     let is_new = time(&program).is_ok_and(|built| time(&source).is_ok_and(|s| built >= s));
-    ensure!(
-        is_new,
-        "{} is missing or older than its source: `cargo build --examples` makes it",
-        program.display()
-    );
+    let builds = "is missing or older than its source: `cargo build --examples` makes it";
+    ensure!(is_new, "{} {builds}", program.display());
     Ok(program)
 }
 
 fn close(a: f64, b: f64, limit: f64, said: &str) -> Result<()> {
-    ensure!(
-        (a - b).abs() <= limit,
-        "{a} and {b} differ too much in\n{said}"
-    );
+    ensure!((a - b).abs() <= limit, "{a} and {b} in\n{said}");
     Ok(())
 }
 
@@ -202,9 +182,8 @@ fn close(a: f64, b: f64, limit: f64, said: &str) -> Result<()> {
 fn rows(said: &str, columns: usize) -> Result<Vec<Vec<f64>>> {
     let row = |line: &str| -> Option<Vec<f64>> {
         let numbers = line.split_whitespace().map(|word| word.parse().ok());
-        numbers
-            .collect::<Option<Vec<_>>>()
-            .filter(|row| row.len() == columns)
+        let row: Vec<f64> = numbers.collect::<Option<_>>()?;
+        (row.len() == columns).then_some(row)
     };
     let rows: Vec<_> = said.lines().filter_map(row).collect();
     ensure!(!rows.is_empty(), "no table in\n{said}");

@@ -27,9 +27,8 @@ fn check<S: Strategy>(
         failure_persistence: None,
         ..Config::default()
     });
-    runner
-        .run(&strategy, test)
-        .map_err(|e| anyhow::anyhow!("{e}"))
+    let ran = runner.run(&strategy, test);
+    ran.map_err(|e| anyhow::anyhow!("{e}"))
 }
 
 fn fail(error: impl std::fmt::Display) -> TestCaseError {
@@ -46,9 +45,8 @@ pub fn params() -> Result<Vec<Tensor>> {
 
 fn replicas(k: usize) -> Result<Vec<Vec<Param>>> {
     let params = params()?;
-    let copies = cpus(k)
-        .into_iter()
-        .map(|d| scratch::get_params(&params, &d));
+    let devices = cpus(k);
+    let copies = devices.iter().map(|d| scratch::get_params(&params, d));
     Ok(copies.collect::<candle_core::Result<_>>()?)
 }
 
@@ -61,11 +59,9 @@ fn split_batch_deals_out_every_example_once_and_in_order() -> Result<()> {
         let dealt = y_shards.iter().flat_map(|y| y.to_vec1::<u32>().unwrap());
         prop_assert_eq!(dealt.collect::<Vec<_>>(), (0..n as u32).collect::<Vec<_>>());
         for (x, y) in x_shards.iter().zip(&y_shards) {
-            let x: Vec<u32> = x
-                .to_dtype(DType::U32)
-                .and_then(|x| x.to_vec1())
-                .map_err(fail)?;
-            prop_assert_eq!(x, y.to_vec1::<u32>().map_err(fail)?);
+            let x = x.to_dtype(DType::U32).map_err(fail)?;
+            let [x, y] = [&x, y].map(|t| t.to_vec1::<u32>().unwrap());
+            prop_assert_eq!(x, y);
         }
         Ok(())
     })
@@ -123,10 +119,7 @@ fn one_step_of_k_replicas_is_that_of_one() -> Result<()> {
         for k in [2, 3, 4] {
             for (i, (a, b)) in one.iter().zip(&step(k)?).enumerate() {
                 let difference = largest_difference(a, b)?;
-                ensure!(
-                    difference <= 1e-6,
-                    "n = {n}, k = {k}, parameter {i}: {difference}"
-                );
+                ensure!(difference <= 1e-6, "n = {n}, k = {k}, {i}: {difference}");
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -13,14 +13,24 @@ use libtest_mimic::{Failed, Trial};
 macro_rules! trials {
     ($($test:ident),* $(,)?) => {
         pub fn trials() -> Vec<libtest_mimic::Trial> {
-            vec![$($crate::kit::trial(module_path!(), stringify!($test), $test)),*]
+            listed!(true, "", $($test),*)
         }
     };
 }
 
-pub type Test = fn() -> Result<()>;
+/// The tests of such functions; they are listed as ignored where `needs` is not there.
+macro_rules! listed {
+    ($there:expr, $needs:expr, $($test:ident),* $(,)?) => {{
+        let (there, module) = ($there, module_path!());
+        vec![$($crate::kit::trial_if(there, $needs, module, stringify!($test), $test)),*]
+    }};
+}
 
-pub fn trial(module: &str, name: &str, test: Test) -> Trial {
+pub fn trial(
+    module: &str,
+    name: &str,
+    test: impl FnOnce() -> Result<()> + Send + 'static,
+) -> Trial {
     let module = module.rsplit("::").next().unwrap_or(module);
     Trial::test(format!("{module}::{name}"), move || {
         test().map_err(|e| Failed::from(format!("{e:#}")))
@@ -28,14 +38,18 @@ pub fn trial(module: &str, name: &str, test: Test) -> Trial {
 }
 
 /// As [`trial`], listed as ignored where `needs` is not there.
-pub fn trial_if(there: bool, needs: &str, module: &str, name: &str, test: Test) -> Trial {
-    match there {
-        true => trial(module, name, test),
-        false => {
-            let name = format!("{name} (ignored: needs {needs})");
-            trial(module, &name, test).with_ignored_flag(true)
-        }
+pub fn trial_if(
+    there: bool,
+    needs: &str,
+    module: &str,
+    name: &str,
+    test: fn() -> Result<()>,
+) -> Trial {
+    if there {
+        return trial(module, name, test);
     }
+    let name = format!("{name} (ignored: needs {needs})");
+    trial(module, &name, test).with_ignored_flag(true)
 }
 
 /// A folder of the real Fashion-MNIST, for the tests that are about it.
@@ -88,6 +102,13 @@ pub fn command(program: &str, args: &str) -> Result<Command> {
         .args(["--as", program])
         .args(args.split_whitespace());
     Ok(command)
+}
+
+/// Starts `program args…`; nothing of what it prints is kept.
+pub fn start(program: &str, args: &str) -> Result<Child> {
+    let mut command = command(program, args)?;
+    let command = command.stdout(Stdio::null()).stderr(Stdio::null());
+    Ok(command.spawn()?)
 }
 
 /// The repository's root.

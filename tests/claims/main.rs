@@ -25,10 +25,6 @@ mod invariants;
 mod k_replicas_are_one;
 mod nothing_is_wrong_in_silence;
 mod only_rounding_differs_from_pytorch;
-#[rustfmt::skip]
-mod pytorch_lenet;
-#[rustfmt::skip]
-mod pytorch_resnet;
 mod real_data;
 mod replicas_work_together;
 mod runs_are_taken_up;

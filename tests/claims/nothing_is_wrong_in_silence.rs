@@ -2,11 +2,10 @@
 //! that drift apart, a full disk, a dataset that vanishes.
 
 use std::fs;
-use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Tensor, Var};
@@ -15,44 +14,33 @@ use concise::layers::Linear;
 use concise::{DataParallel, Initializer};
 use libtest_mimic::Trial;
 
-use crate::kit::{Test, command, cpus, has, idx_files, refuses, run, signal, succeeds};
-use crate::kit::{trial, trial_if, until_there};
+use crate::kit::{command, cpus, has, idx_files, largest, refuses, run, signal};
+use crate::kit::{start, succeeds, until_there};
 
 pub fn trials() -> Vec<Trial> {
-    let always: [(&str, Test); 5] = [
-        (
-            "a_loss_that_is_no_number_ends_the_run",
-            a_loss_that_is_no_number,
-        ),
-        (
-            "parameters_that_overflow_are_not_kept",
-            parameters_that_overflow,
-        ),
-        ("replicas_that_differ_are_named", replicas_that_differ),
-        ("a_dataset_may_vanish", a_dataset_may_vanish),
-        (
-            "what_cannot_be_written_costs_nothing_else",
-            what_cannot_be_written,
-        ),
-    ];
-    let on_a_small_disk: [(&str, Test); 2] = [
-        (
-            "a_full_disk_costs_a_checkpoint_and_not_the_run",
-            a_full_disk,
-        ),
-        ("a_disk_that_cannot_be_written_is_named", a_read_only_disk),
-    ];
     let disk = with_disk("size=64k", "true").is_ok_and(|output| output.status.success());
-    let always = always.map(|(name, test)| trial(module_path!(), name, test));
-    let on_a_small_disk = on_a_small_disk
-        .map(|(name, test)| trial_if(disk, "mount namespaces", module_path!(), name, test));
-    always.into_iter().chain(on_a_small_disk).collect()
+    let mut trials = listed!(
+        true,
+        "",
+        a_loss_that_is_no_number_ends_the_run,
+        parameters_that_overflow_are_not_kept,
+        replicas_that_differ_are_named,
+        a_dataset_may_vanish,
+        what_cannot_be_written_costs_nothing_else,
+    );
+    trials.extend(listed!(
+        disk,
+        "mount namespaces",
+        a_full_disk_costs_a_checkpoint_and_not_the_run,
+        a_disk_that_cannot_be_written_is_named,
+    ));
+    trials
 }
 
 const SMALL: &str =
     "--device cpu --data synthetic --limit-train 320 --limit-test 50 --batch-size 16 --gpus 2";
 
-fn a_loss_that_is_no_number() -> Result<()> {
+fn a_loss_that_is_no_number_ends_the_run() -> Result<()> {
     let folder = tempfile::tempdir()?;
     for (program, lr) in [("scratch", "1e9"), ("concise", "1e12")] {
         let out = folder.path().join(program);
@@ -63,10 +51,8 @@ fn a_loss_that_is_no_number() -> Result<()> {
         let (status, _, stderr) = run(program, &args)?;
         ensure!(status == 1, "{program}: status {status}\n{stderr}");
         let first = "error: the loss is ";
-        ensure!(
-            stderr.starts_with(first) && stderr.lines().count() == 1,
-            "{stderr}"
-        );
+        let one_line = stderr.lines().count() == 1;
+        ensure!(one_line && stderr.starts_with(first), "{stderr}");
         for words in [
             " in step ",
             "(epoch 1, lr 1000000000",
@@ -80,9 +66,8 @@ fn a_loss_that_is_no_number() -> Result<()> {
         ensure!(last.ends_with("NaN") || last.ends_with("inf"), "{steps}");
         let checkpoint = out.join("checkpoint.safetensors");
         for (name, tensor) in candle_core::safetensors::load(checkpoint, &Device::Cpu)? {
-            let tensor = tensor.to_dtype(candle_core::DType::F32)?;
-            let sum = tensor.abs()?.flatten_all()?.max(0)?.to_scalar::<f32>()?;
-            ensure!(sum.is_finite(), "{program} kept {name} with {sum}");
+            let most = largest(&tensor.to_dtype(candle_core::DType::F32)?)?;
+            ensure!(most.is_finite(), "{program} kept {name} with {most}");
         }
         ensure!(!out.join("model.safetensors").exists());
     }
@@ -90,24 +75,21 @@ fn a_loss_that_is_no_number() -> Result<()> {
 }
 
 /// The loss of the last step was fine, and the parameters after it are not.
-fn parameters_that_overflow() -> Result<()> {
+fn parameters_that_overflow_are_not_kept() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let out = folder.path().join("run");
-    let args = format!(
-        "{SMALL} --limit-train 16 --epochs 1 --lr 1e300 --out {}",
-        out.display()
+    let args = SMALL.replace(
+        "--limit-train 320",
+        "--limit-train 16 --epochs 1 --lr 1e300",
     );
-    let args = args.replacen("--limit-train 320 ", "", 1);
-    let (status, _, stderr) = run("scratch", &args)?;
-    ensure!(
-        status == 1 && stderr.contains("NaN or infinity"),
-        "{status}\n{stderr}"
-    );
+    let (status, _, stderr) = run("scratch", &format!("{args} --out {}", out.display()))?;
+    ensure!(status == 1, "{status}");
+    has(&stderr, "NaN or infinity")?;
     ensure!(!out.join("model.safetensors").exists());
     Ok(())
 }
 
-fn replicas_that_differ() -> Result<()> {
+fn replicas_that_differ_are_named() -> Result<()> {
     let weights: Arc<Mutex<Vec<Tensor>>> = Arc::default();
     let kept = weights.clone();
     let network = move |vb: VarBuilder<'_>| {
@@ -142,12 +124,9 @@ fn a_dataset_may_vanish() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let (data, out) = (folder.path().join("data"), folder.path().join("run"));
     write_dataset(&data)?;
-    let args = format!(
-        "--device cpu --data {} --batch-size 4 --epochs 40 --out {}",
-        data.display(),
-        out.display()
-    );
-    let mut child = command("scratch", &args)?.stdout(Stdio::null()).spawn()?;
+    let args = format!("--device cpu --data {} --batch-size 4", data.display());
+    let args = format!("{args} --epochs 40 --out {}", out.display());
+    let mut child = start("scratch", &args)?;
     until_there(&out.join("checkpoint.previous.safetensors"), &mut child)?;
     fs::remove_dir_all(&data)?;
     ensure!(child.wait()?.success());
@@ -164,18 +143,15 @@ fn a_dataset_may_vanish() -> Result<()> {
 
 /// Folders that stand where the files are written beside their names.
 #[cfg(unix)]
-fn what_cannot_be_written() -> Result<()> {
+fn what_cannot_be_written_costs_nothing_else() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let (out, trace) = (folder.path().join("run"), folder.path().join("trace.json"));
     for picture in [".loss.svg", ".accuracy.svg"] {
         fs::create_dir_all(out.join(picture))?;
     }
     std::os::unix::fs::symlink("/dev/full", &trace)?;
-    let args = format!(
-        "{SMALL} --epochs 200 --checkpoint-every 1 --overwrite --trace {} --out {}",
-        trace.display(),
-        out.display()
-    );
+    let args = format!("{SMALL} --epochs 200 --checkpoint-every 1 --overwrite");
+    let args = format!("{args} --trace {} --out {}", trace.display(), out.display());
     let mut child = command("scratch", &args)?
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -187,47 +163,32 @@ fn what_cannot_be_written() -> Result<()> {
     }
     std::thread::sleep(Duration::from_millis(300)); // some dozen steps
     signal("-TERM", child.id())?;
-    let mut stdout = String::new();
-    child
-        .stdout
-        .take()
-        .context("stdout")?
-        .read_to_string(&mut stdout)?;
     let output = child.wait_with_output()?;
-    let stderr = String::from_utf8(output.stderr)?;
+    let [stdout, stderr] = [output.stdout, output.stderr].map(String::from_utf8);
+    let (stdout, stderr, status) = (stdout?, stderr?, output.status);
     for words in [
         "loss.svg: ",
         "checkpoint.safetensors: ",
         "--trace: cannot write ",
     ] {
-        let said = stderr
-            .lines()
-            .filter(|line| line.starts_with("warning: ") && line.contains(words));
-        ensure!(said.count() == 1, "{words}\n{stderr}");
+        let said = |line: &&str| line.starts_with("warning: ") && line.contains(words);
+        let times = stderr.lines().filter(said).count();
+        ensure!(times == 1, "{words}\n{stderr}");
     }
-    ensure!(
-        output.status.code() == Some(130),
-        "{}\n{stderr}",
-        output.status
-    );
-    let end = stdout
-        .lines()
-        .find(|line| line.starts_with("interrupted in epoch"));
+    ensure!(status.code() == Some(130), "{status}\n{stderr}");
+    let mut lines = stdout.lines();
+    let end = lines.find(|line| line.starts_with("interrupted in epoch"));
     let end = end.context("no end")?;
-    let steps: Vec<usize> = end
-        .split(|c: char| !c.is_ascii_digit())
-        .filter_map(|word| word.parse().ok())
-        .collect();
-    ensure!(
-        end.contains(" continues after step ") && steps.last() < steps.get(2),
-        "{end}"
-    );
+    has(end, " continues after step ")?;
+    let numbers = end.split(|c: char| !c.is_ascii_digit());
+    let steps: Vec<usize> = numbers.filter_map(|word| word.parse().ok()).collect();
+    ensure!(steps.last() < steps.get(2), "{end}");
     ensure!(out.join("model.safetensors").exists(), "no model");
     Ok(())
 }
 
 #[cfg(not(unix))]
-fn what_cannot_be_written() -> Result<()> {
+fn what_cannot_be_written_costs_nothing_else() -> Result<()> {
     Ok(())
 }
 
@@ -245,7 +206,7 @@ fn with_disk(options: &str, script: &str) -> std::io::Result<std::process::Outpu
 }
 
 /// The disk is filled while the run goes on, and emptied when it complains.
-fn a_full_disk() -> Result<()> {
+fn a_full_disk_costs_a_checkpoint_and_not_the_run() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let whole = folder.path().join("whole");
     let args =
@@ -262,20 +223,14 @@ fn a_full_disk() -> Result<()> {
          cp -r $DISK/run {kept}",
         kept = kept.display()
     );
-    let start = Instant::now();
-    let output = with_disk("size=4m", &script)?;
+    let status = with_disk("size=4m", &script)?.status;
     let said = fs::read_to_string(kept.with_extension("stderr"))?;
-    ensure!(
-        output.status.success(),
-        "{} after {:?}\n{said}",
-        output.status,
-        start.elapsed()
-    );
-    let words = "No space left on device (os error 28); the run goes on";
-    ensure!(
-        said.starts_with("warning: cannot write ") && said.contains(words),
-        "{said}"
-    );
+    ensure!(status.success(), "{status}\n{said}");
+    ensure!(said.starts_with("warning: cannot write "), "{said}");
+    has(
+        &said,
+        "No space left on device (os error 28); the run goes on",
+    )?;
     for file in ["model.safetensors", "steps.csv"] {
         let read = |folder: &Path| fs::read(folder.join(file));
         ensure!(read(&whole)? == read(&kept)?, "another {file}");
@@ -283,13 +238,9 @@ fn a_full_disk() -> Result<()> {
     Ok(())
 }
 
-fn a_read_only_disk() -> Result<()> {
+fn a_disk_that_cannot_be_written_is_named() -> Result<()> {
     let output = with_disk("ro", &format!("$PROGRAM {SMALL} --out $DISK/run"))?;
     let stderr = String::from_utf8_lossy(&output.stderr);
-    let words = "Read-only file system";
-    ensure!(
-        output.status.code() == Some(2) && stderr.contains(words),
-        "{output:?}"
-    );
-    Ok(())
+    ensure!(output.status.code() == Some(2), "{output:?}");
+    has(&stderr, "Read-only file system")
 }

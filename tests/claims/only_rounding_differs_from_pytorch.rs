@@ -1,15 +1,15 @@
 //! From the same parameters on the same minibatches, the losses, outputs and updates are
-//! PyTorch's. The numbers are PyTorch's in float64 (tests/pytorch); the tolerances are a few
+//! PyTorch's. The numbers are PyTorch's in float64 (tests/pytorch/*.json); the tolerances are a few
 //! times what float32 costs PyTorch itself, as noted beside the numbers.
 
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Tensor};
 use concise::{DataParallel, Initializer, Sgd, Trainer, resnet18};
-use functional::{Network, Value};
+use functional::Network;
+use serde_json::Value;
 
 use crate::k_replicas_are_one::params;
 use crate::kit::{cpus, formula_batch, formula_tensor};
-use crate::{pytorch_lenet, pytorch_resnet};
 
 trials![
     lenet_takes_pytorchs_ten_steps,
@@ -19,25 +19,46 @@ trials![
     resnet18_has_pytorchs_state_dict,
 ];
 
-fn close(what: &str, ours: &[f32], theirs: &[f64], tolerance: f64) -> Result<()> {
+const LENET: &str = include_str!("../pytorch/lenet.json");
+const RESNET: &str = include_str!("../pytorch/resnet.json");
+
+/// What PyTorch has computed.
+fn theirs(printed: &str) -> Value {
+    serde_json::from_str(printed).expect("JSON of tests/pytorch")
+}
+
+fn floats(numbers: &Value) -> Result<Vec<f64>> {
+    Ok(serde_json::from_value(numbers.clone())?)
+}
+
+fn close(what: &str, ours: &[f32], theirs: &Value, tolerance: f64) -> Result<()> {
+    let theirs = floats(theirs)?;
     ensure!(ours.len() == theirs.len(), "{what}: {} numbers", ours.len());
     for (i, (&ours, theirs)) in ours.iter().zip(theirs).enumerate() {
         let difference = (f64::from(ours) - theirs).abs();
-        ensure!(
-            difference <= tolerance,
-            "{what}[{i}]: {ours}, PyTorch has {theirs}"
-        );
+        ensure!(difference <= tolerance, "{what}[{i}]: {ours}, {theirs}");
     }
     Ok(())
 }
 
-/// The sum in f64, and the elements.
-fn numbers(tensor: &Tensor) -> candle_core::Result<(f32, Vec<f32>)> {
-    let values: Vec<f32> = tensor.flatten_all()?.to_vec1()?;
-    Ok((
-        values.iter().map(|&v| f64::from(v)).sum::<f64>() as f32,
-        values,
-    ))
+/// Compares the sum of a tensor, and its first elements, or the first and the last.
+fn tensor_is_close(what: &str, ours: &Tensor, theirs: &Value, tolerance: [f64; 2]) -> Result<()> {
+    let values: Vec<f32> = ours.flatten_all()?.to_vec1()?;
+    let sum = values.iter().map(|&v| f64::from(v)).sum::<f64>();
+    let difference = (sum - theirs["sum"].as_f64().context("no sum")?).abs();
+    ensure!(difference <= tolerance[0], "{what}: the sum is {sum}");
+    let ends = [&values[..3], &values[values.len() - 3..]].concat();
+    let theirs = &theirs["ends"];
+    let known = theirs.as_array().context("no elements")?.len();
+    close(what, &ends[..known], theirs, tolerance[1])
+}
+
+/// The batch of `lenet_steps.py`.
+fn lenet_batch() -> Result<(Tensor, Tensor)> {
+    let theirs = theirs(LENET);
+    let number = |what: &str| theirs[what].as_u64().context("no number");
+    let batch = formula_batch(number("batch")? as u32, number("examples")? as usize);
+    Ok(batch?)
 }
 
 fn ten_losses(k: usize) -> Result<(Vec<f32>, Vec<Tensor>)> {
@@ -45,7 +66,7 @@ fn ten_losses(k: usize) -> Result<(Vec<f32>, Vec<Tensor>)> {
     let params = params()?;
     let copies = devices.iter().map(|d| scratch::get_params(&params, d));
     let device_params: Vec<_> = copies.collect::<candle_core::Result<_>>()?;
-    let (x, y) = formula_batch(pytorch_lenet::BATCH, pytorch_lenet::EXAMPLES)?;
+    let (x, y) = lenet_batch()?;
     let step = |_| scratch::train_batch(&x, &y, &device_params, &devices, 0.05)?.mean();
     let losses = (0..10).map(step).collect::<candle_core::Result<_>>()?;
     let params = device_params[k - 1].iter().map(|p| p.detach());
@@ -53,25 +74,24 @@ fn ten_losses(k: usize) -> Result<(Vec<f32>, Vec<Tensor>)> {
 }
 
 fn lenet_takes_pytorchs_ten_steps() -> Result<()> {
-    let (x, _) = formula_batch(pytorch_lenet::BATCH, pytorch_lenet::EXAMPLES)?;
+    let (theirs, (x, _)) = (theirs(LENET), lenet_batch()?);
     let before = scratch::get_params(&params()?, &Device::Cpu)?;
     let logits = scratch::lenet(&x, &before)?.eval()?.get(0)?.to_vec1()?;
-    close("logits", &logits, &pytorch_lenet::LOGITS, 2e-6)?;
+    close("logits", &logits, &theirs["logits"]["float64"], 2e-6)?;
     let (losses, after) = ten_losses(1)?;
-    close("losses", &losses, &pytorch_lenet::LOSSES, 1e-5)?;
-    for (param, (name, sum, first, last)) in after.iter().zip(pytorch_lenet::PARAMS) {
-        let (our_sum, values) = numbers(param)?;
-        close(name, &[our_sum], &[sum], 5e-5)?;
-        close(name, &values[..3], &first, 2e-6)?;
-        close(name, &values[values.len() - 3..], &last, 2e-6)?;
+    close("losses", &losses, &theirs["losses"]["float64"], 1e-5)?;
+    let names = ["W1", "b1", "W2", "b2", "W3", "b3", "W4", "b4"];
+    for (name, param) in names.into_iter().zip(&after) {
+        tensor_is_close(name, param, &theirs["tensors"][name], [5e-5, 2e-6])?;
     }
     Ok(())
 }
 
 fn lenet_on_k_devices_has_pytorchs_losses() -> Result<()> {
+    let losses = &theirs(LENET)["losses"]["float64"];
     for k in [2, 3, 4] {
         let what = format!("losses on {k} devices");
-        close(&what, &ten_losses(k)?.0, &pytorch_lenet::LOSSES, 1e-5)?;
+        close(&what, &ten_losses(k)?.0, losses, 1e-5)?;
     }
     Ok(())
 }
@@ -109,15 +129,16 @@ fn resnet18_has_pytorchs_logits() -> Result<()> {
         var.set(&formula_entry(s as u32, name, like)?)?;
     }
     let (x, _) = formula_batch(0, 4)?;
-    let logits = net.forward(&Value::new(&x)?, false)?.eval()?;
-    for (i, theirs) in pytorch_resnet::EVAL_LOGITS.iter().enumerate() {
-        close("logits", &logits.get(i)?.to_vec1()?, theirs, 1e-5)?;
+    let logits = net.forward(&functional::Value::new(&x)?, false)?.eval()?;
+    for (i, logits) in logits.to_vec2()?.iter().enumerate() {
+        let theirs = &theirs(RESNET)["logits"]["float64"][i];
+        close("logits", logits, theirs, 1e-5)?;
     }
     Ok(())
 }
 
 fn resnet18_takes_pytorchs_three_steps() -> Result<()> {
-    let net = resnet()?;
+    let (net, theirs) = (resnet()?, theirs(RESNET));
     let mut trainer = Trainer::new(&net, functional::cross_entropy, Sgd::new(0.001));
     let mut losses = Vec::new();
     for batch in 0..3 {
@@ -127,20 +148,14 @@ fn resnet18_takes_pytorchs_three_steps() -> Result<()> {
     // Among a million inputs of ReLUs some are within rounding of zero and fall on the other side
     // here than there; seen: one in resnet_block1.0, which moves the third loss by 2e-5. A step
     // moves the weights by up to 5e-4.
-    for (ours, theirs) in losses.iter().zip(pytorch_resnet::LOSSES) {
-        close("loss", &[*ours], &[theirs], 1e-4 * theirs)?;
-    }
-    for (name, sum, first) in pytorch_resnet::STATE {
-        let (our_sum, values) = numbers(&net.parameter(name, 0)?)?;
-        close(
-            name,
-            &[our_sum],
-            &[sum],
-            2e-4_f64.max(1e-7 * values.len() as f64),
-        )?;
+    close("losses", &losses, &theirs["losses"]["float64"], 2e-4)?;
+    for (name, theirs) in theirs["tensors"].as_object().context("no tensors")? {
+        let ours = net.parameter(name, 0)?;
+        let of_sum = 2e-4_f64.max(1e-7 * ours.elem_count() as f64);
         // the scale of batch norm moves by no more than 6e-5
         let scale = name.ends_with("bn1.weight");
-        close(name, &values[..3], &first, if scale { 2e-6 } else { 1e-5 })?;
+        let tolerance = [of_sum, if scale { 2e-6 } else { 1e-5 }];
+        tensor_is_close(name, &ours, theirs, tolerance)?;
     }
     let counter = net.parameter("1.num_batches_tracked", 0)?;
     ensure!(counter.to_scalar::<i64>()? == 3, "{counter}");
@@ -151,11 +166,8 @@ fn resnet18_has_pytorchs_state_dict() -> Result<()> {
     let net = resnet()?;
     let state = net.state_dict()?;
     let names: Vec<&str> = state.iter().map(|(name, _)| name.as_str()).collect();
-    ensure!(
-        net.num_parameters() == 11_175_818,
-        "{}",
-        net.num_parameters()
-    );
+    let n = net.num_parameters();
+    ensure!(n == 11_175_818, "{n}");
     ensure!(names.len() == 127, "{} entries", names.len());
     let first = [
         "0.weight",

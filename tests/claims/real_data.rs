@@ -4,16 +4,17 @@
 use anyhow::{Result, ensure};
 use libtest_mimic::Trial;
 
-use crate::kit::{real_data, small, trial_if};
+use crate::kit::{real_data, small};
 
 pub fn trials() -> Vec<Trial> {
     let there = real_data().is_some();
-    let listed = |name, test| trial_if(there, "FASHION_MNIST_DIR", module_path!(), name, test);
-    vec![
-        listed("the_set_is_whole", the_set_is_whole),
-        listed("lenet_learns", lenet_learns),
-        listed("resnet18_learns", resnet18_learns),
-    ]
+    listed!(
+        there,
+        "FASHION_MNIST_DIR",
+        the_set_is_whole,
+        lenet_learns,
+        resnet18_learns
+    )
 }
 
 fn folder() -> Option<dataset::Data> {

@@ -9,23 +9,18 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 
-use crate::kit::{Test, signal, succeeds, trial_if};
+use crate::kit::{signal, succeeds};
 use crate::several_processes::{LONG, SMALL, all_are_gone, as_program, children, ended};
 use crate::several_processes::{trains, until_they_train};
 
 pub fn trials() -> Vec<Trial> {
-    let tests: [(&str, Test); 3] = [
-        ("they_take_the_steps_of_one", they_take_the_steps_of_one),
-        ("they_miss_a_killed_process", they_miss_a_killed_process),
-        (
-            "they_miss_a_host_that_is_cut_off",
-            they_miss_a_host_that_is_cut_off,
-        ),
-    ];
-    let can_be_made = Hosts::new().is_ok();
-    let needs = "root and network namespaces";
-    let list = |(name, test)| trial_if(can_be_made, needs, module_path!(), name, test);
-    tests.into_iter().map(list).collect()
+    listed!(
+        Hosts::new().is_ok(),
+        "root and network namespaces",
+        they_take_the_steps_of_one,
+        they_miss_a_killed_process,
+        they_miss_a_host_that_is_cut_off,
+    )
 }
 
 /// Two network namespaces, 10.77.0.1 and 10.77.0.2, and what stands for ssh between them.

@@ -26,10 +26,8 @@ fn the_corpus_is_read() -> Result<()> {
     let says = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
     let last = says.lines().last().unwrap_or_default();
-    ensure!(
-        output.status.success() && last == "all inputs are read",
-        "{last}\n{errors}"
-    );
+    let all = output.status.success() && last == "all inputs are read";
+    ensure!(all, "{last}\n{errors}");
     Ok(())
 }
 
@@ -52,11 +50,7 @@ fn replay_one((target, function): Target) -> Result<()> {
     let packed = root().join(format!("fuzz/corpus/{target}.tar.gz"));
     let mut tar = Command::new("tar");
     tar.arg("-xzf").arg(&packed).arg("-C").arg(folder.path());
-    ensure!(
-        tar.status().context("tar")?.success(),
-        "{}",
-        packed.display()
-    );
+    ensure!(tar.status().context("tar")?.success(), "{packed:?}");
     let mut inputs = 0;
     for entry in fs::read_dir(folder.path())? {
         let path = entry?.path();

@@ -1,4 +1,4 @@
-"""Ten steps of SGD of the book's LeNet on one batch from the formula, as Rust constants.
+"""Ten steps of SGD of the book's LeNet on one batch from the formula, as JSON.
 
 Makes: the logits of the first example before training, the mean loss before each of the ten
 updates, and what the eight parameters are after them (sum, first three, last three elements).
@@ -10,7 +10,7 @@ through, and two correct float32 runs part by 1e-4 within a few steps. Batch 288
 the first 300 that keeps the widest distance from 0; with 32 examples none has such a distance.
 
 Run: `pip install torch safetensors numpy`, then
-`python lenet_steps.py | rustfmt --edition 2024 > ../claims/pytorch_lenet.rs`
+`python lenet_steps.py > lenet.json`
 
 It refuses arguments, data and GPUs (one fixed computation on the CPU, in float32 and float64), and
 to print anything when some ReLU's input is nearer to 0 than twice float32's error.
@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 import formula
 import networks
-import rust_constants as rust
+import printed
 
 EXAMPLES, BATCH, STEPS, LR = 8, 288, 10, 0.05
 
@@ -64,19 +64,19 @@ def named(params):
 
 
 def main():
-    torch.set_num_threads(1)  # the float32 distances in the comments depend on it
+    torch.set_num_threads(1)  # the distances of float32 depend on it
     f64, f32 = run(torch.float64), run(torch.float32)
     margin = min((a.abs().min() / (a - b).abs().max()).item() for a, b in zip(f64[4], f32[4]))
     if margin < 2:
         sys.exit(f"a ReLU's input is {margin:.1f} float32 errors from 0: choose another BATCH")
-    rust.header("Ten steps of LeNet on one batch, as PyTorch takes them.", "lenet_steps.py")
-    print(f"//!\n//! No input of a ReLU came nearer to 0 than {margin:.1f} times float32's error.")
-    print(f"\n/// Examples in the batch.\npub const EXAMPLES: usize = {EXAMPLES};")
-    print(f"\n/// The batch's number in the formula.\npub const BATCH: u32 = {BATCH};")
-    rust.array("Logits of the first example before training.", "LOGITS", f64[0], f32[0])
-    rust.array("Mean loss of the batch before each update.", "LOSSES", f64[1], f32[1])
-    doc = "Parameters after the ten updates: name, sum, first and last three elements."
-    rust.tensors(doc, "PARAMS", f64[2], f64[3], f32[3], ends=2)
+    printed.show(
+        relu_margin=round(margin, 1),  # no input of a ReLU is nearer to 0, in errors of float32
+        examples=EXAMPLES,
+        batch=BATCH,
+        logits=printed.array(f64[0], f32[0]),
+        losses=printed.array(f64[1], f32[1]),
+        tensors=printed.tensors(f64[2], f64[3], f32[3], ends=2),
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Three steps of SGD of the book's ResNet-18 on batches from the formula, as Rust constants.
+"""Three steps of SGD of the book's ResNet-18 on batches from the formula, as JSON.
 
 Makes: the logits of four examples in evaluation mode, then the mean losses of three steps in
 training mode (lr 0.001, batches 0, 1 and 2, four examples each), and what ten tensors of the state
@@ -9,7 +9,7 @@ normalization: weight 1 + values of 0.1, bias 0.1, running_mean 0.1, running_var
 (sums in float32); counters 0.
 
 Run: `pip install torch safetensors numpy`, then
-`python resnet_steps.py | rustfmt --edition 2024 > ../claims/pytorch_resnet.rs`
+`python resnet_steps.py > resnet.json`
 
 It refuses arguments, data and GPUs: one fixed computation on the CPU, in float32 and float64.
 """
@@ -19,7 +19,7 @@ import torch
 
 import formula
 import networks
-import rust_constants as rust
+import printed
 
 EXAMPLES, STEPS, LR = 4, 3, 0.001
 CHOSEN = [
@@ -77,14 +77,11 @@ def run(dtype):
 
 
 def main():
-    torch.set_num_threads(1)  # the float32 distances in the comments depend on it
+    torch.set_num_threads(1)  # the distances of float32 depend on it
     f64, f32 = run(torch.float64), run(torch.float32)
-    rust.header("Three steps of ResNet-18, as PyTorch takes them.", "resnet_steps.py")
-    doc = "Logits of the examples of batch 0 in evaluation mode, before training."
-    rust.array(doc, "EVAL_LOGITS", f64[0], f32[0])
-    rust.array("Mean loss of batches 0, 1 and 2 before their update.", "LOSSES", f64[1], f32[1])
-    doc = "Some of the state after the three updates: name, sum, first three elements."
-    rust.tensors(doc, "STATE", f64[2], f64[3], f32[3], ends=1)
+    logits, losses = (printed.array(f64[i], f32[i]) for i in (0, 1))
+    tensors = printed.tensors(f64[2], f64[3], f32[3], ends=1)
+    printed.show(logits=logits, losses=losses, tensors=tensors)
 
 
 if __name__ == "__main__":

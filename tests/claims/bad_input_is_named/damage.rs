@@ -76,8 +76,7 @@ fn read_idx(path: &Path) -> Result<Vec<u8>> {
     };
     Ok(match name.contains("images") {
         true => (0..split.len())
-            .flat_map(|i| split.image(i))
-            .copied()
+            .flat_map(|i| split.image(i).to_vec())
             .collect(),
         false => (0..split.len()).map(|i| split.label(i)).collect(),
     })
@@ -115,17 +114,14 @@ fn read_weights(path: &Path) -> Result<Vec<u8>> {
 
 fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
-    encoder
-        .write_all(bytes)
-        .and_then(|()| encoder.finish())
-        .expect("memory")
+    encoder.write_all(bytes).expect("memory");
+    encoder.finish().expect("memory")
 }
 
 fn gunzip(bytes: &[u8]) -> Vec<u8> {
     let mut raw = Vec::new();
-    GzDecoder::new(bytes)
-        .read_to_end(&mut raw)
-        .expect("our own gzip");
+    let read = GzDecoder::new(bytes).read_to_end(&mut raw);
+    read.expect("our own gzip");
     raw
 }
 
@@ -159,10 +155,8 @@ fn header(format: Format, name: &Path, bytes: &[u8]) -> usize {
         Format::Idx => 8,
         Format::Gz => 10,
         Format::Weights => {
-            8 + bytes[..8]
-                .iter()
-                .rev()
-                .fold(0, |n, b| n << 8 | usize::from(*b))
+            let length = bytes[..8].try_into().expect("eight");
+            8 + u64::from_le_bytes(length) as usize
         }
     }
 }
@@ -177,14 +171,10 @@ pub fn damage(sample: &Sample, good: &[u8], rng: &mut ChaCha8Rng) -> Damaged {
                 format: Format::Idx,
                 ..sample.clone()
             };
-            let inside = damage(&raw, &gunzip(good), rng);
-            let how = format!("inside {}", inside.how);
-            let bytes = gzip(&inside.bytes);
-            Damaged {
-                how,
-                bytes,
-                ..inside
-            }
+            let mut inside = damage(&raw, &gunzip(good), rng);
+            inside.how.insert_str(0, "inside ");
+            inside.bytes = gzip(&inside.bytes);
+            inside
         }
         0 | 1 if format == Format::Weights => damage_json(good, rng),
         way => {
@@ -240,9 +230,8 @@ fn damage_bytes(
         }
         3 => {
             // a count, a dimension, the length of the header
-            let huge = *[0u32, 1, 1 << 24, i32::MAX as u32, u32::MAX]
-                .choose(rng)
-                .expect("there is one");
+            let huge = [0u32, 1, 1 << 24, i32::MAX as u32, u32::MAX];
+            let huge = *huge.choose(rng).expect("there is one");
             let at = rng.random_range(0..head.min(16) / 4) * 4;
             let same = bytes[at..at + 4] == huge.to_be_bytes();
             bytes[at..at + 4].copy_from_slice(&huge.to_be_bytes());
