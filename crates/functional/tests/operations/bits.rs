@@ -13,10 +13,7 @@ fn assert_same_bits(what: &str, inputs: &[Tensor], f: impl Fn(&[Tensor]) -> Resu
     let expected = with_budget(1, || all_bits(inputs, &f));
     for budget in 2..=4 {
         let same = with_budget(budget, || all_bits(inputs, &f)) == expected;
-        assert!(
-            same,
-            "{what}: a budget of {budget} threads changed the bits"
-        );
+        assert!(same, "{what}: other bits with {budget} threads");
     }
 }
 
@@ -36,17 +33,14 @@ fn convolutions() {
         ((70, 13, 13, 20), (50, 20, 5, 5), 1, 0, 2),
     ] {
         let inputs = [random(shape, 1), random(weight, 2), random(weight.0, 3)];
-        assert_same_bits(
-            &format!("{shape:?}, {weight:?}, pool {pool}"),
-            &inputs,
-            |t| {
-                let y = Value::new(&t[0])?.conv2d(&t[1], Some(&t[2]), stride, padding)?;
-                match pool {
-                    0 => Ok(y),
-                    _ => y.relu()?.avg_pool2d(pool, pool),
-                }
-            },
-        );
+        let what = format!("{shape:?}, {weight:?}, pool {pool}");
+        assert_same_bits(&what, &inputs, |t| {
+            let y = Value::new(&t[0])?.conv2d(&t[1], Some(&t[2]), stride, padding)?;
+            match pool {
+                0 => Ok(y),
+                _ => y.relu()?.avg_pool2d(pool, pool),
+            }
+        });
     }
 }
 

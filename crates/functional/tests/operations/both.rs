@@ -83,14 +83,6 @@ impl Both {
         })
     }
 
-    pub fn nhwc(&self) -> Result<Self> {
-        self.map(Value::nhwc, reference::nhwc)
-    }
-
-    pub fn flatten(&self) -> Result<Self> {
-        self.map(Value::flatten, reference::flatten)
-    }
-
     pub fn relu(&self) -> Result<Self> {
         let mut y = self.map(Value::relu, reference::relu)?;
         if let Some(x) = &self.reference {
@@ -110,51 +102,6 @@ impl Both {
         Ok(sum)
     }
 
-    pub fn conv2d(
-        &self,
-        weight: &Tensor,
-        bias: Option<&Tensor>,
-        stride: usize,
-        padding: usize,
-    ) -> Result<Self> {
-        self.map(
-            |x| x.conv2d(weight, bias, stride, padding),
-            |x| reference::conv2d(x, weight, bias, stride, padding),
-        )
-    }
-
-    pub fn avg_pool2d(&self, kernel: usize, stride: usize) -> Result<Self> {
-        self.map(
-            |x| x.avg_pool2d(kernel, stride),
-            |x| reference::avg_pool2d(x, kernel, stride),
-        )
-    }
-
-    pub fn max_pool2d(&self, kernel: usize, stride: usize) -> Result<Self> {
-        self.map(
-            |x| x.max_pool2d(kernel, stride),
-            |x| reference::max_pool2d(x, kernel, stride),
-        )
-    }
-
-    pub fn global_avg_pool2d(&self) -> Result<Self> {
-        self.map(Value::global_avg_pool2d, reference::global_avg_pool2d)
-    }
-
-    pub fn linear(&self, weight: &Tensor, bias: Option<&Tensor>) -> Result<Self> {
-        self.map(
-            |x| x.linear(weight, bias),
-            |x| reference::linear(x, weight, bias),
-        )
-    }
-
-    pub fn matmul(&self, weight: &Tensor, bias: Option<&Tensor>) -> Result<Self> {
-        self.map(
-            |x| x.matmul(weight, bias),
-            |x| reference::matmul(x, weight, bias),
-        )
-    }
-
     pub fn batch_norm2d(
         &self,
         weight: &Tensor,
@@ -171,10 +118,6 @@ impl Both {
         Ok(y)
     }
 
-    pub fn cross_entropy(&self, y: &Tensor) -> Result<Self> {
-        self.map(|x| x.cross_entropy(y), |x| reference::cross_entropy(x, y))
-    }
-
     pub fn squared_error(&self, y: &Tensor) -> Result<Self> {
         self.map(
             |x| functional::squared_error(x, y),
@@ -182,19 +125,32 @@ impl Both {
         )
     }
 
-    pub fn sum(&self) -> Result<Self> {
-        self.map(Value::sum, reference::sum)
-    }
-
-    pub fn mean(&self) -> Result<Self> {
-        self.map(Value::mean, reference::mean)
-    }
-
     /// A function of candle's operations, which is an operation of ours.
     pub fn candle(&self, f: impl Fn(&Tensor) -> Result<Tensor> + Clone + 'static) -> Result<Self> {
         let theirs = f.clone();
         self.map(|x| candle(f).forward(x, true), theirs)
     }
+}
+
+/// Operations that are methods of [`Value`], and functions of the same name in [`reference`].
+macro_rules! operations {
+    ($($name:ident($($argument:ident: $kind:ty),*)),* $(,)?) => {
+        impl Both {
+            $(pub fn $name(&self, $($argument: $kind),*) -> Result<Self> {
+                self.map(|x| x.$name($($argument),*), |x| reference::$name(x, $($argument),*))
+            })*
+        }
+    };
+}
+
+operations! {
+    nhwc(), flatten(), sum(), mean(), global_avg_pool2d(),
+    conv2d(weight: &Tensor, bias: Option<&Tensor>, stride: usize, padding: usize),
+    avg_pool2d(kernel: usize, stride: usize),
+    max_pool2d(kernel: usize, stride: usize),
+    linear(weight: &Tensor, bias: Option<&Tensor>),
+    matmul(weight: &Tensor, bias: Option<&Tensor>),
+    cross_entropy(y: &Tensor),
 }
 
 /// Checks that both sides of a network of variables agree, in the value, in all gradients and in the running
@@ -231,12 +187,8 @@ pub fn assert_differences(
     let up = up.to_dtype(DType::F64).unwrap();
     let at = |point: &[Tensor]| network(point).unwrap().reference();
     let numbers = |t: Result<Tensor>| t.unwrap().flatten_all().unwrap().to_vec1::<f64>().unwrap();
-    assert_close(
-        "the value",
-        &values(&y.eval().unwrap()),
-        &numbers(Ok(at(&inputs))),
-        tolerance,
-    );
+    let (value, expected) = (values(&y.eval().unwrap()), numbers(Ok(at(&inputs))));
+    assert_close("the value", &value, &expected, tolerance);
     for (i, gradient) in results[1..].iter().enumerate() {
         let direction = random(gradient.dims(), 98).to_dtype(DType::F64).unwrap();
         let loss = |step: f64| {
@@ -249,10 +201,7 @@ pub fn assert_differences(
         let size = terms.iter().fold(1., |size, term| size + term.abs());
         let error = (terms.iter().sum::<f64>() - difference).abs() / size;
         // written so that NaN fails
-        assert!(
-            error <= tolerance,
-            "gradient {i}: {error:e} from the difference"
-        );
+        assert!(error <= tolerance, "gradient {i}: {error:e} apart");
     }
 }
 

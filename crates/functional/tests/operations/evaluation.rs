@@ -1,7 +1,7 @@
 //! Numbers without gradients: when a value is computed, that nothing is kept for backward, and that nothing moves.
 
 use crate::support::{bits, random, values, variables};
-use candle_core::{Device, Result, Tensor, Var};
+use candle_core::{Result, Tensor, Var};
 use functional::{Backward, Gradients, Network, Value, candle};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -28,10 +28,7 @@ fn a_value_is_computed_when_it_is_asked_for_and_once() -> Result<()> {
     assert_eq!(format!("{y:?}"), "Value[2, 3] on Cpu");
     assert_eq!((twice.dims(), runs.get()), (&[2, 3][..], of_shape));
     let result = y.eval()?;
-    assert_eq!(
-        (values(&result), runs.get()),
-        (before.clone(), of_shape + 1)
-    );
+    assert_eq!((&values(&result), runs.get()), (&before, of_shape + 1));
     // a second time it is what it was
     x.set(&random((2, 3), 2))?;
     assert_eq!(values(&y.eval()?), before);
@@ -63,24 +60,9 @@ fn a_pass_computes_anew_and_its_outputs_are_there_afterwards() -> Result<()> {
     assert_eq!(values(&loss.eval()?), values(&returned));
     let computed: f64 = values(&y.eval()?).iter().map(|v| f64::from(*v)).sum();
     assert_eq!(values(&returned), [computed as f32]);
-    assert_eq!(
-        runs.get(),
-        runs_before + 2,
-        "in the pass, and for y, which was no output"
-    );
+    // in the pass, and for y, which was no output
+    assert_eq!(runs.get(), runs_before + 2);
     assert!(!returned.track_op() && !positive.eval()?.track_op());
-    Ok(())
-}
-
-/// What it prints is what candle prints.
-#[test]
-fn printing() -> Result<()> {
-    let x = Tensor::new(&[-1f32, 0.5, 2.], &Device::Cpu)?;
-    let y = Value::new(&x)?.relu()?;
-    assert_eq!(format!("{y:?}"), "Value[3] on Cpu");
-    assert_eq!(y.to_string(), x.relu()?.to_string());
-    assert_eq!(y.sum()?.to_string(), x.relu()?.sum_all()?.to_string());
-    assert_eq!(format!("{:?}", y.sum()?), "Value[] on Cpu");
     Ok(())
 }
 

@@ -32,11 +32,8 @@ impl Case {
         }
     }
 
-    fn smooth(self) -> Self {
-        Self {
-            smooth: true,
-            ..self
-        }
+    fn smooth_if(self, smooth: bool) -> Self {
+        Self { smooth, ..self }
     }
 
     /// Whether ReLU cuts the same values off however they are rounded.
@@ -71,7 +68,7 @@ pub fn conv2d() -> impl Strategy<Value = Case> {
         inputs.extend(with_bias.then(|| random(o, seed + 2)));
         let network =
             move |t: &[Tensor]| Both::new(&t[0])?.conv2d(&t[1], t.get(2), stride, padding);
-        Case::new(sizes, inputs, network).smooth()
+        Case::new(sizes, inputs, network).smooth_if(true)
     })
 }
 
@@ -85,7 +82,7 @@ pub fn conv2d_of_many_channels() -> impl Strategy<Value = Case> {
         let mut inputs = vec![random((b, h, w, i), seed), random((o, i, 3, 3), seed + 1)];
         inputs.extend(with_bias.then(|| random(o, seed + 2)));
         let network = |t: &[Tensor]| Both::new(&t[0])?.conv2d(&t[1], t.get(2), 1, 1);
-        Case::new(sizes, inputs, network).smooth()
+        Case::new(sizes, inputs, network).smooth_if(true)
     })
 }
 
@@ -121,17 +118,14 @@ pub fn linear(least: usize) -> impl Strategy<Value = Case> {
     let dims = (least..200, 1usize..40, 1usize..150);
     (dims, 0..6, any::<bool>(), 0u64..1000).prop_map(|sizes| {
         let ((b, i, o), which, relu, seed) = sizes;
-        let draw = |dims: &[usize], seed| {
-            if relu {
-                coarse(dims, seed)
-            } else {
-                random(dims, seed)
-            }
+        let draw = |dims: &[usize], seed| match relu {
+            true => coarse(dims, seed),
+            false => random(dims, seed),
         };
         let weight = if which < 2 { [o, i] } else { [i, o] };
         let mut inputs = vec![draw(&[b, i], seed), draw(&weight, seed + 1)];
         inputs.extend((which % 2 == 0).then(|| draw(&[o], seed + 2)));
-        let case = Case::new(sizes, inputs, move |t| {
+        Case::new(sizes, inputs, move |t| {
             let x = Both::new(&t[0])?;
             let y = match which {
                 0 | 1 => x.linear(&t[1], t.get(2)),
@@ -139,8 +133,8 @@ pub fn linear(least: usize) -> impl Strategy<Value = Case> {
                 _ => x.linear(&t[1].t()?, t.get(2)),
             };
             relu_if(relu, y?)
-        });
-        if relu { case } else { case.smooth() }
+        })
+        .smooth_if(!relu)
     })
 }
 
@@ -158,7 +152,7 @@ pub fn batch_norm2d() -> impl Strategy<Value = Case> {
         let norm = move |t: &[Tensor]| {
             Both::new(&t[0])?.batch_norm2d(&t[1], &t[2], &Running::of(&t[1])?, train)
         };
-        Case::new(sizes, inputs, norm).smooth()
+        Case::new(sizes, inputs, norm).smooth_if(true)
     })
 }
 
@@ -228,15 +222,15 @@ pub fn pooling(least: usize) -> impl Strategy<Value = Case> {
             3 => (x * 2.).unwrap().round().unwrap(),
             _ => x,
         };
-        let case = Case::new(sizes, vec![x], move |t| {
+        Case::new(sizes, vec![x], move |t| {
             let x = Both::new(&t[0])?;
             match which {
                 0 => x.avg_pool2d(kernel, stride),
                 1 => x.global_avg_pool2d(),
                 _ => x.max_pool2d(kernel, stride),
             }
-        });
-        if which < 3 { case.smooth() } else { case }
+        })
+        .smooth_if(which < 3)
     })
 }
 
@@ -251,7 +245,7 @@ pub fn orders_sums_relu(least: usize) -> impl Strategy<Value = Case> {
         let zeros = zeros.map(|(i, v)| if i % 3 == 0 { 0. } else { v });
         let inputs = [tensor(zeros.collect(), x.shape()), coarse(dims, seed + 1)];
         let used = if which == 4 { 2 } else { 1 };
-        let case = Case::new(sizes, inputs[..used].to_vec(), move |t| {
+        Case::new(sizes, inputs[..used].to_vec(), move |t| {
             let x = Both::new(&t[0])?;
             match which {
                 0 => x.nhwc(),
@@ -267,8 +261,8 @@ pub fn orders_sums_relu(least: usize) -> impl Strategy<Value = Case> {
                 7 => x.nhwc()?.sum()?.plus(&x.flatten()?.sum()?),
                 _ => x.relu(),
             }
-        });
-        if which < 3 { case.smooth() } else { case }
+        })
+        .smooth_if(which < 3)
     })
 }
 
@@ -278,26 +272,20 @@ pub fn losses(least: usize) -> impl Strategy<Value = Case> {
         let ((b, c), scale, which, seed) = sizes;
         let classes = which >= 3;
         // the squared error has any shape
-        let dims = if classes {
-            vec![b, c]
-        } else {
-            [vec![b], vec![c; which]].concat()
-        };
+        let dims = [vec![b], vec![c; if classes { 1 } else { which }]].concat();
         let y_hat = (random(&dims[..], seed) * scale).unwrap();
-        let y = if classes {
-            labels(b, c, seed + 1)
-        } else {
-            random(&dims[..], seed + 2)
+        let y = match classes {
+            true => labels(b, c, seed + 1),
+            false => random(&dims[..], seed + 2),
         };
         let loss = move |t: &[Tensor]| {
             let (y_hat, y) = (Both::new(&t[0])?, y.to_device(t[0].device())?);
-            if classes {
-                y_hat.cross_entropy(&y)
-            } else {
-                y_hat.squared_error(&y)
+            match classes {
+                true => y_hat.cross_entropy(&y),
+                false => y_hat.squared_error(&y),
             }
         };
-        Case::new(sizes, vec![y_hat], loss).smooth()
+        Case::new(sizes, vec![y_hat], loss).smooth_if(true)
     })
 }
 
@@ -307,7 +295,7 @@ pub fn modules() -> impl Strategy<Value = Case> {
         let ((b, n), which, seed) = sizes;
         let weights = [1, 2].map(|i| random((n, n), seed + i));
         let inputs = [&[random((b, n), seed)], &weights[..]].concat();
-        let case = Case::new(sizes, inputs, move |t| {
+        Case::new(sizes, inputs, move |t| {
             let [first, second] = [1, 2].map(|i| {
                 let weight = t[i].clone();
                 move |x: &Tensor| x.matmul(&weight)?.tanh()
@@ -339,11 +327,7 @@ pub fn modules() -> impl Strategy<Value = Case> {
                     Both::new(&x)?.linear(&weight, None)?.relu()
                 }
             }
-        });
-        if which == 1 || which == 2 {
-            case.smooth()
-        } else {
-            case
-        }
+        })
+        .smooth_if(which == 1 || which == 2)
     })
 }

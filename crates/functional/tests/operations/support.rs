@@ -35,11 +35,8 @@ pub fn random(shape: impl Into<Shape>, seed: u64) -> Tensor {
 /// above 0 does not depend on their order.
 pub fn coarse(shape: impl Into<Shape>, seed: u64) -> Tensor {
     let shape = shape.into();
-    let numbers = numbers(shape.elem_count(), seed);
-    tensor(
-        numbers.iter().map(|v| (v * 8.).round() / 8.).collect(),
-        shape,
-    )
+    let numbers = numbers(shape.elem_count(), seed).into_iter();
+    tensor(numbers.map(|v| (v * 8.).round() / 8.).collect(), shape)
 }
 
 pub fn tensor(values: Vec<f32>, shape: impl Into<Shape>) -> Tensor {
@@ -161,10 +158,10 @@ pub fn pass_over(
 /// As [`pass`], of a tensor that candle has computed.
 pub fn reference_pass(vars: &[Var], y: &Tensor, up: &Tensor) -> Result<Vec<Tensor>> {
     let grads = (y * up)?.sum_all()?.backward()?;
-    let grad = |v: &Var| grads.get(v).expect("each input has a gradient").clone();
-    Ok(std::iter::once(y.detach())
-        .chain(vars.iter().map(grad))
-        .collect())
+    let grads = vars
+        .iter()
+        .map(|v| grads.get(v).expect("a gradient").clone());
+    Ok(std::iter::once(y.detach()).chain(grads).collect())
 }
 
 /// `f(inputs)`, and the gradient of each input.
@@ -181,10 +178,7 @@ pub fn assert_close(what: &str, actual: &[f32], expected: &[f64], tolerance: f64
     for (i, (a, e)) in actual.iter().zip(expected).enumerate() {
         let error = (f64::from(*a) - e).abs() / largest;
         // written so that NaN fails
-        assert!(
-            error <= tolerance,
-            "{what}[{i}]: {a}, expected {e} (error {error:e})"
-        );
+        assert!(error <= tolerance, "{what}[{i}]: {a}, expected {e}");
     }
 }
 
@@ -207,8 +201,5 @@ pub fn assert_results(ours: &[Tensor], theirs: &[Tensor], tolerance: f64) {
 /// Checks that an error says something.
 pub fn assert_refused<T>(expected: &str, result: Result<T>) {
     let message = result.err().expect("an error").to_string();
-    assert!(
-        message.contains(expected),
-        "{message:?} does not say {expected:?}"
-    );
+    assert!(message.contains(expected), "{message:?}: no {expected:?}");
 }

@@ -30,13 +30,8 @@ fn assert_view(
     assert_results(&ours, &expected, TOLERANCE);
     // a view of what is no variable
     let y = f(&view(&inputs[0]).unwrap(), &inputs[1..]).unwrap();
-    let what = "without variables";
-    assert_near(
-        what,
-        &values(&y.eval().unwrap()),
-        &values(&of_copies[0]),
-        TOLERANCE,
-    );
+    let (y, of_copy) = (values(&y.eval().unwrap()), values(&of_copies[0]));
+    assert_near("without variables", &y, &of_copy, TOLERANCE);
     // a view beside variables
     let beside = run(&inputs[1..], |t| f(&view(&inputs[0])?, t)).unwrap();
     expected.remove(1);
@@ -72,12 +67,8 @@ fn images() {
     assert_image_views(|x| x + &x.relu()?);
     assert_image_views(Value::sum);
     assert_image_views(Value::mean);
-    let one_channel = [random((5, 1, 6, 7), 1)];
-    assert_view(
-        &one_channel,
-        |x| x.transpose(2, 3),
-        |x, _| Value::new(x)?.nhwc(),
-    );
+    let nhwc = |x: &Tensor, _: &[Tensor]| Value::new(x)?.nhwc();
+    assert_view(&[random((5, 1, 6, 7), 1)], |x| x.transpose(2, 3), nhwc);
 }
 
 #[test]
