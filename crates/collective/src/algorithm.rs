@@ -299,10 +299,8 @@ mod tests {
             }
             let mut all_values = held.iter();
             let first = all_values.next().unwrap();
-            assert!(
-                all_values.all(|h| h == first),
-                "not all have summed in the same order"
-            );
+            let same = all_values.all(|h| h == first);
+            assert!(same, "not all have summed in the same order");
         }
     }
 
@@ -313,17 +311,11 @@ mod tests {
         for schedule in schedules() {
             for round in &schedule.rounds {
                 for (i, a) in round.iter().enumerate() {
-                    let others = round
-                        .iter()
-                        .enumerate()
-                        .filter(|(j, b)| i != *j && b.chunk == a.chunk);
-                    for (_, b) in others {
+                    let others = round.iter().enumerate().filter(|(j, _)| i != *j);
+                    for (_, b) in others.filter(|(_, b)| b.chunk == a.chunk) {
                         let touched = [&b.from[..], &b.to[..]].concat();
-                        let mut written = a.to.iter();
-                        assert!(
-                            !written.any(|rank| touched.contains(rank)),
-                            "{a:?} and {b:?}"
-                        );
+                        let met = a.to.iter().any(|rank| touched.contains(rank));
+                        assert!(!met, "{a:?} and {b:?}");
                     }
                 }
             }

@@ -219,21 +219,16 @@ mod tests {
             });
             reason_of_panic(panicked.unwrap_err().message()).to_string()
         };
-        assert_eq!(
-            of("cuda"),
-            "there is no CUDA driver (libcuda cannot be loaded); install the driver"
-        );
+        let words = "there is no CUDA driver (libcuda cannot be loaded); install the driver";
+        assert_eq!(of("cuda"), words);
         let words = "the CUDA library libcublas cannot be loaded; install it";
         assert!(of("cublas").starts_with(words), "{}", of("cublas"));
+        let of = |panic| reason_of_panic(panic).to_string();
         let missing = "Missing symbol cuGreenCtxCreate: dlsym failed";
-        assert_eq!(reason_of_panic(missing).to_string(), OLD_DRIVER);
-        assert_eq!(
-            reason_of_panic("Missing symbol cudnnGetVersion: dlsym failed").to_string(),
-            "the installed cuDNN is older than the one this program needs; update cuDNN"
-        );
-        assert_eq!(
-            reason_of_panic("index out of range\nnote: …").to_string(),
-            "index out of range"
-        );
+        assert_eq!(of(missing), OLD_DRIVER);
+        let missing = "Missing symbol cudnnGetVersion: dlsym failed";
+        let words = "the installed cuDNN is older than the one this program needs; update cuDNN";
+        assert_eq!(of(missing), words);
+        assert_eq!(of("index out of range\nnote: …"), "index out of range");
     }
 }

@@ -241,17 +241,10 @@ mod tests {
     #[test]
     fn a_mistake_has_a_frame_and_a_cross() -> Result<()> {
         let x = Tensor::zeros((3, 1, 4, 5), DType::F32, &Device::Cpu)?;
-        let svg = show_images(
-            &x,
-            &["a", "<b> & \"c\"", "d"],
-            Some(&["a", "<b> & \"c\"", "<e>"]),
-            2,
-        )?;
-        let parts: Vec<&str> = svg.split("<g transform=\"translate(").collect();
-        let images: Vec<&&str> = parts
-            .iter()
-            .filter(|p| p.contains("class=\"label\""))
-            .collect();
+        let (b, d, e) = ("<b> & \"c\"", "d", "<e>");
+        let svg = show_images(&x, &["a", b, d], Some(&["a", b, e]), 2)?;
+        let parts = svg.split("<g transform=\"translate(");
+        let images: Vec<&str> = parts.filter(|p| p.contains("class=\"label\"")).collect();
         assert_eq!(images.len(), 3, "{svg}");
         for (i, mistaken) in [(0, false), (1, false), (2, true)] {
             assert_eq!(images[i].contains("✗ &lt;e>"), mistaken, "{svg}");
@@ -271,23 +264,15 @@ mod tests {
             let error = show_images(x, labels, predictions, per_row).unwrap_err();
             error.to_string()
         };
-        assert_eq!(
-            error(&x, &["a"], None, 1),
-            "1 labels for 2 images; give one for each image"
-        );
+        let says = "1 labels for 2 images; give one for each image";
+        assert_eq!(error(&x, &["a"], None, 1), says);
         let predictions: Option<&[&str]> = Some(&["a", "b", "c"]);
-        assert_eq!(
-            error(&x, &["a", "b"], predictions, 1),
-            "3 predictions for 2 images; give one for each image"
-        );
-        assert_eq!(
-            error(&x, &["a", "b"], None, 0),
-            "2 images, 0 in a row; both must be at least 1"
-        );
-        assert_eq!(
-            error(&images([1, 3, 4, 4])?, &["a"], None, 1),
-            "the images have 3 channels; expected 1, (B, 1, H, W)"
-        );
+        let says = "3 predictions for 2 images; give one for each image";
+        assert_eq!(error(&x, &["a", "b"], predictions, 1), says);
+        let says = "2 images, 0 in a row; both must be at least 1";
+        assert_eq!(error(&x, &["a", "b"], None, 0), says);
+        let says = "the images have 3 channels; expected 1, (B, 1, H, W)";
+        assert_eq!(error(&images([1, 3, 4, 4])?, &["a"], None, 1), says);
         Ok(())
     }
 }

@@ -25,6 +25,14 @@ fn within(limit: Duration) -> Options {
     }
 }
 
+fn mismatch(rank: usize, found: usize, expected: usize) -> Error {
+    Error::LengthMismatch {
+        rank,
+        found,
+        expected,
+    }
+}
+
 /// Runs `f` for every member on a thread of its own.
 fn on_threads<T: Send>(members: Vec<Member>, f: impl Fn(Member) -> T + Sync) -> Vec<T> {
     std::thread::scope(|s| {
@@ -158,8 +166,7 @@ fn other_lengths_are_an_error_for_all() {
         assert_eq!(error.to_string(), words);
     });
     for rank in [0, 2, 3] {
-        let error = outcome[rank].as_ref().expect_err("another length");
-        assert!(matches!(error, Error::LengthMismatch { rank: 1, .. }));
+        assert_eq!(outcome[rank], Err(mismatch(1, 7, 8)));
     }
 }
 
@@ -227,12 +234,7 @@ fn a_tensor_of_another_size_and_a_member_that_left_are_named() {
         let n = if member.rank() == 2 { 7 } else { 8 };
         member.all_reduce_tensor(&zeros(n)).unwrap_err()
     });
-    let expected = Error::LengthMismatch {
-        rank: 2,
-        found: 7,
-        expected: 8,
-    };
-    assert_eq!(errors, vec![expected; 3]);
+    assert_eq!(errors, vec![mismatch(2, 7, 8); 3]);
     let results = on_threads(group(3, Options::default()), |mut member| {
         match member.rank() {
             1 => None,
@@ -389,21 +391,14 @@ fn tensors_are_summed_over_processes() {
                 assert_eq!(sum.dims(), [3, 4]);
                 let sum = sum.flatten_all().unwrap().to_vec1::<f32>().unwrap();
                 let expected = [(size * (size - 1) / 2) as f32; 12];
-                assert_eq!(
-                    sum, expected,
-                    "{processes} processes, k = {k}, direct {direct}"
-                );
+                assert_eq!(sum, expected, "{processes} × {k}, direct {direct}");
                 if processes == 1 {
                     return;
                 }
                 let n = 5 - rank / k; // another length in each process
                 let other = Tensor::full(1f32, n, &Device::Cpu).unwrap();
-                let expected = Error::LengthMismatch {
-                    rank: k,
-                    found: 4,
-                    expected: 5,
-                };
-                assert_eq!(member.all_reduce_tensor(&other).unwrap_err(), expected);
+                let error = member.all_reduce_tensor(&other).unwrap_err();
+                assert_eq!(error, mismatch(k, 4, 5));
             });
         }
     }
@@ -455,22 +450,17 @@ fn gathered_items_and_barriers_stay_in_the_process() {
 #[test]
 fn other_lengths_in_one_process_are_an_error_in_all() {
     for (processes, k) in [(2, 2), (4, 1), (1, 4)] {
-        let mismatch = |found, expected| Error::LengthMismatch {
-            rank: 3,
-            found,
-            expected,
-        };
         let one_less = |member: &Member, n| n - usize::from(member.rank() == 3);
         let errors = on_threads(in_processes(processes, k), |mut member| {
             let n = one_less(&member, 8);
             member.all_reduce(vec![1.0; n]).unwrap_err()
         });
-        assert_eq!(errors, vec![mismatch(7, 8); 4], "{processes} processes");
+        assert_eq!(errors, vec![mismatch(3, 7, 8); 4], "{processes} processes");
         let errors = on_threads(in_processes(processes, k), |mut member| {
             let n = one_less(&member, 2);
             member.sum(&mut vec![1.0; n]).unwrap_err()
         });
-        assert_eq!(errors, vec![mismatch(1, 2); 4], "{processes} processes");
+        assert_eq!(errors, vec![mismatch(3, 1, 2); 4], "{processes} processes");
     }
 }
 
