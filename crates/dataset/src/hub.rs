@@ -139,10 +139,8 @@ mod tests {
         let images = Tensor::from_vec(bytes.clone(), (2, PIXELS), &Device::Cpu).unwrap();
         let images = (images.to_dtype(DType::F32).unwrap() / 255.0).unwrap();
         let labels = Tensor::from_vec(vec![9u8, 0], 2, &Device::Cpu).unwrap();
-        assert_eq!(
-            to_bytes(&images, &labels, 2).unwrap(),
-            Split::new(bytes, vec![9, 0]).unwrap()
-        );
+        let expected = Split::new(bytes, vec![9, 0]).unwrap();
+        assert_eq!(to_bytes(&images, &labels, 2).unwrap(), expected);
         let error = to_bytes(&images, &labels, 3).unwrap_err().to_string();
         assert_eq!(error, "2 images of 784 pixels; expected 3 of 784");
     }

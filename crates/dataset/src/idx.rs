@@ -224,7 +224,6 @@ mod tests {
 
     use flate2::Compression;
     use flate2::write::GzEncoder;
-    use proptest::prelude::*;
     use tempfile::TempDir;
 
     use super::*;
@@ -263,10 +262,7 @@ mod tests {
 
     fn assert_says(error: &Error, expected: &str) {
         let message = format!("{error:#}");
-        assert!(
-            message.contains(expected),
-            "{message:?} does not say {expected:?}"
-        );
+        assert!(message.contains(expected), "{message:?}: no {expected:?}");
     }
 
     /// A folder in which `FILES[file]` holds these bytes is refused with a message that names the file.
@@ -434,26 +430,5 @@ mod tests {
         // one pixel in four, as a digit has them
         (0..n * 196).for_each(|i| file[16 + 4 * i as usize] = noise(i));
         assert!(unpacked(&gzip(&file)).unwrap() == file[16..], "other bytes");
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(64))]
-
-        #[test]
-        fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..64), images: bool) {
-            let kind = if images { IMAGES } else { LABELS };
-            let _ = payload(bytes.as_slice(), 64, &kind);
-            let _ = payload(MultiGzDecoder::new(bytes.as_slice()), 64, &kind);
-        }
-
-        #[test]
-        fn every_cut_of_a_file_is_an_error(n in 1u32..4, cut: prop::sample::Index) {
-            let file = images(n);
-            let cut = cut.index(file.len());
-            prop_assert!(payload(&file[..cut], cut as u64, &IMAGES).is_err());
-            let compressed = gzip(&file);
-            let cut = cut % compressed.len();
-            prop_assert!(unpacked(&compressed[..cut]).is_err());
-        }
     }
 }

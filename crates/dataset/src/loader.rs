@@ -124,10 +124,8 @@ mod tests {
         let broken = (0..1).map(|_| panic::resume_unwind(Box::new("image 7 is broken")));
         let mut minibatches = Loader::start(broken, Stop::NEVER);
         let error = minibatches.next().unwrap().unwrap_err().to_string();
-        assert_eq!(
-            error,
-            "the thread that prepares minibatches panicked: image 7 is broken"
-        );
+        let says = "the thread that prepares minibatches panicked: image 7 is broken";
+        assert_eq!(error, says);
         assert!(minibatches.next().is_none());
     }
 }

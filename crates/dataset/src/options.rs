@@ -177,22 +177,18 @@ mod tests {
             assert_eq!(name.to_string().parse::<Name>().unwrap(), name);
         }
         let error = "cifar".parse::<Name>().unwrap_err().to_string();
-        assert_eq!(
-            error,
-            "unknown dataset \"cifar\"; choose fashion-mnist or mnist"
-        );
+        let says = "unknown dataset \"cifar\"; choose fashion-mnist or mnist";
+        assert_eq!(error, says);
     }
 
     #[test]
     fn data_is_a_folder_or_the_word_synthetic() {
         assert_eq!("synthetic".parse(), Ok(Data::Synthetic));
         assert_eq!("some/folder".parse(), Ok(Data::Dir("some/folder".into())));
-        assert!(
-            Options {
-                data: Some(Data::Synthetic),
-                ..Options::default()
-            }
-            .names_a_source()
-        );
+        let options = Options {
+            data: Some(Data::Synthetic),
+            ..Options::default()
+        };
+        assert!(options.names_a_source());
     }
 }

@@ -121,23 +121,18 @@ mod tests {
     fn malformed_parts_are_refused() {
         let error = |images, labels| Split::new(images, labels).unwrap_err().to_string();
         assert_eq!(error(vec![], vec![]), "no images; expected at least 1");
-        assert_eq!(
-            error(vec![0; 2 * PIXELS], vec![0, 10]),
-            "label 10 at index 1; expected 0 to 9"
-        );
+        let says = "label 10 at index 1; expected 0 to 9";
+        assert_eq!(error(vec![0; 2 * PIXELS], vec![0, 10]), says);
         assert!(error(vec![0; 3], vec![0]).starts_with("3 bytes of images for 1 labels"));
     }
 
     #[test]
     fn truncating_keeps_the_first_images() {
-        let mut split =
-            Split::new((0..3).flat_map(|i| [i; PIXELS]).collect(), vec![5, 6, 7]).unwrap();
+        let images = |n: u8| (0..n).flat_map(|i| [i; PIXELS]).collect();
+        let mut split = Split::new(images(3), vec![5, 6, 7]).unwrap();
         split.truncate(9);
         assert_eq!(split.len(), 3);
         split.truncate(2);
-        assert_eq!(
-            split,
-            Split::new((0..2).flat_map(|i| [i; PIXELS]).collect(), vec![5, 6]).unwrap()
-        );
+        assert_eq!(split, Split::new(images(2), vec![5, 6]).unwrap());
     }
 }

@@ -122,9 +122,8 @@ mod tests {
         let split = make(Name::Mnist, 1, TRAIN, 500, 2);
         let mut counts = [0; 10];
         let labels: Vec<u8> = (0..500).map(|i| split.label(i)).collect();
-        labels
-            .iter()
-            .for_each(|&label| counts[usize::from(label)] += 1);
+        let mut count = |&label: &u8| counts[usize::from(label)] += 1;
+        labels.iter().for_each(&mut count);
         assert_eq!(counts, [50; 10]);
         assert_ne!(labels[..10], labels[10..20]);
     }
@@ -132,10 +131,8 @@ mod tests {
     #[test]
     fn the_images_are_as_bright_as_the_real_ones() {
         let split = make(Name::FashionMnist, 0, TEST, 1000, 2);
-        let values: Vec<f64> = (0..1000)
-            .flat_map(|i| split.image(i))
-            .map(|&b| f64::from(b) / 255.0)
-            .collect();
+        let bytes = (0..1000).flat_map(|i| split.image(i));
+        let values: Vec<f64> = bytes.map(|&b| f64::from(b) / 255.0).collect();
         let mean = values.iter().sum::<f64>() / values.len() as f64;
         let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / values.len() as f64;
         assert!((mean - 0.29).abs() < 0.05, "{mean}");

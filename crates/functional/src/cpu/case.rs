@@ -52,6 +52,12 @@ fn make_odd(numbers: &mut [f32], odd: impl Fn(usize) -> bool) {
 }
 
 impl Case {
+    /// This case, but for a change.
+    pub(crate) fn but(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+
     pub(crate) fn geometry(&self) -> Geometry {
         Geometry {
             batch: self.batch,
@@ -152,10 +158,8 @@ impl Results<f32> {
             for (i, (a, b)) in ours.iter().zip(expected).enumerate() {
                 let error = (f64::from(*a) - b).abs() / largest;
                 // written so that NaN fails
-                assert!(
-                    error <= tolerance,
-                    "{case:?}: {name}[{i}] {a} not {b}, {error:e}"
-                );
+                let near = error <= tolerance;
+                assert!(near, "{case:?}: {name}[{i}] {a} not {b}, {error:e}");
             }
         }
     }

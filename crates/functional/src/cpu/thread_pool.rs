@@ -236,12 +236,8 @@ mod tests {
         let mut pool = Pool::new(2, || ());
         let panicking = AssertUnwindSafe(|| pool.run(8, &|i| assert_ne!(i, 7, "on purpose")));
         let panic = catch_unwind(panicking).expect_err("a panic");
-        assert!(
-            panic
-                .downcast_ref::<String>()
-                .unwrap()
-                .contains("on purpose")
-        );
+        let message = panic.downcast_ref::<String>().unwrap();
+        assert!(message.contains("on purpose"));
         let calls = AtomicUsize::new(0);
         pool.run(8, &|_| count(&calls));
         assert_eq!(calls.load(Relaxed), 8);
