@@ -25,6 +25,7 @@ use crate::kit::{command, cpus, formula_batch, has, signal, start, succeeds, unt
 trials![
     one_of_several_in_every_phase,
     one_that_stands_still_ends_the_run_too,
+    #[cfg(unix)]
     a_process_that_was_stopped_goes_on,
     who_wants_a_backtrace_gets_one,
     a_label_that_is_no_class_names_the_device,
@@ -340,11 +341,6 @@ fn a_process_that_was_stopped_goes_on() -> Result<()> {
     }
     let status = child.wait()?;
     ensure!(status.success(), "{status}");
-    Ok(())
-}
-
-#[cfg(not(unix))]
-fn a_process_that_was_stopped_goes_on() -> Result<()> {
     Ok(())
 }
 

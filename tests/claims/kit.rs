@@ -11,18 +11,21 @@ use libtest_mimic::{Failed, Trial};
 
 /// Lists functions `fn() -> anyhow::Result<()>` as the tests of a module.
 macro_rules! trials {
-    ($($test:ident),* $(,)?) => {
+    ($($(#[$where:meta])? $test:ident),* $(,)?) => {
         pub fn trials() -> Vec<libtest_mimic::Trial> {
-            listed!(true, "", $($test),*)
+            listed!(true, "", $($(#[$where])? $test),*)
         }
     };
 }
 
 /// The tests of such functions; they are listed as ignored where `needs` is not there.
 macro_rules! listed {
-    ($there:expr, $needs:expr, $($test:ident),* $(,)?) => {{
+    ($there:expr, $needs:expr, $($(#[$where:meta])? $test:ident),* $(,)?) => {{
         let (there, module) = ($there, module_path!());
-        vec![$($crate::kit::trial_if(there, $needs, module, stringify!($test), $test)),*]
+        Vec::from([$(
+            $(#[$where])?
+            $crate::kit::trial_if(there, $needs, module, stringify!($test), $test)
+        ),*])
     }};
 }
 

@@ -16,6 +16,7 @@ trials![
     lenet_is_killed_fifty_times,
     resnet18_is_killed,
     what_a_kill_can_leave,
+    #[cfg(unix)]
     a_run_that_was_asked_to_end,
     a_step_of_several_minibatches_is_not_torn,
     a_damaged_checkpoint_gives_way_to_the_one_before,
@@ -215,11 +216,6 @@ fn a_run_that_was_asked_to_end() -> Result<()> {
         let last = steps.lines().count() - 1;
         has(&said, &format!("after step {last}\n"))?;
     }
-    Ok(())
-}
-
-#[cfg(not(unix))]
-fn a_run_that_was_asked_to_end() -> Result<()> {
     Ok(())
 }
 

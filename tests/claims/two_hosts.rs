@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 
-use crate::kit::{signal, succeeds};
+use crate::kit::{has, signal, succeeds};
 use crate::several_processes::{LONG, SMALL, all_are_gone, as_program, children, ended};
 use crate::several_processes::{trains, until_they_train};
 
@@ -140,10 +140,7 @@ fn they_miss_a_host_that_is_cut_off() -> Result<()> {
     let output = after("--timeout 60", |hosts, _| {
         ip(&format!("-n {} link set cable down", hosts.names[0]))
     })?;
-    ensure!(
-        output.contains("lost communication with a remote daemon"),
-        "{output}"
-    );
+    has(&output, "lost communication with a remote daemon")?;
     Ok(())
 }
 
