@@ -2,8 +2,6 @@
 //! printed digit, since processors differ there. Times, speeds, names of devices and shares of cores are not
 //! compared: a reader wants to see them, and they are different on every machine.
 
-use std::sync::LazyLock;
-
 use regex::Regex;
 
 /// A word, a number or a sign of a line.
@@ -20,10 +18,8 @@ enum Token<'a> {
 const NUMBER: &str = r"-?[0-9]+(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?";
 const TIME: &str = "(?:s|secs?|seconds?|ms|µs|μs|us|ns|min|minutes|h|hours)";
 
-static A_NUMBER: LazyLock<Regex> = LazyLock::new(|| regex(NUMBER));
-
 /// The parts of a line, blanks aside. Several in a row that are not compared are one.
-static PART: LazyLock<Regex> = LazyLock::new(|| {
+fn part() -> Regex {
     let uncompared = [
         // 1200 examples/sec, 16 GB/s
         format!(r"{NUMBER}\s*\w+\s*/\s*{TIME}\b"),
@@ -42,7 +38,7 @@ static PART: LazyLock<Regex> = LazyLock::new(|| {
     regex(&format!(
         r"(?<uncompared>(?:(?:{uncompared})\s*)+)|[\p{{L}}_]\w*|(?<number>{NUMBER})|\S"
     ))
-});
+}
 
 fn regex(pattern: &str) -> Regex {
     Regex::new(pattern).expect("it is written here")
@@ -50,7 +46,8 @@ fn regex(pattern: &str) -> Regex {
 
 /// Where two outputs differ, line by line, decimals by more than `within`: `None` if nowhere.
 pub fn difference(expected: &str, got: &str, within: f64) -> Option<String> {
-    lines(expected, got, |a, b| same_line(a, b, within))
+    let part = part();
+    lines(expected, got, |a, b| same_line(&part, a, b, within))
 }
 
 /// The lines of two texts that are not the same: `None` if there are none.
@@ -67,8 +64,8 @@ pub fn lines(expected: &str, got: &str, same: impl Fn(&str, &str) -> bool) -> Op
     (!text.is_empty()).then_some(text)
 }
 
-fn same_line(a: &str, b: &str, within: f64) -> bool {
-    let (a, b) = (tokens(a), tokens(b));
+fn same_line(part: &Regex, a: &str, b: &str, within: f64) -> bool {
+    let (a, b) = (tokens(part, a), tokens(part, b));
     a.len() == b.len() && a.iter().zip(&b).all(|(a, b)| same(a, b, within))
 }
 
@@ -84,10 +81,10 @@ fn same(a: &Token, b: &Token, within: f64) -> bool {
 
 /// A picture's text with a sign for each number: what is compared of it.
 pub fn without_numbers(svg: &str) -> String {
-    A_NUMBER.replace_all(svg, "0").into_owned()
+    regex(NUMBER).replace_all(svg, "0").into_owned()
 }
 
-fn tokens<'a>(line: &'a str) -> Vec<Token<'a>> {
+fn tokens<'a>(part: &Regex, line: &'a str) -> Vec<Token<'a>> {
     let token = |part: regex::Captures<'a>| {
         let word = part.get(0).expect("all of it").as_str();
         if part.name("uncompared").is_some() {
@@ -98,7 +95,7 @@ fn tokens<'a>(line: &'a str) -> Vec<Token<'a>> {
             Token::Word(word)
         }
     };
-    PART.captures_iter(line).map(token).collect()
+    part.captures_iter(line).map(token).collect()
 }
 
 /// A number with one unit of its last digit, unless it is an integer.

@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::process::{self, ExitCode};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -53,20 +52,15 @@ enum Command {
     #[command(hide = true)]
     Run {
         chapter: String,
-        /// Print a mark before each cell, and end after so many seconds
+        /// End after so many seconds
         #[arg(long, value_name = "SECONDS")]
-        watched: Option<u64>,
+        limit: u64,
     },
 }
 
-/// Whether cells are marked.
-static MARKS: AtomicBool = AtomicBool::new(false);
-
 /// The cell in this line of the chapter begins.
 fn cell(line: usize) {
-    if MARKS.load(Ordering::Relaxed) {
-        println!("{BEGIN}{line}");
-    }
+    println!("{BEGIN}{line}");
 }
 
 fn main() -> ExitCode {
@@ -77,7 +71,7 @@ fn main() -> ExitCode {
         Command::Jupyter { chapter } => jupyter(&chapter),
         Command::Mdbook { question } if question.is_empty() => site::serve(),
         Command::Mdbook { .. } => Ok(()),
-        Command::Run { chapter, watched } => run(&chapter, watched),
+        Command::Run { chapter, limit } => run(&chapter, limit),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -147,14 +141,11 @@ fn jupyter(chapter: &str) -> Result<()> {
 }
 
 /// Runs the cells of a chapter in this process.
-fn run(chapter: &str, watched: Option<u64>) -> Result<()> {
-    if let Some(seconds) = watched {
-        MARKS.store(true, Ordering::Relaxed);
-        thread::spawn(move || {
-            thread::sleep(Duration::from_secs(seconds));
-            process::exit(OVERTIME);
-        });
-    }
+fn run(chapter: &str, limit: u64) -> Result<()> {
+    thread::spawn(move || {
+        thread::sleep(Duration::from_secs(limit));
+        process::exit(OVERTIME);
+    });
     let found = chapters::CHAPTERS.iter().find(|(name, _)| *name == chapter);
     let (_, run) = found.with_context(|| format!("no chapter {chapter:?} in this program"))?;
     run()

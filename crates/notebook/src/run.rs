@@ -27,7 +27,7 @@ pub fn run(
     limit: Duration,
 ) -> Result<Vec<(usize, String)>> {
     let output = Command::new(program)
-        .args(["run", chapter, "--watched", &limit.as_secs().to_string()])
+        .args(["run", chapter, "--limit", &limit.as_secs().to_string()])
         .current_dir(folder)
         .env("NO_COLOR", "1")
         .env("RUST_BACKTRACE", "0")

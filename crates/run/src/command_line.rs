@@ -11,8 +11,9 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use clap_complete::Shell;
 use dataset::Data;
 
+use crate::bad_input::BadInput;
 use crate::checkpoint::Checkpoint;
-use crate::{BadInput, Book, Options};
+use crate::options::{Book, Options};
 
 const STATUS: &str = "\
 Exit status: 0 the run completed; 1 the run failed; 2 an option, the data or the initial \

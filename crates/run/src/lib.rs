@@ -5,6 +5,7 @@
 //! network.
 
 mod atomic;
+mod bad_input;
 mod bar;
 mod batch_loss;
 mod checkpoint;
@@ -23,10 +24,11 @@ mod trace;
 mod train_state;
 pub mod weights;
 
+pub use bad_input::BadInput;
 pub use batch_loss::BatchLoss;
 pub use interrupt::{interrupt, interrupted, wants_to_end};
 pub use options::{Book, Options, Precision};
-pub use program::{BadInput, program};
+pub use program::program;
 pub use run::{Run, Summary};
 pub use say::say;
 pub use timeline::{Span, Timeline};

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use candle_core::Device;
 use d2l::{Panicked, device_name, device_names};
 
-use crate::{Book, Options};
+use crate::options::{Book, Options};
 
 /// What is known of the run when it fails.
 struct Known {

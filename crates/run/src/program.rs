@@ -8,35 +8,18 @@
 //! | 130 | Ctrl-C ended the run; what was reached is written |
 
 use std::ffi::OsString;
-use std::fmt;
 use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Args, FromArgMatches};
 use d2l::{catch_panic, quietly};
 
+use crate::bad_input::BadInput;
 use crate::command_line::parse;
 use crate::interrupt::{self, INTERRUPTED_STATUS};
-use crate::{Book, Options, Summary, out_of_memory};
-
-/// An error that the user can mend: what was named on the command line cannot be used.
-#[derive(Debug)]
-pub struct BadInput(anyhow::Error);
-
-impl BadInput {
-    /// Marks `error` as one of what was named.
-    pub fn from(error: impl Into<anyhow::Error>) -> Self {
-        Self(error.into())
-    }
-}
-
-impl fmt::Display for BadInput {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#}", self.0)
-    }
-}
-
-impl std::error::Error for BadInput {}
+use crate::options::{Book, Options};
+use crate::out_of_memory;
+use crate::run::Summary;
 
 /// A program of the book: reads its options, [`Options`] or more than those, in `args`, of which the
 /// first is the program's own name, and runs `train` with them. Ctrl-C ends it in order, an error or a panic is one line

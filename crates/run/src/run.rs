@@ -2,32 +2,38 @@
 //!
 //! The loop itself is each program's own; it tells the run of every step and every epoch.
 
+mod files;
 mod progress;
 mod resume;
+mod settings;
 mod start;
+mod unread;
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use candle_core::{Device, Tensor};
 use d2l::{Animator, Process, Timer, share_cores};
 use dataset::{DataIter, Dataset};
 
+use crate::bad_input::BadInput;
 use crate::bar::{Bar, Plan};
+use crate::batch_loss::BatchLoss;
 use crate::checkpoint::Header;
+use crate::interrupt::{self, interrupted};
 use crate::loss_curve::LossCurve;
+use crate::options::{Book, Options};
 use crate::record::{Epoch, Record, Step};
-use crate::say::set_quiet;
+use crate::say::{say, set_quiet};
 use crate::trace::Trace;
-use crate::train_state::largest_gradient;
-use crate::{
-    BadInput, BatchLoss, Book, Options, TrainState, interrupt, interrupted, out_of_memory, say,
-    weights,
-};
+use crate::train_state::{TrainState, largest_gradient};
+use crate::{out_of_memory, weights};
+use files::Files;
 use progress::Progress;
 use resume::Resumed;
+use settings::Settings;
+use unread::Unread;
 
 /// A run that has started: its devices and data, and the settings that were not given filled in
 /// from the book.
@@ -88,31 +94,17 @@ pub struct Run {
     pub timer: Timer,
     process: Process,
     options: Options,
-    /// What the result depends on, a line each.
-    settings: Vec<String>,
-    /// The devices and processes, as they are printed.
-    places: String,
-    synthetic: bool,
+    settings: Settings,
     /// The names of the tensors that are state.
     names: Vec<String>,
     /// What the run goes on from, until it does.
     resumed: Option<Resumed>,
     extra_state: HashMap<String, Tensor>,
     animator: Animator,
-    record: Option<Record>,
-    trace: Option<Trace>,
     progress: Progress,
-    /// The step of the last checkpoint, whether or not it could be written.
-    checkpointed: usize,
-    /// Losses that are still on the devices, and since when.
-    unread: Vec<BatchLoss>,
-    unread_since: Instant,
+    unread: Unread,
+    files: Files,
 }
-
-/// How long losses stay unread: what the eye sees as at once.
-const READ_EVERY: Duration = Duration::from_millis(100);
-/// So many steps the host may be ahead of the devices.
-const MOST_UNREAD: usize = 256;
 
 /// What a run reached.
 #[derive(Debug, Clone, PartialEq)]
@@ -164,10 +156,8 @@ impl Run {
         let resumed = resumed.transpose().map_err(BadInput::from)?;
         let data = start::load(options)?;
         let (train_iter, test_iter) = start::iters(&data, batch_size, &devices, process)?;
-        let synthetic = data.source.is_synthetic();
         let mut run = Self {
-            settings: Vec::new(),
-            places: start::places(&devices, process),
+            settings: Settings::default(),
             train_iter,
             test_iter,
             batch_size,
@@ -177,20 +167,16 @@ impl Run {
             timer: Timer::new(),
             process,
             options: options.clone(),
-            synthetic,
             names: Vec::new(),
             resumed,
             extra_state: HashMap::new(),
             animator: Animator::new("epoch", &["test acc"], (1.0, options.epochs as f64)),
-            record: None,
-            trace: None,
             progress: Progress::default(),
-            checkpointed: 0,
-            unread: Vec::new(),
-            unread_since: Instant::now(),
+            unread: Unread::default(),
+            files: Files::default(),
             devices,
         };
-        run.settings = run.settings_of(book);
+        run.settings = run.settings_of(book, &data);
         for note in [note, start::no_bf16_on_the_cpu(options, &run.devices)] {
             note.into_iter()
                 .for_each(|note| say(format_args!("{note}")));
@@ -200,7 +186,7 @@ impl Run {
     }
 
     fn print_start(&self, book: &Book, share: usize, data: &Dataset) {
-        let (network, places) = (book.network, &self.places);
+        let (network, places) = (book.network, self.places());
         match self.devices[0].is_cpu() {
             true => say(format_args!(
                 "{network} on {places}, {share} of {} cores each",
@@ -226,15 +212,15 @@ impl Run {
     /// What the result of the run depends on, a line each: a checkpoint of another run is refused, and processes that
     /// train together have it in common.
     pub fn settings(&self) -> String {
-        self.settings.join("\n")
+        self.settings.to_string()
     }
 
     /// Adds a line to [`settings`](Self::settings).
     pub fn depends_on(&mut self, line: String) {
-        self.settings.push(line);
+        self.settings.lines.push(line);
     }
 
-    fn settings_of(&self, book: &Book) -> Vec<String> {
+    fn settings_of(&self, book: &Book, data: &Dataset) -> Settings {
         let options = &self.options;
         let device = match self.devices[0].is_cpu() {
             true => "cpu".to_owned(),
@@ -256,9 +242,10 @@ impl Run {
             true => "as in the file",
             false => "shuffled",
         };
-        let synthetic = if self.synthetic { "synthetic " } else { "" };
+        let synthetic = data.source.is_synthetic();
+        let drawn = if synthetic { "synthetic " } else { "" };
         let checksums = [&self.train_iter, &self.test_iter].map(|iter| iter.checksum());
-        vec![
+        let lines = vec![
             format!("network {}", book.network),
             format!("replicas {replicas}"),
             format!("device {device}"),
@@ -271,10 +258,16 @@ impl Run {
             format!("test examples {}", self.test_iter.num_examples()),
             format!("order {order}"),
             format!(
-                "images {synthetic}{} {:08x} {:08x}",
+                "images {drawn}{} {:08x} {:08x}",
                 options.dataset, checksums[0], checksums[1]
             ),
-        ]
+        ];
+        Settings { lines, synthetic }
+    }
+
+    /// The devices and processes, as they are printed.
+    fn places(&self) -> String {
+        start::places(&self.devices, self.process)
     }
 
     /// When checkpoints are taken and replicas compared, which processes that train together do at the same time.
@@ -336,7 +329,7 @@ impl Run {
             mut from,
             lock,
         } = resumed;
-        resume::same_settings(&from.header.settings, &self.settings())?;
+        self.settings.check_same(&from.header.settings)?;
         let params = weights::take_all(&mut from.tensors, tensors)?;
         let (steps, epochs) = Record::lines(&folder, &from.header)?;
         resume::check_lines(
@@ -348,7 +341,7 @@ impl Run {
         let loss = self.catch_up(&steps, &epochs, from.header.seconds)?;
         let finished = epochs.len() == self.num_epochs && Record::is_finished(&folder);
         if writes && !finished {
-            self.record = Some(Record::go_on(&folder, lock, loss, &from)?);
+            self.files.record = Some(Record::go_on(&folder, lock, loss, &from)?);
         }
         let (folder, step) = (folder.display(), steps.len());
         let (epoch, all) = (epochs.len() + 1, self.num_epochs);
@@ -374,7 +367,7 @@ impl Run {
         self.train_iter = (self.train_iter.clone()).starting_at(epochs.len() + 1, begun.count());
         let times = epochs.iter().map(|epoch| epoch.seconds).collect();
         self.timer = Timer::after(times, seconds);
-        self.checkpointed = steps.len();
+        self.files.checkpointed = steps.len();
         for epoch in epochs {
             self.animator.add(epoch.epoch as f64, &[epoch.test_acc])?;
         }
@@ -402,9 +395,9 @@ impl Run {
             let tensors = self.named(params.to_vec());
             let (overwrite, loss) = (self.options.overwrite, self.loss_curve());
             let record = Record::open(folder, overwrite, loss, &self.header(0.0), &tensors);
-            self.record = Some(record?);
+            self.files.record = Some(record?);
         }
-        self.trace = (self.options.trace.as_deref())
+        self.files.trace = (self.options.trace.as_deref())
             .map(Trace::begin)
             .transpose()?;
         Ok(())
@@ -440,16 +433,13 @@ impl Run {
     /// # Errors
     /// If a device fails, the loss is no finite number any more, or replicas differ and `--check-replicas` looks.
     pub fn step(&mut self, loss: BatchLoss, state: &impl TrainState) -> Result<()> {
-        self.trace = self.trace.take().and_then(Trace::step);
-        let now = loss.is_at_hand();
+        self.files.trace = self.files.trace.take().and_then(Trace::step);
         self.progress.take(loss.examples());
         let last = self.progress.given >= self.train_iter.num_examples();
-        self.unread.push(loss);
-        let many = self.unread.len() >= MOST_UNREAD;
-        if now || last || many || self.unread_since.elapsed() > READ_EVERY {
+        if self.unread.push(loss) || last {
             self.read_losses(state)?;
         }
-        let since = self.progress.taken - self.checkpointed;
+        let since = self.progress.taken - self.files.checkpointed;
         let is_time = (self.options.checkpoint_every).is_some_and(|n| since >= n);
         let keeps = is_time && state.is_between_steps();
         if keeps || self.options.check_replicas {
@@ -466,24 +456,21 @@ impl Run {
 
     /// Reads the losses that are still on the devices; shows and records their steps.
     fn read_losses(&mut self, state: &impl TrainState) -> Result<()> {
-        let unread = std::mem::take(&mut self.unread);
-        let means = BatchLoss::means(&unread)?;
-        for (examples, loss) in unread.iter().map(BatchLoss::examples).zip(means) {
+        for (examples, loss) in self.unread.read()? {
             let step = self.progress.step(examples, loss);
-            if let Some(record) = &mut self.record {
+            if let Some(record) = &mut self.files.record {
                 record.step(&step)?;
             }
             if !loss.is_finite() {
                 bail!(self.diverged(&step, state)?);
             }
         }
-        self.unread_since = Instant::now();
         Ok(())
     }
 
     /// Why the run ends where a loss is no number.
     fn diverged(&mut self, step: &Step, state: &impl TrainState) -> Result<String> {
-        if let Some(record) = &mut self.record {
+        if let Some(record) = &mut self.files.record {
             let _ = record.flush(); // there is something worse to say
         }
         let gradients = state.gradients(&self.names, step.examples)?;
@@ -496,26 +483,17 @@ impl Run {
             0 => String::new(),
             _ => format!(" (in step {taken})"),
         };
-        let kept = self.has_kept();
+        let kept = self.files.has_kept();
         Ok(format!(
             "the loss is {loss} in step {step} (epoch {epoch}, lr {lr}); {largest}{then}; \
              try a smaller --lr{kept}"
         ))
     }
 
-    /// Where an error leaves the reader.
-    fn has_kept(&self) -> String {
-        let kept = |record: &Record| {
-            let (folder, kept) = (record.folder.display(), record.kept);
-            format!("; {folder} holds the checkpoint of step {kept}")
-        };
-        self.record.as_ref().map(kept).unwrap_or_default()
-    }
-
     /// A loss that is no number says more than replicas which differ after it.
     fn check_replicas(&mut self, state: &impl TrainState) -> Result<()> {
         self.read_losses(state)?;
-        let (step, kept) = (self.progress.taken, self.has_kept());
+        let (step, kept) = (self.progress.taken, self.files.has_kept());
         let agree = state.check_replicas(&self.names);
         agree.map_err(|error| anyhow!("after step {step}: {error:#}{kept}"))
     }
@@ -533,8 +511,8 @@ impl Run {
         }
         tensors.extend(state.extra_state()?);
         let header = self.header(seconds);
-        self.checkpointed = self.progress.taken;
-        if let Some(record) = &mut self.record {
+        self.files.checkpointed = self.progress.taken;
+        if let Some(record) = &mut self.files.record {
             record.checkpoint(&header, &tensors);
         }
         Ok(())
@@ -573,7 +551,7 @@ impl Run {
             "epoch {epoch}, loss {loss:.3}, test acc {test_acc:.3}, \
              {seconds:.1} sec, {rate:.0} examples/sec"
         ));
-        if let Some(record) = &mut self.record {
+        if let Some(record) = &mut self.files.record {
             let line = Epoch {
                 epoch,
                 loss,
@@ -595,18 +573,18 @@ impl Run {
     pub fn finish(mut self, state: &impl TrainState) -> Result<Summary> {
         self.progress.bar.clear();
         let completed = self.progress.losses.len();
-        let is_new = completed < self.num_epochs && self.progress.taken > self.checkpointed;
+        let is_new = completed < self.num_epochs && self.progress.taken > self.files.checkpointed;
         if is_new && state.is_between_steps() {
             self.check_replicas(state)?;
             let seconds = self.timer.times().get(completed).copied();
             self.checkpoint(state, seconds.unwrap_or(0.0))?;
         }
         let model = self.named(state.tensors()?);
-        let written = match &mut self.record {
+        let written = match &mut self.files.record {
             Some(record) => record.finish(&model, &self.animator),
             None => Ok(()),
         };
-        self.trace = None; // which writes it
+        self.files.trace = None; // which writes it
         let times = self.timer.times().iter().take(completed);
         let summary = Summary {
             test_acc: self.animator.y(0).to_vec(),
@@ -621,7 +599,7 @@ impl Run {
         let step = self.progress.step;
         let completed = self.progress.losses.len();
         if completed < self.num_epochs {
-            let go_on = match &self.record {
+            let go_on = match &self.files.record {
                 Some(Record { folder, kept, .. }) if *kept == step => {
                     format!("; continue with --resume {}", folder.display())
                 }
@@ -647,13 +625,11 @@ impl Run {
             Some(acc) => format!("{acc:.2}, {:.1} sec/epoch", summary.sec_per_epoch),
             None => "none, no epoch was completed,".to_owned(),
         };
-        let source = match self.synthetic {
+        let source = match self.settings.synthetic {
             true => " (synthetic data)",
             false => "",
         };
-        say(format_args!(
-            "test acc: {result} on {}{source}",
-            self.places
-        ));
+        let places = self.places();
+        say(format_args!("test acc: {result} on {places}{source}"));
     }
 }

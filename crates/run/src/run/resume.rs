@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
 
 use crate::checkpoint::Checkpoint;
 use crate::record::{self, Epoch, Step};
@@ -48,18 +48,6 @@ pub(super) fn tell_versions(begun_by: &str) {
              the last digits"
         ));
     }
-}
-
-/// An error that names the first setting of a run that another one does not have.
-pub(super) fn same_settings(of_the_run: &str, own: &str) -> Result<()> {
-    let other = |line: &&str| !own.lines().any(|own| own == *line);
-    let Some(line) = of_the_run.lines().find(other) else {
-        return Ok(());
-    };
-    let key = |line: &str| line.split(' ').next().unwrap_or(line).to_owned();
-    let same_key = own.lines().filter(|own| key(own) == key(line));
-    let instead = same_key.collect::<Vec<_>>().join(", ");
-    bail!("the run there has {line:?}, this one has {instead:?}; resume with the same options")
 }
 
 /// Refuses lines that belong to another run, or that were edited.

@@ -6,11 +6,12 @@ use d2l::find_devices as find;
 use d2l::{Process, device_name, device_names};
 use dataset::{DataIter, Dataset};
 
+use crate::bad_input::BadInput;
 use crate::interrupt::SIGNALS;
+use crate::options::{Options, Precision};
 use crate::record::Record;
 use crate::say::is_quiet;
 use crate::trace::Trace;
-use crate::{BadInput, Options, Precision};
 
 /// The devices, of many on the CPU the first and the last, and in how many processes.
 pub(super) fn places(devices: &[Device], process: Process) -> String {

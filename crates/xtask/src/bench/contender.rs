@@ -9,8 +9,9 @@ use std::rc::Rc;
 use anyhow::Result;
 use tempfile::TempDir;
 
+use super::options::{Options, Part};
+use super::peers;
 use super::work::Work;
-use super::{Options, Part, peers};
 
 /// Where a contender comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

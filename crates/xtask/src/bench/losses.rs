@@ -5,7 +5,7 @@ use anyhow::Result;
 use d2l::{DeviceKind, devices_of_kind, share_cores};
 use dataset::Data;
 
-use super::Options;
+use super::options::Options;
 use super::work::Network;
 use crate::train::{apart, train};
 

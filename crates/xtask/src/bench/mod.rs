@@ -9,6 +9,7 @@ mod chart;
 pub mod contender;
 mod losses;
 pub mod machine;
+mod options;
 pub mod ours;
 mod peers;
 mod process;
@@ -18,72 +19,10 @@ pub mod serve;
 pub mod stats;
 pub mod work;
 
-use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
-use std::{fs, thread};
+use anyhow::Result;
 
-use anyhow::{Context, Result};
-use clap::{Args, ValueEnum};
-
-use work::Work;
-
-/// What `bench cpu` can be told.
-#[derive(Args, Debug)]
-pub struct Options {
-    /// Number of rounds; every program is timed once in each
-    #[arg(long, value_name = "N", default_value = "7")]
-    rounds: NonZeroUsize,
-
-    /// Measure only this part (repeatable)
-    #[arg(long, value_name = "NAME")]
-    only: Vec<Part>,
-
-    /// Measure only this step, NETWORK-BATCH (repeatable)
-    #[arg(long, value_name = "STEP", default_values = ["lenet-256", "resnet18-64", "resnet18-256"])]
-    step: Vec<Work>,
-
-    /// Number of cores for each program [default: all]
-    #[arg(long, value_name = "N")]
-    threads: Option<NonZeroUsize>,
-
-    /// Python with PyTorch; without it, one is installed in a virtual environment under target/
-    #[arg(long, value_name = "PATH")]
-    python: Option<PathBuf>,
-
-    /// Folder with the four IDX files, for the losses
-    /// [default: FASHION_MNIST_DIR, else synthetic images]
-    #[arg(long, value_name = "DIR|synthetic")]
-    data: Option<dataset::Data>,
-
-    /// Folder for cpu.md and cpu.svg
-    #[arg(long, value_name = "DIR", default_value = "benches/results")]
-    out: PathBuf,
-}
-
-/// What can be measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Part {
-    /// This project, with 1 replica, 2, and one for each core
-    Ours,
-    /// PyTorch, eager and compiled, each also with channels_last
-    Pytorch,
-    /// candle with its own operations and layers
-    Candle,
-    /// Burn with its fastest CPU backend
-    Burn,
-    /// Losses with Winograd's algorithm, compared with im2col
-    Losses,
-}
-
-impl Options {
-    fn has(&self, part: Part) -> bool {
-        self.only.is_empty() || self.only.contains(&part)
-    }
-
-    fn threads(&self) -> usize {
-        self.threads.map_or_else(all_cores, NonZeroUsize::get)
-    }
-}
+pub use options::Options;
+use options::{Part, write};
 
 /// Measures, prints the report and writes it.
 ///
@@ -112,17 +51,4 @@ pub fn cpu(options: &Options) -> Result<()> {
     println!("\n{markdown}");
     write(&options.out, "cpu.md", &markdown)?;
     write(&options.out, "cpu.svg", &chart::bars(&tables)?)
-}
-
-fn all_cores() -> usize {
-    thread::available_parallelism().map_or(1, usize::from)
-}
-
-fn write(folder: &Path, name: &str, text: &str) -> Result<()> {
-    let path = folder.join(name);
-    let cannot = || format!("cannot write {}", path.display());
-    fs::create_dir_all(folder).with_context(cannot)?;
-    fs::write(&path, text).with_context(cannot)?;
-    eprintln!("wrote {}", path.display());
-    Ok(())
 }

@@ -5,7 +5,7 @@ use d2l::DeviceKind;
 use dataset::Data;
 use run::{Precision, Summary};
 
-use super::{Options, Report};
+use super::options::{Options, Report};
 
 /// Trains, and adds each line to the report as soon as it is there.
 pub fn all(options: &Options, report: &mut Report) -> Result<()> {

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Options, Report};
+use super::options::{Options, Report};
 
 /// The end of its last line where it found nothing.
 const CLEAN: &str = "ERROR SUMMARY: 0 errors";

@@ -10,7 +10,7 @@ use candle_core::{DType, Device, Tensor};
 use d2l::{DeviceKind, devices_of_kind};
 use functional::{Precision, set_precision};
 
-use super::{Options, Report};
+use super::options::{Options, Report};
 use crate::bench::work::Network;
 use crate::train::{apart, train, worst};
 

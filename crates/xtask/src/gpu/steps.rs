@@ -6,7 +6,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, anyhow, ensure};
 
-use super::{Options, Report, facts};
+use super::facts;
+use super::options::{Options, Report};
 use crate::bench::contender::{Contender, Family};
 use crate::bench::rounds::{Plan, Row, measure};
 use crate::bench::stats::{Summary, short};

@@ -1,6 +1,7 @@
 //! `bench allreduce`: the all-reduces of `collective` compared with `x += 1` and with Open MPI's, and how much of
 //! their time overlap hides in a training step.
 
+mod chart;
 pub mod measure;
 mod open_mpi;
 mod overlap;
@@ -13,7 +14,7 @@ use anyhow::{Result, ensure};
 use clap::Args;
 
 use super::machine::Watch;
-use super::{all_cores, chart, write};
+use super::options::{all_cores, write};
 use measure::{LENET, RESNET18, TURNS};
 use open_mpi::OpenMpi;
 use report::Table;

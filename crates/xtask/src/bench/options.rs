@@ -1,0 +1,85 @@
+//! What `bench cpu` can be told, and what it has in common with `bench allreduce`.
+
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::{fs, thread};
+
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+
+use super::work::Work;
+
+/// What `bench cpu` can be told.
+#[derive(Args, Debug)]
+pub struct Options {
+    /// Number of rounds; every program is timed once in each
+    #[arg(long, value_name = "N", default_value = "7")]
+    pub rounds: NonZeroUsize,
+
+    /// Measure only this part (repeatable)
+    #[arg(long, value_name = "NAME")]
+    pub only: Vec<Part>,
+
+    /// Measure only this step, NETWORK-BATCH (repeatable)
+    #[arg(long, value_name = "STEP", default_values = ["lenet-256", "resnet18-64", "resnet18-256"])]
+    pub step: Vec<Work>,
+
+    /// Number of cores for each program [default: all]
+    #[arg(long, value_name = "N")]
+    pub threads: Option<NonZeroUsize>,
+
+    /// Python with PyTorch; without it, one is installed in a virtual environment under target/
+    #[arg(long, value_name = "PATH")]
+    pub python: Option<PathBuf>,
+
+    /// Folder with the four IDX files, for the losses
+    /// [default: FASHION_MNIST_DIR, else synthetic images]
+    #[arg(long, value_name = "DIR|synthetic")]
+    pub data: Option<dataset::Data>,
+
+    /// Folder for cpu.md and cpu.svg
+    #[arg(long, value_name = "DIR", default_value = "benches/results")]
+    pub out: PathBuf,
+}
+
+/// What can be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Part {
+    /// This project, with 1 replica, 2, and one for each core
+    Ours,
+    /// PyTorch, eager and compiled, each also with channels_last
+    Pytorch,
+    /// candle with its own operations and layers
+    Candle,
+    /// Burn with its fastest CPU backend
+    Burn,
+    /// Losses with Winograd's algorithm, compared with im2col
+    Losses,
+}
+
+impl Options {
+    /// Whether it is to be measured.
+    pub fn has(&self, part: Part) -> bool {
+        self.only.is_empty() || self.only.contains(&part)
+    }
+
+    /// The number of cores for each program.
+    pub fn threads(&self) -> usize {
+        self.threads.map_or_else(all_cores, NonZeroUsize::get)
+    }
+}
+
+/// The cores of the machine.
+pub fn all_cores() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Writes a file of the report.
+pub fn write(folder: &Path, name: &str, text: &str) -> Result<()> {
+    let path = folder.join(name);
+    let cannot = || format!("cannot write {}", path.display());
+    fs::create_dir_all(folder).with_context(cannot)?;
+    fs::write(&path, text).with_context(cannot)?;
+    eprintln!("wrote {}", path.display());
+    Ok(())
+}

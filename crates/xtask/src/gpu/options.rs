@@ -1,0 +1,74 @@
+//! What `gpu-check` can be told, and what it writes.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+
+/// What `gpu-check` can be told.
+#[derive(Args, Debug)]
+pub struct Options {
+    /// Run only this part (repeatable)
+    #[arg(long, value_name = "NAME")]
+    pub only: Vec<Part>,
+
+    /// Test binary of functional (feature cuda)
+    #[arg(long, value_name = "FILE")]
+    pub tests: Option<PathBuf>,
+
+    /// Python with PyTorch for this GPU
+    #[arg(long, value_name = "PATH", default_value = "python3")]
+    pub python: PathBuf,
+
+    /// Folder with the four IDX files, or "synthetic"
+    #[arg(long, value_name = "DIR|synthetic", default_value = "synthetic")]
+    pub data: dataset::Data,
+
+    /// Number of epochs for the accuracies
+    #[arg(long, default_value_t = 10, value_name = "N")]
+    pub epochs: usize,
+
+    /// Number of rounds; every program is timed once in each
+    #[arg(long, default_value_t = 7, value_name = "N")]
+    pub rounds: usize,
+
+    /// Folder for gpu.md
+    #[arg(long, value_name = "DIR", default_value = "benches/results")]
+    pub out: PathBuf,
+}
+
+/// What can be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Part {
+    /// Compare operations, and steps of k replicas, with the CPU
+    Right,
+    /// Train, and check the test accuracy
+    Learn,
+    /// Run compute-sanitizer on a step of each network
+    Memcheck,
+    /// Time steps and epochs, compared with PyTorch
+    Steps,
+}
+
+impl Options {
+    /// Whether it is to be done.
+    pub fn has(&self, part: Part) -> bool {
+        self.only.is_empty() || self.only.contains(&part)
+    }
+}
+
+/// What was found. It is written whenever something is added, so that nothing is lost where a later part fails.
+pub struct Report {
+    pub path: PathBuf,
+    pub text: String,
+}
+
+impl Report {
+    /// Adds a part.
+    pub fn add(&mut self, text: &str) -> Result<()> {
+        self.text += text;
+        let cannot = || format!("cannot write {}", self.path.display());
+        fs::write(&self.path, &self.text).with_context(cannot)
+    }
+}
