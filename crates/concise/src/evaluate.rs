@@ -25,8 +25,8 @@ use crate::replication::DataParallel;
 /// ```
 ///
 /// # Errors
-/// If a replica fails; the message names it, and the network can train on. Of several processes none can: the others
-/// wait for this one's counts, so that it has to end ([`Processes::finish`](crate::Processes::finish)).
+/// If a replica fails; the message names it, and the network can train on. With several processes it cannot: the
+/// others wait for this one's counts, so that it has to end ([`Processes::finish`](crate::Processes::finish)).
 #[tracing::instrument(skip_all, name = "evaluate")]
 pub fn evaluate_accuracy_gpus(net: &DataParallel, data_iter: &DataIter) -> Result<f64> {
     // No. of correct predictions, no. of predictions
@@ -35,13 +35,13 @@ pub fn evaluate_accuracy_gpus(net: &DataParallel, data_iter: &DataIter) -> Resul
         let (x, y) = batch?;
         let correct = net.on_each(net.scatter(&x, &y)?, |replica, (x, y)| {
             if y.dim(0)? == 0 {
-                return Ok(0);
+                return Ok(0); // an empty shard
             }
             Ok(accuracy(&replica.infer(&x)?, &y)?)
         })?;
         metric.add([correct.iter().sum::<usize>() as f64, y.dim(0)? as f64]);
     }
-    let mut counts = [metric[0], metric[1]];
+    let mut counts = [metric[0], metric[1]]; // and those of the other processes
     net.processes.sum(&mut counts)?;
     Ok(counts[0] / counts[1])
 }

@@ -97,7 +97,8 @@ pub fn resnet18(num_classes: usize, vb: VarBuilder<'_>) -> Result<Resnet18> {
     let mut blocks = Vec::new();
     for (i, channels) in [64, 128, 256, 512].into_iter().enumerate() {
         let vb = vb.pp(format!("resnet_block{}", i + 1));
-        let (shrinks, inputs) = (i > 0, if i > 0 { channels / 2 } else { channels });
+        let shrinks = i > 0;
+        let inputs = if shrinks { channels / 2 } else { channels };
         let strides = if shrinks { 2 } else { 1 };
         blocks.push(Residual::new(inputs, channels, shrinks, strides, vb.pp(0))?);
         blocks.push(Residual::new(channels, channels, false, 1, vb.pp(1))?);
@@ -116,7 +117,7 @@ impl Network for Resnet18 {
         let x = self.conv.forward(&x.nhwc()?, train)?; // (B, 28, 28, 64)
         let mut x = self.bn.forward(&x, train)?.relu()?;
         for block in &self.blocks {
-            x = block.forward(&x, train)?; // at last (B, 4, 4, 512)
+            x = block.forward(&x, train)?; // after the last block (B, 4, 4, 512)
         }
         self.fc.forward(&x.global_avg_pool2d()?, train)
     }

@@ -44,15 +44,15 @@ pub fn train(options: &Options) -> Result<Summary> {
     processes.finish(result)
 }
 
-/// As [`train`], in one process of all.
+/// As [`train`], in each of several processes.
 fn train_among(processes: &Arc<Processes>, options: &Options) -> Result<Summary> {
-    // Devices, data, timer and curve, and what the options say
+    // Devices, data, timer and curve, as the options say
     let mut run = start(options, &BOOK, processes)?;
     let (how, devices) = (options.replication(), run.devices.clone());
     // Initialize the network on all devices
     let network = |vb: VarBuilder<'_>| resnet18(10, vb);
     let net = DataParallel::among(processes, how, &devices, INIT, run.seed, network)?;
-    load(&mut run, &net)?;
+    load(&mut run, &net)?; // the parameters of --init or --resume, where it is given
     let trainer = Trainer::new(&net, cross_entropy, options.sgd(run.lr));
     let mut trainer = trainer.accumulate(options.accumulate);
     trainer.go_on(run.take_extra_state())?;
@@ -63,7 +63,7 @@ fn train_among(processes: &Arc<Processes>, options: &Options) -> Result<Summary>
             let step = trainer.step(&x, &y)?;
             run.step(step.loss, &trainer)?;
         }
-        trainer.flush()?;
+        trainer.flush()?; // the step with what --accumulate has left
         synchronize(&devices)?;
         run.timer.stop();
         // Evaluate the model on all devices, and add the accuracy to the curve

@@ -1,9 +1,8 @@
 //! "Training on Multiple GPUs", by hand: LeNet, and data-parallel training of it with nothing
 //! but tensors. The functions stand in the order of the book's page.
 //!
-//! The lesson is the whole of it: copy the parameters to every device, give each device its
-//! share of the minibatch, add up the gradients, take the same step everywhere. What is fast or
-//! concise is elsewhere: fast operations in `functional`, the few-line version in `concise`.
+//! The steps: copy the parameters to every device, give each device its shard of the minibatch, add up the
+//! gradients, take the same step everywhere. Fast operations are in `functional`, the few-line version in `concise`.
 
 use candle_core::{DType, Device, Result, Tensor, Var, bail};
 use d2l::{
@@ -63,15 +62,15 @@ pub fn lenet(x: &Tensor, params: &[Param]) -> Result<Value> {
     let [w1, b1, w2, b2, w3, b3, w4, b4] = params else {
         bail!("LeNet has 8 parameters, {} were given", params.len());
     };
-    // Inside the network a pixel's channels come last; `flatten` goes back to the book's order of
-    // channel, row, column, so the 800 rows of W3 are the book's. Here it is written down; `backward`
-    // or `eval` computes it
+    // These lines only write the network down; `backward` or `eval` computes it. Inside the network
+    // a pixel's channels come last. `flatten` goes back to the book's order of channel, row, column
     let x = Value::new(x)?.nhwc()?; // (B, 28, 28, 1)
-    let h1_conv = x.conv2d(w1, Some(b1), 1, 0)?; // (B, 26, 26, 20)
+    let h1_conv = x.conv2d(w1, Some(b1), 1, 0)?; // stride 1, padding 0: (B, 26, 26, 20)
     let h1 = h1_conv.relu()?.avg_pool2d(2, 2)?; // (B, 13, 13, 20)
     let h2_conv = h1.conv2d(w2, Some(b2), 1, 0)?; // (B, 9, 9, 50)
-    let h2 = h2_conv.relu()?.avg_pool2d(2, 2)?.flatten()?; // (B, 800)
-    let h3 = h2.matmul(w3, Some(b3))?.relu()?; // (B, 128)
+    let h2 = h2_conv.relu()?.avg_pool2d(2, 2)?; // (B, 4, 4, 50)
+    let h2 = h2.flatten()?; // (B, 800)
+    let h3 = h2.matmul(w3, Some(b3))?.relu()?; // h2 · W3 + b3: (B, 128)
     h3.matmul(w4, Some(b4))
 }
 
@@ -91,7 +90,7 @@ pub fn loss(y_hat: &Value, y: &Tensor) -> Result<Value> {
 
 /// Copies the parameters to a device and attaches gradients.
 ///
-/// Each call makes a copy, also on the CPU: replicas that share memory would be one.
+/// Each call makes a copy, also on the CPU. Otherwise an update of one replica would change the other.
 ///
 /// ```
 /// let params = scratch::init_params(0)?;
@@ -101,8 +100,8 @@ pub fn loss(y_hat: &Value, y: &Tensor) -> Result<Value> {
 /// # candle_core::Result::Ok(())
 /// ```
 pub fn get_params(params: &[Tensor], device: &Device) -> Result<Vec<Param>> {
-    let copy = |p: &Tensor| Param::new(&p.to_device(device)?);
-    params.iter().map(copy).collect()
+    let params = params.iter();
+    params.map(|p| Param::new(&p.to_device(device)?)).collect()
 }
 
 /// Adds up all tensors on the device of the first, and broadcasts the sum back to all of them.
@@ -120,7 +119,8 @@ pub fn get_params(params: &[Tensor], device: &Device) -> Result<Vec<Param>> {
 pub fn allreduce(data: &[Var]) -> Result<()> {
     // detached, as with the book's `torch.no_grad()`: no gradient of the sum is needed
     for i in 1..data.len() {
-        data[0].set(&(data[0].as_detached_tensor() + data[i].to_device(data[0].device())?)?)?;
+        let other = data[i].to_device(data[0].device())?;
+        data[0].set(&(data[0].as_detached_tensor() + other)?)?;
     }
     for i in 1..data.len() {
         data[i].set(&data[0].to_device(data[i].device())?)?;
@@ -129,8 +129,8 @@ pub fn allreduce(data: &[Var]) -> Result<()> {
 }
 
 /// Splits `x` and `y` into one shard for each device, of consecutive examples. Where the number
-/// of devices does not divide that of the examples, the first shards are one larger; a replica
-/// on the CPU may be left without any.
+/// of devices does not divide that of the examples, the first shards get one example more. A shard of a
+/// replica on the CPU may be empty.
 ///
 /// ```
 /// # use candle_core::{DType, Device, Tensor};
@@ -150,10 +150,11 @@ pub fn split_batch(
     y: &Tensor,
     devices: &[Device],
 ) -> Result<(Vec<Tensor>, Vec<Tensor>)> {
-    let (n, k) = (num_examples(x, y)?, devices.len());
+    let n = num_examples(x, y)?; // an error if x and y have different numbers
+    let k = devices.len();
     let (mut x_shards, mut y_shards, mut start) = (vec![], vec![], 0);
     for (i, device) in devices.iter().enumerate() {
-        let len = n / k + usize::from(i < n % k);
+        let len = if i < n % k { n / k + 1 } else { n / k };
         x_shards.push(view_to_device(&x.narrow(0, start, len)?, device)?);
         y_shards.push(view_to_device(&y.narrow(0, start, len)?, device)?);
         start += len;
@@ -190,23 +191,26 @@ pub fn train_batch(
 ) -> Result<BatchLoss> {
     let (x_shards, y_shards) = split_batch(x, y, devices)?;
     // Loss and backpropagation on each device separately, on all at once
-    let replicas = (x_shards, y_shards, device_params);
-    let ls = on_each(devices, replicas, |(x_shard, y_shard, w)| {
-        let l = loss(&lenet(&x_shard, w)?, &y_shard)?.sum()?;
-        backward(&l, w)
+    let inputs = (x_shards, y_shards, device_params);
+    let ls = on_each(devices, inputs, |(x_shard, y_shard, w)| {
+        let y_hat = lenet(&x_shard, w)?;
+        let l = loss(&y_hat, &y_shard)?.sum()?;
+        backward(&l, w) // computes l and its gradients, and returns l
     })?;
-    // Sum all gradients from each device and broadcast them to all devices
+    // Sum all gradients from each device and broadcast them to all devices. A clone of a gradient shares
+    // its memory, so `allreduce` changes the gradients themselves
     for i in 0..device_params[0].len() {
         let grads: Vec<_> = device_params.iter().map(|w| w[i].grad().clone()).collect();
         allreduce(&grads)?;
     }
     // The model parameters are updated separately on each device
-    on_each(devices, device_params, |w| sgd(w, lr, x.dim(0)?))?; // Here, we use a full-size batch
-    Ok(BatchLoss::new(ls, x.dim(0)?))
+    let batch_size = x.dim(0)?; // Here, we use a full-size batch
+    on_each(devices, device_params, |w| sgd(w, lr, batch_size))?;
+    Ok(BatchLoss::new(ls, batch_size))
 }
 
-/// Trains LeNet as the options say: the clock includes the work of all devices, accuracy is
-/// computed on device 0 alone, which is inefficient, since the others are idle.
+/// Trains LeNet as the options say. The clock counts the training of all devices, not the evaluation. Device 0
+/// alone computes the accuracy, as in the book.
 ///
 /// ```
 /// use run::Options;
@@ -226,8 +230,9 @@ pub fn train_batch(
 /// # Errors
 /// If an option, the data or the parameters cannot be used, or a step or a file fails.
 pub fn train(options: &Options) -> anyhow::Result<Summary> {
-    // Devices, data, timer and curve, and what the options say
+    // Devices, data, timer and curve, as the options say
     let mut run = Run::start(options, &BOOK)?;
+    // New parameters, or those of --init or --resume
     let names = NAMES.map(str::to_owned).into_iter();
     let params = run.init(names.zip(init_params(run.seed)?))?;
     let (devices, lr) = (run.devices.clone(), run.lr);

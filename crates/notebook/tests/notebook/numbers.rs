@@ -85,7 +85,8 @@ fn readme(sources: &Sources) -> Result<Vec<String>> {
         format!("differ from those on one device by at most {parity:.0e}"),
         format!("the step moves them by up to {moved:.0e}"),
         sources.last_line(SECTION_1)?,
-        format!("its sources (four cores: {}) | {}", BUILDS[1], BUILDS[0]),
+        format!("its sources | {}", BUILDS[0]),
+        format!("the same on four cores | {}", BUILDS[1]),
         format!("losses differ from PyTorch's by at most {losses:.1e} relative"),
         format!("`code` at {} random moments", sources.kills()?),
     ];
