@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
 use plotters::prelude::*;
 
-use crate::picture::escape;
+use crate::svg::escape;
 
 /// Plots one or more curves over the epochs ("Linear Regression Implementation from Scratch").
 ///
@@ -80,12 +80,8 @@ impl Animator {
     /// # Errors
     /// If there are not as many values as curves.
     pub fn add(&mut self, x: f64, y: &[f64]) -> Result<()> {
-        ensure!(
-            y.len() == self.y.len(),
-            "{} values for {} curves",
-            y.len(),
-            self.y.len()
-        );
+        let (values, curves) = (y.len(), self.y.len());
+        ensure!(values == curves, "{values} values for {curves} curves");
         self.x.push(x);
         self.y.iter_mut().zip(y).for_each(|(ys, &y)| ys.push(y));
         Ok(())
@@ -108,10 +104,8 @@ impl Animator {
     pub fn svg(&self) -> Result<String> {
         let mut svg = String::new();
         self.draw(SVGBackend::with_string(&mut svg, SIZE).into_drawing_area())?;
-        let label = format!(
-            "<svg role=\"img\" aria-label=\"{}\" ",
-            escape(&self.words())
-        );
+        let words = escape(&self.words());
+        let label = format!("<svg role=\"img\" aria-label=\"{words}\" ");
         Ok(svg.replacen("<svg ", &label, 1))
     }
 

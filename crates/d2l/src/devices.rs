@@ -9,7 +9,6 @@ use rayon::prelude::*;
 
 use crate::faults::{on_devices, on_replica};
 use crate::gpu::{self, NoGpu};
-use crate::process::Process;
 
 /// Where the replicas may live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
@@ -72,28 +71,28 @@ pub fn devices(k: usize) -> Result<Vec<Device>> {
 /// # Errors
 /// As [`devices`]; and if `kind` is [`DeviceKind::Cuda`] and CUDA cannot be used.
 pub fn devices_of_kind(kind: DeviceKind, k: Option<usize>) -> Result<Vec<Device>> {
-    let found = find_devices(kind, k, Process::ALONE).map_err(candle_core::Error::msg)?;
+    let found = find_devices(kind, k, None).map_err(candle_core::Error::msg)?;
     Ok(found.0)
 }
 
 /// As [`devices_of_kind`]; also returns a line for the user if an expected GPU is not among the devices.
 ///
-/// Processes on one machine take its GPUs in order, and begin again at GPU 0 if there are too few.
+/// `local_rank` is this process's number among those that share the machine, if there are several. They take
+/// its GPUs in order, and begin again at GPU 0 if there are too few.
 ///
 /// # Errors
 /// As [`devices_of_kind`].
 pub fn find_devices(
     kind: DeviceKind,
     k: Option<usize>,
-    process: Process,
+    local_rank: Option<usize>,
 ) -> anyhow::Result<(Vec<Device>, Option<String>)> {
     functional::threads::leave_the_cores_to_us();
     anyhow::ensure!(k != Some(0), "the number of replicas is 0: give at least 1");
-    let (alone, k) = (process.on_machine == 1, k.or((process.of > 1).then_some(1)));
-    let (mut devices, missing) = match kind {
-        DeviceKind::Cpu => (Vec::new(), None),
-        _ if alone => open_gpus(k.unwrap_or(usize::MAX)),
-        _ => open_gpus_of(process, k.unwrap_or(1)),
+    let (mut devices, missing) = match (kind, local_rank) {
+        (DeviceKind::Cpu, _) => (Vec::new(), None),
+        (_, None) => open_gpus(k.unwrap_or(usize::MAX)),
+        (_, Some(rank)) => open_gpus_from(rank * k.unwrap_or(1), k.unwrap_or(1)),
     };
     let gpus = devices.len();
     let note = match missing {
@@ -111,10 +110,9 @@ pub fn find_devices(
     Ok((devices, note))
 }
 
-/// `k` GPUs of a process that shares the machine with others: those after the GPUs of the processes before it,
-/// and from GPU 0 on again where there are no more. None, and why, where one cannot be used.
-fn open_gpus_of(process: Process, k: usize) -> (Vec<Device>, Option<NoGpu>) {
-    let first = process.local_rank * k;
+/// `k` GPUs from GPU `first` on, and from GPU 0 on again if there are no more. If one cannot be used: no GPU, and
+/// the reason.
+fn open_gpus_from(first: usize, k: usize) -> (Vec<Device>, Option<NoGpu>) {
     let open = |replica: usize| match gpu::open(first + replica) {
         Err(NoGpu::NoDevice) => {
             let (all, missing) = open_gpus(first + replica);

@@ -8,16 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use candle_core::{Device, DeviceLocation, Error, Result};
 
-/// A panic that was caught: `it panicked: index out of range`.
+/// A panic that was caught, and what it said. It prints as `it panicked: index out of range`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Panicked(String);
-
-impl Panicked {
-    /// What the panic said.
-    pub fn message(&self) -> &str {
-        &self.0
-    }
-}
+pub struct Panicked(pub String);
 
 impl fmt::Display for Panicked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -128,12 +121,9 @@ pub fn on_devices<T>(what: &str, devices: &[Device], f: impl FnOnce() -> Result<
 }
 
 fn named<T>(name: impl Fn() -> String, f: impl FnOnce() -> Result<T>) -> Result<T> {
+    let caught = catch_panic(f).unwrap_or_else(|panicked| Err(Error::Msg(panicked.to_string())));
     // a new error, since candle's own `context` takes a line for each
-    let fault = |fault: &dyn fmt::Display| Error::Msg(format!("{}: {fault}", name()));
-    match catch_panic(f) {
-        Ok(result) => result.map_err(|error| fault(&error)),
-        Err(panicked) => Err(fault(&panicked)),
-    }
+    caught.map_err(|error| Error::Msg(format!("{}: {error}", name())))
 }
 
 #[cfg(test)]
@@ -144,7 +134,7 @@ mod tests {
     fn quiet_may_be_within_quiet() {
         let outer: std::result::Result<(), Panicked> = quietly(|| {
             let inner = quietly(|| -> () { panic!("number {}", 1) });
-            assert_eq!(inner.unwrap_err().message(), "number 1");
+            assert_eq!(inner.unwrap_err().0, "number 1");
             panic::panic_any(2)
         });
         let panicked = outer.unwrap_err();

@@ -38,7 +38,7 @@ impl std::error::Error for NoGpu {}
 pub(crate) fn open(i: usize) -> Result<Device, NoGpu> {
     // the text of an error is asked of the driver too, which may lack it
     let opened = quietly(|| try_out(i).map_err(|error| reason(&error)));
-    opened.unwrap_or_else(|panicked| Err(reason_of_panic(panicked.message())))
+    opened.unwrap_or_else(|panicked| Err(reason_of_panic(&panicked.0)))
 }
 
 /// A convolution needs all that is ever needed: candle's kernels and ours, and cuDNN.
@@ -51,35 +51,6 @@ fn try_out(i: usize) -> candle_core::Result<Device> {
         144.0 => Ok(device),
         sum => candle_core::bail!("GPU {i} computes wrong results: 144 ones add up to {sum}"),
     }
-}
-
-/// What the reader sees of a GPU at the start: its name and memory; nothing for the CPU.
-#[cfg(feature = "cuda")]
-pub fn facts(device: &Device) -> Option<String> {
-    let gib = |bytes: usize| bytes as f64 / f64::from(1 << 30);
-    let [free, total] = memory(device)?.map(gib);
-    let name = device.as_cuda_device().ok()?.cuda_stream().context().name();
-    Some(format!("{}, {free:.1} of {total:.1} GiB free", name.ok()?))
-}
-
-/// How many bytes of a GPU's memory are free, and how many there are; nothing for the CPU.
-#[cfg(feature = "cuda")]
-pub fn memory(device: &Device) -> Option<[usize; 2]> {
-    let stream = device.as_cuda_device().ok()?.cuda_stream();
-    let (free, total) = stream.context().mem_get_info().ok()?;
-    Some([free, total])
-}
-
-/// How many bytes of a GPU's memory are free, and how many there are; nothing for the CPU.
-#[cfg(not(feature = "cuda"))]
-pub fn memory(_device: &Device) -> Option<[usize; 2]> {
-    None
-}
-
-/// What the reader sees of a GPU at the start: its name and memory; nothing for the CPU.
-#[cfg(not(feature = "cuda"))]
-pub fn facts(_device: &Device) -> Option<String> {
-    None
 }
 
 /// The streams of `devices` wait for each other.
@@ -217,7 +188,7 @@ mod tests {
             let panicked: Result<(), Panicked> = quietly(|| {
                 panic!("Unable to dynamically load the \"{name}\" shared library - searched for …")
             });
-            reason_of_panic(panicked.unwrap_err().message()).to_string()
+            reason_of_panic(&panicked.unwrap_err().0).to_string()
         };
         let words = "there is no CUDA driver (libcuda cannot be loaded); install the driver";
         assert_eq!(of("cuda"), words);

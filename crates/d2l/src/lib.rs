@@ -18,15 +18,13 @@ mod accumulator;
 mod animator;
 mod cores;
 mod devices;
-mod display;
 mod faults;
 mod gpu;
 mod metrics;
 mod param;
-mod picture;
-mod process;
 mod random;
 mod show_images;
+mod svg;
 mod timer;
 
 pub use accumulator::Accumulator;
@@ -36,15 +34,12 @@ pub use devices::{
     DeviceKind, barrier, devices, devices_of_kind, find_devices, num_examples, on_each,
     synchronize, to_device, try_all_gpus, try_gpu, view_to_device,
 };
-pub use display::display_svg;
 pub use faults::{
     Panicked, catch_panic, device_name, device_names, on_devices, on_replica, quietly,
 };
-pub use gpu::{facts as gpu_facts, memory as gpu_memory};
 pub use metrics::{accuracy, evaluate_accuracy_gpu};
 pub use param::{Param, backward, sgd};
-pub use picture::escape;
-pub use process::Process;
 pub use random::{Rng, normal, rng, uniform};
 pub use show_images::show_images;
+pub use svg::{display_svg, escape};
 pub use timer::Timer;

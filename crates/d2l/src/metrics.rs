@@ -55,24 +55,18 @@ pub fn evaluate_accuracy_gpu(
     data_iter: &DataIter,
     device: &Device,
 ) -> Result<f64> {
-    let evaluate = || evaluate(net, data_iter, device);
+    let evaluate = || {
+        let _span = tracing::info_span!("evaluate").entered();
+        // No. of correct predictions, no. of predictions
+        let mut metric = Accumulator::<2>::new();
+        for batch in data_iter.iter() {
+            let (x, y) = batch?;
+            let (x, y) = (to_device(&x, device)?, to_device(&y, device)?);
+            let all_cores = || net(&x)?.eval();
+            let y_hat = functional::threads::with_budget(cores(), all_cores)?;
+            metric.add([accuracy(&y_hat, &y)? as f64, y.dim(0)? as f64]);
+        }
+        Ok(metric[0] / metric[1])
+    };
     on_devices("evaluation", std::slice::from_ref(device), evaluate)
-}
-
-#[tracing::instrument(skip_all)]
-fn evaluate(
-    net: impl Fn(&Tensor) -> Result<Value>,
-    data_iter: &DataIter,
-    device: &Device,
-) -> Result<f64> {
-    // No. of correct predictions, no. of predictions
-    let mut metric = Accumulator::<2>::new();
-    for batch in data_iter.iter() {
-        let (x, y) = batch?;
-        let (x, y) = (to_device(&x, device)?, to_device(&y, device)?);
-        let all_cores = || net(&x)?.eval();
-        let y_hat = functional::threads::with_budget(cores(), all_cores)?;
-        metric.add([accuracy(&y_hat, &y)? as f64, y.dim(0)? as f64]);
-    }
-    Ok(metric[0] / metric[1])
 }

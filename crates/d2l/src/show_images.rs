@@ -6,7 +6,7 @@ use std::fmt::Write;
 use anyhow::{Result, ensure};
 use candle_core::{DType, Tensor};
 
-use crate::picture::escape;
+use crate::svg::escape;
 
 /// Pixels of the sheet for each pixel of an image.
 const SCALE: usize = 3;
@@ -161,12 +161,11 @@ fn caption(
         Some(p) if p == label => line(2, "right", "✓".to_owned()),
         Some(p) => {
             line(2, "wrong", format!("✗ {p}"));
+            let (width, height) = (width + 4, height + 4);
             let _ = writeln!(
                 body,
-                "<rect x=\"-2\" y=\"-2\" width=\"{}\" height=\"{}\" fill=\"none\" stroke=\"#b3001b\" \
-                 stroke-width=\"4\"/>",
-                width + 4,
-                height + 4
+                "<rect x=\"-2\" y=\"-2\" width=\"{width}\" height=\"{height}\" fill=\"none\" \
+                 stroke=\"#b3001b\" stroke-width=\"4\"/>"
             );
         }
     }

@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use candle_core::Device;
 use d2l::{Panicked, device_name, device_names};
 
+use crate::gpu::{Gpu, gpu};
 use crate::options::{Book, Options};
 
 /// What is known of the run when it fails.
@@ -71,9 +72,9 @@ fn is_out_of_memory(error: &str) -> bool {
 }
 
 /// What is left on the GPU of replica `i`; candle's errors do not say on which one it happened.
-fn left((i, gpu): (usize, &Device)) -> Option<String> {
-    let [free, total] = d2l::gpu_memory(gpu)?.map(|bytes| bytes >> 20);
-    let name = device_name(i, gpu);
+fn left((i, device): (usize, &Device)) -> Option<String> {
+    let Gpu { free, total, .. } = gpu(device)?;
+    let (name, free, total) = (device_name(i, device), free >> 20, total >> 20);
     Some(format!("{name} has {free} of {total} MiB free"))
 }
 

@@ -14,7 +14,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
 use candle_core::{Device, Tensor};
-use d2l::{Animator, Process, Timer, share_cores};
+use d2l::{Animator, Timer, share_cores};
 use dataset::{DataIter, Dataset};
 
 use crate::bad_input::BadInput;
@@ -24,6 +24,7 @@ use crate::checkpoint::Header;
 use crate::interrupt::{self, interrupted};
 use crate::loss_curve::LossCurve;
 use crate::options::{Book, Options};
+use crate::process::Process;
 use crate::record::{Epoch, Record, Step};
 use crate::say::{say, set_quiet};
 use crate::trace::Trace;

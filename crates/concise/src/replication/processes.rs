@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::{Result, anyhow};
 use candle_core::Device;
 use collective::World;
-use d2l::Process;
 use run::BadInput;
+use run::Process;
 
 /// How the processes of a run reach each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]

@@ -3,12 +3,14 @@
 use anyhow::{Context, Result, anyhow, ensure};
 use candle_core::Device;
 use d2l::find_devices as find;
-use d2l::{Process, device_name, device_names};
+use d2l::{device_name, device_names};
 use dataset::{DataIter, Dataset};
 
 use crate::bad_input::BadInput;
+use crate::gpu::{Gpu, gpu};
 use crate::interrupt::SIGNALS;
 use crate::options::{Options, Precision};
+use crate::process::Process;
 use crate::record::Record;
 use crate::say::is_quiet;
 use crate::trace::Trace;
@@ -30,20 +32,24 @@ pub(super) fn places(devices: &[Device], process: Process) -> String {
 
 /// A line for each GPU: its name, its memory, and how many replicas share it.
 pub(super) fn gpu_facts(devices: &[Device]) -> Vec<String> {
-    let mut gpus: Vec<(String, usize, Option<String>)> = Vec::new();
-    for (i, device) in devices.iter().enumerate().filter(|(_, d)| !d.is_cpu()) {
+    let mut gpus: Vec<(String, &Device, usize)> = Vec::new();
+    for (i, device) in devices.iter().enumerate() {
         let name = device_name(i, device);
         match gpus.iter_mut().find(|gpu| gpu.0 == name) {
-            Some(gpu) => gpu.1 += 1,
-            None => gpus.push((name, 1, d2l::gpu_facts(device))),
+            Some(gpu) => gpu.2 += 1,
+            None => gpus.push((name, device, 1)),
         }
     }
-    let line = |(name, replicas, facts): (String, usize, Option<String>)| {
+    let line = |(device, gpu_device, replicas): (String, &Device, usize)| {
+        let Gpu { name, free, total } = gpu(gpu_device)?;
+        let [free, total] = [free, total].map(|bytes| bytes as f64 / f64::from(1 << 30));
         let shared = match replicas {
             1 => String::new(),
             n => format!(", shared by {n} replicas"),
         };
-        Some(format!("{name}: {}{shared}", facts?))
+        Some(format!(
+            "{device}: {name}, {free:.1} of {total:.1} GiB free{shared}"
+        ))
     };
     gpus.into_iter().filter_map(line).collect()
 }
@@ -52,7 +58,10 @@ pub(super) fn find_devices(
     process: Process,
     options: &Options,
 ) -> Result<(Vec<Device>, Option<String>)> {
-    let found = find(options.device, options.gpus, process);
+    // of several processes, each has one replica, if the user does not say how many
+    let k = options.gpus.or((process.of > 1).then_some(1));
+    let local_rank = (process.on_machine > 1).then_some(process.local_rank);
+    let found = find(options.device, k, local_rank);
     let why = || format!("--device {:?} cannot be used", options.device).to_lowercase();
     found
         .with_context(why)

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 use d2l::{DeviceKind, devices_of_kind};
+use run::{Gpu, gpu};
 
 use crate::bench::machine::ask;
 use crate::bench::ours::version;
@@ -27,6 +28,6 @@ pub fn all() -> Result<String> {
 /// How many MiB of the GPU's memory all programs together use.
 pub fn used_mib() -> Result<f64> {
     let devices = devices_of_kind(DeviceKind::Cuda, Some(1))?;
-    let [free, total] = d2l::gpu_memory(&devices[0]).context("no GPU")?;
+    let Gpu { free, total, .. } = gpu(&devices[0]).context("no GPU")?;
     Ok(((total - free) >> 20) as f64)
 }

@@ -8,7 +8,7 @@ use candle_core::Device;
 use clap::{Args, ValueEnum};
 use d2l::{DeviceKind, devices_of_kind, synchronize};
 use dataset::Data;
-use run::BatchLoss;
+use run::{BatchLoss, Gpu, gpu};
 
 use crate::bench::ours::{Step, minibatch, version, with_step};
 use crate::bench::serve::serve_turns;
@@ -108,7 +108,7 @@ fn alone(devices: &[Device], mut step: impl FnMut() -> Result<BatchLoss>) -> Res
         busy.push(start.elapsed().as_secs_f64() * 1e3);
     }
     synchronize(devices)?;
-    let [free, total] = d2l::gpu_memory(&devices[0]).context("no GPU")?;
+    let Gpu { free, total, .. } = gpu(&devices[0]).context("no GPU")?;
     let busy = Summary::of(&busy[10..]).median; // the first ones loaded libraries
     println!("{} {busy}", (total - free) >> 20);
     Ok(())
