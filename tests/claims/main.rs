@@ -23,6 +23,8 @@ mod examples_say_what_they_should;
 mod fuzzed;
 mod invariants;
 mod k_replicas_are_one;
+#[cfg(unix)]
+mod nothing_is_lost;
 mod nothing_is_wrong_in_silence;
 mod only_rounding_differs_from_pytorch;
 mod real_data;
@@ -73,6 +75,8 @@ fn run_tests() -> ExitCode {
         examples_say_what_they_should::trials(),
         invariants::trials(),
         k_replicas_are_one::trials(),
+        #[cfg(unix)]
+        nothing_is_lost::trials(),
         nothing_is_wrong_in_silence::trials(),
         only_rounding_differs_from_pytorch::trials(),
         real_data::trials(),

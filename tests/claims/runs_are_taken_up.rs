@@ -26,24 +26,24 @@ trials![
     a_run_that_goes_on_elsewhere_is_not_disturbed,
 ];
 
-const LENET: &str = "--device cpu --data synthetic --limit-train 400 --limit-test 50 --batch-size 16 --epochs 3 \
+pub const LENET: &str = "--device cpu --data synthetic --limit-train 400 --limit-test 50 --batch-size 16 --epochs 3 \
                      --gpus 2 --lr 0.5 --threads 2";
-const RESNET18: &str = "--device cpu --data synthetic --limit-train 40 --limit-test 10 --batch-size 16 --epochs 2 \
+pub const RESNET18: &str = "--device cpu --data synthetic --limit-train 40 --limit-test 10 --batch-size 16 --epochs 2 \
                         --gpus 2 --lr 0.02 --momentum 0.9 --weight-decay 0.001 --threads 2";
-const NEWEST: &str = "checkpoint.safetensors";
+pub const NEWEST: &str = "checkpoint.safetensors";
 const PREVIOUS: &str = "checkpoint.previous.safetensors";
 
 /// A run that nothing interrupts, and a folder for others that do the same.
-struct Runs {
+pub struct Runs {
     program: &'static str,
     args: &'static str,
     folder: TempDir,
     /// From the first checkpoint to the end.
-    takes: Duration,
+    pub takes: Duration,
 }
 
 impl Runs {
-    fn of(program: &'static str, args: &'static str) -> Result<Self> {
+    pub fn of(program: &'static str, args: &'static str) -> Result<Self> {
         let mut runs = Self {
             program,
             args,
@@ -57,12 +57,12 @@ impl Runs {
         Ok(runs)
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
     /// Starts a run in a folder of its own, and waits until there is something to go on from.
-    fn start(&self, name: &str, more: &str) -> Result<Child> {
+    pub fn start(&self, name: &str, more: &str) -> Result<Child> {
         let out = self.path(name);
         if out.exists() {
             fs::remove_dir_all(&out)?;
@@ -79,7 +79,7 @@ impl Runs {
     }
 
     /// Starts a run, and ends it after so long; whether it had not ended by itself.
-    fn killed(&self, name: &str, more: &str, after: Duration) -> Result<bool> {
+    pub fn killed(&self, name: &str, more: &str, after: Duration) -> Result<bool> {
         let mut child = self.start(name, more)?;
         std::thread::sleep(after);
         child.kill()?;
@@ -88,7 +88,7 @@ impl Runs {
 
     /// Ends a run in its middle, and not between the two renames of a checkpoint: the newest and the one before
     /// it are both there.
-    fn interrupted(&self, name: &str) -> Result<()> {
+    pub fn interrupted(&self, name: &str) -> Result<()> {
         for _ in 0..100 {
             let killed = self.killed(name, "--checkpoint-every 5", self.takes / 2)?;
             let there = |file| self.path(name).join(file).exists();
@@ -99,21 +99,21 @@ impl Runs {
         bail!("{name}: none of 100 runs was ended in its middle")
     }
 
-    fn resume(&self, name: &str, more: &str) -> Result<(i32, String, String)> {
+    pub fn resume(&self, name: &str, more: &str) -> Result<(i32, String, String)> {
         let folder = self.path(name);
         let args = format!("--resume {} {more}", folder.display());
         run(self.program, &args)
     }
 
     /// Goes on with a run, which ends as the one that nothing interrupted.
-    fn ends_alike(&self, name: &str) -> Result<String> {
+    pub fn ends_alike(&self, name: &str) -> Result<String> {
         let (status, stdout, stderr) = self.resume(name, "")?;
         ensure!(status == 0, "{name}: status {status}\n{stdout}{stderr}");
         self.are_alike(name)?;
         Ok(format!("{stdout}{stderr}"))
     }
 
-    fn are_alike(&self, name: &str) -> Result<()> {
+    pub fn are_alike(&self, name: &str) -> Result<()> {
         let (whole, other) = (self.path("whole"), self.path(name));
         for file in ["model.safetensors", "steps.csv", "loss.svg", "accuracy.svg"] {
             let read = |folder: &Path| fs::read(folder.join(file));

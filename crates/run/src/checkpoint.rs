@@ -6,7 +6,6 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::fs;
 use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::Path;
@@ -16,13 +15,17 @@ use candle_core::{Device, Tensor};
 use safetensors::SafeTensors;
 use serde::{Deserialize, Serialize};
 
-use crate::atomic::Partial;
+use crate::folder::Folder;
+use crate::lines::Lines;
+use crate::quote::quote;
 use crate::weights;
 
 pub(crate) const NEWEST: &str = "checkpoint.safetensors";
 pub(crate) const PREVIOUS: &str = "checkpoint.previous.safetensors";
 
-const FORMAT: &str = "multiple-gpus checkpoint 1";
+const FORMAT: &str = "multiple-gpus checkpoint 2";
+/// The tensor that has the loss of each step. No network has such a name: its names have dots.
+const LOSSES: &str = "run/losses";
 /// Where the checksum stands, and what stands there while it is computed.
 const SUM: &str = "\"crc32\":\"";
 const NO_SUM: &str = "00000000";
@@ -36,10 +39,6 @@ pub(crate) struct Header {
     pub settings: String,
     /// The command line, as far as it says what to do.
     pub arguments: Vec<String>,
-    /// Epochs that are complete, with their evaluation.
-    pub epochs: usize,
-    /// Steps since the beginning.
-    pub steps: usize,
     /// Seconds of training in the epoch that is not complete.
     pub seconds: f64,
 }
@@ -47,6 +46,8 @@ pub(crate) struct Header {
 #[derive(Debug)]
 pub(crate) struct Checkpoint {
     pub header: Header,
+    /// What the tables had.
+    pub lines: Lines,
     pub tensors: HashMap<String, Tensor>,
     /// It is the one before the newest, which is damaged, or not there.
     pub is_previous: bool,
@@ -61,21 +62,22 @@ impl fmt::Display for OtherFormat {
         let Self(format) = self;
         write!(
             f,
-            "its format is {format:?}, this program reads {FORMAT:?}: \
-             resume the run with the version that wrote it"
+            "its format is {}, this program reads {FORMAT:?}: \
+             resume the run with the version that wrote it",
+            quote(format)
         )
     }
 }
 
 impl Checkpoint {
     /// The newest one of a folder that is whole; and if that is not the newest one, why.
-    pub fn load(folder: &Path) -> Result<(Self, Option<String>)> {
-        let newest = match Self::read(&folder.join(NEWEST)) {
+    pub fn load(folder: &Folder) -> Result<(Self, Option<String>)> {
+        let newest = match Self::read(folder, NEWEST) {
             Ok(checkpoint) => return Ok((checkpoint, None)),
             Err(error) if error.is::<OtherFormat>() => return Err(error),
             Err(error) => error,
         };
-        let previous = Self::read(&folder.join(PREVIOUS)).map(|checkpoint| Self {
+        let previous = Self::read(folder, PREVIOUS).map(|checkpoint| Self {
             is_previous: true,
             ..checkpoint
         });
@@ -83,21 +85,17 @@ impl Checkpoint {
             // the run was ended between two renames
             Ok(checkpoint) if is_absent(&newest) => Ok((checkpoint, None)),
             Ok(checkpoint) => Ok((checkpoint, Some(format!("{newest:#}")))),
-            Err(previous) if is_absent(&newest) && is_absent(&previous) => bail!(
-                "{} holds no checkpoint; name a folder that a run with --out wrote",
-                folder.display()
-            ),
+            Err(previous) if is_absent(&newest) && is_absent(&previous) => {
+                bail!(holds_none(&folder.path))
+            }
             Err(previous) if is_absent(&previous) => Err(newest),
             Err(previous) => bail!("{newest:#}; {previous:#}"),
         }
     }
 
-    fn read(path: &Path) -> Result<Self> {
-        let cannot = || format!("cannot resume from {}", path.display());
-        let is_file = fs::metadata(path).with_context(cannot)?.is_file();
-        ensure!(is_file, "{}: not a file", cannot());
-        let bytes = fs::read(path).with_context(cannot)?;
-        Self::decode(bytes).with_context(cannot)
+    fn read(folder: &Folder, name: &str) -> Result<Self> {
+        let read = || Self::decode(weights::read(folder.read(name)?)?);
+        read().with_context(|| format!("cannot resume from {}", folder.path.join(name).display()))
     }
 
     fn decode(mut bytes: Vec<u8>) -> Result<Self> {
@@ -111,46 +109,67 @@ impl Checkpoint {
         let (found, _) = checksum(&mut bytes)?;
         ensure!(
             found == expected,
-            "the file is damaged: its CRC-32 is {found}, expected {expected}"
+            "the file is damaged: its CRC-32 is {found}, expected {}",
+            quote(expected)
         );
         if format != FORMAT {
             bail!(OtherFormat(format.to_owned()));
         }
+        let mut tensors = candle_core::safetensors::load_buffer(&bytes, &Device::Cpu)?;
+        let losses = tensors.remove(LOSSES).context("it has no losses")?;
         Ok(Self {
             header: serde_json::from_str(text("run")?)?,
-            tensors: candle_core::safetensors::load_buffer(&bytes, &Device::Cpu)?,
+            lines: Lines {
+                losses: losses.to_vec1()?,
+                epochs: serde_json::from_str(text("epochs")?)?,
+            },
+            tensors,
             is_previous: false,
         })
     }
 }
 
+/// Opens the folder that `--resume` names.
+pub(crate) fn folder_of_a_run(path: &Path) -> Result<Folder> {
+    Folder::open(path).with_context(|| holds_none(path))
+}
+
+fn holds_none(path: &Path) -> String {
+    let path = path.display();
+    format!("{path} holds no checkpoint; name a folder that a run with --out wrote")
+}
+
 /// Writes a checkpoint; the one that was the newest becomes the one before it. Where that fails, they stay.
-pub(crate) fn save(folder: &Path, header: &Header, tensors: &[(String, Tensor)]) -> Result<()> {
-    let bytes = encode(header, tensors).context("cannot make a checkpoint")?;
-    let newest = folder.join(NEWEST);
-    let replace = || {
-        let partial = Partial::write(&newest, &bytes)?;
-        match fs::rename(&newest, folder.join(PREVIOUS)) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-            _ => partial.persist(),
-        }
-    };
-    replace().with_context(|| format!("cannot write {}", newest.display()))
+pub(crate) fn save(
+    folder: &Folder,
+    header: &Header,
+    lines: &Lines,
+    tensors: &[(String, Tensor)],
+) -> Result<()> {
+    let bytes = encode(header, lines, tensors)?;
+    let written = folder.write_keeping(NEWEST, PREVIOUS, &bytes);
+    written.with_context(|| folder.cannot_write(NEWEST))
 }
 
-/// The checkpoint before the newest takes its place, which is damaged, or not there.
-pub(crate) fn previous_is_newest(folder: &Path) -> std::io::Result<()> {
-    fs::rename(folder.join(PREVIOUS), folder.join(NEWEST))
+/// Writes the first checkpoint of a run. That of an earlier run in the folder stays until this one is whole.
+pub(crate) fn begin(folder: &Folder, header: &Header, tensors: &[(String, Tensor)]) -> Result<()> {
+    let bytes = encode(header, &Lines::default(), tensors)?;
+    let written = folder.write(NEWEST, &bytes);
+    written.with_context(|| folder.cannot_write(NEWEST))
 }
 
-fn encode(header: &Header, tensors: &[(String, Tensor)]) -> Result<Vec<u8>> {
+fn encode(header: &Header, lines: &Lines, tensors: &[(String, Tensor)]) -> Result<Vec<u8>> {
     let metadata = [
         ("format", FORMAT.to_owned()),
         ("run", serde_json::to_string(header)?),
+        ("epochs", serde_json::to_string(&lines.epochs)?),
         ("crc32", NO_SUM.to_owned()),
     ];
     let metadata = metadata.map(|(key, text)| (key.to_owned(), text));
-    let mut bytes = weights::to_bytes(tensors, Some(HashMap::from(metadata)))?;
+    let losses = Tensor::from_slice(&lines.losses, lines.losses.len(), &Device::Cpu)?;
+    let tensors = [tensors, &[(LOSSES.to_owned(), losses)]].concat();
+    let bytes = weights::to_bytes(&tensors, Some(HashMap::from(metadata)));
+    let mut bytes = bytes.context("cannot make a checkpoint")?;
     let (sum, place) = checksum(&mut bytes)?;
     bytes[place].copy_from_slice(sum.as_bytes());
     Ok(bytes)
@@ -177,14 +196,15 @@ fn is_absent(error: &anyhow::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::folder::partial;
+    use crate::lines::Epoch;
+    use std::fs;
 
-    fn header(steps: usize) -> Header {
+    fn header() -> Header {
         Header {
             version: "1".into(),
             settings: "lr 0.1\nimages \"crc32\":\"12345678\"".into(),
             arguments: vec!["--gpus=2".into()],
-            epochs: 1,
-            steps,
             seconds: 0.1,
         }
     }
@@ -192,9 +212,28 @@ mod tests {
     fn folder() -> Result<tempfile::TempDir> {
         let folder = tempfile::tempdir()?;
         let w = [("W".to_owned(), Tensor::new(&[1f32, 2.0], &Device::Cpu)?)];
-        save(folder.path(), &header(5), &w)?;
-        save(folder.path(), &header(10), &w)?;
+        let opened = Folder::open(folder.path())?;
+        save(&opened, &header(), &lines(5), &w)?;
+        save(&opened, &header(), &lines(10), &w)?;
         Ok(folder)
+    }
+
+    /// An epoch of four steps, and the next one.
+    fn lines(steps: usize) -> Lines {
+        let epoch = Epoch {
+            epoch: 1,
+            loss: 0.1,
+            test_acc: 0.7,
+            seconds: 0.3,
+        };
+        Lines {
+            losses: vec![0.1; steps],
+            epochs: vec![epoch],
+        }
+    }
+
+    fn load(folder: &tempfile::TempDir) -> Result<(Checkpoint, Option<String>)> {
+        Checkpoint::load(&Folder::open(folder.path())?)
     }
 
     fn damage(path: &Path, i: usize) -> Result<()> {
@@ -206,13 +245,16 @@ mod tests {
     #[test]
     fn the_newest_of_two_is_loaded() -> Result<()> {
         let folder = folder()?;
-        let (found, note) = Checkpoint::load(folder.path())?;
-        assert_eq!((found.header, note), (header(10), None));
+        let (found, note) = load(&folder)?;
+        assert_eq!(
+            (found.header, found.lines, note),
+            (header(), lines(10), None)
+        );
         assert_eq!(found.tensors["W"].to_vec1::<f32>()?, [1.0, 2.0]);
         fs::remove_file(folder.path().join(NEWEST))?; // as between two renames
-        let (found, note) = Checkpoint::load(folder.path())?;
-        assert_eq!((found.header, note), (header(5), None));
-        assert!(!crate::atomic::partial(&folder.path().join(NEWEST)).exists());
+        let (found, note) = load(&folder)?;
+        assert_eq!((found.lines, note), (lines(5), None));
+        assert!(!folder.path().join(partial(NEWEST)).exists());
         Ok(())
     }
 
@@ -224,16 +266,16 @@ mod tests {
         let whole = fs::read(&newest)?;
         for i in 0..whole.len() {
             damage(&newest, i)?;
-            let (found, note) = Checkpoint::load(folder.path()).unwrap_or_else(|e| {
+            let (found, note) = load(&folder).unwrap_or_else(|e| {
                 panic!("byte {i}: {e:#}");
             });
-            assert_eq!(found.header.steps, 5, "byte {i}");
+            assert_eq!(found.lines, lines(5), "byte {i}");
             assert!(note.is_some_and(|note| note.contains(NEWEST)), "byte {i}");
             fs::write(&newest, &whole)?;
         }
         for len in 0..whole.len() {
             fs::write(&newest, &whole[..len])?;
-            assert_eq!(Checkpoint::load(folder.path())?.0.header.steps, 5, "{len}");
+            assert_eq!(load(&folder)?.0.lines, lines(5), "{len}");
         }
         Ok(())
     }
@@ -241,7 +283,7 @@ mod tests {
     #[test]
     fn where_none_is_whole_the_error_says_so() -> Result<()> {
         let folder = folder()?;
-        let error = || format!("{:#}", Checkpoint::load(folder.path()).unwrap_err());
+        let error = || format!("{:#}", load(&folder).unwrap_err());
         for name in [NEWEST, PREVIOUS] {
             let path = folder.path().join(name);
             damage(&path, fs::read(&path)?.len() - 1)?;
@@ -266,13 +308,13 @@ mod tests {
         let mut bytes = fs::read(&newest)?;
         let mut windows = bytes.windows(FORMAT.len());
         let at = windows.position(|window| window == FORMAT.as_bytes());
-        bytes[at.context("no format")? + FORMAT.len() - 1] = b'2';
+        bytes[at.context("no format")? + FORMAT.len() - 1] = b'3';
         let (sum, place) = checksum(&mut bytes)?;
         bytes[place].copy_from_slice(sum.as_bytes());
         fs::write(&newest, bytes)?;
-        let error = format!("{:#}", Checkpoint::load(folder.path()).unwrap_err());
-        let words = "its format is \"multiple-gpus checkpoint 2\", this program reads \
-                     \"multiple-gpus checkpoint 1\"";
+        let error = format!("{:#}", load(&folder).unwrap_err());
+        let words = "its format is \"multiple-gpus checkpoint 3\", this program reads \
+                     \"multiple-gpus checkpoint 2\"";
         assert!(error.contains(words), "{error}");
         Ok(())
     }
@@ -282,8 +324,8 @@ mod tests {
         let folder = folder()?;
         let newest = folder.path().join(NEWEST);
         let error = || {
-            let (found, why) = Checkpoint::load(folder.path())?;
-            assert_eq!(found.header.steps, 5);
+            let (found, why) = load(&folder)?;
+            assert_eq!(found.lines, lines(5));
             why.context("nothing is said")
         };
         let w = [("W".to_owned(), Tensor::new(&[1f32, 2.0], &Device::Cpu)?)];

@@ -1,7 +1,7 @@
 //! The command line: reading it, with that of an earlier run where this one goes on with it; `--help`, completions.
 
 use std::ffi::{OsStr, OsString};
-use std::io::Write;
+use std::io::{ErrorKind::BrokenPipe, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::ensure;
@@ -12,7 +12,7 @@ use clap_complete::Shell;
 use dataset::Data;
 
 use crate::bad_input::BadInput;
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, folder_of_a_run};
 use crate::options::{Book, Options};
 
 const STATUS: &str = "\
@@ -31,7 +31,7 @@ where
     let matches = command.clone().try_get_matches_from(&args);
     let mut matches = matches.unwrap_or_else(|error| named(error, &mut command, &args).exit());
     if let Some(shell) = matches.get_one::<Shell>("completions") {
-        print_completions(command, *shell);
+        print_completions(command, *shell)?;
         std::process::exit(0);
     }
     if let Some(folder) = matches.get_one::<PathBuf>("resume") {
@@ -48,7 +48,7 @@ where
 
 /// The command line of the run in a folder, which is one of this program.
 fn arguments_of(folder: &Path, book: &Book) -> anyhow::Result<Vec<String>> {
-    let (run, _) = Checkpoint::load(folder)?;
+    let (run, _) = Checkpoint::load(&folder_of_a_run(folder)?)?;
     let network = run.header.settings.lines().next().unwrap_or_default();
     let network = network.trim_start_matches("network ");
     ensure!(
@@ -152,9 +152,12 @@ struct ThisProgram {
     version: Option<bool>,
 }
 
-fn print_completions(mut command: Command, shell: Shell) {
+fn print_completions(mut command: Command, shell: Shell) -> std::io::Result<()> {
     let name = command.get_name().to_owned();
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command, name, &mut script);
-    let _ = std::io::stdout().write_all(&script);
+    match std::io::stdout().write_all(&script) {
+        Err(error) if error.kind() == BrokenPipe => Ok(()), // `… | head`
+        written => written,
+    }
 }

@@ -4,19 +4,21 @@
 //! The loop itself is each program's own: it tells the [`Run`] of every step and every epoch. The crate knows no
 //! network.
 
-mod atomic;
 mod bad_input;
 mod bar;
 mod batch_loss;
 mod checkpoint;
 mod command_line;
+mod folder;
 mod gpu;
 mod interrupt;
+mod lines;
 mod loss_curve;
 mod options;
 mod out_of_memory;
 mod process;
 mod program;
+mod quote;
 mod record;
 mod run;
 mod say;

@@ -229,8 +229,8 @@ impl Options {
         );
         if let Some(lr) = self.lr {
             ensure!(
-                lr.is_finite() && lr >= 0.0,
-                "--lr {lr}: a learning rate is a finite number, 0 or more"
+                (lr as f32).is_finite() && lr >= 0.0,
+                "--lr {lr:?}: a learning rate is a finite 32-bit number, 0 or more"
             );
         }
         Ok(())

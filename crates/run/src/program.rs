@@ -20,6 +20,7 @@ use crate::interrupt::{self, INTERRUPTED_STATUS};
 use crate::options::{Book, Options};
 use crate::out_of_memory;
 use crate::run::Summary;
+use crate::say::one_line;
 
 /// A program of the book: reads its options, [`Options`] or more than those, in `args`, of which the
 /// first is the program's own name, and runs `train` with them. Ctrl-C ends it in order, an error or a panic is one line
@@ -63,6 +64,7 @@ pub fn program<O: Args + FromArgMatches + AsMut<Options>>(
 }
 
 fn failed(error: &anyhow::Error, hint: &str) -> ExitCode {
-    let _ = writeln!(std::io::stderr(), "error: {error:#}{hint}");
+    let line = one_line(format_args!("{error:#}{hint}"));
+    let _ = writeln!(std::io::stderr(), "error: {line}");
     ExitCode::from(if error.is::<BadInput>() { 2 } else { 1 })
 }

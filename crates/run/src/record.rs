@@ -5,20 +5,20 @@
 //! `--resume` goes on from; `model.safetensors` has the parameters at the end. A folder that holds a run already
 //! is refused. While the run goes on, a full disk costs what cannot be written, and not the run.
 
-use std::fs::{self, File, TryLockError};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use candle_core::Tensor;
 use d2l::Animator;
-use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::{self, Checkpoint, Header};
+use crate::folder::{Folder, partial};
+use crate::lines::{Epoch, Lines, Sizes, Step};
 use crate::loss_curve::LossCurve;
 use crate::say::warn;
 use crate::table::Table;
-use crate::{atomic, weights};
+use crate::weights;
 
 const STEPS: &str = "steps.csv";
 const EPOCHS: &str = "epochs.csv";
@@ -26,48 +26,27 @@ const LOSS: &str = "loss.svg";
 const ACCURACY: &str = "accuracy.svg";
 const MODEL: &str = "model.safetensors";
 const ALL: [&str; 7] = [
+    checkpoint::NEWEST,
+    checkpoint::PREVIOUS,
+    MODEL,
     STEPS,
     EPOCHS,
     LOSS,
     ACCURACY,
-    MODEL,
-    checkpoint::NEWEST,
-    checkpoint::PREVIOUS,
 ];
-
-const STEP_COLUMNS: [&str; 4] = ["epoch", "step", "examples", "loss"];
-const EPOCH_COLUMNS: [&str; 4] = ["epoch", "loss", "test_acc", "seconds"];
 
 /// The least time between two drawings while an epoch goes on.
 const DRAW_EVERY: Duration = Duration::from_secs(2);
 /// Drawing takes no more than this part of a run's time.
 const DRAWING_SHARE: u32 = 500;
 
-/// One line of `steps.csv`.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Step {
-    pub epoch: usize,
-    pub step: usize,
-    pub examples: usize,
-    pub loss: f32,
-}
-
-/// One line of `epochs.csv`.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Epoch {
-    pub epoch: usize,
-    pub loss: f64,
-    pub test_acc: f64,
-    pub seconds: f64,
-}
-
 #[derive(Debug)]
 pub(crate) struct Record {
-    pub folder: PathBuf,
+    pub folder: Folder,
     /// The step of the newest checkpoint.
     pub kept: usize,
-    /// Held as long as this run writes there.
-    _lock: Option<File>,
+    sizes: Sizes,
+    lines: Lines,
     steps: Table,
     epochs: Table,
     loss: LossCurve,
@@ -99,74 +78,76 @@ impl Record {
     /// Whether a folder can be taken: it holds no run, or may be overwritten.
     pub fn check(folder: &Path, overwrite: bool) -> Result<()> {
         for name in ALL {
+            let path = folder.join(name);
             ensure!(
-                overwrite || !folder.join(name).exists(),
+                overwrite || !path.exists(),
                 "{0} already holds a run ({name}): name another folder, resume it with --resume \
                  {0}, or give --overwrite",
                 folder.display()
+            );
+            ensure!(
+                !path.is_dir(),
+                "{} is a folder, not a file of a run",
+                path.display()
             );
         }
         Ok(())
     }
 
-    /// Takes a folder for a run: makes it, or removes the run that it holds. From then on it holds a checkpoint.
-    pub fn open(
-        folder: &Path,
-        overwrite: bool,
+    /// Makes a folder, or takes one that holds no run or may be overwritten. What is there stays.
+    pub fn take(path: &Path, overwrite: bool) -> Result<Folder> {
+        let folder = std::fs::create_dir_all(path).and_then(|()| Folder::open(path));
+        let folder =
+            folder.with_context(|| format!("cannot make the folder {}", path.display()))?;
+        folder.lock()?;
+        // another run may have been here since the options were checked
+        Self::check(path, overwrite)?;
+        Ok(folder)
+    }
+
+    /// Begins a run in a folder. The first checkpoint takes the place of an earlier run's, and only then its other
+    /// files go: at any moment the folder holds one run or the other.
+    pub fn begin(
+        folder: Folder,
+        sizes: Sizes,
         loss: LossCurve,
         header: &Header,
         tensors: &[(String, Tensor)],
     ) -> Result<Self> {
-        fs::create_dir_all(folder)
-            .with_context(|| format!("cannot make the folder {}", folder.display()))?;
-        let lock = lock(folder)?;
-        // another run may have been here since the options were checked
-        Self::check(folder, overwrite)?;
-        for name in ALL {
-            remove(&folder.join(name))?;
+        checkpoint::begin(&folder, header, tensors)?;
+        for name in &ALL[1..] {
+            folder.remove(name)?;
         }
-        checkpoint::save(folder, header, tensors)?;
-        Self::new(folder, lock, loss, header)
+        Self::new(folder, sizes, Lines::default(), loss)
     }
 
-    /// The lines of the run that a folder holds, up to a checkpoint.
-    pub fn lines(folder: &Path, at: &Header) -> Result<(Vec<Step>, Vec<Epoch>)> {
-        Ok((
-            Table::rows(&folder.join(STEPS), &STEP_COLUMNS, at.steps)?,
-            Table::rows(&folder.join(EPOCHS), &EPOCH_COLUMNS, at.epochs)?,
-        ))
-    }
-
-    /// Takes the folder of a run that goes on from a checkpoint, and is locked; what came later is removed.
-    pub fn go_on(
-        folder: &Path,
-        lock: Option<File>,
-        loss: LossCurve,
-        from: &Checkpoint,
-    ) -> Result<Self> {
+    /// Goes on with a run from a checkpoint; what came later is removed.
+    pub fn go_on(folder: Folder, sizes: Sizes, loss: LossCurve, from: &Checkpoint) -> Result<Self> {
         // of an earlier step, or half of one
-        remove(&folder.join(MODEL))?;
-        remove(&atomic::partial(&folder.join(checkpoint::NEWEST)))?;
+        folder.remove(MODEL)?;
+        folder.remove(&partial(checkpoint::NEWEST))?;
         if from.is_previous {
             // or the next checkpoint would put a damaged one in the place of the only good one
-            checkpoint::previous_is_newest(folder)?;
+            folder.rename(checkpoint::PREVIOUS, checkpoint::NEWEST)?;
         }
-        Self::new(folder, lock, loss, &from.header)
+        Self::new(folder, sizes, from.lines.clone(), loss)
     }
 
     /// Whether the run that a folder holds went to its end.
-    pub fn is_finished(folder: &Path) -> bool {
-        folder.join(MODEL).exists()
+    pub fn is_finished(folder: &Folder) -> bool {
+        folder.dir.exists(MODEL)
     }
 
-    /// A record that goes on after the lines that a checkpoint counts.
-    fn new(folder: &Path, lock: Option<File>, loss: LossCurve, at: &Header) -> Result<Self> {
+    /// A record that goes on after these lines.
+    fn new(folder: Folder, sizes: Sizes, lines: Lines, loss: LossCurve) -> Result<Self> {
+        let [steps, epochs] = open_tables(&folder, &lines, sizes, !lines.losses.is_empty())?;
         Ok(Self {
-            folder: folder.to_owned(),
-            kept: at.steps,
-            _lock: lock,
-            steps: Table::open(&folder.join(STEPS), &STEP_COLUMNS, at.steps)?,
-            epochs: Table::open(&folder.join(EPOCHS), &EPOCH_COLUMNS, at.epochs)?,
+            folder,
+            kept: lines.losses.len(),
+            sizes,
+            lines,
+            steps,
+            epochs,
             loss,
             next_drawing: Instant::now(),
             checkpoints: Trouble::default(),
@@ -175,6 +156,7 @@ impl Record {
     }
 
     pub fn step(&mut self, step: &Step) -> Result<()> {
+        self.lines.losses.push(step.loss);
         self.steps.add(step)?;
         self.loss.add(step.loss)?;
         if Instant::now() >= self.next_drawing + DRAW_EVERY {
@@ -183,21 +165,22 @@ impl Record {
         Ok(())
     }
 
-    pub fn epoch(&mut self, epoch: &Epoch, accuracy: &Animator) -> Result<()> {
-        self.epochs.add(epoch)?;
+    pub fn epoch(&mut self, epoch: Epoch, accuracy: &Animator) -> Result<()> {
+        self.epochs.add(&epoch)?;
+        self.lines.epochs.push(epoch);
         if Instant::now() >= self.next_drawing {
             self.draw(Some(accuracy));
         }
         Ok(())
     }
 
-    /// Keeps what [`go_on`](Self::go_on) needs, if it can. The tables go first: a checkpoint is of lines that are
-    /// there.
+    /// Keeps what [`go_on`](Self::go_on) needs, if it can.
     pub fn checkpoint(&mut self, header: &Header, tensors: &[(String, Tensor)]) {
-        let tables = self.steps.sync().and_then(|()| self.epochs.sync());
-        let saved = tables.and_then(|()| checkpoint::save(&self.folder, header, tensors));
+        let tables = self.flush();
+        let save = || checkpoint::save(&self.folder, header, &self.lines, tensors);
+        let saved = tables.and_then(|()| save());
         if self.checkpoints.tolerate(saved) {
-            self.kept = header.steps;
+            self.kept = self.lines.losses.len();
         }
     }
 
@@ -205,13 +188,23 @@ impl Record {
     pub fn finish(&mut self, model: &[(String, Tensor)], accuracy: &Animator) -> Result<()> {
         let flushed = self.flush();
         self.draw(Some(accuracy));
-        weights::save(&self.folder.join(MODEL), model).and(flushed)
+        weights::save_in(&self.folder, MODEL, model).and(flushed)
     }
 
-    /// Writes the lines that wait.
+    /// Writes the lines that wait; writes a table anew that was removed or changed while the run went on.
     pub fn flush(&mut self) -> Result<()> {
-        self.steps.flush()?;
-        self.epochs.flush()
+        let Self {
+            folder,
+            steps,
+            epochs,
+            ..
+        } = self;
+        steps.flush(folder)?;
+        epochs.flush(folder)?;
+        if !steps.is_intact(folder) || !epochs.is_intact(folder) {
+            [self.steps, self.epochs] = open_tables(folder, &self.lines, self.sizes, true)?;
+        }
+        Ok(())
     }
 
     /// Draws the loss; the accuracy as well, where it is new.
@@ -229,83 +222,95 @@ impl Record {
 
     /// Writes a picture, which a viewer may load anew at any time: it sees the old one or the new one.
     fn write(&self, name: &str, picture: &str) -> Result<()> {
-        let beside = self.folder.join(format!(".{name}"));
-        let written =
-            fs::write(&beside, picture).and_then(|()| fs::rename(&beside, self.folder.join(name)));
-        if written.is_err() {
-            let _ = fs::remove_file(&beside);
-        }
-        written.with_context(|| format!("cannot write {}", self.folder.join(name).display()))
+        let drawn = self.folder.draw(name, picture);
+        drawn.with_context(|| self.folder.cannot_write(name))
     }
 }
 
-/// Locks a folder, so that no second run writes to it. None, without a check, where a folder cannot be locked.
-pub(crate) fn lock(folder: &Path) -> Result<Option<File>> {
-    let Ok(file) = File::open(folder) else {
-        return Ok(None);
+/// The tables of these lines. One that has others is written anew, which is `said`.
+fn open_tables(folder: &Folder, lines: &Lines, sizes: Sizes, said: bool) -> Result<[Table; 2]> {
+    let [steps, epochs] = lines.tables(sizes)?;
+    let open = |name, text: &[u8]| {
+        let (table, wrong) = Table::open(folder, name, text)?;
+        if let Some(wrong) = wrong.filter(|_| said) {
+            let folder = folder.path.display();
+            warn(format_args!("{folder}: {wrong}; it was written anew"));
+        }
+        anyhow::Ok(table)
     };
-    match file.try_lock() {
-        Err(TryLockError::WouldBlock) => bail!(
-            "another run is writing to {}; name another folder, or wait for its end",
-            folder.display()
-        ),
-        locked => Ok(locked.ok().map(|()| file)),
-    }
+    Ok([open(STEPS, &steps)?, open(EPOCHS, &epochs)?])
 }
 
-fn remove(path: &Path) -> Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("cannot replace {}", path.display()))
-        }
-        _ => Ok(()),
-    }
+/// Whether a path leads to a file that a run writes in its folder.
+pub(crate) fn is_own(folder: &Path, path: &Path) -> bool {
+    // a link counts as what it leads to
+    let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let parent = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty());
+    let parent = parent.unwrap_or(Path::new("."));
+    let is_inside = folder.canonicalize().ok() == parent.canonicalize().ok();
+    let is = |name: &str| path.ends_with(name) || path.ends_with(partial(name));
+    is_inside && ALL.into_iter().any(is)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
-    fn header(steps: usize) -> Header {
+    const SIZES: Sizes = Sizes {
+        examples: 9,
+        batch: 1,
+    };
+
+    fn header() -> Header {
         Header {
             version: String::new(),
             settings: String::new(),
             arguments: Vec::new(),
-            epochs: 0,
-            steps,
             seconds: 0.0,
         }
     }
 
-    fn begin(folder: &Path, overwrite: bool) -> Result<Record> {
-        Record::open(folder, overwrite, LossCurve::new(1, 9), &header(0), &[])
+    fn begin(path: &Path, overwrite: bool) -> Result<Record> {
+        let folder = Record::take(path, overwrite)?;
+        Record::begin(folder, SIZES, LossCurve::new(1, 9), &header(), &[])
+    }
+
+    /// A run of three steps, with checkpoints after the second and the third.
+    fn three_steps(path: &Path) -> Result<()> {
+        let mut record = begin(path, false)?;
+        for step in 1..=3 {
+            record.step(&Step {
+                epoch: 1,
+                step,
+                examples: 1,
+                loss: 1.0 / step as f32,
+            })?;
+            if step > 1 {
+                record.checkpoint(&header(), &[]);
+                assert_eq!(record.kept, step);
+            }
+        }
+        Ok(())
+    }
+
+    fn go_on(path: &Path) -> Result<Record> {
+        let folder = Folder::open(path)?;
+        let (from, _) = Checkpoint::load(&folder)?;
+        Record::go_on(folder, SIZES, LossCurve::new(1, 9), &from)
     }
 
     /// Otherwise the next checkpoint would replace it by the damaged one.
     #[test]
     fn the_checkpoint_that_a_run_goes_on_from_is_the_newest() -> Result<()> {
         let folder = tempfile::tempdir()?;
-        let mut record = begin(folder.path(), false)?;
-        let step = Step {
-            epoch: 1,
-            step: 1,
-            examples: 1,
-            loss: 1.0,
-        };
-        record.step(&step)?;
-        record.checkpoint(&header(1), &[]);
-        assert_eq!(record.kept, 1);
-        drop(record);
-        let newest = folder.path().join(checkpoint::NEWEST);
-        fs::write(&newest, "damaged")?;
-        let (from, damaged) = Checkpoint::load(folder.path())?;
-        assert!(from.is_previous && damaged.is_some());
-        Record::go_on(folder.path(), None, LossCurve::new(1, 9), &from)?;
-        let (again, damaged) = Checkpoint::load(folder.path())?;
-        assert_eq!(
-            (again.header, again.is_previous, damaged),
-            (header(0), false, None)
-        );
+        three_steps(folder.path())?;
+        fs::write(folder.path().join(checkpoint::NEWEST), "damaged")?;
+        go_on(folder.path())?;
+        let (again, damaged) = Checkpoint::load(&Folder::open(folder.path())?)?;
+        assert_eq!((again.lines.losses, damaged), (vec![1.0, 0.5], None));
         assert!(!folder.path().join(checkpoint::PREVIOUS).exists());
         Ok(())
     }
@@ -326,11 +331,57 @@ mod tests {
     #[test]
     fn two_runs_cannot_write_to_one_folder() -> Result<()> {
         let folder = tempfile::tempdir()?;
-        let first = lock(folder.path())?;
-        let error = lock(folder.path()).unwrap_err().to_string();
+        let first = Record::take(folder.path(), false)?;
+        let error = Record::take(folder.path(), true).unwrap_err().to_string();
         assert!(error.starts_with("another run is writing to "), "{error}");
         drop(first);
-        lock(folder.path())?;
+        Record::take(folder.path(), false)?;
+        Ok(())
+    }
+
+    #[test]
+    fn tables_are_those_of_the_checkpoint() -> Result<()> {
+        const WHOLE: &str = "epoch,step,examples,loss\n1,1,1,1.0\n1,2,1,0.5\n1,3,1,0.33333334\n";
+        let (shorter, longer) = (&WHOLE[..40], format!("{WHOLE}1,4,1,9.0\n1,"));
+        let changed = WHOLE.replace("0.5", "0.6");
+        for (text, wrong) in [
+            (Some(WHOLE), None),
+            (Some(&*longer), None),
+            (None, Some("steps.csv was missing")),
+            (Some(""), Some("steps.csv ended in line 1")),
+            (Some(shorter), Some("steps.csv ended in line 3")),
+            (Some(&*changed), Some("steps.csv was changed in line 3")),
+        ] {
+            let folder = tempfile::tempdir()?;
+            three_steps(folder.path())?;
+            let steps = folder.path().join(STEPS);
+            fs::remove_file(&steps)?;
+            text.map_or(Ok(()), |text| fs::write(&steps, text))?;
+            let opened = Folder::open(folder.path())?;
+            let (_, found) = Table::open(&opened, STEPS, WHOLE.as_bytes())?;
+            assert_eq!(found.as_deref(), wrong);
+            drop(go_on(folder.path())?);
+            assert_eq!(fs::read_to_string(&steps)?, WHOLE);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_table_that_is_lost_on_the_way_is_written_anew() -> Result<()> {
+        for lose in [
+            |steps: &Path| fs::remove_file(steps),
+            |steps: &Path| fs::write(steps, "another table"),
+            |steps: &Path| fs::rename(steps, steps.with_extension("old")),
+        ] {
+            let folder = tempfile::tempdir()?;
+            three_steps(folder.path())?;
+            let mut record = go_on(folder.path())?;
+            let steps = folder.path().join(STEPS);
+            let whole = fs::read_to_string(&steps)?;
+            lose(&steps)?;
+            record.flush()?;
+            assert_eq!(fs::read_to_string(&steps)?, whole);
+        }
         Ok(())
     }
 }

@@ -22,10 +22,11 @@ use crate::bar::{Bar, Plan};
 use crate::batch_loss::BatchLoss;
 use crate::checkpoint::Header;
 use crate::interrupt::{self, interrupted};
+use crate::lines::{Epoch, Lines, Sizes, Step};
 use crate::loss_curve::LossCurve;
 use crate::options::{Book, Options};
 use crate::process::Process;
-use crate::record::{Epoch, Record, Step};
+use crate::record::Record;
 use crate::say::{say, set_quiet};
 use crate::trace::Trace;
 use crate::train_state::{TrainState, largest_gradient};
@@ -294,17 +295,16 @@ impl Run {
         self.names = tensors.iter().map(|(name, _)| name.clone()).collect();
         // Ctrl-C came before there is anything to keep: an earlier run in the folder stays
         let writes = self.process.rank == 0 && !interrupted();
-        let params = match (self.resumed.take(), &self.options.init) {
-            (Some(resumed), _) => {
-                let cannot = format!("--resume {}", resumed.folder.display());
+        let params = match self.resumed.take() {
+            Some(resumed) => {
+                let cannot = format!("--resume {}", resumed.folder.path.display());
                 self.go_on(resumed, &tensors, writes).context(cannot)
             }
-            (None, Some(file)) => weights::load(file, &tensors),
-            (None, None) => Ok(tensors.into_iter().map(|(_, tensor)| tensor).collect()),
+            None => self.begin(tensors, writes),
         };
         let params = params.map_err(BadInput::from)?;
         if writes {
-            self.begin_files(&params).map_err(BadInput::from)?;
+            self.files.trace = self.options.trace.as_deref().map(Trace::begin);
         }
         if self.process.rank == 0 {
             self.progress.bar = Bar::on_stderr(Plan {
@@ -318,6 +318,40 @@ impl Run {
         Ok(params)
     }
 
+    /// Begins the run. What was there is not touched before every option has been tried.
+    fn begin(&mut self, tensors: Vec<(String, Tensor)>, writes: bool) -> Result<Vec<Tensor>> {
+        let params: Vec<Tensor> = match &self.options.init {
+            Some(file) => weights::load(file, &tensors)?,
+            None => tensors.into_iter().map(|(_, tensor)| tensor).collect(),
+        };
+        if !writes {
+            return Ok(params);
+        }
+        let out = self.options.out.as_deref();
+        let folder = out.map(|path| Record::take(path, self.options.overwrite));
+        let folder = folder.transpose()?;
+        self.try_trace()?;
+        if let Some(folder) = folder {
+            let (header, tensors) = (self.header(0.0), self.named(params.clone()));
+            let record = Record::begin(folder, self.sizes(), self.loss_curve(), &header, &tensors);
+            self.files.record = Some(record?);
+        }
+        Ok(params)
+    }
+
+    fn try_trace(&self) -> Result<()> {
+        let run = self.options.folder();
+        let trace = self.options.trace.as_deref();
+        trace.map_or(Ok(()), |file| Trace::try_files(file, run))
+    }
+
+    fn sizes(&self) -> Sizes {
+        Sizes {
+            examples: self.train_iter.num_examples(),
+            batch: self.batch_size,
+        }
+    }
+
     /// Takes up the run where a checkpoint was taken; one that went to its end is left as it is.
     fn go_on(
         &mut self,
@@ -325,28 +359,22 @@ impl Run {
         tensors: &[(String, Tensor)],
         writes: bool,
     ) -> Result<Vec<Tensor>> {
-        let Resumed {
-            folder,
-            mut from,
-            lock,
-        } = resumed;
+        let Resumed { folder, mut from } = resumed;
         self.settings.check_same(&from.header.settings)?;
         let params = weights::take_all(&mut from.tensors, tensors)?;
-        let (steps, epochs) = Record::lines(&folder, &from.header)?;
-        resume::check_lines(
-            &steps,
-            &epochs,
-            self.train_iter.num_batches(),
-            self.num_epochs,
-        )?;
-        let loss = self.catch_up(&steps, &epochs, from.header.seconds)?;
-        let finished = epochs.len() == self.num_epochs && Record::is_finished(&folder);
-        if writes && !finished {
-            self.files.record = Some(Record::go_on(&folder, lock, loss, &from)?);
+        from.lines.check(self.sizes(), self.num_epochs)?;
+        let loss = self.catch_up(&from.lines, from.header.seconds)?;
+        let (completed, all) = (from.lines.epochs.len(), self.num_epochs);
+        let finished = completed == all && Record::is_finished(&folder);
+        let path = folder.path.to_owned();
+        if writes {
+            self.try_trace()?;
         }
-        let (folder, step) = (folder.display(), steps.len());
-        let (epoch, all) = (epochs.len() + 1, self.num_epochs);
-        match epochs.len() < self.num_epochs {
+        if writes && !finished {
+            self.files.record = Some(Record::go_on(folder, self.sizes(), loss, &from)?);
+        }
+        let (folder, step, epoch) = (path.display(), from.lines.losses.len(), completed + 1);
+        match completed < all {
             _ if finished => say(format_args!(
                 "the run in {folder} is complete; nothing to do"
             )),
@@ -363,17 +391,18 @@ impl Run {
     }
 
     /// Stands where a run stands that has had these steps and epochs; the loss that it has seen.
-    fn catch_up(&mut self, steps: &[Step], epochs: &[Epoch], seconds: f64) -> Result<LossCurve> {
-        let begun = steps.iter().filter(|step| step.epoch > epochs.len());
-        self.train_iter = (self.train_iter.clone()).starting_at(epochs.len() + 1, begun.count());
+    fn catch_up(&mut self, lines: &Lines, seconds: f64) -> Result<LossCurve> {
+        let (steps, epochs) = (lines.losses.len(), &lines.epochs);
+        let begun = steps - epochs.len() * self.sizes().steps_per_epoch();
+        self.train_iter = (self.train_iter.clone()).starting_at(epochs.len() + 1, begun);
         let times = epochs.iter().map(|epoch| epoch.seconds).collect();
         self.timer = Timer::after(times, seconds);
-        self.files.checkpointed = steps.len();
+        self.files.checkpointed = steps;
         for epoch in epochs {
             self.animator.add(epoch.epoch as f64, &[epoch.test_acc])?;
         }
         let mut loss = self.loss_curve();
-        for step in steps {
+        for step in lines.steps(self.sizes()) {
             self.progress.take(step.examples);
             self.progress.step(step.examples, step.loss);
             loss.add(step.loss)?;
@@ -389,19 +418,6 @@ impl Run {
     /// run begins.
     pub fn take_extra_state(&mut self) -> HashMap<String, Tensor> {
         std::mem::take(&mut self.extra_state)
-    }
-
-    fn begin_files(&mut self, params: &[Tensor]) -> Result<()> {
-        if let (Some(folder), None) = (&self.options.out, &self.options.resume) {
-            let tensors = self.named(params.to_vec());
-            let (overwrite, loss) = (self.options.overwrite, self.loss_curve());
-            let record = Record::open(folder, overwrite, loss, &self.header(0.0), &tensors);
-            self.files.record = Some(record?);
-        }
-        self.files.trace = (self.options.trace.as_deref())
-            .map(Trace::begin)
-            .transpose()?;
-        Ok(())
     }
 
     fn loss_curve(&self) -> LossCurve {
@@ -463,32 +479,37 @@ impl Run {
                 record.step(&step)?;
             }
             if !loss.is_finite() {
-                bail!(self.diverged(&step, state)?);
+                let (Step { epoch, step, .. }, lr) = (step, self.lr);
+                let what = format!("the loss is {loss} in step {step} (epoch {epoch}, lr {lr:?})");
+                bail!(self.diverged(&what, examples, state)?);
             }
         }
         Ok(())
     }
 
-    /// Why the run ends where a loss is no number.
-    fn diverged(&mut self, step: &Step, state: &impl TrainState) -> Result<String> {
+    /// Why the run ends where numbers are not finite any more; `examples` is how many the last step had.
+    fn diverged(&mut self, what: &str, examples: usize, state: &impl TrainState) -> Result<String> {
         if let Some(record) = &mut self.files.record {
             let _ = record.flush(); // there is something worse to say
         }
-        let gradients = state.gradients(&self.names, step.examples)?;
-        let largest = largest_gradient(&gradients)?;
-        let (lr, taken) = (self.lr, self.progress.taken);
-        let Step {
-            epoch, step, loss, ..
-        } = step;
-        let then = match taken - step {
-            0 => String::new(),
-            _ => format!(" (in step {taken})"),
-        };
-        let kept = self.files.has_kept();
+        let largest = largest_gradient(&state.gradients(&self.names, examples)?)?;
+        let (step, kept) = (self.progress.taken, self.files.has_kept());
         Ok(format!(
-            "the loss is {loss} in step {step} (epoch {epoch}, lr {lr}); {largest}{then}; \
-             try a smaller --lr{kept}"
+            "{what}; gradients of step {step}: {largest}; try a smaller --lr{kept}"
         ))
+    }
+
+    /// Names what is trained, of which every number has to be finite.
+    fn named_finite(&mut self, state: &impl TrainState) -> Result<Vec<(String, Tensor)>> {
+        let tensors = self.named(state.tensors()?);
+        for (name, tensor) in &tensors {
+            if let Err(error) = weights::check_finite(name, tensor) {
+                let (step, lr) = (self.progress.taken, self.lr);
+                let what = format!("after step {step}, at lr {lr:?}: {error}");
+                bail!(self.diverged(&what, self.progress.examples_of_step, state)?);
+            }
+        }
+        Ok(tensors)
     }
 
     /// A loss that is no number says more than replicas which differ after it.
@@ -504,12 +525,7 @@ impl Run {
         if self.options.folder().is_none() {
             return Ok(());
         }
-        let mut tensors = self.named(state.tensors()?);
-        for (name, tensor) in &tensors {
-            let (step, lr) = (self.progress.taken, self.lr);
-            weights::check_finite(name, tensor)
-                .with_context(|| format!("after step {step}, at lr {lr}"))?;
-        }
+        let mut tensors = self.named_finite(state)?;
         tensors.extend(state.extra_state()?);
         let header = self.header(seconds);
         self.files.checkpointed = self.progress.taken;
@@ -525,8 +541,6 @@ impl Run {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             settings: self.settings(),
             arguments: self.options.arguments.clone(),
-            epochs: self.progress.losses.len(),
-            steps: self.progress.step,
             seconds,
         }
     }
@@ -559,7 +573,7 @@ impl Run {
                 test_acc,
                 seconds,
             };
-            record.epoch(&line, &self.animator)?;
+            record.epoch(line, &self.animator)?;
         }
         self.checkpoint(state, 0.0)?;
         self.begin_epoch();
@@ -580,7 +594,7 @@ impl Run {
             let seconds = self.timer.times().get(completed).copied();
             self.checkpoint(state, seconds.unwrap_or(0.0))?;
         }
-        let model = self.named(state.tensors()?);
+        let model = self.named_finite(state)?;
         let written = match &mut self.files.record {
             Some(record) => record.finish(&model, &self.animator),
             None => Ok(()),
@@ -602,10 +616,10 @@ impl Run {
         if completed < self.num_epochs {
             let go_on = match &self.files.record {
                 Some(Record { folder, kept, .. }) if *kept == step => {
-                    format!("; continue with --resume {}", folder.display())
+                    format!("; continue with --resume {}", folder.path.display())
                 }
                 Some(Record { folder, kept, .. }) => {
-                    let folder = folder.display();
+                    let folder = folder.path.display();
                     format!("; --resume {folder} continues after step {kept}")
                 }
                 None => String::new(),

@@ -70,6 +70,17 @@ pub fn say(line: fmt::Arguments<'_>) {
 /// Prints a line of something that went wrong and does not end the run.
 pub(crate) fn warn(line: fmt::Arguments<'_>) {
     if !is_quiet() {
+        let line = one_line(line);
         above_the_bar(|_| writeln!(std::io::stderr(), "warning: {line}"));
     }
+}
+
+/// The text in one line, though the name of a file has several.
+pub(crate) fn one_line(text: fmt::Arguments<'_>) -> String {
+    let text = text.to_string();
+    let shown = text.chars().map(|c| match c.is_control() {
+        true => c.escape_default().to_string(),
+        false => c.to_string(),
+    });
+    shown.collect()
 }

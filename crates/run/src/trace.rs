@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
+use crate::folder::check_path_is_file;
+use crate::record;
 use crate::say::warn;
 use crate::timeline::Recording;
 
@@ -22,7 +24,7 @@ pub(crate) struct Trace {
 }
 
 impl Trace {
-    /// Whether the trace and the picture can be put there.
+    /// Whether there may be a trace and a picture of these names.
     pub fn check(file: &Path, overwrite: bool) -> Result<()> {
         let picture = picture(file);
         ensure!(
@@ -42,19 +44,31 @@ impl Trace {
         Ok(())
     }
 
-    /// Sees that both files can be made, and begins to record.
-    pub fn begin(file: &Path) -> Result<Self> {
+    /// Checks that both files can be written, and that they are none of those in the folder of the run.
+    pub fn try_files(file: &Path, run: Option<&Path>) -> Result<()> {
         if let Some(folder) = file.parent() {
             fs::create_dir_all(folder)
                 .with_context(|| format!("--trace {}: cannot make its folder", file.display()))?;
         }
-        can_be_written(file)?;
-        can_be_written(&picture(file))?;
-        Ok(Self {
+        for path in [file, &picture(file)] {
+            ensure!(
+                !run.is_some_and(|run| record::is_own(run, path)),
+                "--trace {}: {} is a file of the run itself; choose another name",
+                file.display(),
+                path.display()
+            );
+            can_be_written(path)?;
+        }
+        Ok(())
+    }
+
+    /// Begins to record.
+    pub fn begin(file: &Path) -> Self {
+        Self {
             file: file.to_owned(),
             recording: Recording::start(),
             steps: 0,
-        })
+        }
     }
 
     /// Counts a step; the last one ends the recording.
@@ -87,8 +101,13 @@ fn picture(file: &Path) -> PathBuf {
 /// Whether a file can be written; what is there stays as it is.
 fn can_be_written(path: &Path) -> Result<()> {
     let is_new = !path.exists();
-    let opened = OpenOptions::new().append(true).create(true).open(path);
-    opened.with_context(|| format!("cannot write {}", path.display()))?;
+    let can = || {
+        if !is_new {
+            check_path_is_file(path)?;
+        }
+        OpenOptions::new().append(true).create(true).open(path)
+    };
+    can().with_context(|| format!("cannot write {}", path.display()))?;
     if is_new {
         let _ = fs::remove_file(path); // it is empty
     }

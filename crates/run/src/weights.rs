@@ -3,13 +3,22 @@
 //! A file is checked, not trusted: each tensor that the network has must be there in its shape,
 //! and no other.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use candle_core::{DType, Device, Tensor};
+use serde::Deserialize;
+use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 
-use crate::atomic;
+use crate::folder::{self, Folder};
+use crate::quote::quote;
+
+/// The longest header that is read: some hundred thousand tensors have it.
+const LONGEST_HEADER: u64 = 16 << 20;
 
 /// Reads the tensors named in `expected`, in that order, on the CPU; floats become `f32`.
 ///
@@ -18,15 +27,85 @@ use crate::atomic;
 /// of number than the one in `expected`; the message names it.
 pub fn load(path: &Path, expected: &[(String, Tensor)]) -> Result<Vec<Tensor>> {
     let file = || format!("cannot read parameters from {}", path.display());
-    let mut found = candle_core::safetensors::load(path, &Device::Cpu).with_context(file)?;
+    let opened = folder::read(path).with_context(file)?;
+    let bytes = read(opened).with_context(file)?;
+    let found = candle_core::safetensors::load_buffer(&bytes, &Device::Cpu);
+    let mut found = found.with_context(file)?;
     let tensors = take_all(&mut found, expected).with_context(file)?;
     if let Some(name) = found.keys().min() {
         bail!(
-            "{}: the file has a tensor {name:?}, the network has no parameter of that name",
-            file()
+            "{}: the file has a tensor {}, the network has no parameter of that name",
+            file(),
+            quote(name)
         );
     }
     Ok(tensors)
+}
+
+/// The bytes of a safetensors file. Its header is read first: a file that is longer or shorter than its header says
+/// takes no memory.
+pub(crate) fn read(mut file: File) -> Result<Vec<u8>> {
+    let len = file.metadata()?.len();
+    let mut bytes = Vec::new();
+    (&mut file).take(8).read_to_end(&mut bytes)?;
+    match bytes[..] {
+        [b'P', b'K', 3, 4, ..] | [0x80, 2, ..] => bail!(
+            "this is PyTorch's own format, expected safetensors; convert it in Python: \
+             safetensors.torch.save_file(torch.load(FILE), \"model.safetensors\")"
+        ),
+        [0x1f, 0x8b, ..] => bail!("this file is gzip-compressed; decompress it"),
+        _ => (),
+    }
+    let header = bytes[..].try_into().map_or(u64::MAX, u64::from_le_bytes);
+    ensure!(
+        header <= LONGEST_HEADER.min(len.saturating_sub(8)),
+        "this is no safetensors file, or it is damaged"
+    );
+    (&mut file).take(header).read_to_end(&mut bytes)?;
+    let mut names = serde_json::Deserializer::from_slice(&bytes[8..]);
+    let end = names
+        .deserialize_map(Names)
+        .context("its header is damaged")?;
+    let declared = end.saturating_add(8 + header);
+    ensure!(
+        len == declared,
+        "the file has {len} bytes, its header declares {declared}"
+    );
+    file.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Reads the names of a header, and where the last tensor ends.
+struct Names;
+
+impl<'de> Visitor<'de> for Names {
+    type Value = u64;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the names of tensors")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<u64, A::Error> {
+        let (mut names, mut end) = (BTreeSet::new(), 0);
+        while let Some(name) = map.next_key::<String>()? {
+            if name == "__metadata__" {
+                map.next_value::<IgnoredAny>()?;
+            } else {
+                end = map.next_value::<Place>()?.data_offsets[1].max(end);
+            }
+            if let Some(name) = names.replace(name) {
+                // safetensors would take the last one
+                let twice = format!("it has two tensors {}", quote(&name));
+                return Err(A::Error::custom(twice));
+            }
+        }
+        Ok(end)
+    }
+}
+
+#[derive(Deserialize)]
+struct Place {
+    data_offsets: [u64; 2],
 }
 
 /// Takes the tensors named in `expected` out of those that were found.
@@ -72,7 +151,7 @@ pub(crate) fn check_finite(name: &str, tensor: &Tensor) -> Result<()> {
 /// ```
 /// # use candle_core::{DType, Device, Tensor};
 /// let folder = tempfile::tempdir()?;
-/// let path = folder.path().join("model.safetensors");
+/// let path = folder.path.join("model.safetensors");
 /// let model = [("b4".to_string(), Tensor::ones(10, DType::F32, &Device::Cpu)?)];
 /// run::weights::save(&path, &model)?;
 /// assert_eq!(run::weights::load(&path, &model)?[0].to_vec1::<f32>()?, [1.0; 10]);
@@ -83,8 +162,19 @@ pub(crate) fn check_finite(name: &str, tensor: &Tensor) -> Result<()> {
 /// If it cannot be written.
 pub fn save(path: &Path, tensors: &[(String, Tensor)]) -> Result<()> {
     let cannot = || format!("cannot write {}", path.display());
-    let bytes = to_bytes(tensors, None).with_context(cannot)?;
-    atomic::write(path, &bytes).with_context(cannot)
+    let name = path.file_name().and_then(|name| name.to_str());
+    let name = name.with_context(cannot)?;
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty());
+    let folder = Folder::open(folder.unwrap_or(Path::new("."))).with_context(cannot)?;
+    save_in(&folder, name, tensors)
+}
+
+/// As [`save`], in a folder.
+pub(crate) fn save_in(folder: &Folder, name: &str, tensors: &[(String, Tensor)]) -> Result<()> {
+    let written = to_bytes(tensors, None).and_then(|bytes| Ok(folder.write(name, &bytes)?));
+    written.with_context(|| folder.cannot_write(name))
 }
 
 /// The bytes of a safetensors file of named tensors, which `metadata` can say more about.

@@ -15,7 +15,7 @@ impl Files {
     /// Where an error leaves the reader.
     pub fn has_kept(&self) -> String {
         let kept = |record: &Record| {
-            let (folder, kept) = (record.folder.display(), record.kept);
+            let (folder, kept) = (record.folder.path.display(), record.kept);
             format!("; {folder} holds the checkpoint of step {kept}")
         };
         self.record.as_ref().map(kept).unwrap_or_default()

@@ -1,7 +1,7 @@
 //! Where a run stands: its steps and epochs so far, and the bar that shows them.
 
 use crate::bar::Bar;
-use crate::record::Step;
+use crate::lines::Step;
 
 #[derive(Debug, Default)]
 pub(super) struct Progress {
@@ -12,6 +12,8 @@ pub(super) struct Progress {
     pub taken: usize,
     /// Examples of this epoch, with those of unread losses.
     pub given: usize,
+    /// Examples of the last step.
+    pub examples_of_step: usize,
     examples: usize,
     loss_sum: f64,
     /// Mean losses of the epochs that are complete.
@@ -22,6 +24,7 @@ impl Progress {
     /// Counts a step, the loss of which is not known yet.
     pub fn take(&mut self, examples: usize) {
         self.taken += 1;
+        self.examples_of_step = examples;
         self.given += examples;
     }
 

@@ -1,41 +1,35 @@
 //! What a run goes on from, and whether it is the same run.
 
-use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
-use crate::checkpoint::Checkpoint;
-use crate::record::{self, Epoch, Step};
+use crate::checkpoint::{Checkpoint, folder_of_a_run};
+use crate::folder::Folder;
 use crate::say::warn;
 
-/// The checkpoint that a run goes on from, and the lock of its folder.
+/// The checkpoint that a run goes on from, and its folder.
 #[derive(Debug)]
 pub(super) struct Resumed {
-    pub folder: PathBuf,
+    pub folder: Folder,
     pub from: Checkpoint,
-    pub lock: Option<File>,
 }
 
 impl Resumed {
     /// The newest whole checkpoint of a folder; a process that `writes` there locks the folder first.
-    pub fn load(folder: &Path, writes: bool) -> Result<Self> {
-        let lock = match writes {
-            true => record::lock(folder)?,
-            false => None,
-        };
-        let (from, damaged) = Checkpoint::load(folder)?;
+    pub fn load(path: &Path, writes: bool) -> Result<Self> {
+        let folder = folder_of_a_run(path)?;
+        if writes {
+            folder.lock()?;
+        }
+        let (from, damaged) = Checkpoint::load(&folder)?;
         if let Some(why) = damaged {
-            let step = from.header.steps;
+            let step = from.lines.losses.len();
             warn(format_args!(
                 "{why}; resuming from the previous checkpoint, of step {step}"
             ));
         }
-        Ok(Self {
-            folder: folder.to_owned(),
-            from,
-            lock,
-        })
+        Ok(Self { folder, from })
     }
 }
 
@@ -48,34 +42,4 @@ pub(super) fn tell_versions(begun_by: &str) {
              the last digits"
         ));
     }
-}
-
-/// Refuses lines that belong to another run, or that were edited.
-pub(super) fn check_lines(
-    steps: &[Step],
-    epochs: &[Epoch],
-    batches: usize,
-    num_epochs: usize,
-) -> Result<()> {
-    let completed = epochs.len();
-    let least = completed * batches;
-    let most = num_epochs.min(completed + 1) * batches;
-    ensure!(
-        (least..=most).contains(&steps.len()),
-        "the checkpoint counts {} steps and {completed} completed epochs of {batches} steps; \
-         expected {least} to {most} steps",
-        steps.len()
-    );
-    let numbered = |(i, step): (usize, &Step)| (step.epoch, step.step) == (i / batches + 1, i + 1);
-    ensure!(
-        steps.iter().enumerate().all(numbered),
-        "steps.csv does not list the steps of this run in order; it was edited, or belongs to \
-         another run"
-    );
-    ensure!(
-        (1..).zip(epochs).all(|(i, epoch)| epoch.epoch == i),
-        "epochs.csv does not list the epochs of this run in order; it was edited, or belongs \
-         to another run"
-    );
-    Ok(())
 }

@@ -7,6 +7,7 @@ use d2l::{device_name, device_names};
 use dataset::{DataIter, Dataset};
 
 use crate::bad_input::BadInput;
+use crate::folder::check_path_is_file;
 use crate::gpu::{Gpu, gpu};
 use crate::interrupt::SIGNALS;
 use crate::options::{Options, Precision};
@@ -125,11 +126,7 @@ fn check_last_batch(iter: &DataIter, which: &str, k: usize) -> Result<()> {
 pub(super) fn check_paths(options: &Options) -> Result<()> {
     // what --init had is in the checkpoint
     if let (Some(file), None) = (&options.init, &options.resume) {
-        ensure!(
-            file.is_file(),
-            "--init {}: there is no such file",
-            file.display()
-        );
+        check_path_is_file(file).with_context(|| format!("--init {}", file.display()))?;
     }
     if is_quiet() {
         return Ok(());

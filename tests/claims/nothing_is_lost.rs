@@ -1,0 +1,323 @@
+//! Wrong options, lost tables, moved folders and odd files cost no run: neither the one that goes on nor an earlier
+//! one.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+
+use crate::kit::{command, has, refuses, start, succeeds};
+use crate::runs_are_taken_up::{LENET, NEWEST, Runs};
+
+trials![
+    an_option_that_is_refused_leaves_the_earlier_run,
+    one_run_or_the_other_is_there,
+    a_trace_is_no_file_of_the_run,
+    tables_are_written_anew,
+    a_table_that_goes_while_the_run_goes_on,
+    a_table_that_is_no_file_is_named,
+    a_moved_folder_keeps_its_run,
+    files_of_impossible_length_cost_nothing,
+    what_is_no_file_of_parameters_is_named,
+    a_message_is_one_line,
+    a_script_that_cannot_be_written_is_an_error,
+];
+
+const SMALL: &str =
+    "--device cpu --data synthetic --limit-train 50 --limit-test 20 --epochs 1 --batch-size 16";
+
+/// All files of a folder.
+fn files(folder: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
+    let files = fs::read_dir(folder)?.map(|file| {
+        let path = file?.path();
+        Ok((path.display().to_string(), fs::read(&path)?))
+    });
+    files.collect()
+}
+
+fn fifo(path: &Path) -> Result<()> {
+    ensure!(Command::new("mkfifo").arg(path).status()?.success());
+    Ok(())
+}
+
+fn an_option_that_is_refused_leaves_the_earlier_run() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let (old, pipe) = (folder.path().join("old"), folder.path().join("pipe.json"));
+    let out = format!("{SMALL} --overwrite --out {}", old.display());
+    succeeds("scratch", &out)?;
+    fifo(&pipe)?;
+    let before = files(&old)?;
+    let with = |more: &str, words: &str| -> Result<()> {
+        refuses("scratch", &format!("{out} {more}"), &[words])?;
+        ensure!(files(&old)? == before, "{more}: another folder");
+        Ok(())
+    };
+    with(
+        "--trace /proc/x/t.json",
+        "--trace /proc/x/t.json: cannot make its folder",
+    )?;
+    with(
+        &format!("--trace {}", pipe.display()),
+        "it is a FIFO, not a file",
+    )?;
+    with(
+        &format!("--trace {}", folder.path().display()),
+        "it is a folder, not a file",
+    )?;
+    with(
+        &format!("--init {}", pipe.display()),
+        "it is a FIFO, not a file",
+    )?;
+    let out = format!("{SMALL} --overwrite --out {}", old.display());
+    for (more, words) in [("--split 1:x", "--split"), ("--timeout 0", "--timeout")] {
+        refuses("concise", &format!("{out} {more}"), &[words])?;
+        ensure!(files(&old)? == before, "{more}: another folder");
+    }
+    Ok(())
+}
+
+/// A run that replaces another one is killed at its beginning.
+fn one_run_or_the_other_is_there() -> Result<()> {
+    let runs = Runs::of("scratch", LENET)?;
+    let old = runs.path("old");
+    for i in 0..20 {
+        let _ = fs::remove_dir_all(&old);
+        succeeds("scratch", &format!("{SMALL} --out {}", old.display()))?;
+        let model = fs::read(old.join("model.safetensors"))?;
+        let mut new = start(
+            "scratch",
+            &format!("{LENET} --overwrite --out {}", old.display()),
+        )?;
+        if i % 2 == 0 {
+            std::thread::sleep(Duration::from_millis(10 * i));
+        } else {
+            let steps = fs::metadata(old.join("steps.csv"))?.len();
+            let is_old =
+                || fs::metadata(old.join("steps.csv")).is_ok_and(|file| file.len() == steps);
+            while is_old() && new.try_wait()?.is_none() {}
+        }
+        new.kill()?;
+        new.wait()?;
+        let checkpoint = fs::read(old.join(NEWEST))?;
+        let is_new = String::from_utf8_lossy(&checkpoint).contains("lr 0.5");
+        if is_new {
+            runs.ends_alike("old")?;
+        } else {
+            succeeds("scratch", &format!("--resume {}", old.display()))?;
+            ensure!(
+                fs::read(old.join("model.safetensors"))? == model,
+                "another model"
+            );
+        }
+    }
+    Ok(())
+}
+
+fn a_trace_is_no_file_of_the_run() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let (out, link) = (folder.path().join("run"), folder.path().join("link.json"));
+    symlink(out.join("steps.csv"), &link)?;
+    let names = ["loss.json", "steps.csv", ".checkpoint.safetensors.partial"];
+    let mut traces = names.map(|name| out.join(".").join(name)).to_vec();
+    let run = format!("{SMALL} --overwrite --out {}", out.display());
+    let refused = |trace: &PathBuf| {
+        let args = format!("{run} --trace {}", trace.display());
+        refuses("scratch", &args, &["is a file of the run itself"])
+    };
+    traces.iter().try_for_each(refused)?;
+    succeeds("scratch", &run)?;
+    traces.push(link);
+    let before = files(&out)?;
+    traces.iter().try_for_each(refused)?;
+    ensure!(files(&out)? == before, "another folder");
+    Ok(())
+}
+
+/// Whatever became of the tables, the run goes on from its newest checkpoint, and ends with the same tables.
+fn tables_are_written_anew() -> Result<()> {
+    let runs = Runs::of("scratch", LENET)?;
+    type Change = fn(&Path) -> Result<()>;
+    let changes: [(&str, Change); 4] = [
+        ("was missing", |table| Ok(fs::remove_file(table)?)),
+        ("ended in line 1", |table| Ok(fs::write(table, "")?)),
+        ("was changed in line 2", |table| {
+            let text = fs::read_to_string(table)?;
+            Ok(fs::write(table, text.replacen("\n1,", "\n7,", 1))?)
+        }),
+        ("was changed in line 1", |table| {
+            Ok(fs::write(table, "x".repeat(5 << 20))?)
+        }),
+    ];
+    for (i, (wrong, change)) in changes.into_iter().enumerate() {
+        let name = format!("lost-{i}");
+        runs.interrupted(&name)?;
+        change(&runs.path(&name).join("steps.csv"))?;
+        let said = runs.ends_alike(&name)?;
+        has(&said, &format!("steps.csv {wrong}; it was written anew"))?;
+        ensure!(said.len() < 2000, "{said}");
+    }
+    runs.interrupted("epochs")?;
+    fs::write(runs.path("epochs").join("epochs.csv"), "epoch,loss\n")?;
+    runs.ends_alike("epochs")?;
+    Ok(())
+}
+
+fn a_table_that_goes_while_the_run_goes_on() -> Result<()> {
+    let runs = Runs::of("scratch", LENET)?;
+    let out = runs.path("run");
+    let args = format!("{LENET} --checkpoint-every 5 --out {}", out.display());
+    let mut run = command("scratch", &args)?;
+    let run = run.stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+    let steps = out.join("steps.csv");
+    while fs::metadata(&steps).map_or(0, |file| file.len()) < 100 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    fs::remove_file(&steps)?;
+    let output = run.wait_with_output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{said}");
+    ensure!(said.matches("steps.csv was missing").count() == 1, "{said}");
+    runs.are_alike("run")
+}
+
+fn a_table_that_is_no_file_is_named() -> Result<()> {
+    let runs = Runs::of("scratch", LENET)?;
+    runs.interrupted("run")?;
+    let steps = runs.path("run").join("steps.csv");
+    let resume = format!("--resume {}", runs.path("run").display());
+    fs::remove_file(&steps)?;
+    fifo(&steps)?;
+    refuses("scratch", &resume, &["steps.csv: it is a FIFO, not a file"])?;
+    fs::remove_file(&steps)?;
+    symlink("/dev/zero", &steps)?;
+    refuses("scratch", &resume, &["steps.csv"])?;
+    fs::remove_file(&steps)?;
+    runs.ends_alike("run")?;
+    Ok(())
+}
+
+/// The first run writes into its folder, which was moved, and not into that of the second run.
+fn a_moved_folder_keeps_its_run() -> Result<()> {
+    let runs = Runs::of("scratch", LENET)?;
+    let (here, there) = (runs.path("here"), runs.path("there"));
+    let mut first = runs.start("here", "--checkpoint-every 2")?;
+    fs::rename(&here, &there)?;
+    let mut second = start(
+        "scratch",
+        &format!("{LENET} --checkpoint-every 3 --out {}", here.display()),
+    )?;
+    ensure!(first.wait()?.success() && second.wait()?.success());
+    runs.are_alike("there")?;
+    runs.are_alike("here")
+}
+
+fn files_of_impossible_length_cost_nothing() -> Result<()> {
+    let runs = Runs::of("scratch", LENET)?;
+    runs.interrupted("run")?;
+    let (out, model) = (
+        runs.path("run"),
+        runs.path("whole").join("model.safetensors"),
+    );
+    let (init, zeros) = (
+        runs.path("init.safetensors"),
+        runs.path("zeros.safetensors"),
+    );
+    fs::copy(model, &init)?;
+    for path in [&init, &zeros, &out.join(NEWEST)] {
+        let file = fs::OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(path)?;
+        file.set_len(6 << 30)?;
+    }
+    for (args, words) in [
+        (
+            format!("{SMALL} --init {}", init.display()),
+            "6442450944 bytes, its header declares",
+        ),
+        (
+            format!("{SMALL} --init {}", zeros.display()),
+            "its header is damaged",
+        ),
+    ] {
+        let start = Instant::now();
+        refuses("scratch", &args, &[words])?;
+        ensure!(
+            start.elapsed() < Duration::from_secs(1),
+            "{args}: {:?}",
+            start.elapsed()
+        );
+    }
+    let said = runs.ends_alike("run")?; // from the previous checkpoint
+    has(&said, "6442450944 bytes, its header declares")
+}
+
+fn what_is_no_file_of_parameters_is_named() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("a file");
+    let twice = |n: u64| {
+        format!(
+            r#"{{"W1":{{"dtype":"U8","shape":[1],"data_offsets":[0,{n}]}},"W1":{{"dtype":"U8","shape":[1],"data_offsets":[0,{n}]}}}}"#
+        )
+    };
+    let header = twice(1);
+    let twice = [
+        &(header.len() as u64).to_le_bytes()[..],
+        header.as_bytes(),
+        b"x",
+    ]
+    .concat();
+    for (bytes, words) in [
+        (&b"PK\x03\x04 and so on"[..], "this is PyTorch's own format"),
+        (
+            &b"\x80\x02\x8a\x0a and so on"[..],
+            "this is PyTorch's own format",
+        ),
+        (
+            &b"\x1f\x8b\x08 and so on"[..],
+            "this file is gzip-compressed",
+        ),
+        (&b"short"[..], "this is no safetensors file"),
+        (&twice, "it has two tensors \"W1\""),
+    ] {
+        fs::write(&file, bytes)?;
+        let mut run = command("scratch", SMALL)?;
+        let output = run.arg("--init").arg(&file).output()?;
+        ensure!(output.status.code() == Some(2));
+        let said = String::from_utf8_lossy(&output.stderr);
+        has(&said, words)?;
+        has(&said, "a file")?;
+    }
+    Ok(())
+}
+
+fn a_message_is_one_line() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let out = folder.path().join("a\nb");
+    for more in ["--init", "--data", "--resume"] {
+        let output = command("scratch", "")?.arg(more).arg(&out).output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(
+            output.status.code() == Some(2) && said.lines().count() == 1,
+            "{said}"
+        );
+        has(&said, r"a\nb")?;
+    }
+    Ok(())
+}
+
+fn a_script_that_cannot_be_written_is_an_error() -> Result<()> {
+    let full = fs::OpenOptions::new().write(true).open("/dev/full")?;
+    let output = command("scratch", "--completions bash")?
+        .stdout(full)
+        .output()?;
+    ensure!(output.status.code() == Some(1), "{:?}", output.status);
+    has(
+        &String::from_utf8_lossy(&output.stderr),
+        "No space left on device",
+    )
+}
