@@ -16,7 +16,7 @@ mod damage;
 
 use damage::{Damaged, Sample, bombs, damage, idx, weights};
 
-use crate::kit::command;
+use crate::kit::{command, times};
 
 trials![damaged_files, bad_command_lines];
 
@@ -74,7 +74,7 @@ fn read_all() -> Result<[usize; 2]> {
             _ => samples.last().context("no sample")?,
         };
         let damaged = damage(sample, &sample.bytes, rng);
-        if read(format!("damaged file {i}"), sample, damaged)? == FILES {
+        if read(format!("damaged file {i}"), sample, damaged)? == times(FILES) {
             break;
         }
     }

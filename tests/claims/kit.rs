@@ -61,6 +61,12 @@ pub fn real_data() -> Option<PathBuf> {
     (!folder.is_empty()).then(|| folder.into())
 }
 
+/// How often a loop is repeated: `n` times, or with CLAIMS_TIMES=10 ten times as often.
+pub fn times(n: usize) -> usize {
+    let factor = std::env::var("CLAIMS_TIMES").ok();
+    n * factor.map_or(1, |times| times.parse().expect("CLAIMS_TIMES is a number"))
+}
+
 /// Options of a run on a few synthetic examples on the CPU.
 pub fn small(gpus: usize) -> run::Options {
     run::Options {

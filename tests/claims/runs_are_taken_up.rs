@@ -10,11 +10,14 @@ use anyhow::{Context, Result, bail, ensure};
 use rayon::prelude::*;
 use tempfile::TempDir;
 
-use crate::kit::{has, refuses, run, signal, start};
+use crate::kit::{has, refuses, run, signal, start, times};
 
 trials![
-    lenet_is_killed_fifty_times,
+    lenet_is_killed,
     resnet18_is_killed,
+    any_options_are_killed,
+    one_of_several_runs_gets_the_folder,
+    damaged_folders_are_refused_or_go_on,
     what_a_kill_can_leave,
     #[cfg(unix)]
     a_run_that_was_asked_to_end,
@@ -36,17 +39,17 @@ const PREVIOUS: &str = "checkpoint.previous.safetensors";
 /// A run that nothing interrupts, and a folder for others that do the same.
 pub struct Runs {
     program: &'static str,
-    args: &'static str,
+    args: String,
     folder: TempDir,
     /// From the first checkpoint to the end.
     pub takes: Duration,
 }
 
 impl Runs {
-    pub fn of(program: &'static str, args: &'static str) -> Result<Self> {
+    pub fn of(program: &'static str, args: &str) -> Result<Self> {
         let mut runs = Self {
             program,
-            args,
+            args: args.to_owned(),
             folder: tempfile::tempdir()?,
             takes: Duration::ZERO,
         };
@@ -134,16 +137,104 @@ impl Runs {
     }
 }
 
-/// At 50 random moments of a run with a checkpoint every 5 steps; the end of many comes in the middle of an epoch.
-fn lenet_is_killed_fifty_times() -> Result<()> {
+/// At random moments of a run with a checkpoint every 5 steps; the end of many comes in the middle of an epoch.
+fn lenet_is_killed() -> Result<()> {
     let runs = Runs::of("scratch", LENET)?;
-    kills(&runs, 50, "--checkpoint-every 5")
+    kills(&runs, times(20), "--checkpoint-every 5")
 }
 
 /// With momentum, and the batch-norm statistics of each replica.
 fn resnet18_is_killed() -> Result<()> {
     let runs = Runs::of("concise", RESNET18)?;
-    kills(&runs, 3, "--checkpoint-every 1")
+    kills(&runs, times(3), "--checkpoint-every 1")
+}
+
+fn any_options_are_killed() -> Result<()> {
+    const RESNET18: &str = "--device cpu --data synthetic --limit-train 24 --limit-test 8 --batch-size 8 --epochs 1 \
+                            --gpus 2 --lr 0.02 --threads 2";
+    for more in [
+        "--momentum 0.9 --accumulate 2",
+        "--sync-bn --allreduce ring",
+        "--split 2,1 --no-overlap",
+    ] {
+        let args = format!("{RESNET18} {more}");
+        let runs = Runs::of("concise", &args)?;
+        kills(&runs, times(1), "--checkpoint-every 1")?;
+    }
+    Ok(())
+}
+
+/// The others say why they have not got it.
+fn one_of_several_runs_gets_the_folder() -> Result<()> {
+    let runs = Runs::of("scratch", LENET)?;
+    for i in 0..times(2) {
+        let name = format!("race-{i}");
+        let args = format!("{LENET} --out {}", runs.path(&name).display());
+        let race: Vec<_> = (0..5)
+            .into_par_iter()
+            .map(|_| run("scratch", &args))
+            .collect();
+        let mut ended_well = 0;
+        for run in race {
+            let (status, _, stderr) = run?;
+            match status {
+                0 => ended_well += 1,
+                2 if stderr.contains("another run is writing to") => (),
+                2 => has(&stderr, "already holds a run")?,
+                _ => bail!("{status}: {stderr}"),
+            }
+        }
+        ensure!(ended_well == 1, "{ended_well} runs had the folder");
+        runs.are_alike(&name)?;
+    }
+    Ok(())
+}
+
+/// One file of a run's folder is damaged, or two. The run ends as the whole one does, or the error names a file.
+fn damaged_folders_are_refused_or_go_on() -> Result<()> {
+    let runs = Runs::of("scratch", LENET)?;
+    runs.interrupted("run")?;
+    let draws = d2l::uniform(&mut d2l::rng(1), 0.0, 1.0, (times(12), 4))?.to_vec2::<f32>()?;
+    let one = |(i, draws): (usize, &Vec<f32>)| -> Result<()> {
+        let name = format!("damaged-{i}");
+        fs::create_dir(runs.path(&name))?;
+        for file in fs::read_dir(runs.path("run"))? {
+            let file = file?;
+            fs::copy(file.path(), runs.path(&name).join(file.file_name()))?;
+        }
+        let files = [NEWEST, PREVIOUS, "steps.csv", "epochs.csv"];
+        let draw = |i: usize, n: usize| (draws[i] * n as f32) as usize;
+        for which in [draw(0, 4), draw(1, 8)] {
+            let path = files.get(which).map(|file| runs.path(&name).join(file));
+            let Some(path) = path.filter(|path| path.exists()) else {
+                continue; // one file only
+            };
+            let mut bytes = fs::read(&path)?;
+            let at = draw(2, bytes.len());
+            match draw(3, 4) {
+                0 => bytes.truncate(at),
+                1 => bytes.extend([7; 1000]),
+                2 => bytes[at] ^= 1 << (at % 8),
+                _ => fs::remove_file(&path)?,
+            }
+            if path.exists() {
+                fs::write(path, bytes)?;
+            }
+        }
+        let start = Instant::now();
+        let (status, _, stderr) = runs.resume(&name, "")?;
+        ensure!(
+            start.elapsed() < runs.takes + Duration::from_secs(2),
+            "{stderr}"
+        );
+        match status {
+            0 => runs.are_alike(&name)?,
+            2 => has(&stderr, "checkpoint.")?,
+            _ => bail!("{status}: {stderr}"),
+        }
+        Ok(fs::remove_dir_all(runs.path(&name))?)
+    };
+    draws.iter().enumerate().try_for_each(one)
 }
 
 /// Kills runs at random moments, four at a time, and goes on with them; a half must not have ended by then.
