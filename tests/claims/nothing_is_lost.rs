@@ -3,14 +3,16 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{Read, Write};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use flate2::{Compression, write::GzEncoder};
 
-use crate::kit::{command, has, refuses, start, succeeds, times};
+use crate::kit::{command, has, idx_files, refuses, signal, start, succeeds, times};
 use crate::runs_are_taken_up::{LENET, NEWEST, Runs};
 
 trials![
@@ -22,6 +24,9 @@ trials![
     a_table_that_is_no_file_is_named,
     a_moved_folder_keeps_its_run,
     files_of_impossible_length_cost_nothing,
+    images_of_impossible_length_cost_nothing,
+    #[cfg(feature = "hub")]
+    ctrl_c_ends_a_download,
     what_is_no_file_of_parameters_is_named,
     a_message_is_one_line,
     a_script_that_cannot_be_written_is_an_error,
@@ -254,6 +259,111 @@ fn files_of_impossible_length_cost_nothing() -> Result<()> {
     }
     let said = runs.ends_alike("run")?; // from the previous checkpoint
     has(&said, "6442450944 bytes, its header declares")
+}
+
+fn images_of_impossible_length_cost_nothing() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let data = format!("--device cpu --data {}", folder.path().display());
+    for ending in ["", ".gz"] {
+        let mut images = None;
+        for (name, raw) in idx_files(12, 3) {
+            let path = folder.path().join(name + ending);
+            match ending {
+                "" => fs::write(&path, raw)?,
+                _ => {
+                    let mut packed = GzEncoder::new(fs::File::create(&path)?, Compression::fast());
+                    packed.write_all(&raw)?;
+                    packed.finish()?;
+                }
+            }
+            images.get_or_insert(path);
+        }
+        let images = images.context("no file")?;
+        let whole = fs::read(&images)?;
+        let words = "more than 9408 bytes of data; the header declares 12 images";
+        fs::OpenOptions::new()
+            .append(true)
+            .open(&images)?
+            .set_len(6 << 30)?;
+        let start = Instant::now();
+        refuses("scratch", &data, &[words, "train-images-idx3"])?;
+        ensure!(
+            start.elapsed() < Duration::from_secs(1),
+            "{:?}",
+            start.elapsed()
+        );
+        fs::remove_file(&images)?;
+        fifo(&images)?;
+        refuses("scratch", &data, &["train-images-idx3", "is not a file"])?;
+        fs::remove_file(&images)?;
+        symlink(&images, &images)?;
+        refuses("scratch", &data, &["train-images-idx3", "symbolic links"])?;
+        fs::remove_file(&images)?;
+        fs::write(&images, whole)?;
+        succeeds("scratch", &format!("{data} --batch-size 4 --epochs 1"))?;
+        for file in fs::read_dir(folder.path())? {
+            fs::remove_file(file?.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// A Hub that announces a file and sends nothing more.
+#[cfg(feature = "hub")]
+fn ctrl_c_ends_a_download() -> Result<()> {
+    let (sum, commit) = ("a".repeat(64), "b".repeat(40));
+    for (bytes, status, words) in [
+        (1000, 130, "stopping"),
+        (i64::MAX, 1, "the Hub announces 9223372036854775807 bytes"),
+    ] {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+        let address = listener.local_addr()?;
+        let head = format!(
+            "HTTP/1.1 200 OK\r\nx-repo-commit: {commit}\r\nx-linked-etag: \"{sum}\"\r\n\
+             connection: close\r\nx-linked-size: {bytes}\r\ncontent-length: {bytes}\r\n\r\n"
+        );
+        std::thread::spawn(move || {
+            let mut open = vec![];
+            for stream in listener.incoming() {
+                let mut stream = stream.expect("a connection");
+                let mut method = [0; 4];
+                let _ = stream.read_exact(&mut method);
+                let _ = stream.write_all(head.as_bytes());
+                if &method == b"GET " {
+                    let _ = stream.write_all(b"x");
+                }
+                open.push(stream);
+            }
+        });
+        let home = tempfile::tempdir()?;
+        let run = command("scratch", "--device cpu")?
+            .env("HF_ENDPOINT", format!("http://{address}"))
+            .env("HF_HOME", home.path())
+            .env("NO_PROXY", "*")
+            .env("XDG_DATA_DIRS", "/no/such/folder")
+            .env_remove("FASHION_MNIST_DIR")
+            .stderr(Stdio::piped())
+            .spawn()?;
+        std::thread::sleep(Duration::from_secs(2));
+        let start = Instant::now();
+        if status == 130 {
+            signal("-INT", run.id())?;
+        }
+        let output = run.wait_with_output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(
+            output.status.code() == Some(status),
+            "{}: {said}",
+            output.status
+        );
+        ensure!(
+            start.elapsed() < Duration::from_secs(2),
+            "{:?}",
+            start.elapsed()
+        );
+        has(&said, words)?;
+    }
+    Ok(())
 }
 
 fn what_is_no_file_of_parameters_is_named() -> Result<()> {

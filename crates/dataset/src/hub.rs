@@ -13,7 +13,7 @@ use candle_datasets::vision;
 use hf_hub::HFClient;
 use reqwest::Url;
 
-use crate::options::Name;
+use crate::options::{Interrupted, Name, StopFlag};
 use crate::split::{COUNTS, PIXELS, Split};
 
 mod cache;
@@ -26,6 +26,8 @@ use watched::watched;
 
 /// How long the Hub may take to give a first answer.
 const CONNECT: Duration = Duration::from_secs(5);
+/// No file of these datasets has more bytes; the largest has 31 million.
+const LARGEST: u64 = 64 << 20;
 /// How long a download may stand still.
 const STALL: Duration = Duration::from_secs(60);
 /// How long candle-datasets may take to decode the images; on a damaged file it can go round for ever.
@@ -40,7 +42,7 @@ pub(crate) enum Answer {
 }
 
 /// The dataset from the cache of an earlier download, or else from the Hub.
-pub(crate) fn load(name: Name) -> Result<Answer> {
+pub(crate) fn load(name: Name, stop: StopFlag) -> Result<Answer> {
     let (repo, folder) = match name {
         Name::FashionMnist => ("zalando-datasets/fashion_mnist", "fashion_mnist"),
         Name::Mnist => ("ylecun/mnist", "mnist"),
@@ -54,18 +56,18 @@ pub(crate) fn load(name: Name) -> Result<Answer> {
         let revision = REVISION.replace('/', "%2F");
         let url = format!("{}/datasets/{repo}/resolve/{revision}/", hub.endpoint());
         let url = Url::parse(&url)?;
-        if let Some(why) = unreachable(url.join(&files[1])?) {
+        if let Some(why) = unreachable(url.join(&files[1])?, stop)? {
             return Ok(Answer::Unreachable(why));
         }
-        let _alone = cache.lock(name)?;
+        let _alone = cache.lock(name, stop)?;
         // another process may have been here
         for file in files.iter().filter(|file| cache.find(file).is_none()) {
-            let fetched = fetch(&cache, url.join(file)?, file);
+            let fetched = fetch(&cache, url.join(file)?, file, stop);
             fetched.with_context(|| format!("cannot download {file}"))?;
         }
     }
     let intact = files.iter().try_for_each(|file| cache.check(file));
-    let (train, test) = intact.and_then(|()| decode(name)).with_context(|| {
+    let (train, test) = intact.and_then(|()| decode(name, stop)).with_context(|| {
         let path = |file| cache.find(file).unwrap_or_else(|| file.into());
         let (train, test) = (path(&files[0]), path(&files[1]));
         format!(
@@ -78,24 +80,32 @@ pub(crate) fn load(name: Name) -> Result<Answer> {
 }
 
 /// Why the Hub cannot be connected to, if it cannot. Any answer in HTTP is a connection, and so none of this.
-fn unreachable(url: Url) -> Option<String> {
+fn unreachable(url: Url, stop: StopFlag) -> Result<Option<String>> {
     // in a thread, because to look up a name can take longer than the client's limit
-    let answer = watched(CONNECT, move || client(STALL)?.head(url).send());
-    let Ok(answer) = answer else {
-        let seconds = CONNECT.as_secs();
-        let why = format!("the Hugging Face Hub gave no answer within {seconds} s");
-        return Some(why);
+    let answer = watched(CONNECT, stop, move || client(STALL)?.head(url).send());
+    let answer = match answer {
+        Ok(answer) => answer,
+        Err(error) if error.is::<Interrupted>() => return Err(error),
+        Err(_) => {
+            let seconds = CONNECT.as_secs();
+            let why = format!("the Hugging Face Hub gave no answer within {seconds} s");
+            return Ok(Some(why));
+        }
     };
-    let error = anyhow!(answer.err()?);
-    let cause = error.root_cause();
-    Some(format!("the Hugging Face Hub cannot be reached: {cause}"))
+    let cause = answer
+        .err()
+        .map(|error| anyhow!(error).root_cause().to_string());
+    Ok(cause.map(|cause| format!("the Hugging Face Hub cannot be reached: {cause}")))
 }
 
 /// Downloads one file into the cache, if it is what the Hub says.
-fn fetch(cache: &Cache, url: Url, file: &str) -> Result<()> {
+fn fetch(cache: &Cache, url: Url, file: &str, stop: StopFlag) -> Result<()> {
     let incoming = cache.incoming()?;
     let data = incoming.join("data");
-    let says = download(&client(STALL)?, url, &data, file);
+    let (to, name) = (data.clone(), file.to_owned());
+    // in a thread, because a read waits as long as nothing comes
+    let work = move || download(&client(STALL)?, url, &to, &name);
+    let says = watched(Duration::MAX, stop, work).flatten();
     let kept = says.and_then(|says| cache.keep(&data, file, &says));
     // it is empty, or has what is of no use; the next download removes it too
     let _ = std::fs::remove_dir_all(incoming);
@@ -103,8 +113,8 @@ fn fetch(cache: &Cache, url: Url, file: &str) -> Result<()> {
 }
 
 /// Both parts from the cache, through candle-datasets.
-fn decode(name: Name) -> Result<(Split, Split)> {
-    let data = watched(DECODE, move || match name {
+fn decode(name: Name, stop: StopFlag) -> Result<(Split, Split)> {
+    let data = watched(DECODE, stop, move || match name {
         Name::FashionMnist => vision::fashion_mnist::load(),
         Name::Mnist => vision::mnist::load(),
     })??;

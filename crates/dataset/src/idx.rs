@@ -2,7 +2,8 @@
 //! A file may hold 47 MB of data, as the largest published one, or 8 bytes for each of its own bytes. Images
 //! compress to a half or a fifth; more data is meant to fill the memory. A user can decompress such a file first.
 
-use std::io::Read;
+use std::fs::File;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Error, Result, anyhow, bail, ensure};
@@ -85,13 +86,22 @@ pub(crate) fn read_dir(name: Name, dir: &Path) -> Result<(Split, Split, usize)> 
 
 /// The paths of the four files; a raw file goes before its compressed twin.
 fn find(dir: &Path) -> Result<Vec<PathBuf>> {
-    ensure!(dir.is_dir(), "{} is not a folder", dir.display());
+    ensure!(
+        is_file(dir)? == Some(false) && dir.is_dir(),
+        "{} is not a folder",
+        dir.display()
+    );
     let (mut paths, mut missing) = (Vec::new(), Vec::new());
     for file in FILES {
         let twins = [dir.join(file), dir.join(format!("{file}.gz"))];
-        match twins.into_iter().find(|path| path.is_file()) {
-            Some(path) => paths.push(path),
-            None => missing.push(file),
+        match (is_file(&twins[0])?, is_file(&twins[1])?) {
+            (Some(true), _) => paths.push(twins[0].clone()),
+            (_, Some(true)) => paths.push(twins[1].clone()),
+            (None, None) => missing.push(file),
+            (other, _) => bail!(
+                "{} is not a file",
+                twins[usize::from(other.is_none())].display()
+            ),
         }
     }
     ensure!(
@@ -103,20 +113,30 @@ fn find(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
+/// Whether a file is there, and not something else; `None` where there is nothing.
+fn is_file(path: &Path) -> Result<Option<bool>> {
+    match path.metadata() {
+        Ok(found) => Ok(Some(found.is_file())),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
 /// The payload of one file, and whether the file is the published one. Another one is the user's business, so it is
 /// only a warning.
 fn read_file(path: &Path, kind: &Kind, published: &str) -> Result<(Vec<u8>, bool)> {
     let shown = path.display();
     let cannot_read = || format!("cannot read {shown}");
-    let bytes = std::fs::read(path).with_context(cannot_read)?;
-    let len = bytes.len() as u64;
+    let file = File::open(path).with_context(cannot_read)?;
+    let len = file.metadata().with_context(cannot_read)?.len();
     if path.extension().is_none_or(|ext| ext != "gz") {
-        let payload = payload(bytes.as_slice(), len, kind).with_context(cannot_read)?;
+        let payload = payload(file, len, kind, false).with_context(cannot_read)?;
         return Ok((payload, false));
     }
-    let decoder = MultiGzDecoder::new(bytes.as_slice());
-    let payload = payload(decoder, len, kind).with_context(cannot_read)?;
-    let md5 = hex(&Md5::digest(&bytes));
+    let mut file = Summed(file, Md5::new());
+    let decoder = MultiGzDecoder::new(&mut file);
+    let payload = payload(decoder, len, kind, true).with_context(cannot_read)?;
+    let md5 = hex(&file.1.finalize());
     if md5 != published {
         say(&format!(
             "warning: {shown} has the MD5 sum {md5}; the published file has {published}"
@@ -125,19 +145,41 @@ fn read_file(path: &Path, kind: &Kind, published: &str) -> Result<(Vec<u8>, bool
     Ok((payload, md5 == published))
 }
 
+/// A file, and the sum of what was read of it.
+struct Summed(File, Md5);
+
+impl Read for Summed {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let n = self.0.read(buffer)?;
+        self.1.update(&buffer[..n]);
+        Ok(n)
+    }
+}
+
 /// A sum as it is written.
 pub(crate) fn hex(sum: &[u8]) -> String {
     sum.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What comes after the header, checked against the header; `len` is the length of the file as it is.
-fn payload(mut reader: impl Read, len: u64, kind: &Kind) -> Result<Vec<u8>> {
+/// What comes after the header, checked against the header; `len` is the length of the file as it is. The length is
+/// compared first: a file that cannot be right takes no memory.
+fn payload(mut reader: impl Read, len: u64, kind: &Kind, packed: bool) -> Result<Vec<u8>> {
     let count = count(&take(&mut reader, kind.header)?, kind)?;
     let promise = format!("the header declares {count} {}", kind.what);
     ensure!(count > 0, "{promise}; expected at least 1");
     let expected = count
         .checked_mul(kind.size)
         .context("the header declares too many bytes")?;
+    let too_much = format!("the file has more than {expected} bytes of data; {promise}");
+    let ends_after =
+        |found| format!("the file ends after {found} of {expected} bytes of data; {promise}");
+    if packed {
+        // compressed data is hardly longer than the data
+        ensure!(len <= expected + expected / 8 + (1 << 16), too_much);
+    } else {
+        ensure!(len >= kind.header + expected, ends_after(len - kind.header));
+        ensure!(len == kind.header + expected, too_much);
+    }
     let allowed = PUBLISHED.max(RATIO * len);
     let bytes = take(&mut reader, expected.min(allowed + 1))?;
     let found = bytes.len() as u64;
@@ -146,16 +188,10 @@ fn payload(mut reader: impl Read, len: u64, kind: &Kind) -> Result<Vec<u8>> {
         "more than {allowed} bytes of data, over {RATIO} times the {len} bytes of the file; \
          {promise}; decompress the file yourself if that is right"
     );
-    ensure!(
-        found == expected,
-        "the file ends after {found} of {expected} bytes of data; {promise}"
-    );
+    ensure!(found == expected, ends_after(found));
     // This last read also makes a gzip decoder check its checksum.
     let more = take(&mut reader, 1)?;
-    ensure!(
-        more.is_empty(),
-        "the file has more than {expected} bytes of data; {promise}"
-    );
+    ensure!(more.is_empty(), too_much);
     Ok(bytes)
 }
 
@@ -400,7 +436,12 @@ mod tests {
 
     /// What a compressed file of images holds.
     fn unpacked(packed: &[u8]) -> Result<Vec<u8>> {
-        payload(MultiGzDecoder::new(packed), packed.len() as u64, &IMAGES)
+        payload(
+            MultiGzDecoder::new(packed),
+            packed.len() as u64,
+            &IMAGES,
+            true,
+        )
     }
 
     #[test]
@@ -415,7 +456,7 @@ mod tests {
         let says =
             "; the header declares 60001 images; decompress the file yourself if that is right";
         assert_says(&error, says);
-        let raw = payload(&file[..], file.len() as u64, &IMAGES);
+        let raw = payload(&file[..], file.len() as u64, &IMAGES, false);
         assert_eq!(raw.unwrap(), file[16..]);
         let fewer = &file[..file.len() - PIXELS];
         let says = "the file ends after 47040000 of 47040784 bytes of data; ";

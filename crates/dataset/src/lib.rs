@@ -53,7 +53,7 @@ use candle_core::Tensor;
 
 pub use iter::DataIter;
 pub use loader::Loader;
-pub use options::{Data, Name, Options};
+pub use options::{Data, Interrupted, Name, Options, StopFlag};
 pub use source::Source;
 pub use split::{PIXELS, SIDE, Split};
 

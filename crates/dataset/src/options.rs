@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, bail};
 use candle_core::Tensor;
@@ -136,7 +137,24 @@ pub struct Options {
     /// How many threads may draw the synthetic set; all cores if left out. The bytes do not depend
     /// on it.
     pub threads: Option<usize>,
+    /// Loading ends with [`Interrupted`] once this is set, also in the middle of a download.
+    pub stop: StopFlag,
 }
+
+/// A flag that ends work early, where there is one.
+pub type StopFlag = Option<&'static AtomicBool>;
+
+/// The error where [`Options::stop`] was set.
+#[derive(Debug)]
+pub struct Interrupted;
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("interrupted while the dataset was loaded")
+    }
+}
+
+impl std::error::Error for Interrupted {}
 
 impl Default for Options {
     fn default() -> Self {
@@ -148,6 +166,7 @@ impl Default for Options {
             limit_train: None,
             limit_test: None,
             threads: None,
+            stop: None,
         }
     }
 }

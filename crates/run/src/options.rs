@@ -8,6 +8,8 @@ use clap::{Args, Command, FromArgMatches, ValueHint};
 use d2l::DeviceKind;
 use dataset::{Data, Name};
 
+use crate::interrupt::SIGNALS;
+
 /// More replicas or threads than this are a slip of the keyboard.
 const MANY: usize = 1024;
 
@@ -250,6 +252,7 @@ impl Options {
             limit_train: self.limit_train,
             limit_test: self.limit_test,
             threads: self.threads,
+            stop: Some(&SIGNALS.interrupted),
         }
     }
 }

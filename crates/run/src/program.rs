@@ -56,6 +56,7 @@ pub fn program<O: Args + FromArgMatches + AsMut<Options>>(
     match trained.unwrap_or_else(|panicked| Err(out_of_memory::with_devices(panicked))) {
         Ok(_) if interrupt::interrupted() => ExitCode::from(INTERRUPTED_STATUS),
         Ok(_) => ExitCode::SUCCESS,
+        Err(error) if error.is::<dataset::Interrupted>() => ExitCode::from(INTERRUPTED_STATUS),
         Err(error) => {
             let hint = out_of_memory::hint(&format!("{error:#}"), &common, book);
             failed(&error, &hint.unwrap_or_default())

@@ -27,7 +27,7 @@ use crate::loss_curve::LossCurve;
 use crate::options::{Book, Options};
 use crate::process::Process;
 use crate::record::Record;
-use crate::say::{say, set_quiet};
+use crate::say::{one_line, say, set_quiet};
 use crate::trace::Trace;
 use crate::train_state::{TrainState, largest_gradient};
 use crate::{out_of_memory, weights};
@@ -203,7 +203,10 @@ impl Run {
             "batch size {}, lr {}, epochs {}, seed {}",
             self.batch_size, self.lr, self.num_epochs, self.seed
         ));
-        say(format_args!("{}", data.source));
+        say(format_args!(
+            "{}",
+            one_line(format_args!("{}", data.source))
+        ));
         say(format_args!(
             "{} training and {} test examples",
             self.train_iter.num_examples(),

@@ -9,13 +9,16 @@ use std::ffi::OsStr;
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use sha2::{Digest, Sha256};
 
+use super::LARGEST;
 use super::download::{Says, is_hash};
+use super::watched::watched;
 use crate::idx::hex;
-use crate::options::Name;
+use crate::options::{Name, StopFlag};
 use crate::say::say;
 
 /// The branch on which the Hub keeps every dataset as parquet; candle-datasets reads it, so its cache is shared.
@@ -45,7 +48,7 @@ impl Cache {
     }
 
     /// Waits until no other process downloads `name`, and keeps others from it until the file is dropped.
-    pub(super) fn lock(&self, name: Name) -> Result<File> {
+    pub(super) fn lock(&self, name: Name, stop: StopFlag) -> Result<File> {
         let path = self.locks.join(format!("{name}.lock"));
         let cannot_write = || format!("cannot write {}", path.display());
         fs::create_dir_all(&self.locks).with_context(cannot_write)?;
@@ -53,7 +56,8 @@ impl Cache {
         if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
             let waits = format!("another process is downloading {name}; waiting for its end");
             say(&waits);
-            file.lock().with_context(cannot_write)?;
+            let waits = file.try_clone().with_context(cannot_write)?;
+            watched(Duration::MAX, stop, move || waits.lock())?.with_context(cannot_write)?;
         }
         Ok(file)
     }
@@ -106,6 +110,11 @@ impl Cache {
             );
             return Ok(());
         }
+        let len = fs::metadata(&data)?.len();
+        ensure!(
+            len <= LARGEST,
+            "{shown} is damaged: {len} bytes; expected at most {LARGEST}"
+        );
         let bytes = fs::read(&data)?;
         let (n, found) = (bytes.len(), hex(&Sha256::digest(&bytes)));
         ensure!(

@@ -16,6 +16,7 @@ use reqwest::header::{ETAG, HeaderMap, LOCATION};
 use reqwest::redirect::Policy;
 use sha2::{Digest, Sha256};
 
+use super::LARGEST;
 use crate::idx::hex;
 
 /// So many times one address may lead to another.
@@ -74,6 +75,10 @@ pub(super) fn download(client: &Client, url: Url, path: &Path, file: &str) -> Re
     // a redirect's own length is another one
     let expected = says.len.or_else(|| answer.content_length());
     let expected = expected.context("the Hub did not send the length of the file")?;
+    ensure!(
+        expected <= LARGEST,
+        "the Hub announces {expected} bytes; expected at most {LARGEST}"
+    );
     let template = "{msg} {bar:30} {bytes}/{total_bytes} {bytes_per_sec}";
     let bar = ProgressBar::new(expected).with_message(file.to_owned());
     bar.set_style(ProgressStyle::with_template(template)?);

@@ -144,6 +144,7 @@ pub(super) fn load(options: &Options) -> Result<Dataset> {
     let options = options.dataset();
     let named = options.names_a_source();
     dataset::load(&options).map_err(|error| match named {
+        _ if error.is::<dataset::Interrupted>() => error,
         true => BadInput::from(error).into(),
         // the library cannot name the program's options
         false => anyhow!("{error:#}; you can give --data DIR or --data synthetic"),
