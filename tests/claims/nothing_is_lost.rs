@@ -77,6 +77,20 @@ fn an_option_that_is_refused_leaves_the_earlier_run() -> Result<()> {
         &format!("--init {}", pipe.display()),
         "it is a FIFO, not a file",
     )?;
+    let odd = folder.path().join("odd");
+    fs::create_dir_all(odd.join(NEWEST))?;
+    let out = format!("{SMALL} --overwrite --out {}", odd.display());
+    refuses(
+        "scratch",
+        &out,
+        &["safetensors is a folder, not a file of a run"],
+    )?;
+    let resume = format!("--resume {}", odd.display());
+    refuses(
+        "scratch",
+        &resume,
+        &["odd/checkpoint.safetensors: it is a folder"],
+    )?;
     let out = format!("{SMALL} --overwrite --out {}", old.display());
     for (more, words) in [("--split 1,x", "--split"), ("--timeout 0", "--timeout")] {
         refuses("concise", &format!("{out} {more}"), &[words])?;

@@ -3,7 +3,7 @@
 //! compress to a half or a fifth; more data is meant to fill the memory. A user can decompress such a file first.
 
 use std::fs::File;
-use std::io::{ErrorKind, Read};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Error, Result, anyhow, bail, ensure};
@@ -86,22 +86,16 @@ pub(crate) fn read_dir(name: Name, dir: &Path) -> Result<(Split, Split, usize)> 
 
 /// The paths of the four files; a raw file goes before its compressed twin.
 fn find(dir: &Path) -> Result<Vec<PathBuf>> {
-    ensure!(
-        is_file(dir)? == Some(false) && dir.is_dir(),
-        "{} is not a folder",
-        dir.display()
-    );
+    let listed = dir.read_dir();
+    listed.with_context(|| format!("{} is not a folder that can be read", dir.display()))?;
     let (mut paths, mut missing) = (Vec::new(), Vec::new());
     for file in FILES {
         let twins = [dir.join(file), dir.join(format!("{file}.gz"))];
-        match (is_file(&twins[0])?, is_file(&twins[1])?) {
-            (Some(true), _) => paths.push(twins[0].clone()),
-            (_, Some(true)) => paths.push(twins[1].clone()),
-            (None, None) => missing.push(file),
-            (other, _) => bail!(
-                "{} is not a file",
-                twins[usize::from(other.is_none())].display()
-            ),
+        // a link that leads nowhere is there: reading it says where it leads
+        let is_there = |path: &PathBuf| path.symlink_metadata().is_ok_and(|found| !found.is_dir());
+        match twins.into_iter().find(is_there) {
+            Some(path) => paths.push(path),
+            None => missing.push(file),
         }
     }
     ensure!(
@@ -113,22 +107,14 @@ fn find(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Whether a file is there, and not something else; `None` where there is nothing.
-fn is_file(path: &Path) -> Result<Option<bool>> {
-    match path.metadata() {
-        Ok(found) => Ok(Some(found.is_file())),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
-    }
-}
-
 /// The payload of one file, and whether the file is the published one. Another one is the user's business, so it is
 /// only a warning.
 fn read_file(path: &Path, kind: &Kind, published: &str) -> Result<(Vec<u8>, bool)> {
     let shown = path.display();
     let cannot_read = || format!("cannot read {shown}");
-    let file = File::open(path).with_context(cannot_read)?;
-    let len = file.metadata().with_context(cannot_read)?.len();
+    let found = path.metadata().with_context(cannot_read)?;
+    ensure!(found.is_file(), "{shown} is not a file"); // a FIFO would be waited for
+    let (file, len) = (File::open(path).with_context(cannot_read)?, found.len());
     if path.extension().is_none_or(|ext| ext != "gz") {
         let payload = payload(file, len, kind, false).with_context(cannot_read)?;
         return Ok((payload, false));

@@ -14,6 +14,7 @@ use dataset::Data;
 use crate::bad_input::BadInput;
 use crate::checkpoint::{Checkpoint, folder_of_a_run};
 use crate::options::{Book, Options};
+use crate::say::warn;
 
 const STATUS: &str = "\
 Exit status: 0 the run completed; 1 the run failed; 2 an option, the data or the initial \
@@ -74,14 +75,19 @@ fn arguments(command: &Command, matches: &ArgMatches) -> Vec<String> {
         let name = arg.get_long()?;
         match arg.get_action().takes_values() {
             false => Some(format!("--{name}")),
-            // what is no text is left out; then the run that goes on has to be told again
             true => {
                 let value = matches.get_raw(arg.get_id().as_str())?.next_back()?;
                 let value = match name {
                     "data" => from_anywhere(value),
                     _ => value.to_owned(),
                 };
-                Some(format!("--{name}={}", value.to_str()?))
+                let Some(text) = value.to_str() else {
+                    warn(format_args!(
+                        "--{name} is not valid UTF-8: --resume will need it again"
+                    ));
+                    return None;
+                };
+                Some(format!("--{name}={text}"))
             }
         }
     };
