@@ -113,8 +113,11 @@ fn formula_entry(s: u32, name: &str, like: &Tensor) -> candle_core::Result<Tenso
 fn resnet() -> Result<DataParallel> {
     let net = DataParallel::new(&cpus(1), Initializer::Layers, 0, |vb| resnet18(10, vb))?;
     let state = net.state_dict()?.into_iter().enumerate();
-    let state = state.map(|(s, (name, like))| formula_entry(s as u32, &name, &like));
-    net.load_state_dict(&state.collect::<candle_core::Result<Vec<_>>>()?)?;
+    let entry = |(s, (name, like)): (usize, (String, Tensor))| {
+        let tensor = formula_entry(s as u32, &name, &like)?;
+        Ok((name, tensor))
+    };
+    net.load_state_dict(&state.map(entry).collect::<Result<Vec<_>>>()?)?;
     Ok(net)
 }
 

@@ -6,9 +6,9 @@ use candle_core::{Device, Module, Tensor};
 use candle_nn::VarBuilder;
 use concise::layers::{BatchNorm2d, Conv2d, Linear};
 use concise::{DataParallel, Initializer, Sgd, Trainer, evaluate_accuracy_gpus, resnet18};
-use functional::{Network, Value, candle, cross_entropy};
+use functional::{Network, Value, binary_cross_entropy, candle, cross_entropy, squared_error};
 
-use crate::kit::{cpus, formula_batch, largest, largest_difference};
+use crate::kit::{cpus, formula_batch, formula_tensor, has, largest, largest_difference};
 
 trials![
     k_replicas_take_the_step_of_one,
@@ -18,6 +18,8 @@ trials![
     evaluation_counts_every_example_once,
     a_parameter_that_nothing_uses_is_named,
     every_weight_of_resnet18_is_drawn,
+    a_loss_is_any_closure,
+    parameters_are_loaded_by_name,
 ];
 
 /// A small convolutional network without batch norm.
@@ -212,5 +214,83 @@ fn every_weight_of_resnet18_is_drawn() -> Result<()> {
             ensure!(largest(&tensor)? == 0.0, "{name} does not start at zero");
         }
     }
+    Ok(())
+}
+
+/// The gradients of k = 1 and 3 are the same, in the shapes of the parameters.
+fn a_loss_is_any_closure() -> Result<()> {
+    let (x, labels) = formula_batch(0, 8)?;
+    let targets = formula_tensor(3, 0.5, &[8, 10])?.abs()?.clamp(0f32, 1f32)?;
+    // weights of the classes, captured by the closure
+    let weights = Tensor::arange(1f32, 11.0, &Device::Cpu)?;
+    let weighted = move |y_hat: &Value, y: &Tensor| {
+        let weights = weights.index_select(y, 0)?;
+        let weigh = candle(move |l: &Tensor| l * &weights);
+        weigh.forward(&cross_entropy(y_hat, y)?, true)
+    };
+    same_gradients(&x, &labels, weighted)?;
+    same_gradients(&x, &targets, squared_error)?;
+    same_gradients(&x, &targets, binary_cross_entropy)
+}
+
+fn same_gradients(
+    x: &Tensor,
+    y: &Tensor,
+    loss: impl Fn(&Value, &Tensor) -> candle_core::Result<Value> + Clone + Send + Sync + 'static,
+) -> Result<()> {
+    let gradients = |k| {
+        let net = DataParallel::new(&cpus(k), Initializer::Xavier(3.0), 0, small_net)?;
+        let mut trainer = Trainer::new(&net, loss.clone(), Sgd::new(0.1));
+        drop(net); // the trainer has what it needs
+        trainer.step(x, y)?;
+        trainer.gradients()
+    };
+    let (one, three) = (gradients(1)?, gradients(3)?);
+    ensure!(one[2].1.dims() == [10, 6 * 12 * 12], "{:?}", one[2].1);
+    for ((name, a), (_, b)) in one.iter().zip(&three) {
+        let (apart, most) = (largest_difference(a, b)?, largest(a)?);
+        ensure!(
+            most > 1e-4 && apart <= 1e-6 * most.max(1.0),
+            "{name}: {apart} of {most}"
+        );
+    }
+    Ok(())
+}
+
+fn parameters_are_loaded_by_name() -> Result<()> {
+    let net = |seed| DataParallel::new(&cpus(2), Initializer::Xavier(3.0), seed, small_net);
+    let (one, other) = (net(0)?, net(1)?);
+    let mut state = one.state_dict()?;
+    state.reverse();
+    other.load_state_dict(&state)?;
+    let before = one.state_dict()?;
+    for i in [0, 1] {
+        let loaded = before
+            .iter()
+            .map(|(name, _)| Ok((name.clone(), other.parameter(name, i)?)));
+        ensure!(apart(&before, &loaded.collect::<Result<Vec<_>>>()?)? == 0.0);
+    }
+    let refused = |change: &dyn Fn(&mut Vec<(String, Tensor)>), words: &str| {
+        let mut state = before.clone();
+        change(&mut state);
+        let error = other.load_state_dict(&state).unwrap_err();
+        has(&format!("{error:#}"), words)
+    };
+    refused(&|state| drop(state.pop()), "there is no tensor \"fc.bias\"")?;
+    refused(
+        &|state| state[3].0 = "fc.bais".into(),
+        "there is no tensor \"fc.bias\"",
+    )?;
+    let more = ("fc2.bias".to_owned(), before[3].1.clone());
+    refused(
+        &|state| state.push(more.clone()),
+        "there is a tensor \"fc2.bias\"",
+    )?;
+    let shape = "\"fc.bias\" has shape [6], expected [10]";
+    refused(&|state| state[3].1 = state[1].1.clone(), shape)?;
+    ensure!(
+        apart(&before, &other.state_dict()?)? == 0.0,
+        "it was changed"
+    );
     Ok(())
 }

@@ -34,8 +34,8 @@ pub use evaluate::evaluate_accuracy_gpus;
 pub use functional::Sgd;
 pub use options::Options;
 pub use replication::{
-    Backend, DataParallel, Initializer, Loss, Processes, ReduceOn, Replication, Split, Step,
-    Trainer, split_by_weights,
+    Backend, DataParallel, Initializer, Processes, ReduceOn, Replication, Split, Step, Trainer,
+    split_by_weights,
 };
 pub use resnet::{Residual, Resnet18, resnet18};
 pub use train::{BOOK, train};

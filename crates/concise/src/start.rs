@@ -42,8 +42,10 @@ pub(crate) fn load(run: &mut Run, net: &DataParallel) -> Result<()> {
     if let Some(line) = net.all_reduce()? {
         say(format_args!("{line}"));
     }
-    let state = run.init(net.state_dict()?)?;
-    net.load_state_dict(&state)
+    let own = net.state_dict()?;
+    let names = own.iter().map(|(name, _)| name.clone());
+    let state = names.zip(run.init(own.clone())?);
+    net.load_state_dict(&state.collect::<Vec<_>>())
 }
 
 const SHORT_RUN: &str = "; for a short run:\n\

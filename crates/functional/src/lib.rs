@@ -62,7 +62,7 @@ pub use cpu::budget as threads;
 pub use graph::gradients::{Backward, Gradients, Ready, backward};
 pub use graph::guest::{Candle, candle};
 pub use graph::network::Network;
-pub use graph::value::{Value, cross_entropy, squared_error};
+pub use graph::value::{Value, binary_cross_entropy, cross_entropy, squared_error};
 pub use optim::Sgd;
 pub use precision::{Precision, set_deterministic, set_precision, set_winograd};
 pub use streams::one_stream;

@@ -30,14 +30,21 @@ pub fn load(path: &Path, expected: &[(String, Tensor)]) -> Result<Vec<Tensor>> {
     let opened = folder::read(path).with_context(file)?;
     let bytes = read(opened).with_context(file)?;
     let found = candle_core::safetensors::load_buffer(&bytes, &Device::Cpu);
-    let mut found = found.with_context(file)?;
-    let tensors = take_all(&mut found, expected).with_context(file)?;
+    take(found.with_context(file)?, expected).with_context(file)
+}
+
+/// The tensors of `found` in the order of `expected`, as [`load`] those of a file.
+///
+/// # Errors
+/// As [`load`].
+pub fn take(
+    mut found: HashMap<String, Tensor>,
+    expected: &[(String, Tensor)],
+) -> Result<Vec<Tensor>> {
+    let tensors = take_all(&mut found, expected)?;
     if let Some(name) = found.keys().min() {
-        bail!(
-            "{}: the file has a tensor {}, the network has no parameter of that name",
-            file(),
-            quote(name)
-        );
+        let name = quote(name);
+        bail!("there is a tensor {name}, the network has no parameter of that name");
     }
     Ok(tensors)
 }
@@ -113,13 +120,13 @@ pub(crate) fn take_all(
     found: &mut HashMap<String, Tensor>,
     expected: &[(String, Tensor)],
 ) -> Result<Vec<Tensor>> {
-    let take = |(name, like): &(String, Tensor)| take(found, name, like);
+    let take = |(name, like): &(String, Tensor)| take_one(found, name, like);
     expected.iter().map(take).collect()
 }
 
-fn take(found: &mut HashMap<String, Tensor>, name: &str, like: &Tensor) -> Result<Tensor> {
+fn take_one(found: &mut HashMap<String, Tensor>, name: &str, like: &Tensor) -> Result<Tensor> {
     let Some(tensor) = found.remove(name) else {
-        bail!("the file has no tensor {name:?}");
+        bail!("there is no tensor {name:?}");
     };
     if tensor.dims() != like.dims() {
         let (found, expected) = (tensor.dims(), like.dims());

@@ -66,9 +66,9 @@ fn resnet(
 ) -> Result<Trained> {
     let init = Initializer::Xavier(3.0);
     let net = DataParallel::new(devices, init, 0, |vb| resnet18(10, vb))?;
-    let mut before = Vec::new();
-    for (_, tensor) in net.state_dict()? {
-        before.push(noisy(&tensor, noise)?);
+    let mut before = net.state_dict()?;
+    for (_, tensor) in &mut before {
+        *tensor = noisy(tensor, noise)?;
     }
     net.load_state_dict(&before)?;
     let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.01));
@@ -77,11 +77,11 @@ fn resnet(
         let (x, y) = batch?;
         losses.push(trainer.step(&x, &y)?.loss.mean()?);
     }
-    let after = net.state_dict()?.into_iter().map(|(_, tensor)| tensor);
+    let tensors = |state: Vec<(String, Tensor)>| state.into_iter().map(|(_, t)| t).collect();
     Ok(Trained {
         losses,
-        before,
-        after: after.collect(),
+        before: tensors(before),
+        after: tensors(net.state_dict()?),
     })
 }
 

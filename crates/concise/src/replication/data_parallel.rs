@@ -1,5 +1,6 @@
 //! A network replicated over devices.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -33,14 +34,17 @@ use super::worker::{Worker, Workers};
 /// assert!(net.parameter("0.weight", 2).is_err()); // there is no third replica
 /// # anyhow::Ok(())
 /// ```
+///
+/// A clone is the same network, not a copy of it.
+#[derive(Clone)]
 pub struct DataParallel {
-    workers: Workers,
-    pub(crate) states: Vec<State>,
-    devices: Vec<Device>,
+    workers: Arc<Workers>,
+    pub(crate) states: Arc<[State]>,
+    devices: Arc<[Device]>,
     /// What each gets of a minibatch, in proportion.
-    weights: Mutex<Vec<f64>>,
+    weights: Arc<Mutex<Vec<f64>>>,
     /// The number of trainers so far.
-    trainers: AtomicUsize,
+    trainers: Arc<AtomicUsize>,
     /// How the replicas work together.
     pub(crate) how: Replication,
     /// Those that have replicas of this network as well.
@@ -98,18 +102,11 @@ impl DataParallel {
         }
         let network = Arc::new(network);
         let cores = Arc::new(Cores::new(k));
-        let mut net = Self {
-            workers: Workers::new(how.timeout, processes.are_one()),
-            states: Vec::new(),
-            devices: devices.to_vec(),
-            weights: Mutex::new(how.split.weights().unwrap_or_else(|| vec![1.0; k])),
-            trainers: AtomicUsize::new(0),
-            how: how.clone(),
-            processes: processes.clone(),
-        };
+        let mut workers = Workers::new(how.timeout, processes.are_one());
+        let mut states: Vec<State> = Vec::new();
         for (rank, seats) in seats(processes, &how, k)?.into_iter().enumerate() {
             let (network, cores, how) = (network.clone(), cores.clone(), how.clone());
-            let (device, first) = (devices[rank].clone(), net.states.first().cloned());
+            let (device, first) = (devices[rank].clone(), states.first().cloned());
             let make = move |name: &str| {
                 let drawn = || Origin::Drawn(initializer, Box::new(d2l::rng(seed)));
                 let origin = first.map_or_else(drawn, Origin::Copy);
@@ -117,9 +114,19 @@ impl DataParallel {
                 Replica::new(name, (Box::new(built), state), seats, &how, cores)
             };
             let (worker, state) = Worker::start(d2l::device_name(rank, &devices[rank]), make)?;
-            net.workers.add(worker);
-            net.states.push(state);
+            workers.add(worker);
+            states.push(state);
         }
+        let weights = how.split.weights().unwrap_or_else(|| vec![1.0; k]);
+        let net = Self {
+            workers: Arc::new(workers),
+            states: states.into(),
+            devices: devices.into(),
+            weights: Arc::new(Mutex::new(weights)),
+            trainers: Arc::default(),
+            how,
+            processes: processes.clone(),
+        };
         net.begin_alike()?;
         Ok(net)
     }
@@ -181,7 +188,7 @@ impl DataParallel {
             .collect()
     }
 
-    /// Sets parameters and buffers of all replicas, in the order of [`state_dict`](Self::state_dict).
+    /// Sets parameters and buffers of all replicas by their names, as [`state_dict`](Self::state_dict) has them.
     ///
     /// ```
     /// # use candle_core::Tensor;
@@ -189,30 +196,60 @@ impl DataParallel {
     /// let net = DataParallel::new(&d2l::devices(2)?, Initializer::Normal(0.01), 0, |vb| {
     ///     Linear::new(2, 1, vb.pp("fc"))
     /// })?;
-    /// let zeros: Vec<Tensor> =
-    ///     net.state_dict()?.iter().map(|(_, t)| t.zeros_like()).collect::<Result<_, _>>()?;
-    /// net.load_state_dict(&zeros)?;
+    /// let mut state = net.state_dict()?;
+    /// state[0].1 = state[0].1.zeros_like()?; // fc.weight
+    /// net.load_state_dict(&state)?;
     /// assert_eq!(net.parameter("fc.weight", 1)?.to_vec2::<f32>()?, [[0.0, 0.0]]);
     /// # anyhow::Ok(())
     /// ```
     ///
     /// # Errors
-    /// If their number or a shape differs.
-    pub fn load_state_dict(&self, tensors: &[Tensor]) -> Result<()> {
-        for (state, device) in self.states.iter().zip(&self.devices) {
-            let entries = state.all();
-            ensure!(
-                tensors.len() == entries.len(),
-                "{} tensors were given, the network has {}",
-                tensors.len(),
-                entries.len()
-            );
-            for ((name, var), tensor) in entries.iter().zip(tensors) {
+    /// Names a tensor that is missing, that the network does not have, or that has another shape. Then nothing was
+    /// changed.
+    pub fn load_state_dict(&self, state: &[(String, Tensor)]) -> Result<()> {
+        let own = self.state_dict()?;
+        let tensors = run::weights::take(state.iter().cloned().collect(), &own)?;
+        for (state, device) in self.states.iter().zip(&*self.devices) {
+            for ((name, var), tensor) in state.all().iter().zip(&tensors) {
                 let tensor = d2l::to_device(tensor, device)?;
                 var.set(&tensor).with_context(|| name.clone())?;
             }
         }
         self.begin_alike()
+    }
+
+    /// Writes parameters and buffers to a safetensors file, under PyTorch's names.
+    ///
+    /// ```
+    /// # use concise::{DataParallel, Initializer, layers::Linear};
+    /// let net = |seed| {
+    ///     let devices = d2l::devices(2)?;
+    ///     DataParallel::new(&devices, Initializer::Normal(0.01), seed, |vb| Linear::new(2, 1, vb))
+    /// };
+    /// let (folder, first, second) = (tempfile::tempdir()?, net(0)?, net(1)?);
+    /// let best = folder.path().join("best.safetensors");
+    /// first.save(&best)?;
+    /// second.load(&best)?;
+    /// let weight = |net: &DataParallel| anyhow::Ok(net.parameter("weight", 1)?.to_vec2::<f32>()?);
+    /// assert_eq!(weight(&first)?, weight(&second)?);
+    /// # anyhow::Ok(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        run::weights::save(path.as_ref(), &self.state_dict()?)
+    }
+
+    /// Reads what [`save`](Self::save) wrote, or PyTorch's `safetensors.torch.save_file`.
+    ///
+    /// # Errors
+    /// If the file cannot be read; and as [`load_state_dict`](Self::load_state_dict).
+    pub fn load(&self, path: impl AsRef<Path>) -> Result<()> {
+        let own = self.state_dict()?;
+        let names = own.iter().map(|(name, _)| name.clone());
+        let tensors = run::weights::load(path.as_ref(), &own)?;
+        self.load_state_dict(&names.zip(tensors).collect::<Vec<_>>())
     }
 
     /// [`BadInput`], if processes that can speak to each other begin with other parameters.

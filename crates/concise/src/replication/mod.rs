@@ -20,4 +20,4 @@ pub use processes::{Backend, Processes};
 pub use settings::{ReduceOn, Replication};
 pub use split::{Split, split_by_weights};
 pub use state::Initializer;
-pub use trainer::{Loss, Step, Trainer};
+pub use trainer::{Step, Trainer};

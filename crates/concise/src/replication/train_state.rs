@@ -20,7 +20,7 @@ fn buffer_of(replica: usize, name: &str) -> String {
     format!("replica {replica} {name}")
 }
 
-impl TrainState for Trainer<'_> {
+impl TrainState for Trainer {
     fn tensors(&self) -> Result<Vec<Tensor>> {
         let state = self.net.state_dict()?;
         Ok(state.into_iter().map(|(_, tensor)| tensor).collect())
@@ -51,22 +51,30 @@ impl TrainState for Trainer<'_> {
         self.net.check_replicas()
     }
 
-    /// None while minibatches wait for the step: each replica has its own part of the sum, or what is left of
-    /// the step before.
     fn gradients(&self, _: &[String], _: usize) -> Result<Vec<(String, Tensor)>> {
+        Trainer::gradients(self)
+    }
+}
+
+impl Trainer {
+    /// The gradients of the last step by the names of the parameters, in their shapes: means over the examples.
+    /// None while minibatches wait for the step: each replica has its own part of the sum.
+    ///
+    /// # Errors
+    /// If a device fails.
+    pub fn gradients(&self) -> Result<Vec<(String, Tensor)>> {
         if !self.is_between_steps() {
             return Ok(Vec::new());
         }
         let sums = self.net.on_first(|replica| replica.gradients())?;
         let named = self.net.states[0].parameters().zip(sums);
-        let mean = |((name, _), sum): (&(String, Var), Tensor)| {
-            Ok((name.clone(), (sum / self.examples as f64)?))
+        let mean = |((name, param), sum): (&(String, Var), Tensor)| {
+            let mean = (sum / self.examples as f64)?;
+            Ok((name.clone(), mean.reshape(param.shape())?))
         };
         named.map(mean).collect()
     }
-}
 
-impl Trainer<'_> {
     /// Takes up what [`TrainState::extra_state`] kept, beside what [`DataParallel::load_state_dict`] does; of nothing it
     /// begins.
     ///

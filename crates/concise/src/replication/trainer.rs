@@ -1,5 +1,6 @@
 //! One synchronized step of all replicas.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -11,10 +12,8 @@ use super::data_parallel::DataParallel;
 use super::replica::Replica;
 use super::split::Split;
 
-/// A loss of each example, such as [`functional::cross_entropy`]: outputs (B, …) and labels
-/// (B,) to losses (B,). A mean, as candle-nn's losses return it, is an error: a replica with a part of the
-/// minibatch does not know by how many examples to divide.
-pub type Loss = fn(&Value, &Tensor) -> candle_core::Result<Value>;
+/// A loss of each example.
+type Loss = dyn Fn(&Value, &Tensor) -> candle_core::Result<Value> + Send + Sync;
 
 /// Trains a replicated network: its [`step`](Trainer::step) is all that a training loop needs.
 ///
@@ -36,9 +35,9 @@ pub type Loss = fn(&Value, &Tensor) -> candle_core::Result<Value>;
 /// assert!(trainer.step(&x, &y)?.loss.mean()? < before);
 /// # anyhow::Ok(())
 /// ```
-pub struct Trainer<'a> {
-    pub(crate) net: &'a DataParallel,
-    loss: Loss,
+pub struct Trainer {
+    pub(crate) net: DataParallel,
+    loss: Arc<Loss>,
     optimizer: Sgd,
     /// Minibatches of a step.
     accumulate: usize,
@@ -70,12 +69,20 @@ pub struct Step {
     pub shards: Vec<(Tensor, Tensor)>,
 }
 
-impl<'a> Trainer<'a> {
+impl Trainer {
     /// A trainer of all parameters of `net`.
-    pub fn new(net: &'a DataParallel, loss: Loss, optimizer: Sgd) -> Self {
+    ///
+    /// `loss` is that of each example, such as [`functional::cross_entropy`]: outputs (B, …) and labels (B,) or targets
+    /// (B, …) to losses (B,). A mean, as candle-nn's losses return it, is an error: a replica with a part of the
+    /// minibatch does not know by how many examples to divide.
+    pub fn new(
+        net: &DataParallel,
+        loss: impl Fn(&Value, &Tensor) -> candle_core::Result<Value> + Send + Sync + 'static,
+        optimizer: Sgd,
+    ) -> Self {
         Self {
-            net,
-            loss,
+            net: net.clone(),
+            loss: Arc::new(loss),
             optimizer,
             accumulate: 1,
             waiting: Waiting::default(),
@@ -124,12 +131,13 @@ impl<'a> Trainer<'a> {
         self.waiting.examples += batch_size;
         self.examples = self.waiting.examples;
         let last = self.waiting.minibatches >= self.accumulate;
-        let (loss, optimizer, id, examples) = (self.loss, self.optimizer, self.id, self.examples);
+        let (optimizer, id, examples) = (self.optimizer, self.id, self.examples);
+        let loss = self.loss.clone();
         let measures = self.measuring.is_some();
         let done = self.net.on_each(shards, move |replica, (x, y)| {
             replica.begin(id);
             let (outputs, speed) = computed(replica, measures, &y, |replica| {
-                forward_backward(replica, loss, &x, &y, last)
+                forward_backward(replica, &*loss, &x, &y, last)
             })?;
             if last {
                 replica.step(optimizer, examples)?;
@@ -252,7 +260,7 @@ fn computed<T>(
 /// replicas begin to sum it.
 fn forward_backward(
     replica: &mut Replica,
-    loss: Loss,
+    loss: &Loss,
     x: &Tensor,
     y: &Tensor,
     last: bool,

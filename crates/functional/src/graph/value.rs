@@ -552,7 +552,42 @@ pub fn cross_entropy(y_hat: &Value, y: &Tensor) -> Result<Value> {
 /// # Errors
 /// Where the types, shapes or devices do not match, or an example has no element.
 pub fn squared_error(y_hat: &Value, y: &Tensor) -> Result<Value> {
-    let op = "squared_error";
+    mean_of_each("squared_error", y_hat, y, |y_hat, y| (y_hat - y)?.sqr())
+}
+
+/// The binary cross-entropy of each example: logits `y_hat` (B, …) and targets `y` (B, …) of f32, from 0 to 1 → (B,):
+/// the mean of −y · log σ(y_hat) − (1 − y) · log σ(−y_hat) over the elements of an example.
+///
+/// In PyTorch: `nn.BCEWithLogitsLoss(reduction='none')`, with the mean over an example.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use functional::{Value, binary_cross_entropy};
+/// let y_hat = Value::new(&Tensor::new(&[[0f32], [-200.]], &Device::Cpu)?)?;
+/// let y = Tensor::new(&[[1f32], [1.]], &Device::Cpu)?;
+/// let losses = binary_cross_entropy(&y_hat, &y)?.eval()?;
+/// assert_eq!(losses.to_vec1::<f32>()?, [2f32.ln(), 200.]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`squared_error`].
+pub fn binary_cross_entropy(y_hat: &Value, y: &Tensor) -> Result<Value> {
+    mean_of_each("binary_cross_entropy", y_hat, y, |y_hat, y| {
+        // log(1 + exp(y_hat)) without an overflow, and with the right gradient at 0
+        let size = y_hat.abs()?;
+        let log = ((size.neg()?.exp()? + 1.)?.log()? + ((y_hat + size)? * 0.5)?)?;
+        log - (y_hat * y)?
+    })
+}
+
+/// The mean of `f` over the elements of each example, where `y_hat` and `y` have the same shape.
+fn mean_of_each(
+    op: &'static str,
+    y_hat: &Value,
+    y: &Tensor,
+    f: impl Fn(&Tensor, &Tensor) -> Result<Tensor> + 'static,
+) -> Result<Value> {
     let (dims, targets) = (y_hat.dims(), y.dims());
     if dims != targets || dims.is_empty() {
         bail!("{op}: y_hat has shape {dims:?}, y {targets:?}, expected the same (B, …)")
@@ -562,6 +597,6 @@ pub fn squared_error(y_hat: &Value, y: &Tensor) -> Result<Value> {
     }
     y_hat.check(op, &[("y", &Value::new(y)?)])?;
     let (y, shape) = (y.detach(), (dims[0], dims[1..].iter().product::<usize>()));
-    let of_each = move |y_hat: &Tensor| (y_hat - &y)?.sqr()?.reshape(shape)?.mean(1);
+    let of_each = move |y_hat: &Tensor| f(y_hat, &y)?.reshape(shape)?.mean(1);
     Ok(y_hat.guest(of_each, &dims[..1]))
 }

@@ -86,7 +86,7 @@ fn steps(batch: usize, rounds: usize, ways: &[(Option<Link>, Way)]) -> Result<Ve
     };
     let nets = ways.iter().map(net).collect::<Result<Vec<_>>>()?;
     let trainer = |net| Trainer::new(net, cross_entropy, Sgd::new(0.01));
-    let mut trainers: Vec<Trainer<'_>> = nets.iter().map(trainer).collect();
+    let mut trainers: Vec<Trainer> = nets.iter().map(trainer).collect();
     let (x, y) = minibatch(batch)?;
     let mut times = vec![Vec::new(); ways.len()];
     for round in 0..rounds + 2 {
