@@ -140,7 +140,7 @@ impl Runs {
 /// At random moments of a run with a checkpoint every 5 steps; the end of many comes in the middle of an epoch.
 fn lenet_is_killed() -> Result<()> {
     let runs = Runs::of("scratch", LENET)?;
-    kills(&runs, times(20), "--checkpoint-every 5")
+    kills(&runs, times(50), "--checkpoint-every 5")
 }
 
 /// With momentum, and the batch-norm statistics of each replica.

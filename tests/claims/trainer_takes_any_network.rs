@@ -5,7 +5,10 @@ use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Module, Tensor};
 use candle_nn::VarBuilder;
 use concise::layers::{BatchNorm2d, Conv2d, Linear};
-use concise::{DataParallel, Initializer, Sgd, Trainer, evaluate_accuracy_gpus, resnet18};
+use concise::{
+    DataParallel, Initializer, Sgd, Trainer, evaluate, evaluate_accuracy_gpus, resnet18,
+};
+use dataset::DataIter;
 use functional::{Network, Value, binary_cross_entropy, candle, cross_entropy, squared_error};
 
 use crate::kit::{cpus, formula_batch, formula_tensor, has, largest, largest_difference};
@@ -20,6 +23,7 @@ trials![
     every_weight_of_resnet18_is_drawn,
     a_loss_is_any_closure,
     parameters_are_loaded_by_name,
+    own_data_trains_and_is_evaluated,
 ];
 
 /// A small convolutional network without batch norm.
@@ -270,7 +274,8 @@ fn parameters_are_loaded_by_name() -> Result<()> {
             .map(|(name, _)| Ok((name.clone(), other.parameter(name, i)?)));
         ensure!(apart(&before, &loaded.collect::<Result<Vec<_>>>()?)? == 0.0);
     }
-    let refused = |change: &dyn Fn(&mut Vec<(String, Tensor)>), words: &str| {
+    type State = Vec<(String, Tensor)>;
+    let refused = |change: &dyn Fn(&mut State), words: &str| {
         let mut state = before.clone();
         change(&mut state);
         let error = other.load_state_dict(&state).unwrap_err();
@@ -293,4 +298,38 @@ fn parameters_are_loaded_by_name() -> Result<()> {
         "it was changed"
     );
     Ok(())
+}
+
+/// A regression on tensors of one's own: three replicas learn as one does, and a metric is summed over them.
+fn own_data_trains_and_is_evaluated() -> Result<()> {
+    let x = formula_tensor(1, 1.0, &[50, 4])?;
+    let y = x.matmul(&Tensor::new(&[[1f32], [-2.0], [3.0], [0.5]], &Device::Cpu)?)?;
+    let data = DataIter::of_tensors(&x, &y, 8, Some(1))?;
+    let squares = |k| -> Result<[f64; 2]> {
+        let net = DataParallel::new(&cpus(k), Initializer::Normal(0.1), 0, |vb| {
+            Linear::new(4, 1, vb)
+        })?;
+        let mut trainer = Trainer::new(&net, squared_error, Sgd::new(0.1));
+        for epoch in 1..=20 {
+            for batch in data.epoch(epoch) {
+                let (x, y) = batch?;
+                trainer.step(&x, &y)?;
+            }
+        }
+        // an iterator of one's own
+        let halves = [(0, 25), (25, 25)]
+            .map(|(first, n)| Ok((x.narrow(0, first, n)?, y.narrow(0, first, n)?)));
+        evaluate(&net, halves, |y_hat, y| {
+            let squares = (y_hat - y)?.sqr()?.sum_all()?.to_scalar::<f32>()?;
+            Ok([f64::from(squares), y.dim(0)? as f64])
+        })
+    };
+    let (one, three) = (squares(1)?, squares(3)?);
+    ensure!(one[1] == 50.0 && three[1] == 50.0, "{one:?} {three:?}");
+    ensure!(
+        one[0] < 1e-2 && (one[0] - three[0]).abs() < 1e-5,
+        "{one:?} {three:?}"
+    );
+    let error = DataIter::of_tensors(&x, &y.narrow(0, 0, 49)?, 8, None).unwrap_err();
+    has(&error.to_string(), "x has 50 examples, y has 49")
 }

@@ -1,8 +1,10 @@
 //! Accuracy on all devices at once.
 
+use std::sync::Arc;
+
 use anyhow::Result;
+use candle_core::Tensor;
 use d2l::{Accumulator, accuracy};
-use dataset::DataIter;
 
 use crate::replication::DataParallel;
 
@@ -27,21 +29,63 @@ use crate::replication::DataParallel;
 /// # Errors
 /// If a replica fails; the message names it, and the network can train on. With several processes it cannot: the
 /// others wait for this one's counts, so that it has to end ([`Processes::finish`](crate::Processes::finish)).
-#[tracing::instrument(skip_all, name = "evaluate")]
-pub fn evaluate_accuracy_gpus(net: &DataParallel, data_iter: &DataIter) -> Result<f64> {
+pub fn evaluate_accuracy_gpus(net: &DataParallel, data_iter: impl Minibatches) -> Result<f64> {
     // No. of correct predictions, no. of predictions
-    let mut metric = Accumulator::<2>::new();
-    for batch in data_iter.iter() {
-        let (x, y) = batch?;
-        let correct = net.on_each(net.scatter(&x, &y)?, |replica, (x, y)| {
-            if y.dim(0)? == 0 {
-                return Ok(0); // an empty shard
-            }
-            Ok(accuracy(&replica.infer(&x)?, &y)?)
-        })?;
-        metric.add([correct.iter().sum::<usize>() as f64, y.dim(0)? as f64]);
-    }
-    let mut counts = [metric[0], metric[1]]; // and those of the other processes
-    net.processes.sum(&mut counts)?;
-    Ok(counts[0] / counts[1])
+    let [correct, all] = evaluate(net, data_iter, |y_hat, y| {
+        Ok([accuracy(y_hat, y)? as f64, y.dim(0)? as f64])
+    })?;
+    Ok(correct / all)
 }
+
+/// The sums of a metric over a dataset, from all devices and processes: `metric` gets the outputs and the labels or
+/// targets of each shard.
+///
+/// ```
+/// # use candle_core::{DType, Device, Tensor};
+/// # use concise::{DataParallel, Initializer, evaluate, layers::Linear};
+/// # use dataset::DataIter;
+/// let net = DataParallel::new(&d2l::devices(2)?, Initializer::Normal(0.01), 0, |vb| {
+///     Linear::new(3, 1, vb)
+/// })?;
+/// let (x, y) = (Tensor::ones((5, 3), DType::F32, &Device::Cpu)?, Tensor::ones((5, 1), DType::F32, &Device::Cpu)?);
+/// let [absolute, examples] = evaluate(&net, &DataIter::of_tensors(&x, &y, 2, None)?, |y_hat, y| {
+///     let errors = (y_hat - y)?.abs()?.sum_all()?;
+///     Ok([errors.to_scalar::<f32>()?.into(), y.dim(0)? as f64])
+/// })?;
+/// assert_eq!(examples, 5.0);
+/// assert!(absolute > 0.0);
+/// # anyhow::Ok(())
+/// ```
+///
+/// # Errors
+/// As [`evaluate_accuracy_gpus`].
+#[tracing::instrument(skip_all)]
+pub fn evaluate<const N: usize>(
+    net: &DataParallel,
+    data_iter: impl Minibatches,
+    metric: impl Fn(&Tensor, &Tensor) -> candle_core::Result<[f64; N]> + Send + Sync + 'static,
+) -> Result<[f64; N]> {
+    let metric = Arc::new(metric);
+    let mut sums = Accumulator::<N>::new();
+    for batch in data_iter {
+        let (x, y) = batch?;
+        let metric = metric.clone();
+        let of_shards = net.on_each(net.scatter(&x, &y)?, move |replica, (x, y)| {
+            if y.dim(0)? == 0 {
+                return Ok([0.0; N]); // an empty shard
+            }
+            Ok(metric(&replica.infer(&x)?, &y)?)
+        })?;
+        of_shards
+            .into_iter()
+            .for_each(|of_shard| sums.add(of_shard));
+    }
+    let mut sums = std::array::from_fn(|i| sums[i]); // and those of the other processes
+    net.processes.sum(&mut sums)?;
+    Ok(sums)
+}
+
+/// Whatever gives minibatches X and y: a [`DataIter`](dataset::DataIter), or an iterator of one's own.
+pub trait Minibatches: IntoIterator<Item = candle_core::Result<(Tensor, Tensor)>> {}
+
+impl<I: IntoIterator<Item = candle_core::Result<(Tensor, Tensor)>>> Minibatches for I {}

@@ -30,7 +30,7 @@ mod start;
 mod train;
 
 pub use collective::{Algorithm, cost::Link};
-pub use evaluate::evaluate_accuracy_gpus;
+pub use evaluate::{Minibatches, evaluate, evaluate_accuracy_gpus};
 pub use functional::Sgd;
 pub use options::Options;
 pub use replication::{

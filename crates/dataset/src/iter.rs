@@ -12,30 +12,72 @@ use crate::loader::{Loader, Minibatch, Stop};
 use crate::order::{Order, Shard};
 use crate::split::Split;
 
-/// Minibatches of one split, epoch by epoch; the book's `train_iter` and `test_iter`.
+/// Minibatches of a dataset, epoch by epoch; the book's `train_iter` and `test_iter`.
 ///
 /// The order of an epoch depends on the seed and on the epoch's number alone, so a run that starts again at
 /// epoch 5 sees what it would have seen. The last minibatch may be short.
 #[derive(Clone, Debug)]
 pub struct DataIter {
-    split: Arc<Split>,
-    /// All images and labels on a device, where the minibatches are made there.
-    resident: Option<(Tensor, Tensor)>,
+    examples: Examples,
     batch_size: usize,
     order: Order,
     shard: Shard,
     stop: Stop,
 }
 
+#[derive(Clone, Debug)]
+enum Examples {
+    Bytes(Arc<Split>),
+    /// X and y, on the device where minibatches are made.
+    Tensors(Tensor, Tensor),
+}
+
 impl DataIter {
     pub(crate) fn new(split: &Arc<Split>, batch_size: usize, seed: Option<u64>) -> Result<Self> {
+        Self::of(
+            Examples::Bytes(split.clone()),
+            split.len(),
+            batch_size,
+            seed,
+        )
+    }
+
+    /// Minibatches of data of one's own: `x` (n, …) and labels or targets `y` (n, …) of any type. With a seed each
+    /// epoch has another order.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    ///
+    /// let x = Tensor::arange(0f32, 10.0, &Device::Cpu)?.reshape((5, 2))?;
+    /// let y = Tensor::arange(0f32, 5.0, &Device::Cpu)?;
+    /// let data_iter = dataset::DataIter::of_tensors(&x, &y, 2, Some(0))?;
+    /// let sizes: Vec<usize> = data_iter.epoch(1).map(|batch| batch?.0.dim(0)).collect::<Result<_, _>>()?;
+    /// assert_eq!(sizes, [2, 2, 1]);
+    /// # anyhow::Ok(())
+    /// ```
+    ///
+    /// # Errors
+    /// If `x` and `y` have different numbers of examples or none, or the batch size is 0.
+    pub fn of_tensors(
+        x: &Tensor,
+        y: &Tensor,
+        batch_size: usize,
+        seed: Option<u64>,
+    ) -> Result<Self> {
+        let (n, labels) = (x.dim(0)?, y.dim(0)?);
+        ensure!(n == labels, "x has {n} examples, y has {labels}");
+        ensure!(n > 0, "x and y have no examples; give at least 1");
+        let examples = Examples::Tensors(x.detach(), y.detach());
+        Self::of(examples, n, batch_size, seed)
+    }
+
+    fn of(examples: Examples, n: usize, batch_size: usize, seed: Option<u64>) -> Result<Self> {
         ensure!(batch_size > 0, "the batch size is 0; give at least 1");
         Ok(DataIter {
-            split: split.clone(),
-            resident: None,
+            examples,
             batch_size,
             order: Order {
-                examples: split.len(),
+                examples: n,
                 seed,
                 begun: (0, 0),
             },
@@ -70,24 +112,19 @@ impl DataIter {
         self.epoch(1)
     }
 
-    /// How many images an epoch has.
+    /// How many examples an epoch has.
     pub fn num_examples(&self) -> usize {
-        self.split.len()
+        self.order.examples
     }
 
-    /// How many images a minibatch has, but for the last one.
+    /// How many examples a minibatch has, but for the last one.
     pub fn batch_size(&self) -> usize {
         self.batch_size
     }
 
-    /// The checksum of its images and labels, [`Split::checksum`].
-    pub fn checksum(&self) -> u32 {
-        self.split.checksum()
-    }
-
     /// How many minibatches an epoch has, the short last one included.
     pub fn num_batches(&self) -> usize {
-        self.split.len().div_ceil(self.batch_size)
+        self.num_examples().div_ceil(self.batch_size)
     }
 
     /// Ends every epoch early once `flag` is set: this is how Ctrl-C ends a run in order.
@@ -177,20 +214,27 @@ impl DataIter {
     /// # Errors
     /// If the device has no room for them.
     pub fn on_device(mut self, device: &Device) -> candle_core::Result<Self> {
-        let all: Vec<u32> = (0..self.split.len() as u32).collect();
-        let (x, y) = self.split.minibatch(&all)?;
-        self.resident = Some((x.to_device(device)?, y.to_device(device)?));
+        let (x, y) = match &self.examples {
+            Examples::Tensors(x, y) => (x.clone(), y.clone()),
+            Examples::Bytes(split) => {
+                let all: Vec<u32> = (0..split.len() as u32).collect();
+                split.minibatch(&all)?
+            }
+        };
+        self.examples = Examples::Tensors(x.to_device(device)?, y.to_device(device)?);
         Ok(self)
     }
 
     /// This process's part of the minibatch with these indices.
     fn minibatch(&self, indices: &[u32]) -> Minibatch {
         let own = self.shard.part(indices);
-        let Some((x, y)) = &self.resident else {
-            return self.split.minibatch(own);
-        };
-        let own = Tensor::new(own, x.device())?;
-        Ok((x.index_select(&own, 0)?, y.index_select(&own, 0)?))
+        match &self.examples {
+            Examples::Bytes(split) => split.minibatch(own),
+            Examples::Tensors(x, y) => {
+                let own = Tensor::new(own, x.device())?;
+                Ok((x.index_select(&own, 0)?, y.index_select(&own, 0)?))
+            }
+        }
     }
 }
 
@@ -303,13 +347,16 @@ mod tests {
     #[test]
     fn a_dropped_iterator_leaves_no_thread_behind() {
         let iter = iter(1000, 10, Some(1));
-        let owners = Arc::strong_count(&iter.split);
+        let Examples::Bytes(split) = &iter.examples else {
+            panic!("they are bytes")
+        };
+        let owners = Arc::strong_count(split);
         let mut batches = iter.epoch(1);
         assert!(batches.next().is_some());
         // the thread holds the images while it works, and drop waits for its end
-        assert_eq!(Arc::strong_count(&iter.split), owners + 1);
+        assert_eq!(Arc::strong_count(split), owners + 1);
         drop(batches);
-        assert_eq!(Arc::strong_count(&iter.split), owners);
+        assert_eq!(Arc::strong_count(split), owners);
     }
 
     #[test]

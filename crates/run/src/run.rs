@@ -249,7 +249,7 @@ impl Run {
         };
         let synthetic = data.source.is_synthetic();
         let drawn = if synthetic { "synthetic " } else { "" };
-        let checksums = [&self.train_iter, &self.test_iter].map(|iter| iter.checksum());
+        let checksums = [&data.train, &data.test].map(|split| split.checksum());
         let lines = vec![
             format!("network {}", book.network),
             format!("replicas {replicas}"),

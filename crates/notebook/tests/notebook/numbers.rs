@@ -347,8 +347,8 @@ impl Sources {
 
     /// How often the test kills LeNet's run.
     fn kills(&self) -> Result<usize> {
-        let rest = self.kills.split("kills(&runs, ").nth(1);
-        let count = rest.and_then(|rest| rest.split(',').next());
+        let rest = self.kills.split("kills(&runs, times(").nth(1);
+        let count = rest.and_then(|rest| rest.split(')').next());
         Ok(count.context("no kills")?.parse()?)
     }
 }
