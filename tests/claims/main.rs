@@ -4,7 +4,6 @@
 //! with the reason, where there are none. It is also both programs: `claims --as scratch …` is
 //! `scratch …`, so that a test can look at the exit status of a real process.
 
-use std::alloc::System;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -41,7 +40,7 @@ mod what_fuzzers_kept;
 
 /// Can be told to give no more: see `bad_input_is_named`.
 #[global_allocator]
-static MEMORY: cap::Cap<System> = cap::Cap::new(System, usize::MAX);
+static MEMORY: cap::Cap<functional::Allocator> = cap::Cap::new(run::ALLOCATOR, usize::MAX);
 
 fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();

@@ -43,6 +43,7 @@
 //! # Ok::<(), candle_core::Error>(())
 //! ```
 
+mod allocator;
 mod bucket;
 mod cpu;
 #[cfg(feature = "cuda")]
@@ -57,6 +58,7 @@ mod streams;
 mod synchronized;
 mod tensors;
 
+pub use allocator::Allocator;
 pub use bucket::{Bucket, Part, Values};
 pub use cpu::budget as threads;
 pub use graph::gradients::{Backward, Gradients, Ready, backward};

@@ -33,6 +33,7 @@ pub use batch_loss::BatchLoss;
 pub use gpu::{Gpu, gpu};
 pub use interrupt::{interrupt, interrupted, wants_to_end};
 pub use options::{Book, Options, Precision};
+pub use out_of_memory::ALLOCATOR;
 pub use process::Process;
 pub use program::program;
 pub use run::{Run, Summary};

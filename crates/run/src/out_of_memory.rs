@@ -2,10 +2,12 @@
 //! memory and what the user can do.
 
 use std::collections::BTreeSet;
+use std::io::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use candle_core::Device;
 use d2l::{Panicked, device_name, device_names};
+use functional::Allocator;
 
 use crate::gpu::{Gpu, gpu};
 use crate::options::{Book, Options};
@@ -52,6 +54,23 @@ pub(crate) fn with_devices(panicked: Panicked) -> anyhow::Error {
         names => anyhow::Error::new(panicked).context(format!("on {names}")),
     }
 }
+
+/// The memory of a program. Where the system has no more, the program ends in a line on stderr and with status 1.
+///
+/// ```
+/// #[global_allocator]
+/// static MEMORY: functional::Allocator = run::ALLOCATOR;
+/// ```
+pub const ALLOCATOR: Allocator = Allocator(end);
+
+fn end(bytes: usize) -> ! {
+    // it takes no memory to write this: stderr has no buffer
+    let line = format_args!("error: out of memory: {bytes} bytes more were needed{SMALLER}\n");
+    let _ = std::io::stderr().write_fmt(line);
+    std::process::exit(1)
+}
+
+const SMALLER: &str = "; choose a smaller --batch-size or fewer --gpus";
 
 /// What follows an error that says that a GPU is out of memory; nothing after others.
 pub(crate) fn hint(error: &str, options: &Options, book: &Book) -> Option<String> {
