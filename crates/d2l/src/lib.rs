@@ -29,7 +29,7 @@ mod timer;
 
 pub use accumulator::Accumulator;
 pub use animator::Animator;
-pub use cores::{cores, cores_each, share_cores};
+pub use cores::{cores, cores_each, share_cores, try_share_cores};
 pub use devices::{
     DeviceKind, barrier, devices, devices_of_kind, find_devices, num_examples, on_each,
     synchronize, to_device, try_all_gpus, try_gpu, view_to_device,

@@ -58,7 +58,8 @@ impl Loader {
         };
         let thread = Builder::new().name("minibatches".into()).spawn(work);
         // The channel is empty and has room, so this cannot block.
-        let thread = thread.map_err(|e| errors.send(Err(Error::wrap(e)))).ok();
+        let failed = |e| Error::Msg(format!("a thread could not be started: {e}"));
+        let thread = thread.map_err(|e| errors.send(Err(failed(e)))).ok();
         Loader {
             ready: Some(ready),
             thread,

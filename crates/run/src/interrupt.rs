@@ -4,6 +4,8 @@
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
+use anyhow::Context;
+
 use crate::say::{above_the_bar, remove_bar};
 
 /// The exit status after Ctrl-C.
@@ -58,20 +60,22 @@ pub fn interrupt() {
 
 /// From here on Ctrl-C, SIGTERM and SIGHUP only set the flag, the first time. One that was ignored when the
 /// program started stays ignored: so `nohup` asks for it, and `sh` for what it starts in the background.
-pub(crate) fn catch() {
-    if !SIGNALS.caught.swap(true, SeqCst) {
-        // The one error is that the system refuses; then a signal ends the process as it would without us.
-        let _ = on_signals();
+pub(crate) fn catch() -> anyhow::Result<()> {
+    match SIGNALS.caught.swap(true, SeqCst) {
+        true => Ok(()),
+        false => on_signals().context("for Ctrl-C a thread could not be started"),
     }
 }
 
 #[cfg(unix)]
 fn on_signals() -> std::io::Result<()> {
-    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 
     let ignored = ignored();
     let mut wanted = vec![SIGHUP, SIGINT, SIGTERM];
     wanted.retain(|signal| ignored & (1 << (signal - 1)) == 0);
+    // a file that may grow no more is as a full disk: the write fails, and the process goes on
+    signal_hook::flag::register(SIGXFSZ, std::sync::Arc::default())?;
     let mut signals = signal_hook::iterator::Signals::new(wanted)?;
     // a terminal that closes is told of twice, by the shell and by the system: that is not a second wish
     let serve = move || signals.forever().for_each(|s| asked_to_end(s != SIGHUP));

@@ -1,5 +1,5 @@
 //! What a failure says of the devices: which ones the run had, and after an out-of-memory error of a GPU its free
-//! memory and what the user can do.
+//! memory and what the user can do. So it is where the CPU's memory or its threads do not suffice.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -72,8 +72,11 @@ fn end(bytes: usize) -> ! {
 
 const SMALLER: &str = "; choose a smaller --batch-size or fewer --gpus";
 
-/// What follows an error that says that a GPU is out of memory; nothing after others.
+/// What follows an error that says that memory or threads do not suffice; nothing after others.
 pub(crate) fn hint(error: &str, options: &Options, book: &Book) -> Option<String> {
+    if error.contains("a thread could not be started") {
+        return Some("; choose fewer --gpus or fewer --threads".to_owned());
+    }
     if !is_out_of_memory(error) {
         return None;
     }

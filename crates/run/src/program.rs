@@ -41,13 +41,13 @@ pub fn program<O: Args + FromArgMatches + AsMut<Options>>(
 ) -> ExitCode {
     // first, while this is the only thread
     functional::threads::leave_the_cores_to_us();
-    interrupt::catch();
+    let caught = interrupt::catch();
     let mut options: O = match parse(book, args) {
         Ok(options) => options,
         Err(error) => return failed(&error, ""),
     };
     let common = options.as_mut().clone();
-    let run = || train(&options);
+    let run = || caught.and_then(|()| train(&options));
     // with a backtrace, a panic is shown where it happens, and not in the line at the end alone
     let trained = match std::env::var_os("RUST_BACKTRACE").is_some_and(|wanted| wanted != "0") {
         true => catch_panic(run),

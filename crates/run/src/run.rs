@@ -14,7 +14,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
 use candle_core::{Device, Tensor};
-use d2l::{Animator, Timer, share_cores};
+use d2l::{Animator, Timer, try_share_cores};
 use dataset::{DataIter, Dataset};
 
 use crate::bad_input::BadInput;
@@ -151,7 +151,10 @@ impl Run {
         let batch_size = options.batch_size.unwrap_or((book.batch_size)(k));
         start::check_batch_size(batch_size, k).map_err(BadInput::from)?;
         let threads = options.threads.or_else(|| process.share_of_cores());
-        let share = share_cores(threads, own);
+        let share = try_share_cores(threads, own)?;
+        let unused = options.threads.filter(|n| *n > d2l::cores());
+        let unused =
+            unused.map(|n| format!("--threads {n}: only {} cores are there", d2l::cores()));
         start::check_paths(options).map_err(BadInput::from)?;
         let resumed = options.resume.as_deref();
         let resumed = resumed.map(|folder| Resumed::load(folder, process.rank == 0));
@@ -179,7 +182,8 @@ impl Run {
             devices,
         };
         run.settings = run.settings_of(book, &data);
-        for note in [note, start::no_bf16_on_the_cpu(options, &run.devices)] {
+        let no_bf16 = start::no_bf16_on_the_cpu(options, &run.devices);
+        for note in [note, unused, no_bf16] {
             note.into_iter()
                 .for_each(|note| say(format_args!("{note}")));
         }

@@ -35,7 +35,8 @@ impl Reducer {
             }
         };
         let name = format!("{name}, all-reduce");
-        let thread = std::thread::Builder::new().name(name).spawn(serve)?;
+        let thread = std::thread::Builder::new().name(name).spawn(serve);
+        let thread = thread.context("a thread could not be started")?;
         Ok(Self {
             buckets: Some(buckets),
             sums,

@@ -42,9 +42,8 @@ impl Worker {
                 inbox.iter().for_each(|job| job(&mut replica));
             }
         };
-        let thread = std::thread::Builder::new()
-            .name(name.clone())
-            .spawn(serve)?;
+        let thread = std::thread::Builder::new().name(name.clone()).spawn(serve);
+        let thread = thread.context("a thread could not be started")?;
         let state = state.recv().context("its thread has ended")?;
         let state = state.with_context(|| format!("replica {name} cannot be built"))?;
         let worker = Self {

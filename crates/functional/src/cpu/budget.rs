@@ -2,6 +2,7 @@
 //! spare cores raises it.
 
 use crate::cpu::thread_pool::Pool;
+use candle_core::{Error, Result};
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -23,7 +24,7 @@ pub(crate) struct Thread {
 thread_local! {
     pub(crate) static THREAD: Thread = Thread {
         budget: Cell::new(None),
-        pool: RefCell::new(Pool::new(1, || ())),
+        pool: RefCell::new(Pool::new(1, || ()).expect("it starts no thread")),
         common: Cell::default(),
         own: Cell::default(),
     };
@@ -70,10 +71,22 @@ pub fn budget() -> usize {
         .unwrap_or_else(|| DEFAULT.load(Ordering::Relaxed))
 }
 
-/// A calling thread and its helpers. A helper that runs a task starts no helpers of its own.
-pub(crate) fn pool() -> Pool {
+/// Makes `pool` this thread and its helpers, unless it is. A helper that runs a task starts no helpers of its own.
+pub(crate) fn fill(pool: &mut Pool) -> Result<()> {
     let alone = || THREAD.with(|thread| thread.budget.set(Some(1)));
-    Pool::new(budget(), alone)
+    if pool.size() != budget() {
+        let failed = |error| Error::Msg(format!("a thread could not be started: {error}"));
+        *pool = Pool::new(budget(), alone).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Starts the helpers of this thread, unless they are there.
+pub(crate) fn start_helpers() -> Result<()> {
+    THREAD.with(|thread| match thread.pool.try_borrow_mut() {
+        Ok(mut pool) if budget() > 1 => fill(&mut pool),
+        _ => Ok(()),
+    })
 }
 
 /// Runs `f` with a budget of `n` threads (0 counts as 1) for each operation called from this

@@ -48,7 +48,10 @@ unsafe impl Send for Shared {}
 
 impl Pool {
     /// The calling thread and `size - 1` helpers, each of which calls `begin` first.
-    pub(crate) fn new(size: usize, begin: fn()) -> Self {
+    ///
+    /// # Errors
+    /// If the system starts no more threads.
+    pub(crate) fn new(size: usize, begin: fn()) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
             round: AtomicUsize::new(0),
             job: UnsafeCell::new(None),
@@ -59,19 +62,20 @@ impl Pool {
             wake: Condvar::new(),
             panic: Mutex::new(None),
         });
-        let start = |thread| {
-            let shared = shared.clone();
+        let mut pool = Self {
+            shared,
+            helpers: Vec::new(),
+        };
+        for thread in 1..size {
+            let shared = pool.shared.clone();
             let help = move || {
                 begin();
                 shared.help(thread);
             };
-            std::thread::Builder::new()
-                .name(format!("helper {thread}"))
-                .spawn(help)
-                .expect("the system gives a thread")
-        };
-        let helpers = (1..size).map(start).collect();
-        Self { shared, helpers }
+            let helper = std::thread::Builder::new().name(format!("helper {thread}"));
+            pool.helpers.push(helper.spawn(help)?);
+        }
+        Ok(pool)
     }
 
     /// The threads, the owner's included.
@@ -209,7 +213,7 @@ mod tests {
     #[test]
     fn every_task_runs_once_whatever_the_size() {
         for size in 1..6 {
-            let mut pool = Pool::new(size, || ());
+            let mut pool = Pool::new(size, || ()).unwrap();
             for tasks in [0, 1, 2, size, 7, 100] {
                 let calls: Vec<_> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
                 for _ in 0..20 {
@@ -222,7 +226,7 @@ mod tests {
 
     #[test]
     fn helpers_that_sleep_are_woken() {
-        let mut pool = Pool::new(3, || ());
+        let mut pool = Pool::new(3, || ()).unwrap();
         let calls = AtomicUsize::new(0);
         for _ in 0..3 {
             std::thread::sleep(std::time::Duration::from_millis(20));
@@ -233,7 +237,7 @@ mod tests {
 
     #[test]
     fn a_panic_comes_back_and_the_pool_goes_on() {
-        let mut pool = Pool::new(2, || ());
+        let mut pool = Pool::new(2, || ()).unwrap();
         let panicking = AssertUnwindSafe(|| pool.run(8, &|i| assert_ne!(i, 7, "on purpose")));
         let panic = catch_unwind(panicking).expect_err("a panic");
         let message = panic.downcast_ref::<String>().unwrap();

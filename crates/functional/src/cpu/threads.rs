@@ -13,9 +13,8 @@ pub(crate) fn for_each(tasks: usize, work: impl Fn(usize) + Sync) {
     let threads = budget().min(tasks);
     THREAD.with(|thread| match thread.pool.try_borrow_mut() {
         Ok(mut pool) if threads > 1 => {
-            if pool.size() != budget() {
-                *pool = budget::pool();
-            }
+            // where the system starts no more threads, those that are there do it
+            let _ = budget::fill(&mut pool);
             pool.run(tasks, &work);
         }
         // one thread, or a task that has tasks of its own
