@@ -206,7 +206,12 @@ where
         bail!("{} items for {k} devices; give one for each", items.len());
     }
     barrier(devices)?;
-    let replica = |(i, item)| on_replica(i, &devices[i], || f(item));
+    let replica = |(i, item)| {
+        functional::threads::set_together(k.min(rayon::current_num_threads()));
+        let done = on_replica(i, &devices[i], || f(item));
+        functional::threads::set_together(1);
+        done
+    };
     items.enumerate().map(replica).collect()
 }
 

@@ -18,12 +18,13 @@ pub(crate) trait Backend: Sized + 'static {
     type ViewMut<'a>;
     /// The type of the numbers in memory; tensors and parameters have the default.
     type Element: Copy + Default + PartialEq;
-    /// The queue that runs the kernels in order.
+    /// The queue that runs the kernels of a pass in order.
     type Stream;
     /// The memory of a bucket while kernels write gradients to it.
     type Open;
 
-    fn stream(device: &Device) -> Result<Self::Stream>;
+    /// For a pass that has at least so many numbers in memory at the same time.
+    fn stream(device: &Device, least: usize) -> Result<Self::Stream>;
 
     /// The kernel of `op`. None where `op` is fused from several operations that need kernels of their own.
     fn kernel(op: Op) -> Result<Option<Box<dyn Kernel<Self>>>>;

@@ -61,6 +61,7 @@ mod tensors;
 pub use allocator::Allocator;
 pub use bucket::{Bucket, Part, Values};
 pub use cpu::budget as threads;
+pub use cpu::memory::check as check_memory;
 pub use graph::gradients::{Backward, Gradients, Ready, backward};
 pub use graph::guest::{Candle, candle};
 pub use graph::network::Network;

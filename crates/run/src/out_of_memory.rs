@@ -72,8 +72,14 @@ fn end(bytes: usize) -> ! {
 
 const SMALLER: &str = "; choose a smaller --batch-size or fewer --gpus";
 
+/// What an error says if the CPU's memory does not suffice, before it is taken.
+pub(crate) const REFUSED: &str = "out of memory on the CPU";
+
 /// What follows an error that says that memory or threads do not suffice; nothing after others.
 pub(crate) fn hint(error: &str, options: &Options, book: &Book) -> Option<String> {
+    if error.contains(REFUSED) {
+        return Some(SMALLER.to_owned());
+    }
     if error.contains("a thread could not be started") {
         return Some("; choose fewer --gpus or fewer --threads".to_owned());
     }

@@ -67,5 +67,6 @@ pub fn program<O: Args + FromArgMatches + AsMut<Options>>(
 fn failed(error: &anyhow::Error, hint: &str) -> ExitCode {
     let line = one_line(format_args!("{error:#}{hint}"));
     let _ = writeln!(std::io::stderr(), "error: {line}");
-    ExitCode::from(if error.is::<BadInput>() { 2 } else { 1 })
+    let bad = error.is::<BadInput>() || line.contains(out_of_memory::REFUSED);
+    ExitCode::from(if bad { 2 } else { 1 })
 }

@@ -14,7 +14,7 @@ use super::cores::Cores;
 use super::processes::Processes;
 use super::replica::{Replica, Seats};
 use super::settings::{ReduceOn, Replication};
-use super::split::split_by_weights;
+use super::split::{Split, split_by_weights};
 use super::state::{Initializer, Origin, State, build};
 use super::worker::{Worker, Workers};
 
@@ -107,13 +107,20 @@ impl DataParallel {
         for (rank, seats) in seats(processes, &how, k)?.into_iter().enumerate() {
             let (network, cores, how) = (network.clone(), cores.clone(), how.clone());
             let (device, first) = (devices[rank].clone(), states.first().cloned());
+            let even = how.split == Split::Even;
             let make = move |name: &str| {
+                functional::threads::set_together(if even { k.min(d2l::cores()) } else { 1 });
                 let drawn = || Origin::Drawn(initializer, Box::new(d2l::rng(seed)));
                 let origin = first.map_or_else(drawn, Origin::Copy);
                 let (built, state) = build(&device, origin, |vb| network(vb))?;
                 Replica::new(name, (Box::new(built), state), seats, &how, cores)
             };
             let (worker, state) = Worker::start(d2l::device_name(rank, &devices[rank]), make)?;
+            if rank == 0 && devices[0].is_cpu() {
+                // the parameters of the others and their gradients
+                let floats = 2 * (k - 1) * state.num_parameters();
+                functional::check_memory(&format!("a network on {k} devices"), floats, || 0)?;
+            }
             workers.add(worker);
             states.push(state);
         }

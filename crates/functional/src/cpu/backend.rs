@@ -2,7 +2,7 @@
 
 use crate::bucket::Values;
 use crate::cpu::budget;
-use crate::cpu::buffer::Buffer;
+use crate::cpu::buffer::{Buffer, check_room};
 use crate::cpu::conv::Alone;
 use crate::cpu::gradient::{Cpu, Grad};
 use crate::cpu::loss::Labelled;
@@ -24,8 +24,9 @@ impl Backend for Cpu {
     type Stream = ();
     type Open = Open;
 
-    fn stream(_: &Device) -> Result<()> {
-        budget::start_helpers()
+    fn stream(_: &Device, least: usize) -> Result<()> {
+        budget::start_helpers()?;
+        check_room(least)
     }
 
     fn kernel(op: Op) -> Result<Option<Box<dyn Kernel<Self>>>> {

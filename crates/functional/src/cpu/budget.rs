@@ -13,6 +13,8 @@ static DEFAULT: AtomicUsize = AtomicUsize::new(1);
 pub(crate) struct Thread {
     /// None is the default.
     budget: Cell<Option<usize>>,
+    /// How many threads run such passes as this one at the same time.
+    pub together: Cell<usize>,
     /// The thread itself and its helpers, started when they are first needed.
     pub pool: RefCell<Pool>,
     /// Memory that the tasks of an operation share.
@@ -24,6 +26,7 @@ pub(crate) struct Thread {
 thread_local! {
     pub(crate) static THREAD: Thread = Thread {
         budget: Cell::new(None),
+        together: Cell::new(1),
         pool: RefCell::new(Pool::new(1, || ()).expect("it starts no thread")),
         common: Cell::default(),
         own: Cell::default(),
@@ -69,6 +72,12 @@ pub fn budget() -> usize {
     THREAD
         .with(|thread| thread.budget.get())
         .unwrap_or_else(|| DEFAULT.load(Ordering::Relaxed))
+}
+
+/// Says that so many threads run backward passes of the same size at the same time, this one among them: all of them
+/// must find memory, or none begins. It is 1 until set.
+pub fn set_together(n: usize) {
+    THREAD.with(|thread| thread.together.set(n));
 }
 
 /// Makes `pool` this thread and its helpers, unless it is. A helper that runs a task starts no helpers of its own.

@@ -1,11 +1,31 @@
 //! Memory for floats that is used again. What a dropped buffer held stays in it, so a new one has arbitrary
 //! contents.
 
+use crate::cpu::budget::THREAD;
+use crate::cpu::memory::check;
 use crate::free::Free;
+use candle_core::Result;
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Of all threads together: a buffer may be dropped on another thread than the one that asked for it.
 static FREE: Free<Vec<f32>> = Free::new();
+
+/// Of all threads together: the floats of all buffers, free or not; and the most that were needed so far, for which
+/// there was room.
+static FLOATS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+
+/// An error if the machine has no room for a pass that needs so many floats, and for those of other threads at the
+/// same time. It is asked only where more is needed than ever before.
+pub(crate) fn check_room(floats: usize) -> Result<()> {
+    let [all, most] = &FLOATS;
+    let needed = floats * THREAD.with(|thread| thread.together.get());
+    if needed > most.load(Relaxed) {
+        check("a step", needed, || all.load(Relaxed))?;
+        most.fetch_max(needed, Relaxed);
+    }
+    Ok(())
+}
 
 /// `len` floats; dropped, they go back to where they came from.
 #[derive(Default)]
@@ -22,7 +42,10 @@ impl Buffer {
         }
         let floats = FREE.take(len);
         let mut buffer = Self {
-            floats: floats.unwrap_or_else(|| vec![0.; len]),
+            floats: floats.unwrap_or_else(|| {
+                FLOATS[0].fetch_add(len, Relaxed);
+                vec![0.; len]
+            }),
             len,
         };
         if cfg!(test) {
@@ -41,6 +64,7 @@ impl Buffer {
     /// The floats themselves, which do not come back.
     pub(crate) fn into_vec(mut self) -> Vec<f32> {
         let mut floats = std::mem::take(&mut self.floats);
+        FLOATS[0].fetch_sub(floats.len(), Relaxed);
         floats.truncate(self.len);
         floats
     }

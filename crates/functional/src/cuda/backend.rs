@@ -24,7 +24,7 @@ impl Backend for Cuda {
     type Stream = Arc<Stream>;
     type Open = Open;
 
-    fn stream(device: &Device) -> Result<Arc<Stream>> {
+    fn stream(device: &Device, _: usize) -> Result<Arc<Stream>> {
         match device {
             Device::Cuda(device) => Stream::of(device),
             other => bail!("expected a GPU, got {:?}", other.location()),

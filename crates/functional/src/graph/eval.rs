@@ -30,7 +30,7 @@ impl Value {
     fn compute<B: Backend>(&self) -> Result<Tensor> {
         let tape = compile::<B>(&[self])?;
         let pass = Pass {
-            stream: B::stream(self.device())?,
+            stream: B::stream(self.device(), 0)?,
             keep: false,
             norms: None,
         };

@@ -245,7 +245,7 @@ impl Gradients {
         let outputs = [&[&computed], how.outputs].concat();
         let tape = compile::<B>(&outputs)?;
         let pass = Pass {
-            stream: B::stream(loss.device())?,
+            stream: B::stream(loss.device(), tape.least_memory())?,
             keep: true,
             norms: how.norms,
         };

@@ -46,6 +46,16 @@ pub(crate) struct Saved<B: Backend> {
 }
 
 impl<B: Backend> Tape<B> {
+    /// The elements that forward and backward have in memory at the same time, at least: all values and the largest
+    /// gradient of one that is computed from a variable.
+    pub fn least_memory(&self) -> usize {
+        let is_variable =
+            |slot: &Slot| matches!(slot, Slot::Leaf(i) if self.leaves[*i].is_variable());
+        let of_variable = |step: &&Step<B>| step.inputs.iter().any(is_variable);
+        let gradient = self.steps.iter().filter(of_variable).map(|step| step.len);
+        gradient.max().unwrap_or(0) + self.steps.iter().map(|step| step.len).sum::<usize>()
+    }
+
     /// Runs all steps. Without `pass.keep` each value is given back after its last use.
     pub fn forward(&self, pass: &Pass<B>) -> Result<Saved<B>> {
         let last_uses = self.last_uses();
