@@ -22,6 +22,8 @@ mod examples_say_what_they_should;
 mod fuzzed;
 mod invariants;
 mod k_replicas_are_one;
+#[cfg(target_os = "linux")] // its limits are those of Linux
+mod limits_end_in_a_line;
 #[cfg(unix)]
 mod nothing_is_lost;
 mod nothing_is_wrong_in_silence;
@@ -74,6 +76,8 @@ fn run_tests() -> ExitCode {
         examples_say_what_they_should::trials(),
         invariants::trials(),
         k_replicas_are_one::trials(),
+        #[cfg(target_os = "linux")]
+        limits_end_in_a_line::trials(),
         #[cfg(unix)]
         nothing_is_lost::trials(),
         nothing_is_wrong_in_silence::trials(),
