@@ -42,7 +42,10 @@ fn options_that_cannot_be_used() -> Result<()> {
             "--gpus 3 --batch-size 2",
             "a minibatch of 2 examples cannot be split over 3 devices",
         ),
-        ("--lr NaN", "--lr NaN: a learning rate is a finite number"),
+        (
+            "--lr NaN",
+            "--lr NaN: a learning rate is a finite 32-bit number",
+        ),
         ("--lr inf", "--lr inf"),
         ("--lr -0.1", "--lr -0.1"),
         ("--epochs 0", "--epochs 0"),

@@ -24,6 +24,7 @@ trials![
     a_loss_is_any_closure,
     parameters_are_loaded_by_name,
     own_data_trains_and_is_evaluated,
+    a_new_learning_rate_keeps_the_momentum,
 ];
 
 /// A small convolutional network without batch norm.
@@ -332,4 +333,29 @@ fn own_data_trains_and_is_evaluated() -> Result<()> {
     );
     let error = DataIter::of_tensors(&x, &y.narrow(0, 0, 49)?, 8, None).unwrap_err();
     has(&error.to_string(), "x has 50 examples, y has 49")
+}
+
+/// With v = 0.5 · v + g and w −= lr · v, where the gradient of the loss w is 1 on each example.
+fn a_new_learning_rate_keeps_the_momentum() -> Result<()> {
+    let network = |vb: VarBuilder<'_>| {
+        let weight = vb.get_with_hints(1, "weight", candle_nn::Init::Const(0.0))?;
+        Ok(candle(move |x: &Tensor| x.broadcast_mul(&weight)))
+    };
+    let net = DataParallel::new(&cpus(2), Initializer::Layers, 0, network)?;
+    let sgd = Sgd {
+        momentum: 0.5,
+        ..Sgd::new(1.0)
+    };
+    let mut trainer = Trainer::new(&net, |y_hat: &Value, _: &Tensor| Ok(y_hat.clone()), sgd);
+    let ones = Tensor::ones(4, candle_core::DType::F32, &Device::Cpu)?;
+    for (lr, expected) in [(1.0, -1.0), (0.5, -1.75), (0.0, -1.75), (2.0, -5.5)] {
+        trainer.set_lr(lr);
+        trainer.step(&ones, &ones)?;
+        let weight = net.parameter("weight", 1)?.to_vec1::<f32>()?;
+        ensure!(
+            weight == [expected],
+            "lr {lr}: {weight:?}, expected {expected}"
+        );
+    }
+    Ok(())
 }

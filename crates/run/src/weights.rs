@@ -158,7 +158,7 @@ pub(crate) fn check_finite(name: &str, tensor: &Tensor) -> Result<()> {
 /// ```
 /// # use candle_core::{DType, Device, Tensor};
 /// let folder = tempfile::tempdir()?;
-/// let path = folder.path.join("model.safetensors");
+/// let path = folder.path().join("model.safetensors");
 /// let model = [("b4".to_string(), Tensor::ones(10, DType::F32, &Device::Cpu)?)];
 /// run::weights::save(&path, &model)?;
 /// assert_eq!(run::weights::load(&path, &model)?[0].to_vec1::<f32>()?, [1.0; 10]);

@@ -94,6 +94,26 @@ impl Trainer {
         }
     }
 
+    /// Sets the learning rate of the steps that follow. What momentum keeps stays.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use concise::{DataParallel, Initializer, Sgd, Trainer, layers::Linear};
+    /// # let net = DataParallel::new(&d2l::devices(2)?, Initializer::Normal(0.1), 0, |vb| {
+    /// #     Linear::new(3, 2, vb)
+    /// # })?;
+    /// # let (x, y) = (Tensor::ones((4, 3), DType::F32, &Device::Cpu)?, Tensor::zeros(4, DType::U32, &Device::Cpu)?);
+    /// let mut trainer = Trainer::new(&net, functional::cross_entropy, Sgd::new(0.0));
+    /// for step in 0..100 {
+    ///     trainer.set_lr(0.1 * (1.0 - f64::from(step) / 100.0)); // falls to 0
+    ///     trainer.step(&x, &y)?;
+    /// }
+    /// # anyhow::Ok(())
+    /// ```
+    pub fn set_lr(&mut self, lr: f64) {
+        self.optimizer.lr = lr;
+    }
+
     /// Takes the optimizer's step once in `minibatches`: their gradients add up on each device, and are
     /// summed over the devices once. It is the step on all their examples together. Where as many or more wait
     /// already, the next one is the last.
@@ -283,12 +303,11 @@ fn forward_backward(
 
 /// The losses, unless they are not those of each example.
 fn of_each(ls: Value, y: &Tensor) -> Result<Value> {
+    let (found, n) = (ls.dims(), y.dim(0)?);
     ensure!(
-        ls.dims() == [y.dim(0)?],
-        "the loss has shape {:?}, the labels have {:?}: return one loss for each example, \
-         not their mean or sum",
-        ls.dims(),
-        y.dims()
+        found == [n],
+        "the loss has shape {found:?}, expected [{n}]: one number for each example, no mean or sum \
+         over the examples, and no second dimension"
     );
     Ok(ls)
 }

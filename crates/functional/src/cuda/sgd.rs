@@ -21,7 +21,7 @@ pub(crate) fn step(
     batch_size: usize,
     velocity: Option<&Tensor>,
 ) -> Result<()> {
-    let stream = &Cuda::stream(params[0].device())?;
+    let stream = &Cuda::stream(params[0].device(), 0)?;
     let sums = sums
         .iter()
         .map(Tensor::contiguous)
