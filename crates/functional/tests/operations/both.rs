@@ -118,6 +118,13 @@ impl Both {
         Ok(y)
     }
 
+    pub fn binary_cross_entropy(&self, y: &Tensor) -> Result<Self> {
+        self.map(
+            |x| functional::binary_cross_entropy(x, y),
+            |x| reference::binary_cross_entropy(x, &y.to_dtype(x.dtype())?),
+        )
+    }
+
     pub fn squared_error(&self, y: &Tensor) -> Result<Self> {
         self.map(
             |x| functional::squared_error(x, y),

@@ -268,11 +268,11 @@ pub fn orders_sums_relu(least: usize) -> impl Strategy<Value = Case> {
 
 pub fn losses(least: usize) -> impl Strategy<Value = Case> {
     let dims = (least..150, 1usize..12);
-    (dims, 0.1f64..30., 0usize..6, 0u64..1000).prop_map(|sizes| {
+    (dims, 0.1f64..30., 0usize..9, 0u64..1000).prop_map(|sizes| {
         let ((b, c), scale, which, seed) = sizes;
-        let classes = which >= 3;
-        // the squared error has any shape
-        let dims = [vec![b], vec![c; if classes { 1 } else { which }]].concat();
+        let classes = which / 3 == 1;
+        // the others have any shape
+        let dims = [vec![b], vec![c; if classes { 1 } else { which % 3 }]].concat();
         let y_hat = (random(&dims[..], seed) * scale).unwrap();
         let y = match classes {
             true => labels(b, c, seed + 1),
@@ -280,9 +280,10 @@ pub fn losses(least: usize) -> impl Strategy<Value = Case> {
         };
         let loss = move |t: &[Tensor]| {
             let (y_hat, y) = (Both::new(&t[0])?, y.to_device(t[0].device())?);
-            match classes {
-                true => y_hat.cross_entropy(&y),
-                false => y_hat.squared_error(&y),
+            match which / 3 {
+                0 => y_hat.squared_error(&y),
+                1 => y_hat.cross_entropy(&y),
+                _ => y_hat.binary_cross_entropy(&y),
             }
         };
         Case::new(sizes, vec![y_hat], loss).smooth_if(true)

@@ -197,6 +197,14 @@ pub fn squared_error(y_hat: &Tensor, y: &Tensor) -> Result<Tensor> {
     (of_each(y_hat)? - of_each(y)?)?.sqr()?.mean(1)
 }
 
+/// As [`functional::binary_cross_entropy`].
+pub fn binary_cross_entropy(y_hat: &Tensor, y: &Tensor) -> Result<Tensor> {
+    let of_each = |t: &Tensor| t.reshape((t.dim(0)?, t.dims()[1..].iter().product::<usize>()));
+    let (x, y) = (of_each(y_hat)?, of_each(y)?);
+    let log = ((x.sqr()?.sqrt()?.neg()?.exp()? + 1.)?.log()? + x.relu()?)?;
+    (log - (x * y)?)?.mean(1)
+}
+
 /// As [`functional::Value::sum`].
 pub fn sum(x: &Tensor) -> Result<Tensor> {
     x.sum_all()
