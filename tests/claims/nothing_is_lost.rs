@@ -266,7 +266,7 @@ fn files_of_impossible_length_cost_nothing() -> Result<()> {
         let start = Instant::now();
         refuses("scratch", &args, &[words])?;
         ensure!(
-            start.elapsed() < Duration::from_secs(1),
+            start.elapsed() < Duration::from_secs(5),
             "{args}: {:?}",
             start.elapsed()
         );
@@ -302,7 +302,7 @@ fn images_of_impossible_length_cost_nothing() -> Result<()> {
         let start = Instant::now();
         refuses("scratch", &data, &[words, "train-images-idx3"])?;
         ensure!(
-            start.elapsed() < Duration::from_secs(1),
+            start.elapsed() < Duration::from_secs(5),
             "{:?}",
             start.elapsed()
         );
@@ -371,7 +371,7 @@ fn ctrl_c_ends_a_download() -> Result<()> {
             output.status
         );
         ensure!(
-            start.elapsed() < Duration::from_secs(2),
+            start.elapsed() < Duration::from_secs(20),
             "{:?}",
             start.elapsed()
         );
