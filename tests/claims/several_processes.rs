@@ -119,25 +119,36 @@ pub const LONG: &str = "concise --backend mpi --device cpu --data synthetic --li
 
 /// Such a run, and its processes once they train.
 fn training(args: &str) -> Result<(Child, Vec<u32>)> {
-    let mpirun = mpirun()
+    let mut mpirun = mpirun()
         .args(of(3, &format!("{LONG} {args}"))?)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()?;
-    let mut ranks = Vec::new();
-    until_they_train(3, || {
-        ranks = children(mpirun.id());
+    let (job, mut ranks) = (mpirun.id(), Vec::new());
+    let started = until_they_train(&mut mpirun, 3, || {
+        ranks = children(job);
         ranks.iter().filter(|pid| trains(**pid)).count()
-    })?;
+    });
+    if let Err(error) = started {
+        signal("-TERM", job)?;
+        let Output { stdout, stderr, .. } = mpirun.wait_with_output()?;
+        let said = [stdout, stderr].concat();
+        bail!("{error}\n{}", String::from_utf8_lossy(&said));
+    }
     Ok((mpirun, ranks))
 }
 
-/// Waits until so many processes train.
-pub fn until_they_train(processes: usize, mut count: impl FnMut() -> usize) -> Result<()> {
+/// Waits until so many processes of a job train.
+pub fn until_they_train(
+    job: &mut Child,
+    processes: usize,
+    mut count: impl FnMut() -> usize,
+) -> Result<()> {
     let start = Instant::now();
     while count() != processes {
-        let waits = start.elapsed() < Duration::from_secs(60);
-        ensure!(waits, "it does not start");
+        let ended = job.try_wait()?.is_some();
+        let waits = !ended && start.elapsed() < Duration::from_secs(60);
+        ensure!(waits, "it does not start; ended: {ended}");
         std::thread::sleep(Duration::from_millis(20));
     }
     Ok(())
@@ -197,13 +208,13 @@ fn a_process_that_is_killed_ends_all() -> Result<()> {
 }
 
 fn a_process_that_stops_is_named_in_time() -> Result<()> {
-    all_end_soon("--timeout 2", "-STOP", "rank 1 did not arrive within 2s")
+    all_end_soon("--timeout 5", "-STOP", "rank 1 did not arrive within 5s")
 }
 
 /// For longer than its processes wait for each other, as with Ctrl-Z.
 fn a_job_that_was_stopped_goes_on() -> Result<()> {
-    let (mpirun, ranks) = training("--timeout 2")?;
-    for (how, seconds) in [("-STOP", 5), ("-CONT", 1)] {
+    let (mpirun, ranks) = training("--timeout 5")?;
+    for (how, seconds) in [("-STOP", 8), ("-CONT", 1)] {
         ranks.iter().try_for_each(|rank| signal(how, *rank))?;
         std::thread::sleep(Duration::from_secs(seconds));
     }
@@ -225,7 +236,7 @@ fn a_process_that_is_asked_to_end_ends_all_in_order() -> Result<()> {
 
 /// Its own process too, which has no other replica to wait for it.
 fn a_replica_that_stands_still_ends_all() -> Result<()> {
-    let args = format!("concise --backend mpi {SMALL} --timeout 3");
+    let args = format!("concise --backend mpi {SMALL} --timeout 5");
     for culprit in [0, 1] {
         let mut mpirun = mpirun();
         for rank in 0..2 {
@@ -239,7 +250,7 @@ fn a_replica_that_stands_still_ends_all() -> Result<()> {
             mpirun.args(as_program(&args)?);
         }
         let (status, _, stderr) = ended(mpirun.output()?)?;
-        let words = format!("rank {culprit} did not arrive within 3s");
+        let words = format!("rank {culprit} did not arrive within 5s");
         ensure!(status == 1 && stderr.contains(&words), "{status} {stderr}");
     }
     Ok(())

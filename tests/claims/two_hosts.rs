@@ -155,11 +155,13 @@ fn after(args: &str, happens: impl FnOnce(&Hosts, &[u32]) -> Result<()>) -> Resu
     let mut command = hosts.mpirun(&args)?;
     let mut mpirun = command.stdout(file.try_clone()?).stderr(file).spawn()?;
     let (mut ranks, mut all) = (Vec::new(), Vec::new());
-    until_they_train(4, || {
-        all = below(mpirun.id());
+    let job = mpirun.id();
+    until_they_train(&mut mpirun, 4, || {
+        all = below(job);
         ranks = all.iter().copied().filter(|pid| trains(*pid)).collect();
         ranks.len()
-    })?;
+    })
+    .with_context(|| fs::read_to_string(&said).unwrap_or_default())?;
     let start = Instant::now();
     happens(&hosts, &ranks)?;
     let status = mpirun.wait()?;
