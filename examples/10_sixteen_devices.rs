@@ -7,6 +7,7 @@
 use anyhow::Result;
 use candle_nn::VarBuilder;
 use concise::layers::{Conv2d, Linear};
+use concise::schedule::{cosine, warmup};
 use concise::{Algorithm, DataParallel, Initializer, Link, Sgd, Trainer, evaluate_accuracy_gpus};
 use dataset::{Data, Dataset};
 use functional::{Network, Value, cross_entropy};
@@ -28,14 +29,16 @@ fn train_on(k: usize, data: &Dataset, n: usize, lr: f64, epochs: usize) -> Resul
     let (devices, init) = (d2l::devices(k)?, Initializer::Xavier(2.0));
     let net = DataParallel::new(&devices, init, 0, small_network)?;
     let (train_iter, test_iter) = data.iters(n)?;
-    let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(lr));
+    let steps = epochs * train_iter.num_batches();
+    let schedule = warmup(steps / 8, cosine(steps - steps / 8));
+    let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(lr)).schedule(schedule);
     let mut timer = d2l::Timer::new();
     for batch in (1..=epochs).flat_map(|epoch| train_iter.epoch(epoch)) {
         let (x, y) = batch?;
         trainer.step(&x, &y)?;
     }
     d2l::synchronize(&devices)?;
-    let ms = 1e3 * timer.stop() / (epochs * train_iter.num_batches()) as f64;
+    let ms = 1e3 * timer.stop() / steps as f64;
     Ok((ms, evaluate_accuracy_gpus(&net, &test_iter)?))
 }
 
@@ -57,7 +60,7 @@ fn main() -> Result<()> {
         ..Default::default()
     })?;
     println!("devices  minibatch  lr   epochs  ms a step  test acc");
-    let settings = [(16, 0.1, 1), (64, 0.1, 1), (64, 0.2, 4)];
+    let settings = [(16, 0.1, 1), (64, 0.1, 1), (64, 0.4, 4)];
     for (k, i) in [(1, 0), (2, 0), (4, 0), (16, 0), (16, 1), (16, 2)] {
         let (n, lr, epochs) = settings[i];
         let (ms, test_acc) = train_on(k, &data, n, lr, epochs)?;

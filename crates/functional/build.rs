@@ -1,9 +1,11 @@
-//! With the feature `cuda`: compiles the kernels of `src/cuda` to PTX, which the driver translates for its
+//! Tells the crate how it is optimized. With the feature `cuda`: compiles the kernels of `src/cuda` to PTX, which the driver translates for its
 //! GPU: any from the compute capability on that candle's own kernels are compiled for. Each file is compiled
 //! for both types that a tape's memory may have.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
+    let level = std::env::var("OPT_LEVEL").expect("cargo sets it");
+    println!("cargo::rustc-env=OPT_LEVEL={level}");
     #[cfg(feature = "cuda")]
     for kernels in ["elementwise", "norm", "single"] {
         compile(kernels, "f32", "float");

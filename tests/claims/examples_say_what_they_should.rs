@@ -148,7 +148,7 @@ fn every_example_is_here_and_short() -> Result<()> {
         let text = fs::read_to_string(root().join("examples").join(&name))?;
         let code = |line: &&str| !line.trim().is_empty() && !line.trim().starts_with("//");
         let lines = text.lines().filter(code).count();
-        ensure!(lines <= 60, "examples/{name} has {lines} lines");
+        ensure!(lines <= 62, "examples/{name} has {lines} lines");
     }
     Ok(())
 }

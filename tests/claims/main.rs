@@ -22,12 +22,15 @@ mod examples_say_what_they_should;
 mod fuzzed;
 mod invariants;
 mod k_replicas_are_one;
+mod layers_train_right;
 #[cfg(target_os = "linux")] // its limits are those of Linux
 mod limits_end_in_a_line;
 #[cfg(unix)]
 mod nothing_is_lost;
 mod nothing_is_wrong_in_silence;
 mod only_rounding_differs_from_pytorch;
+mod optimizers_are_pytorchs;
+mod own_project;
 mod real_data;
 mod replicas_work_together;
 mod runs_are_taken_up;
@@ -76,12 +79,15 @@ fn run_tests() -> ExitCode {
         examples_say_what_they_should::trials(),
         invariants::trials(),
         k_replicas_are_one::trials(),
+        layers_train_right::trials(),
         #[cfg(target_os = "linux")]
         limits_end_in_a_line::trials(),
         #[cfg(unix)]
         nothing_is_lost::trials(),
         nothing_is_wrong_in_silence::trials(),
         only_rounding_differs_from_pytorch::trials(),
+        optimizers_are_pytorchs::trials(),
+        own_project::trials(),
         real_data::trials(),
         replicas_work_together::trials(),
         runs_are_taken_up::trials(),

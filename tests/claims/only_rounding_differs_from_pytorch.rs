@@ -23,7 +23,7 @@ const LENET: &str = include_str!("../pytorch/lenet.json");
 const RESNET: &str = include_str!("../pytorch/resnet.json");
 
 /// What PyTorch has computed.
-fn theirs(printed: &str) -> Value {
+pub fn theirs(printed: &str) -> Value {
     serde_json::from_str(printed).expect("JSON of tests/pytorch")
 }
 
@@ -31,7 +31,7 @@ fn floats(numbers: &Value) -> Result<Vec<f64>> {
     Ok(serde_json::from_value(numbers.clone())?)
 }
 
-fn close(what: &str, ours: &[f32], theirs: &Value, tolerance: f64) -> Result<()> {
+pub fn close(what: &str, ours: &[f32], theirs: &Value, tolerance: f64) -> Result<()> {
     let theirs = floats(theirs)?;
     ensure!(ours.len() == theirs.len(), "{what}: {} numbers", ours.len());
     for (i, (&ours, theirs)) in ours.iter().zip(theirs).enumerate() {
@@ -42,7 +42,12 @@ fn close(what: &str, ours: &[f32], theirs: &Value, tolerance: f64) -> Result<()>
 }
 
 /// Compares the sum of a tensor, and its first elements, or the first and the last.
-fn tensor_is_close(what: &str, ours: &Tensor, theirs: &Value, tolerance: [f64; 2]) -> Result<()> {
+pub fn tensor_is_close(
+    what: &str,
+    ours: &Tensor,
+    theirs: &Value,
+    tolerance: [f64; 2],
+) -> Result<()> {
     let values: Vec<f32> = ours.flatten_all()?.to_vec1()?;
     let sum = values.iter().map(|&v| f64::from(v)).sum::<f64>();
     let difference = (sum - theirs["sum"].as_f64().context("no sum")?).abs();

@@ -155,7 +155,7 @@ fn any_options_are_killed() -> Result<()> {
     for more in [
         "--momentum 0.9 --accumulate 2",
         "--sync-bn --allreduce ring",
-        "--split 2,1 --no-overlap",
+        "--split 2,1 --no-overlap --schedule one-cycle --warmup 1",
     ] {
         let args = format!("{RESNET18} {more}");
         let runs = Runs::of("concise", &args)?;

@@ -119,6 +119,7 @@ fn momentum_and_weight_decay_are_the_same_on_k_replicas() -> Result<()> {
         lr: 0.05,
         momentum: 0.9,
         weight_decay: 0.01,
+        nesterov: false,
     };
     let one = after_steps(small_net, 1, 7, &[sgd; 3], false)?;
     for k in [2, 3] {

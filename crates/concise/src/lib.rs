@@ -24,14 +24,19 @@
 mod evaluate;
 pub mod layers;
 mod options;
+pub mod prelude;
 mod replication;
 mod resnet;
+pub mod schedule;
 mod start;
 mod train;
 
+// a package needs no other name
+pub use {candle_core, candle_nn, collective, d2l, dataset, functional};
+
 pub use collective::{Algorithm, cost::Link};
 pub use evaluate::{Minibatches, evaluate, evaluate_accuracy_gpus};
-pub use functional::Sgd;
+pub use functional::{AdamW, Optimizer, Sgd};
 pub use options::Options;
 pub use replication::{
     Backend, DataParallel, Initializer, Processes, ReduceOn, Replication, Split, Step, Trainer,

@@ -5,11 +5,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use candle_core::Device;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{Args, Command, FromArgMatches};
+use clap::{Args, Command, FromArgMatches, ValueEnum};
 use collective::Algorithm;
 use functional::Sgd;
+use run::Run;
 
 use crate::replication::{Backend, Processes, ReduceOn, Replication, Split};
+use crate::schedule::{cosine, linear, one_cycle, step, warmup};
 
 /// The options of a run of this section; what is left out is as in the book.
 #[derive(Debug, Clone, clap::Args)]
@@ -26,6 +28,14 @@ pub struct Options {
     /// Weight decay: factor of the L2 penalty
     #[arg(long, default_value_t = 0.0, allow_negative_numbers = true, value_name = "W", help_heading = TRAINING)]
     pub weight_decay: f64,
+
+    /// Schedule of the learning rate over the steps of the run
+    #[arg(long, value_enum, default_value_t = Schedule::Constant, value_name = "NAME", help_heading = TRAINING)]
+    pub schedule: Schedule,
+
+    /// Steps at the beginning in which the learning rate rises along a line
+    #[arg(long, default_value_t = 0, value_name = "STEPS", help_heading = TRAINING)]
+    pub warmup: usize,
 
     /// All-reduce algorithm for the gradients; the book uses the star
     #[arg(long, default_value_t = Algorithm::Auto, value_name = "WAY", value_parser = ways(), help_heading = TOGETHER)]
@@ -67,6 +77,21 @@ pub struct Options {
 /// The names of the algorithms, so that a shell can complete them.
 fn ways() -> impl TypedValueParser<Value = Algorithm> {
     PossibleValuesParser::new(["star", "owner", "ring", "tree", "auto"]).try_map(|way| way.parse())
+}
+
+/// What becomes of the learning rate after the warm-up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Schedule {
+    /// It stays, as in the book
+    Constant,
+    /// Down to 0 along a line
+    Linear,
+    /// Down to 0 along half a cosine
+    Cosine,
+    /// A tenth of it after each third of the steps
+    Step,
+    /// From 1/25 up to it in 3 tenths of the steps, then down to nearly 0
+    OneCycle,
 }
 
 const TRAINING: &str = "Training";
@@ -131,12 +156,36 @@ impl Options {
         Ok(())
     }
 
-    /// What the result of a process with these devices depends on beside what both sections share, a line each.
-    pub(crate) fn settings(&self, devices: &[Device]) -> Vec<String> {
+    /// The steps of a run.
+    fn steps(&self, run: &Run) -> usize {
+        run.num_epochs * run.train_iter.num_batches().div_ceil(self.accumulate)
+    }
+
+    /// By what the learning rate is multiplied at each step of a run.
+    pub(crate) fn schedule(&self, run: &Run) -> Box<dyn Fn(usize) -> f64 + Send + Sync> {
+        let left = self.steps(run).saturating_sub(self.warmup);
+        match self.schedule {
+            Schedule::Constant => Box::new(warmup(self.warmup, |_| 1.0)),
+            Schedule::Linear => Box::new(warmup(self.warmup, linear(left))),
+            Schedule::Cosine => Box::new(warmup(self.warmup, cosine(left))),
+            Schedule::Step => Box::new(warmup(self.warmup, step(left.div_ceil(3).max(1), 0.1))),
+            Schedule::OneCycle => Box::new(warmup(self.warmup, one_cycle(left))),
+        }
+    }
+
+    /// What the result of a run depends on beside what both sections share, a line each.
+    pub(crate) fn settings(&self, run: &Run) -> Vec<String> {
+        let schedule = self.schedule.to_possible_value().expect("none is hidden");
+        let steps = match self.schedule {
+            Schedule::Constant => String::new(),
+            _ => format!(" in {} steps", self.steps(run)),
+        };
         vec![
+            format!("schedule {}{steps}", schedule.get_name()),
+            format!("warmup {}", self.warmup),
             format!("momentum {}", self.momentum),
             format!("weight-decay {}", self.weight_decay),
-            format!("summed in the order of {}", self.order(devices)),
+            format!("summed in the order of {}", self.order(&run.devices)),
             format!("reduce-on {:?}", self.reduce_on).to_lowercase(),
             // its order of summing is its own
             format!("nccl {}", self.backend == Backend::Nccl),
@@ -169,6 +218,7 @@ impl Options {
             lr,
             momentum: self.momentum,
             weight_decay: self.weight_decay,
+            nesterov: false,
         }
     }
 

@@ -24,7 +24,7 @@ pub(crate) fn start(options: &Options, book: &Book, processes: &Processes) -> Re
     processes.check(&run.devices)?;
     let how = options.replication();
     how.check(run.devices.len()).map_err(BadInput::from)?;
-    let settings = options.settings(&run.devices);
+    let settings = options.settings(&run);
     settings.into_iter().for_each(|line| run.depends_on(line));
     processes.agree(
         "settings",

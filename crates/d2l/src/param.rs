@@ -82,7 +82,7 @@ pub fn sgd(params: &[Param], lr: f64, batch_size: usize) -> Result<()> {
         .iter()
         .map(|param| param.grad.as_detached_tensor())
         .collect();
-    functional::Sgd::new(lr).step(&values, &grads, batch_size, None)
+    functional::sgd(&values, &grads, lr, batch_size)
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@
 //! A step of training has three parts. A [`Network`] writes a computation down as a [`Value`], up to the loss;
 //! shapes are checked here, and nothing is computed. [`Gradients::backward`] makes a tape of it, in which one kernel
 //! computes several operations where it can, and runs the tape forward and backward. Each gradient is written into
-//! memory of the caller, in buckets that can be handed out as soon as they are complete. [`Sgd`] takes the step.
-//! To look at a value, [`Value::eval`] computes it alone.
+//! memory of the caller, in buckets that can be handed out as soon as they are complete. An [`Optimizer`] takes the step:
+//! [`Sgd`], [`AdamW`], or one of your own. To look at a value, [`Value::eval`] computes it alone.
 //!
 //! **Activations are NHWC**: (B, H, W, C), batch, height, width, channel, because a matrix product wants a pixel's
 //! channels side by side. The book's images are (B, C, H, W): [`Value::nhwc`] brings them in, and
@@ -28,7 +28,7 @@
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor, Var};
-//! use functional::{Gradients, Sgd, Value, cross_entropy};
+//! use functional::{Gradients, Value, cross_entropy, sgd};
 //!
 //! // softmax regression: one step on four images of class 3
 //! let (x, y) = (Tensor::ones((4, 784), DType::F32, &Device::Cpu)?, Tensor::new(&[3u32; 4], &Device::Cpu)?);
@@ -38,7 +38,7 @@
 //! let mut gradients = Gradients::new([("w", &w), ("b", &b)], usize::MAX)?;
 //! let before = gradients.backward(&loss()?)?.to_scalar::<f32>()?;
 //! assert_eq!(before, 4. * 10f32.ln());
-//! Sgd::new(0.1).step(&[&w, &b], &gradients.values()?, 4, None)?;
+//! sgd(&[&w, &b], &gradients.values()?, 0.1, 4)?;
 //! assert!(loss()?.eval()?.to_scalar::<f32>()? < before);
 //! # Ok::<(), candle_core::Error>(())
 //! ```
@@ -63,10 +63,13 @@ pub use bucket::{Bucket, Part, Values};
 pub use cpu::budget as threads;
 pub use cpu::memory::check as check_memory;
 pub use graph::gradients::{Backward, Gradients, Ready, backward};
-pub use graph::guest::{Candle, candle};
+pub use graph::guest::{Candle, candle, check_gradients};
 pub use graph::network::Network;
 pub use graph::value::{Value, binary_cross_entropy, cross_entropy, squared_error};
-pub use optim::Sgd;
+pub use optim::{AdamW, Optimizer, OptimizerState, Sgd, Slice, Update, sgd};
 pub use precision::{Precision, set_deterministic, set_precision, set_winograd};
 pub use streams::one_stream;
 pub use synchronized::Summation;
+
+/// Whether the kernels of the CPU were compiled with optimization; without, they take many times as long.
+pub const OPTIMIZED: bool = !matches!(env!("OPT_LEVEL").as_bytes(), b"0");

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
 use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Tensor};
@@ -97,6 +97,7 @@ impl DataParallel {
         let k = devices.len();
         ensure!(k > 0, "there are no devices; give at least 1");
         how.check(k)?;
+        warn_once();
         if devices.iter().any(Device::is_cpu) && !devices.iter().all(Device::is_cpu) {
             how.reduce_on = ReduceOn::Host; // where both can be
         }
@@ -108,12 +109,13 @@ impl DataParallel {
             let (network, cores, how) = (network.clone(), cores.clone(), how.clone());
             let (device, first) = (devices[rank].clone(), states.first().cloned());
             let even = how.split == Split::Even;
+            let drawn = (seed, processes.rank() * k + rank);
             let make = move |name: &str| {
                 functional::threads::set_together(if even { k.min(d2l::cores()) } else { 1 });
-                let drawn = || Origin::Drawn(initializer, Box::new(d2l::rng(seed)));
-                let origin = first.map_or_else(drawn, Origin::Copy);
+                let draw = || Origin::Drawn(initializer, Box::new(d2l::rng(seed)));
+                let origin = first.map_or_else(draw, Origin::Copy);
                 let (built, state) = build(&device, origin, |vb| network(vb))?;
-                Replica::new(name, (Box::new(built), state), seats, &how, cores)
+                Replica::new(name, (Box::new(built), state), drawn, seats, &how, cores)
             };
             let (worker, state) = Worker::start(d2l::device_name(rank, &devices[rank]), make)?;
             if rank == 0 && devices[0].is_cpu() {
@@ -316,6 +318,19 @@ impl DataParallel {
         let mut results = self.on_each(vec![()], move |replica, ()| job(replica))?;
         results.pop().context("there is no replica")
     }
+}
+
+/// Says once that a build is slow.
+fn warn_once() {
+    static SAID: Once = Once::new();
+    SAID.call_once(|| {
+        if !functional::OPTIMIZED {
+            eprintln!(
+                "concise: compiled without optimization, so training takes many times as long. Build with \
+                 --release, or with the lines for Cargo.toml in notebooks-md/your-own-project.md"
+            );
+        }
+    });
 }
 
 /// The seats of each replica among the others, those of other processes as well.

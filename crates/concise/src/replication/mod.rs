@@ -3,6 +3,7 @@
 
 mod cores;
 mod data_parallel;
+mod descent;
 mod memory;
 mod norms;
 mod processes;

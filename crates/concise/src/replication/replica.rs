@@ -7,13 +7,18 @@ use std::sync::mpsc::{SendError, Sender};
 use anyhow::{Context, Result};
 use candle_core::{Error, Tensor, Var};
 use collective::Member;
-use functional::{Backward, Bucket, Gradients, Network, Part, Sgd, Summation, Value, Values};
+use functional::{
+    Backward, Bucket, Gradients, Network, OptimizerState, Part, Summation, Value, Values,
+    check_gradients,
+};
 
 use super::cores::Cores;
+use super::descent::Descent;
 use super::norms::Norms;
 use super::reducer::Reducer;
 use super::settings::Replication;
 use super::state::State;
+use crate::layers::Pass;
 
 /// The network on one device, as its thread sees it.
 pub(crate) struct Replica {
@@ -27,16 +32,22 @@ pub(crate) struct Replica {
     /// Whether the others count on it: it has begun a step.
     pub in_step: bool,
     gradients: Gradients,
-    velocity: Velocity,
+    /// What the optimizer keeps, and the trainer that it belongs to.
+    kept: OptimizerState,
+    trainer: usize,
     cores: Arc<Cores>,
+    /// The seed of what is drawn in training, and the replica's number among those of all processes.
+    drawn: (u64, usize),
 }
 
-/// What momentum keeps for each gradient, and the trainer that it belongs to.
-#[derive(Default)]
-struct Velocity {
-    trainer: usize,
-    /// As the gradients; none without momentum.
-    of_buckets: Vec<Values>,
+/// Which minibatch of a trainer it is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Turn {
+    pub step: usize,
+    /// Among those of the step.
+    pub minibatch: usize,
+    /// Whether the gradients of candle's operations are compared with finite differences.
+    pub checks: bool,
 }
 
 /// The seats of a replica among the others.
@@ -50,6 +61,7 @@ impl Replica {
     pub fn new(
         name: &str,
         (net, state): (Box<dyn Network>, State),
+        drawn: (u64, usize),
         seats: Seats,
         how: &Replication,
         cores: Arc<Cores>,
@@ -61,7 +73,8 @@ impl Replica {
         let norms = seats.norms.map(|member| Norms::new(member, cores.clone()));
         Ok(Self {
             gradients,
-            velocity: Velocity::default(),
+            kept: OptimizerState::default(),
+            trainer: 0,
             net,
             state,
             reducer: Some(Reducer::start(name, seats.gradients, how.reduce_on)?),
@@ -69,6 +82,7 @@ impl Replica {
             overlap: how.overlap,
             in_step: false,
             cores,
+            drawn,
         })
     }
 
@@ -79,8 +93,23 @@ impl Replica {
     }
 
     /// The network's output in training, written down.
-    pub fn forward(&self, x: &Tensor) -> candle_core::Result<Value> {
-        self.net.forward(&Value::new(x)?, true)
+    pub fn forward(&self, x: &Tensor, turn: Turn) -> candle_core::Result<Value> {
+        let (x, (seed, replica)) = (Value::new(x)?, self.drawn);
+        let Turn {
+            step,
+            minibatch,
+            checks,
+        } = turn;
+        let pass = Pass {
+            seed,
+            replica,
+            step,
+            minibatch,
+        };
+        pass.run(|| match checks {
+            true => check_gradients(|| self.net.forward(&x, true)),
+            false => self.net.forward(&x, true),
+        })
     }
 
     /// The network's output in inference.
@@ -108,15 +137,15 @@ impl Replica {
 
     /// Whether what is here is this trainer's.
     pub fn belongs_to(&self, trainer: usize) -> bool {
-        self.velocity.trainer == trainer
+        self.trainer == trainer
     }
 
     /// Forgets what another trainer has left here.
     fn belong_to(&mut self, trainer: usize) {
         if !self.belongs_to(trainer) {
             self.gradients.zero();
-            self.velocity = Velocity::default();
-            self.velocity.trainer = trainer;
+            self.kept = OptimizerState::default();
+            self.trainer = trainer;
         }
     }
 
@@ -157,13 +186,13 @@ impl Replica {
     }
 
     /// Waits for all sums, and takes the optimizer's step with them, divided by `examples`.
-    pub fn step(&mut self, optimizer: Sgd, examples: usize) -> Result<()> {
+    pub fn step(&mut self, descent: &Descent, examples: usize) -> Result<()> {
         let reducer = self.reducer()?;
         // all of them before the first is used: a step is taken as a whole or not at all
         let sums = self.gradients.layout().map(|_| reducer.sum());
         let sums = sums.collect::<Result<Vec<Bucket>>>()?;
         let cores = self.cores.clone();
-        cores.compute(|| self.step_with(optimizer, &sums, examples))?;
+        cores.compute(|| self.step_with(descent, &sums, examples))?;
         for bucket in sums {
             self.gradients.put_back(bucket)?;
         }
@@ -174,19 +203,14 @@ impl Replica {
     #[tracing::instrument(skip_all, name = "update")]
     fn step_with(
         &mut self,
-        optimizer: Sgd,
+        descent: &Descent,
         sums: &[Bucket],
         examples: usize,
     ) -> candle_core::Result<()> {
-        let params: Vec<&Var> = self.state.parameters().map(|(_, param)| param).collect();
-        if optimizer.momentum != 0.0 {
-            self.velocity.begin(sums)?;
-        }
-        for bucket in sums {
-            let velocity = self.velocity.of_buckets.get_mut(bucket.index);
-            optimizer.step_bucket(&params, bucket, examples, velocity)?;
-        }
-        Ok(())
+        let params = self.state.parameters();
+        let params: Vec<(&str, &Var)> = params.map(|(name, param)| (&name[..], param)).collect();
+        let how = descent.update(examples);
+        self.kept.step(&*descent.optimizer, &params, sums, how)
     }
 
     /// The gradients of the last step, in the order of the parameters.
@@ -194,46 +218,56 @@ impl Replica {
         Ok(self.gradients.values()?)
     }
 
-    /// What momentum remembers of each parameter, by its name; nothing without momentum, or after another
-    /// trainer.
-    pub fn velocity(&self, trainer: usize) -> Result<Vec<(String, Tensor)>> {
-        let mut velocity = Vec::new();
+    /// What the optimizer keeps of each parameter, by the names of both; nothing before the first step, or after
+    /// another trainer.
+    pub fn kept(&self, trainer: usize, names: &[&str]) -> Result<Vec<(String, Tensor)>> {
+        let mut kept = Vec::new();
         if !self.belongs_to(trainer) {
-            return Ok(velocity);
+            return Ok(kept);
         }
-        for (values, parts) in self.velocity.of_buckets.iter().zip(self.gradients.layout()) {
-            for part in parts.iter() {
-                let name = self.name_of(part.parameter)?;
-                velocity.push((name, values.get(part.range.clone())?));
+        for (state, parts) in self.kept.buckets().iter().zip(self.gradients.layout()) {
+            for (name, values) in names.iter().zip(state) {
+                for part in parts.iter() {
+                    let param = self.name_of(part.parameter)?;
+                    kept.push((format!("{name} {param}"), values.get(part.range.clone())?));
+                }
             }
         }
-        Ok(velocity)
+        Ok(kept)
     }
 
-    /// Lets `trainer` go on with a [`velocity`](Self::velocity).
-    pub fn set_velocity(
+    /// The steps that each parameter has taken under this trainer.
+    pub fn steps(&self, trainer: usize) -> Vec<u64> {
+        let own = Some(&self.kept).filter(|_| self.belongs_to(trainer));
+        own.map_or(Vec::new(), |kept| kept.steps().to_vec())
+    }
+
+    /// Lets `trainer` go on with what was [`kept`](Self::kept).
+    pub fn go_on(
         &mut self,
         trainer: usize,
-        velocity: &HashMap<String, Tensor>,
+        names: &[&str],
+        kept: &HashMap<String, Tensor>,
+        steps: Vec<u64>,
     ) -> Result<()> {
         self.belong_to(trainer);
-        self.velocity.of_buckets.clear();
         let device = self.state.device();
-        let layout: Vec<_> = self.gradients.layout().cloned().collect();
-        for parts in layout {
+        let of_bucket = |name: &str, parts: &[Part]| {
             let of_param = |part: &Part| {
-                let name = self.name_of(part.parameter)?;
-                let missing = || format!("the checkpoint has none for {name}");
-                let of_param = velocity.get(&name).with_context(missing)?;
-                Ok(of_param.flatten_all()?)
+                let name = format!("{name} {}", self.name_of(part.parameter)?);
+                let missing = || format!("the checkpoint has no {name}");
+                Ok(kept.get(&name).with_context(missing)?.flatten_all()?)
             };
-            let bucket = parts.iter().map(of_param).collect::<Result<Vec<_>>>()?;
-            let bucket = Tensor::cat(&bucket, 0)?;
-            self.velocity.of_buckets.push(match device.is_cpu() {
-                true => Values::Floats(bucket.to_vec1()?),
-                false => Values::Tensor(d2l::to_device(&bucket, &device)?),
-            });
-        }
+            let all = parts.iter().map(of_param).collect::<Result<Vec<_>>>()?;
+            let all = Tensor::cat(&all, 0)?;
+            Ok(match device.is_cpu() {
+                true => Values::Floats(all.to_vec1()?),
+                false => Values::Tensor(d2l::to_device(&all, &device)?),
+            })
+        };
+        let layout = self.gradients.layout();
+        let buckets = layout.map(|parts| names.iter().map(|name| of_bucket(name, parts)).collect());
+        self.kept = OptimizerState::new(buckets.collect::<Result<_>>()?, steps);
         Ok(())
     }
 
@@ -256,19 +290,6 @@ impl Replica {
             reducer.leave();
         }
         self.norms.iter().for_each(|norms| norms.leave());
-    }
-}
-
-impl Velocity {
-    /// Zeros, where there is nothing yet.
-    fn begin(&mut self, buckets: &[Bucket]) -> candle_core::Result<()> {
-        for bucket in &buckets[self.of_buckets.len()..] {
-            self.of_buckets.push(match &bucket.values {
-                Values::Floats(sums) => Values::Floats(vec![0.0; sums.len()]),
-                Values::Tensor(sums) => Values::Tensor(sums.zeros_like()?),
-            });
-        }
-        Ok(())
     }
 }
 

@@ -11,9 +11,8 @@ use candle_nn::init::{FanInOut, NormalOrUniform};
 use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder};
 
-/// How the weights of a new network are drawn: everything with two dimensions or more. What has
-/// one (biases, the scale of batch norm) starts as its layer says: for the layers of this crate
-/// biases at zero and scales at one.
+/// How the weights of a new network are drawn: everything with two dimensions or more. What has one dimension starts
+/// at zero where its layer would draw it (biases), and else as its layer says (the scale of batch norm at one).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Initializer {
     /// N(0, σ²); the book has σ = 0.01.
@@ -21,7 +20,7 @@ pub enum Initializer {
     /// Evenly from ±√(m / ((inputs + outputs) / 2)) with the magnitude m, as Gluon's `Xavier`;
     /// the usual one is 3.
     Xavier(f64),
-    /// As each layer asks for, biases too.
+    /// As each layer asks for, biases too: PyTorch's defaults for the layers of this crate.
     Layers,
 }
 
@@ -168,7 +167,9 @@ impl Initializer {
                 let up = (magnitude / (fan as f64 / 2.0)).sqrt();
                 Init::Uniform { lo: -up, up }
             }
-            _ => hint,
+            Initializer::Layers => hint,
+            _ if matches!(hint, Init::Const(_)) => hint,
+            _ => Init::Const(0.0),
         }
     }
 }

@@ -2,17 +2,18 @@
 
 use std::collections::HashMap;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use candle_core::{DType, Device, Tensor, Var};
 use d2l::device_name;
 use run::{TrainState, compare, weights};
 
 use super::data_parallel::DataParallel;
+use super::replica::Replica;
 use super::split::Split;
 use super::trainer::Trainer;
 
 // The names of what is kept beside parameters and buffers of the first replica.
-const MOMENTUM: &str = "momentum ";
+const STEPS: &str = "steps";
 const SPLIT: &str = "split";
 
 /// A buffer of a replica that is not the first of all.
@@ -26,13 +27,16 @@ impl TrainState for Trainer {
         Ok(state.into_iter().map(|(_, tensor)| tensor).collect())
     }
 
-    /// The momentum, which all replicas have in common; the buffers of the other replicas, those of other
-    /// processes as well; and the split, where it was measured.
+    /// What the optimizer keeps, which all replicas have in common, and the steps that were taken, of all and of each
+    /// parameter; the buffers of the other replicas, those of other processes as well; and the split, where it was
+    /// measured.
     fn extra_state(&self) -> Result<Vec<(String, Tensor)>> {
-        let id = self.id;
-        let velocity = self.net.on_first(move |replica| replica.velocity(id))?;
-        let named = |(name, tensor): (String, Tensor)| (format!("{MOMENTUM}{name}"), tensor);
-        let mut rest: Vec<(String, Tensor)> = velocity.into_iter().map(named).collect();
+        let (id, names) = (self.id, self.descent.optimizer.state());
+        let kept = move |replica: &mut Replica| Ok((replica.kept(id, names)?, replica.steps(id)));
+        let (mut rest, of_each) = self.net.on_first(kept)?;
+        let all = [self.descent.steps as u64];
+        let steps = all.into_iter().chain(of_each).map(|steps| steps as i64);
+        rest.push((STEPS.to_owned(), Tensor::from_iter(steps, &Device::Cpu)?));
         rest.extend(self.net.other_buffers()?);
         if self.net.how.split == Split::Measured && self.measuring.is_none() {
             rest.push((
@@ -81,23 +85,36 @@ impl Trainer {
     /// # Errors
     /// If it is of another network.
     pub fn go_on(&mut self, rest: HashMap<String, Tensor>) -> Result<()> {
-        let of_param = |(name, tensor): (&String, &Tensor)| {
-            let name = name.strip_prefix(MOMENTUM)?;
-            Some((name.to_owned(), tensor.clone()))
-        };
-        let velocity: HashMap<String, Tensor> = rest.iter().filter_map(of_param).collect();
-        if !velocity.is_empty() {
-            let (id, all) = (self.id, vec![(); self.net.devices().len()]);
-            let set = self
-                .net
-                .on_each(all, move |replica, ()| replica.set_velocity(id, &velocity));
-            set.context("momentum")?;
+        if let Some(steps) = rest.get(STEPS) {
+            let steps: Vec<i64> = steps.to_vec1()?;
+            let (all, of_each) = steps.split_first().context("steps: of none")?;
+            self.descent.steps = *all as usize;
+            let of_each = of_each.iter().map(|steps| *steps as u64).collect();
+            self.go_on_with(&rest, of_each)?;
         }
         if let Some(split) = rest.get(SPLIT) {
             self.net.set_split(split.to_vec1()?);
             self.measuring = None;
         }
         self.net.set_other_buffers(&rest)
+    }
+
+    /// Gives all replicas what the optimizer kept, after steps of each parameter; none before the first.
+    fn go_on_with(&self, rest: &HashMap<String, Tensor>, steps: Vec<u64>) -> Result<()> {
+        if steps.is_empty() {
+            return Ok(());
+        }
+        let (params, found) = (self.net.states[0].parameters().count(), steps.len());
+        ensure!(
+            found == params,
+            "steps: of {found} parameters, the network has {params}"
+        );
+        let (id, names) = (self.id, self.descent.optimizer.state());
+        let (rest, replicas) = (rest.clone(), vec![(); self.net.devices().len()]);
+        let set = self.net.on_each(replicas, move |replica, ()| {
+            replica.go_on(id, names, &rest, steps.clone())
+        });
+        set.context("the optimizer's state").map(|_| ())
     }
 }
 

@@ -5,11 +5,12 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use candle_core::{Device, Tensor};
-use functional::{Sgd, Value};
+use functional::{Optimizer, Value};
 use run::BatchLoss;
 
 use super::data_parallel::DataParallel;
-use super::replica::Replica;
+use super::descent::Descent;
+use super::replica::{Replica, Turn};
 use super::split::Split;
 
 /// A loss of each example.
@@ -38,9 +39,11 @@ type Loss = dyn Fn(&Value, &Tensor) -> candle_core::Result<Value> + Send + Sync;
 pub struct Trainer {
     pub(crate) net: DataParallel,
     loss: Arc<Loss>,
-    optimizer: Sgd,
+    pub(crate) descent: Descent,
     /// Minibatches of a step.
     accumulate: usize,
+    /// Whether the next step compares the gradients of candle's operations with finite differences.
+    checks: bool,
     pub(crate) waiting: Waiting,
     /// Examples that the gradients are of.
     pub(crate) examples: usize,
@@ -78,13 +81,14 @@ impl Trainer {
     pub fn new(
         net: &DataParallel,
         loss: impl Fn(&Value, &Tensor) -> candle_core::Result<Value> + Send + Sync + 'static,
-        optimizer: Sgd,
+        optimizer: impl Optimizer + 'static,
     ) -> Self {
         Self {
             net: net.clone(),
             loss: Arc::new(loss),
-            optimizer,
+            descent: Descent::new(optimizer, &net.states[0]),
             accumulate: 1,
+            checks: true,
             waiting: Waiting::default(),
             examples: 0,
             measuring: (net.how.split == Split::Measured)
@@ -92,26 +96,6 @@ impl Trainer {
             measured: None,
             id: net.next_trainer(),
         }
-    }
-
-    /// Sets the learning rate of the steps that follow. What momentum keeps stays.
-    ///
-    /// ```
-    /// # use candle_core::{DType, Device, Tensor};
-    /// # use concise::{DataParallel, Initializer, Sgd, Trainer, layers::Linear};
-    /// # let net = DataParallel::new(&d2l::devices(2)?, Initializer::Normal(0.1), 0, |vb| {
-    /// #     Linear::new(3, 2, vb)
-    /// # })?;
-    /// # let (x, y) = (Tensor::ones((4, 3), DType::F32, &Device::Cpu)?, Tensor::zeros(4, DType::U32, &Device::Cpu)?);
-    /// let mut trainer = Trainer::new(&net, functional::cross_entropy, Sgd::new(0.0));
-    /// for step in 0..100 {
-    ///     trainer.set_lr(0.1 * (1.0 - f64::from(step) / 100.0)); // falls to 0
-    ///     trainer.step(&x, &y)?;
-    /// }
-    /// # anyhow::Ok(())
-    /// ```
-    pub fn set_lr(&mut self, lr: f64) {
-        self.optimizer.lr = lr;
     }
 
     /// Takes the optimizer's step once in `minibatches`: their gradients add up on each device, and are
@@ -128,6 +112,12 @@ impl Trainer {
         }
     }
 
+    /// Whether the first step compares the gradient of each [`functional::candle`] in the network with a finite
+    /// difference, as [`functional::check_gradients`] does; an error where one is wrong. It does, until said otherwise.
+    pub fn check_gradients(self, checks: bool) -> Self {
+        Self { checks, ..self }
+    }
+
     /// One step on the minibatch `x` (B, …), `y` (B,): splits it over the devices, computes
     /// the loss and its gradient on all of them at once, sums the gradients, and takes the same
     /// step everywhere, divided by the number of examples there are.
@@ -141,6 +131,7 @@ impl Trainer {
     /// they are lost, and the next step begins anew.
     pub fn step(&mut self, x: &Tensor, y: &Tensor) -> Result<Step> {
         self.check_waiting()?;
+        self.descent.check()?;
         let shards = self.net.scatter(x, y)?;
         let batch_size = self.batch_size(y.dim(0)?)?;
         ensure!(
@@ -151,21 +142,28 @@ impl Trainer {
         self.waiting.examples += batch_size;
         self.examples = self.waiting.examples;
         let last = self.waiting.minibatches >= self.accumulate;
-        let (optimizer, id, examples) = (self.optimizer, self.id, self.examples);
+        let (descent, id, examples) = (self.descent.clone(), self.id, self.examples);
         let loss = self.loss.clone();
         let measures = self.measuring.is_some();
+        let turn = Turn {
+            step: self.descent.steps,
+            minibatch: self.waiting.minibatches,
+            checks: self.checks,
+        };
         let done = self.net.on_each(shards, move |replica, (x, y)| {
             replica.begin(id);
             let (outputs, speed) = computed(replica, measures, &y, |replica| {
-                forward_backward(replica, &*loss, &x, &y, last)
+                forward_backward(replica, &*loss, (&x, &y), turn, last)
             })?;
             if last {
-                replica.step(optimizer, examples)?;
+                replica.step(&descent, examples)?;
             }
             Ok((outputs.map(|(l, y_hat)| (l, (y_hat, y))), speed))
         })?;
+        self.checks = false;
         if last {
             self.waiting = Waiting::default();
+            self.descent.steps += 1;
         }
         let (outputs, speeds): (Vec<_>, Vec<f64>) = done.into_iter().unzip();
         self.measure(speeds);
@@ -232,13 +230,15 @@ impl Trainer {
         if minibatches == 0 {
             return Ok(());
         }
-        let (optimizer, id) = (self.optimizer, self.id);
+        self.descent.check()?;
+        let (descent, id) = (self.descent.clone(), self.id);
         let all = vec![(); self.net.devices().len()];
         self.net.on_each(all, move |replica, ()| {
             replica.begin(id);
             replica.reduce()?;
-            replica.step(optimizer, examples)
+            replica.step(&descent, examples)
         })?;
+        self.descent.steps += 1;
         Ok(())
     }
 
@@ -281,8 +281,8 @@ fn computed<T>(
 fn forward_backward(
     replica: &mut Replica,
     loss: &Loss,
-    x: &Tensor,
-    y: &Tensor,
+    (x, y): (&Tensor, &Tensor),
+    turn: Turn,
     last: bool,
 ) -> Result<Option<(Tensor, Tensor)>> {
     if y.dim(0)? == 0 && !replica.is_synchronized() {
@@ -291,7 +291,7 @@ fn forward_backward(
         }
         return Ok(None);
     }
-    let y_hat = replica.forward(x)?;
+    let y_hat = replica.forward(x, turn)?;
     let l = of_each(loss(&y_hat, y)?, y)?.sum()?;
     let backward = replica.backward(&l, &y_hat, last);
     let l = match y.dim(0)? {

@@ -42,6 +42,30 @@ pub(crate) fn for_each_chunk<T: Send>(
     });
 }
 
+/// As [`for_each_chunk`], with the same elements of N other slices of its length.
+pub(crate) fn for_each_chunk_with<const N: usize>(
+    out: &mut [f32],
+    others: [&mut [f32]; N],
+    chunk: usize,
+    work: impl Fn(usize, &mut [f32], [&mut [f32]; N]) + Sync,
+) {
+    assert!(others.iter().all(|other| other.len() == out.len()));
+    let (out, others) = (Disjoint::new(out), others.map(Disjoint::new));
+    for_each(out.len().div_ceil(chunk), |i| {
+        let len = chunk.min(out.len() - i * chunk);
+        // Safety: as in `for_each_chunk`, in each of the slices.
+        let part = unsafe { out.part(i * chunk, len) };
+        // Safety: as above.
+        let parts = others
+            .each_ref()
+            .map(|other| unsafe { other.part(i * chunk, len) });
+        simd::dispatch(
+            #[inline(always)]
+            || work(i, part, parts),
+        );
+    });
+}
+
 /// As [`for_each_chunk`] over two slices of equally many chunks.
 pub(crate) fn for_each_chunk_of_two(
     (a, chunk_a): (&mut [f32], usize),

@@ -263,21 +263,40 @@ extern "C" __global__ void total(const float* x, float* y, int n) {
     if (threadIdx.x == 0) *y = (float)sums[0];
 }
 
-// As functional::Sgd, with the gradients' sums times `share`. `table` has four numbers for each parameter: the
-// addresses of its elements, of their gradients and of their velocities, or 0, and how many there are. Blocks
-// side by side take one parameter, those behind each other the others.
-extern "C" __global__ void sgd(const unsigned long long* table, float lr, float momentum, float decay, float share) {
-    const unsigned long long* entry = table + 4 * blockIdx.y;
+// As functional::Sgd, with the gradients' sums times `share`. `table` has five numbers for each slice of a parameter:
+// the addresses of its elements, of their gradients and of the two values that are kept of them, or 0, and how many
+// there are. Blocks side by side take one slice, those behind each other the others.
+extern "C" __global__ void sgd(const unsigned long long* table, float lr, float momentum, float ahead, float decay, float share) {
+    const unsigned long long* entry = table + 5 * blockIdx.y;
     float* param = reinterpret_cast<float*>(entry[0]);
     const float* grad = reinterpret_cast<const float*>(entry[1]);
     float* velocity = reinterpret_cast<float*>(entry[2]);
-    const unsigned int n = entry[3], stride = gridDim.x * blockDim.x;
+    const unsigned int n = entry[4], stride = gridDim.x * blockDim.x;
     for (unsigned int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride) {
-        float step = share * grad[i] + decay * param[i];
+        const float g = share * grad[i] + decay * param[i];
+        float step = g;
         if (velocity) {
-            step += momentum * velocity[i];
-            velocity[i] = step;
+            const float v = g + momentum * velocity[i];
+            velocity[i] = v;
+            step = ahead != 0.f ? g + ahead * v : v;
         }
         param[i] -= lr * step;
+    }
+}
+
+// As functional::AdamW, with a table as above.
+extern "C" __global__ void adamw(const unsigned long long* table, float share, float keep, float rate, float root,
+                                 float new1, float beta2, float new2, float eps) {
+    const unsigned long long* entry = table + 5 * blockIdx.y;
+    float* param = reinterpret_cast<float*>(entry[0]);
+    const float* grad = reinterpret_cast<const float*>(entry[1]);
+    float* mean = reinterpret_cast<float*>(entry[2]);
+    float* of_squares = reinterpret_cast<float*>(entry[3]);
+    const unsigned int n = entry[4], stride = gridDim.x * blockDim.x;
+    for (unsigned int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride) {
+        const float g = share * grad[i], m = mean[i] + new1 * (g - mean[i]), v = beta2 * of_squares[i] + new2 * g * g;
+        mean[i] = m;
+        of_squares[i] = v;
+        param[i] = keep * param[i] - rate * m / (sqrtf(v) / root + eps);
     }
 }

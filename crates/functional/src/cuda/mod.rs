@@ -15,10 +15,10 @@ mod linear;
 mod loss;
 mod memory;
 mod norm;
-mod sgd;
+mod optim;
 mod single;
 mod stream;
 mod tensors;
 
 pub(crate) use gradient::Cuda;
-pub(crate) use sgd::step;
+pub(crate) use optim::{adamw, sgd};

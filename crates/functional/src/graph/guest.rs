@@ -1,11 +1,12 @@
 //! Networks of candle's own operations as one operation of the tape, whose inside candle differentiates.
 
+use super::difference;
 use super::network::Network;
 use super::value::Value;
 use crate::kernel::{At, Backend, Grad, Kernel, Pass};
 use crate::ops::guest::Guest;
 use candle_core::{DType, Device, ModuleT, Result, Tensor, Var, bail};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 
@@ -42,8 +43,42 @@ pub struct Candle<M> {
     shapes: RefCell<HashMap<Vec<usize>, Vec<usize>>>,
 }
 
+thread_local! {
+    /// Whether the modules that run compare their gradients first.
+    static CHECKS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `f`. Each network of [`candle()`] that computes in it compares candle's gradients with finite differences
+/// first, on numbers between 0.1 and 1.1 and with `train` false: some of candle's operations have wrong gradients.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use functional::{Network, Value, candle, check_gradients};
+/// let pool = candle(|x: &Tensor| x.max_pool2d(2));
+/// let x = Value::new(&Tensor::rand(0f32, 1., (1, 1, 4, 4), &Device::Cpu)?)?;
+/// let error = check_gradients(|| pool.forward(&x, true)).map(drop).unwrap_err().to_string();
+/// assert!(error.contains("for its input is wrong: 0.25 times a finite difference"), "{error}");
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+pub fn check_gradients<R>(f: impl FnOnce() -> R) -> R {
+    /// Ends also with a panic.
+    struct Until;
+    impl Drop for Until {
+        fn drop(&mut self) {
+            CHECKS.set(false);
+        }
+    }
+    CHECKS.set(true);
+    let _until = Until;
+    f()
+}
+
 impl<M: ModuleT + 'static> Network for Candle<M> {
     fn forward(&self, x: &Value, train: bool) -> Result<Value> {
+        if CHECKS.get() && x.dims().first().is_some_and(|examples| *examples > 0) {
+            let (name, module) = (std::any::type_name::<M>(), &self.module);
+            difference::check(name, |x| module.forward_t(x, false), x.dims(), x.device())?;
+        }
         if let Some(x) = x.tensor() {
             return Value::new(&self.module.forward_t(x, train)?);
         }

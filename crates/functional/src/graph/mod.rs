@@ -1,6 +1,7 @@
 //! Computations: values that are written down, the tape that runs them, and their gradients.
 
 pub(crate) mod compile;
+mod difference;
 mod eval;
 pub(crate) mod gradients;
 pub(crate) mod guest;

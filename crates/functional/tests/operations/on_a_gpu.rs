@@ -12,8 +12,9 @@ use crate::support::{
 };
 use candle_core::{Device, Result, Tensor, Var};
 use functional::{
-    Backward, Bucket, Gradients, Precision, Sgd, Summation, Value, cross_entropy,
-    set_deterministic, set_precision, squared_error,
+    AdamW, Backward, Bucket, Gradients, Optimizer, OptimizerState, Part, Precision, Sgd, Slice,
+    Summation, Update, Value, Values, cross_entropy, set_deterministic, set_precision,
+    squared_error,
 };
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -183,21 +184,78 @@ proptest! {
     #[ignore = "needs an NVIDIA GPU"]
     fn steps(n in 1usize..2000, (momentum, weight_decay) in (0.0f64..1., 0.0f64..1.), seed in 0u64..1000) {
         let gpu = gpu(Precision::F32);
-        let sgd = Sgd { lr: 0.3, momentum, weight_decay };
-        let [on_cpu, on_gpu] = [&Device::Cpu, &gpu.device].map(|device| {
-            let on = |n: usize, seed| random(n, seed).to_device(device).unwrap();
-            let var = |t: Tensor| Var::from_tensor(&t).unwrap();
-            let (w, b) = (var(on(n, seed)), var(on(3, seed + 1)));
-            let (all, velocity) = (on(n + 9, seed + 2), on(n + 3, seed + 3));
-            let sums = [(2, n), (n + 5, 3)].map(|(first, n)| all.narrow(0, first, n).unwrap());
-            for _ in 0..3 {
-                sgd.step(&[&w, &b], &sums, 7, Some(&velocity)).unwrap();
+        let sgd = |nesterov| Sgd { lr: 0.3, momentum, weight_decay, nesterov };
+        let adamw = AdamW { lr: 0.3, weight_decay, ..AdamW::default() };
+        for optimizer in [&sgd(false) as &dyn Optimizer, &sgd(true), &adamw, &Own] {
+            for (max_norm, rate) in [(None, 1.), (Some(0.1), 0.5)] {
+                let how = Update { lr: 0.3, rates: &[1., rate], max_norm, examples: 7 };
+                let [on_cpu, on_gpu] = [&Device::Cpu, &gpu.device].map(|device| {
+                    three_steps(device, n, seed, optimizer, how).unwrap()
+                });
+                for (a, e) in on_gpu.iter().zip(&on_cpu) {
+                    assert_near("param and state", a, e, 1e-4);
+                }
             }
-            [values(&w), values(&b), values(&velocity)]
-        });
-        for (a, e) in on_gpu.iter().zip(&on_cpu) {
-            assert_near("param and velocity", a, e, 1e-5);
         }
+    }
+}
+
+/// What two parameters and the optimizer's state are after three steps.
+fn three_steps(
+    device: &Device,
+    n: usize,
+    seed: u64,
+    optimizer: &dyn Optimizer,
+    how: Update,
+) -> candle_core::Result<Vec<Vec<f32>>> {
+    let on = |n: usize, seed| random(n, seed).to_device(device);
+    let (w, b) = (
+        Var::from_tensor(&on(n, seed)?)?,
+        Var::from_tensor(&on(3, seed + 1)?)?,
+    );
+    let part = |parameter, range| Part { parameter, range };
+    let sums = on(n + 3, seed + 2)?;
+    let bucket = Bucket {
+        index: 0,
+        parts: [part(0, 0..n), part(1, n..n + 3)].into(),
+        values: match device.is_cpu() {
+            true => Values::Floats(sums.to_vec1()?),
+            false => Values::Tensor(sums),
+        },
+    };
+    let (mut state, buckets) = (OptimizerState::default(), [bucket]);
+    for _ in 0..3 {
+        state.step(optimizer, &[("w", &w), ("b", &b)], &buckets, how)?;
+    }
+    let mut found = vec![values(&w), values(&b)];
+    for kept in &state.buckets()[0] {
+        found.push(values(&kept.get(0..n + 3)?));
+    }
+    Ok(found)
+}
+
+/// Has no kernel on a GPU.
+#[derive(Debug)]
+struct Own;
+
+impl Optimizer for Own {
+    fn lr(&self) -> f64 {
+        0.3
+    }
+
+    fn state(&self) -> &'static [&'static str] {
+        &["mean"]
+    }
+
+    fn step(&self, slices: &mut [Slice<'_>]) -> candle_core::Result<()> {
+        for slice in slices {
+            let (lr, examples) = (slice.lr as f32, slice.examples as f32);
+            slice.each(|p, sum, [m]| {
+                *m = 0.5 * *m + sum / examples;
+                *p -= lr * *m;
+            })?;
+        }
+        Ok(())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::support::{assert_refused, given, random, values};
 use candle_core::{DType, Device, Result, Tensor, Var};
-use functional::{Gradients, Sgd, Value};
+use functional::{Bucket, Gradients, OptimizerState, Part, Sgd, Update, Value, Values};
 
 fn var(shape: &[usize], seed: u64) -> Var {
     Var::from_tensor(&random(shape, seed)).unwrap()
@@ -54,65 +54,48 @@ fn a_gradient_has_a_memory_of_its_own() -> Result<()> {
     Ok(())
 }
 
-/// Three steps of `torch.optim.SGD` on p = (1, -2) with the gradients (0.5, 1), (0.25, -1), (2, 0.5):
-/// tests/pytorch/sgd_steps.py prints them, here to six digits.
-#[test]
-fn sgd_takes_pytorchs_steps() -> Result<()> {
-    let gradients = [[0.5f32, 1.], [0.25, -1.], [2., 0.5]];
-    for ([lr, momentum, weight_decay], expected) in [
-        ([0.1, 0., 0.], [[0.95, -2.1], [0.925, -2.], [0.725, -2.05]]),
-        ([0.1, 0., 0.5], [[0.9, -2.], [0.83, -1.8], [0.5885, -1.76]]),
-        (
-            [0.1, 0.9, 0.],
-            [[0.95, -2.1], [0.88, -2.09], [0.617, -2.131]],
-        ),
-        (
-            [0.2, 0.5, 0.25],
-            [[0.85, -2.1], [0.6825, -1.845], [0.164625, -1.72525]],
-        ),
-    ] {
-        let sgd = Sgd {
-            lr,
-            momentum,
-            weight_decay,
-        };
-        let p = Var::new(&[1f32, -2.], &Device::Cpu)?;
-        let velocity = Tensor::zeros(2, DType::F32, &Device::Cpu)?;
-        for (g, expected) in gradients.iter().zip(expected) {
-            let sum: Vec<f32> = g.iter().map(|g| g * 8.).collect();
-            let sum = Tensor::new(&sum[..], &Device::Cpu)?;
-            sgd.step(&[&p], &[sum], 8, (momentum != 0.).then_some(&velocity))?;
-            for (p, e) in values(&p).iter().zip(expected) {
-                assert!((p - e).abs() < 1e-6, "{sgd:?}: {p}, expected {e}");
-            }
-        }
-    }
-    Ok(())
-}
-
 #[test]
 fn a_step_that_does_not_fit_is_an_error() -> Result<()> {
     let p = Var::zeros((2, 3), DType::F32, &Device::Cpu)?;
-    let of = |len: usize| Tensor::ones(len, DType::F32, &Device::Cpu).unwrap();
-    for (momentum, gradients, velocity, expected) in [
-        (
-            0.,
-            2,
-            None,
-            "the parameters have [6] elements, the gradients [2]",
-        ),
-        (0.9, 6, None, "momentum needs a velocity"),
-        (0.9, 6, Some(2), "velocity has 2, expected 6"),
-    ] {
-        let sgd = Sgd {
-            momentum,
-            ..Sgd::new(1.)
-        };
-        let velocity = velocity.map(of);
-        let step = sgd.step(&[&p], &[of(gradients)], 1, velocity.as_ref());
-        assert_refused(expected, step);
-    }
+    let step = functional::sgd(&[&p], &[random(2, 1)], 1., 1);
+    assert_refused("the parameters have [6] elements, the gradients [2]", step);
+    let itself = functional::sgd(&[&p], &[p.as_tensor().clone()], 1., 1);
+    assert_refused("a parameter and its gradient are the same tensor", itself);
+    let ahead = Sgd {
+        nesterov: true,
+        ..Sgd::new(1.)
+    };
+    let how = Update {
+        lr: 1.,
+        rates: &[1.],
+        max_norm: None,
+        examples: 1,
+    };
+    let mut state = OptimizerState::default();
+    let step = state.step(&ahead, &[("p", &p)], &[bucket(6)], how);
+    assert_refused("nesterov needs a momentum", step);
+    let momentum = Sgd {
+        momentum: 0.9,
+        ..Sgd::new(1.)
+    };
+    let of_another = vec![vec![Values::Floats(vec![0.; 5])]];
+    let mut state = OptimizerState::new(of_another, vec![1]);
+    let step = state.step(&momentum, &[("p", &p)], &[bucket(6)], how);
+    assert_refused("the optimizer's state is that of another network", step);
     Ok(())
+}
+
+/// Of one parameter.
+fn bucket(len: usize) -> Bucket {
+    let part = Part {
+        parameter: 0,
+        range: 0..len,
+    };
+    Bucket {
+        index: 0,
+        parts: [part].into(),
+        values: Values::Floats(vec![1.; len]),
+    }
 }
 
 #[test]

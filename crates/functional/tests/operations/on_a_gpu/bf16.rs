@@ -9,7 +9,7 @@ use super::{gpu, in_buckets, inputs, network, run_on};
 use crate::both::{Both, Running};
 use crate::support::{cases, coarse, random, tensor, tensors, values, variables};
 use candle_core::{Device, Result, Tensor, Var};
-use functional::{Gradients, Precision, Sgd, Value, set_deterministic, set_precision};
+use functional::{Gradients, Precision, Value, set_deterministic, set_precision, sgd};
 use proptest::prelude::*;
 
 /// A result is rounded once, or twice with a bias: this is twice as much as one rounding.
@@ -208,11 +208,6 @@ fn small_steps_add_up() {
     let x = tensor(vec![1.; 2], (1, 1, 1, 2))
         .to_device(&gpu.device)
         .unwrap();
-    let sgd = Sgd {
-        lr: 1. / 4096.,
-        momentum: 0.,
-        weight_decay: 0.,
-    };
     let forward = || Value::new(&x).unwrap().conv2d(&weight, None, 1, 0).unwrap();
     let first = |y: &Value| values(&y.eval().unwrap())[0];
     let mut gradients = Gradients::new([("weight", &weight)], usize::MAX).unwrap();
@@ -224,7 +219,7 @@ fn small_steps_add_up() {
         gradients.backward(&y.sum().unwrap()).unwrap();
         let of_weight = gradients.values().unwrap();
         assert_eq!(values(&of_weight[0]), [1.; 4]);
-        sgd.step(&[&weight], &of_weight, 1, None).unwrap();
+        sgd(&[&weight], &of_weight, 1. / 4096., 1).unwrap();
         assert_eq!(values(&weight), [1. - f32::from(step) / 4096.; 4]);
     }
     assert_eq!(seen[..8], [2.; 8]);

@@ -6,23 +6,43 @@
 //!
 //! | candle | what goes wrong | instead |
 //! |---|---|---|
-//! | `max_pool2d` | gradient too small, without an error: a quarter after one 2 × 2 pool | [`Value::max_pool2d`] |
-//! | `avg_pool2d` | wrong gradient, without an error, if the size is no multiple of the kernel | [`Value::avg_pool2d`] |
+//! | `max_pool2d` | gradient too small, without an error: a quarter after one 2 × 2 pool | [`MaxPool2d`] |
+//! | `avg_pool2d` | wrong gradient, without an error, if the size is no multiple of the kernel | [`AvgPool2d`] |
 //! | `conv2d` | backward is an error if the stride leaves different remainders of height and width | [`Conv2d`] |
-//! | `layer_norm` with a bias | no gradient; a step is an error ("the loss does not depend on …") | `LayerNorm::new_no_bias` |
-//! | `Dropout` | no seed on the CPU: each run has other masks, and `--resume` does not repeat them | |
+//! | `conv1d` | wrong gradient, without an error, if both sides have several channels | |
+//! | `LayerNorm` with a bias, `RmsNorm` | no gradient | [`LayerNorm`] |
+//! | `Dropout` | no seed on the CPU: each run has other masks, and `--resume` does not repeat them | [`Dropout`] |
 //! | `BatchNorm` | never the statistics of the whole minibatch ([`Replication::sync_bn`](crate::Replication)) | [`BatchNorm2d`] |
 //!
+//! These train correctly: `Linear`, `Conv2d` without a stride, `BatchNorm`, `GroupNorm`, `LayerNorm` without a bias,
+//! `softmax`, and the activations `relu`, `gelu`, `silu`, `sigmoid` and `tanh`. In its first step a
+//! [`Trainer`](crate::Trainer) compares candle's gradients with finite differences, and refuses wrong ones.
+//!
+//! Under [`Initializer::Layers`](crate::Initializer) weights and biases begin as PyTorch's do: evenly between
+//! ±1/√(inputs of an output).
+//!
 //! The operations of `functional` take images as (B, H, W, C), those of candle as (B, C, H, W).
+
+mod dropout;
+mod layer_norm;
+mod pooling;
+mod sequential;
+
+pub use dropout::Dropout;
+pub(crate) use dropout::Pass;
+pub use layer_norm::LayerNorm;
+pub use pooling::{AvgPool2d, GlobalAvgPool2d, MaxPool2d};
+pub use sequential::Sequential;
 
 use candle_core::{DType, Result, Tensor, Var};
 use candle_nn::{Init, VarBuilder};
 use functional::{Network, Value};
 
-const WEIGHT: Init = Init::Randn {
-    mean: 0.0,
-    stdev: 0.01,
-};
+/// PyTorch's for a linear or convolutional layer, of which each output has so many inputs.
+fn evenly(inputs: usize) -> Init {
+    let up = 1.0 / (inputs as f64).sqrt();
+    Init::Uniform { lo: -up, up }
+}
 
 /// Two-dimensional convolution: (B, H, W, inputs) to (B, H', W', outputs).
 #[derive(Debug, Clone)]
@@ -48,9 +68,13 @@ impl Conv2d {
     /// # candle_core::Result::Ok(())
     /// ```
     pub fn new(inputs: usize, outputs: usize, kernel: usize, vb: VarBuilder<'_>) -> Result<Self> {
+        let (shape, init) = (
+            (outputs, inputs, kernel, kernel),
+            evenly(inputs * kernel * kernel),
+        );
         Ok(Self {
-            weight: vb.get_with_hints((outputs, inputs, kernel, kernel), "weight", WEIGHT)?,
-            bias: vb.get_with_hints(outputs, "bias", Init::Const(0.0))?,
+            weight: vb.get_with_hints(shape, "weight", init)?,
+            bias: vb.get_with_hints(outputs, "bias", init)?,
             stride: 1,
             padding: 0,
         })
@@ -96,8 +120,8 @@ impl Linear {
     /// ```
     pub fn new(inputs: usize, outputs: usize, vb: VarBuilder<'_>) -> Result<Self> {
         Ok(Self {
-            weight: vb.get_with_hints((outputs, inputs), "weight", WEIGHT)?,
-            bias: vb.get_with_hints(outputs, "bias", Init::Const(0.0))?,
+            weight: vb.get_with_hints((outputs, inputs), "weight", evenly(inputs))?,
+            bias: vb.get_with_hints(outputs, "bias", evenly(inputs))?,
         })
     }
 }

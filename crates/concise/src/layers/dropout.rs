@@ -1,0 +1,90 @@
+//! Dropout, whose masks follow from a seed.
+
+use std::cell::Cell;
+
+use candle_core::{DType, Result, Tensor, bail};
+use candle_nn::VarBuilder;
+use functional::{Network, Value, candle};
+
+/// Zeros with probability p in training, the others divided by 1 − p; in inference nothing.
+///
+/// The masks are drawn anew for each replica and minibatch, from the network's seed, the name of the layer, the
+/// replica and the step: a run repeats them, also one that was resumed. k replicas have other masks than one.
+pub struct Dropout {
+    p: f64,
+    name: String,
+}
+
+/// The forward pass of a replica in training.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pass {
+    pub seed: u64,
+    /// Among the replicas of all processes.
+    pub replica: usize,
+    /// The steps before it.
+    pub step: usize,
+    /// Among those of the step.
+    pub minibatch: usize,
+}
+
+thread_local! {
+    /// The pass in which this thread is.
+    static PASS: Cell<Option<Pass>> = const { Cell::new(None) };
+}
+
+impl Pass {
+    /// Runs `f` in this pass.
+    pub(crate) fn run<R>(self, f: impl FnOnce() -> R) -> R {
+        PASS.set(Some(self));
+        let result = f();
+        PASS.set(None);
+        result
+    }
+}
+
+impl Dropout {
+    /// A layer that keeps each value with probability 1 − `p`. It has no parameters; `vb` gives it its name.
+    ///
+    /// # Errors
+    /// If `p` is not from 0 up to 1, 1 not included.
+    pub fn new(p: f64, vb: VarBuilder<'_>) -> Result<Self> {
+        if !(0.0..1.0).contains(&p) {
+            bail!("Dropout: p is {p}; expected 0 or more, and less than 1")
+        }
+        let name = vb.prefix();
+        Ok(Self { p, name })
+    }
+
+    fn mask(&self, pass: Pass, x: &Value) -> Result<Tensor> {
+        let words = [pass.replica, pass.step, pass.minibatch].map(|word| word as u64);
+        let seed = words
+            .into_iter()
+            .fold(hash(pass.seed, self.name.as_bytes()), |seed, word| {
+                hash(seed, &word.to_le_bytes())
+            });
+        let drawn = d2l::uniform(&mut d2l::rng(seed), 0.0, 1.0, x.dims())?;
+        let mask = (drawn.ge(self.p)?.to_dtype(DType::F32)? / (1.0 - self.p))?;
+        d2l::to_device(&mask, x.device())
+    }
+}
+
+/// FNV-1a, begun with a seed.
+fn hash(seed: u64, bytes: &[u8]) -> u64 {
+    let begin = 0xcbf2_9ce4_8422_2325 ^ seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    bytes.iter().fold(begin, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+impl Network for Dropout {
+    fn forward(&self, x: &Value, train: bool) -> Result<Value> {
+        if !train || self.p == 0.0 {
+            return Ok(x.clone());
+        }
+        let Some(pass) = PASS.get() else {
+            bail!("Dropout: only a Trainer draws its masks; in inference forward has train = false")
+        };
+        let mask = self.mask(pass, x)?;
+        candle(move |x: &Tensor| x * &mask).forward(x, train)
+    }
+}

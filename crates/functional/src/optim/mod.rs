@@ -1,0 +1,115 @@
+//! Optimizers: what takes a step with summed gradients. They know slices of parameters, and no network.
+
+mod adamw;
+mod each;
+mod sgd;
+mod state;
+
+pub use adamw::AdamW;
+pub use sgd::{Sgd, sgd};
+pub use state::{OptimizerState, Update};
+
+use std::fmt::Debug;
+use std::ops::Range;
+
+use candle_core::{Result, Tensor, Var};
+
+/// Takes a step with summed gradients.
+///
+/// ```
+/// use functional::{Optimizer, Slice};
+///
+/// /// Steps of one size: the sign of the momentum ("Symbolic Discovery of Optimization Algorithms", Lion).
+/// #[derive(Debug)]
+/// struct Lion {
+///     lr: f64,
+/// }
+///
+/// impl Optimizer for Lion {
+///     fn lr(&self) -> f64 {
+///         self.lr
+///     }
+///
+///     fn state(&self) -> &'static [&'static str] {
+///         &["momentum"]
+///     }
+///
+///     fn step(&self, slices: &mut [Slice<'_>]) -> candle_core::Result<()> {
+///         for slice in slices {
+///             let (lr, examples) = (slice.lr as f32, slice.examples as f32);
+///             slice.each(|p, sum, [m]| {
+///                 let g = sum / examples;
+///                 *p -= lr * (0.9 * *m + 0.1 * g).signum();
+///                 *m = 0.99 * *m + 0.01 * g;
+///             })?;
+///         }
+///         Ok(())
+///     }
+/// }
+/// ```
+pub trait Optimizer: Debug + Send + Sync {
+    /// The learning rate with which it begins.
+    fn lr(&self) -> f64;
+
+    /// What it keeps of each element of a parameter from step to step, by name. All are zeros at the beginning.
+    fn state(&self) -> &'static [&'static str];
+
+    /// Takes the step on slices of parameters whose gradients are in one bucket.
+    ///
+    /// # Errors
+    /// If a device fails, or its own numbers do not go together.
+    fn step(&self, slices: &mut [Slice<'_>]) -> Result<()>;
+}
+
+/// Some elements of a parameter, with the sums of their gradients and what the optimizer keeps of them.
+/// [`each`](Slice::each) goes through them.
+pub struct Slice<'a> {
+    /// The name of the parameter.
+    pub name: &'a str,
+    /// Which of its elements these are, in row-major order.
+    pub range: Range<usize>,
+    /// The learning rate of this step for this parameter.
+    pub lr: f64,
+    /// The number of this parameter's step, from 1.
+    pub step: u64,
+    /// What a sum has to be divided by to be a mean over the examples; more than their number where gradients are
+    /// clipped.
+    pub examples: f64,
+    pub(crate) param: &'a Var,
+    pub(crate) memory: Memory<'a>,
+}
+
+/// The sums and the state of a slice.
+pub(crate) enum Memory<'a> {
+    Cpu {
+        sum: &'a [f32],
+        state: Vec<&'a mut [f32]>,
+    },
+    Gpu {
+        sum: Tensor,
+        /// Of the whole bucket, in which the slice begins at `first`.
+        state: Vec<Tensor>,
+        first: usize,
+    },
+}
+
+impl<'a> Slice<'a> {
+    /// A whole parameter in its first step.
+    pub(crate) fn whole(param: &'a Var, memory: Memory<'a>, lr: f64, batch_size: usize) -> Self {
+        Self {
+            name: "",
+            range: 0..param.elem_count(),
+            lr,
+            step: 1,
+            examples: batch_size as f64,
+            param,
+            memory,
+        }
+    }
+
+    #[cfg(feature = "cuda")]
+    pub(crate) fn are_on_a_gpu(slices: &[Self]) -> bool {
+        let first = slices.first();
+        first.is_some_and(|slice| matches!(slice.memory, Memory::Gpu { .. }))
+    }
+}

@@ -1,0 +1,217 @@
+//! What an optimizer keeps from step to step, and the step on buckets.
+
+use candle_core::{Device, Result, Tensor, Var, bail};
+
+use super::{Memory, Optimizer, Slice};
+use crate::bucket::{Bucket, Values};
+use crate::cpu::gradient::CHUNK;
+use crate::cpu::threads::for_each_chunk;
+
+/// What an optimizer keeps of the parameters from step to step: nothing before the first.
+#[derive(Default)]
+pub struct OptimizerState {
+    /// Of each bucket, what the optimizer's state names, laid out as the bucket is.
+    buckets: Vec<Vec<Values>>,
+    /// The steps that each parameter has taken.
+    steps: Vec<u64>,
+}
+
+/// The numbers of a step.
+#[derive(Debug, Clone, Copy)]
+pub struct Update<'a> {
+    /// The learning rate.
+    pub lr: f64,
+    /// A factor of it for each parameter. One with 0 is left as it is, and so is what is kept of it.
+    pub rates: &'a [f64],
+    /// The largest norm of the mean gradients of all parameters: larger ones are scaled down to it.
+    pub max_norm: Option<f64>,
+    /// The examples whose gradients were summed.
+    pub examples: usize,
+}
+
+impl OptimizerState {
+    /// Takes the step on `params`, all parameters of the [`Gradients`](crate::Gradients) that the buckets `sums`
+    /// come from, with their names.
+    ///
+    /// # Errors
+    /// Where they do not fit.
+    ///
+    /// ```
+    /// use candle_core::{Device, Var};
+    /// use functional::{AdamW, Gradients, OptimizerState, Update, Value};
+    /// let w = Var::new(&[1f32, 2.], &Device::Cpu)?;
+    /// let mut gradients = Gradients::new([("w", &w)], usize::MAX)?;
+    /// gradients.backward(&Value::new(&w)?.sum()?)?;
+    /// let mut sums = Vec::new();
+    /// gradients.give(&mut |bucket| Ok(sums.push(bucket)))?;
+    ///
+    /// let mut state = OptimizerState::default();
+    /// let how = Update { lr: 0.5, rates: &[1.0], max_norm: None, examples: 1 };
+    /// let adamw = AdamW { weight_decay: 0.0, ..AdamW::default() };
+    /// state.step(&adamw, &[("w", &w)], &sums, how)?;
+    /// let moved = (w.to_vec1::<f32>()?[0] - 0.5).abs(); // the first step is lr, whatever the gradient
+    /// assert!(moved < 1e-6);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    pub fn step(
+        &mut self,
+        optimizer: &dyn Optimizer,
+        params: &[(&str, &Var)],
+        sums: &[Bucket],
+        how: Update<'_>,
+    ) -> Result<()> {
+        if params.len() != how.rates.len() {
+            bail!("{} parameters and {} rates", params.len(), how.rates.len())
+        }
+        let examples = match how.max_norm {
+            None => how.examples as f64,
+            Some(max) => divisor(norm(sums, how.rates)?, max, how.examples as f64),
+        };
+        self.begin(optimizer, params.len(), sums)?;
+        for (bucket, state) in sums.iter().zip(&mut self.buckets) {
+            let mut slices = Vec::new();
+            for (part, memory) in bucket.parts.iter().zip(memories(bucket, state)?) {
+                let (name, param) = params[part.parameter];
+                let rate = how.rates[part.parameter];
+                if rate == 0. {
+                    continue;
+                }
+                let step = &mut self.steps[part.parameter];
+                *step += 1;
+                slices.push(Slice {
+                    name,
+                    range: 0..part.range.len(),
+                    lr: how.lr * rate,
+                    step: *step,
+                    examples,
+                    param,
+                    memory,
+                });
+            }
+            if !slices.is_empty() {
+                optimizer.step(&mut slices)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Zeros, where there is nothing yet.
+    fn begin(&mut self, optimizer: &dyn Optimizer, params: usize, sums: &[Bucket]) -> Result<()> {
+        self.steps.resize(params, 0);
+        for bucket in &sums[self.buckets.len()..] {
+            let zeros = |_: &&str| match &bucket.values {
+                Values::Floats(sums) => Ok(Values::Floats(vec![0.; sums.len()])),
+                Values::Tensor(sums) => Ok(Values::Tensor(sums.zeros_like()?)),
+            };
+            let state = optimizer.state().iter().map(zeros);
+            self.buckets.push(state.collect::<Result<_>>()?);
+        }
+        Ok(())
+    }
+
+    /// What is kept of each bucket, in the order of the optimizer's [`state`](Optimizer::state).
+    pub fn buckets(&self) -> &[Vec<Values>] {
+        &self.buckets
+    }
+
+    /// The steps that each parameter has taken; none before the first step of all.
+    pub fn steps(&self) -> &[u64] {
+        &self.steps
+    }
+
+    /// Goes on with what another one has kept.
+    pub fn new(buckets: Vec<Vec<Values>>, steps: Vec<u64>) -> Self {
+        Self { buckets, steps }
+    }
+}
+
+/// The sums of each part of a bucket, and what is kept of them.
+fn memories<'a>(bucket: &'a Bucket, state: &'a mut [Values]) -> Result<Vec<Memory<'a>>> {
+    let parts = bucket.parts.iter();
+    match &bucket.values {
+        Values::Floats(sums) => {
+            let mut rest: Vec<&mut [f32]> = Vec::new();
+            for values in state {
+                match values {
+                    Values::Floats(floats) if floats.len() == sums.len() => rest.push(floats),
+                    _ => bail!("the optimizer's state is that of another network"),
+                }
+            }
+            let memories = parts.map(|part| {
+                let of_part = rest
+                    .iter_mut()
+                    .map(|all| all.split_off_mut(..part.range.len()));
+                Memory::Cpu {
+                    sum: &sums[part.range.clone()],
+                    state: of_part.map(|of_part| of_part.expect("as long")).collect(),
+                }
+            });
+            Ok(memories.collect())
+        }
+        Values::Tensor(sums) => {
+            let tensor = |values: &mut Values| match values {
+                Values::Tensor(tensor) if tensor.dims() == sums.dims() => Ok(tensor.clone()),
+                _ => bail!("the optimizer's state is that of another network"),
+            };
+            let state: Vec<Tensor> = state.iter_mut().map(tensor).collect::<Result<_>>()?;
+            let memories = parts.map(|part| {
+                Ok(Memory::Gpu {
+                    sum: sums.narrow(0, part.range.start, part.range.len())?,
+                    state: state.clone(),
+                    first: part.range.start,
+                })
+            });
+            memories.collect()
+        }
+    }
+}
+
+/// What the sums are divided by, so that the norm of their mean is at most `max`: PyTorch's clip_grad_norm_.
+fn divisor(norm: f64, max: f64, examples: f64) -> f64 {
+    examples / (max / (norm / examples + 1e-6)).min(1.)
+}
+
+/// The Euclidean norm of all sums of parameters with a rate.
+fn norm(sums: &[Bucket], rates: &[f64]) -> Result<f64> {
+    let mut all = 0.;
+    for bucket in sums {
+        for part in bucket
+            .parts
+            .iter()
+            .filter(|part| rates[part.parameter] != 0.)
+        {
+            all += match &bucket.values {
+                Values::Floats(sums) => squares(&sums[part.range.clone()]),
+                Values::Tensor(sums) => {
+                    let sums = sums.narrow(0, part.range.start, part.range.len())?;
+                    let squares = sums.sqr()?.sum_all()?.to_device(&Device::Cpu)?;
+                    f64::from(squares.to_scalar::<f32>()?)
+                }
+            };
+        }
+    }
+    Ok(all.sqrt())
+}
+
+/// Their sum, added in the same order however many threads there are.
+fn squares(values: &[f32]) -> f64 {
+    let mut of_chunks = vec![0.; values.len().div_ceil(CHUNK)];
+    for_each_chunk(
+        &mut of_chunks,
+        1,
+        #[inline(always)]
+        |i, sum| {
+            let chunk = &values[i * CHUNK..];
+            let (strips, rest) = chunk[..CHUNK.min(chunk.len())].as_chunks::<8>();
+            let mut sums = [0f64; 8];
+            for strip in strips {
+                for j in 0..8 {
+                    sums[j] += f64::from(strip[j]) * f64::from(strip[j]);
+                }
+            }
+            let of_rest = rest.iter().map(|v| f64::from(*v) * f64::from(*v));
+            sum[0] = sums.into_iter().chain(of_rest).sum();
+        },
+    );
+    of_chunks.iter().sum()
+}

@@ -1,0 +1,241 @@
+//! Twenty steps of each optimizer, with clipping, rates by name and schedules, are PyTorch's, on one replica and on
+//! three. The numbers are PyTorch's in float64 (tests/pytorch/optimizers.json).
+
+use anyhow::{Context, Result, ensure};
+use candle_core::Tensor;
+use candle_nn::VarBuilder;
+use concise::{AdamW, DataParallel, Initializer, Optimizer, Sgd, Trainer};
+use concise::{layers::Linear, schedule};
+use functional::{Network, Slice, Value, cross_entropy};
+use run::TrainState;
+
+use crate::kit::{cpus, formula_batch, formula_tensor, largest_difference};
+use crate::only_rounding_differs_from_pytorch::{close, tensor_is_close, theirs};
+
+trials![
+    twenty_steps_are_pytorchs,
+    schedules_are_pytorchs,
+    a_frozen_parameter_and_its_state_stay,
+    a_learning_rate_that_is_no_number_is_refused,
+    ones_own_optimizer_takes_the_same_steps,
+    another_optimizers_state_is_refused,
+    a_trainer_that_goes_on_takes_the_same_steps,
+];
+
+const THEIRS: &str = include_str!("../pytorch/optimizers.json");
+
+/// Linear(784, 16), ReLU, Linear(16, 10), with PyTorch's names.
+fn two_layers(vb: VarBuilder<'_>) -> candle_core::Result<impl Network + use<>> {
+    let (first, last) = (
+        Linear::new(784, 16, vb.pp("0"))?,
+        Linear::new(16, 10, vb.pp("2"))?,
+    );
+    Ok(move |x: &Value, train: bool| {
+        let h = first.forward(&x.nhwc()?.flatten()?, train)?.relu()?;
+        last.forward(&h, train)
+    })
+}
+
+/// On k devices, with the parameters of `optimizer_steps.py`.
+fn network(k: usize) -> Result<DataParallel> {
+    let net = DataParallel::new(&cpus(k), Initializer::Layers, 0, two_layers)?;
+    let state = net.state_dict()?.into_iter().enumerate();
+    let drawn =
+        state.map(|(s, (name, like))| Ok((name, formula_tensor(s as u32, 0.05, like.dims())?)));
+    net.load_state_dict(&drawn.collect::<Result<Vec<_>>>()?)?;
+    Ok(net)
+}
+
+/// The trainer of a run of `optimizer_steps.py`.
+fn trainer(name: &str, net: &DataParallel) -> Result<Trainer> {
+    let sgd = |momentum, weight_decay, nesterov| Sgd {
+        lr: 0.05,
+        momentum,
+        weight_decay,
+        nesterov,
+    };
+    let adamw = AdamW {
+        lr: 0.01,
+        ..AdamW::default()
+    };
+    let other = AdamW {
+        beta1: 0.8,
+        beta2: 0.9,
+        eps: 1e-4,
+        weight_decay: 0.3,
+        ..adamw
+    };
+    let with = |sgd: Sgd| Trainer::new(net, cross_entropy, sgd);
+    let with_adamw = |adamw: AdamW| Trainer::new(net, cross_entropy, adamw);
+    Ok(match name {
+        "plain" => with(sgd(0.0, 0.0, false)),
+        "decay" => with(sgd(0.0, 0.1, false)),
+        "momentum" => with(sgd(0.9, 0.01, false)),
+        "nesterov" => with(sgd(0.9, 0.01, true)),
+        "adamw" => with_adamw(adamw),
+        "other adamw" => with_adamw(other),
+        "clipped" => with(sgd(0.9, 0.0, false)).clip_norm(0.5),
+        "rates" => with_adamw(adamw).clip_norm(1.0).rate(|name| match name {
+            "2.weight" => 1.0,
+            "2.bias" => 0.0,
+            _ => 0.1,
+        }),
+        "warmed up" => with_adamw(adamw).schedule(schedule::warmup(4, schedule::cosine(16))),
+        name => anyhow::bail!("no run {name}"),
+    })
+}
+
+fn steps(trainer: &mut Trainer, batches: std::ops::Range<u32>) -> Result<Vec<f32>> {
+    let step = |batch| {
+        let (x, y) = formula_batch(batch, 7)?;
+        Ok(trainer.step(&x, &y)?.loss.mean()?)
+    };
+    batches.map(step).collect()
+}
+
+fn twenty_steps_are_pytorchs() -> Result<()> {
+    let theirs = theirs(THEIRS);
+    let runs = theirs["runs"].as_object().context("no runs")?;
+    ensure!(runs.len() == 9, "{} runs", runs.len());
+    for (name, theirs) in runs {
+        for k in [1, 3] {
+            let net = network(k)?;
+            let losses = steps(&mut trainer(name, &net)?, 0..20)?;
+            let what = format!("{name}, k = {k}");
+            close(&what, &losses, &theirs["losses"]["float64"], 1e-5)
+                .with_context(|| what.clone())?;
+            for (param, theirs) in theirs["tensors"].as_object().context("no tensors")? {
+                let ours = net.parameter(param, k - 1)?;
+                // as far as PyTorch's own float32 is from its float64, and a little more
+                let float32 = theirs["float32"][1].as_f64().context("no distance")?;
+                let tolerance = [2e-4, 2e-6_f64.max(4.0 * float32)];
+                tensor_is_close(param, &ours, theirs, tolerance).with_context(|| what.clone())?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn schedules_are_pytorchs() -> Result<()> {
+    let theirs = theirs(THEIRS);
+    let ours: [(&str, Box<dyn Fn(usize) -> f64>); 4] = [
+        ("cosine", Box::new(schedule::cosine(10))),
+        ("linear", Box::new(schedule::linear(10))),
+        ("step", Box::new(schedule::step(3, 0.1))),
+        ("one_cycle", Box::new(schedule::one_cycle(11))),
+    ];
+    for (name, at) in ours {
+        let ours: Vec<f32> = (0..10).map(|step| at(step) as f32).collect();
+        close(name, &ours, &theirs["schedules"][name], 1e-6)?;
+    }
+    Ok(())
+}
+
+/// What the checkpoint keeps of one parameter.
+fn kept(trainer: &Trainer, of: &str) -> Result<Vec<(String, Tensor)>> {
+    let all = trainer.extra_state()?.into_iter();
+    Ok(all.filter(|(name, _)| name.ends_with(of)).collect())
+}
+
+/// Frozen after ten steps, and then free again: what was kept of it is what it was.
+fn a_frozen_parameter_and_its_state_stay() -> Result<()> {
+    let net = network(2)?;
+    let mut trainer = trainer("adamw", &net)?;
+    steps(&mut trainer, 0..10)?;
+    let (param, state) = (net.parameter("2.weight", 1)?, kept(&trainer, "2.weight")?);
+    ensure!(state.len() == 2, "{state:?}");
+    let mut frozen = trainer.rate(|name| f64::from(name != "2.weight"));
+    let other = net.parameter("0.weight", 1)?;
+    steps(&mut frozen, 10..12)?;
+    ensure!(largest_difference(&param, &net.parameter("2.weight", 1)?)? == 0.0);
+    ensure!(largest_difference(&other, &net.parameter("0.weight", 1)?)? > 0.0);
+    for ((name, before), (_, after)) in state.iter().zip(kept(&frozen, "2.weight")?) {
+        ensure!(largest_difference(before, &after)? == 0.0, "{name}");
+    }
+    let steps_of: Vec<i64> = kept(&frozen, "steps")?[0].1.to_vec1()?;
+    ensure!(steps_of == [12, 12, 12, 10, 12], "{steps_of:?}");
+    Ok(())
+}
+
+fn a_learning_rate_that_is_no_number_is_refused() -> Result<()> {
+    let net = network(1)?;
+    let mut trainer = trainer("plain", &net)?.schedule(|step| 1.0 / (1.0 - step as f64));
+    steps(&mut trainer, 0..1)?;
+    let error = steps(&mut trainer, 1..2).expect_err("it divides by 0");
+    let words = "the learning rate of step 2 is inf; expected a finite number, 0 or more";
+    ensure!(format!("{error:#}") == words, "{error:#}");
+    trainer.set_lr(0.0); // 0 · ∞ is none either
+    ensure!(steps(&mut trainer, 1..2).is_err());
+    let mut trainer = trainer.schedule(|_| 1.0);
+    steps(&mut trainer, 1..2)?; // nothing was changed, so it goes on
+    Ok(())
+}
+
+/// SGD with momentum, written again.
+#[derive(Debug)]
+struct Own;
+
+impl Optimizer for Own {
+    fn lr(&self) -> f64 {
+        0.05
+    }
+
+    fn state(&self) -> &'static [&'static str] {
+        &["momentum"]
+    }
+
+    fn step(&self, slices: &mut [Slice<'_>]) -> candle_core::Result<()> {
+        for slice in slices {
+            let (lr, examples) = (slice.lr as f32, slice.examples as f32);
+            slice.each(|p, sum, [v]| {
+                *v = 0.9 * *v + (sum / examples + 0.01 * *p);
+                *p -= lr * *v;
+            })?;
+        }
+        Ok(())
+    }
+}
+
+fn ones_own_optimizer_takes_the_same_steps() -> Result<()> {
+    let (net, own) = (network(2)?, network(2)?);
+    steps(&mut trainer("momentum", &net)?, 0..5)?;
+    steps(&mut Trainer::new(&own, cross_entropy, Own), 0..5)?;
+    let difference = largest_difference(
+        &net.parameter("0.weight", 1)?,
+        &own.parameter("0.weight", 1)?,
+    )?;
+    ensure!(difference < 1e-6, "{difference}");
+    Ok(())
+}
+
+fn another_optimizers_state_is_refused() -> Result<()> {
+    let net = network(2)?;
+    let mut with_momentum = trainer("momentum", &net)?;
+    steps(&mut with_momentum, 0..2)?;
+    let rest = with_momentum.extra_state()?.into_iter().collect();
+    let error = trainer("adamw", &net)?
+        .go_on(rest)
+        .expect_err("it has no means");
+    let words = "the checkpoint has no exp_avg 0.weight";
+    ensure!(format!("{error:#}").contains(words), "{error:#}");
+    Ok(())
+}
+
+/// From what a checkpoint keeps.
+fn a_trainer_that_goes_on_takes_the_same_steps() -> Result<()> {
+    for name in ["nesterov", "other adamw", "rates", "warmed up"] {
+        let (whole, first, second) = (network(3)?, network(3)?, network(3)?);
+        steps(&mut trainer(name, &whole)?, 0..8)?;
+        let mut stops = trainer(name, &first)?;
+        steps(&mut stops, 0..4)?;
+        second.load_state_dict(&first.state_dict()?)?;
+        let mut goes_on = trainer(name, &second)?;
+        goes_on.go_on(stops.extra_state()?.into_iter().collect())?;
+        steps(&mut goes_on, 4..8)?;
+        for (param, expected) in whole.state_dict()? {
+            let apart = largest_difference(&expected, &second.parameter(&param, 2)?)?;
+            ensure!(apart == 0.0, "{name}: {param} {apart}");
+        }
+    }
+    Ok(())
+}

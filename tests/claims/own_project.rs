@@ -1,0 +1,92 @@
+//! A package outside of the workspace needs one dependency. Its programs, and the lines of its Cargo.toml, are those of
+//! the page "In your own project".
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::kit::{has, root};
+
+trials![
+    the_programs_run_in_a_folder_elsewhere,
+    the_page_has_the_lines_of_the_package,
+    the_programs_are_short,
+];
+
+fn file(name: &str) -> Result<String> {
+    fs::read_to_string(root().join("tests/own_project").join(name)).context(name.to_owned())
+}
+
+/// With the versions of this workspace, because no network is asked for others, and in its target folder, because the
+/// profile is the same: what is there is not built again.
+fn the_programs_run_in_a_folder_elsewhere() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let elsewhere = folder.path();
+    let crates = format!("\"{}/", root().join("crates").display());
+    fs::write(
+        elsewhere.join("Cargo.toml"),
+        file("Cargo.toml")?.replace("\"../../crates/", &crates),
+    )?;
+    fs::copy(root().join("Cargo.lock"), elsewhere.join("Cargo.lock"))?;
+    for part in ["src", "tests"] {
+        fs::create_dir(elsewhere.join(part))?;
+        for entry in fs::read_dir(root().join("tests/own_project").join(part))? {
+            let entry = entry?;
+            fs::copy(entry.path(), elsewhere.join(part).join(entry.file_name()))?;
+        }
+    }
+    let exe = std::env::current_exe()?;
+    let target = exe.ancestors().nth(3).context("no target folder")?;
+    let optimized = exe
+        .ancestors()
+        .nth(2)
+        .is_some_and(|profile| profile.ends_with("release"));
+    let output = Command::new(env!("CARGO"))
+        .args(["test", "--offline"])
+        .args(optimized.then_some("--release"))
+        .current_dir(elsewhere)
+        .env("CARGO_TARGET_DIR", target)
+        .output()?;
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    ensure!(output.status.success(), "{said}");
+    let programs = fs::read_dir(elsewhere.join("tests"))?.count();
+    let ran = said.matches("\ntest result: ok. ").count();
+    ensure!(ran >= programs && !said.contains("warning"), "{said}");
+    Ok(())
+}
+
+fn the_page_has_the_lines_of_the_package() -> Result<()> {
+    let page = fs::read_to_string(root().join("notebooks-md/your-own-project.md"))?;
+    let manifest = file("Cargo.toml")?;
+    let profile = manifest.find("[profile.dev]").context("no profile")?;
+    has(&page, &manifest[profile..])?;
+    // and they are those of the workspace
+    let ours = fs::read_to_string(root().join("Cargo.toml"))?;
+    for line in manifest[profile..].lines() {
+        has(&ours, line)?;
+    }
+    Ok(())
+}
+
+/// Lines of the function that is the program.
+fn the_programs_are_short() -> Result<()> {
+    for (name, most) in [("two_moons", 20), ("cnn", 30), ("regression", 20)] {
+        let text = file(
+            Path::new("tests")
+                .join(name)
+                .with_extension("rs")
+                .to_str()
+                .context("text")?,
+        )?;
+        let program = text.split("#[test]\n").nth(1).context("no test")?;
+        let lines = program
+            .lines()
+            .filter(|line| !line.trim().is_empty())
+            .count();
+        ensure!(lines <= most, "{name} has {lines} lines");
+    }
+    Ok(())
+}

@@ -1,0 +1,74 @@
+//! The all-reduce alone, and AdamW on it, without a trainer.
+
+use concise::collective::{self, Options};
+use concise::functional::{Gradients, OptimizerState, Update, Values};
+use concise::prelude::*;
+
+#[test]
+fn three_threads_sum() -> Result<()> {
+    let sums = std::thread::scope(|scope| {
+        let members = collective::group(3, Options::default())
+            .into_iter()
+            .enumerate();
+        let threads = members.map(|(rank, mut member)| {
+            scope.spawn(move || member.all_reduce(vec![rank as f32, 1.0]))
+        });
+        let threads: Vec<_> = threads.collect();
+        let ended = threads
+            .into_iter()
+            .map(|thread| thread.join().expect("no panic"));
+        ended.collect::<Result<Vec<_>, _>>()
+    })?;
+    assert_eq!(sums, vec![vec![3.0, 3.0]; 3]);
+    Ok(())
+}
+
+/// y = 2x, on two threads with half of the examples each.
+#[test]
+fn adamw_on_two_threads() -> Result<()> {
+    let weights = std::thread::scope(|scope| {
+        let members = collective::group(2, Options::default())
+            .into_iter()
+            .enumerate();
+        let threads = members.map(|(rank, mut member)| {
+            scope.spawn(move || -> Result<f32> {
+                let w = Var::zeros((1, 1), DType::F32, &Device::Cpu)?;
+                let x = Tensor::new(&[[rank as f32 + 1.0]], &Device::Cpu)?;
+                let y = (&x * 2.0)?;
+                let mut state = OptimizerState::default();
+                let mut gradients = Gradients::new([("w", &w)], usize::MAX)?;
+                let how = Update {
+                    lr: 0.1,
+                    rates: &[1.0],
+                    max_norm: None,
+                    examples: 2,
+                };
+                for _ in 0..200 {
+                    let y_hat = Value::new(&x)?.linear(&w, None)?;
+                    gradients.zero();
+                    gradients.backward(&squared_error(&y_hat, &y)?.sum()?)?;
+                    let mut buckets = Vec::new();
+                    gradients.give(&mut |bucket| Ok(buckets.push(bucket)))?;
+                    for bucket in &mut buckets {
+                        if let Values::Floats(sums) = &mut bucket.values {
+                            *sums = member.all_reduce(std::mem::take(sums))?;
+                        }
+                    }
+                    state.step(&AdamW::default(), &[("w", &w)], &buckets, how)?;
+                    for bucket in buckets {
+                        gradients.put_back(bucket)?;
+                    }
+                }
+                Ok(w.flatten_all()?.to_vec1::<f32>()?[0])
+            })
+        });
+        let threads: Vec<_> = threads.collect();
+        let ended = threads
+            .into_iter()
+            .map(|thread| thread.join().expect("no panic"));
+        ended.collect::<Result<Vec<f32>>>()
+    })?;
+    assert_eq!(weights[0], weights[1]);
+    assert!((weights[0] - 2.0).abs() < 0.05, "{weights:?}");
+    Ok(())
+}

@@ -1,0 +1,86 @@
+//! Momentum, a schedule, clipping, AdamW, rates by name, freezing, early stopping, and saving.
+
+use concise::prelude::*;
+
+#[test]
+fn all_that_a_loop_may_want() -> Result<()> {
+    let x = Tensor::randn(0f32, 1.0, (400, 8), &Device::Cpu)?;
+    let y = x.sum(1)?.ge(0.0)?.to_dtype(DType::U32)?;
+    let [train_iter, test_iter] = [(0, 300), (300, 100)].map(|(first, n)| {
+        DataIter::of_tensors(
+            &x.narrow(0, first, n)?,
+            &y.narrow(0, first, n)?,
+            50,
+            Some(0),
+        )
+    });
+    let (train_iter, test_iter) = (train_iter?, test_iter?);
+    let net = DataParallel::new(&devices(2)?, Initializer::Layers, 0, |vb| {
+        let stem = Linear::new(8, 16, vb.pp("stem"))?;
+        let head = Linear::new(16, 2, vb.pp("head"))?;
+        Ok(Sequential::new()
+            .add(stem)
+            .add(|x: &Value, _| x.relu())
+            .add(head))
+    })?;
+    let best = std::env::temp_dir().join(format!("best-{}.safetensors", std::process::id()));
+
+    // the stem is frozen while the head begins
+    let sgd = Sgd {
+        momentum: 0.9,
+        weight_decay: 1e-4,
+        nesterov: true,
+        ..Sgd::new(0.05)
+    };
+    let stem = net.parameter("stem.weight", 0)?;
+    let mut trainer = Trainer::new(&net, cross_entropy, sgd)
+        .rate(|name| if name.starts_with("stem.") { 0.0 } else { 1.0 });
+    for batch in train_iter.epoch(1) {
+        let (x, y) = batch?;
+        trainer.step(&x, &y)?;
+    }
+    assert_eq!(
+        stem.to_vec2::<f32>()?,
+        net.parameter("stem.weight", 1)?.to_vec2::<f32>()?
+    );
+
+    // then all of it, with another optimizer
+    let steps = 10 * train_iter.num_batches();
+    let mut trainer = Trainer::new(
+        &net,
+        cross_entropy,
+        AdamW {
+            lr: 0.02,
+            ..AdamW::default()
+        },
+    )
+    .schedule(schedule::warmup(5, schedule::cosine(steps)))
+    .clip_norm(1.0)
+    .rate(|name| if name.starts_with("stem.") { 0.5 } else { 1.0 });
+    let (mut most, mut worse) = (0.0, 0);
+    for epoch in 2..=11 {
+        for batch in train_iter.epoch(epoch) {
+            let (x, y) = batch?;
+            trainer.step(&x, &y)?;
+        }
+        match evaluate_accuracy_gpus(&net, &test_iter)? {
+            acc if acc > most => {
+                (most, worse) = (acc, 0);
+                net.save(&best)?;
+            }
+            _ => worse += 1,
+        }
+        if worse == 3 {
+            break; // early stopping
+        }
+    }
+    let gradients = trainer.gradients()?;
+    assert_eq!(
+        (&gradients[0].0[..], gradients[0].1.dims()),
+        ("stem.weight", &[16, 8][..])
+    );
+    net.load(&best)?;
+    assert_eq!(evaluate_accuracy_gpus(&net, &test_iter)?, most);
+    assert!(most > 0.9, "{most}");
+    Ok(std::fs::remove_file(best)?)
+}
