@@ -118,7 +118,8 @@ fn twenty_steps_are_pytorchs() -> Result<()> {
 
 fn schedules_are_pytorchs() -> Result<()> {
     let theirs = theirs(THEIRS);
-    let ours: [(&str, Box<dyn Fn(usize) -> f64>); 4] = [
+    type Schedule = Box<dyn Fn(usize) -> f64>;
+    let ours: [(&str, Schedule); 4] = [
         ("cosine", Box::new(schedule::cosine(10))),
         ("linear", Box::new(schedule::linear(10))),
         ("step", Box::new(schedule::step(3, 0.1))),
