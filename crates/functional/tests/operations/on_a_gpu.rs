@@ -207,7 +207,7 @@ fn three_steps(
     seed: u64,
     optimizer: &dyn Optimizer,
     how: Update,
-) -> candle_core::Result<Vec<Vec<f32>>> {
+) -> Result<Vec<Vec<f32>>> {
     let on = |n: usize, seed| random(n, seed).to_device(device);
     let (w, b) = (
         Var::from_tensor(&on(n, seed)?)?,
@@ -247,7 +247,7 @@ impl Optimizer for Own {
         &["mean"]
     }
 
-    fn step(&self, slices: &mut [Slice<'_>]) -> candle_core::Result<()> {
+    fn step(&self, slices: &mut [Slice<'_>]) -> Result<()> {
         for slice in slices {
             let (lr, examples) = (slice.lr as f32, slice.examples as f32);
             slice.each(|p, sum, [m]| {
