@@ -36,7 +36,7 @@ trials![
     norms_that_do_not_synchronize_are_named,
     more_replicas_than_cores_synchronize_their_norms,
     a_replica_that_fails_is_the_cause_wherever_the_others_wait,
-    a_replica_that_fails_in_inference_trains_on,
+    what_fails_before_the_backward_pass_trains_on,
     the_all_reduce_goes_on_while_the_replicas_compute,
 ];
 
@@ -509,7 +509,7 @@ fn a_replica_that_fails_is_the_cause_wherever_the_others_wait() -> Result<()> {
 }
 
 /// The others do not wait for it there. The second replica fails on an image that is all ones.
-fn a_replica_that_fails_in_inference_trains_on() -> Result<()> {
+fn what_fails_before_the_backward_pass_trains_on() -> Result<()> {
     for panics in [false, true] {
         let forward = true;
         let net = DataParallel::new(&cpus(3), Initializer::Xavier(3.0), 0, move |vb| {
@@ -528,10 +528,19 @@ fn a_replica_that_fails_in_inference_trains_on() -> Result<()> {
         ensure!(error.contains("replica cpu(1)"), "{error}");
         let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.1));
         trainer.step(&x, &y)?;
-        everywhere(&net)?;
+        let before = everywhere(&net)?;
         ensure!(trainer.step(&bad, &y).is_err(), "it is not bad in training");
-        let ended = trainer.step(&x, &y).is_err();
-        ensure!(ended, "it went on without a replica");
+        let labels = Tensor::new(&[0u32, 10, 2], x.device())?;
+        let error = trainer
+            .step(&x, &labels)
+            .map(drop)
+            .expect_err("a label too large");
+        has(
+            &format!("{error:#}"),
+            "label 10 of example 0 is too large, y_hat has 10 classes",
+        )?;
+        same(&before, &everywhere(&net)?, 0.0, "after what was refused")?;
+        trainer.step(&x, &y)?;
     }
     Ok(())
 }

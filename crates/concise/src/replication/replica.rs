@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc::{SendError, Sender};
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use candle_core::{Error, Tensor, Var};
 use collective::Member;
 use functional::{
@@ -18,6 +19,7 @@ use super::norms::Norms;
 use super::reducer::Reducer;
 use super::settings::Replication;
 use super::state::State;
+use super::trainer::Loss;
 use crate::layers::Pass;
 
 /// The network on one device, as its thread sees it.
@@ -36,6 +38,10 @@ pub(crate) struct Replica {
     kept: OptimizerState,
     trainer: usize,
     cores: Arc<Cores>,
+    /// The sum of the losses and the outputs, until they are computed.
+    pub written: Option<(Value, Value)>,
+    /// How long it took to write them down.
+    pub writing: Duration,
     /// The seed of what is drawn in training, and the replica's number among those of all processes.
     drawn: (u64, usize),
 }
@@ -82,6 +88,8 @@ impl Replica {
             overlap: how.overlap,
             in_step: false,
             cores,
+            written: None,
+            writing: Duration::ZERO,
             drawn,
         })
     }
@@ -92,8 +100,25 @@ impl Replica {
         cores.compute(|| f(self))
     }
 
-    /// The network's output in training, written down.
-    pub fn forward(&self, x: &Tensor, turn: Turn) -> candle_core::Result<Value> {
+    /// Writes the network and the sum of its losses down, for `backward`; nothing for no examples, unless its norms are
+    /// synchronized.
+    pub fn write(&mut self, loss: &Loss, (x, y): (&Tensor, &Tensor), turn: Turn) -> Result<()> {
+        let start = Instant::now();
+        self.written = None;
+        if y.dim(0)? > 0 || self.is_synchronized() {
+            let written = self.compute(|replica| {
+                let y_hat = replica.forward(x, turn)?;
+                let l = of_each(loss(&y_hat, y)?, y)?.sum()?;
+                anyhow::Ok((l, y_hat))
+            });
+            self.written = Some(written?);
+        }
+        self.writing = start.elapsed();
+        Ok(())
+    }
+
+    /// The network's output in training.
+    fn forward(&self, x: &Tensor, turn: Turn) -> candle_core::Result<Value> {
         let (x, (seed, replica)) = (Value::new(x)?, self.drawn);
         let Turn {
             step,
@@ -291,6 +316,17 @@ impl Replica {
         }
         self.norms.iter().for_each(|norms| norms.leave());
     }
+}
+
+/// The losses, unless they are not those of each example.
+fn of_each(ls: Value, y: &Tensor) -> Result<Value> {
+    let (found, n) = (ls.dims(), y.dim(0)?);
+    ensure!(
+        found == [n],
+        "the loss has shape {found:?}, expected [{n}]: one number for each example, no mean or sum \
+         over the examples, and no second dimension"
+    );
+    Ok(ls)
 }
 
 /// An error where norms have to be synchronized and none was.

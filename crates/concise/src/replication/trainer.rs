@@ -14,7 +14,7 @@ use super::replica::{Replica, Turn};
 use super::split::Split;
 
 /// A loss of each example.
-type Loss = dyn Fn(&Value, &Tensor) -> candle_core::Result<Value> + Send + Sync;
+pub(crate) type Loss = dyn Fn(&Value, &Tensor) -> candle_core::Result<Value> + Send + Sync;
 
 /// Trains a replicated network: its [`step`](Trainer::step) is all that a training loop needs.
 ///
@@ -126,9 +126,9 @@ impl Trainer {
     /// says.
     ///
     /// # Errors
-    /// If `x` and `y` do not fit, or a replica fails; the message names it. After that the
-    /// network trains no further. And if another trainer of the network came while gradients waited here:
-    /// they are lost, and the next step begins anew.
+    /// If `x` and `y` do not fit the network and the loss: nothing was changed, and training can go on with the next
+    /// minibatch. If a replica fails later; the message names it, and the network trains no further. And if another
+    /// trainer of the network came while gradients waited here: they are lost, and the next step begins anew.
     pub fn step(&mut self, x: &Tensor, y: &Tensor) -> Result<Step> {
         self.check_waiting()?;
         self.descent.check()?;
@@ -138,23 +138,22 @@ impl Trainer {
             batch_size > 0,
             "a step needs at least 1 example, the minibatch has 0"
         );
-        self.waiting.minibatches += 1;
-        self.waiting.examples += batch_size;
-        self.examples = self.waiting.examples;
-        let last = self.waiting.minibatches >= self.accumulate;
-        let (descent, id, examples) = (self.descent.clone(), self.id, self.examples);
-        let loss = self.loss.clone();
-        let measures = self.measuring.is_some();
         let turn = Turn {
             step: self.descent.steps,
             minibatch: self.waiting.minibatches,
             checks: self.checks,
         };
-        let done = self.net.on_each(shards, move |replica, (x, y)| {
+        let ys = self.write(shards, turn)?;
+        self.waiting.minibatches += 1;
+        self.waiting.examples += batch_size;
+        self.examples = self.waiting.examples;
+        let last = self.waiting.minibatches >= self.accumulate;
+        let (descent, id, examples) = (self.descent.clone(), self.id, self.examples);
+        let measures = self.measuring.is_some();
+        let done = self.net.on_each(ys, move |replica, y| {
             replica.begin(id);
-            let (outputs, speed) = computed(replica, measures, &y, |replica| {
-                forward_backward(replica, &*loss, (&x, &y), turn, last)
-            })?;
+            let (outputs, speed) =
+                computed(replica, measures, &y, |replica| backward(replica, &y, last))?;
             if last {
                 replica.step(&descent, examples)?;
             }
@@ -170,6 +169,20 @@ impl Trainer {
         let (ls, shards): (Vec<Tensor>, Vec<_>) = outputs.into_iter().flatten().unzip();
         let loss = BatchLoss::new(self.all_losses(ls)?, batch_size);
         Ok(Step { loss, shards })
+    }
+
+    /// Writes network and loss down on all replicas, and returns the labels of the shards. Nothing is computed before
+    /// that has succeeded on all of them: so training can go on after a minibatch that does not fit. In several
+    /// processes it cannot, because the others do not wait for this one.
+    fn write(&self, shards: Vec<(Tensor, Tensor)>, turn: Turn) -> Result<Vec<Tensor>> {
+        let (loss, id, alone) = (self.loss.clone(), self.id, self.net.processes.are_one());
+        self.net.on_each(shards, move |replica, (x, y)| {
+            if !alone {
+                replica.begin(id);
+            }
+            replica.write(&*loss, (&x, &y), turn)?;
+            Ok(y)
+        })
     }
 
     /// The examples of the minibatch in all processes, of which `own` are here. Where one of the processes
@@ -272,44 +285,26 @@ fn computed<T>(
         }
         // one without an example is at least as fast as with one
         let examples = y.dim(0)?.max(1) as f64;
-        Ok((computed, examples / start.elapsed().as_secs_f64()))
+        let took = replica.writing + start.elapsed();
+        Ok((computed, examples / took.as_secs_f64()))
     })
 }
 
 /// The sum of the shard's losses and its outputs; the gradient stays in the replica. With `last` the
 /// replicas begin to sum it.
-fn forward_backward(
-    replica: &mut Replica,
-    loss: &Loss,
-    (x, y): (&Tensor, &Tensor),
-    turn: Turn,
-    last: bool,
-) -> Result<Option<(Tensor, Tensor)>> {
-    if y.dim(0)? == 0 && !replica.is_synchronized() {
+fn backward(replica: &mut Replica, y: &Tensor, last: bool) -> Result<Option<(Tensor, Tensor)>> {
+    let Some((l, y_hat)) = replica.written.take() else {
         if last {
             replica.reduce()?;
         }
         return Ok(None);
-    }
-    let y_hat = replica.forward(x, turn)?;
-    let l = of_each(loss(&y_hat, y)?, y)?.sum()?;
+    };
     let backward = replica.backward(&l, &y_hat, last);
     let l = match y.dim(0)? {
         0 => backward.context(NO_EXAMPLE)?,
         _ => backward?,
     };
     Ok(Some((l, y_hat.eval()?)))
-}
-
-/// The losses, unless they are not those of each example.
-fn of_each(ls: Value, y: &Tensor) -> Result<Value> {
-    let (found, n) = (ls.dims(), y.dim(0)?);
-    ensure!(
-        found == [n],
-        "the loss has shape {found:?}, expected [{n}]: one number for each example, no mean or sum \
-         over the examples, and no second dimension"
-    );
-    Ok(ls)
 }
 
 /// candle's operations forget on what a tensor without elements depends.
