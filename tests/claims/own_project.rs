@@ -6,14 +6,26 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use libtest_mimic::Trial;
 
 use crate::kit::{has, root};
 
-trials![
-    the_programs_run_in_a_folder_elsewhere,
-    the_page_has_the_lines_of_the_package,
-    the_programs_are_short,
-];
+/// The first builds beside the others, some of which measure time: so it waits until it is asked for.
+pub fn trials() -> Vec<Trial> {
+    let asked = std::env::var_os("OWN_PROJECT").is_some();
+    let mut trials = listed!(
+        asked,
+        "OWN_PROJECT=1",
+        the_programs_run_in_a_folder_elsewhere
+    );
+    trials.extend(listed!(
+        true,
+        "",
+        the_page_has_the_lines_of_the_package,
+        the_programs_are_short
+    ));
+    trials
+}
 
 fn file(name: &str) -> Result<String> {
     fs::read_to_string(root().join("tests/own_project").join(name)).context(name.to_owned())

@@ -19,7 +19,7 @@
 pub use anyhow::Result;
 pub use candle_core::{DType, Device, Tensor, Var};
 pub use candle_nn::{Init, VarBuilder};
-pub use d2l::devices;
+pub use d2l::{devices, normal, rng, uniform};
 pub use dataset::DataIter;
 pub use functional::{
     Network, Slice, Value, binary_cross_entropy, candle, cross_entropy, squared_error,

@@ -4,7 +4,7 @@ use concise::prelude::*;
 
 #[test]
 fn all_that_a_loop_may_want() -> Result<()> {
-    let x = Tensor::randn(0f32, 1.0, (400, 8), &Device::Cpu)?;
+    let x = normal(&mut rng(0), 1.0, (400, 8))?;
     let y = x.sum(1)?.ge(0.0)?.to_dtype(DType::U32)?;
     let [train_iter, test_iter] = [(0, 300), (300, 100)].map(|(first, n)| {
         DataIter::of_tensors(

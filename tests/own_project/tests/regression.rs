@@ -4,7 +4,7 @@ use concise::prelude::*;
 
 #[test]
 fn the_line_is_found() -> Result<()> {
-    let x = Tensor::randn(0f32, 1.0, (500, 3), &Device::Cpu)?;
+    let x = normal(&mut rng(0), 1.0, (500, 3))?;
     let y = (x.matmul(&Tensor::new(&[[2f32], [-3.4], [1.0]], &Device::Cpu)?)? + 4.2)?;
     let net = DataParallel::new(&devices(2)?, Initializer::Layers, 0, |vb| {
         Linear::new(3, 1, vb)

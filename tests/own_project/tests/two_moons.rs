@@ -3,8 +3,9 @@
 use concise::prelude::*;
 
 /// Points on two half circles, (n, 2), and which one, (n,).
-fn moons(n: usize) -> Result<(Tensor, Tensor)> {
-    let t = Tensor::rand(0f32, std::f32::consts::PI, n, &Device::Cpu)?;
+fn moons(n: usize, seed: u64) -> Result<(Tensor, Tensor)> {
+    let mut rng = rng(seed);
+    let t = uniform(&mut rng, 0.0, std::f64::consts::PI, n)?;
     let y = Tensor::from_iter((0..n as u32).map(|i| i % 2), &Device::Cpu)?;
     let lower = y.to_dtype(DType::F32)?;
     let sign = (1.0 - (&lower * 2.0)?)?;
@@ -13,12 +14,12 @@ fn moons(n: usize) -> Result<(Tensor, Tensor)> {
         (t.cos()? * &sign)? + &lower,
     );
     let x = Tensor::stack(&[right?, up?], 1)?;
-    Ok(((&x + x.randn_like(0.0, 0.1)?)?, y))
+    Ok(((x + normal(&mut rng, 0.1, (n, 2))?)?, y))
 }
 
 #[test]
 fn two_moons_are_told_apart() -> Result<()> {
-    let ((x, y), (x_test, y_test)) = (moons(1000)?, moons(500)?);
+    let ((x, y), (x_test, y_test)) = (moons(1000, 0)?, moons(500, 1)?);
     let net = DataParallel::new(&devices(2)?, Initializer::Layers, 0, |vb| {
         Ok(Sequential::new()
             .add(Linear::new(2, 32, vb.pp("0"))?)

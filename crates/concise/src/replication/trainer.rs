@@ -171,6 +171,34 @@ impl Trainer {
         Ok(Step { loss, shards })
     }
 
+    /// The first half of a step: adds the gradients of a minibatch to those that wait. [`flush`](Self::flush) is the
+    /// other half, which sums them over the replicas and takes the step with all of them.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use concise::{DataParallel, Initializer, Sgd, Trainer, layers::Linear};
+    /// # let net = DataParallel::new(&d2l::devices(2)?, Initializer::Normal(0.1), 0, |vb| {
+    /// #     Linear::new(3, 2, vb)
+    /// # })?;
+    /// # let (x, y) = (Tensor::ones((4, 3), DType::F32, &Device::Cpu)?, Tensor::zeros(4, DType::U32, &Device::Cpu)?);
+    /// let weight = || anyhow::Ok(net.parameter("weight", 0)?.to_vec2::<f32>()?);
+    /// let (before, mut trainer) = (weight()?, Trainer::new(&net, functional::cross_entropy, Sgd::new(0.1)));
+    /// trainer.backward(&x, &y)?;
+    /// assert_eq!(weight()?, before);
+    /// trainer.flush()?;
+    /// assert_ne!(weight()?, before);
+    /// # anyhow::Ok(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`step`](Self::step).
+    pub fn backward(&mut self, x: &Tensor, y: &Tensor) -> Result<Step> {
+        let accumulate = std::mem::replace(&mut self.accumulate, usize::MAX);
+        let step = self.step(x, y);
+        self.accumulate = accumulate;
+        step
+    }
+
     /// Writes network and loss down on all replicas, and returns the labels of the shards. Nothing is computed before
     /// that has succeeded on all of them: so training can go on after a minibatch that does not fit. In several
     /// processes it cannot, because the others do not wait for this one.
