@@ -24,16 +24,10 @@ pub(crate) struct Tensors {
     pub(crate) dy: Vec<f32>,
 }
 
-/// y, then the gradients.
-pub(crate) struct Results<T> {
-    pub(crate) y: Vec<T>,
-    pub(crate) dx: Vec<T>,
-    pub(crate) dw: Vec<T>,
-    pub(crate) db: Vec<T>,
-    /// dw and db of a backward pass that computes no dx.
-    pub(crate) dw_alone: Vec<T>,
-    pub(crate) db_alone: Vec<T>,
-}
+/// y, dx, dw and db; then dw and db of a backward pass that computes no dx.
+pub(crate) type Results<T> = [Vec<T>; 6];
+
+const NAMES: [&str; 6] = ["y", "dx", "dw", "db", "dw alone", "db alone"];
 
 /// Multiples of 1/8 in [-1, 1).
 fn random(seed: &mut u64, n: usize) -> Vec<f32> {
@@ -95,14 +89,9 @@ impl Case {
         let g = self.geometry();
         let (lines, columns) = (g.out_height / self.pool, g.out_width / self.pool);
         let share = 1. / (self.pool * self.pool) as f64;
-        let mut r = Results {
-            y: vec![0.; t.dy.len()],
-            dx: vec![0.; t.x.len()],
-            dw: vec![0.; t.weight.len()],
-            db: vec![0.; t.bias.len()],
-            dw_alone: vec![],
-            db_alone: vec![],
-        };
+        let zeros = |of: &[f32]| vec![0.; of.len()];
+        let (mut y, mut dx) = (zeros(&t.dy), zeros(&t.x));
+        let (mut dw, mut db) = (zeros(&t.weight), zeros(&t.bias));
         let pixels = lines * self.pool * columns * self.pool;
         for i in 0..g.batch * pixels * g.out_channels {
             let (pixel, o) = (i / g.out_channels, i % g.out_channels);
@@ -128,38 +117,29 @@ impl Case {
             each(&mut |x, w| z += f64::from(t.x[x]) * f64::from(t.weight[w]));
             if !self.relu || z > 0. {
                 let d = share * f64::from(t.dy[out]);
-                r.y[out] += share * z;
+                y[out] += share * z;
                 each(&mut |x, w| {
-                    r.dx[x] += d * f64::from(t.weight[w]);
-                    r.dw[w] += d * f64::from(t.x[x]);
+                    dx[x] += d * f64::from(t.weight[w]);
+                    dw[w] += d * f64::from(t.x[x]);
                 });
                 if self.bias {
-                    r.db[o] += d;
+                    db[o] += d;
                 }
             }
         }
-        r
+        [y, dx, dw.clone(), db.clone(), dw, db]
     }
-}
 
-impl Results<f32> {
-    /// Checks each element to within `tolerance` of the largest one expected (or of 1).
-    pub(crate) fn assert_close(&self, expected: &Results<f64>, tolerance: f64, case: &Case) {
-        for (name, ours, expected) in [
-            ("y", &self.y, &expected.y),
-            ("dx", &self.dx, &expected.dx),
-            ("dw", &self.dw, &expected.dw),
-            ("db", &self.db, &expected.db),
-            ("dw without dx", &self.dw_alone, &expected.dw),
-            ("db without dx", &self.db_alone, &expected.db),
-        ] {
-            assert_eq!(ours.len(), expected.len());
+    /// Checks each element to within 1e-5 of the largest one expected (or of 1).
+    pub(crate) fn assert_close(&self, ours: &Results<f32>, expected: &Results<f64>) {
+        for ((name, ours), expected) in NAMES.iter().zip(ours).zip(expected) {
+            assert_eq!(ours.len(), expected.len(), "{self:?}: {name}");
             let largest = expected.iter().fold(1f64, |most, v| most.max(v.abs()));
             for (i, (a, b)) in ours.iter().zip(expected).enumerate() {
                 let error = (f64::from(*a) - b).abs() / largest;
                 // written so that NaN fails
-                let near = error <= tolerance;
-                assert!(near, "{case:?}: {name}[{i}] {a} not {b}, {error:e}");
+                let near = error <= 1e-5;
+                assert!(near, "{self:?}: {name}[{i}] {a} not {b}, {error:e}");
             }
         }
     }
