@@ -10,17 +10,10 @@ use proptest::test_runner::TestRunner;
 /// Both sum in f32, in different orders, up to a few hundred products.
 const TOLERANCE: f64 = 1e-5;
 
-fn check(tolerance: f64, networks: impl Strategy<Value = Case>) {
-    check_some(256, tolerance, networks);
-}
-
-fn check_some(count: u32, tolerance: f64, networks: impl Strategy<Value = Case>) {
+fn check(count: u32, tolerance: f64, networks: impl Strategy<Value = Case>) {
     let equal = |case: Case| {
-        let away = case.is_away_from_edges();
-        prop_assume!(
-            away,
-            "rounding decides on which side of ReLU's edge a value is"
-        );
+        // otherwise rounding decides on which side of ReLU's edge a value is
+        prop_assume!(case.is_away_from_edges());
         match case.smooth {
             true => assert_differences(&case.inputs, tolerance, &case.network),
             false => assert_both(&case.inputs, tolerance, &case.network),
@@ -30,57 +23,26 @@ fn check_some(count: u32, tolerance: f64, networks: impl Strategy<Value = Case>)
     TestRunner::new(cases(count)).run(&networks, equal).unwrap();
 }
 
-#[test]
-fn conv2d() {
-    check(TOLERANCE, networks::conv2d());
+/// A test for each kind of network: how many random ones, and how far the two may be apart.
+macro_rules! tests {
+    ($($kind:ident($($least:literal)?): $count:literal, $tolerance:expr;)*) => {
+        $(#[test]
+        fn $kind() {
+            check($count, $tolerance, networks::$kind($($least)?));
+        })*
+    };
 }
 
-#[test]
-fn conv2d_of_many_channels() {
-    check_some(32, TOLERANCE, networks::conv2d_of_many_channels());
-}
-
-#[test]
-fn convolution_relu_pooling() {
-    check(TOLERANCE, networks::convolution_relu_pooling(0));
-}
-
-#[test]
-fn linear() {
-    check(TOLERANCE, networks::linear(0));
-}
-
-#[test]
-fn batch_norm2d() {
-    check(1e-4, networks::batch_norm2d());
-}
-
-#[test]
-fn norm_sum_relu() {
-    check(1e-4, networks::norm_sum_relu());
-}
-
-#[test]
-fn residual_block() {
-    check(1e-4, networks::residual_block());
-}
-
-#[test]
-fn pooling() {
-    check(TOLERANCE, networks::pooling(0));
-}
-
-#[test]
-fn orders_sums_relu() {
-    check(TOLERANCE, networks::orders_sums_relu(0));
-}
-
-#[test]
-fn losses() {
-    check(TOLERANCE, networks::losses(0));
-}
-
-#[test]
-fn modules() {
-    check(TOLERANCE, networks::modules());
+tests! {
+    conv2d(): 256, TOLERANCE;
+    conv2d_of_many_channels(): 32, TOLERANCE;
+    convolution_relu_pooling(0): 256, TOLERANCE;
+    linear(0): 256, TOLERANCE;
+    batch_norm2d(): 256, 1e-4;
+    norm_sum_relu(): 256, 1e-4;
+    residual_block(): 256, 1e-4;
+    pooling(0): 256, TOLERANCE;
+    orders_sums_relu(0): 256, TOLERANCE;
+    losses(0): 256, TOLERANCE;
+    modules(): 256, TOLERANCE;
 }

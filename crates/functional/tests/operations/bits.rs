@@ -61,21 +61,18 @@ fn operations_of_one_value() {
         ("mean", Value::mean),
     ];
     for (name, f) in operations {
-        assert_same_bits(name, &[images.repeat(9).unwrap()], |t| {
-            f(&Value::new(&t[0])?)
-        });
+        let many = [images.repeat(9).unwrap()];
+        assert_same_bits(name, &many, |t| f(&Value::new(&t[0])?));
     }
-    assert_same_bits("cross_entropy", &[images], |t| {
-        cross_entropy(&Value::new(&t[0])?.flatten()?, &y)
-    });
+    let loss = |t: &[Tensor]| cross_entropy(&Value::new(&t[0])?.flatten()?, &y);
+    assert_same_bits("cross_entropy", &[images], loss);
 }
 
 #[test]
 fn linear() {
     let inputs = [random((256, 800), 1), random((128, 800), 2), random(128, 3)];
-    assert_same_bits("linear", &inputs, |t| {
-        Value::new(&t[0])?.linear(&t[1], Some(&t[2]))
-    });
+    let linear = |t: &[Tensor]| Value::new(&t[0])?.linear(&t[1], Some(&t[2]));
+    assert_same_bits("linear", &inputs, linear);
 }
 
 #[test]
@@ -97,9 +94,8 @@ fn on_threads_of_their_own() {
     let step = || all_bits(&inputs, |t| Value::new(&t[0])?.conv2d(&t[1], None, 1, 0));
     let expected = step();
     std::thread::scope(|scope| {
-        let threads: Vec<_> = (1..5)
-            .map(|n| scope.spawn(move || with_budget(n, step)))
-            .collect();
+        let run = |n| scope.spawn(move || with_budget(n, step));
+        let threads: Vec<_> = (1..5).map(run).collect();
         for thread in threads {
             assert!(thread.join().unwrap() == expected);
         }

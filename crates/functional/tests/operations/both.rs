@@ -2,10 +2,7 @@
 //! GPU, by the reference, and by the reference in f64.
 
 use crate::reference;
-use crate::support::{
-    assert_close, assert_near, assert_results, bits, pass, random, reference_pass, tensors,
-    upstream, values, variables,
-};
+use crate::support::*;
 use candle_core::{DType, Result, Tensor, Var};
 use functional::{Network, Value, candle};
 
@@ -30,11 +27,11 @@ pub struct Running {
 impl Running {
     /// For as many channels as `weight` has, of its type and on its device.
     pub fn of(weight: &Tensor) -> Result<Self> {
-        let (mean, var) = (random(weight.dims(), 9), weight.ones_like()?);
+        let (mean, variance) = (random(weight.dims(), 9), weight.ones_like()?);
         let mean = mean.to_dtype(weight.dtype())?.to_device(weight.device())?;
-        let new =
-            || Ok::<_, candle_core::Error>([Var::from_tensor(&mean)?, Var::from_tensor(&var)?]);
-        let (ours, reference) = (new()?, new()?);
+        let var = |t: &Tensor| Var::from_tensor(t);
+        let ours = [var(&mean)?, var(&variance)?];
+        let reference = [var(&mean)?, var(&variance)?];
         Ok(Self { ours, reference })
     }
 

@@ -2,12 +2,9 @@
 //! happens where a network changes from step to step.
 
 use crate::both::Both;
-use crate::support::{
-    assert_near, assert_refused, cases, coarse, given, on_the_way_back, random, taken, tensor,
-    values, values_of,
-};
-use candle_core::{DType, Device, Result, Tensor, Var, bail};
-use functional::{Backward, Bucket, Gradients, Part, Value, Values};
+use crate::support::*;
+use candle_core::{Device, Result, Tensor, Var, bail};
+use functional::{Bucket, Gradients, Part, Value, Values};
 use proptest::prelude::*;
 use std::sync::{Arc, Mutex};
 
@@ -36,33 +33,6 @@ fn stored(loss: &Tensor, params: &[Var]) -> Vec<f32> {
     let grads = loss.backward().unwrap();
     let of = |p: &Var| grads.get(p).map_or(vec![0.; p.elem_count()], values);
     params.iter().flat_map(of).collect()
-}
-
-fn backward(
-    gradients: &mut Gradients,
-    loss: &Value,
-    ready: &mut dyn FnMut(Bucket) -> Result<()>,
-) -> Result<Tensor> {
-    let how = Backward {
-        ready: Some(ready),
-        ..Backward::default()
-    };
-    gradients.backward_with(loss, how)
-}
-
-/// A pass that hands out its buckets; they come back.
-fn pass(gradients: &mut Gradients, loss: &Value) -> Result<Vec<(usize, Vec<f32>)>> {
-    let mut buckets = Vec::new();
-    let result = backward(gradients, loss, &mut |bucket| {
-        buckets.push(bucket);
-        Ok(())
-    });
-    let mut seen = Vec::new();
-    for bucket in buckets {
-        seen.push((bucket.index, values_of(&bucket)));
-        gradients.put_back(bucket)?;
-    }
-    result.map(|_| seen)
 }
 
 /// The elements of all buckets in the order of the parameters; checks that the buckets came in theirs.
@@ -94,7 +64,7 @@ fn events(gradients: &mut Gradients, layers: &[&Tensor]) -> Result<String> {
         })?;
     }
     let mut buckets = Vec::new();
-    backward(gradients, &x.sum()?, &mut |bucket| {
+    backward_into(gradients, &x.sum()?, &mut |bucket| {
         events.lock().unwrap().push(format!("b{}", bucket.index));
         buckets.push(bucket);
         Ok(())
@@ -137,10 +107,8 @@ fn network(kind: usize, params: &[Var]) -> Result<Both> {
     let [a, b, c] = [&params[0], &params[1], &params[2]];
     let tensor = |v: &Var| v.as_tensor().clone();
     let x = Both::new(&random((2, 3), 7))?;
-    let relus = |weights: &[&Var]| -> Result<Both> {
-        let mut weights = weights.iter();
-        weights.try_fold(x.clone(), |x, w| x.linear(w, None)?.relu())
-    };
+    let step = |x: Both, w: &&Var| x.linear(w, None)?.relu();
+    let relus = |weights: &[&Var]| weights.iter().try_fold(x.clone(), step);
     let plus_squares = |x: Both, v: &Var| {
         let v = tensor(v);
         x.candle(move |x| x.broadcast_add(&v.sqr()?.sum_all()?))
@@ -195,7 +163,7 @@ fn buckets_of_any_size_and_variables_have_the_gradients_of_the_reference() -> Re
             let mut gradients = new(&params, bucket_len);
             for _ in 0..2 {
                 gradients.zero();
-                let buckets = pass(&mut gradients, &loss.ours())?;
+                let buckets = in_buckets(&mut gradients, &loss.ours())?;
                 assert_eq!(in_order(buckets), actual, "{kind} {bucket_len}");
             }
         }
@@ -255,11 +223,11 @@ proptest! {
         for links in &networks {
             let loss = chain(links, &params).unwrap();
             gradients.zero();
-            let buckets = in_order(pass(&mut gradients, &loss.ours()).unwrap());
+            let buckets = in_order(in_buckets(&mut gradients, &loss.ours()).unwrap());
             assert_near("gradients", &buckets, &stored(&loss.reference(), &params), 1e-4);
             // gradients add up until they are forgotten
             sum.iter_mut().zip(&buckets).for_each(|(sum, gradient)| *sum += gradient);
-            let handed_out = in_order(pass(&mut all, &loss.ours()).unwrap());
+            let handed_out = in_order(in_buckets(&mut all, &loss.ours()).unwrap());
             assert_near("sum", &handed_out, &sum, 1e-5);
             // and where they are handed out afterwards, in one bucket
             at_the_end.zero();
@@ -281,13 +249,10 @@ fn a_loss_that_misses_a_parameter_names_it_and_spoils_nothing() -> Result<()> {
     let without = chain(&[Link::Ours(0), Link::Candles(2)], &params)?.ours();
     let misses = "the loss does not depend on the parameter second";
     assert_refused(misses, gradients.backward(&without));
-    let mut handed_out = 0;
-    let refused = backward(&mut gradients, &without, &mut |_| {
-        handed_out += 1;
-        Ok(())
+    let refused = backward_into(&mut gradients, &without, &mut |_| {
+        panic!("no bucket is whole")
     });
     assert_refused(misses, refused);
-    assert_eq!(handed_out, 0);
     for (before, after) in before.iter().zip(gradients.values()?) {
         assert_eq!(values(before), values(&after));
     }
@@ -323,11 +288,7 @@ fn an_output_that_uses_a_parameter_is_not_the_loss() -> Result<()> {
     let (loss, beside) = (y.sum()?, y.linear(&params[1], None)?);
     let mut pass = |allow: bool| {
         gradients.allow_unused(allow);
-        let how = Backward {
-            outputs: &[&beside],
-            ..Backward::default()
-        };
-        gradients.backward_with(&loss, how)?;
+        gradients.backward_with(&loss, with(None, &[&beside]))?;
         Ok::<_, candle_core::Error>(all_given(&mut gradients))
     };
     let refused = pass(false);
@@ -408,7 +369,7 @@ fn a_bucket_that_is_not_wanted_ends_the_pass() -> Result<()> {
     let mut gradients = new(&params, 9);
     let loss = network(0, &params)?.ours();
     let mut out = Vec::new();
-    let events = backward(&mut gradients, &loss, &mut |bucket| match bucket.index {
+    let events = backward_into(&mut gradients, &loss, &mut |bucket| match bucket.index {
         1 => bail!("the network is down"),
         _ => {
             out.push(bucket);
@@ -445,32 +406,23 @@ fn exchange(gradients: &mut Gradients, values: Tensor) -> Result<()> {
     let mut out = taken(gradients);
     out[1].values = Values::Tensor(values);
     out.into_iter()
-        .try_for_each(|bucket| gradients.put_back(bucket))
-}
-
-#[test]
-fn a_tensor_on_the_cpu_can_come_back_for_floats() -> Result<()> {
-    let params = vars(2);
-    let mut gradients = new(&params, 9);
-    let loss = chain(&[Link::Ours(0), Link::Ours(1)], &params)?.ours();
-    exchange(&mut gradients, Tensor::zeros(9, DType::F32, &Device::Cpu)?)?;
+        .try_for_each(|bucket| gradients.put_back(bucket))?;
     gradients.zero();
-    let buckets = pass(&mut gradients, &loss)?;
-    assert_eq!(in_order(buckets), expected(&loss, &params));
     Ok(())
 }
 
+/// And one that cannot be written to takes no other bucket along.
 #[test]
-fn a_bucket_that_cannot_be_written_to_takes_no_other_along() -> Result<()> {
+fn a_tensor_on_the_cpu_can_come_back_for_floats() -> Result<()> {
     let params = vars(3);
     let mut gradients = new(&params, 9);
     let loss = network(0, &params)?.ours();
-    let view = Tensor::zeros(18, DType::F32, &Device::Cpu)?.narrow(0, 9, 9)?;
-    exchange(&mut gradients, view)?;
-    gradients.zero();
-    let refused = gradients.backward(&loss);
+    exchange(&mut gradients, tensor(vec![0.; 9], 9))?;
+    let buckets = in_buckets(&mut gradients, &loss)?;
+    assert_eq!(in_order(buckets), expected(&loss, &params));
+    exchange(&mut gradients, tensor(vec![0.; 18], 18).narrow(0, 9, 9)?)?;
     let words = "the memory of a gradient has 18 elements, expected 9";
-    assert_refused(words, refused);
+    assert_refused(words, gradients.backward(&loss));
     for index in 0..3 {
         let there = "it was not handed out";
         assert_refused(there, gradients.put_back(bucket(index, 9)));
@@ -481,17 +433,11 @@ fn a_bucket_that_cannot_be_written_to_takes_no_other_along() -> Result<()> {
 #[test]
 fn the_layout_says_what_lies_where() -> Result<()> {
     let shapes: [&[usize]; 5] = [&[4, 2, 3, 3], &[4], &[2, 4], &[2], &[3]];
-    let params: Vec<Var> = shapes
-        .iter()
-        .map(|shape| Var::zeros(*shape, DType::F32, &Device::Cpu))
-        .collect::<Result<_>>()?;
+    let params = variables(&shapes.map(|shape| random(shape, 1)))?;
     let mut gradients = Gradients::new(params.iter().map(|p| ("", p)), 10)?;
-    let expected = [
-        vec![(3, 0..2), (4, 2..5)],
-        vec![(2, 0..8)],
-        vec![(1, 0..4)],
-        vec![(0, 0..72)],
-    ];
+    let last = vec![(3, 0..2), (4, 2..5)];
+    let [second, third, first] = [(2, 0..8), (1, 0..4), (0, 0..72)].map(|part| vec![part]);
+    let expected = [last, second, third, first];
     let lies = |parts: &Arc<[Part]>| -> Vec<_> {
         let parts = parts.iter();
         parts.map(|p| (p.parameter, p.range.clone())).collect()
@@ -513,11 +459,8 @@ fn a_pass_inside_a_pass_leaves_the_outer_one_its_places() -> Result<()> {
         let y = match inner {
             Some(vars) => on_the_way_back(&y, move || {
                 let loss = chain(&[Link::Ours(0), Link::Candles(1)], &vars).unwrap();
-                let (ours, theirs) = (
-                    expected(&loss.ours(), &vars),
-                    stored(&loss.reference(), &vars),
-                );
-                assert_near("inside", &ours, &theirs, 1e-5);
+                let theirs = stored(&loss.reference(), &vars);
+                assert_near("inside", &expected(&loss.ours(), &vars), &theirs, 1e-5);
             })?,
             None => y,
         };

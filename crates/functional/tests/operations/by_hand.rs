@@ -1,9 +1,9 @@
 //! Numbers worked out by hand.
 
 use crate::both::Both;
-use crate::support::{assert_close, pass, reference_pass, tensor, values, variables};
+use crate::support::*;
 use candle_core::{Device, Result, Tensor};
-use functional::{Backward, Gradients, Value};
+use functional::{Gradients, Value};
 
 /// The value and the gradient under `up`, or that of the sum: by the operation and by its reference.
 fn by_both(
@@ -76,11 +76,7 @@ fn running_statistics() -> Result<()> {
     let norm = |train| -> Result<Vec<f32>> {
         let y = x.batch_norm2d(weight, bias, mean, var, train)?;
         let mut gradients = Gradients::new([("w", weight), ("b", bias)], usize::MAX)?;
-        let how = Backward {
-            outputs: &[&y],
-            ..Backward::default()
-        };
-        gradients.backward_with(&y.sum()?, how)?;
+        gradients.backward_with(&y.sum()?, with(None, &[&y]))?;
         Ok(values(&y.eval()?))
     };
     let expected = [-2f64, -1., 0., 3.].map(|d| d / (3.5f64 + 1e-5).sqrt() * 2. + 1.);

@@ -183,10 +183,9 @@ fn batch_norm2d() {
     let none = random(0, 1);
     let [mean, running_var] = [var(0), var(0)];
     for train in [true, false] {
-        assert_refused(
-            "batch_norm2d: x has shape [2, 3, 3, 0], expected at least one channel",
-            value(&[2, 3, 3, 0], 1).batch_norm2d(&none, &none, &mean, &running_var, train),
-        );
+        let y = value(&[2, 3, 3, 0], 1).batch_norm2d(&none, &none, &mean, &running_var, train);
+        let expected = "batch_norm2d: x has shape [2, 3, 3, 0], expected at least one channel";
+        assert_refused(expected, y);
     }
 }
 
@@ -195,15 +194,12 @@ fn batch_norm2d() {
 fn a_training_batch_that_is_too_small_is_refused_when_it_is_computed() -> Result<()> {
     for (examples, expected) in [(0, "0 values per channel"), (1, "1 values per channel")] {
         let vars = variables(&[4, 4, 4, 4].map(|n| random(n, 1)))?;
-        let [weight, bias, mean, var] = &vars[..] else {
-            unreachable!()
-        };
+        let [weight, bias, mean, var] = [0, 1, 2, 3].map(|i| &vars[i]);
         let before = mean.to_vec1::<f32>()?;
         let x = value(&[examples, 1, 1, 4], 1);
         let y = x.batch_norm2d(weight, bias, mean, var, true)?;
-        let expected = format!(
-            "batch_norm2d: x has {expected}; training needs at least 2, give a larger batch"
-        );
+        let advice = "training needs at least 2, give a larger batch";
+        let expected = format!("batch_norm2d: x has {expected}; {advice}");
         assert_refused(&expected, y.eval());
         assert!(y.to_string().starts_with(&expected), "{y}");
         let mut gradients = Gradients::new([("weight", weight)], usize::MAX)?;

@@ -1,8 +1,8 @@
 //! Numbers without gradients: when a value is computed, that nothing is kept for backward, and that nothing moves.
 
-use crate::support::{bits, random, values, variables};
+use crate::support::{bits, random, values, variables, with};
 use candle_core::{Result, Tensor, Var};
-use functional::{Backward, Gradients, Network, Value, candle};
+use functional::{Gradients, Network, Value, candle};
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -51,11 +51,7 @@ fn a_pass_computes_anew_and_its_outputs_are_there_afterwards() -> Result<()> {
     w.set(&random((4, 3), 3))?;
     let runs_before = runs.get();
     let mut gradients = Gradients::new([("w", &w)], usize::MAX)?;
-    let how = Backward {
-        outputs: &[&positive],
-        ..Backward::default()
-    };
-    let returned = gradients.backward_with(&loss, how)?;
+    let returned = gradients.backward_with(&loss, with(None, &[&positive]))?;
     assert_ne!(values(&positive.eval()?), old);
     assert_eq!(values(&loss.eval()?), values(&returned));
     let computed: f64 = values(&y.eval()?).iter().map(|v| f64::from(*v)).sum();
@@ -93,11 +89,7 @@ fn evaluating_and_printing_a_norm_in_training_moves_nothing() -> Result<()> {
             assert_eq!(after, before);
         }
         let mut gradients = Gradients::new(w.iter().map(|w| ("", w)), usize::MAX)?;
-        let how = Backward {
-            outputs: &[&y],
-            ..Backward::default()
-        };
-        let loss = gradients.backward_with(&loss, how)?;
+        let loss = gradients.backward_with(&loss, with(None, &[&y]))?;
         let after: Vec<_> = running.iter().map(|v| bits(v)).collect();
         assert_ne!(after, before);
         let mut results = vec![bits(&loss), bits(&y.eval()?)];

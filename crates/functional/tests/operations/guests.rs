@@ -1,9 +1,8 @@
 //! Networks of candle's operations among ours: gradients go through them, and into their variables.
 
 use crate::support::{assert_near, assert_refused, random, tensor, values, variables};
-use candle_core::{
-    CpuStorage, CustomOp1, Device, Layout, ModuleT, Result, Shape, Tensor, Var, bail,
-};
+use candle_core::{CpuStorage, CustomOp1, Device, Layout, ModuleT};
+use candle_core::{Result, Shape, Tensor, Var, bail};
 use functional::{Gradients, Network, Value, candle};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -91,8 +90,8 @@ fn a_shape_that_does_not_follow_from_that_of_x_is_an_error() -> Result<()> {
     gradients.backward(&Value::new(&params[0])?.sum()?)?;
     assert_eq!(values(&gradients.values()?[0]), [1.; 9]);
     // an input that is there is a result at once
-    let y =
-        candle(Training { leaves_out: true }).forward(&Value::new(&random((4, 3), 2))?, true)?;
+    let x = Value::new(&random((4, 3), 2))?;
+    let y = candle(Training { leaves_out: true }).forward(&x, true)?;
     assert_eq!(y.eval()?.dims(), [3, 3]);
     Ok(())
 }

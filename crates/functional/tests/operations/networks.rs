@@ -54,11 +54,8 @@ fn relu_if(relu: bool, y: Both) -> Result<Both> {
 
 pub fn conv2d() -> impl Strategy<Value = Case> {
     let channels = (0usize..4, 1usize..6, 1usize..7);
-    let window = (
-        (1usize..5, 1usize..5),
-        (0usize..9, 0usize..9),
-        (1usize..4, 0usize..6),
-    );
+    let (kernel, more) = ((1usize..5, 1usize..5), (0usize..9, 0usize..9));
+    let window = (kernel, more, (1usize..4, 0usize..6));
     (channels, window, any::<bool>(), 0u64..1000).prop_map(|sizes| {
         let ((b, i, o), ((kh, kw), more, (stride, padding)), with_bias, seed) = sizes;
         // the kernel fits into the padded image
@@ -91,26 +88,21 @@ pub fn convolution_relu_pooling(least: usize) -> impl Strategy<Value = Case> {
     let channels = (least..4, 1usize..6, 1usize..40);
     let window = ((1usize..6, 1usize..6), (0usize..13, 0usize..13));
     let steps = (1usize..3, 0usize..2, 1usize..4);
-    (
-        channels,
-        window,
-        steps,
-        any::<(bool, bool, bool)>(),
-        0u64..1000,
-    )
-        .prop_map(|sizes| {
-            let ((b, i, o), ((kh, kw), more), (stride, padding, pool), flags, seed) = sizes;
-            let (relu, with_bias, images) = flags;
-            let (i, kw) = if images { (1, kh) } else { (i, kw) };
-            let wider = (pool - 1) * stride;
-            let x = coarse((b, kh + more.0 + wider, kw + more.1 + wider, i), seed);
-            let mut inputs = vec![x, coarse((o, i, kh, kw), seed + 1)];
-            inputs.extend(with_bias.then(|| coarse(o, seed + 2)));
-            Case::new(sizes, inputs, move |t| {
-                let y = Both::new(&t[0])?.conv2d(&t[1], t.get(2), stride, padding)?;
-                relu_if(relu, y)?.avg_pool2d(pool, pool)
-            })
+    let flags = any::<(bool, bool, bool)>();
+    let sizes = (channels, window, steps, flags, 0u64..1000);
+    sizes.prop_map(|sizes| {
+        let ((b, i, o), ((kh, kw), more), (stride, padding, pool), flags, seed) = sizes;
+        let (relu, with_bias, images) = flags;
+        let (i, kw) = if images { (1, kh) } else { (i, kw) };
+        let wider = (pool - 1) * stride;
+        let x = coarse((b, kh + more.0 + wider, kw + more.1 + wider, i), seed);
+        let mut inputs = vec![x, coarse((o, i, kh, kw), seed + 1)];
+        inputs.extend(with_bias.then(|| coarse(o, seed + 2)));
+        Case::new(sizes, inputs, move |t| {
+            let y = Both::new(&t[0])?.conv2d(&t[1], t.get(2), stride, padding)?;
+            relu_if(relu, y)?.avg_pool2d(pool, pool)
         })
+    })
 }
 
 /// With and without a bias, and by a view, whose gradient arrives at its variable.
@@ -144,11 +136,8 @@ pub fn batch_norm2d() -> impl Strategy<Value = Case> {
     let dims = dims.prop_filter("too few", |(b, h, w, _)| b * h * w > 3);
     (dims, any::<bool>(), 0u64..1000).prop_map(|sizes| {
         let ((b, h, w, c), train, seed) = sizes;
-        let inputs = vec![
-            random((b, h, w, c), seed),
-            random(c, seed + 1),
-            random(c, seed + 2),
-        ];
+        let [weight, bias] = [1, 2].map(|i| random(c, seed + i));
+        let inputs = vec![random((b, h, w, c), seed), weight, bias];
         let norm = move |t: &[Tensor]| {
             Both::new(&t[0])?.batch_norm2d(&t[1], &t[2], &Running::of(&t[1])?, train)
         };

@@ -6,10 +6,7 @@ mod bf16;
 use crate::both::{Both, Running};
 use crate::losses;
 use crate::networks::{self, Case};
-use crate::support::{
-    assert_near, assert_refused, cases, coarse, given, labels, pass_over, random, tensors,
-    upstream, values, variables,
-};
+use crate::support::*;
 use candle_core::{Device, Result, Tensor, Var};
 use functional::{
     AdamW, Backward, Bucket, Gradients, Optimizer, OptimizerState, Part, Precision, Sgd, Slice,
@@ -38,10 +35,9 @@ fn gpu(precision: Precision) -> Gpu {
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     set_precision(precision);
     set_deterministic(false);
+    let device = DEVICE.get_or_init(|| Device::new_cuda_with_stream(0).expect("a GPU"));
     Gpu {
-        device: DEVICE
-            .get_or_init(|| Device::new_cuda_with_stream(0).expect("a GPU"))
-            .clone(),
+        device: device.clone(),
         precision,
         _turn: turn,
     }
@@ -58,21 +54,16 @@ impl Gpu {
         let ours = run_on(&self.device, shared, inputs, &network);
         let theirs = run_on(&Device::Cpu, shared, inputs, &network);
         for (i, (a, e)) in ours.iter().zip(&theirs).enumerate() {
-            let what = format!(
-                "{:?}: result {i} of [value, gradients, statistics]",
-                self.precision
-            );
+            let precision = self.precision;
+            let what = format!("{precision:?}: result {i} of [value, gradients, statistics]");
             let is_statistic = i > inputs.len();
-            match (self.precision, i) {
-                (Precision::Bf16, _) if is_statistic => {
-                    bf16::assert_near(&what, a, e, 0, bf16::VALUE)
-                }
-                (Precision::Bf16, 0) => {
-                    bf16::assert_near(&what, a, e, inputs[0].elem_count(), bf16::VALUE);
-                }
-                (Precision::Bf16, _) => {
-                    bf16::assert_near(&what, a, e, theirs[0].len(), bf16::GRADIENT);
-                }
+            let (terms, of_bf16) = match i {
+                _ if is_statistic => (0, bf16::VALUE),
+                0 => (inputs[0].elem_count(), bf16::VALUE),
+                _ => (theirs[0].len(), bf16::GRADIENT),
+            };
+            match precision {
+                Precision::Bf16 => bf16::assert_near(&what, a, e, terms, of_bf16),
                 _ => assert_near(&what, a, e, if is_statistic { 1e-5 } else { TOLERANCE }),
             }
         }
@@ -139,9 +130,8 @@ fn check<S: Strategy<Value = Case>>(
 #[ignore = "needs an NVIDIA GPU"]
 fn convolution_relu_pooling() {
     for deterministic in [false, true] {
-        check(&F32_AND_BF16, [false, deterministic], || {
-            networks::convolution_relu_pooling(1)
-        });
+        let networks = || networks::convolution_relu_pooling(1);
+        check(&F32_AND_BF16, [false, deterministic], networks);
     }
 }
 
@@ -311,28 +301,21 @@ fn a_pixel_that_shares_statistics() {
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn parameters_may_begin_anywhere() {
-    for (precision, c) in [
-        (Precision::F32, 8),
-        (Precision::Bf16, 8),
-        (Precision::Bf16, 7),
-    ] {
+    let [wide, narrow] = F32_AND_BF16;
+    for (precision, c) in [(wide, 8), (narrow, 8), (narrow, 7)] {
         let gpu = gpu(precision);
         let norm = |x: &Tensor, of_both: &Tensor| {
             let (weight, bias) = (of_both.narrow(0, 1, c)?, of_both.narrow(0, 1 + c, c)?);
-            let running = Running::of(&weight)?;
-            Both::new(x)?
-                .batch_norm2d(&weight, &bias, &running, true)?
+            let x = Both::new(x)?;
+            x.batch_norm2d(&weight, &bias, &Running::of(&weight)?, true)?
                 .relu()
         };
         let conv = |x: &Tensor, many: &Tensor| {
             let weight = many.narrow(0, 1, 9 * c * 9)?.reshape((9, c, 3, 3))?;
             Both::new(x)?.conv2d(&weight, None, 1, 1)
         };
-        let inputs = [
-            coarse((3, 4, 5, c), 1),
-            random(2 * c + 1, 2),
-            coarse(9 * c * 9 + 1, 3),
-        ];
+        let (x, many) = (coarse((3, 4, 5, c), 1), coarse(9 * c * 9 + 1, 3));
+        let inputs = [x, random(2 * c + 1, 2), many];
         let [_, of_both, many] = &inputs;
         // parts of a variable, which candle computes
         gpu.assert_as_on_the_cpu(false, &inputs[..2], |t| norm(&t[0], &t[1]));
@@ -359,21 +342,10 @@ fn network(t: &[Tensor]) -> Result<Both> {
 }
 
 fn inputs() -> Vec<Tensor> {
-    let shapes: [&[usize]; 9] = [
-        &[6, 1, 22, 20],
-        &[8, 1, 3, 3],
-        &[8],
-        &[8],
-        &[8],
-        &[8, 8, 3, 3],
-        &[12, 8, 1, 1],
-        &[5, 48],
-        &[3],
-    ];
-    let numbered = shapes.iter().enumerate();
-    numbered
-        .map(|(i, shape)| random(*shape, i as u64))
-        .collect()
+    let first: [&[usize]; 5] = [&[6, 1, 22, 20], &[8, 1, 3, 3], &[8], &[8], &[8]];
+    let rest: [&[usize]; 4] = [&[8, 8, 3, 3], &[12, 8, 1, 1], &[5, 48], &[3]];
+    let shapes = first.into_iter().chain(rest).zip(0..);
+    shapes.map(|(shape, seed)| random(shape, seed)).collect()
 }
 
 #[test]
@@ -399,10 +371,8 @@ fn a_network_of_both() {
         // the first is one of candle's
         let y = Both::new(&t[0])?.conv2d(&t[1], None, 1, 1)?.relu()?;
         let y = y.candle(module.clone())?;
-        let y = y
-            .conv2d(&t[3], None, 1, 1)?
-            .candle(module.clone())?
-            .plus(&y)?;
+        let conv = y.conv2d(&t[3], None, 1, 1)?;
+        let y = conv.candle(module.clone())?.plus(&y)?;
         let weight = (&t[4] * 2.)?; // which candle has computed
         y.global_avg_pool2d()?.candle(module)?.linear(&weight, None)
     });
@@ -427,7 +397,7 @@ fn deterministic_algorithms_give_the_same_bits() {
 }
 
 /// All gradients of the network, after the second of two passes that hand out their buckets.
-fn in_buckets(device: &Device, bucket_len: usize) -> Vec<Vec<f32>> {
+fn gradients_in_buckets(device: &Device, bucket_len: usize) -> Vec<Vec<f32>> {
     let pass = |gradients: &mut Gradients, params: &[Var]| {
         gradients.zero();
         let mut of_params = tensors(params);
@@ -436,20 +406,9 @@ fn in_buckets(device: &Device, bucket_len: usize) -> Vec<Vec<f32>> {
         let last = params[8].as_tensor().clone();
         let squares = move |y: &Tensor| y.sqr()?.sum_all()? + last.sqr()?.sum_all()?;
         let loss = network(&of_params)?.candle(squares)?.ours();
-        let mut buckets = Vec::new();
-        let mut ready = |bucket: Bucket| {
-            buckets.push(bucket);
-            Ok(())
-        };
-        let how = Backward {
-            ready: Some(&mut ready),
-            ..Backward::default()
-        };
-        gradients.backward_with(&loss, how)?;
-        assert!(buckets.iter().map(|b| b.index).eq(0..buckets.len()));
-        buckets
-            .into_iter()
-            .try_for_each(|bucket| gradients.put_back(bucket))
+        let buckets = in_buckets(gradients, &loss)?;
+        assert!(buckets.iter().map(|b| b.0).eq(0..buckets.len()));
+        Ok::<_, candle_core::Error>(())
     };
     let there = inputs().into_iter().map(|t| t.to_device(device));
     let mut params = variables(&there.collect::<Result<Vec<_>>>().unwrap()).unwrap();
@@ -481,9 +440,9 @@ fn the_gradients_of_a_classifier() {
 #[ignore = "needs an NVIDIA GPU"]
 fn all_gradients_in_buckets() {
     let gpu = gpu(Precision::F32);
-    let expected = in_buckets(&Device::Cpu, usize::MAX).concat();
+    let expected = gradients_in_buckets(&Device::Cpu, usize::MAX).concat();
     for bucket_len in [0, 100, usize::MAX] {
-        let actual = in_buckets(&gpu.device, bucket_len).concat();
+        let actual = gradients_in_buckets(&gpu.device, bucket_len).concat();
         assert_near("all gradients", &actual, &expected, TOLERANCE);
     }
 }
@@ -500,13 +459,8 @@ fn gradients_add_up_and_unused_ones_are_zeros() {
         let (w, b) = (&params[0], &params[1]);
         let mut gradients = Gradients::new([("w", w), ("b", b)], usize::MAX)?;
         gradients.allow_unused(true);
-        let twice = || {
-            Value::new(&x)?
-                .linear(w, None)?
-                .relu()?
-                .linear(&w.t()?, None)?
-                .sum()
-        };
+        let once = || Value::new(&x)?.linear(w, None)?.relu();
+        let twice = || once()?.linear(&w.t()?, None)?.sum();
         gradients.backward(&twice()?)?;
         let mut all: Vec<_> = gradients.values()?.iter().map(values).collect();
         assert_eq!(all[1], [0.; 3]);
@@ -532,10 +486,8 @@ fn evaluation_leaves_no_graph_and_two_devices_do_not_mix() {
     let x = Value::new(&on(&random((3, 8), 2))).unwrap();
     let y = x.linear(&w, None).unwrap();
     assert!(!y.eval().unwrap().track_op());
-    let expected = format!(
-        "linear: x is on {:?}, weight on Cpu; move one with to_device",
-        gpu.device.location()
-    );
+    let there = gpu.device.location();
+    let expected = format!("linear: x is on {there:?}, weight on Cpu; move one with to_device");
     let here = Var::from_tensor(&random((5, 8), 1)).unwrap();
     assert_refused(&expected, x.linear(&here, None));
     assert_refused("y on Cpu; move one", cross_entropy(&y, &labels(3, 5, 1)));
@@ -543,9 +495,6 @@ fn evaluation_leaves_no_graph_and_two_devices_do_not_mix() {
     let sum = &y + &Value::new(&random((3, 5), 1)).unwrap();
     assert_refused("other on Cpu; move one", sum);
     let mut gradients = Gradients::new([("here", &here)], usize::MAX).unwrap();
-    let expected = format!(
-        "backward: the loss is on {:?}, the parameter here on Cpu",
-        gpu.device.location()
-    );
+    let expected = format!("backward: the loss is on {there:?}, the parameter here on Cpu");
     assert_refused(&expected, gradients.backward(&y.sum().unwrap()));
 }

@@ -31,10 +31,8 @@ pub fn conv2d(
 ) -> Result<Tensor> {
     let (b, h, w, i) = x.dims4()?;
     let (o, _, kh, kw) = weight.dims4()?;
-    let size = (
-        windows(h + 2 * padding, kh, stride),
-        windows(w + 2 * padding, kw, stride),
-    );
+    let of = |size, kernel| windows(size + 2 * padding, kernel, stride);
+    let size = (of(h, kh), of(w, kw));
     let shape = (b, size.0, size.1, o);
     if b == 0 {
         return no_examples([Some(x), Some(weight), bias], shape);

@@ -1,7 +1,7 @@
 //! Numbers, gradients and comparisons that the tests share.
 
 use candle_core::{CpuStorage, CustomOp1, Device, Layout, Result, Shape, Tensor, Var};
-use functional::{Backward, Bucket, Gradients, Network, Summation, Value, Values, candle};
+use functional::{Backward, Bucket, Gradients, Network, Ready, Summation, Value, Values, candle};
 use proptest::test_runner::Config as ProptestConfig;
 use std::sync::Arc;
 
@@ -68,12 +68,45 @@ pub fn values_of(bucket: &Bucket) -> Vec<f32> {
 /// All buckets, handed out.
 pub fn taken(gradients: &mut Gradients) -> Vec<Bucket> {
     let mut buckets = Vec::new();
-    let mut ready = |bucket: Bucket| {
+    let mut ready = |bucket| {
         buckets.push(bucket);
         Ok(())
     };
     gradients.give(&mut ready).unwrap();
     buckets
+}
+
+/// A pass that hands out its buckets; they come back. Of each, its number and what it holds.
+pub fn in_buckets(gradients: &mut Gradients, loss: &Value) -> Result<Vec<(usize, Vec<f32>)>> {
+    let mut buckets = Vec::new();
+    let result = backward_into(gradients, loss, &mut |bucket| {
+        buckets.push(bucket);
+        Ok(())
+    });
+    let mut seen = Vec::new();
+    for bucket in buckets {
+        seen.push((bucket.index, values_of(&bucket)));
+        gradients.put_back(bucket)?;
+    }
+    result.map(|_| seen)
+}
+
+/// A pass that hands out its buckets to `ready`.
+pub fn backward_into(gradients: &mut Gradients, loss: &Value, ready: Ready<'_>) -> Result<Tensor> {
+    let how = Backward {
+        ready: Some(ready),
+        ..Backward::default()
+    };
+    gradients.backward_with(loss, how)
+}
+
+/// How to take a pass that also computes `outputs`, with batch norms that share their statistics over `norms`.
+pub fn with<'a>(norms: Option<Arc<dyn Summation>>, outputs: &'a [&'a Value]) -> Backward<'a> {
+    Backward {
+        norms,
+        outputs,
+        ready: None,
+    }
 }
 
 /// What each bucket holds; all are handed out, and put back.
@@ -144,12 +177,7 @@ pub fn pass_over(
     up: Tensor,
 ) -> Result<Vec<Tensor>> {
     let mut gradients = Gradients::new(vars.iter().map(|v| ("an input", v)), usize::MAX)?;
-    let how = Backward {
-        norms,
-        outputs: &[y],
-        ..Backward::default()
-    };
-    gradients.backward_with(&weighted(y, up)?, how)?;
+    gradients.backward_with(&weighted(y, up)?, with(norms, &[y]))?;
     let of_vars = gradients.values()?.into_iter().zip(vars);
     let of_vars = of_vars.map(|(gradient, v)| gradient.reshape(v.shape()));
     std::iter::once(y.eval()).chain(of_vars).collect()
@@ -158,9 +186,8 @@ pub fn pass_over(
 /// As [`pass`], of a tensor that candle has computed.
 pub fn reference_pass(vars: &[Var], y: &Tensor, up: &Tensor) -> Result<Vec<Tensor>> {
     let grads = (y * up)?.sum_all()?.backward()?;
-    let grads = vars
-        .iter()
-        .map(|v| grads.get(v).expect("a gradient").clone());
+    let grad = |v: &Var| grads.get(v).expect("a gradient").clone();
+    let grads = vars.iter().map(grad);
     Ok(std::iter::once(y.detach()).chain(grads).collect())
 }
 

@@ -1,12 +1,9 @@
 //! A minibatch in parts, each on a thread of its own and with synchronized batch norms, gives what the
 //! whole gives on one thread.
 
-use crate::support::{
-    assert_close, assert_near, assert_refused, random, tensors, upstream, values, variables,
-    weighted,
-};
+use crate::support::*;
 use candle_core::{DType, Device, Result, Tensor, Var, bail};
-use functional::{Backward, Gradients, Network as _, Summation, Value, candle};
+use functional::{Gradients, Network as _, Summation, Value, candle};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -68,12 +65,8 @@ impl Case {
         let named = inputs.iter().chain(&params).map(|v| ("", v));
         let mut gradients = Gradients::new(named, usize::MAX)?;
         gradients.allow_unused(true); // not every network reads the other input
-        let how = Backward {
-            norms,
-            outputs: &[&y],
-            ..Backward::default()
-        };
-        gradients.backward_with(&weighted(&y, part(&self.batch[2])?)?, how)?;
+        let loss = weighted(&y, part(&self.batch[2])?)?;
+        gradients.backward_with(&loss, with(norms, &[&y]))?;
         let mut grads = gradients.values()?.into_iter().map(|g| values(&g));
         let mut next = || grads.next().expect("one for each variable");
         Ok(Outcome {
@@ -206,9 +199,8 @@ fn a_network_of_ours_and_with_operations_of_candles() {
 /// values than f32 can add one by one.
 #[test]
 fn a_mean_that_is_large_against_the_deviation() {
-    let x = random((9, 48, 47, 5), 1)
-        .affine(3f64.sqrt(), 1000.)
-        .unwrap();
+    let x = random((9, 48, 47, 5), 1);
+    let x = x.affine(3f64.sqrt(), 1000.).unwrap();
     let all = values(&x);
     let case = layer(LAYERS[0], x);
     for shares in SHARES {
@@ -260,10 +252,7 @@ fn normalize(
 ) -> Result<()> {
     let [mean, var] = statistics(3);
     let y = x.batch_norm2d(weight, weight, &mean, &var, train)?;
-    let how = Backward {
-        norms: Some(over.clone()),
-        ..Backward::default()
-    };
+    let how = with(Some(over.clone()), &[]);
     gradients.backward_with(&y.relu()?.sum()?, how).map(|_| ())
 }
 

@@ -5,10 +5,10 @@
 //! devices are on the same side of each ReLU's edge, and have the same maxima. What is left is the rounding of
 //! results and gradients, at most 2⁻⁸ of each.
 
-use super::{gpu, in_buckets, inputs, network, run_on};
+use super::{gpu, gradients_in_buckets, inputs, network, run_on};
 use crate::both::{Both, Running};
 use crate::support::{cases, coarse, random, tensor, tensors, values, variables};
-use candle_core::{Device, Result, Tensor, Var};
+use candle_core::{DType, Device, Result, Tensor, Var};
 use functional::{Gradients, Precision, Value, set_deterministic, set_precision, sgd};
 use proptest::prelude::*;
 
@@ -105,14 +105,8 @@ fn running_statistics_are_as_exact_as_in_f32() {
 fn values_are_bf16() {
     let gpu = gpu(Precision::Bf16);
     let there = |t: Tensor| t.to_device(&gpu.device).unwrap();
-    let (x, images) = (
-        there(random((2, 6, 5, 8), 1)),
-        there(random((2, 6, 5, 1), 3)),
-    );
-    let (weight, of_image) = (
-        there(random((8, 8, 3, 3), 2)),
-        there(random((8, 1, 3, 3), 4)),
-    );
+    let shapes = [(2, 6, 5, 8), (2, 6, 5, 1), (8, 8, 3, 3), (8, 1, 3, 3)];
+    let [x, images, weight, of_image] = shapes.map(|shape| there(random(shape, 1)));
     let ones = there(tensor(vec![1.; 8], 8));
     let running = Running::of(&ones).unwrap();
     let all = || {
@@ -144,12 +138,11 @@ fn a_network_in_bf16() {
     let gpu = gpu(Precision::Bf16);
     let ours = run_on(&gpu.device, false, &inputs(), network);
     let theirs = run_on(&Device::Cpu, false, &inputs(), network);
-    let found = ours.iter().zip(&theirs).map(|(a, e)| apart(a, e));
-    let found: Vec<f64> = found.collect();
-    let (value, gradients) = (found[0], &found[1..]);
+    let mut found = ours.iter().zip(&theirs).map(|(a, e)| apart(a, e));
+    let value = found.next().expect("a value");
     assert!(value > 0. && value < 0.03, "the value is {value} apart");
     // a ReLU or a maximum here and there is on its other side, which counts in a gradient
-    assert!(gradients.iter().all(|g| *g < 0.15), "{gradients:?}");
+    found.for_each(|gradient| assert!(gradient < 0.15, "{gradient}"));
 }
 
 /// Gradients of parameters are f32 in the buckets, wherever these end.
@@ -158,12 +151,19 @@ fn a_network_in_bf16() {
 fn all_gradients_in_buckets() {
     let gpu = gpu(Precision::Bf16);
     set_deterministic(true);
-    let whole = in_buckets(&gpu.device, usize::MAX).concat();
+    let whole = gradients_in_buckets(&gpu.device, usize::MAX).concat();
     for bucket_len in [0, 100] {
-        assert_eq!(in_buckets(&gpu.device, bucket_len).concat(), whole);
+        assert_eq!(
+            gradients_in_buckets(&gpu.device, bucket_len).concat(),
+            whole
+        );
     }
-    let of_each = in_buckets(&gpu.device, 0);
-    for (i, (found, expected)) in of_each.iter().zip(in_buckets(&Device::Cpu, 0)).enumerate() {
+    let of_each = gradients_in_buckets(&gpu.device, 0);
+    for (i, (found, expected)) in of_each
+        .iter()
+        .zip(gradients_in_buckets(&Device::Cpu, 0))
+        .enumerate()
+    {
         let found = apart(found, &expected);
         assert!(found < 0.15, "parameter {i} is {found} apart");
     }
@@ -203,11 +203,9 @@ fn the_precision_may_change_before_backward() {
 #[ignore = "needs an NVIDIA GPU"]
 fn small_steps_add_up() {
     let gpu = gpu(Precision::Bf16);
-    let weight = tensor(vec![1.; 4], (2, 2, 1, 1)).to_device(&gpu.device);
-    let weight = Var::from_tensor(&weight.unwrap()).unwrap();
-    let x = tensor(vec![1.; 2], (1, 1, 1, 2))
-        .to_device(&gpu.device)
-        .unwrap();
+    let ones = |shape| Tensor::ones(shape, DType::F32, &gpu.device).unwrap();
+    let weight = Var::from_tensor(&ones((2, 2, 1, 1))).unwrap();
+    let x = ones((1, 1, 1, 2));
     let forward = || Value::new(&x).unwrap().conv2d(&weight, None, 1, 0).unwrap();
     let first = |y: &Value| values(&y.eval().unwrap())[0];
     let mut gradients = Gradients::new([("weight", &weight)], usize::MAX).unwrap();
