@@ -271,35 +271,24 @@ mod tests {
     #[test]
     fn every_member_ends_with_every_value_once() {
         for schedule in schedules() {
-            let Schedule {
-                members,
-                chunks,
-                rounds,
-                ..
-            } = &schedule;
-            let mut held: Vec<Vec<Vec<usize>>> =
-                (0..*members).map(|r| vec![vec![r]; *chunks]).collect();
-            for round in rounds {
+            let members = schedule.members;
+            let own = (0..members).map(|rank| vec![vec![rank]; schedule.chunks]);
+            let mut held: Vec<Vec<Vec<usize>>> = own.collect();
+            for round in &schedule.rounds {
                 let before = held.clone();
-                for Sum {
-                    from, to, chunk, ..
-                } in round
-                {
-                    let parts = from.iter().flat_map(|r| before[*r][*chunk].clone());
-                    let parts: Vec<usize> = parts.collect();
-                    for rank in to {
-                        held[*rank][*chunk] = parts.clone();
-                    }
+                for sum in round {
+                    let parts = sum.from.iter().map(|rank| &before[*rank][sum.chunk][..]);
+                    let parts = parts.collect::<Vec<_>>().concat();
+                    let write = |rank: &usize| held[*rank][sum.chunk] = parts.clone();
+                    sum.to.iter().for_each(write);
                 }
             }
-            let all: BTreeSet<usize> = (0..*members).collect();
+            let all: BTreeSet<usize> = (0..members).collect();
             for parts in held.iter().flatten() {
-                assert_eq!(parts.len(), *members, "{schedule:?}");
+                assert_eq!(parts.len(), members, "{schedule:?}");
                 assert_eq!(parts.iter().copied().collect::<BTreeSet<_>>(), all);
             }
-            let mut all_values = held.iter();
-            let first = all_values.next().unwrap();
-            let same = all_values.all(|h| h == first);
+            let same = held.iter().all(|of_rank| *of_rank == held[0]);
             assert!(same, "not all have summed in the same order");
         }
     }

@@ -178,20 +178,18 @@ mod tests {
 
     #[test]
     fn the_formulas_are_what_the_schedules_do() {
-        let messages = |latency| Link {
+        let link = |latency, bytes_per_second| Link {
             latency,
-            bytes_per_second: f64::INFINITY,
+            bytes_per_second,
         };
-        let bytes_a_second = Link {
-            latency: Duration::ZERO,
-            bytes_per_second: 1e6,
-        };
+        let messages = link(Duration::from_secs(1), f64::INFINITY);
+        let bytes_a_second = link(Duration::ZERO, 1e6);
         for k in 1..=17 {
             let bytes = 16 * k * 1000; // whole chunks
             for algorithm in Algorithm::ALL {
                 for schedule in [Schedule::new, Schedule::in_shared_memory] {
                     let [counted, moved] = count(&schedule(algorithm, k), bytes);
-                    let time = messages(Duration::from_secs(1)).time(algorithm, k, bytes);
+                    let time = messages.time(algorithm, k, bytes);
                     assert_eq!(time.as_secs() as usize, counted, "{algorithm}, k = {k}");
                     let time = bytes_a_second.time(algorithm, k, bytes).as_secs_f64();
                     let difference = time * 1e6 - moved as f64;

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, exit};
 use std::time::Duration;
 
 use collective::{Algorithm, Error, Member, Options, World, group, group_in, mpi};
@@ -20,80 +20,57 @@ fn main() -> ExitCode {
     libtest_mimic::run(&args, trials()).exit_code()
 }
 
+use End::{Early, ErrorOfAll, Well};
+
 /// What a rank does. An error is printed, and the rank's status is then 1.
 type Job = fn() -> Result<(), Error>;
 
-const JOBS: [(&str, Job); 14] = [
-    ("sums", sums),
-    ("gathers", gathers),
-    ("channels", channels),
-    ("members", members),
-    ("lengths", lengths),
-    ("calls", calls),
-    ("in-use", in_use),
-    ("panic", || faulty(|| panic!("a fault"))),
-    ("abort", || faulty(|| mpi::abort(7))),
-    ("exit", || faulty(|| std::process::exit(3))),
-    ("exit-0", || faulty(|| std::process::exit(0))),
-    ("two-loops", two_loops),
-    ("leaves", leaves),
-    ("no-end", no_end),
+/// How a job ends.
+#[derive(Clone, Copy)]
+enum End {
+    /// All ranks end without an error, and stderr is empty.
+    Well,
+    /// All ranks print this error.
+    ErrorOfAll(&'static str),
+    /// The status is this, and stderr contains all these words.
+    Early(i32, &'static [&'static str]),
+}
+
+const LENGTHS: End = ErrorOfAll("all-reduce: replica 1 has 9 elements, replica 0 has 10");
+const CALLS: End =
+    ErrorOfAll("the replicas made different calls, or gave items of different types");
+const PANIC: End = Early(101, &["a fault", "error: rank 1 has panicked"]);
+const ABORT: End = Early(7, &["error: rank 1 gives up"]);
+const EXIT_3: End = Early(3, &[",1]", "Exit code:    3"]);
+const EXIT_0: End = Early(1, &["process rank 1 with PID"]);
+const LATE: End = Early(
+    1,
+    &["error: all-gather: ranks 0, 2 did not arrive within 3s\n"],
+);
+const LEFT: End = Early(1, &["error: all-reduce: rank 1 did not arrive within 3s\n"]);
+const NO_END: End = Early(1, &["error: end of MPI: rank 1 did not arrive within 3s\n"]);
+
+/// The name of the test, what the ranks do, and how that ends.
+const JOBS: [(&str, Job, End); 14] = [
+    ("sums_have_the_bits_of_the_owners", sums, Well),
+    ("gathered_bytes_come_in_rank_order", gathers, Well),
+    ("two_threads_sum_at_once", channels, Well),
+    ("members_of_processes_sum", members, Well),
+    ("other_lengths_are_an_error_for_all", lengths, LENGTHS),
+    ("other_calls_are_an_error_for_all", calls, CALLS),
+    ("mpi_does_not_end_while_there_are_worlds", in_use, Well),
+    ("a_panic_ends_all", || faulty(|| panic!("a fault")), PANIC),
+    ("an_abort_ends_all", || faulty(|| mpi::abort(7)), ABORT),
+    ("an_exit_ends_all", || faulty(|| exit(3)), EXIT_3),
+    ("an_exit_with_0_ends_all", || faulty(|| exit(0)), EXIT_0),
+    ("all_that_do_not_come_are_named", two_loops, LATE),
+    ("a_rank_that_has_left_is_named", leaves, LEFT),
+    ("a_rank_that_does_not_end_is_named", no_end, NO_END),
 ];
 
 fn trials() -> Vec<Trial> {
-    let mut trials = Vec::new();
-    let mut test = |name: &str, run: fn() -> Result<(), Failed>| {
-        trials.push(Trial::test(name, run));
-    };
-    test("sums_have_the_bits_of_the_owners", || all_is_well("sums"));
-    test("gathered_bytes_come_in_rank_order", || {
-        all_is_well("gathers")
-    });
-    test("two_threads_sum_at_once", || all_is_well("channels"));
-    test("members_of_processes_sum", || all_is_well("members"));
-    test("other_lengths_are_an_error_for_all", || {
-        error_of_all(
-            "lengths",
-            "all-reduce: replica 1 has 9 elements, replica 0 has 10",
-        )
-    });
-    test("other_calls_are_an_error_for_all", || {
-        error_of_all(
-            "calls",
-            "the replicas made different calls, or gave items of different types",
-        )
-    });
-    test("mpi_does_not_end_while_there_are_worlds", || {
-        all_is_well("in-use")
-    });
-    test("a_panic_ends_all", || {
-        ends("panic", 101, &["a fault", "error: rank 1 has panicked"])
-    });
-    test("an_abort_ends_all", || {
-        ends("abort", 7, &["error: rank 1 gives up"])
-    });
-    test("an_exit_ends_all", || {
-        ends("exit", 3, &[",1]", "Exit code:    3"])
-    });
-    test("an_early_end_without_an_error_ends_all", || {
-        ends("exit-0", 1, &["process rank 1 with PID"])
-    });
-    test("all_that_do_not_come_are_named", || {
-        let line = "error: all-gather: ranks 0, 2 did not arrive within 3s\n";
-        ends("two-loops", 1, &[line])
-    });
-    test("a_rank_that_has_left_is_named", || {
-        let line = "error: all-reduce: rank 1 did not arrive within 3s\n";
-        ends("leaves", 1, &[line])
-    });
-    test("a_rank_that_does_not_end_is_named", || {
-        ends(
-            "no-end",
-            1,
-            &["error: end of MPI: rank 1 did not arrive within 3s\n"],
-        )
-    });
-    trials
+    let trial = |(name, _, end)| Trial::test(name, move || check_end(name, end));
+    JOBS.into_iter().map(trial).collect()
 }
 
 // What starts the ranks.
@@ -134,31 +111,30 @@ fn check(holds: bool, what: &str, outcome: &Outcome) -> Result<(), Failed> {
     }
 }
 
-/// All ranks end without an error, and stderr is empty.
-fn all_is_well(job: &str) -> Result<(), Failed> {
-    for n in 2..=4 {
-        let outcome = mpirun(job, n)?;
-        let well = outcome.out.matches("is well\n").count();
-        check(outcome.status == Some(0), "it failed", &outcome)?;
-        check(well == n, &format!("{well} of {n} are well"), &outcome)?;
-        check(outcome.err.is_empty(), "stderr is not empty", &outcome)?;
+fn check_end(job: &str, end: End) -> Result<(), Failed> {
+    match end {
+        Well => (2..=4).try_for_each(|n| all_is_well(job, n)),
+        ErrorOfAll(error) => (2..=4).try_for_each(|n| error_of_all(job, n, error)),
+        Early(status, says) => ends(job, status, says),
     }
-    Ok(())
 }
 
-/// All ranks print the same error.
-fn error_of_all(job: &str, error: &str) -> Result<(), Failed> {
-    for n in 2..=4 {
-        let outcome = mpirun(job, n)?;
-        let said: BTreeSet<&str> = outcome.out.lines().collect();
-        let all = (0..n).all(|rank| said.contains(format!("rank {rank}: {error}").as_str()));
-        check(all, "not all say it", &outcome)?;
-        check(outcome.status == Some(1), "the status is another", &outcome)?;
-    }
-    Ok(())
+fn all_is_well(job: &str, n: usize) -> Result<(), Failed> {
+    let outcome = mpirun(job, n)?;
+    let well = outcome.out.matches("is well\n").count();
+    check(outcome.status == Some(0), "it failed", &outcome)?;
+    check(well == n, &format!("{well} of {n} are well"), &outcome)?;
+    check(outcome.err.is_empty(), "stderr is not empty", &outcome)
 }
 
-/// The job ends with `status`, and stderr contains all of `says`.
+fn error_of_all(job: &str, n: usize, error: &str) -> Result<(), Failed> {
+    let outcome = mpirun(job, n)?;
+    let said: BTreeSet<&str> = outcome.out.lines().collect();
+    let all = (0..n).all(|rank| said.contains(format!("rank {rank}: {error}").as_str()));
+    check(all, "not all say it", &outcome)?;
+    check(outcome.status == Some(1), "the status is another", &outcome)
+}
+
 fn ends(job: &str, status: i32, says: &[&str]) -> Result<(), Failed> {
     let outcome = mpirun(job, 4)?;
     let same = outcome.status == Some(status);
@@ -174,7 +150,7 @@ fn ends(job: &str, status: i32, says: &[&str]) -> Result<(), Failed> {
 // What the ranks do.
 
 fn run_rank(name: &str) -> ExitCode {
-    let job = JOBS.iter().find(|(job, _)| *job == name);
+    let job = JOBS.iter().find(|job| job.0 == name);
     let outcome = job.expect("a job of this name").1();
     let rank = rank();
     match &outcome {
@@ -231,11 +207,9 @@ fn on_threads<T: Send, U: Send>(items: Vec<T>, f: impl Fn(T) -> U + Sync) -> Vec
 
 fn assert_bits(found: &[f32], expected: &[f32]) {
     assert_eq!(found.len(), expected.len());
-    let different = found.iter().zip(expected);
-    let different = different
-        .filter(|(f, e)| f.to_bits() != e.to_bits())
-        .count();
-    assert_eq!(different, 0, "of {} elements", expected.len());
+    let pairs = found.iter().zip(expected);
+    let different = pairs.filter(|(f, e)| f.to_bits() != e.to_bits());
+    assert_eq!(different.count(), 0, "of {} elements", expected.len());
 }
 
 /// Pieces and chunks of all kinds: none, some empty, odd ones, and more than one piece.
@@ -328,9 +302,8 @@ fn in_use() -> Result<(), Error> {
     let first = world()?;
     let second = first.duplicate()?;
     drop(first);
-    let error = mpi::finish()
-        .expect_err("there is another world")
-        .to_string();
+    let error = mpi::finish().expect_err("there is another world");
+    let error = error.to_string();
     assert!(error.contains("drop all worlds first"), "{error}");
     drop(second);
     mpi::finish()?;

@@ -33,6 +33,19 @@ fn mismatch(rank: usize, found: usize, expected: usize) -> Error {
     }
 }
 
+fn left(rank: usize) -> Error {
+    Error::PeerLeft { rank }
+}
+
+/// Sums the vector of this member among those of all, in its own memory.
+fn sum_in_place(member: &mut Member, all: &[Vec<f32>]) -> Vec<f32> {
+    let mine = all[member.rank()].clone();
+    let address = mine.as_ptr();
+    let sum = member.all_reduce(mine).unwrap();
+    assert_eq!(sum.as_ptr(), address, "it is another memory");
+    sum
+}
+
 /// Runs `f` for every member on a thread of its own.
 fn on_threads<T: Send>(members: Vec<Member>, f: impl Fn(Member) -> T + Sync) -> Vec<T> {
     std::thread::scope(|s| {
@@ -68,10 +81,7 @@ fn the_sum_has_the_bits_of_the_serial_sum_in_every_round() {
                 // none, fewer than chunks, and more than a block
                 let n = [0, 1, 17, 300, 12_345][round % 5] + round / 5;
                 let all: Vec<_> = (0..k).map(|rank| values(rank, round, n)).collect();
-                let mine = all[member.rank()].clone();
-                let address = mine.as_ptr();
-                let sum = member.all_reduce(mine).unwrap();
-                assert_eq!(sum.as_ptr(), address, "it is another memory");
+                let sum = sum_in_place(&mut member, &all);
                 let expected = serial(&schedule, &all);
                 assert_eq!(sum, expected, "{algorithm}, k = {k}, round {round}");
             }
@@ -79,36 +89,36 @@ fn the_sum_has_the_bits_of_the_serial_sum_in_every_round() {
     }
 }
 
-/// Three rounds succeed; then rank 1 runs `fault` instead of the fourth.
-fn outcomes(options: Options, fault: impl Fn(&mut Member) + Sync) -> Vec<Result<(), Error>> {
+/// Three rounds succeed; then rank 1 runs `fault` instead of the fourth, and all others fail with this error.
+fn all_fail(options: Options, expected: Error, fault: impl Fn(&mut Member) + Sync) {
     on_threads(group(4, options), |mut member| {
         for _ in 0..3 {
             member.all_reduce(vec![1.0; 8]).unwrap();
         }
         if member.rank() == 1 {
-            fault(&mut member);
-            return Ok(());
+            return fault(&mut member);
         }
-        let failed = member.all_reduce(vec![1.0; 8]);
-        let again = member.all_reduce(vec![1.0; 8]);
-        assert_eq!(failed, again, "a failed group works again");
-        failed.map(drop)
-    })
+        for _ in 0..2 {
+            let failed = member.all_reduce(vec![1.0; 8]); // also the second time
+            assert_eq!(failed, Err(expected.clone()));
+        }
+    });
 }
 
 #[test]
 fn a_member_that_returns_early_ends_the_call_of_the_others() {
-    let outcome = outcomes(Options::default(), |_| ());
-    for rank in [0, 2, 3] {
-        assert_eq!(outcome[rank], Err(Error::PeerLeft { rank: 1 }));
-    }
+    all_fail(Options::default(), left(1), |_| ());
 }
 
 #[test]
 fn a_member_that_hangs_is_named_when_the_time_is_over() {
     let limit = Duration::from_millis(50);
     let over = AtomicBool::new(false);
-    let outcome = outcomes(within(limit), |member| {
+    let missing = vec![1];
+    let expected = Error::TimedOut { limit, missing };
+    let words = "all-reduce: replica 1 did not arrive within 50ms";
+    assert_eq!(expected.to_string(), words);
+    all_fail(within(limit), expected, |member| {
         while !over.load(SeqCst) {
             // until the others have failed
             over.store(member.group.gate.check().is_err(), SeqCst);
@@ -116,15 +126,6 @@ fn a_member_that_hangs_is_named_when_the_time_is_over() {
         }
         assert!(member.all_reduce(vec![1.0; 8]).is_err(), "it came too late");
     });
-    let expected = Error::TimedOut {
-        limit,
-        missing: vec![1],
-    };
-    let words = "all-reduce: replica 1 did not arrive within 50ms";
-    assert_eq!(expected.to_string(), words);
-    for rank in [0, 2, 3] {
-        assert_eq!(outcome[rank], Err(expected.clone()));
-    }
 }
 
 /// A member stops between the gates, where it accesses the memory of the others.
@@ -160,14 +161,11 @@ fn a_member_that_hangs_inside_is_named_and_its_late_work_does_no_harm() {
 
 #[test]
 fn other_lengths_are_an_error_for_all() {
-    let outcome = outcomes(Options::default(), |member| {
+    all_fail(Options::default(), mismatch(1, 7, 8), |member| {
         let error = member.all_reduce(vec![1.0; 7]).unwrap_err();
         let words = "all-reduce: replica 1 has 7 elements, replica 0 has 8";
         assert_eq!(error.to_string(), words);
     });
-    for rank in [0, 2, 3] {
-        assert_eq!(outcome[rank], Err(mismatch(1, 7, 8)));
-    }
 }
 
 #[test]
@@ -235,14 +233,11 @@ fn a_tensor_of_another_size_and_a_member_that_left_are_named() {
         member.all_reduce_tensor(&zeros(n)).unwrap_err()
     });
     assert_eq!(errors, vec![mismatch(2, 7, 8); 3]);
-    let results = on_threads(group(3, Options::default()), |mut member| {
-        match member.rank() {
-            1 => None,
-            _ => member.all_reduce_tensor(&zeros(8)).err(),
+    on_threads(group(3, Options::default()), |mut member| {
+        if member.rank() != 1 {
+            assert_eq!(member.all_reduce_tensor(&zeros(8)).unwrap_err(), left(1));
         }
     });
-    let left = Some(Error::PeerLeft { rank: 1 });
-    assert_eq!(results, [left.clone(), None, left]);
 }
 
 /// If the device of a member fails, no member waits for it, and later calls fail too.
@@ -292,11 +287,10 @@ fn a_gate_has_so_many_places() {
 
 #[test]
 fn items_of_another_kind_are_an_error_for_all() {
-    let outcome = on_threads(group(2, Options::default()), |mut member| {
-        match member.rank() {
-            0 => member.all_gather(0u8).map(drop),
-            _ => member.all_gather("one").map(drop),
-        }
+    let members = group(2, Options::default());
+    let outcome = on_threads(members, |mut member| match member.rank() {
+        0 => member.all_gather(0u8).map(drop),
+        _ => member.all_gather("one").map(drop),
     });
     assert_eq!(outcome, vec![Err(Error::KindMismatch); 2]);
 }
@@ -342,12 +336,8 @@ impl World for Threads {
     }
 }
 
-/// The members of `processes` processes with `k` members each.
-fn in_processes(processes: usize, k: usize) -> Vec<Member> {
-    in_worlds(processes, k, false)
-}
-
-/// As [`in_processes`]; if `direct`, in worlds that sum tensors on their devices.
+/// The members of `processes` processes with `k` members each; if `direct`, in worlds that sum tensors on their
+/// devices.
 fn in_worlds(processes: usize, k: usize, direct: bool) -> Vec<Member> {
     let seats = group(processes, with(Algorithm::Owner)).into_iter();
     let worlds = seats.map(|seat| Threads::new(seat, direct));
@@ -361,7 +351,7 @@ const PROCESSES: [(usize, usize); 4] = [(2, 2), (3, 1), (1, 4), (3, 3)];
 fn processes_sum_what_their_members_have_summed() {
     let owner = |k| Schedule::in_shared_memory(Algorithm::Owner, k);
     for (processes, k) in PROCESSES {
-        on_threads(in_processes(processes, k), |mut member| {
+        on_threads(in_worlds(processes, k, false), |mut member| {
             assert_eq!(member.size(), processes * k);
             for round in 0..20 {
                 let n = [0, 1, 17, 300, 12_345][round % 5];
@@ -369,10 +359,7 @@ fn processes_sum_what_their_members_have_summed() {
                 let all: Vec<_> = all.collect();
                 let sums = all.chunks(k).map(|locals| serial(&owner(k), locals));
                 let expected = serial(&owner(processes), &sums.collect::<Vec<_>>());
-                let mine = all[member.rank()].clone();
-                let address = mine.as_ptr();
-                let sum = member.all_reduce(mine).unwrap();
-                assert_eq!(sum.as_ptr(), address);
+                let sum = sum_in_place(&mut member, &all);
                 assert_eq!(sum, expected, "{processes} processes, k = {k}");
             }
         });
@@ -413,7 +400,7 @@ fn a_few_values_are_summed_in_rank_order() {
             let more = expected.iter_mut().zip(tenths(rank));
             more.for_each(|(sum, value)| *sum += value);
         }
-        on_threads(in_processes(processes, k), |mut member| {
+        on_threads(in_worlds(processes, k, false), |mut member| {
             let mut values = tenths(member.rank());
             member.sum(&mut values).unwrap();
             let [found, expected] = [values, expected].map(|v| v.map(f64::to_bits));
@@ -438,7 +425,7 @@ fn a_world_sums_a_few_values_in_rank_order_if_all_bring_as_many() {
 
 #[test]
 fn gathered_items_and_barriers_stay_in_the_process() {
-    on_threads(in_processes(2, 3), |mut member| {
+    on_threads(in_worlds(2, 3, false), |mut member| {
         let ranks = member.all_gather(member.rank()).unwrap();
         assert_eq!(ranks, [[0, 1, 2], [3, 4, 5]][member.rank() / 3]);
         member.barrier().unwrap();
@@ -451,28 +438,24 @@ fn gathered_items_and_barriers_stay_in_the_process() {
 fn other_lengths_in_one_process_are_an_error_in_all() {
     for (processes, k) in [(2, 2), (4, 1), (1, 4)] {
         let one_less = |member: &Member, n| n - usize::from(member.rank() == 3);
-        let errors = on_threads(in_processes(processes, k), |mut member| {
+        on_threads(in_worlds(processes, k, false), |mut member| {
             let n = one_less(&member, 8);
-            member.all_reduce(vec![1.0; n]).unwrap_err()
+            assert_eq!(member.all_reduce(vec![1.0; n]), Err(mismatch(3, 7, 8)));
         });
-        assert_eq!(errors, vec![mismatch(3, 7, 8); 4], "{processes} processes");
-        let errors = on_threads(in_processes(processes, k), |mut member| {
+        on_threads(in_worlds(processes, k, false), |mut member| {
             let n = one_less(&member, 2);
-            member.sum(&mut vec![1.0; n]).unwrap_err()
+            assert_eq!(member.sum(&mut vec![1.0; n]), Err(mismatch(3, 1, 2)));
         });
-        assert_eq!(errors, vec![mismatch(3, 1, 2); 4], "{processes} processes");
     }
 }
 
 #[test]
 fn processes_of_other_numbers_of_members_do_not_sum() {
     let worlds = group(2, with(Algorithm::Owner)).into_iter().zip([2, 3]);
-    let groups =
-        worlds.map(|(world, k)| group_in(Threads::new(world, false), k, within_a_minute()));
-    let errors = on_threads(groups.flatten().collect(), |mut member| {
-        member.sum(&mut [1.0]).unwrap_err()
+    let of = |(seat, k)| group_in(Threads::new(seat, false), k, within_a_minute());
+    on_threads(worlds.flat_map(of).collect(), |mut member| {
+        assert_eq!(member.sum(&mut [1.0]), Err(Error::KindMismatch));
     });
-    assert_eq!(errors, vec![Error::KindMismatch; 5]);
 }
 
 fn within_a_minute() -> Options {
@@ -532,12 +515,11 @@ fn a_world_that_fails_fails_for_all_members_of_the_process() {
 #[test]
 fn a_member_that_leaves_is_named_by_its_rank_in_the_whole() {
     let members = group_in(Box::new(Failing(9)), 3, within_a_minute());
-    let errors = on_threads(members, |mut member| match member.rank() {
-        4 => None,
-        _ => member.all_reduce(vec![1.0]).err(),
+    on_threads(members, |mut member| {
+        if member.rank() != 4 {
+            assert_eq!(member.all_reduce(vec![1.0]), Err(left(4)));
+        }
     });
-    let left = Some(Error::PeerLeft { rank: 4 });
-    assert_eq!(errors, [left.clone(), None, left]);
 }
 
 /// A member that waits for member 0's call of the world does not time out: the world has its own limit.
