@@ -398,17 +398,15 @@ mod tests {
     fn broken_gzip_is_an_error() {
         let good = gzip(&images(12));
         let mut bad_checksum = good.clone();
-        let end = bad_checksum.len() - 8;
-        bad_checksum[end] ^= 1;
+        bad_checksum[good.len() - 8] ^= 1;
         let garbage_after = [good.as_slice(), b"garbage"].concat();
         let (half, cut) = (&good[..good.len() / 2], &good[..good.len() - 3]);
         for bytes in [half, cut, b"no gzip", &bad_checksum, &garbage_after] {
             let dir = folder();
             std::fs::remove_file(dir.path().join(FILES[0])).unwrap();
             write(&dir, "train-images-idx3-ubyte.gz", bytes);
-            let error = read_dir(Name::Mnist, dir.path()).unwrap_err();
             let says = "train-images-idx3-ubyte.gz: truncated or corrupt gzip data: ";
-            assert_says(&error, says);
+            assert_says(&read_dir(Name::Mnist, dir.path()).unwrap_err(), says);
         }
     }
 
@@ -422,12 +420,8 @@ mod tests {
 
     /// What a compressed file of images holds.
     fn unpacked(packed: &[u8]) -> Result<Vec<u8>> {
-        payload(
-            MultiGzDecoder::new(packed),
-            packed.len() as u64,
-            &IMAGES,
-            true,
-        )
+        let (decoder, len) = (MultiGzDecoder::new(packed), packed.len() as u64);
+        payload(decoder, len, &IMAGES, true)
     }
 
     #[test]
@@ -439,9 +433,9 @@ mod tests {
         let error = read(&file).unwrap_err();
         let says = "more than 47040000 bytes of data, over 8 times the ";
         assert_says(&error, says);
-        let says =
+        let advice =
             "; the header declares 60001 images; decompress the file yourself if that is right";
-        assert_says(&error, says);
+        assert_says(&error, advice);
         let raw = payload(&file[..], file.len() as u64, &IMAGES, false);
         assert_eq!(raw.unwrap(), file[16..]);
         let fewer = &file[..file.len() - PIXELS];

@@ -269,10 +269,8 @@ mod tests {
         let read = |minibatch: Minibatch| {
             let (x, y) = minibatch.unwrap();
             let first = x.i((.., 0, 0, 0)).unwrap().to_vec1::<f32>().unwrap();
-            let tens = first.iter().map(|v| (v * 255.0).round() as usize * 10);
-            let ones = y.to_vec1::<u32>().unwrap();
-            tens.zip(ones)
-                .map(|(tens, one)| tens + one as usize)
+            let both = first.iter().zip(y.to_vec1::<u32>().unwrap());
+            both.map(|(v, one)| (v * 255.0).round() as usize * 10 + one as usize)
                 .collect()
         };
         minibatches.map(read).collect()

@@ -23,8 +23,7 @@ fn main() {
         ("a_named_folder_is_used", named),
         ("a_named_folder_is_never_passed_over", never_passed_over),
         ("a_package_of_the_system_is_used_before_the_hub", packaged),
-        ("the_variable_may_say_synthetic", variable_synthetic),
-        ("data_goes_before_the_variable", data_first),
+        ("data_and_the_variable_may_say_synthetic", synthetic),
         ("a_foreign_file_is_used_with_a_warning", foreign_file),
     ];
     #[cfg(feature = "hub")]
@@ -71,14 +70,9 @@ fn run(data: &str, variables: &[(&str, &str)]) -> Output {
 /// The child with this `--data` and these variables, and with none of those that happen to be set here.
 fn child_with(data: &str, variables: &[(&str, &str)]) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    for unset in [
-        "FASHION_MNIST_DIR",
-        "MNIST_DIR",
-        "HF_HUB_CACHE",
-        "HUGGINGFACE_HUB_CACHE",
-        "HTTP_PROXY",
-        "http_proxy",
-    ] {
+    let datasets = ["FASHION_MNIST_DIR", "MNIST_DIR"];
+    let of_the_hub = ["HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"];
+    for unset in [datasets, of_the_hub, ["HTTP_PROXY", "http_proxy"]].concat() {
         command.env_remove(unset);
     }
     command
@@ -99,13 +93,17 @@ fn prints(output: &Output, says: &str) -> Result<(), Failed> {
 fn warns(output: &Output, says: &str, warns: &str) -> Result<(), Failed> {
     let stdout = String::from_utf8_lossy(&output.stdout);
     let stderr = String::from_utf8_lossy(&output.stderr);
-    if !stdout.contains(says) {
-        return Err(format!("stdout does not say {says:?}:\n{stdout}\nstderr:\n{stderr}").into());
-    }
-    if warns.is_empty() != stderr.is_empty() || !stderr.contains(warns) {
-        return Err(format!("stderr should say {warns:?}:\n{stderr}").into());
-    }
-    Ok(())
+    let said = stdout.contains(says);
+    check(
+        said,
+        format!("stdout does not say {says:?}:\n{stdout}\nstderr:\n{stderr}"),
+    )?;
+    let warned = warns.is_empty() == stderr.is_empty() && stderr.contains(warns);
+    check(warned, format!("stderr should say {warns:?}:\n{stderr}"))
+}
+
+fn check(holds: bool, otherwise: String) -> Result<(), Failed> {
+    if holds { Ok(()) } else { Err(otherwise.into()) }
 }
 
 /// Four raw IDX files: 12 training images and labels, and one test image.
@@ -153,14 +151,11 @@ fn packaged() -> Result<(), Failed> {
     prints(&run("synthetic", &dirs), "fashion-mnist (asked for)")
 }
 
-fn variable_synthetic() -> Result<(), Failed> {
+fn synthetic() -> Result<(), Failed> {
     let says = "synthetic images in place of fashion-mnist (asked for); 100 + 200";
-    prints(&run("", &[("FASHION_MNIST_DIR", "synthetic")]), says)
-}
-
-fn data_first() -> Result<(), Failed> {
-    let output = run("synthetic", &[("FASHION_MNIST_DIR", "nowhere")]);
-    prints(&output, "fashion-mnist (asked for)")
+    prints(&run("", &[("FASHION_MNIST_DIR", "synthetic")]), says)?;
+    // `--data` goes before the variable
+    prints(&run("synthetic", &[("FASHION_MNIST_DIR", "nowhere")]), says)
 }
 
 fn foreign_file() -> Result<(), Failed> {
@@ -223,6 +218,7 @@ mod hub {
     }
 
     const LOADED: &str = "fashion-mnist from the Hugging Face Hub; 100 + 200";
+    const NOT_LOADED: &str = "error: cannot load fashion-mnist from the Hugging Face Hub";
     const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
     /// The dataset's folder in the cache of this `HF_HOME`.
@@ -276,13 +272,9 @@ mod hub {
     /// What a mirror of the Hub answers for a file of these bytes, of which `keep` come.
     fn file(method: &str, bytes: &[u8], keep: f64) -> Vec<u8> {
         let (n, sum) = (bytes.len(), sum(bytes));
-        let kept = if method == "HEAD" {
-            0.0
-        } else {
-            n as f64 * keep
-        };
+        let keep = if method == "HEAD" { 0.0 } else { keep };
         let says = format!("Content-Length: {n}\r\nETag: \"{sum}\"\r\nX-Repo-Commit: {COMMIT}\r\n");
-        answer("200 OK", &says, &bytes[..kept as usize])
+        answer("200 OK", &says, &bytes[..(n as f64 * keep) as usize])
     }
 
     /// The training or the test file: 60,000 or 10,000 images, of which ten differ. Pixel i of image k is
@@ -325,11 +317,10 @@ mod hub {
                 return answer("307 Moved", &says, &[]);
             };
             let bytes = parquet(path);
+            let (n, sum) = (bytes.len(), sum(&bytes));
             let says = format!(
-                "Location: {store}{path}\r\nX-Linked-Size: {}\r\nX-Linked-ETag: \"{}\"\r\n\
-                 ETag: \"a pointer's\"\r\nX-Repo-Commit: {COMMIT}\r\nContent-Length: 0\r\n",
-                bytes.len(),
-                sum(&bytes)
+                "Location: {store}{path}\r\nX-Linked-Size: {n}\r\nX-Linked-ETag: \"{sum}\"\r\n\
+                 ETag: \"a pointer's\"\r\nX-Repo-Commit: {COMMIT}\r\nContent-Length: 0\r\n"
             );
             answer("302 Found", &says, &[])
         })
@@ -358,14 +349,23 @@ mod hub {
             thread::sleep(Duration::from_secs(60));
             drop(stream);
         });
+        given_up(
+            &silent,
+            "(the Hugging Face Hub gave no answer within 5 s)",
+            8,
+        )
+    }
+
+    /// What is said of a Hub that does not go on, after so many seconds at most.
+    fn given_up(hub: &str, says: &str, seconds: u64) -> Result<(), Failed> {
         let start = Instant::now();
-        let says = "(the Hugging Face Hub gave no answer within 5 s)";
-        prints(&load(&silent, tempdir()?.path()), says)?;
+        prints(&load(hub, tempdir()?.path()), says)?;
         let took = start.elapsed();
-        if took > Duration::from_secs(8) {
-            return Err(format!("it took {took:?}; expected little more than 5 s").into());
-        }
-        Ok(())
+        let in_time = took < Duration::from_secs(seconds);
+        check(
+            in_time,
+            format!("it took {took:?}; expected less than {seconds} s"),
+        )
     }
 
     fn hangs_up() -> Result<(), Failed> {
@@ -374,23 +374,17 @@ mod hub {
     }
 
     fn broken_endpoint() -> Result<(), Failed> {
-        let output = load("no address", tempdir()?.path());
-        let says = "error: cannot load fashion-mnist from the Hugging Face Hub";
-        prints(&output, says)
+        prints(&load("no address", tempdir()?.path()), NOT_LOADED)
     }
 
     fn answers_500() -> Result<(), Failed> {
         let broken = hub(|_, _| answer("500 Oh no", "Content-Length: 0\r\n", &[]));
         let output = load(&broken, tempdir()?.path());
-        for says in [
-            "error: cannot load fashion-mnist from the Hugging Face Hub",
-            "name a folder with the four IDX files (FASHION_MNIST_DIR), or use the synthetic images",
-            "500",
-            "(named: false)",
-        ] {
-            prints(&output, says)?;
-        }
-        Ok(())
+        prints(&output, NOT_LOADED)?;
+        let ways_out = "name a folder with the four IDX files (FASHION_MNIST_DIR), or use the synthetic images";
+        prints(&output, ways_out)?;
+        prints(&output, "500")?;
+        prints(&output, "(named: false)")
     }
 
     /// Refused by a Hub that does not send what it says, without a trace: then a good one is asked.
@@ -423,16 +417,16 @@ mod hub {
         let files = tree(&repo);
         let files = files.keys().map(|path| path.strip_prefix(&repo).unwrap());
         let files: Vec<&Path> = files.collect();
-        match files[..] {
-            [a, b, revision, c, d]
-                if [a, b].iter().all(|path| path.starts_with("blobs"))
-                    && revision == Path::new("refs/refs/convert/parquet")
-                    && [c, d].iter().all(|path| path.starts_with("snapshots")) =>
-            {
-                Ok(())
-            }
-            _ => Err(format!("in the cache are {files:?}").into()),
-        }
+        let folders = [
+            "blobs",
+            "blobs",
+            "refs/refs/convert/parquet",
+            "snapshots",
+            "snapshots",
+        ];
+        let mut pairs = files.iter().zip(folders);
+        let there = files.len() == 5 && pairs.all(|(file, folder)| file.starts_with(folder));
+        check(there, format!("in the cache are {files:?}"))
     }
 
     fn breaks_off() -> Result<(), Failed> {
@@ -484,13 +478,8 @@ mod hub {
     }
 
     fn stands_still() -> Result<(), Failed> {
-        let (start, (hub, _sent)) = (Instant::now(), half());
-        prints(&load(&hub, tempdir()?.path()), "timed out")?;
-        let took = start.elapsed();
-        if took > Duration::from_secs(90) {
-            return Err(format!("it took {took:?}; expected little more than 60 s").into());
-        }
-        Ok(())
+        let (hub, _sent) = half();
+        given_up(&hub, "timed out", 90)
     }
 
     fn killed() -> Result<(), Failed> {
@@ -523,10 +512,8 @@ mod hub {
         prints(&outputs[0], "the Hugging Face Hub; 100 + 200")?;
         let waits = "another process is downloading fashion-mnist";
         warns(&outputs[1], "the Hugging Face Hub; 100 + 200", waits)?;
-        match gets.load(Ordering::Relaxed) {
-            2 => Ok(()),
-            n => Err(format!("{n} downloads of two files").into()),
-        }
+        let n = gets.load(Ordering::Relaxed);
+        check(n == 2, format!("{n} downloads of two files"))
     }
 
     /// All files below a folder, with what they hold; of a link, where it leads.
@@ -585,16 +572,16 @@ mod hub {
         let says = String::from_utf8_lossy(&output.stdout);
         let refused =
             says.contains("sent the hash \"../../../../") && says.contains("hexadecimal digits");
-        if !refused && !says.starts_with(LOADED) {
-            return Err(format!("hostile from answer {n}: {says}").into());
-        }
+        let either = refused || says.starts_with(LOADED);
+        check(either, format!("hostile from answer {n}: {says}"))?;
         let mut after = tree(folder.path());
         let ours = [cache(&home), home.join("hub/.locks")];
         after.retain(|path, _| !ours.iter().any(|ours| path.starts_with(ours)));
-        match after == before {
-            true => Ok(()),
-            false => Err(format!("hostile from answer {n}: {:?}", after.keys()).into()),
-        }
+        let files = after.keys();
+        check(
+            after == before,
+            format!("hostile from answer {n}: {files:?}"),
+        )
     }
 
     /// What is in the cache in place of a file, and leads elsewhere or cannot be compared, is neither read nor removed.
@@ -607,19 +594,16 @@ mod hub {
         let pointer = repo.join("snapshots").join(COMMIT).join(file);
         let outside = folder.path().join(sum(&parquet("/train/")));
         let inside = repo.join("blobs/no-sum");
-        for (target, says) in [
-            (&outside, " links to "),
-            (&inside, ", a file not named by its SHA-256"),
-        ] {
+        let unnamed = ", a file not named by its SHA-256";
+        for (target, says) in [(&outside, " links to "), (&inside, unnamed)] {
             std::fs::write(target, parquet("/train/"))?;
             std::fs::remove_file(&pointer)?;
             std::os::unix::fs::symlink(target, &pointer)?;
             let output = load(&good(), &home);
             prints(&output, says)?;
             prints(&output, &format!(": remove {}", pointer.display()))?;
-            if std::fs::read(target)? != parquet("/train/") {
-                return Err("it was changed".into());
-            }
+            let same = std::fs::read(target)? == parquet("/train/");
+            check(same, "it was changed".into())?;
         }
         // a commit that an earlier version took as it came
         let elsewhere = folder.path().join(file);
@@ -627,10 +611,8 @@ mod hub {
         std::fs::write(&elsewhere, "a precious file")?;
         std::fs::write(repo.join("refs/refs/convert/parquet"), "../../../..")?;
         prints(&load(&good(), &home), LOADED)?;
-        match std::fs::read(elsewhere)? == b"a precious file" {
-            true => Ok(()),
-            false => Err("it was changed".into()),
-        }
+        let same = std::fs::read(elsewhere)? == b"a precious file";
+        check(same, "it was changed".into())
     }
 
     fn broken_image() -> Result<(), Failed> {
@@ -641,12 +623,8 @@ mod hub {
             file(method, &bytes, 1.0)
         });
         let output = load(&hub, tempdir()?.path());
-        for says in [
-            "error: cannot load fashion-mnist from the Hugging Face Hub; ",
-            "remove these files to download them again: the decoder panicked: ",
-        ] {
-            prints(&output, says)?;
-        }
-        Ok(())
+        prints(&output, &format!("{NOT_LOADED}; "))?;
+        let ways_out = "remove these files to download them again: the decoder panicked: ";
+        prints(&output, ways_out)
     }
 }
