@@ -35,10 +35,10 @@ impl Descent {
         }
     }
 
-    /// The numbers of the next step, on so many examples.
+    /// The numbers of a step on so many examples.
     pub fn update(&self, examples: usize) -> Update<'_> {
         Update {
-            lr: self.now(),
+            lr: self.lr,
             rates: &self.rates,
             max_norm: self.max_norm,
             examples,
@@ -51,13 +51,18 @@ impl Descent {
         self.lr * schedule.map_or(1.0, |schedule| schedule(self.steps))
     }
 
-    pub fn check(&self) -> Result<()> {
+    /// That of the next step alone. The schedule is asked once, for all replicas.
+    pub fn next(&self) -> Result<Self> {
         let (lr, step) = (self.now(), self.steps + 1);
         ensure!(
             lr.is_finite() && lr >= 0.0,
             "the learning rate of step {step} is {lr}; expected a finite number, 0 or more"
         );
-        Ok(())
+        Ok(Self {
+            lr,
+            schedule: None,
+            ..self.clone()
+        })
     }
 }
 

@@ -131,7 +131,7 @@ impl Trainer {
     /// trainer of the network came while gradients waited here: they are lost, and the next step begins anew.
     pub fn step(&mut self, x: &Tensor, y: &Tensor) -> Result<Step> {
         self.check_waiting()?;
-        self.descent.check()?;
+        let descent = self.descent.next()?;
         let shards = self.net.scatter(x, y)?;
         let batch_size = self.batch_size(y.dim(0)?)?;
         ensure!(
@@ -148,7 +148,7 @@ impl Trainer {
         self.waiting.examples += batch_size;
         self.examples = self.waiting.examples;
         let last = self.waiting.minibatches >= self.accumulate;
-        let (descent, id, examples) = (self.descent.clone(), self.id, self.examples);
+        let (id, examples) = (self.id, self.examples);
         let measures = self.measuring.is_some();
         let done = self.net.on_each(ys, move |replica, y| {
             replica.begin(id);
@@ -271,8 +271,7 @@ impl Trainer {
         if minibatches == 0 {
             return Ok(());
         }
-        self.descent.check()?;
-        let (descent, id) = (self.descent.clone(), self.id);
+        let (descent, id) = (self.descent.next()?, self.id);
         let all = vec![(); self.net.devices().len()];
         self.net.on_each(all, move |replica, ()| {
             replica.begin(id);

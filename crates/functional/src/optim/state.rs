@@ -60,9 +60,7 @@ impl OptimizerState {
         sums: &[Bucket],
         how: Update<'_>,
     ) -> Result<()> {
-        if params.len() != how.rates.len() {
-            bail!("{} parameters and {} rates", params.len(), how.rates.len())
-        }
+        check(params, sums, how.rates)?;
         let examples = match how.max_norm {
             None => how.examples as f64,
             Some(max) => divisor(norm(sums, how.rates)?, max, how.examples as f64),
@@ -97,6 +95,10 @@ impl OptimizerState {
 
     /// Zeros, where there is nothing yet.
     fn begin(&mut self, optimizer: &dyn Optimizer, params: usize, sums: &[Bucket]) -> Result<()> {
+        let names = optimizer.state().len();
+        if self.buckets.len() > sums.len() || self.buckets.iter().any(|kept| kept.len() != names) {
+            bail!("the optimizer's state is that of another optimizer or network")
+        }
         self.steps.resize(params, 0);
         for bucket in &sums[self.buckets.len()..] {
             let zeros = |_: &&str| match &bucket.values {
@@ -125,6 +127,29 @@ impl OptimizerState {
     }
 }
 
+/// An error, where parameters, sums and rates do not fit.
+fn check(params: &[(&str, &Var)], sums: &[Bucket], rates: &[f64]) -> Result<()> {
+    let all = params.len();
+    if rates.len() != all {
+        bail!("{all} parameters and {} rates", rates.len())
+    }
+    for part in sums.iter().flat_map(|bucket| bucket.parts.iter()) {
+        let (param, len) = (params.get(part.parameter), part.range.len());
+        match param {
+            Some((_, param)) if param.elem_count() == len => {}
+            Some((name, param)) => bail!(
+                "{name} has {} elements, the sum of its gradients {len}",
+                param.elem_count()
+            ),
+            None => bail!(
+                "a gradient of parameter {}, there are {all}",
+                part.parameter
+            ),
+        }
+    }
+    Ok(())
+}
+
 /// The sums of each part of a bucket, and what is kept of them.
 fn memories<'a>(bucket: &'a Bucket, state: &'a mut [Values]) -> Result<Vec<Memory<'a>>> {
     let parts = bucket.parts.iter();
@@ -134,7 +159,7 @@ fn memories<'a>(bucket: &'a Bucket, state: &'a mut [Values]) -> Result<Vec<Memor
             for values in state {
                 match values {
                     Values::Floats(floats) if floats.len() == sums.len() => rest.push(floats),
-                    _ => bail!("the optimizer's state is that of another network"),
+                    _ => bail!("the optimizer's state is that of another optimizer or network"),
                 }
             }
             let memories = parts.map(|part| {
@@ -151,7 +176,7 @@ fn memories<'a>(bucket: &'a Bucket, state: &'a mut [Values]) -> Result<Vec<Memor
         Values::Tensor(sums) => {
             let tensor = |values: &mut Values| match values {
                 Values::Tensor(tensor) if tensor.dims() == sums.dims() => Ok(tensor.clone()),
-                _ => bail!("the optimizer's state is that of another network"),
+                _ => bail!("the optimizer's state is that of another optimizer or network"),
             };
             let state: Vec<Tensor> = state.iter_mut().map(tensor).collect::<Result<_>>()?;
             let memories = parts.map(|part| {

@@ -81,7 +81,16 @@ fn a_step_that_does_not_fit_is_an_error() -> Result<()> {
     let of_another = vec![vec![Values::Floats(vec![0.; 5])]];
     let mut state = OptimizerState::new(of_another, vec![1]);
     let step = state.step(&momentum, &[("p", &p)], &[bucket(6)], how);
-    assert_refused("the optimizer's state is that of another network", step);
+    assert_refused(
+        "the optimizer's state is that of another optimizer or network",
+        step,
+    );
+    let mut state = OptimizerState::default();
+    let step = state.step(&momentum, &[("p", &p)], &[bucket(5)], how);
+    assert_refused("p has 6 elements, the sum of its gradients 5", step);
+    let mut state = OptimizerState::new(vec![vec![]], vec![1]);
+    let step = state.step(&momentum, &[("p", &p)], &[bucket(6)], how);
+    assert_refused("the optimizer's state is that of another optimizer", step);
     Ok(())
 }
 
