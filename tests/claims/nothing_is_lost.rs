@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use flate2::{Compression, write::GzEncoder};
 
-use crate::kit::{command, has, idx_files, refuses, signal, start, succeeds, times};
+use crate::kit::{command, has, idx_files, refuses, start, succeeds, times};
 use crate::runs_are_taken_up::{LENET, NEWEST, Runs};
 
 trials![
@@ -325,6 +325,7 @@ fn images_of_impossible_length_cost_nothing() -> Result<()> {
 /// A Hub that announces a file and sends nothing more.
 #[cfg(feature = "hub")]
 fn ctrl_c_ends_a_download() -> Result<()> {
+    use std::io::Read;
     let (sum, commit) = ("a".repeat(64), "b".repeat(40));
     for (bytes, status, words) in [
         (1000, 130, "stopping"),
@@ -361,7 +362,7 @@ fn ctrl_c_ends_a_download() -> Result<()> {
         std::thread::sleep(Duration::from_secs(2));
         let start = Instant::now();
         if status == 130 {
-            signal("-INT", run.id())?;
+            crate::kit::signal("-INT", run.id())?;
         }
         let output = run.wait_with_output()?;
         let said = String::from_utf8_lossy(&output.stderr);

@@ -9,9 +9,8 @@ use crate::networks::{self, Case};
 use crate::support::*;
 use candle_core::{Device, Result, Tensor, Var};
 use functional::{
-    AdamW, Backward, Bucket, Gradients, Optimizer, OptimizerState, Part, Precision, Sgd, Slice,
-    Summation, Update, Value, Values, cross_entropy, set_deterministic, set_precision,
-    squared_error,
+    AdamW, Bucket, Gradients, Optimizer, OptimizerState, Part, Precision, Sgd, Slice, Summation,
+    Update, Value, Values, cross_entropy, set_deterministic, set_precision, squared_error,
 };
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
