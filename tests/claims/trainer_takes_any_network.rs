@@ -25,6 +25,7 @@ trials![
     parameters_are_loaded_by_name,
     own_data_trains_and_is_evaluated,
     a_new_learning_rate_keeps_the_momentum,
+    a_loss_that_is_no_number_is_an_error,
 ];
 
 /// A small convolutional network without batch norm.
@@ -235,8 +236,19 @@ fn a_loss_is_any_closure() -> Result<()> {
         weigh.forward(&cross_entropy(y_hat, y)?, true)
     };
     same_gradients(&x, &labels, weighted)?;
+    same_gradients(&x, &labels, |y_hat, y| smoothed(y_hat, y.clone()))?;
     same_gradients(&x, &targets, squared_error)?;
     same_gradients(&x, &targets, binary_cross_entropy)
+}
+
+/// Cross-entropy with a tenth of each label smoothed over all classes.
+fn smoothed(y_hat: &Value, y: Tensor) -> candle_core::Result<Value> {
+    let of_each = candle(move |y_hat: &Tensor| {
+        let log_p = candle_nn::ops::log_softmax(y_hat, 1)?;
+        let right = log_p.gather(&y.unsqueeze(1)?, 1)?.squeeze(1)?;
+        (right * -0.9)? - (log_p.mean(1)? * 0.1)?
+    });
+    of_each.forward(y_hat, true)
 }
 
 fn same_gradients(
@@ -358,5 +370,23 @@ fn a_new_learning_rate_keeps_the_momentum() -> Result<()> {
             "lr {lr}: {weight:?}, expected {expected}"
         );
     }
+    Ok(())
+}
+
+/// Of a library's user, without a command line.
+fn a_loss_that_is_no_number_is_an_error() -> Result<()> {
+    let (x, y) = formula_batch(0, 8)?;
+    let trainer = || {
+        let net = DataParallel::new(&cpus(2), Initializer::Xavier(3.0), 0, small_net)?;
+        anyhow::Ok(Trainer::new(&net, cross_entropy, Sgd::new(1e30)))
+    };
+    let mut looks = trainer()?;
+    looks.step(&x, &y)?; // the loss is that of before the step
+    let error = looks.step(&x, &y).unwrap_err().to_string();
+    has(&error, "after 2 steps, at learning rate 1e30, the loss is ")?;
+    has(&error, "; try a smaller rate, or clip_norm")?;
+    let mut does_not = trainer()?.check_losses(false);
+    does_not.step(&x, &y)?;
+    ensure!(!does_not.step(&x, &y)?.loss.mean()?.is_finite());
     Ok(())
 }

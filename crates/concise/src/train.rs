@@ -54,7 +54,7 @@ fn train_among(processes: &Arc<Processes>, options: &Options) -> Result<Summary>
     let net = DataParallel::among(processes, how, &devices, INIT, run.seed, network)?;
     load(&mut run, &net)?; // the parameters of --init or --resume, where it is given
     let trainer = Trainer::new(&net, cross_entropy, options.sgd(run.lr));
-    let trainer = trainer.schedule(options.schedule(&run));
+    let trainer = trainer.schedule(options.schedule(&run)).check_losses(false); // the run does
     let mut trainer = trainer.accumulate(options.accumulate);
     trainer.go_on(run.take_extra_state())?;
     for epoch in run.epochs() {

@@ -26,6 +26,7 @@ mod table;
 mod timeline;
 mod trace;
 mod train_state;
+mod unread;
 pub mod weights;
 
 pub use bad_input::BadInput;
@@ -40,3 +41,4 @@ pub use run::{Run, Summary};
 pub use say::say;
 pub use timeline::{Span, Timeline};
 pub use train_state::{TrainState, compare};
+pub use unread::Unread;

@@ -7,7 +7,6 @@ mod progress;
 mod resume;
 mod settings;
 mod start;
-mod unread;
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -30,12 +29,12 @@ use crate::record::Record;
 use crate::say::{one_line, say, set_quiet};
 use crate::trace::Trace;
 use crate::train_state::{TrainState, largest_gradient};
+use crate::unread::Unread;
 use crate::{out_of_memory, weights};
 use files::Files;
 use progress::Progress;
 use resume::Resumed;
 use settings::Settings;
-use unread::Unread;
 
 /// A run that has started: its devices and data, and the settings that were not given filled in
 /// from the book.

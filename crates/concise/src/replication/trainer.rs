@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use candle_core::{Device, Tensor};
 use functional::{Optimizer, Value};
-use run::BatchLoss;
+use run::{BatchLoss, Unread};
 
 use super::data_parallel::DataParallel;
 use super::descent::Descent;
@@ -44,6 +44,8 @@ pub struct Trainer {
     accumulate: usize,
     /// Whether the next step compares the gradients of candle's operations with finite differences.
     checks: bool,
+    /// The losses that are not yet known to be finite; nothing where others look.
+    unread: Option<Unread>,
     pub(crate) waiting: Waiting,
     /// Examples that the gradients are of.
     pub(crate) examples: usize,
@@ -89,6 +91,7 @@ impl Trainer {
             descent: Descent::new(optimizer, &net.states[0]),
             accumulate: 1,
             checks: true,
+            unread: Some(Unread::default()),
             waiting: Waiting::default(),
             examples: 0,
             measuring: (net.how.split == Split::Measured)
@@ -118,6 +121,13 @@ impl Trainer {
         Self { checks, ..self }
     }
 
+    /// Whether a loss that is NaN or infinite is an error of the step: on the CPU at once, on a GPU up to 256 steps
+    /// later, so that the host does not wait for the GPU in every step. It is, until said otherwise.
+    pub fn check_losses(self, checks: bool) -> Self {
+        let unread = checks.then(Unread::default);
+        Self { unread, ..self }
+    }
+
     /// One step on the minibatch `x` (B, …), `y` (B,): splits it over the devices, computes
     /// the loss and its gradient on all of them at once, sums the gradients, and takes the same
     /// step everywhere, divided by the number of examples there are.
@@ -127,11 +137,13 @@ impl Trainer {
     ///
     /// # Errors
     /// If `x` and `y` do not fit the network and the loss: nothing was changed, and training can go on with the next
-    /// minibatch. If a replica fails later; the message names it, and the network trains no further. And if another
-    /// trainer of the network came while gradients waited here: they are lost, and the next step begins anew.
+    /// minibatch. If a replica fails later; the message names it, and the network trains no further. If a loss is NaN
+    /// or infinite: the step was taken. And if another trainer of the network came while gradients waited here: they
+    /// are lost, and the next step begins anew.
     pub fn step(&mut self, x: &Tensor, y: &Tensor) -> Result<Step> {
         self.check_waiting()?;
         let descent = self.descent.next()?;
+        let lr = descent.lr;
         let shards = self.net.scatter(x, y)?;
         let batch_size = self.batch_size(y.dim(0)?)?;
         ensure!(
@@ -168,6 +180,7 @@ impl Trainer {
         self.measure(speeds);
         let (ls, shards): (Vec<Tensor>, Vec<_>) = outputs.into_iter().flatten().unzip();
         let loss = BatchLoss::new(self.all_losses(ls)?, batch_size);
+        self.check_finite(&loss, lr)?;
         Ok(Step { loss, shards })
     }
 
@@ -225,6 +238,25 @@ impl Trainer {
             run::interrupt();
         }
         Ok(counts[0] as usize)
+    }
+
+    /// An error where one of the losses that can be read by now is NaN or infinite.
+    fn check_finite(&mut self, loss: &BatchLoss, lr: f64) -> Result<()> {
+        let Some(unread) = &mut self.unread else {
+            return Ok(());
+        };
+        if !unread.push(loss.clone()) {
+            return Ok(());
+        }
+        let steps = self.descent.steps;
+        for (_, loss) in unread.read()? {
+            ensure!(
+                loss.is_finite(),
+                "after {steps} steps, at learning rate {lr:?}, the loss is {loss}; try a smaller \
+                 rate, or clip_norm"
+            );
+        }
+        Ok(())
     }
 
     /// The split as it was measured, once.

@@ -11,8 +11,9 @@ const READ_EVERY: Duration = Duration::from_millis(100);
 /// So many steps the host may be ahead of the devices.
 const MOST: usize = 256;
 
+/// The losses of the steps since the last look.
 #[derive(Debug)]
-pub(super) struct Unread {
+pub struct Unread {
     losses: Vec<BatchLoss>,
     since: Instant,
 }
@@ -35,6 +36,9 @@ impl Unread {
     }
 
     /// The examples and the mean loss of each step since the last call.
+    ///
+    /// # Errors
+    /// If a device fails.
     pub fn read(&mut self) -> Result<impl Iterator<Item = (usize, f32)> + use<>> {
         let Self { losses, .. } = std::mem::take(self);
         let means = BatchLoss::means(&losses)?;
