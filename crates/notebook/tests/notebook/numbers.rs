@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::sync::LazyLock;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use notebook::book::Book;
 use notebook::chapter::Kind;
 use notebook::epochs::Epochs;
@@ -178,6 +178,13 @@ fn measurements(sources: &Sources) -> Result<Vec<String>> {
         let (mpi, times) = (thousands(peer.text(1)?), peer.number(2)?);
         quotes.push(format!("{size} | {ours} | {mpi} ({times:.1}×)"));
     }
+    for accuracy in ["0.90", "0.93"] {
+        let [ours, theirs] = ["this project", "PyTorch"].map(|program| {
+            let runs = format!("{accuracy} | {program}");
+            sources.time_to_accuracy.seeds(&runs)
+        });
+        quotes.push(format!("{accuracy} | {} | {}", ours?, theirs?));
+    }
     for row in sources.allreduce.rows("Overlap") {
         // communication, compute, without overlap, with large buckets, with small ones
         quotes.push(row.0[..5].join(" | "));
@@ -270,6 +277,7 @@ struct Sources {
     cpu: Report,
     allreduce: Report,
     pytorch: Report,
+    time_to_accuracy: Report,
     /// What programs printed on the real data, by their command.
     recorded: BTreeMap<String, String>,
     /// What cells printed, by their page.
@@ -294,6 +302,7 @@ impl Sources {
             cpu: report("cpu")?,
             allreduce: report("allreduce")?,
             pytorch: report("pytorch")?,
+            time_to_accuracy: report("time_to_accuracy")?,
             recorded: book.recorded()?,
             printed,
             kills: read("tests/claims/runs_are_taken_up.rs")?,
@@ -393,6 +402,30 @@ impl Report {
         let fastest = times.min_by(|(a, _), (b, _)| a.total_cmp(b));
         let none = || format!("no {name} with {threads} threads under {step:?}");
         Ok(fastest.with_context(none)?.1)
+    }
+
+    /// The mean, the smallest and the largest accuracy, and the median of the seconds, of the rows that begin with `runs`.
+    fn seeds(&self, runs: &str) -> Result<String> {
+        let start = format!("| {runs} | ");
+        let rows = self.0.lines().filter_map(|line| line.strip_prefix(&start));
+        let rows: Vec<Row> = rows.map(Row::of).collect();
+        let sorted = |column| -> Result<Vec<f64>> {
+            let mut all: Vec<f64> = rows
+                .iter()
+                .map(|row| row.number(column))
+                .collect::<Result<_>>()?;
+            all.sort_by(f64::total_cmp);
+            Ok(all)
+        };
+        let (accuracies, seconds) = (sorted(1)?, sorted(2)?);
+        let [first, .., last] = accuracies[..] else {
+            bail!("no two seeds of {runs}");
+        };
+        let mean = accuracies.iter().sum::<f64>() / accuracies.len() as f64;
+        let seconds = seconds[seconds.len() / 2];
+        Ok(format!(
+            "{mean:.4} ({first:.4} to {last:.4}) | {seconds:.1}"
+        ))
     }
 
     /// The largest difference in a column of `pytorch.md`, over the seeds and devices.
