@@ -1,16 +1,18 @@
 //! Layers of concise train right; those of candle-nn that do not are refused by name in the first step.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Module, ModuleT, Tensor};
 use candle_nn::{VarBuilder, VarMap};
 use concise::layers::{
-    AvgPool2d, Dropout, GlobalAvgPool2d, LayerNorm, Linear, MaxPool2d, Sequential,
+    AvgPool2d, BatchNorm2d, Conv2d, Dropout, GlobalAvgPool2d, LayerNorm, Linear, MaxPool2d,
+    Sequential,
 };
 use concise::{DataParallel, Initializer, Sgd, Trainer};
 use functional::{Gradients, Network, Value, candle, check_gradients, cross_entropy};
 use run::TrainState;
 
 use crate::kit::{cpus, formula_batch, formula_tensor, has, largest_difference};
+use crate::only_rounding_differs_from_pytorch::{close, tensor_is_close, theirs};
 
 trials![
     what_candle_trains_right_passes,
@@ -20,6 +22,7 @@ trials![
     dropout_repeats_itself,
     dropout_is_nothing_in_inference,
     layers_begin_as_pytorchs_do,
+    steps_of_every_layer_are_pytorchs,
 ];
 
 fn vb() -> VarBuilder<'static> {
@@ -283,5 +286,46 @@ fn layers_begin_as_pytorchs_do() -> Result<()> {
     }
     let bias = net(Initializer::Normal(0.01))?.parameter("bias", 0)?;
     ensure!(crate::kit::largest(&bias)? == 0.0);
+    Ok(())
+}
+
+/// The network of `layer_steps.py`, with PyTorch's names.
+fn every_layer(vb: VarBuilder<'_>) -> candle_core::Result<impl Network + use<>> {
+    Ok(Sequential::new()
+        .add(|x: &Value, _| x.nhwc())
+        .add(Conv2d::new(1, 6, 5, vb.pp("0"))?)
+        .add(MaxPool2d::new(3).stride(2))
+        .add(BatchNorm2d::new(6, vb.pp("2"))?)
+        .add(|x: &Value, _| x.relu())
+        .add(AvgPool2d::new(2))
+        .add(Conv2d::new(6, 8, 3, vb.pp("5"))?.stride(2).padding(1))
+        .add(GlobalAvgPool2d)
+        .add(LayerNorm::new(8, vb.pp("8"))?)
+        .add(Linear::new(8, 10, vb.pp("9"))?))
+}
+
+fn steps_of_every_layer_are_pytorchs() -> Result<()> {
+    let theirs = theirs(include_str!("../pytorch/layers.json"));
+    let net = DataParallel::new(&cpus(1), Initializer::Layers, 0, every_layer)?;
+    let mut state = net.state_dict()?;
+    let drawn = state
+        .iter_mut()
+        .filter(|(name, _)| matches!(&name[..2], "0." | "5." | "9."));
+    for (s, (_, tensor)) in drawn.enumerate() {
+        *tensor = formula_tensor(s as u32, 0.2, tensor.dims())?;
+    }
+    net.load_state_dict(&state)?;
+    let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.1));
+    let losses = (0..5).map(|batch| {
+        let (x, y) = formula_batch(batch, 7)?;
+        Ok(trainer.step(&x, &y)?.loss.mean()?)
+    });
+    let losses = losses.collect::<Result<Vec<f32>>>()?;
+    close("losses", &losses, &theirs["losses"]["float64"], 1e-5)?;
+    for (name, theirs) in theirs["tensors"].as_object().context("no tensors")? {
+        let float32 = theirs["float32"][1].as_f64().context("no distance")?;
+        let tolerance = [1e-4, 1e-6_f64.max(4.0 * float32)];
+        tensor_is_close(name, &net.parameter(name, 0)?, theirs, tolerance)?;
+    }
     Ok(())
 }
