@@ -142,7 +142,7 @@ pub fn trials() -> Vec<Trial> {
     trials
 }
 
-/// At most eighty lines of code: without comments and empty lines.
+/// At most sixty lines of code, without comments and empty lines; the recipe of the last one is longer.
 fn every_example_is_here_and_short() -> Result<()> {
     let files = fs::read_dir(root().join("examples"))?;
     let names = files.map(|file| Ok(file?.file_name().to_string_lossy().into_owned()));
@@ -154,7 +154,8 @@ fn every_example_is_here_and_short() -> Result<()> {
         let text = fs::read_to_string(root().join("examples").join(&name))?;
         let code = |line: &&str| !line.trim().is_empty() && !line.trim().starts_with("//");
         let lines = text.lines().filter(code).count();
-        ensure!(lines <= 80, "examples/{name} has {lines} lines");
+        let most = if name.starts_with("16_") { 80 } else { 62 };
+        ensure!(lines <= most, "examples/{name} has {lines} lines");
     }
     Ok(())
 }
