@@ -1,10 +1,14 @@
-// libcudnn: convolutions in NHWC, of f32 or of bf16 with sums in f32. It offers algorithms in random order. The caller
-// must reject some of them: they do not work, need too much memory, round, sum in another order every time, or refuse
-// when they are called. It overwrites workspaces, and refuses misaligned addresses.
+// libcudnn: convolutions in NHWC, of f32 or of bf16 with sums in f32. It offers algorithms in an order that depends on
+// the shape, the GPU and the seed. The caller must reject some of them: they do not work, need too much memory, round,
+// sum in another order every time, or refuse when they are called. It overwrites workspaces, and refuses misaligned
+// addresses.
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <numeric>
+#include <random>
+#include <thread>
 #include <vector>
 
 #include "driver.hpp"
@@ -82,10 +86,15 @@ const std::vector<Algorithm> ALGORITHMS[] = {
      {4, true, true, false, true, 0}},
 };
 
-// The algorithm, or null if it does not work. In bf16, algorithms that transform their inputs do not.
-const Algorithm* find(Direction direction, int number, int type) {
+// The algorithm, or null if it does not work. In bf16, algorithms that transform their inputs do not, nor does any with
+// channels that are no multiples of 8.
+const Algorithm* find(Direction direction, int number, const Tensor& weight) {
+    const bool f32 = weight.type == FLOAT, eights = weight.n % 8 == 0 && weight.c % 8 == 0;
     for (const Algorithm& algorithm : ALGORITHMS[direction])
-        if (algorithm.number == number) return algorithm.works && (type == FLOAT || number < 4) ? &algorithm : nullptr;
+        if (algorithm.number == number) {
+            const bool does = algorithm.works && (f32 || (eights && number < 4));
+            return does ? &algorithm : nullptr;
+        }
     return nullptr;
 }
 
@@ -103,18 +112,21 @@ Status check(const Tensor& x, const Tensor& weight, const Convolution& by, const
     return fit ? SUCCESS : BAD_PARAM;
 }
 
-Status offer(Direction direction, int type, const Convolution& by, int room, int* count, Answer* answers) {
-    const Guard guard(lock());
+Status offer(const Handle* handle, Direction direction, const Tensor& x, const Tensor& weight, const Convolution& by,
+             int room, int* count, Answer* answers) {
+    std::mt19937_64 order(settings().seed);
+    for (int number : {handle->gpu, int(direction), x.n, x.h, x.c, weight.n, weight.h, by.stride_h})
+        order.seed(order() ^ number);
     std::vector<Answer> all;
     for (const Algorithm& of : ALGORITHMS[direction]) {
-        const int status = find(direction, of.number, type) ? SUCCESS : NOT_SUPPORTED;
+        const int status = find(direction, of.number, weight) ? SUCCESS : NOT_SUPPORTED;
         const auto answer = [&](Math math) {
             all.push_back({of.number, status, 1.f, of.workspace, of.deterministic, math, {}});
         };
         answer(by.math == FMA_MATH ? FMA_MATH : DEFAULT_MATH);
         if (of.tensor_cores && by.math != FMA_MATH) answer(TENSOR_OP_MATH);
     }
-    for (size_t i = all.size(); i > 1; --i) std::swap(all[i - 1], all[chance(i)]);
+    for (size_t i = all.size(); i > 1; --i) std::swap(all[i - 1], all[order() % i]);
     *count = std::min<int>(room, all.size());
     std::copy_n(all.begin(), *count, answers);
     return SUCCESS;
@@ -251,7 +263,7 @@ Status convolve(Handle* handle, Direction direction, int number, const Shape& sh
                 Place b, Address workspace, size_t size, const float* beta, Place to) {
     const Guard guard(lock());
     if (current_gpu() != handle->gpu || handle->stream->gpu != handle->gpu) return EXECUTION_FAILED;
-    const Algorithm* by = find(direction, number, shape.x.type);
+    const Algorithm* by = find(direction, number, shape.weight);
     if (!by || by->refuses) return NOT_SUPPORTED;
     for (Status status : {check(shape.x, shape.weight, shape.by, shape.y), check(handle, a), check(handle, b),
                           check(handle, to)})
@@ -261,6 +273,7 @@ Status convolve(Handle* handle, Direction direction, int number, const Shape& sh
     const bool rounds = by->tensor_cores && shape.by.math != FMA_MATH;
     const Run run = {shape, rounds ? Arithmetic::tf32 : Arithmetic::f32, by->deterministic, *alpha, *beta};
     const auto work = [=] {
+        if (by->number == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // the slowest
         if (by->workspace) memset(reinterpret_cast<void*>(workspace), 0xff, by->workspace);
         if (shape.x.type == FLOAT) return run.go(direction, pointer(a), pointer(b), pointer(to));
         std::vector<float> result(to.of.elements());
@@ -344,23 +357,25 @@ Status cudnnSetConvolutionMathType(Convolution* convolution, int math) {
     return math >= 0 && math <= FMA_MATH ? SUCCESS : BAD_PARAM;
 }
 
-Status cudnnGetConvolutionForwardAlgorithm_v7(Handle*, const Tensor* x, const Tensor* weight, const Convolution* by,
-                                              const Tensor* y, int room, int* count, Answer* answers) {
+Status cudnnGetConvolutionForwardAlgorithm_v7(Handle* handle, const Tensor* x, const Tensor* weight,
+                                              const Convolution* by, const Tensor* y, int room, int* count,
+                                              Answer* answers) {
     const Status status = check(*x, *weight, *by, *y);
-    return status == SUCCESS ? offer(FORWARD, x->type, *by, room, count, answers) : status;
+    return status == SUCCESS ? offer(handle, FORWARD, *x, *weight, *by, room, count, answers) : status;
 }
 
-Status cudnnGetConvolutionBackwardDataAlgorithm_v7(Handle*, const Tensor* weight, const Tensor* dy,
+Status cudnnGetConvolutionBackwardDataAlgorithm_v7(Handle* handle, const Tensor* weight, const Tensor* dy,
                                                    const Convolution* by, const Tensor* dx, int room, int* count,
                                                    Answer* answers) {
     const Status status = check(*dx, *weight, *by, *dy);
-    return status == SUCCESS ? offer(DATA, dx->type, *by, room, count, answers) : status;
+    return status == SUCCESS ? offer(handle, DATA, *dx, *weight, *by, room, count, answers) : status;
 }
 
-Status cudnnGetConvolutionBackwardFilterAlgorithm_v7(Handle*, const Tensor* x, const Tensor* dy, const Convolution* by,
-                                                     const Tensor* dw, int room, int* count, Answer* answers) {
+Status cudnnGetConvolutionBackwardFilterAlgorithm_v7(Handle* handle, const Tensor* x, const Tensor* dy,
+                                                     const Convolution* by, const Tensor* dw, int room, int* count,
+                                                     Answer* answers) {
     const Status status = check(*x, *dw, *by, *dy);
-    return status == SUCCESS ? offer(FILTER, x->type, *by, room, count, answers) : status;
+    return status == SUCCESS ? offer(handle, FILTER, *x, *dw, *by, room, count, answers) : status;
 }
 
 Status cudnnConvolutionForward(Handle* handle, const float* alpha, const Tensor* x_is, Address x, const Tensor* w_is,

@@ -9,6 +9,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 using namespace emulated;
@@ -24,7 +26,8 @@ using namespace emulated;
     is(ERROR_INVALID_PTX, 218, "a PTX JIT compilation failed")                          \
     is(ERROR_INVALID_HANDLE, 400, "invalid resource handle")                            \
     is(ERROR_NOT_FOUND, 500, "named symbol not found")                                  \
-    is(ERROR_NOT_READY, 600, "device not ready")
+    is(ERROR_NOT_READY, 600, "device not ready")                                        \
+    is(ERROR_NOT_SUPPORTED, 801, "operation not supported")
 
 enum CUresult {
 #define is(name, code, text) CUDA_##name = code,
@@ -120,7 +123,7 @@ CUresult cuDeviceGetAttribute(int* value, int attribute, int gpu) {
         case 16: *value = 132; break;  // multiprocessors
         case 75: *value = settings().capability / 10; break;
         case 76: *value = settings().capability % 10; break;
-        case 115: *value = 1; break;  // stream-ordered memory
+        case 115: *value = settings().pools; break;  // stream-ordered memory
         default: return CUDA_ERROR_INVALID_VALUE;
     }
     return CUDA_SUCCESS;
@@ -162,6 +165,7 @@ CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
 }
 
 CUresult cuDeviceGetDefaultMemPool(void** pool, int gpu) {
+    if (!settings().pools) return CUDA_ERROR_NOT_SUPPORTED;
     *pool = context_of(gpu);
     return exists(gpu) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
@@ -169,6 +173,9 @@ CUresult cuDeviceGetDefaultMemPool(void** pool, int gpu) {
 CUresult cuMemPoolSetAttribute(void*, int attribute, void*) {
     return attribute >= 1 && attribute <= 8 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
+
+// The emulation keeps nothing in pools.
+CUresult cuMemPoolTrimTo(void*, size_t) { return CUDA_SUCCESS; }
 
 CUresult cuMemAlloc_v2(Address* address, size_t bytes) {
     const Guard guard(lock());
@@ -181,6 +188,7 @@ CUresult cuMemAlloc_v2(Address* address, size_t bytes) {
 CUresult cuMemAllocAsync(Address* address, size_t bytes, void* handle) {
     const Guard guard(lock());
     if (current < 0) return CUDA_ERROR_INVALID_CONTEXT;
+    if (!settings().pools) return CUDA_ERROR_NOT_SUPPORTED;
     Stream* stream = stream_of(handle, current);
     if (!stream) return CUDA_ERROR_INVALID_HANDLE;
     if (!bytes) return CUDA_ERROR_INVALID_VALUE;
@@ -337,6 +345,25 @@ CUresult cuEventElapsedTime_v2(float* milliseconds, Event* start, Event* end) {
     if (!start->last || !end->last) return CUDA_ERROR_INVALID_HANDLE;
     if (!start->last->reached || !end->last->reached) return CUDA_ERROR_NOT_READY;
     *milliseconds = float(1e3 * (end->last->at - start->last->at));
+    return CUDA_SUCCESS;
+}
+
+// The function runs on a thread of its own, so it may wait for other threads. The stream waits for it.
+CUresult cuLaunchHostFunc(void* handle, void (*function)(void*), void* argument) {
+    const Guard guard(lock());
+    Stream* stream = stream_of(handle, current);
+    if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+    const auto begun = std::make_shared<bool>(false), done = std::make_shared<bool>(false);
+    const auto ready = [=] {
+        if (!std::exchange(*begun, true))
+            std::thread([=] {
+                function(argument);
+                const Guard guard(lock());
+                *done = true;
+            }).detach();
+        return *done;
+    };
+    enqueue(stream, {"a host function", [] {}, ready});
     return CUDA_SUCCESS;
 }
 

@@ -23,6 +23,7 @@ struct Settings {
     uint64_t seed;  // of all random choices: EMULATED_SEED, 0
     bool later;     // EMULATED_STREAMS=later: streams run when a thread waits for them, or at random
     bool go_on;     // EMULATED_RACES=said: data races are printed, and the process continues
+    bool pools;     // EMULATED_POOLS=none: streams allocate no memory
 };
 const Settings& settings();
 

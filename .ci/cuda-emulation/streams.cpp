@@ -30,6 +30,7 @@ const Settings& settings() {
         number("EMULATED_SEED", 0),
         is("EMULATED_STREAMS", "later"),
         is("EMULATED_RACES", "said"),
+        !is("EMULATED_POOLS", "none"),
     };
     return all;
 }

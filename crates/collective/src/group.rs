@@ -22,6 +22,8 @@ pub struct Options {
     pub timeout: Option<Duration>,
     /// Simulates a slower network: a call takes at least as long as over such links.
     pub link: Option<Link>,
+    /// Frees memory of a member's GPU. It is called where the GPU has none left for a sum, which is then tried again.
+    pub make_room: Option<fn()>,
 }
 
 /// Makes the `k` members of a group, one for each thread.
@@ -102,7 +104,7 @@ pub struct Member {
 
 /// What the members of a process share.
 pub(crate) struct Group {
-    options: Options,
+    pub(crate) options: Options,
     /// The rank of its first member.
     first: usize,
     /// The number of members in all processes.

@@ -23,6 +23,7 @@ pub mod mpi;
 #[cfg(all(feature = "mpi", feature = "nccl"))]
 pub mod nccl;
 mod slots;
+mod stream;
 mod tensors;
 mod vectors;
 mod world;
@@ -31,4 +32,5 @@ pub use algorithm::{Algorithm, Schedule, Sum};
 pub use error::Error;
 pub use gate::Deadline;
 pub use group::{Member, Options, group, group_in};
+pub use stream::CommunicationStream;
 pub use world::World;

@@ -4,7 +4,7 @@
 use crate::algorithm::Schedule;
 use crate::cost::Medium;
 use crate::error::Error;
-use crate::group::Member;
+use crate::group::{Group, Member};
 use crate::world::World;
 use candle_core::{Device, Result, Tensor};
 use std::time::Instant;
@@ -44,8 +44,7 @@ impl Member {
         if locals == 1 {
             return Ok(whole);
         }
-        let mine = whole.to_device(data.device());
-        let mine = mine.map_err(self.fails_for_all())?;
+        let mine = self.on_device(|| whole.to_device(data.device()))?;
         self.until_all_have_read(data.device())?;
         Ok(mine)
     }
@@ -55,17 +54,15 @@ impl Member {
         let lengths = self.all_gather(len)?;
         self.same(&lengths)?;
         let schedule = self.schedule(Medium::Devices, len);
-        let failed = self.fails_for_all();
         // keeps the chunks of every round until all members have read them
-        let mut mine = vec![cut(data, &schedule).map_err(&failed)?];
+        let mut mine = vec![self.on_device(|| cut(data, &schedule))?];
         for i in 0..schedule.rounds.len() {
-            let written = ComeTo::now(data.device()).map_err(&failed)?;
+            let written = self.on_device(|| ComeTo::now(data.device()))?;
             let all = self.all_gather((mine[i].clone(), written))?;
-            let next = round(&schedule, i, rank, &all, data.device());
-            mine.push(next.map_err(&failed)?);
+            mine.push(self.on_device(|| round(&schedule, i, rank, &all, data.device()))?);
         }
-        let sum = mine.last().expect("there is one").clone();
-        let sum = join(sum, data).map_err(&failed)?;
+        let sum = mine.last().expect("there is one");
+        let sum = self.on_device(|| join(sum.clone(), data))?;
         self.over_the_link(&schedule, len, start);
         self.until_all_have_read(data.device())?;
         Ok(sum)
@@ -73,18 +70,26 @@ impl Member {
 
     /// Makes this member's GPU wait until the GPUs of all members of the process reach this point.
     fn until_all_have_read(&mut self, device: &Device) -> std::result::Result<(), Error> {
-        let failed = self.fails_for_all();
-        let read = ComeTo::now(device).map_err(&failed)?;
+        let read = self.on_device(|| ComeTo::now(device))?;
         for read in self.all_gather(read)? {
-            read.before_more_on(device).map_err(&failed)?;
+            self.on_device(|| read.before_more_on(device))?;
         }
         Ok(())
     }
 
-    /// Turns an error of this member's device into one of all members; otherwise they would wait for it.
-    fn fails_for_all(&self) -> impl Fn(candle_core::Error) -> Error + use<> {
-        let (group, rank) = (self.group.clone(), self.rank());
-        move |error| group.gate.fail(device_error(rank, error))
+    /// What `f` does on this member's device. If it fails, it is tried again after the options have made room. Its
+    /// second error is one of all members; otherwise they would wait for this one.
+    fn on_device<T>(&self, f: impl Fn() -> Result<T>) -> std::result::Result<T, Error> {
+        let Group { options, gate, .. } = &*self.group;
+        let again = |error| match options.make_room {
+            None => Err(error),
+            Some(make_room) => {
+                make_room();
+                f()
+            }
+        };
+        let failed = |error| gate.fail(device_error(self.rank(), error));
+        f().or_else(again).map_err(failed)
     }
 }
 

@@ -256,7 +256,7 @@ pub fn view_to_device(view: &Tensor, device: &Device) -> Result<Tensor> {
             bail!("a GPU needs at least 1 example");
         }
         // candle would send the whole memory
-        to_device(&view.force_contiguous()?, device)
+        to_device(&functional::with_room(|| view.force_contiguous())?, device)
     })
 }
 

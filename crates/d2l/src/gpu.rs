@@ -44,12 +44,12 @@ pub(crate) fn open(i: usize) -> Result<Device, NoGpu> {
 /// A convolution needs all that is ever needed: candle's kernels and ours, and cuDNN.
 fn try_out(i: usize) -> candle_core::Result<Device> {
     let device = Device::new_cuda_with_stream(i)?;
-    let x = Tensor::ones((1, 3, 3, 4), DType::F32, &device)?;
-    let weight = Tensor::ones((4, 4, 3, 3), DType::F32, &device)?;
+    let x = Tensor::ones((1, 3, 3, 8), DType::F32, &device)?;
+    let weight = Tensor::ones((8, 8, 3, 3), DType::F32, &device)?;
     let sum = Value::new(&x)?.conv2d(&weight, None, 1, 0)?.sum()?.eval()?;
     match sum.to_scalar::<f32>()? {
-        144.0 => Ok(device),
-        sum => candle_core::bail!("GPU {i} computes wrong results: 144 ones add up to {sum}"),
+        576.0 => Ok(device),
+        sum => candle_core::bail!("GPU {i} computes wrong results: 576 ones add up to {sum}"),
     }
 }
 
@@ -74,7 +74,7 @@ pub(crate) fn barrier(devices: &[Device]) -> candle_core::Result<()> {
 #[cfg(feature = "cuda")]
 pub(crate) fn to_device(tensor: &Tensor, device: &Device) -> candle_core::Result<Tensor> {
     follow(tensor.device(), device)?;
-    let copy = tensor.to_device(device)?;
+    let copy = functional::with_room(|| tensor.to_device(device))?;
     follow(device, tensor.device())?;
     Ok(copy)
 }

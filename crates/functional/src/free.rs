@@ -5,37 +5,85 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The free memory by size. A step asks for the sizes that the step before gave back. What was in the memory
 /// stays in it.
-pub(crate) struct Free<T>(Mutex<BTreeMap<usize, Vec<T>>>);
+pub(crate) struct Free<T>(Mutex<Kept<T>>);
+
+struct Kept<T> {
+    /// Each with the pass in which it was given.
+    by_size: BTreeMap<usize, Vec<(usize, T)>>,
+    pass: usize,
+}
+
+/// What so many passes did not use is not kept.
+#[cfg(feature = "cuda")]
+const PASSES: usize = 64;
 
 impl<T> Free<T> {
     pub const fn new() -> Self {
-        Self(Mutex::new(BTreeMap::new()))
+        Self(Mutex::new(Kept {
+            by_size: BTreeMap::new(),
+            pass: 0,
+        }))
     }
 
     /// A memory of `len` numbers, or up to twice as many: the smaller batch at the end of an epoch needs no
     /// memory of its own.
     pub fn take(&self, len: usize) -> Option<T> {
-        let mut free = self.lock();
+        let free = &mut self.lock().by_size;
         let size = *free.range(len..=2 * len).next()?.0;
         let of_size = free.get_mut(&size)?;
         let memory = of_size.pop();
         if of_size.is_empty() {
             free.remove(&size);
         }
-        memory
+        memory.map(|(_, memory)| memory)
     }
 
     pub fn give(&self, size: usize, memory: T) {
-        self.lock().entry(size).or_default().push(memory);
+        let mut kept = self.lock();
+        let pass = kept.pass;
+        kept.by_size.entry(size).or_default().push((pass, memory));
+    }
+
+    /// Begins a pass, and drops what the last passes did not use.
+    #[cfg(feature = "cuda")]
+    pub fn begin_pass(&self) {
+        let mut kept = self.lock();
+        kept.pass += 1;
+        if kept.pass.is_multiple_of(PASSES) {
+            let first = kept.pass - PASSES;
+            let used = |(pass, _): &(usize, T)| *pass >= first;
+            kept.by_size.values_mut().for_each(|all| all.retain(used));
+            kept.by_size.retain(|_, all| !all.is_empty());
+        }
     }
 
     /// Drops all of it.
     #[cfg(feature = "cuda")]
     pub fn clear(&self) {
-        self.lock().clear();
+        self.lock().by_size.clear();
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, Vec<T>>> {
+    fn lock(&self) -> MutexGuard<'_, Kept<T>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(all(test, feature = "cuda"))]
+mod tests {
+    use super::*;
+
+    /// Two pieces of a size, of which each pass uses one.
+    #[test]
+    fn what_passes_do_not_use_is_dropped() {
+        let free = Free::new();
+        free.give(10, "unused");
+        free.give(10, "used");
+        for _ in 0..2 * PASSES {
+            free.begin_pass();
+            assert_eq!(free.take(10), Some("used"));
+            free.give(10, "used");
+        }
+        assert_eq!(free.take(10), Some("used"));
+        assert_eq!(free.take(10), None);
     }
 }

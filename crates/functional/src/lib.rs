@@ -43,6 +43,7 @@
 //! # Ok::<(), candle_core::Error>(())
 //! ```
 
+mod algorithms;
 mod allocator;
 mod bucket;
 mod cpu;
@@ -54,10 +55,12 @@ mod kernel;
 mod ops;
 mod optim;
 mod precision;
+mod room;
 mod streams;
 mod synchronized;
 mod tensors;
 
+pub use algorithms::{algorithms, set_algorithms};
 pub use allocator::Allocator;
 pub use bucket::{Bucket, Part, Values};
 pub use cpu::budget as threads;
@@ -68,6 +71,7 @@ pub use graph::network::Network;
 pub use graph::value::{Value, binary_cross_entropy, cross_entropy, squared_error};
 pub use optim::{AdamW, Optimizer, OptimizerState, Sgd, Slice, Update, sgd};
 pub use precision::{Precision, set_deterministic, set_precision, set_winograd};
+pub use room::{give_back_memory, with_room};
 pub use streams::one_stream;
 pub use synchronized::Summation;
 

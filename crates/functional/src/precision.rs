@@ -13,7 +13,7 @@ pub enum Precision {
     #[default]
     Tf32,
     /// Between operations, values and their gradients are kept with 7 bits behind the point (bfloat16), and
-    /// convolutions multiply such numbers. An operation sums in f32 and rounds what it gives; so the gradient of a
+    /// convolutions multiply such numbers if their channels are multiples of 8. An operation sums in f32 and rounds what it gives; so the gradient of a
     /// convolution's weight is rounded before it is added. f32 are the tensors that go in and come out: images,
     /// parameters and their gradients, results, statistics of batch norms. Needs compute capability 8.0 or higher.
     /// `torch.autocast("cuda", torch.bfloat16)` narrows matrix products as well.

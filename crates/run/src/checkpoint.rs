@@ -41,6 +41,9 @@ pub(crate) struct Header {
     pub arguments: Vec<String>,
     /// Seconds of training in the epoch that is not complete.
     pub seconds: f64,
+    /// The algorithms that were chosen for a GPU, so that a resumed run has the same bits.
+    #[serde(default)]
+    pub algorithms: Vec<(String, String)>,
 }
 
 #[derive(Debug)]
@@ -206,6 +209,7 @@ mod tests {
             settings: "lr 0.1\nimages \"crc32\":\"12345678\"".into(),
             arguments: vec!["--gpus=2".into()],
             seconds: 0.1,
+            algorithms: vec![("forward".into(), "direct".into())],
         }
     }
 

@@ -270,6 +270,7 @@ mod tests {
             settings: String::new(),
             arguments: Vec::new(),
             seconds: 0.0,
+            algorithms: Vec::new(),
         }
     }
 

@@ -142,11 +142,11 @@ impl Run {
         functional::set_deterministic(options.deterministic);
         let (devices, note) = start::find_devices(process, options)?;
         out_of_memory::run_on(&devices);
-        if let [only] = &devices[..] {
-            functional::one_stream(only);
-        }
         let own = devices.len();
         let k = own * process.of;
+        if k == 1 {
+            functional::one_stream(&devices[0]); // more have a communication stream each
+        }
         let batch_size = options.batch_size.unwrap_or((book.batch_size)(k));
         start::check_batch_size(batch_size, k).map_err(BadInput::from)?;
         let threads = options.threads.or_else(|| process.share_of_cores());
@@ -158,6 +158,9 @@ impl Run {
         let resumed = options.resume.as_deref();
         let resumed = resumed.map(|folder| Resumed::load(folder, process.rank == 0));
         let resumed = resumed.transpose().map_err(BadInput::from)?;
+        if let Some(Resumed { from, .. }) = &resumed {
+            functional::set_algorithms(&from.header.algorithms);
+        }
         let data = start::load(options)?;
         let (train_iter, test_iter) = start::iters(&data, batch_size, &devices, process)?;
         let mut run = Self {
@@ -548,6 +551,7 @@ impl Run {
             settings: self.settings(),
             arguments: self.options.arguments.clone(),
             seconds,
+            algorithms: functional::algorithms(),
         }
     }
 

@@ -204,6 +204,91 @@ fn on_a_gpu_tensors_are_summed() {
     tensors_are_summed(&[gpu(0).unwrap(), second.unwrap(), gpu(0).unwrap()]);
 }
 
+/// A stream that computes waits for the host, and the sums are there before it goes on. The first sum is only to have
+/// memory of the communication stream, as a training loop has from its second step on.
+#[cfg(feature = "cuda")]
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn on_a_gpu_sums_do_not_wait_for_the_stream_that_computes() {
+    let gpu = |i| Device::new_cuda_with_stream(i);
+    let devices = [gpu(0).unwrap(), gpu(1).or_else(|_| gpu(0)).unwrap()];
+    for algorithm in Algorithm::ALL {
+        on_threads(group(2, with(algorithm)), |mut member| {
+            let device = &devices[member.rank()];
+            let stream = crate::CommunicationStream::beside(device).unwrap();
+            let ones = Tensor::ones(1000, DType::F32, device).unwrap();
+            let ones = stream.take(ones).unwrap();
+            let twos = stream.give_back(member.all_reduce_tensor(&ones).unwrap());
+            stream.give_back(ones).unwrap();
+            let twos = stream.take(twos.unwrap()).unwrap();
+            let computes = blocked::Stream::new(device);
+            let fours = member.all_reduce_tensor(&twos).unwrap();
+            assert!(
+                blocked::is_done_within(Duration::from_secs(20), fours.device()),
+                "{algorithm}"
+            );
+            drop(computes);
+            let fours = stream.give_back(fours).unwrap().to_vec1::<f32>().unwrap();
+            assert_eq!(fours, [4.; 1000]);
+        });
+    }
+}
+
+/// A stream that waits for the host.
+#[cfg(feature = "cuda")]
+#[allow(unsafe_code)]
+mod blocked {
+    use candle_core::Device;
+    use candle_core::cuda_backend::cudarc::driver::result::stream::launch_host_function;
+    use std::ffi::c_void;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread::sleep;
+    use std::time::{Duration, Instant};
+
+    /// Dropped, the stream goes on.
+    pub struct Stream(Arc<AtomicBool>);
+
+    impl Stream {
+        pub fn new(device: &Device) -> Self {
+            let stream = device.as_cuda_device().unwrap().cuda_stream();
+            let goes_on = Arc::new(AtomicBool::new(false));
+            let argument = Arc::into_raw(goes_on.clone());
+            // Safety: the function gets the flag that it takes, and owns its share of it.
+            unsafe { launch_host_function(stream.cu_stream(), wait, argument as *mut c_void) }
+                .unwrap();
+            Self(goes_on)
+        }
+    }
+
+    unsafe extern "C" fn wait(goes_on: *mut c_void) {
+        // Safety: `Stream::new` passes the flag of an `Arc` that it gave away.
+        let goes_on = unsafe { Arc::from_raw(goes_on as *const AtomicBool) };
+        while !goes_on.load(Ordering::Relaxed) {
+            sleep(Duration::from_millis(1));
+        }
+    }
+
+    impl Drop for Stream {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the work of the device's stream so far is done within the limit.
+    pub fn is_done_within(limit: Duration, device: &Device) -> bool {
+        let stream = device.as_cuda_device().unwrap().cuda_stream();
+        let (done, start) = (stream.record_event(None).unwrap(), Instant::now());
+        while !done.is_complete() {
+            if start.elapsed() > limit {
+                return false;
+            }
+            sleep(Duration::from_millis(1));
+        }
+        true
+    }
+}
+
 fn tensors_are_summed(devices: &[Device]) {
     for algorithm in Algorithm::ALL {
         let schedule = Schedule::new(algorithm, 3);

@@ -218,9 +218,9 @@ impl DataParallel {
     pub fn load_state_dict(&self, state: &[(String, Tensor)]) -> Result<()> {
         let own = self.state_dict()?;
         let tensors = run::weights::take(state.iter().cloned().collect(), &own)?;
-        for (state, device) in self.states.iter().zip(&*self.devices) {
+        for state in &*self.states {
             for ((name, var), tensor) in state.all().iter().zip(&tensors) {
-                let tensor = d2l::to_device(tensor, device)?;
+                let tensor = d2l::to_device(tensor, var.device())?;
                 var.set(&tensor).with_context(|| name.clone())?;
             }
         }
@@ -339,6 +339,7 @@ fn seats(processes: &Processes, how: &Replication, k: usize) -> Result<Vec<Seats
         algorithm: how.allreduce,
         timeout: how.timeout,
         link: how.link,
+        make_room: Some(functional::give_back_memory),
     };
     let group = || {
         let members = match processes.channel()? {

@@ -4,10 +4,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result};
-use candle_core::Tensor;
-use collective::Member;
+use candle_core::{Device, Tensor};
+use collective::{CommunicationStream, Member};
 use d2l::catch_panic;
-use functional::{Bucket, Values};
+use functional::{Bucket, Values, with_room};
 
 use super::settings::ReduceOn;
 
@@ -21,12 +21,22 @@ pub(crate) struct Reducer {
 }
 
 impl Reducer {
-    pub fn start(name: &str, mut member: Member, reduce_on: ReduceOn) -> Result<Self> {
+    /// The sums of `member`, on a communication stream of `device`.
+    pub fn start(
+        name: &str,
+        mut member: Member,
+        device: &Device,
+        reduce_on: ReduceOn,
+    ) -> Result<Self> {
+        let stream = match member.size() {
+            1 => CommunicationStream::beside(&Device::Cpu)?, // there is nothing to sum
+            _ => CommunicationStream::beside(device)?,
+        };
         let (buckets, inbox) = channel();
         let (outbox, sums) = channel();
         let serve = move || {
             for bucket in inbox {
-                let sum = catch_panic(|| all_reduce(&mut member, bucket, reduce_on));
+                let sum = catch_panic(|| all_reduce(&mut member, &stream, bucket, reduce_on));
                 let sum = sum.unwrap_or_else(|panicked| Err(panicked.into()));
                 let failed = sum.is_err();
                 if outbox.send(sum).is_err() || failed {
@@ -76,15 +86,25 @@ impl Drop for Reducer {
 }
 
 #[tracing::instrument(skip_all, name = "all-reduce")]
-fn all_reduce(member: &mut Member, mut bucket: Bucket, reduce_on: ReduceOn) -> Result<Bucket> {
+fn all_reduce(
+    member: &mut Member,
+    stream: &CommunicationStream,
+    mut bucket: Bucket,
+    reduce_on: ReduceOn,
+) -> Result<Bucket> {
     bucket.values = match bucket.values {
         Values::Floats(floats) => Values::Floats(member.all_reduce(floats)?),
-        Values::Tensor(tensor) if reduce_on == ReduceOn::Device => {
-            Values::Tensor(member.all_reduce_tensor(&tensor)?)
-        }
         Values::Tensor(tensor) => {
-            let sum = member.all_reduce(tensor.to_vec1()?)?;
-            Values::Tensor(Tensor::from_vec(sum, tensor.shape(), tensor.device())?)
+            let tensor = stream.take(tensor)?;
+            let sum = match reduce_on {
+                ReduceOn::Device => member.all_reduce_tensor(&tensor)?,
+                ReduceOn::Host => {
+                    let sum = member.all_reduce(tensor.to_vec1()?)?;
+                    with_room(|| Tensor::from_slice(&sum, tensor.shape(), tensor.device()))?
+                }
+            };
+            stream.give_back(tensor)?; // so that its memory is freed after the others have read it
+            Values::Tensor(stream.give_back(sum)?)
         }
     };
     Ok(bucket)

@@ -67,8 +67,11 @@ impl State {
 /// under the names that PyTorch and candle give them.
 fn is_buffer(name: &str) -> bool {
     let last = name.rsplit('.').next().unwrap_or(name);
-    ["running_mean", "running_var", "num_batches_tracked"].contains(&last)
+    ["running_mean", "running_var", COUNT].contains(&last)
 }
+
+/// What a batch norm counts, on the host: that is no work for a GPU.
+const COUNT: &str = "num_batches_tracked";
 
 /// Where the values of a new replica come from.
 pub(crate) enum Origin {
@@ -124,6 +127,10 @@ impl SimpleBackend for Collector {
         }
         let value = origin.value(shape, name, init)?;
         // detached and then copied: variables of two replicas never share storage
+        let device = match name.ends_with(COUNT) {
+            true => &Device::Cpu,
+            false => device,
+        };
         let value = d2l::to_device(&value.to_dtype(dtype)?, device)?.detach();
         let var = Var::from_tensor(&value)?;
         state.entries.push((name.to_owned(), var.clone()));

@@ -11,10 +11,11 @@ use super::tensors::{tensor, with_floats, with_memory_of};
 use crate::bucket::Values;
 use crate::kernel::{Backend, Input, Kernel};
 use crate::ops::Op;
+use crate::ops::convolution::Geometry;
 use crate::precision::{Precision, arithmetic};
 use candle_core::{DType, Device, Result, Tensor, bail};
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 impl Backend for Cuda {
     type Memory = Block;
@@ -26,7 +27,11 @@ impl Backend for Cuda {
 
     fn stream(device: &Device, _: usize) -> Result<Arc<Stream>> {
         match device {
-            Device::Cuda(device) => Stream::of(device),
+            Device::Cuda(device) => {
+                let stream = Stream::of(device)?;
+                stream.free.begin_pass();
+                Ok(stream)
+            }
             other => bail!("expected a GPU, got {:?}", other.location()),
         }
     }
@@ -45,11 +50,11 @@ impl Backend for Cuda {
                 let shortcut = op.shortcut;
                 narrow(op, move |n| n == 0 || (n == 3 && shortcut))
             }
-            Op::Convolution(op) => {
-                // images of one channel are read as they are
-                let narrows = Single::new(&op).is_none();
-                narrow(op, move |n| n == 0 && narrows)
-            }
+            Op::Convolution(op) => match Single::new(&op).is_some() {
+                true => narrow(op, |_| false), // images are read as they are
+                false if has_bf16(&op.geometry) => narrow(op, |n| n == 0),
+                false => Box::new(op),
+            },
             Op::CrossEntropy(op) => Box::new(Labelled(op)),
             Op::Sum(op) => Box::new(op),
             Op::Mean(op) => Box::new(op),
@@ -144,6 +149,22 @@ impl Backend for Cuda {
 pub(crate) struct Open {
     tensor: Tensor,
     floats: Floats,
+}
+
+/// Whether cuDNN has algorithms for bf16: they want channels in eights.
+fn has_bf16(g: &Geometry) -> bool {
+    static SAID: Once = Once::new();
+    let (from, to) = (g.channels, g.out_channels);
+    let has = from.is_multiple_of(8) && to.is_multiple_of(8);
+    if !has && arithmetic().precision == Precision::Bf16 {
+        SAID.call_once(|| {
+            eprintln!(
+                "a convolution from {from} to {to} channels is computed in tf32: cuDNN has bf16 for \
+                 multiples of 8"
+            );
+        });
+    }
+    has
 }
 
 /// A kernel that takes both types; with [`Precision::Bf16`] its result is bf16, and so are the inputs for which

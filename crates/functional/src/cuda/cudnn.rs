@@ -1,12 +1,15 @@
 //! cuDNN's convolutions: descriptors and algorithms for each shape, chosen once.
 //!
-//! cuDNN says which algorithms it takes for the fastest; the first that fits what was asked for, and
-//! then does not refuse, is used from then on.
+//! cuDNN says which algorithms it takes for the fastest. The first of them are timed once, unless algorithms have to be
+//! deterministic, and the fastest is used from then on, by all replicas.
 
 use super::floats::{Element, Floats};
+use super::stream::alloc;
+use crate::algorithms::algorithm;
 use crate::ops::convolution::Geometry;
 use crate::precision::{Precision, arithmetic};
 use candle_core::cuda_backend::cudarc::cudnn::{CudnnError, result, sys};
+use candle_core::cuda_backend::cudarc::driver::sys::CUevent_flags;
 use candle_core::cuda_backend::cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 use candle_core::{Error, Result, bail};
 use std::collections::HashMap;
@@ -24,6 +27,8 @@ use sys::cudnnConvolutionFwdAlgo_t as ForwardAlgorithm;
 const MAX_WORKSPACE: usize = 1 << 30;
 /// At least as many as there are algorithms of any kind.
 const CANDIDATES: usize = 16;
+/// So many algorithms are timed, so many times after a first time.
+const TIMED: (usize, usize) = (4, 3);
 
 /// cuDNN on one stream, with what was chosen for each shape. All of it lives as long as the process.
 pub(crate) struct Cudnn {
@@ -56,11 +61,18 @@ struct Plan {
 
 /// An algorithm, the convolution's descriptor with the arithmetic that it was chosen for, and the bytes
 /// of workspace that it takes.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 struct Choice<A> {
     algorithm: A,
+    arithmetic: sys::cudnnMathType_t,
     convolution: sys::cudnnConvolutionDescriptor_t,
     workspace: usize,
+}
+
+impl<A: fmt::Debug> Choice<A> {
+    fn name(&self) -> String {
+        format!("{:?}, {:?}", self.algorithm, self.arithmetic)
+    }
 }
 
 /// What cuDNN says of an algorithm.
@@ -103,10 +115,11 @@ macro_rules! convolution {
      [$a:expr, $of_a:ident], [$b:expr, $of_b:ident], [$to:expr, $of_to:ident], add: $add:expr) => {{
         let (a, b, to) = ($a, $b, $to);
         $cudnn.run(
-            ($g, precision_of([a, b, to])),
+            (stringify!($plan), $g, precision_of([a, b, to])),
+            (to, $add),
             |plan| &mut plan.$plan,
             |handle, d, conv| Ok(candidates!($ask, handle, d.$of_a, d.$of_b, conv, d.$of_to)),
-            &|handle, d, choice, workspace, size| {
+            &|handle, d, choice, (workspace, size), (to, add)| {
                 // Safety: the descriptors tell the sizes of the memory behind the addresses.
                 unsafe {
                     $launch(
@@ -120,9 +133,9 @@ macro_rules! convolution {
                         choice.algorithm,
                         workspace,
                         size,
-                        scale(if $add { &1. } else { &0. }),
+                        scale(if add { &1. } else { &0. }),
                         d.$of_to,
-                        to.address as *mut c_void,
+                        to as *mut c_void,
                     )
                 }
             },
@@ -130,13 +143,14 @@ macro_rules! convolution {
     }};
 }
 
-/// One launch: the handle, the shape's descriptors, the algorithm, and the workspace with its size.
+/// One launch: the handle, the shape's descriptors, the algorithm, the workspace with its size, the place of the result,
+/// and whether to add to what is there.
 type Launch<'a, A> = dyn Fn(
         sys::cudnnHandle_t,
         &Descriptors,
         &Choice<A>,
-        *mut c_void,
-        usize,
+        (*mut c_void, usize),
+        (u64, bool),
     ) -> std::result::Result<(), CudnnError>
     + 'a;
 
@@ -200,10 +214,11 @@ impl Cudnn {
         )
     }
 
-    /// Launches with the best algorithm that does not refuse; one that refuses is not tried again.
+    /// Launches with the best algorithm that has its workspace and does not refuse. One that refuses is not tried again.
     fn run<A: Copy + fmt::Debug>(
         &mut self,
-        (g, precision): (&Geometry, Precision),
+        (what, g, precision): (&str, &Geometry, Precision),
+        (to, add): (Floats, bool),
         of: impl Fn(&mut Plan) -> &mut Option<Vec<Choice<A>>>,
         ask: impl Fn(
             sys::cudnnHandle_t,
@@ -217,32 +232,78 @@ impl Cudnn {
         let descriptors = plan.descriptors;
         if of(plan).is_none() {
             let candidates = ask(handle, &descriptors, descriptor(g, precision)?)?;
-            *of(plan) = Some(choices(g, precision, candidates)?);
+            let mut choices = choices(g, precision, candidates)?;
+            if choices.len() > 1 {
+                let deterministic = arithmetic().deterministic;
+                let what = format!("{what}, {precision:?}, deterministic: {deterministic}, {g:?}");
+                let chosen = algorithm(what, || match deterministic {
+                    true => choices[0].name(), // times differ from run to run
+                    false => self.fastest(&descriptors, &choices, to, launch),
+                });
+                if let Some(i) = choices.iter().position(|c| c.name() == chosen) {
+                    choices[..=i].rotate_right(1);
+                }
+            }
+            *of(self.plan(g, precision)?) = Some(choices);
         }
+        let mut error = Error::Msg("there is none".to_owned());
+        let mut next = 0;
         loop {
             let choices = of(self.plan(g, precision)?).get_or_insert_default();
-            let (choice, others) = match choices.split_first() {
-                Some((first, others)) => (*first, others.len()),
-                None => bail!("cuDNN has no algorithm for {g:?}"),
+            let Some(choice) = choices.get(next).copied() else {
+                return Err(error.context(format!("cuDNN has no algorithm for {g:?}")));
             };
-            let done = match self.workspace(choice.workspace) {
-                Ok((workspace, size)) => {
-                    launch(handle, &descriptors, &choice, workspace, size).map_err(failed)
+            match self.workspace(choice.workspace) {
+                Err(no_memory) => {
+                    next += 1; // there may be memory the next time
+                    error = no_memory;
                 }
-                Err(error) => Err(error),
-            };
-            match done {
-                Ok(()) => return Ok(()),
-                Err(error) if others == 0 => {
-                    return Err(error.context(format!("{:?} for {g:?}", choice.algorithm)));
+                Ok(workspace) => {
+                    match launch(handle, &descriptors, &choice, workspace, (to.address, add)) {
+                        Ok(()) => return Ok(()),
+                        Err(refused) => {
+                            of(self.plan(g, precision)?)
+                                .get_or_insert_default()
+                                .remove(next);
+                            error = failed(refused).context(format!("{:?}", choice.algorithm));
+                        }
+                    }
                 }
-                Err(_) => drop(
-                    of(self.plan(g, precision)?)
-                        .get_or_insert_default()
-                        .remove(0),
-                ),
             }
         }
+    }
+
+    /// The name of the fastest of the first choices, by the time that they take. Where there is no memory for a result
+    /// that counts for nothing, or none works, it is the first.
+    fn fastest<A: Copy + fmt::Debug>(
+        &mut self,
+        descriptors: &Descriptors,
+        choices: &[Choice<A>],
+        to: Floats,
+        launch: &Launch<'_, A>,
+    ) -> String {
+        let (handle, stream) = (self.handle, self.stream.clone());
+        let mut fastest = (f32::INFINITY, choices[0].name());
+        let Ok(result) = alloc::<u8>(&stream, to.len * to.element.bytes()) else {
+            return fastest.1;
+        };
+        let to = (result.device_ptr(&stream).0, false);
+        let (choices_timed, times) = TIMED;
+        for choice in choices.iter().take(choices_timed) {
+            let mut took = || {
+                let workspace = self.workspace(choice.workspace).ok()?;
+                let run = || launch(handle, descriptors, choice, workspace, to).ok();
+                run()?;
+                let timed = Some(CUevent_flags::CU_EVENT_DEFAULT);
+                let start = stream.record_event(timed).ok()?;
+                (0..times).try_for_each(|_| run())?;
+                start.elapsed_ms(&stream.record_event(timed).ok()?).ok()
+            };
+            if let Some(ms) = took().filter(|ms| *ms < fastest.0) {
+                fastest = (ms, choice.name());
+            }
+        }
+        fastest.1
     }
 
     /// What is known of a shape.
@@ -262,8 +323,7 @@ impl Cudnn {
         let large = |w: &(CudaSlice<u8>, u64)| w.0.num_bytes() >= size;
         if !self.workspace.as_ref().is_some_and(large) {
             self.workspace = None;
-            // Safety: a workspace's contents are of no meaning before.
-            let memory = unsafe { self.stream.alloc::<u8>(size) }.map_err(Error::wrap)?;
+            let memory = alloc::<u8>(&self.stream, size)?;
             let address = memory.device_ptr(&self.stream).0;
             self.workspace = Some((memory, address));
         }
@@ -374,6 +434,7 @@ fn choices<A: Copy + fmt::Debug>(
         }
         Ok(Choice {
             algorithm: c.algorithm,
+            arithmetic: c.arithmetic,
             convolution,
             workspace: c.workspace,
         })
@@ -402,4 +463,94 @@ fn scale(factor: &f32) -> *const c_void {
 
 fn failed(error: CudnnError) -> Error {
     Error::Msg(format!("cuDNN: {:?}", error.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::memory::Block;
+    use super::super::stream::Stream;
+    use super::*;
+    use crate::algorithms::{algorithms, set_algorithms};
+    use crate::precision::{set_deterministic, set_precision};
+    use candle_core::Device;
+
+    /// Replicas on two GPUs, which are offered algorithms in another order, take the same one for each shape. One of those
+    /// of an earlier run is taken too.
+    #[test]
+    #[ignore = "needs an NVIDIA GPU"]
+    fn on_a_gpu_the_first_replica_chooses_for_all() {
+        set_precision(Precision::F32);
+        set_deterministic(false);
+        let gpu = |i| Device::new_cuda_with_stream(i);
+        let devices = [gpu(0).unwrap(), gpu(1).or_else(|_| gpu(0)).unwrap()];
+        let replicas = devices.map(|gpu| Stream::of(gpu.as_cuda_device().unwrap()).unwrap());
+        let first = |stream: &Stream, g: &Geometry| {
+            stream.bind().unwrap();
+            let [x, weight, y] = [g.batch * 256 * 8, 8 * 8 * 9, g.batch * 256 * 8].map(|len| {
+                let block = Block::new(stream, len).unwrap();
+                stream.fill(block.floats(), 1.).unwrap();
+                block
+            });
+            let mut cudnn = stream.cudnn();
+            cudnn
+                .forward(g, x.floats(), weight.floats(), y.floats())
+                .unwrap();
+            let plan = cudnn.plan(g, Precision::F32).unwrap();
+            let names = plan.forward.iter().flatten().map(Choice::name);
+            names.collect::<Vec<_>>()
+        };
+        for batch in 1..=8 {
+            let g = Geometry::new(&[batch, 16, 16, 8], &[8, 8, 3, 3], None, 1, 1).unwrap();
+            let [ours, theirs] = [0, 1].map(|i| first(&replicas[i], &g));
+            assert!(ours.len() > 1, "{ours:?}");
+            assert_eq!(ours[0], theirs[0]);
+            let of_run = algorithms();
+            let what = |g: &Geometry| format!("forward, F32, deterministic: false, {g:?}");
+            let chosen = of_run.iter().find(|(name, _)| *name == what(&g));
+            assert_eq!(chosen.unwrap().1, ours[0]);
+            let g = Geometry {
+                batch: batch + 8,
+                ..g
+            };
+            let mut others = ours[1..].iter();
+            let other = others.find(|by| !by.contains("WINOGRAD")); // which may refuse when it is called
+            set_algorithms(&[(what(&g), other.unwrap().clone())]);
+            assert_eq!(first(&replicas[0], &g)[0], *other.unwrap());
+        }
+    }
+
+    /// An algorithm whose workspace did not fit once is known the next time.
+    #[test]
+    #[ignore = "needs an NVIDIA GPU"]
+    fn on_a_gpu_no_algorithm_is_lost_for_want_of_memory() {
+        set_precision(Precision::Tf32);
+        set_deterministic(false);
+        let device = Device::new_cuda_with_stream(0).unwrap();
+        let stream = Stream::of(device.as_cuda_device().unwrap()).unwrap();
+        let [x, weight, y] = [8 * 64 * 16, 16 * 16 * 9, 8 * 64 * 16].map(|len| {
+            let block = Block::new(&stream, len).unwrap();
+            stream.fill(block.floats(), 1.).unwrap();
+            block
+        });
+        for batch in 1..=8 {
+            let shape = [[batch, 8, 8, 16], [16, 16, 3, 3]];
+            let g = Geometry::new(&shape[0], &shape[1], None, 1, 1).unwrap();
+            let mut cudnn = stream.cudnn();
+            cudnn.workspace = None;
+            stream.cuda().synchronize().unwrap();
+            let free = stream.cuda().context().mem_get_info().unwrap().0;
+            let rest = alloc::<u8>(stream.cuda(), free - 100).unwrap();
+            let _ = cudnn.forward(&g, x.floats(), weight.floats(), y.floats());
+            drop(rest);
+            cudnn
+                .forward(&g, x.floats(), weight.floats(), y.floats())
+                .unwrap();
+            let plan = cudnn.plan(&g, Precision::Tf32).unwrap();
+            let choices = plan.forward.iter().flatten();
+            assert!(
+                choices.clone().any(|choice| choice.workspace > 100),
+                "{batch}: {choices:?}"
+            );
+        }
+    }
 }

@@ -37,14 +37,6 @@ impl Grad<'_> {
         })
     }
 
-    /// Adds nothing.
-    pub fn zero(&mut self, stream: &Stream) -> Result<()> {
-        match self.target(stream)? {
-            Some((to, false)) => stream.fill(to, 0.),
-            _ => Ok(()),
-        }
-    }
-
     /// Adds `part`, or takes it for its own where there is nothing yet and it is of its type.
     pub fn give(&mut self, stream: &Stream, part: Block) -> Result<()> {
         match self {

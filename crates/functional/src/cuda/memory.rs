@@ -2,7 +2,7 @@
 //! it, so a new one has arbitrary contents.
 
 use super::floats::{Element, Floats, Piece};
-use super::stream::Stream;
+use super::stream::{Stream, alloc};
 use crate::free::Free;
 use candle_core::Result;
 use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr, DevicePtrMut};
@@ -32,7 +32,7 @@ impl Block {
         let piece = match stream.free.take(size) {
             Some(piece) => piece,
             None => {
-                let memory = stream.alloc(size)?;
+                let memory = alloc::<f32>(stream.cuda(), size)?;
                 let address = memory.device_ptr(stream.cuda()).0;
                 Piece { memory, address }
             }
@@ -72,7 +72,7 @@ impl Block {
         let mut exact = match self.piece.take_if(|_| is_exact) {
             Some(piece) => piece.memory,
             None => {
-                let exact = stream.alloc(self.floats.len)?;
+                let exact = alloc::<f32>(stream.cuda(), self.floats.len)?;
                 let address = exact.device_ptr(stream.cuda()).0;
                 stream.copy(self.floats, Floats::new(address, self.floats.len))?;
                 exact

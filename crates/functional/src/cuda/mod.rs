@@ -22,3 +22,4 @@ mod tensors;
 
 pub(crate) use gradient::Cuda;
 pub(crate) use optim::{adamw, sgd};
+pub(crate) use stream::give_back;

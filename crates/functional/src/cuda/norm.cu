@@ -232,10 +232,12 @@ extern "C" __global__ void norm_sums4(const real* x, const real* y, real* dy, Ch
 }
 
 // The gradients of weight and bias, where they are wanted, and what a shift and a stretch of x would have
-// changed through the batch's statistics: `share` is 1 / rows, or 0 where they were the running ones.
+// changed through the batch's statistics: `share` is 1 / rows, or 0 where they were the running ones. And `zeros`, the
+// gradient of a shift of x.
 // Blocks of 32 x 32.
 extern "C" __global__ void __launch_bounds__(1024) norm_combine(const float* partial, int count, int c, const float* inv_std, float share,
-                                        float* shift, float* stretch, float* dw, int add_dw, float* db, int add_db) {
+                                        float* shift, float* stretch, float* dw, int add_dw, float* db, int add_db,
+                                        float* zeros) {
     const int channel = blockIdx.x * 32 + threadIdx.x;
     double s, q;
     total(partial, count, c, channel, &s, &q);
@@ -245,6 +247,7 @@ extern "C" __global__ void __launch_bounds__(1024) norm_combine(const float* par
     stretch[channel] = of_weight * share * inv_std[channel];
     if (dw) put(dw + channel, of_weight, add_dw);
     if (db) put(db + channel, of_bias, add_db);
+    if (zeros) zeros[channel] = 0.f;
 }
 
 template <int V>

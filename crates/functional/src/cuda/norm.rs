@@ -245,19 +245,21 @@ impl Kernel<Cuda> for Norm {
         let (dw, add_dw) = dx[1].target(stream)?.unzip();
         let (db, add_db) = dx[2].target(stream)?.unzip();
         let [add_dw, add_db] = [add_dw, add_db].map(Option::unwrap_or_default);
+        // a shift of x changes nothing behind the norm
+        let zeros = match dx.last_mut().filter(|_| self.shift) {
+            Some(of_shift) => of_shift.target(stream)?,
+            None => None,
+        };
+        let zeros = zeros.and_then(|(to, add)| (!add).then_some(to));
         let share = if self.train { 1. / rows as f32 } else { 0. };
         launch!(stream, "norm_combine", (c.div_ceil(32) as u32, 1, 1), (32, 32, 1);
-            partial.floats(), cut.parts, c, inv_std, share, shift, stretch, dw, add_dw, db, add_db)?;
+            partial.floats(), cut.parts, c, inv_std, share, shift, stretch, dw, add_dw, db, add_db,
+            zeros)?;
         if self.train
             && dx[0].wanted()
             && let Some(norms) = pass.norms.as_deref()
         {
             self.write_shared_gradient(norms, stream, partial.floats(), inv_std, [shift, stretch])?;
-        }
-        if self.shift
-            && let Some(shift) = dx.last_mut()
-        {
-            shift.zero(stream)?;
         }
         let shortcut = self.shortcut && dx[3].wanted();
         if dx[0].wanted() {

@@ -5,8 +5,8 @@ use super::cudnn::Cudnn;
 use super::floats::{Element, Floats, Kernel, Piece};
 use crate::free::Free;
 use candle_core::cuda_backend::cudarc::driver::{
-    CudaFunction, CudaSlice, CudaStream, DevicePtr, DeviceRepr, DriverError, LaunchConfig, result,
-    sys,
+    CudaContext, CudaFunction, CudaSlice, CudaStream, DevicePtr, DeviceRepr, DriverError,
+    LaunchConfig, result, sys,
 };
 use candle_core::cuda_backend::{CudaDevice, DeviceId};
 use candle_core::{Error, Result, bail};
@@ -71,7 +71,9 @@ impl Stream {
     fn new(device: &CudaDevice) -> Result<Self> {
         let stream = device.cuda_stream();
         stream.context().bind_to_thread().map_err(Error::wrap)?;
-        keep_freed_memory(stream.context().cu_device()).map_err(Error::wrap)?;
+        if stream.context().has_async_alloc() {
+            keep_freed_memory(stream.context().cu_device()).map_err(Error::wrap)?;
+        }
         let stream = Self {
             device: device.clone(),
             cudnn: Mutex::new(Cudnn::new(&stream)?),
@@ -149,47 +151,6 @@ impl Stream {
         f(address)
     }
 
-    /// `len` floats of any value, of their own.
-    ///
-    /// # Errors
-    /// Where the GPU has no memory left, even after what is free here went back.
-    pub fn alloc(&self, len: usize) -> Result<CudaSlice<f32>> {
-        // Safety: all callers write the memory before they read it; any bits are valid floats.
-        let alloc = || unsafe { self.stream.alloc::<f32>(len) };
-        alloc()
-            .or_else(|_| {
-                self.give_back();
-                alloc()
-            })
-            .map_err(|error| self.no_memory(len * size_of::<f32>(), error))
-    }
-
-    /// Gives the driver what is free here and on other streams of this process.
-    fn give_back(&self) {
-        self.free.clear();
-        if let Ok(streams) = STREAMS.try_lock() {
-            streams.iter().for_each(|(_, stream)| stream.free.clear());
-        }
-        let _ = self.stream.synchronize(); // what was given back on a stream is there after it
-    }
-
-    /// What a reader can act on: which GPU, how much was wanted and how much there is.
-    pub fn no_memory(&self, bytes: usize, error: DriverError) -> Error {
-        if error.0 != sys::cudaError_enum::CUDA_ERROR_OUT_OF_MEMORY {
-            return Error::wrap(error);
-        }
-        let context = self.stream.context();
-        let (free, total) = context.mem_get_info().unwrap_or_default();
-        let mib = |bytes: usize| bytes / (1 << 20);
-        Error::Msg(format!(
-            "out of memory on cuda({}): {} MiB more were needed, {} of {} MiB are free",
-            context.ordinal(),
-            mib(bytes).max(1),
-            mib(free),
-            mib(total)
-        ))
-    }
-
     /// Launches a kernel through [`launch!`], for elements: `n` is how many, at least one.
     pub fn elements(n: usize) -> Result<LaunchConfig> {
         match u32::try_from(n) {
@@ -215,6 +176,69 @@ impl Stream {
         let name = between(from, to, ["copy", "narrow", "widen"]);
         launch!(self, name, elements to.len; to.len, from, to, add)
     }
+}
+
+/// Memory for `len` floats or bytes, with any contents.
+///
+/// # Errors
+/// Where the GPU has no memory left, even after what is free here went back.
+pub(crate) fn alloc<T: DeviceRepr>(stream: &Arc<CudaStream>, len: usize) -> Result<CudaSlice<T>> {
+    // Safety: all callers write the memory before they read it; any bits are valid floats and bytes.
+    let alloc = || unsafe { stream.alloc::<T>(len) };
+    alloc()
+        .or_else(|_| {
+            give_back();
+            alloc()
+        })
+        .map_err(|error| no_memory(stream, len * size_of::<T>(), error))
+}
+
+/// Gives the driver what is free on all streams of the GPU that this thread used last, and takes it from the driver's
+/// pool: libraries allocate beside the pool.
+pub(crate) fn give_back() {
+    let streams = STREAMS.lock().unwrap_or_else(PoisonError::into_inner);
+    let streams = streams.clone(); // another thread may need the lock for this GPU to go on
+    if streams.is_empty() {
+        return; // there may be no driver to ask
+    }
+    let Ok(Some(last)) = result::ctx::get_current() else {
+        return;
+    };
+    let streams = streams.iter().map(|(_, stream)| stream);
+    let of_gpu = streams.filter(|stream| stream.stream.context().cu_ctx() == last);
+    let of_gpu = of_gpu.inspect(|stream| stream.free.clear()).last();
+    if let Some(context) = of_gpu.map(|stream| stream.stream.context()) {
+        // memory that was given back is there when the GPU comes to it; where this fails, there is no more than before
+        let _ = context.synchronize().and_then(|()| trim(context));
+    }
+}
+
+fn trim(context: &CudaContext) -> std::result::Result<(), DriverError> {
+    if !context.has_async_alloc() {
+        return Ok(());
+    }
+    // Safety: the device exists.
+    unsafe {
+        let pool = result::device::get_default_mem_pool(context.cu_device())?;
+        result::mem_pool::trim_to(pool, 0)
+    }
+}
+
+/// What a reader can act on: which GPU, how much was wanted and how much there is.
+fn no_memory(stream: &CudaStream, bytes: usize, error: DriverError) -> Error {
+    if error.0 != sys::cudaError_enum::CUDA_ERROR_OUT_OF_MEMORY {
+        return Error::wrap(error);
+    }
+    let context = stream.context();
+    let (free, total) = context.mem_get_info().unwrap_or_default();
+    let mib = |bytes: usize| bytes / (1 << 20);
+    Error::Msg(format!(
+        "out of memory on cuda({}): {} MiB more were needed, {} of {} MiB are free",
+        context.ordinal(),
+        mib(bytes).max(1),
+        mib(free),
+        mib(total)
+    ))
 }
 
 /// One of three kernels, which keep the type, make bf16 of f32, and f32 of bf16.

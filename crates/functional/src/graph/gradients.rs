@@ -8,6 +8,7 @@ use super::writing::{Parameter, Writing, fill};
 use crate::bucket::{self, Bucket, Part, Values};
 use crate::cpu::Cpu;
 use crate::kernel::{Backend, Pass};
+use crate::room::with_room;
 use crate::synchronized::Summation;
 use candle_core::{DType, Device, Result, Tensor, TensorId, Var, bail};
 use std::collections::HashMap;
@@ -131,7 +132,7 @@ impl Gradients {
             let len = lens[numbers.clone()].iter().sum();
             let values = match params[numbers.start].1.device() {
                 Device::Cpu => Values::Floats(vec![0.; len]),
-                device => Values::Tensor(Tensor::zeros(len, DType::F32, device)?),
+                device => Values::Tensor(with_room(|| Tensor::zeros(len, DType::F32, device))?),
             };
             buckets.push((numbers, values));
         }

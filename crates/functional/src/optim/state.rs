@@ -6,6 +6,7 @@ use super::{Memory, Optimizer, Slice};
 use crate::bucket::{Bucket, Values};
 use crate::cpu::gradient::CHUNK;
 use crate::cpu::threads::for_each_chunk;
+use crate::room::with_room;
 
 /// What an optimizer keeps of the parameters from step to step: nothing before the first.
 #[derive(Default)]
@@ -103,7 +104,7 @@ impl OptimizerState {
         for bucket in &sums[self.buckets.len()..] {
             let zeros = |_: &&str| match &bucket.values {
                 Values::Floats(sums) => Ok(Values::Floats(vec![0.; sums.len()])),
-                Values::Tensor(sums) => Ok(Values::Tensor(sums.zeros_like()?)),
+                Values::Tensor(sums) => Ok(Values::Tensor(with_room(|| sums.zeros_like())?)),
             };
             let state = optimizer.state().iter().map(zeros);
             self.buckets.push(state.collect::<Result<_>>()?);

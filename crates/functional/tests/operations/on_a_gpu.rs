@@ -7,10 +7,11 @@ use crate::both::{Both, Running};
 use crate::losses;
 use crate::networks::{self, Case};
 use crate::support::*;
-use candle_core::{Device, Result, Tensor, Var};
+use candle_core::{DType, Device, Error, Result, Tensor, Var};
 use functional::{
     AdamW, Bucket, Gradients, Optimizer, OptimizerState, Part, Precision, Sgd, Slice, Summation,
-    Update, Value, Values, cross_entropy, set_deterministic, set_precision, squared_error,
+    Update, Value, Values, cross_entropy, give_back_memory, set_deterministic, set_precision,
+    squared_error,
 };
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -85,7 +86,7 @@ fn run_on(
         let mut results = pass_over(norms, &vars, &y.ours(), up)?;
         let statistics = y.running.iter().flat_map(|running| &running.ours);
         results.extend(statistics.map(|v| v.as_tensor().clone()));
-        Ok::<_, candle_core::Error>(results)
+        Ok::<_, Error>(results)
     };
     run().unwrap().iter().map(values).collect()
 }
@@ -342,7 +343,7 @@ fn network(t: &[Tensor]) -> Result<Both> {
 
 fn inputs() -> Vec<Tensor> {
     let first: [&[usize]; 5] = [&[6, 1, 22, 20], &[8, 1, 3, 3], &[8], &[8], &[8]];
-    let rest: [&[usize]; 4] = [&[8, 8, 3, 3], &[12, 8, 1, 1], &[5, 48], &[3]];
+    let rest: [&[usize]; 4] = [&[8, 8, 3, 3], &[16, 8, 1, 1], &[5, 64], &[3]];
     let shapes = first.into_iter().chain(rest).zip(0..);
     shapes.map(|(shape, seed)| random(shape, seed)).collect()
 }
@@ -407,7 +408,7 @@ fn gradients_in_buckets(device: &Device, bucket_len: usize) -> Vec<Vec<f32>> {
         let loss = network(&of_params)?.candle(squares)?.ours();
         let buckets = in_buckets(gradients, &loss)?;
         assert!(buckets.iter().map(|b| b.0).eq(0..buckets.len()));
-        Ok::<_, candle_core::Error>(())
+        Ok::<_, Error>(())
     };
     let there = inputs().into_iter().map(|t| t.to_device(device));
     let mut params = variables(&there.collect::<Result<Vec<_>>>().unwrap()).unwrap();
@@ -496,4 +497,44 @@ fn evaluation_leaves_no_graph_and_two_devices_do_not_mix() {
     let mut gradients = Gradients::new([("here", &here)], usize::MAX).unwrap();
     let expected = format!("backward: the loss is on {there:?}, the parameter here on Cpu");
     assert_refused(&expected, gradients.backward(&y.sum().unwrap()));
+}
+
+/// A step keeps a third of the memory for the next one. A tensor of candle's and a sum of two replicas get it.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn memory_that_is_kept_is_given_back() {
+    let gpu = gpu(Precision::F32);
+    let device = &gpu.device;
+    let keep = || {
+        give_back_memory();
+        let stream = device.as_cuda_device().unwrap().cuda_stream();
+        let free = stream.context().mem_get_info().unwrap().0 / size_of::<f32>();
+        let x = Value::new(&Tensor::zeros(free / 10 * 3, DType::F32, device).unwrap()).unwrap();
+        x.relu().unwrap().relu().unwrap().eval().unwrap();
+        free / 10
+    };
+    let tenth = keep();
+    let most = || Tensor::zeros(8 * tenth, DType::F32, device);
+    assert!(most().is_err(), "the test needs memory that is kept");
+    functional::with_room(most).unwrap();
+
+    let tenth = keep();
+    let options = collective::Options {
+        make_room: Some(give_back_memory),
+        ..Default::default()
+    };
+    let sums = collective::group(2, options).into_iter().map(|mut member| {
+        let device = device.clone();
+        std::thread::spawn(move || {
+            let ones = Tensor::ones(tenth * 6 / 5, DType::F32, &device)?;
+            member
+                .all_reduce_tensor(&ones)
+                .map_err(Error::wrap)?
+                .mean_all()?
+                .to_scalar::<f32>()
+        })
+    });
+    for sum in sums.collect::<Vec<_>>() {
+        assert_eq!(sum.join().unwrap().unwrap(), 2.);
+    }
 }

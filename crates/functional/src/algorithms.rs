@@ -1,0 +1,35 @@
+//! The algorithms that were chosen for a GPU's convolutions. The first replica that needs one chooses for all: they
+//! round differently.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// By what they compute.
+static CHOSEN: Mutex<BTreeMap<String, String>> = Mutex::new(BTreeMap::new());
+
+fn chosen() -> MutexGuard<'static, BTreeMap<String, String>> {
+    CHOSEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What was chosen so far: pairs of a convolution and its algorithm. None on the CPU.
+///
+/// ```
+/// functional::set_algorithms(&functional::algorithms());
+/// ```
+pub fn algorithms() -> Vec<(String, String)> {
+    let pairs = chosen();
+    let pairs = pairs.iter();
+    pairs.map(|(what, by)| (what.clone(), by.clone())).collect()
+}
+
+/// Takes these algorithms without a choice, so that a run can go on with the same bits. One that a GPU does not offer
+/// counts for nothing.
+pub fn set_algorithms(pairs: &[(String, String)]) {
+    chosen().extend(pairs.iter().cloned());
+}
+
+/// The algorithm for `what`. Others that need one wait for `choose`.
+#[cfg(feature = "cuda")]
+pub(crate) fn algorithm(what: String, choose: impl FnOnce() -> String) -> String {
+    chosen().entry(what).or_insert_with(choose).clone()
+}
