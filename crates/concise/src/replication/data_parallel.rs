@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Tensor};
 use candle_nn::VarBuilder;
-use functional::Network;
+use functional::{Network, with_room};
 use run::BadInput;
 
 use super::cores::Cores;
@@ -193,7 +193,7 @@ impl DataParallel {
     pub fn state_dict(&self) -> Result<Vec<(String, Tensor)>> {
         let entries = self.states[0].all().iter();
         entries
-            .map(|(name, var)| Ok((name.clone(), var.copy()?.detach())))
+            .map(|(name, var)| Ok((name.clone(), with_room(|| var.copy())?.detach())))
             .collect()
     }
 
@@ -216,7 +216,9 @@ impl DataParallel {
     /// Names a tensor that is missing, that the network does not have, or that has another shape. Then nothing was
     /// changed.
     pub fn load_state_dict(&self, state: &[(String, Tensor)]) -> Result<()> {
-        let own = self.state_dict()?;
+        let own = self.states[0].all().iter();
+        let own = own.map(|(name, var)| (name.clone(), var.as_tensor().clone()));
+        let own = own.collect::<Vec<_>>();
         let tensors = run::weights::take(state.iter().cloned().collect(), &own)?;
         for state in &*self.states {
             for ((name, var), tensor) in state.all().iter().zip(&tensors) {
