@@ -206,8 +206,9 @@ pub(crate) fn give_back() {
     };
     let streams = streams.iter().map(|(_, stream)| stream);
     let of_gpu = streams.filter(|stream| stream.stream.context().cu_ctx() == last);
-    let of_gpu = of_gpu.inspect(|stream| stream.free.clear()).last();
-    if let Some(context) = of_gpu.map(|stream| stream.stream.context()) {
+    let of_gpu: Vec<_> = of_gpu.collect();
+    of_gpu.iter().for_each(|stream| stream.free.clear());
+    if let Some(context) = of_gpu.first().map(|stream| stream.stream.context()) {
         // memory that was given back is there when the GPU comes to it; where this fails, there is no more than before
         let _ = context.synchronize().and_then(|()| trim(context));
     }
