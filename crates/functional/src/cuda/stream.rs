@@ -196,8 +196,11 @@ pub(crate) fn alloc<T: DeviceRepr>(stream: &Arc<CudaStream>, len: usize) -> Resu
 /// Gives the driver what is free on all streams of the GPU that this thread used last, and takes it from the driver's
 /// pool: libraries allocate beside the pool.
 pub(crate) fn give_back() {
-    let streams = STREAMS.lock().unwrap_or_else(PoisonError::into_inner);
-    let streams = streams.clone(); // another thread may need the lock for this GPU to go on
+    // a copy, so that the lock is not held here: another thread may need it for this GPU to go on
+    let streams = STREAMS
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone();
     if streams.is_empty() {
         return; // there may be no driver to ask
     }
