@@ -51,6 +51,8 @@ struct Module {
     int gpu;
 };
 
+bool accessible[16][16];  // whether the pool of the first GPU is to the second one
+
 bool exists(int gpu) { return gpu >= 0 && gpu < settings().gpus; }
 
 // A context is the primary one of a GPU; its handle is the number of the GPU, from 1 on.
@@ -108,6 +110,17 @@ CUresult cuDeviceGet(int* gpu, int ordinal) {
 CUresult cuDeviceGetName(char* name, int length, int gpu) {
     snprintf(name, length, "emulated GPU %d", gpu);
     return exists(gpu) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+CUresult cuDeviceGetUuid_v2(char* uuid, int gpu) {
+    memset(uuid, 0, 16);
+    uuid[0] = char(gpu + 1);
+    return exists(gpu) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+CUresult cuDeviceCanAccessPeer(int* can, int gpu, int other) {
+    *can = settings().peers && gpu != other;
+    return exists(gpu) && exists(other) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
 CUresult cuDeviceTotalMem_v2(size_t* bytes, int gpu) {
@@ -172,6 +185,19 @@ CUresult cuDeviceGetDefaultMemPool(void** pool, int gpu) {
 
 CUresult cuMemPoolSetAttribute(void*, int attribute, void*) {
     return attribute >= 1 && attribute <= 8 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+struct Access {
+    int kind, gpu, flags;
+};
+
+CUresult cuMemPoolSetAccess(void* pool, const Access* access, size_t count) {
+    const int owner = gpu_of_context(pool);
+    for (size_t i = 0; i < count; ++i) {
+        if (access[i].kind != 1 || !exists(access[i].gpu) || access[i].gpu == owner) return CUDA_ERROR_INVALID_VALUE;
+        accessible[owner][access[i].gpu] = access[i].flags == 3;
+    }
+    return CUDA_SUCCESS;
 }
 
 // The emulation keeps nothing in pools.
@@ -246,13 +272,18 @@ static CUresult copy_on_gpus(Address to, int on, Address from, int other, size_t
 
 CUresult cuMemcpyDtoDAsync_v2(Address to, Address from, size_t bytes, void* handle) {
     const Guard guard(lock());
-    const int gpu = gpu_of(to, bytes);
-    return gpu < 0 ? CUDA_ERROR_INVALID_VALUE : copy_on_gpus(to, gpu, from, gpu, bytes, handle);
+    const int on = gpu_of(to, bytes), other = gpu_of(from, bytes);
+    if (on < 0 || other < 0) return CUDA_ERROR_INVALID_VALUE;
+    if (on != other && !accessible[other][on]) return CUDA_ERROR_INVALID_VALUE;
+    return copy_on_gpus(to, on, from, other, bytes, handle);
 }
 
 CUresult cuMemcpyPeerAsync(Address to, void* on, Address from, void* other, size_t bytes, void* handle) {
     const Guard guard(lock());
-    return copy_on_gpus(to, gpu_of_context(on), from, gpu_of_context(other), bytes, handle);
+    const int gpu = gpu_of_context(on);
+    for (int i = 0; i < settings().gpus; ++i)
+        if (settings().loses && accessible[gpu][i]) bytes = 0;
+    return copy_on_gpus(to, gpu, from, gpu_of_context(other), bytes, handle);
 }
 
 CUresult cuMemsetD8Async(Address to, unsigned char value, size_t bytes, void* handle) {

@@ -24,6 +24,9 @@ struct Settings {
     bool later;     // EMULATED_STREAMS=later: streams run when a thread waits for them, or at random
     bool go_on;     // EMULATED_RACES=said: data races are printed, and the process continues
     bool pools;     // EMULATED_POOLS=none: streams allocate no memory
+    bool peers;     // EMULATED_PEERS=none: no GPU may access another one's memory
+    bool loses;     // EMULATED_PEERS=broken: cuMemcpyPeerAsync writes nothing to a pool that another GPU may access
+    bool hangs;     // EMULATED_NCCL=hangs: sums never end
 };
 const Settings& settings();
 

@@ -1,5 +1,5 @@
-// libnccl: sums of f32 over processes on one machine, through a file that all of them map. Like the real one, it sums
-// on a stream, waits for ever for a missing process, and refuses two processes on one GPU. Calls of a non-blocking
+// libnccl: sums of f32 over threads and processes of one machine, through a file that all of them map. Like the real
+// one, it sums on a stream, waits for ever for a missing member, and refuses two members on one GPU. Calls of a non-blocking
 // communicator may return before they are done.
 
 #include <fcntl.h>
@@ -87,6 +87,7 @@ Result meet(Communicator& of) {
 // there.
 bool ready(const Handle& of, uint64_t n, const float* from, size_t count) {
     if (of->aborted) return true;
+    if (settings().hangs) return false;
     Shared& shared = *of->shared;
     if (shared.brought[of->rank] == n) {
         if (!of->all(shared.taken, n)) return false;

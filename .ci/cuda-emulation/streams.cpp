@@ -31,6 +31,9 @@ const Settings& settings() {
         is("EMULATED_STREAMS", "later"),
         is("EMULATED_RACES", "said"),
         !is("EMULATED_POOLS", "none"),
+        !is("EMULATED_PEERS", "none"),
+        is("EMULATED_PEERS", "broken"),
+        is("EMULATED_NCCL", "hangs"),
     };
     return all;
 }

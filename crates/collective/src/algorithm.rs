@@ -24,13 +24,16 @@ pub enum Algorithm {
     Ring,
     /// Devices sum in pairs, then pairs of pairs; the sum is copied back the same way.
     Tree,
-    /// The one that the cost model finds fastest.
+    /// NVIDIA's library, which sums tensors on GPUs. Each member needs its own GPU. It has no [`Schedule`]; vectors in
+    /// shared memory are summed as with `Auto`.
+    Nccl,
+    /// The one of the other four that the cost model finds fastest.
     #[default]
     Auto,
 }
 
 impl Algorithm {
-    /// All algorithms but [`Auto`](Self::Auto).
+    /// The algorithms that have a [`Schedule`].
     pub const ALL: [Algorithm; 4] = [Self::Star, Self::Owner, Self::Ring, Self::Tree];
 
     fn name(self) -> &'static str {
@@ -39,6 +42,7 @@ impl Algorithm {
             Algorithm::Owner => "owner",
             Algorithm::Ring => "ring",
             Algorithm::Tree => "tree",
+            Algorithm::Nccl => "nccl",
             Algorithm::Auto => "auto",
         }
     }
@@ -54,7 +58,7 @@ impl FromStr for Algorithm {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        let all = Self::ALL.into_iter().chain([Self::Auto]);
+        let all = Self::ALL.into_iter().chain([Self::Nccl, Self::Auto]);
         let found = all.clone().find(|algorithm| algorithm.name() == name);
         found.ok_or_else(|| {
             let names: Vec<_> = all.map(Self::name).collect();
@@ -105,7 +109,7 @@ impl Schedule {
     /// ```
     ///
     /// # Panics
-    /// If the algorithm is [`Algorithm::Auto`] and `k` is above 1, or if `k` is 0.
+    /// If the algorithm is [`Algorithm::Auto`] or [`Algorithm::Nccl`] and `k` is above 1, or if `k` is 0.
     pub fn new(algorithm: Algorithm, k: usize) -> Self {
         assert!(k > 0, "an all-reduce of 0 members; give at least 1");
         let (chunks, rounds) = match algorithm {
@@ -114,6 +118,7 @@ impl Schedule {
             Algorithm::Owner => (k, owner(k)),
             Algorithm::Ring => (k, ring(k)),
             Algorithm::Tree => (1, tree(k)),
+            Algorithm::Nccl => panic!("NCCL has schedules of its own"),
             Algorithm::Auto => panic!("auto is not an algorithm: call Algorithm::chosen first"),
         };
         Self {
@@ -334,6 +339,9 @@ mod tests {
     #[test]
     fn an_unknown_name_is_answered_with_the_known_ones() {
         let error = "rings".parse::<Algorithm>().unwrap_err();
-        assert!(error.contains("star, owner, ring, tree, auto"), "{error}");
+        assert!(
+            error.contains("star, owner, ring, tree, nccl, auto"),
+            "{error}"
+        );
     }
 }

@@ -11,7 +11,7 @@
 //! | ring | 2(k − 1) | 2(k − 1)/k·N |
 //! | tree | 2⌈log₂ k⌉ | 2⌈log₂ k⌉·N |
 //!
-//! The busiest device of any all-reduce sends at least 2(k − 1)/k·N bytes (Patarasuk and Yuan, 2009).
+//! NCCL counts as a ring. The busiest device of any all-reduce sends at least 2(k − 1)/k·N bytes (Patarasuk and Yuan, 2009).
 //!
 //! Members in one memory share its bandwidth, so the model counts all bytes that any of them reads or writes.
 
@@ -43,7 +43,9 @@ impl Link {
         let levels = f64::from(k.next_power_of_two().trailing_zeros());
         let (messages, share) = match algorithm {
             Algorithm::Star => (2.0 * others, 2.0 * others),
-            Algorithm::Owner | Algorithm::Ring => (2.0 * others, 2.0 * others / k as f64),
+            Algorithm::Owner | Algorithm::Ring | Algorithm::Nccl => {
+                (2.0 * others, 2.0 * others / k as f64)
+            }
             Algorithm::Tree => (2.0 * levels, 2.0 * levels),
             Algorithm::Auto => {
                 let times = Algorithm::ALL.map(|algorithm| self.time(algorithm, k, bytes));
@@ -117,7 +119,8 @@ impl Medium {
 }
 
 impl Algorithm {
-    /// This algorithm; for `auto`, the fastest one of `k` members for `bytes` bytes, on devices or in memory.
+    /// This algorithm; for `auto`, the fastest one of `k` members for `bytes` bytes, on devices or in memory. In
+    /// memory, `nccl` counts as `auto`.
     pub fn chosen(self, on_devices: bool, k: usize, bytes: usize) -> Algorithm {
         let medium = if on_devices {
             Medium::Devices
@@ -130,9 +133,9 @@ impl Algorithm {
 
 /// `algorithm`; for `auto`, the fastest one.
 pub(crate) fn chosen(algorithm: Algorithm, medium: Medium, k: usize, bytes: usize) -> Algorithm {
-    match algorithm {
-        Algorithm::Auto => fastest(medium, k, bytes),
-        chosen => chosen,
+    match (algorithm, medium) {
+        (Algorithm::Auto, _) | (Algorithm::Nccl, Medium::Memory) => fastest(medium, k, bytes),
+        (chosen, _) => chosen,
     }
 }
 

@@ -5,6 +5,8 @@ use crate::algorithm::{Algorithm, Schedule};
 use crate::cost::{self, Link, Medium};
 use crate::error::Error;
 use crate::gate::{self, Deadline, Gate};
+#[cfg(feature = "nccl")]
+use crate::nccl::Nccl;
 use crate::slots::Slots;
 use crate::world::{self, World};
 use std::any::Any;
@@ -20,7 +22,7 @@ pub struct Options {
     pub algorithm: Algorithm,
     /// How long a member waits for the others at most; `None`: without a limit.
     pub timeout: Option<Duration>,
-    /// Simulates a slower network: a call takes at least as long as over such links.
+    /// Simulates a slower network: a call takes at least as long as over such links. NCCL's calls do not.
     pub link: Option<Link>,
     /// Frees memory of a member's GPU. It is called where the GPU has none left for a sum, which is then tried again.
     pub make_room: Option<fn()>,
@@ -84,6 +86,8 @@ fn members(mut world: Option<Box<dyn World>>, k: usize, options: Options) -> Vec
             locals: k,
             world: world.take(),
             schedules: HashMap::new(),
+            #[cfg(feature = "nccl")]
+            nccl: None,
         })
         .collect()
 }
@@ -100,6 +104,9 @@ pub struct Member {
     world: Option<Box<dyn World>>,
     /// The schedules used so far, by medium and number of elements.
     schedules: HashMap<(Medium, usize), Arc<Schedule>>,
+    /// From its first sum with NCCL on.
+    #[cfg(feature = "nccl")]
+    pub(crate) nccl: Option<Nccl>,
 }
 
 /// What the members of a process share.

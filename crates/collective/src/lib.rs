@@ -3,7 +3,8 @@
 //!
 //! There are four algorithms ([`Algorithm`]), each a [`Schedule`] of rounds. Sums of vectors in shared
 //! memory and sums of tensors on devices follow the same schedules. The [cost model](cost) predicts their
-//! time. The order of a schedule's sums never changes, so they have the same bits every time.
+//! time. The order of a schedule's sums never changes, so they have the same bits every time. NVIDIA's
+//! library [NCCL](nccl) sums tensors on GPUs by schedules of its own.
 //!
 //! A member that leaves (its thread returned early or panicked), has another length or does not arrive
 //! in time ends the call of the others with an error that names it. No member gets a partial sum.
@@ -20,8 +21,8 @@ mod gate;
 mod group;
 #[cfg(feature = "mpi")]
 pub mod mpi;
-#[cfg(all(feature = "mpi", feature = "nccl"))]
 pub mod nccl;
+mod peers;
 mod slots;
 mod stream;
 mod tensors;
@@ -32,5 +33,6 @@ pub use algorithm::{Algorithm, Schedule, Sum};
 pub use error::Error;
 pub use gate::Deadline;
 pub use group::{Member, Options, group, group_in};
+pub use peers::connect;
 pub use stream::CommunicationStream;
 pub use world::World;

@@ -28,9 +28,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use watch::{Calls, Channels, Watch};
-
-pub(crate) use watch::Call;
+use watch::{Call, Calls, Channels, Watch};
 
 /// The processes that `mpirun` started; without `mpirun`, this process alone.
 ///
@@ -51,17 +49,12 @@ pub(crate) use watch::Call;
 /// # Errors
 /// [`Error::World`]: MPI does not start, does not allow calls from several threads, or has ended.
 pub fn world(timeout: Option<Duration>) -> Result<Box<dyn World>, Error> {
-    Ok(Box::new(processes(timeout)?))
-}
-
-/// As [`world`].
-pub(crate) fn processes(timeout: Option<Duration>) -> Result<Processes, Error> {
     let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
     if let State::Before = *state {
         *state = State::Running(start(timeout)?);
     }
     match &*state {
-        State::Running(running) => running.base.another(timeout),
+        State::Running(running) => Ok(Box::new(running.base.another(timeout)?)),
         _ => Err(error(
             0,
             "MPI has ended, and cannot start again in the same process",
@@ -111,15 +104,9 @@ pub fn abort(status: i32) -> ! {
 }
 
 /// Ends all processes, and names this one on stderr, because `mpirun` does not always name it.
-pub(crate) fn end_all(status: i32, why: &str) -> ! {
+fn end_all(status: i32, why: &str) -> ! {
     let all = SimpleCommunicator::world();
     eprintln!("error: rank {} {why}, and all processes end", all.rank());
-    // locked only while MPI starts or ends
-    if let Ok(state) = STATE.try_lock()
-        && let State::Running(running) = &*state
-    {
-        running.base.channels.before_the_end();
-    }
     all.abort(status)
 }
 
@@ -203,10 +190,10 @@ struct Comm(ManuallyDrop<SimpleCommunicator>);
 unsafe impl Send for Comm {}
 
 /// All processes, on one channel.
-pub(crate) struct Processes {
+struct Processes {
     comm: Comm,
-    pub(crate) channels: Arc<Channels>,
-    pub(crate) calls: Arc<Calls>,
+    channels: Arc<Channels>,
+    calls: Arc<Calls>,
     rank: usize,
     size: usize,
     /// Which process sums which chunk.
@@ -250,7 +237,7 @@ impl Processes {
     }
 
     /// Another channel.
-    pub(crate) fn another(&self, timeout: Option<Duration>) -> Result<Processes, Error> {
+    fn another(&self, timeout: Option<Duration>) -> Result<Processes, Error> {
         let _in_call = self.calls.enter(Call::Duplicate);
         let notes = self.meet(Call::Duplicate, self.channels.unused(), &[])?;
         let channel = notes[0].length; // the number that process 0 chose
@@ -277,7 +264,7 @@ impl Processes {
     }
 
     /// Waits until all processes are at a call; fails if the calls or their lengths differ.
-    pub(crate) fn same_length(&self, call: Call, length: usize) -> Result<(), Error> {
+    fn same_length(&self, call: Call, length: usize) -> Result<(), Error> {
         let notes = self.meet(call, length as u64, &[])?;
         let expected = notes[0].length;
         match notes.iter().position(|note| note.length != expected) {

@@ -1,10 +1,11 @@
 //! All-reduce of tensors, each on its member's device. A member copies the chunks that it needs from other
 //! devices, and adds them on its own. Within a process, the host does not wait for a GPU.
 
-use crate::algorithm::Schedule;
+use crate::algorithm::{Algorithm, Schedule};
 use crate::cost::Medium;
 use crate::error::Error;
 use crate::group::{Group, Member};
+use crate::peers::copy;
 use crate::world::World;
 use candle_core::{Device, Result, Tensor};
 use std::time::Instant;
@@ -15,9 +16,9 @@ impl Member {
     ///
     /// On the CPU, the sums of the members may share memory, as after candle's `to_device`.
     ///
-    /// Copies between GPUs go through the host if the driver has no direct way. In a world, the members of
-    /// each process sum first, then the processes. They sum on the device of member 0 if the [`World`] can,
-    /// otherwise on the host. A sum on the host takes only f32, and waits for the GPU.
+    /// Copies between GPUs go through the host, unless [`connect`](crate::connect) has made them direct. In a world, the members of
+    /// each process sum first, then the processes. They sum on the host, which takes only f32 and waits for the GPU.
+    /// With [`Algorithm::Nccl`], all members of all processes sum together on their GPUs.
     ///
     /// ```
     /// use candle_core::{Device, Tensor};
@@ -31,6 +32,9 @@ impl Member {
     /// [`Error`]: a member left, had another number of elements or did not arrive in time, or a device
     /// failed.
     pub fn all_reduce_tensor(&mut self, data: &Tensor) -> std::result::Result<Tensor, Error> {
+        if self.group.options.algorithm == Algorithm::Nccl {
+            return self.all_reduce_with_nccl(data);
+        }
         let sum = self.sum_of_the_process(data)?;
         if !self.group.in_world {
             return Ok(sum);
@@ -79,7 +83,7 @@ impl Member {
 
     /// What `f` does on this member's device. If it fails, it is tried again after the options have made room. Its
     /// second error is one of all members; otherwise they would wait for this one.
-    fn on_device<T>(&self, f: impl Fn() -> Result<T>) -> std::result::Result<T, Error> {
+    pub(crate) fn on_device<T>(&self, f: impl Fn() -> Result<T>) -> std::result::Result<T, Error> {
         let Group { options, gate, .. } = &*self.group;
         let again = |error| match options.make_room {
             None => Err(error),
@@ -98,9 +102,6 @@ fn over_the_processes(
     world: &mut dyn World,
     sum: &Tensor,
 ) -> Result<std::result::Result<Tensor, Error>> {
-    if let Some(whole) = world.all_reduce_tensor(sum) {
-        return Ok(whole);
-    }
     let mut values = sum.flatten_all()?.to_vec1::<f32>()?;
     if let Err(error) = world.all_reduce(&mut values) {
         return Ok(Err(error));
@@ -124,7 +125,7 @@ fn of_members(error: Error, locals: usize) -> Error {
     }
 }
 
-fn device_error(rank: usize, error: candle_core::Error) -> Error {
+pub(crate) fn device_error(rank: usize, error: candle_core::Error) -> Error {
     Error::Device {
         rank,
         why: error.to_string(),
@@ -162,7 +163,7 @@ fn round(
         let part = |from: usize| {
             let (chunks, written) = &all[from];
             written.before_more_on(device)?;
-            chunks[sum.chunk].to_device(device)
+            copy(&chunks[sum.chunk], device)
         };
         let mut parts = sum.from.iter().map(|from| part(*from));
         let first = parts.next().expect("a sum has a part")?;

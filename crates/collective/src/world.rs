@@ -1,8 +1,6 @@
-//! The trait of processes that sum together. `mpi` and `nccl` implement it, and the tests do so with
-//! threads.
+//! The trait of processes that sum together. `mpi` implements it, and the tests do so with threads.
 
 use crate::error::Error;
-use candle_core::Tensor;
 
 /// Processes that sum together. All processes must make the same calls in the same order. A call in the
 /// host's memory returns when all processes have made it.
@@ -38,15 +36,6 @@ pub trait World: Send {
         let sums = all.and_then(|all| sum_in_order(&all));
         values.copy_from_slice(&sums.ok_or(Error::KindMismatch)?);
         Ok(())
-    }
-
-    /// The sum of `data` over all processes, in new memory on its device; `None`, if this world sums only
-    /// in the host's memory. All processes get the same bits.
-    ///
-    /// # Errors
-    /// As [`all_reduce`](Self::all_reduce).
-    fn all_reduce_tensor(&mut self, _data: &Tensor) -> Option<Result<Tensor, Error>> {
-        None
     }
 
     /// A new channel among the same processes, for another thread. Calls on different channels are

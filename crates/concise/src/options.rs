@@ -76,7 +76,8 @@ pub struct Options {
 
 /// The names of the algorithms, so that a shell can complete them.
 fn ways() -> impl TypedValueParser<Value = Algorithm> {
-    PossibleValuesParser::new(["star", "owner", "ring", "tree", "auto"]).try_map(|way| way.parse())
+    PossibleValuesParser::new(["star", "owner", "ring", "tree", "nccl", "auto"])
+        .try_map(|way| way.parse())
 }
 
 /// What becomes of the learning rate after the warm-up.
@@ -150,8 +151,8 @@ impl Options {
             self.split
         );
         ensure!(
-            self.reduce_on == ReduceOn::Device || self.backend != Backend::Nccl,
-            "--reduce-on host: --backend nccl sums on the devices; leave out --reduce-on"
+            self.reduce_on == ReduceOn::Device || self.allreduce != Algorithm::Nccl,
+            "--reduce-on host: --allreduce nccl sums on the devices; leave out --reduce-on"
         );
         Ok(())
     }
@@ -173,8 +174,8 @@ impl Options {
         }
     }
 
-    /// What the result of a run depends on beside what both sections share, a line each.
-    pub(crate) fn settings(&self, run: &Run) -> Vec<String> {
+    /// What the result of a run depends on beside what both sections share, a line each; `allreduce` sums.
+    pub(crate) fn settings(&self, run: &Run, allreduce: Algorithm) -> Vec<String> {
         let schedule = self.schedule.to_possible_value().expect("none is hidden");
         let steps = match self.schedule {
             Schedule::Constant => String::new(),
@@ -185,10 +186,11 @@ impl Options {
             format!("warmup {}", self.warmup),
             format!("momentum {}", self.momentum),
             format!("weight-decay {}", self.weight_decay),
-            format!("summed in the order of {}", self.order(&run.devices)),
+            format!(
+                "summed in the order of {}",
+                self.order(&run.devices, allreduce)
+            ),
             format!("reduce-on {:?}", self.reduce_on).to_lowercase(),
-            // its order of summing is its own
-            format!("nccl {}", self.backend == Backend::Nccl),
             format!("bucket-mb {}", self.bucket_mb),
             format!("sync-bn {}", self.sync_bn),
             format!("accumulate {}", self.accumulate),
@@ -197,9 +199,10 @@ impl Options {
     }
 
     /// In which order the gradients are summed.
-    fn order(&self, devices: &[Device]) -> String {
+    fn order(&self, devices: &[Device], allreduce: Algorithm) -> String {
         let (k, on_cpus) = (devices.len(), devices.iter().all(Device::is_cpu));
-        let way = match self.allreduce {
+        let way = match allreduce {
+            Algorithm::Nccl => Algorithm::Nccl,
             _ if k == 1 => Algorithm::Owner, // only the processes sum, if there are several
             Algorithm::Auto if on_cpus => {
                 Algorithm::Auto.chosen(false, k, self.replication().bucket_bytes)
@@ -227,7 +230,6 @@ impl Options {
         match self.backend {
             Backend::Threads => Ok(Processes::alone()),
             Backend::Mpi => Processes::mpi(Some(self.patience())).context("--backend mpi"),
-            Backend::Nccl => Processes::nccl(Some(self.patience())).context("--backend nccl"),
         }
     }
 

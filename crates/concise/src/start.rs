@@ -21,10 +21,10 @@ pub(crate) fn start(options: &Options, book: &Book, processes: &Processes) -> Re
     let process = processes.process()?;
     let mut run = Run::start_in(process, &options.run, book)?;
     run.train_iter = run.train_iter.in_groups_of(options.accumulate);
-    processes.check(&run.devices)?;
-    let how = options.replication();
+    let mut how = options.replication();
     how.check(run.devices.len()).map_err(BadInput::from)?;
-    let settings = options.settings(&run);
+    how.allreduce = processes.choose(&how, &run.devices)?;
+    let settings = options.settings(&run, how.allreduce);
     settings.into_iter().for_each(|line| run.depends_on(line));
     processes.agree(
         "settings",

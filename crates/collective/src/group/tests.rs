@@ -381,39 +381,24 @@ fn items_of_another_kind_are_an_error_for_all() {
 }
 
 /// A world of threads, which communicate through a group of their own.
-struct Threads {
-    seat: Member,
-    /// Whether it sums tensors on their devices, and refuses sums on the host.
-    direct: bool,
-}
-
-impl Threads {
-    fn new(seat: Member, direct: bool) -> Box<Self> {
-        Box::new(Self { seat, direct })
-    }
-}
+struct Threads(Member);
 
 impl World for Threads {
     fn rank(&self) -> usize {
-        self.seat.rank()
+        self.0.rank()
     }
 
     fn size(&self) -> usize {
-        self.seat.size()
+        self.0.size()
     }
 
     fn all_reduce(&mut self, data: &mut [f32]) -> Result<(), Error> {
-        assert!(!self.direct, "it went through the host");
-        data.copy_from_slice(&self.seat.all_reduce(data.to_vec())?);
+        data.copy_from_slice(&self.0.all_reduce(data.to_vec())?);
         Ok(())
     }
 
     fn all_gather(&mut self, data: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
-        self.seat.all_gather(data.to_vec())
-    }
-
-    fn all_reduce_tensor(&mut self, data: &Tensor) -> Option<Result<Tensor, Error>> {
-        self.direct.then(|| self.seat.all_reduce_tensor(data))
+        self.0.all_gather(data.to_vec())
     }
 
     fn duplicate(&self) -> Result<Box<dyn World>, Error> {
@@ -421,12 +406,10 @@ impl World for Threads {
     }
 }
 
-/// The members of `processes` processes with `k` members each; if `direct`, in worlds that sum tensors on their
-/// devices.
-fn in_worlds(processes: usize, k: usize, direct: bool) -> Vec<Member> {
+/// The members of `processes` processes with `k` members each.
+fn in_worlds(processes: usize, k: usize) -> Vec<Member> {
     let seats = group(processes, with(Algorithm::Owner)).into_iter();
-    let worlds = seats.map(|seat| Threads::new(seat, direct));
-    let groups = worlds.map(|world| group_in(world, k, Options::default()));
+    let groups = seats.map(|seat| group_in(Box::new(Threads(seat)), k, Options::default()));
     groups.flatten().collect()
 }
 
@@ -436,7 +419,7 @@ const PROCESSES: [(usize, usize); 4] = [(2, 2), (3, 1), (1, 4), (3, 3)];
 fn processes_sum_what_their_members_have_summed() {
     let owner = |k| Schedule::in_shared_memory(Algorithm::Owner, k);
     for (processes, k) in PROCESSES {
-        on_threads(in_worlds(processes, k, false), |mut member| {
+        on_threads(in_worlds(processes, k), |mut member| {
             assert_eq!(member.size(), processes * k);
             for round in 0..20 {
                 let n = [0, 1, 17, 300, 12_345][round % 5];
@@ -451,28 +434,25 @@ fn processes_sum_what_their_members_have_summed() {
     }
 }
 
-/// Through the host, and by a world that can sum tensors.
 #[test]
 fn tensors_are_summed_over_processes() {
     for (processes, k) in PROCESSES {
-        for direct in [false, true] {
-            on_threads(in_worlds(processes, k, direct), |mut member| {
-                let (rank, size) = (member.rank(), member.size());
-                let data = Tensor::full(rank as f32, (3, 4), &Device::Cpu).unwrap();
-                let sum = member.all_reduce_tensor(&data).unwrap();
-                assert_eq!(sum.dims(), [3, 4]);
-                let sum = sum.flatten_all().unwrap().to_vec1::<f32>().unwrap();
-                let expected = [(size * (size - 1) / 2) as f32; 12];
-                assert_eq!(sum, expected, "{processes} × {k}, direct {direct}");
-                if processes == 1 {
-                    return;
-                }
-                let n = 5 - rank / k; // another length in each process
-                let other = Tensor::full(1f32, n, &Device::Cpu).unwrap();
-                let error = member.all_reduce_tensor(&other).unwrap_err();
-                assert_eq!(error, mismatch(k, 4, 5));
-            });
-        }
+        on_threads(in_worlds(processes, k), |mut member| {
+            let (rank, size) = (member.rank(), member.size());
+            let data = Tensor::full(rank as f32, (3, 4), &Device::Cpu).unwrap();
+            let sum = member.all_reduce_tensor(&data).unwrap();
+            assert_eq!(sum.dims(), [3, 4]);
+            let sum = sum.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+            let expected = [(size * (size - 1) / 2) as f32; 12];
+            assert_eq!(sum, expected, "{processes} × {k}");
+            if processes == 1 {
+                return;
+            }
+            let n = 5 - rank / k; // another length in each process
+            let other = Tensor::full(1f32, n, &Device::Cpu).unwrap();
+            let error = member.all_reduce_tensor(&other).unwrap_err();
+            assert_eq!(error, mismatch(k, 4, 5));
+        });
     }
 }
 
@@ -485,7 +465,7 @@ fn a_few_values_are_summed_in_rank_order() {
             let more = expected.iter_mut().zip(tenths(rank));
             more.for_each(|(sum, value)| *sum += value);
         }
-        on_threads(in_worlds(processes, k, false), |mut member| {
+        on_threads(in_worlds(processes, k), |mut member| {
             let mut values = tenths(member.rank());
             member.sum(&mut values).unwrap();
             let [found, expected] = [values, expected].map(|v| v.map(f64::to_bits));
@@ -498,7 +478,7 @@ fn a_few_values_are_summed_in_rank_order() {
 #[test]
 fn a_world_sums_a_few_values_in_rank_order_if_all_bring_as_many() {
     let sums = on_threads(group(3, Options::default()), |seat| {
-        let mut world = Threads::new(seat, false);
+        let mut world = Threads(seat);
         let mut values = [[1e16, 0.5], [1.0, 0.5], [-1e16, 0.5]][world.rank()];
         world.sum_values(&mut values).unwrap();
         let mut one_more = vec![1.0; 2 + usize::from(world.rank() == 2)];
@@ -510,7 +490,7 @@ fn a_world_sums_a_few_values_in_rank_order_if_all_bring_as_many() {
 
 #[test]
 fn gathered_items_and_barriers_stay_in_the_process() {
-    on_threads(in_worlds(2, 3, false), |mut member| {
+    on_threads(in_worlds(2, 3), |mut member| {
         let ranks = member.all_gather(member.rank()).unwrap();
         assert_eq!(ranks, [[0, 1, 2], [3, 4, 5]][member.rank() / 3]);
         member.barrier().unwrap();
@@ -523,11 +503,11 @@ fn gathered_items_and_barriers_stay_in_the_process() {
 fn other_lengths_in_one_process_are_an_error_in_all() {
     for (processes, k) in [(2, 2), (4, 1), (1, 4)] {
         let one_less = |member: &Member, n| n - usize::from(member.rank() == 3);
-        on_threads(in_worlds(processes, k, false), |mut member| {
+        on_threads(in_worlds(processes, k), |mut member| {
             let n = one_less(&member, 8);
             assert_eq!(member.all_reduce(vec![1.0; n]), Err(mismatch(3, 7, 8)));
         });
-        on_threads(in_worlds(processes, k, false), |mut member| {
+        on_threads(in_worlds(processes, k), |mut member| {
             let n = one_less(&member, 2);
             assert_eq!(member.sum(&mut vec![1.0; n]), Err(mismatch(3, 1, 2)));
         });
@@ -537,7 +517,7 @@ fn other_lengths_in_one_process_are_an_error_in_all() {
 #[test]
 fn processes_of_other_numbers_of_members_do_not_sum() {
     let worlds = group(2, with(Algorithm::Owner)).into_iter().zip([2, 3]);
-    let of = |(seat, k)| group_in(Threads::new(seat, false), k, within_a_minute());
+    let of = |(seat, k)| group_in(Box::new(Threads(seat)), k, within_a_minute());
     on_threads(worlds.flat_map(of).collect(), |mut member| {
         assert_eq!(member.sum(&mut [1.0]), Err(Error::KindMismatch));
     });

@@ -29,20 +29,9 @@ pub enum Call {
     AllGather,
     Duplicate,
     Finish,
-    #[cfg(feature = "nccl")]
-    Communicator,
-    #[cfg(feature = "nccl")]
-    SumOnGpus,
 }
 
-const NAMES: [&str; 6] = [
-    "all-reduce",
-    "all-gather",
-    "new channel",
-    "end of MPI",
-    "new communicator of NCCL",
-    "all-reduce on GPUs",
-];
+const NAMES: [&str; 4] = ["all-reduce", "all-gather", "new channel", "end of MPI"];
 
 /// The ticks of the watch. They pause while the whole process is stopped, as by Ctrl-Z.
 type Clock = Arc<AtomicU64>;
@@ -115,8 +104,6 @@ pub struct Channels {
     open: Mutex<Vec<Weak<Calls>>>,
     opened: AtomicU64,
     clock: Clock,
-    /// What this process does before it ends all.
-    last: Mutex<Vec<Box<dyn Fn() + Send>>>,
 }
 
 impl Channels {
@@ -143,19 +130,6 @@ impl Channels {
         let mut open = self.lock();
         open.retain(|calls| calls.strong_count() > 0);
         open.len()
-    }
-
-    /// Has `action` done before this process ends all.
-    #[cfg(feature = "nccl")]
-    pub fn do_before_the_end(&self, action: impl Fn() + Send + 'static) {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        last.push(Box::new(action));
-    }
-
-    /// The actions before this process ends all.
-    pub fn before_the_end(&self) {
-        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        last.iter().for_each(|action| action());
     }
 
     fn overdue(&self) -> Option<Overdue> {
@@ -258,7 +232,6 @@ impl Watch {
             let name = NAMES[usize::from(call.calls.call.load(SeqCst))];
             let limit = call.limit;
             eprintln!("error: {name}: rank{s} {names} did not arrive within {limit:?}");
-            self.channels.before_the_end();
             self.comm.abort(1);
         }
     }

@@ -1,12 +1,11 @@
-//! Waits for the sums on the GPU. If a process does not take part in a sum, the GPUs of the others wait for
-//! ever, and their hosts wait for the GPUs: no call of MPI is late then.
+//! Waits for the sums on the GPU. A GPU or a link may fail when a sum is enqueued: then the GPUs wait for ever, and
+//! their hosts wait for the GPUs.
 //!
-//! A thread waits for the sums one after the other, each as a call on a channel of its own. So MPI's watch
-//! finds one that takes longer than the limit, and names the processes that have not begun it.
+//! A sum that takes longer than the limit ends the process, or under MPI all processes: its result is lost, and the
+//! step with it may be under way.
 
-use super::late;
+use super::communicator::Comm;
 use crate::gate::Deadline;
-use crate::mpi::{Call, Processes, end_all};
 use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaEvent, CudaStream};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -16,8 +15,7 @@ use std::time::Duration;
 /// How often the thread checks a sum.
 const TICK: Duration = Duration::from_millis(10);
 
-/// Does nothing without a limit. Dropping it waits for its thread; otherwise the thread's channel would
-/// still be open at an orderly end.
+/// Dropping it waits for the sums.
 pub struct Watch {
     /// The events that a stream reaches when a sum is done.
     sums: Option<Sender<CudaEvent>>,
@@ -25,28 +23,34 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Starts the thread, which alone uses this channel of `processes`.
-    pub fn start(processes: Processes, gpu: Arc<CudaContext>) -> std::io::Result<Self> {
-        let Some(limit) = late(processes.calls.limit) else {
-            return Ok(Self {
-                sums: None,
-                thread: None,
-            });
-        };
+    /// Starts the thread for the sums of replica `rank`.
+    pub fn start(
+        rank: usize,
+        comm: &Arc<Comm>,
+        gpu: &Arc<CudaContext>,
+        limit: Duration,
+    ) -> std::io::Result<Self> {
         let (sums, inbox) = channel();
+        let (comm, gpu) = (comm.clone(), gpu.clone());
+        let watch = move || {
+            if let Err(why) = watch(&gpu, &inbox, limit) {
+                eprintln!("error: all-reduce: replica {rank}: {why}");
+                comm.abort();
+                end();
+            }
+        };
         let thread = std::thread::Builder::new().name("sums".to_owned());
-        let thread = thread.spawn(move || watch(&processes, &gpu, &inbox, limit))?;
         Ok(Self {
             sums: Some(sums),
-            thread: Some(thread),
+            thread: Some(thread.spawn(watch)?),
         })
     }
 
     /// Watches the work that the stream has so far.
     pub fn on(&self, stream: &CudaStream) -> candle_core::Result<()> {
+        let done = stream.record_event(None);
+        let done = done.map_err(candle_core::Error::wrap)?;
         if let Some(sums) = &self.sums {
-            let done = stream.record_event(None);
-            let done = done.map_err(candle_core::Error::wrap)?;
             let _ = sums.send(done); // fails if the process ends
         }
         Ok(())
@@ -62,23 +66,24 @@ impl Drop for Watch {
     }
 }
 
-/// Ends when the sender is dropped; a sum that fails ends all processes.
-fn watch(processes: &Processes, gpu: &CudaContext, sums: &Receiver<CudaEvent>, limit: Duration) {
-    let fails = |why: &str| end_all(1, &format!("cannot sum on its GPU: {why}"));
-    if let Err(why) = gpu.bind_to_thread() {
-        fails(&why.to_string());
-    }
+/// Returns when the sender is dropped, or when a sum fails.
+fn watch(gpu: &CudaContext, sums: &Receiver<CudaEvent>, limit: Duration) -> Result<(), String> {
+    gpu.bind_to_thread().map_err(|error| error.to_string())?;
     for sum in sums {
-        // NCCL starts a sum when the one before it is done; this thread has waited for that one
-        let _in_call = processes.calls.enter(Call::SumOnGpus);
         let end = Deadline::after(limit);
-        loop {
-            match sum.try_is_complete() {
-                Ok(true) => break,
-                Ok(false) if end.is_over() => fails(&format!("it is not done within {limit:?}")),
-                Ok(false) => end.nap(|_| sleep(TICK)),
-                Err(why) => fails(&why.to_string()),
+        while !sum.try_is_complete().map_err(|error| error.to_string())? {
+            if end.is_over() {
+                return Err(format!("NCCL's sum is not done within {limit:?}"));
             }
+            end.nap(|_| sleep(TICK));
         }
     }
+    Ok(())
+}
+
+fn end() -> ! {
+    #[cfg(feature = "mpi")]
+    crate::mpi::abort(1);
+    #[cfg(not(feature = "mpi"))]
+    std::process::exit(1)
 }

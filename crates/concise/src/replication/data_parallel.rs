@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Tensor};
 use candle_nn::VarBuilder;
+use collective::Algorithm;
 use functional::{Network, with_room};
 use run::BadInput;
 
@@ -97,6 +98,7 @@ impl DataParallel {
         let k = devices.len();
         ensure!(k > 0, "there are no devices; give at least 1");
         how.check(k)?;
+        how.allreduce = processes.choose(&how, devices)?;
         warn_once();
         if devices.iter().any(Device::is_cpu) && !devices.iter().all(Device::is_cpu) {
             how.reduce_on = ReduceOn::Host; // where both can be
@@ -105,7 +107,7 @@ impl DataParallel {
         let cores = Arc::new(Cores::new(k));
         let mut workers = Workers::new(how.timeout, processes.are_one());
         let mut states: Vec<State> = Vec::new();
-        for (rank, seats) in seats(processes, &how, k)?.into_iter().enumerate() {
+        for (rank, seats) in seats(processes, &how, devices)?.into_iter().enumerate() {
             let (network, cores, how) = (network.clone(), cores.clone(), how.clone());
             let (device, first) = (devices[rank].clone(), states.first().cloned());
             let even = how.split == Split::Even;
@@ -336,7 +338,14 @@ fn warn_once() {
 }
 
 /// The seats of each replica among the others, those of other processes as well.
-fn seats(processes: &Processes, how: &Replication, k: usize) -> Result<Vec<Seats>> {
+fn seats(processes: &Processes, how: &Replication, devices: &[Device]) -> Result<Vec<Seats>> {
+    if how.allreduce != Algorithm::Nccl
+        && how.reduce_on == ReduceOn::Device
+        && let Some(line) = collective::connect(devices)
+    {
+        eprintln!("concise: {line}");
+    }
+    let k = devices.len();
     let options = collective::Options {
         algorithm: how.allreduce,
         timeout: how.timeout,

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use candle_core::Device;
-use collective::Schedule;
+use collective::{Algorithm, Schedule};
 
 use super::data_parallel::DataParallel;
 use super::settings::ReduceOn;
@@ -34,6 +34,9 @@ impl DataParallel {
             .chosen(on_devices, k, largest * size_of::<f32>());
         let takes = match (on_cpu, on_devices) {
             (true, _) => "in place".to_owned(),
+            (_, true) if algorithm == Algorithm::Nccl => {
+                format!("on the devices: {} more on each", mib(largest))
+            }
             (_, true) => self.on_devices(&Schedule::new(algorithm, k), largest),
             (_, false) => format!(
                 "in the host's memory: {} more on each device, {} on the host",

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use candle_core::Device;
-use collective::World;
-use run::BadInput;
-use run::Process;
+use collective::nccl::gpu_ids;
+use collective::{Algorithm, World};
+use run::{BadInput, Process};
+
+use super::settings::{ReduceOn, Replication};
 
 /// How the processes of a run reach each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
@@ -18,8 +20,6 @@ pub enum Backend {
     Threads,
     /// Processes under mpirun
     Mpi,
-    /// Processes under mpirun, each with a GPU; NCCL sums the gradients
-    Nccl,
 }
 
 /// The processes of a run, as one of them sees them. A process that is alone communicates with no other. All
@@ -35,7 +35,6 @@ pub enum Backend {
 /// # anyhow::Ok(())
 /// ```
 pub struct Processes {
-    backend: Backend,
     /// None where there is no other.
     world: Option<Mutex<Box<dyn World>>>,
 }
@@ -43,10 +42,7 @@ pub struct Processes {
 impl Processes {
     /// One that trains by itself.
     pub fn alone() -> Self {
-        Self {
-            backend: Backend::Threads,
-            world: None,
-        }
+        Self { world: None }
     }
 
     /// Those that `mpirun` started. One that waits longer than `timeout` for another ends all.
@@ -54,21 +50,12 @@ impl Processes {
     /// # Errors
     /// If the program was built without the feature `mpi`, or MPI does not start.
     pub fn mpi(timeout: Option<Duration>) -> Result<Self> {
-        Ok(Self::of(Backend::Mpi, mpi::world(timeout)?))
+        Ok(Self::of(mpi::world(timeout)?))
     }
 
-    /// As [`mpi`](Self::mpi), with a GPU each: NCCL sums the gradients there.
-    ///
-    /// # Errors
-    /// As [`mpi`](Self::mpi); and if the program was built without the feature `nccl`, or the library NCCL is
-    /// missing.
-    pub fn nccl(timeout: Option<Duration>) -> Result<Self> {
-        Ok(Self::of(Backend::Nccl, nccl::world(timeout)?))
-    }
-
-    pub(crate) fn of(backend: Backend, world: Box<dyn World>) -> Self {
+    pub(crate) fn of(world: Box<dyn World>) -> Self {
         let world = Some(Mutex::new(world));
-        Self { backend, world }
+        Self { world }
     }
 
     /// This process among the others: for [`run::Run::start_in`].
@@ -96,17 +83,33 @@ impl Processes {
         Ok(world.transpose()?)
     }
 
-    /// Whether the processes can sum what lies on these devices of one of them.
+    /// The all-reduce of the replicas on `devices` and of those of the other processes: for `auto` NCCL, if it can
+    /// sum on all of them.
     ///
     /// # Errors
-    /// [`BadInput`], if NCCL is to sum and this is not one GPU or several.
-    pub(crate) fn check(&self, devices: &[Device]) -> Result<()> {
-        if self.backend == Backend::Nccl && !devices.iter().all(Device::is_cuda) {
-            let names = d2l::device_names(devices);
-            let needs = "--backend nccl needs a GPU for each process";
-            return Err(BadInput::from(anyhow!("{needs}, but this one trains on {names}")).into());
+    /// [`BadInput`], if NCCL has to sum and cannot; and if the processes do not reach each other.
+    pub(crate) fn choose(&self, how: &Replication, devices: &[Device]) -> Result<Algorithm> {
+        let (ids, why) = match gpu_ids(devices) {
+            Ok(ids) => (ids, String::new()),
+            Err(why) => (Vec::new(), why),
+        };
+        let mut all = self.gather(why.as_bytes())?;
+        all.retain(|why| !why.is_empty());
+        let ids = self.gather(&ids.concat())?.concat();
+        let (ids, _) = ids.as_chunks::<16>();
+        if (1..ids.len()).any(|i| ids[..i].contains(&ids[i])) {
+            all.push(b"replicas share a GPU; NCCL needs a GPU for each".to_vec());
         }
-        Ok(())
+        match (how.allreduce, all.first()) {
+            (Algorithm::Auto, None) if ids.len() > 1 && how.reduce_on == ReduceOn::Device => {
+                Ok(Algorithm::Nccl)
+            }
+            (Algorithm::Nccl, Some(why)) => {
+                let why = String::from_utf8_lossy(why);
+                Err(BadInput::from(anyhow!("--allreduce nccl: {why}")).into())
+            }
+            (other, _) => Ok(other),
+        }
     }
 
     /// Whether there is no other.
@@ -190,26 +193,6 @@ fn machine() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
     name.or_else(|_| std::env::var("HOSTNAME"))
         .unwrap_or_default()
-}
-
-#[cfg(all(feature = "mpi", feature = "nccl"))]
-mod nccl {
-    use super::{Duration, Result, World};
-
-    pub fn world(timeout: Option<Duration>) -> Result<Box<dyn World>> {
-        Ok(collective::nccl::world(timeout)?)
-    }
-}
-
-#[cfg(not(all(feature = "mpi", feature = "nccl")))]
-mod nccl {
-    use super::{BadInput, Duration, Result, World};
-
-    pub fn world(_: Option<Duration>) -> Result<Box<dyn World>> {
-        let error =
-            "this program was built without MPI and NCCL; rebuild it with --features mpi,nccl";
-        Err(BadInput::from(anyhow::Error::msg(error)).into())
-    }
 }
 
 #[cfg(feature = "mpi")]

@@ -206,7 +206,7 @@ mod tests {
     use candle_nn::VarBuilder;
     use collective::World;
 
-    use super::super::processes::{Backend, Processes};
+    use super::super::processes::Processes;
     use super::super::settings::Replication;
     use super::super::state::Initializer;
     use super::*;
@@ -252,7 +252,7 @@ mod tests {
 
     /// What one process says after its parameter `weight[1, 0]` has become `value`.
     fn says(world: Two, value: f32) -> Result<()> {
-        let processes = Arc::new(Processes::of(Backend::Mpi, Box::new(world)));
+        let processes = Arc::new(Processes::of(Box::new(world)));
         let layer = |vb: VarBuilder<'_>| Linear::new(2, 3, vb);
         let how = Replication::default();
         let devices = [Device::Cpu];
