@@ -69,7 +69,7 @@ fn options_of_concise_alone() -> Result<()> {
     let cases = [
         ("--momentum -1", "--momentum -1: expected a finite number"),
         ("--weight-decay inf", "--weight-decay inf"),
-        ("--allreduce rings", "star, owner, ring, tree, auto"),
+        ("--allreduce rings", "star, owner, ring, tree, nccl, auto"),
         ("--reduce-on moon", "moon"),
         ("--bucket-mb 0", "--bucket-mb 0: expected a number above 0"),
         ("--timeout -1", "--timeout -1: expected a number above 0"),
@@ -78,14 +78,14 @@ fn options_of_concise_alone() -> Result<()> {
         ("--split 3,0,1", "positive numbers"),
         ("--split measured --sync-bn", "give weights"),
         (
-            "--backend nccl --reduce-on host",
-            "--backend nccl sums on the devices",
+            "--allreduce nccl --reduce-on host",
+            "--allreduce nccl sums on the devices",
         ),
         #[cfg(not(feature = "nccl"))]
         (
-            "--backend nccl",
-            "error: --backend nccl: this program was built without MPI and NCCL; \
-             rebuild it with --features mpi,nccl\n",
+            "--allreduce nccl",
+            "error: --allreduce nccl: this program was built without NCCL; \
+             rebuild it with --features nccl\n",
         ),
     ];
     for (args, words) in cases {
