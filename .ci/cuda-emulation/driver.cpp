@@ -24,6 +24,7 @@ using namespace emulated;
     is(ERROR_INVALID_DEVICE, 101, "invalid device ordinal")                             \
     is(ERROR_INVALID_CONTEXT, 201, "invalid device context")                            \
     is(ERROR_INVALID_PTX, 218, "a PTX JIT compilation failed")                          \
+    is(ERROR_NO_BINARY_FOR_GPU, 209, "no kernel image is available for execution on the device") \
     is(ERROR_INVALID_HANDLE, 400, "invalid resource handle")                            \
     is(ERROR_NOT_FOUND, 500, "named symbol not found")                                  \
     is(ERROR_NOT_READY, 600, "device not ready")                                        \
@@ -406,6 +407,7 @@ CUresult cuModuleLoadData(Module** module, const char* image) {
     if (current < 0) return CUDA_ERROR_INVALID_CONTEXT;
     const std::string text(image), head = "// emulated\n";
     if (text.compare(0, head.size(), head)) return CUDA_ERROR_INVALID_PTX;
+    if (settings().capability >= 100) return CUDA_ERROR_NO_BINARY_FOR_GPU;  // code for 9.0 alone
     const std::string path = text.substr(head.size(), text.find('\n', head.size()) - head.size());
     void* library = dlopen(path.c_str(), RTLD_LAZY | RTLD_LOCAL);
     if (!library) violated("%s", dlerror());
