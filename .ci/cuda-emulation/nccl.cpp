@@ -1,6 +1,6 @@
 // libnccl: sums of f32 over threads and processes of one machine, through a file that all of them map. Like the real
-// one, it sums on a stream, waits for ever for a missing member, and refuses two members on one GPU. Calls of a non-blocking
-// communicator may return before they are done.
+// one, it sums on a stream, waits for ever for a missing member, and refuses two members on one GPU. Calls of a
+// non-blocking communicator may return before they are done.
 
 #include <fcntl.h>
 #include <sys/mman.h>

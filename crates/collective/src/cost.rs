@@ -11,7 +11,8 @@
 //! | ring | 2(k − 1) | 2(k − 1)/k·N |
 //! | tree | 2⌈log₂ k⌉ | 2⌈log₂ k⌉·N |
 //!
-//! NCCL counts as a ring. The busiest device of any all-reduce sends at least 2(k − 1)/k·N bytes (Patarasuk and Yuan, 2009).
+//! NCCL counts as a ring. The busiest device of any all-reduce sends at least 2(k − 1)/k·N bytes (Patarasuk
+//! and Yuan, 2009).
 //!
 //! Members in one memory share its bandwidth, so the model counts all bytes that any of them reads or writes.
 

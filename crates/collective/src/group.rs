@@ -241,6 +241,20 @@ impl Member {
         Ok(all.concat())
     }
 
+    /// Fails for all members of all processes unless their lengths are the same; `lengths` are those of this process.
+    pub(crate) fn same_in_all_processes(&mut self, lengths: Vec<usize>) -> Result<(), Error> {
+        if !self.group.in_world {
+            return self.same(&lengths);
+        }
+        let mine = lengths.iter().map(|length| *length as u64).collect();
+        let all = self.all_of_all_processes(vec![mine])?.concat();
+        self.same(
+            &all.iter()
+                .map(|length| *length as usize)
+                .collect::<Vec<_>>(),
+        )
+    }
+
     /// Fails for all members if a length differs from that of rank 0.
     pub(crate) fn same(&self, lengths: &[usize]) -> Result<(), Error> {
         let expected = lengths[0];

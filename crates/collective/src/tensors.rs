@@ -16,8 +16,9 @@ impl Member {
     ///
     /// On the CPU, the sums of the members may share memory, as after candle's `to_device`.
     ///
-    /// Copies between GPUs go through the host, unless [`connect`](crate::connect) has made them direct. In a world, the members of
-    /// each process sum first, then the processes. They sum on the host, which takes only f32 and waits for the GPU.
+    /// Copies between GPUs go through the host, unless [`connect`](crate::connect) has made them direct. In a
+    /// world, the members of each process sum first, then the processes. They sum on the host, which takes only
+    /// f32 and waits for the GPU.
     /// With [`Algorithm::Nccl`], all members of all processes sum together on their GPUs.
     ///
     /// ```

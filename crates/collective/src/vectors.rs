@@ -64,14 +64,11 @@ impl Member {
         let slots = &self.group.slots;
         // Safety: all members put before the last gate, and take only after the next one.
         let length = |rank| unsafe { slots.len(rank) };
-        let mut lengths: Vec<usize> = (0..self.locals).map(length).collect();
-        // with one member in each process, the world compares the lengths itself
-        if self.group.in_world && self.locals > 1 {
-            let mine = lengths.iter().map(|length| *length as u64).collect();
-            let all = self.all_of_all_processes(vec![mine])?.concat();
-            lengths = all.into_iter().map(|length| length as usize).collect();
+        let lengths = (0..self.locals).map(length).collect();
+        match self.locals {
+            1 => Ok(()), // with one member in each process, the world compares the lengths itself
+            _ => self.same_in_all_processes(lengths),
         }
-        self.same(&lengths)
     }
 
     /// Replaces the sum of this process by that of all processes. Called after a gate; ends with a gate.

@@ -45,7 +45,8 @@ pub(crate) struct Nccl {
 
 impl Member {
     pub(crate) fn all_reduce_with_nccl(&mut self, data: &Tensor) -> Result<Tensor, Error> {
-        self.same_in_all_processes(data.elem_count())?;
+        let lengths = self.all_gather(data.elem_count())?;
+        self.same_in_all_processes(lengths)?;
         let stream = self.stream_for(data).map_err(|why| self.fails(why))?;
         if self.nccl.is_none() {
             self.nccl = Some(self.connect(stream.context())?);
@@ -81,16 +82,6 @@ impl Member {
             watched.map_err(|error| self.fails(error.to_string()))?;
         }
         Ok(sum)
-    }
-
-    /// Fails for all members unless those of all processes have this length.
-    fn same_in_all_processes(&mut self, length: usize) -> Result<(), Error> {
-        let mut lengths = self.all_gather(length as u64)?;
-        if self.group.in_world {
-            lengths = self.all_of_all_processes(vec![lengths])?.concat();
-        }
-        let lengths = lengths.into_iter().map(|length| length as usize);
-        self.same(&lengths.collect::<Vec<_>>())
     }
 
     /// The stream on which `data` is summed.
