@@ -22,6 +22,8 @@ pub(crate) trait Backend: Sized + 'static {
     type Stream;
     /// The memory of a bucket while kernels write gradients to it.
     type Open;
+    /// The order and the type in which a kernel wants a weight.
+    type Packing;
 
     /// For a pass that has at least so many numbers in memory at the same time.
     fn stream(device: &Device, least: usize) -> Result<Self::Stream>;
@@ -47,6 +49,12 @@ pub(crate) trait Backend: Sized + 'static {
         inputs: &[Input<'_, Self>],
         f: impl for<'v> FnOnce(&'v [Self::View<'v>]) -> Result<R>,
     ) -> Result<R>;
+
+    /// Repacks weights, all of them at once.
+    fn pack(
+        stream: &Self::Stream,
+        weights: &[(Self::View<'_>, Self::Packing)],
+    ) -> Result<Vec<Self::Memory>>;
 
     /// The memory as a tensor of this shape.
     fn tensor(stream: &Self::Stream, memory: Self::Memory, dims: &[usize]) -> Result<Tensor>;
@@ -121,6 +129,12 @@ pub(crate) trait Kernel<B: Backend> {
     /// The type in which input `n` is read.
     fn input_element(&self, _n: usize) -> B::Element {
         B::Element::default()
+    }
+
+    /// How input 1, a weight, is repacked before the pass, where input 0 is of that type. `x[1]` is the repacked one
+    /// then, in forward and in backward.
+    fn packing(&self, _of_x: B::Element) -> Option<B::Packing> {
+        None
     }
 
     /// Variables that forward has read besides its inputs.

@@ -1,6 +1,7 @@
 //! NVIDIA GPUs as a backend: kernels, and memory. With [`Precision::Bf16`] values between kernels are bf16: our
 //! kernels read bf16, compute in f32, and round their results; cuDNN multiplies bf16.
 
+use super::convolution::{Packing, pack};
 use super::floats::{Element, Floats};
 use super::gradient::{At, Cuda, Grad, Pass};
 use super::loss::Labelled;
@@ -24,6 +25,7 @@ impl Backend for Cuda {
     type Element = Element;
     type Stream = Arc<Stream>;
     type Open = Open;
+    type Packing = Packing;
 
     fn stream(device: &Device, _: usize) -> Result<Arc<Stream>> {
         match device {
@@ -98,6 +100,10 @@ impl Backend for Cuda {
             });
             f(&views.collect::<Vec<_>>())
         })
+    }
+
+    fn pack(stream: &Arc<Stream>, weights: &[(Floats, Packing)]) -> Result<Vec<Block>> {
+        pack(stream, weights)
     }
 
     fn tensor(stream: &Arc<Stream>, memory: Block, dims: &[usize]) -> Result<Tensor> {
@@ -191,6 +197,10 @@ impl<K: Kernel<Cuda>, F: Fn(usize) -> bool> Kernel<Cuda> for Narrow<K, F> {
 
     fn backward(&self, pass: &Pass, at: At<'_, '_>, dy: Block, dx: &mut [Grad<'_>]) -> Result<()> {
         self.kernel.backward(pass, at, dy, dx)
+    }
+
+    fn packing(&self, of_x: Element) -> Option<Packing> {
+        self.kernel.packing(of_x)
     }
 
     fn element(&self) -> Element {

@@ -1,5 +1,5 @@
-//! Convolutions on a GPU, with bias, ReLU and pooling behind them: by cuDNN, in NHWC. The weight is
-//! brought to cuDNN's order of (O, KH, KW, I) and to the type of x, and its gradient back.
+//! Convolutions on a GPU, with bias, ReLU and pooling behind them: by cuDNN, in NHWC. Before the pass, one kernel brings
+//! all weights to cuDNN's order of (O, KH, KW, I) and to the type of x. Backward brings each gradient back.
 
 use super::floats::{Element, Floats};
 use super::gradient::{At, Cuda, Grad, Pass};
@@ -7,7 +7,7 @@ use super::layers::transpose;
 use super::linear::{bias_relu, column_sums, mask};
 use super::memory::Block;
 use super::single::Single;
-use super::stream::{Stream, launch};
+use super::stream::{Address, Stream, launch};
 use crate::kernel::Kernel;
 use crate::ops::convolution::Convolution;
 use crate::ops::convolution::Geometry;
@@ -22,12 +22,11 @@ impl Kernel<Cuda> for Convolution {
             return Ok(vec![]);
         }
         let (g, bias) = (&self.geometry, x.get(2).copied());
-        let weight = Input::weight(stream, g, x[1], x[0].element)?;
-        let input = Input::new(stream, x[0])?;
+        let (input, weight) = (Input::new(stream, x[0])?, Input::new(stream, x[1])?);
         if self.pool == 1 {
             stream.cudnn().forward(g, input.floats, weight.floats, y)?;
             bias_relu(stream, y, bias, g.out_channels, self.relu)?;
-            return Ok(weight.own.into_iter().collect());
+            return Ok(vec![]);
         }
         let z = Block::of(y.element, stream, g.out_dims().iter().product())?;
         let (of_z, windows, relu) = (z.floats(), self.windows()?, self.relu);
@@ -36,7 +35,7 @@ impl Kernel<Cuda> for Convolution {
             .forward(g, input.floats, weight.floats, of_z)?;
         let name = y.kernel("epilogue");
         launch!(stream, name, elements y.len; y.len, of_z, bias, y, windows, relu)?;
-        Ok(std::iter::once(z).chain(weight.own).collect())
+        Ok(vec![z])
     }
 
     fn backward(&self, pass: &Pass, at: At<'_, '_>, dy: Block, dx: &mut [Grad<'_>]) -> Result<()> {
@@ -46,15 +45,65 @@ impl Kernel<Cuda> for Convolution {
             single.backward(stream, x, dy.floats(), dx)?;
             return self.image_gradient(stream, x, dy, &mut dx[0]);
         }
-        let (z, packed) = at.kept.split_at(usize::from(self.pool > 1));
-        let dz = self.behind(stream, z.first(), at, dy)?;
+        let dz = self.behind(stream, at, dy)?;
         if let Some(db) = dx.get_mut(2) {
             column_sums(stream, dz.floats(), g.out_channels, db)?;
         }
-        let weight = packed.first().map_or(x[1], Block::floats);
-        self.input_gradient(stream, weight, dz.floats(), &mut dx[0])?;
+        self.input_gradient(stream, x[1], dz.floats(), &mut dx[0])?;
         self.weight_gradient(stream, x[0], dz.floats(), &mut dx[1])
     }
+
+    fn packing(&self, of_x: Element) -> Option<Packing> {
+        let is_read_as_it_is = !is_packed(&self.geometry) && of_x == Element::F32;
+        if is_read_as_it_is || Single::new(self).is_some() {
+            return None;
+        }
+        Some(Packing {
+            element: of_x,
+            rows: self.geometry.channels,
+            columns: self.geometry.kernel.0 * self.geometry.kernel.1,
+        })
+    }
+}
+
+/// A weight of `element`, of which each sample, a matrix of rows × columns, is transposed.
+pub(crate) struct Packing {
+    element: Element,
+    rows: usize,
+    columns: usize,
+}
+
+/// Threads of a block, and blocks for one weight.
+const THREADS: u32 = 256;
+const BLOCKS: u32 = 256;
+
+/// Repacks weights, in one launch for each type.
+pub(crate) fn pack(stream: &Stream, weights: &[(Floats, Packing)]) -> Result<Vec<Block>> {
+    let block =
+        |(weight, packing): &(Floats, Packing)| Block::of(packing.element, stream, weight.len);
+    let blocks = weights.iter().map(block).collect::<Result<Vec<_>>>()?;
+    for element in [Element::F32, Element::Bf16] {
+        let mut table = Vec::new();
+        for ((weight, packing), block) in weights.iter().zip(&blocks) {
+            if packing.element == element {
+                let (from, to) = (weight.address, block.floats().address);
+                let sizes = [weight.len, packing.rows, packing.columns].map(|n| n as u64);
+                table.extend([from, to].into_iter().chain(sizes));
+            }
+        }
+        let grid = (BLOCKS, (table.len() / 5) as u32, 1);
+        if !table.is_empty() {
+            stream.with_table(table, |table| {
+                launch!(stream, element.kernel("pack"), grid, (THREADS, 1, 1); Address(table))
+            })?;
+        }
+    }
+    Ok(blocks)
+}
+
+/// Whether a weight has another order than ours.
+fn is_packed(g: &Geometry) -> bool {
+    g.channels > 1 && g.kernel != (1, 1)
 }
 
 impl Convolution {
@@ -64,14 +113,8 @@ impl Convolution {
     }
 
     /// The gradient of the convolution's own output, before bias, ReLU and pooling.
-    fn behind(
-        &self,
-        stream: &Stream,
-        z: Option<&Block>,
-        at: At<'_, '_>,
-        dy: Block,
-    ) -> Result<Block> {
-        let Some(z) = z else {
+    fn behind(&self, stream: &Stream, at: At<'_, '_>, dy: Block) -> Result<Block> {
+        let Some(z) = at.kept.first() else {
             if self.relu {
                 mask(stream, at.y, dy.floats())?;
             }
@@ -122,7 +165,7 @@ impl Convolution {
             return Ok(());
         };
         let (g, x) = (&self.geometry, Input::new(stream, x)?);
-        if to.are_aligned() && !Input::is_packed(g) && to.element == dz.element {
+        if to.are_aligned() && !is_packed(g) && to.element == dz.element {
             return stream.cudnn().backward_weight(g, x.floats, dz, to, add);
         }
         let part = Block::of(dz.element, stream, to.len)?;
@@ -130,7 +173,7 @@ impl Convolution {
         stream
             .cudnn()
             .backward_weight(g, x.floats, dz, of_part, false)?;
-        match Input::is_packed(g) {
+        match is_packed(g) {
             true => {
                 let sizes = [g.kernel.0 * g.kernel.1, g.channels];
                 transpose(stream, of_part, to, sizes, add)
@@ -162,50 +205,22 @@ impl Convolution {
     }
 }
 
-/// What cuDNN reads: in its order, of one type, and at a multiple of 16 bytes. A copy only where it was not so.
+/// What cuDNN reads: at a multiple of 16 bytes. A copy only where it was not so.
 struct Input {
-    own: Option<Block>,
+    _own: Option<Block>,
     floats: Floats,
 }
 
 impl Input {
     fn new(stream: &Stream, floats: Floats) -> Result<Self> {
         if floats.are_aligned() {
-            return Ok(Self { own: None, floats });
+            return Ok(Self { _own: None, floats });
         }
         let own = Block::of(floats.element, stream, floats.len)?;
         stream.copy(floats, own.floats())?;
-        Ok(Self::from(own))
-    }
-
-    /// A weight (O, I, KH, KW) as (O, KH, KW, I) of `element`.
-    fn weight(stream: &Stream, g: &Geometry, weight: Floats, element: Element) -> Result<Self> {
-        if !Self::is_packed(g) && weight.element == element {
-            return Self::new(stream, weight);
-        }
-        let own = Block::of(element, stream, weight.len)?;
-        match Self::is_packed(g) {
-            true => {
-                let sizes = [g.channels, g.kernel.0 * g.kernel.1];
-                transpose(stream, weight, own.floats(), sizes, false)?;
-            }
-            false => stream.copy(weight, own.floats())?,
-        }
-        Ok(Self::from(own))
-    }
-
-    /// Whether a weight has another order than ours.
-    fn is_packed(g: &Geometry) -> bool {
-        g.channels > 1 && g.kernel != (1, 1)
-    }
-}
-
-impl From<Block> for Input {
-    fn from(own: Block) -> Self {
-        let floats = own.floats();
-        Self {
-            own: Some(own),
-            floats,
-        }
+        Ok(Self {
+            floats: own.floats(),
+            _own: Some(own),
+        })
     }
 }

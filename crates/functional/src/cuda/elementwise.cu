@@ -48,25 +48,33 @@ extern "C" __global__ void bias_relu(unsigned int n, real* y, const float* bias,
     write(y + i, relu ? positive(v) : v);
 }
 
-// Each sample, a matrix of rows x columns, transposed; a thread for an element of y.
-template <class From, class To>
-__device__ void transposed(unsigned int n, const From* x, To* y, int rows, int columns, int add) {
-    ELEMENT
+// Element i of y, in which each sample of x, a matrix of rows x columns, is transposed.
+template <class T>
+__device__ float transposed(const T* x, unsigned int i, unsigned int rows, unsigned int columns) {
     const unsigned int sample = i / (rows * columns), at = i % (rows * columns);
     const unsigned int column = at / rows, row = at % rows;
-    put(y + i, f32(x[sample * rows * columns + row * columns + column]), add);
+    return f32(x[sample * rows * columns + row * columns + column]);
 }
 
 extern "C" __global__ void transpose(unsigned int n, const real* x, real* y, int rows, int columns, int add) {
-    transposed(n, x, y, rows, columns, add);
-}
-
-extern "C" __global__ void transpose_narrow(unsigned int n, const float* x, real* y, int rows, int columns, int add) {
-    transposed(n, x, y, rows, columns, add);
+    ELEMENT
+    put(y + i, transposed(x, i, rows, columns), add);
 }
 
 extern "C" __global__ void transpose_widen(unsigned int n, const real* x, float* y, int rows, int columns, int add) {
-    transposed(n, x, y, rows, columns, add);
+    ELEMENT
+    put(y + i, transposed(x, i, rows, columns), add);
+}
+
+// Weights, transposed. `table` has five numbers for each: the addresses of its elements and of where they go, how many
+// there are, rows, and columns. Blocks side by side take one weight, those behind each other the others.
+extern "C" __global__ void pack(const unsigned long long* table) {
+    const unsigned long long* entry = table + 5 * blockIdx.y;
+    const float* from = reinterpret_cast<const float*>(entry[0]);
+    real* to = reinterpret_cast<real*>(entry[1]);
+    const unsigned int n = entry[2], stride = gridDim.x * blockDim.x;
+    for (unsigned int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride)
+        write(to + i, transposed(from, i, entry[3], entry[4]));
 }
 
 // -- pooling, NHWC: (H, W) is the size of x, (OH, OW) of y ----------------------------------------

@@ -43,6 +43,8 @@ impl<B: Backend> Default for Tape<B> {
 pub(crate) struct Saved<B: Backend> {
     values: Vec<Option<B::Memory>>,
     kept: Vec<Vec<B::Memory>>,
+    /// The weight of each step, where its kernel wants it repacked.
+    packed: Vec<Option<B::Memory>>,
 }
 
 impl<B: Backend> Tape<B> {
@@ -62,10 +64,16 @@ impl<B: Backend> Tape<B> {
         let mut saved = Saved {
             values: Vec::new(),
             kept: Vec::new(),
+            packed: self.steps.iter().map(|_| None).collect(),
         };
+        let is_there = |i: &usize| matches!(self.steps[*i].inputs.get(1), Some(Slot::Leaf(_)));
+        self.pack(pass, (0..self.steps.len()).filter(is_there), &mut saved)?;
         for (i, step) in self.steps.iter().enumerate() {
+            if !is_there(&i) {
+                self.pack(pass, std::iter::once(i), &mut saved)?; // a weight that a step has computed
+            }
             let mut y = B::alloc(&pass.stream, step.kernel.element(), step.len)?;
-            let inputs = self.inputs(step, &saved);
+            let inputs = self.inputs(i, &saved);
             let kept = B::read(&pass.stream, &inputs, |x| {
                 step.kernel.forward(pass, x, B::view_mut(&mut y))
             })?;
@@ -74,6 +82,7 @@ impl<B: Backend> Tape<B> {
             if pass.keep {
                 continue;
             }
+            saved.packed[i] = None;
             for slot in &step.inputs {
                 if let Slot::Step(value) = *slot
                     && last_uses[value] == i
@@ -103,12 +112,45 @@ impl<B: Backend> Tape<B> {
         last
     }
 
-    fn inputs<'a>(&'a self, step: &Step<B>, saved: &'a Saved<B>) -> Vec<Input<'a, B>> {
-        let input = |slot: &Slot| match *slot {
+    /// Repacks the weights of `steps` at once, where their kernels want that.
+    fn pack(
+        &self,
+        pass: &Pass<B>,
+        steps: impl Iterator<Item = usize>,
+        saved: &mut Saved<B>,
+    ) -> Result<()> {
+        let packing = |i: usize| {
+            let kernel = &self.steps[i].kernel;
+            Some((i, kernel.packing(kernel.input_element(0))?))
+        };
+        let (steps, packings): (Vec<usize>, Vec<_>) = steps.filter_map(packing).unzip();
+        let weight = |i: &usize| self.input(self.steps[*i].inputs[1], saved);
+        let weights: Vec<_> = steps.iter().map(weight).collect();
+        let packed = B::read(&pass.stream, &weights, |weights| {
+            let weights = weights.iter().copied().zip(packings);
+            B::pack(&pass.stream, &weights.collect::<Vec<_>>())
+        })?;
+        for (i, memory) in steps.into_iter().zip(packed) {
+            saved.packed[i] = Some(memory);
+        }
+        Ok(())
+    }
+
+    fn input<'a>(&'a self, slot: Slot, saved: &'a Saved<B>) -> Input<'a, B> {
+        match slot {
             Slot::Leaf(i) => Input::Tensor(&self.leaves[i]),
             Slot::Step(i) => saved.input(i),
-        };
-        step.inputs.iter().map(input).collect()
+        }
+    }
+
+    /// What step `i` reads.
+    fn inputs<'a>(&'a self, i: usize, saved: &'a Saved<B>) -> Vec<Input<'a, B>> {
+        let slots = self.steps[i].inputs.iter();
+        let mut inputs: Vec<_> = slots.map(|slot| self.input(*slot, saved)).collect();
+        if let Some(weight) = &saved.packed[i] {
+            inputs[1] = Input::Memory(weight);
+        }
+        inputs
     }
 
     /// The outputs, after which the saved values are gone.
@@ -231,7 +273,7 @@ impl<B: Backend> Tape<B> {
         writing: &mut Writing<B>,
     ) -> Result<()> {
         let step = &self.steps[i];
-        let mut inputs = self.inputs(step, saved);
+        let mut inputs = self.inputs(i, saved);
         inputs.push(saved.input(i));
         // a value that is there twice has its gradient in two parts, which are added afterwards
         let before = |n: usize| targets[..n].iter().position(|target| *target == targets[n]);
