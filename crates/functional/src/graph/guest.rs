@@ -16,6 +16,9 @@ use std::rc::Rc;
 /// The shape of the result has to follow from that of the input. For an input that is not computed yet, it is
 /// found once for each shape: the module runs on zeros, with `train` false.
 ///
+/// The module may change variables of its own, such as running statistics. It must not change the parameters of other
+/// layers: a GPU may have read them before the module runs.
+///
 /// ```
 /// use candle_core::{Device, Tensor, Var};
 /// use functional::{Gradients, Network, Value, candle};
