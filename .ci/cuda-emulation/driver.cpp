@@ -23,8 +23,8 @@ using namespace emulated;
     is(ERROR_NO_DEVICE, 100, "no CUDA-capable device is detected")                      \
     is(ERROR_INVALID_DEVICE, 101, "invalid device ordinal")                             \
     is(ERROR_INVALID_CONTEXT, 201, "invalid device context")                            \
-    is(ERROR_INVALID_PTX, 218, "a PTX JIT compilation failed")                          \
     is(ERROR_NO_BINARY_FOR_GPU, 209, "no kernel image is available for execution on the device") \
+    is(ERROR_INVALID_PTX, 218, "a PTX JIT compilation failed")                          \
     is(ERROR_INVALID_HANDLE, 400, "invalid resource handle")                            \
     is(ERROR_NOT_FOUND, 500, "named symbol not found")                                  \
     is(ERROR_NOT_READY, 600, "device not ready")                                        \

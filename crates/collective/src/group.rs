@@ -242,17 +242,13 @@ impl Member {
     }
 
     /// Fails for all members of all processes unless their lengths are the same; `lengths` are those of this process.
-    pub(crate) fn same_in_all_processes(&mut self, lengths: Vec<usize>) -> Result<(), Error> {
-        if !self.group.in_world {
-            return self.same(&lengths);
+    pub(crate) fn same_in_all_processes(&mut self, mut lengths: Vec<usize>) -> Result<(), Error> {
+        if self.group.in_world {
+            let mine = lengths.iter().map(|length| *length as u64).collect();
+            let all = self.all_of_all_processes(vec![mine])?.concat();
+            lengths = all.into_iter().map(|length| length as usize).collect();
         }
-        let mine = lengths.iter().map(|length| *length as u64).collect();
-        let all = self.all_of_all_processes(vec![mine])?.concat();
-        self.same(
-            &all.iter()
-                .map(|length| *length as usize)
-                .collect::<Vec<_>>(),
-        )
+        self.same(&lengths)
     }
 
     /// Fails for all members if a length differs from that of rank 0.

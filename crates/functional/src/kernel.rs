@@ -50,7 +50,7 @@ pub(crate) trait Backend: Sized + 'static {
         f: impl for<'v> FnOnce(&'v [Self::View<'v>]) -> Result<R>,
     ) -> Result<R>;
 
-    /// Repacks weights, all of them at once.
+    /// Repacks weights at once.
     fn pack(
         stream: &Self::Stream,
         weights: &[(Self::View<'_>, Self::Packing)],
@@ -131,7 +131,7 @@ pub(crate) trait Kernel<B: Backend> {
         B::Element::default()
     }
 
-    /// How input 1, a weight, is repacked before the pass, where input 0 is of that type. `x[1]` is the repacked one
+    /// How input 1, a weight, is repacked before forward, where input 0 is of that type. `x[1]` is the repacked one
     /// then, in forward and in backward.
     fn packing(&self, _of_x: B::Element) -> Option<B::Packing> {
         None

@@ -1,5 +1,6 @@
-//! Convolutions on a GPU, with bias, ReLU and pooling behind them: by cuDNN, in NHWC. Before the pass, one kernel brings
-//! all weights to cuDNN's order of (O, KH, KW, I) and to the type of x. Backward brings each gradient back.
+//! Convolutions on a GPU, with bias, ReLU and pooling behind them: by cuDNN, in NHWC. Before the first of them, one
+//! kernel brings all weights to cuDNN's order of (O, KH, KW, I) and to the type of x. Backward brings each gradient
+//! back.
 
 use super::floats::{Element, Floats};
 use super::gradient::{At, Cuda, Grad, Pass};
@@ -7,7 +8,7 @@ use super::layers::transpose;
 use super::linear::{bias_relu, column_sums, mask};
 use super::memory::Block;
 use super::single::Single;
-use super::stream::{Address, Stream, launch};
+use super::stream::{Address, Stream, THREADS, launch};
 use crate::kernel::Kernel;
 use crate::ops::convolution::Convolution;
 use crate::ops::convolution::Geometry;
@@ -73,8 +74,7 @@ pub(crate) struct Packing {
     columns: usize,
 }
 
-/// Threads of a block, and blocks for one weight.
-const THREADS: u32 = 256;
+/// Blocks for one weight.
 const BLOCKS: u32 = 256;
 
 /// Repacks weights, in one launch for each type.

@@ -2,14 +2,13 @@
 
 use super::floats::Floats;
 use super::gradient::Cuda;
-use super::stream::{Address, Stream, launch};
+use super::stream::{Address, Stream, THREADS, launch};
 use super::tensors::{with_floats, with_memory_of};
 use crate::kernel::Backend;
 use crate::optim::{AdamW, Memory, Sgd, Slice};
 use candle_core::{Result, Tensor};
 
-/// Threads of a block, and elements that each of them takes where there are enough.
-const THREADS: u32 = 256;
+/// Elements that each thread takes where there are enough.
 const OF_A_THREAD: usize = 4;
 /// Blocks of the largest slice.
 const BLOCKS: usize = 128;

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Threads of a block of an elementwise kernel.
-const THREADS: u32 = 256;
+pub(crate) const THREADS: u32 = 256;
 
 /// A file of kernels, compiled for each type that memory may have.
 macro_rules! compiled {

@@ -66,12 +66,8 @@ impl<B: Backend> Tape<B> {
             kept: Vec::new(),
             packed: self.steps.iter().map(|_| None).collect(),
         };
-        let is_there = |i: &usize| matches!(self.steps[*i].inputs.get(1), Some(Slot::Leaf(_)));
-        self.pack(pass, (0..self.steps.len()).filter(is_there), &mut saved)?;
         for (i, step) in self.steps.iter().enumerate() {
-            if !is_there(&i) {
-                self.pack(pass, std::iter::once(i), &mut saved)?; // a weight that a step has computed
-            }
+            self.pack(pass, i, &mut saved)?;
             let mut y = B::alloc(&pass.stream, step.kernel.element(), step.len)?;
             let inputs = self.inputs(i, &saved);
             let kept = B::read(&pass.stream, &inputs, |x| {
@@ -112,17 +108,18 @@ impl<B: Backend> Tape<B> {
         last
     }
 
-    /// Repacks the weights of `steps` at once, where their kernels want that.
-    fn pack(
-        &self,
-        pass: &Pass<B>,
-        steps: impl Iterator<Item = usize>,
-        saved: &mut Saved<B>,
-    ) -> Result<()> {
+    /// Repacks the weight of step `first` if its kernel wants that, and with it those of later steps that are leaves.
+    fn pack(&self, pass: &Pass<B>, first: usize, saved: &mut Saved<B>) -> Result<()> {
         let packing = |i: usize| {
             let kernel = &self.steps[i].kernel;
             Some((i, kernel.packing(kernel.input_element(0))?))
         };
+        if saved.packed[first].is_some() || packing(first).is_none() {
+            return Ok(());
+        }
+        let is_there = |i: &usize| matches!(self.steps[*i].inputs.get(1), Some(Slot::Leaf(_)));
+        let steps = (first..self.steps.len()).filter(|i| *i == first || is_there(i));
+        let steps = steps.filter(|i| saved.packed[*i].is_none());
         let (steps, packings): (Vec<usize>, Vec<_>) = steps.filter_map(packing).unzip();
         let weight = |i: &usize| self.input(self.steps[*i].inputs[1], saved);
         let weights: Vec<_> = steps.iter().map(weight).collect();
