@@ -89,6 +89,16 @@ impl Both {
         Ok(y)
     }
 
+    /// ReLU of a convolution: Winograd's algorithm rounds its sums, so that a sum of 0 is at the edge.
+    pub fn relu_of_sums(&self) -> Result<Self> {
+        let mut y = self.relu()?;
+        let sums = self.reference.as_ref().map(values);
+        if sums.is_some_and(|sums| sums.contains(&0.)) {
+            y.edge = 0.;
+        }
+        Ok(y)
+    }
+
     pub fn plus(&self, other: &Self) -> Result<Self> {
         let mut sum = self.map(
             |x| x + &other.ours(),

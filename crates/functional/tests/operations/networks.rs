@@ -103,10 +103,12 @@ pub fn convolution_relu_pooling(least: usize) -> impl Strategy<Value = Case> {
         let wider = (pool - 1) * stride;
         let x = coarse((b, kh + more.0 + wider, kw + more.1 + wider, i), seed);
         let mut inputs = vec![x, coarse((o, i, kh, kw), seed + 1)];
-        inputs.extend(with_bias.then(|| coarse(o, seed + 2)));
+        // with a bias, no sum is 0: the others are multiples of 1/64
+        inputs.extend(with_bias.then(|| (coarse(o, seed + 2) + 1. / 128.).unwrap()));
         Case::new(sizes, inputs, move |t| {
             let y = Both::new(&t[0])?.conv2d(&t[1], t.get(2), stride, padding)?;
-            relu_if(relu, y)?.avg_pool2d(pool, pool)
+            let y = if relu { y.relu_of_sums()? } else { y };
+            y.avg_pool2d(pool, pool)
         })
     })
 }
