@@ -1,7 +1,7 @@
 //! Checkpoints: all that the rest of a run depends on, in a safetensors file.
 //!
 //! The last two are kept. A new one is written beside them under another name, flushed to the disk, and renamed:
-//! whatever interrupts that, one of the two is whole. A checksum tells a damaged one, which gives way to the one
+//! whatever interrupts that, the last two are whole, or one of them and the new one. A checksum tells a damaged one, which gives way to the one
 //! before it; one that is whole and of another format is refused.
 
 use std::collections::HashMap;
@@ -15,13 +15,15 @@ use candle_core::{Device, Tensor};
 use safetensors::SafeTensors;
 use serde::{Deserialize, Serialize};
 
+use crate::files::quote;
 use crate::folder::Folder;
 use crate::lines::Lines;
-use crate::quote::quote;
 use crate::weights;
 
 pub(crate) const NEWEST: &str = "checkpoint.safetensors";
 pub(crate) const PREVIOUS: &str = "checkpoint.previous.safetensors";
+/// A new one, until it gets its name.
+pub(crate) const NEXT: &str = "checkpoint.next.safetensors";
 
 const FORMAT: &str = "multiple-gpus checkpoint 2";
 /// The tensor that has the loss of each step. No network has such a name: its names have dots.
@@ -44,6 +46,19 @@ pub(crate) struct Header {
     /// The algorithms that were chosen for a GPU, so that a resumed run has the same bits.
     #[serde(default)]
     pub algorithms: Vec<(String, String)>,
+}
+
+impl Default for Header {
+    /// That of this version of the program, which says nothing of a run.
+    fn default() -> Self {
+        Self {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            settings: String::new(),
+            arguments: Vec::new(),
+            seconds: 0.0,
+            algorithms: Vec::new(),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -142,23 +157,21 @@ fn holds_none(path: &Path) -> String {
     format!("{path} holds no checkpoint; name a folder that a run with --out wrote")
 }
 
-/// Writes a checkpoint; the one that was the newest becomes the one before it. Where that fails, they stay.
+/// Writes a checkpoint; the one that was the newest becomes the one before it. If that fails, they stay.
 pub(crate) fn save(
     folder: &Folder,
     header: &Header,
     lines: &Lines,
     tensors: &[(String, Tensor)],
 ) -> Result<()> {
-    let bytes = encode(header, lines, tensors)?;
-    let written = folder.write_keeping(NEWEST, PREVIOUS, &bytes);
-    written.with_context(|| folder.cannot_write(NEWEST))
+    folder.write(NEXT, &encode(header, lines, tensors)?)?;
+    folder.rename(NEWEST, PREVIOUS)?;
+    folder.rename(NEXT, NEWEST)
 }
 
 /// Writes the first checkpoint of a run. That of an earlier run in the folder stays until this one is whole.
 pub(crate) fn begin(folder: &Folder, header: &Header, tensors: &[(String, Tensor)]) -> Result<()> {
-    let bytes = encode(header, &Lines::default(), tensors)?;
-    let written = folder.write(NEWEST, &bytes);
-    written.with_context(|| folder.cannot_write(NEWEST))
+    folder.write(NEWEST, &encode(header, &Lines::default(), tensors)?)
 }
 
 fn encode(header: &Header, lines: &Lines, tensors: &[(String, Tensor)]) -> Result<Vec<u8>> {
@@ -199,7 +212,6 @@ fn is_absent(error: &anyhow::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::folder::partial;
     use crate::lines::Epoch;
     use std::fs;
 
@@ -258,7 +270,7 @@ mod tests {
         fs::remove_file(folder.path().join(NEWEST))?; // as between two renames
         let (found, note) = load(&folder)?;
         assert_eq!((found.lines, note), (lines(5), None));
-        assert!(!folder.path().join(partial(NEWEST)).exists());
+        assert!(!folder.path().join(NEXT).exists());
         Ok(())
     }
 

@@ -42,11 +42,10 @@ pub fn program<O: Args + FromArgMatches + AsMut<Options>>(
     // first, while this is the only thread
     functional::threads::leave_the_cores_to_us();
     let caught = interrupt::catch();
-    let mut options: O = match parse(book, args) {
+    let options: O = match parse(book, args) {
         Ok(options) => options,
         Err(error) => return failed(&error, ""),
     };
-    let common = options.as_mut().clone();
     let run = || caught.and_then(|()| train(&options));
     // with a backtrace, a panic is shown where it happens, and not in the line at the end alone
     let trained = match std::env::var_os("RUST_BACKTRACE").is_some_and(|wanted| wanted != "0") {
@@ -58,8 +57,7 @@ pub fn program<O: Args + FromArgMatches + AsMut<Options>>(
         Ok(_) => ExitCode::SUCCESS,
         Err(error) if error.is::<dataset::Interrupted>() => ExitCode::from(INTERRUPTED_STATUS),
         Err(error) => {
-            let hint = out_of_memory::hint(&format!("{error:#}"), &common, book);
-            failed(&error, &hint.unwrap_or_default())
+            failed(&error, &out_of_memory::hint(&format!("{error:#}")))
         }
     }
 }

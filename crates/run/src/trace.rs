@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::folder::check_path_is_file;
+use crate::files::check_is_file;
 use crate::record;
 use crate::say::warn;
 use crate::timeline::Recording;
@@ -103,7 +103,7 @@ fn can_be_written(path: &Path) -> Result<()> {
     let is_new = !path.exists();
     let can = || {
         if !is_new {
-            check_path_is_file(path)?;
+            check_is_file(&fs::metadata(path)?)?;
         }
         OpenOptions::new().append(true).create(true).open(path)
     };

@@ -54,10 +54,6 @@ impl TrainState for Trainer {
     fn check_replicas(&self, _: &[String]) -> Result<()> {
         self.net.check_replicas()
     }
-
-    fn gradients(&self, _: &[String], _: usize) -> Result<Vec<(String, Tensor)>> {
-        Trainer::gradients(self)
-    }
 }
 
 impl Trainer {
