@@ -54,12 +54,7 @@ fn a_loss_that_is_no_number_ends_the_run() -> Result<()> {
         let first = "error: the loss is ";
         let one_line = stderr.lines().count() == 1;
         ensure!(one_line && stderr.starts_with(first), "{stderr}");
-        for words in [
-            " in step ",
-            "(epoch 1, lr 1000000000",
-            "gradient",
-            "try a smaller --lr",
-        ] {
+        for words in [" in step ", "(epoch 1, lr 1000000000", "try a smaller --lr"] {
             has(&stderr, words)?;
         }
         let steps = fs::read_to_string(out.join("steps.csv"))?;
@@ -84,7 +79,7 @@ fn parameters_that_overflow_are_told() -> Result<()> {
         let args = format!("{args} --lr 3e38 --weight-decay 10 {out}");
         let (status, _, stderr) = run("concise", &args)?;
         ensure!(status == 1, "{args}: {status}\n{stderr}");
-        for words in ["NaN or infinity", "gradients of step 1: ", "smaller --lr"] {
+        for words in ["after step 1, at lr", "NaN or infinity", "smaller --lr"] {
             has(&stderr, words)?;
         }
         ensure!(!model.exists());

@@ -71,21 +71,17 @@ pub(crate) struct Checkpoint {
     pub is_previous: bool,
 }
 
-/// The format of a file that is whole and cannot be read.
+/// Marks the error of a file that is whole and has another format.
 #[derive(Debug)]
-struct OtherFormat(String);
+struct OtherFormat;
 
 impl fmt::Display for OtherFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(format) = self;
-        write!(
-            f,
-            "its format is {}, this program reads {FORMAT:?}: \
-             resume the run with the version that wrote it",
-            quote(format)
-        )
+        f.write_str("resume the run with the version that wrote it")
     }
 }
+
+impl std::error::Error for OtherFormat {}
 
 impl Checkpoint {
     /// The newest one of a folder that is whole; and if that is not the newest one, why.
@@ -131,7 +127,9 @@ impl Checkpoint {
             quote(expected)
         );
         if format != FORMAT {
-            bail!(OtherFormat(format.to_owned()));
+            let format = quote(format);
+            let why = format!("its format is {format}, this program reads {FORMAT:?}");
+            return Err(anyhow::Error::new(OtherFormat).context(why));
         }
         let mut tensors = candle_core::safetensors::load_buffer(&bytes, &Device::Cpu)?;
         let losses = tensors.remove(LOSSES).context("it has no losses")?;
@@ -217,11 +215,9 @@ mod tests {
 
     fn header() -> Header {
         Header {
-            version: "1".into(),
             settings: "lr 0.1\nimages \"crc32\":\"12345678\"".into(),
             arguments: vec!["--gpus=2".into()],
-            seconds: 0.1,
-            algorithms: vec![("forward".into(), "direct".into())],
+            ..Header::default()
         }
     }
 
@@ -347,9 +343,12 @@ mod tests {
         let w = [("W".to_owned(), Tensor::new(&[1f32, 2.0], &Device::Cpu)?)];
         weights::save(&newest, &w)?; // the parameters of a model
         assert!(error()?.contains("not a checkpoint"), "{}", error()?);
-        fs::remove_file(&newest)?;
-        fs::create_dir(&newest)?;
-        assert!(error()?.ends_with("not a file"), "{}", error()?);
+        #[cfg(unix)]
+        {
+            fs::remove_file(&newest)?;
+            std::os::unix::fs::symlink(folder.path().join(PREVIOUS), &newest)?;
+            assert!(error()?.contains("it is a symbolic link"), "{}", error()?);
+        }
         Ok(())
     }
 }

@@ -4,7 +4,6 @@
 //! The loop itself is each program's own: it tells the [`Run`] of every step and every epoch. The crate knows no
 //! network.
 
-mod bad_input;
 mod bar;
 mod batch_loss;
 mod checkpoint;
@@ -29,14 +28,13 @@ pub mod weights;
 
 pub use functional::Precision;
 
-pub use bad_input::BadInput;
 pub use batch_loss::BatchLoss;
 pub use gpu::{Gpu, gpu};
 pub use interrupt::{interrupt, interrupted, wants_to_end};
 pub use options::{Book, Options};
 pub use out_of_memory::ALLOCATOR;
 pub use process::Process;
-pub use program::program;
+pub use program::{BadInput, program};
 pub use run::{Run, Summary};
 pub use say::say;
 pub use timeline::{Span, Timeline};

@@ -43,8 +43,14 @@ fn names() -> impl TypedValueParser<Value = Name> {
 fn precision() -> impl TypedValueParser<Value = Precision> {
     let values = [
         ("f32", "32-bit floating point throughout"),
-        ("tf32", "Inputs rounded to TF32 (10 bits), sums in f32; PyTorch's default"),
-        ("bf16", "Activations, their gradients and convolutions in bf16 (7 bits); parameters in f32"),
+        (
+            "tf32",
+            "Inputs rounded to TF32 (10 bits), sums in f32; PyTorch's default",
+        ),
+        (
+            "bf16",
+            "Activations, their gradients and convolutions in bf16 (7 bits); parameters in f32",
+        ),
     ];
     let values = values.map(|(name, help)| PossibleValue::new(name).help(help));
     PossibleValuesParser::new(values).map(|name| match &*name {

@@ -25,8 +25,10 @@ pub(crate) fn run_on(all: &[Device]) {
 
 /// A panic of the training, with the names of the devices.
 pub(crate) fn with_devices(panicked: Panicked) -> anyhow::Error {
-    let names = device_names(&devices());
-    anyhow::Error::new(panicked).context(format!("on {names}"))
+    match &devices()[..] {
+        [] => panicked.into(),
+        devices => anyhow::Error::new(panicked).context(format!("on {}", device_names(devices))),
+    }
 }
 
 /// The memory of a program. Where the system has no more, the program ends in a line on stderr and with status 1.

@@ -243,3 +243,121 @@ pub(crate) fn is_own(folder: &Path, path: &Path) -> bool {
     let is = |name: &str| path.ends_with(name) || path.ends_with(format!(".{name}.partial"));
     is_inside && ALL.into_iter().any(is)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::Checkpoint;
+
+    const SIZES: Sizes = Sizes {
+        epochs: 1,
+        train: 9,
+        test: 1,
+        batch: 1,
+    };
+
+    fn begin(path: &Path, overwrite: bool) -> Result<Record> {
+        let mut record = Record::new(SIZES);
+        record.begin(Record::take(path, overwrite)?, &[])?;
+        Ok(record)
+    }
+
+    /// A run of three steps, with checkpoints after the second and the third.
+    fn three_steps(path: &Path) -> Result<Record> {
+        let mut record = begin(path, false)?;
+        for step in 1..=3 {
+            record.step(1.0 / step as f32)?;
+            if step > 1 {
+                record.checkpoint(0.0, &[])?;
+                assert_eq!(record.kept, step);
+            }
+        }
+        Ok(record)
+    }
+
+    fn losses(path: &Path) -> Result<(Vec<f32>, Option<String>)> {
+        let (found, damaged) = Checkpoint::load(&Folder::open(path)?)?;
+        Ok((found.lines.losses, damaged))
+    }
+
+    /// Otherwise the next checkpoint would replace it by the damaged one.
+    #[test]
+    fn the_checkpoint_that_a_run_goes_on_from_is_the_newest() -> Result<()> {
+        let in_its_place: [fn(&Path) -> std::io::Result<()>; 2] = [
+            |newest| fs::write(newest, "damaged"),
+            |newest| {
+                fs::remove_file(newest)?;
+                fs::create_dir(newest)
+            },
+        ];
+        for put in in_its_place {
+            let folder = tempfile::tempdir()?;
+            drop(three_steps(folder.path())?);
+            put(&folder.path().join(checkpoint::NEWEST))?;
+            let opened = Folder::open(folder.path())?;
+            let (from, damaged) = Checkpoint::load(&opened)?;
+            assert!(damaged.is_some_and(|why| why.contains(checkpoint::NEWEST)));
+            let mut record = Record::new(SIZES);
+            record.lines = from.lines;
+            record.go_on(opened, from.is_previous)?;
+            assert_eq!(losses(folder.path())?, (vec![1.0, 0.5], None));
+            assert!(!folder.path().join(checkpoint::PREVIOUS).exists());
+        }
+        Ok(())
+    }
+
+    /// It came after the options were checked.
+    #[test]
+    fn a_run_that_is_there_is_not_replaced_unasked() -> Result<()> {
+        let folder = tempfile::tempdir()?;
+        Record::check(folder.path(), false)?;
+        drop(begin(folder.path(), false)?);
+        let error = begin(folder.path(), false).unwrap_err().to_string();
+        assert!(error.contains("already holds a run"), "{error}");
+        begin(folder.path(), true)?;
+        Ok(())
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn two_runs_cannot_write_to_one_folder() -> Result<()> {
+        let folder = tempfile::tempdir()?;
+        let first = Record::take(folder.path(), false)?;
+        let error = Record::take(folder.path(), true).unwrap_err().to_string();
+        assert!(error.starts_with("another run is writing to "), "{error}");
+        drop(first);
+        Record::take(folder.path(), false)?;
+        Ok(())
+    }
+
+    /// It ends in whatever way, without a word from the run.
+    #[test]
+    fn a_run_that_ends_early_leaves_all_its_lines() -> Result<()> {
+        let folder = tempfile::tempdir()?;
+        drop(three_steps(folder.path())?);
+        let steps = fs::read_to_string(folder.path().join(STEPS))?;
+        assert_eq!(
+            steps,
+            "epoch,step,examples,loss\n1,1,1,1.0\n1,2,1,0.5\n1,3,1,0.33333334\n"
+        );
+        Ok(())
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn another_folder_of_the_name_is_not_touched() -> Result<()> {
+        let parent = tempfile::tempdir()?;
+        let [here, there] = ["here", "there"].map(|name| parent.path().join(name));
+        let mut record = three_steps(&here)?;
+        fs::rename(&here, &there)?;
+        let error = record.checkpoint(0.0, &[]).unwrap_err().to_string();
+        assert!(error.contains("was moved, removed or replaced"), "{error}");
+        fs::create_dir(&here)?;
+        assert!(record.checkpoint(0.0, &[]).is_err() && record.finish(&[]).is_err());
+        record.step(0.25)?;
+        drop(record);
+        assert_eq!(fs::read_dir(&here)?.count(), 0);
+        assert_eq!(losses(&there)?.0.len(), 3);
+        Ok(())
+    }
+}

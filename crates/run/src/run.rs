@@ -2,7 +2,6 @@
 //!
 //! The loop itself is each program's own; it tells the run of every step and every epoch.
 
-mod progress;
 mod resume;
 mod settings;
 mod start;
@@ -14,20 +13,20 @@ use candle_core::{Device, Tensor};
 use d2l::Timer;
 use dataset::DataIter;
 
-use crate::bad_input::BadInput;
 use crate::bar::Bar;
 use crate::batch_loss::BatchLoss;
-use crate::interrupt::interrupted;
 use crate::checkpoint::Checkpoint;
+use crate::interrupt::interrupted;
 use crate::lines::{Epoch, Sizes};
 use crate::options::{Book, Options};
 use crate::process::Process;
+use crate::program::BadInput;
 use crate::record::Record;
 use crate::say::{is_quiet, say};
 use crate::trace::Trace;
 use crate::train_state::TrainState;
+use crate::unread::Unread;
 use crate::weights;
-use progress::Progress;
 use resume::Resumed;
 
 /// A run that has started: its devices and data, and the settings that were not given filled in
@@ -97,6 +96,18 @@ pub struct Run {
     progress: Progress,
 }
 
+/// Where a run stands, and what shows it.
+#[derive(Debug)]
+struct Progress {
+    /// Steps that were taken; the losses of the last ones may be unread.
+    taken: usize,
+    /// The step of the last checkpoint, whether or not it could be written.
+    checkpointed: usize,
+    unread: Unread,
+    bar: Bar,
+    trace: Option<Trace>,
+}
+
 /// What a run reached.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Summary {
@@ -152,7 +163,13 @@ impl Run {
             timer: Timer::new(),
             options: options.clone(),
             record: Record::new(sizes),
-            progress: Progress::new(sizes),
+            progress: Progress {
+                taken: 0,
+                checkpointed: 0,
+                unread: Unread::default(),
+                bar: Bar::hidden(sizes),
+                trace: None,
+            },
             resumed,
             extra_state: HashMap::new(),
             places,
@@ -224,24 +241,12 @@ impl Run {
             Some(file) => weights::load(file, &tensors)?,
             None => tensors.into_iter().map(|(_, tensor)| tensor).collect(),
         };
-        if !writes {
-            return Ok(params);
-        }
-        let out = self.options.out.as_deref();
-        let folder = out.map(|path| Record::take(path, self.options.overwrite));
-        let folder = folder.transpose()?;
-        self.try_trace()?;
-        if let Some(folder) = folder {
+        if let Some(out) = self.options.out.as_deref().filter(|_| writes) {
+            let folder = Record::take(out, self.options.overwrite)?;
             let tensors = self.record.named(params.clone());
             self.record.begin(folder, &tensors)?;
         }
         Ok(params)
-    }
-
-    fn try_trace(&self) -> Result<()> {
-        let run = self.options.folder();
-        let trace = self.options.trace.as_deref();
-        trace.map_or(Ok(()), |file| Trace::try_files(file, run))
     }
 
     /// Takes up the run where a checkpoint was taken; one that went to its end is left as it is.
@@ -257,7 +262,6 @@ impl Run {
         from.lines.check(sizes)?;
         if writes {
             from.lines.check_tables(sizes, folder)?;
-            self.try_trace()?;
         }
         let finished = from.lines.epochs.len() == sizes.epochs && Record::is_finished(folder);
         resumed.say(sizes, finished);

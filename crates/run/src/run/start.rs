@@ -10,13 +10,13 @@ use dataset::{DataIter, Dataset};
 use functional::Precision;
 
 use super::Run;
-use crate::bad_input::BadInput;
 use crate::files::check_is_file;
 use crate::gpu::{Gpu, gpu};
 use crate::interrupt::{self, INTERRUPTED};
 use crate::options::{Book, Options};
 use crate::out_of_memory;
 use crate::process::Process;
+use crate::program::BadInput;
 use crate::record::Record;
 use crate::say::{is_quiet, one_line, say, set_quiet};
 use crate::trace::Trace;
@@ -188,7 +188,7 @@ pub(super) fn check_paths(options: &Options) -> Result<()> {
         Record::check(folder, options.overwrite)?;
     }
     match &options.trace {
-        Some(file) => Trace::check(file, options.overwrite),
+        Some(file) => Trace::check(file, options.folder(), options.overwrite),
         None => Ok(()),
     }
 }
