@@ -5,8 +5,7 @@
 //! before it; one that is whole and of another format is refused.
 
 use std::collections::HashMap;
-use std::fmt;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::ops::Range;
 use std::path::Path;
 
@@ -33,7 +32,7 @@ const SUM: &str = "\"crc32\":\"";
 const NO_SUM: &str = "00000000";
 
 /// Where a run stands, and what it is.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Header {
     /// The version of the program that wrote it.
     pub version: String,
@@ -48,19 +47,6 @@ pub(crate) struct Header {
     pub algorithms: Vec<(String, String)>,
 }
 
-impl Default for Header {
-    /// That of this version of the program, which says nothing of a run.
-    fn default() -> Self {
-        Self {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            settings: String::new(),
-            arguments: Vec::new(),
-            seconds: 0.0,
-            algorithms: Vec::new(),
-        }
-    }
-}
-
 #[derive(Debug)]
 pub(crate) struct Checkpoint {
     pub header: Header,
@@ -71,24 +57,12 @@ pub(crate) struct Checkpoint {
     pub is_previous: bool,
 }
 
-/// Marks the error of a file that is whole and has another format.
-#[derive(Debug)]
-struct OtherFormat;
-
-impl fmt::Display for OtherFormat {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("resume the run with the version that wrote it")
-    }
-}
-
-impl std::error::Error for OtherFormat {}
-
 impl Checkpoint {
     /// The newest one of a folder that is whole; and if that is not the newest one, why.
     pub fn load(folder: &Folder) -> Result<(Self, Option<String>)> {
         let newest = match Self::read(folder, NEWEST) {
             Ok(checkpoint) => return Ok((checkpoint, None)),
-            Err(error) if error.is::<OtherFormat>() => return Err(error),
+            Err(error) if is(&error, ErrorKind::Unsupported) => return Err(error),
             Err(error) => error,
         };
         let previous = Self::read(folder, PREVIOUS).map(|checkpoint| Self {
@@ -128,8 +102,11 @@ impl Checkpoint {
         );
         if format != FORMAT {
             let format = quote(format);
-            let why = format!("its format is {format}, this program reads {FORMAT:?}");
-            return Err(anyhow::Error::new(OtherFormat).context(why));
+            let why = format!(
+                "its format is {format}, this program reads {FORMAT:?}: resume the run with the \
+                 version that wrote it"
+            );
+            bail!(io::Error::new(ErrorKind::Unsupported, why));
         }
         let mut tensors = candle_core::safetensors::load_buffer(&bytes, &Device::Cpu)?;
         let losses = tensors.remove(LOSSES).context("it has no losses")?;
@@ -203,8 +180,12 @@ fn checksum(bytes: &mut [u8]) -> Result<(String, Range<usize>)> {
 }
 
 fn is_absent(error: &anyhow::Error) -> bool {
-    let io = error.downcast_ref::<std::io::Error>();
-    io.is_some_and(|error| error.kind() == ErrorKind::NotFound)
+    is(error, ErrorKind::NotFound)
+}
+
+fn is(error: &anyhow::Error, kind: ErrorKind) -> bool {
+    let io = error.downcast_ref::<io::Error>();
+    io.is_some_and(|error| error.kind() == kind)
 }
 
 #[cfg(test)]

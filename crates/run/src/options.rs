@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
-use clap::builder::{PathBufValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Command, FromArgMatches, ValueHint};
 use d2l::DeviceKind;
 use dataset::{Data, Name};
@@ -41,19 +41,7 @@ fn names() -> impl TypedValueParser<Value = Name> {
 }
 
 fn precision() -> impl TypedValueParser<Value = Precision> {
-    let values = [
-        ("f32", "32-bit floating point throughout"),
-        (
-            "tf32",
-            "Inputs rounded to TF32 (10 bits), sums in f32; PyTorch's default",
-        ),
-        (
-            "bf16",
-            "Activations, their gradients and convolutions in bf16 (7 bits); parameters in f32",
-        ),
-    ];
-    let values = values.map(|(name, help)| PossibleValue::new(name).help(help));
-    PossibleValuesParser::new(values).map(|name| match &*name {
+    PossibleValuesParser::new(["f32", "tf32", "bf16"]).map(|name| match &*name {
         "f32" => Precision::F32,
         "tf32" => Precision::Tf32,
         _ => Precision::Bf16,
@@ -152,6 +140,9 @@ pub struct Options {
     pub device: DeviceKind,
 
     /// Precision of convolutions on GPUs (bf16: activations too); the rest and the CPU use f32
+    ///
+    /// f32: throughout. tf32, PyTorch's default: convolutions round their inputs to 10 bits, and sum in f32.
+    /// bf16: activations, their gradients and convolutions have 7 bits, parameters are f32.
     #[arg(long, default_value = "tf32", value_name = "P", value_parser = precision(), help_heading = DEVICES)]
     pub precision: Precision,
 
@@ -256,7 +247,7 @@ impl Options {
     }
 }
 
-fn is_same_folder(a: &Path, b: &Path) -> bool {
+pub(crate) fn is_same_folder(a: &Path, b: &Path) -> bool {
     let folders = a.canonicalize().ok().zip(b.canonicalize().ok());
     a == b || folders.is_some_and(|(a, b)| a == b)
 }

@@ -1,33 +1,30 @@
-//! What a failure says of the devices: which ones the run had, and after an out-of-memory error of a GPU its free
-//! memory and what the user can do. So it is where the CPU's memory or its threads do not suffice.
+//! What a failure says besides its cause: the devices of the run after a panic, and what to do if memory or threads do
+//! not suffice.
 
-use std::collections::BTreeSet;
 use std::io::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use candle_core::Device;
-use d2l::{Panicked, device_name, device_names};
+use d2l::{Panicked, device_names};
 use functional::Allocator;
 
-use crate::gpu::{Gpu, gpu};
+/// The names of the run's devices. A static, because a panic leaves nothing else of a run.
+static DEVICES: Mutex<String> = Mutex::new(String::new());
 
-/// The devices of the run. A static, because a panic leaves nothing else of it.
-static DEVICES: Mutex<Vec<Device>> = Mutex::new(Vec::new());
-
-fn devices() -> MutexGuard<'static, Vec<Device>> {
+fn devices() -> MutexGuard<'static, String> {
     DEVICES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A run begins, on these devices.
 pub(crate) fn run_on(all: &[Device]) {
-    *devices() = all.to_vec();
+    *devices() = device_names(all);
 }
 
 /// A panic of the training, with the names of the devices.
 pub(crate) fn with_devices(panicked: Panicked) -> anyhow::Error {
-    match &devices()[..] {
-        [] => panicked.into(),
-        devices => anyhow::Error::new(panicked).context(format!("on {}", device_names(devices))),
+    match devices().as_str() {
+        "" => panicked.into(),
+        names => anyhow::Error::new(panicked).context(format!("on {names}")),
     }
 }
 
@@ -52,35 +49,20 @@ const SMALLER: &str = "; choose a smaller --batch-size or fewer --gpus";
 pub(crate) const REFUSED: &str = "out of memory on the CPU";
 
 /// What follows an error that says that memory or threads do not suffice; nothing after others.
-pub(crate) fn hint(error: &str) -> String {
-    const THREADS: &str = "; choose fewer --gpus or fewer --threads";
-    const GPU: &str = "; choose a smaller --batch-size or --limit-train, or end other processes \
-                       on the GPU (nvidia-smi lists them)";
-    if error.contains(REFUSED) {
-        return SMALLER.to_owned();
-    }
-    if error.contains("a thread could not be started") {
-        return THREADS.to_owned();
-    }
+pub(crate) fn hint(error: &str) -> &'static str {
     // ours names the GPU, candle's does not
-    if error.contains("out of memory on cuda") {
-        return GPU.to_owned();
+    let on_gpu = ["out of memory on cuda", "CUDA_ERROR_OUT_OF_MEMORY"];
+    match error {
+        error if error.contains(REFUSED) => SMALLER,
+        error if error.contains("a thread could not be started") => {
+            "; choose fewer --gpus or fewer --threads"
+        }
+        error if on_gpu.iter().any(|words| error.contains(words)) => {
+            "; choose a smaller --batch-size or --limit-train, or end other processes on the GPU \
+             (nvidia-smi lists them)"
+        }
+        _ => "",
     }
-    match error.contains("CUDA_ERROR_OUT_OF_MEMORY") {
-        true => memory_left() + GPU,
-        false => String::new(),
-    }
-}
-
-/// What is left on each GPU of the run.
-fn memory_left() -> String {
-    let left = |(i, device): (usize, &Device)| {
-        let Gpu { free, total, .. } = gpu(device)?;
-        let (name, free, total) = (device_name(i, device), free >> 20, total >> 20);
-        Some(format!("; {name} has {free} of {total} MiB free"))
-    };
-    let left: BTreeSet<String> = devices().iter().enumerate().filter_map(left).collect();
-    left.into_iter().collect()
 }
 
 #[cfg(test)]

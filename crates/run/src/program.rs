@@ -56,7 +56,7 @@ pub fn program<O: Args + FromArgMatches + AsMut<Options>>(
         Ok(_) if interrupt::interrupted() => ExitCode::from(INTERRUPTED_STATUS),
         Ok(_) => ExitCode::SUCCESS,
         Err(error) if error.is::<dataset::Interrupted>() => ExitCode::from(INTERRUPTED_STATUS),
-        Err(error) => failed(&error, &out_of_memory::hint(&format!("{error:#}"))),
+        Err(error) => failed(&error, out_of_memory::hint(&format!("{error:#}"))),
     }
 }
 

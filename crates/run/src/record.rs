@@ -16,6 +16,7 @@ use candle_core::Tensor;
 use crate::checkpoint::{self, Header};
 use crate::folder::Folder;
 use crate::lines::{ACCURACY, EPOCHS, Epoch, LOSS, Lines, STEPS, Sizes};
+use crate::options::is_same_folder;
 use crate::say::warn;
 use crate::weights;
 
@@ -146,12 +147,11 @@ impl Record {
 
     /// Keeps what [`go_on`](Self::go_on) needs, if it can; the run has trained so many seconds in this epoch.
     pub fn checkpoint(&mut self, seconds: f64, tensors: &[(String, Tensor)]) -> Result<()> {
-        let Some(folder) = &self.folder else {
-            return Ok(());
-        };
-        folder.check()?;
         self.header.seconds = seconds;
         self.header.algorithms = functional::algorithms();
+        let Some(folder) = self.checked_folder()? else {
+            return Ok(());
+        };
         let saved = checkpoint::save(folder, &self.header, &self.lines, tensors);
         if self.tolerate("checkpoints", saved) {
             self.kept = self.lines.losses.len();
@@ -162,11 +162,10 @@ impl Record {
     /// Writes the drawings of all lines, and the parameters. What cannot be written costs nothing else.
     pub fn finish(&mut self, model: &[(String, Tensor)]) -> Result<()> {
         let drawn = self.write_drawings();
-        let Some(folder) = &self.folder else {
-            return Ok(());
-        };
-        folder.check()?;
-        weights::save(&folder.path.join(MODEL), model).and(drawn)
+        match self.checked_folder()? {
+            Some(folder) => weights::save(&folder.path.join(MODEL), model).and(drawn),
+            None => Ok(()),
+        }
     }
 
     /// Gives the tensors of the state their names.
@@ -181,16 +180,18 @@ impl Record {
         folder.map(kept).unwrap_or_default()
     }
 
+    /// The folder of the run, if there is one. An error, if it has another name now.
+    fn checked_folder(&self) -> Result<Option<&Folder>> {
+        self.folder.as_ref().map_or(Ok(()), Folder::check)?;
+        Ok(self.folder.as_ref())
+    }
+
     fn draw_if_due(&mut self, pause: Duration) -> Result<()> {
         self.is_new = true;
         let start = Instant::now();
-        let Some(folder) = &self.folder else {
-            return Ok(());
-        };
-        if start < self.next_drawing + pause {
+        if start < self.next_drawing + pause || self.checked_folder()?.is_none() {
             return Ok(());
         }
-        folder.check()?;
         let drawn = self.write_drawings();
         self.tolerate("drawings", drawn);
         self.next_drawing = Instant::now() + start.elapsed() * DRAWING_SHARE;
@@ -199,14 +200,13 @@ impl Record {
 
     /// Writes all that is drawn from the lines, as far as it can.
     fn write_drawings(&mut self) -> Result<()> {
+        if let Some(folder) = self.checked_folder()? {
+            let drawn = self.lines.drawn(self.sizes)?;
+            let written = drawn.map(|(name, bytes)| folder.write(name, &bytes));
+            written.into_iter().collect::<Result<()>>()?;
+        }
         self.is_new = false;
-        let Some(folder) = &self.folder else {
-            return Ok(());
-        };
-        folder.check()?;
-        let drawn = self.lines.drawn(self.sizes)?;
-        let written = drawn.map(|(name, bytes)| folder.write(name, &bytes));
-        written.into_iter().collect()
+        Ok(())
     }
 
     /// Whether something was written. The first time that it cannot be is said, and the run goes on.
@@ -234,14 +234,11 @@ impl Drop for Record {
 /// Whether a path leads to a file that a run writes in its folder.
 pub(crate) fn is_own(folder: &Path, path: &Path) -> bool {
     // a link counts as what it leads to
-    let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let parent = path
-        .parent()
-        .filter(|parent| !parent.as_os_str().is_empty());
-    let parent = parent.unwrap_or(Path::new("."));
-    let is_inside = folder.canonicalize().ok() == parent.canonicalize().ok();
+    let path = path.canonicalize().or_else(|_| std::path::absolute(path));
+    let path = path.unwrap_or_default();
     let is = |name: &str| path.ends_with(name) || path.ends_with(format!(".{name}.partial"));
-    is_inside && ALL.into_iter().any(is)
+    let parent = path.parent().unwrap_or(Path::new("/"));
+    is_same_folder(parent, folder) && ALL.into_iter().any(is)
 }
 
 #[cfg(test)]

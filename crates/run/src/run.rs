@@ -15,7 +15,7 @@ use dataset::DataIter;
 
 use crate::bar::Bar;
 use crate::batch_loss::BatchLoss;
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, Header};
 use crate::interrupt::interrupted;
 use crate::lines::{Epoch, Sizes};
 use crate::options::{Book, Options};
@@ -174,8 +174,12 @@ impl Run {
             extra_state: HashMap::new(),
             places,
         };
-        run.record.header.settings = run.settings_of(book, process, &data);
-        run.record.header.arguments = options.arguments.clone();
+        run.record.header = Header {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            settings: run.settings_of(book, process, &data),
+            arguments: options.arguments.clone(),
+            ..Header::default()
+        };
         run.print_start(book, note, share, &data);
         if data.source.is_synthetic() {
             run.places += " (synthetic data)";

@@ -43,7 +43,10 @@ fn bar() -> Option<ProgressBar> {
 pub(crate) fn above_the_bar(print: impl FnOnce(bool) -> std::io::Result<()>) {
     // a closed pipe (`… | head`) is no error
     let _ = match bar() {
-        Some(bar) => bar.suspend(|| print(!bar.is_finished())),
+        Some(bar) => {
+            let drawn = !bar.is_finished(); // which waits while the bar is hidden
+            bar.suspend(|| print(drawn))
+        }
         None => print(false),
     };
 }

@@ -21,7 +21,7 @@ const LETTER: f64 = 6.6;
 
 /// A kind of span: its name, its colour, and that of the letters on it.
 type Kind = (&'static str, &'static str, &'static str);
-const KINDS: [Kind; 9] = [
+pub(super) const KINDS: [Kind; 9] = [
     ("data", "#8c564b", "white"),
     ("split", "#7b4fa6", "white"),
     ("forward", "#1f77b4", "white"),
@@ -32,8 +32,6 @@ const KINDS: [Kind; 9] = [
     ("update", "#1b7f3b", "white"),
     ("evaluate", "#6b6b6b", "white"),
 ];
-/// Of a span that is none of these.
-const OTHER: Kind = ("other", "#999", "white");
 /// A lane is pale where it has no span.
 const IDLE: Kind = ("idle", "#eceff2", "#57606a");
 
@@ -60,35 +58,27 @@ impl Timeline {
         let left = 2.0 * MARGIN + LETTER * letters.unwrap_or(0) as f64;
         let length = timelines.iter().map(|(_, timeline)| timeline.length());
         let length = length.fold(1.0, f64::max);
-        let heights = timelines.iter().map(|(title, t)| height(title, t));
-        let bottom = LEGEND + heights.sum::<f64>();
-        let mut picture = Picture {
+        let mut lanes = Picture {
             svg: String::new(),
             left,
             unit: (WIDTH - MARGIN - left) / length,
         };
-        picture.legend(timelines);
-        picture.axis(length, bottom);
-        let mut top = LEGEND;
+        let mut bottom = LEGEND;
         for (title, timeline) in timelines {
-            picture.timeline(title, timeline, top);
-            top += height(title, timeline);
+            bottom = lanes.timeline(title, timeline, bottom);
         }
+        let mut frame = Picture {
+            svg: String::new(),
+            ..lanes
+        };
+        frame.legend(timelines);
+        frame.axis(length, bottom);
         format!(
             r#"<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="12" role="img" aria-label="{label}"><defs>{HATCHED}</defs><rect width="100%" height="100%" fill="white"/>{drawn}</svg>"#,
             height = bottom + AXIS,
             label = escape(&in_words(timelines)),
-            drawn = picture.svg,
+            drawn = frame.svg + &lanes.svg,
         ) + "\n"
-    }
-}
-
-/// The height of a timeline with its title.
-fn height(title: &str, timeline: &Timeline) -> f64 {
-    let lanes = timeline.lanes().len() as f64 * (LANE + GAP);
-    match title {
-        "" => lanes,
-        _ => lanes + TITLE,
     }
 }
 
@@ -137,9 +127,8 @@ impl Picture {
         }
     }
 
-    /// The lanes of a timeline below `top`, with its title.
-    fn timeline(&mut self, title: &str, timeline: &Timeline, top: f64) {
-        let mut top = top;
+    /// The lanes of a timeline below `top`, with its title; returns where they end.
+    fn timeline(&mut self, title: &str, timeline: &Timeline, mut top: f64) -> f64 {
         if !title.is_empty() {
             self.text(MARGIN, top + 17.0, r##" font-weight="600""##, title);
             top += TITLE;
@@ -160,12 +149,13 @@ impl Picture {
             spans.for_each(|span| self.span(span, top));
             top += LANE + GAP;
         }
+        top
     }
 
     /// A span's box, in the lower half of the one in which it lies, with its name where that has room.
     fn span(&mut self, span: &Span, top: f64) {
         let kind = KINDS.iter().find(|kind| kind.0 == span.name);
-        let (_, fill, ink) = kind.unwrap_or(&OTHER);
+        let (_, fill, ink) = kind.unwrap_or(&IDLE);
         let height = LANE / f64::powi(2.0, span.depth as i32);
         let (x, y) = (self.left + span.begin * self.unit, top + LANE - height);
         let time = span.end - span.begin;

@@ -1,4 +1,4 @@
-//! Records the spans of this workspace's crates, on all threads of the process.
+//! Records the spans that have a kind, on all threads of the process.
 //!
 //! The process has one subscriber of `tracing`, which the first recording installs. Where nothing is recorded, all
 //! spans are disabled: a span then costs what it costs without a subscriber, a look at a number.
@@ -16,18 +16,8 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::registry::{LookupSpan, SpanRef};
 
+use crate::timeline::picture::KINDS;
 use crate::timeline::{Span, Timeline};
-
-/// Only the spans of these crates are kept; libraries have spans as well.
-const OURS: [&str; 7] = [
-    "dataset",
-    "functional",
-    "collective",
-    "d2l",
-    "run",
-    "scratch",
-    "concise",
-];
 
 /// The span of a replica's work; its field is the replica's name.
 const REPLICA: &str = "replica";
@@ -114,7 +104,8 @@ fn now() -> f64 {
     START.elapsed().as_nanos() as f64 / 1e3
 }
 
-/// When a span began, and the replica that it names.
+/// When a span was entered, and the replica that it names.
+#[derive(Default)]
 struct Data {
     begin: f64,
     replica: Option<Arc<str>>,
@@ -130,8 +121,9 @@ fn thread_name() -> Arc<str> {
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recorder {
     fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
-        let krate = metadata.target().split("::").next().unwrap_or_default();
-        metadata.is_span() && OURS.contains(&krate) && log().recordings > 0
+        let name = metadata.name();
+        let is_ours = name == REPLICA || KINDS.iter().any(|kind| kind.0 == name);
+        metadata.is_span() && is_ours && log().recordings > 0
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
@@ -141,28 +133,35 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recorder {
         })
     }
 
-    /// A span of this workspace begins when it is made.
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
-        let mut replica = None;
+        let mut data = Data::default();
         if attributes.metadata().name() == REPLICA {
             attributes.record(&mut |_: &Field, name: &dyn fmt::Debug| {
-                replica = Some(format!("{name:?}").into());
+                data.replica = Some(format!("{name:?}").into());
             });
         }
         if let Some(span) = context.span(id) {
-            let begin = now();
-            span.extensions_mut().insert(Data { begin, replica });
+            span.extensions_mut().insert(data);
         }
     }
 
-    fn on_close(&self, id: Id, context: Context<'_, S>) {
+    fn on_enter(&self, id: &Id, context: Context<'_, S>) {
+        if let Some(span) = context.span(id)
+            && let Some(data) = span.extensions_mut().get_mut::<Data>()
+        {
+            data.begin = now();
+        }
+    }
+
+    fn on_exit(&self, id: &Id, context: Context<'_, S>) {
         let end = now();
-        let Some(span) = context.span(&id).filter(|span| span.name() != REPLICA) else {
+        let Some(span) = context.span(id).filter(|span| span.name() != REPLICA) else {
             return;
         };
-        let Some(begin) = span.extensions().get().map(|data: &Data| data.begin) else {
-            return;
-        };
+        let begin = span
+            .extensions()
+            .get()
+            .map_or(end, |data: &Data| data.begin);
         // up to the replica for which the thread works, if it works for one
         let outer = span.scope().skip(1);
         let depth = outer.take_while(|span| span.name() != REPLICA).count();
@@ -218,10 +217,10 @@ mod tests {
     #[test]
     fn spans_and_events_of_libraries_are_left_out() {
         let (_, timeline) = Timeline::record(|| {
-            let _theirs = tracing::info_span!(target: "hyper::client", "split").entered();
-            let _detail = tracing::debug_span!("detail").entered();
+            let _theirs = tracing::info_span!("request").entered();
+            let _detail = tracing::debug_span!("sum").entered();
             tracing::info!("an event");
-            let _ours = tracing::info_span!(target: "functional::graph", "forward").entered();
+            let _ours = tracing::info_span!("forward").entered();
         });
         assert_eq!(own(&timeline), [("forward", 0)]);
     }
