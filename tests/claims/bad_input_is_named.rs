@@ -120,7 +120,7 @@ const DAMAGED: [(&str, Damage, &str); 35] = {
         (PACKED, At(40, &[0; 16]), "corrupt"),
         (PACKED, At(-8, &[0; 4]), "checksum"),
         (PACKED, Bomb(390_000), "the header declares 390000 images"),
-        (PACKED_LABELS, Cut(10), "end of file"),
+        (PACKED_LABELS, Cut(10), "truncated or corrupt gzip data"),
         (
             PACKED_LABELS,
             Bomb(305_760_000),

@@ -180,19 +180,16 @@ fn tables_are_written_anew() -> Result<()> {
 }
 
 /// A run that ended in order: its tables have all rows of its newest checkpoint.
-fn ended(runs: &Runs, name: &str, more: &str) -> Result<PathBuf> {
+fn ended(runs: &Runs, name: &str, args: &str) -> Result<PathBuf> {
     let out = runs.path(name);
-    succeeds(
-        "scratch",
-        &format!("{LENET} {more} --out {}", out.display()),
-    )?;
+    succeeds("scratch", &format!("{args} --out {}", out.display()))?;
     fs::remove_file(out.join("model.safetensors"))?; // as if the end was not reached
     Ok(out)
 }
 
 fn a_table_that_contradicts_the_checkpoint_is_refused() -> Result<()> {
     let runs = Runs::of("scratch", LENET)?;
-    let out = ended(&runs, "run", "")?;
+    let out = ended(&runs, "run", LENET)?;
     for (table, from, to, words) in [
         ("steps.csv", "\n1,2,16,", "\n1,2,17,", "line 3 of "),
         ("steps.csv", "step", "steps", "line 1 of "),
@@ -219,22 +216,20 @@ fn a_table_that_contradicts_the_checkpoint_is_refused() -> Result<()> {
 /// Whatever its options are: the newest one, or the one before it if the newest is damaged.
 fn a_checkpoint_of_another_run_is_refused() -> Result<()> {
     let runs = Runs::of("scratch", LENET)?;
-    let out = ended(&runs, "run", "")?;
+    let out = ended(&runs, "run", LENET)?;
     let (newest, previous) = (
         out.join(NEWEST),
         out.join("checkpoint.previous.safetensors"),
     );
     let own = [&newest, &previous].map(fs::read);
-    for (i, more) in [
-        "--seed 1",
-        "--lr 0.25",
-        "--batch-size 20",
-        "--limit-train 300",
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        let other = ended(&runs, &format!("other-{i}"), more)?;
+    let others = [
+        format!("{LENET} --seed 1"),
+        LENET.replace("--lr 0.5", "--lr 0.25"),
+        LENET.replace("--batch-size 16", "--batch-size 20"),
+        LENET.replace("--limit-train 400", "--limit-train 300"),
+    ];
+    for (i, args) in others.iter().enumerate() {
+        let other = ended(&runs, &format!("other-{i}"), args)?;
         match i % 2 {
             0 => fs::copy(other.join(NEWEST), &newest).map(|_| ())?,
             _ => {
@@ -249,7 +244,7 @@ fn a_checkpoint_of_another_run_is_refused() -> Result<()> {
             &resume,
             &["steps.csv", "they are not of the same run"],
         )?;
-        ensure!(files(&out)? == before, "{more}: another folder");
+        ensure!(files(&out)? == before, "{args}: another folder");
     }
     let [newest_was, previous_was] = own;
     fs::write(newest, newest_was?)?;

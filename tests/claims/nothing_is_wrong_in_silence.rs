@@ -153,7 +153,7 @@ fn what_cannot_be_written_costs_nothing_else() -> Result<()> {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()?;
-    let beside = out.join(".checkpoint.safetensors.partial");
+    let beside = out.join(".checkpoint.next.safetensors.partial");
     while !out.join("epochs.csv").exists() || fs::create_dir(&beside).is_err() {
         ensure!(child.try_wait()?.is_none(), "it ended before its end");
         std::thread::sleep(Duration::from_millis(1));
@@ -166,7 +166,7 @@ fn what_cannot_be_written_costs_nothing_else() -> Result<()> {
     let (stdout, stderr, status) = (stdout?, stderr?, output.status);
     for words in [
         "loss.svg: ",
-        "checkpoint.safetensors: ",
+        "checkpoint.next.safetensors: ",
         "--trace: cannot write ",
     ] {
         let said = |line: &&str| line.starts_with("warning: ") && line.contains(words);

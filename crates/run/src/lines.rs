@@ -109,26 +109,22 @@ impl Lines {
     /// An error, if a table in the folder has a row that contradicts these lines: then the lines are those of another
     /// run. A row may be missing, and more may follow.
     pub fn check_tables(&self, sizes: Sizes, folder: &Folder) -> Result<()> {
-        check_table(folder, STEPS, &self.steps_csv(sizes)?)?;
-        check_table(folder, EPOCHS, &self.epochs_csv()?)
+        let mut tables = self.tables(sizes)?.into_iter();
+        tables.try_for_each(|(name, table)| check_table(folder, name, &table))
     }
 
-    /// All files that are drawn from the lines, each with its name.
-    pub fn drawn(&self, sizes: Sizes) -> Result<[(&'static str, Vec<u8>); 4]> {
-        Ok([
-            (STEPS, self.steps_csv(sizes)?),
-            (EPOCHS, self.epochs_csv()?),
-            (LOSS, self.loss_curve(sizes)?.svg()?.into()),
-            (ACCURACY, self.accuracy_curve(sizes)?.svg()?.into()),
-        ])
+    /// Both tables, each with its name.
+    pub fn tables(&self, sizes: Sizes) -> Result<[(&'static str, Vec<u8>); 2]> {
+        let steps = csv("epoch,step,examples,loss\n", self.steps(sizes))?;
+        let epochs = csv("epoch,loss,test_acc,seconds\n", self.epochs.iter())?;
+        Ok([(STEPS, steps), (EPOCHS, epochs)])
     }
 
-    fn steps_csv(&self, sizes: Sizes) -> Result<Vec<u8>> {
-        csv("epoch,step,examples,loss\n", self.steps(sizes))
-    }
-
-    fn epochs_csv(&self) -> Result<Vec<u8>> {
-        csv("epoch,loss,test_acc,seconds\n", self.epochs.iter())
+    /// Both pictures, each with its name.
+    pub fn pictures(&self, sizes: Sizes) -> Result<[(&'static str, Vec<u8>); 2]> {
+        let loss = self.loss_curve(sizes)?.svg()?;
+        let accuracy = self.accuracy_curve(sizes)?.svg()?;
+        Ok([(LOSS, loss.into()), (ACCURACY, accuracy.into())])
     }
 
     /// Means over equal stretches of steps; the x axis counts epochs.

@@ -161,9 +161,9 @@ impl Record {
 
     /// Writes the drawings of all lines, and the parameters. What cannot be written costs nothing else.
     pub fn finish(&mut self, model: &[(String, Tensor)]) -> Result<()> {
-        let drawn = self.write_drawings();
+        let tables = self.write_drawings();
         match self.checked_folder()? {
-            Some(folder) => weights::save(&folder.path.join(MODEL), model).and(drawn),
+            Some(folder) => weights::save(&folder.path.join(MODEL), model).and(tables),
             None => Ok(()),
         }
     }
@@ -192,21 +192,26 @@ impl Record {
         if start < self.next_drawing + pause || self.checked_folder()?.is_none() {
             return Ok(());
         }
-        let drawn = self.write_drawings();
-        self.tolerate("drawings", drawn);
+        let tables = self.write_drawings();
+        self.tolerate("tables", tables);
         self.next_drawing = Instant::now() + start.elapsed() * DRAWING_SHARE;
         Ok(())
     }
 
-    /// Writes all that is drawn from the lines, as far as it can.
+    /// Writes all that is drawn from the lines, as far as it can. It is an error if a table cannot be written.
     fn write_drawings(&mut self) -> Result<()> {
-        if let Some(folder) = self.checked_folder()? {
-            let drawn = self.lines.drawn(self.sizes)?;
-            let written = drawn.map(|(name, bytes)| folder.write(name, &bytes));
-            written.into_iter().collect::<Result<()>>()?;
-        }
-        self.is_new = false;
-        Ok(())
+        let Some(folder) = self.checked_folder()? else {
+            return Ok(());
+        };
+        let write = |files: [(&str, Vec<u8>); 2]| -> Result<()> {
+            let written = files.map(|(name, bytes)| folder.write(name, &bytes));
+            written.into_iter().collect()
+        };
+        let tables = write(self.lines.tables(self.sizes)?);
+        let pictures = write(self.lines.pictures(self.sizes)?);
+        self.tolerate("pictures", pictures);
+        self.is_new = tables.is_err();
+        tables
     }
 
     /// Whether something was written. The first time that it cannot be is said, and the run goes on.
