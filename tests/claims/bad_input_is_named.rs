@@ -67,8 +67,10 @@ const PACKED: &str = "train-images-idx3-ubyte.gz";
 const PACKED_LABELS: &str = "train-labels-idx1-ubyte.gz";
 const LENET: &str = "lenet.safetensors";
 
+const TWICE: &str = "{\"W1\":{\"data_offsets\":[0,1]},\"W1\":{\"data_offsets\":[0,1]}}";
+
 /// A file of 12 images or labels or of LeNet's parameters, its damage, and what the error says beside its name.
-const DAMAGED: [(&str, Damage, &str); 35] = {
+const DAMAGED: [(&str, Damage, &str); 38] = {
     use Damage::{At, Bomb, Cut, Header, Longer};
     [
         (IMAGES, Cut(0), "inside its header, after 0 of 16 bytes"),
@@ -140,6 +142,13 @@ const DAMAGED: [(&str, Damage, &str); 35] = {
             "no safetensors file, or it is damaged",
         ),
         (LENET, At(0, b"PK\x03\x04"), "PyTorch's own format"),
+        (LENET, At(0, b"\x80\x02"), "PyTorch's own format"),
+        (
+            LENET,
+            At(0, b"\x1f\x8b\x08"),
+            "this file is gzip-compressed",
+        ),
+        (LENET, Header(TWICE), "it has two tensors \"W1\""),
         (LENET, At(8, b"["), "its header is damaged"),
         (LENET, At(-4, &[0, 0, 192, 127]), "contains NaN or infinity"),
         (LENET, Header("{}"), "bytes, its header declares 10"),

@@ -29,7 +29,6 @@ trials![
     images_of_impossible_length_cost_nothing,
     #[cfg(feature = "hub")]
     ctrl_c_ends_a_download,
-    what_is_no_file_of_parameters_is_named,
     a_message_is_one_line,
     a_script_that_cannot_be_written_is_an_error,
 ];
@@ -448,45 +447,6 @@ fn ctrl_c_ends_a_download() -> Result<()> {
             start.elapsed()
         );
         has(&said, words)?;
-    }
-    Ok(())
-}
-
-fn what_is_no_file_of_parameters_is_named() -> Result<()> {
-    let folder = tempfile::tempdir()?;
-    let file = folder.path().join("a file");
-    let twice = |n: u64| {
-        format!(
-            r#"{{"W1":{{"dtype":"U8","shape":[1],"data_offsets":[0,{n}]}},"W1":{{"dtype":"U8","shape":[1],"data_offsets":[0,{n}]}}}}"#
-        )
-    };
-    let header = twice(1);
-    let twice = [
-        &(header.len() as u64).to_le_bytes()[..],
-        header.as_bytes(),
-        b"x",
-    ]
-    .concat();
-    for (bytes, words) in [
-        (&b"PK\x03\x04 and so on"[..], "this is PyTorch's own format"),
-        (
-            &b"\x80\x02\x8a\x0a and so on"[..],
-            "this is PyTorch's own format",
-        ),
-        (
-            &b"\x1f\x8b\x08 and so on"[..],
-            "this file is gzip-compressed",
-        ),
-        (&b"short"[..], "this is no safetensors file"),
-        (&twice, "it has two tensors \"W1\""),
-    ] {
-        fs::write(&file, bytes)?;
-        let mut run = command("scratch", SMALL)?;
-        let output = run.arg("--init").arg(&file).output()?;
-        ensure!(output.status.code() == Some(2));
-        let said = String::from_utf8_lossy(&output.stderr);
-        has(&said, words)?;
-        has(&said, "a file")?;
     }
     Ok(())
 }

@@ -22,7 +22,6 @@ trials![
     #[cfg(unix)]
     a_run_that_was_asked_to_end,
     a_step_of_several_minibatches_is_not_torn,
-    a_damaged_checkpoint_gives_way_to_the_one_before,
     another_run_is_refused_and_the_difference_named,
     what_does_not_change_the_result_may_differ,
     a_finished_run_is_left_as_it_is,
@@ -323,19 +322,6 @@ fn a_step_of_several_minibatches_is_not_torn() -> Result<()> {
         ensure!([0, 4, 8, 11].into_iter().any(after), "{said}");
     }
     Ok(())
-}
-
-fn a_damaged_checkpoint_gives_way_to_the_one_before() -> Result<()> {
-    let runs = Runs::of("scratch", LENET)?;
-    runs.interrupted("run")?;
-    let newest = runs.path("run").join(NEWEST);
-    let mut bytes = fs::read(&newest)?;
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 4;
-    fs::write(&newest, bytes)?;
-    let said = runs.ends_alike("run")?;
-    has(&said, "checkpoint.safetensors: the file is damaged")?;
-    has(&said, "resuming from the previous checkpoint")
 }
 
 fn another_run_is_refused_and_the_difference_named() -> Result<()> {

@@ -128,7 +128,7 @@ impl Lines {
     }
 
     /// Means over equal stretches of steps; the x axis counts epochs.
-    pub fn loss_curve(&self, sizes: Sizes) -> Result<Animator> {
+    fn loss_curve(&self, sizes: Sizes) -> Result<Animator> {
         let mut curve = Animator::new("epoch", &["train loss"], (0.0, sizes.epochs as f64));
         let per_epoch = sizes.steps_per_epoch();
         let stretch = sizes.epochs.saturating_mul(per_epoch).div_ceil(POINTS);

@@ -139,7 +139,10 @@ impl Run {
         let k = devices.len() * process.of;
         let batch_size = options.batch_size.unwrap_or((book.batch_size)(k));
         start::check_batch_size(batch_size, k).map_err(BadInput::from)?;
-        let share = start::set_process(process, options, &devices)?;
+        let share = start::set_up(process, options, &devices)?;
+        if let Some(note) = note {
+            say(format_args!("{note}"));
+        }
         start::check_paths(options).map_err(BadInput::from)?;
         let resumed = options.resume.as_deref().map(Resumed::load);
         let resumed = resumed.transpose().map_err(BadInput::from)?;
@@ -180,7 +183,7 @@ impl Run {
             arguments: options.arguments.clone(),
             ..Header::default()
         };
-        run.print_start(book, note, share, &data);
+        run.print_start(book.network, share, &data);
         if data.source.is_synthetic() {
             run.places += " (synthetic data)";
         }

@@ -13,7 +13,7 @@ use super::Run;
 use crate::files::check_is_file;
 use crate::gpu::{Gpu, gpu};
 use crate::interrupt::{self, INTERRUPTED};
-use crate::options::{Book, Options};
+use crate::options::Options;
 use crate::out_of_memory;
 use crate::process::Process;
 use crate::program::BadInput;
@@ -23,11 +23,7 @@ use crate::trace::Trace;
 
 /// Sets what belongs to the whole process: how it computes, prints, and hears signals. Returns the cores of each
 /// replica.
-pub(super) fn set_process(
-    process: Process,
-    options: &Options,
-    devices: &[Device],
-) -> Result<usize> {
+pub(super) fn set_up(process: Process, options: &Options, devices: &[Device]) -> Result<usize> {
     if process.of > 1 {
         interrupt::agree_first();
     }
@@ -43,13 +39,8 @@ pub(super) fn set_process(
 }
 
 impl Run {
-    pub(super) fn print_start(
-        &self,
-        book: &Book,
-        note: Option<String>,
-        share: usize,
-        data: &Dataset,
-    ) {
+    /// Prints what was chosen. Each replica has a `share` of the cores.
+    pub(super) fn print_start(&self, network: &str, share: usize, data: &Dataset) {
         let (options, cores) = (&self.options, d2l::cores());
         let unused = options.threads.filter(|n| *n > cores);
         let unused = unused.map(|n| format!("--threads {n}: only {cores} cores are there"));
@@ -60,8 +51,8 @@ impl Run {
             true => format!(", {share} of {cores} cores each"),
             false => String::new(),
         };
-        let mut lines: Vec<String> = [note, unused, no_bf16].into_iter().flatten().collect();
-        lines.push(format!("{} on {}{each}", book.network, self.places));
+        let mut lines: Vec<String> = [unused, no_bf16].into_iter().flatten().collect();
+        lines.push(format!("{network} on {}{each}", self.places));
         lines.extend(gpu_facts(&self.devices));
         lines.push(format!(
             "batch size {}, lr {}, epochs {}, seed {}",
@@ -90,7 +81,7 @@ pub(super) fn places(devices: &[Device], process: Process) -> String {
 }
 
 /// A line for each GPU: its name, its memory, and how many replicas share it.
-pub(super) fn gpu_facts(devices: &[Device]) -> Vec<String> {
+fn gpu_facts(devices: &[Device]) -> Vec<String> {
     let mut gpus: Vec<(String, &Device, usize)> = Vec::new();
     for (i, device) in devices.iter().enumerate() {
         let name = device_name(i, device);
