@@ -160,7 +160,7 @@ pub fn check_finite(name: &str, tensor: &Tensor) -> Result<()> {
 /// let path = folder.path().join("model.safetensors");
 /// let model = [("b4".to_string(), Tensor::ones(10, DType::F32, &Device::Cpu)?)];
 /// run::weights::save(&path, &model)?;
-/// assert_eq!(training::weights::load(&path, &model)?[0].to_vec1::<f32>()?, [1.0; 10]);
+/// assert_eq!(run::weights::load(&path, &model)?[0].to_vec1::<f32>()?, [1.0; 10]);
 /// # anyhow::Ok(())
 /// ```
 ///
