@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use indicatif::{FormattedDuration, ProgressBar, ProgressState, ProgressStyle};
 
 use crate::lines::Sizes;
-use crate::say::set_bar;
+use crate::say::{is_quiet, set_bar};
 
 const WAITING: &str = "{prefix} {spinner} {elapsed_precise} {wide_msg}";
 const TRAINING: &str =
@@ -27,25 +27,21 @@ pub(crate) struct Bar {
 }
 
 impl Bar {
-    pub fn hidden(sizes: Sizes) -> Self {
+    /// A bar that is drawn from the first epoch's beginning on, if stderr is a terminal.
+    pub fn new(sizes: Sizes) -> Self {
+        let bar = match is_quiet() || console::is_dumb() {
+            true => ProgressBar::hidden(),
+            false => ProgressBar::new(sizes.train as u64),
+        };
+        set_bar(&bar);
         Self {
-            bar: ProgressBar::hidden(),
+            bar,
             sizes,
             epoch: 0,
             waits: true,
             tests_since: Instant::now(),
             test_seconds: None,
         }
-    }
-
-    /// A bar that is drawn from the first epoch's beginning on, if stderr is a terminal.
-    pub fn on_stderr(sizes: Sizes) -> Self {
-        let mut bar = Self::hidden(sizes);
-        if !console::is_dumb() {
-            bar.bar = ProgressBar::new(sizes.train as u64);
-            set_bar(&bar.bar);
-        }
-        bar
     }
 
     /// An epoch begins, or goes on after so many examples.
@@ -144,7 +140,7 @@ mod tests {
         let target = ProgressDrawTarget::term_like_with_hz(Box::new(term.clone()), 255);
         let mut bar = Bar {
             bar: ProgressBar::with_draw_target(Some(600), target),
-            ..Bar::hidden(SIZES)
+            ..Bar::new(SIZES)
         };
         let mut drawn = |phase: &dyn Fn(&mut Bar), words: &str, not: &str| {
             phase(&mut bar);

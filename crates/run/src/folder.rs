@@ -61,10 +61,20 @@ impl Folder {
         }
     }
 
-    /// Writes a file as a whole.
+    /// Writes a file as a whole. The disk has it when this returns.
     pub fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let path = self.path.join(name);
         files::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// Writes a file as a whole, without waiting for the disk.
+    pub fn draw(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        let path = self.path.join(name);
+        let partial = path.with_file_name(format!(".{name}.partial"));
+        let drawn = fs::write(&partial, bytes).and_then(|()| fs::rename(&partial, &path));
+        drawn
+            .inspect_err(|_| drop(fs::remove_file(&partial)))
+            .with_context(|| format!("cannot write {}", path.display()))
     }
 
     /// Removes a file or an empty folder, if it is there.

@@ -108,7 +108,7 @@ impl Record {
         checkpoint::begin(&folder, &self.header, tensors)?;
         ALL[1..].iter().try_for_each(|name| folder.remove(name))?;
         self.folder = Some(folder);
-        self.write_drawings()
+        self.write_drawings(Folder::write)
     }
 
     /// Goes on with a run from a checkpoint that has these lines: the newest one of the folder, or the previous one. What
@@ -126,7 +126,7 @@ impl Record {
         folder.remove(checkpoint::NEXT)?;
         self.kept = self.lines.losses.len();
         self.folder = Some(folder);
-        self.write_drawings()
+        self.write_drawings(Folder::write)
     }
 
     /// Whether the run that a folder holds went to its end.
@@ -161,7 +161,7 @@ impl Record {
 
     /// Writes the drawings of all lines, and the parameters. What cannot be written costs nothing else.
     pub fn finish(&mut self, model: &[(String, Tensor)]) -> Result<()> {
-        let tables = self.write_drawings();
+        let tables = self.write_drawings(Folder::write);
         match self.checked_folder()? {
             Some(folder) => weights::save(&folder.path.join(MODEL), model).and(tables),
             None => Ok(()),
@@ -192,19 +192,19 @@ impl Record {
         if start < self.next_drawing + pause || self.checked_folder()?.is_none() {
             return Ok(());
         }
-        let tables = self.write_drawings();
+        let tables = self.write_drawings(Folder::draw);
         self.tolerate("tables", tables);
         self.next_drawing = Instant::now() + start.elapsed() * DRAWING_SHARE;
         Ok(())
     }
 
     /// Writes all that is drawn from the lines, as far as it can. It is an error if a table cannot be written.
-    fn write_drawings(&mut self) -> Result<()> {
+    fn write_drawings(&mut self, how: fn(&Folder, &str, &[u8]) -> Result<()>) -> Result<()> {
         let Some(folder) = self.checked_folder()? else {
             return Ok(());
         };
         let write = |files: [(&str, Vec<u8>); 2]| -> Result<()> {
-            let written = files.map(|(name, bytes)| folder.write(name, &bytes));
+            let written = files.map(|(name, bytes)| how(folder, name, &bytes));
             written.into_iter().collect()
         };
         let tables = write(self.lines.tables(self.sizes)?);
@@ -231,7 +231,7 @@ impl Drop for Record {
     /// A run that ends with an error leaves its last lines, too.
     fn drop(&mut self) {
         if self.is_new {
-            let _ = self.write_drawings(); // the error itself says more
+            let _ = self.write_drawings(Folder::write); // the error itself says more
         }
     }
 }

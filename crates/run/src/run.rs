@@ -170,7 +170,7 @@ impl Run {
                 taken: 0,
                 checkpointed: 0,
                 unread: Unread::default(),
-                bar: Bar::hidden(sizes),
+                bar: Bar::new(sizes),
                 trace: None,
             },
             resumed,
@@ -234,9 +234,6 @@ impl Run {
         let params = params.map_err(BadInput::from)?;
         if writes {
             self.progress.trace = self.options.trace.as_deref().map(Trace::begin);
-        }
-        if !is_quiet() {
-            self.progress.bar = Bar::on_stderr(self.record.sizes);
         }
         self.begin_epoch();
         Ok(params)
