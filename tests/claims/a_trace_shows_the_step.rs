@@ -193,7 +193,7 @@ fn traced_resnet(folder: &Path) -> Result<(Child, PathBuf)> {
     let files = format!("--out {} --trace {}", out.display(), file.display());
     let ten_epochs = SMALL.replace("--epochs 1", "--epochs 10");
     let mut child = start("concise", &format!("{ten_epochs} {RESNET} {files}"))?;
-    until_there(&out.join("accuracy.svg"), &mut child)?;
+    until_there(&out.join("checkpoint.previous.safetensors"), &mut child)?;
     Ok((child, file))
 }
 

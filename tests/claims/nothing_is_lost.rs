@@ -1,5 +1,5 @@
-//! Wrong options, lost tables, moved folders and odd files cost no run: neither the one that goes on nor an earlier
-//! one.
+//! Wrong options, lost tables, copied checkpoints, moved folders and odd files cost no run: neither the one that goes
+//! on nor an earlier one.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use flate2::{Compression, write::GzEncoder};
 
-use crate::kit::{command, has, idx_files, refuses, start, succeeds, times};
+use crate::kit::{command, has, idx_files, refuses, start, succeeds, times, until_there};
 use crate::runs_are_taken_up::{LENET, NEWEST, Runs};
 
 trials![
@@ -20,14 +20,15 @@ trials![
     one_run_or_the_other_is_there,
     a_trace_is_no_file_of_the_run,
     tables_are_written_anew,
-    a_table_that_goes_while_the_run_goes_on,
+    a_table_that_contradicts_the_checkpoint_is_refused,
+    a_checkpoint_of_another_run_is_refused,
     a_table_that_is_no_file_is_named,
-    a_moved_folder_keeps_its_run,
+    a_folder_in_the_place_of_a_checkpoint_is_replaced,
+    a_moved_folder_ends_its_run,
     files_of_impossible_length_cost_nothing,
     images_of_impossible_length_cost_nothing,
     #[cfg(feature = "hub")]
     ctrl_c_ends_a_download,
-    what_is_no_file_of_parameters_is_named,
     a_message_is_one_line,
     a_script_that_cannot_be_written_is_an_error,
 ];
@@ -156,51 +157,98 @@ fn a_trace_is_no_file_of_the_run() -> Result<()> {
     Ok(())
 }
 
-/// Whatever became of the tables, the run goes on from its newest checkpoint, and ends with the same tables.
+/// Tables that are lost or too short, the run goes on from its newest checkpoint, and ends with the same tables.
 fn tables_are_written_anew() -> Result<()> {
     let runs = Runs::of("scratch", LENET)?;
-    type Change = fn(&Path) -> Result<()>;
-    let changes: [(&str, Change); 4] = [
-        ("was missing", |table| Ok(fs::remove_file(table)?)),
-        ("ended in line 1", |table| Ok(fs::write(table, "")?)),
-        ("was changed in line 2", |table| {
-            let text = fs::read_to_string(table)?;
-            Ok(fs::write(table, text.replacen("\n1,", "\n7,", 1))?)
-        }),
-        ("was changed in line 1", |table| {
-            Ok(fs::write(table, "x".repeat(5 << 20))?)
-        }),
+    type Change = fn(&Path) -> std::io::Result<()>;
+    let changes: [Change; 4] = [
+        |table| fs::remove_file(table),
+        |table| fs::write(table, ""),
+        |table| fs::OpenOptions::new().write(true).open(table)?.set_len(20),
+        |table| fs::rename(table, table.with_extension("old")),
     ];
-    for (i, (wrong, change)) in changes.into_iter().enumerate() {
+    for (i, change) in changes.into_iter().enumerate() {
         let name = format!("lost-{i}");
         runs.interrupted(&name)?;
-        change(&runs.path(&name).join("steps.csv"))?;
-        let said = runs.ends_alike(&name)?;
-        has(&said, &format!("steps.csv {wrong}; it was written anew"))?;
-        ensure!(said.len() < 2000, "{said}");
+        for table in ["steps.csv", "epochs.csv"] {
+            change(&runs.path(&name).join(table))?;
+        }
+        runs.ends_alike(&name)?;
     }
-    runs.interrupted("epochs")?;
-    fs::write(runs.path("epochs").join("epochs.csv"), "epoch,loss\n")?;
-    runs.ends_alike("epochs")?;
     Ok(())
 }
 
-fn a_table_that_goes_while_the_run_goes_on() -> Result<()> {
+/// A run that ended in order: its tables have all rows of its newest checkpoint.
+fn ended(runs: &Runs, name: &str, args: &str) -> Result<PathBuf> {
+    let out = runs.path(name);
+    succeeds("scratch", &format!("{args} --out {}", out.display()))?;
+    fs::remove_file(out.join("model.safetensors"))?; // as if the end was not reached
+    Ok(out)
+}
+
+fn a_table_that_contradicts_the_checkpoint_is_refused() -> Result<()> {
     let runs = Runs::of("scratch", LENET)?;
-    let out = runs.path("run");
-    let args = format!("{LENET} --checkpoint-every 5 --out {}", out.display());
-    let mut run = command("scratch", &args)?;
-    let run = run.stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
-    let steps = out.join("steps.csv");
-    while fs::metadata(&steps).map_or(0, |file| file.len()) < 100 {
-        std::thread::sleep(Duration::from_millis(1));
+    let out = ended(&runs, "run", LENET)?;
+    for (table, from, to, words) in [
+        ("steps.csv", "\n1,2,16,", "\n1,2,17,", "line 3 of "),
+        ("steps.csv", "step", "steps", "line 1 of "),
+        ("epochs.csv", "\n2,", "\n3,", "line 3 of "),
+    ] {
+        let path = out.join(table);
+        let whole = fs::read_to_string(&path)?;
+        fs::write(&path, whole.replacen(from, to, 1))?;
+        let before = files(&out)?;
+        let named = format!("{words}{}", path.display());
+        let resume = format!("--resume {}", out.display());
+        let todo = "put the right checkpoint back, or remove the table";
+        refuses(
+            "scratch",
+            &resume,
+            &[&named, ", and the checkpoint has ", todo],
+        )?;
+        ensure!(files(&out)? == before, "{table}: another folder");
+        fs::write(&path, whole)?;
     }
-    fs::remove_file(&steps)?;
-    let output = run.wait_with_output()?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{said}");
-    ensure!(said.matches("steps.csv was missing").count() == 1, "{said}");
-    runs.are_alike("run")
+    runs.ends_alike("run").map(|_| ())
+}
+
+/// Whatever its options are: the newest one, or the one before it if the newest is damaged.
+fn a_checkpoint_of_another_run_is_refused() -> Result<()> {
+    let runs = Runs::of("scratch", LENET)?;
+    let out = ended(&runs, "run", LENET)?;
+    let (newest, previous) = (
+        out.join(NEWEST),
+        out.join("checkpoint.previous.safetensors"),
+    );
+    let own = [&newest, &previous].map(fs::read);
+    let others = [
+        format!("{LENET} --seed 1"),
+        LENET.replace("--lr 0.5", "--lr 0.25"),
+        LENET.replace("--batch-size 16", "--batch-size 20"),
+        LENET.replace("--limit-train 400", "--limit-train 300"),
+    ];
+    for (i, args) in others.iter().enumerate() {
+        let other = ended(&runs, &format!("other-{i}"), args)?;
+        match i % 2 {
+            0 => fs::copy(other.join(NEWEST), &newest).map(|_| ())?,
+            _ => {
+                fs::write(&newest, "damaged")?;
+                fs::copy(other.join("checkpoint.previous.safetensors"), &previous)?;
+            }
+        }
+        let before = files(&out)?;
+        let resume = format!("--resume {}", out.display());
+        refuses(
+            "scratch",
+            &resume,
+            &["steps.csv", "they are not of the same run"],
+        )?;
+        ensure!(files(&out)? == before, "{args}: another folder");
+    }
+    let [newest_was, previous_was] = own;
+    fs::write(newest, newest_was?)?;
+    fs::write(previous, previous_was?)?;
+    runs.ends_alike("run").map(|_| ())
 }
 
 fn a_table_that_is_no_file_is_named() -> Result<()> {
@@ -213,25 +261,47 @@ fn a_table_that_is_no_file_is_named() -> Result<()> {
     refuses("scratch", &resume, &["steps.csv: it is a FIFO, not a file"])?;
     fs::remove_file(&steps)?;
     symlink("/dev/zero", &steps)?;
-    refuses("scratch", &resume, &["steps.csv"])?;
+    refuses(
+        "scratch",
+        &resume,
+        &["steps.csv: it is a symbolic link, not a file"],
+    )?;
     fs::remove_file(&steps)?;
     runs.ends_alike("run")?;
     Ok(())
 }
 
-/// The first run writes into its folder, which was moved, and not into that of the second run.
-fn a_moved_folder_keeps_its_run() -> Result<()> {
+fn a_folder_in_the_place_of_a_checkpoint_is_replaced() -> Result<()> {
+    let runs = Runs::of("scratch", LENET)?;
+    runs.interrupted("run")?;
+    let newest = runs.path("run").join(NEWEST);
+    fs::remove_file(&newest)?;
+    fs::create_dir(&newest)?;
+    let said = runs.ends_alike("run")?;
+    let words = "checkpoint.safetensors: it is a folder, not a file; resuming from the previous";
+    has(&said, words)
+}
+
+/// It writes nothing into the folder that gets its name, and goes on where its own is now.
+fn a_moved_folder_ends_its_run() -> Result<()> {
     let runs = Runs::of("scratch", LENET)?;
     let (here, there) = (runs.path("here"), runs.path("there"));
-    let mut first = runs.start("here", "--checkpoint-every 2")?;
+    let args = format!("{LENET} --checkpoint-every 2 --out {}", here.display());
+    let mut first = command("scratch", &args)?;
+    let mut first = first.stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+    until_there(&here.join("checkpoint.previous.safetensors"), &mut first)?;
     fs::rename(&here, &there)?;
-    let mut second = start(
-        "scratch",
-        &format!("{LENET} --checkpoint-every 3 --out {}", here.display()),
-    )?;
-    ensure!(first.wait()?.success() && second.wait()?.success());
-    runs.are_alike("there")?;
-    runs.are_alike("here")
+    succeeds("scratch", &format!("{LENET} --out {}", here.display()))?;
+    let output = first.wait_with_output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.code() == Some(1), "{}: {said}", output.status);
+    let words = format!(
+        "the folder {} was moved, removed or replaced",
+        here.display()
+    );
+    has(&said, &words)?;
+    runs.are_alike("here")?;
+    runs.ends_alike("there").map(|_| ())
 }
 
 fn files_of_impossible_length_cost_nothing() -> Result<()> {
@@ -377,45 +447,6 @@ fn ctrl_c_ends_a_download() -> Result<()> {
             start.elapsed()
         );
         has(&said, words)?;
-    }
-    Ok(())
-}
-
-fn what_is_no_file_of_parameters_is_named() -> Result<()> {
-    let folder = tempfile::tempdir()?;
-    let file = folder.path().join("a file");
-    let twice = |n: u64| {
-        format!(
-            r#"{{"W1":{{"dtype":"U8","shape":[1],"data_offsets":[0,{n}]}},"W1":{{"dtype":"U8","shape":[1],"data_offsets":[0,{n}]}}}}"#
-        )
-    };
-    let header = twice(1);
-    let twice = [
-        &(header.len() as u64).to_le_bytes()[..],
-        header.as_bytes(),
-        b"x",
-    ]
-    .concat();
-    for (bytes, words) in [
-        (&b"PK\x03\x04 and so on"[..], "this is PyTorch's own format"),
-        (
-            &b"\x80\x02\x8a\x0a and so on"[..],
-            "this is PyTorch's own format",
-        ),
-        (
-            &b"\x1f\x8b\x08 and so on"[..],
-            "this file is gzip-compressed",
-        ),
-        (&b"short"[..], "this is no safetensors file"),
-        (&twice, "it has two tensors \"W1\""),
-    ] {
-        fs::write(&file, bytes)?;
-        let mut run = command("scratch", SMALL)?;
-        let output = run.arg("--init").arg(&file).output()?;
-        ensure!(output.status.code() == Some(2));
-        let said = String::from_utf8_lossy(&output.stderr);
-        has(&said, words)?;
-        has(&said, "a file")?;
     }
     Ok(())
 }

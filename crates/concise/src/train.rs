@@ -127,8 +127,4 @@ impl TrainState for State<'_> {
     fn check_replicas(&self, _: &[String]) -> Result<()> {
         self.0.check_replicas()
     }
-
-    fn gradients(&self, _: &[String], _: usize) -> Result<Vec<(String, Tensor)>> {
-        self.1.gradients()
-    }
 }

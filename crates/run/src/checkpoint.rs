@@ -1,12 +1,11 @@
 //! Checkpoints: all that the rest of a run depends on, in a safetensors file.
 //!
 //! The last two are kept. A new one is written beside them under another name, flushed to the disk, and renamed:
-//! whatever interrupts that, one of the two is whole. A checksum tells a damaged one, which gives way to the one
+//! whatever interrupts that, the last two are whole, or one of them and the new one. A checksum tells a damaged one, which gives way to the one
 //! before it; one that is whole and of another format is refused.
 
 use std::collections::HashMap;
-use std::fmt;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::ops::Range;
 use std::path::Path;
 
@@ -14,14 +13,16 @@ use anyhow::{Context, Result, bail, ensure};
 use candle_core::{Device, Tensor};
 use safetensors::SafeTensors;
 use serde::{Deserialize, Serialize};
-use training::files::quote;
-use training::weights;
 
+use training::files::quote;
 use crate::folder::Folder;
 use crate::lines::Lines;
+use training::weights;
 
 pub(crate) const NEWEST: &str = "checkpoint.safetensors";
 pub(crate) const PREVIOUS: &str = "checkpoint.previous.safetensors";
+/// A new one, until it gets its name.
+pub(crate) const NEXT: &str = "checkpoint.next.safetensors";
 
 const FORMAT: &str = "multiple-gpus checkpoint 2";
 /// The tensor that has the loss of each step. No network has such a name: its names have dots.
@@ -31,7 +32,7 @@ const SUM: &str = "\"crc32\":\"";
 const NO_SUM: &str = "00000000";
 
 /// Where a run stands, and what it is.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Header {
     /// The version of the program that wrote it.
     pub version: String,
@@ -56,28 +57,12 @@ pub(crate) struct Checkpoint {
     pub is_previous: bool,
 }
 
-/// The format of a file that is whole and cannot be read.
-#[derive(Debug)]
-struct OtherFormat(String);
-
-impl fmt::Display for OtherFormat {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(format) = self;
-        write!(
-            f,
-            "its format is {}, this program reads {FORMAT:?}: \
-             resume the run with the version that wrote it",
-            quote(format)
-        )
-    }
-}
-
 impl Checkpoint {
     /// The newest one of a folder that is whole; and if that is not the newest one, why.
     pub fn load(folder: &Folder) -> Result<(Self, Option<String>)> {
         let newest = match Self::read(folder, NEWEST) {
             Ok(checkpoint) => return Ok((checkpoint, None)),
-            Err(error) if error.is::<OtherFormat>() => return Err(error),
+            Err(error) if is(&error, ErrorKind::Unsupported) => return Err(error),
             Err(error) => error,
         };
         let previous = Self::read(folder, PREVIOUS).map(|checkpoint| Self {
@@ -116,7 +101,12 @@ impl Checkpoint {
             quote(expected)
         );
         if format != FORMAT {
-            bail!(OtherFormat(format.to_owned()));
+            let format = quote(format);
+            let why = format!(
+                "its format is {format}, this program reads {FORMAT:?}: resume the run with the \
+                 version that wrote it"
+            );
+            bail!(io::Error::new(ErrorKind::Unsupported, why));
         }
         let mut tensors = candle_core::safetensors::load_buffer(&bytes, &Device::Cpu)?;
         let losses = tensors.remove(LOSSES).context("it has no losses")?;
@@ -142,23 +132,21 @@ fn holds_none(path: &Path) -> String {
     format!("{path} holds no checkpoint; name a folder that a run with --out wrote")
 }
 
-/// Writes a checkpoint; the one that was the newest becomes the one before it. Where that fails, they stay.
+/// Writes a checkpoint; the one that was the newest becomes the one before it. If that fails, they stay.
 pub(crate) fn save(
     folder: &Folder,
     header: &Header,
     lines: &Lines,
     tensors: &[(String, Tensor)],
 ) -> Result<()> {
-    let bytes = encode(header, lines, tensors)?;
-    let written = folder.write_keeping(NEWEST, PREVIOUS, &bytes);
-    written.with_context(|| folder.cannot_write(NEWEST))
+    folder.write(NEXT, &encode(header, lines, tensors)?)?;
+    folder.rename(NEWEST, PREVIOUS)?;
+    folder.rename(NEXT, NEWEST)
 }
 
 /// Writes the first checkpoint of a run. That of an earlier run in the folder stays until this one is whole.
 pub(crate) fn begin(folder: &Folder, header: &Header, tensors: &[(String, Tensor)]) -> Result<()> {
-    let bytes = encode(header, &Lines::default(), tensors)?;
-    let written = folder.write(NEWEST, &bytes);
-    written.with_context(|| folder.cannot_write(NEWEST))
+    folder.write(NEWEST, &encode(header, &Lines::default(), tensors)?)
 }
 
 fn encode(header: &Header, lines: &Lines, tensors: &[(String, Tensor)]) -> Result<Vec<u8>> {
@@ -192,24 +180,25 @@ fn checksum(bytes: &mut [u8]) -> Result<(String, Range<usize>)> {
 }
 
 fn is_absent(error: &anyhow::Error) -> bool {
-    let io = error.downcast_ref::<std::io::Error>();
-    io.is_some_and(|error| error.kind() == ErrorKind::NotFound)
+    is(error, ErrorKind::NotFound)
+}
+
+fn is(error: &anyhow::Error, kind: ErrorKind) -> bool {
+    let io = error.downcast_ref::<io::Error>();
+    io.is_some_and(|error| error.kind() == kind)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::folder::partial;
     use crate::lines::Epoch;
     use std::fs;
 
     fn header() -> Header {
         Header {
-            version: "1".into(),
             settings: "lr 0.1\nimages \"crc32\":\"12345678\"".into(),
             arguments: vec!["--gpus=2".into()],
-            seconds: 0.1,
-            algorithms: vec![("forward".into(), "direct".into())],
+            ..Header::default()
         }
     }
 
@@ -258,7 +247,7 @@ mod tests {
         fs::remove_file(folder.path().join(NEWEST))?; // as between two renames
         let (found, note) = load(&folder)?;
         assert_eq!((found.lines, note), (lines(5), None));
-        assert!(!folder.path().join(partial(NEWEST)).exists());
+        assert!(!folder.path().join(NEXT).exists());
         Ok(())
     }
 
@@ -335,9 +324,12 @@ mod tests {
         let w = [("W".to_owned(), Tensor::new(&[1f32, 2.0], &Device::Cpu)?)];
         weights::save(&newest, &w)?; // the parameters of a model
         assert!(error()?.contains("not a checkpoint"), "{}", error()?);
-        fs::remove_file(&newest)?;
-        fs::create_dir(&newest)?;
-        assert!(error()?.ends_with("not a file"), "{}", error()?);
+        #[cfg(unix)]
+        {
+            fs::remove_file(&newest)?;
+            std::os::unix::fs::symlink(folder.path().join(PREVIOUS), &newest)?;
+            assert!(error()?.contains("it is a symbolic link"), "{}", error()?);
+        }
         Ok(())
     }
 }

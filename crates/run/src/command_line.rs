@@ -11,9 +11,9 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use clap_complete::Shell;
 use dataset::Data;
 
-use crate::bad_input::BadInput;
 use crate::checkpoint::{Checkpoint, folder_of_a_run};
 use crate::options::{Book, Options};
+use crate::program::BadInput;
 use crate::say::warn;
 
 const STATUS: &str = "\
@@ -67,39 +67,36 @@ fn arguments_of(folder: &Path, book: &Book) -> anyhow::Result<Vec<String>> {
 fn arguments(command: &Command, matches: &ArgMatches) -> Vec<String> {
     const OF_THIS_RUN: [&str; 4] = ["out", "resume", "overwrite", "trace"];
     let given = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
-    let args = command.get_arguments().filter(|arg| {
-        let id = arg.get_id().as_str();
-        given(id) && !OF_THIS_RUN.contains(&id)
-    });
-    let word = |arg: &Arg| {
-        let name = arg.get_long()?;
-        match arg.get_action().takes_values() {
-            false => Some(format!("--{name}")),
-            true => {
-                let value = matches.get_raw(arg.get_id().as_str())?.next_back()?;
-                let value = match name {
-                    "data" => from_anywhere(value),
-                    _ => value.to_owned(),
-                };
-                let Some(text) = value.to_str() else {
-                    warn(format_args!(
-                        "--{name} is not valid UTF-8: --resume will need it again"
-                    ));
-                    return None;
-                };
-                Some(format!("--{name}={text}"))
-            }
+    let mut words = Vec::new();
+    for arg in command.get_arguments() {
+        let (id, name) = (arg.get_id().as_str(), arg.get_long().unwrap_or_default());
+        if !given(id) || OF_THIS_RUN.contains(&id) {
+            continue;
         }
-    };
-    args.filter_map(word).collect()
+        let mut values = matches.get_raw(id).into_iter().flatten();
+        match values.next_back() {
+            Some(value) if arg.get_action().takes_values() => {
+                words.push(format!("--{name}={}", from_anywhere(name, value)));
+            }
+            _ => words.push(format!("--{name}")),
+        }
+    }
+    words
 }
 
-/// What `--data` says, so that it is the same folder from wherever the run goes on.
-fn from_anywhere(data: &OsStr) -> OsString {
-    match Data::from(data) {
-        Data::Dir(folder) => std::path::absolute(&folder).unwrap_or(folder).into(),
-        Data::Synthetic => data.to_owned(),
-    }
+/// The value of an option; of `--data`, as the same folder from wherever the run goes on.
+fn from_anywhere(name: &str, value: &OsStr) -> String {
+    let value = match Data::from(value) {
+        Data::Dir(folder) if name == "data" => std::path::absolute(&folder).unwrap_or(folder),
+        _ => value.into(),
+    };
+    value.to_str().map(str::to_owned).unwrap_or_else(|| {
+        let value = value.to_string_lossy().into_owned();
+        warn(format_args!(
+            "--{name} {value} is not valid UTF-8: --resume will need it again"
+        ));
+        value
+    })
 }
 
 /// clap does not say which argument is not UTF-8.

@@ -1,37 +1,32 @@
-//! The folder of a run, held open: what is read and written belongs to this folder, also after it was moved, and
-//! never to another one that has got its name.
+//! The folder of a run. One run at a time writes there, and only as long as the folder keeps its name.
 
-use std::fs::TryLockError;
-use std::io::{self, ErrorKind, Write};
+use std::fs::{self, File, TryLockError};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
-use cap_std::ambient_authority;
-use cap_std::fs::{Dir, File, Metadata, OpenOptions};
+use anyhow::{Context, Result, bail, ensure};
+use training::files;
 
 #[derive(Debug)]
 pub(crate) struct Folder {
-    pub dir: Dir,
-    /// Where the folder was when it was opened, for messages.
     pub path: PathBuf,
-    /// The folder as a file, which can be locked and flushed; some systems have none.
-    file: Option<std::fs::File>,
+    /// The folder as an open file, which can be locked. Some systems cannot open a folder.
+    file: Option<File>,
 }
 
 impl Folder {
     pub fn open(path: &Path) -> io::Result<Self> {
-        let dir = Dir::open_ambient_dir(path, ambient_authority())?;
+        fs::read_dir(path)?; // an error if it is no folder
         Ok(Self {
-            file: dir.open(".").ok().map(File::into_std),
-            dir,
             path: path.to_owned(),
+            file: File::open(path).ok(),
         })
     }
 
     /// Locks the folder until this value is dropped, so that no second run writes to it. Where a folder cannot be
     /// locked, it does nothing.
     pub fn lock(&self) -> Result<()> {
-        match self.file.as_ref().map(std::fs::File::try_lock) {
+        match self.file.as_ref().map(File::try_lock) {
             Some(Err(TryLockError::WouldBlock)) => bail!(
                 "another run is writing to {}; name another folder, or wait for its end",
                 self.path.display()
@@ -40,69 +35,64 @@ impl Folder {
         }
     }
 
-    pub fn cannot_write(&self, name: &str) -> String {
-        format!("cannot write {}", self.path.join(name).display())
+    /// An error if the name has no folder any more, or another one, in which nothing may be written.
+    pub fn check(&self) -> Result<()> {
+        let own = self.file.as_ref().and_then(|file| file.metadata().ok());
+        let is_there = match (own, fs::metadata(&self.path)) {
+            (Some(own), Ok(found)) => is_same(&own, &found),
+            (_, found) => !found.is_err_and(|error| error.kind() == ErrorKind::NotFound),
+        };
+        ensure!(
+            is_there,
+            "the folder {} was moved, removed or replaced during the run; nothing more was \
+             written. If you moved it, continue with --resume and its new name",
+            self.path.display()
+        );
+        Ok(())
     }
 
     /// Opens a file to be read.
-    pub fn read(&self, name: &str) -> io::Result<std::fs::File> {
-        check_is_file(&self.dir.metadata(name)?)?;
-        Ok(self.dir.open(name)?.into_std())
+    pub fn read(&self, name: &str) -> io::Result<File> {
+        let path = self.path.join(name);
+        match fs::symlink_metadata(&path)?.is_symlink() {
+            true => Err(io::Error::other("it is a symbolic link, not a file")),
+            false => files::open(&path),
+        }
     }
 
-    /// Opens a file to which lines are added.
-    pub fn append(&self, name: &str) -> io::Result<File> {
-        let mut options = OpenOptions::new();
-        self.dir.open_with(name, options.append(true).create(true))
+    /// Writes a file as a whole. The disk has it when this returns.
+    pub fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        let path = self.path.join(name);
+        files::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// Removes a file, if it is there.
+    /// Writes a file as a whole, without waiting for the disk.
+    pub fn draw(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        let path = self.path.join(name);
+        let partial = path.with_file_name(format!(".{name}.partial"));
+        let drawn = fs::write(&partial, bytes).and_then(|()| fs::rename(&partial, &path));
+        drawn
+            .inspect_err(|_| drop(fs::remove_file(&partial)))
+            .with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// Removes a file or an empty folder, if it is there.
     pub fn remove(&self, name: &str) -> Result<()> {
-        let removed = if_there(self.dir.remove_file(name));
-        removed.with_context(|| format!("cannot replace {}", self.path.join(name).display()))
-    }
-
-    pub fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.dir.rename(from, &self.dir, to)
-    }
-
-    /// Writes a file: it appears whole or not at all, whatever ends the program. The disk has it then.
-    pub fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
-        self.put(name, None, bytes, true)
-    }
-
-    /// As [`write`](Self::write); the file that had the name gets the name `previous`.
-    pub fn write_keeping(&self, name: &str, previous: &str, bytes: &[u8]) -> io::Result<()> {
-        self.put(name, Some(previous), bytes, true)
-    }
-
-    /// As [`write`](Self::write), without waiting for the disk.
-    pub fn draw(&self, name: &str, picture: &str) -> io::Result<()> {
-        self.put(name, None, picture.as_bytes(), false)
-    }
-
-    fn put(&self, name: &str, keep: Option<&str>, bytes: &[u8], waits: bool) -> io::Result<()> {
-        let partial = partial(name);
-        let write = || {
-            let mut file = self.dir.create(&partial)?;
-            file.write_all(bytes)?;
-            if waits {
-                file.sync_all()?;
-            }
-            keep.map_or(Ok(()), |keep| if_there(self.rename(name, keep)))?;
-            self.rename(&partial, name)?;
-            match &self.file {
-                Some(folder) if waits && cfg!(unix) => folder.sync_all(),
-                _ => Ok(()),
-            }
+        let path = self.path.join(name);
+        let is_dir = fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir());
+        let removed = match is_dir {
+            true => fs::remove_dir(&path),
+            false => if_there(fs::remove_file(&path)),
         };
-        write().inspect_err(|_| drop(self.dir.remove_file(&partial)))
+        removed.with_context(|| format!("cannot replace {}", path.display()))
     }
-}
 
-/// The name of a file until it is whole.
-pub(crate) fn partial(name: &str) -> String {
-    format!(".{name}.partial")
+    /// Renames a file, if it is there.
+    pub fn rename(&self, from: &str, to: &str) -> Result<()> {
+        let [from, to] = [from, to].map(|name| self.path.join(name));
+        let renamed = if_there(fs::rename(&from, &to));
+        renamed.with_context(|| format!("cannot rename {} to {}", from.display(), to.display()))
+    }
 }
 
 fn if_there(done: io::Result<()>) -> io::Result<()> {
@@ -112,22 +102,14 @@ fn if_there(done: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// An error that says what is there, if it is no file: opening a FIFO would wait, and a device has no end.
-pub(crate) fn check_path_is_file(path: &Path) -> io::Result<()> {
-    check_is_file(&Metadata::from_just_metadata(std::fs::metadata(path)?))
+#[cfg(unix)]
+fn is_same(a: &fs::Metadata, b: &fs::Metadata) -> bool {
+    use std::os::unix::fs::MetadataExt;
+
+    (a.dev(), a.ino()) == (b.dev(), b.ino())
 }
 
-fn check_is_file(found: &Metadata) -> io::Result<()> {
-    let kind = found.file_type();
-    #[cfg(unix)]
-    let is_fifo = cap_std::fs::FileTypeExt::is_fifo(&kind);
-    #[cfg(not(unix))]
-    let is_fifo = false;
-    let what = match is_fifo {
-        _ if kind.is_file() => return Ok(()),
-        _ if kind.is_dir() => "a folder",
-        true => "a FIFO",
-        false => "a device or a socket",
-    };
-    Err(io::Error::other(format!("it is {what}, not a file")))
+#[cfg(not(unix))]
+fn is_same(_: &fs::Metadata, _: &fs::Metadata) -> bool {
+    true // an open folder cannot be moved
 }

@@ -11,24 +11,13 @@ use crate::say::{above_the_bar, remove_bar};
 /// The exit status after Ctrl-C.
 pub(crate) const INTERRUPTED_STATUS: u8 = 130;
 
-/// What signals have asked for. A static, because signals come to the process.
-pub(crate) struct Signals {
-    /// They are caught.
-    caught: AtomicBool,
-    /// The run ends in order: the iterators over the data end.
-    pub interrupted: AtomicBool,
-    /// Several processes train together, which have to stop at the same step: a signal is only a request.
-    agrees_first: AtomicBool,
-    /// There was one.
-    requested: AtomicBool,
-}
-
-pub(crate) static SIGNALS: Signals = Signals {
-    caught: AtomicBool::new(false),
-    interrupted: AtomicBool::new(false),
-    agrees_first: AtomicBool::new(false),
-    requested: AtomicBool::new(false),
-};
+// Statics, because signals come to the process.
+/// The run ends in order: the iterators over the data end.
+pub(crate) static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+/// Several processes train together, which have to stop at the same step: a signal is only a request.
+static AGREES_FIRST: AtomicBool = AtomicBool::new(false);
+/// There was one.
+static REQUESTED: AtomicBool = AtomicBool::new(false);
 
 /// Whether Ctrl-C was pressed (or the process was asked to end) since the start.
 ///
@@ -36,32 +25,33 @@ pub(crate) static SIGNALS: Signals = Signals {
 /// assert!(!run::interrupted());
 /// ```
 pub fn interrupted() -> bool {
-    SIGNALS.interrupted.load(SeqCst)
+    INTERRUPTED.load(SeqCst)
 }
 
 /// From here on Ctrl-C is only a request, until [`interrupt`]: the processes have to agree when. So is one that came
 /// while this process waited for the others.
 pub(crate) fn agree_first() {
-    SIGNALS.agrees_first.store(true, SeqCst);
-    if SIGNALS.interrupted.swap(false, SeqCst) {
-        SIGNALS.requested.store(true, SeqCst);
+    AGREES_FIRST.store(true, SeqCst);
+    if INTERRUPTED.swap(false, SeqCst) {
+        REQUESTED.store(true, SeqCst);
     }
 }
 
 /// Whether this process of several has been asked to end.
 pub fn wants_to_end() -> bool {
-    SIGNALS.requested.load(SeqCst)
+    REQUESTED.load(SeqCst)
 }
 
 /// Ends the run in order, as Ctrl-C does in a process that is alone.
 pub fn interrupt() {
-    SIGNALS.interrupted.store(true, SeqCst);
+    INTERRUPTED.store(true, SeqCst);
 }
 
 /// From here on Ctrl-C, SIGTERM and SIGHUP only set the flag, the first time. One that was ignored when the
 /// program started stays ignored: so `nohup` asks for it, and `sh` for what it starts in the background.
 pub(crate) fn catch() -> anyhow::Result<()> {
-    match SIGNALS.caught.swap(true, SeqCst) {
+    static CAUGHT: AtomicBool = AtomicBool::new(false);
+    match CAUGHT.swap(true, SeqCst) {
         true => Ok(()),
         false => on_signals().context("for Ctrl-C a thread could not be started"),
     }
@@ -101,9 +91,9 @@ fn on_signals() -> Result<(), ctrlc::Error> {
 
 /// The first time the run ends in order; after that the process does, if it is to end `at_once`.
 fn asked_to_end(at_once: bool) {
-    let flag = match SIGNALS.agrees_first.load(SeqCst) {
-        true => &SIGNALS.requested,
-        false => &SIGNALS.interrupted,
+    let flag = match AGREES_FIRST.load(SeqCst) {
+        true => &REQUESTED,
+        false => &INTERRUPTED,
     };
     match flag.swap(true, SeqCst) {
         true if at_once => {

@@ -4,7 +4,6 @@
 //! The loop itself is each program's own: it tells the [`Run`] of every step and every epoch. The crate knows no
 //! network.
 
-mod bad_input;
 mod bar;
 mod checkpoint;
 mod command_line;
@@ -12,27 +11,26 @@ mod folder;
 mod gpu;
 mod interrupt;
 mod lines;
-mod loss_curve;
 mod options;
 mod out_of_memory;
 mod program;
 mod record;
 mod run;
 mod say;
-mod table;
 mod timeline;
 mod trace;
 mod train_state;
 
-pub use bad_input::BadInput;
 pub use devices::Process;
+pub use functional::Precision;
+pub use training::{BatchLoss, Unread, compare, weights};
+
 pub use gpu::{Gpu, gpu};
 pub use interrupt::{interrupt, interrupted, wants_to_end};
-pub use options::{Book, Options, Precision};
+pub use options::{Book, Options};
 pub use out_of_memory::ALLOCATOR;
-pub use program::program;
+pub use program::{BadInput, program};
 pub use run::{Run, Summary};
 pub use say::say;
 pub use timeline::{Span, Timeline};
 pub use train_state::TrainState;
-pub use training::{BatchLoss, Unread, compare, weights};

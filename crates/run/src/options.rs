@@ -7,8 +7,9 @@ use clap::builder::{PathBufValueParser, PossibleValue, PossibleValuesParser, Typ
 use clap::{Args, Command, FromArgMatches, ValueHint};
 use d2l::DeviceKind;
 use dataset::{Data, Name};
+use functional::Precision;
 
-use crate::interrupt::SIGNALS;
+use crate::interrupt::INTERRUPTED;
 
 /// More replicas or threads than this are a slip of the keyboard.
 const MANY: usize = 1024;
@@ -28,28 +29,6 @@ pub struct Book {
     pub lr: fn(usize) -> f64,
 }
 
-/// How exactly GPUs multiply, and what they keep.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
-pub enum Precision {
-    /// 32-bit floating point throughout
-    F32,
-    /// Inputs rounded to TF32 (10 bits), sums in f32; PyTorch's default
-    #[default]
-    Tf32,
-    /// Activations, their gradients and convolutions in bf16 (7 bits); parameters in f32
-    Bf16,
-}
-
-impl From<Precision> for functional::Precision {
-    fn from(precision: Precision) -> Self {
-        match precision {
-            Precision::F32 => Self::F32,
-            Precision::Tf32 => Self::Tf32,
-            Precision::Bf16 => Self::Bf16,
-        }
-    }
-}
-
 // The groups of `--help`, in the order in which they are first used.
 const TRAINING: &str = "Training";
 const DATA: &str = "Data";
@@ -59,6 +38,14 @@ const DEVICES: &str = "Devices";
 /// The datasets' names, so that a shell can complete them.
 fn names() -> impl TypedValueParser<Value = Name> {
     PossibleValuesParser::new(["fashion-mnist", "mnist"]).try_map(|name| name.parse())
+}
+
+fn precision() -> impl TypedValueParser<Value = Precision> {
+    PossibleValuesParser::new(["f32", "tf32", "bf16"]).map(|name| match &*name {
+        "f32" => Precision::F32,
+        "tf32" => Precision::Tf32,
+        _ => Precision::Bf16,
+    })
 }
 
 /// A folder or a word, and not nothing.
@@ -153,7 +140,10 @@ pub struct Options {
     pub device: DeviceKind,
 
     /// Precision of convolutions on GPUs (bf16: activations too); the rest and the CPU use f32
-    #[arg(long, value_enum, default_value_t = Precision::Tf32, value_name = "P", help_heading = DEVICES)]
+    ///
+    /// f32: throughout. tf32, PyTorch's default: convolutions round their inputs to 10 bits, and sum in f32.
+    /// bf16: activations, their gradients and convolutions have 7 bits, parameters are f32.
+    #[arg(long, default_value = "tf32", value_name = "P", value_parser = precision(), help_heading = DEVICES)]
     pub precision: Precision,
 
     /// Compare the parameters of all replicas after each step, not only after each epoch
@@ -263,12 +253,12 @@ impl Options {
             limit_train: self.limit_train,
             limit_test: self.limit_test,
             threads: self.threads,
-            stop: Some(&SIGNALS.interrupted),
+            stop: Some(&INTERRUPTED),
         }
     }
 }
 
-fn is_same_folder(a: &Path, b: &Path) -> bool {
+pub(crate) fn is_same_folder(a: &Path, b: &Path) -> bool {
     let folders = a.canonicalize().ok().zip(b.canonicalize().ok());
     a == b || folders.is_some_and(|(a, b)| a == b)
 }

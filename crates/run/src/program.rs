@@ -8,13 +8,13 @@
 //! | 130 | Ctrl-C ended the run; what was reached is written |
 
 use std::ffi::OsString;
+use std::fmt;
 use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Args, FromArgMatches};
 use d2l::{catch_panic, quietly};
 
-use crate::bad_input::BadInput;
 use crate::command_line::parse;
 use crate::interrupt::{self, INTERRUPTED_STATUS};
 use crate::options::{Book, Options};
@@ -42,11 +42,10 @@ pub fn program<O: Args + FromArgMatches + AsMut<Options>>(
     // first, while this is the only thread
     functional::threads::leave_the_cores_to_us();
     let caught = interrupt::catch();
-    let mut options: O = match parse(book, args) {
+    let options: O = match parse(book, args) {
         Ok(options) => options,
         Err(error) => return failed(&error, ""),
     };
-    let common = options.as_mut().clone();
     let run = || caught.and_then(|()| train(&options));
     // with a backtrace, a panic is shown where it happens, and not in the line at the end alone
     let trained = match std::env::var_os("RUST_BACKTRACE").is_some_and(|wanted| wanted != "0") {
@@ -57,10 +56,7 @@ pub fn program<O: Args + FromArgMatches + AsMut<Options>>(
         Ok(_) if interrupt::interrupted() => ExitCode::from(INTERRUPTED_STATUS),
         Ok(_) => ExitCode::SUCCESS,
         Err(error) if error.is::<dataset::Interrupted>() => ExitCode::from(INTERRUPTED_STATUS),
-        Err(error) => {
-            let hint = out_of_memory::hint(&format!("{error:#}"), &common, book);
-            failed(&error, &hint.unwrap_or_default())
-        }
+        Err(error) => failed(&error, out_of_memory::hint(&format!("{error:#}"))),
     }
 }
 
@@ -70,3 +66,22 @@ fn failed(error: &anyhow::Error, hint: &str) -> ExitCode {
     let bad = error.is::<BadInput>() || line.contains(out_of_memory::REFUSED);
     ExitCode::from(if bad { 2 } else { 1 })
 }
+
+/// An error that the user can mend: what was named on the command line cannot be used.
+#[derive(Debug)]
+pub struct BadInput(anyhow::Error);
+
+impl BadInput {
+    /// Marks `error` as one of what was named.
+    pub fn from(error: impl Into<anyhow::Error>) -> Self {
+        Self(error.into())
+    }
+}
+
+impl fmt::Display for BadInput {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#}", self.0)
+    }
+}
+
+impl std::error::Error for BadInput {}

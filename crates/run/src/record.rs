@@ -1,33 +1,30 @@
 //! The folder that `--out` names: what a run leaves there.
 //!
-//! `steps.csv` has a line a step, `epochs.csv` a line an epoch; `loss.svg` is the training loss by step and
-//! `accuracy.svg` the test accuracy by epoch, which grow while the run goes on; `checkpoint.safetensors` is what
-//! `--resume` goes on from; `model.safetensors` has the parameters at the end. A folder that holds a run already
+//! `checkpoint.safetensors` is what `--resume` goes on from. From the same lines are drawn: `steps.csv`, a line a step;
+//! `epochs.csv`, a line an epoch; `loss.svg`, the training loss by step; `accuracy.svg`, the test accuracy by epoch.
+//! They grow while the run goes on. `model.safetensors` has the parameters at the end. A folder that holds a run already
 //! is refused. While the run goes on, a full disk costs what cannot be written, and not the run.
 
+use std::collections::BTreeSet;
+use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use candle_core::Tensor;
-use d2l::Animator;
+
+use crate::checkpoint::{self, Header};
+use crate::folder::Folder;
+use crate::lines::{ACCURACY, EPOCHS, Epoch, LOSS, Lines, STEPS, Sizes};
+use crate::options::is_same_folder;
+use crate::say::warn;
 use training::weights;
 
-use crate::checkpoint::{self, Checkpoint, Header};
-use crate::folder::{Folder, partial};
-use crate::lines::{Epoch, Lines, Sizes, Step};
-use crate::loss_curve::LossCurve;
-use crate::say::warn;
-use crate::table::Table;
-
-const STEPS: &str = "steps.csv";
-const EPOCHS: &str = "epochs.csv";
-const LOSS: &str = "loss.svg";
-const ACCURACY: &str = "accuracy.svg";
 const MODEL: &str = "model.safetensors";
-const ALL: [&str; 7] = [
+const ALL: [&str; 8] = [
     checkpoint::NEWEST,
     checkpoint::PREVIOUS,
+    checkpoint::NEXT,
     MODEL,
     STEPS,
     EPOCHS,
@@ -42,39 +39,39 @@ const DRAWING_SHARE: u32 = 500;
 
 #[derive(Debug)]
 pub(crate) struct Record {
-    pub folder: Folder,
+    pub header: Header,
+    /// The names of the tensors that are state.
+    pub names: Vec<String>,
+    pub lines: Lines,
+    pub sizes: Sizes,
     /// The step of the newest checkpoint.
     pub kept: usize,
-    sizes: Sizes,
-    lines: Lines,
-    steps: Table,
-    epochs: Table,
-    loss: LossCurve,
-    /// When it is drawn anew at the earliest.
+    /// The run's own folder; none where nothing is written.
+    pub folder: Option<Folder>,
+    /// There are lines that are not drawn.
+    is_new: bool,
+    /// When they are drawn at the earliest.
     next_drawing: Instant,
-    checkpoints: Trouble,
-    pictures: Trouble,
-}
-
-/// Whether the last thing of a kind could not be written.
-#[derive(Debug, Default)]
-struct Trouble(bool);
-
-impl Trouble {
-    /// Whether something was written. That it cannot be is said when it begins, and the run goes on.
-    fn tolerate(&mut self, written: Result<()>) -> bool {
-        let Err(error) = written else {
-            self.0 = false;
-            return true;
-        };
-        if !std::mem::replace(&mut self.0, true) {
-            warn(format_args!("{error:#}; the run goes on"));
-        }
-        false
-    }
+    /// What could not be written the last time.
+    failing: BTreeSet<&'static str>,
 }
 
 impl Record {
+    /// A run without a folder.
+    pub fn new(sizes: Sizes) -> Self {
+        Self {
+            header: Header::default(),
+            names: Vec::new(),
+            lines: Lines::default(),
+            sizes,
+            kept: 0,
+            folder: None,
+            is_new: false,
+            next_drawing: Instant::now(),
+            failing: BTreeSet::new(),
+        }
+    }
+
     /// Whether a folder can be taken: it holds no run, or may be overwritten.
     pub fn check(folder: &Path, overwrite: bool) -> Result<()> {
         for name in ALL {
@@ -96,7 +93,7 @@ impl Record {
 
     /// Makes a folder, or takes one that holds no run or may be overwritten. What is there stays.
     pub fn take(path: &Path, overwrite: bool) -> Result<Folder> {
-        let folder = std::fs::create_dir_all(path).and_then(|()| Folder::open(path));
+        let folder = fs::create_dir_all(path).and_then(|()| Folder::open(path));
         let folder =
             folder.with_context(|| format!("cannot make the folder {}", path.display()))?;
         folder.lock()?;
@@ -107,216 +104,207 @@ impl Record {
 
     /// Begins a run in a folder. The first checkpoint takes the place of an earlier run's, and only then its other
     /// files go: at any moment the folder holds one run or the other.
-    pub fn begin(
-        folder: Folder,
-        sizes: Sizes,
-        loss: LossCurve,
-        header: &Header,
-        tensors: &[(String, Tensor)],
-    ) -> Result<Self> {
-        checkpoint::begin(&folder, header, tensors)?;
-        for name in &ALL[1..] {
-            folder.remove(name)?;
-        }
-        Self::new(folder, sizes, Lines::default(), loss)
+    pub fn begin(&mut self, folder: Folder, tensors: &[(String, Tensor)]) -> Result<()> {
+        checkpoint::begin(&folder, &self.header, tensors)?;
+        ALL[1..].iter().try_for_each(|name| folder.remove(name))?;
+        self.folder = Some(folder);
+        self.write_drawings(Folder::write)
     }
 
-    /// Goes on with a run from a checkpoint; what came later is removed.
-    pub fn go_on(folder: Folder, sizes: Sizes, loss: LossCurve, from: &Checkpoint) -> Result<Self> {
-        // of an earlier step, or half of one
-        folder.remove(MODEL)?;
-        folder.remove(&partial(checkpoint::NEWEST))?;
-        if from.is_previous {
+    /// Goes on with a run from a checkpoint that has these lines: the newest one of the folder, or the previous one. What
+    /// came later is removed.
+    pub fn go_on(&mut self, folder: Folder, from_previous: bool) -> Result<()> {
+        for name in ALL.map(|name| format!(".{name}.partial")) {
+            folder.remove(&name)?;
+        }
+        folder.remove(MODEL)?; // of an earlier step
+        if from_previous {
             // or the next checkpoint would put a damaged one in the place of the only good one
+            folder.remove(checkpoint::NEWEST)?;
             folder.rename(checkpoint::PREVIOUS, checkpoint::NEWEST)?;
         }
-        Self::new(folder, sizes, from.lines.clone(), loss)
+        folder.remove(checkpoint::NEXT)?;
+        self.kept = self.lines.losses.len();
+        self.folder = Some(folder);
+        self.write_drawings(Folder::write)
     }
 
     /// Whether the run that a folder holds went to its end.
     pub fn is_finished(folder: &Folder) -> bool {
-        folder.dir.exists(MODEL)
+        folder.path.join(MODEL).exists()
     }
 
-    /// A record that goes on after these lines.
-    fn new(folder: Folder, sizes: Sizes, lines: Lines, loss: LossCurve) -> Result<Self> {
-        let [steps, epochs] = open_tables(&folder, &lines, sizes, !lines.losses.is_empty())?;
-        Ok(Self {
-            folder,
-            kept: lines.losses.len(),
-            sizes,
-            lines,
-            steps,
-            epochs,
-            loss,
-            next_drawing: Instant::now(),
-            checkpoints: Trouble::default(),
-            pictures: Trouble::default(),
-        })
+    /// Adds a step. From time to time the drawings show it.
+    pub fn step(&mut self, loss: f32) -> Result<()> {
+        self.lines.losses.push(loss);
+        self.draw_if_due(DRAW_EVERY)
     }
 
-    pub fn step(&mut self, step: &Step) -> Result<()> {
-        self.lines.losses.push(step.loss);
-        self.steps.add(step)?;
-        self.loss.add(step.loss)?;
-        if Instant::now() >= self.next_drawing + DRAW_EVERY {
-            self.draw(None);
-        }
-        Ok(())
-    }
-
-    pub fn epoch(&mut self, epoch: Epoch, accuracy: &Animator) -> Result<()> {
-        self.epochs.add(&epoch)?;
+    pub fn epoch(&mut self, epoch: Epoch) -> Result<()> {
         self.lines.epochs.push(epoch);
-        if Instant::now() >= self.next_drawing {
-            self.draw(Some(accuracy));
-        }
-        Ok(())
+        self.draw_if_due(Duration::ZERO)
     }
 
-    /// Keeps what [`go_on`](Self::go_on) needs, if it can.
-    pub fn checkpoint(&mut self, header: &Header, tensors: &[(String, Tensor)]) {
-        let tables = self.flush();
-        let save = || checkpoint::save(&self.folder, header, &self.lines, tensors);
-        let saved = tables.and_then(|()| save());
-        if self.checkpoints.tolerate(saved) {
+    /// Keeps what [`go_on`](Self::go_on) needs, if it can; the run has trained so many seconds in this epoch.
+    pub fn checkpoint(&mut self, seconds: f64, tensors: &[(String, Tensor)]) -> Result<()> {
+        self.header.seconds = seconds;
+        self.header.algorithms = functional::algorithms();
+        let Some(folder) = self.checked_folder()? else {
+            return Ok(());
+        };
+        let saved = checkpoint::save(folder, &self.header, &self.lines, tensors);
+        if self.tolerate("checkpoints", saved) {
             self.kept = self.lines.losses.len();
         }
-    }
-
-    /// What cannot be written costs nothing else.
-    pub fn finish(&mut self, model: &[(String, Tensor)], accuracy: &Animator) -> Result<()> {
-        let flushed = self.flush();
-        self.draw(Some(accuracy));
-        let written = weights::to_bytes(model, None);
-        let written = written.and_then(|bytes| Ok(self.folder.write(MODEL, &bytes)?));
-        written
-            .with_context(|| self.folder.cannot_write(MODEL))
-            .and(flushed)
-    }
-
-    /// Writes the lines that wait; writes a table anew that was removed or changed while the run went on.
-    pub fn flush(&mut self) -> Result<()> {
-        let Self {
-            folder,
-            steps,
-            epochs,
-            ..
-        } = self;
-        steps.flush(folder)?;
-        epochs.flush(folder)?;
-        if !steps.is_intact(folder) || !epochs.is_intact(folder) {
-            [self.steps, self.epochs] = open_tables(folder, &self.lines, self.sizes, true)?;
-        }
         Ok(())
     }
 
-    /// Draws the loss; the accuracy as well, where it is new.
-    fn draw(&mut self, accuracy: Option<&Animator>) {
+    /// Writes the drawings of all lines, and the parameters. What cannot be written costs nothing else.
+    pub fn finish(&mut self, model: &[(String, Tensor)]) -> Result<()> {
+        let tables = self.write_drawings(Folder::write);
+        match self.checked_folder()? {
+            Some(folder) => weights::save(&folder.path.join(MODEL), model).and(tables),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives the tensors of the state their names.
+    pub fn named(&self, tensors: Vec<Tensor>) -> Vec<(String, Tensor)> {
+        self.names.iter().cloned().zip(tensors).collect()
+    }
+
+    /// Where an error leaves the reader.
+    pub fn has_kept(&self) -> String {
+        let folder = self.folder.as_ref().map(|folder| folder.path.display());
+        let kept = |folder| format!("; {folder} holds the checkpoint of step {}", self.kept);
+        folder.map(kept).unwrap_or_default()
+    }
+
+    /// The folder of the run, if there is one. An error, if it has another name now.
+    fn checked_folder(&self) -> Result<Option<&Folder>> {
+        self.folder.as_ref().map_or(Ok(()), Folder::check)?;
+        Ok(self.folder.as_ref())
+    }
+
+    fn draw_if_due(&mut self, pause: Duration) -> Result<()> {
+        self.is_new = true;
         let start = Instant::now();
-        let drawn = self.write_pictures(accuracy);
-        self.pictures.tolerate(drawn);
+        if start < self.next_drawing + pause || self.checked_folder()?.is_none() {
+            return Ok(());
+        }
+        let tables = self.write_drawings(Folder::draw);
+        self.tolerate("tables", tables);
         self.next_drawing = Instant::now() + start.elapsed() * DRAWING_SHARE;
+        Ok(())
     }
 
-    fn write_pictures(&self, accuracy: Option<&Animator>) -> Result<()> {
-        self.write(LOSS, &self.loss.svg()?)?;
-        accuracy.map_or(Ok(()), |curve| self.write(ACCURACY, &curve.svg()?))
+    /// Writes all that is drawn from the lines, as far as it can. It is an error if a table cannot be written.
+    fn write_drawings(&mut self, how: fn(&Folder, &str, &[u8]) -> Result<()>) -> Result<()> {
+        let Some(folder) = self.checked_folder()? else {
+            return Ok(());
+        };
+        let write = |files: [(&str, Vec<u8>); 2]| -> Result<()> {
+            let written = files.map(|(name, bytes)| how(folder, name, &bytes));
+            written.into_iter().collect()
+        };
+        let tables = write(self.lines.tables(self.sizes)?);
+        let pictures = write(self.lines.pictures(self.sizes)?);
+        self.tolerate("pictures", pictures);
+        self.is_new = tables.is_err();
+        tables
     }
 
-    /// Writes a picture, which a viewer may load anew at any time: it sees the old one or the new one.
-    fn write(&self, name: &str, picture: &str) -> Result<()> {
-        let drawn = self.folder.draw(name, picture);
-        drawn.with_context(|| self.folder.cannot_write(name))
+    /// Whether something was written. The first time that it cannot be is said, and the run goes on.
+    fn tolerate(&mut self, what: &'static str, written: Result<()>) -> bool {
+        let Err(error) = written else {
+            self.failing.remove(what);
+            return true;
+        };
+        if self.failing.insert(what) {
+            warn(format_args!("{error:#}; the run goes on"));
+        }
+        false
     }
 }
 
-/// The tables of these lines. One that has others is written anew, which is `said`.
-fn open_tables(folder: &Folder, lines: &Lines, sizes: Sizes, said: bool) -> Result<[Table; 2]> {
-    let [steps, epochs] = lines.tables(sizes)?;
-    let open = |name, text: &[u8]| {
-        let (table, wrong) = Table::open(folder, name, text)?;
-        if let Some(wrong) = wrong.filter(|_| said) {
-            let folder = folder.path.display();
-            warn(format_args!("{folder}: {wrong}; it was written anew"));
+impl Drop for Record {
+    /// A run that ends with an error leaves its last lines, too.
+    fn drop(&mut self) {
+        if self.is_new {
+            let _ = self.write_drawings(Folder::write); // the error itself says more
         }
-        anyhow::Ok(table)
-    };
-    Ok([open(STEPS, &steps)?, open(EPOCHS, &epochs)?])
+    }
 }
 
 /// Whether a path leads to a file that a run writes in its folder.
 pub(crate) fn is_own(folder: &Path, path: &Path) -> bool {
     // a link counts as what it leads to
-    let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let parent = path
-        .parent()
-        .filter(|parent| !parent.as_os_str().is_empty());
-    let parent = parent.unwrap_or(Path::new("."));
-    let is_inside = folder.canonicalize().ok() == parent.canonicalize().ok();
-    let is = |name: &str| path.ends_with(name) || path.ends_with(partial(name));
-    is_inside && ALL.into_iter().any(is)
+    let path = path.canonicalize().or_else(|_| std::path::absolute(path));
+    let path = path.unwrap_or_default();
+    let is = |name: &str| path.ends_with(name) || path.ends_with(format!(".{name}.partial"));
+    let parent = path.parent().unwrap_or(Path::new("/"));
+    is_same_folder(parent, folder) && ALL.into_iter().any(is)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
+    use crate::checkpoint::Checkpoint;
 
     const SIZES: Sizes = Sizes {
-        examples: 9,
+        epochs: 1,
+        train: 9,
+        test: 1,
         batch: 1,
     };
 
-    fn header() -> Header {
-        Header {
-            version: String::new(),
-            settings: String::new(),
-            arguments: Vec::new(),
-            seconds: 0.0,
-            algorithms: Vec::new(),
-        }
-    }
-
     fn begin(path: &Path, overwrite: bool) -> Result<Record> {
-        let folder = Record::take(path, overwrite)?;
-        Record::begin(folder, SIZES, LossCurve::new(1, 9), &header(), &[])
+        let mut record = Record::new(SIZES);
+        record.begin(Record::take(path, overwrite)?, &[])?;
+        Ok(record)
     }
 
     /// A run of three steps, with checkpoints after the second and the third.
-    fn three_steps(path: &Path) -> Result<()> {
+    fn three_steps(path: &Path) -> Result<Record> {
         let mut record = begin(path, false)?;
         for step in 1..=3 {
-            record.step(&Step {
-                epoch: 1,
-                step,
-                examples: 1,
-                loss: 1.0 / step as f32,
-            })?;
+            record.step(1.0 / step as f32)?;
             if step > 1 {
-                record.checkpoint(&header(), &[]);
+                record.checkpoint(0.0, &[])?;
                 assert_eq!(record.kept, step);
             }
         }
-        Ok(())
+        Ok(record)
     }
 
-    fn go_on(path: &Path) -> Result<Record> {
-        let folder = Folder::open(path)?;
-        let (from, _) = Checkpoint::load(&folder)?;
-        Record::go_on(folder, SIZES, LossCurve::new(1, 9), &from)
+    fn losses(path: &Path) -> Result<(Vec<f32>, Option<String>)> {
+        let (found, damaged) = Checkpoint::load(&Folder::open(path)?)?;
+        Ok((found.lines.losses, damaged))
     }
 
     /// Otherwise the next checkpoint would replace it by the damaged one.
     #[test]
     fn the_checkpoint_that_a_run_goes_on_from_is_the_newest() -> Result<()> {
-        let folder = tempfile::tempdir()?;
-        three_steps(folder.path())?;
-        fs::write(folder.path().join(checkpoint::NEWEST), "damaged")?;
-        go_on(folder.path())?;
-        let (again, damaged) = Checkpoint::load(&Folder::open(folder.path())?)?;
-        assert_eq!((again.lines.losses, damaged), (vec![1.0, 0.5], None));
-        assert!(!folder.path().join(checkpoint::PREVIOUS).exists());
+        let in_its_place: [fn(&Path) -> std::io::Result<()>; 2] = [
+            |newest| fs::write(newest, "damaged"),
+            |newest| {
+                fs::remove_file(newest)?;
+                fs::create_dir(newest)
+            },
+        ];
+        for put in in_its_place {
+            let folder = tempfile::tempdir()?;
+            drop(three_steps(folder.path())?);
+            put(&folder.path().join(checkpoint::NEWEST))?;
+            let opened = Folder::open(folder.path())?;
+            let (from, damaged) = Checkpoint::load(&opened)?;
+            assert!(damaged.is_some_and(|why| why.contains(checkpoint::NEWEST)));
+            let mut record = Record::new(SIZES);
+            record.lines = from.lines;
+            record.go_on(opened, from.is_previous)?;
+            assert_eq!(losses(folder.path())?, (vec![1.0, 0.5], None));
+            assert!(!folder.path().join(checkpoint::PREVIOUS).exists());
+        }
         Ok(())
     }
 
@@ -344,49 +332,34 @@ mod tests {
         Ok(())
     }
 
+    /// It ends in whatever way, without a word from the run.
     #[test]
-    fn tables_are_those_of_the_checkpoint() -> Result<()> {
-        const WHOLE: &str = "epoch,step,examples,loss\n1,1,1,1.0\n1,2,1,0.5\n1,3,1,0.33333334\n";
-        let (shorter, longer) = (&WHOLE[..40], format!("{WHOLE}1,4,1,9.0\n1,"));
-        let changed = WHOLE.replace("0.5", "0.6");
-        for (text, wrong) in [
-            (Some(WHOLE), None),
-            (Some(&*longer), None),
-            (None, Some("steps.csv was missing")),
-            (Some(""), Some("steps.csv ended in line 1")),
-            (Some(shorter), Some("steps.csv ended in line 3")),
-            (Some(&*changed), Some("steps.csv was changed in line 3")),
-        ] {
-            let folder = tempfile::tempdir()?;
-            three_steps(folder.path())?;
-            let steps = folder.path().join(STEPS);
-            fs::remove_file(&steps)?;
-            text.map_or(Ok(()), |text| fs::write(&steps, text))?;
-            let opened = Folder::open(folder.path())?;
-            let (_, found) = Table::open(&opened, STEPS, WHOLE.as_bytes())?;
-            assert_eq!(found.as_deref(), wrong);
-            drop(go_on(folder.path())?);
-            assert_eq!(fs::read_to_string(&steps)?, WHOLE);
-        }
+    fn a_run_that_ends_early_leaves_all_its_lines() -> Result<()> {
+        let folder = tempfile::tempdir()?;
+        drop(three_steps(folder.path())?);
+        let steps = fs::read_to_string(folder.path().join(STEPS))?;
+        assert_eq!(
+            steps,
+            "epoch,step,examples,loss\n1,1,1,1.0\n1,2,1,0.5\n1,3,1,0.33333334\n"
+        );
         Ok(())
     }
 
+    #[cfg(unix)]
     #[test]
-    fn a_table_that_is_lost_on_the_way_is_written_anew() -> Result<()> {
-        for lose in [
-            |steps: &Path| fs::remove_file(steps),
-            |steps: &Path| fs::write(steps, "another table"),
-            |steps: &Path| fs::rename(steps, steps.with_extension("old")),
-        ] {
-            let folder = tempfile::tempdir()?;
-            three_steps(folder.path())?;
-            let mut record = go_on(folder.path())?;
-            let steps = folder.path().join(STEPS);
-            let whole = fs::read_to_string(&steps)?;
-            lose(&steps)?;
-            record.flush()?;
-            assert_eq!(fs::read_to_string(&steps)?, whole);
-        }
+    fn another_folder_of_the_name_is_not_touched() -> Result<()> {
+        let parent = tempfile::tempdir()?;
+        let [here, there] = ["here", "there"].map(|name| parent.path().join(name));
+        let mut record = three_steps(&here)?;
+        fs::rename(&here, &there)?;
+        let error = record.checkpoint(0.0, &[]).unwrap_err().to_string();
+        assert!(error.contains("was moved, removed or replaced"), "{error}");
+        fs::create_dir(&here)?;
+        assert!(record.checkpoint(0.0, &[]).is_err() && record.finish(&[]).is_err());
+        record.step(0.25)?;
+        drop(record);
+        assert_eq!(fs::read_dir(&here)?.count(), 0);
+        assert_eq!(losses(&there)?.0.len(), 3);
         Ok(())
     }
 }

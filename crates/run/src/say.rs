@@ -2,39 +2,29 @@
 
 use std::fmt;
 use std::io::Write;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Mutex, PoisonError};
 
 use indicatif::{ProgressBar, WeakProgressBar};
 
-struct Output {
-    /// This process prints nothing.
-    quiet: bool,
-    /// The bar on the terminal, which is hidden while a line is printed.
-    bar: Option<WeakProgressBar>,
-}
-
-/// A static, because a process has one terminal, and the thread that waits for signals prints as well.
-static OUTPUT: Mutex<Output> = Mutex::new(Output {
-    quiet: false,
-    bar: None,
-});
-
-fn output() -> MutexGuard<'static, Output> {
-    OUTPUT.lock().unwrap_or_else(PoisonError::into_inner)
-}
+// Statics, because a process has one terminal, and the thread that waits for signals prints as well.
+/// This process prints nothing.
+static QUIET: AtomicBool = AtomicBool::new(false);
+/// The bar on the terminal, which is hidden while a line is printed.
+static BAR: Mutex<Option<WeakProgressBar>> = Mutex::new(None);
 
 /// Switches the output of this process off or on.
 pub(crate) fn set_quiet(quiet: bool) {
-    output().quiet = quiet;
+    QUIET.store(quiet, SeqCst);
 }
 
 pub(crate) fn is_quiet() -> bool {
-    output().quiet
+    QUIET.load(SeqCst)
 }
 
 /// Lines are printed above this bar from now on.
 pub(crate) fn set_bar(bar: &ProgressBar) {
-    output().bar = Some(bar.downgrade());
+    *BAR.lock().unwrap_or_else(PoisonError::into_inner) = Some(bar.downgrade());
 }
 
 /// Takes the bar away, before the process ends in the middle of a run.
@@ -45,7 +35,8 @@ pub(crate) fn remove_bar() {
 }
 
 fn bar() -> Option<ProgressBar> {
-    output().bar.as_ref().and_then(WeakProgressBar::upgrade)
+    let bar = BAR.lock().unwrap_or_else(PoisonError::into_inner);
+    bar.as_ref().and_then(WeakProgressBar::upgrade)
 }
 
 /// Prints above the bar where there is one; whether one is drawn is the argument of `print`.
@@ -53,7 +44,7 @@ pub(crate) fn above_the_bar(print: impl FnOnce(bool) -> std::io::Result<()>) {
     // a closed pipe (`… | head`) is no error
     let _ = match bar() {
         Some(bar) => {
-            let drawn = !bar.is_finished();
+            let drawn = !bar.is_finished(); // which waits while the bar is hidden
             bar.suspend(|| print(drawn))
         }
         None => print(false),

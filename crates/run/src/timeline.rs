@@ -18,7 +18,6 @@ mod picture;
 mod recording;
 
 use std::collections::BTreeSet;
-use std::ops::Range;
 use std::sync::Arc;
 
 use serde_json::json;
@@ -83,29 +82,27 @@ impl Timeline {
         &self.spans
     }
 
-    /// Step `n` of those that were recorded, from 1: from one `split` to the next, or to an `evaluate`.
-    pub fn step(&self, n: usize) -> Option<Self> {
-        let time = self.steps().get(n.checked_sub(1)?)?.clone();
-        let spans = self.spans.iter().filter(|s| time.contains(&s.begin));
-        Some(Self::new(spans.cloned().collect()))
-    }
-
     /// The step of median length: the first ones are slower, and any may have been disturbed.
     pub fn typical_step(&self) -> Option<Self> {
-        let mut steps: Vec<Self> = (1..).map_while(|n| self.step(n)).collect();
+        let mut steps = self.steps();
         steps.sort_by(|a, b| a.length().total_cmp(&b.length()));
         let middle = steps.len() / 2;
         steps.into_iter().nth(middle)
     }
 
-    /// When each step began and ended. The splits of an evaluation are none: they lie in it.
-    fn steps(&self) -> Vec<Range<f64>> {
+    /// All steps: each goes from a `split` to the next, or to an `evaluate`. The splits in an evaluation begin none.
+    fn steps(&self) -> Vec<Self> {
         let outer = self.spans.iter().filter(|span| span.depth == 0);
         let marks = outer.filter(|span| ["split", "evaluate"].contains(&span.name));
         let mut marks: Vec<(&str, f64)> = marks.map(|span| (span.name, span.begin)).collect();
         marks.push(("end", f64::INFINITY));
-        let from_to = marks.windows(2).filter(|pair| pair[0].0 == "split");
-        from_to.map(|pair| pair[0].1..pair[1].1).collect()
+        let splits = marks.windows(2).filter(|pair| pair[0].0 == "split");
+        let step = |pair: &[(&str, f64)]| {
+            let time = pair[0].1..pair[1].1;
+            let spans = self.spans.iter().filter(|span| time.contains(&span.begin));
+            Self::new(spans.cloned().collect())
+        };
+        splits.map(step).collect()
     }
 
     /// When the last span ended, in µs.
@@ -184,24 +181,16 @@ mod tests {
     #[test]
     fn a_step_goes_from_split_to_split_or_to_the_evaluation() {
         let timeline = three_steps();
-        let names = |n| {
-            let step = timeline.step(n)?;
-            let names = step.spans.iter().map(|s| (s.name, s.begin, s.end));
-            Some(names.collect::<Vec<_>>())
-        };
+        let names = timeline.steps().into_iter().map(|step| {
+            let spans = step.spans.iter().map(|s| (s.name, s.begin, s.end));
+            spans.collect::<Vec<_>>()
+        });
+        let forward = vec![("split", 0.0, 10.0), ("forward", 10.0, 50.0)];
+        let update = vec![("split", 0.0, 10.0), ("update", 20.0, 35.0)];
         assert_eq!(
-            names(1).unwrap(),
-            [("split", 0.0, 10.0), ("forward", 10.0, 50.0)]
+            names.collect::<Vec<_>>(),
+            [forward.clone(), forward, update]
         );
-        assert_eq!(
-            names(2).unwrap(),
-            [("split", 0.0, 10.0), ("forward", 10.0, 50.0)]
-        );
-        assert_eq!(
-            names(3).unwrap(),
-            [("split", 0.0, 10.0), ("update", 20.0, 35.0)]
-        );
-        assert_eq!((names(0), names(4)), (None, None));
         assert_eq!(timeline.typical_step().unwrap().length(), 50.0);
         assert_eq!(Timeline::new(vec![]).typical_step(), None);
     }

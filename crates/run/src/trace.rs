@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::folder::check_path_is_file;
+use training::files::check_is_file;
 use crate::record;
 use crate::say::warn;
 use crate::timeline::Recording;
@@ -24,40 +24,29 @@ pub(crate) struct Trace {
 }
 
 impl Trace {
-    /// Whether there may be a trace and a picture of these names.
-    pub fn check(file: &Path, overwrite: bool) -> Result<()> {
-        let picture = picture(file);
+    /// An error, if a trace and its picture cannot be written: they would replace a file that is there, or one in the
+    /// folder of the run.
+    pub fn check(file: &Path, run: Option<&Path>, overwrite: bool) -> Result<()> {
+        let (name, picture) = (file.display(), picture(file));
         ensure!(
             file != picture,
-            "--trace {}: the picture of a step gets this name; choose another name for the trace, \
-             such as {}",
-            file.display(),
+            "--trace {name}: the picture of a step gets this name; choose another name for the \
+             trace, such as {}",
             file.with_extension("json").display()
         );
+        let folder = file.parent().map_or(Ok(()), fs::create_dir_all);
+        folder.with_context(|| format!("--trace {name}: cannot make its folder"))?;
         for path in [file, &picture] {
+            let shown = path.display();
             ensure!(
                 overwrite || !path.exists(),
-                "{} exists already: name another file for --trace, or give --overwrite",
-                path.display()
+                "{shown} exists already: name another file for --trace, or give --overwrite"
             );
-        }
-        Ok(())
-    }
-
-    /// Checks that both files can be written, and that they are none of those in the folder of the run.
-    pub fn try_files(file: &Path, run: Option<&Path>) -> Result<()> {
-        if let Some(folder) = file.parent() {
-            fs::create_dir_all(folder)
-                .with_context(|| format!("--trace {}: cannot make its folder", file.display()))?;
-        }
-        for path in [file, &picture(file)] {
             ensure!(
                 !run.is_some_and(|run| record::is_own(run, path)),
-                "--trace {}: {} is a file of the run itself; choose another name",
-                file.display(),
-                path.display()
+                "--trace {name}: {shown} is a file of the run itself; choose another name"
             );
-            can_be_written(path)?;
+            check_writable(path).with_context(|| format!("cannot write {shown}"))?;
         }
         Ok(())
     }
@@ -76,20 +65,19 @@ impl Trace {
         self.steps += 1;
         (self.steps < STEPS).then_some(self)
     }
-
-    /// Writes what was recorded, and a picture of a typical step.
-    fn write(&self) -> Result<()> {
-        let timeline = self.recording.timeline();
-        write(&self.file, &timeline.chrome())?;
-        let step = timeline.typical_step();
-        write(&picture(&self.file), &step.unwrap_or(timeline).svg())
-    }
 }
 
 impl Drop for Trace {
+    /// Writes what was recorded, and a picture of a typical step.
     fn drop(&mut self) {
-        if let Err(error) = self.write() {
-            warn(format_args!("--trace: {error:#}")); // the run does not fail
+        let timeline = self.recording.timeline();
+        let (trace, step) = (timeline.chrome(), timeline.typical_step());
+        let drawn = step.unwrap_or(timeline).svg();
+        for (path, text) in [(&self.file, trace), (&picture(&self.file), drawn)] {
+            if let Err(error) = fs::write(path, text) {
+                let path = path.display(); // the run does not fail
+                warn(format_args!("--trace: cannot write {path}: {error}"));
+            }
         }
     }
 }
@@ -99,21 +87,11 @@ fn picture(file: &Path) -> PathBuf {
 }
 
 /// Whether a file can be written; what is there stays as it is.
-fn can_be_written(path: &Path) -> Result<()> {
-    let is_new = !path.exists();
-    let can = || {
-        if !is_new {
-            check_path_is_file(path)?;
-        }
-        OpenOptions::new().append(true).create(true).open(path)
-    };
-    can().with_context(|| format!("cannot write {}", path.display()))?;
-    if is_new {
-        let _ = fs::remove_file(path); // it is empty
+fn check_writable(path: &Path) -> std::io::Result<()> {
+    if path.exists() {
+        check_is_file(&fs::metadata(path)?)?;
+        return OpenOptions::new().append(true).open(path).map(drop);
     }
-    Ok(())
-}
-
-fn write(path: &Path, text: &str) -> Result<()> {
-    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+    fs::File::create(path)?;
+    fs::remove_file(path)
 }

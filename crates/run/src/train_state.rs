@@ -35,13 +35,6 @@ pub trait TrainState {
     /// # Errors
     /// Names the first parameter that differs, with index, devices and both values.
     fn check_replicas(&self, names: &[String]) -> Result<()>;
-
-    /// The gradients of the loss by name, as the last step had them: means over the `examples` of its minibatch, or
-    /// of all those of a step that has several. None where they are not summed yet.
-    ///
-    /// # Errors
-    /// If a device fails.
-    fn gradients(&self, names: &[String], examples: usize) -> Result<Vec<(String, Tensor)>>;
 }
 
 impl TrainState for Vec<Vec<Param>> {
@@ -62,47 +55,6 @@ impl TrainState for Vec<Vec<Param>> {
         }
         Ok(())
     }
-
-    fn gradients(&self, names: &[String], examples: usize) -> Result<Vec<(String, Tensor)>> {
-        let first = names.iter().zip(self.first().into_iter().flatten());
-        let mean = |(name, param): (&String, &Param)| {
-            let sum = param.grad().as_detached_tensor();
-            Ok((name.clone(), (sum / examples as f64)?))
-        };
-        first.map(mean).collect()
-    }
-}
-
-/// What a person wants to know of the gradients of a step that went wrong.
-pub(crate) fn largest_gradient(gradients: &[(String, Tensor)]) -> Result<String> {
-    let mut largest: Option<(f32, &str)> = None;
-    let (mut all, mut finite) = (0, 0);
-    for (name, gradient) in gradients {
-        let values = gradient.flatten_all()?.to_vec1::<f32>()?;
-        let sizes = values.iter().map(|value| value.abs());
-        let sizes = sizes.filter(|size| size.is_finite());
-        all += values.len();
-        finite += sizes.clone().count();
-        if let Some(size) = sizes.max_by(f32::total_cmp)
-            && largest.is_none_or(|(most, _)| size > most)
-        {
-            largest = Some((size, name));
-        }
-    }
-    let others = format!(
-        "{} of {all} gradient values are NaN or infinite",
-        all - finite
-    );
-    Ok(match largest {
-        None if all == 0 => "the gradients are not summed yet".to_owned(),
-        None => others,
-        Some((size, name)) if finite == all => {
-            format!("the largest gradient is {size:.3e}, of {name}")
-        }
-        Some((size, name)) => {
-            format!("{others}, the largest finite one is {size:.3e}, of {name}")
-        }
-    })
 }
 
 #[cfg(test)]
@@ -126,25 +78,6 @@ mod tests {
             error.to_string(),
             "the replicas differ: b1[2] is 0 on cpu(0) and -0 on cpu(2)"
         );
-        Ok(())
-    }
-
-    #[test]
-    fn the_largest_gradient_is_that_of_an_example() -> Result<()> {
-        let words = |sums: [f32; 3]| {
-            let gradients = replicas(&[[0.0; 3]])?;
-            gradients[0][0]
-                .grad()
-                .set(&Tensor::new(&sums, &Device::Cpu)?)?;
-            largest_gradient(&gradients.gradients(&["W".to_owned()], 2)?)
-        };
-        let words_of = "the largest gradient is 4.000e0, of W";
-        assert_eq!(words([4.0, -8.0, 0.0])?, words_of);
-        assert_eq!(
-            words([f32::NAN, 0.0, 1.0])?,
-            "1 of 3 gradient values are NaN or infinite, the largest finite one is 5.000e-1, of W"
-        );
-        assert_eq!(largest_gradient(&[])?, "the gradients are not summed yet");
         Ok(())
     }
 }

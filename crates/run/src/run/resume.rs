@@ -1,4 +1,4 @@
-//! What a run goes on from, and whether it is the same run.
+//! What a run goes on from.
 
 use std::path::Path;
 
@@ -6,7 +6,8 @@ use anyhow::Result;
 
 use crate::checkpoint::{Checkpoint, folder_of_a_run};
 use crate::folder::Folder;
-use crate::say::warn;
+use crate::lines::Sizes;
+use crate::say::{is_quiet, say, warn};
 
 /// The checkpoint that a run goes on from, and its folder.
 #[derive(Debug)]
@@ -16,10 +17,11 @@ pub(super) struct Resumed {
 }
 
 impl Resumed {
-    /// The newest whole checkpoint of a folder; a process that `writes` there locks the folder first.
-    pub fn load(path: &Path, writes: bool) -> Result<Self> {
+    /// The newest whole checkpoint of a folder; the process that writes there locks the folder first. GPUs take the
+    /// algorithms that the run took.
+    pub fn load(path: &Path) -> Result<Self> {
         let folder = folder_of_a_run(path)?;
-        if writes {
+        if !is_quiet() {
             folder.lock()?;
         }
         let (from, damaged) = Checkpoint::load(&folder)?;
@@ -29,17 +31,31 @@ impl Resumed {
                 "{why}; resuming from the previous checkpoint, of step {step}"
             ));
         }
+        functional::set_algorithms(&from.header.algorithms);
         Ok(Self { folder, from })
     }
-}
 
-/// Says so, if another version of the program began the run.
-pub(super) fn tell_versions(begun_by: &str) {
-    let own = env!("CARGO_PKG_VERSION");
-    if begun_by != own {
-        warn(format_args!(
-            "version {begun_by} began this run, and this is version {own}: results may differ in \
-             the last digits"
-        ));
+    /// Says where the run goes on, and if another version of the program began it.
+    pub fn say(&self, sizes: Sizes, is_finished: bool) {
+        let (folder, completed) = (self.folder.path.display(), self.from.lines.epochs.len());
+        let (step, epoch, all) = (self.from.lines.losses.len(), completed + 1, sizes.epochs);
+        match completed < all {
+            _ if is_finished => say(format_args!(
+                "the run in {folder} is complete; nothing to do"
+            )),
+            true => say(format_args!(
+                "resuming {folder} in epoch {epoch} of {all}, after step {step}"
+            )),
+            false => say(format_args!(
+                "the run in {folder} has completed all epochs; writing its last files"
+            )),
+        }
+        let (begun_by, own) = (&self.from.header.version, env!("CARGO_PKG_VERSION"));
+        if begun_by != own {
+            warn(format_args!(
+                "version {begun_by} began this run, and this is version {own}: results may differ \
+                 in the last digits"
+            ));
+        }
     }
 }

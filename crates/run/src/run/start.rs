@@ -1,20 +1,69 @@
 //! What a run needs before its first step: devices, data, and options that fit them.
 
+use std::fs;
+
 use anyhow::{Context, Result, anyhow, ensure};
 use candle_core::Device;
 use d2l::find_devices as find;
-use d2l::{device_name, device_names};
+use d2l::{device_name, device_names, try_share_cores};
 use dataset::{DataIter, Dataset};
-use devices::Process;
+use functional::Precision;
 
-use crate::bad_input::BadInput;
-use crate::folder::check_path_is_file;
+use super::Run;
+use training::files::check_is_file;
 use crate::gpu::{Gpu, gpu};
-use crate::interrupt::SIGNALS;
-use crate::options::{Options, Precision};
+use crate::interrupt::{self, INTERRUPTED};
+use crate::options::Options;
+use crate::out_of_memory;
+use devices::Process;
+use crate::program::BadInput;
 use crate::record::Record;
-use crate::say::is_quiet;
+use crate::say::{is_quiet, one_line, say, set_quiet};
 use crate::trace::Trace;
+
+/// Sets what belongs to the whole process: how it computes, prints, and hears signals. Returns the cores of each
+/// replica.
+pub(super) fn set_up(process: Process, options: &Options, devices: &[Device]) -> Result<usize> {
+    if process.of > 1 {
+        interrupt::agree_first();
+    }
+    set_quiet(process.rank > 0);
+    out_of_memory::run_on(devices);
+    functional::set_precision(options.precision);
+    functional::set_deterministic(options.deterministic);
+    if devices.len() * process.of == 1 {
+        functional::one_stream(&devices[0]); // more have a communication stream each
+    }
+    let threads = options.threads.or_else(|| process.share_of_cores());
+    Ok(try_share_cores(threads, devices.len())?)
+}
+
+impl Run {
+    /// Prints what was chosen. Each replica has a `share` of the cores.
+    pub(super) fn print_start(&self, network: &str, share: usize, data: &Dataset) {
+        let (options, cores) = (&self.options, d2l::cores());
+        let unused = options.threads.filter(|n| *n > cores);
+        let unused = unused.map(|n| format!("--threads {n}: only {cores} cores are there"));
+        let on_cpu = self.devices[0].is_cpu();
+        let no_bf16 = (on_cpu && options.precision == Precision::Bf16)
+            .then(|| "--precision bf16 has no effect: the CPU computes in f32".to_owned());
+        let each = match on_cpu {
+            true => format!(", {share} of {cores} cores each"),
+            false => String::new(),
+        };
+        let mut lines: Vec<String> = [unused, no_bf16].into_iter().flatten().collect();
+        lines.push(format!("{network} on {}{each}", self.places));
+        lines.extend(gpu_facts(&self.devices));
+        lines.push(format!(
+            "batch size {}, lr {}, epochs {}, seed {}",
+            self.batch_size, self.lr, self.num_epochs, self.seed
+        ));
+        lines.push(one_line(format_args!("{}", data.source)));
+        let (train, test) = (self.record.sizes.train, self.record.sizes.test);
+        lines.push(format!("{train} training and {test} test examples"));
+        say(format_args!("{}", lines.join("\n")));
+    }
+}
 
 /// The devices, of many on the CPU the first and the last, and in how many processes.
 pub(super) fn places(devices: &[Device], process: Process) -> String {
@@ -32,7 +81,7 @@ pub(super) fn places(devices: &[Device], process: Process) -> String {
 }
 
 /// A line for each GPU: its name, its memory, and how many replicas share it.
-pub(super) fn gpu_facts(devices: &[Device]) -> Vec<String> {
+fn gpu_facts(devices: &[Device]) -> Vec<String> {
     let mut gpus: Vec<(String, &Device, usize)> = Vec::new();
     for (i, device) in devices.iter().enumerate() {
         let name = device_name(i, device);
@@ -69,12 +118,6 @@ pub(super) fn find_devices(
         .map_err(|e| BadInput::from(e).into())
 }
 
-/// A note where bf16 is asked for on the CPU.
-pub(super) fn no_bf16_on_the_cpu(options: &Options, devices: &[Device]) -> Option<String> {
-    let ignored = options.precision == Precision::Bf16 && devices.iter().any(Device::is_cpu);
-    ignored.then(|| "--precision bf16 has no effect: the CPU computes in f32".to_owned())
-}
-
 pub(super) fn check_batch_size(batch_size: usize, k: usize) -> Result<()> {
     ensure!(
         batch_size >= k,
@@ -101,7 +144,7 @@ pub(super) fn iters(
             let first = process.rank * own;
             iter = iter.shards(first..first + own, k);
         }
-        anyhow::Ok(iter.stop_when(&SIGNALS.interrupted))
+        anyhow::Ok(iter.stop_when(&INTERRUPTED))
     };
     let (train_iter, test_iter) = data.iters(batch_size)?;
     Ok((
@@ -126,7 +169,8 @@ fn check_last_batch(iter: &DataIter, which: &str, k: usize) -> Result<()> {
 pub(super) fn check_paths(options: &Options) -> Result<()> {
     // what --init had is in the checkpoint
     if let (Some(file), None) = (&options.init, &options.resume) {
-        check_path_is_file(file).with_context(|| format!("--init {}", file.display()))?;
+        let found = fs::metadata(file).and_then(|found| check_is_file(&found));
+        found.with_context(|| format!("--init {}", file.display()))?;
     }
     if is_quiet() {
         return Ok(());
@@ -135,7 +179,7 @@ pub(super) fn check_paths(options: &Options) -> Result<()> {
         Record::check(folder, options.overwrite)?;
     }
     match &options.trace {
-        Some(file) => Trace::check(file, options.overwrite),
+        Some(file) => Trace::check(file, options.folder(), options.overwrite),
         None => Ok(()),
     }
 }

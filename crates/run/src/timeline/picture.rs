@@ -21,7 +21,7 @@ const LETTER: f64 = 6.6;
 
 /// A kind of span: its name, its colour, and that of the letters on it.
 type Kind = (&'static str, &'static str, &'static str);
-const KINDS: [Kind; 10] = [
+pub(super) const KINDS: [Kind; 9] = [
     ("data", "#8c564b", "white"),
     ("split", "#7b4fa6", "white"),
     ("forward", "#1f77b4", "white"),
@@ -31,19 +31,15 @@ const KINDS: [Kind; 10] = [
     ("wait", "url(#wait)", "#222"),
     ("update", "#1b7f3b", "white"),
     ("evaluate", "#6b6b6b", "white"),
-    (IDLE, "#eceff2", "#57606a"),
 ];
-/// Of a span that is none of these.
-const OTHER: Kind = ("other", "#999", "white");
-/// A lane without a span, for longer than this share of the time.
-const IDLE: &str = "idle";
-const LEAST_IDLE: f64 = 0.02;
+/// A lane is pale where it has no span.
+const IDLE: Kind = ("idle", "#eceff2", "#57606a");
 
 /// Hatched, for a wait.
 const HATCHED: &str = r##"<pattern id="wait" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect width="6" height="6" fill="#f7f7f7"/><rect width="1.5" height="6" fill="#bbb"/></pattern>"##;
 
 impl Timeline {
-    /// As a picture: a colour for each kind of span, and a pale box where a lane is idle.
+    /// As a picture: a colour for each kind of span; a lane is pale where it is idle.
     pub fn svg(&self) -> String {
         Self::svg_beside(&[("", self)])
     }
@@ -62,35 +58,27 @@ impl Timeline {
         let left = 2.0 * MARGIN + LETTER * letters.unwrap_or(0) as f64;
         let length = timelines.iter().map(|(_, timeline)| timeline.length());
         let length = length.fold(1.0, f64::max);
-        let heights = timelines.iter().map(|(title, t)| height(title, t));
-        let bottom = LEGEND + heights.sum::<f64>();
-        let mut picture = Picture {
+        let mut lanes = Picture {
             svg: String::new(),
             left,
             unit: (WIDTH - MARGIN - left) / length,
         };
-        picture.legend(timelines);
-        picture.axis(length, bottom);
-        let mut top = LEGEND;
+        let mut bottom = LEGEND;
         for (title, timeline) in timelines {
-            picture.timeline(title, timeline, top);
-            top += height(title, timeline);
+            bottom = lanes.timeline(title, timeline, bottom);
         }
+        let mut frame = Picture {
+            svg: String::new(),
+            ..lanes
+        };
+        frame.legend(timelines);
+        frame.axis(length, bottom);
         format!(
             r#"<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="12" role="img" aria-label="{label}"><defs>{HATCHED}</defs><rect width="100%" height="100%" fill="white"/>{drawn}</svg>"#,
             height = bottom + AXIS,
             label = escape(&in_words(timelines)),
-            drawn = picture.svg,
+            drawn = frame.svg + &lanes.svg,
         ) + "\n"
-    }
-}
-
-/// The height of a timeline with its title.
-fn height(title: &str, timeline: &Timeline) -> f64 {
-    let lanes = timeline.lanes().len() as f64 * (LANE + GAP);
-    match title {
-        "" => lanes,
-        _ => lanes + TITLE,
     }
 }
 
@@ -111,14 +99,11 @@ impl Picture {
 
     /// The kinds that occur, in a row.
     fn legend(&mut self, timelines: &[(&str, &Timeline)]) {
-        let mut names = BTreeSet::new();
-        for (_, timeline) in timelines {
-            for lane in timeline.lanes() {
-                names.extend(boxes(timeline, lane).iter().map(|span| span.name));
-            }
-        }
+        let spans = timelines.iter().flat_map(|(_, timeline)| timeline.spans());
+        let names: BTreeSet<&str> = spans.map(|span| span.name).collect();
+        let kinds = KINDS.iter().filter(|kind| names.contains(kind.0));
         let mut x = MARGIN;
-        for (name, fill, _) in KINDS.iter().filter(|kind| names.contains(kind.0)) {
+        for (name, fill, _) in kinds.chain([&IDLE]) {
             self.svg += &format!(
                 r##"<rect x="{x:.1}" y="13" width="13" height="13" fill="{fill}" stroke="#888" stroke-width="0.5"/>"##
             );
@@ -142,27 +127,35 @@ impl Picture {
         }
     }
 
-    /// The lanes of a timeline below `top`, with its title.
-    fn timeline(&mut self, title: &str, timeline: &Timeline, top: f64) {
-        let mut top = top;
+    /// The lanes of a timeline below `top`, with its title; returns where they end.
+    fn timeline(&mut self, title: &str, timeline: &Timeline, mut top: f64) -> f64 {
         if !title.is_empty() {
             self.text(MARGIN, top + 17.0, r##" font-weight="600""##, title);
             top += TITLE;
         }
+        let (left, width) = (self.left, timeline.length() * self.unit);
         for lane in timeline.lanes() {
-            let (x, y) = (self.left - MARGIN / 2.0, top + LANE / 2.0 + 4.0);
-            self.text(x, y, r##" text-anchor="end""##, lane);
-            for span in boxes(timeline, lane) {
-                self.span(&span, top);
-            }
+            self.text(
+                left - MARGIN / 2.0,
+                top + LANE / 2.0 + 4.0,
+                r##" text-anchor="end""##,
+                lane,
+            );
+            self.svg += &format!(
+                r##"<rect x="{left:.2}" y="{top}" width="{width:.2}" height="{LANE}" fill="{}"/>"##,
+                IDLE.1
+            );
+            let spans = timeline.spans().iter().filter(|span| &*span.lane == lane);
+            spans.for_each(|span| self.span(span, top));
             top += LANE + GAP;
         }
+        top
     }
 
     /// A span's box, in the lower half of the one in which it lies, with its name where that has room.
     fn span(&mut self, span: &Span, top: f64) {
         let kind = KINDS.iter().find(|kind| kind.0 == span.name);
-        let (_, fill, ink) = kind.unwrap_or(&OTHER);
+        let (_, fill, ink) = kind.unwrap_or(&IDLE);
         let height = LANE / f64::powi(2.0, span.depth as i32);
         let (x, y) = (self.left + span.begin * self.unit, top + LANE - height);
         let time = span.end - span.begin;
@@ -179,49 +172,22 @@ impl Picture {
     }
 }
 
-/// What is drawn of a lane: where it is idle, then its spans.
-fn boxes(timeline: &Timeline, lane: &str) -> Vec<Span> {
-    let mut boxes = idle_spans(timeline, lane);
-    let of_lane = timeline.spans().iter().filter(|span| &*span.lane == lane);
-    boxes.extend(of_lane.cloned());
-    boxes
-}
-
-/// Where a lane has no span, from the begin of the timeline to its end.
-fn idle_spans(timeline: &Timeline, lane: &str) -> Vec<Span> {
-    let of_lane = timeline.spans().iter();
-    let outer = of_lane.filter(|s| &*s.lane == lane && s.depth == 0);
-    let mut spans: Vec<(f64, f64)> = outer.map(|s| (s.begin, s.end)).collect();
-    spans.push((timeline.length(), timeline.length()));
-    let (mut gaps, mut end) = (Vec::new(), 0.0);
-    for (begin, until) in spans {
-        if begin - end > LEAST_IDLE * timeline.length() {
-            gaps.push(Span {
-                name: IDLE,
-                lane: lane.into(),
-                begin: end,
-                end: begin,
-                depth: 0,
-            });
-        }
-        end = until.max(end);
-    }
-    gaps
-}
-
 /// The picture in words: how long each lane did each kind of work.
 fn in_words(timelines: &[(&str, &Timeline)]) -> String {
-    let (mut lengths, mut words) = (Vec::new(), Vec::new());
-    for (title, timeline) in timelines {
-        let titled = |text: String| match *title {
-            "" => text,
-            title => format!("{title}, {text}"),
-        };
-        lengths.push(titled(ms(timeline.length())));
-        words.push(titled(lanes_in_words(timeline)));
-    }
-    let (lengths, words) = (lengths.join(", and of "), words.join(". "));
-    format!("Timeline of {lengths}. {words}")
+    let titled = |title: &str, text: String| match title {
+        "" => text,
+        title => format!("{title}, {text}"),
+    };
+    let words = timelines.iter().map(|(title, timeline)| {
+        let length = titled(title, ms(timeline.length()));
+        (length, titled(title, lanes_in_words(timeline)))
+    });
+    let (lengths, lanes): (Vec<_>, Vec<_>) = words.unzip();
+    format!(
+        "Timeline of {}. {}",
+        lengths.join(", and of "),
+        lanes.join(". ")
+    )
 }
 
 fn lanes_in_words(timeline: &Timeline) -> String {
@@ -272,7 +238,7 @@ mod tests {
         let svg = Timeline::svg_beside(&[("", &timeline)]);
         let boxes: Vec<&str> = svg
             .split("<rect")
-            .filter(|b| b.contains("<title>") && !b.contains("<title>idle"))
+            .filter(|b| b.contains("<title>"))
             .collect();
         let [all_reduce, wait, update] = boxes[..] else {
             panic!("{svg}");
@@ -297,22 +263,18 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_is_idle_between_its_spans_and_until_the_end() {
+    fn a_lane_is_pale_from_the_begin_to_the_end_of_its_timeline() {
         let timeline = Timeline::new(vec![
             span("forward", "a", 0.0, 30.0, 0),
-            span("sum", "a", 10.0, 20.0, 1),
-            span("backward", "a", 31.0, 60.0, 0),
             span("update", "b", 90.0, 100.0, 0),
         ]);
-        let gaps = |lane| {
-            let gaps = idle_spans(&timeline, lane).into_iter();
-            gaps.map(|gap| (gap.begin, gap.end)).collect::<Vec<_>>()
-        };
-        // 1 µs of 100 is too little to be seen
-        assert_eq!(gaps("a"), [(60.0, 100.0)]);
-        assert_eq!(gaps("b"), [(0.0, 90.0)]);
         let svg = timeline.svg();
-        assert!(svg.contains(">idle</text>") && svg.contains(r##"fill="#eceff2""##));
+        let pale = svg.split("<rect").filter(|b| b.contains(IDLE.1));
+        let pale: Vec<&str> = pale.filter(|b| b.contains("height=\"34\"")).collect();
+        let update = svg.split("<rect").find(|b| b.contains("<title>update"));
+        let end = |b| number(b, "x") + number(b, "width");
+        assert!(pale.len() == 2 && svg.contains(">idle</text>"), "{svg}");
+        assert!((end(pale[0]) - end(update.unwrap()) - SEAM).abs() < 0.02);
     }
 
     #[test]

@@ -1,33 +1,23 @@
-//! Records the spans of this workspace's crates, on all threads of the process.
+//! Records the spans that have a kind, on all threads of the process.
 //!
 //! The process has one subscriber of `tracing`, which the first recording installs. Where nothing is recorded, all
 //! spans are disabled: a span then costs what it costs without a subscriber, a look at a number.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Once, PoisonError};
 use std::time::Instant;
 
 use tracing::callsite::rebuild_interest_cache;
 use tracing::field::Field;
 use tracing::level_filters::LevelFilter;
 use tracing::span::Attributes;
-use tracing::{Id, Metadata, Subscriber, dispatcher};
+use tracing::{Id, Metadata, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::{Context, SubscriberExt};
-use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::registry::{LookupSpan, SpanRef};
 
+use crate::timeline::picture::KINDS;
 use crate::timeline::{Span, Timeline};
-
-/// Only the spans of these crates are kept; libraries have spans as well.
-const OURS: [&str; 7] = [
-    "dataset",
-    "functional",
-    "collective",
-    "d2l",
-    "run",
-    "scratch",
-    "concise",
-];
 
 /// The span of a replica's work; its field is the replica's name.
 const REPLICA: &str = "replica";
@@ -59,25 +49,20 @@ impl Recording {
     /// # Panics
     /// If the process has another subscriber of `tracing`.
     pub fn start() -> Self {
-        if !dispatcher::has_been_set() {
-            let subscriber = tracing_subscriber::registry().with(Recorder {
-                made: Instant::now(),
-                log: Mutex::default(),
-            });
-            // an error if another thread was faster
-            let _ = tracing::subscriber::set_global_default(subscriber);
-        }
-        let begin = recorder(|recorder| {
-            recorder.log().recordings += 1;
-            recorder.now()
+        static INSTALL: Once = Once::new();
+        INSTALL.call_once(|| {
+            let subscriber = tracing_subscriber::registry().with(Recorder);
+            tracing::subscriber::set_global_default(subscriber)
+                .expect("a timeline needs a process without another subscriber of tracing");
         });
+        log().recordings += 1;
         rebuild_interest_cache();
-        Self { begin }
+        Self { begin: now() }
     }
 
     /// The spans that began since the start, and have ended.
     pub fn timeline(&self) -> Timeline {
-        let mut spans = recorder(|recorder| recorder.log().spans.clone());
+        let mut spans = log().spans.clone();
         spans.retain(|span| span.begin >= self.begin);
         Timeline::new(spans)
     }
@@ -85,53 +70,46 @@ impl Recording {
 
 impl Drop for Recording {
     fn drop(&mut self) {
-        recorder(|recorder| {
-            let mut log = recorder.log();
-            log.recordings -= 1;
-            if log.recordings == 0 {
-                log.spans = Vec::new();
-            }
-        });
+        let mut log = log();
+        log.recordings -= 1;
+        if log.recordings == 0 {
+            log.spans = Vec::new();
+        }
+        drop(log);
         rebuild_interest_cache();
     }
 }
 
-fn recorder<T>(f: impl Fn(&Recorder) -> T) -> T {
-    dispatcher::get_default(|subscriber| {
-        let recorder = subscriber.downcast_ref::<Recorder>();
-        f(recorder.expect("a timeline needs a process without another subscriber of tracing"))
-    })
-}
-
-/// The part of the subscriber that keeps spans, with times in µs since it was made.
-struct Recorder {
-    made: Instant,
-    log: Mutex<Log>,
-}
+/// The part of the subscriber that keeps spans.
+struct Recorder;
 
 /// The spans since the first of the recordings that go on. `tracing` reads it while it looks which spans are enabled,
 /// so it must not be locked then.
-#[derive(Default)]
 struct Log {
     recordings: usize,
     spans: Vec<Span>,
 }
 
-impl Recorder {
-    fn log(&self) -> MutexGuard<'_, Log> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn now(&self) -> f64 {
-        self.made.elapsed().as_nanos() as f64 / 1e3
-    }
+fn log() -> MutexGuard<'static, Log> {
+    static LOG: Mutex<Log> = Mutex::new(Log {
+        recordings: 0,
+        spans: Vec::new(),
+    });
+    LOG.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// When a span was entered.
-struct Begin(f64);
+/// µs since the first look at this clock.
+fn now() -> f64 {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    START.elapsed().as_nanos() as f64 / 1e3
+}
 
-/// The name of a replica, from the field of its span.
-struct Replica(String);
+/// When a span was entered, and the replica that it names.
+#[derive(Default)]
+struct Data {
+    begin: f64,
+    replica: Option<Arc<str>>,
+}
 
 fn thread_name() -> Arc<str> {
     let thread = std::thread::current();
@@ -143,52 +121,57 @@ fn thread_name() -> Arc<str> {
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recorder {
     fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
-        let krate = metadata.target().split("::").next().unwrap_or_default();
-        metadata.is_span() && OURS.contains(&krate) && self.log().recordings > 0
+        let name = metadata.name();
+        let is_ours = name == REPLICA || KINDS.iter().any(|kind| kind.0 == name);
+        metadata.is_span() && is_ours && log().recordings > 0
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
-        Some(match self.log().recordings {
+        Some(match log().recordings {
             0 => LevelFilter::OFF,
             _ => LevelFilter::INFO,
         })
     }
 
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
-        if let (REPLICA, Some(span)) = (attributes.metadata().name(), context.span(id)) {
-            let mut name = String::new();
-            attributes.record(&mut |_: &Field, value: &dyn fmt::Debug| name = format!("{value:?}"));
-            span.extensions_mut().insert(Replica(name));
+        let mut data = Data::default();
+        if attributes.metadata().name() == REPLICA {
+            attributes.record(&mut |_: &Field, name: &dyn fmt::Debug| {
+                data.replica = Some(format!("{name:?}").into());
+            });
+        }
+        if let Some(span) = context.span(id) {
+            span.extensions_mut().insert(data);
         }
     }
 
     fn on_enter(&self, id: &Id, context: Context<'_, S>) {
-        if let Some(span) = context.span(id) {
-            span.extensions_mut().replace(Begin(self.now()));
+        if let Some(span) = context.span(id)
+            && let Some(data) = span.extensions_mut().get_mut::<Data>()
+        {
+            data.begin = now();
         }
     }
 
     fn on_exit(&self, id: &Id, context: Context<'_, S>) {
-        let end = self.now();
+        let end = now();
         let Some(span) = context.span(id).filter(|span| span.name() != REPLICA) else {
             return;
         };
-        let Some(begin) = span.extensions().get().map(|Begin(begin)| *begin) else {
-            return;
-        };
+        let begin = span
+            .extensions()
+            .get()
+            .map_or(end, |data: &Data| data.begin);
         // up to the replica for which the thread works, if it works for one
         let outer = span.scope().skip(1);
         let depth = outer.take_while(|span| span.name() != REPLICA).count();
-        let replica = span.scope().find_map(|span| {
-            let extensions = span.extensions();
-            let Replica(name) = extensions.get()?;
-            Some(name.as_str().into())
-        });
-        let mut log = self.log();
+        let replica = |span: SpanRef<'_, S>| span.extensions().get::<Data>()?.replica.clone();
+        let lane = span.scope().find_map(replica).unwrap_or_else(thread_name);
+        let mut log = log();
         if log.recordings > 0 {
             log.spans.push(Span {
                 name: span.name(),
-                lane: replica.unwrap_or_else(thread_name),
+                lane,
                 begin,
                 end,
                 depth,
@@ -234,10 +217,10 @@ mod tests {
     #[test]
     fn spans_and_events_of_libraries_are_left_out() {
         let (_, timeline) = Timeline::record(|| {
-            let _theirs = tracing::info_span!(target: "hyper::client", "split").entered();
-            let _detail = tracing::debug_span!("detail").entered();
+            let _theirs = tracing::info_span!("request").entered();
+            let _detail = tracing::debug_span!("sum").entered();
             tracing::info!("an event");
-            let _ours = tracing::info_span!(target: "functional::graph", "forward").entered();
+            let _ours = tracing::info_span!("forward").entered();
         });
         assert_eq!(own(&timeline), [("forward", 0)]);
     }
