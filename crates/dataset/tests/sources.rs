@@ -412,21 +412,12 @@ mod hub {
 
     /// They leave no trace: then a good Hub is asked.
     fn other_bytes_than_the_hub_says_are_an_error() -> Result<()> {
-        let flip = |bytes: &mut Vec<u8>| {
-            let middle = bytes.len() / 2;
-            bytes[middle] ^= 1;
-        };
+        let other = " bytes with the SHA-256 ";
         for (bad, says) in [
             (hub(half), "end of file before message length reached"),
-            (
-                redirecting(|bytes| bytes.truncate(1000)),
-                "received 1000 bytes; expected ",
-            ),
-            (
-                redirecting(|bytes| bytes.extend([0; 1000])),
-                " bytes or more; expected ",
-            ),
-            (redirecting(flip), "; expected "),
+            (redirecting(|bytes| bytes.truncate(1000)), other),
+            (redirecting(|bytes| bytes.extend([0; 1000])), other),
+            (redirecting(|bytes| bytes[1000] ^= 1), other),
         ] {
             let home = tempdir()?;
             let output = load(&bad, home.path());
