@@ -218,6 +218,7 @@ mod hub {
             a_download_is_decoded_and_cached,
             other_bytes_than_the_hub_says_are_an_error,
             a_file_damaged_in_the_cache_is_an_error,
+            a_download_that_stands_still_is_given_up,
             a_killed_download_is_not_taken_for_a_file,
             two_processes_download_once,
             a_broken_image_is_an_error_without_a_panic,
@@ -444,18 +445,29 @@ mod hub {
         prints(&output, "remove these files to download them again")
     }
 
-    /// After half of a file, which the Hub sends before it stands still.
-    fn a_killed_download_is_not_taken_for_a_file() -> Result<()> {
-        let (was_sent, sent) = mpsc::channel();
+    /// A Hub that sends half of a file, says so, and then nothing.
+    fn standing_still() -> (String, mpsc::Receiver<()>) {
+        let (half_sent, sent) = mpsc::channel();
         let hub = serve(move |mut stream| {
             let (method, path) = request(&stream);
             let _ = stream.write_all(&half(&method, &path));
             if method == "GET" {
-                was_sent.send(()).unwrap();
+                let _ = half_sent.send(());
                 thread::sleep(Duration::from_secs(120));
             }
         });
-        let home = tempdir()?;
+        (hub, sent)
+    }
+
+    fn a_download_that_stands_still_is_given_up() -> Result<()> {
+        let ((hub, _sent), home) = (standing_still(), tempdir()?);
+        let mut child = from(&hub, home.path());
+        let output = child.env("HF_HUB_DOWNLOAD_TIMEOUT", "1").output()?;
+        prints(&output, "timed out")
+    }
+
+    fn a_killed_download_is_not_taken_for_a_file() -> Result<()> {
+        let ((hub, sent), home) = (standing_still(), tempdir()?);
         let mut child = from(&hub, home.path()).spawn()?;
         sent.recv_timeout(Duration::from_secs(30))?;
         thread::sleep(Duration::from_millis(300)); // it writes what came

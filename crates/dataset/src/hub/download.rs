@@ -124,36 +124,11 @@ fn request(client: &Client, mut url: Url) -> Result<(Says, Response)> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-    use std::net::TcpListener;
-    use std::thread;
-
     use indicatif::{InMemoryTerm, ProgressDrawTarget};
 
     use super::*;
 
     const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
-
-    #[test]
-    fn a_download_that_stands_still_is_given_up() -> Result<()> {
-        let listener = TcpListener::bind("127.0.0.1:0")?;
-        let url = Url::parse(&format!("http://{}", listener.local_addr()?))?;
-        let says = format!("ETag: \"{}\"\r\nX-Repo-Commit: {COMMIT}", "a".repeat(64));
-        let half = format!("HTTP/1.1 200 OK\r\n{says}\r\nContent-Length: 10\r\n\r\nhalf.");
-        // the connection stays open until the test ends
-        let server = thread::spawn(move || {
-            let (mut stream, _) = listener.accept().unwrap();
-            let _request = stream.read(&mut [0; 1024]).unwrap();
-            stream.write_all(half.as_bytes()).unwrap();
-            stream
-        });
-        let (client, folder) = (client(Duration::from_millis(300))?, tempfile::tempdir()?);
-        let answer = download(&client, url, &folder.path().join("data"), "a file");
-        let error = format!("{:#}", answer.err().context("it has half of the file")?);
-        assert!(error.contains("timed out"), "{error}");
-        drop(server.join());
-        Ok(())
-    }
 
     #[test]
     fn the_bar_shows_how_much_has_come() -> Result<()> {
