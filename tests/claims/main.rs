@@ -12,6 +12,7 @@ mod kit;
 mod a_failing_replica_ends_the_run;
 mod a_trace_shows_the_step;
 mod bad_input_is_named;
+mod builds_are_shared;
 #[cfg(target_os = "linux")] // elsewhere nothing says so easily which threads a process has
 mod cores_are_shared;
 #[cfg(unix)] // Windows has no signal that one process could send another as Ctrl-C
@@ -71,6 +72,7 @@ fn run_tests() -> ExitCode {
         a_failing_replica_ends_the_run::trials(),
         a_trace_shows_the_step::trials(),
         bad_input_is_named::trials(),
+        builds_are_shared::trials(),
         #[cfg(target_os = "linux")]
         cores_are_shared::trials(),
         #[cfg(unix)]

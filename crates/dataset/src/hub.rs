@@ -3,7 +3,8 @@
 //! is taken from the cache, it is compared with the SHA-256 that the Hub gave for it. The Hub is not trusted with
 //! more than that: nothing that it says leads out of the cache ([`mod@download`], [`cache`]).
 //!
-//! `HF_ENDPOINT`, `HF_HOME` and `HF_HUB_CACHE` mean what they always mean; hf-hub and candle-datasets read them.
+//! `HF_ENDPOINT`, `HF_HOME`, `HF_HUB_CACHE` and `HF_HUB_DOWNLOAD_TIMEOUT` mean what they always mean; hf-hub and
+//! candle-datasets read the first three.
 
 use std::time::Duration;
 
@@ -28,7 +29,7 @@ use watched::watched;
 const CONNECT: Duration = Duration::from_secs(5);
 /// No file of these datasets has more bytes; the largest has 31 million.
 const LARGEST: u64 = 64 << 20;
-/// How long a download may stand still.
+/// How long a download may stand still, unless `HF_HUB_DOWNLOAD_TIMEOUT` gives other seconds.
 const STALL: Duration = Duration::from_secs(60);
 /// How long candle-datasets may take to decode the images; on a damaged file it can go round for ever.
 const DECODE: Duration = Duration::from_secs(300);
@@ -82,7 +83,7 @@ pub(crate) fn load(name: Name, stop: StopFlag) -> Result<Answer> {
 /// Why the Hub cannot be connected to, if it cannot. Any answer in HTTP is a connection, and so none of this.
 fn unreachable(url: Url, stop: StopFlag) -> Result<Option<String>> {
     // in a thread, because to look up a name can take longer than the client's limit
-    let answer = watched(CONNECT, stop, move || client(STALL)?.head(url).send());
+    let answer = watched(CONNECT, stop, move || client(stall())?.head(url).send());
     let answer = match answer {
         Ok(answer) => answer,
         Err(error) if error.is::<Interrupted>() => return Err(error),
@@ -98,13 +99,19 @@ fn unreachable(url: Url, stop: StopFlag) -> Result<Option<String>> {
     Ok(cause.map(|cause| format!("the Hugging Face Hub cannot be reached: {cause}")))
 }
 
+fn stall() -> Duration {
+    let seconds = std::env::var("HF_HUB_DOWNLOAD_TIMEOUT").ok();
+    let seconds = seconds.and_then(|seconds| seconds.parse().ok());
+    seconds.map_or(STALL, Duration::from_secs)
+}
+
 /// Downloads one file into the cache, if it is what the Hub says.
 fn fetch(cache: &Cache, url: Url, file: &str, stop: StopFlag) -> Result<()> {
     let incoming = cache.incoming()?;
     let data = incoming.join("data");
     let (to, name) = (data.clone(), file.to_owned());
     // in a thread, because a read waits as long as nothing comes
-    let work = move || download(&client(STALL)?, url, &to, &name);
+    let work = move || download(&client(stall())?, url, &to, &name);
     let says = watched(Duration::MAX, stop, work).flatten();
     let kept = says.and_then(|says| cache.keep(&data, file, &says));
     // it is empty, or has what is of no use; the next download removes it too

@@ -1,11 +1,13 @@
-//! Items of a Rust file by name: where they begin, and their text.
+//! Items of a Rust file by name: where they begin, and their text. rustfmt has formatted the file, so indentation
+//! says where an item begins and ends.
+//!
+//! `syn` would give lines only with the feature `span-locations` of proc-macro2. Then `cargo test` would compile
+//! every derive macro again after `cargo run`, and each crate that uses one.
 
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use proc_macro2::TokenTree;
-use quote::ToTokens;
 
 use crate::chapter::Source;
 
@@ -17,6 +19,9 @@ pub struct Item {
     /// Its text without doc comment and attributes, dedented; it ends with a newline.
     pub text: String,
 }
+
+/// Lines with their numbers.
+type Lines<'a> = [(usize, &'a str)];
 
 /// The text of a listing, from the file below `root`.
 ///
@@ -35,90 +40,98 @@ pub fn listing(root: &Path, source: &Source) -> Result<String> {
 /// The item `name` (`f`, `Type`, `impl Trait for Type`) or `Type::member` of a file.
 ///
 /// # Errors
-/// If the file is not Rust, or has no such item.
+/// If the file has no such item.
 pub fn find(source: &str, name: &str) -> Result<Item> {
-    let items = syn::parse_file(source)?.items;
+    let lines: Vec<(usize, &str)> = (1..).zip(source.lines()).collect();
+    let mut top = items(&lines, 0);
     let found = match name.split_once("::") {
-        _ if name.starts_with("impl ") => items.iter().find_map(|item| match item {
-            syn::Item::Impl(i) if header(i) == name => Some(declaration(item)),
-            _ => None,
-        }),
-        Some((owner, member)) => items
-            .iter()
-            .flat_map(|item| members(item, owner))
-            .find(|tokens| declares(tokens, member)),
-        None => items
-            .iter()
-            .map(declaration)
-            .find(|tokens| declares(tokens, name)),
+        _ if name.starts_with("impl ") => top.find(|item| header(item) == name),
+        Some((owner, member)) => top
+            .filter(|item| has_members(item, owner))
+            .flat_map(|item| items(item, 4))
+            .find(|item| declares(item, member)),
+        None => top.find(|item| declares(item, name)),
     };
-    let tokens = found.with_context(|| format!("no item {name:?}"))?;
-    let first = tokens[0].span().start().line;
-    let last = tokens[tokens.len() - 1].span().end().line;
-    let lines: Vec<&str> = source.lines().take(last).skip(first - 1).collect();
-    let width = lines[0].len() - lines[0].trim_start().len();
-    let dedented = lines
+    let found = found.with_context(|| format!("no item {name:?}"))?;
+    let (line, first) = found[0];
+    let dedented = found
         .iter()
-        .map(|line| line.get(width..).unwrap_or("").to_owned() + "\n");
+        .map(|(_, line)| line.get(indentation(first)..).unwrap_or("").to_owned() + "\n");
     Ok(Item {
-        line: first,
+        line,
         text: dedented.collect(),
     })
 }
 
-/// The tokens of an item below its doc comment and attributes.
-fn declaration(item: impl ToTokens) -> Vec<TokenTree> {
-    let mut tokens: Vec<TokenTree> = item.to_token_stream().into_iter().collect();
-    while matches!(&tokens[0], TokenTree::Punct(sign) if sign.as_char() == '#') {
-        tokens.drain(..2); // `#` and `[…]`
-    }
-    tokens
+/// The items of this indentation.
+fn items<'a>(lines: &'a Lines<'a>, width: usize) -> impl Iterator<Item = &'a Lines<'a>> {
+    let begins = move |line: &str| {
+        indentation(line) == width
+            && line[width..].starts_with(|c: char| c.is_alphabetic() || c == '_')
+    };
+    let goes_on = move |line: &str| {
+        let rest = line.trim_start();
+        let is_same = indentation(line) == width;
+        rest.is_empty()
+            || indentation(line) > width
+            || is_same && (rest == "where" || rest.starts_with(['{', '}', ')', ']', '>']))
+    };
+    (0..lines.len())
+        .filter(move |&i| begins(lines[i].1))
+        .map(move |i| {
+            let after = lines[i + 1..].iter();
+            let inside = after.take_while(|(_, line)| goes_on(line)).count();
+            let mut item = &lines[i..=i + inside];
+            while let [rest @ .., (_, "")] = item {
+                item = rest;
+            }
+            item
+        })
+}
+
+fn indentation(line: &str) -> usize {
+    line.len() - line.trim_start().len()
 }
 
 /// Whether the first word that is no keyword is `name`.
-fn declares(declaration: &[TokenTree], name: &str) -> bool {
-    const KEYWORDS: &str =
-        "pub const async unsafe extern fn struct enum trait type static mut macro_rules";
-    let words = declaration.iter().filter_map(|token| match token {
-        TokenTree::Ident(word) => Some(word),
-        _ => None,
-    });
-    let mut names = words.skip_while(|word| KEYWORDS.split(' ').any(|keyword| *word == keyword));
-    names.next().is_some_and(|word| word == name)
+fn declares(item: &Lines, name: &str) -> bool {
+    const KEYWORDS: &str = "pub crate super const async unsafe extern fn struct enum trait type static mut macro_rules";
+    let words = item[0].1.split(|c: char| !c.is_alphanumeric() && c != '_');
+    let mut names =
+        words.skip_while(|word| word.is_empty() || KEYWORDS.split(' ').any(|k| k == *word));
+    names.next() == Some(name)
 }
 
-/// The fields, variants or associated items of an item, if it belongs to the type `owner`.
-fn members(item: &syn::Item, owner: &str) -> Vec<Vec<TokenTree>> {
-    match item {
-        syn::Item::Struct(i) if i.ident == owner => i.fields.iter().map(declaration).collect(),
-        syn::Item::Enum(i) if i.ident == owner => i.variants.iter().map(declaration).collect(),
-        syn::Item::Trait(i) if i.ident == owner => i.items.iter().map(declaration).collect(),
-        syn::Item::Impl(i) if name_of(&i.self_ty) == owner => {
-            i.items.iter().map(declaration).collect()
+/// Whether fields, variants or associated items of the type `owner` are in an item.
+fn has_members(item: &Lines, owner: &str) -> bool {
+    let header = header(item);
+    match header.strip_prefix("impl ") {
+        Some(names) => names.rsplit(' ').next() == Some(owner),
+        None => {
+            let mut words = header.split(' ');
+            let is_type = words.any(|word| ["struct", "enum", "trait"].contains(&word));
+            is_type && declares(item, owner)
         }
-        _ => Vec::new(),
     }
 }
 
-/// `impl Module for Linear`, without generics and modules.
-fn header(item: &syn::ItemImpl) -> String {
-    let owner = name_of(&item.self_ty);
-    match &item.trait_ {
-        Some((_, path, _)) => format!("impl {} for {owner}", last(path)),
-        None => format!("impl {owner}"),
-    }
-}
-
-fn name_of(ty: &syn::Type) -> String {
-    match ty {
-        syn::Type::Path(path) => last(&path.path),
-        _ => String::new(),
-    }
-}
-
-fn last(path: &syn::Path) -> String {
-    let last = path.segments.last();
-    last.map_or(String::new(), |segment| segment.ident.to_string())
+/// What stands before an item's block, without generics and modules: `impl Module for Linear`.
+fn header(item: &Lines) -> String {
+    let text: Vec<&str> = item.iter().map(|(_, line)| *line).collect();
+    let text = text.join(" ").replace("->", "");
+    let text = text.split('{').next().unwrap_or_default();
+    let text = text.split(" where ").next().unwrap_or_default();
+    let mut depth = 0;
+    let is_outside = |c: &char| {
+        depth += i32::from(*c == '<');
+        let is_outside = depth == 0;
+        depth -= i32::from(*c == '>');
+        is_outside
+    };
+    let plain: String = text.chars().filter(is_outside).collect();
+    let words = plain.split_whitespace();
+    let names = words.map(|word| word.rsplit("::").next().unwrap_or(word));
+    names.collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

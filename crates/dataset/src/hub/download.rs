@@ -1,7 +1,9 @@
 //! One file from the Hub: a single request brings both what the Hub says of the file and, after a redirect, the file.
 //!
-//! hf-hub's own download asks twice, and names files by the second answer, whatever it is; what it offers to ask with
-//! (`get_file_metadata`) misses the redirect on which the Hub says it.
+//! hf-hub 1.0 does not replace this (`download_file_to_cache_network` in its `repository/download.rs`). It asks twice, and
+//! keeps the body of the second answer under the hash of the first, whatever status, length or hash that body has. It
+//! takes hash and commit for parts of a path as they come, so `..` leads out of its cache. It begins a broken-off file
+//! again, as this does. A second process gives up after 10 s of waiting for the first.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -79,27 +81,25 @@ pub(super) fn download(client: &Client, url: Url, path: &Path, file: &str) -> Re
         expected <= LARGEST,
         "the Hub announces {expected} bytes; expected at most {LARGEST}"
     );
-    let template = "{msg} {bar:30} {bytes}/{total_bytes} {bytes_per_sec}";
-    let bar = ProgressBar::new(expected).with_message(file.to_owned());
-    bar.set_style(ProgressStyle::with_template(template)?);
+    let bar = bar(expected, file)?;
     let mut body = bar.wrap_read(answer.take(expected.saturating_add(1)));
-    let found = io::copy(&mut body, &mut File::create(path)?);
+    let came = io::copy(&mut body, &mut File::create(path)?);
     bar.finish_and_clear();
-    let found = found?;
+    let (found, sum) = (came?, hex(&Sha256::digest(fs::read(path)?)));
     ensure!(
-        found <= expected,
-        "received {found} bytes or more; expected {expected}"
-    );
-    ensure!(
-        found == expected,
-        "received {found} bytes; expected {expected}"
-    );
-    let (sum, says_sum) = (hex(&Sha256::digest(fs::read(path)?)), &says.sum);
-    ensure!(
-        sum == *says_sum,
-        "received {found} bytes with the SHA-256 {sum}; expected {says_sum}"
+        sum == says.sum,
+        "received {found} bytes with the SHA-256 {sum}; expected {}",
+        says.sum
     );
     Ok(says)
+}
+
+/// How much of a file of so many bytes has come, and how fast.
+fn bar(bytes: u64, file: &str) -> Result<ProgressBar> {
+    let template = "{msg} {bar:30} {bytes}/{total_bytes} {bytes_per_sec}";
+    let bar = ProgressBar::new(bytes).with_message(file.to_owned());
+    bar.set_style(ProgressStyle::with_template(template)?);
+    Ok(bar)
 }
 
 /// Asks for a file and goes where the answers lead: the first that is about the Hub's file counts, the last brings it.
@@ -120,4 +120,55 @@ fn request(client: &Client, mut url: Url) -> Result<(Says, Response)> {
         url = answer.url().join(location.to_str()?)?;
     }
     bail!("the Hub redirected the download more than {HOPS} times")
+}
+
+#[cfg(test)]
+mod tests {
+    use indicatif::{InMemoryTerm, ProgressDrawTarget};
+
+    use super::*;
+
+    const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+
+    #[test]
+    fn the_bar_shows_how_much_has_come() -> Result<()> {
+        let term = InMemoryTerm::new(2, 100);
+        let bar = bar(30_000_000, "train/0000.parquet")?;
+        let target = ProgressDrawTarget::term_like(Box::new(term.clone()));
+        bar.set_draw_target(target);
+        bar.set_position(15_000_000);
+        bar.tick();
+        let drawn = term.contents();
+        assert!(drawn.starts_with("train/0000.parquet ███"), "{drawn}");
+        assert!(drawn.contains(" 14.31 MiB/28.61 MiB "), "{drawn}");
+        Ok(())
+    }
+
+    /// Both hashes become names of files.
+    #[test]
+    fn a_hash_cannot_lead_out_of_the_cache() -> Result<()> {
+        let sum = "a".repeat(64);
+        let read = |sum: &str, commit: &str| {
+            let says = [("x-linked-etag", sum), ("x-repo-commit", commit)];
+            let says = says.map(|(name, says)| Ok((name.parse()?, says.parse()?)));
+            Says::read(&says.into_iter().collect::<Result<HeaderMap>>()?)
+        };
+        let says = read(&format!("W/\"{sum}\""), COMMIT)?.context("both are there")?;
+        assert_eq!(
+            (says.sum.as_str(), says.commit.as_str()),
+            (sum.as_str(), COMMIT)
+        );
+        for (sum, commit, digits) in [
+            ("../../../../precious", COMMIT, 64),
+            ("", COMMIT, 64),
+            (&sum[1..], COMMIT, 64),
+            (&sum, "../../../../escaped", 40),
+            (&sum, &sum[..41], 40),
+        ] {
+            let error = read(sum, commit).err().context("it is taken")?.to_string();
+            let expected = format!("; expected {digits} hexadecimal digits");
+            assert!(error.ends_with(&expected), "{error}");
+        }
+        Ok(())
+    }
 }
