@@ -8,8 +8,8 @@ use anyhow::{Context, Result, anyhow, ensure};
 
 use super::facts;
 use super::options::{Options, Report};
-use crate::bench::contender::{Contender, Family};
-use crate::bench::rounds::{Plan, Row, measure};
+use crate::bench::contender::Contender;
+use crate::bench::rounds::{Effort, Row, measure};
 use crate::bench::stats::{Summary, short};
 use crate::bench::work::Work;
 
@@ -141,14 +141,11 @@ impl Comparison {
                 precision,
                 how,
             ];
-            (Contender::new(Family::Ours, name, 1, &me, &args), bar)
+            (Contender::new(&name, 1, &me, &args), bar)
         });
         let theirs = self.modes.iter().map(|&(mode, bar)| {
             let (name, args) = (format!("PyTorch {mode}"), [SCRIPT, mode, how]);
-            (
-                Contender::new(Family::Pytorch, name, 1, &options.python, &args),
-                bar,
-            )
+            (Contender::new(&name, 1, &options.python, &args), bar)
         });
         Ok(ours.chain(theirs).collect())
     }
@@ -156,7 +153,7 @@ impl Comparison {
     fn table(&self, options: &Options, ceilings: Option<&Ceilings>) -> Result<String> {
         let is_epoch = self.how == "epochs";
         let work: Work = self.work.parse()?;
-        let plan = Plan {
+        let effort = Effort {
             rounds: options.rounds,
             seconds: f64::INFINITY,
             warm_up: if is_epoch { 1 } else { 20 },
@@ -180,7 +177,7 @@ impl Comparison {
                 Err(error) => unable += &format!("| {} | {error:#} |\n", contender.name),
             }
         }
-        let rows = measure(&work, &able, &plan)?;
+        let rows = measure(&work, &able, &effort)?;
         let ours = rows
             .iter()
             .find(|row| row.contender.name == "ours, 1 replica");
