@@ -55,7 +55,6 @@ mod kernel;
 mod ops;
 mod optim;
 mod precision;
-mod room;
 mod streams;
 mod synchronized;
 mod tensors;
@@ -71,7 +70,6 @@ pub use graph::network::Network;
 pub use graph::value::{Value, binary_cross_entropy, cross_entropy, squared_error};
 pub use optim::{AdamW, Optimizer, OptimizerState, Sgd, Slice, Update, sgd};
 pub use precision::{Precision, set_deterministic, set_precision, set_winograd};
-pub use room::{give_back_memory, with_room};
 pub use streams::one_stream;
 pub use synchronized::Summation;
 

@@ -58,6 +58,7 @@ impl Stream {
     /// # Errors
     /// Where the kernels cannot be loaded, or cuDNN cannot be used.
     pub fn of(device: &CudaDevice) -> Result<Arc<Self>> {
+        devices::kept_memory(give_back);
         let mut streams = STREAMS.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, stream)) = streams.iter().find(|(id, _)| *id == device.id()) {
             stream.bind()?;

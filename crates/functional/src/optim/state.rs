@@ -6,7 +6,7 @@ use super::{Memory, Optimizer, Slice};
 use crate::bucket::{Bucket, Values};
 use crate::cpu::gradient::CHUNK;
 use crate::cpu::threads::for_each_chunk;
-use crate::room::with_room;
+use devices::with_room;
 
 /// What an optimizer keeps of the parameters from step to step: nothing before the first.
 #[derive(Default)]
