@@ -346,11 +346,10 @@ fn seats(processes: &Processes, how: &Replication, devices: &[Device]) -> Result
         eprintln!("concise: {line}");
     }
     let k = devices.len();
-    let options = collective::Options {
+    let options = collective::GroupOptions {
         algorithm: how.allreduce,
         timeout: how.timeout,
         link: how.link,
-        make_room: Some(devices::give_back_memory),
     };
     let group = || {
         let members = match processes.channel()? {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow};
 use candle_core::Device;
 use collective::nccl::gpu_ids;
-use collective::{Algorithm, World};
+use collective::{Algorithm, ProcessGroup};
 use run::{BadInput, Process};
 
 use super::settings::{ReduceOn, Replication};
@@ -36,7 +36,7 @@ pub enum Backend {
 /// ```
 pub struct Processes {
     /// None where there is no other.
-    world: Option<Mutex<Box<dyn World>>>,
+    world: Option<Mutex<Box<dyn ProcessGroup>>>,
 }
 
 impl Processes {
@@ -53,7 +53,7 @@ impl Processes {
         Ok(Self::of(mpi::world(timeout)?))
     }
 
-    pub(crate) fn of(world: Box<dyn World>) -> Self {
+    pub(crate) fn of(world: Box<dyn ProcessGroup>) -> Self {
         let world = Some(Mutex::new(world));
         Self { world }
     }
@@ -78,7 +78,7 @@ impl Processes {
     }
 
     /// Another channel to the same processes, for sums on another thread.
-    pub(crate) fn channel(&self) -> Result<Option<Box<dyn World>>> {
+    pub(crate) fn channel(&self) -> Result<Option<Box<dyn ProcessGroup>>> {
         let world = self.world().map(|world| world.duplicate());
         Ok(world.transpose()?)
     }
@@ -182,7 +182,7 @@ impl Processes {
         })
     }
 
-    fn world(&self) -> Option<MutexGuard<'_, Box<dyn World>>> {
+    fn world(&self) -> Option<MutexGuard<'_, Box<dyn ProcessGroup>>> {
         let world = self.world.as_ref();
         world.map(|world| world.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -197,10 +197,10 @@ fn machine() -> String {
 
 #[cfg(feature = "mpi")]
 mod mpi {
-    use super::{Duration, Result, World};
+    use super::{Duration, Result, ProcessGroup};
 
-    pub fn world(timeout: Option<Duration>) -> Result<Box<dyn World>> {
-        Ok(collective::mpi::world(timeout)?)
+    pub fn world(timeout: Option<Duration>) -> Result<Box<dyn ProcessGroup>> {
+        Ok(collective::mpi::process_group(timeout)?)
     }
 
     pub fn finish() -> Result<()> {
@@ -215,9 +215,9 @@ mod mpi {
 /// Without MPI there are no others.
 #[cfg(not(feature = "mpi"))]
 mod mpi {
-    use super::{BadInput, Duration, Result, World};
+    use super::{BadInput, Duration, Result, ProcessGroup};
 
-    pub fn world(_: Option<Duration>) -> Result<Box<dyn World>> {
+    pub fn world(_: Option<Duration>) -> Result<Box<dyn ProcessGroup>> {
         let error = "this program was built without MPI; rebuild it with --features mpi";
         Err(BadInput::from(anyhow::Error::msg(error)).into())
     }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use std::{panic, thread};
 
 use anyhow::Result;
-use collective::{Algorithm, Error, Member, Options, group};
+use collective::{Algorithm, Error, Member, GroupOptions, group};
 
 use crate::bench::stats::Summary;
 
@@ -36,9 +36,9 @@ pub fn name(turn: Turn) -> String {
 pub fn measure(k: usize, len: usize, calls: usize, turns: &[Turn]) -> Result<Vec<Summary>> {
     let mut seats: Vec<Seat> = (0..k).map(|_| Vec::new()).collect();
     for &turn in turns {
-        let options = Options {
+        let options = GroupOptions {
             algorithm: turn.unwrap_or_default(), // `x += 1` only uses the barrier
-            ..Options::default()
+            ..GroupOptions::default()
         };
         for (seat, member) in seats.iter_mut().zip(group(k, options)) {
             seat.push((turn, member));
