@@ -106,7 +106,7 @@ pub struct Member {
     pub(crate) nccl: Option<Nccl>,
 }
 
-/// What the members of a process share.
+/// Shared by the members of a process.
 pub(crate) struct Group {
     pub(crate) options: GroupOptions,
     /// The rank of its first member.

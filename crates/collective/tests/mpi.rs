@@ -7,7 +7,7 @@ use std::io::ErrorKind;
 use std::process::{Command, ExitCode, exit};
 use std::time::Duration;
 
-use collective::{Algorithm, Error, GroupOptions, Member, ProcessGroup, group, group_in, mpi};
+use collective::{Error, ProcessGroup, mpi};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 fn main() -> ExitCode {
@@ -23,7 +23,7 @@ fn main() -> ExitCode {
 use End::{Early, ErrorOfAll, Well};
 
 /// What a rank does. An error is printed, and the rank's status is then 1.
-type Job = fn() -> Result<(), Error>;
+type RankJob = fn() -> Result<(), Error>;
 
 /// How a job ends.
 #[derive(Clone, Copy)]
@@ -41,7 +41,6 @@ const CALLS: End =
     ErrorOfAll("the replicas made different calls, or gave items of different types");
 const PANIC: End = Early(101, &["a fault", "error: rank 1 has panicked"]);
 const ABORT: End = Early(7, &["error: rank 1 gives up"]);
-const EXIT_3: End = Early(3, &[",1]", "Exit code:    3"]);
 const EXIT_0: End = Early(1, &["process rank 1 with PID"]);
 const LATE: End = Early(
     1,
@@ -51,11 +50,10 @@ const LEFT: End = Early(1, &["error: all-reduce: rank 1 did not arrive within 3s
 const NO_END: End = Early(1, &["error: end of MPI: rank 1 did not arrive within 3s\n"]);
 
 /// The name of the test, what the ranks do, and how that ends.
-const JOBS: [(&str, Job, End); 14] = [
+const JOBS: [(&str, RankJob, End); 12] = [
     ("sums_have_the_bits_of_the_owners", sums, Well),
     ("gathered_bytes_come_in_rank_order", gathers, Well),
     ("two_threads_sum_at_once", channels, Well),
-    ("members_of_processes_sum", members, Well),
     ("other_lengths_are_an_error_for_all", lengths, LENGTHS),
     ("other_calls_are_an_error_for_all", calls, CALLS),
     (
@@ -65,7 +63,6 @@ const JOBS: [(&str, Job, End); 14] = [
     ),
     ("a_panic_ends_all", || faulty(|| panic!("a fault")), PANIC),
     ("an_abort_ends_all", || faulty(|| mpi::abort(7)), ABORT),
-    ("an_exit_ends_all", || faulty(|| exit(3)), EXIT_3),
     ("an_exit_with_0_ends_all", || faulty(|| exit(0)), EXIT_0),
     ("all_that_do_not_come_are_named", two_loops, LATE),
     ("a_rank_that_has_left_is_named", leaves, LEFT),
@@ -170,7 +167,7 @@ fn rank() -> usize {
     rank.parse().expect("a number")
 }
 
-/// A processes without a limit; `mpirun` has a limit.
+/// A process group without a limit; `mpirun` has a limit.
 fn process_group() -> Result<Box<dyn ProcessGroup>, Error> {
     mpi::process_group(None)
 }
@@ -188,17 +185,13 @@ fn values(rank: usize, seed: usize, n: usize) -> Vec<f32> {
     (0..n).map(value).collect()
 }
 
-/// The sum of the owners within this process.
-fn owners(parts: &[Vec<f32>]) -> Vec<f32> {
-    let options = GroupOptions {
-        algorithm: Algorithm::Owner,
-        ..GroupOptions::default()
-    };
-    let members = group(parts.len(), options).into_iter().zip(parts);
-    let mut sums = on_threads(members.collect(), |(mut member, part)| {
-        member.all_reduce(part.clone()).unwrap()
-    });
-    sums.remove(0)
+/// The owners sum in rank order.
+fn in_rank_order(parts: &[Vec<f32>]) -> Vec<f32> {
+    let mut sums = parts[0].clone();
+    for part in &parts[1..] {
+        sums.iter_mut().zip(part).for_each(|(sum, x)| *sum += x);
+    }
+    sums
 }
 
 fn on_threads<T: Send, U: Send>(items: Vec<T>, f: impl Fn(T) -> U + Sync) -> Vec<U> {
@@ -224,7 +217,7 @@ fn sums() -> Result<(), Error> {
         let all: Vec<_> = (0..size).map(|rank| values(rank, seed, n)).collect();
         let mut data = all[rank].clone();
         processes.all_reduce(&mut data)?;
-        assert_bits(&data, &owners(&all));
+        assert_bits(&data, &in_rank_order(&all));
     }
     Ok(())
 }
@@ -250,39 +243,11 @@ fn channels() -> Result<(), Error> {
             let all: Vec<_> = (0..processes.size()).map(|r| values(r, round, n)).collect();
             let mut data = all[processes.rank()].clone();
             processes.all_reduce(&mut data)?;
-            let mut expected = all[0].clone();
-            for more in &all[1..] {
-                expected.iter_mut().zip(more).for_each(|(e, m)| *e += m);
-            }
-            assert_bits(&data, &expected);
+            assert_bits(&data, &in_rank_order(&all));
         }
         Ok(())
     });
     done.into_iter().collect()
-}
-
-fn members() -> Result<(), Error> {
-    const K: usize = 2;
-    let options = GroupOptions {
-        timeout: Some(Duration::from_secs(50)),
-        ..GroupOptions::default()
-    };
-    let job = |mut member: Member| {
-        let size = member.size();
-        for n in [0, 1, 17, 129_068] {
-            let all: Vec<_> = (0..size).map(|rank| values(rank, n, n)).collect();
-            let processes: Vec<_> = all.chunks(K).map(owners).collect();
-            let sum = member.all_reduce(all[member.rank()].clone())?;
-            assert_bits(&sum, &owners(&processes));
-        }
-        let mut values = [member.rank() as f64 + 0.1];
-        member.sum(&mut values)?;
-        let expected = (0..size).map(|rank| rank as f64 + 0.1);
-        assert_eq!(Some(values[0]), expected.reduce(|sum, part| sum + part));
-        Ok(())
-    };
-    let members = group_in(process_group()?, K, options);
-    on_threads(members, job).into_iter().collect()
 }
 
 fn lengths() -> Result<(), Error> {
@@ -306,7 +271,7 @@ fn in_use() -> Result<(), Error> {
     let first = process_group()?;
     let second = first.duplicate()?;
     drop(first);
-    let error = mpi::finish().expect_err("there is another processes");
+    let error = mpi::finish().expect_err("there is another process group");
     let error = error.to_string();
     assert!(error.contains("drop all process groups first"), "{error}");
     drop(second);
@@ -345,7 +310,7 @@ fn two_loops() -> Result<(), Error> {
     processes.all_gather(&[]).map(drop)
 }
 
-/// Rank 1 drops its processes, but does not end.
+/// Rank 1 drops its process group, but does not end.
 fn leaves() -> Result<(), Error> {
     let mut processes = impatient()?;
     if processes.rank() == 1 {

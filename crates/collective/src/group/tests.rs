@@ -366,7 +366,7 @@ fn a_way_is_chosen_once_for_each_length() {
 
 #[test]
 #[should_panic(expected = "a group of 65537 members; 1 to 65536 are possible")]
-fn a_gate_has_so_many_places() {
+fn a_barrier_has_so_many_places() {
     group(65_537, GroupOptions::default());
 }
 
@@ -380,7 +380,7 @@ fn items_of_another_kind_are_an_error_for_all() {
     assert_eq!(outcome, vec![Err(Error::KindMismatch); 2]);
 }
 
-/// A processes of threads, which communicate through a group of their own.
+/// Processes that are threads, which communicate through a group of their own.
 struct Threads(Member);
 
 impl ProcessGroup for Threads {
@@ -476,7 +476,7 @@ fn a_few_values_are_summed_in_rank_order() {
 }
 
 #[test]
-fn a_world_sums_a_few_values_in_rank_order_if_all_bring_as_many() {
+fn a_process_group_sums_a_few_values_in_rank_order_if_all_bring_as_many() {
     let sums = on_threads(group(3, GroupOptions::default()), |seat| {
         let mut processes = Threads(seat);
         let mut values = [[1e16, 0.5], [1.0, 0.5], [-1e16, 0.5]][processes.rank()];
@@ -527,7 +527,7 @@ fn within_a_minute() -> GroupOptions {
     within(Duration::from_secs(60))
 }
 
-/// A processes that fails after some calls.
+/// A process group that fails after some calls.
 struct Failing(usize);
 
 impl Failing {
@@ -558,12 +558,12 @@ impl ProcessGroup for Failing {
     }
 
     fn duplicate(&self) -> Result<Box<dyn ProcessGroup>, Error> {
-        panic!("a failing processes makes no other channel")
+        panic!("a failing process group makes no other channel")
     }
 }
 
 #[test]
-fn a_world_that_fails_fails_for_all_members_of_the_process() {
+fn a_process_group_that_fails_fails_for_all_members_of_the_process() {
     // the first call compares the lengths, the second one sums
     for calls in [0, 1] {
         let members = group_in(Box::new(Failing(calls)), 3, within_a_minute());
@@ -587,9 +587,9 @@ fn a_member_that_leaves_is_named_by_its_rank_in_the_whole() {
     });
 }
 
-/// A member that waits for member 0's call of the processes does not time out: the processes has its own limit.
+/// A member that waits for member 0's call of the process group does not time out: the process group has its own limit.
 #[test]
-fn the_limit_of_a_group_does_not_end_a_call_of_the_world() {
+fn the_limit_of_a_group_does_not_end_a_call_of_the_process_group() {
     let options = within(Duration::from_millis(1));
     let members = group_in(Box::new(Failing(0)), 3, options);
     let answers = on_threads(members, |mut member| {

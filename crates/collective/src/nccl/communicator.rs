@@ -1,4 +1,4 @@
-//! A communicator of NCCL, and what of the library this crate calls.
+//! A communicator of NCCL, and the calls of the library.
 //!
 //! No call may block: a communicator is non-blocking and is polled, so it can be aborted at any time, and with it the
 //! sums that wait on the GPU for a member that does not take part.

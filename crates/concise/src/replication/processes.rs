@@ -197,7 +197,7 @@ fn machine() -> String {
 
 #[cfg(feature = "mpi")]
 mod mpi {
-    use super::{Duration, Result, ProcessGroup};
+    use super::{Duration, ProcessGroup, Result};
 
     pub fn world(timeout: Option<Duration>) -> Result<Box<dyn ProcessGroup>> {
         Ok(collective::mpi::process_group(timeout)?)
@@ -215,7 +215,7 @@ mod mpi {
 /// Without MPI there are no others.
 #[cfg(not(feature = "mpi"))]
 mod mpi {
-    use super::{BadInput, Duration, Result, ProcessGroup};
+    use super::{BadInput, Duration, ProcessGroup, Result};
 
     pub fn world(_: Option<Duration>) -> Result<Box<dyn ProcessGroup>> {
         let error = "this program was built without MPI; rebuild it with --features mpi";

@@ -5,7 +5,7 @@ use std::time::Instant;
 use std::{panic, thread};
 
 use anyhow::Result;
-use collective::{Algorithm, Error, Member, GroupOptions, group};
+use collective::{Algorithm, Error, GroupOptions, Member, group};
 
 use crate::bench::stats::Summary;
 
