@@ -23,7 +23,7 @@ enum Command {
     #[command(subcommand)]
     Bench(Bench),
     /// Check a GPU: results, accuracy, memory errors, and speed compared with PyTorch
-    GpuCheck(gpu::Options),
+    GpuCheck(gpu::GpuOptions),
     /// One contender of gpu-check, in a process of its own
     #[command(hide = true)]
     ContendGpu(gpu::ours::ContendGpu),
@@ -35,9 +35,9 @@ enum Command {
 #[derive(Subcommand)]
 enum Bench {
     /// Training steps on the CPU: this project, PyTorch, candle, Burn
-    Cpu(bench::Options),
+    Cpu(bench::CpuOptions),
     /// All-reduce on the CPU: every algorithm, x += 1, Open MPI
-    Allreduce(bench::allreduce::Options),
+    Allreduce(bench::allreduce::AllReduceOptions),
 }
 
 fn main() -> ExitCode {

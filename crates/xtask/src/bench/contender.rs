@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use super::options::{Options, Part};
+use super::options::{CpuOptions, Part};
 use super::peers;
 use super::work::Work;
 
@@ -68,7 +68,7 @@ const PYTORCH_MODES: [&str; 4] = [
 ///
 /// # Errors
 /// If a peer cannot be had; the message says how to do without it.
-pub fn list(options: &Options) -> Result<Vec<Contender>> {
+pub fn list(options: &CpuOptions) -> Result<Vec<Contender>> {
     let threads = options.threads();
     let mut counts = vec![threads, 1];
     counts.dedup();

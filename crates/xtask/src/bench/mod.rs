@@ -20,14 +20,14 @@ pub mod work;
 
 use anyhow::Result;
 
-pub use options::Options;
+pub use options::CpuOptions;
 use options::{Part, write};
 
 /// Measures, prints the report and writes it.
 ///
 /// # Errors
 /// If a peer cannot be had, a contender fails, or the report cannot be written.
-pub fn cpu(options: &Options) -> Result<()> {
+pub fn cpu(options: &CpuOptions) -> Result<()> {
     let effort = rounds::Effort {
         rounds: options.rounds.get(),
         seconds: 60.0,

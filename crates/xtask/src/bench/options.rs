@@ -11,7 +11,7 @@ use super::work::Work;
 
 /// What `bench cpu` can be told.
 #[derive(Args, Debug)]
-pub struct Options {
+pub struct CpuOptions {
     /// Number of rounds; every program is timed once in each
     #[arg(long, value_name = "N", default_value = "7")]
     pub rounds: NonZeroUsize,
@@ -57,7 +57,7 @@ pub enum Part {
     Losses,
 }
 
-impl Options {
+impl CpuOptions {
     /// Whether it is to be measured.
     pub fn has(&self, part: Part) -> bool {
         self.only.is_empty() || self.only.contains(&part)

@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, anyhow, ensure};
 
 use super::facts;
-use super::options::{Options, Report};
+use super::options::{GpuOptions, Report};
 use crate::bench::contender::Contender;
 use crate::bench::rounds::{Effort, Row, measure};
 use crate::bench::stats::{Summary, short};
@@ -69,7 +69,7 @@ const COMPARISONS: [Comparison; 4] = [
 
 /// Measures everything, and adds each table to the report as soon as it is complete. The row of a contender
 /// that cannot start has its error message.
-pub fn all(options: &Options, report: &mut Report) -> Result<()> {
+pub fn all(options: &GpuOptions, report: &mut Report) -> Result<()> {
     ensure!(
         Path::new(SCRIPT).is_file(),
         "{SCRIPT} is not here: start this in the project's folder"
@@ -127,7 +127,11 @@ impl Ceilings {
 
 impl Comparison {
     /// The contenders, each with its bar.
-    fn contenders(&self, options: &Options, how: &str) -> Result<Vec<(Contender, &'static str)>> {
+    fn contenders(
+        &self,
+        options: &GpuOptions,
+        how: &str,
+    ) -> Result<Vec<(Contender, &'static str)>> {
         let me = env::current_exe()?;
         let ours = self.replicas.iter().map(|&(k, bar)| {
             let s = if k == 1 { "" } else { "s" };
@@ -150,7 +154,7 @@ impl Comparison {
         Ok(ours.chain(theirs).collect())
     }
 
-    fn table(&self, options: &Options, ceilings: Option<&Ceilings>) -> Result<String> {
+    fn table(&self, options: &GpuOptions, ceilings: Option<&Ceilings>) -> Result<String> {
         let is_epoch = self.how == "epochs";
         let work: Work = self.work.parse()?;
         let effort = Effort {

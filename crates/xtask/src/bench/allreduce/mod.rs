@@ -15,7 +15,7 @@ use measure::{TURNS, name};
 
 /// The options of `bench allreduce`.
 #[derive(Args, Debug)]
-pub struct Options {
+pub struct AllReduceOptions {
     /// Number of rounds with Open MPI
     #[arg(long, value_name = "N", default_value_t = 5)]
     rounds: usize,
@@ -53,7 +53,7 @@ each thread only adds 1 to its own buffer, so that every byte is read and writte
 ///
 /// # Errors
 /// If Open MPI fails, or the report cannot be written.
-pub fn allreduce(options: &Options) -> Result<()> {
+pub fn allreduce(options: &AllReduceOptions) -> Result<()> {
     let cores = all_cores();
     ensure!(cores >= 2, "an all-reduce is among 2 cores at least");
     let open_mpi = match &options.python {
