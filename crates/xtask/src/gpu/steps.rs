@@ -127,11 +127,7 @@ impl Ceilings {
 
 impl Comparison {
     /// The contenders, each with its bar.
-    fn contenders(
-        &self,
-        options: &GpuOptions,
-        how: &str,
-    ) -> Result<Vec<(Contender, &'static str)>> {
+    fn contenders(&self, python: &Path, how: &str) -> Result<Vec<(Contender, &'static str)>> {
         let me = env::current_exe()?;
         let ours = self.replicas.iter().map(|&(k, bar)| {
             let s = if k == 1 { "" } else { "s" };
@@ -149,7 +145,7 @@ impl Comparison {
         });
         let theirs = self.modes.iter().map(|&(mode, bar)| {
             let (name, args) = (format!("PyTorch {mode}"), [SCRIPT, mode, how]);
-            (Contender::new(&name, 1, &options.python, &args), bar)
+            (Contender::new(&name, 1, python, &args), bar)
         });
         Ok(ours.chain(theirs).collect())
     }
@@ -171,8 +167,8 @@ impl Comparison {
         );
         // a contender that cannot start has a row with its error, and is not timed
         let (mut able, mut found, mut unable) = (Vec::new(), Vec::new(), String::new());
-        let contenders = self.contenders(options, self.how)?.into_iter();
-        for ((contender, bar), (single, _)) in contenders.zip(self.contenders(options, "alone")?) {
+        let [all, singles] = [self.how, "alone"].map(|how| self.contenders(&options.python, how));
+        for ((contender, bar), (single, _)) in all?.into_iter().zip(singles?) {
             match alone(&single, &work) {
                 Ok(numbers) => {
                     able.push(contender);
