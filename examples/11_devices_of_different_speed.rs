@@ -10,7 +10,7 @@ use anyhow::Result;
 use candle_core::{DType, Device, Tensor};
 use candle_nn::VarBuilder;
 use concise::layers::{Conv2d, Linear};
-use concise::{DataParallel, Initializer, Replication, Sgd, Split, Trainer};
+use concise::{DataParallel, Initializer, Sgd, Trainer};
 use functional::{Network, Value, cross_entropy};
 
 /// A small network, images (B, 1, 28, 28) to (B, 10). It computes the forward pass `extra` times more, to be
@@ -30,41 +30,62 @@ fn slow_network(extra: usize, vb: VarBuilder<'_>) -> candle_core::Result<impl Ne
     })
 }
 
-/// Trains on `devices` with this split: milliseconds a step, the share of each replica, and the last loss. If
-/// there is no GPU, the second replica is slow.
-fn train_split(devices: &[Device], split: Split) -> Result<(f64, Vec<f64>, f32)> {
-    let how = Replication {
-        split,
-        ..Replication::default()
+/// The speed of each replica, measured in four steps in which it has nearly all examples.
+fn speeds(net: &DataParallel, mut step: impl FnMut() -> Result<f32>) -> Result<Vec<f64>> {
+    let speed = |i: usize| {
+        let mut weights = vec![1.0; net.devices().len()];
+        weights[i] = 1e6;
+        net.set_split(&weights)?;
+        step()?; // the first one warms up
+        let mut timer = d2l::Timer::new();
+        (0..3).try_for_each(|_| step().map(drop))?;
+        Ok(1.0 / timer.stop())
     };
+    (0..net.devices().len()).map(speed).collect()
+}
+
+/// Trains on `devices` with these weights, or in proportion to the measured speeds: milliseconds a step, the share of
+/// the last replica, and the last loss. If there is no GPU, the second replica is slow.
+fn train_split(devices: &[Device], weights: Option<&[f64]>) -> Result<(f64, f64, f32)> {
     let extra = if devices[0].is_cpu() { 12 } else { 0 };
     let built = AtomicUsize::new(0); // replicas are built one after the other
     let network = move |vb: VarBuilder<'_>| slow_network(extra * built.fetch_add(1, Relaxed), vb);
-    let net = DataParallel::with(how, devices, Initializer::Xavier(2.0), 0, network)?;
+    let net = DataParallel::new(devices, Initializer::Xavier(2.0), 0, network)?;
     let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.1));
     let x = d2l::uniform(&mut d2l::rng(1), 0.0, 1.0, (128, 1, 28, 28))?;
     let y = (Tensor::arange(0f32, 128.0, &Device::Cpu)? / 12.8)?.to_dtype(DType::U32)?;
+    let mut step = || Ok(trainer.step(&x, &y)?.loss.mean()?);
+    let weights = match weights {
+        Some(weights) => {
+            net.set_split(weights)?;
+            (0..8).try_for_each(|_| step().map(drop))?; // as many steps as the measurement takes
+            weights.to_vec()
+        }
+        None => speeds(&net, &mut step)?,
+    };
+    net.set_split(&weights)?;
     let (mut timer, mut loss) = (d2l::Timer::new(), 0.0);
-    for _ in 0..16 {
-        timer.start();
-        loss = trainer.step(&x, &y)?.loss.mean()?;
-        timer.stop();
+    for _ in 0..8 {
+        loss = step()?;
     }
-    let last: f64 = timer.times()[8..].iter().sum(); // the split is measured in the first steps
-    Ok((1e3 * last / 8.0, net.split(), loss))
+    let share = weights[weights.len() - 1] / weights.iter().sum::<f64>();
+    Ok((1e3 * timer.stop() / 8.0, share, loss))
 }
 
 fn main() -> Result<()> {
     let devices = [d2l::try_gpu(0), Device::Cpu];
     d2l::share_cores(Some(2), 2);
     println!("split of 128 images on {}:", d2l::device_names(&devices));
-    let (alone, _, loss) = train_split(&devices[..1], Split::Even)?;
+    let (alone, _, loss) = train_split(&devices[..1], Some(&[1.0]))?;
     println!("the fast one alone  {alone:.1} ms a step, loss {loss:.3}");
-    let by_hand = Split::Weights(vec![4.0, 1.0]);
-    for split in [Split::Even, by_hand, Split::Measured] {
-        print!("{split}: ");
-        let (ms, shares, loss) = train_split(&devices, split)?;
-        println!("{shares:.2?}  {ms:.1} ms a step, loss {loss:.3}");
+    let ways = [
+        ("even", Some([1.0, 1.0])),
+        ("4,1", Some([4.0, 1.0])),
+        ("measured", None),
+    ];
+    for (name, weights) in ways {
+        let (ms, share, loss) = train_split(&devices, weights.as_ref().map(|w| &w[..]))?;
+        println!("{name}: {share:.2} for the slow one, {ms:.1} ms a step, loss {loss:.3}");
     }
     for times in [2.0, 5.0, 50.0] {
         let most = 100.0 / (times + 1.0);

@@ -76,7 +76,7 @@ fn options_of_concise_alone() -> Result<()> {
         ("--accumulate 0", "--accumulate 0: a step has at least 1"),
         ("--split 3,1", "--split 3,1: 2 weights for 3 replicas"),
         ("--split 3,0,1", "positive numbers"),
-        ("--split measured --sync-bn", "give weights"),
+        ("--split measured", "positive numbers"),
         (
             "--allreduce nccl --reduce-on host",
             "--allreduce nccl sums on the devices",

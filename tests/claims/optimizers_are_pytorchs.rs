@@ -7,7 +7,6 @@ use candle_nn::VarBuilder;
 use concise::{AdamW, DataParallel, Initializer, Optimizer, Sgd, Trainer};
 use concise::{layers::Linear, schedule};
 use functional::{Network, Slice, Value, cross_entropy};
-use run::TrainState;
 
 use crate::kit::{cpus, formula_batch, formula_tensor, largest_difference};
 use crate::only_rounding_differs_from_pytorch::{close, tensor_is_close, theirs};
@@ -134,7 +133,7 @@ fn schedules_are_pytorchs() -> Result<()> {
 
 /// What the checkpoint keeps of one parameter.
 fn kept(trainer: &Trainer, of: &str) -> Result<Vec<(String, Tensor)>> {
-    let all = trainer.extra_state()?.into_iter();
+    let all = trainer.state_dict()?.into_iter();
     Ok(all.filter(|(name, _)| name.ends_with(of)).collect())
 }
 
@@ -213,9 +212,9 @@ fn another_optimizers_state_is_refused() -> Result<()> {
     let net = network(2)?;
     let mut with_momentum = trainer("momentum", &net)?;
     steps(&mut with_momentum, 0..2)?;
-    let rest = with_momentum.extra_state()?.into_iter().collect();
+    let rest = with_momentum.state_dict()?;
     let error = trainer("adamw", &net)?
-        .go_on(rest)
+        .load_state_dict(rest)
         .expect_err("it has no means");
     let words = "the checkpoint has no exp_avg 0.weight";
     ensure!(format!("{error:#}").contains(words), "{error:#}");
@@ -231,7 +230,7 @@ fn a_trainer_that_goes_on_takes_the_same_steps() -> Result<()> {
         steps(&mut stops, 0..4)?;
         second.load_state_dict(&first.state_dict()?)?;
         let mut goes_on = trainer(name, &second)?;
-        goes_on.go_on(stops.extra_state()?.into_iter().collect())?;
+        goes_on.load_state_dict(stops.state_dict()?)?;
         steps(&mut goes_on, 4..8)?;
         for (param, expected) in whole.state_dict()? {
             let apart = largest_difference(&expected, &second.parameter(&param, 2)?)?;

@@ -15,7 +15,6 @@ use concise::{
     Trainer, resnet18,
 };
 use functional::{Network, Value, candle, cross_entropy};
-use run::TrainState;
 
 use crate::kit::{cpus, formula_batch, has, largest, largest_difference, succeeds};
 
@@ -29,7 +28,7 @@ trials![
     gradients_that_wait_are_not_shown_as_those_of_a_step,
     a_loss_that_is_a_mean_is_refused,
     shares_of_any_size_take_the_same_step,
-    a_split_that_is_measured_follows_the_speed,
+    a_split_can_change_between_steps,
     resnet18_with_synchronized_norms_takes_the_step_of_one_device,
     a_replica_without_an_example_keeps_step_in_synchronized_norms,
     a_replica_without_an_example_says_so_where_candle_needs_one,
@@ -252,7 +251,7 @@ fn gradients_that_another_trainer_has_lost_are_missed() -> Result<()> {
     for flushes in [false, true] {
         first.step(&x, &y)?;
         Trainer::new(&net, cross_entropy, still).step(&x, &y)?;
-        let keeps = first.extra_state()?;
+        let keeps = first.state_dict()?;
         let own = keeps.iter().all(|(name, _)| name == "steps");
         ensure!(own, "it keeps the other's momentum: {keeps:?}");
         let went_on = match flushes {
@@ -307,29 +306,18 @@ fn shares_of_any_size_take_the_same_step() -> Result<()> {
     Ok(())
 }
 
-/// The second replica needs three times as long for an example.
-fn a_split_that_is_measured_follows_the_speed() -> Result<()> {
-    let how = with(|how| how.split = Split::Measured);
-    let made = AtomicU32::new(0);
-    let net = DataParallel::with(how, &cpus(2), Initializer::Xavier(3.0), 0, move |vb| {
-        let slowness = 1 + 2 * made.fetch_add(1, SeqCst);
-        let fc = Linear::new(784, 10, vb)?;
-        Ok(move |x: &Value, train: bool| {
-            std::thread::sleep(Duration::from_millis(2) * slowness * x.dims()[0] as u32);
-            fc.forward(&x.nhwc()?.flatten()?, train)
-        })
-    })?;
+fn a_split_can_change_between_steps() -> Result<()> {
+    let net = DataParallel::new(&cpus(2), Initializer::Xavier(3.0), 0, three_layers)?;
     let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.1));
-    let (x, y) = formula_batch(0, 8)?;
-    ensure!(net.split() == [0.5, 0.5], "{:?}", net.split());
-    for _ in 0..6 {
-        trainer.step(&x, &y)?;
-    }
-    let split = net.split();
-    ensure!((split[0] - 0.75).abs() < 0.1, "{split:?}");
-    let dealt = trainer.step(&x, &y)?.shards;
-    ensure!(dealt[0].1.dims()[0] > dealt[1].1.dims()[0]);
-    Ok(())
+    let (x, y) = formula_batch(0, 12)?;
+    let mut sizes = |weights: [f64; 2]| {
+        net.set_split(&weights)?;
+        let shards = trainer.step(&x, &y)?.shards;
+        anyhow::Ok([shards[0].1.dim(0)?, shards[1].1.dim(0)?])
+    };
+    ensure!(sizes([1.0, 2.0])? == [4, 8] && sizes([2.0, 1.0])? == [8, 4]);
+    let error = net.set_split(&[1.0, 0.0]).unwrap_err().to_string();
+    has(&error, "weights [1.0, 0.0]: expected numbers above 0")
 }
 
 /// ResNet-18 after a step on `n` examples: the loss, and what all replicas hold.
@@ -406,7 +394,7 @@ fn norms_that_do_not_synchronize_are_named() -> Result<()> {
             fc.forward(&norm.forward(x, train)?.nhwc()?.flatten()?, train)
         })
     })?;
-    let words = "--sync-bn: the network has no synchronized batch norm";
+    let words = "sync_bn: the network has no synchronized batch norm";
     has(&error, words)
 }
 

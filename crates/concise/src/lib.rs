@@ -1,5 +1,4 @@
-//! "Concise Implementation for Multiple GPUs": ResNet-18, and data-parallel training of any
-//! network in a few lines.
+//! "Concise Implementation for Multiple GPUs": ResNet-18, and its data-parallel training in a few lines.
 //!
 //! ```no_run
 //! use concise::{DataParallel, Initializer, Sgd, Trainer, evaluate_accuracy_gpus, resnet18};
@@ -18,29 +17,16 @@
 //! # anyhow::Ok(())
 //! ```
 //!
-//! A network is any [`functional::Network`] that is built from a candle `VarBuilder`, such as a closure or a
-//! layer of [`layers`]. [`DataParallel`] puts a replica of it on each device, each on a thread of its own.
+//! The trainer, the replicas and the layers are those of the library [`data_parallel`], which this crate hands on. Here
+//! are the network and the program of the section.
 
-mod evaluate;
-pub mod layers;
 mod options;
-pub mod prelude;
-mod replication;
 mod resnet;
-pub mod schedule;
-mod start;
 mod train;
 
-// a package needs no other name
-pub use {candle_core, candle_nn, collective, d2l, dataset, functional};
+pub use data_parallel::*;
+pub use {d2l, dataset};
 
-pub use collective::{Algorithm, cost::Link};
-pub use evaluate::{Minibatches, evaluate, evaluate_accuracy_gpus};
-pub use functional::{AdamW, Optimizer, Sgd};
-pub use options::Options;
-pub use replication::{
-    Backend, DataParallel, Initializer, Processes, ReduceOn, Replication, Split, Step, Trainer,
-    split_by_weights,
-};
+pub use options::{Backend, Options};
 pub use resnet::{Residual, Resnet18, resnet18};
 pub use train::{BOOK, train};

@@ -4,14 +4,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use candle_core::Device;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Command, FromArgMatches, ValueEnum};
-use collective::Algorithm;
-use functional::Sgd;
-use run::Run;
-
-use crate::replication::{Backend, Processes, ReduceOn, Replication, Split};
-use crate::schedule::{cosine, linear, one_cycle, step, warmup};
+use data_parallel::schedule::{cosine, linear, one_cycle, step, warmup};
+use data_parallel::{Algorithm, Processes, ReduceOn, Replication, Sgd, Split, collective};
+use run::{BadInput, Run};
 
 /// The options of a run of this section; what is left out is as in the book.
 #[derive(Debug, Clone, clap::Args)]
@@ -42,7 +39,7 @@ pub struct Options {
     pub allreduce: Algorithm,
 
     /// Where the gradients are summed
-    #[arg(long, value_enum, default_value_t = ReduceOn::Device, value_name = "PLACE", help_heading = TOGETHER)]
+    #[arg(long, default_value_t = ReduceOn::Device, value_name = "PLACE", value_parser = places(), help_heading = TOGETHER)]
     pub reduce_on: ReduceOn,
 
     /// Bucket size in MiB; each bucket of gradients is summed as soon as it is complete
@@ -61,8 +58,8 @@ pub struct Options {
     #[arg(long, default_value_t = 1, value_name = "N", help_heading = TOGETHER)]
     pub accumulate: usize,
 
-    /// Shares of a minibatch for devices of different speed: even, measured, or weights such as 3,1
-    #[arg(long, default_value_t = Split::Even, value_name = "W,W|measured", help_heading = TOGETHER)]
+    /// Shares of a minibatch for devices of different speed: even, or weights such as 3,1
+    #[arg(long, default_value_t = Split::Even, value_name = "W,W", help_heading = TOGETHER)]
     pub split: Split,
 
     /// How several processes communicate; each has --gpus replicas
@@ -78,6 +75,28 @@ pub struct Options {
 fn ways() -> impl TypedValueParser<Value = Algorithm> {
     PossibleValuesParser::new(["star", "owner", "ring", "tree", "nccl", "auto"])
         .try_map(|way| way.parse())
+}
+
+/// The places where gradients are summed, with the help of each.
+fn places() -> impl TypedValueParser<Value = ReduceOn> {
+    let places = [
+        ("device", "On the devices, which copy from each other"),
+        (
+            "host",
+            "In host memory; each device copies its gradients there and the sums back",
+        ),
+    ];
+    let places = places.map(|(name, help)| PossibleValue::new(name).help(help));
+    PossibleValuesParser::new(places).try_map(|place| place.parse::<ReduceOn>())
+}
+
+/// How the processes of a run communicate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Backend {
+    /// One process, with a thread for each replica
+    Threads,
+    /// Processes under mpirun
+    Mpi,
 }
 
 /// What becomes of the learning rate after the warm-up.
@@ -204,9 +223,7 @@ impl Options {
         let way = match allreduce {
             Algorithm::Nccl => Algorithm::Nccl,
             _ if k == 1 => Algorithm::Owner, // only the processes sum, if there are several
-            Algorithm::Auto if on_cpus => {
-                Algorithm::Auto.chosen(false, k, self.replication().bucket_bytes)
-            }
+            Algorithm::Auto if on_cpus => Algorithm::Auto.chosen(false, k, self.bucket_bytes()),
             way => way,
         };
         match way {
@@ -229,7 +246,9 @@ impl Options {
     pub(crate) fn processes(&self) -> Result<Processes> {
         match self.backend {
             Backend::Threads => Ok(Processes::alone()),
-            Backend::Mpi => Processes::mpi(Some(self.patience())).context("--backend mpi"),
+            Backend::Mpi => Processes::mpi(Some(self.patience()))
+                .context("--backend mpi")
+                .map_err(unless_lost),
         }
     }
 
@@ -237,17 +256,43 @@ impl Options {
         Duration::from_secs_f64(self.timeout)
     }
 
-    pub(crate) fn replication(&self) -> Replication {
-        Replication {
+    fn bucket_bytes(&self) -> usize {
+        (self.bucket_mb * f64::from(1 << 20)) as usize
+    }
+
+    /// How the replicas on `devices` work together, with the all-reduce that `auto` stands for.
+    ///
+    /// # Errors
+    /// If they cannot.
+    pub(crate) fn replication(
+        &self,
+        processes: &Processes,
+        devices: &[Device],
+    ) -> Result<Replication> {
+        let mut how = Replication {
             allreduce: self.allreduce,
             reduce_on: self.reduce_on,
-            bucket_bytes: (self.bucket_mb * f64::from(1 << 20)) as usize,
+            bucket_bytes: self.bucket_bytes(),
             overlap: !self.no_overlap,
             sync_bn: self.sync_bn,
-            allow_unused: false,
             split: self.split.clone(),
             timeout: Some(self.patience()),
-            link: None,
-        }
+            ..Replication::default()
+        };
+        let fits = how.check(devices.len());
+        fits.with_context(|| format!("--split {}", self.split))
+            .map_err(BadInput::from)?;
+        let chosen = processes.choose(&how, devices);
+        let chosen = chosen.with_context(|| format!("--allreduce {}", self.allreduce));
+        how.allreduce = chosen.map_err(unless_lost)?;
+        Ok(how)
+    }
+}
+
+/// An error of an option, unless another process is lost.
+fn unless_lost(error: anyhow::Error) -> anyhow::Error {
+    match error.is::<collective::Error>() {
+        true => error,
+        false => BadInput::from(error).into(),
     }
 }

@@ -4,7 +4,7 @@ use candle_core::Result;
 use candle_nn::VarBuilder;
 use functional::{Network, Value};
 
-use crate::layers::{BatchNorm2d, Conv2d, Linear};
+use data_parallel::layers::{BatchNorm2d, Conv2d, Linear};
 
 /// A residual block ("Residual Networks (ResNet)"): two 3×3 convolutions with batch norm, and
 /// the input added to their output; where the block changes the shape, through a 1×1

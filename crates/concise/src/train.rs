@@ -3,16 +3,17 @@
 use std::sync::Arc;
 
 use anyhow::Result;
+use candle_core::Tensor;
 use candle_nn::VarBuilder;
 use d2l::synchronize;
+use data_parallel::{
+    DataParallel, Disagreement, Initializer, Processes, Trainer, evaluate_accuracy_gpus,
+};
 use functional::cross_entropy;
-use run::{BadInput, Book, Summary, say};
+use run::{BadInput, Book, Run, Summary, TrainState, say};
 
-use crate::evaluate::evaluate_accuracy_gpus;
 use crate::options::Options;
-use crate::replication::{DataParallel, Initializer, Processes, Trainer};
 use crate::resnet::resnet18;
-use crate::start::{load, start};
 
 /// What the book sets for this section: minibatch and learning rate grow with the devices.
 pub const BOOK: Book = Book {
@@ -41,38 +42,93 @@ pub fn train(options: &Options) -> Result<Summary> {
     let processes = Arc::new(options.processes()?);
     let result = train_among(&processes, options);
     let processes = Arc::into_inner(processes).expect("the network is gone");
-    processes.finish(result)
+    let (alone, rank) = (processes.are_one(), processes.rank());
+    let ended = result.and_then(|summary| processes.finish().map(|()| summary));
+    match ended {
+        Err(error) if !alone => {
+            // the others wait for this one
+            eprintln!("error: process {rank}: {error:#}");
+            Processes::abort(if error.is::<BadInput>() { 2 } else { 1 })
+        }
+        ended => ended,
+    }
 }
 
 /// As [`train`], in each of several processes.
 fn train_among(processes: &Arc<Processes>, options: &Options) -> Result<Summary> {
-    // Devices, data, timer and curve, as the options say
-    let mut run = start(options, &BOOK, processes)?;
-    let (how, devices) = (options.replication(), run.devices.clone());
-    // Initialize the network on all devices
-    let network = |vb: VarBuilder<'_>| resnet18(10, vb);
-    let net = DataParallel::among(processes, how, &devices, INIT, run.seed, network)?;
-    load(&mut run, &net)?; // the parameters of --init or --resume, where it is given
+    // Devices, data, timer and curve, as the options say; the network on all devices
+    let (mut run, net) =
+        start(processes, options).map_err(|error| match error.is::<Disagreement>() {
+            true => BadInput::from(error).into(),
+            false => error,
+        })?;
+    let devices = run.devices.clone();
     let trainer = Trainer::new(&net, cross_entropy, options.sgd(run.lr));
     let trainer = trainer.schedule(options.schedule(&run)).check_losses(false); // the run does
+    let trainer = trainer.stop_together(run::wants_to_end, run::interrupt);
     let mut trainer = trainer.accumulate(options.accumulate);
-    trainer.go_on(run.take_extra_state())?;
+    trainer.load_state_dict(run.take_extra_state())?; // that of --resume
     for epoch in run.epochs() {
         run.timer.start();
         for batch in run.train_iter.epoch(epoch) {
             let (x, y) = batch?;
             let step = trainer.step(&x, &y)?;
-            run.step(step.loss, &trainer)?;
+            run.step(step.loss, &State(&net, &trainer))?;
         }
         trainer.flush()?; // the step with what --accumulate has left
         synchronize(&devices)?;
         run.timer.stop();
         // Evaluate the model on all devices, and add the accuracy to the curve
         let test_acc = evaluate_accuracy_gpus(&net, &run.test_iter)?;
-        run.epoch(test_acc, &trainer)?;
-        if let Some(split) = trainer.measured() {
-            say(format_args!("split as measured: {split:.2?}"));
-        }
+        run.epoch(test_acc, &State(&net, &trainer))?;
     }
-    run.finish(&trainer)
+    run.finish(&State(&net, &trainer))
+}
+
+/// The run and its network, once all processes have the same settings and parameters.
+fn start(processes: &Arc<Processes>, options: &Options) -> Result<(Run, DataParallel)> {
+    let mut run = Run::start_in(processes.process()?, &options.run, &BOOK)?;
+    run.train_iter = run.train_iter.in_groups_of(options.accumulate);
+    let how = options.replication(processes, &run.devices)?;
+    let settings = options.settings(&run, how.allreduce);
+    settings.into_iter().for_each(|line| run.depends_on(line));
+    let settings = format!("{}\n{how:?}\n{}", run.settings(), run.keeping());
+    processes.agree("settings", &settings)?;
+    // Initialize the network on all devices
+    let network = |vb: VarBuilder<'_>| resnet18(10, vb);
+    let net = DataParallel::among(processes, how, &run.devices, INIT, run.seed, network)?;
+    let lines = net.warnings().iter().cloned().chain(net.all_reduce()?);
+    lines.for_each(|line| say(format_args!("{line}")));
+    // The parameters of --init or --resume, if it is given
+    let own = net.state_dict()?;
+    let names = own.iter().map(|(name, _)| name.clone());
+    let state = names.zip(run.init(own.clone())?);
+    net.load_state_dict(&state.collect::<Vec<_>>())?;
+    Ok((run, net))
+}
+
+/// What a run keeps in checkpoints, and compares.
+struct State<'a>(&'a DataParallel, &'a Trainer);
+
+impl TrainState for State<'_> {
+    fn tensors(&self) -> Result<Vec<Tensor>> {
+        let state = self.0.state_dict()?;
+        Ok(state.into_iter().map(|(_, tensor)| tensor).collect())
+    }
+
+    fn extra_state(&self) -> Result<Vec<(String, Tensor)>> {
+        self.1.state_dict()
+    }
+
+    fn is_between_steps(&self) -> bool {
+        self.1.is_between_steps()
+    }
+
+    fn check_replicas(&self, _: &[String]) -> Result<()> {
+        self.0.check_replicas()
+    }
+
+    fn gradients(&self, _: &[String], _: usize) -> Result<Vec<(String, Tensor)>> {
+        self.1.gradients()
+    }
 }

@@ -31,10 +31,10 @@ pub use devices::{
     devices, devices_of_kind, find_devices, on_devices, on_replica, quietly, synchronize,
     to_device, try_all_gpus, try_gpu, view_to_device,
 };
-pub use metrics::{accuracy, evaluate_accuracy_gpu};
+pub use metrics::evaluate_accuracy_gpu;
 pub use param::{Param, backward, sgd};
 pub use replicas::{on_each, share_cores, try_share_cores};
 pub use show_images::show_images;
 pub use svg::{display_svg, escape};
 pub use timer::Timer;
-pub use training::{Rng, normal, num_examples, rng, uniform};
+pub use training::{Rng, accuracy, normal, num_examples, rng, uniform};

@@ -1,34 +1,11 @@
-//! How many predictions are right.
+//! The accuracy on one device.
 
-use candle_core::{D, DType, Device, Result, Tensor};
+use candle_core::{Device, Result, Tensor};
 use devices::{cores, on_devices, to_device};
 use functional::Value;
-use training::DataIter;
+use training::{DataIter, accuracy};
 
 use crate::accumulator::Accumulator;
-
-/// The number of examples with the largest output at the label ("Softmax Regression
-/// Implementation from Scratch"): `y_hat` (B, classes), `y` (B,). It is 0 for 0 examples: a replica may
-/// get none.
-///
-/// ```
-/// # use candle_core::{Device, Tensor};
-/// let y_hat = Tensor::new(&[[0.1f32, 0.3, 0.6], [0.3, 0.2, 0.5]], &Device::Cpu)?;
-/// let y = Tensor::new(&[0u32, 2], &Device::Cpu)?;
-/// assert_eq!(d2l::accuracy(&y_hat, &y)?, 1);
-/// assert_eq!(d2l::accuracy(&y_hat.narrow(0, 0, 0)?, &y.narrow(0, 0, 0)?)?, 0);
-/// # candle_core::Result::Ok(())
-/// ```
-///
-/// # Errors
-/// If the numbers of examples differ.
-pub fn accuracy(y_hat: &Tensor, y: &Tensor) -> Result<usize> {
-    if y_hat.elem_count() == 0 && y.elem_count() == 0 {
-        return Ok(0); // candle has no largest of nothing
-    }
-    let right = y_hat.argmax(D::Minus1)?.eq(y)?;
-    Ok(right.to_dtype(DType::U32)?.sum_all()?.to_scalar::<u32>()? as usize)
-}
 
 /// The accuracy of `net` on a dataset, on one device ("Convolutional Neural Networks
 /// (LeNet)"); on the CPU it may use all the cores of the run.

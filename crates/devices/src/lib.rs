@@ -18,6 +18,7 @@ mod faults;
 mod find;
 mod gpu;
 mod memory;
+mod process;
 pub mod threads;
 
 pub use copies::{barrier, synchronize, to_device, view_to_device};
@@ -27,3 +28,4 @@ pub use faults::{
 };
 pub use find::{DeviceKind, devices, devices_of_kind, find_devices, try_all_gpus, try_gpu};
 pub use memory::{give_back_memory, kept_memory, with_room};
+pub use process::Process;

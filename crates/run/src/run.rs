@@ -15,6 +15,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use candle_core::{Device, Tensor};
 use d2l::{Animator, Timer, try_share_cores};
 use dataset::{DataIter, Dataset};
+use devices::Process;
 use training::{BatchLoss, Unread, weights};
 
 use crate::bad_input::BadInput;
@@ -25,7 +26,6 @@ use crate::lines::{Epoch, Lines, Sizes, Step};
 use crate::loss_curve::LossCurve;
 use crate::options::{Book, Options};
 use crate::out_of_memory;
-use crate::process::Process;
 use crate::record::Record;
 use crate::say::{one_line, say, set_quiet};
 use crate::trace::Trace;

@@ -1,8 +1,9 @@
 //! The state of what a run trains, as its checkpoints and its checks see it.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use candle_core::Tensor;
 use d2l::{Param, device_name};
+use training::compare;
 
 /// A network in training, on one device or several. [`Run`](crate::Run) is told of it after every step: it is what
 /// checkpoints keep, and what has to be the same on all devices.
@@ -72,47 +73,6 @@ impl TrainState for Vec<Vec<Param>> {
     }
 }
 
-/// Compares one parameter of two replicas, each with the name of its device.
-///
-/// ```
-/// # use candle_core::{Device, Tensor};
-/// let a = Tensor::new(&[[1f32, 2.0]], &Device::Cpu)?;
-/// let b = Tensor::new(&[[1f32, 3.0]], &Device::Cpu)?;
-/// let error = run::compare("W1", ("cpu(0)", &a), ("cpu(1)", &b)).unwrap_err();
-/// assert_eq!(error.to_string(), "the replicas differ: W1[0, 1] is 2 on cpu(0) and 3 on cpu(1)");
-/// # anyhow::Ok(())
-/// ```
-///
-/// # Errors
-/// Names the first element that has other bits.
-pub fn compare(name: &str, a: (&str, &Tensor), b: (&str, &Tensor)) -> Result<()> {
-    let values = |tensor: &Tensor| tensor.flatten_all()?.to_vec1::<f32>();
-    let (x, y) = (values(a.1)?, values(b.1)?);
-    let differ = |(x, y): (&f32, &f32)| x.to_bits() != y.to_bits();
-    match x.iter().zip(&y).position(differ) {
-        None => Ok(()),
-        Some(i) => bail!(
-            "the replicas differ: {name}{:?} is {} on {} and {} on {}",
-            index(i, a.1.dims()),
-            x[i],
-            a.0,
-            y[i],
-            b.0
-        ),
-    }
-}
-
-/// Where element `i` is in a tensor of that shape.
-fn index(mut i: usize, dims: &[usize]) -> Vec<usize> {
-    let mut index: Vec<usize> = Vec::new();
-    for dim in dims.iter().rev() {
-        index.push(i % dim);
-        i /= dim;
-    }
-    index.reverse();
-    index
-}
-
 /// What a person wants to know of the gradients of a step that went wrong.
 pub(crate) fn largest_gradient(gradients: &[(String, Tensor)]) -> Result<String> {
     let mut largest: Option<(f32, &str)> = None;
@@ -167,13 +127,6 @@ mod tests {
             "the replicas differ: b1[2] is 0 on cpu(0) and -0 on cpu(2)"
         );
         Ok(())
-    }
-
-    #[test]
-    fn an_index_counts_the_last_dimension_fastest() {
-        assert_eq!(index(0, &[2, 3, 4]), [0, 0, 0]);
-        assert_eq!(index(23, &[2, 3, 4]), [1, 2, 3]);
-        assert_eq!(index(0, &[]), [0usize; 0]);
     }
 
     #[test]

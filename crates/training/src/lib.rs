@@ -14,6 +14,8 @@
 //! # anyhow::Ok(())
 //! ```
 
+mod accuracy;
+mod compare;
 pub mod files;
 mod iter;
 mod loader;
@@ -23,6 +25,8 @@ mod random;
 mod unread;
 pub mod weights;
 
+pub use accuracy::accuracy;
+pub use compare::compare;
 pub use iter::{DataIter, Examples, num_examples};
 pub use loader::Loader;
 pub use loss::BatchLoss;

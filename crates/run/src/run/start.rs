@@ -5,13 +5,13 @@ use candle_core::Device;
 use d2l::find_devices as find;
 use d2l::{device_name, device_names};
 use dataset::{DataIter, Dataset};
+use devices::Process;
 
 use crate::bad_input::BadInput;
 use crate::folder::check_path_is_file;
 use crate::gpu::{Gpu, gpu};
 use crate::interrupt::SIGNALS;
 use crate::options::{Options, Precision};
-use crate::process::Process;
 use crate::record::Record;
 use crate::say::is_quiet;
 use crate::trace::Trace;

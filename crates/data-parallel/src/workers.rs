@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use collective::Deadline;
-use d2l::catch_panic;
+use devices::catch_panic;
 
-use super::replica::Replica;
-use super::state::State;
+use crate::replica::Replica;
+use crate::state::State;
 
 type Job = Box<dyn FnOnce(&mut Replica) + Send>;
 
@@ -119,8 +119,8 @@ impl Workers {
         self.all.push(worker);
     }
 
-    /// Runs `job` on all replicas at once, each with its own of `inputs`, and waits for all; once one has
-    /// answered, for the others no longer than they wait for each other.
+    /// Runs `job` on all replicas at once, each with its own of `inputs`, and waits for all; after the first answer no
+    /// longer than replicas wait for each other.
     ///
     /// # Errors
     /// The first cause: that a replica failed or stands still, not that the others then missed it.
@@ -155,35 +155,31 @@ impl Workers {
 
     /// Puts each answer in its place, and returns why no more come: all are there, or the time is over.
     ///
-    /// The first answer may take any time. It starts the timeout. Each later success restarts it, because
-    /// replicas that take turns on the cores answer one after another; a failure does not. So a fast device, or
-    /// one without an example, waits for the others no longer than in the all-reduce.
+    /// The first answer may take any time. After each answer the next one has the time for which replicas wait for each
+    /// other; after an error at most [`ENDING`], because then the others need not wait.
     fn collect<T>(
         &self,
         inbox: &Receiver<(usize, Result<T>)>,
         answers: &mut [Option<Result<T>>],
     ) -> RecvTimeoutError {
-        let limit = |most| self.timeout.map(|limit| Deadline::after(limit.min(most)));
-        let mut deadline = None;
+        let mut deadline: Option<Deadline> = None;
         loop {
             let next = match &deadline {
                 None => inbox.recv().map_err(RecvTimeoutError::from),
-                Some(deadline) => Deadline::nap(deadline, |time| inbox.recv_timeout(time)),
+                Some(deadline) => deadline.nap(|time| inbox.recv_timeout(time)),
             };
-            match next {
-                Ok((i, answer)) => {
-                    match &answer {
-                        Ok(_) => deadline = limit(Duration::MAX),
-                        Err(error) if is_late(error) => deadline = limit(ENDING),
-                        Err(_) => deadline = deadline.or_else(|| limit(Duration::MAX)),
-                    }
+            match (next, &deadline) {
+                (Ok((i, answer)), _) => {
+                    let most = if answer.is_ok() {
+                        Duration::MAX
+                    } else {
+                        ENDING
+                    };
+                    deadline = self.timeout.map(|limit| Deadline::after(limit.min(most)));
                     answers[i] = Some(answer);
                 }
-                Err(RecvTimeoutError::Timeout) => match &deadline {
-                    Some(deadline) if deadline.is_over() => return RecvTimeoutError::Timeout,
-                    _ => {}
-                },
-                Err(end) => return end,
+                (Err(RecvTimeoutError::Timeout), Some(deadline)) if !deadline.is_over() => {}
+                (Err(end), _) => return end,
             }
         }
     }
@@ -200,7 +196,7 @@ impl Workers {
     }
 }
 
-/// How long the other replicas have to answer, once it is known that one replica does not.
+/// How long the other replicas have to answer after one has failed.
 const ENDING: Duration = Duration::from_secs(5);
 
 /// What a run says of replicas that stand still.
@@ -215,14 +211,6 @@ fn late(missing: &[&Worker], limit: Duration) -> anyhow::Error {
 /// What the group of replicas says in an error.
 fn of_the_group(error: &anyhow::Error) -> Option<&collective::Error> {
     error.chain().find_map(|cause| cause.downcast_ref())
-}
-
-/// Whether the error says that another replica was waited for long enough.
-fn is_late(error: &anyhow::Error) -> bool {
-    matches!(
-        of_the_group(error),
-        Some(collective::Error::TimedOut { .. })
-    )
 }
 
 /// Whether the error says only that another replica is gone or late.

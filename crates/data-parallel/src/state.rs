@@ -10,6 +10,7 @@ use candle_core::{DType, Device, Result, Shape, Tensor, Var, bail};
 use candle_nn::init::{FanInOut, NormalOrUniform};
 use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder};
+use training::{Rng, normal, uniform};
 
 /// How the weights of a new network are drawn: everything with two dimensions or more. What has one dimension starts
 /// at zero where its layer would draw it (biases), and else as its layer says (the scale of batch norm at one).
@@ -76,7 +77,7 @@ const COUNT: &str = "num_batches_tracked";
 /// Where the values of a new replica come from.
 pub(crate) enum Origin {
     /// Drawn: the first replica.
-    Drawn(Initializer, Box<d2l::Rng>),
+    Drawn(Initializer, Box<Rng>),
     /// Copied from the first replica.
     Copy(State),
 }
@@ -95,7 +96,7 @@ pub(crate) fn build<N>(
     Ok((net, state))
 }
 
-/// The `VarBuilder`'s back: makes a variable for each name that is asked for, and keeps the list.
+/// The backend of the `VarBuilder`: makes a variable for each name that is asked for, and keeps the list.
 #[derive(Clone)]
 struct Collector(Arc<Mutex<(State, Origin)>>);
 
@@ -131,7 +132,7 @@ impl SimpleBackend for Collector {
             true => &Device::Cpu,
             false => device,
         };
-        let value = d2l::to_device(&value.to_dtype(dtype)?, device)?.detach();
+        let value = devices::to_device(&value.to_dtype(dtype)?, device)?.detach();
         let var = Var::from_tensor(&value)?;
         state.entries.push((name.to_owned(), var.clone()));
         Ok(var.into_inner())
@@ -182,11 +183,11 @@ impl Initializer {
 }
 
 /// Draws on the host, so that a seed gives the same network on every device.
-fn draw(init: Init, shape: Shape, rng: &mut d2l::Rng) -> Result<Tensor> {
+fn draw(init: Init, shape: Shape, rng: &mut Rng) -> Result<Tensor> {
     match init {
         Init::Const(value) => Tensor::full(value as f32, shape, &Device::Cpu),
-        Init::Randn { mean, stdev } => d2l::normal(rng, stdev, shape)? + mean,
-        Init::Uniform { lo, up } => d2l::uniform(rng, lo, up, shape),
+        Init::Randn { mean, stdev } => normal(rng, stdev, shape)? + mean,
+        Init::Uniform { lo, up } => uniform(rng, lo, up, shape),
         Init::Kaiming {
             dist,
             fan,
@@ -194,10 +195,10 @@ fn draw(init: Init, shape: Shape, rng: &mut d2l::Rng) -> Result<Tensor> {
         } => {
             let std = non_linearity.gain() / (fan.for_shape(&shape) as f64).sqrt();
             match dist {
-                NormalOrUniform::Normal => d2l::normal(rng, std, shape),
+                NormalOrUniform::Normal => normal(rng, std, shape),
                 NormalOrUniform::Uniform => {
                     let up = 3f64.sqrt() * std;
-                    d2l::uniform(rng, -up, up, shape)
+                    uniform(rng, -up, up, shape)
                 }
             }
         }
@@ -207,6 +208,7 @@ fn draw(init: Init, shape: Shape, rng: &mut d2l::Rng) -> Result<Tensor> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use training::rng;
 
     fn two_layers(vb: VarBuilder<'_>) -> Result<()> {
         for layer in ["b", "a"] {
@@ -220,7 +222,7 @@ mod tests {
 
     #[test]
     fn the_order_is_that_of_the_network_and_buffers_are_apart() -> Result<()> {
-        let origin = Origin::Drawn(Initializer::Layers, Box::new(d2l::rng(0)));
+        let origin = Origin::Drawn(Initializer::Layers, Box::new(rng(0)));
         let ((), state) = build(&Device::Cpu, origin, two_layers)?;
         let names: Vec<_> = state.parameters().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["b.weight", "a.weight"]);
@@ -234,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_copy_has_the_values_and_not_the_memory() -> Result<()> {
-        let origin = Origin::Drawn(Initializer::Normal(1.0), Box::new(d2l::rng(7)));
+        let origin = Origin::Drawn(Initializer::Normal(1.0), Box::new(rng(7)));
         let ((), first) = build(&Device::Cpu, origin, two_layers)?;
         let ((), copy) = build(&Device::Cpu, Origin::Copy(first.clone()), two_layers)?;
         let values = |s: &State| s.get("a.weight").unwrap().to_vec2::<f32>();
@@ -249,7 +251,7 @@ mod tests {
     fn xavier_keeps_within_its_bounds() -> Result<()> {
         let shape = Shape::from((30, 20, 5, 5));
         let init = Initializer::Xavier(3.0).init(&shape, Init::Const(0.));
-        let drawn = draw(init, shape, &mut d2l::rng(0))?.abs()?.flatten_all()?;
+        let drawn = draw(init, shape, &mut rng(0))?.abs()?.flatten_all()?;
         let bound = (3.0f32 / ((30.0 + 20.0) * 25.0 / 2.0)).sqrt();
         let largest = drawn.max(0)?.to_scalar::<f32>()?;
         assert!(

@@ -17,9 +17,9 @@ struct Core<'a>(&'a Cores);
 impl Cores {
     pub fn new(replicas: usize) -> Self {
         Self {
-            free: Mutex::new(d2l::cores()),
+            free: Mutex::new(devices::cores()),
             freed: Condvar::new(),
-            share: d2l::cores_each(replicas),
+            share: devices::cores_each(replicas),
         }
     }
 
@@ -27,7 +27,7 @@ impl Cores {
     pub fn compute<T>(&self, f: impl FnOnce() -> T) -> T {
         self.take();
         let _core = Core(self);
-        functional::threads::with_budget(self.share, f)
+        devices::threads::with_budget(self.share, f)
     }
 
     /// Runs `wait`, which waits for other replicas, within [`compute`](Self::compute): they may need

@@ -2,22 +2,22 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Tensor};
 use candle_nn::VarBuilder;
 use collective::Algorithm;
+use devices::with_room;
 use functional::Network;
-use run::BadInput;
+use training::{rng, weights};
 
-use super::cores::Cores;
-use super::processes::Processes;
-use super::replica::{Replica, Seats};
-use super::settings::{ReduceOn, Replication};
-use super::split::{Split, split_by_weights};
-use super::state::{Initializer, Origin, State, build};
-use super::worker::{Worker, Workers};
+use crate::cores::Cores;
+use crate::processes::Processes;
+use crate::replica::{Groups, Replica};
+use crate::settings::{ReduceOn, Replication, Split, split_by_weights};
+use crate::state::{Initializer, Origin, State, build};
+use crate::workers::{Worker, Workers};
 
 /// Replicas of one network, one on each device, with the same parameters. Each has batch-norm
 /// statistics of its own, as the book says.
@@ -25,14 +25,14 @@ use super::worker::{Worker, Workers};
 /// The network is initialized on these devices and nowhere else:
 ///
 /// ```
-/// use concise::{DataParallel, Initializer, resnet18};
+/// use data_parallel::{DataParallel, Initializer, layers::Linear};
 ///
-/// let devices = d2l::devices(2)?;
-/// let net = DataParallel::new(&devices, Initializer::Normal(0.01), 0, |vb| resnet18(10, vb))?;
-/// assert_eq!(net.num_parameters(), 11_175_818);
-/// let weight = [net.parameter("0.weight", 0)?, net.parameter("0.weight", 1)?];
-/// assert_eq!(weight[0].flatten_all()?.to_vec1::<f32>()?, weight[1].flatten_all()?.to_vec1::<f32>()?);
-/// assert!(net.parameter("0.weight", 2).is_err()); // there is no third replica
+/// let devices = devices::devices(2)?;
+/// let net = DataParallel::new(&devices, Initializer::Normal(0.01), 0, |vb| Linear::new(784, 10, vb))?;
+/// assert_eq!(net.num_parameters(), 7850);
+/// let weight = [net.parameter("weight", 0)?, net.parameter("weight", 1)?];
+/// assert_eq!(weight[0].to_vec2::<f32>()?, weight[1].to_vec2::<f32>()?);
+/// assert!(net.parameter("weight", 2).is_err()); // there is no third replica
 /// # anyhow::Ok(())
 /// ```
 ///
@@ -42,14 +42,38 @@ pub struct DataParallel {
     workers: Arc<Workers>,
     pub(crate) states: Arc<[State]>,
     devices: Arc<[Device]>,
-    /// What each gets of a minibatch, in proportion.
+    /// The part of a minibatch that each gets, in proportion.
     weights: Arc<Mutex<Vec<f64>>>,
-    /// The number of trainers so far.
-    trainers: Arc<AtomicUsize>,
+    pub(crate) trainers: Arc<Trainers>,
     /// How the replicas work together.
     pub(crate) how: Replication,
-    /// Those that have replicas of this network as well.
+    /// The processes that have replicas of this network.
     pub(crate) processes: Arc<Processes>,
+    warnings: Arc<[String]>,
+}
+
+/// The trainers of a network. The replicas hold the gradients and the optimizer state of the last one.
+#[derive(Default)]
+pub(crate) struct Trainers {
+    count: AtomicUsize,
+    last: AtomicUsize,
+}
+
+impl Trainers {
+    /// The number of the next trainer, from 1.
+    pub fn next(&self) -> usize {
+        1 + self.count.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Whether this trainer was the last to use the replicas.
+    pub fn last_was(&self, id: usize) -> bool {
+        self.last.load(Ordering::Relaxed) == id
+    }
+
+    /// Now this trainer is the last.
+    pub fn now(&self, id: usize) {
+        self.last.store(id, Ordering::Relaxed);
+    }
 }
 
 impl DataParallel {
@@ -98,28 +122,33 @@ impl DataParallel {
         let k = devices.len();
         ensure!(k > 0, "there are no devices; give at least 1");
         how.check(k)?;
+        functional::threads::leave_the_cores_to_us();
         how.allreduce = processes.choose(&how, devices)?;
-        warn_once();
         if devices.iter().any(Device::is_cpu) && !devices.iter().all(Device::is_cpu) {
             how.reduce_on = ReduceOn::Host; // where both can be
         }
+        let warnings = warnings(&how, devices);
         let network = Arc::new(network);
         let cores = Arc::new(Cores::new(k));
         let mut workers = Workers::new(how.timeout, processes.are_one());
         let mut states: Vec<State> = Vec::new();
-        for (rank, seats) in seats(processes, &how, devices)?.into_iter().enumerate() {
-            let (network, cores, how) = (network.clone(), cores.clone(), how.clone());
-            let (device, first) = (devices[rank].clone(), states.first().cloned());
-            let even = how.split == Split::Even;
+        let all_groups = groups(processes, &how, k)?;
+        for (rank, (groups, device)) in all_groups.into_iter().zip(devices).enumerate() {
+            let (network, how, device) = (network.clone(), how.clone(), device.clone());
+            let shared = (cores.clone(), processes.are_one());
+            let first = states.first().cloned();
             let drawn = (seed, processes.rank() * k + rank);
+            let name = devices::device_name(rank, &device);
             let make = move |name: &str| {
-                devices::threads::set_together(if even { k.min(d2l::cores()) } else { 1 });
-                let draw = || Origin::Drawn(initializer, Box::new(d2l::rng(seed)));
+                let even = how.split == Split::Even;
+                let together = if even { k.min(devices::cores()) } else { 1 };
+                devices::threads::set_together(together);
+                let draw = || Origin::Drawn(initializer, Box::new(rng(seed)));
                 let origin = first.map_or_else(draw, Origin::Copy);
                 let (built, state) = build(&device, origin, |vb| network(vb))?;
-                Replica::new(name, (Box::new(built), state), drawn, seats, &how, cores)
+                Replica::new(name, (Box::new(built), state), drawn, groups, &how, shared)
             };
-            let (worker, state) = Worker::start(d2l::device_name(rank, &devices[rank]), make)?;
+            let (worker, state) = Worker::start(name, make)?;
             if rank == 0 && devices[0].is_cpu() {
                 // the parameters of the others and their gradients
                 let floats = 2 * (k - 1) * state.num_parameters();
@@ -128,17 +157,17 @@ impl DataParallel {
             workers.add(worker);
             states.push(state);
         }
-        let weights = how.split.weights().unwrap_or_else(|| vec![1.0; k]);
         let net = Self {
             workers: Arc::new(workers),
             states: states.into(),
             devices: devices.into(),
-            weights: Arc::new(Mutex::new(weights)),
+            weights: Arc::new(Mutex::new(how.split.weights(k))),
             trainers: Arc::default(),
             how,
             processes: processes.clone(),
+            warnings: warnings.into(),
         };
-        net.begin_alike()?;
+        net.check_processes()?;
         Ok(net)
     }
 
@@ -157,7 +186,7 @@ impl DataParallel {
     /// # Errors
     /// If there is no replica `i`, or nothing of that name in the network.
     pub fn parameter(&self, name: &str, i: usize) -> Result<Tensor> {
-        let devices = d2l::device_names(&self.devices);
+        let devices = devices::device_names(&self.devices);
         let state = self.states.get(i).with_context(|| {
             format!("{name} was not initialized on replica {i}: the network is on {devices}")
         })?;
@@ -171,8 +200,8 @@ impl DataParallel {
     ///
     /// ```
     /// # use candle_core::{DType, Device, Tensor};
-    /// # use concise::{DataParallel, Initializer, layers::Linear};
-    /// let net = DataParallel::new(&d2l::devices(2)?, Initializer::Normal(0.01), 0, |vb| {
+    /// # use data_parallel::{DataParallel, Initializer, layers::Linear};
+    /// let net = DataParallel::new(&devices::devices(2)?, Initializer::Normal(0.01), 0, |vb| {
     ///     Linear::new(3, 2, vb)
     /// })?;
     /// let y_hat = net.forward(&Tensor::ones((5, 3), DType::F32, &Device::Cpu)?)?;
@@ -195,7 +224,7 @@ impl DataParallel {
     pub fn state_dict(&self) -> Result<Vec<(String, Tensor)>> {
         let entries = self.states[0].all().iter();
         entries
-            .map(|(name, var)| Ok((name.clone(), devices::with_room(|| var.copy())?.detach())))
+            .map(|(name, var)| Ok((name.clone(), with_room(|| var.copy())?.detach())))
             .collect()
     }
 
@@ -203,8 +232,8 @@ impl DataParallel {
     ///
     /// ```
     /// # use candle_core::Tensor;
-    /// # use concise::{DataParallel, Initializer, layers::Linear};
-    /// let net = DataParallel::new(&d2l::devices(2)?, Initializer::Normal(0.01), 0, |vb| {
+    /// # use data_parallel::{DataParallel, Initializer, layers::Linear};
+    /// let net = DataParallel::new(&devices::devices(2)?, Initializer::Normal(0.01), 0, |vb| {
     ///     Linear::new(2, 1, vb.pp("fc"))
     /// })?;
     /// let mut state = net.state_dict()?;
@@ -221,22 +250,22 @@ impl DataParallel {
         let own = self.states[0].all().iter();
         let own = own.map(|(name, var)| (name.clone(), var.as_tensor().clone()));
         let own = own.collect::<Vec<_>>();
-        let tensors = training::weights::take(state.iter().cloned().collect(), &own)?;
+        let tensors = weights::take(state.iter().cloned().collect(), &own)?;
         for state in &*self.states {
             for ((name, var), tensor) in state.all().iter().zip(&tensors) {
-                let tensor = d2l::to_device(tensor, var.device())?;
+                let tensor = devices::to_device(tensor, var.device())?;
                 var.set(&tensor).with_context(|| name.clone())?;
             }
         }
-        self.begin_alike()
+        self.check_processes()
     }
 
     /// Writes parameters and buffers to a safetensors file, under PyTorch's names.
     ///
     /// ```
-    /// # use concise::{DataParallel, Initializer, layers::Linear};
+    /// # use data_parallel::{DataParallel, Initializer, layers::Linear};
     /// let net = |seed| {
-    ///     let devices = d2l::devices(2)?;
+    ///     let devices = devices::devices(2)?;
     ///     DataParallel::new(&devices, Initializer::Normal(0.01), seed, |vb| Linear::new(2, 1, vb))
     /// };
     /// let (folder, first, second) = (tempfile::tempdir()?, net(0)?, net(1)?);
@@ -251,7 +280,7 @@ impl DataParallel {
     /// # Errors
     /// If the file cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        training::weights::save(path.as_ref(), &self.state_dict()?)
+        weights::save(path.as_ref(), &self.state_dict()?)
     }
 
     /// Reads what [`save`](Self::save) wrote, or PyTorch's `safetensors.torch.save_file`.
@@ -261,44 +290,39 @@ impl DataParallel {
     pub fn load(&self, path: impl AsRef<Path>) -> Result<()> {
         let own = self.state_dict()?;
         let names = own.iter().map(|(name, _)| name.clone());
-        let tensors = training::weights::load(path.as_ref(), &own)?;
+        let tensors = weights::load(path.as_ref(), &own)?;
         self.load_state_dict(&names.zip(tensors).collect::<Vec<_>>())
     }
 
-    /// [`BadInput`], if processes that can speak to each other begin with other parameters.
-    fn begin_alike(&self) -> Result<()> {
-        self.check_processes()
-            .map_err(|error| match error.is::<collective::Error>() {
-                true => error,
-                false => BadInput::from(error).into(),
-            })
+    /// Lines that a program should show: a build without optimization, GPUs that cannot copy directly.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
     }
 
-    /// What each replica gets of a minibatch, in proportion; they add up to 1.
-    pub fn split(&self) -> Vec<f64> {
-        let weights = self.weights();
-        let total: f64 = weights.iter().sum();
-        weights.iter().map(|weight| weight / total).collect()
-    }
-
-    pub(crate) fn set_split(&self, weights: Vec<f64>) {
-        *self.weights() = weights;
-    }
-
-    fn weights(&self) -> MutexGuard<'_, Vec<f64>> {
-        self.weights.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The number of the next trainer, from 1.
-    pub(crate) fn next_trainer(&self) -> usize {
-        1 + self.trainers.fetch_add(1, Ordering::Relaxed)
+    /// Sets the part of a minibatch that each replica gets from now on, in proportion: for devices of different speed.
+    ///
+    /// # Errors
+    /// If there is not one weight above 0 for each replica, or there are other processes.
+    pub fn set_split(&self, weights: &[f64]) -> Result<()> {
+        let (n, k) = (weights.len(), self.devices.len());
+        ensure!(n == k, "{n} weights for {k} replicas; give one for each");
+        let positive = weights.iter().all(|w| *w > 0.0 && w.is_finite());
+        ensure!(positive, "weights {weights:?}: expected numbers above 0");
+        ensure!(
+            self.processes.are_one(),
+            "replicas of several processes have equal shares"
+        );
+        let mut own = self.weights.lock().unwrap_or_else(PoisonError::into_inner);
+        *own = weights.to_vec();
+        Ok(())
     }
 
     /// Splits a minibatch into a shard (X, y) for each replica, on its device.
     pub(crate) fn scatter(&self, x: &Tensor, y: &Tensor) -> Result<Vec<(Tensor, Tensor)>> {
-        let weights = self.weights().clone();
+        let weights = self.weights.lock();
+        let weights = weights.unwrap_or_else(PoisonError::into_inner).clone();
         let split = || split_by_weights(x, y, &self.devices, &weights);
-        let (x_shards, y_shards) = d2l::on_devices("split", &self.devices, split)?;
+        let (x_shards, y_shards) = devices::on_devices("split", &self.devices, split)?;
         Ok(x_shards.into_iter().zip(y_shards).collect())
     }
 
@@ -324,44 +348,44 @@ impl DataParallel {
     }
 }
 
-/// Says once that a build is slow.
-fn warn_once() {
-    static SAID: Once = Once::new();
-    SAID.call_once(|| {
-        if !functional::OPTIMIZED {
-            eprintln!(
-                "concise: compiled without optimization, so training takes many times as long. Build with \
-                 --release, or with the lines for Cargo.toml in notebooks-md/your-own-project.md"
-            );
-        }
-    });
+fn warnings(how: &Replication, devices: &[Device]) -> Vec<String> {
+    let slow = "compiled without optimization, so training takes many times as long; build with --release, or \
+                with an opt-level for the dependencies in Cargo.toml";
+    let slow = (!functional::OPTIMIZED).then(|| slow.to_owned());
+    let on_device = how.allreduce != Algorithm::Nccl && how.reduce_on == ReduceOn::Device;
+    let copies = on_device.then(|| collective::connect(devices)).flatten();
+    slow.into_iter().chain(copies).collect()
 }
 
-/// The seats of each replica among the others, those of other processes as well.
-fn seats(processes: &Processes, how: &Replication, devices: &[Device]) -> Result<Vec<Seats>> {
-    if how.allreduce != Algorithm::Nccl
-        && how.reduce_on == ReduceOn::Device
-        && let Some(line) = collective::connect(devices)
-    {
-        eprintln!("concise: {line}");
-    }
-    let k = devices.len();
+/// The memberships of each replica; the groups of gradients and norms have the replicas of other processes as well.
+fn groups(processes: &Processes, how: &Replication, k: usize) -> Result<Vec<Groups>> {
     let options = collective::GroupOptions {
         algorithm: how.allreduce,
         timeout: how.timeout,
         link: how.link,
     };
-    let group = || {
+    let of_all = || {
         let members = match processes.channel()? {
             None => collective::group(k, options),
             Some(world) => collective::group_in(world, k, options),
         };
         anyhow::Ok(members.into_iter())
     };
-    let mut norms = how.sync_bn.then(group).transpose()?;
-    let seats = group()?.map(|gradients| Seats {
-        gradients,
-        norms: norms.as_mut().and_then(Iterator::next),
-    });
-    Ok(seats.collect())
+    let mut norms = how.sync_bn.then(of_all).transpose()?;
+    let gradients = of_all()?;
+    let agreement = collective::group(
+        k,
+        collective::GroupOptions {
+            link: None,
+            ..options
+        },
+    );
+    let groups = gradients
+        .zip(agreement)
+        .map(|(gradients, agreement)| Groups {
+            agreement,
+            gradients,
+            norms: norms.as_mut().and_then(Iterator::next),
+        });
+    Ok(groups.collect())
 }

@@ -4,31 +4,30 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use candle_core::Tensor;
-use d2l::{Accumulator, accuracy};
+use training::accuracy;
 
-use crate::replication::DataParallel;
+use crate::data_parallel::DataParallel;
 
 /// The accuracy of `net` on a dataset, on all its devices in parallel: each minibatch is split
 /// over them, and each replica uses its own batch-norm statistics.
 ///
 /// ```
-/// # use concise::{DataParallel, Initializer, evaluate_accuracy_gpus, layers::Linear};
-/// # use dataset::{Data, Options};
-/// # use functional::{Network, Value};
-/// let options = Options { data: Some(Data::Synthetic), limit_test: Some(30), limit_train: Some(1), ..Options::default() };
-/// let (_, test_iter) = dataset::load(&options)?.iters(16)?;
-/// let net = DataParallel::new(&d2l::devices(2)?, Initializer::Normal(0.01), 0, |vb| {
-///     let fc = Linear::new(784, 10, vb)?;
-///     Ok(move |x: &Value, train| fc.forward(&x.nhwc()?.flatten()?, train))
+/// # use data_parallel::{DataParallel, Initializer, evaluate_accuracy_gpus, layers::Linear};
+/// # use candle_core::{DType, Device, Tensor};
+/// # use training::DataIter;
+/// let net = DataParallel::new(&devices::devices(2)?, Initializer::Normal(0.01), 0, |vb| {
+///     Linear::new(3, 2, vb)
 /// })?;
+/// let (x, y) = (Tensor::ones((5, 3), DType::F32, &Device::Cpu)?, Tensor::ones(5, DType::U32, &Device::Cpu)?);
+/// let test_iter = DataIter::of_tensors(&x, &y, 2, None)?;
 /// let accuracy = evaluate_accuracy_gpus(&net, &test_iter)?;
 /// assert!((0.0..=1.0).contains(&accuracy));
 /// # anyhow::Ok(())
 /// ```
 ///
 /// # Errors
-/// If a replica fails; the message names it, and the network can train on. With several processes it cannot: the
-/// others wait for this one's counts, so that it has to end ([`Processes::finish`](crate::Processes::finish)).
+/// If a replica fails; the message names it, and the network can train on. With several processes the process must end
+/// ([`Processes::abort`](crate::Processes::abort)), because the others wait for its counts.
 pub fn evaluate_accuracy_gpus(net: &DataParallel, data_iter: impl Minibatches) -> Result<f64> {
     // No. of correct predictions, no. of predictions
     let [correct, all] = evaluate(net, data_iter, |y_hat, y| {
@@ -42,9 +41,9 @@ pub fn evaluate_accuracy_gpus(net: &DataParallel, data_iter: impl Minibatches) -
 ///
 /// ```
 /// # use candle_core::{DType, Device, Tensor};
-/// # use concise::{DataParallel, Initializer, evaluate, layers::Linear};
-/// # use dataset::DataIter;
-/// let net = DataParallel::new(&d2l::devices(2)?, Initializer::Normal(0.01), 0, |vb| {
+/// # use data_parallel::{DataParallel, Initializer, evaluate, layers::Linear};
+/// # use training::DataIter;
+/// let net = DataParallel::new(&devices::devices(2)?, Initializer::Normal(0.01), 0, |vb| {
 ///     Linear::new(3, 1, vb)
 /// })?;
 /// let (x, y) = (Tensor::ones((5, 3), DType::F32, &Device::Cpu)?, Tensor::ones((5, 1), DType::F32, &Device::Cpu)?);
@@ -66,7 +65,7 @@ pub fn evaluate<const N: usize>(
     metric: impl Fn(&Tensor, &Tensor) -> candle_core::Result<[f64; N]> + Send + Sync + 'static,
 ) -> Result<[f64; N]> {
     let metric = Arc::new(metric);
-    let mut sums = Accumulator::<N>::new();
+    let mut sums = [0.0; N];
     for batch in data_iter {
         let (x, y) = batch?;
         let metric = metric.clone();
@@ -76,16 +75,17 @@ pub fn evaluate<const N: usize>(
             }
             Ok(metric(&replica.infer(&x)?, &y)?)
         })?;
-        of_shards
-            .into_iter()
-            .for_each(|of_shard| sums.add(of_shard));
+        for of_shard in of_shards {
+            sums.iter_mut()
+                .zip(of_shard)
+                .for_each(|(sum, value)| *sum += value);
+        }
     }
-    let mut sums = std::array::from_fn(|i| sums[i]); // and those of the other processes
-    net.processes.sum(&mut sums)?;
+    net.processes.sum(&mut sums)?; // those of the other processes too
     Ok(sums)
 }
 
-/// Whatever gives minibatches X and y: a [`DataIter`](dataset::DataIter), or an iterator of one's own.
+/// Whatever gives minibatches X and y: a [`DataIter`](training::DataIter), or an iterator of one's own.
 pub trait Minibatches: IntoIterator<Item = candle_core::Result<(Tensor, Tensor)>> {}
 
 impl<I: IntoIterator<Item = candle_core::Result<(Tensor, Tensor)>>> Minibatches for I {}

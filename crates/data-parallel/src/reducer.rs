@@ -6,10 +6,10 @@ use std::thread::JoinHandle;
 use anyhow::{Context, Result};
 use candle_core::{Device, Tensor};
 use collective::{CommunicationStream, Member};
-use d2l::catch_panic;
+use devices::{catch_panic, with_room};
 use functional::{Bucket, Values};
 
-use super::settings::ReduceOn;
+use crate::settings::ReduceOn;
 
 /// Takes buckets of gradients, and gives them back with the sums over all replicas, in the order in
 /// which they came. Dropped, it leaves the others when it is through with what it was given.
@@ -100,9 +100,7 @@ fn all_reduce(
                 ReduceOn::Device => member.all_reduce_tensor(&tensor)?,
                 ReduceOn::Host => {
                     let sum = member.all_reduce(tensor.to_vec1()?)?;
-                    devices::with_room(|| {
-                        Tensor::from_slice(&sum, tensor.shape(), tensor.device())
-                    })?
+                    with_room(|| Tensor::from_slice(&sum, tensor.shape(), tensor.device()))?
                 }
             };
             stream.give_back(tensor)?; // so that its memory is freed after the others have read it

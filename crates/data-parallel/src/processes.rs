@@ -1,33 +1,36 @@
 //! Training in several processes, on one machine or several: each has replicas of its own, and a part of
 //! each minibatch. How they reach each other is `collective`'s; here is what they have to agree on.
 
+use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, bail};
 use candle_core::Device;
 use collective::nccl::gpu_ids;
 use collective::{Algorithm, ProcessGroup};
-use run::{BadInput, Process};
+use devices::Process;
 
-use super::settings::{ReduceOn, Replication};
+use crate::settings::{ReduceOn, Replication};
 
-/// How the processes of a run reach each other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
-pub enum Backend {
-    /// One process, with a thread for each replica
-    #[default]
-    Threads,
-    /// Processes under mpirun
-    Mpi,
+/// The error where processes that train together differ in their settings or parameters. All of them return it.
+#[derive(Debug)]
+pub struct Disagreement(pub(crate) String);
+
+impl fmt::Display for Disagreement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
 }
+
+impl std::error::Error for Disagreement {}
 
 /// The processes of a run, as one of them sees them. A process that is alone communicates with no other. All
 /// processes must make the same calls in the same order.
 ///
 /// ```
 /// // Processes::mpi(timeout)? under mpirun
-/// let processes = concise::Processes::alone();
+/// let processes = data_parallel::Processes::alone();
 /// assert_eq!(processes.process()?.of, 1);
 /// let mut counts = [3.0];
 /// processes.sum(&mut counts)?;
@@ -50,7 +53,7 @@ impl Processes {
     /// # Errors
     /// If the program was built without the feature `mpi`, or MPI does not start.
     pub fn mpi(timeout: Option<Duration>) -> Result<Self> {
-        Ok(Self::of(mpi::world(timeout)?))
+        Ok(Self::of(mpi::process_group(timeout)?))
     }
 
     pub(crate) fn of(world: Box<dyn ProcessGroup>) -> Self {
@@ -58,7 +61,7 @@ impl Processes {
         Self { world }
     }
 
-    /// This process among the others: for [`run::Run::start_in`].
+    /// This process among the others.
     ///
     /// # Errors
     /// If the processes do not reach each other.
@@ -87,8 +90,8 @@ impl Processes {
     /// sum on all of them.
     ///
     /// # Errors
-    /// [`BadInput`], if NCCL has to sum and cannot; and if the processes do not reach each other.
-    pub(crate) fn choose(&self, how: &Replication, devices: &[Device]) -> Result<Algorithm> {
+    /// If NCCL has to sum and cannot, or the processes do not reach each other.
+    pub fn choose(&self, how: &Replication, devices: &[Device]) -> Result<Algorithm> {
         let (ids, why) = match gpu_ids(devices) {
             Ok(ids) => (ids, String::new()),
             Err(why) => (Vec::new(), why),
@@ -105,15 +108,14 @@ impl Processes {
                 Ok(Algorithm::Nccl)
             }
             (Algorithm::Nccl, Some(why)) => {
-                let why = String::from_utf8_lossy(why);
-                Err(BadInput::from(anyhow!("--allreduce nccl: {why}")).into())
+                bail!("{}", String::from_utf8_lossy(why))
             }
             (other, _) => Ok(other),
         }
     }
 
     /// Whether there is no other.
-    pub(crate) fn are_one(&self) -> bool {
+    pub fn are_one(&self) -> bool {
         self.world.is_none()
     }
 
@@ -129,7 +131,7 @@ impl Processes {
     }
 
     /// This process's number.
-    pub(crate) fn rank(&self) -> usize {
+    pub fn rank(&self) -> usize {
         self.world().map_or(0, |world| world.rank())
     }
 
@@ -147,7 +149,7 @@ impl Processes {
     /// Compares what the processes say of `what`, line by line.
     ///
     /// # Errors
-    /// In all processes, unless all say the same; the message has the first lines that differ.
+    /// [`Disagreement`] in all processes, unless all say the same; the message has the first lines that differ.
     pub fn agree(&self, what: &str, said: &str) -> Result<()> {
         let all = self.gather(said.as_bytes())?;
         let text = |i: usize| String::from_utf8_lossy(&all[i]);
@@ -159,27 +161,27 @@ impl Processes {
         let error = format!(
             "the processes have different {what}: process 0 has {a:?}, process {i} has {b:?}"
         );
-        Err(BadInput::from(anyhow::Error::msg(error)).into())
+        Err(Disagreement(error).into())
     }
 
-    /// The end of the program's work. If that is an error, it is printed, and all processes end: this one
-    /// with exit status 2 for [`BadInput`] and 1 for others. If not, they end in order, once all have come
-    /// here.
+    /// Ends in order, once all processes have come here.
     ///
     /// # Errors
-    /// That of a process that is alone.
-    pub fn finish<T>(self, result: Result<T>) -> Result<T> {
-        let Some(rank) = self.world().map(|world| world.rank()) else {
-            return result;
-        };
-        let ended = result.and_then(|done| {
-            drop(self);
-            mpi::finish().map(|()| done)
-        });
-        ended.or_else(|error| {
-            eprintln!("error: process {rank}: {error:#}");
-            mpi::abort(if error.is::<BadInput>() { 2 } else { 1 })
-        })
+    /// If the processes do not reach each other.
+    pub fn finish(self) -> Result<()> {
+        match self.world.is_some() {
+            true => {
+                drop(self);
+                mpi::finish()
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// Ends all processes of [`mpi`](Self::mpi) at once, this one with exit status `status`: after an error, because the
+    /// others wait for this one.
+    pub fn abort(status: i32) -> ! {
+        mpi::abort(status)
     }
 
     fn world(&self) -> Option<MutexGuard<'_, Box<dyn ProcessGroup>>> {
@@ -199,7 +201,7 @@ fn machine() -> String {
 mod mpi {
     use super::{Duration, ProcessGroup, Result};
 
-    pub fn world(timeout: Option<Duration>) -> Result<Box<dyn ProcessGroup>> {
+    pub fn process_group(timeout: Option<Duration>) -> Result<Box<dyn ProcessGroup>> {
         Ok(collective::mpi::process_group(timeout)?)
     }
 
@@ -215,11 +217,10 @@ mod mpi {
 /// Without MPI there are no others.
 #[cfg(not(feature = "mpi"))]
 mod mpi {
-    use super::{BadInput, Duration, ProcessGroup, Result};
+    use super::{Duration, ProcessGroup, Result};
 
-    pub fn world(_: Option<Duration>) -> Result<Box<dyn ProcessGroup>> {
-        let error = "this program was built without MPI; rebuild it with --features mpi";
-        Err(BadInput::from(anyhow::Error::msg(error)).into())
+    pub fn process_group(_: Option<Duration>) -> Result<Box<dyn ProcessGroup>> {
+        anyhow::bail!("this program was built without MPI; rebuild it with --features mpi")
     }
 
     pub fn finish() -> Result<()> {

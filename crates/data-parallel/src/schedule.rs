@@ -6,7 +6,7 @@ use std::f64::consts::PI;
 /// From 1 down to 0 along half a cosine, in so many steps; 0 after them.
 ///
 /// ```
-/// let lr = concise::schedule::cosine(100);
+/// let lr = data_parallel::schedule::cosine(100);
 /// assert_eq!([0, 50, 100].map(|step| (100.0 * lr(step)).round()), [100.0, 50.0, 0.0]);
 /// ```
 pub fn cosine(steps: usize) -> impl Fn(usize) -> f64 + Clone {
@@ -21,7 +21,7 @@ pub fn linear(steps: usize) -> impl Fn(usize) -> f64 + Clone {
 /// Multiplied by `factor` after `every` so many steps.
 ///
 /// ```
-/// let lr = concise::schedule::step(30, 0.1);
+/// let lr = data_parallel::schedule::step(30, 0.1);
 /// assert_eq!([0, 29, 30, 59].map(lr), [1.0, 1.0, 0.1, 0.1]);
 /// ```
 ///
@@ -49,7 +49,7 @@ pub fn one_cycle(steps: usize) -> impl Fn(usize) -> f64 + Clone {
 /// need it ("Accurate, Large Minibatch SGD").
 ///
 /// ```
-/// use concise::schedule::{cosine, warmup};
+/// use data_parallel::schedule::{cosine, warmup};
 /// let lr = warmup(4, cosine(100));
 /// assert_eq!([0, 1, 3, 4, 104].map(lr), [0.25, 0.5, 1.0, 1.0, 0.0]);
 /// ```

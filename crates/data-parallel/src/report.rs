@@ -1,21 +1,21 @@
-//! What the all-reduce of a network takes, in words.
+//! The all-reduce of a network in a line: its algorithm, its buckets, its memory.
 
 use anyhow::Result;
 use candle_core::Device;
 use collective::{Algorithm, Schedule};
 
-use super::data_parallel::DataParallel;
-use super::settings::ReduceOn;
+use crate::data_parallel::DataParallel;
+use crate::settings::ReduceOn;
 
 impl DataParallel {
     /// How the replicas sum their gradients, and the memory that it takes on each device; nothing for one
     /// replica.
     ///
     /// ```
-    /// use concise::{DataParallel, Initializer, resnet18};
-    /// let devices = d2l::devices_of_kind(d2l::DeviceKind::Cpu, Some(2))?;
-    /// let net = DataParallel::new(&devices, Initializer::Normal(0.01), 0, |vb| resnet18(10, vb))?;
-    /// let expected = "all-reduce: owner, 42.6 MiB in 2 buckets, in place";
+    /// use data_parallel::{DataParallel, Initializer, layers::Linear};
+    /// let devices = devices::devices_of_kind(devices::DeviceKind::Cpu, Some(2))?;
+    /// let net = DataParallel::new(&devices, Initializer::Normal(0.01), 0, |vb| Linear::new(784, 10, vb))?;
+    /// let expected = "all-reduce: owner, 0.0 MiB in 1 bucket, in place";
     /// assert_eq!(net.all_reduce()?.as_deref(), Some(expected));
     /// # anyhow::Ok(())
     /// ```
@@ -53,7 +53,7 @@ impl DataParallel {
     fn on_devices(&self, schedule: &Schedule, largest: usize) -> String {
         let on = |(rank, device)| {
             let more = mib(schedule.extra_memory(rank, largest));
-            format!("{more} more on {}", d2l::device_name(rank, device))
+            format!("{more} more on {}", devices::device_name(rank, device))
         };
         let devices: Vec<String> = self.devices().iter().enumerate().map(on).collect();
         format!("on the devices: {}", devices.join(", "))

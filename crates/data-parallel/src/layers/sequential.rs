@@ -7,11 +7,11 @@ use functional::{Network, Value};
 ///
 /// ```
 /// # use candle_core::{DType, Device, Tensor};
-/// use concise::layers::{Conv2d, Linear, MaxPool2d, Sequential};
-/// use concise::{DataParallel, Initializer};
+/// use data_parallel::layers::{Conv2d, Linear, MaxPool2d, Sequential};
+/// use data_parallel::{DataParallel, Initializer};
 /// use functional::Value;
 ///
-/// let devices = d2l::devices(2)?;
+/// let devices = devices::devices(2)?;
 /// let net = DataParallel::new(&devices, Initializer::Layers, 0, |vb| {
 ///     Ok(Sequential::new()
 ///         .add(|x: &Value, _| x.nhwc()) // images (B, 1, 28, 28)

@@ -7,9 +7,9 @@ use candle_core::{Error, Result};
 use collective::Member;
 use functional::Summation;
 
-use super::cores::Cores;
+use crate::cores::Cores;
 
-/// One replica's seat in the group of replicas that sums the statistics of batch norms.
+/// One replica's membership of the group that sums the statistics of batch norms.
 pub(crate) struct Norms {
     /// Empty once the replica has failed.
     member: Mutex<Option<Member>>,

@@ -1,9 +1,113 @@
-//! Which part of a minibatch each replica gets.
+//! How the replicas of a network work together.
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
+use anyhow::ensure;
 use candle_core::{Device, Tensor};
+use collective::Algorithm;
+use collective::cost::Link;
+
+/// How the replicas of a network work together, for
+/// [`DataParallel::with`](crate::DataParallel::with).
+///
+/// ```
+/// use data_parallel::{Algorithm, Replication};
+/// let ring = Replication { allreduce: Algorithm::Ring, ..Replication::default() };
+/// assert!(ring.overlap);
+/// ```
+#[derive(Debug, Clone)]
+pub struct Replication {
+    /// How the gradients are summed.
+    pub allreduce: Algorithm,
+    /// Where they are.
+    pub reduce_on: ReduceOn,
+    /// The size of a bucket: gradients that are summed together. A parameter is never cut.
+    pub bucket_bytes: usize,
+    /// Whether a bucket is summed as soon as it is complete, while the backward pass goes on.
+    pub overlap: bool,
+    /// Whether batch norm takes its statistics over the whole minibatch. That is so for
+    /// [`layers::BatchNorm2d`](crate::layers::BatchNorm2d) and the norms of `functional`. The norms of
+    /// candle-nn take the statistics of one replica's part. A network without a norm of this crate or of
+    /// `functional` does not train: its step is an error.
+    ///
+    /// Then replicas without an example run the network as well, because the others wait for them. This works
+    /// with the operations of `functional`; candle's own need an example on each replica.
+    pub sync_bn: bool,
+    /// Whether a step may leave parameters out, as stochastic depth does: then their gradients are zero. Without
+    /// it, such a parameter is an error.
+    pub allow_unused: bool,
+    /// What each replica gets of a minibatch.
+    pub split: Split,
+    /// How long replicas wait for one that does not come; without a limit for ever.
+    pub timeout: Option<Duration>,
+    /// Sums take at least as long as over such links: to see what a slower network does.
+    pub link: Option<Link>,
+}
+
+impl Default for Replication {
+    /// As PyTorch's `DistributedDataParallel`: buckets of 25 MiB, overlapped, batch norm of each
+    /// device's own. Replicas wait for ten minutes.
+    fn default() -> Self {
+        Self {
+            allreduce: Algorithm::Auto,
+            reduce_on: ReduceOn::Device,
+            bucket_bytes: 25 << 20,
+            overlap: true,
+            sync_bn: false,
+            allow_unused: false,
+            split: Split::Even,
+            timeout: Some(Duration::from_secs(600)),
+            link: None,
+        }
+    }
+}
+
+/// Where gradients are summed: the two modes of MXNet's key-value store. On the CPU they are the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReduceOn {
+    /// On the devices, which copy from each other
+    Device,
+    /// In host memory; each device copies its gradients there and the sums back
+    Host,
+}
+
+impl fmt::Display for ReduceOn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Device => "device",
+            Self::Host => "host",
+        })
+    }
+}
+
+impl FromStr for ReduceOn {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "device" => Ok(Self::Device),
+            "host" => Ok(Self::Host),
+            _ => Err(format!("expected device or host; got {text:?}")),
+        }
+    }
+}
+
+impl Replication {
+    /// Whether `k` replicas can work together like this.
+    ///
+    /// # Errors
+    /// If there is not one weight for each replica.
+    pub fn check(&self, k: usize) -> anyhow::Result<()> {
+        let Split::Weights(weights) = &self.split else {
+            return Ok(());
+        };
+        let n = weights.len();
+        ensure!(n == k, "{n} weights for {k} replicas; give one for each");
+        Ok(())
+    }
+}
 
 /// What each replica gets of a minibatch.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -14,15 +118,12 @@ pub enum Split {
     Even,
     /// In these proportions, one for each replica.
     Weights(Vec<f64>),
-    /// In proportion to the speed that is measured in the first steps. Two such runs are not the same.
-    Measured,
 }
 
 impl fmt::Display for Split {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Split::Even => f.write_str("even"),
-            Split::Measured => f.write_str("measured"),
             Split::Weights(weights) => {
                 let weights: Vec<String> = weights.iter().map(f64::to_string).collect();
                 f.write_str(&weights.join(","))
@@ -37,7 +138,6 @@ impl FromStr for Split {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "even" => Ok(Split::Even),
-            "measured" => Ok(Split::Measured),
             weights => {
                 let weight = |text: &str| {
                     text.trim()
@@ -47,9 +147,7 @@ impl FromStr for Split {
                 };
                 let weights: Option<Vec<f64>> = weights.split(',').map(weight).collect();
                 weights.map(Split::Weights).ok_or_else(|| {
-                    format!(
-                        "expected even, measured, or positive numbers such as 3,1; got {text:?}"
-                    )
+                    format!("expected even, or positive numbers such as 3,1; got {text:?}")
                 })
             }
         }
@@ -57,11 +155,11 @@ impl FromStr for Split {
 }
 
 impl Split {
-    /// The weights, where they are given.
-    pub(crate) fn weights(&self) -> Option<Vec<f64>> {
+    /// A weight for each of `k` replicas.
+    pub(crate) fn weights(&self, k: usize) -> Vec<f64> {
         match self {
-            Split::Weights(weights) => Some(weights.clone()),
-            _ => None,
+            Split::Even => vec![1.0; k],
+            Split::Weights(weights) => weights.clone(),
         }
     }
 }
@@ -72,7 +170,7 @@ impl Split {
 /// ```
 /// # use candle_core::{Device, Tensor};
 /// let (x, y) = (Tensor::new(&[1f32, 2.0, 3.0, 4.0], &Device::Cpu)?, Tensor::new(&[1u32, 0, 0, 1], &Device::Cpu)?);
-/// let (x_shards, _) = concise::split_by_weights(&x, &y, &d2l::devices(2)?, &[3.0, 1.0])?;
+/// let (x_shards, _) = data_parallel::split_by_weights(&x, &y, &devices::devices(2)?, &[3.0, 1.0])?;
 /// assert_eq!(x_shards[0].to_vec1::<f32>()?, [1.0, 2.0, 3.0]);
 /// # candle_core::Result::Ok(())
 /// ```
@@ -91,13 +189,13 @@ pub fn split_by_weights(
     if weighed != k {
         candle_core::bail!("{weighed} weights for {k} devices; give one for each");
     }
-    let n = d2l::num_examples(x, y)?;
+    let n = training::num_examples(x, y)?;
     let mut first = 0;
     let mut shards = (Vec::new(), Vec::new());
     for (i, (share, device)) in shares(n, weights).into_iter().zip(devices).enumerate() {
-        let shard = |data: &Tensor| d2l::view_to_device(&data.narrow(0, first, share)?, device);
-        shards.0.push(d2l::on_replica(i, device, || shard(x))?);
-        shards.1.push(d2l::on_replica(i, device, || shard(y))?);
+        let shard = |data: &Tensor| devices::view_to_device(&data.narrow(0, first, share)?, device);
+        shards.0.push(devices::on_replica(i, device, || shard(x))?);
+        shards.1.push(devices::on_replica(i, device, || shard(y))?);
         first += share;
     }
     Ok(shards)
@@ -132,6 +230,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn there_is_one_weight_for_each_replica() {
+        let how = Replication {
+            split: Split::Weights(vec![3.0, 1.0]),
+            ..Replication::default()
+        };
+        assert!(how.check(2).is_ok() && how.check(3).is_err());
+    }
+
+    #[test]
     fn equal_weights_are_the_books_split() {
         for (n, k) in [(11, 4), (12, 4), (3, 4), (0, 2), (256, 3)] {
             let expected: Vec<usize> = (0..k).map(|i| n / k + usize::from(i < n % k)).collect();
@@ -154,10 +261,10 @@ mod tests {
 
     #[test]
     fn a_split_is_read_as_it_is_written() {
-        for text in ["even", "measured", "3,1", "0.5,2"] {
+        for text in ["even", "3,1", "0.5,2"] {
             assert_eq!(text.parse::<Split>().unwrap().to_string(), text);
         }
-        for text in ["", "3,", "1,0", "1,-2", "nan,1", "fair"] {
+        for text in ["", "3,", "1,0", "1,-2", "nan,1", "measured"] {
             assert!(text.parse::<Split>().is_err(), "{text}");
         }
     }

@@ -25,7 +25,7 @@ impl Process {
     /// Its part of the cores, where others use the same.
     ///
     /// ```
-    /// assert_eq!(run::Process::ALONE.share_of_cores(), None);
+    /// assert_eq!(devices::Process::ALONE.share_of_cores(), None);
     /// ```
     pub fn share_of_cores(self) -> Option<usize> {
         let all = std::thread::available_parallelism().map_or(1, usize::from);

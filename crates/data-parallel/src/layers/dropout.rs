@@ -5,6 +5,7 @@ use std::cell::Cell;
 use candle_core::{DType, Result, Tensor, bail};
 use candle_nn::VarBuilder;
 use functional::{Network, Value, candle};
+use training::{rng, uniform};
 
 /// Zeros with probability p in training, the others divided by 1 − p; in inference nothing.
 ///
@@ -21,10 +22,8 @@ pub(crate) struct Pass {
     pub seed: u64,
     /// Among the replicas of all processes.
     pub replica: usize,
-    /// The steps before it.
-    pub step: usize,
-    /// Among those of the step.
-    pub minibatch: usize,
+    /// The steps before this one, and the minibatches of this step before this one.
+    pub number: (usize, usize),
 }
 
 thread_local! {
@@ -35,10 +34,16 @@ thread_local! {
 impl Pass {
     /// Runs `f` in this pass.
     pub(crate) fn run<R>(self, f: impl FnOnce() -> R) -> R {
+        /// Ends the pass also after a panic.
+        struct Ends;
+        impl Drop for Ends {
+            fn drop(&mut self) {
+                PASS.set(None);
+            }
+        }
         PASS.set(Some(self));
-        let result = f();
-        PASS.set(None);
-        result
+        let _ends = Ends;
+        f()
     }
 }
 
@@ -56,15 +61,16 @@ impl Dropout {
     }
 
     fn mask(&self, pass: Pass, x: &Value) -> Result<Tensor> {
-        let words = [pass.replica, pass.step, pass.minibatch].map(|word| word as u64);
+        let (step, minibatch) = pass.number;
+        let words = [pass.replica, step, minibatch].map(|word| word as u64);
         let seed = words
             .into_iter()
             .fold(hash(pass.seed, self.name.as_bytes()), |seed, word| {
                 hash(seed, &word.to_le_bytes())
             });
-        let drawn = d2l::uniform(&mut d2l::rng(seed), 0.0, 1.0, x.dims())?;
+        let drawn = uniform(&mut rng(seed), 0.0, 1.0, x.dims())?;
         let mask = (drawn.ge(self.p)?.to_dtype(DType::F32)? / (1.0 - self.p))?;
-        d2l::to_device(&mask, x.device())
+        devices::to_device(&mask, x.device())
     }
 }
 

@@ -62,7 +62,7 @@ impl Conv2d {
     /// # use candle_nn::{VarBuilder, VarMap};
     /// # let (varmap, cpu) = (VarMap::new(), Device::Cpu);
     /// # let vb = VarBuilder::from_varmap(&varmap, DType::F32, &cpu);
-    /// let conv = concise::layers::Conv2d::new(1, 64, 3, vb)?.padding(1).stride(2);
+    /// let conv = data_parallel::layers::Conv2d::new(1, 64, 3, vb)?.padding(1).stride(2);
     /// let x = Value::new(&Tensor::zeros((4, 28, 28, 1), DType::F32, &cpu)?)?;
     /// assert_eq!(conv.forward(&x, true)?.dims(), [4, 14, 14, 64]);
     /// # candle_core::Result::Ok(())
@@ -113,7 +113,7 @@ impl Linear {
     /// # use candle_nn::{VarBuilder, VarMap};
     /// # let (varmap, cpu) = (VarMap::new(), Device::Cpu);
     /// # let vb = VarBuilder::from_varmap(&varmap, DType::F32, &cpu);
-    /// let fc = concise::layers::Linear::new(512, 10, vb)?;
+    /// let fc = data_parallel::layers::Linear::new(512, 10, vb)?;
     /// let x = Value::new(&Tensor::zeros((4, 512), DType::F32, &cpu)?)?;
     /// assert_eq!(fc.forward(&x, true)?.dims(), [4, 10]);
     /// # candle_core::Result::Ok(())
@@ -154,7 +154,7 @@ impl BatchNorm2d {
     /// # use candle_nn::{VarBuilder, VarMap};
     /// # let (varmap, cpu) = (VarMap::new(), Device::Cpu);
     /// # let vb = VarBuilder::from_varmap(&varmap, DType::F32, &cpu);
-    /// let bn = concise::layers::BatchNorm2d::new(64, vb)?;
+    /// let bn = data_parallel::layers::BatchNorm2d::new(64, vb)?;
     /// let x = Value::new(&Tensor::zeros((4, 28, 28, 64), DType::F32, &cpu)?)?;
     /// assert_eq!(bn.forward(&x, true)?.dims(), [4, 28, 28, 64]);
     /// # candle_core::Result::Ok(())

@@ -16,7 +16,7 @@ impl LayerNorm {
     /// # use functional::{Network, Value};
     /// # let (varmap, cpu) = (VarMap::new(), Device::Cpu);
     /// # let vb = VarBuilder::from_varmap(&varmap, DType::F32, &cpu);
-    /// let norm = concise::layers::LayerNorm::new(2, vb)?;
+    /// let norm = data_parallel::layers::LayerNorm::new(2, vb)?;
     /// let y = norm.forward(&Value::new(&Tensor::new(&[[10f32, 30.]], &cpu)?)?, true)?;
     /// let y = y.eval()?.to_vec2::<f32>()?;
     /// assert!((y[0][0] + 1.).abs() < 1e-6 && (y[0][1] - 1.).abs() < 1e-6);

@@ -1,66 +1,112 @@
-//! What a run needs of a network in training: all that a checkpoint keeps, and whether the replicas agree.
+//! The state of training beside the network: for checkpoints, and to compare the replicas.
 
 use std::collections::HashMap;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Tensor, Var};
-use d2l::device_name;
-use run::{TrainState, compare, weights};
+use devices::device_name;
+use training::{compare, weights};
 
-use super::data_parallel::DataParallel;
-use super::replica::Replica;
-use super::split::Split;
-use super::trainer::Trainer;
+use crate::data_parallel::DataParallel;
+use crate::processes::Disagreement;
+use crate::trainer::Trainer;
 
-// The names of what is kept beside parameters and buffers of the first replica.
+/// The name of the numbers of steps: of all, and of each parameter.
 const STEPS: &str = "steps";
-const SPLIT: &str = "split";
 
-/// A buffer of a replica that is not the first of all.
+/// The name of a buffer of a replica that is not the first of all.
 fn buffer_of(replica: usize, name: &str) -> String {
     format!("replica {replica} {name}")
 }
 
-impl TrainState for Trainer {
-    fn tensors(&self) -> Result<Vec<Tensor>> {
-        let state = self.net.state_dict()?;
-        Ok(state.into_iter().map(|(_, tensor)| tensor).collect())
-    }
-
-    /// What the optimizer keeps, which all replicas have in common, and the steps that were taken, of all and of each
-    /// parameter; the buffers of the other replicas, those of other processes as well; and the split, where it was
-    /// measured.
-    fn extra_state(&self) -> Result<Vec<(String, Tensor)>> {
-        let (id, names) = (self.id, self.descent.optimizer.state());
-        let kept = move |replica: &mut Replica| Ok((replica.kept(id, names)?, replica.steps(id)));
-        let (mut rest, of_each) = self.net.on_first(kept)?;
-        let all = [self.descent.steps as u64];
-        let steps = all.into_iter().chain(of_each).map(|steps| steps as i64);
-        rest.push((STEPS.to_owned(), Tensor::from_iter(steps, &Device::Cpu)?));
-        rest.extend(self.net.other_buffers()?);
-        if self.net.how.split == Split::Measured && self.measuring.is_none() {
-            rest.push((
-                SPLIT.to_owned(),
-                Tensor::new(self.net.split(), &Device::Cpu)?,
-            ));
-        }
-        Ok(rest)
-    }
-
-    fn is_between_steps(&self) -> bool {
-        self.waiting.minibatches == 0
-    }
-
-    fn check_replicas(&self, _: &[String]) -> Result<()> {
-        self.net.check_replicas()
-    }
-
-    fn gradients(&self, _: &[String], _: usize) -> Result<Vec<(String, Tensor)>> {
-        Trainer::gradients(self)
-    }
-}
-
 impl Trainer {
+    /// All that the next steps depend on beside [`DataParallel::state_dict`], by name: the optimizer state, which all
+    /// replicas have in common, the numbers of steps, and the buffers of the other replicas, those of other processes as
+    /// well. In several processes all call this.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use data_parallel::{AdamW, DataParallel, Initializer, Trainer, layers::Linear};
+    /// # let net = DataParallel::new(&devices::devices(2)?, Initializer::Normal(0.1), 0, |vb| {
+    /// #     Linear::new(3, 2, vb)
+    /// # })?;
+    /// # let (x, y) = (Tensor::ones((4, 3), DType::F32, &Device::Cpu)?, Tensor::zeros(4, DType::U32, &Device::Cpu)?);
+    /// let trainer = || Trainer::new(&net, functional::cross_entropy, AdamW::default());
+    /// let mut first = trainer();
+    /// first.step(&x, &y)?;
+    /// let (network, state) = (net.state_dict()?, first.state_dict()?); // a checkpoint
+    /// first.step(&x, &y)?;
+    /// let expected = net.parameter("weight", 1)?.to_vec2::<f32>()?;
+    /// net.load_state_dict(&network)?;
+    /// let mut second = trainer();
+    /// second.load_state_dict(state)?;
+    /// second.step(&x, &y)?;
+    /// assert_eq!(net.parameter("weight", 1)?.to_vec2::<f32>()?, expected);
+    /// # anyhow::Ok(())
+    /// ```
+    ///
+    /// # Errors
+    /// If a device fails.
+    pub fn state_dict(&self) -> Result<Vec<(String, Tensor)>> {
+        let names = self.rule.optimizer.state();
+        let (mut state, of_each) = match self.net.trainers.last_was(self.id) {
+            true => self
+                .net
+                .on_first(|replica| replica.optimizer_state(names))?,
+            false => Default::default(),
+        };
+        let steps = [self.steps as u64].into_iter().chain(of_each);
+        let steps = Tensor::from_iter(steps.map(|steps| steps as i64), &Device::Cpu)?;
+        state.push((STEPS.to_owned(), steps));
+        state.extend(self.net.other_buffers()?);
+        Ok(state)
+    }
+
+    /// Sets the state that [`state_dict`](Self::state_dict) returned, beside [`DataParallel::load_state_dict`]. Without
+    /// numbers of steps nothing changes.
+    ///
+    /// # Errors
+    /// If it is the state of another network or optimizer.
+    pub fn load_state_dict(
+        &mut self,
+        state: impl IntoIterator<Item = (String, Tensor)>,
+    ) -> Result<()> {
+        let state: HashMap<String, Tensor> = state.into_iter().collect();
+        if let Some(steps) = state.get(STEPS) {
+            let steps: Vec<i64> = steps.to_vec1()?;
+            let (all, of_each) = steps.split_first().context("steps: of none")?;
+            self.steps = *all as usize;
+            let of_each = of_each.iter().map(|steps| *steps as u64).collect();
+            self.load_optimizer_state(&state, of_each)?;
+        }
+        self.net.set_other_buffers(&state)
+    }
+
+    /// Gives all replicas the optimizer state after `steps` of each parameter; without steps there is none.
+    fn load_optimizer_state(&self, state: &HashMap<String, Tensor>, steps: Vec<u64>) -> Result<()> {
+        if steps.is_empty() {
+            return Ok(());
+        }
+        let (params, found) = (self.net.states[0].parameters().count(), steps.len());
+        ensure!(
+            found == params,
+            "steps: of {found} parameters, the network has {params}"
+        );
+        let names = self.rule.optimizer.state();
+        let (state, replicas) = (state.clone(), vec![(); self.net.devices().len()]);
+        let set = self.net.on_each(replicas, move |replica, ()| {
+            replica.set_optimizer_state(names, &state, steps.clone())
+        });
+        set.context("the optimizer's state")?;
+        self.net.trainers.now(self.id);
+        Ok(())
+    }
+
+    /// Whether no minibatch waits for the step: then a checkpoint is whole.
+    pub fn is_between_steps(&self) -> bool {
+        self.waiting == 0
+    }
+
     /// The gradients of the last step by the names of the parameters, in their shapes: means over the examples.
     /// None while minibatches wait for the step: each replica has its own part of the sum.
     ///
@@ -77,44 +123,6 @@ impl Trainer {
             Ok((name.clone(), mean.reshape(param.shape())?))
         };
         named.map(mean).collect()
-    }
-
-    /// Takes up what [`TrainState::extra_state`] kept, beside what [`DataParallel::load_state_dict`] does; of nothing it
-    /// begins.
-    ///
-    /// # Errors
-    /// If it is of another network.
-    pub fn go_on(&mut self, rest: HashMap<String, Tensor>) -> Result<()> {
-        if let Some(steps) = rest.get(STEPS) {
-            let steps: Vec<i64> = steps.to_vec1()?;
-            let (all, of_each) = steps.split_first().context("steps: of none")?;
-            self.descent.steps = *all as usize;
-            let of_each = of_each.iter().map(|steps| *steps as u64).collect();
-            self.go_on_with(&rest, of_each)?;
-        }
-        if let Some(split) = rest.get(SPLIT) {
-            self.net.set_split(split.to_vec1()?);
-            self.measuring = None;
-        }
-        self.net.set_other_buffers(&rest)
-    }
-
-    /// Gives all replicas what the optimizer kept, after steps of each parameter; none before the first.
-    fn go_on_with(&self, rest: &HashMap<String, Tensor>, steps: Vec<u64>) -> Result<()> {
-        if steps.is_empty() {
-            return Ok(());
-        }
-        let (params, found) = (self.net.states[0].parameters().count(), steps.len());
-        ensure!(
-            found == params,
-            "steps: of {found} parameters, the network has {params}"
-        );
-        let (id, names) = (self.id, self.descent.optimizer.state());
-        let (rest, replicas) = (rest.clone(), vec![(); self.net.devices().len()]);
-        let set = self.net.on_each(replicas, move |replica, ()| {
-            replica.go_on(id, names, &rest, steps.clone())
-        });
-        set.context("the optimizer's state").map(|_| ())
     }
 }
 
@@ -147,7 +155,7 @@ impl DataParallel {
         for (i, state) in self.states.iter().enumerate() {
             for (name, buffer) in state.buffers() {
                 if let Some(tensor) = rest.get(&buffer_of(self.number(i), name)) {
-                    let tensor = d2l::to_device(tensor, buffer.device())?;
+                    let tensor = devices::to_device(tensor, buffer.device())?;
                     buffer.set(&tensor).with_context(|| name.clone())?;
                 }
             }
@@ -189,13 +197,16 @@ impl DataParallel {
         let (of_first, of_other) = (all[0].as_chunks::<4>().0, all[other].as_chunks::<4>().0);
         let differs = of_first.iter().zip(of_other).position(|(a, b)| a != b);
         let Some((name, param)) = differs.and_then(|i| params.get(i)) else {
-            bail!("the networks of process 0 and process {other} have different parameters");
+            let error =
+                format!("the networks of process 0 and process {other} have different parameters");
+            return Err(Disagreement(error).into());
         };
         let all = self.processes.gather(&bytes(param)?)?;
         let tensor =
             |i: usize| Tensor::from_raw_buffer(&all[i], DType::F32, param.dims(), &Device::Cpu);
         let places = ["process 0", &format!("process {other}")];
-        compare(name, (places[0], &tensor(0)?), (places[1], &tensor(other)?))
+        let compared = compare(name, (places[0], &tensor(0)?), (places[1], &tensor(other)?));
+        compared.map_err(|error| Disagreement(error.to_string()).into())
     }
 }
 
@@ -206,11 +217,11 @@ mod tests {
     use candle_nn::VarBuilder;
     use collective::ProcessGroup;
 
-    use super::super::processes::Processes;
-    use super::super::settings::Replication;
-    use super::super::state::Initializer;
     use super::*;
     use crate::layers::Linear;
+    use crate::processes::Processes;
+    use crate::settings::Replication;
+    use crate::state::Initializer;
 
     /// Two threads that stand for processes.
     #[derive(Clone)]

@@ -1,0 +1,55 @@
+//! Data-parallel training of any network on several devices: a replica of the network on each, the gradients summed
+//! while they are computed, and the same step on all.
+//!
+//! ```
+//! use data_parallel::prelude::*;
+//!
+//! # fn main() -> Result<()> {
+//! let (x, y) = (Tensor::rand(-1f32, 1.0, (64, 2), &Device::Cpu)?, Tensor::zeros(64, DType::U32, &Device::Cpu)?);
+//! let train_iter = DataIter::of_tensors(&x, &y, 16, Some(0))?;
+//! // two GPUs, or two replicas on the CPU
+//! let net = DataParallel::new(&devices(2)?, Initializer::Layers, 0, |vb| Linear::new(2, 3, vb))?;
+//! let mut trainer = Trainer::new(&net, cross_entropy, AdamW::default());
+//! for batch in train_iter.epoch(1) {
+//!     let (x, y) = batch?;
+//!     trainer.step(&x, &y)?; // split, forward, backward, all-reduce, update
+//! }
+//! println!("{}", evaluate_accuracy_gpus(&net, &train_iter)?);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A network is any [`functional::Network`] that is built from a candle `VarBuilder`, such as a closure or a
+//! layer of [`layers`]. [`DataParallel`] puts a replica of it on each device, each on a thread of its own.
+//!
+//! This crate prints nothing, and reads no option of a program. It knows no dataset.
+
+mod cores;
+mod data_parallel;
+mod evaluate;
+pub mod layers;
+mod norms;
+pub mod prelude;
+mod processes;
+mod reducer;
+mod replica;
+mod report;
+pub mod schedule;
+mod settings;
+mod state;
+mod state_dict;
+mod trainer;
+mod update_rule;
+mod workers;
+
+// a package needs no other name
+pub use {candle_core, candle_nn, collective, devices, functional, training};
+
+pub use collective::{Algorithm, cost::Link};
+pub use data_parallel::DataParallel;
+pub use evaluate::{Minibatches, evaluate, evaluate_accuracy_gpus};
+pub use functional::{AdamW, Optimizer, Sgd};
+pub use processes::{Disagreement, Processes};
+pub use settings::{ReduceOn, Replication, Split, split_by_weights};
+pub use state::Initializer;
+pub use trainer::{Step, Trainer};

@@ -1,0 +1,351 @@
+//! One synchronized step of all replicas.
+
+use std::sync::Arc;
+
+use anyhow::{Result, bail, ensure};
+use candle_core::{Device, Tensor};
+use functional::{Optimizer, Value};
+use training::{BatchLoss, Unread};
+
+use crate::data_parallel::DataParallel;
+use crate::replica::{Loss, Minibatch, Replica};
+use crate::update_rule::UpdateRule;
+
+/// Trains a replicated network: its [`step`](Trainer::step) is all that a training loop needs.
+///
+/// One network may have several trainers, one after the other. Where another one has taken a step, a trainer begins
+/// without momentum.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use data_parallel::{DataParallel, Initializer, Sgd, Trainer, layers::Linear};
+///
+/// let devices = devices::devices(2)?;
+/// let net = DataParallel::new(&devices, Initializer::Normal(0.1), 0, |vb| {
+///     Linear::new(3, 2, vb)
+/// })?;
+/// let mut trainer = Trainer::new(&net, functional::cross_entropy, Sgd::new(0.5));
+/// let x = Tensor::ones((5, 3), DType::F32, &Device::Cpu)?; // three examples and two
+/// let y = Tensor::zeros(5, DType::U32, &Device::Cpu)?;
+/// let before = trainer.step(&x, &y)?.loss.mean()?;
+/// assert!(trainer.step(&x, &y)?.loss.mean()? < before);
+/// # anyhow::Ok(())
+/// ```
+pub struct Trainer {
+    pub(crate) net: DataParallel,
+    loss: Arc<Loss>,
+    pub(crate) rule: UpdateRule,
+    /// Minibatches of a step.
+    accumulate: usize,
+    /// Whether the next step compares the gradients of candle's operations with finite differences.
+    checks: bool,
+    /// The losses that are not yet known to be finite, unless they are not checked.
+    unread: Option<Unread>,
+    /// Asks whether this process wants to stop, and stops it: several processes stop after the same step.
+    stop: Option<(fn() -> bool, fn())>,
+    /// The steps that were taken.
+    pub(crate) steps: usize,
+    /// Minibatches with gradients that wait for the step.
+    pub(crate) waiting: usize,
+    /// Examples of the gradients that wait, or of the last step.
+    pub(crate) examples: usize,
+    /// Its number among the trainers of the network.
+    pub(crate) id: usize,
+}
+
+/// The result of a step.
+#[derive(Debug)]
+pub struct Step {
+    /// The loss of the minibatch, before the step.
+    pub loss: BatchLoss,
+    /// Outputs and labels of each shard, on its device, before the step: for a metric. Replicas
+    /// without an example have none.
+    pub shards: Vec<(Tensor, Tensor)>,
+}
+
+impl Trainer {
+    /// A trainer of all parameters of `net`.
+    ///
+    /// `loss` is that of each example, such as [`functional::cross_entropy`]: outputs (B, …) and labels (B,) or targets
+    /// (B, …) to losses (B,). A mean, as candle-nn's losses return it, is an error: a replica with a part of the
+    /// minibatch does not know by how many examples to divide.
+    pub fn new(
+        net: &DataParallel,
+        loss: impl Fn(&Value, &Tensor) -> candle_core::Result<Value> + Send + Sync + 'static,
+        optimizer: impl Optimizer + 'static,
+    ) -> Self {
+        Self {
+            net: net.clone(),
+            loss: Arc::new(loss),
+            rule: UpdateRule::new(optimizer, net.states[0].parameters().count()),
+            accumulate: 1,
+            checks: true,
+            unread: Some(Unread::default()),
+            stop: None,
+            steps: 0,
+            waiting: 0,
+            examples: 0,
+            id: net.trainers.next(),
+        }
+    }
+
+    /// Takes the optimizer's step once in `minibatches`: their gradients add up on each device, and are
+    /// summed over the devices once. It is the step on all their examples together. Where as many or more wait
+    /// already, the next one is the last.
+    ///
+    /// # Panics
+    /// If `minibatches` is 0.
+    pub fn accumulate(self, minibatches: usize) -> Self {
+        assert!(minibatches > 0, "a step of 0 minibatches; give at least 1");
+        Self {
+            accumulate: minibatches,
+            ..self
+        }
+    }
+
+    /// Whether the first step compares the gradient of each [`functional::candle`] in the network with a finite
+    /// difference, as [`functional::check_gradients`] does. A wrong gradient is an error. Default: true.
+    pub fn check_gradients(self, checks: bool) -> Self {
+        Self { checks, ..self }
+    }
+
+    /// Whether a loss that is NaN or infinite is an error of the step: on the CPU at once, on a GPU up to 256 steps
+    /// later, so that the host does not wait for the GPU in every step. Default: true.
+    pub fn check_losses(self, checks: bool) -> Self {
+        let unread = checks.then(Unread::default);
+        Self { unread, ..self }
+    }
+
+    /// Lets several processes stop after the same step. In each step they tell each other whether `wants_to_stop`; if
+    /// one does, all call `stop` after the step, such as a function that sets the flag of
+    /// [`DataIter::stop_when`](training::DataIter::stop_when). A process that is alone calls neither.
+    pub fn stop_together(self, wants_to_stop: fn() -> bool, stop: fn()) -> Self {
+        let stop = Some((wants_to_stop, stop));
+        Self { stop, ..self }
+    }
+
+    /// Multiplies the learning rate of each step, counted from 0, by the value of `schedule`, such as one of
+    /// [`schedule`](crate::schedule). A run that is resumed goes on with the step where it was.
+    pub fn schedule(mut self, schedule: impl Fn(usize) -> f64 + Send + Sync + 'static) -> Self {
+        self.rule.schedule = Some(Arc::new(schedule));
+        self
+    }
+
+    /// Multiplies the learning rate of each parameter by the value of `rate` for its name. With 0 a parameter is frozen:
+    /// neither it nor its optimizer state changes.
+    ///
+    /// ```
+    /// # use data_parallel::{DataParallel, Initializer, Sgd, Trainer, layers::Linear};
+    /// # let net = DataParallel::new(&devices::devices(1)?, Initializer::Layers, 0, |vb| {
+    /// #     Linear::new(3, 2, vb.pp("last"))
+    /// # })?;
+    /// let trainer = Trainer::new(&net, functional::cross_entropy, Sgd::new(0.1));
+    /// // only the last layer learns
+    /// let trainer = trainer.rate(|name| if name.starts_with("last.") { 1.0 } else { 0.0 });
+    /// # anyhow::Ok(())
+    /// ```
+    ///
+    /// # Panics
+    /// If a rate is negative or no finite number.
+    pub fn rate(mut self, rate: impl Fn(&str) -> f64) -> Self {
+        let of = |name: &str| {
+            let rate = rate(name);
+            let is_one = rate.is_finite() && rate >= 0.0;
+            assert!(is_one, "the rate of {name} is {rate}; expected 0 or more");
+            rate
+        };
+        let params = self.net.states[0].parameters();
+        self.rule.rates = params.map(|(name, _)| of(name)).collect();
+        self
+    }
+
+    /// Scales the gradients down where their norm, over all parameters that are not frozen, is larger than
+    /// `max_norm`: PyTorch's `clip_grad_norm_`. It is the norm of the sum of all replicas, divided by the examples.
+    ///
+    /// # Panics
+    /// If `max_norm` is not above 0.
+    pub fn clip_norm(mut self, max_norm: f64) -> Self {
+        assert!(max_norm > 0.0, "clip_norm {max_norm}: expected more than 0");
+        self.rule.max_norm = Some(max_norm);
+        self
+    }
+
+    /// The learning rate of the next step.
+    pub fn lr(&self) -> f64 {
+        self.rule.lr_of(self.steps)
+    }
+
+    /// Sets the learning rate of the steps that follow. The optimizer state stays.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use data_parallel::{DataParallel, Initializer, Sgd, Trainer, layers::Linear};
+    /// # let net = DataParallel::new(&devices::devices(2)?, Initializer::Normal(0.1), 0, |vb| {
+    /// #     Linear::new(3, 2, vb)
+    /// # })?;
+    /// # let (x, y) = (Tensor::ones((4, 3), DType::F32, &Device::Cpu)?, Tensor::zeros(4, DType::U32, &Device::Cpu)?);
+    /// let mut trainer = Trainer::new(&net, functional::cross_entropy, Sgd::new(0.1));
+    /// for step in 0..100 {
+    ///     trainer.set_lr(0.1 * (1.0 - f64::from(step) / 100.0)); // falls to 0
+    ///     trainer.step(&x, &y)?;
+    /// }
+    /// # anyhow::Ok(())
+    /// ```
+    pub fn set_lr(&mut self, lr: f64) {
+        self.rule.lr = lr;
+    }
+
+    /// One step on the minibatch `x` (B, …), `y` (B,): splits it over the devices, computes
+    /// the loss and its gradient on all of them at once, sums the gradients, and takes the same
+    /// step everywhere, divided by the number of examples there are.
+    ///
+    /// Gradients are summed while others are still computed, as [`Replication`](crate::Replication)
+    /// says.
+    ///
+    /// # Errors
+    /// If `x` and `y` do not fit the network and the loss: nothing was changed, and training can go on with the next
+    /// minibatch. If a replica fails later; the message names it, and the network trains no further. If a loss is NaN
+    /// or infinite: the step was taken. And if another trainer of the network came while gradients waited here: they
+    /// are lost, and the next step begins anew.
+    pub fn step(&mut self, x: &Tensor, y: &Tensor) -> Result<Step> {
+        let last = self.waiting + 1 >= self.accumulate;
+        self.minibatch(x, y, last)
+    }
+
+    /// The first half of a step: adds the gradients of a minibatch to those that wait. [`flush`](Self::flush) is the
+    /// other half, which sums them over the replicas and takes the step with all of them.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use data_parallel::{DataParallel, Initializer, Sgd, Trainer, layers::Linear};
+    /// # let net = DataParallel::new(&devices::devices(2)?, Initializer::Normal(0.1), 0, |vb| {
+    /// #     Linear::new(3, 2, vb)
+    /// # })?;
+    /// # let (x, y) = (Tensor::ones((4, 3), DType::F32, &Device::Cpu)?, Tensor::zeros(4, DType::U32, &Device::Cpu)?);
+    /// let weight = || anyhow::Ok(net.parameter("weight", 0)?.to_vec2::<f32>()?);
+    /// let (before, mut trainer) = (weight()?, Trainer::new(&net, functional::cross_entropy, Sgd::new(0.1)));
+    /// trainer.backward(&x, &y)?;
+    /// assert_eq!(weight()?, before);
+    /// trainer.flush()?;
+    /// assert_ne!(weight()?, before);
+    /// # anyhow::Ok(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`step`](Self::step).
+    pub fn backward(&mut self, x: &Tensor, y: &Tensor) -> Result<Step> {
+        self.minibatch(x, y, false)
+    }
+
+    /// One job of all replicas: [`Replica::train`](crate::replica::Replica::train).
+    fn minibatch(&mut self, x: &Tensor, y: &Tensor, last: bool) -> Result<Step> {
+        self.check_waiting()?;
+        let rule = self.rule.of_step(self.steps)?;
+        let shards = self.net.scatter(x, y)?;
+        let batch_size = self.batch_size(y.dim(0)?)?;
+        ensure!(
+            batch_size > 0,
+            "a step needs at least 1 example, the minibatch has 0"
+        );
+        let waiting = if self.waiting > 0 { self.examples } else { 0 };
+        let (examples, lr) = (waiting + batch_size, rule.lr);
+        let minibatch = Minibatch {
+            loss: self.loss.clone(),
+            rule,
+            number: (self.steps, self.waiting),
+            checks: self.checks,
+            fresh: !self.net.trainers.last_was(self.id),
+            step_with: last.then_some(examples),
+        };
+        let train = move |replica: &mut _, (x, y)| Replica::train(replica, &minibatch, x, y);
+        let trained = self.net.on_each(shards, train)?;
+        self.net.trainers.now(self.id);
+        (self.checks, self.examples) = (false, examples);
+        self.waiting = if last { 0 } else { self.waiting + 1 };
+        self.steps += usize::from(last);
+        let (ls, shards): (Vec<Tensor>, Vec<_>) = trained.into_iter().flatten().unzip();
+        let loss = BatchLoss::new(self.all_losses(ls)?, batch_size);
+        self.check_finite(&loss, lr)?;
+        Ok(Step { loss, shards })
+    }
+
+    /// Takes the step with the gradients that wait, if there are any: at the end of an epoch, where fewer minibatches are
+    /// left.
+    ///
+    /// # Errors
+    /// As [`step`](Self::step).
+    pub fn flush(&mut self) -> Result<()> {
+        self.check_waiting()?;
+        if self.waiting == 0 {
+            return Ok(());
+        }
+        let (rule, examples) = (self.rule.of_step(self.steps)?, self.examples);
+        self.waiting = 0;
+        let all = vec![(); self.net.devices().len()];
+        self.net
+            .on_each(all, move |replica, ()| replica.flush(&rule, examples))?;
+        self.steps += 1;
+        Ok(())
+    }
+
+    /// The examples of the minibatch in all processes, of which `own` are here. Where one of the processes
+    /// wants to stop, all do so after this step.
+    fn batch_size(&self, own: usize) -> Result<usize> {
+        if self.net.processes.are_one() {
+            return Ok(own);
+        }
+        let wants_to_stop = self.stop.is_some_and(|(wants_to_stop, _)| wants_to_stop());
+        let mut counts = [own as f64, f64::from(u8::from(wants_to_stop))];
+        self.net.processes.sum(&mut counts)?;
+        if let (true, Some((_, stop))) = (counts[1] > 0.0, self.stop) {
+            stop();
+        }
+        Ok(counts[0] as usize)
+    }
+
+    /// An error where one of the losses that can be read by now is NaN or infinite.
+    fn check_finite(&mut self, loss: &BatchLoss, lr: f64) -> Result<()> {
+        let Some(unread) = &mut self.unread else {
+            return Ok(());
+        };
+        if !unread.push(loss.clone()) {
+            return Ok(());
+        }
+        let steps = self.steps;
+        for (_, loss) in unread.read()? {
+            ensure!(
+                loss.is_finite(),
+                "after {steps} steps, at learning rate {lr:?}, the loss is {loss}; try a smaller \
+                 rate, or clip_norm"
+            );
+        }
+        Ok(())
+    }
+
+    /// The losses of the shards of all processes, of which `own` are here, in the order in which one process would
+    /// have them: so their sum has its bits.
+    fn all_losses(&self, own: Vec<Tensor>) -> Result<Vec<Tensor>> {
+        if self.net.processes.are_one() {
+            return Ok(own); // they may stay where they are
+        }
+        let bytes = |l: &Tensor| Ok(l.to_scalar::<f32>()?.to_le_bytes());
+        let own = own.iter().map(bytes).collect::<Result<Vec<_>>>()?;
+        let all = self.net.processes.gather(&own.concat())?.concat();
+        let loss = |bytes: &[u8; 4]| Ok(Tensor::new(f32::from_le_bytes(*bytes), &Device::Cpu)?);
+        all.as_chunks().0.iter().map(loss).collect()
+    }
+
+    /// An error, unless the gradients that wait for the step are still there. Lost gradients wait no longer.
+    fn check_waiting(&mut self) -> Result<()> {
+        let waiting = self.waiting;
+        if waiting == 0 || self.net.trainers.last_was(self.id) {
+            return Ok(());
+        }
+        self.waiting = 0;
+        let s = if waiting == 1 { "" } else { "es" };
+        bail!(
+            "the gradients of {waiting} minibatch{s} are lost, because another trainer used the \
+             network before their step; call flush() first"
+        )
+    }
+}
