@@ -4,6 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
+use clap::{Args, Command};
 
 use crate::kit::root;
 
@@ -14,6 +15,7 @@ trials![
     unsafe_stands_only_where_it_may_and_says_why,
     functional_knows_no_network_and_collective_no_gradient,
     only_dataset_opens_datasets_and_only_collective_talks,
+    libraries_print_nothing_and_name_no_option,
     every_operation_is_compared_with_a_reference,
     no_test_is_ignored_without_a_reason,
     a_file_opens_with_what_it_is,
@@ -21,18 +23,24 @@ trials![
 ];
 
 /// Each crate, and what it may use of ours.
-const IMPORTS: [(&str, &str); 9] = [
-    ("dataset", ""),
-    ("functional", ""),
-    ("collective", ""),
-    ("d2l", "dataset functional"),
-    ("run", "dataset functional d2l"),
-    ("scratch", "dataset functional d2l run"),
-    ("concise", "dataset functional collective d2l run"),
+const IMPORTS: [(&str, &str); 12] = [
+    ("devices", ""),
+    ("training", "devices"),
+    ("functional", "devices"),
+    ("collective", "devices"),
+    ("data-parallel", "collective devices functional training"),
+    ("dataset", "devices training"),
+    ("d2l", "dataset devices functional training"),
+    ("run", "d2l dataset devices functional training"),
+    ("scratch", "d2l dataset functional run"),
+    ("concise", "d2l data-parallel dataset functional run"),
     ("notebook", ALL),
     ("xtask", ALL),
 ];
-const ALL: &str = "dataset functional collective d2l run scratch concise";
+const ALL: &str = "devices training functional collective data-parallel dataset d2l run scratch concise";
+
+/// The crates for programs of one's own.
+const LIBRARIES: [&str; 5] = ["devices", "training", "functional", "collective", "data-parallel"];
 
 /// The Rust files below a folder of the repository.
 fn files(folder: &str) -> Result<Vec<PathBuf>> {
@@ -181,6 +189,20 @@ fn only_dataset_opens_datasets_and_only_collective_talks() -> Result<()> {
         for (krate, _) in IMPORTS.iter().filter(|(krate, _)| *krate != only) {
             has_none(krate, &code(&source(krate)?), words)?;
         }
+    }
+    Ok(())
+}
+
+/// A message of a library says what to change in a program of one's own, which has no such options.
+fn libraries_print_nothing_and_name_no_option() -> Result<()> {
+    let all = concise::Options::augment_args(Command::new("concise"));
+    let options = all.get_arguments().filter_map(|option| option.get_long());
+    let options: Vec<String> = options.map(|name| format!("--{name}")).collect();
+    ensure!(options.len() > 20, "{options:?}");
+    let mut words = vec!["println!", "eprint!", "print!("];
+    words.extend(options.iter().map(String::as_str));
+    for krate in LIBRARIES {
+        has_none(krate, &code(&source(krate)?), &words)?;
     }
     Ok(())
 }

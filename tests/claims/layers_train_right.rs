@@ -165,7 +165,7 @@ fn the_trainer_refuses_a_wrong_gradient_unless_told() -> Result<()> {
     for words in [
         "pooled",
         "0.25 times",
-        "concise::layers",
+        "data_parallel::layers",
         "check_gradients(false)",
     ] {
         has(&error, words)?;

@@ -1,1 +1,1 @@
-//! Programs of one's own on `concise`: see tests.
+//! Programs of one's own on `data-parallel`: see tests.

@@ -1,7 +1,7 @@
 //! A convolutional network of these layers and of candle-nn's, on images of stripes.
 
-use concise::candle_nn::{self, Module};
-use concise::prelude::*;
+use data_parallel::candle_nn::{self, Module};
+use data_parallel::prelude::*;
 
 /// Images (n, 1, 16, 16) with stripes along the rows or the columns, and which, (n,).
 fn stripes(n: usize, seed: u64) -> Result<(Tensor, Tensor)> {

@@ -1,8 +1,8 @@
 //! The all-reduce alone, and AdamW on it, without a trainer.
 
-use concise::collective::{self, GroupOptions};
-use concise::functional::{Gradients, OptimizerState, Update, Values};
-use concise::prelude::*;
+use data_parallel::collective::{self, GroupOptions};
+use data_parallel::functional::{Gradients, OptimizerState, Update, Values};
+use data_parallel::prelude::*;
 
 #[test]
 fn three_threads_sum() -> Result<()> {

@@ -1,6 +1,6 @@
 //! Momentum, a schedule, clipping, AdamW, rates by name, freezing, early stopping, and saving.
 
-use concise::prelude::*;
+use data_parallel::prelude::*;
 
 #[test]
 fn all_that_a_loop_may_want() -> Result<()> {

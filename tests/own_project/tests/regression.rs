@@ -1,6 +1,6 @@
 //! Linear regression with the mean squared error, and a metric of one's own.
 
-use concise::prelude::*;
+use data_parallel::prelude::*;
 
 #[test]
 fn the_line_is_found() -> Result<()> {

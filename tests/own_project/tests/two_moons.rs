@@ -1,6 +1,6 @@
 //! A multilayer perceptron on two moons, on two replicas.
 
-use concise::prelude::*;
+use data_parallel::prelude::*;
 
 /// Points on two half circles, (n, 2), and which one, (n,).
 fn moons(n: usize, seed: u64) -> Result<(Tensor, Tensor)> {

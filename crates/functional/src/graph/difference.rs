@@ -46,7 +46,7 @@ pub(crate) fn check(
             bail!(
                 "candle's gradient of {name} for its {of} is wrong: {:.2} times a finite difference. A \
                  network with it would not train right, without an error. The documentation of \
-                 concise::layers says what to use instead; Trainer::check_gradients(false) trains all the \
+                 data_parallel::layers says what to use instead; Trainer::check_gradients(false) trains all the \
                  same",
                 gradient / difference
             )
