@@ -179,33 +179,28 @@ impl Schedule {
     }
 }
 
-pub(crate) fn copy(by: usize, from: usize, chunk: usize) -> Sum {
+/// `by` keeps the sum of `from` for itself.
+fn add(by: usize, from: Vec<usize>, chunk: usize) -> Sum {
     Sum {
         by,
-        from: vec![from],
+        from,
         to: vec![by],
         chunk,
     }
 }
 
+pub(crate) fn copy(by: usize, from: usize, chunk: usize) -> Sum {
+    add(by, vec![from], chunk)
+}
+
 fn star(k: usize) -> Vec<Vec<Sum>> {
-    let sum = Sum {
-        by: 0,
-        from: (0..k).collect(),
-        to: vec![0],
-        chunk: 0,
-    };
+    let sum = add(0, (0..k).collect(), 0);
     let copies = (1..k).map(|rank| copy(rank, 0, 0));
     vec![vec![sum], copies.collect()]
 }
 
 fn owner(k: usize) -> Vec<Vec<Sum>> {
-    let sum = |rank| Sum {
-        by: rank,
-        from: (0..k).collect(),
-        to: vec![rank],
-        chunk: rank,
-    };
+    let sum = |rank| add(rank, (0..k).collect(), rank);
     // each member begins with its neighbour's chunk, so that not all copy from the same member
     let copies = |rank: usize| {
         let owners = (1..k).map(move |i| (rank + i) % k);
@@ -217,13 +212,8 @@ fn owner(k: usize) -> Vec<Vec<Sum>> {
 fn ring(k: usize) -> Vec<Vec<Sum>> {
     let left = |rank: usize| (rank + k - 1) % k;
     // reduce-scatter: in round i, a member adds its own chunk to the sum so far of its left neighbour
-    let add = |i: usize| {
-        let sum = |rank| Sum {
-            by: rank,
-            from: vec![left(rank), rank],
-            to: vec![rank],
-            chunk: (rank + 2 * k - 1 - i) % k,
-        };
+    let sums = |i: usize| {
+        let sum = |rank| add(rank, vec![left(rank), rank], (rank + 2 * k - 1 - i) % k);
         (0..k).map(sum).collect()
     };
     // all-gather: the sums go round the ring once
@@ -231,32 +221,22 @@ fn ring(k: usize) -> Vec<Vec<Sum>> {
         let sum = |rank| copy(rank, left(rank), (rank + 2 * k - i) % k);
         (0..k).map(sum).collect()
     };
-    (0..k - 1).map(add).chain((0..k - 1).map(hand_on)).collect()
+    let reduce_scatter = (0..k - 1).map(sums);
+    reduce_scatter.chain((0..k - 1).map(hand_on)).collect()
 }
 
 fn tree(k: usize) -> Vec<Vec<Sum>> {
-    let strides: Vec<usize> = (0..)
-        .map(|i| 1 << i)
-        .take_while(|stride| *stride < k)
-        .collect();
-    let pairs = |stride: usize| {
-        let lower = (0..k)
-            .step_by(2 * stride)
-            .filter(move |rank| rank + stride < k);
-        lower.map(move |rank| (rank, rank + stride))
+    let strides = (0..).map(|i| 1 << i).take_while(|stride| *stride < k);
+    let strides: Vec<usize> = strides.collect();
+    let pairs = |stride: &usize| {
+        let (stride, lower) = (*stride, (0..k).step_by(2 * stride));
+        let pairs = lower.map(move |rank| (rank, rank + stride));
+        pairs.filter(move |(_, upper)| *upper < k)
     };
-    let add = |(a, b)| Sum {
-        by: a,
-        from: vec![a, b],
-        to: vec![a],
-        chunk: 0,
-    };
-    let up = strides
-        .iter()
-        .map(|stride| pairs(*stride).map(add).collect());
-    let down = strides.iter().rev();
-    let down = down.map(|stride| pairs(*stride).map(|(a, b)| copy(b, a, 0)).collect());
-    up.chain(down).collect()
+    let up = |stride| pairs(stride).map(|(a, b)| add(a, vec![a, b], 0)).collect();
+    let down = |stride| pairs(stride).map(|(a, b)| copy(b, a, 0)).collect();
+    let rounds = strides.iter().map(up);
+    rounds.chain(strides.iter().rev().map(down)).collect()
 }
 
 #[cfg(test)]

@@ -13,10 +13,8 @@
 //!
 //! NCCL counts as a ring. The busiest device of any all-reduce sends at least 2(k − 1)/k·N bytes (Patarasuk
 //! and Yuan, 2009).
-//!
-//! Members in one memory share its bandwidth, so the model counts all bytes that any of them reads or writes.
 
-use crate::algorithm::{Algorithm, Schedule};
+use crate::algorithm::Algorithm;
 use std::time::Duration;
 
 /// The speed of a link between devices.
@@ -58,103 +56,40 @@ impl Link {
     }
 }
 
-/// The speed of memory that members share.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Memory {
-    /// The time to pass a gate.
-    pub gate: Duration,
-    /// Bytes a second that one member reads and writes.
-    pub one: f64,
-    /// Bytes a second that all members together read and write.
-    pub all: f64,
-}
-
-impl Memory {
-    /// The time in which the members of a schedule all-reduce `bytes` bytes.
-    pub fn time(&self, schedule: &Schedule, bytes: usize) -> Duration {
-        let gates = self.gate * (schedule.rounds.len() as u32 + 1);
-        let rounds = schedule.rounds.iter().map(|round| {
-            let mut moved = vec![0; schedule.members];
-            for sum in round {
-                let len = schedule.chunk(sum.chunk, bytes).len();
-                moved[sum.by] += len * (sum.from.len() + sum.to.len());
-            }
-            let busiest = moved.iter().max().copied().unwrap_or(0) as f64;
-            let all = moved.iter().sum::<usize>() as f64;
-            f64::max(busiest / self.one, all / self.all)
-        });
-        gates + Duration::from_secs_f64(rounds.sum())
-    }
-}
-
-/// Where the summed data is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Medium {
-    /// In memory that all members share.
-    Memory,
-    /// On devices that copy from each other.
-    Devices,
-}
-
-/// A machine of 2024 with four to sixteen cores. Only the ratios matter for the choice.
-const MEMORY: Memory = Memory {
-    gate: Duration::from_micros(1),
-    one: 12e9,
-    all: 50e9,
-};
-
 /// GPUs on PCI Express 4.0.
 const LINK: Link = Link {
     latency: Duration::from_micros(10),
     bytes_per_second: 20e9,
 };
 
-impl Medium {
-    /// The schedule for this medium.
-    pub fn schedule(self, algorithm: Algorithm, k: usize) -> Schedule {
+impl Algorithm {
+    /// This algorithm; for `auto`, the fastest one of `k` members for `bytes` bytes.
+    ///
+    /// In one memory that is the owner for any size: all members read and write at the same time, and each byte is
+    /// read and written once. On devices it is the tree where latency counts, and otherwise the owner. In memory,
+    /// `nccl` counts as `auto`.
+    pub fn chosen(self, on_devices: bool, k: usize, bytes: usize) -> Algorithm {
         match self {
-            Medium::Memory => Schedule::in_shared_memory(algorithm, k),
-            Medium::Devices => Schedule::new(algorithm, k),
+            Algorithm::Auto if on_devices => {
+                let [owner, tree] =
+                    [Algorithm::Owner, Algorithm::Tree].map(|a| LINK.time(a, k, bytes));
+                if tree < owner {
+                    Algorithm::Tree
+                } else {
+                    Algorithm::Owner
+                }
+            }
+            Algorithm::Auto => Algorithm::Owner,
+            Algorithm::Nccl if !on_devices => Algorithm::Owner,
+            named => named,
         }
     }
-}
-
-impl Algorithm {
-    /// This algorithm; for `auto`, the fastest one of `k` members for `bytes` bytes, on devices or in memory. In
-    /// memory, `nccl` counts as `auto`.
-    pub fn chosen(self, on_devices: bool, k: usize, bytes: usize) -> Algorithm {
-        let medium = if on_devices {
-            Medium::Devices
-        } else {
-            Medium::Memory
-        };
-        chosen(self, medium, k, bytes)
-    }
-}
-
-/// `algorithm`; for `auto`, the fastest one.
-pub(crate) fn chosen(algorithm: Algorithm, medium: Medium, k: usize, bytes: usize) -> Algorithm {
-    match (algorithm, medium) {
-        (Algorithm::Auto, _) | (Algorithm::Nccl, Medium::Memory) => fastest(medium, k, bytes),
-        (chosen, _) => chosen,
-    }
-}
-
-/// The fastest algorithm by the model. In a tie, the simpler one; star comes last, because all devices but
-/// one are idle in it.
-fn fastest(medium: Medium, k: usize, bytes: usize) -> Algorithm {
-    use Algorithm::{Owner, Ring, Star, Tree};
-    let time = |algorithm: &Algorithm| match medium {
-        Medium::Memory => MEMORY.time(&medium.schedule(*algorithm, k), bytes),
-        Medium::Devices => LINK.time(*algorithm, k, bytes),
-    };
-    let all = [Owner, Tree, Ring, Star];
-    all.into_iter().min_by_key(time).unwrap_or(Owner)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::algorithm::Schedule;
 
     /// Messages after each other, and bytes through the busiest link, counted from the schedule.
     fn count(schedule: &Schedule, bytes: usize) -> [usize; 2] {
@@ -205,26 +140,15 @@ mod tests {
 
     #[test]
     fn auto_takes_the_owner_for_much_and_the_tree_for_little_among_many() {
+        let auto = |on_devices, k, bytes| Algorithm::Auto.chosen(on_devices, k, bytes);
         for k in [2, 4, 8] {
-            assert_eq!(fastest(Medium::Memory, k, 1 << 25), Algorithm::Owner);
-            assert_eq!(fastest(Medium::Devices, k, 1 << 25), Algorithm::Owner);
+            assert_eq!(auto(false, k, 1000), Algorithm::Owner);
+            assert_eq!(auto(true, k, 1 << 25), Algorithm::Owner);
         }
-        assert_eq!(fastest(Medium::Devices, 64, 1000), Algorithm::Tree);
-    }
-
-    #[test]
-    fn in_one_memory_every_byte_counts() {
-        let memory = Memory {
-            gate: Duration::ZERO,
-            one: 1.0,
-            all: 2.0,
-        };
-        let seconds = |algorithm| {
-            let schedule = Schedule::in_shared_memory(algorithm, 4);
-            memory.time(&schedule, 160).as_secs()
-        };
-        assert_eq!(seconds(Algorithm::Owner), 8 * 160 / 2); // all read and written once, by all at once
-        // the hub alone reads four and writes one; then three read one and write one
-        assert_eq!(seconds(Algorithm::Star), 5 * 160 + 6 * 160 / 2);
+        // LeNet's gradients on few devices and on many
+        assert_eq!(auto(true, 2, 516_272), Algorithm::Owner);
+        assert_eq!(auto(true, 64, 516_272), Algorithm::Tree);
+        assert_eq!(Algorithm::Nccl.chosen(false, 2, 1000), Algorithm::Owner);
+        assert_eq!(Algorithm::Ring.chosen(true, 64, 1000), Algorithm::Ring);
     }
 }

@@ -1,4 +1,4 @@
-//! Why a call of a group or of a world failed.
+//! Why a call of a group or of a process group failed.
 
 use std::fmt;
 use std::time::Duration;
@@ -30,7 +30,7 @@ pub enum Error {
     /// A member passed an item of another type, or a process made another call.
     KindMismatch,
     /// A process failed; for example, it cannot reach the others.
-    World {
+    Process {
         /// Its rank among the processes.
         rank: usize,
         /// What went wrong.
@@ -38,7 +38,7 @@ pub enum Error {
     },
     /// Not all members arrived within the time limit.
     TimedOut {
-        /// The limit of the group's [`Options`](crate::Options).
+        /// The limit of the group's [`GroupOptions`](crate::GroupOptions).
         limit: Duration,
         /// The ranks of the members that did not arrive.
         missing: Vec<usize>,
@@ -58,13 +58,13 @@ impl fmt::Display for Error {
                 "all-reduce: replica {rank} has {found} elements, replica 0 has {expected}"
             ),
             Error::Device { rank, why } => write!(f, "all-reduce: replica {rank}: {why}"),
-            Error::World { rank, why } => write!(f, "all-reduce: process {rank}: {why}"),
+            Error::Process { rank, why } => write!(f, "all-reduce: process {rank}: {why}"),
             Error::KindMismatch => write!(
                 f,
                 "the replicas made different calls, or gave items of different types"
             ),
             Error::TimedOut { limit, missing } => {
-                let replicas = names(missing);
+                let replicas = names("replica", missing);
                 write!(f, "all-reduce: {replicas} did not arrive within {limit:?}")
             }
         }
@@ -74,8 +74,8 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {}
 
 /// `replica 1`, `replicas 1, 2`.
-fn names(ranks: &[usize]) -> String {
+pub(crate) fn names(one: &str, ranks: &[usize]) -> String {
     let names: Vec<String> = ranks.iter().map(usize::to_string).collect();
     let s = if names.len() == 1 { "" } else { "s" };
-    format!("replica{s} {}", names.join(", "))
+    format!("{one}{s} {}", names.join(", "))
 }

@@ -2,13 +2,13 @@
 //! `vectors`, and tensors in `tensors`.
 
 use crate::algorithm::{Algorithm, Schedule};
-use crate::cost::{self, Link, Medium};
+use crate::barrier::{self, Barrier, Deadline};
+use crate::cost::Link;
 use crate::error::Error;
-use crate::gate::{self, Deadline, Gate};
 #[cfg(feature = "nccl")]
 use crate::nccl::Nccl;
+use crate::process_group::{self, ProcessGroup};
 use crate::slots::Slots;
-use crate::world::{self, World};
 use std::any::Any;
 use std::collections::HashMap;
 use std::fmt;
@@ -17,21 +17,19 @@ use std::time::{Duration, Instant};
 
 /// How a group sums, and how long its members wait for each other.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Options {
+pub struct GroupOptions {
     /// How the group sums.
     pub algorithm: Algorithm,
     /// How long a member waits for the others at most; `None`: without a limit.
     pub timeout: Option<Duration>,
     /// Simulates a slower network: a call takes at least as long as over such links. NCCL's calls do not.
     pub link: Option<Link>,
-    /// Frees memory of a member's GPU. It is called where the GPU has none left for a sum, which is then tried again.
-    pub make_room: Option<fn()>,
 }
 
 /// Makes the `k` members of a group, one for each thread.
 ///
 /// ```
-/// let members = collective::group(2, collective::Options::default());
+/// let members = collective::group(2, collective::GroupOptions::default());
 /// let sums: Vec<Vec<f32>> = std::thread::scope(|s| {
 ///     let threads: Vec<_> = members
 ///         .into_iter()
@@ -49,33 +47,32 @@ pub struct Options {
 ///
 /// # Panics
 /// If `k` is 0, or more than 65536.
-pub fn group(k: usize, options: Options) -> Vec<Member> {
+pub fn group(k: usize, options: GroupOptions) -> Vec<Member> {
     members(None, k, options)
 }
 
-/// As [`group`], for members in all processes of `world`. Every process makes this call and gets its own
+/// As [`group`], for members in all processes of a process group. Every process makes this call and gets its own
 /// `k` members.
 ///
 /// # Panics
 /// If `k` is 0, or more than 65536.
-pub fn group_in(world: Box<dyn World>, k: usize, options: Options) -> Vec<Member> {
-    members(Some(world), k, options)
+pub fn group_in(all: Box<dyn ProcessGroup>, k: usize, options: GroupOptions) -> Vec<Member> {
+    members(Some(all), k, options)
 }
 
-fn members(mut world: Option<Box<dyn World>>, k: usize, options: Options) -> Vec<Member> {
-    assert!(k > 0, "a group of 0 members; give at least 1");
+fn members(mut all: Option<Box<dyn ProcessGroup>>, k: usize, options: GroupOptions) -> Vec<Member> {
     assert!(
-        k <= gate::MOST,
-        "a group of {k} members; at most {} are possible",
-        gate::MOST
+        (1..=barrier::MOST).contains(&k),
+        "a group of {k} members; 1 to {} are possible",
+        barrier::MOST
     );
-    let (process, processes) = world.as_ref().map_or((0, 1), |w| (w.rank(), w.size()));
+    let (process, processes) = all.as_ref().map_or((0, 1), |all| (all.rank(), all.size()));
     let group = Arc::new(Group {
         options,
         first: process * k,
         size: processes * k,
-        in_world: world.is_some(),
-        gate: Gate::new(process * k, k),
+        has_processes: all.is_some(),
+        barrier: Barrier::new(process * k, k),
         slots: Slots::new(k),
         items: (0..k).map(|_| Mutex::default()).collect(),
     });
@@ -84,7 +81,7 @@ fn members(mut world: Option<Box<dyn World>>, k: usize, options: Options) -> Vec
             group: group.clone(),
             local,
             locals: k,
-            world: world.take(),
+            process_group: all.take(),
             schedules: HashMap::new(),
             #[cfg(feature = "nccl")]
             nccl: None,
@@ -100,24 +97,24 @@ pub struct Member {
     pub(crate) local: usize,
     /// How many members its process has.
     pub(crate) locals: usize,
-    /// Only in member 0 of a process, if there is a world.
-    world: Option<Box<dyn World>>,
-    /// The schedules used so far, by medium and number of elements.
-    schedules: HashMap<(Medium, usize), Arc<Schedule>>,
+    /// Only in member 0 of a process, if there is a process group.
+    process_group: Option<Box<dyn ProcessGroup>>,
+    /// The schedules used so far, by whether the data is on devices and the number of elements.
+    schedules: HashMap<(bool, usize), Arc<Schedule>>,
     /// From its first sum with NCCL on.
     #[cfg(feature = "nccl")]
     pub(crate) nccl: Option<Nccl>,
 }
 
-/// What the members of a process share.
+/// Shared by the members of a process.
 pub(crate) struct Group {
-    pub(crate) options: Options,
+    pub(crate) options: GroupOptions,
     /// The rank of its first member.
     first: usize,
     /// The number of members in all processes.
     size: usize,
-    pub(crate) in_world: bool,
-    pub(crate) gate: Gate,
+    pub(crate) has_processes: bool,
+    pub(crate) barrier: Barrier,
     pub(crate) slots: Slots,
     items: Vec<Mutex<Option<Box<dyn Any + Send>>>>,
 }
@@ -152,13 +149,14 @@ impl Member {
     /// # Errors
     /// [`Error`]: a member left, passed another number of values, or did not arrive in time.
     pub fn sum(&mut self, values: &mut [f64]) -> Result<(), Error> {
-        let mut all = self.all_gather(world::bits(values))?;
-        if self.group.in_world {
+        let mut all = self.all_gather(process_group::bits(values))?;
+        if self.group.has_processes {
             all = self.all_of_all_processes(all)?;
         }
         let lengths: Vec<usize> = all.iter().map(Vec::len).collect();
         self.same(&lengths)?;
-        values.copy_from_slice(&world::sum_in_order(&all).expect("all have the same length"));
+        values
+            .copy_from_slice(&process_group::sum_in_order(&all).expect("all have the same length"));
         Ok(())
     }
 
@@ -181,13 +179,13 @@ impl Member {
         item: T,
         deadline: Option<&Deadline>,
     ) -> Result<Vec<T>, Error> {
-        let Group { gate, items, .. } = &*self.group;
+        let Group { barrier, items, .. } = &*self.group;
         let lock = |rank: usize| items[rank].lock().unwrap_or_else(PoisonError::into_inner);
         *lock(self.local) = Some(Box::new(item));
-        gate.pass(self.local, deadline)?;
+        barrier.wait(self.local, deadline)?;
         let item = |rank| lock(rank).as_ref()?.downcast_ref::<T>().cloned();
         let all: Option<Vec<T>> = (0..self.locals).map(item).collect();
-        gate.pass(self.local, deadline)?;
+        barrier.wait(self.local, deadline)?;
         *lock(self.local) = None; // the item may hold a GPU's memory
         all.ok_or(Error::KindMismatch)
     }
@@ -197,7 +195,9 @@ impl Member {
     /// # Errors
     /// [`Error`]: a member left, or did not arrive in time.
     pub fn barrier(&mut self) -> Result<(), Error> {
-        self.group.gate.pass(self.local, self.deadline().as_ref())
+        self.group
+            .barrier
+            .wait(self.local, self.deadline().as_ref())
     }
 
     pub(crate) fn deadline(&self) -> Option<Deadline> {
@@ -205,28 +205,31 @@ impl Member {
     }
 
     /// The schedule for `len` elements; it is made once.
-    pub(crate) fn schedule(&mut self, medium: Medium, len: usize) -> Arc<Schedule> {
+    pub(crate) fn schedule(&mut self, on_devices: bool, len: usize) -> Arc<Schedule> {
         let (algorithm, k) = (self.group.options.algorithm, self.locals);
-        let find = || {
-            medium.schedule(
-                cost::chosen(algorithm, medium, k, len * size_of::<f32>()),
-                k,
-            )
+        let make = || {
+            let algorithm = algorithm.chosen(on_devices, k, len * size_of::<f32>());
+            match on_devices {
+                true => Arc::new(Schedule::new(algorithm, k)),
+                false => Arc::new(Schedule::in_shared_memory(algorithm, k)),
+            }
         };
-        let known = self.schedules.entry((medium, len));
-        known.or_insert_with(|| Arc::new(find())).clone()
+        let known = self.schedules.entry((on_devices, len));
+        known.or_insert_with(make).clone()
     }
 
-    /// Member 0 calls `speak` with the world; all members of this process get the answer.
-    pub(crate) fn over_the_world<T: Clone + Send + 'static>(
+    /// Member 0 calls `speak` with the process group; all members of this process get the answer.
+    pub(crate) fn over_all_processes<T: Clone + Send + 'static>(
         &mut self,
-        speak: impl FnOnce(&mut (dyn World + 'static)) -> Result<T, Error>,
+        speak: impl FnOnce(&mut (dyn ProcessGroup + 'static)) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let answer = self.world.as_deref_mut().map(speak).transpose();
-        let answer = answer.map_err(|error| self.group.gate.fail(error))?;
-        // without a limit: member 0 waits for other processes, and the world has its own limit
+        let answer = self.process_group.as_deref_mut().map(speak).transpose();
+        let answer = answer.map_err(|error| self.group.barrier.fail(error))?;
+        // without a limit: member 0 waits for other processes, and the process group has its own limit
         let mut answers = self.gather(answer, None)?;
-        Ok(answers.swap_remove(0).expect("member 0 has the world"))
+        Ok(answers
+            .swap_remove(0)
+            .expect("member 0 has the process group"))
     }
 
     /// The vectors of all processes; each process passes the same number of vectors.
@@ -234,16 +237,28 @@ impl Member {
         &mut self,
         vectors: Vec<Vec<u64>>,
     ) -> Result<Vec<Vec<u64>>, Error> {
-        let messages = self.over_the_world(|world| world.all_gather(&world::pack(&vectors)))?;
-        let all = messages.iter().map(|m| world::unpack(m, vectors.len()));
+        let messages =
+            self.over_all_processes(|group| group.all_gather(&process_group::pack(&vectors)))?;
+        let all = messages
+            .iter()
+            .map(|m| process_group::unpack(m, vectors.len()));
         let all: Option<Vec<_>> = all.collect();
-        let all = all.ok_or_else(|| self.group.gate.fail(Error::KindMismatch))?;
+        let all = all.ok_or_else(|| self.group.barrier.fail(Error::KindMismatch))?;
         Ok(all.concat())
+    }
+
+    /// As [`same_in_all_processes`](Self::same_in_all_processes), before a sum of the process group: with one member in
+    /// each process, it compares the lengths itself.
+    pub(crate) fn same_length(&mut self, lengths: Vec<usize>) -> Result<(), Error> {
+        match self.locals {
+            1 => Ok(()),
+            _ => self.same_in_all_processes(lengths),
+        }
     }
 
     /// Fails for all members of all processes unless their lengths are the same; `lengths` are those of this process.
     pub(crate) fn same_in_all_processes(&mut self, mut lengths: Vec<usize>) -> Result<(), Error> {
-        if self.group.in_world {
+        if self.group.has_processes {
             let mine = lengths.iter().map(|length| *length as u64).collect();
             let all = self.all_of_all_processes(vec![mine])?.concat();
             lengths = all.into_iter().map(|length| length as usize).collect();
@@ -252,11 +267,11 @@ impl Member {
     }
 
     /// Fails for all members if a length differs from that of rank 0.
-    pub(crate) fn same(&self, lengths: &[usize]) -> Result<(), Error> {
+    fn same(&self, lengths: &[usize]) -> Result<(), Error> {
         let expected = lengths[0];
         let different = lengths.iter().position(|length| *length != expected);
         let Some(rank) = different else { return Ok(()) };
-        Err(self.group.gate.fail(Error::LengthMismatch {
+        Err(self.group.barrier.fail(Error::LengthMismatch {
             rank,
             found: lengths[rank],
             expected,
@@ -275,7 +290,9 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        self.group.gate.fail(Error::PeerLeft { rank: self.rank() });
+        self.group
+            .barrier
+            .fail(Error::PeerLeft { rank: self.rank() });
     }
 }
 

@@ -9,30 +9,32 @@
 //! A member that leaves (its thread returned early or panicked), has another length or does not arrive
 //! in time ends the call of the others with an error that names it. No member gets a partial sum.
 //!
-//! The members of a group are threads of one process. With a [`World`], each of its processes has the
+//! The members of a group are threads of one process. With a [`ProcessGroup`], each of its processes has the
 //! same number of members.
 //!
 //! This crate handles only vectors and tensors, no gradients and no networks.
 
 mod algorithm;
+mod barrier;
 pub mod cost;
+#[cfg(any(feature = "mpi", feature = "nccl"))]
+mod end;
 mod error;
-mod gate;
 mod group;
 #[cfg(feature = "mpi")]
 pub mod mpi;
 pub mod nccl;
 mod peers;
+mod process_group;
 mod slots;
 mod stream;
 mod tensors;
 mod vectors;
-mod world;
 
 pub use algorithm::{Algorithm, Schedule, Sum};
+pub use barrier::Deadline;
 pub use error::Error;
-pub use gate::Deadline;
-pub use group::{Member, Options, group, group_in};
+pub use group::{GroupOptions, Member, group, group_in};
 pub use peers::connect;
+pub use process_group::ProcessGroup;
 pub use stream::CommunicationStream;
-pub use world::World;

@@ -1,4 +1,4 @@
-//! The processes that `mpirun` started, as a [`World`].
+//! The processes that `mpirun` started, as a [`ProcessGroup`].
 //!
 //! MPI does not compare calls or lengths: if two processes differ, it overwrites memory and then hangs. So
 //! the processes first exchange their call and its length, and fail all together. The owners compute a sum,
@@ -8,15 +8,17 @@
 //! an exit with an error. `mpirun` handles a process that is killed, or ends without [`finish`]. The watch
 //! detects and names a process that is alive but does not arrive.
 //!
-//! The first call of [`world`] initializes MPI; a program without such a call never uses MPI.
+//! The first call of [`process_group`] initializes MPI; a program without such a call never uses MPI.
 
 #![allow(unsafe_code)]
 
 mod watch;
 
 use crate::algorithm::{Algorithm, Schedule};
+use crate::end::last_words;
 use crate::error::Error;
-use crate::world::World;
+use crate::process_group::ProcessGroup;
+use crate::slots::BLOCK;
 use ::mpi::Threading;
 use ::mpi::datatype::{Partition, PartitionMut};
 use ::mpi::environment::{is_finalized, is_initialized};
@@ -32,14 +34,14 @@ use watch::{Call, Calls, Channels, Watch};
 
 /// The processes that `mpirun` started; without `mpirun`, this process alone.
 ///
-/// All processes must make their worlds in the same order; each world is a new channel. If a call waits for
-/// other processes longer than `timeout`, a line on stderr names those that did not arrive, and all processes
+/// All processes must make their process groups in the same order; each is a new channel. If a call waits for other
+/// processes longer than `timeout`, a line on stderr names those that did not arrive, and all processes
 /// end with status 1. From the first call on, a panic in any thread ends all processes too.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), collective::Error> {
-/// let world = collective::mpi::world(None)?;
-/// let mut members = collective::group_in(world, 1, Default::default());
+/// let all = collective::mpi::process_group(None)?;
+/// let mut members = collective::group_in(all, 1, Default::default());
 /// let sum = members[0].all_reduce(vec![1.0])?; // as many as there are processes
 /// drop(members);
 /// collective::mpi::finish()
@@ -47,45 +49,40 @@ use watch::{Call, Calls, Channels, Watch};
 /// ```
 ///
 /// # Errors
-/// [`Error::World`]: MPI does not start, does not allow calls from several threads, or has ended.
-pub fn world(timeout: Option<Duration>) -> Result<Box<dyn World>, Error> {
-    let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
-    if let State::Before = *state {
-        *state = State::Running(start(timeout)?);
+/// [`Error::Process`]: MPI does not start, does not allow calls from several threads, or has ended.
+pub fn process_group(timeout: Option<Duration>) -> Result<Box<dyn ProcessGroup>, Error> {
+    let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+    if is_finalized() {
+        let why = "MPI has ended, and cannot start again in the same process";
+        return Err(error(0, why));
     }
-    match &*state {
-        State::Running(running) => Ok(Box::new(running.base.another(timeout)?)),
-        _ => Err(error(
-            0,
-            "MPI has ended, and cannot start again in the same process",
-        )),
-    }
+    let running = match &mut *running {
+        Some(running) => running,
+        none => none.insert(start(timeout)?),
+    };
+    Ok(Box::new(running.base.another(timeout)?))
 }
 
-/// Ends MPI in order, once all processes call it. A program that made a world calls it at its end;
+/// Ends MPI in order, once all processes call it. A program that made a process group calls it at its end;
 /// otherwise `mpirun` treats the end as a failure and ends the other processes.
 ///
 /// # Errors
-/// [`Error::World`]: a world of this process still exists. [`Error::KindMismatch`]: another process makes
-/// a world instead.
+/// [`Error::Process`]: a process group of this process still exists. [`Error::KindMismatch`]: another process
+/// makes a process group instead.
 pub fn finish() -> Result<(), Error> {
-    let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
-    let State::Running(running) = &*state else {
+    let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(Running { base, .. }) = &*running else {
         return Ok(());
     };
-    let base = &running.base;
     if base.channels.in_use() > 1 {
-        return Err(error(
-            base.rank,
-            "MPI cannot end yet: drop all worlds first",
-        ));
+        let why = "MPI cannot end yet: drop all process groups first";
+        return Err(error(base.rank, why));
     }
     // once all processes are here, MPI ends without waiting
     let in_call = base.calls.enter(Call::Finish);
     base.meet(Call::Finish, 0, &[])?;
     drop(in_call);
-    if let State::Running(Running { end, keeper, .. }) = std::mem::replace(&mut *state, State::Over)
-    {
+    if let Some(Running { end, keeper, .. }) = running.take() {
         drop(end);
         keeper.join().expect("a panic would have ended the process");
     }
@@ -106,7 +103,7 @@ pub fn abort(status: i32) -> ! {
 /// Ends all processes, and names this one on stderr, because `mpirun` does not always name it.
 fn end_all(status: i32, why: &str) -> ! {
     let all = SimpleCommunicator::world();
-    eprintln!("error: rank {} {why}, and all processes end", all.rank());
+    last_words(&format!("rank {} {why}, and all processes end", all.rank()));
     all.abort(status)
 }
 
@@ -116,16 +113,10 @@ fn is_running() -> bool {
 
 fn error(rank: usize, why: &str) -> Error {
     let why = why.to_owned();
-    Error::World { rank, why }
+    Error::Process { rank, why }
 }
 
-static STATE: Mutex<State> = Mutex::new(State::Before);
-
-enum State {
-    Before,
-    Running(Running),
-    Over,
-}
+static RUNNING: Mutex<Option<Running>> = Mutex::new(None);
 
 struct Running {
     /// Never returned to a caller; other channels are made from it.
@@ -163,7 +154,10 @@ fn keep(
     }
     let channels = Arc::new(Channels::default());
     let base = Comm(ManuallyDrop::new(universe.world().duplicate()));
-    let mut watch = Watch::new(universe.world().duplicate(), channels.clone());
+    let watch = Watch {
+        comm: universe.world().duplicate(),
+        channels: channels.clone(),
+    };
     let _ = started.send(Ok(Processes::new(base, channels, 0, timeout)));
     watch.until(ended);
     drop(watch);
@@ -182,11 +176,11 @@ fn end_all_on_a_panic() {
     }));
 }
 
-/// A communicator that is never freed: all processes must free it together, but one may drop its world alone.
+/// A communicator that is never freed: all processes must free it together, but one may drop its group alone.
 struct Comm(ManuallyDrop<SimpleCommunicator>);
 
 // Safety: a `Comm` exists only if MPI has granted MPI_THREAD_MULTIPLE, so any thread may use it. Its owner, a
-// world, is used by one thread at a time.
+// process group, is used by one thread at a time.
 unsafe impl Send for Comm {}
 
 /// All processes, on one channel.
@@ -208,13 +202,15 @@ struct Processes {
 /// little.
 const NOTE: usize = 128;
 const LITTLE: usize = NOTE - 16;
+type Note = [u8; NOTE];
+
+fn length(note: &Note) -> usize {
+    u64::from_le_bytes(note[8..16].try_into().expect("eight bytes")) as usize
+}
 
 /// The number of elements that are summed at a time. Received data is still in the cache when it is added,
 /// and counts are far below MPI's limit of `i32`.
 const PIECE: usize = 1 << 18;
-
-/// The number of elements that are added at a time; they stay in the first-level cache.
-const BLOCK: usize = 2048;
 
 impl Processes {
     fn new(
@@ -240,7 +236,7 @@ impl Processes {
     fn another(&self, timeout: Option<Duration>) -> Result<Processes, Error> {
         let _in_call = self.calls.enter(Call::Duplicate);
         let notes = self.meet(Call::Duplicate, self.channels.unused(), &[])?;
-        let channel = notes[0].length; // the number that process 0 chose
+        let channel = length(&notes[0]) as u64; // the number that process 0 chose
         let comm = Comm(ManuallyDrop::new(self.comm.0.duplicate()));
         let channels = self.channels.clone();
         Ok(Processes::new(comm, channels, channel, timeout))
@@ -260,19 +256,19 @@ impl Processes {
         if notes.iter().any(|note| note[0] != notes[0][0]) {
             return Err(Error::KindMismatch);
         }
-        Ok(notes.iter().map(Note::read).collect())
+        Ok(notes.to_vec())
     }
 
     /// Waits until all processes are at a call; fails if the calls or their lengths differ.
-    fn same_length(&self, call: Call, length: usize) -> Result<(), Error> {
-        let notes = self.meet(call, length as u64, &[])?;
-        let expected = notes[0].length;
-        match notes.iter().position(|note| note.length != expected) {
+    fn same_length(&self, call: Call, mine: usize) -> Result<(), Error> {
+        let notes = self.meet(call, mine as u64, &[])?;
+        let expected = length(&notes[0]);
+        match notes.iter().position(|note| length(note) != expected) {
             None => Ok(()),
             Some(rank) => Err(Error::LengthMismatch {
                 rank,
-                found: notes[rank].length as usize,
-                expected: expected as usize,
+                found: length(&notes[rank]),
+                expected,
             }),
         }
     }
@@ -280,50 +276,40 @@ impl Processes {
     /// Sums a piece, which has the same length in all processes.
     fn sum(&mut self, data: &mut [f32]) {
         let chunk = |rank| self.owners.chunk(rank, data.len());
-        let (counts, starts): (Vec<i32>, Vec<i32>) = (0..self.size)
-            .map(|rank| (chunk(rank).len() as i32, chunk(rank).start as i32))
-            .unzip();
         let own = chunk(self.rank);
-        // this process sends nothing to itself
-        let mut sent = counts.clone();
-        sent[self.rank] = 0;
-        let mut received = vec![own.len() as i32; self.size];
-        received[self.rank] = 0;
-        let places: Vec<i32> = (0..self.size)
-            .map(|rank| (rank * own.len()) as i32)
+        let counts: Vec<i32> = (0..self.size)
+            .map(|rank| chunk(rank).len() as i32)
             .collect();
-        self.parts.resize(self.size * own.len(), 0.0);
+        // this process sends nothing to itself
+        let (mut sent, mut received) = (counts.clone(), vec![own.len() as i32; self.size]);
+        (sent[self.rank], received[self.rank]) = (0, 0);
+        self.parts.resize((self.size - 1) * own.len(), 0.0);
+        let (from, to) = (starts(&counts), starts(&received));
         self.comm.0.all_to_all_varcount_into(
-            &Partition::new(data, sent, &starts[..]),
-            &mut PartitionMut::new(&mut self.parts[..], received, &places[..]),
+            &Partition::new(data, sent, from),
+            &mut PartitionMut::new(&mut self.parts[..], received, to),
         );
+        let mut others = self.parts.chunks_exact(own.len().max(1));
         let parts = (0..self.size).map(|rank| match rank == self.rank {
             true => &data[own.clone()],
-            false => &self.parts[rank * own.len()..][..own.len()],
+            false => others.next().unwrap_or_default(),
         });
         self.sum.resize(own.len(), 0.0);
         add_up(&parts.collect::<Vec<_>>(), &mut self.sum);
+        let starts = starts(&counts);
         let mut data = PartitionMut::new(data, counts, starts);
         let sum = &self.sum[..];
         self.comm.0.all_gather_varcount_into(sum, &mut data);
     }
 }
 
-/// What a process has sent before a call.
-struct Note {
-    length: u64,
-    /// Its data, if that is little; otherwise zeros.
-    brought: [u8; LITTLE],
-}
-
-impl Note {
-    fn read(note: &[u8; NOTE]) -> Self {
-        let (length, brought) = note[8..].split_at(8);
-        Self {
-            length: u64::from_le_bytes(length.try_into().expect("eight bytes")),
-            brought: brought.try_into().expect("the rest"),
-        }
-    }
+/// Where each part begins, if they follow each other.
+fn starts(counts: &[i32]) -> Vec<i32> {
+    let ends = counts.iter().scan(0, |end, count| {
+        *end += count;
+        Some(*end - count)
+    });
+    ends.collect()
 }
 
 /// Writes the sum of `parts`, added in their order, to `sum`.
@@ -344,7 +330,7 @@ fn add_up(parts: &[&[f32]], sum: &mut [f32]) {
     );
 }
 
-impl World for Processes {
+impl ProcessGroup for Processes {
     fn rank(&self) -> usize {
         self.rank
     }
@@ -364,10 +350,9 @@ impl World for Processes {
     fn all_gather(&mut self, data: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         let _in_call = self.calls.enter(Call::AllGather);
         let notes = self.meet(Call::AllGather, data.len() as u64, data)?;
-        let lengths = notes.iter().map(|note| note.length as usize);
+        let lengths = notes.iter().map(length);
         if lengths.clone().all(|length| length <= LITTLE) {
-            let brought = notes.iter().zip(lengths);
-            let brought = brought.map(|(note, length)| note.brought[..length].to_vec());
+            let brought = notes.iter().map(|note| note[16..][..length(note)].to_vec());
             return Ok(brought.collect());
         }
         let total: usize = lengths.clone().sum();
@@ -379,22 +364,16 @@ impl World for Processes {
             return Err(error(self.rank, &why));
         }
         let counts: Vec<i32> = lengths.map(|length| length as i32).collect();
-        let mut end = 0;
-        let starts = counts.iter().map(|count| {
-            end += count;
-            end - count
-        });
-        let starts: Vec<i32> = starts.collect();
+        let starts = starts(&counts);
         let mut all = vec![0u8; total];
         let mut places = PartitionMut::new(&mut all[..], &counts[..], &starts[..]);
         self.comm.0.all_gather_varcount_into(data, &mut places);
-        let places = starts.iter().zip(&counts);
-        let brought =
-            places.map(|(start, count)| all[*start as usize..][..*count as usize].to_vec());
+        let brought = starts.iter().zip(&counts);
+        let brought = brought.map(|(start, len)| all[*start as usize..][..*len as usize].to_vec());
         Ok(brought.collect())
     }
 
-    fn duplicate(&self) -> Result<Box<dyn World>, Error> {
+    fn duplicate(&self) -> Result<Box<dyn ProcessGroup>, Error> {
         Ok(Box::new(self.another(self.calls.limit)?))
     }
 }

@@ -1,4 +1,4 @@
-//! Slots for the vectors of members, which read and write each other's vectors between gates.
+//! Slots for the vectors of members, which read and write each other's vectors between barriers.
 //!
 //! The group, not the call, owns the vectors during a sum. A call that fails leaves its vector in the slot,
 //! so a late member still reads and writes valid memory.
@@ -11,7 +11,7 @@ use std::cell::UnsafeCell;
 use std::ops::Range;
 
 /// The number of elements that are summed at a time; they stay in the first-level cache.
-const BLOCK: usize = 2048;
+pub(crate) const BLOCK: usize = 2048;
 
 /// A slot for the vector of each member.
 pub(crate) struct Slots(Vec<UnsafeCell<Slot>>);
@@ -42,7 +42,7 @@ impl Default for Elements {
 // Safety: `Vec<f32>` is `Send`, and the pointer of a slot points only into its own vector.
 unsafe impl Send for Slots {}
 // Safety: only the owner writes a slot, while no other member reads it. Only one member writes an element,
-// while no other accesses it. The gates ensure both, as the functions below require.
+// while no other accesses it. The barriers ensure both, as the functions below require.
 unsafe impl Sync for Slots {}
 
 impl Slots {
@@ -53,8 +53,8 @@ impl Slots {
     /// Puts the vector of `rank` into its slot.
     ///
     /// # Safety
-    /// Only the member `rank` calls it. One gate separates the call from the other members' earlier accesses
-    /// to the slot and its elements, and another gate from their later ones.
+    /// Only the member `rank` calls it. One barrier separates the call from the other members' earlier accesses
+    /// to the slot and its elements, and another barrier from their later ones.
     pub unsafe fn put(&self, rank: usize, mut data: Vec<f32>) {
         let elements = Elements {
             first: data.as_mut_ptr(),
@@ -76,9 +76,9 @@ impl Slots {
     /// The number of elements of `rank`.
     ///
     /// # Safety
-    /// Called between two gates: all members put before the first one, and take after the second one.
+    /// Called between two barriers: all members put before the first one, and take after the second one.
     pub unsafe fn len(&self, rank: usize) -> usize {
-        // Safety: no member writes the slot between the gates; the caller guarantees it.
+        // Safety: no member writes the slot between the barriers; the caller guarantees it.
         unsafe { (*self.0[rank].get()).elements.len }
     }
 
@@ -97,12 +97,12 @@ impl Slots {
     /// Computes one sum of a round.
     ///
     /// # Safety
-    /// Only the member `sum.by` calls it, between two gates: all members put before the first one, and take
+    /// Only the member `sum.by` calls it, between two barriers: all members put before the first one, and take
     /// after the second one. Between them, no other member writes this chunk of `sum.from`, or accesses that
     /// of `sum.to`. All vectors have the same length.
     #[tracing::instrument(skip_all, name = "sum")]
     pub unsafe fn sum(&self, schedule: &Schedule, sum: &Sum) {
-        // Safety: no member writes the slots between the gates; the caller guarantees it.
+        // Safety: no member writes the slots between the barriers; the caller guarantees it.
         let elements = |rank: &usize| unsafe { (*self.0[*rank].get()).elements };
         let from: Vec<Elements> = sum.from.iter().map(elements).collect();
         let to: Vec<Elements> = sum.to.iter().map(elements).collect();
@@ -178,41 +178,22 @@ unsafe fn add_in_registers<const K: usize>(all: &[Elements], range: Range<usize>
 unsafe fn add_in_blocks(from: &[Elements], to: &[Elements], range: Range<usize>) {
     let mut block = [0f32; BLOCK];
     for start in range.clone().step_by(BLOCK) {
-        let part = start..range.end.min(start + BLOCK);
-        // Safety: this is a part of the caller's range.
-        unsafe { add_block(from, to, part, &mut block) };
-    }
-}
-
-/// Writes the sum of a part of `from` to the same part of all of `to`.
-///
-/// # Safety
-/// All of `from` and `to` have the part. No other thread writes that of `from`, or accesses that of `to`.
-#[inline(always)]
-unsafe fn add_block(
-    from: &[Elements],
-    to: &[Elements],
-    part: Range<usize>,
-    block: &mut [f32; BLOCK],
-) {
-    let block = &mut block[..part.len()];
-    for (i, source) in from.iter().enumerate() {
-        // Safety: the part exists, and no other thread writes it; the caller guarantees it.
-        let source =
-            unsafe { std::slice::from_raw_parts(source.first.add(part.start), part.len()) };
-        match i {
-            0 => block.copy_from_slice(source),
-            _ => block
-                .iter_mut()
-                .zip(source)
-                .for_each(|(sum, value)| *sum += value),
+        let block = &mut block[..(range.end - start).min(BLOCK)];
+        for (i, source) in from.iter().enumerate() {
+            // Safety: the part exists, and no other thread writes it; the caller guarantees it.
+            let source =
+                unsafe { std::slice::from_raw_parts(source.first.add(start), block.len()) };
+            match i {
+                0 => block.copy_from_slice(source),
+                _ => block.iter_mut().zip(source).for_each(|(sum, x)| *sum += x),
+            }
         }
-    }
-    for target in to {
-        // Safety: the part exists, and no other thread accesses it; the caller guarantees it. The slices
-        // of `from`, which may alias it, no longer exist.
-        let target =
-            unsafe { std::slice::from_raw_parts_mut(target.first.add(part.start), part.len()) };
-        target.copy_from_slice(block);
+        for target in to {
+            // Safety: the part exists, and no other thread accesses it; the caller guarantees it. The slices
+            // of `from`, which may alias it, no longer exist.
+            let target =
+                unsafe { std::slice::from_raw_parts_mut(target.first.add(start), block.len()) };
+            target.copy_from_slice(block);
+        }
     }
 }

@@ -7,7 +7,7 @@ use std::io::ErrorKind;
 use std::process::{Command, ExitCode, exit};
 use std::time::Duration;
 
-use collective::{Algorithm, Error, Member, Options, World, group, group_in, mpi};
+use collective::{Error, ProcessGroup, mpi};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 fn main() -> ExitCode {
@@ -23,7 +23,7 @@ fn main() -> ExitCode {
 use End::{Early, ErrorOfAll, Well};
 
 /// What a rank does. An error is printed, and the rank's status is then 1.
-type Job = fn() -> Result<(), Error>;
+type RankJob = fn() -> Result<(), Error>;
 
 /// How a job ends.
 #[derive(Clone, Copy)]
@@ -41,7 +41,6 @@ const CALLS: End =
     ErrorOfAll("the replicas made different calls, or gave items of different types");
 const PANIC: End = Early(101, &["a fault", "error: rank 1 has panicked"]);
 const ABORT: End = Early(7, &["error: rank 1 gives up"]);
-const EXIT_3: End = Early(3, &[",1]", "Exit code:    3"]);
 const EXIT_0: End = Early(1, &["process rank 1 with PID"]);
 const LATE: End = Early(
     1,
@@ -51,17 +50,19 @@ const LEFT: End = Early(1, &["error: all-reduce: rank 1 did not arrive within 3s
 const NO_END: End = Early(1, &["error: end of MPI: rank 1 did not arrive within 3s\n"]);
 
 /// The name of the test, what the ranks do, and how that ends.
-const JOBS: [(&str, Job, End); 14] = [
+const JOBS: [(&str, RankJob, End); 12] = [
     ("sums_have_the_bits_of_the_owners", sums, Well),
     ("gathered_bytes_come_in_rank_order", gathers, Well),
     ("two_threads_sum_at_once", channels, Well),
-    ("members_of_processes_sum", members, Well),
     ("other_lengths_are_an_error_for_all", lengths, LENGTHS),
     ("other_calls_are_an_error_for_all", calls, CALLS),
-    ("mpi_does_not_end_while_there_are_worlds", in_use, Well),
+    (
+        "mpi_does_not_end_while_there_are_process_groups",
+        in_use,
+        Well,
+    ),
     ("a_panic_ends_all", || faulty(|| panic!("a fault")), PANIC),
     ("an_abort_ends_all", || faulty(|| mpi::abort(7)), ABORT),
-    ("an_exit_ends_all", || faulty(|| exit(3)), EXIT_3),
     ("an_exit_with_0_ends_all", || faulty(|| exit(0)), EXIT_0),
     ("all_that_do_not_come_are_named", two_loops, LATE),
     ("a_rank_that_has_left_is_named", leaves, LEFT),
@@ -157,7 +158,7 @@ fn run_rank(name: &str) -> ExitCode {
         Ok(()) => println!("rank {rank} is well"),
         Err(error) => println!("rank {rank}: {error}"),
     }
-    mpi::finish().expect("all worlds are gone");
+    mpi::finish().expect("all process groups are gone");
     ExitCode::from(u8::from(outcome.is_err()))
 }
 
@@ -166,13 +167,13 @@ fn rank() -> usize {
     rank.parse().expect("a number")
 }
 
-/// A world without a limit; `mpirun` has a limit.
-fn world() -> Result<Box<dyn World>, Error> {
-    mpi::world(None)
+/// A process group without a limit; `mpirun` has a limit.
+fn process_group() -> Result<Box<dyn ProcessGroup>, Error> {
+    mpi::process_group(None)
 }
 
-fn impatient_world() -> Result<Box<dyn World>, Error> {
-    mpi::world(Some(Duration::from_secs(3)))
+fn impatient() -> Result<Box<dyn ProcessGroup>, Error> {
+    mpi::process_group(Some(Duration::from_secs(3)))
 }
 
 /// Values with a sum that depends on the order.
@@ -184,17 +185,13 @@ fn values(rank: usize, seed: usize, n: usize) -> Vec<f32> {
     (0..n).map(value).collect()
 }
 
-/// The sum of the owners within this process.
-fn owners(parts: &[Vec<f32>]) -> Vec<f32> {
-    let options = Options {
-        algorithm: Algorithm::Owner,
-        ..Options::default()
-    };
-    let members = group(parts.len(), options).into_iter().zip(parts);
-    let mut sums = on_threads(members.collect(), |(mut member, part)| {
-        member.all_reduce(part.clone()).unwrap()
-    });
-    sums.remove(0)
+/// The owners sum in rank order.
+fn in_rank_order(parts: &[Vec<f32>]) -> Vec<f32> {
+    let mut sums = parts[0].clone();
+    for part in &parts[1..] {
+        sums.iter_mut().zip(part).for_each(|(sum, x)| *sum += x);
+    }
+    sums
 }
 
 fn on_threads<T: Send, U: Send>(items: Vec<T>, f: impl Fn(T) -> U + Sync) -> Vec<U> {
@@ -214,112 +211,84 @@ fn assert_bits(found: &[f32], expected: &[f32]) {
 
 /// Pieces and chunks of all kinds: none, some empty, odd ones, and more than one piece.
 fn sums() -> Result<(), Error> {
-    let mut world = world()?;
-    let (rank, size) = (world.rank(), world.size());
+    let mut processes = process_group()?;
+    let (rank, size) = (processes.rank(), processes.size());
     for (seed, n) in [0, 1, 17, 129_068, 1_000_000].into_iter().enumerate() {
         let all: Vec<_> = (0..size).map(|rank| values(rank, seed, n)).collect();
         let mut data = all[rank].clone();
-        world.all_reduce(&mut data)?;
-        assert_bits(&data, &owners(&all));
+        processes.all_reduce(&mut data)?;
+        assert_bits(&data, &in_rank_order(&all));
     }
     Ok(())
 }
 
 fn gathers() -> Result<(), Error> {
-    let mut world = world()?;
-    let (rank, size) = (world.rank(), world.size());
+    let mut processes = process_group()?;
+    let (rank, size) = (processes.rank(), processes.size());
     for n in [0, 1, 30, 112, 113, 10_000] {
         let of = |rank: usize| vec![rank as u8 + 1; n * rank];
         let expected: Vec<_> = (0..size).map(of).collect();
-        assert_eq!(world.all_gather(&of(rank))?, expected);
+        assert_eq!(processes.all_gather(&of(rank))?, expected);
     }
     Ok(())
 }
 
 /// The two threads sum different lengths at the same time.
 fn channels() -> Result<(), Error> {
-    let first = world()?;
+    let first = process_group()?;
     let second = first.duplicate()?;
-    let done = on_threads(vec![(first, 1), (second, 2)], |(mut world, thread)| {
+    let done = on_threads(vec![(first, 1), (second, 2)], |(mut processes, thread)| {
         for round in 0..50 {
             let n = [3, 1000, 20_000][(round * thread) % 3] + thread;
-            let all: Vec<_> = (0..world.size()).map(|r| values(r, round, n)).collect();
-            let mut data = all[world.rank()].clone();
-            world.all_reduce(&mut data)?;
-            let mut expected = all[0].clone();
-            for more in &all[1..] {
-                expected.iter_mut().zip(more).for_each(|(e, m)| *e += m);
-            }
-            assert_bits(&data, &expected);
+            let all: Vec<_> = (0..processes.size()).map(|r| values(r, round, n)).collect();
+            let mut data = all[processes.rank()].clone();
+            processes.all_reduce(&mut data)?;
+            assert_bits(&data, &in_rank_order(&all));
         }
         Ok(())
     });
     done.into_iter().collect()
 }
 
-fn members() -> Result<(), Error> {
-    const K: usize = 2;
-    let options = Options {
-        timeout: Some(Duration::from_secs(50)),
-        ..Options::default()
-    };
-    let job = |mut member: Member| {
-        let size = member.size();
-        for n in [0, 1, 17, 129_068] {
-            let all: Vec<_> = (0..size).map(|rank| values(rank, n, n)).collect();
-            let processes: Vec<_> = all.chunks(K).map(owners).collect();
-            let sum = member.all_reduce(all[member.rank()].clone())?;
-            assert_bits(&sum, &owners(&processes));
-        }
-        let mut values = [member.rank() as f64 + 0.1];
-        member.sum(&mut values)?;
-        let expected = (0..size).map(|rank| rank as f64 + 0.1);
-        assert_eq!(Some(values[0]), expected.reduce(|sum, part| sum + part));
-        Ok(())
-    };
-    let members = group_in(world()?, K, options);
-    on_threads(members, job).into_iter().collect()
-}
-
 fn lengths() -> Result<(), Error> {
-    let mut world = world()?;
-    world.all_reduce(&mut [1.0; 10])?;
-    match world.rank() {
-        1 => world.all_reduce(&mut [1.0; 9]),
-        _ => world.all_reduce(&mut [1.0; 10]),
+    let mut processes = process_group()?;
+    processes.all_reduce(&mut [1.0; 10])?;
+    match processes.rank() {
+        1 => processes.all_reduce(&mut [1.0; 9]),
+        _ => processes.all_reduce(&mut [1.0; 10]),
     }
 }
 
 fn calls() -> Result<(), Error> {
-    let mut world = world()?;
-    match world.rank() {
-        1 => world.all_gather(&[1]).map(drop),
-        _ => world.all_reduce(&mut [1.0; 10]),
+    let mut processes = process_group()?;
+    match processes.rank() {
+        1 => processes.all_gather(&[1]).map(drop),
+        _ => processes.all_reduce(&mut [1.0; 10]),
     }
 }
 
 fn in_use() -> Result<(), Error> {
-    let first = world()?;
+    let first = process_group()?;
     let second = first.duplicate()?;
     drop(first);
-    let error = mpi::finish().expect_err("there is another world");
+    let error = mpi::finish().expect_err("there is another process group");
     let error = error.to_string();
-    assert!(error.contains("drop all worlds first"), "{error}");
+    assert!(error.contains("drop all process groups first"), "{error}");
     drop(second);
     mpi::finish()?;
-    let error = world().err().expect("MPI is finished").to_string();
+    let error = process_group().err().expect("MPI is finished").to_string();
     assert!(error.contains("cannot start again"), "{error}");
     Ok(())
 }
 
 /// Rank 1 does `fault` after some rounds, while the others go on.
 fn faulty(fault: fn()) -> Result<(), Error> {
-    let mut world = world()?;
+    let mut processes = process_group()?;
     for round in 0.. {
-        if round == 5 && world.rank() == 1 {
+        if round == 5 && processes.rank() == 1 {
             fault();
         }
-        world.all_reduce(&mut [1.0; 1000])?;
+        processes.all_reduce(&mut [1.0; 1000])?;
     }
     Ok(())
 }
@@ -332,28 +301,28 @@ fn endless() {
 
 /// Rank 3 arrives later than rank 1; the error must not name it.
 fn two_loops() -> Result<(), Error> {
-    let mut world = impatient_world()?;
-    match world.rank() {
+    let mut processes = impatient()?;
+    match processes.rank() {
         0 | 2 => endless(),
         3 => std::thread::sleep(Duration::from_millis(500)),
         _ => (),
     }
-    world.all_gather(&[]).map(drop)
+    processes.all_gather(&[]).map(drop)
 }
 
-/// Rank 1 drops its world, but does not end.
+/// Rank 1 drops its process group, but does not end.
 fn leaves() -> Result<(), Error> {
-    let mut world = impatient_world()?;
-    if world.rank() == 1 {
-        drop(world);
+    let mut processes = impatient()?;
+    if processes.rank() == 1 {
+        drop(processes);
         endless();
         return Ok(());
     }
-    world.all_reduce(&mut [1.0])
+    processes.all_reduce(&mut [1.0])
 }
 
 fn no_end() -> Result<(), Error> {
-    if impatient_world()?.rank() == 1 {
+    if impatient()?.rank() == 1 {
         endless();
     }
     mpi::finish()

@@ -359,11 +359,10 @@ fn warnings(how: &Replication, devices: &[Device]) -> Vec<String> {
 
 /// The memberships of each replica; the groups of gradients and norms have the replicas of other processes as well.
 fn groups(processes: &Processes, how: &Replication, k: usize) -> Result<Vec<Groups>> {
-    let options = collective::Options {
+    let options = collective::GroupOptions {
         algorithm: how.allreduce,
         timeout: how.timeout,
         link: how.link,
-        make_room: Some(devices::give_back_memory),
     };
     let of_all = || {
         let members = match processes.channel()? {
@@ -376,7 +375,7 @@ fn groups(processes: &Processes, how: &Replication, k: usize) -> Result<Vec<Grou
     let gradients = of_all()?;
     let agreement = collective::group(
         k,
-        collective::Options {
+        collective::GroupOptions {
             link: None,
             ..options
         },

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use candle_core::Device;
 use collective::nccl::gpu_ids;
-use collective::{Algorithm, World};
+use collective::{Algorithm, ProcessGroup};
 use devices::Process;
 
 use crate::settings::{ReduceOn, Replication};
@@ -39,7 +39,7 @@ impl std::error::Error for Disagreement {}
 /// ```
 pub struct Processes {
     /// None where there is no other.
-    world: Option<Mutex<Box<dyn World>>>,
+    world: Option<Mutex<Box<dyn ProcessGroup>>>,
 }
 
 impl Processes {
@@ -53,10 +53,10 @@ impl Processes {
     /// # Errors
     /// If the program was built without the feature `mpi`, or MPI does not start.
     pub fn mpi(timeout: Option<Duration>) -> Result<Self> {
-        Ok(Self::of(mpi::world(timeout)?))
+        Ok(Self::of(mpi::process_group(timeout)?))
     }
 
-    pub(crate) fn of(world: Box<dyn World>) -> Self {
+    pub(crate) fn of(world: Box<dyn ProcessGroup>) -> Self {
         let world = Some(Mutex::new(world));
         Self { world }
     }
@@ -81,7 +81,7 @@ impl Processes {
     }
 
     /// Another channel to the same processes, for sums on another thread.
-    pub(crate) fn channel(&self) -> Result<Option<Box<dyn World>>> {
+    pub(crate) fn channel(&self) -> Result<Option<Box<dyn ProcessGroup>>> {
         let world = self.world().map(|world| world.duplicate());
         Ok(world.transpose()?)
     }
@@ -184,7 +184,7 @@ impl Processes {
         mpi::abort(status)
     }
 
-    fn world(&self) -> Option<MutexGuard<'_, Box<dyn World>>> {
+    fn world(&self) -> Option<MutexGuard<'_, Box<dyn ProcessGroup>>> {
         let world = self.world.as_ref();
         world.map(|world| world.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -199,10 +199,10 @@ fn machine() -> String {
 
 #[cfg(feature = "mpi")]
 mod mpi {
-    use super::{Duration, Result, World};
+    use super::{Duration, ProcessGroup, Result};
 
-    pub fn world(timeout: Option<Duration>) -> Result<Box<dyn World>> {
-        Ok(collective::mpi::world(timeout)?)
+    pub fn process_group(timeout: Option<Duration>) -> Result<Box<dyn ProcessGroup>> {
+        Ok(collective::mpi::process_group(timeout)?)
     }
 
     pub fn finish() -> Result<()> {
@@ -217,9 +217,9 @@ mod mpi {
 /// Without MPI there are no others.
 #[cfg(not(feature = "mpi"))]
 mod mpi {
-    use super::{Duration, Result, World};
+    use super::{Duration, ProcessGroup, Result};
 
-    pub fn world(_: Option<Duration>) -> Result<Box<dyn World>> {
+    pub fn process_group(_: Option<Duration>) -> Result<Box<dyn ProcessGroup>> {
         anyhow::bail!("this program was built without MPI; rebuild it with --features mpi")
     }
 

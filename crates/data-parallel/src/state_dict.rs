@@ -215,7 +215,7 @@ mod tests {
     use std::sync::{Arc, Barrier, Mutex};
 
     use candle_nn::VarBuilder;
-    use collective::World;
+    use collective::ProcessGroup;
 
     use super::*;
     use crate::layers::Linear;
@@ -231,7 +231,7 @@ mod tests {
         meet: Arc<Barrier>,
     }
 
-    impl World for Two {
+    impl ProcessGroup for Two {
         fn rank(&self) -> usize {
             self.rank
         }
@@ -252,7 +252,7 @@ mod tests {
             Ok(all)
         }
 
-        fn duplicate(&self) -> Result<Box<dyn World>, collective::Error> {
+        fn duplicate(&self) -> Result<Box<dyn ProcessGroup>, collective::Error> {
             Ok(Box::new(Self {
                 brought: Arc::default(),
                 meet: Arc::new(Barrier::new(1)),

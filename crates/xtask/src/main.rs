@@ -3,7 +3,6 @@
 
 mod bench;
 mod gpu;
-mod soak;
 mod train;
 
 use std::process::ExitCode;
@@ -24,26 +23,21 @@ enum Command {
     #[command(subcommand)]
     Bench(Bench),
     /// Check a GPU: results, accuracy, memory errors, and speed compared with PyTorch
-    GpuCheck(gpu::Options),
-    /// Train for a long time, and check that memory does not grow
-    Soak(soak::Options),
-    /// A program of the book
-    #[command(hide = true)]
-    Train(soak::Job),
+    GpuCheck(gpu::GpuOptions),
     /// One contender of gpu-check, in a process of its own
     #[command(hide = true)]
-    ContendGpu(gpu::ours::Job),
+    ContendGpu(gpu::ours::ContendGpu),
     /// One contender of a measurement, in a process of its own
     #[command(hide = true)]
-    Contend(bench::ours::Job),
+    Contend(bench::ours::Contend),
 }
 
 #[derive(Subcommand)]
 enum Bench {
     /// Training steps on the CPU: this project, PyTorch, candle, Burn
-    Cpu(bench::Options),
-    /// All-reduce on the CPU: every algorithm, x += 1, Open MPI, overlap
-    Allreduce(bench::allreduce::Options),
+    Cpu(bench::CpuOptions),
+    /// All-reduce on the CPU: every algorithm, x += 1, Open MPI
+    Allreduce(bench::allreduce::AllReduceOptions),
 }
 
 fn main() -> ExitCode {
@@ -51,8 +45,6 @@ fn main() -> ExitCode {
         Command::Bench(Bench::Cpu(options)) => bench::cpu(&options),
         Command::Bench(Bench::Allreduce(options)) => bench::allreduce::allreduce(&options),
         Command::GpuCheck(options) => gpu::check(&options),
-        Command::Soak(options) => soak::soak(&options),
-        Command::Train(job) => return soak::train(job),
         Command::ContendGpu(job) => gpu::ours::contend(&job),
         Command::Contend(job) => bench::ours::contend(&job),
     };

@@ -6,6 +6,7 @@ use candle_core::{DType, Device, Tensor};
 use concise::{DataParallel, Initializer, Sgd, Trainer, resnet18};
 use functional::cross_entropy;
 
+use crate::bench::ours::TrainStep;
 use crate::bench::work::Network;
 
 /// What some steps left.
@@ -29,60 +30,49 @@ pub fn train(
     noise: f64,
     batches: impl Iterator<Item = candle_core::Result<(Tensor, Tensor)>>,
 ) -> Result<Trained> {
+    let losses = |step: &mut TrainStep<'_>| {
+        let losses = batches.map(|batch| {
+            let (x, y) = batch?;
+            Ok(step(&x, &y)?.mean()?)
+        });
+        losses.collect::<Result<Vec<f32>>>()
+    };
     match network {
-        Network::Lenet => lenet(devices, noise, batches),
-        Network::Resnet18 => resnet(devices, noise, batches),
+        Network::Lenet => {
+            let params = scratch::init_params(0)?.into_iter();
+            let before = params.map(|param| noisy(&(param * 10.0)?, noise));
+            let before = before.collect::<candle_core::Result<Vec<_>>>()?;
+            let copies = devices.iter().map(|d| scratch::get_params(&before, d));
+            let params = copies.collect::<candle_core::Result<Vec<_>>>()?;
+            let losses =
+                losses(&mut |x, y| Ok(scratch::train_batch(x, y, &params, devices, 0.02)?))?;
+            let after = params[0].iter().map(|param| Tensor::clone(param)).collect();
+            Ok(Trained {
+                losses,
+                before,
+                after,
+            })
+        }
+        Network::Resnet18 => {
+            let init = Initializer::Xavier(3.0);
+            let net = DataParallel::new(devices, init, 0, |vb| resnet18(10, vb))?;
+            let mut state = net.state_dict()?;
+            for (_, tensor) in &mut state {
+                *tensor = noisy(tensor, noise)?;
+            }
+            net.load_state_dict(&state)?;
+            let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.01));
+            let losses = losses(&mut |x, y| Ok(trainer.step(x, y)?.loss))?;
+            let tensors = |state: Vec<(String, Tensor)>| state.into_iter().map(|(_, t)| t);
+            let before = tensors(state).collect();
+            let after = tensors(net.state_dict()?).collect();
+            Ok(Trained {
+                losses,
+                before,
+                after,
+            })
+        }
     }
-}
-
-fn lenet(
-    devices: &[Device],
-    noise: f64,
-    batches: impl Iterator<Item = candle_core::Result<(Tensor, Tensor)>>,
-) -> Result<Trained> {
-    let mut before = Vec::new();
-    for param in scratch::init_params(0)? {
-        before.push(noisy(&(param * 10.0)?, noise)?);
-    }
-    let copies = devices.iter().map(|d| scratch::get_params(&before, d));
-    let device_params = copies.collect::<candle_core::Result<Vec<_>>>()?;
-    let mut losses = Vec::new();
-    for batch in batches {
-        let (x, y) = batch?;
-        losses.push(scratch::train_batch(&x, &y, &device_params, devices, 0.02)?.mean()?);
-    }
-    let after = device_params[0].iter().map(|param| Tensor::clone(param));
-    Ok(Trained {
-        losses,
-        before,
-        after: after.collect(),
-    })
-}
-
-fn resnet(
-    devices: &[Device],
-    noise: f64,
-    batches: impl Iterator<Item = candle_core::Result<(Tensor, Tensor)>>,
-) -> Result<Trained> {
-    let init = Initializer::Xavier(3.0);
-    let net = DataParallel::new(devices, init, 0, |vb| resnet18(10, vb))?;
-    let mut before = net.state_dict()?;
-    for (_, tensor) in &mut before {
-        *tensor = noisy(tensor, noise)?;
-    }
-    net.load_state_dict(&before)?;
-    let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.01));
-    let mut losses = Vec::new();
-    for batch in batches {
-        let (x, y) = batch?;
-        losses.push(trainer.step(&x, &y)?.loss.mean()?);
-    }
-    let tensors = |state: Vec<(String, Tensor)>| state.into_iter().map(|(_, t)| t).collect();
-    Ok(Trained {
-        losses,
-        before: tensors(before),
-        after: tensors(net.state_dict()?),
-    })
 }
 
 /// A tensor with relative noise of this standard deviation; counters have none.

@@ -5,7 +5,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 #[test]
-fn a_tiny_run_leaves_a_table_and_a_picture() -> Result<()> {
+fn a_tiny_run_leaves_a_table() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let mut xtask = Command::new(env!("CARGO_BIN_EXE_xtask"));
     xtask.args("bench cpu --only ours --rounds 2 --threads 2".split(' '));
@@ -17,16 +17,12 @@ fn a_tiny_run_leaves_a_table_and_a_picture() -> Result<()> {
     let rows = table(&report);
     ensure!(rows.len() == 6, "{report}"); // two steps: k = 2, k = 1, one thread
     for row in rows {
-        ensure!(row.len() == 10, "{row:?}");
+        ensure!(row.len() == 9, "{row:?}");
         let ms: f64 = row[2].parse().with_context(|| format!("{row:?}"))?;
         ensure!(ms > 0.0 && row[4] == "2" && row[5] == "–", "{row:?}");
         let mib: f64 = row[8].parse().with_context(|| format!("{row:?}"))?;
         ensure!(mib > 1.0, "{row:?}");
-        let first_step: f64 = row[9].parse().with_context(|| format!("{row:?}"))?;
-        ensure!((0.0..60.0).contains(&first_step), "{row:?}");
     }
-    let picture = std::fs::read_to_string(folder.path().join("cpu.svg"))?;
-    ensure!(picture.starts_with("<svg") && picture.matches("ours, ").count() == 6);
     Ok(())
 }
 

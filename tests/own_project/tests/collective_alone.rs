@@ -1,13 +1,13 @@
 //! The all-reduce alone, and AdamW on it, without a trainer.
 
-use data_parallel::collective::{self, Options};
+use data_parallel::collective::{self, GroupOptions};
 use data_parallel::functional::{Gradients, OptimizerState, Update, Values};
 use data_parallel::prelude::*;
 
 #[test]
 fn three_threads_sum() -> Result<()> {
     let sums = std::thread::scope(|scope| {
-        let members = collective::group(3, Options::default())
+        let members = collective::group(3, GroupOptions::default())
             .into_iter()
             .enumerate();
         let threads = members.map(|(rank, mut member)| {
@@ -27,7 +27,7 @@ fn three_threads_sum() -> Result<()> {
 #[test]
 fn adamw_on_two_threads() -> Result<()> {
     let weights = std::thread::scope(|scope| {
-        let members = collective::group(2, Options::default())
+        let members = collective::group(2, GroupOptions::default())
             .into_iter()
             .enumerate();
         let threads = members.map(|(rank, mut member)| {

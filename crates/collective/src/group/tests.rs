@@ -11,17 +11,17 @@ fn values(rank: usize, round: usize, n: usize) -> Vec<f32> {
         .collect()
 }
 
-fn with(algorithm: Algorithm) -> Options {
-    Options {
+fn with(algorithm: Algorithm) -> GroupOptions {
+    GroupOptions {
         algorithm,
-        ..Options::default()
+        ..GroupOptions::default()
     }
 }
 
-fn within(limit: Duration) -> Options {
-    Options {
+fn within(limit: Duration) -> GroupOptions {
+    GroupOptions {
         timeout: Some(limit),
-        ..Options::default()
+        ..GroupOptions::default()
     }
 }
 
@@ -90,7 +90,7 @@ fn the_sum_has_the_bits_of_the_serial_sum_in_every_round() {
 }
 
 /// Three rounds succeed; then rank 1 runs `fault` instead of the fourth, and all others fail with this error.
-fn all_fail(options: Options, expected: Error, fault: impl Fn(&mut Member) + Sync) {
+fn all_fail(options: GroupOptions, expected: Error, fault: impl Fn(&mut Member) + Sync) {
     on_threads(group(4, options), |mut member| {
         for _ in 0..3 {
             member.all_reduce(vec![1.0; 8]).unwrap();
@@ -107,7 +107,7 @@ fn all_fail(options: Options, expected: Error, fault: impl Fn(&mut Member) + Syn
 
 #[test]
 fn a_member_that_returns_early_ends_the_call_of_the_others() {
-    all_fail(Options::default(), left(1), |_| ());
+    all_fail(GroupOptions::default(), left(1), |_| ());
 }
 
 #[test]
@@ -121,20 +121,20 @@ fn a_member_that_hangs_is_named_when_the_time_is_over() {
     all_fail(within(limit), expected, |member| {
         while !over.load(SeqCst) {
             // until the others have failed
-            over.store(member.group.gate.check().is_err(), SeqCst);
+            over.store(member.group.barrier.check().is_err(), SeqCst);
             std::thread::yield_now();
         }
         assert!(member.all_reduce(vec![1.0; 8]).is_err(), "it came too late");
     });
 }
 
-/// A member stops between the gates, where it accesses the memory of the others.
+/// A member stops between the barriers, where it accesses the memory of the others.
 #[test]
 fn a_member_that_hangs_inside_is_named_and_its_late_work_does_no_harm() {
     for algorithm in Algorithm::ALL {
         // enough for the others to arrive under a sanitizer
         let limit = Duration::from_millis(500);
-        let options = Options {
+        let options = GroupOptions {
             algorithm,
             ..within(limit)
         };
@@ -161,7 +161,7 @@ fn a_member_that_hangs_inside_is_named_and_its_late_work_does_no_harm() {
 
 #[test]
 fn other_lengths_are_an_error_for_all() {
-    all_fail(Options::default(), mismatch(1, 7, 8), |member| {
+    all_fail(GroupOptions::default(), mismatch(1, 7, 8), |member| {
         let error = member.all_reduce(vec![1.0; 7]).unwrap_err();
         let words = "all-reduce: replica 1 has 7 elements, replica 0 has 8";
         assert_eq!(error.to_string(), words);
@@ -171,7 +171,7 @@ fn other_lengths_are_an_error_for_all() {
 #[test]
 fn a_member_may_leave_after_the_last_round() {
     for _ in 0..200 {
-        on_threads(group(4, Options::default()), |mut member| {
+        on_threads(group(4, GroupOptions::default()), |mut member| {
             assert_eq!(member.all_reduce(vec![1.0]).unwrap(), [4.0]);
         });
     }
@@ -313,12 +313,12 @@ fn tensors_are_summed(devices: &[Device]) {
 #[test]
 fn a_tensor_of_another_size_and_a_member_that_left_are_named() {
     let zeros = |n: usize| Tensor::zeros(n, DType::F32, &Device::Cpu).unwrap();
-    let errors = on_threads(group(3, Options::default()), |mut member| {
+    let errors = on_threads(group(3, GroupOptions::default()), |mut member| {
         let n = if member.rank() == 2 { 7 } else { 8 };
         member.all_reduce_tensor(&zeros(n)).unwrap_err()
     });
     assert_eq!(errors, vec![mismatch(2, 7, 8); 3]);
-    on_threads(group(3, Options::default()), |mut member| {
+    on_threads(group(3, GroupOptions::default()), |mut member| {
         if member.rank() != 1 {
             assert_eq!(member.all_reduce_tensor(&zeros(8)).unwrap_err(), left(1));
         }
@@ -357,7 +357,7 @@ fn a_chunk_has_memory_of_its_own() {
 
 #[test]
 fn a_way_is_chosen_once_for_each_length() {
-    let mut member = group(1, Options::default()).remove(0);
+    let mut member = group(1, GroupOptions::default()).remove(0);
     for len in [8, 8, 1000, 8] {
         member.all_reduce(vec![1.0; len]).unwrap();
     }
@@ -365,14 +365,14 @@ fn a_way_is_chosen_once_for_each_length() {
 }
 
 #[test]
-#[should_panic(expected = "a group of 65537 members; at most 65536 are possible")]
-fn a_gate_has_so_many_places() {
-    group(65_537, Options::default());
+#[should_panic(expected = "a group of 65537 members; 1 to 65536 are possible")]
+fn a_barrier_has_so_many_places() {
+    group(65_537, GroupOptions::default());
 }
 
 #[test]
 fn items_of_another_kind_are_an_error_for_all() {
-    let members = group(2, Options::default());
+    let members = group(2, GroupOptions::default());
     let outcome = on_threads(members, |mut member| match member.rank() {
         0 => member.all_gather(0u8).map(drop),
         _ => member.all_gather("one").map(drop),
@@ -380,10 +380,10 @@ fn items_of_another_kind_are_an_error_for_all() {
     assert_eq!(outcome, vec![Err(Error::KindMismatch); 2]);
 }
 
-/// A world of threads, which communicate through a group of their own.
+/// Processes that are threads, which communicate through a group of their own.
 struct Threads(Member);
 
-impl World for Threads {
+impl ProcessGroup for Threads {
     fn rank(&self) -> usize {
         self.0.rank()
     }
@@ -401,15 +401,15 @@ impl World for Threads {
         self.0.all_gather(data.to_vec())
     }
 
-    fn duplicate(&self) -> Result<Box<dyn World>, Error> {
+    fn duplicate(&self) -> Result<Box<dyn ProcessGroup>, Error> {
         panic!("a group has asked for another channel")
     }
 }
 
 /// The members of `processes` processes with `k` members each.
-fn in_worlds(processes: usize, k: usize) -> Vec<Member> {
+fn in_processes(processes: usize, k: usize) -> Vec<Member> {
     let seats = group(processes, with(Algorithm::Owner)).into_iter();
-    let groups = seats.map(|seat| group_in(Box::new(Threads(seat)), k, Options::default()));
+    let groups = seats.map(|seat| group_in(Box::new(Threads(seat)), k, GroupOptions::default()));
     groups.flatten().collect()
 }
 
@@ -419,7 +419,7 @@ const PROCESSES: [(usize, usize); 4] = [(2, 2), (3, 1), (1, 4), (3, 3)];
 fn processes_sum_what_their_members_have_summed() {
     let owner = |k| Schedule::in_shared_memory(Algorithm::Owner, k);
     for (processes, k) in PROCESSES {
-        on_threads(in_worlds(processes, k), |mut member| {
+        on_threads(in_processes(processes, k), |mut member| {
             assert_eq!(member.size(), processes * k);
             for round in 0..20 {
                 let n = [0, 1, 17, 300, 12_345][round % 5];
@@ -437,7 +437,7 @@ fn processes_sum_what_their_members_have_summed() {
 #[test]
 fn tensors_are_summed_over_processes() {
     for (processes, k) in PROCESSES {
-        on_threads(in_worlds(processes, k), |mut member| {
+        on_threads(in_processes(processes, k), |mut member| {
             let (rank, size) = (member.rank(), member.size());
             let data = Tensor::full(rank as f32, (3, 4), &Device::Cpu).unwrap();
             let sum = member.all_reduce_tensor(&data).unwrap();
@@ -465,7 +465,7 @@ fn a_few_values_are_summed_in_rank_order() {
             let more = expected.iter_mut().zip(tenths(rank));
             more.for_each(|(sum, value)| *sum += value);
         }
-        on_threads(in_worlds(processes, k), |mut member| {
+        on_threads(in_processes(processes, k), |mut member| {
             let mut values = tenths(member.rank());
             member.sum(&mut values).unwrap();
             let [found, expected] = [values, expected].map(|v| v.map(f64::to_bits));
@@ -476,13 +476,13 @@ fn a_few_values_are_summed_in_rank_order() {
 }
 
 #[test]
-fn a_world_sums_a_few_values_in_rank_order_if_all_bring_as_many() {
-    let sums = on_threads(group(3, Options::default()), |seat| {
-        let mut world = Threads(seat);
-        let mut values = [[1e16, 0.5], [1.0, 0.5], [-1e16, 0.5]][world.rank()];
-        world.sum_values(&mut values).unwrap();
-        let mut one_more = vec![1.0; 2 + usize::from(world.rank() == 2)];
-        let error = world.sum_values(&mut one_more).unwrap_err();
+fn a_process_group_sums_a_few_values_in_rank_order_if_all_bring_as_many() {
+    let sums = on_threads(group(3, GroupOptions::default()), |seat| {
+        let mut processes = Threads(seat);
+        let mut values = [[1e16, 0.5], [1.0, 0.5], [-1e16, 0.5]][processes.rank()];
+        processes.sum_values(&mut values).unwrap();
+        let mut one_more = vec![1.0; 2 + usize::from(processes.rank() == 2)];
+        let error = processes.sum_values(&mut one_more).unwrap_err();
         (values, error)
     });
     assert_eq!(sums, vec![([0.0, 1.5], Error::KindMismatch); 3]);
@@ -490,7 +490,7 @@ fn a_world_sums_a_few_values_in_rank_order_if_all_bring_as_many() {
 
 #[test]
 fn gathered_items_and_barriers_stay_in_the_process() {
-    on_threads(in_worlds(2, 3), |mut member| {
+    on_threads(in_processes(2, 3), |mut member| {
         let ranks = member.all_gather(member.rank()).unwrap();
         assert_eq!(ranks, [[0, 1, 2], [3, 4, 5]][member.rank() / 3]);
         member.barrier().unwrap();
@@ -503,11 +503,11 @@ fn gathered_items_and_barriers_stay_in_the_process() {
 fn other_lengths_in_one_process_are_an_error_in_all() {
     for (processes, k) in [(2, 2), (4, 1), (1, 4)] {
         let one_less = |member: &Member, n| n - usize::from(member.rank() == 3);
-        on_threads(in_worlds(processes, k), |mut member| {
+        on_threads(in_processes(processes, k), |mut member| {
             let n = one_less(&member, 8);
             assert_eq!(member.all_reduce(vec![1.0; n]), Err(mismatch(3, 7, 8)));
         });
-        on_threads(in_worlds(processes, k), |mut member| {
+        on_threads(in_processes(processes, k), |mut member| {
             let n = one_less(&member, 2);
             assert_eq!(member.sum(&mut vec![1.0; n]), Err(mismatch(3, 1, 2)));
         });
@@ -516,30 +516,30 @@ fn other_lengths_in_one_process_are_an_error_in_all() {
 
 #[test]
 fn processes_of_other_numbers_of_members_do_not_sum() {
-    let worlds = group(2, with(Algorithm::Owner)).into_iter().zip([2, 3]);
+    let process_groups = group(2, with(Algorithm::Owner)).into_iter().zip([2, 3]);
     let of = |(seat, k)| group_in(Box::new(Threads(seat)), k, within_a_minute());
-    on_threads(worlds.flat_map(of).collect(), |mut member| {
+    on_threads(process_groups.flat_map(of).collect(), |mut member| {
         assert_eq!(member.sum(&mut [1.0]), Err(Error::KindMismatch));
     });
 }
 
-fn within_a_minute() -> Options {
+fn within_a_minute() -> GroupOptions {
     within(Duration::from_secs(60))
 }
 
-/// A world that fails after some calls.
+/// A process group that fails after some calls.
 struct Failing(usize);
 
 impl Failing {
     fn call(&mut self) -> Result<(), Error> {
         let why = "the cable is out".to_owned();
         let left = self.0.checked_sub(1);
-        self.0 = left.ok_or(Error::World { rank: 1, why })?;
+        self.0 = left.ok_or(Error::Process { rank: 1, why })?;
         Ok(())
     }
 }
 
-impl World for Failing {
+impl ProcessGroup for Failing {
     fn rank(&self) -> usize {
         1
     }
@@ -557,13 +557,13 @@ impl World for Failing {
         Ok(vec![data.to_vec(); 2])
     }
 
-    fn duplicate(&self) -> Result<Box<dyn World>, Error> {
-        panic!("a failing world makes no other channel")
+    fn duplicate(&self) -> Result<Box<dyn ProcessGroup>, Error> {
+        panic!("a failing process group makes no other channel")
     }
 }
 
 #[test]
-fn a_world_that_fails_fails_for_all_members_of_the_process() {
+fn a_process_group_that_fails_fails_for_all_members_of_the_process() {
     // the first call compares the lengths, the second one sums
     for calls in [0, 1] {
         let members = group_in(Box::new(Failing(calls)), 3, within_a_minute());
@@ -587,13 +587,13 @@ fn a_member_that_leaves_is_named_by_its_rank_in_the_whole() {
     });
 }
 
-/// A member that waits for member 0's call of the world does not time out: the world has its own limit.
+/// A member that waits for member 0's call of the process group does not time out: the process group has its own limit.
 #[test]
-fn the_limit_of_a_group_does_not_end_a_call_of_the_world() {
+fn the_limit_of_a_group_does_not_end_a_call_of_the_process_group() {
     let options = within(Duration::from_millis(1));
     let members = group_in(Box::new(Failing(0)), 3, options);
     let answers = on_threads(members, |mut member| {
-        member.over_the_world(|_| {
+        member.over_all_processes(|_| {
             std::thread::sleep(Duration::from_millis(50));
             Ok("at last")
         })

@@ -6,6 +6,8 @@
 //! names the processes that have begun fewer calls, or do not answer, and ends all processes. A call costs a
 //! few atomic operations more; without a late call, the watches send nothing.
 
+use crate::end::last_words;
+use crate::error::names;
 use ::mpi::request::StaticScope;
 use ::mpi::topology::SimpleCommunicator;
 use ::mpi::traits::{Communicator, Destination, MatchedReceiveVec, Source};
@@ -33,44 +35,48 @@ pub enum Call {
 
 const NAMES: [&str; 4] = ["all-reduce", "all-gather", "new channel", "end of MPI"];
 
-/// The ticks of the watch. They pause while the whole process is stopped, as by Ctrl-Z.
-type Clock = Arc<AtomicU64>;
-
 /// The calls of one channel.
 pub struct Calls {
     channel: u64,
     /// How long a call may take.
     pub limit: Option<Duration>,
-    /// How many calls have begun.
-    begun: AtomicU64,
-    /// The tick at which the present call began, plus 1; 0 between calls.
-    since: AtomicU64,
-    clock: Clock,
+    /// Counts the beginning and the end of each call, so it is odd during a call.
+    progress: AtomicU64,
     call: AtomicU8,
+    /// The progress when the watch looked last, and at how many of its ticks in a row. The ticks pause while the
+    /// whole process is stopped, as by Ctrl-Z.
+    seen: [AtomicU64; 2],
 }
 
 impl Calls {
     /// Counts a call; it lasts until the result is dropped.
     pub fn enter(&self, call: Call) -> InCall<'_> {
         self.call.store(call as u8, SeqCst);
-        self.begun.fetch_add(1, SeqCst);
-        self.since.store(self.clock.load(SeqCst) + 1, SeqCst);
+        self.progress.fetch_add(1, SeqCst);
         InCall(self)
     }
 
-    /// The present call, if it has taken longer than its limit.
+    /// How many calls have begun.
+    fn begun(&self) -> u64 {
+        self.progress.load(SeqCst).div_ceil(2)
+    }
+
+    /// A tick of the watch: the present call, if it has taken longer than its limit.
     fn overdue(self: &Arc<Self>) -> Option<Overdue> {
-        let (since, number) = (self.since.load(SeqCst), self.begun.load(SeqCst));
-        let limit = self.limit.filter(|_| since > 0)?;
-        let ticks = (self.clock.load(SeqCst) + 1).saturating_sub(since);
+        let progress = self.progress.load(SeqCst);
+        let [last, ticks] = &self.seen;
+        if last.swap(progress, SeqCst) != progress {
+            ticks.store(0, SeqCst);
+        }
+        let ticks = 1 + ticks.fetch_add(1, SeqCst);
         let taken = TICK.saturating_mul(u32::try_from(ticks).unwrap_or(u32::MAX));
-        let overdue = Overdue {
-            calls: self.clone(),
+        let limit = self.limit.filter(|limit| taken > *limit)?;
+        let calls = self.clone();
+        (progress % 2 == 1).then_some(Overdue {
+            calls,
             limit,
-            number,
-            since,
-        };
-        (taken > limit && overdue.goes_on()).then_some(overdue)
+            progress,
+        })
     }
 }
 
@@ -79,7 +85,7 @@ pub struct InCall<'a>(&'a Calls);
 
 impl Drop for InCall<'_> {
     fn drop(&mut self) {
-        self.0.since.store(0, SeqCst);
+        self.0.progress.fetch_add(1, SeqCst);
     }
 }
 
@@ -87,14 +93,12 @@ impl Drop for InCall<'_> {
 struct Overdue {
     calls: Arc<Calls>,
     limit: Duration,
-    number: u64,
-    since: u64,
+    progress: u64,
 }
 
 impl Overdue {
     fn goes_on(&self) -> bool {
-        let Calls { since, begun, .. } = &*self.calls;
-        (since.load(SeqCst), begun.load(SeqCst)) == (self.since, self.number)
+        self.calls.progress.load(SeqCst) == self.progress
     }
 }
 
@@ -103,7 +107,6 @@ impl Overdue {
 pub struct Channels {
     open: Mutex<Vec<Weak<Calls>>>,
     opened: AtomicU64,
-    clock: Clock,
 }
 
 impl Channels {
@@ -116,10 +119,9 @@ impl Channels {
         let calls = Arc::new(Calls {
             channel,
             limit,
-            begun: AtomicU64::new(0),
-            since: AtomicU64::new(0),
-            clock: self.clock.clone(),
+            progress: AtomicU64::new(0),
             call: AtomicU8::new(0),
+            seen: Default::default(),
         });
         self.lock().push(Arc::downgrade(&calls));
         calls
@@ -132,18 +134,9 @@ impl Channels {
         open.len()
     }
 
-    fn overdue(&self) -> Option<Overdue> {
-        let open = self.lock();
-        let mut calls = open.iter().filter_map(Weak::upgrade);
-        calls.find_map(|calls| calls.overdue())
-    }
-
-    /// How many calls have begun on a channel; 0, if this process does not have the channel.
-    fn begun(&self, channel: u64) -> u64 {
-        let open = self.lock();
-        let mut calls = open.iter().filter_map(Weak::upgrade);
-        let calls = calls.find(|calls| calls.channel == channel);
-        calls.map_or(0, |calls| calls.begun.load(SeqCst))
+    /// The first answer of a channel.
+    fn find<T>(&self, ask: impl FnMut(Arc<Calls>) -> Option<T>) -> Option<T> {
+        self.lock().iter().filter_map(Weak::upgrade).find_map(ask)
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Weak<Calls>>> {
@@ -151,37 +144,26 @@ impl Channels {
     }
 }
 
-/// A message between watches: its kind, the channel, the number of the late call, and in an answer how
-/// many calls have begun.
-type Message = [u64; 4];
-const QUESTION: u64 = 0;
-const ANSWER: u64 = 1;
+/// A message between watches: the channel, the progress of the late call, and in an answer how many calls have
+/// begun, plus 1; in a question 0.
+type Message = [u64; 3];
 
 pub struct Watch {
     /// Only the watches use it.
-    comm: SimpleCommunicator,
-    channels: Arc<Channels>,
-    rank: usize,
-    size: usize,
+    pub comm: SimpleCommunicator,
+    pub channels: Arc<Channels>,
 }
 
 impl Watch {
-    pub fn new(comm: SimpleCommunicator, channels: Arc<Channels>) -> Self {
-        let (rank, size) = (comm.rank() as usize, comm.size() as usize);
-        Self {
-            comm,
-            channels,
-            rank,
-            size,
-        }
+    fn rank(&self) -> usize {
+        self.comm.rank() as usize
     }
 
     /// Watches until the sender of `ended` is dropped.
-    pub fn until(&mut self, ended: &Receiver<()>) {
+    pub fn until(&self, ended: &Receiver<()>) {
         while ended.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
-            self.channels.clock.fetch_add(1, SeqCst);
             self.listen(|_, _| ());
-            if let Some(call) = self.channels.overdue() {
+            if let Some(call) = self.channels.find(|calls| calls.overdue()) {
                 self.look_into(&call);
             }
         }
@@ -191,16 +173,16 @@ impl Watch {
     fn listen(&self, mut answered: impl FnMut(usize, Message)) {
         while let Some(message) = self.comm.any_process().immediate_matched_probe() {
             let (words, status) = message.matched_receive_vec::<u64>();
-            let Ok([kind, channel, number, begun]) = Message::try_from(words) else {
-                continue;
-            };
             let from = status.source_rank() as usize;
-            match kind {
-                QUESTION => {
-                    let begun = self.channels.begun(channel);
-                    self.send(from, [ANSWER, channel, number, begun]);
+            match Message::try_from(words) {
+                Ok([channel, progress, 0]) => {
+                    let begun =
+                        |calls: Arc<Calls>| (calls.channel == channel).then(|| calls.begun());
+                    let begun = self.channels.find(begun).unwrap_or(0); // not opened yet, or dropped
+                    self.send(from, [channel, progress, 1 + begun]);
                 }
-                _ => answered(from, [kind, channel, number, begun]),
+                Ok(answer) => answered(from, answer),
+                Err(_) => (),
             }
         }
     }
@@ -215,44 +197,42 @@ impl Watch {
     /// Asks all processes whether they have arrived at the call; ends all if one has not.
     fn look_into(&self, call: &Overdue) {
         let came = self.ask(call);
-        let missing: Vec<usize> = (0..self.size).filter(|r| came[*r] != Some(true)).collect();
+        let missing: Vec<usize> = (0..came.len()).filter(|rank| !came[*rank]).collect();
         if missing.is_empty() {
             return; // the last one has just arrived, or the data is large
         }
         // the first process that arrived reports; the others do so only if it does not
-        let first = came.iter().position(|came| *came == Some(true));
+        let first = came.iter().position(|came| *came);
         let end = Instant::now() + 2 * PATIENCE;
-        while first != Some(self.rank) && call.goes_on() && Instant::now() < end {
+        while first != Some(self.rank()) && call.goes_on() && Instant::now() < end {
             self.listen(|_, _| ());
             std::thread::sleep(POLL);
         }
         if call.goes_on() {
-            let names: Vec<String> = missing.iter().map(usize::to_string).collect();
-            let (s, names) = (if names.len() == 1 { "" } else { "s" }, names.join(", "));
             let name = NAMES[usize::from(call.calls.call.load(SeqCst))];
-            let limit = call.limit;
-            eprintln!("error: {name}: rank{s} {names} did not arrive within {limit:?}");
+            let (ranks, limit) = (names("rank", &missing), call.limit);
+            last_words(&format!("{name}: {ranks} did not arrive within {limit:?}"));
             self.comm.abort(1);
         }
     }
 
-    /// Whether each process has arrived at the call; `None`, if it does not answer.
-    fn ask(&self, call: &Overdue) -> Vec<Option<bool>> {
-        let channel = call.calls.channel;
-        let mut came = vec![None; self.size];
-        came[self.rank] = Some(true);
-        for other in (0..self.size).filter(|rank| *rank != self.rank) {
-            self.send(other, [QUESTION, channel, call.number, 0]);
+    /// Whether each process has arrived at the call. A process that does not answer has not.
+    fn ask(&self, call: &Overdue) -> Vec<bool> {
+        let (channel, progress) = (call.calls.channel, call.progress);
+        let mut answers = vec![None; self.comm.size() as usize];
+        answers[self.rank()] = Some(true);
+        for other in (0..answers.len()).filter(|rank| *rank != self.rank()) {
+            self.send(other, [channel, progress, 0]);
         }
         let end = Instant::now() + PATIENCE;
-        while came.contains(&None) && Instant::now() < end {
-            self.listen(|from, [_, of, number, begun]| {
-                if (of, number) == (channel, call.number) {
-                    came[from] = Some(begun >= call.number);
+        while answers.contains(&None) && Instant::now() < end {
+            self.listen(|from, [of, number, begun]| {
+                if (of, number) == (channel, progress) {
+                    answers[from] = Some(begun > progress.div_ceil(2));
                 }
             });
             std::thread::sleep(POLL);
         }
-        came
+        answers.into_iter().map(|came| came == Some(true)).collect()
     }
 }

@@ -1,18 +1,17 @@
-//! A communicator of NCCL, and what of the library this crate calls.
+//! A communicator of NCCL, and the calls of the library.
 //!
 //! No call may block: a communicator is non-blocking and is polled, so it can be aborted at any time, and with it the
 //! sums that wait on the GPU for a member that does not take part.
 
 #![allow(unsafe_code)]
 
-use crate::gate::{Deadline, Gate};
-use candle_core::cuda_backend::cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut};
+use crate::barrier::{Barrier, Deadline};
+use candle_core::cuda_backend::cudarc::driver::CudaStream;
+use candle_core::cuda_backend::cudarc::nccl::result::{self, NcclError, NcclStatus};
 use candle_core::cuda_backend::cudarc::nccl::sys;
-use candle_core::{CpuStorage, CudaStorage, InplaceOp2, Layout, bail};
-use std::any::Any;
+use devices::{Panicked, quietly};
 use std::ffi::{CStr, c_char, c_int, c_uint};
-use std::panic::{self, AssertUnwindSafe};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -21,53 +20,32 @@ const OLDEST: c_int = 21_400;
 
 /// How often a communicator is polled.
 const POLL: Duration = Duration::from_micros(50);
+
 /// Fails if NCCL cannot be used. cudarc panics if the library is missing.
 pub fn load() -> Result<(), String> {
-    let version = quietly(|| {
-        let mut version = 0;
-        // Safety: the call writes one number, `version`.
-        let result = unsafe { sys::ncclGetVersion(&mut version) };
-        (result, version)
-    });
-    match version {
-        Ok((sys::ncclResult_t::ncclSuccess, OLDEST..)) => Ok(()),
-        Ok((sys::ncclResult_t::ncclSuccess, version)) => Err(format!(
+    match quietly(result::get_nccl_version) {
+        Ok(Ok(OLDEST..)) => Ok(()),
+        Ok(Ok(version)) => Err(format!(
             "NCCL has version {version}; at least {OLDEST} is needed"
         )),
-        Ok((failed, _)) => Err(format!("NCCL cannot be used: {failed:?}")),
-        Err(panic) if panic.contains("shared library") => {
+        Ok(Err(NcclError(failed))) => Err(format!("NCCL cannot be used: {failed:?}")),
+        Err(Panicked(text)) if text.contains("shared library") => {
             let words =
                 "libnccl cannot be loaded; install it, or put its folder into LD_LIBRARY_PATH";
             Err(words.to_owned())
         }
-        Err(panic) => Err(format!("NCCL cannot be used: {panic}")),
+        Err(Panicked(text)) => {
+            let line = text.lines().next().unwrap_or_default();
+            Err(format!("NCCL cannot be used: {line}"))
+        }
     }
-}
-
-/// Runs `f`; returns the text of a panic and does not print it.
-fn quietly<T>(f: impl FnOnce() -> T) -> Result<T, String> {
-    let hook = panic::take_hook();
-    panic::set_hook(Box::new(|_| ()));
-    let result = panic::catch_unwind(AssertUnwindSafe(f));
-    panic::set_hook(hook);
-    let text = |panic: Box<dyn Any + Send>| match panic.downcast::<String>() {
-        Ok(text) => text.lines().next().unwrap_or_default().to_owned(),
-        Err(_) => "it panicked".to_owned(),
-    };
-    result.map_err(text)
 }
 
 /// Connects the communicators of the members that get it.
 pub fn unique_id() -> Result<Vec<u8>, String> {
-    let mut id = sys::ncclUniqueId { internal: [0; 128] };
-    // Safety: the call writes one id, `id`.
-    match unsafe { sys::ncclGetUniqueId(&mut id) } {
-        sys::ncclResult_t::ncclSuccess => Ok(id
-            .internal
-            .iter()
-            .map(|byte| byte.cast_unsigned())
-            .collect()),
-        failed => Err(format!("NCCL cannot make an id: {failed:?}")),
+    match result::get_uniqueid() {
+        Ok(id) => Ok(id.internal.map(|byte| byte.cast_unsigned()).into()),
+        Err(NcclError(failed)) => Err(format!("NCCL cannot make an id: {failed:?}")),
     }
 }
 
@@ -130,16 +108,14 @@ impl Comm {
         // Safety: the first field of the config is its own size, and the call reads that many bytes. It writes
         // one pointer, `comm`, which stays null if there is no communicator.
         let begun = unsafe {
-            sys::ncclCommInitRankConfig(
-                &mut comm,
-                size as c_int,
-                sys::ncclUniqueId { internal },
-                rank as c_int,
-                (&raw mut config).cast(),
-            )
+            let (id, config) = (sys::ncclUniqueId { internal }, (&raw mut config).cast());
+            result::comm_init_rank_config(&mut comm, size as c_int, id, rank as c_int, config)
         };
         match comm.is_null() {
-            true => Err(format!("NCCL cannot make a communicator: {begun:?}")),
+            true => Err(format!(
+                "NCCL cannot make a communicator: {:?}",
+                begun.err().map(|NcclError(failed)| failed)
+            )),
             false => Ok(Self(Mutex::new(Some(Handle(comm))))),
         }
     }
@@ -150,21 +126,23 @@ impl Comm {
         handle.as_ref().map(|handle| call(handle.0))
     }
 
-    /// Waits until NCCL has finished the last call, unless `gate` fails. It does not wait for the GPU.
-    pub fn settle(&self, limit: Option<Duration>, gate: Option<&Gate>) -> Result<(), String> {
-        use sys::ncclResult_t::{ncclInProgress, ncclSuccess};
+    /// Waits until NCCL has finished the last call, unless `barrier` fails. It does not wait for the GPU.
+    pub fn settle(&self, limit: Option<Duration>, barrier: Option<&Barrier>) -> Result<(), String> {
         let end = Deadline::after(limit.unwrap_or(Duration::MAX));
         loop {
-            let mut state = ncclSuccess;
-            // Safety: the communicator exists, and the call writes one result, `state`.
-            let asked = self.call(|comm| unsafe { sys::ncclCommGetAsyncError(comm, &mut state) });
-            match asked.map(|asked| if asked == ncclSuccess { state } else { asked }) {
-                Some(ncclSuccess) => return Ok(()),
-                Some(ncclInProgress) => (),
-                Some(failed) => return Err(self.words(failed)),
+            let asked = self.call(|comm| {
+                let mut state = sys::ncclResult_t::ncclSuccess;
+                // Safety: the communicator exists, and the call writes one result, `state`.
+                let asked = unsafe { sys::ncclCommGetAsyncError(comm, &mut state) };
+                asked.result().and(state.result())
+            });
+            match asked {
+                Some(Ok(NcclStatus::Success)) => return Ok(()),
+                Some(Ok(_)) => (), // in progress
+                Some(Err(NcclError(failed))) => return Err(self.words(failed)),
                 None => return Err("the communicator is gone".to_owned()),
             }
-            if let Some(Err(error)) = gate.map(Gate::check) {
+            if let Some(Err(error)) = barrier.map(Barrier::check) {
                 return Err(error.to_string());
             }
             if end.is_over() {
@@ -193,18 +171,38 @@ impl Comm {
         format!("NCCL: {failed:?} {}", last.unwrap_or_default().trim())
     }
 
+    /// Enqueues the sum of `n` f32 over all members; [`settle`](Self::settle) waits until it is on the stream.
+    ///
+    /// # Safety
+    /// Both addresses have `n` f32 on the communicator's GPU until the stream has reached the sum.
+    pub unsafe fn all_reduce(
+        &self,
+        from: u64,
+        to: u64,
+        n: usize,
+        stream: &CudaStream,
+    ) -> Result<(), String> {
+        let (f32, sum) = (sys::ncclDataType_t::ncclFloat32, sys::ncclRedOp_t::ncclSum);
+        let (from, to, stream) = (from as *const _, to as *mut _, stream.cu_stream().cast());
+        // Safety: the communicator exists; the caller guarantees the rest.
+        let begun =
+            self.call(|comm| unsafe { result::all_reduce(from, to, n, f32, sum, comm, stream) });
+        match begun {
+            Some(Err(NcclError(failed))) => Err(self.words(failed)),
+            _ => Ok(()), // a communicator that is gone is an error in `settle`
+        }
+    }
+
     /// Ends the communicator. The sums that are enqueued may finish within `limit`; otherwise they are aborted.
     pub fn end(&self, limit: Duration) {
-        use sys::ncclResult_t::{ncclInProgress, ncclSuccess};
         // Safety: the communicator exists.
-        let begun = self.call(|comm| unsafe { sys::ncclCommFinalize(comm) });
-        let begun = matches!(begun, Some(ncclSuccess | ncclInProgress));
-        if !begun || self.settle(Some(limit), None).is_err() {
+        let begun = self.call(|comm| unsafe { result::comm_finalize(comm) });
+        if !matches!(begun, Some(Ok(_))) || self.settle(Some(limit), None).is_err() {
             return self.abort();
         }
         if let Some(comm) = self.take() {
             // Safety: the handle was taken under the lock, so no other call has it.
-            let _ = unsafe { sys::ncclCommDestroy(comm) }; // an error cannot be handled here
+            let _ = unsafe { result::comm_destroy(comm) }; // an error cannot be handled here
         }
     }
 
@@ -212,86 +210,12 @@ impl Comm {
     pub fn abort(&self) {
         if let Some(comm) = self.take() {
             // Safety: the handle was taken under the lock, so no other call has it.
-            let _ = unsafe { sys::ncclCommAbort(comm) }; // an error cannot be handled here
+            let _ = unsafe { result::comm_abort(comm) }; // an error cannot be handled here
         }
     }
 
     fn take(&self) -> Option<sys::ncclComm_t> {
         let handle = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         handle.map(|Handle(comm)| comm)
-    }
-}
-
-/// Writes the sum of a contiguous tensor over all members to another one.
-pub struct AllReduce<'a> {
-    pub comm: &'a Comm,
-    /// Of the communicator's GPU.
-    pub stream: &'a Arc<CudaStream>,
-    pub limit: Option<Duration>,
-    pub gate: &'a Gate,
-}
-
-impl InplaceOp2 for AllReduce<'_> {
-    fn name(&self) -> &'static str {
-        "all-reduce by NCCL"
-    }
-
-    fn cpu_fwd(
-        &self,
-        _: &mut CpuStorage,
-        _: &Layout,
-        _: &CpuStorage,
-        _: &Layout,
-    ) -> candle_core::Result<()> {
-        bail!("NCCL sums tensors on GPUs, this one is on the CPU")
-    }
-
-    fn cuda_fwd(
-        &self,
-        sum: &mut CudaStorage,
-        of_sum: &Layout,
-        data: &CudaStorage,
-        of_data: &Layout,
-    ) -> candle_core::Result<()> {
-        let (Some((first, end)), Some((0, len))) =
-            (of_data.contiguous_offsets(), of_sum.contiguous_offsets())
-        else {
-            bail!("NCCL sums contiguous tensors")
-        };
-        let sum = sum.as_cuda_slice_mut::<f32>()?;
-        if (end - first, sum.len()) != (len, len) {
-            bail!("{} elements have another sum of {len}", end - first)
-        }
-        let data = data.as_cuda_slice::<f32>()?.slice(first..end);
-        let (from, _reads) = data.device_ptr(self.stream);
-        let (to, _writes) = sum.device_ptr_mut(self.stream);
-        self.enqueue(from, to, len)
-    }
-}
-
-impl AllReduce<'_> {
-    /// Returns when the sum is on the stream.
-    fn enqueue(&self, from: u64, to: u64, n: usize) -> candle_core::Result<()> {
-        use sys::ncclResult_t::{ncclInProgress, ncclSuccess};
-        // Safety: both addresses have `n` floats on the communicator's GPU. candle frees memory in the order
-        // of the stream, so both stay allocated until the sum is done.
-        let begun = self.comm.call(|comm| unsafe {
-            sys::ncclAllReduce(
-                from as *const _,
-                to as *mut _,
-                n,
-                sys::ncclDataType_t::ncclFloat32,
-                sys::ncclRedOp_t::ncclSum,
-                comm,
-                self.stream.cu_stream().cast(),
-            )
-        });
-        match begun {
-            Some(ncclSuccess | ncclInProgress) | None => {
-                let settled = self.comm.settle(self.limit, Some(self.gate));
-                settled.map_err(candle_core::Error::msg)
-            }
-            Some(failed) => bail!("{}", self.comm.words(failed)),
-        }
     }
 }

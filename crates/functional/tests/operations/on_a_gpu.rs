@@ -518,11 +518,8 @@ fn memory_that_is_kept_is_given_back() {
     devices::with_room(most).unwrap();
 
     let tenth = keep();
-    let options = collective::Options {
-        make_room: Some(devices::give_back_memory),
-        ..Default::default()
-    };
-    let sums = collective::group(2, options).into_iter().map(|mut member| {
+    let members = collective::group(2, Default::default());
+    let sums = members.into_iter().map(|mut member| {
         let device = device.clone();
         std::thread::spawn(move || {
             let ones = Tensor::ones(tenth * 6 / 5, DType::F32, &device)?;

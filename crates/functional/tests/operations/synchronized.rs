@@ -78,9 +78,9 @@ impl Case {
 
     /// The outcome of each part on a thread of its own.
     fn in_parts(&self, shares: &[usize]) -> Vec<Outcome> {
-        let options = collective::Options {
+        let options = collective::GroupOptions {
             timeout: Some(Duration::from_secs(20)),
-            ..collective::Options::default()
+            ..collective::GroupOptions::default()
         };
         let part = |member: collective::Member| {
             let i = member.rank();

@@ -4,31 +4,16 @@ use std::cmp::Reverse;
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::rc::Rc;
 
 use anyhow::Result;
-use tempfile::TempDir;
 
-use super::options::{Options, Part};
+use super::options::{CpuOptions, Part};
 use super::peers;
 use super::work::Work;
-
-/// Where a contender comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Family {
-    /// The project.
-    Ours,
-    /// PyTorch: the others are compared with it.
-    Pytorch,
-    /// candle or Burn.
-    Other,
-}
 
 /// A program that is compared with the others.
 #[derive(Clone, Debug)]
 pub struct Contender {
-    /// Where it comes from.
-    pub family: Family,
     /// Its name in a table.
     pub name: String,
     /// The threads that it may use.
@@ -36,27 +21,17 @@ pub struct Contender {
     program: PathBuf,
     args: Vec<String>,
     env: Vec<(&'static str, String)>,
-    /// Where torch.compile keeps what it compiles; empty at first.
-    cache: Option<Rc<TempDir>>,
 }
 
 impl Contender {
     /// One with its arguments in front of network and batch.
-    pub fn new(
-        family: Family,
-        name: impl Into<String>,
-        threads: usize,
-        program: &Path,
-        args: &[&str],
-    ) -> Self {
+    pub fn new(name: &str, threads: usize, program: &Path, args: &[&str]) -> Self {
         Self {
-            family,
-            name: name.into(),
+            name: name.to_owned(),
             threads,
             program: program.to_owned(),
             args: args.iter().map(|&arg| arg.to_owned()).collect(),
             env: Vec::new(),
-            cache: None,
         }
     }
 
@@ -67,10 +42,9 @@ impl Contender {
         self
     }
 
-    /// `ours, 2 replicas, 4 threads`.
-    pub fn label(&self) -> String {
-        let s = if self.threads == 1 { "" } else { "s" };
-        format!("{}, {} thread{s}", self.name, self.threads)
+    /// PyTorch: the others are compared with it.
+    pub fn is_pytorch(&self) -> bool {
+        self.name.starts_with("PyTorch")
     }
 
     /// The command that does `work` on request.
@@ -78,9 +52,6 @@ impl Contender {
         let mut command = Command::new(&self.program);
         command.args(&self.args).args(work.args());
         command.envs(self.env.iter().cloned());
-        if let Some(cache) = &self.cache {
-            command.env("TORCHINDUCTOR_CACHE_DIR", cache.path());
-        }
         command
     }
 }
@@ -97,7 +68,7 @@ const PYTORCH_MODES: [&str; 4] = [
 ///
 /// # Errors
 /// If a peer cannot be had; the message says how to do without it.
-pub fn list(options: &Options) -> Result<Vec<Contender>> {
+pub fn list(options: &CpuOptions) -> Result<Vec<Contender>> {
     let threads = options.threads();
     let mut counts = vec![threads, 1];
     counts.dedup();
@@ -106,23 +77,19 @@ pub fn list(options: &Options) -> Result<Vec<Contender>> {
         all.extend(ours(threads)?);
     }
     if options.has(Part::Pytorch) {
-        let python = peers::pytorch(options.python.as_deref())?;
+        peers::has_pytorch(&options.python)?;
         let script = peers::root().join("benches/pytorch_step.py");
         for &threads in &counts {
             for mode in PYTORCH_MODES {
                 let name = format!("PyTorch {}", mode.replace('-', ", "));
                 let args = [&script.to_string_lossy(), mode, &threads.to_string()];
-                let pytorch = Contender::new(Family::Pytorch, name, threads, &python, &args);
-                all.push(Contender {
-                    cache: Some(Rc::new(tempfile::tempdir()?)),
-                    ..pytorch.threads_by(&["OMP_NUM_THREADS", "MKL_NUM_THREADS"])
-                });
+                let pytorch = Contender::new(&name, threads, &options.python, &args);
+                all.push(pytorch.threads_by(&["OMP_NUM_THREADS", "MKL_NUM_THREADS"]));
             }
         }
     }
     let other = |name, threads, program: &Path| {
-        Contender::new(Family::Other, name, threads, program, &[])
-            .threads_by(&["RAYON_NUM_THREADS"])
+        Contender::new(name, threads, program, &[]).threads_by(&["RAYON_NUM_THREADS"])
     };
     if options.has(Part::Candle) {
         let candle = peers::build("candle", "candle")?;
@@ -146,7 +113,7 @@ fn ours(threads: usize) -> Result<Vec<Contender>> {
         let name = format!("ours, {k} {replicas}");
         let (k, count) = (k.to_string(), threads.to_string());
         let args = ["contend", "--replicas", &k, "--threads", &count];
-        Contender::new(Family::Ours, name, threads, &me, &args)
+        Contender::new(&name, threads, &me, &args)
     };
     Ok(counts.into_iter().map(contender).collect())
 }

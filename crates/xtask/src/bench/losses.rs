@@ -5,7 +5,7 @@ use anyhow::Result;
 use d2l::{DeviceKind, devices_of_kind, share_cores};
 use dataset::Data;
 
-use super::options::Options;
+use super::options::CpuOptions;
 use super::work::Network;
 use crate::train::{apart, train};
 
@@ -13,7 +13,7 @@ use crate::train::{apart, train};
 ///
 /// # Errors
 /// If the data cannot be read or a step fails.
-pub fn table(options: &Options) -> Result<String> {
+pub fn table(options: &CpuOptions) -> Result<String> {
     let mut text = String::from(
         "\n## Losses with Winograd's algorithm\n\n\
          The largest relative difference of a loss in 20 steps. LeNet: batch 256, lr 0.02, weights ten times the \
@@ -39,7 +39,7 @@ fn percent(share: f64) -> String {
 /// How far apart the losses of the same steps are, at most and relatively: with Winograd's algorithm
 /// from those without, and, to compare, those without from themselves after each weight moved by
 /// about one in its last place.
-fn differences(options: &Options, network: Network, batch_size: usize) -> Result<(f64, f64)> {
+fn differences(options: &CpuOptions, network: Network, batch_size: usize) -> Result<(f64, f64)> {
     let threads = options.threads();
     share_cores(Some(threads), threads);
     let devices = devices_of_kind(DeviceKind::Cpu, Some(threads))?;

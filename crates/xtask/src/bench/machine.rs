@@ -1,7 +1,6 @@
 //! What the system says of the machine and of a process. It is read from /proc: elsewhere than on
 //! Linux it is unknown, and the numbers are NaN.
 
-use std::ops::AddAssign;
 use std::process::Command;
 use std::thread::available_parallelism;
 use std::time::Instant;
@@ -12,16 +11,9 @@ const TICKS: f64 = 100.0;
 
 /// More than this of a core at other work makes the numbers doubtful.
 const QUIET: f64 = 0.1;
+const DOUBT: &str = ": **these numbers are doubtful**";
 
-/// Looks where the processor's time goes from now on.
-pub struct Watch {
-    pid: u32,
-    own: f64,
-    busy: f64,
-    start: Instant,
-}
-
-/// Where the processor's time went.
+/// Where the processor's time went while a process was watched.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Spent {
     /// Seconds on the clock.
@@ -32,39 +24,18 @@ pub struct Spent {
     pub other: f64,
 }
 
-impl Watch {
-    /// Begins to watch a process.
-    pub fn start(pid: u32) -> Self {
-        Self {
-            pid,
-            own: process_ticks(pid),
-            busy: busy_ticks(),
-            start: Instant::now(),
-        }
-    }
-
-    /// What was seen.
-    pub fn stop(self) -> Spent {
-        let seconds = self.start.elapsed().as_secs_f64();
-        let own = (process_ticks(self.pid) - self.own) / TICKS;
-        let busy = (busy_ticks() - self.busy) / TICKS;
-        Spent {
-            seconds,
-            own,
-            other: busy - own,
-        }
-    }
-}
-
-impl AddAssign for Spent {
-    fn add_assign(&mut self, more: Self) {
-        self.seconds += more.seconds;
-        self.own += more.own;
-        self.other += more.other;
-    }
-}
-
 impl Spent {
+    /// Adds the time that `f` takes; `pid` is the process that works meanwhile.
+    pub fn add<T>(&mut self, pid: u32, f: impl FnOnce() -> T) -> T {
+        let (start, own, busy) = (Instant::now(), process_ticks(pid), busy_ticks());
+        let done = f();
+        let own = (process_ticks(pid) - own) / TICKS;
+        self.seconds += start.elapsed().as_secs_f64();
+        self.own += own;
+        self.other += (busy_ticks() - busy) / TICKS - own;
+        done
+    }
+
     /// How many cores the process kept busy.
     pub fn cores(&self) -> f64 {
         self.own / self.seconds
@@ -80,20 +51,16 @@ impl Spent {
 /// was measured, and how many cores were at other work at the worst of times.
 pub fn circumstances(threads: usize, versions: &str, worst: f64) -> String {
     let cores = available_parallelism().map_or(0, usize::from);
-    let args: Vec<String> = env::args().skip(1).collect();
-    let doubt = match worst > QUIET {
-        true => ": **these numbers are doubtful**",
-        false => "",
-    };
+    let doubt = if worst > QUIET { DOUBT } else { "" };
     format!(
         "- {}, `xtask {}`, commit {}\n\
          - {}, {cores} cores, {threads} used; {}\n\
          - {}; {versions}\n\
          - meanwhile: at most {worst:.2} cores busy with other work{doubt}\n",
         ask("date", &["-u", "+%F"]),
-        args.join(" "),
-        commit(),
-        processor(),
+        env::args().skip(1).collect::<Vec<_>>().join(" "),
+        ask("git", &["describe", "--always", "--dirty", "--exclude=*"]),
+        ask("sed", &["-n", "s/^model name[\t ]*: //p", "/proc/cpuinfo"]),
         env::consts::OS,
         ask("rustc", &["--version"]),
     )
@@ -108,7 +75,7 @@ fn busy_ticks() -> f64 {
 }
 
 /// The processor time of a process and all its threads, in ticks.
-pub fn process_ticks(pid: u32) -> f64 {
+fn process_ticks(pid: u32) -> f64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let after_name = stat.rsplit(')').next().unwrap_or_default();
     number(after_name, 11) + number(after_name, 12) // utime and stime
@@ -127,16 +94,6 @@ fn number(text: &str, index: usize) -> f64 {
     word.and_then(|word| word.parse().ok()).unwrap_or(f64::NAN)
 }
 
-/// The processor's name.
-fn processor() -> String {
-    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let name = info
-        .lines()
-        .find_map(|line| line.strip_prefix("model name"));
-    let name = name.unwrap_or("unknown processor");
-    name.trim_start_matches([' ', '\t', ':']).to_owned()
-}
-
 /// The first line that a command prints, or `unknown`.
 pub fn ask(command: &str, args: &[&str]) -> String {
     let output = Command::new(command).args(args).output();
@@ -144,11 +101,6 @@ pub fn ask(command: &str, args: &[&str]) -> String {
     let text = output.map(|o| String::from_utf8_lossy(&o.stdout).into_owned());
     let first = text.as_deref().and_then(|t| t.lines().next());
     first.unwrap_or("unknown").to_owned()
-}
-
-/// The commit that is measured, and whether there are changes on top of it.
-fn commit() -> String {
-    ask("git", &["describe", "--always", "--dirty", "--exclude=*"])
 }
 
 #[cfg(test)]

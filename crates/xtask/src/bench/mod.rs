@@ -5,7 +5,6 @@
 //! and its threads are its own. Only one of them works at a time.
 
 pub mod allreduce;
-mod chart;
 pub mod contender;
 mod losses;
 pub mod machine;
@@ -21,15 +20,15 @@ pub mod work;
 
 use anyhow::Result;
 
-pub use options::Options;
+pub use options::CpuOptions;
 use options::{Part, write};
 
 /// Measures, prints the report and writes it.
 ///
 /// # Errors
 /// If a peer cannot be had, a contender fails, or the report cannot be written.
-pub fn cpu(options: &Options) -> Result<()> {
-    let plan = rounds::Plan {
+pub fn cpu(options: &CpuOptions) -> Result<()> {
+    let effort = rounds::Effort {
         rounds: options.rounds.get(),
         seconds: 60.0,
         warm_up: 2,
@@ -40,7 +39,7 @@ pub fn cpu(options: &Options) -> Result<()> {
     let contenders = contender::list(options)?;
     if !contenders.is_empty() {
         for &work in &options.step {
-            tables.push((work, rounds::measure(&work, &contenders, &plan)?));
+            tables.push((work, rounds::measure(&work, &contenders, &effort)?));
         }
     }
     let losses = match options.has(Part::Losses) {
@@ -49,6 +48,5 @@ pub fn cpu(options: &Options) -> Result<()> {
     };
     let markdown = report::markdown(options.threads(), &tables, &losses);
     println!("\n{markdown}");
-    write(&options.out, "cpu.md", &markdown)?;
-    write(&options.out, "cpu.svg", &chart::bars(&tables)?)
+    write(&options.out, "cpu.md", &markdown)
 }

@@ -11,7 +11,7 @@ use super::work::Work;
 
 /// What `bench cpu` can be told.
 #[derive(Args, Debug)]
-pub struct Options {
+pub struct CpuOptions {
     /// Number of rounds; every program is timed once in each
     #[arg(long, value_name = "N", default_value = "7")]
     pub rounds: NonZeroUsize,
@@ -28,16 +28,16 @@ pub struct Options {
     #[arg(long, value_name = "N")]
     pub threads: Option<NonZeroUsize>,
 
-    /// Python with PyTorch; without it, one is installed in a virtual environment under target/
-    #[arg(long, value_name = "PATH")]
-    pub python: Option<PathBuf>,
+    /// Python with PyTorch
+    #[arg(long, value_name = "PATH", default_value = "python3")]
+    pub python: PathBuf,
 
     /// Folder with the four IDX files, for the losses
     /// [default: FASHION_MNIST_DIR, else synthetic images]
     #[arg(long, value_name = "DIR|synthetic")]
     pub data: Option<dataset::Data>,
 
-    /// Folder for cpu.md and cpu.svg
+    /// Folder for cpu.md
     #[arg(long, value_name = "DIR", default_value = "benches/results")]
     pub out: PathBuf,
 }
@@ -57,7 +57,7 @@ pub enum Part {
     Losses,
 }
 
-impl Options {
+impl CpuOptions {
     /// Whether it is to be measured.
     pub fn has(&self, part: Part) -> bool {
         self.only.is_empty() || self.only.contains(&part)

@@ -16,7 +16,7 @@ pub const LR: f64 = 0.01;
 
 /// Which step.
 #[derive(Args, Debug)]
-pub struct Job {
+pub struct Contend {
     #[arg(long)]
     replicas: usize,
     #[arg(long)]
@@ -29,7 +29,7 @@ pub struct Job {
 ///
 /// # Errors
 /// If a step fails.
-pub fn contend(job: &Job) -> Result<()> {
+pub fn contend(job: &Contend) -> Result<()> {
     share_cores(Some(job.threads), job.replicas);
     let devices = devices_of_kind(DeviceKind::Cpu, Some(job.replicas))?;
     let (x, y) = minibatch(job.batch)?;
@@ -39,7 +39,7 @@ pub fn contend(job: &Job) -> Result<()> {
 }
 
 /// A training step on a minibatch (X, y).
-pub type Step<'a> = dyn FnMut(&Tensor, &Tensor) -> Result<BatchLoss> + 'a;
+pub type TrainStep<'a> = dyn FnMut(&Tensor, &Tensor) -> Result<BatchLoss> + 'a;
 
 /// Hands `f` the training step of a network with a replica on each device.
 ///
@@ -48,7 +48,7 @@ pub type Step<'a> = dyn FnMut(&Tensor, &Tensor) -> Result<BatchLoss> + 'a;
 pub fn with_step(
     network: Network,
     devices: &[Device],
-    f: impl FnOnce(&mut Step<'_>) -> Result<()>,
+    f: impl FnOnce(&mut TrainStep<'_>) -> Result<()>,
 ) -> Result<()> {
     match network {
         Network::Lenet => {

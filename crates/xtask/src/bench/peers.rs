@@ -1,9 +1,9 @@
-//! The peers: none is a dependency of the project. PyTorch is installed in a virtual environment under
-//! `target/`. The programs for candle as it is and for Burn are in a package outside the workspace.
+//! The peers: none is a dependency of the project. The programs for candle as it is and for Burn are in a package
+//! outside the workspace.
 
 use std::env;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
@@ -13,46 +13,17 @@ pub fn root() -> PathBuf {
     here.ancestors().nth(2).unwrap_or(here).to_owned()
 }
 
-/// Where the peers are built and installed.
-fn folder() -> PathBuf {
-    let target = env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    root().join(target.unwrap_or("target".into())).join("peers")
-}
-
-/// The given Python, or one that is installed, in which there is PyTorch.
-///
-/// # Errors
-/// If there is none; the message says how to do without it.
-pub fn pytorch(python: Option<&Path>) -> Result<PathBuf> {
-    let python = match python {
-        Some(python) => python.to_owned(),
-        None => install().context(NO_PYTORCH)?,
-    };
-    let works = run(&python, &["-c", "import torch"]);
-    works.with_context(|| format!("{} has no torch", python.display()))?;
-    Ok(python)
-}
-
-const NO_PYTORCH: &str = "PyTorch cannot be installed. By hand: `python3 -m venv DIR` and \
-    `DIR/bin/pip install torch numpy`, then give `--python DIR/bin/python`. Without it: \
-    `--only ours --only candle --only burn --only losses`";
-
-/// The Python of the virtual environment, which is made where there is none.
-fn install() -> Result<PathBuf> {
-    let venv = folder().join("venv");
-    let bin = venv.join(if cfg!(windows) { "Scripts" } else { "bin" });
-    let (python, done) = (bin.join("python"), venv.join("complete"));
-    if !done.exists() {
-        let place = venv.display();
-        eprintln!("installing PyTorch into {place}; delete that folder to remove it");
-        run(Path::new("python3"), &["-m", "venv", &place.to_string()])?;
-        run(
-            &python,
-            &["-m", "pip", "install", "--quiet", "torch", "numpy"],
-        )?;
-        std::fs::write(done, "")?;
-    }
-    Ok(python)
+/// Fails unless this Python has PyTorch.
+pub fn has_pytorch(python: &Path) -> Result<()> {
+    let import = Command::new(python).args(["-c", "import torch"]).output();
+    let works = import.is_ok_and(|output| output.status.success());
+    ensure!(
+        works,
+        "{} has no PyTorch: `python3 -m venv DIR`, `DIR/bin/pip install torch numpy`, then `--python DIR/bin/python`; \
+         without it: `--only ours --only candle --only burn --only losses`",
+        python.display()
+    );
+    Ok(())
 }
 
 /// Builds a program of `benches/peers`, with its own feature alone.
@@ -60,24 +31,16 @@ fn install() -> Result<PathBuf> {
 /// # Errors
 /// If it cannot be built; the message says how to do without it.
 pub fn build(program: &str, feature: &str) -> Result<PathBuf> {
-    let manifest = root().join("benches/peers/Cargo.toml");
-    eprintln!("building {feature} in {}", folder().display());
+    let target = env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    let target = root().join(target.unwrap_or("target".into())).join("peers");
+    eprintln!("building {feature} in {}", target.display());
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()));
     cargo.args(["build", "--release", "--locked", "--quiet"]);
-    cargo.args(["--bin", program, "--features", feature]);
-    cargo.arg("--manifest-path").arg(manifest);
-    cargo.arg("--target-dir").arg(folder());
+    cargo.args(["--bin", program, "--features", feature, "--manifest-path"]);
+    cargo.arg(root().join("benches/peers/Cargo.toml"));
+    cargo.arg("--target-dir").arg(&target);
     let how = format!("{feature} cannot be built; without it: name all others with --only");
     ensure!(cargo.status().context(how.clone())?.success(), how);
     let name = format!("{program}{}", env::consts::EXE_SUFFIX);
-    Ok(folder().join("release").join(name))
-}
-
-fn run(program: &Path, args: &[&str]) -> Result<()> {
-    let shown = || format!("{} {}", program.display(), args.join(" "));
-    let mut command = Command::new(program);
-    let status = command.args(args).stdin(Stdio::null()).status();
-    let status = status.with_context(shown)?;
-    ensure!(status.success(), "{}: {status}", shown());
-    Ok(())
+    Ok(target.join("release").join(name))
 }

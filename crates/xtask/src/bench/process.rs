@@ -2,12 +2,10 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::thread::sleep;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::machine::{Spent, Watch, peak_memory, process_ticks};
+use super::machine::{Spent, peak_memory};
 
 /// A process that waits for requests.
 pub struct Process {
@@ -41,29 +39,14 @@ impl Process {
         Ok(process)
     }
 
-    /// Has it do `steps` steps: the milliseconds of each, and where the time went from the request to the answer.
-    pub fn ask(&mut self, steps: usize) -> Result<(Vec<f64>, Spent)> {
-        let watch = Watch::start(self.child.id());
-        writeln!(self.requests, "{steps}").context("it has ended")?;
-        let line = self.line()?;
-        let spent = watch.stop();
+    /// Has it do `steps` steps: the milliseconds of each. Adds to `spent` the time from the request to the answer.
+    pub fn ask(&mut self, steps: usize, spent: &mut Spent) -> Result<Vec<f64>> {
+        let line = spent.add(self.child.id(), || {
+            writeln!(self.requests, "{steps}").context("it has ended")?;
+            self.line()
+        })?;
         let times = line.split(' ').map(str::parse).collect::<Result<_, _>>();
-        let times = times.with_context(|| format!("it answered {line:?}"))?;
-        Ok((times, spent))
-    }
-
-    /// Waits until its threads sleep, but no longer than two seconds: some go on looking for work for a while, and
-    /// would be in the way of the next contender.
-    pub fn settle(&self) {
-        const LOOK: Duration = Duration::from_millis(40);
-        for _ in 0..50 {
-            let before = process_ticks(self.child.id());
-            sleep(LOOK);
-            let is_at_work = process_ticks(self.child.id()) > before;
-            if !is_at_work {
-                return;
-            }
-        }
+        times.with_context(|| format!("it answered {line:?}"))
     }
 
     /// The most memory that it had, in MiB.

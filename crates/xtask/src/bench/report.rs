@@ -1,6 +1,5 @@
 //! The report as Markdown: the tables, and when, where and how they were measured.
 
-use super::contender::Family;
 use super::machine::circumstances;
 use super::rounds::Row;
 use super::stats::{Summary, short};
@@ -15,21 +14,21 @@ pub fn ratio(row: &Row, rows: &[Row]) -> Option<f64> {
     let threads = row.contender.threads;
     let pytorch = rows
         .iter()
-        .filter(|r| r.contender.family == Family::Pytorch && r.contender.threads == threads);
+        .filter(|r| r.contender.is_pytorch() && r.contender.threads == threads);
     let best = pytorch.map(Row::median).min_by(f64::total_cmp)?;
     Some(best / row.median())
 }
 
 const HEAD: &str = "\
-| | threads | ms | from – to | rounds | PyTorch / this | GFLOP/s | cores busy | memory, MiB | first step, s |
-|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|
+| | threads | ms | from – to | rounds | PyTorch / this | GFLOP/s | cores busy | memory, MiB |
+|---|--:|--:|--:|--:|--:|--:|--:|--:|
 ";
 
 const EXPLAINED: &str = "\
 ms: the median over the rounds; the time of a round is the median of its steps. From – to: the fastest and the \
 slowest round. PyTorch / this: the time of the fastest PyTorch mode with as many threads, divided by the time of \
 this row; above 1 is faster than PyTorch. Cores busy: processor time divided by elapsed time. Memory: the peak of \
-the process. First step: of its first process; torch.compile compiles in it, with an empty cache.";
+the process.";
 
 /// All of it: the number of cores for each program, the tables, and the section of the losses.
 pub fn markdown(threads: usize, tables: &[Table], losses: &str) -> String {
@@ -55,7 +54,7 @@ pub fn markdown(threads: usize, tables: &[Table], losses: &str) -> String {
 fn line(work: &Work, row: &Row, rows: &[Row]) -> String {
     let times = Summary::of(&row.times);
     format!(
-        "| {} | {} | {} | {} – {} | {} | {} | {:.0} | {:.1} | {:.0} | {} |\n",
+        "| {} | {} | {} | {} – {} | {} | {} | {:.0} | {:.1} | {:.0} |\n",
         row.contender.name,
         row.contender.threads,
         short(times.median),
@@ -66,6 +65,5 @@ fn line(work: &Work, row: &Row, rows: &[Row]) -> String {
         work.flops() / times.median / 1e6,
         row.spent.cores(),
         row.memory,
-        row.first_step.map_or("–".to_owned(), short),
     )
 }

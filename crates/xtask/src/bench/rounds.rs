@@ -1,5 +1,8 @@
 //! Measures in rounds, A B C … A B C …, so that a slow phase of the machine affects all contenders.
 
+use std::thread::sleep;
+use std::time::Duration;
+
 use anyhow::{Context, Result};
 
 use super::contender::Contender;
@@ -8,8 +11,11 @@ use super::process::Process;
 use super::stats::Summary;
 use super::work::Work;
 
+/// The pause between two contenders. OpenMP's threads look for work for 0.2 s, and would be in the way of the next one.
+const SETTLE: Duration = Duration::from_millis(300);
+
 /// How long to measure.
-pub struct Plan {
+pub struct Effort {
     /// The number of rounds; each contender is timed once in each round.
     pub rounds: usize,
     /// A contender that has been timed for so many seconds with one kind of step is not timed again.
@@ -30,8 +36,6 @@ pub struct Row {
     pub version: String,
     /// Milliseconds of a step: the median of each round.
     pub times: Vec<f64>,
-    /// Seconds of the first step of its first process. In it, torch.compile compiles.
-    pub first_step: Option<f64>,
     /// The most memory that it had, in MiB.
     pub memory: f64,
     /// Where the processor's time went while it was measured.
@@ -46,14 +50,15 @@ pub struct Row {
 ///
 /// # Errors
 /// If a contender fails.
-pub fn measure(work: &Work, contenders: &[Contender], plan: &Plan) -> Result<Vec<Row>> {
+pub fn measure(work: &Work, contenders: &[Contender], effort: &Effort) -> Result<Vec<Row>> {
     let mut rows: Vec<Row> = contenders.iter().map(Row::new).collect();
-    for round in 1..=plan.rounds {
+    for round in 1..=effort.rounds {
         for row in &mut rows {
-            if row.spent.seconds < plan.seconds {
-                let what = format!("{work}: {}", row.contender.label());
-                let done = row.turn(work, plan).with_context(|| what.clone())?;
-                eprintln!("{what}, round {round} of {}: {done:.1} ms", plan.rounds);
+            if row.spent.seconds < effort.seconds {
+                let Contender { name, threads, .. } = &row.contender;
+                let what = format!("{work}: {name}, threads: {threads}");
+                let done = row.turn(work, effort).with_context(|| what.clone())?;
+                eprintln!("{what}, round {round} of {}: {done:.1} ms", effort.rounds);
             }
         }
     }
@@ -67,7 +72,6 @@ impl Row {
             contender: contender.clone(),
             version: String::new(),
             times: Vec::new(),
-            first_step: None,
             memory: f64::NAN,
             spent: Spent::default(),
             process: None,
@@ -81,37 +85,36 @@ impl Row {
     }
 
     /// One turn; returns the milliseconds of a step.
-    fn turn(&mut self, work: &Work, plan: &Plan) -> Result<f64> {
+    fn turn(&mut self, work: &Work, effort: &Effort) -> Result<f64> {
         let mut process = match self.process.take() {
             Some(process) => process,
-            None => self.warm_up(work, plan)?,
+            None => self.warm_up(work, effort)?,
         };
-        let (times, spent) = process.ask(self.steps)?;
+        let times = process.ask(self.steps, &mut self.spent)?;
         let median = Summary::of(&times).median;
         self.times.push(median);
-        self.spent += spent;
         self.memory = process.peak_memory().max(self.memory);
-        process.settle();
-        if plan.live_on || !work.is_large() {
+        sleep(SETTLE);
+        if effort.live_on || !work.is_large() {
             self.process = Some(process);
         }
         Ok(median)
     }
 
     /// A process that has done its first steps, which are slower than the others.
-    fn warm_up(&mut self, work: &Work, plan: &Plan) -> Result<Process> {
+    fn warm_up(&mut self, work: &Work, effort: &Effort) -> Result<Process> {
         let mut process = Process::start(self.contender.command(work))?;
-        let once = work.is_large() && !plan.live_on;
-        let (mut times, _) = process.ask(if once { 1 } else { plan.warm_up })?;
-        self.first_step.get_or_insert(times[0] / 1e3);
-        if plan.live_on {
+        let once = work.is_large() && !effort.live_on;
+        let (first, not_counted) = (if once { 1 } else { effort.warm_up }, &mut Spent::default());
+        let mut times = process.ask(first, not_counted)?;
+        if effort.live_on {
             // the first steps also loaded libraries and compiled: what one takes is seen in the next
-            (times, _) = process.ask(plan.warm_up)?;
+            times = process.ask(effort.warm_up, not_counted)?;
         }
         let last = times.last().context("no step")?;
-        self.steps = (333.0 / last).clamp(1.0, plan.most_steps as f64) as usize;
+        self.steps = (333.0 / last).clamp(1.0, effort.most_steps as f64) as usize;
         self.version = process.version.clone();
-        process.settle();
+        sleep(SETTLE);
         Ok(process)
     }
 }

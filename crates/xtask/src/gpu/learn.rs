@@ -5,16 +5,16 @@ use d2l::DeviceKind;
 use dataset::Data;
 use run::{Precision, Summary};
 
-use super::options::{Options, Report};
+use super::options::{GpuOptions, Report};
 
 /// Trains, and adds each line to the report as soon as it is there.
-pub fn all(options: &Options, report: &mut Report) -> Result<()> {
+pub fn all(options: &GpuOptions, report: &mut Report) -> Result<()> {
     let trained = train(options, report);
     functional::set_precision(functional::Precision::default()); // each run set its own
     trained
 }
 
-fn train(options: &Options, report: &mut Report) -> Result<()> {
+fn train(options: &GpuOptions, report: &mut Report) -> Result<()> {
     let images = match options.data {
         Data::Synthetic => "synthetic images",
         Data::Dir(_) => "Fashion-MNIST",
@@ -49,7 +49,7 @@ fn train(options: &Options, report: &mut Report) -> Result<()> {
     report.add(&line("ResNet-18, k = 1, bf16", 0, "", &summary))
 }
 
-fn of(options: &Options, k: usize, seed: u64, precision: Precision) -> run::Options {
+fn of(options: &GpuOptions, k: usize, seed: u64, precision: Precision) -> run::Options {
     run::Options {
         precision,
         gpus: Some(k),

@@ -6,13 +6,13 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-use super::options::{Options, Report};
+use super::options::{GpuOptions, Report};
 
 /// The end of its last line where it found nothing.
 const CLEAN: &str = "ERROR SUMMARY: 0 errors";
 
 /// Checks, and adds what was found to the report.
-pub fn all(_: &Options, report: &mut Report) -> Result<()> {
+pub fn all(_: &GpuOptions, report: &mut Report) -> Result<()> {
     report.add("\n## compute-sanitizer memcheck\n\n")?;
     let mut clean = true;
     for network in ["lenet 64", "resnet18 16"] {

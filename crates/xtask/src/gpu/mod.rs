@@ -14,20 +14,20 @@ use std::fs;
 
 use anyhow::{Context, Result};
 
-pub use options::Options;
+pub use options::GpuOptions;
 use options::{Part, Report};
 
 /// Checks, measures, prints the report and writes it.
 ///
 /// # Errors
 /// If there is no GPU, or something is not right or cannot be done.
-pub fn check(options: &Options) -> Result<()> {
+pub fn check(options: &GpuOptions) -> Result<()> {
     let text = facts::all()?;
     let path = options.out.join("gpu.md");
     fs::create_dir_all(&options.out).with_context(|| format!("cannot write {}", path.display()))?;
     let mut report = Report { path, text };
     let mut done = Ok(());
-    type Check = fn(&Options, &mut Report) -> Result<()>;
+    type Check = fn(&GpuOptions, &mut Report) -> Result<()>;
     let parts: [(Part, Check); 4] = [
         (Part::Right, right::all),
         (Part::Learn, learn::all),

@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 
 /// What `gpu-check` can be told.
 #[derive(Args, Debug)]
-pub struct Options {
+pub struct GpuOptions {
     /// Run only this part (repeatable)
     #[arg(long, value_name = "NAME")]
     pub only: Vec<Part>,
@@ -51,7 +51,7 @@ pub enum Part {
     Steps,
 }
 
-impl Options {
+impl GpuOptions {
     /// Whether it is to be done.
     pub fn has(&self, part: Part) -> bool {
         self.only.is_empty() || self.only.contains(&part)

@@ -10,14 +10,14 @@ use d2l::{DeviceKind, devices_of_kind, synchronize};
 use dataset::Data;
 use run::{BatchLoss, Gpu, gpu};
 
-use crate::bench::ours::{Step, minibatch, version, with_step};
+use crate::bench::ours::{TrainStep, minibatch, version, with_step};
 use crate::bench::serve::serve_turns;
 use crate::bench::stats::Summary;
 use crate::bench::work::Network;
 
 /// Which steps.
 #[derive(Args, Debug)]
-pub struct Job {
+pub struct ContendGpu {
     #[arg(long)]
     replicas: usize,
     #[arg(long)]
@@ -42,7 +42,7 @@ enum How {
 ///
 /// # Errors
 /// If a step fails.
-pub fn contend(job: &Job) -> Result<()> {
+pub fn contend(job: &ContendGpu) -> Result<()> {
     functional::set_precision(job.precision.into());
     let devices = devices_of_kind(DeviceKind::Cuda, Some(job.replicas))?;
     if let [only] = &devices[..] {
@@ -51,7 +51,7 @@ pub fn contend(job: &Job) -> Result<()> {
     with_step(job.network, &devices, |step| run(job, &devices, step))
 }
 
-fn run(job: &Job, devices: &[Device], step: &mut Step<'_>) -> Result<()> {
+fn run(job: &ContendGpu, devices: &[Device], step: &mut TrainStep<'_>) -> Result<()> {
     let (x, y) = minibatch(job.batch)?;
     let (x, y) = (x.to_device(&devices[0])?, y.to_device(&devices[0])?);
     match job.how {

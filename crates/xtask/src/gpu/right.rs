@@ -10,7 +10,7 @@ use candle_core::{DType, Device, Tensor};
 use d2l::{DeviceKind, devices_of_kind};
 use functional::{Precision, set_precision};
 
-use super::options::{Options, Report};
+use super::options::{GpuOptions, Report};
 use crate::bench::work::Network;
 use crate::train::{apart, train, worst};
 
@@ -21,7 +21,7 @@ struct Ran {
 }
 
 /// Compares, and adds what it finds to the report.
-pub fn all(options: &Options, report: &mut Report) -> Result<()> {
+pub fn all(options: &GpuOptions, report: &mut Report) -> Result<()> {
     report.add("\n## Correctness\n\n")?;
     let mut missed = 0;
     if let Some(tests) = &options.tests {

@@ -7,9 +7,9 @@ use std::process::Command;
 use anyhow::{Context, Result, anyhow, ensure};
 
 use super::facts;
-use super::options::{Options, Report};
-use crate::bench::contender::{Contender, Family};
-use crate::bench::rounds::{Plan, Row, measure};
+use super::options::{GpuOptions, Report};
+use crate::bench::contender::Contender;
+use crate::bench::rounds::{Effort, Row, measure};
 use crate::bench::stats::{Summary, short};
 use crate::bench::work::Work;
 
@@ -69,7 +69,7 @@ const COMPARISONS: [Comparison; 4] = [
 
 /// Measures everything, and adds each table to the report as soon as it is complete. The row of a contender
 /// that cannot start has its error message.
-pub fn all(options: &Options, report: &mut Report) -> Result<()> {
+pub fn all(options: &GpuOptions, report: &mut Report) -> Result<()> {
     ensure!(
         Path::new(SCRIPT).is_file(),
         "{SCRIPT} is not here: start this in the project's folder"
@@ -127,7 +127,7 @@ impl Ceilings {
 
 impl Comparison {
     /// The contenders, each with its bar.
-    fn contenders(&self, options: &Options, how: &str) -> Result<Vec<(Contender, &'static str)>> {
+    fn contenders(&self, python: &Path, how: &str) -> Result<Vec<(Contender, &'static str)>> {
         let me = env::current_exe()?;
         let ours = self.replicas.iter().map(|&(k, bar)| {
             let s = if k == 1 { "" } else { "s" };
@@ -141,22 +141,19 @@ impl Comparison {
                 precision,
                 how,
             ];
-            (Contender::new(Family::Ours, name, 1, &me, &args), bar)
+            (Contender::new(&name, 1, &me, &args), bar)
         });
         let theirs = self.modes.iter().map(|&(mode, bar)| {
             let (name, args) = (format!("PyTorch {mode}"), [SCRIPT, mode, how]);
-            (
-                Contender::new(Family::Pytorch, name, 1, &options.python, &args),
-                bar,
-            )
+            (Contender::new(&name, 1, python, &args), bar)
         });
         Ok(ours.chain(theirs).collect())
     }
 
-    fn table(&self, options: &Options, ceilings: Option<&Ceilings>) -> Result<String> {
+    fn table(&self, options: &GpuOptions, ceilings: Option<&Ceilings>) -> Result<String> {
         let is_epoch = self.how == "epochs";
         let work: Work = self.work.parse()?;
-        let plan = Plan {
+        let effort = Effort {
             rounds: options.rounds,
             seconds: f64::INFINITY,
             warm_up: if is_epoch { 1 } else { 20 },
@@ -170,8 +167,8 @@ impl Comparison {
         );
         // a contender that cannot start has a row with its error, and is not timed
         let (mut able, mut found, mut unable) = (Vec::new(), Vec::new(), String::new());
-        let contenders = self.contenders(options, self.how)?.into_iter();
-        for ((contender, bar), (single, _)) in contenders.zip(self.contenders(options, "alone")?) {
+        let [all, singles] = [self.how, "alone"].map(|how| self.contenders(&options.python, how));
+        for ((contender, bar), (single, _)) in all?.into_iter().zip(singles?) {
             match alone(&single, &work) {
                 Ok(numbers) => {
                     able.push(contender);
@@ -180,7 +177,7 @@ impl Comparison {
                 Err(error) => unable += &format!("| {} | {error:#} |\n", contender.name),
             }
         }
-        let rows = measure(&work, &able, &plan)?;
+        let rows = measure(&work, &able, &effort)?;
         let ours = rows
             .iter()
             .find(|row| row.contender.name == "ours, 1 replica");

@@ -1,132 +1,97 @@
-//! `bench allreduce`: the all-reduces of `collective` compared with `x += 1` and with Open MPI's, and how much of
-//! their time overlap hides in a training step.
+//! `bench allreduce`: the all-reduces of `collective` compared with `x += 1` and with Open MPI's.
 
-mod chart;
-pub mod measure;
+mod measure;
 mod open_mpi;
-mod overlap;
-pub mod report;
 
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 use clap::Args;
 
-use super::machine::Watch;
+use super::machine::{Spent, circumstances};
 use super::options::{all_cores, write};
-use measure::{LENET, RESNET18, TURNS};
-use open_mpi::OpenMpi;
-use report::Table;
+use super::ours::version;
+use measure::{TURNS, name};
 
-/// What `bench allreduce` can be told.
+/// The options of `bench allreduce`.
 #[derive(Args, Debug)]
-pub struct Options {
-    /// Number of rounds for training steps and Open MPI [default: 5, with --quick 1]
-    #[arg(long, value_name = "N")]
-    rounds: Option<NonZeroUsize>,
+pub struct AllReduceOptions {
+    /// Number of rounds with Open MPI
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    rounds: usize,
 
-    /// Short run of a few minutes; do not quote its figures
-    #[arg(long)]
-    quick: bool,
+    /// Python with mpi4py and numpy; without it, Open MPI is not measured
+    #[arg(long, value_name = "PATH")]
+    python: Option<PathBuf>,
 
-    /// Python with mpi4py and numpy; without them, Open MPI is not measured
-    #[arg(long, value_name = "PATH", default_value = "python3")]
-    python: PathBuf,
-
-    /// Folder for allreduce.md and allreduce.svg
+    /// Folder for allreduce.md
     #[arg(long, value_name = "DIR", default_value = "benches/results")]
     out: PathBuf,
 }
 
+/// The elements of the gradients of LeNet and of ResNet-18.
+const LENET: usize = 129_068;
+const RESNET18: usize = 11_175_818;
+
+/// The elements of a thread's buffer: 1 kB to 128 MB.
 const SIZES: [usize; 11] = [
-    1000 / 4,
-    4000 / 4,
-    16_000 / 4,
-    64_000 / 4,
-    256_000 / 4,
-    LENET,
-    1_000_000 / 4,
-    4_000_000 / 4,
-    16_000_000 / 4,
-    RESNET18,
-    128_000_000 / 4,
+    250, 1000, 4000, 16_000, 64_000, LENET, 250_000, 1_000_000, 4_000_000, RESNET18, 32_000_000,
 ];
 
-impl Options {
-    fn rounds(&self) -> usize {
-        let default = if self.quick { 1 } else { 5 };
-        self.rounds.map_or(default, NonZeroUsize::get)
-    }
-
-    /// The elements of the buffers.
-    fn sizes(&self) -> Vec<usize> {
-        match self.quick {
-            true => vec![SIZES[0], LENET, RESNET18],
-            false => SIZES.into(),
-        }
-    }
-
-    /// How often an all-reduce of so many elements is called: fewer times where it takes long.
-    fn calls(&self, len: usize) -> usize {
-        let (bytes, least, most) = match self.quick {
-            true => (100_000_000, 3, 100),
-            false => (4_000_000_000, 31, 1000),
-        };
-        (bytes / (len * size_of::<f32>())).clamp(least, most)
-    }
+/// How often an all-reduce of so many elements is called: fewer times where it takes long.
+fn calls(len: usize) -> usize {
+    (1_000_000_000 / len).clamp(31, 1000)
 }
+
+const EXPLAINED: &str = "\
+µs: the median over the calls, and the fastest and slowest call. The time of a call is that of its slowest \
+thread, from a barrier to the return. Each round calls all algorithms once. Every thread fills its buffer anew \
+before each call, and checks the sum after all threads have returned. x += 1: the same threads and barriers, but \
+each thread only adds 1 to its own buffer, so that every byte is read and written once.";
 
 /// Measures, prints the report and writes it.
 ///
 /// # Errors
-/// If a step or Open MPI fails, or the report cannot be written.
-pub fn allreduce(options: &Options) -> Result<()> {
+/// If Open MPI fails, or the report cannot be written.
+pub fn allreduce(options: &AllReduceOptions) -> Result<()> {
     let cores = all_cores();
     ensure!(cores >= 2, "an all-reduce is among 2 cores at least");
-    let open_mpi = open_mpi(cores, options)?; // first: it is the likeliest to fail
-    let (mut tables, mut other) = (Vec::new(), f64::NAN);
-    for k in threads(cores) {
-        let watch = Watch::start(std::process::id());
-        tables.push(table(k, options)?);
-        other = watch.stop().other_cores().max(other);
-    }
-    let batch = if options.quick { 16 } else { 64 };
-    let overlap = overlap::measure(batch, options.rounds())?;
-    let markdown = report::markdown(cores, other, &tables, [open_mpi, overlap]);
-    println!("\n{markdown}");
-    write(&options.out, "allreduce.md", &markdown)?;
-    let picture = chart::lines(cores, &tables)?;
-    write(&options.out, "allreduce.svg", &picture)
-}
-
-/// The section of Open MPI.
-fn open_mpi(cores: usize, options: &Options) -> Result<String> {
-    let Some(open_mpi) = OpenMpi::find(&options.python) else {
-        let text = "\n## Open MPI\n\nNot measured: it needs `mpirun`, and a Python with mpi4py and numpy \
-                    (`--python`).\n";
-        return Ok(text.to_owned());
+    let open_mpi = match &options.python {
+        Some(python) => open_mpi::table(python, cores, options.rounds)?,
+        None => String::new(),
     };
-    let lens = [LENET, RESNET18].map(|len| (len, options.calls(len).min(100)));
-    open_mpi.markdown(cores, &lens, options.rounds())
-}
-
-/// The numbers of threads that have a table: as many as cores, two, and twice as many as cores.
-fn threads(cores: usize) -> Vec<usize> {
-    let mut ks = vec![cores, 2, 2 * cores];
-    ks.dedup();
-    ks
+    let mut spent = Spent::default();
+    let table = spent.add(std::process::id(), || table(cores))?;
+    let head = circumstances(cores, &version(), spent.other_cores());
+    let markdown = format!("# All-reduce on the CPU\n\n{head}{table}\n{EXPLAINED}\n{open_mpi}");
+    println!("\n{markdown}");
+    write(&options.out, "allreduce.md", &markdown)
 }
 
 /// All turns of `k` threads, size after size.
-fn table(k: usize, options: &Options) -> Result<Table> {
-    let mut rows = Vec::new();
-    for len in options.sizes() {
-        let micros = measure::measure(k, len, options.calls(len), &TURNS)?;
-        eprintln!("k = {k}, {}: measured", report::size(len));
-        rows.push((len, micros));
+fn table(k: usize) -> Result<String> {
+    let names = TURNS.map(|turn| format!("{}, µs", name(turn))).join(" | ");
+    let columns = "--:|".repeat(TURNS.len() + 2);
+    let mut text = format!("\n## {k} threads\n\n| bytes | {names} | calls |\n|{columns}\n");
+    for len in SIZES {
+        let micros = measure::measure(k, len, calls(len), &TURNS)?;
+        let times: Vec<String> = micros.iter().map(|micros| micros.to_string()).collect();
+        let (bytes, times) = (size(len), times.join(" | "));
+        eprintln!("k = {k}, {bytes}: measured");
+        text += &format!("| {bytes} | {times} | {} |\n", calls(len));
     }
-    Ok(Table { k, rows })
+    Ok(text)
+}
+
+/// The bytes of so many elements; for the gradients of a network also its name.
+fn size(len: usize) -> String {
+    let bytes = (len * size_of::<f32>()) as f64;
+    match len {
+        LENET => format!("{:.0} kB, LeNet", bytes / 1e3),
+        RESNET18 => format!("{:.1} MB, ResNet-18", bytes / 1e6),
+        _ if bytes < 1e6 => format!("{:.0} kB", bytes / 1e3),
+        _ => format!("{:.0} MB", bytes / 1e6),
+    }
 }
 
 #[cfg(test)]
@@ -134,8 +99,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_table_comes_twice() {
-        assert_eq!(threads(2), [2, 4]);
-        assert_eq!(threads(4), [4, 2, 8]);
+    fn sizes_are_named() {
+        let names = [250, LENET, 1_000_000, RESNET18].map(size);
+        let expected = ["1 kB", "516 kB, LeNet", "4 MB", "44.7 MB, ResNet-18"];
+        assert_eq!(names, expected);
     }
 }

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::algorithm::Algorithm;
-use crate::group::{Options, group};
+use crate::group::{GroupOptions, Member, group};
+use candle_core::DType;
 use std::time::Instant;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -14,9 +15,9 @@ fn gpus() -> Vec<Device> {
 
 /// Runs `f` for a member on each GPU, on a thread of its own.
 fn on_gpus<T: Send>(f: impl Fn(Member, &Device) -> T + Sync) -> Vec<T> {
-    let (gpus, options) = (gpus(), Options::default());
+    let (gpus, options) = (gpus(), GroupOptions::default());
     assert!(!gpus.is_empty(), "there is no GPU");
-    let options = Options {
+    let options = GroupOptions {
         algorithm: Algorithm::Nccl,
         timeout: Some(LIMIT),
         ..options

@@ -4,7 +4,7 @@ use crate::error::Error;
 
 /// Processes that sum together. All processes must make the same calls in the same order. A call in the
 /// host's memory returns when all processes have made it.
-pub trait World: Send {
+pub trait ProcessGroup: Send {
     /// This process's number, from 0.
     fn rank(&self) -> usize;
 
@@ -16,7 +16,7 @@ pub trait World: Send {
     ///
     /// # Errors
     /// In all processes, [`Error::LengthMismatch`] if one has another length, and [`Error::KindMismatch`] if
-    /// one makes another call. [`Error::World`], if the processes cannot reach each other.
+    /// one makes another call. [`Error::Process`], if the processes cannot reach each other.
     fn all_reduce(&mut self, data: &mut [f32]) -> Result<(), Error>;
 
     /// The `data` of all processes, in rank order; the lengths may differ.
@@ -43,7 +43,7 @@ pub trait World: Send {
     ///
     /// # Errors
     /// As [`all_gather`](Self::all_gather).
-    fn duplicate(&self) -> Result<Box<dyn World>, Error>;
+    fn duplicate(&self) -> Result<Box<dyn ProcessGroup>, Error>;
 }
 
 /// The bits of values, as [`pack`] takes them.

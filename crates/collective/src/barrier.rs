@@ -49,16 +49,16 @@ impl Deadline {
     }
 }
 
-/// Set in [`Gate::word`] once the gate has failed.
+/// Set in [`Barrier::word`] once the barrier has failed.
 const FAILED: u64 = 1 << 63;
-/// The lower bits of [`Gate::word`] count the waiting members, the upper ones how often the gate opened.
+/// The lower bits of [`Barrier::word`] count the waiting members, the upper ones how often the barrier opened.
 const OPENED: u64 = 1 << 16;
 const WAITING: u64 = OPENED - 1;
-/// The most members of a gate: the last one to arrive is not counted as waiting.
+/// The most members of a barrier: the last one to arrive is not counted as waiting.
 pub(crate) const MOST: usize = OPENED as usize;
 
 #[derive(Debug)]
-pub(crate) struct Gate {
+pub(crate) struct Barrier {
     /// The first member's rank among those of all processes; used only in errors.
     first: usize,
     size: usize,
@@ -68,7 +68,9 @@ pub(crate) struct Gate {
     sleepers: AtomicUsize,
     failure: Mutex<Option<Error>>,
     changed: Condvar,
-    patience: Patience,
+    /// How often a waiting member polls before it sleeps: by spinning, then by yielding its core.
+    spins: u32,
+    yields: u32,
 }
 
 /// A counter in a cache line of its own.
@@ -76,30 +78,13 @@ pub(crate) struct Gate {
 #[repr(align(64))]
 struct Padded(AtomicU64);
 
-/// How often a waiting member polls before it sleeps.
-#[derive(Debug, Clone, Copy)]
-struct Patience {
-    spins: u32,
-    yields: u32,
-}
-
-impl Patience {
-    /// Members with a core each spin: to wake up from sleep takes fifty times as long as to pass. Where
-    /// members share cores, a missing member needs the core.
-    fn new(members: usize) -> Self {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let (spins, yields) = if members <= cores {
-            (2000, 0)
-        } else {
-            (20, 20)
-        };
-        Self { spins, yields }
-    }
-}
-
-impl Gate {
-    /// A gate for `size` members; their ranks in errors begin with `first`.
+impl Barrier {
+    /// A barrier for `size` members; their ranks in errors begin with `first`.
     pub fn new(first: usize, size: usize) -> Self {
+        // Members with a core each spin: to wake up from sleep takes fifty times as long as to pass. Where
+        // members share cores, a missing member needs the core.
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let (spins, yields) = if size <= cores { (2000, 0) } else { (20, 20) };
         Self {
             first,
             size,
@@ -108,7 +93,8 @@ impl Gate {
             sleepers: AtomicUsize::new(0),
             failure: Mutex::new(None),
             changed: Condvar::new(),
-            patience: Patience::new(size),
+            spins,
+            yields,
         }
     }
 
@@ -121,24 +107,23 @@ impl Gate {
     }
 
     /// Waits until all members have arrived. All members can then read what any of them wrote before.
-    pub fn pass(&self, rank: usize, deadline: Option<&Deadline>) -> Result<(), Error> {
+    pub fn wait(&self, rank: usize, deadline: Option<&Deadline>) -> Result<(), Error> {
         self.came[rank].0.fetch_add(1, SeqCst);
         match self.arrive()? {
             None => Ok(()), // the last one
-            Some(opened) => self.wait(opened, deadline),
+            Some(opened) => self.wait_until_open(opened, deadline),
         }
     }
 
-    /// Waits until the gate opens or fails; `opened` is how often it had opened before.
+    /// Waits until the barrier opens or fails; `opened` is how often it had opened before.
     #[tracing::instrument(skip_all, name = "wait")]
-    fn wait(&self, opened: u64, deadline: Option<&Deadline>) -> Result<(), Error> {
-        for look in 0..self.patience.spins + self.patience.yields {
-            if let Some(done) = self.look(opened) {
-                return done;
-            }
-            match look < self.patience.spins {
-                true => std::hint::spin_loop(),
-                false => std::thread::yield_now(),
+    fn wait_until_open(&self, opened: u64, deadline: Option<&Deadline>) -> Result<(), Error> {
+        for look in 0..self.spins + self.yields {
+            match self.look(opened) {
+                Some(true) => return Ok(()),
+                Some(false) => return Err(self.failure()),
+                None if look < self.spins => std::hint::spin_loop(),
+                None => std::thread::yield_now(),
             }
         }
         self.sleepers.fetch_add(1, SeqCst);
@@ -147,8 +132,8 @@ impl Gate {
         done
     }
 
-    /// Counts a member; the last one opens the gate and gets `None`. The others must wait, and get how
-    /// often the gate had opened before.
+    /// Counts a member; the last one opens the barrier and gets `None`. The others must wait, and get how
+    /// often the barrier had opened before.
     fn arrive(&self) -> Result<Option<u64>, Error> {
         let mut word = self.word.load(SeqCst);
         loop {
@@ -171,25 +156,24 @@ impl Gate {
         }
     }
 
-    /// The outcome, if the gate has opened or failed since it had opened `opened` times. If both, it has
+    /// Whether the barrier has opened since it had opened `opened` times (true) or has failed (false). If both, it has
     /// opened: a member that passes and then leaves does not fail the others' pass.
-    fn look(&self, opened: u64) -> Option<Result<(), Error>> {
+    fn look(&self, opened: u64) -> Option<bool> {
         let word = self.word.load(SeqCst);
-        if word & !WAITING & !FAILED != opened {
-            return Some(Ok(()));
-        }
-        (word & FAILED != 0).then(|| Err(self.failure()))
+        let has_opened = word & !WAITING & !FAILED != opened;
+        (has_opened || word & FAILED != 0).then_some(has_opened)
     }
 
     fn sleep(&self, opened: u64, deadline: Option<&Deadline>) -> Result<(), Error> {
         let mut failure = self.lock();
         loop {
             let word = self.word.load(SeqCst);
-            if word & !WAITING & !FAILED != opened {
-                return Ok(());
-            }
-            if word & FAILED != 0 {
-                return Err(failure.clone().expect("a failed gate has a failure"));
+            match self.look(opened) {
+                Some(true) => return Ok(()),
+                Some(false) => {
+                    return Err(failure.clone().expect("a failed barrier has a failure"));
+                }
+                None => (),
             }
             let Some(deadline) = deadline else {
                 let woken = self.changed.wait(failure);
@@ -200,7 +184,15 @@ impl Gate {
             if deadline.is_over() && !missing.is_empty() {
                 let limit = deadline.limit;
                 let error = Error::TimedOut { limit, missing };
-                self.fail_from(word, &mut failure, error);
+                let failed = word | FAILED;
+                if self
+                    .word
+                    .compare_exchange(word, failed, SeqCst, SeqCst)
+                    .is_ok()
+                {
+                    failure.get_or_insert(error);
+                    self.changed.notify_all();
+                }
                 continue; // failed, or opened at the last moment
             }
             let woken = deadline.nap(|time| self.changed.wait_timeout(failure, time));
@@ -216,16 +208,6 @@ impl Gate {
         missing.map(|rank| self.first + rank).collect()
     }
 
-    /// Fails the gate, unless its word is no longer `word`.
-    fn fail_from(&self, word: u64, failure: &mut Option<Error>, error: Error) {
-        let failed = word | FAILED;
-        let swapped = self.word.compare_exchange(word, failed, SeqCst, SeqCst);
-        if swapped.is_ok() {
-            failure.get_or_insert(error);
-            self.changed.notify_all();
-        }
-    }
-
     /// Fails all present and later waits; returns the first failure.
     pub fn fail(&self, error: Error) -> Error {
         let mut failure = self.lock();
@@ -239,7 +221,7 @@ impl Gate {
     /// The failure; call it only after [`FAILED`] is set.
     fn failure(&self) -> Error {
         let failure = self.lock().clone();
-        failure.expect("a failed gate has a failure")
+        failure.expect("a failed barrier has a failure")
     }
 
     fn wake(&self) {
