@@ -35,7 +35,7 @@ const IMPORTS: [(&str, &str); 9] = [
 const ALL: &str = "dataset functional collective d2l run scratch concise";
 
 /// The Rust files below a folder of the repository.
-fn files(folder: &str) -> Result<Vec<PathBuf>> {
+pub fn files(folder: &str) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut folders = vec![root().join(folder)];
     while let Some(folder) = folders.pop() {
