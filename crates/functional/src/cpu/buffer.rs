@@ -2,8 +2,8 @@
 //! contents.
 
 use crate::cpu::budget::THREAD;
-use crate::cpu::memory::check;
-use crate::free::Free;
+use crate::memory::free::Free;
+use crate::memory::limits::check;
 use candle_core::Result;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

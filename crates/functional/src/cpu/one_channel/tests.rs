@@ -63,7 +63,7 @@ impl Case {
         let at = At {
             x: &x,
             y: &y,
-            kept: &[],
+            saved: &[],
         };
         let dy = crate::cpu::buffer::Buffer::copy_of(&t.dy);
         layer

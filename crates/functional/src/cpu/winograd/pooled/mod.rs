@@ -105,7 +105,7 @@ impl Kernel<Cpu> for Pooled {
             pooled: self,
             x: at.x[0],
             weight: at.x[1],
-            positive: &at.kept[0],
+            positive: &at.saved[0],
             dy: &dy,
         }
         .run(dx.as_deref_mut(), &mut dw, &mut db);
