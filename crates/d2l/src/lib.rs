@@ -9,37 +9,32 @@
 //! | `p.requires_grad_()`, `p.grad`, `l.backward()` | [`Param`], [`backward`] |
 //! | `sgd` | [`sgd`] |
 //!
-//! Devices, replicas on them ([`on_each`]), and the names of both in errors are ours.
+//! Not of the book: [`on_each`] runs replicas on all devices at once. Devices and random numbers come from the crates
+//! `devices` and `training`.
 //!
 //! The crate knows no network: LeNet is in `scratch`, ResNet-18 in `concise`. Options, records and checkpoints of a
 //! run are in `run`.
 
 mod accumulator;
 mod animator;
-mod cores;
-mod devices;
-mod faults;
-mod gpu;
 mod metrics;
 mod param;
-mod random;
+mod replicas;
 mod show_images;
 mod svg;
 mod timer;
 
 pub use accumulator::Accumulator;
 pub use animator::Animator;
-pub use cores::{cores, cores_each, share_cores, try_share_cores};
 pub use devices::{
-    DeviceKind, barrier, devices, devices_of_kind, find_devices, num_examples, on_each,
-    synchronize, to_device, try_all_gpus, try_gpu, view_to_device,
-};
-pub use faults::{
-    Panicked, catch_panic, device_name, device_names, on_devices, on_replica, quietly,
+    DeviceKind, Panicked, barrier, catch_panic, cores, cores_each, device_name, device_names,
+    devices, devices_of_kind, find_devices, on_devices, on_replica, quietly, synchronize,
+    to_device, try_all_gpus, try_gpu, view_to_device,
 };
 pub use metrics::{accuracy, evaluate_accuracy_gpu};
 pub use param::{Param, backward, sgd};
-pub use random::{Rng, normal, rng, uniform};
+pub use replicas::{on_each, share_cores, try_share_cores};
 pub use show_images::show_images;
 pub use svg::{display_svg, escape};
 pub use timer::Timer;
+pub use training::{Rng, normal, num_examples, rng, uniform};

@@ -1,13 +1,11 @@
 //! How many predictions are right.
 
 use candle_core::{D, DType, Device, Result, Tensor};
-use dataset::DataIter;
+use devices::{cores, on_devices, to_device};
 use functional::Value;
+use training::DataIter;
 
 use crate::accumulator::Accumulator;
-use crate::cores::cores;
-use crate::devices::to_device;
-use crate::faults::on_devices;
 
 /// The number of examples with the largest output at the label ("Softmax Regression
 /// Implementation from Scratch"): `y_hat` (B, classes), `y` (B,). It is 0 for 0 examples: a replica may
@@ -63,7 +61,7 @@ pub fn evaluate_accuracy_gpu(
             let (x, y) = batch?;
             let (x, y) = (to_device(&x, device)?, to_device(&y, device)?);
             let all_cores = || net(&x)?.eval();
-            let y_hat = functional::threads::with_budget(cores(), all_cores)?;
+            let y_hat = devices::threads::with_budget(cores(), all_cores)?;
             metric.add([accuracy(&y_hat, &y)? as f64, y.dim(0)? as f64]);
         }
         Ok(metric[0] / metric[1])

@@ -36,11 +36,7 @@ mod figures;
 #[cfg(feature = "hub")]
 mod hub;
 mod idx;
-mod iter;
-mod loader;
 mod options;
-mod order;
-mod random;
 mod say;
 mod source;
 mod split;
@@ -51,11 +47,10 @@ use std::sync::Arc;
 use anyhow::{Result, ensure};
 use candle_core::Tensor;
 
-pub use iter::DataIter;
-pub use loader::Loader;
 pub use options::{Data, Interrupted, Name, Options, StopFlag};
 pub use source::Source;
 pub use split::{PIXELS, SIDE, Split};
+pub use training::{DataIter, Loader};
 
 /// A training and a test part, in memory as bytes, and where they came from.
 #[derive(Clone, Debug)]
@@ -116,8 +111,8 @@ impl Dataset {
     /// A `batch_size` of 0.
     pub fn iters(&self, batch_size: usize) -> Result<(DataIter, DataIter)> {
         Ok((
-            DataIter::new(&self.train, batch_size, self.seed)?,
-            DataIter::new(&self.test, batch_size, None)?,
+            DataIter::new(self.train.clone(), batch_size, self.seed)?,
+            DataIter::new(self.test.clone(), batch_size, None)?,
         ))
     }
 }

@@ -2,6 +2,7 @@
 
 use anyhow::{Result, ensure};
 use candle_core::{Device, Tensor};
+use training::Examples;
 
 /// Height and width of an image, in pixels.
 pub const SIDE: usize = 28;
@@ -85,16 +86,22 @@ impl Split {
         self.images.truncate(n * PIXELS);
         self.labels.truncate(n);
     }
+}
 
-    /// X (B, 1, 28, 28) in [0, 1] and y (B,), for the images with these indices.
-    pub(crate) fn minibatch(&self, indices: &[u32]) -> candle_core::Result<(Tensor, Tensor)> {
-        let mut x = Vec::with_capacity(indices.len() * PIXELS);
-        for &i in indices {
+impl Examples for Split {
+    fn num_examples(&self) -> usize {
+        self.len()
+    }
+
+    /// X (B, 1, 28, 28) in [0, 1] and y (B,), for the images with these numbers.
+    fn minibatch(&self, numbers: &[u32]) -> candle_core::Result<(Tensor, Tensor)> {
+        let mut x = Vec::with_capacity(numbers.len() * PIXELS);
+        for &i in numbers {
             let pixels = self.image(i as usize).iter();
             x.extend(pixels.map(|&byte| f32::from(byte) / 255.0));
         }
-        let x = Tensor::from_vec(x, (indices.len(), 1, SIDE, SIDE), &Device::Cpu)?;
-        let y = indices.iter().map(|&i| u32::from(self.label(i as usize)));
+        let x = Tensor::from_vec(x, (numbers.len(), 1, SIDE, SIDE), &Device::Cpu)?;
+        let y = numbers.iter().map(|&i| u32::from(self.label(i as usize)));
         Ok((x, Tensor::from_iter(y, &Device::Cpu)?))
     }
 }

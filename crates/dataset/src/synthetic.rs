@@ -13,8 +13,8 @@ use rand_chacha::ChaCha8Rng;
 use crate::draw::{Canvas, numbers};
 use crate::figures::{GARMENTS, digit};
 use crate::options::Name;
-use crate::random::generator;
 use crate::split::{PIXELS, SIDE, Split};
+use training::generator;
 
 /// Images are made in blocks of one of each class, each block from a stream of its own: the labels are balanced,
 /// and the bytes depend neither on the number of threads nor on how many images are wanted.

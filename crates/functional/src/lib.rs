@@ -52,7 +52,6 @@ mod kernel;
 mod memory;
 mod ops;
 mod optim;
-mod room;
 mod settings;
 
 pub use cpu::budget as threads;
@@ -65,7 +64,6 @@ pub use memory::bucket::{Bucket, Part, Values};
 pub use memory::limits::check as check_memory;
 pub use ops::synchronized::Summation;
 pub use optim::{AdamW, Optimizer, OptimizerState, Sgd, Slice, Update, sgd};
-pub use room::{give_back_memory, with_room};
 pub use settings::algorithms::{algorithms, set_algorithms};
 pub use settings::precision::{Precision, set_deterministic, set_precision, set_winograd};
 pub use settings::streams::one_stream;

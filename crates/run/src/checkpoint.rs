@@ -14,11 +14,11 @@ use anyhow::{Context, Result, bail, ensure};
 use candle_core::{Device, Tensor};
 use safetensors::SafeTensors;
 use serde::{Deserialize, Serialize};
+use training::files::quote;
+use training::weights;
 
 use crate::folder::Folder;
 use crate::lines::Lines;
-use crate::quote::quote;
-use crate::weights;
 
 pub(crate) const NEWEST: &str = "checkpoint.safetensors";
 pub(crate) const PREVIOUS: &str = "checkpoint.previous.safetensors";

@@ -112,12 +112,6 @@ fn if_there(done: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Opens a file to be read that is in no folder of a run.
-pub(crate) fn read(path: &Path) -> io::Result<std::fs::File> {
-    check_path_is_file(path)?;
-    std::fs::File::open(path)
-}
-
 /// An error that says what is there, if it is no file: opening a FIFO would wait, and a device has no end.
 pub(crate) fn check_path_is_file(path: &Path) -> io::Result<()> {
     check_is_file(&Metadata::from_just_metadata(std::fs::metadata(path)?))

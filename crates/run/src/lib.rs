@@ -6,7 +6,6 @@
 
 mod bad_input;
 mod bar;
-mod batch_loss;
 mod checkpoint;
 mod command_line;
 mod folder;
@@ -18,7 +17,6 @@ mod options;
 mod out_of_memory;
 mod process;
 mod program;
-mod quote;
 mod record;
 mod run;
 mod say;
@@ -26,11 +24,8 @@ mod table;
 mod timeline;
 mod trace;
 mod train_state;
-mod unread;
-pub mod weights;
 
 pub use bad_input::BadInput;
-pub use batch_loss::BatchLoss;
 pub use gpu::{Gpu, gpu};
 pub use interrupt::{interrupt, interrupted, wants_to_end};
 pub use options::{Book, Options, Precision};
@@ -41,4 +36,4 @@ pub use run::{Run, Summary};
 pub use say::say;
 pub use timeline::{Span, Timeline};
 pub use train_state::{TrainState, compare};
-pub use unread::Unread;
+pub use training::{BatchLoss, Unread, weights};

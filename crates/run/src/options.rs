@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
-use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
+use clap::builder::{PathBufValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Command, FromArgMatches, ValueHint};
 use d2l::DeviceKind;
 use dataset::{Data, Name};
@@ -149,7 +149,7 @@ pub struct Options {
     pub overwrite: bool,
 
     /// Device type of the replicas
-    #[arg(long, value_enum, default_value_t = DeviceKind::Auto, value_name = "KIND", help_heading = DEVICES)]
+    #[arg(long, default_value_t = DeviceKind::Auto, value_name = "KIND", value_parser = kinds(), help_heading = DEVICES)]
     pub device: DeviceKind,
 
     /// Precision of convolutions on GPUs (bf16: activations too); the rest and the CPU use f32
@@ -171,6 +171,17 @@ pub struct Options {
     /// The command line, which a checkpoint keeps for --resume.
     #[arg(skip)]
     pub arguments: Vec<String>,
+}
+
+/// The kinds of devices, with the help of each.
+fn kinds() -> impl TypedValueParser<Value = DeviceKind> {
+    let kinds = [
+        ("auto", "GPUs if there are any, otherwise the CPU"),
+        ("cpu", "The CPU"),
+        ("cuda", "GPUs; an error if CUDA cannot be used"),
+    ];
+    let kinds = kinds.map(|(name, help)| PossibleValue::new(name).help(help));
+    PossibleValuesParser::new(kinds).try_map(|kind| kind.parse())
 }
 
 impl Default for Options {

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use candle_core::Tensor;
 use d2l::Animator;
+use training::weights;
 
 use crate::checkpoint::{self, Checkpoint, Header};
 use crate::folder::{Folder, partial};
@@ -18,7 +19,6 @@ use crate::lines::{Epoch, Lines, Sizes, Step};
 use crate::loss_curve::LossCurve;
 use crate::say::warn;
 use crate::table::Table;
-use crate::weights;
 
 const STEPS: &str = "steps.csv";
 const EPOCHS: &str = "epochs.csv";
@@ -188,7 +188,11 @@ impl Record {
     pub fn finish(&mut self, model: &[(String, Tensor)], accuracy: &Animator) -> Result<()> {
         let flushed = self.flush();
         self.draw(Some(accuracy));
-        weights::save_in(&self.folder, MODEL, model).and(flushed)
+        let written = weights::to_bytes(model, None);
+        let written = written.and_then(|bytes| Ok(self.folder.write(MODEL, &bytes)?));
+        written
+            .with_context(|| self.folder.cannot_write(MODEL))
+            .and(flushed)
     }
 
     /// Writes the lines that wait; writes a table anew that was removed or changed while the run went on.

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Tensor};
 use candle_nn::VarBuilder;
 use collective::Algorithm;
-use functional::{Network, with_room};
+use functional::Network;
 use run::BadInput;
 
 use super::cores::Cores;
@@ -113,7 +113,7 @@ impl DataParallel {
             let even = how.split == Split::Even;
             let drawn = (seed, processes.rank() * k + rank);
             let make = move |name: &str| {
-                functional::threads::set_together(if even { k.min(d2l::cores()) } else { 1 });
+                devices::threads::set_together(if even { k.min(d2l::cores()) } else { 1 });
                 let draw = || Origin::Drawn(initializer, Box::new(d2l::rng(seed)));
                 let origin = first.map_or_else(draw, Origin::Copy);
                 let (built, state) = build(&device, origin, |vb| network(vb))?;
@@ -195,7 +195,7 @@ impl DataParallel {
     pub fn state_dict(&self) -> Result<Vec<(String, Tensor)>> {
         let entries = self.states[0].all().iter();
         entries
-            .map(|(name, var)| Ok((name.clone(), with_room(|| var.copy())?.detach())))
+            .map(|(name, var)| Ok((name.clone(), devices::with_room(|| var.copy())?.detach())))
             .collect()
     }
 
@@ -221,7 +221,7 @@ impl DataParallel {
         let own = self.states[0].all().iter();
         let own = own.map(|(name, var)| (name.clone(), var.as_tensor().clone()));
         let own = own.collect::<Vec<_>>();
-        let tensors = run::weights::take(state.iter().cloned().collect(), &own)?;
+        let tensors = training::weights::take(state.iter().cloned().collect(), &own)?;
         for state in &*self.states {
             for ((name, var), tensor) in state.all().iter().zip(&tensors) {
                 let tensor = d2l::to_device(tensor, var.device())?;
@@ -251,7 +251,7 @@ impl DataParallel {
     /// # Errors
     /// If the file cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        run::weights::save(path.as_ref(), &self.state_dict()?)
+        training::weights::save(path.as_ref(), &self.state_dict()?)
     }
 
     /// Reads what [`save`](Self::save) wrote, or PyTorch's `safetensors.torch.save_file`.
@@ -261,7 +261,7 @@ impl DataParallel {
     pub fn load(&self, path: impl AsRef<Path>) -> Result<()> {
         let own = self.state_dict()?;
         let names = own.iter().map(|(name, _)| name.clone());
-        let tensors = run::weights::load(path.as_ref(), &own)?;
+        let tensors = training::weights::load(path.as_ref(), &own)?;
         self.load_state_dict(&names.zip(tensors).collect::<Vec<_>>())
     }
 
@@ -350,7 +350,7 @@ fn seats(processes: &Processes, how: &Replication, devices: &[Device]) -> Result
         algorithm: how.allreduce,
         timeout: how.timeout,
         link: how.link,
-        make_room: Some(functional::give_back_memory),
+        make_room: Some(devices::give_back_memory),
     };
     let group = || {
         let members = match processes.channel()? {

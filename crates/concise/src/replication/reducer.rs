@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use candle_core::{Device, Tensor};
 use collective::{CommunicationStream, Member};
 use d2l::catch_panic;
-use functional::{Bucket, Values, with_room};
+use functional::{Bucket, Values};
 
 use super::settings::ReduceOn;
 
@@ -100,7 +100,9 @@ fn all_reduce(
                 ReduceOn::Device => member.all_reduce_tensor(&tensor)?,
                 ReduceOn::Host => {
                     let sum = member.all_reduce(tensor.to_vec1()?)?;
-                    with_room(|| Tensor::from_slice(&sum, tensor.shape(), tensor.device()))?
+                    devices::with_room(|| {
+                        Tensor::from_slice(&sum, tensor.shape(), tensor.device())
+                    })?
                 }
             };
             stream.give_back(tensor)?; // so that its memory is freed after the others have read it

@@ -8,8 +8,8 @@ use std::thread::{self, Builder};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
+use devices::Panicked;
 
-use crate::loader::message;
 use crate::options::{Interrupted, StopFlag};
 
 /// The name of the threads of which the panics are not reported: they come back as errors.
@@ -42,7 +42,7 @@ pub(super) fn watched<T: Send + 'static>(
             }
             Err(RecvTimeoutError::Disconnected) => {
                 let panic = thread.join().expect_err("it sends what it returns");
-                bail!("the decoder panicked: {}", message(&*panic))
+                bail!("the decoder panicked: {}", Panicked::of(&*panic).0)
             }
         }
     }

@@ -1,7 +1,6 @@
 //! Memory for floats that is used again. What a dropped buffer held stays in it, so a new one has arbitrary
 //! contents.
 
-use crate::cpu::budget::THREAD;
 use crate::memory::free::Free;
 use crate::memory::limits::check;
 use candle_core::Result;
@@ -19,7 +18,7 @@ static FLOATS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 /// same time. It is asked only where more is needed than ever before.
 pub(crate) fn check_room(floats: usize) -> Result<()> {
     let [all, most] = &FLOATS;
-    let needed = floats * THREAD.with(|thread| thread.together.get());
+    let needed = floats * devices::threads::together();
     if needed > most.load(Relaxed) {
         check("a step", needed, || all.load(Relaxed))?;
         most.fetch_max(needed, Relaxed);

@@ -28,6 +28,7 @@ pub(crate) fn pool(stream: &CudaStream) -> Result<Pool> {
     if stream.context().has_async_alloc() {
         keep_freed_memory(stream.context().cu_device()).map_err(Error::wrap)?;
     }
+    devices::kept_memory(give_back);
     let pool = Pool::new(Free::new());
     pools().push((stream.context().clone(), pool.clone()));
     Ok(pool)
@@ -50,7 +51,7 @@ pub(crate) fn alloc<T: DeviceRepr>(stream: &Arc<CudaStream>, len: usize) -> Resu
 
 /// Gives the driver what is free on all streams of the GPU that this thread used last, and takes it from the driver's
 /// pool: libraries allocate beside the pool.
-pub(crate) fn give_back() {
+fn give_back() {
     // a copy, so that the lock is not held here: another thread may need it for this GPU to go on
     let pools = pools().clone();
     if pools.is_empty() {

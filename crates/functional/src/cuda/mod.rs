@@ -23,6 +23,5 @@ mod optim;
 mod stream;
 mod tensors;
 
-pub(crate) use alloc::give_back;
 pub(crate) use gradient::Cuda;
 pub(crate) use optim::{Slice, adamw, sgd};

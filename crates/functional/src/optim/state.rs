@@ -6,7 +6,7 @@ use super::{Data, Optimizer, Slice};
 use crate::cpu::gradient::CHUNK;
 use crate::cpu::threads::for_each_chunk;
 use crate::memory::bucket::{Bucket, Values};
-use crate::room::with_room;
+use devices::with_room;
 
 /// The state of an optimizer for all parameters; it is empty before the first step.
 #[derive(Default)]

@@ -10,8 +10,7 @@ use crate::support::*;
 use candle_core::{DType, Device, Error, Result, Tensor, Var};
 use functional::{
     AdamW, Bucket, Gradients, Optimizer, OptimizerState, Part, Precision, Sgd, Slice, Summation,
-    Update, Value, Values, cross_entropy, give_back_memory, set_deterministic, set_precision,
-    squared_error,
+    Update, Value, Values, cross_entropy, set_deterministic, set_precision, squared_error,
 };
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -506,7 +505,7 @@ fn memory_that_is_kept_is_given_back() {
     let gpu = gpu(Precision::F32);
     let device = &gpu.device;
     let keep = || {
-        give_back_memory();
+        devices::give_back_memory();
         let stream = device.as_cuda_device().unwrap().cuda_stream();
         let free = stream.context().mem_get_info().unwrap().0 / size_of::<f32>();
         let x = Value::new(&Tensor::zeros(free / 10 * 3, DType::F32, device).unwrap()).unwrap();
@@ -516,11 +515,11 @@ fn memory_that_is_kept_is_given_back() {
     let tenth = keep();
     let most = || Tensor::zeros(8 * tenth, DType::F32, device);
     assert!(most().is_err(), "the test needs memory that is kept");
-    functional::with_room(most).unwrap();
+    devices::with_room(most).unwrap();
 
     let tenth = keep();
     let options = collective::Options {
-        make_room: Some(give_back_memory),
+        make_room: Some(devices::give_back_memory),
         ..Default::default()
     };
     let sums = collective::group(2, options).into_iter().map(|mut member| {

@@ -4,13 +4,13 @@ use candle_core::{Device, Result, Shape, Tensor};
 use rand::{Rng as _, SeedableRng};
 use rand_distr::{Distribution, StandardNormal};
 
-/// The generator of everything that is random in a network; `dataset` has streams of its own.
+/// The generator of all random numbers.
 pub type Rng = rand_chacha::ChaCha8Rng;
 
 /// The generator of initial parameters for a seed.
 ///
 /// ```
-/// let draw = |seed| d2l::normal(&mut d2l::rng(seed), 1.0, 3)?.to_vec1::<f32>();
+/// let draw = |seed| training::normal(&mut training::rng(seed), 1.0, 3)?.to_vec1::<f32>();
 /// assert_eq!(draw(0)?, draw(0)?);
 /// assert_ne!(draw(0)?, draw(1)?);
 /// # candle_core::Result::Ok(())
@@ -19,10 +19,18 @@ pub fn rng(seed: u64) -> Rng {
     Rng::seed_from_u64(seed)
 }
 
+/// The generator for the `n`-th piece of work of one `purpose`, such as the order of epoch `n`. The streams of one seed
+/// never overlap.
+pub fn generator(seed: u64, purpose: &[u8; 4], n: u32) -> Rng {
+    let mut rng = rng(seed);
+    rng.set_stream(u64::from(u32::from_be_bytes(*purpose)) << 32 | u64::from(n));
+    rng
+}
+
 /// A tensor of `shape` on the CPU, drawn from N(0, `std`²).
 ///
 /// ```
-/// let w = d2l::normal(&mut d2l::rng(0), 0.01, (20, 1, 3, 3))?;
+/// let w = training::normal(&mut training::rng(0), 0.01, (20, 1, 3, 3))?;
 /// assert_eq!(w.dims(), [20, 1, 3, 3]);
 /// # candle_core::Result::Ok(())
 /// ```
@@ -36,7 +44,7 @@ pub fn normal(rng: &mut Rng, std: f64, shape: impl Into<Shape>) -> Result<Tensor
 /// A tensor of `shape` on the CPU, drawn evenly from `low` to `high`.
 ///
 /// ```
-/// let x = d2l::uniform(&mut d2l::rng(0), 0.0, 1.0, (4, 1, 28, 28))?;
+/// let x = training::uniform(&mut training::rng(0), 0.0, 1.0, (4, 1, 28, 28))?;
 /// assert!(x.flatten_all()?.max(0)?.to_scalar::<f32>()? < 1.0);
 /// # candle_core::Result::Ok(())
 /// ```

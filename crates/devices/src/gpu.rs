@@ -4,8 +4,6 @@ use std::fmt;
 
 use candle_core::{DType, Device, Error, Tensor};
 
-use functional::Value;
-
 use crate::faults::quietly;
 
 /// Why a GPU cannot be used.
@@ -41,67 +39,20 @@ pub(crate) fn open(i: usize) -> Result<Device, NoGpu> {
     opened.unwrap_or_else(|panicked| Err(reason_of_panic(&panicked.0)))
 }
 
-/// A convolution needs all that is ever needed: candle's kernels and ours, and cuDNN.
+/// Loads all that is ever needed: the driver, cuBLAS, cuDNN and compiled kernels. All kernels of a program are compiled
+/// for the same GPUs, so those of candle stand for all.
 fn try_out(i: usize) -> candle_core::Result<Device> {
     let device = Device::new_cuda_with_stream(i)?;
-    let x = Tensor::ones((1, 3, 3, 8), DType::F32, &device)?;
-    let weight = Tensor::ones((8, 8, 3, 3), DType::F32, &device)?;
-    let sum = Value::new(&x)?.conv2d(&weight, None, 1, 0)?.sum()?.eval()?;
-    match sum.to_scalar::<f32>()? {
-        576.0 => Ok(device),
-        sum => candle_core::bail!("GPU {i} computes wrong results: 576 ones add up to {sum}"),
+    #[cfg(feature = "cuda")]
+    if let Device::Cuda(gpu) = &device {
+        use candle_core::cuda_backend::cudarc::cudnn::Cudnn;
+        Cudnn::new(gpu.cuda_stream()).map_err(Error::wrap)?;
     }
-}
-
-/// The streams of `devices` wait for each other.
-#[cfg(feature = "cuda")]
-pub(crate) fn barrier(devices: &[Device]) -> candle_core::Result<()> {
-    let gpus = devices.iter().filter_map(|d| d.as_cuda_device().ok());
-    let streams: Vec<_> = gpus.map(|gpu| gpu.cuda_stream()).collect();
-    if streams.len() < 2 {
-        return Ok(());
+    let ones = Tensor::ones((24, 24), DType::F32, &device)?;
+    match ones.matmul(&ones)?.sum_all()?.to_scalar::<f32>()? {
+        13824.0 => Ok(device),
+        sum => candle_core::bail!("GPU {i} computes wrong results: 13824 ones add up to {sum}"),
     }
-    for stream in &streams {
-        let here = stream.record_event(None).map_err(Error::wrap)?;
-        for other in &streams {
-            other.wait(&here).map_err(Error::wrap)?;
-        }
-    }
-    Ok(())
-}
-
-/// A copy of `tensor` that comes after what its GPU was given so far, and before what it is given next.
-#[cfg(feature = "cuda")]
-pub(crate) fn to_device(tensor: &Tensor, device: &Device) -> candle_core::Result<Tensor> {
-    follow(tensor.device(), device)?;
-    let copy = functional::with_room(|| tensor.to_device(device))?;
-    follow(device, tensor.device())?;
-    Ok(copy)
-}
-
-/// What `second` is given from now on comes after what `first` was given so far.
-#[cfg(feature = "cuda")]
-fn follow(first: &Device, second: &Device) -> candle_core::Result<()> {
-    match (first, second) {
-        (Device::Cuda(first), Device::Cuda(second)) if first.id() != second.id() => {
-            let here = first.cuda_stream().record_event(None);
-            let here = here.map_err(Error::wrap)?;
-            second.cuda_stream().wait(&here).map_err(Error::wrap)
-        }
-        _ => Ok(()),
-    }
-}
-
-/// The CPU does one thing after the other.
-#[cfg(not(feature = "cuda"))]
-pub(crate) fn to_device(tensor: &Tensor, device: &Device) -> candle_core::Result<Tensor> {
-    tensor.to_device(device)
-}
-
-/// The CPU has done what it was asked for.
-#[cfg(not(feature = "cuda"))]
-pub(crate) fn barrier(_devices: &[Device]) -> candle_core::Result<()> {
-    Ok(())
 }
 
 const NO_DRIVER: &str = "there is no CUDA driver (libcuda cannot be loaded); install the driver";

@@ -14,8 +14,7 @@ use candle_core::{DType, Device, Tensor};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 
-use crate::folder::{self, Folder};
-use crate::quote::quote;
+use crate::files::{self, quote};
 
 /// The longest header that is read: some hundred thousand tensors have it.
 const LONGEST_HEADER: u64 = 16 << 20;
@@ -27,7 +26,7 @@ const LONGEST_HEADER: u64 = 16 << 20;
 /// of number than the one in `expected`; the message names it.
 pub fn load(path: &Path, expected: &[(String, Tensor)]) -> Result<Vec<Tensor>> {
     let file = || format!("cannot read parameters from {}", path.display());
-    let opened = folder::read(path).with_context(file)?;
+    let opened = files::open(path).with_context(file)?;
     let bytes = read(opened).with_context(file)?;
     let found = candle_core::safetensors::load_buffer(&bytes, &Device::Cpu);
     take(found.with_context(file)?, expected).with_context(file)
@@ -51,7 +50,7 @@ pub fn take(
 
 /// The bytes of a safetensors file. Its header is read first: a file that is longer or shorter than its header says
 /// takes no memory.
-pub(crate) fn read(mut file: File) -> Result<Vec<u8>> {
+pub fn read(mut file: File) -> Result<Vec<u8>> {
     let len = file.metadata()?.len();
     let mut bytes = Vec::new();
     (&mut file).take(8).read_to_end(&mut bytes)?;
@@ -116,7 +115,7 @@ struct Place {
 }
 
 /// Takes the tensors named in `expected` out of those that were found.
-pub(crate) fn take_all(
+pub fn take_all(
     found: &mut HashMap<String, Tensor>,
     expected: &[(String, Tensor)],
 ) -> Result<Vec<Tensor>> {
@@ -142,7 +141,7 @@ fn take_one(found: &mut HashMap<String, Tensor>, name: &str, like: &Tensor) -> R
 }
 
 /// An error, if a float is NaN or infinite.
-pub(crate) fn check_finite(name: &str, tensor: &Tensor) -> Result<()> {
+pub fn check_finite(name: &str, tensor: &Tensor) -> Result<()> {
     if tensor.dtype() == DType::F32 {
         let values: Vec<f32> = tensor.flatten_all()?.to_vec1()?;
         ensure!(
@@ -160,28 +159,16 @@ pub(crate) fn check_finite(name: &str, tensor: &Tensor) -> Result<()> {
 /// let folder = tempfile::tempdir()?;
 /// let path = folder.path().join("model.safetensors");
 /// let model = [("b4".to_string(), Tensor::ones(10, DType::F32, &Device::Cpu)?)];
-/// run::weights::save(&path, &model)?;
-/// assert_eq!(run::weights::load(&path, &model)?[0].to_vec1::<f32>()?, [1.0; 10]);
+/// training::weights::save(&path, &model)?;
+/// assert_eq!(training::weights::load(&path, &model)?[0].to_vec1::<f32>()?, [1.0; 10]);
 /// # anyhow::Ok(())
 /// ```
 ///
 /// # Errors
 /// If it cannot be written.
 pub fn save(path: &Path, tensors: &[(String, Tensor)]) -> Result<()> {
-    let cannot = || format!("cannot write {}", path.display());
-    let name = path.file_name().and_then(|name| name.to_str());
-    let name = name.with_context(cannot)?;
-    let folder = path
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty());
-    let folder = Folder::open(folder.unwrap_or(Path::new("."))).with_context(cannot)?;
-    save_in(&folder, name, tensors)
-}
-
-/// As [`save`], in a folder.
-pub(crate) fn save_in(folder: &Folder, name: &str, tensors: &[(String, Tensor)]) -> Result<()> {
-    let written = to_bytes(tensors, None).and_then(|bytes| Ok(folder.write(name, &bytes)?));
-    written.with_context(|| folder.cannot_write(name))
+    let written = to_bytes(tensors, None).and_then(|bytes| Ok(files::write(path, &bytes)?));
+    written.with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// The bytes of a safetensors file of named tensors, which `metadata` can say more about.

@@ -1,16 +1,40 @@
-//! Minibatches of a split, epoch by epoch: an order of the examples, a shard of each minibatch, and a loader. Knows no
-//! file.
+//! Minibatches, epoch by epoch: an order of the examples, a shard of each minibatch, and a loader.
 
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Result, ensure};
-use candle_core::{Device, Tensor};
+use candle_core::{Device, Tensor, bail};
 
 use crate::loader::{Loader, Minibatch, Stop};
 use crate::order::{Order, Shard};
-use crate::split::Split;
+
+/// Examples by their number, from which minibatches are made; PyTorch's map-style `Dataset`. A pair of tensors (X, y)
+/// is one.
+pub trait Examples: fmt::Debug + Send + Sync {
+    /// How many there are.
+    fn num_examples(&self) -> usize;
+
+    /// X (B, …) and y (B, …) of the examples with these numbers.
+    ///
+    /// # Errors
+    /// If they cannot be made; the epoch gives the error in place of the minibatch.
+    fn minibatch(&self, numbers: &[u32]) -> candle_core::Result<(Tensor, Tensor)>;
+}
+
+impl Examples for (Tensor, Tensor) {
+    fn num_examples(&self) -> usize {
+        self.0.dim(0).unwrap_or(0)
+    }
+
+    fn minibatch(&self, numbers: &[u32]) -> candle_core::Result<(Tensor, Tensor)> {
+        let (x, y) = self;
+        let numbers = Tensor::new(numbers, x.device())?;
+        Ok((x.index_select(&numbers, 0)?, y.index_select(&numbers, 0)?))
+    }
+}
 
 /// Minibatches of a dataset, epoch by epoch; the book's `train_iter` and `test_iter`.
 ///
@@ -18,60 +42,21 @@ use crate::split::Split;
 /// epoch 5 sees what it would have seen. The last minibatch may be short.
 #[derive(Clone, Debug)]
 pub struct DataIter {
-    examples: Examples,
+    examples: Arc<dyn Examples>,
     batch_size: usize,
     order: Order,
     shard: Shard,
     stop: Stop,
 }
 
-#[derive(Clone, Debug)]
-enum Examples {
-    Bytes(Arc<Split>),
-    /// X and y, on the device where minibatches are made.
-    Tensors(Tensor, Tensor),
-}
-
 impl DataIter {
-    pub(crate) fn new(split: &Arc<Split>, batch_size: usize, seed: Option<u64>) -> Result<Self> {
-        Self::of(
-            Examples::Bytes(split.clone()),
-            split.len(),
-            batch_size,
-            seed,
-        )
-    }
-
-    /// Minibatches of data of one's own: `x` (n, …) and labels or targets `y` (n, …) of any type. With a seed each
-    /// epoch has another order.
-    ///
-    /// ```
-    /// use candle_core::{Device, Tensor};
-    ///
-    /// let x = Tensor::arange(0f32, 10.0, &Device::Cpu)?.reshape((5, 2))?;
-    /// let y = Tensor::arange(0f32, 5.0, &Device::Cpu)?;
-    /// let data_iter = dataset::DataIter::of_tensors(&x, &y, 2, Some(0))?;
-    /// let sizes: Vec<usize> = data_iter.epoch(1).map(|batch| batch?.0.dim(0)).collect::<Result<_, _>>()?;
-    /// assert_eq!(sizes, [2, 2, 1]);
-    /// # anyhow::Ok(())
-    /// ```
+    /// Minibatches of `examples`. With a seed, each epoch has another order.
     ///
     /// # Errors
-    /// If `x` and `y` have different numbers of examples or none, or the batch size is 0.
-    pub fn of_tensors(
-        x: &Tensor,
-        y: &Tensor,
-        batch_size: usize,
-        seed: Option<u64>,
-    ) -> Result<Self> {
-        let (n, labels) = (x.dim(0)?, y.dim(0)?);
-        ensure!(n == labels, "x has {n} examples, y has {labels}");
-        ensure!(n > 0, "x and y have no examples; give at least 1");
-        let examples = Examples::Tensors(x.detach(), y.detach());
-        Self::of(examples, n, batch_size, seed)
-    }
-
-    fn of(examples: Examples, n: usize, batch_size: usize, seed: Option<u64>) -> Result<Self> {
+    /// If there are no examples, or the batch size is 0.
+    pub fn new(examples: Arc<dyn Examples>, batch_size: usize, seed: Option<u64>) -> Result<Self> {
+        let n = examples.num_examples();
+        ensure!(n > 0, "there are no examples; give at least 1");
         ensure!(batch_size > 0, "the batch size is 0; give at least 1");
         Ok(DataIter {
             examples,
@@ -86,13 +71,40 @@ impl DataIter {
         })
     }
 
+    /// Minibatches of data of one's own: `x` (n, …) and labels or targets `y` (n, …) of any type. With a seed each
+    /// epoch has another order.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    ///
+    /// let x = Tensor::arange(0f32, 10.0, &Device::Cpu)?.reshape((5, 2))?;
+    /// let y = Tensor::arange(0f32, 5.0, &Device::Cpu)?;
+    /// let data_iter = training::DataIter::of_tensors(&x, &y, 2, Some(0))?;
+    /// let sizes: Vec<usize> = data_iter.epoch(1).map(|batch| batch?.0.dim(0)).collect::<Result<_, _>>()?;
+    /// assert_eq!(sizes, [2, 2, 1]);
+    /// # anyhow::Ok(())
+    /// ```
+    ///
+    /// # Errors
+    /// If `x` and `y` have different numbers of examples or none, or the batch size is 0.
+    pub fn of_tensors(
+        x: &Tensor,
+        y: &Tensor,
+        batch_size: usize,
+        seed: Option<u64>,
+    ) -> Result<Self> {
+        let n = num_examples(x, y)?;
+        ensure!(n > 0, "x and y have no examples; give at least 1");
+        Self::new(Arc::new((x.detach(), y.detach())), batch_size, seed)
+    }
+
     /// The minibatches of epoch `epoch`, always the same for the same seed and number.
     ///
     /// ```
-    /// use dataset::{Data, Options};
-    ///
-    /// let options = Options { data: Some(Data::Synthetic), limit_train: Some(30), limit_test: Some(1), ..Options::default() };
-    /// let (train_iter, _) = dataset::load(&options)?.iters(20)?;
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use training::DataIter;
+    /// let (x, y) = (Tensor::zeros((30, 2), DType::F32, &Device::Cpu)?, Tensor::zeros(30, DType::U32, &Device::Cpu)?);
+    /// let train_iter = DataIter::of_tensors(&x, &y, 20, Some(0))?;
     /// let sizes: Vec<usize> = train_iter.epoch(1).map(|batch| batch?.1.dim(0)).collect::<Result<_, _>>()?;
     /// assert_eq!(sizes, [20, 10]);
     /// # anyhow::Ok(())
@@ -149,10 +161,10 @@ impl DataIter {
     /// Leaves out the first `batches` of epoch `epoch`: a run that was interrupted goes on there.
     ///
     /// ```
-    /// use dataset::{Data, Options};
-    ///
-    /// let options = Options { data: Some(Data::Synthetic), limit_train: Some(30), limit_test: Some(1), ..Options::default() };
-    /// let (train_iter, _) = dataset::load(&options)?.iters(20)?;
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use training::DataIter;
+    /// let (x, y) = (Tensor::zeros((30, 2), DType::F32, &Device::Cpu)?, Tensor::zeros(30, DType::U32, &Device::Cpu)?);
+    /// let train_iter = DataIter::of_tensors(&x, &y, 20, Some(0))?;
     /// let train_iter = train_iter.starting_at(3, 1);
     /// assert_eq!((train_iter.epoch(3).count(), train_iter.epoch(4).count()), (1, 2));
     /// # anyhow::Ok(())
@@ -176,10 +188,10 @@ impl DataIter {
     /// the book's `split_batch` has it. An epoch has as many minibatches as before; one may be empty.
     ///
     /// ```
-    /// use dataset::{Data, Options};
-    ///
-    /// let options = Options { data: Some(Data::Synthetic), limit_train: Some(11), limit_test: Some(1), ..Options::default() };
-    /// let (train_iter, _) = dataset::load(&options)?.iters(8)?;
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use training::DataIter;
+    /// let (x, y) = (Tensor::zeros((11, 2), DType::F32, &Device::Cpu)?, Tensor::zeros(11, DType::U32, &Device::Cpu)?);
+    /// let train_iter = DataIter::of_tensors(&x, &y, 8, Some(0))?;
     /// let second_of_three = train_iter.shards(1..2, 3);
     /// let sizes: Vec<usize> = second_of_three.iter().map(|batch| batch?.1.dim(0)).collect::<Result<_, _>>()?;
     /// assert_eq!(sizes, [3, 1]); // of 8 = 3 + 3 + 2 and of 3 = 1 + 1 + 1
@@ -197,44 +209,31 @@ impl DataIter {
         self
     }
 
-    /// Keeps all images and labels on `device`, such as a GPU, and makes the minibatches there: then nothing
-    /// is copied in a step, and nothing waits. The values are the same. An image takes 3 KiB.
+    /// Keeps all examples on `device`, such as a GPU, and makes the minibatches there: then nothing is copied in a
+    /// step, and nothing waits. The values are the same. An image of Fashion-MNIST takes 3 KiB.
     ///
     /// ```
-    /// use candle_core::Device;
-    /// use dataset::{Data, Options};
-    ///
-    /// let options = Options { data: Some(Data::Synthetic), limit_train: Some(30), limit_test: Some(1), ..Options::default() };
-    /// let (train_iter, _) = dataset::load(&options)?.iters(20)?;
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use training::DataIter;
+    /// let (x, y) = (Tensor::zeros((30, 2), DType::F32, &Device::Cpu)?, Tensor::zeros(30, DType::U32, &Device::Cpu)?);
+    /// let train_iter = DataIter::of_tensors(&x, &y, 20, Some(0))?;
     /// let train_iter = train_iter.on_device(&Device::Cpu)?;
-    /// assert_eq!(train_iter.iter().next().unwrap()?.0.dims(), [20, 1, 28, 28]);
+    /// assert_eq!(train_iter.iter().next().unwrap()?.0.dims(), [20, 2]);
     /// # anyhow::Ok(())
     /// ```
     ///
     /// # Errors
     /// If the device has no room for them.
     pub fn on_device(mut self, device: &Device) -> candle_core::Result<Self> {
-        let (x, y) = match &self.examples {
-            Examples::Tensors(x, y) => (x.clone(), y.clone()),
-            Examples::Bytes(split) => {
-                let all: Vec<u32> = (0..split.len() as u32).collect();
-                split.minibatch(&all)?
-            }
-        };
-        self.examples = Examples::Tensors(x.to_device(device)?, y.to_device(device)?);
+        let all: Vec<u32> = (0..self.num_examples() as u32).collect();
+        let (x, y) = self.examples.minibatch(&all)?;
+        self.examples = Arc::new((x.to_device(device)?, y.to_device(device)?));
         Ok(self)
     }
 
-    /// This process's part of the minibatch with these indices.
-    fn minibatch(&self, indices: &[u32]) -> Minibatch {
-        let own = self.shard.part(indices);
-        match &self.examples {
-            Examples::Bytes(split) => split.minibatch(own),
-            Examples::Tensors(x, y) => {
-                let own = Tensor::new(own, x.device())?;
-                Ok((x.index_select(&own, 0)?, y.index_select(&own, 0)?))
-            }
-        }
+    /// This process's part of the minibatch with these numbers.
+    fn minibatch(&self, numbers: &[u32]) -> Minibatch {
+        self.examples.minibatch(self.shard.part(numbers))
     }
 }
 
@@ -247,37 +246,49 @@ impl IntoIterator for &DataIter {
     }
 }
 
+/// The number of examples in a minibatch.
+///
+/// ```
+/// # use candle_core::{Device, Tensor};
+/// let (x, y) = (Tensor::new(&[[1f32], [2.0]], &Device::Cpu)?, Tensor::new(&[0u32, 1], &Device::Cpu)?);
+/// assert_eq!(training::num_examples(&x, &y)?, 2);
+/// # candle_core::Result::Ok(())
+/// ```
+///
+/// # Errors
+/// If `x` and `y` have different numbers of examples.
+pub fn num_examples(x: &Tensor, y: &Tensor) -> candle_core::Result<usize> {
+    match (x.dim(0)?, y.dim(0)?) {
+        (n, labels) if n == labels => Ok(n),
+        (n, labels) => bail!("x has {n} examples, y has {labels}"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::Ordering;
 
-    use candle_core::IndexOp;
     use proptest::prelude::*;
 
     use super::*;
-    use crate::split::PIXELS;
 
-    /// Image i has the label i % 10 and the byte i / 10 % 256 in its first pixel: enough to know it again.
-    fn numbered(n: usize) -> Arc<Split> {
-        let mut images = vec![0; n * PIXELS];
-        (0..n).for_each(|i| images[i * PIXELS] = (i / 10 % 256) as u8);
-        Arc::new(Split::new(images, (0..n).map(|i| (i % 10) as u8).collect()).unwrap())
-    }
-
-    /// The numbers of the images of every minibatch.
-    fn numbers(minibatches: Loader) -> Vec<Vec<usize>> {
+    /// The numbers of the examples of every minibatch, which X and y both have.
+    fn numbers(minibatches: Loader) -> Vec<Vec<u32>> {
         let read = |minibatch: Minibatch| {
             let (x, y) = minibatch.unwrap();
-            let first = x.i((.., 0, 0, 0)).unwrap().to_vec1::<f32>().unwrap();
-            let both = first.iter().zip(y.to_vec1::<u32>().unwrap());
-            both.map(|(v, one)| (v * 255.0).round() as usize * 10 + one as usize)
-                .collect()
+            let y = y.to_vec1::<u32>().unwrap();
+            let as_floats: Vec<f32> = y.iter().map(|number| *number as f32).collect();
+            assert_eq!(x.to_vec1::<f32>().unwrap(), as_floats);
+            y
         };
         minibatches.map(read).collect()
     }
 
-    fn iter(n: usize, batch_size: usize, seed: Option<u64>) -> DataIter {
-        DataIter::new(&numbered(n), batch_size, seed).unwrap()
+    /// Example i has the number i as X and as y.
+    fn iter(n: u32, batch_size: usize, seed: Option<u64>) -> DataIter {
+        let x = Tensor::arange(0f32, n as f32, &Device::Cpu).unwrap();
+        let y = Tensor::arange(0u32, n, &Device::Cpu).unwrap();
+        DataIter::of_tensors(&x, &y, batch_size, seed).unwrap()
     }
 
     proptest! {
@@ -285,14 +296,14 @@ mod tests {
 
         #[test]
         fn an_epoch_is_a_permutation_cut_in_minibatches(
-            n in 1usize..300, batch_size in 1usize..70, seed: u64, epoch in 0usize..100,
+            n in 1u32..300, batch_size in 1usize..70, seed: u64, epoch in 0usize..100,
         ) {
             let iter = iter(n, batch_size, Some(seed));
             let batches = numbers(iter.epoch(epoch));
             prop_assert_eq!(batches.len(), iter.num_batches());
             let (last, full) = batches.split_last().unwrap();
             prop_assert!(full.iter().all(|b| b.len() == batch_size));
-            prop_assert_eq!(last.len(), n - full.len() * batch_size);
+            prop_assert_eq!(last.len(), n as usize - full.len() * batch_size);
             let mut all = batches.concat();
             all.sort_unstable();
             prop_assert_eq!(all, (0..n).collect::<Vec<_>>());
@@ -317,18 +328,16 @@ mod tests {
         let iter = iter(200, 32, Some(5));
         let on_device = iter.clone().on_device(&Device::Cpu).unwrap();
         assert_eq!(numbers(on_device.epoch(3)), numbers(iter.epoch(3)));
-        let first = |iter: DataIter| {
-            let (x, _) = iter.iter().next().unwrap().unwrap();
-            x.flatten_all().unwrap().to_vec1::<f32>().unwrap()
-        };
-        assert_eq!(first(on_device), first(iter));
     }
 
     #[test]
     fn the_full_sets_at_256_end_in_96_and_16() {
         for (n, batches, last) in [(60_000, 235, 96), (10_000, 40, 16)] {
             let iter = iter(n, 256, None);
-            assert_eq!((iter.num_examples(), iter.num_batches()), (n, batches));
+            assert_eq!(
+                (iter.num_examples(), iter.num_batches()),
+                (n as usize, batches)
+            );
             let sizes = iter.iter().map(|b| b.unwrap().1.dim(0).unwrap());
             let mut expected = vec![iter.batch_size(); batches - 1];
             expected.push(last);
@@ -338,23 +347,22 @@ mod tests {
 
     #[test]
     fn a_batch_size_of_0_is_refused() {
-        let error = DataIter::new(&numbered(1), 0, None).unwrap_err();
+        let x = Tensor::new(&[1f32], &Device::Cpu).unwrap();
+        let error = DataIter::of_tensors(&x, &x, 0, None).unwrap_err();
         assert_eq!(error.to_string(), "the batch size is 0; give at least 1");
     }
 
     #[test]
     fn a_dropped_iterator_leaves_no_thread_behind() {
         let iter = iter(1000, 10, Some(1));
-        let Examples::Bytes(split) = &iter.examples else {
-            panic!("they are bytes")
-        };
-        let owners = Arc::strong_count(split);
+        let owners = || Arc::strong_count(&iter.examples);
+        let before = owners();
         let mut batches = iter.epoch(1);
         assert!(batches.next().is_some());
-        // the thread holds the images while it works, and drop waits for its end
-        assert_eq!(Arc::strong_count(split), owners + 1);
+        // the thread holds the examples while it works, and drop waits for its end
+        assert_eq!(owners(), before + 1);
         drop(batches);
-        assert_eq!(Arc::strong_count(split), owners);
+        assert_eq!(owners(), before);
     }
 
     #[test]

@@ -2,14 +2,14 @@
 
 use candle_core::{Result, Tensor};
 
-/// The loss of a minibatch over all devices. Reading it waits for the devices, so a training loop passes
-/// it to [`Run::step`](crate::Run::step), which on a GPU reads it some steps later.
+/// The loss of a minibatch over all devices. Reading it waits for the devices, so a training loop
+/// passes it to an [`Unread`](crate::Unread), which on a GPU reads it some steps later.
 ///
 /// ```
 /// # use candle_core::{Device, Tensor};
 /// // the sums over two examples on one device, and over one on another
 /// let sums = vec![Tensor::new(5f32, &Device::Cpu)?, Tensor::new(1f32, &Device::Cpu)?];
-/// assert_eq!(run::BatchLoss::new(sums, 3).mean()?, 2.0);
+/// assert_eq!(training::BatchLoss::new(sums, 3).mean()?, 2.0);
 /// # candle_core::Result::Ok(())
 /// ```
 #[derive(Debug, Clone)]

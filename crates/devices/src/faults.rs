@@ -12,6 +12,15 @@ use candle_core::{Device, DeviceLocation, Error, Result};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Panicked(pub String);
 
+impl Panicked {
+    /// The panic with this payload, as a thread's `join` returns it.
+    pub fn of(panic: &(dyn Any + Send)) -> Self {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        Self(text.unwrap_or("no message").to_owned())
+    }
+}
+
 impl fmt::Display for Panicked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "it panicked: {}", self.0)
@@ -23,18 +32,12 @@ impl std::error::Error for Panicked {}
 /// Runs `f`, and returns its panic, if it panics.
 ///
 /// ```
-/// let panicked = d2l::catch_panic(|| [1, 2][d2l::cores() + 1]).unwrap_err();
+/// let panicked = devices::catch_panic(|| [1, 2][devices::cores() + 1]).unwrap_err();
 /// assert!(panicked.to_string().starts_with("it panicked: index out of bounds"));
 /// ```
 pub fn catch_panic<T>(f: impl FnOnce() -> T) -> std::result::Result<T, Panicked> {
     let caught = panic::catch_unwind(AssertUnwindSafe(f));
-    caught.map_err(|panic| Panicked(message(&*panic)))
-}
-
-fn message(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-    text.unwrap_or("no message").to_owned()
+    caught.map_err(|panic| Panicked::of(&*panic))
 }
 
 /// How many of [`quietly`] go on. A static, because a process has one panic hook, which is replaced once.
@@ -63,7 +66,7 @@ pub fn quietly<T>(f: impl FnOnce() -> T) -> std::result::Result<T, Panicked> {
 ///
 /// ```
 /// use candle_core::Device;
-/// assert_eq!(d2l::device_names(&[Device::Cpu, Device::Cpu]), "[cpu(0), cpu(1)]");
+/// assert_eq!(devices::device_names(&[Device::Cpu, Device::Cpu]), "[cpu(0), cpu(1)]");
 /// ```
 pub fn device_names(devices: &[Device]) -> String {
     let replicas = devices.iter().enumerate();
@@ -74,7 +77,7 @@ pub fn device_names(devices: &[Device]) -> String {
 /// The name of the device of replica `i`, as in [`device_names`].
 ///
 /// ```
-/// assert_eq!(d2l::device_name(1, &candle_core::Device::Cpu), "cpu(1)");
+/// assert_eq!(devices::device_name(1, &candle_core::Device::Cpu), "cpu(1)");
 /// ```
 pub fn device_name(i: usize, device: &Device) -> String {
     match device.location() {
@@ -91,7 +94,7 @@ pub fn device_name(i: usize, device: &Device) -> String {
 /// use candle_core::{Device, Result, bail};
 ///
 /// let fails = || -> Result<()> { bail!("no memory") };
-/// let failed = d2l::on_replica(1, &Device::Cpu, fails);
+/// let failed = devices::on_replica(1, &Device::Cpu, fails);
 /// assert!(failed.unwrap_err().to_string().starts_with("replica cpu(1): no memory"));
 /// ```
 ///
@@ -109,7 +112,7 @@ pub fn on_replica<T>(i: usize, device: &Device, f: impl FnOnce() -> Result<T>) -
 /// use candle_core::{Device, Result};
 ///
 /// let sum = || -> Result<()> { panic!("there is no sum") };
-/// let failed = d2l::on_devices("all-reduce", &[Device::Cpu, Device::Cpu], sum);
+/// let failed = devices::on_devices("all-reduce", &[Device::Cpu, Device::Cpu], sum);
 /// let line = "all-reduce on [cpu(0), cpu(1)]: it panicked: there is no sum";
 /// assert_eq!(failed.unwrap_err().to_string(), line);
 /// ```

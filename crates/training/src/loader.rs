@@ -1,11 +1,11 @@
 //! Prepares minibatches during a training step: on a thread of its own, a few ahead. Knows no file and no order.
 
-use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::{Builder, JoinHandle};
 
 use candle_core::{Error, Result, Tensor};
+use devices::Panicked;
 
 /// How many minibatches wait ready: two hide a slow one, more would only take memory.
 const READY: usize = 2;
@@ -34,8 +34,8 @@ impl Stop {
     }
 }
 
-/// The minibatches of one epoch: X (B, 1, 28, 28) f32 in [0, 1] and y (B,) u32, both on the CPU unless
-/// [`DataIter::on_device`](crate::DataIter::on_device) says otherwise.
+/// The minibatches X (B, …) and y (B, …) of one epoch, on the CPU or on the device of
+/// [`DataIter::on_device`](crate::DataIter::on_device).
 #[derive(Debug)]
 pub struct Loader {
     /// None after `close`.
@@ -73,7 +73,7 @@ impl Loader {
         self.ready = None;
         let ended = self.thread.take().map_or(Ok(()), JoinHandle::join);
         ended.map_err(|panic| {
-            let why = message(&*panic);
+            let Panicked(why) = Panicked::of(&*panic);
             Error::Msg(format!(
                 "the thread that prepares minibatches panicked: {why}"
             ))
@@ -105,13 +105,6 @@ impl Drop for Loader {
     fn drop(&mut self) {
         let _ = self.close(); // a panic cannot be reported here
     }
-}
-
-/// The text of a panic.
-pub(crate) fn message(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied())
-        .unwrap_or("no message")
 }
 
 #[cfg(test)]

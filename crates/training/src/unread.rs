@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use candle_core::Result;
 
-use crate::batch_loss::BatchLoss;
+use crate::loss::BatchLoss;
 
 /// How long losses stay unread: what the eye sees as at once.
 const READ_EVERY: Duration = Duration::from_millis(100);

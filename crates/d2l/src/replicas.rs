@@ -1,29 +1,46 @@
-//! How the cores are shared among the replicas.
+//! All replicas at once, each on its device and its share of the cores.
 
 use std::error::Error;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use candle_core::{Result, bail};
+use candle_core::{Device, Result, bail};
+use devices::{barrier, cores, cores_each, on_replica};
+use rayon::prelude::*;
 
-/// What [`share_cores`] was told; 0 is all. A static, because the cores are the process's, and so are rayon's threads.
-static CORES: AtomicUsize = AtomicUsize::new(0);
-
-/// How many cores the run may use: what [`share_cores`] was told, or all that there are.
-pub fn cores() -> usize {
-    match CORES.load(Ordering::Relaxed) {
-        0 => std::thread::available_parallelism().map_or(1, usize::from),
-        cores => cores,
-    }
-}
-
-/// The share of the [`cores`] that each of `replicas` has: at least one.
+/// Runs `f` on all `devices` at once, on each with its own of `items`; returns the results in their order. It
+/// is rayon's parallel iterator, in which an error names its replica as [`on_replica`](crate::on_replica) does.
+///
+/// No device begins before all have done their earlier work: one may still read what another writes next.
 ///
 /// ```
-/// assert_eq!(d2l::cores_each(1), d2l::cores());
-/// assert_eq!(d2l::cores_each(100_000), 1);
+/// let devices = d2l::devices(2)?;
+/// let sums = d2l::on_each(&devices, ([1, 2], [10, 20]), |(a, b)| Ok(a + b))?;
+/// assert_eq!(sums, [11, 22]);
+/// # candle_core::Result::Ok(())
 /// ```
-pub fn cores_each(replicas: usize) -> usize {
-    (cores() / replicas.max(1)).max(1)
+///
+/// # Errors
+/// If there is not one item for each device, or a device fails.
+pub fn on_each<I, T>(
+    devices: &[Device],
+    items: I,
+    f: impl Fn(I::Item) -> Result<T> + Sync,
+) -> Result<Vec<T>>
+where
+    I: IntoParallelIterator<Iter: IndexedParallelIterator>,
+    T: Send,
+{
+    let (items, k) = (items.into_par_iter(), devices.len());
+    if items.len() != k || k == 0 {
+        bail!("{} items for {k} devices; give one for each", items.len());
+    }
+    barrier(devices)?;
+    let replica = |(i, item)| {
+        devices::threads::set_together(k.min(rayon::current_num_threads()));
+        let done = on_replica(i, &devices[i], || f(item));
+        devices::threads::set_together(1);
+        done
+    };
+    items.enumerate().map(replica).collect()
 }
 
 /// Gives each of `replicas` its share of the cores, and returns it: the operations of one
@@ -52,10 +69,9 @@ pub fn share_cores(threads: Option<usize>, replicas: usize) -> usize {
 /// If the system starts no more threads.
 pub fn try_share_cores(threads: Option<usize>, replicas: usize) -> Result<usize> {
     functional::threads::leave_the_cores_to_us();
-    CORES.store(0, Ordering::Relaxed);
-    CORES.store(threads.map_or(0, |n| n.min(cores())), Ordering::Relaxed);
+    devices::limit_cores(threads);
     let share = cores_each(replicas);
-    functional::threads::set_default(share);
+    devices::threads::set_default(share);
     // a thread for each replica, as more would cost a tenth of LeNet's step; the threads within one
     // are `functional`'s
     let pool = rayon::ThreadPoolBuilder::new().num_threads(replicas.min(cores()));

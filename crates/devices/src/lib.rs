@@ -1,0 +1,29 @@
+//! The devices on which replicas live: which there are, each one's share of the cores, copies between devices in order
+//! with their other work, and the names of devices in errors.
+//!
+//! The rule for k replicas: with k GPUs or more, each has its own. With fewer, they share the GPUs in turn. Without a
+//! GPU they are k replicas on the CPU, each with its share of the cores. The same code trains all of them.
+//!
+//! This crate uses candle and no other crate of the project. It knows no network, no gradient and no sum.
+//!
+//! ```
+//! let devices = devices::devices(2)?; // [cuda(0), cuda(1)], [cuda(0), cuda(0)] or [cpu(0), cpu(1)]
+//! assert_eq!(devices.len(), 2);
+//! # candle_core::Result::Ok(())
+//! ```
+
+mod copies;
+mod cores;
+mod faults;
+mod find;
+mod gpu;
+mod memory;
+pub mod threads;
+
+pub use copies::{barrier, synchronize, to_device, view_to_device};
+pub use cores::{cores, cores_each, limit_cores};
+pub use faults::{
+    Panicked, catch_panic, device_name, device_names, on_devices, on_replica, quietly,
+};
+pub use find::{DeviceKind, devices, devices_of_kind, find_devices, try_all_gpus, try_gpu};
+pub use memory::{give_back_memory, kept_memory, with_room};

@@ -1,0 +1,80 @@
+//! How many threads one operation may use. Cores are for replicas first: the budget starts at 1, and a caller with
+//! spare cores raises it.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// For threads that the caller does not start itself, such as rayon's.
+static DEFAULT: AtomicUsize = AtomicUsize::new(1);
+
+thread_local! {
+    /// Of this thread; without one, the default counts.
+    static BUDGET: Cell<Option<usize>> = const { Cell::new(None) };
+    static TOGETHER: Cell<usize> = const { Cell::new(1) };
+}
+
+/// Sets the number of threads that one operation may use, for every thread of the process without
+/// a budget of its own. It is 1 until set; 0 counts as 1.
+///
+/// ```
+/// devices::threads::set_default(2);
+/// assert_eq!(devices::threads::budget(), 2);
+/// ```
+pub fn set_default(n: usize) {
+    DEFAULT.store(n.max(1), Ordering::Relaxed);
+}
+
+/// The number of threads that an operation called from this thread may use.
+///
+/// ```
+/// assert_eq!(devices::threads::budget(), 1);
+/// ```
+pub fn budget() -> usize {
+    let own = BUDGET.get();
+    own.unwrap_or_else(|| DEFAULT.load(Ordering::Relaxed))
+}
+
+/// Sets the budget of this thread for as long as it lives; 0 counts as 1.
+///
+/// ```
+/// devices::threads::set_budget(3);
+/// assert_eq!(devices::threads::budget(), 3);
+/// ```
+pub fn set_budget(n: usize) {
+    BUDGET.set(Some(n.max(1)));
+}
+
+/// Runs `f` with a budget of `n` threads (0 counts as 1) for each operation called from this
+/// thread; the budget before is restored afterwards, even if `f` panics.
+///
+/// `backward` computes on the thread that calls it, so put it inside as well.
+///
+/// ```
+/// use devices::threads;
+/// let inside = threads::with_budget(4, threads::budget);
+/// assert_eq!((inside, threads::budget()), (4, 1));
+/// ```
+pub fn with_budget<R>(n: usize, f: impl FnOnce() -> R) -> R {
+    let _restore = Restore(BUDGET.replace(Some(n.max(1))));
+    f()
+}
+
+/// The budget before.
+struct Restore(Option<usize>);
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        BUDGET.set(self.0);
+    }
+}
+
+/// Tells this thread that `n` threads, this one among them, run backward passes of the same size at the same time. Then
+/// a check of memory counts the memory of all of them. It is 1 until set.
+pub fn set_together(n: usize) {
+    TOGETHER.set(n);
+}
+
+/// The number that [`set_together`] set.
+pub fn together() -> usize {
+    TOGETHER.get()
+}

@@ -1,0 +1,68 @@
+//! Files that are read with care and written as a whole.
+
+use std::fs::{self, File, Metadata};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// Opens a file to be read.
+///
+/// # Errors
+/// If it cannot be opened, or is no regular file: opening a FIFO would wait, and a device has no end.
+pub fn open(path: &Path) -> io::Result<File> {
+    check_is_file(&fs::metadata(path)?)?;
+    File::open(path)
+}
+
+/// An error that names the kind of what is there, if it is no regular file.
+///
+/// # Errors
+/// As above.
+pub fn check_is_file(found: &Metadata) -> io::Result<()> {
+    let kind = found.file_type();
+    #[cfg(unix)]
+    let is_fifo = std::os::unix::fs::FileTypeExt::is_fifo(&kind);
+    #[cfg(not(unix))]
+    let is_fifo = false;
+    let what = match is_fifo {
+        _ if kind.is_file() => return Ok(()),
+        _ if kind.is_dir() => "a folder",
+        true => "a FIFO",
+        false => "a device or a socket",
+    };
+    Err(io::Error::other(format!("it is {what}, not a file")))
+}
+
+/// Writes a file: it appears whole or not at all, whatever ends the program. The disk has it when this returns.
+///
+/// # Errors
+/// If the file cannot be written. Then a file that had the name before is unchanged.
+pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let partial = partial(path)?;
+    let write = || {
+        let mut file = File::create(&partial)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&partial, path)?;
+        let folder = path.parent().filter(|folder| *folder != Path::new(""));
+        match File::open(folder.unwrap_or(Path::new("."))) {
+            Ok(folder) if cfg!(unix) => folder.sync_all(),
+            _ => Ok(()),
+        }
+    };
+    write().inspect_err(|_| drop(fs::remove_file(&partial)))
+}
+
+/// The name of a file until it is whole.
+fn partial(path: &Path) -> io::Result<PathBuf> {
+    let name = path.file_name().and_then(|name| name.to_str());
+    let name = name.ok_or_else(|| io::Error::other("its name is empty or not UTF-8"))?;
+    Ok(path.with_file_name(format!(".{name}.partial")))
+}
+
+/// Text of a file between quotation marks, its first 80 characters at most: a file may contain anything.
+pub fn quote(text: &str) -> String {
+    match text.char_indices().nth(80) {
+        None => format!("{text:?}"),
+        Some((end, _)) => format!("{:?} …", &text[..end]),
+    }
+}

@@ -1,0 +1,30 @@
+//! What every training loop handles: minibatches (X, y) in a shuffled order, their losses, random numbers from one seed,
+//! and files of parameters.
+//!
+//! This crate opens no dataset file: a [`DataIter`] gets [`Examples`] in memory, or tensors. It knows no network and no
+//! replica.
+//!
+//! ```
+//! use candle_core::{DType, Device, Tensor};
+//! use training::DataIter;
+//!
+//! let (x, y) = (Tensor::zeros((5, 2), DType::F32, &Device::Cpu)?, Tensor::zeros(5, DType::U32, &Device::Cpu)?);
+//! let data_iter = DataIter::of_tensors(&x, &y, 2, Some(0))?;
+//! assert_eq!(data_iter.epoch(1).count(), 3); // 2 + 2 + 1 examples
+//! # anyhow::Ok(())
+//! ```
+
+pub mod files;
+mod iter;
+mod loader;
+mod loss;
+mod order;
+mod random;
+mod unread;
+pub mod weights;
+
+pub use iter::{DataIter, Examples, num_examples};
+pub use loader::Loader;
+pub use loss::BatchLoss;
+pub use random::{Rng, generator, normal, rng, uniform};
+pub use unread::Unread;
