@@ -7,7 +7,7 @@ fn main() {
     let level = std::env::var("OPT_LEVEL").expect("cargo sets it");
     println!("cargo::rustc-env=OPT_LEVEL={level}");
     #[cfg(feature = "cuda")]
-    for kernels in ["elementwise", "norm", "single"] {
+    for kernels in ["elementwise", "norm", "one_channel"] {
         compile(kernels, "f32", "float");
         compile(kernels, "bf16", "__nv_bfloat16");
     }

@@ -43,7 +43,7 @@ const ALL: &str = "devices training functional collective data-parallel dataset 
 const LIBRARIES: [&str; 5] = ["devices", "training", "functional", "collective", "data-parallel"];
 
 /// The Rust files below a folder of the repository.
-fn files(folder: &str) -> Result<Vec<PathBuf>> {
+pub fn files(folder: &str) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut folders = vec![root().join(folder)];
     while let Some(folder) = folders.pop() {

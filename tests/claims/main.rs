@@ -26,6 +26,7 @@ mod k_replicas_are_one;
 mod layers_train_right;
 #[cfg(target_os = "linux")] // its limits are those of Linux
 mod limits_end_in_a_line;
+mod no_circles;
 #[cfg(unix)]
 mod nothing_is_lost;
 mod nothing_is_wrong_in_silence;
@@ -84,6 +85,7 @@ fn run_tests() -> ExitCode {
         layers_train_right::trials(),
         #[cfg(target_os = "linux")]
         limits_end_in_a_line::trials(),
+        no_circles::trials(),
         #[cfg(unix)]
         nothing_is_lost::trials(),
         nothing_is_wrong_in_silence::trials(),

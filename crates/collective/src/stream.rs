@@ -77,9 +77,10 @@ mod gpu {
     /// A device with another stream on the same GPU.
     pub fn second(device: &Device) -> Result<Device> {
         match device {
-            Device::Cuda(gpu) => {
+            Device::Cuda(gpu) if gpu.is_event_tracking() => {
                 Device::new_cuda_with_stream(gpu.cuda_stream().context().ordinal())
             }
+            Device::Cuda(_) => bail!("a second stream needs candle's events, which are turned off for this device"),
             _ => Ok(device.clone()),
         }
     }

@@ -1,9 +1,9 @@
 //! What a backend is, and what an operation is there: a kernel with a forward and a backward pass.
 //! The graph calls kernels and knows nothing else of a backend.
 
-use crate::bucket::Values;
+use crate::memory::bucket::Values;
 use crate::ops::Op;
-use crate::synchronized::Summation;
+use crate::ops::synchronized::Summation;
 use candle_core::{Device, Result, Tensor};
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// Where kernels run: the CPU, or NVIDIA GPUs.
 pub(crate) trait Backend: Sized + 'static {
     /// Memory of one value or gradient between kernels.
-    type Memory;
+    type Buffer;
     /// What a kernel reads.
     type View<'a>: Copy;
     /// What a kernel writes.
@@ -28,20 +28,20 @@ pub(crate) trait Backend: Sized + 'static {
     /// For a pass that has at least so many numbers in memory at the same time.
     fn stream(device: &Device, least: usize) -> Result<Self::Stream>;
 
-    /// The kernel of `op`. None where `op` is fused from several operations that need kernels of their own.
+    /// The kernel of `op`; none if it is a fused operation that needs several kernels here.
     fn kernel(op: Op) -> Result<Option<Box<dyn Kernel<Self>>>>;
 
     /// The kernel that converts numbers to another type.
     fn cast(to: Self::Element) -> Box<dyn Kernel<Self>>;
 
     /// Memory for `len` numbers of any value: the caller writes them before it reads them.
-    fn alloc(stream: &Self::Stream, element: Self::Element, len: usize) -> Result<Self::Memory>;
+    fn alloc(stream: &Self::Stream, element: Self::Element, len: usize) -> Result<Self::Buffer>;
 
     /// Memory for one number.
-    fn scalar(stream: &Self::Stream, value: f32) -> Result<Self::Memory>;
+    fn scalar(stream: &Self::Stream, value: f32) -> Result<Self::Buffer>;
 
     /// All of a memory, to write.
-    fn view_mut(memory: &mut Self::Memory) -> Self::ViewMut<'_>;
+    fn view_mut(memory: &mut Self::Buffer) -> Self::ViewMut<'_>;
 
     /// Calls `f` with all that `inputs` hold. Tensors stay locked until `f` returns.
     fn read<R>(
@@ -54,31 +54,32 @@ pub(crate) trait Backend: Sized + 'static {
     fn pack(
         stream: &Self::Stream,
         weights: &[(Self::View<'_>, Self::Packing)],
-    ) -> Result<Vec<Self::Memory>>;
+    ) -> Result<Vec<Self::Buffer>>;
 
     /// The memory as a tensor of this shape.
-    fn tensor(stream: &Self::Stream, memory: Self::Memory, dims: &[usize]) -> Result<Tensor>;
+    fn tensor(stream: &Self::Stream, memory: Self::Buffer, dims: &[usize]) -> Result<Tensor>;
 
     /// A copy.
-    fn copy(stream: &Self::Stream, view: Self::View<'_>) -> Result<Self::Memory>;
+    fn copy(stream: &Self::Stream, view: Self::View<'_>) -> Result<Self::Buffer>;
 
     /// Writes all that a tensor holds.
     fn write(stream: &Self::Stream, from: &Tensor, to: Self::ViewMut<'_>) -> Result<()>;
 
-    /// Adds `part` to a gradient, or takes it where there is nothing yet.
+    /// Adds `part` to a gradient; the first part becomes the gradient.
     fn accumulate(
         stream: &Self::Stream,
         gradient: &mut Grad<'_, Self>,
-        part: Self::Memory,
+        part: Self::Buffer,
     ) -> Result<()>;
 
     /// Makes the memory of a bucket ready to write gradients to it.
     fn open(stream: &Self::Stream, values: &mut Values) -> Result<Self::Open>;
 
-    /// The reverse of [`open`](Self::open).
+    /// Ends the writing: gives back the memory that [`open`](Self::open) took.
     fn close(stream: &Self::Stream, open: Self::Open) -> Result<Values>;
 
-    /// Disjoint parts of open buckets, each given as the number of its bucket and its elements there.
+    /// Slices of open buckets, in the order of `parts`: each part is the number of a bucket and a range of its elements.
+    /// No two parts overlap.
     fn parts<'a>(
         buckets: &'a mut [Option<Self::Open>],
         parts: &[(usize, Range<usize>)],
@@ -89,7 +90,7 @@ pub(crate) trait Backend: Sized + 'static {
 pub(crate) enum Input<'a, B: Backend> {
     /// A contiguous tensor, of f32 unless it is a loss's labels.
     Tensor(&'a Tensor),
-    Memory(&'a B::Memory),
+    Buffer(&'a B::Buffer),
 }
 
 impl<B: Backend> Clone for Input<'_, B> {
@@ -102,14 +103,14 @@ impl<B: Backend> Copy for Input<'_, B> {}
 
 /// An operation on a backend.
 pub(crate) trait Kernel<B: Backend> {
-    /// Writes all of `y`, which has any values before. Returns what [`backward`](Self::backward) needs besides
-    /// `x` and `y`.
+    /// Writes all of `y`, which has any values before. Returns the tensors that [`backward`](Self::backward) needs
+    /// besides `x` and `y`.
     fn forward(
         &self,
         pass: &Pass<B>,
         x: &[B::View<'_>],
         y: B::ViewMut<'_>,
-    ) -> Result<Vec<B::Memory>>;
+    ) -> Result<Vec<B::Buffer>>;
 
     /// Hands each input that wants it its gradient, and after those each of [`parameters`](Self::parameters).
     /// `dy` is complete and may be written over.
@@ -117,7 +118,7 @@ pub(crate) trait Kernel<B: Backend> {
         &self,
         pass: &Pass<B>,
         at: At<'_, '_, B>,
-        dy: B::Memory,
+        dy: B::Buffer,
         dx: &mut [Grad<'_, B>],
     ) -> Result<()>;
 
@@ -152,11 +153,11 @@ pub(crate) struct Pass<B: Backend> {
     pub norms: Option<Arc<dyn Summation>>,
 }
 
-/// What backward knows of forward: the inputs, the result, and what forward returned.
+/// What backward knows of forward: the inputs, the result, and the saved tensors that forward returned.
 pub(crate) struct At<'v, 'k, B: Backend> {
     pub x: &'v [B::View<'v>],
     pub y: B::View<'v>,
-    pub kept: &'k [B::Memory],
+    pub saved: &'k [B::Buffer],
 }
 
 /// The gradient of one value, while its parts are added up.
@@ -164,10 +165,10 @@ pub(crate) enum Grad<'a, B: Backend> {
     Unwanted,
     /// Wanted, of so many elements, and nothing there yet.
     Empty(B::Element, usize),
-    Sum(B::Memory),
-    /// The gradient of a parameter, in its bucket: `written` where a part of it is there already, `touched` where
-    /// this kernel has added to it.
-    Place {
+    Sum(B::Buffer),
+    /// The gradient of a parameter, in its bucket: `written` if a part of it is there already, `touched` if this kernel
+    /// has added to it.
+    View {
         to: B::ViewMut<'a>,
         len: usize,
         written: bool,
@@ -181,9 +182,9 @@ impl<B: Backend> Grad<'_, B> {
     }
 
     /// Another part of the gradient of a parameter, to be added later.
-    pub fn part_of_place(&self) -> Self {
+    pub fn part_of_view(&self) -> Self {
         match self {
-            Grad::Place { len, .. } => Grad::Empty(B::Element::default(), *len),
+            Grad::View { len, .. } => Grad::Empty(B::Element::default(), *len),
             _ => Grad::Unwanted,
         }
     }

@@ -23,8 +23,9 @@
 //! does not fit is an error that names both sides. A batch of no examples is fine, except for batch normalization in
 //! training, which has no statistics then.
 //!
-//! Each floor uses only those below it: `graph` (values, compiler, tape, gradients, candle's networks); `cpu` and
-//! `cuda` (the kernels); `kernel` (what a backend and a kernel are); `ops` (sizes and checks).
+//! Each floor uses only those below it: `graph` (values, compiler, tape, gradients, candle's networks) and `optim`
+//! (optimizers and their state); `cpu` and `cuda` (the kernels); `kernel` (the traits of a backend and of a kernel);
+//! `ops` (sizes and checks); `memory` (tensors, buckets, free memory, limits) and `settings` (of the whole process).
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor, Var};
@@ -43,35 +44,29 @@
 //! # Ok::<(), candle_core::Error>(())
 //! ```
 
-mod algorithms;
-mod allocator;
-mod bucket;
 mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
-mod free;
 mod graph;
 mod kernel;
+mod memory;
 mod ops;
 mod optim;
-mod precision;
-mod streams;
-mod synchronized;
-mod tensors;
+mod settings;
 
-pub use algorithms::{algorithms, set_algorithms};
-pub use allocator::Allocator;
-pub use bucket::{Bucket, Part, Values};
 pub use cpu::budget as threads;
-pub use cpu::memory::check as check_memory;
+pub use graph::candle::{Candle, candle, check_gradients};
 pub use graph::gradients::{Backward, Gradients, Ready, backward};
-pub use graph::guest::{Candle, candle, check_gradients};
 pub use graph::network::Network;
 pub use graph::value::{Value, binary_cross_entropy, cross_entropy, squared_error};
+pub use memory::allocator::Allocator;
+pub use memory::bucket::{Bucket, Part, Values};
+pub use memory::limits::check as check_memory;
+pub use ops::synchronized::Summation;
 pub use optim::{AdamW, Optimizer, OptimizerState, Sgd, Slice, Update, sgd};
-pub use precision::{Precision, set_deterministic, set_precision, set_winograd};
-pub use streams::one_stream;
-pub use synchronized::Summation;
+pub use settings::algorithms::{algorithms, set_algorithms};
+pub use settings::precision::{Precision, set_deterministic, set_precision, set_winograd};
+pub use settings::streams::one_stream;
 
 /// Whether the kernels of the CPU were compiled with optimization; without, they take many times as long.
 pub const OPTIMIZED: bool = !matches!(env!("OPT_LEVEL").as_bytes(), b"0");

@@ -1,6 +1,5 @@
 //! The CPU as a backend: its kernels, and its memory.
 
-use crate::bucket::Values;
 use crate::cpu::budget;
 use crate::cpu::buffer::{Buffer, check_room};
 use crate::cpu::conv::Alone;
@@ -9,15 +8,16 @@ use crate::cpu::loss::Labelled;
 use crate::cpu::one_channel::OneChannel;
 use crate::cpu::winograd::Pooled;
 use crate::kernel::{Backend, Input, Kernel};
+use crate::memory::bucket::Values;
+use crate::memory::tensors::{self, Taken};
 use crate::ops::Op;
 use crate::ops::convolution::Convolution;
-use crate::precision::arithmetic;
-use crate::tensors::{self, Taken};
+use crate::settings::precision::arithmetic;
 use candle_core::{Device, Result, Storage, Tensor, bail};
 use std::ops::Range;
 
 impl Backend for Cpu {
-    type Memory = Buffer;
+    type Buffer = Buffer;
     type View<'a> = &'a [f32];
     type ViewMut<'a> = &'a mut [f32];
     type Element = ();
@@ -44,7 +44,7 @@ impl Backend for Cpu {
             Op::CrossEntropy(op) => Box::new(Labelled::new(&op)?),
             Op::Sum(op) => Box::new(op),
             Op::Mean(op) => Box::new(op),
-            Op::Guest(_) => return Ok(None),
+            Op::Candle(_) => return Ok(None),
         }))
     }
 
@@ -71,14 +71,14 @@ impl Backend for Cpu {
     ) -> Result<R> {
         let locked = inputs.iter().map(|input| match *input {
             Input::Tensor(tensor) => Some(tensor.storage_and_layout()),
-            Input::Memory(_) => None,
+            Input::Buffer(_) => None,
         });
         let locked: Vec<_> = locked.collect();
         let slices = inputs
             .iter()
             .zip(&locked)
             .map(|(input, locked)| match (input, locked) {
-                (Input::Memory(buffer), _) => Ok(&buffer[..]),
+                (Input::Buffer(buffer), _) => Ok(&buffer[..]),
                 (_, Some((storage, layout))) => match &**storage {
                     Storage::Cpu(storage) => tensors::slice(storage, layout),
                     _ => bail!("expected a tensor on the CPU"),

@@ -1,8 +1,8 @@
 //! Memory for floats that is used again. What a dropped buffer held stays in it, so a new one has arbitrary
 //! contents.
 
-use crate::cpu::memory::check;
-use crate::free::Free;
+use crate::memory::free::Free;
+use crate::memory::limits::check;
 use candle_core::Result;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

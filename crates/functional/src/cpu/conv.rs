@@ -12,7 +12,7 @@ use crate::cpu::threads::for_each_chunk;
 use crate::cpu::winograd;
 use crate::kernel::Kernel;
 use crate::ops::convolution::Geometry;
-use crate::precision::arithmetic;
+use crate::settings::precision::arithmetic;
 use candle_core::Result;
 use std::ops::Range;
 

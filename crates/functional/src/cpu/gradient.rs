@@ -24,7 +24,7 @@ impl Grad<'_> {
                 false
             }
             Grad::Sum(_) => true,
-            Grad::Place {
+            Grad::View {
                 written, touched, ..
             } => {
                 *touched = true;
@@ -33,7 +33,7 @@ impl Grad<'_> {
         };
         match self {
             Grad::Sum(to) => Some((to, add)),
-            Grad::Place { to, .. } => Some((to, add)),
+            Grad::View { to, .. } => Some((to, add)),
             _ => unreachable!("it is there now"),
         }
     }

@@ -13,7 +13,6 @@ pub(crate) mod im2col;
 pub(crate) mod layout;
 pub(crate) mod linear;
 pub(crate) mod loss;
-pub mod memory;
 pub(crate) mod norm;
 pub(crate) mod one_channel;
 pub(crate) mod pool;

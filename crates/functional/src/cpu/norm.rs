@@ -7,7 +7,7 @@ use crate::cpu::gradient::{At, Cpu, Grad, Pass};
 use crate::cpu::threads::{for_each_chunk, for_each_chunk_of_two};
 use crate::kernel::Kernel;
 use crate::ops::norm::{Norm, inv_std};
-use crate::synchronized::{Moments, Sums};
+use crate::ops::synchronized::{Moments, Sums};
 use candle_core::Result;
 use std::ops::Range;
 
@@ -185,7 +185,7 @@ impl Kernel<Cpu> for Norm {
         mut dy: Buffer,
         dx: &mut [Grad<'_>],
     ) -> Result<()> {
-        let (mean, inv_std) = (&at.kept[0], &at.kept[1]);
+        let (mean, inv_std) = (&at.saved[0], &at.saved[1]);
         let scale = product(at.x[1], inv_std);
         let mut channels = Channels {
             mean,

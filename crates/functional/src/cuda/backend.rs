@@ -6,20 +6,20 @@ use super::floats::{Element, Floats};
 use super::gradient::{At, Cuda, Grad, Pass};
 use super::loss::Labelled;
 use super::memory::Block;
-use super::single::Single;
+use super::one_channel::OneChannel;
 use super::stream::Stream;
 use super::tensors::{tensor, with_floats, with_memory_of};
-use crate::bucket::Values;
 use crate::kernel::{Backend, Input, Kernel};
+use crate::memory::bucket::Values;
 use crate::ops::Op;
 use crate::ops::convolution::Geometry;
-use crate::precision::{Precision, arithmetic};
+use crate::settings::precision::{Precision, arithmetic};
 use candle_core::{DType, Device, Result, Tensor, bail};
 use std::ops::Range;
 use std::sync::{Arc, Once};
 
 impl Backend for Cuda {
-    type Memory = Block;
+    type Buffer = Block;
     type View<'a> = Floats;
     type ViewMut<'a> = Floats;
     type Element = Element;
@@ -52,7 +52,7 @@ impl Backend for Cuda {
                 let shortcut = op.shortcut;
                 narrow(op, move |n| n == 0 || (n == 3 && shortcut))
             }
-            Op::Convolution(op) => match Single::new(&op).is_some() {
+            Op::Convolution(op) => match OneChannel::new(&op).is_some() {
                 true => narrow(op, |_| false), // images are read as they are
                 false if has_bf16(&op.geometry) => narrow(op, |n| n == 0),
                 false => Box::new(op),
@@ -60,7 +60,7 @@ impl Backend for Cuda {
             Op::CrossEntropy(op) => Box::new(Labelled(op)),
             Op::Sum(op) => Box::new(op),
             Op::Mean(op) => Box::new(op),
-            Op::Guest(_) => return Ok(None),
+            Op::Candle(_) => return Ok(None),
         }))
     }
 
@@ -89,14 +89,14 @@ impl Backend for Cuda {
     ) -> Result<R> {
         let tensors = inputs.iter().filter_map(|input| match *input {
             Input::Tensor(tensor) => Some(tensor),
-            Input::Memory(_) => None,
+            Input::Buffer(_) => None,
         });
         let tensors: Vec<&Tensor> = tensors.collect();
         with_floats(&tensors, stream, |of_tensors| {
             let mut of_tensors = of_tensors.iter();
             let views = inputs.iter().map(|input| match *input {
                 Input::Tensor(_) => *of_tensors.next().expect("one for each tensor"),
-                Input::Memory(block) => block.floats(),
+                Input::Buffer(block) => block.floats(),
             });
             f(&views.collect::<Vec<_>>())
         })

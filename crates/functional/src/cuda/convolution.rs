@@ -2,13 +2,13 @@
 //! kernel brings all weights to cuDNN's order of (O, KH, KW, I) and to the type of x. Backward brings each gradient
 //! back.
 
+use super::elementwise::{bias_relu, column_sums, mask, transpose};
 use super::floats::{Element, Floats};
 use super::gradient::{At, Cuda, Grad, Pass};
-use super::layers::transpose;
-use super::linear::{bias_relu, column_sums, mask};
+use super::launch::{Address, THREADS, launch};
 use super::memory::Block;
-use super::single::Single;
-use super::stream::{Address, Stream, THREADS, launch};
+use super::one_channel::OneChannel;
+use super::stream::Stream;
 use crate::kernel::Kernel;
 use crate::ops::convolution::Convolution;
 use crate::ops::convolution::Geometry;
@@ -18,8 +18,8 @@ use candle_core::Result;
 impl Kernel<Cuda> for Convolution {
     fn forward(&self, pass: &Pass, x: &[Floats], y: Floats) -> Result<Vec<Block>> {
         let stream = &*pass.stream;
-        if let Some(single) = Single::new(self) {
-            single.forward(stream, x, y)?;
+        if let Some(one_channel) = OneChannel::new(self) {
+            one_channel.forward(stream, x, y)?;
             return Ok(vec![]);
         }
         let (g, bias) = (&self.geometry, x.get(2).copied());
@@ -42,12 +42,17 @@ impl Kernel<Cuda> for Convolution {
     fn backward(&self, pass: &Pass, at: At<'_, '_>, dy: Block, dx: &mut [Grad<'_>]) -> Result<()> {
         let stream = &*pass.stream;
         let (g, x) = (&self.geometry, at.x);
-        if let Some(single) = Single::new(self) {
-            single.backward(stream, x, dy.floats(), dx)?;
+        if let Some(one_channel) = OneChannel::new(self) {
+            one_channel.backward(stream, x, dy.floats(), dx)?;
             return self.image_gradient(stream, x, dy, &mut dx[0]);
         }
         let dz = self.behind(stream, at, dy)?;
-        if let Some(db) = dx.get_mut(2) {
+        if let Some(db) = dx
+            .get_mut(2)
+            .map(|db| db.target(stream))
+            .transpose()?
+            .flatten()
+        {
             column_sums(stream, dz.floats(), g.out_channels, db)?;
         }
         self.input_gradient(stream, x[1], dz.floats(), &mut dx[0])?;
@@ -56,7 +61,7 @@ impl Kernel<Cuda> for Convolution {
 
     fn packing(&self, of_x: Element) -> Option<Packing> {
         let is_read_as_it_is = !is_packed(&self.geometry) && of_x == Element::F32;
-        if is_read_as_it_is || Single::new(self).is_some() {
+        if is_read_as_it_is || OneChannel::new(self).is_some() {
             return None;
         }
         Some(Packing {
@@ -114,7 +119,7 @@ impl Convolution {
 
     /// The gradient of the convolution's own output, before bias, ReLU and pooling.
     fn behind(&self, stream: &Stream, at: At<'_, '_>, dy: Block) -> Result<Block> {
-        let Some(z) = at.kept.first() else {
+        let Some(z) = at.saved.first() else {
             if self.relu {
                 mask(stream, at.y, dy.floats())?;
             }

@@ -3,11 +3,11 @@
 //! cuDNN says which algorithms it takes for the fastest. The first of them are timed once, unless algorithms have to be
 //! deterministic, and the fastest is used from then on, by all replicas.
 
+use super::alloc::alloc;
 use super::floats::{Element, Floats};
-use super::stream::alloc;
-use crate::algorithms::algorithm;
 use crate::ops::convolution::Geometry;
-use crate::precision::{Precision, arithmetic};
+use crate::settings::algorithms::algorithm;
+use crate::settings::precision::{Precision, arithmetic};
 use candle_core::cuda_backend::cudarc::cudnn::{CudnnError, result, sys};
 use candle_core::cuda_backend::cudarc::driver::sys::CUevent_flags;
 use candle_core::cuda_backend::cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
@@ -470,8 +470,8 @@ mod tests {
     use super::super::memory::Block;
     use super::super::stream::Stream;
     use super::*;
-    use crate::algorithms::{algorithms, set_algorithms};
-    use crate::precision::{set_deterministic, set_precision};
+    use crate::settings::algorithms::{algorithms, set_algorithms};
+    use crate::settings::precision::{set_deterministic, set_precision};
     use candle_core::Device;
 
     /// Replicas on two GPUs, which are offered algorithms in another order, take the same one for each shape. One of those

@@ -244,7 +244,7 @@ extern "C" __global__ void cross_entropy(unsigned int n, const float* y_hat, con
     loss[i] = y[i] < classes ? logf(total) - (row[y[i]] - largest) : NAN;
 }
 
-// softmax(y_hat), less 1 at the label, times the gradient of the loss, which is 1 where it is not given.
+// softmax(y_hat), less 1 at the label, times the gradient of the loss.
 extern "C" __global__ void cross_entropy_backward(unsigned int n, const float* y_hat, const unsigned int* y,
                                                   const float* d_loss, float* gradient, int classes) {
     ELEMENT
@@ -253,7 +253,7 @@ extern "C" __global__ void cross_entropy_backward(unsigned int n, const float* y
     float largest = -INFINITY, total = 0.f;
     for (int c = 0; c < classes; ++c) largest = fmaxf(largest, row[c]);
     for (int c = 0; c < classes; ++c) total += expf(row[c] - largest);
-    const float d = y[i] < classes ? (d_loss ? d_loss[i] : 1.f) : NAN;
+    const float d = y[i] < classes ? d_loss[i] : NAN;
     for (int c = 0; c < classes; ++c)
         to[c] = d * expf(row[c] - largest) / total - (c == y[i] ? d : 0.f);
 }

@@ -1,7 +1,5 @@
 //! Numbers in a GPU's memory: their address and their type.
 
-use candle_core::cuda_backend::cudarc::driver::CudaSlice;
-
 /// What the numbers in a GPU's memory are; all are computed with in f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(crate) enum Element {
@@ -75,10 +73,4 @@ impl Floats {
     pub fn kernel(self, name: &'static str) -> Kernel {
         self.element.kernel(name)
     }
-}
-
-/// Memory with its address, which is asked for once: to ask is to record events.
-pub(crate) struct Piece {
-    pub memory: CudaSlice<f32>,
-    pub address: u64,
 }

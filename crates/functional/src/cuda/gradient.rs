@@ -25,7 +25,7 @@ impl Grad<'_> {
                 Some((to, false))
             }
             Grad::Sum(block) => Some((block.floats(), true)),
-            Grad::Place {
+            Grad::View {
                 to,
                 written,
                 touched,

@@ -1,16 +1,16 @@
 //! The smaller operations on a GPU: one kernel in each direction.
 
-use super::floats::{Element, Floats};
+use super::elementwise::{mask, transpose};
+use super::floats::Floats;
 use super::gradient::{At, Cuda, Grad, Pass};
+use super::launch::{Argument, launch};
 use super::memory::Block;
-use super::stream::{Argument, Stream, launch};
-use crate::cuda::linear::mask;
 use crate::kernel::Kernel;
 use crate::ops::layout::Transpose;
 use crate::ops::pool::{Average, GlobalAverage, Maximum, Windows};
 use crate::ops::{Add, Relu};
+use candle_core::Result;
 use candle_core::cuda_backend::cudarc::driver::DeviceRepr;
-use candle_core::{Result, bail};
 
 impl Kernel<Cuda> for Relu {
     fn forward(&self, pass: &Pass, x: &[Floats], y: Floats) -> Result<Vec<Block>> {
@@ -57,22 +57,6 @@ impl Kernel<Cuda> for Transpose {
         };
         transpose(stream, dy.floats(), to, [self.columns, self.rows], add)
     }
-}
-
-/// Each sample, a matrix of rows × columns, transposed; to f32 where the types differ.
-pub(crate) fn transpose(
-    stream: &Stream,
-    x: Floats,
-    y: Floats,
-    [rows, columns]: [usize; 2],
-    add: bool,
-) -> Result<()> {
-    let name = match (x.element, y.element) {
-        (Element::Bf16, Element::F32) => "transpose_widen",
-        (Element::F32, Element::Bf16) => bail!("a transposition does not round"),
-        _ => "transpose",
-    };
-    launch!(stream, x.kernel(name), elements y.len; y.len, x, y, rows, columns, add)
 }
 
 /// [`Windows`] as the kernels see it.

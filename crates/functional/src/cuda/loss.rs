@@ -1,11 +1,12 @@
 //! Cross-entropy, sum and mean on a GPU. To look at the labels on the host would mean to wait for the GPU: a
 //! label that is no class makes the loss of its example NaN, and its gradient too.
 
+use super::elementwise::bias_relu;
 use super::floats::Floats;
 use super::gradient::{At, Cuda, Grad, Pass};
-use super::linear::bias_relu;
+use super::launch::{Address, THREADS, launch};
 use super::memory::Block;
-use super::stream::{Address, Stream, launch};
+use super::stream::Stream;
 use crate::kernel::Kernel;
 use crate::ops::loss::CrossEntropy;
 use crate::ops::pool::GlobalAverage;
@@ -47,7 +48,7 @@ impl Kernel<Cuda> for Labelled {
         let (batch, to) = (d_losses.len, gradient.floats());
         self.with_labels(stream, |labels| {
             let name = "cross_entropy_backward";
-            launch!(stream, name, elements batch; batch, y_hat, labels, Some(d_losses), to, classes)
+            launch!(stream, name, elements batch; batch, y_hat, labels, d_losses, to, classes)
         })?;
         dx[0].give(stream, gradient)
     }
@@ -56,7 +57,7 @@ impl Kernel<Cuda> for Labelled {
 impl Kernel<Cuda> for Sum {
     /// By one block: losses are few.
     fn forward(&self, pass: &Pass, x: &[Floats], y: Floats) -> Result<Vec<Block>> {
-        launch!(pass.stream, "total", (1, 1, 1), (256, 1, 1); x[0], y, x[0].len)?;
+        launch!(pass.stream, "total", (1, 1, 1), (THREADS, 1, 1); x[0], y, x[0].len)?;
         Ok(vec![])
     }
 

@@ -1,12 +1,11 @@
 //! Memory on a GPU that is used again: as [`crate::cpu::buffer`] on the CPU. What a dropped block held stays in
 //! it, so a new one has arbitrary contents.
 
-use super::floats::{Element, Floats, Piece};
-use super::stream::{Stream, alloc};
-use crate::free::Free;
+use super::alloc::{Piece, Pool, alloc};
+use super::floats::{Element, Floats};
+use super::stream::Stream;
 use candle_core::Result;
 use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr, DevicePtrMut};
-use std::sync::Arc;
 
 /// Floats on a GPU; dropped, they go back to where they came from. A later block may have the memory at
 /// once: the stream keeps the order.
@@ -14,7 +13,7 @@ pub(crate) struct Block {
     piece: Option<Piece>,
     size: usize,
     floats: Floats,
-    free: Arc<Free<Piece>>,
+    free: Pool,
 }
 
 impl Block {

@@ -4,22 +4,24 @@
 //! again without events, because the stream keeps the order. candle's events guard only what goes in and what comes
 //! out.
 
+mod alloc;
 mod backend;
 mod convolution;
 mod cudnn;
+mod elementwise;
 mod floats;
 mod gemm;
 mod gradient;
+mod launch;
 mod layers;
 mod linear;
 mod loss;
 mod memory;
 mod norm;
+mod one_channel;
 mod optim;
-mod single;
 mod stream;
 mod tensors;
 
 pub(crate) use gradient::Cuda;
-pub(crate) use optim::{adamw, sgd};
-pub(crate) use stream::give_back;
+pub(crate) use optim::{Slice, adamw, sgd};

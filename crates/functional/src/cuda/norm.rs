@@ -3,17 +3,16 @@
 
 use super::floats::Floats;
 use super::gradient::{At, Cuda, Grad, Pass};
+use super::launch::{Argument, THREADS, launch};
 use super::memory::Block;
-use super::stream::{Argument, Stream, launch};
+use super::stream::Stream;
 use super::tensors::{with_floats, with_memory_of};
 use crate::kernel::Kernel;
 use crate::ops::norm::{EPS, MOMENTUM, Norm};
-use crate::synchronized::{Moments, Summation, Sums};
+use crate::ops::synchronized::{Moments, Summation, Sums};
 use candle_core::cuda_backend::cudarc::driver::DeviceRepr;
 use candle_core::{Error, Result, Tensor, Var};
 
-/// Threads of a block that sums rows.
-const THREADS: usize = 256;
 /// About as many blocks as keep a GPU busy.
 const BLOCKS: usize = 512;
 
@@ -50,7 +49,7 @@ struct Cut {
 impl Cut {
     fn new(rows: usize, channels: usize, vector: usize) -> Self {
         let side_by_side = (channels / vector).next_power_of_two().min(32);
-        let in_depth = THREADS / side_by_side;
+        let in_depth = THREADS as usize / side_by_side;
         let across = channels.div_ceil(vector * side_by_side);
         let rows_of_a_block = rows.div_ceil((BLOCKS / across).max(1)).max(in_depth);
         let parts = rows.div_ceil(rows_of_a_block);
@@ -227,7 +226,7 @@ impl Kernel<Cuda> for Norm {
     fn backward(&self, pass: &Pass, at: At<'_, '_>, dy: Block, dx: &mut [Grad<'_>]) -> Result<()> {
         let stream = &*pass.stream;
         let (c, rows, x, d) = (self.channels, self.count, at.x[0], dy.floats());
-        let (mean, inv_std) = (at.kept[0].floats(), at.kept[1].floats());
+        let (mean, inv_std) = (at.saved[0].floats(), at.saved[1].floats());
         let channels = self.channels(mean, inv_std, at.x);
         // the shortcut's gradient is the one behind the ReLU, of which nothing is left after that
         let masked = (self.relu && self.shortcut).then_some(at.y);

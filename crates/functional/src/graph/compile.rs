@@ -1,8 +1,8 @@
 //! From values to a [`Tape`]: puts the operations in order, and makes one of those that belong together. It
 //! computes nothing.
 
-use super::guest;
-use super::tape::{Slot, Step, Tape};
+use super::candle;
+use super::tape::{Entry, Slot, Tape};
 use super::value::{Node, Source, Value};
 use crate::kernel::{Backend, Kernel};
 use crate::ops::Op;
@@ -53,7 +53,7 @@ impl<B: Backend> Compiler<B> {
         }
     }
 
-    /// Where a value is. Adds the steps for it, where the tape has none yet.
+    /// Where a value is. Adds the entries for it, where the tape has none yet.
     fn slot(&mut self, value: &Value) -> Result<Slot> {
         if let Some(slot) = self.slots.get(&Rc::as_ptr(&value.0)) {
             return Ok(*slot);
@@ -80,30 +80,30 @@ impl<B: Backend> Compiler<B> {
         values.iter().map(|value| self.slot(value)).collect()
     }
 
-    /// A step more, which reads each input in its type.
+    /// One more entry, which reads each input in its type.
     fn push(&mut self, kernel: Box<dyn Kernel<B>>, inputs: Vec<Slot>, dims: &[usize]) -> Slot {
         let inputs = inputs.into_iter().enumerate();
         let inputs = inputs.map(|(n, slot)| self.cast(slot, kernel.input_element(n)));
         let (inputs, len) = (inputs.collect(), dims.iter().product());
-        self.push_step(Step {
+        self.push_entry(Entry {
             kernel,
             inputs,
             len,
         })
     }
 
-    fn push_step(&mut self, step: Step<B>) -> Slot {
-        self.tape.steps.push(step);
-        Slot::Step(self.tape.steps.len() - 1)
+    fn push_entry(&mut self, entry: Entry<B>) -> Slot {
+        self.tape.entries.push(entry);
+        Slot::Result(self.tape.entries.len() - 1)
     }
 
     /// A value in the type that is asked for.
     fn cast(&mut self, slot: Slot, to: B::Element) -> Slot {
         let (is, len) = match slot {
             Slot::Leaf(i) => (B::Element::default(), self.tape.leaves[i].elem_count()),
-            Slot::Step(i) => {
-                let step = &self.tape.steps[i];
-                (step.kernel.element(), step.len)
+            Slot::Result(i) => {
+                let entry = &self.tape.entries[i];
+                (entry.kernel.element(), entry.len)
             }
         };
         if is == to {
@@ -116,7 +116,7 @@ impl<B: Backend> Compiler<B> {
         if let Some((_, _, cast)) = known {
             return *cast;
         }
-        let cast = self.push_step(Step {
+        let cast = self.push_entry(Entry {
             kernel: B::cast(to),
             inputs: vec![slot],
             len,
@@ -125,11 +125,11 @@ impl<B: Backend> Compiler<B> {
         cast
     }
 
-    /// The step of one operation.
+    /// The entry of one operation.
     fn single(&mut self, op: &Op, inputs: &[Value], dims: &[usize]) -> Result<Slot> {
-        if let Op::Guest(guest) = op {
+        if let Op::Candle(candle_op) = op {
             let input = inputs.first().map(|input| input.dims().to_vec());
-            let kernel = guest::kernel(guest.clone(), input, dims.to_vec());
+            let kernel = candle::kernel(candle_op.clone(), input, dims.to_vec());
             let inputs = self.slots(inputs)?;
             return Ok(self.push(kernel, inputs, dims));
         }
@@ -138,7 +138,7 @@ impl<B: Backend> Compiler<B> {
         Ok(self.push(kernel, inputs, dims))
     }
 
-    /// A layer with the ReLU and the pooling that follow it, where one step can be all of them.
+    /// A layer with the ReLU and the pooling that follow it, where one entry can be all of them.
     fn fused(&mut self, value: &Value) -> Result<Option<Slot>> {
         let (pool, inner) = match op(value) {
             Some(Op::Average(average)) => {

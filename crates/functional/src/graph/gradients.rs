@@ -1,14 +1,14 @@
-//! The gradients of a network's parameters where their owner wants them: in buckets, the way an all-reduce wants
-//! them, or each in a variable. Backward writes there and nowhere else. It sends nothing to another replica.
+//! The gradients of a network's parameters: in buckets, as an all-reduce needs them, or each in a variable. Backward
+//! writes there and nowhere else. It sends nothing to another replica.
 
 use super::compile::compile;
 use super::tape::{Plan, Saved, Tape};
 use super::value::Value;
 use super::writing::{Parameter, Writing, fill};
-use crate::bucket::{self, Bucket, Part, Values};
 use crate::cpu::Cpu;
 use crate::kernel::{Backend, Pass};
-use crate::synchronized::Summation;
+use crate::memory::bucket::{self, Bucket, Part, Values};
+use crate::ops::synchronized::Summation;
 use candle_core::{DType, Device, Result, Tensor, TensorId, Var, bail};
 use devices::with_room;
 use std::collections::HashMap;
@@ -81,17 +81,13 @@ pub struct Gradients {
     /// In the order in which they were given.
     parameters: Vec<Parameter>,
     by_id: HashMap<TensorId, usize>,
-    /// The last parameters first.
-    buckets: Vec<Memory>,
+    /// The parts of each bucket; the first bucket has the last parameters.
+    layout: Vec<Arc<[Part]>>,
+    /// The memory of each bucket; none while it is handed out.
+    buckets: Vec<Option<Values>>,
     allow_unused: bool,
     /// A backward pass began that did not end well.
     failed: bool,
-}
-
-struct Memory {
-    /// None while it is handed out.
-    values: Option<Values>,
-    parts: Arc<[Part]>,
 }
 
 /// How [`Gradients::backward_with`] runs. The default is [`Gradients::backward`]'s.
@@ -150,33 +146,32 @@ impl Gradients {
         let parameter = |(name, tensor)| Parameter {
             name,
             tensor,
-            place: (0, 0..0), // until its bucket is made
+            view: (0, 0..0), // until its bucket is made
             written: false,
             touched: false,
         };
         let mut parameters: Vec<Parameter> = params.into_iter().map(parameter).collect();
-        let mut bucket = |(index, (numbers, values)): (usize, (Range<usize>, Values))| {
+        let mut layout = Vec::new();
+        for (index, (numbers, _)) in buckets.iter().enumerate() {
             let mut start = 0;
-            let parts = numbers.map(|number| {
+            let parts = numbers.clone().map(|number| {
                 let parameter = &mut parameters[number];
                 let range = start..start + parameter.tensor.elem_count();
                 start = range.end;
-                parameter.place = (index, range.clone());
+                parameter.view = (index, range.clone());
                 Part {
                     parameter: number,
                     range,
                 }
             });
-            Memory {
-                parts: parts.collect(),
-                values: Some(values),
-            }
-        };
-        let buckets = buckets.into_iter().enumerate().map(&mut bucket).collect();
+            layout.push(parts.collect());
+        }
+        let buckets = buckets.into_iter().map(|(_, values)| Some(values));
         Self {
             parameters,
             by_id,
-            buckets,
+            layout,
+            buckets: buckets.collect(),
             allow_unused: false,
             failed: false,
         }
@@ -190,18 +185,17 @@ impl Gradients {
 
     /// What each bucket holds, which never changes.
     pub fn layout(&self) -> impl ExactSizeIterator<Item = &Arc<[Part]>> {
-        self.buckets.iter().map(|bucket| &bucket.parts)
+        self.layout.iter()
     }
 
-    /// A copy of what lies in the place of each parameter, in their order, also if [`zero`](Self::zero) was called
-    /// since: to look at the gradients of a step after it.
+    /// A copy of the gradient of each parameter, in their order. It is the last one also after [`zero`](Self::zero).
     ///
     /// # Errors
     /// Where a bucket is out.
     pub fn values(&self) -> Result<Vec<Tensor>> {
         let value = |parameter: &Parameter| {
-            let (bucket, range) = &parameter.place;
-            match &self.buckets[*bucket].values {
+            let (bucket, range) = &parameter.view;
+            match &self.buckets[*bucket] {
                 Some(values) => values.get(range.clone()),
                 None => bail!("bucket {bucket} is handed out: put it back first"),
             }
@@ -291,19 +285,21 @@ impl Gradients {
         if self.failed {
             bail!("the last backward pass failed halfway: call zero() first")
         }
-        match self.buckets.iter().position(|b| b.values.is_none()) {
+        match self.buckets.iter().position(Option::is_none) {
             Some(out) => bail!("bucket {out} is handed out: put it back first"),
             None => Ok(()),
         }
     }
 
-    /// The step after which each bucket is complete: the largest number where it has nothing to wait for.
+    /// For each bucket the entry of the tape whose backward adds its last gradient. Backward runs from the last entry to
+    /// the first, so that is the smallest number. A bucket without a gradient is complete from the start: the number is
+    /// the largest that there is.
     fn completed_by(&self, plan: &Plan) -> Result<Vec<usize>> {
         let mut complete = vec![usize::MAX; self.buckets.len()];
         for (number, parameter) in self.parameters.iter().enumerate() {
-            let of_bucket = &mut complete[parameter.place.0];
+            let of_bucket = &mut complete[parameter.view.0];
             match plan.completed_by(number) {
-                Some(step) => *of_bucket = step.min(*of_bucket),
+                Some(entry) => *of_bucket = entry.min(*of_bucket),
                 None if self.allow_unused => {}
                 None => bail!(
                     "the loss does not depend on the parameter {}",
@@ -325,18 +321,17 @@ impl Gradients {
         let mut writing = Writing::new(&mut self.parameters, self.allow_unused);
         let (mut next, buckets) = (0, &mut self.buckets);
         let mut result = buckets.iter_mut().try_for_each(|bucket| {
-            writing.open(&pass.stream, bucket.values.as_mut().expect("all are here"))?;
-            bucket.values = None;
+            writing.open(&pass.stream, bucket.as_mut().expect("all are here"))?;
+            *bucket = None;
             Ok(())
         });
-        let layout: Vec<Arc<[Part]>> = buckets.iter().map(|b| b.parts.clone()).collect();
-        let mut hand_out = |writing: &mut Writing<B>, step: usize| {
-            while complete.get(next).is_some_and(|last| step <= *last) {
-                let (index, parts) = (next, layout[next].clone());
+        let mut hand_out = |writing: &mut Writing<B>, entry: usize| {
+            while complete.get(next).is_some_and(|last| entry <= *last) {
+                let (index, parts) = (next, self.layout[next].clone());
                 next += 1;
                 let values = writing.complete(&pass.stream, index, &parts)?;
                 match &mut ready {
-                    None => buckets[index].values = Some(values),
+                    None => buckets[index] = Some(values),
                     Some(ready) => ready(Bucket {
                         index,
                         parts,
@@ -351,7 +346,7 @@ impl Gradients {
         result = result.and_then(|()| hand_out(&mut writing, 0));
         for (index, bucket) in self.buckets.iter_mut().enumerate() {
             if let Some(values) = writing.close(&pass.stream, index)? {
-                bucket.values = Some(values);
+                *bucket = Some(values);
             }
         }
         result
@@ -364,10 +359,9 @@ impl Gradients {
     /// Where a bucket is out, the pass before failed, or of `ready`.
     pub fn give(&mut self, ready: Ready<'_>) -> Result<()> {
         self.check_in()?;
-        for index in 0..self.buckets.len() {
-            let bucket = &mut self.buckets[index];
-            let parts = bucket.parts.clone();
-            let mut values = bucket.values.take().expect("all are here");
+        for (index, bucket) in self.buckets.iter_mut().enumerate() {
+            let parts = self.layout[index].clone();
+            let mut values = bucket.take().expect("all are here");
             fill(&mut self.parameters, &parts, &mut values)?;
             ready(Bucket {
                 index,
@@ -384,16 +378,16 @@ impl Gradients {
     /// Where it does not fit, or is not out.
     pub fn put_back(&mut self, bucket: Bucket) -> Result<()> {
         let Bucket { index, values, .. } = bucket;
-        let count = self.buckets.len();
-        let Some(memory) = self.buckets.get_mut(index) else {
+        let Some(parts) = self.layout.get(index) else {
+            let count = self.layout.len();
             bail!("cannot put back bucket {index}: there are {count} buckets")
         };
-        let expected = memory.parts.last().map_or(0, |part| part.range.end);
+        let expected = parts.last().map_or(0, |part| part.range.end);
         if values.elem_count() != expected {
             let found = values.elem_count();
             bail!("cannot put back bucket {index} with {found} elements: it had {expected}")
         }
-        let device = memory.parts.first();
+        let device = parts.first();
         let device = device.map(|part| self.parameters[part.parameter].tensor.device());
         let is_at_home = device.is_none_or(|device| match &values {
             Values::Floats(_) => device.is_cpu(),
@@ -402,10 +396,10 @@ impl Gradients {
         if !is_at_home {
             bail!("cannot put back bucket {index}: it is not on the device of its parameters")
         }
-        if memory.values.is_some() {
+        if self.buckets[index].is_some() {
             bail!("cannot put back bucket {index}: it was not handed out")
         }
-        memory.values = Some(values);
+        self.buckets[index] = Some(values);
         Ok(())
     }
 }

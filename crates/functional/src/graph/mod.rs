@@ -1,10 +1,10 @@
 //! Computations: values that are written down, the tape that runs them, and their gradients.
 
+pub(crate) mod candle;
 pub(crate) mod compile;
 mod difference;
 mod eval;
 pub(crate) mod gradients;
-pub(crate) mod guest;
 pub(crate) mod network;
 pub(crate) mod tape;
 pub(crate) mod value;

@@ -1,5 +1,5 @@
-//! A tape: the steps of a computation in the order in which they run. It runs them forward, and backward to the
-//! gradients of parameters, on any backend.
+//! A tape: a computation as entries, in the order in which they run. It runs them forward, and backward to the gradients
+//! of parameters, on any backend.
 
 use super::writing::Writing;
 use crate::kernel::{At, Backend, Grad, Input, Kernel, Pass};
@@ -9,12 +9,12 @@ use candle_core::{Result, Tensor, TensorId};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Slot {
     Leaf(usize),
-    /// The result of a step.
-    Step(usize),
+    /// The result of an entry.
+    Result(usize),
 }
 
 /// One kernel, on values.
-pub(crate) struct Step<B: Backend> {
+pub(crate) struct Entry<B: Backend> {
     pub kernel: Box<dyn Kernel<B>>,
     pub inputs: Vec<Slot>,
     /// Elements of the result.
@@ -22,9 +22,9 @@ pub(crate) struct Step<B: Backend> {
 }
 
 pub(crate) struct Tape<B: Backend> {
-    /// Contiguous tensors. Each is locked while a step reads it, and at no other time.
+    /// Contiguous tensors. Each is locked while an entry reads it, and at no other time.
     pub leaves: Vec<Tensor>,
-    pub steps: Vec<Step<B>>,
+    pub entries: Vec<Entry<B>>,
     /// What it computes, with shapes; the first is the loss where there is one.
     pub outputs: Vec<(Slot, Vec<usize>)>,
 }
@@ -33,18 +33,18 @@ impl<B: Backend> Default for Tape<B> {
     fn default() -> Self {
         Self {
             leaves: Vec::new(),
-            steps: Vec::new(),
+            entries: Vec::new(),
             outputs: Vec::new(),
         }
     }
 }
 
-/// What a forward pass leaves: the results of the steps, and what each kernel saved for backward.
+/// What a forward pass leaves: the results of the entries, and the saved tensors of each kernel.
 pub(crate) struct Saved<B: Backend> {
-    values: Vec<Option<B::Memory>>,
-    kept: Vec<Vec<B::Memory>>,
-    /// The weight of each step, where its kernel wants it repacked.
-    packed: Vec<Option<B::Memory>>,
+    values: Vec<Option<B::Buffer>>,
+    tensors: Vec<Vec<B::Buffer>>,
+    /// The weight of each entry, where its kernel wants it repacked.
+    packed: Vec<Option<B::Buffer>>,
 }
 
 impl<B: Backend> Tape<B> {
@@ -53,34 +53,40 @@ impl<B: Backend> Tape<B> {
     pub fn least_memory(&self) -> usize {
         let is_variable =
             |slot: &Slot| matches!(slot, Slot::Leaf(i) if self.leaves[*i].is_variable());
-        let of_variable = |step: &&Step<B>| step.inputs.iter().any(is_variable);
-        let gradient = self.steps.iter().filter(of_variable).map(|step| step.len);
-        gradient.max().unwrap_or(0) + self.steps.iter().map(|step| step.len).sum::<usize>()
+        let of_variable = |entry: &&Entry<B>| entry.inputs.iter().any(is_variable);
+        let gradient = self
+            .entries
+            .iter()
+            .filter(of_variable)
+            .map(|entry| entry.len);
+        gradient.max().unwrap_or(0) + self.entries.iter().map(|entry| entry.len).sum::<usize>()
     }
 
-    /// Runs all steps. Without `pass.keep` each value is given back after its last use.
+    /// Runs all entries. Without `pass.keep` each value is given back after its last use.
     pub fn forward(&self, pass: &Pass<B>) -> Result<Saved<B>> {
         let last_uses = self.last_uses();
         let mut saved = Saved {
             values: Vec::new(),
-            kept: Vec::new(),
-            packed: self.steps.iter().map(|_| None).collect(),
+            tensors: Vec::new(),
+            packed: self.entries.iter().map(|_| None).collect(),
         };
-        for (i, step) in self.steps.iter().enumerate() {
+        for (i, entry) in self.entries.iter().enumerate() {
             self.pack(pass, i, &mut saved)?;
-            let mut y = B::alloc(&pass.stream, step.kernel.element(), step.len)?;
+            let mut y = B::alloc(&pass.stream, entry.kernel.element(), entry.len)?;
             let inputs = self.inputs(i, &saved);
-            let kept = B::read(&pass.stream, &inputs, |x| {
-                step.kernel.forward(pass, x, B::view_mut(&mut y))
+            let tensors = B::read(&pass.stream, &inputs, |x| {
+                entry.kernel.forward(pass, x, B::view_mut(&mut y))
             })?;
             saved.values.push(Some(y));
-            saved.kept.push(if pass.keep { kept } else { Vec::new() });
+            saved
+                .tensors
+                .push(if pass.keep { tensors } else { Vec::new() });
             if pass.keep {
                 continue;
             }
             saved.packed[i] = None;
-            for slot in &step.inputs {
-                if let Slot::Step(value) = *slot
+            for slot in &entry.inputs {
+                if let Slot::Result(value) = *slot
                     && last_uses[value] == i
                 {
                     saved.values[value] = None;
@@ -90,44 +96,44 @@ impl<B: Backend> Tape<B> {
         Ok(saved)
     }
 
-    /// The last step that reads the result of each step; none for outputs.
+    /// The last entry that reads the result of each entry; none for outputs.
     fn last_uses(&self) -> Vec<usize> {
-        let mut last = vec![usize::MAX; self.steps.len()];
-        for (i, step) in self.steps.iter().enumerate() {
-            for slot in &step.inputs {
-                if let Slot::Step(value) = *slot {
+        let mut last = vec![usize::MAX; self.entries.len()];
+        for (i, entry) in self.entries.iter().enumerate() {
+            for slot in &entry.inputs {
+                if let Slot::Result(value) = *slot {
                     last[value] = i;
                 }
             }
         }
         for (slot, _) in &self.outputs {
-            if let Slot::Step(value) = *slot {
+            if let Slot::Result(value) = *slot {
                 last[value] = usize::MAX;
             }
         }
         last
     }
 
-    /// Repacks the weight of step `first` if its kernel wants that, and with it those of later steps that are leaves.
+    /// Repacks the weight of entry `first` if its kernel wants that, and with it those of later entries that are leaves.
     fn pack(&self, pass: &Pass<B>, first: usize, saved: &mut Saved<B>) -> Result<()> {
         let packing = |i: usize| {
-            let kernel = &self.steps[i].kernel;
+            let kernel = &self.entries[i].kernel;
             Some((i, kernel.packing(kernel.input_element(0))?))
         };
         if saved.packed[first].is_some() || packing(first).is_none() {
             return Ok(());
         }
-        let is_there = |i: &usize| matches!(self.steps[*i].inputs.get(1), Some(Slot::Leaf(_)));
-        let steps = (first..self.steps.len()).filter(|i| *i == first || is_there(i));
-        let steps = steps.filter(|i| saved.packed[*i].is_none());
-        let (steps, packings): (Vec<usize>, Vec<_>) = steps.filter_map(packing).unzip();
-        let weight = |i: &usize| self.input(self.steps[*i].inputs[1], saved);
-        let weights: Vec<_> = steps.iter().map(weight).collect();
+        let is_there = |i: &usize| matches!(self.entries[*i].inputs.get(1), Some(Slot::Leaf(_)));
+        let entries = (first..self.entries.len()).filter(|i| *i == first || is_there(i));
+        let entries = entries.filter(|i| saved.packed[*i].is_none());
+        let (entries, packings): (Vec<usize>, Vec<_>) = entries.filter_map(packing).unzip();
+        let weight = |i: &usize| self.input(self.entries[*i].inputs[1], saved);
+        let weights: Vec<_> = entries.iter().map(weight).collect();
         let packed = B::read(&pass.stream, &weights, |weights| {
             let weights = weights.iter().copied().zip(packings);
             B::pack(&pass.stream, &weights.collect::<Vec<_>>())
         })?;
-        for (i, memory) in steps.into_iter().zip(packed) {
+        for (i, memory) in entries.into_iter().zip(packed) {
             saved.packed[i] = Some(memory);
         }
         Ok(())
@@ -136,16 +142,16 @@ impl<B: Backend> Tape<B> {
     fn input<'a>(&'a self, slot: Slot, saved: &'a Saved<B>) -> Input<'a, B> {
         match slot {
             Slot::Leaf(i) => Input::Tensor(&self.leaves[i]),
-            Slot::Step(i) => saved.input(i),
+            Slot::Result(i) => saved.input(i),
         }
     }
 
-    /// What step `i` reads.
+    /// What entry `i` reads.
     fn inputs<'a>(&'a self, i: usize, saved: &'a Saved<B>) -> Vec<Input<'a, B>> {
-        let slots = self.steps[i].inputs.iter();
+        let slots = self.entries[i].inputs.iter();
         let mut inputs: Vec<_> = slots.map(|slot| self.input(*slot, saved)).collect();
         if let Some(weight) = &saved.packed[i] {
-            inputs[1] = Input::Memory(weight);
+            inputs[1] = Input::Buffer(weight);
         }
         inputs
     }
@@ -160,7 +166,7 @@ impl<B: Backend> Tape<B> {
             outputs.push(match (before, *slot) {
                 (Some(before), _) => outputs[before].reshape(&dims[..])?,
                 (None, Slot::Leaf(i)) => self.leaves[i].detach().reshape(&dims[..])?,
-                (None, Slot::Step(i)) => {
+                (None, Slot::Result(i)) => {
                     let value = saved.values[i].take().expect("outputs are kept");
                     B::tensor(&pass.stream, value, dims)?
                 }
@@ -172,7 +178,7 @@ impl<B: Backend> Tape<B> {
 
 impl<B: Backend> Saved<B> {
     fn input(&self, i: usize) -> Input<'_, B> {
-        Input::Memory(self.values[i].as_ref().expect("it is still read"))
+        Input::Buffer(self.values[i].as_ref().expect("it is still read"))
     }
 }
 
@@ -180,26 +186,26 @@ impl<B: Backend> Saved<B> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Target {
     Unwanted,
-    /// To the result of a step.
-    Step(usize),
-    /// To the place of the parameter of this number.
+    /// To the result of an entry.
+    Result(usize),
+    /// To the gradient view of the parameter of this number.
     Parameter(usize),
 }
 
 /// Which gradients backward computes. It is known when forward has ended.
 pub(crate) struct Plan {
-    /// For each step that takes part, where the gradients go that its kernel computes.
+    /// For each entry that takes part, where the gradients go that its kernel computes.
     targets: Vec<Option<Vec<Target>>>,
 }
 
 impl Plan {
-    /// The step after which the gradient of a parameter is complete; none if the loss does not depend on it.
+    /// The entry after which the gradient of a parameter is complete; none if the loss does not depend on it.
     pub fn completed_by(&self, parameter: usize) -> Option<usize> {
         let writes = |targets: &Option<Vec<Target>>| {
             let targets = targets.as_deref().unwrap_or_default();
             targets.contains(&Target::Parameter(parameter))
         };
-        self.targets.iter().position(writes) // backward comes to the first step last
+        self.targets.iter().position(writes) // backward comes to the first entry last
     }
 }
 
@@ -209,26 +215,26 @@ impl<B: Backend> Tape<B> {
         let parameter =
             |tensor: &Tensor| number(tensor.id()).map_or(Target::Unwanted, Target::Parameter);
         let mut targets: Vec<Option<Vec<Target>>> = Vec::new();
-        for step in &self.steps {
+        for entry in &self.entries {
             let of_input = |slot: &Slot| match *slot {
                 Slot::Leaf(i) => parameter(&self.leaves[i]),
-                Slot::Step(i) if targets[i].is_some() => Target::Step(i),
-                Slot::Step(_) => Target::Unwanted,
+                Slot::Result(i) if targets[i].is_some() => Target::Result(i),
+                Slot::Result(_) => Target::Unwanted,
             };
-            let of_inputs = step.inputs.iter().map(of_input);
-            let parameters = step.kernel.parameters();
+            let of_inputs = entry.inputs.iter().map(of_input);
+            let parameters = entry.kernel.parameters();
             let all: Vec<_> = of_inputs.chain(parameters.iter().map(parameter)).collect();
             let wanted = all.iter().any(|target| *target != Target::Unwanted);
             targets.push(wanted.then_some(all));
         }
-        let mut reached = vec![false; self.steps.len()];
-        if let Some((Slot::Step(loss), _)) = self.outputs.first() {
+        let mut reached = vec![false; self.entries.len()];
+        if let Some((Slot::Result(loss), _)) = self.outputs.first() {
             reached[*loss] = true;
         }
-        for (i, step) in self.steps.iter().enumerate().rev() {
+        for (i, entry) in self.entries.iter().enumerate().rev() {
             match reached[i] {
-                true => step.inputs.iter().for_each(|slot| {
-                    if let Slot::Step(value) = *slot {
+                true => entry.inputs.iter().for_each(|slot| {
+                    if let Slot::Result(value) = *slot {
                         reached[value] = true;
                     }
                 }),
@@ -238,7 +244,7 @@ impl<B: Backend> Tape<B> {
         Plan { targets }
     }
 
-    /// Writes the gradients of the first output, a scalar, to their places. Calls `done` after each step.
+    /// Writes the gradients of the first output, a scalar, to the gradient views. Calls `done` after each entry.
     pub fn backward(
         &self,
         pass: &Pass<B>,
@@ -247,29 +253,29 @@ impl<B: Backend> Tape<B> {
         writing: &mut Writing<B>,
         mut done: impl FnMut(&mut Writing<B>, usize) -> Result<()>,
     ) -> Result<()> {
-        let mut sums: Vec<Option<B::Memory>> = self.steps.iter().map(|_| None).collect();
-        if let Some((Slot::Step(loss), _)) = self.outputs.first() {
+        let mut sums: Vec<Option<B::Buffer>> = self.entries.iter().map(|_| None).collect();
+        if let Some((Slot::Result(loss), _)) = self.outputs.first() {
             sums[*loss] = Some(B::scalar(&pass.stream, 1.)?);
         }
-        for i in (0..self.steps.len()).rev() {
+        for i in (0..self.entries.len()).rev() {
             if let (Some(targets), Some(dy)) = (&plan.targets[i], sums[i].take()) {
-                self.step_backward(pass, saved, (i, targets), dy, &mut sums, writing)?;
+                self.entry_backward(pass, saved, (i, targets), dy, &mut sums, writing)?;
             }
             done(writing, i)?;
         }
         Ok(())
     }
 
-    fn step_backward(
+    fn entry_backward(
         &self,
         pass: &Pass<B>,
         saved: &Saved<B>,
         (i, targets): (usize, &[Target]),
-        dy: B::Memory,
-        sums: &mut [Option<B::Memory>],
+        dy: B::Buffer,
+        sums: &mut [Option<B::Buffer>],
         writing: &mut Writing<B>,
     ) -> Result<()> {
-        let step = &self.steps[i];
+        let entry = &self.entries[i];
         let mut inputs = self.inputs(i, saved);
         inputs.push(saved.input(i));
         // a value that is there twice has its gradient in two parts, which are added afterwards
@@ -279,28 +285,28 @@ impl<B: Backend> Tape<B> {
             _ => None,
         };
         let parameters: Vec<usize> = (0..targets.len()).filter_map(parameter).collect();
-        let mut places = writing.places(&parameters).into_iter();
+        let mut views = writing.views(&parameters).into_iter();
         let mut dx: Vec<Grad<'_, B>> = Vec::new();
         for (n, target) in targets.iter().enumerate() {
             dx.push(match (*target, before(n)) {
                 (Target::Unwanted, _) => Grad::Unwanted,
-                (Target::Parameter(_), None) => places.next().expect("one for each parameter"),
-                (Target::Parameter(_), Some(first)) => dx[first].part_of_place(),
-                (Target::Step(value), _) => match sums[value].take() {
+                (Target::Parameter(_), None) => views.next().expect("one for each parameter"),
+                (Target::Parameter(_), Some(first)) => dx[first].part_of_view(),
+                (Target::Result(value), _) => match sums[value].take() {
                     Some(sum) => Grad::Sum(sum),
                     None => {
-                        let of = &self.steps[value];
+                        let of = &self.entries[value];
                         Grad::Empty(of.kernel.element(), of.len)
                     }
                 },
             });
         }
-        drop(places);
+        drop(views);
         B::read(&pass.stream, &inputs, |views| {
             let (y, x) = views.split_last().expect("the result is the last");
-            let kept = &saved.kept[i];
-            let at = At { x, y: *y, kept };
-            step.kernel.backward(pass, at, dy, &mut dx)
+            let saved = &saved.tensors[i];
+            let at = At { x, y: *y, saved };
+            entry.kernel.backward(pass, at, dy, &mut dx)
         })?;
         for n in 0..dx.len() {
             if let Some(first) = before(n)
@@ -312,8 +318,8 @@ impl<B: Backend> Tape<B> {
         let mut touched = Vec::new();
         for (target, grad) in targets.iter().zip(dx) {
             match (*target, grad) {
-                (Target::Step(value), Grad::Sum(sum)) => sums[value] = Some(sum),
-                (Target::Parameter(number), Grad::Place { touched: true, .. }) => {
+                (Target::Result(value), Grad::Sum(sum)) => sums[value] = Some(sum),
+                (Target::Parameter(number), Grad::View { touched: true, .. }) => {
                     touched.push(number);
                 }
                 _ => {}

@@ -1,8 +1,8 @@
 //! Values: computations that are written down, and computed together later. This file is the list of all
 //! operations; [`super::compile`] says which of them become one.
 
+use crate::ops::candle::CandleOp;
 use crate::ops::convolution::{Convolution, Geometry};
-use crate::ops::guest::Guest;
 use crate::ops::layout::Transpose;
 use crate::ops::linear::Linear;
 use crate::ops::loss::CrossEntropy;
@@ -69,7 +69,7 @@ impl Value {
             true => {
                 let x = x.clone();
                 Source::Op(
-                    Op::Guest(Guest(Rc::new(move |_| Ok(x.clone())))),
+                    Op::Candle(CandleOp(Rc::new(move |_| Ok(x.clone())))),
                     Vec::new(),
                 )
             }
@@ -443,12 +443,12 @@ impl Value {
     }
 
     /// A function of candle's operations, which gives a result of this shape.
-    pub(crate) fn guest(
+    pub(crate) fn candle(
         &self,
         f: impl Fn(&Tensor) -> Result<Tensor> + 'static,
         dims: &[usize],
     ) -> Self {
-        let op = Op::Guest(Guest(Rc::new(f)));
+        let op = Op::Candle(CandleOp(Rc::new(f)));
         self.node(Source::Op(op, vec![self.clone()]), dims)
     }
 
@@ -598,5 +598,5 @@ fn mean_of_each(
     y_hat.check(op, &[("y", &Value::new(y)?)])?;
     let (y, shape) = (y.detach(), (dims[0], dims[1..].iter().product::<usize>()));
     let of_each = move |y_hat: &Tensor| f(y_hat, &y)?.reshape(shape)?.mean(1);
-    Ok(y_hat.guest(of_each, &dims[..1]))
+    Ok(y_hat.candle(of_each, &dims[..1]))
 }

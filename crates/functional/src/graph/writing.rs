@@ -1,17 +1,17 @@
-//! The places of gradients while a backward pass writes to them.
+//! Gradient views: the slices of the buckets that a backward pass writes to.
 
-use crate::bucket::{Part, Values};
 use crate::kernel::{Backend, Grad};
+use crate::memory::bucket::{Part, Values};
 use candle_core::{Result, Tensor, bail};
 use std::ops::Range;
 
-/// A parameter that has a place for its gradient.
+/// A parameter with the view of its gradient.
 pub(crate) struct Parameter {
     pub name: String,
     pub tensor: Tensor,
     /// The number of its bucket, and its elements there.
-    pub place: (usize, Range<usize>),
-    /// Whether what lies in its place counts.
+    pub view: (usize, Range<usize>),
+    /// Whether its view holds a gradient.
     pub written: bool,
     /// Whether this pass has added to it.
     pub touched: bool,
@@ -56,18 +56,18 @@ impl<'a, B: Backend> Writing<'a, B> {
         Ok(())
     }
 
-    /// The places of different parameters, in their order.
-    pub fn places(&mut self, parameters: &[usize]) -> Vec<Grad<'_, B>> {
-        let of = |number: &usize| self.parameters[*number].place.clone();
+    /// The gradient views of different parameters, in their order.
+    pub fn views(&mut self, parameters: &[usize]) -> Vec<Grad<'_, B>> {
+        let of = |number: &usize| self.parameters[*number].view.clone();
         let parts: Vec<_> = parameters.iter().map(of).collect();
-        let views = B::parts(&mut self.open, &parts).into_iter();
-        let place = |(number, to): (&usize, _)| Grad::Place {
+        let slices = B::parts(&mut self.open, &parts).into_iter();
+        let view = |(number, to): (&usize, _)| Grad::View {
             to,
             len: self.parameters[*number].tensor.elem_count(),
             written: self.parameters[*number].written,
             touched: false,
         };
-        parameters.iter().zip(views).map(place).collect()
+        parameters.iter().zip(slices).map(view).collect()
     }
 
     /// Records that a kernel has added to the gradients of these parameters.
@@ -78,8 +78,8 @@ impl<'a, B: Backend> Writing<'a, B> {
         }
     }
 
-    /// Gives back the memory of a bucket whose gradients are complete. What nothing was added to is zeros, where that
-    /// is allowed, and else an error.
+    /// Gives back the memory of a bucket whose gradients are complete. A gradient to which nothing was added is zeros if
+    /// that is allowed, and else an error.
     pub fn complete(&mut self, stream: &B::Stream, index: usize, parts: &[Part]) -> Result<Values> {
         let missing = parts
             .iter()
@@ -95,7 +95,7 @@ impl<'a, B: Backend> Writing<'a, B> {
         Ok(values)
     }
 
-    /// Gives back the memory of a bucket, whatever is in it; nothing where it is gone.
+    /// Gives back the memory of a bucket with any contents; none if it was given back before.
     pub fn close(&mut self, stream: &B::Stream, index: usize) -> Result<Option<Values>> {
         let open = self.open.get_mut(index).and_then(Option::take);
         open.map(|open| B::close(stream, open)).transpose()

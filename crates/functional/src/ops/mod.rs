@@ -1,16 +1,17 @@
 //! The operations: their sizes, and the checks of what they are given. Nothing is computed here.
 
 pub(crate) mod args;
+pub(crate) mod candle;
 pub(crate) mod convolution;
-pub(crate) mod guest;
 pub(crate) mod layout;
 pub(crate) mod linear;
 pub(crate) mod loss;
 pub(crate) mod norm;
 pub(crate) mod pool;
+pub(crate) mod synchronized;
 
+use candle::CandleOp;
 use convolution::Convolution;
-use guest::Guest;
 use layout::Transpose;
 use linear::Linear;
 use loss::CrossEntropy;
@@ -32,7 +33,7 @@ pub(crate) enum Op {
     CrossEntropy(CrossEntropy),
     Sum(Sum),
     Mean(Mean),
-    Guest(Guest),
+    Candle(CandleOp),
 }
 
 /// The positive part.

@@ -2,7 +2,7 @@
 //! statistics of its own: the running ones belong to the caller.
 
 use super::args;
-use crate::synchronized::{Moments, Summation, Sums};
+use crate::ops::synchronized::{Moments, Summation, Sums};
 use candle_core::{Result, Tensor, Var, bail};
 
 /// Added to the variance, as in PyTorch.

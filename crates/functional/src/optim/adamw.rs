@@ -38,13 +38,15 @@ impl Default for AdamW {
 }
 
 impl AdamW {
-    /// Of a step: what makes a sum a mean; how much of the parameter stays; the rate, and the root of what the mean of
-    /// squares is divided by, because both means began at 0.
-    pub(crate) fn numbers(&self, slice: &Slice<'_>) -> [f32; 4] {
+    /// The numbers of a step: what makes a sum a mean; the part of the parameter that stays; the rate, and the root of
+    /// the divisor of the mean of squares, because both means began at 0; the constants.
+    fn numbers(&self, slice: &Slice<'_>) -> [f32; 8] {
         let begun = |beta: f64| 1. - beta.powf(slice.step as f64);
         let keep = 1. - slice.lr * self.weight_decay;
         let (rate, root) = (slice.lr / begun(self.beta1), begun(self.beta2).sqrt());
-        [1. / slice.examples, keep, rate, root].map(|value| value as f32)
+        let (new1, new2) = (1. - self.beta1, 1. - self.beta2);
+        let share = 1. / slice.examples;
+        [share, keep, rate, root, new1, self.beta2, new2, self.eps].map(|value| value as f32)
     }
 }
 
@@ -59,13 +61,11 @@ impl Optimizer for AdamW {
 
     fn step(&self, slices: &mut [Slice<'_>]) -> Result<()> {
         #[cfg(feature = "cuda")]
-        if Slice::are_on_a_gpu(slices) {
-            return crate::cuda::adamw(self, slices);
+        if let Some(slices) = Slice::on_a_gpu(slices, |slice| self.numbers(slice)) {
+            return crate::cuda::adamw(&slices);
         }
-        let [new1, beta2, new2, eps] =
-            [1. - self.beta1, self.beta2, 1. - self.beta2, self.eps].map(|value| value as f32);
         for slice in slices {
-            let [share, keep, rate, root] = self.numbers(slice);
+            let [share, keep, rate, root, new1, beta2, new2, eps] = self.numbers(slice);
             slice.each(
                 #[inline(always)]
                 |p, sum, [m, v]| {

@@ -2,10 +2,10 @@
 
 use candle_core::{Result, Tensor};
 
-use super::{Memory, Slice};
+use super::{Data, Slice};
 use crate::cpu::gradient::CHUNK;
 use crate::cpu::threads::for_each_chunk_with;
-use crate::tensors::with_slice_mut;
+use crate::memory::tensors::with_slice_mut;
 
 impl Slice<'_> {
     /// Calls `f` with each element of the parameter, the sum of its gradients, and its N values of the
@@ -23,13 +23,13 @@ impl Slice<'_> {
         f: impl Fn(&mut f32, f32, [&mut f32; N]) + Sync,
     ) -> Result<()> {
         let range = self.range.clone();
-        match &mut self.memory {
-            Memory::Cpu { sum, state } => with_slice_mut(self.param, |param| {
+        match &mut self.data {
+            Data::Cpu { sum, state } => with_slice_mut(self.param, |param| {
                 let state = state.iter_mut().map(|values| &mut **values);
                 run(&mut param[range], sum, state.collect(), f);
                 Ok(())
             }),
-            Memory::Gpu { sum, state, first } => {
+            Data::Gpu { sum, state, first } => {
                 let mut param = OnHost::new(self.param, range.start, range.len())?;
                 let on_host = |state: &Tensor| OnHost::new(state, *first, range.len());
                 let mut state: Vec<OnHost> = state.iter().map(on_host).collect::<Result<_>>()?;

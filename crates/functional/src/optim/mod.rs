@@ -1,4 +1,4 @@
-//! Optimizers: what takes a step with summed gradients. They know slices of parameters, and no network.
+//! Optimizers: they take a step with summed gradients. They know slices of parameters, and no network.
 
 mod adamw;
 mod each;
@@ -13,6 +13,9 @@ use std::fmt::Debug;
 use std::ops::Range;
 
 use candle_core::{Result, Tensor, Var};
+
+#[cfg(feature = "cuda")]
+use crate::cuda;
 
 /// Takes a step with summed gradients.
 ///
@@ -51,7 +54,8 @@ pub trait Optimizer: Debug + Send + Sync {
     /// The learning rate with which it begins.
     fn lr(&self) -> f64;
 
-    /// What it keeps of each element of a parameter from step to step, by name. All are zeros at the beginning.
+    /// The names of its state: the numbers of each element of a parameter that go from step to step. They begin as
+    /// zeros.
     fn state(&self) -> &'static [&'static str];
 
     /// Takes the step on slices of parameters whose gradients are in one bucket.
@@ -61,7 +65,7 @@ pub trait Optimizer: Debug + Send + Sync {
     fn step(&self, slices: &mut [Slice<'_>]) -> Result<()>;
 }
 
-/// Some elements of a parameter, with the sums of their gradients and what the optimizer keeps of them.
+/// Some elements of a parameter, with the sums of their gradients and their optimizer state.
 /// [`each`](Slice::each) goes through them.
 pub struct Slice<'a> {
     /// The name of the parameter.
@@ -75,12 +79,12 @@ pub struct Slice<'a> {
     /// What a sum has to be divided by to be a mean over the examples; more than their number where gradients are
     /// clipped.
     pub examples: f64,
-    pub(crate) param: &'a Var,
-    pub(crate) memory: Memory<'a>,
+    param: &'a Var,
+    data: Data<'a>,
 }
 
 /// The sums and the state of a slice.
-pub(crate) enum Memory<'a> {
+enum Data<'a> {
     Cpu {
         sum: &'a [f32],
         state: Vec<&'a mut [f32]>,
@@ -95,7 +99,7 @@ pub(crate) enum Memory<'a> {
 
 impl<'a> Slice<'a> {
     /// A whole parameter in its first step.
-    pub(crate) fn whole(param: &'a Var, memory: Memory<'a>, lr: f64, batch_size: usize) -> Self {
+    fn whole(param: &'a Var, data: Data<'a>, lr: f64, batch_size: usize) -> Self {
         Self {
             name: "",
             range: 0..param.elem_count(),
@@ -103,13 +107,27 @@ impl<'a> Slice<'a> {
             step: 1,
             examples: batch_size as f64,
             param,
-            memory,
+            data,
         }
     }
 
+    /// The slices as the kernels of a GPU take them, each with its numbers; none on the CPU.
     #[cfg(feature = "cuda")]
-    pub(crate) fn are_on_a_gpu(slices: &[Self]) -> bool {
-        let first = slices.first();
-        first.is_some_and(|slice| matches!(slice.memory, Memory::Gpu { .. }))
+    fn on_a_gpu<'s, const N: usize>(
+        slices: &'s [Self],
+        numbers: impl Fn(&Self) -> [f32; N],
+    ) -> Option<Vec<cuda::Slice<'s, N>>> {
+        let on_a_gpu = |slice: &'s Self| match &slice.data {
+            Data::Cpu { .. } => None,
+            Data::Gpu { sum, state, first } => Some(cuda::Slice {
+                param: slice.param.as_tensor(),
+                range: slice.range.clone(),
+                sums: sum,
+                state,
+                first: *first,
+                numbers: numbers(slice),
+            }),
+        };
+        slices.iter().map(on_a_gpu).collect()
     }
 }

@@ -2,8 +2,8 @@
 
 use candle_core::{Result, Tensor, Var, bail};
 
-use super::{Memory, Optimizer, Slice};
-use crate::tensors::read_all;
+use super::{Data, Optimizer, Slice};
+use crate::memory::tensors::read_all;
 
 /// SGD with momentum, Nesterov's momentum and weight decay, as in PyTorch: g = grad + weight_decay · param;
 /// v = momentum · v + g; param −= lr · v, or with Nesterov's lr · (g + momentum · v).
@@ -40,17 +40,22 @@ impl Sgd {
     }
 
     fn with_momentum(&self, slice: &mut Slice<'_>) -> Result<()> {
-        let (share, ahead) = ((1. / slice.examples) as f32, self.nesterov);
-        let [lr, momentum, decay] =
-            [slice.lr, self.momentum, self.weight_decay].map(|value| value as f32);
+        let [lr, momentum, ahead, decay, share] = self.numbers(slice);
         slice.each(
             #[inline(always)]
             |p, sum, [v]| {
                 let g = share * sum + decay * *p;
                 *v = momentum * *v + g;
-                *p -= lr * if ahead { g + momentum * *v } else { *v };
+                *p -= lr * if ahead != 0. { g + ahead * *v } else { *v };
             },
         )
+    }
+
+    /// The numbers of a step: the rate, the momentum, Nesterov's momentum, the decay, and what makes a sum a mean.
+    fn numbers(&self, slice: &Slice<'_>) -> [f32; 5] {
+        let ahead = if self.nesterov { self.momentum } else { 0. };
+        let share = 1. / slice.examples;
+        [slice.lr, self.momentum, ahead, self.weight_decay, share].map(|value| value as f32)
     }
 }
 
@@ -71,8 +76,8 @@ impl Optimizer for Sgd {
             bail!("Sgd: nesterov needs a momentum")
         }
         #[cfg(feature = "cuda")]
-        if Slice::are_on_a_gpu(slices) {
-            return crate::cuda::sgd(self, slices);
+        if let Some(slices) = Slice::on_a_gpu(slices, |slice| self.numbers(slice)) {
+            return crate::cuda::sgd(&slices);
         }
         slices.iter_mut().try_for_each(|slice| match self.momentum {
             0. => self.plain(slice),
@@ -107,7 +112,7 @@ pub fn sgd(params: &[&Var], sums: &[Tensor], lr: f64, batch_size: usize) -> Resu
     }
     let sums: Vec<Tensor> = sums.iter().map(Tensor::contiguous).collect::<Result<_>>()?;
     if sums.iter().any(|sum| sum.device().is_cuda()) {
-        let memories = sums.iter().map(|sum| Memory::Gpu {
+        let memories = sums.iter().map(|sum| Data::Gpu {
             sum: sum.clone(),
             state: Vec::new(),
             first: 0,
@@ -115,7 +120,7 @@ pub fn sgd(params: &[&Var], sums: &[Tensor], lr: f64, batch_size: usize) -> Resu
         return descend(params, memories, lr, batch_size);
     }
     read_all(&sums, |sums| {
-        let memories = sums.iter().map(|sum| Memory::Cpu {
+        let memories = sums.iter().map(|sum| Data::Cpu {
             sum,
             state: Vec::new(),
         });
@@ -125,11 +130,11 @@ pub fn sgd(params: &[&Var], sums: &[Tensor], lr: f64, batch_size: usize) -> Resu
 
 fn descend<'a>(
     params: &'a [&Var],
-    sums: impl Iterator<Item = Memory<'a>>,
+    sums: impl Iterator<Item = Data<'a>>,
     lr: f64,
     batch_size: usize,
 ) -> Result<()> {
     let slices = params.iter().zip(sums);
-    let slices = slices.map(|(param, memory)| Slice::whole(param, memory, lr, batch_size));
+    let slices = slices.map(|(param, data)| Slice::whole(param, data, lr, batch_size));
     Sgd::new(lr).step(&mut slices.collect::<Vec<_>>())
 }

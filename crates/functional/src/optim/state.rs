@@ -1,17 +1,17 @@
-//! What an optimizer keeps from step to step, and the step on buckets.
+//! Optimizer state: the numbers that go from step to step, and the step on buckets.
 
 use candle_core::{Device, Result, Tensor, Var, bail};
 
-use super::{Memory, Optimizer, Slice};
-use crate::bucket::{Bucket, Values};
+use super::{Data, Optimizer, Slice};
 use crate::cpu::gradient::CHUNK;
 use crate::cpu::threads::for_each_chunk;
+use crate::memory::bucket::{Bucket, Values};
 use devices::with_room;
 
-/// What an optimizer keeps of the parameters from step to step: nothing before the first.
+/// The state of an optimizer for all parameters; it is empty before the first step.
 #[derive(Default)]
 pub struct OptimizerState {
-    /// Of each bucket, what the optimizer's state names, laid out as the bucket is.
+    /// For each bucket one memory for each name of the state, laid out as the bucket is.
     buckets: Vec<Vec<Values>>,
     /// The steps that each parameter has taken.
     steps: Vec<u64>,
@@ -22,7 +22,7 @@ pub struct OptimizerState {
 pub struct Update<'a> {
     /// The learning rate.
     pub lr: f64,
-    /// A factor of it for each parameter. One with 0 is left as it is, and so is what is kept of it.
+    /// A factor of it for each parameter. With 0 the parameter and its state stay as they are.
     pub rates: &'a [f64],
     /// The largest norm of the mean gradients of all parameters: larger ones are scaled down to it.
     pub max_norm: Option<f64>,
@@ -69,7 +69,7 @@ impl OptimizerState {
         self.begin(optimizer, params.len(), sums)?;
         for (bucket, state) in sums.iter().zip(&mut self.buckets) {
             let mut slices = Vec::new();
-            for (part, memory) in bucket.parts.iter().zip(memories(bucket, state)?) {
+            for (part, data) in bucket.parts.iter().zip(data(bucket, state)?) {
                 let (name, param) = params[part.parameter];
                 let rate = how.rates[part.parameter];
                 if rate == 0. {
@@ -84,7 +84,7 @@ impl OptimizerState {
                     step: *step,
                     examples,
                     param,
-                    memory,
+                    data,
                 });
             }
             if !slices.is_empty() {
@@ -97,7 +97,8 @@ impl OptimizerState {
     /// Zeros, where there is nothing yet.
     fn begin(&mut self, optimizer: &dyn Optimizer, params: usize, sums: &[Bucket]) -> Result<()> {
         let names = optimizer.state().len();
-        if self.buckets.len() > sums.len() || self.buckets.iter().any(|kept| kept.len() != names) {
+        if self.buckets.len() > sums.len() || self.buckets.iter().any(|state| state.len() != names)
+        {
             bail!("the optimizer's state is that of another optimizer or network")
         }
         self.steps.resize(params, 0);
@@ -112,7 +113,7 @@ impl OptimizerState {
         Ok(())
     }
 
-    /// What is kept of each bucket, in the order of the optimizer's [`state`](Optimizer::state).
+    /// The state of each bucket, in the order of the names in [`state`](Optimizer::state).
     pub fn buckets(&self) -> &[Vec<Values>] {
         &self.buckets
     }
@@ -122,7 +123,7 @@ impl OptimizerState {
         &self.steps
     }
 
-    /// Goes on with what another one has kept.
+    /// Goes on with the state of another one.
     pub fn new(buckets: Vec<Vec<Values>>, steps: Vec<u64>) -> Self {
         Self { buckets, steps }
     }
@@ -151,8 +152,8 @@ fn check(params: &[(&str, &Var)], sums: &[Bucket], rates: &[f64]) -> Result<()> 
     Ok(())
 }
 
-/// The sums of each part of a bucket, and what is kept of them.
-fn memories<'a>(bucket: &'a Bucket, state: &'a mut [Values]) -> Result<Vec<Memory<'a>>> {
+/// The sums and the state of each part of a bucket.
+fn data<'a>(bucket: &'a Bucket, state: &'a mut [Values]) -> Result<Vec<Data<'a>>> {
     let parts = bucket.parts.iter();
     match &bucket.values {
         Values::Floats(sums) => {
@@ -163,16 +164,16 @@ fn memories<'a>(bucket: &'a Bucket, state: &'a mut [Values]) -> Result<Vec<Memor
                     _ => bail!("the optimizer's state is that of another optimizer or network"),
                 }
             }
-            let memories = parts.map(|part| {
+            let data = parts.map(|part| {
                 let of_part = rest
                     .iter_mut()
                     .map(|all| all.split_off_mut(..part.range.len()));
-                Memory::Cpu {
+                Data::Cpu {
                     sum: &sums[part.range.clone()],
                     state: of_part.map(|of_part| of_part.expect("as long")).collect(),
                 }
             });
-            Ok(memories.collect())
+            Ok(data.collect())
         }
         Values::Tensor(sums) => {
             let tensor = |values: &mut Values| match values {
@@ -180,14 +181,14 @@ fn memories<'a>(bucket: &'a Bucket, state: &'a mut [Values]) -> Result<Vec<Memor
                 _ => bail!("the optimizer's state is that of another optimizer or network"),
             };
             let state: Vec<Tensor> = state.iter_mut().map(tensor).collect::<Result<_>>()?;
-            let memories = parts.map(|part| {
-                Ok(Memory::Gpu {
+            let data = parts.map(|part| {
+                Ok(Data::Gpu {
                     sum: sums.narrow(0, part.range.start, part.range.len())?,
                     state: state.clone(),
                     first: part.range.start,
                 })
             });
-            memories.collect()
+            data.collect()
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::kernel::Kernel;
 use crate::ops::convolution::{Convolution, Geometry};
 use candle_core::Result;
 use pulp::{Arch, Simd, WithSimd};
-use windows::Sample;
+use windows::{Sample, Weights};
 
 /// Samples that one task of the forward pass takes.
 const BLOCK: usize = 8;
@@ -99,7 +99,7 @@ impl Kernel<Cpu> for OneChannel {
         if let Some((to, add)) = dx[0].target() {
             self.image_gradient(at.x, &dy, to, add);
         }
-        let sums = Arch::new().dispatch(Backward {
+        let sums = Arch::new().dispatch(WeightGradient {
             layer: self,
             x: at.x[0],
             weight: at.x[1],
@@ -112,37 +112,6 @@ impl Kernel<Cpu> for OneChannel {
             db.put(sums.bias()[..o].iter().copied());
         }
         Ok(())
-    }
-}
-
-/// The weights as the kernels read them.
-struct Weights {
-    /// The channels as whole vectors.
-    wide: usize,
-    /// A row of `wide` channels for each tap.
-    taps: Aligned,
-    /// The same for the bias, padded further.
-    bias: Vec<f32>,
-}
-
-impl Weights {
-    fn new<S: Simd>(g: &Geometry, weight: &[f32], bias: Option<&[f32]>) -> Self {
-        let wide = g.out_channels.next_multiple_of(S::F32_LANES);
-        let mut taps = Aligned::zeros(g.taps() * wide);
-        for (o, weight) in weight.chunks_exact(g.taps()).enumerate() {
-            for (tap, w) in weight.iter().enumerate() {
-                taps[tap * wide + o] = *w;
-            }
-        }
-        let mut padded = vec![0.; g.out_channels.next_multiple_of(VECTOR)];
-        if let Some(bias) = bias {
-            padded[..bias.len()].copy_from_slice(bias);
-        }
-        Self {
-            wide,
-            taps,
-            bias: padded,
-        }
     }
 }
 
@@ -187,7 +156,7 @@ impl WithSimd for Forward<'_> {
     }
 }
 
-struct Backward<'a> {
+struct WeightGradient<'a> {
     layer: &'a OneChannel,
     x: &'a [f32],
     weight: &'a [f32],
@@ -195,7 +164,7 @@ struct Backward<'a> {
     dy: &'a [f32],
 }
 
-impl WithSimd for Backward<'_> {
+impl WithSimd for WeightGradient<'_> {
     type Output = Sums;
 
     fn with_simd<S: Simd>(self, simd: S) -> Sums {
@@ -210,7 +179,7 @@ impl WithSimd for Backward<'_> {
             for j in i * samples..g.batch.min((i + 1) * samples) {
                 let sample = layer.sample(self.x, &weights, j);
                 let dy = &self.dy[j * layer.y_sample()..][..layer.y_sample()];
-                simd.vectorize(windows::Backward { sample, dy, dw, db });
+                simd.vectorize(windows::SampleGradient { sample, dy, dw, db });
             }
         });
         Sums {

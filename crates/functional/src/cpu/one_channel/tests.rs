@@ -1,6 +1,6 @@
 //! Against the definition in f64, for shapes that leave a remainder everywhere.
 
-use super::{Backward, Forward, OneChannel};
+use super::{Forward, OneChannel, WeightGradient};
 use crate::cpu::case::{Case, LENET, Tensors, instructions};
 use crate::cpu::gradient::{At, Grad, Pass};
 use crate::kernel::Kernel;
@@ -63,7 +63,7 @@ impl Case {
         let at = At {
             x: &x,
             y: &y,
-            kept: &[],
+            saved: &[],
         };
         let dy = crate::cpu::buffer::Buffer::copy_of(&t.dy);
         layer
@@ -92,7 +92,7 @@ impl Case {
             y: &mut y,
         };
         forward.with_simd(simd);
-        let backward = Backward {
+        let backward = WeightGradient {
             layer: &layer,
             x,
             weight,

@@ -1,8 +1,39 @@
 //! The arithmetic of one sample, window by window.
 
-use super::Weights;
-use crate::cpu::vector::{load, store};
+use crate::cpu::vector::{Aligned, VECTOR, load, store};
+use crate::ops::convolution::Geometry;
 use pulp::{Simd, WithSimd};
+
+/// The weights as the kernels read them.
+pub(super) struct Weights {
+    /// The channels as whole vectors.
+    pub(super) wide: usize,
+    /// A row of `wide` channels for each tap.
+    pub(super) taps: Aligned,
+    /// The same for the bias, padded further.
+    pub(super) bias: Vec<f32>,
+}
+
+impl Weights {
+    pub(super) fn new<S: Simd>(g: &Geometry, weight: &[f32], bias: Option<&[f32]>) -> Self {
+        let wide = g.out_channels.next_multiple_of(S::F32_LANES);
+        let mut taps = Aligned::zeros(g.taps() * wide);
+        for (o, weight) in weight.chunks_exact(g.taps()).enumerate() {
+            for (tap, w) in weight.iter().enumerate() {
+                taps[tap * wide + o] = *w;
+            }
+        }
+        let mut padded = vec![0.; g.out_channels.next_multiple_of(VECTOR)];
+        if let Some(bias) = bias {
+            padded[..bias.len()].copy_from_slice(bias);
+        }
+        Self {
+            wide,
+            taps,
+            bias: padded,
+        }
+    }
+}
 
 /// One image, and the sizes.
 #[derive(Clone, Copy)]
@@ -68,14 +99,14 @@ impl Forward<'_> {
 }
 
 /// A sample's part of the gradients, added to the sums.
-pub(super) struct Backward<'a> {
+pub(super) struct SampleGradient<'a> {
     pub(super) sample: Sample<'a>,
     pub(super) dy: &'a [f32],
     pub(super) dw: &'a mut [f32],
     pub(super) db: &'a mut [f32],
 }
 
-impl WithSimd for Backward<'_> {
+impl WithSimd for SampleGradient<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -94,7 +125,7 @@ impl WithSimd for Backward<'_> {
     }
 }
 
-impl Backward<'_> {
+impl SampleGradient<'_> {
     /// N vectors of channels, from channel `c` on, of a kernel K × K of T taps.
     #[inline(always)]
     fn run<S: Simd, const K: usize, const T: usize, const N: usize>(&mut self, simd: S, c: usize) {

@@ -2,9 +2,9 @@
 
 use super::kernel::{Multiply, dispatch};
 use super::lanes::PANEL;
+use super::tiling::{CHUNK, Chunks, FEW, GROUP, POINTS, block};
 use super::transform::Images;
 use super::weights::{OfBlock, Panels, TRANSPOSED};
-use super::{CHUNK, Chunks, FEW, GROUP, POINTS, block};
 use crate::cpu::scratch::{common, own};
 use crate::cpu::threads::{Disjoint, for_each, for_each_chunk};
 use std::ops::Range;

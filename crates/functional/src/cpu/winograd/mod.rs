@@ -18,6 +18,7 @@ mod lanes;
 mod pooled;
 #[cfg(test)]
 mod tests;
+mod tiling;
 mod transform;
 mod weights;
 
@@ -26,80 +27,7 @@ use convolution::Convolution;
 use gradient::Gradient;
 use lanes::PANEL;
 pub(crate) use pooled::Pooled;
-use std::ops::Range;
 use transform::Images;
-
-/// The most panels of channels with which a task takes a chunk through all three steps.
-const FEW: usize = 2;
-
-/// The most tiles of a chunk, where there are many channels.
-const CHUNK: usize = 64;
-
-/// Tiles × panels that are transformed before they are multiplied, where there are many channels:
-/// 9 MB.
-const GROUP: usize = 1024;
-
-/// The planes of a block: 6 × 6 points.
-const POINTS: usize = 36;
-
-/// Floats of a block of rows of 64.
-fn block(rows: usize) -> usize {
-    kernel::block(POINTS, rows, PANEL)
-}
-
-/// How a batch of images is cut into tiles of 4 × 4 outputs.
-#[derive(Clone, Copy)]
-struct Tiling {
-    batch: usize,
-    height: usize,
-    width: usize,
-}
-
-impl Tiling {
-    fn new(g: &Geometry) -> Self {
-        Self {
-            batch: g.batch,
-            height: g.height,
-            width: g.width,
-        }
-    }
-
-    fn tiles(&self) -> usize {
-        self.batch * self.height.div_ceil(4) * self.width.div_ceil(4)
-    }
-
-    /// The sample of a tile, and its first row and column.
-    fn place(&self, tile: usize) -> (usize, usize, usize) {
-        let (down, across) = (self.height.div_ceil(4), self.width.div_ceil(4));
-        let (row, column) = (tile / across, tile % across);
-        (row / down, row % down * 4, column * 4)
-    }
-}
-
-/// A range of tiles in chunks of about the same size.
-struct Chunks {
-    tiles: Range<usize>,
-    size: usize,
-}
-
-impl Chunks {
-    fn new(tiles: Range<usize>, most: usize) -> Self {
-        let size = tiles.len().div_ceil(tiles.len().div_ceil(most).max(1));
-        Self {
-            tiles,
-            size: size.max(1),
-        }
-    }
-
-    fn count(&self) -> usize {
-        self.tiles.len().div_ceil(self.size)
-    }
-
-    fn get(&self, i: usize) -> Range<usize> {
-        let start = self.tiles.start + i * self.size;
-        start..(start + self.size).min(self.tiles.end)
-    }
-}
 
 /// Whether a convolution can be computed here.
 pub(crate) fn fits(g: &Geometry) -> bool {

@@ -6,7 +6,7 @@ use super::axis::six::{OfInput, OfOutput, ToOutput};
 use super::kernel::dispatch;
 use super::lanes::Lanes;
 use super::lanes::PANEL;
-use super::{POINTS, Tiling};
+use super::tiling::{POINTS, Tiling};
 use crate::cpu::threads::Disjoint;
 use crate::ops::convolution::Geometry;
 use pulp::{Simd, WithSimd};

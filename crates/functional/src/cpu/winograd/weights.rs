@@ -1,11 +1,11 @@
 //! Weights (O, I, 3, 3) to blocks of 64 × 64 channels and gradients back. A weight's nine taps lie
 //! side by side, so that 64 channels have to be brought together by transposing.
 
-use super::POINTS;
 use super::axis::Axis;
 use super::axis::six::{OfWeight, ToWeight};
 use super::lanes::Lanes;
 use super::lanes::PANEL;
+use super::tiling::POINTS;
 use crate::cpu::threads::Disjoint;
 use crate::cpu::vector::VECTOR as LINE;
 use pulp::{Simd, WithSimd};

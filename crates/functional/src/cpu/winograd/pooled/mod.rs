@@ -3,92 +3,18 @@
 //! never leaves the registers. It knows no other kernel, stride or padding.
 
 mod passes;
+mod sizes;
 #[cfg(test)]
 mod tests;
 mod tiles;
 mod weights;
 
-use super::kernel;
 use crate::cpu::buffer::Buffer;
 use crate::cpu::gradient::{At, Cpu, Grad, Pass};
-use crate::cpu::vector::VECTOR;
 use crate::kernel::Kernel;
-use crate::ops::convolution::Geometry;
 use candle_core::Result;
 use passes::Backward;
-
-/// The planes of a block: 8 × 8 points.
-const POINTS: usize = 64;
-
-/// The fewest input channels for which it pays.
-const FEW: usize = 8;
-/// The most channels of either side, for which buffers of a fixed size have room.
-const MANY: usize = 64;
-/// The most floats of the canvas, which each thread keeps.
-const LARGEST: usize = 1 << 20;
-
-/// The convolution of x (B, H, W, I) with weight (O, I, 5, 5), + bias, ReLU, and the mean of each
-/// window of 2 × 2: y (B, ⌊(H − 4) / 2⌋, ⌊(W − 4) / 2⌋, O).
-pub(crate) struct Pooled {
-    g: Geometry,
-    /// Windows down and across.
-    windows: (usize, usize),
-}
-
-/// Sizes.
-impl Pooled {
-    /// None where another algorithm has to do it.
-    pub(crate) fn new(g: Geometry, relu: bool, pool: usize) -> Option<Self> {
-        let windows = (g.out_height / 2, g.out_width / 2);
-        let fits = (g.kernel, g.stride, g.padding, relu, pool) == ((5, 5), 1, 0, true, 2);
-        let pays = (FEW..=MANY).contains(&g.channels) && g.out_channels <= MANY;
-        let pooled = Self { g, windows };
-        let small = windows.0 * windows.1 > 0 && pooled.canvas().1 <= LARGEST;
-        (fits && pays && small).then_some(pooled)
-    }
-
-    /// Tiles of a sample.
-    #[inline(always)]
-    fn tiles(&self) -> usize {
-        self.windows.0.div_ceil(2) * self.windows.1.div_ceil(2)
-    }
-
-    /// The sample of a tile, and its first row and column.
-    #[inline(always)]
-    fn place(&self, tile: usize) -> (usize, usize, usize) {
-        let (sample, tile) = (tile / self.tiles(), tile % self.tiles());
-        let across = self.windows.1.div_ceil(2);
-        (sample, tile / across * 4, tile % across * 4)
-    }
-
-    /// Where in y a window of a tile begins; none where the image has none.
-    #[inline(always)]
-    fn output(&self, tile: usize, row: usize, column: usize) -> Option<usize> {
-        let ((down, across), (sample, top, left)) = (self.windows, self.place(tile));
-        let (y, x) = (top / 2 + row, left / 2 + column);
-        let window = (sample * down + y) * across + x;
-        (y < down && x < across).then_some(window * self.g.out_channels)
-    }
-
-    /// Rows and columns of x that a window sees.
-    #[inline(always)]
-    fn seen(&self) -> (usize, usize) {
-        (2 * self.windows.0 + 4, 2 * self.windows.1 + 4)
-    }
-
-    /// Floats of a row of a block of inputs, and of outputs: channels as whole vectors.
-    fn widths(&self) -> (usize, usize) {
-        let pad = |channels: usize| channels.next_multiple_of(VECTOR);
-        (pad(self.g.channels), pad(self.g.out_channels))
-    }
-
-    /// Floats of a row of the canvas, and of all of it: the inputs under a sample's tiles.
-    fn canvas(&self) -> (usize, usize) {
-        let side = |windows: usize| windows.div_ceil(2) * 4 + 4;
-        let row = side(self.windows.1) * self.widths().0;
-        (row, side(self.windows.0) * row)
-    }
-}
+pub(crate) use sizes::Pooled;
 
 impl Kernel<Cpu> for Pooled {
     fn forward(&self, pass: &Pass, x: &[&[f32]], y: &mut [f32]) -> Result<Vec<Buffer>> {
@@ -105,7 +31,7 @@ impl Kernel<Cpu> for Pooled {
             pooled: self,
             x: at.x[0],
             weight: at.x[1],
-            positive: &at.kept[0],
+            positive: &at.saved[0],
             dy: &dy,
         }
         .run(dx.as_deref_mut(), &mut dw, &mut db);
@@ -114,14 +40,4 @@ impl Kernel<Cpu> for Pooled {
         }
         Ok(())
     }
-}
-
-/// Floats of a block.
-fn block(rows: usize, width: usize) -> usize {
-    kernel::block(POINTS, rows, width)
-}
-
-/// Floats from plane to plane of a block.
-fn plane(block: &[f32]) -> usize {
-    block.len() / POINTS
 }

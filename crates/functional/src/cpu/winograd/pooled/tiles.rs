@@ -5,7 +5,7 @@
 use super::super::axis::Axis;
 use super::super::axis::eight::{OfInput, OfOutput, ToInput, ToOutput};
 use super::super::lanes::Lanes;
-use super::{Pooled, plane};
+use super::sizes::{Pooled, plane};
 use crate::cpu::threads::Disjoint;
 use pulp::{Simd, WithSimd};
 use std::ops::Range;

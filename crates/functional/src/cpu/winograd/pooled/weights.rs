@@ -4,7 +4,7 @@
 use super::super::axis::Axis;
 use super::super::axis::eight::{OfWeight, ToWeight};
 use super::super::lanes::Lanes;
-use super::{POINTS, plane};
+use super::sizes::{POINTS, plane};
 use crate::cpu::threads::Disjoint;
 use crate::cpu::vector::VECTOR;
 use pulp::{Simd, WithSimd};

@@ -5,7 +5,7 @@ use candle_core::{Device, Result, Tensor};
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::tensors::with_slice_mut;
+use crate::memory::tensors::with_slice_mut;
 
 /// The gradients of some parameters that follow each other, one after the other in one memory.
 /// [`Gradients`](crate::Gradients) hands it out by value and takes it back.

@@ -5,6 +5,6 @@ use std::rc::Rc;
 
 /// A function of one tensor, with all the variables that it reads.
 #[derive(Clone)]
-pub(crate) struct Guest(pub Rc<Function>);
+pub(crate) struct CandleOp(pub Rc<Function>);
 
 pub(crate) type Function = dyn Fn(&Tensor) -> Result<Tensor>;

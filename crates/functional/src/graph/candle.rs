@@ -4,7 +4,7 @@ use super::difference;
 use super::network::Network;
 use super::value::Value;
 use crate::kernel::{At, Backend, Grad, Kernel, Pass};
-use crate::ops::guest::Guest;
+use crate::ops::candle::CandleOp;
 use candle_core::{DType, Device, ModuleT, Result, Tensor, Var, bail};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -86,7 +86,7 @@ impl<M: ModuleT + 'static> Network for Candle<M> {
             return Value::new(&self.module.forward_t(x, train)?);
         }
         let (dims, module) = (self.shape(x)?, self.module.clone());
-        Ok(x.guest(move |x| module.forward_t(x, train), &dims))
+        Ok(x.candle(move |x| module.forward_t(x, train), &dims))
     }
 }
 
@@ -105,23 +105,23 @@ impl<M: ModuleT> Candle<M> {
     }
 }
 
-/// The kernel of a guest, with the shapes of its input and result. Without an input the result is a tensor that
+/// The kernel of a candle op, with the shapes of its input and result. Without an input the result is a tensor that
 /// candle has computed already.
 pub(crate) fn kernel<B: Backend>(
-    guest: Guest,
+    op: CandleOp,
     input: Option<Vec<usize>>,
     dims: Vec<usize>,
 ) -> Box<dyn Kernel<B>> {
-    Box::new(GuestKernel {
-        guest,
+    Box::new(CandleKernel {
+        op,
         input,
         dims,
         ran: RefCell::default(),
     })
 }
 
-struct GuestKernel {
-    guest: Guest,
+struct CandleKernel {
+    op: CandleOp,
     input: Option<Vec<usize>>,
     dims: Vec<usize>,
     ran: RefCell<Option<Ran>>,
@@ -134,13 +134,13 @@ struct Ran {
     parameters: Vec<Tensor>,
 }
 
-impl<B: Backend> Kernel<B> for GuestKernel {
+impl<B: Backend> Kernel<B> for CandleKernel {
     fn forward(
         &self,
         pass: &Pass<B>,
         x: &[B::View<'_>],
         y: B::ViewMut<'_>,
-    ) -> Result<Vec<B::Memory>> {
+    ) -> Result<Vec<B::Buffer>> {
         let (x, variable) = match &self.input {
             None => (Tensor::zeros(0, DType::F32, &Device::Cpu)?, None), // it is not read
             Some(dims) => {
@@ -153,7 +153,7 @@ impl<B: Backend> Kernel<B> for GuestKernel {
                 )
             }
         };
-        let result = (self.guest.0)(&x)?;
+        let result = (self.op.0)(&x)?;
         if result.dims() != self.dims {
             bail!(
                 "candle: the module gave shape {:?} for x {:?}, expected {:?}: the shape must follow \
@@ -182,7 +182,7 @@ impl<B: Backend> Kernel<B> for GuestKernel {
         &self,
         pass: &Pass<B>,
         _at: At<'_, '_, B>,
-        dy: B::Memory,
+        dy: B::Buffer,
         dx: &mut [Grad<'_, B>],
     ) -> Result<()> {
         let ran = self.ran.borrow();

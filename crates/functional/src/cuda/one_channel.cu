@@ -5,12 +5,12 @@
 
 #include "common.cuh"
 
-struct Single {
+struct OneChannel {
     int height, width, out_height, out_width, outputs, stride, padding, pool;
 };
 
 // What the output pixel at (row, column), before pooling, sees of sample b.
-template <int K> __device__ inline void window(float (&taps)[K * K], const float* x, const Single& s,
+template <int K> __device__ inline void window(float (&taps)[K * K], const float* x, const OneChannel& s,
                                                unsigned int b, int row, int column) {
     const float* image = x + (size_t)b * s.height * s.width;
     for (int ky = 0; ky < K; ++ky)
@@ -40,7 +40,7 @@ template <int K> __device__ inline void weights(float (&to)[K * K], const float*
 
 // A thread for an element of y.
 template <int K> __device__ void forward(unsigned int n, const float* x, const float* weight, const float* bias,
-                                         real* y, const Single& s, int relu) {
+                                         real* y, const OneChannel& s, int relu) {
     const unsigned int i = blockIdx.x * blockDim.x + threadIdx.x;
     const Pixel at = pixel_of(i, s.out_height, s.out_width, s.outputs);
     const int o = at.c;
@@ -57,20 +57,20 @@ template <int K> __device__ void forward(unsigned int n, const float* x, const f
     write(y + i, total / (s.pool * s.pool));
 }
 
-extern "C" __global__ void single3(unsigned int n, const float* x, const float* weight, const float* bias,
-                                   real* y, Single s, int relu) {
+extern "C" __global__ void one_channel3(unsigned int n, const float* x, const float* weight, const float* bias,
+                                   real* y, OneChannel s, int relu) {
     forward<3>(n, x, weight, bias, y, s, relu);
 }
 
-extern "C" __global__ void single5(unsigned int n, const float* x, const float* weight, const float* bias,
-                                   real* y, Single s, int relu) {
+extern "C" __global__ void one_channel5(unsigned int n, const float* x, const float* weight, const float* bias,
+                                   real* y, OneChannel s, int relu) {
     forward<5>(n, x, weight, bias, y, s, relu);
 }
 
 // Sums over a block's pixels of y: partial[block] = the gradients of weight (O, K, K) and bias (O). A block
 // has 256 threads, 256 / O of them side by side on the pixels, and O is at most 256.
 template <int K> __device__ void backward(const float* x, const float* weight, const float* bias,
-                                          const real* dy, float* partial, const Single& s, int relu,
+                                          const real* dy, float* partial, const OneChannel& s, int relu,
                                           int pixels, int pixels_of_a_block) {
     __shared__ float shared[256];
     const int lanes = 256 / s.outputs, o = threadIdx.x % s.outputs, lane = threadIdx.x / s.outputs;
@@ -104,14 +104,14 @@ template <int K> __device__ void backward(const float* x, const float* weight, c
     }
 }
 
-extern "C" __global__ void single3_backward(const float* x, const float* weight, const float* bias,
-                                            const real* dy, float* partial, Single s, int relu, int pixels,
+extern "C" __global__ void one_channel3_backward(const float* x, const float* weight, const float* bias,
+                                            const real* dy, float* partial, OneChannel s, int relu, int pixels,
                                             int pixels_of_a_block) {
     backward<3>(x, weight, bias, dy, partial, s, relu, pixels, pixels_of_a_block);
 }
 
-extern "C" __global__ void single5_backward(const float* x, const float* weight, const float* bias,
-                                            const real* dy, float* partial, Single s, int relu, int pixels,
+extern "C" __global__ void one_channel5_backward(const float* x, const float* weight, const float* bias,
+                                            const real* dy, float* partial, OneChannel s, int relu, int pixels,
                                             int pixels_of_a_block) {
     backward<5>(x, weight, bias, dy, partial, s, relu, pixels, pixels_of_a_block);
 }

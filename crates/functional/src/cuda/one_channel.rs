@@ -1,17 +1,16 @@
 //! Convolution of images with one channel on a GPU, with its ReLU and its pooling: kernels of our own,
 //! because the sums are too short for cuDNN's.
 
+use super::elementwise::combine;
 use super::floats::Floats;
 use super::gradient::Grad;
-use super::linear::combine;
+use super::launch::{Argument, THREADS, launch};
 use super::memory::Block;
-use super::stream::{Argument, Stream, launch};
+use super::stream::Stream;
 use crate::ops::convolution::Convolution;
 use candle_core::Result;
 use candle_core::cuda_backend::cudarc::driver::DeviceRepr;
 
-/// Threads of a block of the backward kernel, which takes as many outputs at most.
-const THREADS: usize = 256;
 /// Blocks of the backward kernel.
 const BLOCKS: usize = 512;
 
@@ -24,9 +23,9 @@ pub(crate) struct RawSizes([i32; 8]);
 unsafe impl DeviceRepr for RawSizes {}
 
 /// A convolution that these kernels compute.
-pub(crate) struct Single<'a>(&'a Convolution);
+pub(crate) struct OneChannel<'a>(&'a Convolution);
 
-impl Argument for &Single<'_> {
+impl Argument for &OneChannel<'_> {
     type Raw = RawSizes;
 
     fn raw(&self) -> Result<RawSizes> {
@@ -44,11 +43,12 @@ impl Argument for &Single<'_> {
     }
 }
 
-impl<'a> Single<'a> {
+impl<'a> OneChannel<'a> {
     pub fn new(convolution: &'a Convolution) -> Option<Self> {
         let g = &convolution.geometry;
         let kernel = matches!(g.kernel, (3, 3) | (5, 5));
-        (kernel && g.channels == 1 && g.out_channels <= THREADS).then_some(Self(convolution))
+        (kernel && g.channels == 1 && g.out_channels <= THREADS as usize)
+            .then_some(Self(convolution))
     }
 
     /// One of two kernels, by the size of the convolution's.
@@ -61,7 +61,10 @@ impl<'a> Single<'a> {
     }
 
     pub fn forward(&self, stream: &Stream, x: &[Floats], y: Floats) -> Result<()> {
-        let (name, bias) = (self.pick(["single3", "single5"]), x.get(2).copied());
+        let (name, bias) = (
+            self.pick(["one_channel3", "one_channel5"]),
+            x.get(2).copied(),
+        );
         let name = y.kernel(name);
         launch!(stream, name, elements y.len; y.len, x[0], x[1], bias, y, self, self.0.relu)
     }
@@ -77,13 +80,16 @@ impl<'a> Single<'a> {
         let g = &self.0.geometry;
         let (of_weight, outputs) = (g.out_channels * g.taps(), g.out_channels);
         let (pixels, width) = (dy.len / outputs, of_weight + outputs);
-        let of_a_block = pixels.div_ceil(BLOCKS).max(THREADS / outputs).max(1);
+        let of_a_block = pixels
+            .div_ceil(BLOCKS)
+            .max(THREADS as usize / outputs)
+            .max(1);
         let parts = pixels.div_ceil(of_a_block);
         let partial = Block::new(stream, parts * width)?;
         let (partial, bias) = (partial.floats(), x.get(2).copied());
         if parts > 0 {
-            let name = dy.kernel(self.pick(["single3_backward", "single5_backward"]));
-            launch!(stream, name, (parts as u32, 1, 1), (THREADS as u32, 1, 1);
+            let name = dy.kernel(self.pick(["one_channel3_backward", "one_channel5_backward"]));
+            launch!(stream, name, (parts as u32, 1, 1), (THREADS, 1, 1);
                 x[0], x[1], bias, dy, partial, self, self.0.relu, pixels, of_a_block)?;
         }
         if let Some((to, add)) = dx[1].target(stream)? {

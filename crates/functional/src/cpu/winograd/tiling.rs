@@ -1,0 +1,78 @@
+//! How a batch of images is cut into tiles, and tiles into chunks: by shapes alone.
+
+use super::kernel;
+use super::lanes::PANEL;
+use crate::ops::convolution::Geometry;
+use std::ops::Range;
+
+/// The most panels of channels with which a task takes a chunk through all three steps.
+pub(super) const FEW: usize = 2;
+
+/// The most tiles of a chunk, where there are many channels.
+pub(super) const CHUNK: usize = 64;
+
+/// Tiles × panels that are transformed before they are multiplied, where there are many channels:
+/// 9 MB.
+pub(super) const GROUP: usize = 1024;
+
+/// The planes of a block: 6 × 6 points.
+pub(super) const POINTS: usize = 36;
+
+/// Floats of a block of rows of 64.
+pub(super) fn block(rows: usize) -> usize {
+    kernel::block(POINTS, rows, PANEL)
+}
+
+/// How a batch of images is cut into tiles of 4 × 4 outputs.
+#[derive(Clone, Copy)]
+pub(super) struct Tiling {
+    pub(super) batch: usize,
+    pub(super) height: usize,
+    pub(super) width: usize,
+}
+
+impl Tiling {
+    pub(super) fn new(g: &Geometry) -> Self {
+        Self {
+            batch: g.batch,
+            height: g.height,
+            width: g.width,
+        }
+    }
+
+    pub(super) fn tiles(&self) -> usize {
+        self.batch * self.height.div_ceil(4) * self.width.div_ceil(4)
+    }
+
+    /// The sample of a tile, and its first row and column.
+    pub(super) fn place(&self, tile: usize) -> (usize, usize, usize) {
+        let (down, across) = (self.height.div_ceil(4), self.width.div_ceil(4));
+        let (row, column) = (tile / across, tile % across);
+        (row / down, row % down * 4, column * 4)
+    }
+}
+
+/// A range of tiles in chunks of about the same size.
+pub(super) struct Chunks {
+    tiles: Range<usize>,
+    pub(super) size: usize,
+}
+
+impl Chunks {
+    pub(super) fn new(tiles: Range<usize>, most: usize) -> Self {
+        let size = tiles.len().div_ceil(tiles.len().div_ceil(most).max(1));
+        Self {
+            tiles,
+            size: size.max(1),
+        }
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.tiles.len().div_ceil(self.size)
+    }
+
+    pub(super) fn get(&self, i: usize) -> Range<usize> {
+        let start = self.tiles.start + i * self.size;
+        start..(start + self.size).min(self.tiles.end)
+    }
+}

@@ -1,0 +1,126 @@
+//! How our kernels are launched: their arguments, and blocks of threads.
+
+use super::floats::{Element, Floats, Kernel};
+use candle_core::cuda_backend::cudarc::driver::{DeviceRepr, LaunchConfig};
+use candle_core::{Result, bail};
+
+/// Threads of a block, except where a kernel sums rows of 32.
+pub(crate) const THREADS: u32 = 256;
+
+/// How [`launch!`] launches a kernel for `n` elements, at least one.
+pub(crate) fn elements(n: usize) -> Result<LaunchConfig> {
+    match u32::try_from(n) {
+        Ok(n) => Ok(LaunchConfig {
+            grid_dim: (n.div_ceil(THREADS), 1, 1),
+            block_dim: (THREADS, 1, 1),
+            shared_mem_bytes: 0,
+        }),
+        Err(_) => bail!("{n} elements are too many for one kernel; make the batch smaller"),
+    }
+}
+
+/// One of three kernels, which keep the type, make bf16 of f32, and f32 of bf16.
+pub(crate) fn between(from: Floats, to: Floats, names: [&'static str; 3]) -> Kernel {
+    let [keeps, narrows, widens] = names;
+    match (from.element, to.element) {
+        (Element::F32, Element::Bf16) => to.kernel(narrows),
+        (Element::Bf16, Element::F32) => from.kernel(widens),
+        _ => to.kernel(keeps),
+    }
+}
+
+/// What a kernel takes: of 32 bits, an address, or a struct that looks the same in both languages.
+pub(crate) trait Argument {
+    type Raw: DeviceRepr;
+
+    fn raw(&self) -> Result<Self::Raw>;
+}
+
+/// The address of something else than floats.
+pub(crate) struct Address(pub u64);
+
+impl Argument for Address {
+    type Raw = u64;
+
+    fn raw(&self) -> Result<u64> {
+        Ok(self.0)
+    }
+}
+
+impl Argument for Floats {
+    type Raw = u64;
+
+    fn raw(&self) -> Result<u64> {
+        Ok(self.address)
+    }
+}
+
+impl Argument for Option<Floats> {
+    type Raw = u64;
+
+    fn raw(&self) -> Result<u64> {
+        Ok(self.map_or(0, |floats| floats.address))
+    }
+}
+
+impl Argument for usize {
+    type Raw = i32;
+
+    fn raw(&self) -> Result<i32> {
+        match i32::try_from(*self) {
+            Ok(n) => Ok(n),
+            Err(_) => bail!("a size of {self} is too large for one kernel; make the batch smaller"),
+        }
+    }
+}
+
+impl Argument for bool {
+    type Raw = i32;
+
+    fn raw(&self) -> Result<i32> {
+        Ok(i32::from(*self))
+    }
+}
+
+impl Argument for f32 {
+    type Raw = f32;
+
+    fn raw(&self) -> Result<f32> {
+        Ok(*self)
+    }
+}
+
+/// Launches a kernel: `launch!(stream, y.kernel("relu"), elements n; n, x, y)` for n elements, or
+/// `launch!(stream, "combine", grid, block; partial, to, …)`. Nothing is launched for no elements.
+macro_rules! launch {
+    ($stream:expr, $name:expr, elements $n:expr; $($argument:expr),+ $(,)?) => {
+        match $n {
+            0 => Ok(()),
+            n => $crate::cuda::launch::launch!(@ $stream, $name,
+                $crate::cuda::launch::elements(n)?; $($argument),+),
+        }
+    };
+    ($stream:expr, $name:expr, $grid:expr, $block:expr; $($argument:expr),+ $(,)?) => {
+        $crate::cuda::launch::launch!(@ $stream, $name,
+            candle_core::cuda_backend::cudarc::driver::LaunchConfig {
+                grid_dim: $grid,
+                block_dim: $block,
+                shared_mem_bytes: 0,
+            }; $($argument),+)
+    };
+    (@ $stream:expr, $name:expr, $config:expr; $($argument:expr),+) => {{
+        use candle_core::cuda_backend::cudarc::driver::PushKernelArg;
+        let config = $config;
+        let function = $stream.function($name)?;
+        let mut launch = $stream.cuda().launch_builder(&function);
+        $(
+            let argument = $crate::cuda::launch::Argument::raw(&$argument)?;
+            launch.arg(&argument);
+        )+
+        // Safety: the arguments are the kernel's, in its order and of its types; the addresses are
+        // those of memory that this stream may use, as long as the kernel says.
+        let launched = unsafe { launch.launch(config) };
+        launched.map(|_| ()).map_err(candle_core::Error::wrap)
+    }};
+}
+pub(crate) use launch;

@@ -1,0 +1,5 @@
+//! What holds for the whole process: precision, algorithms, and streams.
+
+pub(crate) mod algorithms;
+pub(crate) mod precision;
+pub(crate) mod streams;
