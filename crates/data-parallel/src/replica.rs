@@ -117,12 +117,13 @@ impl Replica {
     /// cannot go on.
     pub fn train(&mut self, minibatch: &Minibatch, x: Tensor, y: Tensor) -> Result<Option<Shard>> {
         self.in_step = true;
+        let examples = y.dim(0)?;
         let written = self.compute(|replica| catch_panic(|| replica.write(minibatch, &x, &y)));
         let written = written.unwrap_or_else(|panicked| Err(panicked.into()));
         // outside of the replica's turn on the cores: the others may need them to come here
         if !self.all_agree(written.is_ok())? {
             self.in_step = !self.alone;
-            return written.map(|_| None);
+            return explained(written, examples).map(|_| None);
         }
         if minibatch.fresh {
             self.forget();
@@ -133,10 +134,7 @@ impl Replica {
             Some((l, y_hat)) => replica.backward(l, y_hat, last).map(Some),
             None => Ok(None),
         });
-        let outputs = match y.dim(0)? {
-            0 => computed.context(NO_EXAMPLE)?,
-            _ => computed?,
-        };
+        let outputs = explained(computed, examples)?;
         if let Some(examples) = minibatch.step_with {
             if outputs.is_none() {
                 self.reduce()?;
@@ -355,6 +353,14 @@ const FAILED: &str = "an earlier step failed; build the network anew";
 /// candle's operations forget on what a tensor without elements depends.
 const NO_EXAMPLE: &str = "this replica got no example of the minibatch; with synchronized batch norm, a network \
     with candle's own operations needs at least 1 on each replica";
+
+/// `computed`; an error of a replica without an example says so.
+fn explained<T>(computed: Result<T>, examples: usize) -> Result<T> {
+    match examples {
+        0 => computed.context(NO_EXAMPLE),
+        _ => computed,
+    }
+}
 
 /// An error where norms have to be synchronized and none was.
 fn check_used(norms: Option<&Norms>) -> candle_core::Result<()> {

@@ -14,9 +14,9 @@ use candle_core::{Device, Tensor};
 use safetensors::SafeTensors;
 use serde::{Deserialize, Serialize};
 
-use training::files::quote;
 use crate::folder::Folder;
 use crate::lines::Lines;
+use training::files::quote;
 use training::weights;
 
 pub(crate) const NEWEST: &str = "checkpoint.safetensors";

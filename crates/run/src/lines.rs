@@ -6,8 +6,8 @@ use d2l::Animator;
 use serde::{Deserialize, Serialize};
 use std::io::{ErrorKind, Read};
 
-use training::files::quote;
 use crate::folder::Folder;
+use training::files::quote;
 
 pub(crate) const STEPS: &str = "steps.csv";
 pub(crate) const EPOCHS: &str = "epochs.csv";

@@ -18,14 +18,14 @@ use crate::checkpoint::{Checkpoint, Header};
 use crate::interrupt::interrupted;
 use crate::lines::{Epoch, Sizes};
 use crate::options::{Book, Options};
-use devices::Process;
 use crate::program::BadInput;
 use crate::record::Record;
 use crate::say::{is_quiet, say};
 use crate::trace::Trace;
 use crate::train_state::TrainState;
-use training::{BatchLoss, Unread, weights};
+use devices::Process;
 use resume::Resumed;
+use training::{BatchLoss, Unread, weights};
 
 /// A run that has started: its devices and data, and the settings that were not given filled in
 /// from the book.

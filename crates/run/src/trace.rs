@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-use training::files::check_is_file;
 use crate::record;
 use crate::say::warn;
 use crate::timeline::Recording;
+use training::files::check_is_file;
 
 /// So many steps are recorded, and an evaluation that falls among them: enough to see them all, little enough
 /// to be kept in memory.

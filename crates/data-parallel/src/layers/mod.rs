@@ -141,8 +141,6 @@ pub struct BatchNorm2d {
     running_mean: Var,
     running_var: Var,
     num_batches_tracked: Var,
-    /// By which the count grows.
-    one: Tensor,
 }
 
 impl BatchNorm2d {
@@ -170,21 +168,18 @@ impl BatchNorm2d {
             bias,
             running_mean: Var::from_tensor(&mean)?,
             running_var: Var::from_tensor(&var)?,
-            one: Tensor::ones((), DType::I64, count.device())?,
             num_batches_tracked: Var::from_tensor(&count)?,
         })
     }
 }
 
 impl Network for BatchNorm2d {
-    /// With `train` it counts one batch more.
     fn forward(&self, x: &Value, train: bool) -> Result<Value> {
-        let (mean, var) = (&self.running_mean, &self.running_var);
-        let y = x.batch_norm2d(&self.weight, &self.bias, mean, var, train)?;
-        if train {
-            let count = &self.num_batches_tracked;
-            count.set(&(count.as_detached_tensor() + &self.one)?)?;
-        }
-        Ok(y)
+        let running = [
+            &self.running_mean,
+            &self.running_var,
+            &self.num_batches_tracked,
+        ];
+        x.batch_norm2d_tracked(&self.weight, &self.bias, running, train)
     }
 }

@@ -119,7 +119,11 @@ impl Norm {
                     x, partial, cut.parts, rows, c, eps, MOMENTUM as f32, shift, mean, inv_std,
                     running_mean, running_var)
             })
-        })
+        })?;
+        match pass.keep {
+            true => self.count_batch(),
+            false => Ok(()),
+        }
     }
 
     /// The sums of x − x₀ and of their squares by blocks of rows, where x₀ is the first row.

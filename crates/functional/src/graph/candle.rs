@@ -13,8 +13,8 @@ use std::rc::Rc;
 /// A network of candle's operations, such as a layer of candle-nn, as an operation among those of [`Value`]. Its
 /// parameters are the variables that its result depends on. candle computes their gradients.
 ///
-/// The shape of the result has to follow from that of the input. For an input that is not computed yet, it is
-/// found once for each shape: the module runs on zeros, with `train` false.
+/// The shape of the result has to follow from that of the input. It is found once for each shape: the module runs on
+/// zeros, with `train` false. The module itself runs when its result is computed.
 ///
 /// The module may change variables of its own, such as running statistics. It must not change the parameters of other
 /// layers: a GPU may have read them before the module runs.
@@ -82,9 +82,6 @@ impl<M: ModuleT + 'static> Network for Candle<M> {
             let (name, module) = (std::any::type_name::<M>(), &self.module);
             difference::check(name, |x| module.forward_t(x, false), x.dims(), x.device())?;
         }
-        if let Some(x) = x.tensor() {
-            return Value::new(&self.module.forward_t(x, train)?);
-        }
         let (dims, module) = (self.shape(x)?, self.module.clone());
         Ok(x.candle(move |x| module.forward_t(x, train), &dims))
     }
@@ -95,7 +92,8 @@ impl<M: ModuleT> Candle<M> {
         if let Some(dims) = self.shapes.borrow().get(x.dims()) {
             return Ok(dims.clone());
         }
-        let zeros = Tensor::zeros(x.dims(), DType::F32, x.device())?;
+        let dtype = x.tensor().map_or(DType::F32, Tensor::dtype);
+        let zeros = Tensor::zeros(x.dims(), dtype, x.device())?;
         let y = self.module.forward_t(&zeros, false)?;
         let dims = y.dims().to_vec();
         self.shapes

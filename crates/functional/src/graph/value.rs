@@ -369,8 +369,35 @@ impl Value {
         running_var: &Var,
         train: bool,
     ) -> Result<Self> {
-        let running = [running_mean.clone(), running_var.clone()];
-        let norm = Norm::new([self.dims(), weight.dims(), bias.dims()], running, train)?;
+        self.batch_norm([weight, bias], [running_mean, running_var], None, train)
+    }
+
+    /// As [`batch_norm2d`](Self::batch_norm2d). Where a pass moves the running statistics, it adds 1 to `batches`, a
+    /// scalar of i64 on the CPU: PyTorch's `num_batches_tracked`.
+    ///
+    /// # Errors
+    /// As [`batch_norm2d`](Self::batch_norm2d).
+    pub fn batch_norm2d_tracked(
+        &self,
+        weight: &Tensor,
+        bias: &Tensor,
+        [running_mean, running_var, batches]: [&Var; 3],
+        train: bool,
+    ) -> Result<Self> {
+        let running = [running_mean, running_var];
+        self.batch_norm([weight, bias], running, Some(batches), train)
+    }
+
+    fn batch_norm(
+        &self,
+        [weight, bias]: [&Tensor; 2],
+        running: [&Var; 2],
+        batches: Option<&Var>,
+        train: bool,
+    ) -> Result<Self> {
+        let shapes = [self.dims(), weight.dims(), bias.dims()];
+        let mut norm = Norm::new(shapes, running.map(Var::clone), train)?;
+        norm.batches = batches.cloned();
         let others = [("weight", weight), ("bias", bias)];
         self.then("batch_norm2d", Op::Norm(norm), &others, self.dims())
     }
@@ -442,14 +469,18 @@ impl Value {
         ))
     }
 
-    /// A function of candle's operations, which gives a result of this shape.
+    /// A function of candle's operations, which gives a result of this shape. It runs when the result is computed.
     pub(crate) fn candle(
         &self,
         f: impl Fn(&Tensor) -> Result<Tensor> + 'static,
         dims: &[usize],
     ) -> Self {
-        let op = Op::Candle(CandleOp(Rc::new(f)));
-        self.node(Source::Op(op, vec![self.clone()]), dims)
+        let (op, inputs) = match self.tensor().cloned() {
+            // as it is: of any type, and without a copy
+            Some(x) => (CandleOp(Rc::new(move |_| f(&x))), Vec::new()),
+            None => (CandleOp(Rc::new(f)), vec![self.clone()]),
+        };
+        self.node(Source::Op(Op::Candle(op), inputs), dims)
     }
 
     /// This operation on it and `others`, which have names for messages.

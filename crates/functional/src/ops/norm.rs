@@ -19,6 +19,8 @@ pub(crate) struct Norm {
     /// Pixels of an example.
     pub(crate) pixels: usize,
     pub(crate) running: [Var; 2],
+    /// The number of batches that moved them, a scalar on the CPU.
+    pub(crate) batches: Option<Var>,
     pub(crate) train: bool,
     pub(crate) relu: bool,
     /// Whether there is an input more that is added.
@@ -52,6 +54,7 @@ impl Norm {
             count: b * h * w,
             pixels: h * w,
             running,
+            batches: None,
             train,
             relu: false,
             shortcut: false,
@@ -67,6 +70,15 @@ impl Norm {
     /// What x is shifted by, of the inputs.
     pub(crate) fn shift<T: Copy>(&self, x: &[T]) -> Option<T> {
         x.last().copied().filter(|_| self.shift)
+    }
+
+    /// Counts a batch that moved the running statistics.
+    pub(crate) fn count_batch(&self) -> Result<()> {
+        let Some(batches) = &self.batches else {
+            return Ok(());
+        };
+        let count = batches.as_detached_tensor();
+        batches.set(&(&count + count.ones_like()?)?)
     }
 
     /// An error where a batch in training is too small for statistics; where they are taken over `norms`, only
@@ -107,6 +119,7 @@ impl Norm {
         if keep {
             let there = |v| Tensor::from_vec(v, self.channels, self.running[0].device());
             update_running(&self.running, &there(shifted)?, &there(var)?, count)?;
+            self.count_batch()?;
         }
         Ok([mean, inv_std])
     }

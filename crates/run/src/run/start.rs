@@ -10,16 +10,16 @@ use dataset::{DataIter, Dataset};
 use functional::Precision;
 
 use super::Run;
-use training::files::check_is_file;
 use crate::gpu::{Gpu, gpu};
 use crate::interrupt::{self, INTERRUPTED};
 use crate::options::Options;
 use crate::out_of_memory;
-use devices::Process;
 use crate::program::BadInput;
 use crate::record::Record;
 use crate::say::{is_quiet, one_line, say, set_quiet};
 use crate::trace::Trace;
+use devices::Process;
+use training::files::check_is_file;
 
 /// Sets what belongs to the whole process: how it computes, prints, and hears signals. Returns the cores of each
 /// replica.
