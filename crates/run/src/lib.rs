@@ -31,7 +31,7 @@ pub use functional::Precision;
 pub use batch_loss::BatchLoss;
 pub use gpu::{Gpu, gpu};
 pub use interrupt::{interrupt, interrupted, wants_to_end};
-pub use options::{Book, Options};
+pub use options::{Book, Options, precision};
 pub use out_of_memory::ALLOCATOR;
 pub use process::Process;
 pub use program::{BadInput, program};
