@@ -27,7 +27,7 @@ pub use training::{BatchLoss, Unread, compare, weights};
 
 pub use gpu::{Gpu, gpu};
 pub use interrupt::{interrupt, interrupted, wants_to_end};
-pub use options::{Book, Options};
+pub use options::{Book, Options, precision};
 pub use out_of_memory::ALLOCATOR;
 pub use program::{BadInput, program};
 pub use run::{Run, Summary};

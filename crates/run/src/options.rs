@@ -40,7 +40,8 @@ fn names() -> impl TypedValueParser<Value = Name> {
     PossibleValuesParser::new(["fashion-mnist", "mnist"]).try_map(|name| name.parse())
 }
 
-fn precision() -> impl TypedValueParser<Value = Precision> {
+/// Reads `f32`, `tf32` or `bf16` from a command line.
+pub fn precision() -> impl TypedValueParser<Value = Precision> {
     PossibleValuesParser::new(["f32", "tf32", "bf16"]).map(|name| match &*name {
         "f32" => Precision::F32,
         "tf32" => Precision::Tf32,

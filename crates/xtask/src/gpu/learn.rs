@@ -10,7 +10,7 @@ use super::options::{GpuOptions, Report};
 /// Trains, and adds each line to the report as soon as it is there.
 pub fn all(options: &GpuOptions, report: &mut Report) -> Result<()> {
     let trained = train(options, report);
-    functional::set_precision(functional::Precision::default()); // each run set its own
+    functional::set_precision(Precision::default()); // each run set its own
     trained
 }
 

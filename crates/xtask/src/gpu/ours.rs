@@ -20,7 +20,7 @@ use crate::bench::work::Network;
 pub struct ContendGpu {
     #[arg(long)]
     replicas: usize,
-    #[arg(long)]
+    #[arg(long, value_parser = run::precision())]
     precision: run::Precision,
     how: How,
     network: Network,
@@ -43,7 +43,7 @@ enum How {
 /// # Errors
 /// If a step fails.
 pub fn contend(job: &ContendGpu) -> Result<()> {
-    functional::set_precision(job.precision.into());
+    functional::set_precision(job.precision);
     let devices = devices_of_kind(DeviceKind::Cuda, Some(job.replicas))?;
     if let [only] = &devices[..] {
         functional::one_stream(only); // as a run does
