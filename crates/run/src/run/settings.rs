@@ -7,7 +7,7 @@ use dataset::Dataset;
 
 use super::Run;
 use crate::options::Book;
-use crate::process::Process;
+use devices::Process;
 
 impl Run {
     pub(super) fn settings_of(&self, book: &Book, process: Process, data: &Dataset) -> String {
