@@ -47,13 +47,9 @@ impl Kernel<Cuda> for Convolution {
             return self.image_gradient(stream, x, dy, &mut dx[0]);
         }
         let dz = self.behind(stream, at, dy)?;
-        if let Some(db) = dx
-            .get_mut(2)
-            .map(|db| db.target(stream))
-            .transpose()?
-            .flatten()
-        {
-            column_sums(stream, dz.floats(), g.out_channels, db)?;
+        if let Some(db) = dx.get_mut(2) {
+            let (dz, channels) = (dz.floats(), g.out_channels);
+            db.write(stream, |to, add| column_sums(stream, dz, channels, to, add))?;
         }
         self.input_gradient(stream, x[1], dz.floats(), &mut dx[0])?;
         self.weight_gradient(stream, x[0], dz.floats(), &mut dx[1])

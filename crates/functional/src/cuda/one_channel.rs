@@ -92,13 +92,9 @@ impl<'a> OneChannel<'a> {
             launch!(stream, name, (parts as u32, 1, 1), (THREADS, 1, 1);
                 x[0], x[1], bias, dy, partial, self, self.0.relu, pixels, of_a_block)?;
         }
-        if let Some((to, add)) = dx[1].target(stream)? {
-            combine(stream, partial, width, 0, to, add)?;
-        }
-        if let Some(db) = dx.get_mut(2)
-            && let Some((to, add)) = db.target(stream)?
-        {
-            combine(stream, partial, width, of_weight, to, add)?;
+        for (gradient, first) in dx[1..].iter_mut().zip([0, of_weight]) {
+            let sum = |to, add| combine(stream, partial, width, first, to, add);
+            gradient.write(stream, sum)?;
         }
         Ok(())
     }

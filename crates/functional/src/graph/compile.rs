@@ -14,7 +14,11 @@ use std::rc::Rc;
 /// The tape that computes `outputs` on a backend.
 pub(crate) fn compile<B: Backend>(outputs: &[&Value]) -> Result<Tape<B>> {
     let mut compiler = Compiler {
-        tape: Tape::default(),
+        tape: Tape {
+            leaves: Vec::new(),
+            entries: Vec::new(),
+            outputs: Vec::new(),
+        },
         uses: HashMap::new(),
         slots: HashMap::new(),
         leaves: HashMap::new(),

@@ -29,16 +29,6 @@ pub(crate) struct Tape<B: Backend> {
     pub outputs: Vec<(Slot, Vec<usize>)>,
 }
 
-impl<B: Backend> Default for Tape<B> {
-    fn default() -> Self {
-        Self {
-            leaves: Vec::new(),
-            entries: Vec::new(),
-            outputs: Vec::new(),
-        }
-    }
-}
-
 /// What a forward pass leaves: the results of the entries, and the saved tensors of each kernel.
 pub(crate) struct Saved<B: Backend> {
     values: Vec<Option<B::Buffer>>,
