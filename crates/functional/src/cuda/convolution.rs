@@ -31,9 +31,8 @@ impl Kernel<Cuda> for Convolution {
         }
         let z = Block::of(y.element, stream, g.out_dims().iter().product())?;
         let (of_z, windows, relu) = (z.floats(), self.windows()?, self.relu);
-        stream
-            .cudnn()
-            .forward(g, input.floats, weight.floats, of_z)?;
+        let mut cudnn = stream.cudnn();
+        cudnn.forward(g, input.floats, weight.floats, of_z)?;
         let name = y.kernel("epilogue");
         launch!(stream, name, elements y.len; y.len, of_z, bias, y, windows, relu)?;
         Ok(vec![z])
@@ -154,10 +153,8 @@ impl Convolution {
             return stream.cudnn().backward_x(g, weight.floats, dz, to, add);
         }
         let part = Block::of(to.element, stream, to.len)?;
-        let of_part = part.floats();
-        stream
-            .cudnn()
-            .backward_x(g, weight.floats, dz, of_part, false)?;
+        let (of_part, mut cudnn) = (part.floats(), stream.cudnn());
+        cudnn.backward_x(g, weight.floats, dz, of_part, false)?;
         stream.put(of_part, to, add)
     }
 
@@ -170,10 +167,8 @@ impl Convolution {
             return stream.cudnn().backward_weight(g, x.floats, dz, to, add);
         }
         let part = Block::of(dz.element, stream, to.len)?;
-        let of_part = part.floats();
-        stream
-            .cudnn()
-            .backward_weight(g, x.floats, dz, of_part, false)?;
+        let (of_part, mut cudnn) = (part.floats(), stream.cudnn());
+        cudnn.backward_weight(g, x.floats, dz, of_part, false)?;
         match is_packed(g) {
             true => {
                 let sizes = [g.kernel.0 * g.kernel.1, g.channels];

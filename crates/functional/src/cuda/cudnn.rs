@@ -261,9 +261,8 @@ impl Cudnn {
                     match launch(handle, &descriptors, &choice, workspace, (to.address, add)) {
                         Ok(()) => return Ok(()),
                         Err(refused) => {
-                            of(self.shape(g, precision)?)
-                                .get_or_insert_default()
-                                .remove(next);
+                            let choices = of(self.shape(g, precision)?);
+                            choices.get_or_insert_default().remove(next);
                             error = failed(refused).context(format!("{:?}", choice.algorithm));
                         }
                     }
@@ -438,11 +437,8 @@ fn choices<A: Copy + fmt::Debug>(
             workspace: c.workspace,
         })
     };
-    let choices: Vec<_> = candidates
-        .iter()
-        .filter(fits)
-        .map(choice)
-        .collect::<Result<_>>()?;
+    let choices = candidates.iter().filter(fits).map(choice);
+    let choices = choices.collect::<Result<Vec<_>>>()?;
     if choices.is_empty() {
         bail!("cuDNN has no algorithm for {g:?}; it offers {candidates:?}")
     }

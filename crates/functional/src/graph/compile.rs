@@ -113,11 +113,8 @@ impl<B: Backend> Compiler<B> {
         if is == to {
             return slot;
         }
-        let known = self
-            .casts
-            .iter()
-            .find(|(of, element, _)| *of == slot && *element == to);
-        if let Some((_, _, cast)) = known {
+        let is_known = |(of, element, _): &&(Slot, B::Element, Slot)| (*of, *element) == (slot, to);
+        if let Some((_, _, cast)) = self.casts.iter().find(is_known) {
             return *cast;
         }
         let cast = self.push_entry(Entry {

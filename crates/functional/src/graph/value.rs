@@ -461,9 +461,8 @@ impl Value {
 }
 
 fn weighted<'a>(weight: &'a Tensor, bias: Option<&'a Tensor>) -> Vec<(&'static str, &'a Tensor)> {
-    std::iter::once(("weight", weight))
-        .chain(bias.map(|bias| ("bias", bias)))
-        .collect()
+    let bias = bias.map(|bias| ("bias", bias));
+    [("weight", weight)].into_iter().chain(bias).collect()
 }
 
 impl std::ops::Add for &Value {
