@@ -25,7 +25,7 @@ pub(crate) trait Backend: Sized + 'static {
     /// The order and the type in which a kernel wants a weight.
     type Packing;
 
-    /// For a pass that has at least so many numbers in memory at the same time.
+    /// The queue for a pass that has at least `least` numbers in memory at the same time.
     fn stream(device: &Device, least: usize) -> Result<Self::Stream>;
 
     /// The kernel of `op`; none if it is a fused operation that needs several kernels here.
@@ -92,14 +92,6 @@ pub(crate) enum Input<'a, B: Backend> {
     Tensor(&'a Tensor),
     Buffer(&'a B::Buffer),
 }
-
-impl<B: Backend> Clone for Input<'_, B> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<B: Backend> Copy for Input<'_, B> {}
 
 /// An operation on a backend.
 pub(crate) trait Kernel<B: Backend> {

@@ -48,13 +48,7 @@ impl Kernel<Cpu> for Relu {
         Ok(vec![])
     }
 
-    fn backward(
-        &self,
-        _: &Pass,
-        at: At<'_, '_>,
-        mut dy: Buffer,
-        dx: &mut [Grad<'_>],
-    ) -> Result<()> {
+    fn backward(&self, _: &Pass, at: At<'_, '_>, mut dy: Buffer, dx: &mut [Grad]) -> Result<()> {
         mask_all(at.y, &mut dy);
         dx[0].give(dy);
         Ok(())
@@ -77,13 +71,7 @@ impl Kernel<Cpu> for Add {
         Ok(vec![])
     }
 
-    fn backward(
-        &self,
-        _: &Pass,
-        at: At<'_, '_>,
-        mut dy: Buffer,
-        dx: &mut [Grad<'_>],
-    ) -> Result<()> {
+    fn backward(&self, _: &Pass, at: At<'_, '_>, mut dy: Buffer, dx: &mut [Grad]) -> Result<()> {
         if self.relu {
             mask_all(at.y, &mut dy);
         }

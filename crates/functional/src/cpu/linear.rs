@@ -43,13 +43,7 @@ impl Kernel<Cpu> for Linear {
         Ok(vec![])
     }
 
-    fn backward(
-        &self,
-        _: &Pass,
-        at: At<'_, '_>,
-        mut dy: Buffer,
-        dx: &mut [Grad<'_>],
-    ) -> Result<()> {
+    fn backward(&self, _: &Pass, at: At<'_, '_>, mut dy: Buffer, dx: &mut [Grad]) -> Result<()> {
         if self.relu {
             mask_all(at.y, &mut dy);
         }

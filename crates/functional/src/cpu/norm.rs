@@ -178,13 +178,7 @@ impl Kernel<Cpu> for Norm {
         })
     }
 
-    fn backward(
-        &self,
-        pass: &Pass,
-        at: At<'_, '_>,
-        mut dy: Buffer,
-        dx: &mut [Grad<'_>],
-    ) -> Result<()> {
+    fn backward(&self, pass: &Pass, at: At<'_, '_>, mut dy: Buffer, dx: &mut [Grad]) -> Result<()> {
         let (mean, inv_std) = (&at.saved[0], &at.saved[1]);
         let scale = product(at.x[1], inv_std);
         let mut channels = Channels {

@@ -94,9 +94,8 @@ impl Pool {
             *shared.job.get() = Some((task, tasks));
         }
         for thread in 0..self.size() {
-            shared.next[thread]
-                .0
-                .store(shared.block(thread, tasks), Relaxed);
+            let Aligned(next) = &shared.next[thread];
+            next.store(shared.block(thread, tasks), Relaxed);
         }
         shared.open_round(self.helpers.len());
         shared.work(0, tasks, task);

@@ -29,31 +29,28 @@ pub(crate) fn for_each_chunk<T: Send>(
     chunk: usize,
     work: impl Fn(usize, &mut [T]) + Sync,
 ) {
-    let (chunk, chunks) = (chunk.max(1), out.len().div_ceil(chunk.max(1)));
-    let out = Disjoint::new(out);
-    for_each(chunks, |i| {
-        let len = chunk.min(out.len() - i * chunk);
-        // Safety: task i alone has the elements from i * chunk to (i + 1) * chunk, and runs once.
-        let part = unsafe { out.part(i * chunk, len) };
-        simd::dispatch(
-            #[inline(always)]
-            || work(i, part),
-        );
-    });
+    for_each_chunk_with(
+        out,
+        [],
+        chunk,
+        #[inline(always)]
+        |i, part, []| work(i, part),
+    );
 }
 
 /// As [`for_each_chunk`], with the same elements of N other slices of its length.
-pub(crate) fn for_each_chunk_with<const N: usize>(
-    out: &mut [f32],
-    others: [&mut [f32]; N],
+pub(crate) fn for_each_chunk_with<T: Send, const N: usize>(
+    out: &mut [T],
+    others: [&mut [T]; N],
     chunk: usize,
-    work: impl Fn(usize, &mut [f32], [&mut [f32]; N]) + Sync,
+    work: impl Fn(usize, &mut [T], [&mut [T]; N]) + Sync,
 ) {
     assert!(others.iter().all(|other| other.len() == out.len()));
+    let chunk = chunk.max(1);
     let (out, others) = (Disjoint::new(out), others.map(Disjoint::new));
     for_each(out.len().div_ceil(chunk), |i| {
         let len = chunk.min(out.len() - i * chunk);
-        // Safety: as in `for_each_chunk`, in each of the slices.
+        // Safety: task i alone has the elements from i * chunk to (i + 1) * chunk of each slice, and runs once.
         let part = unsafe { out.part(i * chunk, len) };
         // Safety: as above.
         let parts = others
@@ -78,7 +75,7 @@ pub(crate) fn for_each_chunk_of_two(
     let (a, b) = (Disjoint::new(a), Disjoint::new(b));
     for_each(chunks, |i| {
         let len = |all: usize, chunk: usize| chunk.min(all - i * chunk);
-        // Safety: as in `for_each_chunk`, in each of the two slices.
+        // Safety: as in `for_each_chunk_with`, in each of the two slices.
         let a = unsafe { a.part(i * chunk_a, len(a.len(), chunk_a)) };
         // Safety: as above.
         let b = unsafe { b.part(i * chunk_b, len(b.len(), chunk_b)) };

@@ -41,12 +41,12 @@ pub(crate) fn pool(stream: &CudaStream) -> Result<Pool> {
 pub(crate) fn alloc<T: DeviceRepr>(stream: &Arc<CudaStream>, len: usize) -> Result<CudaSlice<T>> {
     // Safety: all callers write the memory before they read it; any bits are valid floats and bytes.
     let alloc = || unsafe { stream.alloc::<T>(len) };
-    alloc()
-        .or_else(|_| {
-            give_back();
-            alloc()
-        })
-        .map_err(|error| no_memory(stream, len * size_of::<T>(), error))
+    let again = |_| {
+        give_back();
+        alloc()
+    };
+    let memory = alloc().or_else(again);
+    memory.map_err(|error| no_memory(stream, len * size_of::<T>(), error))
 }
 
 /// Gives the driver what is free on all streams of the GPU that this thread used last, and takes it from the driver's
@@ -60,13 +60,9 @@ fn give_back() {
     let Ok(Some(last)) = result::ctx::get_current() else {
         return;
     };
-    let mut of_gpu = pools
-        .iter()
-        .filter(|(context, _)| context.cu_ctx() == last)
-        .peekable();
-    let context = of_gpu.peek().map(|(context, _)| context);
-    of_gpu.for_each(|(_, pool)| pool.clear());
-    if let Some(context) = context {
+    let of_gpu = || pools.iter().filter(|(context, _)| context.cu_ctx() == last);
+    of_gpu().for_each(|(_, pool)| pool.clear());
+    if let Some((context, _)) = of_gpu().next() {
         // the GPU frees memory when its work gets there; if this fails, there is no more memory than before
         let _ = context.synchronize().and_then(|()| trim(context));
     }

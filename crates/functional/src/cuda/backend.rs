@@ -16,7 +16,7 @@ use crate::ops::convolution::Geometry;
 use crate::settings::precision::{Precision, arithmetic};
 use candle_core::{DType, Device, Result, Tensor, bail};
 use std::ops::Range;
-use std::sync::{Arc, Once};
+use std::sync::Arc;
 
 impl Backend for Cuda {
     type Buffer = Block;
@@ -159,18 +159,7 @@ pub(crate) struct Open {
 
 /// Whether cuDNN has algorithms for bf16: they want channels in eights.
 fn has_bf16(g: &Geometry) -> bool {
-    static SAID: Once = Once::new();
-    let (from, to) = (g.channels, g.out_channels);
-    let has = from.is_multiple_of(8) && to.is_multiple_of(8);
-    if !has && arithmetic().precision == Precision::Bf16 {
-        SAID.call_once(|| {
-            eprintln!(
-                "a convolution from {from} to {to} channels is computed in tf32: cuDNN has bf16 for \
-                 multiples of 8"
-            );
-        });
-    }
-    has
+    g.channels.is_multiple_of(8) && g.out_channels.is_multiple_of(8)
 }
 
 /// A kernel that takes both types; with [`Precision::Bf16`] its result is bf16, and so are the inputs for which

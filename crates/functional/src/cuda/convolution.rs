@@ -31,9 +31,8 @@ impl Kernel<Cuda> for Convolution {
         }
         let z = Block::of(y.element, stream, g.out_dims().iter().product())?;
         let (of_z, windows, relu) = (z.floats(), self.windows()?, self.relu);
-        stream
-            .cudnn()
-            .forward(g, input.floats, weight.floats, of_z)?;
+        let mut cudnn = stream.cudnn();
+        cudnn.forward(g, input.floats, weight.floats, of_z)?;
         let name = y.kernel("epilogue");
         launch!(stream, name, elements y.len; y.len, of_z, bias, y, windows, relu)?;
         Ok(vec![z])
@@ -47,13 +46,9 @@ impl Kernel<Cuda> for Convolution {
             return self.image_gradient(stream, x, dy, &mut dx[0]);
         }
         let dz = self.behind(stream, at, dy)?;
-        if let Some(db) = dx
-            .get_mut(2)
-            .map(|db| db.target(stream))
-            .transpose()?
-            .flatten()
-        {
-            column_sums(stream, dz.floats(), g.out_channels, db)?;
+        if let Some(db) = dx.get_mut(2) {
+            let (dz, channels) = (dz.floats(), g.out_channels);
+            db.write(stream, |to, add| column_sums(stream, dz, channels, to, add))?;
         }
         self.input_gradient(stream, x[1], dz.floats(), &mut dx[0])?;
         self.weight_gradient(stream, x[0], dz.floats(), &mut dx[1])
@@ -158,10 +153,8 @@ impl Convolution {
             return stream.cudnn().backward_x(g, weight.floats, dz, to, add);
         }
         let part = Block::of(to.element, stream, to.len)?;
-        let of_part = part.floats();
-        stream
-            .cudnn()
-            .backward_x(g, weight.floats, dz, of_part, false)?;
+        let (of_part, mut cudnn) = (part.floats(), stream.cudnn());
+        cudnn.backward_x(g, weight.floats, dz, of_part, false)?;
         stream.put(of_part, to, add)
     }
 
@@ -174,10 +167,8 @@ impl Convolution {
             return stream.cudnn().backward_weight(g, x.floats, dz, to, add);
         }
         let part = Block::of(dz.element, stream, to.len)?;
-        let of_part = part.floats();
-        stream
-            .cudnn()
-            .backward_weight(g, x.floats, dz, of_part, false)?;
+        let (of_part, mut cudnn) = (part.floats(), stream.cudnn());
+        cudnn.backward_weight(g, x.floats, dz, of_part, false)?;
         match is_packed(g) {
             true => {
                 let sizes = [g.kernel.0 * g.kernel.1, g.channels];

@@ -1,7 +1,7 @@
-//! cuDNN's convolutions: descriptors and algorithms for each shape, chosen once.
+//! cuDNN's convolutions. Each shape has its descriptors and one algorithm for each direction, which is chosen once.
 //!
-//! cuDNN says which algorithms it takes for the fastest. The first of them are timed once, unless algorithms have to be
-//! deterministic, and the fastest is used from then on, by all replicas.
+//! cuDNN orders its algorithms by the speed that it expects. We time the first few of them once, and all replicas use the
+//! fastest from then on. If algorithms have to be deterministic, we time none and use cuDNN's first.
 
 use super::alloc::alloc;
 use super::floats::{Element, Floats};
@@ -23,18 +23,18 @@ use sys::cudnnConvolutionBwdDataAlgo_t as DataAlgorithm;
 use sys::cudnnConvolutionBwdFilterAlgo_t as FilterAlgorithm;
 use sys::cudnnConvolutionFwdAlgo_t as ForwardAlgorithm;
 
-/// What an algorithm may use beside inputs and outputs: as much as any of the fast ones does.
+/// The most workspace that an algorithm may need. The fast algorithms need less.
 const MAX_WORKSPACE: usize = 1 << 30;
 /// At least as many as there are algorithms of any kind.
 const CANDIDATES: usize = 16;
-/// So many algorithms are timed, so many times after a first time.
+/// The algorithms that are timed, and the runs of each after a first one.
 const TIMED: (usize, usize) = (4, 3);
 
 /// cuDNN on one stream, with what was chosen for each shape. All of it lives as long as the process.
 pub(crate) struct Cudnn {
     handle: sys::cudnnHandle_t,
     stream: Arc<CudaStream>,
-    plans: HashMap<(Geometry, Precision, bool), Plan>,
+    shapes: HashMap<(Geometry, Precision, bool), Shape>,
     /// Memory that the next operation on the stream may use too, and its address.
     workspace: Option<(CudaSlice<u8>, u64)>,
 }
@@ -50,9 +50,8 @@ struct Descriptors {
     y: sys::cudnnTensorDescriptor_t,
 }
 
-/// What is known of one shape: its descriptors, and the algorithms of each direction that was needed, best
-/// first.
-struct Plan {
+/// The descriptors of one shape, and its algorithms for each direction that was needed, best first.
+struct Shape {
     descriptors: Descriptors,
     forward: Option<Vec<Choice<ForwardAlgorithm>>>,
     backward_x: Option<Vec<Choice<DataAlgorithm>>>,
@@ -75,7 +74,7 @@ impl<A: fmt::Debug> Choice<A> {
     }
 }
 
-/// What cuDNN says of an algorithm.
+/// An algorithm that cuDNN offers.
 #[derive(Debug)]
 struct Candidate<A> {
     algorithm: A,
@@ -85,7 +84,7 @@ struct Candidate<A> {
     workspace: usize,
 }
 
-/// The answer of one of cuDNN's three questions, which differ in types alone.
+/// Asks cuDNN for the algorithms of a convolution. cuDNN has one function for each direction; they differ in types.
 macro_rules! candidates {
     ($ask:path, $handle:expr, $($descriptor:expr),+) => {{
         // Safety: plain numbers, for which zeros are valid.
@@ -108,16 +107,16 @@ macro_rules! candidates {
     }};
 }
 
-/// One of cuDNN's three convolutions, which differ in types alone: the place of its plan, cuDNN's question and its
-/// launch, and the two tensors that it reads and the one that it writes, each with its descriptor.
+/// Computes a convolution in one direction: the field of `Shape` for that direction, cuDNN's functions that list the
+/// algorithms and that launch one, the two tensors that it reads and the one that it writes, each with its descriptor.
 macro_rules! convolution {
-    ($cudnn:expr, $g:expr, $plan:ident, $ask:path, $launch:path,
+    ($cudnn:expr, $g:expr, $direction:ident, $ask:path, $launch:path,
      [$a:expr, $of_a:ident], [$b:expr, $of_b:ident], [$to:expr, $of_to:ident], add: $add:expr) => {{
         let (a, b, to) = ($a, $b, $to);
         $cudnn.run(
-            (stringify!($plan), $g, precision_of([a, b, to])),
+            (stringify!($direction), $g, precision_of([a, b, to])),
             (to, $add),
-            |plan| &mut plan.$plan,
+            |shape| &mut shape.$direction,
             |handle, d, conv| Ok(candidates!($ask, handle, d.$of_a, d.$of_b, conv, d.$of_to)),
             &|handle, d, choice, (workspace, size), (to, add)| {
                 // Safety: the descriptors tell the sizes of the memory behind the addresses.
@@ -162,7 +161,7 @@ impl Cudnn {
         Ok(Self {
             handle,
             stream: stream.clone(),
-            plans: HashMap::new(),
+            shapes: HashMap::new(),
             workspace: None,
         })
     }
@@ -219,7 +218,7 @@ impl Cudnn {
         &mut self,
         (what, g, precision): (&str, &Geometry, Precision),
         (to, add): (Floats, bool),
-        of: impl Fn(&mut Plan) -> &mut Option<Vec<Choice<A>>>,
+        of: impl Fn(&mut Shape) -> &mut Option<Vec<Choice<A>>>,
         ask: impl Fn(
             sys::cudnnHandle_t,
             &Descriptors,
@@ -228,9 +227,9 @@ impl Cudnn {
         launch: &Launch<'_, A>,
     ) -> Result<()> {
         let handle = self.handle;
-        let plan = self.plan(g, precision)?;
-        let descriptors = plan.descriptors;
-        if of(plan).is_none() {
+        let shape = self.shape(g, precision)?;
+        let descriptors = shape.descriptors;
+        if of(shape).is_none() {
             let candidates = ask(handle, &descriptors, descriptor(g, precision)?)?;
             let mut choices = choices(g, precision, candidates)?;
             if choices.len() > 1 {
@@ -244,12 +243,12 @@ impl Cudnn {
                     choices[..=i].rotate_right(1);
                 }
             }
-            *of(self.plan(g, precision)?) = Some(choices);
+            *of(self.shape(g, precision)?) = Some(choices);
         }
         let mut error = Error::Msg("there is none".to_owned());
         let mut next = 0;
         loop {
-            let choices = of(self.plan(g, precision)?).get_or_insert_default();
+            let choices = of(self.shape(g, precision)?).get_or_insert_default();
             let Some(choice) = choices.get(next).copied() else {
                 return Err(error.context(format!("cuDNN has no algorithm for {g:?}")));
             };
@@ -262,9 +261,8 @@ impl Cudnn {
                     match launch(handle, &descriptors, &choice, workspace, (to.address, add)) {
                         Ok(()) => return Ok(()),
                         Err(refused) => {
-                            of(self.plan(g, precision)?)
-                                .get_or_insert_default()
-                                .remove(next);
+                            let choices = of(self.shape(g, precision)?);
+                            choices.get_or_insert_default().remove(next);
                             error = failed(refused).context(format!("{:?}", choice.algorithm));
                         }
                     }
@@ -307,11 +305,11 @@ impl Cudnn {
     }
 
     /// What is known of a shape.
-    fn plan(&mut self, g: &Geometry, precision: Precision) -> Result<&mut Plan> {
+    fn shape(&mut self, g: &Geometry, precision: Precision) -> Result<&mut Shape> {
         let key = (*g, precision, arithmetic().deterministic);
-        Ok(match self.plans.entry(key) {
-            Entry::Occupied(plan) => plan.into_mut(),
-            Entry::Vacant(place) => place.insert(Plan::new(g, precision)?),
+        Ok(match self.shapes.entry(key) {
+            Entry::Occupied(shape) => shape.into_mut(),
+            Entry::Vacant(place) => place.insert(Shape::new(g, precision)?),
         })
     }
 
@@ -332,7 +330,7 @@ impl Cudnn {
     }
 }
 
-impl Plan {
+impl Shape {
     fn new(g: &Geometry, precision: Precision) -> Result<Self> {
         let nhwc = sys::cudnnTensorFormat_t::CUDNN_TENSOR_NHWC;
         let element = match precision {
@@ -439,11 +437,8 @@ fn choices<A: Copy + fmt::Debug>(
             workspace: c.workspace,
         })
     };
-    let choices: Vec<_> = candidates
-        .iter()
-        .filter(fits)
-        .map(choice)
-        .collect::<Result<_>>()?;
+    let choices = candidates.iter().filter(fits).map(choice);
+    let choices = choices.collect::<Result<Vec<_>>>()?;
     if choices.is_empty() {
         bail!("cuDNN has no algorithm for {g:?}; it offers {candidates:?}")
     }
@@ -495,8 +490,8 @@ mod tests {
             cudnn
                 .forward(g, x.floats(), weight.floats(), y.floats())
                 .unwrap();
-            let plan = cudnn.plan(g, Precision::F32).unwrap();
-            let names = plan.forward.iter().flatten().map(Choice::name);
+            let shape = cudnn.shape(g, Precision::F32).unwrap();
+            let names = shape.forward.iter().flatten().map(Choice::name);
             names.collect::<Vec<_>>()
         };
         for batch in 1..=8 {
@@ -545,8 +540,8 @@ mod tests {
             cudnn
                 .forward(&g, x.floats(), weight.floats(), y.floats())
                 .unwrap();
-            let plan = cudnn.plan(&g, Precision::Tf32).unwrap();
-            let choices = plan.forward.iter().flatten();
+            let shape = cudnn.shape(&g, Precision::Tf32).unwrap();
+            let choices = shape.forward.iter().flatten();
             assert!(
                 choices.clone().any(|choice| choice.workspace > 100),
                 "{batch}: {choices:?}"

@@ -51,7 +51,8 @@ pub(crate) fn column_sums(
     stream: &Stream,
     x: Floats,
     columns: usize,
-    (to, add): (Floats, bool),
+    to: Floats,
+    add: bool,
 ) -> Result<()> {
     let rows = x.len / columns.max(1);
     if rows == 0 {

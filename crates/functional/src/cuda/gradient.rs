@@ -37,6 +37,15 @@ impl Grad<'_> {
         })
     }
 
+    /// Calls `f` with where to write it and whether to add, if it is wanted.
+    pub fn write(
+        &mut self,
+        stream: &Stream,
+        f: impl FnOnce(Floats, bool) -> Result<()>,
+    ) -> Result<()> {
+        self.target(stream)?.map_or(Ok(()), |(to, add)| f(to, add))
+    }
+
     /// Adds `part`, or takes it for its own where there is nothing yet and it is of its type.
     pub fn give(&mut self, stream: &Stream, part: Block) -> Result<()> {
         match self {
@@ -51,9 +60,6 @@ impl Grad<'_> {
     /// Adds `part` where the gradient is wanted. Where the caller no longer needs `part`,
     /// [`give`](Self::give) saves a copy.
     pub fn add(&mut self, stream: &Stream, part: Floats) -> Result<()> {
-        let Some((to, add)) = self.target(stream)? else {
-            return Ok(());
-        };
-        stream.put(part, to, add)
+        self.write(stream, |to, add| stream.put(part, to, add))
     }
 }

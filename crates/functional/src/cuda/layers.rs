@@ -52,10 +52,9 @@ impl Kernel<Cuda> for Transpose {
 
     fn backward(&self, pass: &Pass, _: At<'_, '_>, dy: Block, dx: &mut [Grad<'_>]) -> Result<()> {
         let stream = &*pass.stream;
-        let Some((to, add)) = dx[0].target(stream)? else {
-            return Ok(());
-        };
-        transpose(stream, dy.floats(), to, [self.columns, self.rows], add)
+        dx[0].write(stream, |to, add| {
+            transpose(stream, dy.floats(), to, [self.columns, self.rows], add)
+        })
     }
 }
 
@@ -94,11 +93,10 @@ impl Kernel<Cuda> for Average {
 
     fn backward(&self, pass: &Pass, _: At<'_, '_>, dy: Block, dx: &mut [Grad<'_>]) -> Result<()> {
         let stream = &*pass.stream;
-        let Some((to, add)) = dx[0].target(stream)? else {
-            return Ok(());
-        };
-        let name = to.kernel("average_backward");
-        launch!(stream, name, elements to.len; to.len, dy.floats(), to, self.0, add)
+        dx[0].write(stream, |to, add| {
+            let name = to.kernel("average_backward");
+            launch!(stream, name, elements to.len; to.len, dy.floats(), to, self.0, add)
+        })
     }
 }
 
@@ -111,11 +109,10 @@ impl Kernel<Cuda> for Maximum {
 
     fn backward(&self, pass: &Pass, at: At<'_, '_>, dy: Block, dx: &mut [Grad<'_>]) -> Result<()> {
         let stream = &*pass.stream;
-        let Some((to, add)) = dx[0].target(stream)? else {
-            return Ok(());
-        };
-        let name = to.kernel("maximum_backward");
-        launch!(stream, name, elements to.len; to.len, at.x[0], at.y, dy.floats(), to, self.0, add)
+        dx[0].write(stream, |to, add| {
+            let name = to.kernel("maximum_backward");
+            launch!(stream, name, elements to.len; to.len, at.x[0], at.y, dy.floats(), to, self.0, add)
+        })
     }
 }
 
@@ -130,11 +127,10 @@ impl Kernel<Cuda> for GlobalAverage {
 
     fn backward(&self, pass: &Pass, _: At<'_, '_>, dy: Block, dx: &mut [Grad<'_>]) -> Result<()> {
         let stream = &*pass.stream;
-        let Some((to, add)) = dx[0].target(stream)? else {
-            return Ok(());
-        };
-        let name = to.kernel("global_average_backward");
-        let (pixels, channels) = (self.pixels, self.channels);
-        launch!(stream, name, elements to.len; to.len, dy.floats(), to, pixels, channels, add)
+        dx[0].write(stream, |to, add| {
+            let name = to.kernel("global_average_backward");
+            let (pixels, channels) = (self.pixels, self.channels);
+            launch!(stream, name, elements to.len; to.len, dy.floats(), to, pixels, channels, add)
+        })
     }
 }

@@ -42,13 +42,10 @@ impl Kernel<Cuda> for Linear {
             true => product(stream, &mut dx[1], input.t(), d_output)?,
             false => product(stream, &mut dx[1], d_output.t(), input)?,
         }
-        match dx
-            .get_mut(2)
-            .map(|db| db.target(stream))
-            .transpose()?
-            .flatten()
-        {
-            Some(db) => column_sums(stream, dy, self.outputs, db),
+        match dx.get_mut(2) {
+            Some(db) => db.write(stream, |to, add| {
+                column_sums(stream, dy, self.outputs, to, add)
+            }),
             None => Ok(()),
         }
     }
@@ -56,8 +53,5 @@ impl Kernel<Cuda> for Linear {
 
 /// a · b, written or added where it is wanted.
 fn product(stream: &Stream, to: &mut Grad, a: Matrix, b: Matrix) -> Result<()> {
-    let Some((to, add)) = to.target(stream)? else {
-        return Ok(());
-    };
-    multiply(stream, to, add, a, b)
+    to.write(stream, |to, add| multiply(stream, to, add, a, b))
 }

@@ -62,13 +62,12 @@ impl Kernel<Cuda> for Sum {
     }
 
     fn backward(&self, pass: &Pass, _: At<'_, '_>, dy: Block, dx: &mut [Grad<'_>]) -> Result<()> {
-        let Some((to, add)) = dx[0].target(&pass.stream)? else {
-            return Ok(());
-        };
-        if !add {
-            pass.stream.fill(to, 0.)?;
-        }
-        bias_relu(&pass.stream, to, Some(dy.floats()), 1, false)
+        dx[0].write(&pass.stream, |to, add| {
+            if !add {
+                pass.stream.fill(to, 0.)?;
+            }
+            bias_relu(&pass.stream, to, Some(dy.floats()), 1, false)
+        })
     }
 }
 

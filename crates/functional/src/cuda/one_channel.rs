@@ -47,8 +47,8 @@ impl<'a> OneChannel<'a> {
     pub fn new(convolution: &'a Convolution) -> Option<Self> {
         let g = &convolution.geometry;
         let kernel = matches!(g.kernel, (3, 3) | (5, 5));
-        (kernel && g.channels == 1 && g.out_channels <= THREADS as usize)
-            .then_some(Self(convolution))
+        let channels = g.channels == 1 && g.out_channels <= THREADS as usize;
+        (kernel && channels).then_some(Self(convolution))
     }
 
     /// One of two kernels, by the size of the convolution's.
@@ -80,10 +80,8 @@ impl<'a> OneChannel<'a> {
         let g = &self.0.geometry;
         let (of_weight, outputs) = (g.out_channels * g.taps(), g.out_channels);
         let (pixels, width) = (dy.len / outputs, of_weight + outputs);
-        let of_a_block = pixels
-            .div_ceil(BLOCKS)
-            .max(THREADS as usize / outputs)
-            .max(1);
+        let of_a_block = pixels.div_ceil(BLOCKS).max(THREADS as usize / outputs);
+        let of_a_block = of_a_block.max(1);
         let parts = pixels.div_ceil(of_a_block);
         let partial = Block::new(stream, parts * width)?;
         let (partial, bias) = (partial.floats(), x.get(2).copied());
@@ -92,13 +90,9 @@ impl<'a> OneChannel<'a> {
             launch!(stream, name, (parts as u32, 1, 1), (THREADS, 1, 1);
                 x[0], x[1], bias, dy, partial, self, self.0.relu, pixels, of_a_block)?;
         }
-        if let Some((to, add)) = dx[1].target(stream)? {
-            combine(stream, partial, width, 0, to, add)?;
-        }
-        if let Some(db) = dx.get_mut(2)
-            && let Some((to, add)) = db.target(stream)?
-        {
-            combine(stream, partial, width, of_weight, to, add)?;
+        for (gradient, first) in dx[1..].iter_mut().zip([0, of_weight]) {
+            let sum = |to, add| combine(stream, partial, width, first, to, add);
+            gradient.write(stream, sum)?;
         }
         Ok(())
     }

@@ -98,10 +98,8 @@ impl Stream {
 
     pub fn function(&self, kernel: impl Into<Kernel>) -> Result<CudaFunction> {
         let kernel @ Kernel(element, name) = kernel.into();
-        let mut functions = self
-            .functions
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let functions = self.functions.lock();
+        let mut functions = functions.unwrap_or_else(PoisonError::into_inner);
         if let Some(function) = functions.get(&kernel) {
             return Ok(function.clone());
         }

@@ -2,11 +2,11 @@
 
 use super::floats::Floats;
 use super::stream::Stream;
+use crate::memory::tensors::{Lent, lend};
 use candle_core::cuda_backend::CudaStorage;
 use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr, DevicePtrMut};
 use candle_core::op::BackpropOp;
-use candle_core::{CpuStorage, InplaceOp1, Layout, Result, Storage, Tensor, bail};
-use std::cell::Cell;
+use candle_core::{Layout, Result, Storage, Tensor, bail};
 
 /// Calls `f` with the elements of contiguous tensors on the stream's device.
 pub(crate) fn with_floats<R>(
@@ -37,41 +37,18 @@ pub(crate) fn with_memory_of<R>(
     stream: &Stream,
     f: impl FnOnce(Floats) -> Result<R>,
 ) -> Result<R> {
-    let lend = Lend {
-        stream,
-        f: Cell::new(Some(f)),
-        result: Cell::new(None),
-    };
-    tensor.inplace_op1(&lend)?;
-    lend.result.take().expect("candle called it")
-}
-
-struct Lend<'a, F, R> {
-    stream: &'a Stream,
-    f: Cell<Option<F>>,
-    result: Cell<Option<Result<R>>>,
-}
-
-impl<R, F: FnOnce(Floats) -> Result<R>> InplaceOp1 for Lend<'_, F, R> {
-    fn name(&self) -> &'static str {
-        "write"
-    }
-
-    fn cpu_fwd(&self, _: &mut CpuStorage, _: &Layout) -> Result<()> {
-        bail!("expected a tensor on a GPU")
-    }
-
-    fn cuda_fwd(&self, storage: &mut CudaStorage, layout: &Layout) -> Result<()> {
-        if storage.device.id() != self.stream.device().id() {
+    lend(tensor, |memory, layout| {
+        let Lent::Cuda(storage) = memory else {
+            bail!("expected a tensor on a GPU")
+        };
+        if storage.device.id() != stream.device().id() {
             bail!("a tensor is on another device than the operation")
         }
         let slice = storage.as_cuda_slice_mut::<f32>()?;
         let bytes = slice.num_bytes();
-        let (address, _written) = slice.device_ptr_mut(self.stream.cuda());
-        let floats = elements(address, bytes, layout)?;
-        self.result.set(self.f.take().map(|f| f(floats)));
-        Ok(())
-    }
+        let (address, _written) = slice.device_ptr_mut(stream.cuda());
+        f(elements(address, bytes, layout)?)
+    })
 }
 
 /// The elements of a contiguous tensor in its memory.

@@ -95,11 +95,9 @@ impl<M: ModuleT> Candle<M> {
         let dtype = x.tensor().map_or(DType::F32, Tensor::dtype);
         let zeros = Tensor::zeros(x.dims(), dtype, x.device())?;
         let y = self.module.forward_t(&zeros, false)?;
-        let dims = y.dims().to_vec();
-        self.shapes
-            .borrow_mut()
-            .insert(x.dims().to_vec(), dims.clone());
-        Ok(dims)
+        let (from, to) = (x.dims().to_vec(), y.dims().to_vec());
+        self.shapes.borrow_mut().insert(from, to.clone());
+        Ok(to)
     }
 }
 
@@ -192,11 +190,8 @@ impl<B: Backend> Kernel<B> for CandleKernel {
             if let (true, Some(gradient)) = (to.wanted(), gradients.get(tensor)) {
                 let len = gradient.elem_count();
                 let mut part = B::alloc(&pass.stream, B::Element::default(), len)?;
-                B::write(
-                    &pass.stream,
-                    &gradient.contiguous()?,
-                    B::view_mut(&mut part),
-                )?;
+                let gradient = gradient.contiguous()?;
+                B::write(&pass.stream, &gradient, B::view_mut(&mut part))?;
                 B::accumulate(&pass.stream, to, part)?;
             }
         }
@@ -205,7 +200,7 @@ impl<B: Backend> Kernel<B> for CandleKernel {
 
     fn parameters(&self) -> Vec<Tensor> {
         let ran = self.ran.borrow();
-        ran.as_ref()
-            .map_or(Vec::new(), |ran| ran.parameters.clone())
+        let parameters = ran.iter().flat_map(|ran| &ran.parameters);
+        parameters.cloned().collect()
     }
 }

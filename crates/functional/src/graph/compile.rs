@@ -14,7 +14,11 @@ use std::rc::Rc;
 /// The tape that computes `outputs` on a backend.
 pub(crate) fn compile<B: Backend>(outputs: &[&Value]) -> Result<Tape<B>> {
     let mut compiler = Compiler {
-        tape: Tape::default(),
+        tape: Tape {
+            leaves: Vec::new(),
+            entries: Vec::new(),
+            outputs: Vec::new(),
+        },
         uses: HashMap::new(),
         slots: HashMap::new(),
         leaves: HashMap::new(),
@@ -109,11 +113,8 @@ impl<B: Backend> Compiler<B> {
         if is == to {
             return slot;
         }
-        let known = self
-            .casts
-            .iter()
-            .find(|(of, element, _)| *of == slot && *element == to);
-        if let Some((_, _, cast)) = known {
+        let is_known = |(of, element, _): &&(Slot, B::Element, Slot)| (*of, *element) == (slot, to);
+        if let Some((_, _, cast)) = self.casts.iter().find(is_known) {
             return *cast;
         }
         let cast = self.push_entry(Entry {

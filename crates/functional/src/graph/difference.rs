@@ -36,10 +36,8 @@ pub(crate) fn check(
         ("parameters", parameters.collect::<Result<_>>()?),
     ];
     let rounding = 1e-6 * sum(&(&y * &up)?.abs()?)? / STEP;
-    for (of, vars) in groups
-        .into_iter()
-        .filter(|(_, vars)| repeats && !vars.is_empty())
-    {
+    let compares = |(_, vars): &(&str, Vec<Var>)| repeats && !vars.is_empty();
+    for (of, vars) in groups.into_iter().filter(compares) {
         let [gradient, difference] = compared(&vars, &gradients, weighed)?;
         let allowed = rounding + APART * difference.abs().max(gradient.abs());
         if (difference - gradient).abs() > allowed {

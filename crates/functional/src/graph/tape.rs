@@ -29,16 +29,6 @@ pub(crate) struct Tape<B: Backend> {
     pub outputs: Vec<(Slot, Vec<usize>)>,
 }
 
-impl<B: Backend> Default for Tape<B> {
-    fn default() -> Self {
-        Self {
-            leaves: Vec::new(),
-            entries: Vec::new(),
-            outputs: Vec::new(),
-        }
-    }
-}
-
 /// What a forward pass leaves: the results of the entries, and the saved tensors of each kernel.
 pub(crate) struct Saved<B: Backend> {
     values: Vec<Option<B::Buffer>>,
@@ -54,12 +44,9 @@ impl<B: Backend> Tape<B> {
         let is_variable =
             |slot: &Slot| matches!(slot, Slot::Leaf(i) if self.leaves[*i].is_variable());
         let of_variable = |entry: &&Entry<B>| entry.inputs.iter().any(is_variable);
-        let gradient = self
-            .entries
-            .iter()
-            .filter(of_variable)
-            .map(|entry| entry.len);
-        gradient.max().unwrap_or(0) + self.entries.iter().map(|entry| entry.len).sum::<usize>()
+        let gradient = self.entries.iter().filter(of_variable);
+        gradient.map(|entry| entry.len).max().unwrap_or(0)
+            + self.entries.iter().map(|entry| entry.len).sum::<usize>()
     }
 
     /// Runs all entries. Without `pass.keep` each value is given back after its last use.
@@ -78,9 +65,8 @@ impl<B: Backend> Tape<B> {
                 entry.kernel.forward(pass, x, B::view_mut(&mut y))
             })?;
             saved.values.push(Some(y));
-            saved
-                .tensors
-                .push(if pass.keep { tensors } else { Vec::new() });
+            let tensors = if pass.keep { tensors } else { Vec::new() };
+            saved.tensors.push(tensors);
             if pass.keep {
                 continue;
             }
@@ -160,9 +146,8 @@ impl<B: Backend> Tape<B> {
     pub fn outputs(&self, pass: &Pass<B>, mut saved: Saved<B>) -> Result<Vec<Tensor>> {
         let mut outputs: Vec<Tensor> = Vec::new();
         for (n, (slot, dims)) in self.outputs.iter().enumerate() {
-            let before = self.outputs[..n]
-                .iter()
-                .position(|(other, _)| other == slot);
+            let mut others = self.outputs[..n].iter();
+            let before = others.position(|(other, _)| other == slot);
             outputs.push(match (before, *slot) {
                 (Some(before), _) => outputs[before].reshape(&dims[..])?,
                 (None, Slot::Leaf(i)) => self.leaves[i].detach().reshape(&dims[..])?,

@@ -68,10 +68,8 @@ impl Value {
         let source = match computed {
             true => {
                 let x = x.clone();
-                Source::Op(
-                    Op::Candle(CandleOp(Rc::new(move |_| Ok(x.clone())))),
-                    Vec::new(),
-                )
+                let op = CandleOp(Rc::new(move |_| Ok(x.clone())));
+                Source::Op(Op::Candle(op), Vec::new())
             }
             false => Source::Tensor(x.contiguous()?),
         };
@@ -210,12 +208,8 @@ impl Value {
             relu: false,
             pool: 1,
         };
-        self.then(
-            "conv2d",
-            Op::Convolution(op),
-            &weighted(weight, bias),
-            &op.dims(),
-        )
+        let others = weighted(weight, bias);
+        self.then("conv2d", Op::Convolution(op), &others, &op.dims())
     }
 
     /// The mean of each `kernel` × `kernel` window, in steps of `stride`: (B, H, W, C) → (B, OH, OW, C), with
@@ -237,12 +231,8 @@ impl Value {
     /// Where it is not f32 or not 4-d, or the kernel does not fit.
     pub fn avg_pool2d(&self, kernel: usize, stride: usize) -> Result<Self> {
         let windows = Windows::new("avg_pool2d", self.dims(), kernel, stride)?;
-        self.then(
-            "avg_pool2d",
-            Op::Average(Average(windows)),
-            &[],
-            &windows.dims(),
-        )
+        let op = Op::Average(Average(windows));
+        self.then("avg_pool2d", op, &[], &windows.dims())
     }
 
     /// The largest value of each `kernel` × `kernel` window, in steps of `stride`: sizes as in
@@ -261,12 +251,8 @@ impl Value {
     /// Where it is not f32 or not 4-d, or the kernel does not fit.
     pub fn max_pool2d(&self, kernel: usize, stride: usize) -> Result<Self> {
         let windows = Windows::new("max_pool2d", self.dims(), kernel, stride)?;
-        self.then(
-            "max_pool2d",
-            Op::Maximum(Maximum(windows)),
-            &[],
-            &windows.dims(),
-        )
+        let op = Op::Maximum(Maximum(windows));
+        self.then("max_pool2d", op, &[], &windows.dims())
     }
 
     /// The mean of each channel over the whole image: (B, H, W, C) → (B, C). In the book:
@@ -305,12 +291,8 @@ impl Value {
     /// Where a tensor is not f32, or the sizes do not match.
     pub fn linear(&self, weight: &Tensor, bias: Option<&Tensor>) -> Result<Self> {
         let op = Linear::new(self.dims(), weight.dims(), bias.map(|b| b.dims()))?;
-        self.then(
-            "linear",
-            Op::Linear(op),
-            &weighted(weight, bias),
-            &op.dims(),
-        )
+        let others = weighted(weight, bias);
+        self.then("linear", Op::Linear(op), &others, &op.dims())
     }
 
     /// x · weight + bias: as [`linear`](Self::linear), with a `weight` (I, O). In the book:
@@ -330,12 +312,8 @@ impl Value {
     /// Where a tensor is not f32, or the sizes do not match.
     pub fn matmul(&self, weight: &Tensor, bias: Option<&Tensor>) -> Result<Self> {
         let op = Linear::matmul(self.dims(), weight.dims(), bias.map(|b| b.dims()))?;
-        self.then(
-            "matmul",
-            Op::Linear(op),
-            &weighted(weight, bias),
-            &op.dims(),
-        )
+        let others = weighted(weight, bias);
+        self.then("matmul", Op::Linear(op), &others, &op.dims())
     }
 
     /// Normalizes each channel of (B, H, W, C), then scales it with `weight` and shifts it by `bias`, both (C,):
@@ -463,10 +441,8 @@ impl Value {
         }
         self.check("add", &[("other", other)])?;
         let op = Op::Add(Add { relu: false });
-        Ok(self.node(
-            Source::Op(op, vec![self.clone(), other.clone()]),
-            self.dims(),
-        ))
+        let inputs = vec![self.clone(), other.clone()];
+        Ok(self.node(Source::Op(op, inputs), self.dims()))
     }
 
     /// A function of candle's operations, which gives a result of this shape. It runs when the result is computed.
@@ -516,9 +492,8 @@ impl Value {
 }
 
 fn weighted<'a>(weight: &'a Tensor, bias: Option<&'a Tensor>) -> Vec<(&'static str, &'a Tensor)> {
-    std::iter::once(("weight", weight))
-        .chain(bias.map(|bias| ("bias", bias)))
-        .collect()
+    let bias = bias.map(|bias| ("bias", bias));
+    [("weight", weight)].into_iter().chain(bias).collect()
 }
 
 impl std::ops::Add for &Value {

@@ -81,13 +81,11 @@ impl<'a, B: Backend> Writing<'a, B> {
     /// Gives back the memory of a bucket whose gradients are complete. A gradient to which nothing was added is zeros if
     /// that is allowed, and else an error.
     pub fn complete(&mut self, stream: &B::Stream, index: usize, parts: &[Part]) -> Result<Values> {
-        let missing = parts
-            .iter()
-            .find(|part| !self.parameters[part.parameter].touched);
-        if let Some(part) = missing.filter(|_| !self.allow_unused) {
+        let mut parameters = parts.iter().map(|part| &self.parameters[part.parameter]);
+        let missing = parameters.find(|parameter| !parameter.touched);
+        if let Some(Parameter { name, .. }) = missing.filter(|_| !self.allow_unused) {
             bail!(
-                "the loss does not depend on the parameter {}: candle computes no gradient of it",
-                self.parameters[part.parameter].name
+                "the loss does not depend on the parameter {name}: candle computes no gradient of it"
             )
         }
         let mut values = self.close(stream, index)?.expect("it is complete once");

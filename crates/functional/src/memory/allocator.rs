@@ -1,4 +1,4 @@
-//! The system's memory for a whole program, and an end of the program's choice where there is no more.
+//! The system's memory for a whole program, with a function of the program's own for the case that there is no more.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 

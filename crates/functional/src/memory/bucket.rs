@@ -102,20 +102,18 @@ impl Values {
 
     /// Writes zeros.
     pub(crate) fn zero(&mut self, range: Range<usize>) -> Result<()> {
+        let zero = |floats: &mut [f32]| {
+            floats[range.clone()].fill(0.);
+            Ok(())
+        };
         match self {
-            Values::Floats(floats) => floats[range].fill(0.),
-            Values::Tensor(tensor) if tensor.device().is_cpu() => {
-                with_slice_mut(tensor, |floats| {
-                    floats[range].fill(0.);
-                    Ok(())
-                })?;
-            }
+            Values::Floats(floats) => zero(floats),
+            Values::Tensor(tensor) if tensor.device().is_cpu() => with_slice_mut(tensor, zero),
             Values::Tensor(tensor) => {
                 let zeros = Tensor::zeros(range.len(), tensor.dtype(), tensor.device())?;
-                tensor.flatten_all()?.slice_set(&zeros, 0, range.start)?;
+                tensor.flatten_all()?.slice_set(&zeros, 0, range.start)
             }
         }
-        Ok(())
     }
 }
 

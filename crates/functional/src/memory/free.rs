@@ -3,23 +3,22 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The free memory by size. A step asks for the sizes that the step before gave back. What was in the memory
-/// stays in it.
-pub(crate) struct Free<T>(Mutex<Kept<T>>);
+/// The free memory by size. A step asks for the sizes that the step before gave back. The memory keeps its contents.
+pub(crate) struct Free<T>(Mutex<State<T>>);
 
-struct Kept<T> {
-    /// Each with the pass in which it was given.
+struct State<T> {
+    /// Each memory with the pass in which it was given back.
     by_size: BTreeMap<usize, Vec<(usize, T)>>,
     pass: usize,
 }
 
-/// What so many passes did not use is not kept.
+/// Memory that was not used during this many passes is dropped.
 #[cfg(feature = "cuda")]
 const PASSES: usize = 64;
 
 impl<T> Free<T> {
     pub const fn new() -> Self {
-        Self(Mutex::new(Kept {
+        Self(Mutex::new(State {
             by_size: BTreeMap::new(),
             pass: 0,
         }))
@@ -39,21 +38,21 @@ impl<T> Free<T> {
     }
 
     pub fn give(&self, size: usize, memory: T) {
-        let mut kept = self.lock();
-        let pass = kept.pass;
-        kept.by_size.entry(size).or_default().push((pass, memory));
+        let mut state = self.lock();
+        let pass = state.pass;
+        state.by_size.entry(size).or_default().push((pass, memory));
     }
 
-    /// Begins a pass, and drops what the last passes did not use.
+    /// Begins a pass, and drops the memory that the last passes did not use.
     #[cfg(feature = "cuda")]
     pub fn begin_pass(&self) {
-        let mut kept = self.lock();
-        kept.pass += 1;
-        if kept.pass.is_multiple_of(PASSES) {
-            let first = kept.pass - PASSES;
+        let mut state = self.lock();
+        state.pass += 1;
+        if state.pass.is_multiple_of(PASSES) {
+            let first = state.pass - PASSES;
             let used = |(pass, _): &(usize, T)| *pass >= first;
-            kept.by_size.values_mut().for_each(|all| all.retain(used));
-            kept.by_size.retain(|_, all| !all.is_empty());
+            state.by_size.values_mut().for_each(|all| all.retain(used));
+            state.by_size.retain(|_, all| !all.is_empty());
         }
     }
 
@@ -63,7 +62,7 @@ impl<T> Free<T> {
         self.lock().by_size.clear();
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept<T>> {
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

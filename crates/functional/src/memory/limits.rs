@@ -1,15 +1,15 @@
-//! Whether the machine still has the memory that is needed: Linux ends a process that takes too much. Other systems
-//! are not asked.
+//! Whether the machine has enough memory left: Linux ends a process that takes too much. On other systems there is no
+//! check.
 //!
-//! What fits must not be refused. So a need is the least that it can be, and what is left is the most.
+//! A step that fits must not be refused. So the need is a lower bound, and the memory that is left an upper bound.
 
 use candle_core::{Result, bail};
 use std::fs::read_to_string;
 use std::path::Path;
 
-/// An error if the machine, or a limit of this process, has no room on the CPU for so many floats, which `what`
-/// needs. The process has `already` some of them, which it can use: they are counted last, so that none is missed
-/// that is allocated meanwhile. Without an error also where the system does not tell what is left.
+/// An error if the machine, or a limit of this process, has no room on the CPU for the `floats` that `what` needs. The
+/// process has `already` some of them; they are counted after the memory that is left, so that memory which is
+/// allocated meanwhile is counted. If the system does not tell how much is left, there is no error.
 ///
 /// ```
 /// functional::check_memory("a network", 1 << 20, || 0)?;
@@ -38,7 +38,7 @@ fn left() -> Option<usize> {
     let (info, limits, status) = (read("meminfo"), read("self/limits"), read("self/status"));
     let swap = number(&info, "SwapFree:")?;
     let mut all = vec![number(&info, "MemAvailable:").map(|memory| memory + swap)];
-    // `ulimit -v` and `-d`; what is reserved and not in use may still find a use
+    // `ulimit -v` and `-d`: memory that is reserved and not in use can still be used, so it is not subtracted
     for (limit, used) in [
         ("Max address space", "VmRSS:"),
         ("Max data size", "RssAnon:"),

@@ -1,5 +1,7 @@
-//! The floats of a CPU tensor as a slice, and back. It refuses other devices and other types.
+//! The floats of a CPU tensor as a slice, and back; and the memory of a tensor on any device, to write.
 
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
 use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Result, Shape, Storage, Tensor, bail};
 use std::cell::Cell;
 
@@ -48,29 +50,52 @@ fn with_memory<R>(
     tensor: &Tensor,
     f: impl FnOnce(&mut Vec<f32>, &Layout) -> Result<R>,
 ) -> Result<R> {
-    let lend = Lend {
+    lend(tensor, |memory, layout| match memory {
+        Lent::Cpu(CpuStorage::F32(memory)) => f(memory, layout),
+        _ => bail!("expected an f32 tensor on the CPU"),
+    })
+}
+
+/// The memory of a tensor, to write.
+pub(crate) enum Lent<'a> {
+    Cpu(&'a mut CpuStorage),
+    #[cfg(feature = "cuda")]
+    Cuda(&'a mut CudaStorage),
+}
+
+/// Calls `f` with the memory of a tensor, of which the tensor may be a part. candle lends it to an operation in place.
+pub(crate) fn lend<R>(
+    tensor: &Tensor,
+    f: impl FnOnce(Lent<'_>, &Layout) -> Result<R>,
+) -> Result<R> {
+    let write = Write {
         f: Cell::new(Some(f)),
         result: Cell::new(None),
     };
-    tensor.inplace_op1(&lend)?;
-    lend.result.take().expect("candle called it")
+    tensor.inplace_op1(&write)?;
+    write.result.take().expect("candle called it")
 }
 
-struct Lend<F, R> {
+struct Write<F, R> {
     f: Cell<Option<F>>,
     result: Cell<Option<Result<R>>>,
 }
 
-impl<R, F: FnOnce(&mut Vec<f32>, &Layout) -> Result<R>> InplaceOp1 for Lend<F, R> {
+impl<R, F: FnOnce(Lent<'_>, &Layout) -> Result<R>> InplaceOp1 for Write<F, R> {
     fn name(&self) -> &'static str {
         "write"
     }
 
     fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
-        let CpuStorage::F32(memory) = storage else {
-            bail!("expected an f32 tensor")
-        };
-        self.result.set(self.f.take().map(|f| f(memory, layout)));
+        let result = self.f.take().map(|f| f(Lent::Cpu(storage), layout));
+        self.result.set(result);
+        Ok(())
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, storage: &mut CudaStorage, layout: &Layout) -> Result<()> {
+        let result = self.f.take().map(|f| f(Lent::Cuda(storage), layout));
+        self.result.set(result);
         Ok(())
     }
 }

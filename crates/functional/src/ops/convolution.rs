@@ -61,12 +61,8 @@ impl Geometry {
     /// The shape of y.
     #[cfg(feature = "cuda")]
     pub(crate) fn out_dims(&self) -> [usize; 4] {
-        [
-            self.batch,
-            self.out_height,
-            self.out_width,
-            self.out_channels,
-        ]
+        let (height, width) = (self.out_height, self.out_width);
+        [self.batch, height, width, self.out_channels]
     }
 
     /// Columns of the im2col matrix: the inputs that one output pixel sees.
@@ -102,12 +98,7 @@ impl Convolution {
 
     /// The shape of the result.
     pub(crate) fn dims(&self) -> [usize; 4] {
-        let [height, width] = self.pooled();
-        [
-            self.geometry.batch,
-            height,
-            width,
-            self.geometry.out_channels,
-        ]
+        let ([height, width], g) = (self.pooled(), &self.geometry);
+        [g.batch, height, width, g.out_channels]
     }
 }

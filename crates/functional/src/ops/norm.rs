@@ -25,8 +25,8 @@ pub(crate) struct Norm {
     pub(crate) relu: bool,
     /// Whether there is an input more that is added.
     pub(crate) shortcut: bool,
-    /// Whether one more input, the last, shifts x: the batch's mean subtracts the shift again, so only the
-    /// running mean depends on it.
+    /// Whether the last input is the bias of the convolution before this norm. The convolution leaves it out, because the
+    /// batch's mean would subtract it again. So only the running mean needs it.
     pub(crate) shift: bool,
 }
 
@@ -62,12 +62,12 @@ impl Norm {
         })
     }
 
-    /// What is added, of the inputs.
+    /// Of the inputs: the value that is added after the norm.
     pub(crate) fn shortcut<T: Copy>(&self, x: &[T]) -> Option<T> {
         self.shortcut.then(|| x[3])
     }
 
-    /// What x is shifted by, of the inputs.
+    /// Of the inputs: the bias that the convolution left out.
     pub(crate) fn shift<T: Copy>(&self, x: &[T]) -> Option<T> {
         x.last().copied().filter(|_| self.shift)
     }
@@ -81,8 +81,8 @@ impl Norm {
         batches.set(&(&count + count.ones_like()?)?)
     }
 
-    /// An error where a batch in training is too small for statistics; where they are taken over `norms`, only
-    /// the whole batch has to be large enough.
+    /// An error if a batch in training is too small for statistics. If replicas share their statistics, `count` is that
+    /// of the whole batch.
     pub(crate) fn check_count(&self, count: usize) -> Result<()> {
         if count < 2 {
             bail!(
@@ -124,8 +124,8 @@ impl Norm {
         Ok([mean, inv_std])
     }
 
-    /// What a shift and a stretch of x change through the statistics, from the sums of dy · (x − mean)
-    /// and of dy over what is here: nothing where the statistics are the running ones.
+    /// The two terms of the gradient of x that come through the batch's mean and variance, from the sums of
+    /// dy · (x − mean) and of dy of this part. They are zero if the running statistics are used.
     pub(crate) fn through_statistics(
         &self,
         norms: Option<&dyn Summation>,

@@ -97,22 +97,9 @@ enum Data<'a> {
     },
 }
 
-impl<'a> Slice<'a> {
-    /// A whole parameter in its first step.
-    fn whole(param: &'a Var, data: Data<'a>, lr: f64, batch_size: usize) -> Self {
-        Self {
-            name: "",
-            range: 0..param.elem_count(),
-            lr,
-            step: 1,
-            examples: batch_size as f64,
-            param,
-            data,
-        }
-    }
-
+#[cfg(feature = "cuda")]
+impl Slice<'_> {
     /// The slices as the kernels of a GPU take them, each with its numbers; none on the CPU.
-    #[cfg(feature = "cuda")]
     fn on_a_gpu<'s, const N: usize>(
         slices: &'s [Self],
         numbers: impl Fn(&Self) -> [f32; N],

@@ -135,6 +135,14 @@ fn descend<'a>(
     batch_size: usize,
 ) -> Result<()> {
     let slices = params.iter().zip(sums);
-    let slices = slices.map(|(param, data)| Slice::whole(param, data, lr, batch_size));
+    let slices = slices.map(|(param, data)| Slice {
+        name: "",
+        range: 0..param.elem_count(),
+        lr,
+        step: 1,
+        examples: batch_size as f64,
+        param,
+        data,
+    });
     Sgd::new(lr).step(&mut slices.collect::<Vec<_>>())
 }

@@ -5,7 +5,7 @@ use candle_core::{Device, Result, Tensor, Var, bail};
 use super::{Data, Optimizer, Slice};
 use crate::cpu::gradient::CHUNK;
 use crate::cpu::threads::for_each_chunk;
-use crate::memory::bucket::{Bucket, Values};
+use crate::memory::bucket::{Bucket, Part, Values};
 use devices::with_room;
 
 /// The state of an optimizer for all parameters; it is empty before the first step.
@@ -165,12 +165,11 @@ fn data<'a>(bucket: &'a Bucket, state: &'a mut [Values]) -> Result<Vec<Data<'a>>
                 }
             }
             let data = parts.map(|part| {
-                let of_part = rest
-                    .iter_mut()
-                    .map(|all| all.split_off_mut(..part.range.len()));
+                let len = part.range.len();
+                let state = rest.iter_mut().map(|all| all.split_off_mut(..len));
                 Data::Cpu {
                     sum: &sums[part.range.clone()],
-                    state: of_part.map(|of_part| of_part.expect("as long")).collect(),
+                    state: state.map(|state| state.expect("as long")).collect(),
                 }
             });
             Ok(data.collect())
@@ -202,11 +201,8 @@ fn divisor(norm: f64, max: f64, examples: f64) -> f64 {
 fn norm(sums: &[Bucket], rates: &[f64]) -> Result<f64> {
     let mut all = 0.;
     for bucket in sums {
-        for part in bucket
-            .parts
-            .iter()
-            .filter(|part| rates[part.parameter] != 0.)
-        {
+        let has_a_rate = |part: &&Part| rates[part.parameter] != 0.;
+        for part in bucket.parts.iter().filter(has_a_rate) {
             all += match &bucket.values {
                 Values::Floats(sums) => squares(&sums[part.range.clone()]),
                 Values::Tensor(sums) => {

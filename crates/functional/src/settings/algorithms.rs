@@ -4,14 +4,14 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// By what they compute.
+/// The name of the algorithm for each convolution.
 static CHOSEN: Mutex<BTreeMap<String, String>> = Mutex::new(BTreeMap::new());
 
 fn chosen() -> MutexGuard<'static, BTreeMap<String, String>> {
     CHOSEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What was chosen so far: pairs of a convolution and its algorithm. None on the CPU.
+/// The algorithms that were chosen so far: pairs of a convolution and its algorithm. There are none on the CPU.
 ///
 /// ```
 /// functional::set_algorithms(&functional::algorithms());
@@ -22,8 +22,8 @@ pub fn algorithms() -> Vec<(String, String)> {
     pairs.map(|(what, by)| (what.clone(), by.clone())).collect()
 }
 
-/// Takes these algorithms without a choice, so that a run can go on with the same bits. One that a GPU does not offer
-/// counts for nothing.
+/// Sets these algorithms, so that a run can go on with the same bits. An algorithm that the GPU does not offer is
+/// ignored.
 pub fn set_algorithms(pairs: &[(String, String)]) {
     chosen().extend(pairs.iter().cloned());
 }

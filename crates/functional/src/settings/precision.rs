@@ -12,11 +12,11 @@ pub enum Precision {
     /// convolutions.
     #[default]
     Tf32,
-    /// Between operations, values and their gradients are kept with 7 bits behind the point (bfloat16), and
-    /// convolutions multiply such numbers if their channels are multiples of 8. An operation sums in f32 and rounds what it gives; so the gradient of a
-    /// convolution's weight is rounded before it is added. f32 are the tensors that go in and come out: images,
-    /// parameters and their gradients, results, statistics of batch norms. Needs compute capability 8.0 or higher.
-    /// `torch.autocast("cuda", torch.bfloat16)` narrows matrix products as well.
+    /// Values between operations and their gradients have 7 bits behind the point (bfloat16). Convolutions multiply such
+    /// numbers if both numbers of channels are multiples of 8; the others compute as with [`Tf32`](Self::Tf32). An
+    /// operation sums in f32 and rounds its result. So the gradient of a convolution's weight is rounded before it is
+    /// added. Images, parameters and their gradients, results, and statistics of batch norms are f32. Needs compute
+    /// capability 8.0 or higher. `torch.autocast("cuda", torch.bfloat16)` narrows matrix products as well.
     Bf16,
 }
 
@@ -65,10 +65,10 @@ pub fn set_deterministic(only: bool) {
     change(|arithmetic| arithmetic.deterministic = only);
 }
 
-/// Whether the convolutions of this process that are written down from now on may take Winograd's
-/// algorithm; they may until told otherwise. To compare: it rounds a little more than a plain sum, to
-/// some millionths of the largest value. So an output may miss an exact 0, which matters to a ReLU
-/// right behind a convolution without a bias; the 5 × 5 convolution with pooling takes care of that.
+/// Whether the convolutions of this process that are written down from now on may use Winograd's algorithm; the default
+/// is true. It rounds a little more than a plain sum: to some millionths of the largest value. So an output may miss an
+/// exact 0, which matters to a ReLU right after a convolution without a bias. The 5 × 5 convolution with pooling gives
+/// exact zeros.
 ///
 /// ```
 /// functional::set_winograd(false);

@@ -47,6 +47,21 @@ pub(super) struct Sample<'a> {
     pub(super) y_line: usize,
 }
 
+/// Calls `run` for the channels, two vectors at a time and then one, with the kernel's sizes as constants.
+macro_rules! each_vector {
+    ($self:ident, $simd:ident, [$($three:literal),+], [$($five:literal),+]) => {
+        let wide = $self.sample.weights.wide;
+        for c in (0..wide).step_by(2 * S::F32_LANES) {
+            match ($self.sample.kernel, wide - c > S::F32_LANES) {
+                (3, true) => $self.run::<S, $($three),+, 2>($simd, c),
+                (3, false) => $self.run::<S, $($three),+, 1>($simd, c),
+                (_, true) => $self.run::<S, $($five),+, 2>($simd, c),
+                (_, false) => $self.run::<S, $($five),+, 1>($simd, c),
+            }
+        }
+    };
+}
+
 /// A sample's y.
 pub(super) struct Forward<'a> {
     pub(super) sample: Sample<'a>,
@@ -58,17 +73,7 @@ impl WithSimd for Forward<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(mut self, simd: S) {
-        for c in (0..self.sample.weights.wide).step_by(2 * S::F32_LANES) {
-            match (
-                self.sample.kernel,
-                self.sample.weights.wide - c > S::F32_LANES,
-            ) {
-                (3, true) => self.run::<S, 3, 2>(simd, c),
-                (3, false) => self.run::<S, 3, 1>(simd, c),
-                (_, true) => self.run::<S, 5, 2>(simd, c),
-                (_, false) => self.run::<S, 5, 1>(simd, c),
-            }
-        }
+        each_vector!(self, simd, [3], [5]);
     }
 }
 
@@ -111,17 +116,7 @@ impl WithSimd for SampleGradient<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(mut self, simd: S) {
-        for c in (0..self.sample.weights.wide).step_by(2 * S::F32_LANES) {
-            match (
-                self.sample.kernel,
-                self.sample.weights.wide - c > S::F32_LANES,
-            ) {
-                (3, true) => self.run::<S, 3, 9, 2>(simd, c),
-                (3, false) => self.run::<S, 3, 9, 1>(simd, c),
-                (_, true) => self.run::<S, 5, 25, 2>(simd, c),
-                (_, false) => self.run::<S, 5, 25, 1>(simd, c),
-            }
-        }
+        each_vector!(self, simd, [3, 9], [5, 25]);
     }
 }
 

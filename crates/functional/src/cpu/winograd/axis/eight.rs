@@ -1,7 +1,7 @@
 //! F(4, 5): four outputs of a kernel's row of five, from eight inputs. The points are 0, ±1, ±½, ±2
 //! and ∞.
 
-use super::{Axis, Lanes, Pairs, collect, evaluate};
+use super::{Axis, Lanes, Pairs, transforms};
 use pulp::Simd;
 
 /// The factors are the weight's to bear.
@@ -85,42 +85,4 @@ fn high<S: Simd>(v: Lanes<S>, p: [S::f32s; 3]) -> S::f32s {
     v.add(p[2], v.add(p[1], p[0]))
 }
 
-/// Points to outputs.
-pub(in crate::cpu::winograd) struct ToOutput;
-
-impl Axis<8, 4> for ToOutput {
-    #[inline(always)]
-    fn transform<S: Simd>(v: Lanes<S>, m: [S::f32s; 8]) -> [S::f32s; 4] {
-        collect(v, &OUTPUT, m)
-    }
-}
-
-/// Gradients of outputs to points: the transpose of [`ToOutput`].
-pub(in crate::cpu::winograd) struct OfOutput;
-
-impl Axis<4, 8> for OfOutput {
-    #[inline(always)]
-    fn transform<S: Simd>(v: Lanes<S>, y: [S::f32s; 4]) -> [S::f32s; 8] {
-        evaluate(v, &OUTPUT, y)
-    }
-}
-
-/// Weights to points.
-pub(in crate::cpu::winograd) struct OfWeight;
-
-impl Axis<5, 8> for OfWeight {
-    #[inline(always)]
-    fn transform<S: Simd>(v: Lanes<S>, w: [S::f32s; 5]) -> [S::f32s; 8] {
-        evaluate(v, &WEIGHT, w)
-    }
-}
-
-/// Gradients at points to those of weights: the transpose of [`OfWeight`].
-pub(in crate::cpu::winograd) struct ToWeight;
-
-impl Axis<8, 5> for ToWeight {
-    #[inline(always)]
-    fn transform<S: Simd>(v: Lanes<S>, u: [S::f32s; 8]) -> [S::f32s; 5] {
-        collect(v, &WEIGHT, u)
-    }
-}
+transforms!(8, 5);

@@ -85,3 +85,26 @@ fn collect<S: Simd, const P: usize, const R: usize, const N: usize>(
     }
     c
 }
+
+/// The transforms to and from the points that constants `OUTPUT` and `WEIGHT` give: for tiles of four outputs, and
+/// kernels with rows of so many weights.
+macro_rules! transforms {
+    ($points:literal, $weights:literal) => {
+        transforms!(ToOutput, "Points to outputs.", $points => 4, collect, &OUTPUT);
+        transforms!(OfOutput, "Gradients of outputs to points.", 4 => $points, evaluate, &OUTPUT);
+        transforms!(OfWeight, "Weights to points.", $weights => $points, evaluate, &WEIGHT);
+        transforms!(ToWeight, "Gradients at points to those of weights.", $points => $weights, collect, &WEIGHT);
+    };
+    ($name:ident, $doc:literal, $n:literal => $m:literal, $by:ident, $pairs:expr) => {
+        #[doc = $doc]
+        pub(in crate::cpu::winograd) struct $name;
+
+        impl Axis<$n, $m> for $name {
+            #[inline(always)]
+            fn transform<S: Simd>(v: Lanes<S>, from: [S::f32s; $n]) -> [S::f32s; $m] {
+                super::$by(v, $pairs, from)
+            }
+        }
+    };
+}
+use transforms;

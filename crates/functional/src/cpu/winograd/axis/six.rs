@@ -1,7 +1,7 @@
 //! F(4, 3): four outputs of a kernel's row of three, from six inputs. The points are 0, ±√½, ±√2 and
 //! ∞: their rounding errors are two to five times smaller than those of the usual 0, ±1, ±2 and ∞.
 
-use super::{Axis, Lanes, Pairs, collect, evaluate};
+use super::{Axis, Lanes, Pairs, transforms};
 use pulp::Simd;
 use std::f32::consts::{FRAC_1_SQRT_2 as A, SQRT_2 as B};
 
@@ -31,42 +31,4 @@ impl Axis<6, 6> for OfInput {
     }
 }
 
-/// Points to outputs.
-pub(in crate::cpu::winograd) struct ToOutput;
-
-impl Axis<6, 4> for ToOutput {
-    #[inline(always)]
-    fn transform<S: Simd>(v: Lanes<S>, m: [S::f32s; 6]) -> [S::f32s; 4] {
-        collect(v, &OUTPUT, m)
-    }
-}
-
-/// Gradients of outputs to points: the transpose of [`ToOutput`].
-pub(in crate::cpu::winograd) struct OfOutput;
-
-impl Axis<4, 6> for OfOutput {
-    #[inline(always)]
-    fn transform<S: Simd>(v: Lanes<S>, y: [S::f32s; 4]) -> [S::f32s; 6] {
-        evaluate(v, &OUTPUT, y)
-    }
-}
-
-/// Weights to points.
-pub(in crate::cpu::winograd) struct OfWeight;
-
-impl Axis<3, 6> for OfWeight {
-    #[inline(always)]
-    fn transform<S: Simd>(v: Lanes<S>, w: [S::f32s; 3]) -> [S::f32s; 6] {
-        evaluate(v, &WEIGHT, w)
-    }
-}
-
-/// Gradients at points to those of weights: the transpose of [`OfWeight`].
-pub(in crate::cpu::winograd) struct ToWeight;
-
-impl Axis<6, 3> for ToWeight {
-    #[inline(always)]
-    fn transform<S: Simd>(v: Lanes<S>, u: [S::f32s; 6]) -> [S::f32s; 3] {
-        collect(v, &WEIGHT, u)
-    }
-}
+transforms!(6, 3);
