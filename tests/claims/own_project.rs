@@ -31,16 +31,56 @@ fn file(name: &str) -> Result<String> {
     fs::read_to_string(root().join("tests/own_project").join(name)).context(name.to_owned())
 }
 
-/// With the versions of this workspace, because no network is asked for others, and in its target folder, because the
-/// profile is the same: what is there is not built again.
+/// The packages of the library, as they would be published.
+const PACKAGES: [&str; 5] = [
+    "data-parallel",
+    "data-parallel-collective",
+    "data-parallel-devices",
+    "data-parallel-functional",
+    "data-parallel-training",
+];
+
+/// Packs the library into `folder`, unpacks it there, and returns the lines of a Cargo.toml that take it from there.
+fn packed(folder: &Path) -> Result<String> {
+    let mut package = Command::new(env!("CARGO"));
+    package.args([
+        "package",
+        "--no-verify",
+        "--offline",
+        "--allow-dirty",
+        "--target-dir",
+    ]);
+    package.arg(folder).current_dir(root());
+    package.args(PACKAGES.iter().flat_map(|name| ["-p", name]));
+    let output = package.output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{said}");
+    let mut lines = "\n[patch.crates-io]\n".to_owned();
+    for name in PACKAGES {
+        let whole = format!("{name}-{}", env!("CARGO_PKG_VERSION"));
+        let file = folder.join("package").join(format!("{whole}.crate"));
+        let mut unpack = Command::new("tar");
+        let status = unpack.arg("xzf").arg(&file).current_dir(folder).status()?;
+        ensure!(status.success(), "{file:?}: {status}");
+        lines += &format!(
+            "{name} = {{ path = \"{}\" }}\n",
+            folder.join(&whole).display()
+        );
+    }
+    Ok(lines)
+}
+
+/// On the packed library, with the versions of this workspace, because no network is asked for others, and in its target
+/// folder, because the profile is the same: what is there is not built again.
 fn the_programs_run_in_a_folder_elsewhere() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let elsewhere = folder.path();
-    let crates = format!("\"{}/", root().join("crates").display());
-    fs::write(
-        elsewhere.join("Cargo.toml"),
-        file("Cargo.toml")?.replace("\"../../crates/", &crates),
-    )?;
+    let manifest = file("Cargo.toml")?;
+    let here = "{ path = \"../../crates/data-parallel\" }";
+    has(&manifest, here)?;
+    let version = concat!("\"", env!("CARGO_PKG_VERSION"), "\"");
+    let manifest = manifest.replace(here, version) + &packed(&elsewhere.join("packed"))?;
+    fs::write(elsewhere.join("Cargo.toml"), manifest)?;
     fs::copy(root().join("Cargo.lock"), elsewhere.join("Cargo.lock"))?;
     for part in ["src", "tests"] {
         fs::create_dir(elsewhere.join(part))?;
