@@ -80,7 +80,9 @@ mod gpu {
             Device::Cuda(gpu) if gpu.is_event_tracking() => {
                 Device::new_cuda_with_stream(gpu.cuda_stream().context().ordinal())
             }
-            Device::Cuda(_) => bail!("a second stream needs candle's events, which are turned off for this device"),
+            Device::Cuda(_) => {
+                bail!("a second stream needs candle's events, which are turned off for this device")
+            }
             _ => Ok(device.clone()),
         }
     }
