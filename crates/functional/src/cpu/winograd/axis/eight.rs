@@ -1,7 +1,7 @@
 //! F(4, 5): four outputs of a kernel's row of five, from eight inputs. The points are 0, ±1, ±½, ±2
 //! and ∞.
 
-use super::{Axis, Lanes, Pairs, transforms};
+use super::{Axis, Lanes, Pairs, collect, evaluate, transforms};
 use pulp::Simd;
 
 /// The factors are the weight's to bear.

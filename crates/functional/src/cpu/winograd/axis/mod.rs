@@ -102,7 +102,7 @@ macro_rules! transforms {
         impl Axis<$n, $m> for $name {
             #[inline(always)]
             fn transform<S: Simd>(v: Lanes<S>, from: [S::f32s; $n]) -> [S::f32s; $m] {
-                super::$by(v, $pairs, from)
+                $by(v, $pairs, from)
             }
         }
     };

@@ -1,7 +1,7 @@
 //! F(4, 3): four outputs of a kernel's row of three, from six inputs. The points are 0, ±√½, ±√2 and
 //! ∞: their rounding errors are two to five times smaller than those of the usual 0, ±1, ±2 and ∞.
 
-use super::{Axis, Lanes, Pairs, transforms};
+use super::{Axis, Lanes, Pairs, collect, evaluate, transforms};
 use pulp::Simd;
 use std::f32::consts::{FRAC_1_SQRT_2 as A, SQRT_2 as B};
 
