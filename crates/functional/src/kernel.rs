@@ -1,4 +1,4 @@
-//! What a backend is, and what an operation is there: a kernel with a forward and a backward pass.
+//! The traits of a backend and of an operation on it: a kernel with a forward and a backward pass.
 //! The graph calls kernels and knows nothing else of a backend.
 
 use crate::memory::bucket::Values;
@@ -12,9 +12,9 @@ use std::sync::Arc;
 pub(crate) trait Backend: Sized + 'static {
     /// Memory of one value or gradient between kernels.
     type Buffer;
-    /// What a kernel reads.
+    /// An input of a kernel.
     type View<'a>: Copy;
-    /// What a kernel writes.
+    /// The output of a kernel.
     type ViewMut<'a>;
     /// The type of the numbers in memory; tensors and parameters have the default.
     type Element: Copy + Default + PartialEq;
@@ -86,7 +86,7 @@ pub(crate) trait Backend: Sized + 'static {
     ) -> Vec<Self::ViewMut<'a>>;
 }
 
-/// What a kernel reads from.
+/// The source of an input.
 pub(crate) enum Input<'a, B: Backend> {
     /// A contiguous tensor, of f32 unless it is a loss's labels.
     Tensor(&'a Tensor),
@@ -145,7 +145,7 @@ pub(crate) struct Pass<B: Backend> {
     pub norms: Option<Arc<dyn Summation>>,
 }
 
-/// What backward knows of forward: the inputs, the result, and the saved tensors that forward returned.
+/// The inputs and the result of forward, and the saved tensors that forward returned.
 pub(crate) struct At<'v, 'k, B: Backend> {
     pub x: &'v [B::View<'v>],
     pub y: B::View<'v>,

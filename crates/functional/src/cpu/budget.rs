@@ -6,7 +6,7 @@ use std::cell::{Cell, RefCell};
 
 pub use devices::threads::*;
 
-/// What a thread keeps from one operation to the next.
+/// The state of a thread from one operation to the next.
 pub(crate) struct Thread {
     /// The thread itself and its helpers, started when they are first needed.
     pub pool: RefCell<Pool>,

@@ -139,7 +139,7 @@ impl Norm {
     }
 }
 
-/// What each channel is normalized with: (x − mean) · scale + bias.
+/// The numbers that normalize each channel: (x − mean) · scale + bias.
 #[derive(Clone, Copy)]
 struct Channels<'a> {
     mean: &'a [f32],
@@ -223,7 +223,7 @@ fn product(a: &[f32], b: &[f32]) -> Vec<f32> {
     a.iter().zip(b).map(|(a, b)| a * b).collect()
 }
 
-/// What batch norm makes of one value; the same to the bit wherever it is computed.
+/// Batch norm of one value; all callers get the same bits.
 #[inline(always)]
 fn normalized(x: f32, mean: f32, scale: f32, bias: f32) -> f32 {
     (x - mean) * scale + bias

@@ -4,8 +4,8 @@
 /// vectorized for AVX-512 or AVX2 where the processor has them. The bits of a result do not depend
 /// on it: no sum is reordered, and products are only fused where the source says so.
 ///
-/// What is not inlined is compiled for the oldest processor, in silence: hence `#[inline(always)]`
-/// on closures and on what they call, and loops in place of iterators with closures.
+/// Code that is not inlined is compiled for the oldest processor, without a warning. So closures and
+/// the functions that they call are `#[inline(always)]`, and loops replace iterators with closures.
 #[inline(always)]
 pub(crate) fn dispatch<R>(f: impl FnOnce() -> R) -> R {
     struct Call<F>(F);

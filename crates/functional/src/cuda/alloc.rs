@@ -79,7 +79,7 @@ fn trim(context: &CudaContext) -> std::result::Result<(), DriverError> {
     }
 }
 
-/// What a reader can act on: which GPU, how much was wanted and how much there is.
+/// An error that names the GPU, the memory that was needed and the memory that there is.
 fn no_memory(stream: &CudaStream, bytes: usize, error: DriverError) -> Error {
     if error.0 != sys::cudaError_enum::CUDA_ERROR_OUT_OF_MEMORY {
         return Error::wrap(error);

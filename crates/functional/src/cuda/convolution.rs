@@ -201,7 +201,7 @@ impl Convolution {
     }
 }
 
-/// What cuDNN reads: at a multiple of 16 bytes. A copy only where it was not so.
+/// An input of cuDNN, at a multiple of 16 bytes: a copy if the original begins elsewhere.
 struct Input {
     _own: Option<Block>,
     floats: Floats,

@@ -304,7 +304,7 @@ impl Cudnn {
         fastest.1
     }
 
-    /// What is known of a shape.
+    /// The descriptors and algorithms of a shape.
     fn shape(&mut self, g: &Geometry, precision: Precision) -> Result<&mut Shape> {
         let key = (*g, precision, arithmetic().deterministic);
         Ok(match self.shapes.entry(key) {

@@ -1,6 +1,6 @@
 //! Numbers in a GPU's memory: their address and their type.
 
-/// What the numbers in a GPU's memory are; all are computed with in f32.
+/// The type of numbers in a GPU's memory. Kernels compute in f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(crate) enum Element {
     #[default]

@@ -1,4 +1,4 @@
-//! What kernels on a GPU are handed: addresses. And how a gradient is written or added there.
+//! The arguments of kernels on a GPU, which are addresses; and how a gradient is written or added there.
 
 use super::floats::Floats;
 use super::memory::Block;

@@ -29,7 +29,7 @@ pub(crate) fn between(from: Floats, to: Floats, names: [&'static str; 3]) -> Ker
     }
 }
 
-/// What a kernel takes: of 32 bits, an address, or a struct that looks the same in both languages.
+/// An argument of a kernel: a number of 32 bits, an address, or a struct with the same layout in both languages.
 pub(crate) trait Argument {
     type Raw: DeviceRepr;
 

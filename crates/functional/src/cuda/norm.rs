@@ -16,7 +16,7 @@ use candle_core::{Error, Result, Tensor, Var};
 /// About as many blocks as keep a GPU busy.
 const BLOCKS: usize = 512;
 
-/// What each channel is normalized with, as the kernels see it.
+/// The addresses of the four numbers that normalize each channel, as the kernels take them.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Channels {

@@ -41,7 +41,7 @@ pub(crate) struct Stream {
     tables: Mutex<HashMap<Vec<u64>, CudaSlice<u64>>>,
 }
 
-/// So many tables are kept: with one they are the same every step, with fresh tensors they are not.
+/// The most tables in the cache. A table is the same in every step, unless the tensors are new in every step.
 const TABLES: usize = 64;
 
 /// One for each device that was opened, as long as the process lives.

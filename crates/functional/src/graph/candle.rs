@@ -39,7 +39,7 @@ pub fn candle<M: ModuleT + 'static>(module: M) -> Candle<M> {
     }
 }
 
-/// What [`candle`] makes of a module.
+/// A module of candle's as a network: [`candle`] makes it.
 pub struct Candle<M> {
     module: Rc<M>,
     /// The shape of the result for each shape of the input that was there.
@@ -123,7 +123,7 @@ struct CandleKernel {
     ran: RefCell<Option<Ran>>,
 }
 
-/// What forward leaves for backward: tensors of candle's.
+/// The saved tensors of candle's, from forward to backward.
 struct Ran {
     x: Option<Var>,
     y: Tensor,

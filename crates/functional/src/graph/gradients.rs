@@ -103,7 +103,7 @@ pub struct Backward<'a> {
     pub ready: Option<Ready<'a>>,
 }
 
-/// What takes buckets.
+/// A function that takes buckets.
 pub type Ready<'a> = &'a mut dyn FnMut(Bucket) -> Result<()>;
 
 impl Gradients {
@@ -183,7 +183,7 @@ impl Gradients {
         self.allow_unused = allow;
     }
 
-    /// What each bucket holds, which never changes.
+    /// The parts of each bucket, which never change.
     pub fn layout(&self) -> impl ExactSizeIterator<Item = &Arc<[Part]>> {
         self.layout.iter()
     }

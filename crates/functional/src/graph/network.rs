@@ -1,4 +1,4 @@
-//! What a network is.
+//! The trait of networks and layers.
 
 use super::value::Value;
 use candle_core::Result;

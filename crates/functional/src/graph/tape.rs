@@ -25,11 +25,11 @@ pub(crate) struct Tape<B: Backend> {
     /// Contiguous tensors. Each is locked while an entry reads it, and at no other time.
     pub leaves: Vec<Tensor>,
     pub entries: Vec<Entry<B>>,
-    /// What it computes, with shapes; the first is the loss where there is one.
+    /// The outputs with their shapes; in a pass with a loss, the loss is the first.
     pub outputs: Vec<(Slot, Vec<usize>)>,
 }
 
-/// What a forward pass leaves: the results of the entries, and the saved tensors of each kernel.
+/// The results of the entries and the saved tensors of each kernel, from forward to backward.
 pub(crate) struct Saved<B: Backend> {
     values: Vec<Option<B::Buffer>>,
     tensors: Vec<Vec<B::Buffer>>,
@@ -132,7 +132,7 @@ impl<B: Backend> Tape<B> {
         }
     }
 
-    /// What entry `i` reads.
+    /// The inputs of entry `i`.
     fn inputs<'a>(&'a self, i: usize, saved: &'a Saved<B>) -> Vec<Input<'a, B>> {
         let slots = self.entries[i].inputs.iter();
         let mut inputs: Vec<_> = slots.map(|slot| self.input(*slot, saved)).collect();

@@ -1,4 +1,4 @@
-//! What operations check of their arguments, each check once. It computes nothing.
+//! The checks of operations on their arguments, each check once. It computes nothing.
 
 use candle_core::{DType, Device, Result, bail};
 

@@ -18,7 +18,7 @@ pub struct AdamW {
     pub beta1: f64,
     /// How much of the mean of their squares stays.
     pub beta2: f64,
-    /// What keeps the divisor above 0.
+    /// Added to the divisor, so that it is above 0.
     pub eps: f64,
     /// By which part, times `lr`, a step shrinks a parameter.
     pub weight_decay: f64,

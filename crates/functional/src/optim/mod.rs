@@ -76,8 +76,7 @@ pub struct Slice<'a> {
     pub lr: f64,
     /// The number of this parameter's step, from 1.
     pub step: u64,
-    /// What a sum has to be divided by to be a mean over the examples; more than their number where gradients are
-    /// clipped.
+    /// The divisor that makes a sum a mean over the examples. If gradients are clipped, it is larger than their number.
     pub examples: f64,
     param: &'a Var,
     data: Data<'a>,

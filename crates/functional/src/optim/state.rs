@@ -192,7 +192,7 @@ fn data<'a>(bucket: &'a Bucket, state: &'a mut [Values]) -> Result<Vec<Data<'a>>
     }
 }
 
-/// What the sums are divided by, so that the norm of their mean is at most `max`: PyTorch's clip_grad_norm_.
+/// The divisor of the sums with which the norm of their mean is at most `max`: PyTorch's clip_grad_norm_.
 fn divisor(norm: f64, max: f64, examples: f64) -> f64 {
     examples / (max / (norm / examples + 1e-6)).min(1.)
 }

@@ -1,4 +1,4 @@
-//! What holds for the whole process: precision, algorithms, and streams.
+//! Settings of the whole process: precision, algorithms, and streams.
 
 pub(crate) mod algorithms;
 pub(crate) mod precision;

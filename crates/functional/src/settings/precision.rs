@@ -20,7 +20,7 @@ pub enum Precision {
     Bf16,
 }
 
-/// What the functions below set.
+/// The settings of the functions below.
 #[derive(Clone, Copy)]
 pub(crate) struct Arithmetic {
     pub precision: Precision,

@@ -83,7 +83,7 @@ struct Tile {
     b: *const f32,
     c: *mut f32,
     accumulate: bool,
-    /// What to bring to the cache for the next plane.
+    /// The address to prefetch for the next plane.
     next: *const f32,
 }
 

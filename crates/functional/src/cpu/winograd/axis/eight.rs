@@ -69,7 +69,7 @@ impl Axis<8, 8> for ToInput {
     }
 }
 
-/// What ±1, ±½ and ±2 give to inputs 1 or 2, 3 or 4, and 5 or 6.
+/// The shares of ±1, ±½ and ±2 in inputs 1 or 2, 3 or 4, and 5 or 6.
 #[inline(always)]
 fn low<S: Simd>(v: Lanes<S>, p: [S::f32s; 3]) -> S::f32s {
     v.fma(0.25, p[2], v.fma(4., p[1], p[0]))

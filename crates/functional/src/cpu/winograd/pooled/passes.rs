@@ -21,7 +21,7 @@ const GROUPS: usize = 8;
 const SAMPLES: usize = 16;
 
 impl Pooled {
-    /// `positive` may be empty: then nothing is kept.
+    /// `positive` may be empty: then nothing is saved.
     pub(super) fn convolve(
         &self,
         x: &[f32],
@@ -102,12 +102,12 @@ impl Pooled {
     }
 }
 
-/// What the gradients are computed from.
+/// The inputs of the backward pass.
 pub(super) struct Backward<'a> {
     pub(super) pooled: &'a Pooled,
     pub(super) x: &'a [f32],
     pub(super) weight: &'a [f32],
-    /// What [`Pooled::convolve`] kept.
+    /// The saved values of [`Pooled::convolve`].
     pub(super) positive: &'a [f32],
     pub(super) dy: &'a [f32],
 }
