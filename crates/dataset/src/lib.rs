@@ -133,23 +133,6 @@ pub fn load_data_fashion_mnist(batch_size: usize) -> Result<(DataIter, DataIter)
     load(&Options::default())?.iters(batch_size)
 }
 
-/// The same for MNIST's handwritten digits.
-///
-/// # Errors
-/// Those of [`load`], and a `batch_size` of 0.
-///
-/// ```no_run
-/// let (train_iter, test_iter) = dataset::load_data_mnist(256)?;
-/// # anyhow::Ok(())
-/// ```
-pub fn load_data_mnist(batch_size: usize) -> Result<(DataIter, DataIter)> {
-    load(&Options {
-        name: Name::Mnist,
-        ..Options::default()
-    })?
-    .iters(batch_size)
-}
-
 /// What the labels `y` (B,) of Fashion-MNIST stand for ("The Image Classification Dataset").
 ///
 /// # Errors

@@ -9,7 +9,6 @@ pub mod curve;
 pub mod epochs;
 pub mod fresh;
 pub mod item;
-pub mod jupyter;
 pub mod links;
 pub mod output;
 pub mod record;

@@ -1,16 +1,15 @@
 //! The chapters of `notebooks-md`: `cargo run -p notebook -- COMMAND`. The cells of all chapters are compiled
 //! into this program, so that it can run them.
 
-use std::fs;
 use std::process::{self, ExitCode};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 use notebook::book::Book;
 use notebook::run::{BEGIN, OVERTIME};
-use notebook::{check, curve, jupyter, record, renew, site};
+use notebook::{curve, record, renew, site};
 
 // What a reader need not see in a cell need not be warned of.
 #[allow(unused, unused_qualifications)]
@@ -29,8 +28,6 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// List stale listings, outputs, links and pictures
-    Check { chapter: Option<String> },
     /// Update stale listings, outputs, links and pictures
     Renew { chapter: Option<String> },
     /// Run the recorded programs again, on the real data in FASHION_MNIST_DIR (takes minutes, ResNet-18 hours)
@@ -40,8 +37,6 @@ enum Command {
         #[arg(long, value_name = "TEXT", default_value = "")]
         only: String,
     },
-    /// Convert a chapter to a Jupyter notebook, CHAPTER.ipynb
-    Jupyter { chapter: String },
     /// Preprocessor for `mdbook build notebooks-md`
     #[command(hide = true)]
     Mdbook {
@@ -65,10 +60,8 @@ fn cell(line: usize) {
 
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
-        Command::Check { chapter } => check(chapter.as_deref()),
         Command::Renew { chapter } => renew(chapter.as_deref()),
         Command::Record { chapter, only } => record(chapter.as_deref(), &only),
-        Command::Jupyter { chapter } => jupyter(&chapter),
         Command::Mdbook { question } if question.is_empty() => site::serve(),
         Command::Mdbook { .. } => Ok(()),
         Command::Run { chapter, limit } => run(&chapter, limit),
@@ -84,23 +77,6 @@ fn main() -> ExitCode {
 
 fn book() -> Result<Book> {
     Book::of_this_repository(std::env::current_exe()?)
-}
-
-fn check(only: Option<&str>) -> Result<()> {
-    let book = book()?;
-    let mut complaints = Vec::new();
-    for chapter in book.chapters(only)? {
-        complaints.extend(check::outputs(&book, &chapter)?);
-        complaints.extend(check::recorded(&book, &chapter)?);
-    }
-    for page in book.pages()? {
-        complaints.extend(check::listings(&book, &page)?);
-        complaints.extend(check::links(&book, &page)?);
-    }
-    complaints.extend(check::pictures(&book)?);
-    ensure!(complaints.is_empty(), "{}", complaints.join("\n"));
-    println!("all is fresh");
-    Ok(())
 }
 
 fn renew(only: Option<&str>) -> Result<()> {
@@ -127,16 +103,6 @@ fn record(chapter: Option<&str>, only: &str) -> Result<()> {
         let count = record::record(&book, &chapter, only)?;
         println!("{chapter}: {count} recorded");
     }
-    Ok(())
-}
-
-fn jupyter(chapter: &str) -> Result<()> {
-    let book = book()?;
-    book.chapters(Some(chapter))?; // there is one of this name
-    let notebook = jupyter::notebook(&book.chapter(chapter)?, &book.folder)?;
-    let file = book.folder.join(format!("{chapter}.ipynb"));
-    fs::write(&file, serde_json::to_string_pretty(&notebook)? + "\n")?;
-    println!("{}", file.display());
     Ok(())
 }
 

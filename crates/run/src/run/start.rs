@@ -10,7 +10,6 @@ use dataset::{DataIter, Dataset};
 use functional::Precision;
 
 use super::Run;
-use crate::gpu::{Gpu, gpu};
 use crate::interrupt::{self, INTERRUPTED};
 use crate::options::Options;
 use crate::out_of_memory;
@@ -53,7 +52,6 @@ impl Run {
         };
         let mut lines: Vec<String> = [unused, no_bf16].into_iter().flatten().collect();
         lines.push(format!("{network} on {}{each}", self.places));
-        lines.extend(gpu_facts(&self.devices));
         lines.push(format!(
             "batch size {}, lr {}, epochs {}, seed {}",
             self.batch_size, self.lr, self.num_epochs, self.seed
@@ -78,30 +76,6 @@ pub(super) fn places(devices: &[Device], process: Process) -> String {
         1 => names,
         n => format!("{names} in each of {n} processes"),
     }
-}
-
-/// A line for each GPU: its name, its memory, and how many replicas share it.
-fn gpu_facts(devices: &[Device]) -> Vec<String> {
-    let mut gpus: Vec<(String, &Device, usize)> = Vec::new();
-    for (i, device) in devices.iter().enumerate() {
-        let name = device_name(i, device);
-        match gpus.iter_mut().find(|gpu| gpu.0 == name) {
-            Some(gpu) => gpu.2 += 1,
-            None => gpus.push((name, device, 1)),
-        }
-    }
-    let line = |(device, gpu_device, replicas): (String, &Device, usize)| {
-        let Gpu { name, free, total } = gpu(gpu_device)?;
-        let [free, total] = [free, total].map(|bytes| bytes as f64 / f64::from(1 << 30));
-        let shared = match replicas {
-            1 => String::new(),
-            n => format!(", shared by {n} replicas"),
-        };
-        Some(format!(
-            "{device}: {name}, {free:.1} of {total:.1} GiB free{shared}"
-        ))
-    };
-    gpus.into_iter().filter_map(line).collect()
 }
 
 pub(super) fn find_devices(
