@@ -2,8 +2,6 @@
 //! to do; never a panic.
 
 use std::fs;
-#[cfg(unix)]
-use std::process::Command;
 
 use anyhow::{Result, ensure};
 use candle_core::{DType, Device, Tensor};
@@ -21,7 +19,6 @@ trials![
     what_goes_wrong_later_is_status_1,
     x_and_y_of_different_lengths,
     help_is_grouped_and_has_the_statuses_and_the_books_values,
-    a_shell_completes_the_options,
 ];
 
 const SMALL: &str = "--device cpu --data synthetic --limit-train 40 --limit-test 10 --epochs 1";
@@ -196,7 +193,7 @@ fn help_is_grouped_and_has_the_statuses_and_the_books_values() -> Result<()> {
             let fits = |line: &str| line.chars().count() <= columns;
             ensure!(help.lines().all(fits), "{help}");
             let mut words = help.split_whitespace();
-            for group in ["Training:", "Data:", "Record:", "Devices:", "--completions"] {
+            for group in ["Training:", "Data:", "Record:", "Devices:"] {
                 let in_order = words.any(|word| word == group);
                 ensure!(in_order, "{group} has another place in\n{help}");
             }
@@ -212,36 +209,4 @@ fn help_is_grouped_and_has_the_statuses_and_the_books_values() -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// What `--completions bash` prints, in a real bash.
-#[cfg(unix)]
-fn a_shell_completes_the_options() -> Result<()> {
-    let [script, _] = succeeds("concise", "--completions bash")?;
-    for (typed, completed) in [
-        ("--batch", "--batch-size"),
-        ("--allreduce r", "ring"),
-        ("--dataset mn", "mnist"),
-    ] {
-        let last = typed.split(' ').next_back().unwrap_or_default();
-        let line = format!("concise {typed}");
-        let before = line.split(' ').nth_back(1).unwrap_or_default();
-        let asks = format!(
-            "{script}\nCOMP_WORDS=({line}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))\n\
-             _concise concise '{last}' '{before}'; echo \"${{COMPREPLY[@]}}\""
-        );
-        let output = Command::new("bash")
-            .args(["--norc", "-c", &asks])
-            .output()?;
-        let answer = String::from_utf8_lossy(&output.stdout);
-        ensure!(answer.trim() == completed, "{typed}: {answer:?}");
-    }
-    refuses("scratch", "--completions cobol", &["bash, elvish, fish"])
-}
-
-/// Without a bash, that there is a script.
-#[cfg(not(unix))]
-fn a_shell_completes_the_options() -> Result<()> {
-    let [script, _] = succeeds("concise", "--completions powershell")?;
-    has(&script, "--batch-size")
 }

@@ -30,7 +30,6 @@ trials![
     #[cfg(feature = "hub")]
     ctrl_c_ends_a_download,
     a_message_is_one_line,
-    a_script_that_cannot_be_written_is_an_error,
 ];
 
 const SMALL: &str =
@@ -464,16 +463,4 @@ fn a_message_is_one_line() -> Result<()> {
         has(&said, r"a\nb")?;
     }
     Ok(())
-}
-
-fn a_script_that_cannot_be_written_is_an_error() -> Result<()> {
-    let full = fs::OpenOptions::new().write(true).open("/dev/full")?;
-    let output = command("scratch", "--completions bash")?
-        .stdout(full)
-        .output()?;
-    ensure!(output.status.code() == Some(1), "{:?}", output.status);
-    has(
-        &String::from_utf8_lossy(&output.stderr),
-        "No space left on device",
-    )
 }

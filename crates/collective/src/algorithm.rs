@@ -1,5 +1,5 @@
 //! The all-reduce algorithms of k members, as rounds: which member adds which values in which order, and
-//! which members get the sum. This file computes no sums: `shared` and `tensors` do, and
+//! which members get the sum. This file computes no sums: `vectors` and `tensors` do, and
 //! [`crate::cost`] predicts their time.
 
 use std::fmt;

@@ -45,7 +45,7 @@ impl Member {
                 barrier.wait(rank, deadline.as_ref())?;
             }
             for sum in round.iter().filter(|sum| sum.by == rank) {
-                // Safety: `sum.by` is this member. Gates separate the rounds from each other, from the
+                // Safety: `sum.by` is this member. Barriers separate the rounds from each other, from the
                 // puts and from the takes. Sums of one round do not conflict: a test in `algorithm`
                 // checks it. `same_length` has checked the lengths.
                 unsafe { slots.sum(&schedule, sum) };

@@ -92,16 +92,13 @@ fn check(
         n > 0 && per_row > 0,
         "{n} images, {per_row} in a row; both must be at least 1"
     );
-    ensure!(
-        labels.len() == n,
-        "{} labels for {n} images; give one for each image",
-        labels.len()
-    );
-    let p = predictions.map_or(n, <[_]>::len);
-    ensure!(
-        p == n,
-        "{p} predictions for {n} images; give one for each image"
-    );
+    for (what, texts) in [("labels", Some(labels)), ("predictions", predictions)] {
+        let count = texts.map_or(n, <[_]>::len);
+        ensure!(
+            count == n,
+            "{count} {what} for {n} images; give one for each image"
+        );
+    }
     Ok(shape)
 }
 

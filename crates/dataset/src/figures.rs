@@ -115,13 +115,8 @@ fn bag(canvas: &mut Canvas, rng: &mut ChaCha8Rng) {
         canvas.both_sides(&hole, 0.0);
     }
     canvas.both_sides(&[[upper, top], [lower, bottom]], 1.0);
-    let flap = top + 0.2;
-    canvas.line(
-        [-upper, flap],
-        [upper, flap],
-        0.07,
-        rng.random_range(0.5..1.0),
-    );
+    let (flap, shade) = (top + 0.2, rng.random_range(0.5..1.0));
+    canvas.line([-upper, flap], [upper, flap], 0.07, shade);
 }
 
 fn ankle_boot(canvas: &mut Canvas, rng: &mut ChaCha8Rng) {

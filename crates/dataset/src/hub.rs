@@ -27,8 +27,6 @@ use watched::watched;
 
 /// How long the Hub may take to give a first answer.
 const CONNECT: Duration = Duration::from_secs(5);
-/// No file of these datasets has more bytes; the largest has 31 million.
-const LARGEST: u64 = 64 << 20;
 /// How long a download may stand still, unless `HF_HUB_DOWNLOAD_TIMEOUT` gives other seconds.
 const STALL: Duration = Duration::from_secs(60);
 /// How long candle-datasets may take to decode the images; on a damaged file it can go round for ever.

@@ -71,9 +71,8 @@ fn run(root: &Path, line: &str) -> Result<String> {
     eprintln!("$ {line}");
     let folder = data.display().to_string();
     let named = format!("${VARIABLE}");
-    let mut words = line.split_whitespace();
-    let output = Command::new(words.next().context("no command")?)
-        .args(words.map(|word| if word == named { &folder } else { word }))
+    let output = Command::new("sh")
+        .args(["-c", line])
         .current_dir(root)
         .env(VARIABLE, &data)
         .stderr(Stdio::inherit())

@@ -1,44 +1,35 @@
-//! The command line: reading it, with that of an earlier run where this one goes on with it; `--help`, completions.
+//! Reads the command line. A resumed run reads that of the earlier run first.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{ErrorKind::BrokenPipe, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::ensure;
-use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
-use clap_complete::Shell;
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use dataset::Data;
 
+use crate::bad_input::BadInput;
 use crate::checkpoint::{Checkpoint, folder_of_a_run};
 use crate::options::{Book, Options};
-use crate::program::BadInput;
-use crate::say::warn;
 
 const STATUS: &str = "\
 Exit status: 0 the run completed; 1 the run failed; 2 an option, the data or the initial \
 parameters cannot be used; 130 Ctrl-C ended the run, after its results so far were printed and \
 written.";
 
-/// What clap cannot read ends the process with status 2, `--help` and `--completions` with 0. With `--resume` the
-/// command line of the run that is there comes first.
+/// Reads the options. An error of clap ends the process with status 2, `--help` with status 0. With `--resume`, the
+/// arguments of the earlier run come first.
 pub(crate) fn parse<O>(book: &Book, args: impl IntoIterator<Item = OsString>) -> anyhow::Result<O>
 where
     O: Args + FromArgMatches + AsMut<Options>,
 {
-    let mut command = command::<O>(book);
+    let command = command::<O>(book);
     let mut args: Vec<OsString> = args.into_iter().collect();
-    let matches = command.clone().try_get_matches_from(&args);
-    let mut matches = matches.unwrap_or_else(|error| named(error, &mut command, &args).exit());
-    if let Some(shell) = matches.get_one::<Shell>("completions") {
-        print_completions(command, *shell)?;
-        std::process::exit(0);
-    }
+    let mut matches = command.clone().get_matches_from(&args);
     if let Some(folder) = matches.get_one::<PathBuf>("resume") {
         let earlier = arguments_of(folder, book).map_err(BadInput::from)?;
         args.splice(1..1, earlier.into_iter().map(OsString::from));
-        // what is said again counts, and is compared later
+        // an option that is repeated replaces the earlier one; settings are compared later
         let command = command.clone().args_override_self(true);
         matches = command.get_matches_from(&args);
     }
@@ -63,7 +54,7 @@ fn arguments_of(folder: &Path, book: &Book) -> anyhow::Result<Vec<String>> {
     Ok(run.header.arguments)
 }
 
-/// The command line again, as far as another run needs it that goes on with this one.
+/// The options that a resumed run needs again.
 fn arguments(command: &Command, matches: &ArgMatches) -> Vec<String> {
     const OF_THIS_RUN: [&str; 4] = ["out", "resume", "overwrite", "trace"];
     let given = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
@@ -84,31 +75,13 @@ fn arguments(command: &Command, matches: &ArgMatches) -> Vec<String> {
     words
 }
 
-/// The value of an option; of `--data`, as the same folder from wherever the run goes on.
+/// The value of an option. A folder of `--data` becomes absolute, because `--resume` may start elsewhere.
 fn from_anywhere(name: &str, value: &OsStr) -> String {
     let value = match Data::from(value) {
         Data::Dir(folder) if name == "data" => std::path::absolute(&folder).unwrap_or(folder),
         _ => value.into(),
     };
-    value.to_str().map(str::to_owned).unwrap_or_else(|| {
-        let value = value.to_string_lossy().into_owned();
-        warn(format_args!(
-            "--{name} {value} is not valid UTF-8: --resume will need it again"
-        ));
-        value
-    })
-}
-
-/// clap does not say which argument is not UTF-8.
-fn named(error: clap::Error, command: &mut Command, args: &[OsString]) -> clap::Error {
-    let kind = error.kind();
-    let broken = args.windows(2).find(|pair| pair[1].to_str().is_none());
-    match broken {
-        Some([before, arg]) if kind == ErrorKind::InvalidUtf8 => {
-            command.error(kind, format!("{before:?} {arg:?}: this is not valid UTF-8"))
-        }
-        _ => error,
-    }
+    value.to_string_lossy().into_owned()
 }
 
 fn command<O: Args>(book: &Book) -> Command {
@@ -118,16 +91,13 @@ fn command<O: Args>(book: &Book) -> Command {
         .max_term_width(100);
     let batch_size = of_the_book(|k| (book.batch_size)(k) as f64);
     let lr = of_the_book(book.lr);
-    let command = O::augment_args(command)
+    O::augment_args(command)
         .mut_arg("batch_size", |arg| with_default(arg, &batch_size))
         .mut_arg("lr", |arg| with_default(arg, &lr))
-        .disable_help_flag(true)
-        .disable_version_flag(true);
-    // said last: the options have an `about` of their own
-    ThisProgram::augment_args(command).about(book.section)
+        .about(book.section) // the last one counts: the options have one of their own
 }
 
-/// `256`, or where the book goes with the number of devices `256·K`.
+/// `256`; or `256·K`, if the book's value depends on the number of devices.
 fn of_the_book(value: impl Fn(usize) -> f64) -> String {
     match value(1) == value(2) {
         true => value(1).to_string(),
@@ -138,29 +108,4 @@ fn of_the_book(value: impl Fn(usize) -> f64) -> String {
 fn with_default(arg: Arg, default: &str) -> Arg {
     let help = arg.get_help().cloned().unwrap_or_default();
     arg.help(format!("{help} [default: {default}]"))
-}
-
-// What is no option of a run; under a heading like all others, clap has it at the end.
-#[derive(Args)]
-#[command(next_help_heading = "This program")]
-struct ThisProgram {
-    /// Print a completion script for a shell
-    #[arg(long, value_name = "SHELL")]
-    completions: Option<Shell>,
-    /// Print this help (-h: a summary)
-    #[arg(long, short, action = ArgAction::Help)]
-    help: Option<bool>,
-    /// Print the version
-    #[arg(long, short = 'V', action = ArgAction::Version)]
-    version: Option<bool>,
-}
-
-fn print_completions(mut command: Command, shell: Shell) -> std::io::Result<()> {
-    let name = command.get_name().to_owned();
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut command, name, &mut script);
-    match std::io::stdout().write_all(&script) {
-        Err(error) if error.kind() == BrokenPipe => Ok(()), // `… | head`
-        written => written,
-    }
 }

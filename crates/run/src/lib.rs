@@ -4,6 +4,7 @@
 //! The loop itself is each program's own: it tells the [`Run`] of every step and every epoch. The crate knows no
 //! network.
 
+mod bad_input;
 mod bar;
 mod checkpoint;
 mod command_line;
@@ -25,11 +26,12 @@ pub use devices::Process;
 pub use functional::Precision;
 pub use training::{BatchLoss, Unread, compare, weights};
 
+pub use bad_input::BadInput;
 pub use gpu::{Gpu, gpu};
 pub use interrupt::{interrupt, interrupted, wants_to_end};
 pub use options::{Book, Options, precision};
 pub use out_of_memory::ALLOCATOR;
-pub use program::{BadInput, program};
+pub use program::program;
 pub use run::{Run, Summary};
 pub use say::say;
 pub use timeline::{Span, Timeline};

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
-use clap::builder::{PathBufValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
-use clap::{Args, Command, FromArgMatches, ValueHint};
+use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
+use clap::{Args, Command, FromArgMatches};
 use d2l::DeviceKind;
 use dataset::{Data, Name};
 use functional::Precision;
@@ -34,11 +34,6 @@ const TRAINING: &str = "Training";
 const DATA: &str = "Data";
 const RECORD: &str = "Record";
 const DEVICES: &str = "Devices";
-
-/// The datasets' names, so that a shell can complete them.
-fn names() -> impl TypedValueParser<Value = Name> {
-    PossibleValuesParser::new(["fashion-mnist", "mnist"]).try_map(|name| name.parse())
-}
 
 /// Reads `f32`, `tf32` or `bf16` from a command line.
 pub fn precision() -> impl TypedValueParser<Value = Precision> {
@@ -76,8 +71,8 @@ pub struct Options {
     #[arg(long, default_value_t = 10, value_name = "N", help_heading = TRAINING)]
     pub epochs: usize,
 
-    /// Dataset to train on
-    #[arg(long, default_value_t = Name::FashionMnist, value_name = "NAME", value_parser = names(), help_heading = DATA)]
+    /// Dataset to train on: fashion-mnist or mnist
+    #[arg(long, default_value_t = Name::FashionMnist, value_name = "NAME", help_heading = DATA)]
     pub dataset: Name,
 
     /// Folder with the four IDX files (.gz or raw), or "synthetic" for generated images
@@ -85,7 +80,7 @@ pub struct Options {
     /// Without --data, the first of these: the folder in FASHION_MNIST_DIR (mnist: MNIST_DIR), the
     /// Debian package dataset-fashion-mnist, an earlier download, a download from the Hugging Face
     /// Hub. If the Hub cannot be reached, the images are synthetic.
-    #[arg(long, value_name = "DIR|synthetic", value_parser = source(), value_hint = ValueHint::DirPath, help_heading = DATA)]
+    #[arg(long, value_name = "DIR|synthetic", value_parser = source(), help_heading = DATA)]
     pub data: Option<Data>,
 
     /// Random seed of the initial parameters, the data order and the synthetic images
@@ -105,11 +100,11 @@ pub struct Options {
     pub no_shuffle: bool,
 
     /// Start from the parameters in a safetensors file (PyTorch names and layouts)
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = TRAINING)]
+    #[arg(long, value_name = "FILE", help_heading = TRAINING)]
     pub init: Option<PathBuf>,
 
     /// Folder for steps.csv, epochs.csv, loss.svg, accuracy.svg, model.safetensors and checkpoints
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = RECORD)]
+    #[arg(long, value_name = "DIR", help_heading = RECORD)]
     pub out: Option<PathBuf>,
 
     /// Resume the run in a folder that --out wrote, from its last checkpoint
@@ -117,7 +112,7 @@ pub struct Options {
     /// The result is bit-identical to a run without interruption. The options of the run are in the
     /// checkpoint. If you repeat an option that changes the result, its value must be the same.
     /// Others, such as --threads and the folder of --data, may differ. A complete run stays as it is.
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = RECORD)]
+    #[arg(long, value_name = "DIR", help_heading = RECORD)]
     pub resume: Option<PathBuf>,
 
     /// Write a checkpoint every N minibatches too, not only after each epoch (needs --out)
@@ -129,15 +124,15 @@ pub struct Options {
     /// View the trace in Perfetto (ui.perfetto.dev). It shows 50 steps, and an evaluation among them:
     /// when each replica split, ran forward and backward, reduced and updated. On a GPU it shows the
     /// times of the host, not of the GPU.
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = RECORD)]
+    #[arg(long, value_name = "FILE", help_heading = RECORD)]
     pub trace: Option<PathBuf>,
 
     /// Let --out and --trace replace the files of an earlier run
     #[arg(long, help_heading = RECORD)]
     pub overwrite: bool,
 
-    /// Device type of the replicas
-    #[arg(long, default_value_t = DeviceKind::Auto, value_name = "KIND", value_parser = kinds(), help_heading = DEVICES)]
+    /// Device type of the replicas: cpu, cuda, or auto (GPUs if there are any, otherwise the CPU)
+    #[arg(long, default_value_t = DeviceKind::Auto, value_name = "KIND", help_heading = DEVICES)]
     pub device: DeviceKind,
 
     /// Precision of convolutions on GPUs (bf16: activations too); the rest and the CPU use f32
@@ -162,17 +157,6 @@ pub struct Options {
     /// The command line, which a checkpoint keeps for --resume.
     #[arg(skip)]
     pub arguments: Vec<String>,
-}
-
-/// The kinds of devices, with the help of each.
-fn kinds() -> impl TypedValueParser<Value = DeviceKind> {
-    let kinds = [
-        ("auto", "GPUs if there are any, otherwise the CPU"),
-        ("cpu", "The CPU"),
-        ("cuda", "GPUs; an error if CUDA cannot be used"),
-    ];
-    let kinds = kinds.map(|(name, help)| PossibleValue::new(name).help(help));
-    PossibleValuesParser::new(kinds).try_map(|kind| kind.parse())
 }
 
 impl Default for Options {

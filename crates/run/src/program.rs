@@ -8,13 +8,13 @@
 //! | 130 | Ctrl-C ended the run; what was reached is written |
 
 use std::ffi::OsString;
-use std::fmt;
 use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Args, FromArgMatches};
 use d2l::{catch_panic, quietly};
 
+use crate::bad_input::BadInput;
 use crate::command_line::parse;
 use crate::interrupt::{self, INTERRUPTED_STATUS};
 use crate::options::{Book, Options};
@@ -66,22 +66,3 @@ fn failed(error: &anyhow::Error, hint: &str) -> ExitCode {
     let bad = error.is::<BadInput>() || line.contains(out_of_memory::REFUSED);
     ExitCode::from(if bad { 2 } else { 1 })
 }
-
-/// An error that the user can mend: what was named on the command line cannot be used.
-#[derive(Debug)]
-pub struct BadInput(anyhow::Error);
-
-impl BadInput {
-    /// Marks `error` as one of what was named.
-    pub fn from(error: impl Into<anyhow::Error>) -> Self {
-        Self(error.into())
-    }
-}
-
-impl fmt::Display for BadInput {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#}", self.0)
-    }
-}
-
-impl std::error::Error for BadInput {}

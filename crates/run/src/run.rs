@@ -13,12 +13,12 @@ use candle_core::{Device, Tensor};
 use d2l::Timer;
 use dataset::DataIter;
 
+use crate::bad_input::BadInput;
 use crate::bar::Bar;
 use crate::checkpoint::{Checkpoint, Header};
 use crate::interrupt::interrupted;
 use crate::lines::{Epoch, Sizes};
 use crate::options::{Book, Options};
-use crate::program::BadInput;
 use crate::record::Record;
 use crate::say::{is_quiet, say};
 use crate::trace::Trace;

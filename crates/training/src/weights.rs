@@ -3,21 +3,21 @@
 //! A file is checked, not trusted: each tensor that the network has must be there in its shape,
 //! and no other.
 
-use std::collections::{BTreeSet, HashMap};
-use std::fmt;
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use candle_core::{DType, Device, Tensor};
-use serde::Deserialize;
-use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, Visitor};
+use safetensors::tensor::Metadata;
 
 use crate::files::{self, quote};
 
 /// The longest header that is read: some hundred thousand tensors have it.
 const LONGEST_HEADER: u64 = 16 << 20;
+/// A header has this text once for each tensor: inside a string, a backslash stands before each quotation mark.
+const OF_A_TENSOR: &[u8] = b"\"data_offsets\"";
 
 /// Reads the tensors named in `expected`, in that order, on the CPU; floats become `f32`.
 ///
@@ -68,50 +68,23 @@ pub fn read(mut file: File) -> Result<Vec<u8>> {
         "this is no safetensors file, or it is damaged"
     );
     (&mut file).take(header).read_to_end(&mut bytes)?;
-    let mut names = serde_json::Deserializer::from_slice(&bytes[8..]);
-    let end = names
-        .deserialize_map(Names)
-        .context("its header is damaged")?;
-    let declared = end.saturating_add(8 + header);
+    let metadata: Metadata =
+        serde_json::from_slice(&bytes[8..]).context("its header is damaged")?;
+    // the parser keeps only the last of several tensors with the same name
+    let texts = bytes.windows(OF_A_TENSOR.len());
+    let tensors = texts.filter(|text| *text == OF_A_TENSOR).count();
+    let names = metadata.offset_keys().len();
+    ensure!(
+        tensors == names,
+        "its header has {tensors} tensors with {names} different names"
+    );
+    let declared = (metadata.data_len() as u64).saturating_add(8 + header);
     ensure!(
         len == declared,
         "the file has {len} bytes, its header declares {declared}"
     );
     file.read_to_end(&mut bytes)?;
     Ok(bytes)
-}
-
-/// Reads the names of a header, and where the last tensor ends.
-struct Names;
-
-impl<'de> Visitor<'de> for Names {
-    type Value = u64;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the names of tensors")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<u64, A::Error> {
-        let (mut names, mut end) = (BTreeSet::new(), 0);
-        while let Some(name) = map.next_key::<String>()? {
-            if name == "__metadata__" {
-                map.next_value::<IgnoredAny>()?;
-            } else {
-                end = map.next_value::<Place>()?.data_offsets[1].max(end);
-            }
-            if let Some(name) = names.replace(name) {
-                // safetensors would take the last one
-                let twice = format!("it has two tensors {}", quote(&name));
-                return Err(A::Error::custom(twice));
-            }
-        }
-        Ok(end)
-    }
-}
-
-#[derive(Deserialize)]
-struct Place {
-    data_offsets: [u64; 2],
 }
 
 /// Takes the tensors named in `expected` out of those that were found.

@@ -3,7 +3,6 @@
 
 mod bench;
 mod gpu;
-mod train;
 
 use std::process::ExitCode;
 

@@ -14,8 +14,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use sha2::{Digest, Sha256};
 
-use super::LARGEST;
-use super::download::{Says, is_hash};
+use super::download::{LARGEST, Says, is_hash};
 use super::watched::watched;
 use crate::idx::hex;
 use crate::options::{Name, StopFlag};

@@ -95,6 +95,9 @@ impl<M: ModuleT> Candle<M> {
         let dtype = x.tensor().map_or(DType::F32, Tensor::dtype);
         let zeros = Tensor::zeros(x.dims(), dtype, x.device())?;
         let y = self.module.forward_t(&zeros, false)?;
+        if y.dtype() != DType::F32 {
+            bail!("candle: the module gives {:?}, expected f32", y.dtype())
+        }
         let (from, to) = (x.dims().to_vec(), y.dims().to_vec());
         self.shapes.borrow_mut().insert(from, to.clone());
         Ok(to)
@@ -152,10 +155,9 @@ impl<B: Backend> Kernel<B> for CandleKernel {
         let result = (self.op.0)(&x)?;
         if result.dims() != self.dims {
             bail!(
-                "candle: the module gave shape {:?} for x {:?}, expected {:?}: the shape must follow \
-                 from that of x",
+                "candle: the module gave shape {:?}, and {:?} for zeros of the same shape: the shape \
+                 must follow from that of x",
                 result.dims(),
-                x.dims(),
                 self.dims
             )
         }

@@ -81,7 +81,7 @@ fn a_shape_that_does_not_follow_from_that_of_x_is_an_error() -> Result<()> {
     let y = Value::new(&random((4, 3), 2))?.linear(&params[0], None)?;
     let y = candle(Training { leaves_out: true }).forward(&y, true)?;
     assert_eq!(y.dims(), [4, 3]);
-    let expected = "candle: the module gave shape [3, 3] for x [4, 3], expected [4, 3]: \
+    let expected = "candle: the module gave shape [3, 3], and [4, 3] for zeros of the same shape: \
                     the shape must follow from that of x";
     assert_refused(expected, y.eval());
     let mut gradients = new(&params);
@@ -89,10 +89,30 @@ fn a_shape_that_does_not_follow_from_that_of_x_is_an_error() -> Result<()> {
     // nothing was written
     gradients.backward(&Value::new(&params[0])?.sum()?)?;
     assert_eq!(values(&gradients.values()?[0]), [1.; 9]);
-    // an input that is there is a result at once
+    // as with an input that is a tensor
     let x = Value::new(&random((4, 3), 2))?;
     let y = candle(Training { leaves_out: true }).forward(&x, true)?;
-    assert_eq!(y.eval()?.dims(), [3, 3]);
+    assert_refused(expected, y.eval());
+    Ok(())
+}
+
+/// Before that it runs on zeros, without `train`.
+#[test]
+fn a_module_trains_when_its_result_is_computed() -> Result<()> {
+    struct Counts(Rc<Cell<usize>>);
+    impl ModuleT for Counts {
+        fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
+            self.0.set(self.0.get() + usize::from(train));
+            x.sqr()
+        }
+    }
+    let count = Rc::new(Cell::new(0));
+    let module = candle(Counts(count.clone()));
+    let x = Value::new(&tensor(vec![1., -2.], (1, 2)))?;
+    let y = module.forward(&x, true)?;
+    assert_eq!(count.get(), 0);
+    assert_eq!(values(&y.eval()?), [1., 4.]);
+    assert_eq!(count.get(), 1);
     Ok(())
 }
 
@@ -201,9 +221,9 @@ fn a_parameter_below_a_module_without_a_way_back_is_named() -> Result<()> {
 fn a_module_gives_floats() -> Result<()> {
     let x = Value::new(&tensor(vec![1., -2.], (1, 2)))?;
     let bytes = candle(|x: &Tensor| x.ge(0.));
-    assert_refused("expected f32", bytes.forward(&x, true)?.relu());
-    let expected = "expected an f32 tensor";
-    assert_refused(expected, bytes.forward(&x.relu()?, true)?.eval());
+    let expected = "the module gives U8, expected f32";
+    assert_refused(expected, bytes.forward(&x, true));
+    assert_refused(expected, bytes.forward(&x.relu()?, true));
     let elsewhere = Tensor::new(&[[true as u8]], &Device::Cpu)?;
     assert_refused("expected f32", Value::new(&elsewhere)?.relu());
     Ok(())

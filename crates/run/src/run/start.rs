@@ -10,11 +10,11 @@ use dataset::{DataIter, Dataset};
 use functional::Precision;
 
 use super::Run;
+use crate::bad_input::BadInput;
 use crate::gpu::{Gpu, gpu};
 use crate::interrupt::{self, INTERRUPTED};
 use crate::options::Options;
 use crate::out_of_memory;
-use crate::program::BadInput;
 use crate::record::Record;
 use crate::say::{is_quiet, one_line, say, set_quiet};
 use crate::trace::Trace;

@@ -9,9 +9,8 @@ use std::time::Instant;
 
 use tracing::callsite::rebuild_interest_cache;
 use tracing::field::Field;
-use tracing::level_filters::LevelFilter;
 use tracing::span::Attributes;
-use tracing::{Id, Metadata, Subscriber};
+use tracing::{Id, Level, Metadata, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::registry::{LookupSpan, SpanRef};
@@ -123,14 +122,8 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recorder {
     fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
         let name = metadata.name();
         let is_ours = name == REPLICA || KINDS.iter().any(|kind| kind.0 == name);
-        metadata.is_span() && is_ours && log().recordings > 0
-    }
-
-    fn max_level_hint(&self) -> Option<LevelFilter> {
-        Some(match log().recordings {
-            0 => LevelFilter::OFF,
-            _ => LevelFilter::INFO,
-        })
+        let is_wanted = is_ours && metadata.is_span() && *metadata.level() == Level::INFO;
+        is_wanted && log().recordings > 0
     }
 
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {

@@ -7,7 +7,7 @@ use dataset::Data;
 
 use super::options::CpuOptions;
 use super::work::Network;
-use crate::train::{apart, train};
+use crate::bench::train::{apart, train};
 
 /// The table of the report.
 ///

@@ -16,6 +16,7 @@ mod report;
 pub mod rounds;
 pub mod serve;
 pub mod stats;
+pub mod train;
 pub mod work;
 
 use anyhow::Result;

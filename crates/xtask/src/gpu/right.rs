@@ -11,8 +11,8 @@ use d2l::{DeviceKind, devices_of_kind};
 use functional::{Precision, set_precision};
 
 use super::options::{GpuOptions, Report};
+use crate::bench::train::{apart, train, worst};
 use crate::bench::work::Network;
-use crate::train::{apart, train, worst};
 
 /// What some steps left: their losses, and by how much each tensor of the network moved.
 struct Ran {
