@@ -15,8 +15,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use candle_core::Tensor;
-use concise::{DataParallel, Initializer, Sgd, Trainer, layers::Linear};
-use functional::{Network, Value, cross_entropy};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
@@ -348,13 +346,9 @@ fn who_wants_a_backtrace_gets_one() -> Result<()> {
     for program in ["scratch", "concise"] {
         let mut command = with(program, &format!("{SMALL} --gpus 2"), "update,2,,1,0")?;
         let said = fails(command.env("RUST_BACKTRACE", "1"), LIMIT)?.join("\n");
-        for words in [
-            "stack backtrace",
-            "a fault in update\n",
-            "error: replica cpu(",
-        ] {
-            has(&said, words)?;
-        }
+        has(&said, "stack backtrace")?;
+        has(&said, "a fault in update\n")?;
+        has(&said, "error: replica cpu(")?;
     }
     Ok(())
 }
@@ -370,22 +364,11 @@ fn a_label_that_is_no_class_names_the_device() -> Result<()> {
         let params = scratch::init_params(0)?;
         let copies = devices.iter().map(|d| scratch::get_params(&params, d));
         let device_params = copies.collect::<candle_core::Result<Vec<_>>>()?;
-        let by_hand = scratch::train_batch(&x, &y, &device_params, &devices, 0.1);
-        let net = DataParallel::new(&devices, Initializer::Normal(0.01), 0, |vb| {
-            let fc = Linear::new(784, 10, vb)?;
-            Ok(move |x: &Value, train: bool| fc.forward(&x.nhwc()?.flatten()?, train))
-        })?;
-        let concise = Trainer::new(&net, cross_entropy, Sgd::new(0.1)).step(&x, &y);
-        let errors = [
-            by_hand.err().map(|e| e.to_string()),
-            concise.err().map(|e| format!("{e:#}")),
-        ];
-        for error in errors {
-            let error = error.context("there is no error")?;
-            let replica = format!("replica cpu({}): ", k - 1);
-            let named = error.starts_with(&replica) && error.contains("label");
-            ensure!(named, "{error}");
-        }
+        let step = scratch::train_batch(&x, &y, &device_params, &devices, 0.1);
+        let error = step.err().context("there is no error")?.to_string();
+        let replica = format!("replica cpu({}): ", k - 1);
+        let named = error.starts_with(&replica) && error.contains("label");
+        ensure!(named, "{error}");
     }
     Ok(())
 }

@@ -1,12 +1,14 @@
 //! What the claims share: how a test is listed, small runs, and programs as processes.
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Tensor};
+use flate2::{Compression, write::GzEncoder};
 use libtest_mimic::{Failed, Trial};
 
 /// Lists functions `fn() -> anyhow::Result<()>` as the tests of a module.
@@ -81,9 +83,9 @@ pub fn small(gpus: usize) -> run::Options {
     }
 }
 
-/// The four files of a dataset of so many training and test images, without their endings: name and bytes.
-pub fn idx_files(train: u32, test: u32) -> Vec<(String, Vec<u8>)> {
-    let mut files = Vec::new();
+/// Writes the four files of a dataset of so many training and test images; the ending ".gz" compresses them.
+pub fn write_idx(folder: &Path, train: u32, test: u32, ending: &str) -> Result<()> {
+    fs::create_dir_all(folder)?;
     for (part, n) in [("train", train), ("t10k", test)] {
         let kinds: [(_, &[u32]); 2] = [
             ("images-idx3", &[2051, n, 28, 28]),
@@ -92,11 +94,20 @@ pub fn idx_files(train: u32, test: u32) -> Vec<(String, Vec<u8>)> {
         for (kind, header) in kinds {
             let values = header[1..].iter().product();
             let header = header.iter().flat_map(|number| number.to_be_bytes());
-            let bytes = header.chain((0..values).map(|i| (i % 10) as u8)).collect();
-            files.push((format!("{part}-{kind}-ubyte"), bytes));
+            let mut bytes: Vec<u8> = header.chain((0..values).map(|i| (i % 10) as u8)).collect();
+            if ending == ".gz" {
+                bytes = gzip(&bytes)?;
+            }
+            fs::write(folder.join(format!("{part}-{kind}-ubyte{ending}")), bytes)?;
         }
     }
-    files
+    Ok(())
+}
+
+pub fn gzip(bytes: &[u8]) -> Result<Vec<u8>> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(bytes)?;
+    Ok(encoder.finish()?)
 }
 
 /// `k` devices on the CPU.
@@ -127,14 +138,16 @@ pub fn root() -> PathBuf {
 
 /// Runs `program args…` to its end: exit status, stdout, stderr.
 pub fn run(program: &str, args: &str) -> Result<(i32, String, String)> {
-    let Output {
-        status,
-        stdout,
-        stderr,
-    } = command(program, args)?.output()?;
-    let code = status.code().context("the program was ended by a signal")?;
-    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-    Ok((code, text(&stdout), text(&stderr)))
+    ended(command(program, args)?.output()?)
+}
+
+/// How a program ended: exit status, stdout, stderr.
+pub fn ended(output: Output) -> Result<(i32, String, String)> {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    let status = output.status.code();
+    let status = status.with_context(|| format!("it was ended by a signal\n{stdout}{stderr}"))?;
+    Ok((status, stdout, stderr))
 }
 
 /// Runs `program args…`, which ends well: stdout and stderr.

@@ -8,7 +8,7 @@ use concise::layers::{
     Sequential,
 };
 use concise::{DataParallel, Initializer, Sgd, Trainer};
-use functional::{Gradients, Network, Value, candle, check_gradients, cross_entropy};
+use functional::{Network, Value, candle, check_gradients, cross_entropy};
 
 use crate::kit::{cpus, formula_batch, formula_tensor, has, largest_difference};
 use crate::only_rounding_differs_from_pytorch::{close, tensor_is_close, theirs};
@@ -17,7 +17,6 @@ trials![
     what_candle_trains_right_passes,
     what_candle_trains_wrong_is_refused,
     the_trainer_refuses_a_wrong_gradient_unless_told,
-    layers_have_the_gradients_of_finite_differences,
     dropout_repeats_itself,
     dropout_is_nothing_in_inference,
     layers_begin_as_pytorchs_do,
@@ -29,10 +28,11 @@ fn vb() -> VarBuilder<'static> {
     VarBuilder::from_varmap(varmap, DType::F32, &Device::Cpu)
 }
 
-type Forward = Box<dyn Fn(&Tensor) -> candle_core::Result<Tensor>>;
-
 /// What the comparison says of a module and inputs of this shape.
-fn says(f: Forward, dims: &[usize]) -> Result<()> {
+fn says(
+    dims: &[usize],
+    f: impl Fn(&Tensor) -> candle_core::Result<Tensor> + 'static,
+) -> Result<()> {
     let x = Value::new(&formula_tensor(1, 1.0, dims)?)?;
     check_gradients(|| candle(move |x: &Tensor| f(x)).forward(&x, true))?;
     Ok(())
@@ -45,51 +45,20 @@ fn what_candle_trains_right_passes() -> Result<()> {
     let norm = candle_nn::batch_norm(2, 1e-5, vb.pp("norm"))?;
     let layer_norm = candle_nn::layer_norm_no_bias(6, 1e-5, vb.pp("layer_norm"))?;
     let group_norm = candle_nn::group_norm(1, 2, 1e-5, vb.pp("group_norm"))?;
-    let modules: [(&str, Forward, &[usize]); 13] = [
-        ("Linear", Box::new(move |x| linear.forward(x)), &[3, 6]),
-        (
-            "Conv2d",
-            Box::new(move |x| conv2d.forward(x)),
-            &[2, 2, 6, 7],
-        ),
-        (
-            "BatchNorm",
-            Box::new(move |x| norm.forward_t(x, false)),
-            &[4, 2, 3, 3],
-        ),
-        (
-            "LayerNorm",
-            Box::new(move |x| layer_norm.forward(x)),
-            &[3, 6],
-        ),
-        (
-            "GroupNorm",
-            Box::new(move |x| group_norm.forward(x)),
-            &[2, 2, 3, 3],
-        ),
-        ("avg_pool2d", Box::new(|x| x.avg_pool2d(2)), &[2, 2, 6, 8]),
-        ("relu", Box::new(|x| (x - 0.6)?.relu()), &[3, 6]),
-        ("gelu", Box::new(|x| (x - 0.6)?.gelu()), &[3, 6]),
-        ("gelu_erf", Box::new(|x| (x - 0.6)?.gelu_erf()), &[3, 6]),
-        ("silu", Box::new(|x| (x - 0.6)?.silu()), &[3, 6]),
-        (
-            "sigmoid",
-            Box::new(|x| candle_nn::ops::sigmoid(&(x - 0.6)?)),
-            &[3, 6],
-        ),
-        ("tanh", Box::new(|x| (x - 0.6)?.tanh()), &[3, 6]),
-        (
-            "softmax",
-            Box::new(|x| candle_nn::ops::softmax(x, 1)),
-            &[3, 6],
-        ),
-    ];
-    let all = modules.into_iter();
-    let wrong =
-        all.filter_map(|(name, f, dims)| Some(format!("{name}: {:#}", says(f, dims).err()?)));
-    let wrong: Vec<String> = wrong.collect();
-    ensure!(wrong.is_empty(), "{wrong:#?}");
-    Ok(())
+    let (rows, images) = ([3, 6], [2, 2, 6, 8]);
+    says(&rows, move |x| linear.forward(x)).context("Linear")?;
+    says(&images, move |x| conv2d.forward(x)).context("Conv2d")?;
+    says(&[4, 2, 3, 3], move |x| norm.forward_t(x, false)).context("BatchNorm")?;
+    says(&rows, move |x| layer_norm.forward(x)).context("LayerNorm")?;
+    says(&[2, 2, 3, 3], move |x| group_norm.forward(x)).context("GroupNorm")?;
+    says(&images, |x| x.avg_pool2d(2)).context("avg_pool2d")?;
+    says(&rows, |x| (x - 0.6)?.relu()).context("relu")?;
+    says(&rows, |x| (x - 0.6)?.gelu()).context("gelu")?;
+    says(&rows, |x| (x - 0.6)?.gelu_erf()).context("gelu_erf")?;
+    says(&rows, |x| (x - 0.6)?.silu()).context("silu")?;
+    says(&rows, |x| candle_nn::ops::sigmoid(&(x - 0.6)?)).context("sigmoid")?;
+    says(&rows, |x| (x - 0.6)?.tanh()).context("tanh")?;
+    says(&rows, |x| candle_nn::ops::softmax(x, 1)).context("softmax")
 }
 
 fn what_candle_trains_wrong_is_refused() -> Result<()> {
@@ -102,49 +71,17 @@ fn what_candle_trains_wrong_is_refused() -> Result<()> {
     let conv2d = candle_nn::conv2d(2, 3, 3, config, vb.pp("conv2d"))?;
     let conv1d = candle_nn::conv1d(2, 3, 3, Default::default(), vb.pp("conv1d"))?;
     let rms_norm = candle_nn::rms_norm(6, 1e-5, vb.pp("rms_norm"))?;
-    let modules: [(&str, Forward, &[usize], &str); 6] = [
-        (
-            "conv1d",
-            Box::new(move |x| conv1d.forward(x)),
-            &[2, 2, 9],
-            "is wrong",
-        ),
-        (
-            "RmsNorm",
-            Box::new(move |x| rms_norm.forward(x)),
-            &[3, 6],
-            "0.00 times",
-        ),
-        (
-            "max_pool2d",
-            Box::new(|x| x.max_pool2d(2)),
-            &[2, 2, 6, 8],
-            "0.25 times",
-        ),
-        (
-            "avg_pool2d",
-            Box::new(|x| x.avg_pool2d(2)),
-            &[2, 2, 7, 7],
-            "candle",
-        ),
-        (
-            "layer_norm",
-            Box::new(move |x| layer_norm.forward(x)),
-            &[3, 6],
-            "0.00 times",
-        ),
-        (
-            "conv2d",
-            Box::new(move |x| conv2d.forward(x)),
-            &[2, 2, 6, 7],
-            "the gradient of",
-        ),
-    ];
-    for (name, f, dims, words) in modules {
-        let error = says(f, dims).expect_err(name);
-        ensure!(format!("{error:#}").contains(words), "{name}: {error:#}");
-    }
-    Ok(())
+    let wrong = |words: &str, said: Result<()>| {
+        let error = said.expect_err(words);
+        has(&format!("{error:#}"), words)
+    };
+    wrong("is wrong", says(&[2, 2, 9], move |x| conv1d.forward(x)))?;
+    wrong("0.00 times", says(&[3, 6], move |x| rms_norm.forward(x)))?;
+    wrong("0.25 times", says(&[2, 2, 6, 8], |x| x.max_pool2d(2)))?;
+    wrong("candle", says(&[2, 2, 7, 7], |x| x.avg_pool2d(2)))?;
+    wrong("0.00 times", says(&[3, 6], move |x| layer_norm.forward(x)))?;
+    let strided = says(&[2, 2, 6, 7], move |x| conv2d.forward(x));
+    wrong("the gradient of", strided)
 }
 
 /// A whole network of candle's, with a pool.
@@ -162,58 +99,12 @@ fn the_trainer_refuses_a_wrong_gradient_unless_told() -> Result<()> {
     let net = || DataParallel::new(&cpus(2), Initializer::Layers, 0, pooled);
     let error = Trainer::new(&net()?, cross_entropy, Sgd::new(0.1)).step(&x, &y);
     let error = format!("{:#}", error.expect_err("a quarter of the gradient"));
-    for words in [
-        "pooled",
-        "0.25 times",
-        "data_parallel::layers",
-        "check_gradients(false)",
-    ] {
-        has(&error, words)?;
-    }
+    has(&error, "pooled")?;
+    has(&error, "0.25 times")?;
+    has(&error, "data_parallel::layers")?;
+    has(&error, "check_gradients(false)")?;
     let trainer = Trainer::new(&net()?, cross_entropy, Sgd::new(0.1));
     trainer.check_gradients(false).step(&x, &y)?;
-    Ok(())
-}
-
-/// The gradient of the input, in a direction, beside a central difference.
-fn layers_have_the_gradients_of_finite_differences() -> Result<()> {
-    let linear = Linear::new(6, 5, vb())?;
-    let norm = LayerNorm::new(6, vb())?;
-    let two = Sequential::new()
-        .add(LayerNorm::new(6, vb())?)
-        .add(Linear::new(6, 3, vb())?);
-    let layers: [(&str, Box<dyn Network>, &[usize]); 6] = [
-        ("Linear", Box::new(linear), &[3, 6]),
-        ("LayerNorm", Box::new(norm), &[3, 6]),
-        ("Sequential", Box::new(two), &[3, 6]),
-        (
-            "MaxPool2d",
-            Box::new(MaxPool2d::new(3).stride(2)),
-            &[2, 7, 8, 2],
-        ),
-        ("AvgPool2d", Box::new(AvgPool2d::new(2)), &[2, 7, 7, 2]),
-        ("GlobalAvgPool2d", Box::new(GlobalAvgPool2d), &[2, 5, 6, 3]),
-    ];
-    for (name, layer, dims) in layers {
-        let x = candle_core::Var::from_tensor(&formula_tensor(1, 1.0, dims)?)?;
-        let sum = |x: &Tensor| -> candle_core::Result<Value> {
-            let y = layer.forward(&Value::new(x)?, true)?;
-            let up = formula_tensor(2, 1.0, y.dims())?;
-            let weigh = candle(move |y: &Tensor| (y * &up)?.flatten_all()?.sum_keepdim(0));
-            weigh.forward(&y, true)?.sum()
-        };
-        let mut gradients = Gradients::new([("x", &x)], usize::MAX)?;
-        gradients.backward(&sum(&x)?)?;
-        let gradient = gradients.values()?.remove(0).reshape(dims)?;
-        let along = (&gradient * (1e-3 / f64::from(crate::kit::largest(&gradient)?)))?;
-        let at = |x: Tensor| sum(&x)?.eval()?.to_scalar::<f32>();
-        let difference = at((x.as_tensor() + &along)?)? - at((x.as_tensor() - &along)?)?;
-        let expected = 2.0 * (&gradient * &along)?.sum_all()?.to_scalar::<f32>()?;
-        ensure!(
-            (difference / expected - 1.0).abs() < 0.02,
-            "{name}: {difference}, {expected}"
-        );
-    }
     Ok(())
 }
 
@@ -259,13 +150,13 @@ fn dropout_is_nothing_in_inference() -> Result<()> {
     let x = formula_tensor(1, 1.0, &[4, 3])?;
     ensure!(largest_difference(&x, &net.forward(&x)?[0])? == 0.0);
     let alone = Dropout::new(0.5, vb())?.forward(&Value::new(&x)?, true);
-    let error = alone.map(drop).expect_err("no trainer").to_string();
-    has(&error, "only a Trainer draws its masks")?;
-    let error = Dropout::new(1.0, vb())
-        .map(drop)
-        .expect_err("nothing is left")
-        .to_string();
-    has(&error, "p is 1; expected 0 or more, and less than 1")
+    let error = alone.map(drop).expect_err("no trainer");
+    has(&error.to_string(), "only a Trainer draws its masks")?;
+    let error = Dropout::new(1.0, vb()).map(drop).expect_err("it drops all");
+    has(
+        &error.to_string(),
+        "p is 1; expected 0 or more, and less than 1",
+    )
 }
 
 /// Evenly between ±1/√(inputs), biases too; the book's Normal leaves biases at zero.

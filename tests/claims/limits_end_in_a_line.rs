@@ -1,10 +1,10 @@
 //! What the machine or a limit does not give ends a run in a line that says so: memory, threads, the size of a file.
 
-use std::process::{Command, Output};
+use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
-use crate::kit::{command, has};
+use crate::kit::{command, ended, has};
 
 trials![
     a_step_that_does_not_fit_is_refused,
@@ -24,15 +24,9 @@ fn limited(limit: &str, program: &str, args: &str) -> Result<(i32, String)> {
     let mut shell = Command::new("timeout");
     shell.args(["100", "sh", "-c", &script]);
     shell.arg(command.get_program()).args(command.get_args());
-    let Output {
-        status,
-        stdout,
-        stderr,
-    } = shell.env_remove("RUST_BACKTRACE").output()?;
-    let text = [stdout, stderr].concat();
-    let text = String::from_utf8_lossy(&text).into_owned();
+    let (status, stdout, stderr) = ended(shell.env_remove("RUST_BACKTRACE").output()?)?;
+    let text = stdout + &stderr;
     ensure!(!text.contains("panicked"), "{limit} {args}: {text}");
-    let status = status.code().with_context(|| format!("a signal: {text}"))?;
     Ok((status, text))
 }
 
@@ -85,11 +79,9 @@ fn a_thread_that_cannot_be_started_is_an_error() -> Result<()> {
         use std::os::unix::fs::MetadataExt;
         own.uid() == 0
     });
+    let id = 1_000_000 + std::process::id();
     let user = match is_root {
-        true => format!(
-            "setpriv --clear-groups --reuid {}",
-            1_000_000 + std::process::id()
-        ),
+        true => format!("setpriv --clear-groups --reuid {id}"),
         false => String::new(),
     };
     for (program, args) in [
@@ -109,10 +101,7 @@ fn a_thread_that_cannot_be_started_is_an_error() -> Result<()> {
                 has(&text, "choose fewer --gpus or fewer --threads")?;
             }
         }
-        ensure!(
-            failed >= 2,
-            "{program} {args}: {failed} runs without threads"
-        );
+        ensure!(failed >= 2, "{program} {args}: {failed} failed");
     }
     Ok(())
 }

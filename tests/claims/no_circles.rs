@@ -3,13 +3,13 @@
 //! A `lib.rs` or `mod.rs` is a face: its `pub use` is no import, and a name that it hands on is imported from the file
 //! that defines it. `mod` is no import, and what is `#[cfg(test)]` is not read. The code is as rustfmt writes it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::invariants;
-use crate::kit::root;
+use crate::kit::{has, root};
 
 trials![
     crates_import_in_no_circle,
@@ -38,19 +38,18 @@ const CRATES: &[(&str, usize)] = &[
 /// For each crate, folder or file: what it imports, and by which line or path.
 type Graph = BTreeMap<String, BTreeMap<String, String>>;
 
-/// The names from the crate to a module or an item.
-type Path = Vec<String>;
-
-/// The file of each module.
-type Modules<'a> = BTreeMap<Path, &'a String>;
+/// The file of each module. The module of `lib.rs` is "".
+type Modules<'a> = BTreeMap<String, &'a String>;
 
 fn crates_import_in_no_circle() -> Result<()> {
     let mut crates = Graph::new();
     for entry in fs::read_dir(root().join("crates"))? {
-        let manifest = fs::read_to_string(entry?.path().join("Cargo.toml"))?;
+        let folder = entry?;
+        let manifest = fs::read_to_string(folder.path().join("Cargo.toml"))?;
         let dependency = |line: &str| (line.split('.').next().unwrap_or(line).into(), line.into());
-        let name = manifest.split('"').nth(1).context("a name")?;
-        crates.insert(name.to_owned(), manifest.lines().map(dependency).collect());
+        // a package may have a longer name than its folder, by which the others import it
+        let name = folder.file_name().to_string_lossy().into_owned();
+        crates.insert(name, manifest.lines().map(dependency).collect());
     }
     ensure!(crates["scratch"].contains_key("functional"), "{crates:?}");
     floors(&crates).map(drop)
@@ -81,46 +80,64 @@ fn imports(files: &BTreeMap<String, String>) -> Graph {
     let modules: Modules = files.keys().map(|file| (module(file), file)).collect();
     let (mut handed_on, mut imported) = (BTreeMap::new(), Vec::new());
     for (file, text) in files {
-        let is_face = file.ends_with("lib.rs") || file.ends_with("mod.rs");
+        let (module, is_face) = (
+            module(file),
+            file.ends_with("lib.rs") || file.ends_with("mod.rs"),
+        );
         for (is_public, written) in paths(&without_tests(text)) {
-            let Some(path) = from_the_crate(&module(file), &written, &modules) else {
+            let Some(path) = from_the_crate(&module, &written, &modules) else {
                 continue;
             };
-            match path.last() {
-                Some(name) if is_public && is_face => {
-                    handed_on.insert([module(file), vec![name.clone()]].concat(), path);
-                }
-                _ => imported.push((file, written, path)),
+            if is_public && is_face {
+                handed_on.insert(inside(&module, split_last(&path).1), path);
+            } else {
+                imported.push((file, written, path));
             }
         }
     }
-    let mut graph: Graph = files
-        .keys()
-        .map(|file| (file.clone(), BTreeMap::new()))
-        .collect();
-    for (file, written, mut path) in imported {
-        let inner = |path: &Path| {
-            (0..=path.len())
-                .rev()
-                .find(|n| modules.contains_key(&path[..*n]))
-        };
-        let mut n = inner(&path).unwrap_or(0);
-        while let Some(defined) = path.get(..=n).and_then(|name| handed_on.get(name)) {
-            path = [defined, &path[n + 1..]].concat();
-            n = inner(&path).unwrap_or(0);
+    let all = files.keys().map(|file| (file.clone(), BTreeMap::new()));
+    let mut graph: Graph = all.collect();
+    for (file, written, path) in imported {
+        let to = file_of(&path, &modules, &handed_on);
+        if to != file {
+            graph
+                .entry(file.clone())
+                .or_default()
+                .insert(to.clone(), written);
         }
-        let to = modules.get(&path[..n]).filter(|to| **to != file);
-        let imports = graph.entry(file.clone()).or_default();
-        imports.extend(to.map(|to| ((*to).clone(), written)));
     }
     graph
 }
 
 /// The module in a file.
-fn module(file: &str) -> Path {
+fn module(file: &str) -> String {
     let path = file.trim_end_matches(".rs").trim_end_matches("/mod");
-    let names = path.split('/').filter(|name| *name != "lib");
-    names.map(str::to_owned).collect()
+    path.replace('/', "::").trim_start_matches("lib").to_owned()
+}
+
+/// A path that is written in a module.
+fn inside(module: &str, path: &str) -> String {
+    format!("{module}::{path}")
+        .trim_start_matches("::")
+        .to_owned()
+}
+
+/// What comes before the last name of a path, and that name.
+fn split_last(path: &str) -> (&str, &str) {
+    path.rsplit_once("::").unwrap_or(("", path))
+}
+
+/// The file that defines what a path names, or the innermost module in it.
+fn file_of<'a>(
+    path: &str,
+    modules: &Modules<'a>,
+    handed_on: &BTreeMap<String, String>,
+) -> &'a String {
+    match (modules.get(path), handed_on.get(path)) {
+        (Some(file), _) => file,
+        (None, Some(defined)) => file_of(defined, modules, handed_on),
+        (None, None) => file_of(split_last(path).0, modules, handed_on),
+    }
 }
 
 /// The code of a file without comments and without what is `#[cfg(test)]`.
@@ -139,31 +156,30 @@ fn without_tests(text: &str) -> String {
     code.join("\n")
 }
 
-/// The paths in the code, each with whether a `pub use` has it.
+/// How a path of the crate begins, where it is no `use`.
+const OWN: [&str; 3] = ["crate::", "super::", "self::"];
+
+/// The paths in the code, each with whether a `pub use` has it. What `pub(in …)` names is no import.
 fn paths(code: &str) -> Vec<(bool, String)> {
     let mut paths = Vec::new();
-    for statement in code.split(';') {
-        let before = |at: usize| {
-            statement[..at]
-                .rsplit('\n')
-                .next()
-                .unwrap_or_default()
-                .trim()
-        };
-        let import = statement.rfind("use ");
-        let import = import.filter(|at| before(*at).is_empty() || before(*at).starts_with("pub"));
-        let (code, tree) = statement.split_at(import.unwrap_or(statement.len()));
-        let is_public = import.is_some_and(|at| !before(at).is_empty());
-        let leaves = leaves(tree.trim_start_matches("use ")).into_iter();
-        paths.extend(leaves.map(|path| (is_public, path)));
-        let in_path = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
-        for start in ["crate::", "super::", "self::"] {
-            let found = code.match_indices(start).map(|(at, _)| code.split_at(at));
-            let found =
-                found.filter(|(before, _)| !before.ends_with(in_path) && !before.ends_with("(in "));
-            let path =
-                |(_, path): (&str, &str)| path.split(|c| !in_path(c)).next().map(str::to_owned);
-            paths.extend(found.filter_map(path).map(|path| (false, path)));
+    let mut lines = code.lines().map(str::trim);
+    while let Some(line) = lines.next() {
+        let import = line.split_once("use ");
+        let import = import.filter(|(before, _)| ["", "pub ", "pub(crate) "].contains(before));
+        if let Some((before, tree)) = import {
+            let mut tree = tree.to_owned();
+            while !tree.ends_with(';') {
+                tree += lines.next().unwrap_or(";");
+            }
+            let leaves = leaves(tree.trim_end_matches(';')).into_iter();
+            paths.extend(leaves.map(|path| (!before.is_empty(), path)));
+        } else {
+            let line = line.replace("(in crate::", "(");
+            let words = line.split(|c: char| !c.is_alphanumeric() && c != '_' && c != ':');
+            // a macro puts a name behind `super::`
+            let names = |start: &str, word: &str| word.starts_with(start) && word != start;
+            let is_own = |word: &&str| OWN.iter().any(|start| names(start, word));
+            paths.extend(words.filter(is_own).map(|path| (false, path.to_owned())));
         }
     }
     paths
@@ -181,45 +197,37 @@ fn leaves(tree: &str) -> Vec<String> {
         c == ',' && depth == 0
     });
     let parts = parts.map(str::trim).filter(|part| !part.is_empty());
-    parts
-        .flat_map(|part| leaves(&format!("{before}{part}")))
-        .collect()
+    let leaves = parts.flat_map(|part| leaves(&format!("{before}{part}")));
+    leaves.collect()
 }
 
 /// A path as it is from the crate on; none if it is another crate's.
-fn from_the_crate(module: &[String], path: &str, modules: &Modules) -> Option<Path> {
-    let names: Path = path.split("::").map(str::to_owned).collect();
-    let up = names.iter().take_while(|name| *name == "super").count();
-    let is_child = modules.contains_key(&[module, &names[..1]].concat());
-    match names[0].as_str() {
-        "crate" => Some(names[1..].to_vec()),
-        "self" => Some([module, &names[1..]].concat()),
-        "super" => Some([&module[..module.len().checked_sub(up)?], &names[up..]].concat()),
-        _ => is_child.then(|| [module, &names].concat()),
+fn from_the_crate(module: &str, path: &str, modules: &Modules) -> Option<String> {
+    if let Some(path) = path.strip_prefix("crate::") {
+        return Some(path.to_owned());
     }
+    let (mut module, mut rest) = (module, path.trim_start_matches("self::"));
+    while let Some(path) = rest.strip_prefix("super::") {
+        (module, rest) = (split_last(module).0, path);
+    }
+    let first = rest.split("::").next().unwrap_or(rest);
+    let is_own = rest != path || modules.contains_key(&inside(module, first));
+    is_own.then(|| inside(module, rest))
 }
 
 /// For each folder of a crate: the imports between what is in it. A file and the folder of its name are one.
-fn folders(files: &Graph) -> BTreeMap<&str, Graph> {
-    let mut folders: BTreeMap<&str, Graph> = BTreeMap::new();
+fn folders(files: &Graph) -> BTreeMap<String, Graph> {
+    let mut folders = BTreeMap::<String, Graph>::new();
     for (file, imports) in files {
-        let ends = file.match_indices('/').map(|(at, _)| at + 1);
-        for folder in ends.chain([0]).map(|end| &file[..end]) {
-            let entry = |file: &str| {
-                let name = file.strip_prefix(folder)?.split(['/', '.']).next();
-                name.map(str::to_owned)
-            };
-            let from = entry(file).unwrap_or_default();
-            let imports = imports
-                .iter()
-                .filter_map(|(to, by)| Some((entry(to)?, format!("{file}: {by}"))));
-            let imports: Vec<_> = imports.filter(|(to, _)| *to != from).collect();
-            folders
-                .entry(folder)
-                .or_default()
-                .entry(from)
-                .or_default()
-                .extend(imports);
+        for (to, by) in imports {
+            let names = [file, to].map(|file| file.trim_end_matches(".rs").split('/'));
+            let [from, to] = names.map(Iterator::collect::<Vec<_>>);
+            let depth = from.iter().zip(&to).take_while(|(a, b)| a == b).count();
+            if let (Some(from_here), Some(to_here)) = (from.get(depth), to.get(depth)) {
+                let folder = folders.entry(from[..depth].join("/")).or_default();
+                let imports = folder.entry((*from_here).to_owned()).or_default();
+                imports.insert((*to_here).to_owned(), format!("{file}: {by}"));
+            }
         }
     }
     folders
@@ -227,31 +235,27 @@ fn folders(files: &Graph) -> BTreeMap<&str, Graph> {
 
 /// The steps of the longest chain of imports; an error if there is a circle.
 fn floors(graph: &Graph) -> Result<usize> {
-    let mut left = graph.clone();
-    for count in 0.. {
-        let all: BTreeSet<String> = left.keys().cloned().collect();
-        if all.is_empty() {
-            return Ok(count);
-        }
-        left.values_mut()
-            .for_each(|imports| imports.retain(|to, _| all.contains(to)));
-        left.retain(|_, imports| !imports.is_empty());
-        if left.len() == all.len() {
-            bail!("imports in a circle: {:#?}", without_roofs(left))
-        }
+    let mut known = BTreeMap::new();
+    for name in graph.keys() {
+        floor(graph, name, &mut known)?;
     }
-    unreachable!("the graph has an end")
+    Ok(known.into_values().max().unwrap_or(0))
 }
 
-/// A graph without what nothing imports.
-fn without_roofs(mut graph: Graph) -> Graph {
-    let imported: BTreeSet<String> = graph.values().flat_map(|to| to.keys().cloned()).collect();
-    let before = graph.len();
-    graph.retain(|from, _| imported.contains(from));
-    match graph.len() == before {
-        true => graph,
-        false => without_roofs(graph),
+/// The floor of one: above all that it imports. `known` has the others that were found, and 0 for those on the way here.
+fn floor(graph: &Graph, name: &str, known: &mut BTreeMap<String, usize>) -> Result<usize> {
+    match known.get(name) {
+        Some(0) => bail!("{name}, which is a circle"),
+        Some(floor) => return Ok(*floor),
+        None => known.insert(name.to_owned(), 0),
+    };
+    let mut highest = 0;
+    for (to, by) in graph.get(name).into_iter().flatten() {
+        let below = floor(graph, to, known);
+        highest = highest.max(below.with_context(|| format!("{name} imports ({by})"))?);
     }
+    known.insert(name.to_owned(), highest + 1);
+    Ok(highest + 1)
 }
 
 fn crate_of(files: &[(&str, &str)]) -> Graph {
@@ -260,60 +264,46 @@ fn crate_of(files: &[(&str, &str)]) -> Graph {
 }
 
 fn imports_are_found() -> Result<()> {
+    let a = "use crate::{\n    Name,\n    c::{self, g},\n};\n// use crate::b;\nuse std::b;";
+    let inner = "#[cfg(test)]\nmod tests {\n    use crate::a;\n}\nfn f() { super::super::c::g() }";
+    let c = "type T = Vec<crate::Here>;\npub(in crate::a) struct U;\nfn g() { my_crate::a(); }";
     let graph = crate_of(&[
         (
             "lib.rs",
             "mod a;\npub use b::{inner::Name, Here};\nuse a::f;",
         ),
-        (
-            "a.rs",
-            "use crate::{\n    Name,\n    c::{self, g},\n};\n// use crate::b;\nuse std::b;",
-        ),
+        ("a.rs", a),
         (
             "b/mod.rs",
             "pub mod inner;\n#[cfg(test)]\nmod a;\npub struct Here;",
         ),
-        (
-            "b/inner.rs",
-            "#[cfg(test)]\nmod tests {\n    use crate::a;\n}\nfn f() { super::super::c::g() }",
-        ),
-        (
-            "c.rs",
-            "type T = Vec<crate::Here>;\npub(in crate::a) struct U;\nfn g() { my_crate::a(); }",
-        ),
+        ("b/inner.rs", inner),
+        ("c.rs", c),
     ]);
     let all = graph
         .iter()
         .flat_map(|(from, to)| to.keys().map(move |to| format!("{from} {to}")));
-    let all: Vec<String> = all.collect();
-    let expected = [
-        "a.rs b/inner.rs",
-        "a.rs c.rs",
-        "b/inner.rs c.rs",
-        "c.rs b/mod.rs",
-        "lib.rs a.rs",
-    ];
-    ensure!(all == expected, "{all:?}");
+    let all = all.collect::<Vec<String>>().join(", ");
+    let expected = "a.rs b/inner.rs, a.rs c.rs, b/inner.rs c.rs, c.rs b/mod.rs, lib.rs a.rs";
+    ensure!(all == expected, "{all}");
     Ok(())
 }
 
 fn circles_and_floors_are_found() -> Result<()> {
     let files = crate_of(&[
+        ("lib.rs", ""),
         ("a/w.rs", ""),
-        ("a/x.rs", "use crate::b::y;"),
+        ("a/x.rs", "use crate::b::y;\nuse super::w;"),
         ("b/y.rs", "use crate::c::f;"),
         ("c.rs", "use crate::a::w;"),
     ]);
     ensure!(floors(&files)? == 4, "no file is in a circle");
     let folders = folders(&files);
     ensure!(
-        floors(&folders["a/"])? == 1 && folders.len() == 3,
+        floors(&folders["a"])? == 2 && folders.len() == 2,
         "{folders:?}"
     );
-    let error = floors(&folders[""]).unwrap_err().to_string();
-    ensure!(
-        error.contains("a/x.rs: crate::b::y") && error.contains("c.rs: crate::a::w"),
-        "{error}"
-    );
-    Ok(())
+    let error = format!("{:#}", floors(&folders[""]).unwrap_err());
+    has(&error, "a/x.rs: crate::b::y")?;
+    has(&error, "c.rs: crate::a::w")
 }

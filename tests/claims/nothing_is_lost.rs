@@ -3,27 +3,23 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
-use flate2::{Compression, write::GzEncoder};
+use anyhow::{Result, ensure};
 
-use crate::kit::{command, has, idx_files, refuses, start, succeeds, times, until_there};
+use crate::kit::{command, ended, has, refuses, start, succeeds, times, until_there, write_idx};
 use crate::runs_are_taken_up::{LENET, NEWEST, Runs};
 
 trials![
     an_option_that_is_refused_leaves_the_earlier_run,
     one_run_or_the_other_is_there,
     a_trace_is_no_file_of_the_run,
-    tables_are_written_anew,
     a_table_that_contradicts_the_checkpoint_is_refused,
     a_checkpoint_of_another_run_is_refused,
     a_table_that_is_no_file_is_named,
-    a_folder_in_the_place_of_a_checkpoint_is_replaced,
     a_moved_folder_ends_its_run,
     files_of_impossible_length_cost_nothing,
     images_of_impossible_length_cost_nothing,
@@ -56,42 +52,34 @@ fn an_option_that_is_refused_leaves_the_earlier_run() -> Result<()> {
     succeeds("scratch", &out)?;
     fifo(&pipe)?;
     let before = files(&old)?;
-    let with = |more: &str, words: &str| -> Result<()> {
+    let (pipe, here) = (pipe.display(), folder.path().display());
+    for (more, words) in [
+        (
+            "--trace /proc/x/t.json".into(),
+            "t.json: cannot make its folder",
+        ),
+        (format!("--trace {pipe}"), "it is a FIFO, not a file"),
+        (format!("--trace {here}"), "it is a folder, not a file"),
+        (format!("--init {pipe}"), "it is a FIFO, not a file"),
+    ] {
         refuses("scratch", &format!("{out} {more}"), &[words])?;
         ensure!(files(&old)? == before, "{more}: another folder");
-        Ok(())
-    };
-    with(
-        "--trace /proc/x/t.json",
-        "--trace /proc/x/t.json: cannot make its folder",
-    )?;
-    with(
-        &format!("--trace {}", pipe.display()),
-        "it is a FIFO, not a file",
-    )?;
-    with(
-        &format!("--trace {}", folder.path().display()),
-        "it is a folder, not a file",
-    )?;
-    with(
-        &format!("--init {}", pipe.display()),
-        "it is a FIFO, not a file",
-    )?;
+    }
     let odd = folder.path().join("odd");
     fs::create_dir_all(odd.join(NEWEST))?;
-    let out = format!("{SMALL} --overwrite --out {}", odd.display());
-    refuses(
-        "scratch",
-        &out,
-        &["safetensors is a folder, not a file of a run"],
-    )?;
-    let resume = format!("--resume {}", odd.display());
-    refuses(
-        "scratch",
-        &resume,
-        &["odd/checkpoint.safetensors: it is a folder"],
-    )?;
-    let out = format!("{SMALL} --overwrite --out {}", old.display());
+    for (to, words) in [
+        (
+            "--overwrite --out",
+            "safetensors is a folder, not a file of a run",
+        ),
+        ("--resume", "odd/checkpoint.safetensors: it is a folder"),
+    ] {
+        refuses(
+            "scratch",
+            &format!("{SMALL} {to} {}", odd.display()),
+            &[words],
+        )?;
+    }
     for (more, words) in [("--split 1,x", "--split"), ("--timeout 0", "--timeout")] {
         refuses("concise", &format!("{out} {more}"), &[words])?;
         ensure!(files(&old)? == before, "{more}: another folder");
@@ -107,17 +95,14 @@ fn one_run_or_the_other_is_there() -> Result<()> {
         let _ = fs::remove_dir_all(&old);
         succeeds("scratch", &format!("{SMALL} --out {}", old.display()))?;
         let model = fs::read(old.join("model.safetensors"))?;
-        let mut new = start(
-            "scratch",
-            &format!("{LENET} --overwrite --out {}", old.display()),
-        )?;
+        let over = format!("{LENET} --overwrite --out {}", old.display());
+        let mut new = start("scratch", &over)?;
         if i % 2 == 0 {
             std::thread::sleep(Duration::from_millis(10 * (i % 20)));
         } else {
-            let steps = fs::metadata(old.join("steps.csv"))?.len();
-            let is_old =
-                || fs::metadata(old.join("steps.csv")).is_ok_and(|file| file.len() == steps);
-            while is_old() && new.try_wait()?.is_none() {}
+            let len = || fs::metadata(old.join("steps.csv")).map_or(0, |file| file.len());
+            let before = len();
+            while len() == before && new.try_wait()?.is_none() {}
         }
         new.kill()?;
         new.wait()?;
@@ -127,10 +112,8 @@ fn one_run_or_the_other_is_there() -> Result<()> {
             runs.ends_alike("old")?;
         } else {
             succeeds("scratch", &format!("--resume {}", old.display()))?;
-            ensure!(
-                fs::read(old.join("model.safetensors"))? == model,
-                "another model"
-            );
+            let now = fs::read(old.join("model.safetensors"))?;
+            ensure!(now == model, "another model");
         }
     }
     Ok(())
@@ -156,29 +139,8 @@ fn a_trace_is_no_file_of_the_run() -> Result<()> {
     Ok(())
 }
 
-/// Tables that are lost or too short, the run goes on from its newest checkpoint, and ends with the same tables.
-fn tables_are_written_anew() -> Result<()> {
-    let runs = Runs::of("scratch", LENET)?;
-    type Change = fn(&Path) -> std::io::Result<()>;
-    let changes: [Change; 4] = [
-        |table| fs::remove_file(table),
-        |table| fs::write(table, ""),
-        |table| fs::OpenOptions::new().write(true).open(table)?.set_len(20),
-        |table| fs::rename(table, table.with_extension("old")),
-    ];
-    for (i, change) in changes.into_iter().enumerate() {
-        let name = format!("lost-{i}");
-        runs.interrupted(&name)?;
-        for table in ["steps.csv", "epochs.csv"] {
-            change(&runs.path(&name).join(table))?;
-        }
-        runs.ends_alike(&name)?;
-    }
-    Ok(())
-}
-
 /// A run that ended in order: its tables have all rows of its newest checkpoint.
-fn ended(runs: &Runs, name: &str, args: &str) -> Result<PathBuf> {
+fn ran(runs: &Runs, name: &str, args: &str) -> Result<PathBuf> {
     let out = runs.path(name);
     succeeds("scratch", &format!("{args} --out {}", out.display()))?;
     fs::remove_file(out.join("model.safetensors"))?; // as if the end was not reached
@@ -187,7 +149,7 @@ fn ended(runs: &Runs, name: &str, args: &str) -> Result<PathBuf> {
 
 fn a_table_that_contradicts_the_checkpoint_is_refused() -> Result<()> {
     let runs = Runs::of("scratch", LENET)?;
-    let out = ended(&runs, "run", LENET)?;
+    let out = ran(&runs, "run", LENET)?;
     for (table, from, to, words) in [
         ("steps.csv", "\n1,2,16,", "\n1,2,17,", "line 3 of "),
         ("steps.csv", "step", "steps", "line 1 of "),
@@ -200,11 +162,8 @@ fn a_table_that_contradicts_the_checkpoint_is_refused() -> Result<()> {
         let named = format!("{words}{}", path.display());
         let resume = format!("--resume {}", out.display());
         let todo = "put the right checkpoint back, or remove the table";
-        refuses(
-            "scratch",
-            &resume,
-            &[&named, ", and the checkpoint has ", todo],
-        )?;
+        let words = [&named, ", and the checkpoint has ", todo];
+        refuses("scratch", &resume, &words)?;
         ensure!(files(&out)? == before, "{table}: another folder");
         fs::write(&path, whole)?;
     }
@@ -214,11 +173,9 @@ fn a_table_that_contradicts_the_checkpoint_is_refused() -> Result<()> {
 /// Whatever its options are: the newest one, or the one before it if the newest is damaged.
 fn a_checkpoint_of_another_run_is_refused() -> Result<()> {
     let runs = Runs::of("scratch", LENET)?;
-    let out = ended(&runs, "run", LENET)?;
-    let (newest, previous) = (
-        out.join(NEWEST),
-        out.join("checkpoint.previous.safetensors"),
-    );
+    let out = ran(&runs, "run", LENET)?;
+    const PREVIOUS: &str = "checkpoint.previous.safetensors";
+    let (newest, previous) = (out.join(NEWEST), out.join(PREVIOUS));
     let own = [&newest, &previous].map(fs::read);
     let others = [
         format!("{LENET} --seed 1"),
@@ -227,21 +184,18 @@ fn a_checkpoint_of_another_run_is_refused() -> Result<()> {
         LENET.replace("--limit-train 400", "--limit-train 300"),
     ];
     for (i, args) in others.iter().enumerate() {
-        let other = ended(&runs, &format!("other-{i}"), args)?;
+        let other = ran(&runs, &format!("other-{i}"), args)?;
         match i % 2 {
             0 => fs::copy(other.join(NEWEST), &newest).map(|_| ())?,
             _ => {
                 fs::write(&newest, "damaged")?;
-                fs::copy(other.join("checkpoint.previous.safetensors"), &previous)?;
+                fs::copy(other.join(PREVIOUS), &previous)?;
             }
         }
         let before = files(&out)?;
         let resume = format!("--resume {}", out.display());
-        refuses(
-            "scratch",
-            &resume,
-            &["steps.csv", "they are not of the same run"],
-        )?;
+        let words = ["steps.csv", "they are not of the same run"];
+        refuses("scratch", &resume, &words)?;
         ensure!(files(&out)? == before, "{args}: another folder");
     }
     let [newest_was, previous_was] = own;
@@ -260,25 +214,11 @@ fn a_table_that_is_no_file_is_named() -> Result<()> {
     refuses("scratch", &resume, &["steps.csv: it is a FIFO, not a file"])?;
     fs::remove_file(&steps)?;
     symlink("/dev/zero", &steps)?;
-    refuses(
-        "scratch",
-        &resume,
-        &["steps.csv: it is a symbolic link, not a file"],
-    )?;
+    let link = "steps.csv: it is a symbolic link, not a file";
+    refuses("scratch", &resume, &[link])?;
     fs::remove_file(&steps)?;
     runs.ends_alike("run")?;
     Ok(())
-}
-
-fn a_folder_in_the_place_of_a_checkpoint_is_replaced() -> Result<()> {
-    let runs = Runs::of("scratch", LENET)?;
-    runs.interrupted("run")?;
-    let newest = runs.path("run").join(NEWEST);
-    fs::remove_file(&newest)?;
-    fs::create_dir(&newest)?;
-    let said = runs.ends_alike("run")?;
-    let words = "checkpoint.safetensors: it is a folder, not a file; resuming from the previous";
-    has(&said, words)
 }
 
 /// It writes nothing into the folder that gets its name, and goes on where its own is now.
@@ -291,102 +231,65 @@ fn a_moved_folder_ends_its_run() -> Result<()> {
     until_there(&here.join("checkpoint.previous.safetensors"), &mut first)?;
     fs::rename(&here, &there)?;
     succeeds("scratch", &format!("{LENET} --out {}", here.display()))?;
-    let output = first.wait_with_output()?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.code() == Some(1), "{}: {said}", output.status);
-    let words = format!(
-        "the folder {} was moved, removed or replaced",
-        here.display()
-    );
-    has(&said, &words)?;
+    let (status, _, said) = ended(first.wait_with_output()?)?;
+    ensure!(status == 1, "{status}: {said}");
+    has(&said, &format!("the folder {} was moved", here.display()))?;
+    has(&said, ", removed or replaced")?;
     runs.are_alike("here")?;
     runs.ends_alike("there").map(|_| ())
+}
+
+/// 6 GiB of zeros, or behind what is there.
+fn lengthen(path: &Path) -> Result<()> {
+    let mut options = fs::OpenOptions::new();
+    let file = options.append(true).create(true).open(path)?;
+    Ok(file.set_len(6 << 30)?)
+}
+
+fn refuses_at_once(args: &str, words: &[&str]) -> Result<()> {
+    let start = Instant::now();
+    refuses("scratch", args, words)?;
+    let took = start.elapsed();
+    ensure!(took < Duration::from_secs(5), "{args}: {took:?}");
+    Ok(())
 }
 
 fn files_of_impossible_length_cost_nothing() -> Result<()> {
     let runs = Runs::of("scratch", LENET)?;
     runs.interrupted("run")?;
-    let (out, model) = (
-        runs.path("run"),
-        runs.path("whole").join("model.safetensors"),
-    );
-    let (init, zeros) = (
-        runs.path("init.safetensors"),
-        runs.path("zeros.safetensors"),
-    );
-    fs::copy(model, &init)?;
-    for path in [&init, &zeros, &out.join(NEWEST)] {
-        let file = fs::OpenOptions::new()
-            .append(true)
-            .create(true)
-            .open(path)?;
-        file.set_len(6 << 30)?;
-    }
-    for (args, words) in [
-        (
-            format!("{SMALL} --init {}", init.display()),
-            "6442450944 bytes, its header declares",
-        ),
-        (
-            format!("{SMALL} --init {}", zeros.display()),
-            "its header is damaged",
-        ),
-    ] {
-        let start = Instant::now();
-        refuses("scratch", &args, &[words])?;
-        ensure!(
-            start.elapsed() < Duration::from_secs(5),
-            "{args}: {:?}",
-            start.elapsed()
-        );
-    }
+    let (init, zeros) = (runs.path("init"), runs.path("zeros"));
+    fs::copy(runs.path("whole").join("model.safetensors"), &init)?;
+    lengthen(&init)?;
+    lengthen(&zeros)?;
+    lengthen(&runs.path("run").join(NEWEST))?;
+    let too_long = "6442450944 bytes, its header declares";
+    refuses_at_once(&format!("{SMALL} --init {}", init.display()), &[too_long])?;
+    let damaged = "its header is damaged";
+    refuses_at_once(&format!("{SMALL} --init {}", zeros.display()), &[damaged])?;
     let said = runs.ends_alike("run")?; // from the previous checkpoint
-    has(&said, "6442450944 bytes, its header declares")
+    has(&said, too_long)
 }
 
 fn images_of_impossible_length_cost_nothing() -> Result<()> {
-    let folder = tempfile::tempdir()?;
-    let data = format!("--device cpu --data {}", folder.path().display());
     for ending in ["", ".gz"] {
-        let mut images = None;
-        for (name, raw) in idx_files(12, 3) {
-            let path = folder.path().join(name + ending);
-            match ending {
-                "" => fs::write(&path, raw)?,
-                _ => {
-                    let mut packed = GzEncoder::new(fs::File::create(&path)?, Compression::fast());
-                    packed.write_all(&raw)?;
-                    packed.finish()?;
-                }
-            }
-            images.get_or_insert(path);
-        }
-        let images = images.context("no file")?;
+        let folder = tempfile::tempdir()?;
+        write_idx(folder.path(), 12, 3, ending)?;
+        let data = format!("--device cpu --data {}", folder.path().display());
+        let name = format!("train-images-idx3-ubyte{ending}");
+        let images = folder.path().join(&name);
         let whole = fs::read(&images)?;
+        lengthen(&images)?;
         let words = "more than 9408 bytes of data; the header declares 12 images";
-        fs::OpenOptions::new()
-            .append(true)
-            .open(&images)?
-            .set_len(6 << 30)?;
-        let start = Instant::now();
-        refuses("scratch", &data, &[words, "train-images-idx3"])?;
-        ensure!(
-            start.elapsed() < Duration::from_secs(5),
-            "{:?}",
-            start.elapsed()
-        );
+        refuses_at_once(&data, &[words, &name])?;
         fs::remove_file(&images)?;
         fifo(&images)?;
-        refuses("scratch", &data, &["train-images-idx3", "is not a file"])?;
+        refuses("scratch", &data, &[&name, "is not a file"])?;
         fs::remove_file(&images)?;
         symlink(&images, &images)?;
-        refuses("scratch", &data, &["train-images-idx3", "symbolic links"])?;
+        refuses("scratch", &data, &[&name, "symbolic links"])?;
         fs::remove_file(&images)?;
         fs::write(&images, whole)?;
         succeeds("scratch", &format!("{data} --batch-size 4 --epochs 1"))?;
-        for file in fs::read_dir(folder.path())? {
-            fs::remove_file(file?.path())?;
-        }
     }
     Ok(())
 }
@@ -394,7 +297,7 @@ fn images_of_impossible_length_cost_nothing() -> Result<()> {
 /// A Hub that announces a file and sends nothing more.
 #[cfg(feature = "hub")]
 fn ctrl_c_ends_a_download() -> Result<()> {
-    use std::io::Read;
+    use std::io::{Read, Write};
     let (sum, commit) = ("a".repeat(64), "b".repeat(40));
     for (bytes, status, words) in [
         (1000, 130, "stopping"),
@@ -433,18 +336,10 @@ fn ctrl_c_ends_a_download() -> Result<()> {
         if status == 130 {
             crate::kit::signal("-INT", run.id())?;
         }
-        let output = run.wait_with_output()?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(
-            output.status.code() == Some(status),
-            "{}: {said}",
-            output.status
-        );
-        ensure!(
-            start.elapsed() < Duration::from_secs(20),
-            "{:?}",
-            start.elapsed()
-        );
+        let (found, _, said) = ended(run.wait_with_output()?)?;
+        let took = start.elapsed();
+        ensure!(found == status, "{found}: {said}");
+        ensure!(took < Duration::from_secs(20), "{took:?}");
         has(&said, words)?;
     }
     Ok(())
@@ -454,12 +349,8 @@ fn a_message_is_one_line() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let out = folder.path().join("a\nb");
     for more in ["--init", "--data", "--resume"] {
-        let output = command("scratch", "")?.arg(more).arg(&out).output()?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(
-            output.status.code() == Some(2) && said.lines().count() == 1,
-            "{said}"
-        );
+        let (status, _, said) = ended(command("scratch", "")?.arg(more).arg(&out).output()?)?;
+        ensure!(status == 2 && said.lines().count() == 1, "{said}");
         has(&said, r"a\nb")?;
     }
     Ok(())

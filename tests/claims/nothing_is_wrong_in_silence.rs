@@ -14,8 +14,8 @@ use concise::layers::Linear;
 use concise::{DataParallel, Initializer};
 use libtest_mimic::Trial;
 
-use crate::kit::{command, cpus, has, idx_files, largest, refuses, run, signal};
-use crate::kit::{start, succeeds, until_there};
+use crate::kit::{command, cpus, has, largest, refuses, run, signal};
+use crate::kit::{start, succeeds, until_there, write_idx};
 
 pub fn trials() -> Vec<Trial> {
     let disk = with_disk("size=64k", "true").is_ok_and(|output| output.status.success());
@@ -109,19 +109,11 @@ fn replicas_that_differ_are_named() -> Result<()> {
     Ok(())
 }
 
-fn write_dataset(folder: &Path) -> Result<()> {
-    fs::create_dir_all(folder)?;
-    for (name, bytes) in idx_files(64, 16) {
-        fs::write(folder.join(name), bytes)?;
-    }
-    Ok(())
-}
-
 /// In the middle of a run, which goes on; a run that is to go on says what is missing, and goes on when it is back.
 fn a_dataset_may_vanish() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let (data, out) = (folder.path().join("data"), folder.path().join("run"));
-    write_dataset(&data)?;
+    write_idx(&data, 64, 16, "")?;
     let args = format!("--device cpu --data {} --batch-size 4", data.display());
     let args = format!("{args} --epochs 40 --out {}", out.display());
     let mut child = start("scratch", &args)?;
@@ -133,7 +125,7 @@ fn a_dataset_may_vanish() -> Result<()> {
     fs::remove_file(&model)?; // as if it had been ended before
     let resume = format!("--resume {}", out.display());
     refuses("scratch", &resume, &[&data.display().to_string()])?;
-    write_dataset(&data)?;
+    write_idx(&data, 64, 16, "")?;
     succeeds("scratch", &resume)?;
     ensure!(fs::read(&model)? == whole, "another model");
     Ok(())

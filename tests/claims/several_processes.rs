@@ -3,13 +3,13 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::a_failing_replica_ends_the_run::VARIABLE;
-use crate::kit::{has, signal, succeeds, until_there};
+use crate::kit::{ended, has, signal, succeeds, until_there};
 
 trials![
     three_steps_of_resnet18,
@@ -55,18 +55,6 @@ fn of(processes: usize, args: &str) -> Result<Vec<String>> {
 fn under_mpirun(processes: usize, args: &str) -> Result<(i32, String, String)> {
     let output = mpirun().args(of(processes, args)?).output();
     ended(output.context("mpirun cannot be started: install openmpi-bin and libopenmpi-dev")?)
-}
-
-pub fn ended(
-    Output {
-        status,
-        stdout,
-        stderr,
-    }: Output,
-) -> Result<(i32, String, String)> {
-    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-    let code = status.code().context("mpirun was ended by a signal")?;
-    Ok((code, text(&stdout), text(&stderr)))
 }
 
 /// A run of `concise` under mpirun that leaves a folder.
@@ -131,9 +119,8 @@ fn training(args: &str) -> Result<(Child, Vec<u32>)> {
     });
     if let Err(error) = started {
         signal("-TERM", job)?;
-        let Output { stdout, stderr, .. } = mpirun.wait_with_output()?;
-        let said = [stdout, stderr].concat();
-        bail!("{error}\n{}", String::from_utf8_lossy(&said));
+        let (_, stdout, stderr) = ended(mpirun.wait_with_output()?)?;
+        bail!("{error}\n{stdout}{stderr}");
     }
     Ok((mpirun, ranks))
 }

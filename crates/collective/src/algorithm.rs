@@ -315,13 +315,4 @@ mod tests {
             }
         }
     }
-
-    #[test]
-    fn an_unknown_name_is_answered_with_the_known_ones() {
-        let error = "rings".parse::<Algorithm>().unwrap_err();
-        assert!(
-            error.contains("star, owner, ring, tree, nccl, auto"),
-            "{error}"
-        );
-    }
 }

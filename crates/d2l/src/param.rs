@@ -91,18 +91,6 @@ mod tests {
     use candle_core::{DType, Device};
 
     #[test]
-    fn a_param_never_shares_storage() -> Result<()> {
-        let source = Var::ones(3, DType::F32, &Device::Cpu)?;
-        let a = Param::new(&source)?;
-        let b = Param::new(&a)?;
-        source.set(&Tensor::zeros(3, DType::F32, &Device::Cpu)?)?;
-        a.value.set(&Tensor::full(2f32, 3, &Device::Cpu)?)?;
-        assert_eq!(a.to_vec1::<f32>()?, [2.0; 3]);
-        assert_eq!(b.to_vec1::<f32>()?, [1.0; 3]);
-        Ok(())
-    }
-
-    #[test]
     fn a_parameter_without_a_gradient_is_an_error() -> Result<()> {
         let used = Param::new(&Tensor::ones(1, DType::F32, &Device::Cpu)?)?;
         let unused = Param::new(&Tensor::ones(1, DType::F32, &Device::Cpu)?)?;

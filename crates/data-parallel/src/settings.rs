@@ -239,14 +239,6 @@ mod tests {
     }
 
     #[test]
-    fn equal_weights_are_the_books_split() {
-        for (n, k) in [(11, 4), (12, 4), (3, 4), (0, 2), (256, 3)] {
-            let expected: Vec<usize> = (0..k).map(|i| n / k + usize::from(i < n % k)).collect();
-            assert_eq!(shares(n, &vec![1.0; k]), expected);
-        }
-    }
-
-    #[test]
     fn shares_follow_the_weights_and_none_is_empty() {
         assert_eq!(shares(256, &[3.0, 1.0]), [192, 64]);
         assert_eq!(shares(10, &[1.0, 1.0, 2.0]), [3, 2, 5]);

@@ -235,19 +235,6 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_has_the_values_and_not_the_memory() -> Result<()> {
-        let origin = Origin::Drawn(Initializer::Normal(1.0), Box::new(rng(7)));
-        let ((), first) = build(&Device::Cpu, origin, two_layers)?;
-        let ((), copy) = build(&Device::Cpu, Origin::Copy(first.clone()), two_layers)?;
-        let values = |s: &State| s.get("a.weight").unwrap().to_vec2::<f32>();
-        assert_eq!(values(&first)?, values(&copy)?);
-        let zeros = Tensor::zeros((2, 2), DType::F32, &Device::Cpu)?;
-        first.get("a.weight").unwrap().set(&zeros)?;
-        assert_ne!(values(&first)?, values(&copy)?);
-        Ok(())
-    }
-
-    #[test]
     fn xavier_keeps_within_its_bounds() -> Result<()> {
         let shape = Shape::from((30, 20, 5, 5));
         let init = Initializer::Xavier(3.0).init(&shape, Init::Const(0.));

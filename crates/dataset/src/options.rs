@@ -199,15 +199,4 @@ mod tests {
         let says = "unknown dataset \"cifar\"; choose fashion-mnist or mnist";
         assert_eq!(error, says);
     }
-
-    #[test]
-    fn data_is_a_folder_or_the_word_synthetic() {
-        assert_eq!("synthetic".parse(), Ok(Data::Synthetic));
-        assert_eq!("some/folder".parse(), Ok(Data::Dir("some/folder".into())));
-        let options = Options {
-            data: Some(Data::Synthetic),
-            ..Options::default()
-        };
-        assert!(options.names_a_source());
-    }
 }

@@ -174,15 +174,6 @@ fn open_gpus(most: usize) -> (Vec<Device>, Option<NoGpu>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::faults::device_names;
-
-    #[test]
-    fn k_replicas_without_a_gpu_live_on_the_cpu() -> Result<()> {
-        let devices = devices_of_kind(DeviceKind::Cpu, Some(3))?;
-        assert_eq!(device_names(&devices), "[cpu(0), cpu(1), cpu(2)]");
-        assert_eq!(devices_of_kind(DeviceKind::Cpu, None)?.len(), 1);
-        Ok(())
-    }
 
     #[test]
     fn a_gpu_that_is_missed_is_told_of() {

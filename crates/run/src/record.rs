@@ -308,18 +308,6 @@ mod tests {
         Ok(())
     }
 
-    /// It came after the options were checked.
-    #[test]
-    fn a_run_that_is_there_is_not_replaced_unasked() -> Result<()> {
-        let folder = tempfile::tempdir()?;
-        Record::check(folder.path(), false)?;
-        drop(begin(folder.path(), false)?);
-        let error = begin(folder.path(), false).unwrap_err().to_string();
-        assert!(error.contains("already holds a run"), "{error}");
-        begin(folder.path(), true)?;
-        Ok(())
-    }
-
     #[cfg(unix)]
     #[test]
     fn two_runs_cannot_write_to_one_folder() -> Result<()> {
@@ -342,24 +330,6 @@ mod tests {
             steps,
             "epoch,step,examples,loss\n1,1,1,1.0\n1,2,1,0.5\n1,3,1,0.33333334\n"
         );
-        Ok(())
-    }
-
-    #[cfg(unix)]
-    #[test]
-    fn another_folder_of_the_name_is_not_touched() -> Result<()> {
-        let parent = tempfile::tempdir()?;
-        let [here, there] = ["here", "there"].map(|name| parent.path().join(name));
-        let mut record = three_steps(&here)?;
-        fs::rename(&here, &there)?;
-        let error = record.checkpoint(0.0, &[]).unwrap_err().to_string();
-        assert!(error.contains("was moved, removed or replaced"), "{error}");
-        fs::create_dir(&here)?;
-        assert!(record.checkpoint(0.0, &[]).is_err() && record.finish(&[]).is_err());
-        record.step(0.25)?;
-        drop(record);
-        assert_eq!(fs::read_dir(&here)?.count(), 0);
-        assert_eq!(losses(&there)?.0.len(), 3);
         Ok(())
     }
 }

@@ -331,21 +331,6 @@ mod tests {
     }
 
     #[test]
-    fn the_full_sets_at_256_end_in_96_and_16() {
-        for (n, batches, last) in [(60_000, 235, 96), (10_000, 40, 16)] {
-            let iter = iter(n, 256, None);
-            assert_eq!(
-                (iter.num_examples(), iter.num_batches()),
-                (n as usize, batches)
-            );
-            let sizes = iter.iter().map(|b| b.unwrap().1.dim(0).unwrap());
-            let mut expected = vec![iter.batch_size(); batches - 1];
-            expected.push(last);
-            assert_eq!(sizes.collect::<Vec<_>>(), expected);
-        }
-    }
-
-    #[test]
     fn a_batch_size_of_0_is_refused() {
         let x = Tensor::new(&[1f32], &Device::Cpu).unwrap();
         let error = DataIter::of_tensors(&x, &x, 0, None).unwrap_err();

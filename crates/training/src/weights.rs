@@ -180,10 +180,7 @@ mod tests {
             (vec![w1()], "no tensor \"b1\""),
             (vec![w1(), b1(), named("W9", (1, 1))], "a tensor \"W9\""),
             (vec![named("W1", (3, 2)), b1()], misshapen),
-            (
-                vec![w1(), other(counter)],
-                "\"b1\" has type I64, expected F32",
-            ),
+            (vec![w1(), other(counter)], "\"b1\" has type I64, expected"),
             (vec![w1(), other(inf)], "\"b1\" contains NaN or infinity"),
         ] {
             save(&path, &found)?;
@@ -191,11 +188,5 @@ mod tests {
             assert!(error.contains(words), "{error}");
         }
         Ok(())
-    }
-
-    #[test]
-    fn a_file_that_is_none_is_named() {
-        let error = load(Path::new("nowhere.safetensors"), &[]).unwrap_err();
-        assert!(format!("{error:#}").contains("nowhere.safetensors"));
     }
 }

@@ -86,18 +86,3 @@ fn batch_norm2d() {
         });
     }
 }
-
-/// Operations called from several threads at once do not meet.
-#[test]
-fn on_threads_of_their_own() {
-    let inputs = [random((13, 13, 13, 20), 1), random((50, 20, 5, 5), 2)];
-    let step = || all_bits(&inputs, |t| Value::new(&t[0])?.conv2d(&t[1], None, 1, 0));
-    let expected = step();
-    std::thread::scope(|scope| {
-        let run = |n| scope.spawn(move || with_budget(n, step));
-        let threads: Vec<_> = (1..5).map(run).collect();
-        for thread in threads {
-            assert!(thread.join().unwrap() == expected);
-        }
-    });
-}

@@ -1,31 +1,8 @@
-//! From a loss back to all parameters, and the sums of losses.
+//! Targets, and the sums of losses.
 
-use crate::both::{Both, assert_both};
-use crate::support::{assert_near, labels, random, values, variables};
+use crate::support::{assert_near, random, values, variables};
 use candle_core::{Result, Tensor};
 use functional::{Gradients, Value, squared_error};
-
-/// A small network up to its loss.
-pub fn classifier(t: &[Tensor]) -> Result<Both> {
-    let y = labels(7, 4, 11).to_device(t[0].device())?;
-    let h = Both::new(&t[0])?.nhwc()?.conv2d(&t[1], Some(&t[2]), 1, 0)?;
-    let h = h.relu()?.avg_pool2d(2, 2)?.flatten()?;
-    let h = h.linear(&t[3], Some(&t[4]))?.relu()?;
-    h.matmul(&t[5], Some(&t[6]))?.cross_entropy(&y)?.sum()
-}
-
-/// Images and parameters.
-pub fn inputs() -> Vec<Tensor> {
-    let images: &[usize] = &[7, 1, 6, 6];
-    let shapes = [images, &[3, 1, 3, 3], &[3], &[8, 12], &[8], &[8, 4], &[4]];
-    let seeds = (0..).zip(shapes);
-    seeds.map(|(seed, shape)| random(shape, seed)).collect()
-}
-
-#[test]
-fn the_gradients_of_a_classifier() {
-    assert_both(&inputs(), 1e-5, classifier);
-}
 
 /// The targets may be variables themselves: they are what is to be reached, and have no gradient.
 #[test]

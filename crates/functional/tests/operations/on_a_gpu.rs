@@ -4,7 +4,6 @@
 mod bf16;
 
 use crate::both::{Both, Running};
-use crate::losses;
 use crate::networks::{self, Case};
 use crate::support::*;
 use candle_core::{DType, Device, Error, Result, Tensor, Var};
@@ -125,45 +124,27 @@ fn check<S: Strategy<Value = Case>>(
     }
 }
 
-#[test]
-#[ignore = "needs an NVIDIA GPU"]
-fn convolution_relu_pooling() {
-    for deterministic in [false, true] {
-        let networks = || networks::convolution_relu_pooling(1);
-        check(&F32_AND_BF16, [false, deterministic], networks);
-    }
+/// A test for each kind of network: the precisions, and of each run whether norms share their statistics, and whether
+/// algorithms are deterministic.
+macro_rules! tests {
+    ($($kind:ident($($least:literal)?): $precisions:expr, $runs:expr;)*) => {
+        $(#[test]
+        #[ignore = "needs an NVIDIA GPU"]
+        fn $kind() {
+            for run in $runs {
+                check(&$precisions, run, || networks::$kind($($least)?));
+            }
+        })*
+    };
 }
 
-#[test]
-#[ignore = "needs an NVIDIA GPU"]
-fn linear() {
-    check(&[Precision::F32], [false; 2], || networks::linear(1));
-}
-
-#[test]
-#[ignore = "needs an NVIDIA GPU"]
-fn norm_sum_relu() {
-    for shared in [false, true] {
-        check(&F32_AND_BF16, [shared, false], networks::norm_sum_relu);
-    }
-}
-
-#[test]
-#[ignore = "needs an NVIDIA GPU"]
-fn pooling() {
-    check(&F32_AND_BF16, [false; 2], || networks::pooling(1));
-}
-
-#[test]
-#[ignore = "needs an NVIDIA GPU"]
-fn orders_sums_relu() {
-    check(&F32_AND_BF16, [false; 2], || networks::orders_sums_relu(1));
-}
-
-#[test]
-#[ignore = "needs an NVIDIA GPU"]
-fn random_losses() {
-    check(&[Precision::F32], [false; 2], || networks::losses(1));
+tests! {
+    convolution_relu_pooling(1): F32_AND_BF16, [[false, false], [false, true]];
+    linear(1): [Precision::F32], [[false; 2]];
+    norm_sum_relu(): F32_AND_BF16, [[false, false], [true, false]];
+    pooling(1): F32_AND_BF16, [[false; 2]];
+    orders_sums_relu(1): F32_AND_BF16, [[false; 2]];
+    losses(1): [Precision::F32], [[false; 2]];
 }
 
 proptest! {
@@ -424,9 +405,8 @@ fn gradients_in_buckets(device: &Device, bucket_len: usize) -> Vec<Vec<f32>> {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
-fn the_gradients_of_a_classifier() {
+fn a_sum_of_many_is_that_of_the_cpu() {
     let gpu = gpu(Precision::F32);
-    gpu.assert_as_on_the_cpu(false, &losses::inputs(), losses::classifier);
     let many = random((300, 100), 5);
     let sum = |device: &Device| {
         let sum = Value::new(&many.to_device(device)?)?.sum()?;

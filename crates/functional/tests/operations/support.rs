@@ -1,6 +1,6 @@
 //! Numbers, gradients and comparisons that the tests share.
 
-use candle_core::{CpuStorage, CustomOp1, Device, Layout, Result, Shape, Tensor, Var};
+use candle_core::{CpuStorage, CustomOp1, Device, Layout, ModuleT, Result, Shape, Tensor, Var};
 use functional::{Backward, Bucket, Gradients, Network, Ready, Summation, Value, Values, candle};
 use proptest::test_runner::Config as ProptestConfig;
 use std::sync::Arc;
@@ -135,28 +135,39 @@ pub fn upstream(dims: &[usize]) -> Tensor {
     random(dims, 99)
 }
 
-/// Hands a tensor on, and its gradient back; on the way back something is done.
-struct OnTheWayBack<F>(F);
+/// Hands a tensor on, and its gradient back, and does something on each way: `true` is forward.
+#[derive(Clone)]
+struct Hook<F>(F);
 
-impl<F: Fn() + Send + Sync> CustomOp1 for OnTheWayBack<Arc<F>> {
+impl<F: Fn(bool) + Clone + Send + Sync + 'static> ModuleT for Hook<F> {
+    /// Without `train` nothing is done: a module runs so to find its shape.
+    fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
+        match train {
+            true => x.apply_op1(self.clone()),
+            false => Ok(x.clone()),
+        }
+    }
+}
+
+impl<F: Fn(bool)> CustomOp1 for Hook<F> {
     fn name(&self) -> &'static str {
-        "on-the-way-back"
+        "hook"
     }
 
     fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        self.0(true);
         Ok((x.clone(), layout.shape().clone()))
     }
 
     fn bwd(&self, _: &Tensor, _: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
-        self.0();
+        self.0(false);
         Ok(Some(dy.clone()))
     }
 }
 
-/// `x`, and `f` is called when backward comes by.
-pub fn on_the_way_back(x: &Value, f: impl Fn() + Send + Sync + 'static) -> Result<Value> {
-    let f = Arc::new(f);
-    candle(move |x: &Tensor| x.apply_op1(OnTheWayBack(f.clone()))).forward(x, true)
+/// `x`, and `f` is called when a pass comes by, with whether it is forward.
+pub fn on_each_way(x: &Value, f: impl Fn(bool) + Clone + Send + Sync + 'static) -> Result<Value> {
+    candle(Hook(f)).forward(x, true)
 }
 
 /// Σ y · up, of which `up` is y's gradient.

@@ -77,44 +77,6 @@ fn what_lies_between_may_be_read_elsewhere() {
     });
 }
 
-#[test]
-fn the_books_lenet() {
-    let inputs = [
-        coarse((3, 1, 28, 28), 1),
-        coarse((20, 1, 3, 3), 2),
-        coarse(20, 3),
-        coarse((50, 20, 5, 5), 4),
-        // the second convolution's sums are multiples of 1/2048, which Winograd's algorithm rounds
-        coarse(50, 5).affine(1., 1. / 4096.).unwrap(),
-        coarse((128, 800), 6),
-        coarse(128, 7),
-    ];
-    assert_both(&inputs, TOLERANCE, |t| {
-        let first = Both::new(&t[0])?.nhwc()?.conv2d(&t[1], Some(&t[2]), 1, 0)?;
-        let first = first.relu()?.avg_pool2d(2, 2)?;
-        let second = first.conv2d(&t[3], Some(&t[4]), 1, 0)?;
-        let vectors = second.relu()?.avg_pool2d(2, 2)?.flatten()?;
-        vectors.linear(&t[5], Some(&t[6]))?.relu()
-    });
-}
-
-/// Images of one channel need no other order; everything else is as it always is.
-#[test]
-fn images_of_one_channel() {
-    let networks: [Network; 4] = [
-        |t| Both::new(&t[0])?.nhwc(),
-        |t| {
-            let x = Both::new(&t[0])?.nhwc()?;
-            x.relu()?.plus(&x)
-        },
-        |t| Both::new(&t[0])?.nhwc()?.flatten()?.relu(),
-        |t| Both::new(&t[0].transpose(2, 3)?)?.nhwc()?.relu(),
-    ];
-    for network in networks {
-        assert_both(&[random((2, 1, 3, 5), 1)], TOLERANCE, network);
-    }
-}
-
 /// Two batch norms that share running statistics move them in their order.
 #[test]
 fn statistics_that_two_layers_share() {

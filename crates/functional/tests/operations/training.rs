@@ -61,36 +61,32 @@ fn a_step_that_does_not_fit_is_an_error() -> Result<()> {
     assert_refused("the parameters have [6] elements, the gradients [2]", step);
     let itself = functional::sgd(&[&p], &[p.as_tensor().clone()], 1., 1);
     assert_refused("a parameter and its gradient are the same tensor", itself);
-    let ahead = Sgd {
-        nesterov: true,
-        ..Sgd::new(1.)
+    let refused = |expected: &str, sgd: Sgd, mut state: OptimizerState, len: usize| {
+        let how = Update {
+            lr: 1.,
+            rates: &[1.],
+            max_norm: None,
+            examples: 1,
+        };
+        let step = state.step(&sgd, &[("p", &p)], &[bucket(len)], how);
+        assert_refused(expected, step);
     };
-    let how = Update {
-        lr: 1.,
-        rates: &[1.],
-        max_norm: None,
-        examples: 1,
-    };
-    let mut state = OptimizerState::default();
-    let step = state.step(&ahead, &[("p", &p)], &[bucket(6)], how);
-    assert_refused("nesterov needs a momentum", step);
-    let momentum = Sgd {
-        momentum: 0.9,
-        ..Sgd::new(1.)
-    };
-    let of_another = vec![vec![Values::Floats(vec![0.; 5])]];
-    let mut state = OptimizerState::new(of_another, vec![1]);
-    let step = state.step(&momentum, &[("p", &p)], &[bucket(6)], how);
-    assert_refused(
-        "the optimizer's state is that of another optimizer or network",
-        step,
-    );
-    let mut state = OptimizerState::default();
-    let step = state.step(&momentum, &[("p", &p)], &[bucket(5)], how);
-    assert_refused("p has 6 elements, the sum of its gradients 5", step);
-    let mut state = OptimizerState::new(vec![vec![]], vec![1]);
-    let step = state.step(&momentum, &[("p", &p)], &[bucket(6)], how);
-    assert_refused("the optimizer's state is that of another optimizer", step);
+    let (mut ahead, mut momentum) = (Sgd::new(1.), Sgd::new(1.));
+    (ahead.nesterov, momentum.momentum) = (true, 0.9);
+    let new = OptimizerState::default;
+    refused("nesterov needs a momentum", ahead, new(), 6);
+    let expected = "p has 6 elements, the sum of its gradients 5";
+    refused(expected, momentum, new(), 5);
+    let of_another = "the optimizer's state is that of another optimizer or network";
+    let floats = vec![Values::Floats(vec![0.; 5])];
+    for state in [floats, vec![]] {
+        refused(
+            of_another,
+            momentum,
+            OptimizerState::new(vec![state], vec![1]),
+            6,
+        );
+    }
     Ok(())
 }
 

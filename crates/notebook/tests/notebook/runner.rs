@@ -25,10 +25,8 @@ fn copy(chapter: &str) -> Result<(TempDir, Book)> {
     let folder = tempfile::tempdir()?;
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let file = format!("{chapter}.md");
-    fs::copy(
-        root.join("tests/chapters").join(&file),
-        folder.path().join(&file),
-    )?;
+    let page = root.join("tests/chapters").join(&file);
+    fs::copy(page, folder.path().join(&file))?;
     let book = Book {
         root: root.join("../.."),
         folder: folder.path().into(),
@@ -52,10 +50,8 @@ fn stale_parts_are_renewed() -> Result<()> {
     ensure!(text == RENEWED, "{text}");
     let mut pictures = book.pictures()?;
     pictures.sort();
-    ensure!(
-        pictures == ["img/prints-4.svg", "img/prints-more-4.svg"],
-        "{pictures:?}"
-    );
+    let expected = ["img/prints-4.svg", "img/prints-more-4.svg"];
+    ensure!(pictures == expected, "{pictures:?}");
     ensure!(!renew::page(&book, "prints")?, "renewed twice");
     Ok(())
 }
@@ -78,43 +74,25 @@ fn complaints(book: &Book, old: &str, new: &str) -> Result<String> {
 
 fn stale_parts_are_told() -> Result<()> {
     let (_folder, book) = renewed()?;
+    let (took, takes) = ("took 1.5 ms\n```\n<", "takes 1.5 ms\n```\n<");
+    let other_line = "- ![B line](img/prints-4.svg)\n  + ![A line]";
+    let other_picture = "- ![A line](img/prints-5.svg)";
+    let other_area = "- area 3.139\n  + area 3.142";
     for (old, new, line, difference) in [
         ("area 3.142", "area 3.144", "", ""),
-        (
-            "area 3.142",
-            "area 3.139",
-            "31",
-            "- area 3.139\n  + area 3.142",
-        ),
+        ("area 3.142", "area 3.139", "31", other_area),
         ("area 12.566\n", "", "31", "+ area 12.566"),
-        (
-            "took 1.5 ms\n```\n<",
-            "takes 1.5 ms\n```\n<",
-            "43",
-            "- takes 1.5 ms\n  + took",
-        ),
-        (
-            "![A line]",
-            "![B line]",
-            "43",
-            "- ![B line](img/prints-4.svg)\n  + ![A line]",
-        ),
-        (
-            "prints-4",
-            "prints-5",
-            "43",
-            "- ![A line](img/prints-5.svg)",
-        ),
+        (took, takes, "43", "- takes 1.5 ms\n  + took"),
+        ("![A line]", "![B line]", "43", other_line),
+        ("prints-4", "prints-5", "43", other_picture),
         ("radius: f64", "radius: f32", "12", "-     radius: f32"),
         ("radius.powi(2)\n}\n```", "x\n}\n```", "50", "PI * self.x"),
     ] {
         let told = complaints(&book, old, new)?;
         let place = format!("prints.md:{line}: ");
         let is_told = told.contains(&place) && told.contains("renew prints");
-        ensure!(
-            told.contains(difference) && is_told != line.is_empty(),
-            "{old:?} to {new:?}: {told}"
-        );
+        let right = told.contains(difference) && is_told != line.is_empty();
+        ensure!(right, "{old:?} to {new:?}: {told}");
     }
     book.write("prints.md", RENEWED)?;
     let svg = fs::read_to_string(book.folder.join("img/prints-4.svg"))?;
@@ -152,10 +130,8 @@ fn a_cell_that_fails_is_named() -> Result<()> {
         let before = book.text(chapter)?;
         let error = renew::page(&book, chapter).unwrap_err().to_string();
         let place = format!("{chapter}.md:7: this cell fails");
-        ensure!(
-            error.starts_with(&place) && error.contains(message),
-            "{error}"
-        );
+        let named = error.starts_with(&place) && error.contains(message);
+        ensure!(named, "{error}");
         ensure!(book.text(chapter)? == before, "{chapter} was written");
     }
     Ok(())
@@ -165,10 +141,9 @@ fn a_hanging_cell_is_ended() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let limit = Duration::from_secs(2);
     let error = run::run(super::PROGRAM.as_ref(), folder.path(), "hangs", limit).unwrap_err();
-    let error = error.to_string();
-    ensure!(
-        error.starts_with("hangs.md:7: this cell was at work"),
-        "{error}"
-    );
+    let named = error
+        .to_string()
+        .starts_with("hangs.md:7: this cell was at work");
+    ensure!(named, "{error}");
     Ok(())
 }

@@ -206,6 +206,12 @@ mod tests {
         after.split('"').next().unwrap().parse().unwrap()
     }
 
+    /// The tags of the spans.
+    fn boxes(svg: &str) -> Vec<&str> {
+        let tags = svg.split("<rect");
+        tags.filter(|tag| tag.contains("<title>")).collect()
+    }
+
     #[test]
     fn boxes_are_where_and_as_wide_as_their_times_say() {
         let timeline = Timeline::new(vec![
@@ -214,11 +220,7 @@ mod tests {
             span("update", "b", 3000.0, 5000.0, 0),
         ]);
         let svg = Timeline::svg_beside(&[("", &timeline)]);
-        let boxes: Vec<&str> = svg
-            .split("<rect")
-            .filter(|b| b.contains("<title>"))
-            .collect();
-        let [all_reduce, wait, update] = boxes[..] else {
+        let [all_reduce, wait, update] = boxes(&svg)[..] else {
             panic!("{svg}");
         };
         let (x, width) = (|b| number(b, "x"), |b| number(b, "width") + SEAM);
@@ -259,11 +261,7 @@ mod tests {
         let [one, two] =
             [400.0, 100.0].map(|end| Timeline::new(vec![span("forward", "main", 0.0, end, 0)]));
         let svg = Timeline::svg_beside(&[("k = 1", &one), ("k = 2", &two)]);
-        let boxes: Vec<&str> = svg
-            .split("<rect")
-            .filter(|b| b.contains("<title>"))
-            .collect();
-        let [one, two] = boxes[..] else {
+        let [one, two] = boxes(&svg)[..] else {
             panic!("{svg}");
         };
         let width = |b| number(b, "width") + SEAM;
@@ -275,14 +273,7 @@ mod tests {
 
     #[test]
     fn the_axis_has_few_round_numbers() {
-        for (least, step) in [
-            (0.7, 1.0),
-            (1.0, 1.0),
-            (12.0, 20.0),
-            (21.0, 50.0),
-            (51.0, 100.0),
-        ] {
-            assert_eq!(round_step(least), step);
-        }
+        let steps = [0.7, 1.0, 12.0, 21.0, 51.0].map(round_step);
+        assert_eq!(steps, [1.0, 1.0, 20.0, 50.0, 100.0]);
     }
 }

@@ -72,7 +72,6 @@ fn many_channels_in_more_than_one_group_of_tiles() {
 /// Calls `check` with each of the instruction sets that this machine has.
 pub(super) fn on_all_instructions(check: impl Fn()) {
     for arch in instructions() {
-        println!("{arch:?}");
         ARCH.set(Some(arch));
         check();
         ARCH.set(None);
