@@ -71,7 +71,10 @@ pub(crate) struct Minibatch {
     pub step_with: Option<usize>,
 }
 
-/// What a minibatch leaves: the sum of the shard's losses, outputs and labels.
+/// The optimizer state of each parameter by the names of both, and the steps of each parameter.
+pub(crate) type NamedState = (Vec<(String, Tensor)>, Vec<u64>);
+
+/// The result of a minibatch: the sum of the shard's losses, outputs and labels.
 pub(crate) type Shard = (Tensor, (Tensor, Tensor));
 
 impl Replica {
@@ -275,9 +278,8 @@ impl Replica {
         self.optimizer_state = OptimizerState::default();
     }
 
-    /// The optimizer state of each parameter, by the `names` of both, and the steps of each parameter; nothing before
-    /// the first step.
-    pub fn optimizer_state(&self, names: &[&str]) -> Result<(Vec<(String, Tensor)>, Vec<u64>)> {
+    /// The optimizer state that `names` names; nothing before the first step.
+    pub fn optimizer_state(&self, names: &[&str]) -> Result<NamedState> {
         let mut named = Vec::new();
         let buckets = self.optimizer_state.buckets().iter();
         for (values, parts) in buckets.zip(self.gradients.layout()) {

@@ -41,8 +41,7 @@ pub struct Trainer {
     checks: bool,
     /// The losses that are not yet known to be finite, unless they are not checked.
     unread: Option<Unread>,
-    /// Asks whether this process wants to stop, and stops it: several processes stop after the same step.
-    stop: Option<(fn() -> bool, fn())>,
+    stop: Option<Stop>,
     /// The steps that were taken.
     pub(crate) steps: usize,
     /// Minibatches with gradients that wait for the step.
@@ -51,6 +50,13 @@ pub struct Trainer {
     pub(crate) examples: usize,
     /// Its number among the trainers of the network.
     pub(crate) id: usize,
+}
+
+/// Asks whether this process wants to stop, and stops it: several processes stop after the same step.
+#[derive(Clone, Copy)]
+struct Stop {
+    wants_to: fn() -> bool,
+    stop: fn(),
 }
 
 /// The result of a step.
@@ -120,7 +126,8 @@ impl Trainer {
     /// one does, all call `stop` after the step, such as a function that sets the flag of
     /// [`DataIter::stop_when`](training::DataIter::stop_when). A process that is alone calls neither.
     pub fn stop_together(self, wants_to_stop: fn() -> bool, stop: fn()) -> Self {
-        let stop = Some((wants_to_stop, stop));
+        let wants_to = wants_to_stop;
+        let stop = Some(Stop { wants_to, stop });
         Self { stop, ..self }
     }
 
@@ -294,10 +301,10 @@ impl Trainer {
         if self.net.processes.are_one() {
             return Ok(own);
         }
-        let wants_to_stop = self.stop.is_some_and(|(wants_to_stop, _)| wants_to_stop());
+        let wants_to_stop = self.stop.is_some_and(|stop| (stop.wants_to)());
         let mut counts = [own as f64, f64::from(u8::from(wants_to_stop))];
         self.net.processes.sum(&mut counts)?;
-        if let (true, Some((_, stop))) = (counts[1] > 0.0, self.stop) {
+        if let (true, Some(Stop { stop, .. })) = (counts[1] > 0.0, self.stop) {
             stop();
         }
         Ok(counts[0] as usize)

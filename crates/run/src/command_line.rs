@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use anyhow::ensure;
+use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use dataset::Data;
@@ -23,9 +24,10 @@ pub(crate) fn parse<O>(book: &Book, args: impl IntoIterator<Item = OsString>) ->
 where
     O: Args + FromArgMatches + AsMut<Options>,
 {
-    let command = command::<O>(book);
+    let mut command = command::<O>(book);
     let mut args: Vec<OsString> = args.into_iter().collect();
-    let mut matches = command.clone().get_matches_from(&args);
+    let matches = command.clone().try_get_matches_from(&args);
+    let mut matches = matches.unwrap_or_else(|error| named(error, &mut command, &args).exit());
     if let Some(folder) = matches.get_one::<PathBuf>("resume") {
         let earlier = arguments_of(folder, book).map_err(BadInput::from)?;
         args.splice(1..1, earlier.into_iter().map(OsString::from));
@@ -82,6 +84,18 @@ fn from_anywhere(name: &str, value: &OsStr) -> String {
         _ => value.into(),
     };
     value.to_string_lossy().into_owned()
+}
+
+/// clap does not say which argument is not UTF-8.
+fn named(error: clap::Error, command: &mut Command, args: &[OsString]) -> clap::Error {
+    let kind = error.kind();
+    let broken = args.windows(2).find(|pair| pair[1].to_str().is_none());
+    match broken {
+        Some([before, arg]) if kind == ErrorKind::InvalidUtf8 => {
+            command.error(kind, format!("{before:?} {arg:?}: this is not valid UTF-8"))
+        }
+        _ => error,
+    }
 }
 
 fn command<O: Args>(book: &Book) -> Command {

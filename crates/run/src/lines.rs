@@ -17,15 +17,6 @@ pub(crate) const ACCURACY: &str = "accuracy.svg";
 /// A picture is 560 pixels wide: more points would only make it larger.
 const POINTS: usize = 1000;
 
-/// One line of `steps.csv`.
-#[derive(Debug, Serialize)]
-pub(crate) struct Step {
-    pub epoch: usize,
-    pub step: usize,
-    pub examples: usize,
-    pub loss: f32,
-}
-
 /// One line of `epochs.csv`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Epoch {
@@ -67,27 +58,24 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    pub fn steps(&self, sizes: Sizes) -> impl Iterator<Item = Step> {
+    /// The rows of `steps.csv`: epoch, step, examples and loss.
+    fn steps(&self, sizes: Sizes) -> impl Iterator<Item = (usize, usize, usize, f32)> {
         self.losses.iter().enumerate().map(move |(i, loss)| {
             let (epoch, batch) = (i / sizes.steps_per_epoch(), i % sizes.steps_per_epoch());
-            Step {
-                epoch: epoch + 1,
-                step: i + 1,
-                examples: sizes.examples(batch + 1) - sizes.examples(batch),
-                loss: *loss,
-            }
+            let examples = sizes.examples(batch + 1) - sizes.examples(batch);
+            (epoch + 1, i + 1, examples, *loss)
         })
     }
 
     /// The mean loss of the epoch that ends, over its examples.
     pub fn mean_loss(&self, sizes: Sizes) -> f64 {
         let before = self.epochs.len() * sizes.steps_per_epoch();
-        let (mut sum, mut examples) = (0.0, 0);
-        for step in self.steps(sizes).skip(before) {
-            sum += f64::from(step.loss) * step.examples as f64;
-            examples += step.examples;
+        let (mut sum, mut all) = (0.0, 0);
+        for (_, _, examples, loss) in self.steps(sizes).skip(before) {
+            sum += f64::from(loss) * examples as f64;
+            all += examples;
         }
-        sum / examples as f64
+        sum / all as f64
     }
 
     /// An error, if a run of this size cannot have so many lines.

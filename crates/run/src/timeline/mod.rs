@@ -110,11 +110,11 @@ impl Timeline {
         self.spans.iter().map(|span| span.end).fold(0.0, f64::max)
     }
 
-    /// The lanes: the main thread, then the others, the short names first.
+    /// The lanes: the main thread, then the others by name and number.
     fn lanes(&self) -> Vec<&str> {
         let lanes: BTreeSet<&str> = self.spans.iter().map(|span| &*span.lane).collect();
         let mut lanes: Vec<&str> = lanes.into_iter().collect();
-        lanes.sort_by_key(|lane| (*lane != "main", lane.len())); // `cpu(2)` before `cpu(10)`
+        lanes.sort_by_key(|lane| place(lane));
         lanes
     }
 
@@ -137,6 +137,15 @@ impl Timeline {
 /// µs without digits that no clock has.
 fn to_ns(us: f64) -> f64 {
     (us * 1e3).round() / 1e3
+}
+
+/// Where a lane stands among the others: `cpu(2)` before `cpu(10)`.
+fn place(lane: &str) -> (bool, String, usize, usize) {
+    let digit = |c: char| c.is_ascii_digit();
+    let (words, rest) = lane.split_at(lane.find(digit).unwrap_or(lane.len()));
+    let number = rest.split(|c| !digit(c)).next().unwrap_or("");
+    let number = number.parse().unwrap_or(0);
+    (lane != "main", words.to_owned(), number, lane.len())
 }
 
 #[cfg(test)]
