@@ -54,7 +54,7 @@ pub struct Conv2d {
 }
 
 impl Conv2d {
-    /// A square kernel with a bias; stride 1 and no padding, until said otherwise.
+    /// A square kernel with a bias. Default: stride 1, no padding.
     ///
     /// ```
     /// # use candle_core::{DType, Device, Tensor};

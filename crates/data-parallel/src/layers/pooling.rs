@@ -22,7 +22,7 @@ pub struct AvgPool2d {
 pub struct GlobalAvgPool2d;
 
 impl MaxPool2d {
-    /// Square windows side by side, until [`stride`](Self::stride) says otherwise.
+    /// Square windows side by side. [`stride`](Self::stride) changes the stride.
     ///
     /// ```
     /// # use candle_core::{DType, Device, Tensor};
@@ -44,7 +44,7 @@ impl MaxPool2d {
 }
 
 impl AvgPool2d {
-    /// Square windows side by side, until [`stride`](Self::stride) says otherwise.
+    /// Square windows side by side. [`stride`](Self::stride) changes the stride.
     pub fn new(kernel: usize) -> Self {
         let stride = kernel;
         Self { kernel, stride }
