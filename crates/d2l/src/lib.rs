@@ -2,7 +2,7 @@
 //!
 //! | of the book (`d2l.…`) | here |
 //! |---|---|
-//! | `try_gpu`, `try_all_gpus` | [`try_gpu`], [`try_all_gpus`], [`devices`] |
+//! | `try_gpu`, `try_all_gpus` | [`try_gpu`], [`try_all_gpus`], [`devices()`] |
 //! | `Timer`, `Accumulator`, `Animator` | [`Timer`], [`Accumulator`], [`Animator`] |
 //! | `show_images` | [`show_images`] |
 //! | `accuracy`, `evaluate_accuracy_gpu` | [`accuracy`], [`evaluate_accuracy_gpu`] |
