@@ -104,8 +104,8 @@ impl<M: ModuleT> Candle<M> {
     }
 }
 
-/// The kernel of a candle op, with the shapes of its input and result. Without an input the result is a tensor that
-/// candle has computed already.
+/// The kernel of a candle op, with the shapes of its input and result. Without an input the function has its tensor
+/// already: one that the caller gave, or one that candle has computed.
 pub(crate) fn kernel<B: Backend>(
     op: CandleOp,
     input: Option<Vec<usize>>,
