@@ -24,11 +24,7 @@ struct Args {
 }
 
 /// Images (B, H, W, inputs) to (B, H / pool, W / pool, outputs).
-fn block(
-    [inputs, outputs]: [usize; 2],
-    pool: usize,
-    vb: VarBuilder<'_>,
-) -> candle_core::Result<Sequential> {
+fn block([inputs, outputs]: [usize; 2], pool: usize, vb: VarBuilder<'_>) -> Result<Sequential> {
     Ok(Sequential::new()
         .add(Conv2d::new(inputs, outputs, 3, vb.pp("conv"))?.padding(1))
         .add(MaxPool2d::new(pool))
@@ -37,7 +33,7 @@ fn block(
 }
 
 /// Images (B, 1, 28, 28) to the scores of ten classes, (B, 10).
-fn network(width: usize, vb: VarBuilder<'_>) -> candle_core::Result<Sequential> {
+fn network(width: usize, vb: VarBuilder<'_>) -> Result<Sequential> {
     Ok(Sequential::new()
         .add(|x: &Value, _| x.nhwc())
         .add(Conv2d::new(1, width, 5, vb.pp("conv"))?)
@@ -51,7 +47,7 @@ fn network(width: usize, vb: VarBuilder<'_>) -> candle_core::Result<Sequential> 
 }
 
 /// Cross-entropy, with a twentieth of each label spread over all classes.
-fn smoothed(y_hat: &Value, y: &Tensor) -> candle_core::Result<Value> {
+fn smoothed(y_hat: &Value, y: &Tensor) -> Result<Value> {
     let y = y.unsqueeze(1)?;
     let loss = candle(move |y_hat: &Tensor| {
         let log_p = log_softmax(y_hat, 1)?;
@@ -60,7 +56,7 @@ fn smoothed(y_hat: &Value, y: &Tensor) -> candle_core::Result<Value> {
     loss.forward(y_hat, true)
 }
 
-fn main() -> Result<()> {
+fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     let (width, seed) = (args.width, args.seed);
     let data = dataset::load(&dataset::Options {

@@ -74,11 +74,10 @@ fn trainer(name: &str, net: &DataParallel) -> Result<Trainer> {
         "adamw" => with_adamw(adamw),
         "other adamw" => with_adamw(other),
         "clipped" => with(sgd(0.9, 0.0, false)).clip_norm(0.5),
-        "rates" => with_adamw(adamw).clip_norm(1.0).rate(|name| match name {
-            "2.weight" => 1.0,
-            "2.bias" => 0.0,
-            _ => 0.1,
-        }),
+        "rates" => {
+            let trainer = with_adamw(adamw).clip_norm(1.0).rate("", 0.1)?;
+            trainer.rate("2", 1.0)?.rate("2.bias", 0.0)?
+        }
         "warmed up" => with_adamw(adamw).schedule(schedule::warmup(4, schedule::cosine(16))),
         name => anyhow::bail!("no run {name}"),
     })
@@ -144,7 +143,7 @@ fn a_frozen_parameter_and_its_state_stay() -> Result<()> {
     steps(&mut trainer, 0..10)?;
     let (param, state) = (net.parameter("2.weight", 1)?, kept(&trainer, "2.weight")?);
     ensure!(state.len() == 2, "{state:?}");
-    let mut frozen = trainer.rate(|name| f64::from(name != "2.weight"));
+    let mut frozen = trainer.rate("2.weight", 0.0)?;
     let other = net.parameter("0.weight", 1)?;
     steps(&mut frozen, 10..12)?;
     ensure!(largest_difference(&param, &net.parameter("2.weight", 1)?)? == 0.0);

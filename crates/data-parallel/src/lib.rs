@@ -4,7 +4,7 @@
 //! ```
 //! use data_parallel::prelude::*;
 //!
-//! # fn main() -> Result<()> {
+//! # fn main() -> anyhow::Result<()> {
 //! let (x, y) = (Tensor::rand(-1f32, 1.0, (64, 2), &Device::Cpu)?, Tensor::zeros(64, DType::U32, &Device::Cpu)?);
 //! let train_iter = DataIter::of_tensors(&x, &y, 16, Some(0))?;
 //! // two GPUs, or two replicas on the CPU

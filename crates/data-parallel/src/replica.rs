@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc::{SendError, Sender};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use candle_core::{Error, Tensor, Var};
 use collective::Member;
 use devices::catch_panic;
 use functional::{
     Backward, Bucket, Gradients, Network, OptimizerState, Part, Summation, Value, Values,
-    check_gradients,
+    with_checks,
 };
 
 use crate::cores::Cores;
@@ -65,6 +65,8 @@ pub(crate) struct Minibatch {
     pub number: (usize, usize),
     /// Whether the gradients of candle's operations are compared with finite differences.
     pub checks: bool,
+    /// Whether `x` has to be finite.
+    pub finite: bool,
     /// Whether another trainer used the replicas before this one.
     pub fresh: bool,
     /// The examples of this step if this is its last minibatch; otherwise the gradients wait.
@@ -172,6 +174,9 @@ impl Replica {
         if examples == 0 && self.members()?.norms.is_none() {
             return Ok(None);
         }
+        if minibatch.finite {
+            check_finite(x)?;
+        }
         let (x, (seed, replica), number) = (Value::new(x)?, self.drawn, minibatch.number);
         let pass = Pass {
             seed,
@@ -179,7 +184,7 @@ impl Replica {
             number,
         };
         let y_hat = pass.run(|| match minibatch.checks {
-            true => check_gradients(|| self.net.forward(&x, true)),
+            true => with_checks(|| self.net.forward(&x, true)),
             false => self.net.forward(&x, true),
         })?;
         let ls = (minibatch.loss)(&y_hat, y)?;
@@ -362,6 +367,18 @@ fn explained<T>(computed: Result<T>, examples: usize) -> Result<T> {
         0 => computed.context(NO_EXAMPLE),
         _ => computed,
     }
+}
+
+/// An error where the first dimension of `x` has an example with NaN or infinity.
+fn check_finite(x: &Tensor) -> Result<()> {
+    if let Some(at) = functional::not_finite(x)? {
+        let example = at / (x.elem_count() / x.dim(0)?);
+        let value = x.flatten_all()?.get(at)?.to_scalar::<f32>()?;
+        bail!(
+            "example {example} of this replica's part of x has the value {value}; no step was taken"
+        )
+    }
+    Ok(())
 }
 
 /// An error where norms have to be synchronized and none was.

@@ -116,15 +116,11 @@ impl SimpleBackend for Collector {
         device: &Device,
     ) -> Result<Tensor> {
         let (state, origin) = &mut *self.lock();
-        if let Some(var) = state.get(name) {
-            if var.shape() != &shape {
-                bail!(
-                    "{name} is requested with shape {shape:?}, but exists with {:?}: use another \
-                     name",
-                    var.shape()
-                );
-            }
-            return Ok(var.as_tensor().clone());
+        if state.get(name).is_some() {
+            bail!(
+                "{name} is requested twice: give each layer a name of its own with vb.pp(\"name\"). Layers that \
+                 share a tensor get it once, or with vb.get_unchecked"
+            )
         }
         let value = origin.value(shape, name, init)?;
         // detached and then copied: variables of two replicas never share storage

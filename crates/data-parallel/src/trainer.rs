@@ -110,13 +110,14 @@ impl Trainer {
     }
 
     /// Whether the first step compares the gradient of each [`functional::candle`] in the network with a finite
-    /// difference, as [`functional::check_gradients`] does. A wrong gradient is an error. Default: true.
+    /// difference, as [`functional::with_checks`] does. A wrong gradient is an error. Default: true.
     pub fn check_gradients(self, checks: bool) -> Self {
         Self { checks, ..self }
     }
 
-    /// Whether a loss that is NaN or infinite is an error of the step: on the CPU at once, on a GPU up to 256 steps
-    /// later, so that the host does not wait for the GPU in every step. Default: true.
+    /// Whether NaN and infinity are errors. In `x` they are one before the step, on the CPU. In a loss they are one after
+    /// the step: on the CPU at once, on a GPU up to 256 steps later, so that the host does not wait for the GPU in every
+    /// step. Default: true.
     pub fn check_losses(self, checks: bool) -> Self {
         let unread = checks.then(Unread::default);
         Self { unread, ..self }
@@ -138,8 +139,9 @@ impl Trainer {
         self
     }
 
-    /// Multiplies the learning rate of each parameter by the value of `rate` for its name. With 0 a parameter is frozen:
-    /// neither it nor its optimizer state changes.
+    /// Multiplies the learning rate of a parameter, or of all parameters of a layer, by `rate`: `of` is its name, or its
+    /// first parts, or "" for all. With 0 a parameter is frozen: neither it nor its optimizer state changes. A later call
+    /// replaces an earlier one.
     ///
     /// ```
     /// # use data_parallel::{DataParallel, Initializer, Sgd, Trainer, layers::Linear};
@@ -148,22 +150,34 @@ impl Trainer {
     /// # })?;
     /// let trainer = Trainer::new(&net, functional::cross_entropy, Sgd::new(0.1));
     /// // only the last layer learns
-    /// let trainer = trainer.rate(|name| if name.starts_with("last.") { 1.0 } else { 0.0 });
+    /// let trainer = trainer.rate("", 0.0)?.rate("last", 1.0)?;
+    /// assert!(trainer.rate("lst", 1.0).is_err());
     /// # anyhow::Ok(())
     /// ```
     ///
-    /// # Panics
-    /// If a rate is negative or no finite number.
-    pub fn rate(mut self, rate: impl Fn(&str) -> f64) -> Self {
-        let of = |name: &str| {
-            let rate = rate(name);
-            let is_one = rate.is_finite() && rate >= 0.0;
-            assert!(is_one, "the rate of {name} is {rate}; expected 0 or more");
-            rate
+    /// # Errors
+    /// If the network has nothing of that name, or the rate is negative or no finite number.
+    pub fn rate(mut self, of: &str, rate: f64) -> Result<Self> {
+        let is_one = rate.is_finite() && rate >= 0.0;
+        ensure!(is_one, "the rate of {of} is {rate}; expected 0 or more");
+        let is_meant = |name: &str| match name.strip_prefix(of) {
+            Some(rest) => of.is_empty() || rest.is_empty() || rest.starts_with('.'),
+            None => false,
         };
-        let params = self.net.states[0].parameters();
-        self.rule.rates = params.map(|(name, _)| of(name)).collect();
-        self
+        let names = self.net.states[0].parameters().map(|(name, _)| &name[..]);
+        let names: Vec<&str> = names.collect();
+        if !names.iter().any(|name| is_meant(name)) {
+            let names = names.join(", ");
+            bail!("rate: the network has no layer or parameter {of}; it has {names}")
+        }
+        let mut rates = self.rule.rates.to_vec();
+        for (of_name, name) in rates.iter_mut().zip(&names) {
+            if is_meant(name) {
+                *of_name = rate;
+            }
+        }
+        self.rule.rates = rates.into();
+        Ok(self)
     }
 
     /// Scales the gradients down where their norm, over all parameters that are not frozen, is larger than
@@ -210,8 +224,8 @@ impl Trainer {
     /// says.
     ///
     /// # Errors
-    /// If `x` and `y` do not fit the network and the loss: nothing was changed, and training can go on with the next
-    /// minibatch. If a replica fails later; the message names it, and the network trains no further. If a loss is NaN
+    /// If `x` and `y` do not fit the network and the loss, or `x` has NaN: nothing was changed, and training can go on
+    /// with the next minibatch. If a replica fails later; the message names it, and the network trains no further. If a loss is NaN
     /// or infinite: the step was taken. And if another trainer of the network came while gradients waited here: they
     /// are lost, and the next step begins anew.
     pub fn step(&mut self, x: &Tensor, y: &Tensor) -> Result<Step> {
@@ -261,6 +275,7 @@ impl Trainer {
             rule,
             number: (self.steps, self.waiting),
             checks: self.checks,
+            finite: self.unread.is_some(),
             fresh: !self.net.trainers.last_was(self.id),
             step_with: last.then_some(examples),
         };

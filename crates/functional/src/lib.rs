@@ -55,7 +55,9 @@ mod optim;
 mod settings;
 
 pub use cpu::budget as threads;
-pub use graph::candle::{Candle, candle, check_gradients};
+pub use cpu::finite::not_finite;
+pub use graph::candle::{Candle, candle, candle_fn, with_checks};
+pub use graph::difference::{GradientError, check_gradients};
 pub use graph::gradients::{Backward, Gradients, Ready, backward};
 pub use graph::network::Network;
 pub use graph::value::{Value, binary_cross_entropy, cross_entropy, squared_error};

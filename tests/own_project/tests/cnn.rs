@@ -1,6 +1,5 @@
 //! A convolutional network of these layers and of candle-nn's, on images of stripes.
 
-use data_parallel::candle_nn::{self, Module};
 use data_parallel::prelude::*;
 
 /// Images (n, 1, 16, 16) with stripes along the rows or the columns, and which, (n,).
@@ -14,16 +13,16 @@ fn stripes(n: usize, seed: u64) -> Result<(Tensor, Tensor)> {
 }
 
 #[test]
-fn stripes_are_told_apart() -> Result<()> {
+fn stripes_are_told_apart() -> anyhow::Result<()> {
     let net = DataParallel::new(&devices(2)?, Initializer::Layers, 0, |vb| {
         let hidden = candle_nn::linear(8 * 6 * 6, 16, vb.pp("hidden"))?;
         Ok(Sequential::new()
-            .add(|x: &Value, _| x.nhwc())
+            .add(Nhwc)
             .add(Conv2d::new(1, 8, 5, vb.pp("conv"))?)
             .add(BatchNorm2d::new(8, vb.pp("norm"))?)
-            .add(|x: &Value, _| x.relu())
+            .add(Relu)
             .add(MaxPool2d::new(2))
-            .add(|x: &Value, _| x.flatten())
+            .add(Flatten)
             .add(candle(move |x: &Tensor| hidden.forward(x)?.gelu()))
             .add(Dropout::new(0.2, vb.pp("dropout"))?)
             .add(Linear::new(16, 2, vb.pp("last"))?))

@@ -5,7 +5,7 @@ use data_parallel::functional::{Gradients, OptimizerState, Update, Values};
 use data_parallel::prelude::*;
 
 #[test]
-fn three_threads_sum() -> Result<()> {
+fn three_threads_sum() -> anyhow::Result<()> {
     let sums = std::thread::scope(|scope| {
         let members = collective::group(3, GroupOptions::default())
             .into_iter()
@@ -17,7 +17,7 @@ fn three_threads_sum() -> Result<()> {
         let ended = threads
             .into_iter()
             .map(|thread| thread.join().expect("no panic"));
-        ended.collect::<Result<Vec<_>, _>>()
+        ended.collect::<anyhow::Result<Vec<_>, _>>()
     })?;
     assert_eq!(sums, vec![vec![3.0, 3.0]; 3]);
     Ok(())
@@ -25,13 +25,13 @@ fn three_threads_sum() -> Result<()> {
 
 /// y = 2x, on two threads with half of the examples each.
 #[test]
-fn adamw_on_two_threads() -> Result<()> {
+fn adamw_on_two_threads() -> anyhow::Result<()> {
     let weights = std::thread::scope(|scope| {
         let members = collective::group(2, GroupOptions::default())
             .into_iter()
             .enumerate();
         let threads = members.map(|(rank, mut member)| {
-            scope.spawn(move || -> Result<f32> {
+            scope.spawn(move || -> anyhow::Result<f32> {
                 let w = Var::zeros((1, 1), DType::F32, &Device::Cpu)?;
                 let x = Tensor::new(&[[rank as f32 + 1.0]], &Device::Cpu)?;
                 let y = (&x * 2.0)?;
@@ -66,7 +66,7 @@ fn adamw_on_two_threads() -> Result<()> {
         let ended = threads
             .into_iter()
             .map(|thread| thread.join().expect("no panic"));
-        ended.collect::<Result<Vec<f32>>>()
+        ended.collect::<anyhow::Result<Vec<f32>>>()
     })?;
     assert_eq!(weights[0], weights[1]);
     assert!((weights[0] - 2.0).abs() < 0.05, "{weights:?}");

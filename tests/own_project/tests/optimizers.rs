@@ -3,7 +3,7 @@
 use data_parallel::prelude::*;
 
 #[test]
-fn all_that_a_loop_may_want() -> Result<()> {
+fn all_that_a_loop_may_want() -> anyhow::Result<()> {
     let x = normal(&mut rng(0), 1.0, (400, 8))?;
     let y = x.sum(1)?.ge(0.0)?.to_dtype(DType::U32)?;
     let [train_iter, test_iter] = [(0, 300), (300, 100)].map(|(first, n)| {
@@ -18,10 +18,7 @@ fn all_that_a_loop_may_want() -> Result<()> {
     let net = DataParallel::new(&devices(2)?, Initializer::Layers, 0, |vb| {
         let stem = Linear::new(8, 16, vb.pp("stem"))?;
         let head = Linear::new(16, 2, vb.pp("head"))?;
-        Ok(Sequential::new()
-            .add(stem)
-            .add(|x: &Value, _| x.relu())
-            .add(head))
+        Ok(Sequential::new().add(stem).add(Relu).add(head))
     })?;
     let best = std::env::temp_dir().join(format!("best-{}.safetensors", std::process::id()));
 
@@ -33,8 +30,7 @@ fn all_that_a_loop_may_want() -> Result<()> {
         ..Sgd::new(0.05)
     };
     let stem = net.parameter("stem.weight", 0)?;
-    let mut trainer = Trainer::new(&net, cross_entropy, sgd)
-        .rate(|name| if name.starts_with("stem.") { 0.0 } else { 1.0 });
+    let mut trainer = Trainer::new(&net, cross_entropy, sgd).rate("stem", 0.0)?;
     for batch in train_iter.epoch(1) {
         let (x, y) = batch?;
         trainer.step(&x, &y)?;
@@ -56,7 +52,7 @@ fn all_that_a_loop_may_want() -> Result<()> {
     )
     .schedule(schedule::warmup(5, schedule::cosine(steps)))
     .clip_norm(1.0)
-    .rate(|name| if name.starts_with("stem.") { 0.5 } else { 1.0 });
+    .rate("stem", 0.5)?;
     let (mut most, mut worse) = (0.0, 0);
     for epoch in 2..=11 {
         for batch in train_iter.epoch(epoch) {

@@ -18,12 +18,12 @@ fn moons(n: usize, seed: u64) -> Result<(Tensor, Tensor)> {
 }
 
 #[test]
-fn two_moons_are_told_apart() -> Result<()> {
+fn two_moons_are_told_apart() -> anyhow::Result<()> {
     let ((x, y), (x_test, y_test)) = (moons(1000, 0)?, moons(500, 1)?);
     let net = DataParallel::new(&devices(2)?, Initializer::Layers, 0, |vb| {
         Ok(Sequential::new()
             .add(Linear::new(2, 32, vb.pp("0"))?)
-            .add(|x: &Value, _| x.relu())
+            .add(Relu)
             .add(Linear::new(32, 2, vb.pp("2"))?))
     })?;
     let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.5));

@@ -5,7 +5,7 @@ use candle_nn::{Init, VarBuilder};
 use functional::{Candle, Network, Value, candle};
 
 /// Layer normalization over the last dimension: (…, features) to the same shape.
-pub struct LayerNorm(Candle<Norm>);
+pub struct LayerNorm(Candle);
 
 impl LayerNorm {
     /// A layer with scale one and shift zero; `eps` is what PyTorch has, 1e-5.

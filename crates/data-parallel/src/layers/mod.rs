@@ -23,18 +23,20 @@
 //!
 //! The operations of `functional` take images as (B, H, W, C), those of candle as (B, C, H, W).
 
+mod activation;
 mod dropout;
 mod layer_norm;
 mod pooling;
 mod sequential;
 
+pub use activation::{Flatten, Nhwc, Relu};
 pub use dropout::Dropout;
 pub(crate) use dropout::Pass;
 pub use layer_norm::LayerNorm;
 pub use pooling::{AvgPool2d, GlobalAvgPool2d, MaxPool2d};
 pub use sequential::Sequential;
 
-use candle_core::{DType, Result, Tensor, Var};
+use candle_core::{DType, Error, Result, Tensor, Var};
 use candle_nn::{Init, VarBuilder};
 use functional::{Network, Value};
 
@@ -44,11 +46,20 @@ fn evenly(inputs: usize) -> Init {
     Init::Uniform { lo: -up, up }
 }
 
+/// The value of the layer that `name` names; an error names it too.
+fn of_layer(name: &str, y: Result<Value>) -> Result<Value> {
+    y.map_err(|error| match name.is_empty() {
+        true => error,
+        false => Error::Msg(format!("layer {name}: {error}")),
+    })
+}
+
 /// Two-dimensional convolution: (B, H, W, inputs) to (B, H', W', outputs).
 #[derive(Debug, Clone)]
 pub struct Conv2d {
+    name: String,
     weight: Tensor,
-    bias: Tensor,
+    bias: Option<Tensor>,
     stride: usize,
     padding: usize,
 }
@@ -68,13 +79,24 @@ impl Conv2d {
     /// # candle_core::Result::Ok(())
     /// ```
     pub fn new(inputs: usize, outputs: usize, kernel: usize, vb: VarBuilder<'_>) -> Result<Self> {
-        let (shape, init) = (
-            (outputs, inputs, kernel, kernel),
-            evenly(inputs * kernel * kernel),
-        );
+        let mut conv = Self::without_bias(inputs, outputs, kernel, vb.clone())?;
+        let init = evenly(inputs * kernel * kernel);
+        conv.bias = Some(vb.get_with_hints(outputs, "bias", init)?);
+        Ok(conv)
+    }
+
+    /// As [`new`](Self::new), without a bias: in front of a batch norm, which has one.
+    pub fn without_bias(
+        inputs: usize,
+        outputs: usize,
+        kernel: usize,
+        vb: VarBuilder<'_>,
+    ) -> Result<Self> {
+        let shape = (outputs, inputs, kernel, kernel);
         Ok(Self {
-            weight: vb.get_with_hints(shape, "weight", init)?,
-            bias: vb.get_with_hints(outputs, "bias", init)?,
+            name: vb.prefix(),
+            weight: vb.get_with_hints(shape, "weight", evenly(inputs * kernel * kernel))?,
+            bias: None,
             stride: 1,
             padding: 0,
         })
@@ -93,15 +115,17 @@ impl Conv2d {
 
 impl Network for Conv2d {
     fn forward(&self, x: &Value, _train: bool) -> Result<Value> {
-        x.conv2d(&self.weight, Some(&self.bias), self.stride, self.padding)
+        let y = x.conv2d(&self.weight, self.bias.as_ref(), self.stride, self.padding);
+        of_layer(&self.name, y)
     }
 }
 
-/// Fully connected layer: (B, inputs) to (B, outputs).
+/// Fully connected layer over the last dimension: (…, inputs) to (…, outputs).
 #[derive(Debug, Clone)]
 pub struct Linear {
+    name: String,
     weight: Tensor,
-    bias: Tensor,
+    bias: Option<Tensor>,
 }
 
 impl Linear {
@@ -119,16 +143,24 @@ impl Linear {
     /// # candle_core::Result::Ok(())
     /// ```
     pub fn new(inputs: usize, outputs: usize, vb: VarBuilder<'_>) -> Result<Self> {
+        let mut linear = Self::without_bias(inputs, outputs, vb.clone())?;
+        linear.bias = Some(vb.get_with_hints(outputs, "bias", evenly(inputs))?);
+        Ok(linear)
+    }
+
+    /// A layer without a bias.
+    pub fn without_bias(inputs: usize, outputs: usize, vb: VarBuilder<'_>) -> Result<Self> {
         Ok(Self {
+            name: vb.prefix(),
             weight: vb.get_with_hints((outputs, inputs), "weight", evenly(inputs))?,
-            bias: vb.get_with_hints(outputs, "bias", evenly(inputs))?,
+            bias: None,
         })
     }
 }
 
 impl Network for Linear {
     fn forward(&self, x: &Value, _train: bool) -> Result<Value> {
-        x.linear(&self.weight, Some(&self.bias))
+        of_layer(&self.name, x.linear(&self.weight, self.bias.as_ref()))
     }
 }
 
@@ -136,6 +168,7 @@ impl Network for Linear {
 /// whole minibatch, as [`Replication::sync_bn`](crate::Replication) says.
 #[derive(Debug, Clone)]
 pub struct BatchNorm2d {
+    name: String,
     weight: Tensor,
     bias: Tensor,
     running_mean: Var,
@@ -164,6 +197,7 @@ impl BatchNorm2d {
         let [mean, var] = [get("running_mean", 0.0)?, get("running_var", 1.0)?];
         let count = count("num_batches_tracked")?;
         Ok(Self {
+            name: vb.prefix(),
             weight,
             bias,
             running_mean: Var::from_tensor(&mean)?,
@@ -180,6 +214,7 @@ impl Network for BatchNorm2d {
             &self.running_var,
             &self.num_batches_tracked,
         ];
-        x.batch_norm2d_tracked(&self.weight, &self.bias, running, train)
+        let y = x.batch_norm2d_tracked(&self.weight, &self.bias, running, train);
+        of_layer(&self.name, y)
     }
 }

@@ -7,18 +7,17 @@ use functional::{Network, Value};
 ///
 /// ```
 /// # use candle_core::{DType, Device, Tensor};
-/// use data_parallel::layers::{Conv2d, Linear, MaxPool2d, Sequential};
+/// use data_parallel::layers::{Conv2d, Flatten, Linear, MaxPool2d, Nhwc, Relu, Sequential};
 /// use data_parallel::{DataParallel, Initializer};
-/// use functional::Value;
 ///
 /// let devices = devices::devices(2)?;
 /// let net = DataParallel::new(&devices, Initializer::Layers, 0, |vb| {
 ///     Ok(Sequential::new()
-///         .add(|x: &Value, _| x.nhwc()) // images (B, 1, 28, 28)
+///         .add(Nhwc) // images (B, 1, 28, 28)
 ///         .add(Conv2d::new(1, 6, 5, vb.pp("0"))?)
-///         .add(|x: &Value, _| x.relu())
+///         .add(Relu)
 ///         .add(MaxPool2d::new(2))
-///         .add(|x: &Value, _| x.flatten())
+///         .add(Flatten)
 ///         .add(Linear::new(6 * 12 * 12, 10, vb.pp("4"))?))
 /// })?;
 /// let y_hat = net.forward(&Tensor::zeros((2, 1, 28, 28), DType::F32, &Device::Cpu)?)?;

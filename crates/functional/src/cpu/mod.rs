@@ -7,6 +7,7 @@ pub(crate) mod buffer;
 #[cfg(test)]
 pub(crate) mod case;
 pub(crate) mod conv;
+pub(crate) mod finite;
 pub(crate) mod gemm;
 pub(crate) mod gradient;
 pub(crate) mod im2col;

@@ -1,14 +1,18 @@
 //! Networks of candle's own operations as one operation of the tape, whose inside candle differentiates.
 
-use super::difference;
+use super::difference::{self, GradientError, check_gradients};
 use super::network::Network;
 use super::value::Value;
 use crate::kernel::{At, Backend, Grad, Kernel, Pass};
 use crate::ops::candle::CandleOp;
-use candle_core::{DType, Device, ModuleT, Result, Tensor, Var, bail};
+use candle_core::{DType, Error, ModuleT, Result, Tensor, Var, bail};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::panic::Location;
 use std::rc::Rc;
+
+/// How far apart, in proportion, gradient and difference may be in a check of a module: kinks lie between the points.
+const TOLERANCE: f64 = 0.05;
 
 /// A network of candle's operations, such as a layer of candle-nn, as an operation among those of [`Value`]. Its
 /// parameters are the variables that its result depends on. candle computes their gradients.
@@ -32,38 +36,57 @@ use std::rc::Rc;
 /// assert_eq!(gradients.values()?[0].to_vec1::<f32>()?, [0., 10.]);
 /// # Ok::<(), candle_core::Error>(())
 /// ```
-pub fn candle<M: ModuleT + 'static>(module: M) -> Candle<M> {
-    Candle {
-        module: Rc::new(module),
-        shapes: RefCell::default(),
-    }
+#[track_caller]
+pub fn candle<M: ModuleT + 'static>(module: M) -> Candle {
+    Candle::new(move |x, train| module.forward_t(&x[0], train))
 }
 
-/// A module of candle's as a network: [`candle`] makes it.
-pub struct Candle<M> {
-    module: Rc<M>,
-    /// The shape of the result for each shape of the input that was there.
-    shapes: RefCell<HashMap<Vec<usize>, Vec<usize>>>,
+/// As [`candle()`], a function of several inputs; [`Candle::forward_all`] calls it.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use functional::{Value, candle_fn};
+/// let product = candle_fn(|x: &[Tensor]| x[0].matmul(&x[1]));
+/// let x = Value::new(&Tensor::new(&[[1f32, 2.]], &Device::Cpu)?)?;
+/// let y = Value::new(&Tensor::new(&[[3f32], [4.]], &Device::Cpu)?)?;
+/// assert_eq!(product.forward_all(&[&x, &y], true)?.eval()?.to_vec2::<f32>()?, [[11.]]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+#[track_caller]
+pub fn candle_fn(f: impl Fn(&[Tensor]) -> Result<Tensor> + 'static) -> Candle {
+    Candle::new(move |x, _train| f(x))
 }
+
+/// A network of candle's operations: [`candle()`] and [`candle_fn`] make it.
+pub struct Candle {
+    module: Rc<Module>,
+    /// The place in the source that made it.
+    made: &'static Location<'static>,
+    /// The shape of the result for the shapes of the inputs that were there.
+    shapes: RefCell<HashMap<Vec<Vec<usize>>, Vec<usize>>>,
+}
+
+type Module = dyn Fn(&[Tensor], bool) -> Result<Tensor>;
 
 thread_local! {
     /// Whether the modules that run compare their gradients first.
     static CHECKS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `f`. Each network of [`candle()`] that computes in it compares candle's gradients with finite differences
-/// first, on numbers between 0.1 and 1.1 and with `train` false: some of candle's operations have wrong gradients.
+/// Runs `f`. Each network of [`candle()`] that is written down in it is checked first, as [`check_gradients`] does, with
+/// `train` false. Tokens and other integers are those of the input; floats are numbers between 0.1 and 1.1. What gives
+/// another result each time is not compared.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
-/// use functional::{Network, Value, candle, check_gradients};
+/// use functional::{Network, Value, candle, with_checks};
 /// let pool = candle(|x: &Tensor| x.max_pool2d(2));
 /// let x = Value::new(&Tensor::rand(0f32, 1., (1, 1, 4, 4), &Device::Cpu)?)?;
-/// let error = check_gradients(|| pool.forward(&x, true)).map(drop).unwrap_err().to_string();
-/// assert!(error.contains("for its input is wrong: 0.25 times a finite difference"), "{error}");
+/// let error = with_checks(|| pool.forward(&x, true)).map(drop).unwrap_err().to_string();
+/// assert!(error.contains("input 0 of shape [1, 1, 4, 4] is wrong") && error.contains("(0.25 times)"), "{error}");
 /// # Ok::<(), candle_core::Error>(())
 /// ```
-pub fn check_gradients<R>(f: impl FnOnce() -> R) -> R {
+pub fn with_checks<R>(f: impl FnOnce() -> R) -> R {
     /// Ends also with a panic.
     struct Until;
     impl Drop for Until {
@@ -76,44 +99,87 @@ pub fn check_gradients<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
-impl<M: ModuleT + 'static> Network for Candle<M> {
+impl Network for Candle {
     fn forward(&self, x: &Value, train: bool) -> Result<Value> {
-        if CHECKS.get() && x.dims().first().is_some_and(|examples| *examples > 0) {
-            let (name, module) = (std::any::type_name::<M>(), &self.module);
-            difference::check(name, |x| module.forward_t(x, false), x.dims(), x.device())?;
+        self.forward_all(&[x], train)
+    }
+}
+
+impl Candle {
+    #[track_caller]
+    fn new(module: impl Fn(&[Tensor], bool) -> Result<Tensor> + 'static) -> Self {
+        Self {
+            module: Rc::new(module),
+            made: Location::caller(),
+            shapes: RefCell::default(),
+        }
+    }
+
+    /// Writes the network down for inputs on one device.
+    ///
+    /// # Errors
+    /// Where they do not fit, or under [`with_checks`] a gradient is wrong.
+    pub fn forward_all(&self, x: &[&Value], train: bool) -> Result<Value> {
+        if CHECKS.get() && x.iter().all(|x| x.dims().first() != Some(&0)) {
+            self.check(x)?;
         }
         let (dims, module) = (self.shape(x)?, self.module.clone());
-        Ok(x.candle(move |x| module.forward_t(x, train), &dims))
+        Ok(Value::candle(x, move |x| module(x, train), &dims))
     }
-}
 
-impl<M: ModuleT> Candle<M> {
-    fn shape(&self, x: &Value) -> Result<Vec<usize>> {
-        if let Some(dims) = self.shapes.borrow().get(x.dims()) {
+    fn check(&self, x: &[&Value]) -> Result<()> {
+        let input = |x: &&Value| match x.tensor().filter(|x| !x.dtype().is_float()) {
+            Some(x) => Ok(x.clone()),
+            None => difference::numbers(x.dims(), x.device()),
+        };
+        let inputs = x.iter().map(input).collect::<Result<Vec<_>>>()?;
+        match check_gradients(|x| (self.module)(x, false), &inputs, TOLERANCE) {
+            Ok(()) | Err(GradientError::Incomparable(_)) => Ok(()),
+            Err(error @ GradientError::Failed(_)) => bail!("candle ({}): {error}", self.made),
+            Err(error) => bail!(
+                "candle ({}): {error}. A network with it would not train right, without an error. The \
+                 documentation of data_parallel::layers says what to use instead; \
+                 Trainer::check_gradients(false) trains all the same",
+                self.made
+            ),
+        }
+    }
+
+    fn shape(&self, x: &[&Value]) -> Result<Vec<usize>> {
+        let key: Vec<Vec<usize>> = x.iter().map(|x| x.dims().to_vec()).collect();
+        if let Some(dims) = self.shapes.borrow().get(&key) {
             return Ok(dims.clone());
         }
-        let dtype = x.tensor().map_or(DType::F32, Tensor::dtype);
-        let zeros = Tensor::zeros(x.dims(), dtype, x.device())?;
-        let y = self.module.forward_t(&zeros, false)?;
+        let zeros = |x: &&Value| {
+            let dtype = x.tensor().map_or(DType::F32, Tensor::dtype);
+            Tensor::zeros(x.dims(), dtype, x.device())
+        };
+        let zeros = x.iter().map(zeros).collect::<Result<Vec<_>>>()?;
+        let y = (self.module)(&zeros, false)
+            .map_err(|error| Error::Msg(format!("candle ({}): {error}", self.made)))?;
         if y.dtype() != DType::F32 {
-            bail!("candle: the module gives {:?}, expected f32", y.dtype())
+            bail!(
+                "candle ({}): the module gives {:?}, expected f32",
+                self.made,
+                y.dtype()
+            )
         }
-        let (from, to) = (x.dims().to_vec(), y.dims().to_vec());
-        self.shapes.borrow_mut().insert(from, to.clone());
-        Ok(to)
+        let dims = y.dims().to_vec();
+        self.shapes.borrow_mut().insert(key, dims.clone());
+        Ok(dims)
     }
 }
 
-/// The kernel of a candle op, with the shapes of its input and result. Without an input the function has its tensor
-/// already: one that the caller gave, or one that candle has computed.
+/// The kernel of a candle op, with the shapes of its inputs and result. Tensors that were there before are in the
+/// function already.
 pub(crate) fn kernel<B: Backend>(
     op: CandleOp,
-    input: Option<Vec<usize>>,
+    inputs: Vec<Vec<usize>>,
     dims: Vec<usize>,
 ) -> Box<dyn Kernel<B>> {
     Box::new(CandleKernel {
         op,
-        input,
+        inputs,
         dims,
         ran: RefCell::default(),
     })
@@ -121,14 +187,14 @@ pub(crate) fn kernel<B: Backend>(
 
 struct CandleKernel {
     op: CandleOp,
-    input: Option<Vec<usize>>,
+    inputs: Vec<Vec<usize>>,
     dims: Vec<usize>,
     ran: RefCell<Option<Ran>>,
 }
 
 /// The saved tensors of candle's, from forward to backward.
 struct Ran {
-    x: Option<Var>,
+    x: Vec<Tensor>,
     y: Tensor,
     parameters: Vec<Tensor>,
 }
@@ -140,18 +206,16 @@ impl<B: Backend> Kernel<B> for CandleKernel {
         x: &[B::View<'_>],
         y: B::ViewMut<'_>,
     ) -> Result<Vec<B::Buffer>> {
-        let (x, variable) = match &self.input {
-            None => (Tensor::zeros(0, DType::F32, &Device::Cpu)?, None), // it is not read
-            Some(dims) => {
-                let copy = B::copy(&pass.stream, x[0])?;
-                let x = B::tensor(&pass.stream, copy, dims)?;
-                let variable = pass.keep.then(|| Var::from_tensor(&x)).transpose()?;
-                (
-                    variable.as_ref().map_or(x, |v| v.as_tensor().clone()),
-                    variable,
-                )
+        let input = |(x, dims): (&B::View<'_>, &Vec<usize>)| {
+            let copy = B::copy(&pass.stream, *x)?;
+            let x = B::tensor(&pass.stream, copy, dims)?;
+            match pass.keep {
+                true => Ok(Var::from_tensor(&x)?.into_inner()),
+                false => Ok(x),
             }
         };
+        let x = x.iter().zip(&self.inputs).map(input);
+        let x = x.collect::<Result<Vec<Tensor>>>()?;
         let result = (self.op.0)(&x)?;
         if result.dims() != self.dims {
             bail!(
@@ -163,12 +227,12 @@ impl<B: Backend> Kernel<B> for CandleKernel {
         }
         B::write(&pass.stream, &result.contiguous()?, y)?;
         if pass.keep {
-            let is_parameter =
-                |t: &&Tensor| t.is_variable() && variable.as_ref().is_none_or(|x| x.id() != t.id());
+            let is_input = |t: &Tensor| x.iter().any(|x| x.id() == t.id());
             let nodes = result.sorted_nodes().into_iter();
-            let parameters = nodes.filter(is_parameter).cloned().collect();
+            let parameters = nodes.filter(|t| t.is_variable() && !is_input(t));
+            let parameters = parameters.cloned().collect();
             *self.ran.borrow_mut() = Some(Ran {
-                x: variable,
+                x,
                 y: result,
                 parameters,
             });
@@ -187,8 +251,7 @@ impl<B: Backend> Kernel<B> for CandleKernel {
         let ran = ran.as_ref().expect("forward ran");
         let dy = B::tensor(&pass.stream, dy, &self.dims)?;
         let gradients = (&ran.y * dy)?.backward()?; // of the sum: candle begins with ones
-        let x = ran.x.as_ref().map(|x| x.as_tensor());
-        for (tensor, to) in x.into_iter().chain(&ran.parameters).zip(dx) {
+        for (tensor, to) in ran.x.iter().chain(&ran.parameters).zip(dx) {
             if let (true, Some(gradient)) = (to.wanted(), gradients.get(tensor)) {
                 let len = gradient.elem_count();
                 let mut part = B::alloc(&pass.stream, B::Element::default(), len)?;

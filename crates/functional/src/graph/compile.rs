@@ -129,8 +129,8 @@ impl<B: Backend> Compiler<B> {
     /// The entry of one operation.
     fn single(&mut self, op: &Op, inputs: &[Value], dims: &[usize]) -> Result<Slot> {
         if let Op::Candle(candle_op) = op {
-            let input = inputs.first().map(|input| input.dims().to_vec());
-            let kernel = candle::kernel(candle_op.clone(), input, dims.to_vec());
+            let of_inputs = inputs.iter().map(|input| input.dims().to_vec()).collect();
+            let kernel = candle::kernel(candle_op.clone(), of_inputs, dims.to_vec());
             let inputs = self.slots(inputs)?;
             return Ok(self.push(kernel, inputs, dims));
         }

@@ -1,92 +1,250 @@
-//! Compares the gradients of a function of candle's with finite differences.
+//! Compares the gradients that candle computes with finite differences.
 
 use candle_core::backprop::GradStore;
-use candle_core::{DType, Device, Result, Tensor, Var, bail};
+use candle_core::{DType, Device, Error, Result, Tensor, Var, bail};
+use std::fmt;
 
-/// How far the largest element of a tensor goes to both sides.
-const STEP: f64 = 5e-3;
+/// In so many random directions.
+const DIRECTIONS: u64 = 4;
 
-/// How far apart, in proportion, gradient and difference may be: kinks lie between the sides.
-const APART: f64 = 0.05;
-
-/// Compares the gradient of `f` for its input, numbers between 0.1 and 1.1 of this shape, and that for all its
-/// parameters, each in its own direction. What does not repeat itself is not compared.
-///
-/// # Errors
-/// Names the function, where candle's gradient is wrong or an error.
-pub(crate) fn check(
-    name: &str,
-    f: impl Fn(&Tensor) -> Result<Tensor>,
-    dims: &[usize],
-    device: &Device,
-) -> Result<()> {
-    let x = Var::from_tensor(&numbers(dims, 0.1, device)?)?;
-    let y = f(&x)?;
-    let up = numbers(y.dims(), -0.5, device)?;
-    let weighed = || sum(&(f(&x)? * &up)?);
-    let repeats = weighed()?.to_bits() == weighed()?.to_bits();
-    let gradients = (&y * &up)?.sum_all()?.backward();
-    let gradients =
-        gradients.map_err(|e| e.context(format!("candle: the gradient of {name} failed")))?;
-    let is_parameter = |t: &&Tensor| t.is_variable() && t.id() != x.id();
-    let nodes = y.sorted_nodes();
-    let parameters = nodes.into_iter().filter(is_parameter).map(Var::from_tensor);
-    let groups = [
-        ("input", vec![x.clone()]),
-        ("parameters", parameters.collect::<Result<_>>()?),
-    ];
-    let rounding = 1e-6 * sum(&(&y * &up)?.abs()?)? / STEP;
-    let compares = |(_, vars): &(&str, Vec<Var>)| repeats && !vars.is_empty();
-    for (of, vars) in groups.into_iter().filter(compares) {
-        let [gradient, difference] = compared(&vars, &gradients, weighed)?;
-        let allowed = rounding + APART * difference.abs().max(gradient.abs());
-        if (difference - gradient).abs() > allowed {
-            bail!(
-                "candle's gradient of {name} for its {of} is wrong: {:.2} times a finite difference. A \
-                 network with it would not train right, without an error. The documentation of \
-                 data_parallel::layers says what to use instead; Trainer::check_gradients(false) trains all the \
-                 same",
-                gradient / difference
-            )
-        }
-    }
-    Ok(())
+/// Why the gradients of a function did not pass [`check_gradients`].
+#[derive(Debug)]
+pub enum GradientError {
+    /// Two derivatives in one direction differ.
+    Wrong {
+        /// Such as "input 0 of shape [2, 3]".
+        of: String,
+        /// By candle's gradient; none where candle computes no gradient.
+        gradient: Option<f64>,
+        /// By a finite difference.
+        difference: f64,
+    },
+    /// The backward pass is an error.
+    Backward(Error),
+    /// The function, or one of its inputs, cannot be checked.
+    Failed(Error),
+    /// The function gives no number, or another one each time.
+    Incomparable(&'static str),
 }
 
-/// How much `f` rises in the direction of the gradients of `vars`: as they say, and as it does.
-fn compared(vars: &[Var], gradients: &GradStore, f: impl Fn() -> Result<f64>) -> Result<[f64; 2]> {
-    let (mut gradient, mut along) = (0., Vec::new());
-    for var in vars {
-        let none = var.zeros_like()?;
-        let of_var = gradients.get(var).unwrap_or(&none);
-        let largest = of_var.abs()?.flatten_all()?.max(0)?.to_scalar::<f32>()?;
-        let direction = match largest {
-            0. => numbers(var.dims(), -0.5, var.device())?,
-            largest => (of_var / f64::from(largest))?,
+/// Compares the gradients that candle computes of `f` with finite differences. It checks each input of `inputs` that
+/// has floats, f32 or f64. It also checks all variables that `f` reads, together.
+///
+/// candle computes no gradient for some operations, and a wrong one for others, without an error. A comparison takes
+/// four random directions. For each it compares the derivative that follows from candle's gradient with
+/// (f(x + h·d) − f(x − h·d)) / 2h. `tolerance` is the largest allowed difference, in proportion to the derivative:
+/// 0.05 suits f32, 1e-6 suits f64. Results with several elements are weighted and summed.
+///
+/// Inputs should have a size of about 1, and lie away from kinks: two equal values have no gradient in a max pooling.
+/// An input that is a variable is moved itself and set back, so the parameters of a module can be inputs:
+///
+/// ```
+/// use candle_core::{DType, Device, Module, Tensor};
+/// use candle_nn::{VarBuilder, VarMap};
+/// use functional::check_gradients;
+/// let varmap = VarMap::new();
+/// let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+/// let x = Tensor::rand(0f32, 1., (4, 8), &Device::Cpu)?;
+/// let linear = candle_nn::linear(8, 8, vb.pp("linear"))?;
+/// check_gradients(|x| linear.forward(&x[0]), &[x.clone()], 0.05)?;
+///
+/// let norm = candle_nn::layer_norm(8, 1e-5, vb.pp("norm"))?;
+/// let inputs = [x, norm.weight().clone()];
+/// let error = check_gradients(|x| norm.forward(&x[0]), &inputs, 0.05).unwrap_err();
+/// assert!(error.to_string().starts_with("the gradient of input 0 of shape [4, 8] is missing"), "{error}");
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+///
+/// # Errors
+/// Names the input with both numbers, or says why it cannot compare them.
+pub fn check_gradients(
+    f: impl Fn(&[Tensor]) -> Result<Tensor>,
+    inputs: &[Tensor],
+    tolerance: f64,
+) -> std::result::Result<(), GradientError> {
+    let xs = inputs.iter().map(movable).collect::<Result<Vec<_>>>()?;
+    let y = f(&xs)?;
+    let weights = random(&y, 0)?;
+    let weighted = || sum(&(f(&xs)? * &weights)?);
+    let [once, again] = [weighted()?, weighted()?];
+    if !once.is_finite() {
+        return Err(GradientError::Incomparable("gives NaN or infinity"));
+    }
+    if once.to_bits() != again.to_bits() {
+        return Err(GradientError::Incomparable(
+            "gives another result each time",
+        ));
+    }
+    let loss = (&y * &weights)?;
+    let gradients = loss.sum_all()?.backward();
+    let gradients = gradients.map_err(GradientError::Backward)?;
+    let size = sum(&loss.sqr()?)?.sqrt();
+    let check = |of: String, tensors: &[Tensor]| {
+        let found = compare(tensors, &gradients, weighted, size, tolerance)?;
+        let Some([gradient, difference]) = found else {
+            return Ok(());
         };
-        gradient += sum(&(of_var * &direction)?)?;
-        along.push((var, var.copy()?, direction));
+        let there = tensors.iter().any(|x| gradients.get(x).is_some());
+        Err(GradientError::Wrong {
+            of,
+            gradient: there.then_some(gradient),
+            difference,
+        })
+    };
+    for (i, x) in xs.iter().enumerate().filter(|(_, x)| x.is_variable()) {
+        let of = format!("input {i} of shape {:?}", x.dims());
+        check(of, std::slice::from_ref(x))?;
+    }
+    let is_input = |x: &Tensor| xs.iter().any(|input| input.id() == x.id());
+    let nodes = y.sorted_nodes().into_iter();
+    let others = nodes.filter(|x| x.is_variable() && !is_input(x)).cloned();
+    check("the variables".to_owned(), &others.collect::<Vec<_>>())
+}
+
+/// The input as a variable, if it has floats.
+fn movable(x: &Tensor) -> Result<Tensor> {
+    match x.dtype().is_float() {
+        true => Ok(Var::from_tensor(x)?.into_inner()),
+        false => Ok(x.clone()),
+    }
+}
+
+/// The two derivatives of `f` in the direction in which they differ most; none if they are equal up to `tolerance` and
+/// rounding. All of `tensors` move together. `size` is that of the numbers which `f` sums.
+fn compare(
+    tensors: &[Tensor],
+    gradients: &GradStore,
+    f: impl Fn() -> Result<f64>,
+    size: f64,
+    tolerance: f64,
+) -> Result<Option<[f64; 2]>> {
+    let Some(first) = tensors.first() else {
+        return Ok(None);
+    };
+    let (step, rounding) = match first.dtype() {
+        DType::F64 => (1e-5, 1e-14),
+        _ => (2e-3, 1e-6),
+    };
+    let mut found = Vec::new();
+    // a kink between the two points disturbs one step; a wrong gradient disturbs both
+    for step in [step, step / 4.] {
+        let directions = 1..=DIRECTIONS;
+        found = directions
+            .map(|direction| derivatives(tensors, gradients, &f, direction, step))
+            .collect::<Result<Vec<_>>>()?;
+        let norm = |part: fn(&[f64; 2]) -> f64| found.iter().map(part).fold(0., f64::hypot);
+        let largest = norm(|both| both[0]).max(norm(|both| both[1]));
+        let allowed = 2. * rounding * size / step + tolerance * largest;
+        if norm(|both| both[0] - both[1]) <= allowed {
+            return Ok(None);
+        }
+    }
+    let apart = |both: &[f64; 2]| (both[0] - both[1]).abs();
+    Ok(found
+        .into_iter()
+        .max_by(|a, b| apart(a).total_cmp(&apart(b))))
+}
+
+/// How much `f` rises in a direction: as the gradients say, and as it does.
+fn derivatives(
+    tensors: &[Tensor],
+    gradients: &GradStore,
+    f: impl Fn() -> Result<f64>,
+    direction: u64,
+    step: f64,
+) -> Result<[f64; 2]> {
+    let (mut gradient, mut moved) = (0., Vec::new());
+    for (i, x) in tensors.iter().enumerate() {
+        let along = random(x, direction + (i as u64) * (DIRECTIONS + 1))?;
+        if let Some(of_x) = gradients.get(x) {
+            gradient += sum(&(of_x * &along)?)?;
+        }
+        moved.push((Var::from_tensor(x)?, x.copy()?, along));
     }
     let at = |step: f64| {
-        for (var, was, direction) in &along {
-            var.set(&(was + (direction * step)?)?)?;
+        for (var, was, along) in &moved {
+            var.set(&(was + (along * step)?)?)?;
         }
-        let risen = f();
-        for (var, was, _) in &along {
-            var.set(was)?;
-        }
-        risen
+        f()
     };
-    Ok([gradient, (at(STEP)? - at(-STEP)?) / (2. * STEP)])
+    let risen = at(step).and_then(|up| Ok(up - at(-step)?));
+    for (var, was, _) in &moved {
+        var.set(was)?;
+    }
+    Ok([gradient, risen? / (2. * step)])
 }
 
 fn sum(values: &Tensor) -> Result<f64> {
     values.to_dtype(DType::F64)?.sum_all()?.to_scalar()
 }
 
-/// The same numbers each time, from `least` to `least` + 1.
-fn numbers(dims: &[usize], least: f32, device: &Device) -> Result<Tensor> {
-    let fraction = |i: u32| i.wrapping_mul(2_654_435_769).rotate_left(7) as f32 / 2f32.powi(32);
-    let numbers = (0..dims.iter().product::<usize>() as u32).map(|i| least + fraction(i + 1));
+/// Numbers between -1 and 1 in the shape and type of `like`, the same each time.
+fn random(like: &Tensor, seed: u64) -> Result<Tensor> {
+    if !matches!(like.dtype(), DType::F32 | DType::F64) {
+        bail!("it gives {:?}; expected f32 or f64", like.dtype())
+    }
+    let count = like.elem_count() as u64;
+    let numbers = (0..count).map(|i| 2. * fraction(i + (seed << 40)) - 1.);
+    let numbers = Tensor::from_iter(numbers, &Device::Cpu)?.reshape(like.dims())?;
+    numbers.to_dtype(like.dtype())?.to_device(like.device())
+}
+
+/// A number from 0 to 1 that looks random (SplitMix64).
+fn fraction(i: u64) -> f64 {
+    let mut z = (i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (z ^ (z >> 31)) as f64 / u64::MAX as f64
+}
+
+/// Numbers between 0.1 and 1.1, away from the kinks of most functions, the same each time. They are others than those
+/// of all directions: along x itself, a norm does not change.
+pub(crate) fn numbers(dims: &[usize], device: &Device) -> Result<Tensor> {
+    let count = dims.iter().product::<usize>() as u64;
+    let numbers = (0..count).map(|i| 0.1 + fraction(u64::MAX / 2 + i) as f32);
     Tensor::from_iter(numbers, device)?.reshape(dims)
+}
+
+impl fmt::Display for GradientError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Wrong {
+                of,
+                gradient: None,
+                difference,
+            } => write!(
+                f,
+                "the gradient of {of} is missing: a finite difference along one direction is {difference:.4}"
+            ),
+            Self::Wrong {
+                of,
+                gradient: Some(gradient),
+                difference,
+            } => {
+                let times = gradient / difference;
+                write!(
+                    f,
+                    "the gradient of {of} is wrong: along one direction candle's is {gradient:.4}, and a \
+                     finite difference {difference:.4} ({times:.2} times)"
+                )
+            }
+            Self::Backward(error) => write!(f, "the backward pass failed: {error}"),
+            Self::Failed(error) => write!(f, "{error}"),
+            Self::Incomparable(why) => write!(f, "the function {why}: it cannot be compared"),
+        }
+    }
+}
+
+impl std::error::Error for GradientError {}
+
+impl From<Error> for GradientError {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<GradientError> for Error {
+    fn from(error: GradientError) -> Self {
+        Error::Msg(error.to_string())
+    }
 }

@@ -4,7 +4,7 @@
 use super::compile::compile;
 use super::tape::{Plan, Saved, Tape};
 use super::value::Value;
-use super::writing::{Parameter, Writing, fill};
+use super::writing::{Parameter, Writing, fill, unused};
 use crate::cpu::Cpu;
 use crate::kernel::{Backend, Pass};
 use crate::memory::bucket::{self, Bucket, Part, Values};
@@ -301,10 +301,7 @@ impl Gradients {
             match plan.completed_by(number) {
                 Some(entry) => *of_bucket = entry.min(*of_bucket),
                 None if self.allow_unused => {}
-                None => bail!(
-                    "the loss does not depend on the parameter {}",
-                    parameter.name
-                ),
+                None => bail!("{}", unused(&parameter.name)),
             }
         }
         Ok(complete)

@@ -2,7 +2,7 @@
 
 pub(crate) mod candle;
 pub(crate) mod compile;
-mod difference;
+pub(crate) mod difference;
 mod eval;
 pub(crate) mod gradients;
 pub(crate) mod network;

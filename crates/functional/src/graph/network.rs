@@ -16,6 +16,11 @@ use candle_core::Result;
 /// assert_eq!(net.forward(&x, false)?.eval()?.to_vec2::<f32>()?, [[11.]]);
 /// # Ok::<(), candle_core::Error>(())
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no network or layer of this library",
+    note = "wrap a module or a function of candle's tensors: `candle(module)`",
+    note = "a closure is a network if it is `|x: &Value, train: bool| …` and returns `candle_core::Result<Value>`"
+)]
 pub trait Network {
     /// Writes the network down for `x`.
     ///
@@ -24,6 +29,7 @@ pub trait Network {
     fn forward(&self, x: &Value, train: bool) -> Result<Value>;
 }
 
+#[diagnostic::do_not_recommend]
 impl<F: Fn(&Value, bool) -> Result<Value>> Network for F {
     fn forward(&self, x: &Value, train: bool) -> Result<Value> {
         self(x, train)

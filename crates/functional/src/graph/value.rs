@@ -68,7 +68,7 @@ impl Value {
         let source = match computed {
             true => {
                 let x = x.clone();
-                let op = CandleOp(Rc::new(move |_| Ok(x.clone())));
+                let op = CandleOp(Rc::new(move |_: &[Tensor]| Ok(x.clone())));
                 Source::Op(Op::Candle(op), Vec::new())
             }
             false => Source::Tensor(x.contiguous()?),
@@ -274,7 +274,8 @@ impl Value {
         self.then("global_avg_pool2d", Op::GlobalAverage(pool), &[], &dims)
     }
 
-    /// x · weightᵀ + bias: (B, I), `weight` (O, I), `bias` (O,) → (B, O). In the book: `nn.Linear`.
+    /// x · weightᵀ + bias over the last dimension: (…, I), `weight` (O, I), `bias` (O,) → (…, O). In the book:
+    /// `nn.Linear`.
     ///
     /// ```
     /// # use candle_core::{Device, Tensor};
@@ -291,8 +292,9 @@ impl Value {
     /// Where a tensor is not f32, or the sizes do not match.
     pub fn linear(&self, weight: &Tensor, bias: Option<&Tensor>) -> Result<Self> {
         let op = Linear::new(self.dims(), weight.dims(), bias.map(|b| b.dims()))?;
-        let others = weighted(weight, bias);
-        self.then("linear", Op::Linear(op), &others, &op.dims())
+        let (others, mut dims) = (weighted(weight, bias), self.dims().to_vec());
+        dims[self.dims().len() - 1] = op.outputs;
+        self.then("linear", Op::Linear(op), &others, &dims)
     }
 
     /// x · weight + bias: as [`linear`](Self::linear), with a `weight` (I, O). In the book:
@@ -445,18 +447,66 @@ impl Value {
         Ok(self.node(Source::Op(op, inputs), self.dims()))
     }
 
-    /// A function of candle's operations, which gives a result of this shape. It runs when the result is computed.
+    /// The elementwise product; also written `(x * other)?`.
+    fn mul(&self, other: &Self) -> Result<Self> {
+        if self.dims() != other.dims() {
+            let (x, other) = (self.dims(), other.dims());
+            bail!("mul: x has shape {x:?}, other {other:?}, expected the same")
+        }
+        self.check("mul", &[("other", other)])?;
+        let product = |x: &[Tensor]| &x[0] * &x[1];
+        Ok(Self::candle(&[self, other], product, self.dims()))
+    }
+
+    /// Values one after the other along dimension `dim`; their other dimensions are the same. candle computes it.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use functional::Value;
+    /// let [a, b] = [[1f32, 2.], [3., 4.]].map(|row| Value::new(&Tensor::new(&[row], &Device::Cpu).unwrap()).unwrap());
+    /// assert_eq!(Value::cat(&[&a, &b], 1)?.eval()?.to_vec2::<f32>()?, [[1., 2., 3., 4.]]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Where there is no value, the dimensions do not match, or one is not f32.
+    pub fn cat(values: &[&Self], dim: usize) -> Result<Self> {
+        let Some(first) = values.first() else {
+            bail!("cat: expected at least one value")
+        };
+        let others: Vec<_> = values.iter().map(|value| ("a value", *value)).collect();
+        first.check("cat", &others)?;
+        let with = |value: &Self, len: usize| {
+            let mut dims = value.dims().to_vec();
+            dims.get_mut(dim).map(|old| std::mem::replace(old, len))?;
+            Some(dims)
+        };
+        let len = values.iter().filter_map(|x| x.dims().get(dim)).sum();
+        let dims = with(first, len);
+        let Some(dims) = dims.filter(|_| values.iter().all(|x| with(x, 0) == with(first, 0)))
+        else {
+            let shapes: Vec<_> = values.iter().map(|x| x.dims()).collect();
+            bail!("cat: shapes {shapes:?} do not match, except in dimension {dim}")
+        };
+        Ok(Self::candle(values, move |x| Tensor::cat(x, dim), &dims))
+    }
+
+    /// A function of candle's operations on some values, which gives a result of this shape. It runs when the result is
+    /// computed. Tensors stay as they are: of any type, and without a copy.
     pub(crate) fn candle(
-        &self,
-        f: impl Fn(&Tensor) -> Result<Tensor> + 'static,
+        xs: &[&Self],
+        f: impl Fn(&[Tensor]) -> Result<Tensor> + 'static,
         dims: &[usize],
     ) -> Self {
-        let (op, inputs) = match self.tensor().cloned() {
-            // as it is: of any type, and without a copy
-            Some(x) => (CandleOp(Rc::new(move |_| f(&x))), Vec::new()),
-            None => (CandleOp(Rc::new(f)), vec![self.clone()]),
-        };
-        self.node(Source::Op(Op::Candle(op), inputs), dims)
+        let tensors: Vec<Option<Tensor>> = xs.iter().map(|x| x.tensor().cloned()).collect();
+        let computed = xs.iter().filter(|x| x.tensor().is_none());
+        let inputs = computed.map(|x| (*x).clone()).collect();
+        let op = CandleOp(Rc::new(move |computed: &[Tensor]| {
+            let mut computed = computed.iter();
+            let x = |tensor: &Option<Tensor>| tensor.as_ref().or_else(|| computed.next()).cloned();
+            f(&tensors.iter().filter_map(x).collect::<Vec<_>>())
+        }));
+        xs[0].node(Source::Op(Op::Candle(op), inputs), dims)
     }
 
     /// This operation on it and `others`, which have names for messages.
@@ -509,6 +559,14 @@ impl std::ops::Add for Value {
 
     fn add(self, other: Self) -> Result<Self> {
         Self::add(&self, &other)
+    }
+}
+
+impl std::ops::Mul for &Value {
+    type Output = Result<Value>;
+
+    fn mul(self, other: Self) -> Result<Value> {
+        Value::mul(self, other)
     }
 }
 
@@ -603,6 +661,6 @@ fn mean_of_each(
     }
     y_hat.check(op, &[("y", &Value::new(y)?)])?;
     let (y, shape) = (y.detach(), (dims[0], dims[1..].iter().product::<usize>()));
-    let of_each = move |y_hat: &Tensor| f(y_hat, &y)?.reshape(shape)?.mean(1);
-    Ok(y_hat.candle(of_each, &dims[..1]))
+    let of_each = move |y_hat: &[Tensor]| f(&y_hat[0], &y)?.reshape(shape)?.mean(1);
+    Ok(Value::candle(&[y_hat], of_each, &dims[..1]))
 }

@@ -32,6 +32,11 @@ pub(crate) fn fill(
     Ok(())
 }
 
+/// What an error says of a parameter without a gradient.
+pub(crate) fn unused(name: &str) -> String {
+    format!("the loss does not depend on the parameter {name}; if that is meant, set allow_unused")
+}
+
 /// The buckets while a backward pass writes to them.
 pub(crate) struct Writing<'a, B: Backend> {
     parameters: &'a mut [Parameter],
@@ -84,9 +89,7 @@ impl<'a, B: Backend> Writing<'a, B> {
         let mut parameters = parts.iter().map(|part| &self.parameters[part.parameter]);
         let missing = parameters.find(|parameter| !parameter.touched);
         if let Some(Parameter { name, .. }) = missing.filter(|_| !self.allow_unused) {
-            bail!(
-                "the loss does not depend on the parameter {name}: candle computes no gradient of it"
-            )
+            bail!("{}: candle computes no gradient of it", unused(name))
         }
         let mut values = self.close(stream, index)?.expect("it is complete once");
         fill(self.parameters, parts, &mut values)?;

@@ -3,8 +3,8 @@
 use candle_core::{Result, Tensor};
 use std::rc::Rc;
 
-/// A function of one tensor, with all the variables that it reads.
+/// A function of tensors, with all the variables that it reads.
 #[derive(Clone)]
 pub(crate) struct CandleOp(pub Rc<Function>);
 
-pub(crate) type Function = dyn Fn(&Tensor) -> Result<Tensor>;
+pub(crate) type Function = dyn Fn(&[Tensor]) -> Result<Tensor>;

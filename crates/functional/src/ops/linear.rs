@@ -15,17 +15,17 @@ pub(crate) struct Linear {
 }
 
 impl Linear {
-    /// From the shapes of x (B, I), weight (O, I) and bias (O,).
+    /// From the shapes of x (…, I), weight (O, I) and bias (O,).
     pub fn new(x: &[usize], weight: &[usize], bias: Option<&[usize]>) -> Result<Self> {
         match (x, weight) {
-            ([b, i], [o, expected]) if i == expected => {
-                Self::with_bias("linear", [*b, *i, *o], false, bias)
+            ([b @ .., i], [o, expected]) if i == expected && !b.is_empty() => {
+                Self::with_bias("linear", [b.iter().product(), *i, *o], false, bias)
             }
-            ([_, i], [_, expected]) => bail!(
+            ([_, .., i], [_, expected]) => bail!(
                 "linear: x has {i} features, weight (O, I) has {expected}; for a weight (I, O) use \
                  matmul"
             ),
-            (x, w) => bail!("linear: x has shape {x:?}, weight {w:?}, expected (B, I) and (O, I)"),
+            (x, w) => bail!("linear: x has shape {x:?}, weight {w:?}, expected (…, I) and (O, I)"),
         }
     }
 

@@ -3,7 +3,7 @@
 use crate::support::{assert_near, assert_refused, random, tensor, values, variables};
 use candle_core::{CpuStorage, CustomOp1, Device, Layout, ModuleT};
 use candle_core::{Result, Shape, Tensor, Var, bail};
-use functional::{Gradients, Network, Value, candle};
+use functional::{Gradients, Network, Value, candle, candle_fn, with_checks};
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -166,8 +166,7 @@ fn without_gradient(params: &[Var]) -> Result<Value> {
     product.forward(&y, true)?.sum()
 }
 
-const NO_GRADIENT: &str =
-    "the loss does not depend on the parameter second: candle computes no gradient of it";
+const NO_GRADIENT: &str = "the loss does not depend on the parameter second; if that is meant, set allow_unused: candle computes no gradient";
 
 #[test]
 fn a_variable_of_which_candle_computes_no_gradient_is_named() -> Result<()> {
@@ -226,5 +225,74 @@ fn a_module_gives_floats() -> Result<()> {
     assert_refused(expected, bytes.forward(&x.relu()?, true));
     let elsewhere = Tensor::new(&[[true as u8]], &Device::Cpu)?;
     assert_refused("expected f32", Value::new(&elsewhere)?.relu());
+    Ok(())
+}
+
+/// Several inputs, products, concatenations and a layer over the last of three dimensions: with candle's gradients.
+#[test]
+fn functions_of_several_values_have_candles_gradients() -> Result<()> {
+    let params = variables(&[
+        random((2, 3, 4), 1),
+        random((2, 3, 4), 2),
+        random((5, 8), 3),
+    ])?;
+    let [a, b] = [Value::new(&params[0])?, Value::new(&params[1])?];
+    let attention = candle_fn(|x: &[Tensor]| x[0].matmul(&x[1].t()?)?.matmul(&x[1]));
+    let tokens = Value::new(&Tensor::new(&[[0u32, 2], [1, 1]], &Device::Cpu)?)?;
+    let gather = candle_fn(|x: &[Tensor]| x[1].flatten_to(1)?.embedding(&x[0].flatten_all()?));
+    // one is computed already, one is a tensor, and one of another type
+    let y = Value::cat(
+        &[
+            &attention.forward_all(&[&a.relu()?, &b], true)?,
+            &(&a * &b)?,
+        ],
+        2,
+    )?;
+    let y = y.linear(&params[2], None)?;
+    assert_eq!(y.dims(), [2, 3, 5]);
+    let gathered = gather.forward_all(&[&tokens, &(&a * &a)?], true)?;
+    let mut gradients = new(&params);
+    let loss = (y.sum()? + gathered.sum()?)?;
+    let loss = gradients.backward(&loss)?;
+
+    let [a, b, weight] = [0, 1, 2].map(|i| params[i].as_tensor());
+    let attention = a.relu()?.matmul(&b.t()?)?.matmul(b)?;
+    let y = Tensor::cat(&[attention, (a * b)?], 2)?
+        .flatten_to(1)?
+        .matmul(&weight.t()?)?;
+    let tokens = Tensor::new(&[[0u32, 2], [1, 1]], &Device::Cpu)?;
+    let gathered = (a * a)?.flatten_to(1)?.embedding(&tokens.flatten_all()?)?;
+    let expected = (y.sum_all()? + gathered.sum_all()?)?;
+    assert_near("loss", &values(&loss), &values(&expected), TOLERANCE);
+    let grads = expected.backward()?;
+    for (ours, param) in gradients.values()?.iter().zip(&params) {
+        let theirs = grads.get(param).expect("a gradient");
+        assert_near("gradient", &values(ours), &values(theirs), TOLERANCE);
+    }
+    let (long, wide) = (
+        Value::new(&random((2, 3), 1))?,
+        Value::new(&random((3, 3), 1))?,
+    );
+    assert_refused("mul: x has shape [2, 3], other [3, 3]", &long * &wide);
+    assert_refused(
+        "shapes [[2, 3], [3, 3]] do not match, except in dimension 1",
+        Value::cat(&[&long, &wide], 1),
+    );
+    assert_refused("in dimension 2", Value::cat(&[&long], 2));
+    Ok(())
+}
+
+/// On the numbers that a check of modules takes.
+#[test]
+fn a_fused_norm_without_a_gradient_is_refused_beside_a_shortcut() -> Result<()> {
+    let (one, zero) = (random(8, 1), random(8, 2));
+    let norm = candle(move |x: &Tensor| x + candle_nn::ops::layer_norm(x, &one, &zero, 1e-5)?);
+    let y = Value::new(&random((4, 8), 1))?.linear(&random((8, 8), 2), None)?;
+    let error = with_checks(|| norm.forward(&y, true));
+    assert_refused("the gradient of input 0 of shape [4, 8] is wrong", error);
+    norm.forward(&y, true)?; // unless it is not asked
+    let embedding = candle_nn::Embedding::new(random((5, 3), 1), 3);
+    let tokens = Value::new(&Tensor::new(&[[0u32, 4]], &Device::Cpu)?)?;
+    with_checks(|| candle(embedding).forward(&tokens, true))?;
     Ok(())
 }

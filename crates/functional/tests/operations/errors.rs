@@ -121,7 +121,7 @@ fn products() {
     assert_refused(expected, x.linear(&w, None));
     let expected = "linear: bias has shape [5], expected [4] for the 4 outputs of weight";
     assert_refused(expected, value(&[2, 3], 1).linear(&w, Some(&random(5, 3))));
-    let expected = "linear: x has shape [3], weight [4, 3], expected (B, I) and (O, I)";
+    let expected = "linear: x has shape [3], weight [4, 3], expected (…, I) and (O, I)";
     assert_refused(expected, value(&[3], 1).linear(&w, None));
     let w = random((3, 4), 2);
     let expected =

@@ -8,6 +8,7 @@ mod by_hand;
 mod candle;
 mod errors;
 mod evaluation;
+mod gradient_check;
 mod losses;
 mod memory_of_parameters;
 mod networks;

@@ -1,0 +1,41 @@
+//! Looks for NaN and infinity in a tensor, as fast as the memory gives it.
+
+use crate::cpu::simd::dispatch;
+use crate::memory::tensors::read_all;
+use candle_core::{DType, Result, Tensor};
+
+/// The index of the first element of `x` that is NaN or infinite; none also where `x` is no f32 tensor on the CPU.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// let x = Tensor::new(&[[1f32, 2.], [f32::NAN, 4.]], &Device::Cpu)?;
+/// assert_eq!(functional::not_finite(&x)?, Some(2));
+/// assert_eq!(functional::not_finite(&x.narrow(0, 0, 1)?)?, None);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+///
+/// # Errors
+/// Where there is no memory left for a contiguous copy.
+pub fn not_finite(x: &Tensor) -> Result<Option<usize>> {
+    if !x.device().is_cpu() || x.dtype() != DType::F32 {
+        return Ok(None);
+    }
+    read_all(&[x.contiguous()?], |x| {
+        let is_finite = dispatch(
+            #[inline(always)]
+            || largest_bits(x[0]) < f32::INFINITY.to_bits(),
+        );
+        let first = || x[0].iter().position(|v| !v.is_finite());
+        Ok(if is_finite { None } else { first() })
+    })
+}
+
+/// The largest of all bits without the sign: those of infinity and NaN are larger than those of all numbers.
+#[inline(always)]
+fn largest_bits(x: &[f32]) -> u32 {
+    let mut most = 0;
+    for v in x {
+        most = most.max(v.to_bits() & 0x7fff_ffff);
+    }
+    most
+}
