@@ -91,9 +91,10 @@ fn replicas_that_differ_are_named() -> Result<()> {
     let weights: Arc<Mutex<Vec<Tensor>>> = Arc::default();
     let kept = weights.clone();
     let network = move |vb: VarBuilder<'_>| {
-        let weight = vb.pp("fc").get((2, 3), "weight")?;
+        let fc = Linear::new(3, 2, vb.pp("fc"))?;
+        let weight = vb.get_unchecked("fc.weight")?;
         kept.lock().expect("no thread panicked").push(weight);
-        Linear::new(3, 2, vb.pp("fc"))
+        Ok(fc)
     };
     let net = DataParallel::new(&cpus(3), Initializer::Normal(0.1), 0, network)?;
     net.check_replicas()?;

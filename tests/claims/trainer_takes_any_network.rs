@@ -2,9 +2,9 @@
 //! replicas as it does on one.
 
 use anyhow::{Context, Result, ensure};
-use candle_core::{Device, Module, Tensor};
+use candle_core::{DType, Device, Module, Tensor};
 use candle_nn::VarBuilder;
-use concise::layers::{BatchNorm2d, Conv2d, Linear};
+use concise::layers::{BatchNorm2d, Conv2d, Flatten, Linear, Nhwc, Sequential};
 use concise::{
     DataParallel, Initializer, Sgd, Trainer, evaluate, evaluate_accuracy_gpus, resnet18,
 };
@@ -24,6 +24,9 @@ trials![
     own_data_trains_and_is_evaluated,
     a_new_learning_rate_keeps_the_momentum,
     a_loss_that_is_no_number_is_an_error,
+    nan_in_the_input_changes_nothing,
+    mistakes_in_a_network_are_named,
+    tokens_train_beside_a_shortcut,
 ];
 
 /// A small convolutional network without batch norm.
@@ -136,7 +139,7 @@ fn with_batch_norm(vb: VarBuilder<'_>) -> candle_core::Result<impl Network + use
 
 fn replicas_keep_their_own_batch_norm_statistics() -> Result<()> {
     let net = DataParallel::new(&cpus(2), Initializer::Normal(0.01), 0, with_batch_norm)?;
-    let dark = Tensor::zeros((2, 1, 28, 28), candle_core::DType::F32, &Device::Cpu)?;
+    let dark = Tensor::zeros((2, 1, 28, 28), DType::F32, &Device::Cpu)?;
     let x = Tensor::cat(&[&dark, &formula_batch(0, 2)?.0], 0)?;
     let y = formula_batch(0, 4)?.1;
     Trainer::new(&net, cross_entropy, Sgd::new(0.1)).step(&x, &y)?;
@@ -325,7 +328,7 @@ fn a_new_learning_rate_keeps_the_momentum() -> Result<()> {
         ..Sgd::new(1.0)
     };
     let mut trainer = Trainer::new(&net, |y_hat: &Value, _: &Tensor| Ok(y_hat.clone()), sgd);
-    let ones = Tensor::ones(4, candle_core::DType::F32, &Device::Cpu)?;
+    let ones = Tensor::ones(4, DType::F32, &Device::Cpu)?;
     for (lr, expected) in [(1.0, -1.0), (0.5, -1.75), (0.0, -1.75), (2.0, -5.5)] {
         trainer.set_lr(lr);
         trainer.step(&ones, &ones)?;
@@ -353,5 +356,130 @@ fn a_loss_that_is_no_number_is_an_error() -> Result<()> {
     let mut does_not = trainer()?.check_losses(false);
     does_not.step(&x, &y)?;
     ensure!(!does_not.step(&x, &y)?.loss.mean()?.is_finite());
+    Ok(())
+}
+
+/// It is told from a rate that is too high, and batch norm's running statistics stay too.
+fn nan_in_the_input_changes_nothing() -> Result<()> {
+    let net = DataParallel::new(&cpus(2), Initializer::Xavier(3.0), 0, with_batch_norm)?;
+    let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.1));
+    let (x, y) = formula_batch(0, 8)?;
+    for value in [f32::NAN, f32::INFINITY] {
+        let state = || {
+            let all = net.state_dict()?.into_iter();
+            let floats = all.map(|(name, x)| Ok((name, x.to_dtype(DType::F32)?)));
+            floats.collect::<Result<Vec<_>>>()
+        };
+        let before = state()?;
+        let bad = Tensor::full(value, (1, 1, 28, 28), &Device::Cpu)?;
+        let bad = Tensor::cat(&[&x.narrow(0, 0, 6)?, &bad, &x.narrow(0, 7, 1)?], 0)?;
+        let error = trainer.step(&bad, &y).map(drop).expect_err("it is bad");
+        let words =
+            format!("replica cpu(1): example 2 of this replica's part of x has the value {value}");
+        has(&format!("{error:#}"), &words)?;
+        ensure!(apart(&before, &state()?)? == 0.0, "it changed something");
+        trainer.step(&x, &y)?; // and training goes on
+    }
+    let largest = Tensor::full(f32::MAX, (8, 1, 28, 28), &Device::Cpu)?;
+    let error = trainer
+        .step(&largest, &y)
+        .map(drop)
+        .expect_err("the variance overflows");
+    has(&format!("{error:#}"), "the loss is ")
+}
+
+fn mistakes_in_a_network_are_named() -> Result<()> {
+    let refused = |network: fn(VarBuilder<'_>) -> candle_core::Result<Sequential>| {
+        let net = DataParallel::new(&cpus(2), Initializer::Layers, 0, network)?;
+        let (x, y) = formula_batch(0, 4)?;
+        let step = Trainer::new(&net, cross_entropy, Sgd::new(0.1)).step(&x, &y);
+        step.map(drop)
+    };
+    let says = |words: &str, result: Result<()>| {
+        let error = result.map_err(|error| format!("{error:#}"));
+        has(&error.expect_err(words), words)
+    };
+    says(
+        "weight is requested twice: give each layer a name of its own with vb.pp",
+        refused(|vb| {
+            Ok(Sequential::new()
+                .add(Linear::new(10, 10, vb.clone())?)
+                .add(Linear::new(10, 10, vb)?))
+        }),
+    )?;
+    says(
+        "layer stem.conv: conv2d: x has 1 channels, weight has 3",
+        refused(|vb| {
+            Ok(Sequential::new()
+                .add(Nhwc)
+                .add(Conv2d::new(3, 6, 5, vb.pp("stem.conv"))?))
+        }),
+    )?;
+    says(
+        "layer fc: linear: x has 784 features, weight (O, I) has 700",
+        refused(|vb| {
+            Ok(Sequential::new()
+                .add(Nhwc)
+                .add(Flatten)
+                .add(Linear::new(700, 10, vb.pp("fc"))?))
+        }),
+    )?;
+    says(
+        "the loss does not depend on the parameter spare.weight; if that is meant, set allow_unused",
+        refused(|vb| {
+            Linear::without_bias(3, 3, vb.pp("spare"))?;
+            Ok(Sequential::new()
+                .add(Nhwc)
+                .add(Flatten)
+                .add(Linear::new(784, 10, vb.pp("fc"))?))
+        }),
+    )?;
+    let net = DataParallel::new(&cpus(1), Initializer::Xavier(3.0), 0, small_net)?;
+    let trainer = || Trainer::new(&net, cross_entropy, Sgd::new(0.1));
+    let rate = |of, rate| trainer().rate(of, rate).map(drop);
+    let names = "it has conv.weight, conv.bias, fc.weight, fc.bias";
+    says(names, rate("con", 0.0))?;
+    says(names, rate("fc.weights", 0.0))?;
+    says("the rate of fc is -1", rate("fc", -1.0))?;
+    rate("fc.weight", 0.0)
+}
+
+/// An embedding of tokens, and candle's layer norm beside a shortcut: it has no gradient.
+fn tokens_train_beside_a_shortcut() -> Result<()> {
+    let build = |fused: bool| {
+        move |vb: VarBuilder<'_>| {
+            let embedding = candle_nn::embedding(7, 8, vb.pp("embedding"))?;
+            let norm = candle_nn::layer_norm(8, 1e-5, vb.pp("norm"))?;
+            let fc = candle_nn::linear(8, 10, vb.pp("fc"))?;
+            Ok(candle(move |x: &Tensor| {
+                let x = embedding.forward(x)?;
+                let y = match fused {
+                    true => norm.forward(&x)?,
+                    false => candle_nn::ops::layer_norm_slow(
+                        &x,
+                        norm.weight(),
+                        norm.bias().unwrap(),
+                        1e-5,
+                    )?,
+                };
+                fc.forward(&(x + y)?.mean(1)?)
+            }))
+        }
+    };
+    let x = Tensor::new(&[[0u32, 6, 3], [1, 1, 2], [5, 4, 0]], &Device::Cpu)?;
+    let y = Tensor::new(&[3u32, 0, 9], &Device::Cpu)?;
+    let step = |fused, k| {
+        let net = DataParallel::new(&cpus(k), Initializer::Layers, 0, build(fused))?;
+        let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.1));
+        trainer.step(&x, &y)?;
+        anyhow::Ok(net.state_dict()?)
+    };
+    let error = step(true, 1).map(drop).expect_err("it trains wrong");
+    has(
+        &format!("{error:#}"),
+        "the gradient of the variables is wrong",
+    )?;
+    let difference = apart(&step(false, 1)?, &step(false, 2)?)?;
+    ensure!(difference <= 1e-6, "{difference}");
     Ok(())
 }
