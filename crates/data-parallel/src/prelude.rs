@@ -16,8 +16,8 @@ pub use training::{DataIter, normal, rng, uniform};
 pub use crate::data_parallel::DataParallel;
 pub use crate::evaluate::{evaluate, evaluate_accuracy_gpus};
 pub use crate::layers::{
-    AvgPool2d, BatchNorm2d, Conv2d, Dropout, Flatten, GlobalAvgPool2d, LayerNorm, Linear,
-    MaxPool2d, Nhwc, Relu, Sequential,
+    AvgPool2d, BatchNorm2d, Conv2d, Dropout, Embedding, Flatten, Gelu, GlobalAvgPool2d, LayerNorm,
+    Linear, MaxPool2d, Nhwc, Relu, Sequential,
 };
 pub use crate::schedule;
 pub use crate::settings::Replication;

@@ -7,6 +7,10 @@ use functional::{Network, Value};
 #[derive(Debug, Clone, Copy)]
 pub struct Relu;
 
+/// x · Φ(x) of each element: PyTorch's `nn.GELU()`; any shape.
+#[derive(Debug, Clone, Copy)]
+pub struct Gelu;
+
 /// Images (B, C, H, W), as PyTorch and candle have them, to (B, H, W, C): the first layer of a network for images.
 #[derive(Debug, Clone, Copy)]
 pub struct Nhwc;
@@ -18,6 +22,12 @@ pub struct Flatten;
 impl Network for Relu {
     fn forward(&self, x: &Value, _train: bool) -> Result<Value> {
         x.relu()
+    }
+}
+
+impl Network for Gelu {
+    fn forward(&self, x: &Value, _train: bool) -> Result<Value> {
+        x.gelu()
     }
 }
 

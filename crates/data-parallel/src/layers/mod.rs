@@ -25,16 +25,16 @@
 
 mod activation;
 mod dropout;
-mod layer_norm;
 mod pooling;
 mod sequential;
+mod tokens;
 
-pub use activation::{Flatten, Nhwc, Relu};
+pub use activation::{Flatten, Gelu, Nhwc, Relu};
 pub use dropout::Dropout;
 pub(crate) use dropout::Pass;
-pub use layer_norm::LayerNorm;
 pub use pooling::{AvgPool2d, GlobalAvgPool2d, MaxPool2d};
 pub use sequential::Sequential;
+pub use tokens::{Embedding, LayerNorm};
 
 use candle_core::{DType, Error, Result, Tensor, Var};
 use candle_nn::{Init, VarBuilder};

@@ -6,6 +6,7 @@ use crate::cpu::conv::Alone;
 use crate::cpu::gradient::{Cpu, Grad};
 use crate::cpu::loss::Labelled;
 use crate::cpu::one_channel::OneChannel;
+use crate::cpu::tokens::Rows;
 use crate::cpu::winograd::Pooled;
 use crate::kernel::{Backend, Input, Kernel};
 use crate::memory::bucket::Values;
@@ -44,6 +45,10 @@ impl Backend for Cpu {
             Op::CrossEntropy(op) => Box::new(Labelled::new(&op)?),
             Op::Sum(op) => Box::new(op),
             Op::Mean(op) => Box::new(op),
+            Op::Gelu(op) => Box::new(op),
+            Op::Embedding(op) => Box::new(Rows::new(&op)?),
+            Op::LayerNorm(op) => Box::new(op),
+            Op::Attention(op) => Box::new(op),
             Op::Candle(_) => return Ok(None),
         }))
     }

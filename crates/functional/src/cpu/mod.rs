@@ -1,12 +1,14 @@
 //! The CPU: kernels for AVX-512, AVX2 and NEON, chosen at run time, on slices of f32.
 
 pub(crate) mod activation;
+pub(crate) mod attention;
 pub(crate) mod backend;
 pub mod budget;
 pub(crate) mod buffer;
 #[cfg(test)]
 pub(crate) mod case;
 pub(crate) mod conv;
+pub(crate) mod exp;
 pub(crate) mod finite;
 pub(crate) mod gemm;
 pub(crate) mod gradient;
@@ -22,6 +24,7 @@ pub(crate) mod simd;
 pub(crate) mod sums;
 pub(crate) mod thread_pool;
 pub(crate) mod threads;
+pub(crate) mod tokens;
 pub(crate) mod vector;
 pub(crate) mod winograd;
 

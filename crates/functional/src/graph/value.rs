@@ -8,6 +8,7 @@ use crate::ops::linear::Linear;
 use crate::ops::loss::CrossEntropy;
 use crate::ops::norm::Norm;
 use crate::ops::pool::{Average, GlobalAverage, Maximum, Windows};
+use crate::ops::tokens::{Attention, Embedding, Gelu, LayerNorm};
 use crate::ops::{Add, Mean, Op, Relu, Sum, args};
 use candle_core::{DType, Device, Result, Tensor, Var, bail};
 use std::cell::RefCell;
@@ -382,15 +383,138 @@ impl Value {
         self.then("batch_norm2d", Op::Norm(norm), &others, self.dims())
     }
 
-    /// The cross-entropy of each example: logits (B, C) and labels `y` (B,) of u32 → (B,):
+    /// x · Φ(x) of each element, where Φ is the distribution function of the normal distribution: PyTorch's `nn.GELU()`.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use functional::Value;
+    /// let x = Tensor::new(&[-1f32, 0., 1.], &Device::Cpu)?;
+    /// let y = Value::new(&x)?.gelu()?.eval()?.to_vec1::<f32>()?;
+    /// assert!((y[0] + 0.15866).abs() < 1e-5 && y[1] == 0. && (y[2] - 0.84134).abs() < 1e-5);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Where it is not f32.
+    pub fn gelu(&self) -> Result<Self> {
+        let of_candle = |x: &[Tensor]| x[0].gelu_erf();
+        self.native("gelu", Op::Gelu(Gelu), &[], self.dims(), of_candle)
+    }
+
+    /// A row of `weight` (V, C) for each token: u32 of any shape (…) → (…, C). In PyTorch: `nn.Embedding`.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use functional::Value;
+    /// let weight = Tensor::new(&[[0f32, 1.], [2., 3.], [4., 5.]], &Device::Cpu)?;
+    /// let tokens = Value::new(&Tensor::new(&[2u32, 0], &Device::Cpu)?)?;
+    /// assert_eq!(tokens.embedding(&weight)?.eval()?.to_vec2::<f32>()?, [[4., 5.], [0., 1.]]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Where it is computed, not u32, or has a token that is too large; and where `weight` does not fit.
+    pub fn embedding(&self, weight: &Tensor) -> Result<Self> {
+        let Some(tokens) = self.tensor() else {
+            bail!("embedding: the tokens are computed; expected a tensor of u32")
+        };
+        let op = Embedding::new(tokens, weight.dims())?;
+        let (mut dims, tokens) = (self.dims().to_vec(), op.tokens.clone());
+        dims.push(op.width);
+        let shape = dims.clone();
+        let of_candle = move |weight: &[Tensor]| weight[0].embedding(&tokens)?.reshape(&shape[..]);
+        Self::new(weight)?.native("embedding", Op::Embedding(op), &[], &dims, of_candle)
+    }
+
+    /// Normalizes the last dimension, then scales it with `weight` and shifts it by `bias`, both (C,):
+    /// (x − mean) / √(var + 1e-5) · weight + bias, of any shape (…, C). In PyTorch: `nn.LayerNorm`.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use functional::Value;
+    /// let x = Tensor::new(&[[10f32, 30.]], &Device::Cpu)?;
+    /// let (weight, bias) = (Tensor::new(&[1f32, 2.], &Device::Cpu)?, Tensor::new(&[0f32, 5.], &Device::Cpu)?);
+    /// let y = Value::new(&x)?.layer_norm(&weight, &bias)?.eval()?.to_vec2::<f32>()?;
+    /// assert!((y[0][0] + 1.).abs() < 1e-6 && (y[0][1] - 7.).abs() < 1e-6);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Where a tensor is not f32, or the sizes do not match.
+    pub fn layer_norm(&self, weight: &Tensor, bias: &Tensor) -> Result<Self> {
+        let op = LayerNorm::new([self.dims(), weight.dims(), bias.dims()])?;
+        let others = [("weight", weight), ("bias", bias)];
+        self.native(
+            "layer_norm",
+            Op::LayerNorm(op),
+            &others,
+            self.dims(),
+            LayerNorm::candle,
+        )
+    }
+
+    /// Attention in `heads` heads, in which each token sees itself and the tokens before it: queries, keys and values side by
+    /// side, (B, T, 3·C) → (B, T, C). In PyTorch: `F.scaled_dot_product_attention(…, is_causal=True)`.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use functional::Value;
+    /// // two tokens with equal scores: the second one gets the mean of both values
+    /// let x = Tensor::new(&[[[0f32, 1., 10.], [0., 1., 30.]]], &Device::Cpu)?;
+    /// let y = Value::new(&x)?.causal_attention(1)?.eval()?;
+    /// assert_eq!(y.to_vec3::<f32>()?, [[[10.], [20.]]]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Where it is not f32, or the sizes do not match.
+    pub fn causal_attention(&self, heads: usize) -> Result<Self> {
+        let op = Attention::new(self.dims(), heads)?;
+        let dims = [self.dims()[0], op.tokens, op.width];
+        let of_candle = move |x: &[Tensor]| op.candle(&x[0]);
+        self.native("causal_attention", Op::Attention(op), &[], &dims, of_candle)
+    }
+
+    /// An operation that has a kernel on the CPU; elsewhere candle computes it.
+    fn native(
+        &self,
+        name: &str,
+        op: Op,
+        others: &[(&str, &Tensor)],
+        dims: &[usize],
+        of_candle: impl Fn(&[Tensor]) -> Result<Tensor> + 'static,
+    ) -> Result<Self> {
+        let y = self.then(name, op, others, dims)?;
+        match (&y.0.source, self.device().is_cpu()) {
+            (Source::Op(_, inputs), false) => Ok(Self::candle(
+                &inputs.iter().collect::<Vec<_>>(),
+                of_candle,
+                dims,
+            )),
+            _ => Ok(y),
+        }
+    }
+
+    /// The cross-entropy of each example: logits (B, …, C) and labels `y` (B, …) of u32 → (B,):
     /// log Σⱼ exp(y_hatⱼ) − y_hat at the label. As the function [`cross_entropy`].
     ///
     /// # Errors
     /// As there.
     pub fn cross_entropy(&self, y: &Tensor) -> Result<Self> {
+        args::check_device("cross_entropy", self.device(), "y", y.device())?;
+        if let [batch, labels @ .., classes] = self.dims()
+            && !labels.is_empty()
+            && y.dims() == &self.dims()[..self.dims().len() - 1]
+        {
+            let (each, n) = (labels.iter().product::<usize>(), *batch);
+            let rows = self.node(Source::Reshaped(self.clone()), &[n * each, *classes]);
+            self.check("cross_entropy", &[])?;
+            let of_rows = rows.cross_entropy(&y.flatten_all()?)?;
+            let mean = move |l: &[Tensor]| l[0].reshape((n, each))?.mean(1);
+            return Ok(Self::candle(&[&of_rows], mean, &[n]));
+        }
         let op = CrossEntropy::new(self.dims(), y)?;
         let dims = [op.batch];
-        args::check_device("cross_entropy", self.device(), "y", y.device())?;
         self.then("cross_entropy", Op::CrossEntropy(op), &[], &dims)
     }
 
@@ -579,7 +703,8 @@ impl fmt::Debug for Value {
 }
 
 /// The cross-entropy of each example: logits `y_hat` (B, C) and labels `y` (B,) of u32 → (B,):
-/// log Σⱼ exp(y_hatⱼ) − y_hat at the label. It takes no mean and no sum: shards of one minibatch have to be added.
+/// log Σⱼ exp(y_hatⱼ) − y_hat at the label. An example with several labels, (B, …, C) and (B, …), has the mean of theirs.
+/// It takes no mean and no sum over the examples: shards of one minibatch have to be added.
 ///
 /// In the book: `nn.CrossEntropyLoss(reduction='none')`.
 ///

@@ -9,6 +9,7 @@ pub(crate) mod loss;
 pub(crate) mod norm;
 pub(crate) mod pool;
 pub(crate) mod synchronized;
+pub(crate) mod tokens;
 
 use candle::CandleOp;
 use convolution::Convolution;
@@ -17,6 +18,7 @@ use linear::Linear;
 use loss::CrossEntropy;
 use norm::Norm;
 use pool::{Average, GlobalAverage, Maximum};
+use tokens::{Attention, Embedding, Gelu, LayerNorm};
 
 /// One operation, or several that one kernel computes.
 #[derive(Clone)]
@@ -33,6 +35,10 @@ pub(crate) enum Op {
     CrossEntropy(CrossEntropy),
     Sum(Sum),
     Mean(Mean),
+    Gelu(Gelu),
+    Embedding(Embedding),
+    LayerNorm(LayerNorm),
+    Attention(Attention),
     Candle(CandleOp),
 }
 

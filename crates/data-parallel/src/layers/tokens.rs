@@ -1,0 +1,83 @@
+//! Layers of a transformer: layer normalization, and the embedding of tokens.
+
+use candle_core::{Result, Tensor};
+use candle_nn::{Init, VarBuilder};
+use functional::{Network, Value};
+
+use super::of_layer;
+
+/// Layer normalization over the last dimension: (…, features) to the same shape.
+#[derive(Debug, Clone)]
+pub struct LayerNorm {
+    name: String,
+    weight: Tensor,
+    bias: Tensor,
+}
+
+impl LayerNorm {
+    /// A layer with scale one and shift zero; ε is what PyTorch has, 1e-5.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_nn::{VarBuilder, VarMap};
+    /// # use functional::{Network, Value};
+    /// # let (varmap, cpu) = (VarMap::new(), Device::Cpu);
+    /// # let vb = VarBuilder::from_varmap(&varmap, DType::F32, &cpu);
+    /// let norm = data_parallel::layers::LayerNorm::new(2, vb)?;
+    /// let y = norm.forward(&Value::new(&Tensor::new(&[[10f32, 30.]], &cpu)?)?, true)?;
+    /// let y = y.eval()?.to_vec2::<f32>()?;
+    /// assert!((y[0][0] + 1.).abs() < 1e-6 && (y[0][1] - 1.).abs() < 1e-6);
+    /// # candle_core::Result::Ok(())
+    /// ```
+    pub fn new(features: usize, vb: VarBuilder<'_>) -> Result<Self> {
+        let get = |name, value| vb.get_with_hints(features, name, Init::Const(value));
+        Ok(Self {
+            name: vb.prefix(),
+            weight: get("weight", 1.0)?,
+            bias: get("bias", 0.0)?,
+        })
+    }
+}
+
+impl Network for LayerNorm {
+    fn forward(&self, x: &Value, _train: bool) -> Result<Value> {
+        of_layer(&self.name, x.layer_norm(&self.weight, &self.bias))
+    }
+}
+
+/// A vector for each token: u32 (…) to (…, features).
+#[derive(Debug, Clone)]
+pub struct Embedding {
+    name: String,
+    weight: Tensor,
+}
+
+impl Embedding {
+    /// A layer for tokens below `tokens`, drawn from N(0, 1) under [`Initializer::Layers`](crate::Initializer), as
+    /// PyTorch's.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_nn::{VarBuilder, VarMap};
+    /// # use functional::{Network, Value};
+    /// # let (varmap, cpu) = (VarMap::new(), Device::Cpu);
+    /// # let vb = VarBuilder::from_varmap(&varmap, DType::F32, &cpu);
+    /// let embedding = data_parallel::layers::Embedding::new(128, 64, vb)?;
+    /// let tokens = Value::new(&Tensor::zeros((8, 32), DType::U32, &cpu)?)?;
+    /// assert_eq!(embedding.forward(&tokens, true)?.dims(), [8, 32, 64]);
+    /// # candle_core::Result::Ok(())
+    /// ```
+    pub fn new(tokens: usize, features: usize, vb: VarBuilder<'_>) -> Result<Self> {
+        let (mean, stdev) = (0.0, 1.0);
+        Ok(Self {
+            name: vb.prefix(),
+            weight: vb.get_with_hints((tokens, features), "weight", Init::Randn { mean, stdev })?,
+        })
+    }
+}
+
+impl Network for Embedding {
+    fn forward(&self, x: &Value, _train: bool) -> Result<Value> {
+        of_layer(&self.name, x.embedding(&self.weight))
+    }
+}

@@ -1,0 +1,113 @@
+//! Causal attention on the CPU: the matrix products of one example and one head at a time.
+
+use crate::cpu::buffer::Buffer;
+use crate::cpu::exp::{exp, sum};
+use crate::cpu::gemm::{Matrix, multiply};
+use crate::cpu::gradient::{At, Cpu, Grad, Pass};
+use crate::cpu::threads::{for_each_chunk, for_each_chunk_of_two};
+use crate::kernel::Kernel;
+use crate::ops::tokens::Attention;
+use candle_core::Result;
+
+impl Attention {
+    /// Of an example (T, 3·C): the queries (0), keys (1) or values (2) of a head, (T, D).
+    fn part<'a>(&self, x: &'a [f32], part: usize, head: usize) -> Matrix<'a> {
+        let first = part * self.width + head * self.width / self.heads;
+        self.head(&x[first..], 3 * self.width)
+    }
+
+    /// One head of rows of so many elements.
+    fn head<'a>(&self, rows: &'a [f32], row: usize) -> Matrix<'a> {
+        Matrix::strided(rows, (self.tokens, self.width / self.heads), (row, 1))
+    }
+}
+
+/// The weights of a token, from its scores: those of the tokens after it are 0.
+#[inline(always)]
+fn softmax(scores: &mut [f32], seen: usize, scale: f32) {
+    let (seen, later) = scores.split_at_mut(seen);
+    let largest = seen.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    for score in seen.iter_mut() {
+        *score = exp((*score - largest) * scale);
+    }
+    let total = sum(
+        seen.len(),
+        #[inline(always)]
+        |i| seen[i],
+    );
+    seen.iter_mut().for_each(|weight| *weight /= total);
+    later.fill(0.);
+}
+
+/// Copies the rows of `from` to every `stride`-th element of `to`.
+fn spread(from: &[f32], width: usize, to: &mut [f32], stride: usize) {
+    for (from, to) in from.chunks_exact(width).zip(to.chunks_mut(stride)) {
+        to[..width].copy_from_slice(from);
+    }
+}
+
+impl Kernel<Cpu> for Attention {
+    /// Saves the weights of each example and head, (T, T).
+    fn forward(&self, _: &Pass, x: &[&[f32]], y: &mut [f32]) -> Result<Vec<Buffer>> {
+        let (t, c, d) = (self.tokens, self.width, self.width / self.heads);
+        let mut weights = Buffer::new(x[0].len() / (3 * c) * self.heads * t);
+        for_each_chunk_of_two(
+            (y, t * c),
+            (&mut weights, self.heads * t * t),
+            #[inline(always)]
+            |i, y, weights| {
+                let x = &x[0][i * 3 * t * c..][..3 * t * c];
+                let mut of_head = vec![0.; t * d];
+                for (head, weights) in weights.chunks_exact_mut(t * t).enumerate() {
+                    let [query, key, value] = [0, 1, 2].map(|part| self.part(x, part, head));
+                    multiply(weights, false, query, key.t());
+                    for (token, scores) in weights.chunks_exact_mut(t).enumerate() {
+                        softmax(scores, token + 1, self.scale());
+                    }
+                    multiply(&mut of_head, false, Matrix::new(weights, t, t), value);
+                    spread(&of_head, d, &mut y[head * d..], c);
+                }
+            },
+        );
+        Ok(vec![weights])
+    }
+
+    fn backward(&self, _: &Pass, at: At<'_, '_>, dy: Buffer, dx: &mut [Grad]) -> Result<()> {
+        let (t, c, d) = (self.tokens, self.width, self.width / self.heads);
+        let mut gradient = Buffer::new(at.x[0].len());
+        for_each_chunk(
+            &mut gradient,
+            3 * t * c,
+            #[inline(always)]
+            |i, dx| {
+                let x = &at.x[0][i * 3 * t * c..][..3 * t * c];
+                let all = &at.saved[0][i * self.heads * t * t..];
+                let (mut d_scores, mut of_head) = (vec![0.; t * t], vec![0.; t * d]);
+                for (head, weights) in all.chunks_exact(t * t).take(self.heads).enumerate() {
+                    let [query, key, value] = [0, 1, 2].map(|part| self.part(x, part, head));
+                    let dy = self.head(&dy[i * t * c + head * d..], c);
+                    multiply(&mut d_scores, false, dy, value.t());
+                    for (weights, d) in weights.chunks_exact(t).zip(d_scores.chunks_exact_mut(t)) {
+                        let mean = sum(
+                            t,
+                            #[inline(always)]
+                            |i| weights[i] * d[i],
+                        );
+                        for (weight, d) in weights.iter().zip(d) {
+                            *d = weight * (*d - mean) * self.scale();
+                        }
+                    }
+                    let (weights, d_scores) =
+                        (Matrix::new(weights, t, t), Matrix::new(&d_scores, t, t));
+                    let products = [(d_scores, key), (d_scores.t(), query), (weights.t(), dy)];
+                    for (part, (a, b)) in products.into_iter().enumerate() {
+                        multiply(&mut of_head, false, a, b);
+                        spread(&of_head, d, &mut dx[part * c + head * d..], 3 * c);
+                    }
+                }
+            },
+        );
+        dx[0].give(gradient);
+        Ok(())
+    }
+}
