@@ -11,6 +11,7 @@ use std::process::ExitCode;
 mod kit;
 mod a_failing_replica_ends_the_run;
 mod a_trace_shows_the_step;
+mod a_transformer_trains;
 mod bad_input_is_named;
 mod builds_are_shared;
 #[cfg(target_os = "linux")] // elsewhere nothing says so easily which threads a process has
@@ -72,6 +73,7 @@ fn run_tests() -> ExitCode {
     let trials = [
         a_failing_replica_ends_the_run::trials(),
         a_trace_shows_the_step::trials(),
+        a_transformer_trains::trials(),
         bad_input_is_named::trials(),
         builds_are_shared::trials(),
         #[cfg(target_os = "linux")]
