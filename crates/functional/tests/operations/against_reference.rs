@@ -45,4 +45,5 @@ tests! {
     orders_sums_relu(0): 256, TOLERANCE;
     losses(0): 256, TOLERANCE;
     modules(): 256, TOLERANCE;
+    tokens(): 256, 1e-4;
 }

@@ -44,6 +44,19 @@ fn convolutions() {
     }
 }
 
+#[test]
+fn transformers() {
+    let shapes = [vec![50, 48], vec![48], vec![48], vec![144, 48]];
+    let inputs: Vec<Tensor> = shapes.iter().map(|shape| random(&shape[..], 1)).collect();
+    let tokens = labels(9 * 70, 50, 2).reshape((9, 70)).unwrap();
+    assert_same_bits("a transformer", &inputs, |t| {
+        let x = Value::new(&tokens)?
+            .embedding(&t[0])?
+            .layer_norm(&t[1], &t[2])?;
+        x.linear(&t[3], None)?.causal_attention(3)?.gelu()
+    });
+}
+
 type Operation = fn(&Value) -> Result<Value>;
 
 #[test]

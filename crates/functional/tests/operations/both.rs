@@ -132,6 +132,14 @@ impl Both {
         )
     }
 
+    /// Of a value that is the weight.
+    pub fn embedding(&self, weight: &Tensor, tokens: &Tensor) -> Result<Self> {
+        self.map(
+            |_| Value::new(tokens)?.embedding(weight),
+            |weight| reference::embedding(tokens, weight),
+        )
+    }
+
     pub fn squared_error(&self, y: &Tensor) -> Result<Self> {
         self.map(
             |x| functional::squared_error(x, y),
@@ -164,7 +172,8 @@ operations! {
     max_pool2d(kernel: usize, stride: usize),
     linear(weight: &Tensor, bias: Option<&Tensor>),
     matmul(weight: &Tensor, bias: Option<&Tensor>),
-    cross_entropy(y: &Tensor),
+    cross_entropy(y: &Tensor), gelu(), causal_attention(heads: usize),
+    layer_norm(weight: &Tensor, bias: &Tensor),
 }
 
 /// Checks that both sides of a network of variables agree, in the value, in all gradients and in the running

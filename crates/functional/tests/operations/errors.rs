@@ -132,6 +132,40 @@ fn products() {
 }
 
 #[test]
+fn tokens() -> Result<()> {
+    let weight = random((5, 4), 1);
+    let ids = Value::new(&Tensor::new(&[0u32, 5], &Device::Cpu)?)?;
+    let expected = "embedding: token 5 is too large, weight has 5 rows";
+    assert_refused(expected, ids.embedding(&weight));
+    let expected = "embedding: the tokens are f32, expected u32; convert them with to_dtype";
+    assert_refused(expected, value(&[2], 1).embedding(&weight));
+    let expected = "embedding: the tokens are computed; expected a tensor of u32";
+    assert_refused(expected, value(&[2], 1).relu()?.embedding(&weight));
+    let expected = "embedding: weight has shape [5], expected (V, C)";
+    assert_refused(expected, ids.embedding(&random(5, 1)));
+    let (four, three) = (random(4, 1), random(3, 1));
+    let expected = "layer_norm: weight has shape [3], expected [4] for the 4 features of x";
+    assert_refused(expected, value(&[2, 4], 1).layer_norm(&three, &four));
+    let expected = "layer_norm: x has shape [2, 0], expected (…, C)";
+    assert_refused(expected, value(&[2, 0], 1).layer_norm(&four, &four));
+    for (shape, heads) in [(vec![2, 5, 12], 3), (vec![2, 5, 12], 0), (vec![5, 12], 2)] {
+        let expected = format!(
+            "causal_attention: x has shape {shape:?}, expected (B, T, 3·C), where {heads} heads divide C"
+        );
+        assert_refused(&expected, value(&shape, 1).causal_attention(heads));
+    }
+    // no example is fine
+    let none = Value::new(&Tensor::zeros((0, 3), DType::U32, &Device::Cpu)?)?;
+    let x = none.embedding(&weight)?.layer_norm(&four, &four)?;
+    let x = x
+        .linear(&random((12, 4), 1), None)?
+        .causal_attention(2)?
+        .gelu()?;
+    assert_eq!(x.eval()?.dims(), [0, 3, 4]);
+    Ok(())
+}
+
+#[test]
 fn sums_and_means() {
     let expected = "add: x has shape [2, 3], other [3, 2], expected the same";
     assert_refused(expected, value(&[2, 3], 1) + value(&[3, 2], 2));

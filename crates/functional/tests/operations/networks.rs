@@ -138,6 +138,49 @@ pub fn linear(least: usize) -> impl Strategy<Value = Case> {
     })
 }
 
+/// The operations of a transformer, each alone or all.
+pub fn tokens() -> impl Strategy<Value = Case> {
+    let dims = (1usize..4, 1usize..12, 1usize..4, 1usize..24);
+    (dims, 0..6, 0u64..1000).prop_map(|sizes| {
+        let ((b, t, heads, size), which, seed) = sizes;
+        // a layer norm makes ±1 of 2 values, so that the gradient is rounding
+        let c = heads * (size + 2);
+        let (ids, y) = (labels(b * t, 5, seed), labels(b * t, c, seed + 1));
+        let [ids, y] = [ids, y].map(|of_all| of_all.reshape((b, t)).unwrap());
+        let draw = |dims: &[usize], i| random(dims, seed + i);
+        let [h, weight, bias] = [draw(&[b, t, c], 0), draw(&[c], 1), draw(&[c], 2)];
+        let [rows, up, qkv] = [
+            draw(&[5, c], 3),
+            draw(&[3 * c, c], 4),
+            draw(&[b, t, 3 * c], 5),
+        ];
+        let inputs = match which {
+            0 => vec![rows],
+            1 | 2 => vec![h],
+            3 => vec![h, weight, bias],
+            4 => vec![qkv],
+            _ => vec![h, weight, bias, rows, up, qkv],
+        };
+        Case::new(sizes, inputs, move |x| {
+            let first = Both::new(&x[0])?;
+            match which {
+                0 => first.embedding(&x[0], &ids),
+                1 => first.gelu(),
+                2 => first.cross_entropy(&y),
+                3 => first.layer_norm(&x[1], &x[2]),
+                4 => first.causal_attention(heads),
+                _ => {
+                    let h = Both::new(&x[3])?.embedding(&x[3], &ids)?.plus(&first)?;
+                    let h = h.layer_norm(&x[1], &x[2])?.linear(&x[4], None)?;
+                    let h = h.plus(&Both::new(&x[5])?)?.causal_attention(heads)?;
+                    h.plus(&first)?.gelu()?.cross_entropy(&y)
+                }
+            }
+        })
+        .smooth_if(true)
+    })
+}
+
 /// A batch norm makes ±1 of 2 values, so that the gradient is rounding.
 const FEW: &str = "too few values a channel";
 

@@ -145,6 +145,7 @@ tests! {
     pooling(1): F32_AND_BF16, [[false; 2]];
     orders_sums_relu(1): F32_AND_BF16, [[false; 2]];
     losses(1): [Precision::F32], [[false; 2]];
+    tokens(): [Precision::F32], [[false; 2]];
 }
 
 proptest! {

@@ -132,7 +132,9 @@ pub fn global_avg_pool2d(x: &Tensor) -> Result<Tensor> {
 
 /// As [`functional::Value::linear`].
 pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
-    matmul(x, &weight.t()?, bias)
+    let rows = x.flatten_to(D::Minus2)?;
+    let y = matmul(&rows, &weight.t()?, bias)?;
+    y.reshape([&x.dims()[..x.rank() - 1], &weight.dims()[..1]].concat())
 }
 
 /// As [`functional::Value::matmul`].
@@ -182,6 +184,11 @@ pub fn cross_entropy(y_hat: &Tensor, y: &Tensor) -> Result<Tensor> {
     if y.dim(0)? == 0 {
         return no_examples([Some(y_hat)], 0);
     }
+    if y_hat.rank() > 2 {
+        let (each, y) = (y.elem_count() / y.dim(0)?, y.flatten_all()?);
+        let rows = y_hat.reshape(((), y_hat.dim(D::Minus1)?))?;
+        return cross_entropy(&rows, &y)?.reshape(((), each))?.mean(1);
+    }
     let largest = y_hat.detach().max_keepdim(D::Minus1)?;
     let shifted = y_hat.broadcast_sub(&largest)?;
     let labels = y.unsqueeze(1)?.contiguous()?;
@@ -211,4 +218,49 @@ pub fn sum(x: &Tensor) -> Result<Tensor> {
 /// As [`functional::Value::mean`].
 pub fn mean(x: &Tensor) -> Result<Tensor> {
     x.sum_all()? / x.elem_count() as f64
+}
+
+/// As [`functional::Value::gelu`].
+pub fn gelu(x: &Tensor) -> Result<Tensor> {
+    let below = ((x / 2f64.sqrt())?.erf()? + 1.)?;
+    (x * below)? * 0.5
+}
+
+/// As [`functional::Value::embedding`].
+pub fn embedding(tokens: &Tensor, weight: &Tensor) -> Result<Tensor> {
+    let rows = weight.index_select(&tokens.flatten_all()?, 0)?;
+    rows.reshape([tokens.dims(), &weight.dims()[1..]].concat())
+}
+
+/// As [`functional::Value::layer_norm`].
+pub fn layer_norm(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
+    let x = x.broadcast_sub(&x.mean_keepdim(D::Minus1)?)?;
+    let scale = (x.sqr()?.mean_keepdim(D::Minus1)? + 1e-5)?.sqrt()?;
+    let y = x.broadcast_div(&scale)?.broadcast_mul(weight)?;
+    y.broadcast_add(bias)
+}
+
+/// As [`functional::Value::causal_attention`]: each head by itself, each token by itself.
+pub fn causal_attention(x: &Tensor, heads: usize) -> Result<Tensor> {
+    let (_, tokens, all) = x.dims3()?;
+    let (width, size) = (all / 3, all / 3 / heads);
+    let head = |head: usize| {
+        let part = |part: usize| x.narrow(2, part * width + head * size, size)?.contiguous();
+        let (query, key, value) = (part(0)?, part(1)?, part(2)?);
+        let token = |t: usize| {
+            let seen = |x: &Tensor| x.narrow(1, 0, t + 1)?.contiguous();
+            let scores = query
+                .narrow(1, t, 1)?
+                .contiguous()?
+                .matmul(&seen(&key)?.t()?)?;
+            let largest = scores.detach().max_keepdim(D::Minus1)?;
+            let scores = scores.broadcast_sub(&largest)?;
+            let weights = (scores / (size as f64).sqrt())?.exp()?;
+            let weights = weights.broadcast_div(&weights.sum_keepdim(D::Minus1)?)?;
+            weights.matmul(&seen(&value)?)
+        };
+        let tokens = (0..tokens).map(token).collect::<Result<Vec<_>>>()?;
+        Tensor::cat(&tokens, 1)
+    };
+    Tensor::cat(&(0..heads).map(head).collect::<Result<Vec<_>>>()?, 2)
 }
