@@ -68,7 +68,7 @@ impl Worker {
             let result = catch_panic(|| job(replica));
             let result = result.unwrap_or_else(|panicked| Err(panicked.into()));
             let result = result.map_err(|error| {
-                let cause = replica.cause(error);
+                let cause = in_a_sentence(replica.cause(error));
                 if replica.in_step {
                     replica.leave();
                 }
@@ -84,6 +84,18 @@ impl Worker {
     /// Marks a replica that stands still: `drop` does not wait for its thread.
     pub fn give_up(&self) {
         self.given_up.store(true, Ordering::Relaxed);
+    }
+}
+
+/// An error of candle's without the frames that hide what it says.
+fn in_a_sentence(error: anyhow::Error) -> anyhow::Error {
+    let outermost = error.chain().next();
+    match outermost.is_some_and(|error| error.is::<candle_core::Error>()) {
+        true => match error.downcast() {
+            Ok(error) => devices::without_backtrace(error).into(),
+            Err(error) => error,
+        },
+        false => error,
     }
 }
 

@@ -40,6 +40,14 @@ pub fn catch_panic<T>(f: impl FnOnce() -> T) -> std::result::Result<T, Panicked>
     caught.map_err(|panic| Panicked::of(&*panic))
 }
 
+/// The error without a backtrace: if RUST_BACKTRACE is set, candle puts one into the text of each error.
+pub fn without_backtrace(error: Error) -> Error {
+    match error {
+        Error::WithBacktrace { inner, .. } => without_backtrace(*inner),
+        other => other,
+    }
+}
+
 /// How many of [`quietly`] go on. A static, because a process has one panic hook, which is replaced once.
 static QUIET: OnceLock<AtomicUsize> = OnceLock::new();
 

@@ -25,6 +25,7 @@ pub use copies::{barrier, synchronize, to_device, view_to_device};
 pub use cores::{cores, cores_each, limit_cores};
 pub use faults::{
     Panicked, catch_panic, device_name, device_names, on_devices, on_replica, quietly,
+    without_backtrace,
 };
 pub use find::{DeviceKind, devices, devices_of_kind, find_devices, try_all_gpus, try_gpu};
 pub use memory::{give_back_memory, kept_memory, with_room};
