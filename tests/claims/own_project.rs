@@ -95,20 +95,47 @@ fn the_programs_run_in_a_folder_elsewhere() -> Result<()> {
         .ancestors()
         .nth(2)
         .is_some_and(|profile| profile.ends_with("release"));
-    let output = Command::new(env!("CARGO"))
-        .args(["test", "--offline"])
-        .args(optimized.then_some("--release"))
-        .current_dir(elsewhere)
-        .env("CARGO_TARGET_DIR", target)
-        .output()?;
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said);
-    ensure!(output.status.success(), "{said}");
+    let cargo = |args: &[&str]| -> Result<(bool, String)> {
+        let mut command = Command::new(env!("CARGO"));
+        command.args(args).arg("--offline");
+        command.args(optimized.then_some("--release"));
+        let command = command.current_dir(elsewhere);
+        let output = command.env("CARGO_TARGET_DIR", target).output()?;
+        let said = [output.stdout, output.stderr].concat();
+        Ok((output.status.success(), String::from_utf8(said)?))
+    };
+    let (success, said) = cargo(&["test"])?;
+    ensure!(success, "{said}");
     let programs = fs::read_dir(elsewhere.join("tests"))?.count();
     let ran = said.matches("\ntest result: ok. ").count();
     ensure!(ran >= programs && !said.contains("warning"), "{said}");
-    Ok(())
+
+    fs::create_dir(elsewhere.join("examples"))?;
+    fs::write(elsewhere.join("examples/wrong.rs"), WRONG)?;
+    let (success, said) = cargo(&["build", "--example", "wrong"])?;
+    ensure!(!success, "it is right");
+    has(
+        &said,
+        "`candle_nn::Linear` is no network or layer of this library",
+    )?;
+    has(
+        &said,
+        "wrap a module or a function of candle's tensors: `candle(module)`",
+    )
 }
+
+/// A layer of candle's, not wrapped.
+const WRONG: &str = r#"
+use data_parallel::prelude::*;
+
+fn network(vb: VarBuilder<'_>) -> Result<Sequential> {
+    Ok(Sequential::new().add(candle_nn::linear(2, 2, vb)?))
+}
+
+fn main() {
+    let _ = network;
+}
+"#;
 
 fn the_page_has_the_lines_of_the_package() -> Result<()> {
     let page = fs::read_to_string(root().join("notebooks-md/your-own-project.md"))?;

@@ -19,8 +19,25 @@
 //! # }
 //! ```
 //!
-//! A network is any [`functional::Network`] that is built from a candle `VarBuilder`, such as a closure or a
-//! layer of [`layers`]. [`DataParallel`] puts a replica of it on each device, each on a thread of its own.
+//! | you want to | use |
+//! |---|---|
+//! | train a network on several devices | [`DataParallel::new`], [`Trainer::step`]; [`layers`] or a closure |
+//! | train a network that is written in candle | [`functional::candle`], for several inputs [`functional::candle_fn`] |
+//! | find out whether a gradient is right | [`functional::check_gradients`]; the first step of a trainer does it |
+//! | measure an accuracy, or something else | [`evaluate_accuracy_gpus`], [`evaluate`] |
+//! | write a loss, or an optimizer | [`Trainer::new`], [`Optimizer`] |
+//! | change the learning rate | [`Trainer::schedule`] with one of [`schedule`], [`Trainer::set_lr`] |
+//! | freeze a layer, or train it more slowly | [`Trainer::rate`] |
+//! | clip gradients, or look at them | [`Trainer::clip_norm`], [`Trainer::gradients`] |
+//! | train on minibatches that do not fit into memory | [`Trainer::accumulate`], [`Trainer::backward`] |
+//! | save and load parameters | [`DataParallel::save`], [`DataParallel::load`] |
+//! | go on with a run later | [`Trainer::state_dict`], [`Trainer::load_state_dict`] |
+//! | share the statistics of batch norm | [`Replication::sync_bn`] |
+//! | choose how gradients are summed | [`Replication::allreduce`], [`Algorithm`] |
+//! | train in several processes | [`Processes`], [`DataParallel::among`] |
+//!
+//! A network is any [`functional::Network`] that is built from a candle `VarBuilder`. [`DataParallel`] puts a replica of
+//! it on each device, each on a thread of its own.
 //!
 //! This crate prints nothing, and reads no option of a program. It knows no dataset.
 
