@@ -1,21 +1,19 @@
 //! Layers of concise train right; those of candle-nn that do not are refused by name in the first step.
 
 use anyhow::{Context, Result, ensure};
-use candle_core::{DType, Device, Module, ModuleT, Tensor};
+use candle_core::{DType, Device, Module, Tensor};
 use candle_nn::{VarBuilder, VarMap};
 use concise::layers::{
     AvgPool2d, BatchNorm2d, Conv2d, Dropout, GlobalAvgPool2d, LayerNorm, Linear, MaxPool2d,
     Sequential,
 };
 use concise::{DataParallel, Initializer, Sgd, Trainer};
-use functional::{Network, Value, candle, cross_entropy, with_checks};
+use functional::{Network, Value, candle, cross_entropy};
 
 use crate::kit::{cpus, formula_batch, formula_tensor, has, largest_difference};
 use crate::only_rounding_differs_from_pytorch::{close, tensor_is_close, theirs};
 
 trials![
-    what_candle_trains_right_passes,
-    what_candle_trains_wrong_is_refused,
     the_trainer_refuses_a_wrong_gradient_unless_told,
     dropout_repeats_itself,
     dropout_is_nothing_in_inference,
@@ -26,62 +24,6 @@ trials![
 fn vb() -> VarBuilder<'static> {
     let varmap = Box::leak(Box::new(VarMap::new()));
     VarBuilder::from_varmap(varmap, DType::F32, &Device::Cpu)
-}
-
-/// What the comparison says of a module and inputs of this shape.
-fn says(
-    dims: &[usize],
-    f: impl Fn(&Tensor) -> candle_core::Result<Tensor> + 'static,
-) -> Result<()> {
-    let x = Value::new(&formula_tensor(1, 1.0, dims)?)?;
-    with_checks(|| candle(move |x: &Tensor| f(x)).forward(&x, true))?;
-    Ok(())
-}
-
-fn what_candle_trains_right_passes() -> Result<()> {
-    let vb = vb();
-    let linear = candle_nn::linear(6, 5, vb.pp("linear"))?;
-    let conv2d = candle_nn::conv2d(2, 3, 3, Default::default(), vb.pp("conv2d"))?;
-    let norm = candle_nn::batch_norm(2, 1e-5, vb.pp("norm"))?;
-    let layer_norm = candle_nn::layer_norm_no_bias(6, 1e-5, vb.pp("layer_norm"))?;
-    let group_norm = candle_nn::group_norm(1, 2, 1e-5, vb.pp("group_norm"))?;
-    let (rows, images) = ([3, 6], [2, 2, 6, 8]);
-    says(&rows, move |x| linear.forward(x)).context("Linear")?;
-    says(&images, move |x| conv2d.forward(x)).context("Conv2d")?;
-    says(&[4, 2, 3, 3], move |x| norm.forward_t(x, false)).context("BatchNorm")?;
-    says(&rows, move |x| layer_norm.forward(x)).context("LayerNorm")?;
-    says(&[2, 2, 3, 3], move |x| group_norm.forward(x)).context("GroupNorm")?;
-    says(&images, |x| x.avg_pool2d(2)).context("avg_pool2d")?;
-    says(&rows, |x| (x - 0.6)?.relu()).context("relu")?;
-    says(&rows, |x| (x - 0.6)?.gelu()).context("gelu")?;
-    says(&rows, |x| (x - 0.6)?.gelu_erf()).context("gelu_erf")?;
-    says(&rows, |x| (x - 0.6)?.silu()).context("silu")?;
-    says(&rows, |x| candle_nn::ops::sigmoid(&(x - 0.6)?)).context("sigmoid")?;
-    says(&rows, |x| (x - 0.6)?.tanh()).context("tanh")?;
-    says(&rows, |x| candle_nn::ops::softmax(x, 1)).context("softmax")
-}
-
-fn what_candle_trains_wrong_is_refused() -> Result<()> {
-    let vb = vb();
-    let layer_norm = candle_nn::layer_norm(6, 1e-5, vb.pp("layer_norm"))?;
-    let config = candle_nn::Conv2dConfig {
-        stride: 2,
-        ..Default::default()
-    };
-    let conv2d = candle_nn::conv2d(2, 3, 3, config, vb.pp("conv2d"))?;
-    let conv1d = candle_nn::conv1d(2, 3, 3, Default::default(), vb.pp("conv1d"))?;
-    let rms_norm = candle_nn::rms_norm(6, 1e-5, vb.pp("rms_norm"))?;
-    let wrong = |words: &str, said: Result<()>| {
-        let error = said.expect_err(words);
-        has(&format!("{error:#}"), words)
-    };
-    wrong("is wrong", says(&[2, 2, 9], move |x| conv1d.forward(x)))?;
-    wrong("is missing", says(&[3, 6], move |x| rms_norm.forward(x)))?;
-    wrong("0.25 times", says(&[2, 2, 6, 8], |x| x.max_pool2d(2)))?;
-    wrong("candle", says(&[2, 2, 7, 7], |x| x.avg_pool2d(2)))?;
-    wrong("is missing", says(&[3, 6], move |x| layer_norm.forward(x)))?;
-    let strided = says(&[2, 2, 6, 7], move |x| conv2d.forward(x));
-    wrong("the backward pass failed", strided)
 }
 
 /// A whole network of candle's, with a pool.

@@ -45,6 +45,7 @@ mod trainer_takes_any_network;
 mod two_hosts;
 #[cfg(unix)]
 mod what_fuzzers_kept;
+mod what_trains_in_candle;
 
 /// Can be told to give no more: see `bad_input_is_named`.
 #[global_allocator]
@@ -104,6 +105,7 @@ fn run_tests() -> ExitCode {
         two_hosts::trials(),
         #[cfg(unix)]
         what_fuzzers_kept::trials(),
+        what_trains_in_candle::trials(),
     ];
     let arguments = libtest_mimic::Arguments::from_args();
     libtest_mimic::run(&arguments, trials.into_iter().flatten().collect()).exit_code()

@@ -1,22 +1,11 @@
 //! The layers of the book's networks, built on the operations of `functional`. Activations are NHWC
 //! inside a network; parameters have PyTorch's names and layouts. A layer is a [`Network`].
 //!
-//! With [`functional::candle`], layers of candle-nn can be parts of a network too. They are slower, and some
-//! do not train correctly with candle 0.11.1:
-//!
-//! | candle | what goes wrong | instead |
-//! |---|---|---|
-//! | `max_pool2d` | gradient too small, without an error: a quarter after one 2 × 2 pool | [`MaxPool2d`] |
-//! | `avg_pool2d` | wrong gradient, without an error, if the size is no multiple of the kernel | [`AvgPool2d`] |
-//! | `conv2d` | backward is an error if the stride leaves different remainders of height and width | [`Conv2d`] |
-//! | `conv1d` | wrong gradient, without an error, if both sides have several channels | |
-//! | `LayerNorm` with a bias, `RmsNorm` | no gradient | [`LayerNorm`] |
-//! | `Dropout` | no seed on the CPU: each run has other masks, and `--resume` does not repeat them | [`Dropout`] |
-//! | `BatchNorm` | never the statistics of the whole minibatch ([`Replication::sync_bn`](crate::Replication)) | [`BatchNorm2d`] |
-//!
-//! These train correctly: `Linear`, `Conv2d` without a stride, `BatchNorm`, `GroupNorm`, `LayerNorm` without a bias,
-//! `softmax`, and the activations `relu`, `gelu`, `silu`, `sigmoid` and `tanh`. In its first step a
-//! [`Trainer`](crate::Trainer) compares candle's gradients with finite differences, and refuses wrong ones.
+//! With [`functional::candle`], layers of candle-nn can be parts of a network too. They are slower. With candle 0.11.1
+//! some have a wrong gradient or none: `max_pool2d` and `conv1d`, `LayerNorm` with a bias, `RmsNorm`, and `conv2d` with a
+//! stride in some sizes. The page "What trains in candle", `notebooks-md/what-trains-in-candle.md`, has all of them, and
+//! what to use instead. In its first step a [`Trainer`](crate::Trainer) compares candle's gradients with finite
+//! differences. A wrong gradient is an error of that step.
 //!
 //! Under [`Initializer::Layers`](crate::Initializer) weights and biases begin as PyTorch's do: evenly between
 //! ±1/√(inputs of an output).

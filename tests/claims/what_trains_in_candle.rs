@@ -1,0 +1,205 @@
+//! The tables of `notebooks-md/what-trains-in-candle.md` have exactly the rows of `rows.rs`, with the verdicts that are
+//! computed here. So an update of candle changes the page.
+
+#[macro_use]
+mod row;
+mod rows;
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use anyhow::{Context, Result, ensure};
+use candle_core::{DType, Device, Module, Tensor, Var};
+use candle_nn::{VarBuilder, VarMap, ops};
+use functional::{GradientError, check_gradients};
+
+use crate::kit::{has, largest_difference, root};
+use row::{Output, Row, gradient, input};
+use rows::{POINTS, of_candle_core, of_candle_nn};
+
+trials![
+    the_tables_are_what_candle_computes,
+    the_points_are_what_candle_computes,
+    the_forward_pass_of_conv1d_needs_a_contiguous_weight,
+    the_page_names_the_versions,
+    a_network_of_ones_own,
+];
+
+/// In f64, or in f32 where f64 is an error.
+fn verdict(row: &Row) -> Result<String> {
+    let in_f64 = verdict_in(row, DType::F64, 1e-6)?;
+    match in_f64.starts_with("error") {
+        true => verdict_in(row, DType::F32, 0.05),
+        false => Ok(in_f64),
+    }
+}
+
+fn verdict_in(row: &Row, dtype: DType, tolerance: f64) -> Result<String> {
+    let inputs = (1..).zip(&row.inputs);
+    let inputs = inputs.map(|(s, dims)| input(s, dims, dtype));
+    let inputs = inputs.collect::<candle_core::Result<Vec<_>>>()?;
+    let Err(error) = check_gradients(&row.f, &inputs, tolerance) else {
+        return Ok("right".into());
+    };
+    Ok(match error {
+        GradientError::Wrong { gradient: None, .. } => "missing".into(),
+        GradientError::Wrong {
+            gradient: Some(gradient),
+            difference,
+            ..
+        } => {
+            // the same numbers, with gradients that are so many times as large
+            let times = difference / gradient;
+            let scaled = |x: &Tensor| (x * times)? + (x.detach() * (1. - times))?;
+            let f = |xs: &[Tensor]| {
+                let xs = xs.iter().map(scaled);
+                (row.f)(&xs.collect::<candle_core::Result<Vec<_>>>()?)
+            };
+            match check_gradients(f, &inputs, tolerance) {
+                Ok(()) if times != 0. => format!("wrong, {:.2} times", gradient / difference),
+                _ => "wrong, no constant factor".into(),
+            }
+        }
+        GradientError::Backward(error) | GradientError::Failed(error) => format!("error: {error}"),
+        error @ GradientError::Incomparable(_) => error.to_string(),
+    })
+}
+
+/// By hand, because each call draws another mask: the gradient of x · mask is the mask.
+fn verdict_of_dropout(dropout: fn(&Tensor) -> Output) -> Result<String> {
+    let x = Var::from_tensor(&(input(1, &[8, 8], DType::F64)? + 2.)?)?;
+    let y = dropout(&x)?;
+    let apart = ((gradient(&y, &x)? * x.as_tensor())? - y)?.abs()?;
+    let right = apart.max_all()?.to_scalar::<f64>()? < 1e-12;
+    Ok(if right { "right" } else { "wrong" }.into())
+}
+
+fn page() -> Result<String> {
+    Ok(fs::read_to_string(
+        root().join("notebooks-md/what-trains-in-candle.md"),
+    )?)
+}
+
+/// What the table in a section of the page says: of each operation in each case. A row can name several of both.
+fn table(section: &str) -> Result<BTreeMap<(String, String), String>> {
+    let page = page()?;
+    let start = page
+        .find(&format!("\n## {section}\n"))
+        .context("no section")?;
+    let lines = page[start..]
+        .lines()
+        .skip_while(|line| !line.starts_with('|'));
+    let lines: Vec<&str> = lines.take_while(|line| line.starts_with('|')).collect();
+    let (mut all, mut fails) = (BTreeMap::new(), true);
+    for line in lines.iter().skip(2) {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let &[_, operations, cases, says, _, _] = &cells[..] else {
+            anyhow::bail!("{section}: not four columns: {line}");
+        };
+        ensure!(
+            fails || says == "right",
+            "{section}: below those that are right: {line}"
+        );
+        fails = says != "right";
+        for operation in operations.replace('`', "").split(", ") {
+            for case in cases.split("; ") {
+                let key = (operation.to_owned(), case.to_owned());
+                let before = all.insert(key, says.to_owned());
+                ensure!(before.is_none(), "{section}: {operation}, {case}: twice");
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// Checks that a table has exactly these rows. It can have a part of the message of an error.
+fn has_exactly(section: &str, computed: Vec<(String, &str, String)>) -> Result<()> {
+    let mut written = table(section)?;
+    let mut differences = Vec::new();
+    for (operation, case, is) in computed {
+        let says = written.remove(&(operation.clone(), case.to_owned()));
+        let says = says.unwrap_or_else(|| "nothing".into());
+        let part = says.strip_prefix("error: ").filter(|part| !part.is_empty());
+        let agrees =
+            says == is || is.starts_with("error") && part.is_some_and(|part| is.contains(part));
+        if !agrees {
+            differences.push(format!(
+                "{operation}, {case}: the page says {says:?}, candle computes {is:?}"
+            ));
+        }
+    }
+    let left = written.into_keys();
+    differences.extend(left.map(|row| format!("{row:?}: only in the page")));
+    ensure!(
+        differences.is_empty(),
+        "{section}:\n{}",
+        differences.join("\n")
+    );
+    Ok(())
+}
+
+fn the_tables_are_what_candle_computes() -> Result<()> {
+    let computed = |rows: Vec<Row>| -> Result<Vec<_>> {
+        let verdicts = rows
+            .iter()
+            .map(|row| Ok((row.operation.clone(), row.case, verdict(row)?)));
+        verdicts.collect()
+    };
+    let mut of_nn = computed(of_candle_nn())?;
+    let layer = verdict_of_dropout(|x| candle_nn::Dropout::new(0.5).forward(x, true))?;
+    let function = verdict_of_dropout(|x| ops::dropout(x, 0.5))?;
+    of_nn.extend([
+        ("Dropout".into(), "in training", layer),
+        ("ops::dropout".into(), "in training", function),
+    ]);
+    has_exactly("candle-nn", of_nn)?;
+    has_exactly("candle-core", computed(of_candle_core())?)
+}
+
+fn the_points_are_what_candle_computes() -> Result<()> {
+    let points = POINTS.iter().map(|(operation, point, numbers, f)| {
+        let x = Var::new(*numbers, &Device::Cpu)?;
+        let gradient = gradient(&f(&x)?, &x)?.to_vec1::<f32>()?.into_iter();
+        let shown = gradient.map(|g| (f64::from(g) * 1000.).round() / 1000.);
+        let shown: Vec<String> = shown.map(|g| g.to_string()).collect();
+        Ok(((*operation).to_owned(), *point, shown.join(" and ")))
+    });
+    has_exactly(
+        "What the comparison does not find",
+        points.collect::<Result<Vec<_>>>()?,
+    )
+}
+
+/// The page says so: its gradient is wrong for this reason.
+fn the_forward_pass_of_conv1d_needs_a_contiguous_weight() -> Result<()> {
+    let x = input(1, &[2, 2, 9], DType::F32)?;
+    let weight = input(2, &[2, 3, 3], DType::F32)?.transpose(0, 1)?;
+    let of = |weight: &Tensor| x.conv1d(weight, 0, 1, 1, 1);
+    let apart = largest_difference(&of(&weight)?, &of(&weight.contiguous()?)?)?;
+    ensure!(apart > 0.1, "{apart}");
+    Ok(())
+}
+
+fn the_page_names_the_versions() -> Result<()> {
+    let (page, lock) = (page()?, fs::read_to_string(root().join("Cargo.lock"))?);
+    for name in ["candle-core", "candle-nn"] {
+        let after = lock.split_once(&format!("name = \"{name}\"\nversion = \""));
+        let version = after.and_then(|(_, rest)| rest.split('"').next());
+        has(&page, &format!("{name} {}", version.context(name)?))?;
+    }
+    Ok(())
+}
+
+fn a_network_of_ones_own() -> Result<()> {
+    let vb = VarBuilder::from_varmap(&VarMap::new(), DType::F64, &Device::Cpu);
+    let conv = candle_nn::conv2d(1, 4, 3, Default::default(), vb.pp("conv"))?;
+    let fc = candle_nn::linear(36, 10, vb.pp("fc"))?;
+    let network = |x: &[Tensor]| {
+        let h = conv.forward(&x[0])?.relu()?.max_pool2d(2)?;
+        fc.forward(&h.flatten_from(1)?)
+    };
+    let x = Tensor::rand(0f64, 1., (2, 1, 8, 8), &Device::Cpu)?;
+    let error = check_gradients(network, &[x], 1e-6).expect_err("max_pool2d");
+    ensure!(error.to_string().ends_with("(0.25 times)"), "{error}");
+    Ok(())
+}
