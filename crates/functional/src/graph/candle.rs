@@ -128,12 +128,16 @@ impl Candle {
     }
 
     fn check(&self, x: &[&Value]) -> Result<()> {
-        let input = |x: &&Value| match x.tensor().filter(|x| !x.dtype().is_float()) {
-            Some(x) => Ok(x.clone()),
-            None => difference::numbers(x.dims(), x.device()),
+        let checked = |seed: u64| {
+            let input = |x: &&Value| match x.tensor().filter(|x| !x.dtype().is_float()) {
+                Some(x) => Ok(x.clone()),
+                None => difference::numbers(x.dims(), x.device(), seed),
+            };
+            let inputs = x.iter().map(input).collect::<Result<Vec<_>>>()?;
+            check_gradients(|x| (self.module)(x, false), &inputs, TOLERANCE)
         };
-        let inputs = x.iter().map(input).collect::<Result<Vec<_>>>()?;
-        match check_gradients(|x| (self.module)(x, false), &inputs, TOLERANCE) {
+        // near its kinks a right network can look wrong, so it has to be wrong on other numbers too
+        match checked(0).or_else(|_| checked(1)) {
             Ok(()) | Err(GradientError::Incomparable(_)) => Ok(()),
             Err(error @ GradientError::Failed(_)) => bail!("candle ({}): {error}", self.made),
             Err(error) => bail!(

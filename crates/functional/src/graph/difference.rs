@@ -5,7 +5,7 @@ use candle_core::{DType, Device, Error, Result, Tensor, Var, bail};
 use std::fmt;
 
 /// In so many random directions.
-const DIRECTIONS: u64 = 4;
+const DIRECTIONS: u64 = 5;
 
 /// Why the gradients of a function did not pass [`check_gradients`].
 #[derive(Debug)]
@@ -31,12 +31,12 @@ pub enum GradientError {
 /// has floats, f32 or f64. It also checks all variables that `f` reads, together.
 ///
 /// candle computes no gradient for some operations, and a wrong one for others, without an error. A comparison takes
-/// four random directions. For each it compares the derivative that follows from candle's gradient with
-/// (f(x + h·d) − f(x − h·d)) / 2h. `tolerance` is the largest allowed difference, in proportion to the derivative:
-/// 0.05 suits f32, 1e-6 suits f64. Results with several elements are weighted and summed.
+/// five random directions. For each it compares the derivative that follows from candle's gradient with
+/// (f(x + h·d) − f(x − h·d)) / 2h. The gradient is wrong if three of the five differ, for each of three h. `tolerance` is
+/// the largest allowed difference, in proportion to the derivatives: 0.05 suits f32, 1e-6 suits f64. Results with
+/// several elements are weighted and summed.
 ///
-/// Inputs should have a size of about 1, and lie away from kinks: two equal values have no gradient in a max pooling.
-/// An input that is a variable is moved itself and set back, so the parameters of a module can be inputs:
+/// Inputs should lie away from kinks: two equal values have no gradient in a max pooling. An input that is a variable is moved itself and set back, so the parameters of a module can be inputs:
 ///
 /// ```
 /// use candle_core::{DType, Device, Module, Tensor};
@@ -109,8 +109,8 @@ fn movable(x: &Tensor) -> Result<Tensor> {
     }
 }
 
-/// The two derivatives of `f` in the direction in which they differ most; none if they are equal up to `tolerance` and
-/// rounding. All of `tensors` move together. `size` is that of the numbers which `f` sums.
+/// The two derivatives of `f` in one direction, if most directions differ by more than `tolerance` and rounding. All of
+/// `tensors` move together. `size` is that of the numbers which `f` sums.
 fn compare(
     tensors: &[Tensor],
     gradients: &GradStore,
@@ -121,41 +121,51 @@ fn compare(
     let Some(first) = tensors.first() else {
         return Ok(None);
     };
-    let (step, rounding) = match first.dtype() {
-        DType::F64 => (1e-5, 1e-14),
-        _ => (2e-3, 1e-6),
+    let (steps, rounding) = match first.dtype() {
+        DType::F64 => ([1e-5, 1e-6, 1e-7], 1e-14),
+        _ => ([1e-3, 3e-4, 1e-4], 1e-6),
     };
+    let sizes = tensors.iter().map(root_mean_square);
+    let sizes = sizes.collect::<Result<Vec<f64>>>()?;
+    let smallest = sizes.iter().copied().filter(|size| *size > 0.);
+    let smallest = smallest.reduce(f64::min).unwrap_or(1.);
+    let moved = tensors.iter().zip(&sizes).map(|(x, size)| {
+        let size = if *size > 0. { *size } else { smallest };
+        (x, size)
+    });
+    let moved: Vec<(&Tensor, f64)> = moved.collect();
     let mut found = Vec::new();
-    // a kink between the two points disturbs one step; a wrong gradient disturbs both
-    for step in [step, step / 4.] {
+    // a kink between two points disturbs one direction, or one step; a wrong gradient disturbs most of them
+    for step in steps {
         let directions = 1..=DIRECTIONS;
         found = directions
-            .map(|direction| derivatives(tensors, gradients, &f, direction, step))
+            .map(|direction| derivatives(&moved, gradients, &f, direction, step))
             .collect::<Result<Vec<_>>>()?;
-        let norm = |part: fn(&[f64; 2]) -> f64| found.iter().map(part).fold(0., f64::hypot);
-        let largest = norm(|both| both[0]).max(norm(|both| both[1]));
-        let allowed = 2. * rounding * size / step + tolerance * largest;
-        if norm(|both| both[0] - both[1]) <= allowed {
+        let norm = |part: usize| found.iter().map(|both| both[part]).fold(0., f64::hypot);
+        let largest = norm(0).max(norm(1)) / (DIRECTIONS as f64).sqrt();
+        let mut apart: Vec<f64> = found.iter().map(|[g, d]| (g - d).abs()).collect();
+        apart.sort_by(f64::total_cmp);
+        if apart[apart.len() / 2] <= rounding * size / step + tolerance * largest {
             return Ok(None);
         }
     }
-    let apart = |both: &[f64; 2]| (both[0] - both[1]).abs();
+    let steepest = |both: &[f64; 2]| both[0].abs().max(both[1].abs());
     Ok(found
         .into_iter()
-        .max_by(|a, b| apart(a).total_cmp(&apart(b))))
+        .max_by(|a, b| steepest(a).total_cmp(&steepest(b))))
 }
 
-/// How much `f` rises in a direction: as the gradients say, and as it does.
+/// How much `f` rises in a direction: as the gradients say, and as it does. Each tensor moves in proportion to its size.
 fn derivatives(
-    tensors: &[Tensor],
+    tensors: &[(&Tensor, f64)],
     gradients: &GradStore,
     f: impl Fn() -> Result<f64>,
     direction: u64,
     step: f64,
 ) -> Result<[f64; 2]> {
     let (mut gradient, mut moved) = (0., Vec::new());
-    for (i, x) in tensors.iter().enumerate() {
-        let along = random(x, direction + (i as u64) * (DIRECTIONS + 1))?;
+    for (i, (x, size)) in tensors.iter().enumerate() {
+        let along = (random(x, direction + (i as u64) * (DIRECTIONS + 1))? * *size)?;
         if let Some(of_x) = gradients.get(x) {
             gradient += sum(&(of_x * &along)?)?;
         }
@@ -172,6 +182,10 @@ fn derivatives(
         var.set(was)?;
     }
     Ok([gradient, risen? / (2. * step)])
+}
+
+fn root_mean_square(x: &Tensor) -> Result<f64> {
+    Ok((sum(&x.sqr()?)? / x.elem_count().max(1) as f64).sqrt())
 }
 
 fn sum(values: &Tensor) -> Result<f64> {
@@ -199,9 +213,12 @@ fn fraction(i: u64) -> f64 {
 
 /// Numbers between 0.1 and 1.1, away from the kinks of most functions, the same each time. They are others than those
 /// of all directions: along x itself, a norm does not change.
-pub(crate) fn numbers(dims: &[usize], device: &Device) -> Result<Tensor> {
-    let count = dims.iter().product::<usize>() as u64;
-    let numbers = (0..count).map(|i| 0.1 + fraction(u64::MAX / 2 + i) as f32);
+pub(crate) fn numbers(dims: &[usize], device: &Device, seed: u64) -> Result<Tensor> {
+    let (count, first) = (
+        dims.iter().product::<usize>() as u64,
+        u64::MAX / 2 + (seed << 40),
+    );
+    let numbers = (first..first + count).map(|i| 0.1 + fraction(i) as f32);
     Tensor::from_iter(numbers, device)?.reshape(dims)
 }
 
