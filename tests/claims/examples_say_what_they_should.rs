@@ -147,7 +147,7 @@ const EXAMPLES: [(&str, Check); 18] = [
     ("18_a_network_in_candle", |said| {
         has(
             said,
-            "the gradient of input 0 of shape [32, 1, 28, 28] is wrong: ",
+            "the gradient of input 0 of shape [32, 1, 28, 28] is wrong:\n",
         )?;
         has(said, "(0.06 times)")?;
         let row = |name| said.lines().find_map(|line: &str| line.strip_prefix(name));
@@ -188,7 +188,7 @@ fn every_example_is_here_and_short() -> Result<()> {
         let lines = text.lines().filter(code).count();
         let most = match &name[..3] {
             "11_" | "16_" => 80,
-            "17_" | "18_" => 125,
+            "17_" | "18_" => 130,
             _ => 62,
         };
         ensure!(lines <= most, "examples/{name} has {lines} lines");

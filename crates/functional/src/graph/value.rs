@@ -501,21 +501,15 @@ impl Value {
     /// # Errors
     /// As there.
     pub fn cross_entropy(&self, y: &Tensor) -> Result<Self> {
-        args::check_device("cross_entropy", self.device(), "y", y.device())?;
-        if let [batch, labels @ .., classes] = self.dims()
-            && !labels.is_empty()
-            && y.dims() == &self.dims()[..self.dims().len() - 1]
-        {
-            let (each, n) = (labels.iter().product::<usize>(), *batch);
-            let rows = self.node(Source::Reshaped(self.clone()), &[n * each, *classes]);
-            self.check("cross_entropy", &[])?;
-            let of_rows = rows.cross_entropy(&y.flatten_all()?)?;
-            let mean = move |l: &[Tensor]| l[0].reshape((n, each))?.mean(1);
-            return Ok(Self::candle(&[&of_rows], mean, &[n]));
-        }
         let op = CrossEntropy::new(self.dims(), y)?;
-        let dims = [op.batch];
-        self.then("cross_entropy", Op::CrossEntropy(op), &[], &dims)
+        args::check_device("cross_entropy", self.device(), "y", y.device())?;
+        let (batch, labels) = (self.dims()[0], op.batch);
+        let losses = self.then("cross_entropy", Op::CrossEntropy(op), &[], &[labels])?;
+        if self.dims().len() == 2 {
+            return Ok(losses);
+        }
+        let mean = move |l: &[Tensor]| l[0].reshape((batch, labels / batch.max(1)))?.mean(1);
+        Ok(Self::candle(&[&losses], mean, &[batch]))
     }
 
     /// The sum of all elements, a scalar; on the CPU added up in f64. In the book: `loss(…).sum()`.

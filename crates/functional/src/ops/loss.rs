@@ -3,9 +3,10 @@
 use super::args;
 use candle_core::{DType, Result, Tensor, bail};
 
-/// The cross-entropy of each example: logits (B, C) and labels (B,).
+/// The cross-entropy of each label: logits (B, …, C) and labels (B, …).
 #[derive(Clone)]
 pub(crate) struct CrossEntropy {
+    /// The number of labels.
     pub batch: usize,
     pub classes: usize,
     /// Of u32, contiguous.
@@ -17,9 +18,9 @@ impl CrossEntropy {
     /// would mean to wait for it.
     pub fn new(y_hat: &[usize], y: &Tensor) -> Result<Self> {
         let op = "cross_entropy";
-        let [batch, classes] = match *y_hat {
-            [batch, classes] => [batch, classes],
-            _ => bail!("{op}: y_hat has shape {y_hat:?}, expected (B, C)"),
+        let (dims, classes) = match y_hat {
+            [dims @ .., classes] if !dims.is_empty() => (dims, *classes),
+            _ => bail!("{op}: y_hat has shape {y_hat:?}, expected (B, C) or (B, …, C)"),
         };
         if y.dtype() != DType::U32 {
             bail!(
@@ -27,14 +28,22 @@ impl CrossEntropy {
                 y.dtype().as_str()
             )
         }
-        args::vector(op, "y", y.dims(), batch, "examples of y_hat")?;
+        match dims {
+            [batch] => args::vector(op, "y", y.dims(), *batch, "examples of y_hat")?,
+            _ if y.dims() == dims => {}
+            _ => bail!(
+                "{op}: y has shape {:?}, expected {dims:?} for y_hat of shape {y_hat:?}",
+                y.dims()
+            ),
+        }
+        let (batch, y) = (y.elem_count(), y.flatten_all()?);
         let labels = match y.device().is_cpu() {
             true => {
                 let labels = y.to_vec1::<u32>()?;
                 if let Some(i) = labels.iter().position(|label| *label as usize >= classes) {
+                    let (label, example) = (labels[i], i * dims[0] / batch);
                     bail!(
-                        "{op}: label {} of example {i} is too large, y_hat has {classes} classes",
-                        labels[i]
+                        "{op}: label {label} of example {example} is too large, y_hat has {classes} classes"
                     )
                 }
                 Tensor::from_vec(labels, batch, y.device())? // what was checked is what is read

@@ -181,7 +181,7 @@ fn labels_that_are_no_class() {
     assert_refused(expected, cross_entropy(&y_hat, &y));
     let expected = "cross_entropy: y has shape [2], expected [3] for the 3 examples of y_hat";
     assert_refused(expected, cross_entropy(&y_hat, &labels(2, 10, 1)));
-    let expected = "cross_entropy: y_hat has shape [3], expected (B, C)";
+    let expected = "cross_entropy: y_hat has shape [3], expected (B, C) or (B, …, C)";
     assert_refused(expected, cross_entropy(&value(&[3], 1), &y));
 }
 
