@@ -35,10 +35,8 @@ pub fn generator(seed: u64, purpose: &[u8; 4], n: u32) -> Rng {
 /// # candle_core::Result::Ok(())
 /// ```
 pub fn normal(rng: &mut Rng, std: f64, shape: impl Into<Shape>) -> Result<Tensor> {
-    draw(shape, || {
-        let z: f64 = StandardNormal.sample(rng);
-        (z * std) as f32
-    })
+    let shape = shape.into();
+    Tensor::from_vec(normals(rng, std, shape.elem_count()), shape, &Device::Cpu)
 }
 
 /// A tensor of `shape` on the CPU, drawn evenly from `low` to `high`.
@@ -49,11 +47,22 @@ pub fn normal(rng: &mut Rng, std: f64, shape: impl Into<Shape>) -> Result<Tensor
 /// # candle_core::Result::Ok(())
 /// ```
 pub fn uniform(rng: &mut Rng, low: f64, high: f64, shape: impl Into<Shape>) -> Result<Tensor> {
-    draw(shape, || (low + (high - low) * rng.random::<f64>()) as f32)
+    let shape = shape.into();
+    Tensor::from_vec(
+        evenly(rng, low, high, shape.elem_count()),
+        shape,
+        &Device::Cpu,
+    )
 }
 
-fn draw(shape: impl Into<Shape>, mut number: impl FnMut() -> f32) -> Result<Tensor> {
-    let shape = shape.into();
-    let numbers: Vec<f32> = (0..shape.elem_count()).map(|_| number()).collect();
-    Tensor::from_vec(numbers, shape, &Device::Cpu)
+// The loops are no generic functions: those would be compiled in the crate of a user, often without optimization.
+
+fn normals(rng: &mut Rng, std: f64, count: usize) -> Vec<f32> {
+    let mut number = || -> f64 { StandardNormal.sample(rng) };
+    (0..count).map(|_| (number() * std) as f32).collect()
+}
+
+fn evenly(rng: &mut Rng, low: f64, high: f64, count: usize) -> Vec<f32> {
+    let mut number = || low + (high - low) * rng.random::<f64>();
+    (0..count).map(|_| number() as f32).collect()
 }
