@@ -128,12 +128,12 @@ fn a_norm_without_a_gradient_is_found_also_beside_a_shortcut() -> Result<()> {
 fn variables_are_checked_and_set_back() -> Result<()> {
     let weight = Var::from_tensor(&random((4, 3), 1))?;
     let before = weight.to_vec2::<f32>()?;
-    let tokens = Tensor::new(&[0u32, 3, 1], &Device::Cpu)?;
+    let tokens = [Tensor::new(&[0u32, 3, 1], &Device::Cpu)?];
     let embedding = candle_nn::Embedding::new(weight.as_tensor().clone(), 3);
     let forward = |x: &[Tensor]| candle_core::Module::forward(&embedding, &x[0]);
-    check_gradients(forward, &[tokens.clone()], 0.05)?;
+    check_gradients(forward, &tokens, 0.05)?;
     let wrong = |x: &[Tensor]| forward(x)?.apply_op1(Faulty(|dy| Ok(Some((dy * 3.)?))));
-    let error = check_gradients(wrong, &[tokens.clone()], 0.05).unwrap_err();
+    let error = check_gradients(wrong, &tokens, 0.05).unwrap_err();
     assert!(
         error
             .to_string()
@@ -143,7 +143,7 @@ fn variables_are_checked_and_set_back() -> Result<()> {
     // as an input of its own
     let error = check_gradients(
         |x| wrong(&x[..1]),
-        &[tokens, weight.as_tensor().clone()],
+        &[tokens[0].clone(), weight.as_tensor().clone()],
         0.05,
     );
     let error = error.unwrap_err().to_string();
