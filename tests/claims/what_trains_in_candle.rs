@@ -152,8 +152,11 @@ fn the_tables_are_what_candle_computes() -> Result<()> {
         ("Dropout".into(), "in training", layer),
         ("ops::dropout".into(), "in training", function),
     ]);
+    let of_core = computed(of_candle_core())?;
+    let readme = fs::read_to_string(root().join("README.md"))?;
+    has(&readme, &format!("\n{} cases", of_nn.len() + of_core.len()))?;
     has_exactly("candle-nn", of_nn)?;
-    has_exactly("candle-core", computed(of_candle_core())?)
+    has_exactly("candle-core", of_core)
 }
 
 fn the_points_are_what_candle_computes() -> Result<()> {
