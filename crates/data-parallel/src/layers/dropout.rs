@@ -2,10 +2,9 @@
 
 use std::cell::Cell;
 
-use candle_core::{DType, Result, Tensor, bail};
+use candle_core::{Result, bail};
 use candle_nn::VarBuilder;
-use functional::{Network, Value, candle};
-use training::{rng, uniform};
+use functional::{Network, Value};
 
 /// Zeros with probability p in training, the others divided by 1 − p; in inference nothing.
 ///
@@ -60,17 +59,14 @@ impl Dropout {
         Ok(Self { p, name })
     }
 
-    fn mask(&self, pass: Pass, x: &Value) -> Result<Tensor> {
+    /// The seed of the mask of a pass.
+    fn seed(&self, pass: Pass) -> u64 {
         let (step, minibatch) = pass.number;
         let words = [pass.replica, step, minibatch].map(|word| word as u64);
-        let seed = words
+        let of_layer = hash(pass.seed, self.name.as_bytes());
+        words
             .into_iter()
-            .fold(hash(pass.seed, self.name.as_bytes()), |seed, word| {
-                hash(seed, &word.to_le_bytes())
-            });
-        let drawn = uniform(&mut rng(seed), 0.0, 1.0, x.dims())?;
-        let mask = (drawn.ge(self.p)?.to_dtype(DType::F32)? / (1.0 - self.p))?;
-        devices::to_device(&mask, x.device())
+            .fold(of_layer, |seed, word| hash(seed, &word.to_le_bytes()))
     }
 }
 
@@ -90,7 +86,6 @@ impl Network for Dropout {
         let Some(pass) = PASS.get() else {
             bail!("Dropout: only a Trainer draws its masks; in inference forward has train = false")
         };
-        let mask = self.mask(pass, x)?;
-        candle(move |x: &Tensor| x * &mask).forward(x, train)
+        x.dropout(self.p, self.seed(pass))
     }
 }

@@ -46,6 +46,7 @@ impl Backend for Cpu {
             Op::Sum(op) => Box::new(op),
             Op::Mean(op) => Box::new(op),
             Op::Gelu(op) => Box::new(op),
+            Op::Dropout(op) => Box::new(op),
             Op::Embedding(op) => Box::new(Rows::new(&op)?),
             Op::LayerNorm(op) => Box::new(op),
             Op::Attention(op) => Box::new(op),

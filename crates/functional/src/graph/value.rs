@@ -3,6 +3,7 @@
 
 use crate::ops::candle::CandleOp;
 use crate::ops::convolution::{Convolution, Geometry};
+use crate::ops::dropout::Dropout;
 use crate::ops::layout::Transpose;
 use crate::ops::linear::Linear;
 use crate::ops::loss::CrossEntropy;
@@ -399,6 +400,30 @@ impl Value {
     pub fn gelu(&self) -> Result<Self> {
         let of_candle = |x: &[Tensor]| x[0].gelu_erf();
         self.native("gelu", Op::Gelu(Gelu), &[], self.dims(), of_candle)
+    }
+
+    /// Zeros with probability `p`, and the other elements divided by 1 − p. Which elements are zero follows from `seed`
+    /// and their places, on every device. In PyTorch: `F.dropout`.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use functional::Value;
+    /// let x = Value::new(&Tensor::ones(1000, candle_core::DType::F32, &Device::Cpu)?)?;
+    /// let y = x.dropout(0.2, 7)?.eval()?.to_vec1::<f32>()?;
+    /// assert!(y.iter().all(|y| *y == 0. || *y == 1.25) && y.iter().sum::<f32>() > 900.);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Where it is not f32, or `p` is not from 0 up to 1, 1 not included.
+    pub fn dropout(&self, p: f64, seed: u64) -> Result<Self> {
+        let op = Dropout::new(p, seed)?;
+        let of_candle = move |x: &[Tensor]| {
+            let factors = (0..x[0].elem_count() as u64).map(|i| op.factor(i));
+            let factors = Tensor::from_iter(factors, &Device::Cpu)?.reshape(x[0].dims())?;
+            &x[0] * devices::to_device(&factors, x[0].device())?
+        };
+        self.native("dropout", Op::Dropout(op), &[], self.dims(), of_candle)
     }
 
     /// A row of `weight` (V, C) for each token: u32 of any shape (…) → (…, C). In PyTorch: `nn.Embedding`.

@@ -3,6 +3,7 @@
 pub(crate) mod args;
 pub(crate) mod candle;
 pub(crate) mod convolution;
+pub(crate) mod dropout;
 pub(crate) mod layout;
 pub(crate) mod linear;
 pub(crate) mod loss;
@@ -13,6 +14,7 @@ pub(crate) mod tokens;
 
 use candle::CandleOp;
 use convolution::Convolution;
+use dropout::Dropout;
 use layout::Transpose;
 use linear::Linear;
 use loss::CrossEntropy;
@@ -36,6 +38,7 @@ pub(crate) enum Op {
     Sum(Sum),
     Mean(Mean),
     Gelu(Gelu),
+    Dropout(Dropout),
     Embedding(Embedding),
     LayerNorm(LayerNorm),
     Attention(Attention),

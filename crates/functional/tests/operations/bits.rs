@@ -53,7 +53,10 @@ fn transformers() {
         let x = Value::new(&tokens)?
             .embedding(&t[0])?
             .layer_norm(&t[1], &t[2])?;
-        x.linear(&t[3], None)?.causal_attention(3)?.gelu()
+        x.linear(&t[3], None)?
+            .causal_attention(3)?
+            .gelu()?
+            .dropout(0.1, 3)
     });
 }
 

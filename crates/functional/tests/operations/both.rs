@@ -173,7 +173,7 @@ operations! {
     linear(weight: &Tensor, bias: Option<&Tensor>),
     matmul(weight: &Tensor, bias: Option<&Tensor>),
     cross_entropy(y: &Tensor), gelu(), causal_attention(heads: usize),
-    layer_norm(weight: &Tensor, bias: &Tensor),
+    layer_norm(weight: &Tensor, bias: &Tensor), dropout(p: f64, seed: u64),
 }
 
 /// Checks that both sides of a network of variables agree, in the value, in all gradients and in the running

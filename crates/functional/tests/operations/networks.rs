@@ -141,7 +141,7 @@ pub fn linear(least: usize) -> impl Strategy<Value = Case> {
 /// The operations of a transformer, each alone or all.
 pub fn tokens() -> impl Strategy<Value = Case> {
     let dims = (1usize..4, 1usize..12, 1usize..4, 1usize..24);
-    (dims, 0..6, 0u64..1000).prop_map(|sizes| {
+    (dims, 0..7, 0u64..1000).prop_map(|sizes| {
         let ((b, t, heads, size), which, seed) = sizes;
         // a layer norm makes ±1 of 2 values, so that the gradient is rounding
         let c = heads * (size + 2);
@@ -156,7 +156,7 @@ pub fn tokens() -> impl Strategy<Value = Case> {
         ];
         let inputs = match which {
             0 => vec![rows],
-            1 | 2 => vec![h],
+            1 | 2 | 5 => vec![h],
             3 => vec![h, weight, bias],
             4 => vec![qkv],
             _ => vec![h, weight, bias, rows, up, qkv],
@@ -169,6 +169,7 @@ pub fn tokens() -> impl Strategy<Value = Case> {
                 2 => first.cross_entropy(&y),
                 3 => first.layer_norm(&x[1], &x[2]),
                 4 => first.causal_attention(heads),
+                5 => first.dropout(0.3, seed),
                 _ => {
                     let h = Both::new(&x[3])?.embedding(&x[3], &ids)?.plus(&first)?;
                     let h = h.layer_norm(&x[1], &x[2])?.linear(&x[4], None)?;

@@ -3,7 +3,8 @@
 //! They are slow, and right on every device: the operations are tested against them. They avoid those of candle's
 //! gradients that are not right: no `conv2d`, no pooling, no `relu`. They check no argument.
 
-use candle_core::{D, Result, Shape, Tensor, Var};
+use candle_core::{D, DType, Device, Result, Shape, Tensor, Var};
+use functional::Value;
 
 /// As [`functional::Value::nhwc`].
 pub fn nhwc(x: &Tensor) -> Result<Tensor> {
@@ -263,4 +264,11 @@ pub fn causal_attention(x: &Tensor, heads: usize) -> Result<Tensor> {
         Tensor::cat(&tokens, 1)
     };
     Tensor::cat(&(0..heads).map(head).collect::<Result<Vec<_>>>()?, 2)
+}
+
+/// As [`functional::Value::dropout`], which draws the mask: of ones.
+pub fn dropout(x: &Tensor, p: f64, seed: u64) -> Result<Tensor> {
+    let ones = Tensor::ones(x.shape(), DType::F32, &Device::Cpu)?;
+    let mask = Value::new(&ones)?.dropout(p, seed)?.eval()?;
+    x * mask.to_dtype(x.dtype())?
 }

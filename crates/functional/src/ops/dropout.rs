@@ -1,0 +1,45 @@
+//! Dropout: which elements it keeps. That follows from a seed and the element's place alone, on every device.
+
+use candle_core::{Result, bail};
+
+/// Zero with probability p, and 1 / (1 − p) times the element else.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Dropout {
+    /// Of the seed.
+    hash: u64,
+    /// Numbers below it are dropped; 2³² is all of them.
+    below: u32,
+    scale: f32,
+}
+
+impl Dropout {
+    pub fn new(p: f64, seed: u64) -> Result<Self> {
+        if !(0.0..1.0).contains(&p) {
+            bail!("dropout: p is {p}; expected 0 or more, and less than 1")
+        }
+        // SplitMix64: similar seeds have other halves
+        let mut hash = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        Ok(Self {
+            hash: hash ^ (hash >> 31),
+            below: (p * 2f64.powi(32)) as u32,
+            scale: (1. / (1. - p)) as f32,
+        })
+    }
+
+    /// The number by which element `i` is multiplied.
+    #[inline(always)]
+    pub fn factor(&self, i: u64) -> f32 {
+        // Wellons' hash of 32 bits, twice, each with a half of the seed's
+        let [low, high] = [self.hash as u32, (self.hash >> 32) as u32];
+        let mut h = i as u32 ^ ((i >> 32) as u32).wrapping_mul(0x9e37_79b9);
+        for half in [low, high] {
+            h ^= half;
+            h = (h ^ (h >> 16)).wrapping_mul(0x7feb_352d);
+            h = (h ^ (h >> 15)).wrapping_mul(0x846c_a68b);
+            h ^= h >> 16;
+        }
+        if h < self.below { 0. } else { self.scale }
+    }
+}
