@@ -60,11 +60,15 @@ impl Backend for Cuda {
             Op::CrossEntropy(op) => Box::new(Labelled(op)),
             Op::Sum(op) => Box::new(op),
             Op::Mean(op) => Box::new(op),
-            // candle computes them here, and none of them is written down
-            Op::Gelu(_) | Op::Embedding(_) | Op::LayerNorm(_) | Op::Attention(_) => {
+            // candle computes them here
+            Op::Gelu(_)
+            | Op::Dropout(_)
+            | Op::Embedding(_)
+            | Op::LayerNorm(_)
+            | Op::Attention(_)
+            | Op::Candle(_) => {
                 return Ok(None);
             }
-            Op::Candle(_) => return Ok(None),
         }))
     }
 

@@ -163,25 +163,32 @@ fn derivatives(
     direction: u64,
     step: f64,
 ) -> Result<[f64; 2]> {
-    let (mut gradient, mut moved) = (0., Vec::new());
+    let (mut gradient, mut moved) = (0., Moved(Vec::new()));
     for (i, (x, size)) in tensors.iter().enumerate() {
         let along = (random(x, direction + (i as u64) * (DIRECTIONS + 1))? * *size)?;
         if let Some(of_x) = gradients.get(x) {
             gradient += sum(&(of_x * &along)?)?;
         }
-        moved.push((Var::from_tensor(x)?, x.copy()?, along));
+        moved.0.push((Var::from_tensor(x)?, x.copy()?, along));
     }
     let at = |step: f64| {
-        for (var, was, along) in &moved {
+        for (var, was, along) in &moved.0 {
             var.set(&(was + (along * step)?)?)?;
         }
         f()
     };
-    let risen = at(step).and_then(|up| Ok(up - at(-step)?));
-    for (var, was, _) in &moved {
-        var.set(was)?;
+    Ok([gradient, (at(step)? - at(-step)?) / (2. * step)])
+}
+
+/// Variables with their values and their directions. Dropped, also by a panic, it sets them back.
+struct Moved(Vec<(Var, Tensor, Tensor)>);
+
+impl Drop for Moved {
+    fn drop(&mut self) {
+        for (var, was, _) in &self.0 {
+            let _ = var.set(was); // it has the shape and the type
+        }
     }
-    Ok([gradient, risen? / (2. * step)])
 }
 
 fn root_mean_square(x: &Tensor) -> Result<f64> {

@@ -443,6 +443,7 @@ impl Value {
         let Some(tokens) = self.tensor() else {
             bail!("embedding: the tokens are computed; expected a tensor of u32")
         };
+        args::check_device("embedding", self.device(), "weight", weight.device())?;
         let op = Embedding::new(tokens, weight.dims())?;
         let (mut dims, tokens) = (self.dims().to_vec(), op.tokens.clone());
         dims.push(op.width);

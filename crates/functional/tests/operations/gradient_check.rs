@@ -151,6 +151,15 @@ fn variables_are_checked_and_set_back() -> Result<()> {
         error.starts_with("the gradient of input 1 of shape [4, 3] is wrong"),
         "{error}"
     );
+    // also by a panic in the middle
+    let calls = std::cell::Cell::new(0);
+    let panics = |x: &[Tensor]| {
+        calls.set(calls.get() + 1);
+        assert!(calls.get() < 5, "on purpose");
+        forward(x)
+    };
+    let unwinding = std::panic::AssertUnwindSafe(|| check_gradients(panics, &tokens, 0.05));
+    assert!(std::panic::catch_unwind(unwinding).is_err());
     assert_eq!(weight.to_vec2::<f32>()?, before);
     Ok(())
 }
