@@ -2,7 +2,7 @@
 //! replicas as it does on one.
 
 use anyhow::{Context, Result, ensure};
-use candle_core::{DType, Device, Module, Tensor};
+use candle_core::{DType, Device, Module, Tensor, Var};
 use candle_nn::VarBuilder;
 use concise::layers::{BatchNorm2d, Conv2d, Flatten, Linear, Nhwc, Sequential};
 use concise::{
@@ -26,6 +26,7 @@ trials![
     a_loss_that_is_no_number_is_an_error,
     nan_in_the_input_changes_nothing,
     mistakes_in_a_network_are_named,
+    a_check_leaves_shared_and_frozen_parts_alone,
     tokens_train_beside_a_shortcut,
 ];
 
@@ -374,8 +375,7 @@ fn nan_in_the_input_changes_nothing() -> Result<()> {
         let bad = Tensor::full(value, (1, 1, 28, 28), &Device::Cpu)?;
         let bad = Tensor::cat(&[&x.narrow(0, 0, 6)?, &bad, &x.narrow(0, 7, 1)?], 0)?;
         let error = trainer.step(&bad, &y).map(drop).expect_err("it is bad");
-        let words =
-            format!("replica cpu(1): example 2 of this replica's part of x has the value {value}");
+        let words = format!("x has the value {value} in example 6 of the minibatch; no step was");
         has(&format!("{error:#}"), &words)?;
         ensure!(apart(&before, &state()?)? == 0.0, "it changed something");
         trainer.step(&x, &y)?; // and training goes on
@@ -441,7 +441,37 @@ fn mistakes_in_a_network_are_named() -> Result<()> {
     says(names, rate("con", 0.0))?;
     says(names, rate("fc.weights", 0.0))?;
     says("the rate of fc is -1", rate("fc", -1.0))?;
+    rate("fc.", 0.0)?;
     rate("fc.weight", 0.0)
+}
+
+/// Each replica would move it at the same time, and set it back to what another one had made of it. And a network may
+/// begin with a part that is not trained.
+fn a_check_leaves_shared_and_frozen_parts_alone() -> Result<()> {
+    let frozen = Var::from_tensor(&formula_tensor(1, 0.3, &[784, 32])?)?;
+    let before = frozen.as_tensor().copy()?;
+    let shared = frozen.as_tensor().clone();
+    let network = |cut: bool| {
+        let shared = shared.clone();
+        move |vb: VarBuilder<'_>| {
+            let (shared, fc) = (shared.clone(), candle_nn::linear(32, 10, vb.pp("fc"))?);
+            Ok(candle(move |x: &Tensor| {
+                let h = x.flatten_from(1)?.matmul(&shared)?.tanh()?;
+                fc.forward(&if cut { h.detach() } else { h })
+            }))
+        }
+    };
+    let (x, y) = formula_batch(0, 8)?;
+    for i in 0..20 {
+        let network = network(i % 2 == 0);
+        let net = DataParallel::new(&cpus(4), Initializer::Layers, 0, network)?;
+        Trainer::new(&net, cross_entropy, Sgd::new(0.1)).step(&x, &y)?;
+        ensure!(
+            largest_difference(&before, &frozen)? == 0.0,
+            "it was changed"
+        );
+    }
+    Ok(())
 }
 
 /// An embedding of tokens, and candle's layer norm beside a shortcut: it has no gradient.

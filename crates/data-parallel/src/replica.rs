@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc::{SendError, Sender};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use candle_core::{Error, Tensor, Var};
 use collective::Member;
 use devices::catch_panic;
@@ -63,10 +63,6 @@ pub(crate) struct Minibatch {
     pub rule: UpdateRule,
     /// The steps before this one, and the minibatches of this step before this one.
     pub number: (usize, usize),
-    /// Whether the gradients of candle's operations are compared with finite differences.
-    pub checks: bool,
-    /// Whether `x` has to be finite.
-    pub finite: bool,
     /// Whether another trainer used the replicas before this one.
     pub fresh: bool,
     /// The examples of this step if this is its last minibatch; otherwise the gradients wait.
@@ -114,16 +110,21 @@ impl Replica {
         })
     }
 
-    /// Trains on a shard: writes the computation down, agrees with the other replicas that all could, computes, sums the
+    /// Trains on a shard, and compares candle's gradients first if it `checks`: writes the computation down, agrees with the other replicas that all could, computes, sums the
     /// gradients of all replicas while it computes them, and takes the step. A replica without an example only sums.
     ///
     /// # Errors
     /// If the minibatch does not fit: nothing was changed. In several processes the other processes wait, so training
     /// cannot go on.
-    pub fn train(&mut self, minibatch: &Minibatch, x: Tensor, y: Tensor) -> Result<Option<Shard>> {
+    pub fn train(
+        &mut self,
+        minibatch: &Minibatch,
+        (x, y, checks): (Tensor, Tensor, bool),
+    ) -> Result<Option<Shard>> {
         self.in_step = true;
         let examples = y.dim(0)?;
-        let written = self.compute(|replica| catch_panic(|| replica.write(minibatch, &x, &y)));
+        let write = |replica: &mut Self| catch_panic(|| replica.write(minibatch, &x, &y, checks));
+        let written = self.compute(write);
         let written = written.unwrap_or_else(|panicked| Err(panicked.into()));
         // outside of the replica's turn on the cores: the others may need them to come here
         if !self.all_agree(written.is_ok())? {
@@ -169,13 +170,11 @@ impl Replica {
         minibatch: &Minibatch,
         x: &Tensor,
         y: &Tensor,
+        checks: bool,
     ) -> Result<Option<(Value, Value)>> {
         let examples = y.dim(0)?;
         if examples == 0 && self.members()?.norms.is_none() {
             return Ok(None);
-        }
-        if minibatch.finite {
-            check_finite(x)?;
         }
         let (x, (seed, replica), number) = (Value::new(x)?, self.drawn, minibatch.number);
         let pass = Pass {
@@ -183,7 +182,7 @@ impl Replica {
             replica,
             number,
         };
-        let y_hat = pass.run(|| match minibatch.checks {
+        let y_hat = pass.run(|| match checks {
             true => with_checks(|| self.net.forward(&x, true)),
             false => self.net.forward(&x, true),
         })?;
@@ -367,18 +366,6 @@ fn explained<T>(computed: Result<T>, examples: usize) -> Result<T> {
         0 => computed.context(NO_EXAMPLE),
         _ => computed,
     }
-}
-
-/// An error where the first dimension of `x` has an example with NaN or infinity.
-fn check_finite(x: &Tensor) -> Result<()> {
-    if let Some(at) = functional::not_finite(x)? {
-        let example = at / (x.elem_count() / x.dim(0)?);
-        let value = x.flatten_all()?.get(at)?.to_scalar::<f32>()?;
-        bail!(
-            "example {example} of this replica's part of x has the value {value}; no step was taken"
-        )
-    }
-    Ok(())
 }
 
 /// An error where norms have to be synchronized and none was.

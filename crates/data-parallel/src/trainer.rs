@@ -115,9 +115,9 @@ impl Trainer {
         Self { checks, ..self }
     }
 
-    /// Whether NaN and infinity are errors. In `x` they are one before the step, on the CPU. In a loss they are one after
-    /// the step: on the CPU at once, on a GPU up to 256 steps later, so that the host does not wait for the GPU in every
-    /// step. Default: true.
+    /// Whether NaN and infinity are errors. In `x` and `y` they are one before the step, if these are f32 on the CPU. In a
+    /// loss they are one after the step: on the CPU at once, on a GPU up to 256 steps later, so that the host does not
+    /// wait for the GPU in every step. Default: true.
     pub fn check_losses(self, checks: bool) -> Self {
         let unread = checks.then(Unread::default);
         Self { unread, ..self }
@@ -160,6 +160,7 @@ impl Trainer {
     pub fn rate(mut self, of: &str, rate: f64) -> Result<Self> {
         let is_one = rate.is_finite() && rate >= 0.0;
         ensure!(is_one, "the rate of {of} is {rate}; expected 0 or more");
+        let of = of.trim_end_matches('.');
         let is_meant = |name: &str| match name.strip_prefix(of) {
             Some(rest) => of.is_empty() || rest.is_empty() || rest.starts_with('.'),
             None => false,
@@ -224,7 +225,7 @@ impl Trainer {
     /// says.
     ///
     /// # Errors
-    /// If `x` and `y` do not fit the network and the loss, or `x` has NaN: nothing was changed, and training can go on
+    /// If `x` and `y` do not fit the network and the loss, or have NaN: nothing was changed, and training can go on
     /// with the next minibatch. If a replica fails later; the message names it, and the network trains no further. If a loss is NaN
     /// or infinite: the step was taken. And if another trainer of the network came while gradients waited here: they
     /// are lost, and the next step begins anew.
@@ -262,8 +263,9 @@ impl Trainer {
     fn minibatch(&mut self, x: &Tensor, y: &Tensor, last: bool) -> Result<Step> {
         self.check_waiting()?;
         let rule = self.rule.of_step(self.steps)?;
+        let bad = self.not_finite(x, y)?;
         let shards = self.net.scatter(x, y)?;
-        let batch_size = self.batch_size(y.dim(0)?)?;
+        let batch_size = self.batch_size(y.dim(0)?, bad)?;
         ensure!(
             batch_size > 0,
             "a step needs at least 1 example, the minibatch has 0"
@@ -274,12 +276,17 @@ impl Trainer {
             loss: self.loss.clone(),
             rule,
             number: (self.steps, self.waiting),
-            checks: self.checks,
-            finite: self.unread.is_some(),
             fresh: !self.net.trainers.last_was(self.id),
             step_with: last.then_some(examples),
         };
-        let train = move |replica: &mut _, (x, y)| Replica::train(replica, &minibatch, x, y);
+        // one replica of each process checks: the modules of several may read the same variables
+        let mut checks = self.checks;
+        let shard = |(x, y): (Tensor, Tensor)| {
+            let checks = y.dim(0)? > 0 && std::mem::take(&mut checks);
+            Ok((x, y, checks))
+        };
+        let shards = shards.into_iter().map(shard).collect::<Result<Vec<_>>>()?;
+        let train = move |replica: &mut _, shard| Replica::train(replica, &minibatch, shard);
         let trained = self.net.on_each(shards, train)?;
         self.net.trainers.now(self.id);
         (self.checks, self.examples) = (false, examples);
@@ -310,15 +317,46 @@ impl Trainer {
         Ok(())
     }
 
+    /// What is wrong with the numbers of a minibatch, unless they are not checked: NaN or infinity, in f32 on the CPU.
+    fn not_finite(&self, x: &Tensor, y: &Tensor) -> Result<Option<String>> {
+        for (name, numbers) in [("x", x), ("y", y)] {
+            if self.unread.is_some()
+                && let Some(at) = functional::not_finite(numbers)?
+            {
+                let example = at / (numbers.elem_count() / numbers.dim(0)?);
+                let value = numbers.flatten_all()?.get(at)?.to_scalar::<f32>()?;
+                return Ok(Some(format!(
+                    "{name} has the value {value} in example {example} of the minibatch; no step was taken. \
+                     Trainer::check_losses(false) trains all the same"
+                )));
+            }
+        }
+        Ok(None)
+    }
+
     /// The examples of the minibatch in all processes, of which `own` are here. Where one of the processes
     /// wants to stop, all do so after this step.
-    fn batch_size(&self, own: usize) -> Result<usize> {
-        if self.net.processes.are_one() {
+    ///
+    /// # Errors
+    /// In all processes, if a minibatch is bad.
+    fn batch_size(&self, own: usize, bad: Option<String>) -> Result<usize> {
+        let wants_to_stop = self.stop.is_some_and(|stop| (stop.wants_to)());
+        let flags = [wants_to_stop, bad.is_some()].map(|flag| f64::from(u8::from(flag)));
+        let mut counts = [own as f64, flags[0], flags[1]];
+        let alone = self.net.processes.are_one();
+        if !alone {
+            self.net.processes.sum(&mut counts)?;
+        }
+        if let Some(bad) = bad {
+            bail!(bad)
+        }
+        ensure!(
+            counts[2] == 0.0,
+            "the minibatch of another process has NaN or infinity; no step was taken"
+        );
+        if alone {
             return Ok(own);
         }
-        let wants_to_stop = self.stop.is_some_and(|stop| (stop.wants_to)());
-        let mut counts = [own as f64, f64::from(u8::from(wants_to_stop))];
-        self.net.processes.sum(&mut counts)?;
         if let (true, Some(Stop { stop, .. })) = (counts[1] > 0.0, self.stop) {
             stop();
         }

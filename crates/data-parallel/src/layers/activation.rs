@@ -1,4 +1,4 @@
-//! Layers without parameters that change no size: for [`Sequential`](super::Sequential).
+//! Activations and changes of shape, as layers without parameters for [`Sequential`](super::Sequential).
 
 use candle_core::Result;
 use functional::{Network, Value};

@@ -86,6 +86,6 @@ impl Network for Dropout {
         let Some(pass) = PASS.get() else {
             bail!("Dropout: only a Trainer draws its masks; in inference forward has train = false")
         };
-        x.dropout(self.p, self.seed(pass))
+        super::of_layer(&self.name, x.dropout(self.p, self.seed(pass)))
     }
 }

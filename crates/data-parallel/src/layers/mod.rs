@@ -39,7 +39,10 @@ fn evenly(inputs: usize) -> Init {
 fn of_layer(name: &str, y: Result<Value>) -> Result<Value> {
     y.map_err(|error| match name.is_empty() {
         true => error,
-        false => Error::Msg(format!("layer {name}: {error}")),
+        false => Error::Msg(format!(
+            "layer {name}: {}",
+            devices::without_backtrace(error)
+        )),
     })
 }
 

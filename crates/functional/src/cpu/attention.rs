@@ -1,6 +1,6 @@
 //! Causal attention on the CPU: the matrix products of one example and one head at a time.
 
-use crate::cpu::buffer::Buffer;
+use crate::cpu::buffer::{Buffer, check_room};
 use crate::cpu::exp::{exp, sum};
 use crate::cpu::gemm::{Matrix, multiply};
 use crate::cpu::gradient::{At, Cpu, Grad, Pass};
@@ -50,7 +50,9 @@ impl Kernel<Cpu> for Attention {
     /// Saves the weights of each example and head, (T, T).
     fn forward(&self, _: &Pass, x: &[&[f32]], y: &mut [f32]) -> Result<Vec<Buffer>> {
         let (t, c, d) = (self.tokens, self.width, self.width / self.heads);
-        let mut weights = Buffer::new(x[0].len() / (3 * c) * self.heads * t);
+        let len = x[0].len() / (3 * c) * self.heads * t;
+        check_room(len)?;
+        let mut weights = Buffer::new(len);
         for_each_chunk_of_two(
             (y, t * c),
             (&mut weights, self.heads * t * t),

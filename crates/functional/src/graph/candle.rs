@@ -4,8 +4,10 @@ use super::difference::{self, GradientError, check_gradients};
 use super::network::Network;
 use super::value::Value;
 use crate::kernel::{At, Backend, Grad, Kernel, Pass};
+use crate::ops::args;
 use crate::ops::candle::CandleOp;
 use candle_core::{DType, Error, ModuleT, Result, Tensor, Var, bail};
+use devices::without_backtrace;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::panic::Location;
@@ -20,8 +22,9 @@ const TOLERANCE: f64 = 0.05;
 /// The shape of the result has to follow from that of the input. It is found once for each shape: the module runs on
 /// zeros, with `train` false. The module itself runs when its result is computed.
 ///
-/// The module may change variables of its own, such as running statistics. It must not change the parameters of other
-/// layers: a GPU may have read them before the module runs.
+/// With `train` the module may change variables of its own, such as running statistics; without it must not: then it
+/// also runs on zeros, and under [`with_checks`] on other numbers. It must not change the parameters of other layers: a
+/// GPU may have read them before the module runs.
 ///
 /// ```
 /// use candle_core::{Device, Tensor, Var};
@@ -74,8 +77,9 @@ thread_local! {
 }
 
 /// Runs `f`. Each network of [`candle()`] that is written down in it is checked first, as [`check_gradients`] does, with
-/// `train` false. Tokens and other integers are those of the input; floats are numbers between 0.1 and 1.1. What gives
-/// another result each time is not compared.
+/// `train` false. Tokens and other integers are those of the input; floats are numbers between 0.1 and 1.1. A tensor
+/// that is no variable is data, of which a gradient may be missing. What gives NaN on these numbers, or another result
+/// each time, is not compared.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
@@ -88,14 +92,13 @@ thread_local! {
 /// ```
 pub fn with_checks<R>(f: impl FnOnce() -> R) -> R {
     /// Ends also with a panic.
-    struct Until;
+    struct Until(bool);
     impl Drop for Until {
         fn drop(&mut self) {
-            CHECKS.set(false);
+            CHECKS.set(self.0);
         }
     }
-    CHECKS.set(true);
-    let _until = Until;
+    let _until = Until(CHECKS.replace(true));
     f()
 }
 
@@ -108,9 +111,14 @@ impl Network for Candle {
 impl Candle {
     #[track_caller]
     fn new(module: impl Fn(&[Tensor], bool) -> Result<Tensor> + 'static) -> Self {
+        let made = Location::caller();
+        let module = move |x: &[Tensor], train: bool| {
+            let said = |error| Error::Msg(format!("candle ({made}): {}", without_backtrace(error)));
+            module(x, train).map_err(said)
+        };
         Self {
             module: Rc::new(module),
-            made: Location::caller(),
+            made,
             shapes: RefCell::default(),
         }
     }
@@ -118,8 +126,14 @@ impl Candle {
     /// Writes the network down for inputs on one device.
     ///
     /// # Errors
-    /// Where they do not fit, or under [`with_checks`] a gradient is wrong.
+    /// Where there is no input, they do not fit, or under [`with_checks`] a gradient is wrong.
     pub fn forward_all(&self, x: &[&Value], train: bool) -> Result<Value> {
+        let Some(first) = x.first() else {
+            bail!("candle ({}): expected at least one input", self.made)
+        };
+        for other in x {
+            args::check_device("candle", first.device(), "another input", other.device())?;
+        }
         if CHECKS.get() && x.iter().all(|x| x.dims().first() != Some(&0)) {
             self.check(x)?;
         }
@@ -128,25 +142,53 @@ impl Candle {
     }
 
     fn check(&self, x: &[&Value]) -> Result<()> {
-        let checked = |seed: u64| {
-            let input = |x: &&Value| match x.tensor().filter(|x| !x.dtype().is_float()) {
-                Some(x) => Ok(x.clone()),
-                None => difference::numbers(x.dims(), x.device(), seed),
-            };
-            let inputs = x.iter().map(input).collect::<Result<Vec<_>>>()?;
-            check_gradients(|x| (self.module)(x, false), &inputs, TOLERANCE)
-        };
         // near its kinks a right network can look wrong, so it has to be wrong on other numbers too
-        match checked(0).or_else(|_| checked(1)) {
+        let checked = |data: bool| {
+            let first = self.check_on(x, data, 0);
+            first.or_else(|_| self.check_on(x, data, 1))
+        };
+        // of data no gradient is wanted: a network may begin with a part that is not trained
+        let checked = match checked(true) {
+            Err(GradientError::Wrong { gradient: None, .. }) => checked(false),
+            other => other,
+        };
+        match checked {
             Ok(()) | Err(GradientError::Incomparable(_)) => Ok(()),
-            Err(error @ GradientError::Failed(_)) => bail!("candle ({}): {error}", self.made),
+            Err(GradientError::Failed(error)) => Err(error),
             Err(error) => bail!(
-                "candle ({}): {error}. A network with it would not train right, without an error. The \
-                 documentation of data_parallel::layers says what to use instead; \
-                 Trainer::check_gradients(false) trains all the same",
+                "candle ({}): {error}. A network with it would not train right, without an error. The page \
+                 \"What trains in candle\" says what to use instead; Trainer::check_gradients(false) trains all \
+                 the same",
                 self.made
             ),
         }
+    }
+
+    /// Checks the module on numbers of a seed; tensors that are no variables are moved too if they are `data` to check.
+    fn check_on(
+        &self,
+        x: &[&Value],
+        data: bool,
+        seed: u64,
+    ) -> std::result::Result<(), GradientError> {
+        let input = |x: &&Value| match x.tensor().filter(|x| !x.dtype().is_float()) {
+            Some(x) => Ok(x.clone()),
+            None => difference::numbers(x, seed),
+        };
+        let inputs = x.iter().map(input).collect::<Result<Vec<_>>>()?;
+        let is_moved = |x: &&Value| data || x.tensor().is_none_or(Tensor::is_variable);
+        let moved = inputs.iter().zip(x).filter(|(_, x)| is_moved(x));
+        let moved: Vec<Tensor> = moved.map(|(input, _)| input.clone()).collect();
+        let module = |moved: &[Tensor]| {
+            let mut moved = moved.iter();
+            let of = |(input, x): (&Tensor, &&Value)| match is_moved(x) {
+                true => moved.next().cloned(),
+                false => Some(input.clone()),
+            };
+            let all = inputs.iter().zip(x).filter_map(of);
+            (self.module)(&all.collect::<Vec<_>>(), false)
+        };
+        check_gradients(module, &moved, TOLERANCE)
     }
 
     fn shape(&self, x: &[&Value]) -> Result<Vec<usize>> {
@@ -159,8 +201,7 @@ impl Candle {
             Tensor::zeros(x.dims(), dtype, x.device())
         };
         let zeros = x.iter().map(zeros).collect::<Result<Vec<_>>>()?;
-        let y = (self.module)(&zeros, false)
-            .map_err(|error| Error::Msg(format!("candle ({}): {error}", self.made)))?;
+        let y = (self.module)(&zeros, false)?;
         if y.dtype() != DType::F32 {
             bail!(
                 "candle ({}): the module gives {:?}, expected f32",

@@ -438,11 +438,13 @@ impl Value {
     /// ```
     ///
     /// # Errors
-    /// Where it is computed, not u32, or has a token that is too large; and where `weight` does not fit.
+    /// Where it is computed, not u32, or has a token that is too large, which a GPU does not check; and where `weight` does
+    /// not fit.
     pub fn embedding(&self, weight: &Tensor) -> Result<Self> {
         let Some(tokens) = self.tensor() else {
             bail!("embedding: the tokens are computed; expected a tensor of u32")
         };
+        args::check_float("embedding", "weight", weight.dtype())?;
         args::check_device("embedding", self.device(), "weight", weight.device())?;
         let op = Embedding::new(tokens, weight.dims())?;
         let (mut dims, tokens) = (self.dims().to_vec(), op.tokens.clone());

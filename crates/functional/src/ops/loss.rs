@@ -30,6 +30,11 @@ impl CrossEntropy {
         }
         match dims {
             [batch] => args::vector(op, "y", y.dims(), *batch, "examples of y_hat")?,
+            [_, labels @ ..] if labels.contains(&0) => {
+                bail!(
+                    "{op}: y_hat has shape {y_hat:?}, expected at least one label for each example"
+                )
+            }
             _ if y.dims() == dims => {}
             _ => bail!(
                 "{op}: y has shape {:?}, expected {dims:?} for y_hat of shape {y_hat:?}",

@@ -26,12 +26,13 @@ impl Embedding {
             let dtype = tokens.dtype().as_str();
             bail!("embedding: the tokens are {dtype}, expected u32; convert them with to_dtype")
         }
-        let tokens = tokens.flatten_all()?.contiguous()?.detach();
+        let mut tokens = tokens.flatten_all()?.contiguous()?.detach();
         if tokens.device().is_cpu() {
             let all = tokens.to_vec1::<u32>()?;
             if let Some(token) = all.iter().find(|token| **token as usize >= rows) {
                 bail!("embedding: token {token} is too large, weight has {rows} rows")
             }
+            tokens = Tensor::new(all, tokens.device())?; // what was checked is what is read
         }
         Ok(Self { tokens, width })
     }

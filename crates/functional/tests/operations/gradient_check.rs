@@ -175,7 +175,7 @@ fn what_cannot_be_compared_is_an_error() -> Result<()> {
         "gives another result each time",
     );
     says(|x| x.log(), "gives NaN or infinity");
-    says(|x| x.ge(0f32), "it gives U8; expected f32 or f64");
+    says(|x| x.ge(0f32), "the function gives U8; expected f32 or f64");
     says(|x| x.matmul(x), "shape mismatch");
     Ok(())
 }
