@@ -299,7 +299,7 @@ impl Value {
         self.then("linear", Op::Linear(op), &others, &dims)
     }
 
-    /// x · weight + bias: as [`linear`](Self::linear), with a `weight` (I, O). In the book:
+    /// x · weight + bias: (B, I), as [`linear`](Self::linear) with a `weight` (I, O). In the book:
     /// `torch.mm(h, params[4]) + params[5]`.
     ///
     /// ```
