@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use concise::prelude::{AdamW, cross_entropy};
-use concise::{DataParallel, Initializer, Trainer};
+use concise::{DataParallel, Initializer, Trainer, evaluate_accuracy_gpus};
 
 use crate::kit::{cpus, formula_tensor, largest_difference};
 use crate::only_rounding_differs_from_pytorch::{close, tensor_is_close, theirs};
@@ -14,6 +14,7 @@ mod example;
 trials![
     a_hundred_steps_are_pytorchs,
     two_replicas_take_the_steps_of_one,
+    accuracy_counts_characters,
 ];
 
 /// The network on k replicas, with the parameters of `transformer_steps.py`.
@@ -72,5 +73,17 @@ fn two_replicas_take_the_steps_of_one() -> Result<()> {
     let weight = |net: &DataParallel| net.parameter("block_1.up.weight", 0);
     let apart = largest_difference(&weight(&one)?, &weight(&two)?)?;
     ensure!(apart <= 1e-5, "{apart}");
+    Ok(())
+}
+
+/// Each example has 32 labels.
+fn accuracy_counts_characters() -> Result<()> {
+    let net = network(2)?;
+    let (x, y) = example::batch(0, 5)?;
+    let y_hat = candle_core::Tensor::cat(&net.forward(&x)?, 0)?;
+    let right = y_hat.argmax(2)?.eq(&y)?.flatten_all()?.to_vec1::<u8>()?;
+    let expected = right.iter().map(|right| f64::from(*right)).sum::<f64>() / 160.0;
+    let accuracy = evaluate_accuracy_gpus(&net, [Ok((x, y))])?;
+    ensure!(accuracy == expected, "{accuracy}, {expected}");
     Ok(())
 }

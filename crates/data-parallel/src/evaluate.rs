@@ -9,7 +9,7 @@ use training::accuracy;
 use crate::data_parallel::DataParallel;
 
 /// The accuracy of `net` on a dataset, on all its devices in parallel: each minibatch is split
-/// over them, and each replica uses its own batch-norm statistics.
+/// over them, and each replica uses its own batch-norm statistics. An example may have several labels.
 ///
 /// ```
 /// # use data_parallel::{DataParallel, Initializer, evaluate_accuracy_gpus, layers::Linear};
@@ -31,7 +31,7 @@ use crate::data_parallel::DataParallel;
 pub fn evaluate_accuracy_gpus(net: &DataParallel, data_iter: impl Minibatches) -> Result<f64> {
     // No. of correct predictions, no. of predictions
     let [correct, all] = evaluate(net, data_iter, |y_hat, y| {
-        Ok([accuracy(y_hat, y)? as f64, y.dim(0)? as f64])
+        Ok([accuracy(y_hat, y)? as f64, y.elem_count() as f64])
     })?;
     Ok(correct / all)
 }

@@ -2,9 +2,8 @@
 
 use candle_core::{D, DType, Result, Tensor};
 
-/// The number of examples with the largest output at the label ("Softmax Regression
-/// Implementation from Scratch"): `y_hat` (B, classes), `y` (B,). It is 0 for 0 examples: a replica may
-/// get none.
+/// The number of labels at which the output is the largest ("Softmax Regression Implementation from Scratch"):
+/// `y_hat` (B, classes), `y` (B,), or (B, …, classes) and (B, …). It is 0 for 0 examples: a replica may get none.
 ///
 /// ```
 /// # use candle_core::{Device, Tensor};
