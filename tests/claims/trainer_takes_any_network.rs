@@ -3,10 +3,11 @@
 
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Module, Tensor, Var};
-use candle_nn::VarBuilder;
-use concise::layers::{BatchNorm2d, Conv2d, Flatten, Linear, Nhwc, Sequential};
+use candle_nn::{VarBuilder, VarMap};
+use concise::layers::{BatchNorm2d, Conv2d, Flatten, Linear, Nhwc, Relu, Sequential};
 use concise::{
-    DataParallel, Initializer, Sgd, Trainer, evaluate, evaluate_accuracy_gpus, resnet18,
+    DataParallel, Initializer, Replication, Sgd, Trainer, evaluate, evaluate_accuracy_gpus,
+    resnet18,
 };
 use dataset::DataIter;
 use functional::{Network, Value, binary_cross_entropy, candle, cross_entropy, squared_error};
@@ -26,6 +27,7 @@ trials![
     a_loss_that_is_no_number_is_an_error,
     nan_in_the_input_changes_nothing,
     mistakes_in_a_network_are_named,
+    what_would_not_train_is_named,
     a_check_leaves_shared_and_frozen_parts_alone,
     tokens_train_beside_a_shortcut,
 ];
@@ -445,6 +447,87 @@ fn mistakes_in_a_network_are_named() -> Result<()> {
     rate("fc.weight", 0.0)
 }
 
+/// Networks that would take every step without an error, and not train.
+fn what_would_not_train_is_named() -> Result<()> {
+    let x = formula_tensor(0, 1.0, &[12, 8])?;
+    let y = Tensor::from_iter((0..12u32).map(|i| i % 3), &Device::Cpu)?;
+    let of = |allow_unused, network: fn(VarBuilder<'_>) -> candle_core::Result<Sequential>| {
+        let how = Replication {
+            allow_unused,
+            ..Replication::default()
+        };
+        let net = DataParallel::with(how, &cpus(2), Initializer::Layers, 0, network)?;
+        let step = Trainer::new(&net, cross_entropy, Sgd::new(0.1)).step(&x, &y);
+        step.map(drop)
+    };
+    let says = |words: &str, result: Result<()>| {
+        let error = result.map_err(|error| format!("{error:#}"));
+        has(&error.expect_err(words), words)
+    };
+    for allow_unused in [false, true] {
+        says(
+            "the gradient of norm.weight is missing",
+            of(allow_unused, |vb| {
+                let norm = candle_nn::layer_norm(8, 1e-5, vb.pp("norm"))?;
+                let fc = Linear::new(8, 3, vb.pp("fc"))?;
+                Ok(Sequential::new().add(candle(norm)).add(fc))
+            }),
+        )?;
+    }
+    says(
+        "cannot be checked: on numbers between 0.1 and 1.1 it gives another result each time",
+        of(false, |vb| {
+            let fc = candle_nn::linear(8, 3, vb)?;
+            let dropout = move |x: &Tensor| candle_nn::ops::dropout(&x.apply(&fc)?, 0.5);
+            Ok(Sequential::new().add(candle(dropout)))
+        }),
+    )?;
+    says(
+        "layer other: a variable of shape [3, 8] is no parameter of this network",
+        of(false, |vb| {
+            let fc = Linear::new(8, 8, vb.pp("fc"))?;
+            let vb = VarBuilder::from_varmap(&VarMap::new(), DType::F32, &Device::Cpu);
+            let other = Linear::new(8, 3, vb.pp("other"))?;
+            Ok(Sequential::new().add(fc).add(other))
+        }),
+    )?;
+    says(
+        "a variable of shape [3] is no parameter of this network",
+        of(false, |vb| {
+            let fc = Linear::new(8, 8, vb.pp("fc"))?;
+            let vb = VarBuilder::from_varmap(&VarMap::new(), DType::F32, &Device::Cpu);
+            let other = candle(candle_nn::linear(8, 3, vb)?);
+            Ok(Sequential::new().add(fc).add(other))
+        }),
+    )?;
+    says(
+        "the network has no parameters",
+        of(false, |_| Ok(Sequential::new().add(Relu))),
+    )?;
+
+    // one output for each example is no class
+    let net = DataParallel::new(&cpus(2), Initializer::Layers, 0, |vb| Linear::new(8, 1, vb))?;
+    let data = || [Ok((x.clone(), y.clone()))];
+    let accuracy = evaluate_accuracy_gpus(&net, data()).map(drop);
+    says("accuracy: y_hat has shape [6, 1], one class", accuracy)?;
+
+    let trainer = |momentum| {
+        let sgd = Sgd {
+            momentum,
+            ..Sgd::new(0.1)
+        };
+        Trainer::new(&net, squared_error, sgd)
+    };
+    let mut with_momentum = trainer(0.9);
+    with_momentum.step(&x, &x.narrow(1, 0, 1)?)?;
+    let state = with_momentum.state_dict()?;
+    says(
+        "the optimizer's state: momentum weight is not this optimizer's",
+        trainer(0.0).load_state_dict(state.clone()),
+    )?;
+    trainer(0.9).load_state_dict(state)
+}
+
 /// Each replica would move it at the same time, and set it back to what another one had made of it. And a network may
 /// begin with a part that is not trained.
 fn a_check_leaves_shared_and_frozen_parts_alone() -> Result<()> {
@@ -463,9 +546,19 @@ fn a_check_leaves_shared_and_frozen_parts_alone() -> Result<()> {
     };
     let (x, y) = formula_batch(0, 8)?;
     for i in 0..20 {
-        let network = network(i % 2 == 0);
-        let net = DataParallel::new(&cpus(4), Initializer::Layers, 0, network)?;
-        Trainer::new(&net, cross_entropy, Sgd::new(0.1)).step(&x, &y)?;
+        let is_cut = i % 2 == 0;
+        let net = DataParallel::new(&cpus(4), Initializer::Layers, 0, network(is_cut))?;
+        let step = Trainer::new(&net, cross_entropy, Sgd::new(0.1)).step(&x, &y);
+        match step.map_err(|error| format!("{error:#}")) {
+            Ok(_) => ensure!(is_cut, "a variable that is not the network's is no error"),
+            Err(error) => {
+                ensure!(!is_cut, "{error}");
+                has(
+                    &error,
+                    "variable of shape [784, 32] is no parameter of this network",
+                )?;
+            }
+        }
         ensure!(
             largest_difference(&before, &frozen)? == 0.0,
             "it was changed"

@@ -84,8 +84,7 @@ impl Replica {
         how: &Replication,
         (cores, alone): (Arc<Cores>, bool),
     ) -> Result<Self> {
-        let params = state.parameters().map(|(name, p)| (name.as_str(), p));
-        let mut gradients = Gradients::new(params, how.bucket_bytes / size_of::<f32>())?;
+        let mut gradients = Gradients::new(state.named(), how.bucket_bytes / size_of::<f32>())?;
         gradients.allow_unused(how.allow_unused);
         let norms = groups
             .norms
@@ -110,8 +109,9 @@ impl Replica {
         })
     }
 
-    /// Trains on a shard, and compares candle's gradients first if it `checks`: writes the computation down, agrees with the other replicas that all could, computes, sums the
-    /// gradients of all replicas while it computes them, and takes the step. A replica without an example only sums.
+    /// Trains on a shard, and compares candle's gradients first if it `checks`: writes the computation down, agrees with
+    /// the other replicas that all could, computes, sums the gradients of all replicas while it computes them, and
+    /// takes the step. A replica without an example only sums.
     ///
     /// # Errors
     /// If the minibatch does not fit: nothing was changed. In several processes the other processes wait, so training
@@ -183,7 +183,7 @@ impl Replica {
             number,
         };
         let y_hat = pass.run(|| match checks {
-            true => with_checks(|| self.net.forward(&x, true)),
+            true => with_checks(self.state.named(), || self.net.forward(&x, true)),
             false => self.net.forward(&x, true),
         })?;
         let ls = (minibatch.loss)(&y_hat, y)?;
@@ -245,9 +245,7 @@ impl Replica {
         let sums = sums.collect::<Result<Vec<Bucket>>>()?;
         self.compute(|replica| {
             let _span = tracing::info_span!("update").entered();
-            let params = replica.state.parameters();
-            let params: Vec<(&str, &Var)> =
-                params.map(|(name, param)| (&name[..], param)).collect();
+            let params: Vec<(&str, &Var)> = replica.state.named().collect();
             let how = rule.update(examples);
             let optimizer = &*rule.optimizer;
             replica.optimizer_state.step(optimizer, &params, &sums, how)

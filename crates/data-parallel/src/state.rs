@@ -37,6 +37,11 @@ impl State {
         self.entries.iter().filter(|(name, _)| !is_buffer(name))
     }
 
+    /// The parameters by their names.
+    pub fn named(&self) -> impl Iterator<Item = (&str, &Var)> {
+        self.parameters().map(|(name, param)| (&name[..], param))
+    }
+
     /// Where it is.
     pub fn device(&self) -> Device {
         let first = self.entries.first();

@@ -19,6 +19,11 @@ fn buffer_of(replica: usize, name: &str) -> String {
     format!("replica {replica} {name}")
 }
 
+/// Whether it is such a name.
+fn is_buffer_of(name: &str) -> bool {
+    name.starts_with("replica ")
+}
+
 impl Trainer {
     /// All that the next steps depend on beside [`DataParallel::state_dict`], by name: the optimizer state, which all
     /// replicas have in common, the numbers of steps, and the buffers of the other replicas, those of other processes as
@@ -93,6 +98,16 @@ impl Trainer {
             "steps: of {found} parameters, the network has {params}"
         );
         let names = self.rule.optimizer.state();
+        for entry in state
+            .keys()
+            .filter(|entry| !is_buffer_of(entry) && *entry != STEPS)
+        {
+            let (name, param) = entry.split_once(' ').unwrap_or((entry, ""));
+            ensure!(
+                names.contains(&name) && self.net.states[0].get(param).is_some(),
+                "the optimizer's state: {entry} is not this optimizer's or this network's"
+            );
+        }
         let (state, replicas) = (state.clone(), vec![(); self.net.devices().len()]);
         let set = self.net.on_each(replicas, move |replica, ()| {
             replica.set_optimizer_state(names, &state, steps.clone())

@@ -262,6 +262,10 @@ impl Trainer {
     /// One job of all replicas: [`Replica::train`](crate::replica::Replica::train).
     fn minibatch(&mut self, x: &Tensor, y: &Tensor, last: bool) -> Result<Step> {
         self.check_waiting()?;
+        ensure!(
+            !self.rule.rates.is_empty(),
+            "the network has no parameters; build its layers from the VarBuilder that DataParallel gives"
+        );
         let rule = self.rule.of_step(self.steps)?;
         let bad = self.not_finite(x, y)?;
         let shards = self.net.scatter(x, y)?;

@@ -1,6 +1,6 @@
 //! How many predictions are right.
 
-use candle_core::{D, DType, Result, Tensor};
+use candle_core::{D, DType, Result, Tensor, bail};
 
 /// The number of labels at which the output is the largest ("Softmax Regression Implementation from Scratch"):
 /// `y_hat` (B, classes), `y` (B,), or (B, …, classes) and (B, …). It is 0 for 0 examples: a replica may get none.
@@ -15,10 +15,16 @@ use candle_core::{D, DType, Result, Tensor};
 /// ```
 ///
 /// # Errors
-/// If the numbers of examples differ.
+/// If the numbers of examples differ, or there is one class only.
 pub fn accuracy(y_hat: &Tensor, y: &Tensor) -> Result<usize> {
     if y_hat.elem_count() == 0 && y.elem_count() == 0 {
         return Ok(0); // candle has no largest of nothing
+    }
+    if y_hat.dims().last() == Some(&1) {
+        bail!(
+            "accuracy: y_hat has shape {:?}, one class, which is always the largest; count with a threshold instead",
+            y_hat.dims()
+        )
     }
     let right = y_hat.argmax(D::Minus1)?.eq(y)?;
     Ok(right.to_dtype(DType::U32)?.sum_all()?.to_scalar::<u32>()? as usize)

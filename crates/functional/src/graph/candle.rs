@@ -8,7 +8,7 @@ use crate::ops::args;
 use crate::ops::candle::CandleOp;
 use candle_core::{DType, Error, ModuleT, Result, Tensor, Var, bail};
 use devices::without_backtrace;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::panic::Location;
 use std::rc::Rc;
@@ -71,35 +71,58 @@ pub struct Candle {
 
 type Module = dyn Fn(&[Tensor], bool) -> Result<Tensor>;
 
+/// Parameters with their names.
+type Named = Rc<[(String, Var)]>;
+
 thread_local! {
-    /// Whether the modules that run compare their gradients first.
-    static CHECKS: Cell<bool> = const { Cell::new(false) };
+    /// The parameters of the network, while the modules that it calls are checked first.
+    static CHECKED: RefCell<Option<Named>> = const { RefCell::new(None) };
 }
 
-/// Runs `f`. Each network of [`candle()`] that is written down in it is checked first, as [`check_gradients`] does, with
-/// `train` false. Tokens and other integers are those of the input; floats are numbers between 0.1 and 1.1. A tensor
-/// that is no variable is data, of which a gradient may be missing. What gives NaN on these numbers, or another result
-/// each time, is not compared.
+/// Runs `f`, which writes a network with these parameters down. Each network of [`candle()`] in it is checked first, as
+/// [`check_gradients`] does, with `train` false. Tokens and other integers are those of the input; floats are numbers
+/// between 0.1 and 1.1. A tensor that is no variable is data, of which a gradient may be missing. What gives NaN on
+/// these numbers, or another result each time, is an error. So is a parameter on which a result depends without a
+/// gradient, and a variable that is none of the parameters, also in operations of [`Value`].
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
 /// use functional::{Network, Value, candle, with_checks};
 /// let pool = candle(|x: &Tensor| x.max_pool2d(2));
 /// let x = Value::new(&Tensor::rand(0f32, 1., (1, 1, 4, 4), &Device::Cpu)?)?;
-/// let error = with_checks(|| pool.forward(&x, true)).map(drop).unwrap_err().to_string();
+/// let error = with_checks([], || pool.forward(&x, true)).map(drop).unwrap_err().to_string();
 /// assert!(error.contains("input 0 of shape [1, 1, 4, 4] is wrong") && error.contains("(0.25 times)"), "{error}");
 /// # Ok::<(), candle_core::Error>(())
 /// ```
-pub fn with_checks<R>(f: impl FnOnce() -> R) -> R {
+pub fn with_checks<'a, R>(
+    params: impl IntoIterator<Item = (&'a str, &'a Var)>,
+    f: impl FnOnce() -> R,
+) -> R {
     /// Ends also with a panic.
-    struct Until(bool);
+    struct Until(Option<Named>);
     impl Drop for Until {
         fn drop(&mut self) {
-            CHECKS.set(self.0);
+            CHECKED.set(self.0.take());
         }
     }
-    let _until = Until(CHECKS.replace(true));
+    let params = params.into_iter();
+    let params = params.map(|(name, var)| (name.to_owned(), var.clone()));
+    let _until = Until(CHECKED.replace(Some(params.collect())));
     f()
+}
+
+/// An error under [`with_checks`], if `x` is a variable that is none of the parameters.
+pub(crate) fn check_variable(x: &Tensor) -> Result<()> {
+    let is_foreign = |params: &Named| params.iter().all(|(_, var)| var.id() != x.id());
+    let checked = CHECKED.with_borrow(|params| params.as_ref().is_some_and(is_foreign));
+    if x.is_variable() && checked {
+        bail!(
+            "a variable of shape {:?} is no parameter of this network, and would not be trained; take it from the \
+             VarBuilder that builds the network, or detach it",
+            x.dims()
+        )
+    }
+    Ok(())
 }
 
 impl Network for Candle {
@@ -134,14 +157,16 @@ impl Candle {
         for other in x {
             args::check_device("candle", first.device(), "another input", other.device())?;
         }
-        if CHECKS.get() && x.iter().all(|x| x.dims().first() != Some(&0)) {
-            self.check(x)?;
+        if let Some(params) = CHECKED.with_borrow(Clone::clone)
+            && x.iter().all(|x| x.dims().first() != Some(&0))
+        {
+            self.check(x, &params)?;
         }
         let (dims, module) = (self.shape(x)?, self.module.clone());
         Ok(Value::candle(x, move |x| module(x, train), &dims))
     }
 
-    fn check(&self, x: &[&Value]) -> Result<()> {
+    fn check(&self, x: &[&Value], params: &[(String, Var)]) -> Result<()> {
         // near its kinks a right network can look wrong, so it has to be wrong on other numbers too
         let checked = |data: bool| {
             let first = self.check_on(x, data, 0);
@@ -152,16 +177,23 @@ impl Candle {
             Err(GradientError::Wrong { gradient: None, .. }) => checked(false),
             other => other,
         };
-        match checked {
-            Ok(()) | Err(GradientError::Incomparable(_)) => Ok(()),
-            Err(GradientError::Failed(error)) => Err(error),
-            Err(error) => bail!(
-                "candle ({}): {error}. A network with it would not train right, without an error. The page \
-                 \"What trains in candle\" says what to use instead; Trainer::check_gradients(false) trains all \
-                 the same",
-                self.made
+        let checked = checked.and_then(|()| self.check_parameters(x, params));
+        let wrong = match checked {
+            Ok(()) => return Ok(()),
+            Err(GradientError::Failed(error)) => return Err(error),
+            Err(GradientError::Incomparable(why)) => format!(
+                "its gradients cannot be checked: on numbers between 0.1 and 1.1 it {why}. A network draws random \
+                 numbers only with `train`, such as layers::Dropout"
             ),
-        }
+            Err(error) => format!(
+                "{error}. A network with it would not train right, without an error. The page \"What trains in \
+                 candle\" says what to use instead"
+            ),
+        };
+        bail!(
+            "candle ({}): {wrong}; Trainer::check_gradients(false) trains all the same",
+            self.made
+        )
     }
 
     /// Checks the module on numbers of a seed; tensors that are no variables are moved too if they are `data` to check.
@@ -171,11 +203,7 @@ impl Candle {
         data: bool,
         seed: u64,
     ) -> std::result::Result<(), GradientError> {
-        let input = |x: &&Value| match x.tensor().filter(|x| !x.dtype().is_float()) {
-            Some(x) => Ok(x.clone()),
-            None => difference::numbers(x, seed),
-        };
-        let inputs = x.iter().map(input).collect::<Result<Vec<_>>>()?;
+        let inputs = numbers(x, seed)?;
         let is_moved = |x: &&Value| data || x.tensor().is_none_or(Tensor::is_variable);
         let moved = inputs.iter().zip(x).filter(|(_, x)| is_moved(x));
         let moved: Vec<Tensor> = moved.map(|(input, _)| input.clone()).collect();
@@ -189,6 +217,42 @@ impl Candle {
             (self.module)(&all.collect::<Vec<_>>(), false)
         };
         check_gradients(module, &moved, TOLERANCE)
+    }
+
+    /// An error where the result depends on one of `params` without a gradient, or on another variable.
+    fn check_parameters(
+        &self,
+        x: &[&Value],
+        params: &[(String, Var)],
+    ) -> std::result::Result<(), GradientError> {
+        let inputs = numbers(x, 0)?;
+        let y = (self.module)(&inputs, false)?;
+        let read: Vec<Tensor> = y.sorted_nodes().into_iter().cloned().collect();
+        read.iter().try_for_each(|x| {
+            let said = |error| Error::Msg(format!("candle ({}): {error}", self.made));
+            check_variable(x).map_err(said)
+        })?;
+        let has_gradient = |var: &Var| read.iter().any(|x| x.id() == var.id());
+        let others = params.iter().filter(|(_, var)| !has_gradient(var));
+        let others: Vec<_> = others.collect();
+        let changes = |moved: &[&(String, Var)]| {
+            let moved: Vec<&Var> = moved.iter().map(|(_, var)| var).collect();
+            difference::change(|| (self.module)(&inputs, false), &y, &moved)
+        };
+        if changes(&others)? == 0. {
+            return Ok(());
+        }
+        for param in others {
+            let difference = changes(&[param])?;
+            if difference != 0. {
+                return Err(GradientError::Wrong {
+                    of: param.0.clone(),
+                    gradient: None,
+                    difference,
+                });
+            }
+        }
+        Ok(())
     }
 
     fn shape(&self, x: &[&Value]) -> Result<Vec<usize>> {
@@ -213,6 +277,15 @@ impl Candle {
         self.shapes.borrow_mut().insert(key, dims.clone());
         Ok(dims)
     }
+}
+
+/// Inputs of a check: integers as they are; numbers of a seed instead of floats.
+fn numbers(x: &[&Value], seed: u64) -> Result<Vec<Tensor>> {
+    let input = |x: &&Value| match x.tensor().filter(|x| !x.dtype().is_float()) {
+        Some(x) => Ok(x.clone()),
+        None => difference::numbers(x, seed),
+    };
+    x.iter().map(input).collect()
 }
 
 /// The kernel of a candle op, with the shapes of its inputs and result. Tensors that were there before are in the

@@ -186,16 +186,37 @@ fn derivatives(
         moved.0.push((Var::from_tensor(x)?, x.copy()?, along));
     }
     let at = |step: f64| {
-        for (var, was, along) in &moved.0 {
-            var.set(&(was + (along * step)?)?)?;
-        }
+        moved.to(step)?;
         f()
     };
     Ok([gradient, (at(step)? - at(-step)?) / (2. * step)])
 }
 
+/// How much the sum of `f`, which gives `y`, changes for its size where `variables` move.
+pub(crate) fn change(
+    f: impl Fn() -> Result<Tensor>,
+    y: &Tensor,
+    variables: &[&Var],
+) -> Result<f64> {
+    let mut moved = Moved(Vec::new());
+    for (i, var) in variables.iter().enumerate() {
+        let along = (random(var, i as u64)? * 0.1)?;
+        moved.0.push(((*var).clone(), var.copy()?, along));
+    }
+    moved.to(1.)?;
+    sum(&(f()? - y)?.abs()?)
+}
+
 /// Variables with their values and their directions. Dropped, also by a panic, it sets them back.
 struct Moved(Vec<(Var, Tensor, Tensor)>);
+
+impl Moved {
+    /// Moves all by `step` from where they were.
+    fn to(&self, step: f64) -> Result<()> {
+        let mut all = self.0.iter();
+        all.try_for_each(|(var, was, along)| var.set(&(was + (along * step)?)?))
+    }
+}
 
 impl Drop for Moved {
     fn drop(&mut self) {

@@ -1,6 +1,7 @@
 //! Values: computations that are written down, and computed together later. This file is the list of all
 //! operations; [`super::compile`] says which of them become one.
 
+use super::candle::check_variable;
 use crate::ops::candle::CandleOp;
 use crate::ops::convolution::{Convolution, Geometry};
 use crate::ops::dropout::Dropout;
@@ -66,6 +67,7 @@ impl Value {
     /// # Errors
     /// Where the device has no memory left for a contiguous copy.
     pub fn new(x: &Tensor) -> Result<Self> {
+        check_variable(x)?;
         let computed = x.track_op() && !x.is_variable() && x.dtype().is_float();
         let source = match computed {
             true => {
