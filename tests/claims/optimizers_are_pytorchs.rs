@@ -214,8 +214,8 @@ fn another_optimizers_state_is_refused() -> Result<()> {
     let rest = with_momentum.state_dict()?;
     let error = trainer("adamw", &net)?
         .load_state_dict(rest)
-        .expect_err("it has no means");
-    let words = "the checkpoint has no exp_avg 0.weight";
+        .expect_err("it has a momentum");
+    let words = "momentum 0.bias is not this optimizer's";
     ensure!(format!("{error:#}").contains(words), "{error:#}");
     Ok(())
 }

@@ -522,7 +522,7 @@ fn what_would_not_train_is_named() -> Result<()> {
     with_momentum.step(&x, &x.narrow(1, 0, 1)?)?;
     let state = with_momentum.state_dict()?;
     says(
-        "the optimizer's state: momentum weight is not this optimizer's",
+        "the optimizer's state: momentum bias is not this optimizer's",
         trainer(0.0).load_state_dict(state.clone()),
     )?;
     trainer(0.9).load_state_dict(state)

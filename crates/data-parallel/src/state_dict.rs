@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use candle_core::{DType, Device, Tensor, Var};
 use devices::device_name;
 use training::{compare, weights};
@@ -17,11 +17,6 @@ const STEPS: &str = "steps";
 /// The name of a buffer of a replica that is not the first of all.
 fn buffer_of(replica: usize, name: &str) -> String {
     format!("replica {replica} {name}")
-}
-
-/// Whether it is such a name.
-fn is_buffer_of(name: &str) -> bool {
-    name.starts_with("replica ")
 }
 
 impl Trainer {
@@ -98,15 +93,13 @@ impl Trainer {
             "steps: of {found} parameters, the network has {params}"
         );
         let names = self.rule.optimizer.state();
-        for entry in state
-            .keys()
-            .filter(|entry| !is_buffer_of(entry) && *entry != STEPS)
-        {
-            let (name, param) = entry.split_once(' ').unwrap_or((entry, ""));
-            ensure!(
-                names.contains(&name) && self.net.states[0].get(param).is_some(),
-                "the optimizer's state: {entry} is not this optimizer's or this network's"
-            );
+        let is_own = |entry: &str| match entry.split_once(' ') {
+            None => entry == STEPS,
+            Some(("replica", _)) => true, // a buffer of another replica
+            Some((name, param)) => names.contains(&name) && self.net.states[0].get(param).is_some(),
+        };
+        if let Some(entry) = state.keys().filter(|entry| !is_own(entry)).min() {
+            bail!("the optimizer's state: {entry} is not this optimizer's or this network's")
         }
         let (state, replicas) = (state.clone(), vec![(); self.net.devices().len()]);
         let set = self.net.on_each(replicas, move |replica, ()| {
