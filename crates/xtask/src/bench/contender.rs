@@ -18,6 +18,8 @@ pub struct Contender {
     pub name: String,
     /// The threads that it may use.
     pub threads: usize,
+    /// It trains on so many times the batch.
+    pub times: usize,
     program: PathBuf,
     args: Vec<String>,
     env: Vec<(&'static str, String)>,
@@ -29,6 +31,7 @@ impl Contender {
         Self {
             name: name.to_owned(),
             threads,
+            times: 1,
             program: program.to_owned(),
             args: args.iter().map(|&arg| arg.to_owned()).collect(),
             env: Vec::new(),
@@ -42,27 +45,45 @@ impl Contender {
         self
     }
 
-    /// PyTorch: the others are compared with it.
+    /// PyTorch in float32: the others are compared with it.
     pub fn is_pytorch(&self) -> bool {
-        self.name.starts_with("PyTorch")
+        self.name.starts_with("PyTorch") && !self.is_bf16()
+    }
+
+    /// PyTorch that multiplies in bf16.
+    pub fn is_bf16(&self) -> bool {
+        self.name.ends_with("bf16")
+    }
+
+    /// What it does where the others do `work`.
+    pub fn work(&self, work: &Work) -> Work {
+        Work {
+            batch: work.batch * self.times,
+            ..*work
+        }
     }
 
     /// The command that does `work` on request.
     pub fn command(&self, work: &Work) -> Command {
         let mut command = Command::new(&self.program);
-        command.args(&self.args).args(work.args());
+        command.args(&self.args).args(self.work(work).args());
         command.envs(self.env.iter().cloned());
         command
     }
 }
 
 /// How `benches/pytorch_step.py` can run.
-const PYTORCH_MODES: [&str; 4] = [
+const PYTORCH_MODES: [&str; 6] = [
     "eager",
     "eager-channels_last",
     "compile",
     "compile-channels_last",
+    "eager-channels_last-bf16",
+    "compile-channels_last-bf16",
 ];
+
+/// Those that are compared on several devices.
+const DDP_MODES: [&str; 2] = ["eager-channels_last-ddp", "compile-channels_last-ddp"];
 
 /// The contenders that `options` ask for, with all threads, then with one.
 ///
@@ -78,15 +99,8 @@ pub fn list(options: &CpuOptions) -> Result<Vec<Contender>> {
     }
     if options.has(Part::Pytorch) {
         peers::has_pytorch(&options.python)?;
-        let script = peers::root().join("benches/pytorch_step.py");
-        for &threads in &counts {
-            for mode in PYTORCH_MODES {
-                let name = format!("PyTorch {}", mode.replace('-', ", "));
-                let args = [&script.to_string_lossy(), mode, &threads.to_string()];
-                let pytorch = Contender::new(&name, threads, &options.python, &args);
-                all.push(pytorch.threads_by(&["OMP_NUM_THREADS", "MKL_NUM_THREADS"]));
-            }
-        }
+        let modes = |&n| PYTORCH_MODES.map(|mode| pytorch(options, mode, n));
+        all.extend(counts.iter().flat_map(modes));
     }
     let other = |name, threads, program: &Path| {
         Contender::new(name, threads, program, &[]).threads_by(&["RAYON_NUM_THREADS"])
@@ -102,20 +116,54 @@ pub fn list(options: &CpuOptions) -> Result<Vec<Contender>> {
     Ok(all)
 }
 
+/// Contenders on one device and on several, each of which is one core: with the batch shared out, and ours also with
+/// the batch on each.
+///
+/// # Errors
+/// If PyTorch cannot be had; the message says how to do without it.
+pub fn on_devices(options: &CpuOptions) -> Result<Vec<Contender>> {
+    let counts = [1, 2, 4].into_iter().filter(|&k| k <= options.threads());
+    let counts: Vec<usize> = counts.collect();
+    let mut all = Vec::new();
+    for &k in &counts {
+        let replicas = of_ours(k, k)?;
+        let each = Contender {
+            times: k,
+            ..replicas.clone()
+        };
+        all.extend([replicas].into_iter().chain((k > 1).then_some(each)));
+    }
+    if options.has(Part::Pytorch) {
+        peers::has_pytorch(&options.python)?;
+        for mode in DDP_MODES {
+            all.extend(counts.iter().map(|&k| pytorch(options, mode, k)));
+        }
+    }
+    Ok(all)
+}
+
+fn pytorch(options: &CpuOptions, mode: &str, threads: usize) -> Contender {
+    let script = peers::root().join("benches/pytorch_step.py");
+    let name = format!("PyTorch {}", mode.replace('-', ", "));
+    let args = [&script.to_string_lossy(), mode, &threads.to_string()];
+    let pytorch = Contender::new(&name, threads, &options.python, &args);
+    pytorch.threads_by(&["OMP_NUM_THREADS", "MKL_NUM_THREADS"])
+}
+
 /// As many replicas as threads, two, and one; and one on one thread.
 fn ours(threads: usize) -> Result<Vec<Contender>> {
-    let me = env::current_exe()?;
     let mut counts: Vec<_> = [threads, 2, 1].map(|k| (k.min(threads), threads)).into();
     counts.push((1, 1));
     counts.dedup();
-    let contender = |(k, threads): (usize, usize)| {
-        let replicas = if k == 1 { "replica" } else { "replicas" };
-        let name = format!("ours, {k} {replicas}");
-        let (k, count) = (k.to_string(), threads.to_string());
-        let args = ["contend", "--replicas", &k, "--threads", &count];
-        Contender::new(&name, threads, &me, &args)
-    };
-    Ok(counts.into_iter().map(contender).collect())
+    counts.into_iter().map(|(k, n)| of_ours(k, n)).collect()
+}
+
+fn of_ours(k: usize, threads: usize) -> Result<Contender> {
+    let replicas = if k == 1 { "replica" } else { "replicas" };
+    let name = format!("ours, {k} {replicas}");
+    let (k, count) = (k.to_string(), threads.to_string());
+    let args = ["contend", "--replicas", &k, "--threads", &count];
+    Ok(Contender::new(&name, threads, &env::current_exe()?, &args))
 }
 
 #[cfg(test)]

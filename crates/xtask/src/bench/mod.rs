@@ -36,18 +36,21 @@ pub fn cpu(options: &CpuOptions) -> Result<()> {
         most_steps: 20,
         live_on: false,
     };
-    let mut tables = Vec::new();
-    let contenders = contender::list(options)?;
-    if !contenders.is_empty() {
-        for &work in &options.step {
-            tables.push((work, rounds::measure(&work, &contenders, &effort)?));
-        }
-    }
+    let tables = |contenders: Vec<contender::Contender>| {
+        let works = options.step.iter().filter(|_| !contenders.is_empty());
+        let table = |&work| anyhow::Ok((work, rounds::measure(&work, &contenders, &effort)?));
+        works.map(table).collect::<Result<Vec<_>>>()
+    };
+    let on_devices = match options.has(Part::Devices) {
+        true => tables(contender::on_devices(options)?)?,
+        false => Vec::new(),
+    };
+    let tables = tables(contender::list(options)?)?;
     let losses = match options.has(Part::Losses) {
         true => losses::table(options)?,
         false => String::new(),
     };
-    let markdown = report::markdown(options.threads(), &tables, &losses);
+    let markdown = report::markdown(options.threads(), &tables, &on_devices, &losses);
     println!("\n{markdown}");
     write(&options.out, "cpu.md", &markdown)
 }

@@ -47,12 +47,14 @@ pub struct CpuOptions {
 pub enum Part {
     /// This project, with 1 replica, 2, and one for each core
     Ours,
-    /// PyTorch, eager and compiled, each also with channels_last
+    /// PyTorch, eager and compiled, each also with channels_last and with bf16
     Pytorch,
     /// candle with its own operations and layers
     Candle,
     /// Burn with its fastest CPU backend
     Burn,
+    /// 1 device and several, each of one core: this project, and DistributedDataParallel if PyTorch is measured
+    Devices,
     /// Losses with Winograd's algorithm, compared with im2col
     Losses,
 }

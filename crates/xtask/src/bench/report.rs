@@ -1,5 +1,6 @@
 //! The report as Markdown: the tables, and when, where and how they were measured.
 
+use super::contender::Contender;
 use super::machine::circumstances;
 use super::rounds::Row;
 use super::stats::{Summary, short};
@@ -8,31 +9,51 @@ use super::work::{COUNTED, Work};
 /// A kind of step with the rows of all contenders.
 pub type Table = (Work, Vec<Row>);
 
-/// The time of a step of the fastest PyTorch mode with as many threads, divided by the contender's
-/// time; `None` without PyTorch.
-pub fn ratio(row: &Row, rows: &[Row]) -> Option<f64> {
-    let threads = row.contender.threads;
-    let pytorch = rows
-        .iter()
-        .filter(|r| r.contender.is_pytorch() && r.contender.threads == threads);
-    let best = pytorch.map(Row::median).min_by(f64::total_cmp)?;
-    Some(best / row.median())
+/// The time of an example with the fastest of `peers` with as many threads, divided by the contender's; `None` without.
+fn ratio(row: &Row, rows: &[Row], is_peer: fn(&Contender) -> bool) -> Option<f64> {
+    let peers = rows.iter().filter(|other| {
+        is_peer(&other.contender) && other.contender.threads == row.contender.threads
+    });
+    let of_example = |row: &Row| row.median() / row.contender.times as f64;
+    let best = peers.map(of_example).min_by(f64::total_cmp)?;
+    Some(best / of_example(row))
+}
+
+/// With PyTorch in float32.
+fn to_pytorch(row: &Row, rows: &[Row]) -> Option<f64> {
+    ratio(row, rows, Contender::is_pytorch)
+}
+
+fn column(ratio: Option<f64>) -> String {
+    ratio.map_or("–".to_owned(), short)
 }
 
 const HEAD: &str = "\
-| | threads | ms | from – to | rounds | PyTorch / this | GFLOP/s | cores busy | memory, MiB |
+| | threads | ms | from – to | rounds | PyTorch / this | PyTorch in bf16 / this | GFLOP/s | cores busy | memory, MiB |
+|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|
+";
+
+const HEAD_OF_DEVICES: &str = "\
+| | devices | examples | ms | from – to | examples/sec | speed-up | efficiency | PyTorch / this |
 |---|--:|--:|--:|--:|--:|--:|--:|--:|
+";
+
+const DEVICES_EXPLAINED: &str = "\
+A device is one core. Speed-up: the examples per second, divided by those of the same program on one device. \
+Efficiency: the speed-up divided by the devices. With the same examples that is strong scaling, with more of them weak \
+scaling. PyTorch / this: the time of an example with the fastest mode of DistributedDataParallel (gloo, one process \
+for each device), divided by that of this row.
 ";
 
 const EXPLAINED: &str = "\
 ms: the median over the rounds; the time of a round is the median of its steps. From – to: the fastest and the \
-slowest round. PyTorch / this: the time of the fastest PyTorch mode with as many threads, divided by the time of \
-this row; above 1 is faster than PyTorch. Cores busy: processor time divided by elapsed time. Memory: the peak of \
+slowest round. PyTorch / this: the time of the fastest PyTorch mode in float32 with as many threads, divided by the \
+time of this row; above 1 is faster than PyTorch. PyTorch in bf16: its autocast; all other rows are float32. Cores busy: processor time divided by elapsed time. Memory: the peak of \
 the process.";
 
 /// All of it: the number of cores for each program, the tables, and the section of the losses.
-pub fn markdown(threads: usize, tables: &[Table], losses: &str) -> String {
-    let rows = || tables.iter().flat_map(|(_, rows)| rows);
+pub fn markdown(threads: usize, tables: &[Table], on_devices: &[Table], losses: &str) -> String {
+    let rows = || tables.iter().chain(on_devices).flat_map(|(_, rows)| rows);
     let mut versions: Vec<&str> = rows().map(|row| row.version.as_str()).collect();
     versions.sort_unstable();
     versions.dedup();
@@ -40,6 +61,13 @@ pub fn markdown(threads: usize, tables: &[Table], losses: &str) -> String {
     let other = other.reduce(f64::max).unwrap_or(f64::NAN);
     let head = circumstances(threads, &versions.join(", "), other);
     let mut text = format!("# Training on the CPU\n\n{head}");
+    for (work, rows) in on_devices {
+        text += &format!("\n## {work}, on devices of one core\n\n{HEAD_OF_DEVICES}");
+        text.extend(rows.iter().map(|row| line_of_devices(work, row, rows)));
+    }
+    if !on_devices.is_empty() {
+        text += &format!("\n{DEVICES_EXPLAINED}");
+    }
     for (work, rows) in tables {
         let gflop = work.flops() / 1e9;
         text += &format!("\n## {work}\n\nOne step is {gflop:.1} GFLOP.\n\n{HEAD}");
@@ -54,16 +82,42 @@ pub fn markdown(threads: usize, tables: &[Table], losses: &str) -> String {
 fn line(work: &Work, row: &Row, rows: &[Row]) -> String {
     let times = Summary::of(&row.times);
     format!(
-        "| {} | {} | {} | {} – {} | {} | {} | {:.0} | {:.1} | {:.0} |\n",
+        "| {} | {} | {} | {} – {} | {} | {} | {} | {:.0} | {:.1} | {:.0} |\n",
         row.contender.name,
         row.contender.threads,
         short(times.median),
         short(times.min),
         short(times.max),
         times.count,
-        ratio(row, rows).map_or("–".to_owned(), short),
+        column(to_pytorch(row, rows)),
+        column(ratio(row, rows, Contender::is_bf16)),
         work.flops() / times.median / 1e6,
         row.spent.cores(),
         row.memory,
+    )
+}
+
+fn line_of_devices(work: &Work, row: &Row, rows: &[Row]) -> String {
+    let (times, k) = (Summary::of(&row.times), row.contender.threads);
+    let batch = |row: &Row| row.contender.work(work).batch as f64;
+    let rate = |row: &Row| 1e3 * batch(row) / row.median();
+    let is_same = |other: &&Row| match row.contender.is_pytorch() {
+        true => other.contender.name == row.contender.name,
+        false => !other.contender.is_pytorch(), // the name has the number of replicas
+    };
+    let mut alone = rows.iter().filter(|other| other.contender.threads == 1);
+    let one = alone.find(is_same);
+    let speed_up = one.map(|one| rate(row) / rate(one));
+    format!(
+        "| {} | {k} | {} | {} | {} – {} | {} | {} | {} | {} |\n",
+        row.contender.name,
+        batch(row),
+        short(times.median),
+        short(times.min),
+        short(times.max),
+        short(rate(row)),
+        column(speed_up),
+        column(speed_up.map(|speed_up| speed_up / k as f64)),
+        column(to_pytorch(row, rows)),
     )
 }
