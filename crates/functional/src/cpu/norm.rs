@@ -13,9 +13,6 @@ use std::ops::Range;
 
 /// Pixels of a block: its sums are f32, and f64 combines them.
 const BLOCK: usize = 256;
-/// Channels that have their sums in registers at a time.
-const STRIP: usize = 64;
-
 /// Moments of each of `c` channels over examples of so many pixels: by blocks, each around its own mean,
 /// so that nothing is lost where the mean is large. A block is a part of one example, so that a batch
 /// in parts has the blocks of the whole: what is rounded is the same, and no value comes to lie on the
@@ -41,7 +38,9 @@ fn moments(x: &[f32], c: usize, pixels: usize) -> Moments {
                 |at, n| {
                     let (x, mean, squares) = (&x[at..], &mut mean[at..], &mut squares[at..]);
                     match n {
-                        STRIP => block_statistics::<STRIP>(x, c, mean, squares),
+                        64 => block_statistics::<64>(x, c, mean, squares),
+                        16 => block_statistics::<16>(x, c, mean, squares),
+                        4 => block_statistics::<4>(x, c, mean, squares),
                         _ => block_statistics::<1>(x, c, mean, squares),
                     }
                 },
@@ -67,14 +66,16 @@ impl Blocks {
     }
 }
 
-/// Calls `f(first, n)` for strips of `c` channels: n is [`STRIP`], or one where fewer are left.
+/// Calls `f(first, n)` for strips of `c` channels, which have their sums in registers at a time: n is 64, or what
+/// fits into the channels that are left.
 #[inline(always)]
 fn for_strips(c: usize, mut f: impl FnMut(usize, usize)) {
     let mut at = 0;
-    while at < c {
-        let n = if c - at < STRIP { 1 } else { STRIP };
-        f(at, n);
-        at += n;
+    for n in [64, 16, 4, 1] {
+        while n <= c - at {
+            f(at, n);
+            at += n;
+        }
     }
 }
 
@@ -293,7 +294,9 @@ impl Channels<'_> {
                     c,
                     #[inline(always)]
                     |at, n| match n {
-                        STRIP => self.block_sums::<STRIP>(x, dy, at, dw, db),
+                        64 => self.block_sums::<64>(x, dy, at, dw, db),
+                        16 => self.block_sums::<16>(x, dy, at, dw, db),
+                        4 => self.block_sums::<4>(x, dy, at, dw, db),
                         _ => self.block_sums::<1>(x, dy, at, dw, db),
                     },
                 );

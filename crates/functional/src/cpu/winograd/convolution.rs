@@ -1,10 +1,9 @@
 //! The convolution, and the gradient of its input.
 
 use super::kernel::{Multiply, dispatch};
-use super::lanes::PANEL;
-use super::tiling::{CHUNK, Chunks, FEW, GROUP, POINTS, block};
+use super::tiling::{CHUNK, Chunks, FEW, GROUP, PANEL, POINTS, Panels, block};
 use super::transform::{Images, ToImages};
-use super::weights::{Panels, TRANSPOSED, ToBlock};
+use super::weights::{Pair, TRANSPOSED, ToBlock};
 use crate::cpu::scratch::{common, own};
 use crate::cpu::threads::{Disjoint, for_each, for_each_chunk};
 use std::ops::Range;
@@ -18,7 +17,7 @@ pub(super) struct Convolution<'a> {
     pub(super) images: Images<'a>,
     pub(super) weight: &'a [f32],
     pub(super) flipped: bool,
-    pub(super) outputs: usize,
+    pub(super) outputs: Panels,
     pub(super) bias: Option<&'a [f32]>,
     pub(super) accumulate: bool,
 }
@@ -26,7 +25,8 @@ pub(super) struct Convolution<'a> {
 impl Convolution<'_> {
     pub(super) fn run(&self, y: &mut [f32]) {
         let (ins, outs) = self.panels();
-        let outputs = self.images.data.len() / self.images.channels * self.outputs;
+        let t = &self.images.tiling;
+        let outputs = t.batch * t.height * t.width * self.outputs.0;
         assert_eq!(y.len(), outputs, "the size of the output");
         let y = Disjoint::new(y);
         if ins.max(outs) <= FEW {
@@ -38,7 +38,17 @@ impl Convolution<'_> {
 
     /// Panels of channels of the input and the output.
     fn panels(&self) -> (usize, usize) {
-        (self.images.channels / PANEL, self.outputs / PANEL)
+        (self.images.channels.count(), self.outputs.count())
+    }
+
+    /// Floats of a panel's rows of inputs and of products.
+    fn widths(&self) -> (usize, usize) {
+        (self.images.channels.width(), self.outputs.width())
+    }
+
+    /// Floats of a block of weights.
+    fn weights(&self) -> usize {
+        block(self.widths().0, self.widths().1)
     }
 
     /// For few channels.
@@ -48,19 +58,20 @@ impl Convolution<'_> {
             0..self.images.tiling.tiles(),
             if ins.max(outs) == 1 { 28 } else { 48 },
         );
-        let one = block(chunks.size);
-        common([ins * outs * block(PANEL)], |[weights]| {
+        let ((wide_in, wide_out), size) = (self.widths(), self.weights());
+        let (one, out) = (block(chunks.size, wide_in), block(chunks.size, wide_out));
+        common([ins * outs * size], |[weights]| {
             self.transform_weights(weights);
             let weights = &*weights;
             for_each(chunks.count(), |c| {
-                own([ins * one, one], |[points, products]| {
+                own([ins * one, out], |[points, products]| {
                     for (panel, block) in points.chunks_exact_mut(one).enumerate() {
                         self.images.transform(chunks.get(c), panel, block);
                     }
                     for panel in 0..outs {
                         for (i, a) in points.chunks_exact(one).enumerate() {
-                            let b = &weights[(panel * ins + i) * block(PANEL)..][..block(PANEL)];
-                            multiply(chunks.get(c).len(), a, b, products, i > 0);
+                            let b = &weights[(panel * ins + i) * size..][..size];
+                            self.multiply(chunks.get(c).len(), (i, panel), a, b, products);
                         }
                         self.output(chunks.get(c), panel, products, y);
                     }
@@ -74,14 +85,15 @@ impl Convolution<'_> {
         let (ins, outs) = self.panels();
         let tiles = self.images.tiling.tiles();
         let keep = tiles > CHUNK && ins * outs <= KEPT;
-        let kept = if keep { ins * outs * block(PANEL) } else { 0 };
+        let kept = if keep { ins * outs * self.weights() } else { 0 };
         let groups = Chunks::new(0..tiles, (GROUP / ins.max(outs)).max(1));
-        let most = ins * groups.size.div_ceil(CHUNK) * block(CHUNK);
+        let wide = self.widths().0;
+        let most = ins * groups.size.div_ceil(CHUNK) * block(CHUNK, wide);
         common([kept, most], |[weights, points]| {
             self.transform_weights(weights);
             for g in 0..groups.count() {
                 let chunks = Chunks::new(groups.get(g), CHUNK);
-                let (one, n) = (block(chunks.size), chunks.count());
+                let (one, n) = (block(chunks.size, wide), chunks.count());
                 let points = &mut points[..n * ins * one];
                 for_each_chunk(points, one, |i, block| {
                     self.images.transform(chunks.get(i / ins), i % ins, block);
@@ -103,10 +115,11 @@ impl Convolution<'_> {
         weights: &[f32],
         y: &Disjoint<'_, f32>,
     ) {
-        let (ins, size) = (self.panels().0, block(PANEL));
+        let (ins, size) = (self.panels().0, self.weights());
         let one = points.len() / ins;
+        let out = block(tiles.len(), self.widths().1);
         let now = if weights.is_empty() { size } else { 0 };
-        own([one, now, TRANSPOSED], |[products, now, transposed]| {
+        own([out, now, TRANSPOSED], |[products, now, transposed]| {
             for (i, a) in points.chunks_exact(one).enumerate() {
                 let b = if weights.is_empty() {
                     self.transform_weight(panel, i, now, transposed);
@@ -114,7 +127,7 @@ impl Convolution<'_> {
                 } else {
                     &weights[(panel * ins + i) * size..][..size]
                 };
-                multiply(tiles.len(), a, b, products, i > 0);
+                self.multiply(tiles.len(), (i, panel), a, b, products);
             }
             self.output(tiles, panel, products, y);
         });
@@ -123,7 +136,7 @@ impl Convolution<'_> {
     /// Transforms all weights, block by block: first those of the first output panel.
     fn transform_weights(&self, weights: &mut [f32]) {
         let ins = self.panels().0;
-        for_each_chunk(weights, block(PANEL), |i, block| {
+        for_each_chunk(weights, self.weights(), |i, block| {
             own([TRANSPOSED], |[transposed]| {
                 self.transform_weight(i / ins, i % ins, block, transposed);
             });
@@ -131,16 +144,17 @@ impl Convolution<'_> {
     }
 
     fn transform_weight(&self, out: usize, from: usize, block: &mut [f32], transposed: &mut [f32]) {
+        let (of_image, of_result) = (self.images.channels, self.outputs);
         let (inputs, output, input) = match self.flipped {
-            false => (self.images.channels, out, from),
-            true => (self.outputs, from, out),
+            false => (of_image, of_result.get(out), of_image.get(from)),
+            true => (of_result, of_image.get(from), of_result.get(out)),
         };
         dispatch(ToBlock {
             weight: self.weight,
-            panels: Panels {
+            pair: Pair {
                 output,
                 input,
-                inputs,
+                inputs: inputs.0,
             },
             flipped: self.flipped,
             block,
@@ -148,34 +162,41 @@ impl Convolution<'_> {
         });
     }
 
+    /// products (rows × outputs) = points (rows × inputs) · weights (inputs × outputs) of the first input
+    /// panel, += of the others.
+    fn multiply(
+        &self,
+        rows: usize,
+        (from, to): (usize, usize),
+        points: &[f32],
+        weights: &[f32],
+        products: &mut [f32],
+    ) {
+        let input = self.images.channels.get(from);
+        dispatch(Multiply {
+            points: POINTS,
+            rows,
+            depth: input.channels,
+            width: self.outputs.get(to).width(),
+            a: points,
+            strides: (input.width(), 1),
+            b: weights,
+            c: products,
+            accumulate: from > 0,
+        });
+    }
+
     fn output(&self, tiles: Range<usize>, panel: usize, products: &[f32], y: &Disjoint<'_, f32>) {
-        let bias = self
-            .bias
-            .and_then(|bias| bias[panel * PANEL..].first_chunk());
+        let panel = self.outputs.get(panel);
         dispatch(ToImages {
             block: products,
             tiles,
             panel,
-            channels: self.outputs,
+            channels: self.outputs.0,
             tiling: self.images.tiling,
-            start: bias.unwrap_or(&[0.; PANEL]),
+            start: self.bias.map_or(&[0.; PANEL], |bias| &bias[panel.first..]),
             accumulate: self.accumulate,
             images: y,
         });
     }
-}
-
-/// products (rows × 64) = or += points (rows × 64) · weights (64 × 64)
-fn multiply(rows: usize, points: &[f32], weights: &[f32], products: &mut [f32], accumulate: bool) {
-    dispatch(Multiply {
-        points: POINTS,
-        rows,
-        depth: PANEL,
-        width: PANEL,
-        a: points,
-        strides: (PANEL, 1),
-        b: weights,
-        c: products,
-        accumulate,
-    });
 }

@@ -1,10 +1,9 @@
 //! The gradient of the weight.
 
 use super::kernel::{Multiply, dispatch};
-use super::lanes::PANEL;
 use super::tiling::{CHUNK, Chunks, FEW, GROUP, POINTS, block};
 use super::transform::Images;
-use super::weights::{OfBlock, Panels, TRANSPOSED};
+use super::weights::{OfBlock, Pair, TRANSPOSED};
 use crate::cpu::scratch::{common, own};
 use crate::cpu::threads::{Disjoint, for_each, for_each_chunk};
 use std::ops::Range;
@@ -36,7 +35,17 @@ impl Gradient<'_> {
     }
 
     fn panels(&self) -> (usize, usize) {
-        (self.x.channels / PANEL, self.dy.channels / PANEL)
+        (self.x.channels.count(), self.dy.channels.count())
+    }
+
+    /// Floats of a panel's rows of x and of dy: of the wider.
+    fn width(&self) -> usize {
+        self.x.channels.width().max(self.dy.channels.width())
+    }
+
+    /// Floats of a block of products.
+    fn products(&self) -> usize {
+        block(self.x.channels.width(), self.dy.channels.width())
     }
 
     /// One side's panel of a chunk: first those of x, then those of dy.
@@ -53,6 +62,7 @@ impl Gradient<'_> {
         let sums = Chunks::new(0..tiles, tiles.div_ceil(SUMS).max(256));
         let size = dw.len();
         common([sums.count() * size], |[partial]| {
+            let partial = &mut partial[..sums.count() * size];
             for_each_chunk(partial, size, |i, dw| {
                 self.sum(Chunks::new(sums.get(i), 48), &Disjoint::new(dw));
             });
@@ -71,7 +81,7 @@ impl Gradient<'_> {
 
     fn sum(&self, chunks: Chunks, dw: &Disjoint<'_, f32>) {
         let (ins, outs) = self.panels();
-        let (one, size) = (block(chunks.size), block(PANEL));
+        let (one, size) = (block(chunks.size, self.width()), self.products());
         let buffers = [(ins + outs) * one, ins * outs * size, TRANSPOSED];
         own(buffers, |[points, products, transposed]| {
             for c in 0..chunks.count() {
@@ -80,8 +90,9 @@ impl Gradient<'_> {
                 }
                 for (i, products) in products.chunks_exact_mut(size).enumerate() {
                     let (input, output) = (i / outs, i % outs);
-                    multiply_gradients(
+                    self.multiply(
                         chunks.get(c).len(),
+                        (input, output),
                         &points[input * one..][..one],
                         &points[(ins + output) * one..][..one],
                         products,
@@ -101,11 +112,11 @@ impl Gradient<'_> {
         let tiles = self.x.tiling.tiles();
         let groups = Chunks::new(0..tiles, (GROUP / ins.max(outs)).max(1));
         let dw = Disjoint::new(dw);
-        let most = (ins + outs) * groups.size.div_ceil(CHUNK) * block(CHUNK);
+        let most = (ins + outs) * groups.size.div_ceil(CHUNK) * block(CHUNK, self.width());
         common([most], |[points]| {
             for g in 0..groups.count() {
                 let chunks = Chunks::new(groups.get(g), CHUNK);
-                let (one, n) = (block(chunks.size), chunks.count());
+                let (one, n) = (block(chunks.size, self.width()), chunks.count());
                 let points = &mut points[..(ins + outs) * n * one];
                 for_each_chunk(points, one, |i, block| {
                     self.transform(chunks.get(i % n), i / n, block);
@@ -113,10 +124,10 @@ impl Gradient<'_> {
                 let of = |panel, c| &points[(panel * n + c) * one..][..one];
                 for_each(ins * outs, |i| {
                     let (input, output) = (i / outs, i % outs);
-                    own([block(PANEL), TRANSPOSED], |[products, transposed]| {
+                    own([self.products(), TRANSPOSED], |[products, transposed]| {
                         for c in 0..n {
-                            let (x, dy) = (of(input, c), of(ins + output, c));
-                            multiply_gradients(chunks.get(c).len(), x, dy, products, c > 0);
+                            let (x, dy, tiles) = (of(input, c), of(ins + output, c), chunks.get(c));
+                            self.multiply(tiles.len(), (input, output), x, dy, products, c > 0);
                         }
                         let accumulate = accumulate || g > 0;
                         self.output(input, output, products, transposed, accumulate, &dw);
@@ -138,28 +149,37 @@ impl Gradient<'_> {
         dispatch(OfBlock {
             block: products,
             transposed,
-            panels: Panels {
-                output,
-                input,
-                inputs: self.x.channels,
+            pair: Pair {
+                output: self.dy.channels.get(output),
+                input: self.x.channels.get(input),
+                inputs: self.x.channels.0,
             },
             accumulate,
             weight: dw,
         });
     }
-}
 
-/// products (64 × 64) = or += x (tiles × 64), transposed, · dy (tiles × 64)
-fn multiply_gradients(tiles: usize, x: &[f32], dy: &[f32], products: &mut [f32], accumulate: bool) {
-    dispatch(Multiply {
-        points: POINTS,
-        rows: PANEL,
-        depth: tiles,
-        width: PANEL,
-        a: x,
-        strides: (1, PANEL),
-        b: dy,
-        c: products,
-        accumulate,
-    });
+    /// products (inputs × outputs) = or += x (tiles × inputs), transposed, · dy (tiles × outputs)
+    fn multiply(
+        &self,
+        tiles: usize,
+        (input, output): (usize, usize),
+        x: &[f32],
+        dy: &[f32],
+        products: &mut [f32],
+        accumulate: bool,
+    ) {
+        let input = self.x.channels.get(input);
+        dispatch(Multiply {
+            points: POINTS,
+            rows: input.channels,
+            depth: tiles,
+            width: self.dy.channels.get(output).width(),
+            a: x,
+            strides: (1, input.width()),
+            b: dy,
+            c: products,
+            accumulate,
+        });
+    }
 }

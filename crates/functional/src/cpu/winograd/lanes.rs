@@ -3,9 +3,6 @@
 use crate::cpu::vector::{VECTOR, first};
 use pulp::Simd;
 
-/// Channels of a panel.
-pub(super) const PANEL: usize = 64;
-
 /// Arithmetic on vectors of floats.
 #[derive(Clone, Copy)]
 pub(super) struct Lanes<S>(pub(super) S);
@@ -38,20 +35,6 @@ impl<S: Simd> Lanes<S> {
         }
         #[cfg(not(target_arch = "x86_64"))]
         let _ = line;
-    }
-
-    /// N vectors, one of each row.
-    #[inline(always)]
-    pub(super) fn load_each<const N: usize>(
-        self,
-        from: &[&[f32; PANEL]; N],
-        at: usize,
-    ) -> [S::f32s; N] {
-        let mut vectors = [self.zero(); N];
-        for (i, v) in vectors.iter_mut().enumerate() {
-            *v = self.load(from[i], at);
-        }
-        vectors
     }
 
     /// N vectors, `step` floats apart.
@@ -120,7 +103,10 @@ impl<S: Simd> Lanes<S> {
         step: usize,
         n: usize,
     ) -> [S::f32s; N] {
-        assert!(n <= Self::COUNT && fits(from.len(), at, (N - 1) * step, n));
+        if n == Self::COUNT {
+            return self.gather(from, at, step);
+        }
+        assert!(n < Self::COUNT && fits(from.len(), at, (N - 1) * step, n));
         let mask = first(self.0, n);
         let mut vectors = [self.zero(); N];
         for (i, v) in vectors.iter_mut().enumerate() {

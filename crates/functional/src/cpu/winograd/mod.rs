@@ -1,6 +1,6 @@
-//! Convolution by Winograd's algorithm: here the 3 × 3 convolution with stride 1 and padding 1 by
-//! F(4×4, 3×3), 36 products in place of 144 for 16 outputs, in panels of 64 channels, and no other
-//! kernel or stride; in [`pooled`] the 5 × 5 convolution with ReLU and pooling.
+//! Convolution by Winograd's algorithm: here the 3 × 3 convolution with stride 1 by F(4×4, 3×3), 36
+//! products in place of 144 for 16 outputs, in panels of at most 64 channels, and no other kernel or
+//! stride; in [`pooled`] the 5 × 5 convolution with ReLU and pooling.
 //!
 //! Inputs and weights are transformed to 36 points, multiplied there, 36 matrix products, and the
 //! products transformed back. Images are cut into tiles of 4 × 4 outputs, numbered through the
@@ -25,15 +25,50 @@ mod weights;
 use crate::ops::convolution::Geometry;
 use convolution::Convolution;
 use gradient::Gradient;
-use lanes::PANEL;
 pub(crate) use pooled::Pooled;
+use tiling::{Panels, Tiling};
 use transform::Images;
 
-/// Whether a convolution can be computed here.
+/// The fewest channels of either side for which it pays: half a vector.
+const FEWEST: usize = 8;
+
+/// Whether a convolution is to be computed here.
 pub(crate) fn fits(g: &Geometry) -> bool {
-    let shape = (g.kernel, g.stride, g.padding);
-    let panels = [g.channels, g.out_channels].map(|c| c.is_multiple_of(PANEL));
-    shape == ((3, 3), 1, 1) && panels == [true; 2]
+    let shape = (g.kernel, g.stride, g.padding <= 2) == ((3, 3), 1, true);
+    shape && g.channels.min(g.out_channels) >= FEWEST
+}
+
+/// The tiles of y, and those of x.
+fn tilings(g: &Geometry) -> [Tiling; 2] {
+    [(g.out_height, g.out_width), (g.height, g.width)].map(|(height, width)| Tiling {
+        batch: g.batch,
+        height,
+        width,
+    })
+}
+
+fn inputs<'a>(g: &Geometry, x: &'a [f32]) -> Images<'a> {
+    Images {
+        data: x,
+        height: g.height,
+        width: g.width,
+        channels: Panels(g.channels),
+        tiling: tilings(g)[0],
+        padding: g.padding,
+        gradients: false,
+    }
+}
+
+fn gradients<'a>(g: &Geometry, dy: &'a [f32]) -> Images<'a> {
+    Images {
+        data: dy,
+        height: g.out_height,
+        width: g.out_width,
+        channels: Panels(g.out_channels),
+        tiling: tilings(g)[0],
+        padding: 0,
+        gradients: true,
+    }
 }
 
 /// y (B, H, W, O) = the convolution of x (B, H, W, I) with weight (O, I, 3, 3), + bias.
@@ -45,10 +80,10 @@ pub(crate) fn forward(
     y: &mut [f32],
 ) {
     Convolution {
-        images: Images::new(g, x, g.channels),
+        images: inputs(g, x),
         weight,
         flipped: false,
-        outputs: g.out_channels,
+        outputs: Panels(g.out_channels),
         bias,
         accumulate: false,
     }
@@ -64,10 +99,15 @@ pub(crate) fn backward_x(
     accumulate: bool,
 ) {
     Convolution {
-        images: Images::new(g, dy, g.out_channels),
+        images: Images {
+            tiling: tilings(g)[1],
+            padding: 2 - g.padding,
+            gradients: false,
+            ..gradients(g, dy)
+        },
         weight,
         flipped: true,
-        outputs: g.channels,
+        outputs: Panels(g.channels),
         bias: None,
         accumulate,
     }
@@ -83,11 +123,8 @@ pub(crate) fn backward_weight(
     accumulate: bool,
 ) {
     Gradient {
-        x: Images::new(g, x, g.channels),
-        dy: Images {
-            gradients: true,
-            ..Images::new(g, dy, g.out_channels)
-        },
+        x: inputs(g, x),
+        dy: gradients(g, dy),
     }
     .run(dw, accumulate);
 }

@@ -47,7 +47,13 @@ impl Case {
 
 #[test]
 fn all_passes_are_convolutions() {
-    for case in [
+    let narrow = [8, 13, 16, 24, 33, 40, 63, 65, 100];
+    let narrow = narrow.into_iter().enumerate().flat_map(|(i, channels)| {
+        let sizes = (1 + i % 3, (3 + i, 9 - i % 7));
+        let case = case(sizes.0, sizes.1, (channels, narrow[(i * 4 + 3) % 9]));
+        [0, 1, 2].map(|padding| case.but(|case| case.padding = padding))
+    });
+    let wide = [
         case(0, (5, 5), (64, 64)),
         case(0, (5, 5), (256, 64)),
         case(1, (1, 1), (64, 64)),
@@ -57,7 +63,9 @@ fn all_passes_are_convolutions() {
         case(1, (6, 2), (256, 64)),
         case(2, (7, 4), (192, 64)),
         case(20, (8, 9), (64, 64)),
-    ] {
+        case(300, (5, 4), (16, 24)),
+    ];
+    for case in wide.into_iter().chain(narrow) {
         on_all_instructions(|| [false, true].iter().for_each(|a| case.check_passes(*a)));
     }
 }
@@ -79,14 +87,14 @@ pub(super) fn on_all_instructions(check: impl Fn()) {
 }
 
 #[test]
-fn it_fits_multiples_of_64_channels() {
-    let fit = case(1, (4, 4), (64, 128));
+fn im2col_does_the_rest() {
+    let fit = case(1, (4, 4), (8, 100));
     assert!(fits(&fit.geometry()));
     let changes: [fn(&mut Case); 4] = [
         |c| c.stride = 2,
-        |c| c.padding = 0,
+        |c| c.padding = 3,
         |c| c.kernel = (1, 1),
-        |c| c.channels = (64, 96),
+        |c| c.channels = (7, 64),
     ];
     for other in changes.map(|change| fit.but(change)) {
         assert!(!fits(&other.geometry()), "{other:?}");

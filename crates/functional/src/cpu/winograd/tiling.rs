@@ -1,9 +1,11 @@
 //! How a batch of images is cut into tiles, and tiles into chunks: by shapes alone.
 
 use super::kernel;
-use super::lanes::PANEL;
-use crate::ops::convolution::Geometry;
+use crate::cpu::vector::VECTOR;
 use std::ops::Range;
+
+/// The most channels of a panel.
+pub(super) const PANEL: usize = 64;
 
 /// The most panels of channels with which a task takes a chunk through all three steps.
 pub(super) const FEW: usize = 2;
@@ -18,12 +20,48 @@ pub(super) const GROUP: usize = 1024;
 /// The planes of a block: 6 × 6 points.
 pub(super) const POINTS: usize = 36;
 
-/// Floats of a block of rows of 64.
-pub(super) fn block(rows: usize) -> usize {
-    kernel::block(POINTS, rows, PANEL)
+/// Floats of a block.
+pub(super) fn block(rows: usize, width: usize) -> usize {
+    kernel::block(POINTS, rows, width)
 }
 
-/// How a batch of images is cut into tiles of 4 × 4 outputs.
+/// Channels, cut into panels of 64 and what is left.
+#[derive(Clone, Copy)]
+pub(super) struct Panels(pub(super) usize);
+
+impl Panels {
+    pub(super) fn count(self) -> usize {
+        self.0.div_ceil(PANEL)
+    }
+
+    pub(super) fn get(self, i: usize) -> Panel {
+        Panel {
+            first: i * PANEL,
+            channels: PANEL.min(self.0 - i * PANEL),
+        }
+    }
+
+    /// The width of the widest.
+    pub(super) fn width(self) -> usize {
+        self.get(0).width()
+    }
+}
+
+/// Some channels.
+#[derive(Clone, Copy)]
+pub(super) struct Panel {
+    pub(super) first: usize,
+    pub(super) channels: usize,
+}
+
+impl Panel {
+    /// Floats of a row of a block: the channels as whole vectors.
+    pub(super) fn width(self) -> usize {
+        self.channels.next_multiple_of(VECTOR)
+    }
+}
+
+/// How a batch of images of outputs is cut into tiles of 4 × 4.
 #[derive(Clone, Copy)]
 pub(super) struct Tiling {
     pub(super) batch: usize,
@@ -32,19 +70,12 @@ pub(super) struct Tiling {
 }
 
 impl Tiling {
-    pub(super) fn new(g: &Geometry) -> Self {
-        Self {
-            batch: g.batch,
-            height: g.height,
-            width: g.width,
-        }
-    }
-
     pub(super) fn tiles(&self) -> usize {
         self.batch * self.height.div_ceil(4) * self.width.div_ceil(4)
     }
 
     /// The sample of a tile, and its first row and column.
+    #[inline(always)]
     pub(super) fn place(&self, tile: usize) -> (usize, usize, usize) {
         let (down, across) = (self.height.div_ceil(4), self.width.div_ceil(4));
         let (row, column) = (tile / across, tile % across);

@@ -5,32 +5,42 @@ use super::axis::Axis;
 use super::axis::six::{OfInput, OfOutput, ToOutput};
 use super::kernel::dispatch;
 use super::lanes::Lanes;
-use super::lanes::PANEL;
-use super::tiling::{POINTS, Tiling};
+use super::tiling::{POINTS, Panel, Panels, Tiling};
 use crate::cpu::threads::Disjoint;
-use crate::ops::convolution::Geometry;
+use crate::cpu::vector::{load, store};
 use pulp::{Simd, WithSimd};
 use std::ops::Range;
 
-/// Images (B, H, W, C).
+/// Images (B, H, W, C) under tiles of outputs.
 #[derive(Clone, Copy)]
 pub(super) struct Images<'a> {
     pub(super) data: &'a [f32],
-    pub(super) channels: usize,
+    pub(super) height: usize,
+    pub(super) width: usize,
+    pub(super) channels: Panels,
     pub(super) tiling: Tiling,
+    /// How far the image begins behind the first tile's window.
+    pub(super) padding: usize,
     /// Gradients of the outputs of a convolution: not to be transformed as its inputs.
     pub(super) gradients: bool,
 }
 
-impl<'a> Images<'a> {
-    /// The inputs of a convolution.
-    pub(super) fn new(g: &Geometry, data: &'a [f32], channels: usize) -> Self {
-        Self {
-            data,
-            channels,
-            tiling: Tiling::new(g),
-            gradients: false,
-        }
+impl Images<'_> {
+    /// The sample of a tile, and the first row and column of its window. Those in the padding above and to the
+    /// left are huge.
+    #[inline(always)]
+    fn place(&self, tile: usize) -> (usize, usize, usize) {
+        let (sample, top, left) = self.tiling.place(tile);
+        let before = |at: usize| at.wrapping_sub(self.padding);
+        (sample, before(top), before(left))
+    }
+
+    /// Where a pixel's channel is, or would be.
+    #[inline(always)]
+    fn at(&self, sample: usize, y: usize, x: usize, channel: usize) -> usize {
+        let row = (sample * self.height).wrapping_add(y);
+        let pixel = row.wrapping_mul(self.width).wrapping_add(x);
+        pixel.wrapping_mul(self.channels.0).wrapping_add(channel)
     }
 
     /// Transforms one panel of some tiles into the rows of a block.
@@ -38,35 +48,9 @@ impl<'a> Images<'a> {
         dispatch(ToPoints {
             images: self,
             tiles,
-            panel,
+            panel: self.channels.get(panel),
             block,
         });
-    }
-
-    /// A tile's N × N pixels and `margin` pixels before them, in one panel of channels; zeros
-    /// where the image has none.
-    #[inline(always)]
-    fn window<const N: usize>(
-        &self,
-        tile: usize,
-        margin: usize,
-        panel: usize,
-    ) -> [[&'a [f32; PANEL]; N]; N] {
-        let t = &self.tiling;
-        let (sample, top, left) = t.place(tile);
-        let mut window = [[&[0.; PANEL]; N]; N];
-        for (i, row) in window.iter_mut().enumerate() {
-            let y = (top + i).wrapping_sub(margin);
-            for (j, pixel) in row.iter_mut().enumerate() {
-                let x = (left + j).wrapping_sub(margin);
-                if y < t.height && x < t.width {
-                    let at = ((sample * t.height + y) * t.width + x) * self.channels;
-                    let channels = &self.data[at + panel * PANEL..];
-                    *pixel = channels.first_chunk().expect("a panel");
-                }
-            }
-        }
-        window
     }
 }
 
@@ -74,7 +58,7 @@ impl<'a> Images<'a> {
 struct ToPoints<'a> {
     images: Images<'a>,
     tiles: Range<usize>,
-    panel: usize,
+    panel: Panel,
     block: &'a mut [f32],
 }
 
@@ -84,39 +68,73 @@ impl WithSimd for ToPoints<'_> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         if self.images.gradients {
-            self.run::<S, OfOutput, 4>(Lanes(simd), 0);
+            self.run::<S, OfOutput, 4>(Lanes(simd));
         } else {
-            self.run::<S, OfInput, 6>(Lanes(simd), 1);
+            self.run::<S, OfInput, 6>(Lanes(simd));
         }
     }
 }
 
 impl ToPoints<'_> {
     #[inline(always)]
-    fn run<S: Simd, T: Axis<N, 6>, const N: usize>(self, simd: Lanes<S>, margin: usize) {
-        let plane = self.block.len() / POINTS;
+    fn run<S: Simd, T: Axis<N, 6>, const N: usize>(self, simd: Lanes<S>) {
+        let (plane, width) = (self.block.len() / POINTS, self.panel.width());
         let last = self.tiles.end - 1;
-        // the pixels of the next tile are on their way while this one is transformed
-        let mut next = self
-            .images
-            .window::<N>(self.tiles.start, margin, self.panel);
-        for (row, tile) in self.tiles.enumerate() {
-            let window = next;
-            next = self
-                .images
-                .window::<N>((tile + 1).min(last), margin, self.panel);
-            for k in (0..PANEL).step_by(Lanes::<S>::COUNT) {
-                let mut pixels = [[simd.zero(); N]; N];
-                for (i, pixels) in pixels.iter_mut().enumerate() {
-                    *pixels = simd.load_each(&window[i], k);
-                }
-                for pixel in next.as_flattened() {
-                    simd.prefetch(pixel[k..].as_ptr());
-                }
+        for (row, tile) in self.tiles.clone().enumerate() {
+            for k in (0..self.panel.channels).step_by(Lanes::<S>::COUNT) {
+                let pixels = self.pixels::<S, N>(simd, tile, k);
+                self.prefetch::<S, N>(simd, (tile + 1).min(last), k);
                 for (j, column) in T::rows(simd, pixels).into_iter().enumerate() {
-                    let at = j * plane + row * PANEL + k;
+                    let at = j * plane + row * width + k;
                     simd.scatter(self.block, at, 6 * plane, T::transform(simd, column));
                 }
+            }
+        }
+    }
+
+    /// A vector of the channels of a tile's window; zeros where the image has none.
+    #[inline(always)]
+    fn pixels<S: Simd, const N: usize>(
+        &self,
+        simd: Lanes<S>,
+        tile: usize,
+        k: usize,
+    ) -> [[S::f32s; N]; N] {
+        let (images, channels) = (&self.images, self.images.channels.0);
+        let (sample, top, left) = images.place(tile);
+        let lanes = Lanes::<S>::COUNT.min(self.panel.channels - k);
+        let inside = left < images.width && left + N <= images.width;
+        let mut pixels = [[simd.zero(); N]; N];
+        for (i, row) in pixels.iter_mut().enumerate() {
+            let y = top.wrapping_add(i);
+            if y >= images.height {
+                continue;
+            }
+            let first = images.at(sample, y, left, self.panel.first + k);
+            if inside {
+                *row = simd.gather_part(images.data, first, channels, lanes);
+                continue;
+            }
+            for (j, pixel) in row.iter_mut().enumerate() {
+                if left.wrapping_add(j) < images.width {
+                    let at = first.wrapping_add(j * channels);
+                    [*pixel] = simd.gather_part(images.data, at, 0, lanes);
+                }
+            }
+        }
+        pixels
+    }
+
+    /// Has the window of a tile brought to the cache.
+    #[inline(always)]
+    fn prefetch<S: Simd, const N: usize>(&self, simd: Lanes<S>, tile: usize, k: usize) {
+        let images = &self.images;
+        let (sample, top, left) = images.place(tile);
+        for i in 0..N {
+            let first = images.at(sample, top.wrapping_add(i), left, self.panel.first + k);
+            let first = images.data.as_ptr().wrapping_add(first);
+            for j in 0..N {
+                simd.prefetch(first.wrapping_add(j * images.channels.0));
             }
         }
     }
@@ -126,11 +144,12 @@ impl ToPoints<'_> {
 pub(super) struct ToImages<'a> {
     pub(super) block: &'a [f32],
     pub(super) tiles: Range<usize>,
-    pub(super) panel: usize,
+    pub(super) panel: Panel,
+    /// All channels.
     pub(super) channels: usize,
     pub(super) tiling: Tiling,
     /// Where the panel's outputs begin.
-    pub(super) start: &'a [f32; PANEL],
+    pub(super) start: &'a [f32],
     /// Add to what the images hold, instead of to `start`.
     pub(super) accumulate: bool,
     pub(super) images: &'a Disjoint<'a, f32>,
@@ -154,11 +173,12 @@ impl WithSimd for ToImages<'_> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let (simd, plane) = (Lanes(simd), self.block.len() / POINTS);
+        let width = self.panel.width();
         let last = self.tiles.end - 1;
         for (row, tile) in self.tiles.clone().enumerate() {
             let (spot, next) = (self.spot(tile), self.spot((tile + 1).min(last)));
-            for k in (0..PANEL).step_by(Lanes::<S>::COUNT) {
-                let points = simd.square(self.block, row * PANEL + k, plane);
+            for k in (0..self.panel.channels).step_by(Lanes::<S>::COUNT) {
+                let points = simd.square(self.block, row * width + k, plane);
                 self.prefetch(simd, next, k);
                 for (j, column) in ToOutput::rows(simd, points).into_iter().enumerate() {
                     self.store(simd, spot, j, k, ToOutput::transform(simd, column));
@@ -175,7 +195,7 @@ impl ToImages<'_> {
         let (sample, top, left) = t.place(tile);
         let pixel = (sample * t.height + top) * t.width + left;
         Spot {
-            first: pixel * self.channels + self.panel * PANEL,
+            first: pixel * self.channels + self.panel.first,
             row: t.width * self.channels,
             height: t.height - top,
             width: t.width - left,
@@ -195,18 +215,19 @@ impl ToImages<'_> {
     /// Stores column `j` of a tile, as far as it lies inside the image.
     #[inline(always)]
     fn store<S: Simd>(&self, simd: Lanes<S>, spot: Spot, j: usize, k: usize, v: [S::f32s; 4]) {
-        let start = simd.load(self.start, k);
+        let lanes = Lanes::<S>::COUNT.min(self.panel.channels - k);
+        let start = load(simd.0, &self.start[k..]);
         for (i, v) in v.into_iter().enumerate() {
             if i < spot.height && j < spot.width {
                 let at = spot.first + i * spot.row + j * self.channels + k;
                 // Safety: no other task has this tile and panel.
-                let to = unsafe { self.images.part(at, Lanes::<S>::COUNT) };
+                let to = unsafe { self.images.part(at, lanes) };
                 let before = if self.accumulate {
-                    simd.load(to, 0)
+                    load(simd.0, to)
                 } else {
                     start
                 };
-                simd.store(to, 0, simd.add(v, before));
+                store(simd.0, to, simd.add(v, before));
             }
         }
     }

@@ -1,13 +1,12 @@
-//! Weights (O, I, 3, 3) to blocks of 64 × 64 channels and gradients back. A weight's nine taps lie
-//! side by side, so that 64 channels have to be brought together by transposing.
+//! Weights (O, I, 3, 3) to blocks of at most 64 × 64 channels and gradients back. A weight's nine taps
+//! lie side by side, so that the channels have to be brought together by transposing.
 
 use super::axis::Axis;
 use super::axis::six::{OfWeight, ToWeight};
 use super::lanes::Lanes;
-use super::lanes::PANEL;
-use super::tiling::POINTS;
+use super::tiling::{PANEL, POINTS, Panel};
 use crate::cpu::threads::Disjoint;
-use crate::cpu::vector::VECTOR as LINE;
+use crate::cpu::vector::{VECTOR as LINE, load, store};
 use pulp::{Simd, WithSimd};
 
 /// Input channels that are transposed at once, so that they stay in the first-level cache.
@@ -19,28 +18,34 @@ const TAPS: usize = SOME * 9;
 /// Floats of the scratch: [`TAPS`] rows of 64 output channels.
 pub(super) const TRANSPOSED: usize = TAPS * PANEL;
 
-/// The 64 × 64 weights between an output panel and an input panel.
+/// The weights between an output panel and an input panel.
 #[derive(Clone, Copy)]
-pub(super) struct Panels {
-    pub(super) output: usize,
-    pub(super) input: usize,
+pub(super) struct Pair {
+    pub(super) output: Panel,
+    pub(super) input: Panel,
     /// All input channels.
     pub(super) inputs: usize,
 }
 
-impl Panels {
+impl Pair {
     /// Where output `o`'s weights with the inputs from `i` on begin.
     #[inline(always)]
     fn start(&self, o: usize, i: usize) -> usize {
-        ((self.output * PANEL + o) * self.inputs + self.input * PANEL + i) * 9
+        ((self.output.first + o) * self.inputs + self.input.first + i) * 9
+    }
+
+    /// How many of the inputs from `first` on are transposed at once.
+    #[inline(always)]
+    fn some(&self, first: usize) -> usize {
+        SOME.min(self.input.channels - first)
     }
 }
 
-/// Transforms weights into a block: rows of inputs with 64 outputs, for the convolution, or rows of
-/// outputs with 64 inputs and flipped taps, for the gradient of its input.
+/// Transforms weights into a block: rows of inputs with all outputs, for the convolution, or rows of
+/// outputs with all inputs and flipped taps, for the gradient of its input.
 pub(super) struct ToBlock<'a> {
     pub(super) weight: &'a [f32],
-    pub(super) panels: Panels,
+    pub(super) pair: Pair,
     pub(super) flipped: bool,
     pub(super) block: &'a mut [f32],
     pub(super) transposed: &'a mut [f32],
@@ -65,7 +70,7 @@ impl ToBlock<'_> {
     /// With vectors of N floats.
     #[inline(always)]
     fn run<S: Simd, const N: usize>(mut self, simd: Lanes<S>) {
-        for first in (0..PANEL).step_by(SOME) {
+        for first in (0..self.pair.input.channels).step_by(SOME) {
             self.transpose::<S, N>(simd, first);
             if self.flipped {
                 self.outputs::<S, N>(simd, first);
@@ -75,12 +80,22 @@ impl ToBlock<'_> {
         }
     }
 
+    /// Past the last channel come zeros.
     #[inline(always)]
     fn transpose<S: Simd, const N: usize>(&mut self, simd: Lanes<S>, first: usize) {
-        for o in (0..PANEL).step_by(N) {
+        let (outputs, taps) = (self.pair.output.channels, self.pair.some(first) * 9);
+        for o in (0..outputs).step_by(N) {
             for tap in (0..TAPS).step_by(N) {
-                let at = self.panels.start(o, first) + tap;
-                let square: [_; N] = simd.gather(self.weight, at, self.panels.inputs * 9);
+                let mut square = [simd.zero(); N];
+                let at = self.pair.start(o, first) + tap;
+                if o + N <= outputs && tap + N <= taps {
+                    square = simd.gather(self.weight, at, self.pair.inputs * 9);
+                } else if tap < taps {
+                    for (r, row) in square.iter_mut().enumerate().take(outputs - o) {
+                        let from = &self.weight[at + r * self.pair.inputs * 9..];
+                        *row = load(simd.0, &from[..N.min(taps - tap)]);
+                    }
+                }
                 let square = simd.transpose(square);
                 simd.scatter(self.transposed, tap * PANEL + o, PANEL, square);
             }
@@ -90,7 +105,7 @@ impl ToBlock<'_> {
     /// Output `o`'s weights that are transposed next, or would be: those of the next inputs.
     #[inline(always)]
     fn prefetch<S: Simd>(&self, simd: Lanes<S>, o: usize, first: usize) {
-        let next = self.panels.start(o, first + SOME);
+        let next = self.pair.start(o, first + SOME);
         for line in (0..TAPS + LINE).step_by(LINE) {
             simd.prefetch(self.weight.as_ptr().wrapping_add(next + line));
         }
@@ -99,13 +114,14 @@ impl ToBlock<'_> {
     /// The block's rows of some inputs.
     #[inline(always)]
     fn inputs<S: Simd>(&mut self, simd: Lanes<S>, first: usize) {
-        for i in 0..SOME {
-            for o in (i..PANEL).step_by(SOME) {
+        let (outputs, width) = (self.pair.output.channels, self.pair.output.width());
+        for i in 0..self.pair.some(first) {
+            for o in (i..outputs).step_by(SOME) {
                 self.prefetch(simd, o, first);
             }
-            for o in (0..PANEL).step_by(Lanes::<S>::COUNT) {
+            for o in (0..outputs).step_by(Lanes::<S>::COUNT) {
                 let taps = simd.square(self.transposed, i * 9 * PANEL + o, PANEL);
-                self.points(simd, taps, (first + i) * PANEL + o);
+                self.points(simd, taps, (first + i) * width + o);
             }
         }
     }
@@ -113,8 +129,9 @@ impl ToBlock<'_> {
     /// Some columns of the block's rows of outputs: the other way round again.
     #[inline(always)]
     fn outputs<S: Simd, const N: usize>(&mut self, simd: Lanes<S>, first: usize) {
-        for i in (0..SOME).step_by(N) {
-            for o in (0..PANEL).step_by(N) {
+        let width = self.pair.input.width();
+        for i in (0..self.pair.some(first)).step_by(N) {
+            for o in (0..self.pair.output.channels).step_by(N) {
                 let mut squares = [[[simd.zero(); N]; 3]; 3];
                 for (y, squares) in squares.iter_mut().enumerate() {
                     for (x, square) in squares.iter_mut().enumerate() {
@@ -126,7 +143,7 @@ impl ToBlock<'_> {
                     self.prefetch(simd, o + r, first);
                     let [a, b, c] = &squares;
                     let taps = [a, b, c].map(|[a, b, c]| [a[r], b[r], c[r]]);
-                    self.points(simd, taps, (o + r) * PANEL + first + i);
+                    self.points(simd, taps, (o + r) * width + first + i);
                 }
             }
         }
@@ -142,11 +159,11 @@ impl ToBlock<'_> {
     }
 }
 
-/// Transforms a block of gradients, rows of inputs with 64 outputs, to those of the weights.
+/// Transforms a block of gradients, rows of inputs with all outputs, to those of the weights.
 pub(super) struct OfBlock<'a> {
     pub(super) block: &'a [f32],
     pub(super) transposed: &'a mut [f32],
-    pub(super) panels: Panels,
+    pub(super) pair: Pair,
     pub(super) accumulate: bool,
     pub(super) weight: &'a Disjoint<'a, f32>,
 }
@@ -170,7 +187,7 @@ impl OfBlock<'_> {
     /// With vectors of N floats.
     #[inline(always)]
     fn run<S: Simd, const N: usize>(mut self, simd: Lanes<S>) {
-        for first in (0..PANEL).step_by(SOME) {
+        for first in (0..self.pair.input.channels).step_by(SOME) {
             self.taps(simd, first);
             self.transpose::<S, N>(simd, first);
         }
@@ -179,15 +196,16 @@ impl OfBlock<'_> {
     #[inline(always)]
     fn taps<S: Simd>(&mut self, simd: Lanes<S>, first: usize) {
         let plane = self.block.len() / POINTS;
-        for i in 0..SOME {
+        let (outputs, width) = (self.pair.output.channels, self.pair.output.width());
+        for i in 0..self.pair.some(first) {
             // the gradients that `transpose` writes lie far apart
-            for o in (i..PANEL).step_by(SOME) {
+            for o in (i..outputs).step_by(SOME) {
                 for line in (0..TAPS + LINE).step_by(LINE) {
-                    simd.prefetch(self.weight.address(self.panels.start(o, first) + line));
+                    simd.prefetch(self.weight.address(self.pair.start(o, first) + line));
                 }
             }
-            for o in (0..PANEL).step_by(Lanes::<S>::COUNT) {
-                let points = simd.square(self.block, (first + i) * PANEL + o, plane);
+            for o in (0..outputs).step_by(Lanes::<S>::COUNT) {
+                let points = simd.square(self.block, (first + i) * width + o, plane);
                 for (x, column) in ToWeight::rows(simd, points).into_iter().enumerate() {
                     let at = (i * 9 + x) * PANEL + o;
                     let taps = ToWeight::transform(simd, column);
@@ -199,19 +217,21 @@ impl OfBlock<'_> {
 
     #[inline(always)]
     fn transpose<S: Simd, const N: usize>(&mut self, simd: Lanes<S>, first: usize) {
-        for o in (0..PANEL).step_by(N) {
-            for tap in (0..TAPS).step_by(N) {
+        let (outputs, taps) = (self.pair.output.channels, self.pair.some(first) * 9);
+        for o in (0..outputs).step_by(N) {
+            for tap in (0..taps).step_by(N) {
                 let square: [_; N] = simd.gather(self.transposed, tap * PANEL + o, PANEL);
-                for (r, row) in simd.transpose(square).into_iter().enumerate() {
-                    let at = self.panels.start(o + r, first) + tap;
+                let rows = simd.transpose(square).into_iter().enumerate();
+                for (r, row) in rows.take(outputs - o) {
+                    let at = self.pair.start(o + r, first) + tap;
                     // Safety: no other task has these panels.
-                    let to = unsafe { self.weight.part(at, N) };
+                    let to = unsafe { self.weight.part(at, N.min(taps - tap)) };
                     let before = if self.accumulate {
-                        simd.load(to, 0)
+                        load(simd.0, to)
                     } else {
                         simd.zero()
                     };
-                    simd.store(to, 0, simd.add(row, before));
+                    store(simd.0, to, simd.add(row, before));
                 }
             }
         }
