@@ -2,7 +2,7 @@
 
     pytorch_step.py MODE THREADS NETWORK BATCH
 
-MODE is eager or compile (`torch.compile`), then, joined by hyphens: `channels_last`, `bf16` (autocast) and
+MODE is eager or compile (`torch.compile`), joined by hyphens with any of `channels_last`, `bf16` (autocast) and
 `ddp` (DistributedDataParallel with gloo: THREADS processes of one thread, each with its part of the batch). It
 says `ready` and its version, then takes the number of steps to do from each line of its input, and answers
 with the milliseconds of each. The networks and their steps are those of `tests/pytorch/networks.py`.

@@ -52,7 +52,7 @@ impl Contender {
 
     /// PyTorch that multiplies in bf16.
     pub fn is_bf16(&self) -> bool {
-        self.name.ends_with("bf16")
+        self.name.starts_with("PyTorch bf16")
     }
 
     /// What it does where the others do `work`.
@@ -78,12 +78,12 @@ const PYTORCH_MODES: [&str; 6] = [
     "eager-channels_last",
     "compile",
     "compile-channels_last",
-    "eager-channels_last-bf16",
-    "compile-channels_last-bf16",
+    "bf16-eager-channels_last",
+    "bf16-compile-channels_last",
 ];
 
 /// Those that are compared on several devices.
-const DDP_MODES: [&str; 2] = ["eager-channels_last-ddp", "compile-channels_last-ddp"];
+const DDP_MODES: [&str; 2] = ["ddp-eager-channels_last", "ddp-compile-channels_last"];
 
 /// The contenders that `options` ask for, with all threads, then with one.
 ///

@@ -62,7 +62,7 @@ pub fn markdown(threads: usize, tables: &[Table], on_devices: &[Table], losses: 
     let head = circumstances(threads, &versions.join(", "), other);
     let mut text = format!("# Training on the CPU\n\n{head}");
     for (work, rows) in on_devices {
-        text += &format!("\n## {work}, on devices of one core\n\n{HEAD_OF_DEVICES}");
+        text += &format!("\n## On devices of one core: {work}\n\n{HEAD_OF_DEVICES}");
         text.extend(rows.iter().map(|row| line_of_devices(work, row, rows)));
     }
     if !on_devices.is_empty() {
@@ -120,4 +120,42 @@ fn line_of_devices(work: &Work, row: &Row, rows: &[Row]) -> String {
         column(speed_up.map(|speed_up| speed_up / k as f64)),
         column(to_pytorch(row, rows)),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn devices_are_compared_with_one() -> anyhow::Result<()> {
+        let row = |name: &str, threads, times, ms| {
+            let contender = Contender::new(name, threads, Path::new(""), &[]);
+            let mut row = Row::new(&Contender { times, ..contender });
+            row.times = vec![ms];
+            row
+        };
+        let rows = [
+            row("ours, 1 replica", 1, 1, 100.0),
+            row("ours, 2 replicas", 2, 1, 62.5),
+            row("ours, 2 replicas", 2, 2, 100.0),
+            row("PyTorch ddp, eager", 1, 1, 300.0),
+            row("PyTorch ddp, eager", 2, 1, 200.0),
+            row("PyTorch bf16, eager", 2, 1, 10.0), // another precision
+        ];
+        let work = "lenet-64".parse()?;
+        let ends = [
+            "| 64 | 100 | 100 – 100 | 640 | 1.00 | 1.00 | 3.00 |",
+            "| 64 | 62.5 | 62.5 – 62.5 | 1024 | 1.60 | 0.80 | 3.20 |",
+            "| 128 | 100 | 100 – 100 | 1280 | 2.00 | 1.00 | 4.00 |",
+            "| 64 | 300 | 300 – 300 | 213 | 1.00 | 1.00 | 1.00 |",
+            "| 64 | 200 | 200 – 200 | 320 | 1.50 | 0.75 | 1.00 |",
+        ];
+        for (row, end) in rows.iter().zip(ends) {
+            let line = line_of_devices(&work, row, &rows);
+            assert!(line.trim_end().ends_with(end), "{line}");
+        }
+        Ok(())
+    }
 }
