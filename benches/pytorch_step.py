@@ -1,10 +1,11 @@
-"""A training step of LeNet or ResNet-18 in PyTorch, for `xtask bench cpu`.
+"""A training step of a network in PyTorch, for `xtask bench cpu`.
 
     pytorch_step.py MODE THREADS NETWORK BATCH
 
-MODE is eager or compile (`torch.compile`), each as it is or with `-channels_last` behind it. It says
-`ready` and its version, then takes the number of steps to do from each line of its input, and answers
-with the milliseconds of each. The networks and their steps are those of `tests/pytorch/networks.py`.
+MODE is eager or compile (`torch.compile`), each as it is or with `-channels_last` behind it, then with
+`-bf16` (`torch.autocast`). It says `ready` and its version, then takes the number of steps to do from
+each line of its input, and answers with the milliseconds of each. The networks are those of
+`crates/xtask/src/bench/networks.rs`.
 """
 
 import math
@@ -13,40 +14,88 @@ import time
 from pathlib import Path
 
 import torch
+from torch import nn
+from torch.nn import functional as F
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "pytorch"))
-import networks  # noqa: E402
+from networks import Residual, resnet18  # noqa: E402
 
 LR = 0.01
+IMAGE = (1, 28, 28)
 
 
-def lenet(X, y, layout, compiled):
-    params = [torch.randn(shape) * 0.01 for shape in networks.LENET_SHAPES.values()]
-    for i, param in enumerate(params):
-        if param.dim() == 4:
-            params[i] = param.to(memory_format=layout)
-        params[i].requires_grad_()
-    net = torch.compile(networks.lenet) if compiled else networks.lenet
-    return lambda: networks.lenet_step(X, y, params, LR, net)
+def lenet():
+    return nn.Sequential(
+        nn.Conv2d(1, 20, 3), nn.ReLU(), nn.AvgPool2d(2),
+        nn.Conv2d(20, 50, 5), nn.ReLU(), nn.AvgPool2d(2),
+        nn.Flatten(), *mlp(800, 128, 10)[1:],
+    )  # fmt: skip
 
 
-def resnet18(X, y, layout, compiled):
-    net = networks.resnet18().to(memory_format=layout)
-    if compiled:
-        net.compile()
-    return lambda: networks.resnet_step(X, y, net, LR)
+def vgg():
+    layers = []
+    for i, (before, channels) in enumerate([(3, 64), (64, 128), (128, 256), (256, 256)]):
+        layers += [nn.Conv2d(before, channels, 3, padding=1), nn.ReLU()]
+        layers += [nn.MaxPool2d(2)] if i != 2 else []
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, 10))
 
 
-STEPS = {"lenet": lenet, "resnet18": resnet18}
+def mnist():
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.25),
+        nn.Flatten(), nn.Linear(9216, 128), nn.ReLU(), nn.Dropout(0.5), nn.Linear(128, 10),
+    )  # fmt: skip
+
+
+def resnet20():
+    blocks, before = [], 16
+    for channels in [16, 32, 64]:
+        for _ in range(3):
+            blocks.append(Residual(before, channels, 1 if channels == before else 2))
+            before = channels
+    stem = [nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU()]
+    return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
+
+
+def mlp(*sizes):
+    layers = [nn.Flatten()]
+    for inputs, outputs in zip(sizes, sizes[1:]):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+NETWORKS = {
+    "lenet": (lenet, IMAGE),
+    "resnet18": (resnet18, IMAGE),
+    "vgg": (vgg, (3, 32, 32)),
+    "mnist": (mnist, IMAGE),
+    "resnet20": (resnet20, (3, 32, 32)),
+    "mlp512": (lambda: mlp(784, 512, 512, 10), IMAGE),
+    "mlp128": (lambda: mlp(784, 128, 10), IMAGE),
+}
 
 
 def main(mode, threads, network, batch):
     torch.set_num_threads(int(threads))
     torch.manual_seed(0)
-    X, y = torch.randn(int(batch), 1, 28, 28), torch.randint(10, (int(batch),))
-    how, _, layout = mode.partition("-")
-    layout = getattr(torch, layout or "contiguous_format")
-    step = STEPS[network](X.to(memory_format=layout), y, layout, how == "compile")
+    net, image = NETWORKS[network]
+    words = mode.split("-")
+    layout = torch.channels_last if "channels_last" in words else torch.contiguous_format
+    X = torch.randn(int(batch), *image).to(memory_format=layout)
+    y = torch.randint(10, (int(batch),))
+    net = net().to(memory_format=layout)
+    if "compile" in words:
+        net.compile()
+    sgd = torch.optim.SGD(net.parameters(), LR)
+
+    def step():
+        with torch.autocast("cpu", torch.bfloat16, enabled="bf16" in words):
+            loss = F.cross_entropy(net(X), y)
+        loss.backward()
+        sgd.step()
+        sgd.zero_grad()
+        return loss.item()
+
     print("ready PyTorch", torch.__version__, flush=True)
     for line in sys.stdin:
         times = []

@@ -42,9 +42,9 @@ impl Contender {
         self
     }
 
-    /// PyTorch: the others are compared with it.
-    pub fn is_pytorch(&self) -> bool {
-        self.name.starts_with("PyTorch")
+    /// PyTorch, in bf16 or in float32: the others are compared with it.
+    pub fn is_pytorch(&self, bf16: bool) -> bool {
+        self.name.starts_with("PyTorch") && self.name.ends_with("bf16") == bf16
     }
 
     /// The command that does `work` on request.
@@ -57,24 +57,26 @@ impl Contender {
 }
 
 /// How `benches/pytorch_step.py` can run.
-const PYTORCH_MODES: [&str; 4] = [
+const PYTORCH_MODES: [&str; 6] = [
     "eager",
     "eager-channels_last",
     "compile",
     "compile-channels_last",
+    "eager-channels_last-bf16",
+    "compile-channels_last-bf16",
 ];
 
-/// The contenders that `options` ask for, with all threads, then with one.
+/// The contenders that `options` ask for and that can do `work`, with all threads, then with one.
 ///
 /// # Errors
 /// If a peer cannot be had; the message says how to do without it.
-pub fn list(options: &CpuOptions) -> Result<Vec<Contender>> {
+pub fn list(options: &CpuOptions, work: &Work) -> Result<Vec<Contender>> {
     let threads = options.threads();
     let mut counts = vec![threads, 1];
     counts.dedup();
     let mut all = Vec::new();
     if options.has(Part::Ours) {
-        all.extend(ours(threads)?);
+        all.extend(ours(threads, work.batch)?);
     }
     if options.has(Part::Pytorch) {
         peers::has_pytorch(&options.python)?;
@@ -91,21 +93,23 @@ pub fn list(options: &CpuOptions) -> Result<Vec<Contender>> {
     let other = |name, threads, program: &Path| {
         Contender::new(name, threads, program, &[]).threads_by(&["RAYON_NUM_THREADS"])
     };
-    if options.has(Part::Candle) {
+    if options.has(Part::Candle) && work.network.is_the_books() {
         let candle = peers::build("candle", "candle")?;
         all.extend(counts.iter().map(|&n| other("candle as it is", n, &candle)));
     }
-    if options.has(Part::Burn) {
+    if options.has(Part::Burn) && work.network.is_the_books() {
         all.push(other("Burn", threads, &peers::build("burn", "burn-flex")?));
     }
     all.sort_by_key(|contender| Reverse(contender.threads)); // in the same order otherwise
     Ok(all)
 }
 
-/// As many replicas as threads, two, and one; and one on one thread.
-fn ours(threads: usize) -> Result<Vec<Contender>> {
+/// As many replicas as threads, two, and one; and one on one thread. Each replica has an example at least.
+fn ours(threads: usize, batch: usize) -> Result<Vec<Contender>> {
     let me = env::current_exe()?;
-    let mut counts: Vec<_> = [threads, 2, 1].map(|k| (k.min(threads), threads)).into();
+    let mut counts: Vec<_> = [threads, 2, 1]
+        .map(|k| (k.min(threads).min(batch), threads))
+        .into();
     counts.push((1, 1));
     counts.dedup();
     let contender = |(k, threads): (usize, usize)| {
@@ -125,7 +129,7 @@ mod tests {
     #[test]
     fn no_contender_takes_part_twice() -> Result<()> {
         let names = |threads| -> Result<Vec<(String, usize)>> {
-            let all = ours(threads)?.into_iter();
+            let all = ours(threads, 256)?.into_iter();
             Ok(all.map(|c| (c.name, c.threads)).collect())
         };
         let of = |k: &str, threads| (format!("ours, {k}"), threads);

@@ -8,6 +8,7 @@ pub mod allreduce;
 pub mod contender;
 mod losses;
 pub mod machine;
+mod networks;
 mod options;
 pub mod ours;
 mod peers;
@@ -37,9 +38,9 @@ pub fn cpu(options: &CpuOptions) -> Result<()> {
         live_on: false,
     };
     let mut tables = Vec::new();
-    let contenders = contender::list(options)?;
-    if !contenders.is_empty() {
-        for &work in &options.step {
+    for &work in &options.step {
+        let contenders = contender::list(options, &work)?;
+        if !contenders.is_empty() {
             tables.push((work, rounds::measure(&work, &contenders, &effort)?));
         }
     }
