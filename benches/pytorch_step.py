@@ -1,11 +1,12 @@
-"""A training step of LeNet or ResNet-18 in PyTorch, for `xtask bench cpu`.
+"""A training step of a network in PyTorch, for `xtask bench cpu`.
 
     pytorch_step.py MODE THREADS NETWORK BATCH
 
-MODE is eager or compile (`torch.compile`), joined by hyphens with any of `channels_last`, `bf16` (autocast) and
-`ddp` (DistributedDataParallel with gloo: THREADS processes of one thread, each with its part of the batch). It
-says `ready` and its version, then takes the number of steps to do from each line of its input, and answers
-with the milliseconds of each. The networks and their steps are those of `tests/pytorch/networks.py`.
+MODE is eager or compile (`torch.compile`), joined by hyphens with any of `channels_last`, `bf16`
+(`torch.autocast`) and `ddp` (DistributedDataParallel with gloo: THREADS processes of one thread, each with its
+part of the batch). It says `ready` and its version, then takes the number of steps to do from each line of its
+input, and answers with the milliseconds of each. The networks are those of
+`crates/xtask/src/bench/networks.rs`.
 """
 
 import math
@@ -18,57 +19,64 @@ from pathlib import Path
 
 import torch
 from torch import distributed, nn
+from torch.nn import functional as F
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "pytorch"))
-import networks  # noqa: E402
+from networks import Residual, resnet18  # noqa: E402
 
 LR = 0.01
+IMAGE = (1, 28, 28)
 
 
-class LeNet(nn.Module):
-    """DistributedDataParallel wants a module."""
-
-    def __init__(self):
-        super().__init__()
-        shapes = networks.LENET_SHAPES.values()
-        self.params = nn.ParameterList(torch.randn(shape) * 0.01 for shape in shapes)
-
-    def forward(self, X):
-        return networks.lenet(X, list(self.params))
+def lenet():
+    return nn.Sequential(
+        nn.Conv2d(1, 20, 3), nn.ReLU(), nn.AvgPool2d(2),
+        nn.Conv2d(20, 50, 5), nn.ReLU(), nn.AvgPool2d(2),
+        nn.Flatten(), *mlp(800, 128, 10)[1:],
+    )  # fmt: skip
 
 
-def lenet(X, y, layout, how):
-    """A step as in the book's section, without a module."""
-    params = [p.detach() for p in LeNet().params]
-    for i, param in enumerate(params):
-        if param.dim() == 4:
-            params[i] = param.to(memory_format=layout)
-        params[i].requires_grad_()
-    net = networks.lenet
-    if "bf16" in how:
-        net = torch.autocast("cpu", torch.bfloat16)(net)
-    if "compile" in how:
-        net = torch.compile(net)
-    return lambda: networks.lenet_step(X, y, params, LR, net)
+def vgg():
+    layers = []
+    for i, (before, channels) in enumerate([(3, 64), (64, 128), (128, 256), (256, 256)]):
+        layers += [nn.Conv2d(before, channels, 3, padding=1), nn.ReLU()]
+        layers += [nn.MaxPool2d(2)] if i != 2 else []
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, 10))
 
 
-def of_module(net, X, y, layout, how):
-    net = net.to(memory_format=layout)
-    if "bf16" in how:
-        net.forward = torch.autocast("cpu", torch.bfloat16)(net.forward)
-    if "ddp" in how:
-        net = nn.parallel.DistributedDataParallel(net)
-    if "compile" in how:
-        net.compile()
-    return lambda: networks.resnet_step(X, y, net, LR)
+def mnist():
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.25),
+        nn.Flatten(), nn.Linear(9216, 128), nn.ReLU(), nn.Dropout(0.5), nn.Linear(128, 10),
+    )  # fmt: skip
 
 
-def training_step(network, X, y, layout, how):
-    if network == "resnet18":
-        return of_module(networks.resnet18(), X, y, layout, how)
-    if "ddp" in how:
-        return of_module(LeNet(), X, y, layout, how)
-    return lenet(X, y, layout, how)
+def resnet20():
+    blocks, before = [], 16
+    for channels in [16, 32, 64]:
+        for _ in range(3):
+            blocks.append(Residual(before, channels, 1 if channels == before else 2))
+            before = channels
+    stem = [nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU()]
+    return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
+
+
+def mlp(*sizes):
+    layers = [nn.Flatten()]
+    for inputs, outputs in zip(sizes, sizes[1:]):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+NETWORKS = {
+    "lenet": (lenet, IMAGE),
+    "resnet18": (resnet18, IMAGE),
+    "vgg": (vgg, (3, 32, 32)),
+    "mnist": (mnist, IMAGE),
+    "resnet20": (resnet20, (3, 32, 32)),
+    "mlp512": (lambda: mlp(784, 512, 512, 10), IMAGE),
+    "mlp128": (lambda: mlp(784, 128, 10), IMAGE),
+}
 
 
 def join(processes):
@@ -77,8 +85,8 @@ def join(processes):
     if rank == 0:
         os.environ["MEET"] = tempfile.mktemp()
         for other in range(1, processes):
-            env = dict(os.environ, RANK=str(other))
-            subprocess.Popen([sys.executable, *sys.argv], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+            env, none = dict(os.environ, RANK=str(other)), subprocess.DEVNULL
+            subprocess.Popen([sys.executable, *sys.argv], env=env, stdin=none, stdout=none, stderr=none)
     meet = f"file://{os.environ['MEET']}"
     distributed.init_process_group("gloo", meet, world_size=processes, rank=rank)
     return rank
@@ -97,18 +105,32 @@ def requests(rank, processes):
 
 
 def main(mode, threads, network, batch):
-    how, threads, batch = mode.split("-"), int(threads), int(batch)
+    words, threads, batch = mode.split("-"), int(threads), int(batch)
     rank, processes = 0, 1
-    if "ddp" in how and threads > 1:
+    if "ddp" in words and threads > 1:
         threads, processes = 1, threads
         rank = join(processes)
     torch.set_num_threads(threads)
     torch.manual_seed(rank)
-    X, y = torch.randn(batch // processes, 1, 28, 28), torch.randint(10, (batch // processes,))
-    layout = torch.channels_last if "channels_last" in how else torch.contiguous_format
-    if processes == 1:
-        how = [word for word in how if word != "ddp"]
-    step = training_step(network, X.to(memory_format=layout), y, layout, how)
+    net, image = NETWORKS[network]
+    layout = torch.channels_last if "channels_last" in words else torch.contiguous_format
+    X = torch.randn(batch // processes, *image).to(memory_format=layout)
+    y = torch.randint(10, (len(X),))
+    net = net().to(memory_format=layout)
+    if processes > 1:
+        net = nn.parallel.DistributedDataParallel(net)
+    if "compile" in words:
+        net.compile()
+    sgd = torch.optim.SGD(net.parameters(), LR)
+
+    def step():
+        with torch.autocast("cpu", torch.bfloat16, enabled="bf16" in words):
+            loss = F.cross_entropy(net(X), y)
+        loss.backward()
+        sgd.step()
+        sgd.zero_grad()
+        return loss.item()
+
     if rank == 0:
         print("ready PyTorch", torch.__version__, flush=True)
     for steps in requests(rank, processes):

@@ -45,14 +45,10 @@ impl Contender {
         self
     }
 
-    /// PyTorch in float32: the others are compared with it.
-    pub fn is_pytorch(&self) -> bool {
-        self.name.starts_with("PyTorch") && !self.is_bf16()
-    }
-
-    /// PyTorch that multiplies in bf16.
-    pub fn is_bf16(&self) -> bool {
-        self.name.starts_with("PyTorch bf16")
+    /// PyTorch, in bf16 or in float32: the others are compared with it.
+    pub fn is_pytorch(&self, bf16: bool) -> bool {
+        let starts = |words| self.name.starts_with(words);
+        starts("PyTorch") && starts("PyTorch bf16") == bf16
     }
 
     /// What it does where the others do `work`.
@@ -85,17 +81,17 @@ const PYTORCH_MODES: [&str; 6] = [
 /// Those that are compared on several devices.
 const DDP_MODES: [&str; 2] = ["ddp-eager-channels_last", "ddp-compile-channels_last"];
 
-/// The contenders that `options` ask for, with all threads, then with one.
+/// The contenders that `options` ask for and that can do `work`, with all threads, then with one.
 ///
 /// # Errors
 /// If a peer cannot be had; the message says how to do without it.
-pub fn list(options: &CpuOptions) -> Result<Vec<Contender>> {
+pub fn list(options: &CpuOptions, work: &Work) -> Result<Vec<Contender>> {
     let threads = options.threads();
     let mut counts = vec![threads, 1];
     counts.dedup();
     let mut all = Vec::new();
     if options.has(Part::Ours) {
-        all.extend(ours(threads)?);
+        all.extend(ours(threads, work.batch)?);
     }
     if options.has(Part::Pytorch) {
         peers::has_pytorch(&options.python)?;
@@ -105,11 +101,11 @@ pub fn list(options: &CpuOptions) -> Result<Vec<Contender>> {
     let other = |name, threads, program: &Path| {
         Contender::new(name, threads, program, &[]).threads_by(&["RAYON_NUM_THREADS"])
     };
-    if options.has(Part::Candle) {
+    if options.has(Part::Candle) && work.network.is_the_books() {
         let candle = peers::build("candle", "candle")?;
         all.extend(counts.iter().map(|&n| other("candle as it is", n, &candle)));
     }
-    if options.has(Part::Burn) {
+    if options.has(Part::Burn) && work.network.is_the_books() {
         all.push(other("Burn", threads, &peers::build("burn", "burn-flex")?));
     }
     all.sort_by_key(|contender| Reverse(contender.threads)); // in the same order otherwise
@@ -121,10 +117,15 @@ pub fn list(options: &CpuOptions) -> Result<Vec<Contender>> {
 ///
 /// # Errors
 /// If PyTorch cannot be had; the message says how to do without it.
-pub fn on_devices(options: &CpuOptions) -> Result<Vec<Contender>> {
-    let counts = [1, 2, 4].into_iter().filter(|&k| k <= options.threads());
-    let counts: Vec<usize> = counts.collect();
+pub fn on_devices(options: &CpuOptions, work: &Work) -> Result<Vec<Contender>> {
+    let counts = [1, 2, 4].into_iter();
+    let counts: Vec<usize> = counts
+        .filter(|&k| k <= options.threads().min(work.batch))
+        .collect();
     let mut all = Vec::new();
+    if !options.has(Part::Devices) {
+        return Ok(all);
+    }
     for &k in &counts {
         let replicas = of_ours(k, k)?;
         let each = Contender {
@@ -150,9 +151,10 @@ fn pytorch(options: &CpuOptions, mode: &str, threads: usize) -> Contender {
     pytorch.threads_by(&["OMP_NUM_THREADS", "MKL_NUM_THREADS"])
 }
 
-/// As many replicas as threads, two, and one; and one on one thread.
-fn ours(threads: usize) -> Result<Vec<Contender>> {
-    let mut counts: Vec<_> = [threads, 2, 1].map(|k| (k.min(threads), threads)).into();
+/// As many replicas as threads, two, and one; and one on one thread. Each replica has an example at least.
+fn ours(threads: usize, batch: usize) -> Result<Vec<Contender>> {
+    let counts = [threads, 2, 1].map(|k| (k.min(threads).min(batch), threads));
+    let mut counts: Vec<_> = counts.into();
     counts.push((1, 1));
     counts.dedup();
     counts.into_iter().map(|(k, n)| of_ours(k, n)).collect()
@@ -173,7 +175,7 @@ mod tests {
     #[test]
     fn no_contender_takes_part_twice() -> Result<()> {
         let names = |threads| -> Result<Vec<(String, usize)>> {
-            let all = ours(threads)?.into_iter();
+            let all = ours(threads, 256)?.into_iter();
             Ok(all.map(|c| (c.name, c.threads)).collect())
         };
         let of = |k: &str, threads| (format!("ours, {k}"), threads);

@@ -8,6 +8,7 @@ pub mod allreduce;
 pub mod contender;
 mod losses;
 pub mod machine;
+mod networks;
 mod options;
 pub mod ours;
 mod peers;
@@ -36,16 +37,17 @@ pub fn cpu(options: &CpuOptions) -> Result<()> {
         most_steps: 20,
         live_on: false,
     };
-    let tables = |contenders: Vec<contender::Contender>| {
-        let works = options.step.iter().filter(|_| !contenders.is_empty());
-        let table = |&work| anyhow::Ok((work, rounds::measure(&work, &contenders, &effort)?));
-        works.map(table).collect::<Result<Vec<_>>>()
-    };
-    let on_devices = match options.has(Part::Devices) {
-        true => tables(contender::on_devices(options)?)?,
-        false => Vec::new(),
-    };
-    let tables = tables(contender::list(options)?)?;
+    let (mut tables, mut on_devices) = (Vec::new(), Vec::new());
+    for &work in &options.step {
+        for (tables, contenders) in [
+            (&mut tables, contender::list(options, &work)?),
+            (&mut on_devices, contender::on_devices(options, &work)?),
+        ] {
+            if !contenders.is_empty() {
+                tables.push((work, rounds::measure(&work, &contenders, &effort)?));
+            }
+        }
+    }
     let losses = match options.has(Part::Losses) {
         true => losses::table(options)?,
         false => String::new(),

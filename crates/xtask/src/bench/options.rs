@@ -9,6 +9,19 @@ use clap::{Args, ValueEnum};
 
 use super::work::Work;
 
+/// The book's steps; other networks; steps in which there is so little to compute that what a step costs always shows.
+const STEPS: [&str; 9] = [
+    "lenet-256",
+    "resnet18-64",
+    "resnet18-256",
+    "vgg-128",
+    "mnist-128",
+    "resnet20-128",
+    "mlp512-128",
+    "lenet-1",
+    "mlp128-16",
+];
+
 /// What `bench cpu` can be told.
 #[derive(Args, Debug)]
 pub struct CpuOptions {
@@ -21,7 +34,7 @@ pub struct CpuOptions {
     pub only: Vec<Part>,
 
     /// Measure only this step, NETWORK-BATCH (repeatable)
-    #[arg(long, value_name = "STEP", default_values = ["lenet-256", "resnet18-64", "resnet18-256"])]
+    #[arg(long, value_name = "STEP", default_values = STEPS)]
     pub step: Vec<Work>,
 
     /// Number of cores for each program [default: all]

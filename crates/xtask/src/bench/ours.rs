@@ -3,11 +3,12 @@
 use anyhow::Result;
 use candle_core::{DType, Device, Tensor};
 use clap::Args;
-use concise::{DataParallel, Initializer, Sgd, Trainer, resnet18};
+use concise::{DataParallel, Initializer, Sgd, Trainer};
 use d2l::{DeviceKind, devices_of_kind, share_cores};
 use functional::cross_entropy;
 use run::BatchLoss;
 
+use super::networks::layers;
 use super::serve::{locked, serve};
 use super::work::Network;
 
@@ -32,7 +33,7 @@ pub struct Contend {
 pub fn contend(job: &Contend) -> Result<()> {
     share_cores(Some(job.threads), job.replicas);
     let devices = devices_of_kind(DeviceKind::Cpu, Some(job.replicas))?;
-    let (x, y) = minibatch(job.batch)?;
+    let (x, y) = minibatch(job.network, job.batch)?;
     with_step(job.network, &devices, |step| {
         serve(&version(), || Ok(step(&x, &y)?.mean()?))
     })
@@ -57,9 +58,10 @@ pub fn with_step(
             let device_params = copies.collect::<candle_core::Result<Vec<_>>>()?;
             f(&mut |x, y| Ok(scratch::train_batch(x, y, &device_params, devices, LR)?))
         }
-        Network::Resnet18 => {
-            let init = Initializer::Normal(0.01);
-            let net = DataParallel::new(devices, init, 0, |vb| resnet18(10, vb))?;
+        _ => {
+            let net = DataParallel::new(devices, Initializer::Layers, 0, move |vb| {
+                layers(network, vb)
+            })?;
             let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(LR));
             f(&mut |x, y| Ok(trainer.step(x, y)?.loss))
         }
@@ -72,10 +74,11 @@ pub fn version() -> String {
     format!("ours {} on candle {candle}", env!("CARGO_PKG_VERSION"))
 }
 
-/// A minibatch of noise.
-pub fn minibatch(batch: usize) -> candle_core::Result<(Tensor, Tensor)> {
+/// A minibatch of noise for a network.
+pub fn minibatch(network: Network, batch: usize) -> candle_core::Result<(Tensor, Tensor)> {
     let rng = &mut d2l::rng(1);
-    let x = d2l::normal(rng, 1.0, (batch, 1, 28, 28))?;
+    let (channels, rows, columns) = network.image();
+    let x = d2l::normal(rng, 1.0, (batch, channels, rows, columns))?;
     let y = d2l::uniform(rng, 0.0, 10.0, batch)?.to_dtype(DType::U32)?;
     Ok((x, y))
 }

@@ -1,6 +1,5 @@
 //! The report as Markdown: the tables, and when, where and how they were measured.
 
-use super::contender::Contender;
 use super::machine::circumstances;
 use super::rounds::Row;
 use super::stats::{Summary, short};
@@ -9,27 +8,20 @@ use super::work::{COUNTED, Work};
 /// A kind of step with the rows of all contenders.
 pub type Table = (Work, Vec<Row>);
 
-/// The time of an example with the fastest of `peers` with as many threads, divided by the contender's; `None` without.
-fn ratio(row: &Row, rows: &[Row], is_peer: fn(&Contender) -> bool) -> Option<f64> {
-    let peers = rows.iter().filter(|other| {
-        is_peer(&other.contender) && other.contender.threads == row.contender.threads
-    });
+/// The time of an example with the fastest PyTorch mode in bf16 or in float32 with as many threads, divided by the
+/// contender's; a dash without PyTorch.
+fn ratio(row: &Row, rows: &[Row], bf16: bool) -> String {
+    let threads = row.contender.threads;
+    let pytorch = rows
+        .iter()
+        .filter(|r| r.contender.is_pytorch(bf16) && r.contender.threads == threads);
     let of_example = |row: &Row| row.median() / row.contender.times as f64;
-    let best = peers.map(of_example).min_by(f64::total_cmp)?;
-    Some(best / of_example(row))
-}
-
-/// With PyTorch in float32.
-fn to_pytorch(row: &Row, rows: &[Row]) -> Option<f64> {
-    ratio(row, rows, Contender::is_pytorch)
-}
-
-fn column(ratio: Option<f64>) -> String {
-    ratio.map_or("–".to_owned(), short)
+    let best = pytorch.map(of_example).min_by(f64::total_cmp);
+    best.map_or("–".to_owned(), |best| short(best / of_example(row)))
 }
 
 const HEAD: &str = "\
-| | threads | ms | from – to | rounds | PyTorch / this | PyTorch in bf16 / this | GFLOP/s | cores busy | memory, MiB |
+| | threads | ms | from – to | rounds | PyTorch / this | bf16 / this | GFLOP/s | cores busy | memory, MiB |
 |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|
 ";
 
@@ -47,8 +39,9 @@ for each device), divided by that of this row.
 
 const EXPLAINED: &str = "\
 ms: the median over the rounds; the time of a round is the median of its steps. From – to: the fastest and the \
-slowest round. PyTorch / this: the time of the fastest PyTorch mode in float32 with as many threads, divided by the \
-time of this row; above 1 is faster than PyTorch. PyTorch in bf16: its autocast; all other rows are float32. Cores busy: processor time divided by elapsed time. Memory: the peak of \
+slowest round. PyTorch / this: the time of the fastest float32 mode of PyTorch with as many threads, divided by the \
+time of this row; above 1 is faster than PyTorch. Bf16 / this: the same of PyTorch's fastest bf16 mode \
+(`torch.autocast`). Cores busy: processor time divided by elapsed time. Memory: the peak of \
 the process.";
 
 /// All of it: the number of cores for each program, the tables, and the section of the losses.
@@ -69,8 +62,8 @@ pub fn markdown(threads: usize, tables: &[Table], on_devices: &[Table], losses: 
         text += &format!("\n{DEVICES_EXPLAINED}");
     }
     for (work, rows) in tables {
-        let gflop = work.flops() / 1e9;
-        text += &format!("\n## {work}\n\nOne step is {gflop:.1} GFLOP.\n\n{HEAD}");
+        let gflop = short(work.flops() / 1e9);
+        text += &format!("\n## {work}\n\nOne step is {gflop} GFLOP.\n\n{HEAD}");
         text.extend(rows.iter().map(|row| line(work, row, rows)));
     }
     if !tables.is_empty() {
@@ -89,8 +82,8 @@ fn line(work: &Work, row: &Row, rows: &[Row]) -> String {
         short(times.min),
         short(times.max),
         times.count,
-        column(to_pytorch(row, rows)),
-        column(ratio(row, rows, Contender::is_bf16)),
+        ratio(row, rows, false),
+        ratio(row, rows, true),
         work.flops() / times.median / 1e6,
         row.spent.cores(),
         row.memory,
@@ -101,13 +94,13 @@ fn line_of_devices(work: &Work, row: &Row, rows: &[Row]) -> String {
     let (times, k) = (Summary::of(&row.times), row.contender.threads);
     let batch = |row: &Row| row.contender.work(work).batch as f64;
     let rate = |row: &Row| 1e3 * batch(row) / row.median();
-    let is_same = |other: &&Row| match row.contender.is_pytorch() {
-        true => other.contender.name == row.contender.name,
-        false => !other.contender.is_pytorch(), // the name has the number of replicas
+    let is_ours = |row: &Row| row.contender.name.starts_with("ours"); // the name has the number of replicas
+    let is_same = |other: &&Row| {
+        let named = other.contender.name == row.contender.name;
+        other.contender.threads == 1 && (named || is_ours(other) && is_ours(row))
     };
-    let mut alone = rows.iter().filter(|other| other.contender.threads == 1);
-    let one = alone.find(is_same);
-    let speed_up = one.map(|one| rate(row) / rate(one));
+    let one = rows.iter().find(is_same);
+    let speed_up = |of: f64| one.map_or("–".to_owned(), |one| short(rate(row) / rate(one) / of));
     format!(
         "| {} | {k} | {} | {} | {} – {} | {} | {} | {} | {} |\n",
         row.contender.name,
@@ -116,9 +109,9 @@ fn line_of_devices(work: &Work, row: &Row, rows: &[Row]) -> String {
         short(times.min),
         short(times.max),
         short(rate(row)),
-        column(speed_up),
-        column(speed_up.map(|speed_up| speed_up / k as f64)),
-        column(to_pytorch(row, rows)),
+        speed_up(1.0),
+        speed_up(k as f64),
+        ratio(row, rows, false),
     )
 }
 
@@ -126,13 +119,14 @@ fn line_of_devices(work: &Work, row: &Row, rows: &[Row]) -> String {
 mod tests {
     use std::path::Path;
 
+    use super::super::contender::Contender;
     use super::*;
 
     #[test]
     fn devices_are_compared_with_one() -> anyhow::Result<()> {
         let row = |name: &str, threads, times, ms| {
-            let contender = Contender::new(name, threads, Path::new(""), &[]);
-            let mut row = Row::new(&Contender { times, ..contender });
+            let mut row = Row::new(&Contender::new(name, threads, Path::new(""), &[]));
+            row.contender.times = times;
             row.times = vec![ms];
             row
         };

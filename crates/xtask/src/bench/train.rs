@@ -3,9 +3,10 @@
 
 use anyhow::Result;
 use candle_core::{DType, Device, Tensor};
-use concise::{DataParallel, Initializer, Sgd, Trainer, resnet18};
+use concise::{DataParallel, Initializer, Sgd, Trainer};
 use functional::cross_entropy;
 
+use crate::bench::networks::layers;
 use crate::bench::ours::TrainStep;
 use crate::bench::work::Network;
 
@@ -53,9 +54,9 @@ pub fn train(
                 after,
             })
         }
-        Network::Resnet18 => {
+        _ => {
             let init = Initializer::Xavier(3.0);
-            let net = DataParallel::new(devices, init, 0, |vb| resnet18(10, vb))?;
+            let net = DataParallel::new(devices, init, 0, move |vb| layers(network, vb))?;
             let mut state = net.state_dict()?;
             for (_, tensor) in &mut state {
                 *tensor = noisy(tensor, noise)?;

@@ -7,13 +7,23 @@ use std::str::FromStr;
 use anyhow::{Context, Error, Result, ensure};
 use clap::ValueEnum;
 
-/// The book's two networks.
+/// The book's two networks, and others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Network {
     /// "Training on Multiple GPUs".
     Lenet,
     /// "Concise Implementation for Multiple GPUs".
     Resnet18,
+    /// Four convolutions in the style of VGG, with 64 to 256 channels.
+    Vgg,
+    /// That of PyTorch's example "mnist".
+    Mnist,
+    /// ResNet-20 for CIFAR-10, with the book's blocks.
+    Resnet20,
+    /// Linear layers from 784 over 512 and 512 to 10 values.
+    Mlp512,
+    /// Linear layers from 784 over 128 to 10 values.
+    Mlp128,
 }
 
 /// One training step.
@@ -31,22 +41,41 @@ impl Network {
     fn multiply_adds(self) -> Vec<u64> {
         match self {
             Network::Lenet => vec![conv(1, 20, 3, 26), conv(20, 50, 5, 9), 800 * 128, 128 * 10],
-            Network::Resnet18 => {
-                let mut layers = vec![conv(1, 64, 3, 28)];
-                layers.extend([conv(64, 64, 3, 28); 4]);
-                for (channels, side) in [(128, 14), (256, 7), (512, 4)] {
-                    layers.push(conv(channels / 2, channels, 3, side));
-                    layers.push(conv(channels / 2, channels, 1, side));
-                    layers.extend([conv(channels, channels, 3, side); 3]);
-                }
-                layers.push(512 * 10);
-                layers
-            }
+            Network::Resnet18 => residual(1, 2, &[(64, 28), (128, 14), (256, 7), (512, 4)]),
+            Network::Vgg => vec![
+                conv(3, 64, 3, 32),
+                conv(64, 128, 3, 16),
+                conv(128, 256, 3, 8),
+                conv(256, 256, 3, 8),
+                256 * 10,
+            ],
+            Network::Mnist => vec![
+                conv(1, 32, 3, 26),
+                conv(32, 64, 3, 24),
+                9216 * 128,
+                128 * 10,
+            ],
+            Network::Resnet20 => residual(3, 3, &[(16, 32), (32, 16), (64, 8)]),
+            Network::Mlp512 => vec![784 * 512, 512 * 512, 512 * 10],
+            Network::Mlp128 => vec![784 * 128, 128 * 10],
         }
     }
 
+    /// The channels, rows and columns of an image.
+    pub fn image(self) -> (usize, usize, usize) {
+        match self {
+            Network::Vgg | Network::Resnet20 => (3, 32, 32),
+            _ => (1, 28, 28),
+        }
+    }
+
+    /// Whether the book has it. candle and Burn have no other.
+    pub fn is_the_books(self) -> bool {
+        matches!(self, Network::Lenet | Network::Resnet18)
+    }
+
     /// How many values the convolutions (with their pooling) and linear layers hand on of one example, and how
-    /// many parameters there are.
+    /// many parameters there are: in the book's networks, as `gpu-check` measures no other.
     fn sizes(self) -> (usize, usize) {
         match self {
             Network::Lenet => (20 * 13 * 13 + 50 * 4 * 4 + 128 + 10, 129_068),
@@ -55,6 +84,7 @@ impl Network {
                 let handed_on = stages.map(|(channels, side)| 5 * channels * side * side);
                 (handed_on.iter().sum::<usize>() + 10, 11_175_818)
             }
+            _ => unimplemented!("the bytes of {self}"),
         }
     }
 }
@@ -62,6 +92,23 @@ impl Network {
 /// The multiply-adds of a convolution with square kernels and an output of `side` × `side`.
 fn conv(inputs: u64, outputs: u64, kernel: u64, side: u64) -> u64 {
     inputs * outputs * (kernel * side).pow(2)
+}
+
+/// The multiply-adds of residual blocks, two convolutions each: as many in each stage, which is given by its channels
+/// and its side.
+fn residual(image_channels: u64, blocks: usize, stages: &[(u64, u64)]) -> Vec<u64> {
+    let mut layers = Vec::new();
+    for (i, &(channels, side)) in stages.iter().enumerate() {
+        let inputs = if i == 0 { image_channels } else { channels / 2 };
+        layers.push(conv(inputs, channels, 3, side));
+        if i > 0 {
+            layers.push(conv(inputs, channels, 1, side));
+        }
+        let rest = 2 * blocks - usize::from(i > 0);
+        layers.extend(vec![conv(channels, channels, 3, side); rest]);
+    }
+    layers.extend(stages.last().map(|(channels, _)| channels * 10));
+    layers
 }
 
 /// How [`Work::flops`] counts.
@@ -102,6 +149,11 @@ impl fmt::Display for Network {
         f.write_str(match self {
             Network::Lenet => "LeNet",
             Network::Resnet18 => "ResNet-18",
+            Network::Vgg => "VGG, 64 to 256 channels",
+            Network::Mnist => "PyTorch's MNIST example",
+            Network::Resnet20 => "ResNet-20",
+            Network::Mlp512 => "MLP 784–512–512–10",
+            Network::Mlp128 => "MLP 784–128–10",
         })
     }
 }
@@ -148,7 +200,7 @@ mod tests {
     fn a_step_is_read_from_its_name() {
         let work = "resnet18-64".parse::<Work>().unwrap();
         assert_eq!(work.to_string(), "ResNet-18, batch 64");
-        for wrong in ["lenet", "vgg-8", "lenet-0", "lenet-many"] {
+        for wrong in ["lenet", "alexnet-8", "lenet-0", "lenet-many"] {
             assert!(wrong.parse::<Work>().is_err(), "{wrong}");
         }
     }

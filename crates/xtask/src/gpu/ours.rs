@@ -52,7 +52,7 @@ pub fn contend(job: &ContendGpu) -> Result<()> {
 }
 
 fn run(job: &ContendGpu, devices: &[Device], step: &mut TrainStep<'_>) -> Result<()> {
-    let (x, y) = minibatch(job.batch)?;
+    let (x, y) = minibatch(job.network, job.batch)?;
     let (x, y) = (x.to_device(&devices[0])?, y.to_device(&devices[0])?);
     match job.how {
         How::Alone => alone(devices, || step(&x, &y)),

@@ -145,7 +145,7 @@ fn beside_the_cpu(mut add: impl FnMut(&str, f64, RangeInclusive<f64>) -> Result<
 fn steps(network: Network, kind: DeviceKind, k: usize, number: u64) -> Result<Ran> {
     let examples = match network {
         Network::Lenet => 250,
-        Network::Resnet18 => 16,
+        _ => 16,
     };
     let batches = (0..number).map(|step| minibatch(step, examples));
     let trained = train(network, &devices_of_kind(kind, Some(k))?, 0.0, batches)?;
