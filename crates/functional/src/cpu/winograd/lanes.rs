@@ -103,10 +103,7 @@ impl<S: Simd> Lanes<S> {
         step: usize,
         n: usize,
     ) -> [S::f32s; N] {
-        if n == Self::COUNT {
-            return self.gather(from, at, step);
-        }
-        assert!(n < Self::COUNT && fits(from.len(), at, (N - 1) * step, n));
+        assert!(n <= Self::COUNT && fits(from.len(), at, (N - 1) * step, n));
         let mask = first(self.0, n);
         let mut vectors = [self.zero(); N];
         for (i, v) in vectors.iter_mut().enumerate() {

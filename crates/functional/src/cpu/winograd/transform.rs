@@ -5,9 +5,9 @@ use super::axis::Axis;
 use super::axis::six::{OfInput, OfOutput, ToOutput};
 use super::kernel::dispatch;
 use super::lanes::Lanes;
-use super::tiling::{POINTS, Panel, Panels, Tiling};
+use super::tiling::{PANEL, POINTS, Panel, Panels, Tiling};
 use crate::cpu::threads::Disjoint;
-use crate::cpu::vector::{load, store};
+use crate::cpu::vector::{first, load, store};
 use pulp::{Simd, WithSimd};
 use std::ops::Range;
 
@@ -35,6 +35,33 @@ impl Images<'_> {
         (sample, before(top), before(left))
     }
 
+    /// Whether the N × N window of a tile lies inside of its image.
+    #[inline(always)]
+    fn contains<const N: usize>(&self, tile: usize) -> bool {
+        let (_, top, left) = self.place(tile);
+        let fits = |first: usize, all: usize| first < all && first + N <= all;
+        fits(top, self.height) && fits(left, self.width)
+    }
+
+    /// Where the channels from `channel` on of each pixel of a window are; zeros where the image has none.
+    #[inline(always)]
+    fn window<const N: usize>(&self, tile: usize, channel: usize) -> [[*const f32; N]; N] {
+        static ZEROS: [f32; PANEL] = [0.; PANEL];
+        let (sample, top, left) = self.place(tile);
+        let mut window = [[ZEROS.as_ptr(); N]; N];
+        for (i, row) in window.iter_mut().enumerate() {
+            let y = top.wrapping_add(i);
+            for (j, pixel) in row.iter_mut().enumerate() {
+                let x = left.wrapping_add(j);
+                if y < self.height && x < self.width {
+                    let at = self.at(sample, y, x, channel);
+                    *pixel = self.data.as_ptr().wrapping_add(at);
+                }
+            }
+        }
+        window
+    }
+
     /// Where a pixel's channel is, or would be.
     #[inline(always)]
     fn at(&self, sample: usize, y: usize, x: usize, channel: usize) -> usize {
@@ -45,6 +72,9 @@ impl Images<'_> {
 
     /// Transforms one panel of some tiles into the rows of a block.
     pub(super) fn transform(self, tiles: Range<usize>, panel: usize, block: &mut [f32]) {
+        let pixels = self.tiling.batch * self.height * self.width;
+        assert_eq!(self.data.len(), pixels * self.channels.0, "the images");
+        assert!(tiles.end <= self.tiling.tiles(), "tiles of the images");
         dispatch(ToPoints {
             images: self,
             tiles,
@@ -67,24 +97,35 @@ impl WithSimd for ToPoints<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        if self.images.gradients {
-            self.run::<S, OfOutput, 4>(Lanes(simd));
-        } else {
-            self.run::<S, OfInput, 6>(Lanes(simd));
+        let simd = Lanes(simd);
+        let whole = self.panel.channels.is_multiple_of(Lanes::<S>::COUNT);
+        match (self.images.gradients, whole) {
+            (false, true) => self.run::<S, OfInput, 6, true>(simd),
+            (false, false) => self.run::<S, OfInput, 6, false>(simd),
+            (true, true) => self.run::<S, OfOutput, 4, true>(simd),
+            (true, false) => self.run::<S, OfOutput, 4, false>(simd),
         }
     }
 }
 
 impl ToPoints<'_> {
+    /// Where all vectors of channels are `WHOLE`, or where not.
     #[inline(always)]
-    fn run<S: Simd, T: Axis<N, 6>, const N: usize>(self, simd: Lanes<S>) {
+    fn run<S: Simd, T: Axis<N, 6>, const N: usize, const WHOLE: bool>(self, simd: Lanes<S>) {
         let (plane, width) = (self.block.len() / POINTS, self.panel.width());
         let last = self.tiles.end - 1;
         for (row, tile) in self.tiles.clone().enumerate() {
+            let border = match self.images.contains::<N>(tile) {
+                true => None,
+                false => Some(self.images.window::<N>(tile, self.panel.first)),
+            };
             for k in (0..self.panel.channels).step_by(Lanes::<S>::COUNT) {
-                let pixels = self.pixels::<S, N>(simd, tile, k);
+                let rows = match &border {
+                    None => T::rows(simd, self.inside::<S, N, WHOLE>(simd, tile, k)),
+                    Some(window) => T::rows(simd, self.border::<S, N, WHOLE>(simd, window, k)),
+                };
                 self.prefetch::<S, N>(simd, (tile + 1).min(last), k);
-                for (j, column) in T::rows(simd, pixels).into_iter().enumerate() {
+                for (j, column) in rows.into_iter().enumerate() {
                     let at = j * plane + row * width + k;
                     simd.scatter(self.block, at, 6 * plane, T::transform(simd, column));
                 }
@@ -92,34 +133,47 @@ impl ToPoints<'_> {
         }
     }
 
-    /// A vector of the channels of a tile's window; zeros where the image has none.
+    /// A vector of the channels of each pixel of a window inside of its image.
     #[inline(always)]
-    fn pixels<S: Simd, const N: usize>(
+    fn inside<S: Simd, const N: usize, const WHOLE: bool>(
         &self,
         simd: Lanes<S>,
         tile: usize,
         k: usize,
     ) -> [[S::f32s; N]; N] {
-        let (images, channels) = (&self.images, self.images.channels.0);
-        let (sample, top, left) = images.place(tile);
+        let (images, (sample, top, left)) = (&self.images, self.images.place(tile));
         let lanes = Lanes::<S>::COUNT.min(self.panel.channels - k);
-        let inside = left < images.width && left + N <= images.width;
         let mut pixels = [[simd.zero(); N]; N];
         for (i, row) in pixels.iter_mut().enumerate() {
-            let y = top.wrapping_add(i);
-            if y >= images.height {
-                continue;
-            }
-            let first = images.at(sample, y, left, self.panel.first + k);
-            if inside {
-                *row = simd.gather_part(images.data, first, channels, lanes);
-                continue;
-            }
+            let at = images.at(sample, top + i, left, self.panel.first + k);
+            *row = match WHOLE {
+                true => simd.gather(images.data, at, images.channels.0),
+                false => simd.gather_part(images.data, at, images.channels.0, lanes),
+            };
+        }
+        pixels
+    }
+
+    /// The same of any window.
+    #[inline(always)]
+    fn border<S: Simd, const N: usize, const WHOLE: bool>(
+        &self,
+        simd: Lanes<S>,
+        window: &[[*const f32; N]; N],
+        k: usize,
+    ) -> [[S::f32s; N]; N] {
+        let mask = first(simd.0, Lanes::<S>::COUNT.min(self.panel.channels - k));
+        let mut pixels = [[simd.zero(); N]; N];
+        for (i, row) in pixels.iter_mut().enumerate() {
             for (j, pixel) in row.iter_mut().enumerate() {
-                if left.wrapping_add(j) < images.width {
-                    let at = first.wrapping_add(j * channels);
-                    [*pixel] = simd.gather_part(images.data, at, 0, lanes);
-                }
+                let from = window[i][j].wrapping_add(k);
+                // Safety: each pixel of the window has the panel's channels, from the k-th on as many as the mask.
+                *pixel = unsafe {
+                    match WHOLE {
+                        true => *from.cast(),
+                        false => simd.0.mask_load_ptr_f32s(mask, from),
+                    }
+                };
             }
         }
         pixels
