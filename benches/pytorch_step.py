@@ -86,7 +86,7 @@ def join(processes):
         os.environ["MEET"] = tempfile.mktemp()
         for other in range(1, processes):
             env, none = dict(os.environ, RANK=str(other)), subprocess.DEVNULL
-            subprocess.Popen([sys.executable, *sys.argv], env=env, stdin=none, stdout=none, stderr=none)
+            subprocess.Popen([sys.executable, *sys.argv], env=env, stdin=none, stdout=none)
     meet = f"file://{os.environ['MEET']}"
     distributed.init_process_group("gloo", meet, world_size=processes, rank=rank)
     return rank
