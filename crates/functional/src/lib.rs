@@ -57,7 +57,8 @@ mod settings;
 
 pub use cpu::budget as threads;
 pub use cpu::finite::not_finite;
-pub use graph::candle::{Candle, candle, candle_fn, with_checks};
+pub use graph::candle::{Candle, candle, candle_fn};
+pub use graph::checked::with_checks;
 pub use graph::difference::{GradientError, check_gradients};
 pub use graph::gradients::{Backward, Gradients, Ready, backward};
 pub use graph::network::Network;

@@ -1,5 +1,6 @@
 //! Networks of candle's own operations as one operation of the tape, whose inside candle differentiates.
 
+use super::checked::{add_module, check_variable, is_checked};
 use super::difference::{self, GradientError, check_gradients};
 use super::network::Network;
 use super::value::Value;
@@ -23,7 +24,7 @@ const TOLERANCE: f64 = 0.05;
 /// zeros, with `train` false. The module itself runs when its result is computed.
 ///
 /// With `train` the module may change variables of its own, such as running statistics; without it must not: then it
-/// also runs on zeros, and under [`with_checks`] on other numbers. It must not change the parameters of other layers: a
+/// also runs on zeros, and under [`with_checks`](crate::with_checks) on other numbers. It must not change the parameters of other layers: a
 /// GPU may have read them before the module runs.
 ///
 /// ```
@@ -71,60 +72,6 @@ pub struct Candle {
 
 type Module = dyn Fn(&[Tensor], bool) -> Result<Tensor>;
 
-/// Parameters with their names.
-type Named = Rc<[(String, Var)]>;
-
-thread_local! {
-    /// The parameters of the network, while the modules that it calls are checked first.
-    static CHECKED: RefCell<Option<Named>> = const { RefCell::new(None) };
-}
-
-/// Runs `f`, which writes a network with these parameters down. Each network of [`candle()`] in it is checked first, as
-/// [`check_gradients`] does, with `train` false. Tokens and other integers are those of the input; floats are numbers
-/// between 0.1 and 1.1. A tensor that is no variable is data, of which a gradient may be missing. What gives NaN on
-/// these numbers, or another result each time, is an error. So is a parameter on which a result depends without a
-/// gradient, and a variable that is none of the parameters, also in operations of [`Value`].
-///
-/// ```
-/// use candle_core::{Device, Tensor};
-/// use functional::{Network, Value, candle, with_checks};
-/// let pool = candle(|x: &Tensor| x.max_pool2d(2));
-/// let x = Value::new(&Tensor::rand(0f32, 1., (1, 1, 4, 4), &Device::Cpu)?)?;
-/// let error = with_checks([], || pool.forward(&x, true)).map(drop).unwrap_err().to_string();
-/// assert!(error.contains("input 0 of shape [1, 1, 4, 4] is wrong") && error.contains("(0.25 times)"), "{error}");
-/// # Ok::<(), candle_core::Error>(())
-/// ```
-pub fn with_checks<'a, R>(
-    params: impl IntoIterator<Item = (&'a str, &'a Var)>,
-    f: impl FnOnce() -> R,
-) -> R {
-    /// Ends also with a panic.
-    struct Until(Option<Named>);
-    impl Drop for Until {
-        fn drop(&mut self) {
-            CHECKED.set(self.0.take());
-        }
-    }
-    let params = params.into_iter();
-    let params = params.map(|(name, var)| (name.to_owned(), var.clone()));
-    let _until = Until(CHECKED.replace(Some(params.collect())));
-    f()
-}
-
-/// An error under [`with_checks`], if `x` is a variable that is none of the parameters.
-pub(crate) fn check_variable(x: &Tensor) -> Result<()> {
-    let is_foreign = |params: &Named| params.iter().all(|(_, var)| var.id() != x.id());
-    let checked = CHECKED.with_borrow(|params| params.as_ref().is_some_and(is_foreign));
-    if x.is_variable() && checked {
-        bail!(
-            "a variable of shape {:?} is no parameter of this network, and would not be trained; take it from the \
-             VarBuilder that builds the network, or detach it",
-            x.dims()
-        )
-    }
-    Ok(())
-}
-
 impl Network for Candle {
     fn forward(&self, x: &Value, train: bool) -> Result<Value> {
         self.forward_all(&[x], train)
@@ -149,7 +96,7 @@ impl Candle {
     /// Writes the network down for inputs on one device.
     ///
     /// # Errors
-    /// Where there is no input, they do not fit, or under [`with_checks`] a gradient is wrong.
+    /// Where there is no input, they do not fit, or under [`with_checks`](crate::with_checks) a gradient is wrong.
     pub fn forward_all(&self, x: &[&Value], train: bool) -> Result<Value> {
         let Some(first) = x.first() else {
             bail!("candle ({}): expected at least one input", self.made)
@@ -157,16 +104,14 @@ impl Candle {
         for other in x {
             args::check_device("candle", first.device(), "another input", other.device())?;
         }
-        if let Some(params) = CHECKED.with_borrow(Clone::clone)
-            && x.iter().all(|x| x.dims().first() != Some(&0))
-        {
-            self.check(x, &params)?;
+        if is_checked() && x.iter().all(|x| x.dims().first() != Some(&0)) {
+            self.check(x)?;
         }
         let (dims, module) = (self.shape(x)?, self.module.clone());
         Ok(Value::candle(x, move |x| module(x, train), &dims))
     }
 
-    fn check(&self, x: &[&Value], params: &[(String, Var)]) -> Result<()> {
+    fn check(&self, x: &[&Value]) -> Result<()> {
         // near its kinks a right network can look wrong, so it has to be wrong on other numbers too
         let checked = |data: bool| {
             let first = self.check_on(x, data, 0);
@@ -177,9 +122,8 @@ impl Candle {
             Err(GradientError::Wrong { gradient: None, .. }) => checked(false),
             other => other,
         };
-        let checked = checked.and_then(|()| self.check_parameters(x, params));
         let wrong = match checked {
-            Ok(()) => return Ok(()),
+            Ok(()) => return self.check_variables(x),
             Err(GradientError::Failed(error)) => return Err(error),
             Err(GradientError::Incomparable(why)) => format!(
                 "its gradients cannot be checked: on numbers between 0.1 and 1.1 it {why}. A network draws random \
@@ -219,39 +163,16 @@ impl Candle {
         check_gradients(module, &moved, TOLERANCE)
     }
 
-    /// An error where the result depends on one of `params` without a gradient, or on another variable.
-    fn check_parameters(
-        &self,
-        x: &[&Value],
-        params: &[(String, Var)],
-    ) -> std::result::Result<(), GradientError> {
-        let inputs = numbers(x, 0)?;
-        let y = (self.module)(&inputs, false)?;
-        let read: Vec<Tensor> = y.sorted_nodes().into_iter().cloned().collect();
-        read.iter().try_for_each(|x| {
+    /// An error where the result depends on a variable that is no parameter. Those without a gradient are found later.
+    fn check_variables(&self, x: &[&Value]) -> Result<()> {
+        let (inputs, module) = (numbers(x, 0)?, self.module.clone());
+        let y = module(&inputs, false)?;
+        y.sorted_nodes().into_iter().try_for_each(|x| {
             let said = |error| Error::Msg(format!("candle ({}): {error}", self.made));
             check_variable(x).map_err(said)
         })?;
-        let has_gradient = |var: &Var| read.iter().any(|x| x.id() == var.id());
-        let others = params.iter().filter(|(_, var)| !has_gradient(var));
-        let others: Vec<_> = others.collect();
-        let changes = |moved: &[&(String, Var)]| {
-            let moved: Vec<&Var> = moved.iter().map(|(_, var)| var).collect();
-            difference::change(|| (self.module)(&inputs, false), &y, &moved)
-        };
-        if changes(&others)? == 0. {
-            return Ok(());
-        }
-        for param in others {
-            let difference = changes(&[param])?;
-            if difference != 0. {
-                return Err(GradientError::Wrong {
-                    of: param.0.clone(),
-                    gradient: None,
-                    difference,
-                });
-            }
-        }
+        let change = move |moved: &[&Var]| difference::change(|| module(&inputs, false), &y, moved);
+        add_module(self.made, Box::new(change));
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! Computations: values that are written down, the tape that runs them, and their gradients.
 
 pub(crate) mod candle;
+pub(crate) mod checked;
 pub(crate) mod compile;
 pub(crate) mod difference;
 mod eval;

@@ -1,7 +1,7 @@
 //! Values: computations that are written down, and computed together later. This file is the list of all
 //! operations; [`super::compile`] says which of them become one.
 
-use super::candle::check_variable;
+use super::checked::check_variable;
 use crate::ops::candle::CandleOp;
 use crate::ops::convolution::{Convolution, Geometry};
 use crate::ops::dropout::Dropout;
