@@ -83,7 +83,7 @@ def join(processes):
     """Starts the other processes and meets them; returns the number of this one."""
     rank = int(os.environ.setdefault("RANK", "0"))
     if rank == 0:
-        os.environ["MEET"] = tempfile.mktemp()
+        os.environ["MEET"] = os.path.join(tempfile.mkdtemp(), "meet")
         for other in range(1, processes):
             env, none = dict(os.environ, RANK=str(other)), subprocess.DEVNULL
             subprocess.Popen([sys.executable, *sys.argv], env=env, stdin=none, stdout=none)
@@ -114,7 +114,8 @@ def main(mode, threads, network, batch):
     torch.manual_seed(rank)
     net, image = NETWORKS[network]
     layout = torch.channels_last if "channels_last" in words else torch.contiguous_format
-    X = torch.randn(batch // processes, *image).to(memory_format=layout)
+    part = batch // processes + (rank < batch % processes)
+    X = torch.randn(part, *image).to(memory_format=layout)
     y = torch.randint(10, (len(X),))
     net = net().to(memory_format=layout)
     if processes > 1:

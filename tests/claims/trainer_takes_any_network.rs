@@ -397,10 +397,6 @@ fn mistakes_in_a_network_are_named() -> Result<()> {
         let step = Trainer::new(&net, cross_entropy, Sgd::new(0.1)).step(&x, &y);
         step.map(drop)
     };
-    let says = |words: &str, result: Result<()>| {
-        let error = result.map_err(|error| format!("{error:#}"));
-        has(&error.expect_err(words), words)
-    };
     says(
         "weight is requested twice: give each layer a name of its own with vb.pp",
         refused(|vb| {
@@ -447,6 +443,17 @@ fn mistakes_in_a_network_are_named() -> Result<()> {
     rate("fc.weight", 0.0)
 }
 
+/// A result is an error that says this.
+fn says(words: &str, result: Result<()>) -> Result<()> {
+    let error = result.map_err(|error| format!("{error:#}"));
+    has(&error.expect_err(words), words)
+}
+
+/// Where a network finds variables that are not its own.
+fn elsewhere() -> VarBuilder<'static> {
+    VarBuilder::from_varmap(&VarMap::new(), DType::F32, &Device::Cpu)
+}
+
 /// Networks that would take every step without an error, and not train.
 fn what_would_not_train_is_named() -> Result<()> {
     let x = formula_tensor(0, 1.0, &[12, 8])?;
@@ -459,10 +466,6 @@ fn what_would_not_train_is_named() -> Result<()> {
         let net = DataParallel::with(how, &cpus(2), Initializer::Layers, 0, network)?;
         let step = Trainer::new(&net, cross_entropy, Sgd::new(0.1)).step(&x, &y);
         step.map(drop)
-    };
-    let says = |words: &str, result: Result<()>| {
-        let error = result.map_err(|error| format!("{error:#}"));
-        has(&error.expect_err(words), words)
     };
     for allow_unused in [false, true] {
         says(
@@ -486,8 +489,7 @@ fn what_would_not_train_is_named() -> Result<()> {
         "layer other: a variable of shape [3, 8] is no parameter of this network",
         of(false, |vb| {
             let fc = Linear::new(8, 8, vb.pp("fc"))?;
-            let vb = VarBuilder::from_varmap(&VarMap::new(), DType::F32, &Device::Cpu);
-            let other = Linear::new(8, 3, vb.pp("other"))?;
+            let other = Linear::new(8, 3, elsewhere().pp("other"))?;
             Ok(Sequential::new().add(fc).add(other))
         }),
     )?;
@@ -495,8 +497,7 @@ fn what_would_not_train_is_named() -> Result<()> {
         "a variable of shape [3] is no parameter of this network",
         of(false, |vb| {
             let fc = Linear::new(8, 8, vb.pp("fc"))?;
-            let vb = VarBuilder::from_varmap(&VarMap::new(), DType::F32, &Device::Cpu);
-            let other = candle(candle_nn::linear(8, 3, vb)?);
+            let other = candle(candle_nn::linear(8, 3, elsewhere())?);
             Ok(Sequential::new().add(fc).add(other))
         }),
     )?;

@@ -225,7 +225,7 @@ mod tests {
     fn the_order_is_that_of_the_network_and_buffers_are_apart() -> Result<()> {
         let origin = Origin::Drawn(Initializer::Layers, Box::new(rng(0)));
         let ((), state) = build(&Device::Cpu, origin, two_layers)?;
-        let names: Vec<_> = state.parameters().map(|(name, _)| name.as_str()).collect();
+        let names: Vec<_> = state.named().map(|(name, _)| name).collect();
         assert_eq!(names, ["b.weight", "a.weight"]);
         assert_eq!(state.all().len(), 6);
         assert_eq!(

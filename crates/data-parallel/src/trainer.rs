@@ -165,7 +165,7 @@ impl Trainer {
             Some(rest) => of.is_empty() || rest.is_empty() || rest.starts_with('.'),
             None => false,
         };
-        let names = self.net.states[0].parameters().map(|(name, _)| &name[..]);
+        let names = self.net.states[0].named().map(|(name, _)| name);
         let names: Vec<&str> = names.collect();
         if !names.iter().any(|name| is_meant(name)) {
             let names = names.join(", ");

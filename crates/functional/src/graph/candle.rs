@@ -171,7 +171,7 @@ impl Candle {
             let said = |error| Error::Msg(format!("candle ({}): {error}", self.made));
             check_variable(x).map_err(said)
         })?;
-        let change = move |moved: &[&Var]| difference::change(|| module(&inputs, false), &y, moved);
+        let change = move |var: &Var| difference::change(|| module(&inputs, false), var);
         add_module(self.made, Box::new(change));
         Ok(())
     }

@@ -5,8 +5,8 @@ use std::cell::RefCell;
 use std::collections::HashSet;
 use std::panic::Location;
 
-/// How much the result of a module changes where variables move.
-type Change = Box<dyn Fn(&[&Var]) -> Result<f64>>;
+/// How much the result of a module changes where a variable moves.
+type Change = Box<dyn Fn(&Var) -> Result<f64>>;
 
 struct Checked {
     params: Vec<(String, Var)>,
@@ -105,7 +105,7 @@ impl Checked {
         let unseen: Vec<_> = self.params.iter().filter(is_unseen).collect();
         for (made, change) in self.modules.iter().filter(|_| !unseen.is_empty()) {
             for (name, var) in &unseen {
-                if change(&[var])? != 0. {
+                if change(var)? != 0. {
                     bail!(
                         "candle ({made}): the gradient of {name} is missing, although the result depends on it. The \
                          page \"What trains in candle\" says what to use instead; \

@@ -192,19 +192,13 @@ fn derivatives(
     Ok([gradient, (at(step)? - at(-step)?) / (2. * step)])
 }
 
-/// How much the sum of `f`, which gives `y`, changes for its size where `variables` move.
-pub(crate) fn change(
-    f: impl Fn() -> Result<Tensor>,
-    y: &Tensor,
-    variables: &[&Var],
-) -> Result<f64> {
-    let mut moved = Moved(Vec::new());
-    for (i, var) in variables.iter().enumerate() {
-        let along = (random(var, i as u64)? * 0.1)?;
-        moved.0.push(((*var).clone(), var.copy()?, along));
-    }
+/// The sum of all changes in the result of `f` where `var` moves in a random direction.
+pub(crate) fn change(f: impl Fn() -> Result<Tensor>, var: &Var) -> Result<f64> {
+    let before = f()?;
+    let along = (random(var, 0)? * 0.1)?;
+    let moved = Moved(vec![(var.clone(), var.copy()?, along)]);
     moved.to(1.)?;
-    sum(&(f()? - y)?.abs()?)
+    sum(&(f()? - before)?.abs()?)
 }
 
 /// Variables with their values and their directions. Dropped, also by a panic, it sets them back.

@@ -118,14 +118,14 @@ pub fn list(options: &CpuOptions, work: &Work) -> Result<Vec<Contender>> {
 /// # Errors
 /// If PyTorch cannot be had; the message says how to do without it.
 pub fn on_devices(options: &CpuOptions, work: &Work) -> Result<Vec<Contender>> {
+    if !options.has(Part::Devices) {
+        return Ok(Vec::new());
+    }
     let counts = [1, 2, 4].into_iter();
     let counts: Vec<usize> = counts
         .filter(|&k| k <= options.threads().min(work.batch))
         .collect();
     let mut all = Vec::new();
-    if !options.has(Part::Devices) {
-        return Ok(all);
-    }
     for &k in &counts {
         let replicas = of_ours(k, k)?;
         let each = Contender {

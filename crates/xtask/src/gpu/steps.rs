@@ -120,8 +120,10 @@ impl Ceilings {
         };
         let seconds = milliseconds / 1e3;
         let matrix = work.flops() / seconds / (rate * 1e12);
-        let copy = work.bytes(size) / seconds / (self.copy * 1e9);
-        format!("{:.1}%, {:.1}%", 100.0 * matrix, 100.0 * copy)
+        let copy = work.bytes(size).map_or("–".to_owned(), |bytes| {
+            format!("{:.1}%", 100.0 * bytes / seconds / (self.copy * 1e9))
+        });
+        format!("{:.1}%, {copy}", 100.0 * matrix)
     }
 }
 
