@@ -181,5 +181,5 @@ fn convolution(op: Convolution) -> Option<Box<dyn Kernel<Cpu>>> {
     if let Some(one_channel) = OneChannel::new(&op) {
         return Some(Box::new(one_channel));
     }
-    (!relu && pool == 1).then(|| Box::new(Alone::new(geometry)) as Box<dyn Kernel<Cpu>>)
+    (pool == 1).then(|| Box::new(Alone::new(geometry, relu)) as Box<dyn Kernel<Cpu>>)
 }

@@ -2,6 +2,7 @@
 //! tile by tile. It knows no dilation and no groups, and it never looks at the thread budget to
 //! decide how to cut the work.
 
+use crate::cpu::activation::{mask_all, positive};
 use crate::cpu::buffer::Buffer;
 use crate::cpu::gemm::{Matrix, multiply};
 use crate::cpu::gradient::{At, CHUNK, Cpu, Grad, Pass, put};
@@ -27,21 +28,39 @@ impl Geometry {
         packed
     }
 
-    pub(crate) fn forward(&self, x: &[f32], weight: &[f32], bias: Option<&[f32]>, y: &mut [f32]) {
+    pub(crate) fn forward(
+        &self,
+        x: &[f32],
+        weight: &[f32],
+        bias: Option<&[f32]>,
+        relu: bool,
+        y: &mut [f32],
+    ) {
         let weight = self.packed(weight);
         let weight = Matrix::new(&weight, self.taps(), self.out_channels);
         let (step, line) = (self.lines_of_a_tile(), self.out_width * self.out_channels);
-        for_each_chunk(y, step * line, |tile, y| {
-            let first = tile * step;
-            if let Some(bias) = bias {
-                for pixel in y.chunks_exact_mut(bias.len()) {
-                    pixel.copy_from_slice(bias);
+        for_each_chunk(
+            y,
+            step * line,
+            #[inline(always)]
+            |tile, y| {
+                let first = tile * step;
+                if let Some(bias) = bias {
+                    for pixel in y.chunks_exact_mut(bias.len()) {
+                        pixel.copy_from_slice(bias);
+                    }
                 }
-            }
-            self.with_columns(x, first..first + y.len() / line, |columns| {
-                multiply(y, bias.is_some(), columns, weight)
-            });
-        });
+                self.with_columns(x, first..first + y.len() / line, |columns| {
+                    multiply(y, bias.is_some(), columns, weight)
+                });
+                if relu {
+                    y.iter_mut().for_each(
+                        #[inline(always)]
+                        |y| *y = positive(*y),
+                    );
+                }
+            },
+        );
     }
 
     pub(crate) fn backward_x(&self, weight: &[f32], dy: &[f32], dx: &mut [f32], add: bool) {
@@ -102,22 +121,27 @@ impl Geometry {
     fn backward_bias(&self, dy: &[f32]) -> Vec<f32> {
         let (o, block) = (self.out_channels, TILE * self.out_channels);
         let mut sums = Buffer::zeros(dy.len().div_ceil(block) * o);
-        for_each_chunk(&mut sums, o, |i, sums| {
-            add_column_sums(&dy[i * block..dy.len().min((i + 1) * block)], sums);
-        });
+        for_each_chunk(
+            &mut sums,
+            o,
+            #[inline(always)]
+            |i, sums| add_column_sums(&dy[i * block..dy.len().min((i + 1) * block)], sums),
+        );
         sum_of_chunks(&sums, o)
     }
 }
 
-/// A convolution with nothing behind it, on the CPU.
+/// A convolution on the CPU, with its ReLU or with nothing behind it.
 pub(crate) struct Alone {
     geometry: Geometry,
+    relu: bool,
     winograd: bool,
 }
 
 impl Alone {
-    pub(crate) fn new(geometry: Geometry) -> Self {
+    pub(crate) fn new(geometry: Geometry, relu: bool) -> Self {
         Self {
+            relu,
             winograd: winograd::fits(&geometry) && arithmetic().winograd,
             geometry,
         }
@@ -128,13 +152,16 @@ impl Kernel<Cpu> for Alone {
     fn forward(&self, _: &Pass, x: &[&[f32]], y: &mut [f32]) -> Result<Vec<Buffer>> {
         let bias = x.get(2).copied();
         match self.winograd {
-            true => winograd::forward(&self.geometry, x[0], x[1], bias, y),
-            false => self.geometry.forward(x[0], x[1], bias, y),
+            true => winograd::forward(&self.geometry, x[0], x[1], bias, self.relu, y),
+            false => self.geometry.forward(x[0], x[1], bias, self.relu, y),
         }
         Ok(vec![])
     }
 
-    fn backward(&self, _: &Pass, at: At<'_, '_>, dy: Buffer, dx: &mut [Grad<'_>]) -> Result<()> {
+    fn backward(&self, _: &Pass, at: At<'_, '_>, mut dy: Buffer, dx: &mut [Grad]) -> Result<()> {
+        if self.relu {
+            mask_all(at.y, &mut dy);
+        }
         let g = &self.geometry;
         let (x, weight) = (at.x[0], at.x[1]);
         if let Some((to, add)) = dx[0].target() {

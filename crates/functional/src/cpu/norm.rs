@@ -152,20 +152,21 @@ struct Channels<'a> {
 impl Kernel<Cpu> for Norm {
     fn forward(&self, pass: &Pass, x: &[&[f32]], y: &mut [f32]) -> Result<Vec<Buffer>> {
         let [mean, inv_std] = self.statistics(pass, x[0], self.shift(x))?;
-        let (scale, c) = (product(x[1], &inv_std), self.channels);
+        let [means, scale, bias] = [&mean, &product(x[1], &inv_std), x[2]].map(repeated);
         let channels = Channels {
-            mean: &mean,
+            mean: &means,
             scale: &scale,
-            bias: x[2],
+            bias: &bias,
             relu: self.relu,
         };
+        let row = means.len();
         for_each_chunk(
             y,
-            BLOCK * c,
+            BLOCK * row,
             #[inline(always)]
             |i, y| {
-                for (j, y) in y.chunks_exact_mut(c).enumerate() {
-                    let at = (i * BLOCK + j) * c;
+                for (j, y) in y.chunks_mut(row).enumerate() {
+                    let at = (i * BLOCK + j) * row;
                     match self.shortcut(x) {
                         None => channels.normalize(&x[0][at..], y),
                         Some(other) => channels.normalize_and_add(&x[0][at..], &other[at..], y),
@@ -200,7 +201,15 @@ impl Kernel<Cpu> for Norm {
         dx[1].put(dw.iter().zip(&inv_std[..]).map(|(dw, s)| *dw as f32 * s));
         dx[2].put(db.iter().map(|db| *db as f32));
         if dx[0].wanted() {
-            let [shift, stretch] = self.through_statistics(pass.norms.as_deref(), sums, inv_std)?;
+            let statistics = self.through_statistics(pass.norms.as_deref(), sums, inv_std)?;
+            let [shift, stretch] = statistics.map(|v| repeated(&v));
+            let [mean, scale, bias] = [mean, &scale[..], at.x[2]].map(repeated);
+            let channels = Channels {
+                mean: &mean,
+                scale: &scale,
+                bias: &bias,
+                ..channels
+            };
             if self.shortcut && dx[3].wanted() {
                 let mut d_input = Buffer::new(dy.len());
                 channels.dx(at.x[0], &mut dy, &mut d_input, &shift, &stretch);
@@ -224,13 +233,19 @@ fn product(a: &[f32], b: &[f32]) -> Vec<f32> {
     a.iter().zip(b).map(|(a, b)| a * b).collect()
 }
 
+/// A number for each channel, repeated until there are 64: so many values at a time are computed with
+/// whole vectors.
+fn repeated(channels: &[f32]) -> Vec<f32> {
+    channels.repeat(64usize.div_ceil(channels.len().max(1)))
+}
+
 /// Batch norm of one value; all callers get the same bits.
 #[inline(always)]
 fn normalized(x: f32, mean: f32, scale: f32, bias: f32) -> f32 {
     (x - mean) * scale + bias
 }
 
-/// One pixel at a time: all slices begin with its first channel.
+/// One row at a time, a pixel or more: all slices begin with its first channel.
 impl Channels<'_> {
     #[inline(always)]
     fn normalize(&self, x: &[f32], y: &mut [f32]) {
@@ -343,8 +358,8 @@ impl Channels<'_> {
             (dy, size),
             #[inline(always)]
             |i, dx, dy| {
-                for (j, dx) in dx.chunks_exact_mut(c).enumerate() {
-                    dx.copy_from_slice(&dy[j * c..][..c]);
+                for (j, dx) in dx.chunks_mut(c).enumerate() {
+                    dx.copy_from_slice(&dy[j * c..][..dx.len()]);
                     self.dx_of(&x[i * size + j * c..], dx, shift, stretch);
                 }
             },
@@ -359,7 +374,7 @@ impl Channels<'_> {
             size,
             #[inline(always)]
             |i, dy| {
-                for (j, dy) in dy.chunks_exact_mut(c).enumerate() {
+                for (j, dy) in dy.chunks_mut(c).enumerate() {
                     self.dx_of(&x[i * size + j * c..], dy, shift, stretch);
                 }
             },

@@ -39,21 +39,29 @@ impl Windows {
     /// y from x, `f` computing a sample of it from a sample of x.
     #[inline(always)]
     fn forward(&self, x: &[f32], y: &mut [f32], f: impl Fn(&[f32], &mut [f32]) + Sync) {
-        for_each_chunk(y, self.out_sample(), |i, y| {
-            f(&x[i * self.sample()..][..self.sample()], y)
-        });
+        for_each_chunk(
+            y,
+            self.out_sample(),
+            #[inline(always)]
+            |i, y| f(&x[i * self.sample()..][..self.sample()], y),
+        );
     }
 
     /// The gradient of x, `f(i, dx)` adding to that of sample i.
     #[inline(always)]
     fn backward(&self, dx: &mut Grad<'_>, f: impl Fn(usize, &mut [f32]) + Sync) {
         if let Some((to, add)) = dx.target() {
-            for_each_chunk(to, self.sample(), |i, to| {
-                if !add {
-                    to.fill(0.);
-                }
-                f(i, to);
-            });
+            for_each_chunk(
+                to,
+                self.sample(),
+                #[inline(always)]
+                |i, to| {
+                    if !add {
+                        to.fill(0.);
+                    }
+                    f(i, to);
+                },
+            );
         }
     }
 }
@@ -62,20 +70,35 @@ impl Kernel<Cpu> for Average {
     fn forward(&self, _: &Pass, x: &[&[f32]], y: &mut [f32]) -> Result<Vec<Buffer>> {
         let w = &self.0;
         let share = 1. / (w.kernel * w.kernel) as f32;
-        w.forward(x[0], y, |x, y| {
-            y.fill(0.);
-            w.for_each_pixel(|o, i| add_scaled(&mut y[o..][..w.channels], &x[i..], share));
-        });
+        w.forward(
+            x[0],
+            y,
+            #[inline(always)]
+            |x, y| {
+                y.fill(0.);
+                w.for_each_pixel(
+                    #[inline(always)]
+                    |o, i| add_scaled(&mut y[o..][..w.channels], &x[i..], share),
+                );
+            },
+        );
         Ok(vec![])
     }
 
     fn backward(&self, _: &Pass, _at: At<'_, '_>, dy: Buffer, dx: &mut [Grad<'_>]) -> Result<()> {
         let w = &self.0;
         let share = 1. / (w.kernel * w.kernel) as f32;
-        w.backward(&mut dx[0], |i, dx| {
-            let dy = &dy[i * w.out_sample()..];
-            w.for_each_pixel(|o, i| add_scaled(&mut dx[i..][..w.channels], &dy[o..], share));
-        });
+        w.backward(
+            &mut dx[0],
+            #[inline(always)]
+            |i, dx| {
+                let dy = &dy[i * w.out_sample()..];
+                w.for_each_pixel(
+                    #[inline(always)]
+                    |o, i| add_scaled(&mut dx[i..][..w.channels], &dy[o..], share),
+                );
+            },
+        );
         Ok(())
     }
 }
@@ -90,24 +113,36 @@ fn add_scaled(to: &mut [f32], from: &[f32], scale: f32) {
 impl Kernel<Cpu> for Maximum {
     fn forward(&self, _: &Pass, x: &[&[f32]], y: &mut [f32]) -> Result<Vec<Buffer>> {
         let w = &self.0;
-        w.forward(x[0], y, |x, y| {
-            y.fill(f32::NEG_INFINITY);
-            w.for_each_pixel(|o, i| {
-                for (y, x) in y[o..][..w.channels].iter_mut().zip(&x[i..]) {
-                    // NaN wins and stays, so that a diverged run shows
-                    *y = if *x > *y || x.is_nan() { *x } else { *y };
-                }
-            });
-        });
+        w.forward(
+            x[0],
+            y,
+            #[inline(always)]
+            |x, y| {
+                y.fill(f32::NEG_INFINITY);
+                w.for_each_pixel(
+                    #[inline(always)]
+                    |o, i| {
+                        for (y, x) in y[o..][..w.channels].iter_mut().zip(&x[i..]) {
+                            // NaN wins and stays, so that a diverged run shows
+                            *y = if *x > *y || x.is_nan() { *x } else { *y };
+                        }
+                    },
+                );
+            },
+        );
         Ok(vec![])
     }
 
     fn backward(&self, _: &Pass, at: At<'_, '_>, dy: Buffer, dx: &mut [Grad<'_>]) -> Result<()> {
         let w = &self.0;
-        w.backward(&mut dx[0], |i, dx| {
-            let o = i * w.out_sample();
-            w.maximum_backward(&at.x[0][i * w.sample()..], &at.y[o..], &dy[o..], dx);
-        });
+        w.backward(
+            &mut dx[0],
+            #[inline(always)]
+            |i, dx| {
+                let o = i * w.out_sample();
+                w.maximum_backward(&at.x[0][i * w.sample()..], &at.y[o..], &dy[o..], dx);
+            },
+        );
         Ok(())
     }
 }
@@ -118,17 +153,20 @@ impl Windows {
     fn maximum_backward(&self, x: &[f32], y: &[f32], dy: &[f32], dx: &mut [f32]) {
         let c = self.channels;
         let mut rest = dy[..self.out_sample()].to_vec(); // what is not yet given
-        self.for_each_pixel(|o, i| {
-            let (x, y) = (&x[i..][..c], &y[o..][..c]);
-            let to = rest[o..][..c].iter_mut().zip(&mut dx[i..][..c]);
-            for ((x, y), (rest, dx)) in x.iter().zip(y).zip(to) {
-                // NaN is a maximum
-                let is_maximum = x.partial_cmp(y) != Some(Ordering::Less);
-                let all = *rest; // read before the choices, which then need no branch
-                *dx += if is_maximum { all } else { 0. };
-                *rest = if is_maximum { 0. } else { all };
-            }
-        });
+        self.for_each_pixel(
+            #[inline(always)]
+            |o, i| {
+                let (x, y) = (&x[i..][..c], &y[o..][..c]);
+                let to = rest[o..][..c].iter_mut().zip(&mut dx[i..][..c]);
+                for ((x, y), (rest, dx)) in x.iter().zip(y).zip(to) {
+                    // NaN is a maximum
+                    let is_maximum = x.partial_cmp(y) != Some(Ordering::Less);
+                    let all = *rest; // read before the choices, which then need no branch
+                    *dx += if is_maximum { all } else { 0. };
+                    *rest = if is_maximum { 0. } else { all };
+                }
+            },
+        );
     }
 }
 

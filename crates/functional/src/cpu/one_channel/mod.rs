@@ -61,7 +61,7 @@ impl OneChannel {
         let (g, o) = (&self.g, self.g.out_channels);
         let line = g.out_width * o;
         let mut dz = Buffer::new(g.lines() * line);
-        g.forward(x[0], x[1], x.get(2).copied(), &mut dz);
+        g.forward(x[0], x[1], x.get(2).copied(), false, &mut dz);
         for_each_chunk(&mut dz, line, |i, dz| {
             let (sample, row) = (i / g.out_height, i % g.out_height / 2);
             let dy = &dy[sample * self.y_sample()..][..self.y_sample()];

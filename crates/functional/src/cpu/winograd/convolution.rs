@@ -19,6 +19,7 @@ pub(super) struct Convolution<'a> {
     pub(super) flipped: bool,
     pub(super) outputs: Panels,
     pub(super) bias: Option<&'a [f32]>,
+    pub(super) relu: bool,
     pub(super) accumulate: bool,
 }
 
@@ -195,6 +196,7 @@ impl Convolution<'_> {
             channels: self.outputs.0,
             tiling: self.images.tiling,
             start: self.bias.map_or(&[0.; PANEL], |bias| &bias[panel.first..]),
+            relu: self.relu,
             accumulate: self.accumulate,
             images: y,
         });

@@ -145,6 +145,13 @@ impl<S: Simd> Lanes<S> {
         self.0.sub_f32s(x, y)
     }
 
+    /// The positive part; NaN stays.
+    #[inline(always)]
+    pub(super) fn positive(self, x: S::f32s) -> S::f32s {
+        let cut = self.0.less_than_or_equal_f32s(x, self.zero());
+        self.0.select_f32s(cut, self.zero(), x)
+    }
+
     /// factor · x
     #[inline(always)]
     pub(super) fn mul(self, factor: f32, x: S::f32s) -> S::f32s {

@@ -71,12 +71,14 @@ fn gradients<'a>(g: &Geometry, dy: &'a [f32]) -> Images<'a> {
     }
 }
 
-/// y (B, H, W, O) = the convolution of x (B, H, W, I) with weight (O, I, 3, 3), + bias.
+/// y (B, H, W, O) = the convolution of x (B, H, W, I) with weight (O, I, 3, 3), + bias, and its positive part
+/// where `relu`.
 pub(crate) fn forward(
     g: &Geometry,
     x: &[f32],
     weight: &[f32],
     bias: Option<&[f32]>,
+    relu: bool,
     y: &mut [f32],
 ) {
     Convolution {
@@ -85,6 +87,7 @@ pub(crate) fn forward(
         flipped: false,
         outputs: Panels(g.out_channels),
         bias,
+        relu,
         accumulate: false,
     }
     .run(y);
@@ -109,6 +112,7 @@ pub(crate) fn backward_x(
         flipped: true,
         outputs: Panels(g.channels),
         bias: None,
+        relu: false,
         accumulate,
     }
     .run(dx);

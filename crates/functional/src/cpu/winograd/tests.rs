@@ -32,7 +32,7 @@ impl Case {
         let (mut dx, mut dw) = (vec![before; t.x.len()], vec![before; t.weight.len()]);
         let mut y = vec![f32::NAN; t.dy.len()];
         let bias = accumulate.then_some(&t.bias[..]);
-        forward(&g, &t.x, &t.weight, bias, &mut y);
+        forward(&g, &t.x, &t.weight, bias, false, &mut y);
         backward_x(&g, &t.weight, &t.dy, &mut dx, accumulate);
         backward_weight(&g, &t.x, &t.dy, &mut dw, accumulate);
         let mut expected = case.expected(&t);

@@ -204,6 +204,7 @@ pub(super) struct ToImages<'a> {
     pub(super) tiling: Tiling,
     /// Where the panel's outputs begin.
     pub(super) start: &'a [f32],
+    pub(super) relu: bool,
     /// Add to what the images hold, instead of to `start`.
     pub(super) accumulate: bool,
     pub(super) images: &'a Disjoint<'a, f32>,
@@ -281,7 +282,9 @@ impl ToImages<'_> {
                 } else {
                     start
                 };
-                store(simd.0, to, simd.add(v, before));
+                let v = simd.add(v, before);
+                let v = if self.relu { simd.positive(v) } else { v };
+                store(simd.0, to, v);
             }
         }
     }

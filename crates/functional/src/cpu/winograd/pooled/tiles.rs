@@ -143,7 +143,7 @@ impl ToOutputs<'_> {
         for (q, z) in window.into_iter().enumerate() {
             // NaN stays
             let cut = simd.less_than_or_equal_f32s(z, v.zero());
-            sum = v.add(sum, simd.select_f32s(cut, v.zero(), z));
+            sum = v.add(sum, v.positive(z));
             let bit = simd.splat_u32s(1 << q);
             positive = simd.or_u32s(positive, simd.select_u32s(cut, none, bit));
         }
