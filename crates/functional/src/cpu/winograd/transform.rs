@@ -64,11 +64,15 @@ impl Images<'_> {
         let mut window = [[ZEROS.as_ptr(); N]; N];
         for (i, row) in window.iter_mut().enumerate() {
             let y = top.wrapping_add(i);
-            for (j, pixel) in row.iter_mut().enumerate() {
-                let x = left.wrapping_add(j);
-                if y < self.height && x < self.width {
-                    let at = self.at(sample, y, x, channel);
-                    *pixel = self.data.as_ptr().wrapping_add(at);
+            if y < self.height {
+                let first = self
+                    .data
+                    .as_ptr()
+                    .wrapping_add(self.at(sample, y, left, channel));
+                for (j, pixel) in row.iter_mut().enumerate() {
+                    if left.wrapping_add(j) < self.width {
+                        *pixel = first.wrapping_add(j * self.channels.0);
+                    }
                 }
             }
         }
