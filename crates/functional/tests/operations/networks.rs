@@ -69,18 +69,19 @@ pub fn conv2d() -> impl Strategy<Value = Case> {
     })
 }
 
-/// 3 × 3 with stride 1 and more than a few channels, which Winograd's algorithm computes: whole panels of 64 and others.
+/// 3 × 3 with more than a few channels, which Winograd's algorithm computes: whole panels of 64 and others.
 pub fn conv2d_of_many_channels() -> impl Strategy<Value = Case> {
     let image = (0usize..3, 1usize..10, 1usize..10);
     let channels = || prop_oneof![8usize..132, Just(64), Just(128)];
-    let more = (0usize..3, any::<bool>(), 0u64..1000);
+    let more = (1usize..3, 0usize..3, any::<bool>(), 0u64..1000);
     (image, (channels(), channels()), more).prop_map(|sizes| {
-        let ((b, h, w), (i, o), (padding, with_bias, seed)) = sizes;
+        let ((b, h, w), (i, o), (stride, padding, with_bias, seed)) = sizes;
         // the kernel fits into the padded image
         let [h, w] = [h, w].map(|size| size.max(3 - 2.min(2 * padding)));
         let mut inputs = vec![random((b, h, w, i), seed), random((o, i, 3, 3), seed + 1)];
         inputs.extend(with_bias.then(|| random(o, seed + 2)));
-        let network = move |t: &[Tensor]| Both::new(&t[0])?.conv2d(&t[1], t.get(2), 1, padding);
+        let network =
+            move |t: &[Tensor]| Both::new(&t[0])?.conv2d(&t[1], t.get(2), stride, padding);
         Case::new(sizes, inputs, network).smooth_if(true)
     })
 }

@@ -187,7 +187,10 @@ mod tests {
         let resnet18 = "resnet18-2".parse::<Work>()?.flops() / 2.0;
         assert!((2.72e9..2.74e9).contains(&resnet18), "{resnet18}");
         // 4·4·(3,380 + 800 + 138) and 5·4·129,068
-        assert_eq!("lenet-1".parse::<Work>()?.bytes(4), Some(69_088.0 + 2_581_360.0));
+        assert_eq!(
+            "lenet-1".parse::<Work>()?.bytes(4),
+            Some(69_088.0 + 2_581_360.0)
+        );
         assert_eq!("vgg-1".parse::<Work>()?.bytes(4), None);
         let parameters: f64 = scratch::init_params(0)?
             .iter()

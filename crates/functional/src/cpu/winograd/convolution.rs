@@ -1,7 +1,7 @@
 //! The convolution, and the gradient of its input.
 
 use super::kernel::{Multiply, dispatch};
-use super::tiling::{CHUNK, Chunks, FEW, GROUP, PANEL, POINTS, Panels, block};
+use super::tiling::{CHUNK, Chunks, FEW, GROUP, PANEL, Panels, weights};
 use super::transform::{Images, ToImages};
 use super::weights::{Pair, TRANSPOSED, ToBlock};
 use crate::cpu::scratch::{common, own};
@@ -18,6 +18,8 @@ pub(super) struct Convolution<'a> {
     pub(super) weight: &'a [f32],
     pub(super) flipped: bool,
     pub(super) outputs: Panels,
+    /// Rows and columns of the output.
+    pub(super) size: (usize, usize),
     pub(super) bias: Option<&'a [f32]>,
     pub(super) relu: bool,
     pub(super) accumulate: bool,
@@ -26,8 +28,7 @@ pub(super) struct Convolution<'a> {
 impl Convolution<'_> {
     pub(super) fn run(&self, y: &mut [f32]) {
         let (ins, outs) = self.panels();
-        let t = &self.images.tiling;
-        let outputs = t.batch * t.height * t.width * self.outputs.0;
+        let outputs = self.images.tiling.batch * self.size.0 * self.size.1 * self.outputs.0;
         assert_eq!(y.len(), outputs, "the size of the output");
         let y = Disjoint::new(y);
         if ins.max(outs) <= FEW {
@@ -49,18 +50,16 @@ impl Convolution<'_> {
 
     /// Floats of a block of weights.
     fn weights(&self) -> usize {
-        block(self.widths().0, self.widths().1)
+        weights(self.widths().0, self.widths().1)
     }
 
     /// For few channels.
     fn chunk_by_chunk(&self, y: &Disjoint<'_, f32>) {
-        let (ins, outs) = self.panels();
-        let chunks = Chunks::new(
-            0..self.images.tiling.tiles(),
-            if ins.max(outs) == 1 { 28 } else { 48 },
-        );
+        let ((ins, outs), stride) = (self.panels(), self.images.stride);
+        let most = if ins.max(outs) == 1 { 28 } else { 48 };
+        let chunks = Chunks::new(0..self.images.tiling.tiles(), stride.tiles(most));
         let ((wide_in, wide_out), size) = (self.widths(), self.weights());
-        let (one, out) = (block(chunks.size, wide_in), block(chunks.size, wide_out));
+        let [one, out] = [wide_in, wide_out].map(|width| stride.block(chunks.size, width));
         common([ins * outs * size], |[weights]| {
             self.transform_weights(weights);
             let weights = &*weights;
@@ -84,17 +83,18 @@ impl Convolution<'_> {
     /// For many channels.
     fn step_by_step(&self, y: &Disjoint<'_, f32>) {
         let (ins, outs) = self.panels();
-        let tiles = self.images.tiling.tiles();
-        let keep = tiles > CHUNK && ins * outs <= KEPT;
+        let (tiles, stride) = (self.images.tiling.tiles(), self.images.stride);
+        let [chunk, group] = [CHUNK, GROUP / ins.max(outs)].map(|most| stride.tiles(most));
+        let keep = tiles > chunk && ins * outs <= KEPT;
         let kept = if keep { ins * outs * self.weights() } else { 0 };
-        let groups = Chunks::new(0..tiles, (GROUP / ins.max(outs)).max(1));
+        let groups = Chunks::new(0..tiles, group.max(1));
         let wide = self.widths().0;
-        let most = ins * groups.size.div_ceil(CHUNK) * block(CHUNK, wide);
+        let most = ins * groups.size.div_ceil(chunk) * stride.block(chunk, wide);
         common([kept, most], |[weights, points]| {
             self.transform_weights(weights);
             for g in 0..groups.count() {
-                let chunks = Chunks::new(groups.get(g), CHUNK);
-                let (one, n) = (block(chunks.size, wide), chunks.count());
+                let chunks = Chunks::new(groups.get(g), chunk);
+                let (one, n) = (stride.block(chunks.size, wide), chunks.count());
                 let points = &mut points[..n * ins * one];
                 for_each_chunk(points, one, |i, block| {
                     self.images.transform(chunks.get(i / ins), i % ins, block);
@@ -118,7 +118,7 @@ impl Convolution<'_> {
     ) {
         let (ins, size) = (self.panels().0, self.weights());
         let one = points.len() / ins;
-        let out = block(tiles.len(), self.widths().1);
+        let out = self.images.stride.block(tiles.len(), self.widths().1);
         let now = if weights.is_empty() { size } else { 0 };
         own([out, now, TRANSPOSED], |[products, now, transposed]| {
             for (i, a) in points.chunks_exact(one).enumerate() {
@@ -157,6 +157,7 @@ impl Convolution<'_> {
                 input,
                 inputs: inputs.0,
             },
+            stride: self.images.stride,
             flipped: self.flipped,
             block,
             transposed,
@@ -175,7 +176,8 @@ impl Convolution<'_> {
     ) {
         let input = self.images.channels.get(from);
         dispatch(Multiply {
-            points: POINTS,
+            planes: self.images.stride.planes(),
+            gradient: false,
             rows,
             depth: input.channels,
             width: self.outputs.get(to).width(),
@@ -195,6 +197,9 @@ impl Convolution<'_> {
             panel,
             channels: self.outputs.0,
             tiling: self.images.tiling,
+            stride: self.images.stride,
+            inputs: self.flipped,
+            size: self.size,
             start: self.bias.map_or(&[0.; PANEL], |bias| &bias[panel.first..]),
             relu: self.relu,
             accumulate: self.accumulate,

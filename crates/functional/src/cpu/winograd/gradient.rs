@@ -1,7 +1,7 @@
 //! The gradient of the weight.
 
 use super::kernel::{Multiply, dispatch};
-use super::tiling::{CHUNK, Chunks, FEW, GROUP, POINTS, block};
+use super::tiling::{CHUNK, Chunks, FEW, GROUP, weights};
 use super::transform::Images;
 use super::weights::{OfBlock, Pair, TRANSPOSED};
 use crate::cpu::scratch::{common, own};
@@ -43,9 +43,14 @@ impl Gradient<'_> {
         self.x.channels.width().max(self.dy.channels.width())
     }
 
+    /// Floats of a block of points.
+    fn points(&self, tiles: usize) -> usize {
+        self.x.stride.block(tiles, self.width())
+    }
+
     /// Floats of a block of products.
     fn products(&self) -> usize {
-        block(self.x.channels.width(), self.dy.channels.width())
+        weights(self.x.channels.width(), self.dy.channels.width())
     }
 
     /// One side's panel of a chunk: first those of x, then those of dy.
@@ -64,7 +69,8 @@ impl Gradient<'_> {
         common([sums.count() * size], |[partial]| {
             let partial = &mut partial[..sums.count() * size];
             for_each_chunk(partial, size, |i, dw| {
-                self.sum(Chunks::new(sums.get(i), 48), &Disjoint::new(dw));
+                let chunks = Chunks::new(sums.get(i), self.x.stride.tiles(48));
+                self.sum(chunks, &Disjoint::new(dw));
             });
             for_each_chunk(dw, PIECE, |i, dw| {
                 for (n, sum) in partial.chunks_exact(size).enumerate() {
@@ -81,7 +87,7 @@ impl Gradient<'_> {
 
     fn sum(&self, chunks: Chunks, dw: &Disjoint<'_, f32>) {
         let (ins, outs) = self.panels();
-        let (one, size) = (block(chunks.size, self.width()), self.products());
+        let (one, size) = (self.points(chunks.size), self.products());
         let buffers = [(ins + outs) * one, ins * outs * size, TRANSPOSED];
         own(buffers, |[points, products, transposed]| {
             for c in 0..chunks.count() {
@@ -110,13 +116,15 @@ impl Gradient<'_> {
     fn step_by_step(&self, dw: &mut [f32], accumulate: bool) {
         let (ins, outs) = self.panels();
         let tiles = self.x.tiling.tiles();
-        let groups = Chunks::new(0..tiles, (GROUP / ins.max(outs)).max(1));
+        let most = [CHUNK, GROUP / ins.max(outs)];
+        let [chunk, group] = most.map(|most| self.x.stride.tiles(most));
+        let groups = Chunks::new(0..tiles, group.max(1));
         let dw = Disjoint::new(dw);
-        let most = (ins + outs) * groups.size.div_ceil(CHUNK) * block(CHUNK, self.width());
+        let most = (ins + outs) * groups.size.div_ceil(chunk) * self.points(chunk);
         common([most], |[points]| {
             for g in 0..groups.count() {
-                let chunks = Chunks::new(groups.get(g), CHUNK);
-                let (one, n) = (block(chunks.size, self.width()), chunks.count());
+                let chunks = Chunks::new(groups.get(g), chunk);
+                let (one, n) = (self.points(chunks.size), chunks.count());
                 let points = &mut points[..(ins + outs) * n * one];
                 for_each_chunk(points, one, |i, block| {
                     self.transform(chunks.get(i % n), i / n, block);
@@ -148,6 +156,7 @@ impl Gradient<'_> {
     ) {
         dispatch(OfBlock {
             block: products,
+            stride: self.x.stride,
             transposed,
             pair: Pair {
                 output: self.dy.channels.get(output),
@@ -171,7 +180,8 @@ impl Gradient<'_> {
     ) {
         let input = self.x.channels.get(input);
         dispatch(Multiply {
-            points: POINTS,
+            planes: self.x.stride.planes(),
+            gradient: true,
             rows: input.channels,
             depth: tiles,
             width: self.dy.channels.get(output).width(),

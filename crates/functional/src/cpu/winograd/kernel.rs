@@ -9,6 +9,24 @@ use super::lanes::Lanes;
 use crate::cpu::vector::VECTOR as LINE;
 use pulp::{Arch, Simd, WithSimd};
 
+/// The planes of blocks. Each of `points` × `points` planes has a plane of weights, of `weights` × `weights`. Along either
+/// axis each point has its own weights, but for the last points: they have the same.
+#[derive(Clone, Copy)]
+pub(super) struct Planes {
+    pub(super) points: usize,
+    pub(super) weights: usize,
+}
+
+impl Planes {
+    /// The weights of a point, and whether no point before it has them.
+    fn weights_of(self, point: usize) -> (usize, bool) {
+        let (row, column) = (point / self.points, point % self.points);
+        let last = self.weights - 1;
+        let weights = row.min(last) * self.weights + column.min(last);
+        (weights, row.max(column) <= last)
+    }
+}
+
 /// Floats of a block. Without the line beyond a plane's rows, the same row of each plane would fall
 /// into the same set of the first-level cache.
 pub(super) fn block(points: usize, rows: usize, width: usize) -> usize {
@@ -25,10 +43,12 @@ pub(super) fn dispatch<Op: WithSimd>(op: Op) -> Op::Output {
     Arch::new().dispatch(op)
 }
 
-/// For each plane c (rows × width) = a · b, or += where `accumulate`: a is rows × depth with any
+/// For each point c (rows × width) = a · b, or += where `accumulate`: a is rows × depth with any
 /// strides, b is depth × width.
 pub(super) struct Multiply<'a> {
-    pub(super) points: usize,
+    pub(super) planes: Planes,
+    /// c are gradients of weights. Otherwise b are weights.
+    pub(super) gradient: bool,
     pub(super) rows: usize,
     pub(super) depth: usize,
     /// Whole vectors.
@@ -45,13 +65,24 @@ impl WithSimd for Multiply<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let of = |block: usize| block / self.points;
-        let (a_plane, b_plane, c_plane) = (of(self.a.len()), of(self.b.len()), of(self.c.len()));
-        let planes = self
-            .a
-            .chunks_exact(a_plane)
-            .zip(self.b.chunks_exact(b_plane));
-        for ((a, b), c) in planes.zip(self.c.chunks_exact_mut(c_plane)) {
+        let [points, weights] = [self.planes.points.pow(2), self.planes.weights.pow(2)];
+        let (in_b, in_c) = if self.gradient {
+            (points, weights)
+        } else {
+            (weights, points)
+        };
+        let (a_plane, b_plane) = (self.a.len() / points, self.b.len() / in_b);
+        let c_plane = self.c.len() / in_c;
+        for point in 0..points {
+            let (weights, is_first) = self.planes.weights_of(point);
+            let (of_b, of_c) = if self.gradient {
+                (point, weights)
+            } else {
+                (weights, point)
+            };
+            let a = &self.a[point * a_plane..][..a_plane];
+            let b = &self.b[of_b * b_plane..][..b_plane];
+            let c = &mut self.c[of_c * c_plane..][..c_plane];
             let last = (self.rows - 1) * self.strides.0 + (self.depth - 1) * self.strides.1;
             let (of_b, of_c) = (self.depth * self.width, self.rows * self.width);
             assert!(self.width.is_multiple_of(Lanes::<S>::COUNT));
@@ -63,7 +94,7 @@ impl WithSimd for Multiply<'_> {
                 strides: self.strides,
                 b: b.as_ptr(),
                 c: c.as_mut_ptr(),
-                accumulate: self.accumulate,
+                accumulate: self.accumulate || self.gradient && !is_first,
                 next: b.as_ptr().wrapping_add(b_plane),
             };
             // Safety: the tiles cover `rows` rows and `width` columns, which the assertion found

@@ -1,8 +1,8 @@
-//! Convolution by Winograd's algorithm: here the 3 × 3 convolution with stride 1 by F(4×4, 3×3), 36
-//! products in place of 144 for 16 outputs, in panels of at most 64 channels, and no other kernel or
-//! stride; in [`pooled`] the 5 × 5 convolution with ReLU and pooling.
+//! Convolution by Winograd's algorithm: here the 3 × 3 convolution, in panels of at most 64 channels. With stride 1 it
+//! takes 36 products in place of 144 for 16 outputs, with stride 2 it takes 81. In [`pooled`] is the 5 × 5 convolution
+//! with ReLU and pooling. Other kernels and strides are not for it.
 //!
-//! Inputs and weights are transformed to 36 points, multiplied there, 36 matrix products, and the
+//! Inputs and weights are transformed to points, multiplied there, a matrix product for each point, and the
 //! products transformed back. Images are cut into tiles of 4 × 4 outputs, numbered through the
 //! batch, and the tiles into chunks. How all is cut depends on shapes only.
 //!
@@ -26,25 +26,37 @@ use crate::ops::convolution::Geometry;
 use convolution::Convolution;
 use gradient::Gradient;
 pub(crate) use pooled::Pooled;
-use tiling::{Panels, Tiling};
-use transform::Images;
+use tiling::{Panels, Stride, Tiling};
+use transform::{Images, Role};
 
 /// The fewest channels of either side for which it pays: half a vector.
 const FEWEST: usize = 8;
 
 /// Whether a convolution is to be computed here.
 pub(crate) fn fits(g: &Geometry) -> bool {
-    let shape = (g.kernel, g.stride, g.padding <= 2) == ((3, 3), 1, true);
-    shape && g.channels.min(g.out_channels) >= FEWEST
+    let shape = match g.stride {
+        1 => g.padding <= 2,
+        // where the tiles, of 81 products, are small or not full, the definition takes fewer
+        2 => g.padding == 1 && 81 * tiling(g).tiles() < 9 * g.lines() * g.out_width,
+        _ => false,
+    };
+    g.kernel == (3, 3) && shape && g.channels.min(g.out_channels) >= FEWEST
 }
 
-/// The tiles of y, and those of x.
-fn tilings(g: &Geometry) -> [Tiling; 2] {
-    [(g.out_height, g.out_width), (g.height, g.width)].map(|(height, width)| Tiling {
+fn stride(g: &Geometry) -> Stride {
+    match g.stride {
+        1 => Stride::One,
+        _ => Stride::Two,
+    }
+}
+
+/// The tiles of y.
+fn tiling(g: &Geometry) -> Tiling {
+    Tiling {
         batch: g.batch,
-        height,
-        width,
-    })
+        height: g.out_height,
+        width: g.out_width,
+    }
 }
 
 fn inputs<'a>(g: &Geometry, x: &'a [f32]) -> Images<'a> {
@@ -53,9 +65,10 @@ fn inputs<'a>(g: &Geometry, x: &'a [f32]) -> Images<'a> {
         height: g.height,
         width: g.width,
         channels: Panels(g.channels),
-        tiling: tilings(g)[0],
+        tiling: tiling(g),
         padding: g.padding,
-        gradients: false,
+        stride: stride(g),
+        role: Role::Inputs,
     }
 }
 
@@ -65,9 +78,10 @@ fn gradients<'a>(g: &Geometry, dy: &'a [f32]) -> Images<'a> {
         height: g.out_height,
         width: g.out_width,
         channels: Panels(g.out_channels),
-        tiling: tilings(g)[0],
+        tiling: tiling(g),
         padding: 0,
-        gradients: true,
+        stride: stride(g),
+        role: Role::Outputs,
     }
 }
 
@@ -86,6 +100,7 @@ pub(crate) fn forward(
         weight,
         flipped: false,
         outputs: Panels(g.out_channels),
+        size: (g.out_height, g.out_width),
         bias,
         relu,
         accumulate: false,
@@ -101,16 +116,29 @@ pub(crate) fn backward_x(
     dx: &mut [f32],
     accumulate: bool,
 ) {
+    // with stride 2 the tiles of dx are under those of y
+    let (tiling, padding) = match stride(g) {
+        Stride::One => (
+            Tiling {
+                batch: g.batch,
+                height: g.height,
+                width: g.width,
+            },
+            2 - g.padding,
+        ),
+        Stride::Two => (tiling(g), 0),
+    };
     Convolution {
         images: Images {
-            tiling: tilings(g)[1],
-            padding: 2 - g.padding,
-            gradients: false,
+            tiling,
+            padding,
+            role: Role::Gradients,
             ..gradients(g, dy)
         },
         weight,
         flipped: true,
         outputs: Panels(g.channels),
+        size: (g.height, g.width),
         bias: None,
         relu: false,
         accumulate,

@@ -65,7 +65,18 @@ fn all_passes_are_convolutions() {
         case(20, (8, 9), (64, 64)),
         case(300, (5, 4), (16, 24)),
     ];
-    for case in wide.into_iter().chain(narrow) {
+    let strided = [
+        ((8, 8), (64, 64)),
+        ((7, 7), (64, 192)),
+        ((1, 6), (16, 24)),
+        ((28, 9), (65, 40)),
+        ((5, 20), (192, 64)),
+        ((17, 16), (8, 13)),
+    ];
+    let strided = strided.into_iter().enumerate();
+    let strided = strided
+        .map(|(i, (size, channels))| case(1 + i, size, channels).but(|case| case.stride = 2));
+    for case in wide.into_iter().chain(narrow).chain(strided) {
         on_all_instructions(|| [false, true].iter().for_each(|a| case.check_passes(*a)));
     }
 }
@@ -75,6 +86,12 @@ fn many_channels_in_more_than_one_group_of_tiles() {
     // 1024 tiles × panels are a group, 17 blocks of weights are not kept
     case(140, (2, 1), (512, 64)).check_passes(false);
     case(65, (1, 2), (64, 1088)).check_passes(true);
+    case(80, (1, 3), (512, 64))
+        .but(|case| case.stride = 2)
+        .check_passes(true);
+    case(40, (2, 1), (64, 1088))
+        .but(|case| case.stride = 2)
+        .check_passes(false);
 }
 
 /// Calls `check` with each of the instruction sets that this machine has.
@@ -90,8 +107,12 @@ pub(super) fn on_all_instructions(check: impl Fn()) {
 fn im2col_does_the_rest() {
     let fit = case(1, (4, 4), (8, 100));
     assert!(fits(&fit.geometry()));
-    let changes: [fn(&mut Case); 4] = [
+    let strided = case(1, (7, 8), (8, 100)).but(|c| c.stride = 2);
+    assert!(fits(&strided.geometry()));
+    assert!(!fits(&strided.but(|c| c.padding = 0).geometry()));
+    let changes: [fn(&mut Case); 5] = [
         |c| c.stride = 2,
+        |c| c.stride = 3,
         |c| c.padding = 3,
         |c| c.kernel = (1, 1),
         |c| c.channels = (7, 64),

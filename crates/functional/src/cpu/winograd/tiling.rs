@@ -1,6 +1,6 @@
 //! How a batch of images is cut into tiles, and tiles into chunks: by shapes alone.
 
-use super::kernel;
+use super::kernel::{self, Planes};
 use crate::cpu::vector::VECTOR;
 use std::ops::Range;
 
@@ -17,12 +17,47 @@ pub(super) const CHUNK: usize = 64;
 /// 9 MB.
 pub(super) const GROUP: usize = 1024;
 
-/// The planes of a block: 6 × 6 points.
-pub(super) const POINTS: usize = 36;
+/// The planes of a block of weights: 6 × 6.
+pub(super) const WEIGHTS: usize = 36;
 
-/// Floats of a block.
-pub(super) fn block(rows: usize, width: usize) -> usize {
-    kernel::block(POINTS, rows, width)
+/// Floats of a block of weights.
+pub(super) fn weights(rows: usize, width: usize) -> usize {
+    kernel::block(WEIGHTS, rows, width)
+}
+
+/// How far the kernel moves from one output to the next.
+#[derive(Clone, Copy)]
+pub(super) enum Stride {
+    One,
+    Two,
+}
+
+impl Stride {
+    #[inline(always)]
+    pub(super) fn pixels(self) -> usize {
+        match self {
+            Self::One => 1,
+            Self::Two => 2,
+        }
+    }
+
+    pub(super) fn planes(self) -> Planes {
+        let points = match self {
+            Self::One => 6,
+            Self::Two => 9,
+        };
+        Planes { points, weights: 6 }
+    }
+
+    /// Floats of a block of points.
+    pub(super) fn block(self, rows: usize, width: usize) -> usize {
+        kernel::block(self.planes().points.pow(2), rows, width)
+    }
+
+    /// The most tiles of a chunk, `most` where the stride is 1. With stride 2 a tile has twice the points.
+    pub(super) fn tiles(self, most: usize) -> usize {
+        most / self.pixels()
+    }
 }
 
 /// Channels, cut into panels of 64 and what is left.

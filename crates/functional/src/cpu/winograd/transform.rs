@@ -1,15 +1,24 @@
-//! Tiles of 4 × 4 outputs, each with the 6 × 6 inputs under it, to products at 6 × 6 points and
-//! back: along the rows of a tile and then along its columns, for a vector of channels at once.
+//! Tiles of 4 × 4 outputs, each with the inputs under it, to products at points and back: along the rows of a tile and
+//! then along its columns, for a vector of channels at once.
 
-use super::axis::Axis;
-use super::axis::six::{OfInput, OfOutput, ToOutput};
+use super::axis::{Axis, nine, six};
 use super::kernel::dispatch;
 use super::lanes::Lanes;
-use super::tiling::{PANEL, POINTS, Panel, Panels, Tiling};
+use super::tiling::{PANEL, Panel, Panels, Stride, Tiling};
 use crate::cpu::threads::Disjoint;
 use crate::cpu::vector::{first, load, store};
 use pulp::{Simd, WithSimd};
 use std::ops::Range;
+
+/// What images are to a convolution.
+#[derive(Clone, Copy)]
+pub(super) enum Role {
+    Inputs,
+    /// Gradients of its outputs, for the gradient of the inputs.
+    Gradients,
+    /// Gradients of its outputs, for the gradient of the weight.
+    Outputs,
+}
 
 /// Images (B, H, W, C) under tiles of outputs.
 #[derive(Clone, Copy)]
@@ -21,8 +30,8 @@ pub(super) struct Images<'a> {
     pub(super) tiling: Tiling,
     /// How far the image begins behind the first tile's window.
     pub(super) padding: usize,
-    /// Gradients of the outputs of a convolution: not to be transformed as its inputs.
-    pub(super) gradients: bool,
+    pub(super) stride: Stride,
+    pub(super) role: Role,
 }
 
 impl Images<'_> {
@@ -31,8 +40,12 @@ impl Images<'_> {
     #[inline(always)]
     fn place(&self, tile: usize) -> (usize, usize, usize) {
         let (sample, top, left) = self.tiling.place(tile);
-        let before = |at: usize| at.wrapping_sub(self.padding);
-        (sample, before(top), before(left))
+        let step = match self.role {
+            Role::Inputs => self.stride.pixels(),
+            Role::Gradients | Role::Outputs => 1,
+        };
+        let first = |at: usize| (at * step).wrapping_sub(self.padding);
+        (sample, first(top), first(left))
     }
 
     /// Whether the N × N window of a tile lies inside of its image.
@@ -51,11 +64,15 @@ impl Images<'_> {
         let mut window = [[ZEROS.as_ptr(); N]; N];
         for (i, row) in window.iter_mut().enumerate() {
             let y = top.wrapping_add(i);
-            for (j, pixel) in row.iter_mut().enumerate() {
-                let x = left.wrapping_add(j);
-                if y < self.height && x < self.width {
-                    let at = self.at(sample, y, x, channel);
-                    *pixel = self.data.as_ptr().wrapping_add(at);
+            if y < self.height {
+                let first = self
+                    .data
+                    .as_ptr()
+                    .wrapping_add(self.at(sample, y, left, channel));
+                for (j, pixel) in row.iter_mut().enumerate() {
+                    if left.wrapping_add(j) < self.width {
+                        *pixel = first.wrapping_add(j * self.channels.0);
+                    }
                 }
             }
         }
@@ -98,21 +115,32 @@ impl WithSimd for ToPoints<'_> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let simd = Lanes(simd);
-        let whole = self.panel.channels.is_multiple_of(Lanes::<S>::COUNT);
-        match (self.images.gradients, whole) {
-            (false, true) => self.run::<S, OfInput, 6, true>(simd),
-            (false, false) => self.run::<S, OfInput, 6, false>(simd),
-            (true, true) => self.run::<S, OfOutput, 4, true>(simd),
-            (true, false) => self.run::<S, OfOutput, 4, false>(simd),
+        match (self.images.stride, self.images.role) {
+            (Stride::One, Role::Inputs | Role::Gradients) => self.by::<S, six::OfInput, 6, 6>(simd),
+            (Stride::One, Role::Outputs) => self.by::<S, six::OfOutput, 4, 6>(simd),
+            (Stride::Two, Role::Inputs) => self.by::<S, nine::OfInput, 9, 9>(simd),
+            (Stride::Two, Role::Gradients) => self.by::<S, nine::OfGradient, 5, 9>(simd),
+            (Stride::Two, Role::Outputs) => self.by::<S, nine::OfOutput, 4, 9>(simd),
         }
     }
 }
 
 impl ToPoints<'_> {
+    #[inline(always)]
+    fn by<S: Simd, T: Axis<N, M>, const N: usize, const M: usize>(self, simd: Lanes<S>) {
+        match self.panel.channels.is_multiple_of(Lanes::<S>::COUNT) {
+            true => self.run::<S, T, N, M, true>(simd),
+            false => self.run::<S, T, N, M, false>(simd),
+        }
+    }
+
     /// Where all vectors of channels are `WHOLE`, or where not.
     #[inline(always)]
-    fn run<S: Simd, T: Axis<N, 6>, const N: usize, const WHOLE: bool>(self, simd: Lanes<S>) {
-        let (plane, width) = (self.block.len() / POINTS, self.panel.width());
+    fn run<S: Simd, T: Axis<N, M>, const N: usize, const M: usize, const WHOLE: bool>(
+        self,
+        simd: Lanes<S>,
+    ) {
+        let (plane, width) = (self.block.len() / (M * M), self.panel.width());
         let last = self.tiles.end - 1;
         for (row, tile) in self.tiles.clone().enumerate() {
             let border = match self.images.contains::<N>(tile) {
@@ -127,7 +155,7 @@ impl ToPoints<'_> {
                 self.prefetch::<S, N>(simd, (tile + 1).min(last), k);
                 for (j, column) in rows.into_iter().enumerate() {
                     let at = j * plane + row * width + k;
-                    simd.scatter(self.block, at, 6 * plane, T::transform(simd, column));
+                    simd.scatter(self.block, at, M * plane, T::transform(simd, column));
                 }
             }
         }
@@ -194,7 +222,8 @@ impl ToPoints<'_> {
     }
 }
 
-/// Transforms the rows of a block back into one panel of some tiles: the outputs of a convolution.
+/// Transforms the rows of a block back into one panel of some tiles: the outputs of a convolution, or the gradient of
+/// its inputs.
 pub(super) struct ToImages<'a> {
     pub(super) block: &'a [f32],
     pub(super) tiles: Range<usize>,
@@ -202,6 +231,11 @@ pub(super) struct ToImages<'a> {
     /// All channels.
     pub(super) channels: usize,
     pub(super) tiling: Tiling,
+    pub(super) stride: Stride,
+    /// The images are gradients of inputs, not outputs.
+    pub(super) inputs: bool,
+    /// Rows and columns of an image.
+    pub(super) size: (usize, usize),
     /// Where the panel's outputs begin.
     pub(super) start: &'a [f32],
     pub(super) relu: bool,
@@ -227,40 +261,51 @@ impl WithSimd for ToImages<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let (simd, plane) = (Lanes(simd), self.block.len() / POINTS);
-        let width = self.panel.width();
-        let last = self.tiles.end - 1;
-        for (row, tile) in self.tiles.clone().enumerate() {
-            let (spot, next) = (self.spot(tile), self.spot((tile + 1).min(last)));
-            for k in (0..self.panel.channels).step_by(Lanes::<S>::COUNT) {
-                let points = simd.square(self.block, row * width + k, plane);
-                self.prefetch(simd, next, k);
-                for (j, column) in ToOutput::rows(simd, points).into_iter().enumerate() {
-                    self.store(simd, spot, j, k, ToOutput::transform(simd, column));
-                }
-            }
+        match (self.stride, self.inputs) {
+            (Stride::One, _) => self.run::<S, six::ToOutput, 6, 4>(Lanes(simd)),
+            (Stride::Two, false) => self.run::<S, nine::ToOutput, 9, 4>(Lanes(simd)),
+            (Stride::Two, true) => self.run::<S, nine::ToInput, 9, 8>(Lanes(simd)),
         }
     }
 }
 
 impl ToImages<'_> {
+    /// With tiles of N × N pixels.
     #[inline(always)]
-    fn spot(&self, tile: usize) -> Spot {
-        let t = &self.tiling;
-        let (sample, top, left) = t.place(tile);
-        let pixel = (sample * t.height + top) * t.width + left;
-        Spot {
-            first: pixel * self.channels + self.panel.first,
-            row: t.width * self.channels,
-            height: t.height - top,
-            width: t.width - left,
+    fn run<S: Simd, T: Axis<M, N>, const M: usize, const N: usize>(self, simd: Lanes<S>) {
+        let (plane, width) = (self.block.len() / (M * M), self.panel.width());
+        let last = self.tiles.end - 1;
+        for (row, tile) in self.tiles.clone().enumerate() {
+            let (spot, next) = (self.spot::<N>(tile), self.spot::<N>((tile + 1).min(last)));
+            for k in (0..self.panel.channels).step_by(Lanes::<S>::COUNT) {
+                let points = simd.square(self.block, row * width + k, plane);
+                self.prefetch::<S, N>(simd, next, k);
+                for (j, column) in T::rows(simd, points).into_iter().enumerate() {
+                    self.store(simd, spot, j, k, T::transform(simd, column));
+                }
+            }
         }
     }
 
     #[inline(always)]
-    fn prefetch<S: Simd>(&self, simd: Lanes<S>, spot: Spot, k: usize) {
-        for i in 0..4 {
-            for j in 0..4 {
+    fn spot<const N: usize>(&self, tile: usize) -> Spot {
+        let (sample, top, left) = self.tiling.place(tile);
+        // tiles are counted in outputs, 4 × 4 of them
+        let (top, left) = (top * N / 4, left * N / 4);
+        let (height, width) = self.size;
+        let pixel = (sample * height + top) * width + left;
+        Spot {
+            first: pixel * self.channels + self.panel.first,
+            row: width * self.channels,
+            height: height - top,
+            width: width - left,
+        }
+    }
+
+    #[inline(always)]
+    fn prefetch<S: Simd, const N: usize>(&self, simd: Lanes<S>, spot: Spot, k: usize) {
+        for i in 0..N {
+            for j in 0..N {
                 let at = spot.first + i * spot.row + j * self.channels + k;
                 simd.prefetch(self.images.address(at));
             }
@@ -269,7 +314,14 @@ impl ToImages<'_> {
 
     /// Stores column `j` of a tile, as far as it lies inside the image.
     #[inline(always)]
-    fn store<S: Simd>(&self, simd: Lanes<S>, spot: Spot, j: usize, k: usize, v: [S::f32s; 4]) {
+    fn store<S: Simd, const N: usize>(
+        &self,
+        simd: Lanes<S>,
+        spot: Spot,
+        j: usize,
+        k: usize,
+        v: [S::f32s; N],
+    ) {
         let lanes = Lanes::<S>::COUNT.min(self.panel.channels - k);
         let start = load(simd.0, &self.start[k..]);
         for (i, v) in v.into_iter().enumerate() {

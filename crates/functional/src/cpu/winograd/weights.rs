@@ -2,9 +2,9 @@
 //! lie side by side, so that the channels have to be brought together by transposing.
 
 use super::axis::Axis;
-use super::axis::six::{OfWeight, ToWeight};
+use super::axis::{nine, six};
 use super::lanes::Lanes;
-use super::tiling::{PANEL, POINTS, Panel};
+use super::tiling::{PANEL, Panel, Stride, WEIGHTS};
 use crate::cpu::threads::Disjoint;
 use crate::cpu::vector::{VECTOR as LINE, load, store};
 use pulp::{Simd, WithSimd};
@@ -46,6 +46,7 @@ impl Pair {
 pub(super) struct ToBlock<'a> {
     pub(super) weight: &'a [f32],
     pub(super) pair: Pair,
+    pub(super) stride: Stride,
     pub(super) flipped: bool,
     pub(super) block: &'a mut [f32],
     pub(super) transposed: &'a mut [f32],
@@ -151,9 +152,22 @@ impl ToBlock<'_> {
 
     #[inline(always)]
     fn points<S: Simd>(&mut self, simd: Lanes<S>, taps: [[S::f32s; 3]; 3], at: usize) {
-        let plane = self.block.len() / POINTS;
-        for (x, column) in OfWeight::rows(simd, taps).into_iter().enumerate() {
-            let points = OfWeight::transform(simd, column);
+        match self.stride {
+            Stride::One => self.scatter::<S, six::OfWeight>(simd, taps, at),
+            Stride::Two => self.scatter::<S, nine::OfWeight>(simd, taps, at),
+        }
+    }
+
+    #[inline(always)]
+    fn scatter<S: Simd, T: Axis<3, 6>>(
+        &mut self,
+        simd: Lanes<S>,
+        taps: [[S::f32s; 3]; 3],
+        at: usize,
+    ) {
+        let plane = self.block.len() / WEIGHTS;
+        for (x, column) in T::rows(simd, taps).into_iter().enumerate() {
+            let points = T::transform(simd, column);
             simd.scatter(self.block, x * plane + at, 6 * plane, points);
         }
     }
@@ -164,6 +178,7 @@ pub(super) struct OfBlock<'a> {
     pub(super) block: &'a [f32],
     pub(super) transposed: &'a mut [f32],
     pub(super) pair: Pair,
+    pub(super) stride: Stride,
     pub(super) accumulate: bool,
     pub(super) weight: &'a Disjoint<'a, f32>,
 }
@@ -188,14 +203,17 @@ impl OfBlock<'_> {
     #[inline(always)]
     fn run<S: Simd, const N: usize>(mut self, simd: Lanes<S>) {
         for first in (0..self.pair.input.channels).step_by(SOME) {
-            self.taps(simd, first);
+            match self.stride {
+                Stride::One => self.taps::<S, six::ToWeight>(simd, first),
+                Stride::Two => self.taps::<S, nine::ToWeight>(simd, first),
+            }
             self.transpose::<S, N>(simd, first);
         }
     }
 
     #[inline(always)]
-    fn taps<S: Simd>(&mut self, simd: Lanes<S>, first: usize) {
-        let plane = self.block.len() / POINTS;
+    fn taps<S: Simd, T: Axis<6, 3>>(&mut self, simd: Lanes<S>, first: usize) {
+        let plane = self.block.len() / WEIGHTS;
         let (outputs, width) = (self.pair.output.channels, self.pair.output.width());
         for i in 0..self.pair.some(first) {
             // the gradients that `transpose` writes lie far apart
@@ -206,9 +224,9 @@ impl OfBlock<'_> {
             }
             for o in (0..outputs).step_by(Lanes::<S>::COUNT) {
                 let points = simd.square(self.block, (first + i) * width + o, plane);
-                for (x, column) in ToWeight::rows(simd, points).into_iter().enumerate() {
+                for (x, column) in T::rows(simd, points).into_iter().enumerate() {
                     let at = (i * 9 + x) * PANEL + o;
-                    let taps = ToWeight::transform(simd, column);
+                    let taps = T::transform(simd, column);
                     simd.scatter(self.transposed, at, 3 * PANEL, taps);
                 }
             }

@@ -3,6 +3,7 @@
 //! read from those. The points are 0, some pairs ±p, and ∞, where the value is the last coefficient.
 
 pub(super) mod eight;
+pub(super) mod nine;
 pub(super) mod six;
 
 use super::lanes::Lanes;

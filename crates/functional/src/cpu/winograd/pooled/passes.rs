@@ -4,7 +4,7 @@
 
 use super::super::kernel::{Multiply, dispatch};
 use super::super::tiling::Chunks;
-use super::sizes::{MANY, POINTS, Pooled, block};
+use super::sizes::{MANY, PLANES, Pooled, block};
 use super::tiles::{OfOutputs, ToInputs, ToOutputs, ToPoints};
 use super::weights::{OfBlock, TAPS, ToBlock};
 use crate::cpu::scratch::{common, own};
@@ -45,7 +45,8 @@ impl Pooled {
                 own(lengths, |[points, products]| {
                     self.transform(chunks.get(c), x, points);
                     dispatch(Multiply {
-                        points: POINTS,
+                        planes: PLANES,
+                        gradient: false,
                         rows: chunks.get(c).len(),
                         depth: inputs,
                         width: wide_out,
@@ -199,7 +200,8 @@ impl Backward<'_> {
     ) {
         let (wide_in, wide_out) = self.pooled.widths();
         dispatch(Multiply {
-            points: POINTS,
+            planes: PLANES,
+            gradient: true,
             rows: self.pooled.g.channels,
             depth: tiles,
             width: wide_out,
@@ -215,7 +217,8 @@ impl Backward<'_> {
     fn inputs(&self, tiles: usize, gradients: &[f32], weights: &[f32], products: &mut [f32]) {
         let (wide_in, wide_out) = self.pooled.widths();
         dispatch(Multiply {
-            points: POINTS,
+            planes: PLANES,
+            gradient: false,
             rows: tiles,
             depth: self.pooled.g.out_channels,
             width: wide_in,

@@ -1,11 +1,15 @@
 //! The sizes of a convolution with pooling: its windows, tiles, blocks and canvas.
 
-use super::super::kernel;
+use super::super::kernel::{self, Planes};
 use crate::cpu::vector::VECTOR;
 use crate::ops::convolution::Geometry;
 
 /// The planes of a block: 8 × 8 points.
 pub(super) const POINTS: usize = 64;
+pub(super) const PLANES: Planes = Planes {
+    points: 8,
+    weights: 8,
+};
 
 /// The fewest input channels for which it pays.
 pub(super) const FEW: usize = 8;
