@@ -1,7 +1,11 @@
-//! Matrix products on one thread: the crate `gemm` behind a safe function that checks bounds.
-//! It never starts a thread: the caller decides what runs in parallel.
+//! Matrix products: the crate `gemm` behind safe functions that check bounds. It never starts threads of its own:
+//! `multiply` stays on the thread that calls it, and `product` shares out blocks.
 
+use crate::cpu::threads::{Disjoint, for_each};
 use gemm::Parallelism;
+
+/// Rows or columns of a block of [`product`].
+const BLOCK: usize = 64;
 
 /// A matrix in a slice: element (r, c) is `data[r * strides.0 + c * strides.1]`.
 #[derive(Clone, Copy)]
@@ -35,11 +39,6 @@ impl<'a> Matrix<'a> {
         }
     }
 
-    /// Rows and columns.
-    pub(crate) fn shape(&self) -> (usize, usize) {
-        self.shape
-    }
-
     /// The transposed view.
     pub(crate) fn t(self) -> Self {
         Self {
@@ -58,6 +57,11 @@ impl<'a> Matrix<'a> {
         let start = (first * self.strides.0).min(self.data.len());
         Self::strided(&self.data[start..], (count, self.shape.1), self.strides)
     }
+
+    /// The first `count` columns from `first`.
+    fn columns(self, first: usize, count: usize) -> Self {
+        self.t().rows(first, count).t()
+    }
 }
 
 /// `out = a · b`, or `out += a · b` where `accumulate`; `out` is stored row after row.
@@ -65,26 +69,53 @@ impl<'a> Matrix<'a> {
 /// # Panics
 /// Where the shapes do not match.
 pub(crate) fn multiply(out: &mut [f32], accumulate: bool, a: Matrix, b: Matrix) {
+    assert_eq!(
+        out.len(),
+        a.shape.0 * b.shape.1,
+        "elements of out, of the product"
+    );
+    // Safety: `out` has a row of n elements for each of a, and is borrowed mutably.
+    unsafe { multiply_at(out.as_mut_ptr(), b.shape.1, accumulate, a, b) }
+}
+
+/// As [`multiply`], on as many threads as the budget says: by blocks of rows, or of columns where there are more. The
+/// other matrix is packed anew for each block, so it should be the smaller one.
+pub(crate) fn product(out: &mut [f32], accumulate: bool, a: Matrix, b: Matrix) {
+    let (m, n) = (a.shape.0, b.shape.1);
+    assert_eq!(out.len(), m * n, "elements of out, of the product");
+    let by_rows = m >= n;
+    let all = if by_rows { m } else { n };
+    let out = Disjoint::new(out);
+    for_each(all.div_ceil(BLOCK), |i| {
+        let (first, count) = (i * BLOCK, BLOCK.min(all - i * BLOCK));
+        let (at, a, b) = match by_rows {
+            true => (first * n, a.rows(first, count), b),
+            false => (first, a, b.columns(first, count)),
+        };
+        // Safety: no other task has these rows or these columns of `out`.
+        unsafe { multiply_at(out.address(at).cast_mut(), n, accumulate, a, b) }
+    });
+}
+
+/// # Safety
+/// From `out` on, the first `b.shape().1` of each `row` elements are this call's alone, for each row of a.
+unsafe fn multiply_at(out: *mut f32, row: usize, accumulate: bool, a: Matrix, b: Matrix) {
     let ((m, k), (k_of_b, n)) = (a.shape, b.shape);
     assert_eq!(k, k_of_b, "columns of a, rows of b");
-    assert_eq!(out.len(), m * n, "elements of out, of the product");
-    if !accumulate && k == 0 {
-        out.fill(0.);
-    }
-    if out.is_empty() || k == 0 {
+    if m == 0 || n == 0 || (accumulate && k == 0) {
         return;
     }
     let stride = |s: usize| s as isize;
-    // Safety: `Matrix` can only be built where its last element, and so each, lies in its slice;
-    // `out` has m * n elements and is borrowed mutably, so it overlaps neither a nor b.
+    // Safety: `Matrix` can only be built where its last element, and so each, lies in its slice. The caller answers for
+    // `out`, which overlaps neither a nor b.
     unsafe {
         gemm::gemm(
             m,
             n,
             k,
-            out.as_mut_ptr(),
+            out,
             1,
-            stride(n),
+            stride(row),
             accumulate,
             a.data.as_ptr(),
             stride(a.strides.1),

@@ -1,17 +1,16 @@
-//! The linear layer on the CPU: matrix products on blocks of rows, sequential inside, so that
-//! replicas on threads of their own do not fight for the cores as candle's `matmul` makes them.
+//! The linear layer on the CPU: matrix products in blocks, so that replicas on threads of their own do not fight for the
+//! cores as candle's `matmul` makes them.
 
 use crate::cpu::activation::{mask_all, positive};
 use crate::cpu::buffer::Buffer;
-use crate::cpu::gemm::{Matrix, multiply};
+use crate::cpu::gemm::{Matrix, product};
 use crate::cpu::gradient::{At, Cpu, Grad, Pass};
 use crate::cpu::sums::add_column_sums;
-use crate::cpu::threads::for_each_chunk;
 use crate::kernel::Kernel;
 use crate::ops::linear::Linear;
 use candle_core::Result;
 
-/// Rows of a block of the result.
+/// Rows that are summed at a time.
 const BLOCK: usize = 64;
 
 impl Linear {
@@ -26,20 +25,17 @@ impl Linear {
 
 impl Kernel<Cpu> for Linear {
     fn forward(&self, _: &Pass, x: &[&[f32]], y: &mut [f32]) -> Result<Vec<Buffer>> {
+        let bias = x.get(2);
+        if let Some(bias) = bias {
+            for row in y.chunks_exact_mut(self.outputs.max(1)) {
+                row.copy_from_slice(bias);
+            }
+        }
         let input = Matrix::new(x[0], self.batch, self.features);
-        let weight = self.weight(x[1]).t();
-        for_each_chunk(y, BLOCK * self.outputs, |i, y| {
-            if let Some(bias) = x.get(2) {
-                for row in y.chunks_exact_mut(self.outputs) {
-                    row.copy_from_slice(bias);
-                }
-            }
-            let rows = input.rows(i * BLOCK, y.len() / self.outputs);
-            multiply(y, x.len() > 2, rows, weight);
-            if self.relu {
-                y.iter_mut().for_each(|v| *v = positive(*v));
-            }
-        });
+        product(y, bias.is_some(), input, self.weight(x[1]).t());
+        if self.relu {
+            y.iter_mut().for_each(|v| *v = positive(*v));
+        }
         Ok(vec![])
     }
 
@@ -49,10 +45,10 @@ impl Kernel<Cpu> for Linear {
         }
         let input = Matrix::new(at.x[0], self.batch, self.features);
         let d_output = Matrix::new(&dy, self.batch, self.outputs);
-        product(&mut dx[0], d_output, self.weight(at.x[1]));
+        gradient(&mut dx[0], d_output, self.weight(at.x[1]));
         match self.transposed {
-            true => product(&mut dx[1], input.t(), d_output),
-            false => product(&mut dx[1], d_output.t(), input),
+            true => gradient(&mut dx[1], input.t(), d_output),
+            false => gradient(&mut dx[1], d_output.t(), input),
         }
         if let Some(db) = dx.get_mut(2) {
             let mut sums = vec![0.; self.outputs];
@@ -65,14 +61,9 @@ impl Kernel<Cpu> for Linear {
     }
 }
 
-/// a · b, written or added where it is wanted, by blocks of rows.
-fn product(to: &mut Grad<'_>, a: Matrix, b: Matrix) {
-    let Some((to, add)) = to.target() else {
-        return;
-    };
-    let columns = b.shape().1;
-    for_each_chunk(to, BLOCK * columns, |i, to| {
-        let a = a.rows(i * BLOCK, to.len() / columns);
-        multiply(to, add, a, b);
-    });
+/// a · b, written or added where it is wanted.
+fn gradient(to: &mut Grad<'_>, a: Matrix, b: Matrix) {
+    if let Some((to, add)) = to.target() {
+        product(to, add, a, b);
+    }
 }
