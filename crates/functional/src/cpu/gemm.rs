@@ -78,8 +78,8 @@ pub(crate) fn multiply(out: &mut [f32], accumulate: bool, a: Matrix, b: Matrix) 
     unsafe { multiply_at(out.as_mut_ptr(), b.shape.1, accumulate, a, b) }
 }
 
-/// As [`multiply`], on as many threads as the budget says: by blocks of rows, or of columns where there are more. The
-/// other matrix is packed anew for each block, so it should be the smaller one.
+/// As [`multiply`], on as many threads as the budget says. It cuts the longer side of `out` into blocks, because `gemm`
+/// packs the other matrix again for each block.
 pub(crate) fn product(out: &mut [f32], accumulate: bool, a: Matrix, b: Matrix) {
     let (m, n) = (a.shape.0, b.shape.1);
     assert_eq!(out.len(), m * n, "elements of out, of the product");
@@ -98,7 +98,8 @@ pub(crate) fn product(out: &mut [f32], accumulate: bool, a: Matrix, b: Matrix) {
 }
 
 /// # Safety
-/// From `out` on, the first `b.shape().1` of each `row` elements are this call's alone, for each row of a.
+/// For each row r of a: the elements of `out` from r · `row` on, as many as b has columns, are valid, and no one else uses
+/// them.
 unsafe fn multiply_at(out: *mut f32, row: usize, accumulate: bool, a: Matrix, b: Matrix) {
     let ((m, k), (k_of_b, n)) = (a.shape, b.shape);
     assert_eq!(k, k_of_b, "columns of a, rows of b");

@@ -4,13 +4,14 @@
 use crate::cpu::activation::{mask_all, positive};
 use crate::cpu::buffer::Buffer;
 use crate::cpu::gemm::{Matrix, product};
-use crate::cpu::gradient::{At, Cpu, Grad, Pass};
+use crate::cpu::gradient::{At, CHUNK, Cpu, Grad, Pass};
 use crate::cpu::sums::add_column_sums;
+use crate::cpu::threads::for_each_chunk;
 use crate::kernel::Kernel;
 use crate::ops::linear::Linear;
 use candle_core::Result;
 
-/// Rows that are summed at a time.
+/// Rows of a block.
 const BLOCK: usize = 64;
 
 impl Linear {
@@ -27,14 +28,20 @@ impl Kernel<Cpu> for Linear {
     fn forward(&self, _: &Pass, x: &[&[f32]], y: &mut [f32]) -> Result<Vec<Buffer>> {
         let bias = x.get(2);
         if let Some(bias) = bias {
-            for row in y.chunks_exact_mut(self.outputs.max(1)) {
-                row.copy_from_slice(bias);
-            }
+            for_each_chunk(y, BLOCK * self.outputs, |_, y| {
+                let rows = y.chunks_exact_mut(self.outputs);
+                rows.for_each(|row| row.copy_from_slice(bias));
+            });
         }
         let input = Matrix::new(x[0], self.batch, self.features);
         product(y, bias.is_some(), input, self.weight(x[1]).t());
         if self.relu {
-            y.iter_mut().for_each(|v| *v = positive(*v));
+            for_each_chunk(
+                y,
+                CHUNK,
+                #[inline(always)]
+                |_, y| y.iter_mut().for_each(|v| *v = positive(*v)),
+            );
         }
         Ok(vec![])
     }

@@ -62,6 +62,8 @@ pub fn measure(work: &Work, contenders: &[Contender], effort: &Effort) -> Result
             }
         }
     }
+    // the next kind of step needs their memory
+    rows.iter_mut().for_each(|row| row.process = None);
     Ok(rows)
 }
 

@@ -11,8 +11,7 @@ use std::ops::Range;
 /// The most blocks of weights that are kept transformed: 9 MB.
 const KEPT: usize = 16;
 
-/// A convolution, or the gradient of its input, which is one too: with the weights flipped and the
-/// channels of both sides exchanged.
+/// A convolution, or the gradient of its input: with the weights flipped and the channels of both sides exchanged.
 pub(super) struct Convolution<'a> {
     pub(super) images: Images<'a>,
     pub(super) weight: &'a [f32],

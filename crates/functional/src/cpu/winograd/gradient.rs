@@ -64,7 +64,7 @@ impl Gradient<'_> {
     /// For few channels: partial sums over some chunks each, and then their sum.
     fn sum_by_sum(&self, dw: &mut [f32], accumulate: bool) {
         let tiles = self.x.tiling.tiles();
-        let sums = Chunks::new(0..tiles, tiles.div_ceil(SUMS).max(256));
+        let sums = Chunks::new(0..tiles, tiles.div_ceil(SUMS).max(self.x.stride.tiles(256)));
         let size = dw.len();
         common([sums.count() * size], |[partial]| {
             let partial = &mut partial[..sums.count() * size];

@@ -1,7 +1,7 @@
 //! The product of two blocks, and the choice of instructions at run time: one generic text is
 //! compiled for AVX-512, AVX2, NEON and plain scalars.
 //!
-//! A *block* is planes, one for each Winograd point, of rows of the same width: a *panel* of 64
+//! A *block* is planes, one for each Winograd point or for several, of rows of the same width: a *panel* of 64
 //! channels, or as many whole vectors as there are channels. `pulp` compiles for the chosen
 //! instructions what it can inline, so all of it is `#[inline(always)]`.
 
@@ -9,8 +9,8 @@ use super::lanes::Lanes;
 use crate::cpu::vector::VECTOR as LINE;
 use pulp::{Arch, Simd, WithSimd};
 
-/// The planes of blocks. Each of `points` × `points` planes has a plane of weights, of `weights` × `weights`. Along either
-/// axis each point has its own weights, but for the last points: they have the same.
+/// The planes of blocks: `points` × `points`, and `weights` × `weights` of weights. Along an axis, points 0 to
+/// `weights` − 2 have weights of their own; all later points share the last.
 #[derive(Clone, Copy)]
 pub(super) struct Planes {
     pub(super) points: usize,
@@ -29,8 +29,8 @@ impl Planes {
 
 /// Floats of a block. Without the line beyond a plane's rows, the same row of each plane would fall
 /// into the same set of the first-level cache.
-pub(super) fn block(points: usize, rows: usize, width: usize) -> usize {
-    points * (rows * width + LINE)
+pub(super) fn block(planes: usize, rows: usize, width: usize) -> usize {
+    planes * (rows * width + LINE)
 }
 
 /// Runs `op` with the best instructions of this machine.
@@ -47,7 +47,7 @@ pub(super) fn dispatch<Op: WithSimd>(op: Op) -> Op::Output {
 /// strides, b is depth × width.
 pub(super) struct Multiply<'a> {
     pub(super) planes: Planes,
-    /// c are gradients of weights. Otherwise b are weights.
+    /// c are gradients of weights: points with the same weights are summed. Otherwise b are weights.
     pub(super) gradient: bool,
     pub(super) rows: usize,
     pub(super) depth: usize,

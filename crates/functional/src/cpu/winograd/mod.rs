@@ -29,24 +29,32 @@ pub(crate) use pooled::Pooled;
 use tiling::{Panels, Stride, Tiling};
 use transform::{Images, Role};
 
-/// The fewest channels of either side for which it pays: half a vector.
+/// The fewest channels of either side for which it pays, with stride 1: half a vector.
 const FEWEST: usize = 8;
+
+/// The same with stride 2, where it saves fewer products.
+const FEWEST_STRIDED: usize = 16;
 
 /// Whether a convolution is to be computed here.
 pub(crate) fn fits(g: &Geometry) -> bool {
-    let shape = match g.stride {
-        1 => g.padding <= 2,
-        // where the tiles, of 81 products, are small or not full, the definition takes fewer
-        2 => g.padding == 1 && 81 * tiling(g).tiles() < 9 * g.lines() * g.out_width,
-        _ => false,
+    let fewest = match g.stride {
+        1 if g.padding <= 2 => FEWEST,
+        2 if g.padding == 1 && is_full(g) => FEWEST_STRIDED,
+        _ => return false,
     };
-    g.kernel == (3, 3) && shape && g.channels.min(g.out_channels) >= FEWEST
+    g.kernel == (3, 3) && g.channels.min(g.out_channels) >= fewest
+}
+
+/// Whether the tiles of stride 2, of 81 products each, save a quarter of the 9 products of an output.
+fn is_full(g: &Geometry) -> bool {
+    4 * 81 * tiling(g).tiles() <= 3 * 9 * g.lines() * g.out_width
 }
 
 fn stride(g: &Geometry) -> Stride {
-    match g.stride {
-        1 => Stride::One,
-        _ => Stride::Two,
+    match (g.stride, g.padding) {
+        (1, _) => Stride::One,
+        (2, 1) => Stride::Two,
+        other => unreachable!("stride and padding {other:?}"),
     }
 }
 
@@ -81,7 +89,7 @@ fn gradients<'a>(g: &Geometry, dy: &'a [f32]) -> Images<'a> {
         tiling: tiling(g),
         padding: 0,
         stride: stride(g),
-        role: Role::Outputs,
+        role: Role::ForWeight,
     }
 }
 
@@ -116,7 +124,7 @@ pub(crate) fn backward_x(
     dx: &mut [f32],
     accumulate: bool,
 ) {
-    // with stride 2 the tiles of dx are under those of y
+    // with stride 2 a tile of 8 × 8 pixels of dx belongs to each tile of y
     let (tiling, padding) = match stride(g) {
         Stride::One => (
             Tiling {
@@ -132,7 +140,7 @@ pub(crate) fn backward_x(
         images: Images {
             tiling,
             padding,
-            role: Role::Gradients,
+            role: Role::ForInputs,
             ..gradients(g, dy)
         },
         weight,

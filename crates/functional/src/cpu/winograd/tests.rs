@@ -33,6 +33,10 @@ impl Case {
         let mut y = vec![f32::NAN; t.dy.len()];
         let bias = accumulate.then_some(&t.bias[..]);
         forward(&g, &t.x, &t.weight, bias, false, &mut y);
+        let mut positive = vec![f32::NAN; y.len()];
+        forward(&g, &t.x, &t.weight, bias, true, &mut positive);
+        let mut pairs = positive.iter().zip(&y);
+        assert!(pairs.all(|(cut, y)| *cut == y.max(0.)), "{case:?}: ReLU");
         backward_x(&g, &t.weight, &t.dy, &mut dx, accumulate);
         backward_weight(&g, &t.x, &t.dy, &mut dw, accumulate);
         let mut expected = case.expected(&t);
@@ -72,6 +76,7 @@ fn all_passes_are_convolutions() {
         ((28, 9), (65, 40)),
         ((5, 20), (192, 64)),
         ((17, 16), (8, 13)),
+        ((61, 60), (24, 16)), // two partial sums of the weight's gradient
     ];
     let strided = strided.into_iter().enumerate();
     let strided = strided
@@ -107,9 +112,16 @@ pub(super) fn on_all_instructions(check: impl Fn()) {
 fn im2col_does_the_rest() {
     let fit = case(1, (4, 4), (8, 100));
     assert!(fits(&fit.geometry()));
-    let strided = case(1, (7, 8), (8, 100)).but(|c| c.stride = 2);
+    let strided = case(1, (7, 8), (16, 100)).but(|c| c.stride = 2);
     assert!(fits(&strided.geometry()));
-    assert!(!fits(&strided.but(|c| c.padding = 0).geometry()));
+    let changes: [fn(&mut Case); 3] = [
+        |c| c.padding = 0,
+        |c| c.channels = (8, 100),
+        |c| c.size = (11, 12),
+    ];
+    for other in changes.map(|change| strided.but(change)) {
+        assert!(!fits(&other.geometry()), "{other:?}");
+    }
     let changes: [fn(&mut Case); 5] = [
         |c| c.stride = 2,
         |c| c.stride = 3,

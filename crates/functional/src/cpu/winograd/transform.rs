@@ -14,10 +14,10 @@ use std::ops::Range;
 #[derive(Clone, Copy)]
 pub(super) enum Role {
     Inputs,
-    /// Gradients of its outputs, for the gradient of the inputs.
-    Gradients,
-    /// Gradients of its outputs, for the gradient of the weight.
-    Outputs,
+    /// Gradients of its outputs, for the gradient of its inputs.
+    ForInputs,
+    /// Gradients of its outputs, for the gradient of its weight.
+    ForWeight,
 }
 
 /// Images (B, H, W, C) under tiles of outputs.
@@ -42,7 +42,7 @@ impl Images<'_> {
         let (sample, top, left) = self.tiling.place(tile);
         let step = match self.role {
             Role::Inputs => self.stride.pixels(),
-            Role::Gradients | Role::Outputs => 1,
+            Role::ForInputs | Role::ForWeight => 1,
         };
         let first = |at: usize| (at * step).wrapping_sub(self.padding);
         (sample, first(top), first(left))
@@ -116,11 +116,11 @@ impl WithSimd for ToPoints<'_> {
     fn with_simd<S: Simd>(self, simd: S) {
         let simd = Lanes(simd);
         match (self.images.stride, self.images.role) {
-            (Stride::One, Role::Inputs | Role::Gradients) => self.by::<S, six::OfInput, 6, 6>(simd),
-            (Stride::One, Role::Outputs) => self.by::<S, six::OfOutput, 4, 6>(simd),
+            (Stride::One, Role::Inputs | Role::ForInputs) => self.by::<S, six::OfInput, 6, 6>(simd),
+            (Stride::One, Role::ForWeight) => self.by::<S, six::OfOutput, 4, 6>(simd),
             (Stride::Two, Role::Inputs) => self.by::<S, nine::OfInput, 9, 9>(simd),
-            (Stride::Two, Role::Gradients) => self.by::<S, nine::OfGradient, 5, 9>(simd),
-            (Stride::Two, Role::Outputs) => self.by::<S, nine::OfOutput, 4, 9>(simd),
+            (Stride::Two, Role::ForInputs) => self.by::<S, nine::OfGradient, 5, 9>(simd),
+            (Stride::Two, Role::ForWeight) => self.by::<S, nine::OfOutput, 4, 9>(simd),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Winograd's algorithm along one axis: a tile of inputs and a kernel's weights become the values of
 //! polynomials at some points, their products are the values of the product, and the outputs are
-//! read from those. The points are 0, some pairs ±p, and ∞, where the value is the last coefficient.
+//! read from those. The points are 0, some pairs ±p, others in [`nine`], and ∞, where the value is the last coefficient.
 
 pub(super) mod eight;
 pub(super) mod nine;

@@ -8,7 +8,7 @@ use pulp::Simd;
 const S: f32 = 0.75;
 const T: f32 = 2.;
 
-/// At 0, S, −S and T; the weights bear them.
+/// Factors of the values at 0, S, −S and T. Only the transforms of the weight apply them.
 const FACTORS: [f32; 4] = [
     1. / (S * S * T),
     1. / (2. * S * S * (S - T)),
