@@ -24,7 +24,11 @@ fn an_epoch(data: &Dataset, k: usize, lr: f64, warm_up: usize, seed: u64) -> Res
     let mut timer = Timer::new();
     for (i, batch) in train_iter.epoch(1).enumerate() {
         let (x, y) = batch?;
-        let lr = if i < warm_up { lr * (i + 1) as f64 / warm_up as f64 } else { lr };
+        let lr = if i < warm_up {
+            lr * (i + 1) as f64 / warm_up as f64
+        } else {
+            lr
+        };
         train_batch(&x, &y, &device_params, &devices, lr)?;
     }
     d2l::synchronize(&devices)?;

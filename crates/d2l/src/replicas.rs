@@ -45,7 +45,10 @@ where
         done
     };
     let run = || items.enumerate().map(replica).collect();
-    let threads = THREADS.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let threads = THREADS
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone();
     match threads {
         Some(threads) => threads.install(run),
         None => run(),
@@ -81,7 +84,10 @@ pub fn try_share_cores(threads: Option<usize>, replicas: usize) -> Result<usize>
     // are `functional`'s
     let k = replicas.clamp(1, cores());
     let mut threads = THREADS.lock().unwrap_or_else(PoisonError::into_inner);
-    if threads.as_ref().is_none_or(|threads| threads.current_num_threads() != k) {
+    if threads
+        .as_ref()
+        .is_none_or(|threads| threads.current_num_threads() != k)
+    {
         let new = ThreadPoolBuilder::new().num_threads(k);
         let new = new.thread_name(|i| format!("worker {i}")).build();
         let failed = |error| Error::Msg(format!("a thread could not be started: {error}"));
