@@ -24,7 +24,11 @@ fn an_epoch(data: &Dataset, k: usize, lr: f64, warm_up: usize, seed: u64) -> Res
     let mut timer = Timer::new();
     for (i, batch) in train_iter.epoch(1).enumerate() {
         let (x, y) = batch?;
-        let lr = lr * ((i + 1) as f64 / warm_up as f64).min(1.0);
+        let lr = if i < warm_up {
+            lr * (i + 1) as f64 / warm_up as f64
+        } else {
+            lr
+        };
         train_batch(&x, &y, &device_params, &devices, lr)?;
     }
     d2l::synchronize(&devices)?;
@@ -48,7 +52,6 @@ fn main() -> Result<()> {
         limit_test: Some(500),
         ..Default::default()
     })?;
-    d2l::share_cores(None, 4); // makes the threads for the largest number of devices
     println!("devices  minibatch  lr      steps  ms a step  test acc");
     for (k, times) in [(1, 1.0), (2, 1.0), (2, 2.0), (4, 1.0), (4, 4.0)] {
         let (n, lr) = (16 * k, 0.0125 * times);

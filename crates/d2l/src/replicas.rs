@@ -1,10 +1,14 @@
 //! All replicas at once, each on its device and its share of the cores.
 
-use std::error::Error;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use candle_core::{Device, Result, bail};
+use candle_core::{Device, Error, Result, bail};
 use devices::{barrier, cores, cores_each, on_replica};
 use rayon::prelude::*;
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
+/// The threads of the replicas, once [`share_cores`] has made them.
+static THREADS: Mutex<Option<Arc<ThreadPool>>> = Mutex::new(None);
 
 /// Runs `f` on all `devices` at once, on each with its own of `items`; returns the results in their order. It
 /// is rayon's parallel iterator, in which an error names its replica as [`on_replica`](crate::on_replica) does.
@@ -40,16 +44,20 @@ where
         devices::threads::set_together(1);
         done
     };
-    items.enumerate().map(replica).collect()
+    let run = || items.enumerate().map(replica).collect();
+    let threads = THREADS
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone();
+    match threads {
+        Some(threads) => threads.install(run),
+        None => run(),
+    }
 }
 
 /// Gives each of `replicas` its share of the cores, and returns it: the operations of one
 /// replica use that many threads. `threads` limits the cores of the whole run; more than there are only wait for each
 /// other, and are not used.
-///
-/// A process starts the threads on which `scratch` runs its replicas only once. A process that trains
-/// several times calls this with the largest number of replicas first; otherwise the replicas of a
-/// later run share too few threads.
 ///
 /// ```
 /// assert_eq!(d2l::share_cores(None, 1), d2l::cores());
@@ -74,11 +82,16 @@ pub fn try_share_cores(threads: Option<usize>, replicas: usize) -> Result<usize>
     devices::threads::set_default(share);
     // a thread for each replica, as more would cost a tenth of LeNet's step; the threads within one
     // are `functional`'s
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(replicas.min(cores()));
-    let pool = pool.thread_name(|i| format!("worker {i}"));
-    match pool.build_global() {
-        // without a cause it says only that the threads are there already
-        Err(error) if error.source().is_some() => bail!("a thread could not be started: {error}"),
-        _ => Ok(share),
+    let k = replicas.clamp(1, cores());
+    let mut threads = THREADS.lock().unwrap_or_else(PoisonError::into_inner);
+    if threads
+        .as_ref()
+        .is_none_or(|threads| threads.current_num_threads() != k)
+    {
+        let new = ThreadPoolBuilder::new().num_threads(k);
+        let new = new.thread_name(|i| format!("worker {i}")).build();
+        let failed = |error| Error::Msg(format!("a thread could not be started: {error}"));
+        *threads = Some(Arc::new(new.map_err(failed)?));
     }
+    Ok(share)
 }
