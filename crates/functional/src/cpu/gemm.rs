@@ -78,12 +78,12 @@ pub(crate) fn multiply(out: &mut [f32], accumulate: bool, a: Matrix, b: Matrix) 
     unsafe { multiply_at(out.as_mut_ptr(), b.shape.1, accumulate, a, b) }
 }
 
-/// As [`multiply`], on as many threads as the budget says. It cuts the longer side of `out` into blocks, because `gemm`
-/// packs the other matrix again for each block.
+/// As [`multiply`], on as many threads as the budget says: in blocks of rows, or of columns where that packs less.
 pub(crate) fn product(out: &mut [f32], accumulate: bool, a: Matrix, b: Matrix) {
     let (m, n) = (a.shape.0, b.shape.1);
     assert_eq!(out.len(), m * n, "elements of out, of the product");
-    let by_rows = m >= n;
+    // a matrix whose rows are not contiguous is packed for each block of rows
+    let by_rows = b.strides.1 == 1 || m >= n;
     let all = if by_rows { m } else { n };
     let out = Disjoint::new(out);
     for_each(all.div_ceil(BLOCK), |i| {
