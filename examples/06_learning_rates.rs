@@ -38,8 +38,7 @@ fn accuracies(data: &Dataset) -> Result<Animator> {
     let animator = Animator::new("learning rate", &legend, (0.02, 0.5));
     let mut animator = animator.ylabel("test accuracy").xscale_log();
     for lr in RATES {
-        // four devices first, because the threads are started only once
-        let [c, b, a] = [(4, 64), (4, 16), (1, 16)].map(|(k, n)| accuracy_with(data, k, n, lr));
+        let [a, b, c] = [(1, 16), (4, 16), (4, 64)].map(|(k, n)| accuracy_with(data, k, n, lr));
         animator.add(lr, &[a?, b?, c?])?;
     }
     Ok(animator)

@@ -65,21 +65,18 @@ impl WithSimd for Multiply<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let [points, weights] = [self.planes.points.pow(2), self.planes.weights.pow(2)];
-        let (in_b, in_c) = if self.gradient {
-            (points, weights)
-        } else {
-            (weights, points)
+        let gradient = self.gradient;
+        let b_and_c = |points: usize, weights: usize| match gradient {
+            true => (points, weights),
+            false => (weights, points),
         };
+        let points = self.planes.points.pow(2);
+        let (in_b, in_c) = b_and_c(points, self.planes.weights.pow(2));
         let (a_plane, b_plane) = (self.a.len() / points, self.b.len() / in_b);
         let c_plane = self.c.len() / in_c;
         for point in 0..points {
             let (weights, is_first) = self.planes.weights_of(point);
-            let (of_b, of_c) = if self.gradient {
-                (point, weights)
-            } else {
-                (weights, point)
-            };
+            let (of_b, of_c) = b_and_c(point, weights);
             let a = &self.a[point * a_plane..][..a_plane];
             let b = &self.b[of_b * b_plane..][..b_plane];
             let c = &mut self.c[of_c * c_plane..][..c_plane];
@@ -94,7 +91,7 @@ impl WithSimd for Multiply<'_> {
                 strides: self.strides,
                 b: b.as_ptr(),
                 c: c.as_mut_ptr(),
-                accumulate: self.accumulate || self.gradient && !is_first,
+                accumulate: self.accumulate || gradient && !is_first,
                 next: b.as_ptr().wrapping_add(b_plane),
             };
             // Safety: the tiles cover `rows` rows and `width` columns, which the assertion found
