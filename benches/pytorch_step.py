@@ -9,6 +9,7 @@ input, and answers with the milliseconds of each. The networks are those of
 `crates/xtask/src/bench/networks.rs`.
 """
 
+import atexit
 import math
 import os
 import subprocess
@@ -80,13 +81,14 @@ NETWORKS = {
 
 
 def join(processes):
-    """Starts the other processes and meets them; returns the number of this one."""
+    """Starts the other processes and meets them; returns the number of this one. It waits for them at its end."""
     rank = int(os.environ.setdefault("RANK", "0"))
     if rank == 0:
         os.environ["MEET"] = os.path.join(tempfile.mkdtemp(), "meet")
         for other in range(1, processes):
             env, none = dict(os.environ, RANK=str(other)), subprocess.DEVNULL
-            subprocess.Popen([sys.executable, *sys.argv], env=env, stdin=none, stdout=none)
+            other = subprocess.Popen([sys.executable, *sys.argv], env=env, stdin=none, stdout=none)
+            atexit.register(other.wait)
     meet = f"file://{os.environ['MEET']}"
     distributed.init_process_group("gloo", meet, world_size=processes, rank=rank)
     return rank

@@ -18,18 +18,18 @@ const DOUBT: &str = ": **these numbers are doubtful**";
 pub struct Spent {
     /// Seconds on the clock.
     pub seconds: f64,
-    /// Seconds of processor time that the process used.
+    /// Seconds of processor time that the process and its children used.
     pub own: f64,
     /// Seconds of processor time that went elsewhere.
     pub other: f64,
 }
 
 impl Spent {
-    /// Adds the time that `f` takes; `pid` is the process that works meanwhile.
+    /// Adds the time that `f` takes; `pid` is the process that works meanwhile, the first of its group.
     pub fn add<T>(&mut self, pid: u32, f: impl FnOnce() -> T) -> T {
-        let (start, own, busy) = (Instant::now(), process_ticks(pid), busy_ticks());
+        let (start, own, busy) = (Instant::now(), group_ticks(pid), busy_ticks());
         let done = f();
-        let own = (process_ticks(pid) - own) / TICKS;
+        let own = (group_ticks(pid) - own) / TICKS;
         self.seconds += start.elapsed().as_secs_f64();
         self.own += own;
         self.other += (busy_ticks() - busy) / TICKS - own;
@@ -74,11 +74,16 @@ fn busy_ticks() -> f64 {
     [1, 2, 3, 6, 7, 8].map(|i| number(&stat, i)).iter().sum()
 }
 
-/// The processor time of a process and all its threads, in ticks.
-fn process_ticks(pid: u32) -> f64 {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let after_name = stat.rsplit(')').next().unwrap_or_default();
-    number(after_name, 11) + number(after_name, 12) // utime and stime
+/// The processor time of all processes of a group, in ticks. DistributedDataParallel has several.
+fn group_ticks(group: u32) -> f64 {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let stats = processes.filter_map(|p| fs::read_to_string(p.path().join("stat")).ok());
+    let ticks = stats.filter_map(|stat| {
+        let (_, after_name) = stat.rsplit_once(')')?;
+        let is_in_group = number(after_name, 2) == f64::from(group);
+        is_in_group.then(|| number(after_name, 11) + number(after_name, 12)) // utime and stime
+    });
+    ticks.reduce(|a, b| a + b).unwrap_or(f64::NAN)
 }
 
 /// The most memory that a process had at a time, in MiB.
@@ -112,6 +117,9 @@ mod tests {
     fn this_process_is_known() {
         let pid = std::process::id();
         assert!(peak_memory(pid) > 0.5);
-        assert!(process_ticks(pid) >= 0.0 && busy_ticks() > 0.0);
+        let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+        let (_, after_name) = stat.rsplit_once(')').unwrap_or_default();
+        assert!(group_ticks(number(after_name, 2) as u32) >= 0.0 && busy_ticks() > 0.0);
+        assert!(group_ticks(u32::MAX).is_nan());
     }
 }

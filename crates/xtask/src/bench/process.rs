@@ -10,7 +10,7 @@ use super::machine::{Spent, peak_memory};
 /// A process that waits for requests.
 pub struct Process {
     child: Child,
-    requests: ChildStdin,
+    requests: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
     /// What it says it is.
     pub version: String,
@@ -20,10 +20,12 @@ impl Process {
     /// Starts it and waits until it is ready.
     pub fn start(mut command: Command) -> Result<Self> {
         let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        #[cfg(unix)] // what its children spend is its own
+        std::os::unix::process::CommandExt::process_group(pipes, 0);
         let mut child = pipes
             .spawn()
             .with_context(|| format!("cannot start {:?}", command.get_program()))?;
-        let requests = child.stdin.take().context("no pipe")?;
+        let requests = child.stdin.take();
         let answers = BufReader::new(child.stdout.take().context("no pipe")?);
         let mut process = Self {
             child,
@@ -42,7 +44,8 @@ impl Process {
     /// Has it do `steps` steps: the milliseconds of each. Adds to `spent` the time from the request to the answer.
     pub fn ask(&mut self, steps: usize, spent: &mut Spent) -> Result<Vec<f64>> {
         let line = spent.add(self.child.id(), || {
-            writeln!(self.requests, "{steps}").context("it has ended")?;
+            let requests = self.requests.as_mut().context("no pipe")?;
+            writeln!(requests, "{steps}").context("it has ended")?;
             self.line()
         })?;
         let times = line.split(' ').map(str::parse).collect::<Result<_, _>>();
@@ -65,7 +68,8 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        let _ = self.child.kill(); // it may have ended by itself
+        // Without further requests it ends its children and then itself
+        self.requests = None;
         let _ = self.child.wait();
     }
 }

@@ -89,7 +89,11 @@ impl Row {
     /// One turn; returns the milliseconds of a step.
     fn turn(&mut self, work: &Work, effort: &Effort) -> Result<f64> {
         let mut process = match self.process.take() {
-            Some(process) => process,
+            // After a pause the first step takes longer, on some virtual machines by a half
+            Some(mut process) => {
+                process.ask(1, &mut Spent::default())?;
+                process
+            }
             None => self.warm_up(work, effort)?,
         };
         let times = process.ask(self.steps, &mut self.spent)?;
