@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
 use plotters::prelude::*;
 
-use crate::svg::escape;
+use crate::svg::{DARK_MODE, escape};
 
 /// Plots one or more curves over the epochs ("Linear Regression Implementation from Scratch").
 ///
@@ -97,7 +97,7 @@ impl Animator {
         &self.y[i]
     }
 
-    /// The curves as an SVG picture, on white, so that it can be read on a dark page as well.
+    /// The curves as an SVG picture, on white; on a dark page they are dark.
     ///
     /// # Errors
     /// If the drawing fails.
@@ -106,7 +106,8 @@ impl Animator {
         self.draw(SVGBackend::with_string(&mut svg, SIZE).into_drawing_area())?;
         let words = escape(&self.words());
         let label = format!("<svg role=\"img\" aria-label=\"{words}\" ");
-        Ok(svg.replacen("<svg ", &label, 1))
+        let svg = svg.replacen("<svg ", &label, 1);
+        Ok(svg.replace("</svg>", &format!("{DARK_MODE}\n</svg>")))
     }
 
     fn draw(&self, area: Area<'_>) -> Result<()> {

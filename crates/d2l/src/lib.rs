@@ -35,6 +35,6 @@ pub use metrics::evaluate_accuracy_gpu;
 pub use param::{Param, backward, sgd};
 pub use replicas::{on_each, share_cores, try_share_cores};
 pub use show_images::show_images;
-pub use svg::{display_svg, escape};
+pub use svg::{DARK_MODE, display_svg, escape};
 pub use timer::Timer;
 pub use training::{Rng, accuracy, normal, num_examples, rng, uniform};

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use anyhow::{Result, ensure};
 use candle_core::{DType, Tensor};
 
-use crate::svg::escape;
+use crate::svg::{DARK_MODE, escape};
 
 /// Pixels of the sheet for each pixel of an image.
 const SCALE: usize = 3;
@@ -72,7 +72,7 @@ pub fn show_images(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {sheet_width} {sheet_height}\" \
          width=\"{sheet_width}\" height=\"{sheet_height}\" role=\"img\" aria-label=\"{words}\">\n\
          <style>{STYLE}</style>\n\
-         <rect width=\"{sheet_width}\" height=\"{sheet_height}\" rx=\"8\" fill=\"#ffffff\"/>\n{body}</svg>\n"
+         <rect width=\"{sheet_width}\" height=\"{sheet_height}\" rx=\"8\" fill=\"#ffffff\"/>\n{body}{DARK_MODE}\n</svg>\n"
     ))
 }
 
@@ -116,7 +116,7 @@ fn pixels(body: &mut String, image: &[Vec<f32>]) {
     let (width, height) = (image[0].len(), image.len());
     let _ = writeln!(
         body,
-        "<g transform=\"scale({SCALE})\" shape-rendering=\"crispEdges\">\
+        "<g class=\"photo\" transform=\"scale({SCALE})\" shape-rendering=\"crispEdges\">\
          <rect width=\"{width}\" height=\"{height}\"/><g transform=\"translate(0 .5)\">"
     );
     // black is there already

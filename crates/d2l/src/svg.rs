@@ -1,5 +1,10 @@
 //! SVG pictures.
 
+/// What makes a picture on white a dark one where the reader prefers dark pages; it stands before `</svg>`. Hues stay,
+/// and what has the class `photo`.
+pub const DARK_MODE: &str = "<style>@media (prefers-color-scheme: dark) { \
+    svg { filter: invert(0.93) hue-rotate(180deg) } svg .photo { filter: invert(0.93) } }</style>";
+
 /// Shows a picture below the cell that calls it: prints it so that evcxr, Rust's kernel for Jupyter, and
 /// `crates/notebook` know it for one.
 ///

@@ -34,7 +34,7 @@ pub enum Kind {
     /// Markdown, blocks of other languages included.
     Text,
     /// Rust. A cell, if it `runs` (```` ```rust ````), otherwise only shown (```` ```rs ````); with a `source`
-    /// it is a listing.
+    /// it is a listing. Python is only shown, and has a source.
     Code {
         /// Whether it is a cell.
         runs: bool,
@@ -153,6 +153,12 @@ impl fmt::Display for Piece {
 }
 
 impl Piece {
+    /// The language of its code.
+    pub fn language(&self) -> &'static str {
+        let is_python = self.open.trim_start_matches('`').starts_with("python");
+        if is_python { "python" } else { "rust" }
+    }
+
     /// A piece of which there is only the first line.
     fn opened(line: usize, kind: Kind, open: &str) -> Self {
         Self {
@@ -199,7 +205,8 @@ fn compared(line: &str) -> Result<Compared> {
 /// What a block of code is, by its info string: `rust file="…" item="…"`.
 fn code(info: &str, line: &str) -> Result<Kind> {
     let (language, attributes) = info.split_once(char::is_whitespace).unwrap_or((info, ""));
-    if !["rust", "rs"].contains(&language) {
+    let is_shown = language == "rs" || language == "python" && !attributes.is_empty();
+    if language != "rust" && !is_shown {
         ensure!(
             !language.starts_with("rust,"),
             "a cell is `rust`, what is only shown `rs`"
@@ -208,7 +215,7 @@ fn code(info: &str, line: &str) -> Result<Kind> {
     }
     ensure!(
         !line.starts_with(char::is_whitespace),
-        "a block of Rust begins at the start of its line"
+        "a block of code begins at the start of its line"
     );
     let source = match attributes.split('"').collect::<Vec<_>>()[..] {
         [""] => None,
@@ -248,6 +255,12 @@ fn f() {}
 ````rs file="c.rs" item="h"
 fn h() {}
 ````
+```python
+print("text")
+```
+```python file="d.py" item="i"
+def i():
+```
 Text `and` more
 
 <!-- recorded: scratch --gpus 2 -->
@@ -278,11 +291,17 @@ $ cargo run
             (15, Kind::Output(Compared::Within(0.0))),
             (18, code(false, "c.rs", &["h"])),
             (21, Kind::Text),
-            (23, Kind::Recorded("scratch --gpus 2".into())),
+            (24, code(false, "d.py", &["i"])),
+            (27, Kind::Text),
+            (29, Kind::Recorded("scratch --gpus 2".into())),
         ];
         assert_eq!(kinds, expected);
         assert_eq!(chapter.pieces[1].body, "let x = 1;\n");
         assert_eq!(chapter.pieces[2].open, "\n<!-- output: ±0.5 -->\n");
+        assert_eq!(
+            [1, 7].map(|i| chapter.pieces[i].language()),
+            ["rust", "python"]
+        );
         Ok(())
     }
 

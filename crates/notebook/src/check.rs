@@ -7,7 +7,7 @@ use anyhow::Result;
 use crate::book::Book;
 use crate::chapter::{Chapter, Compared, Kind, Piece};
 use crate::fresh::{self, Fresh};
-use crate::{compare, curve, links};
+use crate::{compare, links};
 
 /// The listings of a chapter that are not their sources' text.
 ///
@@ -101,16 +101,18 @@ pub fn links(book: &Book, page: &str) -> Result<Vec<String>> {
     Ok(complaints.collect())
 }
 
-/// The pictures: the curve if it is drawn otherwise now, and those that no page shows.
+/// The pictures: those that the code draws otherwise now, those that no page shows, and
+/// those that stay white on a dark page.
 ///
 /// # Errors
 /// If a page cannot be read, or a run that the curve shows is not recorded.
 pub fn pictures(book: &Book) -> Result<Vec<String>> {
     let mut complaints = Vec::new();
-    let curve = fs::read_to_string(book.folder.join(curve::FILE)).unwrap_or_default();
-    if curve != curve::svg(book)? {
-        let how = "to renew it: cargo run -p notebook -- renew";
-        complaints.push(format!("{} is stale\n  {how}", curve::FILE));
+    for (file, svg) in fresh::pictures(book)? {
+        if fs::read_to_string(book.folder.join(&file)).unwrap_or_default() != svg {
+            let how = "to renew it: cargo run -p notebook -- renew";
+            complaints.push(format!("{file} is stale\n  {how}"));
+        }
     }
     let mut shown = Vec::new();
     for page in book.pages()? {
@@ -119,6 +121,9 @@ pub fn pictures(book: &Book) -> Result<Vec<String>> {
     for file in book.pictures()? {
         if !shown.iter().any(|link| link.to.ends_with(&file)) {
             complaints.push(format!("{file} is shown on no page"));
+        }
+        if !fs::read_to_string(book.folder.join(&file))?.contains(d2l::DARK_MODE) {
+            complaints.push(format!("{file} is not dark on a dark page: d2l::DARK_MODE"));
         }
     }
     Ok(complaints)

@@ -1,10 +1,11 @@
 //! A chapter as it would be now: listings from their sources, outputs from a run.
 
 use anyhow::{Context, Result, ensure};
+use collective::Algorithm;
 
 use crate::book::Book;
 use crate::chapter::{Chapter, Kind};
-use crate::{item, output, run};
+use crate::{curve, item, output, rounds, run, speed_up};
 
 /// What a piece of a chapter should be now.
 #[derive(Debug)]
@@ -69,6 +70,21 @@ pub fn outputs(book: &Book, name: &str, chapter: &Chapter) -> Result<Vec<Fresh>>
         });
     }
     Ok(outputs)
+}
+
+/// The pictures that are drawn by code, but by no cell: file and SVG.
+///
+/// # Errors
+/// If a run that one shows is not recorded.
+pub fn pictures(book: &Book) -> Result<Vec<(String, String)>> {
+    let all_reduces =
+        Algorithm::ALL.map(|algorithm| (rounds::file(algorithm), rounds::svg(algorithm)));
+    let mut all = vec![
+        (curve::FILE.to_owned(), curve::svg(book)?),
+        (speed_up::FILE.to_owned(), speed_up::svg(book)?),
+    ];
+    all.extend(all_reduces);
+    Ok(all)
 }
 
 /// Whether a file is a picture of a chapter's cell.

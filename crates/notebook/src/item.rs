@@ -1,5 +1,5 @@
 //! Items of a Rust file by name: where they begin, and their text. rustfmt has formatted the file, so indentation
-//! says where an item begins and ends.
+//! says where an item begins and ends. It does so in Python too.
 //!
 //! `syn` would give lines only with the feature `span-locations` of proc-macro2. Then `cargo test` would compile
 //! every derive macro again after `cargo run`, and each crate that uses one.
@@ -95,7 +95,7 @@ fn indentation(line: &str) -> usize {
 
 /// Whether the first word that is no keyword is `name`.
 fn declares(item: &Lines, name: &str) -> bool {
-    const KEYWORDS: &str = "pub crate super const async unsafe extern fn struct enum trait type static mut macro_rules";
+    const KEYWORDS: &str = "pub crate super const async unsafe extern fn struct enum trait type static mut macro_rules def class";
     let words = item[0].1.split(|c: char| !c.is_alphanumeric() && c != '_');
     let mut names =
         words.skip_while(|word| word.is_empty() || KEYWORDS.split(' ').any(|k| k == *word));
@@ -201,6 +201,17 @@ fn area() -> f64 {
         let other = text("impl Display for Other");
         assert_eq!((other.0, other.1.lines().count()), (10, 9));
         assert_eq!(text("impl Circle").0, 20);
+    }
+
+    #[test]
+    fn functions_of_python_are_found() -> Result<()> {
+        let source = "import os\n\n\ndef f(\n    x,\n):\n    return x\n\n\nclass C:\n    x = 1\n";
+        assert_eq!(
+            find(source, "f")?.text,
+            "def f(\n    x,\n):\n    return x\n"
+        );
+        assert_eq!(find(source, "C")?.text, "class C:\n    x = 1\n");
+        Ok(())
     }
 
     #[test]

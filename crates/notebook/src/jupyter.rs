@@ -31,7 +31,7 @@ pub fn notebook(chapter: &Chapter, folder: &Path) -> Result<Value> {
                 }));
             }
             Kind::Code { runs: false, .. } => {
-                text += &format!("```rust\n{}{}", piece.body, piece.close)
+                text += &format!("```{}\n{}{}", piece.language(), piece.body, piece.close)
             }
             Kind::Output(_) => {} // with its cell
             Kind::Text | Kind::Recorded(_) => text += &piece.body,

@@ -14,5 +14,7 @@ pub mod links;
 pub mod output;
 pub mod record;
 pub mod renew;
+pub mod rounds;
 pub mod run;
 pub mod site;
+pub mod speed_up;

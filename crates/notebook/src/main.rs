@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use clap::{Parser, Subcommand};
 use notebook::book::Book;
 use notebook::run::{BEGIN, OVERTIME};
-use notebook::{check, curve, jupyter, record, renew, site};
+use notebook::{check, fresh, jupyter, record, renew, site};
 
 // What a reader need not see in a cell need not be warned of.
 #[allow(unused, unused_qualifications)]
@@ -110,7 +110,9 @@ fn renew(only: Option<&str>) -> Result<()> {
         let how = if stale { "renewed" } else { "was fresh" };
         println!("{what}: {how}");
     };
-    say(curve::FILE, book.write(curve::FILE, &curve::svg(&book)?)?);
+    for (file, svg) in fresh::pictures(&book)? {
+        say(&file, book.write(&file, &svg)?);
+    }
     for page in book.pages()? {
         if chapters.contains(&page) || !all.contains(&page) {
             let start = Instant::now();

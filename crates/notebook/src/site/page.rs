@@ -95,7 +95,7 @@ fn piece(piece: &Piece) -> String {
     match &piece.kind {
         Kind::Text => body.clone(),
         Kind::Output(_) if body.is_empty() => String::new(),
-        Kind::Code { .. } => format!("{}rust\n{body}{close}", close.trim_end()),
+        Kind::Code { .. } => format!("{}{}\n{body}{close}", close.trim_end(), piece.language()),
         Kind::Output(_) | Kind::Recorded(_) => {
             format!("\n<div class=\"output\">\n\n{}\n\n</div>\n", body.trim())
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use d2l::escape;
+use d2l::{DARK_MODE, escape};
 
 use crate::timeline::{Span, Timeline};
 
@@ -74,7 +74,7 @@ impl Timeline {
         frame.legend(timelines);
         frame.axis(length, bottom);
         format!(
-            r#"<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="12" role="img" aria-label="{label}"><defs>{HATCHED}</defs><rect width="100%" height="100%" fill="white"/>{drawn}</svg>"#,
+            r#"<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="12" role="img" aria-label="{label}"><defs>{HATCHED}</defs><rect width="100%" height="100%" fill="white"/>{drawn}{DARK_MODE}</svg>"#,
             height = bottom + AXIS,
             label = escape(&in_words(timelines)),
             drawn = frame.svg + &lanes.svg,

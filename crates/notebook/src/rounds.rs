@@ -1,0 +1,348 @@
+//! The pictures of the all-reduce algorithms, drawn from the schedules that groups execute. They move, by CSS alone.
+//! Where a reader asks for less motion, or a viewer knows no animation, they are complete and still.
+
+use std::fmt::Write;
+
+use collective::{Algorithm, Schedule, Sum};
+use d2l::DARK_MODE;
+
+/// Devices. The gradient of device i has the colour of the class `d` with its number.
+const K: usize = 4;
+const WIDTH: f64 = 480.0;
+/// The rounds are named left of this, the devices stand in columns right of it.
+const LEFT: f64 = 98.0;
+const COLUMN: f64 = (WIDTH - 16.0 - LEFT) / K as f64;
+/// Width and height of a device: its chunks side by side, in each a slot for every gradient.
+const DEVICE: (f64, f64) = (78.0, 30.0);
+/// Seconds that a round is shown.
+const ROUND: f64 = 1.5;
+
+const STYLE: &str = "\
+text { font: 15px system-ui, sans-serif; fill: #24292f } .bold { font-weight: 600 }
+.soft { fill: #57606a } .red { fill: #bc4c00 } .middle { text-anchor: middle } .card { fill: #ffffff }
+.d0 { fill: #0969da } .d1 { fill: #f0a30a } .d2 { fill: #1a7f37 } .d3 { fill: #a475f9 } .none { fill: #eaeef2 }
+.old { opacity: 0.25 } .lit { fill: #fff8c5 } .lit, .moves { opacity: 0 }
+.new, .path { fill: none; stroke: #24292f; stroke-width: 1.5 } .path { stroke: #bc4c00 }
+.arrow { stroke: #8c959f; stroke-width: 1.5; marker-end: url(#tip) }
+.arrow.path { marker-end: url(#red-tip) } #tip { fill: #8c959f } #red-tip { fill: #bc4c00 }";
+
+/// Which gradients are in each chunk of each device.
+type Held = Vec<Vec<Vec<usize>>>;
+
+/// The file of a picture.
+pub fn file(algorithm: Algorithm) -> String {
+    format!("img/{algorithm}.svg")
+}
+
+/// The picture of an algorithm among four devices.
+pub fn svg(algorithm: Algorithm) -> String {
+    let schedule = Schedule::new(algorithm, K);
+    let gap = if schedule.rounds.len() > 4 {
+        33.0
+    } else {
+        52.0
+    };
+    let (mut body, mut y) = (legend(&schedule), 109.0);
+    let mut held: Held = (0..K).map(|d| vec![vec![d]; schedule.chunks]).collect();
+    body += &devices(&schedule, 0, &held, y);
+    for (number, sums) in schedule.rounds.iter().enumerate() {
+        let below = y + DEVICE.1 + gap;
+        body += &round(&schedule, number, &held, (y, below));
+        held = after(&held, sums);
+        y = below;
+        body += &devices(&schedule, number + 1, &held, y);
+    }
+    let busiest = schedule.rounds.iter().map(|sums| busiest(&schedule, sums));
+    let all = of_n(busiest.sum());
+    let foot = y + DEVICE.1;
+    body += &text(
+        16.0,
+        foot + 23.0,
+        "soft",
+        "N: bytes of one gradient. Each round shows the bytes",
+    );
+    let words = format!("through its busiest link. All rounds: {all}.");
+    body += &text(16.0, foot + 41.0, "soft", &words);
+    let (height, rounds) = (foot + 53.0, schedule.rounds.len());
+    format!(
+        r##"<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="All-reduce among {K} devices, {algorithm}: {rounds} rounds, {all} bytes through the busiest link">
+<style>
+{STYLE}
+{}
+</style>
+<defs>{}{}</defs>
+<rect class="card" width="{WIDTH}" height="{height}" rx="8"/>
+{body}{DARK_MODE}
+</svg>
+"##,
+        motion(rounds),
+        tip("tip"),
+        tip("red-tip"),
+    )
+}
+
+/// A round is lit, and its chunks move, in its turn: the delay of a class `r` with its number.
+fn motion(rounds: usize) -> String {
+    let seconds = ROUND * rounds as f64 + 1.0;
+    let at = |share: f64| (100.0 * share * ROUND / seconds * 10.0).round() / 10.0;
+    let [seen, go, come, end] = [0.1, 0.15, 0.75, 1.0].map(at);
+    let mut css = format!(
+        "@keyframes lit {{ 0%, {end}%, 100% {{ opacity: 0 }} {seen}%, {come}% {{ opacity: 1 }} }}
+@keyframes moves {{ 0% {{ opacity: 0 }} {seen}%, {go}% {{ opacity: 1; transform: none }} \
+{come}% {{ opacity: 1; transform: translate(var(--x), var(--y)) }} \
+{end}%, 100% {{ opacity: 0; transform: translate(var(--x), var(--y)) }} }}
+@media (prefers-reduced-motion: no-preference) {{
+.lit {{ animation: lit {seconds}s linear infinite }} .moves {{ animation: moves {seconds}s linear infinite }}"
+    );
+    for round in 1..rounds {
+        let _ = write!(
+            css,
+            " .r{round} {{ animation-delay: {}s }}",
+            ROUND * round as f64
+        );
+    }
+    css + " }"
+}
+
+/// What stands above the devices.
+fn legend(schedule: &Schedule) -> String {
+    let title = match schedule.algorithm {
+        Algorithm::Star => "Star: device 0 sums, the others copy the sum",
+        Algorithm::Owner => "Owner: a reduce-scatter, then an all-gather",
+        Algorithm::Ring => "Ring: a reduce-scatter (1–3), an all-gather (4–6)",
+        Algorithm::Tree => "Tree: pairs sum, then pairs of pairs, and back",
+        Algorithm::Auto | Algorithm::Nccl => unreachable!("they have no schedule"),
+    };
+    let mut all = text(16.0, 30.0, "bold", title);
+    all += &text(16.0, 53.0, "soft", "gradients of");
+    for device in 0..K {
+        let x = 118.0 + 40.0 * device as f64;
+        all += &tile(&format!("d{device}"), (x, 42.0), (14.0, 12.0));
+        all += &text(x + 18.0, 53.0, "", &device.to_string());
+        let middle = left(device, 0, 1) + DEVICE.0 / 2.0;
+        all += &text(middle, 101.0, "middle soft", &format!("device {device}"));
+    }
+    all += &tile("new", (286.0, 41.0), (14.0, 14.0));
+    all += &text(306.0, 53.0, "soft", "new in this round");
+    all += &text(16.0, 75.0, "soft", "pale: no longer needed");
+    if schedule.chunks > 1 {
+        all += &text(224.0, 75.0, "red", "red: path of the first chunk");
+    }
+    all
+}
+
+/// The chunks of all devices before a round, which are new since the round before.
+fn devices(schedule: &Schedule, round: usize, held: &Held, y: f64) -> String {
+    let just = round
+        .checked_sub(1)
+        .map_or(&[][..], |before| &schedule.rounds[before]);
+    let mut all = String::new();
+    for (device, chunks) in held.iter().enumerate() {
+        for (chunk, parts) in chunks.iter().enumerate() {
+            let (x, width) = (left(device, chunk, chunks.len()), width(chunks.len()));
+            let here = |sum: &Sum| sum.chunk == chunk;
+            let reads = |sum: &Sum| here(sum) && sum.from.contains(&device);
+            let later = schedule.rounds[round..].iter().flatten();
+            let old = parts.len() < K && !later.into_iter().any(reads);
+            all += &slots(x, y, width, 0..K, "none");
+            all += &slots(x, y, width, parts.clone(), if old { "old" } else { "" });
+            if just.iter().any(|sum| here(sum) && sum.to.contains(&device)) {
+                let class = if is_path(schedule, chunk) {
+                    "path"
+                } else {
+                    "new"
+                };
+                all += &tile(class, (x - 1.0, y - 1.5), (width + 2.0, DEVICE.1 + 2.0));
+            }
+        }
+    }
+    all
+}
+
+/// The slots of these gradients in a chunk.
+fn slots(
+    x: f64,
+    y: f64,
+    width: f64,
+    parts: impl IntoIterator<Item = usize>,
+    class: &str,
+) -> String {
+    let height = DEVICE.1 / K as f64;
+    let slot = |device: usize| {
+        let y = y + height * device as f64;
+        tile(&format!("{class} d{device}"), (x, y), (width, height - 1.0))
+    };
+    parts.into_iter().map(slot).collect()
+}
+
+/// What a round does, its arrows, and the chunks that move along them.
+fn round(schedule: &Schedule, number: usize, held: &Held, (y, below): (f64, f64)) -> String {
+    let sums = &schedule.rounds[number];
+    let foot = y + DEVICE.1;
+    let lit = format!("lit r{number}");
+    let mut all = tile(&lit, (8.0, foot + 3.0), (WIDTH - 16.0, below - y));
+    let middle = f64::midpoint(foot, below);
+    all += &text(16.0, middle - 1.0, "bold", &format!("round {}", number + 1));
+    let does = if sums.iter().any(|sum| sum.from.len() > 1) {
+        "sum"
+    } else {
+        "copy"
+    };
+    let words = format!("{does}, {}", of_n(busiest(schedule, sums)));
+    all += &text(16.0, middle + 17.0, "soft", &words);
+    let mut sums: Vec<&Sum> = sums.iter().collect();
+    sums.sort_by_key(|sum| is_path(schedule, sum.chunk)); // the path over the others
+    for sum in &sums {
+        // Several readers of a chunk have an arrow each, side by side
+        let readers: Vec<usize> = (sums.iter())
+            .filter(|other| (other.chunk, &other.from) == (sum.chunk, &sum.from))
+            .map(|other| other.by)
+            .collect();
+        let reader = readers.iter().position(|by| *by == sum.by).unwrap_or(0);
+        let at = |device: usize, i: usize, of: usize| {
+            let share = (i + 1) as f64 / (of + 1) as f64;
+            left(device, sum.chunk, schedule.chunks) + width(schedule.chunks) * share
+        };
+        let class = if is_path(schedule, sum.chunk) {
+            "arrow path"
+        } else {
+            "arrow"
+        };
+        for (i, &from) in sum
+            .from
+            .iter()
+            .enumerate()
+            .filter(|(_, from)| **from != sum.by)
+        {
+            let (start, end) = (
+                at(from, reader, readers.len()),
+                at(sum.by, i, sum.from.len()),
+            );
+            let _ = writeln!(
+                all,
+                r#"<line class="{class}" x1="{start:.1}" y1="{}" x2="{end:.1}" y2="{}"/>"#,
+                foot + 3.0,
+                below - 4.0,
+            );
+            let x = left(from, sum.chunk, schedule.chunks);
+            let by = left(sum.by, sum.chunk, schedule.chunks) - x;
+            let _ = writeln!(
+                all,
+                r#"<g class="moves r{number}" style="--x: {by:.1}px; --y: {}px">"#,
+                below - y
+            );
+            let parts = held[from][sum.chunk].clone();
+            all += &slots(x, y, width(schedule.chunks), parts, "");
+            all += "</g>\n";
+        }
+    }
+    all
+}
+
+/// What the devices hold after a round.
+fn after(before: &Held, sums: &[Sum]) -> Held {
+    let mut held = before.clone();
+    for sum in sums {
+        let parts = sum.from.iter().flat_map(|from| &before[*from][sum.chunk]);
+        let parts: Vec<usize> = parts.copied().collect();
+        for to in &sum.to {
+            held[*to][sum.chunk].clone_from(&parts);
+        }
+    }
+    held
+}
+
+/// The most that goes into a device, or out of it, in a round: in quarters of N.
+fn busiest(schedule: &Schedule, sums: &[Sum]) -> usize {
+    let mut flows = [[0; 2]; K];
+    for sum in sums {
+        let reads = sum.from.iter().map(|from| (*from, sum.by));
+        let writes = sum.to.iter().map(|to| (sum.by, *to));
+        for (from, to) in reads.chain(writes).filter(|(from, to)| from != to) {
+            flows[from][0] += 4 / schedule.chunks;
+            flows[to][1] += 4 / schedule.chunks;
+        }
+    }
+    flows.into_iter().flatten().max().unwrap_or(0)
+}
+
+fn of_n(quarters: usize) -> String {
+    let part = ["", "¼", "½", "¾"][quarters % 4];
+    match quarters / 4 {
+        0 => format!("{part} N"),
+        1 if part.is_empty() => "N".to_owned(),
+        whole => format!("{whole}{part} N"),
+    }
+}
+
+/// Whether the path of a chunk is marked: that of the first one, where there are several.
+fn is_path(schedule: &Schedule, chunk: usize) -> bool {
+    schedule.chunks > 1 && chunk == 0
+}
+
+/// Where a chunk of a device begins.
+fn left(device: usize, chunk: usize, chunks: usize) -> f64 {
+    let device = LEFT + COLUMN * device as f64 + (COLUMN - DEVICE.0) / 2.0;
+    device + (width(chunks) + 2.0) * chunk as f64
+}
+
+fn width(chunks: usize) -> f64 {
+    (DEVICE.0 + 2.0) / chunks as f64 - 2.0
+}
+
+fn text(x: f64, y: f64, class: &str, words: &str) -> String {
+    format!("<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\">{words}</text>\n")
+}
+
+fn tile(class: &str, (x, y): (f64, f64), (width, height): (f64, f64)) -> String {
+    format!(
+        "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" rx=\"2\"/>\n"
+    )
+}
+
+/// The tip of an arrow.
+fn tip(id: &str) -> String {
+    format!(
+        r#"<marker id="{id}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0 L8 4 L0 8 z"/></marker>"#
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use collective::cost::Link;
+
+    use super::*;
+
+    #[test]
+    fn the_bytes_are_those_of_the_cost_model() {
+        let link = Link {
+            latency: Default::default(),
+            bytes_per_second: 4.0,
+        };
+        for algorithm in Algorithm::ALL {
+            let schedule = Schedule::new(algorithm, K);
+            let all = schedule.rounds.iter().map(|sums| busiest(&schedule, sums));
+            let quarters = link.time(algorithm, K, 16).as_secs_f64();
+            assert_eq!(all.sum::<usize>() as f64, quarters, "{algorithm}");
+        }
+    }
+
+    #[test]
+    fn every_device_ends_with_every_gradient() {
+        for algorithm in Algorithm::ALL {
+            let schedule = Schedule::new(algorithm, K);
+            let start: Held = (0..K).map(|d| vec![vec![d]; schedule.chunks]).collect();
+            let rounds = schedule.rounds.iter();
+            let end = rounds.fold(start, |held, sums| after(&held, sums));
+            assert!(end.iter().flatten().all(|parts| parts.len() == K));
+        }
+    }
+
+    #[test]
+    fn quarters_are_read_as_people_write_them() {
+        assert_eq!(
+            [1, 3, 4, 6, 24].map(of_n),
+            ["¼ N", "¾ N", "N", "1½ N", "6 N"]
+        );
+    }
+}
