@@ -24,6 +24,7 @@ from torch.nn import functional as F
 import formula
 import networks
 import printed
+from multiple_gpus import get_params, train_batch
 
 EXAMPLES, BATCH, STEPS, LR = 8, 288, 10, 0.05
 
@@ -40,20 +41,22 @@ def relu_inputs(X, params):
     return seen
 
 
-def run(dtype):
-    """Logits before training, losses, parameters before and after, every input of a ReLU."""
+def run(dtype, k=1):
+    """On k devices: logits before training, losses, parameters before and after, every input of a ReLU."""
+    devices = [torch.device("cpu")] * k
     start = [
         torch.from_numpy(formula.uniform(shape, s, 0.1)).to(dtype)
         for s, shape in enumerate(networks.LENET_SHAPES.values())
     ]
-    params = [param.clone().requires_grad_() for param in start]
+    device_params = [get_params(start, device) for device in devices]
+    params = device_params[-1]
     X = torch.from_numpy(formula.images(EXAMPLES, BATCH)).to(dtype)
     y = torch.from_numpy(formula.labels(EXAMPLES, BATCH))
     logits = networks.lenet(X[:1], params)[0].detach()
     losses, inputs = [], []
     for _ in range(STEPS):
         inputs += relu_inputs(X, params)
-        losses.append(networks.lenet_step(X, y, params, LR))
+        losses.append(train_batch(X, y, device_params, devices, LR))
     end = [param.detach() for param in params]
     return logits, losses, named(start), named(end), inputs
 
@@ -66,6 +69,9 @@ def named(params):
 def main():
     torch.set_num_threads(1)  # the distances of float32 depend on it
     f64, f32 = run(torch.float64), run(torch.float32)
+    apart = max(abs(one - two) for one, two in zip(f64[1], run(torch.float64, k=2)[1]))
+    if apart > 1e-12:
+        sys.exit(f"the losses on two devices are not those on one: {apart:.0e} apart")
     margin = min((a.abs().min() / (a - b).abs().max()).item() for a, b in zip(f64[4], f32[4]))
     if margin < 2:
         sys.exit(f"a ReLU's input is {margin:.1f} float32 errors from 0: choose another BATCH")

@@ -1,4 +1,4 @@
-"""The two networks of the book's multi-GPU sections, in PyTorch, and their steps of SGD.
+"""The two networks of the book's multi-GPU sections, in PyTorch, and a step of ResNet-18 with SGD.
 
 The module names give `state_dict` the book's keys: `0.weight`, `1.running_mean`,
 `resnet_block2.0.conv3.weight`, `fc.1.bias`. Unlike the book nothing is lazy: every layer is told
@@ -26,16 +26,6 @@ def lenet(X, params, relu=F.relu):
     h1 = F.avg_pool2d(relu(F.conv2d(X, W1, b1)), 2)
     h2 = F.avg_pool2d(relu(F.conv2d(h1, W2, b2)), 2).flatten(start_dim=1)
     return relu(h2 @ W3 + b3) @ W4 + b4
-
-
-def lenet_step(X, y, params, lr, lenet=lenet):
-    """One `train_batch` on one device; the mean loss before the update."""
-    loss = F.cross_entropy(lenet(X, params), y, reduction="sum")
-    grads = torch.autograd.grad(loss, params)
-    with torch.no_grad():
-        for param, grad in zip(params, grads):
-            param -= lr * grad / len(X)
-    return loss.item() / len(X)
 
 
 class Residual(nn.Module):
@@ -78,6 +68,16 @@ def resnet_step(X, y, net, lr):
     trainer.step()
     trainer.zero_grad()
     return loss.item()
+
+
+def evaluate_accuracy(net, data_iter):
+    net.eval()  # batch norm uses its running statistics
+    correct = all = 0
+    with torch.no_grad():
+        for X, y in data_iter:
+            correct += (net(X).argmax(1) == y).sum().item()
+            all += len(y)
+    return correct / all
 
 
 def eval_logits(net, X):

@@ -20,6 +20,7 @@ import torch
 
 import networks
 from compare import compare_folders
+from multiple_gpus import get_params, init_params, train_batch
 from real_steps import read_split
 
 HERE = Path(__file__).parent
@@ -77,13 +78,10 @@ def row(network, seed, name, a, b):
 def accuracies(seed, data):
     """LeNet's test accuracy after each of the book's ten epochs."""
     (X, y), (X_test, y_test) = read_split(data, "train"), read_split(data, "t10k")
-    torch.manual_seed(seed)
-    params = [torch.randn(shape) * 0.01 for shape in networks.LENET_SHAPES.values()]
-    for i, param in enumerate(params):
-        params[i] = (param if param.dim() > 1 else torch.zeros_like(param)).requires_grad_()
+    params = get_params(init_params(seed), "cpu")
     for _ in range(10):
         for batch in torch.randperm(len(X)).split(256):
-            networks.lenet_step(X[batch], y[batch], params, lr=0.2)
+            train_batch(X[batch], y[batch], [params], ["cpu"], lr=0.2)
         with torch.no_grad():
             right = [networks.lenet(x, params).argmax(1) for x in X_test.split(1000)]
         yield (torch.cat(right) == y_test).double().mean().item()

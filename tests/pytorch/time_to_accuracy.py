@@ -14,6 +14,8 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
+from networks import evaluate_accuracy
+
 parser = argparse.ArgumentParser()
 parser.add_argument("data", type=Path)
 parser.add_argument("--epochs", type=int, default=2)
@@ -72,7 +74,5 @@ if args.compile:
     train(net, X[:96], y[:96], 1)  # both sizes of minibatch that there are
     net.load_state_dict(before)
 seconds = train(net, X, y, args.epochs)
-net.eval()
-with torch.no_grad():
-    right = sum((net(x).argmax(1) == y).sum().item() for x, y in zip(X_test.split(500), y_test.split(500)))
-print(f"test acc: {right / len(X_test):.4f} after {seconds:.1f} seconds of training")
+test_acc = evaluate_accuracy(net, zip(X_test.split(500), y_test.split(500)))
+print(f"test acc: {test_acc:.4f} after {seconds:.1f} seconds of training")

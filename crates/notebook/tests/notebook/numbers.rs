@@ -99,6 +99,7 @@ impl Sources<'_> {
             ("cell", [report, heading, row, column]) => {
                 thousands(&self.cell(report, heading, row, column)?)
             }
+            ("plain", [report, heading, row, column]) => self.cell(report, heading, row, column)?,
             ("tenths", [heading, row, column]) => {
                 format!("{:.1}", self.allreduce(heading, row, column)?)
             }
@@ -108,8 +109,10 @@ impl Sources<'_> {
             ("whole-ms", [heading, row, column]) => {
                 format!("{:.0}", self.allreduce(heading, row, column)? / 1e3)
             }
-            ("fastest", [step, name, threads]) => thousands(&self.fastest(step, name, threads)?),
-            ("speed", [step, threads]) => self.speed(step, threads)?,
+            ("fastest", [report, step, name, threads]) => {
+                thousands(&self.fastest(report, step, name, threads)?)
+            }
+            ("speed", [report, step, threads]) => self.speed(report, step, threads)?,
             ("time", [goal, program]) => self.time_to_accuracy(goal, program)?,
             ("worst", [network, what, column]) => self.worst(network, what, column)?,
             ("last-epochs", _) => self.last_epochs()?,
@@ -122,8 +125,6 @@ impl Sources<'_> {
             }
             ("seeds", [words, devices]) => self.seeds(words, devices)?,
             ("printed", [page, words @ ..]) => self.printed(page, words)?,
-            ("fixed", _) => format!("{:.1}", self.step()?.0),
-            ("each", _) => format!("{:.1}", self.step()?.1),
             ("apart", _) => self.apart()?,
             ("kills", _) => self.kills()?,
             _ => bail!("no such source: {source:?}"),
@@ -160,8 +161,8 @@ impl Sources<'_> {
     }
 
     /// The fewest milliseconds of a step among the rows with a name that begins with `name`.
-    fn fastest(&self, step: &str, name: &str, threads: &str) -> Result<String> {
-        let rows = self.rows("cpu", step, name)?.into_iter();
+    fn fastest(&self, report: &str, step: &str, name: &str, threads: &str) -> Result<String> {
+        let rows = self.rows(report, step, name)?.into_iter();
         let times = rows
             .filter(|row| row[1] == threads)
             .map(|row| row[2].clone());
@@ -170,28 +171,16 @@ impl Sources<'_> {
     }
 
     /// PyTorch's eager and compiled modes, then one device and two, with the ratio to the faster mode.
-    fn speed(&self, step: &str, threads: &str) -> Result<String> {
-        let eager = self.fastest(step, "PyTorch eager", threads)?;
-        let compiled = self.fastest(step, "PyTorch compile", threads)?;
+    fn speed(&self, report: &str, step: &str, threads: &str) -> Result<String> {
+        let eager = self.fastest(report, step, "PyTorch eager", threads)?;
+        let compiled = self.fastest(report, step, "PyTorch compile", threads)?;
         let faster = number(&eager).min(number(&compiled));
         let mut cells = vec![thousands(&eager), thousands(&compiled)];
         for replicas in ["1 replica", "2 replicas"].iter().take(threads.parse()?) {
-            let ms = self.cell("cpu", step, &format!("ours, {replicas} | {threads}"), "0")?;
+            let ms = self.cell(report, step, &format!("ours, {replicas} | {threads}"), "0")?;
             cells.push(format!("{} ({:.1}×)", thousands(&ms), faster / number(&ms)));
         }
         Ok(cells.join(" | "))
-    }
-
-    /// Milliseconds of a step of ResNet-18 on one thread: those of any step, and those of each example.
-    fn step(&self) -> Result<(f64, f64)> {
-        let ms = |batch: f64| {
-            let step = format!("ResNet-18, batch {batch}");
-            let ms = self.cell("cpu", &step, "ours, 1 replica | 1", "0");
-            ms.map(|ms| number(&ms))
-        };
-        let (small, large) = (ms(64.0)?, ms(256.0)?);
-        let each = (large - small) / (256.0 - 64.0);
-        Ok((small - 64.0 * each, each))
     }
 
     /// The mean, the smallest and the largest accuracy, and the median of the seconds, over the seeds.
