@@ -24,7 +24,7 @@ text { font: 15px system-ui, sans-serif; fill: #24292f } .bold { font-weight: 60
 .old { opacity: 0.25 } .lit { fill: #fff8c5 } .lit, .moves { opacity: 0 }
 .new, .path { fill: none; stroke: #24292f; stroke-width: 1.5 } .path { stroke: #bc4c00 }
 .arrow { stroke: #8c959f; stroke-width: 1.5; marker-end: url(#tip) }
-.arrow.path { marker-end: url(#red-tip) } #tip { fill: #8c959f } #red-tip { fill: #bc4c00 }";
+.arrow.path { stroke: #bc4c00; marker-end: url(#red-tip) } #tip { fill: #8c959f } #red-tip { fill: #bc4c00 }";
 
 /// Which gradients are in each chunk of each device.
 type Held = Vec<Vec<Vec<usize>>>;
@@ -140,13 +140,13 @@ fn devices(schedule: &Schedule, round: usize, held: &Held, y: f64) -> String {
     for (device, chunks) in held.iter().enumerate() {
         for (chunk, parts) in chunks.iter().enumerate() {
             let (x, width) = (left(device, chunk, chunks.len()), width(chunks.len()));
-            let here = |sum: &Sum| sum.chunk == chunk;
-            let reads = |sum: &Sum| here(sum) && sum.from.contains(&device);
-            let later = schedule.rounds[round..].iter().flatten();
-            let old = parts.len() < K && !later.into_iter().any(reads);
+            let old = parts.len() < K && !is_read(&schedule.rounds[round..], device, chunk);
             all += &slots(x, y, width, 0..K, "none");
             all += &slots(x, y, width, parts.clone(), if old { "old" } else { "" });
-            if just.iter().any(|sum| here(sum) && sum.to.contains(&device)) {
+            if just
+                .iter()
+                .any(|sum| sum.chunk == chunk && sum.to.contains(&device))
+            {
                 let class = if is_path(schedule, chunk) {
                     "path"
                 } else {
@@ -157,6 +157,13 @@ fn devices(schedule: &Schedule, round: usize, held: &Held, y: f64) -> String {
         }
     }
     all
+}
+
+/// Whether what a device holds of a chunk is read in these rounds, before it is written over.
+fn is_read(rounds: &[Vec<Sum>], device: usize, chunk: usize) -> bool {
+    let sums = rounds.iter().flatten().filter(|sum| sum.chunk == chunk);
+    let mut uses = sums.filter(|sum| sum.from.contains(&device) || sum.to.contains(&device));
+    uses.next().is_some_and(|sum| sum.from.contains(&device))
 }
 
 /// The slots of these gradients in a chunk.
