@@ -48,7 +48,10 @@ const EXAMPLES: [(&str, Check); 18] = [
         ensure!(rows.iter().all(in_order), "{said}");
         let [one, four_as_it_was] = [rows[0][6], rows[1][6]];
         ensure!(one > 0.6 && four_as_it_was < one, "{said}");
-        ensure!(rows[2][5..] != rows[3][5..], "the warm-up changes nothing: {said}");
+        ensure!(
+            rows[2][5..] != rows[3][5..],
+            "the warm-up changes nothing: {said}"
+        );
         Ok(())
     }),
     ("06_learning_rates", |said| {
