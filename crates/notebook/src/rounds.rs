@@ -1,8 +1,6 @@
 //! The pictures of the all-reduce algorithms, drawn from the schedules that groups execute. They move, by CSS alone.
 //! Where a reader asks for less motion, or a viewer knows no animation, they are complete and still.
 
-use std::fmt::Write;
-
 use collective::{Algorithm, Schedule, Sum};
 use d2l::DARK_MODE;
 
@@ -37,10 +35,9 @@ pub fn file(algorithm: Algorithm) -> String {
 /// The picture of an algorithm among four devices.
 pub fn svg(algorithm: Algorithm) -> String {
     let schedule = Schedule::new(algorithm, K);
-    let gap = if schedule.rounds.len() > 4 {
-        33.0
-    } else {
-        52.0
+    let gap = match schedule.rounds.len() {
+        ..=4 => 52.0,
+        _ => 33.0,
     };
     let (mut body, mut y) = (legend(&schedule), 109.0);
     let mut held: Held = (0..K).map(|d| vec![vec![d]; schedule.chunks]).collect();
@@ -55,12 +52,8 @@ pub fn svg(algorithm: Algorithm) -> String {
     let busiest = schedule.rounds.iter().map(|sums| busiest(&schedule, sums));
     let all = of_n(busiest.sum());
     let foot = y + DEVICE.1;
-    body += &text(
-        16.0,
-        foot + 23.0,
-        "soft",
-        "N: bytes of one gradient. Each round shows the bytes",
-    );
+    let words = "N: bytes of one gradient. Each round shows the bytes";
+    body += &text(16.0, foot + 23.0, "soft", words);
     let words = format!("through its busiest link. All rounds: {all}.");
     body += &text(16.0, foot + 41.0, "soft", &words);
     let (height, rounds) = (foot + 53.0, schedule.rounds.len());
@@ -95,11 +88,8 @@ fn motion(rounds: usize) -> String {
 .lit {{ animation: lit {seconds}s linear infinite }} .moves {{ animation: moves {seconds}s linear infinite }}"
     );
     for round in 1..rounds {
-        let _ = write!(
-            css,
-            " .r{round} {{ animation-delay: {}s }}",
-            ROUND * round as f64
-        );
+        let delay = ROUND * round as f64;
+        css += &format!(" .r{round} {{ animation-delay: {delay}s }}");
     }
     css + " }"
 }
@@ -133,9 +123,10 @@ fn legend(schedule: &Schedule) -> String {
 
 /// The chunks of all devices before a round, which are new since the round before.
 fn devices(schedule: &Schedule, round: usize, held: &Held, y: f64) -> String {
-    let just = round
-        .checked_sub(1)
-        .map_or(&[][..], |before| &schedule.rounds[before]);
+    let just = match round {
+        0 => &[][..],
+        _ => &schedule.rounds[round - 1],
+    };
     let mut all = String::new();
     for (device, chunks) in held.iter().enumerate() {
         for (chunk, parts) in chunks.iter().enumerate() {
@@ -143,14 +134,11 @@ fn devices(schedule: &Schedule, round: usize, held: &Held, y: f64) -> String {
             let old = parts.len() < K && !is_read(&schedule.rounds[round..], device, chunk);
             all += &slots(x, y, width, 0..K, "none");
             all += &slots(x, y, width, parts.clone(), if old { "old" } else { "" });
-            if just
-                .iter()
-                .any(|sum| sum.chunk == chunk && sum.to.contains(&device))
-            {
-                let class = if is_path(schedule, chunk) {
-                    "path"
-                } else {
-                    "new"
+            let is_new = |sum: &Sum| sum.chunk == chunk && sum.to.contains(&device);
+            if just.iter().any(is_new) {
+                let class = match is_path(schedule, chunk) {
+                    true => "path",
+                    false => "new",
                 };
                 all += &tile(class, (x - 1.0, y - 1.5), (width + 2.0, DEVICE.1 + 2.0));
             }
@@ -190,10 +178,9 @@ fn round(schedule: &Schedule, number: usize, held: &Held, (y, below): (f64, f64)
     let mut all = tile(&lit, (8.0, foot + 3.0), (WIDTH - 16.0, below - y));
     let middle = f64::midpoint(foot, below);
     all += &text(16.0, middle - 1.0, "bold", &format!("round {}", number + 1));
-    let does = if sums.iter().any(|sum| sum.from.len() > 1) {
-        "sum"
-    } else {
-        "copy"
+    let does = match sums.iter().any(|sum| sum.from.len() > 1) {
+        true => "sum",
+        false => "copy",
     };
     let words = format!("{does}, {}", of_n(busiest(schedule, sums)));
     all += &text(16.0, middle + 17.0, "soft", &words);
@@ -201,47 +188,58 @@ fn round(schedule: &Schedule, number: usize, held: &Held, (y, below): (f64, f64)
     sums.sort_by_key(|sum| is_path(schedule, sum.chunk)); // the path over the others
     for sum in &sums {
         // Several readers of a chunk have an arrow each, side by side
-        let readers: Vec<usize> = (sums.iter())
-            .filter(|other| (other.chunk, &other.from) == (sum.chunk, &sum.from))
-            .map(|other| other.by)
-            .collect();
+        let is_same = |other: &&&Sum| (other.chunk, &other.from) == (sum.chunk, &sum.from);
+        let readers: Vec<usize> = sums.iter().filter(is_same).map(|s| s.by).collect();
         let reader = readers.iter().position(|by| *by == sum.by).unwrap_or(0);
-        let at = |device: usize, i: usize, of: usize| {
-            let share = (i + 1) as f64 / (of + 1) as f64;
-            left(device, sum.chunk, schedule.chunks) + width(schedule.chunks) * share
-        };
-        let class = if is_path(schedule, sum.chunk) {
-            "arrow path"
-        } else {
-            "arrow"
-        };
-        for (i, &from) in sum
-            .from
-            .iter()
-            .enumerate()
-            .filter(|(_, from)| **from != sum.by)
-        {
-            let (start, end) = (
-                at(from, reader, readers.len()),
-                at(sum.by, i, sum.from.len()),
-            );
-            let _ = writeln!(
-                all,
-                r#"<line class="{class}" x1="{start:.1}" y1="{}" x2="{end:.1}" y2="{}"/>"#,
-                foot + 3.0,
-                below - 4.0,
-            );
-            let x = left(from, sum.chunk, schedule.chunks);
-            let by = left(sum.by, sum.chunk, schedule.chunks) - x;
-            let _ = writeln!(
-                all,
-                r#"<g class="moves r{number}" style="--x: {by:.1}px; --y: {}px">"#,
-                below - y
-            );
-            let parts = held[from][sum.chunk].clone();
-            all += &slots(x, y, width(schedule.chunks), parts, "");
-            all += "</g>\n";
+        all += &arrows(schedule, sum, (reader, readers.len()), (foot, below));
+        all += &moving(schedule, number, sum, held, (y, below));
+    }
+    all
+}
+
+/// Arrows from the devices that are read to the one that adds; it is the i-th of some readers.
+fn arrows(
+    schedule: &Schedule,
+    sum: &Sum,
+    (reader, readers): (usize, usize),
+    (foot, below): (f64, f64),
+) -> String {
+    let at = |device: usize, i: usize, of: usize| {
+        let share = (i + 1) as f64 / (of + 1) as f64;
+        left(device, sum.chunk, schedule.chunks) + width(schedule.chunks) * share
+    };
+    let class = match is_path(schedule, sum.chunk) {
+        true => "arrow path",
+        false => "arrow",
+    };
+    let (top, tip) = (foot + 3.0, below - 4.0);
+    let mut all = String::new();
+    for (i, &from) in sum.from.iter().enumerate() {
+        if from != sum.by {
+            let (start, end) = (at(from, reader, readers), at(sum.by, i, sum.from.len()));
+            let place = format!(r#"x1="{start:.1}" y1="{top}" x2="{end:.1}" y2="{tip}""#);
+            all += &format!("<line class=\"{class}\" {place}/>\n");
         }
+    }
+    all
+}
+
+/// The chunks that move in a round, each in a group of its own.
+fn moving(
+    schedule: &Schedule,
+    number: usize,
+    sum: &Sum,
+    held: &Held,
+    (y, below): (f64, f64),
+) -> String {
+    let (mut all, down) = (String::new(), below - y);
+    for &from in sum.from.iter().filter(|from| **from != sum.by) {
+        let x = left(from, sum.chunk, schedule.chunks);
+        let right = left(sum.by, sum.chunk, schedule.chunks) - x;
+        let parts = held[from][sum.chunk].clone();
+        let chunk = slots(x, y, width(schedule.chunks), parts, "");
+        let way = format!("--x: {right:.1}px; --y: {down}px");
+        all += &format!("<g class=\"moves r{number}\" style=\"{way}\">\n{chunk}</g>\n");
     }
     all
 }

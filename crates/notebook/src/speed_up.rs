@@ -14,47 +14,41 @@ const REPORT: &str = "benches/results/cpu.md";
 const STYLE: &str = "text { font: 15px system-ui, sans-serif; fill: #24292f } .soft { fill: #57606a } \
     .bold { font-weight: 600 } .one { fill: #8c959f } .two { fill: #0969da }";
 
+/// Titles; the networks of the report, and how the names of its rows begin.
+const MEASURED: [(&str, &str, &str); 4] = [
+    ("here: ResNet-18", "ResNet-18, batch 256", "ours"),
+    ("here: LeNet", "LeNet, batch 256", "ours"),
+    (
+        "PyTorch DDP, eager: ResNet-18",
+        "ResNet-18, batch 256",
+        "PyTorch ddp, eager",
+    ),
+    (
+        "PyTorch DDP, eager: LeNet",
+        "LeNet, batch 256",
+        "PyTorch ddp, eager",
+    ),
+];
+
 /// The picture.
 ///
 /// # Errors
 /// If the report is not there, or has no such figures.
 pub fn svg(book: &Book) -> Result<String> {
     let report = fs::read_to_string(book.root.join(REPORT)).context(REPORT)?;
-    let step = |network, name| on_devices(&report, network, name);
-    let groups = [
-        (
-            "the book: ResNet-18 with MXNet, on GPUs",
-            [13.2, 7.3],
-            "s an epoch",
-        ),
-        (
-            "here: ResNet-18",
-            step("ResNet-18, batch 256", "ours")?,
-            "ms a step",
-        ),
-        (
-            "here: LeNet",
-            step("LeNet, batch 256", "ours")?,
-            "ms a step",
-        ),
-        (
-            "PyTorch DDP, eager: ResNet-18",
-            step("ResNet-18, batch 256", "PyTorch ddp, eager")?,
-            "ms a step",
-        ),
-        (
-            "PyTorch DDP, eager: LeNet",
-            step("LeNet, batch 256", "PyTorch ddp, eager")?,
-            "ms a step",
-        ),
-    ];
+    let mut groups = vec![(
+        "the book: ResNet-18 with MXNet, on GPUs",
+        [13.2, 7.3],
+        "s an epoch",
+    )];
+    for (title, network, name) in MEASURED {
+        groups.push((title, on_devices(&report, network, name)?, "ms a step"));
+    }
     let (mut drawn, mut words) = (String::new(), Vec::new());
-    for (i, (title, [one, two], unit)) in groups.into_iter().enumerate() {
+    for (i, &(title, [one, two], unit)) in groups.iter().enumerate() {
         let y = 44 + 66 * i;
-        drawn += &format!(
-            "<text class=\"bold\" x=\"16\" y=\"{}\">{title}</text>\n",
-            y + 14
-        );
+        let head = y + 14;
+        drawn += &format!("<text class=\"bold\" x=\"16\" y=\"{head}\">{title}</text>\n");
         drawn += &bar(y + 20, "one", 1.0, &format!("{} {unit}", short(one)));
         let faster = format!("{} {unit}: {:.2}×", short(two), one / two);
         drawn += &bar(y + 39, "two", two / one, &faster);
