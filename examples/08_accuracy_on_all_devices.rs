@@ -57,7 +57,7 @@ fn main() -> Result<()> {
     let data = dataset::load(&dataset::Options {
         data: Some(Args::parse().data),
         limit_train: Some(2000),
-        limit_test: Some(1000),
+        limit_test: Some(500),
         ..Default::default()
     })?;
     let (train_iter, test_iter) = data.iters(50)?;

@@ -55,12 +55,12 @@ fn efficiency(algorithm: Algorithm, k: usize, seconds: f64, bytes: usize) -> f64
 fn main() -> Result<()> {
     let data = dataset::load(&dataset::Options {
         data: Some(Data::Synthetic),
-        limit_train: Some(1000),
+        limit_train: Some(2000),
         limit_test: Some(500),
         ..Default::default()
     })?;
     println!("devices  minibatch  lr   epochs  ms a step  test acc");
-    let settings = [(16, 0.1, 1), (64, 0.1, 1), (64, 0.4, 4)];
+    let settings = [(32, 0.1, 1), (128, 0.1, 1), (128, 0.4, 4)];
     for (k, i) in [(1, 0), (2, 0), (4, 0), (16, 0), (16, 1), (16, 2)] {
         let (n, lr, epochs) = settings[i];
         let (ms, test_acc) = train_on(k, &data, n, lr, epochs)?;
