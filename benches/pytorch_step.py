@@ -85,8 +85,8 @@ def join(processes):
     rank = int(os.environ.setdefault("RANK", "0"))
     if rank == 0:
         os.environ["MEET"] = os.path.join(tempfile.mkdtemp(), "meet")
-        for other in range(1, processes):
-            env, none = dict(os.environ, RANK=str(other)), subprocess.DEVNULL
+        for number in range(1, processes):
+            env, none = dict(os.environ, RANK=str(number)), subprocess.DEVNULL
             other = subprocess.Popen([sys.executable, *sys.argv], env=env, stdin=none, stdout=none)
             atexit.register(other.wait)
     meet = f"file://{os.environ['MEET']}"

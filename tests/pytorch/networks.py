@@ -72,12 +72,12 @@ def resnet_step(X, y, net, lr):
 
 def evaluate_accuracy(net, data_iter):
     net.eval()  # batch norm uses its running statistics
-    correct = all = 0
+    correct = predictions = 0
     with torch.no_grad():
         for X, y in data_iter:
             correct += (net(X).argmax(1) == y).sum().item()
-            all += len(y)
-    return correct / all
+            predictions += len(y)
+    return correct / predictions
 
 
 def eval_logits(net, X):

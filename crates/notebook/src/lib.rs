@@ -14,6 +14,7 @@ pub mod links;
 pub mod output;
 pub mod record;
 pub mod renew;
+pub mod report;
 pub mod rounds;
 pub mod run;
 pub mod site;

@@ -1,16 +1,14 @@
 //! README's picture: the time on one device and on two, in the book, here and in PyTorch.
 
-use std::fs;
-
 use anyhow::{Context, Result};
 use d2l::DARK_MODE;
 
 use crate::book::Book;
+use crate::report;
 
 /// The file of the picture.
 pub const FILE: &str = "img/speed-up.svg";
 
-const REPORT: &str = "benches/results/cpu.md";
 const STYLE: &str = "text { font: 15px system-ui, sans-serif; fill: #24292f } .soft { fill: #57606a } \
     .bold { font-weight: 600 } .one { fill: #8c959f } .two { fill: #0969da }";
 
@@ -35,24 +33,24 @@ const MEASURED: [(&str, &str, &str); 4] = [
 /// # Errors
 /// If the report is not there, or has no such figures.
 pub fn svg(book: &Book) -> Result<String> {
-    let report = fs::read_to_string(book.root.join(REPORT)).context(REPORT)?;
+    let book_s = ["13.2", "7.3", "1.81"].map(str::to_owned);
     let mut groups = vec![(
         "the book: ResNet-18 with MXNet, on GPUs",
-        [13.2, 7.3],
+        book_s,
         "s an epoch",
     )];
     for (title, network, name) in MEASURED {
-        groups.push((title, on_devices(&report, network, name)?, "ms a step"));
+        groups.push((title, on_devices(book, network, name)?, "ms a step"));
     }
     let (mut drawn, mut words) = (String::new(), Vec::new());
-    for (i, &(title, [one, two], unit)) in groups.iter().enumerate() {
+    for (i, (title, [one, two, faster], unit)) in groups.iter().enumerate() {
         let y = 44 + 66 * i;
         let head = y + 14;
         drawn += &format!("<text class=\"bold\" x=\"16\" y=\"{head}\">{title}</text>\n");
-        drawn += &bar(y + 20, "one", 1.0, &format!("{} {unit}", short(one)));
-        let faster = format!("{} {unit}: {:.2}×", short(two), one / two);
-        drawn += &bar(y + 39, "two", two / one, &faster);
-        words.push(format!("{title} {:.2}", one / two));
+        drawn += &bar(y + 20, "one", 1.0, &format!("{one} {unit}"));
+        let share = 1.0 / faster.parse::<f64>()?;
+        drawn += &bar(y + 39, "two", share, &format!("{two} {unit}: {faster}×"));
+        words.push(format!("{title} {faster}"));
     }
     let (height, words) = (44 + 66 * groups.len() + 8, words.join(", "));
     Ok(format!(
@@ -79,34 +77,19 @@ fn bar(y: usize, class: &str, share: f64, words: &str) -> String {
     )
 }
 
-/// The milliseconds of a step on one device and on two with as many examples: the fastest row that begins so.
-fn on_devices(report: &str, network: &str, name: &str) -> Result<[f64; 2]> {
-    let head = format!("## On devices of one core: {network}\n");
-    let (_, section) = report
-        .split_once(&head)
-        .with_context(|| format!("{REPORT}: {head}"))?;
-    let section = section.split("\n## ").next().unwrap_or_default();
-    let rows: Vec<Vec<&str>> = (section.lines())
-        .filter(|line| line.starts_with(&format!("| {name}")))
-        .map(|line| line.split('|').map(str::trim).collect())
-        .collect();
-    let fastest = |devices: &str| {
-        let same = |row: &&Vec<&str>| row[2] == devices && row[3] == rows[0][3];
-        let times = rows
-            .iter()
-            .filter(same)
-            .filter_map(|row| row[4].parse().ok());
-        times
-            .reduce(f64::min)
-            .with_context(|| format!("{REPORT}: {network}: {name} on {devices}"))
+/// The milliseconds of a step on one device, those on two with as many examples, and the speed-up.
+fn on_devices(book: &Book, network: &str, name: &str) -> Result<[String; 3]> {
+    let rows = report::rows(
+        book,
+        "cpu",
+        &format!("On devices of one core: {network}"),
+        name,
+    )?;
+    let mut rows = rows.into_iter(); // name, devices, examples, ms, from – to, examples/sec, speed-up
+    let mut first = |devices: &str| {
+        let row = rows.find(|row| row[1] == devices);
+        row.with_context(|| format!("cpu.md: {network}: {name} on {devices}"))
     };
-    Ok([fastest("1")?, fastest("2")?])
-}
-
-fn short(number: f64) -> String {
-    if number < 100.0 {
-        format!("{number:.1}")
-    } else {
-        format!("{number:.0}")
-    }
+    let (one, two) = (first("1")?, first("2")?);
+    Ok([one[3].clone(), two[3].clone(), two[6].clone()])
 }

@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 use notebook::book::Book;
 use notebook::chapter::Kind;
 use notebook::epochs::Epochs;
+use notebook::report;
 use regex::Regex;
 
 use crate::text::paragraphs;
@@ -75,9 +76,6 @@ struct Sources<'a> {
     recorded: BTreeMap<String, String>,
 }
 
-/// The first word of each cell of a table's row.
-type Row = Vec<String>;
-
 impl Sources<'_> {
     /// A line with its figures in place of their sources.
     fn fill(&self, line: &str) -> Result<String> {
@@ -131,18 +129,8 @@ impl Sources<'_> {
         })
     }
 
-    /// The rows of a report that begin with `start`, without this beginning, in the sections with a heading that begins
-    /// with `heading`.
-    fn rows(&self, report: &str, heading: &str, start: &str) -> Result<Vec<Row>> {
-        let text = self.read(&format!("benches/results/{report}.md"))?;
-        let sections = text.split("\n## ").filter(|all| all.starts_with(heading));
-        let start = format!("| {start}");
-        let rows = sections.flat_map(str::lines);
-        let rows = rows.filter_map(|line| line.strip_prefix(&start));
-        let first = |cell: &str| cell.split_whitespace().next().unwrap_or("").to_owned();
-        Ok(rows
-            .map(|row| row.split('|').map(first).collect())
-            .collect())
+    fn rows(&self, report: &str, heading: &str, start: &str) -> Result<Vec<Vec<String>>> {
+        report::rows(self.book, report, heading, start)
     }
 
     fn cell(&self, report: &str, heading: &str, row: &str, column: &str) -> Result<String> {

@@ -1,0 +1,25 @@
+//! The tables of the reports in `benches/results`.
+
+use std::fs;
+
+use anyhow::{Context, Result};
+
+use crate::book::Book;
+
+/// The rows of a report that begin with `start`, without this beginning, in the sections with a heading that begins
+/// with `heading`: the first word of each cell.
+///
+/// # Errors
+/// If there is no such report.
+pub fn rows(book: &Book, report: &str, heading: &str, start: &str) -> Result<Vec<Vec<String>>> {
+    let file = format!("benches/results/{report}.md");
+    let text = fs::read_to_string(book.root.join(&file)).context(file)?;
+    let sections = text.split("\n## ").filter(|all| all.starts_with(heading));
+    let start = format!("| {start}");
+    let rows = sections.flat_map(str::lines);
+    let rows = rows.filter_map(|line| line.strip_prefix(&start));
+    let first = |cell: &str| cell.split_whitespace().next().unwrap_or("").to_owned();
+    Ok(rows
+        .map(|row| row.split('|').map(first).collect())
+        .collect())
+}
