@@ -10,10 +10,10 @@ use d2l::{Timer, evaluate_accuracy_gpu};
 use dataset::{Data, Dataset};
 use scratch::{get_params, init_params, lenet, train_batch};
 
-/// Trains LeNet for three epochs on `k` devices of one core each, with minibatches of 16·k: milliseconds a step, and
-/// the test accuracy. The learning rate rises linearly to `lr` in the first `warm_up` steps. The weights begin ten
+/// Trains LeNet for three epochs on `k` devices of one core each, with minibatches of 16·k: the number of steps,
+/// milliseconds a step, and the test accuracy. The learning rate rises linearly to `lr` in the first `warm_up` steps. The weights begin ten
 /// times as large as the book's, so that the network learns at once.
-fn train(data: &Dataset, k: usize, lr: f64, warm_up: usize, seed: u64) -> Result<[f64; 2]> {
+fn train(data: &Dataset, k: usize, lr: f64, warm_up: usize, seed: u64) -> Result<[f64; 3]> {
     d2l::share_cores(Some(k), k);
     let devices = d2l::devices(k)?;
     let params = init_params(seed)?.into_iter().map(|p| p * 10.0);
@@ -21,31 +21,32 @@ fn train(data: &Dataset, k: usize, lr: f64, warm_up: usize, seed: u64) -> Result
     let copies = devices.iter().map(|device| get_params(&params, device));
     let device_params = copies.collect::<Result<Vec<_>, _>>()?;
     let ((train_iter, _), (_, test_iter)) = (data.iters(16 * k)?, data.iters(500)?);
-    let (mut timer, mut steps) = (Timer::new(), 0);
+    let (mut timer, mut steps) = (Timer::new(), 0.0);
     for batch in (1..=3).flat_map(|epoch| train_iter.epoch(epoch)) {
         let (x, y) = batch?;
-        steps += 1;
-        let warm = (steps as f64 / warm_up.max(1) as f64).min(1.0);
+        steps += 1.0;
+        let warm = (steps / warm_up.max(1) as f64).min(1.0);
         train_batch(&x, &y, &device_params, &devices, lr * warm)?;
     }
     d2l::synchronize(&devices)?;
-    let ms = 1e3 * timer.stop() / steps as f64;
+    let ms = 1e3 * timer.stop() / steps;
     let net = |x: &_| lenet(x, &device_params[0]);
-    Ok([ms, evaluate_accuracy_gpu(net, &test_iter, &devices[0])?])
+    Ok([
+        steps,
+        ms,
+        evaluate_accuracy_gpu(net, &test_iter, &devices[0])?,
+    ])
 }
 
-/// The milliseconds a step, and the lowest accuracy, the mean and the highest of five seeds.
-fn five_seeds(data: &Dataset, k: usize, lr: f64, warm_up: usize) -> Result<[f64; 4]> {
+/// The number of steps, milliseconds a step, and the lowest accuracy, the mean and the highest of five seeds.
+fn five_seeds(data: &Dataset, k: usize, lr: f64, warm_up: usize) -> Result<[f64; 5]> {
     let runs = (0..5).map(|seed| train(data, k, lr, warm_up, seed));
     let runs = runs.collect::<Result<Vec<_>>>()?;
-    let acc = || runs.iter().map(|[_, acc]| *acc);
-    let ms = runs.iter().map(|[ms, _]| ms).sum::<f64>() / 5.0;
-    Ok([
-        ms,
-        acc().fold(1.0, f64::min),
-        acc().sum::<f64>() / 5.0,
-        acc().fold(0.0, f64::max),
-    ])
+    let mut acc: Vec<f64> = runs.iter().map(|run| run[2]).collect();
+    acc.sort_by(f64::total_cmp);
+    let ms = runs.iter().map(|run| run[1]).sum::<f64>() / 5.0;
+    let mean = acc.iter().sum::<f64>() / 5.0;
+    Ok([runs[0][0], ms, acc[0], mean, acc[4]])
 }
 
 /// Devices, learning rate, steps of warm-up.
@@ -65,10 +66,10 @@ fn main() -> Result<()> {
         limit_test: Some(500),
         ..Default::default()
     })?;
-    println!("devices  minibatch  lr    warm-up  ms a step  lowest acc  mean   highest");
+    println!("devices  minibatch  lr    warm-up  steps  ms a step  lowest acc  mean   highest");
     for (k, lr, warm_up) in SETTINGS {
-        let [ms, low, mean, high] = five_seeds(&data, k, lr, warm_up)?;
-        print!("{k:<7}  {:<9}  {lr:<4}  {warm_up:<7}  ", 16 * k);
+        let [steps, ms, low, mean, high] = five_seeds(&data, k, lr, warm_up)?;
+        print!("{k:<7}  {:<9}  {lr:<4}  {warm_up:<7}  {steps:<5}  ", 16 * k);
         println!("{ms:<9.2}  {low:<10.3}  {mean:.3}  {high:.3}");
     }
     Ok(())

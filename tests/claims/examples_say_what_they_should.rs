@@ -35,7 +35,7 @@ const EXAMPLES: [(&str, Check); 18] = [
         Ok(())
     }),
     ("05_larger_minibatch", |said| {
-        let rows = rows(said, 8)?;
+        let rows = rows(said, 9)?;
         let settings: Vec<_> = rows.iter().map(|row| [row[0], row[2], row[3]]).collect();
         let expected = [
             [1.0, 0.05, 0.0],
@@ -44,12 +44,14 @@ const EXAMPLES: [(&str, Check); 18] = [
             [4.0, 0.2, 16.0],
         ];
         ensure!(settings == expected, "{said}");
-        let in_order = |row: &Vec<f64>| row[5] <= row[6] && row[6] <= row[7];
+        let steps: Vec<f64> = rows.iter().map(|row| row[4]).collect();
+        ensure!(steps == [375.0, 96.0, 96.0, 96.0], "{said}");
+        let in_order = |row: &Vec<f64>| row[6] <= row[7] && row[7] <= row[8];
         ensure!(rows.iter().all(in_order), "{said}");
-        let [one, four_as_it_was] = [rows[0][6], rows[1][6]];
+        let [one, four_as_it_was] = [rows[0][7], rows[1][7]];
         ensure!(one > 0.6 && four_as_it_was < one, "{said}");
         ensure!(
-            rows[2][5..] != rows[3][5..],
+            rows[2][6..] != rows[3][6..],
             "the warm-up changes nothing: {said}"
         );
         Ok(())
