@@ -1,9 +1,10 @@
-"""The two networks of the book's multi-GPU sections, in PyTorch, and a step of ResNet-18 with SGD.
+"""The two networks of the book's multi-GPU sections, in PyTorch, and the training of ResNet-18.
 
 The module names give `state_dict` the book's keys: `0.weight`, `1.running_mean`,
 `resnet_block2.0.conv3.weight`, `fc.1.bias`. Unlike the book nothing is lazy: every layer is told
 its input channels, so that the parameters exist before the first batch. (The book's `init_weights`
-passes over layers that are still lazy; here it reaches all of them.)
+passes over layers that are still lazy; here it reaches all of them.) The chapter shows `resnet18`,
+`evaluate_accuracy` and `train` folded under those of this project.
 
 It refuses to run anything by itself: the scripts beside it import it.
 """
@@ -59,15 +60,17 @@ def resnet18(num_classes=10, in_channels=1):
     return net
 
 
-def resnet_step(X, y, net, lr):
-    """One step of SGD in training mode; the mean loss before the update."""
-    net.train()
-    trainer = torch.optim.SGD(net.parameters(), lr)  # no momentum: it has no state to keep
-    loss = F.cross_entropy(net(X), y)
-    loss.backward()
-    trainer.step()
-    trainer.zero_grad()
-    return loss.item()
+def train(net, train_iter, lr):
+    trainer = torch.optim.SGD(net.parameters(), lr)
+    losses = []
+    net.train()  # batch norm uses the statistics of the minibatch
+    for X, y in train_iter:
+        loss = F.cross_entropy(net(X), y)
+        loss.backward()
+        trainer.step()
+        trainer.zero_grad()
+        losses.append(loss.item())  # of each minibatch, before its update
+    return losses
 
 
 def evaluate_accuracy(net, data_iter):

@@ -98,9 +98,8 @@ def resnet18_run(args, dtype, train):
     net = net.to(dtype)
     test = read_split(args.data, "t10k")[0][:64].to(dtype)
     save_file({"logits": networks.eval_logits(net, test)}, args.out / "logits.safetensors")
-    steps = minibatches(*train, count=3, size=32)
-    losses = [(len(X), networks.resnet_step(X, y, net, lr=0.001)) for X, y in steps]
-    return losses, net.state_dict()
+    losses = networks.train(net, minibatches(*train, count=3, size=32), lr=0.001)
+    return [(32, loss) for loss in losses], net.state_dict()
 
 
 def write_steps(path, losses):

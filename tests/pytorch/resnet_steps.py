@@ -72,7 +72,7 @@ def run(dtype):
     batches = [torch.from_numpy(formula.images(EXAMPLES, b)).to(dtype) for b in range(STEPS)]
     labels = [torch.from_numpy(formula.labels(EXAMPLES, b)) for b in range(STEPS)]
     logits = networks.eval_logits(net, batches[0])
-    losses = [networks.resnet_step(X, y, net, LR) for X, y in zip(batches, labels)]
+    losses = networks.train(net, zip(batches, labels), LR)
     return logits, losses, start, chosen(net)
 
 
