@@ -1,0 +1,109 @@
+//! Lists the exercises: `exercises.rs` for the program, and `variants.rs` for the tests, which has each gap, each
+//! solution and each wrong answer as a module beside its check.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+use anyhow::{Context, Result, ensure};
+
+/// An exercise has a file in each. A wrong answer is a change of the solution.
+const FOLDERS: [&str; 5] = ["exercises", "solutions", "checks", "hints", "tests/wrong"];
+
+fn main() -> Result<()> {
+    let crate_dir = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?);
+    let out = PathBuf::from(env::var("OUT_DIR")?);
+    for watched in FOLDERS {
+        println!("cargo::rerun-if-changed={watched}");
+    }
+    let names = names(&crate_dir.join("exercises"))?;
+    let (mut table, mut variants) = (String::new(), Variants::default());
+    for file in &names {
+        let paths = FOLDERS.map(|folder| crate_dir.join(folder).join(file));
+        let [gap, solution, check, hint, wrong] = &paths;
+        let (hint, wrong) = (hint.with_extension("md"), wrong.with_extension("md"));
+        let name = file.trim_end_matches(".rs");
+        writeln!(
+            table,
+            "Exercise {{ name: {name:?}, gap: include_str!({gap:?}), solution: include_str!({solution:?}), \
+             hint: include_str!({hint:?}) }},"
+        )?;
+        variants.add("gap", name, "", [gap, check]);
+        variants.add("solution", name, "", [solution, check]);
+        let right = fs::read_to_string(solution)?;
+        let mistakes = fs::read_to_string(&wrong).with_context(|| format!("{wrong:?}"))?;
+        for (i, part) in mistakes.split("## ").skip(1).enumerate() {
+            let Wrong { says, old, new } = Wrong::read(part).with_context(|| part.to_owned())?;
+            ensure!(
+                right.matches(&old).count() == 1,
+                "{old}\nis not once in {solution:?}"
+            );
+            let answer = out.join(format!("{name}_{i}.rs"));
+            fs::write(&answer, right.replace(&old, &new))?;
+            variants.add("wrong", name, says, [&answer, check]);
+        }
+    }
+    fs::write(out.join("exercises.rs"), format!("&[{table}]"))?;
+    fs::write(
+        out.join("variants.rs"),
+        format!(
+            "{}const VARIANTS: &[Variant] = &[{}];",
+            variants.modules, variants.list
+        ),
+    )?;
+    Ok(())
+}
+
+/// The files of a folder, in order.
+fn names(folder: &Path) -> Result<Vec<String>> {
+    let entries = fs::read_dir(folder)?;
+    let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+    let mut names = names.collect::<Result<Vec<_>>>()?;
+    names.sort();
+    Ok(names)
+}
+
+/// What the tests compile: a module for each answer with its check, and the list of them.
+#[derive(Default)]
+struct Variants {
+    modules: String,
+    list: String,
+}
+
+impl Variants {
+    fn add(&mut self, kind: &str, name: &str, says: &str, [answer, check]: [&Path; 2]) {
+        let module = format!("variant_{}", self.list.lines().count());
+        self.modules += &format!(
+            "mod {module} {{
+                #[allow(unused, clippy::all)] mod exercise {{ include!({answer:?}); }}
+                pub mod check {{ include!({check:?}); }}
+            }}\n"
+        );
+        self.list += &format!(
+            "Variant {{ kind: {kind:?}, exercise: {name:?}, says: {says:?}, check: {module}::check::check }},\n"
+        );
+    }
+}
+
+/// A wrong answer: the solution in which `old` is `new`, and words of the sentence that names the mistake.
+struct Wrong<'a> {
+    says: &'a str,
+    old: String,
+    new: String,
+}
+
+impl<'a> Wrong<'a> {
+    /// Reads a line `says: WORDS`, and the lines of a diff.
+    fn read(part: &'a str) -> Result<Self> {
+        let lines = |sign: char| {
+            let lines = part.lines().filter_map(|line| line.strip_prefix(sign));
+            lines.collect::<Vec<_>>().join("\n")
+        };
+        let says = part.lines().find_map(|line| line.strip_prefix("says: "));
+        Ok(Self {
+            says: says.context("no line begins with \"says: \"")?,
+            old: lines('-'),
+            new: lines('+'),
+        })
+    }
+}

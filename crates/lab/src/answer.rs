@@ -1,0 +1,98 @@
+//! An answer is compiled with its check by cargo, as the binary `answer` of this crate, and runs as a process of its own.
+//! So it may hang or crash.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use crate::exercise::Exercise;
+
+/// How long an answer may run.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// What became of an answer.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is right.
+    Right,
+    /// It is wrong; what the check says.
+    Wrong(String),
+    /// It does not compile; what the compiler says.
+    NotCompiled(String),
+}
+
+/// Compiles an answer with its check, and runs both.
+///
+/// # Errors
+/// If cargo cannot be started.
+pub fn outcome(exercise: &Exercise, answer: &Path) -> Result<Outcome> {
+    let program = match compile(exercise, answer)? {
+        Ok(program) => program,
+        Err(said) => return Ok(Outcome::NotCompiled(said)),
+    };
+    let mut child = Command::new(&program)
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("the answer")?;
+    let mut stdout = child.stdout.take().context("no output")?;
+    let reader = thread::spawn(move || {
+        let mut said = String::new();
+        stdout.read_to_string(&mut said).map(|_| said)
+    });
+    let start = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        if start.elapsed() > LIMIT {
+            child.kill()?;
+            child.wait()?;
+            let words = "Your code did not end after 20 seconds. Does a device wait for another one that never comes?";
+            return Ok(Outcome::Wrong(words.to_owned()));
+        }
+        thread::sleep(Duration::from_millis(5));
+    };
+    let said = reader.join().expect("the reader does not panic")?;
+    Ok(match (status.success(), status.code()) {
+        (true, _) => Outcome::Right,
+        (false, Some(1)) => Outcome::Wrong(said.trim_end().to_owned()),
+        (false, _) => Outcome::Wrong(format!("{said}Your code ended the process: {status}.")),
+    })
+}
+
+/// Compiles an answer with its check; returns the program, or what the compiler says.
+///
+/// # Errors
+/// If cargo cannot be started.
+pub fn compile(exercise: &Exercise, answer: &Path) -> Result<Result<PathBuf, String>> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let check = root.join("checks").join(exercise.name).with_extension("rs");
+    let color = if console::colors_enabled_stderr() {
+        "always"
+    } else {
+        "never"
+    };
+    let output = Command::new(env!("CARGO"))
+        .args(["build", "--quiet", "--package", "lab", "--bin", "answer"])
+        .args(["--features", "answer", "--color", color])
+        .args(["--message-format", "json-render-diagnostics"])
+        .env("LAB_ANSWER", answer)
+        .env("LAB_CHECK", check)
+        .current_dir(root)
+        .output()
+        .context("cargo")?;
+    if !output.status.success() {
+        return Ok(Err(String::from_utf8_lossy(&output.stderr).into_owned()));
+    }
+    // a line of JSON for each artifact; that of the program names its file
+    let messages = String::from_utf8_lossy(&output.stdout).into_owned();
+    let file = messages.lines().rev().find_map(|line| {
+        let (_, rest) = line.split_once("\"executable\":\"")?;
+        rest.split_once('"').map(|(file, _)| file)
+    });
+    Ok(Ok(PathBuf::from(file.context("cargo named no program")?)))
+}

@@ -1,0 +1,63 @@
+//! The exercises as they are in the repository, compiled into the program.
+
+use anyhow::{Context, Result};
+
+/// An exercise.
+#[derive(Debug)]
+pub struct Exercise {
+    /// The name of its files, such as `01_get_params`. It begins with its number.
+    pub name: &'static str,
+    /// The file to fill in. The comment at its beginning is the task, whose first line is the title.
+    pub gap: &'static str,
+    /// The same file, filled in.
+    pub solution: &'static str,
+    /// Some help with it.
+    pub hint: &'static str,
+}
+
+/// All exercises, in order.
+pub const ALL: &[Exercise] = include!(concat!(env!("OUT_DIR"), "/exercises.rs"));
+
+impl Exercise {
+    /// The exercise with this number, or with a name that begins so: `1` and `01_get` are `01_get_params`.
+    ///
+    /// ```
+    /// assert_eq!(lab::Exercise::find("1")?.name, "01_get_params");
+    /// # anyhow::Ok(())
+    /// ```
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn find(name: &str) -> Result<&'static Self> {
+        let found = ALL.iter().find(|exercise| match name.parse::<usize>() {
+            Ok(number) => exercise.number() == number,
+            Err(_) => exercise.name.starts_with(name),
+        });
+        found.with_context(|| format!("there is no exercise {name:?}: they are 1 to {}", ALL.len()))
+    }
+
+    /// Its place in the order, from 1.
+    pub fn number(&self) -> usize {
+        let number = self
+            .name
+            .split('_')
+            .next()
+            .and_then(|digits| digits.parse().ok());
+        number.expect("a name begins with a number")
+    }
+
+    /// The title, without its number.
+    pub fn title(&self) -> &'static str {
+        let line = self.gap.lines().next().unwrap_or_default();
+        line.trim_start_matches("// ")
+            .split_once(". ")
+            .map_or(line, |(_, title)| title)
+    }
+
+    /// The task: the comment at the beginning of the file, below the title.
+    pub fn task(&self) -> String {
+        let comment = self.gap.lines().map_while(|line| line.strip_prefix("//"));
+        let lines: Vec<&str> = comment.skip(1).map(str::trim).collect();
+        lines.join("\n").trim().to_owned()
+    }
+}

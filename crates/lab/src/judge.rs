@@ -1,0 +1,79 @@
+//! The check of an answer: a sentence that says what is wrong, or nothing.
+
+use std::process::ExitCode;
+
+use anyhow::{Result, anyhow, ensure};
+use candle_core::Tensor;
+
+/// A check: an error says in a sentence what is wrong with the answer.
+pub type Check = fn() -> Result<()>;
+
+/// Runs a check. What panics in the answer becomes a sentence too.
+///
+/// # Errors
+/// If the answer is wrong.
+pub fn judge(check: Check) -> Result<()> {
+    let verdict = d2l::quietly(check).map_err(|panic| {
+        let text = panic.to_string();
+        match text.split_once("not yet implemented: ") {
+            Some((_, to_do)) => anyhow!("Still to do: {to_do}."),
+            None => anyhow!("Your code stops with a panic: {text}."),
+        }
+    })?;
+    // a backtrace would hide the sentence
+    verdict.map_err(|error| match error.downcast::<candle_core::Error>() {
+        Ok(error) => anyhow!(
+            "Your code returns an error: {}",
+            devices::without_backtrace(error)
+        ),
+        Err(error) => error,
+    })
+}
+
+/// Prints what is wrong, and returns the exit status of the program that checks an answer: 1 for a wrong one.
+pub fn print_verdict(verdict: Result<()>) -> ExitCode {
+    match verdict {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(wrong) => {
+            println!("{wrong:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Compares a tensor of the answer with the right one, up to rounding.
+///
+/// # Errors
+/// If they differ. The message shows the first elements that differ.
+pub fn same(what: &str, yours: &Tensor, right: &Tensor) -> Result<()> {
+    let dims = (yours.dims(), right.dims());
+    ensure!(
+        dims.0 == dims.1,
+        "{what} has the shape {:?}, but should have {:?}.",
+        dims.0,
+        dims.1
+    );
+    let values = |tensor: &Tensor| {
+        let flat = tensor.to_dtype(candle_core::DType::F64)?.flatten_all()?;
+        flat.to_vec1::<f64>()
+    };
+    let (yours, right) = (values(yours)?, values(right)?);
+    let largest = right.iter().fold(0f64, |a, b| a.max(b.abs()));
+    let differs = |i: &usize| !((yours[*i] - right[*i]).abs() <= 1e-5 * largest.max(1e-6));
+    let Some(first) = (0..right.len()).find(differs) else {
+        return Ok(());
+    };
+    let shown = |all: &[f64]| {
+        let some: Vec<String> = all[first..]
+            .iter()
+            .take(4)
+            .map(|x| format!("{x:.4}"))
+            .collect();
+        some.join(", ")
+    };
+    anyhow::bail!(
+        "{what} is wrong from element {first} on.\n  yours: {}\n  right: {}",
+        shown(&yours),
+        shown(&right)
+    )
+}

@@ -1,0 +1,15 @@
+//! Exercises to fill in. `cargo run -p lab` shows the first one that is not solved, and checks it when its file is saved.
+//!
+//! An exercise is a file of `exercises/` with a gap. Its solution stands in `solutions/`, and its check in `checks/`.
+//! Readers write in copies, in the folder `lab` of the repository, which git ignores. [`Exercise`] is one of them,
+//! [`Desk`] the folder with the copies, [`compile`](answer::compile) compiles an answer with its check, and [`judge`]
+//! runs the check. This crate trains nothing by itself.
+
+pub mod answer;
+mod desk;
+mod exercise;
+mod judge;
+
+pub use desk::Desk;
+pub use exercise::{ALL, Exercise};
+pub use judge::{Check, judge, print_verdict, same};

@@ -1,0 +1,198 @@
+//! The command line: shows an exercise, and checks it when its file is saved.
+
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use clap::{Parser, Subcommand};
+use console::style;
+use lab::answer::{Outcome, outcome};
+use lab::{ALL, Desk, Exercise};
+use notify::{RecursiveMode, Watcher};
+
+/// Exercises to fill in: the functions of the book's page, then the parts of the trainer.
+///
+/// Without a command: the first exercise that is not solved, checked whenever you save its file.
+#[derive(Parser)]
+#[command(bin_name = "cargo run -p lab --", disable_help_subcommand = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Verb>,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Print a hint
+    Hint {
+        /// Number of the exercise [default: the first that is not solved]
+        exercise: Option<String>,
+    },
+    /// Print the solution of an exercise that you solved
+    Solution {
+        /// Number of the exercise
+        exercise: String,
+        /// Print it although it is not solved
+        #[arg(long)]
+        insist: bool,
+    },
+    /// Begin an exercise anew; the old file stays beside it as NAME.rs.old
+    Reset {
+        /// Number of the exercise
+        exercise: String,
+    },
+    /// Check all exercises, or one
+    Check {
+        /// Number of the exercise [default: all]
+        exercise: Option<String>,
+    },
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{} {error:#}", style("error:").red().bold());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<()> {
+    let desk = Desk::open()?;
+    match cli.command {
+        None => watch(&desk),
+        Some(Verb::Hint { exercise }) => {
+            let exercise = match exercise {
+                Some(name) => Some(Exercise::find(&name)?),
+                None => desk.next()?,
+            };
+            println!(
+                "{}",
+                exercise.map_or("All exercises are solved.", |exercise| exercise
+                    .hint
+                    .trim_end())
+            );
+            Ok(())
+        }
+        Some(Verb::Solution { exercise, insist }) => {
+            let exercise = Exercise::find(&exercise)?;
+            if !insist && !desk.is_solved(exercise)? {
+                bail!(
+                    "{} is not solved yet. `hint` helps; --insist prints it all the same",
+                    exercise.name
+                );
+            }
+            print!("{}", exercise.solution);
+            Ok(())
+        }
+        Some(Verb::Reset { exercise }) => {
+            let path = desk.reset(Exercise::find(&exercise)?)?;
+            println!("{} is new", shown(&path));
+            Ok(())
+        }
+        Some(Verb::Check { exercise }) => match exercise {
+            Some(name) => check(&desk, &[Exercise::find(&name)?]),
+            None => check(&desk, &ALL.iter().collect::<Vec<_>>()),
+        },
+    }
+}
+
+/// Shows the first exercise that is not solved, and checks it after each change, until all are solved.
+fn watch(desk: &Desk) -> Result<()> {
+    let (sender, changes) = mpsc::channel();
+    let mut watcher = notify::recommended_watcher(move |change| drop(sender.send(change)))?;
+    watcher.watch(desk.folder(), RecursiveMode::NonRecursive)?;
+    while let Some(exercise) = desk.next()? {
+        let path = desk.copy(exercise)?;
+        show(desk, exercise, &path)?;
+        let mut checked = exercise.gap.to_owned();
+        loop {
+            let answer = fs::read_to_string(&path).unwrap_or_default();
+            if answer != checked && !answer.is_empty() {
+                checked = answer;
+                if report(desk, exercise, &path)? {
+                    break;
+                }
+            }
+            changes.recv()??;
+            // an editor writes in several steps
+            while changes.recv_timeout(Duration::from_millis(50)).is_ok() {}
+        }
+    }
+    println!("{}", style("All exercises are solved.").green().bold());
+    Ok(())
+}
+
+/// Checks exercises once.
+fn check(desk: &Desk, exercises: &[&'static Exercise]) -> Result<()> {
+    let mut open = 0;
+    for exercise in exercises {
+        println!(
+            "{}",
+            style(format!("{}. {}", exercise.number(), exercise.title())).bold()
+        );
+        let path = desk.copy(exercise)?;
+        open += usize::from(!report(desk, exercise, &path)?);
+    }
+    match open {
+        0 => Ok(()),
+        _ => bail!("{open} of {} not solved", exercises.len()),
+    }
+}
+
+/// Checks one answer, and says how it is; whether it is right.
+fn report(desk: &Desk, exercise: &Exercise, path: &Path) -> Result<bool> {
+    let outcome = outcome(exercise, path)?;
+    match &outcome {
+        Outcome::Right => {
+            desk.solve(exercise)?;
+            println!("{} {}", style("✓").green().bold(), "Right.");
+            println!(
+                "  Compare: cargo run -p lab -- solution {}\n",
+                exercise.number()
+            );
+        }
+        Outcome::Wrong(sentence) => println!("{} {sentence}\n", style("✗").red().bold()),
+        Outcome::NotCompiled(said) => println!("{said}"),
+    }
+    Ok(outcome == Outcome::Right)
+}
+
+/// The task, how far the reader is, and the file.
+fn show(desk: &Desk, exercise: &Exercise, path: &Path) -> Result<()> {
+    let solved = ALL.iter().map(|exercise| desk.is_solved(exercise));
+    let solved = solved.collect::<Result<Vec<bool>>>()?;
+    let marks: String = solved
+        .iter()
+        .map(|solved| if *solved { '●' } else { '○' })
+        .collect();
+    let (all, done) = (
+        solved.len(),
+        solved.iter().filter(|solved| **solved).count(),
+    );
+    println!("{marks}  {done} of {all} solved\n");
+    println!(
+        "{}\n",
+        style(format!("{}. {}", exercise.number(), exercise.title())).bold()
+    );
+    println!("{}\n", exercise.task());
+    println!(
+        "Fill in {}. It is checked when you save it.",
+        style(shown(path)).cyan()
+    );
+    println!("A hint: cargo run -p lab -- hint\n");
+    Ok(())
+}
+
+/// A path as a reader in the repository's folder writes it.
+fn shown(path: &Path) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let root = root.canonicalize().unwrap_or(root);
+    path.strip_prefix(&root)
+        .unwrap_or(path)
+        .display()
+        .to_string()
+}
