@@ -54,11 +54,12 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// The files of a folder, in order.
+/// The Rust files of a folder, in order.
 fn names(folder: &Path) -> Result<Vec<String>> {
     let entries = fs::read_dir(folder)?;
     let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
     let mut names = names.collect::<Result<Vec<_>>>()?;
+    names.retain(|name: &String| name.ends_with(".rs"));
     names.sort();
     Ok(names)
 }

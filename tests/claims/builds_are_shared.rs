@@ -30,10 +30,10 @@ fn crates(selected: &[&str]) -> Result<BTreeSet<String>> {
     Ok(crates)
 }
 
-/// `cargo run -p scratch`, then `cargo test`.
+/// `cargo run -p scratch` or `-p lab`, then `cargo test`.
 fn programs_have_the_features_of_the_tests() -> Result<()> {
     let tested = crates(&[])?;
-    for program in ["scratch", "concise"] {
+    for program in ["scratch", "concise", "lab"] {
         let built = crates(&["--package", program, "--edges", "normal,build"])?;
         let again: Vec<&String> = built.difference(&tested).collect();
         ensure!(again.is_empty(), "{program} and `cargo test`: {again:#?}");

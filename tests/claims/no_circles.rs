@@ -28,6 +28,7 @@ const CRATES: &[(&str, usize)] = &[
     ("dataset", 8),
     ("devices", 8),
     ("functional", 8),
+    ("lab", 8),
     ("notebook", 8),
     ("run", 8),
     ("scratch", 8),

@@ -87,8 +87,6 @@ pub struct Sum {
 /// The rounds of an all-reduce, one after the other; the sums of one round run at the same time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Schedule {
-    /// The algorithm of the schedule.
-    pub algorithm: Algorithm,
     /// The number of members.
     pub members: usize,
     /// The number of chunks of the data.
@@ -122,7 +120,6 @@ impl Schedule {
             Algorithm::Auto => panic!("auto is not an algorithm: call Algorithm::chosen first"),
         };
         Self {
-            algorithm,
             members: k,
             chunks,
             rounds,
@@ -169,6 +166,104 @@ impl Schedule {
         most.max(kept + joined)
     }
 
+    /// What the members hold before the first round and after each one: `held[round][member][chunk]`.
+    ///
+    /// ```
+    /// use collective::{Algorithm, Schedule};
+    /// let held = Schedule::new(Algorithm::Tree, 4).held();
+    /// assert_eq!(held[0][1][0].to_string(), "1"); // its own values
+    /// assert_eq!(held.last().unwrap()[1][0].to_string(), "0+1+(2+3)");
+    /// ```
+    pub fn held(&self) -> Vec<Vec<Vec<Partial>>> {
+        let own = |rank| vec![Partial::own(rank); self.chunks];
+        let mut all = vec![(0..self.members).map(own).collect::<Vec<_>>()];
+        for round in &self.rounds {
+            let before = &all[all.len() - 1];
+            let mut after = before.clone();
+            for Sum {
+                from, to, chunk, ..
+            } in round
+            {
+                let sum = Partial::sum(from.iter().map(|rank| &before[*rank][*chunk]));
+                to.iter()
+                    .for_each(|rank| after[*rank][*chunk] = sum.clone());
+            }
+            all.push(after);
+        }
+        all
+    }
+
+    /// Whether this is an all-reduce: every member ends with the values of every member once, summed in the same order,
+    /// and the sums of a round can run at the same time.
+    ///
+    /// # Errors
+    /// A sentence that says where it is none.
+    pub fn check(&self) -> Result<(), String> {
+        self.check_rounds()?;
+        let held = self.held().pop().unwrap_or_default();
+        for (member, chunks) in held.iter().enumerate() {
+            for (chunk, sum) in chunks.iter().enumerate() {
+                let (mut once, right) = (sum.ranks.clone(), &held[0][chunk]);
+                once.sort_unstable();
+                if once != (0..self.members).collect::<Vec<_>>() {
+                    return Err(format!(
+                        "Member {member} ends with {sum} in chunk {chunk}, not with all values once."
+                    ));
+                }
+                if sum != right {
+                    return Err(format!(
+                        "Chunk {chunk} is {right} on member 0 and {sum} on member {member}: their bits may differ."
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether all members and chunks exist, and the sums of each round can run at the same time.
+    ///
+    /// # Errors
+    /// A sentence that says which round is wrong.
+    pub fn check_rounds(&self) -> Result<(), String> {
+        for (number, round) in (1..).zip(&self.rounds) {
+            let checked = self.check_round(round);
+            checked.map_err(|wrong| format!("Round {number}: {wrong}"))?;
+        }
+        Ok(())
+    }
+
+    fn check_round(&self, round: &[Sum]) -> Result<(), String> {
+        for (i, sum) in round.iter().enumerate() {
+            let Sum {
+                by,
+                from,
+                to,
+                chunk,
+            } = sum;
+            let ranks = from.iter().chain(to).chain([by]);
+            if let Some(rank) = ranks.clone().find(|rank| **rank >= self.members) {
+                return Err(format!("there is no member {rank}."));
+            }
+            if *chunk >= self.chunks || from.is_empty() {
+                return Err(format!("there is no chunk {chunk}, or nothing to add."));
+            }
+            let others = round
+                .iter()
+                .enumerate()
+                .filter(|(j, other)| *j != i && other.chunk == *chunk);
+            for (_, other) in others {
+                let touched = |rank: &&usize| other.from.contains(rank) || other.to.contains(rank);
+                if let Some(rank) = to.iter().find(touched) {
+                    return Err(format!(
+                        "member {by} writes chunk {chunk} of member {rank}, which member {} uses at the same time.",
+                        other.by
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// The range of a chunk in data of `len` elements; chunks begin at multiples of 16.
     pub fn chunk(&self, chunk: usize, len: usize) -> Range<usize> {
         let bound = |chunk: usize| match chunk == self.chunks {
@@ -176,6 +271,39 @@ impl Schedule {
             false => (chunk * len / self.chunks) & !15,
         };
         bound(chunk)..bound(chunk + 1)
+    }
+}
+
+/// The sum of some members' values, during an all-reduce. Shown as the sum that it is, such as `0+1+(2+3)`: additions
+/// run from left to right. Sums that are shown alike have the same bits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Partial {
+    /// The members, in the order of the sum.
+    pub ranks: Vec<usize>,
+    shown: String,
+}
+
+impl Partial {
+    fn own(rank: usize) -> Self {
+        let (ranks, shown) = (vec![rank], rank.to_string());
+        Self { ranks, shown }
+    }
+
+    fn sum<'a>(mut parts: impl Iterator<Item = &'a Self>) -> Self {
+        let first = parts.next().expect("a sum has a value").clone();
+        parts.fold(first, |so_far, part| Self {
+            ranks: [so_far.ranks, part.ranks.clone()].concat(),
+            shown: match part.ranks.len() {
+                1 => format!("{}+{part}", so_far.shown),
+                _ => format!("{}+({part})", so_far.shown),
+            },
+        })
+    }
+}
+
+impl fmt::Display for Partial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.shown)
     }
 }
 
@@ -242,7 +370,6 @@ fn tree(k: usize) -> Vec<Vec<Sum>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeSet;
 
     fn schedules() -> impl Iterator<Item = Schedule> {
         let sizes = (1..=9).chain([16, 31]);
@@ -252,48 +379,65 @@ mod tests {
         })
     }
 
-    /// Every value is in every result once; lists of ranks stand for the sums.
     #[test]
-    fn every_member_ends_with_every_value_once() {
+    fn each_schedule_is_an_all_reduce() {
         for schedule in schedules() {
-            let members = schedule.members;
-            let own = (0..members).map(|rank| vec![vec![rank]; schedule.chunks]);
-            let mut held: Vec<Vec<Vec<usize>>> = own.collect();
-            for round in &schedule.rounds {
-                let before = held.clone();
-                for sum in round {
-                    let parts = sum.from.iter().map(|rank| &before[*rank][sum.chunk][..]);
-                    let parts = parts.collect::<Vec<_>>().concat();
-                    let write = |rank: &usize| held[*rank][sum.chunk] = parts.clone();
-                    sum.to.iter().for_each(write);
-                }
-            }
-            let all: BTreeSet<usize> = (0..members).collect();
-            for parts in held.iter().flatten() {
-                assert_eq!(parts.len(), members, "{schedule:?}");
-                assert_eq!(parts.iter().copied().collect::<BTreeSet<_>>(), all);
-            }
-            let same = held.iter().all(|of_rank| *of_rank == held[0]);
-            assert!(same, "not all have summed in the same order");
+            assert_eq!(schedule.check(), Ok(()), "{schedule:?}");
         }
     }
 
-    /// No sum of a round reads or writes what another one writes, so the sums of a round may run at the
-    /// same time.
     #[test]
-    fn in_a_round_no_member_touches_what_another_writes() {
-        for schedule in schedules() {
-            for round in &schedule.rounds {
-                for (i, a) in round.iter().enumerate() {
-                    let others = round.iter().enumerate().filter(|(j, _)| i != *j);
-                    for (_, b) in others.filter(|(_, b)| b.chunk == a.chunk) {
-                        let touched = [&b.from[..], &b.to[..]].concat();
-                        let met = a.to.iter().any(|rank| touched.contains(rank));
-                        assert!(!met, "{a:?} and {b:?}");
-                    }
-                }
-            }
+    fn what_is_no_all_reduce_is_named() {
+        let changed = |change: fn(&mut Vec<Vec<Sum>>)| {
+            let mut schedule = Schedule::new(Algorithm::Star, 3);
+            change(&mut schedule.rounds);
+            schedule.check().unwrap_err()
+        };
+        let says = [
+            (
+                changed(|rounds| rounds.truncate(1)),
+                "Member 1 ends with 1 in",
+            ),
+            (
+                changed(|rounds| rounds[0][0].from = vec![0, 1, 1, 2]),
+                "ends with 0+1+1+2",
+            ),
+            (
+                changed(|rounds| rounds[1][0].from = vec![3]),
+                "Round 2: there is no member 3",
+            ),
+            (
+                changed(|rounds| rounds[1][0].chunk = 1),
+                "Round 2: there is no chunk 1",
+            ),
+            (
+                changed(|rounds| rounds[0].push(copy(1, 2, 0))),
+                "Round 1: member 1 writes chunk 0 of member 1, which",
+            ),
+            (
+                changed(|rounds| rounds[1][1] = add(2, vec![2, 0], 0)),
+                "ends with 2+(0+1+2)",
+            ),
+        ];
+        for (sentence, words) in says {
+            assert!(sentence.contains(words), "{sentence}");
         }
+        // in another order for each member
+        let both = vec![add(0, vec![0, 1], 0), add(1, vec![1, 0], 1)];
+        let back = vec![copy(1, 0, 0), copy(0, 1, 1)];
+        let mut swapped = Schedule {
+            members: 2,
+            chunks: 2,
+            rounds: vec![both, back],
+        };
+        assert_eq!(swapped.check(), Ok(()));
+        swapped.rounds = vec![vec![Sum {
+            by: 0,
+            from: vec![0, 1],
+            to: vec![0],
+            chunk: 0,
+        }]];
+        assert!(swapped.check().is_err());
     }
 
     #[test]

@@ -14,7 +14,8 @@
 //! NCCL counts as a ring. The busiest device of any all-reduce sends at least 2(k − 1)/k·N bytes (Patarasuk
 //! and Yuan, 2009).
 
-use crate::algorithm::Algorithm;
+use crate::algorithm::{Algorithm, Schedule, Sum};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The speed of a link between devices.
@@ -54,6 +55,66 @@ impl Link {
         let moving = share * bytes as f64 / self.bytes_per_second;
         self.latency.mul_f64(messages) + Duration::from_secs_f64(moving)
     }
+
+    /// The time of one message.
+    fn message(&self, bytes: usize) -> Duration {
+        self.latency + Duration::from_secs_f64(bytes as f64 / self.bytes_per_second)
+    }
+}
+
+impl Schedule {
+    /// The time in which the members all-reduce `bytes` bytes, with a link for each pair: `link(from, to)`. A member
+    /// sends one message after the other, and receives one after the other; both at the same time. In a round, all chunks
+    /// of one member for another are one message.
+    ///
+    /// ```
+    /// use collective::{Algorithm, Schedule, cost::Link};
+    /// // two hosts with two devices each, and a slow link between the hosts
+    /// let link = |from, to| Link {
+    ///     latency: Default::default(),
+    ///     bytes_per_second: if from / 2 == to / 2 { 16e9 } else { 1e9 },
+    /// };
+    /// let ms = |algorithm| Schedule::new(algorithm, 4).time(160_000_000, link).as_secs_f64() * 1e3;
+    /// assert_eq!(ms(Algorithm::Star).round(), 660.0);
+    /// assert_eq!(ms(Algorithm::Ring).round(), 240.0); // one device crosses at a time
+    /// ```
+    pub fn time(&self, bytes: usize, link: impl Fn(usize, usize) -> Link) -> Duration {
+        let rounds = self.rounds.iter();
+        rounds
+            .map(|round| self.round_time(round, bytes, &link))
+            .sum()
+    }
+
+    /// The time of one round, as [`time`](Self::time): that of its busiest member.
+    pub fn round_time(
+        &self,
+        round: &[Sum],
+        bytes: usize,
+        link: impl Fn(usize, usize) -> Link,
+    ) -> Duration {
+        // the chunks of one member for another are one message
+        let mut messages = BTreeMap::new();
+        for (from, to, chunk) in round.iter().flat_map(Sum::messages) {
+            *messages.entry((from, to)).or_insert(0) += self.chunk(chunk, bytes).len();
+        }
+        let mut busy = vec![[Duration::ZERO; 2]; self.members];
+        for ((from, to), bytes) in messages {
+            let time = link(from, to).message(bytes);
+            busy[from][0] += time;
+            busy[to][1] += time;
+        }
+        busy.into_iter().flatten().max().unwrap_or_default()
+    }
+}
+
+impl Sum {
+    /// What moves between members: from which one, to which one, and which chunk.
+    pub fn messages(&self) -> impl Iterator<Item = (usize, usize, usize)> {
+        let reads = self.from.iter().map(|from| (*from, self.by));
+        let writes = self.to.iter().map(|to| (self.by, *to));
+        let all = reads.chain(writes).filter(|(from, to)| from != to);
+        all.map(|(from, to)| (from, to, self.chunk))
+    }
 }
 
 /// GPUs on PCI Express 4.0.
@@ -89,50 +150,24 @@ impl Algorithm {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithm::Schedule;
-
-    /// Messages after each other, and bytes through the busiest link, counted from the schedule.
-    fn count(schedule: &Schedule, bytes: usize) -> [usize; 2] {
-        let mut total = [0, 0];
-        for round in &schedule.rounds {
-            // out of each device, and into it
-            let mut flows = vec![[0, 0]; 2 * schedule.members];
-            for sum in round {
-                let len = schedule.chunk(sum.chunk, bytes).len();
-                let reads = sum.from.iter().map(|from| (*from, sum.by));
-                let writes = sum.to.iter().map(|to| (sum.by, *to));
-                for (from, to) in reads.chain(writes).filter(|(from, to)| from != to) {
-                    for flow in [2 * from, 2 * to + 1] {
-                        flows[flow][0] += 1;
-                        flows[flow][1] += len;
-                    }
-                }
-            }
-            for i in 0..2 {
-                total[i] += flows.iter().map(|flow| flow[i]).max().unwrap_or(0);
-            }
-        }
-        total
-    }
 
     #[test]
     fn the_formulas_are_what_the_schedules_do() {
-        let link = |latency, bytes_per_second| Link {
-            latency,
-            bytes_per_second,
+        let link = Link {
+            latency: Duration::from_micros(1),
+            bytes_per_second: 1e6,
         };
-        let messages = link(Duration::from_secs(1), f64::INFINITY);
-        let bytes_a_second = link(Duration::ZERO, 1e6);
         for k in 1..=17 {
             let bytes = 16 * k * 1000; // whole chunks
             for algorithm in Algorithm::ALL {
                 for schedule in [Schedule::new, Schedule::in_shared_memory] {
-                    let [counted, moved] = count(&schedule(algorithm, k), bytes);
-                    let time = messages.time(algorithm, k, bytes);
-                    assert_eq!(time.as_secs() as usize, counted, "{algorithm}, k = {k}");
-                    let time = bytes_a_second.time(algorithm, k, bytes).as_secs_f64();
-                    let difference = time * 1e6 - moved as f64;
-                    assert!(difference.abs() < 1.0, "{algorithm}, k = {k}: {moved}");
+                    let counted = schedule(algorithm, k).time(bytes, |_, _| link);
+                    let formula = link.time(algorithm, k, bytes);
+                    let apart = counted.abs_diff(formula);
+                    assert!(
+                        apart < Duration::from_nanos(100),
+                        "{algorithm}, k = {k}: {apart:?}"
+                    );
                 }
             }
         }

@@ -282,7 +282,7 @@ impl Member {
     pub(crate) fn over_the_link(&self, schedule: &Schedule, len: usize, start: Instant) {
         if let Some(link) = &self.group.options.link {
             let bytes = len * size_of::<f32>();
-            let end = start + link.time(schedule.algorithm, schedule.members, bytes);
+            let end = start + schedule.time(bytes, |_, _| *link);
             std::thread::sleep(end.saturating_duration_since(Instant::now()));
         }
     }

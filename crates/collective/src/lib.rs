@@ -31,7 +31,7 @@ mod stream;
 mod tensors;
 mod vectors;
 
-pub use algorithm::{Algorithm, Schedule, Sum};
+pub use algorithm::{Algorithm, Partial, Schedule, Sum};
 pub use barrier::Deadline;
 pub use error::Error;
 pub use group::{GroupOptions, Member, group, group_in};

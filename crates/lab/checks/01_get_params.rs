@@ -1,3 +1,5 @@
+// Two copies on one device: their values, their gradients, and that they share no memory.
+
 use anyhow::{Result, ensure};
 use candle_core::{DType, Device, Tensor};
 use lab::same;

@@ -9,5 +9,6 @@ use candle_core::{Device, Result, Tensor};
 use d2l::Param;
 
 pub fn get_params(params: &[Tensor], device: &Device) -> Result<Vec<Param>> {
-    params.iter().map(|p| Param::new(&p.to_device(device)?)).collect()
+    let params = params.iter();
+    params.map(|p| Param::new(&p.to_device(device)?)).collect()
 }

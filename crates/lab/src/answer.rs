@@ -76,9 +76,21 @@ pub fn compile(exercise: &Exercise, answer: &Path) -> Result<Result<PathBuf, Str
     } else {
         "never"
     };
+    let profile = if cfg!(debug_assertions) {
+        "dev"
+    } else {
+        "release"
+    };
     let output = Command::new(env!("CARGO"))
         .args(["build", "--quiet", "--package", "lab", "--bin", "answer"])
-        .args(["--features", "answer", "--color", color])
+        .args([
+            "--features",
+            "answer",
+            "--profile",
+            profile,
+            "--color",
+            color,
+        ])
         .args(["--message-format", "json-render-diagnostics"])
         .env("LAB_ANSWER", answer)
         .env("LAB_CHECK", check)

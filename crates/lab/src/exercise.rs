@@ -57,7 +57,9 @@ impl Exercise {
     /// The task: the comment at the beginning of the file, below the title.
     pub fn task(&self) -> String {
         let comment = self.gap.lines().map_while(|line| line.strip_prefix("//"));
-        let lines: Vec<&str> = comment.skip(1).map(str::trim).collect();
-        lines.join("\n").trim().to_owned()
+        let lines = comment
+            .skip(1)
+            .map(|line| line.strip_prefix(' ').unwrap_or(line));
+        lines.collect::<Vec<_>>().join("\n").trim().to_owned()
     }
 }

@@ -1,9 +1,11 @@
 //! The check of an answer: a sentence that says what is wrong, or nothing.
 
+use std::fmt::Debug;
 use std::process::ExitCode;
 
 use anyhow::{Result, anyhow, ensure};
 use candle_core::Tensor;
+use devices::without_backtrace;
 
 /// A check: an error says in a sentence what is wrong with the answer.
 pub type Check = fn() -> Result<()>;
@@ -13,21 +15,19 @@ pub type Check = fn() -> Result<()>;
 /// # Errors
 /// If the answer is wrong.
 pub fn judge(check: Check) -> Result<()> {
-    let verdict = d2l::quietly(check).map_err(|panic| {
-        let text = panic.to_string();
-        match text.split_once("not yet implemented: ") {
-            Some((_, to_do)) => anyhow!("Still to do: {to_do}."),
-            None => anyhow!("Your code stops with a panic: {text}."),
-        }
-    })?;
-    // a backtrace would hide the sentence
-    verdict.map_err(|error| match error.downcast::<candle_core::Error>() {
-        Ok(error) => anyhow!(
-            "Your code returns an error: {}",
-            devices::without_backtrace(error)
-        ),
-        Err(error) => error,
-    })
+    let wrong = match d2l::quietly(check) {
+        Ok(Ok(())) => return Ok(()),
+        Ok(Err(error)) => match error.downcast::<candle_core::Error>() {
+            // without candle's backtrace, which would hide the sentence
+            Ok(error) => format!("Your code returns an error: {}", without_backtrace(error)),
+            Err(sentence) => format!("{sentence:#}"),
+        },
+        Err(panic) => format!("Your code stops: {panic}"),
+    };
+    let to_do = wrong.split_once("not yet implemented: ");
+    Err(anyhow!(to_do.map_or(wrong.clone(), |(_, to_do)| format!(
+        "Still to do: {to_do}."
+    ))))
 }
 
 /// Prints what is wrong, and returns the exit status of the program that checks an answer: 1 for a wrong one.
@@ -59,7 +59,7 @@ pub fn same(what: &str, yours: &Tensor, right: &Tensor) -> Result<()> {
     };
     let (yours, right) = (values(yours)?, values(right)?);
     let largest = right.iter().fold(0f64, |a, b| a.max(b.abs()));
-    let differs = |i: &usize| !((yours[*i] - right[*i]).abs() <= 1e-5 * largest.max(1e-6));
+    let differs = |i: &usize| !((yours[*i] - right[*i]).abs() <= 1e-4 * largest.max(1e-6));
     let Some(first) = (0..right.len()).find(differs) else {
         return Ok(());
     };
@@ -76,4 +76,14 @@ pub fn same(what: &str, yours: &Tensor, right: &Tensor) -> Result<()> {
         shown(&yours),
         shown(&right)
     )
+}
+
+/// Compares numbers or ranges of the answer with the right ones, without a tolerance.
+///
+/// # Errors
+/// If they differ. The message is the sentence, and shows both.
+pub fn equal<T: Debug + PartialEq + ?Sized>(sentence: &str, yours: &T, right: &T) -> Result<()> {
+    let both = format!("\n  yours: {yours:?}\n  right: {right:?}");
+    ensure!(yours == right, "{sentence}{both}");
+    Ok(())
 }

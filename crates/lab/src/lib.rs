@@ -9,7 +9,8 @@ pub mod answer;
 mod desk;
 mod exercise;
 mod judge;
+pub mod puzzle;
 
 pub use desk::Desk;
 pub use exercise::{ALL, Exercise};
-pub use judge::{Check, judge, print_verdict, same};
+pub use judge::{Check, equal, judge, print_verdict, same};

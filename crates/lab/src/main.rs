@@ -1,5 +1,6 @@
 //! The command line: shows an exercise, and checks it when its file is saved.
 
+use std::fmt::Display;
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
@@ -130,10 +131,7 @@ fn watch(desk: &Desk) -> Result<()> {
 fn check(desk: &Desk, exercises: &[&'static Exercise]) -> Result<()> {
     let mut open = 0;
     for exercise in exercises {
-        println!(
-            "{}",
-            style(format!("{}. {}", exercise.number(), exercise.title())).bold()
-        );
+        println!("{}", heading(exercise));
         let path = desk.copy(exercise)?;
         open += usize::from(!report(desk, exercise, &path)?);
     }
@@ -161,23 +159,23 @@ fn report(desk: &Desk, exercise: &Exercise, path: &Path) -> Result<bool> {
     Ok(outcome == Outcome::Right)
 }
 
-/// The task, how far the reader is, and the file.
+/// The sections, each with the number of its last exercise.
+const SECTIONS: [(&str, usize); 3] = [("section 13.5", 5), ("the trainer", 11), ("puzzles", 21)];
+
+/// How far the reader is, the task, and the file.
 fn show(desk: &Desk, exercise: &Exercise, path: &Path) -> Result<()> {
-    let solved = ALL.iter().map(|exercise| desk.is_solved(exercise));
-    let solved = solved.collect::<Result<Vec<bool>>>()?;
-    let marks: String = solved
-        .iter()
-        .map(|solved| if *solved { '●' } else { '○' })
-        .collect();
-    let (all, done) = (
-        solved.len(),
-        solved.iter().filter(|solved| **solved).count(),
-    );
-    println!("{marks}  {done} of {all} solved\n");
-    println!(
-        "{}\n",
-        style(format!("{}. {}", exercise.number(), exercise.title())).bold()
-    );
+    let mut begin = 0;
+    for (section, end) in SECTIONS {
+        let marks = ALL[begin..end]
+            .iter()
+            .map(|exercise| match desk.is_solved(exercise)? {
+                true => Ok('●'),
+                false => Ok('○'),
+            });
+        print!("{section} {}  ", marks.collect::<Result<String>>()?);
+        begin = end;
+    }
+    println!("\n\n{}\n", heading(exercise));
     println!("{}\n", exercise.task());
     println!(
         "Fill in {}. It is checked when you save it.",
@@ -185,6 +183,10 @@ fn show(desk: &Desk, exercise: &Exercise, path: &Path) -> Result<()> {
     );
     println!("A hint: cargo run -p lab -- hint\n");
     Ok(())
+}
+
+fn heading(exercise: &Exercise) -> impl Display {
+    style(format!("{}. {}", exercise.number(), exercise.title())).bold()
 }
 
 /// A path as a reader in the repository's folder writes it.

@@ -1,8 +1,10 @@
 //! The pictures of the all-reduce algorithms, drawn from the schedules that groups execute. They move, by CSS alone.
 //! Where a reader asks for less motion, or a viewer knows no animation, they are complete and still.
 
-use collective::{Algorithm, Schedule, Sum};
+use collective::cost::Link;
+use collective::{Algorithm, Partial, Schedule, Sum};
 use d2l::DARK_MODE;
+use std::time::Duration;
 
 /// Devices. The gradient of device i has the colour of the class `d` with its number.
 const K: usize = 4;
@@ -25,7 +27,7 @@ text { font: 15px system-ui, sans-serif; fill: #24292f } .bold { font-weight: 60
 .arrow.path { stroke: #bc4c00; marker-end: url(#red-tip) } #tip { fill: #8c959f } #red-tip { fill: #bc4c00 }";
 
 /// Which gradients are in each chunk of each device.
-type Held = Vec<Vec<Vec<usize>>>;
+type Held = Vec<Vec<Partial>>;
 
 /// The file of a picture.
 pub fn file(algorithm: Algorithm) -> String {
@@ -39,15 +41,14 @@ pub fn svg(algorithm: Algorithm) -> String {
         ..=4 => 52.0,
         _ => 33.0,
     };
-    let (mut body, mut y) = (legend(&schedule), 109.0);
-    let mut held: Held = (0..K).map(|d| vec![vec![d]; schedule.chunks]).collect();
-    body += &devices(&schedule, 0, &held, y);
-    for (number, sums) in schedule.rounds.iter().enumerate() {
+    let (mut body, mut y) = (legend(algorithm, &schedule), 109.0);
+    let held = schedule.held();
+    body += &devices(&schedule, 0, &held[0], y);
+    for number in 0..schedule.rounds.len() {
         let below = y + DEVICE.1 + gap;
-        body += &round(&schedule, number, &held, (y, below));
-        held = after(&held, sums);
+        body += &round(&schedule, number, &held[number], (y, below));
         y = below;
-        body += &devices(&schedule, number + 1, &held, y);
+        body += &devices(&schedule, number + 1, &held[number + 1], y);
     }
     let busiest = schedule.rounds.iter().map(|sums| busiest(&schedule, sums));
     let all = of_n(busiest.sum());
@@ -95,8 +96,8 @@ fn motion(rounds: usize) -> String {
 }
 
 /// What stands above the devices.
-fn legend(schedule: &Schedule) -> String {
-    let title = match schedule.algorithm {
+fn legend(algorithm: Algorithm, schedule: &Schedule) -> String {
+    let title = match algorithm {
         Algorithm::Star => "Star: device 0 sums, the others copy the sum",
         Algorithm::Owner => "Owner: a reduce-scatter, then an all-gather",
         Algorithm::Ring => "Ring: a reduce-scatter (1–3), an all-gather (4–6)",
@@ -131,6 +132,7 @@ fn devices(schedule: &Schedule, round: usize, held: &Held, y: f64) -> String {
     for (device, chunks) in held.iter().enumerate() {
         for (chunk, parts) in chunks.iter().enumerate() {
             let (x, width) = (left(device, chunk, chunks.len()), width(chunks.len()));
+            let parts = &parts.ranks;
             let old = parts.len() < K && !is_read(&schedule.rounds[round..], device, chunk);
             all += &slots(x, y, width, 0..K, "none");
             all += &slots(x, y, width, parts.clone(), if old { "old" } else { "" });
@@ -236,7 +238,7 @@ fn moving(
     for &from in sum.from.iter().filter(|from| **from != sum.by) {
         let x = left(from, sum.chunk, schedule.chunks);
         let right = left(sum.by, sum.chunk, schedule.chunks) - x;
-        let parts = held[from][sum.chunk].clone();
+        let parts = held[from][sum.chunk].ranks.clone();
         let chunk = slots(x, y, width(schedule.chunks), parts, "");
         let way = format!("--x: {right:.1}px; --y: {down}px");
         all += &format!("<g class=\"moves r{number}\" style=\"{way}\">\n{chunk}</g>\n");
@@ -244,31 +246,13 @@ fn moving(
     all
 }
 
-/// What the devices hold after a round.
-fn after(before: &Held, sums: &[Sum]) -> Held {
-    let mut held = before.clone();
-    for sum in sums {
-        let parts = sum.from.iter().flat_map(|from| &before[*from][sum.chunk]);
-        let parts: Vec<usize> = parts.copied().collect();
-        for to in &sum.to {
-            held[*to][sum.chunk].clone_from(&parts);
-        }
-    }
-    held
-}
-
 /// The most that goes into a device, or out of it, in a round: in quarters of N.
 fn busiest(schedule: &Schedule, sums: &[Sum]) -> usize {
-    let mut flows = [[0; 2]; K];
-    for sum in sums {
-        let reads = sum.from.iter().map(|from| (*from, sum.by));
-        let writes = sum.to.iter().map(|to| (sum.by, *to));
-        for (from, to) in reads.chain(writes).filter(|(from, to)| from != to) {
-            flows[from][0] += 4 / schedule.chunks;
-            flows[to][1] += 4 / schedule.chunks;
-        }
-    }
-    flows.into_iter().flatten().max().unwrap_or(0)
+    let quarter = Link {
+        latency: Duration::ZERO,
+        bytes_per_second: 16.0,
+    };
+    schedule.round_time(sums, 64, |_, _| quarter).as_secs() as usize
 }
 
 fn of_n(quarters: usize) -> String {
@@ -314,34 +298,7 @@ fn tip(id: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use collective::cost::Link;
-
     use super::*;
-
-    #[test]
-    fn the_bytes_are_those_of_the_cost_model() {
-        let link = Link {
-            latency: Default::default(),
-            bytes_per_second: 4.0,
-        };
-        for algorithm in Algorithm::ALL {
-            let schedule = Schedule::new(algorithm, K);
-            let all = schedule.rounds.iter().map(|sums| busiest(&schedule, sums));
-            let quarters = link.time(algorithm, K, 16).as_secs_f64();
-            assert_eq!(all.sum::<usize>() as f64, quarters, "{algorithm}");
-        }
-    }
-
-    #[test]
-    fn every_device_ends_with_every_gradient() {
-        for algorithm in Algorithm::ALL {
-            let schedule = Schedule::new(algorithm, K);
-            let start: Held = (0..K).map(|d| vec![vec![d]; schedule.chunks]).collect();
-            let rounds = schedule.rounds.iter();
-            let end = rounds.fold(start, |held, sums| after(&held, sums));
-            assert!(end.iter().flatten().all(|parts| parts.len() == K));
-        }
-    }
 
     #[test]
     fn quarters_are_read_as_people_write_them() {

@@ -1,0 +1,49 @@
+// Which examples each shard has, for some sizes, and the error if x and y have different numbers of examples.
+
+use anyhow::{Result, ensure};
+use candle_core::{Device, Tensor};
+use lab::equal;
+
+use super::exercise::split_batch;
+
+pub fn check() -> Result<()> {
+    split(&[vec![0, 1], vec![2, 3]])?;
+    split(&[vec![0, 1, 2], vec![3, 4]])?;
+    split(&[vec![0, 1], vec![2, 3], vec![4]])?;
+    split(&[vec![0, 1, 2], vec![3, 4, 5], vec![6, 7], vec![8, 9]])?;
+    split(&[vec![0, 1, 2]])?;
+    split(&[vec![0], vec![1], vec![], vec![]])?;
+    for (n, labels) in [(4, 5), (5, 4)] {
+        let [x, y] = [n, labels].map(|n| Tensor::arange(0u32, n, &Device::Cpu));
+        ensure!(
+            split_batch(&x?, &y?, &[Device::Cpu, Device::Cpu]).is_err(),
+            "x has {n} examples and y has {labels} labels, but you return no error: use `num_examples`."
+        );
+    }
+    Ok(())
+}
+
+/// Example i is the row [i], and its label is i. `right` has those of each shard.
+fn split(right: &[Vec<u32>]) -> Result<()> {
+    let (n, k) = (right.concat().len(), right.len());
+    let y = Tensor::new(right.concat(), &Device::Cpu)?;
+    let (x_shards, y_shards) = split_batch(&y.unsqueeze(1)?, &y, &vec![Device::Cpu; k])?;
+    let x = x_shards.iter().map(|x| x.squeeze(1)?.to_vec1());
+    let x = x.collect::<candle_core::Result<Vec<Vec<u32>>>>()?;
+    let y = y_shards.iter().map(|y| y.to_vec1());
+    let y = y.collect::<candle_core::Result<Vec<Vec<u32>>>>()?;
+    ensure!(
+        x == y,
+        "Split x and y in the same way.\n  your examples: {x:?}\n  your labels: {y:?}"
+    );
+
+    let lost = n.saturating_sub(x.concat().len());
+    let lost = format!("no device gets the last {lost} of {n} examples");
+    let why = match () {
+        () if x.concat() == right.concat() => "only the first n % k shards have one example more",
+        () if right.concat().starts_with(&x.concat()) => &lost,
+        () if k > 1 && x.iter().all(|shard| *shard == x[0]) => "all devices get the same examples",
+        () => "the shards together do not have each example once, in order",
+    };
+    equal(&format!("With n = {n} and k = {k}, {why}."), &*x, right)
+}

@@ -1,0 +1,79 @@
+// Steps with even, uneven and empty shards: the replicas stay the same, and the step and the loss are right.
+
+use anyhow::{Result, ensure};
+use candle_core::{Device, Tensor};
+use d2l::Param;
+use lab::same;
+
+use super::exercise::train_batch;
+
+pub fn check() -> Result<()> {
+    for (n, k) in [(6, 2), (5, 2), (4, 3), (3, 4)] {
+        step(n, k, &format!("With {n} examples on {k} devices"))?;
+    }
+    Ok(())
+}
+
+fn step(n: usize, k: usize, what: &str) -> Result<()> {
+    // ten times the book's weights, because its first gradients are nearly zero
+    let params = scratch::init_params(0)?.into_iter().map(|p| p * 10.0);
+    let params = params.collect::<candle_core::Result<Vec<_>>>()?;
+    let x = d2l::uniform(&mut d2l::rng(1), 0.0, 1.0, (n, 1, 28, 28))?;
+    let y = Tensor::from_iter((0..n as u32).map(|i| 3 * i % 10), &Device::Cpu)?;
+    let devices = vec![Device::Cpu; k];
+    let replicas = devices.iter().map(|d| scratch::get_params(&params, d));
+    let replicas = replicas.collect::<candle_core::Result<Vec<_>>>()?;
+    let loss = train_batch(&x, &y, &replicas, &devices, 0.5)?;
+
+    for j in 1..k {
+        let (first, other) = (b4(&replicas[0])?, b4(&replicas[j])?);
+        ensure!(
+            (0..8).all(|i| same("", &replicas[j][i], &replicas[0][i]).is_ok()),
+            "{what}, replicas 0 and {j} differ after the step: the all-reduce is missing, or `sgd` does not \
+             update them alike.\n  b4[..4] of replica 0: {first:.4?}\n  b4[..4] of replica {j}: {other:.4?}"
+        );
+    }
+
+    // the right step: one replica computes the mean loss of the whole minibatch
+    let one = scratch::get_params(&params, &Device::Cpu)?;
+    let l = scratch::loss(&scratch::lenet(&x, &one)?, &y)?.mean()?;
+    let right_loss = d2l::backward(&l, &one)?.to_scalar::<f32>()?;
+    d2l::sgd(&one, 0.5, 1)?;
+
+    let (yours, right) = (b4(&replicas[0])?, b4(&one)?);
+    let ratio = yours[0] / right[0];
+    if (0..4).all(|i| (yours[i] - ratio * right[i]).abs() < 1e-5) {
+        let is = |factor: f32| (ratio - factor).abs() < 1e-3;
+        let why = match k as f32 {
+            _ if is(0.0) => "update each replica with `sgd`",
+            k if is(k) => "divide by the whole minibatch, not by a shard",
+            k if is(1.0 / k) => "the gradients are divided twice, by examples and devices",
+            _ => "divide the sum of the gradients by the number of examples, and only once",
+        };
+        ensure!(
+            is(1.0),
+            "{what}, your step is {ratio:.3} times the right one: {why}.\n  \
+             yours: b4[..4] = {yours:.4?}\n  right: b4[..4] = {right:.4?}"
+        );
+    }
+    ensure!(
+        n % k == 0 || same("", &replicas[0][7], &one[7]).is_ok(),
+        "{what}, your step is wrong. Is it the mean of the shards' means? Then examples of small shards \
+         count more than others.\n  yours: b4[..4] = {yours:.4?}\n  right: b4[..4] = {right:.4?}"
+    );
+    for i in 0..8 {
+        let what = format!("{what}, parameter {i} after the step");
+        same(&what, &replicas[0][i], &one[i])?;
+    }
+    ensure!(
+        (loss - right_loss).abs() < 1e-4 * right_loss,
+        "{what}, your loss is wrong: add the losses of the shards, and divide once by the number of examples.\n  \
+         yours: {loss:.4}\n  right: {right_loss:.4}"
+    );
+    Ok(())
+}
+
+/// Values of the bias b4, which begins with zeros, so that they are its step.
+fn b4(replica: &[Param]) -> Result<Vec<f32>> {
+    Ok(replica[7].narrow(0, 0, 4)?.to_vec1()?)
+}

@@ -1,0 +1,61 @@
+// Accuracies with shards and minibatches of different sizes, by replicas that predict one class for all images.
+
+use anyhow::{Result, ensure};
+use candle_core::{DType, Device, Tensor};
+use d2l::Param;
+
+use super::exercise::evaluate_accuracy_on_all;
+
+pub fn check() -> Result<()> {
+    // labels of the minibatches, the class that each replica predicts, the accuracy, results of mistakes
+    let shards = "you return the mean of the accuracies of the shards, but they have different sizes: add the counts";
+    let first = "you count the predictions of only device 0";
+    let mistakes = [(0.75, shards), (3.0 / 5.0, first), (3.0 / 3.0, first)];
+    evaluate(&[&[0, 0, 0, 1, 0]], &[0, 0], 4.0 / 5.0, &mistakes)?;
+
+    let minibatches = "you return the mean of the accuracies of the minibatches, but the last is shorter: divide once";
+    let mistakes = [(0.65, minibatches)];
+    evaluate(&[&[0, 0, 0, 1, 0], &[1, 0]], &[0, 0], 5.0 / 7.0, &mistakes)?;
+
+    let replica = "all devices use the parameters of device 0, but each has its own replica";
+    let mistakes = [(3.0 / 7.0, replica)];
+    evaluate(&[&[0, 0, 1, 1, 0, 2, 2]], &[0, 1, 2], 5.0 / 7.0, &mistakes)?;
+
+    // the second minibatch has no example for devices 1 and 2
+    evaluate(&[&[3, 1, 3, 2], &[3]], &[3, 3, 3], 3.0 / 5.0, &[])
+}
+
+fn evaluate(
+    labels: &[&[u32]],
+    classes: &[u32],
+    right: f64,
+    mistakes: &[(f64, &str)],
+) -> Result<()> {
+    let minibatch = |y: &&[u32]| {
+        let x = Tensor::zeros((y.len(), 1, 28, 28), DType::F32, &Device::Cpu)?;
+        Ok((x, Tensor::new(*y, &Device::Cpu)?))
+    };
+    let minibatches = labels.iter().map(minibatch).collect::<Result<Vec<_>>>()?;
+    let replicas = classes.iter().map(|class| replica(*class));
+    let replicas = replicas.collect::<Result<Vec<_>>>()?;
+    let devices = vec![Device::Cpu; classes.len()];
+    let yours = evaluate_accuracy_on_all(&replicas, &devices, &minibatches)?;
+    let is = |result: f64| (yours - result).abs() < 1e-5;
+    let why = mistakes.iter().find(|(result, _)| is(*result));
+    ensure!(
+        is(right),
+        "With the labels {labels:?} on {} devices, {}.\n  yours: {yours:.4}\n  right: {right:.4}",
+        classes.len(),
+        why.map_or("the accuracy is wrong", |(_, why)| *why)
+    );
+    Ok(())
+}
+
+/// LeNet with zeros for all parameters except one bias, so that it predicts `class` for all images.
+fn replica(class: u32) -> Result<Vec<Param>> {
+    let params = scratch::init_params(0)?.into_iter().map(|p| p.zeros_like());
+    let mut params = params.collect::<candle_core::Result<Vec<_>>>()?;
+    let b4 = (0..10).map(|i| if i == class { 1f32 } else { 0.0 });
+    params[7] = Tensor::from_iter(b4, &Device::Cpu)?;
+    Ok(scratch::get_params(&params, &Device::Cpu)?)
+}

@@ -1,0 +1,44 @@
+// 8. Gradient accumulation: several minibatches, then one step
+//
+// A large minibatch may need more memory than a device has. Then a device adds
+// up the gradients of `n` small minibatches before it takes one step. The step
+// must be equal to the step of one minibatch with all these examples. The book
+// has no such step. The option `--accumulate` of the program `concise` is this.
+//
+// The network is y = w · x + b. Its loss is the sum of the squared errors of a
+// minibatch. The minibatches may have different sizes. So the step divides the
+// sum of all gradients by the number of all examples. `sums` has three
+// elements: the gradient of w, the gradient of b, and the number of examples.
+// They are 0 before the first minibatch.
+//
+// Each device calls `minibatch` for each of its minibatches. `backward` adds
+// the gradients of a minibatch to the first two elements of `sums`. `allreduce`
+// replaces each element by its sum over all devices. It takes long, so call it
+// only once for `n` minibatches.
+
+pub struct Replica {
+    pub w: f64,
+    pub b: f64,
+    pub sums: [f64; 3],
+    /// Number of minibatches so far.
+    pub minibatches: usize,
+}
+
+pub fn minibatch(
+    replica: &mut Replica,
+    examples: &[(f64, f64)],
+    n: usize,
+    lr: f64,
+    allreduce: impl Fn(&mut [f64; 3]),
+) {
+    todo!("add up this minibatch, and take the step if it is the last of `n`")
+}
+
+/// Adds the gradients of the sum of (w · x + b - y)² over the examples (x, y).
+pub fn backward(replica: &mut Replica, examples: &[(f64, f64)]) {
+    for (x, y) in examples {
+        let error = replica.w * x + replica.b - y;
+        replica.sums[0] += 2.0 * error * x;
+        replica.sums[1] += 2.0 * error;
+    }
+}

@@ -1,0 +1,26 @@
+// 13. Puzzle: four devices, four messages
+//
+// A message takes some time to begin, its latency, and some time for its bytes.
+// The tree has few messages. The owner sends few bytes. Now write an all-reduce
+// of four devices that does both:
+//
+// * at most 4 messages one after the other,
+// * at most 1.5 N bytes through the busiest device.
+//
+// All chunks that go from one device to another in the same round are one
+// message. A device sends its messages one after the other, and it receives
+// them one after the other. It sends and receives at the same time.
+//
+// Neither number can be smaller. The page "Communication" shows that 2 (k - 1)
+// / k * N bytes are needed, with k = 4. For the messages: after one message, a
+// device has the sum of two values at most. After two messages, it has the sum
+// of four. Only one device can have it then, because a chunk is not written
+// while it is read. Each further message at most doubles the number of devices
+// that have the sum. So all four have it after two more messages.
+
+use collective::Schedule;
+use lab::puzzle::{add, copy};
+
+pub fn schedule() -> Schedule {
+    todo!("write a schedule of four devices with four messages one after the other")
+}
