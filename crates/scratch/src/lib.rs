@@ -36,16 +36,15 @@ pub fn init_params(seed: u64) -> Result<Vec<Tensor>> {
     let rng = &mut d2l::rng(seed);
     let scale = 0.01;
     let zeros = |n: usize| Tensor::zeros(n, DType::F32, &Device::Cpu);
-    Ok(vec![
-        d2l::normal(rng, scale, (20, 1, 3, 3))?,
-        zeros(20)?,
-        d2l::normal(rng, scale, (50, 20, 5, 5))?,
-        zeros(50)?,
-        d2l::normal(rng, scale, (800, 128))?,
-        zeros(128)?,
-        d2l::normal(rng, scale, (128, 10))?,
-        zeros(10)?,
-    ])
+    let w1 = d2l::normal(rng, scale, (20, 1, 3, 3))?;
+    let b1 = zeros(20)?;
+    let w2 = d2l::normal(rng, scale, (50, 20, 5, 5))?;
+    let b2 = zeros(50)?;
+    let w3 = d2l::normal(rng, scale, (800, 128))?;
+    let b3 = zeros(128)?;
+    let w4 = d2l::normal(rng, scale, (128, 10))?;
+    let b4 = zeros(10)?;
+    Ok(vec![w1, b1, w2, b2, w3, b3, w4, b4])
 }
 
 /// The network: images `x` (B, 1, 28, 28) to `y_hat` (B, 10).
@@ -120,10 +119,10 @@ pub fn allreduce(data: &[Var]) -> Result<()> {
     // detached, as with the book's `torch.no_grad()`: no gradient of the sum is needed
     for i in 1..data.len() {
         let other = data[i].to_device(data[0].device())?;
-        data[0].set(&(data[0].as_detached_tensor() + other)?)?;
+        data[0].set(&(data[0].as_detached_tensor() + other)?)?; // data[0][:] += data[i]
     }
     for i in 1..data.len() {
-        data[i].set(&data[0].to_device(data[i].device())?)?;
+        data[i].set(&data[0].to_device(data[i].device())?)?; // data[i][:] = data[0]
     }
     Ok(())
 }
@@ -190,7 +189,7 @@ pub fn train_batch(
     lr: f64,
 ) -> Result<BatchLoss> {
     let (x_shards, y_shards) = split_batch(x, y, devices)?;
-    // Loss and backpropagation on each device separately, on all at once
+    // Loss and backpropagation on each device separately, on all at once: replica i has the i-th of each input
     let inputs = (x_shards, y_shards, device_params);
     let ls = on_each(devices, inputs, |(x_shard, y_shard, w)| {
         let y_hat = lenet(&x_shard, w)?;
