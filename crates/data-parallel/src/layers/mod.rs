@@ -201,12 +201,12 @@ impl BatchNorm2d {
 
 impl Network for BatchNorm2d {
     fn forward(&self, x: &Value, train: bool) -> Result<Value> {
-        let running = [
-            &self.running_mean,
-            &self.running_var,
-            &self.num_batches_tracked,
-        ];
-        let y = x.batch_norm2d_tracked(&self.weight, &self.bias, running, train);
-        of_layer(&self.name, y)
+        let parameters = [&self.weight, &self.bias];
+        let running = [&self.running_mean, &self.running_var];
+        let batches = Some(&self.num_batches_tracked);
+        of_layer(
+            &self.name,
+            x.batch_norm2d(parameters, running, batches, train),
+        )
     }
 }

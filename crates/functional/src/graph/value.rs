@@ -326,9 +326,9 @@ impl Value {
     /// (x − mean) / √(var + 1e-5) · weight + bias. In the book: `nn.BatchNorm2d`.
     ///
     /// With `train` the mean and the (biased) variance are the batch's. A backward pass then moves the running
-    /// statistics, both (C,), towards them: running = 0.9 · running + 0.1 · batch, where the batch's variance is
-    /// the unbiased one. [`eval`](Self::eval) leaves them as they are. Without `train` the running statistics are
-    /// used.
+    /// mean and variance, both (C,), towards them: running = 0.9 · running + 0.1 · batch, where the batch's variance
+    /// is the unbiased one. It also adds 1 to `batches`, a scalar of i64 on the CPU: PyTorch's `num_batches_tracked`.
+    /// [`eval`](Self::eval) leaves them as they are. Without `train` the running statistics are used.
     ///
     /// ```
     /// # use candle_core::{Device, Tensor, Var};
@@ -336,7 +336,7 @@ impl Value {
     /// let x = Tensor::new(&[1f32, 3.], &Device::Cpu)?.reshape((1, 1, 2, 1))?;
     /// let (weight, bias) = (Tensor::new(&[2f32], &Device::Cpu)?, Tensor::new(&[10f32], &Device::Cpu)?);
     /// let (mean, var) = (Var::new(&[0f32], &Device::Cpu)?, Var::new(&[1f32], &Device::Cpu)?);
-    /// let y = Value::new(&x)?.batch_norm2d(&weight, &bias, &mean, &var, true)?.eval()?;
+    /// let y = Value::new(&x)?.batch_norm2d([&weight, &bias], [&mean, &var], None, true)?.eval()?;
     /// let y = y.flatten_all()?.to_vec1::<f32>()?;
     /// assert!((y[0] - 8.).abs() < 1e-4 && (y[1] - 12.).abs() < 1e-4);
     /// # Ok::<(), candle_core::Error>(())
@@ -346,33 +346,6 @@ impl Value {
     /// Where a tensor is not f32 or the channels do not match. A training batch with fewer than two values a
     /// channel is an error when it is computed.
     pub fn batch_norm2d(
-        &self,
-        weight: &Tensor,
-        bias: &Tensor,
-        running_mean: &Var,
-        running_var: &Var,
-        train: bool,
-    ) -> Result<Self> {
-        self.batch_norm([weight, bias], [running_mean, running_var], None, train)
-    }
-
-    /// As [`batch_norm2d`](Self::batch_norm2d). Where a pass moves the running statistics, it adds 1 to `batches`, a
-    /// scalar of i64 on the CPU: PyTorch's `num_batches_tracked`.
-    ///
-    /// # Errors
-    /// As [`batch_norm2d`](Self::batch_norm2d).
-    pub fn batch_norm2d_tracked(
-        &self,
-        weight: &Tensor,
-        bias: &Tensor,
-        [running_mean, running_var, batches]: [&Var; 3],
-        train: bool,
-    ) -> Result<Self> {
-        let running = [running_mean, running_var];
-        self.batch_norm([weight, bias], running, Some(batches), train)
-    }
-
-    fn batch_norm(
         &self,
         [weight, bias]: [&Tensor; 2],
         running: [&Var; 2],
@@ -580,32 +553,6 @@ impl Value {
         self.then("mean", Op::Mean(Mean), &[], &[])
     }
 
-    /// The elementwise sum of two values of the same shape; also written `(x + other)?`.
-    ///
-    /// # Errors
-    /// Where they have other shapes, or one is not f32.
-    fn add(&self, other: &Self) -> Result<Self> {
-        if self.dims() != other.dims() {
-            let (x, other) = (self.dims(), other.dims());
-            bail!("add: x has shape {x:?}, other {other:?}, expected the same")
-        }
-        self.check("add", &[("other", other)])?;
-        let op = Op::Add(Add { relu: false });
-        let inputs = vec![self.clone(), other.clone()];
-        Ok(self.node(Source::Op(op, inputs), self.dims()))
-    }
-
-    /// The elementwise product; also written `(x * other)?`.
-    fn mul(&self, other: &Self) -> Result<Self> {
-        if self.dims() != other.dims() {
-            let (x, other) = (self.dims(), other.dims());
-            bail!("mul: x has shape {x:?}, other {other:?}, expected the same")
-        }
-        self.check("mul", &[("other", other)])?;
-        let product = |x: &[Tensor]| &x[0] * &x[1];
-        Ok(Self::candle(&[self, other], product, self.dims()))
-    }
-
     /// Values one after the other along dimension `dim`; their other dimensions are the same. candle computes it.
     ///
     /// ```
@@ -687,6 +634,15 @@ impl Value {
         }
         Ok(())
     }
+
+    /// An error unless it and `other` are f32 on one device and have the same shape.
+    fn check_same(&self, op: &str, other: &Self) -> Result<()> {
+        if self.dims() != other.dims() {
+            let (x, other) = (self.dims(), other.dims());
+            bail!("{op}: x has shape {x:?}, other {other:?}, expected the same")
+        }
+        self.check(op, &[("other", other)])
+    }
 }
 
 fn weighted<'a>(weight: &'a Tensor, bias: Option<&'a Tensor>) -> Vec<(&'static str, &'a Tensor)> {
@@ -694,11 +650,15 @@ fn weighted<'a>(weight: &'a Tensor, bias: Option<&'a Tensor>) -> Vec<(&'static s
     [("weight", weight)].into_iter().chain(bias).collect()
 }
 
+/// The elementwise sum of two values of f32 with the same shape.
 impl std::ops::Add for &Value {
     type Output = Result<Value>;
 
     fn add(self, other: Self) -> Result<Value> {
-        Value::add(self, other)
+        self.check_same("add", other)?;
+        let op = Op::Add(Add { relu: false });
+        let inputs = vec![self.clone(), other.clone()];
+        Ok(self.node(Source::Op(op, inputs), self.dims()))
     }
 }
 
@@ -706,15 +666,18 @@ impl std::ops::Add for Value {
     type Output = Result<Self>;
 
     fn add(self, other: Self) -> Result<Self> {
-        Self::add(&self, &other)
+        &self + &other
     }
 }
 
+/// The elementwise product of two values of f32 with the same shape.
 impl std::ops::Mul for &Value {
     type Output = Result<Value>;
 
     fn mul(self, other: Self) -> Result<Value> {
-        Value::mul(self, other)
+        self.check_same("mul", other)?;
+        let product = |x: &[Tensor]| &x[0] * &x[1];
+        Ok(Value::candle(&[self, other], product, self.dims()))
     }
 }
 

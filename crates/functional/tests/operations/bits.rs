@@ -102,7 +102,7 @@ fn batch_norm2d() {
         assert_same_bits(&format!("train {train}"), &inputs, |t| {
             let mean = Var::zeros(33, DType::F32, &Device::Cpu)?;
             let var = Var::ones(33, DType::F32, &Device::Cpu)?;
-            Value::new(&t[0])?.batch_norm2d(&t[1], &t[2], &mean, &var, train)
+            Value::new(&t[0])?.batch_norm2d([&t[1], &t[2]], [&mean, &var], None, train)
         });
     }
 }

@@ -118,7 +118,7 @@ impl Both {
     ) -> Result<Self> {
         let ([mean, var], [mean_there, var_there]) = (&running.ours, &running.reference);
         let mut y = self.map(
-            |x| x.batch_norm2d(weight, bias, mean, var, train),
+            |x| x.batch_norm2d([weight, bias], [mean, var], None, train),
             |x| reference::batch_norm2d(x, weight, bias, mean_there, var_there, train),
         )?;
         y.running.push(running.clone());

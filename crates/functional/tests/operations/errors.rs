@@ -49,7 +49,7 @@ fn types_of_weights_and_labels() {
     let c = random(2, 1);
     let [mean, var] = [&c, &c].map(|c| Var::from_tensor(c).unwrap());
     let wide_mean = Var::from_tensor(&wide(&c)).unwrap();
-    let norm = |w: &Tensor, mean: &Var| x.batch_norm2d(w, &c, mean, &var, true);
+    let norm = |w: &Tensor, mean: &Var| x.batch_norm2d([w, &c], [mean, &var], None, true);
     assert_refused("batch_norm2d: weight is f64", norm(&wide(&c), &mean));
     assert_refused("batch_norm2d: running_mean is f64", norm(&c, &wide_mean));
     let y_hat = value(&[2, 3], 1);
@@ -206,7 +206,7 @@ fn batch_norm2d() {
     let var = |n| Var::from_tensor(&random(n, 1)).unwrap();
     let (w, mean, running_var) = (random(4, 1), var(4), var(4));
     let norm = |x: &[usize], w: &Tensor, mean: &Var, train| {
-        value(x, 1).batch_norm2d(w, w, mean, &running_var, train)
+        value(x, 1).batch_norm2d([w, w], [mean, &running_var], None, train)
     };
     let expected = "batch_norm2d: weight has shape [3], expected [4] for the 4 channels of x";
     assert_refused(expected, norm(&[1, 2, 2, 4], &random(3, 1), &mean, true));
@@ -217,7 +217,12 @@ fn batch_norm2d() {
     let none = random(0, 1);
     let [mean, running_var] = [var(0), var(0)];
     for train in [true, false] {
-        let y = value(&[2, 3, 3, 0], 1).batch_norm2d(&none, &none, &mean, &running_var, train);
+        let y = value(&[2, 3, 3, 0], 1).batch_norm2d(
+            [&none, &none],
+            [&mean, &running_var],
+            None,
+            train,
+        );
         let expected = "batch_norm2d: x has shape [2, 3, 3, 0], expected at least one channel";
         assert_refused(expected, y);
     }
@@ -231,7 +236,7 @@ fn a_training_batch_that_is_too_small_is_refused_when_it_is_computed() -> Result
         let [weight, bias, mean, var] = [0, 1, 2, 3].map(|i| &vars[i]);
         let before = mean.to_vec1::<f32>()?;
         let x = value(&[examples, 1, 1, 4], 1);
-        let y = x.batch_norm2d(weight, bias, mean, var, true)?;
+        let y = x.batch_norm2d([weight, bias], [mean, var], None, true)?;
         let advice = "training needs at least 2, give a larger batch";
         let expected = format!("batch_norm2d: x has {expected}; {advice}");
         assert_refused(&expected, y.eval());
@@ -240,7 +245,8 @@ fn a_training_batch_that_is_too_small_is_refused_when_it_is_computed() -> Result
         assert_refused(&expected, gradients.backward(&y.sum()?));
         assert_eq!(mean.to_vec1::<f32>()?, before);
         // with running statistics it is as good as any
-        x.batch_norm2d(weight, bias, mean, var, false)?.eval()?;
+        x.batch_norm2d([weight, bias], [mean, var], None, false)?
+            .eval()?;
     }
     Ok(())
 }

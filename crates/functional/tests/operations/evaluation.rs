@@ -66,7 +66,7 @@ fn a_pass_computes_anew_and_its_outputs_are_there_afterwards() -> Result<()> {
 fn normalized(w: &[Var], running: &[Var]) -> Result<Value> {
     let x = Value::new(&random((3, 5, 4, 2), 1))?;
     let y = x.conv2d(&w[0], Some(&w[1]), 1, 1)?;
-    y.batch_norm2d(&w[2], &w[3], &running[0], &running[1], true)
+    y.batch_norm2d([&w[2], &w[3]], [&running[0], &running[1]], None, true)
 }
 
 /// Looking at a value while the network learns changes nothing.

@@ -125,7 +125,7 @@ fn statistics(c: usize) -> [Var; 2] {
 }
 
 fn norm(x: &Value, params: &[Tensor], [mean, var]: &[Var; 2]) -> Result<Value> {
-    x.batch_norm2d(&params[0], &params[1], mean, var, true)
+    x.batch_norm2d([&params[0], &params[1]], [mean, var], None, true)
 }
 
 /// Batch norm alone, with ReLU, with a shortcut, and with both.
@@ -251,7 +251,7 @@ fn normalize(
     train: bool,
 ) -> Result<()> {
     let [mean, var] = statistics(3);
-    let y = x.batch_norm2d(weight, weight, &mean, &var, train)?;
+    let y = x.batch_norm2d([weight, weight], [&mean, &var], None, train)?;
     let how = with(Some(over.clone()), &[]);
     gradients.backward_with(&y.relu()?.sum()?, how).map(|_| ())
 }
@@ -295,7 +295,7 @@ fn one_sum_in_each_direction() -> Result<()> {
     normalize(&over, of_both, &x, weight, false)?;
     // and so has a pass that is not told of others
     let [mean, var] = statistics(3);
-    let y = x.batch_norm2d(weight, weight, &mean, &var, true)?;
+    let y = x.batch_norm2d([weight, weight], [&mean, &var], None, true)?;
     of_both.backward(&y.sum()?)?;
     y.eval()?;
     assert_eq!(over.calls(), 3);
@@ -310,7 +310,8 @@ fn the_norms_of_a_module_are_its_own() -> Result<()> {
     let inside = weight.clone();
     let module = candle(move |x: &Tensor| {
         let [mean, var] = statistics(3);
-        let y = Value::new(&x.detach())?.batch_norm2d(&inside, &inside, &mean, &var, true)?;
+        let y =
+            Value::new(&x.detach())?.batch_norm2d([&inside, &inside], [&mean, &var], None, true)?;
         let mut gradients = Gradients::new([("inside", &inside)], usize::MAX)?;
         gradients.backward(&y.sum()?)?;
         Ok(x.clone())

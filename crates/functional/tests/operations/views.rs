@@ -60,7 +60,7 @@ fn images() {
     assert_image_views(|x| {
         let c = x.dims()[3];
         let [mean, var] = [2, 3].map(|seed| Var::from_tensor(&random(c, seed)).unwrap());
-        x.batch_norm2d(&random(c, 4), &random(c, 5), &mean, &var, true)
+        x.batch_norm2d([&random(c, 4), &random(c, 5)], [&mean, &var], None, true)
     });
     assert_image_views(|x| x + &x.relu()?);
     assert_image_views(Value::sum);
