@@ -99,7 +99,7 @@ impl Backend for Cpu {
     }
 
     fn tensor(_: &(), memory: Buffer, dims: &[usize]) -> Result<Tensor> {
-        tensors::tensor(memory.into_vec(), dims)
+        Tensor::from_vec(memory.into_vec(), dims, &Device::Cpu)
     }
 
     fn copy(_: &(), view: &[f32]) -> Result<Buffer> {

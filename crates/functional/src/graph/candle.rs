@@ -5,8 +5,7 @@ use super::difference::{self, GradientError, check_gradients};
 use super::network::Network;
 use super::value::Value;
 use crate::kernel::{At, Backend, Grad, Kernel, Pass};
-use crate::ops::args;
-use crate::ops::candle::CandleOp;
+use crate::ops::{Function, args};
 use candle_core::{DType, Error, ModuleT, Result, Tensor, Var, bail};
 use devices::without_backtrace;
 use std::cell::RefCell;
@@ -209,26 +208,24 @@ fn numbers(x: &[&Value], seed: u64) -> Result<Vec<Tensor>> {
     x.iter().map(input).collect()
 }
 
-/// The kernel of a candle op, with the shapes of its inputs and result. Tensors that were there before are in the
-/// function already.
-pub(crate) fn kernel<B: Backend>(
-    op: CandleOp,
-    inputs: Vec<Vec<usize>>,
-    dims: Vec<usize>,
-) -> Box<dyn Kernel<B>> {
-    Box::new(CandleKernel {
-        op,
-        inputs,
-        dims,
-        ran: RefCell::default(),
-    })
-}
-
-struct CandleKernel {
-    op: CandleOp,
+/// The kernel of a function of candle's operations, with the shapes of its inputs and result. Tensors that were there
+/// before are in the function already.
+pub(crate) struct CandleKernel {
+    function: Rc<Function>,
     inputs: Vec<Vec<usize>>,
     dims: Vec<usize>,
     ran: RefCell<Option<Ran>>,
+}
+
+impl CandleKernel {
+    pub fn new(function: Rc<Function>, inputs: &[Value], dims: &[usize]) -> Self {
+        Self {
+            function,
+            inputs: inputs.iter().map(|input| input.dims().to_vec()).collect(),
+            dims: dims.to_vec(),
+            ran: RefCell::default(),
+        }
+    }
 }
 
 /// The saved tensors of candle's, from forward to backward.
@@ -255,7 +252,7 @@ impl<B: Backend> Kernel<B> for CandleKernel {
         };
         let x = x.iter().zip(&self.inputs).map(input);
         let x = x.collect::<Result<Vec<Tensor>>>()?;
-        let result = (self.op.0)(&x)?;
+        let result = (self.function)(&x)?;
         if result.dims() != self.dims {
             bail!(
                 "candle: the module gave shape {:?}, and {:?} for zeros of the same shape: the shape \

@@ -1,12 +1,11 @@
 //! From values to a [`Tape`]: puts the operations in order, and makes one of those that belong together. It
 //! computes nothing.
 
-use super::candle;
+use super::candle::CandleKernel;
 use super::tape::{Entry, Slot, Tape};
 use super::value::{Node, Source, Value};
 use crate::kernel::{Backend, Kernel};
 use crate::ops::Op;
-use crate::ops::convolution::Convolution;
 use candle_core::{Result, TensorId};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -73,7 +72,10 @@ impl<B: Backend> Compiler<B> {
             Source::Reshaped(input) => self.slot(input)?,
             Source::Op(op, inputs) => match self.fused(value)? {
                 Some(slot) => slot,
-                None => self.single(op, inputs, value.dims())?,
+                None => {
+                    let slot = self.single(op, inputs, value.dims())?;
+                    slot.expect("an operation alone has a kernel")
+                }
             },
         };
         self.slots.insert(Rc::as_ptr(&value.0), slot);
@@ -126,17 +128,17 @@ impl<B: Backend> Compiler<B> {
         cast
     }
 
-    /// The entry of one operation.
-    fn single(&mut self, op: &Op, inputs: &[Value], dims: &[usize]) -> Result<Slot> {
-        if let Op::Candle(candle_op) = op {
-            let of_inputs = inputs.iter().map(|input| input.dims().to_vec()).collect();
-            let kernel = candle::kernel(candle_op.clone(), of_inputs, dims.to_vec());
-            let inputs = self.slots(inputs)?;
-            return Ok(self.push(kernel, inputs, dims));
-        }
+    /// The entry of one operation; none if it is a fused one without a kernel here.
+    fn single(&mut self, op: &Op, inputs: &[Value], dims: &[usize]) -> Result<Option<Slot>> {
+        let kernel: Option<Box<dyn Kernel<B>>> = match op {
+            Op::Candle(f) => Some(Box::new(CandleKernel::new(f.clone(), inputs, dims))),
+            _ => B::kernel(op.clone())?,
+        };
+        let Some(kernel) = kernel else {
+            return Ok(None);
+        };
         let inputs = self.slots(inputs)?;
-        let kernel = B::kernel(op.clone())?.expect("an operation alone has a kernel");
-        Ok(self.push(kernel, inputs, dims))
+        Ok(Some(self.push(kernel, inputs, dims)))
     }
 
     /// A layer with the ReLU and the pooling that follow it, where one entry can be all of them.
@@ -165,14 +167,17 @@ impl<B: Backend> Compiler<B> {
         match op.clone() {
             Op::Convolution(mut conv) => {
                 (conv.relu, conv.pool) = (relu, pool);
-                self.convolution(conv, inputs, dims)
+                match conv.pooled().contains(&0) {
+                    true => Ok(None),
+                    false => self.single(&Op::Convolution(conv), inputs, dims),
+                }
             }
             Op::Linear(mut linear) if pool == 1 => {
                 linear.relu = relu;
-                self.single(&Op::Linear(linear), inputs, dims).map(Some)
+                self.single(&Op::Linear(linear), inputs, dims)
             }
             Op::Norm(_) if pool == 1 => self.norm(layer, None, relu).map(Some),
-            Op::Add(_) if pool == 1 => self.add(layer, relu).map(Some),
+            Op::Add(_) if pool == 1 => self.add(layer, relu),
             _ => Ok(None),
         }
     }
@@ -187,22 +192,6 @@ impl<B: Backend> Compiler<B> {
 
     fn is_read_once(&self, value: &Value) -> bool {
         self.uses.get(&Rc::as_ptr(&value.0)) == Some(&1)
-    }
-
-    fn convolution(
-        &mut self,
-        conv: Convolution,
-        inputs: &[Value],
-        dims: &[usize],
-    ) -> Result<Option<Slot>> {
-        if conv.pooled().contains(&0) {
-            return Ok(None);
-        }
-        let Some(kernel) = B::kernel(Op::Convolution(conv))? else {
-            return Ok(None);
-        };
-        let inputs = self.slots(inputs)?;
-        Ok(Some(self.push(kernel, inputs, dims)))
     }
 
     /// A batch norm, with what is added to it and its ReLU.
@@ -228,7 +217,7 @@ impl<B: Backend> Compiler<B> {
     }
 
     /// A sum; of a batch norm and something else, the two are one.
-    fn add(&mut self, sum: &Value, relu: bool) -> Result<Slot> {
+    fn add(&mut self, sum: &Value, relu: bool) -> Result<Option<Slot>> {
         let Source::Op(Op::Add(add), inputs) = &sum.0.source else {
             unreachable!("the caller has seen a sum")
         };
@@ -236,7 +225,7 @@ impl<B: Backend> Compiler<B> {
             let is_norm = |x: &Value| matches!(op(x), Some(Op::Norm(_)));
             // two of them run in their order, in which they move running statistics that they share
             if is_norm(layer) && !is_norm(other) && self.is_read_once(layer) {
-                return self.norm(layer, Some(other), relu);
+                return self.norm(layer, Some(other), relu).map(Some);
             }
         }
         let mut add = *add;
@@ -251,6 +240,7 @@ impl<B: Backend> Compiler<B> {
             return Ok(None);
         };
         let slot = self.single(conv, &inputs[..2], x.dims())?;
+        let slot = slot.expect("a convolution alone has a kernel");
         self.slots.insert(Rc::as_ptr(&x.0), slot);
         inputs.get(2).map(|bias| self.slot(bias)).transpose()
     }

@@ -2,7 +2,6 @@
 //! operations; [`super::compile`] says which of them become one.
 
 use super::checked::check_variable;
-use crate::ops::candle::CandleOp;
 use crate::ops::convolution::{Convolution, Geometry};
 use crate::ops::dropout::Dropout;
 use crate::ops::layout::Transpose;
@@ -72,8 +71,8 @@ impl Value {
         let source = match computed {
             true => {
                 let x = x.clone();
-                let op = CandleOp(Rc::new(move |_: &[Tensor]| Ok(x.clone())));
-                Source::Op(Op::Candle(op), Vec::new())
+                let op = Op::Candle(Rc::new(move |_: &[Tensor]| Ok(x.clone())));
+                Source::Op(op, Vec::new())
             }
             false => Source::Tensor(x.contiguous()?),
         };
@@ -596,12 +595,12 @@ impl Value {
         let tensors: Vec<Option<Tensor>> = xs.iter().map(|x| x.tensor().cloned()).collect();
         let computed = xs.iter().filter(|x| x.tensor().is_none());
         let inputs = computed.map(|x| (*x).clone()).collect();
-        let op = CandleOp(Rc::new(move |computed: &[Tensor]| {
+        let op = Op::Candle(Rc::new(move |computed: &[Tensor]| {
             let mut computed = computed.iter();
             let x = |tensor: &Option<Tensor>| tensor.as_ref().or_else(|| computed.next()).cloned();
             f(&tensors.iter().filter_map(x).collect::<Vec<_>>())
         }));
-        xs[0].node(Source::Op(Op::Candle(op), inputs), dims)
+        xs[0].node(Source::Op(op, inputs), dims)
     }
 
     /// This operation on it and `others`, which have names for messages.

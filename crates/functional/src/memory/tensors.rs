@@ -1,8 +1,8 @@
-//! The floats of a CPU tensor as a slice, and back; and the memory of a tensor on any device, to write.
+//! The floats of a CPU tensor as a slice; and the memory of a tensor on any device, to write.
 
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
-use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Result, Shape, Storage, Tensor, bail};
+use candle_core::{CpuStorage, InplaceOp1, Layout, Result, Storage, Tensor, bail};
 use std::cell::Cell;
 
 /// The elements of a contiguous f32 tensor, which may start anywhere in its storage.
@@ -98,11 +98,6 @@ impl<R, F: FnOnce(Lent<'_>, &Layout) -> Result<R>> InplaceOp1 for Write<F, R> {
         self.result.set(result);
         Ok(())
     }
-}
-
-/// A CPU tensor of these elements.
-pub(crate) fn tensor(elements: Vec<f32>, shape: impl Into<Shape>) -> Result<Tensor> {
-    Tensor::from_vec(elements, shape.into(), &Device::Cpu)
 }
 
 /// The memory of a contiguous CPU tensor, taken out of it for as long as this lives: meanwhile the tensor must not

@@ -1,7 +1,6 @@
 //! The operations: their sizes, and the checks of what they are given. Nothing is computed here.
 
 pub(crate) mod args;
-pub(crate) mod candle;
 pub(crate) mod convolution;
 pub(crate) mod dropout;
 pub(crate) mod layout;
@@ -12,7 +11,7 @@ pub(crate) mod pool;
 pub(crate) mod synchronized;
 pub(crate) mod tokens;
 
-use candle::CandleOp;
+use candle_core::{Result, Tensor};
 use convolution::Convolution;
 use dropout::Dropout;
 use layout::Transpose;
@@ -20,6 +19,7 @@ use linear::Linear;
 use loss::CrossEntropy;
 use norm::Norm;
 use pool::{Average, GlobalAverage, Maximum};
+use std::rc::Rc;
 use tokens::{Attention, Embedding, Gelu, LayerNorm};
 
 /// One operation, or several that one kernel computes.
@@ -42,8 +42,11 @@ pub(crate) enum Op {
     Embedding(Embedding),
     LayerNorm(LayerNorm),
     Attention(Attention),
-    Candle(CandleOp),
+    Candle(Rc<Function>),
 }
+
+/// A function of candle's own operations, with all the variables that it reads.
+pub(crate) type Function = dyn Fn(&[Tensor]) -> Result<Tensor>;
 
 /// The positive part.
 #[derive(Debug, Clone, Copy)]
