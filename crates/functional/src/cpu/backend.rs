@@ -4,9 +4,7 @@ use crate::cpu::budget;
 use crate::cpu::buffer::{Buffer, check_room};
 use crate::cpu::conv::Alone;
 use crate::cpu::gradient::{Cpu, Grad};
-use crate::cpu::loss::Labelled;
 use crate::cpu::one_channel::OneChannel;
-use crate::cpu::tokens::Rows;
 use crate::cpu::winograd::Pooled;
 use crate::kernel::{Backend, Input, Kernel};
 use crate::memory::bucket::Values;
@@ -42,12 +40,12 @@ impl Backend for Cpu {
             Op::Linear(op) => Box::new(op),
             Op::Norm(op) => Box::new(op),
             Op::Convolution(op) => return Ok(convolution(op)),
-            Op::CrossEntropy(op) => Box::new(Labelled::new(&op)?),
+            Op::CrossEntropy(op) => Box::new(op),
             Op::Sum(op) => Box::new(op),
             Op::Mean(op) => Box::new(op),
             Op::Gelu(op) => Box::new(op),
             Op::Dropout(op) => Box::new(op),
-            Op::Embedding(op) => Box::new(Rows::new(&op)?),
+            Op::Embedding(op) => Box::new(op),
             Op::LayerNorm(op) => Box::new(op),
             Op::Attention(op) => Box::new(op),
             Op::Candle(_) => return Ok(None),

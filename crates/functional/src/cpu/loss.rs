@@ -11,33 +11,18 @@ use candle_core::Result;
 /// Examples of a chunk.
 const EXAMPLES: usize = 64;
 
-/// Cross-entropy with its labels, which are classes.
-pub(crate) struct Labelled {
-    classes: usize,
-    labels: Vec<u32>,
-}
-
-impl Labelled {
-    pub(crate) fn new(op: &CrossEntropy) -> Result<Self> {
-        Ok(Self {
-            classes: op.classes,
-            labels: op.labels.to_vec1()?,
-        })
-    }
-}
-
 /// The largest logit, and Σ exp(logit − largest): the shift keeps exp from overflowing.
 fn log_sum_exp(logits: &[f32]) -> (f32, f32) {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     (largest, logits.iter().map(|v| (v - largest).exp()).sum())
 }
 
-impl Kernel<Cpu> for Labelled {
+impl Kernel<Cpu> for CrossEntropy {
     fn forward(&self, _: &Pass, x: &[&[f32]], y: &mut [f32]) -> Result<Vec<Buffer>> {
-        let (y_hat, classes) = (x[0], self.classes);
+        let (y_hat, classes, labels) = (x[0], self.classes, self.labels.to_vec1::<u32>()?);
         for_each_chunk(y, EXAMPLES, |i, losses| {
             let rows = y_hat[i * EXAMPLES * classes..].chunks_exact(classes);
-            let examples = rows.zip(&self.labels[i * EXAMPLES..]);
+            let examples = rows.zip(&labels[i * EXAMPLES..]);
             for (loss, (row, label)) in losses.iter_mut().zip(examples) {
                 let (largest, sum) = log_sum_exp(row);
                 *loss = sum.ln() - (row[*label as usize] - largest);
@@ -48,12 +33,12 @@ impl Kernel<Cpu> for Labelled {
 
     /// softmax(y_hat), less 1 at the label.
     fn backward(&self, _: &Pass, at: At<'_, '_>, dy: Buffer, dx: &mut [Grad<'_>]) -> Result<()> {
-        let (y_hat, classes) = (at.x[0], self.classes);
+        let (y_hat, classes, labels) = (at.x[0], self.classes, self.labels.to_vec1::<u32>()?);
         let mut gradient = Buffer::new(y_hat.len());
         for_each_chunk(&mut gradient, EXAMPLES * classes, |i, gradient| {
             let rows = y_hat[i * EXAMPLES * classes..].chunks_exact(classes);
             let first = i * EXAMPLES;
-            let examples = rows.zip(&self.labels[first..]).zip(&dy[first..]);
+            let examples = rows.zip(&labels[first..]).zip(&dy[first..]);
             for (to, ((row, label), d_loss)) in gradient.chunks_exact_mut(classes).zip(examples) {
                 let (largest, sum) = log_sum_exp(row);
                 for (to, v) in to.iter_mut().zip(row) {

@@ -41,23 +41,11 @@ impl Kernel<Cpu> for Gelu {
     }
 }
 
-/// An embedding with its tokens, which are rows of the weight.
-pub(crate) struct Rows {
-    tokens: Vec<u32>,
-    width: usize,
-}
-
-impl Rows {
-    pub(crate) fn new(op: &Embedding) -> Result<Self> {
-        let (tokens, width) = (op.tokens.to_vec1()?, op.width);
-        Ok(Self { tokens, width })
-    }
-}
-
-impl Kernel<Cpu> for Rows {
+impl Kernel<Cpu> for Embedding {
     fn forward(&self, _: &Pass, x: &[&[f32]], y: &mut [f32]) -> Result<Vec<Buffer>> {
-        for (y, token) in y.chunks_exact_mut(self.width.max(1)).zip(&self.tokens) {
-            y.copy_from_slice(&x[0][*token as usize * self.width..][..self.width]);
+        let tokens = self.tokens.to_vec1::<u32>()?;
+        for (y, token) in y.chunks_exact_mut(self.width.max(1)).zip(tokens) {
+            y.copy_from_slice(&x[0][token as usize * self.width..][..self.width]);
         }
         Ok(vec![])
     }
@@ -67,8 +55,9 @@ impl Kernel<Cpu> for Rows {
             if !add {
                 to.fill(0.);
             }
-            for (dy, token) in dy.chunks_exact(self.width.max(1)).zip(&self.tokens) {
-                let row = &mut to[*token as usize * self.width..][..self.width];
+            let tokens = self.tokens.to_vec1::<u32>()?;
+            for (dy, token) in dy.chunks_exact(self.width.max(1)).zip(tokens) {
+                let row = &mut to[token as usize * self.width..][..self.width];
                 row.iter_mut().zip(dy).for_each(|(to, dy)| *to += dy);
             }
         }

@@ -4,7 +4,6 @@
 use super::convolution::{Packing, pack};
 use super::floats::{Element, Floats};
 use super::gradient::{At, Cuda, Grad, Pass};
-use super::loss::Labelled;
 use super::memory::Block;
 use super::one_channel::OneChannel;
 use super::stream::Stream;
@@ -57,7 +56,7 @@ impl Backend for Cuda {
                 false if has_bf16(&op.geometry) => narrow(op, |n| n == 0),
                 false => Box::new(op),
             },
-            Op::CrossEntropy(op) => Box::new(Labelled(op)),
+            Op::CrossEntropy(op) => Box::new(op),
             Op::Sum(op) => Box::new(op),
             Op::Mean(op) => Box::new(op),
             // candle computes them here

@@ -14,12 +14,9 @@ use crate::ops::{Mean, Sum};
 use candle_core::cuda_backend::cudarc::driver::DevicePtr;
 use candle_core::{Result, Storage, bail};
 
-/// Cross-entropy with its labels.
-pub(crate) struct Labelled(pub CrossEntropy);
-
-impl Labelled {
+impl CrossEntropy {
     fn with_labels<R>(&self, stream: &Stream, f: impl FnOnce(Address) -> Result<R>) -> Result<R> {
-        let (labels, layout) = self.0.labels.storage_and_layout();
+        let (labels, layout) = self.labels.storage_and_layout();
         let labels = match &*labels {
             Storage::Cuda(labels) if labels.device.id() == stream.device().id() => labels,
             _ => bail!("cross_entropy: y is on another device than y_hat"),
@@ -32,9 +29,9 @@ impl Labelled {
     }
 }
 
-impl Kernel<Cuda> for Labelled {
+impl Kernel<Cuda> for CrossEntropy {
     fn forward(&self, pass: &Pass, x: &[Floats], y: Floats) -> Result<Vec<Block>> {
-        let (stream, classes) = (&*pass.stream, self.0.classes);
+        let (stream, classes) = (&*pass.stream, self.classes);
         self.with_labels(stream, |labels| {
             launch!(stream, "cross_entropy", elements y.len; y.len, x[0], labels, y, classes)
         })?;
@@ -43,7 +40,7 @@ impl Kernel<Cuda> for Labelled {
 
     /// softmax(y_hat), less 1 at the label, times the gradient of the losses.
     fn backward(&self, pass: &Pass, at: At<'_, '_>, dy: Block, dx: &mut [Grad<'_>]) -> Result<()> {
-        let (stream, y_hat, classes) = (&*pass.stream, at.x[0], self.0.classes);
+        let (stream, y_hat, classes) = (&*pass.stream, at.x[0], self.classes);
         let (gradient, d_losses) = (Block::new(&pass.stream, y_hat.len)?, dy.floats());
         let (batch, to) = (d_losses.len, gradient.floats());
         self.with_labels(stream, |labels| {
