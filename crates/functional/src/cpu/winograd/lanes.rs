@@ -14,16 +14,6 @@ impl<S: Simd> Lanes<S> {
         S::F32_LANES
     };
 
-    #[inline(always)]
-    pub(super) fn load(self, from: &[f32], at: usize) -> S::f32s {
-        S::as_simd_f32s(&from[at..][..Self::COUNT]).0[0]
-    }
-
-    #[inline(always)]
-    pub(super) fn store(self, to: &mut [f32], at: usize, v: S::f32s) {
-        S::as_mut_simd_f32s(&mut to[at..][..Self::COUNT]).0[0] = v;
-    }
-
     /// Begins to bring a line to the cache, where there is an instruction for it. Any address will do.
     #[inline(always)]
     pub(super) fn prefetch(self, line: *const f32) {
@@ -114,20 +104,6 @@ impl<S: Simd> Lanes<S> {
             };
         }
         vectors
-    }
-
-    /// Stores the first `n` lanes.
-    ///
-    /// # Panics
-    /// Where one would lie outside `to`.
-    #[inline(always)]
-    pub(super) fn store_part(self, to: &mut [f32], at: usize, n: usize, v: S::f32s) {
-        assert!(n <= Self::COUNT && fits(to.len(), at, 0, n));
-        // Safety: as in `gather_part`.
-        unsafe {
-            self.0
-                .mask_store_ptr_f32s(first(self.0, n), to.as_mut_ptr().add(at), v)
-        }
     }
 
     #[inline(always)]

@@ -7,6 +7,7 @@ use super::super::axis::eight::{OfInput, OfOutput, ToInput, ToOutput};
 use super::super::lanes::Lanes;
 use super::sizes::{Pooled, plane};
 use crate::cpu::threads::Disjoint;
+use crate::cpu::vector::{load, store};
 use pulp::{Simd, WithSimd};
 use std::ops::Range;
 
@@ -148,16 +149,12 @@ impl ToOutputs<'_> {
             positive = simd.or_u32s(positive, simd.select_u32s(cut, none, bit));
         }
         // Safety: no other task has this tile.
-        v.store_part(
-            unsafe { self.y.part(at, lanes) },
-            0,
-            lanes,
-            v.mul(0.25, sum),
-        );
+        let to = unsafe { self.y.part(at, lanes) };
+        store(simd, to, v.mul(0.25, sum));
         if self.positive.len() > 0 {
             // Safety: as above.
             let to = unsafe { self.positive.part(at, lanes) };
-            v.store_part(to, 0, lanes, simd.transmute_f32s_u32s(positive));
+            store(simd, to, simd.transmute_f32s_u32s(positive));
         }
     }
 }
@@ -200,7 +197,8 @@ impl WithSimd for OfOutputs<'_> {
                     v.scatter(self.points, at, 8 * plane, OfOutput::transform(v, column));
                 }
             }
-            v.store(self.db, k, v.add(v.load(self.db, k), sum));
+            let db = &mut self.db[k..];
+            store(simd, db, v.add(load(simd, db), sum));
         }
     }
 }

@@ -6,7 +6,7 @@ use super::super::axis::eight::{OfWeight, ToWeight};
 use super::super::lanes::Lanes;
 use super::sizes::{POINTS, plane};
 use crate::cpu::threads::Disjoint;
-use crate::cpu::vector::VECTOR;
+use crate::cpu::vector::{VECTOR, store};
 use pulp::{Simd, WithSimd};
 
 /// Taps of a kernel.
@@ -35,7 +35,8 @@ impl WithSimd for ToBlock<'_> {
                 for (y, point) in OfWeight::transform(v, column).into_iter().enumerate() {
                     let at = (y * 8 + x) * plane + self.row * self.width + k;
                     // Safety: no other task has this row.
-                    v.store(unsafe { self.block.part(at, Lanes::<S>::COUNT) }, 0, point);
+                    let to = unsafe { self.block.part(at, Lanes::<S>::COUNT) };
+                    store(simd, to, point);
                 }
             }
         }
