@@ -14,46 +14,46 @@ use candle_core::cuda_backend::cudarc::driver::DeviceRepr;
 
 impl Kernel<Cuda> for Relu {
     fn forward(&self, pass: &Pass, x: &[Floats], y: Floats) -> Result<Vec<Block>> {
-        let stream = &*pass.stream;
-        launch!(stream, y.kernel("relu"), elements y.len; y.len, x[0], y)?;
+        launch!(pass.stream, y.kernel("relu"), elements y.len; y.len, x[0], y)?;
         Ok(vec![])
     }
 
     fn backward(&self, pass: &Pass, at: At<'_, '_>, dy: Block, dx: &mut [Grad<'_>]) -> Result<()> {
-        let stream = &*pass.stream;
-        mask(stream, at.y, dy.floats())?;
-        dx[0].give(stream, dy)
+        mask(&pass.stream, at.y, dy.floats())?;
+        dx[0].give(&pass.stream, dy)
     }
 }
 
 impl Kernel<Cuda> for Add {
     fn forward(&self, pass: &Pass, x: &[Floats], y: Floats) -> Result<Vec<Block>> {
-        let stream = &*pass.stream;
-        launch!(stream, y.kernel("sum"), elements y.len; y.len, x[0], x[1], y, self.relu)?;
+        launch!(pass.stream, y.kernel("sum"), elements y.len; y.len, x[0], x[1], y, self.relu)?;
         Ok(vec![])
     }
 
     fn backward(&self, pass: &Pass, at: At<'_, '_>, dy: Block, dx: &mut [Grad<'_>]) -> Result<()> {
-        let stream = &*pass.stream;
         if self.relu {
-            mask(stream, at.y, dy.floats())?;
+            mask(&pass.stream, at.y, dy.floats())?;
         }
-        dx[0].add(stream, dy.floats())?;
-        dx[1].give(stream, dy)
+        dx[0].add(&pass.stream, dy.floats())?;
+        dx[1].give(&pass.stream, dy)
     }
 }
 
 impl Kernel<Cuda> for Transpose {
     fn forward(&self, pass: &Pass, x: &[Floats], y: Floats) -> Result<Vec<Block>> {
-        let stream = &*pass.stream;
-        transpose(stream, x[0], y, [self.rows, self.columns], false)?;
+        transpose(&pass.stream, x[0], y, [self.rows, self.columns], false)?;
         Ok(vec![])
     }
 
     fn backward(&self, pass: &Pass, _: At<'_, '_>, dy: Block, dx: &mut [Grad<'_>]) -> Result<()> {
-        let stream = &*pass.stream;
-        dx[0].write(stream, |to, add| {
-            transpose(stream, dy.floats(), to, [self.columns, self.rows], add)
+        dx[0].write(&pass.stream, |to, add| {
+            transpose(
+                &pass.stream,
+                dy.floats(),
+                to,
+                [self.columns, self.rows],
+                add,
+            )
         })
     }
 }
@@ -86,51 +86,45 @@ impl Argument for Windows {
 
 impl Kernel<Cuda> for Average {
     fn forward(&self, pass: &Pass, x: &[Floats], y: Floats) -> Result<Vec<Block>> {
-        let stream = &*pass.stream;
-        launch!(stream, y.kernel("average"), elements y.len; y.len, x[0], y, self.0)?;
+        launch!(pass.stream, y.kernel("average"), elements y.len; y.len, x[0], y, self.0)?;
         Ok(vec![])
     }
 
     fn backward(&self, pass: &Pass, _: At<'_, '_>, dy: Block, dx: &mut [Grad<'_>]) -> Result<()> {
-        let stream = &*pass.stream;
-        dx[0].write(stream, |to, add| {
+        dx[0].write(&pass.stream, |to, add| {
             let name = to.kernel("average_backward");
-            launch!(stream, name, elements to.len; to.len, dy.floats(), to, self.0, add)
+            launch!(pass.stream, name, elements to.len; to.len, dy.floats(), to, self.0, add)
         })
     }
 }
 
 impl Kernel<Cuda> for Maximum {
     fn forward(&self, pass: &Pass, x: &[Floats], y: Floats) -> Result<Vec<Block>> {
-        let stream = &*pass.stream;
-        launch!(stream, y.kernel("maximum"), elements y.len; y.len, x[0], y, self.0)?;
+        launch!(pass.stream, y.kernel("maximum"), elements y.len; y.len, x[0], y, self.0)?;
         Ok(vec![])
     }
 
     fn backward(&self, pass: &Pass, at: At<'_, '_>, dy: Block, dx: &mut [Grad<'_>]) -> Result<()> {
-        let stream = &*pass.stream;
-        dx[0].write(stream, |to, add| {
+        dx[0].write(&pass.stream, |to, add| {
             let name = to.kernel("maximum_backward");
-            launch!(stream, name, elements to.len; to.len, at.x[0], at.y, dy.floats(), to, self.0, add)
+            launch!(pass.stream, name, elements to.len; to.len, at.x[0], at.y, dy.floats(), to, self.0, add)
         })
     }
 }
 
 impl Kernel<Cuda> for GlobalAverage {
     fn forward(&self, pass: &Pass, x: &[Floats], y: Floats) -> Result<Vec<Block>> {
-        let stream = &*pass.stream;
         let (pixels, channels) = (self.pixels, self.channels);
         let name = y.kernel("global_average");
-        launch!(stream, name, elements y.len; y.len, x[0], y, pixels, channels)?;
+        launch!(pass.stream, name, elements y.len; y.len, x[0], y, pixels, channels)?;
         Ok(vec![])
     }
 
     fn backward(&self, pass: &Pass, _: At<'_, '_>, dy: Block, dx: &mut [Grad<'_>]) -> Result<()> {
-        let stream = &*pass.stream;
-        dx[0].write(stream, |to, add| {
+        dx[0].write(&pass.stream, |to, add| {
             let name = to.kernel("global_average_backward");
             let (pixels, channels) = (self.pixels, self.channels);
-            launch!(stream, name, elements to.len; to.len, dy.floats(), to, pixels, channels, add)
+            launch!(pass.stream, name, elements to.len; to.len, dy.floats(), to, pixels, channels, add)
         })
     }
 }
