@@ -46,14 +46,9 @@ impl Kernel<Cuda> for Transpose {
     }
 
     fn backward(&self, pass: &Pass, _: At<'_, '_>, dy: Block, dx: &mut [Grad<'_>]) -> Result<()> {
-        dx[0].write(&pass.stream, |to, add| {
-            transpose(
-                &pass.stream,
-                dy.floats(),
-                to,
-                [self.columns, self.rows],
-                add,
-            )
+        let stream = &pass.stream;
+        dx[0].write(stream, |to, add| {
+            transpose(stream, dy.floats(), to, [self.columns, self.rows], add)
         })
     }
 }
