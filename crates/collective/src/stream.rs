@@ -70,9 +70,8 @@ mod gpu {
     use candle_core::cuda_backend::cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut};
     use candle_core::cuda_backend::{CudaStorage, CudaStorageSlice};
     use candle_core::op::BackpropOp;
-    use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Result, Storage, Tensor, bail};
-    use std::cell::Cell;
-    use std::sync::Arc;
+    use candle_core::{Device, Layout, Result, Storage, Tensor, bail};
+    use devices::{Lent, lend};
 
     /// A device with another stream on the same GPU.
     pub fn second(device: &Device) -> Result<Device> {
@@ -95,46 +94,32 @@ mod gpu {
         if tensor.elem_count() == 0 {
             return Tensor::zeros(tensor.shape(), tensor.dtype(), &Device::Cuda(to.clone()));
         }
-        let take = Take {
-            written_on: from.cuda_stream(),
-            memory: Cell::new(None),
-        };
-        tensor.inplace_op1(&take)?;
-        let memory = take.memory.take().expect("candle called it");
+        let memory = lend(&tensor, |memory, layout| match memory {
+            Lent::Cuda(storage) => taken(storage, layout, &from.cuda_stream()),
+            Lent::Cpu(_) => bail!("expected a tensor on a GPU"),
+        })?;
         let storage = Storage::Cuda(CudaStorage::wrap_cuda_slice(memory, to.clone()));
         let none = BackpropOp::none();
         Ok(Tensor::from_storage(storage, tensor.shape(), none, false))
     }
 
     /// Takes the memory out of a tensor.
-    struct Take {
-        written_on: Arc<CudaStream>,
-        memory: Cell<Option<CudaSlice<f32>>>,
-    }
-
-    impl InplaceOp1 for Take {
-        fn name(&self) -> &'static str {
-            "move to another stream"
+    fn taken(
+        storage: &mut CudaStorage,
+        layout: &Layout,
+        written_on: &CudaStream,
+    ) -> Result<CudaSlice<f32>> {
+        let len = storage.as_cuda_slice::<f32>()?.len();
+        if layout.contiguous_offsets() != Some((0, len)) {
+            bail!("a part of a tensor cannot move to another stream")
         }
-
-        fn cpu_fwd(&self, _: &mut CpuStorage, _: &Layout) -> Result<()> {
-            bail!("expected a tensor on a GPU")
-        }
-
-        fn cuda_fwd(&self, storage: &mut CudaStorage, layout: &Layout) -> Result<()> {
-            let len = storage.as_cuda_slice::<f32>()?.len();
-            if layout.contiguous_offsets() != Some((0, len)) {
-                bail!("a part of a tensor cannot move to another stream")
-            }
-            let nothing = CudaStorageSlice::F32(storage.device.alloc_zeros(1)?);
-            let CudaStorageSlice::F32(mut memory) = std::mem::replace(&mut storage.slice, nothing)
-            else {
-                unreachable!("its type was looked at")
-            };
-            // candle's kernels leave no event that they have written: this one is after all of them
-            drop(memory.device_ptr_mut(&self.written_on));
-            self.memory.set(Some(memory));
-            Ok(())
-        }
+        let nothing = CudaStorageSlice::F32(storage.device.alloc_zeros(1)?);
+        let CudaStorageSlice::F32(mut memory) = std::mem::replace(&mut storage.slice, nothing)
+        else {
+            unreachable!("its type was looked at")
+        };
+        // candle's kernels leave no event that they have written: this one is after all of them
+        drop(memory.device_ptr_mut(written_on));
+        Ok(memory)
     }
 }

@@ -1,5 +1,5 @@
 //! The devices on which replicas live: which there are, each one's share of the cores, copies between devices in order
-//! with their other work, and the names of devices in errors.
+//! with their other work, the memory of tensors, and the names of devices in errors.
 //!
 //! The rule for k replicas: with k GPUs or more, each has its own. With fewer, they share the GPUs in turn. Without a
 //! GPU they are k replicas on the CPU, each with its share of the cores. The same code trains all of them.
@@ -17,6 +17,7 @@ mod cores;
 mod faults;
 mod find;
 mod gpu;
+mod lend;
 mod memory;
 mod process;
 pub mod threads;
@@ -28,5 +29,6 @@ pub use faults::{
     without_backtrace,
 };
 pub use find::{DeviceKind, devices, devices_of_kind, find_devices, try_all_gpus, try_gpu};
+pub use lend::{Lent, lend};
 pub use memory::{give_back_memory, kept_memory, with_room};
 pub use process::Process;

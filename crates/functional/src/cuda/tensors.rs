@@ -2,11 +2,11 @@
 
 use super::floats::Floats;
 use super::stream::Stream;
-use crate::memory::tensors::{Lent, lend};
 use candle_core::cuda_backend::CudaStorage;
 use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr, DevicePtrMut};
 use candle_core::op::BackpropOp;
 use candle_core::{Layout, Result, Storage, Tensor, bail};
+use devices::{Lent, lend};
 
 /// Calls `f` with the elements of contiguous tensors on the stream's device.
 pub(crate) fn with_floats<R>(

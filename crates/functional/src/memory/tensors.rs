@@ -1,9 +1,7 @@
-//! The floats of a CPU tensor as a slice; and the memory of a tensor on any device, to write.
+//! The floats of a CPU tensor, to read and to write.
 
-#[cfg(feature = "cuda")]
-use candle_core::CudaStorage;
-use candle_core::{CpuStorage, InplaceOp1, Layout, Result, Storage, Tensor, bail};
-use std::cell::Cell;
+use candle_core::{CpuStorage, Layout, Result, Storage, Tensor, bail};
+use devices::{Lent, lend};
 
 /// The elements of a contiguous f32 tensor, which may start anywhere in its storage.
 pub(crate) fn slice<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
@@ -54,50 +52,6 @@ fn with_memory<R>(
         Lent::Cpu(CpuStorage::F32(memory)) => f(memory, layout),
         _ => bail!("expected an f32 tensor on the CPU"),
     })
-}
-
-/// The memory of a tensor, to write.
-pub(crate) enum Lent<'a> {
-    Cpu(&'a mut CpuStorage),
-    #[cfg(feature = "cuda")]
-    Cuda(&'a mut CudaStorage),
-}
-
-/// Calls `f` with the memory of a tensor, of which the tensor may be a part. candle lends it to an operation in place.
-pub(crate) fn lend<R>(
-    tensor: &Tensor,
-    f: impl FnOnce(Lent<'_>, &Layout) -> Result<R>,
-) -> Result<R> {
-    let write = Write {
-        f: Cell::new(Some(f)),
-        result: Cell::new(None),
-    };
-    tensor.inplace_op1(&write)?;
-    write.result.take().expect("candle called it")
-}
-
-struct Write<F, R> {
-    f: Cell<Option<F>>,
-    result: Cell<Option<Result<R>>>,
-}
-
-impl<R, F: FnOnce(Lent<'_>, &Layout) -> Result<R>> InplaceOp1 for Write<F, R> {
-    fn name(&self) -> &'static str {
-        "write"
-    }
-
-    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
-        let result = self.f.take().map(|f| f(Lent::Cpu(storage), layout));
-        self.result.set(result);
-        Ok(())
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(&self, storage: &mut CudaStorage, layout: &Layout) -> Result<()> {
-        let result = self.f.take().map(|f| f(Lent::Cuda(storage), layout));
-        self.result.set(result);
-        Ok(())
-    }
 }
 
 /// The memory of a contiguous CPU tensor, taken out of it for as long as this lives: meanwhile the tensor must not
