@@ -189,7 +189,7 @@ pub fn train_batch(
     lr: f64,
 ) -> Result<BatchLoss> {
     let (x_shards, y_shards) = split_batch(x, y, devices)?;
-    // Loss and backpropagation on each device separately, on all at once: replica i has the i-th of each input
+    // Loss and backpropagation on each device separately, on all at once. Replica i gets the i-th inputs
     let inputs = (x_shards, y_shards, device_params);
     let ls = on_each(devices, inputs, |(x_shard, y_shard, w)| {
         let y_hat = lenet(&x_shard, w)?;
