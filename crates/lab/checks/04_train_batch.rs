@@ -57,7 +57,7 @@ fn step(n: usize, k: usize, what: &str) -> Result<()> {
         );
     }
     ensure!(
-        n % k == 0 || same("", &replicas[0][7], &one[7]).is_ok(),
+        n.is_multiple_of(k) || same("", &replicas[0][7], &one[7]).is_ok(),
         "{what}, your step is wrong. Is it the mean of the shards' means? Then examples of small shards \
          count more than others.\n  yours: b4[..4] = {yours:.4?}\n  right: b4[..4] = {right:.4?}"
     );

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::process::ExitCode;
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Result, anyhow, bail, ensure};
 use candle_core::Tensor;
 use devices::without_backtrace;
 
@@ -59,7 +59,9 @@ pub fn same(what: &str, yours: &Tensor, right: &Tensor) -> Result<()> {
     };
     let (yours, right) = (values(yours)?, values(right)?);
     let largest = right.iter().fold(0f64, |a, b| a.max(b.abs()));
-    let differs = |i: &usize| !((yours[*i] - right[*i]).abs() <= 1e-4 * largest.max(1e-6));
+    let most = 1e-4 * largest.max(1e-6);
+    // NaN differs
+    let differs = |i: &usize| (yours[*i] - right[*i]).abs().total_cmp(&most).is_gt();
     let Some(first) = (0..right.len()).find(differs) else {
         return Ok(());
     };
@@ -71,7 +73,7 @@ pub fn same(what: &str, yours: &Tensor, right: &Tensor) -> Result<()> {
             .collect();
         some.join(", ")
     };
-    anyhow::bail!(
+    bail!(
         "{what} is wrong from element {first} on.\n  yours: {}\n  right: {}",
         shown(&yours),
         shown(&right)

@@ -147,7 +147,7 @@ fn report(desk: &Desk, exercise: &Exercise, path: &Path) -> Result<bool> {
     match &outcome {
         Outcome::Right => {
             desk.solve(exercise)?;
-            println!("{} {}", style("✓").green().bold(), "Right.");
+            println!("{} Right.", style("✓").green().bold());
             println!(
                 "  Compare: cargo run -p lab -- solution {}\n",
                 exercise.number()
