@@ -11,8 +11,8 @@ use candle_core::{CpuStorage, CustomOp1, Layout, Module, ModuleT, Shape, Tensor}
 use candle_nn::VarBuilder;
 use concise::layers::{BatchNorm2d, Conv2d, Dropout, Linear};
 use concise::{
-    Algorithm, DataParallel, Initializer, Link, ReduceOn, Replication, Residual, Sgd, Split,
-    Trainer, resnet18,
+    Algorithm, DataParallel, Initializer, Link, ReduceOn, Replication, Residual, Sgd, Trainer,
+    resnet18,
 };
 use functional::{Network, Value, candle, cross_entropy};
 
@@ -65,12 +65,16 @@ fn with(change: impl FnOnce(&mut Replication)) -> Replication {
 /// What `k` replicas hold after three steps on minibatches of `n` examples; all the same.
 fn three_steps(how: Replication, k: usize, n: usize) -> Result<State> {
     let net = DataParallel::with(how, &cpus(k), Initializer::Xavier(3.0), 0, three_layers)?;
-    let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.1));
+    after_three_steps(&net, n)
+}
+
+fn after_three_steps(net: &DataParallel, n: usize) -> Result<State> {
+    let mut trainer = Trainer::new(net, cross_entropy, Sgd::new(0.1));
     for i in 0..3 {
         let (x, y) = formula_batch(i, n)?;
         trainer.step(&x, &y)?;
     }
-    everywhere(&net)
+    everywhere(net)
 }
 
 /// What all replicas hold, which has to be the same to the bit; running statistics as well.
@@ -296,16 +300,11 @@ fn a_loss_that_is_a_mean_is_refused() -> Result<()> {
 fn shares_of_any_size_take_the_same_step() -> Result<()> {
     let one = three_steps(Replication::default(), 1, 13)?;
     for weights in [vec![3.0, 1.0], vec![1.0, 100.0], vec![0.2, 0.5, 0.1]] {
-        let k = weights.len();
-        let how = with(|how| how.split = Split::Weights(weights));
-        same(&one, &three_steps(how, k, 13)?, 2e-6, "weights")?;
+        let devices = cpus(weights.len());
+        let net = DataParallel::new(&devices, Initializer::Xavier(3.0), 0, three_layers)?;
+        net.set_split(&weights)?;
+        same(&one, &after_three_steps(&net, 13)?, 2e-6, "weights")?;
     }
-    let how = with(|how| how.split = Split::Weights(vec![3.0, 1.0]));
-    let net = DataParallel::with(how, &cpus(2), Initializer::Xavier(3.0), 0, three_layers)?;
-    let (x, y) = formula_batch(0, 12)?;
-    let step = Trainer::new(&net, cross_entropy, Sgd::new(0.1)).step(&x, &y)?;
-    let sizes: Vec<usize> = step.shards.iter().map(|(_, y)| y.dims()[0]).collect();
-    ensure!(sizes == [9, 3], "{sizes:?}");
     Ok(())
 }
 
@@ -318,9 +317,11 @@ fn a_split_can_change_between_steps() -> Result<()> {
         let shards = trainer.step(&x, &y)?.shards;
         anyhow::Ok([shards[0].1.dim(0)?, shards[1].1.dim(0)?])
     };
-    ensure!(sizes([1.0, 2.0])? == [4, 8] && sizes([2.0, 1.0])? == [8, 4]);
+    ensure!(sizes([1.0, 2.0])? == [4, 8] && sizes([3.0, 1.0])? == [9, 3]);
     let error = net.set_split(&[1.0, 0.0]).unwrap_err().to_string();
-    has(&error, "weights [1.0, 0.0]: expected numbers above 0")
+    has(&error, "weights [1.0, 0.0]: expected numbers above 0")?;
+    let error = net.set_split(&[1.0]).unwrap_err().to_string();
+    has(&error, "1 weights for 2 replicas; give one for each")
 }
 
 /// ResNet-18 after a step on `n` examples: the loss, and what all replicas hold.

@@ -7,7 +7,7 @@ use candle_core::Device;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Command, FromArgMatches, ValueEnum};
 use data_parallel::schedule::{cosine, linear, one_cycle, step, warmup};
-use data_parallel::{Algorithm, Processes, ReduceOn, Replication, Sgd, Split, collective};
+use data_parallel::{Algorithm, Processes, ReduceOn, Replication, Sgd, collective};
 use run::{BadInput, Run};
 
 /// The options of a run of this section; what is left out is as in the book.
@@ -58,9 +58,9 @@ pub struct Options {
     #[arg(long, default_value_t = 1, value_name = "N", help_heading = TOGETHER)]
     pub accumulate: usize,
 
-    /// Shares of a minibatch for devices of different speed: even, or weights such as 3,1
-    #[arg(long, default_value_t = Split::Even, value_name = "W,W", help_heading = TOGETHER)]
-    pub split: Split,
+    /// Weights of the shares of a minibatch, such as 3,1, for devices of different speed
+    #[arg(long, value_parser = weights, value_name = "W,W", help_heading = TOGETHER)]
+    pub split: Option<Weights>,
 
     /// How several processes communicate; each has --gpus replicas
     #[arg(long, value_enum, default_value_t = Backend::Threads, value_name = "KIND", help_heading = TOGETHER)]
@@ -88,6 +88,15 @@ fn places() -> impl TypedValueParser<Value = ReduceOn> {
     ];
     let places = places.map(|(name, help)| PossibleValue::new(name).help(help));
     PossibleValuesParser::new(places).try_map(|place| place.parse::<ReduceOn>())
+}
+
+/// A weight for each device.
+type Weights = Vec<f64>; // clap would take a `Vec` for an option that is repeated
+
+fn weights(text: &str) -> Result<Weights, &'static str> {
+    let weights = text.split(',').map(|weight| weight.trim().parse().ok());
+    let weights: Option<Weights> = weights.collect();
+    weights.ok_or("expected numbers such as 3,1")
 }
 
 /// How the processes of a run communicate.
@@ -164,12 +173,6 @@ impl Options {
             "--accumulate 0: a step has at least 1 minibatch"
         );
         ensure!(
-            self.split == Split::Even || self.backend == Backend::Threads,
-            "--split {}: replicas of several processes have equal shares; leave out --split or \
-             --backend",
-            self.split
-        );
-        ensure!(
             self.reduce_on == ReduceOn::Device || self.allreduce != Algorithm::Nccl,
             "--reduce-on host: --allreduce nccl sums on the devices; leave out --reduce-on"
         );
@@ -200,6 +203,9 @@ impl Options {
             Schedule::Constant => String::new(),
             _ => format!(" in {} steps", self.steps(run)),
         };
+        let texts = |weights: &Weights| weights.iter().map(f64::to_string).collect::<Vec<_>>();
+        let split = self.split.as_ref().map(texts);
+        let split = split.map_or("even".to_owned(), |texts| texts.join(","));
         vec![
             format!("schedule {}{steps}", schedule.get_name()),
             format!("warmup {}", self.warmup),
@@ -213,7 +219,7 @@ impl Options {
             format!("bucket-mb {}", self.bucket_mb),
             format!("sync-bn {}", self.sync_bn),
             format!("accumulate {}", self.accumulate),
-            format!("split {}", self.split),
+            format!("split {split}"),
         ]
     }
 
@@ -275,13 +281,9 @@ impl Options {
             bucket_bytes: self.bucket_bytes(),
             overlap: !self.no_overlap,
             sync_bn: self.sync_bn,
-            split: self.split.clone(),
             timeout: Some(self.patience()),
             ..Replication::default()
         };
-        let fits = how.check(devices.len());
-        fits.with_context(|| format!("--split {}", self.split))
-            .map_err(BadInput::from)?;
         let chosen = processes.choose(&how, devices);
         let chosen = chosen.with_context(|| format!("--allreduce {}", self.allreduce));
         how.allreduce = chosen.map_err(unless_lost)?;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use candle_core::Tensor;
 use candle_nn::VarBuilder;
 use d2l::synchronize;
@@ -99,6 +99,10 @@ fn start(processes: &Arc<Processes>, options: &Options) -> Result<(Run, DataPara
     let net = DataParallel::among(processes, how, &run.devices, INIT, run.seed, network)?;
     let lines = net.warnings().iter().cloned().chain(net.all_reduce()?);
     lines.for_each(|line| say(format_args!("{line}")));
+    if let Some(weights) = &options.split {
+        let split = net.set_split(weights).context("--split");
+        split.map_err(BadInput::from)?;
+    }
     // The parameters of --init or --resume, if it is given
     let own = net.state_dict()?;
     let names = own.iter().map(|(name, _)| name.clone());

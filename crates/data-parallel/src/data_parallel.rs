@@ -15,7 +15,7 @@ use training::{rng, weights};
 use crate::cores::Cores;
 use crate::processes::Processes;
 use crate::replica::{Groups, Replica};
-use crate::settings::{ReduceOn, Replication, Split, split_by_weights};
+use crate::settings::{ReduceOn, Replication, split_by_weights};
 use crate::state::{Initializer, Origin, State, build};
 use crate::workers::{Worker, Workers};
 
@@ -94,7 +94,7 @@ impl DataParallel {
     /// As [`new`](Self::new), with replicas that work together as `how` says.
     ///
     /// # Errors
-    /// As [`new`](Self::new); and if the split does not fit the devices.
+    /// As [`new`](Self::new); and if NCCL has to sum the gradients and cannot.
     pub fn with<N: Network + 'static>(
         how: Replication,
         devices: &[Device],
@@ -121,7 +121,6 @@ impl DataParallel {
     ) -> Result<Self> {
         let k = devices.len();
         ensure!(k > 0, "there are no devices; give at least 1");
-        how.check(k)?;
         functional::threads::leave_the_cores_to_us();
         how.allreduce = processes.choose(&how, devices)?;
         if devices.iter().any(Device::is_cpu) && !devices.iter().all(Device::is_cpu) {
@@ -140,9 +139,7 @@ impl DataParallel {
             let drawn = (seed, processes.rank() * k + rank);
             let name = devices::device_name(rank, &device);
             let make = move |name: &str| {
-                let even = how.split == Split::Even;
-                let together = if even { k.min(devices::cores()) } else { 1 };
-                devices::threads::set_together(together);
+                devices::threads::set_together(k.min(devices::cores()));
                 let draw = || Origin::Drawn(initializer, Box::new(rng(seed)));
                 let origin = first.map_or_else(draw, Origin::Copy);
                 let (built, state) = build(&device, origin, |vb| network(vb))?;
@@ -161,7 +158,7 @@ impl DataParallel {
             workers: Arc::new(workers),
             states: states.into(),
             devices: devices.into(),
-            weights: Arc::new(Mutex::new(how.split.weights(k))),
+            weights: Arc::new(Mutex::new(vec![1.0; k])),
             trainers: Arc::default(),
             how,
             processes: processes.clone(),
@@ -312,6 +309,11 @@ impl DataParallel {
             self.processes.are_one(),
             "replicas of several processes have equal shares"
         );
+        // shares of different size: a check of memory counts that of each replica alone
+        self.on_each(vec![(); k], |_, ()| {
+            devices::threads::set_together(1);
+            Ok(())
+        })?;
         let mut own = self.weights.lock().unwrap_or_else(PoisonError::into_inner);
         *own = weights.to_vec();
         Ok(())
@@ -388,4 +390,20 @@ fn groups(processes: &Processes, how: &Replication, k: usize) -> Result<Vec<Grou
             norms: norms.as_mut().and_then(Iterator::next),
         });
     Ok(groups.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_of_unequal_shares_is_counted_for_each_replica_alone() -> Result<()> {
+        let linear = |vb: VarBuilder<'_>| crate::layers::Linear::new(2, 1, vb);
+        let net = DataParallel::new(&devices::devices(2)?, Initializer::Xavier(3.0), 0, linear)?;
+        let together = || net.on_each(vec![(); 2], |_, ()| Ok(devices::threads::together()));
+        assert_eq!(together()?, [devices::cores().min(2); 2]);
+        net.set_split(&[3.0, 1.0])?;
+        assert_eq!(together()?, [1; 2]);
+        Ok(())
+    }
 }

@@ -4,7 +4,6 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use anyhow::ensure;
 use candle_core::{Device, Tensor};
 use collective::Algorithm;
 use collective::cost::Link;
@@ -38,8 +37,6 @@ pub struct Replication {
     /// Whether a step may leave parameters out, as stochastic depth does: then their gradients are zero. Without
     /// it, such a parameter is an error.
     pub allow_unused: bool,
-    /// What each replica gets of a minibatch.
-    pub split: Split,
     /// How long replicas wait for one that does not come; without a limit for ever.
     pub timeout: Option<Duration>,
     /// Sums take at least as long as over such links: to see what a slower network does.
@@ -57,7 +54,6 @@ impl Default for Replication {
             overlap: true,
             sync_bn: false,
             allow_unused: false,
-            split: Split::Even,
             timeout: Some(Duration::from_secs(600)),
             link: None,
         }
@@ -90,76 +86,6 @@ impl FromStr for ReduceOn {
             "device" => Ok(Self::Device),
             "host" => Ok(Self::Host),
             _ => Err(format!("expected device or host; got {text:?}")),
-        }
-    }
-}
-
-impl Replication {
-    /// Whether `k` replicas can work together like this.
-    ///
-    /// # Errors
-    /// If there is not one weight for each replica.
-    pub fn check(&self, k: usize) -> anyhow::Result<()> {
-        let Split::Weights(weights) = &self.split else {
-            return Ok(());
-        };
-        let n = weights.len();
-        ensure!(n == k, "{n} weights for {k} replicas; give one for each");
-        Ok(())
-    }
-}
-
-/// What each replica gets of a minibatch.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub enum Split {
-    /// As `split_batch` in the book: the same, and the first ones get one more where it does not
-    /// divide.
-    #[default]
-    Even,
-    /// In these proportions, one for each replica.
-    Weights(Vec<f64>),
-}
-
-impl fmt::Display for Split {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Split::Even => f.write_str("even"),
-            Split::Weights(weights) => {
-                let weights: Vec<String> = weights.iter().map(f64::to_string).collect();
-                f.write_str(&weights.join(","))
-            }
-        }
-    }
-}
-
-impl FromStr for Split {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "even" => Ok(Split::Even),
-            weights => {
-                let weight = |text: &str| {
-                    text.trim()
-                        .parse()
-                        .ok()
-                        .filter(|w: &f64| *w > 0.0 && w.is_finite())
-                };
-                let weights: Option<Vec<f64>> = weights.split(',').map(weight).collect();
-                weights.map(Split::Weights).ok_or_else(|| {
-                    format!("expected even, or positive numbers such as 3,1; got {text:?}")
-                })
-            }
-        }
-    }
-}
-
-impl Split {
-    /// A weight for each of `k` replicas.
-    pub(crate) fn weights(&self, k: usize) -> Vec<f64> {
-        match self {
-            Split::Even => vec![1.0; k],
-            Split::Weights(weights) => weights.clone(),
         }
     }
 }
@@ -230,15 +156,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_is_one_weight_for_each_replica() {
-        let how = Replication {
-            split: Split::Weights(vec![3.0, 1.0]),
-            ..Replication::default()
-        };
-        assert!(how.check(2).is_ok() && how.check(3).is_err());
-    }
-
-    #[test]
     fn shares_follow_the_weights_and_none_is_empty() {
         assert_eq!(shares(256, &[3.0, 1.0]), [192, 64]);
         assert_eq!(shares(10, &[1.0, 1.0, 2.0]), [3, 2, 5]);
@@ -248,16 +165,6 @@ mod tests {
             let dealt = shares(n, &[0.3, 5.0, 1.7]);
             assert_eq!(dealt.iter().sum::<usize>(), n);
             assert!(n < 3 || !dealt.contains(&0), "{dealt:?}");
-        }
-    }
-
-    #[test]
-    fn a_split_is_read_as_it_is_written() {
-        for text in ["even", "3,1", "0.5,2"] {
-            assert_eq!(text.parse::<Split>().unwrap().to_string(), text);
-        }
-        for text in ["", "3,", "1,0", "1,-2", "nan,1", "measured"] {
-            assert!(text.parse::<Split>().is_err(), "{text}");
         }
     }
 }
