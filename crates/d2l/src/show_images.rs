@@ -16,13 +16,14 @@ const GAP: usize = 12;
 const LINE: usize = 17;
 /// Columns are at least so wide, for the text.
 const COLUMN: usize = 84;
+/// Images in a row.
+const PER_ROW: usize = 6;
 
 const STYLE: &str = "text { font: 13px system-ui, sans-serif; fill: #24292f; text-anchor: middle } \
     .right { fill: #1a7f37 } .wrong { fill: #b3001b; font-weight: 700 }";
 
-/// Draws images `x` (B, 1, H, W) with values from 0, black, to 1, white, `per_row` in a row, each with its label
-/// and, where there are predictions, what it was taken for: a mistake has a frame and a ✗. Gives
-/// an SVG picture ("The Image Classification Dataset").
+/// Draws images `x` (B, 1, H, W) with values from 0, black, to 1, white, six in a row, each with its label and what
+/// it was taken for: a mistake has a frame and a ✗. Gives an SVG picture ("The Image Classification Dataset").
 ///
 /// ```
 /// let (_, test_iter) = dataset::load(&dataset::Options {
@@ -35,7 +36,7 @@ const STYLE: &str = "text { font: 13px system-ui, sans-serif; fill: #24292f; tex
 /// for batch in &test_iter {
 ///     let (x, y) = batch?;
 ///     let labels = dataset::get_fashion_mnist_labels(&y)?;
-///     let svg = d2l::show_images(&x, &labels, Some(&["coat"; 4]), 2)?;
+///     let svg = d2l::show_images(&x, &labels, &["coat"; 4])?;
 ///     assert!(svg.contains("aria-label=\"4 images"));
 /// }
 /// # anyhow::Ok(())
@@ -43,30 +44,23 @@ const STYLE: &str = "text { font: 13px system-ui, sans-serif; fill: #24292f; tex
 ///
 /// # Errors
 /// If `x` has another shape, there is no image, or not one label and one prediction for each.
-pub fn show_images(
-    x: &Tensor,
-    labels: &[&str],
-    predictions: Option<&[&str]>,
-    per_row: usize,
-) -> Result<String> {
-    let (n, _, height, width) = check(x, labels, predictions, per_row)?;
+pub fn show_images(x: &Tensor, labels: &[&str], predictions: &[&str]) -> Result<String> {
+    let (n, _, height, width) = check(x, labels, predictions)?;
     let images = x.to_dtype(DType::F32)?.reshape((n, height, width))?;
     let images: Vec<Vec<Vec<f32>>> = images.to_vec3()?;
-    let lines = 1 + usize::from(predictions.is_some());
     let column = (width * SCALE).max(COLUMN);
-    let row = height * SCALE + lines * LINE;
+    let row = height * SCALE + 2 * LINE;
     let mut body = String::new();
     for (i, image) in images.iter().enumerate() {
-        let left = GAP + i % per_row * (column + GAP) + (column - width * SCALE) / 2;
-        let top = GAP + i / per_row * (row + GAP);
-        let prediction = predictions.map(|p| p[i]);
+        let left = GAP + i % PER_ROW * (column + GAP) + (column - width * SCALE) / 2;
+        let top = GAP + i / PER_ROW * (row + GAP);
         let _ = writeln!(body, "<g transform=\"translate({left} {top})\">");
         pixels(&mut body, image);
-        caption(&mut body, (width, height), labels[i], prediction);
+        caption(&mut body, (width, height), labels[i], predictions[i]);
         body.push_str("</g>\n");
     }
-    let sheet_width = GAP + n.min(per_row) * (column + GAP);
-    let sheet_height = GAP + n.div_ceil(per_row) * (row + GAP);
+    let sheet_width = GAP + n.min(PER_ROW) * (column + GAP);
+    let sheet_height = GAP + n.div_ceil(PER_ROW) * (row + GAP);
     let words = words(labels, predictions);
     Ok(format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {sheet_width} {sheet_height}\" \
@@ -80,20 +74,16 @@ pub fn show_images(
 fn check(
     x: &Tensor,
     labels: &[&str],
-    predictions: Option<&[&str]>,
-    per_row: usize,
+    predictions: &[&str],
 ) -> Result<(usize, usize, usize, usize)> {
     let shape @ (n, channels, _, _) = x.dims4()?;
     ensure!(
         channels == 1,
         "the images have {channels} channels; expected 1, (B, 1, H, W)"
     );
-    ensure!(
-        n > 0 && per_row > 0,
-        "{n} images, {per_row} in a row; both must be at least 1"
-    );
-    for (what, texts) in [("labels", Some(labels)), ("predictions", predictions)] {
-        let count = texts.map_or(n, <[_]>::len);
+    ensure!(n > 0, "there are no images; give at least 1");
+    for (what, texts) in [("labels", labels), ("predictions", predictions)] {
+        let count = texts.len();
         ensure!(
             count == n,
             "{count} {what} for {n} images; give one for each image"
@@ -137,12 +127,7 @@ fn grey(value: f32) -> usize {
 }
 
 /// What stands below an image, and the frame of a mistake.
-fn caption(
-    body: &mut String,
-    (width, height): (usize, usize),
-    label: &str,
-    prediction: Option<&str>,
-) {
+fn caption(body: &mut String, (width, height): (usize, usize), label: &str, prediction: &str) {
     let (width, height) = (width * SCALE, height * SCALE);
     let mut line = |i: usize, class: &str, text: String| {
         let (x, y) = (width / 2, height + i * LINE - 2);
@@ -153,28 +138,23 @@ fn caption(
         );
     };
     line(1, "label", label.to_owned());
-    match prediction {
-        None => (),
-        Some(p) if p == label => line(2, "right", "✓".to_owned()),
-        Some(p) => {
-            line(2, "wrong", format!("✗ {p}"));
-            let (width, height) = (width + 4, height + 4);
-            let _ = writeln!(
-                body,
-                "<rect x=\"-2\" y=\"-2\" width=\"{width}\" height=\"{height}\" fill=\"none\" \
-                 stroke=\"#b3001b\" stroke-width=\"4\"/>"
-            );
-        }
+    if prediction == label {
+        line(2, "right", "✓".to_owned());
+        return;
     }
+    line(2, "wrong", format!("✗ {prediction}"));
+    let (width, height) = (width + 4, height + 4);
+    let _ = writeln!(
+        body,
+        "<rect x=\"-2\" y=\"-2\" width=\"{width}\" height=\"{height}\" fill=\"none\" \
+         stroke=\"#b3001b\" stroke-width=\"4\"/>"
+    );
 }
 
 /// What the sheet shows, in words.
-fn words(labels: &[&str], predictions: Option<&[&str]>) -> String {
+fn words(labels: &[&str], predictions: &[&str]) -> String {
     let n = labels.len();
     let plural = if n == 1 { "" } else { "s" };
-    let Some(predictions) = predictions else {
-        return escape(&format!("{n} image{plural}: {}", labels.join(", ")));
-    };
     let pairs = labels.iter().zip(predictions).filter(|(l, p)| l != p);
     let mistakes: Vec<_> = pairs.map(|(l, p)| format!("{l} taken for {p}")).collect();
     let count = match mistakes.len() {
@@ -219,7 +199,7 @@ mod tests {
         let (_, test_iter) = data.iters(5)?;
         let (x, y) = test_iter.iter().next().unwrap()?;
         let labels = dataset::get_fashion_mnist_labels(&y)?;
-        let svg = show_images(&x, &labels, None, 3)?;
+        let svg = show_images(&x, &labels, &labels)?;
         let images = decode(&svg, 28, 28);
         let expected: Vec<Vec<Vec<f32>>> = x.squeeze(1)?.to_vec3()?;
         assert_eq!(images.len(), 5);
@@ -230,7 +210,7 @@ mod tests {
                 assert!(difference <= 0.5 / 15.0 + 1e-6, "{grey} for {value}");
             }
         }
-        assert!(svg.contains(&format!("aria-label=\"5 images: {}\"", labels.join(", "))));
+        assert!(svg.contains("5 images with predictions, no mistake"));
         Ok(())
     }
 
@@ -238,7 +218,7 @@ mod tests {
     fn a_mistake_has_a_frame_and_a_cross() -> Result<()> {
         let x = Tensor::zeros((3, 1, 4, 5), DType::F32, &Device::Cpu)?;
         let (b, d, e) = ("<b> & \"c\"", "d", "<e>");
-        let svg = show_images(&x, &["a", b, d], Some(&["a", b, e]), 2)?;
+        let svg = show_images(&x, &["a", b, d], &["a", b, e])?;
         let parts = svg.split("<g transform=\"translate(");
         let images: Vec<&str> = parts.filter(|p| p.contains("class=\"label\"")).collect();
         assert_eq!(images.len(), 3, "{svg}");
@@ -256,19 +236,15 @@ mod tests {
     fn what_does_not_fit_together_is_named() -> Result<()> {
         let images = |dims: [usize; 4]| Tensor::zeros(&dims, DType::F32, &Device::Cpu);
         let x = images([2, 1, 4, 4])?;
-        let error = |x: &Tensor, labels: &[&str], predictions, per_row| {
-            let error = show_images(x, labels, predictions, per_row).unwrap_err();
-            error.to_string()
+        let error = |x: &Tensor, labels: &[&str], predictions: &[&str]| {
+            show_images(x, labels, predictions).unwrap_err().to_string()
         };
         let says = "1 labels for 2 images; give one for each image";
-        assert_eq!(error(&x, &["a"], None, 1), says);
-        let predictions: Option<&[&str]> = Some(&["a", "b", "c"]);
+        assert_eq!(error(&x, &["a"], &["a"]), says);
         let says = "3 predictions for 2 images; give one for each image";
-        assert_eq!(error(&x, &["a", "b"], predictions, 1), says);
-        let says = "2 images, 0 in a row; both must be at least 1";
-        assert_eq!(error(&x, &["a", "b"], None, 0), says);
+        assert_eq!(error(&x, &["a", "b"], &["a", "b", "c"]), says);
         let says = "the images have 3 channels; expected 1, (B, 1, H, W)";
-        assert_eq!(error(&images([1, 3, 4, 4])?, &["a"], None, 1), says);
+        assert_eq!(error(&images([1, 3, 4, 4])?, &["a"], &["a"]), says);
         Ok(())
     }
 }
