@@ -25,11 +25,6 @@ impl<const N: usize> Accumulator<N> {
     pub fn add(&mut self, numbers: [f64; N]) {
         self.data.iter_mut().zip(numbers).for_each(|(d, n)| *d += n);
     }
-
-    /// Back to zero.
-    pub fn reset(&mut self) {
-        self.data = [0.0; N];
-    }
 }
 
 impl<const N: usize> Default for Accumulator<N> {

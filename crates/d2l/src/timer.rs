@@ -10,7 +10,7 @@ use std::time::Instant;
 /// timer.stop();
 /// timer.start();
 /// timer.stop();
-/// assert_eq!(timer.sum(), timer.cumsum()[1]);
+/// assert_eq!(timer.sum(), timer.times()[0] + timer.times()[1]);
 /// assert_eq!(timer.avg(), timer.sum() / 2.0);
 /// ```
 #[derive(Debug, Clone)]
@@ -66,15 +66,6 @@ impl Timer {
     /// The sum of the times.
     pub fn sum(&self) -> f64 {
         self.times.iter().fold(0.0, |sum, time| sum + time) // `sum` of nothing is -0
-    }
-
-    /// The sums of the first one, two, three … times.
-    pub fn cumsum(&self) -> Vec<f64> {
-        let add = |sum: &mut f64, time: &f64| {
-            *sum += time;
-            Some(*sum)
-        };
-        self.times.iter().scan(0.0, add).collect()
     }
 
     /// The recorded times.

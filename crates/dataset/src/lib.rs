@@ -44,7 +44,7 @@ mod synthetic;
 
 use std::sync::Arc;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use candle_core::Tensor;
 
 pub use options::{Data, Interrupted, Name, Options, StopFlag};
@@ -133,23 +133,6 @@ pub fn load_data_fashion_mnist(batch_size: usize) -> Result<(DataIter, DataIter)
     load(&Options::default())?.iters(batch_size)
 }
 
-/// The same for MNIST's handwritten digits.
-///
-/// # Errors
-/// Those of [`load`], and a `batch_size` of 0.
-///
-/// ```no_run
-/// let (train_iter, test_iter) = dataset::load_data_mnist(256)?;
-/// # anyhow::Ok(())
-/// ```
-pub fn load_data_mnist(batch_size: usize) -> Result<(DataIter, DataIter)> {
-    load(&Options {
-        name: Name::Mnist,
-        ..Options::default()
-    })?
-    .iters(batch_size)
-}
-
 /// What the labels `y` (B,) of Fashion-MNIST stand for ("The Image Classification Dataset").
 ///
 /// # Errors
@@ -163,5 +146,22 @@ pub fn load_data_mnist(batch_size: usize) -> Result<(DataIter, DataIter)> {
 /// # anyhow::Ok(())
 /// ```
 pub fn get_fashion_mnist_labels(y: &Tensor) -> Result<Vec<&'static str>> {
-    Name::FashionMnist.text_labels(y)
+    let text = |label: &u32| {
+        let text = LABELS.get(*label as usize).copied();
+        text.with_context(|| format!("label {label}; expected 0 to 9"))
+    };
+    y.to_vec1()?.iter().map(text).collect()
 }
+
+const LABELS: [&str; 10] = [
+    "t-shirt",
+    "trouser",
+    "pullover",
+    "dress",
+    "coat",
+    "sandal",
+    "shirt",
+    "sneaker",
+    "bag",
+    "ankle boot",
+];

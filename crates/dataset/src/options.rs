@@ -7,8 +7,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::atomic::AtomicBool;
 
-use anyhow::{Context, Result, bail};
-use candle_core::Tensor;
+use anyhow::{Result, bail};
 
 /// One of the two datasets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -21,41 +20,6 @@ pub enum Name {
 }
 
 impl Name {
-    /// What the labels 0 … 9 stand for.
-    ///
-    /// ```
-    /// assert_eq!(dataset::Name::FashionMnist.labels()[9], "ankle boot");
-    /// ```
-    pub fn labels(self) -> [&'static str; 10] {
-        match self {
-            Name::FashionMnist => [
-                "t-shirt",
-                "trouser",
-                "pullover",
-                "dress",
-                "coat",
-                "sandal",
-                "shirt",
-                "sneaker",
-                "bag",
-                "ankle boot",
-            ],
-            Name::Mnist => ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"],
-        }
-    }
-
-    /// What each label in `y` (B,) stands for.
-    ///
-    /// # Errors
-    /// If `y` is not of u32, or a label is above 9.
-    pub fn text_labels(self, y: &Tensor) -> Result<Vec<&'static str>> {
-        let text = |label: &u32| {
-            let text = self.labels().get(*label as usize).copied();
-            text.with_context(|| format!("label {label}; expected 0 to 9"))
-        };
-        y.to_vec1()?.iter().map(text).collect()
-    }
-
     /// The environment variable that names a folder with the IDX files.
     pub fn env_var(self) -> &'static str {
         match self {
