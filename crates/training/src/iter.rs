@@ -7,9 +7,10 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Result, ensure};
 use candle_core::{Device, Tensor, bail};
+use rand::seq::SliceRandom;
 
 use crate::loader::{Loader, Minibatch, Stop};
-use crate::order::{Order, Shard};
+use crate::random::generator;
 
 /// Examples by their number, from which minibatches are made; PyTorch's map-style `Dataset`. A pair of tensors (X, y)
 /// is one.
@@ -43,9 +44,14 @@ impl Examples for (Tensor, Tensor) {
 #[derive(Clone, Debug)]
 pub struct DataIter {
     examples: Arc<dyn Examples>,
+    num_examples: usize,
     batch_size: usize,
-    order: Order,
-    shard: Shard,
+    /// Without a seed, the order is the files'.
+    seed: Option<u64>,
+    /// An epoch, and how many of its examples are left out: an interrupted run has had them.
+    begun: (usize, usize),
+    /// The shards of a minibatch that this process makes, of all into which a minibatch is split.
+    shards: (Range<usize>, usize),
     stop: Stop,
 }
 
@@ -55,18 +61,16 @@ impl DataIter {
     /// # Errors
     /// If there are no examples, or the batch size is 0.
     pub fn new(examples: Arc<dyn Examples>, batch_size: usize, seed: Option<u64>) -> Result<Self> {
-        let n = examples.num_examples();
-        ensure!(n > 0, "there are no examples; give at least 1");
+        let num_examples = examples.num_examples();
+        ensure!(num_examples > 0, "there are no examples; give at least 1");
         ensure!(batch_size > 0, "the batch size is 0; give at least 1");
         Ok(DataIter {
             examples,
+            num_examples,
             batch_size,
-            order: Order {
-                examples: n,
-                seed,
-                begun: (0, 0),
-            },
-            shard: Shard { own: 0..1, of: 1 },
+            seed,
+            begun: (0, 0),
+            shards: (0..1, 1),
             stop: Stop::NEVER,
         })
     }
@@ -110,7 +114,7 @@ impl DataIter {
     /// # anyhow::Ok(())
     /// ```
     pub fn epoch(&self, epoch: usize) -> Loader {
-        let (iter, order) = (self.clone(), self.order.epoch(epoch));
+        let (iter, order) = (self.clone(), self.order(epoch));
         let firsts = (0..order.len()).step_by(self.batch_size);
         let minibatches = firsts.map(move |first| {
             let end = order.len().min(first + iter.batch_size);
@@ -126,7 +130,7 @@ impl DataIter {
 
     /// How many examples an epoch has.
     pub fn num_examples(&self) -> usize {
-        self.order.examples
+        self.num_examples
     }
 
     /// How many examples a minibatch has, but for the last one.
@@ -179,7 +183,7 @@ impl DataIter {
             "cannot leave out {batches} minibatches: an epoch has {all}"
         );
         let examples = self.num_examples().min(batches * self.batch_size);
-        self.order.begun = (epoch, examples);
+        self.begun = (epoch, examples);
         self
     }
 
@@ -205,7 +209,7 @@ impl DataIter {
             shards.start <= shards.end && shards.end <= of,
             "shards {shards:?} are not within 0..{of}"
         );
-        self.shard = Shard { own: shards, of };
+        self.shards = (shards, of);
         self
     }
 
@@ -231,9 +235,26 @@ impl DataIter {
         Ok(self)
     }
 
-    /// This process's part of the minibatch with these numbers.
+    /// The numbers of the examples of epoch `epoch` that are still to come.
+    fn order(&self, epoch: usize) -> Vec<u32> {
+        let mut order: Vec<u32> = (0..self.num_examples as u32).collect();
+        if let Some(seed) = self.seed {
+            order.shuffle(&mut generator(seed, b"shuf", epoch as u32));
+        }
+        let (begun, had) = self.begun;
+        if epoch == begun {
+            order.drain(..had);
+        }
+        order
+    }
+
+    /// This process's part of the minibatch with these numbers. The first shards have one more where the split is
+    /// uneven.
     fn minibatch(&self, numbers: &[u32]) -> Minibatch {
-        self.examples.minibatch(self.shard.part(numbers))
+        let (n, (own, of)) = (numbers.len(), &self.shards);
+        let first = |shard: usize| shard * (n / of) + shard.min(n % of);
+        let part = &numbers[first(own.start)..first(own.end)];
+        self.examples.minibatch(part)
     }
 }
 

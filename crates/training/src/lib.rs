@@ -20,7 +20,6 @@ pub mod files;
 mod iter;
 mod loader;
 mod loss;
-mod order;
 mod random;
 mod unread;
 pub mod weights;
