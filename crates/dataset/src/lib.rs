@@ -55,8 +55,6 @@ pub use training::{DataIter, Loader};
 /// A training and a test part, in memory as bytes, and where they came from.
 #[derive(Clone, Debug)]
 pub struct Dataset {
-    /// Which dataset this is.
-    pub name: Name,
     /// The images to learn from.
     pub train: Arc<Split>,
     /// The images to judge by.
@@ -96,11 +94,10 @@ pub fn load(options: &Options) -> Result<Dataset> {
     train.truncate(options.limit_train.unwrap_or(usize::MAX));
     test.truncate(options.limit_test.unwrap_or(usize::MAX));
     Ok(Dataset {
-        name: options.name,
         train: Arc::new(train),
         test: Arc::new(test),
         source,
-        seed: options.shuffle.then_some(options.seed),
+        seed: (!options.no_shuffle).then_some(options.seed),
     })
 }
 

@@ -84,7 +84,7 @@ impl FromStr for Data {
 }
 
 /// Which images to load, and in which order to hand them out.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Options {
     /// The dataset.
     pub name: Name,
@@ -92,15 +92,12 @@ pub struct Options {
     pub data: Option<Data>,
     /// Decides the order of the training images, and what the synthetic set looks like.
     pub seed: u64,
-    /// Whether the training images are shuffled; the test images never are.
-    pub shuffle: bool,
+    /// Whether the training images keep the order of the files, as the test images always do.
+    pub no_shuffle: bool,
     /// Take only the first so many training images, in file order.
     pub limit_train: Option<usize>,
     /// Take only the first so many test images, in file order.
     pub limit_test: Option<usize>,
-    /// How many threads may draw the synthetic set; all cores if left out. The bytes do not depend
-    /// on it.
-    pub threads: Option<usize>,
     /// Loading ends with [`Interrupted`] once this is set, also in the middle of a download.
     pub stop: StopFlag,
 }
@@ -119,21 +116,6 @@ impl fmt::Display for Interrupted {
 }
 
 impl std::error::Error for Interrupted {}
-
-impl Default for Options {
-    fn default() -> Self {
-        Options {
-            name: Name::default(),
-            data: None,
-            seed: 0,
-            shuffle: true,
-            limit_train: None,
-            limit_test: None,
-            threads: None,
-            stop: None,
-        }
-    }
-}
 
 impl Options {
     /// Whether `--data` or the environment variable names the source: then a failure is an error in the input.

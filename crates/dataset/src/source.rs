@@ -130,9 +130,7 @@ fn from_the_hub(options: &Options) -> Result<(Split, Split, Source)> {
 }
 
 fn synthesize(options: &Options, why: String) -> (Split, Split, Source) {
-    let (name, seed) = (options.name, options.seed);
-    let all_cores = || std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = options.threads.unwrap_or_else(all_cores);
+    let (name, seed, threads) = (options.name, options.seed, devices::cores());
     let make = |part, limit: Option<usize>, all| {
         synthetic::make(name, seed, part, limit.unwrap_or(all).min(all), threads)
     };

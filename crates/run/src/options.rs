@@ -234,10 +234,9 @@ impl Options {
             name: self.dataset,
             data: self.data.clone(),
             seed: self.seed,
-            shuffle: !self.no_shuffle,
+            no_shuffle: self.no_shuffle,
             limit_train: self.limit_train,
             limit_test: self.limit_test,
-            threads: self.threads,
             stop: Some(&INTERRUPTED),
         }
     }
