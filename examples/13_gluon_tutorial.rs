@@ -54,7 +54,7 @@ fn main() -> Result<()> {
         limit_test: Some(args.limit_test),
         ..Default::default()
     })?;
-    println!("{}", data.source);
+    println!("{}", data.source.line);
     let (train_iter, test_iter) = data.iters(128)?;
     let devices = d2l::devices(2)?;
     let net = DataParallel::new(&devices, Initializer::Xavier(3.0), 0, net)?;

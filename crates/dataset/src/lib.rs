@@ -59,7 +59,7 @@ pub struct Dataset {
     pub train: Arc<Split>,
     /// The images to judge by.
     pub test: Arc<Split>,
-    /// Where the bytes came from; print it, so that synthetic images are not taken for real ones.
+    /// Where the bytes came from; print its line, so that synthetic images are not taken for real ones.
     pub source: Source,
     /// What shuffles the training images, if they are shuffled.
     seed: Option<u64>,
@@ -77,7 +77,7 @@ pub struct Dataset {
 /// let options = Options { data: Some(Data::Synthetic), limit_train: Some(20), limit_test: Some(10), ..Options::default() };
 /// let data = dataset::load(&options)?;
 /// assert_eq!((data.train.len(), data.test.len()), (20, 10));
-/// assert!(data.source.is_synthetic());
+/// assert!(data.source.is_synthetic);
 /// # anyhow::Ok(())
 /// ```
 pub fn load(options: &Options) -> Result<Dataset> {

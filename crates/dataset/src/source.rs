@@ -1,7 +1,7 @@
 //! Where the bytes come from: the order of the sources, and one line that says which it was.
 
+use std::env;
 use std::path::PathBuf;
-use std::{env, fmt};
 
 use anyhow::{Context, Result};
 
@@ -9,68 +9,19 @@ use crate::options::{Data, Name, Options};
 use crate::split::{COUNTS, Split};
 use crate::{idx, synthetic};
 
-/// Where a dataset's bytes came from; displays as one line.
+/// Where a dataset's bytes came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// A folder with the four official IDX files.
-    Dir {
-        /// The dataset it was taken for.
-        name: Name,
-        /// The folder.
-        dir: PathBuf,
-        /// How many of the four files are the published ones, by their MD5 sums; raw files cannot be told.
-        as_published: usize,
-    },
-    /// The Hugging Face Hub, now or at an earlier time.
-    Hub {
-        /// The dataset.
-        name: Name,
-        /// Whether nothing had to be downloaded.
-        cached: bool,
-    },
-    /// The built-in synthetic set.
-    Synthetic {
-        /// The dataset it stands in for.
-        name: Name,
-        /// Why it was taken.
-        why: String,
-    },
+pub struct Source {
+    /// In a line, for the user.
+    pub line: String,
+    /// Whether the images are synthetic, so that accuracies say nothing about the real dataset.
+    pub is_synthetic: bool,
 }
 
 impl Source {
-    /// Whether the images are synthetic, so that accuracies say nothing about the real dataset.
-    pub fn is_synthetic(&self) -> bool {
-        matches!(self, Source::Synthetic { .. })
-    }
-}
-
-impl fmt::Display for Source {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Source::Dir {
-                name,
-                dir,
-                as_published,
-            } => {
-                let md5 = match as_published {
-                    0 => String::new(),
-                    4 => ", MD5 as published".into(),
-                    n => format!(", {n} with the MD5 as published"),
-                };
-                write!(f, "{name} from {} (4 IDX files{md5})", dir.display())
-            }
-            Source::Hub { name, cached } => {
-                let when = if *cached {
-                    "an earlier download from "
-                } else {
-                    ""
-                };
-                write!(f, "{name} from {when}the Hugging Face Hub")
-            }
-            Source::Synthetic { name, why } => {
-                write!(f, "synthetic images in place of {name} ({why})")
-            }
-        }
+    fn real(line: String) -> Self {
+        let is_synthetic = false;
+        Source { line, is_synthetic }
     }
 }
 
@@ -88,12 +39,18 @@ fn from_dir(name: Name, dir: PathBuf) -> Result<(Split, Split, Source)> {
     let read = idx::read_dir(name, &dir);
     let read = read.with_context(|| format!("cannot load {name} from {}", dir.display()));
     let (train, test, as_published) = read?;
-    let source = Source::Dir {
-        name,
-        dir,
-        as_published,
-    };
-    Ok((train, test, source))
+    let (dir, md5) = (dir.display(), md5(as_published));
+    let line = format!("{name} from {dir} (4 IDX files{md5})");
+    Ok((train, test, Source::real(line)))
+}
+
+/// How many of the four files are the published ones, by their MD5 sums; raw files cannot be told.
+fn md5(as_published: usize) -> String {
+    match as_published {
+        0 => String::new(),
+        4 => ", MD5 as published".into(),
+        n => format!(", {n} with the MD5 as published"),
+    }
 }
 
 /// The folder that the system's package of the dataset installs; Debian and Ubuntu have `dataset-fashion-mnist`.
@@ -117,7 +74,15 @@ fn from_the_hub(options: &Options) -> Result<(Split, Split, Source)> {
         )
     });
     match answer? {
-        Answer::Loaded(train, test, cached) => Ok((train, test, Source::Hub { name, cached })),
+        Answer::Loaded(train, test, cached) => {
+            let when = if cached {
+                "an earlier download from "
+            } else {
+                ""
+            };
+            let line = format!("{name} from {when}the Hugging Face Hub");
+            Ok((train, test, Source::real(line)))
+        }
         Answer::Unreachable(why) => Ok(synthesize(options, why)),
     }
 }
@@ -136,7 +101,9 @@ fn synthesize(options: &Options, why: String) -> (Split, Split, Source) {
     };
     let train = make(synthetic::TRAIN, options.limit_train, COUNTS[0]);
     let test = make(synthetic::TEST, options.limit_test, COUNTS[1]);
-    (train, test, Source::Synthetic { name, why })
+    let line = format!("synthetic images in place of {name} ({why})");
+    let is_synthetic = true;
+    (train, test, Source { line, is_synthetic })
 }
 
 #[cfg(test)]
@@ -146,18 +113,8 @@ mod tests {
     /// The other sources: `tests/sources.rs`.
     #[test]
     fn a_folder_says_how_many_files_are_as_published() {
-        for (as_published, says) in [(4, ""), (3, "3 with the ")] {
-            let (name, dir) = (Name::FashionMnist, PathBuf::from("a/folder"));
-            let source = Source::Dir {
-                name,
-                dir,
-                as_published,
-            };
-            let files = format!("(4 IDX files, {says}MD5 as published)");
-            assert_eq!(
-                source.to_string(),
-                format!("fashion-mnist from a/folder {files}")
-            );
-        }
+        assert_eq!(md5(0), "");
+        assert_eq!(md5(3), ", 3 with the MD5 as published");
+        assert_eq!(md5(4), ", MD5 as published");
     }
 }

@@ -59,7 +59,7 @@ fn child(data: &str) {
             let digest = digest(examples);
             println!(
                 "{}; {} + {}, {digest}",
-                data.source,
+                data.source.line,
                 train.len(),
                 test.len()
             );

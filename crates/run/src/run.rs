@@ -182,7 +182,7 @@ impl Run {
             ..Header::default()
         };
         run.print_start(book.network, share, &data);
-        if data.source.is_synthetic() {
+        if data.source.is_synthetic {
             run.places += " (synthetic data)";
         }
         Ok(run)

@@ -29,7 +29,7 @@ impl Run {
             true => "as in the file",
             false => "shuffled",
         };
-        let drawn = match data.source.is_synthetic() {
+        let drawn = match data.source.is_synthetic {
             true => "synthetic ",
             false => "",
         };

@@ -58,7 +58,7 @@ impl Run {
             "batch size {}, lr {}, epochs {}, seed {}",
             self.batch_size, self.lr, self.num_epochs, self.seed
         ));
-        lines.push(one_line(format_args!("{}", data.source)));
+        lines.push(one_line(format_args!("{}", data.source.line)));
         let (train, test) = (self.record.sizes.train, self.record.sizes.test);
         lines.push(format!("{train} training and {test} test examples"));
         say(format_args!("{}", lines.join("\n")));
