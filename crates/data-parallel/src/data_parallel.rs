@@ -1,7 +1,7 @@
 //! A network replicated over devices.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, ensure};
@@ -44,36 +44,13 @@ pub struct DataParallel {
     devices: Arc<[Device]>,
     /// The part of a minibatch that each gets, in proportion.
     weights: Arc<Mutex<Vec<f64>>>,
-    pub(crate) trainers: Arc<Trainers>,
+    /// The number of the trainer whose gradients and optimizer state the replicas hold; 0 before the first step.
+    pub(crate) last_trainer: Arc<AtomicUsize>,
     /// How the replicas work together.
     pub(crate) how: Replication,
     /// The processes that have replicas of this network.
     pub(crate) processes: Arc<Processes>,
     warnings: Arc<[String]>,
-}
-
-/// The trainers of a network. The replicas hold the gradients and the optimizer state of the last one.
-#[derive(Default)]
-pub(crate) struct Trainers {
-    count: AtomicUsize,
-    last: AtomicUsize,
-}
-
-impl Trainers {
-    /// The number of the next trainer, from 1.
-    pub fn next(&self) -> usize {
-        1 + self.count.fetch_add(1, Ordering::Relaxed)
-    }
-
-    /// Whether this trainer was the last to use the replicas.
-    pub fn last_was(&self, id: usize) -> bool {
-        self.last.load(Ordering::Relaxed) == id
-    }
-
-    /// Now this trainer is the last.
-    pub fn now(&self, id: usize) {
-        self.last.store(id, Ordering::Relaxed);
-    }
 }
 
 impl DataParallel {
@@ -129,8 +106,7 @@ impl DataParallel {
         let warnings = warnings(&how, devices);
         let network = Arc::new(network);
         let cores = Arc::new(Cores::new(k));
-        let mut workers = Workers::new(how.timeout, processes.are_one());
-        let mut states: Vec<State> = Vec::new();
+        let (mut workers, mut states) = (Vec::new(), Vec::<State>::new());
         let all_groups = groups(processes, &how, k)?;
         for (rank, (groups, device)) in all_groups.into_iter().zip(devices).enumerate() {
             let (network, how, device) = (network.clone(), how.clone(), device.clone());
@@ -151,15 +127,20 @@ impl DataParallel {
                 let floats = 2 * (k - 1) * state.num_parameters();
                 functional::check_memory(&format!("a network on {k} devices"), floats, || 0)?;
             }
-            workers.add(worker);
+            workers.push(worker);
             states.push(state);
         }
+        let workers = Workers {
+            all: workers,
+            timeout: how.timeout,
+            alone: processes.are_one(),
+        };
         let net = Self {
             workers: Arc::new(workers),
             states: states.into(),
             devices: devices.into(),
             weights: Arc::new(Mutex::new(vec![1.0; k])),
-            trainers: Arc::default(),
+            last_trainer: Arc::default(),
             how,
             processes: processes.clone(),
             warnings: warnings.into(),

@@ -49,7 +49,7 @@ impl Trainer {
     /// If a device fails.
     pub fn state_dict(&self) -> Result<Vec<(String, Tensor)>> {
         let names = self.rule.optimizer.state();
-        let (mut state, of_each) = match self.net.trainers.last_was(self.id) {
+        let (mut state, of_each) = match self.is_last() {
             true => self
                 .net
                 .on_first(|replica| replica.optimizer_state(names))?,
@@ -106,7 +106,7 @@ impl Trainer {
             replica.set_optimizer_state(names, &state, steps.clone())
         });
         set.context("the optimizer's state")?;
-        self.net.trainers.now(self.id);
+        self.is_last_now();
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! One synchronized step of all replicas.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Result, bail, ensure};
 use candle_core::{Device, Tensor};
@@ -48,9 +49,11 @@ pub struct Trainer {
     pub(crate) waiting: usize,
     /// Examples of the gradients that wait, or of the last step.
     pub(crate) examples: usize,
-    /// Its number among the trainers of the network.
-    pub(crate) id: usize,
+    /// Its number among all trainers of the program.
+    id: usize,
 }
+
+static NEXT_ID: AtomicUsize = AtomicUsize::new(1);
 
 /// Asks whether this process wants to stop, and stops it: several processes stop after the same step.
 #[derive(Clone, Copy)]
@@ -91,7 +94,7 @@ impl Trainer {
             steps: 0,
             waiting: 0,
             examples: 0,
-            id: net.trainers.next(),
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
         }
     }
 
@@ -280,7 +283,7 @@ impl Trainer {
             loss: self.loss.clone(),
             rule,
             number: (self.steps, self.waiting),
-            fresh: !self.net.trainers.last_was(self.id),
+            fresh: !self.is_last(),
             step_with: last.then_some(examples),
         };
         // one replica of each process checks: the modules of several may read the same variables
@@ -292,7 +295,7 @@ impl Trainer {
         let shards = shards.into_iter().map(shard).collect::<Result<Vec<_>>>()?;
         let train = move |replica: &mut _, shard| Replica::train(replica, &minibatch, shard);
         let trained = self.net.on_each(shards, train)?;
-        self.net.trainers.now(self.id);
+        self.is_last_now();
         (self.checks, self.examples) = (false, examples);
         self.waiting = if last { 0 } else { self.waiting + 1 };
         self.steps += usize::from(last);
@@ -399,10 +402,19 @@ impl Trainer {
         all.as_chunks().0.iter().map(loss).collect()
     }
 
+    /// Whether the replicas hold the gradients and the optimizer state of this trainer.
+    pub(crate) fn is_last(&self) -> bool {
+        self.net.last_trainer.load(Ordering::Relaxed) == self.id
+    }
+
+    pub(crate) fn is_last_now(&self) {
+        self.net.last_trainer.store(self.id, Ordering::Relaxed);
+    }
+
     /// An error, unless the gradients that wait for the step are still there. Lost gradients wait no longer.
     fn check_waiting(&mut self) -> Result<()> {
         let waiting = self.waiting;
-        if waiting == 0 || self.net.trainers.last_was(self.id) {
+        if waiting == 0 || self.is_last() {
             return Ok(());
         }
         self.waiting = 0;

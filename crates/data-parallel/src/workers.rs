@@ -19,7 +19,7 @@ type Job = Box<dyn FnOnce(&mut Replica) + Send>;
 /// The thread of one replica; it ends when this is dropped.
 pub(crate) struct Worker {
     pub name: String,
-    /// Whether `drop` no longer waits for the thread.
+    /// Whether the replica stands still: `drop` no longer waits for its thread.
     given_up: AtomicBool,
     jobs: Option<Sender<Job>>,
     thread: Option<JoinHandle<()>>,
@@ -80,11 +80,6 @@ impl Worker {
             let _ = jobs.send(job); // where the thread has ended, the result never comes
         }
     }
-
-    /// Marks a replica that stands still: `drop` does not wait for its thread.
-    pub fn give_up(&self) {
-        self.given_up.store(true, Ordering::Relaxed);
-    }
 }
 
 /// An error of candle's without the frames that hide what it says.
@@ -111,26 +106,14 @@ impl Drop for Worker {
 
 /// The threads of all replicas of this process.
 pub(crate) struct Workers {
-    all: Vec<Worker>,
+    pub all: Vec<Worker>,
     /// How long replicas wait for each other.
-    timeout: Option<Duration>,
+    pub timeout: Option<Duration>,
     /// Whether no other process has replicas of this network.
-    alone: bool,
+    pub alone: bool,
 }
 
 impl Workers {
-    pub fn new(timeout: Option<Duration>, alone: bool) -> Self {
-        Self {
-            all: Vec::new(),
-            timeout,
-            alone,
-        }
-    }
-
-    pub fn add(&mut self, worker: Worker) {
-        self.all.push(worker);
-    }
-
     /// Runs `job` on all replicas at once, each with its own of `inputs`, and waits for all; after the first answer no
     /// longer than replicas wait for each other.
     ///
@@ -155,7 +138,8 @@ impl Workers {
         let missing = results.iter().zip(&self.all);
         let missing = missing.filter_map(|(result, worker)| result.is_none().then_some(worker));
         let missing: Vec<&Worker> = missing.collect();
-        missing.iter().for_each(|worker| worker.give_up());
+        let give_up = |worker: &&Worker| worker.given_up.store(true, Ordering::Relaxed);
+        missing.iter().for_each(give_up);
         let came = first_cause(results.into_iter().flatten().collect());
         let came = came.map_err(|error| self.name_the_missing(error))?;
         match (missing.is_empty(), end, self.timeout) {
