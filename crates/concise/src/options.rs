@@ -181,7 +181,7 @@ impl Options {
 
     /// The steps of a run.
     fn steps(&self, run: &Run) -> usize {
-        run.num_epochs * run.train_iter.num_batches().div_ceil(self.accumulate)
+        self.run.epochs * run.train_iter.num_batches().div_ceil(self.accumulate)
     }
 
     /// By what the learning rate is multiplied at each step of a run.

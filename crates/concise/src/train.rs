@@ -95,8 +95,8 @@ fn start(processes: &Arc<Processes>, options: &Options) -> Result<(Run, DataPara
     let settings = format!("{}\n{how:?}\n{}", run.settings(), run.keeping());
     processes.agree("settings", &settings)?;
     // Initialize the network on all devices
-    let network = |vb: VarBuilder<'_>| resnet18(10, vb);
-    let net = DataParallel::among(processes, how, &run.devices, INIT, run.seed, network)?;
+    let model = |vb: VarBuilder<'_>| resnet18(10, vb);
+    let net = DataParallel::among(processes, how, &run.devices, INIT, options.run.seed, model)?;
     let lines = net.warnings().iter().cloned().chain(net.all_reduce()?);
     lines.for_each(|line| say(format_args!("{line}")));
     if let Some(weights) = &options.split {

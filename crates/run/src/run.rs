@@ -50,7 +50,7 @@ use training::{BatchLoss, Unread, weights};
 ///     ..Options::default()
 /// };
 /// let mut run = Run::start(&options, &book)?;
-/// assert_eq!((run.batch_size, run.lr, run.devices.len()), (16, 0.1, 2));
+/// assert_eq!((run.train_iter.batch_size(), run.lr, run.devices.len()), (16, 0.1, 2));
 /// run.init(vec![])?;
 /// let params: Vec<Vec<d2l::Param>> = vec![vec![], vec![]]; // of each device
 /// for epoch in run.epochs() {
@@ -74,14 +74,8 @@ pub struct Run {
     pub train_iter: DataIter,
     /// The test set in minibatches; it ends early when Ctrl-C is pressed.
     pub test_iter: DataIter,
-    /// Examples in a minibatch, over all devices.
-    pub batch_size: usize,
     /// Learning rate.
     pub lr: f64,
-    /// Passes over the training set.
-    pub num_epochs: usize,
-    /// The seed of everything that is random.
-    pub seed: u64,
     /// The clock of the training, one time an epoch.
     pub timer: Timer,
     options: Options,
@@ -157,10 +151,7 @@ impl Run {
             devices,
             train_iter,
             test_iter,
-            batch_size,
             lr: options.lr.unwrap_or((book.lr)(k)),
-            num_epochs: options.epochs,
-            seed: options.seed,
             timer: Timer::new(),
             options: options.clone(),
             record: Record::new(sizes),
@@ -300,7 +291,7 @@ impl Run {
     /// If another epoch follows, the bar shows it.
     fn begin_epoch(&mut self) {
         let (next, sizes) = (self.completed() + 1, self.record.sizes);
-        if next <= self.num_epochs && !interrupted() {
+        if next <= self.options.epochs && !interrupted() {
             let begun = self.progress.taken - self.completed() * sizes.steps_per_epoch();
             self.progress.bar.begin(next, sizes.examples(begun));
         }
@@ -308,7 +299,7 @@ impl Run {
 
     /// The epochs from 1, or from the one in which the run goes on; none follows once Ctrl-C was pressed.
     pub fn epochs(&self) -> impl Iterator<Item = usize> + use<> {
-        (self.completed() + 1..=self.num_epochs).take_while(|_| !interrupted())
+        (self.completed() + 1..=self.options.epochs).take_while(|_| !interrupted())
     }
 
     /// Reports a step: the loss of the minibatch before its update, and the network after it.
@@ -432,7 +423,7 @@ impl Run {
         self.progress.bar.clear();
         let completed = self.completed();
         let is_new =
-            completed < self.num_epochs && self.progress.taken > self.progress.checkpointed;
+            completed < self.options.epochs && self.progress.taken > self.progress.checkpointed;
         if is_new && state.is_between_steps() {
             self.check_replicas(state)?;
             let seconds = self.timer.times().get(completed).copied();
@@ -455,14 +446,14 @@ impl Run {
     fn print_end(&self, summary: &Summary) -> Result<()> {
         let (step, kept) = (self.record.lines.losses.len(), self.record.kept);
         let completed = self.completed();
-        if completed < self.num_epochs {
+        if completed < self.options.epochs {
             let folder = self.record.folder.as_ref().map(|f| f.path.display());
             let go_on = match folder {
                 Some(folder) if kept == step => format!("; continue with --resume {folder}"),
                 Some(folder) => format!("; --resume {folder} continues after step {kept}"),
                 None => String::new(),
             };
-            let (epoch, all) = (completed + 1, self.num_epochs);
+            let (epoch, all) = (completed + 1, self.options.epochs);
             say(format_args!(
                 "interrupted in epoch {epoch} of {all}, after step {step}{go_on}"
             ));

@@ -233,7 +233,7 @@ pub fn train(options: &Options) -> anyhow::Result<Summary> {
     let mut run = Run::start(options, &BOOK)?;
     // New parameters, or those of --init or --resume
     let names = NAMES.map(str::to_owned).into_iter();
-    let params = run.init(names.zip(init_params(run.seed)?))?;
+    let params = run.init(names.zip(init_params(options.seed)?))?;
     let (devices, lr) = (run.devices.clone(), run.lr);
     // Copy model parameters to all devices
     let copies = devices.iter().map(|device| get_params(&params, device));

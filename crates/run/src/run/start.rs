@@ -41,7 +41,7 @@ pub(super) fn set_up(process: Process, options: &Options, devices: &[Device]) ->
 impl Run {
     /// Prints what was chosen. Each replica has a `share` of the cores.
     pub(super) fn print_start(&self, network: &str, share: usize, data: &Dataset) {
-        let (options, cores) = (&self.options, d2l::cores());
+        let (options, sizes, cores) = (&self.options, self.record.sizes, d2l::cores());
         let unused = options.threads.filter(|n| *n > cores);
         let unused = unused.map(|n| format!("--threads {n}: only {cores} cores are there"));
         let on_cpu = self.devices[0].is_cpu();
@@ -56,10 +56,10 @@ impl Run {
         lines.extend(gpu_facts(&self.devices));
         lines.push(format!(
             "batch size {}, lr {}, epochs {}, seed {}",
-            self.batch_size, self.lr, self.num_epochs, self.seed
+            sizes.batch, self.lr, sizes.epochs, options.seed
         ));
         lines.push(one_line(format_args!("{}", data.source.line)));
-        let (train, test) = (self.record.sizes.train, self.record.sizes.test);
+        let (train, test) = (sizes.train, sizes.test);
         lines.push(format!("{train} training and {test} test examples"));
         say(format_args!("{}", lines.join("\n")));
     }
