@@ -1,9 +1,9 @@
 //! All replicas at once, each on its device and its share of the cores.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use candle_core::{Device, Error, Result, bail};
-use devices::{barrier, cores, cores_each, on_replica};
+use devices::{barrier, cores, cores_each, lock, on_replica};
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
@@ -45,10 +45,7 @@ where
         done
     };
     let run = || items.enumerate().map(replica).collect();
-    let threads = THREADS
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .clone();
+    let threads = lock(&THREADS).clone();
     match threads {
         Some(threads) => threads.install(run),
         None => run(),
@@ -83,7 +80,7 @@ pub fn try_share_cores(threads: Option<usize>, replicas: usize) -> Result<usize>
     // a thread for each replica, as more would cost a tenth of LeNet's step; the threads within one
     // are `functional`'s
     let k = replicas.clamp(1, cores());
-    let mut threads = THREADS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut threads = lock(&THREADS);
     if threads
         .as_ref()
         .is_none_or(|threads| threads.current_num_threads() != k)

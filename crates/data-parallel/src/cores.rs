@@ -2,6 +2,8 @@
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
+use devices::lock;
+
 /// The cores of the whole run: no more replicas run the network or take the step at a time than there
 /// are.
 pub(crate) struct Cores {
@@ -40,13 +42,12 @@ impl Cores {
     }
 
     fn take(&self) {
-        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        let wait = self.freed.wait_while(free, |free| *free == 0);
+        let wait = self.freed.wait_while(lock(&self.free), |free| *free == 0);
         *wait.unwrap_or_else(PoisonError::into_inner) -= 1;
     }
 
     fn give(&self) {
-        *self.free.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        *lock(&self.free) += 1;
         self.freed.notify_one();
     }
 }

@@ -2,13 +2,13 @@
 
 use std::path::Path;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Tensor};
 use candle_nn::VarBuilder;
 use collective::Algorithm;
-use devices::with_room;
+use devices::{lock, with_room};
 use functional::Network;
 use training::{rng, weights};
 
@@ -295,15 +295,13 @@ impl DataParallel {
             devices::threads::set_together(1);
             Ok(())
         })?;
-        let mut own = self.weights.lock().unwrap_or_else(PoisonError::into_inner);
-        *own = weights.to_vec();
+        *lock(&self.weights) = weights.to_vec();
         Ok(())
     }
 
     /// Splits a minibatch into a shard (X, y) for each replica, on its device.
     pub(crate) fn scatter(&self, x: &Tensor, y: &Tensor) -> Result<Vec<(Tensor, Tensor)>> {
-        let weights = self.weights.lock();
-        let weights = weights.unwrap_or_else(PoisonError::into_inner).clone();
+        let weights = lock(&self.weights).clone();
         let split = || split_by_weights(x, y, &self.devices, &weights);
         let (x_shards, y_shards) = devices::on_devices("split", &self.devices, split)?;
         Ok(x_shards.into_iter().zip(y_shards).collect())

@@ -1,10 +1,11 @@
 //! Batch norm over the whole minibatch: sums its statistics over the replicas.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use candle_core::{Error, Result};
 use collective::Member;
+use devices::lock;
 use functional::Summation;
 
 use crate::cores::Cores;
@@ -59,8 +60,4 @@ impl Summation for Norms {
             Error::wrap(error)
         })
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

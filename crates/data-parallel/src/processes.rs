@@ -2,14 +2,14 @@
 //! each minibatch. How they reach each other is `collective`'s; here is what they have to agree on.
 
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use candle_core::Device;
 use collective::nccl::gpu_ids;
 use collective::{Algorithm, ProcessGroup};
-use devices::Process;
+use devices::{Process, lock};
 
 use crate::settings::{ReduceOn, Replication};
 
@@ -185,8 +185,7 @@ impl Processes {
     }
 
     fn world(&self) -> Option<MutexGuard<'_, Box<dyn ProcessGroup>>> {
-        let world = self.world.as_ref();
-        world.map(|world| world.lock().unwrap_or_else(PoisonError::into_inner))
+        self.world.as_ref().map(lock)
     }
 }
 

@@ -3,7 +3,7 @@
 //! sets' shape and size, and are meant to be learned, not to be hard: the book's LeNet, after ten epochs of SGD with
 //! a learning rate of 0.2, is right on 89 to 92 % of the garments. It says nothing about the real images.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::thread;
 
 use rand::seq::SliceRandom;
@@ -32,7 +32,7 @@ pub(crate) fn make(name: Name, seed: u64, part: &[u8; 4], n: usize, threads: usi
     let images_of_blocks = images.chunks_mut(BLOCK * PIXELS);
     let blocks = images_of_blocks.zip(labels.chunks_mut(BLOCK)).zip(0u32..);
     let blocks = Mutex::new(blocks);
-    let next = || blocks.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let next = || devices::lock(&blocks).next();
     let work = || {
         while let Some(((images, labels), block)) = next() {
             make_block(name, &mut generator(seed, part, block), images, labels);

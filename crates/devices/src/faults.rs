@@ -3,8 +3,8 @@
 use std::any::Any;
 use std::fmt;
 use std::panic::{self, AssertUnwindSafe};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use candle_core::{Device, DeviceLocation, Error, Result};
 
@@ -38,6 +38,11 @@ impl std::error::Error for Panicked {}
 pub fn catch_panic<T>(f: impl FnOnce() -> T) -> std::result::Result<T, Panicked> {
     let caught = panic::catch_unwind(AssertUnwindSafe(f));
     caught.map_err(|panic| Panicked::of(&*panic))
+}
+
+/// Locks `mutex`, also if a thread has panicked while it had the lock: its panic is reported elsewhere.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The error without a backtrace: if RUST_BACKTRACE is set, candle puts one into the text of each error.

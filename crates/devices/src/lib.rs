@@ -25,7 +25,7 @@ pub mod threads;
 pub use copies::{barrier, synchronize, to_device, view_to_device};
 pub use cores::{cores, cores_each, limit_cores};
 pub use faults::{
-    Panicked, catch_panic, device_name, device_names, on_devices, on_replica, quietly,
+    Panicked, catch_panic, device_name, device_names, lock, on_devices, on_replica, quietly,
     without_backtrace,
 };
 pub use find::{DeviceKind, devices, devices_of_kind, find_devices, try_all_gpus, try_gpu};

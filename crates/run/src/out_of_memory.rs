@@ -2,27 +2,24 @@
 //! not suffice.
 
 use std::io::Write;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use candle_core::Device;
 use d2l::{Panicked, device_names};
+use devices::lock;
 use functional::Allocator;
 
 /// The names of the run's devices. A static, because a panic leaves nothing else of a run.
 static DEVICES: Mutex<String> = Mutex::new(String::new());
 
-fn devices() -> MutexGuard<'static, String> {
-    DEVICES.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// A run begins, on these devices.
 pub(crate) fn run_on(all: &[Device]) {
-    *devices() = device_names(all);
+    *lock(&DEVICES) = device_names(all);
 }
 
 /// A panic of the training, with the names of the devices.
 pub(crate) fn with_devices(panicked: Panicked) -> anyhow::Error {
-    match devices().as_str() {
+    match lock(&DEVICES).as_str() {
         "" => panicked.into(),
         names => anyhow::Error::new(panicked).context(format!("on {names}")),
     }

@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::io::Write;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Mutex, PoisonError};
 
+use devices::lock;
 use indicatif::{ProgressBar, WeakProgressBar};
 
 // Statics, because a process has one terminal, and the thread that waits for signals prints as well.
@@ -24,7 +25,7 @@ pub(crate) fn is_quiet() -> bool {
 
 /// Lines are printed above this bar from now on.
 pub(crate) fn set_bar(bar: &ProgressBar) {
-    *BAR.lock().unwrap_or_else(PoisonError::into_inner) = Some(bar.downgrade());
+    *lock(&BAR) = Some(bar.downgrade());
 }
 
 /// Takes the bar away, before the process ends in the middle of a run.
@@ -35,8 +36,7 @@ pub(crate) fn remove_bar() {
 }
 
 fn bar() -> Option<ProgressBar> {
-    let bar = BAR.lock().unwrap_or_else(PoisonError::into_inner);
-    bar.as_ref().and_then(WeakProgressBar::upgrade)
+    lock(&BAR).as_ref().and_then(WeakProgressBar::upgrade)
 }
 
 /// Prints above the bar where there is one; whether one is drawn is the argument of `print`.

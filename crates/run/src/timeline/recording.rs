@@ -4,7 +4,7 @@
 //! spans are disabled: a span then costs what it costs without a subscriber, a look at a number.
 
 use std::fmt;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Once};
 use std::time::Instant;
 
 use tracing::callsite::rebuild_interest_cache;
@@ -94,7 +94,7 @@ fn log() -> MutexGuard<'static, Log> {
         recordings: 0,
         spans: Vec::new(),
     });
-    LOG.lock().unwrap_or_else(PoisonError::into_inner)
+    devices::lock(&LOG)
 }
 
 /// µs since the first look at this clock.
