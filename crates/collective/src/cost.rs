@@ -92,13 +92,16 @@ impl Schedule {
         bytes: usize,
         link: impl Fn(usize, usize) -> Link,
     ) -> Duration {
-        // the chunks of one member for another are one message
+        // the chunks that one member reads of another are one message, and so are those that it writes to another
         let mut messages = BTreeMap::new();
-        for (from, to, chunk) in round.iter().flat_map(Sum::messages) {
-            *messages.entry((from, to)).or_insert(0) += self.chunk(chunk, bytes).len();
+        for sum in round {
+            for (from, to, chunk) in sum.messages() {
+                let message = messages.entry((from, to, from == sum.by)).or_insert(0);
+                *message += self.chunk(chunk, bytes).len();
+            }
         }
         let mut busy = vec![[Duration::ZERO; 2]; self.members];
-        for ((from, to), bytes) in messages {
+        for ((from, to, _), bytes) in messages {
             let time = link(from, to).message(bytes);
             busy[from][0] += time;
             busy[to][1] += time;
