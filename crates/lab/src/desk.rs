@@ -35,11 +35,6 @@ impl Desk {
         Ok(Self { folder })
     }
 
-    /// The folder.
-    pub fn folder(&self) -> &Path {
-        &self.folder
-    }
-
     /// The reader's copy of an exercise. The first call makes it.
     ///
     /// # Errors

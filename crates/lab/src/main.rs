@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
@@ -12,7 +12,6 @@ use clap::{Parser, Subcommand};
 use console::style;
 use lab::answer::{Outcome, outcome};
 use lab::{ALL, Desk, Exercise};
-use notify::{RecursiveMode, Watcher};
 
 /// Exercises to fill in: the functions of the book's page, then the parts of the trainer.
 ///
@@ -101,11 +100,9 @@ fn run(cli: Cli) -> Result<()> {
     }
 }
 
-/// Shows the first exercise that is not solved, and checks it after each change, until all are solved.
+/// Shows the first exercise that is not solved, and checks it after each change, until all are solved. It reads the small
+/// file again and again: a library that waits for changes would change features that the other programs share.
 fn watch(desk: &Desk) -> Result<()> {
-    let (sender, changes) = mpsc::channel();
-    let mut watcher = notify::recommended_watcher(move |change| drop(sender.send(change)))?;
-    watcher.watch(desk.folder(), RecursiveMode::NonRecursive)?;
     while let Some(exercise) = desk.next()? {
         let path = desk.copy(exercise)?;
         show(desk, exercise, &path)?;
@@ -118,9 +115,7 @@ fn watch(desk: &Desk) -> Result<()> {
                     break;
                 }
             }
-            changes.recv()??;
-            // an editor writes in several steps
-            while changes.recv_timeout(Duration::from_millis(50)).is_ok() {}
+            thread::sleep(Duration::from_millis(100));
         }
     }
     println!("{}", style("All exercises are solved.").green().bold());
