@@ -207,7 +207,8 @@ impl Schedule {
                 once.sort_unstable();
                 if once != (0..self.members).collect::<Vec<_>>() {
                     return Err(format!(
-                        "Member {member} ends with {sum} in chunk {chunk}, not with all values once."
+                        "Member {member} ends with {sum} in chunk {chunk}. These are numbers of members: each has to be \
+                         there once."
                     ));
                 }
                 if sum != right {
@@ -245,7 +246,7 @@ impl Schedule {
                 return Err(format!("there is no member {rank}."));
             }
             if *chunk >= self.chunks || from.is_empty() {
-                return Err(format!("there is no chunk {chunk}, or nothing to add."));
+                return Err(format!("there is no chunk {chunk}, or a sum of nothing."));
             }
             let others = round
                 .iter()
@@ -255,7 +256,7 @@ impl Schedule {
                 let touched = |rank: &&usize| other.from.contains(rank) || other.to.contains(rank);
                 if let Some(rank) = to.iter().find(touched) {
                     return Err(format!(
-                        "member {by} writes chunk {chunk} of member {rank}, which member {} uses at the same time.",
+                        "member {by} writes chunk {chunk} of member {rank} while member {} uses it.",
                         other.by
                     ));
                 }
@@ -412,7 +413,7 @@ mod tests {
             ),
             (
                 changed(|rounds| rounds[0].push(copy(1, 2, 0))),
-                "Round 1: member 1 writes chunk 0 of member 1, which",
+                "Round 1: member 1 writes chunk 0 of member 1 while",
             ),
             (
                 changed(|rounds| rounds[1][1] = add(2, vec![2, 0], 0)),

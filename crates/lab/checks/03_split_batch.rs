@@ -28,6 +28,10 @@ fn split(right: &[Vec<u32>]) -> Result<()> {
     let (n, k) = (right.concat().len(), right.len());
     let y = Tensor::new(right.concat(), &Device::Cpu)?;
     let (x_shards, y_shards) = split_batch(&y.unsqueeze(1)?, &y, &vec![Device::Cpu; k])?;
+    for y in &y_shards {
+        let dims = y.dims();
+        ensure!(dims.len() == 1, "A shard of y has the shape {dims:?}: is it cut from x?");
+    }
     let x = x_shards.iter().map(|x| x.squeeze(1)?.to_vec1());
     let x = x.collect::<candle_core::Result<Vec<Vec<u32>>>>()?;
     let y = y_shards.iter().map(|y| y.to_vec1());

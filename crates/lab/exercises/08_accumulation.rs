@@ -3,13 +3,13 @@
 // A large minibatch may need more memory than a device has. Then a device adds
 // up the gradients of `n` small minibatches before it takes one step. The step
 // must be equal to the step of one minibatch with all these examples. The book
-// has no such step. The option `--accumulate` of the program `concise` is this.
+// has no such step. `concise --accumulate` does the same.
 //
 // The network is y = w · x + b. Its loss is the sum of the squared errors of a
 // minibatch. The minibatches may have different sizes. So the step divides the
 // sum of all gradients by the number of all examples. `sums` has three
 // elements: the gradient of w, the gradient of b, and the number of examples.
-// They are 0 before the first minibatch.
+// They are 0 before the first minibatch, and 0 again after the step.
 //
 // Each device calls `minibatch` for each of its minibatches. `backward` adds
 // the gradients of a minibatch to the first two elements of `sums`. `allreduce`

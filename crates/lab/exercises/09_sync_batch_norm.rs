@@ -2,7 +2,7 @@
 //
 // Batch norm needs the mean and the variance of each channel over the
 // minibatch. A device has only its shard. So without `sync_bn`, several devices
-// take another step than one device (13.6). With `sync_bn`, each device sends
+// take a different step from that of one device (13.6). With `sync_bn`, each device sends
 // its number of rows and the mean of each channel. It also sends the sum of the
 // squared deviations from this mean. From these numbers, each device computes
 // the mean and the variance of all rows.

@@ -9,7 +9,8 @@
 //
 // All chunks that go from one device to another in the same round are one
 // message. A device sends its messages one after the other, and it receives
-// them one after the other. It sends and receives at the same time.
+// them one after the other. It sends and receives at the same time. In each
+// round, the device with most messages counts.
 //
 // Neither number can be smaller. The page "Communication" shows that 2 (k - 1)
 // / k * N bytes are needed, with k = 4. For the messages: after one message, a

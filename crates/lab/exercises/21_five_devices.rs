@@ -1,8 +1,8 @@
 // 21. Puzzle: five devices
 //
 // Five is no power of two, so the halves of puzzle 13 do not fit. The owner has
-// 8 messages one after the other. The tree has 6, but it sends 6 N bytes. Write
-// an all-reduce of five devices with
+// 8 messages one after the other. The tree has 6, but 6 N bytes go through its
+// busiest devices. Write an all-reduce of five devices with
 //
 // * at most 6 messages one after the other,
 // * at most 1.6 N bytes through the busiest device.

@@ -1,9 +1,12 @@
 // 1. get_params: a copy of the parameters on each device
 //
-// Data parallelism begins with a replica on each device: a copy of all parameters, each with a gradient beside it
-// (book: 13.5.4). `Param::new` makes a parameter of a tensor, with a gradient of zeros.
+// Data parallelism begins with a replica on each device: a copy of all
+// parameters, each with a gradient beside it (book: 13.5.4). `Param::new` makes
+// a parameter of a copy of a tensor, with a gradient of zeros.
 //
-// `to_device` moves a tensor to a device. Where it is on that device already, it returns the same memory.
+// `to_device` moves a tensor to a device. Where it is on that device already,
+// it returns the same memory. The check runs on the CPU, so it cannot see a
+// missing `to_device`.
 
 use candle_core::{Device, Result, Tensor};
 use d2l::Param;

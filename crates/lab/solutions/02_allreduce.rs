@@ -1,13 +1,16 @@
 // 2. allreduce: the sum of all devices, on each device
 //
-// Each device computes the gradient of its own shard. Then each device needs the sum of these gradients
-// (book: 13.5.4). `data` has one tensor for each device, all of the same shape.
+// Each device computes the gradient of its own shard. Then each device needs
+// the sum of these gradients (book: 13.5.4). `data` has one tensor for each
+// device, all of the same shape.
 //
-// First add all other tensors to `data[0]`. Then write the sum into all other tensors.
+// First add all other tensors to `data[0]`. Then write the sum into all other
+// tensors.
 //
-// `a.set(&b)` writes the tensor b into the memory of the `Var` a, and replaces the old values. `a.add(&b)` returns
-// the sum as a new tensor. It needs both tensors on one device, and `b.to_device(a.device())` brings b to a. The
-// check runs on the CPU, so it cannot see a missing `to_device`.
+// `a.set(&b)` writes the tensor b into the memory of the `Var` a, and replaces
+// the old values. `a.add(&b)` returns the sum as a new tensor. It needs both
+// tensors on one device, and `b.to_device(a.device())` brings b to a. The check
+// runs on the CPU, so it cannot see a missing `to_device`.
 
 use candle_core::{Result, Var};
 

@@ -1,15 +1,17 @@
 // 3. split_batch: a shard of the minibatch for each device
 //
-// Each device gets a shard: some consecutive examples of x, and their labels from y (book: 13.5.5). The
-// shards stand in the order of the devices. Together they have each example once.
+// Each device gets a shard: some consecutive examples of x, and their labels
+// from y (book: 13.5.5). The shards stand in the order of the devices. Together
+// they have each example once.
 //
-// Let n be the number of examples and k the number of devices. Often k does not divide n. Then each of the
-// first n % k shards has one more example than the others. So 5 examples on 3 devices make shards of 2, 2 and
-// 1. With fewer examples than devices, the last shards are empty.
+// Let n be the number of examples and k the number of devices. Often k does not
+// divide n. Then each of the first n % k shards has one more example than the
+// others. So 5 examples on 3 devices make shards of 2, 2 and 1. With fewer
+// examples than devices, the last shards are empty.
 //
-// `num_examples(x, y)` returns n, or an error if x and y have different numbers of examples.
-// `x.narrow(0, start, len)` returns `len` examples from number `start` on. `view_to_device(&tensor, device)`
-// brings them to a device.
+// `num_examples(x, y)` returns n, or an error if x and y have different numbers
+// of examples. `x.narrow(0, start, len)` returns `len` examples from number
+// `start` on. `view_to_device(&tensor, device)` brings them to a device.
 
 use candle_core::{Device, Result, Tensor};
 use d2l::{num_examples, view_to_device};

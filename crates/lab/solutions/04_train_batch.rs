@@ -1,19 +1,22 @@
 // 4. train_batch: one step of all devices
 //
-// A step has four parts (book: 13.5.6), and two of them are here already. `split_batch` splits the minibatch.
-// `backward` computes the loss and the gradients of each shard. The loss of a shard is the *sum* over its
-// examples. The gradient of parameter i of a replica w is now in `w[i].grad()`.
+// A step has four parts (book: 13.5.6), and two of them are here already.
+// `split_batch` splits the minibatch. `backward` computes the loss and the
+// gradients of each shard. The loss of a shard is the *sum* over its examples.
+// The gradient of parameter i of a replica w is now in `w[i].grad()`.
 //
-// Write the other two parts. For each parameter, sum the gradients of all devices. `allreduce` sums a list of
-// `Var`, with one `Var` for each device. A clone of a `Var` has the same memory. So `allreduce` changes the
-// gradient too if you give it a clone.
+// Write the other two parts. For each parameter, sum the gradients of all
+// devices. `allreduce` sums a list of `Var`, with one `Var` for each device. A
+// clone of a `Var` has the same memory. So `allreduce` changes the gradient too
+// if you give it a clone.
 //
-// Then update each replica. `on_each(devices, device_params, |w| …)` calls a function for each replica w, on
-// all devices at once. `sgd(w, lr, batch_size)` makes the update, and divides the gradients by `batch_size`.
-// Which number is that?
+// Then update each replica. `on_each(devices, device_params, |w| …)` calls a
+// function for each replica w, on all devices at once. `sgd(w, lr, batch_size)`
+// makes the update, and divides the gradients by `batch_size`. Which number is
+// that?
 //
-// Return the mean loss of the whole minibatch. `losses` has the loss of each shard. Shards may have different
-// sizes.
+// Return the mean loss of the whole minibatch. `losses` has the loss of each
+// shard. Shards may have different sizes.
 
 use candle_core::{Device, Result, Tensor, Var};
 use d2l::{Param, backward, on_each, sgd};

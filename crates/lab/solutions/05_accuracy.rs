@@ -1,15 +1,18 @@
 // 5. accuracy: the test accuracy on several devices
 //
-// In the book device 0 alone computes the test accuracy. Here all devices do it together (book: 13.5.8,
-// exercise 4). Each test minibatch is split into shards, as in training. Each device predicts the classes of
-// its shard with its own replica.
+// In the book device 0 alone computes the test accuracy. Here all devices do it
+// together (book: 13.5.8, exercise 4). Each test minibatch is split into
+// shards, as in training. Each device predicts the classes of its shard with
+// its own replica.
 //
-// Return the accuracy over all minibatches: the fraction of examples whose class is predicted correctly. Shards
-// may have different sizes, and so may minibatches. Which numbers can you add, and which not?
+// Return the accuracy over all minibatches: the fraction of examples whose
+// class is predicted correctly. Shards may have different sizes, and so may
+// minibatches. Which numbers can you add, and which not?
 //
 // `split_batch(x, y, devices)` returns the shards of x and of y.
-// `on_each(devices, (x_shards, y_shards, device_params), correct)` calls the function `correct` below on all
-// devices. It returns a list with one count for each device.
+// `on_each(devices, (x_shards, y_shards, device_params), correct)` calls the
+// function `correct` below on all devices. It returns a list with one count for
+// each device.
 
 use candle_core::{Device, Result, Tensor};
 use d2l::{Param, accuracy, on_each};

@@ -1,19 +1,24 @@
 // 9. Synchronized batch norm: mean and variance over the shards of all devices
 //
-// Batch norm needs the mean and the variance of each channel over the minibatch. A device has only its shard.
-// So without `sync_bn`, several devices take another step than one device (13.6). With `sync_bn`, each device
-// sends its number of rows and the mean of each channel. It also sends the sum of the squared deviations from
-// this mean. From these numbers, each device computes the mean and the variance of all rows.
+// Batch norm needs the mean and the variance of each channel over the
+// minibatch. A device has only its shard. So without `sync_bn`, several devices
+// take a different step from that of one device (13.6). With `sync_bn`, each device sends
+// its number of rows and the mean of each channel. It also sends the sum of the
+// squared deviations from this mean. From these numbers, each device computes
+// the mean and the variance of all rows.
 //
-// A shard has the shape (rows, channels), and at least one row. The shards may have different sizes. Mean and
-// variance have the shape (channels,). The variance is the mean of the squared deviations: batch norm divides
-// by the number of all rows.
+// A shard has the shape (rows, channels), and at least one row. The shards may
+// have different sizes. Mean and variance have the shape (channels,). The
+// variance is the mean of the squared deviations: batch norm divides by the
+// number of all rows.
 //
-// The values may be near 1000, with deviations near 1. A square is then near 1,000,000. An f32 has seven
-// digits, so the difference of two sums of squares is mostly rounding. Subtract first, then square.
+// The values may be near 1000, with deviations near 1. A square is then near
+// 1,000,000. An f32 has seven digits, so the difference of two sums of squares
+// is mostly rounding. Subtract first, then square.
 //
-// Candle: `x.mean(0)` and `x.sum(0)` go over the rows, `sqr` squares, and `broadcast_sub` subtracts a vector
-// from each row. An f64 times a tensor is `(tensor * 2.0)?`.
+// Candle: `x.mean(0)` and `x.sum(0)` go over the rows, `sqr` squares, and
+// `broadcast_sub` subtracts a vector from each row. An f64 times a tensor is
+// `(tensor * 2.0)?`.
 
 use candle_core::{Result, Tensor};
 

@@ -1,23 +1,26 @@
 // 11. A sharded optimizer: each member keeps the momentum of its part only
 //
-// SGD with momentum keeps a number v for each parameter (book: 12.6). With g the sum of all members'
-// gradients:
+// SGD with momentum keeps a number v for each parameter (book: 12.6). With g
+// the sum of all members' gradients:
 //
 //     v = momentum · v + g
 //     parameter = parameter − lr · v
 //
-// In data-parallel training each member keeps all of v, and all copies are equal. That is a waste of memory.
-// In a sharded optimizer, member i keeps v of part i only: 1/k of it. A step has three parts:
-// 1. The reduce-scatter: member i sums part i of all gradients.
-// 2. Member i updates part i of v and of its parameters.
-// 3. The all-gather: each member copies the other parts of the parameters from the members that updated them.
+// In data-parallel training each member keeps all of v, and all copies are
+// equal. That is a waste of memory. In a sharded optimizer, member i keeps v of
+// part i only: 1/k of it. A step has three parts:
 //
-// This is stage 1 of ZeRO. The parameter servers of the book's 13.7 keep parts in the same way. The result
-// has the same bits as that of an optimizer that keeps all of v. So add the gradients in order, from member 0
-// on.
+// - The reduce-scatter: member i sums part i of all gradients.
+// - Member i updates part i of v and of its parameters.
+// - The all-gather: each member copies the other parts of the parameters from
+//   the members that updated them.
 //
-// `part` is the function of exercise 10. All members are in one memory here. So read and write them as
-// slices, such as `members[j].params[range]`.
+// This is stage 1 of ZeRO. The parameter servers of the book's 13.7 keep parts
+// in the same way. The result has the same bits as that of an optimizer that
+// keeps all of v. So add the gradients in order, from member 0 on.
+//
+// `part` is the function of exercise 10. All members are in one memory here. So
+// read and write them as slices, such as `members[j].params[range]`.
 
 use std::ops::Range;
 

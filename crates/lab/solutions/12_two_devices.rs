@@ -1,4 +1,5 @@
-// Two chunks: each device sums one of them, and then copies the other sum. A round moves N/2 bytes in each direction.
+// Two chunks: each device sums one of them, and then copies the other sum. A
+// round moves N/2 bytes in each direction.
 
 use collective::Schedule;
 use lab::puzzle::{add, copy};

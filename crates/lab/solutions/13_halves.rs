@@ -1,6 +1,8 @@
-// First, the devices at distance 2 exchange halves: each adds the half that it keeps. Then the devices at distance 1
-// exchange a quarter, and each has the sum of one chunk. The last two rounds copy the sums back the same way. That is
-// 4 messages of N/2, N/4, N/4 and N/2 bytes: 1.5 N. Both numbers are the least that is possible.
+// First, the devices at distance 2 exchange halves: each adds the half that it
+// keeps. Then the devices at distance 1 exchange a quarter, and each has the
+// sum of one chunk. The last two rounds copy the sums back the same way. That
+// is 4 messages of N/2, N/4, N/4 and N/2 bytes: 1.5 N. Both numbers are the
+// least that is possible.
 
 use collective::Schedule;
 use lab::puzzle::{add, copy};

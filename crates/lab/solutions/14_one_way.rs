@@ -1,5 +1,6 @@
-// The four links are a ring in the order 0, 2, 1, 3. In each of the six rounds, every device receives one chunk of
-// N/4 bytes from the left and sends one to the right: 1.5 N, the least that is possible.
+// The four links are a ring in the order 0, 2, 1, 3. In each of the six rounds,
+// every device receives one chunk of N/4 bytes from the left and sends one to
+// the right: 1.5 N, the least that is possible.
 
 use collective::Schedule;
 use lab::puzzle::{add, copy};

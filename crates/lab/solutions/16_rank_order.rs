@@ -1,6 +1,7 @@
-// The sums are those of the owner: three messages, in any order that we like. The copies are those of the halves: two
-// messages, first one chunk from the near device, then two chunks from the far one. That is 5 messages, and 3/4 N +
-// 1/4 N + 2/4 N = 1.5 N. Both numbers are the least that is possible.
+// The sums are those of the owner: three messages, in any order that we like.
+// The copies are those of the halves: two messages, first one chunk from the
+// near device, then two chunks from the far one. That is 5 messages, and 3/4 N
+// + 1/4 N + 2/4 N = 1.5 N. Both numbers are the least that is possible.
 
 use collective::{Schedule, Sum};
 use lab::puzzle::copy;

@@ -1,7 +1,9 @@
-// Inside a host, the two devices exchange halves, as in puzzle 13. So each device has one half of its host's sum.
-// Then the three devices with the same half are owners of a third each, N/6 bytes. At last the devices of a host copy
-// their halves. Bytes through a device: 1/2 + 2/6 + 2/6 + 1/2 = 5/3. Bytes that leave a host: two devices send 2/6 N
-// in each of the middle rounds, together 4/3 N. Both numbers are the least that is possible.
+// Inside a host, the two devices exchange halves, as in puzzle 13. So each
+// device has one half of its host's sum. Then the three devices with the same
+// half are owners of a third each, N/6 bytes. At last the devices of a host
+// copy their halves. Bytes through a device: 1/2 + 2/6 + 2/6 + 1/2 = 5/3. Bytes
+// that leave a host: two devices send 2/6 N in each of the middle rounds,
+// together 4/3 N. Both numbers are the least that is possible.
 
 use collective::Schedule;
 use lab::puzzle::{add, copy};

@@ -1,10 +1,13 @@
-// Each chunk goes along the line and back, and each one begins a round after the one before: a pipeline. In most
-// rounds devices 1 and 2 receive two chunks, one from each side. With c chunks, c - 1 rounds take 2 N/c and six
+// Each chunk goes along the line and back, and each one begins a round after
+// the one before: a pipeline. In most rounds devices 1 and 2 receive two
+// chunks, one from each side. With c chunks, c - 1 rounds take 2 N/c and six
 // rounds take N/c, together (2 + 4/c) N: 2.25 N for c = 16.
 //
-// (2 + 3/c) N is possible. Device 2 sums: it receives from 1 and 3 in the same round, and both copy from it. Only the
-// last sum goes to device 1 first. Then it goes from 1 to 0 and from 2 to 3 in the same round. For 1 to 4 chunks, a
-// search by computer found nothing less. For more chunks, we have no proof that it is the least.
+// (2 + 3/c) N is possible. Device 2 sums: it receives from 1 and 3 in the same
+// round, and both copy from it. Only the last sum goes to device 1 first. Then
+// it goes from 1 to 0 and from 2 to 3 in the same round. For 1 to 4 chunks, a
+// search by computer found nothing less. For more chunks, we have no proof that
+// it is the least.
 
 use collective::{Schedule, Sum};
 

@@ -1,7 +1,9 @@
-// The halves of puzzle 13, for any power of two. In a round with the distance d, each device exchanges d chunks with
-// the device at the distance d. It adds the chunks that it keeps. After log2(k) rounds it has the sum of one chunk.
-// Then the sums are copied back the same way. That is 2 log2(k) messages with 2 (k - 1) / k * N bytes, and each is
-// the least that is possible. (That no other schedule has a smaller sum of both times is not proved here.)
+// The halves of puzzle 13, for any power of two. In a round with the distance
+// d, each device exchanges d chunks with the device at the distance d. It adds
+// the chunks that it keeps. After log2(k) rounds it has the sum of one chunk.
+// Then the sums are copied back the same way. That is 2 log2(k) messages with 2
+// (k - 1) / k * N bytes, and each is the least that is possible. (That no other
+// schedule has a smaller sum of both times is not proved here.)
 
 use collective::Schedule;
 use lab::puzzle::{add, copy};

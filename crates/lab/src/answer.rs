@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use crate::exercise::Exercise;
+use crate::judge::VERDICT;
 
 /// How long an answer may run.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -51,16 +52,26 @@ pub fn outcome(exercise: &Exercise, answer: &Path) -> Result<Outcome> {
         if start.elapsed() > LIMIT {
             child.kill()?;
             child.wait()?;
-            let words = "Your code did not end after 20 seconds. Does a device wait for another one that never comes?";
+            let words = "Your code did not end after 20 seconds. Is there an endless loop?";
             return Ok(Outcome::Wrong(words.to_owned()));
         }
         thread::sleep(Duration::from_millis(5));
     };
     let said = reader.join().expect("the reader does not panic")?;
-    Ok(match (status.success(), status.code()) {
-        (true, _) => Outcome::Right,
-        (false, Some(1)) => Outcome::Wrong(said.trim_end().to_owned()),
-        (false, _) => Outcome::Wrong(format!("{said}Your code ended the process: {status}.")),
+    let (printed, verdict) = match said.rsplit_once(VERDICT) {
+        Some((printed, verdict)) => (printed, verdict.to_owned()),
+        None => (&*said, format!("Your code ended the process: {status}.")),
+    };
+    if !printed.is_empty() {
+        println!("Your code printed:");
+        printed
+            .lines()
+            .take(20)
+            .for_each(|line| println!("  {line}"));
+    }
+    Ok(match verdict.is_empty() {
+        true => Outcome::Right,
+        false => Outcome::Wrong(verdict),
     })
 }
 

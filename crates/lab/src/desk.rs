@@ -47,13 +47,23 @@ impl Desk {
         Ok(path)
     }
 
-    /// Begins an exercise anew. The old copy stays beside the new one, as `NAME.rs.old`.
+    /// Whether the reader has a copy of an exercise.
+    pub fn has(&self, exercise: &Exercise) -> bool {
+        self.folder
+            .join(exercise.name)
+            .with_extension("rs")
+            .exists()
+    }
+
+    /// Begins an exercise anew. A copy that was changed stays beside the new one, as `NAME.rs.old`.
     ///
     /// # Errors
     /// If a file cannot be written.
     pub fn reset(&self, exercise: &Exercise) -> Result<PathBuf> {
         let path = self.copy(exercise)?;
-        fs::rename(&path, path.with_extension("rs.old"))?;
+        if fs::read_to_string(&path)? != exercise.gap {
+            fs::rename(&path, path.with_extension("rs.old"))?;
+        }
         self.copy(exercise)
     }
 

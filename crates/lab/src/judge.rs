@@ -1,11 +1,11 @@
 //! The check of an answer: a sentence that says what is wrong, or nothing.
 
 use std::fmt::Debug;
-use std::process::ExitCode;
+use std::sync::Mutex;
 
 use anyhow::{Result, anyhow, bail, ensure};
 use candle_core::Tensor;
-use devices::without_backtrace;
+use devices::{catch_panic, lock, without_backtrace};
 
 /// A check: an error says in a sentence what is wrong with the answer.
 pub type Check = fn() -> Result<()>;
@@ -15,30 +15,37 @@ pub type Check = fn() -> Result<()>;
 /// # Errors
 /// If the answer is wrong.
 pub fn judge(check: Check) -> Result<()> {
-    let wrong = match d2l::quietly(check) {
+    static PLACE: Mutex<String> = Mutex::new(String::new());
+    std::panic::set_hook(Box::new(|panic| {
+        let line = panic
+            .location()
+            .map(|place| format!(" ({}:{})", place.file(), place.line()));
+        *lock(&PLACE) = line.unwrap_or_default();
+    }));
+    let wrong = match catch_panic(check) {
         Ok(Ok(())) => return Ok(()),
         Ok(Err(error)) => match error.downcast::<candle_core::Error>() {
             // without candle's backtrace, which would hide the sentence
             Ok(error) => format!("Your code returns an error: {}", without_backtrace(error)),
             Err(sentence) => format!("{sentence:#}"),
         },
-        Err(panic) => format!("Your code stops: {panic}"),
+        Err(panic) => format!("Your code stops: {panic}{}", lock(&PLACE)),
     };
+    // also from a panic that a thread of a replica made an error
     let to_do = wrong.split_once("not yet implemented: ");
+    let to_do = to_do.map(|(before, to_do)| (before, to_do.split(" (").next().unwrap_or(to_do)));
     Err(anyhow!(to_do.map_or(wrong.clone(), |(_, to_do)| format!(
         "Still to do: {to_do}."
     ))))
 }
 
-/// Prints what is wrong, and returns the exit status of the program that checks an answer: 1 for a wrong one.
-pub fn print_verdict(verdict: Result<()>) -> ExitCode {
-    match verdict {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(wrong) => {
-            println!("{wrong:#}");
-            ExitCode::FAILURE
-        }
-    }
+/// Stands before the verdict, after all that an answer prints.
+pub(crate) const VERDICT: &str = "\n-- verdict --\n";
+
+/// Prints what is wrong, or nothing, after all that the answer has printed.
+pub fn print_verdict(verdict: Result<()>) {
+    let wrong = verdict.err().map(|wrong| format!("{wrong:#}"));
+    print!("{VERDICT}{}", wrong.unwrap_or_default());
 }
 
 /// Compares a tensor of the answer with the right one, up to rounding.

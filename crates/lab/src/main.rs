@@ -17,10 +17,16 @@ use lab::{ALL, Desk, Exercise};
 ///
 /// Without a command: the first exercise that is not solved, checked whenever you save its file.
 #[derive(Parser)]
-#[command(bin_name = "cargo run -p lab --", disable_help_subcommand = true)]
+#[command(
+    bin_name = "cargo run -p lab --",
+    disable_help_subcommand = true,
+    args_conflicts_with_subcommands = true
+)]
 struct Cli {
     #[command(subcommand)]
     command: Option<Verb>,
+    /// Number of the exercise to begin with [default: the first that is not solved]
+    exercise: Option<String>,
 }
 
 #[derive(Subcommand)]
@@ -43,9 +49,9 @@ enum Verb {
         /// Number of the exercise
         exercise: String,
     },
-    /// Check all exercises, or one
+    /// Check the exercises that you have begun, or one
     Check {
-        /// Number of the exercise [default: all]
+        /// Number of the exercise [default: all that you have begun]
         exercise: Option<String>,
     },
 }
@@ -63,7 +69,7 @@ fn main() -> ExitCode {
 fn run(cli: Cli) -> Result<()> {
     let desk = Desk::open()?;
     match cli.command {
-        None => watch(&desk),
+        None => watch(&desk, cli.exercise.as_deref()),
         Some(Verb::Hint { exercise }) => {
             let exercise = match exercise {
                 Some(name) => Some(Exercise::find(&name)?),
@@ -90,20 +96,24 @@ fn run(cli: Cli) -> Result<()> {
         }
         Some(Verb::Reset { exercise }) => {
             let path = desk.reset(Exercise::find(&exercise)?)?;
-            println!("{} is new", shown(&path));
+            println!("{0} is new; what you had is {0}.old", shown(&path));
             Ok(())
         }
         Some(Verb::Check { exercise }) => match exercise {
-            Some(name) => check(&desk, &[Exercise::find(&name)?]),
-            None => check(&desk, &ALL.iter().collect::<Vec<_>>()),
+            Some(name) => check(&desk, Exercise::find(&name)?).map(drop),
+            None => check_all(&desk),
         },
     }
 }
 
 /// Shows the first exercise that is not solved, and checks it after each change, until all are solved. It reads the small
 /// file again and again: a library that waits for changes would change features that the other programs share.
-fn watch(desk: &Desk) -> Result<()> {
-    while let Some(exercise) = desk.next()? {
+fn watch(desk: &Desk, first: Option<&str>) -> Result<()> {
+    let mut next = match first {
+        Some(name) => Some(Exercise::find(name)?),
+        None => desk.next()?,
+    };
+    while let Some(exercise) = next {
         let path = desk.copy(exercise)?;
         show(desk, exercise, &path)?;
         let mut checked = exercise.gap.to_owned();
@@ -111,29 +121,36 @@ fn watch(desk: &Desk) -> Result<()> {
             let answer = fs::read_to_string(&path).unwrap_or_default();
             if answer != checked && !answer.is_empty() {
                 checked = answer;
+                println!("checking …");
                 if report(desk, exercise, &path)? {
                     break;
                 }
             }
             thread::sleep(Duration::from_millis(100));
         }
+        next = desk.next()?;
     }
     println!("{}", style("All exercises are solved.").green().bold());
     Ok(())
 }
 
-/// Checks exercises once.
-fn check(desk: &Desk, exercises: &[&'static Exercise]) -> Result<()> {
+/// Checks the exercises that the reader has begun.
+fn check_all(desk: &Desk) -> Result<()> {
     let mut open = 0;
-    for exercise in exercises {
-        println!("{}", heading(exercise));
-        let path = desk.copy(exercise)?;
-        open += usize::from(!report(desk, exercise, &path)?);
+    for exercise in ALL {
+        let right = desk.has(exercise) && check(desk, exercise)?;
+        open += usize::from(!right);
     }
     match open {
         0 => Ok(()),
-        _ => bail!("{open} of {} not solved", exercises.len()),
+        _ => bail!("{open} of {} are not solved", ALL.len()),
     }
+}
+
+/// Checks an exercise once; whether it is right.
+fn check(desk: &Desk, exercise: &Exercise) -> Result<bool> {
+    println!("{}", heading(exercise));
+    report(desk, exercise, &desk.copy(exercise)?)
 }
 
 /// Checks one answer, and says how it is; whether it is right.
@@ -149,7 +166,11 @@ fn report(desk: &Desk, exercise: &Exercise, path: &Path) -> Result<bool> {
             );
         }
         Outcome::Wrong(sentence) => println!("{} {sentence}\n", style("✗").red().bold()),
-        Outcome::NotCompiled(said) => println!("{said}"),
+        Outcome::NotCompiled(said) => {
+            println!(
+                "{said}\nThe check needs the names and types of the functions as they were.\n"
+            );
+        }
     }
     Ok(outcome == Outcome::Right)
 }

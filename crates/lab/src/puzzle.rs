@@ -140,11 +140,13 @@ fn draw(schedule: &Schedule) -> String {
         bars[(bars.len() * sum.ranks.len().min(schedule.members) - 1) / schedule.members]
     };
     let width = schedule.chunks.max(2) + 2;
-    let mut lines = vec![
+    let mut lines =
+        vec!["A block is a chunk. Its height: how many values are in the sum.".to_owned()];
+    lines.push(
         (0..schedule.members).fold(String::from("member   "), |line, member| {
             format!("{line}{member:<width$}")
         }),
-    ];
+    );
     for (round, held) in schedule.held().iter().enumerate() {
         let name = if round == 0 {
             "start".to_owned()
