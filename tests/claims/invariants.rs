@@ -34,7 +34,7 @@ const IMPORTS: [(&str, &str); 13] = [
     ("run", "d2l dataset devices functional training"),
     ("scratch", "d2l dataset functional run"),
     ("concise", "d2l data-parallel dataset functional run"),
-    ("lab", "collective d2l devices functional scratch"),
+    ("lab", "collective d2l devices scratch"),
     ("notebook", ALL),
     ("xtask", ALL),
 ];

@@ -226,6 +226,9 @@ impl Schedule {
     /// # Errors
     /// A sentence that says which round is wrong.
     pub fn check_rounds(&self) -> Result<(), String> {
+        if self.members == 0 || self.chunks == 0 {
+            return Err("A schedule has at least one member and one chunk.".to_owned());
+        }
         for (number, round) in (1..).zip(&self.rounds) {
             let checked = self.check_round(round);
             checked.map_err(|wrong| format!("Round {number}: {wrong}"))?;
@@ -245,8 +248,11 @@ impl Schedule {
             if let Some(rank) = ranks.clone().find(|rank| **rank >= self.members) {
                 return Err(format!("there is no member {rank}."));
             }
-            if *chunk >= self.chunks || from.is_empty() {
-                return Err(format!("there is no chunk {chunk}, or a sum of nothing."));
+            if *chunk >= self.chunks {
+                return Err(format!("there is no chunk {chunk}."));
+            }
+            if from.is_empty() {
+                return Err(format!("member {by} adds nothing."));
             }
             let others = round
                 .iter()
@@ -423,6 +429,11 @@ mod tests {
         for (sentence, words) in says {
             assert!(sentence.contains(words), "{sentence}");
         }
+        let no_chunks = Schedule {
+            chunks: 0,
+            ..Schedule::new(Algorithm::Star, 1)
+        };
+        assert!(no_chunks.check().is_err());
         // in another order for each member
         let both = vec![add(0, vec![0, 1], 0), add(1, vec![1, 0], 1)];
         let back = vec![copy(1, 0, 0), copy(0, 1, 1)];

@@ -67,6 +67,9 @@ impl Schedule {
     /// sends one message after the other, and receives one after the other; both at the same time. In a round, all chunks
     /// of one member for another are one message.
     ///
+    /// # Panics
+    /// If a sum names a member that does not exist; [`check_rounds`](Self::check_rounds) says so.
+    ///
     /// ```
     /// use collective::{Algorithm, Schedule, cost::Link};
     /// // two hosts with two devices each, and a slow link between the hosts

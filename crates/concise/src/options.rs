@@ -94,9 +94,14 @@ fn places() -> impl TypedValueParser<Value = ReduceOn> {
 type Weights = Vec<f64>; // clap would take a `Vec` for an option that is repeated
 
 fn weights(text: &str) -> Result<Weights, &'static str> {
-    let weights = text.split(',').map(|weight| weight.trim().parse().ok());
-    let weights: Option<Weights> = weights.collect();
-    weights.ok_or("expected numbers such as 3,1")
+    let weight = |text: &str| {
+        text.trim()
+            .parse()
+            .ok()
+            .filter(|w: &f64| *w > 0.0 && w.is_finite())
+    };
+    let weights: Option<Weights> = text.split(',').map(weight).collect();
+    weights.ok_or("expected positive numbers such as 3,1")
 }
 
 /// How the processes of a run communicate.
@@ -153,6 +158,10 @@ impl AsMut<run::Options> for Options {
 impl Options {
     /// What can be said without looking at devices or data.
     pub(crate) fn check(&self) -> Result<()> {
+        ensure!(
+            self.split.is_none() || self.backend == Backend::Threads,
+            "--split: replicas of several processes have equal shares; leave out --split or --backend"
+        );
         for (option, value) in [
             ("--momentum", self.momentum),
             ("--weight-decay", self.weight_decay),

@@ -280,7 +280,7 @@ impl DataParallel {
     /// Sets the part of a minibatch that each replica gets from now on, in proportion: for devices of different speed.
     ///
     /// # Errors
-    /// If there is not one weight above 0 for each replica, or there are other processes.
+    /// If there is not one weight above 0 for each replica, there are other processes, or a replica has ended.
     pub fn set_split(&self, weights: &[f64]) -> Result<()> {
         let (n, k) = (weights.len(), self.devices.len());
         ensure!(n == k, "{n} weights for {k} replicas; give one for each");
@@ -290,9 +290,11 @@ impl DataParallel {
             self.processes.are_one(),
             "replicas of several processes have equal shares"
         );
-        // shares of different size: a check of memory counts that of each replica alone
-        self.on_each(vec![(); k], |_, ()| {
-            devices::threads::set_together(1);
+        // with shares of different size, a check of memory counts that of each replica alone
+        let even = weights.iter().all(|w| *w == weights[0]);
+        let together = if even { k.min(devices::cores()) } else { 1 };
+        self.on_each(vec![(); k], move |_, ()| {
+            devices::threads::set_together(together);
             Ok(())
         })?;
         *lock(&self.weights) = weights.to_vec();
@@ -383,6 +385,8 @@ mod tests {
         assert_eq!(together()?, [devices::cores().min(2); 2]);
         net.set_split(&[3.0, 1.0])?;
         assert_eq!(together()?, [1; 2]);
+        net.set_split(&[1.0, 1.0])?;
+        assert_eq!(together()?, [devices::cores().min(2); 2]);
         Ok(())
     }
 }

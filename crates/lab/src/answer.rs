@@ -14,6 +14,8 @@ use crate::judge::VERDICT;
 
 /// How long an answer may run.
 const LIMIT: Duration = Duration::from_secs(20);
+/// How many bytes it may print.
+const MOST: u64 = 1 << 20;
 
 /// What became of an answer.
 #[derive(Debug, PartialEq, Eq)]
@@ -39,28 +41,32 @@ pub fn outcome(exercise: &Exercise, answer: &Path) -> Result<Outcome> {
         .stdout(Stdio::piped())
         .spawn()
         .context("the answer")?;
-    let mut stdout = child.stdout.take().context("no output")?;
+    let stdout = child.stdout.take().context("no output")?;
     let reader = thread::spawn(move || {
-        let mut said = String::new();
-        stdout.read_to_string(&mut said).map(|_| said)
+        let mut said = Vec::new();
+        stdout.take(MOST).read_to_end(&mut said).map(|_| said)
     });
     let start = Instant::now();
     let status = loop {
         if let Some(status) = child.try_wait()? {
-            break status;
+            break Some(status);
         }
         if start.elapsed() > LIMIT {
             child.kill()?;
             child.wait()?;
-            let words = "Your code did not end after 20 seconds. Is there an endless loop?";
-            return Ok(Outcome::Wrong(words.to_owned()));
+            break None;
         }
         thread::sleep(Duration::from_millis(5));
     };
     let said = reader.join().expect("the reader does not panic")?;
-    let (printed, verdict) = match said.rsplit_once(VERDICT) {
-        Some((printed, verdict)) => (printed, verdict.to_owned()),
-        None => (&*said, format!("Your code ended the process: {status}.")),
+    let said = String::from_utf8_lossy(&said);
+    let (printed, verdict) = match (said.rsplit_once(VERDICT), status) {
+        (Some((printed, verdict)), Some(_)) => (printed, verdict.to_owned()),
+        (_, Some(status)) => (&*said, format!("Your code ended the process: {status}.")),
+        (_, None) => (
+            &*said,
+            "Your code did not end after 20 seconds. Is there an endless loop?".to_owned(),
+        ),
     };
     if !printed.is_empty() {
         println!("Your code printed:");
@@ -79,7 +85,7 @@ pub fn outcome(exercise: &Exercise, answer: &Path) -> Result<Outcome> {
 ///
 /// # Errors
 /// If cargo cannot be started.
-pub fn compile(exercise: &Exercise, answer: &Path) -> Result<Result<PathBuf, String>> {
+fn compile(exercise: &Exercise, answer: &Path) -> Result<Result<PathBuf, String>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let check = root.join("checks").join(exercise.name).with_extension("rs");
     let color = if console::colors_enabled_stderr() {

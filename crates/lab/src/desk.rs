@@ -40,7 +40,7 @@ impl Desk {
     /// # Errors
     /// If it cannot be written.
     pub fn copy(&self, exercise: &Exercise) -> Result<PathBuf> {
-        let path = self.folder.join(exercise.name).with_extension("rs");
+        let path = self.path(exercise);
         if !path.exists() {
             fs::write(&path, exercise.gap).with_context(|| format!("{path:?}"))?;
         }
@@ -49,22 +49,29 @@ impl Desk {
 
     /// Whether the reader has a copy of an exercise.
     pub fn has(&self, exercise: &Exercise) -> bool {
-        self.folder
-            .join(exercise.name)
-            .with_extension("rs")
-            .exists()
+        self.path(exercise).exists()
     }
 
-    /// Begins an exercise anew. A copy that was changed stays beside the new one, as `NAME.rs.old`.
+    /// Begins an exercise anew. A copy that was changed is kept beside the new one, as `NAME.rs.old` or `NAME.rs.old2`;
+    /// returns its path.
     ///
     /// # Errors
     /// If a file cannot be written.
-    pub fn reset(&self, exercise: &Exercise) -> Result<PathBuf> {
+    pub fn reset(&self, exercise: &Exercise) -> Result<Option<PathBuf>> {
         let path = self.copy(exercise)?;
-        if fs::read_to_string(&path)? != exercise.gap {
-            fs::rename(&path, path.with_extension("rs.old"))?;
+        if fs::read_to_string(&path)? == exercise.gap {
+            return Ok(None);
         }
-        self.copy(exercise)
+        let names = ["old".to_owned()]
+            .into_iter()
+            .chain((2..).map(|i| format!("old{i}")));
+        let mut paths = names.map(|name| path.with_extension(format!("rs.{name}")));
+        let old = paths
+            .find(|path| !path.exists())
+            .context("no name is free")?;
+        fs::rename(&path, &old)?;
+        self.copy(exercise)?;
+        Ok(Some(old))
     }
 
     /// The first exercise that is not solved.
@@ -85,37 +92,29 @@ impl Desk {
     /// # Errors
     /// If a file cannot be read.
     pub fn is_solved(&self, exercise: &Exercise) -> Result<bool> {
-        let line = self.line(exercise)?;
+        if !self.has(exercise) {
+            return Ok(false);
+        }
+        let line = line(exercise, &fs::read(self.path(exercise))?);
         Ok(self.solved()?.lines().any(|solved| solved == line))
     }
 
-    /// Notes that the reader's copy is right.
+    /// Notes that this answer is right.
     ///
     /// # Errors
     /// If a file cannot be read or written.
-    pub fn solve(&self, exercise: &Exercise) -> Result<()> {
+    pub fn solve(&self, exercise: &Exercise, answer: &[u8]) -> Result<()> {
         let others = self.solved()?;
         let others = others
             .lines()
             .filter(|line| !line.starts_with(exercise.name));
-        let line = self.line(exercise)?;
+        let line = line(exercise, answer);
         let lines: Vec<&str> = others.chain([line.as_str()]).collect();
         Ok(fs::write(self.folder.join("solved.txt"), lines.join("\n"))?)
     }
 
-    /// What `solved.txt` says of a copy that is right.
-    fn line(&self, exercise: &Exercise) -> Result<String> {
-        let path = self.folder.join(exercise.name).with_extension("rs");
-        let answer = if path.exists() {
-            fs::read(&path)?
-        } else {
-            Vec::new()
-        };
-        Ok(format!(
-            "{} {:08x}",
-            exercise.name,
-            crc32fast::hash(&answer)
-        ))
+    fn path(&self, exercise: &Exercise) -> PathBuf {
+        self.folder.join(exercise.name).with_extension("rs")
     }
 
     fn solved(&self) -> Result<String> {
@@ -126,4 +125,9 @@ impl Desk {
             String::new()
         })
     }
+}
+
+/// What `solved.txt` says of an answer that is right.
+fn line(exercise: &Exercise, answer: &[u8]) -> String {
+    format!("{} {:08x}", exercise.name, crc32fast::hash(answer))
 }

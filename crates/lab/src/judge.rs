@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::sync::Mutex;
 
-use anyhow::{Result, anyhow, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use candle_core::Tensor;
 use devices::{catch_panic, lock, without_backtrace};
 
@@ -16,6 +16,7 @@ pub type Check = fn() -> Result<()>;
 /// If the answer is wrong.
 pub fn judge(check: Check) -> Result<()> {
     static PLACE: Mutex<String> = Mutex::new(String::new());
+    lock(&PLACE).clear();
     std::panic::set_hook(Box::new(|panic| {
         let line = panic
             .location()
@@ -25,18 +26,22 @@ pub fn judge(check: Check) -> Result<()> {
     let wrong = match catch_panic(check) {
         Ok(Ok(())) => return Ok(()),
         Ok(Err(error)) => match error.downcast::<candle_core::Error>() {
-            // without candle's backtrace, which would hide the sentence
-            Ok(error) => format!("Your code returns an error: {}", without_backtrace(error)),
+            // without candle's backtrace, which would hide the sentence; a replica makes an error of a panic
+            Ok(error) => {
+                let error = without_backtrace(error);
+                format!("Your code returns an error: {error}{}", lock(&PLACE))
+            }
             Err(sentence) => format!("{sentence:#}"),
         },
         Err(panic) => format!("Your code stops: {panic}{}", lock(&PLACE)),
     };
-    // also from a panic that a thread of a replica made an error
-    let to_do = wrong.split_once("not yet implemented: ");
-    let to_do = to_do.map(|(before, to_do)| (before, to_do.split(" (").next().unwrap_or(to_do)));
-    Err(anyhow!(to_do.map_or(wrong.clone(), |(_, to_do)| format!(
-        "Still to do: {to_do}."
-    ))))
+    match wrong.split_once("not yet implemented: ") {
+        Some((_, to_do)) => bail!(
+            "Still to do: {}.",
+            to_do.split(" (").next().unwrap_or(to_do)
+        ),
+        None => bail!(wrong),
+    }
 }
 
 /// Stands before the verdict, after all that an answer prints.

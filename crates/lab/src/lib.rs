@@ -2,7 +2,7 @@
 //!
 //! An exercise is a file of `exercises/` with a gap. Its solution stands in `solutions/`, and its check in `checks/`.
 //! Readers write in copies, in the folder `lab` of the repository, which git ignores. [`Exercise`] is one of them,
-//! [`Desk`] the folder with the copies, [`compile`](answer::compile) compiles an answer with its check, and [`judge`]
+//! [`Desk`] the folder with the copies, [`outcome`](answer::outcome) compiles an answer and runs it with its check, and [`judge`]
 //! runs the check. This crate trains nothing by itself.
 
 pub mod answer;

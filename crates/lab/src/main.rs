@@ -95,12 +95,18 @@ fn run(cli: Cli) -> Result<()> {
             Ok(())
         }
         Some(Verb::Reset { exercise }) => {
-            let path = desk.reset(Exercise::find(&exercise)?)?;
-            println!("{0} is new; what you had is {0}.old", shown(&path));
+            let exercise = Exercise::find(&exercise)?;
+            if let Some(old) = desk.reset(exercise)? {
+                println!("What you had is {}.", shown(&old));
+            }
+            println!("{} is new.", shown(&desk.copy(exercise)?));
             Ok(())
         }
         Some(Verb::Check { exercise }) => match exercise {
-            Some(name) => check(&desk, Exercise::find(&name)?).map(drop),
+            Some(name) => match check(&desk, Exercise::find(&name)?)? {
+                true => Ok(()),
+                false => bail!("not solved"),
+            },
             None => check_all(&desk),
         },
     }
@@ -136,14 +142,14 @@ fn watch(desk: &Desk, first: Option<&str>) -> Result<()> {
 
 /// Checks the exercises that the reader has begun.
 fn check_all(desk: &Desk) -> Result<()> {
+    let begun: Vec<&Exercise> = ALL.iter().filter(|exercise| desk.has(exercise)).collect();
     let mut open = 0;
-    for exercise in ALL {
-        let right = desk.has(exercise) && check(desk, exercise)?;
-        open += usize::from(!right);
+    for exercise in &begun {
+        open += usize::from(!check(desk, exercise)?);
     }
     match open {
         0 => Ok(()),
-        _ => bail!("{open} of {} are not solved", ALL.len()),
+        _ => bail!("{open} of {} are not solved", begun.len()),
     }
 }
 
@@ -155,10 +161,11 @@ fn check(desk: &Desk, exercise: &Exercise) -> Result<bool> {
 
 /// Checks one answer, and says how it is; whether it is right.
 fn report(desk: &Desk, exercise: &Exercise, path: &Path) -> Result<bool> {
+    let answer = fs::read(path)?;
     let outcome = outcome(exercise, path)?;
     match &outcome {
         Outcome::Right => {
-            desk.solve(exercise)?;
+            desk.solve(exercise, &answer)?;
             println!("{} Right.", style("✓").green().bold());
             println!(
                 "  Compare: cargo run -p lab -- solution {}\n",
@@ -197,7 +204,7 @@ fn show(desk: &Desk, exercise: &Exercise, path: &Path) -> Result<()> {
         "Fill in {}. It is checked when you save it.",
         style(shown(path)).cyan()
     );
-    println!("A hint: cargo run -p lab -- hint\n");
+    println!("A hint: cargo run -p lab -- hint {}\n", exercise.number());
     Ok(())
 }
 
