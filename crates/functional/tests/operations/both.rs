@@ -135,7 +135,7 @@ impl Both {
     /// Of a value that is the weight.
     pub fn embedding(&self, weight: &Tensor, tokens: &Tensor) -> Result<Self> {
         self.map(
-            |_| Value::new(tokens)?.embedding(weight),
+            |_| Value::new(&tokens.to_device(weight.device())?)?.embedding(weight),
             |weight| reference::embedding(tokens, weight),
         )
     }

@@ -166,7 +166,7 @@ pub fn tokens() -> impl Strategy<Value = Case> {
             _ => vec![h, weight, bias, rows, up, qkv],
         };
         Case::new(sizes, inputs, move |x| {
-            let first = Both::new(&x[0])?;
+            let (first, y) = (Both::new(&x[0])?, y.to_device(x[0].device())?);
             match which {
                 0 => first.embedding(&x[0], &ids),
                 1 => first.gelu(),
