@@ -227,15 +227,10 @@ impl Sources<'_> {
         Ok(line.context("nothing is recorded")?.to_owned())
     }
 
-    /// One of the accuracies of each run of a command, with the default seed and with others.
+    /// One of the accuracies of a recorded run.
     fn accuracies(&self, command: &str, one: fn(&[f64]) -> f64) -> Result<String> {
-        let is_run = |of: &str| of == command || of.starts_with(&format!("{command} --seed "));
-        let runs = self.recorded.iter().filter(|(of, _)| is_run(of));
-        let runs = runs.filter_map(|(_, text)| Epochs::of(text).ok());
-        let all: Vec<String> = runs
-            .map(|run| format!("{:.3}", one(&run.accuracies)))
-            .collect();
-        Ok(all.join(", "))
+        let run = Epochs::of_command(&self.recorded, command)?;
+        Ok(format!("{:.3}", one(&run.accuracies)))
     }
 
     /// What follows `words` in the run of several seeds: `0.733 to 0.840, mean 0.814`.
