@@ -166,6 +166,29 @@ impl Schedule {
         most.max(kept + joined)
     }
 
+    /// As JSON, with the names of the fields: for a page that draws it.
+    ///
+    /// ```
+    /// use collective::{Algorithm, Schedule};
+    /// let json = Schedule::new(Algorithm::Tree, 2).json();
+    /// assert!(json.starts_with(r#"{"members":2,"chunks":1,"rounds":[[{"by":0,"from":[0,1],"to":[0],"chunk":0}]"#));
+    /// ```
+    pub fn json(&self) -> String {
+        let sum = |Sum {
+                       by,
+                       from,
+                       to,
+                       chunk,
+                   }: &Sum| {
+            format!(r#"{{"by":{by},"from":{from:?},"to":{to:?},"chunk":{chunk}}}"#)
+        };
+        let list = |items: Vec<String>| format!("[{}]", items.join(","));
+        let round = |sums: &Vec<Sum>| list(sums.iter().map(sum).collect());
+        let rounds = list(self.rounds.iter().map(round).collect()).replace(", ", ",");
+        let (members, chunks) = (self.members, self.chunks);
+        format!(r#"{{"members":{members},"chunks":{chunks},"rounds":{rounds}}}"#)
+    }
+
     /// What the members hold before the first round and after each one: `held[round][member][chunk]`.
     ///
     /// ```

@@ -28,16 +28,20 @@ pub enum Outcome {
     NotCompiled(String),
 }
 
-/// Compiles an answer with its check, and runs both.
+/// The variable with the file that the schedule of a puzzle is written to.
+pub(crate) const EXPORT: &str = "LAB_EXPORT";
+
+/// Compiles an answer with its check, and runs both. The schedule of a puzzle is written to the file `export` as JSON.
 ///
 /// # Errors
 /// If cargo cannot be started.
-pub fn outcome(exercise: &Exercise, answer: &Path) -> Result<Outcome> {
+pub fn outcome(exercise: &Exercise, answer: &Path, export: Option<&Path>) -> Result<Outcome> {
     let program = match compile(exercise, answer)? {
         Ok(program) => program,
         Err(said) => return Ok(Outcome::NotCompiled(said)),
     };
     let mut child = Command::new(&program)
+        .envs(export.map(|file| (EXPORT, file)))
         .stdout(Stdio::piped())
         .spawn()
         .context("the answer")?;
@@ -69,11 +73,11 @@ pub fn outcome(exercise: &Exercise, answer: &Path) -> Result<Outcome> {
         ),
     };
     if !printed.is_empty() {
-        println!("Your code printed:");
+        eprintln!("Your code printed:");
         printed
             .lines()
             .take(20)
-            .for_each(|line| println!("  {line}"));
+            .for_each(|line| eprintln!("  {line}"));
     }
     Ok(match verdict.is_empty() {
         true => Outcome::Right,

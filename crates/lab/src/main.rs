@@ -49,6 +49,11 @@ enum Verb {
         /// Number of the exercise
         exercise: String,
     },
+    /// Print your schedule of a puzzle as JSON, for the page to play with
+    Export {
+        /// Number of the puzzle
+        puzzle: String,
+    },
     /// Check the exercises that you have begun, or one
     Check {
         /// Number of the exercise [default: all that you have begun]
@@ -102,6 +107,7 @@ fn run(cli: Cli) -> Result<()> {
             println!("{} is new.", shown(&desk.copy(exercise)?));
             Ok(())
         }
+        Some(Verb::Export { puzzle }) => export(&desk, Exercise::find(&puzzle)?),
         Some(Verb::Check { exercise }) => match exercise {
             Some(name) => match check(&desk, Exercise::find(&name)?)? {
                 true => Ok(()),
@@ -140,6 +146,23 @@ fn watch(desk: &Desk, first: Option<&str>) -> Result<()> {
     Ok(())
 }
 
+/// Prints the schedule of an answer, right or wrong.
+fn export(desk: &Desk, puzzle: &Exercise) -> Result<()> {
+    let path = desk.copy(puzzle)?;
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("schedule.json");
+    let wrong = match outcome(puzzle, &path, Some(&file))? {
+        Outcome::NotCompiled(said) => bail!("{said}"),
+        Outcome::Wrong(sentence) => sentence,
+        Outcome::Right => "It is no puzzle.".to_owned(),
+    };
+    match fs::read_to_string(file) {
+        Ok(json) => println!("{json}"),
+        Err(_) => bail!("{} gives no schedule. {wrong}", puzzle.name),
+    }
+    Ok(())
+}
+
 /// Checks the exercises that the reader has begun.
 fn check_all(desk: &Desk) -> Result<()> {
     let begun: Vec<&Exercise> = ALL.iter().filter(|exercise| desk.has(exercise)).collect();
@@ -162,7 +185,7 @@ fn check(desk: &Desk, exercise: &Exercise) -> Result<bool> {
 /// Checks one answer, and says how it is; whether it is right.
 fn report(desk: &Desk, exercise: &Exercise, path: &Path) -> Result<bool> {
     let answer = fs::read(path)?;
-    let outcome = outcome(exercise, path)?;
+    let outcome = outcome(exercise, path, None)?;
     match &outcome {
         Outcome::Right => {
             desk.solve(exercise, &answer)?;

@@ -12,7 +12,7 @@ fn answers_run_as_processes() -> Result<()> {
     let desk = Desk::in_folder(folder.path().to_owned())?;
     let exercise = Exercise::find("12")?;
     let path = desk.copy(exercise)?;
-    let gap = outcome(exercise, &path)?;
+    let gap = outcome(exercise, &path, None)?;
     ensure!(
         matches!(&gap, Outcome::Wrong(sentence) if sentence.starts_with("Still to do")),
         "{gap:?}"
@@ -21,19 +21,27 @@ fn answers_run_as_processes() -> Result<()> {
         .gap
         .replace("todo!", "std::process::exit(0); todo!");
     fs::write(&path, ends)?;
-    let ended = outcome(exercise, &path)?;
+    let ended = outcome(exercise, &path, None)?;
     ensure!(
         matches!(&ended, Outcome::Wrong(sentence) if sentence.contains("ended the process")),
         "{ended:?}"
     );
     fs::write(&path, "pub fn schedule() {}")?;
-    let types = outcome(exercise, &path)?;
+    let types = outcome(exercise, &path, None)?;
     ensure!(
         matches!(&types, Outcome::NotCompiled(said) if said.contains("mismatched types")),
         "{types:?}"
     );
     fs::write(&path, exercise.solution)?;
-    ensure!(outcome(exercise, &path)? == Outcome::Right, "the solution");
+    let json = folder.path().join("schedule.json");
+    ensure!(
+        outcome(exercise, &path, Some(&json))? == Outcome::Right,
+        "the solution"
+    );
+    ensure!(
+        fs::read_to_string(json)?.starts_with(r#"{"members":2,"chunks":2,"rounds":[["#),
+        "the schedule"
+    );
     Ok(())
 }
 

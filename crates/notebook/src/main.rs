@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use clap::{Parser, Subcommand};
 use notebook::book::Book;
 use notebook::run::{BEGIN, OVERTIME};
-use notebook::{check, fresh, jupyter, record, renew, site};
+use notebook::{check, fresh, jupyter, record, renew};
 
 // What a reader need not see in a cell need not be warned of.
 #[allow(unused, unused_qualifications)]
@@ -42,12 +42,8 @@ enum Command {
     },
     /// Convert a chapter to a Jupyter notebook, CHAPTER.ipynb
     Jupyter { chapter: String },
-    /// Preprocessor for `mdbook build notebooks-md`
-    #[command(hide = true)]
-    Mdbook {
-        /// mdBook asks `supports html`
-        question: Vec<String>,
-    },
+    /// Build the site of all chapters, in target/book
+    Site,
     /// Run the cells of a chapter
     #[command(hide = true)]
     Run {
@@ -69,8 +65,7 @@ fn main() -> ExitCode {
         Command::Renew { chapter } => renew(chapter.as_deref()),
         Command::Record { chapter, only } => record(chapter.as_deref(), &only),
         Command::Jupyter { chapter } => jupyter(&chapter),
-        Command::Mdbook { question } if question.is_empty() => site::serve(),
-        Command::Mdbook { .. } => Ok(()),
+        Command::Site => site(),
         Command::Run { chapter, limit } => run(&chapter, limit),
     };
     match done {
@@ -139,6 +134,14 @@ fn jupyter(chapter: &str) -> Result<()> {
     let file = book.folder.join(format!("{chapter}.ipynb"));
     fs::write(&file, serde_json::to_string_pretty(&notebook)? + "\n")?;
     println!("{}", file.display());
+    Ok(())
+}
+
+fn site() -> Result<()> {
+    let book = book()?;
+    let folder = book.root.join("target/book");
+    notebook::site::build(&book.folder, &folder)?;
+    println!("{}", folder.join("index.html").display());
     Ok(())
 }
 

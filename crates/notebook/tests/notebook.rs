@@ -13,6 +13,8 @@ use notebook::check;
 mod numbers;
 #[path = "notebook/options.rs"]
 mod options;
+#[path = "notebook/play.rs"]
+mod play;
 #[path = "notebook/prose.rs"]
 mod prose;
 #[path = "notebook/runner.rs"]
@@ -62,6 +64,13 @@ fn trials() -> Result<Vec<Trial>> {
         let book = book.clone();
         trials.push(trial(name, move || none(check(&book)?)));
     }
+    let name = match play::browser() {
+        Some(_) => "play",
+        None => "play (ignored: needs Chromium)",
+    };
+    let is_ignored = play::browser().is_none();
+    let play = trial(name, move || none(play::complaints(&book)?));
+    trials.push(play.with_ignored_flag(is_ignored));
     for (name, test) in runner::TESTS {
         trials.push(trial(&format!("runner::{name}"), test));
     }

@@ -1,5 +1,5 @@
-//! The site: what mdBook asks of a preprocessor, so that `mdbook build notebooks-md` gives pages that need no
-//! network. Formulas become MathML, and every file of the repository that a page links to a page.
+//! The site that mdBook makes of the chapters. It needs no network. Formulas become MathML, and every file of the
+//! repository that a page links to becomes a page.
 
 mod page;
 mod source;
@@ -9,6 +9,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use collective::{Algorithm, Schedule};
+use mdbook_driver::MDBook;
 use mdbook_preprocessor::book::{Book, BookItem, Chapter, SectionNumber};
 use mdbook_preprocessor::{Preprocessor, PreprocessorContext};
 
@@ -16,21 +18,40 @@ use page::address;
 
 /// The name of the part of the site that has the files of the repository.
 const CODE: &str = "The code";
+/// The page to play with has the schedules of 1 to so many members.
+const MEMBERS: usize = 16;
 
-/// What `mdbook build` calls: a context and a book come on stdin, the book goes to stdout.
+/// Builds the site of a folder of chapters in another folder.
 ///
 /// # Errors
 /// If a page cannot be made.
-pub fn serve() -> Result<()> {
-    let (context, book) = mdbook_preprocessor::parse_input(std::io::stdin())?;
-    let book = Site.run(&context, book)?;
-    serde_json::to_writer(std::io::stdout(), &book)?;
+pub fn build(chapters: &Path, site: &Path) -> Result<()> {
+    let mut book = MDBook::load(chapters)?;
+    book.config.build.build_dir = site.to_path_buf();
+    book.with_preprocessor(Site);
+    book.build()?;
+    let play = site.join("play");
+    let trace = fs::read_to_string(play.join("trace.json"))?;
+    fs::write(play.join("trace.js"), format!("const TRACE = {trace};\n"))?;
+    fs::write(play.join("schedules.js"), schedules())?;
     Ok(())
 }
 
-/// The preprocessor.
-#[derive(Debug, Clone, Copy)]
-pub struct Site;
+/// The schedules of all algorithms, for a script that a browser loads from a file.
+fn schedules() -> String {
+    let of = |algorithm| {
+        let all = (1..=MEMBERS).map(|k| Schedule::new(algorithm, k).json());
+        let all: Vec<String> = all.collect();
+        format!("{algorithm}: [\n{}]", all.join(",\n"))
+    };
+    format!(
+        "const SCHEDULES = {{\n{}}};\n",
+        Algorithm::ALL.map(of).join(",\n")
+    )
+}
+
+/// What changes pages before mdBook shows them.
+struct Site;
 
 impl Preprocessor for Site {
     fn name(&self) -> &str {

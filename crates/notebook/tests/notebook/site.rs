@@ -5,10 +5,9 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, Result};
-use mdbook_driver::MDBook;
 use notebook::book::Book;
 use notebook::chapter::Kind;
-use notebook::site::Site;
+use notebook::site;
 use regex::Regex;
 
 /// So many characters of a cell, or of what it printed, are beside each other in a window 1280 pixels wide:
@@ -18,10 +17,7 @@ const COLUMNS: usize = 107;
 /// What is broken in the site.
 pub fn complaints(book: &Book) -> Result<Vec<String>> {
     let folder = tempfile::tempdir()?;
-    let mut site = MDBook::load(&book.folder)?;
-    site.config.build.build_dir = folder.path().to_path_buf();
-    site.with_preprocessor(Site);
-    site.build()?;
+    site::build(&book.folder, folder.path())?;
     let files = Files::read(folder.path())?;
     let mut complaints = long_lines(book)?;
     let (code, mut formulas) = (Regex::new("(?s)<code.*?</code>")?, 0);
