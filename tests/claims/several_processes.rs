@@ -13,7 +13,7 @@ use crate::kit::{ended, has, signal, succeeds, until_there};
 
 trials![
     three_steps_of_resnet18,
-    replicas_in_each_of_several_processes,
+    where_replicas_are_changes_no_bit,
     settings_that_differ_are_named,
     a_process_that_is_killed_ends_all,
     a_process_that_stops_is_named_in_time,
@@ -22,7 +22,7 @@ trials![
     a_process_that_cannot_go_on_ends_all,
     a_replica_that_stands_still_ends_all,
     sums_in_another_order_do_not_go_on,
-    a_job_that_was_killed_goes_on,
+    a_job_that_was_killed_goes_on_anywhere,
 ];
 
 /// `mpirun -n …`, to which programs are added. It ends by itself if the test cannot end it.
@@ -72,12 +72,14 @@ fn three_steps_of_resnet18() -> Result<()> {
     Ok(())
 }
 
-/// Two processes of two replicas sum as a tree of four does, (a + b) + (c + d): so the bits are those of
-/// `--allreduce tree` in one process.
-fn replicas_in_each_of_several_processes() -> Result<()> {
-    let tree = format!("{SMALL} --allreduce tree");
-    same_as_in_one_process(4, &tree, |folder| {
-        leaves(folder, 2, &format!("{SMALL} --gpus 2"))
+/// Where replicas are changes no bit: 2 + 2, 2 + 1 + 1, also with a sum in rank order.
+fn where_replicas_are_changes_no_bit() -> Result<()> {
+    let four = format!("{SMALL} --gpus 4");
+    same_as_in_one_process(4, SMALL, |folder| leaves(folder, 2, &four))?;
+    same_as_in_one_process(4, SMALL, |folder| leaves(folder, 3, &four))?;
+    let star = format!("{SMALL} --allreduce star --momentum 0.9");
+    same_as_in_one_process(3, &star, |folder| {
+        leaves(folder, 2, &format!("{star} --gpus 3"))
     })
 }
 
@@ -243,24 +245,28 @@ fn a_replica_that_stands_still_ends_all() -> Result<()> {
     Ok(())
 }
 
-/// Each process has one replica, and then the ranks are the order.
+/// A ring is another order than the one of all layouts.
 fn sums_in_another_order_do_not_go_on() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let out = folder.path().join("run");
-    let ring = format!("{SMALL} --gpus 2 --allreduce ring --out {}", out.display());
+    let ring = format!("{SMALL} --gpus 3 --allreduce ring --out {}", out.display());
     succeeds("concise", &ring)?;
-    let go_on = format!("concise --backend mpi --resume {} --gpus 1", out.display());
+    let go_on = format!("concise --backend mpi --resume {}", out.display());
     let (status, _, stderr) = under_mpirun(2, &go_on)?;
+    let words = "--allreduce ring: a ring sums within one process";
+    ensure!(status == 2 && stderr.contains(words), "{status} {stderr}");
+    let (status, _, stderr) = under_mpirun(2, &format!("{go_on} --allreduce auto"))?;
     let words = r#"has "summed in the order of ring", this one has "summed in the order of ranks""#;
     ensure!(status == 2 && stderr.contains(words), "{status} {stderr}");
     Ok(())
 }
 
-/// With momentum and without `--sync-bn`: each process has batch-norm statistics of its own.
-fn a_job_that_was_killed_goes_on() -> Result<()> {
+/// With momentum and without `--sync-bn`: each replica has batch-norm statistics of its own. Two processes begin, and the run
+/// goes on in three.
+fn a_job_that_was_killed_goes_on_anywhere() -> Result<()> {
     let args = SMALL.replace("--sync-bn", "--momentum 0.9 --checkpoint-every 1");
-    same_as_in_one_process(2, &args, |folder| {
-        let out = folder.display();
+    same_as_in_one_process(4, &args, |folder| {
+        let (out, args) = (folder.display(), format!("{args} --gpus 4"));
         let begin = format!("concise --backend mpi {args} --out {out}");
         let mut job = mpirun()
             .args(of(2, &begin)?)
@@ -272,9 +278,9 @@ fn a_job_that_was_killed_goes_on() -> Result<()> {
         job.wait()?;
         let go_on = format!("concise --backend mpi --resume {out}");
         let (status, _, stderr) = under_mpirun(2, &format!("{go_on} --gpus 2"))?;
-        let words = r#"has "replicas 2", this one has "replicas 2 in each of 2 processes""#;
+        let words = r#"has "replicas 4", this one has "replicas 2"; each minibatch is split over the replicas"#;
         ensure!(status == 2 && stderr.contains(words), "{status} {stderr}");
-        let (status, _, stderr) = under_mpirun(2, &go_on)?;
+        let (status, _, stderr) = under_mpirun(3, &go_on)?;
         ensure!(status == 0, "status {status}\n{stderr}");
         Ok(())
     })

@@ -18,7 +18,8 @@ use std::str::FromStr;
 pub enum Algorithm {
     /// The book's: one device, the hub, sums all data; the others copy the sum.
     Star,
-    /// The book's exercise: every device owns one of k parts and sums it; the others copy the sum.
+    /// The book's exercise: every device owns one of k parts and sums it; the others copy the sum. It adds in the order of
+    /// the tree.
     Owner,
     /// Every device passes a part to its neighbour, which adds its own; then the sums go round the ring.
     Ring,
@@ -70,8 +71,8 @@ impl FromStr for Algorithm {
     }
 }
 
-/// One sum of one chunk: `by` adds the values of `from`, in that order, and writes the sum to all of `to`.
-/// A sum with one `from` is a copy.
+/// One sum of one chunk: `by` adds the values of `from`, and writes the sum to all of `to`. A sum with one `from` is a
+/// copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sum {
     /// The member that computes the sum.
@@ -82,6 +83,37 @@ pub struct Sum {
     pub to: Vec<usize>,
     /// The chunk of the data.
     pub chunk: usize,
+    /// The order of the additions: in pairs, then pairs of pairs, as 0+1+(2+3); or from the first to the last.
+    pub in_pairs: bool,
+}
+
+impl Sum {
+    /// `by` keeps the sum of `from`, added from the first to the last.
+    pub fn new(by: usize, from: Vec<usize>, chunk: usize) -> Self {
+        Self {
+            by,
+            from,
+            to: vec![by],
+            chunk,
+            in_pairs: false,
+        }
+    }
+}
+
+/// What remains of `parts` when neighbours are added, then their sums, until one is left. An odd one waits.
+pub(crate) fn in_pairs<T>(mut parts: Vec<T>, add: impl Fn(T, T) -> T) -> Option<T> {
+    while parts.len() > 1 {
+        let mut left = parts.into_iter();
+        let pair = || {
+            let first = left.next()?;
+            Some(match left.next() {
+                Some(second) => add(first, second),
+                None => first,
+            })
+        };
+        parts = std::iter::from_fn(pair).collect();
+    }
+    parts.pop()
 }
 
 /// The rounds of an all-reduce, one after the other; the sums of one round run at the same time.
@@ -179,6 +211,7 @@ impl Schedule {
                        from,
                        to,
                        chunk,
+                       ..
                    }: &Sum| {
             format!(r#"{{"by":{by},"from":{from:?},"to":{to:?},"chunk":{chunk}}}"#)
         };
@@ -203,13 +236,16 @@ impl Schedule {
         for round in &self.rounds {
             let before = &all[all.len() - 1];
             let mut after = before.clone();
-            for Sum {
-                from, to, chunk, ..
-            } in round
-            {
-                let sum = Partial::sum(from.iter().map(|rank| &before[*rank][*chunk]));
-                to.iter()
-                    .for_each(|rank| after[*rank][*chunk] = sum.clone());
+            for sum in round {
+                let parts = sum.from.iter().map(|rank| before[*rank][sum.chunk].clone());
+                let whole = match sum.in_pairs {
+                    true => in_pairs(parts.collect(), Partial::add),
+                    false => parts.reduce(Partial::add),
+                };
+                let whole = whole.expect("a sum has a value");
+                sum.to
+                    .iter()
+                    .for_each(|rank| after[*rank][sum.chunk] = whole.clone());
             }
             all.push(after);
         }
@@ -266,6 +302,7 @@ impl Schedule {
                 from,
                 to,
                 chunk,
+                ..
             } = sum;
             let ranks = from.iter().chain(to).chain([by]);
             if let Some(rank) = ranks.clone().find(|rank| **rank >= self.members) {
@@ -319,15 +356,14 @@ impl Partial {
         Self { ranks, shown }
     }
 
-    fn sum<'a>(mut parts: impl Iterator<Item = &'a Self>) -> Self {
-        let first = parts.next().expect("a sum has a value").clone();
-        parts.fold(first, |so_far, part| Self {
-            ranks: [so_far.ranks, part.ranks.clone()].concat(),
+    fn add(self, part: Self) -> Self {
+        Self {
             shown: match part.ranks.len() {
-                1 => format!("{}+{part}", so_far.shown),
-                _ => format!("{}+({part})", so_far.shown),
+                1 => format!("{self}+{part}"),
+                _ => format!("{self}+({part})"),
             },
-        })
+            ranks: [self.ranks, part.ranks].concat(),
+        }
     }
 }
 
@@ -337,28 +373,21 @@ impl fmt::Display for Partial {
     }
 }
 
-/// `by` keeps the sum of `from` for itself.
-fn add(by: usize, from: Vec<usize>, chunk: usize) -> Sum {
-    Sum {
-        by,
-        from,
-        to: vec![by],
-        chunk,
-    }
-}
-
 pub(crate) fn copy(by: usize, from: usize, chunk: usize) -> Sum {
-    add(by, vec![from], chunk)
+    Sum::new(by, vec![from], chunk)
 }
 
 fn star(k: usize) -> Vec<Vec<Sum>> {
-    let sum = add(0, (0..k).collect(), 0);
+    let sum = Sum::new(0, (0..k).collect(), 0);
     let copies = (1..k).map(|rank| copy(rank, 0, 0));
     vec![vec![sum], copies.collect()]
 }
 
 fn owner(k: usize) -> Vec<Vec<Sum>> {
-    let sum = |rank| add(rank, (0..k).collect(), rank);
+    let sum = |rank| Sum {
+        in_pairs: true,
+        ..Sum::new(rank, (0..k).collect(), rank)
+    };
     // each member begins with its neighbour's chunk, so that not all copy from the same member
     let copies = |rank: usize| {
         let owners = (1..k).map(move |i| (rank + i) % k);
@@ -371,7 +400,7 @@ fn ring(k: usize) -> Vec<Vec<Sum>> {
     let left = |rank: usize| (rank + k - 1) % k;
     // reduce-scatter: in round i, a member adds its own chunk to the sum so far of its left neighbour
     let sums = |i: usize| {
-        let sum = |rank| add(rank, vec![left(rank), rank], (rank + 2 * k - 1 - i) % k);
+        let sum = |rank| Sum::new(rank, vec![left(rank), rank], (rank + 2 * k - 1 - i) % k);
         (0..k).map(sum).collect()
     };
     // all-gather: the sums go round the ring once
@@ -391,7 +420,10 @@ fn tree(k: usize) -> Vec<Vec<Sum>> {
         let pairs = lower.map(move |rank| (rank, rank + stride));
         pairs.filter(move |(_, upper)| *upper < k)
     };
-    let up = |stride| pairs(stride).map(|(a, b)| add(a, vec![a, b], 0)).collect();
+    let up = |stride| {
+        let sums = pairs(stride).map(|(a, b)| Sum::new(a, vec![a, b], 0));
+        sums.collect()
+    };
     let down = |stride| pairs(stride).map(|(a, b)| copy(b, a, 0)).collect();
     let rounds = strides.iter().map(up);
     rounds.chain(strides.iter().rev().map(down)).collect()
@@ -445,7 +477,7 @@ mod tests {
                 "Round 1: member 1 writes chunk 0 of member 1 while",
             ),
             (
-                changed(|rounds| rounds[1][1] = add(2, vec![2, 0], 0)),
+                changed(|rounds| rounds[1][1] = Sum::new(2, vec![2, 0], 0)),
                 "ends with 2+(0+1+2)",
             ),
         ];
@@ -458,7 +490,7 @@ mod tests {
         };
         assert!(no_chunks.check().is_err());
         // in another order for each member
-        let both = vec![add(0, vec![0, 1], 0), add(1, vec![1, 0], 1)];
+        let both = vec![Sum::new(0, vec![0, 1], 0), Sum::new(1, vec![1, 0], 1)];
         let back = vec![copy(1, 0, 0), copy(0, 1, 1)];
         let mut swapped = Schedule {
             members: 2,
@@ -466,22 +498,23 @@ mod tests {
             rounds: vec![both, back],
         };
         assert_eq!(swapped.check(), Ok(()));
-        swapped.rounds = vec![vec![Sum {
-            by: 0,
-            from: vec![0, 1],
-            to: vec![0],
-            chunk: 0,
-        }]];
+        swapped.rounds = vec![vec![Sum::new(0, vec![0, 1], 0)]];
         assert!(swapped.check().is_err());
     }
 
     #[test]
-    fn star_and_owner_sum_in_rank_order() {
-        for algorithm in [Algorithm::Star, Algorithm::Owner] {
-            for sum in &Schedule::new(algorithm, 5).rounds[0] {
-                assert_eq!(sum.from, [0, 1, 2, 3, 4]);
-            }
+    fn the_star_sums_in_rank_order_and_owner_and_tree_in_pairs() {
+        let sum = |algorithm, k| {
+            let held = Schedule::new(algorithm, k).held();
+            held[held.len() - 1][0][0].to_string()
+        };
+        for k in 1..=33 {
+            assert_eq!(sum(Algorithm::Owner, k), sum(Algorithm::Tree, k));
+            let is_rank_order = sum(Algorithm::Star, k) == sum(Algorithm::Tree, k);
+            assert_eq!(is_rank_order, k <= 3, "{k}");
         }
+        assert_eq!(sum(Algorithm::Star, 7), "0+1+2+3+4+5+6");
+        assert_eq!(sum(Algorithm::Owner, 7), "0+1+(2+3)+(4+5+6)");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use crate::cost::Link;
 use crate::error::Error;
 #[cfg(feature = "nccl")]
 use crate::nccl::Nccl;
+use crate::order::SumOrder;
 use crate::process_group::{self, ProcessGroup};
 use crate::slots::Slots;
 use std::any::Any;
@@ -52,27 +53,49 @@ pub fn group(k: usize, options: GroupOptions) -> Vec<Member> {
 }
 
 /// As [`group`], for members in all processes of a process group. Every process makes this call and gets its own
-/// `k` members.
+/// `k` members; another process may have another number. The algorithm decides the [order](SumOrder) of the sums alone.
+///
+/// # Errors
+/// [`Error::Process`]: the processes cannot reach each other.
 ///
 /// # Panics
 /// If `k` is 0, or more than 65536.
-pub fn group_in(all: Box<dyn ProcessGroup>, k: usize, options: GroupOptions) -> Vec<Member> {
-    members(Some(all), k, options)
+pub fn group_in(
+    mut all: Box<dyn ProcessGroup>,
+    k: usize,
+    options: GroupOptions,
+) -> Result<Vec<Member>, Error> {
+    let messages = all.all_gather(&process_group::pack(&[vec![k as u64]]))?;
+    let numbers = messages
+        .iter()
+        .map(|message| Some(*process_group::unpack(message)?.first()?.first()? as usize));
+    let numbers: Option<Vec<usize>> = numbers.collect();
+    let order = SumOrder::new(&numbers.ok_or(Error::KindMismatch)?, options.algorithm);
+    Ok(members(Some((all, order)), k, options))
 }
 
-fn members(mut all: Option<Box<dyn ProcessGroup>>, k: usize, options: GroupOptions) -> Vec<Member> {
+fn members(
+    all: Option<(Box<dyn ProcessGroup>, SumOrder)>,
+    k: usize,
+    options: GroupOptions,
+) -> Vec<Member> {
     assert!(
         (1..=barrier::MOST).contains(&k),
         "a group of {k} members; 1 to {} are possible",
         barrier::MOST
     );
-    let (process, processes) = all.as_ref().map_or((0, 1), |all| (all.rank(), all.size()));
+    let (mut all, order) = all.unzip();
+    let process = all.as_ref().map_or(0, |all| all.rank());
+    let first = order
+        .as_ref()
+        .map_or(0, |order| order.first_member(process));
     let group = Arc::new(Group {
         options,
-        first: process * k,
-        size: processes * k,
-        has_processes: all.is_some(),
-        barrier: Barrier::new(process * k, k),
+        first,
+        size: order.as_ref().map_or(k, SumOrder::size),
+        process,
+        order,
+        barrier: Barrier::new(first, k),
         slots: Slots::new(k),
         items: (0..k).map(|_| Mutex::default()).collect(),
     });
@@ -113,7 +136,10 @@ pub(crate) struct Group {
     first: usize,
     /// The number of members in all processes.
     size: usize,
-    pub(crate) has_processes: bool,
+    /// The number of its process.
+    pub(crate) process: usize,
+    /// How the processes sum, if there is a process group.
+    pub(crate) order: Option<SumOrder>,
     pub(crate) barrier: Barrier,
     pub(crate) slots: Slots,
     items: Vec<Mutex<Option<Box<dyn Any + Send>>>>,
@@ -150,7 +176,7 @@ impl Member {
     /// [`Error`]: a member left, passed another number of values, or did not arrive in time.
     pub fn sum(&mut self, values: &mut [f64]) -> Result<(), Error> {
         let mut all = self.all_gather(process_group::bits(values))?;
-        if self.group.has_processes {
+        if self.group.order.is_some() {
             all = self.all_of_all_processes(all)?;
         }
         let lengths: Vec<usize> = all.iter().map(Vec::len).collect();
@@ -207,7 +233,11 @@ impl Member {
     /// The schedule for `len` elements; it is made once.
     pub(crate) fn schedule(&mut self, on_devices: bool, len: usize) -> Arc<Schedule> {
         let (algorithm, k) = (self.group.options.algorithm, self.locals);
+        let group = self.group.clone();
         let make = || {
+            if let Some(order) = &group.order {
+                return Arc::new(order.inside(group.process, if on_devices { 1 } else { k }));
+            }
             let algorithm = algorithm.chosen(on_devices, k, len * size_of::<f32>());
             match on_devices {
                 true => Arc::new(Schedule::new(algorithm, k)),
@@ -232,16 +262,14 @@ impl Member {
             .expect("member 0 has the process group"))
     }
 
-    /// The vectors of all processes; each process passes the same number of vectors.
+    /// The vectors of all processes.
     pub(crate) fn all_of_all_processes(
         &mut self,
         vectors: Vec<Vec<u64>>,
     ) -> Result<Vec<Vec<u64>>, Error> {
         let messages =
             self.over_all_processes(|group| group.all_gather(&process_group::pack(&vectors)))?;
-        let all = messages
-            .iter()
-            .map(|m| process_group::unpack(m, vectors.len()));
+        let all = messages.iter().map(|m| process_group::unpack(m));
         let all: Option<Vec<_>> = all.collect();
         let all = all.ok_or_else(|| self.group.barrier.fail(Error::KindMismatch))?;
         Ok(all.concat())
@@ -250,15 +278,20 @@ impl Member {
     /// As [`same_in_all_processes`](Self::same_in_all_processes), before a sum of the process group: with one member in
     /// each process, it compares the lengths itself.
     pub(crate) fn same_length(&mut self, lengths: Vec<usize>) -> Result<(), Error> {
-        match self.locals {
-            1 => Ok(()),
-            _ => self.same_in_all_processes(lengths),
+        let processes = self
+            .group
+            .order
+            .as_ref()
+            .map_or(1, |order| order.vectors.len());
+        match self.size() == processes {
+            true => Ok(()),
+            false => self.same_in_all_processes(lengths),
         }
     }
 
     /// Fails for all members of all processes unless their lengths are the same; `lengths` are those of this process.
     pub(crate) fn same_in_all_processes(&mut self, mut lengths: Vec<usize>) -> Result<(), Error> {
-        if self.group.has_processes {
+        if self.group.order.is_some() {
             let mine = lengths.iter().map(|length| *length as u64).collect();
             let all = self.all_of_all_processes(vec![mine])?.concat();
             lengths = all.into_iter().map(|length| length as usize).collect();

@@ -9,8 +9,8 @@
 //! A member that leaves (its thread returned early or panicked), has another length or does not arrive
 //! in time ends the call of the others with an error that names it. No member gets a partial sum.
 //!
-//! The members of a group are threads of one process. With a [`ProcessGroup`], each of its processes has the
-//! same number of members.
+//! The members of a group are threads of one process. With a [`ProcessGroup`], several processes have members. Where
+//! they are changes no bit of a sum: star, owner and tree add in the [same order](SumOrder) in any layout.
 //!
 //! This crate handles only vectors and tensors, no gradients and no networks.
 
@@ -24,6 +24,7 @@ mod group;
 #[cfg(feature = "mpi")]
 pub mod mpi;
 pub mod nccl;
+mod order;
 mod peers;
 mod process_group;
 mod slots;
@@ -35,6 +36,7 @@ pub use algorithm::{Algorithm, Partial, Schedule, Sum};
 pub use barrier::Deadline;
 pub use error::Error;
 pub use group::{GroupOptions, Member, group, group_in};
+pub use order::SumOrder;
 pub use peers::connect;
 pub use process_group::ProcessGroup;
 pub use stream::CommunicationStream;

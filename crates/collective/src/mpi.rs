@@ -2,7 +2,7 @@
 //!
 //! MPI does not compare calls or lengths: if two processes differ, it overwrites memory and then hangs. So
 //! the processes first exchange their call and its length, and fail all together. The owners compute a sum,
-//! in rank order. MPI's own sum has the same bits in all processes, but its order depends on the length.
+//! in the order that they are given. MPI's own sum has the same bits in all processes, but its order depends on the length.
 //!
 //! If one process fails, all end. A panic ends all, and so does [`abort`], which a program calls instead of
 //! an exit with an error. `mpirun` handles a process that is killed, or ends without [`finish`]. The watch
@@ -17,8 +17,9 @@ mod watch;
 use crate::algorithm::{Algorithm, Schedule};
 use crate::end::last_words;
 use crate::error::Error;
+use crate::order::SumOrder;
 use crate::process_group::ProcessGroup;
-use crate::slots::BLOCK;
+use crate::slots::{BLOCK, add};
 use ::mpi::Threading;
 use ::mpi::datatype::{Partition, PartitionMut};
 use ::mpi::environment::{is_finalized, is_initialized};
@@ -26,6 +27,7 @@ use ::mpi::topology::SimpleCommunicator;
 use ::mpi::traits::{Communicator, CommunicatorCollectives};
 use pulp::Arch;
 use std::mem::ManuallyDrop;
+use std::ops::Range;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -41,7 +43,7 @@ use watch::{Call, Calls, Channels, Watch};
 /// ```no_run
 /// # fn main() -> Result<(), collective::Error> {
 /// let all = collective::mpi::process_group(None)?;
-/// let mut members = collective::group_in(all, 1, Default::default());
+/// let mut members = collective::group_in(all, 1, Default::default())?;
 /// let sum = members[0].all_reduce(vec![1.0])?; // as many as there are processes
 /// drop(members);
 /// collective::mpi::finish()
@@ -192,10 +194,8 @@ struct Processes {
     size: usize,
     /// Which process sums which chunk.
     owners: Schedule,
-    /// The others' values of the chunk that this process sums, in rank order.
+    /// The chunk that this process sums, of the vectors of all processes.
     parts: Vec<f32>,
-    /// The sum of that chunk.
-    sum: Vec<f32>,
 }
 
 /// The size of the note that a process sends before a call: the call, a length, and its data, if that is
@@ -228,7 +228,6 @@ impl Processes {
             size,
             owners: Schedule::new(Algorithm::Owner, size),
             parts: Vec::new(),
-            sum: Vec::new(),
         }
     }
 
@@ -273,33 +272,44 @@ impl Processes {
         }
     }
 
-    /// Sums a piece, which has the same length in all processes.
-    fn sum(&mut self, data: &mut [f32]) {
-        let chunk = |rank| self.owners.chunk(rank, data.len());
-        let own = chunk(self.rank);
-        let counts: Vec<i32> = (0..self.size)
-            .map(|rank| chunk(rank).len() as i32)
-            .collect();
-        // this process sends nothing to itself
-        let (mut sent, mut received) = (counts.clone(), vec![own.len() as i32; self.size]);
-        (sent[self.rank], received[self.rank]) = (0, 0);
-        self.parts.resize((self.size - 1) * own.len(), 0.0);
-        let (from, to) = (starts(&counts), starts(&received));
-        self.comm.0.all_to_all_varcount_into(
-            &Partition::new(data, sent, from),
-            &mut PartitionMut::new(&mut self.parts[..], received, to),
-        );
-        let mut others = self.parts.chunks_exact(own.len().max(1));
-        let parts = (0..self.size).map(|rank| match rank == self.rank {
-            true => &data[own.clone()],
-            false => others.next().unwrap_or_default(),
-        });
-        self.sum.resize(own.len(), 0.0);
-        add_up(&parts.collect::<Vec<_>>(), &mut self.sum);
+    /// Sums a piece of all vectors, which has the same length in all processes.
+    fn sum(&mut self, vectors: &mut [&mut [f32]], order: &SumOrder) {
+        let (owners, total) = (&self.owners, order.vectors.iter().sum::<usize>());
+        let chunks = (0..self.size).map(|rank| owners.chunk(rank, vectors[0].len()));
+        let chunks: Vec<Range<usize>> = chunks.collect();
+        let own = chunks[self.rank].clone();
+        let counts: Vec<i32> = chunks.iter().map(|chunk| chunk.len() as i32).collect();
+        self.parts.resize(total * own.len(), 0.0);
+        // first of each process one vector, then of those that have more, the next
+        for i in 0..order.vectors.iter().copied().max().unwrap_or(0) {
+            let place = |rank| (order.first(rank) + i) * own.len();
+            let has = |rank: &usize| order.vectors[*rank] > i;
+            let others = |rank: &usize| *rank != self.rank && has(rank);
+            let mine: &[f32] = vectors.get(i).map_or(&[], |vector| vector);
+            if has(&self.rank) {
+                self.parts[place(self.rank)..][..own.len()].copy_from_slice(&mine[own.clone()]);
+            }
+            // this process sends nothing to itself
+            let sent = (0..self.size).map(|rank| match rank == self.rank || mine.is_empty() {
+                true => (0, 0),
+                false => (counts[rank], chunks[rank].start as i32),
+            });
+            let (sent, from): (Vec<i32>, Vec<i32>) = sent.unzip();
+            let received = (0..self.size).map(|rank| match others(&rank) {
+                true => (own.len() as i32, place(rank) as i32),
+                false => (0, 0),
+            });
+            let (received, to): (Vec<i32>, Vec<i32>) = received.unzip();
+            self.comm.0.all_to_all_varcount_into(
+                &Partition::new(mine, sent, from),
+                &mut PartitionMut::new(&mut self.parts[..], received, to),
+            );
+        }
+        add_up(&mut self.parts, own.len(), &order.additions);
         let starts = starts(&counts);
-        let mut data = PartitionMut::new(data, counts, starts);
-        let sum = &self.sum[..];
-        self.comm.0.all_gather_varcount_into(sum, &mut data);
+        let mut whole = PartitionMut::new(&mut *vectors[0], counts, starts);
+        let sum = &self.parts[..own.len()];
+        self.comm.0.all_gather_varcount_into(sum, &mut whole);
     }
 }
 
@@ -312,18 +322,16 @@ fn starts(counts: &[i32]) -> Vec<i32> {
     ends.collect()
 }
 
-/// Writes the sum of `parts`, added in their order, to `sum`.
-fn add_up(parts: &[&[f32]], sum: &mut [f32]) {
+/// Adds parts of length `len` to each other, one addition after the other, in blocks that stay in the cache.
+fn add_up(parts: &mut [f32], len: usize, additions: &[(usize, usize)]) {
     Arch::new().dispatch(
         #[inline(always)]
         || {
-            for (i, sum) in sum.chunks_mut(BLOCK).enumerate() {
-                for (rank, part) in parts.iter().enumerate() {
-                    let part = &part[i * BLOCK..][..sum.len()];
-                    match rank {
-                        0 => sum.copy_from_slice(part),
-                        _ => sum.iter_mut().zip(part).for_each(|(sum, x)| *sum += x),
-                    }
+            for start in (0..len).step_by(BLOCK) {
+                let block = start..len.min(start + BLOCK);
+                for &(to, other) in additions {
+                    let (before, from) = parts.split_at_mut(other * len);
+                    add(&mut before[to * len..][block.clone()], &from[block.clone()]);
                 }
             }
         },
@@ -339,11 +347,16 @@ impl ProcessGroup for Processes {
         self.size
     }
 
-    fn all_reduce(&mut self, data: &mut [f32]) -> Result<(), Error> {
+    fn all_reduce(&mut self, vectors: &mut [&mut [f32]], order: &SumOrder) -> Result<(), Error> {
         let calls = self.calls.clone();
         let _in_call = calls.enter(Call::AllReduce);
-        self.same_length(Call::AllReduce, data.len())?;
-        data.chunks_mut(PIECE).for_each(|piece| self.sum(piece));
+        let len = vectors[0].len();
+        self.same_length(Call::AllReduce, len)?;
+        for start in (0..len).step_by(PIECE) {
+            let piece = start..len.min(start + PIECE);
+            let mut pieces: Vec<_> = vectors.iter_mut().map(|v| &mut v[piece.clone()]).collect();
+            self.sum(&mut pieces, order);
+        }
         Ok(())
     }
 

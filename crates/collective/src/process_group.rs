@@ -1,6 +1,7 @@
 //! The trait of processes that sum together. `mpi` implements it, and the tests do so with threads.
 
 use crate::error::Error;
+use crate::order::SumOrder;
 
 /// Processes that sum together. All processes must make the same calls in the same order. A call in the
 /// host's memory returns when all processes have made it.
@@ -11,13 +12,13 @@ pub trait ProcessGroup: Send {
     /// The number of processes.
     fn size(&self) -> usize;
 
-    /// Sums `data` over all processes, in place. The sum has the bits of a sum in rank order, as with
-    /// [`Algorithm::Owner`](crate::Algorithm::Owner).
+    /// Sums the vectors of all processes in this order. The first vector of each process becomes the sum; the others are
+    /// unspecified. All vectors of a process have the same length.
     ///
     /// # Errors
     /// In all processes, [`Error::LengthMismatch`] if one has another length, and [`Error::KindMismatch`] if
     /// one makes another call. [`Error::Process`], if the processes cannot reach each other.
-    fn all_reduce(&mut self, data: &mut [f32]) -> Result<(), Error>;
+    fn all_reduce(&mut self, vectors: &mut [&mut [f32]], order: &SumOrder) -> Result<(), Error>;
 
     /// The `data` of all processes, in rank order; the lengths may differ.
     ///
@@ -31,7 +32,7 @@ pub trait ProcessGroup: Send {
     /// As [`all_gather`](Self::all_gather), and [`Error::KindMismatch`] if the numbers of values differ.
     fn sum_values(&mut self, values: &mut [f64]) -> Result<(), Error> {
         let messages = self.all_gather(&pack(&[bits(values)]))?;
-        let all = messages.iter().map(|message| unpack(message, 1)?.pop());
+        let all = messages.iter().map(|message| unpack(message)?.pop());
         let all = all.collect::<Option<Vec<_>>>();
         let sums = all.and_then(|all| sum_in_order(&all));
         values.copy_from_slice(&sums.ok_or(Error::KindMismatch)?);
@@ -66,20 +67,22 @@ pub(crate) fn sum_in_order(all: &[Vec<u64>]) -> Option<Vec<f64>> {
     Some(sums)
 }
 
-/// Vectors as one message: first all lengths, then all elements.
+/// Vectors as one message: their number, all lengths, all elements.
 pub(crate) fn pack(vectors: &[Vec<u64>]) -> Vec<u8> {
     let lengths = vectors.iter().map(|vector| vector.len() as u64);
-    let words = lengths.chain(vectors.iter().flatten().copied());
+    let words = [vectors.len() as u64].into_iter().chain(lengths);
+    let words = words.chain(vectors.iter().flatten().copied());
     words.flat_map(u64::to_le_bytes).collect()
 }
 
-/// The `count` vectors of a message from [`pack`]; `None`, if the message has another form.
-pub(crate) fn unpack(message: &[u8], count: usize) -> Option<Vec<Vec<u64>>> {
+/// The vectors of a message from [`pack`]; `None`, if the message has another form.
+pub(crate) fn unpack(message: &[u8]) -> Option<Vec<Vec<u64>>> {
     let (words, []) = message.as_chunks::<8>() else {
         return None;
     };
     let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
-    let (lengths, mut words) = words.split_at_checked(count)?;
+    let (count, words) = words.split_first()?;
+    let (lengths, mut words) = words.split_at_checked(usize::try_from(*count).ok()?)?;
     let mut vectors = Vec::new();
     for length in lengths {
         let (vector, rest) = words.split_at_checked(usize::try_from(*length).ok()?)?;
@@ -97,11 +100,16 @@ mod tests {
     fn vectors_come_out_as_they_went_in_and_other_messages_do_not() {
         let vectors = [vec![1, u64::MAX], vec![], vec![3]];
         let message = pack(&vectors);
-        assert_eq!(unpack(&message, 3).unwrap(), vectors);
-        assert_eq!(unpack(&message, 2), None);
-        assert_eq!(unpack(&message, 7), None);
-        assert_eq!(unpack(&message[1..], 3), None);
-        assert_eq!(unpack(&message[..message.len() - 8], 3), None);
-        assert_eq!(unpack(&[], 1), None);
+        assert_eq!(unpack(&message).unwrap(), vectors);
+        for bad in [
+            &message[1..],
+            &message[8..],
+            &message[..message.len() - 8],
+            &[],
+        ] {
+            assert_eq!(unpack(bad), None);
+        }
+        let more = [7u64.to_le_bytes().to_vec(), message[8..].to_vec()].concat();
+        assert_eq!(unpack(&more), None);
     }
 }

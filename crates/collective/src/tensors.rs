@@ -1,7 +1,7 @@
 //! All-reduce of tensors, each on its member's device. A member copies the chunks that it needs from other
 //! devices, and adds them on its own. Within a process, the host does not wait for a GPU.
 
-use crate::algorithm::{Algorithm, Schedule};
+use crate::algorithm::{Algorithm, Schedule, in_pairs};
 use crate::error::Error;
 use crate::group::Member;
 #[cfg(feature = "nccl")]
@@ -9,6 +9,7 @@ use crate::nccl::{Nccl, unique_id};
 use candle_core::{Device, Result, Tensor};
 use devices::{to_device, with_room};
 use std::fmt::Display;
+use std::ops::Range;
 use std::time::Instant;
 
 impl Member {
@@ -38,16 +39,21 @@ impl Member {
             return self.all_reduce_with_nccl(data);
         }
         let sum = self.sum_of_the_process(data)?;
-        if !self.group.has_processes {
+        let group = self.group.clone();
+        let Some(order) = &group.order else {
             return Ok(sum);
-        }
+        };
         let (rank, locals) = (self.rank(), self.locals);
+        let sums = self.all_gather(sum.clone())?;
         let whole = self.over_all_processes(|processes| {
             let failed = |error: candle_core::Error| device_error(rank, error);
-            let values = sum.flatten_all().and_then(|sum| sum.to_vec1::<f32>());
-            let mut values = values.map_err(failed)?;
-            processes.all_reduce(&mut values)?;
-            Tensor::from_vec(values, sum.shape(), sum.device()).map_err(failed)
+            let values = |own: Range<usize>| sums[own.start].flatten_all()?.to_vec1::<f32>();
+            let values = order.locals(group.process).map(values);
+            let mut values = values.collect::<Result<Vec<_>>>().map_err(failed)?;
+            let mut vectors: Vec<&mut [f32]> = values.iter_mut().map(|v| &mut v[..]).collect();
+            processes.all_reduce(&mut vectors, order)?;
+            let whole = values.swap_remove(0);
+            Tensor::from_vec(whole, sum.shape(), sum.device()).map_err(failed)
         })?;
         if locals == 1 {
             return Ok(whole);
@@ -107,7 +113,7 @@ impl Member {
             _ => Vec::new(),
         };
         let mut ids = self.all_gather(id)?;
-        if self.group.has_processes {
+        if self.group.order.is_some() {
             ids = self.over_all_processes(|processes| processes.all_gather(&ids[0]))?;
         }
         Nccl::connect(&ids[0], rank, size, device, limit, &self.group.barrier)
@@ -159,9 +165,12 @@ fn round(
     let own = schedule.rounds[round].iter().filter(|sum| sum.by == rank);
     for sum in own.filter(|sum| !is_empty(&all[rank][sum.chunk])) {
         let part = |from: &usize| to_device(&all[*from][sum.chunk], device);
-        let mut parts = sum.from.iter().map(part);
-        let first = parts.next().expect("a sum has a part")?;
-        mine[sum.chunk] = parts.try_fold(first, |sum, part| sum + part?)?;
+        let parts = sum.from.iter().map(part);
+        let whole = match sum.in_pairs {
+            true => in_pairs(parts.collect(), |a, b| a? + b?),
+            false => parts.reduce(|a, b| a? + b?),
+        };
+        mine[sum.chunk] = whole.expect("a sum has a part")?;
     }
     Ok(mine)
 }

@@ -6,13 +6,14 @@
 use crate::algorithm::{Schedule, copy};
 use crate::error::Error;
 use crate::group::{Group, Member};
+use std::ops::Range;
 use std::time::Instant;
 
 impl Member {
     /// The sum of `data` over all members, in the same memory.
     ///
     /// Every member must call it, with the same number of elements. In a process group, the members of each process
-    /// sum first; then the processes sum those sums in rank order. All members get the same bits.
+    /// sum first, then the processes. All members get the same bits, those of one process with as many members.
     ///
     /// # Errors
     /// [`Error`]: a member left, had another length, or did not arrive in time. The data is then lost,
@@ -53,20 +54,23 @@ impl Member {
         }
         self.over_the_link(&schedule, len, start);
         barrier.wait(rank, deadline.as_ref())?;
-        if self.group.has_processes {
+        if self.group.order.is_some() {
             self.sum_of_all_processes(&schedule)?;
         }
         // Safety: only this member takes from slot `rank`, and all have passed the barrier after the sums.
         Ok(unsafe { self.group.slots.take(rank) })
     }
 
-    /// Replaces the sum of this process by that of all processes. Called after a barrier; ends with a barrier.
+    /// Replaces the sums of this process by that of all processes. Called after a barrier; ends with a barrier.
     fn sum_of_all_processes(&mut self, schedule: &Schedule) -> Result<(), Error> {
         let (group, rank) = (self.group.clone(), self.local);
         self.over_all_processes(|group_of_all| {
+            let order = group.order.as_ref().expect("there is a process group");
             // Safety: the other members wait at a barrier until this call returns. If the barrier fails, they
             // return without an access to any element.
-            group_of_all.all_reduce(unsafe { group.slots.elements(0) })
+            let elements = |own: Range<usize>| unsafe { group.slots.elements(own.start) };
+            let mut vectors: Vec<_> = order.locals(group.process).map(elements).collect();
+            group_of_all.all_reduce(&mut vectors, order)
         })?;
         for chunk in (0..schedule.chunks).filter(|_| rank > 0) {
             // Safety: until the barrier below, each member but 0 writes only its own elements, and no

@@ -7,7 +7,7 @@ use std::io::ErrorKind;
 use std::process::{Command, ExitCode, exit};
 use std::time::Duration;
 
-use collective::{Error, ProcessGroup, mpi};
+use collective::{Algorithm, Error, GroupOptions, Member, ProcessGroup, SumOrder, group_in, mpi};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 fn main() -> ExitCode {
@@ -51,7 +51,7 @@ const NO_END: End = Early(1, &["error: end of MPI: rank 1 did not arrive within 
 
 /// The name of the test, what the ranks do, and how that ends.
 const JOBS: [(&str, RankJob, End); 12] = [
-    ("sums_have_the_bits_of_the_owners", sums, Well),
+    ("sums_have_the_bits_of_one_process", sums, Well),
     ("gathered_bytes_come_in_rank_order", gathers, Well),
     ("two_threads_sum_at_once", channels, Well),
     ("other_lengths_are_an_error_for_all", lengths, LENGTHS),
@@ -185,13 +185,22 @@ fn values(rank: usize, seed: usize, n: usize) -> Vec<f32> {
     (0..n).map(value).collect()
 }
 
-/// The owners sum in rank order.
-fn in_rank_order(parts: &[Vec<f32>]) -> Vec<f32> {
-    let mut sums = parts[0].clone();
-    for part in &parts[1..] {
-        sums.iter_mut().zip(part).for_each(|(sum, x)| *sum += x);
+/// The sum of all parts in pairs, then pairs of pairs.
+fn in_pairs(parts: &[Vec<f32>]) -> Vec<f32> {
+    if let [one] = parts {
+        return one.clone();
     }
+    let (left, right) = parts.split_at(parts.len().next_power_of_two() / 2);
+    let mut sums = in_pairs(left);
+    let more = in_pairs(right);
+    sums.iter_mut().zip(more).for_each(|(sum, x)| *sum += x);
     sums
+}
+
+/// Sums `data` over processes with one vector each.
+fn sum(processes: &mut Box<dyn ProcessGroup>, data: &mut [f32]) -> Result<(), Error> {
+    let order = SumOrder::new(&vec![1; processes.size()], Algorithm::Auto);
+    processes.all_reduce(&mut [data], &order)
 }
 
 fn on_threads<T: Send, U: Send>(items: Vec<T>, f: impl Fn(T) -> U + Sync) -> Vec<U> {
@@ -211,13 +220,21 @@ fn assert_bits(found: &[f32], expected: &[f32]) {
 
 /// Pieces and chunks of all kinds: none, some empty, odd ones, and more than one piece.
 fn sums() -> Result<(), Error> {
-    let mut processes = process_group()?;
-    let (rank, size) = (processes.rank(), processes.size());
-    for (seed, n) in [0, 1, 17, 129_068, 1_000_000].into_iter().enumerate() {
-        let all: Vec<_> = (0..size).map(|rank| values(rank, seed, n)).collect();
-        let mut data = all[rank].clone();
-        processes.all_reduce(&mut data)?;
-        assert_bits(&data, &in_rank_order(&all));
+    for layout in [[1, 1, 1, 1], [2, 2, 2, 2], [3, 1, 2, 5]] {
+        let processes = process_group()?;
+        let own = layout[processes.rank()];
+        let k: usize = layout[..processes.size()].iter().sum();
+        let mut members = group_in(processes, own, GroupOptions::default())?;
+        for (seed, n) in [0, 1, 17, 129_068, 1_000_000].into_iter().enumerate() {
+            let all: Vec<_> = (0..k).map(|rank| values(rank, seed, n)).collect();
+            let expected = in_pairs(&all);
+            let sums = on_threads(members.iter_mut().collect(), |member: &mut Member| {
+                member.all_reduce(all[member.rank()].clone())
+            });
+            for sum in sums {
+                assert_bits(&sum?, &expected);
+            }
+        }
     }
     Ok(())
 }
@@ -242,8 +259,8 @@ fn channels() -> Result<(), Error> {
             let n = [3, 1000, 20_000][(round * thread) % 3] + thread;
             let all: Vec<_> = (0..processes.size()).map(|r| values(r, round, n)).collect();
             let mut data = all[processes.rank()].clone();
-            processes.all_reduce(&mut data)?;
-            assert_bits(&data, &in_rank_order(&all));
+            sum(&mut processes, &mut data)?;
+            assert_bits(&data, &in_pairs(&all));
         }
         Ok(())
     });
@@ -252,10 +269,10 @@ fn channels() -> Result<(), Error> {
 
 fn lengths() -> Result<(), Error> {
     let mut processes = process_group()?;
-    processes.all_reduce(&mut [1.0; 10])?;
+    sum(&mut processes, &mut [1.0; 10])?;
     match processes.rank() {
-        1 => processes.all_reduce(&mut [1.0; 9]),
-        _ => processes.all_reduce(&mut [1.0; 10]),
+        1 => sum(&mut processes, &mut [1.0; 9]),
+        _ => sum(&mut processes, &mut [1.0; 10]),
     }
 }
 
@@ -263,7 +280,7 @@ fn calls() -> Result<(), Error> {
     let mut processes = process_group()?;
     match processes.rank() {
         1 => processes.all_gather(&[1]).map(drop),
-        _ => processes.all_reduce(&mut [1.0; 10]),
+        _ => sum(&mut processes, &mut [1.0; 10]),
     }
 }
 
@@ -288,7 +305,7 @@ fn faulty(fault: fn()) -> Result<(), Error> {
         if round == 5 && processes.rank() == 1 {
             fault();
         }
-        processes.all_reduce(&mut [1.0; 1000])?;
+        sum(&mut processes, &mut [1.0; 1000])?;
     }
     Ok(())
 }
@@ -318,7 +335,7 @@ fn leaves() -> Result<(), Error> {
         endless();
         return Ok(());
     }
-    processes.all_reduce(&mut [1.0])
+    sum(&mut processes, &mut [1.0])
 }
 
 fn no_end() -> Result<(), Error> {

@@ -205,8 +205,8 @@ impl Options {
         }
     }
 
-    /// What the result of a run depends on beside what both sections share, a line each; `allreduce` sums.
-    pub(crate) fn settings(&self, run: &Run, allreduce: Algorithm) -> Vec<String> {
+    /// What the result of a run of `k` replicas depends on beside what both sections share, a line each; `allreduce` sums.
+    pub(crate) fn settings(&self, run: &Run, k: usize, allreduce: Algorithm) -> Vec<String> {
         let schedule = self.schedule.to_possible_value().expect("none is hidden");
         let steps = match self.schedule {
             Schedule::Constant => String::new(),
@@ -220,31 +220,13 @@ impl Options {
             format!("warmup {}", self.warmup),
             format!("momentum {}", self.momentum),
             format!("weight-decay {}", self.weight_decay),
-            format!(
-                "summed in the order of {}",
-                self.order(&run.devices, allreduce)
-            ),
+            format!("summed in the order of {}", order(k, allreduce)),
             format!("reduce-on {:?}", self.reduce_on).to_lowercase(),
             format!("bucket-mb {}", self.bucket_mb),
             format!("sync-bn {}", self.sync_bn),
             format!("accumulate {}", self.accumulate),
             format!("split {split}"),
         ]
-    }
-
-    /// In which order the gradients are summed.
-    fn order(&self, devices: &[Device], allreduce: Algorithm) -> String {
-        let (k, on_cpus) = (devices.len(), devices.iter().all(Device::is_cpu));
-        let way = match allreduce {
-            Algorithm::Nccl => Algorithm::Nccl,
-            _ if k == 1 => Algorithm::Owner, // only the processes sum, if there are several
-            Algorithm::Auto if on_cpus => Algorithm::Auto.chosen(false, k, self.bucket_bytes()),
-            way => way,
-        };
-        match way {
-            Algorithm::Star | Algorithm::Owner => "ranks".to_owned(),
-            way => way.to_string(),
-        }
     }
 
     /// The optimizer with the learning rate that the run has.
@@ -297,6 +279,17 @@ impl Options {
         let chosen = chosen.with_context(|| format!("--allreduce {}", self.allreduce));
         how.allreduce = chosen.map_err(unless_lost)?;
         Ok(how)
+    }
+}
+
+/// In which order the gradients of `k` replicas are summed. That of up to 3 is the same for star, owner and tree.
+fn order(k: usize, allreduce: Algorithm) -> &'static str {
+    match allreduce {
+        Algorithm::Nccl => "nccl",
+        Algorithm::Ring if k > 2 => "ring",
+        Algorithm::Star => "ranks",
+        _ if k <= 3 => "ranks",
+        _ => "pairs",
     }
 }
 

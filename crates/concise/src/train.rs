@@ -90,7 +90,9 @@ fn start(processes: &Arc<Processes>, options: &Options) -> Result<(Run, DataPara
     let mut run = Run::start_in(processes.process()?, &options.run, &BOOK)?;
     run.train_iter = run.train_iter.in_groups_of(options.accumulate);
     let how = options.replication(processes, &run.devices)?;
-    let settings = options.settings(&run, how.allreduce);
+    let mut k = [run.devices.len() as f64];
+    processes.sum(&mut k)?;
+    let settings = options.settings(&run, k[0] as usize, how.allreduce);
     settings.into_iter().for_each(|line| run.depends_on(line));
     let settings = format!("{}\n{how:?}\n{}", run.settings(), run.keeping());
     processes.agree("settings", &settings)?;

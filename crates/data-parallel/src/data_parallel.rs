@@ -50,6 +50,8 @@ pub struct DataParallel {
     pub(crate) how: Replication,
     /// The processes that have replicas of this network.
     pub(crate) processes: Arc<Processes>,
+    /// The number of the first replica of this process among those of all.
+    pub(crate) first_rank: usize,
     warnings: Arc<[String]>,
 }
 
@@ -83,8 +85,9 @@ impl DataParallel {
         Self::among(&alone, how, devices, initializer, seed, network)
     }
 
-    /// As [`with`](Self::with), in one of several processes, each of which has as many replicas: the
-    /// minibatches that it trains on are its parts of the whole ones.
+    /// As [`with`](Self::with), in one of several processes, which may have different numbers of replicas. The replicas of
+    /// process 0 come first, then those of process 1. The minibatches that a process trains on are its parts of the whole
+    /// ones: the shards of its replicas. Where the replicas are changes no bit of what they learn, except with NCCL.
     ///
     /// # Errors
     /// As [`with`](Self::with); and if the processes do not reach each other, or draw other weights.
@@ -108,11 +111,12 @@ impl DataParallel {
         let cores = Arc::new(Cores::new(k));
         let (mut workers, mut states) = (Vec::new(), Vec::<State>::new());
         let all_groups = groups(processes, &how, k)?;
+        let first_rank = all_groups[0].gradients.rank();
         for (rank, (groups, device)) in all_groups.into_iter().zip(devices).enumerate() {
             let (network, how, device) = (network.clone(), how.clone(), device.clone());
             let shared = (cores.clone(), processes.are_one());
             let first = states.first().cloned();
-            let drawn = (seed, processes.rank() * k + rank);
+            let drawn = (seed, first_rank + rank);
             let name = devices::device_name(rank, &device);
             let make = move |name: &str| {
                 devices::threads::set_together(k.min(devices::cores()));
@@ -143,6 +147,7 @@ impl DataParallel {
             last_trainer: Arc::default(),
             how,
             processes: processes.clone(),
+            first_rank,
             warnings: warnings.into(),
         };
         net.check_processes()?;
@@ -350,7 +355,7 @@ fn groups(processes: &Processes, how: &Replication, k: usize) -> Result<Vec<Grou
     let of_all = || {
         let members = match processes.channel()? {
             None => collective::group(k, options),
-            Some(world) => collective::group_in(world, k, options),
+            Some(world) => collective::group_in(world, k, options)?,
         };
         anyhow::Ok(members.into_iter())
     };

@@ -90,7 +90,7 @@ impl Processes {
     /// sum on all of them.
     ///
     /// # Errors
-    /// If NCCL has to sum and cannot, or the processes do not reach each other.
+    /// If NCCL has to sum and cannot, a ring has to sum several processes, or the processes do not reach each other.
     pub fn choose(&self, how: &Replication, devices: &[Device]) -> Result<Algorithm> {
         let (ids, why) = match gpu_ids(devices) {
             Ok(ids) => (ids, String::new()),
@@ -102,6 +102,9 @@ impl Processes {
         let (ids, _) = ids.as_chunks::<16>();
         if (1..ids.len()).any(|i| ids[..i].contains(&ids[i])) {
             all.push(b"replicas share a GPU; NCCL needs a GPU for each".to_vec());
+        }
+        if how.allreduce == Algorithm::Ring && !self.are_one() {
+            bail!("a ring sums within one process; choose another all-reduce");
         }
         match (how.allreduce, all.first()) {
             (Algorithm::Auto, None) if ids.len() > 1 && how.reduce_on == ReduceOn::Device => {

@@ -137,7 +137,7 @@ impl Trainer {
 impl DataParallel {
     /// The number of replica `i` of this process among those of all.
     fn number(&self, i: usize) -> usize {
-        self.processes.rank() * self.states.len() + i
+        self.first_rank + i
     }
 
     /// The buffers of all replicas but the first, from all processes.
@@ -223,7 +223,7 @@ mod tests {
     use std::sync::{Arc, Barrier, Mutex};
 
     use candle_nn::VarBuilder;
-    use collective::ProcessGroup;
+    use collective::{ProcessGroup, SumOrder};
 
     use super::*;
     use crate::layers::Linear;
@@ -248,7 +248,11 @@ mod tests {
             2
         }
 
-        fn all_reduce(&mut self, _: &mut [f32]) -> Result<(), collective::Error> {
+        fn all_reduce(
+            &mut self,
+            _: &mut [&mut [f32]],
+            _: &SumOrder,
+        ) -> Result<(), collective::Error> {
             panic!("this test takes no step")
         }
 
@@ -261,11 +265,7 @@ mod tests {
         }
 
         fn duplicate(&self) -> Result<Box<dyn ProcessGroup>, collective::Error> {
-            Ok(Box::new(Self {
-                brought: Arc::default(),
-                meet: Arc::new(Barrier::new(1)),
-                ..self.clone()
-            }))
+            Ok(Box::new(self.clone()))
         }
     }
 

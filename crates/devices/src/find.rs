@@ -97,21 +97,21 @@ pub fn devices_of_kind(kind: DeviceKind, k: Option<usize>) -> Result<Vec<Device>
 
 /// As [`devices_of_kind`]; also returns a line for the user if an expected GPU is not among the devices.
 ///
-/// `local_rank` is this process's number among those that share the machine, if there are several. They take
-/// its GPUs in order, and begin again at GPU 0 if there are too few.
+/// `first` is the number of this process's first replica among those that share the machine, if there are several
+/// processes. The replicas take its GPUs in order, and begin again at GPU 0 if there are too few.
 ///
 /// # Errors
 /// As [`devices_of_kind`].
 pub fn find_devices(
     kind: DeviceKind,
     k: Option<usize>,
-    local_rank: Option<usize>,
+    first: Option<usize>,
 ) -> anyhow::Result<(Vec<Device>, Option<String>)> {
     anyhow::ensure!(k != Some(0), "the number of replicas is 0: give at least 1");
-    let (mut devices, missing) = match (kind, local_rank) {
+    let (mut devices, missing) = match (kind, first) {
         (DeviceKind::Cpu, _) => (Vec::new(), None),
         (_, None) => open_gpus(k.unwrap_or(usize::MAX)),
-        (_, Some(rank)) => open_gpus_from(rank * k.unwrap_or(1), k.unwrap_or(1)),
+        (_, Some(first)) => open_gpus_from(first, k.unwrap_or(1)),
     };
     let gpus = devices.len();
     let note = match missing {

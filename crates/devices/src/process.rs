@@ -1,6 +1,8 @@
 //! One process of several that train together.
 
-/// One process of several that train together, each with as many replicas.
+use std::ops::Range;
+
+/// One process of several that train together, each with some of the replicas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Process {
     /// Its number, from 0; number 0 prints and writes.
@@ -21,6 +23,17 @@ impl Process {
         local_rank: 0,
         on_machine: 1,
     };
+
+    /// The replicas of this process, of `all` in all processes: as many in each, the first ones have one more.
+    ///
+    /// ```
+    /// let second_of_three = devices::Process { rank: 1, of: 3, local_rank: 1, on_machine: 3 };
+    /// assert_eq!(second_of_three.replicas(4), 2..3); // 0 and 1, 2, 3
+    /// ```
+    pub fn replicas(self, all: usize) -> Range<usize> {
+        let first = |rank: usize| rank * (all / self.of) + rank.min(all % self.of);
+        first(self.rank)..first(self.rank + 1)
+    }
 
     /// Its part of the cores, where others use the same.
     ///

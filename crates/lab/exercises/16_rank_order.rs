@@ -7,10 +7,9 @@
 // * at most 1.5 N bytes through the busiest device,
 // * at most 5 messages one after the other.
 //
-// `add` puts the device's own chunk first. A `Sum` can have another order. Its
-// `to` is the device itself:
+// `add` puts the device's own chunk first. A `Sum` can have another order:
 //
-//     Sum { by: 1, from: vec![0, 1], to: vec![1], chunk: 0 } // device 1 keeps 0+1
+//     Sum::new(1, vec![0, 1], 0) // device 1 keeps the sum 0+1 of chunk 0
 //
 // Neither number can be smaller. In this order, each message adds at most one
 // value to the sum so far. So the sum is complete after three messages, and

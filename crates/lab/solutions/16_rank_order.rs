@@ -10,12 +10,7 @@ pub fn schedule() -> Schedule {
     let mut rounds = vec![vec![]; 3];
     for me in 0..4 {
         let (near, far) = (me ^ 1, me ^ 2);
-        rounds[0].push(Sum {
-            by: me,
-            from: vec![0, 1, 2, 3],
-            to: vec![me],
-            chunk: me,
-        });
+        rounds[0].push(Sum::new(me, vec![0, 1, 2, 3], me));
         rounds[1].push(copy(me, near, near));
         rounds[2].extend([far, far ^ 1].map(|chunk| copy(me, far, chunk)));
     }

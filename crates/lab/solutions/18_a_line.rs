@@ -19,13 +19,7 @@ pub fn schedule() -> Schedule {
     for chunk in 0..chunks {
         for (step, (from, by)) in path.into_iter().enumerate() {
             let from = if step < 3 { vec![from, by] } else { vec![from] };
-            let to = vec![by];
-            rounds[round(chunk, step)].push(Sum {
-                by,
-                from,
-                to,
-                chunk,
-            });
+            rounds[round(chunk, step)].push(Sum::new(by, from, chunk));
         }
     }
     Schedule {

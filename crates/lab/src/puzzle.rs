@@ -12,24 +12,12 @@ use crate::answer::EXPORT;
 
 /// `by` adds the chunks of `others` to its own, and keeps the sum.
 pub fn add(by: usize, others: &[usize], chunk: usize) -> Sum {
-    let (from, to) = ([&[by], others].concat(), vec![by]);
-    Sum {
-        by,
-        from,
-        to,
-        chunk,
-    }
+    Sum::new(by, [&[by], others].concat(), chunk)
 }
 
 /// `by` copies the chunk of another member.
 pub fn copy(by: usize, other: usize, chunk: usize) -> Sum {
-    let (from, to) = (vec![other], vec![by]);
-    Sum {
-        by,
-        from,
-        to,
-        chunk,
-    }
+    Sum::new(by, vec![other], chunk)
 }
 
 /// What a schedule has to reach. N is the size of the data in bytes.

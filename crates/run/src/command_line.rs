@@ -56,9 +56,9 @@ fn arguments_of(folder: &Path, book: &Book) -> anyhow::Result<Vec<String>> {
     Ok(run.header.arguments)
 }
 
-/// The options that a resumed run needs again.
+/// The options that a resumed run needs again: not what becomes of its files, nor in which processes it is.
 fn arguments(command: &Command, matches: &ArgMatches) -> Vec<String> {
-    const OF_THIS_RUN: [&str; 4] = ["out", "resume", "overwrite", "trace"];
+    const OF_THIS_RUN: [&str; 5] = ["out", "resume", "overwrite", "trace", "backend"];
     let given = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
     let mut words = Vec::new();
     for arg in command.get_arguments() {

@@ -56,6 +56,7 @@ pub struct Options {
     ///
     /// With K or more GPUs, each replica has its own GPU. With fewer, replicas share GPUs in turn.
     /// Without a GPU, all replicas run on the CPU, each with its share of the cores.
+    /// Several processes share the K replicas; without this option each has one.
     #[arg(long, value_name = "K", help_heading = TRAINING)]
     pub gpus: Option<usize>,
 

@@ -128,7 +128,10 @@ impl Run {
     pub fn start_in(process: Process, options: &Options, book: &Book) -> Result<Self> {
         options.check().map_err(BadInput::from)?;
         let (devices, note) = start::find_devices(process, options)?;
-        let k = devices.len() * process.of;
+        let k = match process.of {
+            1 => devices.len(),
+            of => options.gpus.unwrap_or(of),
+        };
         let batch_size = options.batch_size.unwrap_or((book.batch_size)(k));
         start::check_batch_size(batch_size, k).map_err(BadInput::from)?;
         let share = start::set_up(process, options, &devices)?;
@@ -139,14 +142,14 @@ impl Run {
         let resumed = options.resume.as_deref().map(Resumed::load);
         let resumed = resumed.transpose().map_err(BadInput::from)?;
         let data = start::load(options)?;
-        let (train_iter, test_iter) = start::iters(&data, batch_size, &devices, process)?;
+        let (train_iter, test_iter) = start::iters(&data, batch_size, &devices, process, k)?;
         let sizes = Sizes {
             epochs: options.epochs,
             train: train_iter.num_examples(),
             test: test_iter.num_examples(),
             batch: batch_size,
         };
-        let places = start::places(&devices, process);
+        let places = start::places(&devices, process, k);
         let mut run = Self {
             devices,
             train_iter,
@@ -168,8 +171,8 @@ impl Run {
         };
         run.record.header = Header {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            settings: run.settings_of(book, process, &data),
-            arguments: options.arguments.clone(),
+            settings: run.settings_of(book, k, &data),
+            arguments: start::arguments(options, k),
             ..Header::default()
         };
         run.print_start(book.network, share, &data);

@@ -2,6 +2,7 @@
 //! ends the call of all others, with an error that names it.
 
 use super::*;
+use crate::algorithm::in_pairs;
 use candle_core::{CpuStorage, DType, Device, Storage, Tensor};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
@@ -48,9 +49,13 @@ fn sum_in_place(member: &mut Member, all: &[Vec<f32>]) -> Vec<f32> {
 
 /// Runs `f` for every member on a thread of its own.
 fn on_threads<T: Send>(members: Vec<Member>, f: impl Fn(Member) -> T + Sync) -> Vec<T> {
+    on_threads_of(members, f)
+}
+
+fn on_threads_of<I: Send, T: Send>(items: Vec<I>, f: impl Fn(I) -> T + Sync) -> Vec<T> {
     std::thread::scope(|s| {
-        let run = |member| s.spawn(|| f(member));
-        let threads: Vec<_> = members.into_iter().map(run).collect();
+        let run = |item| s.spawn(|| f(item));
+        let threads: Vec<_> = items.into_iter().map(run).collect();
         threads.into_iter().map(|t| t.join().unwrap()).collect()
     })
 }
@@ -63,7 +68,11 @@ fn serial(schedule: &Schedule, data: &[Vec<f32>]) -> Vec<f32> {
         for sum in round {
             for i in schedule.chunk(sum.chunk, data[0].len()) {
                 let parts = sum.from.iter().map(|rank| before[*rank][i]);
-                let total = parts.reduce(|sum, part| sum + part).unwrap();
+                let total = match sum.in_pairs {
+                    true => in_pairs(parts.collect(), |a, b| a + b),
+                    false => parts.reduce(|a, b| a + b),
+                };
+                let total = total.unwrap();
                 sum.to.iter().for_each(|rank| held[*rank][i] = total);
             }
         }
@@ -73,7 +82,7 @@ fn serial(schedule: &Schedule, data: &[Vec<f32>]) -> Vec<f32> {
 
 #[test]
 fn the_sum_has_the_bits_of_the_serial_sum_in_every_round() {
-    let cases = Algorithm::ALL.map(|algorithm| (1..=5).map(move |k| (algorithm, k)));
+    let cases = Algorithm::ALL.map(|algorithm| [1, 2, 3, 4, 5, 7, 8, 11].map(|k| (algorithm, k)));
     for (algorithm, k) in cases.into_iter().flatten() {
         let schedule = Schedule::in_shared_memory(algorithm, k);
         on_threads(group(k, with(algorithm)), |mut member| {
@@ -392,8 +401,20 @@ impl ProcessGroup for Threads {
         self.0.size()
     }
 
-    fn all_reduce(&mut self, data: &mut [f32]) -> Result<(), Error> {
-        data.copy_from_slice(&self.0.all_reduce(data.to_vec())?);
+    fn all_reduce(&mut self, vectors: &mut [&mut [f32]], order: &SumOrder) -> Result<(), Error> {
+        let lengths = self.0.all_gather(vectors[0].len())?;
+        self.0.same_in_all_processes(lengths)?;
+        let own: Vec<Vec<f32>> = vectors.iter().map(|vector| vector.to_vec()).collect();
+        assert_eq!(own.len(), order.vectors[self.0.rank()]);
+        let mut all = self.0.all_gather(own)?.concat();
+        for (to, other) in &order.additions {
+            let other = all[*other].clone();
+            all[*to]
+                .iter_mut()
+                .zip(other)
+                .for_each(|(sum, x)| *sum += x);
+        }
+        vectors[0].copy_from_slice(&all[0]);
         Ok(())
     }
 
@@ -406,72 +427,91 @@ impl ProcessGroup for Threads {
     }
 }
 
-/// The members of `processes` processes with `k` members each.
-fn in_processes(processes: usize, k: usize) -> Vec<Member> {
-    let seats = group(processes, with(Algorithm::Owner)).into_iter();
-    let groups = seats.map(|seat| group_in(Box::new(Threads(seat)), k, GroupOptions::default()));
-    groups.flatten().collect()
+/// The members of processes with so many members each.
+fn in_processes(layout: &[usize], options: GroupOptions) -> Vec<Member> {
+    let seats = group(layout.len(), GroupOptions::default())
+        .into_iter()
+        .zip(layout.to_vec());
+    let groups = on_threads_of(seats.collect(), |(seat, k)| {
+        group_in(Box::new(Threads(seat)), k, options).unwrap()
+    });
+    groups.into_iter().flatten().collect()
 }
 
-const PROCESSES: [(usize, usize); 4] = [(2, 2), (3, 1), (1, 4), (3, 3)];
+const LAYOUTS: [&[usize]; 7] = [
+    &[2, 2],
+    &[1, 1, 1],
+    &[4],
+    &[3, 3, 3],
+    &[3, 1],
+    &[1, 2, 1],
+    &[2, 5],
+];
 
 #[test]
-fn processes_sum_what_their_members_have_summed() {
-    let owner = |k| Schedule::in_shared_memory(Algorithm::Owner, k);
-    for (processes, k) in PROCESSES {
-        on_threads(in_processes(processes, k), |mut member| {
-            assert_eq!(member.size(), processes * k);
-            for round in 0..20 {
-                let n = [0, 1, 17, 300, 12_345][round % 5];
-                let all = (0..member.size()).map(|rank| values(rank, round, n));
-                let all: Vec<_> = all.collect();
-                let sums = all.chunks(k).map(|locals| serial(&owner(k), locals));
-                let expected = serial(&owner(processes), &sums.collect::<Vec<_>>());
-                let sum = sum_in_place(&mut member, &all);
-                assert_eq!(sum, expected, "{processes} processes, k = {k}");
-            }
-        });
+fn processes_sum_to_the_bits_of_one_process() {
+    for algorithm in [Algorithm::Auto, Algorithm::Star, Algorithm::Tree] {
+        for layout in LAYOUTS {
+            let one = Schedule::new(algorithm.chosen(false, 2, 0), layout.iter().sum());
+            on_threads(in_processes(layout, with(algorithm)), |mut member| {
+                assert_eq!(member.size(), one.members);
+                for round in 0..20 {
+                    let n = [0, 1, 17, 300, 12_345][round % 5];
+                    let all = (0..member.size()).map(|rank| values(rank, round, n));
+                    let all: Vec<_> = all.collect();
+                    let sum = sum_in_place(&mut member, &all);
+                    assert_eq!(sum, serial(&one, &all), "{algorithm}, {layout:?}");
+                }
+            });
+        }
     }
 }
 
 #[test]
-fn tensors_are_summed_over_processes() {
-    for (processes, k) in PROCESSES {
-        on_threads(in_processes(processes, k), |mut member| {
-            let (rank, size) = (member.rank(), member.size());
-            let data = Tensor::full(rank as f32, (3, 4), &Device::Cpu).unwrap();
-            let sum = member.all_reduce_tensor(&data).unwrap();
-            assert_eq!(sum.dims(), [3, 4]);
-            let sum = sum.flatten_all().unwrap().to_vec1::<f32>().unwrap();
-            let expected = [(size * (size - 1) / 2) as f32; 12];
-            assert_eq!(sum, expected, "{processes} × {k}");
-            if processes == 1 {
-                return;
-            }
-            let n = 5 - rank / k; // another length in each process
-            let other = Tensor::full(1f32, n, &Device::Cpu).unwrap();
-            let error = member.all_reduce_tensor(&other).unwrap_err();
-            assert_eq!(error, mismatch(k, 4, 5));
-        });
+fn tensors_are_summed_over_processes_to_the_bits_of_one_process() {
+    for layout in LAYOUTS {
+        let one = Schedule::new(Algorithm::Owner, layout.iter().sum());
+        on_threads(
+            in_processes(layout, GroupOptions::default()),
+            |mut member| {
+                let all: Vec<_> = (0..member.size()).map(|rank| values(rank, 0, 12)).collect();
+                let data =
+                    Tensor::from_vec(all[member.rank()].clone(), (3, 4), &Device::Cpu).unwrap();
+                let sum = member.all_reduce_tensor(&data).unwrap();
+                assert_eq!(sum.dims(), [3, 4]);
+                let sum = sum.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+                assert_eq!(sum, serial(&one, &all), "{layout:?}");
+                if layout.len() == 1 {
+                    return;
+                }
+                let n = 5 - usize::from(member.rank() >= layout[0]); // another length in the other processes
+                let other = Tensor::full(1f32, n, &Device::Cpu).unwrap();
+                let error = member.all_reduce_tensor(&other).unwrap_err();
+                assert_eq!(error, mismatch(layout[0], 4, 5));
+            },
+        );
     }
 }
 
 #[test]
 fn a_few_values_are_summed_in_rank_order() {
     let tenths = |rank: usize| [0.1 * (rank + 1) as f64, -0.0, 1e16 / (rank as f64 + 3.0)];
-    for (processes, k) in PROCESSES {
+    for layout in LAYOUTS {
         let mut expected = tenths(0);
-        for rank in 1..processes * k {
+        for rank in 1..layout.iter().sum() {
             let more = expected.iter_mut().zip(tenths(rank));
             more.for_each(|(sum, value)| *sum += value);
         }
-        on_threads(in_processes(processes, k), |mut member| {
-            let mut values = tenths(member.rank());
-            member.sum(&mut values).unwrap();
-            let [found, expected] = [values, expected].map(|v| v.map(f64::to_bits));
-            assert_eq!(found, expected, "{processes} processes, k = {k}");
-            member.sum(&mut []).unwrap();
-        });
+        on_threads(
+            in_processes(layout, GroupOptions::default()),
+            |mut member| {
+                let mut values = tenths(member.rank());
+                member.sum(&mut values).unwrap();
+                let [found, expected] = [values, expected].map(|v| v.map(f64::to_bits));
+                assert_eq!(found, expected, "{layout:?}");
+                member.sum(&mut []).unwrap();
+            },
+        );
     }
 }
 
@@ -490,37 +530,35 @@ fn a_process_group_sums_a_few_values_in_rank_order_if_all_bring_as_many() {
 
 #[test]
 fn gathered_items_and_barriers_stay_in_the_process() {
-    on_threads(in_processes(2, 3), |mut member| {
-        let ranks = member.all_gather(member.rank()).unwrap();
-        assert_eq!(ranks, [[0, 1, 2], [3, 4, 5]][member.rank() / 3]);
-        member.barrier().unwrap();
-    });
+    on_threads(
+        in_processes(&[2, 3], GroupOptions::default()),
+        |mut member| {
+            let ranks = member.all_gather(member.rank()).unwrap();
+            assert_eq!(
+                ranks,
+                [&[0, 1][..], &[2, 3, 4]][usize::from(member.rank() > 1)]
+            );
+            member.barrier().unwrap();
+        },
+    );
 }
 
 /// All members of all processes get the same error. Member 3, which differs, is always the last member of
 /// the last process.
 #[test]
 fn other_lengths_in_one_process_are_an_error_in_all() {
-    for (processes, k) in [(2, 2), (4, 1), (1, 4)] {
+    for layout in [&[2, 2][..], &[1, 1, 1, 1], &[4], &[1, 3], &[3, 1]] {
+        let members = || in_processes(layout, GroupOptions::default());
         let one_less = |member: &Member, n| n - usize::from(member.rank() == 3);
-        on_threads(in_processes(processes, k), |mut member| {
+        on_threads(members(), |mut member| {
             let n = one_less(&member, 8);
             assert_eq!(member.all_reduce(vec![1.0; n]), Err(mismatch(3, 7, 8)));
         });
-        on_threads(in_processes(processes, k), |mut member| {
+        on_threads(members(), |mut member| {
             let n = one_less(&member, 2);
             assert_eq!(member.sum(&mut vec![1.0; n]), Err(mismatch(3, 1, 2)));
         });
     }
-}
-
-#[test]
-fn processes_of_other_numbers_of_members_do_not_sum() {
-    let process_groups = group(2, with(Algorithm::Owner)).into_iter().zip([2, 3]);
-    let of = |(seat, k)| group_in(Box::new(Threads(seat)), k, within_a_minute());
-    on_threads(process_groups.flat_map(of).collect(), |mut member| {
-        assert_eq!(member.sum(&mut [1.0]), Err(Error::KindMismatch));
-    });
 }
 
 fn within_a_minute() -> GroupOptions {
@@ -548,7 +586,7 @@ impl ProcessGroup for Failing {
         2
     }
 
-    fn all_reduce(&mut self, _: &mut [f32]) -> Result<(), Error> {
+    fn all_reduce(&mut self, _: &mut [&mut [f32]], _: &SumOrder) -> Result<(), Error> {
         self.call()
     }
 
@@ -564,9 +602,9 @@ impl ProcessGroup for Failing {
 
 #[test]
 fn a_process_group_that_fails_fails_for_all_members_of_the_process() {
-    // the first call compares the lengths, the second one sums
-    for calls in [0, 1] {
-        let members = group_in(Box::new(Failing(calls)), 3, within_a_minute());
+    // the first call counts the members, the second one compares the lengths, the third one sums
+    for calls in [1, 2] {
+        let members = group_in(Box::new(Failing(calls)), 3, within_a_minute()).unwrap();
         let errors = on_threads(members, |mut member| {
             let error = member.all_reduce(vec![1.0; 100]).unwrap_err();
             assert_eq!(member.sum(&mut [1.0]), Err(error.clone()));
@@ -579,7 +617,7 @@ fn a_process_group_that_fails_fails_for_all_members_of_the_process() {
 
 #[test]
 fn a_member_that_leaves_is_named_by_its_rank_in_the_whole() {
-    let members = group_in(Box::new(Failing(9)), 3, within_a_minute());
+    let members = group_in(Box::new(Failing(9)), 3, within_a_minute()).unwrap();
     on_threads(members, |mut member| {
         if member.rank() != 4 {
             assert_eq!(member.all_reduce(vec![1.0]), Err(left(4)));
@@ -591,7 +629,7 @@ fn a_member_that_leaves_is_named_by_its_rank_in_the_whole() {
 #[test]
 fn the_limit_of_a_group_does_not_end_a_call_of_the_process_group() {
     let options = within(Duration::from_millis(1));
-    let members = group_in(Box::new(Failing(0)), 3, options);
+    let members = group_in(Box::new(Failing(1)), 3, options).unwrap();
     let answers = on_threads(members, |mut member| {
         member.over_all_processes(|_| {
             std::thread::sleep(Duration::from_millis(50));

@@ -7,17 +7,11 @@ use dataset::Dataset;
 
 use super::Run;
 use crate::options::Book;
-use devices::Process;
 
 impl Run {
-    pub(super) fn settings_of(&self, book: &Book, process: Process, data: &Dataset) -> String {
+    /// The settings of a run of `k` replicas. Where they are is none.
+    pub(super) fn settings_of(&self, book: &Book, k: usize, data: &Dataset) -> String {
         let options = &self.options;
-        // sums of sums have other last digits
-        let replicas = match (self.devices.len(), process.of) {
-            (own, 1) => own.to_string(),
-            (1, of) => of.to_string(),
-            (own, of) => format!("{own} in each of {of} processes"),
-        };
         let (precision, deterministic) = (options.precision, options.deterministic);
         let device = match self.devices[0].is_cpu() {
             true => "cpu".to_owned(),
@@ -36,7 +30,7 @@ impl Run {
         let [train, test] = [&data.train, &data.test].map(|split| split.checksum());
         let lines = [
             format!("network {}", book.network),
-            format!("replicas {replicas}"),
+            format!("replicas {k}"),
             format!("device {device}"),
             format!("batch size {}", self.train_iter.batch_size()),
             format!("lr {}", self.lr),
@@ -61,5 +55,16 @@ pub(super) fn check_same(own: &str, other: &str) -> Result<()> {
     let key = |line: &str| line.split(' ').next().unwrap_or(line).to_owned();
     let same_key = own.lines().filter(|own| key(own) == key(line));
     let instead = same_key.collect::<Vec<_>>().join(", ");
-    bail!("the run there has {line:?}, this one has {instead:?}; resume with the same options")
+    let why = match line {
+        _ if line.contains(" in each of ") => {
+            "it is of an earlier version, in which --gpus counted the replicas of one process; now it counts those of \
+             all, and they are summed in another order. Begin a new run with its parameters: --init FILE"
+        }
+        _ if key(line) == "replicas" => {
+            "each minibatch is split over the replicas, so another number is another run. Resume with as many --gpus, in \
+             any processes; or begin a new run with its parameters: --init FILE"
+        }
+        _ => "resume with the same options",
+    };
+    bail!("the run there has {line:?}, this one has {instead:?}; {why}")
 }

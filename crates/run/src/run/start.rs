@@ -31,7 +31,7 @@ pub(super) fn set_up(process: Process, options: &Options, devices: &[Device]) ->
     out_of_memory::run_on(devices);
     functional::set_precision(options.precision);
     functional::set_deterministic(options.deterministic);
-    if devices.len() * process.of == 1 {
+    if devices.len() == 1 && process.of == 1 {
         functional::one_stream(&devices[0]); // more have a communication stream each
     }
     let threads = options.threads.or_else(|| process.share_of_cores());
@@ -65,18 +65,42 @@ impl Run {
     }
 }
 
-/// The devices, of many on the CPU the first and the last, and in how many processes.
-pub(super) fn places(devices: &[Device], process: Process) -> String {
-    let names = match devices {
+/// The devices, of many on the CPU the first and the last; or which replicas are in which process.
+pub(super) fn places(devices: &[Device], process: Process, k: usize) -> String {
+    if process.of > 1 {
+        return format!(
+            "{k} replicas in {} processes: {}",
+            process.of,
+            layout(process.of, k)
+        );
+    }
+    match devices {
         [first, .., last] if devices.len() > 3 && first.is_cpu() => {
             let last = device_name(devices.len() - 1, last);
             format!("[{} … {last}]", device_name(0, first))
         }
         devices => device_names(devices),
+    }
+}
+
+/// The replicas of each process, such as `0 and 1, 2, 3`; of many processes the first and the last.
+fn layout(processes: usize, k: usize) -> String {
+    let of = |rank| {
+        let replicas = Process {
+            rank,
+            of: processes,
+            ..Process::ALONE
+        }
+        .replicas(k);
+        match replicas.len() {
+            1 => format!("{}", replicas.start),
+            2 => format!("{} and {}", replicas.start, replicas.end - 1),
+            _ => format!("{} to {}", replicas.start, replicas.end - 1),
+        }
     };
-    match process.of {
-        1 => names,
-        n => format!("{names} in each of {n} processes"),
+    match processes {
+        ..=8 => (0..processes).map(of).collect::<Vec<_>>().join(", "),
+        _ => format!("{}, {}, … {}", of(0), of(1), of(processes - 1)),
     }
 }
 
@@ -108,14 +132,48 @@ pub(super) fn find_devices(
     process: Process,
     options: &Options,
 ) -> Result<(Vec<Device>, Option<String>)> {
-    // of several processes, each has one replica, if the user does not say how many
-    let k = options.gpus.or((process.of > 1).then_some(1));
-    let local_rank = (process.on_machine > 1).then_some(process.local_rank);
-    let found = find(options.device, k, local_rank);
+    let (of, here) = (process.of, process.local_rank);
+    if of == 1 {
+        return found(options, options.gpus, None);
+    }
+    // of several processes, each has one replica, if the user does not say how many there are
+    let k = options.gpus.unwrap_or(of);
+    if k < of {
+        let error = anyhow!(
+            "--gpus {k}: {of} processes have at least {of} replicas; start fewer processes"
+        );
+        return Err(BadInput::from(error).into());
+    }
+    let own = process.replicas(k);
+    let first_here = Process {
+        rank: process.rank - here,
+        ..process
+    }
+    .replicas(k)
+    .start;
+    let first = (process.on_machine > 1).then_some(own.start - first_here);
+    found(options, Some(own.len()), first)
+}
+
+fn found(
+    options: &Options,
+    k: Option<usize>,
+    first: Option<usize>,
+) -> Result<(Vec<Device>, Option<String>)> {
+    let found = find(options.device, k, first);
     let why = || format!("--device {:?} cannot be used", options.device).to_lowercase();
     found
         .with_context(why)
         .map_err(|e| BadInput::from(e).into())
+}
+
+/// The command line to keep. It says how many replicas there are, so the run can go on in other processes.
+pub(super) fn arguments(options: &Options, k: usize) -> Vec<String> {
+    let mut words = options.arguments.clone();
+    if !words.iter().any(|word| word.starts_with("--gpus=")) {
+        words.push(format!("--gpus={k}"));
+    }
+    words
 }
 
 pub(super) fn check_batch_size(batch_size: usize, k: usize) -> Result<()> {
@@ -133,16 +191,15 @@ pub(super) fn iters(
     batch_size: usize,
     devices: &[Device],
     process: Process,
+    k: usize,
 ) -> Result<(DataIter, DataIter)> {
-    let (own, k) = (devices.len(), devices.len() * process.of);
     let of_process = |mut iter: DataIter, which: &str| {
         if !devices[0].is_cpu() {
             iter = iter.on_device(&devices[0])?;
             check_last_batch(&iter, which, k).map_err(BadInput::from)?;
         }
         if process.of > 1 {
-            let first = process.rank * own;
-            iter = iter.shards(first..first + own, k);
+            iter = iter.shards(process.replicas(k), k);
         }
         anyhow::Ok(iter.stop_when(&INTERRUPTED))
     };

@@ -1,0 +1,199 @@
+//! In which order the members of several processes are summed: in the same one wherever the members are.
+
+use crate::algorithm::{Algorithm, Schedule, Sum};
+use std::ops::Range;
+
+/// How processes sum together. All their members are summed in pairs, then pairs of pairs, as in one process; with
+/// [`Algorithm::Star`] from the first to the last. Members in one process whose sum occurs in this order are summed
+/// there, so each process brings as few vectors as possible: of four members, 2 + 2 bring one each, 0+1 and 2+3, and
+/// 3 + 1 bring 0+1, 2, and 3.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SumOrder {
+    /// How many vectors each process brings.
+    pub vectors: Vec<usize>,
+    /// The additions, one after the other: to the vector `.0` the vector `.1` is added. The numbers count the vectors of
+    /// all processes. At the end vector 0 is the sum.
+    pub additions: Vec<(usize, usize)>,
+    /// The first member of each process, and the number of all.
+    starts: Vec<usize>,
+    /// The members that each vector is the sum of.
+    members: Vec<Range<usize>>,
+    in_pairs: bool,
+}
+
+impl SumOrder {
+    /// The order for processes with so many members each.
+    ///
+    /// ```
+    /// let order = collective::SumOrder::new(&[3, 1], Default::default());
+    /// assert_eq!(order.vectors, [2, 1]); // 0+1 and 2, and 3
+    /// assert_eq!(order.additions, [(1, 2), (0, 1)]); // (0+1) + (2+3)
+    /// ```
+    pub fn new(members: &[usize], algorithm: Algorithm) -> Self {
+        let ends = members.iter().scan(0, |end, n| {
+            *end += n;
+            Some(*end)
+        });
+        let starts: Vec<usize> = [0].into_iter().chain(ends).collect();
+        let (k, in_pairs) = (starts[members.len()], algorithm != Algorithm::Star);
+        // a member, one that is added to it, and where the members of the new sum end
+        let all: Vec<(usize, usize, usize)> = match in_pairs {
+            true => pairs(k),
+            false => (1..k).map(|other| (0, other, other + 1)).collect(),
+        };
+        let in_one = |(to, _, end): &(usize, usize, usize)| {
+            starts.windows(2).any(|own| own[0] <= *to && *end <= own[1])
+        };
+        let (inside, between): (Vec<_>, Vec<_>) = all.into_iter().partition(in_one);
+        let is_added = |member: &usize| inside.iter().any(|(_, other, _)| other == member);
+        let heads: Vec<usize> = (0..k).filter(|member| !is_added(member)).collect();
+        let number = |member| heads.partition_point(|head| *head < member);
+        let ends = heads[1..].iter().chain([&k]);
+        Self {
+            vectors: starts
+                .windows(2)
+                .map(|own| number(own[1]) - number(own[0]))
+                .collect(),
+            additions: between
+                .into_iter()
+                .map(|(to, other, _)| (number(to), number(other)))
+                .collect(),
+            members: heads
+                .iter()
+                .zip(ends)
+                .map(|(head, end)| *head..*end)
+                .collect(),
+            starts,
+            in_pairs,
+        }
+    }
+
+    /// The number of the first vector of a process.
+    pub fn first(&self, process: usize) -> usize {
+        self.vectors[..process].iter().sum()
+    }
+
+    /// The first member of a process.
+    pub(crate) fn first_member(&self, process: usize) -> usize {
+        self.starts[process]
+    }
+
+    /// The members of all processes.
+    pub(crate) fn size(&self) -> usize {
+        self.starts[self.vectors.len()]
+    }
+
+    /// The members of a process that each of its vectors is the sum of, counted in the process.
+    pub(crate) fn locals(&self, process: usize) -> impl Iterator<Item = Range<usize>> {
+        let (first, start) = (self.first(process), self.starts[process]);
+        let own = self.members[first..first + self.vectors[process]].iter();
+        own.map(move |range| range.start - start..range.end - start)
+    }
+
+    /// What a process sums before. The first member of each vector gets its sum; with several chunks, one member sums
+    /// each.
+    pub(crate) fn inside(&self, process: usize, chunks: usize) -> Schedule {
+        let members = self.starts[process + 1] - self.starts[process];
+        let sum = |chunk: usize, own: Range<usize>| Sum {
+            by: if chunks == 1 { own.start } else { chunk },
+            to: vec![own.start],
+            from: own.collect(),
+            chunk,
+            in_pairs: self.in_pairs,
+        };
+        let many = || self.locals(process).filter(|own| own.len() > 1);
+        let sums = (0..chunks).flat_map(|chunk| many().map(move |own| sum(chunk, own)));
+        Schedule {
+            members,
+            chunks,
+            rounds: vec![sums.collect()],
+        }
+    }
+}
+
+/// The tree over `k` members: a member, the one that is added to it, and where the members of the new sum end.
+fn pairs(k: usize) -> Vec<(usize, usize, usize)> {
+    let strides = (0..usize::BITS).map(|level| 1 << level);
+    let of = |stride: usize| {
+        let lower = (0..k.saturating_sub(stride)).step_by(2 * stride);
+        lower.map(move |to| (to, to + stride, (to + 2 * stride).min(k)))
+    };
+    strides
+        .take_while(|stride| *stride < k)
+        .flat_map(of)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every layout of up to 9 members gives the sum of one process.
+    #[test]
+    fn the_order_is_the_same_wherever_the_members_are() {
+        for algorithm in [Algorithm::Star, Algorithm::Owner] {
+            for k in 1..=9usize {
+                let one = Schedule::new(algorithm, k).held().pop().unwrap()[0][0].to_string();
+                for cuts in 0..1 << (k - 1) {
+                    let ends = (1..=k).filter(|end| *end == k || cuts >> (end - 1) & 1 == 1);
+                    let mut start = 0;
+                    let layout: Vec<usize> = ends
+                        .map(|end| end - std::mem::replace(&mut start, end))
+                        .collect();
+                    assert_eq!(shown(&layout, algorithm), one, "{layout:?}");
+                }
+            }
+        }
+    }
+
+    /// The sum as a text, by what each process does and what they do together.
+    fn shown(layout: &[usize], algorithm: Algorithm) -> String {
+        let order = SumOrder::new(layout, algorithm);
+        let mut vectors = Vec::new();
+        for process in 0..layout.len() {
+            let inside = order.inside(process, 1);
+            assert_eq!(inside.check_rounds(), Ok(()));
+            let held = inside.held().pop().unwrap();
+            let sums = order.locals(process).map(|own| {
+                let parts = held[own.start][0].to_string();
+                // members count from 0 in each process
+                let number = |text: &str| {
+                    (text.parse::<usize>().unwrap() + order.first_member(process)).to_string()
+                };
+                parts
+                    .split_inclusive(|c: char| !c.is_ascii_digit())
+                    .map(|part| {
+                        let digits = part.trim_end_matches(|c: char| !c.is_ascii_digit());
+                        match digits {
+                            "" => part.to_owned(),
+                            _ => part.replace(digits, &number(digits)),
+                        }
+                    })
+                    .collect::<String>()
+            });
+            vectors.extend(sums);
+        }
+        assert_eq!(vectors.len(), order.vectors.iter().sum::<usize>());
+        for (to, other) in &order.additions {
+            let other = match vectors[*other].contains('+') {
+                true => format!("({})", vectors[*other]),
+                false => vectors[*other].clone(),
+            };
+            vectors[*to] += &format!("+{other}");
+        }
+        vectors.swap_remove(0)
+    }
+
+    #[test]
+    fn an_even_layout_brings_one_vector_each() {
+        for (layout, vectors) in [
+            (vec![2, 2], vec![1, 1]),
+            (vec![4, 4, 4], vec![1, 1, 1]),
+            (vec![1; 5], vec![1; 5]),
+            (vec![3, 3], vec![2, 2]),
+            (vec![1, 3], vec![1, 2]),
+        ] {
+            assert_eq!(SumOrder::new(&layout, Algorithm::Auto).vectors, vectors);
+        }
+    }
+}
