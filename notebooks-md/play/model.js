@@ -1,16 +1,23 @@
 // What a schedule does and costs: JavaScript for the functions of `Schedule` in crates/collective. A schedule is data,
-// { members, chunks, rounds }, and a round is a list of sums, { by, from, to, chunk }. `cargo test` compares the times.
+// { members, chunks, rounds }, and a round is a list of sums, { by, from, to, chunk, in_pairs }. `cargo test` compares the times.
 "use strict";
 
-/** What the members hold before the first round and after each one: held[round][member][chunk] is a list of members. */
+/** What the members hold before the first round and after each one: held[round][member][chunk] is a sum, with its `ranks`
+ * and as it is `shown`, such as 0+1+(2+3). */
 function held({ members, chunks, rounds }) {
-  const own = (member) => Array.from({ length: chunks }, () => [member]);
+  const own = (member) => Array.from({ length: chunks }, () => ({ ranks: [member], shown: `${member}` }));
+  const add = (a, b) => ({
+    // a longer list is wrong already, and must not grow without end
+    ranks: [...a.ranks, ...b.ranks].slice(0, members + 1),
+    shown: a.ranks.length > members ? a.shown : `${a.shown}+${b.ranks.length > 1 ? `(${b.shown})` : b.shown}`,
+  });
   const all = [Array.from({ length: members }, (_, member) => own(member))];
   for (const round of rounds) {
     const before = all[all.length - 1];
     const after = before.map((chunks) => [...chunks]);
-    for (const { from, to, chunk } of round) {
-      const sum = from.flatMap((member) => before[member][chunk]);
+    for (const { from, to, chunk, in_pairs } of round) {
+      const parts = from.map((member) => before[member][chunk]);
+      const sum = in_pairs ? addInPairs(parts, add) : parts.reduce(add);
       for (const member of to) after[member][chunk] = sum;
     }
     all.push(after);
@@ -18,19 +25,27 @@ function held({ members, chunks, rounds }) {
   return all;
 }
 
+/** Adds neighbours, then their sums, until one is left. */
+function addInPairs(parts, add) {
+  if (parts.length === 1) return parts[0];
+  const pairs = parts.filter((_, i) => i % 2 === 0).map((part, i) => [part, ...parts.slice(2 * i + 1, 2 * i + 2)]);
+  return addInPairs(pairs.map((pair) => pair.reduce(add)), add);
+}
+
 /** The messages of a round, each with all chunks that one member reads of another, or writes to it. */
 function messages(round) {
   const all = new Map();
   const add = (from, to, reads, chunk) => {
+    if (from === to) return;
     const key = `${from} ${to} ${reads}`;
     if (!all.has(key)) all.set(key, { from, to, chunks: [] });
-    if (from !== to) all.get(key).chunks.push(chunk);
+    all.get(key).chunks.push(chunk);
   };
   for (const { by, from, to, chunk } of round) {
     for (const member of from) add(member, by, true, chunk);
     for (const member of to) add(by, member, false, chunk);
   }
-  return [...all.values()].filter(({ chunks }) => chunks.length > 0);
+  return [...all.values()];
 }
 
 /** The bytes of a chunk; chunks begin at multiples of 16. */
@@ -63,42 +78,54 @@ function messageCount(schedule) {
   return time(schedule, 16 * schedule.chunks, { latency: 1, speed: Infinity });
 }
 
-/** The bytes through the busiest members of the rounds, as a multiple of N. */
-function byteShare(schedule) {
+/** The bytes through the busiest member of a round, as a multiple of N. */
+function roundShare(schedule, round) {
   const bytes = 16 * schedule.chunks; // whole chunks
-  return time(schedule, bytes, { latency: 0, speed: bytes });
+  return roundTime(schedule, round, bytes, { latency: 0, speed: bytes });
 }
+
+/** The same of all rounds. */
+const byteShare = (schedule) => schedule.rounds.reduce((sum, round) => sum + roundShare(schedule, round), 0);
 
 /** What is wrong with data that should be a schedule, as a sentence, or null. */
 function mistake(data) {
-  const isCount = (x, end) => Number.isInteger(x) && x >= 0 && x < end;
-  if (!isCount(data?.members - 1, 64) || !isCount(data.chunks - 1, 64)) {
-    return "It needs `members` and `chunks`, each a number from 1 to 64.";
+  const isCount = (x, least, most) => Number.isInteger(x) && x >= least && x <= most;
+  if (!isCount(data?.members, 1, 16) || !isCount(data.chunks, 1, 64)) {
+    return "It needs `members`, a number from 1 to 16, and `chunks`, from 1 to 64.";
   }
   if (!Array.isArray(data.rounds) || !data.rounds.every(Array.isArray)) {
     return "`rounds` has to be a list of rounds, and each round a list of sums.";
   }
+  const isMember = (member) => isCount(member, 0, data.members - 1);
   for (const [number, round] of data.rounds.entries()) {
     for (const sum of round) {
       const lists = [sum?.from, sum?.to, [sum?.by]];
-      const isMember = (member) => isCount(member, data.members);
       if (!lists.every((list) => Array.isArray(list) && list.length > 0 && list.every(isMember))) {
         return `Round ${number + 1}: \`by\`, \`from\` and \`to\` have to name members, 0 to ${data.members - 1}.`;
       }
-      if (!isCount(sum.chunk, data.chunks)) {
+      if (!isCount(sum.chunk, 0, data.chunks - 1)) {
         return `Round ${number + 1}: there is no chunk ${sum.chunk}.`;
       }
+    }
+    for (const sum of round) {
+      const { by, to, chunk } = sum;
+      const uses = (other) => to.some((member) => [...other.from, ...other.to].includes(member));
+      const other = round.find((other) => other !== sum && other.chunk === chunk && uses(other));
+      if (other) return `Round ${number + 1}: member ${by} writes chunk ${chunk} while member ${other.by} uses it.`;
     }
   }
   return null;
 }
 
-/** Whether every member ends with the values of every member once: a sentence that says where not, or null. */
+/** Where the schedule is no all-reduce, as a sentence; or null. */
 function notAnAllReduce(schedule) {
-  for (const [member, chunks] of held(schedule).at(-1).entries()) {
-    for (const [chunk, sum] of chunks.entries()) {
-      const once = new Set(sum).size === schedule.members && sum.length === schedule.members;
-      if (!once) return `It is no all-reduce: member ${member} ends with ${sum.join("+")} in chunk ${chunk}.`;
+  const last = held(schedule).at(-1);
+  for (const [member, chunks] of last.entries()) {
+    for (const [chunk, { ranks, shown }] of chunks.entries()) {
+      const right = last[0][chunk].shown;
+      const once = new Set(ranks).size === schedule.members && ranks.length === schedule.members;
+      if (!once) return `It is no all-reduce: member ${member} ends with ${shown} in chunk ${chunk}.`;
+      if (shown !== right) return `Chunk ${chunk} is ${right} on member 0 and ${shown} on member ${member}: their bits may differ.`;
     }
   }
   return null;

@@ -25,6 +25,7 @@ function withUnit(x, units) {
 }
 const showBytes = (x) => withUnit(x, [[1e9, "GB"], [1e6, "MB"], [1e3, "kB"], [1, "bytes"]]);
 const showTime = (x) => withUnit(x, [[1, "s"], [1e-3, "ms"], [1e-6, "µs"]]);
+const escape = (text) => text.replace(/[<>&"]/g, (letter) => `&#${letter.charCodeAt()};`);
 const count = (n, what) => `${n} ${what}${n === 1 ? "" : "s"}`;
 const showSpeed = (x) => `${showBytes(x)}/s`;
 
@@ -41,19 +42,23 @@ function change(words) {
   for (const [key, word] of new URLSearchParams(words)) {
     const [low, high] = SLIDERS[key]?.range ?? [0, 1e3];
     if (key === "algorithm" && (NAMES.includes(word) || (word === "yours" && yours))) state.algorithm = word;
-    else if (key !== "algorithm" && key in state && word !== "" && Number(word) >= low) {
+    else if (key !== "algorithm" && Object.hasOwn(state, key) && word !== "" && Number(word) >= low) {
       const isWhole = key !== "latency" && key !== "speed";
       state[key] = Math.min(isWhole ? Math.round(Number(word)) : Number(word), high);
     }
   }
   if (state.algorithm === "yours" && state.k !== yours.members) state.algorithm = "ring";
   draw();
+  if (state.algorithm !== "yours") history.replaceState(null, "", `#${new URLSearchParams(state)}`);
 }
+
+/** Takes over the address; `#time-and-bytes` is a place on the page. */
+const readAddress = () => (location.hash.includes("=") ? change(location.hash.slice(1)) : draw());
 
 function draw() {
   state.round = clamp(state.round, 0, schedule().rounds.length);
   for (const [id, { write, show }] of Object.entries(SLIDERS)) {
-    $(id).value = write(state[id]);
+    $(id).value = Math.max(write(state[id]), $(id).min); // the logarithm of 0 is no value
     $(id).setAttribute("aria-valuetext", show(state[id]));
     $(`${id}-shown`).textContent = show(state[id]);
   }
@@ -63,10 +68,6 @@ function draw() {
   drawRound();
   drawTimes();
   drawCurve();
-  const { k, bytes, latency, speed, algorithm, round } = state;
-  if (algorithm !== "yours") {
-    history.replaceState(null, "", `#${new URLSearchParams({ k, bytes, latency, speed, algorithm, round })}`);
-  }
 }
 
 // Round by round
@@ -105,15 +106,15 @@ function drawRound() {
   tellRound(all, sums);
 }
 
-function cell(sum, members, x, y, width, isNew) {
+function cell({ ranks, shown }, members, x, y, width, isNew) {
   const slot = (width - 2) / members;
-  const has = new Set(sum);
-  const kind = has.size < sum.length ? "wrong" : has.size === members ? "whole" : "part";
+  const has = new Set(ranks);
+  const kind = has.size < ranks.length ? "wrong" : has.size === members ? "whole" : "part";
   const slots = [...has].map(
     (member) => `<rect class="${kind}" x="${x + 1 + member * slot}" y="${y + 1}" width="${slot}" height="18"/>`,
   );
   return (
-    `<g><title>${sum.join("+")}</title>${slots.join("")}` +
+    `<g><title>${shown}</title>${slots.join("")}` +
     `<rect class="cell${isNew ? " new" : ""}" x="${x}" y="${y}" width="${width}" height="${ROW.height}" rx="2"/></g>`
   );
 }
@@ -134,10 +135,7 @@ function tellRound(all, sums) {
   const sent = messages(sums);
   $("round").max = rounds.length;
   $("round").value = state.round;
-  $("back").disabled = state.round === 0;
-  $("next").disabled = state.round === rounds.length;
-  const share = roundTime(all, sums, 16 * all.chunks, { latency: 0, speed: 16 * all.chunks });
-  const cost = `${digits(share)} N through the busiest member, ${showTime(roundTime(all, sums, state.bytes, link()))}`;
+  const cost = `${digits(roundShare(all, sums))} N through the busiest member, ${showTime(roundTime(all, sums, state.bytes, link()))}`;
   $("told").textContent =
     state.round === 0
       ? `Start: each member has its own values. Then: ${count(rounds.length, "round")}.`
@@ -168,8 +166,8 @@ function drawTimes() {
 
 // Which is fastest for how many bytes
 
-const CURVE = { height: 280, left: 54, right: 56, top: 10, bottom: 30 };
-let scale = null; // of the curve that is drawn
+const CURVE = { height: 280, left: 58, right: 56, top: 10, bottom: 30 };
+let sizeAt = null; // the size at a place of the curve
 
 function drawCurve() {
   const [low, high] = SLIDERS.bytes.range.map(Math.log10);
@@ -184,7 +182,7 @@ function drawCurve() {
     const share = (Math.log10(Math.max(time, 10 ** least)) - least) / Math.max(most - least, 1e-9);
     return height - bottom - share * (height - top - bottom);
   };
-  scale = { sizeAt: (at) => 10 ** clamp(low + ((at - left) / (width - left - right)) * (high - low), low, high) };
+  sizeAt = (at) => 10 ** clamp(low + ((at - left) / (width - left - right)) * (high - low), low, high);
   let svg = "";
   for (let power = low; power <= high; power += width < 500 ? 2 : 1) {
     svg += gridLine(x(10 ** power), top, x(10 ** power), height - bottom);
@@ -197,8 +195,8 @@ function drawCurve() {
   const labels = labelPlaces(lines.map(({ name, times }) => ({ name, y: y(times.at(-1)) })));
   for (const { name, times } of lines) {
     const points = times.map((time, i) => `${x(sizes[i]).toFixed(1)},${y(time).toFixed(1)}`);
-    svg += `<polyline class="line ${name}" points="${points.join(" ")}"/>`;
-    svg += `<text class="${name}" x="${width - right + 5}" y="${labels[name] + 5}">${name}</text>`;
+    svg += `<g class="${name}" style="--line: var(--${name})"><polyline class="line" points="${points.join(" ")}"/>`;
+    svg += `<text x="${width - right + 5}" y="${labels[name] + 5}">${name}</text></g>`;
   }
   svg += `<line class="here" x1="${x(state.bytes)}" x2="${x(state.bytes)}" y1="${top}" y2="${height - bottom}"/>`;
   $("curve").innerHTML =
@@ -216,12 +214,20 @@ function labelPlaces(ends) {
   return places;
 }
 
-/** From which sizes on which algorithm is the fastest; the first of those that take as long. */
+/** From which sizes on which algorithms are the fastest. Between two sizes, a time grows evenly. */
 function crossovers(sizes, lines) {
-  const fastest = sizes.map((_, i) => lines.reduce((a, b) => (b.times[i] < a.times[i] * (1 - 1e-6) ? b : a)).name);
-  const changes = fastest.map((name, i) => [name, sizes[i]]).filter(([name], i) => i === 0 || name !== fastest[i - 1]);
-  const words = changes.map(([name, size], i) => (i === 0 ? name : `from ${showBytes(size)} on ${name}`));
-  return state.k === 1 ? "One member has nothing to sum." : `The fastest: ${words.join(", ")}.`;
+  if (state.k === 1) return "One member has nothing to sum.";
+  const fastest = (i) => lines.filter(({ times }) => lines.every((b) => times[i] <= b.times[i] * (1 + 1e-6)));
+  const names = (i) => fastest(i).map(({ name }) => name).join(" and ");
+  let words = `The fastest: ${names(0)}`;
+  for (let i = 1; i < sizes.length; i++) {
+    if (names(i) === names(i - 1)) continue;
+    const [old, now] = [fastest(i - 1)[0], fastest(i)[0]].map(({ times }) => times);
+    const [before, after] = [now[i - 1] - old[i - 1], old[i] - now[i]];
+    const size = sizes[i - 1] + ((sizes[i] - sizes[i - 1]) * before) / (before + after || 1);
+    words += `, from ${showBytes(size)} on ${names(i)}`;
+  }
+  return `${words}.`;
 }
 
 // Your own schedule
@@ -237,6 +243,7 @@ function paste() {
   const wrong = mistake(data);
   $("pasted").textContent = wrong ?? notAnAllReduce(data) ?? "It is an all-reduce.";
   if (wrong) return;
+  $("round-by-round").scrollIntoView();
   yours = data;
   Object.assign(state, { k: data.members, algorithm: "yours", round: 0 });
   draw();
@@ -244,19 +251,17 @@ function paste() {
 
 // Recorded steps
 
-let view = null; // the part of the trace that is shown, in µs
+let trace = null; // { lanes, spans, end }, in µs
+let view = null; // the part of it that is shown
 
-function lanes(trace) {
-  const names = trace.traceEvents.filter(({ ph, name }) => ph === "M" && name === "thread_name");
-  return names.map(({ tid, args }) => ({ name: args.name, tid }));
-}
-
-function spans(trace) {
-  return trace.traceEvents.filter(({ ph }) => ph === "X");
-}
-
-function whole(trace) {
-  return [0, Math.max(...spans(trace).map(({ ts, dur }) => ts + dur))];
+/** The lanes and spans of a trace of Chrome's format. */
+function readTrace(data) {
+  const events = data?.traceEvents ?? [];
+  const lanes = events.filter(({ name }) => name === "thread_name").map(({ tid, args }) => ({ tid, name: args.name }));
+  const spans = events.filter(({ ph }) => ph === "X");
+  const end = Math.max(...spans.map(({ ts, dur }) => ts + dur));
+  if (!(end > 0) || lanes.length === 0) throw new Error("it has no spans");
+  return { lanes, spans, end };
 }
 
 function drawTrace() {
@@ -264,14 +269,14 @@ function drawTrace() {
   const width = Math.max($("trace").clientWidth, 300);
   const x = (us) => ((us - begin) / (end - begin)) * width;
   let svg = "";
-  lanes(trace).forEach(({ name, tid }, i) => {
+  trace.lanes.forEach(({ name, tid }, i) => {
     const top = 46 * i;
-    svg += `<text class="soft" x="2" y="${top + 14}">${name}</text>`;
-    for (const span of spans(trace).filter((span) => span.tid === tid && span.ts + span.dur > begin && span.ts < end)) {
+    svg += `<text class="soft" x="2" y="${top + 14}">${escape(name)}</text>`;
+    for (const span of trace.spans.filter((span) => span.tid === tid && span.ts + span.dur > begin && span.ts < end)) {
       svg += spanBox(span, Math.max(x(span.ts), -5), Math.min(x(span.ts + span.dur), width + 5), top + 19);
     }
   });
-  $("trace").innerHTML = `<svg width="${width}" height="${46 * lanes(trace).length}" role="img" aria-label="Recorded steps">${svg}</svg>`;
+  $("trace").innerHTML = `<svg width="${width}" height="${46 * trace.lanes.length}" role="img" aria-label="Recorded steps">${svg}</svg>`;
   $("trace-told").textContent = `${showTime((end - begin) / 1e6)} are shown, from ${showTime(begin / 1e6)} on.`;
 }
 
@@ -279,8 +284,8 @@ function spanBox({ name, ts, dur }, left, right, y) {
   const width = Math.max(right - left - 0.5, 0.5);
   const kind = name.replace(/[^a-z]/g, "");
   const inner = ["sum", "wait"].includes(name) ? [y + 11, 11] : [y, 22];
-  const words = `${name}: ${showTime(dur / 1e6)}, from ${showTime(ts / 1e6)} on`;
-  const label = width > 8 * name.length + 6 && inner[1] > 11 ? `<text x="${left + 4}" y="${y + 15}">${name}</text>` : "";
+  const words = `${escape(name)}: ${showTime(dur / 1e6)}, from ${showTime(ts / 1e6)} on`;
+  const label = width > 8 * name.length + 6 && inner[1] > 11 ? `<text x="${left + 4}" y="${y + 15}">${escape(name)}</text>` : "";
   return (
     `<g><title>${words}</title><rect class="span ${kind}" x="${left}" y="${inner[0]}" width="${width}" ` +
     `height="${inner[1]}" data-words="${words}"/>${label}</g>`
@@ -289,33 +294,29 @@ function spanBox({ name, ts, dur }, left, right, y) {
 
 /** Shows `factor` times as much time, around a share of the width; then moves by a share. */
 function zoom(factor, around = 0.5, move = 0) {
-  const [first, last] = whole(trace);
-  const length = clamp((view[1] - view[0]) * factor, 10, last - first);
+  const length = clamp((view[1] - view[0]) * factor, 10, trace.end);
   const middle = view[0] + (view[1] - view[0]) * around;
-  const begin = clamp(middle - length * around + length * move, first, last - length);
+  const begin = clamp(middle - length * around + length * move, 0, trace.end - length);
   view = [begin, begin + length];
   drawTrace();
 }
 
-let trace = null;
-
 function showTrace(data) {
-  trace = data;
-  view = whole(trace);
+  trace = readTrace(data);
+  view = [0, trace.end];
   drawTrace();
 }
 
 async function openTrace(file) {
+  if (!file) return;
   try {
-    const data = JSON.parse(await file.text());
-    if (spans(data).length === 0) throw new Error("it has no spans");
-    showTrace(data);
+    showTrace(JSON.parse(await file.text()));
   } catch (error) {
     $("trace-told").textContent = `${file.name} is no trace: ${error.message}`;
   }
 }
 
-const KEYS = { "+": [0.5], "-": [2], ArrowLeft: [1, 0.5, -0.2], ArrowRight: [1, 0.5, 0.2], 0: [Infinity] };
+const KEYS = { "+": [0.5], "=": [0.5], "-": [2], ArrowLeft: [1, 0.5, -0.2], ArrowRight: [1, 0.5, 0.2], 0: [Infinity] };
 
 /** Where on an element a pointer is, as a share of its width. */
 const shareOf = (event, element) => {
@@ -326,28 +327,26 @@ const shareOf = (event, element) => {
 function listen() {
   $("play").addEventListener("keydown", (event) => event.stopPropagation()); // mdBook's arrows turn the page
   for (const [id, { read }] of Object.entries(SLIDERS)) {
-    $(id).addEventListener("input", () => change(`${id}=${read(Number($(id).value))}`));
+    $(id).addEventListener("input", () => change({ [id]: read(Number($(id).value)) }));
   }
   $("algorithm").addEventListener("change", () => {
     if ($("algorithm").value === "yours") state.k = yours.members;
-    change(`algorithm=${$("algorithm").value}&round=0`);
+    change({ algorithm: $("algorithm").value, round: 0 });
   });
-  $("round").addEventListener("input", () => change(`round=${$("round").value}`));
-  $("back").addEventListener("click", () => change(`round=${state.round - 1}`));
-  $("next").addEventListener("click", () => change(`round=${state.round + 1}`));
+  $("round").addEventListener("input", () => change({ round: $("round").value }));
+  $("back").addEventListener("click", () => change({ round: state.round - 1 }));
+  $("next").addEventListener("click", () => change({ round: state.round + 1 }));
   $("show").addEventListener("click", paste);
   for (const button of document.querySelectorAll("[data-state]")) {
     button.addEventListener("click", () => change(button.dataset.state));
   }
   const curve = $("curve");
-  curve.addEventListener("pointerdown", (event) => curve.setPointerCapture(event.pointerId));
-  curve.addEventListener("pointermove", (event) => {
-    if (event.pointerType !== "mouse" && event.buttons === 0) return;
-    change(`bytes=${scale.sizeAt(event.clientX - curve.getBoundingClientRect().left)}`);
-  });
+  const point = (event) => event.buttons && change({ bytes: sizeAt(event.clientX - curve.getBoundingClientRect().left) });
+  curve.addEventListener("pointerdown", point);
+  curve.addEventListener("pointermove", point);
   listenToTrace();
-  window.addEventListener("hashchange", () => change(location.hash.slice(1)));
-  window.addEventListener("resize", () => (draw(), drawTrace()));
+  window.addEventListener("hashchange", readAddress);
+  new ResizeObserver(() => (draw(), drawTrace())).observe($("curve"));
 }
 
 function listenToTrace() {
@@ -356,7 +355,7 @@ function listenToTrace() {
     button.addEventListener("click", () => zoom(...KEYS[button.dataset.key]));
   }
   box.addEventListener("keydown", (event) => {
-    if (event.key in KEYS) (zoom(...KEYS[event.key]), event.preventDefault());
+    if (event.key in KEYS && !event.ctrlKey && !event.altKey && !event.metaKey) (zoom(...KEYS[event.key]), event.preventDefault());
   });
   box.addEventListener("wheel", (event) => {
     if (!event.ctrlKey && document.activeElement !== box) return; // else the page moves
@@ -372,5 +371,5 @@ function listenToTrace() {
 }
 
 listen();
-change(location.hash.slice(1));
+readAddress();
 showTrace(TRACE);

@@ -203,7 +203,7 @@ impl Schedule {
     /// ```
     /// use collective::{Algorithm, Schedule};
     /// let json = Schedule::new(Algorithm::Tree, 2).json();
-    /// assert!(json.starts_with(r#"{"members":2,"chunks":1,"rounds":[[{"by":0,"from":[0,1],"to":[0],"chunk":0}]"#));
+    /// assert!(json.starts_with(r#"{"members":2,"chunks":1,"rounds":[[{"by":0,"from":[0,1],"to":[0],"chunk":0,"in_pairs":false}]"#));
     /// ```
     pub fn json(&self) -> String {
         let sum = |Sum {
@@ -211,9 +211,11 @@ impl Schedule {
                        from,
                        to,
                        chunk,
-                       ..
+                       in_pairs,
                    }: &Sum| {
-            format!(r#"{{"by":{by},"from":{from:?},"to":{to:?},"chunk":{chunk}}}"#)
+            format!(
+                r#"{{"by":{by},"from":{from:?},"to":{to:?},"chunk":{chunk},"in_pairs":{in_pairs}}}"#
+            )
         };
         let list = |items: Vec<String>| format!("[{}]", items.join(","));
         let round = |sums: &Vec<Sum>| list(sums.iter().map(sum).collect());

@@ -62,7 +62,7 @@ pub struct Options {
     #[arg(long, value_parser = weights, value_name = "W,W", help_heading = TOGETHER)]
     pub split: Option<Weights>,
 
-    /// How several processes communicate; each has --gpus replicas
+    /// How several processes communicate; they share the --gpus replicas
     #[arg(long, value_enum, default_value_t = Backend::Threads, value_name = "KIND", help_heading = TOGETHER)]
     pub backend: Backend,
 

@@ -35,7 +35,14 @@ impl DataParallel {
         let takes = match (on_cpu, on_devices) {
             (true, _) => "in place".to_owned(),
             (_, true) if algorithm == Algorithm::Nccl => {
-                format!("on the devices: {} more on each", mib(largest))
+                let more = mib(largest);
+                format!(
+                    "on the devices: {more} more on each; where they are decides the order of the sum"
+                )
+            }
+            // of several processes, one member of each sums
+            (_, true) if !self.processes.are_one() => {
+                self.on_devices(&Schedule::new(Algorithm::Star, k), largest)
             }
             (_, true) => self.on_devices(&Schedule::new(algorithm, k), largest),
             (_, false) => format!(

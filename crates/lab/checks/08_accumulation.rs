@@ -35,6 +35,7 @@ fn step(replica: &mut Replica, n: usize) -> Result<()> {
     }
     let calls = calls.into_inner();
     let why = match calls.len() {
+        0 if w != 0.5 => " Does `minibatches` begin at 0 again after a step?".to_owned(),
         0 | 1 => String::new(),
         times => format!(" So the gradients of minibatch 1 are summed {times} times."),
     };
@@ -53,6 +54,9 @@ fn step(replica: &mut Replica, n: usize) -> Result<()> {
     let is = |other: [f64; 2]| (0..2).all(|i| (yours[i] - other[i]).abs() < 1e-9);
     let why = match () {
         () if is(after(&means)) => "This is the mean of the means. Divide once, by all examples.",
+        () if is(after(&each.iter().map(|[dw, db, _]| [*dw, *db, 0.0]).collect::<Vec<_>>())) => {
+            "`sums[2]` does not count the examples of this device."
+        }
         () if is(after(&each[n - 1..])) => "Only the gradients of the last minibatch are in it.",
         () => "It should be the step of one minibatch with the examples of all devices.",
     };

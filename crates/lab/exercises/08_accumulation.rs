@@ -20,7 +20,7 @@ pub struct Replica {
     pub w: f64,
     pub b: f64,
     pub sums: [f64; 3],
-    /// Number of minibatches so far.
+    /// Number of minibatches since the last step.
     pub minibatches: usize,
 }
 

@@ -18,6 +18,8 @@
 // of four. Only one device can have it then, because a chunk is not written
 // while it is read. Each further message at most doubles the number of devices
 // that have the sum. So all four have it after two more messages.
+//
+// Puzzle 12 explains `Schedule`, `add` and `copy`.
 
 use collective::Schedule;
 use lab::puzzle::{add, copy};

@@ -9,6 +9,8 @@
 //
 // It cannot be less: with any links, 2 (k - 1) / k * N bytes are needed (the
 // page "Communication", "A lower bound").
+//
+// Puzzle 12 explains `Schedule`, `add` and `copy`.
 
 use collective::Schedule;
 use lab::puzzle::{add, copy};

@@ -10,6 +10,8 @@
 // It must be more than 3 N. The data of each other device must reach the
 // server, so the server receives 3 N bytes. It has nothing to send before the
 // first sum is complete.
+//
+// Puzzle 12 explains `Schedule`, `add` and `copy`.
 
 use collective::Schedule;
 use lab::puzzle::{add, copy};

@@ -15,6 +15,8 @@
 // value to the sum so far. So the sum is complete after three messages, and
 // only one device has it then. Each further message at most doubles the number
 // of devices that have the sum. So all four have it after two more messages.
+//
+// Puzzle 12 explains `Schedule`, `add` and `copy`.
 
 use collective::{Schedule, Sum};
 use lab::puzzle::copy;

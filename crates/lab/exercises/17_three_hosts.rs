@@ -9,6 +9,8 @@
 // Neither number can be smaller. The second one is 2 (k - 1) / k * N with k =
 // 6. For the first one, see each host as one device with k = 3: together the
 // hosts send at least 2 (k - 1) N = 4 N bytes, and that is 4/3 N for each host.
+//
+// Puzzle 12 explains `Schedule`, `add` and `copy`.
 
 use collective::Schedule;
 use lab::puzzle::{add, copy};

@@ -11,6 +11,8 @@
 // It must be more than 2 N. Device 1 receives N bytes from the left, because
 // device 0 has no other link. It also receives N bytes from the right. At the
 // end, the last sum still has to reach the other devices.
+//
+// Puzzle 12 explains `Schedule`, `add` and `copy`.
 
 use collective::{Schedule, Sum};
 

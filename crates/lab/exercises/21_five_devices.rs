@@ -14,6 +14,8 @@
 // messages. Each further message at most doubles the number of devices that
 // have the sum, so five devices need 3 more. So 6 is the least with so few
 // bytes.
+//
+// Puzzle 12 explains `Schedule`, `add` and `copy`.
 
 use collective::Schedule;
 use lab::puzzle::{add, copy};

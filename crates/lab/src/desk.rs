@@ -87,6 +87,19 @@ impl Desk {
         Ok(None)
     }
 
+    /// The next exercise after this one that is not solved; at the end, the first.
+    ///
+    /// # Errors
+    /// If a file cannot be read.
+    pub fn after(&self, exercise: &Exercise) -> Result<Option<&'static Exercise>> {
+        for next in &ALL[exercise.number()..] {
+            if !self.is_solved(next)? {
+                return Ok(Some(next));
+            }
+        }
+        self.next()
+    }
+
     /// Whether the reader's copy was found right, and is still the same.
     ///
     /// # Errors

@@ -25,6 +25,10 @@ say("pasted");
 $("json").value = $("json").value.replace("]]}", ",{\"by\": 2, \"from\": [0], \"to\": [2], \"chunk\": 0}]]}");
 $("show").click();
 say("pasted");
+$("json").value = JSON.stringify(SCHEDULES.owner[4]);
+$("show").click();
+change({ round: 1 });
+said.push($("rounds").querySelector("title").textContent);
 change("k=0&algorithm=none&bytes=&latency=-1");
 say("k-shown");
 const press = (key) => $("trace").dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
@@ -82,7 +86,7 @@ fn after_a_reader(shown: &str) -> Result<Vec<String>> {
     };
     let right = "Round 1 of 4: 2 messages, 1 N through the busiest member, 35.8 ms.\
         |It is no all-reduce: member 1 ends with 1 in chunk 0.\
-        |Round 1: `by`, `from` and `to` have to name members, 0 to 1.|2|zoom 2|in the trace";
+        |Round 1: `by`, `from` and `to` have to name members, 0 to 1.|0+1+(2+3)+4|5|zoom 2|in the trace";
     let said = text("said")?;
     ensure!(said == right, "the page says\n{said}\nand not\n{right}");
     let (mut complaints, times) = (Vec::new(), text("all-times")?);
