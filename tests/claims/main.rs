@@ -46,6 +46,7 @@ mod two_hosts;
 #[cfg(unix)]
 mod what_fuzzers_kept;
 mod what_trains_in_candle;
+mod where_replicas_are;
 
 /// Can be told to give no more: see `bad_input_is_named`.
 #[global_allocator]
@@ -106,6 +107,7 @@ fn run_tests() -> ExitCode {
         #[cfg(unix)]
         what_fuzzers_kept::trials(),
         what_trains_in_candle::trials(),
+        where_replicas_are::trials(),
     ];
     let arguments = libtest_mimic::Arguments::from_args();
     libtest_mimic::run(&arguments, trials.into_iter().flatten().collect()).exit_code()

@@ -56,7 +56,8 @@ impl Processes {
         Ok(Self::of(mpi::process_group(timeout)?))
     }
 
-    pub(crate) fn of(world: Box<dyn ProcessGroup>) -> Self {
+    /// Those of a process group of your own, which communicates by other means than MPI.
+    pub fn of(world: Box<dyn ProcessGroup>) -> Self {
         let world = Some(Mutex::new(world));
         Self { world }
     }

@@ -1,0 +1,298 @@
+//! A run is defined by its replicas. Where they are, in one process or in several, changes no bit.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Barrier, Mutex};
+
+use anyhow::{Context, Result, ensure};
+use candle_core::Tensor;
+use candle_nn::VarBuilder;
+use concise::Processes;
+use concise::collective::{Error, ProcessGroup, SumOrder};
+use concise::layers::{
+    BatchNorm2d, Conv2d, Dropout, Flatten, Linear, MaxPool2d, Nhwc, Relu, Sequential,
+};
+use concise::{AdamW, Algorithm, DataParallel, Initializer, Replication, Sgd, Trainer};
+use functional::cross_entropy;
+
+use crate::kit::{cpus, formula_batch};
+
+trials![every_layout_trains_to_the_same_bits];
+
+/// Processes that are threads.
+struct Threads {
+    rank: usize,
+    size: usize,
+    channel: Arc<Channel>,
+    /// How many channels were made from this one.
+    made: AtomicUsize,
+}
+
+/// What processes bring, and where they meet.
+struct Channel {
+    brought: Mutex<Vec<Vec<u8>>>,
+    meet: Barrier,
+    /// The channels that were made from this one, by their number.
+    others: Mutex<HashMap<usize, Arc<Channel>>>,
+}
+
+impl Channel {
+    fn new(size: usize) -> Arc<Self> {
+        Arc::new(Self {
+            brought: Mutex::new(vec![Vec::new(); size]),
+            meet: Barrier::new(size),
+            others: Mutex::default(),
+        })
+    }
+}
+
+impl Threads {
+    fn new(rank: usize, size: usize, channel: Arc<Channel>) -> Self {
+        let made = AtomicUsize::new(0);
+        Self {
+            rank,
+            size,
+            channel,
+            made,
+        }
+    }
+}
+
+impl ProcessGroup for Threads {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    fn all_reduce(&mut self, vectors: &mut [&mut [f32]], order: &SumOrder) -> Result<(), Error> {
+        let own = vectors
+            .iter()
+            .flat_map(|vector| vector.iter().flat_map(|x| x.to_le_bytes()));
+        let all = self.all_gather(&own.collect::<Vec<u8>>())?.concat();
+        let (words, _) = all.as_chunks::<4>();
+        let values: Vec<f32> = words.iter().map(|word| f32::from_le_bytes(*word)).collect();
+        let mut all: Vec<Vec<f32>> = values
+            .chunks(vectors[0].len())
+            .map(<[f32]>::to_vec)
+            .collect();
+        assert_eq!(all.len(), order.vectors.iter().sum::<usize>());
+        for (to, other) in &order.additions {
+            let other = all[*other].clone();
+            all[*to]
+                .iter_mut()
+                .zip(other)
+                .for_each(|(sum, x)| *sum += x);
+        }
+        vectors[0].copy_from_slice(&all[0]);
+        Ok(())
+    }
+
+    fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        let Channel { brought, meet, .. } = &*self.channel;
+        brought.lock().expect("no thread panicked")[self.rank] = own.to_vec();
+        meet.wait();
+        let all = brought.lock().expect("no thread panicked").clone();
+        meet.wait(); // before one brings the next
+        Ok(all)
+    }
+
+    fn duplicate(&self) -> Result<Box<dyn ProcessGroup>, Error> {
+        let number = self.made.fetch_add(1, Relaxed);
+        let mut others = self.channel.others.lock().expect("no thread panicked");
+        let channel = others
+            .entry(number)
+            .or_insert_with(|| Channel::new(self.size));
+        Ok(Box::new(Self::new(self.rank, self.size, channel.clone())))
+    }
+}
+
+/// What is trained, and how.
+#[derive(Clone)]
+struct Case {
+    network: fn(VarBuilder<'_>) -> candle_core::Result<Sequential>,
+    trainer: fn(&DataParallel) -> Trainer,
+    how: Replication,
+}
+
+fn convolutional(vb: VarBuilder<'_>, norm: bool, dropout: bool) -> candle_core::Result<Sequential> {
+    let mut net = Sequential::new()
+        .add(Nhwc)
+        .add(Conv2d::new(1, 8, 5, vb.pp("conv"))?);
+    if norm {
+        net = net.add(BatchNorm2d::new(8, vb.pp("norm"))?);
+    }
+    net = net.add(Relu).add(MaxPool2d::new(2)).add(Flatten);
+    if dropout {
+        net = net.add(Dropout::new(0.5, vb.pp("dropout"))?);
+    }
+    Ok(net.add(Linear::new(8 * 12 * 12, 10, vb.pp("fc"))?))
+}
+
+fn momentum(net: &DataParallel) -> Trainer {
+    let sgd = Sgd {
+        momentum: 0.9,
+        ..Sgd::new(0.05)
+    };
+    Trainer::new(net, cross_entropy, sgd)
+}
+
+/// The bits of the parameters, the buffers of all replicas and the optimizer's state after four minibatches, and of the
+/// losses, as process 0 has them. Each process has so many replicas. The minibatches have 11 examples, and 2.
+fn trained(layout: &[usize], case: &Case) -> Result<Vec<u32>> {
+    let (channel, k) = (Channel::new(layout.len()), layout.iter().sum());
+    let mut first = 0;
+    let bits = std::thread::scope(|scope| {
+        let processes = layout.iter().enumerate().map(|(rank, own)| {
+            let group = Threads::new(rank, layout.len(), channel.clone());
+            let replicas = first..first + own;
+            first += own;
+            scope.spawn(move || train_in(group, replicas, k, case))
+        });
+        let processes: Vec<_> = processes.collect();
+        let bits = processes
+            .into_iter()
+            .map(|process| process.join().expect("no panic"));
+        bits.collect::<Result<Vec<_>>>()
+    });
+    bits?.into_iter().next().context("there is a process")
+}
+
+/// What one process does, with the replicas of these numbers of `k`.
+fn train_in(
+    group: Threads,
+    replicas: std::ops::Range<usize>,
+    k: usize,
+    case: &Case,
+) -> Result<Vec<u32>> {
+    let processes = Arc::new(match group.size {
+        1 => Processes::alone(),
+        _ => Processes::of(Box::new(group)),
+    });
+    let devices = cpus(replicas.len());
+    let init = Initializer::Xavier(3.0);
+    let net = DataParallel::among(
+        &processes,
+        case.how.clone(),
+        &devices,
+        init,
+        0,
+        case.network,
+    )?;
+    let mut trainer = (case.trainer)(&net);
+    let mut all = Vec::new();
+    for (number, n) in (0..).zip([11, 2, 11, 11]) {
+        let (x, y) = formula_batch(number, n)?;
+        let start = |shard: usize| shard * (n / k) + shard.min(n % k);
+        let (from, len) = (
+            start(replicas.start),
+            start(replicas.end) - start(replicas.start),
+        );
+        let step = trainer.step(&x.narrow(0, from, len)?, &y.narrow(0, from, len)?)?;
+        all.push(Tensor::new(step.loss.mean()?, &candle_core::Device::Cpu)?);
+    }
+    let mut state = [net.state_dict()?, trainer.state_dict()?].concat();
+    state.sort_by(|(a, _), (b, _)| a.cmp(b)); // those of several processes come in any order
+    all.extend(state.into_iter().map(|(_, tensor)| tensor));
+    net.check_replicas()?;
+    let bits = |tensor: &Tensor| {
+        let values = tensor
+            .to_dtype(candle_core::DType::F32)?
+            .flatten_all()?
+            .to_vec1::<f32>()?;
+        anyhow::Ok(values.into_iter().map(f32::to_bits).collect::<Vec<u32>>())
+    };
+    Ok(all.iter().map(bits).collect::<Result<Vec<_>>>()?.concat())
+}
+
+/// All layouts of `k` replicas in one process to `k`.
+fn layouts(k: usize) -> impl Iterator<Item = Vec<usize>> {
+    (0..1 << (k - 1)).map(move |cuts| {
+        let ends = (1..=k).filter(|end| *end == k || cuts >> (end - 1) & 1 == 1);
+        ends.scan(0, |start, end| Some(end - std::mem::replace(start, end)))
+            .collect()
+    })
+}
+
+fn same_in_every_layout(what: &str, case: &Case) -> Result<()> {
+    for k in 2..=4 {
+        let one = trained(&[k], case)?;
+        for layout in layouts(k) {
+            let bits = trained(&layout, case)?;
+            ensure!(
+                bits == one,
+                "{what}: {layout:?} gives other bits than one process"
+            );
+        }
+    }
+    Ok(())
+}
+
+fn every_layout_trains_to_the_same_bits() -> Result<()> {
+    let plain = Case {
+        network: |vb| convolutional(vb, false, false),
+        trainer: momentum,
+        how: Replication::default(),
+    };
+    let star = Replication {
+        allreduce: Algorithm::Star,
+        ..Replication::default()
+    };
+    let tree = Replication {
+        allreduce: Algorithm::Tree,
+        bucket_bytes: 4096,
+        ..Replication::default()
+    };
+    let sync_bn = Replication {
+        sync_bn: true,
+        ..Replication::default()
+    };
+    let norm: fn(VarBuilder<'_>) -> _ = |vb| convolutional(vb, true, false);
+    let dropout: fn(VarBuilder<'_>) -> _ = |vb| convolutional(vb, true, true);
+    for (what, case) in [
+        ("momentum", plain.clone()),
+        (
+            "star, accumulation",
+            Case {
+                how: star,
+                trainer: |net| momentum(net).accumulate(2),
+                ..plain.clone()
+            },
+        ),
+        (
+            "tree, small buckets",
+            Case {
+                how: tree,
+                ..plain.clone()
+            },
+        ),
+        (
+            "batch norm",
+            Case {
+                network: norm,
+                ..plain.clone()
+            },
+        ),
+        (
+            "synchronized batch norm",
+            Case {
+                network: norm,
+                how: sync_bn,
+                ..plain.clone()
+            },
+        ),
+        (
+            "dropout, AdamW, clipped",
+            Case {
+                network: dropout,
+                trainer: |net| Trainer::new(net, cross_entropy, AdamW::default()).clip_norm(1.0),
+                ..plain
+            },
+        ),
+    ] {
+        same_in_every_layout(what, &case)?;
+    }
+    Ok(())
+}
