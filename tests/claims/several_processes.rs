@@ -306,7 +306,7 @@ fn same_as_in_one_process(
 }
 
 /// Runs that have left the same in their folders, losses and parameters to the bit.
-fn same_runs(a: &Path, b: &Path) -> Result<()> {
+pub fn same_runs(a: &Path, b: &Path) -> Result<()> {
     let text = |folder: &Path, name| fs::read_to_string(folder.join(name));
     let (losses, others) = (text(a, "steps.csv")?, text(b, "steps.csv")?);
     ensure!(losses == others, "other losses:\n{losses}\n{others}");

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 
-use crate::kit::{ended, has, succeeds};
-use crate::several_processes::{LONG, SMALL, all_are_gone, as_program, children};
+use crate::kit::{ended, has, root, succeeds, until_there};
+use crate::several_processes::{LONG, SMALL, all_are_gone, as_program, children, same_runs};
 use crate::several_processes::{trains, until_they_train};
 
 pub fn trials() -> Vec<Trial> {
@@ -19,6 +19,7 @@ pub fn trials() -> Vec<Trial> {
         "root and network namespaces",
         they_take_the_steps_of_one,
         they_miss_a_host_that_is_cut_off,
+        one_goes_on_without_the_other,
     )
 }
 
@@ -33,6 +34,7 @@ impl Hosts {
         let folder = tempfile::tempdir()?;
         let unique = folder.path().file_name().context("no name")?;
         let unique = unique.to_string_lossy();
+        let unique = unique.trim_start_matches('.'); // no name of a host begins so
         let names = ["a", "b"].map(|host| format!("{unique}{host}"));
         let hosts = Self { names, folder };
         let [a, b] = &hosts.names;
@@ -61,31 +63,39 @@ impl Hosts {
 
     /// `mpirun` on the first host, for two processes on each.
     fn mpirun(&self, args: &str) -> Result<Command> {
-        let [a, _] = &self.names;
+        let mut command = self.on_the_first("mpirun");
+        let options = "--timeout 100 -H 10.77.0.1:2,10.77.0.2:2 -n 4 --bind-to none --mca oob_tcp_keepalive_time 5 \
+                       --mca oob_tcp_keepalive_intvl 2 --mca oob_tcp_keepalive_probes 3";
+        command
+            .args(options.split_whitespace())
+            .args(as_program(args)?);
+        Ok(command)
+    }
+
+    /// A command on the first host, with the settings of Open MPI for both.
+    fn on_the_first(&self, program: &str) -> Command {
+        let ([a, _], net) = (&self.names, "10.77.0.0/24");
+        let path = std::env::var("PATH").unwrap_or_default();
         let mut command = Command::new("ip");
-        let net = "10.77.0.0/24";
-        let options = format!(
-            "mpirun --timeout 100 -H 10.77.0.1:2,10.77.0.2:2 -n 4 --bind-to none --mca pml ob1 \
-             --mca btl self,tcp --mca btl_tcp_if_include {net} --mca oob_tcp_if_include {net} \
-             --mca oob_tcp_keepalive_time 5 --mca oob_tcp_keepalive_intvl 2 \
-             --mca oob_tcp_keepalive_probes 3 --mca plm_rsh_agent {}",
-            self.ssh().display()
-        );
         command
             .args(["netns", "exec", a, "unshare", "-u", "sh", "-c"])
-            .args([&format!("hostname {a}; exec \"$@\""), "sh"])
-            .args(options.split_whitespace())
-            .args(as_program(args)?)
+            .args([&format!("hostname {a}; exec \"$@\""), "sh", program])
+            .env("PATH", format!("{}:{path}", self.folder.path().display()))
+            .env("OMPI_MCA_plm_rsh_agent", "ssh")
+            .env("OMPI_MCA_pml", "ob1")
+            .env("OMPI_MCA_btl", "self,tcp")
+            .env("OMPI_MCA_btl_tcp_if_include", net)
+            .env("OMPI_MCA_oob_tcp_if_include", net)
             .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
             .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
-        Ok(command)
+        command
     }
 }
 
 /// Enters the host that it is given, under the host's own name, and runs the command there.
 const SSH: &str = r#"
 while case "$1" in -*) true;; *) false;; esac; do shift; done
-case $1 in 10.77.0.1) host=$A;; *) host=$B;; esac
+case $1 in 10.77.0.1) host=$A;; *) host=$B; ip -n $A link show cable | grep -q LOWER_UP || exit 255;; esac
 shift
 exec ip netns exec $host unshare -u sh -c "hostname $host; exec sh -c \"\$*\"" sh "$@"
 "#;
@@ -146,6 +156,56 @@ fn they_miss_a_host_that_is_cut_off() -> Result<()> {
     let took = all_are_gone(&all, start).with_context(|| output.clone())?;
     ensure!(took < Duration::from_secs(30), "{took:?}");
     has(&output, "lost communication with a remote daemon")
+}
+
+/// The script of the page, with two processes on each host. The cable is cut in the middle: the first host goes on alone,
+/// and the result has the bits of an undisturbed run.
+fn one_goes_on_without_the_other() -> Result<()> {
+    let page = fs::read_to_string(root().join("notebooks-md/several-machines.md"))?;
+    let script = page
+        .split("```sh\n")
+        .find(|block| block.starts_with("#!/bin/sh"));
+    let script = script.and_then(|rest| rest.split("```").next());
+    let hosts = Hosts::new()?;
+    let [goes_on, run, said] =
+        ["goes_on.sh", "run", "said"].map(|name| hosts.folder.path().join(name));
+    fs::write(&goes_on, script.context("the page has no script")?)?;
+    let args = "--device cpu --data synthetic --limit-train 112 --limit-test 10 --epochs 1 --batch-size 16 \
+                --lr 0.01 --gpus 4 --checkpoint-every 1 --threads 1";
+    let undisturbed = hosts.folder.path().join("undisturbed");
+    succeeds(
+        "concise",
+        &format!("{args} --out {}", undisturbed.display()),
+    )?;
+    let file = fs::File::create(&said)?;
+    let mut script = hosts
+        .on_the_first("sh")
+        .arg(&goes_on)
+        .arg(&run)
+        .args(args.split(' '))
+        .env("HOSTS", "10.77.0.1 10.77.0.2")
+        .env("SLOTS", "2")
+        .env(
+            "PROGRAM",
+            as_program("concise --backend mpi --timeout 60")?.join(" "),
+        )
+        .stdout(file.try_clone()?)
+        .stderr(file)
+        .spawn()?;
+    until_there(&run.join("checkpoint.previous.safetensors"), &mut script)?;
+    ip(&format!("-n {} link set cable down", hosts.names[1]))?;
+    let (cut, status) = (Instant::now(), script.wait()?);
+    let said = fs::read_to_string(&said)?;
+    ensure!(status.success(), "{status}\n{said}");
+    has(&said, "lost communication with a remote daemon")?;
+    has(&said, "4 replicas in 4 processes: 0, 1, 2, 3")?;
+    has(&said, "4 replicas in 2 processes: 0 and 1, 2 and 3")?;
+    ensure!(
+        cut.elapsed() < Duration::from_secs(90),
+        "{:?}\n{said}",
+        cut.elapsed()
+    );
+    same_runs(&undisturbed, &run)
 }
 
 /// All processes below one.
