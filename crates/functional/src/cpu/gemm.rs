@@ -2,7 +2,9 @@
 //! `multiply` stays on the thread that calls it, and `product` shares out blocks.
 
 use crate::cpu::threads::{Disjoint, for_each};
+use crate::cpu::vector::{load, store};
 use gemm::Parallelism;
+use pulp::{Arch, Simd, WithSimd};
 
 /// Rows or columns of a block of [`product`].
 const BLOCK: usize = 64;
@@ -106,6 +108,16 @@ unsafe fn multiply_at(out: *mut f32, row: usize, accumulate: bool, a: Matrix, b:
     if m == 0 || n == 0 || (accumulate && k == 0) {
         return;
     }
+    // here `gemm` would add as many partial sums as a vector has elements, so bits would depend on the processor
+    if a.strides.1 == 1 && b.strides.0 == 1 && k > 0 && (m == 1 || n == 1 || m * n <= 256) {
+        return Arch::new().dispatch(Dots {
+            out,
+            row,
+            accumulate,
+            a,
+            b,
+        });
+    }
     let stride = |s: usize| s as isize;
     // Safety: `Matrix` can only be built where its last element, and so each, lies in its slice. The caller answers for
     // `out`, which overlaps neither a nor b.
@@ -134,9 +146,143 @@ unsafe fn multiply_at(out: *mut f32, row: usize, accumulate: bool, a: Matrix, b:
     }
 }
 
+/// The number of partial sums of a dot product, on any processor: the elements of a vector of AVX-512.
+const LANES: usize = 16;
+/// Partial sums are joined after so many elements.
+const DEPTH: usize = 1024;
+/// Columns that are multiplied with a row at a time.
+const COLUMNS: usize = 4;
+
+/// As [`multiply_at`], where rows of a and columns of b are contiguous.
+struct Dots<'a> {
+    out: *mut f32,
+    row: usize,
+    accumulate: bool,
+    a: Matrix<'a>,
+    b: Matrix<'a>,
+}
+
+impl WithSimd for Dots<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Self { out, a, b, .. } = self;
+        let ((m, k), n) = (a.shape, b.shape.1);
+        for (r, start) in (0..m).flat_map(|r| (0..k).step_by(DEPTH).map(move |start| (r, start))) {
+            let len = DEPTH.min(k - start);
+            let x = &a.data[r * a.strides.0 + start..][..len];
+            for first in (0..n).step_by(COLUMNS) {
+                let mut columns = [x; COLUMNS];
+                for (i, column) in columns.iter_mut().enumerate() {
+                    *column = &b.data[(first + i).min(n - 1) * b.strides.1 + start..][..len];
+                }
+                let sums = match LANES / S::F32_LANES {
+                    1 => dot::<S, 1>(simd, x, columns),
+                    2 => dot::<S, 2>(simd, x, columns),
+                    4 => dot::<S, 4>(simd, x, columns),
+                    _ => dot::<S, LANES>(simd, x, columns),
+                };
+                for (i, sum) in sums.into_iter().enumerate().take(n - first) {
+                    // Safety: row r of a and column `first` + i of b exist; the rest is as in `multiply_at`.
+                    let to = unsafe { &mut *out.add(r * self.row + first + i) };
+                    *to = if self.accumulate || start > 0 {
+                        *to + sum
+                    } else {
+                        sum
+                    };
+                }
+            }
+        }
+    }
+}
+
+/// The dot products of `x` with columns of the same length. The lanes are PARTS vectors.
+#[inline(always)]
+fn dot<S: Simd, const PARTS: usize>(
+    simd: S,
+    x: &[f32],
+    columns: [&[f32]; COLUMNS],
+) -> [f32; COLUMNS] {
+    let mut sums = [[simd.splat_f32s(0.0); PARTS]; COLUMNS];
+    let (step, (vectors, rest)) = (S::F32_LANES, x.as_chunks::<LANES>());
+    let mut parts = [vectors; COLUMNS];
+    for c in 0..COLUMNS {
+        parts[c] = &columns[c].as_chunks().0[..vectors.len()];
+    }
+    for (i, vector) in vectors.iter().enumerate() {
+        let (vector, _) = S::as_simd_f32s(vector);
+        for c in 0..COLUMNS {
+            let (other, _) = S::as_simd_f32s(&parts[c][i]);
+            for part in 0..PARTS {
+                sums[c][part] = simd.mul_add_e_f32s(vector[part], other[part], sums[c][part]);
+            }
+        }
+    }
+    for (part, vector) in rest.chunks(step).enumerate() {
+        for c in 0..COLUMNS {
+            let other = &columns[c][x.len() - rest.len() + part * step..];
+            sums[c][part] =
+                simd.mul_add_e_f32s(load(simd, vector), load(simd, other), sums[c][part]);
+        }
+    }
+    let mut totals = [0.0; COLUMNS];
+    for c in 0..COLUMNS {
+        let mut all = [0f32; LANES];
+        for part in 0..PARTS {
+            store(simd, &mut all[part * step..], sums[c][part]);
+        }
+        for half in [8, 4, 2, 1] {
+            for i in 0..half {
+                all[i] += all[i + half];
+            }
+        }
+        totals[c] = all[0];
+    }
+    totals
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The sums of narrow products, with other vectors of the processor.
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn avx2_and_avx512_give_the_same_bits() {
+        let numbers = |n: usize, seed: usize| -> Vec<f32> {
+            let number = |i| ((i * 7919 + seed) % 1009) as f32 * 0.37 - 150.0;
+            (0..n).map(number).collect()
+        };
+        let Some(avx2) = pulp::x86::V3::try_new() else {
+            return; // there is one kind of vectors
+        };
+        for (m, n, k) in [
+            (8, 10, 512),
+            (1, 5, 7),
+            (3, 2, 1025),
+            (1, 300, 33),
+            (64, 1, 2100),
+        ] {
+            let (a, b) = (numbers(m * k, 1), numbers(n * k, 2));
+            let (a, b) = (Matrix::new(&a, m, k), Matrix::new(&b, n, k).t());
+            let mut both = [numbers(m * n, 3), numbers(m * n, 3)];
+            for (arch, out) in [Arch::V3(avx2), Arch::new()].into_iter().zip(&mut both) {
+                let out = out.as_mut_ptr();
+                let accumulate = true;
+                arch.dispatch(Dots {
+                    out,
+                    row: n,
+                    accumulate,
+                    a,
+                    b,
+                });
+            }
+            let [first, second] = both.map(|out| out.into_iter().map(f32::to_bits).collect());
+            let (first, second): (Vec<u32>, Vec<u32>) = (first, second);
+            assert_eq!(first, second, "{m} {n} {k}");
+        }
+    }
 
     #[test]
     fn an_empty_inner_dimension_gives_zeros() {
