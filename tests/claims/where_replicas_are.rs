@@ -12,6 +12,7 @@ use concise::collective::{Error, ProcessGroup, SumOrder};
 use concise::layers::{
     BatchNorm2d, Conv2d, Dropout, Flatten, Linear, MaxPool2d, Nhwc, Relu, Sequential,
 };
+use concise::training::shares;
 use concise::{AdamW, Algorithm, DataParallel, Initializer, Replication, Sgd, Trainer};
 use functional::cross_entropy;
 
@@ -115,6 +116,8 @@ struct Case {
     network: fn(VarBuilder<'_>) -> candle_core::Result<Sequential>,
     trainer: fn(&DataParallel) -> Trainer,
     how: Replication,
+    /// Whether the shares have different sizes.
+    uneven: bool,
 }
 
 fn convolutional(vb: VarBuilder<'_>, norm: bool, dropout: bool) -> candle_core::Result<Sequential> {
@@ -181,15 +184,15 @@ fn train_in(
         0,
         case.network,
     )?;
+    let weights = &[if case.uneven { 3.0 } else { 1.0 }, 1.0, 1.0, 1.0][..k];
+    net.set_split(weights)?;
     let mut trainer = (case.trainer)(&net);
     let mut all = Vec::new();
     for (number, n) in (0..).zip([11, 2, 11, 11]) {
         let (x, y) = formula_batch(number, n)?;
-        let start = |shard: usize| shard * (n / k) + shard.min(n % k);
-        let (from, len) = (
-            start(replicas.start),
-            start(replicas.end) - start(replicas.start),
-        );
+        let shares = shares(n, weights);
+        let from = shares[..replicas.start].iter().sum();
+        let len = shares[replicas.clone()].iter().sum();
         let step = trainer.step(&x.narrow(0, from, len)?, &y.narrow(0, from, len)?)?;
         all.push(Tensor::new(step.loss.mean()?, &candle_core::Device::Cpu)?);
     }
@@ -235,6 +238,7 @@ fn every_layout_trains_to_the_same_bits() -> Result<()> {
         network: |vb| convolutional(vb, false, false),
         trainer: momentum,
         how: Replication::default(),
+        uneven: false,
     };
     let star = Replication {
         allreduce: Algorithm::Star,
@@ -265,6 +269,13 @@ fn every_layout_trains_to_the_same_bits() -> Result<()> {
             "tree, small buckets",
             Case {
                 how: tree,
+                ..plain.clone()
+            },
+        ),
+        (
+            "shares of 3, 1, 1, 1",
+            Case {
+                uneven: true,
                 ..plain.clone()
             },
         ),

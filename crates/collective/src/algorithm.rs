@@ -100,20 +100,24 @@ impl Sum {
     }
 }
 
-/// What remains of `parts` when neighbours are added, then their sums, until one is left. An odd one waits.
-pub(crate) fn in_pairs<T>(mut parts: Vec<T>, add: impl Fn(T, T) -> T) -> Option<T> {
-    while parts.len() > 1 {
-        let mut left = parts.into_iter();
-        let pair = || {
-            let first = left.next()?;
-            Some(match left.next() {
-                Some(second) => add(first, second),
-                None => first,
-            })
-        };
-        parts = std::iter::from_fn(pair).collect();
+/// What remains of `parts` when neighbours are added, then their sums, until one is left. An odd one waits. It takes the
+/// parts one by one, so that only few are there at the same time.
+pub(crate) fn in_pairs<T>(
+    parts: impl IntoIterator<Item = T>,
+    add: impl Fn(T, T) -> T,
+) -> Option<T> {
+    let mut waiting: Vec<T> = Vec::new();
+    for (i, mut sum) in parts.into_iter().enumerate() {
+        // as in a binary counter: part i completes as many pairs as i, in binary, has ones at its end
+        for _ in 0..i.trailing_ones() {
+            sum = add(waiting.pop().expect("its neighbour waits"), sum);
+        }
+        waiting.push(sum);
     }
-    parts.pop()
+    waiting
+        .into_iter()
+        .rev()
+        .reduce(|sum, before| add(before, sum))
 }
 
 /// The rounds of an all-reduce, one after the other; the sums of one round run at the same time.
@@ -241,7 +245,7 @@ impl Schedule {
             for sum in round {
                 let parts = sum.from.iter().map(|rank| before[*rank][sum.chunk].clone());
                 let whole = match sum.in_pairs {
-                    true => in_pairs(parts.collect(), Partial::add),
+                    true => in_pairs(parts, Partial::add),
                     false => parts.reduce(Partial::add),
                 };
                 let whole = whole.expect("a sum has a value");

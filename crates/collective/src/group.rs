@@ -53,10 +53,11 @@ pub fn group(k: usize, options: GroupOptions) -> Vec<Member> {
 }
 
 /// As [`group`], for members in all processes of a process group. Every process makes this call and gets its own
-/// `k` members; another process may have another number. The algorithm decides the [order](SumOrder) of the sums alone.
+/// `k` members; another process may have another number. The algorithm decides only the [order](SumOrder) of the sums:
+/// star, or else the one of owner and tree.
 ///
 /// # Errors
-/// [`Error::Process`]: the processes cannot reach each other.
+/// [`Error::Process`]: the processes cannot reach each other. [`Error::KindMismatch`]: another process has another order.
 ///
 /// # Panics
 /// If `k` is 0, or more than 65536.
@@ -65,10 +66,14 @@ pub fn group_in(
     k: usize,
     options: GroupOptions,
 ) -> Result<Vec<Member>, Error> {
-    let messages = all.all_gather(&process_group::pack(&[vec![k as u64]]))?;
-    let numbers = messages
-        .iter()
-        .map(|message| Some(*process_group::unpack(message)?.first()?.first()? as usize));
+    let in_ranks = u64::from(options.algorithm == Algorithm::Star);
+    let messages = all.all_gather(&process_group::pack(&[vec![k as u64, in_ranks]]))?;
+    let numbers = messages.iter().map(|message| {
+        match process_group::unpack(message)?.concat()[..] {
+            [k, order] if order == in_ranks => Some(k as usize),
+            _ => None, // it would add in another order
+        }
+    });
     let numbers: Option<Vec<usize>> = numbers.collect();
     let order = SumOrder::new(&numbers.ok_or(Error::KindMismatch)?, options.algorithm);
     Ok(members(Some((all, order)), k, options))

@@ -280,7 +280,7 @@ impl Processes {
         let own = chunks[self.rank].clone();
         let counts: Vec<i32> = chunks.iter().map(|chunk| chunk.len() as i32).collect();
         self.parts.resize(total * own.len(), 0.0);
-        // first of each process one vector, then of those that have more, the next
+        // first one vector of each process, then the second of those that have two, and so on
         for i in 0..order.vectors.iter().copied().max().unwrap_or(0) {
             let place = |rank| (order.first(rank) + i) * own.len();
             let has = |rank: &usize| order.vectors[*rank] > i;

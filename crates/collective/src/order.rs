@@ -4,15 +4,15 @@ use crate::algorithm::{Algorithm, Schedule, Sum};
 use std::ops::Range;
 
 /// How processes sum together. All their members are summed in pairs, then pairs of pairs, as in one process; with
-/// [`Algorithm::Star`] from the first to the last. Members in one process whose sum occurs in this order are summed
-/// there, so each process brings as few vectors as possible: of four members, 2 + 2 bring one each, 0+1 and 2+3, and
-/// 3 + 1 bring 0+1, 2, and 3.
+/// [`Algorithm::Star`] from the first to the last. A process sums its own members first, as far as this order allows it.
+/// So it brings few vectors to the others. Of four members in processes of 2 + 2, each process brings one: 0+1, and 2+3. In
+/// processes of 3 + 1, the first one brings two, 0+1 and 2, and the other one brings 3.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SumOrder {
     /// How many vectors each process brings.
     pub vectors: Vec<usize>,
-    /// The additions, one after the other: to the vector `.0` the vector `.1` is added. The numbers count the vectors of
-    /// all processes. At the end vector 0 is the sum.
+    /// The additions, one after the other: vector `.1` is added to vector `.0`. The numbers count the vectors of all
+    /// processes. At the end vector 0 is the sum.
     pub additions: Vec<(usize, usize)>,
     /// The first member of each process, and the number of all.
     starts: Vec<usize>,

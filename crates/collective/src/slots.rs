@@ -177,7 +177,7 @@ unsafe fn add_in_blocks(from: &[Elements], to: &[Elements], in_pairs: bool, rang
         for (i, source) in from.iter().enumerate() {
             // Safety: the part exists, and no other thread writes it; the caller guarantees it.
             let source = unsafe { std::slice::from_raw_parts(source.first.add(start), len) };
-            // As in a binary counter: this part completes as many pairs as its number ends in ones
+            // As in a binary counter: part i completes as many pairs as i, in binary, has ones at its end
             let pairs = match in_pairs {
                 true => i.trailing_ones(),
                 false => i.min(1) as u32,

@@ -167,7 +167,7 @@ fn round(
         let part = |from: &usize| to_device(&all[*from][sum.chunk], device);
         let parts = sum.from.iter().map(part);
         let whole = match sum.in_pairs {
-            true => in_pairs(parts.collect(), |a, b| a? + b?),
+            true => in_pairs(parts, |a, b| a? + b?),
             false => parts.reduce(|a, b| a? + b?),
         };
         mine[sum.chunk] = whole.expect("a sum has a part")?;

@@ -158,10 +158,6 @@ impl AsMut<run::Options> for Options {
 impl Options {
     /// What can be said without looking at devices or data.
     pub(crate) fn check(&self) -> Result<()> {
-        ensure!(
-            self.split.is_none() || self.backend == Backend::Threads,
-            "--split: replicas of several processes have equal shares; leave out --split or --backend"
-        );
         for (option, value) in [
             ("--momentum", self.momentum),
             ("--weight-decay", self.weight_decay),
@@ -205,8 +201,13 @@ impl Options {
         }
     }
 
-    /// What the result of a run of `k` replicas depends on beside what both sections share, a line each; `allreduce` sums.
-    pub(crate) fn settings(&self, run: &Run, k: usize, allreduce: Algorithm) -> Vec<String> {
+    /// What the result of a run of `k` replicas in so many processes depends on beside what both sections share, a line each; `allreduce` sums.
+    pub(crate) fn settings(
+        &self,
+        run: &Run,
+        [k, processes]: [usize; 2],
+        allreduce: Algorithm,
+    ) -> Vec<String> {
         let schedule = self.schedule.to_possible_value().expect("none is hidden");
         let steps = match self.schedule {
             Schedule::Constant => String::new(),
@@ -220,7 +221,7 @@ impl Options {
             format!("warmup {}", self.warmup),
             format!("momentum {}", self.momentum),
             format!("weight-decay {}", self.weight_decay),
-            format!("summed in the order of {}", order(k, allreduce)),
+            format!("summed in the order of {}", order(k, processes, allreduce)),
             format!("reduce-on {:?}", self.reduce_on).to_lowercase(),
             format!("bucket-mb {}", self.bucket_mb),
             format!("sync-bn {}", self.sync_bn),
@@ -282,14 +283,15 @@ impl Options {
     }
 }
 
-/// In which order the gradients of `k` replicas are summed. That of up to 3 is the same for star, owner and tree.
-fn order(k: usize, allreduce: Algorithm) -> &'static str {
+/// In which order the gradients of `k` replicas are summed. That of up to 3 is the same for star, owner and tree. NCCL
+/// chooses one for each layout.
+fn order(k: usize, processes: usize, allreduce: Algorithm) -> String {
     match allreduce {
-        Algorithm::Nccl => "nccl",
-        Algorithm::Ring if k > 2 => "ring",
-        Algorithm::Star => "ranks",
-        _ if k <= 3 => "ranks",
-        _ => "pairs",
+        Algorithm::Nccl => format!("nccl in {processes} processes"),
+        Algorithm::Ring if k > 2 => "ring".into(),
+        Algorithm::Star => "ranks".into(),
+        _ if k <= 3 => "ranks".into(),
+        _ => "pairs".into(),
     }
 }
 

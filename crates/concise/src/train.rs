@@ -90,9 +90,10 @@ fn start(processes: &Arc<Processes>, options: &Options) -> Result<(Run, DataPara
     let mut run = Run::start_in(processes.process()?, &options.run, &BOOK)?;
     run.train_iter = run.train_iter.in_groups_of(options.accumulate);
     let how = options.replication(processes, &run.devices)?;
-    let mut k = [run.devices.len() as f64];
-    processes.sum(&mut k)?;
-    let settings = options.settings(&run, k[0] as usize, how.allreduce);
+    let mut counts = [run.devices.len() as f64, 1.0]; // of replicas, and of processes
+    processes.sum(&mut counts)?;
+    let counts = counts.map(|count| count as usize);
+    let settings = options.settings(&run, counts, how.allreduce);
     settings.into_iter().for_each(|line| run.depends_on(line));
     let settings = format!("{}\n{how:?}\n{}", run.settings(), run.keeping());
     processes.agree("settings", &settings)?;
@@ -104,6 +105,9 @@ fn start(processes: &Arc<Processes>, options: &Options) -> Result<(Run, DataPara
     if let Some(weights) = &options.split {
         let split = net.set_split(weights).context("--split");
         split.map_err(BadInput::from)?;
+        if !processes.are_one() {
+            run.train_iter = run.train_iter.split_by(weights);
+        }
     }
     // The parameters of --init or --resume, if it is given
     let own = net.state_dict()?;

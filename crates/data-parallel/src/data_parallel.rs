@@ -1,5 +1,6 @@
 //! A network replicated over devices.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
@@ -10,12 +11,12 @@ use candle_nn::VarBuilder;
 use collective::Algorithm;
 use devices::{lock, with_room};
 use functional::Network;
-use training::{rng, weights};
+use training::{num_examples, rng, shares, weights};
 
 use crate::cores::Cores;
 use crate::processes::Processes;
 use crate::replica::{Groups, Replica};
-use crate::settings::{ReduceOn, Replication, split_by_weights};
+use crate::settings::{ReduceOn, Replication, split_by_shares};
 use crate::state::{Initializer, Origin, State, build};
 use crate::workers::{Worker, Workers};
 
@@ -111,7 +112,10 @@ impl DataParallel {
         let cores = Arc::new(Cores::new(k));
         let (mut workers, mut states) = (Vec::new(), Vec::<State>::new());
         let all_groups = groups(processes, &how, k)?;
-        let first_rank = all_groups[0].gradients.rank();
+        let (first_rank, all) = (
+            all_groups[0].gradients.rank(),
+            all_groups[0].gradients.size(),
+        );
         for (rank, (groups, device)) in all_groups.into_iter().zip(devices).enumerate() {
             let (network, how, device) = (network.clone(), how.clone(), device.clone());
             let shared = (cores.clone(), processes.are_one());
@@ -143,7 +147,7 @@ impl DataParallel {
             workers: Arc::new(workers),
             states: states.into(),
             devices: devices.into(),
-            weights: Arc::new(Mutex::new(vec![1.0; k])),
+            weights: Arc::new(Mutex::new(vec![1.0; all])),
             last_trainer: Arc::default(),
             how,
             processes: processes.clone(),
@@ -282,19 +286,20 @@ impl DataParallel {
         &self.warnings
     }
 
-    /// Sets the part of a minibatch that each replica gets from now on, in proportion: for devices of different speed.
+    /// Sets the part of a minibatch that each replica gets from now on, in proportion: for devices of different speed. Of
+    /// several processes each gives the weights of all replicas, and trains on a part of each minibatch that fits, as
+    /// [`DataIter::split_by`](training::DataIter::split_by) makes it.
     ///
     /// # Errors
-    /// If there is not one weight above 0 for each replica, there are other processes, or a replica has ended.
+    /// If there is not one weight above 0 for each replica, or a replica has ended.
     pub fn set_split(&self, weights: &[f64]) -> Result<()> {
-        let (n, k) = (weights.len(), self.devices.len());
-        ensure!(n == k, "{n} weights for {k} replicas; give one for each");
+        let (n, all, k) = (weights.len(), lock(&self.weights).len(), self.devices.len());
+        ensure!(
+            n == all,
+            "{n} weights for {all} replicas; give one for each"
+        );
         let positive = weights.iter().all(|w| *w > 0.0 && w.is_finite());
         ensure!(positive, "weights {weights:?}: expected numbers above 0");
-        ensure!(
-            self.processes.are_one(),
-            "replicas of several processes have equal shares"
-        );
         // with shares of different size, a check of memory counts that of each replica alone
         let even = weights.iter().all(|w| *w == weights[0]);
         let together = if even { k.min(devices::cores()) } else { 1 };
@@ -308,8 +313,38 @@ impl DataParallel {
 
     /// Splits a minibatch into a shard (X, y) for each replica, on its device.
     pub(crate) fn scatter(&self, x: &Tensor, y: &Tensor) -> Result<Vec<(Tensor, Tensor)>> {
-        let weights = lock(&self.weights).clone();
-        let split = || split_by_weights(x, y, &self.devices, &weights);
+        let weights = lock(&self.weights)[self.own()].to_vec();
+        self.split(x, y, shares(num_examples(x, y)?, &weights))
+    }
+
+    /// As [`scatter`](Self::scatter), for a part of a minibatch that has `total` examples in all processes.
+    pub(crate) fn scatter_part(
+        &self,
+        x: &Tensor,
+        y: &Tensor,
+        total: usize,
+    ) -> Result<Vec<(Tensor, Tensor)>> {
+        let (n, weights) = (num_examples(x, y)?, lock(&self.weights).clone());
+        if weights.iter().all(|weight| *weight == weights[0]) {
+            return self.scatter(x, y);
+        }
+        let shares = shares(total, &weights)[self.own()].to_vec();
+        let sum: usize = shares.iter().sum();
+        ensure!(
+            sum == n,
+            "this process has {n} examples of the minibatch, but by set_split {sum} of {total}; DataIter::split_by makes \
+             the right part"
+        );
+        self.split(x, y, shares)
+    }
+
+    /// The numbers of the replicas of this process.
+    fn own(&self) -> Range<usize> {
+        self.first_rank..self.first_rank + self.devices.len()
+    }
+
+    fn split(&self, x: &Tensor, y: &Tensor, shares: Vec<usize>) -> Result<Vec<(Tensor, Tensor)>> {
+        let split = || split_by_shares(x, y, &self.devices, shares.clone());
         let (x_shards, y_shards) = devices::on_devices("split", &self.devices, split)?;
         Ok(x_shards.into_iter().zip(y_shards).collect())
     }

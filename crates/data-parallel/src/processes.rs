@@ -98,14 +98,14 @@ impl Processes {
             Err(why) => (Vec::new(), why),
         };
         let mut all = self.gather(why.as_bytes())?;
+        if how.allreduce == Algorithm::Ring && all.len() > 1 {
+            bail!("a ring sums within one process; choose another all-reduce");
+        }
         all.retain(|why| !why.is_empty());
         let ids = self.gather(&ids.concat())?.concat();
         let (ids, _) = ids.as_chunks::<16>();
         if (1..ids.len()).any(|i| ids[..i].contains(&ids[i])) {
             all.push(b"replicas share a GPU; NCCL needs a GPU for each".to_vec());
-        }
-        if how.allreduce == Algorithm::Ring && !self.are_one() {
-            bail!("a ring sums within one process; choose another all-reduce");
         }
         match (how.allreduce, all.first()) {
             (Algorithm::Auto, None) if ids.len() > 1 && how.reduce_on == ReduceOn::Device => {

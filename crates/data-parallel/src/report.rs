@@ -37,7 +37,7 @@ impl DataParallel {
             (_, true) if algorithm == Algorithm::Nccl => {
                 let more = mib(largest);
                 format!(
-                    "on the devices: {more} more on each; where they are decides the order of the sum"
+                    "on the devices: {more} more on each; another layout of the replicas may give other last digits"
                 )
             }
             // of several processes, one member of each sums
@@ -54,7 +54,7 @@ impl DataParallel {
         let (all, count) = (mib(sizes.iter().sum()), sizes.len());
         let s = if count == 1 { "" } else { "s" };
         let line = format!("all-reduce: {algorithm}, {all} in {count} bucket{s}, {takes}");
-        Ok((k > 1).then_some(line))
+        Ok((k > 1 || !self.processes.are_one()).then_some(line))
     }
 
     fn on_devices(&self, schedule: &Schedule, largest: usize) -> String {

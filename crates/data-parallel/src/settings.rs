@@ -104,7 +104,6 @@ impl FromStr for ReduceOn {
 /// # Errors
 /// If `x` and `y` have different numbers of examples, there is not one weight for each device, or a GPU would be
 /// left without an example.
-#[tracing::instrument(skip_all, name = "split")]
 pub fn split_by_weights(
     x: &Tensor,
     y: &Tensor,
@@ -116,55 +115,24 @@ pub fn split_by_weights(
         candle_core::bail!("{weighed} weights for {k} devices; give one for each");
     }
     let n = training::num_examples(x, y)?;
+    split_by_shares(x, y, devices, training::shares(n, weights))
+}
+
+/// As [`split_by_weights`], in shares of these numbers of examples.
+#[tracing::instrument(skip_all, name = "split")]
+pub(crate) fn split_by_shares(
+    x: &Tensor,
+    y: &Tensor,
+    devices: &[Device],
+    shares: Vec<usize>,
+) -> candle_core::Result<(Vec<Tensor>, Vec<Tensor>)> {
     let mut first = 0;
     let mut shards = (Vec::new(), Vec::new());
-    for (i, (share, device)) in shares(n, weights).into_iter().zip(devices).enumerate() {
+    for (i, (share, device)) in shares.into_iter().zip(devices).enumerate() {
         let shard = |data: &Tensor| devices::view_to_device(&data.narrow(0, first, share)?, device);
         shards.0.push(devices::on_replica(i, device, || shard(x))?);
         shards.1.push(devices::on_replica(i, device, || shard(y))?);
         first += share;
     }
     Ok(shards)
-}
-
-/// `n` examples in proportion to `weights`, rounded down. The examples that are left go one by one to the
-/// shares with the largest fractions. No share is empty where there is an example for each.
-pub(crate) fn shares(n: usize, weights: &[f64]) -> Vec<usize> {
-    let total: f64 = weights.iter().sum();
-    let exact: Vec<f64> = weights.iter().map(|w| w / total * n as f64).collect();
-    let mut shares: Vec<usize> = exact.iter().map(|share| *share as usize).collect();
-    let missing = |i: usize, shares: &[usize]| exact[i] - shares[i] as f64;
-    let mut left = n.saturating_sub(shares.iter().sum());
-    while left > 0 {
-        // the first of those that miss most
-        let most = (0..shares.len()).rev();
-        let most = most.max_by(|a, b| missing(*a, &shares).total_cmp(&missing(*b, &shares)));
-        shares[most.expect("there is a replica")] += 1;
-        left -= 1;
-    }
-    while n >= shares.len() && shares.contains(&0) {
-        let largest = (0..shares.len()).max_by_key(|i| shares[*i]);
-        let without = shares.iter().position(|share| *share == 0);
-        shares[largest.expect("there is a replica")] -= 1;
-        shares[without.expect("there is one")] += 1;
-    }
-    shares
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn shares_follow_the_weights_and_none_is_empty() {
-        assert_eq!(shares(256, &[3.0, 1.0]), [192, 64]);
-        assert_eq!(shares(10, &[1.0, 1.0, 2.0]), [3, 2, 5]);
-        assert_eq!(shares(96, &[1000.0, 1.0]), [95, 1]);
-        assert_eq!(shares(1, &[1.0, 3.0]), [0, 1]);
-        for n in 0..40 {
-            let dealt = shares(n, &[0.3, 5.0, 1.7]);
-            assert_eq!(dealt.iter().sum::<usize>(), n);
-            assert!(n < 3 || !dealt.contains(&0), "{dealt:?}");
-        }
-    }
 }

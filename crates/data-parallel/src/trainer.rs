@@ -271,8 +271,8 @@ impl Trainer {
         );
         let rule = self.rule.of_step(self.steps)?;
         let bad = self.not_finite(x, y)?;
-        let shards = self.net.scatter(x, y)?;
         let batch_size = self.batch_size(y.dim(0)?, bad)?;
+        let shards = self.net.scatter_part(x, y, batch_size)?;
         ensure!(
             batch_size > 0,
             "a step needs at least 1 example, the minibatch has 0"

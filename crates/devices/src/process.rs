@@ -24,24 +24,35 @@ impl Process {
         on_machine: 1,
     };
 
-    /// The replicas of this process, of `all` in all processes: as many in each, the first ones have one more.
+    /// The replicas of this process, of `all` in all processes. All processes have the same number of them; if that is
+    /// impossible, the first ones have one more.
     ///
     /// ```
     /// let second_of_three = devices::Process { rank: 1, of: 3, local_rank: 1, on_machine: 3 };
     /// assert_eq!(second_of_three.replicas(4), 2..3); // 0 and 1, 2, 3
     /// ```
     pub fn replicas(self, all: usize) -> Range<usize> {
-        let first = |rank: usize| rank * (all / self.of) + rank.min(all % self.of);
-        first(self.rank)..first(self.rank + 1)
+        self.first(self.rank, all)..self.first(self.rank + 1, all)
     }
 
-    /// Its part of the cores, where others use the same.
+    /// The replicas of this machine, where the ranks of its processes follow each other, as with `mpirun` by default.
+    pub fn replicas_here(self, all: usize) -> Range<usize> {
+        let rank = self.rank - self.local_rank;
+        self.first(rank, all)..self.first((rank + self.on_machine).min(self.of), all)
+    }
+
+    fn first(self, rank: usize, all: usize) -> usize {
+        rank * (all / self.of) + rank.min(all % self.of)
+    }
+
+    /// Its part of the cores, where others use the same; `all` replicas are in all processes.
     ///
     /// ```
-    /// assert_eq!(devices::Process::ALONE.share_of_cores(), None);
+    /// assert_eq!(devices::Process::ALONE.share_of_cores(2), None);
     /// ```
-    pub fn share_of_cores(self) -> Option<usize> {
-        let all = std::thread::available_parallelism().map_or(1, usize::from);
-        (self.on_machine > 1).then(|| (all / self.on_machine).max(1))
+    pub fn share_of_cores(self, all: usize) -> Option<usize> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let (own, here) = (self.replicas(all).len(), self.replicas_here(all).len());
+        (self.on_machine > 1).then(|| (cores * own / here.max(1)).max(1))
     }
 }

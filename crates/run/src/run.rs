@@ -134,7 +134,7 @@ impl Run {
         };
         let batch_size = options.batch_size.unwrap_or((book.batch_size)(k));
         start::check_batch_size(batch_size, k).map_err(BadInput::from)?;
-        let share = start::set_up(process, options, &devices)?;
+        let share = start::set_up(process, k, options, &devices)?;
         if let Some(note) = note {
             say(format_args!("{note}"));
         }

@@ -11,6 +11,7 @@ use rand::seq::SliceRandom;
 
 use crate::loader::{Loader, Minibatch, Stop};
 use crate::random::generator;
+use crate::shares::shares;
 
 /// Examples by their number, from which minibatches are made; PyTorch's map-style `Dataset`. A pair of tensors (X, y)
 /// is one.
@@ -50,8 +51,8 @@ pub struct DataIter {
     seed: Option<u64>,
     /// An epoch, and how many of its examples are left out: an interrupted run has had them.
     begun: (usize, usize),
-    /// The shards of a minibatch that this process makes, of all into which a minibatch is split.
-    shards: (Range<usize>, usize),
+    /// The shards of a minibatch that this process makes, and the weights of all into which a minibatch is split.
+    shards: (Range<usize>, Vec<f64>),
     stop: Stop,
 }
 
@@ -70,7 +71,7 @@ impl DataIter {
             batch_size,
             seed,
             begun: (0, 0),
-            shards: (0..1, 1),
+            shards: (0..1, vec![1.0]),
             stop: Stop::NEVER,
         })
     }
@@ -209,7 +210,18 @@ impl DataIter {
             shards.start <= shards.end && shards.end <= of,
             "shards {shards:?} are not within 0..{of}"
         );
-        self.shards = (shards, of);
+        self.shards = (shards, vec![1.0; of]);
+        self
+    }
+
+    /// Splits minibatches into [`shards`](Self::shards) in proportion to these weights, for devices of different speed.
+    ///
+    /// # Panics
+    /// Where there is not one weight for each shard.
+    pub fn split_by(mut self, weights: &[f64]) -> Self {
+        let (n, of) = (weights.len(), self.shards.1.len());
+        assert_eq!(n, of, "{n} weights for {of} shards");
+        self.shards.1 = weights.to_vec();
         self
     }
 
@@ -248,13 +260,13 @@ impl DataIter {
         order
     }
 
-    /// This process's part of the minibatch with these numbers. The first shards have one more where the split is
-    /// uneven.
+    /// This process's part of the minibatch with these numbers.
     fn minibatch(&self, numbers: &[u32]) -> Minibatch {
-        let (n, (own, of)) = (numbers.len(), &self.shards);
-        let first = |shard: usize| shard * (n / of) + shard.min(n % of);
-        let part = &numbers[first(own.start)..first(own.end)];
-        self.examples.minibatch(part)
+        let (own, weights) = &self.shards;
+        let shares = shares(numbers.len(), weights);
+        let first = |shard: usize| shares[..shard].iter().sum::<usize>();
+        self.examples
+            .minibatch(&numbers[first(own.start)..first(own.end)])
     }
 }
 

@@ -21,6 +21,7 @@ mod iter;
 mod loader;
 mod loss;
 mod random;
+mod shares;
 mod unread;
 pub mod weights;
 
@@ -30,4 +31,5 @@ pub use iter::{DataIter, Examples, num_examples};
 pub use loader::Loader;
 pub use loss::BatchLoss;
 pub use random::{Rng, generator, normal, rng, uniform};
+pub use shares::shares;
 pub use unread::Unread;

@@ -69,7 +69,7 @@ fn serial(schedule: &Schedule, data: &[Vec<f32>]) -> Vec<f32> {
             for i in schedule.chunk(sum.chunk, data[0].len()) {
                 let parts = sum.from.iter().map(|rank| before[*rank][i]);
                 let total = match sum.in_pairs {
-                    true => in_pairs(parts.collect(), |a, b| a + b),
+                    true => in_pairs(parts, |a, b| a + b),
                     false => parts.reduce(|a, b| a + b),
                 };
                 let total = total.unwrap();

@@ -9,7 +9,7 @@ use super::Run;
 use crate::options::Book;
 
 impl Run {
-    /// The settings of a run of `k` replicas. Where they are is none.
+    /// The settings of a run of `k` replicas. In which processes they are is not a setting.
     pub(super) fn settings_of(&self, book: &Book, k: usize, data: &Dataset) -> String {
         let options = &self.options;
         let (precision, deterministic) = (options.precision, options.deterministic);
@@ -59,6 +59,9 @@ pub(super) fn check_same(own: &str, other: &str) -> Result<()> {
         _ if line.contains(" in each of ") => {
             "it is of an earlier version, in which --gpus counted the replicas of one process; now it counts those of \
              all, and they are summed in another order. Begin a new run with its parameters: --init FILE"
+        }
+        "summed in the order of ranks" => {
+            "its sums have the order of --allreduce star; resume with that"
         }
         _ if key(line) == "replicas" => {
             "each minibatch is split over the replicas, so another number is another run. Resume with as many --gpus, in \

@@ -23,7 +23,12 @@ use training::files::check_is_file;
 
 /// Sets what belongs to the whole process: how it computes, prints, and hears signals. Returns the cores of each
 /// replica.
-pub(super) fn set_up(process: Process, options: &Options, devices: &[Device]) -> Result<usize> {
+pub(super) fn set_up(
+    process: Process,
+    k: usize,
+    options: &Options,
+    devices: &[Device],
+) -> Result<usize> {
     if process.of > 1 {
         interrupt::agree_first();
     }
@@ -34,7 +39,7 @@ pub(super) fn set_up(process: Process, options: &Options, devices: &[Device]) ->
     if devices.len() == 1 && process.of == 1 {
         functional::one_stream(&devices[0]); // more have a communication stream each
     }
-    let threads = options.threads.or_else(|| process.share_of_cores());
+    let threads = options.threads.or_else(|| process.share_of_cores(k));
     Ok(try_share_cores(threads, devices.len())?)
 }
 
@@ -69,7 +74,7 @@ impl Run {
 pub(super) fn places(devices: &[Device], process: Process, k: usize) -> String {
     if process.of > 1 {
         return format!(
-            "{k} replicas in {} processes: {}",
+            "{k} replicas in {} processes ({})",
             process.of,
             layout(process.of, k)
         );
@@ -83,7 +88,7 @@ pub(super) fn places(devices: &[Device], process: Process, k: usize) -> String {
     }
 }
 
-/// The replicas of each process, such as `0 and 1, 2, 3`; of many processes the first and the last.
+/// The replicas of each process, such as `0 1 | 2 | 3`; of many processes the first and the last.
 fn layout(processes: usize, k: usize) -> String {
     let of = |rank| {
         let replicas = Process {
@@ -94,13 +99,13 @@ fn layout(processes: usize, k: usize) -> String {
         .replicas(k);
         match replicas.len() {
             1 => format!("{}", replicas.start),
-            2 => format!("{} and {}", replicas.start, replicas.end - 1),
+            2 => format!("{} {}", replicas.start, replicas.end - 1),
             _ => format!("{} to {}", replicas.start, replicas.end - 1),
         }
     };
     match processes {
-        ..=8 => (0..processes).map(of).collect::<Vec<_>>().join(", "),
-        _ => format!("{}, {}, … {}", of(0), of(1), of(processes - 1)),
+        ..=8 => (0..processes).map(of).collect::<Vec<_>>().join(" | "),
+        _ => format!("{} | {} | … | {}", of(0), of(1), of(processes - 1)),
     }
 }
 
@@ -132,7 +137,7 @@ pub(super) fn find_devices(
     process: Process,
     options: &Options,
 ) -> Result<(Vec<Device>, Option<String>)> {
-    let (of, here) = (process.of, process.local_rank);
+    let of = process.of;
     if of == 1 {
         return found(options, options.gpus, None);
     }
@@ -140,18 +145,14 @@ pub(super) fn find_devices(
     let k = options.gpus.unwrap_or(of);
     if k < of {
         let error = anyhow!(
-            "--gpus {k}: {of} processes have at least {of} replicas; start fewer processes"
+            "--gpus {k} is too few for {of} processes: each needs a replica; give --gpus {of} or more, or start fewer \
+             processes"
         );
         return Err(BadInput::from(error).into());
     }
     let own = process.replicas(k);
-    let first_here = Process {
-        rank: process.rank - here,
-        ..process
-    }
-    .replicas(k)
-    .start;
-    let first = (process.on_machine > 1).then_some(own.start - first_here);
+    let first = own.start - process.replicas_here(k).start;
+    let first = (process.on_machine > 1).then_some(first);
     found(options, Some(own.len()), first)
 }
 
