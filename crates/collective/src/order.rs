@@ -113,15 +113,16 @@ impl SumOrder {
 
 /// The tree over `k` members: a member, the one that is added to it, and where the members of the new sum end.
 fn pairs(k: usize) -> Vec<(usize, usize, usize)> {
-    let strides = (0..usize::BITS).map(|level| 1 << level);
-    let of = |stride: usize| {
-        let lower = (0..k.saturating_sub(stride)).step_by(2 * stride);
-        lower.map(move |to| (to, to + stride, (to + 2 * stride).min(k)))
-    };
-    strides
-        .take_while(|stride| *stride < k)
-        .flat_map(of)
-        .collect()
+    let rounds = Schedule::new(Algorithm::Tree, k).rounds;
+    let sums = rounds.iter().flatten().filter(|sum| sum.from.len() == 2);
+    sums.map(|sum| {
+        (
+            sum.from[0],
+            sum.from[1],
+            (2 * sum.from[1] - sum.from[0]).min(k),
+        )
+    })
+    .collect()
 }
 
 #[cfg(test)]
@@ -133,55 +134,44 @@ mod tests {
     fn the_order_is_the_same_wherever_the_members_are() {
         for algorithm in [Algorithm::Star, Algorithm::Owner] {
             for k in 1..=9usize {
-                let one = Schedule::new(algorithm, k).held().pop().unwrap()[0][0].to_string();
+                let one = Schedule::new(algorithm, k).held().pop().unwrap()[0][0].clone();
                 for cuts in 0..1 << (k - 1) {
                     let ends = (1..=k).filter(|end| *end == k || cuts >> (end - 1) & 1 == 1);
-                    let mut start = 0;
                     let layout: Vec<usize> = ends
-                        .map(|end| end - std::mem::replace(&mut start, end))
+                        .scan(0, |start, end| Some(end - std::mem::replace(start, end)))
                         .collect();
-                    assert_eq!(shown(&layout, algorithm), one, "{layout:?}");
+                    assert_eq!(sum(&layout, algorithm), one, "{layout:?}");
                 }
             }
         }
     }
 
-    /// The sum as a text, by what each process does and what they do together.
-    fn shown(layout: &[usize], algorithm: Algorithm) -> String {
+    /// The sum of all, as one schedule of what each process does, and of what they do together.
+    fn sum(layout: &[usize], algorithm: Algorithm) -> crate::Partial {
         let order = SumOrder::new(layout, algorithm);
-        let mut vectors = Vec::new();
+        let mut rounds = Vec::new();
         for process in 0..layout.len() {
-            let inside = order.inside(process, 1);
-            assert_eq!(inside.check_rounds(), Ok(()));
-            let held = inside.held().pop().unwrap();
-            let sums = order.locals(process).map(|own| {
-                let parts = held[own.start][0].to_string();
-                // members count from 0 in each process
-                let number = |text: &str| {
-                    (text.parse::<usize>().unwrap() + order.first_member(process)).to_string()
-                };
-                parts
-                    .split_inclusive(|c: char| !c.is_ascii_digit())
-                    .map(|part| {
-                        let digits = part.trim_end_matches(|c: char| !c.is_ascii_digit());
-                        match digits {
-                            "" => part.to_owned(),
-                            _ => part.replace(digits, &number(digits)),
-                        }
-                    })
-                    .collect::<String>()
-            });
-            vectors.extend(sums);
+            let start = order.first_member(process);
+            for mut round in order.inside(process, 1).rounds {
+                for sum in &mut round {
+                    sum.by += start;
+                    let members = sum.from.iter_mut().chain(&mut sum.to);
+                    members.for_each(|member| *member += start);
+                }
+                rounds.push(round);
+            }
         }
-        assert_eq!(vectors.len(), order.vectors.iter().sum::<usize>());
         for (to, other) in &order.additions {
-            let other = match vectors[*other].contains('+') {
-                true => format!("({})", vectors[*other]),
-                false => vectors[*other].clone(),
-            };
-            vectors[*to] += &format!("+{other}");
+            let [to, other] = [to, other].map(|vector| order.members[*vector].start);
+            rounds.push(vec![Sum::new(to, vec![to, other], 0)]);
         }
-        vectors.swap_remove(0)
+        let all = Schedule {
+            members: order.size(),
+            chunks: 1,
+            rounds,
+        };
+        assert_eq!(all.check_rounds(), Ok(()));
+        all.held().pop().unwrap()[0][0].clone()
     }
 
     #[test]

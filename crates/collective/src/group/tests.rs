@@ -438,6 +438,19 @@ fn in_processes(layout: &[usize], options: GroupOptions) -> Vec<Member> {
     groups.into_iter().flatten().collect()
 }
 
+#[test]
+fn processes_that_add_in_different_orders_make_no_group() {
+    let seats = group(2, GroupOptions::default()).into_iter();
+    let seats = seats.zip([Algorithm::Star, Algorithm::Owner]);
+    let errors = on_threads_of(seats.collect(), |(seat, algorithm)| {
+        group_in(Box::new(Threads(seat)), 2, with(algorithm)).err()
+    });
+    assert_eq!(
+        errors,
+        [Some(Error::KindMismatch), Some(Error::KindMismatch)]
+    );
+}
+
 const LAYOUTS: [&[usize]; 7] = [
     &[2, 2],
     &[1, 1, 1],

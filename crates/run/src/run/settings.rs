@@ -61,7 +61,7 @@ pub(super) fn check_same(own: &str, other: &str) -> Result<()> {
              all, and they are summed in another order. Begin a new run with its parameters: --init FILE"
         }
         "summed in the order of ranks" => {
-            "its sums have the order of --allreduce star; resume with that"
+            "its sums have the order of the star: resume with --allreduce star"
         }
         _ if key(line) == "replicas" => {
             "each minibatch is split over the replicas, so another number is another run. Resume with as many --gpus, in \
@@ -70,4 +70,35 @@ pub(super) fn check_same(own: &str, other: &str) -> Result<()> {
         _ => "resume with the same options",
     };
     bail!("the run there has {line:?}, this one has {instead:?}; {why}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_go_on_says_why_and_what_to_do() {
+        for (own, other, words) in [
+            (
+                "replicas 4",
+                "replicas 2 in each of 2 processes",
+                "an earlier version",
+            ),
+            ("replicas 2", "replicas 4", "Resume with as many --gpus"),
+            (
+                "summed in the order of pairs",
+                "summed in the order of ranks",
+                "resume with --allreduce star",
+            ),
+            (
+                "seed 1",
+                "seed 2",
+                "this one has \"seed 1\"; resume with the same options",
+            ),
+        ] {
+            let error = check_same(own, other).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+        assert!(check_same("seed 1\nreplicas 4", "replicas 4\nseed 1").is_ok());
+    }
 }

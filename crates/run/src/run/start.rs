@@ -258,6 +258,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn replicas_are_named_by_process() {
+        assert_eq!(layout(3, 4), "0 1 | 2 | 3");
+        assert_eq!(layout(16, 64), "0 to 3 | 4 to 7 | … | 60 to 63");
+        let of = |rank, local_rank| Process {
+            rank,
+            of: 3,
+            local_rank,
+            on_machine: 2,
+        };
+        assert_eq!(of(1, 1).replicas_here(4), 0..3);
+        assert_eq!(of(2, 0).replicas_here(4), 3..4); // no rank 3
+    }
+
+    #[test]
     fn a_last_minibatch_that_is_too_short_for_the_gpus_is_named() -> Result<()> {
         let data = dataset::load(&dataset::Options {
             data: Some(dataset::Data::Synthetic),
