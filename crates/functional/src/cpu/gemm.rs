@@ -118,39 +118,31 @@ unsafe fn multiply_at(out: *mut f32, row: usize, accumulate: bool, a: Matrix, b:
             b,
         });
     }
-    // longer products are cut as `gemm` does it with AVX-512; otherwise the size of the cache would decide
-    let piece = match m <= 64 && n <= 64 {
-        true => 512,
-        false => k.div_ceil(k.div_ceil(512).max(1)).max(1),
-    };
     let stride = |s: usize| s as isize;
-    for start in (0..k.max(1)).step_by(piece) {
-        let accumulate = accumulate || start > 0;
-        // Safety: `Matrix` can only be built where its last element, and so each, lies in its slice. The caller answers
-        // for `out`, which overlaps neither a nor b.
-        unsafe {
-            gemm::gemm(
-                m,
-                n,
-                piece.min(k - start),
-                out,
-                1,
-                stride(row),
-                accumulate,
-                a.data.as_ptr().add(start * a.strides.1),
-                stride(a.strides.1),
-                stride(a.strides.0),
-                b.data.as_ptr().add(start * b.strides.0),
-                stride(b.strides.1),
-                stride(b.strides.0),
-                1f32,
-                1f32,
-                false,
-                false,
-                false,
-                Parallelism::None,
-            );
-        }
+    // Safety: `Matrix` can only be built where its last element, and so each, lies in its slice. The caller answers for
+    // `out`, which overlaps neither a nor b.
+    unsafe {
+        gemm::gemm(
+            m,
+            n,
+            k,
+            out,
+            1,
+            stride(row),
+            accumulate,
+            a.data.as_ptr(),
+            stride(a.strides.1),
+            stride(a.strides.0),
+            b.data.as_ptr(),
+            stride(b.strides.1),
+            stride(b.strides.0),
+            1f32,
+            1f32,
+            false,
+            false,
+            false,
+            Parallelism::None,
+        );
     }
 }
 
