@@ -46,8 +46,9 @@ pub fn train(options: &Options) -> Result<Summary> {
     let ended = result.and_then(|summary| processes.finish().map(|()| summary));
     match ended {
         Err(error) if !alone => {
-            // the others wait for this one
-            eprintln!("error: process {rank}: {error:#}");
+            // The others wait for this one. The line is one write: mpirun prints lines of its own between two.
+            let line = format!("error: process {rank}: {error:#}\n");
+            eprint!("{line}");
             Processes::abort(if error.is::<BadInput>() { 2 } else { 1 })
         }
         ended => ended,
