@@ -3,7 +3,8 @@
 
 use std::io::Write;
 
-/// Writes `error: LINE` to stderr.
+/// Writes `error: LINE` to stderr, in one piece: mpirun prints lines of its own between two.
 pub(crate) fn last_words(line: &str) {
-    let _ = writeln!(std::io::stderr(), "error: {line}"); // the process ends, also if this fails
+    let line = format!("error: {line}\n");
+    let _ = std::io::stderr().write_all(line.as_bytes()); // the process ends, also if this fails
 }
