@@ -74,20 +74,11 @@ impl ProcessGroup for Threads {
             .flat_map(|vector| vector.iter().flat_map(|x| x.to_le_bytes()));
         let all = self.all_gather(&own.collect::<Vec<u8>>())?.concat();
         let (words, _) = all.as_chunks::<4>();
-        let values: Vec<f32> = words.iter().map(|word| f32::from_le_bytes(*word)).collect();
-        let mut all: Vec<Vec<f32>> = values
-            .chunks(vectors[0].len())
-            .map(<[f32]>::to_vec)
-            .collect();
-        assert_eq!(all.len(), order.vectors.iter().sum::<usize>());
-        for (to, other) in &order.additions {
-            let other = all[*other].clone();
-            all[*to]
-                .iter_mut()
-                .zip(other)
-                .for_each(|(sum, x)| *sum += x);
-        }
-        vectors[0].copy_from_slice(&all[0]);
+        let mut values: Vec<f32> = words.iter().map(|word| f32::from_le_bytes(*word)).collect();
+        let len = vectors[0].len();
+        assert_eq!(values.len(), len * order.vectors.iter().sum::<usize>());
+        order.sum(&mut values, len);
+        vectors[0].copy_from_slice(&values[..len]);
         Ok(())
     }
 

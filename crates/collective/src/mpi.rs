@@ -19,13 +19,11 @@ use crate::end::last_words;
 use crate::error::Error;
 use crate::order::SumOrder;
 use crate::process_group::ProcessGroup;
-use crate::slots::{BLOCK, add};
 use ::mpi::Threading;
 use ::mpi::datatype::{Partition, PartitionMut};
 use ::mpi::environment::{is_finalized, is_initialized};
 use ::mpi::topology::SimpleCommunicator;
 use ::mpi::traits::{Communicator, CommunicatorCollectives};
-use pulp::Arch;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -305,7 +303,7 @@ impl Processes {
                 &mut PartitionMut::new(&mut self.parts[..], received, to),
             );
         }
-        add_up(&mut self.parts, own.len(), &order.additions);
+        order.sum(&mut self.parts, own.len());
         let starts = starts(&counts);
         let mut whole = PartitionMut::new(&mut *vectors[0], counts, starts);
         let sum = &self.parts[..own.len()];
@@ -320,22 +318,6 @@ fn starts(counts: &[i32]) -> Vec<i32> {
         Some(*end - count)
     });
     ends.collect()
-}
-
-/// Adds parts of length `len` to each other, one addition after the other, in blocks that stay in the cache.
-fn add_up(parts: &mut [f32], len: usize, additions: &[(usize, usize)]) {
-    Arch::new().dispatch(
-        #[inline(always)]
-        || {
-            for start in (0..len).step_by(BLOCK) {
-                let block = start..len.min(start + BLOCK);
-                for &(to, other) in additions {
-                    let (before, from) = parts.split_at_mut(other * len);
-                    add(&mut before[to * len..][block.clone()], &from[block.clone()]);
-                }
-            }
-        },
-    );
 }
 
 impl ProcessGroup for Processes {

@@ -1,6 +1,8 @@
 //! In which order the members of several processes are summed: in the same one wherever the members are.
 
 use crate::algorithm::{Algorithm, Schedule, Sum};
+use crate::slots::{BLOCK, add};
+use pulp::Arch;
 use std::ops::Range;
 
 /// How processes sum together. All their members are summed in pairs, then pairs of pairs, as in one process; with
@@ -71,6 +73,32 @@ impl SumOrder {
     /// The number of the first vector of a process.
     pub fn first(&self, process: usize) -> usize {
         self.vectors[..process].iter().sum()
+    }
+
+    /// Adds the vectors of all processes, which follow each other with `len` elements each, to the first one.
+    ///
+    /// ```
+    /// let mut vectors = [1.0, 2.0, 10.0, 20.0, 100.0, 200.0]; // 0+1 and 2 of a process, 3 of another
+    /// collective::SumOrder::new(&[3, 1], Default::default()).sum(&mut vectors, 2);
+    /// assert_eq!(vectors[..2], [111.0, 222.0]);
+    /// ```
+    ///
+    /// # Panics
+    /// If there are fewer vectors.
+    pub fn sum(&self, vectors: &mut [f32], len: usize) {
+        Arch::new().dispatch(
+            #[inline(always)]
+            || {
+                // in blocks that stay in the cache
+                for start in (0..len).step_by(BLOCK) {
+                    let block = start..len.min(start + BLOCK);
+                    for &(to, other) in &self.additions {
+                        let (before, from) = vectors.split_at_mut(other * len);
+                        add(&mut before[to * len..][block.clone()], &from[block.clone()]);
+                    }
+                }
+            },
+        );
     }
 
     /// The first member of a process.

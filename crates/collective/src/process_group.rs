@@ -12,7 +12,7 @@ pub trait ProcessGroup: Send {
     /// The number of processes.
     fn size(&self) -> usize;
 
-    /// Sums the vectors of all processes in this order. The first vector of each process becomes the sum; the others are
+    /// Sums the vectors of all processes in this order, as [`SumOrder::sum`] does. The first vector of each process becomes the sum; the others are
     /// unspecified. All vectors of a process have the same length.
     ///
     /// # Errors

@@ -48,11 +48,7 @@ fn sum_in_place(member: &mut Member, all: &[Vec<f32>]) -> Vec<f32> {
 }
 
 /// Runs `f` for every member on a thread of its own.
-fn on_threads<T: Send>(members: Vec<Member>, f: impl Fn(Member) -> T + Sync) -> Vec<T> {
-    on_threads_of(members, f)
-}
-
-fn on_threads_of<I: Send, T: Send>(items: Vec<I>, f: impl Fn(I) -> T + Sync) -> Vec<T> {
+fn on_threads<I: Send, T: Send>(items: Vec<I>, f: impl Fn(I) -> T + Sync) -> Vec<T> {
     std::thread::scope(|s| {
         let run = |item| s.spawn(|| f(item));
         let threads: Vec<_> = items.into_iter().map(run).collect();
@@ -404,17 +400,11 @@ impl ProcessGroup for Threads {
     fn all_reduce(&mut self, vectors: &mut [&mut [f32]], order: &SumOrder) -> Result<(), Error> {
         let lengths = self.0.all_gather(vectors[0].len())?;
         self.0.same_in_all_processes(lengths)?;
-        let own: Vec<Vec<f32>> = vectors.iter().map(|vector| vector.to_vec()).collect();
-        assert_eq!(own.len(), order.vectors[self.0.rank()]);
+        assert_eq!(vectors.len(), order.vectors[self.0.rank()]);
+        let (own, len) = (vectors.concat(), vectors[0].len());
         let mut all = self.0.all_gather(own)?.concat();
-        for (to, other) in &order.additions {
-            let other = all[*other].clone();
-            all[*to]
-                .iter_mut()
-                .zip(other)
-                .for_each(|(sum, x)| *sum += x);
-        }
-        vectors[0].copy_from_slice(&all[0]);
+        order.sum(&mut all, len);
+        vectors[0].copy_from_slice(&all[..len]);
         Ok(())
     }
 
@@ -432,7 +422,7 @@ fn in_processes(layout: &[usize], options: GroupOptions) -> Vec<Member> {
     let seats = group(layout.len(), GroupOptions::default())
         .into_iter()
         .zip(layout.to_vec());
-    let groups = on_threads_of(seats.collect(), |(seat, k)| {
+    let groups = on_threads(seats.collect(), |(seat, k)| {
         group_in(Box::new(Threads(seat)), k, options).unwrap()
     });
     groups.into_iter().flatten().collect()
@@ -442,7 +432,7 @@ fn in_processes(layout: &[usize], options: GroupOptions) -> Vec<Member> {
 fn processes_that_add_in_different_orders_make_no_group() {
     let seats = group(2, GroupOptions::default()).into_iter();
     let seats = seats.zip([Algorithm::Star, Algorithm::Owner]);
-    let errors = on_threads_of(seats.collect(), |(seat, algorithm)| {
+    let errors = on_threads(seats.collect(), |(seat, algorithm)| {
         group_in(Box::new(Threads(seat)), 2, with(algorithm)).err()
     });
     assert_eq!(
