@@ -38,6 +38,7 @@ mod real_data;
 mod replicas_work_together;
 mod runs_are_taken_up;
 mod runs_leave_a_record;
+mod seven_diffs;
 #[cfg_attr(not(feature = "mpi"), path = "needs_mpi.rs")]
 mod several_processes;
 mod trainer_takes_any_network;
@@ -100,6 +101,7 @@ fn run_tests() -> ExitCode {
         replicas_work_together::trials(),
         runs_are_taken_up::trials(),
         runs_leave_a_record::trials(),
+        seven_diffs::trials(),
         several_processes::trials(),
         trainer_takes_any_network::trials(),
         #[cfg(feature = "mpi")]

@@ -149,8 +149,7 @@ impl Schedule {
         let (chunks, rounds) = match algorithm {
             _ if k == 1 => (1, Vec::new()),
             Algorithm::Star => (1, star(k)),
-            Algorithm::Owner => (k, owner(k)),
-            Algorithm::Ring => (k, ring(k)),
+            Algorithm::Owner | Algorithm::Ring => (k, halves(algorithm, k).concat()),
             Algorithm::Tree => (1, tree(k)),
             Algorithm::Nccl => panic!("NCCL has schedules of its own"),
             Algorithm::Auto => panic!("auto is not an algorithm: call Algorithm::chosen first"),
@@ -158,6 +157,50 @@ impl Schedule {
         Self {
             members: k,
             chunks,
+            rounds,
+        }
+    }
+
+    /// The first half of the all-reduce of owner and ring: it leaves the sum of each chunk with one member. With owners,
+    /// member i has that of chunk i.
+    ///
+    /// ```
+    /// use collective::{Algorithm, Schedule};
+    /// let held = Schedule::reduce_scatter(Algorithm::Owner, 3).held();
+    /// assert_eq!([held[1][0][0].to_string(), held[1][1][0].to_string()], ["0+1+2", "1"]);
+    /// ```
+    ///
+    /// # Panics
+    /// If the algorithm is another one, or `k` is 0.
+    pub fn reduce_scatter(algorithm: Algorithm, k: usize) -> Self {
+        Self::half(algorithm, k, 0)
+    }
+
+    /// The second half: each member gets the sums that the [first half](Self::reduce_scatter) left with the others.
+    ///
+    /// ```
+    /// use collective::{Algorithm, Schedule, cost::Link};
+    /// let link = Link { latency: Default::default(), bytes_per_second: 16e9 };
+    /// let schedule = Schedule::all_gather(Algorithm::Ring, 4);
+    /// let ms = schedule.time(160_000_000, |_, _| link).as_secs_f64() * 1e3;
+    /// assert_eq!(ms, 7.5); // half of the all-reduce
+    /// ```
+    ///
+    /// # Panics
+    /// If the algorithm is another one, or `k` is 0.
+    pub fn all_gather(algorithm: Algorithm, k: usize) -> Self {
+        Self::half(algorithm, k, 1)
+    }
+
+    fn half(algorithm: Algorithm, k: usize, half: usize) -> Self {
+        assert!(k > 0, "a schedule for 0 members; give at least 1");
+        let rounds = match k {
+            1 => Vec::new(),
+            _ => halves(algorithm, k)[half].clone(),
+        };
+        Self {
+            members: k,
+            chunks: k,
             rounds,
         }
     }
@@ -389,7 +432,16 @@ fn star(k: usize) -> Vec<Vec<Sum>> {
     vec![vec![sum], copies.collect()]
 }
 
-fn owner(k: usize) -> Vec<Vec<Sum>> {
+/// The reduce-scatter and the all-gather that an all-reduce consists of.
+fn halves(algorithm: Algorithm, k: usize) -> [Vec<Vec<Sum>>; 2] {
+    match algorithm {
+        Algorithm::Owner => owner(k),
+        Algorithm::Ring => ring(k),
+        other => panic!("{other} has no halves: owner and ring have"),
+    }
+}
+
+fn owner(k: usize) -> [Vec<Vec<Sum>>; 2] {
     let sum = |rank| Sum {
         in_pairs: true,
         ..Sum::new(rank, (0..k).collect(), rank)
@@ -399,10 +451,11 @@ fn owner(k: usize) -> Vec<Vec<Sum>> {
         let owners = (1..k).map(move |i| (rank + i) % k);
         owners.map(move |owner| copy(rank, owner, owner))
     };
-    vec![(0..k).map(sum).collect(), (0..k).flat_map(copies).collect()]
+    let rounds = [(0..k).map(sum).collect(), (0..k).flat_map(copies).collect()];
+    rounds.map(|round| vec![round])
 }
 
-fn ring(k: usize) -> Vec<Vec<Sum>> {
+fn ring(k: usize) -> [Vec<Vec<Sum>>; 2] {
     let left = |rank: usize| (rank + k - 1) % k;
     // reduce-scatter: in round i, a member adds its own chunk to the sum so far of its left neighbour
     let sums = |i: usize| {
@@ -414,8 +467,10 @@ fn ring(k: usize) -> Vec<Vec<Sum>> {
         let sum = |rank| copy(rank, left(rank), (rank + 2 * k - i) % k);
         (0..k).map(sum).collect()
     };
-    let reduce_scatter = (0..k - 1).map(sums);
-    reduce_scatter.chain((0..k - 1).map(hand_on)).collect()
+    [
+        (0..k - 1).map(sums).collect(),
+        (0..k - 1).map(hand_on).collect(),
+    ]
 }
 
 fn tree(k: usize) -> Vec<Vec<Sum>> {
@@ -451,6 +506,24 @@ mod tests {
     fn each_schedule_is_an_all_reduce() {
         for schedule in schedules() {
             assert_eq!(schedule.check(), Ok(()), "{schedule:?}");
+        }
+    }
+
+    #[test]
+    fn a_reduce_scatter_and_an_all_gather_are_an_all_reduce() {
+        for algorithm in [Algorithm::Owner, Algorithm::Ring] {
+            for k in 1..=9 {
+                let first = Schedule::reduce_scatter(algorithm, k);
+                let second = Schedule::all_gather(algorithm, k);
+                let both = [first.rounds.clone(), second.rounds].concat();
+                assert_eq!(both, Schedule::new(algorithm, k).rounds);
+                let held = first.held().pop().unwrap();
+                let complete = |member: &Vec<Partial>| {
+                    let sums = member.iter().filter(|sum| sum.ranks.len() == k);
+                    sums.count()
+                };
+                assert_eq!(held.iter().map(complete).collect::<Vec<_>>(), vec![1; k]);
+            }
         }
     }
 

@@ -11,6 +11,9 @@
 //! | ring | 2(k − 1) | 2(k − 1)/k·N |
 //! | tree | 2⌈log₂ k⌉ | 2⌈log₂ k⌉·N |
 //!
+//! The halves of owner and ring, a [reduce-scatter](Schedule::reduce_scatter) and an [all-gather](Schedule::all_gather),
+//! take half of their time each.
+//!
 //! NCCL counts as a ring. The busiest device of any all-reduce sends at least 2(k − 1)/k·N bytes (Patarasuk
 //! and Yuan, 2009).
 
@@ -165,6 +168,14 @@ mod tests {
         };
         for k in 1..=17 {
             let bytes = 16 * k * 1000; // whole chunks
+            let halves = [Schedule::reduce_scatter, Schedule::all_gather];
+            for algorithm in [Algorithm::Owner, Algorithm::Ring] {
+                let half = link.time(algorithm, k, bytes) / 2;
+                for schedule in halves {
+                    let counted = schedule(algorithm, k).time(bytes, |_, _| link);
+                    assert!(counted.abs_diff(half) < Duration::from_nanos(100));
+                }
+            }
             for algorithm in Algorithm::ALL {
                 for schedule in [Schedule::new, Schedule::in_shared_memory] {
                     let counted = schedule(algorithm, k).time(bytes, |_, _| link);

@@ -270,13 +270,11 @@ impl Processes {
         }
     }
 
-    /// Sums a piece of all vectors, which has the same length in all processes.
-    fn sum(&mut self, vectors: &mut [&mut [f32]], order: &SumOrder) {
-        let (owners, total) = (&self.owners, order.vectors.iter().sum::<usize>());
-        let chunks = (0..self.size).map(|rank| owners.chunk(rank, vectors[0].len()));
-        let chunks: Vec<Range<usize>> = chunks.collect();
+    /// Sums a chunk of all vectors, one for each process; the chunks have the same ranges in all processes. The sum of
+    /// its own chunk is then in the first vector of a process.
+    fn sum(&mut self, vectors: &mut [&mut [f32]], order: &SumOrder, chunks: &[Range<usize>]) {
+        let total = order.vectors.iter().sum::<usize>();
         let own = chunks[self.rank].clone();
-        let counts: Vec<i32> = chunks.iter().map(|chunk| chunk.len() as i32).collect();
         self.parts.resize(total * own.len(), 0.0);
         // first one vector of each process, then the second of those that have two, and so on
         for i in 0..order.vectors.iter().copied().max().unwrap_or(0) {
@@ -288,9 +286,11 @@ impl Processes {
                 self.parts[place(self.rank)..][..own.len()].copy_from_slice(&mine[own.clone()]);
             }
             // this process sends nothing to itself
-            let sent = (0..self.size).map(|rank| match rank == self.rank || mine.is_empty() {
-                true => (0, 0),
-                false => (counts[rank], chunks[rank].start as i32),
+            let sent = chunks.iter().enumerate().map(|(rank, chunk)| {
+                match rank == self.rank || mine.is_empty() {
+                    true => (0, 0),
+                    false => (chunk.len() as i32, chunk.start as i32),
+                }
             });
             let (sent, from): (Vec<i32>, Vec<i32>) = sent.unzip();
             let received = (0..self.size).map(|rank| match others(&rank) {
@@ -304,9 +304,15 @@ impl Processes {
             );
         }
         order.sum(&mut self.parts, own.len());
+        vectors[0][own.clone()].copy_from_slice(&self.parts[..own.len()]);
+    }
+
+    /// Sends the sum of each chunk to all processes.
+    fn gather(&mut self, vector: &mut [f32], chunks: &[Range<usize>]) {
+        let counts: Vec<i32> = chunks.iter().map(|chunk| chunk.len() as i32).collect();
         let starts = starts(&counts);
-        let mut whole = PartitionMut::new(&mut *vectors[0], counts, starts);
-        let sum = &self.parts[..own.len()];
+        let mut whole = PartitionMut::new(vector, counts, starts);
+        let sum = &self.parts[..chunks[self.rank].len()];
         self.comm.0.all_gather_varcount_into(sum, &mut whole);
     }
 }
@@ -337,7 +343,33 @@ impl ProcessGroup for Processes {
         for start in (0..len).step_by(PIECE) {
             let piece = start..len.min(start + PIECE);
             let mut pieces: Vec<_> = vectors.iter_mut().map(|v| &mut v[piece.clone()]).collect();
-            self.sum(&mut pieces, order);
+            let chunks = (0..self.size).map(|rank| self.owners.chunk(rank, piece.len()));
+            let chunks: Vec<Range<usize>> = chunks.collect();
+            self.sum(&mut pieces, order, &chunks);
+            self.gather(pieces[0], &chunks);
+        }
+        Ok(())
+    }
+
+    fn reduce_scatter(
+        &mut self,
+        vectors: &mut [&mut [f32]],
+        order: &SumOrder,
+    ) -> Result<(), Error> {
+        let calls = self.calls.clone();
+        let _in_call = calls.enter(Call::ReduceScatter);
+        let len = vectors[0].len();
+        self.same_length(Call::ReduceScatter, len)?;
+        let parts: Vec<_> = (0..self.size).map(|rank| order.part(rank, len)).collect();
+        let longest = parts.iter().map(Range::len).max().unwrap_or(0);
+        for start in (0..longest).step_by(PIECE) {
+            // the same piece of each part
+            let piece = |part: &Range<usize>| {
+                let at = |i: usize| part.end.min(part.start + i);
+                at(start)..at(start + PIECE)
+            };
+            let chunks: Vec<_> = parts.iter().map(piece).collect();
+            self.sum(vectors, order, &chunks);
         }
         Ok(())
     }

@@ -101,6 +101,17 @@ impl SumOrder {
         );
     }
 
+    /// The elements that are the parts of a process's members, of a vector of `len`: what a
+    /// [reduce-scatter](crate::ProcessGroup::reduce_scatter) leaves with it.
+    pub fn part(&self, process: usize, len: usize) -> Range<usize> {
+        let parts = parts(self.size());
+        let first = |process: usize| match self.starts[process] {
+            start if start == self.size() => len,
+            start => parts.chunk(start, len).start,
+        };
+        first(process)..first(process + 1)
+    }
+
     /// The first member of a process.
     pub(crate) fn first_member(&self, process: usize) -> usize {
         self.starts[process]
@@ -136,6 +147,15 @@ impl SumOrder {
             chunks,
             rounds: vec![sums.collect()],
         }
+    }
+}
+
+/// A vector in as many parts as there are members.
+pub(crate) fn parts(members: usize) -> Schedule {
+    Schedule {
+        members,
+        chunks: members,
+        rounds: Vec::new(),
     }
 }
 

@@ -20,6 +20,19 @@ pub trait ProcessGroup: Send {
     /// one makes another call. [`Error::Process`], if the processes cannot reach each other.
     fn all_reduce(&mut self, vectors: &mut [&mut [f32]], order: &SumOrder) -> Result<(), Error>;
 
+    /// As [`all_reduce`](Self::all_reduce), but a process needs only its [part](SumOrder::part) of the sum; the other
+    /// elements are unspecified. Unless a process group can do with less, it sums all.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce).
+    fn reduce_scatter(
+        &mut self,
+        vectors: &mut [&mut [f32]],
+        order: &SumOrder,
+    ) -> Result<(), Error> {
+        self.all_reduce(vectors, order)
+    }
+
     /// The `data` of all processes, in rank order; the lengths may differ.
     ///
     /// # Errors

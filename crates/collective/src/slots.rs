@@ -22,6 +22,8 @@ struct Slot {
     data: Vec<f32>,
     /// The elements of `data`, for all members.
     elements: Elements,
+    /// Whether the member wants the sum of its part only.
+    in_parts: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -50,18 +52,24 @@ impl Slots {
         Self((0..members).map(|_| UnsafeCell::default()).collect())
     }
 
-    /// Puts the vector of `rank` into its slot.
+    /// Puts the vector of `rank` into its slot, and whether it wants the sum of its part only.
     ///
     /// # Safety
     /// Only the member `rank` calls it. One barrier separates the call from the other members' earlier accesses
     /// to the slot and its elements, and another barrier from their later ones.
-    pub unsafe fn put(&self, rank: usize, mut data: Vec<f32>) {
+    pub unsafe fn put(&self, rank: usize, mut data: Vec<f32>, in_parts: bool) {
         let elements = Elements {
             first: data.as_mut_ptr(),
             len: data.len(),
         };
         // Safety: no other member accesses the slot now; the caller guarantees it.
-        unsafe { *self.0[rank].get() = Slot { data, elements } };
+        unsafe {
+            *self.0[rank].get() = Slot {
+                data,
+                elements,
+                in_parts,
+            }
+        };
     }
 
     /// Takes the vector of `rank` out of its slot.
@@ -73,13 +81,14 @@ impl Slots {
         unsafe { std::mem::take(&mut *self.0[rank].get()) }.data
     }
 
-    /// The number of elements of `rank`.
+    /// The number of elements of `rank`, and whether it wants the sum of its part only.
     ///
     /// # Safety
     /// Called between two barriers: all members put before the first one, and take after the second one.
-    pub unsafe fn len(&self, rank: usize) -> usize {
+    pub unsafe fn call(&self, rank: usize) -> (usize, bool) {
         // Safety: no member writes the slot between the barriers; the caller guarantees it.
-        unsafe { (*self.0[rank].get()).elements.len }
+        let slot = unsafe { &*self.0[rank].get() };
+        (slot.elements.len, slot.in_parts)
     }
 
     /// The elements of `rank`.

@@ -1,11 +1,12 @@
-//! All-reduce in shared memory: members put their vectors into slots, and sum them in place. The
+//! Sums of vectors in shared memory: members put their vectors into slots, and sum them in place. The
 //! processes of a process group then sum their sums.
 
 #![allow(unsafe_code)]
 
-use crate::algorithm::{Schedule, copy};
+use crate::algorithm::{Algorithm, Schedule, copy};
 use crate::error::Error;
 use crate::group::{Group, Member};
+use crate::order::parts;
 use std::ops::Range;
 use std::time::Instant;
 
@@ -16,8 +17,8 @@ impl Member {
     /// sum first, then the processes. All members get the same bits, those of one process with as many members.
     ///
     /// # Errors
-    /// [`Error`]: a member left, had another length, or did not arrive in time. The data is then lost,
-    /// because other members may still access it.
+    /// [`Error`]: a member left, had another length, made another call, or did not arrive in time. The data is then
+    /// lost, because other members may still access it.
     pub fn all_reduce(&mut self, data: Vec<f32>) -> Result<Vec<f32>, Error> {
         self.all_reduce_after(data, || ())
     }
@@ -28,17 +29,114 @@ impl Member {
         data: Vec<f32>,
         pause: impl FnOnce(),
     ) -> Result<Vec<f32>, Error> {
+        let schedule = self.schedule(false, data.len());
+        self.sum_in_slots(data, &schedule, false, pause)?;
+        if self.group.order.is_some() {
+            self.sum_of_all_processes(false)?;
+        }
+        // Safety: only this member takes from slot `local`, and all have passed the barrier after the sums.
+        Ok(unsafe { self.group.slots.take(self.local) })
+    }
+
+    /// The sum over all members of this member's [part](Self::part) of `data`: the first half of an all-reduce. The sums
+    /// have the bits of an all-reduce with the order of the group: star, or else that of owner and tree.
+    ///
+    /// ```
+    /// let members = collective::group(2, Default::default());
+    /// let sums = std::thread::scope(|s| {
+    ///     let threads = members.into_iter().map(|mut member| {
+    ///         s.spawn(move || member.reduce_scatter(vec![1.0 + member.rank() as f32; 32]).unwrap())
+    ///     });
+    ///     let threads: Vec<_> = threads.collect();
+    ///     threads.into_iter().map(|t| t.join().unwrap()).collect::<Vec<_>>()
+    /// });
+    /// assert_eq!(sums, [vec![3.0; 16], vec![3.0; 16]]); // each has one half
+    /// ```
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce).
+    pub fn reduce_scatter(&mut self, data: Vec<f32>) -> Result<Vec<f32>, Error> {
+        let own = self.part(data.len());
+        let schedule = match &self.group.order {
+            Some(order) => order.inside(self.group.process, self.locals),
+            None => self.in_parts(),
+        };
+        self.sum_in_slots(data, &schedule, true, || ())?;
+        if self.group.order.is_some() {
+            self.sum_of_all_processes(true)?;
+        }
+        // Safety: as in `all_reduce_after`.
+        let data = unsafe { self.group.slots.take(self.local) };
+        Ok(data[own].to_vec())
+    }
+
+    /// The parts of all members as one vector: the second half of an all-reduce.
+    ///
+    /// ```
+    /// let mut member = collective::group(1, Default::default()).remove(0);
+    /// assert_eq!(member.all_gather_parts(vec![1.0, 2.0])?, [1.0, 2.0]);
+    /// # Ok::<(), collective::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`all_gather`](Self::all_gather).
+    pub fn all_gather_parts(&mut self, part: Vec<f32>) -> Result<Vec<f32>, Error> {
+        let start = Instant::now();
+        let mut all = self.all_gather(part)?.concat();
+        if self.group.order.is_some() {
+            let bytes: Vec<u8> = all.iter().flat_map(|x| x.to_le_bytes()).collect();
+            let bytes = self.over_all_processes(|group| Ok(group.all_gather(&bytes)?.concat()))?;
+            let (words, _) = bytes.as_chunks::<4>();
+            all = words.iter().map(|word| f32::from_le_bytes(*word)).collect();
+        }
+        let schedule = Schedule::all_gather(Algorithm::Owner, self.locals);
+        self.over_the_link(&schedule, all.len(), start);
+        Ok(all)
+    }
+
+    /// The elements of a vector of `len` elements that belong to this member: one of as many parts as there are
+    /// members, which begin at multiples of 16.
+    ///
+    /// ```
+    /// let members = collective::group(3, Default::default());
+    /// let parts: Vec<_> = members.iter().map(|member| member.part(100)).collect();
+    /// assert_eq!(parts, [0..32, 32..64, 64..100]);
+    /// ```
+    pub fn part(&self, len: usize) -> Range<usize> {
+        parts(self.size()).chunk(self.rank(), len)
+    }
+
+    /// Each member of this process sums its part.
+    fn in_parts(&self) -> Schedule {
+        let mut schedule = Schedule::reduce_scatter(Algorithm::Owner, self.locals);
+        let in_pairs = self.group.options.algorithm != Algorithm::Star;
+        let sums = schedule.rounds.iter_mut().flatten();
+        sums.for_each(|sum| sum.in_pairs = in_pairs);
+        schedule
+    }
+
+    /// Sums the vectors of this process in their slots. The last barrier is passed when it returns.
+    fn sum_in_slots(
+        &mut self,
+        data: Vec<f32>,
+        schedule: &Schedule,
+        in_parts: bool,
+        pause: impl FnOnce(),
+    ) -> Result<(), Error> {
         let (start, rank, len) = (Instant::now(), self.local, data.len());
-        let schedule = self.schedule(false, len);
         let Group { barrier, slots, .. } = &*self.group;
         barrier.check()?;
         // Safety: only this member puts into slot `rank`. The previous call ended with a barrier, after which
         // no other member accesses the slot; if that barrier had failed, so would the check above.
-        unsafe { slots.put(rank, data) };
+        unsafe { slots.put(rank, data, in_parts) };
         barrier.wait(rank, self.deadline().as_ref())?;
         // Safety: all members have put, and take only after the next barrier.
-        let length = |rank| unsafe { self.group.slots.len(rank) };
-        self.same_length((0..self.locals).map(length).collect())?;
+        let calls = (0..self.locals).map(|rank| unsafe { slots.call(rank) });
+        let (lengths, kinds): (Vec<usize>, Vec<bool>) = calls.unzip();
+        if kinds.iter().any(|other| *other != in_parts) {
+            return Err(barrier.fail(Error::KindMismatch));
+        }
+        self.same_length(lengths)?;
         pause();
         let (Group { barrier, slots, .. }, deadline) = (&*self.group, self.deadline());
         for (i, round) in schedule.rounds.iter().enumerate() {
@@ -49,20 +147,16 @@ impl Member {
                 // Safety: `sum.by` is this member. Barriers separate the rounds from each other, from the
                 // puts and from the takes. Sums of one round do not conflict: a test in `algorithm`
                 // checks it. `same_length` has checked the lengths.
-                unsafe { slots.sum(&schedule, sum) };
+                unsafe { slots.sum(schedule, sum) };
             }
         }
-        self.over_the_link(&schedule, len, start);
-        barrier.wait(rank, deadline.as_ref())?;
-        if self.group.order.is_some() {
-            self.sum_of_all_processes(&schedule)?;
-        }
-        // Safety: only this member takes from slot `rank`, and all have passed the barrier after the sums.
-        Ok(unsafe { self.group.slots.take(rank) })
+        self.over_the_link(schedule, len, start);
+        barrier.wait(rank, deadline.as_ref())
     }
 
-    /// Replaces the sums of this process by that of all processes. Called after a barrier; ends with a barrier.
-    fn sum_of_all_processes(&mut self, schedule: &Schedule) -> Result<(), Error> {
+    /// Replaces the sums of this process by those of all processes: all of them, or those of each member's part. Called
+    /// after a barrier; ends with a barrier.
+    fn sum_of_all_processes(&mut self, in_parts: bool) -> Result<(), Error> {
         let (group, rank) = (self.group.clone(), self.local);
         self.over_all_processes(|group_of_all| {
             let order = group.order.as_ref().expect("there is a process group");
@@ -70,12 +164,19 @@ impl Member {
             // return without an access to any element.
             let elements = |own: Range<usize>| unsafe { group.slots.elements(own.start) };
             let mut vectors: Vec<_> = order.locals(group.process).map(elements).collect();
-            group_of_all.all_reduce(&mut vectors, order)
+            match in_parts {
+                true => group_of_all.reduce_scatter(&mut vectors, order),
+                false => group_of_all.all_reduce(&mut vectors, order),
+            }
         })?;
-        for chunk in (0..schedule.chunks).filter(|_| rank > 0) {
+        let wanted = match in_parts {
+            true => self.rank()..self.rank() + 1,
+            false => 0..self.size(),
+        };
+        for part in wanted.filter(|_| rank > 0) {
             // Safety: until the barrier below, each member but 0 writes only its own elements, and no
             // member writes those of member 0.
-            unsafe { group.slots.sum(schedule, &copy(rank, 0, chunk)) };
+            unsafe { group.slots.sum(&parts(self.size()), &copy(rank, 0, part)) };
         }
         group.barrier.wait(rank, self.deadline().as_ref())
     }

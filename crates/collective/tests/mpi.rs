@@ -229,6 +229,9 @@ fn sums() -> Result<(), Error> {
             let all: Vec<_> = (0..k).map(|rank| values(rank, seed, n)).collect();
             let expected = in_pairs(&all);
             let sums = on_threads(members.iter_mut().collect(), |member: &mut Member| {
+                let part = member.reduce_scatter(all[member.rank()].clone())?;
+                assert_bits(&part, &expected[member.part(n)]);
+                assert_bits(&member.all_gather_parts(part)?, &expected);
                 member.all_reduce(all[member.rank()].clone())
             });
             for sum in sums {
@@ -280,6 +283,10 @@ fn calls() -> Result<(), Error> {
     let mut processes = process_group()?;
     match processes.rank() {
         1 => processes.all_gather(&[1]).map(drop),
+        2 => {
+            let order = SumOrder::new(&vec![1; processes.size()], Algorithm::Auto);
+            processes.reduce_scatter(&mut [&mut [1.0; 10]], &order)
+        }
         _ => sum(&mut processes, &mut [1.0; 10]),
     }
 }

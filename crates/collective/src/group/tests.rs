@@ -47,6 +47,13 @@ fn sum_in_place(member: &mut Member, all: &[Vec<f32>]) -> Vec<f32> {
     sum
 }
 
+/// A reduce-scatter and an all-gather give the sum too.
+fn in_two_halves(member: &mut Member, all: &[Vec<f32>], sum: &[f32]) {
+    let part = member.reduce_scatter(all[member.rank()].clone()).unwrap();
+    assert_eq!(part, sum[member.part(sum.len())]);
+    assert_eq!(member.all_gather_parts(part).unwrap(), sum);
+}
+
 /// Runs `f` for every member on a thread of its own.
 fn on_threads<I: Send, T: Send>(items: Vec<I>, f: impl Fn(I) -> T + Sync) -> Vec<T> {
     std::thread::scope(|s| {
@@ -89,6 +96,9 @@ fn the_sum_has_the_bits_of_the_serial_sum_in_every_round() {
                 let sum = sum_in_place(&mut member, &all);
                 let expected = serial(&schedule, &all);
                 assert_eq!(sum, expected, "{algorithm}, k = {k}, round {round}");
+                if algorithm != Algorithm::Ring {
+                    in_two_halves(&mut member, &all, &expected);
+                }
             }
         });
     }
@@ -383,6 +393,12 @@ fn items_of_another_kind_are_an_error_for_all() {
         _ => member.all_gather("one").map(drop),
     });
     assert_eq!(outcome, vec![Err(Error::KindMismatch); 2]);
+    let members = group(2, GroupOptions::default());
+    let outcome = on_threads(members, |mut member| match member.rank() {
+        0 => member.all_reduce(vec![1.0; 32]),
+        _ => member.reduce_scatter(vec![1.0; 32]),
+    });
+    assert_eq!(outcome, vec![Err(Error::KindMismatch); 2]);
 }
 
 /// Processes that are threads, which communicate through a group of their own.
@@ -464,6 +480,7 @@ fn processes_sum_to_the_bits_of_one_process() {
                     let all: Vec<_> = all.collect();
                     let sum = sum_in_place(&mut member, &all);
                     assert_eq!(sum, serial(&one, &all), "{algorithm}, {layout:?}");
+                    in_two_halves(&mut member, &all, &sum);
                 }
             });
         }

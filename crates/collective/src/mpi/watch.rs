@@ -28,12 +28,19 @@ const POLL: Duration = Duration::from_millis(2);
 #[repr(u8)]
 pub enum Call {
     AllReduce,
+    ReduceScatter,
     AllGather,
     Duplicate,
     Finish,
 }
 
-const NAMES: [&str; 4] = ["all-reduce", "all-gather", "new channel", "end of MPI"];
+const NAMES: [&str; 5] = [
+    "all-reduce",
+    "reduce-scatter",
+    "all-gather",
+    "new channel",
+    "end of MPI",
+];
 
 /// The calls of one channel.
 pub struct Calls {

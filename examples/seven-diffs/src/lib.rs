@@ -1,0 +1,167 @@
+//! From the loop of the book to sharded training, in seven changes: the steps of the chapter `seven-diffs`.
+//!
+//! Each file is a step, and differs little from the one before: [`page`], [`flat`], [`parts`], [`overlap`],
+//! [`sync_bn`] (a branch of its own), [`processes`], [`optimizer_sharded`], [`gradients_sharded`] and
+//! [`parameters_sharded`]. They train LeNet on the CPU. The trainer that does this with care is `data-parallel`.
+
+pub mod flat;
+pub mod gradients_sharded;
+pub mod optimizer_sharded;
+pub mod overlap;
+pub mod page;
+pub mod parameters_sharded;
+pub mod parts;
+pub mod processes;
+pub mod sync_bn;
+
+use std::sync::Arc;
+use std::thread;
+
+use anyhow::Result;
+use candle_core::{Device, Tensor, Var};
+use collective::{GroupOptions, Member};
+use functional::{Bucket, OptimizerState, Part, Update, Value, Values};
+
+/// What every step trains.
+#[derive(Clone)]
+pub struct Job {
+    /// The initial parameters, of [`lenet`].
+    pub params: Vec<Tensor>,
+    /// The minibatches: images (B, 1, 28, 28) and labels (B,). B may differ.
+    pub batches: Vec<(Tensor, Tensor)>,
+    /// Such as `functional::Sgd` with momentum.
+    pub optimizer: Arc<dyn functional::Optimizer>,
+    /// The most elements of a bucket, from [`overlap`] on.
+    pub bucket_len: usize,
+    /// How the members of a group sum, from [`parts`] on.
+    pub group: GroupOptions,
+}
+
+/// Layer `i` of LeNet; `w` are its weight and its bias.
+///
+/// # Errors
+/// If the shapes do not fit.
+pub fn layer(i: usize, x: &Value, w: &[Var]) -> candle_core::Result<Value> {
+    let (weight, bias) = (&w[0], Some(w[1].as_tensor()));
+    match i {
+        0 => x
+            .nhwc()?
+            .conv2d(weight, bias, 1, 0)?
+            .relu()?
+            .avg_pool2d(2, 2),
+        1 => x
+            .conv2d(weight, bias, 1, 0)?
+            .relu()?
+            .avg_pool2d(2, 2)?
+            .flatten(),
+        2 => x.matmul(weight, bias)?.relu(),
+        _ => x.matmul(weight, bias),
+    }
+}
+
+/// LeNet: images (B, 1, 28, 28) to (B, 10).
+///
+/// # Errors
+/// If the shapes do not fit.
+pub fn lenet(x: &Tensor, params: &[Var]) -> candle_core::Result<Value> {
+    let (mut h, layers) = (Value::new(x)?, params.chunks(2).enumerate());
+    for (i, w) in layers {
+        h = layer(i, &h, w)?;
+    }
+    Ok(h)
+}
+
+/// The shard of one member: as the book's `split_batch` cuts it.
+///
+/// # Errors
+/// If there are fewer labels than images.
+pub fn shard(x: &Tensor, y: &Tensor, member: &Member) -> candle_core::Result<(Tensor, Tensor)> {
+    let (n, k, rank) = (x.dim(0)?, member.size(), member.rank());
+    let start = |i: usize| i * (n / k) + i.min(n % k);
+    let len = start(rank + 1) - start(rank);
+    Ok((
+        x.narrow(0, start(rank), len)?,
+        y.narrow(0, start(rank), len)?,
+    ))
+}
+
+/// Runs the program of a replica for each member of the group, each on a thread of its own.
+///
+/// # Errors
+/// The first error of a program. It ends the others, which wait for that member.
+pub fn on_threads<M: Send, T: Send>(
+    members: Vec<M>,
+    program: impl Fn(M) -> Result<T> + Sync,
+) -> Result<Vec<T>> {
+    let program = &program;
+    thread::scope(|scope| {
+        let start = |member| scope.spawn(move || program(member));
+        let threads: Vec<_> = members.into_iter().map(start).collect();
+        let ends = threads
+            .into_iter()
+            .map(|thread| thread.join().expect("no panic"));
+        ends.collect()
+    })
+}
+
+/// An optimizer with its state, for some vectors: parameters, or parts of them.
+pub struct Optimizer {
+    rule: Arc<dyn functional::Optimizer>,
+    /// Of each vector, from its first step on.
+    state: Vec<OptimizerState>,
+}
+
+impl Optimizer {
+    /// Without a state.
+    pub fn new(job: &Job) -> Self {
+        let (rule, state) = (job.optimizer.clone(), Vec::new());
+        Self { rule, state }
+    }
+
+    /// Vector `i` takes its step, with the sum of its gradients over so many examples.
+    ///
+    /// # Errors
+    /// If the sum has another length.
+    pub fn step(
+        &mut self,
+        i: usize,
+        w: &Var,
+        sum: &Tensor,
+        examples: usize,
+    ) -> candle_core::Result<()> {
+        if self.state.len() <= i {
+            self.state.resize_with(i + 1, OptimizerState::default);
+        }
+        let (parameter, range) = (0, 0..sum.elem_count());
+        let sum = Bucket {
+            index: 0,
+            parts: [Part { parameter, range }].into(),
+            values: Values::Floats(sum.flatten_all()?.to_vec1()?),
+        };
+        let how = Update {
+            lr: self.rule.lr(),
+            rates: &[1.0],
+            max_norm: None,
+            examples,
+        };
+        self.state[i].step(&*self.rule, &[("", w)], &[sum], how)
+    }
+}
+
+/// A tensor of zeros beside each.
+///
+/// # Errors
+/// If there is no memory left.
+pub fn zeros<'a>(tensors: impl IntoIterator<Item = &'a Var>) -> candle_core::Result<Vec<Var>> {
+    let zeros = |w: &Var| Var::zeros(w.shape(), w.dtype(), w.device());
+    tensors.into_iter().map(zeros).collect()
+}
+
+/// A tensor of a vector.
+///
+/// # Errors
+/// None on the CPU.
+pub fn tensor(vector: Vec<f32>) -> candle_core::Result<Tensor> {
+    let len = vector.len();
+    Tensor::from_vec(vector, len, &Device::Cpu)
+}

@@ -1,0 +1,110 @@
+//! Step 6: the state of the optimizer is sharded (ZeRO stage 1).
+
+use std::sync::mpsc::channel;
+use std::thread;
+
+use anyhow::Result;
+use candle_core::{Device, Tensor, Var};
+use collective::Member;
+use functional::{Backward, Bucket, Gradients, Values, cross_entropy};
+
+use crate::flat::{flatten, unflatten};
+use crate::{Job, Optimizer, lenet, on_threads, shard, tensor};
+
+/// What a device has.
+pub struct Replica {
+    /// Its copy of the parameters.
+    pub params: Vec<Var>,
+    /// Of all parameters, in buckets.
+    pub gradients: Gradients,
+    /// With its state for this member's part of each bucket.
+    pub optimizer: Optimizer,
+    /// Its place among the others.
+    member: Member,
+}
+
+impl Replica {
+    fn new(job: &Job, member: Member) -> Result<Self> {
+        let params: Vec<_> = job
+            .params
+            .iter()
+            .map(Var::from_tensor)
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            gradients: Gradients::new(params.iter().map(|w| ("", w)), job.bucket_len)?,
+            params,
+            optimizer: Optimizer::new(job),
+            member,
+        })
+    }
+
+    /// A step. All members take it at the same time.
+    fn step(&mut self, x: &Tensor, y: &Tensor) -> Result<()> {
+        let (x_shard, y_shard) = shard(x, y, &self.member)?;
+        let l = cross_entropy(&lenet(&x_shard, &self.params)?, &y_shard)?.sum()?;
+        self.gradients.zero();
+        let sums = thread::scope(|scope| {
+            let (ready, buckets) = channel();
+            let (gradients, member) = (&mut self.gradients, &mut self.member);
+            let sums = scope.spawn(move || {
+                let sums = buckets.iter().map(|bucket| all_reduce(bucket, member));
+                sums.collect::<Result<Vec<_>>>()
+            });
+            // if the other thread has ended, its error says why
+            let leave = &mut |bucket| Ok(drop(ready.send(bucket)));
+            let how = Backward {
+                ready: Some(leave),
+                ..Backward::default()
+            };
+            gradients.backward_with(&l, how)?;
+            drop(ready);
+            sums.join().expect("no panic")
+        })?;
+        for (i, bucket) in sums.into_iter().enumerate() {
+            let params = &self.params[bucket.parts[0].parameter..][..bucket.parts.len()];
+            let w = own_part(params, &self.member)?;
+            let sum = bucket
+                .values
+                .get(self.member.part(bucket.values.elem_count()))?;
+            self.optimizer.step(i, &w, &sum, x.dim(0)?)?;
+            let flat = self.member.all_gather_parts(w.to_vec1()?)?;
+            unflatten(&tensor(flat)?, params)?;
+            self.gradients.put_back(bucket)?;
+        }
+        Ok(())
+    }
+}
+
+/// This member's part of the vector of some parameters.
+pub(crate) fn own_part(params: &[Var], member: &Member) -> Result<Var> {
+    let flat = flatten(params)?.to_vec1::<f32>()?;
+    let own = member.part(flat.len());
+    Ok(Var::from_vec(
+        flat[own.clone()].to_vec(),
+        own.len(),
+        &Device::Cpu,
+    )?)
+}
+
+/// The bucket with the sums over all members.
+fn all_reduce(bucket: Bucket, member: &mut Member) -> Result<Bucket> {
+    let Values::Floats(vector) = bucket.values else {
+        unreachable!("on the CPU")
+    };
+    let values = Values::Floats(member.all_reduce(vector)?);
+    Ok(Bucket { values, ..bucket })
+}
+
+/// Trains the replicas of this process.
+///
+/// # Errors
+/// If a device fails, or the job does not fit LeNet.
+pub fn train(job: &Job, members: Vec<Member>) -> Result<Vec<Replica>> {
+    on_threads(members, |member| {
+        let mut replica = Replica::new(job, member)?;
+        for (x, y) in &job.batches {
+            replica.step(x, y)?;
+        }
+        Ok(replica)
+    })
+}

@@ -1,0 +1,93 @@
+//! Step 3: buckets that leave during backward. Another thread sums them, while backward goes on.
+
+use std::sync::mpsc::channel;
+use std::thread;
+
+use anyhow::Result;
+use candle_core::{Tensor, Var};
+use collective::{Member, group};
+use functional::{Backward, Bucket, Gradients, Values, cross_entropy};
+
+use crate::{Job, Optimizer, lenet, on_threads, shard};
+
+/// What a device has.
+pub struct Replica {
+    /// Its copy of the parameters.
+    pub params: Vec<Var>,
+    /// Of all parameters, in buckets.
+    pub gradients: Gradients,
+    /// With its state for each.
+    pub optimizer: Optimizer,
+    /// Its place among the others.
+    member: Member,
+}
+
+impl Replica {
+    fn new(job: &Job, member: Member) -> Result<Self> {
+        let params: Vec<_> = job
+            .params
+            .iter()
+            .map(Var::from_tensor)
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            gradients: Gradients::new(params.iter().map(|w| ("", w)), job.bucket_len)?,
+            params,
+            optimizer: Optimizer::new(job),
+            member,
+        })
+    }
+
+    /// A step. All members take it at the same time.
+    fn step(&mut self, x: &Tensor, y: &Tensor) -> Result<()> {
+        let (x_shard, y_shard) = shard(x, y, &self.member)?;
+        let l = cross_entropy(&lenet(&x_shard, &self.params)?, &y_shard)?.sum()?;
+        self.gradients.zero();
+        let sums = thread::scope(|scope| {
+            let (ready, buckets) = channel();
+            let (gradients, member) = (&mut self.gradients, &mut self.member);
+            let sums = scope.spawn(move || {
+                let sums = buckets.iter().map(|bucket| all_reduce(bucket, member));
+                sums.collect::<Result<Vec<_>>>()
+            });
+            // if the other thread has ended, its error says why
+            let leave = &mut |bucket| Ok(drop(ready.send(bucket)));
+            let how = Backward {
+                ready: Some(leave),
+                ..Backward::default()
+            };
+            gradients.backward_with(&l, how)?;
+            drop(ready);
+            sums.join().expect("no panic")
+        })?;
+        for sum in sums {
+            self.gradients.put_back(sum)?;
+        }
+        for (i, (w, grad)) in self.params.iter().zip(self.gradients.values()?).enumerate() {
+            self.optimizer.step(i, w, &grad, x.dim(0)?)?;
+        }
+        Ok(())
+    }
+}
+
+/// The bucket with the sums over all members.
+fn all_reduce(bucket: Bucket, member: &mut Member) -> Result<Bucket> {
+    let Values::Floats(vector) = bucket.values else {
+        unreachable!("on the CPU")
+    };
+    let values = Values::Floats(member.all_reduce(vector)?);
+    Ok(Bucket { values, ..bucket })
+}
+
+/// Trains on `k` devices.
+///
+/// # Errors
+/// If a device fails, or the job does not fit LeNet.
+pub fn train(job: &Job, k: usize) -> Result<Vec<Replica>> {
+    on_threads(group(k, job.group), |member| {
+        let mut replica = Replica::new(job, member)?;
+        for (x, y) in &job.batches {
+            replica.step(x, y)?;
+        }
+        Ok(replica)
+    })
+}
