@@ -64,6 +64,7 @@ fn main() -> ExitCode {
         true if is(2, "reader") => bad_input_is_named::read_damaged_files(),
         #[cfg(unix)]
         true if is(2, "corpus") => what_fuzzers_kept::replay(),
+        true if is(2, "seven-diffs") => seven_diffs::run(&args[3..]),
         true if is(2, "scratch") => run::program(&scratch::BOOK, scratch::train, program_args()),
         true => run::program(&concise::BOOK, concise::train, program_args()),
         false => run_tests(),

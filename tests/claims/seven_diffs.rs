@@ -1,22 +1,42 @@
 //! The steps of the chapter `seven-diffs` train to the same bits.
 
+use std::ffi::OsString;
+use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use candle_core::Var;
 use concise::collective::{Algorithm, GroupOptions, Member, group};
 use functional::{AdamW, Optimizer, Sgd};
 use seven_diffs::{
     Job, flat, gradients_sharded, optimizer_sharded, overlap, page, parameters_sharded, parts,
-    processes, sync_bn,
+    processes, program, sync_bn,
 };
 
-use crate::kit::formula_batch;
+use crate::kit::{cpus, formula_batch, succeeds};
 
 trials![
+    the_first_step_is_the_page,
     each_step_has_the_bits_of_the_page,
     norms_over_the_minibatch_take_the_step_of_one_device,
+    a_replica_keeps_what_the_formula_says,
 ];
+
+/// The program of the chapter, as a process of this binary.
+pub fn run(args: &[OsString]) -> ExitCode {
+    let args: Vec<String> = args
+        .iter()
+        .map(|arg| arg.to_string_lossy().into())
+        .collect();
+    let memory = || [crate::MEMORY.allocated(), crate::MEMORY.max_allocated()];
+    match program::run(&args, memory) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
 
 /// Twenty steps, with sums in rank order.
 fn job(optimizer: impl Optimizer + 'static, sizes: &[usize]) -> Result<Job> {
@@ -43,18 +63,31 @@ fn bits(replicas: impl IntoIterator<Item = Vec<Var>>) -> Result<Vec<Vec<u32>>> {
     replicas.into_iter().map(replica).collect()
 }
 
-/// The parameters of sharded replicas, which each of them gathers.
-fn gathered(replicas: Vec<parameters_sharded::Replica>) -> Result<Vec<Vec<Var>>> {
-    seven_diffs::on_threads(replicas, |mut replica| {
-        let layers = (0..replica.params.len()).map(|i| replica.gather(i));
-        Ok(layers.collect::<Result<Vec<_>>>()?.concat())
-    })
-}
-
 macro_rules! params {
     ($replicas:expr) => {
         bits($replicas?.into_iter().map(|replica| replica.params))?
     };
+}
+
+/// With the page's optimizer, which has no state.
+fn the_first_step_is_the_page() -> Result<()> {
+    let job = job(Sgd::new(0.05), &[11, 2, 9])?;
+    for k in [2, 3, 4] {
+        let devices = cpus(k);
+        let copies = devices
+            .iter()
+            .map(|device| scratch::get_params(&job.params, device));
+        let device_params = copies.collect::<candle_core::Result<Vec<_>>>()?;
+        for (x, y) in &job.batches {
+            scratch::train_batch(x, y, &device_params, &devices, 0.05)?;
+        }
+        let step = page::train(&job, k)?.swap_remove(0).params;
+        for (a, b) in device_params[0].iter().zip(step) {
+            let [a, b] = [a.flatten_all()?, b.flatten_all()?].map(|w| w.to_vec1::<f32>());
+            ensure!(a? == b?, "{k} devices: the first step is not the page's");
+        }
+    }
+    Ok(())
 }
 
 fn each_step_has_the_bits_of_the_page() -> Result<()> {
@@ -82,7 +115,10 @@ fn each_step_has_the_bits_of_the_page() -> Result<()> {
                 ),
                 (
                     "parameters",
-                    bits(gathered(parameters_sharded::train(job, members())?)?)?,
+                    bits(program::gathered(parameters_sharded::train(
+                        job,
+                        members(),
+                    )?)?)?,
                 ),
             ];
             ensure!(page.iter().all(|replica| *replica == page[0]));
@@ -112,6 +148,42 @@ fn norms_over_the_minibatch_take_the_step_of_one_device() -> Result<()> {
         let apart = one.iter().zip(params(k)?).map(|(a, b)| (a - b).abs());
         let apart = apart.fold(0.0, f32::max);
         ensure!(apart < 1e-5, "{k} replicas: {apart}");
+    }
+    Ok(())
+}
+
+/// While nothing runs: parameters, gradients and a momentum, whole or one part of `k`.
+fn a_replica_keeps_what_the_formula_says() -> Result<()> {
+    let steps = [
+        "processes",
+        "optimizer_sharded",
+        "gradients_sharded",
+        "parameters_sharded",
+    ];
+    for (stage, step) in steps.iter().enumerate() {
+        for k in [1, 2, 4, 8] {
+            let [said, _] = succeeds("seven-diffs", &format!("memory {step} {k}"))?;
+            let bytes = said.split_whitespace().map(str::parse);
+            let bytes: Vec<f64> = bytes.collect::<Result<_, _>>()?;
+            let [gradients, params, state, together, peak] = bytes[..] else {
+                bail!("{said}")
+            };
+            let whole = 516_272.0;
+            let part = |sharded| if sharded { whole / k as f64 } else { whole };
+            for (what, counted, expected) in [
+                ("parameters", params, part(stage >= 3)),
+                ("gradients", gradients, part(stage >= 2)),
+                ("state", state, part(stage >= 1)),
+                ("together", together, program::formula(stage, k, whole)),
+            ] {
+                let apart = (counted / expected - 1.0).abs();
+                ensure!(
+                    apart < 0.03,
+                    "{step}, {k}: {what} {counted}, expected {expected}"
+                );
+            }
+            ensure!(peak > together, "{step}, {k}: {said}");
+        }
     }
     Ok(())
 }

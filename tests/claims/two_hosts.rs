@@ -18,6 +18,7 @@ pub fn trials() -> Vec<Trial> {
         Hosts::new().is_ok(),
         "root and network namespaces",
         they_take_the_steps_of_one,
+        they_send_the_bytes_that_are_predicted,
         they_miss_a_host_that_is_cut_off,
         one_goes_on_without_the_other,
     )
@@ -61,15 +62,28 @@ impl Hosts {
         self.folder.path().join("ssh")
     }
 
-    /// `mpirun` on the first host, for two processes on each.
-    fn mpirun(&self, args: &str) -> Result<Command> {
+    /// `mpirun` on the first host, for so many processes on each.
+    fn mpirun(&self, each: usize, args: &str) -> Result<Command> {
         let mut command = self.on_the_first("mpirun");
-        let options = "--timeout 100 -H 10.77.0.1:2,10.77.0.2:2 -n 4 --bind-to none --mca oob_tcp_keepalive_time 5 \
-                       --mca oob_tcp_keepalive_intvl 2 --mca oob_tcp_keepalive_probes 3";
+        let options = format!(
+            "--timeout 100 -H 10.77.0.1:{each},10.77.0.2:{each} -n {} --bind-to none --mca oob_tcp_keepalive_time 5 \
+             --mca oob_tcp_keepalive_intvl 2 --mca oob_tcp_keepalive_probes 3",
+            2 * each
+        );
         command
             .args(options.split_whitespace())
             .args(as_program(args)?);
         Ok(command)
+    }
+
+    /// The bytes that the second host has sent so far.
+    fn sent(&self) -> Result<f64> {
+        let counter = "/sys/class/net/cable/statistics/tx_bytes";
+        let mut command = Command::new("ip");
+        let output = command
+            .args(["netns", "exec", &self.names[1], "cat", counter])
+            .output()?;
+        Ok(String::from_utf8(output.stdout)?.trim().parse()?)
     }
 
     /// A command on the first host, with the settings of Open MPI for both.
@@ -125,11 +139,80 @@ fn they_take_the_steps_of_one() -> Result<()> {
         "concise {SMALL} --backend mpi --out {}",
         out("there").display()
     );
-    let (status, _, stderr) = ended(hosts.mpirun(&there)?.output()?)?;
+    let (status, _, stderr) = ended(hosts.mpirun(2, &there)?.output()?)?;
     ensure!(status == 0, "status {status}\n{stderr}");
     let losses = |name: &str| fs::read_to_string(out(name).join("steps.csv"));
     let (here, there) = (losses("here")?, losses("there")?);
     ensure!(here == there, "other losses:\n{here}\n{there}");
+    Ok(())
+}
+
+/// With a process on each host, beside the vectors of [`SumOrder`](concise::collective::SumOrder): for each, a process
+/// sends one half of the parameters to the other, and then its half of the sum.
+fn they_send_the_bytes_that_are_predicted() -> Result<()> {
+    let hosts = Hosts::new()?;
+    let a_step = |args: &dyn Fn(usize) -> String, steps: usize| -> Result<f64> {
+        let sent = |steps| -> Result<f64> {
+            let before = hosts.sent()?;
+            let (status, _, stderr) = ended(hosts.mpirun(1, &args(steps))?.output()?)?;
+            ensure!(status == 0, "status {status}\n{stderr}");
+            Ok(hosts.sent()? - before)
+        };
+        // what the start sends counts little in 20 steps, but a whole model is more
+        let start = if steps < 20 { sent(1)? } else { 0.0 };
+        Ok((sent(steps + usize::from(start > 0.0))? - start) / steps as f64)
+    };
+    let resnet = |rest: &'static str| {
+        move |steps: usize| {
+            let data = format!(
+                "--data synthetic --limit-train {} --limit-test 4",
+                8 * steps
+            );
+            format!(
+                "concise --backend mpi --device cpu --threads 1 {data} --epochs 1 --batch-size 8 {rest}"
+            )
+        }
+    };
+    let diff = |step: &'static str| move |steps: usize| format!("seven-diffs {step} 1 {steps}");
+    let (resnet18, lenet) = (4.0 * 11_175_370.0, 4.0 * 129_068.0);
+    type Args = Box<dyn Fn(usize) -> String>;
+    let cases: [(&str, Args, usize, f64); 6] = [
+        ("2 + 2 replicas", Box::new(resnet("--gpus 4")), 2, resnet18),
+        // the second host has two vectors: the sum of the first three replicas waits for both
+        (
+            "2 + 2, star",
+            Box::new(resnet("--gpus 4 --allreduce star")),
+            2,
+            1.5 * resnet18,
+        ),
+        ("processes", Box::new(diff("processes")), 20, lenet),
+        (
+            "optimizer_sharded",
+            Box::new(diff("optimizer_sharded")),
+            20,
+            1.5 * lenet,
+        ),
+        (
+            "gradients_sharded",
+            Box::new(diff("gradients_sharded")),
+            20,
+            lenet,
+        ),
+        (
+            "parameters_sharded",
+            Box::new(diff("parameters_sharded")),
+            20,
+            1.5 * lenet,
+        ),
+    ];
+    for (what, args, steps, predicted) in cases {
+        let ratio = a_step(&*args, steps)? / predicted;
+        println!("{what}: {ratio:.3} of {predicted} bytes");
+        ensure!(
+            (0.97..1.05).contains(&ratio),
+            "{what}: {ratio} of {predicted} bytes"
+        );
+    }
     Ok(())
 }
 
@@ -140,7 +223,7 @@ fn they_miss_a_host_that_is_cut_off() -> Result<()> {
     // into a file: a pipe would stay open until the last process ends
     let said = hosts.folder.path().join("said");
     let file = fs::File::create(&said)?;
-    let mut command = hosts.mpirun(&format!("{LONG} --timeout 60"))?;
+    let mut command = hosts.mpirun(2, &format!("{LONG} --timeout 60"))?;
     let mut mpirun = command.stdout(file.try_clone()?).stderr(file).spawn()?;
     let (mut all, job) = (Vec::new(), mpirun.id());
     until_they_train(&mut mpirun, 4, || {

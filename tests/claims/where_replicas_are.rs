@@ -1,4 +1,5 @@
-//! A run is defined by its replicas. Where they are, in one process or in several, changes no bit.
+//! A run is defined by its replicas. Where they are, in one process or in several, changes no bit. All of the matrix, with
+//! LeNet and ResNet-18: `ALL_LAYOUTS=1 cargo test --release --test claims where_replicas_are -- --include-ignored`.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -10,15 +11,21 @@ use candle_nn::VarBuilder;
 use concise::Processes;
 use concise::collective::{Error, ProcessGroup, SumOrder};
 use concise::layers::{
-    BatchNorm2d, Conv2d, Dropout, Flatten, Linear, MaxPool2d, Nhwc, Relu, Sequential,
+    AvgPool2d, BatchNorm2d, Conv2d, Dropout, Flatten, Linear, MaxPool2d, Nhwc, Relu, Sequential,
 };
 use concise::training::shares;
 use concise::{AdamW, Algorithm, DataParallel, Initializer, Replication, Sgd, Trainer};
-use functional::cross_entropy;
+use functional::{Network, cross_entropy};
+use libtest_mimic::Trial;
 
 use crate::kit::{cpus, formula_batch};
 
-trials![every_layout_trains_to_the_same_bits];
+pub fn trials() -> Vec<Trial> {
+    let small = listed!(true, "", every_layout_trains_to_the_same_bits);
+    let all = std::env::var_os("ALL_LAYOUTS").is_some();
+    let large = listed!(all, "ALL_LAYOUTS=1, and minutes", the_books_networks_too);
+    small.into_iter().chain(large).collect()
+}
 
 /// Processes that are threads.
 struct Threads {
@@ -102,9 +109,8 @@ impl ProcessGroup for Threads {
 }
 
 /// What is trained, and how.
-#[derive(Clone)]
-struct Case {
-    network: fn(VarBuilder<'_>) -> candle_core::Result<Sequential>,
+struct Case<N> {
+    network: fn(VarBuilder<'_>) -> candle_core::Result<N>,
     trainer: fn(&DataParallel) -> Trainer,
     how: Replication,
     /// Whether the shares have different sizes.
@@ -135,7 +141,7 @@ fn momentum(net: &DataParallel) -> Trainer {
 
 /// The bits of the parameters, the buffers of all replicas and the optimizer's state after four minibatches, and of the
 /// losses, as process 0 has them. Each process has so many replicas. The minibatches have 11 examples, and 2.
-fn trained(layout: &[usize], case: &Case) -> Result<Vec<u32>> {
+fn trained<N: Network + 'static>(layout: &[usize], case: &Case<N>) -> Result<Vec<u32>> {
     let (channel, k) = (Channel::new(layout.len()), layout.iter().sum());
     let mut first = 0;
     let bits = std::thread::scope(|scope| {
@@ -155,11 +161,11 @@ fn trained(layout: &[usize], case: &Case) -> Result<Vec<u32>> {
 }
 
 /// What one process does, with the replicas of these numbers of `k`.
-fn train_in(
+fn train_in<N: Network + 'static>(
     group: Threads,
     replicas: std::ops::Range<usize>,
     k: usize,
-    case: &Case,
+    case: &Case<N>,
 ) -> Result<Vec<u32>> {
     let processes = Arc::new(match group.size {
         1 => Processes::alone(),
@@ -210,9 +216,11 @@ fn layouts(k: usize) -> impl Iterator<Item = Vec<usize>> {
     })
 }
 
-fn same_in_every_layout(what: &str, case: &Case) -> Result<()> {
+fn same_in_every_layout<N: Network + 'static>(what: &str, case: &Case<N>) -> Result<()> {
     for k in 2..=4 {
         let one = trained(&[k], case)?;
+        let bytes: Vec<u8> = one.iter().flat_map(|bits| bits.to_le_bytes()).collect();
+        println!("{what}, {k} replicas: {:08x}", crc32fast::hash(&bytes));
         for layout in layouts(k) {
             let bits = trained(&layout, case)?;
             ensure!(
@@ -225,7 +233,7 @@ fn same_in_every_layout(what: &str, case: &Case) -> Result<()> {
 }
 
 fn every_layout_trains_to_the_same_bits() -> Result<()> {
-    let plain = Case {
+    let plain = || Case::<Sequential> {
         network: |vb| convolutional(vb, false, false),
         trainer: momentum,
         how: Replication::default(),
@@ -244,37 +252,39 @@ fn every_layout_trains_to_the_same_bits() -> Result<()> {
         sync_bn: true,
         ..Replication::default()
     };
-    let norm: fn(VarBuilder<'_>) -> _ = |vb| convolutional(vb, true, false);
-    let dropout: fn(VarBuilder<'_>) -> _ = |vb| convolutional(vb, true, true);
+    let norm: fn(VarBuilder<'_>) -> candle_core::Result<Sequential> =
+        |vb| convolutional(vb, true, false);
+    let dropout: fn(VarBuilder<'_>) -> candle_core::Result<Sequential> =
+        |vb| convolutional(vb, true, true);
     for (what, case) in [
-        ("momentum", plain.clone()),
+        ("momentum", plain()),
         (
             "star, accumulation",
             Case {
                 how: star,
                 trainer: |net| momentum(net).accumulate(2),
-                ..plain.clone()
+                ..plain()
             },
         ),
         (
             "tree, small buckets",
             Case {
                 how: tree,
-                ..plain.clone()
+                ..plain()
             },
         ),
         (
             "shares of 3, 1, 1, 1",
             Case {
                 uneven: true,
-                ..plain.clone()
+                ..plain()
             },
         ),
         (
             "batch norm",
             Case {
                 network: norm,
-                ..plain.clone()
+                ..plain()
             },
         ),
         (
@@ -282,7 +292,7 @@ fn every_layout_trains_to_the_same_bits() -> Result<()> {
             Case {
                 network: norm,
                 how: sync_bn,
-                ..plain.clone()
+                ..plain()
             },
         ),
         (
@@ -290,11 +300,52 @@ fn every_layout_trains_to_the_same_bits() -> Result<()> {
             Case {
                 network: dropout,
                 trainer: |net| Trainer::new(net, cross_entropy, AdamW::default()).clip_norm(1.0),
-                ..plain
+                ..plain()
             },
         ),
     ] {
         same_in_every_layout(what, &case)?;
     }
     Ok(())
+}
+
+fn lenet(vb: VarBuilder<'_>) -> candle_core::Result<Sequential> {
+    Ok(Sequential::new()
+        .add(Nhwc)
+        .add(Conv2d::new(1, 20, 3, vb.pp("conv1"))?)
+        .add(Relu)
+        .add(AvgPool2d::new(2))
+        .add(Conv2d::new(20, 50, 5, vb.pp("conv2"))?)
+        .add(Relu)
+        .add(AvgPool2d::new(2))
+        .add(Flatten)
+        .add(Linear::new(800, 128, vb.pp("fc1"))?)
+        .add(Relu)
+        .add(Linear::new(128, 10, vb.pp("fc2"))?))
+}
+
+fn the_books_networks_too() -> Result<()> {
+    let lenet = Case {
+        network: lenet,
+        trainer: momentum,
+        how: Replication::default(),
+        uneven: false,
+    };
+    same_in_every_layout("LeNet", &lenet)?;
+    let resnet18 = Case {
+        network: |vb| concise::resnet18(10, vb),
+        trainer: momentum,
+        how: Replication::default(),
+        uneven: false,
+    };
+    same_in_every_layout("ResNet-18", &resnet18)?;
+    let sync_bn = Replication {
+        sync_bn: true,
+        ..Replication::default()
+    };
+    let resnet18 = Case {
+        how: sync_bn,
+        ..resnet18
+    };
+    same_in_every_layout("ResNet-18, synchronized batch norm", &resnet18)
 }

@@ -56,6 +56,7 @@ mod optim;
 mod settings;
 
 pub use cpu::budget as threads;
+pub use cpu::buffer::empty_cache;
 pub use cpu::finite::not_finite;
 pub use graph::candle::{Candle, candle, candle_fn};
 pub use graph::checked::with_checks;

@@ -12,6 +12,7 @@ pub mod page;
 pub mod parameters_sharded;
 pub mod parts;
 pub mod processes;
+pub mod program;
 pub mod sync_bn;
 
 use std::sync::Arc;
@@ -116,6 +117,11 @@ impl Optimizer {
     pub fn new(job: &Job) -> Self {
         let (rule, state) = (job.optimizer.clone(), Vec::new());
         Self { rule, state }
+    }
+
+    /// Frees the state.
+    pub fn forget(&mut self) {
+        self.state.clear();
     }
 
     /// Vector `i` takes its step, with the sum of its gradients over so many examples.

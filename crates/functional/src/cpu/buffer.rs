@@ -26,6 +26,16 @@ pub(crate) fn check_room(floats: usize) -> Result<()> {
     Ok(())
 }
 
+/// Frees the memory of the CPU that is kept for the next pass, as PyTorch's `torch.cuda.empty_cache` does on a GPU. A GPU
+/// here gives such memory back by itself when it has no other left.
+///
+/// ```
+/// functional::empty_cache();
+/// ```
+pub fn empty_cache() {
+    FLOATS[0].fetch_sub(FREE.clear(), Relaxed);
+}
+
 /// `len` floats; dropped, they go back to where they came from.
 #[derive(Default)]
 pub(crate) struct Buffer {

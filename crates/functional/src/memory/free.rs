@@ -56,10 +56,10 @@ impl<T> Free<T> {
         }
     }
 
-    /// Drops all of it.
-    #[cfg(feature = "cuda")]
-    pub fn clear(&self) {
-        self.lock().by_size.clear();
+    /// Drops all of it: so many numbers.
+    pub fn clear(&self) -> usize {
+        let free = std::mem::take(&mut self.lock().by_size);
+        free.iter().map(|(size, all)| size * all.len()).sum()
     }
 
     fn lock(&self) -> MutexGuard<'_, State<T>> {
