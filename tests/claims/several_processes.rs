@@ -14,6 +14,7 @@ use crate::kit::{ended, has, signal, succeeds, until_there};
 trials![
     three_steps_of_resnet18,
     where_replicas_are_changes_no_bit,
+    the_steps_of_the_chapter_too,
     settings_that_differ_are_named,
     a_process_that_is_killed_ends_all,
     a_process_that_stops_is_named_in_time,
@@ -95,6 +96,27 @@ fn refused_because_of(option: &str, words: &str) -> Result<()> {
     let (status, _, stderr) = ended(output)?;
     ensure!(status == 2, "status {status}\n{stderr}");
     has(&stderr, words)
+}
+
+/// Two processes with two replicas each are four replicas of one, in each step of the chapter `seven-diffs`.
+fn the_steps_of_the_chapter_too() -> Result<()> {
+    for step in [
+        "processes",
+        "optimizer_sharded",
+        "gradients_sharded",
+        "parameters_sharded",
+    ] {
+        let [one, _] = succeeds("seven-diffs", &format!("{step} 4 3"))?;
+        let (status, several, stderr) = under_mpirun(2, &format!("seven-diffs {step} 2 3"))?;
+        ensure!(status == 0, "status {status}\n{stderr}");
+        let squares = |said: &str| Some(said.split_once("|w|² ")?.1.trim().to_owned());
+        let ends: Vec<_> = several.lines().map(squares).collect();
+        let same = ends
+            .iter()
+            .all(|end| end.is_some() && *end == squares(&one));
+        ensure!(ends.len() == 2 && same, "{one}{several}");
+    }
+    Ok(())
 }
 
 fn settings_that_differ_are_named() -> Result<()> {

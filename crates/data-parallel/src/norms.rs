@@ -1,4 +1,4 @@
-//! Batch norm over the whole minibatch: sums its statistics over the replicas.
+//! Batch norm over the whole minibatch: sums its statistics over the replicas (diff 4 of the chapter `seven-diffs`).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};

@@ -1,5 +1,6 @@
 //! Training in several processes, on one machine or several: each has replicas of its own, and a part of
-//! each minibatch. How they reach each other is `collective`'s; here is what they have to agree on.
+//! each minibatch. How they reach each other is `collective`'s; here is what they have to agree on (diff 5 of
+//! the chapter `seven-diffs`).
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard};

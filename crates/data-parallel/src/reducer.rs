@@ -1,4 +1,5 @@
-//! The all-reduce of one replica, on a thread of its own: it goes on while the replica computes.
+//! The all-reduce of one replica, on a thread of its own: it goes on while the replica computes (diff 3 of the chapter
+//! `seven-diffs`).
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;

@@ -1,4 +1,4 @@
-//! One replica of a network, and a step as it takes it.
+//! One replica of a network, and a step as it takes it (steps 0 and 3 of the chapter `seven-diffs`).
 
 use std::collections::HashMap;
 use std::sync::Arc;

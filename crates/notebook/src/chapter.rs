@@ -34,7 +34,7 @@ pub enum Kind {
     /// Markdown, blocks of other languages included.
     Text,
     /// Rust. A cell, if it `runs` (```` ```rust ````), otherwise only shown (```` ```rs ````); with a `source`
-    /// it is a listing. Python is only shown, and has a source.
+    /// it is a listing. Python and differences are only shown, and have a source.
     Code {
         /// Whether it is a cell.
         runs: bool,
@@ -63,6 +63,8 @@ pub struct Source {
     pub file: String,
     /// The names of its items.
     pub items: Vec<String>,
+    /// The file beside it that it was changed from: the listing is the difference.
+    pub since: Option<String>,
 }
 
 impl Chapter {
@@ -205,7 +207,8 @@ fn compared(line: &str) -> Result<Compared> {
 /// What a block of code is, by its info string: `rust file="…" item="…"`.
 fn code(info: &str, line: &str) -> Result<Kind> {
     let (language, attributes) = info.split_once(char::is_whitespace).unwrap_or((info, ""));
-    let is_shown = language == "rs" || language == "python" && !attributes.is_empty();
+    let is_shown =
+        language == "rs" || ["python", "diff"].contains(&language) && !attributes.is_empty();
     if language != "rust" && !is_shown {
         ensure!(
             !language.starts_with("rust,"),
@@ -222,6 +225,12 @@ fn code(info: &str, line: &str) -> Result<Kind> {
         ["file=", file, " item=", items, ""] => Some(Source {
             file: file.into(),
             items: items.split(',').map(|item| item.trim().into()).collect(),
+            since: None,
+        }),
+        ["file=", file, " since=", since, ""] => Some(Source {
+            file: file.into(),
+            items: Vec::new(),
+            since: Some(since.into()),
         }),
         _ => bail!("not understood: {attributes:?}"),
     };
@@ -279,6 +288,7 @@ $ cargo run
             source: (!file.is_empty()).then(|| Source {
                 file: file.into(),
                 items: items.iter().map(|&i| i.into()).collect(),
+                since: None,
             }),
         };
         let kinds = chapter.pieces.iter().map(|p| (p.line, p.kind.clone()));

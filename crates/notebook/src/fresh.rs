@@ -5,7 +5,7 @@ use collective::Algorithm;
 
 use crate::book::Book;
 use crate::chapter::{Chapter, Kind};
-use crate::{curve, item, output, rounds, run, speed_up};
+use crate::{curve, item, memory, output, rounds, run, speed_up};
 
 /// What a piece of a chapter should be now.
 #[derive(Debug)]
@@ -82,6 +82,7 @@ pub fn pictures(book: &Book) -> Result<Vec<(String, String)>> {
     let mut all = vec![
         (curve::FILE.to_owned(), curve::svg(book)?),
         (speed_up::FILE.to_owned(), speed_up::svg(book)?),
+        (memory::FILE.to_owned(), memory::svg(book)?),
     ];
     all.extend(all_reduces);
     Ok(all)

@@ -8,6 +8,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use similar::TextDiff;
 
 use crate::chapter::Source;
 
@@ -30,11 +31,37 @@ type Lines<'a> = [(usize, &'a str)];
 pub fn listing(root: &Path, source: &Source) -> Result<String> {
     let file = &source.file;
     let text = fs::read_to_string(root.join(file)).with_context(|| file.clone())?;
+    if let Some(since) = &source.since {
+        let since = root.join(file).with_file_name(since);
+        let old = fs::read_to_string(&since).with_context(|| since.display().to_string())?;
+        return Ok(difference(&old, &text));
+    }
     let mut listing = Vec::new();
     for name in &source.items {
         listing.push(find(&text, name).with_context(|| file.clone())?.text);
     }
     Ok(listing.join("\n"))
+}
+
+/// What changes from a file to the next one, with a line or two around each change; imports and the first comment
+/// are left out.
+pub fn difference(old: &str, new: &str) -> String {
+    let [old, new] = [old, new].map(|text| {
+        let mut is_import = false;
+        let lines = text.split_inclusive('\n').filter(|line| {
+            let begins = is_import || line.starts_with("use ");
+            is_import = begins && !line.trim_end().ends_with(';');
+            !begins && !line.starts_with("//!")
+        });
+        lines.collect::<String>().trim_start().to_owned()
+    });
+    let diff = TextDiff::from_lines(&old, &new);
+    let hunks = diff.unified_diff().context_radius(2).to_string();
+    let lines = hunks.lines().map(|line| match line.starts_with("@@") {
+        true => "…\n".to_owned(),
+        false => format!("{}\n", line.trim_end()),
+    });
+    lines.collect()
 }
 
 /// The item `name` (`f`, `Type`, `impl Trait for Type`) or `Type::member` of a file.
@@ -240,11 +267,25 @@ fn area() -> f64 {
     }
 
     #[test]
+    fn a_difference_leaves_out_imports_and_what_is_far() {
+        let old = "//! Old.\nuse a::{\n    b,\n};\n\nfn f() {\n    1\n    2\n    3\n    4\n}\n";
+        let new = old
+            .replace("Old", "New")
+            .replace("b,", "c,")
+            .replace("4", "5");
+        assert_eq!(
+            difference(old, &new),
+            "…\n     2\n     3\n-    4\n+    5\n }\n"
+        );
+    }
+
+    #[test]
     fn several_items_have_a_blank_line_between() -> Result<()> {
         let folder = tempfile::tempdir()?;
         fs::write(folder.path().join("a.rs"), SOURCE)?;
         let source = Source {
             file: "a.rs".into(),
+            since: None,
             items: vec!["Circle::around".into(), "area".into()],
         };
         let expected = "fn around(&self) -> f64 {}\n\nfn area() -> f64 {\n    3.0\n}\n";

@@ -11,6 +11,7 @@ pub mod fresh;
 pub mod item;
 pub mod jupyter;
 pub mod links;
+pub mod memory;
 pub mod output;
 pub mod record;
 pub mod renew;

@@ -9,6 +9,8 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use notebook::book::Book;
 use notebook::check;
 
+#[path = "notebook/diffs.rs"]
+mod diffs;
 #[path = "notebook/numbers.rs"]
 mod numbers;
 #[path = "notebook/options.rs"]
@@ -52,7 +54,8 @@ fn trials() -> Result<Vec<Trial>> {
         trials.push(page(&book, name, "links", check::links));
     }
     type Check = fn(&Book) -> Result<Vec<String>>;
-    let checks: [(&str, Check); 6] = [
+    let checks: [(&str, Check); 7] = [
+        ("diffs", diffs::complaints),
         ("pictures", check::pictures),
         ("numbers", numbers::complaints),
         ("options", options::complaints),

@@ -5,7 +5,7 @@ use candle_core::{Tensor, Var};
 use collective::{Member, group};
 use functional::{backward, cross_entropy};
 
-use crate::{Job, Optimizer, lenet, on_threads, shard, zeros};
+use crate::{Job, Optimizer, copies, lenet, on_threads, shard, zeros};
 
 /// What a device has.
 pub struct Replica {
@@ -21,11 +21,7 @@ pub struct Replica {
 
 impl Replica {
     fn new(job: &Job, member: Member) -> Result<Self> {
-        let params: Vec<_> = job
-            .params
-            .iter()
-            .map(Var::from_tensor)
-            .collect::<Result<_, _>>()?;
+        let params = copies(&job.params)?;
         Ok(Self {
             grads: zeros(&params)?,
             params,
@@ -48,12 +44,21 @@ impl Replica {
     }
 }
 
+/// The book's `allreduce`: member 0 adds up the tensors of all, and the others get the sum.
+fn allreduce(data: Tensor, member: &mut Member) -> Result<Tensor> {
+    let all = member.all_gather(data)?; // no copies: all are in one memory
+    let mut sum = all[0].clone();
+    for other in all[1..].iter().filter(|_| member.rank() == 0) {
+        sum = (sum + other)?;
+    }
+    Ok(member.all_gather(sum)?.swap_remove(0))
+}
+
 /// All elements of some tensors, one after the other.
 pub(crate) fn flatten(tensors: &[Var]) -> Result<Tensor> {
-    let flat = tensors
-        .iter()
-        .map(|tensor| tensor.as_detached_tensor().flatten_all());
-    Ok(Tensor::cat(&flat.collect::<Result<Vec<_>, _>>()?, 0)?)
+    let flat = |tensor: &Var| tensor.as_detached_tensor().flatten_all();
+    let vectors: Vec<_> = tensors.iter().map(flat).collect::<Result<_, _>>()?;
+    Ok(Tensor::cat(&vectors, 0)?)
 }
 
 /// Cuts the vector into the tensors again.
@@ -65,16 +70,6 @@ pub(crate) fn unflatten(flat: &Tensor, tensors: &[Var]) -> Result<()> {
         start += tensor.elem_count();
     }
     Ok(())
-}
-
-/// The book's `allreduce`: member 0 adds up the tensors of all, and the others get the sum.
-fn allreduce(data: Tensor, member: &mut Member) -> Result<Tensor> {
-    let all = member.all_gather(data)?; // no copies: all are in one memory
-    let mut sum = all[0].clone();
-    for other in all[1..].iter().filter(|_| member.rank() == 0) {
-        sum = (sum + other)?;
-    }
-    Ok(member.all_gather(sum)?.swap_remove(0))
 }
 
 /// Trains on `k` devices.

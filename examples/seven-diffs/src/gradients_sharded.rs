@@ -7,7 +7,7 @@ use functional::{Value, backward, candle_fn, cross_entropy};
 
 use crate::flat::{flatten, unflatten};
 use crate::optimizer_sharded::own_part;
-use crate::{Job, Optimizer, layer, on_threads, shard, tensor, zeros};
+use crate::{Job, Optimizer, copies, layer, on_threads, shard, tensor, zeros};
 
 /// What a device has.
 pub struct Replica {
@@ -24,11 +24,7 @@ pub struct Replica {
 impl Replica {
     fn new(job: &Job, member: Member) -> Result<Self> {
         Ok(Self {
-            params: job
-                .params
-                .iter()
-                .map(Var::from_tensor)
-                .collect::<Result<_, _>>()?,
+            params: copies(&job.params)?,
             sums: Vec::new(),
             optimizer: Optimizer::new(job),
             member,
@@ -50,7 +46,7 @@ impl Replica {
             let h = layer(i, &Value::new(&x)?, w)?;
             let l = match &dh {
                 None => cross_entropy(&h, &y_shard)?.sum()?,
-                Some(dh) => dot(&h, dh)?, // it has the gradients of the loss
+                Some(dh) => dot(&h, dh)?, // with the gradients of the loss
             };
             let (grads, dx) = (zeros(w)?, zeros([&x])?.remove(0));
             backward(&l, w.iter().zip(&grads).chain([(&x, &dx)]))?;
@@ -68,8 +64,11 @@ impl Replica {
     }
 }
 
-/// Σ h · dh over all elements.
-fn dot(h: &Value, dh: &Tensor) -> Result<Value> {
+/// Σ h · dh over all elements. Its gradient with respect to h is dh.
+///
+/// # Errors
+/// If the shapes differ.
+pub fn dot(h: &Value, dh: &Tensor) -> Result<Value> {
     let dot = candle_fn(|x| (&x[0] * &x[1])?.sum_all());
     Ok(dot.forward_all(&[h, &Value::new(dh)?], true)?)
 }

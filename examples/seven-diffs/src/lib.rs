@@ -154,6 +154,14 @@ impl Optimizer {
     }
 }
 
+/// A copy of each.
+///
+/// # Errors
+/// If there is no memory left.
+pub fn copies(tensors: &[Tensor]) -> candle_core::Result<Vec<Var>> {
+    tensors.iter().map(Var::from_tensor).collect()
+}
+
 /// A tensor of zeros beside each.
 ///
 /// # Errors

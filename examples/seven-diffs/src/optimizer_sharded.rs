@@ -4,12 +4,12 @@ use std::sync::mpsc::channel;
 use std::thread;
 
 use anyhow::Result;
-use candle_core::{Device, Tensor, Var};
+use candle_core::{Tensor, Var};
 use collective::Member;
 use functional::{Backward, Bucket, Gradients, Values, cross_entropy};
 
 use crate::flat::{flatten, unflatten};
-use crate::{Job, Optimizer, lenet, on_threads, shard, tensor};
+use crate::{Job, Optimizer, copies, lenet, on_threads, shard, tensor};
 
 /// What a device has.
 pub struct Replica {
@@ -25,11 +25,7 @@ pub struct Replica {
 
 impl Replica {
     fn new(job: &Job, member: Member) -> Result<Self> {
-        let params: Vec<_> = job
-            .params
-            .iter()
-            .map(Var::from_tensor)
-            .collect::<Result<_, _>>()?;
+        let params = copies(&job.params)?;
         Ok(Self {
             gradients: Gradients::new(params.iter().map(|w| ("", w)), job.bucket_len)?,
             params,
@@ -63,9 +59,8 @@ impl Replica {
         for (i, bucket) in sums.into_iter().enumerate() {
             let params = &self.params[bucket.parts[0].parameter..][..bucket.parts.len()];
             let w = own_part(params, &self.member)?;
-            let sum = bucket
-                .values
-                .get(self.member.part(bucket.values.elem_count()))?;
+            let own = self.member.part(bucket.values.elem_count());
+            let sum = bucket.values.get(own)?;
             self.optimizer.step(i, &w, &sum, x.dim(0)?)?;
             let flat = self.member.all_gather_parts(w.to_vec1()?)?;
             unflatten(&tensor(flat)?, params)?;
@@ -79,11 +74,7 @@ impl Replica {
 pub(crate) fn own_part(params: &[Var], member: &Member) -> Result<Var> {
     let flat = flatten(params)?.to_vec1::<f32>()?;
     let own = member.part(flat.len());
-    Ok(Var::from_vec(
-        flat[own.clone()].to_vec(),
-        own.len(),
-        &Device::Cpu,
-    )?)
+    Ok(Var::from_tensor(&tensor(flat[own].to_vec())?)?)
 }
 
 /// The bucket with the sums over all members.

@@ -8,7 +8,7 @@ use candle_core::{Tensor, Var};
 use collective::{Member, group};
 use functional::{Backward, Bucket, Gradients, Values, cross_entropy};
 
-use crate::{Job, Optimizer, lenet, on_threads, shard};
+use crate::{Job, Optimizer, copies, lenet, on_threads, shard};
 
 /// What a device has.
 pub struct Replica {
@@ -24,11 +24,7 @@ pub struct Replica {
 
 impl Replica {
     fn new(job: &Job, member: Member) -> Result<Self> {
-        let params: Vec<_> = job
-            .params
-            .iter()
-            .map(Var::from_tensor)
-            .collect::<Result<_, _>>()?;
+        let params = copies(&job.params)?;
         Ok(Self {
             gradients: Gradients::new(params.iter().map(|w| ("", w)), job.bucket_len)?,
             params,

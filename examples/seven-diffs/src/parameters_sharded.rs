@@ -3,11 +3,12 @@
 use anyhow::Result;
 use candle_core::{DType, Device, Shape, Tensor, Var};
 use collective::Member;
-use functional::{Value, backward, candle_fn, cross_entropy};
+use functional::{Value, backward, cross_entropy};
 
 use crate::flat::{flatten, unflatten};
+use crate::gradients_sharded::dot;
 use crate::optimizer_sharded::own_part;
-use crate::{Job, Optimizer, layer, on_threads, shard, tensor, zeros};
+use crate::{Job, Optimizer, copies, layer, on_threads, shard, tensor, zeros};
 
 /// What a device has.
 pub struct Replica {
@@ -27,11 +28,7 @@ impl Replica {
     fn new(job: &Job, member: Member) -> Result<Self> {
         let (mut params, mut shapes) = (Vec::new(), Vec::new());
         for layer in job.params.chunks(2) {
-            let layer = layer
-                .iter()
-                .map(Var::from_tensor)
-                .collect::<Result<Vec<_>, _>>()?;
-            params.push(own_part(&layer, &member)?);
+            params.push(own_part(&copies(layer)?, &member)?);
             shapes.push(layer.iter().map(|w| w.shape().clone()).collect());
         }
         Ok(Self {
@@ -59,7 +56,7 @@ impl Replica {
             let h = layer(i, &Value::new(&x)?, &w)?;
             let l = match &dh {
                 None => cross_entropy(&h, &y_shard)?.sum()?,
-                Some(dh) => dot(&h, dh)?, // it has the gradients of the loss
+                Some(dh) => dot(&h, dh)?, // with the gradients of the loss
             };
             let (grads, dx) = (zeros(&w)?, zeros([&x])?.remove(0));
             backward(&l, w.iter().zip(&grads).chain([(&x, &dx)]))?;
@@ -81,12 +78,6 @@ impl Replica {
         unflatten(&tensor(flat)?, &params)?;
         Ok(params)
     }
-}
-
-/// Σ h · dh over all elements.
-fn dot(h: &Value, dh: &Tensor) -> Result<Value> {
-    let dot = candle_fn(|x| (&x[0] * &x[1])?.sum_all());
-    Ok(dot.forward_all(&[h, &Value::new(dh)?], true)?)
 }
 
 /// Trains the replicas of this process.

@@ -6,7 +6,7 @@ use collective::{Member, group};
 use functional::{backward, cross_entropy};
 
 use crate::flat::{flatten, unflatten};
-use crate::{Job, Optimizer, lenet, on_threads, shard, zeros};
+use crate::{Job, Optimizer, copies, lenet, on_threads, shard, zeros};
 
 /// What a device has.
 pub struct Replica {
@@ -22,11 +22,7 @@ pub struct Replica {
 
 impl Replica {
     fn new(job: &Job, member: Member) -> Result<Self> {
-        let params: Vec<_> = job
-            .params
-            .iter()
-            .map(Var::from_tensor)
-            .collect::<Result<_, _>>()?;
+        let params = copies(&job.params)?;
         Ok(Self {
             grads: zeros(&params)?,
             params,

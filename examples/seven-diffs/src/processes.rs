@@ -8,7 +8,7 @@ use candle_core::{Tensor, Var};
 use collective::Member;
 use functional::{Backward, Bucket, Gradients, Values, cross_entropy};
 
-use crate::{Job, Optimizer, lenet, on_threads, shard};
+use crate::{Job, Optimizer, copies, lenet, on_threads, shard};
 
 /// What a device has.
 pub struct Replica {
@@ -24,11 +24,7 @@ pub struct Replica {
 
 impl Replica {
     fn new(job: &Job, member: Member) -> Result<Self> {
-        let params: Vec<_> = job
-            .params
-            .iter()
-            .map(Var::from_tensor)
-            .collect::<Result<_, _>>()?;
+        let params = copies(&job.params)?;
         Ok(Self {
             gradients: Gradients::new(params.iter().map(|w| ("", w)), job.bucket_len)?,
             params,
@@ -76,16 +72,6 @@ fn all_reduce(bucket: Bucket, member: &mut Member) -> Result<Bucket> {
     };
     let values = Values::Floats(member.all_reduce(vector)?);
     Ok(Bucket { values, ..bucket })
-}
-
-/// The members of this process, `k` of those in all processes that `mpirun` started.
-///
-/// # Errors
-/// If the processes cannot reach each other.
-#[cfg(feature = "mpi")]
-pub fn members(job: &Job, k: usize) -> Result<Vec<Member>> {
-    let all = collective::mpi::process_group(None)?;
-    Ok(collective::group_in(all, k, job.group)?)
 }
 
 /// Trains the replicas of this process.

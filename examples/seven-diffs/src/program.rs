@@ -74,10 +74,14 @@ pub fn job(minibatches: usize, examples: usize) -> Result<Job> {
     })
 }
 
-/// The members of this process.
+/// The members of this process: all, or its `k` of those in all processes that `mpirun` started.
 fn members(job: &Job, k: usize) -> Result<Vec<Member>> {
     #[cfg(feature = "mpi")]
-    return processes::members(job, k);
+    return Ok(collective::group_in(
+        collective::mpi::process_group(None)?,
+        k,
+        job.group,
+    )?);
     #[cfg(not(feature = "mpi"))]
     Ok(group(k, job.group))
 }

@@ -9,7 +9,7 @@ use candle_core::{DType, Device, Tensor, Var};
 use collective::{Member, group};
 use functional::{Backward, Bucket, Gradients, Summation, Value, Values, cross_entropy};
 
-use crate::{Job, Optimizer, layer, on_threads, shard};
+use crate::{Job, Optimizer, copies, layer, on_threads, shard};
 
 /// What a device has.
 pub struct Replica {
@@ -30,11 +30,7 @@ impl Replica {
     fn new(job: &Job, member: Member, norms: Member) -> Result<Self> {
         let ones = || Var::ones(20, DType::F32, &Device::Cpu);
         let zeros = || Var::zeros(20, DType::F32, &Device::Cpu);
-        let mut params: Vec<_> = job
-            .params
-            .iter()
-            .map(Var::from_tensor)
-            .collect::<Result<_, _>>()?;
+        let mut params = copies(&job.params)?;
         params.extend([ones()?, zeros()?]); // the weight and the bias of the norm
         Ok(Self {
             gradients: Gradients::new(params.iter().map(|w| ("", w)), job.bucket_len)?,
@@ -51,11 +47,8 @@ impl Replica {
         let (w, running) = (&self.params, self.running.each_ref());
         let h = Value::new(x)?.nhwc()?.conv2d(&w[0], Some(&w[1]), 1, 0)?;
         let h = h.batch_norm2d([&w[8], &w[9]], running, None, true)?;
-        let mut h = h.relu()?.avg_pool2d(2, 2)?;
-        for i in 1..4 {
-            h = layer(i, &h, &w[2 * i..2 * i + 2])?;
-        }
-        Ok(h)
+        let h = h.relu()?.avg_pool2d(2, 2)?;
+        (1..4).try_fold(h, |h, i| Ok(layer(i, &h, &w[2 * i..][..2])?))
     }
 
     /// A step. All members take it at the same time.
