@@ -5,15 +5,15 @@ use candle_core::{Tensor, Var};
 use collective::{Member, group};
 use functional::{backward, cross_entropy};
 
-use crate::{Job, Optimizer, copies, lenet, on_threads, shard, zeros};
+use crate::{Job, Optimizer, copies, flatten, lenet, on_threads, shard, unflatten, zeros};
 
 /// What a device has.
 pub struct Replica {
     /// Its copy of the parameters.
     pub params: Vec<Var>,
-    /// The gradient of each.
+    /// One gradient for each parameter.
     pub grads: Vec<Var>,
-    /// With its state for each.
+    /// The optimizer, with its state for each parameter.
     pub optimizer: Optimizer,
     /// Its place among the others.
     member: Member,
@@ -48,28 +48,12 @@ impl Replica {
 fn allreduce(data: Tensor, member: &mut Member) -> Result<Tensor> {
     let all = member.all_gather(data)?; // no copies: all are in one memory
     let mut sum = all[0].clone();
-    for other in all[1..].iter().filter(|_| member.rank() == 0) {
-        sum = (sum + other)?;
+    if member.rank() == 0 {
+        for other in &all[1..] {
+            sum = (sum + other)?;
+        }
     }
     Ok(member.all_gather(sum)?.swap_remove(0))
-}
-
-/// All elements of some tensors, one after the other.
-pub(crate) fn flatten(tensors: &[Var]) -> Result<Tensor> {
-    let flat = |tensor: &Var| tensor.as_detached_tensor().flatten_all();
-    let vectors: Vec<_> = tensors.iter().map(flat).collect::<Result<_, _>>()?;
-    Ok(Tensor::cat(&vectors, 0)?)
-}
-
-/// Cuts the vector into the tensors again.
-pub(crate) fn unflatten(flat: &Tensor, tensors: &[Var]) -> Result<()> {
-    let mut start = 0;
-    for tensor in tensors {
-        let part = flat.narrow(0, start, tensor.elem_count())?;
-        tensor.set(&part.reshape(tensor.shape())?)?;
-        start += tensor.elem_count();
-    }
-    Ok(())
 }
 
 /// Trains on `k` devices.

@@ -3,11 +3,12 @@
 use anyhow::Result;
 use candle_core::{Tensor, Var};
 use collective::Member;
-use functional::{Value, backward, candle_fn, cross_entropy};
+use functional::{Value, backward, cross_entropy};
 
-use crate::flat::{flatten, unflatten};
-use crate::optimizer_sharded::own_part;
-use crate::{Job, Optimizer, copies, layer, on_threads, shard, tensor, zeros};
+use crate::{
+    Job, Optimizer, copies, dot, flatten, layer, on_threads, own_part, shard, tensor, unflatten,
+    zeros,
+};
 
 /// What a device has.
 pub struct Replica {
@@ -15,7 +16,7 @@ pub struct Replica {
     pub params: Vec<Var>,
     /// The sums of the gradients: this member's part of each layer.
     pub sums: Vec<Tensor>,
-    /// With its state for these parts.
+    /// The optimizer, with its state for these parts.
     pub optimizer: Optimizer,
     /// Its place among the others.
     member: Member,
@@ -62,15 +63,6 @@ impl Replica {
         }
         Ok(())
     }
-}
-
-/// Σ h · dh over all elements. Its gradient with respect to h is dh.
-///
-/// # Errors
-/// If the shapes differ.
-pub fn dot(h: &Value, dh: &Tensor) -> Result<Value> {
-    let dot = candle_fn(|x| (&x[0] * &x[1])?.sum_all());
-    Ok(dot.forward_all(&[h, &Value::new(dh)?], true)?)
 }
 
 /// Trains the replicas of this process.

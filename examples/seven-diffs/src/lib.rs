@@ -21,7 +21,7 @@ use std::thread;
 use anyhow::Result;
 use candle_core::{Device, Tensor, Var};
 use collective::{GroupOptions, Member};
-use functional::{Bucket, OptimizerState, Part, Update, Value, Values};
+use functional::{Bucket, OptimizerState, Part, Update, Value, Values, candle_fn};
 
 /// What every step trains.
 #[derive(Clone)]
@@ -178,4 +178,47 @@ pub fn zeros<'a>(tensors: impl IntoIterator<Item = &'a Var>) -> candle_core::Res
 pub fn tensor(vector: Vec<f32>) -> candle_core::Result<Tensor> {
     let len = vector.len();
     Tensor::from_vec(vector, len, &Device::Cpu)
+}
+
+/// All elements of some tensors, one after the other.
+///
+/// # Errors
+/// If there is no memory left.
+pub fn flatten(tensors: &[Var]) -> Result<Tensor> {
+    let flat = |tensor: &Var| tensor.as_detached_tensor().flatten_all();
+    let vectors: Vec<_> = tensors.iter().map(flat).collect::<Result<_, _>>()?;
+    Ok(Tensor::cat(&vectors, 0)?)
+}
+
+/// Cuts the vector into the tensors again.
+///
+/// # Errors
+/// If it has too few elements.
+pub fn unflatten(flat: &Tensor, tensors: &[Var]) -> Result<()> {
+    let mut start = 0;
+    for tensor in tensors {
+        let part = flat.narrow(0, start, tensor.elem_count())?;
+        tensor.set(&part.reshape(tensor.shape())?)?;
+        start += tensor.elem_count();
+    }
+    Ok(())
+}
+
+/// This member's part of the vector of some parameters.
+///
+/// # Errors
+/// If there is no memory left.
+pub fn own_part(params: &[Var], member: &Member) -> Result<Var> {
+    let flat = flatten(params)?.to_vec1::<f32>()?;
+    let own = member.part(flat.len());
+    Ok(Var::from_tensor(&tensor(flat[own].to_vec())?)?)
+}
+
+/// Σ h · dh over all elements. Its gradient with respect to h is dh.
+///
+/// # Errors
+/// If the shapes differ.
+pub fn dot(h: &Value, dh: &Tensor) -> Result<Value> {
+    let dot = candle_fn(|x| (&x[0] * &x[1])?.sum_all());
+    Ok(dot.forward_all(&[h, &Value::new(dh)?], true)?)
 }

@@ -8,16 +8,15 @@ use candle_core::{Tensor, Var};
 use collective::Member;
 use functional::{Backward, Bucket, Gradients, Values, cross_entropy};
 
-use crate::flat::{flatten, unflatten};
-use crate::{Job, Optimizer, copies, lenet, on_threads, shard, tensor};
+use crate::{Job, Optimizer, copies, lenet, on_threads, own_part, shard, tensor, unflatten};
 
 /// What a device has.
 pub struct Replica {
     /// Its copy of the parameters.
     pub params: Vec<Var>,
-    /// Of all parameters, in buckets.
+    /// The gradients of all parameters, in buckets.
     pub gradients: Gradients,
-    /// With its state for this member's part of each bucket.
+    /// The optimizer, with its state for this member's part of each bucket.
     pub optimizer: Optimizer,
     /// Its place among the others.
     member: Member,
@@ -68,13 +67,6 @@ impl Replica {
         }
         Ok(())
     }
-}
-
-/// This member's part of the vector of some parameters.
-pub(crate) fn own_part(params: &[Var], member: &Member) -> Result<Var> {
-    let flat = flatten(params)?.to_vec1::<f32>()?;
-    let own = member.part(flat.len());
-    Ok(Var::from_tensor(&tensor(flat[own].to_vec())?)?)
 }
 
 /// The bucket with the sums over all members.

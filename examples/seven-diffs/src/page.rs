@@ -11,9 +11,9 @@ use crate::{Job, Optimizer, copies, lenet, on_threads, shard, zeros};
 pub struct Replica {
     /// Its copy of the parameters.
     pub params: Vec<Var>,
-    /// The gradient of each.
+    /// One gradient for each parameter.
     pub grads: Vec<Var>,
-    /// With its state for each.
+    /// The optimizer, with its state for each parameter.
     pub optimizer: Optimizer,
     /// Its place among the others.
     member: Member,
@@ -49,8 +49,10 @@ impl Replica {
 fn allreduce(data: Tensor, member: &mut Member) -> Result<Tensor> {
     let all = member.all_gather(data)?; // no copies: all are in one memory
     let mut sum = all[0].clone();
-    for other in all[1..].iter().filter(|_| member.rank() == 0) {
-        sum = (sum + other)?;
+    if member.rank() == 0 {
+        for other in &all[1..] {
+            sum = (sum + other)?;
+        }
     }
     Ok(member.all_gather(sum)?.swap_remove(0))
 }

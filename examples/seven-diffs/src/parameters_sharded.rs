@@ -5,10 +5,10 @@ use candle_core::{DType, Device, Shape, Tensor, Var};
 use collective::Member;
 use functional::{Value, backward, cross_entropy};
 
-use crate::flat::{flatten, unflatten};
-use crate::gradients_sharded::dot;
-use crate::optimizer_sharded::own_part;
-use crate::{Job, Optimizer, copies, layer, on_threads, shard, tensor, zeros};
+use crate::{
+    Job, Optimizer, copies, dot, flatten, layer, on_threads, own_part, shard, tensor, unflatten,
+    zeros,
+};
 
 /// What a device has.
 pub struct Replica {
@@ -16,11 +16,11 @@ pub struct Replica {
     pub params: Vec<Var>,
     /// The sums of the gradients: this member's part of each layer.
     pub sums: Vec<Tensor>,
-    /// With its state for these parts.
+    /// The optimizer, with its state for these parts.
     pub optimizer: Optimizer,
     /// Its place among the others.
     member: Member,
-    /// Of the parameters of each layer.
+    /// The shapes of the parameters of each layer.
     shapes: Vec<Vec<Shape>>,
 }
 

@@ -5,16 +5,15 @@ use candle_core::{Tensor, Var};
 use collective::{Member, group};
 use functional::{backward, cross_entropy};
 
-use crate::flat::{flatten, unflatten};
-use crate::{Job, Optimizer, copies, lenet, on_threads, shard, zeros};
+use crate::{Job, Optimizer, copies, flatten, lenet, on_threads, shard, unflatten, zeros};
 
 /// What a device has.
 pub struct Replica {
     /// Its copy of the parameters.
     pub params: Vec<Var>,
-    /// The gradient of each.
+    /// One gradient for each parameter.
     pub grads: Vec<Var>,
-    /// With its state for each.
+    /// The optimizer, with its state for each parameter.
     pub optimizer: Optimizer,
     /// Its place among the others.
     member: Member,
@@ -37,7 +36,7 @@ impl Replica {
         let l = cross_entropy(&lenet(&x_shard, &self.params)?, &y_shard)?.sum()?;
         backward(&l, self.params.iter().zip(&self.grads))?;
         let part = reduce_scatter(flatten(&self.grads)?, &mut self.member)?;
-        let sum = all_gather(part, &mut self.member)?;
+        let sum = join_parts(part, &mut self.member)?;
         unflatten(&sum, &self.grads)?;
         for (i, (w, grad)) in self.params.iter().zip(&self.grads).enumerate() {
             self.optimizer.step(i, w, grad, x.dim(0)?)?;
@@ -57,8 +56,8 @@ fn reduce_scatter(vector: Tensor, member: &mut Member) -> Result<Tensor> {
     Ok(sum)
 }
 
-/// The parts of all members as one vector.
-fn all_gather(part: Tensor, member: &mut Member) -> Result<Tensor> {
+/// The parts of all members as one vector: the all-gather.
+fn join_parts(part: Tensor, member: &mut Member) -> Result<Tensor> {
     Ok(Tensor::cat(&member.all_gather(part)?, 0)?)
 }
 

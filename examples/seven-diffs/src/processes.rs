@@ -14,9 +14,9 @@ use crate::{Job, Optimizer, copies, lenet, on_threads, shard};
 pub struct Replica {
     /// Its copy of the parameters.
     pub params: Vec<Var>,
-    /// Of all parameters, in buckets.
+    /// The gradients of all parameters, in buckets.
     pub gradients: Gradients,
-    /// With its state for each.
+    /// The optimizer, with its state for each parameter.
     pub optimizer: Optimizer,
     /// Its place among the others.
     member: Member,

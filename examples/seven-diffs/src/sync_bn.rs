@@ -15,9 +15,9 @@ use crate::{Job, Optimizer, copies, layer, on_threads, shard};
 pub struct Replica {
     /// Its copy of the parameters.
     pub params: Vec<Var>,
-    /// Of all parameters, in buckets.
+    /// The gradients of all parameters, in buckets.
     pub gradients: Gradients,
-    /// With its state for each.
+    /// The optimizer, with its state for each parameter.
     pub optimizer: Optimizer,
     /// Its place among the others.
     member: Member,
@@ -31,7 +31,7 @@ impl Replica {
         let ones = || Var::ones(20, DType::F32, &Device::Cpu);
         let zeros = || Var::zeros(20, DType::F32, &Device::Cpu);
         let mut params = copies(&job.params)?;
-        params.extend([ones()?, zeros()?]); // the weight and the bias of the norm
+        params.splice(2..2, [ones()?, zeros()?]); // the weight and the bias of the norm
         Ok(Self {
             gradients: Gradients::new(params.iter().map(|w| ("", w)), job.bucket_len)?,
             params,
@@ -46,9 +46,9 @@ impl Replica {
     fn lenet(&self, x: &Tensor) -> Result<Value> {
         let (w, running) = (&self.params, self.running.each_ref());
         let h = Value::new(x)?.nhwc()?.conv2d(&w[0], Some(&w[1]), 1, 0)?;
-        let h = h.batch_norm2d([&w[8], &w[9]], running, None, true)?;
+        let h = h.batch_norm2d([&w[2], &w[3]], running, None, true)?;
         let h = h.relu()?.avg_pool2d(2, 2)?;
-        (1..4).try_fold(h, |h, i| Ok(layer(i, &h, &w[2 * i..][..2])?))
+        (1..4).try_fold(h, |h, i| Ok(layer(i, &h, &w[2 * i + 2..][..2])?))
     }
 
     /// A step. All members take it at the same time.

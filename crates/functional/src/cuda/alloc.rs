@@ -61,7 +61,9 @@ fn give_back() {
         return;
     };
     let of_gpu = || pools.iter().filter(|(context, _)| context.cu_ctx() == last);
-    of_gpu().for_each(|(_, pool)| drop(pool.clear()));
+    of_gpu().for_each(|(_, pool)| {
+        pool.clear();
+    });
     if let Some((context, _)) = of_gpu().next() {
         // the GPU frees memory when its work gets there; if this fails, there is no more memory than before
         let _ = context.synchronize().and_then(|()| trim(context));
