@@ -82,6 +82,7 @@ fn the_first_step_is_the_page() -> Result<()> {
             scratch::train_batch(x, y, &device_params, &devices, 0.05)?;
         }
         let step = page::train(&job, k)?.swap_remove(0).params;
+        ensure!(step.len() == 8);
         for (a, b) in device_params[0].iter().zip(step) {
             let [a, b] = [a.flatten_all()?, b.flatten_all()?].map(|w| w.to_vec1::<f32>());
             ensure!(a? == b?, "{k} devices: the first step is not the page's");
@@ -122,6 +123,8 @@ fn each_step_has_the_bits_of_the_page() -> Result<()> {
                 ),
             ];
             ensure!(page.iter().all(|replica| *replica == page[0]));
+            let numbers = page[0].iter().map(|bits| f32::from_bits(*bits));
+            ensure!(page[0].len() == 129_068 && numbers.clone().all(f32::is_finite));
             for (step, bits) in steps {
                 ensure!(
                     bits == page,
@@ -154,18 +157,12 @@ fn norms_over_the_minibatch_take_the_step_of_one_device() -> Result<()> {
 
 /// While nothing runs: parameters, gradients and a momentum, whole or one part of `k`.
 fn a_replica_keeps_what_the_formula_says() -> Result<()> {
-    let steps = [
-        "processes",
-        "optimizer_sharded",
-        "gradients_sharded",
-        "parameters_sharded",
-    ];
-    for (stage, step) in steps.iter().enumerate() {
+    for (stage, step) in program::STEPS[5..].iter().enumerate() {
         for k in [1, 2, 4, 8] {
             let [said, _] = succeeds("seven-diffs", &format!("memory {step} {k}"))?;
             let bytes = said.split_whitespace().map(str::parse);
             let bytes: Vec<f64> = bytes.collect::<Result<_, _>>()?;
-            let [gradients, params, state, together, peak] = bytes[..] else {
+            let [gradients, params, state, together, _peak] = bytes[..] else {
                 bail!("{said}")
             };
             let whole = 516_272.0;
@@ -182,7 +179,6 @@ fn a_replica_keeps_what_the_formula_says() -> Result<()> {
                     "{step}, {k}: {what} {counted}, expected {expected}"
                 );
             }
-            ensure!(peak > together, "{step}, {k}: {said}");
         }
     }
     Ok(())

@@ -98,23 +98,26 @@ fn refused_because_of(option: &str, words: &str) -> Result<()> {
     has(&stderr, words)
 }
 
-/// Two processes with two replicas each are four replicas of one, in each step of the chapter `seven-diffs`.
+/// Two processes are the replicas of one, in each step of the chapter `seven-diffs`: 2 and 2, 3 and 1.
 fn the_steps_of_the_chapter_too() -> Result<()> {
-    for step in [
-        "processes",
-        "optimizer_sharded",
-        "gradients_sharded",
-        "parameters_sharded",
-    ] {
+    let squares = |said: &str| Some(said.split_once("|w|² ")?.1.trim().to_owned());
+    for step in &seven_diffs::program::STEPS[5..] {
         let [one, _] = succeeds("seven-diffs", &format!("{step} 4 3"))?;
-        let (status, several, stderr) = under_mpirun(2, &format!("seven-diffs {step} 2 3"))?;
-        ensure!(status == 0, "status {status}\n{stderr}");
-        let squares = |said: &str| Some(said.split_once("|w|² ")?.1.trim().to_owned());
-        let ends: Vec<_> = several.lines().map(squares).collect();
-        let same = ends
-            .iter()
-            .all(|end| end.is_some() && *end == squares(&one));
-        ensure!(ends.len() == 2 && same, "{one}{several}");
+        for layout in [[2, 2], [3, 1]] {
+            let [first, second] = layout.map(|k| as_program(&format!("seven-diffs {step} {k} 3")));
+            let mut job = mpirun();
+            job.args(["-n", "1"])
+                .args(first?)
+                .args([":", "-n", "1"])
+                .args(second?);
+            let (status, several, stderr) = ended(job.output()?)?;
+            ensure!(status == 0, "status {status}\n{stderr}");
+            let ends: Vec<_> = several.lines().map(squares).collect();
+            let same = ends
+                .iter()
+                .all(|end| end.is_some() && *end == squares(&one));
+            ensure!(ends.len() == 2 && same, "{one}{several}");
+        }
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
 //! A run is defined by its replicas. Where they are, in one process or in several, changes no bit. All of the matrix, with
-//! LeNet and ResNet-18: `ALL_LAYOUTS=1 cargo test --release --test claims where_replicas_are -- --include-ignored`.
+//! LeNet and ResNet-18: `ALL_LAYOUTS=1 cargo test --release --test claims where_replicas_are`.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -221,7 +221,7 @@ fn same_in_every_layout<N: Network + 'static>(what: &str, case: &Case<N>) -> Res
         let one = trained(&[k], case)?;
         let bytes: Vec<u8> = one.iter().flat_map(|bits| bits.to_le_bytes()).collect();
         println!("{what}, {k} replicas: {:08x}", crc32fast::hash(&bytes));
-        for layout in layouts(k) {
+        for layout in layouts(k).filter(|layout| layout.len() > 1) {
             let bits = trained(&layout, case)?;
             ensure!(
                 bits == one,

@@ -194,10 +194,11 @@ impl Schedule {
 
     fn half(algorithm: Algorithm, k: usize, half: usize) -> Self {
         assert!(k > 0, "a schedule for 0 members; give at least 1");
-        let rounds = match k {
-            1 => Vec::new(),
-            _ => halves(algorithm, k)[half].clone(),
-        };
+        let [first, second] = halves(algorithm, k);
+        let mut rounds = if half == 0 { first } else { second };
+        if k == 1 {
+            rounds.clear();
+        }
         Self {
             members: k,
             chunks: k,

@@ -360,13 +360,18 @@ impl ProcessGroup for Processes {
         let _in_call = calls.enter(Call::ReduceScatter);
         let len = vectors[0].len();
         self.same_length(Call::ReduceScatter, len)?;
+        if i32::try_from(len).is_err() {
+            let why = format!("{len} elements to scatter; MPI counts to {}", i32::MAX);
+            return Err(error(self.rank, &why));
+        }
         let parts: Vec<_> = (0..self.size).map(|rank| order.part(rank, len)).collect();
         let longest = parts.iter().map(Range::len).max().unwrap_or(0);
-        for start in (0..longest).step_by(PIECE) {
+        let step = PIECE.div_ceil(self.size);
+        for start in (0..longest).step_by(step) {
             // the same piece of each part
             let piece = |part: &Range<usize>| {
                 let at = |i: usize| part.end.min(part.start + i);
-                at(start)..at(start + PIECE)
+                at(start)..at(start + step)
             };
             let chunks: Vec<_> = parts.iter().map(piece).collect();
             self.sum(vectors, order, &chunks);

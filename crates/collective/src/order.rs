@@ -105,10 +105,7 @@ impl SumOrder {
     /// [reduce-scatter](crate::ProcessGroup::reduce_scatter) leaves with it.
     pub fn part(&self, process: usize, len: usize) -> Range<usize> {
         let parts = parts(self.size());
-        let first = |process: usize| match self.starts[process] {
-            start if start == self.size() => len,
-            start => parts.chunk(start, len).start,
-        };
+        let first = |process: usize| parts.chunk(self.starts[process], len).start;
         first(process)..first(process + 1)
     }
 

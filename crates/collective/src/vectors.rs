@@ -8,6 +8,7 @@ use crate::error::Error;
 use crate::group::{Group, Member};
 use crate::order::parts;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Instant;
 
 impl Member {
@@ -30,12 +31,7 @@ impl Member {
         pause: impl FnOnce(),
     ) -> Result<Vec<f32>, Error> {
         let schedule = self.schedule(false, data.len());
-        self.sum_in_slots(data, &schedule, false, pause)?;
-        if self.group.order.is_some() {
-            self.sum_of_all_processes(false)?;
-        }
-        // Safety: only this member takes from slot `local`, and all have passed the barrier after the sums.
-        Ok(unsafe { self.group.slots.take(self.local) })
+        self.sum_in_slots(data, &schedule, false, pause)
     }
 
     /// The sum over all members of this member's [part](Self::part) of `data`: the first half of an all-reduce. The sums
@@ -58,19 +54,13 @@ impl Member {
     pub fn reduce_scatter(&mut self, data: Vec<f32>) -> Result<Vec<f32>, Error> {
         let own = self.part(data.len());
         let schedule = match &self.group.order {
-            Some(order) => order.inside(self.group.process, self.locals),
-            None => self.in_parts(),
+            Some(_) => self.schedule(false, data.len()),
+            None => Arc::new(self.in_parts()),
         };
-        self.sum_in_slots(data, &schedule, true, || ())?;
-        if self.group.order.is_some() {
-            self.sum_of_all_processes(true)?;
-        }
-        // Safety: as in `all_reduce_after`.
-        let data = unsafe { self.group.slots.take(self.local) };
-        Ok(data[own].to_vec())
+        Ok(self.sum_in_slots(data, &schedule, true, || ())?[own].to_vec())
     }
 
-    /// The parts of all members as one vector: the second half of an all-reduce.
+    /// The [parts](Self::part) of all members as one vector: the second half of an all-reduce.
     ///
     /// ```
     /// let mut member = collective::group(1, Default::default()).remove(0);
@@ -79,18 +69,29 @@ impl Member {
     /// ```
     ///
     /// # Errors
-    /// As [`all_gather`](Self::all_gather).
+    /// [`Error`]: a member left, did not arrive in time, made another call, or its part has another length than the part
+    /// of all elements. MPI gathers at most 2 GiB.
     pub fn all_gather_parts(&mut self, part: Vec<f32>) -> Result<Vec<f32>, Error> {
-        let start = Instant::now();
+        let (start, own) = (Instant::now(), part.len());
         let mut all = self.all_gather(part)?.concat();
         if self.group.order.is_some() {
-            let bytes: Vec<u8> = all.iter().flat_map(|x| x.to_le_bytes()).collect();
-            let bytes = self.over_all_processes(|group| Ok(group.all_gather(&bytes)?.concat()))?;
-            let (words, _) = bytes.as_chunks::<4>();
+            let bytes = self.over_all_processes(|group| {
+                let bytes: Vec<u8> = all.iter().flat_map(|x| x.to_le_bytes()).collect();
+                Ok(group.all_gather(&bytes)?.concat())
+            })?;
+            let (words, rest) = bytes.as_chunks::<4>();
+            if !rest.is_empty() {
+                return Err(self.group.barrier.fail(Error::KindMismatch));
+            }
             all = words.iter().map(|word| f32::from_le_bytes(*word)).collect();
         }
-        let schedule = Schedule::all_gather(Algorithm::Owner, self.locals);
-        self.over_the_link(&schedule, all.len(), start);
+        if own != self.part(all.len()).len() {
+            return Err(self.group.barrier.fail(Error::KindMismatch));
+        }
+        if self.group.options.link.is_some() {
+            let schedule = Schedule::all_gather(Algorithm::Owner, self.locals);
+            self.over_the_link(&schedule, all.len(), start);
+        }
         Ok(all)
     }
 
@@ -115,14 +116,14 @@ impl Member {
         schedule
     }
 
-    /// Sums the vectors of this process in their slots. The last barrier is passed when it returns.
+    /// Sums the vectors of all members in their slots, or each member's part of them, and takes its own out again.
     fn sum_in_slots(
         &mut self,
         data: Vec<f32>,
         schedule: &Schedule,
         in_parts: bool,
         pause: impl FnOnce(),
-    ) -> Result<(), Error> {
+    ) -> Result<Vec<f32>, Error> {
         let (start, rank, len) = (Instant::now(), self.local, data.len());
         let Group { barrier, slots, .. } = &*self.group;
         barrier.check()?;
@@ -151,7 +152,12 @@ impl Member {
             }
         }
         self.over_the_link(schedule, len, start);
-        barrier.wait(rank, deadline.as_ref())
+        barrier.wait(rank, deadline.as_ref())?;
+        if self.group.order.is_some() {
+            self.sum_of_all_processes(in_parts)?;
+        }
+        // Safety: only this member takes from slot `rank`, and all have passed the barrier after the sums.
+        Ok(unsafe { self.group.slots.take(rank) })
     }
 
     /// Replaces the sums of this process by those of all processes: all of them, or those of each member's part. Called
@@ -169,14 +175,14 @@ impl Member {
                 false => group_of_all.all_reduce(&mut vectors, order),
             }
         })?;
-        let wanted = match in_parts {
-            true => self.rank()..self.rank() + 1,
-            false => 0..self.size(),
+        let (cut, part) = match in_parts {
+            true => (parts(self.size()), self.rank()),
+            false => (parts(1), 0), // all of it
         };
-        for part in wanted.filter(|_| rank > 0) {
+        if rank > 0 {
             // Safety: until the barrier below, each member but 0 writes only its own elements, and no
             // member writes those of member 0.
-            unsafe { group.slots.sum(&parts(self.size()), &copy(rank, 0, part)) };
+            unsafe { group.slots.sum(&cut, &copy(rank, 0, part)) };
         }
         group.barrier.wait(rank, self.deadline().as_ref())
     }

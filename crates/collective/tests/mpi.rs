@@ -191,11 +191,16 @@ fn in_pairs(parts: &[Vec<f32>]) -> Vec<f32> {
         return one.clone();
     }
     let (left, right) = parts.split_at(parts.len().next_power_of_two() / 2);
-    let mut sums = in_pairs(left);
-    let more = in_pairs(right);
+    added(in_pairs(left), in_pairs(right))
+}
+
+fn added(mut sums: Vec<f32>, more: Vec<f32>) -> Vec<f32> {
     sums.iter_mut().zip(more).for_each(|(sum, x)| *sum += x);
     sums
 }
+
+/// A sum in some order.
+type Sum = fn(&[Vec<f32>]) -> Vec<f32>;
 
 /// Sums `data` over processes with one vector each.
 fn sum(processes: &mut Box<dyn ProcessGroup>, data: &mut [f32]) -> Result<(), Error> {
@@ -220,14 +225,26 @@ fn assert_bits(found: &[f32], expected: &[f32]) {
 
 /// Pieces and chunks of all kinds: none, some empty, odd ones, and more than one piece.
 fn sums() -> Result<(), Error> {
-    for layout in [[1, 1, 1, 1], [2, 2, 2, 2], [3, 1, 2, 5]] {
+    let layouts = [[1, 1, 1, 1], [2, 2, 2, 2], [3, 1, 2, 5]];
+    let pairs: Sum = in_pairs;
+    let cases = layouts.map(|layout| (layout, Algorithm::Auto, pairs));
+    let star: Sum = |parts| parts.iter().cloned().reduce(added).expect("there are some");
+    for (layout, algorithm, order) in
+        cases
+            .into_iter()
+            .chain([([3, 1, 2, 5], Algorithm::Star, star)])
+    {
         let processes = process_group()?;
         let own = layout[processes.rank()];
         let k: usize = layout[..processes.size()].iter().sum();
-        let mut members = group_in(processes, own, GroupOptions::default())?;
+        let options = GroupOptions {
+            algorithm,
+            ..GroupOptions::default()
+        };
+        let mut members = group_in(processes, own, options)?;
         for (seed, n) in [0, 1, 17, 129_068, 1_000_000].into_iter().enumerate() {
             let all: Vec<_> = (0..k).map(|rank| values(rank, seed, n)).collect();
-            let expected = in_pairs(&all);
+            let expected = order(&all);
             let sums = on_threads(members.iter_mut().collect(), |member: &mut Member| {
                 let part = member.reduce_scatter(all[member.rank()].clone())?;
                 assert_bits(&part, &expected[member.part(n)]);

@@ -204,7 +204,7 @@ fn compared(line: &str) -> Result<Compared> {
     })
 }
 
-/// What a block of code is, by its info string: `rust file="…" item="…"`.
+/// What a block of code is, by its info string: `rust file="…" item="…"`, or `diff file="…" since="…"`.
 fn code(info: &str, line: &str) -> Result<Kind> {
     let (language, attributes) = info.split_once(char::is_whitespace).unwrap_or((info, ""));
     let is_shown =
@@ -222,12 +222,12 @@ fn code(info: &str, line: &str) -> Result<Kind> {
     );
     let source = match attributes.split('"').collect::<Vec<_>>()[..] {
         [""] => None,
-        ["file=", file, " item=", items, ""] => Some(Source {
+        ["file=", file, " item=", items, ""] if language != "diff" => Some(Source {
             file: file.into(),
             items: items.split(',').map(|item| item.trim().into()).collect(),
             since: None,
         }),
-        ["file=", file, " since=", since, ""] => Some(Source {
+        ["file=", file, " since=", since, ""] if language == "diff" => Some(Source {
             file: file.into(),
             items: Vec::new(),
             since: Some(since.into()),

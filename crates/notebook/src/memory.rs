@@ -25,7 +25,7 @@ pub fn svg(book: &Book) -> Result<String> {
     let table = table.context("no page has <!-- recorded: seven-diffs memory -->")?;
     let rows = table.lines().map(|line| line.split_whitespace().collect());
     let rows: Vec<Vec<&str>> = rows
-        .filter(|row: &Vec<&str>| row.get(1) == Some(&K))
+        .filter(|row: &Vec<&str>| row.len() == 8 && row[1] == K)
         .collect();
     ensure!(
         rows.len() == STAGES.len(),

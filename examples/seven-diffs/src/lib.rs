@@ -89,20 +89,31 @@ pub fn shard(x: &Tensor, y: &Tensor, member: &Member) -> candle_core::Result<(Te
 /// Runs the program of a replica for each member of the group, each on a thread of its own.
 ///
 /// # Errors
-/// The first error of a program. It ends the others, which wait for that member.
+/// The error of a program. It ends the others, which say only that this member has left.
 pub fn on_threads<M: Send, T: Send>(
     members: Vec<M>,
     program: impl Fn(M) -> Result<T> + Sync,
 ) -> Result<Vec<T>> {
     let program = &program;
-    thread::scope(|scope| {
-        let start = |member| scope.spawn(move || program(member));
-        let threads: Vec<_> = members.into_iter().map(start).collect();
+    let mut ends: Vec<Result<T>> = thread::scope(|scope| {
+        let start = |(i, member)| {
+            let thread = thread::Builder::new().name(format!("replica {i}"));
+            thread.spawn_scoped(scope, move || program(member))
+        };
+        let threads: Vec<_> = members.into_iter().enumerate().map(start).collect();
         let ends = threads
             .into_iter()
-            .map(|thread| thread.join().expect("no panic"));
+            .map(|thread| thread?.join().expect("no panic"));
         ends.collect()
-    })
+    });
+    let is_cause = |end: &Result<T>| match end {
+        Err(error) => !format!("{error:#}").contains("has left the group"),
+        Ok(_) => false,
+    };
+    if let Some(cause) = ends.iter().position(is_cause) {
+        ends.swap(0, cause);
+    }
+    ends.into_iter().collect()
 }
 
 /// An optimizer with its state, for some vectors: parameters, or parts of them.
@@ -221,4 +232,15 @@ pub fn own_part(params: &[Var], member: &Member) -> Result<Var> {
 pub fn dot(h: &Value, dh: &Tensor) -> Result<Value> {
     let dot = candle_fn(|x| (&x[0] * &x[1])?.sum_all());
     Ok(dot.forward_all(&[h, &Value::new(dh)?], true)?)
+}
+
+/// The elements of a bucket.
+///
+/// # Panics
+/// If it is on a GPU: the steps are not.
+pub fn floats(values: Values) -> Vec<f32> {
+    match values {
+        Values::Floats(floats) => floats,
+        Values::Tensor(_) => panic!("a bucket on a GPU"),
+    }
 }

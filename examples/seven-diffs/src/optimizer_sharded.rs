@@ -8,7 +8,9 @@ use candle_core::{Tensor, Var};
 use collective::Member;
 use functional::{Backward, Bucket, Gradients, Values, cross_entropy};
 
-use crate::{Job, Optimizer, copies, lenet, on_threads, own_part, shard, tensor, unflatten};
+use crate::{
+    Job, Optimizer, copies, floats, lenet, on_threads, own_part, shard, tensor, unflatten,
+};
 
 /// What a device has.
 pub struct Replica {
@@ -41,12 +43,13 @@ impl Replica {
         let sums = thread::scope(|scope| {
             let (ready, buckets) = channel();
             let (gradients, member) = (&mut self.gradients, &mut self.member);
-            let sums = scope.spawn(move || {
+            let thread = thread::Builder::new().name(format!("sums {}", member.rank()));
+            let sums = thread.spawn_scoped(scope, move || {
                 let sums = buckets.iter().map(|bucket| all_reduce(bucket, member));
                 sums.collect::<Result<Vec<_>>>()
-            });
+            })?;
             // if the other thread has ended, its error says why
-            let leave = &mut |bucket| Ok(drop(ready.send(bucket)));
+            let leave = &mut |bucket| ready.send(bucket).or(Ok(()));
             let how = Backward {
                 ready: Some(leave),
                 ..Backward::default()
@@ -55,12 +58,12 @@ impl Replica {
             drop(ready);
             sums.join().expect("no panic")
         })?;
-        for (i, bucket) in sums.into_iter().enumerate() {
+        for bucket in sums {
             let params = &self.params[bucket.parts[0].parameter..][..bucket.parts.len()];
             let w = own_part(params, &self.member)?;
             let own = self.member.part(bucket.values.elem_count());
             let sum = bucket.values.get(own)?;
-            self.optimizer.step(i, &w, &sum, x.dim(0)?)?;
+            self.optimizer.step(bucket.index, &w, &sum, x.dim(0)?)?;
             let flat = self.member.all_gather_parts(w.to_vec1()?)?;
             unflatten(&tensor(flat)?, params)?;
             self.gradients.put_back(bucket)?;
@@ -70,11 +73,9 @@ impl Replica {
 }
 
 /// The bucket with the sums over all members.
+#[tracing::instrument(skip_all, name = "all-reduce")]
 fn all_reduce(bucket: Bucket, member: &mut Member) -> Result<Bucket> {
-    let Values::Floats(vector) = bucket.values else {
-        unreachable!("on the CPU")
-    };
-    let values = Values::Floats(member.all_reduce(vector)?);
+    let values = Values::Floats(member.all_reduce(floats(bucket.values))?);
     Ok(Bucket { values, ..bucket })
 }
 

@@ -8,7 +8,7 @@ use candle_core::{Tensor, Var};
 use collective::{Member, group};
 use functional::{Backward, Bucket, Gradients, Values, cross_entropy};
 
-use crate::{Job, Optimizer, copies, lenet, on_threads, shard};
+use crate::{Job, Optimizer, copies, floats, lenet, on_threads, shard};
 
 /// What a device has.
 pub struct Replica {
@@ -41,12 +41,13 @@ impl Replica {
         let sums = thread::scope(|scope| {
             let (ready, buckets) = channel();
             let (gradients, member) = (&mut self.gradients, &mut self.member);
-            let sums = scope.spawn(move || {
+            let thread = thread::Builder::new().name(format!("sums {}", member.rank()));
+            let sums = thread.spawn_scoped(scope, move || {
                 let sums = buckets.iter().map(|bucket| all_reduce(bucket, member));
                 sums.collect::<Result<Vec<_>>>()
-            });
+            })?;
             // if the other thread has ended, its error says why
-            let leave = &mut |bucket| Ok(drop(ready.send(bucket)));
+            let leave = &mut |bucket| ready.send(bucket).or(Ok(()));
             let how = Backward {
                 ready: Some(leave),
                 ..Backward::default()
@@ -55,9 +56,8 @@ impl Replica {
             drop(ready);
             sums.join().expect("no panic")
         })?;
-        for sum in sums {
-            self.gradients.put_back(sum)?;
-        }
+        sums.into_iter()
+            .try_for_each(|sum| self.gradients.put_back(sum))?;
         for (i, (w, grad)) in self.params.iter().zip(self.gradients.values()?).enumerate() {
             self.optimizer.step(i, w, &grad, x.dim(0)?)?;
         }
@@ -66,11 +66,9 @@ impl Replica {
 }
 
 /// The bucket with the sums over all members.
+#[tracing::instrument(skip_all, name = "all-reduce")]
 fn all_reduce(bucket: Bucket, member: &mut Member) -> Result<Bucket> {
-    let Values::Floats(vector) = bucket.values else {
-        unreachable!("on the CPU")
-    };
-    let values = Values::Floats(member.all_reduce(vector)?);
+    let values = Values::Floats(member.all_reduce(floats(bucket.values))?);
     Ok(Bucket { values, ..bucket })
 }
 

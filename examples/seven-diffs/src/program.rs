@@ -1,6 +1,6 @@
 //! The program: runs a step, or counts the memory of a step's replicas.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// The steps by name; [`processes`] and the later ones can have replicas in several processes.
-const STEPS: [&str; 9] = [
+pub const STEPS: [&str; 9] = [
     "page",
     "flat",
     "parts",
@@ -131,56 +131,40 @@ pub fn gathered(replicas: Vec<parameters_sharded::Replica>) -> Result<Vec<Vec<Va
 /// Bytes of one replica: gradients, parameters, optimizer state and all together when nothing runs, and all at the peak.
 fn count(step: &str, k: usize, memory: Memory) -> Result<String> {
     macro_rules! bytes {
-        ($train:expr, $gradients:expr) => {{
+        ($train:expr, $replica:ident => $free_gradients:expr) => {{
             let [before, _] = memory();
             let mut replicas = $train?;
             functional::empty_cache(); // what the next step would use again
             let [rest, peak] = memory().map(|bytes| bytes - before);
-            let mut bytes = Vec::new();
-            let mut freed = |kind: &mut dyn FnMut(usize)| {
-                let [full, _] = memory();
-                (0..k).for_each(kind);
-                bytes.push(full - memory()[0]);
-            };
-            freed(&mut |i| $gradients(&mut replicas[i]));
-            freed(&mut |i| replicas[i].params.clear());
-            freed(&mut |i| replicas[i].optimizer.forget());
-            bytes.extend([rest, peak]);
-            bytes
+            let mut all = vec![memory()[0]];
+            for $replica in &mut replicas {
+                $free_gradients;
+            }
+            all.push(memory()[0]);
+            for replica in &mut replicas {
+                replica.params.clear();
+            }
+            all.push(memory()[0]);
+            for replica in &mut replicas {
+                replica.optimizer.forget();
+            }
+            all.push(memory()[0]);
+            let freed = all.windows(2).map(|pair| pair[0] - pair[1]);
+            freed.chain([rest, peak]).collect::<Vec<_>>()
         }};
     }
     let job = job(3, 4 * k)?;
     let members = || group(k, job.group);
     let bytes = match step {
-        "processes" => bytes!(
-            processes::train(&job, members()),
-            |r: &mut processes::Replica| {
-                r.gradients = none();
-            }
-        ),
+        "processes" => bytes!(processes::train(&job, members()), r => r.gradients = none()),
         "optimizer_sharded" => {
-            bytes!(
-                optimizer_sharded::train(&job, members()),
-                |r: &mut optimizer_sharded::Replica| {
-                    r.gradients = none();
-                }
-            )
+            bytes!(optimizer_sharded::train(&job, members()), r => r.gradients = none())
         }
         "gradients_sharded" => {
-            bytes!(
-                gradients_sharded::train(&job, members()),
-                |r: &mut gradients_sharded::Replica| {
-                    r.sums.clear();
-                }
-            )
+            bytes!(gradients_sharded::train(&job, members()), r => r.sums.clear())
         }
         "parameters_sharded" => {
-            bytes!(
-                parameters_sharded::train(&job, members()),
-                |r: &mut parameters_sharded::Replica| {
-                    r.sums.clear();
-                }
-            )
+            bytes!(parameters_sharded::train(&job, members()), r => r.sums.clear())
         }
         _ => bail!(
             "memory is counted of {}, not of {step:?}",
@@ -207,6 +191,7 @@ fn table() -> Result<()> {
         for k in [1, 2, 4, 8] {
             let child = Command::new(std::env::current_exe()?)
                 .args(["memory", step, &k.to_string()])
+                .stderr(Stdio::inherit())
                 .output()?;
             let said = String::from_utf8(child.stdout)?;
             let bytes = said

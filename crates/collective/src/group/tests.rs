@@ -399,6 +399,16 @@ fn items_of_another_kind_are_an_error_for_all() {
         _ => member.reduce_scatter(vec![1.0; 32]),
     });
     assert_eq!(outcome, vec![Err(Error::KindMismatch); 2]);
+    for layout in [&[2][..], &[1, 1]] {
+        let members = in_processes(layout, GroupOptions::default());
+        let outcome = on_threads(members, |mut member| {
+            member.all_gather_parts(vec![1.0; [16, 32][member.rank()]]) // parts begin at multiples of 16
+        });
+        assert!(outcome.iter().all(Result::is_ok));
+        let members = in_processes(layout, GroupOptions::default());
+        let outcome = on_threads(members, |mut member| member.all_gather_parts(vec![1.0; 40]));
+        assert_eq!(outcome, vec![Err(Error::KindMismatch); 2]);
+    }
 }
 
 /// Processes that are threads, which communicate through a group of their own.

@@ -27,13 +27,14 @@ pub(crate) fn check_room(floats: usize) -> Result<()> {
 }
 
 /// Frees the memory of the CPU that is kept for the next pass, as PyTorch's `torch.cuda.empty_cache` does on a GPU. A GPU
-/// here gives such memory back by itself when it has no other left.
+/// here gives such memory back by itself when it has no other left. Call it while no forward or backward pass runs.
 ///
 /// ```
 /// functional::empty_cache();
 /// ```
 pub fn empty_cache() {
     FLOATS[0].fetch_sub(FREE.clear(), Relaxed);
+    FLOATS[1].store(0, Relaxed); // another program may take the memory: ask again
 }
 
 /// `len` floats; dropped, they go back to where they came from.

@@ -232,13 +232,10 @@ impl Cudnn {
         if of(shape).is_none() {
             let candidates = ask(handle, &descriptors, descriptor(g, precision)?)?;
             let mut choices = choices(g, precision, candidates)?;
-            if choices.len() > 1 {
-                let deterministic = arithmetic().deterministic;
-                let what = format!("{what}, {precision:?}, deterministic: {deterministic}, {g:?}");
-                let chosen = algorithm(what, || match deterministic {
-                    true => choices[0].name(), // times differ from run to run
-                    false => self.fastest(&descriptors, &choices, to, launch),
-                });
+            // in deterministic mode each GPU takes its first: times differ from run to run, and so does the GPU that is here first
+            if choices.len() > 1 && !arithmetic().deterministic {
+                let what = format!("{what}, {precision:?}, deterministic: false, {g:?}");
+                let chosen = algorithm(what, || self.fastest(&descriptors, &choices, to, launch));
                 if let Some(i) = choices.iter().position(|c| c.name() == chosen) {
                     choices[..=i].rotate_right(1);
                 }
