@@ -21,7 +21,7 @@ use std::thread;
 use anyhow::Result;
 use candle_core::{Device, Tensor, Var};
 use collective::{GroupOptions, Member};
-use functional::{Bucket, OptimizerState, Part, Update, Value, Values, candle_fn};
+use functional::{Bucket, OptimizerState, Part, Update, Value, Values};
 
 /// What every step trains.
 #[derive(Clone)]
@@ -230,8 +230,7 @@ pub fn own_part(params: &[Var], member: &Member) -> Result<Var> {
 /// # Errors
 /// If the shapes differ.
 pub fn dot(h: &Value, dh: &Tensor) -> Result<Value> {
-    let dot = candle_fn(|x| (&x[0] * &x[1])?.sum_all());
-    Ok(dot.forward_all(&[h, &Value::new(dh)?], true)?)
+    Ok((h * &Value::new(dh)?)?.sum()?)
 }
 
 /// The elements of a bucket.
