@@ -176,12 +176,12 @@ fn they_send_the_bytes_that_are_predicted() -> Result<()> {
     let (resnet18, lenet) = (4.0 * 11_175_370.0, 4.0 * 129_068.0);
     type Args = Box<dyn Fn(usize) -> String>;
     let cases: [(&str, Args, usize, f64); 6] = [
-        ("2 + 2 replicas", Box::new(resnet("--gpus 4")), 2, resnet18),
+        ("2 + 2 replicas", Box::new(resnet("--gpus 4")), 1, resnet18),
         // the second host has two vectors: the sum of the first three replicas waits for both
         (
             "2 + 2, star",
             Box::new(resnet("--gpus 4 --allreduce star")),
-            2,
+            1,
             1.5 * resnet18,
         ),
         ("processes", Box::new(diff("processes")), 20, lenet),
