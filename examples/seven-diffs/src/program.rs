@@ -1,10 +1,11 @@
 //! The program: runs a step, or counts the memory of a step's replicas.
 
+use std::num::NonZeroUsize;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use candle_core::Var;
 use collective::{GroupOptions, Member, group};
 use functional::{Gradients, Sgd};
@@ -41,14 +42,21 @@ pub fn run(args: &[String], memory: Memory) -> Result<()> {
     match args[..] {
         ["memory"] => table(),
         ["memory", step, k] => {
-            println!("{}", count(step, k.parse()?, memory)?);
+            println!("{}", count(step, number(k)?, memory)?);
             Ok(())
         }
-        [step, k, minibatches] => train(step, k.parse()?, minibatches.parse()?),
-        [step, k] => train(step, k.parse()?, 20),
+        [step, k, minibatches] => train(step, number(k)?, number(minibatches)?),
+        [step, k] => train(step, number(k)?, 20),
         [step] => train(step, 2, 20),
         _ => bail!("{USAGE}: {}", STEPS.join(", ")),
     }
+}
+
+fn number(text: &str) -> Result<usize> {
+    let number = text.parse::<NonZeroUsize>();
+    Ok(number
+        .with_context(|| format!("{text:?} is not a number above 0"))?
+        .get())
 }
 
 /// Random minibatches, and SGD with momentum.
@@ -106,7 +114,7 @@ fn train(step: &str, k: usize, minibatches: usize) -> Result<()> {
         "optimizer_sharded" => params!(optimizer_sharded::train(&job, members()?)),
         "gradients_sharded" => params!(gradients_sharded::train(&job, members()?)),
         "parameters_sharded" => gathered(parameters_sharded::train(&job, members()?)?)?.remove(0),
-        _ => bail!("there is no step {step:?}. {USAGE}: {}", STEPS.join(", ")),
+        _ => bail!("there is no step {step:?}; {USAGE}: {}", STEPS.join(", ")),
     };
     let ms = start.elapsed().as_secs_f64() * 1e3 / minibatches as f64;
     let squares = |w: &Var| w.sqr()?.sum_all()?.to_scalar::<f32>();
