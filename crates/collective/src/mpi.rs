@@ -14,10 +14,10 @@
 
 mod watch;
 
-use crate::algorithm::{Algorithm, Schedule};
+use crate::algorithm::Schedule;
 use crate::end::last_words;
 use crate::error::Error;
-use crate::order::SumOrder;
+use crate::order::{SumOrder, parts};
 use crate::process_group::ProcessGroup;
 use ::mpi::Threading;
 use ::mpi::datatype::{Partition, PartitionMut};
@@ -224,7 +224,7 @@ impl Processes {
             channels,
             rank,
             size,
-            owners: Schedule::new(Algorithm::Owner, size),
+            owners: parts(size),
             parts: Vec::new(),
         }
     }

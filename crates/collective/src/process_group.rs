@@ -12,8 +12,8 @@ pub trait ProcessGroup: Send {
     /// The number of processes.
     fn size(&self) -> usize;
 
-    /// Sums the vectors of all processes in this order, as [`SumOrder::sum`] does. The first vector of each process becomes the sum; the others are
-    /// unspecified. All vectors of a process have the same length.
+    /// Sums the vectors of all processes in this order, as [`SumOrder::sum`] does. The first vector of each process
+    /// becomes the sum; the others are unspecified. All vectors of a process have the same length.
     ///
     /// # Errors
     /// In all processes, [`Error::LengthMismatch`] if one has another length, and [`Error::KindMismatch`] if

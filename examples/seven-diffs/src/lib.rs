@@ -75,9 +75,9 @@ pub fn lenet(x: &Tensor, params: &[Var]) -> candle_core::Result<Value> {
 /// The shard of one member: as the book's `split_batch` cuts it.
 ///
 /// # Errors
-/// If there are fewer labels than images.
+/// If there are not as many labels as images.
 pub fn shard(x: &Tensor, y: &Tensor, member: &Member) -> candle_core::Result<(Tensor, Tensor)> {
-    let (n, k, rank) = (x.dim(0)?, member.size(), member.rank());
+    let (n, k, rank) = (d2l::num_examples(x, y)?, member.size(), member.rank());
     let start = |i: usize| i * (n / k) + i.min(n % k);
     let len = start(rank + 1) - start(rank);
     Ok((
