@@ -8,7 +8,7 @@ use std::{env, fs};
 use anyhow::{Context, Result, ensure};
 
 /// An exercise has a file in each. A wrong answer is a change of the solution.
-const FOLDERS: [&str; 5] = ["exercises", "solutions", "checks", "hints", "tests/wrong"];
+const FOLDERS: [&str; 4] = ["exercises", "checks", "hints", "tests/wrong"];
 
 fn main() -> Result<()> {
     let crate_dir = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?);
@@ -20,9 +20,14 @@ fn main() -> Result<()> {
     let (mut table, mut variants) = (String::new(), Variants::default());
     for file in &names {
         let paths = FOLDERS.map(|folder| crate_dir.join(folder).join(file));
-        let [gap, solution, check, hint, wrong] = &paths;
+        let [exercise, check, hint, wrong] = &paths;
         let (hint, wrong) = (hint.with_extension("md"), wrong.with_extension("md"));
         let name = file.trim_end_matches(".rs");
+        let (open, right) = gap_and_solution(&fs::read_to_string(exercise)?);
+        let [gap, solution] =
+            &["gap", "solution"].map(|kind| out.join(format!("{name}_{kind}.rs")));
+        fs::write(gap, open)?;
+        fs::write(solution, &right)?;
         writeln!(
             table,
             "Exercise {{ name: {name:?}, gap: include_str!({gap:?}), solution: include_str!({solution:?}), \
@@ -30,13 +35,12 @@ fn main() -> Result<()> {
         )?;
         variants.add("gap", name, "", [gap, check]);
         variants.add("solution", name, "", [solution, check]);
-        let right = fs::read_to_string(solution)?;
         let mistakes = fs::read_to_string(&wrong).with_context(|| format!("{wrong:?}"))?;
         for (i, part) in mistakes.split("## ").skip(1).enumerate() {
             let Wrong { says, old, new } = Wrong::read(part).with_context(|| part.to_owned())?;
             ensure!(
                 right.matches(&old).count() == 1,
-                "{old}\nis not once in {solution:?}"
+                "{old}\nis not once in {exercise:?}"
             );
             let answer = out.join(format!("{name}_{i}.rs"));
             fs::write(&answer, right.replace(&old, &new))?;
@@ -52,6 +56,28 @@ fn main() -> Result<()> {
         ),
     )?;
     Ok(())
+}
+
+/// What readers begin with, and the solution. The lines after `// gap: TEXT`, up to `// end of gap`, are of the solution
+/// only. The other has TEXT there, or nothing.
+fn gap_and_solution(exercise: &str) -> (String, String) {
+    let (mut gap, mut solution, mut in_gap) = (String::new(), String::new(), false);
+    for line in exercise.split_inclusive('\n') {
+        if let Some((indent, text)) = line.split_once("// gap:") {
+            in_gap = true;
+            if !text.trim().is_empty() {
+                gap += &format!("{indent}{}", text.trim_start());
+            }
+        } else if line.trim() == "// end of gap" {
+            in_gap = false;
+        } else {
+            solution += line;
+            if !in_gap {
+                gap += line;
+            }
+        }
+    }
+    (gap, solution)
 }
 
 /// The Rust files of a folder, in order.

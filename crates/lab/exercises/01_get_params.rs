@@ -12,5 +12,8 @@ use candle_core::{Device, Result, Tensor};
 use d2l::Param;
 
 pub fn get_params(params: &[Tensor], device: &Device) -> Result<Vec<Param>> {
-    todo!("copy each of `params` to `device`")
+    // gap: todo!("copy each of `params` to `device`")
+    let params = params.iter();
+    params.map(|p| Param::new(&p.to_device(device)?)).collect()
+    // end of gap
 }

@@ -15,6 +15,14 @@
 use candle_core::{Result, Var};
 
 pub fn allreduce(data: &[Var]) -> Result<()> {
-    todo!("add all tensors to data[0], and write the sum into the others");
+    // gap: todo!("add all tensors to data[0], and write the sum into the others");
+    for i in 1..data.len() {
+        let other = data[i].to_device(data[0].device())?;
+        data[0].set(&data[0].add(&other)?)?;
+    }
+    for i in 1..data.len() {
+        data[i].set(&data[0].to_device(data[i].device())?)?;
+    }
+    // end of gap
     Ok(())
 }

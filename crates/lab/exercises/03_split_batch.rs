@@ -22,6 +22,15 @@ pub fn split_batch(
     devices: &[Device],
 ) -> Result<(Vec<Tensor>, Vec<Tensor>)> {
     let (mut x_shards, mut y_shards) = (vec![], vec![]);
-    todo!("push a shard of x and a shard of y for each device");
+    // gap: todo!("push a shard of x and a shard of y for each device");
+    let (n, k) = (num_examples(x, y)?, devices.len());
+    let mut start = 0;
+    for (i, device) in devices.iter().enumerate() {
+        let len = if i < n % k { n / k + 1 } else { n / k };
+        x_shards.push(view_to_device(&x.narrow(0, start, len)?, device)?);
+        y_shards.push(view_to_device(&y.narrow(0, start, len)?, device)?);
+        start += len;
+    }
+    // end of gap
     Ok((x_shards, y_shards))
 }

@@ -17,9 +17,20 @@
 use candle_core::{Result, Shape, Tensor};
 
 pub fn flatten(grads: &[Tensor]) -> Result<Tensor> {
-    todo!("join the elements of all `grads` to one vector")
+    // gap: todo!("join the elements of all `grads` to one vector")
+    let flat = grads.iter().map(Tensor::flatten_all);
+    Tensor::cat(&flat.collect::<Result<Vec<_>>>()?, 0)
+    // end of gap
 }
 
 pub fn unflatten(bucket: &Tensor, shapes: &[Shape]) -> Result<Vec<Tensor>> {
-    todo!("cut `bucket` into gradients with these `shapes`")
+    // gap: todo!("cut `bucket` into gradients with these `shapes`")
+    let (mut grads, mut start) = (Vec::new(), 0);
+    for shape in shapes {
+        let len = shape.elem_count();
+        grads.push(bucket.narrow(0, start, len)?.reshape(shape)?);
+        start += len;
+    }
+    Ok(grads)
+    // end of gap
 }

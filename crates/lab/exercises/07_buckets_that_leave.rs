@@ -19,7 +19,20 @@
 // the buckets before it. So all devices sum the buckets in the same order.
 
 pub fn buckets(sizes: &[usize], limit: usize) -> Vec<Vec<usize>> {
-    todo!("group the parameters, from the last one to parameter 0")
+    // gap: todo!("group the parameters, from the last one to parameter 0")
+    let (mut buckets, mut used) = (Vec::<Vec<usize>>::new(), 0);
+    for i in (0..sizes.len()).rev() {
+        match buckets.last_mut() {
+            Some(bucket) if used + sizes[i] <= limit => bucket.push(i),
+            _ => {
+                buckets.push(vec![i]);
+                used = 0;
+            }
+        }
+        used += sizes[i];
+    }
+    buckets
+    // end of gap
 }
 
 pub struct Counters {
@@ -35,6 +48,11 @@ impl Counters {
     }
 
     pub fn complete(&mut self, parameter: usize) -> Option<usize> {
-        todo!("count, and return the bucket of `parameter` if it is complete now")
+        // gap: todo!("count, and return the bucket of `parameter` if it is complete now")
+        let mut buckets = self.buckets.iter();
+        let b = buckets.position(|bucket| bucket.contains(&parameter))?;
+        self.missing[b] -= 1;
+        (self.missing[b] == 0).then_some(b)
+        // end of gap
     }
 }

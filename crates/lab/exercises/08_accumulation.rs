@@ -31,7 +31,18 @@ pub fn minibatch(
     lr: f64,
     allreduce: impl Fn(&mut [f64; 3]),
 ) {
-    todo!("add up this minibatch, and take the step if it is the last of `n`")
+    // gap: todo!("add up this minibatch, and take the step if it is the last of `n`")
+    backward(replica, examples);
+    replica.sums[2] += examples.len() as f64;
+    replica.minibatches += 1;
+    if replica.minibatches % n == 0 {
+        allreduce(&mut replica.sums);
+        let [dw, db, all] = replica.sums;
+        replica.w -= lr * dw / all;
+        replica.b -= lr * db / all;
+        replica.sums = [0.0; 3];
+    }
+    // end of gap
 }
 
 /// Adds the gradients of the sum of (w · x + b - y)² over the examples (x, y).

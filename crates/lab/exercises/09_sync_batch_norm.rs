@@ -32,10 +32,30 @@ pub struct Moments {
 }
 
 pub fn moments(shard: &Tensor) -> Result<Moments> {
-    todo!("compute the number of rows, the means and the squared deviations of `shard`")
+    // gap: todo!("compute the number of rows, the means and the squared deviations of `shard`")
+    let mean = shard.mean(0)?;
+    let squares = shard.broadcast_sub(&mean)?.sqr()?.sum(0)?;
+    Ok(Moments {
+        rows: shard.dim(0)?,
+        mean,
+        squares,
+    })
+    // end of gap
 }
 
 /// The mean and the variance over all devices.
 pub fn combine(devices: &[Moments]) -> Result<(Tensor, Tensor)> {
-    todo!("combine what the devices sent into the mean and the variance of all rows")
+    // gap: todo!("combine what the devices sent into the mean and the variance of all rows")
+    let rows = devices.iter().map(|device| device.rows).sum::<usize>() as f64;
+    let mut mean = devices[0].mean.zeros_like()?;
+    for device in devices {
+        mean = (mean + (&device.mean * (device.rows as f64 / rows))?)?;
+    }
+    let mut squares = mean.zeros_like()?;
+    for device in devices {
+        let between = ((&device.mean - &mean)?.sqr()? * device.rows as f64)?;
+        squares = ((squares + &device.squares)? + between)?;
+    }
+    Ok((mean, (squares / rows)?))
+    // end of gap
 }

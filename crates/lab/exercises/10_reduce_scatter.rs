@@ -19,7 +19,10 @@
 use std::ops::Range;
 
 pub fn part(i: usize, k: usize, n: usize) -> Range<usize> {
-    todo!("compute where part i of n elements begins and ends")
+    // gap: todo!("compute where part i of n elements begins and ends")
+    let start = i * (n / k) + i.min(n % k);
+    start..start + n / k + usize::from(i < n % k)
+    // end of gap
 }
 
 pub fn reduce_scatter(
@@ -28,7 +31,15 @@ pub fn reduce_scatter(
     own: &mut [f32],
     read: impl Fn(usize, Range<usize>) -> Vec<f32>,
 ) {
-    todo!("add to part i of `own` the same part of all other members")
+    // gap: todo!("add to part i of `own` the same part of all other members")
+    let range = part(i, k, own.len());
+    for j in (0..k).filter(|&j| j != i) {
+        let values = read(j, range.clone());
+        for (sum, value) in own[range.clone()].iter_mut().zip(values) {
+            *sum += value;
+        }
+    }
+    // end of gap
 }
 
 pub fn all_gather(

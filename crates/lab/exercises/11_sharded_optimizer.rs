@@ -33,12 +33,33 @@ pub struct Member {
 
 /// Member i of k, before the first step: v is zero.
 pub fn member(i: usize, k: usize, params: &[f32]) -> Member {
-    todo!("make member i with a copy of the parameters, and zeros for v of its part")
+    // gap: todo!("make member i with a copy of the parameters, and zeros for v of its part")
+    Member {
+        params: params.to_vec(),
+        v: vec![0.0; part(i, k, params.len()).len()],
+    }
+    // end of gap
 }
 
 /// A step of all members. `grads[i]` is the gradient that member i computed, for all parameters.
 pub fn step(members: &mut [Member], grads: &[Vec<f32>], lr: f32, momentum: f32) {
-    todo!("sum and update part i on each member i, then copy the new parts to all members")
+    // gap: todo!("sum and update part i on each member i, then copy the new parts to all members")
+    let (k, n) = (members.len(), grads[0].len());
+    for (i, member) in members.iter_mut().enumerate() {
+        for (v, t) in member.v.iter_mut().zip(part(i, k, n)) {
+            let g: f32 = grads.iter().map(|grad| grad[t]).sum();
+            *v = momentum * *v + g;
+            member.params[t] -= lr * *v;
+        }
+    }
+    for i in 0..k {
+        let range = part(i, k, n);
+        let new = members[i].params[range.clone()].to_vec();
+        for member in &mut *members {
+            member.params[range.clone()].copy_from_slice(&new);
+        }
+    }
+    // end of gap
 }
 
 fn part(i: usize, k: usize, n: usize) -> Range<usize> {

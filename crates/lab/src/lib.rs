@@ -1,6 +1,7 @@
 //! Exercises to fill in. `cargo run -p lab` shows the first one that is not solved, and checks it when its file is saved.
 //!
-//! An exercise is a file of `exercises/` with a gap. Its solution stands in `solutions/`, and its check in `checks/`.
+//! An exercise is a file of `exercises/`: its task, and its solution, in which the gaps are marked. Its check stands in
+//! `checks/`.
 //! Readers write in copies, in the folder `lab` of the repository, which git ignores. [`Exercise`] is one of them,
 //! [`Desk`] the folder with the copies, [`outcome`](answer::outcome) compiles an answer and runs it with its check, and [`judge`]
 //! runs the check. This crate trains nothing by itself.
