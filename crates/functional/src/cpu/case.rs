@@ -2,6 +2,12 @@
 
 use crate::ops::convolution::Geometry;
 use pulp::Arch;
+use std::cell::Cell;
+
+thread_local! {
+    /// The instructions to use on this thread.
+    pub(crate) static ARCH: Cell<Option<Arch>> = const { Cell::new(None) };
+}
 
 /// The sizes of one case.
 #[derive(Clone, Copy, Debug)]
@@ -158,11 +164,15 @@ pub(crate) const LENET: Case = Case {
     bias: true,
 };
 
-/// The instruction sets that this machine has.
-pub(crate) fn instructions() -> Vec<Arch> {
+/// Calls `check` with each of the instruction sets that this machine has.
+pub(crate) fn on_all_instructions(check: impl Fn()) {
     #[allow(unused_mut)]
     let mut all = vec![Arch::new(), Arch::Scalar];
     #[cfg(target_arch = "x86_64")]
     all.extend(pulp::x86::V3::try_new().map(Arch::V3));
-    all
+    for arch in all {
+        ARCH.set(Some(arch));
+        check();
+        ARCH.set(None);
+    }
 }

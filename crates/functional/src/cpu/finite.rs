@@ -1,6 +1,6 @@
 //! Looks for NaN and infinity in a tensor, as fast as the memory gives it.
 
-use crate::cpu::simd::dispatch;
+use crate::cpu::simd::vectorized;
 use crate::memory::tensors::read_all;
 use candle_core::{DType, Result, Tensor};
 
@@ -21,7 +21,7 @@ pub fn not_finite(x: &Tensor) -> Result<Option<usize>> {
         return Ok(None);
     }
     read_all(&[x.contiguous()?], |x| {
-        let is_finite = dispatch(
+        let is_finite = vectorized(
             #[inline(always)]
             || largest_bits(x[0]) < f32::INFINITY.to_bits(),
         );

@@ -56,7 +56,7 @@ pub(crate) fn for_each_chunk_with<T: Send, const N: usize>(
         let parts = others
             .each_ref()
             .map(|other| unsafe { other.part(i * chunk, len) });
-        simd::dispatch(
+        simd::vectorized(
             #[inline(always)]
             || work(i, part, parts),
         );
@@ -79,7 +79,7 @@ pub(crate) fn for_each_chunk_of_two(
         let a = unsafe { a.part(i * chunk_a, len(a.len(), chunk_a)) };
         // Safety: as above.
         let b = unsafe { b.part(i * chunk_b, len(b.len(), chunk_b)) };
-        simd::dispatch(
+        simd::vectorized(
             #[inline(always)]
             || work(i, a, b),
         );

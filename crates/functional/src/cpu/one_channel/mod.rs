@@ -9,13 +9,14 @@ mod windows;
 use crate::cpu::activation::positive;
 use crate::cpu::buffer::Buffer;
 use crate::cpu::gradient::{At, Cpu, Grad, Pass};
+use crate::cpu::simd::dispatch;
 use crate::cpu::sums::sum_of_chunks;
 use crate::cpu::threads::for_each_chunk;
 use crate::cpu::vector::{Aligned, VECTOR};
 use crate::kernel::Kernel;
 use crate::ops::convolution::{Convolution, Geometry};
 use candle_core::Result;
-use pulp::{Arch, Simd, WithSimd};
+use pulp::{Simd, WithSimd};
 use windows::{Sample, Weights};
 
 /// Samples that one task of the forward pass takes.
@@ -85,7 +86,7 @@ impl Kernel<Cpu> for OneChannel {
     fn forward(&self, _: &Pass, x: &[&[f32]], y: &mut [f32]) -> Result<Vec<Buffer>> {
         let (x, weight, bias) = (x[0], x[1], x.get(2).copied());
         let layer = self;
-        Arch::new().dispatch(Forward {
+        dispatch(Forward {
             layer,
             x,
             weight,
@@ -99,7 +100,7 @@ impl Kernel<Cpu> for OneChannel {
         if let Some((to, add)) = dx[0].target() {
             self.image_gradient(at.x, &dy, to, add);
         }
-        let sums = Arch::new().dispatch(WeightGradient {
+        let sums = dispatch(WeightGradient {
             layer: self,
             x: at.x[0],
             weight: at.x[1],

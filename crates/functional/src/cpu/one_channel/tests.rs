@@ -1,11 +1,10 @@
 //! Against the definition in f64, for shapes that leave a remainder everywhere.
 
-use super::{Forward, OneChannel, WeightGradient};
-use crate::cpu::case::{Case, LENET, Tensors, instructions};
+use super::OneChannel;
+use crate::cpu::case::{Case, LENET, Tensors, on_all_instructions};
 use crate::cpu::gradient::{At, Grad, Pass};
 use crate::kernel::Kernel;
 use crate::ops::convolution::Convolution;
-use pulp::{Simd, WithSimd};
 
 /// LeNet's first layer, on smaller images.
 const FIRST: Case = Case {
@@ -39,19 +38,11 @@ fn op(case: &Case) -> Convolution {
 }
 
 impl Case {
-    fn layer(&self) -> OneChannel {
-        OneChannel::new(&op(self)).expect("it fits")
-    }
-
-    fn inputs<'t>(&self, t: &'t Tensors) -> Vec<&'t [f32]> {
-        let mut x = vec![&t.x[..], &t.weight];
-        x.extend(self.bias.then_some(&t.bias[..]));
-        x
-    }
-
     /// y, dx, dw and db of the kernel.
     fn by_the_kernel(&self, t: &Tensors) -> [Vec<f32>; 4] {
-        let (layer, x) = (self.layer(), self.inputs(t));
+        let layer = OneChannel::new(&op(self)).expect("it fits");
+        let mut x = vec![&t.x[..], &t.weight];
+        x.extend(self.bias.then_some(&t.bias[..]));
         let pass = Pass {
             stream: (),
             keep: true,
@@ -77,56 +68,18 @@ impl Case {
         let (dx, dw, db) = (next(), next(), next());
         [y, dx, dw, db]
     }
-
-    /// What `S` computes, and dx by the kernel.
-    fn check_one_channel<S: Simd>(&self, simd: S) {
-        let (t, layer) = (self.tensors(), self.layer());
-        let bias = self.bias.then_some(&t.bias[..]);
-        let (x, weight) = (&t.x[..], &t.weight[..]);
-        let mut y = vec![f32::NAN; t.dy.len()];
-        let forward = Forward {
-            layer: &layer,
-            x,
-            weight,
-            bias,
-            y: &mut y,
-        };
-        forward.with_simd(simd);
-        let backward = WeightGradient {
-            layer: &layer,
-            x,
-            weight,
-            bias,
-            dy: &t.dy,
-        };
-        let sums = backward.with_simd(simd);
-        let (taps, o) = (layer.g.taps(), layer.g.out_channels);
-        let dw_alone = (0..weight.len()).map(|i| sums.taps()[i % taps * sums.wide + i / taps]);
-        let dw_alone = dw_alone.collect();
-        let db_alone = match self.bias {
-            true => sums.bias()[..o].to_vec(),
-            false => vec![],
-        };
-        let [_, dx, dw, db] = self.by_the_kernel(&t);
-        self.assert_close(&[y, dx, dw, db, dw_alone, db_alone], &self.expected(&t));
-    }
-}
-
-struct Every;
-
-impl WithSimd for Every {
-    type Output = ();
-
-    fn with_simd<S: Simd>(self, simd: S) {
-        cases().for_each(|case| case.check_one_channel(simd));
-    }
 }
 
 #[test]
 fn the_definition_on_all_instructions() {
-    for arch in instructions() {
-        arch.dispatch(Every);
-    }
+    on_all_instructions(|| {
+        for case in cases() {
+            let t = case.tensors();
+            let [y, dx, dw, db] = case.by_the_kernel(&t);
+            let results = [y, dx, dw.clone(), db.clone(), dw, db];
+            case.assert_close(&results, &case.expected(&t));
+        }
+    });
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! The convolution, and the gradient of its input.
 
-use super::kernel::{Multiply, dispatch};
+use super::kernel::Multiply;
 use super::tiling::{CHUNK, Chunks, FEW, GROUP, PANEL, Panels, weights};
 use super::transform::{Images, ToImages};
 use super::weights::{Pair, TRANSPOSED, ToBlock};
 use crate::cpu::scratch::{common, own};
+use crate::cpu::simd::dispatch;
 use crate::cpu::threads::{Disjoint, for_each, for_each_chunk};
 use std::ops::Range;
 

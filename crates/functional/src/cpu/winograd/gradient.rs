@@ -1,10 +1,11 @@
 //! The gradient of the weight.
 
-use super::kernel::{Multiply, dispatch};
+use super::kernel::Multiply;
 use super::tiling::{CHUNK, Chunks, FEW, GROUP, weights};
 use super::transform::Images;
 use super::weights::{OfBlock, Pair, TRANSPOSED};
 use crate::cpu::scratch::{common, own};
+use crate::cpu::simd::dispatch;
 use crate::cpu::threads::{Disjoint, for_each, for_each_chunk};
 use std::ops::Range;
 

@@ -1,5 +1,4 @@
-//! The product of two blocks, and the choice of instructions at run time: one generic text is
-//! compiled for AVX-512, AVX2, NEON and plain scalars.
+//! The product of two blocks: one generic text is compiled for AVX-512, AVX2, NEON and plain scalars.
 //!
 //! A *block* is planes, one for each Winograd point or for several, of rows of the same width: a *panel* of 64
 //! channels, or as many whole vectors as there are channels. `pulp` compiles for the chosen
@@ -7,7 +6,7 @@
 
 use super::lanes::Lanes;
 use crate::cpu::vector::VECTOR as LINE;
-use pulp::{Arch, Simd, WithSimd};
+use pulp::{Simd, WithSimd};
 
 /// The planes of blocks: `points` × `points`, and `weights` × `weights` of weights. Along an axis, points 0 to
 /// `weights` − 2 have weights of their own; all later points share the last.
@@ -31,16 +30,6 @@ impl Planes {
 /// into the same set of the first-level cache.
 pub(super) fn block(planes: usize, rows: usize, width: usize) -> usize {
     planes * (rows * width + LINE)
-}
-
-/// Runs `op` with the best instructions of this machine.
-pub(super) fn dispatch<Op: WithSimd>(op: Op) -> Op::Output {
-    #[cfg(test)]
-    if let Some(arch) = super::tests::ARCH.get() {
-        return arch.dispatch(op);
-    }
-    // the processor is asked once; after that this is a load and a jump
-    Arch::new().dispatch(op)
 }
 
 /// For each point c (rows × width) = a · b, or += where `accumulate`: a is rows × depth with any

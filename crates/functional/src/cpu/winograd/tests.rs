@@ -1,14 +1,7 @@
 //! The three passes against their definition in f64, on every instruction set.
 
 use super::*;
-use crate::cpu::case::{Case, LENET, instructions};
-use pulp::Arch;
-use std::cell::Cell;
-
-thread_local! {
-    /// The instructions to use on this thread.
-    pub(super) static ARCH: Cell<Option<Arch>> = const { Cell::new(None) };
-}
+use crate::cpu::case::{Case, LENET, on_all_instructions};
 
 fn case(batch: usize, size: (usize, usize), channels: (usize, usize)) -> Case {
     Case {
@@ -97,15 +90,6 @@ fn many_channels_in_more_than_one_group_of_tiles() {
     case(40, (2, 1), (64, 1088))
         .but(|case| case.stride = 2)
         .check_passes(false);
-}
-
-/// Calls `check` with each of the instruction sets that this machine has.
-pub(super) fn on_all_instructions(check: impl Fn()) {
-    for arch in instructions() {
-        ARCH.set(Some(arch));
-        check();
-        ARCH.set(None);
-    }
 }
 
 #[test]

@@ -2,9 +2,9 @@
 //! then along its columns, for a vector of channels at once.
 
 use super::axis::{Axis, nine, six};
-use super::kernel::dispatch;
 use super::lanes::Lanes;
 use super::tiling::{PANEL, Panel, Panels, Stride, Tiling};
+use crate::cpu::simd::dispatch;
 use crate::cpu::threads::Disjoint;
 use crate::cpu::vector::{first, load, store};
 use pulp::{Simd, WithSimd};

@@ -2,12 +2,13 @@
 //! for both products: the gradient of the inputs is the transpose of what forward does, and
 //! overlapping tiles add to the same pixels.
 
-use super::super::kernel::{Multiply, dispatch};
+use super::super::kernel::Multiply;
 use super::super::tiling::Chunks;
 use super::sizes::{MANY, PLANES, Pooled, block};
 use super::tiles::{OfOutputs, ToInputs, ToOutputs, ToPoints};
 use super::weights::{OfBlock, TAPS, ToBlock};
 use crate::cpu::scratch::{common, own};
+use crate::cpu::simd::dispatch;
 use crate::cpu::threads::{Disjoint, for_each, for_each_chunk};
 use std::ops::Range;
 

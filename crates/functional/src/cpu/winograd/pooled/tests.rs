@@ -1,8 +1,7 @@
 //! Against the definition in f64, for shapes that leave a remainder everywhere, on every instruction set.
 
-use super::super::tests::on_all_instructions;
 use super::*;
-use crate::cpu::case::{Case, LENET, Results, Tensors};
+use crate::cpu::case::{Case, LENET, Results, Tensors, on_all_instructions};
 
 impl Case {
     fn pooled(&self) -> Pooled {
