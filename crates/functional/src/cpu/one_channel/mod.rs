@@ -84,13 +84,11 @@ impl OneChannel {
 
 impl Kernel<Cpu> for OneChannel {
     fn forward(&self, _: &Pass, x: &[&[f32]], y: &mut [f32]) -> Result<Vec<Buffer>> {
-        let (x, weight, bias) = (x[0], x[1], x.get(2).copied());
-        let layer = self;
         dispatch(Forward {
-            layer,
-            x,
-            weight,
-            bias,
+            layer: self,
+            x: x[0],
+            weight: x[1],
+            bias: x.get(2).copied(),
             y,
         });
         Ok(vec![])
@@ -108,9 +106,9 @@ impl Kernel<Cpu> for OneChannel {
             dy: &dy,
         });
         let (taps, o) = (self.g.taps(), self.g.out_channels);
-        dx[1].put((0..o * taps).map(|i| sums.taps()[i % taps * sums.wide + i / taps]));
+        dx[1].put((0..o * taps).map(|i| sums.all[i % taps * sums.wide + i / taps]));
         if let Some(db) = dx.get_mut(2) {
-            db.put(sums.bias()[..o].iter().copied());
+            db.put(sums.all[sums.bias..][..o].iter().copied());
         }
         Ok(())
     }
@@ -122,16 +120,6 @@ struct Sums {
     wide: usize,
     /// Where the bias begins.
     bias: usize,
-}
-
-impl Sums {
-    fn taps(&self) -> &[f32] {
-        &self.all[..self.bias]
-    }
-
-    fn bias(&self) -> &[f32] {
-        &self.all[self.bias..]
-    }
 }
 
 struct Forward<'a> {
