@@ -168,16 +168,11 @@ impl Open {
 
 /// The algorithm for a convolution.
 fn convolution(op: Convolution) -> Option<Box<dyn Kernel<Cpu>>> {
-    let Convolution {
-        geometry,
-        relu,
-        pool,
-    } = op;
-    if let Some(pooled) = Pooled::new(geometry, relu, pool).filter(|_| arithmetic().winograd) {
+    if let Some(pooled) = Pooled::new(&op).filter(|_| arithmetic().winograd) {
         return Some(Box::new(pooled));
     }
     if let Some(one_channel) = OneChannel::new(&op) {
         return Some(Box::new(one_channel));
     }
-    (pool == 1).then(|| Box::new(Alone::new(geometry, relu)) as Box<dyn Kernel<Cpu>>)
+    (op.pool == 1).then(|| Box::new(Alone::new(op.geometry, op.relu)) as Box<dyn Kernel<Cpu>>)
 }

@@ -1,6 +1,6 @@
 //! For tests: convolutions, with ReLU and average pooling, and what they are by definition, in f64.
 
-use crate::ops::convolution::Geometry;
+use crate::ops::convolution::{Convolution, Geometry};
 use pulp::Arch;
 use std::cell::Cell;
 
@@ -70,6 +70,14 @@ impl Case {
             kernel: self.kernel,
             stride: self.stride,
             padding: self.padding,
+        }
+    }
+
+    pub(crate) fn op(&self) -> Convolution {
+        Convolution {
+            geometry: self.geometry(),
+            relu: self.relu,
+            pool: self.pool,
         }
     }
 

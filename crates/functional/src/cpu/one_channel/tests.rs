@@ -4,7 +4,6 @@ use super::OneChannel;
 use crate::cpu::case::{Case, LENET, Tensors, on_all_instructions};
 use crate::cpu::gradient::{At, Grad, Pass};
 use crate::kernel::Kernel;
-use crate::ops::convolution::Convolution;
 
 /// LeNet's first layer, on smaller images.
 const FIRST: Case = Case {
@@ -29,18 +28,10 @@ fn cases() -> impl Iterator<Item = Case> {
     odd.chain([FIRST])
 }
 
-fn op(case: &Case) -> Convolution {
-    Convolution {
-        geometry: case.geometry(),
-        relu: case.relu,
-        pool: case.pool,
-    }
-}
-
 impl Case {
     /// y, dx, dw and db of the kernel.
     fn by_the_kernel(&self, t: &Tensors) -> [Vec<f32>; 4] {
-        let layer = OneChannel::new(&op(self)).expect("it fits");
+        let layer = OneChannel::new(&self.op()).expect("it fits");
         let mut x = vec![&t.x[..], &t.weight];
         x.extend(self.bias.then_some(&t.bias[..]));
         let pass = Pass {
@@ -99,9 +90,9 @@ fn nan_stays_where_it_is_seen() {
 
 #[test]
 fn im2col_does_the_rest() {
-    assert!(OneChannel::new(&op(&FIRST)).is_some());
+    assert!(OneChannel::new(&FIRST.op()).is_some());
     let changes: [fn(&mut Case); 3] = [|c| c.padding = 1, |c| c.relu = false, |c| c.pool = 3];
     for other in changes.map(|change| FIRST.but(change)) {
-        assert!(OneChannel::new(&op(&other)).is_none(), "{other:?}");
+        assert!(OneChannel::new(&other.op()).is_none(), "{other:?}");
     }
 }

@@ -2,7 +2,7 @@
 
 use super::super::kernel::{self, Planes};
 use crate::cpu::vector::VECTOR;
-use crate::ops::convolution::Geometry;
+use crate::ops::convolution::{Convolution, Geometry};
 
 /// The planes of a block: 8 × 8 points.
 pub(super) const POINTS: usize = 64;
@@ -28,9 +28,10 @@ pub(crate) struct Pooled {
 
 impl Pooled {
     /// None where another algorithm has to do it.
-    pub(crate) fn new(g: Geometry, relu: bool, pool: usize) -> Option<Self> {
+    pub(crate) fn new(op: &Convolution) -> Option<Self> {
+        let g = op.geometry;
         let windows = (g.out_height / 2, g.out_width / 2);
-        let fits = (g.kernel, g.stride, g.padding, relu, pool) == ((5, 5), 1, 0, true, 2);
+        let fits = (g.kernel, g.stride, g.padding, op.relu, op.pool) == ((5, 5), 1, 0, true, 2);
         let pays = (FEW..=MANY).contains(&g.channels) && g.out_channels <= MANY;
         let pooled = Self { g, windows };
         let small = windows.0 * windows.1 > 0 && pooled.canvas().1 <= LARGEST;

@@ -4,12 +4,8 @@ use super::*;
 use crate::cpu::case::{Case, LENET, Results, Tensors, on_all_instructions};
 
 impl Case {
-    fn pooled(&self) -> Pooled {
-        Pooled::new(self.geometry(), self.relu, self.pool).expect("it fits")
-    }
-
     fn by_winograd(&self, t: &Tensors) -> Results<f32> {
-        let pooled = self.pooled();
+        let pooled = Pooled::new(&self.op()).expect("it fits");
         // every result is written, whatever was there
         let nan = |len: usize| vec![f32::NAN; len];
         let (mut y, mut positive) = (nan(t.dy.len()), nan(t.dy.len()));
@@ -129,8 +125,7 @@ fn zeros_stay_zeros() {
 
 #[test]
 fn others_do_the_rest() {
-    let new = |case: &Case| Pooled::new(case.geometry(), case.relu, case.pool);
-    assert!(new(&LENET).is_some());
+    assert!(Pooled::new(&LENET.op()).is_some());
     let changes: [fn(&mut Case); 8] = [
         |c| c.relu = false,
         |c| c.pool = 3,
@@ -142,6 +137,6 @@ fn others_do_the_rest() {
         |c| c.size = (5, 13),
     ];
     for other in changes.map(|change| LENET.but(change)) {
-        assert!(new(&other).is_none(), "{other:?}");
+        assert!(Pooled::new(&other.op()).is_none(), "{other:?}");
     }
 }
