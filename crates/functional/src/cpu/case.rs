@@ -59,18 +59,10 @@ impl Case {
     }
 
     pub(crate) fn geometry(&self) -> Geometry {
-        Geometry {
-            batch: self.batch,
-            height: self.size.0,
-            width: self.size.1,
-            channels: self.channels.0,
-            out_height: (self.size.0 + 2 * self.padding - self.kernel.0) / self.stride + 1,
-            out_width: (self.size.1 + 2 * self.padding - self.kernel.1) / self.stride + 1,
-            out_channels: self.channels.1,
-            kernel: self.kernel,
-            stride: self.stride,
-            padding: self.padding,
-        }
+        let ((height, width), (inputs, outputs)) = (self.size, self.channels);
+        let x = [self.batch, height, width, inputs];
+        let weight = [outputs, inputs, self.kernel.0, self.kernel.1];
+        Geometry::new(&x, &weight, None, self.stride, self.padding).expect("the kernel fits")
     }
 
     pub(crate) fn op(&self) -> Convolution {
