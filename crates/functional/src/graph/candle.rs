@@ -133,10 +133,8 @@ impl Candle {
                  candle\" says what to use instead"
             ),
         };
-        bail!(
-            "candle ({}): {wrong}; Trainer::check_gradients(false) trains all the same",
-            self.made
-        )
+        let made = self.made;
+        bail!("candle ({made}): {wrong}; Trainer::check_gradients(false) trains all the same")
     }
 
     /// Checks the module on numbers of a seed; tensors that are no variables are moved too if they are `data` to check.
@@ -186,12 +184,9 @@ impl Candle {
         };
         let zeros = x.iter().map(zeros).collect::<Result<Vec<_>>>()?;
         let y = (self.module)(&zeros, false)?;
-        if y.dtype() != DType::F32 {
-            bail!(
-                "candle ({}): the module gives {:?}, expected f32",
-                self.made,
-                y.dtype()
-            )
+        let (made, dtype) = (self.made, y.dtype());
+        if dtype != DType::F32 {
+            bail!("candle ({made}): the module gives {dtype:?}, expected f32")
         }
         let dims = y.dims().to_vec();
         self.shapes.borrow_mut().insert(key, dims.clone());

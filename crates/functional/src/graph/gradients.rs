@@ -262,20 +262,14 @@ impl Gradients {
 
     /// An error unless `loss` is a scalar, and all parameters are on its device, in buckets that are here.
     fn check(&self, loss: &Value) -> Result<()> {
-        if loss.dims().iter().product::<usize>() != 1 {
-            bail!(
-                "backward: the loss has shape {:?}, expected a scalar; take its sum or mean",
-                loss.dims()
-            )
+        let dims = loss.dims();
+        if dims.iter().product::<usize>() != 1 {
+            bail!("backward: the loss has shape {dims:?}, expected a scalar; take its sum or mean")
         }
         let elsewhere = |p: &&Parameter| !p.tensor.device().same_device(loss.device());
-        if let Some(parameter) = self.parameters.iter().find(elsewhere) {
-            bail!(
-                "backward: the loss is on {:?}, the parameter {} on {:?}",
-                loss.device().location(),
-                parameter.name,
-                parameter.tensor.device().location()
-            )
+        if let Some(Parameter { name, tensor, .. }) = self.parameters.iter().find(elsewhere) {
+            let (of_loss, other) = (loss.device().location(), tensor.device().location());
+            bail!("backward: the loss is on {of_loss:?}, the parameter {name} on {other:?}")
         }
         self.check_in()
     }

@@ -543,11 +543,9 @@ impl Value {
     /// # Errors
     /// Where it is not f32, or has no element.
     pub fn mean(&self) -> Result<Self> {
-        if self.dims().contains(&0) {
-            bail!(
-                "mean: x has shape {:?}, expected at least one element",
-                self.dims()
-            )
+        let dims = self.dims();
+        if dims.contains(&0) {
+            bail!("mean: x has shape {dims:?}, expected at least one element")
         }
         self.then("mean", Op::Mean(Mean), &[], &[])
     }

@@ -4,13 +4,11 @@ use candle_core::{DType, Device, Result, bail};
 
 /// Checks that a tensor is f32.
 pub(crate) fn check_float(op: &str, name: &str, dtype: DType) -> Result<()> {
-    match dtype {
-        DType::F32 => Ok(()),
-        other => bail!(
-            "{op}: {name} is {}, expected f32; convert it with to_dtype",
-            other.as_str()
-        ),
+    if dtype != DType::F32 {
+        let dtype = dtype.as_str();
+        bail!("{op}: {name} is {dtype}, expected f32; convert it with to_dtype")
     }
+    Ok(())
 }
 
 /// Checks that a tensor is where x is.

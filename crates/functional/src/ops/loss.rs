@@ -23,10 +23,8 @@ impl CrossEntropy {
             _ => bail!("{op}: y_hat has shape {y_hat:?}, expected (B, C) or (B, …, C)"),
         };
         if y.dtype() != DType::U32 {
-            bail!(
-                "{op}: y is {}, expected u32; convert it with to_dtype",
-                y.dtype().as_str()
-            )
+            let dtype = y.dtype().as_str();
+            bail!("{op}: y is {dtype}, expected u32; convert it with to_dtype")
         }
         match dims {
             [batch] => args::vector(op, "y", y.dims(), *batch, "examples of y_hat")?,
