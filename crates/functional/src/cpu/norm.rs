@@ -9,28 +9,31 @@ use crate::kernel::Kernel;
 use crate::ops::norm::{Norm, inv_std};
 use crate::ops::synchronized::{Moments, Sums};
 use candle_core::Result;
-use std::ops::Range;
 
 /// Pixels of a block: its sums are f32, and f64 combines them.
 const BLOCK: usize = 256;
+
 /// Moments of each of `c` channels over examples of so many pixels: by blocks, each around its own mean,
 /// so that nothing is lost where the mean is large. A block is a part of one example, so that a batch
 /// in parts has the blocks of the whole: what is rounded is the same, and no value comes to lie on the
 /// other side of ReLU's edge.
 fn moments(x: &[f32], c: usize, pixels: usize) -> Moments {
-    let blocks = Blocks {
-        pixels,
-        of_example: pixels.div_ceil(BLOCK).max(1),
+    let of_example = pixels.div_ceil(BLOCK).max(1);
+    // the rows of the batch, a pixel each, that are block i
+    let rows = |i: usize| {
+        let first = i / of_example * pixels;
+        let from = i % of_example * BLOCK;
+        first + from..first + pixels.min(from + BLOCK)
     };
     let examples = x.len() / (pixels * c).max(1);
-    let mut sums = Buffer::new(examples * blocks.of_example * 2 * c);
+    let mut sums = Buffer::new(examples * of_example * 2 * c);
     for_each_chunk(
         &mut sums,
         2 * c,
         #[inline(always)]
         |i, block| {
             let (mean, squares) = block.split_at_mut(c);
-            let rows = blocks.rows(i);
+            let rows = rows(i);
             let x = &x[rows.start * c..rows.end * c];
             for_strips(
                 c,
@@ -47,23 +50,7 @@ fn moments(x: &[f32], c: usize, pixels: usize) -> Moments {
             );
         },
     );
-    combine(&sums, blocks, c)
-}
-
-/// How the rows of a batch, a pixel each, are cut into blocks.
-#[derive(Clone, Copy)]
-struct Blocks {
-    /// Pixels of an example.
-    pixels: usize,
-    of_example: usize,
-}
-
-impl Blocks {
-    fn rows(self, i: usize) -> Range<usize> {
-        let first = i / self.of_example * self.pixels;
-        let from = i % self.of_example * BLOCK;
-        first + from..first + self.pixels.min(from + BLOCK)
-    }
+    combine(&sums, |i| rows(i).len(), c)
 }
 
 /// Calls `f(first, n)` for strips of `c` channels, which have their sums in registers at a time: n is 64, or what
@@ -101,20 +88,20 @@ fn block_statistics<const N: usize>(x: &[f32], c: usize, mean: &mut [f32], squar
     squares[..N].copy_from_slice(&square);
 }
 
-/// The moments of all blocks, each given as its mean and its sum of squares around it.
-fn combine(sums: &[f32], blocks: Blocks, c: usize) -> Moments {
+/// The moments of all blocks, each of `rows(i)` rows, and given as its mean and its sum of squares around it.
+fn combine(sums: &[f32], rows: impl Fn(usize) -> usize, c: usize) -> Moments {
     let each = || sums.chunks_exact(2 * c).enumerate();
-    let count = each().map(|(i, _)| blocks.rows(i).len()).sum();
+    let count = each().map(|(i, _)| rows(i)).sum();
     let (mut mean, mut squares) = (vec![0f64; c], vec![0f64; c]);
     for (i, block) in each() {
-        let n = blocks.rows(i).len() as f64;
+        let n = rows(i) as f64;
         let means = mean.iter_mut().zip(&block[..c]);
         means.for_each(|(mean, m)| *mean += n * f64::from(*m));
     }
     mean.iter_mut()
         .for_each(|mean| *mean /= f64::max(count as f64, 1.));
     for (i, block) in each() {
-        let n = blocks.rows(i).len() as f64;
+        let n = rows(i) as f64;
         let (means, of_block) = block.split_at(c);
         for k in 0..c {
             let around = f64::from(means[k]) - mean[k];
