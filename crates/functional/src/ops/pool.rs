@@ -56,12 +56,10 @@ pub(crate) struct GlobalAverage {
 impl GlobalAverage {
     pub(crate) fn new(x: &[usize]) -> Result<Self> {
         let [_, h, w, channels] = args::dims4("global_avg_pool2d", "(B, H, W, C)", x)?;
-        if h * w == 0 {
+        let pixels = h * w;
+        if pixels == 0 {
             bail!("global_avg_pool2d: x has shape {x:?}, expected at least one pixel")
         }
-        Ok(Self {
-            pixels: h * w,
-            channels,
-        })
+        Ok(Self { pixels, channels })
     }
 }

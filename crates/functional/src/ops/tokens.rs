@@ -18,9 +18,8 @@ pub(crate) struct Embedding {
 impl Embedding {
     /// For tokens of any shape, and a weight (V, C). On the CPU the tokens are checked.
     pub fn new(tokens: &Tensor, weight: &[usize]) -> Result<Self> {
-        let [rows, width] = match *weight {
-            [rows, width] => [rows, width],
-            _ => bail!("embedding: weight has shape {weight:?}, expected (V, C)"),
+        let &[rows, width] = weight else {
+            bail!("embedding: weight has shape {weight:?}, expected (V, C)")
         };
         if tokens.dtype() != DType::U32 {
             let dtype = tokens.dtype().as_str();
@@ -98,11 +97,7 @@ impl Attention {
 
     /// Of the queries, keys and values.
     pub fn candle(&self, x: &Tensor) -> Result<Tensor> {
-        let Self {
-            tokens,
-            width,
-            heads,
-        } = *self;
+        let (tokens, width, heads) = (self.tokens, self.width, self.heads);
         let batch = x.dim(0)?;
         let x = x.reshape((batch, tokens, 3, heads, width / heads))?;
         let x = x.permute((2, 0, 3, 1, 4))?.contiguous()?;
