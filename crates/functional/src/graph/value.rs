@@ -317,8 +317,8 @@ impl Value {
     /// Where a tensor is not f32, or the sizes do not match.
     pub fn matmul(&self, weight: &Tensor, bias: Option<&Tensor>) -> Result<Self> {
         let op = Linear::matmul(self.dims(), weight.dims(), bias.map(|b| b.dims()))?;
-        let others = weighted(weight, bias);
-        self.then("matmul", Op::Linear(op), &others, &op.dims())
+        let (others, dims) = (weighted(weight, bias), [op.batch, op.outputs]);
+        self.then("matmul", Op::Linear(op), &others, &dims)
     }
 
     /// Normalizes each channel of (B, H, W, C), then scales it with `weight` and shifts it by `bias`, both (C,):
@@ -445,14 +445,8 @@ impl Value {
     /// Where a tensor is not f32, or the sizes do not match.
     pub fn layer_norm(&self, weight: &Tensor, bias: &Tensor) -> Result<Self> {
         let op = LayerNorm::new([self.dims(), weight.dims(), bias.dims()])?;
-        let others = [("weight", weight), ("bias", bias)];
-        self.native(
-            "layer_norm",
-            Op::LayerNorm(op),
-            &others,
-            self.dims(),
-            LayerNorm::candle,
-        )
+        let (op, others) = (Op::LayerNorm(op), [("weight", weight), ("bias", bias)]);
+        self.native("layer_norm", op, &others, self.dims(), LayerNorm::candle)
     }
 
     /// Attention in `heads` heads, in which each token sees itself and the tokens before it: queries, keys and values side by
@@ -487,12 +481,11 @@ impl Value {
         of_candle: impl Fn(&[Tensor]) -> Result<Tensor> + 'static,
     ) -> Result<Self> {
         let y = self.then(name, op, others, dims)?;
-        match (&y.0.source, self.device().is_cpu()) {
-            (Source::Op(_, inputs), false) => Ok(Self::candle(
-                &inputs.iter().collect::<Vec<_>>(),
-                of_candle,
-                dims,
-            )),
+        match &y.0.source {
+            Source::Op(_, inputs) if !self.device().is_cpu() => {
+                let inputs: Vec<&Self> = inputs.iter().collect();
+                Ok(Self::candle(&inputs, of_candle, dims))
+            }
             _ => Ok(y),
         }
     }
@@ -570,13 +563,12 @@ impl Value {
         first.check("cat", &others)?;
         let with = |value: &Self, len: usize| {
             let mut dims = value.dims().to_vec();
-            dims.get_mut(dim).map(|old| std::mem::replace(old, len))?;
+            *dims.get_mut(dim)? = len;
             Some(dims)
         };
         let len = values.iter().filter_map(|x| x.dims().get(dim)).sum();
-        let dims = with(first, len);
-        let Some(dims) = dims.filter(|_| values.iter().all(|x| with(x, 0) == with(first, 0)))
-        else {
+        let they_fit = values.iter().all(|x| with(x, 0) == with(first, 0));
+        let Some(dims) = with(first, len).filter(|_| they_fit) else {
             let shapes: Vec<_> = values.iter().map(|x| x.dims()).collect();
             bail!("cat: shapes {shapes:?} do not match, except in dimension {dim}")
         };

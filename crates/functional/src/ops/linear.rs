@@ -60,9 +60,4 @@ impl Linear {
             relu: false,
         })
     }
-
-    /// The shape of the result.
-    pub fn dims(&self) -> [usize; 2] {
-        [self.batch, self.outputs]
-    }
 }
