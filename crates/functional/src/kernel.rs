@@ -180,9 +180,4 @@ impl<B: Backend> Grad<'_, B> {
             _ => Grad::Unwanted,
         }
     }
-
-    /// Takes it away; unwanted is left.
-    pub fn take(&mut self) -> Self {
-        std::mem::replace(self, Grad::Unwanted)
-    }
 }

@@ -50,11 +50,9 @@ pub fn with_checks<'a, R>(
             CHECKED.set(self.0.take());
         }
     }
-    let params = params.into_iter();
+    let owned = |(name, var): (&str, &Var)| (name.to_owned(), var.clone());
     let checked = Checked {
-        params: params
-            .map(|(name, var)| (name.to_owned(), var.clone()))
-            .collect(),
+        params: params.into_iter().map(owned).collect(),
         seen: HashSet::new(),
         modules: Vec::new(),
     };

@@ -65,9 +65,8 @@ impl<B: Backend> Tape<B> {
                 entry.kernel.forward(pass, x, B::view_mut(&mut y))
             })?;
             saved.values.push(Some(y));
-            let tensors = if pass.keep { tensors } else { Vec::new() };
-            saved.tensors.push(tensors);
             if pass.keep {
+                saved.tensors.push(tensors);
                 continue;
             }
             saved.packed[i] = None;
@@ -295,7 +294,7 @@ impl<B: Backend> Tape<B> {
         })?;
         for n in 0..dx.len() {
             if let Some(first) = before(n)
-                && let Grad::Sum(part) = dx[n].take()
+                && let Grad::Sum(part) = std::mem::replace(&mut dx[n], Grad::Unwanted)
             {
                 B::accumulate(&pass.stream, &mut dx[first], part)?;
             }
