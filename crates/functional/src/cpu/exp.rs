@@ -19,11 +19,7 @@ pub(crate) fn exp(x: f32) -> f32 {
     ] {
         y = y * r + term;
     }
-    let power = shifted
-        .to_bits()
-        .wrapping_sub(ROUND.to_bits())
-        .wrapping_add(127)
-        << 23;
+    let power = shifted.to_bits().wrapping_sub(ROUND.to_bits() - 127) << 23;
     (y * r * r + r + 1.) * f32::from_bits(power)
 }
 

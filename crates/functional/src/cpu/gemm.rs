@@ -186,11 +186,8 @@ impl WithSimd for Dots<'_> {
                 for (i, sum) in sums.into_iter().enumerate().take(n - first) {
                     // Safety: row r of a and column `first` + i of b exist; the rest is as in `multiply_at`.
                     let to = unsafe { &mut *out.add(r * self.row + first + i) };
-                    *to = if self.accumulate || start > 0 {
-                        *to + sum
-                    } else {
-                        sum
-                    };
+                    let add = self.accumulate || start > 0;
+                    *to = if add { *to + sum } else { sum };
                 }
             }
         }
@@ -268,19 +265,16 @@ mod tests {
             let (a, b) = (Matrix::new(&a, m, k), Matrix::new(&b, n, k).t());
             let mut both = [numbers(m * n, 3), numbers(m * n, 3)];
             for (arch, out) in [Arch::V3(avx2), Arch::new()].into_iter().zip(&mut both) {
-                let out = out.as_mut_ptr();
-                let accumulate = true;
                 arch.dispatch(Dots {
-                    out,
+                    out: out.as_mut_ptr(),
                     row: n,
-                    accumulate,
+                    accumulate: true,
                     a,
                     b,
                 });
             }
-            let [first, second] = both.map(|out| out.into_iter().map(f32::to_bits).collect());
-            let (first, second): (Vec<u32>, Vec<u32>) = (first, second);
-            assert_eq!(first, second, "{m} {n} {k}");
+            let bits = |out: &[f32]| -> Vec<u32> { out.iter().map(|v| v.to_bits()).collect() };
+            assert_eq!(bits(&both[0]), bits(&both[1]), "{m} {n} {k}");
         }
     }
 
