@@ -78,9 +78,8 @@ impl Kernel<Cpu> for LayerNorm {
             (&mut statistics, BLOCK * 2),
             #[inline(always)]
             |i, y, statistics| {
-                let rows = y
-                    .chunks_exact_mut(c)
-                    .zip(x[0][i * BLOCK * c..].chunks_exact(c));
+                let x = x[0][i * BLOCK * c..].chunks_exact(c);
+                let rows = y.chunks_exact_mut(c).zip(x);
                 for ((y, x), of_row) in rows.zip(statistics.chunks_exact_mut(2)) {
                     let mean = sum(
                         c,
@@ -112,9 +111,8 @@ impl Kernel<Cpu> for LayerNorm {
             #[inline(always)]
             |i, dy, sums| {
                 let (dw, db) = sums.split_at_mut(c);
-                let rows = dy
-                    .chunks_exact_mut(c)
-                    .zip(x[i * BLOCK * c..].chunks_exact(c));
+                let x = x[i * BLOCK * c..].chunks_exact(c);
+                let rows = dy.chunks_exact_mut(c).zip(x);
                 let statistics = at.saved[0][i * BLOCK * 2..].chunks_exact(2);
                 for ((dy, x), of_row) in rows.zip(statistics) {
                     let (mean, scale) = (of_row[0], of_row[1]);

@@ -65,10 +65,8 @@ impl Images<'_> {
         for (i, row) in window.iter_mut().enumerate() {
             let y = top.wrapping_add(i);
             if y < self.height {
-                let first = self
-                    .data
-                    .as_ptr()
-                    .wrapping_add(self.at(sample, y, left, channel));
+                let first = self.at(sample, y, left, channel);
+                let first = self.data.as_ptr().wrapping_add(first);
                 for (j, pixel) in row.iter_mut().enumerate() {
                     if left.wrapping_add(j) < self.width {
                         *pixel = first.wrapping_add(j * self.channels.0);
