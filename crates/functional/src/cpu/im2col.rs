@@ -137,12 +137,7 @@ impl Geometry {
     }
 
     /// Calls `f` with the im2col matrix of `lines`.
-    pub(crate) fn with_columns<R>(
-        &self,
-        x: &[f32],
-        lines: Range<usize>,
-        f: impl FnOnce(Matrix) -> R,
-    ) -> R {
+    pub(crate) fn with_columns(&self, x: &[f32], lines: Range<usize>, f: impl FnOnce(Matrix)) {
         let (taps, rows) = (self.taps(), lines.len() * self.out_width);
         if self.pointwise() {
             let first = lines.start * self.out_width;
@@ -151,7 +146,7 @@ impl Geometry {
         own([rows * taps], |[columns]| {
             let columns = &mut columns[..rows * taps];
             self.im2col(x, lines, columns);
-            f(Matrix::new(columns, rows, taps))
-        })
+            f(Matrix::new(columns, rows, taps));
+        });
     }
 }
