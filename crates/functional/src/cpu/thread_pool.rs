@@ -3,11 +3,12 @@
 //! A thread that has finished its own tasks takes tasks that others have not begun. Helpers spin for a
 //! moment before they sleep: operations follow each other within microseconds.
 
+use devices::lock;
 use std::any::Any;
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering::*};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 
 /// How long a helper that has nothing to do looks for work before it sleeps; about 1 ms.
@@ -195,10 +196,6 @@ impl Shared {
             }
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
 #[cfg(test)]
