@@ -28,17 +28,14 @@ pub(super) fn weights(rows: usize, width: usize) -> usize {
 /// How far the kernel moves from one output to the next.
 #[derive(Clone, Copy)]
 pub(super) enum Stride {
-    One,
-    Two,
+    One = 1,
+    Two = 2,
 }
 
 impl Stride {
     #[inline(always)]
     pub(super) fn pixels(self) -> usize {
-        match self {
-            Self::One => 1,
-            Self::Two => 2,
-        }
+        self as usize
     }
 
     pub(super) fn planes(self) -> Planes {
