@@ -150,10 +150,8 @@ fn compare(
     let mut found = Vec::new();
     // a kink between two points disturbs one direction, or one step; a wrong gradient disturbs most of them
     for step in steps {
-        let directions = 1..=DIRECTIONS;
-        found = directions
-            .map(|direction| derivatives(&moved, gradients, &f, direction, step))
-            .collect::<Result<Vec<_>>>()?;
+        let along = |direction| derivatives(&moved, gradients, &f, direction, step);
+        found = (1..=DIRECTIONS).map(along).collect::<Result<Vec<_>>>()?;
         let norm = |part: usize| found.iter().map(|both| both[part]).fold(0., f64::hypot);
         let largest = norm(0).max(norm(1)) / (DIRECTIONS as f64).sqrt();
         let mut apart: Vec<f64> = found.iter().map(|[g, d]| (g - d).abs()).collect();

@@ -136,10 +136,8 @@ impl Norm {
             Some(norms) if self.train => here.over_all(norms)?,
             _ => here,
         };
-        let per_value = match self.train {
-            true => 1. / batch.count as f32,
-            false => 0.,
-        };
+        let count = batch.count as f32;
+        let per_value = if self.train { 1. / count } else { 0. };
         let [dw, db] = &batch.of;
         let stretch = |(dw, inv_std): (&f64, &f32)| *dw as f32 * inv_std * per_value * inv_std;
         Ok([
@@ -151,8 +149,7 @@ impl Norm {
 
 /// 1 / √(variance + ε).
 pub(crate) fn inv_std(var: &[f32]) -> Vec<f32> {
-    let inv_std = var.iter().map(|v| 1. / (v + EPS as f32).sqrt());
-    inv_std.collect()
+    var.iter().map(|v| 1. / (v + EPS as f32).sqrt()).collect()
 }
 
 /// Moves the running mean and variance towards a batch's mean and biased variance over `count`
