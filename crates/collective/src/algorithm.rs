@@ -98,16 +98,22 @@ impl Sum {
             in_pairs: false,
         }
     }
+
+    /// The sum of `parts` in the order of this sum.
+    pub(crate) fn total<T>(&self, parts: impl Iterator<Item = T>, add: impl Fn(T, T) -> T) -> T {
+        let total = match self.in_pairs {
+            true => in_pairs(parts, add),
+            false => parts.reduce(add),
+        };
+        total.expect("a sum has a part")
+    }
 }
 
 /// What remains of `parts` when neighbours are added, then their sums, until one is left. An odd one waits. It takes the
 /// parts one by one, so that only few are there at the same time.
-pub(crate) fn in_pairs<T>(
-    parts: impl IntoIterator<Item = T>,
-    add: impl Fn(T, T) -> T,
-) -> Option<T> {
+fn in_pairs<T>(parts: impl Iterator<Item = T>, add: impl Fn(T, T) -> T) -> Option<T> {
     let mut waiting: Vec<T> = Vec::new();
-    for (i, mut sum) in parts.into_iter().enumerate() {
+    for (i, mut sum) in parts.enumerate() {
         // as in a binary counter: part i completes as many pairs as i, in binary, has ones at its end
         for _ in 0..i.trailing_ones() {
             sum = add(waiting.pop().expect("its neighbour waits"), sum);
@@ -288,11 +294,7 @@ impl Schedule {
             let mut after = before.clone();
             for sum in round {
                 let parts = sum.from.iter().map(|rank| before[*rank][sum.chunk].clone());
-                let whole = match sum.in_pairs {
-                    true => in_pairs(parts, Partial::add),
-                    false => parts.reduce(Partial::add),
-                };
-                let whole = whole.expect("a sum has a value");
+                let whole = sum.total(parts, Partial::add);
                 sum.to
                     .iter()
                     .for_each(|rank| after[*rank][sum.chunk] = whole.clone());

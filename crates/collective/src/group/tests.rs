@@ -2,7 +2,6 @@
 //! ends the call of all others, with an error that names it.
 
 use super::*;
-use crate::algorithm::in_pairs;
 use candle_core::{CpuStorage, DType, Device, Storage, Tensor};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
@@ -71,11 +70,7 @@ fn serial(schedule: &Schedule, data: &[Vec<f32>]) -> Vec<f32> {
         for sum in round {
             for i in schedule.chunk(sum.chunk, data[0].len()) {
                 let parts = sum.from.iter().map(|rank| before[*rank][i]);
-                let total = match sum.in_pairs {
-                    true => in_pairs(parts, |a, b| a + b),
-                    false => parts.reduce(|a, b| a + b),
-                };
-                let total = total.unwrap();
+                let total = sum.total(parts, |a, b| a + b);
                 sum.to.iter().for_each(|rank| held[*rank][i] = total);
             }
         }
