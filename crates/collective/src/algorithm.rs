@@ -349,30 +349,21 @@ impl Schedule {
 
     fn check_round(&self, round: &[Sum]) -> Result<(), String> {
         for (i, sum) in round.iter().enumerate() {
-            let Sum {
-                by,
-                from,
-                to,
-                chunk,
-                ..
-            } = sum;
-            let ranks = from.iter().chain(to).chain([by]);
-            if let Some(rank) = ranks.clone().find(|rank| **rank >= self.members) {
+            let (by, chunk) = (sum.by, sum.chunk);
+            let mut ranks = sum.from.iter().chain(&sum.to).chain([&by]);
+            if let Some(rank) = ranks.find(|rank| **rank >= self.members) {
                 return Err(format!("there is no member {rank}."));
             }
-            if *chunk >= self.chunks {
+            if chunk >= self.chunks {
                 return Err(format!("there is no chunk {chunk}."));
             }
-            if from.is_empty() {
+            if sum.from.is_empty() {
                 return Err(format!("member {by} adds nothing."));
             }
-            let others = round
-                .iter()
-                .enumerate()
-                .filter(|(j, other)| *j != i && other.chunk == *chunk);
-            for (_, other) in others {
+            let others = round.iter().enumerate().filter(|(j, _)| *j != i);
+            for (_, other) in others.filter(|(_, other)| other.chunk == chunk) {
                 let touched = |rank: &&usize| other.from.contains(rank) || other.to.contains(rank);
-                if let Some(rank) = to.iter().find(touched) {
+                if let Some(rank) = sum.to.iter().find(touched) {
                     return Err(format!(
                         "member {by} writes chunk {chunk} of member {rank} while member {} uses it.",
                         other.by
