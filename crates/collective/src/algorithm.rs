@@ -523,40 +523,23 @@ mod tests {
 
     #[test]
     fn what_is_no_all_reduce_is_named() {
-        let changed = |change: fn(&mut Vec<Vec<Sum>>)| {
+        let says = |words: &str, change: fn(&mut Vec<Vec<Sum>>)| {
             let mut schedule = Schedule::new(Algorithm::Star, 3);
             change(&mut schedule.rounds);
-            schedule.check().unwrap_err()
-        };
-        let says = [
-            (
-                changed(|rounds| rounds.truncate(1)),
-                "Member 1 ends with 1 in",
-            ),
-            (
-                changed(|rounds| rounds[0][0].from = vec![0, 1, 1, 2]),
-                "ends with 0+1+1+2",
-            ),
-            (
-                changed(|rounds| rounds[1][0].from = vec![3]),
-                "Round 2: there is no member 3",
-            ),
-            (
-                changed(|rounds| rounds[1][0].chunk = 1),
-                "Round 2: there is no chunk 1",
-            ),
-            (
-                changed(|rounds| rounds[0].push(copy(1, 2, 0))),
-                "Round 1: member 1 writes chunk 0 of member 1 while",
-            ),
-            (
-                changed(|rounds| rounds[1][1] = Sum::new(2, vec![2, 0], 0)),
-                "ends with 2+(0+1+2)",
-            ),
-        ];
-        for (sentence, words) in says {
+            let sentence = schedule.check().unwrap_err();
             assert!(sentence.contains(words), "{sentence}");
-        }
+        };
+        says("Member 1 ends with 1 in", |rounds| rounds.truncate(1));
+        let words = "ends with 0+1+1+2";
+        says(words, |rounds| rounds[0][0].from = vec![0, 1, 1, 2]);
+        let words = "Round 2: there is no member 3";
+        says(words, |rounds| rounds[1][0].from = vec![3]);
+        let words = "Round 2: there is no chunk 1";
+        says(words, |rounds| rounds[1][0].chunk = 1);
+        let words = "Round 1: member 1 writes chunk 0 of member 1 while";
+        says(words, |rounds| rounds[0].push(copy(1, 2, 0)));
+        let words = "ends with 2+(0+1+2)";
+        says(words, |rounds| rounds[1][1] = Sum::new(2, vec![2, 0], 0));
         let no_chunks = Schedule {
             chunks: 0,
             ..Schedule::new(Algorithm::Star, 1)
