@@ -42,9 +42,8 @@ impl Deadline {
     pub fn nap<T>(&self, wait: impl FnOnce(Duration) -> T) -> T {
         let (start, longest) = (Instant::now(), self.left.get().min(NAP));
         let waited = wait(longest);
-        let left = self.left.get();
-        self.left
-            .set(left.saturating_sub(start.elapsed().min(longest)));
+        let took = start.elapsed().min(longest);
+        self.left.set(self.left.get().saturating_sub(took));
         waited
     }
 }
@@ -185,11 +184,8 @@ impl Barrier {
                 let limit = deadline.limit;
                 let error = Error::TimedOut { limit, missing };
                 let failed = word | FAILED;
-                if self
-                    .word
-                    .compare_exchange(word, failed, SeqCst, SeqCst)
-                    .is_ok()
-                {
+                let fails = self.word.compare_exchange(word, failed, SeqCst, SeqCst);
+                if fails.is_ok() {
                     failure.get_or_insert(error);
                     self.changed.notify_all();
                 }
