@@ -18,6 +18,8 @@ fn with(algorithm: Algorithm) -> GroupOptions {
     }
 }
 
+const MINUTE: Duration = Duration::from_secs(60);
+
 fn within(limit: Duration) -> GroupOptions {
     GroupOptions {
         timeout: Some(limit),
@@ -190,7 +192,7 @@ fn a_member_may_leave_after_the_last_round() {
 #[test]
 fn more_members_than_cores_come_through() {
     for k in [8, 33] {
-        on_threads(group(k, within(Duration::from_secs(60))), |mut member| {
+        on_threads(group(k, within(MINUTE)), |mut member| {
             for round in 0..200 {
                 let sum = member.all_reduce(vec![(member.rank() + round) as f32; round % 97]);
                 let expected = (k * round + k * (k - 1) / 2) as f32;
@@ -574,10 +576,6 @@ fn other_lengths_in_one_process_are_an_error_in_all() {
     }
 }
 
-fn within_a_minute() -> GroupOptions {
-    within(Duration::from_secs(60))
-}
-
 /// A process group that fails after some calls.
 struct Failing(usize);
 
@@ -617,7 +615,7 @@ impl ProcessGroup for Failing {
 fn a_process_group_that_fails_fails_for_all_members_of_the_process() {
     // the first call counts the members, the second one compares the lengths, the third one sums
     for calls in [1, 2] {
-        let members = group_in(Box::new(Failing(calls)), 3, within_a_minute()).unwrap();
+        let members = group_in(Box::new(Failing(calls)), 3, within(MINUTE)).unwrap();
         let errors = on_threads(members, |mut member| {
             let error = member.all_reduce(vec![1.0; 100]).unwrap_err();
             assert_eq!(member.sum(&mut [1.0]), Err(error.clone()));
@@ -630,7 +628,7 @@ fn a_process_group_that_fails_fails_for_all_members_of_the_process() {
 
 #[test]
 fn a_member_that_leaves_is_named_by_its_rank_in_the_whole() {
-    let members = group_in(Box::new(Failing(9)), 3, within_a_minute()).unwrap();
+    let members = group_in(Box::new(Failing(9)), 3, within(MINUTE)).unwrap();
     on_threads(members, |mut member| {
         if member.rank() != 4 {
             assert_eq!(member.all_reduce(vec![1.0]), Err(left(4)));
