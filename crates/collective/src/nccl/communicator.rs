@@ -111,13 +111,11 @@ impl Comm {
             let (id, config) = (sys::ncclUniqueId { internal }, (&raw mut config).cast());
             result::comm_init_rank_config(&mut comm, size as c_int, id, rank as c_int, config)
         };
-        match comm.is_null() {
-            true => Err(format!(
-                "NCCL cannot make a communicator: {:?}",
-                begun.err().map(|NcclError(failed)| failed)
-            )),
-            false => Ok(Self(Mutex::new(Some(Handle(comm))))),
+        if comm.is_null() {
+            let failed = begun.err().map(|NcclError(failed)| failed);
+            return Err(format!("NCCL cannot make a communicator: {failed:?}"));
         }
+        Ok(Self(Mutex::new(Some(Handle(comm)))))
     }
 
     /// The result of `call`, if the communicator still exists.
@@ -146,10 +144,8 @@ impl Comm {
                 return Err(error.to_string());
             }
             if end.is_over() {
-                return Err(format!(
-                    "NCCL did not finish within {:?}",
-                    limit.unwrap_or_default()
-                ));
+                let limit = limit.unwrap_or_default();
+                return Err(format!("NCCL did not finish within {limit:?}"));
             }
             end.nap(|_| sleep(POLL));
         }
