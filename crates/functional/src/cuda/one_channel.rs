@@ -38,19 +38,15 @@ impl<'a> OneChannel<'a> {
 
     /// One of two kernels, by the size of the convolution's.
     fn pick(&self, [three, five]: [&'static str; 2]) -> &'static str {
-        if self.0.geometry.kernel.0 == 3 {
-            three
-        } else {
-            five
+        match self.0.geometry.kernel.0 {
+            3 => three,
+            _ => five,
         }
     }
 
     pub fn forward(&self, stream: &Stream, x: &[Floats], y: Floats) -> Result<()> {
-        let (name, bias) = (
-            self.pick(["one_channel3", "one_channel5"]),
-            x.get(2).copied(),
-        );
-        let name = y.kernel(name);
+        let name = y.kernel(self.pick(["one_channel3", "one_channel5"]));
+        let bias = x.get(2).copied();
         launch!(stream, name, elements y.len; y.len, x[0], x[1], bias, y, self, self.0.relu)
     }
 
