@@ -3,6 +3,7 @@
 use candle_core::{CpuStorage, CustomOp1, Device, Layout, ModuleT, Result, Shape, Tensor, Var};
 use functional::{Backward, Bucket, Gradients, Network, Ready, Summation, Value, Values, candle};
 use proptest::test_runner::Config as ProptestConfig;
+use std::fmt::Display;
 use std::sync::Arc;
 
 /// `cases` random cases a test; a failure prints its smallest case and writes no file.
@@ -237,7 +238,7 @@ pub fn assert_results(ours: &[Tensor], theirs: &[Tensor], tolerance: f64) {
 }
 
 /// Checks that an error says something.
-pub fn assert_refused<T>(expected: &str, result: Result<T>) {
+pub fn assert_refused<T, E: Display>(expected: &str, result: std::result::Result<T, E>) {
     let message = result.err().expect("an error").to_string();
     assert!(message.contains(expected), "{message:?}: no {expected:?}");
 }
