@@ -53,15 +53,12 @@ pub(crate) fn with_memory_of<R>(
 
 /// The elements of a contiguous tensor in its memory.
 fn elements(address: u64, bytes: usize, layout: &Layout) -> Result<Floats> {
-    match layout.contiguous_offsets() {
-        Some((start, end)) => {
-            Ok(Floats::new(address, bytes / size_of::<f32>()).at(start, end - start))
-        }
-        None => bail!(
-            "expected a contiguous tensor, got strides {:?}",
-            layout.stride()
-        ),
-    }
+    let Some((start, end)) = layout.contiguous_offsets() else {
+        let strides = layout.stride();
+        bail!("expected a contiguous tensor, got strides {strides:?}")
+    };
+    let all = Floats::new(address, bytes / size_of::<f32>());
+    Ok(all.at(start, end - start))
 }
 
 /// A tensor with this memory.
