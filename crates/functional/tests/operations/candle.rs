@@ -241,19 +241,13 @@ fn functions_of_several_values_have_candles_gradients() -> Result<()> {
     let tokens = Value::new(&Tensor::new(&[[0u32, 2], [1, 1]], &Device::Cpu)?)?;
     let gather = candle_fn(|x: &[Tensor]| x[1].flatten_to(1)?.embedding(&x[0].flatten_all()?));
     // one is computed already, one is a tensor, and one of another type
-    let y = Value::cat(
-        &[
-            &attention.forward_all(&[&a.relu()?, &b], true)?,
-            &(&a * &b)?,
-        ],
-        2,
-    )?;
+    let attended = attention.forward_all(&[&a.relu()?, &b], true)?;
+    let y = Value::cat(&[&attended, &(&a * &b)?], 2)?;
     let y = y.linear(&params[2], None)?;
     assert_eq!(y.dims(), [2, 3, 5]);
     let gathered = gather.forward_all(&[&tokens, &(&a * &a)?], true)?;
     let mut gradients = new(&params);
-    let loss = (y.sum()? + gathered.sum()?)?;
-    let loss = gradients.backward(&loss)?;
+    let loss = gradients.backward(&(y.sum()? + gathered.sum()?)?)?;
 
     let [a, b, weight] = [0, 1, 2].map(|i| params[i].as_tensor());
     let attention = a.relu()?.matmul(&b.t()?)?.matmul(b)?;
@@ -269,15 +263,11 @@ fn functions_of_several_values_have_candles_gradients() -> Result<()> {
         let theirs = grads.get(param).expect("a gradient");
         assert_near("gradient", &values(ours), &values(theirs), TOLERANCE);
     }
-    let (long, wide) = (
-        Value::new(&random((2, 3), 1))?,
-        Value::new(&random((3, 3), 1))?,
-    );
+    let long = Value::new(&random((2, 3), 1))?;
+    let wide = Value::new(&random((3, 3), 1))?;
     assert_refused("mul: x has shape [2, 3], other [3, 3]", &long * &wide);
-    assert_refused(
-        "shapes [[2, 3], [3, 3]] do not match, except in dimension 1",
-        Value::cat(&[&long, &wide], 1),
-    );
+    let expected = "shapes [[2, 3], [3, 3]] do not match, except in dimension 1";
+    assert_refused(expected, Value::cat(&[&long, &wide], 1));
     assert_refused("in dimension 2", Value::cat(&[&long], 2));
     Ok(())
 }
