@@ -386,10 +386,8 @@ impl ProcessGroup for Processes {
         }
         let total: usize = lengths.clone().sum();
         if i32::try_from(total).is_err() {
-            let why = format!(
-                "{total} bytes to gather; MPI gathers at most {} at once",
-                i32::MAX
-            );
+            let most = i32::MAX;
+            let why = format!("{total} bytes to gather; MPI gathers at most {most} at once");
             return Err(error(self.rank, &why));
         }
         let counts: Vec<i32> = lengths.map(|length| length as i32).collect();

@@ -85,13 +85,10 @@ fn no_memory(stream: &CudaStream, bytes: usize, error: DriverError) -> Error {
     }
     let context = stream.context();
     let (free, total) = context.mem_get_info().unwrap_or_default();
-    let mib = |bytes: usize| bytes / (1 << 20);
+    let [more, free, total] = [bytes, free, total].map(|bytes| bytes >> 20);
+    let (gpu, more) = (context.ordinal(), more.max(1));
     Error::Msg(format!(
-        "out of memory on cuda({}): {} MiB more were needed, {} of {} MiB are free",
-        context.ordinal(),
-        mib(bytes).max(1),
-        mib(free),
-        mib(total)
+        "out of memory on cuda({gpu}): {more} MiB more were needed, {free} of {total} MiB are free"
     ))
 }
 
