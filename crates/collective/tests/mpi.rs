@@ -153,18 +153,13 @@ fn ends(job: &str, status: i32, says: &[&str]) -> Result<(), Failed> {
 fn run_rank(name: &str) -> ExitCode {
     let job = JOBS.iter().find(|job| job.0 == name);
     let outcome = job.expect("a job of this name").1();
-    let rank = rank();
+    let rank = std::env::var("OMPI_COMM_WORLD_RANK").expect("mpirun sets it");
     match &outcome {
         Ok(()) => println!("rank {rank} is well"),
         Err(error) => println!("rank {rank}: {error}"),
     }
     mpi::finish().expect("all process groups are gone");
     ExitCode::from(u8::from(outcome.is_err()))
-}
-
-fn rank() -> usize {
-    let rank = std::env::var("OMPI_COMM_WORLD_RANK").expect("mpirun sets it");
-    rank.parse().expect("a number")
 }
 
 /// A process group without a limit; `mpirun` has a limit.
