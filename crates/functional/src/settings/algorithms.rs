@@ -14,9 +14,7 @@ static CHOSEN: Mutex<BTreeMap<String, String>> = Mutex::new(BTreeMap::new());
 /// functional::set_algorithms(&functional::algorithms());
 /// ```
 pub fn algorithms() -> Vec<(String, String)> {
-    let pairs = lock(&CHOSEN);
-    let pairs = pairs.iter();
-    pairs.map(|(what, by)| (what.clone(), by.clone())).collect()
+    lock(&CHOSEN).clone().into_iter().collect()
 }
 
 /// Sets these algorithms, so that a run can go on with the same bits. An algorithm that the GPU does not offer is
