@@ -98,16 +98,22 @@ impl Sum {
             in_pairs: false,
         }
     }
+
+    /// The sum of `parts` in the order of this sum.
+    pub(crate) fn total<T>(&self, parts: impl Iterator<Item = T>, add: impl Fn(T, T) -> T) -> T {
+        let total = match self.in_pairs {
+            true => in_pairs(parts, add),
+            false => parts.reduce(add),
+        };
+        total.expect("a sum has a part")
+    }
 }
 
 /// What remains of `parts` when neighbours are added, then their sums, until one is left. An odd one waits. It takes the
 /// parts one by one, so that only few are there at the same time.
-pub(crate) fn in_pairs<T>(
-    parts: impl IntoIterator<Item = T>,
-    add: impl Fn(T, T) -> T,
-) -> Option<T> {
+fn in_pairs<T>(parts: impl Iterator<Item = T>, add: impl Fn(T, T) -> T) -> Option<T> {
     let mut waiting: Vec<T> = Vec::new();
-    for (i, mut sum) in parts.into_iter().enumerate() {
+    for (i, mut sum) in parts.enumerate() {
         // as in a binary counter: part i completes as many pairs as i, in binary, has ones at its end
         for _ in 0..i.trailing_ones() {
             sum = add(waiting.pop().expect("its neighbour waits"), sum);
@@ -288,11 +294,7 @@ impl Schedule {
             let mut after = before.clone();
             for sum in round {
                 let parts = sum.from.iter().map(|rank| before[*rank][sum.chunk].clone());
-                let whole = match sum.in_pairs {
-                    true => in_pairs(parts, Partial::add),
-                    false => parts.reduce(Partial::add),
-                };
-                let whole = whole.expect("a sum has a value");
+                let whole = sum.total(parts, Partial::add);
                 sum.to
                     .iter()
                     .for_each(|rank| after[*rank][sum.chunk] = whole.clone());
@@ -347,30 +349,21 @@ impl Schedule {
 
     fn check_round(&self, round: &[Sum]) -> Result<(), String> {
         for (i, sum) in round.iter().enumerate() {
-            let Sum {
-                by,
-                from,
-                to,
-                chunk,
-                ..
-            } = sum;
-            let ranks = from.iter().chain(to).chain([by]);
-            if let Some(rank) = ranks.clone().find(|rank| **rank >= self.members) {
+            let (by, chunk) = (sum.by, sum.chunk);
+            let mut ranks = sum.from.iter().chain(&sum.to).chain([&by]);
+            if let Some(rank) = ranks.find(|rank| **rank >= self.members) {
                 return Err(format!("there is no member {rank}."));
             }
-            if *chunk >= self.chunks {
+            if chunk >= self.chunks {
                 return Err(format!("there is no chunk {chunk}."));
             }
-            if from.is_empty() {
+            if sum.from.is_empty() {
                 return Err(format!("member {by} adds nothing."));
             }
-            let others = round
-                .iter()
-                .enumerate()
-                .filter(|(j, other)| *j != i && other.chunk == *chunk);
-            for (_, other) in others {
+            let others = round.iter().enumerate().filter(|(j, _)| *j != i);
+            for (_, other) in others.filter(|(_, other)| other.chunk == chunk) {
                 let touched = |rank: &&usize| other.from.contains(rank) || other.to.contains(rank);
-                if let Some(rank) = to.iter().find(touched) {
+                if let Some(rank) = sum.to.iter().find(touched) {
                     return Err(format!(
                         "member {by} writes chunk {chunk} of member {rank} while member {} uses it.",
                         other.by
@@ -530,40 +523,23 @@ mod tests {
 
     #[test]
     fn what_is_no_all_reduce_is_named() {
-        let changed = |change: fn(&mut Vec<Vec<Sum>>)| {
+        let says = |words: &str, change: fn(&mut Vec<Vec<Sum>>)| {
             let mut schedule = Schedule::new(Algorithm::Star, 3);
             change(&mut schedule.rounds);
-            schedule.check().unwrap_err()
-        };
-        let says = [
-            (
-                changed(|rounds| rounds.truncate(1)),
-                "Member 1 ends with 1 in",
-            ),
-            (
-                changed(|rounds| rounds[0][0].from = vec![0, 1, 1, 2]),
-                "ends with 0+1+1+2",
-            ),
-            (
-                changed(|rounds| rounds[1][0].from = vec![3]),
-                "Round 2: there is no member 3",
-            ),
-            (
-                changed(|rounds| rounds[1][0].chunk = 1),
-                "Round 2: there is no chunk 1",
-            ),
-            (
-                changed(|rounds| rounds[0].push(copy(1, 2, 0))),
-                "Round 1: member 1 writes chunk 0 of member 1 while",
-            ),
-            (
-                changed(|rounds| rounds[1][1] = Sum::new(2, vec![2, 0], 0)),
-                "ends with 2+(0+1+2)",
-            ),
-        ];
-        for (sentence, words) in says {
+            let sentence = schedule.check().unwrap_err();
             assert!(sentence.contains(words), "{sentence}");
-        }
+        };
+        says("Member 1 ends with 1 in", |rounds| rounds.truncate(1));
+        let words = "ends with 0+1+1+2";
+        says(words, |rounds| rounds[0][0].from = vec![0, 1, 1, 2]);
+        let words = "Round 2: there is no member 3";
+        says(words, |rounds| rounds[1][0].from = vec![3]);
+        let words = "Round 2: there is no chunk 1";
+        says(words, |rounds| rounds[1][0].chunk = 1);
+        let words = "Round 1: member 1 writes chunk 0 of member 1 while";
+        says(words, |rounds| rounds[0].push(copy(1, 2, 0)));
+        let words = "ends with 2+(0+1+2)";
+        says(words, |rounds| rounds[1][1] = Sum::new(2, vec![2, 0], 0));
         let no_chunks = Schedule {
             chunks: 0,
             ..Schedule::new(Algorithm::Star, 1)

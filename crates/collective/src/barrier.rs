@@ -2,9 +2,10 @@
 //! for ever. The error names the members that left or did not arrive in time.
 
 use crate::error::Error;
+use devices::lock;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A time limit for waiting, counted in naps. It does not count the time in which the whole process was
@@ -42,9 +43,8 @@ impl Deadline {
     pub fn nap<T>(&self, wait: impl FnOnce(Duration) -> T) -> T {
         let (start, longest) = (Instant::now(), self.left.get().min(NAP));
         let waited = wait(longest);
-        let left = self.left.get();
-        self.left
-            .set(left.saturating_sub(start.elapsed().min(longest)));
+        let took = start.elapsed().min(longest);
+        self.left.set(self.left.get().saturating_sub(took));
         waited
     }
 }
@@ -165,7 +165,7 @@ impl Barrier {
     }
 
     fn sleep(&self, opened: u64, deadline: Option<&Deadline>) -> Result<(), Error> {
-        let mut failure = self.lock();
+        let mut failure = lock(&self.failure);
         loop {
             let word = self.word.load(SeqCst);
             match self.look(opened) {
@@ -185,11 +185,8 @@ impl Barrier {
                 let limit = deadline.limit;
                 let error = Error::TimedOut { limit, missing };
                 let failed = word | FAILED;
-                if self
-                    .word
-                    .compare_exchange(word, failed, SeqCst, SeqCst)
-                    .is_ok()
-                {
+                let fails = self.word.compare_exchange(word, failed, SeqCst, SeqCst);
+                if fails.is_ok() {
                     failure.get_or_insert(error);
                     self.changed.notify_all();
                 }
@@ -210,7 +207,7 @@ impl Barrier {
 
     /// Fails all present and later waits; returns the first failure.
     pub fn fail(&self, error: Error) -> Error {
-        let mut failure = self.lock();
+        let mut failure = lock(&self.failure);
         let first = failure.get_or_insert(error).clone();
         // under the lock, so that no member sees one change without the other
         self.word.fetch_or(FAILED, SeqCst);
@@ -220,18 +217,14 @@ impl Barrier {
 
     /// The failure; call it only after [`FAILED`] is set.
     fn failure(&self) -> Error {
-        let failure = self.lock().clone();
+        let failure = lock(&self.failure).clone();
         failure.expect("a failed barrier has a failure")
     }
 
     fn wake(&self) {
         if self.sleepers.load(SeqCst) > 0 {
-            drop(self.lock()); // waits for members that have checked and are about to sleep
+            drop(lock(&self.failure)); // waits for members that have checked and are about to sleep
             self.changed.notify_all();
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Error>> {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

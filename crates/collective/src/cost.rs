@@ -139,18 +139,11 @@ impl Algorithm {
     /// read and written once. On devices it is the tree where latency counts, and otherwise the owner. In memory,
     /// `nccl` counts as `auto`.
     pub fn chosen(self, on_devices: bool, k: usize, bytes: usize) -> Algorithm {
+        let time = |algorithm| LINK.time(algorithm, k, bytes);
         match self {
-            Algorithm::Auto if on_devices => {
-                let [owner, tree] =
-                    [Algorithm::Owner, Algorithm::Tree].map(|a| LINK.time(a, k, bytes));
-                if tree < owner {
-                    Algorithm::Tree
-                } else {
-                    Algorithm::Owner
-                }
-            }
-            Algorithm::Auto => Algorithm::Owner,
-            Algorithm::Nccl if !on_devices => Algorithm::Owner,
+            Self::Auto if on_devices && time(Self::Tree) < time(Self::Owner) => Self::Tree,
+            Self::Auto => Self::Owner,
+            Self::Nccl if !on_devices => Self::Owner,
             named => named,
         }
     }

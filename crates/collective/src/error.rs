@@ -59,10 +59,9 @@ impl fmt::Display for Error {
             ),
             Error::Device { rank, why } => write!(f, "all-reduce: replica {rank}: {why}"),
             Error::Process { rank, why } => write!(f, "all-reduce: process {rank}: {why}"),
-            Error::KindMismatch => write!(
-                f,
-                "the replicas made different calls, or gave items of different types"
-            ),
+            Error::KindMismatch => {
+                f.write_str("the replicas made different calls, or gave items of different types")
+            }
             Error::TimedOut { limit, missing } => {
                 let replicas = names("replica", missing);
                 write!(f, "all-reduce: {replicas} did not arrive within {limit:?}")

@@ -226,9 +226,8 @@ impl Member {
     /// # Errors
     /// [`Error`]: a member left, or did not arrive in time.
     pub fn barrier(&mut self) -> Result<(), Error> {
-        self.group
-            .barrier
-            .wait(self.local, self.deadline().as_ref())
+        let deadline = self.deadline();
+        self.group.barrier.wait(self.local, deadline.as_ref())
     }
 
     pub(crate) fn deadline(&self) -> Option<Deadline> {
@@ -261,10 +260,8 @@ impl Member {
         let answer = self.process_group.as_deref_mut().map(speak).transpose();
         let answer = answer.map_err(|error| self.group.barrier.fail(error))?;
         // without a limit: member 0 waits for other processes, and the process group has its own limit
-        let mut answers = self.gather(answer, None)?;
-        Ok(answers
-            .swap_remove(0)
-            .expect("member 0 has the process group"))
+        let first = self.gather(answer, None)?.swap_remove(0);
+        Ok(first.expect("member 0 has the process group"))
     }
 
     /// The vectors of all processes.
@@ -283,11 +280,8 @@ impl Member {
     /// As [`same_in_all_processes`](Self::same_in_all_processes), before a sum of the process group: with one member in
     /// each process, it compares the lengths itself.
     pub(crate) fn same_length(&mut self, lengths: Vec<usize>) -> Result<(), Error> {
-        let processes = self
-            .group
-            .order
-            .as_ref()
-            .map_or(1, |order| order.vectors.len());
+        let order = self.group.order.as_ref();
+        let processes = order.map_or(1, |order| order.vectors.len());
         match self.size() == processes {
             true => Ok(()),
             false => self.same_in_all_processes(lengths),
@@ -328,9 +322,8 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        self.group
-            .barrier
-            .fail(Error::PeerLeft { rank: self.rank() });
+        let rank = self.rank();
+        self.group.barrier.fail(Error::PeerLeft { rank });
     }
 }
 

@@ -14,7 +14,6 @@
 
 mod watch;
 
-use crate::algorithm::Schedule;
 use crate::end::last_words;
 use crate::error::Error;
 use crate::order::{SumOrder, parts};
@@ -190,8 +189,6 @@ struct Processes {
     calls: Arc<Calls>,
     rank: usize,
     size: usize,
-    /// Which process sums which chunk.
-    owners: Schedule,
     /// The chunk that this process sums, of the vectors of all processes.
     parts: Vec<f32>,
 }
@@ -224,7 +221,6 @@ impl Processes {
             channels,
             rank,
             size,
-            owners: parts(size),
             parts: Vec::new(),
         }
     }
@@ -340,10 +336,11 @@ impl ProcessGroup for Processes {
         let _in_call = calls.enter(Call::AllReduce);
         let len = vectors[0].len();
         self.same_length(Call::AllReduce, len)?;
+        let owners = parts(self.size);
         for start in (0..len).step_by(PIECE) {
             let piece = start..len.min(start + PIECE);
             let mut pieces: Vec<_> = vectors.iter_mut().map(|v| &mut v[piece.clone()]).collect();
-            let chunks = (0..self.size).map(|rank| self.owners.chunk(rank, piece.len()));
+            let chunks = (0..self.size).map(|rank| owners.chunk(rank, piece.len()));
             let chunks: Vec<Range<usize>> = chunks.collect();
             self.sum(&mut pieces, order, &chunks);
             self.gather(pieces[0], &chunks);
@@ -389,10 +386,8 @@ impl ProcessGroup for Processes {
         }
         let total: usize = lengths.clone().sum();
         if i32::try_from(total).is_err() {
-            let why = format!(
-                "{total} bytes to gather; MPI gathers at most {} at once",
-                i32::MAX
-            );
+            let most = i32::MAX;
+            let why = format!("{total} bytes to gather; MPI gathers at most {most} at once");
             return Err(error(self.rank, &why));
         }
         let counts: Vec<i32> = lengths.map(|length| length as i32).collect();

@@ -50,21 +50,14 @@ impl SumOrder {
         let is_added = |member: &usize| inside.iter().any(|(_, other, _)| other == member);
         let heads: Vec<usize> = (0..k).filter(|member| !is_added(member)).collect();
         let number = |member| heads.partition_point(|head| *head < member);
+        let vectors = |own: &[usize]| number(own[1]) - number(own[0]);
+        let addition = |(to, other, _)| (number(to), number(other));
         let ends = heads[1..].iter().chain([&k]);
+        let members = heads.iter().zip(ends);
         Self {
-            vectors: starts
-                .windows(2)
-                .map(|own| number(own[1]) - number(own[0]))
-                .collect(),
-            additions: between
-                .into_iter()
-                .map(|(to, other, _)| (number(to), number(other)))
-                .collect(),
-            members: heads
-                .iter()
-                .zip(ends)
-                .map(|(head, end)| *head..*end)
-                .collect(),
+            vectors: starts.windows(2).map(vectors).collect(),
+            additions: between.into_iter().map(addition).collect(),
+            members: members.map(|(head, end)| *head..*end).collect(),
             starts,
             in_pairs,
         }
@@ -161,11 +154,8 @@ fn pairs(k: usize) -> Vec<(usize, usize, usize)> {
     let rounds = Schedule::new(Algorithm::Tree, k).rounds;
     let sums = rounds.iter().flatten().filter(|sum| sum.from.len() == 2);
     sums.map(|sum| {
-        (
-            sum.from[0],
-            sum.from[1],
-            (2 * sum.from[1] - sum.from[0]).min(k),
-        )
+        let (to, other) = (sum.from[0], sum.from[1]);
+        (to, other, (2 * other - to).min(k))
     })
     .collect()
 }

@@ -1,7 +1,7 @@
 //! All-reduce of tensors, each on its member's device. A member copies the chunks that it needs from other
 //! devices, and adds them on its own. Within a process, the host does not wait for a GPU.
 
-use crate::algorithm::{Algorithm, Schedule, in_pairs};
+use crate::algorithm::{Algorithm, Schedule};
 use crate::error::Error;
 use crate::group::Member;
 #[cfg(feature = "nccl")]
@@ -166,11 +166,7 @@ fn round(
     for sum in own.filter(|sum| !is_empty(&all[rank][sum.chunk])) {
         let part = |from: &usize| to_device(&all[*from][sum.chunk], device);
         let parts = sum.from.iter().map(part);
-        let whole = match sum.in_pairs {
-            true => in_pairs(parts, |a, b| a? + b?),
-            false => parts.reduce(|a, b| a? + b?),
-        };
-        mine[sum.chunk] = whole.expect("a sum has a part")?;
+        mine[sum.chunk] = sum.total(parts, |a, b| a? + b?)?;
     }
     Ok(mine)
 }

@@ -153,18 +153,13 @@ fn ends(job: &str, status: i32, says: &[&str]) -> Result<(), Failed> {
 fn run_rank(name: &str) -> ExitCode {
     let job = JOBS.iter().find(|job| job.0 == name);
     let outcome = job.expect("a job of this name").1();
-    let rank = rank();
+    let rank = std::env::var("OMPI_COMM_WORLD_RANK").expect("mpirun sets it");
     match &outcome {
         Ok(()) => println!("rank {rank} is well"),
         Err(error) => println!("rank {rank}: {error}"),
     }
     mpi::finish().expect("all process groups are gone");
     ExitCode::from(u8::from(outcome.is_err()))
-}
-
-fn rank() -> usize {
-    let rank = std::env::var("OMPI_COMM_WORLD_RANK").expect("mpirun sets it");
-    rank.parse().expect("a number")
 }
 
 /// A process group without a limit; `mpirun` has a limit.
@@ -225,15 +220,14 @@ fn assert_bits(found: &[f32], expected: &[f32]) {
 
 /// Pieces and chunks of all kinds: none, some empty, odd ones, and more than one piece.
 fn sums() -> Result<(), Error> {
-    let layouts = [[1, 1, 1, 1], [2, 2, 2, 2], [3, 1, 2, 5]];
     let pairs: Sum = in_pairs;
-    let cases = layouts.map(|layout| (layout, Algorithm::Auto, pairs));
     let star: Sum = |parts| parts.iter().cloned().reduce(added).expect("there are some");
-    for (layout, algorithm, order) in
-        cases
-            .into_iter()
-            .chain([([3, 1, 2, 5], Algorithm::Star, star)])
-    {
+    for (layout, algorithm, order) in [
+        ([1, 1, 1, 1], Algorithm::Auto, pairs),
+        ([2, 2, 2, 2], Algorithm::Auto, pairs),
+        ([3, 1, 2, 5], Algorithm::Auto, pairs),
+        ([3, 1, 2, 5], Algorithm::Star, star),
+    ] {
         let processes = process_group()?;
         let own = layout[processes.rank()];
         let k: usize = layout[..processes.size()].iter().sum();
@@ -334,7 +328,7 @@ fn faulty(fault: fn()) -> Result<(), Error> {
     Ok(())
 }
 
-fn endless() {
+fn endless() -> ! {
     loop {
         std::thread::sleep(Duration::from_secs(1));
     }
@@ -357,7 +351,6 @@ fn leaves() -> Result<(), Error> {
     if processes.rank() == 1 {
         drop(processes);
         endless();
-        return Ok(());
     }
     sum(&mut processes, &mut [1.0])
 }

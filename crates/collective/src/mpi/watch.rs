@@ -11,9 +11,10 @@ use crate::error::names;
 use ::mpi::request::StaticScope;
 use ::mpi::topology::SimpleCommunicator;
 use ::mpi::traits::{Communicator, Destination, MatchedReceiveVec, Source};
+use devices::lock;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 /// How often the watch polls the calls.
@@ -130,24 +131,21 @@ impl Channels {
             call: AtomicU8::new(0),
             seen: Default::default(),
         });
-        self.lock().push(Arc::downgrade(&calls));
+        lock(&self.open).push(Arc::downgrade(&calls));
         calls
     }
 
     /// The number of channels that still exist.
     pub fn in_use(&self) -> usize {
-        let mut open = self.lock();
+        let mut open = lock(&self.open);
         open.retain(|calls| calls.strong_count() > 0);
         open.len()
     }
 
     /// The first answer of a channel.
     fn find<T>(&self, ask: impl FnMut(Arc<Calls>) -> Option<T>) -> Option<T> {
-        self.lock().iter().filter_map(Weak::upgrade).find_map(ask)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Weak<Calls>>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        let open = lock(&self.open);
+        open.iter().filter_map(Weak::upgrade).find_map(ask)
     }
 }
 

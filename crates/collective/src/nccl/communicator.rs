@@ -81,21 +81,17 @@ struct Config {
 /// `NCCL_CONFIG_UNDEF_INT`.
 const LEFT_OUT: c_int = c_int::MIN;
 
-impl Config {
-    /// For a communicator with non-blocking calls.
-    fn not_blocking() -> Self {
-        Self {
-            size: size_of::<Self>(),
-            magic: 0xcafe_beef,
-            version: 21_700,
-            blocking: 0,
-            cga_cluster_size: LEFT_OUT,
-            min_ctas: LEFT_OUT,
-            max_ctas: LEFT_OUT,
-            net_name: std::ptr::null(),
-        }
-    }
-}
+/// For a communicator with non-blocking calls.
+const NOT_BLOCKING: Config = Config {
+    size: size_of::<Config>(),
+    magic: 0xcafe_beef,
+    version: 21_700,
+    blocking: 0,
+    cga_cluster_size: LEFT_OUT,
+    min_ctas: LEFT_OUT,
+    max_ctas: LEFT_OUT,
+    net_name: std::ptr::null(),
+};
 
 impl Comm {
     /// Starts to make a communicator on the GPU of this thread; [`settle`](Self::settle) waits for it, and
@@ -104,20 +100,18 @@ impl Comm {
         let mut internal: [c_char; 128] = [0; 128];
         let bytes = internal.iter_mut().zip(id);
         bytes.for_each(|(to, from)| *to = from.cast_signed());
-        let (mut comm, mut config) = (std::ptr::null_mut(), Config::not_blocking());
+        let (mut comm, mut config) = (std::ptr::null_mut(), NOT_BLOCKING);
         // Safety: the first field of the config is its own size, and the call reads that many bytes. It writes
         // one pointer, `comm`, which stays null if there is no communicator.
         let begun = unsafe {
             let (id, config) = (sys::ncclUniqueId { internal }, (&raw mut config).cast());
             result::comm_init_rank_config(&mut comm, size as c_int, id, rank as c_int, config)
         };
-        match comm.is_null() {
-            true => Err(format!(
-                "NCCL cannot make a communicator: {:?}",
-                begun.err().map(|NcclError(failed)| failed)
-            )),
-            false => Ok(Self(Mutex::new(Some(Handle(comm))))),
+        if comm.is_null() {
+            let failed = begun.err().map(|NcclError(failed)| failed);
+            return Err(format!("NCCL cannot make a communicator: {failed:?}"));
         }
+        Ok(Self(Mutex::new(Some(Handle(comm)))))
     }
 
     /// The result of `call`, if the communicator still exists.
@@ -146,10 +140,8 @@ impl Comm {
                 return Err(error.to_string());
             }
             if end.is_over() {
-                return Err(format!(
-                    "NCCL did not finish within {:?}",
-                    limit.unwrap_or_default()
-                ));
+                let limit = limit.unwrap_or_default();
+                return Err(format!("NCCL did not finish within {limit:?}"));
             }
             end.nap(|_| sleep(POLL));
         }

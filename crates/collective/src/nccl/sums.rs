@@ -99,12 +99,8 @@ impl Nccl {
             done.map_err(candle_core::Error::msg)?;
         }
         let sum = Storage::Cuda(CudaStorage::wrap_cuda_slice(sum, storage.device.clone()));
-        Ok(Tensor::from_storage(
-            sum,
-            data.shape(),
-            BackpropOp::none(),
-            false,
-        ))
+        let none = BackpropOp::none();
+        Ok(Tensor::from_storage(sum, data.shape(), none, false))
     }
 
     /// Watches the sums that `device` was given so far.

@@ -5,7 +5,8 @@ use candle_core::cuda_backend::cudarc::driver::{
     CudaContext, CudaSlice, CudaStream, DeviceRepr, DriverError, result, sys,
 };
 use candle_core::{Error, Result};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use devices::lock;
+use std::sync::{Arc, Mutex};
 
 /// Memory with its address, which is asked for once: to ask is to record events.
 pub(crate) struct Piece {
@@ -19,10 +20,6 @@ pub(crate) type Pool = Arc<Free<Piece>>;
 /// The pool of each stream of the process, with its GPU.
 static POOLS: Mutex<Vec<(Arc<CudaContext>, Pool)>> = Mutex::new(Vec::new());
 
-fn pools() -> MutexGuard<'static, Vec<(Arc<CudaContext>, Pool)>> {
-    POOLS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// The pool of a new stream.
 pub(crate) fn pool(stream: &CudaStream) -> Result<Pool> {
     if stream.context().has_async_alloc() {
@@ -30,7 +27,7 @@ pub(crate) fn pool(stream: &CudaStream) -> Result<Pool> {
     }
     devices::kept_memory(give_back);
     let pool = Pool::new(Free::new());
-    pools().push((stream.context().clone(), pool.clone()));
+    lock(&POOLS).push((stream.context().clone(), pool.clone()));
     Ok(pool)
 }
 
@@ -53,7 +50,7 @@ pub(crate) fn alloc<T: DeviceRepr>(stream: &Arc<CudaStream>, len: usize) -> Resu
 /// pool: libraries allocate beside the pool.
 fn give_back() {
     // a copy, so that the lock is not held here: another thread may need it for this GPU to go on
-    let pools = pools().clone();
+    let pools = lock(&POOLS).clone();
     if pools.is_empty() {
         return; // there may be no driver to ask
     }
@@ -88,13 +85,10 @@ fn no_memory(stream: &CudaStream, bytes: usize, error: DriverError) -> Error {
     }
     let context = stream.context();
     let (free, total) = context.mem_get_info().unwrap_or_default();
-    let mib = |bytes: usize| bytes / (1 << 20);
+    let [more, free, total] = [bytes, free, total].map(|bytes| bytes >> 20);
+    let (gpu, more) = (context.ordinal(), more.max(1));
     Error::Msg(format!(
-        "out of memory on cuda({}): {} MiB more were needed, {} of {} MiB are free",
-        context.ordinal(),
-        mib(bytes).max(1),
-        mib(free),
-        mib(total)
+        "out of memory on cuda({gpu}): {more} MiB more were needed, {free} of {total} MiB are free"
     ))
 }
 

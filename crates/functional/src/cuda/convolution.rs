@@ -10,8 +10,7 @@ use super::memory::Block;
 use super::one_channel::OneChannel;
 use super::stream::Stream;
 use crate::kernel::Kernel;
-use crate::ops::convolution::Convolution;
-use crate::ops::convolution::Geometry;
+use crate::ops::convolution::{Convolution, Geometry};
 use crate::ops::pool::Windows;
 use candle_core::Result;
 

@@ -74,6 +74,19 @@ impl Argument for usize {
     }
 }
 
+/// A struct of numbers or of addresses.
+impl<A: Argument<Raw: Copy + Default>, const N: usize> Argument for [A; N] {
+    type Raw = [A::Raw; N];
+
+    fn raw(&self) -> Result<Self::Raw> {
+        let mut raw = [A::Raw::default(); N];
+        for (raw, argument) in raw.iter_mut().zip(self) {
+            *raw = argument.raw()?;
+        }
+        Ok(raw)
+    }
+}
+
 impl Argument for bool {
     type Raw = i32;
 

@@ -10,7 +10,6 @@ use crate::ops::layout::Transpose;
 use crate::ops::pool::{Average, GlobalAverage, Maximum, Windows};
 use crate::ops::{Add, Relu};
 use candle_core::Result;
-use candle_core::cuda_backend::cudarc::driver::DeviceRepr;
 
 impl Kernel<Cuda> for Relu {
     fn forward(&self, pass: &Pass, x: &[Floats], y: Floats) -> Result<Vec<Block>> {
@@ -53,18 +52,11 @@ impl Kernel<Cuda> for Transpose {
     }
 }
 
-/// [`Windows`] as the kernels see it.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct RawWindows([i32; 7]);
-
-// Safety: seven integers of 32 bits, as the kernels' struct.
-unsafe impl DeviceRepr for RawWindows {}
-
+/// The kernels have a struct of seven integers of 32 bits.
 impl Argument for Windows {
-    type Raw = RawWindows;
+    type Raw = [i32; 7];
 
-    fn raw(&self) -> Result<RawWindows> {
+    fn raw(&self) -> Result<Self::Raw> {
         let sizes = [
             self.height,
             self.width,
@@ -74,8 +66,7 @@ impl Argument for Windows {
             self.kernel,
             self.stride,
         ];
-        sizes.iter().try_for_each(|n| n.raw().map(drop))?;
-        Ok(RawWindows(sizes.map(|n| n as i32)))
+        sizes.raw()
     }
 }
 

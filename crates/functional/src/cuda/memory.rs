@@ -11,7 +11,6 @@ use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr, DevicePtrM
 /// once: the stream keeps the order.
 pub(crate) struct Block {
     piece: Option<Piece>,
-    size: usize,
     floats: Floats,
     free: Pool,
 }
@@ -37,7 +36,6 @@ impl Block {
             }
         };
         Ok(Self {
-            size: piece.memory.num_bytes() / size_of::<f32>(),
             floats: Floats {
                 address: piece.address,
                 len,
@@ -67,13 +65,14 @@ impl Block {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn into_slice(mut self, stream: &Stream) -> Result<CudaSlice<f32>> {
-        let is_exact = self.size == self.floats.len && self.floats.element == Element::F32;
-        let mut exact = match self.piece.take_if(|_| is_exact) {
+        let Floats { len, element, .. } = self.floats;
+        let is_exact = |piece: &mut Piece| piece.memory.len() == len && element == Element::F32;
+        let mut exact = match self.piece.take_if(is_exact) {
             Some(piece) => piece.memory,
             None => {
-                let exact = alloc::<f32>(stream.cuda(), self.floats.len)?;
+                let exact = alloc::<f32>(stream.cuda(), len)?;
                 let address = exact.device_ptr(stream.cuda()).0;
-                stream.copy(self.floats, Floats::new(address, self.floats.len))?;
+                stream.copy(self.floats, Floats::new(address, len))?;
                 exact
             }
         };
@@ -86,7 +85,7 @@ impl Block {
 impl Drop for Block {
     fn drop(&mut self) {
         if let Some(piece) = self.piece.take() {
-            self.free.give(self.size, piece);
+            self.free.give(piece.memory.len(), piece);
         }
     }
 }

@@ -3,39 +3,17 @@
 
 use super::floats::Floats;
 use super::gradient::{At, Cuda, Grad, Pass};
-use super::launch::{Argument, THREADS, launch};
+use super::launch::{THREADS, launch};
 use super::memory::Block;
 use super::stream::Stream;
 use super::tensors::{with_floats, with_memory_of};
 use crate::kernel::Kernel;
 use crate::ops::norm::{EPS, MOMENTUM, Norm};
 use crate::ops::synchronized::{Moments, Summation, Sums};
-use candle_core::cuda_backend::cudarc::driver::DeviceRepr;
 use candle_core::{Error, Result, Tensor, Var};
 
 /// About as many blocks as keep a GPU busy.
 const BLOCKS: usize = 512;
-
-/// The addresses of the four numbers that normalize each channel, as the kernels take them.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Channels {
-    mean: u64,
-    inv_std: u64,
-    weight: u64,
-    bias: u64,
-}
-
-// Safety: four addresses, as the kernels' struct.
-unsafe impl DeviceRepr for Channels {}
-
-impl Argument for Channels {
-    type Raw = Self;
-
-    fn raw(&self) -> Result<Self> {
-        Ok(*self)
-    }
-}
 
 /// How rows of channels are cut into blocks of threads, by the shape alone.
 struct Cut {
@@ -69,15 +47,6 @@ impl Norm {
         match aligned && self.channels.is_multiple_of(4) {
             true => 4,
             false => 1,
-        }
-    }
-
-    fn channels(&self, mean: Floats, inv_std: Floats, x: &[Floats]) -> Channels {
-        Channels {
-            mean: mean.address,
-            inv_std: inv_std.address,
-            weight: x[1].address,
-            bias: x[2].address,
         }
     }
 
@@ -219,7 +188,8 @@ impl Kernel<Cuda> for Norm {
         let c = self.channels;
         let (mean, inv_std) = (Block::new(stream, c)?, Block::new(stream, c)?);
         self.write_statistics(pass, x, mean.floats(), inv_std.floats())?;
-        let channels = self.channels(mean.floats(), inv_std.floats(), x);
+        // the four numbers that normalize each channel: a struct of the kernel's
+        let channels = [mean.floats(), inv_std.floats(), x[1], x[2]];
         let vector = self.vector(&[x, &[y]].concat());
         let (n, other) = (y.len / vector, self.shortcut(x));
         let name = y.kernel(pick(vector, ["norm_forward1", "norm_forward4"]));
@@ -231,7 +201,7 @@ impl Kernel<Cuda> for Norm {
         let stream = &*pass.stream;
         let (c, rows, x, d) = (self.channels, self.count, at.x[0], dy.floats());
         let (mean, inv_std) = (at.saved[0].floats(), at.saved[1].floats());
-        let channels = self.channels(mean, inv_std, at.x);
+        let channels = [mean, inv_std, at.x[1], at.x[2]]; // as in forward
         // the shortcut's gradient is the one behind the ReLU, of which nothing is left after that
         let masked = (self.relu && self.shortcut).then_some(at.y);
         let relu = self.relu && masked.is_none();

@@ -9,37 +9,22 @@ use super::memory::Block;
 use super::stream::Stream;
 use crate::ops::convolution::Convolution;
 use candle_core::Result;
-use candle_core::cuda_backend::cudarc::driver::DeviceRepr;
 
 /// Blocks of the backward kernel.
 const BLOCKS: usize = 512;
 
-/// The sizes as the kernels see them.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct RawSizes([i32; 8]);
-
-// Safety: eight integers of 32 bits, as the kernels' struct.
-unsafe impl DeviceRepr for RawSizes {}
-
 /// A convolution that these kernels compute.
 pub(crate) struct OneChannel<'a>(&'a Convolution);
 
+/// The kernels have a struct of eight integers of 32 bits.
 impl Argument for &OneChannel<'_> {
-    type Raw = RawSizes;
+    type Raw = [[i32; 4]; 2];
 
-    fn raw(&self) -> Result<RawSizes> {
-        let Convolution {
-            geometry: g, pool, ..
-        } = self.0;
+    fn raw(&self) -> Result<Self::Raw> {
+        let g = &self.0.geometry;
         let [out_height, out_width] = self.0.pooled();
         let sizes = [g.height, g.width, out_height, out_width];
-        let sizes = [sizes, [g.out_channels, g.stride, g.padding, *pool]].concat();
-        let mut raw = [0; 8];
-        for (raw, size) in raw.iter_mut().zip(sizes) {
-            *raw = size.raw()?;
-        }
-        Ok(RawSizes(raw))
+        [sizes, [g.out_channels, g.stride, g.padding, self.0.pool]].raw()
     }
 }
 
@@ -53,19 +38,15 @@ impl<'a> OneChannel<'a> {
 
     /// One of two kernels, by the size of the convolution's.
     fn pick(&self, [three, five]: [&'static str; 2]) -> &'static str {
-        if self.0.geometry.kernel.0 == 3 {
-            three
-        } else {
-            five
+        match self.0.geometry.kernel.0 {
+            3 => three,
+            _ => five,
         }
     }
 
     pub fn forward(&self, stream: &Stream, x: &[Floats], y: Floats) -> Result<()> {
-        let (name, bias) = (
-            self.pick(["one_channel3", "one_channel5"]),
-            x.get(2).copied(),
-        );
-        let name = y.kernel(name);
+        let name = y.kernel(self.pick(["one_channel3", "one_channel5"]));
+        let bias = x.get(2).copied();
         launch!(stream, name, elements y.len; y.len, x[0], x[1], bias, y, self, self.0.relu)
     }
 

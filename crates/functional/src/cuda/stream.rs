@@ -8,8 +8,9 @@ use super::launch::{between, launch};
 use candle_core::cuda_backend::cudarc::driver::{CudaFunction, CudaSlice, CudaStream, DevicePtr};
 use candle_core::cuda_backend::{CudaDevice, DeviceId};
 use candle_core::{Error, Result, bail};
+use devices::lock;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// A file of kernels, compiled for each type that memory may have.
 macro_rules! compiled {
@@ -53,7 +54,7 @@ impl Stream {
     /// # Errors
     /// Where the kernels cannot be loaded, or cuDNN cannot be used.
     pub fn of(device: &CudaDevice) -> Result<Arc<Self>> {
-        let mut streams = STREAMS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut streams = lock(&STREAMS);
         if let Some((_, stream)) = streams.iter().find(|(id, _)| *id == device.id()) {
             stream.bind()?;
             return Ok(stream.clone());
@@ -93,13 +94,12 @@ impl Stream {
 
     /// cuDNN, for one thread at a time.
     pub fn cudnn(&self) -> MutexGuard<'_, Cudnn> {
-        self.cudnn.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.cudnn)
     }
 
     pub fn function(&self, kernel: impl Into<Kernel>) -> Result<CudaFunction> {
         let kernel @ Kernel(element, name) = kernel.into();
-        let functions = self.functions.lock();
-        let mut functions = functions.unwrap_or_else(PoisonError::into_inner);
+        let mut functions = lock(&self.functions);
         if let Some(function) = functions.get(&kernel) {
             return Ok(function.clone());
         }
@@ -129,7 +129,7 @@ impl Stream {
 
     /// Calls `f` with the address of `table` on the GPU.
     pub fn with_table<R>(&self, table: Vec<u64>, f: impl FnOnce(u64) -> Result<R>) -> Result<R> {
-        let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tables = lock(&self.tables);
         if !tables.contains_key(&table) {
             if tables.len() >= TABLES {
                 tables.clear();

@@ -26,7 +26,7 @@ pub(crate) fn with_floats<R>(
         };
         let (address, guard) = slice.device_ptr(stream.cuda());
         reading.push(guard);
-        floats.push(elements(address, slice.num_bytes(), layout)?);
+        floats.push(elements(address, slice.len(), layout)?);
     }
     f(&floats)
 }
@@ -45,23 +45,19 @@ pub(crate) fn with_memory_of<R>(
             bail!("a tensor is on another device than the operation")
         }
         let slice = storage.as_cuda_slice_mut::<f32>()?;
-        let bytes = slice.num_bytes();
+        let len = slice.len();
         let (address, _written) = slice.device_ptr_mut(stream.cuda());
-        f(elements(address, bytes, layout)?)
+        f(elements(address, len, layout)?)
     })
 }
 
 /// The elements of a contiguous tensor in its memory.
-fn elements(address: u64, bytes: usize, layout: &Layout) -> Result<Floats> {
-    match layout.contiguous_offsets() {
-        Some((start, end)) => {
-            Ok(Floats::new(address, bytes / size_of::<f32>()).at(start, end - start))
-        }
-        None => bail!(
-            "expected a contiguous tensor, got strides {:?}",
-            layout.stride()
-        ),
-    }
+fn elements(address: u64, len: usize, layout: &Layout) -> Result<Floats> {
+    let Some((start, end)) = layout.contiguous_offsets() else {
+        let strides = layout.stride();
+        bail!("expected a contiguous tensor, got strides {strides:?}")
+    };
+    Ok(Floats::new(address, len).at(start, end - start))
 }
 
 /// A tensor with this memory.

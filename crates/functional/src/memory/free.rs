@@ -1,7 +1,8 @@
 //! Free memory that is used again: fresh pages cost more than most operations.
 
+use devices::lock;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 /// The free memory by size. A step asks for the sizes that the step before gave back. The memory keeps its contents.
 pub(crate) struct Free<T>(Mutex<State<T>>);
@@ -27,7 +28,7 @@ impl<T> Free<T> {
     /// A memory of `len` numbers, or up to twice as many: the smaller batch at the end of an epoch needs no
     /// memory of its own.
     pub fn take(&self, len: usize) -> Option<T> {
-        let free = &mut self.lock().by_size;
+        let free = &mut lock(&self.0).by_size;
         let size = *free.range(len..=2 * len).next()?.0;
         let of_size = free.get_mut(&size)?;
         let memory = of_size.pop();
@@ -38,7 +39,7 @@ impl<T> Free<T> {
     }
 
     pub fn give(&self, size: usize, memory: T) {
-        let mut state = self.lock();
+        let mut state = lock(&self.0);
         let pass = state.pass;
         state.by_size.entry(size).or_default().push((pass, memory));
     }
@@ -46,7 +47,7 @@ impl<T> Free<T> {
     /// Begins a pass, and drops the memory that the last passes did not use.
     #[cfg(feature = "cuda")]
     pub fn begin_pass(&self) {
-        let mut state = self.lock();
+        let mut state = lock(&self.0);
         state.pass += 1;
         if state.pass.is_multiple_of(PASSES) {
             let first = state.pass - PASSES;
@@ -58,12 +59,8 @@ impl<T> Free<T> {
 
     /// Drops all of it: so many numbers.
     pub fn clear(&self) -> usize {
-        let free = std::mem::take(&mut self.lock().by_size);
+        let free = std::mem::take(&mut lock(&self.0).by_size);
         free.iter().map(|(size, all)| size * all.len()).sum()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

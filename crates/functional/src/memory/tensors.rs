@@ -5,21 +5,18 @@ use devices::{Lent, lend};
 
 /// The elements of a contiguous f32 tensor, which may start anywhere in its storage.
 pub(crate) fn slice<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
-    match (storage, layout.contiguous_offsets()) {
-        (CpuStorage::F32(floats), Some((start, end))) => match floats.get(start..end) {
-            Some(slice) => Ok(slice),
-            None => bail!(
-                "a tensor of shape {:?} has {} elements in memory",
-                layout.dims(),
-                floats.len()
-            ),
-        },
-        (CpuStorage::F32(_), None) => bail!(
-            "expected a contiguous tensor, got strides {:?}",
-            layout.stride()
-        ),
-        _ => bail!("expected an f32 tensor"),
-    }
+    let CpuStorage::F32(floats) = storage else {
+        bail!("expected an f32 tensor")
+    };
+    let Some((start, end)) = layout.contiguous_offsets() else {
+        let strides = layout.stride();
+        bail!("expected a contiguous tensor, got strides {strides:?}")
+    };
+    let Some(slice) = floats.get(start..end) else {
+        let (dims, len) = (layout.dims(), floats.len());
+        bail!("a tensor of shape {dims:?} has {len} elements in memory")
+    };
+    Ok(slice)
 }
 
 /// Calls `f` with the elements of contiguous tensors on the CPU.

@@ -136,17 +136,13 @@ fn check(params: &[(&str, &Var)], sums: &[Bucket], rates: &[f64]) -> Result<()> 
         bail!("{all} parameters and {} rates", rates.len())
     }
     for part in sums.iter().flat_map(|bucket| bucket.parts.iter()) {
-        let (param, len) = (params.get(part.parameter), part.range.len());
-        match param {
-            Some((_, param)) if param.elem_count() == len => {}
-            Some((name, param)) => bail!(
-                "{name} has {} elements, the sum of its gradients {len}",
-                param.elem_count()
-            ),
-            None => bail!(
-                "a gradient of parameter {}, there are {all}",
-                part.parameter
-            ),
+        let (number, len) = (part.parameter, part.range.len());
+        let Some((name, param)) = params.get(number) else {
+            bail!("a gradient of parameter {number}, there are {all}")
+        };
+        let elements = param.elem_count();
+        if elements != len {
+            bail!("{name} has {elements} elements, the sum of its gradients {len}")
         }
     }
     Ok(())

@@ -1,15 +1,12 @@
 //! The algorithms that were chosen for a GPU's convolutions. The first replica that needs one chooses for all: they
 //! round differently.
 
+use devices::lock;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 /// The name of the algorithm for each convolution.
 static CHOSEN: Mutex<BTreeMap<String, String>> = Mutex::new(BTreeMap::new());
-
-fn chosen() -> MutexGuard<'static, BTreeMap<String, String>> {
-    CHOSEN.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// The algorithms that were chosen so far: pairs of a convolution and its algorithm. There are none on the CPU.
 ///
@@ -17,19 +14,17 @@ fn chosen() -> MutexGuard<'static, BTreeMap<String, String>> {
 /// functional::set_algorithms(&functional::algorithms());
 /// ```
 pub fn algorithms() -> Vec<(String, String)> {
-    let pairs = chosen();
-    let pairs = pairs.iter();
-    pairs.map(|(what, by)| (what.clone(), by.clone())).collect()
+    lock(&CHOSEN).clone().into_iter().collect()
 }
 
 /// Sets these algorithms, so that a run can go on with the same bits. An algorithm that the GPU does not offer is
 /// ignored.
 pub fn set_algorithms(pairs: &[(String, String)]) {
-    chosen().extend(pairs.iter().cloned());
+    lock(&CHOSEN).extend(pairs.iter().cloned());
 }
 
 /// The algorithm for `what`. Others that need one wait for `choose`.
 #[cfg(feature = "cuda")]
 pub(crate) fn algorithm(what: String, choose: impl FnOnce() -> String) -> String {
-    chosen().entry(what).or_insert_with(choose).clone()
+    lock(&CHOSEN).entry(what).or_insert_with(choose).clone()
 }

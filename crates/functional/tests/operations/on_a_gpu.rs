@@ -180,10 +180,8 @@ fn three_steps(
     how: Update,
 ) -> Result<Vec<Vec<f32>>> {
     let on = |n: usize, seed| random(n, seed).to_device(device);
-    let (w, b) = (
-        Var::from_tensor(&on(n, seed)?)?,
-        Var::from_tensor(&on(3, seed + 1)?)?,
-    );
+    let w = Var::from_tensor(&on(n, seed)?)?;
+    let b = Var::from_tensor(&on(3, seed + 1)?)?;
     let part = |parameter, range| Part { parameter, range };
     let sums = on(n + 3, seed + 2)?;
     let bucket = Bucket {
