@@ -165,14 +165,10 @@ impl Workers {
                 Some(deadline) => deadline.nap(|time| inbox.recv_timeout(time)),
             };
             match (next, &deadline) {
-                (Ok((i, answer)), _) => {
-                    let most = if answer.is_ok() {
-                        Duration::MAX
-                    } else {
-                        ENDING
-                    };
+                (Ok((i, came)), _) => {
+                    let most = if came.is_ok() { Duration::MAX } else { ENDING };
                     deadline = self.timeout.map(|limit| Deadline::after(limit.min(most)));
-                    answers[i] = Some(answer);
+                    answers[i] = Some(came);
                 }
                 (Err(RecvTimeoutError::Timeout), Some(deadline)) if !deadline.is_over() => {}
                 (Err(end), _) => return end,
