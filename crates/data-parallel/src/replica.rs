@@ -218,10 +218,7 @@ impl Replica {
         let how = Backward {
             norms: norms.clone().map(|norms| norms as Arc<dyn Summation>),
             outputs: &[y_hat],
-            ready: match last && self.overlap {
-                true => Some(&mut ready),
-                false => None,
-            },
+            ready: (last && self.overlap).then_some(&mut ready),
         };
         let l = self.gradients.backward_with(l, how)?;
         check_used(norms.as_deref())?;
