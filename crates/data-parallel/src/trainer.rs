@@ -343,10 +343,7 @@ impl Trainer {
         let wants_to_stop = self.stop.is_some_and(|(wants_to, _)| wants_to());
         let flags = [wants_to_stop, bad.is_some()].map(|flag| f64::from(u8::from(flag)));
         let mut counts = [own as f64, flags[0], flags[1]];
-        let alone = self.net.processes.are_one();
-        if !alone {
-            self.net.processes.sum(&mut counts)?;
-        }
+        self.net.processes.sum(&mut counts)?;
         if let Some(bad) = bad {
             bail!(bad)
         }
@@ -354,7 +351,7 @@ impl Trainer {
             counts[2] == 0.0,
             "the minibatch of another process has NaN or infinity; no step was taken"
         );
-        if alone {
+        if self.net.processes.are_one() {
             return Ok(own);
         }
         if let (true, Some((_, stop))) = (counts[1] > 0.0, self.stop) {
