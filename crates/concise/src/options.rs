@@ -94,13 +94,9 @@ fn places() -> impl TypedValueParser<Value = ReduceOn> {
 type Weights = Vec<f64>; // clap would take a `Vec` for an option that is repeated
 
 fn weights(text: &str) -> Result<Weights, &'static str> {
-    let weight = |text: &str| {
-        text.trim()
-            .parse()
-            .ok()
-            .filter(|w: &f64| *w > 0.0 && w.is_finite())
-    };
-    let weights: Option<Weights> = text.split(',').map(weight).collect();
+    let weights = text.split(',').map(|weight| weight.trim().parse());
+    let weights: Option<Weights> = weights.map(Result::ok).collect();
+    let weights = weights.filter(|all| all.iter().all(|w| *w > 0.0 && w.is_finite()));
     weights.ok_or("expected positive numbers such as 3,1")
 }
 
@@ -254,10 +250,6 @@ impl Options {
         Duration::from_secs_f64(self.timeout)
     }
 
-    fn bucket_bytes(&self) -> usize {
-        (self.bucket_mb * f64::from(1 << 20)) as usize
-    }
-
     /// How the replicas on `devices` work together, with the all-reduce that `auto` stands for.
     ///
     /// # Errors
@@ -270,7 +262,7 @@ impl Options {
         let mut how = Replication {
             allreduce: self.allreduce,
             reduce_on: self.reduce_on,
-            bucket_bytes: self.bucket_bytes(),
+            bucket_bytes: (self.bucket_mb * f64::from(1 << 20)) as usize,
             overlap: !self.no_overlap,
             sync_bn: self.sync_bn,
             timeout: Some(self.patience()),
