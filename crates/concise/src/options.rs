@@ -79,13 +79,9 @@ fn ways() -> impl TypedValueParser<Value = Algorithm> {
 
 /// The places where gradients are summed, with the help of each.
 fn places() -> impl TypedValueParser<Value = ReduceOn> {
-    let places = [
-        ("device", "On the devices, which copy from each other"),
-        (
-            "host",
-            "In host memory; each device copies its gradients there and the sums back",
-        ),
-    ];
+    let device = "On the devices, which copy from each other";
+    let host = "In host memory; each device copies its gradients there and the sums back";
+    let places = [("device", device), ("host", host)];
     let places = places.map(|(name, help)| PossibleValue::new(name).help(help));
     PossibleValuesParser::new(places).try_map(|place| place.parse::<ReduceOn>())
 }
