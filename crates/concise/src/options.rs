@@ -5,13 +5,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use candle_core::Device;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use clap::{Args, Command, FromArgMatches, ValueEnum};
+use clap::{Parser, ValueEnum};
 use data_parallel::schedule::{cosine, linear, one_cycle, step, warmup};
 use data_parallel::{Algorithm, Processes, ReduceOn, Replication, Sgd, collective};
 use run::{BadInput, Run};
 
 /// The options of a run of this section; what is left out is as in the book.
-#[derive(Debug, Clone, clap::Args)]
+#[derive(Debug, Clone, Parser)]
 #[group(id = "concise")]
 pub struct Options {
     /// Those of both sections.
@@ -126,9 +126,7 @@ const TOGETHER: &str = "Data parallelism";
 impl Default for Options {
     /// The book's run: that of an empty command line.
     fn default() -> Self {
-        let command = Self::augment_args(Command::new("default"));
-        let matches = command.get_matches_from(["default"]);
-        Self::from_arg_matches(&matches).expect("every option has a default")
+        Self::parse_from(["default"])
     }
 }
 
