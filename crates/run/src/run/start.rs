@@ -76,7 +76,7 @@ pub(super) fn places(devices: &[Device], process: Process, k: usize) -> String {
         return format!(
             "{k} replicas in {} processes ({})",
             process.of,
-            layout(process.of, k)
+            layout(process, k)
         );
     }
     match devices {
@@ -89,23 +89,18 @@ pub(super) fn places(devices: &[Device], process: Process, k: usize) -> String {
 }
 
 /// The replicas of each process, such as `0 1 | 2 | 3`; of many processes the first and the last.
-fn layout(processes: usize, k: usize) -> String {
+fn layout(process: Process, k: usize) -> String {
     let of = |rank| {
-        let replicas = Process {
-            rank,
-            of: processes,
-            ..Process::ALONE
-        }
-        .replicas(k);
+        let replicas = Process { rank, ..process }.replicas(k);
         match replicas.len() {
             1 => format!("{}", replicas.start),
             2 => format!("{} {}", replicas.start, replicas.end - 1),
             _ => format!("{} to {}", replicas.start, replicas.end - 1),
         }
     };
-    match processes {
-        ..=8 => (0..processes).map(of).collect::<Vec<_>>().join(" | "),
-        _ => format!("{} | {} | … | {}", of(0), of(1), of(processes - 1)),
+    match process.of {
+        ..=8 => (0..process.of).map(of).collect::<Vec<_>>().join(" | "),
+        _ => format!("{} | {} | … | {}", of(0), of(1), of(process.of - 1)),
     }
 }
 
@@ -259,14 +254,15 @@ mod tests {
 
     #[test]
     fn replicas_are_named_by_process() {
-        assert_eq!(layout(3, 4), "0 1 | 2 | 3");
-        assert_eq!(layout(16, 64), "0 to 3 | 4 to 7 | … | 60 to 63");
         let of = |rank, local_rank| Process {
             rank,
             of: 3,
             local_rank,
             on_machine: 2,
         };
+        assert_eq!(layout(of(0, 0), 4), "0 1 | 2 | 3");
+        let sixteen = Process { of: 16, ..of(0, 0) };
+        assert_eq!(layout(sixteen, 64), "0 to 3 | 4 to 7 | … | 60 to 63");
         assert_eq!(of(1, 1).replicas_here(4), 0..3);
         assert_eq!(of(2, 0).replicas_here(4), 3..4); // no rank 3
     }
