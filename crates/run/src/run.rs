@@ -127,7 +127,8 @@ impl Run {
     /// As [`start`](Self::start).
     pub fn start_in(process: Process, options: &Options, book: &Book) -> Result<Self> {
         options.check().map_err(BadInput::from)?;
-        let (devices, note) = start::find_devices(process, options)?;
+        let found = start::find_devices(process, options);
+        let (devices, note) = found.map_err(BadInput::from)?;
         let k = match process.of {
             1 => devices.len(),
             of => options.gpus.unwrap_or(of),

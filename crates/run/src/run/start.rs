@@ -132,35 +132,22 @@ pub(super) fn find_devices(
     process: Process,
     options: &Options,
 ) -> Result<(Vec<Device>, Option<String>)> {
-    let of = process.of;
-    if of == 1 {
-        return found(options, options.gpus, None);
-    }
-    // of several processes, each has one replica, if the user does not say how many there are
-    let k = options.gpus.unwrap_or(of);
-    if k < of {
-        let error = anyhow!(
+    let (of, mut own, mut first) = (process.of, options.gpus, None);
+    if of > 1 {
+        // each has one replica, if the user does not say how many there are
+        let k = options.gpus.unwrap_or(of);
+        ensure!(
+            k >= of,
             "--gpus {k} is too few for {of} processes: each needs a replica; give --gpus {of} or more, or start fewer \
              processes"
         );
-        return Err(BadInput::from(error).into());
+        let replicas = process.replicas(k);
+        let first_here = replicas.start - process.replicas_here(k).start;
+        first = (process.on_machine > 1).then_some(first_here);
+        own = Some(replicas.len());
     }
-    let own = process.replicas(k);
-    let first = own.start - process.replicas_here(k).start;
-    let first = (process.on_machine > 1).then_some(first);
-    found(options, Some(own.len()), first)
-}
-
-fn found(
-    options: &Options,
-    k: Option<usize>,
-    first: Option<usize>,
-) -> Result<(Vec<Device>, Option<String>)> {
-    let found = find(options.device, k, first);
-    let why = || format!("--device {:?} cannot be used", options.device).to_lowercase();
-    found
-        .with_context(why)
-        .map_err(|e| BadInput::from(e).into())
+    let found = find(options.device, own, first);
+    found.with_context(|| format!("--device {:?} cannot be used", options.device).to_lowercase())
 }
 
 /// The command line to keep. It says how many replicas there are, so the run can go on in other processes.
