@@ -239,10 +239,8 @@ mod tests {
     fn the_newest_of_two_is_loaded() -> Result<()> {
         let folder = folder()?;
         let (found, note) = load(&folder)?;
-        assert_eq!(
-            (found.header, found.lines, note),
-            (header(), lines(10), None)
-        );
+        assert_eq!((found.header, note), (header(), None));
+        assert_eq!(found.lines, lines(10));
         assert_eq!(found.tensors["W"].to_vec1::<f32>()?, [1.0, 2.0]);
         fs::remove_file(folder.path().join(NEWEST))?; // as between two renames
         let (found, note) = load(&folder)?;
@@ -259,9 +257,7 @@ mod tests {
         let whole = fs::read(&newest)?;
         for i in 0..whole.len() {
             damage(&newest, i)?;
-            let (found, note) = load(&folder).unwrap_or_else(|e| {
-                panic!("byte {i}: {e:#}");
-            });
+            let (found, note) = load(&folder).with_context(|| format!("byte {i}"))?;
             assert_eq!(found.lines, lines(5), "byte {i}");
             assert!(note.is_some_and(|note| note.contains(NEWEST)), "byte {i}");
             fs::write(&newest, &whole)?;
@@ -281,11 +277,8 @@ mod tests {
             let path = folder.path().join(name);
             damage(&path, fs::read(&path)?.len() - 1)?;
         }
-        assert!(
-            error().contains(NEWEST) && error().contains(PREVIOUS),
-            "{}",
-            error()
-        );
+        let both = error();
+        assert!(both.contains(NEWEST) && both.contains(PREVIOUS), "{both}");
         for name in [NEWEST, PREVIOUS] {
             fs::remove_file(folder.path().join(name))?;
         }
