@@ -114,9 +114,7 @@ impl Processes {
             (Algorithm::Auto, None) if ids.len() > 1 && how.reduce_on == ReduceOn::Device => {
                 Ok(Algorithm::Nccl)
             }
-            (Algorithm::Nccl, Some(why)) => {
-                bail!("{}", String::from_utf8_lossy(why))
-            }
+            (Algorithm::Nccl, Some(why)) => bail!("{}", String::from_utf8_lossy(why)),
             (other, _) => Ok(other),
         }
     }
