@@ -65,11 +65,7 @@ impl Checkpoint {
             Err(error) if is(&error, ErrorKind::Unsupported) => return Err(error),
             Err(error) => error,
         };
-        let previous = Self::read(folder, PREVIOUS).map(|checkpoint| Self {
-            is_previous: true,
-            ..checkpoint
-        });
-        match previous {
+        match Self::read(folder, PREVIOUS) {
             // the run was ended between two renames
             Ok(checkpoint) if is_absent(&newest) => Ok((checkpoint, None)),
             Ok(checkpoint) => Ok((checkpoint, Some(format!("{newest:#}")))),
@@ -82,11 +78,11 @@ impl Checkpoint {
     }
 
     fn read(folder: &Folder, name: &str) -> Result<Self> {
-        let read = || Self::decode(weights::read(folder.read(name)?)?);
+        let read = || Self::decode(weights::read(folder.read(name)?)?, name == PREVIOUS);
         read().with_context(|| format!("cannot resume from {}", folder.path.join(name).display()))
     }
 
-    fn decode(mut bytes: Vec<u8>) -> Result<Self> {
+    fn decode(mut bytes: Vec<u8>, is_previous: bool) -> Result<Self> {
         let (_, metadata) = SafeTensors::read_metadata(&bytes).context("the file is damaged")?;
         let metadata = metadata.metadata().clone().unwrap_or_default();
         let text = |key: &str| {
@@ -117,7 +113,7 @@ impl Checkpoint {
                 epochs: serde_json::from_str(text("epochs")?)?,
             },
             tensors,
-            is_previous: false,
+            is_previous,
         })
     }
 }
