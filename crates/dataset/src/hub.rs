@@ -69,11 +69,8 @@ pub(crate) fn load(name: Name, stop: StopFlag) -> Result<Answer> {
     let (train, test) = intact.and_then(|()| decode(name, stop)).with_context(|| {
         let path = |file| cache.find(file).unwrap_or_else(|| file.into());
         let (train, test) = (path(&files[0]), path(&files[1]));
-        format!(
-            "cannot read {} and {}; remove these files to download them again",
-            train.display(),
-            test.display()
-        )
+        let (train, test) = (train.display(), test.display());
+        format!("cannot read {train} and {test}; remove these files to download them again")
     })?;
     Ok(Answer::Loaded(train, test, cached))
 }
