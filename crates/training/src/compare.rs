@@ -39,15 +39,3 @@ fn index(mut i: usize, dims: &[usize]) -> Vec<usize> {
     index.reverse();
     index
 }
-
-#[cfg(test)]
-mod tests {
-    use super::index;
-
-    #[test]
-    fn an_index_counts_the_last_dimension_fastest() {
-        assert_eq!(index(0, &[2, 3, 4]), [0, 0, 0]);
-        assert_eq!(index(23, &[2, 3, 4]), [1, 2, 3]);
-        assert_eq!(index(0, &[]), [0usize; 0]);
-    }
-}
