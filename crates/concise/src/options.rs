@@ -5,13 +5,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use candle_core::Device;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use clap::{Args, Command, FromArgMatches, ValueEnum};
+use clap::{Parser, ValueEnum};
 use data_parallel::schedule::{cosine, linear, one_cycle, step, warmup};
 use data_parallel::{Algorithm, Processes, ReduceOn, Replication, Sgd, collective};
 use run::{BadInput, Run};
 
 /// The options of a run of this section; what is left out is as in the book.
-#[derive(Debug, Clone, clap::Args)]
+#[derive(Debug, Clone, Parser)]
 #[group(id = "concise")]
 pub struct Options {
     /// Those of both sections.
@@ -79,13 +79,9 @@ fn ways() -> impl TypedValueParser<Value = Algorithm> {
 
 /// The places where gradients are summed, with the help of each.
 fn places() -> impl TypedValueParser<Value = ReduceOn> {
-    let places = [
-        ("device", "On the devices, which copy from each other"),
-        (
-            "host",
-            "In host memory; each device copies its gradients there and the sums back",
-        ),
-    ];
+    let device = "On the devices, which copy from each other";
+    let host = "In host memory; each device copies its gradients there and the sums back";
+    let places = [("device", device), ("host", host)];
     let places = places.map(|(name, help)| PossibleValue::new(name).help(help));
     PossibleValuesParser::new(places).try_map(|place| place.parse::<ReduceOn>())
 }
@@ -94,13 +90,9 @@ fn places() -> impl TypedValueParser<Value = ReduceOn> {
 type Weights = Vec<f64>; // clap would take a `Vec` for an option that is repeated
 
 fn weights(text: &str) -> Result<Weights, &'static str> {
-    let weight = |text: &str| {
-        text.trim()
-            .parse()
-            .ok()
-            .filter(|w: &f64| *w > 0.0 && w.is_finite())
-    };
-    let weights: Option<Weights> = text.split(',').map(weight).collect();
+    let weights = text.split(',').map(|weight| weight.trim().parse());
+    let weights: Option<Weights> = weights.map(Result::ok).collect();
+    let weights = weights.filter(|all| all.iter().all(|w| *w > 0.0 && w.is_finite()));
     weights.ok_or("expected positive numbers such as 3,1")
 }
 
@@ -134,9 +126,7 @@ const TOGETHER: &str = "Data parallelism";
 impl Default for Options {
     /// The book's run: that of an empty command line.
     fn default() -> Self {
-        let command = Self::augment_args(Command::new("default"));
-        let matches = command.get_matches_from(["default"]);
-        Self::from_arg_matches(&matches).expect("every option has a default")
+        Self::parse_from(["default"])
     }
 }
 
@@ -254,10 +244,6 @@ impl Options {
         Duration::from_secs_f64(self.timeout)
     }
 
-    fn bucket_bytes(&self) -> usize {
-        (self.bucket_mb * f64::from(1 << 20)) as usize
-    }
-
     /// How the replicas on `devices` work together, with the all-reduce that `auto` stands for.
     ///
     /// # Errors
@@ -270,7 +256,7 @@ impl Options {
         let mut how = Replication {
             allreduce: self.allreduce,
             reduce_on: self.reduce_on,
-            bucket_bytes: self.bucket_bytes(),
+            bucket_bytes: (self.bucket_mb * f64::from(1 << 20)) as usize,
             overlap: !self.no_overlap,
             sync_bn: self.sync_bn,
             timeout: Some(self.patience()),

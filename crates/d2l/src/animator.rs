@@ -198,15 +198,10 @@ impl Animator {
 
     /// What the picture shows: each curve with its first and its last value.
     fn words(&self) -> String {
+        let point = |y: &f64, x: &f64| format!("{y:.3} at {}", short(*x));
         let ends = |ys: &[f64]| match (ys, &self.x[..]) {
-            ([first, .., last], [from, .., to]) => {
-                format!(
-                    ": {first:.3} at {}, {last:.3} at {}",
-                    short(*from),
-                    short(*to)
-                )
-            }
-            ([only], [at]) => format!(": {only:.3} at {}", short(*at)),
+            ([y0, .., y1], [x0, .., x1]) => format!(": {}, {}", point(y0, x0), point(y1, x1)),
+            ([y], [x]) => format!(": {}", point(y, x)),
             _ => String::new(),
         };
         let curves = self.legend.iter().zip(&self.y);

@@ -78,11 +78,8 @@ pub fn sgd(params: &[Param], lr: f64, batch_size: usize) -> Result<()> {
         bail!("sgd: batch_size is 0; a step needs at least 1 example");
     }
     let values: Vec<&Var> = params.iter().map(|param| &param.value).collect();
-    let grads: Vec<Tensor> = params
-        .iter()
-        .map(|param| param.grad.as_detached_tensor())
-        .collect();
-    functional::sgd(&values, &grads, lr, batch_size)
+    let grads = params.iter().map(|param| param.grad.as_detached_tensor());
+    functional::sgd(&values, &grads.collect::<Vec<_>>(), lr, batch_size)
 }
 
 #[cfg(test)]

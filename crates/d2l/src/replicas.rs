@@ -81,10 +81,8 @@ pub fn try_share_cores(threads: Option<usize>, replicas: usize) -> Result<usize>
     // are `functional`'s
     let k = replicas.clamp(1, cores());
     let mut threads = lock(&THREADS);
-    if threads
-        .as_ref()
-        .is_none_or(|threads| threads.current_num_threads() != k)
-    {
+    let there = threads.as_ref().map(|pool| pool.current_num_threads());
+    if there != Some(k) {
         let new = ThreadPoolBuilder::new().num_threads(k);
         let new = new.thread_name(|i| format!("worker {i}")).build();
         let failed = |error| Error::Msg(format!("a thread could not be started: {error}"));

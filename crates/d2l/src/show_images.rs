@@ -45,7 +45,7 @@ const STYLE: &str = "text { font: 13px system-ui, sans-serif; fill: #24292f; tex
 /// # Errors
 /// If `x` has another shape, there is no image, or not one label and one prediction for each.
 pub fn show_images(x: &Tensor, labels: &[&str], predictions: &[&str]) -> Result<String> {
-    let (n, _, height, width) = check(x, labels, predictions)?;
+    let [n, height, width] = check(x, labels, predictions)?;
     let images = x.to_dtype(DType::F32)?.reshape((n, height, width))?;
     let images: Vec<Vec<Vec<f32>>> = images.to_vec3()?;
     let column = (width * SCALE).max(COLUMN);
@@ -70,13 +70,9 @@ pub fn show_images(x: &Tensor, labels: &[&str], predictions: &[&str]) -> Result<
     ))
 }
 
-/// The shape of `x`, where everything fits together.
-fn check(
-    x: &Tensor,
-    labels: &[&str],
-    predictions: &[&str],
-) -> Result<(usize, usize, usize, usize)> {
-    let shape @ (n, channels, _, _) = x.dims4()?;
+/// The number of images, their height and their width, where everything fits together.
+fn check(x: &Tensor, labels: &[&str], predictions: &[&str]) -> Result<[usize; 3]> {
+    let (n, channels, height, width) = x.dims4()?;
     ensure!(
         channels == 1,
         "the images have {channels} channels; expected 1, (B, 1, H, W)"
@@ -89,7 +85,7 @@ fn check(
             "{count} {what} for {n} images; give one for each image"
         );
     }
-    Ok(shape)
+    Ok([n, height, width])
 }
 
 /// An image in 16 greys: for each a path of the stretches of a row that have it.

@@ -112,10 +112,8 @@ impl DataParallel {
         let cores = Arc::new(Cores::new(k));
         let (mut workers, mut states) = (Vec::new(), Vec::<State>::new());
         let all_groups = groups(processes, &how, k)?;
-        let (first_rank, all) = (
-            all_groups[0].gradients.rank(),
-            all_groups[0].gradients.size(),
-        );
+        let first = &all_groups[0].gradients;
+        let (first_rank, all) = (first.rank(), first.size());
         for (rank, (groups, device)) in all_groups.into_iter().zip(devices).enumerate() {
             let (network, how, device) = (network.clone(), how.clone(), device.clone());
             let shared = (cores.clone(), processes.are_one());
@@ -382,34 +380,26 @@ fn warnings(how: &Replication, devices: &[Device]) -> Vec<String> {
 
 /// The memberships of each replica; the groups of gradients and norms have the replicas of other processes as well.
 fn groups(processes: &Processes, how: &Replication, k: usize) -> Result<Vec<Groups>> {
-    let options = collective::GroupOptions {
+    let options = |link| collective::GroupOptions {
         algorithm: how.allreduce,
         timeout: how.timeout,
-        link: how.link,
+        link,
     };
     let of_all = || {
         let members = match processes.channel()? {
-            None => collective::group(k, options),
-            Some(world) => collective::group_in(world, k, options)?,
+            None => collective::group(k, options(how.link)),
+            Some(world) => collective::group_in(world, k, options(how.link))?,
         };
         anyhow::Ok(members.into_iter())
     };
     let mut norms = how.sync_bn.then(of_all).transpose()?;
     let gradients = of_all()?;
-    let agreement = collective::group(
-        k,
-        collective::GroupOptions {
-            link: None,
-            ..options
-        },
-    );
-    let groups = gradients
-        .zip(agreement)
-        .map(|(gradients, agreement)| Groups {
-            agreement,
-            gradients,
-            norms: norms.as_mut().and_then(Iterator::next),
-        });
+    let members = gradients.zip(collective::group(k, options(None)));
+    let groups = members.map(|(gradients, agreement)| Groups {
+        agreement,
+        gradients,
+        norms: norms.as_mut().and_then(Iterator::next),
+    });
     Ok(groups.collect())
 }
 

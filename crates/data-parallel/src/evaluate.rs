@@ -75,10 +75,8 @@ pub fn evaluate<const N: usize>(
             }
             Ok(metric(&replica.infer(&x)?, &y)?)
         })?;
-        for of_shard in of_shards {
-            sums.iter_mut()
-                .zip(of_shard)
-                .for_each(|(sum, value)| *sum += value);
+        for shard in of_shards {
+            sums.iter_mut().zip(shard).for_each(|(sum, n)| *sum += n);
         }
     }
     net.processes.sum(&mut sums)?; // those of the other processes too

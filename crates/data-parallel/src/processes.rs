@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use candle_core::Device;
+#[cfg(feature = "mpi")]
+use collective::mpi;
 use collective::nccl::gpu_ids;
 use collective::{Algorithm, ProcessGroup};
 use devices::{Process, lock};
@@ -112,9 +114,7 @@ impl Processes {
             (Algorithm::Auto, None) if ids.len() > 1 && how.reduce_on == ReduceOn::Device => {
                 Ok(Algorithm::Nccl)
             }
-            (Algorithm::Nccl, Some(why)) => {
-                bail!("{}", String::from_utf8_lossy(why))
-            }
+            (Algorithm::Nccl, Some(why)) => bail!("{}", String::from_utf8_lossy(why)),
             (other, _) => Ok(other),
         }
     }
@@ -174,13 +174,11 @@ impl Processes {
     /// # Errors
     /// If the processes do not reach each other.
     pub fn finish(self) -> Result<()> {
-        match self.world.is_some() {
-            true => {
-                drop(self);
-                mpi::finish()
-            }
-            false => Ok(()),
+        if self.world.is_some() {
+            drop(self);
+            mpi::finish()?;
         }
+        Ok(())
     }
 
     /// Ends all processes of [`mpi`](Self::mpi) at once, this one with exit status `status`: after an error, because the
@@ -199,23 +197,6 @@ fn machine() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
     name.or_else(|_| std::env::var("HOSTNAME"))
         .unwrap_or_default()
-}
-
-#[cfg(feature = "mpi")]
-mod mpi {
-    use super::{Duration, ProcessGroup, Result};
-
-    pub fn process_group(timeout: Option<Duration>) -> Result<Box<dyn ProcessGroup>> {
-        Ok(collective::mpi::process_group(timeout)?)
-    }
-
-    pub fn finish() -> Result<()> {
-        Ok(collective::mpi::finish()?)
-    }
-
-    pub fn abort(status: i32) -> ! {
-        collective::mpi::abort(status)
-    }
 }
 
 /// Without MPI there are no others.

@@ -86,14 +86,12 @@ impl Replica {
     ) -> Result<Self> {
         let mut gradients = Gradients::new(state.named(), how.bucket_bytes / size_of::<f32>())?;
         gradients.allow_unused(how.allow_unused);
-        let norms = groups
-            .norms
-            .map(|member| Arc::new(Norms::new(member, cores.clone())));
+        let norms = |member| Arc::new(Norms::new(member, cores.clone()));
         let device = state.device();
         let members = Members {
             agreement: groups.agreement,
             reducer: Reducer::start(name, groups.gradients, &device, how.reduce_on)?,
-            norms,
+            norms: groups.norms.map(norms),
         };
         Ok(Self {
             net,
@@ -199,11 +197,8 @@ impl Replica {
     /// Whether all replicas of this process say yes.
     fn all_agree(&mut self, yes: bool) -> Result<bool> {
         let members = self.members.as_mut().context(FAILED)?;
-        Ok(members
-            .agreement
-            .all_gather(yes)?
-            .into_iter()
-            .all(|yes| yes))
+        let answers = members.agreement.all_gather(yes)?;
+        Ok(answers.into_iter().all(|yes| yes))
     }
 
     /// Computes the loss `l` and the outputs `y_hat`, and adds the gradients of `l` to those that wait. With `last` it
@@ -218,10 +213,7 @@ impl Replica {
         let how = Backward {
             norms: norms.clone().map(|norms| norms as Arc<dyn Summation>),
             outputs: &[y_hat],
-            ready: match last && self.overlap {
-                true => Some(&mut ready),
-                false => None,
-            },
+            ready: (last && self.overlap).then_some(&mut ready),
         };
         let l = self.gradients.backward_with(l, how)?;
         check_used(norms.as_deref())?;

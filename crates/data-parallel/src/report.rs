@@ -28,23 +28,17 @@ impl DataParallel {
         let (sizes, on_cpu) = (&all[0], self.devices().iter().all(Device::is_cpu));
         let largest = sizes.iter().max().copied().unwrap_or(0);
         let on_devices = !on_cpu && self.how.reduce_on == ReduceOn::Device;
-        let algorithm = self
-            .how
-            .allreduce
-            .chosen(on_devices, k, largest * size_of::<f32>());
+        let bytes = largest * size_of::<f32>();
+        let algorithm = self.how.allreduce.chosen(on_devices, k, bytes);
         let takes = match (on_cpu, on_devices) {
             (true, _) => "in place".to_owned(),
-            (_, true) if algorithm == Algorithm::Nccl => {
-                let more = mib(largest);
-                format!(
-                    "on the devices: {more} more on each; another layout of the replicas may give other last digits"
-                )
-            }
+            (_, true) if algorithm == Algorithm::Nccl => format!(
+                "on the devices: {} more on each; another layout of the replicas may give other last digits",
+                mib(largest)
+            ),
             // of several processes, one member of each sums
-            (_, true) if !self.processes.are_one() => {
-                self.on_devices(&Schedule::new(Algorithm::Star, k), largest)
-            }
-            (_, true) => self.on_devices(&Schedule::new(algorithm, k), largest),
+            (_, true) if !self.processes.are_one() => self.on_devices(Algorithm::Star, largest),
+            (_, true) => self.on_devices(algorithm, largest),
             (_, false) => format!(
                 "in the host's memory: {} more on each device, {} on the host",
                 mib(largest),
@@ -57,7 +51,8 @@ impl DataParallel {
         Ok((k > 1 || !self.processes.are_one()).then_some(line))
     }
 
-    fn on_devices(&self, schedule: &Schedule, largest: usize) -> String {
+    fn on_devices(&self, algorithm: Algorithm, largest: usize) -> String {
+        let schedule = Schedule::new(algorithm, self.devices().len());
         let on = |(rank, device)| {
             let more = mib(schedule.extra_memory(rank, largest));
             format!("{more} more on {}", devices::device_name(rank, device))

@@ -4,12 +4,13 @@
 //! `VarMap` has a random one, and replicas that sum their gradients in different orders mix
 //! them up.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use candle_core::{DType, Device, Result, Shape, Tensor, Var, bail};
 use candle_nn::init::{FanInOut, NormalOrUniform};
 use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder};
+use devices::lock;
 use training::{Rng, normal, uniform};
 
 /// How the weights of a new network are drawn: everything with two dimensions or more. What has one dimension starts
@@ -97,19 +98,13 @@ pub(crate) fn build<N>(
     let backend = Box::new(collector.clone());
     let vb = VarBuilder::from_backend(backend, DType::F32, device.clone());
     let net = network(vb)?;
-    let state = collector.lock().0.clone();
+    let state = lock(&collector.0).0.clone();
     Ok((net, state))
 }
 
 /// The backend of the `VarBuilder`: makes a variable for each name that is asked for, and keeps the list.
 #[derive(Clone)]
 struct Collector(Arc<Mutex<(State, Origin)>>);
-
-impl Collector {
-    fn lock(&self) -> MutexGuard<'_, (State, Origin)> {
-        self.0.lock().unwrap_or_else(|e| e.into_inner())
-    }
-}
 
 impl SimpleBackend for Collector {
     fn get(
@@ -120,7 +115,7 @@ impl SimpleBackend for Collector {
         dtype: DType,
         device: &Device,
     ) -> Result<Tensor> {
-        let (state, origin) = &mut *self.lock();
+        let (state, origin) = &mut *lock(&self.0);
         if state.get(name).is_some() {
             bail!(
                 "{name} is requested twice: give each layer a name of its own with vb.pp(\"name\"). Layers that \
@@ -140,7 +135,7 @@ impl SimpleBackend for Collector {
     }
 
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
-        match self.lock().0.get(name) {
+        match lock(&self.0).0.get(name) {
             Some(var) => Ok(var.as_tensor().clone()),
             None => {
                 bail!("{name} is requested without a shape, and does not exist yet: give its shape")
@@ -149,7 +144,7 @@ impl SimpleBackend for Collector {
     }
 
     fn contains_tensor(&self, name: &str) -> bool {
-        self.lock().0.get(name).is_some()
+        lock(&self.0).0.get(name).is_some()
     }
 }
 
@@ -228,10 +223,8 @@ mod tests {
         let names: Vec<_> = state.named().map(|(name, _)| name).collect();
         assert_eq!(names, ["b.weight", "a.weight"]);
         assert_eq!(state.all().len(), 6);
-        assert_eq!(
-            state.get("a.num_batches_tracked").unwrap().dtype(),
-            DType::I64
-        );
+        let count = state.get("a.num_batches_tracked").unwrap();
+        assert_eq!(count.dtype(), DType::I64);
         Ok(())
     }
 
@@ -242,10 +235,8 @@ mod tests {
         let drawn = draw(init, shape, &mut rng(0))?.abs()?.flatten_all()?;
         let bound = (3.0f32 / ((30.0 + 20.0) * 25.0 / 2.0)).sqrt();
         let largest = drawn.max(0)?.to_scalar::<f32>()?;
-        assert!(
-            largest <= bound && largest > 0.99 * bound,
-            "{largest} of {bound}"
-        );
+        let expected = 0.99 * bound..=bound;
+        assert!(expected.contains(&largest), "{largest} of {bound}");
         Ok(())
     }
 }

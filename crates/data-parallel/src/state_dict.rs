@@ -297,15 +297,11 @@ mod tests {
             ..zero.clone()
         };
         let said = std::thread::scope(|scope| {
-            let said =
-                [(zero, 0.5), (one, 0.75)].map(|(world, v)| scope.spawn(move || says(world, v)));
-            said.map(|said| {
-                said.join()
-                    .expect("it did not panic")
-                    .unwrap_err()
-                    .to_string()
-            })
+            let threads = [(zero, 0.5), (one, 0.75)];
+            let threads = threads.map(|(world, value)| scope.spawn(move || says(world, value)));
+            threads.map(|thread| thread.join().expect("it did not panic"))
         });
+        let said = said.map(|said| said.unwrap_err().to_string());
         let expected =
             "the replicas differ: weight[1, 0] is 0.5 on process 0 and 0.75 on process 1";
         assert_eq!(said, [expected; 2]);

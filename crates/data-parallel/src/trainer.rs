@@ -42,7 +42,8 @@ pub struct Trainer {
     checks: bool,
     /// The losses that are not yet known to be finite, unless they are not checked.
     unread: Option<Unread>,
-    stop: Option<Stop>,
+    /// Asks whether this process wants to stop, and stops it: several processes stop after the same step.
+    stop: Option<(fn() -> bool, fn())>,
     /// The steps that were taken.
     pub(crate) steps: usize,
     /// Minibatches with gradients that wait for the step.
@@ -54,13 +55,6 @@ pub struct Trainer {
 }
 
 static NEXT_ID: AtomicUsize = AtomicUsize::new(1);
-
-/// Asks whether this process wants to stop, and stops it: several processes stop after the same step.
-#[derive(Clone, Copy)]
-struct Stop {
-    wants_to: fn() -> bool,
-    stop: fn(),
-}
 
 /// The result of a step.
 #[derive(Debug)]
@@ -130,8 +124,7 @@ impl Trainer {
     /// one does, all call `stop` after the step, such as a function that sets the flag of
     /// [`DataIter::stop_when`](training::DataIter::stop_when). A process that is alone calls neither.
     pub fn stop_together(self, wants_to_stop: fn() -> bool, stop: fn()) -> Self {
-        let wants_to = wants_to_stop;
-        let stop = Some(Stop { wants_to, stop });
+        let stop = Some((wants_to_stop, stop));
         Self { stop, ..self }
     }
 
@@ -347,13 +340,10 @@ impl Trainer {
     /// # Errors
     /// In all processes, if a minibatch is bad.
     fn batch_size(&self, own: usize, bad: Option<String>) -> Result<usize> {
-        let wants_to_stop = self.stop.is_some_and(|stop| (stop.wants_to)());
+        let wants_to_stop = self.stop.is_some_and(|(wants_to, _)| wants_to());
         let flags = [wants_to_stop, bad.is_some()].map(|flag| f64::from(u8::from(flag)));
         let mut counts = [own as f64, flags[0], flags[1]];
-        let alone = self.net.processes.are_one();
-        if !alone {
-            self.net.processes.sum(&mut counts)?;
-        }
+        self.net.processes.sum(&mut counts)?;
         if let Some(bad) = bad {
             bail!(bad)
         }
@@ -361,10 +351,10 @@ impl Trainer {
             counts[2] == 0.0,
             "the minibatch of another process has NaN or infinity; no step was taken"
         );
-        if alone {
+        if self.net.processes.are_one() {
             return Ok(own);
         }
-        if let (true, Some(Stop { stop, .. })) = (counts[1] > 0.0, self.stop) {
+        if let (true, Some((_, stop))) = (counts[1] > 0.0, self.stop) {
             stop();
         }
         Ok(counts[0] as usize)

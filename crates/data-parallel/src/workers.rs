@@ -37,7 +37,8 @@ impl Worker {
         let serve = move || {
             let replica = catch_panic(|| make(&own_name));
             let replica = replica.unwrap_or_else(|panicked| Err(panicked.into()));
-            let _ = made.send(replica.as_ref().map(|r| r.state.clone()).map_err(cause));
+            let state = replica.as_ref().map(|replica| replica.state.clone());
+            let _ = made.send(state.map_err(|error| anyhow!("{error:#}")));
             if let Ok(mut replica) = replica {
                 inbox.iter().for_each(|job| job(&mut replica));
             }
@@ -165,14 +166,10 @@ impl Workers {
                 Some(deadline) => deadline.nap(|time| inbox.recv_timeout(time)),
             };
             match (next, &deadline) {
-                (Ok((i, answer)), _) => {
-                    let most = if answer.is_ok() {
-                        Duration::MAX
-                    } else {
-                        ENDING
-                    };
+                (Ok((i, came)), _) => {
+                    let most = if came.is_ok() { Duration::MAX } else { ENDING };
                     deadline = self.timeout.map(|limit| Deadline::after(limit.min(most)));
-                    answers[i] = Some(answer);
+                    answers[i] = Some(came);
                 }
                 (Err(RecvTimeoutError::Timeout), Some(deadline)) if !deadline.is_over() => {}
                 (Err(end), _) => return end,
@@ -198,10 +195,8 @@ const ENDING: Duration = Duration::from_secs(5);
 /// What a run says of replicas that stand still.
 fn late(missing: &[&Worker], limit: Duration) -> anyhow::Error {
     let names: Vec<&str> = missing.iter().map(|worker| worker.name.as_str()).collect();
-    anyhow!(
-        "replica {} did not arrive within {limit:?}",
-        names.join(", ")
-    )
+    let names = names.join(", ");
+    anyhow!("replica {names} did not arrive within {limit:?}")
 }
 
 /// What the group of replicas says in an error.
@@ -223,8 +218,4 @@ fn first_cause<T>(results: Vec<Result<T>>) -> Result<Vec<T>> {
         Some(error) => Err(error),
         None => good.into_iter().collect(),
     }
-}
-
-fn cause(error: &anyhow::Error) -> anyhow::Error {
-    anyhow!("{error:#}")
 }

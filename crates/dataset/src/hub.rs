@@ -69,11 +69,8 @@ pub(crate) fn load(name: Name, stop: StopFlag) -> Result<Answer> {
     let (train, test) = intact.and_then(|()| decode(name, stop)).with_context(|| {
         let path = |file| cache.find(file).unwrap_or_else(|| file.into());
         let (train, test) = (path(&files[0]), path(&files[1]));
-        format!(
-            "cannot read {} and {}; remove these files to download them again",
-            train.display(),
-            test.display()
-        )
+        let (train, test) = (train.display(), test.display());
+        format!("cannot read {train} and {test}; remove these files to download them again")
     })?;
     Ok(Answer::Loaded(train, test, cached))
 }
@@ -82,19 +79,13 @@ pub(crate) fn load(name: Name, stop: StopFlag) -> Result<Answer> {
 fn unreachable(url: Url, stop: StopFlag) -> Result<Option<String>> {
     // in a thread, because to look up a name can take longer than the client's limit
     let answer = watched(CONNECT, stop, move || client(stall())?.head(url).send());
-    let answer = match answer {
-        Ok(answer) => answer,
+    let why = match answer {
+        Ok(Ok(_)) => return Ok(None),
+        Ok(Err(error)) => format!("cannot be reached: {}", anyhow!(error).root_cause()),
         Err(error) if error.is::<Interrupted>() => return Err(error),
-        Err(_) => {
-            let seconds = CONNECT.as_secs();
-            let why = format!("the Hugging Face Hub gave no answer within {seconds} s");
-            return Ok(Some(why));
-        }
+        Err(_) => format!("gave no answer within {} s", CONNECT.as_secs()),
     };
-    let cause = answer
-        .err()
-        .map(|error| anyhow!(error).root_cause().to_string());
-    Ok(cause.map(|cause| format!("the Hugging Face Hub cannot be reached: {cause}")))
+    Ok(Some(format!("the Hugging Face Hub {why}")))
 }
 
 fn stall() -> Duration {
@@ -136,10 +127,8 @@ fn to_bytes(images: &Tensor, labels: &Tensor, n: usize) -> Result<Split> {
         (found, pixels) == (n, PIXELS),
         "{found} images of {pixels} pixels; expected {n} of {PIXELS}"
     );
-    let images = ((images * 255.0)?.round()?.to_dtype(DType::U8)?)
-        .flatten_all()?
-        .to_vec1()?;
-    Split::new(images, labels.to_vec1()?)
+    let images = (images * 255.0)?.round()?.to_dtype(DType::U8)?;
+    Split::new(images.flatten_all()?.to_vec1()?, labels.to_vec1()?)
 }
 
 #[cfg(test)]

@@ -208,11 +208,7 @@ fn other_magic(magic: u32, kind: &Kind) -> Error {
         }
         _ => "this is not an IDX file of bytes",
     };
-    let Kind {
-        what,
-        magic: expected,
-        ..
-    } = kind;
+    let (what, expected) = (kind.what, kind.magic);
     anyhow!("{this_is} (magic number {magic}); expected {what} ({expected})")
 }
 

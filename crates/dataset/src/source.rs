@@ -18,13 +18,6 @@ pub struct Source {
     pub is_synthetic: bool,
 }
 
-impl Source {
-    fn real(line: String) -> Self {
-        let is_synthetic = false;
-        Source { line, is_synthetic }
-    }
-}
-
 /// The two parts from the first source that applies.
 pub(crate) fn open(options: &Options) -> Result<(Split, Split, Source)> {
     let packaged = || packaged(options.name).map(Data::Dir);
@@ -41,7 +34,8 @@ fn from_dir(name: Name, dir: PathBuf) -> Result<(Split, Split, Source)> {
     let (train, test, as_published) = read?;
     let (dir, md5) = (dir.display(), md5(as_published));
     let line = format!("{name} from {dir} (4 IDX files{md5})");
-    Ok((train, test, Source::real(line)))
+    let is_synthetic = false;
+    Ok((train, test, Source { line, is_synthetic }))
 }
 
 /// How many of the four files are the published ones, by their MD5 sums; raw files cannot be told.
@@ -75,13 +69,12 @@ fn from_the_hub(options: &Options) -> Result<(Split, Split, Source)> {
     });
     match answer? {
         Answer::Loaded(train, test, cached) => {
-            let when = if cached {
-                "an earlier download from "
-            } else {
-                ""
+            let line = match cached {
+                true => format!("{name} from an earlier download from the Hugging Face Hub"),
+                false => format!("{name} from the Hugging Face Hub"),
             };
-            let line = format!("{name} from {when}the Hugging Face Hub");
-            Ok((train, test, Source::real(line)))
+            let is_synthetic = false;
+            Ok((train, test, Source { line, is_synthetic }))
         }
         Answer::Unreachable(why) => Ok(synthesize(options, why)),
     }

@@ -57,12 +57,8 @@ fn child(data: &str) {
                 .into_iter()
                 .flat_map(|part| (0..part.len()).map(|i| (part.label(i), part.image(i).to_vec())));
             let digest = digest(examples);
-            println!(
-                "{}; {} + {}, {digest}",
-                data.source.line,
-                train.len(),
-                test.len()
-            );
+            let (line, n, m) = (&data.source.line, train.len(), test.len());
+            println!("{line}; {n} + {m}, {digest}");
         }
         Err(error) => println!("error: {error:#} (named: {})", options.names_a_source()),
     }

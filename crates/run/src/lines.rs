@@ -82,10 +82,8 @@ impl Lines {
     pub fn check(&self, sizes: Sizes) -> Result<()> {
         let (steps, completed) = (self.losses.len(), self.epochs.len());
         let batches = sizes.steps_per_epoch();
-        let (least, most) = (
-            completed * batches,
-            sizes.epochs.min(completed + 1) * batches,
-        );
+        let least = completed * batches;
+        let most = sizes.epochs.min(completed + 1) * batches;
         ensure!(
             (least..=most).contains(&steps),
             "the checkpoint counts {steps} steps and {completed} completed epochs of {batches} \

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
+use clap::Parser;
 use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
-use clap::{Args, Command, FromArgMatches};
 use d2l::DeviceKind;
 use dataset::{Data, Name};
 use functional::Precision;
@@ -50,7 +50,7 @@ fn source() -> impl TypedValueParser<Value = Data> {
 }
 
 /// The options of a run; what is left out is as in the book.
-#[derive(Debug, Clone, clap::Args)]
+#[derive(Debug, Clone, Parser)]
 pub struct Options {
     /// Number of replicas [default: one for each GPU, or 1 without a GPU]
     ///
@@ -163,9 +163,7 @@ pub struct Options {
 impl Default for Options {
     /// The book's run: that of an empty command line.
     fn default() -> Self {
-        let command = Self::augment_args(Command::new("default"));
-        let matches = command.get_matches_from(["default"]);
-        Self::from_arg_matches(&matches).expect("every option has a default")
+        Self::parse_from(["default"])
     }
 }
 

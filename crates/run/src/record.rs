@@ -258,15 +258,10 @@ mod tests {
         batch: 1,
     };
 
-    fn begin(path: &Path, overwrite: bool) -> Result<Record> {
-        let mut record = Record::new(SIZES);
-        record.begin(Record::take(path, overwrite)?, &[])?;
-        Ok(record)
-    }
-
     /// A run of three steps, with checkpoints after the second and the third.
     fn three_steps(path: &Path) -> Result<Record> {
-        let mut record = begin(path, false)?;
+        let mut record = Record::new(SIZES);
+        record.begin(Record::take(path, false)?, &[])?;
         for step in 1..=3 {
             record.step(1.0 / step as f32)?;
             if step > 1 {

@@ -85,12 +85,6 @@ pub struct Run {
     resumed: Option<Resumed>,
     extra_state: HashMap<String, Tensor>,
     record: Record,
-    progress: Progress,
-}
-
-/// Where a run stands, and what shows it.
-#[derive(Debug)]
-struct Progress {
     /// Steps that were taken; the losses of the last ones may be unread.
     taken: usize,
     /// The step of the last checkpoint, whether or not it could be written.
@@ -127,7 +121,8 @@ impl Run {
     /// As [`start`](Self::start).
     pub fn start_in(process: Process, options: &Options, book: &Book) -> Result<Self> {
         options.check().map_err(BadInput::from)?;
-        let (devices, note) = start::find_devices(process, options)?;
+        let found = start::find_devices(process, options);
+        let (devices, note) = found.map_err(BadInput::from)?;
         let k = match process.of {
             1 => devices.len(),
             of => options.gpus.unwrap_or(of),
@@ -158,13 +153,11 @@ impl Run {
             timer: Timer::new(),
             options: options.clone(),
             record: Record::new(sizes),
-            progress: Progress {
-                taken: 0,
-                checkpointed: 0,
-                unread: Unread::default(),
-                bar: Bar::new(sizes),
-                trace: None,
-            },
+            taken: 0,
+            checkpointed: 0,
+            unread: Unread::default(),
+            bar: Bar::new(sizes),
+            trace: None,
             resumed,
             extra_state: HashMap::new(),
             places,
@@ -225,7 +218,7 @@ impl Run {
         };
         let params = params.map_err(BadInput::from)?;
         if writes {
-            self.progress.trace = self.options.trace.as_deref().map(Trace::begin);
+            self.trace = self.options.trace.as_deref().map(Trace::begin);
         }
         self.begin_epoch();
         Ok(params)
@@ -277,7 +270,7 @@ impl Run {
         self.train_iter = (self.train_iter.clone()).starting_at(epochs.len() + 1, begun);
         let times = epochs.iter().map(|epoch| epoch.seconds).collect();
         self.timer = Timer::after(times, from.header.seconds);
-        (self.progress.taken, self.progress.checkpointed) = (steps, steps);
+        (self.taken, self.checkpointed) = (steps, steps);
         self.record.lines = from.lines.clone();
     }
 
@@ -295,8 +288,8 @@ impl Run {
     fn begin_epoch(&mut self) {
         let (next, sizes) = (self.completed() + 1, self.record.sizes);
         if next <= self.options.epochs && !interrupted() {
-            let begun = self.progress.taken - self.completed() * sizes.steps_per_epoch();
-            self.progress.bar.begin(next, sizes.examples(begun));
+            let begun = self.taken - self.completed() * sizes.steps_per_epoch();
+            self.bar.begin(next, sizes.examples(begun));
         }
     }
 
@@ -313,14 +306,14 @@ impl Run {
     /// If a device fails, the loss is no finite number any more, replicas differ and `--check-replicas` looks, or the
     /// folder of the run was moved.
     pub fn step(&mut self, loss: BatchLoss, state: &impl TrainState) -> Result<()> {
-        self.progress.trace = self.progress.trace.take().and_then(Trace::step);
-        self.progress.taken += 1;
-        let taken = self.progress.taken;
+        self.trace = self.trace.take().and_then(Trace::step);
+        self.taken += 1;
+        let taken = self.taken;
         let last = taken.is_multiple_of(self.record.sizes.steps_per_epoch());
-        if self.progress.unread.push(loss) || last {
+        if self.unread.push(loss) || last {
             self.read_losses()?;
         }
-        let since = taken - self.progress.checkpointed;
+        let since = taken - self.checkpointed;
         let is_time = (self.options.checkpoint_every).is_some_and(|n| since >= n);
         let keeps = is_time && state.is_between_steps();
         if keeps || self.options.check_replicas {
@@ -330,16 +323,16 @@ impl Run {
             self.checkpoint(state, self.timer.running())?;
         }
         if last {
-            self.progress.bar.test();
+            self.bar.test();
         }
         Ok(())
     }
 
     /// Reads the losses that are still on the devices; shows and records their steps.
     fn read_losses(&mut self) -> Result<()> {
-        for (examples, loss) in self.progress.unread.read()? {
+        for (examples, loss) in self.unread.read()? {
             self.record.step(loss)?;
-            self.progress.bar.step(examples, loss);
+            self.bar.step(examples, loss);
             if !loss.is_finite() {
                 let (step, epoch) = (self.record.lines.losses.len(), self.completed() + 1);
                 bail!(
@@ -358,7 +351,7 @@ impl Run {
         let tensors = self.record.named(state.tensors()?);
         for (name, tensor) in &tensors {
             let finite = weights::check_finite(name, tensor);
-            let (step, lr, kept) = (self.progress.taken, self.lr, self.record.has_kept());
+            let (step, lr, kept) = (self.taken, self.lr, self.record.has_kept());
             finite.map_err(|error| {
                 anyhow!("after step {step}, at lr {lr:?}: {error}; try a smaller --lr{kept}")
             })?;
@@ -369,7 +362,7 @@ impl Run {
     /// A loss that is no number says more than replicas which differ after it.
     fn check_replicas(&mut self, state: &impl TrainState) -> Result<()> {
         self.read_losses()?;
-        let (step, kept) = (self.progress.taken, self.record.has_kept());
+        let (step, kept) = (self.taken, self.record.has_kept());
         let agree = state.check_replicas(&self.record.names);
         agree.map_err(|error| anyhow!("after step {step}: {error:#}{kept}"))
     }
@@ -381,7 +374,7 @@ impl Run {
         }
         let mut tensors = self.named_finite(state)?;
         tensors.extend(state.extra_state()?);
-        self.progress.checkpointed = self.progress.taken;
+        self.checkpointed = self.taken;
         self.record.checkpoint(seconds, &tensors)
     }
 
@@ -393,7 +386,7 @@ impl Run {
     /// If the replicas differ, the loss is no finite number any more, or the folder of the run was moved.
     pub fn epoch(&mut self, test_acc: f64, state: &impl TrainState) -> Result<()> {
         self.read_losses()?;
-        self.progress.bar.clear();
+        self.bar.clear();
         if interrupted() {
             return Ok(());
         }
@@ -423,10 +416,9 @@ impl Run {
     /// # Errors
     /// If the parameters cannot be written.
     pub fn finish(mut self, state: &impl TrainState) -> Result<Summary> {
-        self.progress.bar.clear();
+        self.bar.clear();
         let completed = self.completed();
-        let is_new =
-            completed < self.options.epochs && self.progress.taken > self.progress.checkpointed;
+        let is_new = completed < self.options.epochs && self.taken > self.checkpointed;
         if is_new && state.is_between_steps() {
             self.check_replicas(state)?;
             let seconds = self.timer.times().get(completed).copied();
@@ -434,7 +426,7 @@ impl Run {
         }
         let model = self.named_finite(state)?;
         let written = self.record.finish(&model);
-        self.progress.trace = None; // which writes it
+        self.trace = None; // which writes it
         let times = self.timer.times().iter().take(completed);
         let epochs = self.record.lines.epochs.iter();
         let summary = Summary {

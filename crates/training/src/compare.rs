@@ -16,20 +16,16 @@ use candle_core::Tensor;
 ///
 /// # Errors
 /// Names the first element that has other bits.
-pub fn compare(name: &str, a: (&str, &Tensor), b: (&str, &Tensor)) -> Result<()> {
+pub fn compare(name: &str, (on_a, a): (&str, &Tensor), (on_b, b): (&str, &Tensor)) -> Result<()> {
     let values = |tensor: &Tensor| tensor.flatten_all()?.to_vec1::<f32>();
-    let (x, y) = (values(a.1)?, values(b.1)?);
+    let (x, y) = (values(a)?, values(b)?);
     let differ = |(x, y): (&f32, &f32)| x.to_bits() != y.to_bits();
     match x.iter().zip(&y).position(differ) {
         None => Ok(()),
-        Some(i) => bail!(
-            "the replicas differ: {name}{:?} is {} on {} and {} on {}",
-            index(i, a.1.dims()),
-            x[i],
-            a.0,
-            y[i],
-            b.0
-        ),
+        Some(i) => {
+            let (at, x, y) = (index(i, a.dims()), x[i], y[i]);
+            bail!("the replicas differ: {name}{at:?} is {x} on {on_a} and {y} on {on_b}")
+        }
     }
 }
 
@@ -42,16 +38,4 @@ fn index(mut i: usize, dims: &[usize]) -> Vec<usize> {
     }
     index.reverse();
     index
-}
-
-#[cfg(test)]
-mod tests {
-    use super::index;
-
-    #[test]
-    fn an_index_counts_the_last_dimension_fastest() {
-        assert_eq!(index(0, &[2, 3, 4]), [0, 0, 0]);
-        assert_eq!(index(23, &[2, 3, 4]), [1, 2, 3]);
-        assert_eq!(index(0, &[]), [0usize; 0]);
-    }
 }

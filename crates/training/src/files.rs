@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Opens a file to be read.
 ///
@@ -37,7 +37,9 @@ pub fn check_is_file(found: &Metadata) -> io::Result<()> {
 /// # Errors
 /// If the file cannot be written. Then a file that had the name before is unchanged.
 pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let partial = partial(path)?;
+    let name = path.file_name().and_then(|name| name.to_str());
+    let name = name.ok_or_else(|| io::Error::other("its name is empty or not UTF-8"))?;
+    let partial = path.with_file_name(format!(".{name}.partial")); // until it is whole
     let write = || {
         let mut file = File::create(&partial)?;
         file.write_all(bytes)?;
@@ -50,13 +52,6 @@ pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
         }
     };
     write().inspect_err(|_| drop(fs::remove_file(&partial)))
-}
-
-/// The name of a file until it is whole.
-fn partial(path: &Path) -> io::Result<PathBuf> {
-    let name = path.file_name().and_then(|name| name.to_str());
-    let name = name.ok_or_else(|| io::Error::other("its name is empty or not UTF-8"))?;
-    Ok(path.with_file_name(format!(".{name}.partial")))
 }
 
 /// Text of a file between quotation marks, its first 80 characters at most: a file may contain anything.

@@ -48,11 +48,8 @@ pub fn normal(rng: &mut Rng, std: f64, shape: impl Into<Shape>) -> Result<Tensor
 /// ```
 pub fn uniform(rng: &mut Rng, low: f64, high: f64, shape: impl Into<Shape>) -> Result<Tensor> {
     let shape = shape.into();
-    Tensor::from_vec(
-        evenly(rng, low, high, shape.elem_count()),
-        shape,
-        &Device::Cpu,
-    )
+    let numbers = evenly(rng, low, high, shape.elem_count());
+    Tensor::from_vec(numbers, shape, &Device::Cpu)
 }
 
 // The loops are no generic functions: those would be compiled in the crate of a user, often without optimization.

@@ -13,13 +13,12 @@ pub fn shares(n: usize, weights: &[f64]) -> Vec<usize> {
     let exact: Vec<f64> = weights.iter().map(|w| w / total * n as f64).collect();
     let mut shares: Vec<usize> = exact.iter().map(|share| *share as usize).collect();
     let missing = |i: usize, shares: &[usize]| exact[i] - shares[i] as f64;
-    let mut left = n.saturating_sub(shares.iter().sum());
-    while left > 0 {
+    let left = n.saturating_sub(shares.iter().sum());
+    for _ in 0..left {
         // the first of those that miss most
         let most = (0..shares.len()).rev();
         let most = most.max_by(|a, b| missing(*a, &shares).total_cmp(&missing(*b, &shares)));
         shares[most.expect("there is a replica")] += 1;
-        left -= 1;
     }
     while n >= shares.len() && shares.contains(&0) {
         let largest = (0..shares.len()).max_by_key(|i| shares[*i]);

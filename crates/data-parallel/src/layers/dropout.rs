@@ -62,11 +62,9 @@ impl Dropout {
     /// The seed of the mask of a pass.
     fn seed(&self, pass: Pass) -> u64 {
         let (step, minibatch) = pass.number;
-        let words = [pass.replica, step, minibatch].map(|word| word as u64);
+        let words = [pass.replica, step, minibatch].map(|word| (word as u64).to_le_bytes());
         let of_layer = hash(pass.seed, self.name.as_bytes());
-        words
-            .into_iter()
-            .fold(of_layer, |seed, word| hash(seed, &word.to_le_bytes()))
+        words.iter().fold(of_layer, |seed, word| hash(seed, word))
     }
 }
 

@@ -185,16 +185,13 @@ impl BatchNorm2d {
     pub fn new(channels: usize, vb: VarBuilder<'_>) -> Result<Self> {
         let get = |name, value| vb.get_with_hints(channels, name, Init::Const(value));
         let count = |name| vb.get_with_hints_dtype((), name, Init::Const(0.0), DType::I64);
-        let (weight, bias) = (get("weight", 1.0)?, get("bias", 0.0)?);
-        let [mean, var] = [get("running_mean", 0.0)?, get("running_var", 1.0)?];
-        let count = count("num_batches_tracked")?;
         Ok(Self {
             name: vb.prefix(),
-            weight,
-            bias,
-            running_mean: Var::from_tensor(&mean)?,
-            running_var: Var::from_tensor(&var)?,
-            num_batches_tracked: Var::from_tensor(&count)?,
+            weight: get("weight", 1.0)?,
+            bias: get("bias", 0.0)?,
+            running_mean: Var::from_tensor(&get("running_mean", 0.0)?)?,
+            running_var: Var::from_tensor(&get("running_var", 1.0)?)?,
+            num_batches_tracked: Var::from_tensor(&count("num_batches_tracked")?)?,
         })
     }
 }
@@ -204,9 +201,7 @@ impl Network for BatchNorm2d {
         let parameters = [&self.weight, &self.bias];
         let running = [&self.running_mean, &self.running_var];
         let batches = Some(&self.num_batches_tracked);
-        of_layer(
-            &self.name,
-            x.batch_norm2d(parameters, running, batches, train),
-        )
+        let y = x.batch_norm2d(parameters, running, batches, train);
+        of_layer(&self.name, y)
     }
 }

@@ -76,7 +76,7 @@ pub(super) fn places(devices: &[Device], process: Process, k: usize) -> String {
         return format!(
             "{k} replicas in {} processes ({})",
             process.of,
-            layout(process.of, k)
+            layout(process, k)
         );
     }
     match devices {
@@ -89,23 +89,18 @@ pub(super) fn places(devices: &[Device], process: Process, k: usize) -> String {
 }
 
 /// The replicas of each process, such as `0 1 | 2 | 3`; of many processes the first and the last.
-fn layout(processes: usize, k: usize) -> String {
+fn layout(process: Process, k: usize) -> String {
     let of = |rank| {
-        let replicas = Process {
-            rank,
-            of: processes,
-            ..Process::ALONE
-        }
-        .replicas(k);
+        let replicas = Process { rank, ..process }.replicas(k);
         match replicas.len() {
             1 => format!("{}", replicas.start),
             2 => format!("{} {}", replicas.start, replicas.end - 1),
             _ => format!("{} to {}", replicas.start, replicas.end - 1),
         }
     };
-    match processes {
-        ..=8 => (0..processes).map(of).collect::<Vec<_>>().join(" | "),
-        _ => format!("{} | {} | … | {}", of(0), of(1), of(processes - 1)),
+    match process.of {
+        ..=8 => (0..process.of).map(of).collect::<Vec<_>>().join(" | "),
+        _ => format!("{} | {} | … | {}", of(0), of(1), of(process.of - 1)),
     }
 }
 
@@ -137,35 +132,22 @@ pub(super) fn find_devices(
     process: Process,
     options: &Options,
 ) -> Result<(Vec<Device>, Option<String>)> {
-    let of = process.of;
-    if of == 1 {
-        return found(options, options.gpus, None);
-    }
-    // of several processes, each has one replica, if the user does not say how many there are
-    let k = options.gpus.unwrap_or(of);
-    if k < of {
-        let error = anyhow!(
+    let (of, mut own, mut first) = (process.of, options.gpus, None);
+    if of > 1 {
+        // each has one replica, if the user does not say how many there are
+        let k = options.gpus.unwrap_or(of);
+        ensure!(
+            k >= of,
             "--gpus {k} is too few for {of} processes: each needs a replica; give --gpus {of} or more, or start fewer \
              processes"
         );
-        return Err(BadInput::from(error).into());
+        let replicas = process.replicas(k);
+        let first_here = replicas.start - process.replicas_here(k).start;
+        first = (process.on_machine > 1).then_some(first_here);
+        own = Some(replicas.len());
     }
-    let own = process.replicas(k);
-    let first = own.start - process.replicas_here(k).start;
-    let first = (process.on_machine > 1).then_some(first);
-    found(options, Some(own.len()), first)
-}
-
-fn found(
-    options: &Options,
-    k: Option<usize>,
-    first: Option<usize>,
-) -> Result<(Vec<Device>, Option<String>)> {
-    let found = find(options.device, k, first);
-    let why = || format!("--device {:?} cannot be used", options.device).to_lowercase();
-    found
-        .with_context(why)
-        .map_err(|e| BadInput::from(e).into())
+    let found = find(options.device, own, first);
+    found.with_context(|| format!("--device {:?} cannot be used", options.device).to_lowercase())
 }
 
 /// The command line to keep. It says how many replicas there are, so the run can go on in other processes.
@@ -259,14 +241,15 @@ mod tests {
 
     #[test]
     fn replicas_are_named_by_process() {
-        assert_eq!(layout(3, 4), "0 1 | 2 | 3");
-        assert_eq!(layout(16, 64), "0 to 3 | 4 to 7 | … | 60 to 63");
         let of = |rank, local_rank| Process {
             rank,
             of: 3,
             local_rank,
             on_machine: 2,
         };
+        assert_eq!(layout(of(0, 0), 4), "0 1 | 2 | 3");
+        let sixteen = Process { of: 16, ..of(0, 0) };
+        assert_eq!(layout(sixteen, 64), "0 to 3 | 4 to 7 | … | 60 to 63");
         assert_eq!(of(1, 1).replicas_here(4), 0..3);
         assert_eq!(of(2, 0).replicas_here(4), 3..4); // no rank 3
     }

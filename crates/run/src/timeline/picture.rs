@@ -135,12 +135,8 @@ impl Picture {
         }
         let (left, width) = (self.left, timeline.length() * self.unit);
         for lane in timeline.lanes() {
-            self.text(
-                left - MARGIN / 2.0,
-                top + LANE / 2.0 + 4.0,
-                r##" text-anchor="end""##,
-                lane,
-            );
+            let (x, y) = (left - MARGIN / 2.0, top + LANE / 2.0 + 4.0);
+            self.text(x, y, r##" text-anchor="end""##, lane);
             self.svg += &format!(
                 r##"<rect x="{left:.2}" y="{top}" width="{width:.2}" height="{LANE}" fill="{}"/>"##,
                 IDLE.1
