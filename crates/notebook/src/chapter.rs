@@ -155,6 +155,14 @@ impl fmt::Display for Piece {
 }
 
 impl Piece {
+    /// Where a listing comes from.
+    pub fn source(&self) -> Option<&Source> {
+        match &self.kind {
+            Kind::Code { source, .. } => source.as_ref(),
+            _ => None,
+        }
+    }
+
     /// The language of its code.
     pub fn language(&self) -> &'static str {
         let is_python = self.open.trim_start_matches('`').starts_with("python");

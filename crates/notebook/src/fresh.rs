@@ -25,11 +25,7 @@ pub struct Fresh {
 pub fn listings(book: &Book, name: &str, chapter: &Chapter) -> Result<Vec<Fresh>> {
     let mut listings = Vec::new();
     for (piece, listing) in chapter.pieces.iter().enumerate() {
-        if let Kind::Code {
-            source: Some(source),
-            ..
-        } = &listing.kind
-        {
+        if let Some(source) = listing.source() {
             let body = item::listing(&book.root, source);
             listings.push(Fresh {
                 piece,
