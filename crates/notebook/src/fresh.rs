@@ -73,14 +73,12 @@ pub fn outputs(book: &Book, name: &str, chapter: &Chapter) -> Result<Vec<Fresh>>
 /// # Errors
 /// If a run that one shows is not recorded.
 pub fn pictures(book: &Book) -> Result<Vec<(String, String)>> {
-    let all_reduces =
-        Algorithm::ALL.map(|algorithm| (rounds::file(algorithm), rounds::svg(algorithm)));
     let mut all = vec![
         (curve::FILE.to_owned(), curve::svg(book)?),
         (speed_up::FILE.to_owned(), speed_up::svg(book)?),
         (memory::FILE.to_owned(), memory::svg(book)?),
     ];
-    all.extend(all_reduces);
+    all.extend(Algorithm::ALL.map(|algorithm| (rounds::file(algorithm), rounds::svg(algorithm))));
     Ok(all)
 }
 
