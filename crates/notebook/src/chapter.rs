@@ -316,10 +316,8 @@ $ cargo run
         assert_eq!(kinds, expected);
         assert_eq!(chapter.pieces[1].body, "let x = 1;\n");
         assert_eq!(chapter.pieces[2].open, "\n<!-- output: ±0.5 -->\n");
-        assert_eq!(
-            [1, 7].map(|i| chapter.pieces[i].language()),
-            ["rust", "python"]
-        );
+        let languages = [1, 7].map(|i| chapter.pieces[i].language());
+        assert_eq!(languages, ["rust", "python"]);
         Ok(())
     }
 
