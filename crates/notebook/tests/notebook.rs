@@ -91,10 +91,8 @@ fn page(
     kind: &str,
     check: fn(&Book, &str) -> Result<Vec<String>>,
 ) -> Trial {
-    let (book, name) = (book.clone(), page.to_owned());
-    trial(&format!("{page}::{kind}"), move || {
-        none(check(&book, &name)?)
-    })
+    let (book, page, title) = (book.clone(), page.to_owned(), format!("{page}::{kind}"));
+    trial(&title, move || none(check(&book, &page)?))
 }
 
 fn none(complaints: Vec<String>) -> Result<()> {
