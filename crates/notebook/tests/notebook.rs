@@ -31,15 +31,9 @@ mod text;
 /// The binary with the cells.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_notebook");
 
-fn main() -> ExitCode {
+fn main() -> Result<ExitCode> {
     let arguments = Arguments::from_args();
-    match trials() {
-        Ok(trials) => libtest_mimic::run(&arguments, trials).exit_code(),
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    Ok(libtest_mimic::run(&arguments, trials()?).exit_code())
 }
 
 fn trials() -> Result<Vec<Trial>> {
