@@ -81,13 +81,10 @@ pub fn find(source: &str, name: &str) -> Result<Item> {
     };
     let found = found.with_context(|| format!("no item {name:?}"))?;
     let (line, first) = found[0];
-    let dedented = found
-        .iter()
-        .map(|(_, line)| line.get(indentation(first)..).unwrap_or("").to_owned() + "\n");
-    Ok(Item {
-        line,
-        text: dedented.collect(),
-    })
+    let width = indentation(first);
+    let dedented = |(_, line): &(usize, &str)| line.get(width..).unwrap_or("").to_owned() + "\n";
+    let text = found.iter().map(dedented).collect();
+    Ok(Item { line, text })
 }
 
 /// The items of this indentation.
