@@ -1,5 +1,6 @@
 //! The report as Markdown: the tables, and when, where and how they were measured.
 
+use super::contender::Contender;
 use super::machine::circumstances;
 use super::rounds::Row;
 use super::stats::{Summary, short};
@@ -73,20 +74,15 @@ pub fn markdown(threads: usize, tables: &[Table], on_devices: &[Table], losses: 
 }
 
 fn line(work: &Work, row: &Row, rows: &[Row]) -> String {
+    let Contender { name, threads, .. } = &row.contender;
     let times = Summary::of(&row.times);
+    let [ms, min, max] = [times.median, times.min, times.max].map(short);
+    let [pytorch, bf16] = [false, true].map(|bf16| ratio(row, rows, bf16));
+    let (count, gflops) = (times.count, work.flops() / times.median / 1e6);
+    let (cores, memory) = (row.spent.cores(), row.memory);
     format!(
-        "| {} | {} | {} | {} – {} | {} | {} | {} | {:.0} | {:.1} | {:.0} |\n",
-        row.contender.name,
-        row.contender.threads,
-        short(times.median),
-        short(times.min),
-        short(times.max),
-        times.count,
-        ratio(row, rows, false),
-        ratio(row, rows, true),
-        work.flops() / times.median / 1e6,
-        row.spent.cores(),
-        row.memory,
+        "| {name} | {threads} | {ms} | {min} – {max} | {count} | {pytorch} | {bf16} | {gflops:.0} | \
+         {cores:.1} | {memory:.0} |\n"
     )
 }
 
@@ -101,17 +97,12 @@ fn line_of_devices(work: &Work, row: &Row, rows: &[Row]) -> String {
     };
     let one = rows.iter().find(is_same);
     let speed_up = |of: f64| one.map_or("–".to_owned(), |one| short(rate(row) / rate(one) / of));
+    let [ms, min, max, rate] = [times.median, times.min, times.max, rate(row)].map(short);
+    let [speed_up, efficiency] = [1.0, k as f64].map(speed_up);
+    let (name, examples, pytorch) = (&row.contender.name, batch(row), ratio(row, rows, false));
     format!(
-        "| {} | {k} | {} | {} | {} – {} | {} | {} | {} | {} |\n",
-        row.contender.name,
-        batch(row),
-        short(times.median),
-        short(times.min),
-        short(times.max),
-        short(rate(row)),
-        speed_up(1.0),
-        speed_up(k as f64),
-        ratio(row, rows, false),
+        "| {name} | {k} | {examples} | {ms} | {min} – {max} | {rate} | {speed_up} | {efficiency} | \
+         {pytorch} |\n"
     )
 }
 
@@ -119,7 +110,6 @@ fn line_of_devices(work: &Work, row: &Row, rows: &[Row]) -> String {
 mod tests {
     use std::path::Path;
 
-    use super::super::contender::Contender;
     use super::*;
 
     #[test]
