@@ -218,16 +218,12 @@ fn code(info: &str, line: &str) -> Result<Kind> {
     let is_shown =
         language == "rs" || ["python", "diff"].contains(&language) && !attributes.is_empty();
     if language != "rust" && !is_shown {
-        ensure!(
-            !language.starts_with("rust,"),
-            "a cell is `rust`, what is only shown `rs`"
-        );
+        let is_changed = language.starts_with("rust,");
+        ensure!(!is_changed, "a cell is `rust`, what is only shown `rs`");
         return Ok(Kind::Text);
     }
-    ensure!(
-        !line.starts_with(char::is_whitespace),
-        "a block of code begins at the start of its line"
-    );
+    let is_flush = !line.starts_with(char::is_whitespace);
+    ensure!(is_flush, "a block of code begins at the start of its line");
     let source = match attributes.split('"').collect::<Vec<_>>()[..] {
         [""] => None,
         ["file=", file, " item=", items, ""] if language != "diff" => Some(Source {
