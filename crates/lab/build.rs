@@ -1,7 +1,6 @@
 //! Lists the exercises: `exercises.rs` for the program, and `variants.rs` for the tests, which has each gap, each
 //! solution and each wrong answer as a module beside its check.
 
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
@@ -28,11 +27,10 @@ fn main() -> Result<()> {
             &["gap", "solution"].map(|kind| out.join(format!("{name}_{kind}.rs")));
         fs::write(gap, open)?;
         fs::write(solution, &right)?;
-        writeln!(
-            table,
+        table += &format!(
             "Exercise {{ name: {name:?}, gap: include_str!({gap:?}), solution: include_str!({solution:?}), \
-             hint: include_str!({hint:?}) }},"
-        )?;
+             hint: include_str!({hint:?}) }},\n"
+        );
         variants.add("gap", name, "", [gap, check]);
         variants.add("solution", name, "", [solution, check]);
         let mistakes = fs::read_to_string(&wrong).with_context(|| format!("{wrong:?}"))?;
@@ -46,13 +44,9 @@ fn main() -> Result<()> {
         }
     }
     fs::write(out.join("exercises.rs"), format!("&[{table}]"))?;
-    fs::write(
-        out.join("variants.rs"),
-        format!(
-            "{}const VARIANTS: &[Variant] = &[{}];",
-            variants.modules, variants.list
-        ),
-    )?;
+    let Variants { modules, list } = variants;
+    let variants = format!("{modules}const VARIANTS: &[Variant] = &[{list}];");
+    fs::write(out.join("variants.rs"), variants)?;
     Ok(())
 }
 
