@@ -48,17 +48,15 @@ pub fn outputs(book: &Book, name: &str, chapter: &Chapter) -> Result<Vec<Fresh>>
         return Ok(Vec::new());
     }
     let printed = run::run(&book.program, &book.folder, name, run::LIMIT)?;
+    let (page, cells, built) = (book.name(name), pieces.len(), printed.len());
     ensure!(
-        pieces.len() == printed.len(),
-        "{}: {} cells, but {} in the program: build it again",
-        book.name(name),
-        pieces.len(),
-        printed.len()
+        cells == built,
+        "{page}: {cells} cells, but {built} in the program: build it again"
     );
     let mut outputs = Vec::new();
     for (number, (piece, (line, text))) in (1..).zip(pieces.into_iter().zip(printed)) {
         let made = output::body(&text, &format!("img/{name}-{number}"));
-        let (body, pictures) = made.with_context(|| format!("{}:{line}", book.name(name)))?;
+        let (body, pictures) = made.with_context(|| format!("{page}:{line}"))?;
         outputs.push(Fresh {
             piece,
             body,
