@@ -13,9 +13,8 @@ pub type Table = (Work, Vec<Row>);
 /// contender's; a dash without PyTorch.
 fn ratio(row: &Row, rows: &[Row], bf16: bool) -> String {
     let threads = row.contender.threads;
-    let pytorch = rows
-        .iter()
-        .filter(|r| r.contender.is_pytorch(bf16) && r.contender.threads == threads);
+    let is_other = |r: &&Row| r.contender.is_pytorch(bf16) && r.contender.threads == threads;
+    let pytorch = rows.iter().filter(is_other);
     let of_example = |row: &Row| row.median() / row.contender.times as f64;
     let best = pytorch.map(of_example).min_by(f64::total_cmp);
     best.map_or("–".to_owned(), |best| short(best / of_example(row)))
