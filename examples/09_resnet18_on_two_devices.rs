@@ -8,14 +8,10 @@ use concise::{DataParallel, Initializer, Sgd, Trainer, resnet18};
 
 fn main() -> anyhow::Result<()> {
     let devices = d2l::devices(2)?;
-    let net = DataParallel::new(&devices, Initializer::Normal(0.01), 0, |vb| {
-        resnet18(10, vb)
-    })?;
-    println!(
-        "{} parameters on {}",
-        net.num_parameters(),
-        d2l::device_names(&devices)
-    );
+    let init = Initializer::Normal(0.01);
+    let net = DataParallel::new(&devices, init, 0, |vb| resnet18(10, vb))?;
+    let (count, names) = (net.num_parameters(), d2l::device_names(&devices));
+    println!("{count} parameters on {names}");
 
     let x = d2l::uniform(&mut d2l::rng(1), 0.0, 1.0, (4, 1, 28, 28))?;
     let y = Tensor::zeros(4, DType::U32, &Device::Cpu)?;
@@ -25,11 +21,8 @@ fn main() -> anyhow::Result<()> {
     }
 
     for i in 0..devices.len() {
-        let weight = net.parameter("0.weight", i)?;
-        println!(
-            "the first kernel on device {i}: {}",
-            weight.get(0)?.flatten_to(1)?
-        );
+        let kernel = net.parameter("0.weight", i)?.get(0)?.flatten_to(1)?;
+        println!("the first kernel on device {i}: {kernel}");
     }
     if let Err(error) = net.parameter("0.weight", 2) {
         println!("device 2: {error}");

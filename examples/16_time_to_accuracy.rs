@@ -66,9 +66,8 @@ fn main() -> anyhow::Result<()> {
         ..Default::default()
     })?;
     let (train_iter, test_iter) = data.iters(64)?;
-    let net = DataParallel::new(&devices(2)?, Initializer::Layers, seed, move |vb| {
-        network(width, vb)
-    })?;
+    let network = move |vb: VarBuilder<'_>| network(width, vb);
+    let net = DataParallel::new(&devices(2)?, Initializer::Layers, seed, network)?;
     let sgd = Sgd {
         momentum: 0.9,
         nesterov: true,

@@ -1,7 +1,6 @@
 //! Lists the exercises: `exercises.rs` for the program, and `variants.rs` for the tests, which has each gap, each
 //! solution and each wrong answer as a module beside its check.
 
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
@@ -28,33 +27,26 @@ fn main() -> Result<()> {
             &["gap", "solution"].map(|kind| out.join(format!("{name}_{kind}.rs")));
         fs::write(gap, open)?;
         fs::write(solution, &right)?;
-        writeln!(
-            table,
+        table += &format!(
             "Exercise {{ name: {name:?}, gap: include_str!({gap:?}), solution: include_str!({solution:?}), \
-             hint: include_str!({hint:?}) }},"
-        )?;
+             hint: include_str!({hint:?}) }},\n"
+        );
         variants.add("gap", name, "", [gap, check]);
         variants.add("solution", name, "", [solution, check]);
         let mistakes = fs::read_to_string(&wrong).with_context(|| format!("{wrong:?}"))?;
         for (i, part) in mistakes.split("## ").skip(1).enumerate() {
-            let Wrong { says, old, new } = Wrong::read(part).with_context(|| part.to_owned())?;
-            ensure!(
-                right.matches(&old).count() == 1,
-                "{old}\nis not once in {exercise:?}"
-            );
+            let (says, old, new) = mistake(part).with_context(|| part.to_owned())?;
+            let count = right.matches(&old).count();
+            ensure!(count == 1, "{old}\nis not once in {exercise:?}");
             let answer = out.join(format!("{name}_{i}.rs"));
             fs::write(&answer, right.replace(&old, &new))?;
             variants.add("wrong", name, says, [&answer, check]);
         }
     }
     fs::write(out.join("exercises.rs"), format!("&[{table}]"))?;
-    fs::write(
-        out.join("variants.rs"),
-        format!(
-            "{}const VARIANTS: &[Variant] = &[{}];",
-            variants.modules, variants.list
-        ),
-    )?;
+    let Variants { modules, list } = variants;
+    let variants = format!("{modules}const VARIANTS: &[Variant] = &[{list}];");
+    fs::write(out.join("variants.rs"), variants)?;
     Ok(())
 }
 
@@ -112,25 +104,14 @@ impl Variants {
     }
 }
 
-/// A wrong answer: the solution in which `old` is `new`, and words of the sentence that names the mistake.
-struct Wrong<'a> {
-    says: &'a str,
-    old: String,
-    new: String,
-}
-
-impl<'a> Wrong<'a> {
-    /// Reads a line `says: WORDS`, and the lines of a diff.
-    fn read(part: &'a str) -> Result<Self> {
-        let lines = |sign: char| {
-            let lines = part.lines().filter_map(|line| line.strip_prefix(sign));
-            lines.collect::<Vec<_>>().join("\n")
-        };
-        let says = part.lines().find_map(|line| line.strip_prefix("says: "));
-        Ok(Self {
-            says: says.context("no line begins with \"says: \"")?,
-            old: lines('-'),
-            new: lines('+'),
-        })
-    }
+/// A wrong answer: words of the sentence that names the mistake, and what is old and what is new in the solution. Reads
+/// a line `says: WORDS`, and the lines of a diff.
+fn mistake(part: &str) -> Result<(&str, String, String)> {
+    let lines = |sign: char| {
+        let lines = part.lines().filter_map(|line| line.strip_prefix(sign));
+        lines.collect::<Vec<_>>().join("\n")
+    };
+    let says = part.lines().find_map(|line| line.strip_prefix("says: "));
+    let says = says.context("no line begins with \"says: \"")?;
+    Ok((says, lines('-'), lines('+')))
 }

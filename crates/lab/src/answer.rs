@@ -14,6 +14,7 @@ use crate::judge::VERDICT;
 
 /// How long an answer may run.
 const LIMIT: Duration = Duration::from_secs(20);
+const ENDLESS: &str = "Your code did not end after 20 seconds. Is there an endless loop?";
 /// How many bytes it may print.
 const MOST: u64 = 1 << 20;
 
@@ -67,17 +68,13 @@ pub fn outcome(exercise: &Exercise, answer: &Path, export: Option<&Path>) -> Res
     let (printed, verdict) = match (said.rsplit_once(VERDICT), status) {
         (Some((printed, verdict)), Some(_)) => (printed, verdict.to_owned()),
         (_, Some(status)) => (&*said, format!("Your code ended the process: {status}.")),
-        (_, None) => (
-            &*said,
-            "Your code did not end after 20 seconds. Is there an endless loop?".to_owned(),
-        ),
+        (_, None) => (&*said, ENDLESS.to_owned()),
     };
     if !printed.is_empty() {
         eprintln!("Your code printed:");
-        printed
-            .lines()
-            .take(20)
-            .for_each(|line| eprintln!("  {line}"));
+        for line in printed.lines().take(20) {
+            eprintln!("  {line}");
+        }
     }
     Ok(match verdict.is_empty() {
         true => Outcome::Right,
@@ -92,26 +89,14 @@ pub fn outcome(exercise: &Exercise, answer: &Path, export: Option<&Path>) -> Res
 fn compile(exercise: &Exercise, answer: &Path) -> Result<Result<PathBuf, String>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let check = root.join("checks").join(exercise.name).with_extension("rs");
-    let color = if console::colors_enabled_stderr() {
-        "always"
-    } else {
-        "never"
-    };
-    let profile = if cfg!(debug_assertions) {
-        "dev"
-    } else {
-        "release"
-    };
+    let is_colored = console::colors_enabled_stderr();
+    let color = if is_colored { "always" } else { "never" };
+    let is_debug = cfg!(debug_assertions);
+    let profile = if is_debug { "dev" } else { "release" };
     let output = Command::new(env!("CARGO"))
         .args(["build", "--quiet", "--package", "lab", "--bin", "answer"])
-        .args([
-            "--features",
-            "answer",
-            "--profile",
-            profile,
-            "--color",
-            color,
-        ])
+        .args(["--features", "answer", "--profile", profile])
+        .args(["--color", color])
         .args(["--message-format", "json-render-diagnostics"])
         .env("LAB_ANSWER", answer)
         .env("LAB_CHECK", check)

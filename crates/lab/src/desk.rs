@@ -62,13 +62,11 @@ impl Desk {
         if fs::read_to_string(&path)? == exercise.gap {
             return Ok(None);
         }
-        let names = ["old".to_owned()]
-            .into_iter()
-            .chain((2..).map(|i| format!("old{i}")));
-        let mut paths = names.map(|name| path.with_extension(format!("rs.{name}")));
-        let old = paths
-            .find(|path| !path.exists())
-            .context("no name is free")?;
+        let (mut old, mut number) = (path.with_extension("rs.old"), 1);
+        while old.exists() {
+            number += 1;
+            old = path.with_extension(format!("rs.old{number}"));
+        }
         fs::rename(&path, &old)?;
         self.copy(exercise)?;
         Ok(Some(old))
@@ -79,12 +77,7 @@ impl Desk {
     /// # Errors
     /// If a file cannot be read.
     pub fn next(&self) -> Result<Option<&'static Exercise>> {
-        for exercise in ALL {
-            if !self.is_solved(exercise)? {
-                return Ok(Some(exercise));
-            }
-        }
-        Ok(None)
+        self.after(&ALL[ALL.len() - 1])
     }
 
     /// The next exercise after this one that is not solved; at the end, the first.
@@ -92,12 +85,13 @@ impl Desk {
     /// # Errors
     /// If a file cannot be read.
     pub fn after(&self, exercise: &Exercise) -> Result<Option<&'static Exercise>> {
-        for next in &ALL[exercise.number()..] {
+        let (before, after) = ALL.split_at(exercise.number());
+        for next in after.iter().chain(before) {
             if !self.is_solved(next)? {
                 return Ok(Some(next));
             }
         }
-        self.next()
+        Ok(None)
     }
 
     /// Whether the reader's copy was found right, and is still the same.
@@ -117,12 +111,10 @@ impl Desk {
     /// # Errors
     /// If a file cannot be read or written.
     pub fn solve(&self, exercise: &Exercise, answer: &[u8]) -> Result<()> {
-        let others = self.solved()?;
-        let others = others
-            .lines()
-            .filter(|line| !line.starts_with(exercise.name));
-        let line = line(exercise, answer);
-        let lines: Vec<&str> = others.chain([line.as_str()]).collect();
+        let (solved, line) = (self.solved()?, line(exercise, answer));
+        let mut lines: Vec<&str> = solved.lines().collect();
+        lines.retain(|line| !line.starts_with(exercise.name));
+        lines.push(&line);
         Ok(fs::write(self.folder.join("solved.txt"), lines.join("\n"))?)
     }
 
@@ -132,11 +124,10 @@ impl Desk {
 
     fn solved(&self) -> Result<String> {
         let path = self.folder.join("solved.txt");
-        Ok(if path.exists() {
-            fs::read_to_string(path)?
-        } else {
-            String::new()
-        })
+        if !path.exists() {
+            return Ok(String::new());
+        }
+        Ok(fs::read_to_string(path)?)
     }
 }
 

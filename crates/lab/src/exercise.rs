@@ -38,28 +38,21 @@ impl Exercise {
 
     /// Its place in the order, from 1.
     pub fn number(&self) -> usize {
-        let number = self
-            .name
-            .split('_')
-            .next()
-            .and_then(|digits| digits.parse().ok());
-        number.expect("a name begins with a number")
+        let digits = self.name.split('_').next().unwrap_or_default();
+        digits.parse().expect("a name begins with a number")
     }
 
     /// The title, without its number.
     pub fn title(&self) -> &'static str {
         let line = self.gap.lines().next().unwrap_or_default();
-        line.trim_start_matches("// ")
-            .split_once(". ")
-            .map_or(line, |(_, title)| title)
+        line.split_once(". ").map_or(line, |(_, title)| title)
     }
 
     /// The task: the comment at the beginning of the file, below the title.
     pub fn task(&self) -> String {
         let comment = self.gap.lines().map_while(|line| line.strip_prefix("//"));
-        let lines = comment
-            .skip(1)
-            .map(|line| line.strip_prefix(' ').unwrap_or(line));
-        lines.collect::<Vec<_>>().join("\n").trim().to_owned()
+        let lines = comment.map(|line| line.strip_prefix(' ').unwrap_or(line));
+        let lines: Vec<&str> = lines.skip(1).collect();
+        lines.join("\n").trim().to_owned()
     }
 }

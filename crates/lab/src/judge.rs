@@ -18,9 +18,8 @@ pub fn judge(check: Check) -> Result<()> {
     static PLACE: Mutex<String> = Mutex::new(String::new());
     lock(&PLACE).clear();
     std::panic::set_hook(Box::new(|panic| {
-        let line = panic
-            .location()
-            .map(|place| format!(" ({}:{})", place.file(), place.line()));
+        let place = panic.location();
+        let line = place.map(|place| format!(" ({}:{})", place.file(), place.line()));
         *lock(&PLACE) = line.unwrap_or_default();
     }));
     let wrong = match catch_panic(check) {
@@ -35,13 +34,11 @@ pub fn judge(check: Check) -> Result<()> {
         },
         Err(panic) => format!("Your code stops: {panic}{}", lock(&PLACE)),
     };
-    match wrong.split_once("not yet implemented: ") {
-        Some((_, to_do)) => bail!(
-            "Still to do: {}.",
-            to_do.split(" (").next().unwrap_or(to_do)
-        ),
-        None => bail!(wrong),
+    if let Some((_, to_do)) = wrong.split_once("not yet implemented: ") {
+        let to_do = to_do.split(" (").next().unwrap_or(to_do);
+        bail!("Still to do: {to_do}.");
     }
+    bail!(wrong)
 }
 
 /// Stands before the verdict, after all that an answer prints.
@@ -58,13 +55,9 @@ pub fn print_verdict(verdict: Result<()>) {
 /// # Errors
 /// If they differ. The message shows the first elements that differ.
 pub fn same(what: &str, yours: &Tensor, right: &Tensor) -> Result<()> {
-    let dims = (yours.dims(), right.dims());
-    ensure!(
-        dims.0 == dims.1,
-        "{what} has the shape {:?}, but should have {:?}.",
-        dims.0,
-        dims.1
-    );
+    let (dims, expected) = (yours.dims(), right.dims());
+    let wrong = format!("{what} has the shape {dims:?}, but should have {expected:?}.");
+    ensure!(dims == expected, wrong);
     let values = |tensor: &Tensor| {
         let flat = tensor.to_dtype(candle_core::DType::F64)?.flatten_all()?;
         flat.to_vec1::<f64>()
@@ -78,18 +71,11 @@ pub fn same(what: &str, yours: &Tensor, right: &Tensor) -> Result<()> {
         return Ok(());
     };
     let shown = |all: &[f64]| {
-        let some: Vec<String> = all[first..]
-            .iter()
-            .take(4)
-            .map(|x| format!("{x:.4}"))
-            .collect();
-        some.join(", ")
+        let some = all[first..].iter().take(4).map(|x| format!("{x:.4}"));
+        some.collect::<Vec<_>>().join(", ")
     };
-    bail!(
-        "{what} is wrong from element {first} on.\n  yours: {}\n  right: {}",
-        shown(&yours),
-        shown(&right)
-    )
+    let (yours, right) = (shown(&yours), shown(&right));
+    bail!("{what} is wrong from element {first} on.\n  yours: {yours}\n  right: {right}")
 }
 
 /// Compares numbers or ranges of the answer with the right ones, without a tolerance.

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use clap::{Parser, Subcommand};
 use console::style;
 use lab::answer::{Outcome, outcome};
@@ -80,21 +80,15 @@ fn run(cli: Cli) -> Result<()> {
                 Some(name) => Some(Exercise::find(&name)?),
                 None => desk.next()?,
             };
-            println!(
-                "{}",
-                exercise.map_or("All exercises are solved.", |exercise| exercise
-                    .hint
-                    .trim_end())
-            );
+            let hint = exercise.map_or("All exercises are solved.", |exercise| exercise.hint);
+            println!("{}", hint.trim_end());
             Ok(())
         }
         Some(Verb::Solution { exercise, insist }) => {
             let exercise = Exercise::find(&exercise)?;
             if !insist && !desk.is_solved(exercise)? {
-                bail!(
-                    "{} is not solved yet. `hint` helps; --insist prints it all the same",
-                    exercise.name
-                );
+                let how = "`hint` helps; --insist prints it all the same";
+                bail!("{} is not solved yet. {how}", exercise.name);
             }
             print!("{}", exercise.solution);
             Ok(())
@@ -152,9 +146,7 @@ fn export(desk: &Desk, puzzle: &Exercise) -> Result<()> {
     if puzzle.number() < first {
         bail!("{name} is no puzzle: they are {first} to {}", ALL.len());
     }
-    if !desk.has(puzzle) {
-        bail!("you have not begun {name}");
-    }
+    ensure!(desk.has(puzzle), "you have not begun {name}");
     let path = desk.copy(puzzle)?;
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("schedule.json");
@@ -180,10 +172,8 @@ fn check_all(desk: &Desk) -> Result<()> {
     for exercise in &begun {
         open += usize::from(!check(desk, exercise)?);
     }
-    match open {
-        0 => Ok(()),
-        _ => bail!("{open} of {} are not solved", begun.len()),
-    }
+    ensure!(open == 0, "{open} of {} are not solved", begun.len());
+    Ok(())
 }
 
 /// Checks an exercise once; whether it is right.
@@ -200,10 +190,8 @@ fn report(desk: &Desk, exercise: &Exercise, path: &Path) -> Result<bool> {
         Outcome::Right => {
             desk.solve(exercise, &answer)?;
             println!("{} Right.", style("✓").green().bold());
-            println!(
-                "  Compare: cargo run -p lab -- solution {}\n",
-                exercise.number()
-            );
+            let number = exercise.number();
+            println!("  Compare: cargo run -p lab -- solution {number}\n");
         }
         Outcome::Wrong(sentence) => println!("{} {sentence}\n", style("✗").red().bold()),
         Outcome::NotCompiled(said) => {
@@ -223,21 +211,18 @@ const SECTIONS: [(&str, usize); 3] = [("section 13.5", 5), ("the trainer", 11), 
 fn show(desk: &Desk, exercise: &Exercise, path: &Path) -> Result<()> {
     let mut begin = 0;
     for (section, end) in SECTIONS {
-        let marks = ALL[begin..end]
-            .iter()
-            .map(|exercise| match desk.is_solved(exercise)? {
-                true => Ok('●'),
-                false => Ok('○'),
-            });
-        print!("{section} {}  ", marks.collect::<Result<String>>()?);
+        print!("{section} ");
+        for exercise in &ALL[begin..end] {
+            let is_solved = desk.is_solved(exercise)?;
+            print!("{}", if is_solved { '●' } else { '○' });
+        }
+        print!("  ");
         begin = end;
     }
     println!("\n\n{}\n", heading(exercise));
     println!("{}\n", exercise.task());
-    println!(
-        "Fill in {}. It is checked when you save it.",
-        style(shown(path)).cyan()
-    );
+    let file = style(shown(path)).cyan();
+    println!("Fill in {file}. It is checked when you save it.");
     println!("A hint: cargo run -p lab -- hint {}\n", exercise.number());
     Ok(())
 }
@@ -250,8 +235,6 @@ fn heading(exercise: &Exercise) -> impl Display {
 fn shown(path: &Path) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let root = root.canonicalize().unwrap_or(root);
-    path.strip_prefix(&root)
-        .unwrap_or(path)
-        .display()
-        .to_string()
+    let path = path.strip_prefix(&root).unwrap_or(path);
+    path.display().to_string()
 }

@@ -68,21 +68,18 @@ fn reach(schedule: &Schedule, goal: &Goal) -> Result<()> {
         bytes_per_second,
     };
     let bytes = 16 * schedule.chunks; // whole chunks
+    let time = |latency, speed| schedule.time(bytes, |_, _| link(latency, speed));
     let messages = || schedule.rounds.iter().flatten().flat_map(Sum::messages);
     match goal {
         Goal::Messages(most) => {
-            let all = schedule
-                .time(bytes, |_, _| link(1, f64::INFINITY))
-                .as_secs();
+            let all = time(1, f64::INFINITY).as_secs();
             ensure!(
                 all <= *most as u64,
                 "It is an all-reduce with {all} messages one after the other. The goal is {most}."
             );
         }
         Goal::Bytes(most) => {
-            let all = schedule
-                .time(bytes, |_, _| link(0, bytes as f64))
-                .as_secs_f64();
+            let all = time(0, bytes as f64).as_secs_f64();
             ensure!(
                 all < most + 1e-6,
                 "It is an all-reduce with {all:.2} N through the busiest members. The goal is {most:.2} N."
@@ -115,11 +112,8 @@ fn reach(schedule: &Schedule, goal: &Goal) -> Result<()> {
         }
         Goal::Order(right) => {
             let held = schedule.held().pop().unwrap_or_default();
-            let other = held[0]
-                .iter()
-                .map(Partial::to_string)
-                .find(|sum| sum != right);
-            if let Some(sum) = other {
+            let mut sums = held[0].iter().map(Partial::to_string);
+            if let Some(sum) = sums.find(|sum| sum != right) {
                 bail!("A chunk is summed as {sum}, so its bits may differ from those of {right}.");
             }
         }
@@ -136,16 +130,12 @@ fn draw(schedule: &Schedule) -> String {
     let width = schedule.chunks.max(2) + 2;
     let mut lines =
         vec!["A block is a chunk. Its height: how many values are in the sum.".to_owned()];
-    lines.push(
-        (0..schedule.members).fold(String::from("member   "), |line, member| {
-            format!("{line}{member:<width$}")
-        }),
-    );
+    let members = (0..schedule.members).map(|member| format!("{member:<width$}"));
+    lines.push(format!("member   {}", members.collect::<String>()));
     for (round, held) in schedule.held().iter().enumerate() {
-        let name = if round == 0 {
-            "start".to_owned()
-        } else {
-            format!("round {round}")
+        let name = match round {
+            0 => "start".to_owned(),
+            _ => format!("round {round}"),
         };
         let members = held.iter().map(|chunks| {
             let chunks: String = chunks.iter().map(bar).collect();

@@ -36,61 +36,40 @@ fn every_solution_is_right() -> Result<()> {
 #[test]
 fn every_gap_is_told_by_its_own_sentence() -> Result<()> {
     let mut all = BTreeSet::new();
-    for (variant, sentence) in judged("gap") {
-        let sentence = sentence.context(variant.exercise)?;
-        ensure!(
-            sentence.starts_with("Still to do: "),
-            "{}: {sentence}",
-            variant.exercise
-        );
+    for (Variant { exercise, .. }, sentence) in judged("gap") {
+        let sentence = sentence.context(*exercise)?;
+        let is_to_do = sentence.starts_with("Still to do: ");
+        ensure!(is_to_do, "{exercise}: {sentence}");
         all.insert(sentence);
     }
-    ensure!(
-        all.len() == ALL.len(),
-        "two gaps have the same sentence: {all:#?}"
-    );
+    let differ = all.len() == ALL.len();
+    ensure!(differ, "two gaps have the same sentence: {all:#?}");
     Ok(())
 }
 
 #[test]
 fn every_wrong_answer_is_named() -> Result<()> {
     let mut named = BTreeSet::new();
-    for (variant, sentence) in judged("wrong") {
-        let sentence = sentence.context(variant.says)?;
-        ensure!(
-            sentence.contains(variant.says),
-            "{}: {sentence}",
-            variant.exercise
-        );
-        named.insert(variant.exercise);
+    for (Variant { exercise, says, .. }, sentence) in judged("wrong") {
+        let sentence = sentence.context(*says)?;
+        ensure!(sentence.contains(*says), "{exercise}: {sentence}");
+        named.insert(*exercise);
     }
-    ensure!(
-        named.len() == ALL.len(),
-        "not each exercise has a wrong answer: {named:?}"
-    );
+    let all = named.len() == ALL.len();
+    ensure!(all, "not each exercise has a wrong answer: {named:?}");
     Ok(())
 }
 
 #[test]
 fn every_exercise_has_a_title_a_task_and_a_hint() -> Result<()> {
     for (number, exercise) in (1..).zip(ALL) {
-        ensure!(
-            exercise.number() == number,
-            "{} is number {number}",
-            exercise.name
-        );
+        let name = exercise.name;
+        ensure!(exercise.number() == number, "{name} is number {number}");
         let texts = [exercise.title(), &exercise.task(), exercise.hint];
-        ensure!(
-            texts.iter().all(|text| text.len() > 10),
-            "{}: {texts:?}",
-            exercise.name
-        );
+        let are_there = texts.iter().all(|text| text.len() > 10);
+        ensure!(are_there, "{name}: {texts:?}");
         let lines = exercise.gap.lines().count();
-        ensure!(
-            (10..=60).contains(&lines),
-            "{}: {lines} lines",
-            exercise.name
-        );
+        ensure!((10..=60).contains(&lines), "{name}: {lines} lines");
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use lab::answer::{Outcome, outcome};
 use lab::{ALL, Desk, Exercise};
 
@@ -11,37 +11,29 @@ fn answers_run_as_processes() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let desk = Desk::in_folder(folder.path().to_owned())?;
     let exercise = Exercise::find("12")?;
-    let path = desk.copy(exercise)?;
-    let gap = outcome(exercise, &path, None)?;
-    ensure!(
-        matches!(&gap, Outcome::Wrong(sentence) if sentence.starts_with("Still to do")),
-        "{gap:?}"
-    );
-    let ends = exercise
-        .gap
-        .replace("todo!", "std::process::exit(0); todo!");
-    fs::write(&path, ends)?;
-    let ended = outcome(exercise, &path, None)?;
-    ensure!(
-        matches!(&ended, Outcome::Wrong(sentence) if sentence.contains("ended the process")),
-        "{ended:?}"
-    );
-    fs::write(&path, "pub fn schedule() {}")?;
-    let types = outcome(exercise, &path, None)?;
-    ensure!(
-        matches!(&types, Outcome::NotCompiled(said) if said.contains("mismatched types")),
-        "{types:?}"
-    );
+    let (path, gap) = (desk.copy(exercise)?, exercise.gap);
+    ensure!(fs::read_to_string(&path)? == gap, "the copy");
+    let ends = gap.replace("todo!", "std::process::exit(0); todo!");
+    for (answer, compiles, says) in [
+        (gap, true, "Still to do"),
+        (ends.as_str(), true, "ended the process"),
+        ("pub fn schedule() {}", false, "mismatched types"),
+    ] {
+        fs::write(&path, answer)?;
+        let (compiled, said) = match outcome(exercise, &path, None)? {
+            Outcome::Right => bail!("this is right:\n{answer}"),
+            Outcome::Wrong(sentence) => (true, sentence),
+            Outcome::NotCompiled(said) => (false, said),
+        };
+        ensure!(compiled == compiles && said.contains(says), "{said}");
+    }
     fs::write(&path, exercise.solution)?;
     let json = folder.path().join("schedule.json");
-    ensure!(
-        outcome(exercise, &path, Some(&json))? == Outcome::Right,
-        "the solution"
-    );
-    ensure!(
-        fs::read_to_string(json)?.starts_with(r#"{"members":2,"chunks":2,"rounds":[["#),
-        "the schedule"
-    );
+    let solution = outcome(exercise, &path, Some(&json))?;
+    ensure!(solution == Outcome::Right, "{solution:?}");
+    let json = fs::read_to_string(json)?;
+    let begin = r#"{"members":2,"chunks":2,"rounds":[["#;
+    ensure!(json.starts_with(begin), "{json}");
     Ok(())
 }
 
@@ -53,31 +45,16 @@ fn solved_is_what_was_right_and_is_still_there() -> Result<()> {
     fs::write(&path, "one")?;
     desk.solve(&ALL[0], b"one")?;
     ensure!(desk.is_solved(&ALL[0])?, "it was right");
-    ensure!(
-        desk.next()?.map(|next| next.name) == Some(ALL[1].name),
-        "the next one"
-    );
+    let next = desk.next()?.context("all are solved")?;
+    ensure!(next.name == ALL[1].name, "{next:?}");
     fs::write(&path, "two")?;
     ensure!(!desk.is_solved(&ALL[0])?, "it was changed");
-    let kept = [desk.reset(&ALL[0])?, desk.reset(&ALL[0])?];
-    ensure!(
-        kept[0]
-            .as_ref()
-            .map(fs::read_to_string)
-            .transpose()?
-            .as_deref()
-            == Some("two"),
-        "{kept:?}"
-    );
-    ensure!(
-        kept[1].is_none() && fs::read_to_string(&path)? == ALL[0].gap,
-        "{kept:?}"
-    );
+    let old = desk.reset(&ALL[0])?.context("nothing was kept")?;
+    ensure!(fs::read_to_string(old)? == "two", "what was kept");
+    ensure!(desk.reset(&ALL[0])?.is_none(), "the gap was kept");
+    ensure!(fs::read_to_string(&path)? == ALL[0].gap, "the new file");
     fs::write(&path, "three")?;
-    ensure!(
-        desk.reset(&ALL[0])?
-            .is_some_and(|old| old.ends_with("01_get_params.rs.old2")),
-        "a second one"
-    );
+    let old = desk.reset(&ALL[0])?.context("nothing was kept")?;
+    ensure!(old.ends_with("01_get_params.rs.old2"), "{old:?}");
     Ok(())
 }

@@ -155,6 +155,14 @@ impl fmt::Display for Piece {
 }
 
 impl Piece {
+    /// Where a listing comes from.
+    pub fn source(&self) -> Option<&Source> {
+        match &self.kind {
+            Kind::Code { source, .. } => source.as_ref(),
+            _ => None,
+        }
+    }
+
     /// The language of its code.
     pub fn language(&self) -> &'static str {
         let is_python = self.open.trim_start_matches('`').starts_with("python");
@@ -210,16 +218,12 @@ fn code(info: &str, line: &str) -> Result<Kind> {
     let is_shown =
         language == "rs" || ["python", "diff"].contains(&language) && !attributes.is_empty();
     if language != "rust" && !is_shown {
-        ensure!(
-            !language.starts_with("rust,"),
-            "a cell is `rust`, what is only shown `rs`"
-        );
+        let is_changed = language.starts_with("rust,");
+        ensure!(!is_changed, "a cell is `rust`, what is only shown `rs`");
         return Ok(Kind::Text);
     }
-    ensure!(
-        !line.starts_with(char::is_whitespace),
-        "a block of code begins at the start of its line"
-    );
+    let is_flush = !line.starts_with(char::is_whitespace);
+    ensure!(is_flush, "a block of code begins at the start of its line");
     let source = match attributes.split('"').collect::<Vec<_>>()[..] {
         [""] => None,
         ["file=", file, " item=", items, ""] if language != "diff" => Some(Source {
@@ -308,10 +312,8 @@ $ cargo run
         assert_eq!(kinds, expected);
         assert_eq!(chapter.pieces[1].body, "let x = 1;\n");
         assert_eq!(chapter.pieces[2].open, "\n<!-- output: ±0.5 -->\n");
-        assert_eq!(
-            [1, 7].map(|i| chapter.pieces[i].language()),
-            ["rust", "python"]
-        );
+        let languages = [1, 7].map(|i| chapter.pieces[i].language());
+        assert_eq!(languages, ["rust", "python"]);
         Ok(())
     }
 

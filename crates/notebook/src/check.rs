@@ -76,13 +76,10 @@ fn difference(book: &Book, old: &Piece, now: &Fresh) -> Option<String> {
 pub fn recorded(book: &Book, name: &str) -> Result<Vec<String>> {
     let chapter = book.chapter(name)?;
     let mut complaints = Vec::new();
-    for Piece {
-        line, kind, body, ..
-    } in &chapter.pieces
-    {
+    for piece in &chapter.pieces {
         // the command alone, in its block, is three lines
-        if matches!(kind, Kind::Recorded(_)) && body.lines().count() <= 3 {
-            let place = format!("{}:{line}", book.name(name));
+        if matches!(piece.kind, Kind::Recorded(_)) && piece.body.lines().count() <= 3 {
+            let place = format!("{}:{}", book.name(name), piece.line);
             let how = format!("to record it: cargo run --release -p notebook -- record {name}");
             complaints.push(format!("{place}: nothing is recorded\n  {how}"));
         }

@@ -101,9 +101,7 @@ fn tokens<'a>(part: &Regex, line: &'a str) -> Vec<Token<'a>> {
 /// A number with one unit of its last digit, unless it is an integer.
 fn decimal(number: &str) -> Option<Token<'_>> {
     let (mantissa, exponent) = number.split_once('e').unwrap_or((number, "0"));
-    let decimals = mantissa
-        .split_once('.')
-        .map_or("", |(_, decimals)| decimals);
+    let (_, decimals) = mantissa.split_once('.').unwrap_or((mantissa, ""));
     let is_integer = decimals.is_empty() && !number.contains('e');
     let unit = 10f64.powi(exponent.parse::<i32>().ok()? - decimals.len() as i32);
     (!is_integer).then_some(Token::Decimal(number.parse().ok()?, unit))
@@ -172,10 +170,8 @@ mod tests {
     #[test]
     fn a_difference_shows_the_lines() {
         let (a, b) = ("same 1.0\nloss 2.1\nend", "same 1.1\nloss 3.1\nend\nmore");
-        assert_eq!(
-            difference(a, b, 0.0).unwrap(),
-            "  - loss 2.1\n  + loss 3.1\n  + more\n"
-        );
+        let lines = "  - loss 2.1\n  + loss 3.1\n  + more\n";
+        assert_eq!(difference(a, b, 0.0).unwrap(), lines);
     }
 
     #[test]

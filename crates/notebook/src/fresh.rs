@@ -25,11 +25,7 @@ pub struct Fresh {
 pub fn listings(book: &Book, name: &str, chapter: &Chapter) -> Result<Vec<Fresh>> {
     let mut listings = Vec::new();
     for (piece, listing) in chapter.pieces.iter().enumerate() {
-        if let Kind::Code {
-            source: Some(source),
-            ..
-        } = &listing.kind
-        {
+        if let Some(source) = listing.source() {
             let body = item::listing(&book.root, source);
             listings.push(Fresh {
                 piece,
@@ -52,17 +48,15 @@ pub fn outputs(book: &Book, name: &str, chapter: &Chapter) -> Result<Vec<Fresh>>
         return Ok(Vec::new());
     }
     let printed = run::run(&book.program, &book.folder, name, run::LIMIT)?;
+    let (page, cells, built) = (book.name(name), pieces.len(), printed.len());
     ensure!(
-        pieces.len() == printed.len(),
-        "{}: {} cells, but {} in the program: build it again",
-        book.name(name),
-        pieces.len(),
-        printed.len()
+        cells == built,
+        "{page}: {cells} cells, but {built} in the program: build it again"
     );
     let mut outputs = Vec::new();
     for (number, (piece, (line, text))) in (1..).zip(pieces.into_iter().zip(printed)) {
         let made = output::body(&text, &format!("img/{name}-{number}"));
-        let (body, pictures) = made.with_context(|| format!("{}:{line}", book.name(name)))?;
+        let (body, pictures) = made.with_context(|| format!("{page}:{line}"))?;
         outputs.push(Fresh {
             piece,
             body,
@@ -77,14 +71,12 @@ pub fn outputs(book: &Book, name: &str, chapter: &Chapter) -> Result<Vec<Fresh>>
 /// # Errors
 /// If a run that one shows is not recorded.
 pub fn pictures(book: &Book) -> Result<Vec<(String, String)>> {
-    let all_reduces =
-        Algorithm::ALL.map(|algorithm| (rounds::file(algorithm), rounds::svg(algorithm)));
     let mut all = vec![
         (curve::FILE.to_owned(), curve::svg(book)?),
         (speed_up::FILE.to_owned(), speed_up::svg(book)?),
         (memory::FILE.to_owned(), memory::svg(book)?),
     ];
-    all.extend(all_reduces);
+    all.extend(Algorithm::ALL.map(|algorithm| (rounds::file(algorithm), rounds::svg(algorithm))));
     Ok(all)
 }
 

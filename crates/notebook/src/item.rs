@@ -81,13 +81,10 @@ pub fn find(source: &str, name: &str) -> Result<Item> {
     };
     let found = found.with_context(|| format!("no item {name:?}"))?;
     let (line, first) = found[0];
-    let dedented = found
-        .iter()
-        .map(|(_, line)| line.get(indentation(first)..).unwrap_or("").to_owned() + "\n");
-    Ok(Item {
-        line,
-        text: dedented.collect(),
-    })
+    let width = indentation(first);
+    let dedented = |(_, line): &(usize, &str)| line.get(width..).unwrap_or("").to_owned() + "\n";
+    let text = found.iter().map(dedented).collect();
+    Ok(Item { line, text })
 }
 
 /// The items of this indentation.
@@ -233,10 +230,8 @@ fn area() -> f64 {
     #[test]
     fn functions_of_python_are_found() -> Result<()> {
         let source = "import os\n\n\ndef f(\n    x,\n):\n    return x\n\n\nclass C:\n    x = 1\n";
-        assert_eq!(
-            find(source, "f")?.text,
-            "def f(\n    x,\n):\n    return x\n"
-        );
+        let f = "def f(\n    x,\n):\n    return x\n";
+        assert_eq!(find(source, "f")?.text, f);
         assert_eq!(find(source, "C")?.text, "class C:\n    x = 1\n");
         Ok(())
     }
@@ -253,14 +248,8 @@ fn area() -> f64 {
 
     #[test]
     fn what_is_not_there_is_an_error() {
-        for name in [
-            "are",
-            "f64",
-            "Circle::fmt",
-            "Way::Star",
-            "area::x",
-            "impl Way",
-        ] {
+        let names = "are, f64, Circle::fmt, Way::Star, area::x, impl Way";
+        for name in names.split(", ") {
             let error = find(SOURCE, name).unwrap_err().to_string();
             assert_eq!(error, format!("no item {name:?}"));
         }
@@ -269,14 +258,9 @@ fn area() -> f64 {
     #[test]
     fn a_difference_leaves_out_imports_and_what_is_far() {
         let old = "//! Old.\nuse a::{\n    b,\n};\n\nfn f() {\n    1\n    2\n    3\n    4\n}\n";
-        let new = old
-            .replace("Old", "New")
-            .replace("b,", "c,")
-            .replace("4", "5");
-        assert_eq!(
-            difference(old, &new),
-            "…\n     2\n     3\n-    4\n+    5\n }\n"
-        );
+        let new = old.replace("Old", "New").replace("b,", "c,");
+        let expected = "…\n     2\n     3\n-    4\n+    5\n }\n";
+        assert_eq!(difference(old, &new.replace("4", "5")), expected);
     }
 
     #[test]

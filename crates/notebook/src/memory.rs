@@ -24,14 +24,10 @@ pub fn svg(book: &Book) -> Result<String> {
     let table = recorded.get("seven-diffs memory");
     let table = table.context("no page has <!-- recorded: seven-diffs memory -->")?;
     let rows = table.lines().map(|line| line.split_whitespace().collect());
-    let rows: Vec<Vec<&str>> = rows
-        .filter(|row: &Vec<&str>| row.len() == 8 && row[1] == K)
-        .collect();
-    ensure!(
-        rows.len() == STAGES.len(),
-        "{} stages are recorded",
-        rows.len()
-    );
+    let mut rows: Vec<Vec<&str>> = rows.collect();
+    rows.retain(|row| row.len() == 8 && row[1] == K);
+    let count = rows.len();
+    ensure!(count == STAGES.len(), "{count} stages are recorded");
     let (mut drawn, mut words) = (String::new(), Vec::new());
     for (i, kind) in KINDS.iter().enumerate() {
         let x = 130 + 120 * i;
@@ -50,13 +46,9 @@ pub fn svg(book: &Book) -> Result<String> {
             );
             x += width;
         }
-        drawn += &format!(
-            "<text class=\"soft\" x=\"{:.1}\" y=\"{}\">{} kB</text>\n",
-            x + 8.0,
-            y + 15,
-            row[5]
-        );
-        words.push(format!("{stage} {} kB", row[5]));
+        let (all, x, y) = (row[5], x + 8.0, y + 15);
+        drawn += &format!("<text class=\"soft\" x=\"{x:.1}\" y=\"{y}\">{all} kB</text>\n");
+        words.push(format!("{stage} {all} kB"));
     }
     let words = words.join(", ");
     Ok(format!(

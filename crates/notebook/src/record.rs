@@ -69,8 +69,6 @@ fn run(root: &Path, line: &str) -> Result<String> {
         format!("{VARIABLE}={data:?}: it has to name the folder with the real Fashion-MNIST's four IDX files")
     })?;
     eprintln!("$ {line}");
-    let folder = data.display().to_string();
-    let named = format!("${VARIABLE}");
     let output = Command::new("sh")
         .args(["-c", line])
         .current_dir(root)
@@ -79,7 +77,7 @@ fn run(root: &Path, line: &str) -> Result<String> {
         .output()?;
     ensure!(output.status.success(), "{}", output.status);
     let text = String::from_utf8_lossy(&output.stdout);
-    let text = text.replace(&folder, &named);
+    let text = text.replace(&data.display().to_string(), &format!("${VARIABLE}"));
     let lines: Vec<&str> = text.trim_end().lines().map(str::trim_end).collect();
     Ok(lines.join("\n"))
 }

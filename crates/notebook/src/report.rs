@@ -19,7 +19,6 @@ pub fn rows(book: &Book, report: &str, heading: &str, start: &str) -> Result<Vec
     let rows = sections.flat_map(str::lines);
     let rows = rows.filter_map(|line| line.strip_prefix(&start));
     let first = |cell: &str| cell.split_whitespace().next().unwrap_or("").to_owned();
-    Ok(rows
-        .map(|row| row.split('|').map(first).collect())
-        .collect())
+    let cells = rows.map(|row| row.split('|').map(first).collect());
+    Ok(cells.collect())
 }

@@ -37,14 +37,12 @@ pub fn file(algorithm: Algorithm) -> String {
 /// The picture of an algorithm among four devices.
 pub fn svg(algorithm: Algorithm) -> String {
     let schedule = Schedule::new(algorithm, K);
-    let gap = match schedule.rounds.len() {
-        ..=4 => 52.0,
-        _ => 33.0,
-    };
+    let rounds = schedule.rounds.len();
+    let gap = if rounds > 4 { 33.0 } else { 52.0 };
     let (mut body, mut y) = (legend(algorithm, &schedule), 109.0);
     let held = schedule.held();
     body += &devices(&schedule, 0, &held[0], y);
-    for number in 0..schedule.rounds.len() {
+    for number in 0..rounds {
         let below = y + DEVICE.1 + gap;
         body += &round(&schedule, number, &held[number], (y, below));
         y = below;
@@ -57,7 +55,7 @@ pub fn svg(algorithm: Algorithm) -> String {
     body += &text(16.0, foot + 23.0, "soft", words);
     let words = format!("through its busiest link. All rounds: {all}.");
     body += &text(16.0, foot + 41.0, "soft", &words);
-    let (height, rounds) = (foot + 53.0, schedule.rounds.len());
+    let height = foot + 53.0;
     format!(
         r##"<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="All-reduce among {K} devices, {algorithm}: {rounds} rounds, {all} bytes through the busiest link">
 <style>
@@ -138,10 +136,8 @@ fn devices(schedule: &Schedule, round: usize, held: &Held, y: f64) -> String {
             all += &slots(x, y, width, parts.clone(), if old { "old" } else { "" });
             let is_new = |sum: &Sum| sum.chunk == chunk && sum.to.contains(&device);
             if just.iter().any(is_new) {
-                let class = match is_path(schedule, chunk) {
-                    true => "path",
-                    false => "new",
-                };
+                let is_path = is_path(schedule, chunk);
+                let class = if is_path { "path" } else { "new" };
                 all += &tile(class, (x - 1.0, y - 1.5), (width + 2.0, DEVICE.1 + 2.0));
             }
         }
@@ -180,10 +176,8 @@ fn round(schedule: &Schedule, number: usize, held: &Held, (y, below): (f64, f64)
     let mut all = tile(&lit, (8.0, foot + 3.0), (WIDTH - 16.0, below - y));
     let middle = f64::midpoint(foot, below);
     all += &text(16.0, middle - 1.0, "bold", &format!("round {}", number + 1));
-    let does = match sums.iter().any(|sum| sum.from.len() > 1) {
-        true => "sum",
-        false => "copy",
-    };
+    let sums_up = sums.iter().any(|sum| sum.from.len() > 1);
+    let does = if sums_up { "sum" } else { "copy" };
     let words = format!("{does}, {}", of_n(busiest(schedule, sums)));
     all += &text(16.0, middle + 17.0, "soft", &words);
     let mut sums: Vec<&Sum> = sums.iter().collect();
@@ -210,10 +204,8 @@ fn arrows(
         let share = (i + 1) as f64 / (of + 1) as f64;
         left(device, sum.chunk, schedule.chunks) + width(schedule.chunks) * share
     };
-    let class = match is_path(schedule, sum.chunk) {
-        true => "arrow path",
-        false => "arrow",
-    };
+    let is_path = is_path(schedule, sum.chunk);
+    let class = if is_path { "arrow path" } else { "arrow" };
     let (top, tip) = (foot + 3.0, below - 4.0);
     let mut all = String::new();
     for (i, &from) in sum.from.iter().enumerate() {
@@ -302,9 +294,7 @@ mod tests {
 
     #[test]
     fn quarters_are_read_as_people_write_them() {
-        assert_eq!(
-            [1, 3, 4, 6, 24].map(of_n),
-            ["¼ N", "¾ N", "N", "1½ N", "6 N"]
-        );
+        let words = [1, 3, 4, 6, 24].map(of_n);
+        assert_eq!(words, ["¼ N", "¾ N", "N", "1½ N", "6 N"]);
     }
 }

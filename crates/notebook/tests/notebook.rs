@@ -31,15 +31,9 @@ mod text;
 /// The binary with the cells.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_notebook");
 
-fn main() -> ExitCode {
+fn main() -> Result<ExitCode> {
     let arguments = Arguments::from_args();
-    match trials() {
-        Ok(trials) => libtest_mimic::run(&arguments, trials).exit_code(),
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    Ok(libtest_mimic::run(&arguments, trials()?).exit_code())
 }
 
 fn trials() -> Result<Vec<Trial>> {
@@ -91,10 +85,8 @@ fn page(
     kind: &str,
     check: fn(&Book, &str) -> Result<Vec<String>>,
 ) -> Trial {
-    let (book, name) = (book.clone(), page.to_owned());
-    trial(&format!("{page}::{kind}"), move || {
-        none(check(&book, &name)?)
-    })
+    let (book, page, title) = (book.clone(), page.to_owned(), format!("{page}::{kind}"));
+    trial(&title, move || none(check(&book, &page)?))
 }
 
 fn none(complaints: Vec<String>) -> Result<()> {

@@ -44,10 +44,8 @@ fn schedules() -> String {
         let all: Vec<String> = all.collect();
         format!("{algorithm}: [\n{}]", all.join(",\n"))
     };
-    format!(
-        "const SCHEDULES = {{\n{}}};\n",
-        Algorithm::ALL.map(of).join(",\n")
-    )
+    let all = Algorithm::ALL.map(of).join(",\n");
+    format!("const SCHEDULES = {{\n{all}}};\n")
 }
 
 /// What changes pages before mdBook shows them.

@@ -144,16 +144,11 @@ impl Sources<'_> {
         Ok(number(&self.cell("allreduce", heading, row, column)?))
     }
 
-    fn read(&self, file: &str) -> Result<String> {
-        fs::read_to_string(self.book.root.join(file)).context(file.to_owned())
-    }
-
     /// The fewest milliseconds of a step among the rows with a name that begins with `name`.
     fn fastest(&self, report: &str, step: &str, name: &str, threads: &str) -> Result<String> {
-        let rows = self.rows(report, step, name)?.into_iter();
-        let times = rows
-            .filter(|row| row[1] == threads)
-            .map(|row| row[2].clone());
+        let rows = self.rows(report, step, name)?;
+        let rows = rows.iter().filter(|row| row[1] == threads);
+        let times = rows.map(|row| row[2].clone());
         let fastest = times.min_by(|a, b| number(a).total_cmp(&number(b)));
         fastest.context("no such row")
     }
@@ -191,20 +186,17 @@ impl Sources<'_> {
     /// The largest difference in a column of `pytorch.md`, over the seeds and devices.
     fn worst(&self, network: &str, what: &str, column: &str) -> Result<String> {
         let column: usize = column.parse()?;
-        let rows = self
-            .rows("pytorch", "", &format!("{network} | "))?
-            .into_iter();
-        let rows = rows.filter(|row| what.split(' ').next() == Some(&row[1]));
+        let rows = self.rows("pytorch", "", &format!("{network} | "))?;
+        let first = what.split(' ').next();
+        let rows = rows.iter().filter(|row| first == Some(&row[1]));
         let worst = rows.map(|row| number(&row[column])).reduce(f64::max);
         Ok(format!("{:.1e}", worst.context("no such row")?))
     }
 
     /// The accuracies after the last epochs of all seeds: `0.829, 0.795 and 0.814`.
     fn last_epochs(&self) -> Result<String> {
-        let rows = self
-            .rows("pytorch", "LeNet as in the book", "")?
-            .into_iter();
-        let rows = rows.filter(|row| row[0].parse::<u32>().is_ok());
+        let rows = self.rows("pytorch", "LeNet as in the book", "")?;
+        let rows = rows.iter().filter(|row| row[0].parse::<u32>().is_ok());
         let all: Vec<String> = rows.map(|row| row[1].clone()).collect();
         let (last, first) = all.split_last().context("no seeds")?;
         Ok(format!("{} and {last}", first.join(", ")))
@@ -272,7 +264,8 @@ impl Sources<'_> {
 
     /// How often the test kills LeNet's run.
     fn kills(&self) -> Result<String> {
-        let test = self.read("tests/claims/runs_are_taken_up.rs")?;
+        let test = "tests/claims/runs_are_taken_up.rs";
+        let test = fs::read_to_string(self.book.root.join(test)).context(test)?;
         let rest = test.split("kills(&runs, times(").nth(1);
         let count = rest.and_then(|rest| rest.split(')').next());
         Ok(count.context("no kills")?.to_owned())

@@ -55,10 +55,8 @@ pub fn complaints(book: &Book) -> Result<Vec<String>> {
     let folder = tempfile::tempdir()?;
     site::build(&book.folder, folder.path())?;
     let page = folder.path().join("play.html");
-    let shown = dom(
-        &page,
-        "#k=5&bytes=160000000&latency=0.001&speed=16000000000",
-    )?;
+    let state = "#k=5&bytes=160000000&latency=0.001&speed=16000000000";
+    let shown = dom(&page, state)?;
     let mut complaints = Vec::new();
     for algorithm in Algorithm::ALL {
         let seconds = Regex::new(&format!(r#"data-name="{algorithm}" data-seconds="([^"]*)"#))?;
@@ -100,11 +98,8 @@ fn after_a_reader(shown: &str) -> Result<Vec<String>> {
             for bytes in [1000, 12_345_678] {
                 let right = Schedule::new(algorithm, k).time(bytes, |_, _| link);
                 let seconds = times.next().context("a time is missing")?;
-                complaints.extend(apart(
-                    &format!("{algorithm} of {k}, {bytes} bytes"),
-                    seconds,
-                    right,
-                )?);
+                let what = format!("{algorithm} of {k}, {bytes} bytes");
+                complaints.extend(apart(&what, seconds, right)?);
             }
         }
     }

@@ -29,9 +29,8 @@ pub fn complaints(book: &Book) -> Result<Vec<String>> {
             complaints.push(format!("{name} has {length} words, {README_WORDS} at most"));
         }
         let sentences = prose.iter().flat_map(|line| sentences(line));
-        let long: Vec<String> = sentences
-            .filter(|sentence| words(sentence).count() > SENTENCE_WORDS)
-            .collect();
+        let is_long = |sentence: &String| words(sentence).count() > SENTENCE_WORDS;
+        let long: Vec<String> = sentences.filter(is_long).collect();
         if long.len() > LONG_SENTENCES {
             complaints.push(format!(
                 "{name}: more than {LONG_SENTENCES} sentences have more than {SENTENCE_WORDS} words: {long:#?}"
@@ -47,9 +46,8 @@ fn words(line: &str) -> impl Iterator<Item = String> {
         let word = word.trim_matches(|c: char| !c.is_alphanumeric());
         word.to_lowercase()
     };
-    line.split_whitespace()
-        .map(bare)
-        .filter(|word| !word.is_empty())
+    let words = line.split_whitespace().map(bare);
+    words.filter(|word| !word.is_empty())
 }
 
 fn sentences(line: &str) -> Vec<String> {

@@ -140,10 +140,9 @@ fn a_cell_that_fails_is_named() -> Result<()> {
 fn a_hanging_cell_is_ended() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let limit = Duration::from_secs(2);
-    let error = run::run(super::PROGRAM.as_ref(), folder.path(), "hangs", limit).unwrap_err();
-    let named = error
-        .to_string()
-        .starts_with("hangs.md:7: this cell was at work");
+    let ended = run::run(super::PROGRAM.as_ref(), folder.path(), "hangs", limit);
+    let error = ended.unwrap_err().to_string();
+    let named = error.starts_with("hangs.md:7: this cell was at work");
     ensure!(named, "{error}");
     Ok(())
 }

@@ -17,16 +17,14 @@ pub fn complaints(book: &Book) -> Result<Vec<String>> {
     let links = links::of(&text).into_iter();
     let links = links.filter(|link| link.line_of_code().is_some());
     let items: Vec<String> = links.filter_map(|link| link.item).collect();
-    let is_linked = |name: &str| {
-        items
-            .iter()
-            .any(|item| item.rsplit("::").next() == Some(name))
-    };
+    let linked = items.iter().filter_map(|item| item.rsplit("::").next());
+    let linked: Vec<&str> = linked.collect();
     let mut complaints = Vec::new();
-    for name in NAMES.split_whitespace().filter(|name| !is_linked(name)) {
-        complaints.push(format!(
-            "notebooks-md/README.md links no `{name}` to its file and line"
-        ));
+    for name in NAMES.split_whitespace() {
+        if !linked.contains(&name) {
+            let what = format!("links no `{name}` to its file and line");
+            complaints.push(format!("notebooks-md/README.md {what}"));
+        }
     }
     let contents = book.text("SUMMARY")?;
     let mut names = examples(book)?;

@@ -121,10 +121,8 @@ pub fn on_devices(options: &CpuOptions, work: &Work) -> Result<Vec<Contender>> {
     if !options.has(Part::Devices) {
         return Ok(Vec::new());
     }
-    let counts = [1, 2, 4].into_iter();
-    let counts: Vec<usize> = counts
-        .filter(|&k| k <= options.threads().min(work.batch))
-        .collect();
+    let mut counts = vec![1, 2, 4];
+    counts.retain(|&k| k <= options.threads().min(work.batch));
     let mut all = Vec::new();
     for &k in &counts {
         let replicas = of_ours(k, k)?;
@@ -153,9 +151,8 @@ fn pytorch(options: &CpuOptions, mode: &str, threads: usize) -> Contender {
 
 /// As many replicas as threads, two, and one; and one on one thread. Each replica has an example at least.
 fn ours(threads: usize, batch: usize) -> Result<Vec<Contender>> {
-    let counts = [threads, 2, 1].map(|k| (k.min(threads).min(batch), threads));
-    let mut counts: Vec<_> = counts.into();
-    counts.push((1, 1));
+    let counts = [(threads, threads), (2, threads), (1, threads), (1, 1)];
+    let mut counts = counts.map(|(k, n)| (k.min(n).min(batch), n)).to_vec();
     counts.dedup();
     counts.into_iter().map(|(k, n)| of_ours(k, n)).collect()
 }

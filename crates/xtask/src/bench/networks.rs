@@ -32,9 +32,8 @@ fn vgg(vb: VarBuilder<'_>) -> Result<Sequential> {
             net = net.add(MaxPool2d::new(2));
         }
     }
-    Ok(net
-        .add(GlobalAvgPool2d)
-        .add(Linear::new(256, 10, vb.pp("fc"))?))
+    let fc = Linear::new(256, 10, vb.pp("fc"))?;
+    Ok(net.add(GlobalAvgPool2d).add(fc))
 }
 
 fn mnist(vb: VarBuilder<'_>) -> Result<Sequential> {
@@ -68,9 +67,8 @@ fn resnet20(vb: VarBuilder<'_>) -> Result<Sequential> {
             inputs = channels;
         }
     }
-    Ok(net
-        .add(GlobalAvgPool2d)
-        .add(Linear::new(64, 10, vb.pp("fc"))?))
+    let fc = Linear::new(64, 10, vb.pp("fc"))?;
+    Ok(net.add(GlobalAvgPool2d).add(fc))
 }
 
 fn mlp(sizes: &[usize], vb: VarBuilder<'_>) -> Result<Sequential> {

@@ -59,9 +59,8 @@ pub fn with_step(
             f(&mut |x, y| Ok(scratch::train_batch(x, y, &device_params, devices, LR)?))
         }
         _ => {
-            let net = DataParallel::new(devices, Initializer::Layers, 0, move |vb| {
-                layers(network, vb)
-            })?;
+            let init = Initializer::Layers;
+            let net = DataParallel::new(devices, init, 0, move |vb| layers(network, vb))?;
             let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(LR));
             f(&mut |x, y| Ok(trainer.step(x, y)?.loss))
         }

@@ -35,9 +35,8 @@ impl Process {
         };
         let line = process.line()?;
         let version = line.strip_prefix("ready ");
-        process.version = version
-            .with_context(|| format!("it said {line:?}"))?
-            .to_owned();
+        let version = version.with_context(|| format!("it said {line:?}"))?;
+        process.version = version.to_owned();
         Ok(process)
     }
 

@@ -1,5 +1,6 @@
 //! The report as Markdown: the tables, and when, where and how they were measured.
 
+use super::contender::Contender;
 use super::machine::circumstances;
 use super::rounds::Row;
 use super::stats::{Summary, short};
@@ -12,9 +13,8 @@ pub type Table = (Work, Vec<Row>);
 /// contender's; a dash without PyTorch.
 fn ratio(row: &Row, rows: &[Row], bf16: bool) -> String {
     let threads = row.contender.threads;
-    let pytorch = rows
-        .iter()
-        .filter(|r| r.contender.is_pytorch(bf16) && r.contender.threads == threads);
+    let is_other = |r: &&Row| r.contender.is_pytorch(bf16) && r.contender.threads == threads;
+    let pytorch = rows.iter().filter(is_other);
     let of_example = |row: &Row| row.median() / row.contender.times as f64;
     let best = pytorch.map(of_example).min_by(f64::total_cmp);
     best.map_or("–".to_owned(), |best| short(best / of_example(row)))
@@ -73,20 +73,15 @@ pub fn markdown(threads: usize, tables: &[Table], on_devices: &[Table], losses: 
 }
 
 fn line(work: &Work, row: &Row, rows: &[Row]) -> String {
+    let Contender { name, threads, .. } = &row.contender;
     let times = Summary::of(&row.times);
+    let [ms, min, max] = [times.median, times.min, times.max].map(short);
+    let [pytorch, bf16] = [false, true].map(|bf16| ratio(row, rows, bf16));
+    let (count, gflops) = (times.count, work.flops() / times.median / 1e6);
+    let (cores, memory) = (row.spent.cores(), row.memory);
     format!(
-        "| {} | {} | {} | {} – {} | {} | {} | {} | {:.0} | {:.1} | {:.0} |\n",
-        row.contender.name,
-        row.contender.threads,
-        short(times.median),
-        short(times.min),
-        short(times.max),
-        times.count,
-        ratio(row, rows, false),
-        ratio(row, rows, true),
-        work.flops() / times.median / 1e6,
-        row.spent.cores(),
-        row.memory,
+        "| {name} | {threads} | {ms} | {min} – {max} | {count} | {pytorch} | {bf16} | {gflops:.0} | \
+         {cores:.1} | {memory:.0} |\n"
     )
 }
 
@@ -101,17 +96,12 @@ fn line_of_devices(work: &Work, row: &Row, rows: &[Row]) -> String {
     };
     let one = rows.iter().find(is_same);
     let speed_up = |of: f64| one.map_or("–".to_owned(), |one| short(rate(row) / rate(one) / of));
+    let [ms, min, max, rate] = [times.median, times.min, times.max, rate(row)].map(short);
+    let [speed_up, efficiency] = [1.0, k as f64].map(speed_up);
+    let (name, examples, pytorch) = (&row.contender.name, batch(row), ratio(row, rows, false));
     format!(
-        "| {} | {k} | {} | {} | {} – {} | {} | {} | {} | {} |\n",
-        row.contender.name,
-        batch(row),
-        short(times.median),
-        short(times.min),
-        short(times.max),
-        short(rate(row)),
-        speed_up(1.0),
-        speed_up(k as f64),
-        ratio(row, rows, false),
+        "| {name} | {k} | {examples} | {ms} | {min} – {max} | {rate} | {speed_up} | {efficiency} | \
+         {pytorch} |\n"
     )
 }
 
@@ -119,7 +109,6 @@ fn line_of_devices(work: &Work, row: &Row, rows: &[Row]) -> String {
 mod tests {
     use std::path::Path;
 
-    use super::super::contender::Contender;
     use super::*;
 
     #[test]

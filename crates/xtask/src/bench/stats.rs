@@ -56,10 +56,8 @@ mod tests {
     #[test]
     fn the_middle_of_an_even_number_is_between_two() {
         let odd = Summary::of(&[3.0, 1.0, 2.0]);
-        assert_eq!(
-            (odd.min, odd.median, odd.max, odd.count),
-            (1.0, 2.0, 3.0, 3)
-        );
+        let found = (odd.min, odd.median, odd.max, odd.count);
+        assert_eq!(found, (1.0, 2.0, 3.0, 3));
         assert_eq!(Summary::of(&[4.0, 1.0, 2.0, 3.0]).median, 2.5);
         assert_eq!(Summary::of(&[7.0]).median, 7.0);
     }

@@ -38,7 +38,7 @@ pub fn train(
         });
         losses.collect::<Result<Vec<f32>>>()
     };
-    match network {
+    let (losses, before, after) = match network {
         Network::Lenet => {
             let params = scratch::init_params(0)?.into_iter();
             let before = params.map(|param| noisy(&(param * 10.0)?, noise));
@@ -48,11 +48,7 @@ pub fn train(
             let losses =
                 losses(&mut |x, y| Ok(scratch::train_batch(x, y, &params, devices, 0.02)?))?;
             let after = params[0].iter().map(|param| Tensor::clone(param)).collect();
-            Ok(Trained {
-                losses,
-                before,
-                after,
-            })
+            (losses, before, after)
         }
         _ => {
             let init = Initializer::Xavier(3.0);
@@ -67,13 +63,14 @@ pub fn train(
             let tensors = |state: Vec<(String, Tensor)>| state.into_iter().map(|(_, t)| t);
             let before = tensors(state).collect();
             let after = tensors(net.state_dict()?).collect();
-            Ok(Trained {
-                losses,
-                before,
-                after,
-            })
+            (losses, before, after)
         }
-    }
+    };
+    Ok(Trained {
+        losses,
+        before,
+        after,
+    })
 }
 
 /// A tensor with relative noise of this standard deviation; counters have none.
