@@ -5,13 +5,12 @@ use std::ffi::OsString;
 use std::fs;
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::thread;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use candle_core::Tensor;
 
-use crate::kit::{command, gzip, has, write_idx};
+use crate::kit::{comes_to_its_end, command, gzip, has, write_idx};
 
 trials![damaged_files, bad_command_lines];
 
@@ -20,29 +19,7 @@ const SPARE: usize = 64 << 20;
 
 /// In a process of its own, because a reader that wants too much memory is ended by the allocator.
 fn damaged_files() -> Result<()> {
-    let mut command = command("reader", "")?;
-    // to write down where it was takes memory
-    let child = command.env("RUST_BACKTRACE", "0").output()?;
-    let says = String::from_utf8_lossy(&child.stdout);
-    let last = says.lines().last().unwrap_or("nothing");
-    let stderr = String::from_utf8_lossy(&child.stderr);
-    let well = child.status.success() && last == "all are refused";
-    ensure!(well, "{last}\n{stderr}");
-    Ok(())
-}
-
-/// `claims --as reader`: reads the damaged files one after another, and says which one is next.
-pub fn read_damaged_files() -> ExitCode {
-    match read_all() {
-        Ok(()) => {
-            println!("all are refused");
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("{error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    comes_to_its_end("reader")
 }
 
 /// What is wrong with a file.
@@ -137,7 +114,8 @@ fn damages_of(file: &str) -> &'static [(Damage, &'static str)] {
     }
 }
 
-fn read_all() -> Result<()> {
+/// `claims --as reader`: reads the damaged files one after another, and says which one is next.
+pub fn read_damaged_files() -> Result<()> {
     for file in FILES {
         for (damage, words) in damages_of(file) {
             let folder = tempfile::tempdir()?;

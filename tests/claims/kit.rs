@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, ExitCode, Output, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -139,6 +139,36 @@ pub fn root() -> PathBuf {
 /// Runs `program args…` to its end: exit status, stdout, stderr.
 pub fn run(program: &str, args: &str) -> Result<(i32, String, String)> {
     ended(command(program, args)?.output()?)
+}
+
+/// What a process says last that went through all it had to.
+const ALL: &str = "that was all";
+
+/// Does in this process what [`comes_to_its_end`] waits for. On the way it says where it is.
+pub fn to_its_end(all: impl FnOnce() -> Result<()>) -> ExitCode {
+    match all() {
+        Ok(()) => {
+            println!("{ALL}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs what this binary does as `name`; where it does not come to its end, the error says where it was.
+pub fn comes_to_its_end(name: &str) -> Result<()> {
+    let mut command = command(name, "")?;
+    // to write down where a panic was takes memory
+    let output = command.env("RUST_BACKTRACE", "0").output()?;
+    let says = String::from_utf8_lossy(&output.stdout);
+    let last = says.lines().last().unwrap_or("nothing");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let well = output.status.success() && last == ALL;
+    ensure!(well, "{last}\n{stderr}");
+    Ok(())
 }
 
 /// How a program ended: exit status, stdout, stderr.
