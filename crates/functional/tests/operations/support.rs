@@ -3,6 +3,7 @@
 use candle_core::{CpuStorage, CustomOp1, Device, Layout, ModuleT, Result, Shape, Tensor, Var};
 use functional::{Backward, Bucket, Gradients, Network, Ready, Summation, Value, Values, candle};
 use proptest::test_runner::Config as ProptestConfig;
+use std::fmt::Display;
 use std::sync::Arc;
 
 /// `cases` random cases a test; a failure prints its smallest case and writes no file.
@@ -165,6 +166,26 @@ impl<F: Fn(bool)> CustomOp1 for Hook<F> {
     }
 }
 
+/// What an operation gives back for a gradient.
+pub type WayBack = fn(&Tensor) -> Result<Option<Tensor>>;
+
+/// Gives its input, with a backward pass of its own.
+pub struct Faulty(pub WayBack);
+
+impl CustomOp1 for Faulty {
+    fn name(&self) -> &'static str {
+        "faulty"
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        Ok((x.clone(), layout.shape().clone()))
+    }
+
+    fn bwd(&self, _: &Tensor, _: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
+        (self.0)(dy)
+    }
+}
+
 /// `x`, and `f` is called when a pass comes by, with whether it is forward.
 pub fn on_each_way(x: &Value, f: impl Fn(bool) + Clone + Send + Sync + 'static) -> Result<Value> {
     candle(Hook(f)).forward(x, true)
@@ -237,7 +258,7 @@ pub fn assert_results(ours: &[Tensor], theirs: &[Tensor], tolerance: f64) {
 }
 
 /// Checks that an error says something.
-pub fn assert_refused<T>(expected: &str, result: Result<T>) {
+pub fn assert_refused<T, E: Display>(expected: &str, result: std::result::Result<T, E>) {
     let message = result.err().expect("an error").to_string();
     assert!(message.contains(expected), "{message:?}: no {expected:?}");
 }
