@@ -1,5 +1,6 @@
 //! What the claims share: how a test is listed, small runs, and programs as processes.
 
+use std::fmt::Display;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -201,6 +202,12 @@ pub fn refuses(program: &str, args: &str, words: &[&str]) -> Result<()> {
 pub fn has(text: &str, words: &str) -> Result<()> {
     ensure!(text.contains(words), "there is no {words:?} in\n{text}");
     Ok(())
+}
+
+/// Checks that a result is an error that has some words.
+pub fn says<T>(words: &str, result: Result<T, impl Display>) -> Result<()> {
+    let error = result.map(drop).map_err(|error| format!("{error:#}"));
+    has(&error.expect_err(words), words)
 }
 
 /// Waits until a file of a run is there, which must not end before.

@@ -8,7 +8,7 @@ use concise::{AdamW, DataParallel, Initializer, Optimizer, Sgd, Trainer};
 use concise::{layers::Linear, schedule};
 use functional::{Network, Slice, Value, cross_entropy};
 
-use crate::kit::{cpus, formula_batch, formula_tensor, largest_difference};
+use crate::kit::{cpus, formula_batch, formula_tensor, largest_difference, says};
 use crate::only_rounding_differs_from_pytorch::{close, tensor_is_close, theirs};
 
 trials![
@@ -160,9 +160,8 @@ fn a_learning_rate_that_is_no_number_is_refused() -> Result<()> {
     let net = network(1)?;
     let mut trainer = trainer("plain", &net)?.schedule(|step| 1.0 / (1.0 - step as f64));
     steps(&mut trainer, 0..1)?;
-    let error = steps(&mut trainer, 1..2).expect_err("it divides by 0");
     let words = "the learning rate of step 2 is inf; expected a finite number, 0 or more";
-    ensure!(format!("{error:#}") == words, "{error:#}");
+    says(words, steps(&mut trainer, 1..2))?; // it divides by 0
     trainer.set_lr(0.0); // 0 · ∞ is none either
     ensure!(steps(&mut trainer, 1..2).is_err());
     let mut trainer = trainer.schedule(|_| 1.0);
@@ -212,12 +211,8 @@ fn another_optimizers_state_is_refused() -> Result<()> {
     let mut with_momentum = trainer("momentum", &net)?;
     steps(&mut with_momentum, 0..2)?;
     let rest = with_momentum.state_dict()?;
-    let error = trainer("adamw", &net)?
-        .load_state_dict(rest)
-        .expect_err("it has a momentum");
-    let words = "momentum 0.bias is not this optimizer's";
-    ensure!(format!("{error:#}").contains(words), "{error:#}");
-    Ok(())
+    let words = "the optimizer's state: momentum 0.bias is not this optimizer's";
+    says(words, trainer("adamw", &net)?.load_state_dict(rest))
 }
 
 /// From what a checkpoint keeps.
