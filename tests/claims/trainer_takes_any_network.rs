@@ -498,23 +498,7 @@ fn what_would_not_train_is_named() -> Result<()> {
     let net = DataParallel::new(&cpus(2), Initializer::Layers, 0, |vb| Linear::new(8, 1, vb))?;
     let data = || [Ok((x.clone(), y.clone()))];
     let accuracy = evaluate_accuracy_gpus(&net, data()).map(drop);
-    says("accuracy: y_hat has shape [6, 1], one class", accuracy)?;
-
-    let trainer = |momentum| {
-        let sgd = Sgd {
-            momentum,
-            ..Sgd::new(0.1)
-        };
-        Trainer::new(&net, squared_error, sgd)
-    };
-    let mut with_momentum = trainer(0.9);
-    with_momentum.step(&x, &x.narrow(1, 0, 1)?)?;
-    let state = with_momentum.state_dict()?;
-    says(
-        "the optimizer's state: momentum bias is not this optimizer's",
-        trainer(0.0).load_state_dict(state.clone()),
-    )?;
-    trainer(0.9).load_state_dict(state)
+    says("accuracy: y_hat has shape [6, 1], one class", accuracy)
 }
 
 /// Each replica would move it at the same time, and set it back to what another one had made of it. And a network may
