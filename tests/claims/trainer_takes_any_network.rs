@@ -384,48 +384,39 @@ fn nan_in_the_input_changes_nothing() -> Result<()> {
     says("the loss is ", trainer.step(&largest, &y)) // the variance overflows
 }
 
+/// The first step of a network on two devices.
+fn first_step(how: Replication, network: Build<Sequential>, x: &Tensor, y: &Tensor) -> Result<()> {
+    let net = DataParallel::with(how, &cpus(2), Initializer::Layers, 0, network)?;
+    let step = Trainer::new(&net, cross_entropy, Sgd::new(0.1)).step(x, y);
+    step.map(drop)
+}
+
 fn mistakes_in_a_network_are_named() -> Result<()> {
-    let refused = |network: fn(VarBuilder<'_>) -> candle_core::Result<Sequential>| {
-        let net = DataParallel::new(&cpus(2), Initializer::Layers, 0, network)?;
-        let (x, y) = formula_batch(0, 4)?;
-        let step = Trainer::new(&net, cross_entropy, Sgd::new(0.1)).step(&x, &y);
-        step.map(drop)
+    let (x, y) = formula_batch(0, 4)?;
+    let refused = |words: &str, network: Build<Sequential>| {
+        says(words, first_step(Replication::default(), network, &x, &y))
     };
-    says(
-        "weight is requested twice: give each layer a name of its own with vb.pp",
-        refused(|vb| {
-            Ok(Sequential::new()
-                .add(Linear::new(10, 10, vb.clone())?)
-                .add(Linear::new(10, 10, vb)?))
-        }),
-    )?;
-    says(
-        "layer stem.conv: conv2d: x has 1 channels, weight has 3",
-        refused(|vb| {
-            Ok(Sequential::new()
-                .add(Nhwc)
-                .add(Conv2d::new(3, 6, 5, vb.pp("stem.conv"))?))
-        }),
-    )?;
-    says(
-        "layer fc: linear: x has 784 features, weight (O, I) has 700",
-        refused(|vb| {
-            Ok(Sequential::new()
-                .add(Nhwc)
-                .add(Flatten)
-                .add(Linear::new(700, 10, vb.pp("fc"))?))
-        }),
-    )?;
-    says(
-        "the loss does not depend on the parameter spare.weight; if that is meant, set allow_unused",
-        refused(|vb| {
-            Linear::without_bias(3, 3, vb.pp("spare"))?;
-            Ok(Sequential::new()
-                .add(Nhwc)
-                .add(Flatten)
-                .add(Linear::new(784, 10, vb.pp("fc"))?))
-        }),
-    )?;
+    let words = "weight is requested twice: give each layer a name of its own with vb.pp";
+    refused(words, |vb| {
+        let first = Linear::new(10, 10, vb.clone())?;
+        Ok(Sequential::new().add(first).add(Linear::new(10, 10, vb)?))
+    })?;
+    let words = "layer stem.conv: conv2d: x has 1 channels, weight has 3";
+    refused(words, |vb| {
+        let conv = Conv2d::new(3, 6, 5, vb.pp("stem.conv"))?;
+        Ok(Sequential::new().add(Nhwc).add(conv))
+    })?;
+    let words = "layer fc: linear: x has 784 features, weight (O, I) has 700";
+    refused(words, |vb| {
+        let fc = Linear::new(700, 10, vb.pp("fc"))?;
+        Ok(Sequential::new().add(Nhwc).add(Flatten).add(fc))
+    })?;
+    let words = "the loss does not depend on the parameter spare.weight; if that is meant, set allow_unused";
+    refused(words, |vb| {
+        Linear::without_bias(3, 3, vb.pp("spare"))?;
+        let fc = Linear::new(784, 10, vb.pp("fc"))?;
+        Ok(Sequential::new().add(Nhwc).add(Flatten).add(fc))
+    })?;
     let net = DataParallel::new(&cpus(1), Initializer::Xavier(3.0), 0, small_net)?;
     let trainer = || Trainer::new(&net, cross_entropy, Sgd::new(0.1));
     let rate = |of, rate| trainer().rate(of, rate).map(drop);
@@ -446,53 +437,43 @@ fn elsewhere() -> VarBuilder<'static> {
 fn what_would_not_train_is_named() -> Result<()> {
     let x = formula_tensor(0, 1.0, &[12, 8])?;
     let y = Tensor::from_iter((0..12u32).map(|i| i % 3), &Device::Cpu)?;
-    let of = |allow_unused, network: fn(VarBuilder<'_>) -> candle_core::Result<Sequential>| {
+    let norm: Build<Sequential> = |vb| {
+        let norm = candle_nn::layer_norm(8, 1e-5, vb.pp("norm"))?;
+        let fc = Linear::new(8, 3, vb.pp("fc"))?;
+        Ok(Sequential::new().add(candle(norm)).add(fc))
+    };
+    for allow_unused in [false, true] {
         let how = Replication {
             allow_unused,
             ..Replication::default()
         };
-        let net = DataParallel::with(how, &cpus(2), Initializer::Layers, 0, network)?;
-        let step = Trainer::new(&net, cross_entropy, Sgd::new(0.1)).step(&x, &y);
-        step.map(drop)
-    };
-    for allow_unused in [false, true] {
-        says(
-            "the gradient of norm.weight is missing",
-            of(allow_unused, |vb| {
-                let norm = candle_nn::layer_norm(8, 1e-5, vb.pp("norm"))?;
-                let fc = Linear::new(8, 3, vb.pp("fc"))?;
-                Ok(Sequential::new().add(candle(norm)).add(fc))
-            }),
-        )?;
+        let words = "the gradient of norm.weight is missing";
+        says(words, first_step(how, norm, &x, &y))?;
     }
-    says(
-        "cannot be checked: on numbers between 0.1 and 1.1 it gives another result each time",
-        of(false, |vb| {
-            let fc = candle_nn::linear(8, 3, vb)?;
-            let dropout = move |x: &Tensor| candle_nn::ops::dropout(&x.apply(&fc)?, 0.5);
-            Ok(Sequential::new().add(candle(dropout)))
-        }),
-    )?;
-    says(
-        "layer other: a variable of shape [3, 8] is no parameter of this network",
-        of(false, |vb| {
-            let fc = Linear::new(8, 8, vb.pp("fc"))?;
-            let other = Linear::new(8, 3, elsewhere().pp("other"))?;
-            Ok(Sequential::new().add(fc).add(other))
-        }),
-    )?;
-    says(
-        "a variable of shape [3] is no parameter of this network",
-        of(false, |vb| {
-            let fc = Linear::new(8, 8, vb.pp("fc"))?;
-            let other = candle(candle_nn::linear(8, 3, elsewhere())?);
-            Ok(Sequential::new().add(fc).add(other))
-        }),
-    )?;
-    says(
-        "the network has no parameters",
-        of(false, |_| Ok(Sequential::new().add(Relu))),
-    )?;
+    let refused = |words: &str, network: Build<Sequential>| {
+        says(words, first_step(Replication::default(), network, &x, &y))
+    };
+    let words =
+        "cannot be checked: on numbers between 0.1 and 1.1 it gives another result each time";
+    refused(words, |vb| {
+        let fc = candle_nn::linear(8, 3, vb)?;
+        let dropout = move |x: &Tensor| candle_nn::ops::dropout(&x.apply(&fc)?, 0.5);
+        Ok(Sequential::new().add(candle(dropout)))
+    })?;
+    let words = "layer other: a variable of shape [3, 8] is no parameter of this network";
+    refused(words, |vb| {
+        let fc = Linear::new(8, 8, vb.pp("fc"))?;
+        let other = Linear::new(8, 3, elsewhere().pp("other"))?;
+        Ok(Sequential::new().add(fc).add(other))
+    })?;
+    let words = "a variable of shape [3] is no parameter of this network";
+    refused(words, |vb| {
+        let fc = Linear::new(8, 8, vb.pp("fc"))?;
+        let other = candle(candle_nn::linear(8, 3, elsewhere())?);
+        Ok(Sequential::new().add(fc).add(other))
+    })?;
+    let empty: Build<Sequential> = |_| Ok(Sequential::new().add(Relu));
+    refused("the network has no parameters", empty)?;
 
     // one output for each example is no class
     let net = DataParallel::new(&cpus(2), Initializer::Layers, 0, |vb| Linear::new(8, 1, vb))?;
