@@ -3,12 +3,14 @@
 use std::fmt::Display;
 use std::fs;
 use std::io::Write;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Output, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Tensor};
+use concise::Trainer;
 use flate2::{Compression, write::GzEncoder};
 use libtest_mimic::{Failed, Trial};
 
@@ -275,6 +277,15 @@ pub fn formula_batch(s: u32, n: usize) -> candle_core::Result<(Tensor, Tensor)> 
         Tensor::from_vec(images, (n, 1, 28, 28), &Device::Cpu)?,
         Tensor::from_vec(labels, n, &Device::Cpu)?,
     ))
+}
+
+/// The losses of steps on minibatches of the formula, of `n` examples each.
+pub fn steps(trainer: &mut Trainer, batches: Range<u32>, n: usize) -> Result<Vec<f32>> {
+    let step = |batch| {
+        let (x, y) = formula_batch(batch, n)?;
+        Ok(trainer.step(&x, &y)?.loss.mean()?)
+    };
+    batches.map(step).collect()
 }
 
 /// The largest difference between two tensors.

@@ -9,7 +9,7 @@ use functional::Network;
 use serde_json::Value;
 
 use crate::k_replicas_are_one::params;
-use crate::kit::{cpus, formula_batch, formula_tensor};
+use crate::kit::{cpus, formula_batch, formula_tensor, steps};
 
 trials![
     lenet_takes_pytorchs_ten_steps,
@@ -148,11 +148,7 @@ fn resnet18_has_pytorchs_logits() -> Result<()> {
 fn resnet18_takes_pytorchs_three_steps() -> Result<()> {
     let (net, theirs) = (resnet()?, theirs(RESNET));
     let mut trainer = Trainer::new(&net, functional::cross_entropy, Sgd::new(0.001));
-    let mut losses = Vec::new();
-    for batch in 0..3 {
-        let (x, y) = formula_batch(batch, 4)?;
-        losses.push(trainer.step(&x, &y)?.loss.mean()?);
-    }
+    let losses = steps(&mut trainer, 0..3, 4)?;
     // Among a million inputs of ReLUs some are within rounding of zero and fall on the other side
     // here than there; seen: one in resnet_block1.0, which moves the third loss by 2e-5. A step
     // moves the weights by up to 5e-4.

@@ -1,6 +1,8 @@
 //! Twenty steps of each optimizer, with clipping, rates by name and schedules, are PyTorch's, on one replica and on
 //! three. The numbers are PyTorch's in float64 (tests/pytorch/optimizers.json).
 
+use std::ops::Range;
+
 use anyhow::{Context, Result, ensure};
 use candle_core::Tensor;
 use candle_nn::VarBuilder;
@@ -8,7 +10,7 @@ use concise::{AdamW, DataParallel, Initializer, Optimizer, Sgd, Trainer};
 use concise::{layers::Linear, schedule};
 use functional::{Network, Slice, Value, cross_entropy};
 
-use crate::kit::{cpus, formula_batch, formula_tensor, largest_difference, says};
+use crate::kit::{self, cpus, formula_tensor, largest_difference, says};
 use crate::only_rounding_differs_from_pytorch::{close, tensor_is_close, theirs};
 
 trials![
@@ -83,12 +85,9 @@ fn trainer(name: &str, net: &DataParallel) -> Result<Trainer> {
     })
 }
 
-fn steps(trainer: &mut Trainer, batches: std::ops::Range<u32>) -> Result<Vec<f32>> {
-    let step = |batch| {
-        let (x, y) = formula_batch(batch, 7)?;
-        Ok(trainer.step(&x, &y)?.loss.mean()?)
-    };
-    batches.map(step).collect()
+/// On the batches of `optimizer_steps.py`.
+fn steps(trainer: &mut Trainer, batches: Range<u32>) -> Result<Vec<f32>> {
+    kit::steps(trainer, batches, 7)
 }
 
 fn twenty_steps_are_pytorchs() -> Result<()> {

@@ -16,7 +16,7 @@ use concise::{
 };
 use functional::{Network, Value, candle, cross_entropy};
 
-use crate::kit::{cpus, formula_batch, has, largest, largest_difference, says, succeeds};
+use crate::kit::{cpus, formula_batch, has, largest, largest_difference, says, steps, succeeds};
 
 trials![
     every_way_to_sum_takes_the_step_of_one_device,
@@ -70,10 +70,7 @@ fn three_steps(how: Replication, k: usize, n: usize) -> Result<State> {
 
 fn after_three_steps(net: &DataParallel, n: usize) -> Result<State> {
     let mut trainer = Trainer::new(net, cross_entropy, Sgd::new(0.1));
-    for i in 0..3 {
-        let (x, y) = formula_batch(i, n)?;
-        trainer.step(&x, &y)?;
-    }
+    steps(&mut trainer, 0..3, n)?;
     everywhere(net)
 }
 
@@ -164,10 +161,7 @@ fn stochastic_depth(how: Replication, apart: bool) -> Result<State> {
         })
     })?;
     let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.1));
-    for i in 0..6 {
-        let (x, y) = formula_batch(i, 6)?;
-        trainer.step(&x, &y)?;
-    }
+    steps(&mut trainer, 0..6, 6)?;
     net.check_replicas()?;
     net.state_dict()
 }
