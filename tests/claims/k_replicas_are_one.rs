@@ -6,7 +6,7 @@ use d2l::Param;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use crate::kit::{cpus, formula_batch, formula_tensor, largest_difference};
+use crate::kit::{copies, cpus, formula_batch, formula_tensor, largest_difference};
 
 trials![
     split_batch_deals_out_every_example_once_and_in_order,
@@ -44,10 +44,7 @@ pub fn params() -> Result<Vec<Tensor>> {
 }
 
 fn replicas(k: usize) -> Result<Vec<Vec<Param>>> {
-    let params = params()?;
-    let devices = cpus(k);
-    let copies = devices.iter().map(|d| scratch::get_params(&params, d));
-    Ok(copies.collect::<candle_core::Result<_>>()?)
+    Ok(copies(&params()?, k)?)
 }
 
 fn split_batch_deals_out_every_example_once_and_in_order() -> Result<()> {

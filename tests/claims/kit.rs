@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Tensor};
 use concise::Trainer;
+use d2l::Param;
 use flate2::{Compression, write::GzEncoder};
 use libtest_mimic::{Failed, Trial};
 
@@ -277,6 +278,13 @@ pub fn formula_batch(s: u32, n: usize) -> candle_core::Result<(Tensor, Tensor)> 
         Tensor::from_vec(images, (n, 1, 28, 28), &Device::Cpu)?,
         Tensor::from_vec(labels, n, &Device::Cpu)?,
     ))
+}
+
+/// Copies of parameters of `scratch` on `k` devices of the CPU.
+pub fn copies(params: &[Tensor], k: usize) -> candle_core::Result<Vec<Vec<Param>>> {
+    let devices = cpus(k);
+    let copies = devices.iter().map(|d| scratch::get_params(params, d));
+    copies.collect()
 }
 
 /// The losses of steps on minibatches of the formula, of `n` examples each.

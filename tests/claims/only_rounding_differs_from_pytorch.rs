@@ -9,7 +9,7 @@ use functional::Network;
 use serde_json::Value;
 
 use crate::k_replicas_are_one::params;
-use crate::kit::{cpus, formula_batch, formula_tensor, steps};
+use crate::kit::{copies, cpus, formula_batch, formula_tensor, steps};
 
 trials![
     lenet_takes_pytorchs_ten_steps,
@@ -67,10 +67,7 @@ fn lenet_batch() -> Result<(Tensor, Tensor)> {
 }
 
 fn ten_losses(k: usize) -> Result<(Vec<f32>, Vec<Tensor>)> {
-    let devices = cpus(k);
-    let params = params()?;
-    let copies = devices.iter().map(|d| scratch::get_params(&params, d));
-    let device_params: Vec<_> = copies.collect::<candle_core::Result<_>>()?;
+    let (devices, device_params) = (cpus(k), copies(&params()?, k)?);
     let (x, y) = lenet_batch()?;
     let step = |_| scratch::train_batch(&x, &y, &device_params, &devices, 0.05)?.mean();
     let losses = (0..10).map(step).collect::<candle_core::Result<_>>()?;
