@@ -160,13 +160,13 @@ fn they_send_the_bytes_that_are_predicted() -> Result<()> {
         Ok(hosts.sent()? - before)
     };
     // a program's last number is that of its examples or steps: one step more has so many more
-    let is_predicted = |program: &str, of_a_step: usize, steps: usize, predicted: f64| -> Result<()> {
+    let is_predicted = |program: &str, of_a_step: usize, steps: usize, predicted: f64| {
         let more = sent(program, (1 + steps) * of_a_step)? - sent(program, of_a_step)?;
         let ratio = more / steps as f64 / predicted;
         println!("{program}: {ratio:.3} of {predicted} bytes");
         let is_near = (0.98..1.03).contains(&ratio);
         ensure!(is_near, "{program}: {ratio} of {predicted} bytes");
-        Ok(())
+        anyhow::Ok(())
     };
     let (resnet18, lenet) = (4.0 * 11_175_370.0, 4.0 * 129_068.0);
     // with star the second host has two vectors: the sum of the first three replicas waits for both
