@@ -6,9 +6,9 @@ use std::ops::Range;
 use anyhow::{Context, Result, ensure};
 use candle_core::Tensor;
 use candle_nn::VarBuilder;
-use concise::{AdamW, DataParallel, Initializer, Optimizer, Sgd, Trainer};
-use concise::{layers::Linear, schedule};
-use functional::{Network, Slice, Value, cross_entropy};
+use concise::layers::{Flatten, Linear, Nhwc, Relu, Sequential};
+use concise::{AdamW, DataParallel, Initializer, Optimizer, Sgd, Trainer, schedule};
+use functional::{Slice, cross_entropy};
 
 use crate::kit::{self, cpus, formula_tensor, largest_difference, says};
 use crate::only_rounding_differs_from_pytorch::{close, tensor_is_close, theirs};
@@ -26,15 +26,10 @@ trials![
 const THEIRS: &str = include_str!("../pytorch/optimizers.json");
 
 /// Linear(784, 16), ReLU, Linear(16, 10), with PyTorch's names.
-fn two_layers(vb: VarBuilder<'_>) -> candle_core::Result<impl Network + use<>> {
-    let (first, last) = (
-        Linear::new(784, 16, vb.pp("0"))?,
-        Linear::new(16, 10, vb.pp("2"))?,
-    );
-    Ok(move |x: &Value, train: bool| {
-        let h = first.forward(&x.nhwc()?.flatten()?, train)?.relu()?;
-        last.forward(&h, train)
-    })
+fn two_layers(vb: VarBuilder<'_>) -> candle_core::Result<Sequential> {
+    let net = Sequential::new().add(Nhwc).add(Flatten);
+    let net = net.add(Linear::new(784, 16, vb.pp("0"))?).add(Relu);
+    Ok(net.add(Linear::new(16, 10, vb.pp("2"))?))
 }
 
 /// On k devices, with the parameters of `optimizer_steps.py`.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use candle_core::{CpuStorage, CustomOp1, Layout, Module, ModuleT, Shape, Tensor};
 use candle_nn::VarBuilder;
-use concise::layers::{BatchNorm2d, Conv2d, Dropout, Linear};
+use concise::layers::{BatchNorm2d, Conv2d, Dropout, Flatten, Linear, Nhwc, Relu, Sequential};
 use concise::{
     Algorithm, DataParallel, Initializer, Link, ReduceOn, Replication, Residual, Sgd, Trainer,
     resnet18,
@@ -42,18 +42,11 @@ trials![
 type State = Vec<(String, Tensor)>;
 
 /// Three layers, with parameters of very different sizes.
-fn three_layers(vb: VarBuilder<'_>) -> candle_core::Result<impl Network + use<>> {
-    let sizes = [(784, 50), (50, 30), (30, 10)];
-    let layer = |(i, (inputs, outputs))| Linear::new(inputs, outputs, vb.pp(format!("fc{i}")));
-    let layers = sizes.into_iter().enumerate().map(layer);
-    let layers = layers.collect::<candle_core::Result<Vec<_>>>()?;
-    Ok(move |x: &Value, train: bool| {
-        let mut h = x.nhwc()?.flatten()?;
-        for layer in &layers[..2] {
-            h = layer.forward(&h, train)?.relu()?;
-        }
-        layers[2].forward(&h, train)
-    })
+fn three_layers(vb: VarBuilder<'_>) -> candle_core::Result<Sequential> {
+    let net = Sequential::new().add(Nhwc).add(Flatten);
+    let net = net.add(Linear::new(784, 50, vb.pp("fc0"))?).add(Relu);
+    let net = net.add(Linear::new(50, 30, vb.pp("fc1"))?).add(Relu);
+    Ok(net.add(Linear::new(30, 10, vb.pp("fc2"))?))
 }
 
 fn with(change: impl FnOnce(&mut Replication)) -> Replication {
@@ -292,8 +285,7 @@ fn a_loss_that_is_a_mean_is_refused() -> Result<()> {
 fn shares_of_any_size_take_the_same_step() -> Result<()> {
     let one = three_steps(Replication::default(), 1, 13)?;
     for weights in [vec![3.0, 1.0], vec![1.0, 100.0], vec![0.2, 0.5, 0.1]] {
-        let devices = cpus(weights.len());
-        let net = DataParallel::new(&devices, Initializer::Xavier(3.0), 0, three_layers)?;
+        let net = untrained(weights.len())?;
         net.set_split(&weights)?;
         same(&one, &after_three_steps(&net, 13)?, 2e-6, "weights")?;
     }
@@ -301,7 +293,7 @@ fn shares_of_any_size_take_the_same_step() -> Result<()> {
 }
 
 fn a_split_can_change_between_steps() -> Result<()> {
-    let net = DataParallel::new(&cpus(2), Initializer::Xavier(3.0), 0, three_layers)?;
+    let net = untrained(2)?;
     let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.1));
     let (x, y) = formula_batch(0, 12)?;
     let mut sizes = |weights: [f64; 2]| {
