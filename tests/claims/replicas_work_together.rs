@@ -16,7 +16,7 @@ use concise::{
 };
 use functional::{Network, Value, candle, cross_entropy};
 
-use crate::kit::{cpus, formula_batch, has, largest, largest_difference, says, steps, succeeds};
+use crate::kit::{cpus, formula_batch, has, largest, largest_difference, says, steps};
 
 trials![
     every_way_to_sum_takes_the_step_of_one_device,
@@ -33,7 +33,6 @@ trials![
     a_replica_without_an_example_keeps_step_in_synchronized_norms,
     a_replica_without_an_example_says_so_where_candle_needs_one,
     norms_that_do_not_synchronize_are_named,
-    more_replicas_than_cores_synchronize_their_norms,
     a_replica_that_fails_is_the_cause_wherever_the_others_wait,
     what_fails_before_the_backward_pass_trains_on,
     the_all_reduce_goes_on_while_the_replicas_compute,
@@ -384,14 +383,6 @@ fn norms_that_do_not_synchronize_are_named() -> Result<()> {
     })?;
     let words = "sync_bn: the network has no synchronized batch norm";
     has(&error, words)
-}
-
-/// A replica that waits for the statistics of another replica yields its core.
-fn more_replicas_than_cores_synchronize_their_norms() -> Result<()> {
-    let args = "--device cpu --data synthetic --limit-train 12 --limit-test 10 --epochs 1 \
-                --batch-size 6 --lr 0.01 --threads 1 --gpus 3 --sync-bn --timeout 60";
-    succeeds("concise", args)?;
-    Ok(())
 }
 
 /// Hands a tensor on, and its gradient back, and does something on each way: `true` is forward.
