@@ -122,9 +122,8 @@ pub fn cpus(k: usize) -> Vec<Device> {
 /// The command `program args…`, as a process of this binary.
 pub fn command(program: &str, args: &str) -> Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
-    command
-        .args(["--as", program])
-        .args(args.split_whitespace());
+    command.args(["--as", program]);
+    command.args(args.split_whitespace());
     Ok(command)
 }
 
@@ -225,9 +224,8 @@ pub fn until_there(file: &Path, run: &mut Child) -> Result<()> {
 
 /// Sends a signal: `-KILL`.
 pub fn signal(signal: &str, pid: u32) -> Result<()> {
-    let status = Command::new("kill")
-        .args([signal, &pid.to_string()])
-        .status()?;
+    let mut kill = Command::new("kill");
+    let status = kill.args([signal, &pid.to_string()]).status()?;
     ensure!(status.success(), "kill {signal} {pid}: {status}");
     Ok(())
 }

@@ -10,7 +10,8 @@ use concise::layers::{
 use concise::{DataParallel, Initializer, Sgd, Trainer};
 use functional::{Network, Value, candle, cross_entropy};
 
-use crate::kit::{cpus, formula_batch, formula_tensor, has, largest_difference, says, steps};
+use crate::kit::{cpus, formula_batch, formula_tensor, has, largest};
+use crate::kit::{largest_difference, says, steps};
 use crate::only_rounding_differs_from_pytorch::{close, tensor_is_close, theirs};
 
 trials![
@@ -96,17 +97,12 @@ fn layers_begin_as_pytorchs_do() -> Result<()> {
     let net_of_layers = net(Initializer::Layers)?;
     for name in ["weight", "bias"] {
         let values = net_of_layers.parameter(name, 0)?.flatten_all()?;
-        let (most, mean) = (
-            crate::kit::largest(&values)?,
-            values.mean(0)?.to_scalar::<f32>()?,
-        );
-        ensure!(
-            most <= 0.05 && most > 0.0499 && mean.abs() < 0.002,
-            "{name}: {most}, {mean}"
-        );
+        let (most, mean) = (largest(&values)?, values.mean(0)?.to_scalar::<f32>()?);
+        let is_even = most <= 0.05 && most > 0.0499 && mean.abs() < 0.002;
+        ensure!(is_even, "{name}: {most}, {mean}");
     }
     let bias = net(Initializer::Normal(0.01))?.parameter("bias", 0)?;
-    ensure!(crate::kit::largest(&bias)? == 0.0);
+    ensure!(largest(&bias)? == 0.0);
     Ok(())
 }
 

@@ -152,11 +152,8 @@ fn a_replica_keeps_what_the_formula_says() -> Result<()> {
                 ("state", state, part(stage >= 1)),
                 ("together", together, program::formula(stage, k, whole)),
             ] {
-                let apart = (counted / expected - 1.0).abs();
-                ensure!(
-                    apart < 0.03,
-                    "{step}, {k}: {what} {counted}, expected {expected}"
-                );
+                let is_near = (counted / expected - 1.0).abs() < 0.03;
+                ensure!(is_near, "{step}, {k}: {what} {counted}, not {expected}");
             }
         }
     }

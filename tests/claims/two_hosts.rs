@@ -142,10 +142,7 @@ fn they_take_the_steps_of_one() -> Result<()> {
     );
     let (status, _, stderr) = ended(hosts.mpirun(2, &there)?.output()?)?;
     ensure!(status == 0, "status {status}\n{stderr}");
-    let losses = |name: &str| fs::read_to_string(out(name).join("steps.csv"));
-    let (here, there) = (losses("here")?, losses("there")?);
-    ensure!(here == there, "other losses:\n{here}\n{there}");
-    Ok(())
+    same_runs(&out("here"), &out("there"))
 }
 
 /// With a process on each host, beside the vectors of [`SumOrder`](concise::collective::SumOrder): for each, a process
@@ -228,11 +225,10 @@ fn one_goes_on_without_the_other() -> Result<()> {
     let args = "--device cpu --data synthetic --limit-train 112 --limit-test 10 --epochs 1 --batch-size 16 \
                 --lr 0.01 --gpus 4 --checkpoint-every 1 --threads 1";
     let undisturbed = hosts.folder.path().join("undisturbed");
-    succeeds(
-        "concise",
-        &format!("{args} --out {}", undisturbed.display()),
-    )?;
+    let whole = format!("{args} --out {}", undisturbed.display());
+    succeeds("concise", &whole)?;
     let file = fs::File::create(&said)?;
+    let program = as_program("concise --backend mpi --timeout 60")?;
     let mut script = hosts
         .on_the_first("sh")
         .arg(&goes_on)
@@ -240,10 +236,7 @@ fn one_goes_on_without_the_other() -> Result<()> {
         .args(args.split(' '))
         .env("HOSTS", "10.77.0.1 10.77.0.2")
         .env("SLOTS", "2")
-        .env(
-            "PROGRAM",
-            as_program("concise --backend mpi --timeout 60")?.join(" "),
-        )
+        .env("PROGRAM", program.join(" "))
         .stdout(file.try_clone()?)
         .stderr(file)
         .spawn()?;
@@ -255,11 +248,8 @@ fn one_goes_on_without_the_other() -> Result<()> {
     has(&said, "lost communication with a remote daemon")?;
     has(&said, "4 replicas in 4 processes (0 | 1 | 2 | 3)")?;
     has(&said, "4 replicas in 2 processes (0 1 | 2 3)")?;
-    ensure!(
-        cut.elapsed() < Duration::from_secs(90),
-        "{:?}\n{said}",
-        cut.elapsed()
-    );
+    let took = cut.elapsed();
+    ensure!(took < Duration::from_secs(90), "{took:?}\n{said}");
     same_runs(&undisturbed, &run)
 }
 

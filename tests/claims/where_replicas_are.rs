@@ -183,16 +183,9 @@ fn train_in<N: Network + 'static>(
         1 => Processes::alone(),
         _ => Processes::of(Box::new(group)),
     });
-    let devices = cpus(replicas.len());
+    let (how, devices) = (case.how.clone(), cpus(replicas.len()));
     let init = Initializer::Xavier(3.0);
-    let net = DataParallel::among(
-        &processes,
-        case.how.clone(),
-        &devices,
-        init,
-        0,
-        case.network,
-    )?;
+    let net = DataParallel::among(&processes, how, &devices, init, 0, case.network)?;
     let weights = &[if case.uneven { 3.0 } else { 1.0 }, 1.0, 1.0, 1.0][..k];
     net.set_split(weights)?;
     let mut trainer = (case.trainer)(&net);
@@ -235,10 +228,7 @@ fn same_in_every_layout<N: Network + 'static>(what: &str, case: &Case<N>) -> Res
         println!("{what}, {k} replicas: {:08x}", crc32fast::hash(&bytes));
         for layout in layouts(k).filter(|layout| layout.len() > 1) {
             let bits = trained(&layout, case)?;
-            ensure!(
-                bits == one,
-                "{what}: {layout:?} gives other bits than one process"
-            );
+            ensure!(bits == one, "{what}: {layout:?} gives other bits");
         }
     }
     Ok(())

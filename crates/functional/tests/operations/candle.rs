@@ -254,15 +254,11 @@ fn functions_of_several_values_have_candles_gradients() -> Result<()> {
         let theirs = grads.get(param).expect("a gradient");
         assert_near("gradient", &values(ours), &values(theirs), TOLERANCE);
     }
-    let (long, wide) = (
-        Value::new(&random((2, 3), 1))?,
-        Value::new(&random((3, 3), 1))?,
-    );
+    let [long, wide] = [(2, 3), (3, 3)].map(|shape| Value::new(&random(shape, 1)));
+    let (long, wide) = (long?, wide?);
     assert_refused("mul: x has shape [2, 3], other [3, 3]", &long * &wide);
-    assert_refused(
-        "shapes [[2, 3], [3, 3]] do not match, except in dimension 1",
-        Value::cat(&[&long, &wide], 1),
-    );
+    let words = "shapes [[2, 3], [3, 3]] do not match, except in dimension 1";
+    assert_refused(words, Value::cat(&[&long, &wide], 1));
     assert_refused("in dimension 2", Value::cat(&[&long], 2));
     Ok(())
 }
