@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Tensor};
-use concise::Trainer;
+use concise::{Sgd, Trainer};
 use d2l::Param;
 use flate2::{Compression, write::GzEncoder};
 use libtest_mimic::{Failed, Trial};
@@ -276,6 +276,14 @@ pub fn formula_batch(s: u32, n: usize) -> candle_core::Result<(Tensor, Tensor)> 
         Tensor::from_vec(images, (n, 1, 28, 28), &Device::Cpu)?,
         Tensor::from_vec(labels, n, &Device::Cpu)?,
     ))
+}
+
+/// SGD with this learning rate and momentum.
+pub fn sgd(lr: f64, momentum: f64) -> Sgd {
+    Sgd {
+        momentum,
+        ..Sgd::new(lr)
+    }
 }
 
 /// Copies of parameters of `scratch` on `k` devices of the CPU.

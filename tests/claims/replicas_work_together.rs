@@ -16,7 +16,7 @@ use concise::{
 };
 use functional::{Network, Value, candle, cross_entropy};
 
-use crate::kit::{cpus, formula_batch, has, largest, largest_difference, says, steps};
+use crate::kit::{cpus, formula_batch, has, largest, largest_difference, says, sgd, steps};
 
 trials![
     every_way_to_sum_takes_the_step_of_one_device,
@@ -181,9 +181,8 @@ fn stochastic_depth_with_overlap_changes_no_bit() -> Result<()> {
 
 /// The parameters after minibatches of 4, 3 and 2 examples, `accumulate` to a step.
 fn accumulated(k: usize, accumulate: usize) -> Result<State> {
-    let (net, mut sgd) = (untrained(k)?, Sgd::new(0.1));
-    sgd.momentum = 0.9;
-    let mut trainer = Trainer::new(&net, cross_entropy, sgd).accumulate(accumulate);
+    let net = untrained(k)?;
+    let mut trainer = Trainer::new(&net, cross_entropy, sgd(0.1, 0.9)).accumulate(accumulate);
     let (x, y) = formula_batch(0, 9)?;
     for (first, n) in [(0, 4), (4, 3), (7, 2)] {
         trainer.step(&x.narrow(0, first, n)?, &y.narrow(0, first, n)?)?;
@@ -234,8 +233,7 @@ fn untrained(k: usize) -> Result<DataParallel> {
 fn gradients_that_another_trainer_has_lost_are_missed() -> Result<()> {
     let (net, (x, y)) = (untrained(2)?, formula_batch(0, 4)?);
     let before = everywhere(&net)?;
-    let mut still = Sgd::new(0.0);
-    still.momentum = 0.9;
+    let still = sgd(0.0, 0.9);
     let mut first = Trainer::new(&net, cross_entropy, Sgd::new(0.1)).accumulate(2);
     for flushes in [false, true] {
         match flushes {

@@ -14,7 +14,7 @@ use seven_diffs::{
     processes, program, sync_bn,
 };
 
-use crate::kit::{copies, cpus, formula_batch, succeeds};
+use crate::kit::{copies, cpus, formula_batch, sgd, succeeds};
 
 trials![
     the_first_step_is_the_page,
@@ -91,12 +91,9 @@ fn the_first_step_is_the_page() -> Result<()> {
 }
 
 fn each_step_has_the_bits_of_the_page() -> Result<()> {
-    let momentum = || Sgd {
-        momentum: 0.9,
-        ..Sgd::new(0.05)
-    };
     for k in [2, 3, 4] {
-        let jobs = [job(momentum(), &[11, 2, 9])?, job(AdamW::default(), &[8])?];
+        let with_momentum = job(sgd(0.05, 0.9), &[11, 2, 9])?;
+        let jobs = [with_momentum, job(AdamW::default(), &[8])?];
         for job in &jobs {
             let page = params!(page::train(job, k));
             ensure!(page.iter().all(|replica| *replica == page[0]));

@@ -12,7 +12,8 @@ use concise::{
 use dataset::DataIter;
 use functional::{Network, Value, binary_cross_entropy, candle, cross_entropy, squared_error};
 
-use crate::kit::{cpus, formula_batch, formula_tensor, has, largest, largest_difference, says};
+use crate::kit::{cpus, formula_batch, formula_tensor, has, largest};
+use crate::kit::{largest_difference, says, sgd};
 
 trials![
     k_replicas_take_the_step_of_one,
@@ -120,9 +121,7 @@ fn k_replicas_take_the_step_of_one() -> Result<()> {
 }
 
 fn a_new_trainer_forgets_the_momentum_of_the_one_before() -> Result<()> {
-    let plain = Sgd::new(0.05);
-    let mut momentum = plain;
-    momentum.momentum = 0.9;
+    let (plain, momentum) = (Sgd::new(0.05), sgd(0.05, 0.9));
     // a first step has no step before it, so that momentum changes nothing
     let forgotten = after_steps(small_net, 2, 7, &[momentum; 2], true)?;
     let without = after_steps(small_net, 2, 7, &[plain; 2], true)?;
@@ -319,11 +318,8 @@ fn a_new_learning_rate_keeps_the_momentum() -> Result<()> {
         Ok(candle(move |x: &Tensor| x.broadcast_mul(&weight)))
     };
     let net = DataParallel::new(&cpus(2), Initializer::Layers, 0, network)?;
-    let sgd = Sgd {
-        momentum: 0.5,
-        ..Sgd::new(1.0)
-    };
-    let mut trainer = Trainer::new(&net, |y_hat: &Value, _: &Tensor| Ok(y_hat.clone()), sgd);
+    let loss = |y_hat: &Value, _: &Tensor| Ok(y_hat.clone());
+    let mut trainer = Trainer::new(&net, loss, sgd(1.0, 0.5));
     let ones = Tensor::ones(4, DType::F32, &Device::Cpu)?;
     for (lr, expected) in [(1.0, -1.0), (0.5, -1.75), (0.0, -1.75), (2.0, -5.5)] {
         trainer.set_lr(lr);

@@ -14,11 +14,11 @@ use concise::layers::{
     AvgPool2d, BatchNorm2d, Conv2d, Dropout, Flatten, Linear, MaxPool2d, Nhwc, Relu, Sequential,
 };
 use concise::training::shares;
-use concise::{AdamW, Algorithm, DataParallel, Initializer, Replication, Sgd, Trainer};
+use concise::{AdamW, Algorithm, DataParallel, Initializer, Replication, Trainer};
 use functional::{Network, cross_entropy};
 use libtest_mimic::Trial;
 
-use crate::kit::{cpus, formula_batch};
+use crate::kit::{cpus, formula_batch, sgd};
 
 pub fn trials() -> Vec<Trial> {
     let small = listed!(true, "", every_layout_trains_to_the_same_bits);
@@ -144,11 +144,7 @@ fn convolutional(vb: VarBuilder<'_>, norm: bool, dropout: bool) -> candle_core::
 }
 
 fn momentum(net: &DataParallel) -> Trainer {
-    let sgd = Sgd {
-        momentum: 0.9,
-        ..Sgd::new(0.05)
-    };
-    Trainer::new(net, cross_entropy, sgd)
+    Trainer::new(net, cross_entropy, sgd(0.05, 0.9))
 }
 
 /// The bits of the parameters, the buffers of all replicas and the optimizer's state after four minibatches, and of the
