@@ -66,10 +66,8 @@ fn imports(files: &BTreeMap<String, String>) -> Graph {
     let modules: Modules = files.keys().map(|file| (module(file), file)).collect();
     let (mut handed_on, mut imported) = (BTreeMap::new(), Vec::new());
     for (file, text) in files {
-        let (module, is_face) = (
-            module(file),
-            file.ends_with("lib.rs") || file.ends_with("mod.rs"),
-        );
+        let module = module(file);
+        let is_face = file.ends_with("lib.rs") || file.ends_with("mod.rs");
         for (is_public, written) in paths(&without_tests(text)) {
             let Some(path) = from_the_crate(&module, &written, &modules) else {
                 continue;
@@ -86,10 +84,8 @@ fn imports(files: &BTreeMap<String, String>) -> Graph {
     for (file, written, path) in imported {
         let to = file_of(&path, &modules, &handed_on);
         if to != file {
-            graph
-                .entry(file.clone())
-                .or_default()
-                .insert(to.clone(), written);
+            let imports = graph.entry(file.clone()).or_default();
+            imports.insert(to.clone(), written);
         }
     }
     graph
@@ -103,9 +99,8 @@ fn module(file: &str) -> String {
 
 /// A path that is written in a module.
 fn inside(module: &str, path: &str) -> String {
-    format!("{module}::{path}")
-        .trim_start_matches("::")
-        .to_owned()
+    let path = format!("{module}::{path}");
+    path.trim_start_matches("::").to_owned()
 }
 
 /// What comes before the last name of a path, and that name.

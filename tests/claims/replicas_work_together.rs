@@ -478,10 +478,8 @@ fn of_each(net: &DataParallel) -> Result<Vec<State>> {
     let names = net.state_dict()?.into_iter().map(|(name, _)| name);
     let names: Vec<String> = names.collect();
     let of = |i: usize| {
-        let named = names
-            .iter()
-            .map(|name| Ok((name.clone(), net.parameter(name, i)?)));
-        named.collect()
+        let named = |name: &String| Ok((name.clone(), net.parameter(name, i)?));
+        names.iter().map(named).collect()
     };
     (0..net.devices().len()).map(of).collect()
 }

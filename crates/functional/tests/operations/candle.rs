@@ -222,13 +222,8 @@ fn functions_of_several_values_have_candles_gradients() -> Result<()> {
     let tokens = Value::new(&Tensor::new(&[[0u32, 2], [1, 1]], &Device::Cpu)?)?;
     let gather = candle_fn(|x: &[Tensor]| x[1].flatten_to(1)?.embedding(&x[0].flatten_all()?));
     // one is computed already, one is a tensor, and one of another type
-    let y = Value::cat(
-        &[
-            &attention.forward_all(&[&a.relu()?, &b], true)?,
-            &(&a * &b)?,
-        ],
-        2,
-    )?;
+    let attended = attention.forward_all(&[&a.relu()?, &b], true)?;
+    let y = Value::cat(&[&attended, &(&a * &b)?], 2)?;
     let y = y.linear(&params[2], None)?;
     assert_eq!(y.dims(), [2, 3, 5]);
     let gathered = gather.forward_all(&[&tokens, &(&a * &a)?], true)?;
@@ -238,9 +233,8 @@ fn functions_of_several_values_have_candles_gradients() -> Result<()> {
 
     let [a, b, weight] = [0, 1, 2].map(|i| params[i].as_tensor());
     let attention = a.relu()?.matmul(&b.t()?)?.matmul(b)?;
-    let y = Tensor::cat(&[attention, (a * b)?], 2)?
-        .flatten_to(1)?
-        .matmul(&weight.t()?)?;
+    let y = Tensor::cat(&[attention, (a * b)?], 2)?.flatten_to(1)?;
+    let y = y.matmul(&weight.t()?)?;
     let tokens = Tensor::new(&[[0u32, 2], [1, 1]], &Device::Cpu)?;
     let gathered = (a * a)?.flatten_to(1)?.embedding(&tokens.flatten_all()?)?;
     let expected = (y.sum_all()? + gathered.sum_all()?)?;

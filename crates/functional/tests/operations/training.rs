@@ -74,12 +74,8 @@ fn a_step_that_does_not_fit_is_an_error() -> Result<()> {
     let of_another = "the optimizer's state is that of another optimizer or network";
     let floats = vec![Values::Floats(vec![0.; 5])];
     for state in [floats, vec![]] {
-        refused(
-            of_another,
-            momentum,
-            OptimizerState::new(vec![state], vec![1]),
-            6,
-        );
+        let state = OptimizerState::new(vec![state], vec![1]);
+        refused(of_another, momentum, state, 6);
     }
     Ok(())
 }
