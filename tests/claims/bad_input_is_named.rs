@@ -5,13 +5,12 @@ use std::ffi::OsString;
 use std::fs;
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::thread;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use candle_core::Tensor;
 
-use crate::kit::{command, gzip, has, write_idx};
+use crate::kit::{comes_to_its_end, command, gzip, has, write_idx};
 
 trials![damaged_files, bad_command_lines];
 
@@ -20,29 +19,7 @@ const SPARE: usize = 64 << 20;
 
 /// In a process of its own, because a reader that wants too much memory is ended by the allocator.
 fn damaged_files() -> Result<()> {
-    let mut command = command("reader", "")?;
-    // to write down where it was takes memory
-    let child = command.env("RUST_BACKTRACE", "0").output()?;
-    let says = String::from_utf8_lossy(&child.stdout);
-    let last = says.lines().last().unwrap_or("nothing");
-    let stderr = String::from_utf8_lossy(&child.stderr);
-    let well = child.status.success() && last == "all are refused";
-    ensure!(well, "{last}\n{stderr}");
-    Ok(())
-}
-
-/// `claims --as reader`: reads the damaged files one after another, and says which one is next.
-pub fn read_damaged_files() -> ExitCode {
-    match read_all() {
-        Ok(()) => {
-            println!("all are refused");
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("{error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    comes_to_its_end("reader")
 }
 
 /// What is wrong with a file.
@@ -64,106 +41,91 @@ const LABELS: &str = "train-labels-idx1-ubyte";
 const PACKED: &str = "train-images-idx3-ubyte.gz";
 const PACKED_LABELS: &str = "train-labels-idx1-ubyte.gz";
 const LENET: &str = "lenet.safetensors";
+const FILES: [&str; 5] = [IMAGES, LABELS, PACKED, PACKED_LABELS, LENET];
 
 const TWICE: &str = "{\"W1\":{\"dtype\":\"U8\",\"shape\":[100],\"data_offsets\":[0,100]},\
                      \"W1\":{\"dtype\":\"U8\",\"shape\":[100],\"data_offsets\":[0,100]}}";
 const HUGE: &str = "{\"W1\":{\"dtype\":\"U8\",\"shape\":[1152921504606846976],\
                     \"data_offsets\":[0,1152921504606846976]}}";
 
-/// A file of 12 images or labels or of LeNet's parameters, and for each damage what the error says beside its name.
-const DAMAGED: [(&str, &[(Damage, &str)]); 5] = {
+/// A file of 12 images or labels or of LeNet's parameters: for each damage what the error says beside its name.
+fn damages_of(file: &str) -> &'static [(Damage, &'static str)] {
     use Damage::{At, Bomb, Cut, Header, Longer};
-    [
-        (
-            IMAGES,
-            &[
-                (Cut(0), "inside its header, after 0 of 16 bytes"),
-                (Cut(15), "inside its header, after 15 of 16 bytes"),
-                (
-                    Cut(9423),
-                    "ends after 9407 of 9408 bytes of data; the header declares 12 images",
-                ),
-                (Longer, "more than 9408 bytes of data"),
-                (At(0, b"\x89PNG\r\n"), "not an IDX file of bytes"),
-                (At(0, b"\x1f\x8b\x08"), "give it a name that ends in .gz"),
-                (
-                    At(3, &[1]),
-                    "this is a label file (magic number 2049); expected images (2051)",
-                ),
-                (At(4, &[0; 4]), "declares 0 images; expected at least 1"),
-                (At(4, &[255; 4]), "9408 of 3367254359280 bytes of data"),
-                (
-                    At(7, &[11]),
-                    "more than 8624 bytes of data; the header declares 11 images",
-                ),
-                (At(11, &[27]), "the images are 27×28; expected 28×28"),
-                (At(8, &[255; 8]), "4294967295×4294967295; expected 28×28"),
-            ],
-        ),
-        (
-            LABELS,
-            &[
-                (Cut(7), "inside its header, after 7 of 8 bytes"),
-                (Cut(19), "ends after 11 of 12 bytes of data"),
-                (Longer, "more than 12 bytes of data"),
-                (At(3, &[3]), "this is an image file"),
-                (At(-1, &[10]), "label 10"),
-            ],
-        ),
-        (
-            PACKED,
-            &[
-                (Cut(100), "corrupt"),
-                (Longer, "gzip"),
-                (At(0, b"PK\x03\x04"), "invalid gzip header"),
-                (At(40, &[0; 16]), "corrupt"),
-                (At(-8, &[0; 4]), "checksum"),
-                (Bomb(390_000), "the header declares 390000 images"),
-            ],
-        ),
-        (
-            PACKED_LABELS,
-            &[
-                (Cut(10), "truncated or corrupt gzip data"),
-                (Bomb(305_760_000), "the header declares 305760000 labels"),
-            ],
-        ),
-        (
-            LENET,
-            &[
-                (Cut(0), "no safetensors file, or it is damaged"),
-                (Cut(7), "no safetensors file, or it is damaged"),
-                (Cut(1000), "the file has 1000 bytes, its header declares"),
-                (Longer, "bytes, its header declares"),
-                (At(0, &[255; 8]), "no safetensors file, or it is damaged"),
-                (At(0, b"PK\x03\x04"), "PyTorch's own format"),
-                (At(0, b"\x80\x02"), "PyTorch's own format"),
-                (At(0, b"\x1f\x8b\x08"), "this file is gzip-compressed"),
-                (Header(TWICE), "2 tensors with 1 different names"),
-                (At(8, b"["), "its header is damaged"),
-                (At(-4, &[0, 0, 192, 127]), "contains NaN or infinity"),
-                (Header("{}"), "bytes, its header declares 10"),
-                (Header(HUGE), "its header declares 11529215"),
-                (Header("{\"W1\":7}"), "its header is damaged"),
-            ],
-        ),
-    ]
-};
+    match file {
+        IMAGES => &[
+            (Cut(0), "inside its header, after 0 of 16 bytes"),
+            (Cut(15), "inside its header, after 15 of 16 bytes"),
+            (
+                Cut(9423),
+                "ends after 9407 of 9408 bytes of data; the header declares 12 images",
+            ),
+            (Longer, "more than 9408 bytes of data"),
+            (At(0, b"\x89PNG\r\n"), "not an IDX file of bytes"),
+            (At(0, b"\x1f\x8b\x08"), "give it a name that ends in .gz"),
+            (
+                At(3, &[1]),
+                "this is a label file (magic number 2049); expected images (2051)",
+            ),
+            (At(4, &[0; 4]), "declares 0 images; expected at least 1"),
+            (At(4, &[255; 4]), "9408 of 3367254359280 bytes of data"),
+            (
+                At(7, &[11]),
+                "more than 8624 bytes of data; the header declares 11 images",
+            ),
+            (At(11, &[27]), "the images are 27×28; expected 28×28"),
+            (At(8, &[255; 8]), "4294967295×4294967295; expected 28×28"),
+        ],
+        LABELS => &[
+            (Cut(7), "inside its header, after 7 of 8 bytes"),
+            (Cut(19), "ends after 11 of 12 bytes of data"),
+            (Longer, "more than 12 bytes of data"),
+            (At(3, &[3]), "this is an image file"),
+            (At(-1, &[10]), "label 10"),
+        ],
+        PACKED => &[
+            (Cut(100), "corrupt"),
+            (Longer, "gzip"),
+            (At(0, b"PK\x03\x04"), "invalid gzip header"),
+            (At(40, &[0; 16]), "corrupt"),
+            (At(-8, &[0; 4]), "checksum"),
+            (Bomb(390_000), "the header declares 390000 images"),
+        ],
+        PACKED_LABELS => &[
+            (Cut(10), "truncated or corrupt gzip data"),
+            (Bomb(305_760_000), "the header declares 305760000 labels"),
+        ],
+        // LeNet's
+        _ => &[
+            (Cut(0), "no safetensors file, or it is damaged"),
+            (Cut(7), "no safetensors file, or it is damaged"),
+            (Cut(1000), "the file has 1000 bytes, its header declares"),
+            (Longer, "bytes, its header declares"),
+            (At(0, &[255; 8]), "no safetensors file, or it is damaged"),
+            (At(0, b"PK\x03\x04"), "PyTorch's own format"),
+            (At(0, b"\x80\x02"), "PyTorch's own format"),
+            (At(0, b"\x1f\x8b\x08"), "this file is gzip-compressed"),
+            (Header(TWICE), "2 tensors with 1 different names"),
+            (At(8, b"["), "its header is damaged"),
+            (At(-4, &[0, 0, 192, 127]), "contains NaN or infinity"),
+            (Header("{}"), "bytes, its header declares 10"),
+            (Header(HUGE), "its header declares 11529215"),
+            (Header("{\"W1\":7}"), "its header is damaged"),
+        ],
+    }
+}
 
-fn read_all() -> Result<()> {
-    let of_file = |(file, damaged): (&'static str, &'static [_])| {
-        damaged
-            .iter()
-            .map(move |(damage, words)| (file, damage, words))
-    };
-    for (file, damage, words) in DAMAGED.into_iter().flat_map(of_file) {
-        let folder = tempfile::tempdir()?;
-        let what = format!("{file}: {damage:?}");
-        println!("{what}");
-        let path = folder.path().join(file);
-        let good = good(folder.path(), file)?;
-        fs::write(&path, damaged(&good, damage)?)?;
-        is_refused(&path, words).context(what)?;
+/// `claims --as reader`: reads the damaged files one after another, and says which one is next.
+pub fn read_damaged_files() -> Result<()> {
+    for file in FILES {
+        for (damage, words) in damages_of(file) {
+            let folder = tempfile::tempdir()?;
+            let what = format!("{file}: {damage:?}");
+            println!("{what}");
+            let path = folder.path().join(file);
+            let good = good(folder.path(), file)?;
+            fs::write(&path, damaged(&good, damage)?)?;
+            is_refused(&path, words).context(what)?;
+        }
     }
     Ok(())
 }

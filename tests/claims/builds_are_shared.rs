@@ -18,10 +18,8 @@ fn crates(selected: &[&str]) -> Result<BTreeSet<String>> {
         .args(selected)
         .current_dir(root())
         .output()?;
-    let (listed, said) = (
-        String::from_utf8(output.stdout)?,
-        String::from_utf8_lossy(&output.stderr),
-    );
+    let listed = String::from_utf8(output.stdout)?;
+    let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{said}");
     // a crate that is listed again ends in a sign
     let crates = listed.lines().map(|line| line.trim_end_matches(" (*)"));

@@ -93,10 +93,8 @@ fn before_the_first_step_nothing_is_replaced() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let earlier = folder.path().join("model.safetensors");
     fs::write(&earlier, "an earlier run")?;
-    let args = format!(
-        "--threads 1 --data synthetic --out {} --overwrite",
-        folder.path().display()
-    );
+    let out = folder.path().display();
+    let args = format!("--threads 1 --data synthetic --out {out} --overwrite");
     let mut child = start("scratch", &args)?;
     std::thread::sleep(Duration::from_millis(100));
     signal("-INT", child.id())?;
@@ -121,10 +119,8 @@ fn the_first_epoch_of_resnet18_can_be_ended() -> Result<()> {
     ensure!(output.status.code() == Some(130), "{}", output.status);
     let printed = String::from_utf8_lossy(&output.stdout);
     has(&printed, "interrupted in epoch 1 of 10, after step ")?;
-    has(
-        &printed,
-        "test acc: none, no epoch was completed, on [cpu(0)]",
-    )?;
+    let last = "test acc: none, no epoch was completed, on [cpu(0)]";
+    has(&printed, last)?;
     the_folder_is_whole(&out)?;
     ensure!(fs::read_to_string(&trace)?.contains("traceEvents"));
     Ok(())

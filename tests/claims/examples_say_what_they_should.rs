@@ -50,10 +50,8 @@ const EXAMPLES: [(&str, Check); 18] = [
         ensure!(rows.iter().all(in_order), "{said}");
         let [one, four_as_it_was] = [rows[0][7], rows[1][7]];
         ensure!(one > 0.6 && four_as_it_was < one, "{said}");
-        ensure!(
-            rows[2][6..] != rows[3][6..],
-            "the warm-up changes nothing: {said}"
-        );
+        let [without, with] = [&rows[2][6..], &rows[3][6..]];
+        ensure!(without != with, "the warm-up changes nothing: {said}");
         Ok(())
     }),
     ("06_learning_rates", |said| {
@@ -141,32 +139,24 @@ const EXAMPLES: [(&str, Check); 18] = [
         Ok(())
     }),
     ("17_transformer", |said| {
-        let losses = said
-            .split("loss ")
-            .skip(1)
-            .filter_map(|s| s.split(',').next());
+        let after = said.split("loss ").skip(1);
+        let losses = after.filter_map(|after| after.split(',').next());
         let losses: Vec<f64> = losses.map(str::parse).collect::<Result<_, _>>()?;
-        ensure!(
-            losses.len() == 6 && losses[5] < 1.8 && losses[5] < losses[0],
-            "{said}"
-        );
+        ensure!(losses.len() == 6 && losses[5] < losses[0], "{said}");
+        ensure!(losses[5] < 1.8, "{said}");
         let written = said.lines().nth(6).context("it writes nothing")?;
         ensure!(written.starts_with("You may "), "{said}");
         Ok(())
     }),
     ("18_a_network_in_candle", |said| {
-        has(
-            said,
-            "the gradient of input 0 of shape [32, 1, 28, 28] is wrong:\n",
-        )?;
+        let wrong = "the gradient of input 0 of shape [32, 1, 28, 28] is wrong:\n";
+        has(said, wrong)?;
         has(said, "(0.06 times)")?;
         let row = |name| said.lines().find_map(|line: &str| line.strip_prefix(name));
         let one_device = |name| row(name)?.split_whitespace().next()?.parse().ok();
         let ms: [Option<f64>; 2] = ["in candle", "ours"].map(one_device);
-        ensure!(
-            ms[1].context("no row")? < ms[0].context("no row")?,
-            "{said}"
-        );
+        let [candles, ours] = [ms[0].context("no row")?, ms[1].context("no row")?];
+        ensure!(ours < candles, "{said}");
         let apart = said.split("at most ").nth(1).context("no outputs")?;
         let apart: f64 = apart.split(' ').next().unwrap_or("").parse()?;
         ensure!(apart < 1e-5, "{said}");

@@ -23,7 +23,7 @@ trials![
 ];
 
 /// Each crate, and what it may use of ours.
-const IMPORTS: [(&str, &str); 13] = [
+pub const IMPORTS: [(&str, &str); 13] = [
     ("devices", ""),
     ("training", "devices"),
     ("functional", "devices"),
@@ -212,11 +212,8 @@ fn libraries_print_nothing_and_name_no_option() -> Result<()> {
     for krate in LIBRARIES {
         let files = files(&format!("crates/{krate}/src"))?.into_iter();
         for file in files.filter(|file| !file.ends_with("tests.rs")) {
-            has_none(
-                &format!("{file:?}"),
-                &code(&fs::read_to_string(&file)?),
-                &words,
-            )?;
+            let text = code(&fs::read_to_string(&file)?);
+            has_none(&format!("{file:?}"), &text, &words)?;
         }
     }
     Ok(())
@@ -277,11 +274,8 @@ fn a_file_opens_with_what_it_is() -> Result<()> {
     let included = ["exercises", "checks"].map(|name| root().join("crates/lab").join(name));
     for file in every_file()? {
         let text = fs::read_to_string(&file)?;
-        let sign = if included.iter().any(|folder| file.starts_with(folder)) {
-            "// "
-        } else {
-            "//!"
-        };
+        let is_included = included.iter().any(|folder| file.starts_with(folder));
+        let sign = if is_included { "// " } else { "//!" };
         ensure!(text.starts_with(sign), "{file:?} does not say what it is");
     }
     Ok(())

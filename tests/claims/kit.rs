@@ -1,13 +1,17 @@
 //! What the claims share: how a test is listed, small runs, and programs as processes.
 
+use std::fmt::Display;
 use std::fs;
 use std::io::Write;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, ExitCode, Output, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Tensor};
+use concise::{Sgd, Trainer};
+use d2l::Param;
 use flate2::{Compression, write::GzEncoder};
 use libtest_mimic::{Failed, Trial};
 
@@ -118,9 +122,8 @@ pub fn cpus(k: usize) -> Vec<Device> {
 /// The command `program args…`, as a process of this binary.
 pub fn command(program: &str, args: &str) -> Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
-    command
-        .args(["--as", program])
-        .args(args.split_whitespace());
+    command.args(["--as", program]);
+    command.args(args.split_whitespace());
     Ok(command)
 }
 
@@ -139,6 +142,36 @@ pub fn root() -> PathBuf {
 /// Runs `program args…` to its end: exit status, stdout, stderr.
 pub fn run(program: &str, args: &str) -> Result<(i32, String, String)> {
     ended(command(program, args)?.output()?)
+}
+
+/// What a process says last that went through all it had to.
+const ALL: &str = "that was all";
+
+/// Does in this process what [`comes_to_its_end`] waits for. On the way it says where it is.
+pub fn to_its_end(all: impl FnOnce() -> Result<()>) -> ExitCode {
+    match all() {
+        Ok(()) => {
+            println!("{ALL}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs what this binary does as `name`; where it does not come to its end, the error says where it was.
+pub fn comes_to_its_end(name: &str) -> Result<()> {
+    let mut command = command(name, "")?;
+    // to write down where a panic was takes memory
+    let output = command.env("RUST_BACKTRACE", "0").output()?;
+    let says = String::from_utf8_lossy(&output.stdout);
+    let last = says.lines().last().unwrap_or("nothing");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let well = output.status.success() && last == ALL;
+    ensure!(well, "{last}\n{stderr}");
+    Ok(())
 }
 
 /// How a program ended: exit status, stdout, stderr.
@@ -173,6 +206,12 @@ pub fn has(text: &str, words: &str) -> Result<()> {
     Ok(())
 }
 
+/// Checks that a result is an error that has some words.
+pub fn says<T>(words: &str, result: Result<T, impl Display>) -> Result<()> {
+    let error = result.map(drop).map_err(|error| format!("{error:#}"));
+    has(&error.expect_err(words), words)
+}
+
 /// Waits until a file of a run is there, which must not end before.
 pub fn until_there(file: &Path, run: &mut Child) -> Result<()> {
     while !file.exists() {
@@ -185,9 +224,8 @@ pub fn until_there(file: &Path, run: &mut Child) -> Result<()> {
 
 /// Sends a signal: `-KILL`.
 pub fn signal(signal: &str, pid: u32) -> Result<()> {
-    let status = Command::new("kill")
-        .args([signal, &pid.to_string()])
-        .status()?;
+    let mut kill = Command::new("kill");
+    let status = kill.args([signal, &pid.to_string()]).status()?;
     ensure!(status.success(), "kill {signal} {pid}: {status}");
     Ok(())
 }
@@ -238,6 +276,30 @@ pub fn formula_batch(s: u32, n: usize) -> candle_core::Result<(Tensor, Tensor)> 
         Tensor::from_vec(images, (n, 1, 28, 28), &Device::Cpu)?,
         Tensor::from_vec(labels, n, &Device::Cpu)?,
     ))
+}
+
+/// SGD with this learning rate and momentum.
+pub fn sgd(lr: f64, momentum: f64) -> Sgd {
+    Sgd {
+        momentum,
+        ..Sgd::new(lr)
+    }
+}
+
+/// Copies of parameters of `scratch` on `k` devices of the CPU.
+pub fn copies(params: &[Tensor], k: usize) -> candle_core::Result<Vec<Vec<Param>>> {
+    let devices = cpus(k);
+    let copies = devices.iter().map(|d| scratch::get_params(params, d));
+    copies.collect()
+}
+
+/// The losses of steps on minibatches of the formula, of `n` examples each.
+pub fn steps(trainer: &mut Trainer, batches: Range<u32>, n: usize) -> Result<Vec<f32>> {
+    let step = |batch| {
+        let (x, y) = formula_batch(batch, n)?;
+        Ok(trainer.step(&x, &y)?.loss.mean()?)
+    };
+    batches.map(step).collect()
 }
 
 /// The largest difference between two tensors.

@@ -10,7 +10,8 @@ use concise::layers::{
 use concise::{DataParallel, Initializer, Sgd, Trainer};
 use functional::{Network, Value, candle, cross_entropy};
 
-use crate::kit::{cpus, formula_batch, formula_tensor, has, largest_difference};
+use crate::kit::{cpus, formula_batch, formula_tensor, has, largest};
+use crate::kit::{largest_difference, says, steps};
 use crate::only_rounding_differs_from_pytorch::{close, tensor_is_close, theirs};
 
 trials![
@@ -62,27 +63,20 @@ fn with_dropout(vb: VarBuilder<'_>) -> candle_core::Result<impl Network + use<>>
 fn dropout_repeats_itself() -> Result<()> {
     let net = |seed| DataParallel::new(&cpus(2), Initializer::Layers, seed, with_dropout);
     let trainer = |net: &DataParallel| Trainer::new(net, cross_entropy, Sgd::new(0.1));
-    let steps = |trainer: &mut Trainer, steps: std::ops::Range<u32>| -> Result<()> {
-        for _ in steps {
-            let (x, y) = formula_batch(0, 6)?;
-            trainer.step(&x, &y)?;
-        }
-        Ok(())
-    };
     let (whole, first, second) = (net(3)?, net(3)?, net(3)?);
-    steps(&mut trainer(&whole), 0..4)?;
+    steps(&mut trainer(&whole), 0..4, 6)?;
     let mut stops = trainer(&first);
-    steps(&mut stops, 0..2)?;
+    steps(&mut stops, 0..2, 6)?;
     second.load_state_dict(&first.state_dict()?)?;
     let mut goes_on = trainer(&second);
     goes_on.load_state_dict(stops.state_dict()?)?;
-    steps(&mut goes_on, 2..4)?;
+    steps(&mut goes_on, 2..4, 6)?;
     let weight = |net: &DataParallel| net.parameter("2.weight", 1);
     ensure!(largest_difference(&weight(&whole)?, &weight(&second)?)? == 0.0);
     // a first step again is another one than the third
     let again = net(3)?;
     again.load_state_dict(&first.state_dict()?)?;
-    steps(&mut trainer(&again), 2..4)?;
+    steps(&mut trainer(&again), 2..4, 6)?;
     ensure!(largest_difference(&weight(&whole)?, &weight(&again)?)? > 1e-6);
     Ok(())
 }
@@ -92,13 +86,9 @@ fn dropout_is_nothing_in_inference() -> Result<()> {
     let x = formula_tensor(1, 1.0, &[4, 3])?;
     ensure!(largest_difference(&x, &net.forward(&x)?[0])? == 0.0);
     let alone = Dropout::new(0.5, vb())?.forward(&Value::new(&x)?, true);
-    let error = alone.map(drop).expect_err("no trainer");
-    has(&error.to_string(), "only a Trainer draws its masks")?;
-    let error = Dropout::new(1.0, vb()).map(drop).expect_err("it drops all");
-    has(
-        &error.to_string(),
-        "p is 1; expected 0 or more, and less than 1",
-    )
+    says("only a Trainer draws its masks", alone)?;
+    let all = Dropout::new(1.0, vb());
+    says("p is 1; expected 0 or more, and less than 1", all)
 }
 
 /// Evenly between ±1/√(inputs), biases too; the book's Normal leaves biases at zero.
@@ -107,17 +97,12 @@ fn layers_begin_as_pytorchs_do() -> Result<()> {
     let net_of_layers = net(Initializer::Layers)?;
     for name in ["weight", "bias"] {
         let values = net_of_layers.parameter(name, 0)?.flatten_all()?;
-        let (most, mean) = (
-            crate::kit::largest(&values)?,
-            values.mean(0)?.to_scalar::<f32>()?,
-        );
-        ensure!(
-            most <= 0.05 && most > 0.0499 && mean.abs() < 0.002,
-            "{name}: {most}, {mean}"
-        );
+        let (most, mean) = (largest(&values)?, values.mean(0)?.to_scalar::<f32>()?);
+        let is_even = most <= 0.05 && most > 0.0499 && mean.abs() < 0.002;
+        ensure!(is_even, "{name}: {most}, {mean}");
     }
     let bias = net(Initializer::Normal(0.01))?.parameter("bias", 0)?;
-    ensure!(crate::kit::largest(&bias)? == 0.0);
+    ensure!(largest(&bias)? == 0.0);
     Ok(())
 }
 
@@ -148,11 +133,7 @@ fn steps_of_every_layer_are_pytorchs() -> Result<()> {
     }
     net.load_state_dict(&state)?;
     let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.1));
-    let losses = (0..5).map(|batch| {
-        let (x, y) = formula_batch(batch, 7)?;
-        Ok(trainer.step(&x, &y)?.loss.mean()?)
-    });
-    let losses = losses.collect::<Result<Vec<f32>>>()?;
+    let losses = steps(&mut trainer, 0..5, 7)?;
     close("losses", &losses, &theirs["losses"]["float64"], 1e-5)?;
     for (name, theirs) in theirs["tensors"].as_object().context("no tensors")? {
         let float32 = theirs["float32"][1].as_f64().context("no distance")?;

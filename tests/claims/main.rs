@@ -61,9 +61,9 @@ fn main() -> ExitCode {
     }
     let program_args = || args.iter().skip(2).cloned();
     match is(1, "--as") {
-        true if is(2, "reader") => bad_input_is_named::read_damaged_files(),
+        true if is(2, "reader") => kit::to_its_end(bad_input_is_named::read_damaged_files),
         #[cfg(unix)]
-        true if is(2, "corpus") => what_fuzzers_kept::replay(),
+        true if is(2, "corpus") => kit::to_its_end(what_fuzzers_kept::replay),
         true if is(2, "seven-diffs") => seven_diffs::run(&args[3..]),
         true if is(2, "scratch") => run::program(&scratch::BOOK, scratch::train, program_args()),
         true => run::program(&concise::BOOK, concise::train, program_args()),

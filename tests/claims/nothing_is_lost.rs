@@ -74,11 +74,8 @@ fn an_option_that_is_refused_leaves_the_earlier_run() -> Result<()> {
         ),
         ("--resume", "odd/checkpoint.safetensors: it is a folder"),
     ] {
-        refuses(
-            "scratch",
-            &format!("{SMALL} {to} {}", odd.display()),
-            &[words],
-        )?;
+        let args = format!("{SMALL} {to} {}", odd.display());
+        refuses("scratch", &args, &[words])?;
     }
     for (more, words) in [("--split 1,x", "--split"), ("--timeout 0", "--timeout")] {
         refuses("concise", &format!("{out} {more}"), &[words])?;

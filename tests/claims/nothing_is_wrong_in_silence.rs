@@ -45,10 +45,8 @@ fn a_loss_that_is_no_number_ends_the_run() -> Result<()> {
     let folder = tempfile::tempdir()?;
     for (program, lr) in [("scratch", "1e9"), ("concise", "1e12")] {
         let out = folder.path().join(program);
-        let args = format!(
-            "{SMALL} --lr {lr} --checkpoint-every 1 --out {}",
-            out.display()
-        );
+        let args = format!("{SMALL} --lr {lr} --checkpoint-every 1");
+        let args = format!("{args} --out {}", out.display());
         let (status, _, stderr) = run(program, &args)?;
         ensure!(status == 1, "{program}: status {status}\n{stderr}");
         let first = "error: the loss is ";
@@ -213,10 +211,8 @@ fn a_full_disk_costs_a_checkpoint_and_not_the_run() -> Result<()> {
     let said = fs::read_to_string(kept.with_extension("stderr"))?;
     ensure!(status.success(), "{status}\n{said}");
     ensure!(said.starts_with("warning: cannot write "), "{said}");
-    has(
-        &said,
-        "No space left on device (os error 28); the run goes on",
-    )?;
+    let words = "No space left on device (os error 28); the run goes on";
+    has(&said, words)?;
     for file in ["model.safetensors", "steps.csv"] {
         let read = |folder: &Path| fs::read(folder.join(file));
         ensure!(read(&whole)? == read(&kept)?, "another {file}");

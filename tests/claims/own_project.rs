@@ -43,13 +43,7 @@ const PACKAGES: [&str; 5] = [
 /// Packs the library into `folder`, unpacks it there, and returns the lines of a Cargo.toml that take it from there.
 fn packed(folder: &Path) -> Result<String> {
     let mut package = Command::new(env!("CARGO"));
-    package.args([
-        "package",
-        "--no-verify",
-        "--offline",
-        "--allow-dirty",
-        "--target-dir",
-    ]);
+    package.args("package --no-verify --offline --allow-dirty --target-dir".split(' '));
     package.arg(folder).current_dir(root());
     package.args(PACKAGES.iter().flat_map(|name| ["-p", name]));
     let output = package.output()?;
@@ -62,10 +56,8 @@ fn packed(folder: &Path) -> Result<String> {
         let mut unpack = Command::new("tar");
         let status = unpack.arg("xzf").arg(&file).current_dir(folder).status()?;
         ensure!(status.success(), "{file:?}: {status}");
-        lines += &format!(
-            "{name} = {{ path = \"{}\" }}\n",
-            folder.join(&whole).display()
-        );
+        let unpacked = folder.join(&whole);
+        lines += &format!("{name} = {{ path = {unpacked:?} }}\n");
     }
     Ok(lines)
 }
@@ -91,10 +83,8 @@ fn the_programs_run_in_a_folder_elsewhere() -> Result<()> {
     }
     let exe = std::env::current_exe()?;
     let target = exe.ancestors().nth(3).context("no target folder")?;
-    let optimized = exe
-        .ancestors()
-        .nth(2)
-        .is_some_and(|profile| profile.ends_with("release"));
+    let profile = exe.ancestors().nth(2);
+    let optimized = profile.is_some_and(|profile| profile.ends_with("release"));
     let cargo = |args: &[&str]| -> Result<(bool, String)> {
         let mut command = Command::new(env!("CARGO"));
         command.args(args).arg("--offline");
@@ -115,10 +105,8 @@ fn the_programs_run_in_a_folder_elsewhere() -> Result<()> {
     let (success, said) = cargo(&["build", "--example", "wrong"])?;
     ensure!(!success, "it is right");
     has(&said, "Linear` is no network or layer of this library")?;
-    has(
-        &said,
-        "wrap a module or a function of candle's tensors: `candle(module)`",
-    )
+    let todo = "wrap a module or a function of candle's tensors: `candle(module)`";
+    has(&said, todo)
 }
 
 /// A layer of candle's, not wrapped.
@@ -150,18 +138,10 @@ fn the_page_has_the_lines_of_the_package() -> Result<()> {
 /// Lines of the function that is the program.
 fn the_programs_are_short() -> Result<()> {
     for (name, most) in [("two_moons", 20), ("cnn", 30), ("regression", 20)] {
-        let text = file(
-            Path::new("tests")
-                .join(name)
-                .with_extension("rs")
-                .to_str()
-                .context("text")?,
-        )?;
+        let text = file(&format!("tests/{name}.rs"))?;
         let program = text.split("#[test]\n").nth(1).context("no test")?;
-        let lines = program
-            .lines()
-            .filter(|line| !line.trim().is_empty())
-            .count();
+        let lines = program.lines().filter(|line| !line.trim().is_empty());
+        let lines = lines.count();
         ensure!(lines <= most, "{name} has {lines} lines");
     }
     Ok(())

@@ -1,19 +1,20 @@
 //! The steps of the chapter `seven-diffs` train to the same bits.
 
 use std::ffi::OsString;
+use std::ops::Deref;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Result, bail, ensure};
-use candle_core::Var;
-use concise::collective::{Algorithm, GroupOptions, Member, group};
+use candle_core::{Tensor, Var};
+use concise::collective::{Algorithm, GroupOptions, group};
 use functional::{AdamW, Optimizer, Sgd};
 use seven_diffs::{
     Job, flat, gradients_sharded, optimizer_sharded, overlap, page, parameters_sharded, parts,
     processes, program, sync_bn,
 };
 
-use crate::kit::{cpus, formula_batch, succeeds};
+use crate::kit::{copies, cpus, formula_batch, sgd, succeeds};
 
 trials![
     the_first_step_is_the_page,
@@ -53,12 +54,17 @@ fn job(optimizer: impl Optimizer + 'static, sizes: &[usize]) -> Result<Job> {
     })
 }
 
-/// The bits of the parameters of each replica.
+/// The numbers of a replica's parameters, one parameter after the other.
+fn numbers(params: &[impl Deref<Target = Tensor>]) -> Result<Vec<f32>> {
+    let params = params.iter().map(|w| w.flatten_all()?.to_vec1::<f32>());
+    Ok(params.collect::<candle_core::Result<Vec<_>>>()?.concat())
+}
+
+/// Their bits, of each replica.
 fn bits(replicas: impl IntoIterator<Item = Vec<Var>>) -> Result<Vec<Vec<u32>>> {
     let replica = |params: Vec<Var>| {
-        let params = params.iter().map(|w| w.flatten_all()?.to_vec1::<f32>());
-        let params = params.collect::<candle_core::Result<Vec<_>>>()?.concat();
-        anyhow::Ok(params.into_iter().map(f32::to_bits).collect())
+        let numbers = numbers(&params)?.into_iter();
+        anyhow::Ok(numbers.map(f32::to_bits).collect())
     };
     replicas.into_iter().map(replica).collect()
 }
@@ -73,64 +79,41 @@ macro_rules! params {
 fn the_first_step_is_the_page() -> Result<()> {
     let job = job(Sgd::new(0.05), &[11, 2, 9])?;
     for k in [2, 3, 4] {
-        let devices = cpus(k);
-        let copies = devices
-            .iter()
-            .map(|device| scratch::get_params(&job.params, device));
-        let device_params = copies.collect::<candle_core::Result<Vec<_>>>()?;
+        let device_params = copies(&job.params, k)?;
         for (x, y) in &job.batches {
-            scratch::train_batch(x, y, &device_params, &devices, 0.05)?;
+            scratch::train_batch(x, y, &device_params, &cpus(k), 0.05)?;
         }
         let step = page::train(&job, k)?.swap_remove(0).params;
-        ensure!(step.len() == 8);
-        for (a, b) in device_params[0].iter().zip(step) {
-            let [a, b] = [a.flatten_all()?, b.flatten_all()?].map(|w| w.to_vec1::<f32>());
-            ensure!(a? == b?, "{k} devices: the first step is not the page's");
-        }
+        let same = numbers(&device_params[0])? == numbers(&step)?;
+        ensure!(same, "{k} devices: the first step is not the page's");
     }
     Ok(())
 }
 
 fn each_step_has_the_bits_of_the_page() -> Result<()> {
-    let momentum = || Sgd {
-        momentum: 0.9,
-        ..Sgd::new(0.05)
-    };
     for k in [2, 3, 4] {
-        let jobs = [job(momentum(), &[11, 2, 9])?, job(AdamW::default(), &[8])?];
+        let with_momentum = job(sgd(0.05, 0.9), &[11, 2, 9])?;
+        let jobs = [with_momentum, job(AdamW::default(), &[8])?];
         for job in &jobs {
             let page = params!(page::train(job, k));
-            let members = || -> Vec<Member> { group(k, job.group) };
-            let steps = [
-                ("flat", params!(flat::train(job, k))),
-                ("parts", params!(parts::train(job, k))),
-                ("overlap", params!(overlap::train(job, k))),
-                ("processes", params!(processes::train(job, members()))),
-                (
-                    "optimizer",
-                    params!(optimizer_sharded::train(job, members())),
-                ),
-                (
-                    "gradients",
-                    params!(gradients_sharded::train(job, members())),
-                ),
-                (
-                    "parameters",
-                    bits(program::gathered(parameters_sharded::train(
-                        job,
-                        members(),
-                    )?)?)?,
-                ),
-            ];
             ensure!(page.iter().all(|replica| *replica == page[0]));
-            let numbers = page[0].iter().map(|bits| f32::from_bits(*bits));
-            ensure!(page[0].len() == 129_068 && numbers.clone().all(f32::is_finite));
-            for (step, bits) in steps {
-                ensure!(
-                    bits == page,
-                    "{step}, {k} replicas: other bits than the page's"
-                );
-            }
+            let mut numbers = page[0].iter().map(|bits| f32::from_bits(*bits));
+            ensure!(page[0].len() == 129_068 && numbers.all(f32::is_finite));
+            let same = |step: &str, bits: Vec<Vec<u32>>| {
+                ensure!(bits == page, "{step}, {k} replicas: other bits");
+                Ok(())
+            };
+            same("flat", params!(flat::train(job, k)))?;
+            same("parts", params!(parts::train(job, k)))?;
+            same("overlap", params!(overlap::train(job, k)))?;
+            let members = || group(k, job.group);
+            same("processes", params!(processes::train(job, members())))?;
+            let replicas = optimizer_sharded::train(job, members());
+            same("optimizer", params!(replicas))?;
+            let replicas = gradients_sharded::train(job, members());
+            same("gradients", params!(replicas))?;
+            let replicas = parameters_sharded::train(job, members())?;
+            same("parameters", bits(program::gathered(replicas)?)?)?;
         }
     }
     Ok(())
@@ -138,14 +121,7 @@ fn each_step_has_the_bits_of_the_page() -> Result<()> {
 
 fn norms_over_the_minibatch_take_the_step_of_one_device() -> Result<()> {
     let job = job(Sgd::new(0.05), &[12])?;
-    let params = |k| -> Result<Vec<f32>> {
-        let replica = sync_bn::train(&job, k)?.swap_remove(0);
-        let params = replica
-            .params
-            .iter()
-            .map(|w| Ok(w.flatten_all()?.to_vec1()?));
-        Ok(params.collect::<Result<Vec<_>>>()?.concat())
-    };
+    let params = |k| numbers(&sync_bn::train(&job, k)?.swap_remove(0).params);
     let one = params(1)?;
     for k in [2, 3] {
         let apart = one.iter().zip(params(k)?).map(|(a, b)| (a - b).abs());
@@ -173,11 +149,8 @@ fn a_replica_keeps_what_the_formula_says() -> Result<()> {
                 ("state", state, part(stage >= 1)),
                 ("together", together, program::formula(stage, k, whole)),
             ] {
-                let apart = (counted / expected - 1.0).abs();
-                ensure!(
-                    apart < 0.03,
-                    "{step}, {k}: {what} {counted}, expected {expected}"
-                );
+                let is_near = (counted / expected - 1.0).abs() < 0.03;
+                ensure!(is_near, "{step}, {k}: {what} {counted}, not {expected}");
             }
         }
     }

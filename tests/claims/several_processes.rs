@@ -39,12 +39,10 @@ fn mpirun() -> Command {
 
 /// What starts `args…` as a program of this binary.
 pub fn as_program(args: &str) -> Result<Vec<String>> {
-    let start = [
-        std::env::current_exe()?.display().to_string(),
-        "--as".to_owned(),
-    ];
+    let program = std::env::current_exe()?.display().to_string();
+    let start = [program, "--as".to_owned()].into_iter();
     let args = args.split_whitespace().map(str::to_owned);
-    Ok(start.into_iter().chain(args).collect())
+    Ok(start.chain(args).collect())
 }
 
 /// The arguments that start `processes` of them.
@@ -58,12 +56,17 @@ fn under_mpirun(processes: usize, args: &str) -> Result<(i32, String, String)> {
     ended(output.context("mpirun cannot be started: install openmpi-bin and libopenmpi-dev")?)
 }
 
+/// A job ends with this status, and says this.
+fn ends((found, _, stderr): (i32, String, String), status: i32, words: &str) -> Result<()> {
+    ensure!(found == status, "status {found}\n{stderr}");
+    has(&stderr, words)
+}
+
 /// A run of `concise` under mpirun that leaves a folder.
 fn leaves(folder: &Path, processes: usize, args: &str) -> Result<()> {
     let args = format!("{args} --out {} --overwrite", folder.display());
-    let (status, _, stderr) = under_mpirun(processes, &format!("concise --backend mpi {args}"))?;
-    ensure!(status == 0, "status {status}\n{stderr}");
-    Ok(())
+    let job = under_mpirun(processes, &format!("concise --backend mpi {args}"))?;
+    ends(job, 0, "")
 }
 
 fn three_steps_of_resnet18() -> Result<()> {
@@ -93,9 +96,7 @@ fn refused_because_of(option: &str, words: &str) -> Result<()> {
     let args = format!("concise --backend mpi {SMALL}");
     let (one, other) = (of(1, &args)?, of(1, &format!("{args} {option}"))?);
     let output = mpirun().args(one).arg(":").args(other).output()?;
-    let (status, _, stderr) = ended(output)?;
-    ensure!(status == 2, "status {status}\n{stderr}");
-    has(&stderr, words)
+    ends(ended(output)?, 2, words)
 }
 
 /// Two processes, with three replicas and with one, are four replicas of one, in each step of the chapter `seven-diffs`.
@@ -263,9 +264,8 @@ fn a_replica_that_stands_still_ends_all() -> Result<()> {
             mpirun.args((!fault.is_empty()).then(|| format!("{VARIABLE}={fault}")));
             mpirun.args(as_program(&args)?);
         }
-        let (status, _, stderr) = ended(mpirun.output()?)?;
         let words = format!("rank {culprit} did not arrive within 5s");
-        ensure!(status == 1 && stderr.contains(&words), "{status} {stderr}");
+        ends(ended(mpirun.output()?)?, 1, &words)?;
     }
     Ok(())
 }
@@ -277,13 +277,11 @@ fn sums_in_another_order_do_not_go_on() -> Result<()> {
     let ring = format!("{SMALL} --gpus 3 --allreduce ring --out {}", out.display());
     succeeds("concise", &ring)?;
     let go_on = format!("concise --backend mpi --resume {}", out.display());
-    let (status, _, stderr) = under_mpirun(2, &go_on)?;
     let words = "--allreduce ring: a ring sums within one process";
-    ensure!(status == 2 && stderr.contains(words), "{status} {stderr}");
-    let (status, _, stderr) = under_mpirun(2, &format!("{go_on} --allreduce auto"))?;
+    ends(under_mpirun(2, &go_on)?, 2, words)?;
+    let auto = under_mpirun(2, &format!("{go_on} --allreduce auto"))?;
     let words = r#"has "summed in the order of ring", this one has "summed in the order of ranks""#;
-    ensure!(status == 2 && stderr.contains(words), "{status} {stderr}");
-    Ok(())
+    ends(auto, 2, words)
 }
 
 /// With momentum and without `--sync-bn`: each replica has batch-norm statistics of its own. Two processes begin, and the run
@@ -302,9 +300,9 @@ fn a_job_that_was_killed_goes_on_anywhere() -> Result<()> {
         signal("-KILL", ranks[0])?;
         job.wait()?;
         let go_on = format!("concise --backend mpi --resume {out}");
-        let (status, _, stderr) = under_mpirun(2, &format!("{go_on} --gpus 2"))?;
+        let two = under_mpirun(2, &format!("{go_on} --gpus 2"))?;
         let words = r#"has "replicas 4", this one has "replicas 2"; each minibatch is split over the replicas"#;
-        ensure!(status == 2 && stderr.contains(words), "{status} {stderr}");
+        ends(two, 2, words)?;
         succeeds("concise", &format!("--resume {out}"))?;
         Ok(())
     })
@@ -347,13 +345,9 @@ pub fn same_runs(a: &Path, b: &Path) -> Result<()> {
 
 /// The names of the threads of a process.
 pub fn threads_of(pid: u32) -> Vec<String> {
-    let threads = fs::read_dir(format!("/proc/{pid}/task"))
-        .into_iter()
-        .flatten()
-        .flatten();
-    let name = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("comm"));
-    threads
-        .filter_map(|t| name(t).ok())
-        .map(|name| name.trim().to_owned())
-        .collect()
+    let threads = fs::read_dir(format!("/proc/{pid}/task"));
+    let threads = threads.into_iter().flatten().flatten();
+    let name = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("comm")).ok();
+    let names = threads.filter_map(name);
+    names.map(|name| name.trim().to_owned()).collect()
 }

@@ -1,12 +1,12 @@
 //! Every input that the fuzzers of `fuzz/` found worth keeping is still read, or refused by name.
 
 use std::fs;
-use std::process::{Command, ExitCode};
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
 use crate::fuzzed;
-use crate::kit::{command, root};
+use crate::kit::{comes_to_its_end, root};
 
 trials![the_corpus_is_read];
 
@@ -22,27 +22,12 @@ const TARGETS: [Target; 4] = [
 
 /// In a process of its own, because the command lines set what belongs to all of a process.
 fn the_corpus_is_read() -> Result<()> {
-    let output = command("corpus", "")?.output()?;
-    let says = String::from_utf8_lossy(&output.stdout);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    let last = says.lines().last().unwrap_or_default();
-    let all = output.status.success() && last == "all inputs are read";
-    ensure!(all, "{last}\n{errors}");
-    Ok(())
+    comes_to_its_end("corpus")
 }
 
 /// `claims --as corpus`: a panic says which input it was last.
-pub fn replay() -> ExitCode {
-    match TARGETS.into_iter().try_for_each(replay_one) {
-        Ok(()) => {
-            println!("all inputs are read");
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("{error:#}");
-            ExitCode::FAILURE
-        }
-    }
+pub fn replay() -> Result<()> {
+    TARGETS.into_iter().try_for_each(replay_one)
 }
 
 fn replay_one((target, function): Target) -> Result<()> {

@@ -75,20 +75,16 @@ fn verdict_of_dropout(dropout: fn(&Tensor) -> Output) -> Result<String> {
 }
 
 fn page() -> Result<String> {
-    Ok(fs::read_to_string(
-        root().join("notebooks-md/what-trains-in-candle.md"),
-    )?)
+    let page = root().join("notebooks-md/what-trains-in-candle.md");
+    Ok(fs::read_to_string(page)?)
 }
 
 /// What the table in a section of the page says: of each operation in each case. A row can name several of both.
 fn table(section: &str) -> Result<BTreeMap<(String, String), String>> {
     let page = page()?;
-    let start = page
-        .find(&format!("\n## {section}\n"))
-        .context("no section")?;
-    let lines = page[start..]
-        .lines()
-        .skip_while(|line| !line.starts_with('|'));
+    let start = page.find(&format!("\n## {section}\n"));
+    let lines = page[start.context("no section")?..].lines();
+    let lines = lines.skip_while(|line| !line.starts_with('|'));
     let lines: Vec<&str> = lines.take_while(|line| line.starts_with('|')).collect();
     let (mut all, mut fails) = (BTreeMap::new(), true);
     for line in lines.iter().skip(2) {
@@ -96,10 +92,8 @@ fn table(section: &str) -> Result<BTreeMap<(String, String), String>> {
         let &[_, operations, cases, says, _, _] = &cells[..] else {
             anyhow::bail!("{section}: not four columns: {line}");
         };
-        ensure!(
-            fails || says == "right",
-            "{section}: below those that are right: {line}"
-        );
+        let in_order = fails || says == "right";
+        ensure!(in_order, "{section}: below those that are right: {line}");
         fails = says != "right";
         for operation in operations.replace('`', "").split(", ") {
             for case in cases.split("; ") {
@@ -130,11 +124,8 @@ fn has_exactly(section: &str, computed: Vec<(String, &str, String)>) -> Result<(
     }
     let left = written.into_keys();
     differences.extend(left.map(|row| format!("{row:?}: only in the page")));
-    ensure!(
-        differences.is_empty(),
-        "{section}:\n{}",
-        differences.join("\n")
-    );
+    let differences = differences.join("\n");
+    ensure!(differences.is_empty(), "{section}:\n{differences}");
     Ok(())
 }
 
@@ -168,10 +159,8 @@ fn the_points_are_what_candle_computes() -> Result<()> {
         let shown: Vec<String> = shown.map(|g| g.to_string()).collect();
         Ok(((*operation).to_owned(), *point, shown.join(" and ")))
     });
-    has_exactly(
-        "What the comparison does not find",
-        points.collect::<Result<Vec<_>>>()?,
-    )
+    let points = points.collect::<Result<Vec<_>>>()?;
+    has_exactly("What the comparison does not find", points)
 }
 
 /// The page says so: its gradient is wrong for this reason.

@@ -14,11 +14,11 @@ use concise::layers::{
     AvgPool2d, BatchNorm2d, Conv2d, Dropout, Flatten, Linear, MaxPool2d, Nhwc, Relu, Sequential,
 };
 use concise::training::shares;
-use concise::{AdamW, Algorithm, DataParallel, Initializer, Replication, Sgd, Trainer};
+use concise::{AdamW, Algorithm, DataParallel, Initializer, Replication, Trainer};
 use functional::{Network, cross_entropy};
 use libtest_mimic::Trial;
 
-use crate::kit::{cpus, formula_batch};
+use crate::kit::{cpus, formula_batch, sgd};
 
 pub fn trials() -> Vec<Trial> {
     let small = listed!(true, "", every_layout_trains_to_the_same_bits);
@@ -117,6 +117,18 @@ struct Case<N> {
     uneven: bool,
 }
 
+impl<N> Case<N> {
+    /// With momentum, and as a replication is by default.
+    fn plain(network: fn(VarBuilder<'_>) -> candle_core::Result<N>) -> Self {
+        Self {
+            network,
+            trainer: momentum,
+            how: Replication::default(),
+            uneven: false,
+        }
+    }
+}
+
 fn convolutional(vb: VarBuilder<'_>, norm: bool, dropout: bool) -> candle_core::Result<Sequential> {
     let mut net = Sequential::new()
         .add(Nhwc)
@@ -132,11 +144,7 @@ fn convolutional(vb: VarBuilder<'_>, norm: bool, dropout: bool) -> candle_core::
 }
 
 fn momentum(net: &DataParallel) -> Trainer {
-    let sgd = Sgd {
-        momentum: 0.9,
-        ..Sgd::new(0.05)
-    };
-    Trainer::new(net, cross_entropy, sgd)
+    Trainer::new(net, cross_entropy, sgd(0.05, 0.9))
 }
 
 /// The bits of the parameters, the buffers of all replicas and the optimizer's state after four minibatches, and of the
@@ -171,16 +179,9 @@ fn train_in<N: Network + 'static>(
         1 => Processes::alone(),
         _ => Processes::of(Box::new(group)),
     });
-    let devices = cpus(replicas.len());
+    let (how, devices) = (case.how.clone(), cpus(replicas.len()));
     let init = Initializer::Xavier(3.0);
-    let net = DataParallel::among(
-        &processes,
-        case.how.clone(),
-        &devices,
-        init,
-        0,
-        case.network,
-    )?;
+    let net = DataParallel::among(&processes, how, &devices, init, 0, case.network)?;
     let weights = &[if case.uneven { 3.0 } else { 1.0 }, 1.0, 1.0, 1.0][..k];
     net.set_split(weights)?;
     let mut trainer = (case.trainer)(&net);
@@ -223,87 +224,39 @@ fn same_in_every_layout<N: Network + 'static>(what: &str, case: &Case<N>) -> Res
         println!("{what}, {k} replicas: {:08x}", crc32fast::hash(&bytes));
         for layout in layouts(k).filter(|layout| layout.len() > 1) {
             let bits = trained(&layout, case)?;
-            ensure!(
-                bits == one,
-                "{what}: {layout:?} gives other bits than one process"
-            );
+            ensure!(bits == one, "{what}: {layout:?} gives other bits");
         }
     }
     Ok(())
 }
 
 fn every_layout_trains_to_the_same_bits() -> Result<()> {
-    let plain = || Case::<Sequential> {
-        network: |vb| convolutional(vb, false, false),
-        trainer: momentum,
-        how: Replication::default(),
-        uneven: false,
-    };
-    let star = Replication {
-        allreduce: Algorithm::Star,
-        ..Replication::default()
-    };
-    let tree = Replication {
-        allreduce: Algorithm::Tree,
-        bucket_bytes: 4096,
-        ..Replication::default()
-    };
-    let sync_bn = Replication {
-        sync_bn: true,
-        ..Replication::default()
-    };
-    let norm: fn(VarBuilder<'_>) -> candle_core::Result<Sequential> =
-        |vb| convolutional(vb, true, false);
-    let dropout: fn(VarBuilder<'_>) -> candle_core::Result<Sequential> =
-        |vb| convolutional(vb, true, true);
-    for (what, case) in [
-        ("momentum", plain()),
-        (
-            "star, accumulation",
-            Case {
-                how: star,
-                trainer: |net| momentum(net).accumulate(2),
-                ..plain()
-            },
-        ),
-        (
-            "tree, small buckets",
-            Case {
-                how: tree,
-                ..plain()
-            },
-        ),
-        (
-            "shares of 3, 1, 1, 1",
-            Case {
-                uneven: true,
-                ..plain()
-            },
-        ),
-        (
-            "batch norm",
-            Case {
-                network: norm,
-                ..plain()
-            },
-        ),
-        (
-            "synchronized batch norm",
-            Case {
-                network: norm,
-                how: sync_bn,
-                ..plain()
-            },
-        ),
-        (
-            "dropout, AdamW, clipped",
-            Case {
-                network: dropout,
-                trainer: |net| Trainer::new(net, cross_entropy, AdamW::default()).clip_norm(1.0),
-                ..plain()
-            },
-        ),
-    ] {
+    let cases: [(&str, fn(&mut Case<Sequential>)); 7] = [
+        ("momentum", |_| ()),
+        ("star, accumulation", |case| {
+            case.how.allreduce = Algorithm::Star;
+            case.trainer = |net| momentum(net).accumulate(2);
+        }),
+        ("tree, small buckets", |case| {
+            case.how.allreduce = Algorithm::Tree;
+            case.how.bucket_bytes = 4096;
+        }),
+        ("shares of 3, 1, 1, 1", |case| case.uneven = true),
+        ("batch norm", |case| {
+            case.network = |vb| convolutional(vb, true, false);
+        }),
+        ("synchronized batch norm", |case| {
+            case.network = |vb| convolutional(vb, true, false);
+            case.how.sync_bn = true;
+        }),
+        ("dropout, AdamW, clipped", |case| {
+            case.network = |vb| convolutional(vb, true, true);
+            case.trainer = |net| Trainer::new(net, cross_entropy, AdamW::default()).clip_norm(1.0);
+        }),
+    ];
+    for (what, change) in cases {
+        let mut case = Case::plain(|vb| convolutional(vb, false, false));
+        change(&mut case);
         same_in_every_layout(what, &case)?;
     }
     Ok(())
@@ -325,27 +278,9 @@ fn lenet(vb: VarBuilder<'_>) -> candle_core::Result<Sequential> {
 }
 
 fn the_books_networks_too() -> Result<()> {
-    let lenet = Case {
-        network: lenet,
-        trainer: momentum,
-        how: Replication::default(),
-        uneven: false,
-    };
-    same_in_every_layout("LeNet", &lenet)?;
-    let resnet18 = Case {
-        network: |vb| concise::resnet18(10, vb),
-        trainer: momentum,
-        how: Replication::default(),
-        uneven: false,
-    };
+    same_in_every_layout("LeNet", &Case::plain(lenet))?;
+    let mut resnet18 = Case::plain(|vb| concise::resnet18(10, vb));
     same_in_every_layout("ResNet-18", &resnet18)?;
-    let sync_bn = Replication {
-        sync_bn: true,
-        ..Replication::default()
-    };
-    let resnet18 = Case {
-        how: sync_bn,
-        ..resnet18
-    };
+    resnet18.how.sync_bn = true;
     same_in_every_layout("ResNet-18, synchronized batch norm", &resnet18)
 }

@@ -92,11 +92,7 @@ def factors(make, steps):
 
 def main():
     torch.set_num_threads(1)  # the distances of float32 depend on it
-    found = {}
-    for name in RUNS:
-        f64, f32 = run(name, torch.float64), run(name, torch.float32)
-        tensors = printed.tensors(f64[1], f64[2], f32[2], ends=2)
-        found[name] = {"losses": printed.array(f64[0], f32[0]), "tensors": tensors}
+    found = {name: printed.steps(lambda dtype: run(name, dtype)) for name in RUNS}
     schedules = {
         "cosine": factors(lambda o: schedulers.CosineAnnealingLR(o, 10), 10),
         "linear": factors(lambda o: schedulers.LinearLR(o, 1.0, 0.0, 10), 10),

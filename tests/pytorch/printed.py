@@ -32,6 +32,12 @@ def tensors(start, f64, f32, ends):
     return found
 
 
+def steps(run):
+    """Of `run(dtype)`, which returns losses and the tensors before and after: the losses, and six elements of each tensor."""
+    f64, f32 = run(torch.float64), run(torch.float32)
+    return {"losses": array(f64[0], f32[0]), "tensors": tensors(f64[1], f64[2], f32[2], ends=2)}
+
+
 def digits(values):
     """Nested lists of floats, to 12 digits."""
     if isinstance(values, list):

@@ -5,14 +5,14 @@ Run: `cargo run --release -p scratch -- --gpus 2 --data DIR --out RUN`, then
 `scratch` printed.
 """
 
-import gzip
 import sys
 from pathlib import Path
 
-import numpy as np
 import torch
 from safetensors.torch import load_file
 from torch import nn
+
+from real_steps import read_split
 
 
 def sequential(path):
@@ -29,15 +29,9 @@ def sequential(path):
     return net
 
 
-def idx(path, head):
-    with gzip.open(path) as file:
-        return np.frombuffer(file.read(), np.uint8, offset=head).copy()
-
-
 def main(run, data):
     net = sequential(Path(run) / "model.safetensors")
-    X = torch.from_numpy(idx(Path(data) / "t10k-images-idx3-ubyte.gz", 16)).reshape(-1, 1, 28, 28) / 255
-    y = torch.from_numpy(idx(Path(data) / "t10k-labels-idx1-ubyte.gz", 8)).long()
+    X, y = read_split(Path(data), "t10k")
     with torch.no_grad():
         print(f"test acc: {(net(X).argmax(1) == y).float().mean():.4f}")
 

@@ -1,20 +1,19 @@
 """The recipe of examples/16_time_to_accuracy.rs in PyTorch: prints the accuracy and the seconds of training.
 
-Run: `pip install torch numpy`, then `python time_to_accuracy.py DIR [--width 32 --epochs 10] [--compile]`.
+Run: `pip install torch safetensors numpy`, then `python time_to_accuracy.py DIR [--width 32 --epochs 10] [--compile]`.
 Convolutions are channels-last, the faster layout here. What `torch.compile` takes to compile is not counted.
 """
 
 import argparse
-import gzip
 import time
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from networks import evaluate_accuracy
+from real_steps import read_split
 
 parser = argparse.ArgumentParser()
 parser.add_argument("data", type=Path)
@@ -23,14 +22,6 @@ parser.add_argument("--width", type=int, default=16)
 parser.add_argument("--seed", type=int, default=0)
 parser.add_argument("--compile", action="store_true")
 args = parser.parse_args()
-
-
-def split(name):
-    def idx(file, head):
-        return np.frombuffer(gzip.open(args.data / file).read(), np.uint8, offset=head).copy()
-
-    X = torch.from_numpy(idx(f"{name}-images-idx3-ubyte.gz", 16)).reshape(-1, 1, 28, 28) / 255
-    return X, torch.from_numpy(idx(f"{name}-labels-idx1-ubyte.gz", 8)).long()
 
 
 def block(inputs, outputs, pool):
@@ -66,7 +57,7 @@ def train(net, X, y, epochs):
 
 
 torch.manual_seed(args.seed)
-(X, y), (X_test, y_test) = split("train"), split("t10k")
+(X, y), (X_test, y_test) = (read_split(args.data, split) for split in ("train", "t10k"))
 net = network(args.width).to(memory_format=torch.channels_last)
 if args.compile:
     before = {name: value.clone() for name, value in net.state_dict().items()}

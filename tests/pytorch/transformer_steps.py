@@ -104,6 +104,4 @@ if __name__ == "__main__":
         print(f"eager {milliseconds(False):.1f} ms, compiled {milliseconds(True):.1f} ms")
         sys.exit()
     torch.set_num_threads(1)  # the distances of float32 depend on it
-    f64, f32 = run(torch.float64), run(torch.float32)
-    tensors = printed.tensors(f64[1], f64[2], f32[2], ends=2)
-    printed.show(losses=printed.array(f64[0], f32[0]), tensors=tensors)
+    printed.show(**printed.steps(run))

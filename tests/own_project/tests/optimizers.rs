@@ -7,12 +7,8 @@ fn all_that_a_loop_may_want() -> anyhow::Result<()> {
     let x = normal(&mut rng(0), 1.0, (400, 8))?;
     let y = x.sum(1)?.ge(0.0)?.to_dtype(DType::U32)?;
     let [train_iter, test_iter] = [(0, 300), (300, 100)].map(|(first, n)| {
-        DataIter::of_tensors(
-            &x.narrow(0, first, n)?,
-            &y.narrow(0, first, n)?,
-            50,
-            Some(0),
-        )
+        let (x, y) = (x.narrow(0, first, n)?, y.narrow(0, first, n)?);
+        DataIter::of_tensors(&x, &y, 50, Some(0))
     });
     let (train_iter, test_iter) = (train_iter?, test_iter?);
     let net = DataParallel::new(&devices(2)?, Initializer::Layers, 0, |vb| {
@@ -42,17 +38,14 @@ fn all_that_a_loop_may_want() -> anyhow::Result<()> {
 
     // then all of it, with another optimizer
     let steps = 10 * train_iter.num_batches();
-    let mut trainer = Trainer::new(
-        &net,
-        cross_entropy,
-        AdamW {
-            lr: 0.02,
-            ..AdamW::default()
-        },
-    )
-    .schedule(schedule::warmup(5, schedule::cosine(steps)))
-    .clip_norm(1.0)
-    .rate("stem", 0.5)?;
+    let adamw = AdamW {
+        lr: 0.02,
+        ..AdamW::default()
+    };
+    let mut trainer = Trainer::new(&net, cross_entropy, adamw)
+        .schedule(schedule::warmup(5, schedule::cosine(steps)))
+        .clip_norm(1.0)
+        .rate("stem", 0.5)?;
     let (mut most, mut worse) = (0.0, 0);
     for epoch in 2..=11 {
         for batch in train_iter.epoch(epoch) {

@@ -16,18 +16,6 @@ fn vars(n: u64) -> Vec<Var> {
     (0..n).map(var).collect()
 }
 
-fn new(params: &[Var], bucket_len: usize) -> Gradients {
-    let names = ["first", "second", "third", "fourth"];
-    Gradients::new(names.into_iter().zip(params), bucket_len).unwrap()
-}
-
-/// The gradients of the parameters in their order, by a pass into one bucket.
-fn expected(loss: &Value, params: &[Var]) -> Vec<f32> {
-    let mut gradients = new(params, usize::MAX);
-    gradients.backward(loss).unwrap();
-    given(&mut gradients).concat()
-}
-
 /// The gradients of the parameters in their order, by the reference; of one that is not used, zeros.
 fn stored(loss: &Tensor, params: &[Var]) -> Vec<f32> {
     let grads = loss.backward().unwrap();
@@ -83,7 +71,7 @@ fn a_bucket_comes_as_soon_as_all_parts_of_it_and_those_before_it_are_complete() 
     let params = vars(3);
     let [a, b, c] = [0, 1, 2].map(|i| params[i].as_tensor());
     let computed = &(b * 2.)?;
-    let mut gradients = [0..3, 0..2, 1..2].map(|part| new(&params[part], 9));
+    let mut gradients = [0..3, 0..2, 1..2].map(|part| gradients_of(&params[part], 9));
     gradients[0].allow_unused(true);
     // of which gradients, the layers from below, and what happens
     let cases: [(usize, &[&Tensor], &str); 7] = [
@@ -152,7 +140,7 @@ fn buckets_of_any_size_and_variables_have_the_gradients_of_the_reference() -> Re
     let params = vars(3);
     for kind in 0..KINDS {
         let loss = network(kind, &params)?;
-        let actual = expected(&loss.ours(), &params);
+        let actual = in_one_bucket(&loss.ours(), &params);
         let stored = stored(&loss.reference(), &params);
         let used = |g: &[f32]| g.iter().any(|v| *v != 0.);
         assert!(stored.chunks(9).all(used), "{kind}");
@@ -162,7 +150,7 @@ fn buckets_of_any_size_and_variables_have_the_gradients_of_the_reference() -> Re
         let grads: Vec<_> = grads.iter().map(|g| values(g)).collect();
         assert_eq!(grads.concat(), actual, "{kind}");
         for bucket_len in LENS {
-            let mut gradients = new(&params, bucket_len);
+            let mut gradients = gradients_of(&params, bucket_len);
             for _ in 0..2 {
                 gradients.zero();
                 let buckets = in_buckets(&mut gradients, &loss.ours())?;
@@ -217,7 +205,7 @@ proptest! {
     ) {
         let params = vars(3);
         let [mut gradients, mut all, mut at_the_end] = [bucket_len, bucket_len, usize::MAX].map(|len| {
-            let mut gradients = new(&params, len);
+            let mut gradients = gradients_of(&params, len);
             gradients.allow_unused(true);
             gradients
         });
@@ -244,7 +232,7 @@ proptest! {
 #[test]
 fn a_loss_that_misses_a_parameter_names_it_and_spoils_nothing() -> Result<()> {
     let params = vars(3);
-    let mut gradients = new(&params, 9);
+    let mut gradients = gradients_of(&params, 9);
     let loss = network(0, &params)?.ours();
     gradients.backward(&loss)?;
     let before = gradients.values()?;
@@ -260,7 +248,8 @@ fn a_loss_that_misses_a_parameter_names_it_and_spoils_nothing() -> Result<()> {
     }
     // what was there goes on
     gradients.backward(&loss)?;
-    let twice: Vec<f32> = expected(&loss, &params).iter().map(|v| v * 2.).collect();
+    let once = in_one_bucket(&loss, &params);
+    let twice: Vec<f32> = once.iter().map(|v| v * 2.).collect();
     assert_eq!(all_given(&mut gradients), twice);
     Ok(())
 }
@@ -268,7 +257,7 @@ fn a_loss_that_misses_a_parameter_names_it_and_spoils_nothing() -> Result<()> {
 #[test]
 fn a_loss_of_numbers_alone_depends_on_nothing() -> Result<()> {
     let params = vars(2);
-    let mut gradients = new(&params, 9);
+    let mut gradients = gradients_of(&params, 9);
     let loss = Value::new(&random((2, 3), 1))?.sum()?;
     let misses = "the loss does not depend on the parameter first";
     assert_refused(misses, gradients.backward(&loss));
@@ -285,7 +274,7 @@ fn a_loss_of_numbers_alone_depends_on_nothing() -> Result<()> {
 #[test]
 fn an_output_that_uses_a_parameter_is_not_the_loss() -> Result<()> {
     let params = vars(2);
-    let mut gradients = new(&params, 9);
+    let mut gradients = gradients_of(&params, 9);
     let y = layers(&[&params[0]])?.ours();
     let (loss, beside) = (y.sum()?, y.linear(&params[1], None)?);
     let mut pass = |allow: bool| {
@@ -295,7 +284,7 @@ fn an_output_that_uses_a_parameter_is_not_the_loss() -> Result<()> {
     };
     let refused = pass(false);
     assert_refused("the loss does not depend on the parameter second", refused);
-    let alone = expected(&loss, &params[..1]);
+    let alone = in_one_bucket(&loss, &params[..1]);
     assert_eq!(pass(true)?, [alone, vec![0.; 9]].concat());
     assert_eq!(beside.eval()?.dims(), [2, 3]);
     Ok(())
@@ -309,7 +298,7 @@ fn a_parameter_of_no_elements() -> Result<()> {
     for (x, w) in [(&nothing, &three), (&three, &nothing)] {
         let loss = Value::new(x)?.linear(w, None)?.sum()?;
         for params in [[x.clone(), w.clone()], [w.clone(), x.clone()]] {
-            let mut gradients = new(&params, usize::MAX);
+            let mut gradients = gradients_of(&params, usize::MAX);
             gradients.backward(&loss)?;
             assert_eq!(all_given(&mut gradients), [0.; 9]);
         }
@@ -339,7 +328,7 @@ fn bucket(index: usize, len: usize) -> Bucket {
 #[test]
 fn a_bucket_is_in_or_out() -> Result<()> {
     let params = vars(2);
-    let mut gradients = new(&params, 9);
+    let mut gradients = gradients_of(&params, 9);
     let loss = chain(&[Link::Ours(0), Link::Ours(1)], &params)?.ours();
     let not_out = "cannot put back bucket 0: it was not handed out";
     assert_refused(not_out, gradients.put_back(bucket(0, 9)));
@@ -361,14 +350,14 @@ fn a_bucket_is_in_or_out() -> Result<()> {
     gradients.put_back(bucket(1, 9))?; // another memory does as well
     gradients.zero();
     gradients.backward(&loss)?;
-    assert_eq!(all_given(&mut gradients), expected(&loss, &params));
+    assert_eq!(all_given(&mut gradients), in_one_bucket(&loss, &params));
     Ok(())
 }
 
 #[test]
 fn a_bucket_that_is_not_wanted_ends_the_pass() -> Result<()> {
     let params = vars(3);
-    let mut gradients = new(&params, 9);
+    let mut gradients = gradients_of(&params, 9);
     let loss = network(0, &params)?.ours();
     let mut out = Vec::new();
     let events = backward_into(&mut gradients, &loss, &mut |bucket| match bucket.index {
@@ -392,14 +381,14 @@ fn a_bucket_that_is_not_wanted_ends_the_pass() -> Result<()> {
     let words = "cannot put back bucket 2: it was not handed out";
     assert_refused(words, gradients.put_back(bucket(2, 9)));
     gradients.backward(&loss)?;
-    assert_eq!(all_given(&mut gradients), expected(&loss, &params));
+    assert_eq!(all_given(&mut gradients), in_one_bucket(&loss, &params));
     // and where they are handed out without a pass
     let given = gradients.give(&mut |_| bail!("the network is down"));
     assert_refused("the network is down", given);
     gradients.put_back(bucket(0, 9))?;
     gradients.zero();
     gradients.backward(&loss)?;
-    assert_eq!(all_given(&mut gradients), expected(&loss, &params));
+    assert_eq!(all_given(&mut gradients), in_one_bucket(&loss, &params));
     Ok(())
 }
 
@@ -417,11 +406,11 @@ fn exchange(gradients: &mut Gradients, values: Tensor) -> Result<()> {
 #[test]
 fn a_tensor_on_the_cpu_can_come_back_for_floats() -> Result<()> {
     let params = vars(3);
-    let mut gradients = new(&params, 9);
+    let mut gradients = gradients_of(&params, 9);
     let loss = network(0, &params)?.ours();
     exchange(&mut gradients, tensor(vec![0.; 9], 9))?;
     let buckets = in_buckets(&mut gradients, &loss)?;
-    assert_eq!(in_order(buckets), expected(&loss, &params));
+    assert_eq!(in_order(buckets), in_one_bucket(&loss, &params));
     exchange(&mut gradients, tensor(vec![0.; 18], 18).narrow(0, 9, 9)?)?;
     let words = "the memory of a gradient has 18 elements, expected 9";
     assert_refused(words, gradients.backward(&loss));
@@ -465,16 +454,16 @@ fn a_pass_inside_a_pass_leaves_the_outer_one_its_places() -> Result<()> {
                 }
                 let loss = chain(&[Link::Ours(0), Link::Candles(1)], &vars).unwrap();
                 let theirs = stored(&loss.reference(), &vars);
-                assert_near("inside", &expected(&loss.ours(), &vars), &theirs, 1e-5);
+                assert_near("inside", &in_one_bucket(&loss.ours(), &vars), &theirs, 1e-5);
             })?,
             None => y,
         };
         y.linear(&params[1], None)?.sum()
     };
-    let without = expected(&loss(None)?, &params);
+    let without = in_one_bucket(&loss(None)?, &params);
     // of parameters of its own, and of the same
     for inner in [vars(2), params.clone()] {
-        assert_eq!(expected(&loss(Some(inner))?, &params), without);
+        assert_eq!(in_one_bucket(&loss(Some(inner))?, &params), without);
     }
     Ok(())
 }

@@ -74,10 +74,8 @@ fn dropout_keeps_what_it_should() -> Result<()> {
         for apart in [1, 2, 7, 64, 1024] {
             let both = kept.iter().zip(&kept[apart..]).map(|(a, b)| a * b);
             let both = mean(&mut both.into_iter(), n - apart);
-            assert!(
-                near(both, (1. - p) * (1. - p), n - apart),
-                "p {p}, {apart} apart: {both}"
-            );
+            let is_near = near(both, (1. - p) * (1. - p), n - apart);
+            assert!(is_near, "p {p}, {apart} apart: {both}");
         }
     }
     let half = kept(0.5, 0)?;

@@ -1,17 +1,13 @@
 //! Networks of candle's operations among ours: gradients go through them, and into their variables.
 
-use crate::support::{Faulty, assert_near, assert_refused, random, tensor, values, variables};
+use crate::support::{Faulty, assert_near, assert_refused, gradients_of};
+use crate::support::{random, tensor, values, variables};
 use candle_core::{Device, ModuleT, Result, Tensor, Var, bail};
-use functional::{Gradients, Network, Value, candle, candle_fn, with_checks};
+use functional::{Network, Value, candle, candle_fn, with_checks};
 use std::cell::Cell;
 use std::rc::Rc;
 
 const TOLERANCE: f64 = 1e-5;
-
-fn new(params: &[Var]) -> Gradients {
-    let names = ["first", "second", "third"];
-    Gradients::new(names.into_iter().zip(params), usize::MAX).unwrap()
-}
 
 /// One module at several places, for inputs of several shapes.
 #[test]
@@ -23,7 +19,7 @@ fn one_module_at_several_places() -> Result<()> {
         counter.set(counter.get() + 1);
         x.matmul(&weight)
     });
-    let mut gradients = new(&params);
+    let mut gradients = gradients_of(&params, usize::MAX);
     for (rows, runs_for_shapes) in [(4, 1), (4, 0), (2, 1), (4, 0)] {
         runs.set(0);
         let x = random((rows, 3), 3);
@@ -83,7 +79,7 @@ fn a_shape_that_does_not_follow_from_that_of_x_is_an_error() -> Result<()> {
     let expected = "candle: the module gave shape [3, 3], and [4, 3] for zeros of the same shape: \
                     the shape must follow from that of x";
     assert_refused(expected, y.eval());
-    let mut gradients = new(&params);
+    let mut gradients = gradients_of(&params, usize::MAX);
     assert_refused(expected, gradients.backward(&y.sum()?));
     // nothing was written
     gradients.backward(&Value::new(&params[0])?.sum()?)?;
@@ -133,7 +129,7 @@ fn a_modules_error_is_the_passs() -> Result<()> {
     works.set(false);
     assert_refused("out of order", y.eval());
     assert!(y.to_string().ends_with("): out of order"), "{y}");
-    let mut gradients = new(&params);
+    let mut gradients = gradients_of(&params, usize::MAX);
     assert_refused("out of order", gradients.backward(&y.sum()?));
     works.set(true);
     gradients.backward(&y.sum()?)?;
@@ -156,7 +152,7 @@ const NO_GRADIENT: &str = "the loss does not depend on the parameter second; if 
 #[test]
 fn a_variable_of_which_candle_computes_no_gradient_is_named() -> Result<()> {
     let params = variables(&[random((3, 3), 1), random((3, 3), 2)])?;
-    let mut gradients = new(&params);
+    let mut gradients = gradients_of(&params, usize::MAX);
     let without = without_gradient(&params)?;
     let y = Value::new(&random((4, 3), 3))?.linear(&params[0], None)?;
     // also in the weight of an operation of ours
@@ -187,7 +183,7 @@ fn a_parameter_below_a_module_without_a_way_back_is_named() -> Result<()> {
     for module in modules {
         let y = Value::new(&random((4, 3), 3))?.linear(&params[0], None)?;
         let y = module.forward(&y, true)?.linear(&params[1], None)?;
-        let mut gradients = new(&params);
+        let mut gradients = gradients_of(&params, usize::MAX);
         // which is allowed where it is meant
         gradients.allow_unused(true);
         gradients.backward(&y.sum()?)?;
@@ -231,14 +227,14 @@ fn functions_of_several_values_have_candles_gradients() -> Result<()> {
     let y = y.linear(&params[2], None)?;
     assert_eq!(y.dims(), [2, 3, 5]);
     let gathered = gather.forward_all(&[&tokens, &(&a * &a)?], true)?;
-    let mut gradients = new(&params);
-    let loss = gradients.backward(&(y.sum()? + gathered.sum()?)?)?;
+    let mut gradients = gradients_of(&params, usize::MAX);
+    let loss = (y.sum()? + gathered.sum()?)?;
+    let loss = gradients.backward(&loss)?;
 
     let [a, b, weight] = [0, 1, 2].map(|i| params[i].as_tensor());
     let attention = a.relu()?.matmul(&b.t()?)?.matmul(b)?;
-    let y = Tensor::cat(&[attention, (a * b)?], 2)?
-        .flatten_to(1)?
-        .matmul(&weight.t()?)?;
+    let y = Tensor::cat(&[attention, (a * b)?], 2)?.flatten_to(1)?;
+    let y = y.matmul(&weight.t()?)?;
     let tokens = Tensor::new(&[[0u32, 2], [1, 1]], &Device::Cpu)?;
     let gathered = (a * a)?.flatten_to(1)?.embedding(&tokens.flatten_all()?)?;
     let expected = (y.sum_all()? + gathered.sum_all()?)?;
@@ -248,11 +244,11 @@ fn functions_of_several_values_have_candles_gradients() -> Result<()> {
         let theirs = grads.get(param).expect("a gradient");
         assert_near("gradient", &values(ours), &values(theirs), TOLERANCE);
     }
-    let long = Value::new(&random((2, 3), 1))?;
-    let wide = Value::new(&random((3, 3), 1))?;
+    let [long, wide] = [(2, 3), (3, 3)].map(|shape| Value::new(&random(shape, 1)));
+    let (long, wide) = (long?, wide?);
     assert_refused("mul: x has shape [2, 3], other [3, 3]", &long * &wide);
-    let expected = "shapes [[2, 3], [3, 3]] do not match, except in dimension 1";
-    assert_refused(expected, Value::cat(&[&long, &wide], 1));
+    let words = "shapes [[2, 3], [3, 3]] do not match, except in dimension 1";
+    assert_refused(words, Value::cat(&[&long, &wide], 1));
     assert_refused("in dimension 2", Value::cat(&[&long], 2));
     Ok(())
 }

@@ -153,11 +153,8 @@ pub fn tokens() -> impl Strategy<Value = Case> {
         let [ids, y] = [ids, y].map(|of_all| of_all.reshape((b, t)).unwrap());
         let draw = |dims: &[usize], i| random(dims, seed + i);
         let [h, weight, bias] = [draw(&[b, t, c], 0), draw(&[c], 1), draw(&[c], 2)];
-        let [rows, up, qkv] = [
-            draw(&[5, c], 3),
-            draw(&[3 * c, c], 4),
-            draw(&[b, t, 3 * c], 5),
-        ];
+        let [rows, up] = [draw(&[5, c], 3), draw(&[3 * c, c], 4)];
+        let qkv = draw(&[b, t, 3 * c], 5);
         let inputs = match which {
             0 => vec![rows],
             1 | 2 | 5 => vec![h],

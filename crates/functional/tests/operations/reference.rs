@@ -250,10 +250,8 @@ pub fn causal_attention(x: &Tensor, heads: usize) -> Result<Tensor> {
         let (query, key, value) = (part(0)?, part(1)?, part(2)?);
         let token = |t: usize| {
             let seen = |x: &Tensor| x.narrow(1, 0, t + 1)?.contiguous();
-            let scores = query
-                .narrow(1, t, 1)?
-                .contiguous()?
-                .matmul(&seen(&key)?.t()?)?;
+            let query = query.narrow(1, t, 1)?.contiguous()?;
+            let scores = query.matmul(&seen(&key)?.t()?)?;
             let largest = scores.detach().max_keepdim(D::Minus1)?;
             let scores = scores.broadcast_sub(&largest)?;
             let weights = (scores / (size as f64).sqrt())?.exp()?;

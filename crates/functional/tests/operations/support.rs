@@ -59,6 +59,19 @@ pub fn bits(t: &Tensor) -> Vec<u32> {
     values(t).iter().map(|v| v.to_bits()).collect()
 }
 
+/// Where the gradients of up to four parameters go.
+pub fn gradients_of(params: &[Var], bucket_len: usize) -> Gradients {
+    let names = ["first", "second", "third", "fourth"];
+    Gradients::new(names.into_iter().zip(params), bucket_len).unwrap()
+}
+
+/// The gradients of the parameters in their order, by a pass into one bucket.
+pub fn in_one_bucket(loss: &Value, params: &[Var]) -> Vec<f32> {
+    let mut gradients = gradients_of(params, usize::MAX);
+    gradients.backward(loss).unwrap();
+    given(&mut gradients).concat()
+}
+
 pub fn values_of(bucket: &Bucket) -> Vec<f32> {
     match &bucket.values {
         Values::Floats(floats) => floats.clone(),
@@ -166,8 +179,11 @@ impl<F: Fn(bool)> CustomOp1 for Hook<F> {
     }
 }
 
+/// What an operation gives back for a gradient.
+pub type WayBack = fn(&Tensor) -> Result<Option<Tensor>>;
+
 /// Gives its input, with a backward pass of its own.
-pub struct Faulty(pub fn(&Tensor) -> Result<Option<Tensor>>);
+pub struct Faulty(pub WayBack);
 
 impl CustomOp1 for Faulty {
     fn name(&self) -> &'static str {
