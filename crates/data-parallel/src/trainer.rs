@@ -42,8 +42,7 @@ pub struct Trainer {
     checks: bool,
     /// The losses that are not yet known to be finite, unless they are not checked.
     unread: Option<Unread>,
-    /// Asks whether this process wants to stop, and stops it: several processes stop after the same step.
-    stop: Option<(fn() -> bool, fn())>,
+    stop: Option<Stop>,
     /// The steps that were taken.
     pub(crate) steps: usize,
     /// Minibatches with gradients that wait for the step.
@@ -55,6 +54,13 @@ pub struct Trainer {
 }
 
 static NEXT_ID: AtomicUsize = AtomicUsize::new(1);
+
+/// Asks whether this process wants to stop, and stops it: several processes stop after the same step.
+#[derive(Clone, Copy)]
+struct Stop {
+    wants_to: fn() -> bool,
+    stop: fn(),
+}
 
 /// The result of a step.
 #[derive(Debug)]
@@ -124,7 +130,8 @@ impl Trainer {
     /// one does, all call `stop` after the step, such as a function that sets the flag of
     /// [`DataIter::stop_when`](training::DataIter::stop_when). A process that is alone calls neither.
     pub fn stop_together(self, wants_to_stop: fn() -> bool, stop: fn()) -> Self {
-        let stop = Some((wants_to_stop, stop));
+        let wants_to = wants_to_stop;
+        let stop = Some(Stop { wants_to, stop });
         Self { stop, ..self }
     }
 
@@ -340,7 +347,7 @@ impl Trainer {
     /// # Errors
     /// In all processes, if a minibatch is bad.
     fn batch_size(&self, own: usize, bad: Option<String>) -> Result<usize> {
-        let wants_to_stop = self.stop.is_some_and(|(wants_to, _)| wants_to());
+        let wants_to_stop = self.stop.is_some_and(|stop| (stop.wants_to)());
         let flags = [wants_to_stop, bad.is_some()].map(|flag| f64::from(u8::from(flag)));
         let mut counts = [own as f64, flags[0], flags[1]];
         self.net.processes.sum(&mut counts)?;
@@ -354,7 +361,7 @@ impl Trainer {
         if self.net.processes.are_one() {
             return Ok(own);
         }
-        if let (true, Some((_, stop))) = (counts[1] > 0.0, self.stop) {
+        if let (true, Some(Stop { stop, .. })) = (counts[1] > 0.0, self.stop) {
             stop();
         }
         Ok(counts[0] as usize)
