@@ -231,7 +231,8 @@ fn same_in_every_layout<N: Network + 'static>(what: &str, case: &Case<N>) -> Res
 }
 
 fn every_layout_trains_to_the_same_bits() -> Result<()> {
-    let cases: [(&str, fn(&mut Case<Sequential>)); 7] = [
+    type Change = fn(&mut Case<Sequential>);
+    let cases: [(&str, Change); 7] = [
         ("momentum", |_| ()),
         ("star, accumulation", |case| {
             case.how.allreduce = Algorithm::Star;
