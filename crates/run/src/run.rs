@@ -85,6 +85,12 @@ pub struct Run {
     resumed: Option<Resumed>,
     extra_state: HashMap<String, Tensor>,
     record: Record,
+    progress: Progress,
+}
+
+/// Where a run stands, and what shows it.
+#[derive(Debug)]
+struct Progress {
     /// Steps that were taken; the losses of the last ones may be unread.
     taken: usize,
     /// The step of the last checkpoint, whether or not it could be written.
@@ -153,11 +159,13 @@ impl Run {
             timer: Timer::new(),
             options: options.clone(),
             record: Record::new(sizes),
-            taken: 0,
-            checkpointed: 0,
-            unread: Unread::default(),
-            bar: Bar::new(sizes),
-            trace: None,
+            progress: Progress {
+                taken: 0,
+                checkpointed: 0,
+                unread: Unread::default(),
+                bar: Bar::new(sizes),
+                trace: None,
+            },
             resumed,
             extra_state: HashMap::new(),
             places,
@@ -218,7 +226,7 @@ impl Run {
         };
         let params = params.map_err(BadInput::from)?;
         if writes {
-            self.trace = self.options.trace.as_deref().map(Trace::begin);
+            self.progress.trace = self.options.trace.as_deref().map(Trace::begin);
         }
         self.begin_epoch();
         Ok(params)
@@ -270,7 +278,7 @@ impl Run {
         self.train_iter = (self.train_iter.clone()).starting_at(epochs.len() + 1, begun);
         let times = epochs.iter().map(|epoch| epoch.seconds).collect();
         self.timer = Timer::after(times, from.header.seconds);
-        (self.taken, self.checkpointed) = (steps, steps);
+        (self.progress.taken, self.progress.checkpointed) = (steps, steps);
         self.record.lines = from.lines.clone();
     }
 
@@ -288,8 +296,8 @@ impl Run {
     fn begin_epoch(&mut self) {
         let (next, sizes) = (self.completed() + 1, self.record.sizes);
         if next <= self.options.epochs && !interrupted() {
-            let begun = self.taken - self.completed() * sizes.steps_per_epoch();
-            self.bar.begin(next, sizes.examples(begun));
+            let begun = self.progress.taken - self.completed() * sizes.steps_per_epoch();
+            self.progress.bar.begin(next, sizes.examples(begun));
         }
     }
 
@@ -306,14 +314,14 @@ impl Run {
     /// If a device fails, the loss is no finite number any more, replicas differ and `--check-replicas` looks, or the
     /// folder of the run was moved.
     pub fn step(&mut self, loss: BatchLoss, state: &impl TrainState) -> Result<()> {
-        self.trace = self.trace.take().and_then(Trace::step);
-        self.taken += 1;
-        let taken = self.taken;
+        self.progress.trace = self.progress.trace.take().and_then(Trace::step);
+        self.progress.taken += 1;
+        let taken = self.progress.taken;
         let last = taken.is_multiple_of(self.record.sizes.steps_per_epoch());
-        if self.unread.push(loss) || last {
+        if self.progress.unread.push(loss) || last {
             self.read_losses()?;
         }
-        let since = taken - self.checkpointed;
+        let since = taken - self.progress.checkpointed;
         let is_time = (self.options.checkpoint_every).is_some_and(|n| since >= n);
         let keeps = is_time && state.is_between_steps();
         if keeps || self.options.check_replicas {
@@ -323,16 +331,16 @@ impl Run {
             self.checkpoint(state, self.timer.running())?;
         }
         if last {
-            self.bar.test();
+            self.progress.bar.test();
         }
         Ok(())
     }
 
     /// Reads the losses that are still on the devices; shows and records their steps.
     fn read_losses(&mut self) -> Result<()> {
-        for (examples, loss) in self.unread.read()? {
+        for (examples, loss) in self.progress.unread.read()? {
             self.record.step(loss)?;
-            self.bar.step(examples, loss);
+            self.progress.bar.step(examples, loss);
             if !loss.is_finite() {
                 let (step, epoch) = (self.record.lines.losses.len(), self.completed() + 1);
                 bail!(
@@ -351,7 +359,7 @@ impl Run {
         let tensors = self.record.named(state.tensors()?);
         for (name, tensor) in &tensors {
             let finite = weights::check_finite(name, tensor);
-            let (step, lr, kept) = (self.taken, self.lr, self.record.has_kept());
+            let (step, lr, kept) = (self.progress.taken, self.lr, self.record.has_kept());
             finite.map_err(|error| {
                 anyhow!("after step {step}, at lr {lr:?}: {error}; try a smaller --lr{kept}")
             })?;
@@ -362,7 +370,7 @@ impl Run {
     /// A loss that is no number says more than replicas which differ after it.
     fn check_replicas(&mut self, state: &impl TrainState) -> Result<()> {
         self.read_losses()?;
-        let (step, kept) = (self.taken, self.record.has_kept());
+        let (step, kept) = (self.progress.taken, self.record.has_kept());
         let agree = state.check_replicas(&self.record.names);
         agree.map_err(|error| anyhow!("after step {step}: {error:#}{kept}"))
     }
@@ -374,7 +382,7 @@ impl Run {
         }
         let mut tensors = self.named_finite(state)?;
         tensors.extend(state.extra_state()?);
-        self.checkpointed = self.taken;
+        self.progress.checkpointed = self.progress.taken;
         self.record.checkpoint(seconds, &tensors)
     }
 
@@ -386,7 +394,7 @@ impl Run {
     /// If the replicas differ, the loss is no finite number any more, or the folder of the run was moved.
     pub fn epoch(&mut self, test_acc: f64, state: &impl TrainState) -> Result<()> {
         self.read_losses()?;
-        self.bar.clear();
+        self.progress.bar.clear();
         if interrupted() {
             return Ok(());
         }
@@ -416,9 +424,10 @@ impl Run {
     /// # Errors
     /// If the parameters cannot be written.
     pub fn finish(mut self, state: &impl TrainState) -> Result<Summary> {
-        self.bar.clear();
+        self.progress.bar.clear();
         let completed = self.completed();
-        let is_new = completed < self.options.epochs && self.taken > self.checkpointed;
+        let is_new =
+            completed < self.options.epochs && self.progress.taken > self.progress.checkpointed;
         if is_new && state.is_between_steps() {
             self.check_replicas(state)?;
             let seconds = self.timer.times().get(completed).copied();
@@ -426,7 +435,7 @@ impl Run {
         }
         let model = self.named_finite(state)?;
         let written = self.record.finish(&model);
-        self.trace = None; // which writes it
+        self.progress.trace = None; // which writes it
         let times = self.timer.times().iter().take(completed);
         let epochs = self.record.lines.epochs.iter();
         let summary = Summary {
