@@ -204,8 +204,12 @@ fn in_every_phase(k: usize) -> Result<()> {
     let (args, faults) = (format!("{args} --momentum 0.9"), faults_of_concise(k));
     match k {
         2 => every_run_goes_on("concise", &args, &faults),
-        // they wait for each other in these phases too, and one that waits yields its core: there are two for three
-        3 => every_fault_ends("concise", &format!("{args} --sync-bn"), &faults),
+        // they wait for each other in these phases too; three replicas have two cores, so one that waits has to yield its own
+        3 => every_fault_ends(
+            "concise",
+            &format!("{args} --sync-bn --timeout 60"),
+            &faults,
+        ),
         _ => every_fault_ends("concise", &args, &faults),
     }
 }

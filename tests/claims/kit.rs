@@ -147,7 +147,7 @@ pub fn run(program: &str, args: &str) -> Result<(i32, String, String)> {
 /// What a process says last that went through all it had to.
 const ALL: &str = "that was all";
 
-/// Does in this process what [`comes_to_its_end`] waits for. On the way it says where it is.
+/// Does in this process what [`comes_to_its_end`] waits for. `all` prints where it is.
 pub fn to_its_end(all: impl FnOnce() -> Result<()>) -> ExitCode {
     match all() {
         Ok(()) => {

@@ -170,7 +170,7 @@ fn resnet18_has_pytorchs_state_dict() -> Result<()> {
     let n = net.num_parameters();
     ensure!(n == 11_175_818, "{n}");
     ensure!(names.len() == 127, "{} entries", names.len());
-    // the other names are in resnet.json; those of a norm are in layers.json
+    // resnet.json has numbers by place, which show the order; the names of a norm are in layers.json
     for (i, name) in [
         (1, "0.bias"),
         (6, "1.num_batches_tracked"),

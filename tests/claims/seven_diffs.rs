@@ -100,7 +100,10 @@ fn each_step_has_the_bits_of_the_page() -> Result<()> {
             let mut numbers = page[0].iter().map(|bits| f32::from_bits(*bits));
             ensure!(page[0].len() == 129_068 && numbers.all(f32::is_finite));
             let same = |step: &str, bits: Vec<Vec<u32>>| {
-                ensure!(bits == page, "{step}, {k} replicas: other bits");
+                ensure!(
+                    bits == page,
+                    "{step}, {k} replicas: other bits than the page's"
+                );
                 Ok(())
             };
             same("flat", params!(flat::train(job, k)))?;

@@ -156,7 +156,7 @@ fn they_send_the_bytes_that_are_predicted() -> Result<()> {
         ensure!(status == 0, "status {status}\n{stderr}");
         Ok(hosts.sent()? - before)
     };
-    // a program's last number is that of its examples or steps: one step more has so many more
+    // the last argument of a program counts its examples or its steps: a step is `of_a_step` of them
     let is_predicted = |program: &str, of_a_step: usize, steps: usize, predicted: f64| {
         let more = sent(program, (1 + steps) * of_a_step)? - sent(program, of_a_step)?;
         let ratio = more / steps as f64 / predicted;

@@ -118,7 +118,7 @@ struct Case<N> {
 }
 
 impl<N> Case<N> {
-    /// With momentum, and as a replication is by default.
+    /// SGD with momentum, the default replication, equal shares.
     fn plain(network: fn(VarBuilder<'_>) -> candle_core::Result<N>) -> Self {
         Self {
             network,
@@ -224,7 +224,10 @@ fn same_in_every_layout<N: Network + 'static>(what: &str, case: &Case<N>) -> Res
         println!("{what}, {k} replicas: {:08x}", crc32fast::hash(&bytes));
         for layout in layouts(k).filter(|layout| layout.len() > 1) {
             let bits = trained(&layout, case)?;
-            ensure!(bits == one, "{what}: {layout:?} gives other bits");
+            ensure!(
+                bits == one,
+                "{what}: {layout:?} gives other bits than one process"
+            );
         }
     }
     Ok(())

@@ -42,7 +42,7 @@ IMAGES, LABELS = 0x803, 0x801  # the first four bytes: unsigned bytes in 3 dimen
 def read_idx(path, magic):
     """The array in an IDX file, as uint8."""
     if not path.exists():
-        sys.exit(f"{path} is missing: --data has to hold the four official IDX .gz files")
+        sys.exit(f"{path} is missing: the folder has to hold the four official IDX .gz files")
     raw = gzip.open(path).read()
     rank = magic & 0xFF
     found, *shape = struct.unpack_from(f">{1 + rank}I", raw)
