@@ -105,8 +105,7 @@ struct Tile {
 }
 
 impl Tile {
-    /// As many registers as there are: 6 rows of 4 vectors of 32, 6 rows of 2 vectors of 16. One vector alone takes 12
-    /// rows: an addition waits for the one before it to the same sum, so there have to be many sums.
+    /// As many registers as there are: 6 rows of 4 vectors of 32, 6 rows of 2 vectors of 16.
     ///
     /// # Safety
     /// `rows` rows of a and c, `depth` rows of b, all from the pointers on.
@@ -123,10 +122,10 @@ impl Tile {
             // Safety: the caller's; these vectors are among those of the width.
             unsafe {
                 match most.min(vectors - first) {
-                    1 => tile.column::<S, 12, 1>(simd, rows),
-                    2 => tile.column::<S, 6, 2>(simd, rows),
-                    3 => tile.column::<S, 6, 3>(simd, rows),
-                    _ => tile.column::<S, 6, 4>(simd, rows),
+                    1 => tile.column::<S, 1>(simd, rows),
+                    2 => tile.column::<S, 2>(simd, rows),
+                    3 => tile.column::<S, 3>(simd, rows),
+                    _ => tile.column::<S, 4>(simd, rows),
                 }
             }
         }
@@ -135,22 +134,15 @@ impl Tile {
     /// # Safety
     /// `rows` rows of a and c, `depth` rows of b, all from the pointers on.
     #[inline(always)]
-    unsafe fn column<S: Simd, const M: usize, const N: usize>(
-        &mut self,
-        simd: Lanes<S>,
-        rows: usize,
-    ) {
+    unsafe fn column<S: Simd, const N: usize>(&mut self, simd: Lanes<S>, rows: usize) {
         // Safety: each call takes its rows and moves on by them, to `rows` together.
         unsafe {
-            for i in 0..rows / M {
+            for i in 0..rows / 6 {
                 // each of these calls brings as many of the next plane's lines as b has rows
                 match i < self.width / LINE {
-                    true => self.rows::<S, M, N, true>(simd),
-                    false => self.rows::<S, M, N, false>(simd),
+                    true => self.rows::<S, 6, N, true>(simd),
+                    false => self.rows::<S, 6, N, false>(simd),
                 }
-            }
-            if rows % M >= 6 {
-                self.rows::<S, 6, N, false>(simd);
             }
             match rows % 6 {
                 1 => self.rows::<S, 1, N, false>(simd),
