@@ -63,22 +63,19 @@ impl<S: Simd> Lanes<S> {
         }
     }
 
-    /// N × N vectors, `step` floats apart, row by row.
+    /// The rows of N × N vectors, `step` floats apart.
     ///
     /// # Panics
-    /// Where one would lie outside `from`.
+    /// A row does where a vector would lie outside `from`.
     #[inline(always)]
     pub(super) fn square<const N: usize>(
         self,
         from: &[f32],
         at: usize,
         step: usize,
-    ) -> [[S::f32s; N]; N] {
-        let mut rows = [[self.zero(); N]; N];
-        for (i, row) in rows.iter_mut().enumerate() {
-            *row = self.gather(from, at + i * N * step, step);
-        }
-        rows
+    ) -> impl Fn(usize) -> [S::f32s; N] {
+        #[inline(always)]
+        move |i| self.gather(from, at + i * N * step, step)
     }
 
     /// The first `n` lanes of N vectors, `step` floats apart, with zeros behind them.

@@ -159,25 +159,24 @@ impl ToPoints<'_> {
         }
     }
 
-    /// A vector of the channels of each pixel of a window inside of its image.
+    /// The rows of a window inside of its image: a vector of the channels of each pixel.
     #[inline(always)]
     fn inside<S: Simd, const N: usize, const WHOLE: bool>(
         &self,
         simd: Lanes<S>,
         tile: usize,
         k: usize,
-    ) -> [[S::f32s; N]; N] {
+    ) -> impl Fn(usize) -> [S::f32s; N] {
         let (images, (sample, top, left)) = (&self.images, self.images.place(tile));
         let lanes = Lanes::<S>::COUNT.min(self.panel.channels - k);
-        let mut pixels = [[simd.zero(); N]; N];
-        for (i, row) in pixels.iter_mut().enumerate() {
+        #[inline(always)]
+        move |i| {
             let at = images.at(sample, top + i, left, self.panel.first + k);
-            *row = match WHOLE {
+            match WHOLE {
                 true => simd.gather(images.data, at, images.channels.0),
                 false => simd.gather_part(images.data, at, images.channels.0, lanes),
-            };
+            }
         }
-        pixels
     }
 
     /// The same of any window.
@@ -187,12 +186,13 @@ impl ToPoints<'_> {
         simd: Lanes<S>,
         window: &[[*const f32; N]; N],
         k: usize,
-    ) -> [[S::f32s; N]; N] {
+    ) -> impl Fn(usize) -> [S::f32s; N] {
         let mask = first(simd.0, Lanes::<S>::COUNT.min(self.panel.channels - k));
-        let mut pixels = [[simd.zero(); N]; N];
-        for (i, row) in pixels.iter_mut().enumerate() {
-            for (j, pixel) in row.iter_mut().enumerate() {
-                let from = window[i][j].wrapping_add(k);
+        #[inline(always)]
+        move |i| {
+            let mut row = [simd.zero(); N];
+            for (pixel, from) in row.iter_mut().zip(&window[i]) {
+                let from = from.wrapping_add(k);
                 // Safety: each pixel of the window has the panel's channels, from the k-th on as many as the mask.
                 *pixel = unsafe {
                     match WHOLE {
@@ -201,8 +201,8 @@ impl ToPoints<'_> {
                     }
                 };
             }
+            row
         }
-        pixels
     }
 
     /// Has the window of a tile brought to the cache.

@@ -121,7 +121,10 @@ impl ToBlock<'_> {
                 self.prefetch(simd, o, first);
             }
             for o in (0..outputs).step_by(Lanes::<S>::COUNT) {
-                let taps = simd.square(self.transposed, i * 9 * PANEL + o, PANEL);
+                let taps = [0, 3, 6].map(
+                    #[inline(always)]
+                    |tap| simd.gather(self.transposed, (i * 9 + tap) * PANEL + o, PANEL),
+                );
                 self.points(simd, taps, (first + i) * width + o);
             }
         }
@@ -166,7 +169,12 @@ impl ToBlock<'_> {
         at: usize,
     ) {
         let plane = self.block.len() / WEIGHTS;
-        for (x, column) in T::rows(simd, taps).into_iter().enumerate() {
+        let columns = T::rows(
+            simd,
+            #[inline(always)]
+            |i| taps[i],
+        );
+        for (x, column) in columns.into_iter().enumerate() {
             let points = T::transform(simd, column);
             simd.scatter(self.block, x * plane + at, 6 * plane, points);
         }

@@ -9,16 +9,17 @@ pub(super) mod six;
 use super::lanes::Lanes;
 use pulp::Simd;
 
-/// A transform along one axis of a tile. (A type with a function that is always inlined: a closure
-/// or a function passed along is compiled without the vector instructions.)
+/// A transform along one axis of a tile. (A type with a function that is always inlined: a function passed along is
+/// compiled without the vector instructions, and so is a closure without `#[inline(always)]`.)
 pub(super) trait Axis<const N: usize, const M: usize> {
     fn transform<S: Simd>(v: Lanes<S>, d: [S::f32s; N]) -> [S::f32s; M];
 
-    /// Transforms each row, and returns the columns, which are to be transformed next.
+    /// Transforms each of N rows, and returns the columns, which are to be transformed next. The rows are asked for one by
+    /// one: all together do not fit into the registers.
     #[inline(always)]
-    fn rows<S: Simd>(v: Lanes<S>, rows: [[S::f32s; N]; N]) -> [[S::f32s; N]; M] {
+    fn rows<S: Simd>(v: Lanes<S>, row: impl Fn(usize) -> [S::f32s; N]) -> [[S::f32s; N]; M] {
         let mut columns = [[v.zero(); N]; M];
-        for (r, row) in rows.into_iter().enumerate() {
+        for (r, row) in (0..N).map(row).enumerate() {
             for (c, value) in Self::transform(v, row).into_iter().enumerate() {
                 columns[c][r] = value;
             }

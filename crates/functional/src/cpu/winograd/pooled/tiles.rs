@@ -39,24 +39,28 @@ impl WithSimd for ToPoints<'_> {
 }
 
 impl ToPoints<'_> {
-    /// A vector of a tile's pixels, with zeros where no window sees them.
+    /// The rows of a tile, a vector of each pixel, with zeros where no window sees them.
     #[inline(always)]
-    fn pixels<S: Simd>(&self, v: Lanes<S>, tile: usize, k: usize) -> [[S::f32s; 8]; 8] {
+    fn pixels<S: Simd>(
+        &self,
+        v: Lanes<S>,
+        tile: usize,
+        k: usize,
+    ) -> impl Fn(usize) -> [S::f32s; 8] {
         let g = &self.pooled.g;
         let (sample, top, left) = self.pooled.place(tile);
         let (height, width) = self.pooled.seen();
         let lanes = Lanes::<S>::COUNT.min(g.channels - k);
-        let mut pixels = [[v.zero(); 8]; 8];
-        for (i, row) in pixels.iter_mut().enumerate() {
+        #[inline(always)]
+        move |i| {
             let first = ((sample * g.height + top + i) * g.width + left) * g.channels + k;
-            *row = if top + i < height && left + 8 <= width {
+            if top + i < height && left + 8 <= width {
                 v.gather_part(self.x, first, g.channels, lanes)
             } else {
                 let there = if top + i < height { width - left } else { 0 };
                 self.border(v, first, there, lanes)
-            };
+            }
         }
-        pixels
     }
 
     /// A row of which only the first pixels are there.
@@ -191,8 +195,13 @@ impl WithSimd for OfOutputs<'_> {
                 for value in dz.as_flattened() {
                     sum = v.add(sum, *value);
                 }
-                // to windows and back is the same
-                for (j, column) in OfOutput::rows(v, windows(dz)).into_iter().enumerate() {
+                let dz = windows(dz); // to windows and back is the same
+                let columns = OfOutput::rows(
+                    v,
+                    #[inline(always)]
+                    |i| dz[i],
+                );
+                for (j, column) in columns.into_iter().enumerate() {
                     let at = j * plane + row * width + k;
                     v.scatter(self.points, at, 8 * plane, OfOutput::transform(v, column));
                 }

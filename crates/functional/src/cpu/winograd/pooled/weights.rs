@@ -31,7 +31,9 @@ impl WithSimd for ToBlock<'_> {
     fn with_simd<S: Simd>(self, simd: S) {
         let (v, plane) = (Lanes(simd), self.block.len() / POINTS);
         for k in (0..self.width).step_by(Lanes::<S>::COUNT) {
-            for (x, column) in OfWeight::rows(v, self.taps(v, k)).into_iter().enumerate() {
+            let taps = self.taps::<S>(k);
+            let rows = v.square(&taps, 0, VECTOR);
+            for (x, column) in OfWeight::rows(v, rows).into_iter().enumerate() {
                 for (y, point) in OfWeight::transform(v, column).into_iter().enumerate() {
                     let at = (y * 8 + x) * plane + self.row * self.width + k;
                     // Safety: no other task has this row.
@@ -46,7 +48,7 @@ impl WithSimd for ToBlock<'_> {
 impl ToBlock<'_> {
     /// The kernels of a vector of channels, with zeros past the last one.
     #[inline(always)]
-    fn taps<S: Simd>(&self, v: Lanes<S>, k: usize) -> [[S::f32s; 5]; 5] {
+    fn taps<S: Simd>(&self, k: usize) -> [f32; TAPS * VECTOR] {
         let mut taps = [0.; TAPS * VECTOR];
         for lane in 0..Lanes::<S>::COUNT.min(self.channels.saturating_sub(k)) {
             let theirs = &self.weight[(k + lane) * self.step..][..TAPS];
@@ -54,7 +56,7 @@ impl ToBlock<'_> {
                 taps[tap * VECTOR + lane] = *w;
             }
         }
-        v.square(&taps, 0, VECTOR)
+        taps
     }
 }
 
