@@ -204,7 +204,7 @@ fn in_every_phase(k: usize) -> Result<()> {
     let (args, faults) = (format!("{args} --momentum 0.9"), faults_of_concise(k));
     match k {
         2 => every_run_goes_on("concise", &args, &faults),
-        // they wait for each other in these phases too; three replicas have two cores, so one that waits has to yield its own
+        // they wait for each other in these phases too; three replicas have two cores: one that waits has to yield its own
         3 => every_fault_ends(
             "concise",
             &format!("{args} --sync-bn --timeout 60"),

@@ -94,8 +94,7 @@ fn damages_of(file: &str) -> &'static [(Damage, &'static str)] {
             (Cut(10), "truncated or corrupt gzip data"),
             (Bomb(305_760_000), "the header declares 305760000 labels"),
         ],
-        // LeNet's
-        _ => &[
+        LENET => &[
             (Cut(0), "no safetensors file, or it is damaged"),
             (Cut(7), "no safetensors file, or it is damaged"),
             (Cut(1000), "the file has 1000 bytes, its header declares"),
@@ -111,6 +110,7 @@ fn damages_of(file: &str) -> &'static [(Damage, &'static str)] {
             (Header(HUGE), "its header declares 11529215"),
             (Header("{\"W1\":7}"), "its header is damaged"),
         ],
+        _ => unreachable!("{file} is none of the files"),
     }
 }
 
