@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use anyhow::{Context, Result, bail, ensure};
+use bytemuck::cast_slice;
 use candle_core::{DType, Device, Tensor, Var};
 use devices::device_name;
 use training::{compare, weights};
@@ -191,11 +192,9 @@ impl DataParallel {
             return Ok(());
         }
         let params: Vec<&(String, Var)> = self.states[0].parameters().collect();
-        let bytes = |param: &Var| -> Result<Vec<u8>> {
-            let values = param.flatten_all()?.to_vec1::<f32>()?;
-            Ok(values.iter().flat_map(|v| v.to_le_bytes()).collect())
-        };
-        let sum = |param: &Var| anyhow::Ok(crc32fast::hash(&bytes(param)?).to_le_bytes());
+        let values = |param: &Var| anyhow::Ok(param.flatten_all()?.to_vec1::<f32>()?);
+        let sum =
+            |param: &Var| anyhow::Ok(crc32fast::hash(cast_slice(&values(param)?)).to_le_bytes());
         let sums = params.iter().map(|(_, param)| sum(param));
         let sums = sums.collect::<Result<Vec<_>>>()?.concat();
         let all = self.processes.gather(&sums)?;
@@ -209,7 +208,7 @@ impl DataParallel {
                 format!("the networks of process 0 and process {other} have different parameters");
             return Err(Disagreement(error).into());
         };
-        let all = self.processes.gather(&bytes(param)?)?;
+        let all = self.processes.gather(cast_slice(&values(param)?))?;
         let tensor =
             |i: usize| Tensor::from_raw_buffer(&all[i], DType::F32, param.dims(), &Device::Cpu);
         let places = ["process 0", &format!("process {other}")];
