@@ -16,7 +16,7 @@ fn main() -> ExitCode {
         return run_rank(&args.next().expect("the name of a job"));
     }
     let mut args = Arguments::from_args();
-    args.test_threads = Some(1); // a job uses all cores
+    args.test_threads.get_or_insert(2); // jobs wait for most of their time
     libtest_mimic::run(&args, trials()).exit_code()
 }
 
