@@ -23,7 +23,8 @@ pub struct GroupOptions {
     pub algorithm: Algorithm,
     /// How long a member waits for the others at most; `None`: without a limit.
     pub timeout: Option<Duration>,
-    /// Simulates a slower network: a call takes at least as long as over such links. NCCL's calls do not.
+    /// Simulates a slower network between the members of a process: a sum takes at least as long as over such links.
+    /// NCCL's sums do not.
     pub link: Option<Link>,
 }
 

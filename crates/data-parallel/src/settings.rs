@@ -39,7 +39,7 @@ pub struct Replication {
     pub allow_unused: bool,
     /// How long replicas wait for one that does not come; without a limit for ever.
     pub timeout: Option<Duration>,
-    /// Sums take at least as long as over such links: to see what a slower network does.
+    /// Sums within a process take at least as long as over such links: to see what a slower network does.
     pub link: Option<Link>,
 }
 

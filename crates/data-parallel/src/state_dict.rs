@@ -64,7 +64,7 @@ impl Trainer {
     }
 
     /// Sets the state that [`state_dict`](Self::state_dict) returned, beside [`DataParallel::load_state_dict`]. Without
-    /// numbers of steps nothing changes.
+    /// numbers of steps only the running statistics of the other replicas are set.
     ///
     /// # Errors
     /// If it is the state of another network or optimizer.
@@ -172,7 +172,7 @@ impl DataParallel {
         Ok(())
     }
 
-    /// Compares the parameters of all replicas, bit by bit, those of other processes as well.
+    /// Compares the parameters of all replicas: bit by bit in a process, by checksums between processes.
     ///
     /// # Errors
     /// Names the first parameter that is not the same, with index, devices and both values.

@@ -27,7 +27,7 @@
 //! 1. the folder that [`Options::data`] or the environment variable names ([`Name::env_var`]),
 //!    with the four official IDX files, gzip-compressed or raw;
 //! 2. the folder of a system's package, such as Debian's and Ubuntu's `dataset-fashion-mnist`;
-//! 3. the cache of an earlier download;
+//! 3. the cache of an earlier download (feature `hub`);
 //! 4. the Hugging Face Hub, through candle-datasets (feature `hub`, on by default);
 //! 5. where the Hub cannot be reached: the built-in synthetic set, and [`Source`] says so.
 

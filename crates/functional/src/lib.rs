@@ -20,9 +20,8 @@
 //! GPU [`set_precision`] and [`set_deterministic`] say how exact it is. With [`Backward::norms`] batch norms take
 //! their statistics over several parts of a minibatch.
 //!
-//! This crate knows no model, no dataset and no replica, and it never moves a tensor to another device or type: what
-//! does not fit is an error that names both sides. A batch of no examples is fine, except for batch normalization in
-//! training, which has no statistics then.
+//! This crate knows no model, no dataset and no replica, and it converts no tensor that does not fit: that is an error,
+//! which names both sides. A batch of no examples is fine, except for means and for batch normalization in training.
 //!
 //! Each floor uses only those below it: `graph` (values, compiler, tape, gradients, candle's networks) and `optim`
 //! (optimizers and their state); `cpu` and `cuda` (the kernels); `kernel` (the traits of a backend and of a kernel);

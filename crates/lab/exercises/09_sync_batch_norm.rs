@@ -2,10 +2,10 @@
 //
 // Batch norm needs the mean and the variance of each channel over the
 // minibatch. A device has only its shard. So without `sync_bn`, several devices
-// take a different step from that of one device (13.6). With `sync_bn`, each device sends
-// its number of rows and the mean of each channel. It also sends the sum of the
-// squared deviations from this mean. From these numbers, each device computes
-// the mean and the variance of all rows.
+// take a different step from that of one device (13.6). In this exercise, each
+// device sends its number of rows and the mean of each channel. It also sends
+// the sum of the squared deviations from this mean. From these numbers, each
+// device computes the mean and the variance of all rows.
 //
 // A shard has the shape (rows, channels), and at least one row. The shards may
 // have different sizes. Mean and variance have the shape (channels,). The

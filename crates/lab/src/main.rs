@@ -13,7 +13,7 @@ use console::style;
 use lab::answer::{Outcome, outcome};
 use lab::{ALL, Desk, Exercise};
 
-/// Exercises to fill in: the functions of the book's page, then the parts of the trainer.
+/// Exercises to fill in: the functions of the book's page, then the parts of a trainer, then puzzles.
 ///
 /// Without a command: the first exercise that is not solved, checked whenever you save its file.
 #[derive(Parser)]

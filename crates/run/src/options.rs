@@ -100,7 +100,7 @@ pub struct Options {
     #[arg(long, help_heading = DATA)]
     pub no_shuffle: bool,
 
-    /// Start from the parameters in a safetensors file (PyTorch names and layouts)
+    /// Start from the parameters in a safetensors file, such as an earlier run's model.safetensors
     #[arg(long, value_name = "FILE", help_heading = TRAINING)]
     pub init: Option<PathBuf>,
 

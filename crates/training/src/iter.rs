@@ -225,8 +225,8 @@ impl DataIter {
         self
     }
 
-    /// Keeps all examples on `device`, such as a GPU, and makes the minibatches there: then nothing is copied in a
-    /// step, and nothing waits. The values are the same. An image of Fashion-MNIST takes 3 KiB.
+    /// Keeps all examples on `device`, such as a GPU, and makes the minibatches there: then a step copies only the
+    /// numbers of its examples to it, and nothing waits. The values are the same. An image of Fashion-MNIST takes 3 KiB.
     ///
     /// ```
     /// # use candle_core::{DType, Device, Tensor};

@@ -1,4 +1,4 @@
-//! The sum has the bits of the schedule's order. A member that leaves, panics, hangs or has another length
+//! The sum has the bits of the schedule's order. A member that leaves, hangs, fails or has another length
 //! ends the call of all others, with an error that names it.
 
 use super::*;

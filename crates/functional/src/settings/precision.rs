@@ -65,7 +65,7 @@ pub fn set_deterministic(only: bool) {
     change(|arithmetic| arithmetic.deterministic = only);
 }
 
-/// Whether the convolutions of this process that are written down from now on may use Winograd's algorithm; the default
+/// Whether the convolutions of this process may use Winograd's algorithm in passes that begin from now on; the default
 /// is true. It rounds a little more than a plain sum: to some millionths of the largest value. So an output may miss an
 /// exact 0, which matters to a ReLU right after a convolution without a bias. The 5 × 5 convolution with pooling gives
 /// exact zeros.
