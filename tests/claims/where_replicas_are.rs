@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Barrier, Mutex};
 
 use anyhow::{Context, Result, ensure};
-use candle_core::Tensor;
+use candle_core::{Device, Tensor};
 use candle_nn::VarBuilder;
 use concise::Processes;
 use concise::collective::{Error, ProcessGroup, SumOrder};
@@ -21,7 +21,12 @@ use libtest_mimic::Trial;
 use crate::kit::{cpus, formula_batch, sgd};
 
 pub fn trials() -> Vec<Trial> {
-    let small = listed!(true, "", every_layout_trains_to_the_same_bits);
+    let small = listed!(
+        true,
+        "",
+        every_layout_trains_to_the_same_bits,
+        processes_that_differ_are_named,
+    );
     let all = std::env::var_os("ALL_LAYOUTS").is_some();
     let large = listed!(all, "ALL_LAYOUTS=1, and minutes", the_books_networks_too);
     small.into_iter().chain(large).collect()
@@ -192,7 +197,7 @@ fn train_in<N: Network + 'static>(
         let from = shares[..replicas.start].iter().sum();
         let len = shares[replicas.clone()].iter().sum();
         let step = trainer.step(&x.narrow(0, from, len)?, &y.narrow(0, from, len)?)?;
-        all.push(Tensor::new(step.loss.mean()?, &candle_core::Device::Cpu)?);
+        all.push(Tensor::new(step.loss.mean()?, &Device::Cpu)?);
     }
     let mut state = [net.state_dict()?, trainer.state_dict()?].concat();
     state.sort_by(|(a, _), (b, _)| a.cmp(b)); // those of several processes come in any order
@@ -206,6 +211,39 @@ fn train_in<N: Network + 'static>(
         anyhow::Ok(values.into_iter().map(f32::to_bits).collect::<Vec<u32>>())
     };
     Ok(all.iter().map(bits).collect::<Result<Vec<_>>>()?.concat())
+}
+
+/// Two processes, which give an element of a parameter different values.
+fn processes_that_differ_are_named() -> Result<()> {
+    let channel = Channel::new(2);
+    let expected = "the replicas differ: weight[1, 0] is 0.5 on process 0 and 0.75 on process 1";
+    let says = &|rank: usize| -> Result<()> {
+        let group = Threads::new(rank, 2, channel.clone());
+        let processes = Arc::new(Processes::of(Box::new(group)));
+        let (how, init) = (Replication::default(), Initializer::Xavier(3.0));
+        let layer = |vb: VarBuilder<'_>| Linear::new(2, 3, vb);
+        let net = DataParallel::among(&processes, how, &cpus(1), init, 0, layer)?;
+        net.check_replicas()?;
+        let mut state = net.state_dict()?;
+        let weight = state.iter_mut().find(|(name, _)| name == "weight");
+        let (_, weight) = weight.context("no weight")?;
+        let mut values = weight.to_vec2::<f32>()?;
+        values[1][0] = [0.5, 0.75][rank];
+        *weight = Tensor::new(values, &Device::Cpu)?;
+        let says = [net.load_state_dict(&state), net.check_replicas()];
+        for error in says {
+            let error = error.err().context("they are the same")?.to_string();
+            ensure!(error == expected, "{error}");
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let processes = [0, 1].map(|rank| scope.spawn(move || says(rank)));
+        let mut ends = processes
+            .into_iter()
+            .map(|process| process.join().expect("no panic"));
+        ends.try_for_each(|end| end)
+    })
 }
 
 /// All layouts of `k` replicas in one process to `k`.

@@ -71,6 +71,6 @@ pub use data_parallel::DataParallel;
 pub use evaluate::{Minibatches, evaluate, evaluate_accuracy_gpus};
 pub use functional::{AdamW, Optimizer, Sgd};
 pub use processes::{Disagreement, Processes};
-pub use settings::{ReduceOn, Replication, split_by_weights};
+pub use settings::{ReduceOn, Replication};
 pub use state::Initializer;
 pub use trainer::{Step, Trainer};

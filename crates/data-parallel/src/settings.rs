@@ -90,35 +90,8 @@ impl FromStr for ReduceOn {
     }
 }
 
-/// The book's `split_batch`, with a share for each device in proportion to `weights`; with equal weights it is
-/// the book's. `x` (B, …) and `y` (B, …) become one shard of consecutive examples for each device.
-///
-/// ```
-/// # use candle_core::{Device, Tensor};
-/// let (x, y) = (Tensor::new(&[1f32, 2.0, 3.0, 4.0], &Device::Cpu)?, Tensor::new(&[1u32, 0, 0, 1], &Device::Cpu)?);
-/// let (x_shards, _) = data_parallel::split_by_weights(&x, &y, &devices::devices(2)?, &[3.0, 1.0])?;
-/// assert_eq!(x_shards[0].to_vec1::<f32>()?, [1.0, 2.0, 3.0]);
-/// # candle_core::Result::Ok(())
-/// ```
-///
-/// # Errors
-/// If `x` and `y` have different numbers of examples, there is not one weight for each device, or a GPU would be
-/// left without an example.
-pub fn split_by_weights(
-    x: &Tensor,
-    y: &Tensor,
-    devices: &[Device],
-    weights: &[f64],
-) -> candle_core::Result<(Vec<Tensor>, Vec<Tensor>)> {
-    let (weighed, k) = (weights.len(), devices.len());
-    if weighed != k {
-        candle_core::bail!("{weighed} weights for {k} devices; give one for each");
-    }
-    let n = training::num_examples(x, y)?;
-    split_by_shares(x, y, devices, training::shares(n, weights))
-}
-
-/// As [`split_by_weights`], in shares of these numbers of examples.
+/// The book's `split_batch`, in shares of these numbers of examples: `x` (B, …) and `y` (B, …) become one shard of
+/// consecutive examples for each device.
 #[tracing::instrument(skip_all, name = "split")]
 pub(crate) fn split_by_shares(
     x: &Tensor,

@@ -6,11 +6,11 @@ use std::process::{self, ExitCode};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 use notebook::book::Book;
 use notebook::run::{BEGIN, OVERTIME};
-use notebook::{check, fresh, jupyter, record, renew};
+use notebook::{fresh, jupyter, record, renew};
 
 // What a reader need not see in a cell need not be warned of.
 #[allow(unused, unused_qualifications)]
@@ -29,8 +29,6 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// List stale listings, outputs, links and pictures
-    Check { chapter: Option<String> },
     /// Update stale listings, outputs, links and pictures
     Renew { chapter: Option<String> },
     /// Run the recorded programs again, on the real data in FASHION_MNIST_DIR (takes minutes, ResNet-18 hours)
@@ -61,7 +59,6 @@ fn cell(line: usize) {
 
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
-        Command::Check { chapter } => check(chapter.as_deref()),
         Command::Renew { chapter } => renew(chapter.as_deref()),
         Command::Record { chapter, only } => record(chapter.as_deref(), &only),
         Command::Jupyter { chapter } => jupyter(&chapter),
@@ -79,23 +76,6 @@ fn main() -> ExitCode {
 
 fn book() -> Result<Book> {
     Book::of_this_repository(std::env::current_exe()?)
-}
-
-fn check(only: Option<&str>) -> Result<()> {
-    let book = book()?;
-    let mut complaints = Vec::new();
-    for chapter in book.chapters(only)? {
-        complaints.extend(check::outputs(&book, &chapter)?);
-        complaints.extend(check::recorded(&book, &chapter)?);
-    }
-    for page in book.pages()? {
-        complaints.extend(check::listings(&book, &page)?);
-        complaints.extend(check::links(&book, &page)?);
-    }
-    complaints.extend(check::pictures(&book)?);
-    ensure!(complaints.is_empty(), "{}", complaints.join("\n"));
-    println!("all is fresh");
-    Ok(())
 }
 
 fn renew(only: Option<&str>) -> Result<()> {
