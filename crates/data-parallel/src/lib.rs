@@ -36,9 +36,9 @@
 //! | choose how gradients are summed | [`Replication::allreduce`], [`Algorithm`] |
 //! | train in several processes | [`Processes`], [`DataParallel::among`] |
 //!
-//! The chapter `notebooks-md/seven-diffs.md` builds the parts of this crate and of `collective` by hand, one after the other: flat buckets
-//! (diff 1), reduce-scatter and all-gather (2), overlap (3), batch norm over all replicas (4), several processes (5);
-//! and what this crate has not: sharded optimizers, gradients and parameters (6, 7).
+//! The chapter `notebooks-md/seven-diffs.md` builds the parts of this crate and of `collective` by hand, one after the
+//! other: flat buckets (diff 1), reduce-scatter and all-gather (2), overlap (3), batch norm over all replicas (4),
+//! several processes (5); and what this crate has not: sharded optimizers, gradients and parameters (6, 7).
 //!
 //! A network is any [`functional::Network`] that is built from a candle `VarBuilder`. [`DataParallel`] puts a replica of
 //! it on each device, each on a thread of its own.

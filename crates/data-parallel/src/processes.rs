@@ -169,7 +169,7 @@ impl Processes {
         Err(Disagreement(error).into())
     }
 
-    /// Ends in order; under MPI once all processes have come here.
+    /// Ends in order: under MPI, once all processes have come here.
     ///
     /// # Errors
     /// If the processes do not reach each other.

@@ -7,8 +7,8 @@
 //! what to use instead. In its first step a [`Trainer`](crate::Trainer) compares candle's gradients with finite
 //! differences. A wrong gradient is an error of that step.
 //!
-//! Under [`Initializer::Layers`](crate::Initializer) all begin as PyTorch's do: weights and biases of `Linear` and
-//! `Conv2d` evenly between ±1/√(inputs of an output).
+//! Under [`Initializer::Layers`](crate::Initializer) all parameters begin as PyTorch's do: weights and biases of
+//! `Linear` and `Conv2d` evenly between ±1/√(inputs of an output).
 //!
 //! The operations of `functional` take images as (B, H, W, C), those of candle as (B, C, H, W).
 
