@@ -60,7 +60,7 @@ impl Default for Replication {
     }
 }
 
-/// Where gradients are summed: the two modes of MXNet's key-value store. On the CPU they are the same.
+/// Where gradients are summed: the two modes of MXNet's key-value store. On the CPU both sum in shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReduceOn {
     /// On the devices, which copy from each other

@@ -20,7 +20,8 @@ pub(crate) struct Slice<'a, const N: usize> {
     pub param: &'a Tensor,
     pub range: Range<usize>,
     pub sums: &'a Tensor,
-    /// The optimizer's state of the whole bucket, in which that of the slice begins at `first`.
+    /// The optimizer's state of the whole bucket, in which that of the slice begins at `first`. Kernels get the first
+    /// two tensors.
     pub state: &'a [Tensor],
     pub first: usize,
     /// The arguments of the kernel.
