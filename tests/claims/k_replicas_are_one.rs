@@ -2,7 +2,9 @@
 
 use anyhow::{Result, ensure};
 use candle_core::{DType, Device, Tensor, Var};
-use concise::training::shares;
+use candle_nn::VarBuilder;
+use concise::layers::Sequential;
+use concise::{DataParallel, Initializer};
 use d2l::Param;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -64,8 +66,19 @@ fn equal_weights_give_the_pages_split() -> Result<()> {
     check(200, (0usize..300, 1usize..9, 0.01f64..10.0), |(n, k, w)| {
         let x = Tensor::arange(0f32, n as f32, &Device::Cpu)?;
         let (by_hand, _) = scratch::split_batch(&x, &x, &cpus(k))?;
-        let by_hand: Vec<usize> = by_hand.iter().map(Tensor::elem_count).collect();
-        prop_assert_eq!(by_hand, shares(n, &vec![w; k]));
+        let no_layers = |_: VarBuilder<'_>| Ok(Sequential::new()); // its outputs are the shards
+        let net = DataParallel::new(&cpus(k), Initializer::Layers, 0, no_layers).unwrap();
+        net.set_split(&vec![w; k]).unwrap();
+        let weighed = net.forward(&x).unwrap();
+        let by_hand: Vec<_> = by_hand
+            .iter()
+            .filter(|shard| shard.elem_count() > 0)
+            .collect();
+        prop_assert_eq!(by_hand.len(), weighed.len());
+        for (a, b) in by_hand.into_iter().zip(&weighed) {
+            let [a, b] = [a, b].map(|t| t.to_vec1::<f32>().unwrap());
+            prop_assert_eq!(a, b);
+        }
         Ok(())
     })
 }

@@ -230,9 +230,8 @@ fn processes_that_differ_are_named() -> Result<()> {
         let mut values = weight.to_vec2::<f32>()?;
         values[1][0] = [0.5, 0.75][rank];
         *weight = Tensor::new(values, &Device::Cpu)?;
-        let says = [net.load_state_dict(&state), net.check_replicas()];
-        for error in says {
-            let error = error.err().context("they are the same")?.to_string();
+        for said in [net.load_state_dict(&state), net.check_replicas()] {
+            let error = said.err().context("they are the same")?.to_string();
             ensure!(error == expected, "{error}");
         }
         Ok(())

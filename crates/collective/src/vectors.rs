@@ -76,8 +76,7 @@ impl Member {
         let mut all = self.all_gather(part)?.concat();
         if self.group.order.is_some() {
             let bytes = self.over_all_processes(|group| {
-                let bytes: Vec<u8> = all.iter().flat_map(|x| x.to_le_bytes()).collect();
-                Ok(group.all_gather(&bytes)?.concat())
+                Ok(group.all_gather(bytemuck::cast_slice(&all))?.concat())
             })?;
             let (words, rest) = bytes.as_chunks::<4>();
             if !rest.is_empty() {

@@ -229,9 +229,9 @@ impl Trainer {
     ///
     /// # Errors
     /// If `x` and `y` do not fit the network and the loss, or have NaN: nothing was changed, and in one process training
-    /// can go on with the next minibatch. If a replica fails later; the message names it, and the network trains no further. If a loss is NaN
-    /// or infinite: the step was taken. And if another trainer of the network came while gradients waited here: they
-    /// are lost, and the next step begins anew.
+    /// can go on with the next minibatch. If a replica fails later; the message names it, and the network trains no
+    /// further. If a loss is NaN or infinite: the step was taken. And if another trainer of the network came while
+    /// gradients waited here: they are lost, and the next step begins anew.
     pub fn step(&mut self, x: &Tensor, y: &Tensor) -> Result<Step> {
         let last = self.waiting + 1 >= self.accumulate;
         self.minibatch(x, y, last)
