@@ -89,11 +89,12 @@ impl Both {
         Ok(y)
     }
 
-    /// ReLU of a convolution: Winograd's algorithm rounds its sums, so that a sum of 0 is at the edge.
-    pub fn relu_of_sums(&self) -> Result<Self> {
+    /// ReLU of what the two round differently, a convolution by Winograd's algorithm or a batch norm: a value of 0 is at
+    /// the edge too.
+    pub fn relu_of_rounded(&self) -> Result<Self> {
         let mut y = self.relu()?;
-        let sums = self.reference.as_ref().map(values);
-        if sums.is_some_and(|sums| sums.contains(&0.)) {
+        let reference = self.reference.as_ref().map(values);
+        if reference.is_some_and(|values| values.contains(&0.)) {
             y.edge = 0.;
         }
         Ok(y)

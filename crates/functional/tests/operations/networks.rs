@@ -48,10 +48,6 @@ impl fmt::Debug for Case {
     }
 }
 
-fn relu_if(relu: bool, y: Both) -> Result<Both> {
-    if relu { y.relu() } else { Ok(y) }
-}
-
 pub fn conv2d() -> impl Strategy<Value = Case> {
     let channels = (0usize..4, 1usize..6, 1usize..7);
     let (kernel, more) = ((1usize..5, 1usize..5), (0usize..9, 0usize..9));
@@ -111,7 +107,7 @@ pub fn convolution_relu_pooling(least: usize) -> impl Strategy<Value = Case> {
         inputs.extend(with_bias.then(|| (coarse(o, seed + 2) + 1. / 128.).unwrap()));
         Case::new(sizes, inputs, move |t| {
             let y = Both::new(&t[0])?.conv2d(&t[1], t.get(2), stride, padding)?;
-            let y = if relu { y.relu_of_sums()? } else { y };
+            let y = if relu { y.relu_of_rounded()? } else { y };
             y.avg_pool2d(pool, pool)
         })
     })
@@ -135,8 +131,8 @@ pub fn linear(least: usize) -> impl Strategy<Value = Case> {
                 0 | 1 => x.linear(&t[1], t.get(2)),
                 2 | 3 => x.matmul(&t[1], t.get(2)),
                 _ => x.linear(&t[1].t()?, t.get(2)),
-            };
-            relu_if(relu, y?)
+            }?;
+            if relu { y.relu() } else { Ok(y) }
         })
         .smooth_if(!relu)
     })
@@ -215,7 +211,7 @@ pub fn norm_sum_relu() -> impl Strategy<Value = Case> {
                 Some(other) => y.plus(&Both::new(other)?)?,
                 None => y,
             };
-            relu_if(relu, y)
+            if relu { y.relu_of_rounded() } else { Ok(y) }
         })
     })
 }
@@ -242,13 +238,13 @@ pub fn residual_block() -> impl Strategy<Value = Case> {
             let norm =
                 |x: Both, t: &[Tensor]| x.batch_norm2d(&t[0], &t[1], &Running::of(&t[0])?, train);
             let x = Both::new(&t[0])?;
-            let y = norm(x.conv2d(&t[1], None, stride, 1)?, &t[2..])?.relu()?;
+            let y = norm(x.conv2d(&t[1], None, stride, 1)?, &t[2..])?.relu_of_rounded()?;
             let y = norm(y.conv2d(&t[4], None, 1, 1)?, &t[5..])?;
             let x = match t.get(7) {
                 Some(w) => x.conv2d(w, None, stride, 0)?,
                 None => x,
             };
-            y.plus(&x)?.relu()
+            y.plus(&x)?.relu_of_rounded()
         })
     })
 }
