@@ -93,8 +93,8 @@ impl Both {
     /// the edge too.
     pub fn relu_of_rounded(&self) -> Result<Self> {
         let mut y = self.relu()?;
-        let reference = self.reference.as_ref().map(values);
-        if reference.is_some_and(|values| values.contains(&0.)) {
+        let reference = self.reference.as_ref();
+        if reference.is_some_and(|x| values(x).contains(&0.)) {
             y.edge = 0.;
         }
         Ok(y)
