@@ -70,9 +70,9 @@ fn trainer(name: &str, net: &DataParallel) -> Result<Trainer> {
         "nesterov" => with(sgd(0.9, 0.01, true)),
         "adamw" => with_adamw(adamw),
         "other adamw" => with_adamw(other),
-        "clipped" => with(sgd(0.9, 0.0, false)).clip_norm(0.5),
+        "clipped" => with(sgd(0.9, 0.0, false)).clip_norm(0.5)?,
         "rates" => {
-            let trainer = with_adamw(adamw).clip_norm(1.0).rate("", 0.1)?;
+            let trainer = with_adamw(adamw).clip_norm(1.0)?.rate("", 0.1)?;
             trainer.rate("2", 1.0)?.rate("2.bias", 0.0)?
         }
         "warmed up" => with_adamw(adamw).schedule(schedule::warmup(4, schedule::cosine(16))),

@@ -182,7 +182,7 @@ fn stochastic_depth_with_overlap_changes_no_bit() -> Result<()> {
 /// The parameters after minibatches of 4, 3 and 2 examples, `accumulate` to a step.
 fn accumulated(k: usize, accumulate: usize) -> Result<State> {
     let net = untrained(k)?;
-    let mut trainer = Trainer::new(&net, cross_entropy, sgd(0.1, 0.9)).accumulate(accumulate);
+    let mut trainer = Trainer::new(&net, cross_entropy, sgd(0.1, 0.9)).accumulate(accumulate)?;
     let (x, y) = formula_batch(0, 9)?;
     for (first, n) in [(0, 4), (4, 3), (7, 2)] {
         trainer.step(&x.narrow(0, first, n)?, &y.narrow(0, first, n)?)?;
@@ -213,10 +213,10 @@ fn a_group_that_is_made_smaller_ends_with_the_next_minibatch() -> Result<()> {
     let (whole, parts) = (untrained(2)?, untrained(2)?);
     let (x, y) = formula_batch(0, 9)?;
     Trainer::new(&whole, cross_entropy, Sgd::new(0.1)).step(&x, &y)?;
-    let mut trainer = Trainer::new(&parts, cross_entropy, Sgd::new(0.1)).accumulate(4);
+    let mut trainer = Trainer::new(&parts, cross_entropy, Sgd::new(0.1)).accumulate(4)?;
     for i in 0..3 {
         if i == 2 {
-            trainer = trainer.accumulate(2);
+            trainer = trainer.accumulate(2)?;
         }
         trainer.step(&x.narrow(0, 3 * i, 3)?, &y.narrow(0, 3 * i, 3)?)?;
     }
@@ -234,7 +234,7 @@ fn gradients_that_another_trainer_has_lost_are_missed() -> Result<()> {
     let (net, (x, y)) = (untrained(2)?, formula_batch(0, 4)?);
     let before = everywhere(&net)?;
     let still = sgd(0.0, 0.9);
-    let mut first = Trainer::new(&net, cross_entropy, Sgd::new(0.1)).accumulate(2);
+    let mut first = Trainer::new(&net, cross_entropy, Sgd::new(0.1)).accumulate(2)?;
     for flushes in [false, true] {
         match flushes {
             true => first.backward(&x, &y)?, // the first half of a step
@@ -261,7 +261,7 @@ fn gradients_that_another_trainer_has_lost_are_missed() -> Result<()> {
 /// A replica has only its own part of them, which is not divided by the right number.
 fn gradients_that_wait_are_not_shown_as_those_of_a_step() -> Result<()> {
     let (net, (x, y)) = (untrained(2)?, formula_batch(0, 4)?);
-    let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.1)).accumulate(2);
+    let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.1)).accumulate(2)?;
     for shown in [0, 6, 0] {
         trainer.step(&x, &y)?;
         let gradients = trainer.gradients()?.len();

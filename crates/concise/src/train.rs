@@ -67,7 +67,7 @@ fn train_among(processes: &Arc<Processes>, options: &Options) -> Result<Summary>
     let trainer = Trainer::new(&net, cross_entropy, options.sgd(run.lr));
     let trainer = trainer.schedule(options.schedule(&run)).check_losses(false); // the run does
     let trainer = trainer.stop_together(run::wants_to_end, run::interrupt);
-    let mut trainer = trainer.accumulate(options.accumulate);
+    let mut trainer = trainer.accumulate(options.accumulate)?;
     trainer.load_state_dict(run.take_extra_state())?; // that of --resume
     for epoch in run.epochs() {
         run.timer.start();
@@ -89,7 +89,7 @@ fn train_among(processes: &Arc<Processes>, options: &Options) -> Result<Summary>
 /// The run and its network, once all processes have the same settings and parameters.
 fn start(processes: &Arc<Processes>, options: &Options) -> Result<(Run, DataParallel)> {
     let mut run = Run::start_in(processes.process()?, &options.run, &BOOK)?;
-    run.train_iter = run.train_iter.in_groups_of(options.accumulate);
+    run.train_iter = run.train_iter.in_groups_of(options.accumulate)?;
     let how = options.replication(processes, &run.devices)?;
     let mut counts = [run.devices.len() as f64, 1.0]; // of replicas, and of processes
     processes.sum(&mut counts)?;
@@ -107,7 +107,7 @@ fn start(processes: &Arc<Processes>, options: &Options) -> Result<(Run, DataPara
         let split = net.set_split(weights).context("--split");
         split.map_err(BadInput::from)?;
         if !processes.are_one() {
-            run.train_iter = run.train_iter.split_by(weights);
+            run.train_iter = run.train_iter.split_by(weights)?;
         }
     }
     // The parameters of --init or --resume, if it is given

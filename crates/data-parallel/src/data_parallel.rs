@@ -1,8 +1,8 @@
 //! A network replicated over devices.
 
+use std::any::TypeId;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result, ensure};
@@ -15,7 +15,7 @@ use training::{num_examples, rng, shares, weights};
 
 use crate::cores::Cores;
 use crate::processes::Processes;
-use crate::replica::{Groups, Replica};
+use crate::replica::{Groups, Replica, Shared};
 use crate::settings::{ReduceOn, Replication, split_by_shares};
 use crate::state::{Initializer, Origin, State, build};
 use crate::workers::{Worker, Workers};
@@ -45,8 +45,8 @@ pub struct DataParallel {
     devices: Arc<[Device]>,
     /// The part of a minibatch that each gets, in proportion.
     weights: Arc<Mutex<Vec<f64>>>,
-    /// The number of the trainer whose gradients and optimizer state the replicas hold; 0 before the first step.
-    pub(crate) last_trainer: Arc<AtomicUsize>,
+    /// What the network was built as.
+    pub(crate) network_type: NetworkType,
     /// How the replicas work together.
     pub(crate) how: Replication,
     /// The processes that have replicas of this network.
@@ -54,6 +54,13 @@ pub struct DataParallel {
     /// The number of the first replica of this process among those of all.
     pub(crate) first_rank: usize,
     warnings: Arc<[String]>,
+}
+
+/// The type of a network, and its name.
+#[derive(Clone, Copy)]
+pub(crate) struct NetworkType {
+    pub id: TypeId,
+    pub name: &'static str,
 }
 
 impl DataParallel {
@@ -109,23 +116,24 @@ impl DataParallel {
         }
         let warnings = warnings(&how, devices);
         let network = Arc::new(network);
-        let cores = Arc::new(Cores::new(k));
+        let shared = Shared {
+            cores: Arc::new(Cores::new(k)),
+            alone: processes.are_one(),
+        };
         let (mut workers, mut states) = (Vec::new(), Vec::<State>::new());
         let all_groups = groups(processes, &how, k)?;
         let first = &all_groups[0].gradients;
         let (first_rank, all) = (first.rank(), first.size());
         for (rank, (groups, device)) in all_groups.into_iter().zip(devices).enumerate() {
             let (network, how, device) = (network.clone(), how.clone(), device.clone());
-            let shared = (cores.clone(), processes.are_one());
-            let first = states.first().cloned();
-            let drawn = (seed, first_rank + rank);
+            let (shared, first) = (shared.clone(), states.first().cloned());
             let name = devices::device_name(rank, &device);
             let make = move |name: &str| {
                 devices::threads::set_together(k.min(devices::cores()));
                 let draw = || Origin::Drawn(initializer, Box::new(rng(seed)));
                 let origin = first.map_or_else(draw, Origin::Copy);
                 let (built, state) = build(&device, origin, |vb| network(vb))?;
-                Replica::new(name, (Box::new(built), state), drawn, groups, &how, shared)
+                Replica::new(name, Box::new(built), state, seed, groups, &how, shared)
             };
             let (worker, state) = Worker::start(name, make)?;
             if rank == 0 && devices[0].is_cpu() {
@@ -146,7 +154,10 @@ impl DataParallel {
             states: states.into(),
             devices: devices.into(),
             weights: Arc::new(Mutex::new(vec![1.0; all])),
-            last_trainer: Arc::default(),
+            network_type: NetworkType {
+                id: TypeId::of::<N>(),
+                name: std::any::type_name::<N>(),
+            },
             how,
             processes: processes.clone(),
             first_rank,
@@ -263,8 +274,10 @@ impl DataParallel {
     /// ```
     ///
     /// # Errors
-    /// If the file cannot be written.
+    /// If a number is NaN or infinite, in parameters or in the buffers of any replica: then a file that was there stays.
+    /// And if the file cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        self.check_buffers()?;
         weights::save(path.as_ref(), &self.state_dict()?)
     }
 
@@ -345,6 +358,17 @@ impl DataParallel {
         let split = || split_by_shares(x, y, &self.devices, shares.clone());
         let (x_shards, y_shards) = devices::on_devices("split", &self.devices, split)?;
         Ok(x_shards.into_iter().zip(y_shards).collect())
+    }
+
+    /// An error that names a buffer of a replica of this process, if it is NaN or infinite.
+    pub(crate) fn check_buffers(&self) -> Result<()> {
+        for (i, state) in self.states.iter().enumerate() {
+            for (name, buffer) in state.buffers() {
+                let place = || format!("replica {}", devices::device_name(i, &self.devices[i]));
+                weights::check_finite(name, buffer.as_tensor()).with_context(place)?;
+            }
+        }
+        Ok(())
     }
 
     /// Runs `job` on all replicas at once, each with its own of `inputs`, and waits for all.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Result, bail, ensure};
 use candle_core::Tensor;
 use training::accuracy;
 
@@ -26,13 +26,15 @@ use crate::data_parallel::DataParallel;
 /// ```
 ///
 /// # Errors
-/// If a replica fails; the message names it, and the network can train on. With several processes the process must end
-/// ([`Processes::abort`](crate::Processes::abort)), because the others wait for its counts.
+/// If no minibatch came, or a running statistic is NaN or infinite; the message names it and its replica. If a replica
+/// fails; the message names it. If a minibatch or the metric fails in one process, all processes return an error. The
+/// network can train on.
 pub fn evaluate_accuracy_gpus(net: &DataParallel, data_iter: impl Minibatches) -> Result<f64> {
     // No. of correct predictions, no. of predictions
     let [correct, all] = evaluate(net, data_iter, |y_hat, y| {
         Ok([accuracy(y_hat, y)? as f64, y.elem_count() as f64])
     })?;
+    ensure!(all > 0.0, "the accuracy of no example: no minibatch came");
     Ok(correct / all)
 }
 
@@ -64,6 +66,26 @@ pub fn evaluate<const N: usize>(
     data_iter: impl Minibatches,
     metric: impl Fn(&Tensor, &Tensor) -> candle_core::Result<[f64; N]> + Send + Sync + 'static,
 ) -> Result<[f64; N]> {
+    // the other processes wait for these sums, whatever fails here
+    let own = sums_here(net, data_iter, metric);
+    let mut sums = own.as_ref().map_or([0.0; N], |sums| *sums);
+    let mut failed = [f64::from(u8::from(own.is_err()))];
+    net.processes.sum(&mut failed)?;
+    net.processes.sum(&mut sums)?;
+    own?;
+    if failed[0] > 0.0 {
+        bail!("the evaluation failed in another process")
+    }
+    Ok(sums)
+}
+
+/// The sums over the minibatches of this process.
+fn sums_here<const N: usize>(
+    net: &DataParallel,
+    data_iter: impl Minibatches,
+    metric: impl Fn(&Tensor, &Tensor) -> candle_core::Result<[f64; N]> + Send + Sync + 'static,
+) -> Result<[f64; N]> {
+    net.check_buffers()?;
     let metric = Arc::new(metric);
     let mut sums = [0.0; N];
     for batch in data_iter {
@@ -79,7 +101,6 @@ pub fn evaluate<const N: usize>(
             sums.iter_mut().zip(shard).for_each(|(sum, n)| *sum += n);
         }
     }
-    net.processes.sum(&mut sums)?; // those of the other processes too
     Ok(sums)
 }
 

@@ -57,6 +57,7 @@ mod replica;
 mod report;
 pub mod schedule;
 mod settings;
+mod slot;
 mod state;
 mod state_dict;
 mod trainer;

@@ -1,16 +1,16 @@
 //! One replica of a network, and a step as it takes it (steps 0 and 3 of the chapter `seven-diffs`).
 
-use std::collections::HashMap;
+use std::any::Any;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SendError, Sender};
 
-use anyhow::{Context, Result, ensure};
-use candle_core::{Error, Tensor, Var};
+use anyhow::{Context, Result, bail, ensure};
+use candle_core::{Error, Tensor};
 use collective::Member;
 use devices::catch_panic;
 use functional::{
-    Backward, Bucket, Gradients, Network, OptimizerState, Part, Summation, Value, Values,
-    with_checks,
+    Backward, Bucket, Network, Summation, Value, Values, not_finite, not_finite_sum, with_checks,
 };
 
 use crate::cores::Cores;
@@ -18,27 +18,53 @@ use crate::layers::Pass;
 use crate::norms::Norms;
 use crate::reducer::Reducer;
 use crate::settings::Replication;
+use crate::slot::Slot;
 use crate::state::State;
-use crate::update_rule::UpdateRule;
+use crate::update_rule::StepRule;
 
-/// A loss of each example.
-pub(crate) type Loss = dyn Fn(&Value, &Tensor) -> candle_core::Result<Value> + Send + Sync;
+/// A network that knows its type again, for a loss that is a function of the network.
+pub(crate) trait AnyNetwork: Network {
+    fn as_any(&self) -> &dyn Any;
+}
+
+impl<N: Network + 'static> AnyNetwork for N {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// The losses of the examples of a shard.
+pub(crate) enum Loss {
+    /// A function of the network's outputs, and of the labels.
+    OfOutputs(Box<OfOutputs>),
+    /// A function of the network, the inputs and the targets.
+    OfNetwork(Box<OfNetwork>),
+}
+
+type OfOutputs = dyn Fn(&Value, &Tensor) -> candle_core::Result<Value> + Send + Sync;
+type OfNetwork = dyn Fn(&dyn Any, &[Value], &[Tensor]) -> candle_core::Result<Value> + Send + Sync;
 
 /// The network on one device, as its thread sees it.
 pub(crate) struct Replica {
-    net: Box<dyn Network>,
+    net: Box<dyn AnyNetwork>,
     pub state: State,
     members: Option<Members>,
-    overlap: bool,
-    gradients: Gradients,
-    optimizer_state: OptimizerState,
-    cores: Arc<Cores>,
-    /// The seed of random numbers in training, and the replica's number among those of all processes.
-    drawn: (u64, usize),
+    how: Replication,
+    /// The seed of random numbers in training.
+    seed: u64,
+    /// Its number among the replicas of all processes.
+    rank: usize,
+    shared: Shared,
     /// Whether other replicas wait for this one. If it fails then, it leaves them.
     pub in_step: bool,
+}
+
+/// What the replicas of a process have in common.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    pub cores: Arc<Cores>,
     /// Whether no other process has replicas of this network.
-    alone: bool,
+    pub alone: bool,
 }
 
 /// The memberships of a replica in groups of all replicas. It loses them when it fails in a step.
@@ -60,138 +86,223 @@ pub(crate) struct Groups {
 /// What all replicas need to know of a minibatch.
 pub(crate) struct Minibatch {
     pub loss: Arc<Loss>,
-    pub rule: UpdateRule,
+    pub rule: StepRule,
     /// The steps before this one, and the minibatches of this step before this one.
     pub number: (usize, usize),
-    /// Whether another trainer used the replicas before this one.
-    pub fresh: bool,
     /// The examples of this step if this is its last minibatch; otherwise the gradients wait.
     pub step_with: Option<usize>,
+    /// Whether numbers that are not finite are errors.
+    pub checks_numbers: bool,
+    /// Set where a replica cannot compute, before it hands in its last gradients: then no replica takes the step.
+    pub dropped: AtomicBool,
 }
 
-/// The optimizer state of each parameter by the names of both, and the steps of each parameter.
-pub(crate) type NamedState = (Vec<(String, Tensor)>, Vec<u64>);
+/// A part of a minibatch.
+pub(crate) struct Share {
+    pub x: Tensor,
+    pub y: Tensor,
+    /// Whether the gradients of candle's operations are compared with finite differences first.
+    pub checks: bool,
+}
 
-/// The result of a minibatch: the sum of the shard's losses, outputs and labels.
-pub(crate) type Shard = (Tensor, (Tensor, Tensor));
+/// What a replica computed of its part of a minibatch.
+pub(crate) struct Shard {
+    /// The sum of the losses of its examples.
+    pub loss: Tensor,
+    /// The outputs of the network; none where the loss is a function of the network.
+    pub outputs: Option<Tensor>,
+    pub labels: Tensor,
+}
+
+/// What came of a minibatch on one replica.
+#[derive(Default)]
+pub(crate) struct Trained {
+    /// None without an example.
+    pub shard: Option<Shard>,
+    /// Why no step was taken: what is not finite among the sums, on all replicas the same.
+    pub not_finite: Option<String>,
+}
+
+/// What all replicas together have.
+struct Sums {
+    buckets: Vec<Bucket>,
+    /// Whether any replica used each parameter that is trained.
+    used: Vec<bool>,
+}
+
+/// A minibatch that is written down and not yet computed.
+struct Written {
+    /// The sum of the losses.
+    loss: Value,
+    outputs: Option<Value>,
+}
 
 impl Replica {
     pub fn new(
         name: &str,
-        (net, state): (Box<dyn Network>, State),
-        drawn: (u64, usize),
+        net: Box<dyn AnyNetwork>,
+        state: State,
+        seed: u64,
         groups: Groups,
         how: &Replication,
-        (cores, alone): (Arc<Cores>, bool),
+        shared: Shared,
     ) -> Result<Self> {
-        let mut gradients = Gradients::new(state.named(), how.bucket_bytes / size_of::<f32>())?;
-        gradients.allow_unused(how.allow_unused);
-        let norms = |member| Arc::new(Norms::new(member, cores.clone()));
-        let device = state.device();
+        let norms = |member| Arc::new(Norms::new(member, shared.cores.clone()));
+        let rank = groups.gradients.rank();
         let members = Members {
             agreement: groups.agreement,
-            reducer: Reducer::start(name, groups.gradients, &device, how.reduce_on)?,
+            reducer: Reducer::start(name, groups.gradients, &state.device(), how.reduce_on)?,
             norms: groups.norms.map(norms),
         };
         Ok(Self {
             net,
             state,
             members: Some(members),
-            overlap: how.overlap,
-            gradients,
-            optimizer_state: OptimizerState::default(),
-            cores,
-            drawn,
+            how: how.clone(),
+            seed,
+            rank,
+            shared,
             in_step: false,
-            alone,
         })
     }
 
-    /// Trains on a shard, and compares candle's gradients first if it `checks`: writes the computation down, agrees with
-    /// the other replicas that all could, computes, sums the gradients of all replicas while it computes them, and
-    /// takes the step. A replica without an example only sums.
+    /// Trains on a part of a minibatch: writes the computation down, agrees with the other replicas that all could,
+    /// computes, sums the gradients of all replicas while it computes them, and takes the step. A replica without an
+    /// example only sums.
     ///
     /// # Errors
     /// If the minibatch does not fit: nothing was changed. In several processes the other processes wait, so training
-    /// cannot go on.
+    /// cannot go on. If this replica cannot compute it: where that is [`recoverable`](Self::is_recoverable), no replica
+    /// has taken the step, and [`drop_step`](Self::drop_step) sets back what was changed.
     pub fn train(
         &mut self,
         minibatch: &Minibatch,
-        (x, y, checks): (Tensor, Tensor, bool),
-    ) -> Result<Option<Shard>> {
+        share: &Share,
+        slot: &mut Slot,
+    ) -> Result<Trained> {
         self.in_step = true;
-        let examples = y.dim(0)?;
-        let write = |replica: &mut Self| catch_panic(|| replica.write(minibatch, &x, &y, checks));
+        let examples = share.y.dim(0)?;
+        let write = |replica: &mut Self| catch_panic(|| replica.write(minibatch, share));
         let written = self.compute(write);
         let written = written.unwrap_or_else(|panicked| Err(panicked.into()));
         // outside of the replica's turn on the cores: the others may need them to come here
         if !self.all_agree(written.is_ok())? {
-            self.in_step = !self.alone;
-            return explained(written, examples).map(|_| None);
-        }
-        if minibatch.fresh {
-            self.forget();
+            self.in_step = !self.shared.alone;
+            explained(written, examples)?;
+            return Ok(Trained::default());
         }
         let written = written?;
-        let last = minibatch.step_with.is_some();
-        let computed = self.compute(|replica| match &written {
-            Some((l, y_hat)) => replica.backward(l, y_hat, last).map(Some),
+        slot.keep_buffers(&self.state)?;
+        let mut handed_in = 0;
+        let computed = match &written {
             None => Ok(None),
-        });
-        let outputs = explained(computed, examples)?;
-        if let Some(examples) = minibatch.step_with {
-            if outputs.is_none() {
-                self.reduce()?;
+            Some(written) => {
+                let backward = |replica: &mut Self| {
+                    catch_panic(|| replica.backward(written, minibatch, slot, &mut handed_in))
+                };
+                let computed = self.compute(backward);
+                computed.unwrap_or_else(|panicked| Err(panicked.into())).map(Some)
             }
-            self.update(&minibatch.rule, examples)?;
-        }
-        Ok(outputs.map(|(l, y_hat)| (l, (y_hat, y))))
+        };
+        let computed = match explained(computed, examples) {
+            Ok(computed) => computed,
+            Err(error) if self.is_recoverable() => {
+                minibatch.dropped.store(true, Ordering::SeqCst);
+                if minibatch.step_with.is_some() {
+                    self.hand_in_zeros(slot, handed_in)?;
+                }
+                slot.renew_gradients()?;
+                self.in_step = false;
+                return Err(error);
+            }
+            Err(error) => return Err(error),
+        };
+        let not_finite = match minibatch.step_with {
+            None => None,
+            Some(examples) => {
+                if computed.is_none() {
+                    self.hand_in(slot)?;
+                }
+                self.update(minibatch, slot, examples)?
+            }
+        };
+        let shard = computed.map(|(loss, outputs)| Shard {
+            loss,
+            outputs,
+            labels: share.y.clone(),
+        });
+        Ok(Trained { shard, not_finite })
     }
 
-    /// Sums the gradients that wait, and takes the step with them.
-    pub fn flush(&mut self, rule: &UpdateRule, examples: usize) -> Result<()> {
+    /// Whether the network trains on after an error in the computation of a minibatch. In several processes, and where
+    /// norms are synchronized, the others wait for what this replica does not compute.
+    fn is_recoverable(&self) -> bool {
+        let norms = self.members.as_ref().is_some_and(|members| members.norms.is_some());
+        self.shared.alone && !norms
+    }
+
+    /// Sums the gradients that wait, and takes the step with them. Returns what is not finite, as [`Trained`] has it.
+    pub fn flush(&mut self, minibatch: &Minibatch, slot: &mut Slot, examples: usize) -> Result<Option<String>> {
         self.in_step = true;
-        self.reduce()?;
-        self.update(rule, examples)
+        slot.keep_buffers(&self.state)?;
+        self.hand_in(slot)?;
+        self.update(minibatch, slot, examples)
+    }
+
+    /// Forgets the gradients of the step, and sets the buffers back to what they were before its last minibatch.
+    pub fn drop_step(&mut self, slot: &mut Slot) -> Result<()> {
+        slot.gradients.zero();
+        slot.set_back_buffers(&self.state)
     }
 
     /// Runs `f` on this replica's share of the cores, as soon as one of them is free.
     fn compute<T>(&mut self, f: impl FnOnce(&mut Self) -> T) -> T {
-        let cores = self.cores.clone();
+        let cores = self.shared.cores.clone();
         cores.compute(|| f(self))
     }
 
-    /// The sum of the losses and the outputs, not yet computed: here shapes are checked. None without an example, unless
-    /// the norms of all replicas are synchronized.
-    fn write(
-        &self,
-        minibatch: &Minibatch,
-        x: &Tensor,
-        y: &Tensor,
-        checks: bool,
-    ) -> Result<Option<(Value, Value)>> {
-        let examples = y.dim(0)?;
+    /// Writes the sum of the losses and the outputs down: here shapes are checked. None without an example, unless the
+    /// norms of all replicas are synchronized.
+    fn write(&self, minibatch: &Minibatch, share: &Share) -> Result<Option<Written>> {
+        let examples = share.y.dim(0)?;
         if examples == 0 && self.members()?.norms.is_none() {
             return Ok(None);
         }
-        let (x, (seed, replica), number) = (Value::new(x)?, self.drawn, minibatch.number);
         let pass = Pass {
-            seed,
-            replica,
-            number,
+            seed: self.seed,
+            replica: self.rank,
+            number: minibatch.number,
         };
-        let y_hat = pass.run(|| match checks {
-            true => with_checks(self.state.named(), || self.net.forward(&x, true)),
-            false => self.net.forward(&x, true),
+        let (losses, outputs) = pass.run(|| {
+            if share.checks {
+                with_checks(self.state.named(), || self.losses(minibatch, share))
+            } else {
+                self.losses(minibatch, share)
+            }
         })?;
-        let ls = (minibatch.loss)(&y_hat, y)?;
-        let found = ls.dims();
+        let found = losses.dims();
         ensure!(
             found == [examples],
             "the loss has shape {found:?}, expected [{examples}]: one number for each example, no mean or sum \
              over the examples, and no second dimension"
         );
-        Ok(Some((ls.sum()?, y_hat)))
+        let loss = losses.sum()?;
+        Ok(Some(Written { loss, outputs }))
+    }
+
+    /// The losses of all examples, and the outputs if the loss is a function of them.
+    fn losses(&self, minibatch: &Minibatch, share: &Share) -> candle_core::Result<(Value, Option<Value>)> {
+        let x = Value::new(&share.x)?;
+        match &*minibatch.loss {
+            Loss::OfOutputs(loss) => {
+                let y_hat = self.net.forward(&x, true)?;
+                Ok((loss(&y_hat, &share.y)?, Some(y_hat)))
+            }
+            Loss::OfNetwork(loss) => {
+                let losses = loss(self.net.as_any(), &[x], std::slice::from_ref(&share.y))?;
+                Ok((losses, None))
+            }
+        }
     }
 
     /// Whether all replicas of this process say yes.
@@ -201,123 +312,151 @@ impl Replica {
         Ok(answers.into_iter().all(|yes| yes))
     }
 
-    /// Computes the loss `l` and the outputs `y_hat`, and adds the gradients of `l` to those that wait. With `last` it
-    /// begins to sum the gradients of all replicas, each bucket as soon as it is complete.
-    fn backward(&mut self, l: &Value, y_hat: &Value, last: bool) -> Result<(Tensor, Tensor)> {
+    /// Computes the loss and the outputs, and adds the gradients of the loss to those that wait. In the last minibatch of
+    /// a step it begins to sum the gradients of all replicas, each bucket as soon as it is complete. The last bucket
+    /// follows when nothing can fail any more. `handed_in` counts the buckets.
+    fn backward(
+        &self,
+        written: &Written,
+        minibatch: &Minibatch,
+        slot: &mut Slot,
+        handed_in: &mut usize,
+    ) -> Result<(Tensor, Option<Tensor>)> {
         let members = self.members()?;
         let (buckets, norms) = (members.reducer.buckets(), members.norms.clone());
-        let mut ready = |bucket| {
+        let is_last = minibatch.step_with.is_some();
+        let (all, mut last_bucket) = (slot.gradients.layout().len(), None);
+        let mut ready = |bucket: Bucket| {
             check_used(norms.as_deref())?;
+            if bucket.index + 1 == all {
+                last_bucket = Some(bucket);
+                return Ok(());
+            }
+            *handed_in += 1;
             send(&buckets, bucket)
         };
+        let outputs: Vec<&Value> = written.outputs.iter().collect();
         let how = Backward {
             norms: norms.clone().map(|norms| norms as Arc<dyn Summation>),
-            outputs: &[y_hat],
-            ready: (last && self.overlap).then_some(&mut ready),
+            outputs: &outputs,
+            ready: (is_last && self.how.overlap).then_some(&mut ready),
         };
-        let l = self.gradients.backward_with(l, how)?;
+        let loss = slot.gradients.backward_with(&written.loss, how)?;
         check_used(norms.as_deref())?;
-        if last && !self.overlap {
-            self.reduce()?;
+        let outputs = written.outputs.as_ref().map(Value::eval).transpose()?;
+        if minibatch.checks_numbers {
+            self.check_buffers()?;
         }
-        Ok((l, y_hat.eval()?))
+        match last_bucket {
+            Some(bucket) => {
+                send(&buckets, bucket)?;
+                self.hand_in_used(slot)?;
+            }
+            None if is_last => self.hand_in(slot)?,
+            None => {}
+        }
+        Ok((loss, outputs))
+    }
+
+    /// An error that names a buffer that is not finite. On a GPU none is looked at, because that would wait for the GPU.
+    fn check_buffers(&self) -> Result<()> {
+        for (name, buffer) in self.state.buffers() {
+            if let Some(at) = not_finite(buffer)? {
+                let value = buffer.flatten_all()?.get(at)?.to_scalar::<f32>()?;
+                bail!("{name} has become {value}: {NOT_FINITE_BUFFER}")
+            }
+        }
+        Ok(())
     }
 
     /// Begins to sum the gradients of all replicas. Without a backward pass they are zeros.
-    fn reduce(&mut self) -> Result<()> {
+    fn hand_in(&self, slot: &mut Slot) -> Result<()> {
         let buckets = self.members()?.reducer.buckets();
-        Ok(self.gradients.give(&mut |bucket| send(&buckets, bucket))?)
+        slot.gradients.give(&mut |bucket| send(&buckets, bucket))?;
+        self.hand_in_used(slot)
     }
 
-    /// Waits for all sums, and takes the optimizer's step with them, divided by `examples`.
-    fn update(&mut self, rule: &UpdateRule, examples: usize) -> Result<()> {
-        let reducer = &self.members()?.reducer;
-        // all of them before the first is used: a step is taken as a whole or not at all
-        let sums = self.gradients.layout().map(|_| reducer.sum());
-        let sums = sums.collect::<Result<Vec<Bucket>>>()?;
-        self.compute(|replica| {
-            let _span = tracing::info_span!("update").entered();
-            let params: Vec<(&str, &Var)> = replica.state.named().collect();
-            let how = rule.update(examples);
-            let optimizer = &*rule.optimizer;
-            replica.optimizer_state.step(optimizer, &params, &sums, how)
-        })?;
-        for bucket in sums {
-            self.gradients.put_back(bucket)?;
+    /// Behind the gradients, where a step may leave parameters out: on how many replicas each was used.
+    fn hand_in_used(&self, slot: &Slot) -> Result<()> {
+        if !self.how.allow_unused {
+            return Ok(());
         }
-        self.gradients.zero();
-        Ok(())
+        let used = slot.gradients.used().map(|used| f32::from(u8::from(used)));
+        let (used, device): (Vec<f32>, _) = (used.collect(), self.state.device());
+        let bucket = Bucket {
+            index: slot.gradients.layout().len(),
+            parts: [].into(),
+            values: if device.is_cpu() {
+                Values::Floats(used)
+            } else {
+                Values::Tensor(Tensor::new(used, &device)?)
+            },
+        };
+        Ok(send(&self.members()?.reducer.buckets(), bucket)?)
+    }
+
+    /// Hands in zeros where this replica has not yet handed in a bucket, and waits for the sums, as the other replicas do.
+    fn hand_in_zeros(&self, slot: &mut Slot, handed_in: usize) -> Result<()> {
+        let buckets = self.members()?.reducer.buckets();
+        slot.renew_gradients()?;
+        slot.gradients.give(&mut |bucket| {
+            if bucket.index < handed_in {
+                Ok(())
+            } else {
+                send(&buckets, bucket)
+            }
+        })?;
+        self.hand_in_used(slot)?;
+        self.sums(slot).map(drop)
+    }
+
+    /// Waits for the sums of all gradients.
+    fn sums(&self, slot: &Slot) -> Result<Sums> {
+        let reducer = &self.members()?.reducer;
+        let buckets = slot.gradients.layout().map(|_| reducer.sum());
+        let buckets = buckets.collect::<Result<_>>()?;
+        let used = if self.how.allow_unused {
+            let replicas: Vec<f32> = match reducer.sum()?.values {
+                Values::Floats(replicas) => replicas,
+                Values::Tensor(replicas) => replicas.to_vec1()?,
+            };
+            replicas.into_iter().map(|replicas| replicas > 0.0).collect()
+        } else {
+            vec![true; slot.gradients.used().count()]
+        };
+        Ok(Sums { buckets, used })
+    }
+
+    /// Waits for all sums, and takes the optimizer's step with them, divided by `examples`: as a whole or not at all. It is
+    /// not taken where a replica has dropped it, or a sum is not finite, which is returned.
+    fn update(&mut self, minibatch: &Minibatch, slot: &mut Slot, examples: usize) -> Result<Option<String>> {
+        let Sums { buckets, used } = self.sums(slot)?;
+        let dropped = minibatch.dropped.load(Ordering::SeqCst);
+        let not_finite = self.compute(|_| -> Result<Option<String>> {
+            let _span = tracing::info_span!("update").entered();
+            if dropped {
+                return Ok(None);
+            }
+            if minibatch.checks_numbers
+                && let Some((part, value)) = not_finite_sum(&buckets)
+            {
+                let name = slot.name(part.parameter);
+                return Ok(Some(format!("the gradient of {name} is {value}")));
+            }
+            slot.step(&minibatch.rule, &used, &buckets, examples)?;
+            Ok(None)
+        })?;
+        for bucket in buckets {
+            slot.gradients.put_back(bucket)?;
+        }
+        slot.gradients.zero();
+        Ok(not_finite)
     }
 
     /// The network's output in inference.
     pub fn infer(&mut self, x: &Tensor) -> Result<Tensor> {
         let forward = |replica: &mut Self| replica.net.forward(&Value::new(x)?, false)?.eval();
         Ok(self.compute(forward)?)
-    }
-
-    /// The elements of each bucket.
-    pub fn bucket_sizes(&self) -> Vec<usize> {
-        let end = |parts: &Arc<[Part]>| parts.last().map_or(0, |part| part.range.end);
-        self.gradients.layout().map(end).collect()
-    }
-
-    /// The gradients of the last step, in the order of the parameters.
-    pub fn gradients(&self) -> Result<Vec<Tensor>> {
-        Ok(self.gradients.values()?)
-    }
-
-    /// Forgets the gradients and the optimizer state of another trainer.
-    pub fn forget(&mut self) {
-        self.gradients.zero();
-        self.optimizer_state = OptimizerState::default();
-    }
-
-    /// The optimizer state that `names` names; nothing before the first step.
-    pub fn optimizer_state(&self, names: &[&str]) -> Result<NamedState> {
-        let mut named = Vec::new();
-        let buckets = self.optimizer_state.buckets().iter();
-        for (values, parts) in buckets.zip(self.gradients.layout()) {
-            for (name, values) in names.iter().zip(values) {
-                for part in parts.iter() {
-                    let param = self.name_of(part.parameter)?;
-                    named.push((format!("{name} {param}"), values.get(part.range.clone())?));
-                }
-            }
-        }
-        Ok((named, self.optimizer_state.steps().to_vec()))
-    }
-
-    /// Sets the state that [`optimizer_state`](Self::optimizer_state) returned.
-    pub fn set_optimizer_state(
-        &mut self,
-        names: &[&str],
-        named: &HashMap<String, Tensor>,
-        steps: Vec<u64>,
-    ) -> Result<()> {
-        self.forget();
-        let device = self.state.device();
-        let of_bucket = |name: &str, parts: &[Part]| {
-            let of_param = |part: &Part| {
-                let name = format!("{name} {}", self.name_of(part.parameter)?);
-                let missing = || format!("the checkpoint has no {name}");
-                Ok(named.get(&name).with_context(missing)?.flatten_all()?)
-            };
-            let all = parts.iter().map(of_param).collect::<Result<Vec<_>>>()?;
-            let all = Tensor::cat(&all, 0)?;
-            Ok(match device.is_cpu() {
-                true => Values::Floats(all.to_vec1()?),
-                false => Values::Tensor(devices::to_device(&all, &device)?),
-            })
-        };
-        let layout = self.gradients.layout();
-        let buckets = layout.map(|parts| names.iter().map(|name| of_bucket(name, parts)).collect());
-        self.optimizer_state = OptimizerState::new(buckets.collect::<Result<_>>()?, steps);
-        Ok(())
-    }
-
-    fn name_of(&self, parameter: usize) -> Result<String> {
-        let param = self.state.parameters().nth(parameter);
-        Ok(param.context("there is no such parameter")?.0.clone())
     }
 
     fn members(&self) -> Result<&Members> {
@@ -345,6 +484,10 @@ impl Replica {
 }
 
 const FAILED: &str = "an earlier step failed; build the network anew";
+
+/// What an error says of a buffer that is NaN or infinite.
+const NOT_FINITE_BUFFER: &str = "a batch norm of candle's needs more than one value a channel on each replica; \
+    DataIter::drop_last leaves out a last minibatch that is too small";
 
 /// candle's operations forget on what a tensor without elements depends.
 const NO_EXAMPLE: &str = "this replica got no example of the minibatch; with synchronized batch norm, a network \

@@ -34,8 +34,9 @@ pub struct Replication {
     /// Then replicas without an example run the network as well, because the others wait for them. This works
     /// with the operations of `functional`; candle's own need an example on each replica.
     pub sync_bn: bool,
-    /// Whether a step may leave parameters out, as stochastic depth does: then their gradients are zero. Without
-    /// it, such a parameter is an error.
+    /// Whether a step may leave parameters out, as stochastic depth does. A parameter that no replica uses in a step
+    /// keeps its value and its optimizer state, as in PyTorch. On a GPU each step then waits for the sums. Without this,
+    /// such a parameter is an error.
     pub allow_unused: bool,
     /// How long replicas wait for one that does not come; without a limit for ever.
     pub timeout: Option<Duration>,

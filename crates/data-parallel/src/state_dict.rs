@@ -1,6 +1,6 @@
 //! The state of training beside the network: for checkpoints, and to compare the replicas.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail, ensure};
 use bytemuck::cast_slice;
@@ -10,10 +10,14 @@ use training::{compare, weights};
 
 use crate::data_parallel::DataParallel;
 use crate::processes::Disagreement;
+use crate::slot::{NamedState, Slot};
 use crate::trainer::Trainer;
 
 /// The name of the numbers of steps: of all, and of each parameter.
 const STEPS: &str = "steps";
+
+/// The name of the learning rate that [`Trainer::set_lr`] has set.
+const LR: &str = "lr";
 
 /// The name of a buffer of a replica that is not the first of all.
 fn buffer_of(replica: usize, name: &str) -> String {
@@ -47,91 +51,103 @@ impl Trainer {
     /// ```
     ///
     /// # Errors
-    /// If a device fails.
+    /// If gradients wait for their step, which no state has: [`flush`](Self::flush) takes it. And if a device fails.
     pub fn state_dict(&self) -> Result<Vec<(String, Tensor)>> {
-        let names = self.rule.optimizer.state();
-        let (mut state, of_each) = match self.is_last() {
-            true => self
-                .net
-                .on_first(|replica| replica.optimizer_state(names))?,
-            false => Default::default(),
-        };
-        let steps = [self.steps as u64].into_iter().chain(of_each);
+        self.check_no_gradients_wait("state_dict")?;
+        let NamedState { tensors, steps } = self.optimizer_state()?;
+        let steps = [self.steps as u64].into_iter().chain(steps);
         let steps = Tensor::from_iter(steps.map(|steps| steps as i64), &Device::Cpu)?;
+        let mut state: Vec<(String, Tensor)> = tensors.into_iter().collect();
         state.push((STEPS.to_owned(), steps));
+        if let Some(lr) = self.rule.lr {
+            state.push((LR.to_owned(), Tensor::new(&[lr], &Device::Cpu)?));
+        }
         state.extend(self.net.other_buffers()?);
         Ok(state)
     }
 
-    /// Sets the state that [`state_dict`](Self::state_dict) returned, beside [`DataParallel::load_state_dict`]. Without
-    /// numbers of steps only the running statistics of the other replicas are set.
+    /// Sets the state that [`state_dict`](Self::state_dict) returned, beside [`DataParallel::load_state_dict`]: all of it,
+    /// so that the trainer goes on as the one that had this state. Gradients that wait are forgotten. Without numbers of
+    /// steps only the running statistics of the other replicas are set.
     ///
     /// # Errors
-    /// If it is the state of another network or optimizer.
+    /// If it is the state of another network or optimizer. Then nothing was changed.
     pub fn load_state_dict(
         &mut self,
         state: impl IntoIterator<Item = (String, Tensor)>,
     ) -> Result<()> {
-        let state: HashMap<String, Tensor> = state.into_iter().collect();
+        let state: BTreeMap<String, Tensor> = state.into_iter().collect();
+        let buffers = self.net.find_other_buffers(&state)?;
         if let Some(steps) = state.get(STEPS) {
             let steps: Vec<i64> = steps.to_vec1()?;
             let (all, of_each) = steps.split_first().context("steps: of none")?;
-            self.steps = *all as usize;
-            let of_each = of_each.iter().map(|steps| *steps as u64).collect();
-            self.load_optimizer_state(&state, of_each)?;
+            let lr = state.get(LR).map(|lr| lr.flatten_all()?.get(0)?.to_scalar::<f64>());
+            let lr = lr.transpose()?;
+            let slots = if of_each.is_empty() {
+                Default::default() // before the first step
+            } else {
+                let named = self.named_state(&state, of_each)?;
+                self.new_slots(&named).context("the optimizer's state")?
+            };
+            self.set_slots(slots, *all as usize);
+            self.rule.lr = lr;
         }
-        self.net.set_other_buffers(&state)
+        for (name, buffer, tensor) in buffers {
+            buffer.set(&tensor).context(name)?;
+        }
+        Ok(())
     }
 
-    /// Gives all replicas the optimizer state after `steps` of each parameter; without steps there is none.
-    fn load_optimizer_state(&self, state: &HashMap<String, Tensor>, steps: Vec<u64>) -> Result<()> {
-        if steps.is_empty() {
-            return Ok(());
-        }
+    /// The optimizer state in `state`, after so many steps of each parameter.
+    fn named_state(&self, state: &BTreeMap<String, Tensor>, steps: &[i64]) -> Result<NamedState> {
         let (params, found) = (self.net.states[0].parameters().count(), steps.len());
         ensure!(
             found == params,
             "steps: of {found} parameters, the network has {params}"
         );
         let names = self.rule.optimizer.state();
-        let is_own = |entry: &str| match entry.split_once(' ') {
-            None => entry == STEPS,
-            Some(("replica", _)) => true, // a buffer of another replica
-            Some((name, param)) => names.contains(&name) && self.net.states[0].get(param).is_some(),
-        };
-        if let Some(entry) = state.keys().filter(|entry| !is_own(entry)).min() {
-            bail!("the optimizer's state: {entry} is not this optimizer's or this network's")
+        let mut tensors = BTreeMap::new();
+        for (entry, tensor) in state {
+            match entry.split_once(' ') {
+                Some(("replica", _)) => {} // a buffer of another replica
+                None if [STEPS, LR].contains(&entry.as_str()) => {}
+                Some((name, param))
+                    if names.contains(&name) && self.net.states[0].get(param).is_some() =>
+                {
+                    tensors.insert(entry.clone(), tensor.clone());
+                }
+                _ => bail!(
+                    "the optimizer's state: {entry} is not this optimizer's or this network's"
+                ),
+            }
         }
-        let (state, replicas) = (state.clone(), vec![(); self.net.devices().len()]);
-        let set = self.net.on_each(replicas, move |replica, ()| {
-            replica.set_optimizer_state(names, &state, steps.clone())
-        });
-        set.context("the optimizer's state")?;
-        self.is_last_now();
-        Ok(())
+        let steps = steps.iter().map(|steps| *steps as u64).collect();
+        Ok(NamedState { tensors, steps })
     }
 
     /// Whether no minibatch waits for the step: then a checkpoint is whole.
     pub fn is_between_steps(&self) -> bool {
-        self.waiting == 0
+        self.waiting.minibatches == 0
     }
 
-    /// The gradients of the last step by the names of the parameters, in their shapes: means over the examples.
-    /// None while minibatches wait for the step: each replica has its own part of the sum.
+    /// The gradients of the last step by the names of the parameters, in their shapes: means over the examples. Frozen
+    /// parameters have none. There are none either while minibatches wait for the step: each replica has its own part of
+    /// the sum.
     ///
     /// # Errors
-    /// If a device fails.
+    /// If the trainer has taken no step since it was made, since its state was loaded, or since a step was not taken; and
+    /// if a device fails.
     pub fn gradients(&self) -> Result<Vec<(String, Tensor)>> {
         if !self.is_between_steps() {
             return Ok(Vec::new());
         }
-        let sums = self.net.on_first(|replica| replica.gradients())?;
-        let named = self.net.states[0].parameters().zip(sums);
-        let mean = |((name, param), sum): (&(String, Var), Tensor)| {
-            let mean = (sum / self.examples as f64)?;
-            Ok((name.clone(), mean.reshape(param.shape())?))
-        };
-        named.map(mean).collect()
+        let examples = self.last_examples;
+        ensure!(
+            examples > 0,
+            "there are no gradients: this trainer has taken no step, or not since its state was loaded or a step failed"
+        );
+        let sums = self.on_first_slot(Vec::new(), Slot::sums)?.into_iter();
+        sums.map(|(name, sum)| Ok((name, (sum / examples as f64)?))).collect()
     }
 }
 
@@ -159,17 +175,31 @@ impl DataParallel {
         Ok(all)
     }
 
-    /// Sets the buffers that are in `rest`. The others keep their values, those of the first replica.
-    fn set_other_buffers(&self, rest: &HashMap<String, Tensor>) -> Result<()> {
-        for (i, state) in self.states.iter().enumerate() {
-            for (name, buffer) in state.buffers() {
-                if let Some(tensor) = rest.get(&buffer_of(self.number(i), name)) {
-                    let tensor = devices::to_device(tensor, buffer.device())?;
-                    buffer.set(&tensor).with_context(|| name.clone())?;
-                }
+    /// The buffers of the other replicas that are in `state`, each with its name and its new value. The others keep their
+    /// values, those of the first replica.
+    fn find_other_buffers(
+        &self,
+        state: &BTreeMap<String, Tensor>,
+    ) -> Result<Vec<(String, Var, Tensor)>> {
+        let mut found = Vec::new();
+        for (i, replica) in self.states.iter().enumerate() {
+            for (name, buffer) in replica.buffers() {
+                let name = buffer_of(self.number(i), name);
+                let Some(tensor) = state.get(&name) else {
+                    continue;
+                };
+                let (shape, expected) = (tensor.dims(), buffer.dims());
+                ensure!(
+                    shape == expected && tensor.dtype() == buffer.dtype(),
+                    "{name} has shape {shape:?} and type {:?}, expected {expected:?} and {:?}",
+                    tensor.dtype(),
+                    buffer.dtype()
+                );
+                let tensor = devices::to_device(tensor, buffer.device())?;
+                found.push((name, buffer.clone(), tensor));
             }
         }
-        Ok(())
+        Ok(found)
     }
 
     /// Compares the parameters of all replicas: bit by bit in a process, by checksums between processes.

@@ -1,21 +1,24 @@
 //! One synchronized step of all replicas.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::any::{Any, TypeId};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use anyhow::{Result, bail, ensure};
 use candle_core::{Device, Tensor};
+use devices::lock;
 use functional::{Optimizer, Value};
 use training::{BatchLoss, Unread};
 
 use crate::data_parallel::DataParallel;
-use crate::replica::{Loss, Minibatch, Replica};
-use crate::update_rule::UpdateRule;
+use crate::replica::{Loss, Minibatch, Replica, Share};
+use crate::slot::{NamedState, Slot};
+use crate::update_rule::{StepRule, UpdateRule};
 
 /// Trains a replicated network: its [`step`](Trainer::step) is all that a training loop needs.
 ///
-/// One network may have several trainers, one after the other. Where another one has taken a step, a trainer begins
-/// without momentum.
+/// A trainer has gradients and an optimizer state of its own. So several trainers can take turns on one network, as the
+/// optimizers of a GAN do: [`Trainer::with`].
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
@@ -40,20 +43,42 @@ pub struct Trainer {
     accumulate: usize,
     /// Whether the next step compares the gradients of candle's operations with finite differences.
     checks: bool,
-    /// The losses that are not yet known to be finite, unless they are not checked.
-    unread: Option<Unread>,
+    /// Whether numbers that are not finite are errors.
+    checks_numbers: bool,
+    /// The losses that are not yet known to be finite.
+    unread: Unread<StepNumber>,
     stop: Option<Stop>,
     /// The steps that were taken.
     pub(crate) steps: usize,
-    /// Minibatches with gradients that wait for the step.
-    pub(crate) waiting: usize,
-    /// Examples of the gradients that wait, or of the last step.
-    pub(crate) examples: usize,
-    /// Its number among all trainers of the program.
-    id: usize,
+    pub(crate) waiting: Waiting,
+    /// The examples of the last step; 0 where its gradients are not there.
+    pub(crate) last_examples: usize,
+    slots: Slots,
 }
 
-static NEXT_ID: AtomicUsize = AtomicUsize::new(1);
+/// The minibatches whose gradients wait for their step.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Waiting {
+    pub minibatches: usize,
+    examples: usize,
+}
+
+/// What a trainer keeps on the replicas of this process.
+#[derive(Default)]
+pub(crate) struct Slots {
+    /// Of each replica; none before the first minibatch.
+    all: Vec<Arc<Mutex<Slot>>>,
+    /// The parameters that they train.
+    trained: Vec<bool>,
+}
+
+/// A step, as an error names it.
+#[derive(Debug, Clone, Copy)]
+struct StepNumber {
+    /// From 1.
+    number: usize,
+    lr: f64,
+}
 
 /// Asks whether this process wants to stop, and stops it: several processes stop after the same step.
 #[derive(Clone, Copy)]
@@ -68,7 +93,7 @@ pub struct Step {
     /// The loss of the minibatch, before the step.
     pub loss: BatchLoss,
     /// Outputs and labels of each shard, on its device, before the step: for a metric. Replicas
-    /// without an example have none.
+    /// without an example have none, and trainers of [`Trainer::with`] have none at all.
     pub shards: Vec<(Tensor, Tensor)>,
 }
 
@@ -83,18 +108,88 @@ impl Trainer {
         loss: impl Fn(&Value, &Tensor) -> candle_core::Result<Value> + Send + Sync + 'static,
         optimizer: impl Optimizer + 'static,
     ) -> Self {
+        Self::of(net, Loss::OfOutputs(Box::new(loss)), optimizer)
+    }
+
+    /// A trainer whose loss is a function of the network: for a network that is run twice in a step, or of which a step
+    /// uses a part, as those of a GAN do.
+    ///
+    /// `losses` gets the network, the inputs and the targets of a shard, and returns the loss of each example, (B,).
+    /// Today there is one input, `x`, and one target, `y`. Layers are called with `train` true. `N` is the type that
+    /// the network was built as.
+    ///
+    /// ```
+    /// use data_parallel::prelude::*;
+    ///
+    /// struct Gan {
+    ///     generator: Sequential,
+    ///     critic: Sequential,
+    /// }
+    ///
+    /// impl Network for Gan {
+    ///     fn forward(&self, noise: &Value, train: bool) -> Result<Value> {
+    ///         self.generator.forward(noise, train) // in inference
+    ///     }
+    /// }
+    ///
+    /// # fn main() -> anyhow::Result<()> {
+    /// let net = DataParallel::new(&devices(2)?, Initializer::Layers, 0, |vb| {
+    ///     let generator = Sequential::new().add(Linear::new(2, 3, vb.pp("generator"))?);
+    ///     let critic = Sequential::new().add(Linear::new(3, 1, vb.pp("critic"))?);
+    ///     Ok(Gan { generator, critic })
+    /// })?;
+    /// let real_or_not = |gan: &Gan, x: &[Value], y: &[Tensor]| {
+    ///     let real = gan.critic.forward(&Value::new(&y[0])?, true)?;
+    ///     let fake = gan.critic.forward(&gan.generator.forward(&x[0], true)?, true)?;
+    ///     binary_cross_entropy(&Value::cat(&[&real, &fake], 1)?, &Tensor::new(&[[1f32, 0.0]], y[0].device())?.repeat((y[0].dim(0)?, 1))?)
+    /// };
+    /// let fools = |gan: &Gan, x: &[Value], y: &[Tensor]| {
+    ///     let fake = gan.critic.forward(&gan.generator.forward(&x[0], true)?, true)?;
+    ///     binary_cross_entropy(&fake, &Tensor::ones((y[0].dim(0)?, 1), DType::F32, y[0].device())?)
+    /// };
+    /// // each trains its part, and has its own optimizer state
+    /// let mut critic = Trainer::with(&net, real_or_not, AdamW::default())?.rate("generator", 0.0)?;
+    /// let mut generator = Trainer::with(&net, fools, AdamW::default())?.rate("critic", 0.0)?;
+    /// let (noise, real) = (Tensor::ones((4, 2), DType::F32, &Device::Cpu)?, Tensor::ones((4, 3), DType::F32, &Device::Cpu)?);
+    /// critic.step(&noise, &real)?;
+    /// generator.step(&noise, &real)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// If the network was built as another type; the message has both.
+    pub fn with<N: 'static>(
+        net: &DataParallel,
+        losses: impl Fn(&N, &[Value], &[Tensor]) -> candle_core::Result<Value> + Send + Sync + 'static,
+        optimizer: impl Optimizer + 'static,
+    ) -> Result<Self> {
+        let (built, expected) = (net.network_type.name, std::any::type_name::<N>());
+        ensure!(
+            net.network_type.id == TypeId::of::<N>(),
+            "the network was built as {built}, the loss takes a {expected}"
+        );
+        let losses = move |net: &dyn Any, x: &[Value], y: &[Tensor]| match net.downcast_ref() {
+            Some(net) => losses(net, x, y),
+            None => candle_core::bail!("the network is no {expected}"),
+        };
+        Ok(Self::of(net, Loss::OfNetwork(Box::new(losses)), optimizer))
+    }
+
+    fn of(net: &DataParallel, loss: Loss, optimizer: impl Optimizer + 'static) -> Self {
         Self {
             net: net.clone(),
             loss: Arc::new(loss),
             rule: UpdateRule::new(optimizer, net.states[0].parameters().count()),
             accumulate: 1,
             checks: true,
-            unread: Some(Unread::default()),
+            checks_numbers: true,
+            unread: Unread::default(),
             stop: None,
             steps: 0,
-            waiting: 0,
-            examples: 0,
-            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            waiting: Waiting::default(),
+            last_examples: 0,
+            slots: Slots::default(),
         }
     }
 
@@ -102,14 +197,14 @@ impl Trainer {
     /// summed over the devices once. It is the step on all their examples together. Where as many or more wait
     /// already, the next one is the last.
     ///
-    /// # Panics
+    /// # Errors
     /// If `minibatches` is 0.
-    pub fn accumulate(self, minibatches: usize) -> Self {
-        assert!(minibatches > 0, "a step of 0 minibatches; give at least 1");
-        Self {
+    pub fn accumulate(self, minibatches: usize) -> Result<Self> {
+        ensure!(minibatches > 0, "a step of 0 minibatches; give at least 1");
+        Ok(Self {
             accumulate: minibatches,
             ..self
-        }
+        })
     }
 
     /// Whether the first step compares the gradient of each [`functional::candle`] in the network with a finite
@@ -118,12 +213,17 @@ impl Trainer {
         Self { checks, ..self }
     }
 
-    /// Whether NaN and infinity are errors. In `x` and `y` they are one before the step, if these are f32 on the CPU. In a
-    /// loss they are one after the step: on the CPU at once, on a GPU up to 256 steps later, so that the host does not
-    /// wait for the GPU in every step. Default: true.
+    /// Whether NaN and infinity are errors. Default: true.
+    ///
+    /// In `x` and `y` they are one before the step, if these are f32 on the CPU. In the sums of the gradients, and in
+    /// running statistics, they are one before any parameter changes, if these are on the CPU: the step is not taken.
+    /// In a loss they are one after the step: on the CPU at once, on a GPU up to 256 steps later, so that the host does
+    /// not wait for the GPU in every step.
     pub fn check_losses(self, checks: bool) -> Self {
-        let unread = checks.then(Unread::default);
-        Self { unread, ..self }
+        Self {
+            checks_numbers: checks,
+            ..self
+        }
     }
 
     /// Lets several processes stop after the same step. In each step they tell each other whether `wants_to_stop`; if
@@ -143,8 +243,10 @@ impl Trainer {
     }
 
     /// Multiplies the learning rate of a parameter, or of all parameters of a layer, by `rate`: `of` is its name, or its
-    /// first parts, or "" for all. With 0 a parameter is frozen: neither it nor its optimizer state changes. A later call
-    /// replaces an earlier one.
+    /// first parts, or "" for all. A later call replaces an earlier one.
+    ///
+    /// With 0 a parameter is frozen: neither it nor its optimizer state changes, and it has no gradient. Of a layer below
+    /// which nothing is trained, backward is not computed. Running statistics of batch norms move all the same.
     ///
     /// ```
     /// # use data_parallel::{DataParallel, Initializer, Sgd, Trainer, layers::Linear};
@@ -159,7 +261,8 @@ impl Trainer {
     /// ```
     ///
     /// # Errors
-    /// If the network has nothing of that name, or the rate is negative or no finite number.
+    /// If the network has nothing of that name, or the rate is negative or no finite number; and if a parameter begins or
+    /// ceases to be trained while gradients wait for their step.
     pub fn rate(mut self, of: &str, rate: f64) -> Result<Self> {
         let is_one = rate.is_finite() && rate >= 0.0;
         ensure!(is_one, "the rate of {of} is {rate}; expected 0 or more");
@@ -174,25 +277,27 @@ impl Trainer {
             let names = names.join(", ");
             bail!("rate: the network has no layer or parameter {of}; it has {names}")
         }
-        let mut rates = self.rule.rates.to_vec();
-        for (of_name, name) in rates.iter_mut().zip(&names) {
+        let before = self.rule.trained();
+        for (of_name, name) in self.rule.rates.iter_mut().zip(&names) {
             if is_meant(name) {
                 *of_name = rate;
             }
         }
-        self.rule.rates = rates.into();
+        if self.rule.trained() != before {
+            self.check_no_gradients_wait("rate")?;
+        }
         Ok(self)
     }
 
     /// Scales the gradients down where their norm, over all parameters that are not frozen, is larger than
     /// `max_norm`: PyTorch's `clip_grad_norm_`. It is the norm of the sum of all replicas, divided by the examples.
     ///
-    /// # Panics
+    /// # Errors
     /// If `max_norm` is not above 0.
-    pub fn clip_norm(mut self, max_norm: f64) -> Self {
-        assert!(max_norm > 0.0, "clip_norm {max_norm}: expected more than 0");
+    pub fn clip_norm(mut self, max_norm: f64) -> Result<Self> {
+        ensure!(max_norm > 0.0, "clip_norm {max_norm}: expected more than 0");
         self.rule.max_norm = Some(max_norm);
-        self
+        Ok(self)
     }
 
     /// The learning rate of the next step.
@@ -200,7 +305,8 @@ impl Trainer {
         self.rule.lr_of(self.steps)
     }
 
-    /// Sets the learning rate of the steps that follow. The optimizer state stays.
+    /// Sets the learning rate of the steps that follow, which [`state_dict`](Self::state_dict) has too. The optimizer state
+    /// stays.
     ///
     /// ```
     /// # use candle_core::{DType, Device, Tensor};
@@ -217,7 +323,7 @@ impl Trainer {
     /// # anyhow::Ok(())
     /// ```
     pub fn set_lr(&mut self, lr: f64) {
-        self.rule.lr = lr;
+        self.rule.lr = Some(lr);
     }
 
     /// One step on the minibatch `x` (B, …), `y` (B,): splits it over the devices, computes
@@ -228,12 +334,17 @@ impl Trainer {
     /// says.
     ///
     /// # Errors
-    /// If `x` and `y` do not fit the network and the loss, or have NaN: nothing was changed, and in one process training
-    /// can go on with the next minibatch. If a replica fails later; the message names it, and the network trains no
-    /// further. If a loss is NaN or infinite: the step was taken. And if another trainer of the network came while
-    /// gradients waited here: they are lost, and the next step begins anew.
+    /// If `x` and `y` do not fit the network and the loss, or have NaN; if a replica cannot compute its part; if a sum of
+    /// gradients, or on one replica a running statistic, is NaN or infinite. Then no step was taken, nothing was
+    /// changed, and training can go on with the next minibatch. Gradients that waited for the step are lost where the
+    /// message says so.
+    ///
+    /// If a loss is NaN or infinite and the gradients are not: the step was taken.
+    ///
+    /// In several processes, with synchronized batch norms, and where the all-reduce fails, the network trains no further
+    /// after an error of one replica.
     pub fn step(&mut self, x: &Tensor, y: &Tensor) -> Result<Step> {
-        let last = self.waiting + 1 >= self.accumulate;
+        let last = self.waiting.minibatches + 1 >= self.accumulate;
         self.minibatch(x, y, last)
     }
 
@@ -262,14 +373,9 @@ impl Trainer {
         self.minibatch(x, y, false)
     }
 
-    /// One job of all replicas: [`Replica::train`](crate::replica::Replica::train).
+    /// One job of all replicas: [`Replica::train`].
     fn minibatch(&mut self, x: &Tensor, y: &Tensor, last: bool) -> Result<Step> {
-        self.check_waiting()?;
-        ensure!(
-            !self.rule.rates.is_empty(),
-            "the network has no parameters; build its layers from the VarBuilder that DataParallel gives"
-        );
-        let rule = self.rule.of_step(self.steps)?;
+        let rule = self.rule_of_step()?;
         let bad = self.not_finite(x, y)?;
         let batch_size = self.batch_size(y.dim(0)?, bad)?;
         let shards = self.net.scatter_part(x, y, batch_size)?;
@@ -277,31 +383,48 @@ impl Trainer {
             batch_size > 0,
             "a step needs at least 1 example, the minibatch has 0"
         );
-        let waiting = if self.waiting > 0 { self.examples } else { 0 };
-        let (examples, lr) = (waiting + batch_size, rule.lr);
-        let minibatch = Minibatch {
-            loss: self.loss.clone(),
-            rule,
-            number: (self.steps, self.waiting),
-            fresh: !self.is_last(),
-            step_with: last.then_some(examples),
-        };
+        let slots = self.slots()?;
+        let of_step = self.step_number(&rule);
+        let examples = self.waiting.examples + batch_size;
+        let minibatch = self.job(rule, last.then_some(examples));
         // one replica of each process checks: the modules of several may read the same variables
         let mut checks = self.checks;
-        let shard = |(x, y): (Tensor, Tensor)| {
+        let mut inputs = Vec::new();
+        for ((x, y), slot) in shards.into_iter().zip(slots) {
             let checks = y.dim(0)? > 0 && std::mem::take(&mut checks);
-            Ok((x, y, checks))
+            inputs.push((Share { x, y, checks }, slot));
+        }
+        let job = minibatch.clone();
+        let train = move |replica: &mut Replica, (share, slot): (Share, Arc<Mutex<Slot>>)| {
+            replica.train(&job, &share, &mut lock(&slot))
         };
-        let shards = shards.into_iter().map(shard).collect::<Result<Vec<_>>>()?;
-        let train = move |replica: &mut _, shard| Replica::train(replica, &minibatch, shard);
-        let trained = self.net.on_each(shards, train)?;
-        self.is_last_now();
-        (self.checks, self.examples) = (false, examples);
-        self.waiting = if last { 0 } else { self.waiting + 1 };
-        self.steps += usize::from(last);
-        let (ls, shards): (Vec<Tensor>, Vec<_>) = trained.into_iter().flatten().unzip();
-        let loss = BatchLoss::new(self.all_losses(ls)?, batch_size);
-        self.check_finite(&loss, lr)?;
+        let trained = match self.net.on_each(inputs, train) {
+            Ok(trained) => trained,
+            Err(error) if minibatch.dropped.load(Ordering::SeqCst) => {
+                let lost = self.drop_step()?;
+                bail!("{error:#}{lost}")
+            }
+            Err(error) => return Err(error),
+        };
+        self.checks = false;
+        let not_finite = trained.iter().find_map(|trained| trained.not_finite.clone());
+        let (mut losses, mut shards) = (Vec::new(), Vec::new());
+        for shard in trained.into_iter().filter_map(|trained| trained.shard) {
+            losses.push(shard.loss);
+            shards.extend(shard.outputs.map(|outputs| (outputs, shard.labels)));
+        }
+        if let Some(what) = not_finite {
+            let loss = BatchLoss::new(losses, batch_size).mean()?;
+            return self.refuse(of_step, &what, Some(loss));
+        }
+        if last {
+            self.step_taken(examples);
+        } else {
+            self.waiting.minibatches += 1;
+            self.waiting.examples = examples;
+        }
+        let loss = BatchLoss::new(self.all_losses(losses)?, batch_size);
+        self.check_finite(&loss, of_step)?;
         Ok(Step { loss, shards })
     }
 
@@ -311,23 +434,157 @@ impl Trainer {
     /// # Errors
     /// As [`step`](Self::step).
     pub fn flush(&mut self) -> Result<()> {
-        self.check_waiting()?;
-        if self.waiting == 0 {
+        if self.waiting.minibatches == 0 {
             return Ok(());
         }
-        let (rule, examples) = (self.rule.of_step(self.steps)?, self.examples);
-        self.waiting = 0;
-        let all = vec![(); self.net.devices().len()];
-        self.net
-            .on_each(all, move |replica, ()| replica.flush(&rule, examples))?;
+        let (rule, examples) = (self.rule_of_step()?, self.waiting.examples);
+        let of_step = self.step_number(&rule);
+        let job = self.job(rule, Some(examples));
+        let flush = move |replica: &mut Replica, slot: Arc<Mutex<Slot>>| {
+            replica.flush(&job, &mut lock(&slot), examples)
+        };
+        let slots = self.slots()?;
+        let not_finite = self.net.on_each(slots, flush)?.into_iter().flatten().next();
+        if let Some(what) = not_finite {
+            return self.refuse(of_step, &what, None);
+        }
+        self.step_taken(examples);
+        Ok(())
+    }
+
+    /// The rule of the next step.
+    fn rule_of_step(&self) -> Result<StepRule> {
+        ensure!(
+            !self.rule.rates.is_empty(),
+            "the network has no parameters; build its layers from the VarBuilder that DataParallel gives"
+        );
+        let rule = self.rule.of_step(self.steps)?;
+        ensure!(
+            !rule.rates.is_empty(),
+            "no parameter is trained: the rate of each is 0; give one another rate"
+        );
+        Ok(rule)
+    }
+
+    fn step_number(&self, rule: &StepRule) -> StepNumber {
+        StepNumber {
+            number: self.steps + 1,
+            lr: rule.lr,
+        }
+    }
+
+    /// What the replicas need to know of the next minibatch.
+    fn job(&self, rule: StepRule, step_with: Option<usize>) -> Arc<Minibatch> {
+        Arc::new(Minibatch {
+            loss: self.loss.clone(),
+            rule,
+            number: (self.steps, self.waiting.minibatches),
+            step_with,
+            checks_numbers: self.checks_numbers,
+            dropped: AtomicBool::new(false),
+        })
+    }
+
+    fn step_taken(&mut self, examples: usize) {
         self.steps += 1;
+        self.last_examples = examples;
+        self.waiting = Waiting::default();
+    }
+
+    /// The slots of the replicas, for the parameters that are trained now. Another choice of parameters takes the
+    /// optimizer state along.
+    fn slots(&mut self) -> Result<Vec<Arc<Mutex<Slot>>>> {
+        if self.slots.all.is_empty() || self.slots.trained != self.rule.trained() {
+            self.slots = self.new_slots(&self.optimizer_state()?)?;
+        }
+        Ok(self.slots.all.clone())
+    }
+
+    /// Slots with this optimizer state.
+    pub(crate) fn new_slots(&self, state: &NamedState) -> Result<Slots> {
+        let (trained, state) = (self.rule.trained(), state.clone());
+        let (names, how) = (self.rule.optimizer.state(), self.net.how.clone());
+        let of_job = trained.clone();
+        let make = move |replica: &mut Replica, ()| {
+            let slot = Slot::new(&replica.state, &of_job, &how, names, &state)?;
+            Ok(Arc::new(Mutex::new(slot)))
+        };
+        let all = self.net.on_each(vec![(); self.net.devices().len()], make)?;
+        Ok(Slots { all, trained })
+    }
+
+    /// Replaces the slots, and what is known of the gradients in them.
+    pub(crate) fn set_slots(&mut self, slots: Slots, steps: usize) {
+        self.slots = slots;
+        self.steps = steps;
+        self.waiting = Waiting::default();
+        self.last_examples = 0;
+        self.unread = Unread::default();
+    }
+
+    /// The optimizer state, which all replicas have in common.
+    pub(crate) fn optimizer_state(&self) -> Result<NamedState> {
+        let names = self.rule.optimizer.state();
+        self.on_first_slot(NamedState::default(), move |slot| slot.state(names))
+    }
+
+    /// What `of` says of the slot of the first replica; `none` where there is no slot.
+    pub(crate) fn on_first_slot<T: Send + 'static>(
+        &self,
+        none: T,
+        of: impl Fn(&Slot) -> Result<T> + Send + Sync + 'static,
+    ) -> Result<T> {
+        match self.slots.all.first().cloned() {
+            None => Ok(none),
+            Some(slot) => self.net.on_first(move |_| of(&lock(&slot))),
+        }
+    }
+
+    /// Forgets a step that no replica has taken, and sets back what its last minibatch has changed. Returns what an error
+    /// says of gradients that waited.
+    fn drop_step(&mut self) -> Result<String> {
+        let drop_step = |replica: &mut Replica, slot: Arc<Mutex<Slot>>| {
+            replica.drop_step(&mut lock(&slot))
+        };
+        self.net.on_each(self.slots.all.clone(), drop_step)?;
+        let waited = std::mem::take(&mut self.waiting).minibatches;
+        self.last_examples = 0;
+        Ok(match waited {
+            0 => String::new(),
+            1 => "; the gradients of 1 minibatch that waited for the step are lost".to_owned(),
+            n => format!("; the gradients of {n} minibatches that waited for the step are lost"),
+        })
+    }
+
+    /// The error of a step that was not taken, because `what` is not finite.
+    fn refuse<T>(&mut self, step: StepNumber, what: &str, loss: Option<f32>) -> Result<T> {
+        let lost = self.drop_step()?;
+        let StepNumber { number, lr } = step;
+        let why = match loss {
+            Some(loss) if !loss.is_finite() => format!("the loss is {loss}"),
+            Some(loss) => format!("{what}, although the loss is {loss}"),
+            None => what.to_owned(),
+        };
+        bail!(
+            "step {number}, at learning rate {lr:?}: {why}. No step was taken{lost}; try a smaller rate, or clip_norm"
+        )
+    }
+
+    /// An error that names `flush`, if gradients wait for their step.
+    pub(crate) fn check_no_gradients_wait(&self, what: &str) -> Result<()> {
+        let waiting = self.waiting.minibatches;
+        let s = if waiting == 1 { "" } else { "es" };
+        ensure!(
+            waiting == 0,
+            "{what}: the gradients of {waiting} minibatch{s} wait for their step; call flush() first"
+        );
         Ok(())
     }
 
     /// What is wrong with the numbers of a minibatch, unless they are not checked: NaN or infinity, in f32 on the CPU.
     fn not_finite(&self, x: &Tensor, y: &Tensor) -> Result<Option<String>> {
         for (name, numbers) in [("x", x), ("y", y)] {
-            if self.unread.is_some()
+            if self.checks_numbers
                 && let Some(at) = functional::not_finite(numbers)?
             {
                 let example = at / (numbers.elem_count() / numbers.dim(0)?);
@@ -367,20 +624,17 @@ impl Trainer {
         Ok(counts[0] as usize)
     }
 
-    /// An error where one of the losses that can be read by now is NaN or infinite.
-    fn check_finite(&mut self, loss: &BatchLoss, lr: f64) -> Result<()> {
-        let Some(unread) = &mut self.unread else {
-            return Ok(());
-        };
-        if !unread.push(loss.clone()) {
+    /// An error where one of the losses that can be read by now is NaN or infinite. Its step was taken.
+    fn check_finite(&mut self, loss: &BatchLoss, of_step: StepNumber) -> Result<()> {
+        if !self.checks_numbers || !self.unread.push(loss.clone(), of_step) {
             return Ok(());
         }
-        let steps = self.steps;
-        for (_, loss) in unread.read()? {
+        for read in self.unread.read()? {
+            let (StepNumber { number, lr }, loss) = (read.note, read.mean);
             ensure!(
                 loss.is_finite(),
-                "after {steps} steps, at learning rate {lr:?}, the loss is {loss}; try a smaller \
-                 rate, or clip_norm"
+                "step {number}, at learning rate {lr:?}: the loss is {loss}. The step was taken; try a smaller rate, or \
+                 clip_norm"
             );
         }
         Ok(())
@@ -397,28 +651,5 @@ impl Trainer {
         let all = self.net.processes.gather(&own.concat())?.concat();
         let loss = |bytes: &[u8; 4]| Ok(Tensor::new(f32::from_le_bytes(*bytes), &Device::Cpu)?);
         all.as_chunks().0.iter().map(loss).collect()
-    }
-
-    /// Whether the replicas hold the gradients and the optimizer state of this trainer.
-    pub(crate) fn is_last(&self) -> bool {
-        self.net.last_trainer.load(Ordering::Relaxed) == self.id
-    }
-
-    pub(crate) fn is_last_now(&self) {
-        self.net.last_trainer.store(self.id, Ordering::Relaxed);
-    }
-
-    /// An error, unless the gradients that wait for the step are still there. Lost gradients wait no longer.
-    fn check_waiting(&mut self) -> Result<()> {
-        let waiting = self.waiting;
-        if waiting == 0 || self.is_last() {
-            return Ok(());
-        }
-        self.waiting = 0;
-        let s = if waiting == 1 { "" } else { "es" };
-        bail!(
-            "the gradients of {waiting} minibatch{s} are lost, because another trainer used the \
-             network before their step; call flush() first"
-        )
     }
 }

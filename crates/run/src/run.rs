@@ -275,7 +275,7 @@ impl Run {
     fn catch_up(&mut self, from: &Checkpoint) {
         let (steps, epochs) = (from.lines.losses.len(), &from.lines.epochs);
         let begun = steps - epochs.len() * self.record.sizes.steps_per_epoch();
-        self.train_iter = (self.train_iter.clone()).starting_at(epochs.len() + 1, begun);
+        self.train_iter = (self.train_iter.clone()).starting_at(epochs.len() + 1, begun)?;
         let times = epochs.iter().map(|epoch| epoch.seconds).collect();
         self.timer = Timer::after(times, from.header.seconds);
         (self.progress.taken, self.progress.checkpointed) = (steps, steps);
@@ -318,7 +318,7 @@ impl Run {
         self.progress.taken += 1;
         let taken = self.progress.taken;
         let last = taken.is_multiple_of(self.record.sizes.steps_per_epoch());
-        if self.progress.unread.push(loss) || last {
+        if self.progress.unread.push(loss, ()) || last {
             self.read_losses()?;
         }
         let since = taken - self.progress.checkpointed;
@@ -338,9 +338,10 @@ impl Run {
 
     /// Reads the losses that are still on the devices; shows and records their steps.
     fn read_losses(&mut self) -> Result<()> {
-        for (examples, loss) in self.progress.unread.read()? {
+        for read in self.progress.unread.read()? {
+            let loss = read.mean;
             self.record.step(loss)?;
-            self.progress.bar.step(examples, loss);
+            self.progress.bar.step(read.examples, loss);
             if !loss.is_finite() {
                 let (step, epoch) = (self.record.lines.losses.len(), self.completed() + 1);
                 bail!(

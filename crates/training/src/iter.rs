@@ -51,6 +51,8 @@ pub struct DataIter {
     seed: Option<u64>,
     /// An epoch, and how many of its examples are left out: an interrupted run has had them.
     begun: (usize, usize),
+    /// Whether a last minibatch that is not full is left out.
+    drops_last: bool,
     /// The shards of a minibatch that this process makes, and the weights of all into which a minibatch is split.
     shards: (Range<usize>, Vec<f64>),
     stop: Stop,
@@ -71,6 +73,7 @@ impl DataIter {
             batch_size,
             seed,
             begun: (0, 0),
+            drops_last: false,
             shards: (0..1, vec![1.0]),
             stop: Stop::NEVER,
         })
@@ -129,9 +132,37 @@ impl DataIter {
         self.epoch(1)
     }
 
+    /// Leaves out the last minibatch of each epoch if it is not full: PyTorch's `drop_last`. With a seed, other examples are
+    /// left out in each epoch. A batch norm needs more than one value a channel, which a short minibatch may not have.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use training::DataIter;
+    /// let (x, y) = (Tensor::zeros((30, 2), DType::F32, &Device::Cpu)?, Tensor::zeros(30, DType::U32, &Device::Cpu)?);
+    /// let train_iter = DataIter::of_tensors(&x, &y, 20, Some(0))?.drop_last()?;
+    /// assert_eq!(train_iter.epoch(1).count(), 1);
+    /// # anyhow::Ok(())
+    /// ```
+    ///
+    /// # Errors
+    /// If no minibatch would be left.
+    pub fn drop_last(mut self) -> Result<Self> {
+        let (n, batch_size) = (self.num_examples, self.batch_size);
+        ensure!(
+            n >= batch_size,
+            "drop_last: {n} examples make no minibatch of {batch_size}; choose a smaller batch size"
+        );
+        self.drops_last = true;
+        Ok(self)
+    }
+
     /// How many examples an epoch has.
     pub fn num_examples(&self) -> usize {
-        self.num_examples
+        if self.drops_last {
+            self.num_examples - self.num_examples % self.batch_size
+        } else {
+            self.num_examples
+        }
     }
 
     /// How many examples a minibatch has, but for the last one.
@@ -139,7 +170,7 @@ impl DataIter {
         self.batch_size
     }
 
-    /// How many minibatches an epoch has, the short last one included.
+    /// How many minibatches an epoch has. A short last one counts, unless it is left out.
     pub fn num_batches(&self) -> usize {
         self.num_examples().div_ceil(self.batch_size)
     }
@@ -152,15 +183,15 @@ impl DataIter {
 
     /// Stops early only between groups of `minibatches`, as the gradients of so many make one step.
     ///
-    /// # Panics
+    /// # Errors
     /// If `minibatches` is 0.
-    pub fn in_groups_of(mut self, minibatches: usize) -> Self {
-        assert!(
+    pub fn in_groups_of(mut self, minibatches: usize) -> Result<Self> {
+        ensure!(
             minibatches > 0,
             "the group has 0 minibatches; give at least 1"
         );
         self.stop.group = minibatches;
-        self
+        Ok(self)
     }
 
     /// Leaves out the first `batches` of epoch `epoch`: a run that was interrupted goes on there.
@@ -170,22 +201,22 @@ impl DataIter {
     /// # use training::DataIter;
     /// let (x, y) = (Tensor::zeros((30, 2), DType::F32, &Device::Cpu)?, Tensor::zeros(30, DType::U32, &Device::Cpu)?);
     /// let train_iter = DataIter::of_tensors(&x, &y, 20, Some(0))?;
-    /// let train_iter = train_iter.starting_at(3, 1);
+    /// let train_iter = train_iter.starting_at(3, 1)?;
     /// assert_eq!((train_iter.epoch(3).count(), train_iter.epoch(4).count()), (1, 2));
     /// # anyhow::Ok(())
     /// ```
     ///
-    /// # Panics
+    /// # Errors
     /// If an epoch has not so many minibatches.
-    pub fn starting_at(mut self, epoch: usize, batches: usize) -> Self {
+    pub fn starting_at(mut self, epoch: usize, batches: usize) -> Result<Self> {
         let all = self.num_batches();
-        assert!(
+        ensure!(
             batches <= all,
             "cannot leave out {batches} minibatches: an epoch has {all}"
         );
         let examples = self.num_examples().min(batches * self.batch_size);
         self.begun = (epoch, examples);
-        self
+        Ok(self)
     }
 
     /// Makes only some of the `of` shards into which a minibatch is split, for a process that trains with
@@ -197,32 +228,32 @@ impl DataIter {
     /// # use training::DataIter;
     /// let (x, y) = (Tensor::zeros((11, 2), DType::F32, &Device::Cpu)?, Tensor::zeros(11, DType::U32, &Device::Cpu)?);
     /// let train_iter = DataIter::of_tensors(&x, &y, 8, Some(0))?;
-    /// let second_of_three = train_iter.shards(1..2, 3);
+    /// let second_of_three = train_iter.shards(1..2, 3)?;
     /// let sizes: Vec<usize> = second_of_three.iter().map(|batch| batch?.1.dim(0)).collect::<Result<_, _>>()?;
     /// assert_eq!(sizes, [3, 1]); // of 8 = 3 + 3 + 2 and of 3 = 1 + 1 + 1
     /// # anyhow::Ok(())
     /// ```
     ///
-    /// # Panics
+    /// # Errors
     /// Where there are no such shards.
-    pub fn shards(mut self, shards: Range<usize>, of: usize) -> Self {
-        assert!(
+    pub fn shards(mut self, shards: Range<usize>, of: usize) -> Result<Self> {
+        ensure!(
             shards.start <= shards.end && shards.end <= of,
             "shards {shards:?} are not within 0..{of}"
         );
         self.shards = (shards, vec![1.0; of]);
-        self
+        Ok(self)
     }
 
     /// Splits minibatches into [`shards`](Self::shards) in proportion to these weights, for devices of different speed.
     ///
-    /// # Panics
+    /// # Errors
     /// Where there is not one weight for each shard.
-    pub fn split_by(mut self, weights: &[f64]) -> Self {
+    pub fn split_by(mut self, weights: &[f64]) -> Result<Self> {
         let (n, of) = (weights.len(), self.shards.1.len());
-        assert_eq!(n, of, "{n} weights for {of} shards");
+        ensure!(n == of, "{n} weights for {of} shards; give one for each");
         self.shards.1 = weights.to_vec();
-        self
+        Ok(self)
     }
 
     /// Keeps all examples on `device`, such as a GPU, and makes the minibatches there: then a step copies only the
@@ -241,7 +272,7 @@ impl DataIter {
     /// # Errors
     /// If the device has no room for them.
     pub fn on_device(mut self, device: &Device) -> candle_core::Result<Self> {
-        let all: Vec<u32> = (0..self.num_examples() as u32).collect();
+        let all: Vec<u32> = (0..self.num_examples as u32).collect();
         let (x, y) = self.examples.minibatch(&all)?;
         self.examples = Arc::new((x.to_device(device)?, y.to_device(device)?));
         Ok(self)
@@ -253,6 +284,7 @@ impl DataIter {
         if let Some(seed) = self.seed {
             order.shuffle(&mut generator(seed, b"shuf", epoch as u32));
         }
+        order.truncate(self.num_examples());
         let (begun, had) = self.begun;
         if epoch == begun {
             order.drain(..had);
@@ -340,6 +372,14 @@ mod tests {
             let mut all = batches.concat();
             all.sort_unstable();
             prop_assert_eq!(all, (0..n).collect::<Vec<_>>());
+            if let Ok(full) = iter.drop_last() {
+                let left = numbers(full.epoch(epoch));
+                prop_assert_eq!(left.len(), full.num_batches());
+                prop_assert_eq!(left.concat().len(), full.num_examples());
+                prop_assert_eq!(&left[..], &batches[..n as usize / batch_size]);
+            } else {
+                prop_assert!((n as usize) < batch_size);
+            }
         }
     }
 
@@ -400,7 +440,7 @@ mod tests {
     #[test]
     fn a_group_is_not_torn() {
         static STOP: AtomicBool = AtomicBool::new(false);
-        let iter = iter(100, 10, None).stop_when(&STOP).in_groups_of(4);
+        let iter = iter(100, 10, None).stop_when(&STOP).in_groups_of(4).unwrap();
         let mut batches = iter.epoch(1);
         assert!(batches.next().is_some());
         STOP.store(true, Ordering::Relaxed);
@@ -413,7 +453,7 @@ mod tests {
         let iter = iter(105, 10, Some(3));
         let whole = numbers(iter.epoch(2));
         for had in 0..=whole.len() {
-            let rest = iter.clone().starting_at(2, had);
+            let rest = iter.clone().starting_at(2, had).unwrap();
             assert_eq!(numbers(rest.epoch(2)), whole[had..]);
             assert_eq!(numbers(rest.epoch(3)), numbers(iter.epoch(3)));
         }

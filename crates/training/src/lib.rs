@@ -32,4 +32,4 @@ pub use loader::Loader;
 pub use loss::BatchLoss;
 pub use random::{Rng, generator, normal, rng, uniform};
 pub use shares::shares;
-pub use unread::Unread;
+pub use unread::{ReadLoss, Unread};

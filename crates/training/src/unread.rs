@@ -11,38 +11,56 @@ const READ_EVERY: Duration = Duration::from_millis(100);
 /// So many steps the host may be ahead of the devices.
 const MOST: usize = 256;
 
-/// The losses of the steps since the last look.
+/// The losses of the steps since the last look, each with a note, such as the number of its step.
 #[derive(Debug)]
-pub struct Unread {
+pub struct Unread<N = ()> {
     losses: Vec<BatchLoss>,
+    notes: Vec<N>,
     since: Instant,
 }
 
-impl Default for Unread {
+/// A loss that was read.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ReadLoss<N> {
+    /// What was noted with it.
+    pub note: N,
+    /// Examples in the minibatch.
+    pub examples: usize,
+    /// The mean loss of an example.
+    pub mean: f32,
+}
+
+impl<N> Default for Unread<N> {
     fn default() -> Self {
         Self {
             losses: Vec::new(),
+            notes: Vec::new(),
             since: Instant::now(),
         }
     }
 }
 
-impl Unread {
+impl<N> Unread<N> {
     /// Adds the loss of a step; whether it is time to read.
-    pub fn push(&mut self, loss: BatchLoss) -> bool {
+    pub fn push(&mut self, loss: BatchLoss, note: N) -> bool {
         let at_hand = loss.is_at_hand();
         self.losses.push(loss);
+        self.notes.push(note);
         at_hand || self.losses.len() >= MOST || self.since.elapsed() > READ_EVERY
     }
 
-    /// The examples and the mean loss of each step since the last call.
+    /// The losses since the last call.
     ///
     /// # Errors
     /// If a device fails.
-    pub fn read(&mut self) -> Result<impl Iterator<Item = (usize, f32)> + use<>> {
-        let Self { losses, .. } = std::mem::take(self);
+    pub fn read(&mut self) -> Result<Vec<ReadLoss<N>>> {
+        let Self { losses, notes, .. } = std::mem::take(self);
         let means = BatchLoss::means(&losses)?;
-        let examples = losses.into_iter().map(|loss| loss.examples());
-        Ok(examples.zip(means))
+        let read = |((note, loss), mean): ((N, BatchLoss), f32)| ReadLoss {
+            note,
+            examples: loss.examples(),
+            mean,
+        };
+        Ok(notes.into_iter().zip(losses).zip(means).map(read).collect())
     }
 }

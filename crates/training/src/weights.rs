@@ -138,8 +138,11 @@ pub fn check_finite(name: &str, tensor: &Tensor) -> Result<()> {
 /// ```
 ///
 /// # Errors
-/// If it cannot be written.
+/// If it cannot be written; and if a number is NaN or infinite, because [`load`] would refuse the file. Then a file that
+/// was there stays.
 pub fn save(path: &Path, tensors: &[(String, Tensor)]) -> Result<()> {
+    let finite = tensors.iter().try_for_each(|(name, tensor)| check_finite(name, tensor));
+    finite.with_context(|| format!("{} is not written", path.display()))?;
     let written = to_bytes(tensors, None).and_then(|bytes| Ok(files::write(path, &bytes)?));
     written.with_context(|| format!("cannot write {}", path.display()))
 }
@@ -183,10 +186,24 @@ mod tests {
             (vec![w1(), other(counter)], "\"b1\" has type I64, expected"),
             (vec![w1(), other(inf)], "\"b1\" contains NaN or infinity"),
         ] {
-            save(&path, &found)?;
+            files::write(&path, &to_bytes(&found, None)?)?;
             let error = format!("{:#}", load(&path, &[w1(), b1()]).unwrap_err());
             assert!(error.contains(words), "{error}");
         }
+        Ok(())
+    }
+
+    #[test]
+    fn what_cannot_be_loaded_is_not_saved_over_a_good_file() -> Result<()> {
+        let folder = tempfile::tempdir()?;
+        let path = folder.path().join("best.safetensors");
+        let good = [named("w", (2, 2))];
+        save(&path, &good)?;
+        let nan = [("w".to_owned(), (&good[0].1 * f64::NAN)?)];
+        let error = format!("{:#}", save(&path, &nan).unwrap_err());
+        assert!(error.contains("tensor \"w\" contains NaN or infinity"), "{error}");
+        assert!(error.contains("best.safetensors is not written"), "{error}");
+        assert_eq!(load(&path, &good)?[0].to_vec2::<f32>()?, [[1.0; 2]; 2]);
         Ok(())
     }
 }

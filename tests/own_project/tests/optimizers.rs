@@ -44,7 +44,7 @@ fn all_that_a_loop_may_want() -> anyhow::Result<()> {
     };
     let mut trainer = Trainer::new(&net, cross_entropy, adamw)
         .schedule(schedule::warmup(5, schedule::cosine(steps)))
-        .clip_norm(1.0)
+        .clip_norm(1.0)?
         .rate("stem", 0.5)?;
     let (mut most, mut worse) = (0.0, 0);
     for epoch in 2..=11 {

@@ -1,6 +1,8 @@
-//! Looks for NaN and infinity in a tensor, as fast as the memory gives it.
+//! Looks for NaN and infinity, as fast as the memory gives the numbers.
 
+use crate::cpu::gradient::CHUNK;
 use crate::cpu::simd::vectorized;
+use crate::cpu::threads::for_each_chunk;
 use crate::memory::tensors::read_all;
 use candle_core::{DType, Result, Tensor};
 
@@ -28,6 +30,21 @@ pub fn not_finite(x: &Tensor) -> Result<Option<usize>> {
         let first = || x[0].iter().position(|v| !v.is_finite());
         Ok(if is_finite { None } else { first() })
     })
+}
+
+/// Whether all are finite, with the threads of this replica.
+pub(crate) fn are_finite(values: &[f32]) -> bool {
+    let mut largest = vec![0; values.len().div_ceil(CHUNK)];
+    for_each_chunk(
+        &mut largest,
+        1,
+        #[inline(always)]
+        |i, largest| {
+            let chunk = &values[i * CHUNK..];
+            largest[0] = largest_bits(&chunk[..CHUNK.min(chunk.len())]);
+        },
+    );
+    largest.iter().all(|bits| *bits < f32::INFINITY.to_bits())
 }
 
 /// The largest of all bits without the sign: those of infinity and NaN are larger than those of all numbers.

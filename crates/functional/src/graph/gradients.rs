@@ -149,6 +149,7 @@ impl Gradients {
             view: (0, 0..0), // until its bucket is made
             written: false,
             touched: false,
+            used: false,
         };
         let mut parameters: Vec<Parameter> = params.into_iter().map(parameter).collect();
         let mut layout = Vec::new();
@@ -208,7 +209,14 @@ impl Gradients {
         self.failed = false;
         for parameter in &mut self.parameters {
             parameter.written = false;
+            parameter.used = false;
         }
+    }
+
+    /// Whether a backward pass has added to the gradient of each parameter since [`zero`](Self::zero). Without
+    /// [`allow_unused`](Self::allow_unused) every pass does.
+    pub fn used(&self) -> impl Iterator<Item = bool> {
+        self.parameters.iter().map(|parameter| parameter.used)
     }
 
     /// Computes the scalar `loss`, and adds its gradients to what came since [`zero`](Self::zero), for instance of

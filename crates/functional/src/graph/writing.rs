@@ -15,6 +15,8 @@ pub(crate) struct Parameter {
     pub written: bool,
     /// Whether this pass has added to it.
     pub touched: bool,
+    /// Whether a pass has added to it since it was forgotten.
+    pub used: bool,
 }
 
 /// Zeros where nothing was written.
@@ -79,7 +81,9 @@ impl<'a, B: Backend> Writing<'a, B> {
     pub fn touched(&mut self, parameters: &[usize]) {
         for number in parameters {
             let parameter = &mut self.parameters[*number];
-            (parameter.written, parameter.touched) = (true, true);
+            parameter.written = true;
+            parameter.touched = true;
+            parameter.used = true;
         }
     }
 

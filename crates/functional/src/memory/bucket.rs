@@ -117,6 +117,16 @@ impl Values {
     }
 }
 
+/// The elements of each bucket of [`Gradients`](crate::Gradients), given those of its parameters and `bucket_len`.
+///
+/// ```
+/// assert_eq!(functional::bucket_sizes(&[3, 2, 1, 4, 1], 5), [5, 3, 3]);
+/// ```
+pub fn bucket_sizes(lens: &[usize], bucket_len: usize) -> Vec<usize> {
+    let buckets = share_out(lens, bucket_len).into_iter();
+    buckets.map(|numbers| lens[numbers].iter().sum()).collect()
+}
+
 /// The parameters of each bucket, given their lengths: at most `bucket_len` elements, unless one parameter
 /// alone has more. They are filled from the last parameter on, because backward comes to it first.
 pub(crate) fn share_out(lens: &[usize], bucket_len: usize) -> Vec<Range<usize>> {

@@ -7,7 +7,7 @@ mod state;
 
 pub use adamw::AdamW;
 pub use sgd::{Sgd, sgd};
-pub use state::{OptimizerState, Update};
+pub use state::{OptimizerState, Update, not_finite_sum};
 
 use std::fmt::Debug;
 use std::ops::Range;

@@ -3,6 +3,7 @@
 use candle_core::{Device, Result, Tensor, Var, bail};
 
 use super::{Data, Optimizer, Slice};
+use crate::cpu::finite::are_finite;
 use crate::cpu::gradient::CHUNK;
 use crate::cpu::threads::for_each_chunk;
 use crate::memory::bucket::{Bucket, Part, Values};
@@ -127,6 +128,34 @@ impl OptimizerState {
     pub fn new(buckets: Vec<Vec<Values>>, steps: Vec<u64>) -> Self {
         Self { buckets, steps }
     }
+}
+
+/// The first part of the sums that is NaN or infinite, with its value. On a GPU none is looked at, because that would
+/// wait for the GPU.
+///
+/// ```
+/// use functional::{Bucket, Part, Values, not_finite_sum};
+/// let part = |parameter, range| Part { parameter, range };
+/// let bucket = |values: [f32; 3]| Bucket {
+///     index: 0,
+///     parts: [part(0, 0..1), part(1, 1..3)].into(),
+///     values: Values::Floats(values.to_vec()),
+/// };
+/// assert!(not_finite_sum(&[bucket([1., 2., 3.])]).is_none());
+/// let sums = [bucket([1., 2., f32::INFINITY])];
+/// assert_eq!(not_finite_sum(&sums), Some((&part(1, 1..3), f32::INFINITY)));
+/// ```
+pub fn not_finite_sum(sums: &[Bucket]) -> Option<(&Part, f32)> {
+    sums.iter().find_map(|bucket| match &bucket.values {
+        Values::Floats(floats) if !are_finite(floats) => {
+            let of_part = |part: &'_ Part| {
+                let mut values = floats[part.range.clone()].iter();
+                values.find(|value| !value.is_finite()).copied()
+            };
+            bucket.parts.iter().find_map(|part| Some((part, of_part(part)?)))
+        }
+        _ => None,
+    })
 }
 
 /// An error, where parameters, sums and rates do not fit.

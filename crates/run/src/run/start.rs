@@ -182,7 +182,7 @@ pub(super) fn iters(
             check_last_batch(&iter, which, k).map_err(BadInput::from)?;
         }
         if process.of > 1 {
-            iter = iter.shards(process.replicas(k), k);
+            iter = iter.shards(process.replicas(k), k)?;
         }
         anyhow::Ok(iter.stop_when(&INTERRUPTED))
     };

@@ -1,0 +1,221 @@
+//! What a trainer keeps on one replica: the gradients of the parameters that it trains, and its optimizer state. So
+//! several trainers can take turns on one network. It sums nothing: that is the replica's.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, ensure};
+use candle_core::{DType, Tensor, Var};
+use functional::{Bucket, Gradients, OptimizerState, Part, Update, Values};
+
+use crate::settings::Replication;
+use crate::state::State;
+use crate::update_rule::StepRule;
+
+/// One trainer's numbers on one replica. They go to the replica with each job.
+pub(crate) struct Slot {
+    /// The names and values of all parameters of the network.
+    parameters: Vec<(String, Var)>,
+    /// The parameters that are trained, by their numbers. The others have no gradient.
+    trained: Vec<usize>,
+    pub gradients: Gradients,
+    optimizer_state: OptimizerState,
+    /// The network's buffers before the last minibatch.
+    buffers: Vec<Tensor>,
+    how: Replication,
+    /// The optimizer state of parameters that were trained before and are frozen now.
+    frozen: NamedState,
+}
+
+/// An optimizer state by names.
+#[derive(Clone, Default)]
+pub(crate) struct NamedState {
+    /// For each parameter the tensors of its state, such as `momentum fc.weight`.
+    pub tensors: BTreeMap<String, Tensor>,
+    /// The steps of each parameter; empty before the first step.
+    pub steps: Vec<u64>,
+}
+
+/// The name of one tensor of an optimizer state.
+pub(crate) fn state_name(name: &str, parameter: &str) -> String {
+    format!("{name} {parameter}")
+}
+
+impl Slot {
+    /// For the parameters that are `trained`, with the state `named` of an optimizer whose state has these `names`.
+    ///
+    /// # Errors
+    /// If a parameter cannot be trained, a part of its state is missing, or there is no memory for it.
+    pub fn new(
+        of: &State,
+        trained: &[bool],
+        how: &Replication,
+        names: &[&str],
+        named: &NamedState,
+    ) -> Result<Self> {
+        let parameters: Vec<(String, Var)> = of.parameters().cloned().collect();
+        let trained: Vec<usize> = (0..parameters.len()).filter(|i| trained[*i]).collect();
+        for (name, param) in trained.iter().map(|i| &parameters[*i]) {
+            let dtype = param.dtype();
+            ensure!(
+                dtype == DType::F32,
+                "the parameter {name} has type {dtype:?}, and only F32 is trained; Trainer::rate(\"{name}\", 0.0) leaves \
+                 it as it is"
+            );
+        }
+        let mut slot = Self {
+            gradients: gradients(&parameters, &trained, how)?,
+            parameters,
+            trained,
+            optimizer_state: OptimizerState::default(),
+            buffers: Vec::new(),
+            how: how.clone(),
+            frozen: NamedState::default(),
+        };
+        if !named.steps.is_empty() {
+            slot.set_state(names, named)?;
+        }
+        Ok(slot)
+    }
+
+    /// Puts new gradients in the place of those of which a backward pass that failed may have left nothing.
+    pub fn renew_gradients(&mut self) -> Result<()> {
+        self.gradients = gradients(&self.parameters, &self.trained, &self.how)?;
+        Ok(())
+    }
+
+    /// Keeps what the buffers of the network are now.
+    pub fn keep_buffers(&mut self, of: &State) -> Result<()> {
+        let copies = of.buffers().map(|(_, buffer)| buffer.copy());
+        self.buffers = copies.collect::<candle_core::Result<_>>()?;
+        Ok(())
+    }
+
+    /// Sets the buffers of the network to what was kept.
+    pub fn set_back_buffers(&self, of: &State) -> Result<()> {
+        for ((_, buffer), kept) in of.buffers().zip(&self.buffers) {
+            buffer.set(kept)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the optimizer's step with the sums of the gradients, divided by `examples`. A parameter that no replica has
+    /// `used` stays as it is, and so does its optimizer state: as in PyTorch, it has no gradient.
+    pub fn step(
+        &mut self,
+        rule: &StepRule,
+        used: &[bool],
+        sums: &[Bucket],
+        examples: usize,
+    ) -> Result<()> {
+        let trained = self.trained.iter().map(|i| &self.parameters[*i]);
+        let trained: Vec<(&str, &Var)> = trained.map(|(name, var)| (name.as_str(), var)).collect();
+        let rates = rule.rates.iter().zip(used);
+        let rates: Vec<f64> = rates.map(|(rate, used)| if *used { *rate } else { 0.0 }).collect();
+        let how = Update {
+            lr: rule.lr,
+            rates: &rates,
+            max_norm: rule.max_norm,
+            examples,
+        };
+        Ok(self.optimizer_state.step(&*rule.optimizer, &trained, sums, how)?)
+    }
+
+    /// The name of a parameter that is trained, by its number among those.
+    pub fn name(&self, trained: usize) -> &str {
+        &self.parameters[self.trained[trained]].0
+    }
+
+    /// The sums of the gradients of the last step, by the names of the parameters, in their shapes.
+    pub fn sums(&self) -> Result<Vec<(String, Tensor)>> {
+        let params = self.trained.iter().map(|i| &self.parameters[*i]);
+        let sums = self.gradients.values()?.into_iter();
+        let named = |((name, param), sum): (&(String, Var), Tensor)| {
+            Ok((name.clone(), sum.reshape(param.shape())?))
+        };
+        params.zip(sums).map(named).collect()
+    }
+
+    /// The optimizer state, whose tensors have these `names` for each parameter.
+    pub fn state(&self, names: &[&str]) -> Result<NamedState> {
+        let mut all = self.frozen.clone();
+        let steps = self.optimizer_state.steps();
+        if steps.is_empty() {
+            return Ok(all);
+        }
+        all.steps.resize(self.parameters.len(), 0);
+        for (i, steps) in self.trained.iter().zip(steps) {
+            all.steps[*i] = *steps;
+        }
+        let buckets = self.optimizer_state.buckets().iter();
+        for (bucket, parts) in buckets.zip(self.gradients.layout()) {
+            for (name, values) in names.iter().zip(bucket) {
+                for part in parts.iter() {
+                    let entry = state_name(name, self.name(part.parameter));
+                    all.tensors.insert(entry, values.get(part.range.clone())?);
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// Goes on with a state that [`state`](Self::state) returned.
+    fn set_state(&mut self, names: &[&str], named: &NamedState) -> Result<()> {
+        let layout = self.gradients.layout();
+        let buckets = layout.map(|parts| {
+            let of_name = |name: &&str| self.values(name, parts, named);
+            names.iter().map(of_name).collect()
+        });
+        let buckets = buckets.collect::<Result<Vec<_>>>()?;
+        let steps = self.trained.iter().map(|i| named.steps[*i]);
+        self.optimizer_state = OptimizerState::new(buckets, steps.collect());
+        self.frozen = named.clone();
+        for i in &self.trained {
+            self.frozen.steps[*i] = 0;
+            for name in names {
+                self.frozen.tensors.remove(&state_name(name, &self.parameters[*i].0));
+            }
+        }
+        Ok(())
+    }
+
+    /// One part of the state for all parameters of a bucket. A parameter that has taken no step has zeros.
+    fn values(&self, name: &str, parts: &[Part], named: &NamedState) -> Result<Values> {
+        let of_param = |part: &Part| {
+            let number = self.trained[part.parameter];
+            let (param, var) = &self.parameters[number];
+            let entry = state_name(name, param);
+            match named.tensors.get(&entry) {
+                None if named.steps[number] == 0 => Ok(var.zeros_like()?.flatten_all()?),
+                found => {
+                    let found = found.with_context(|| format!("the checkpoint has no {entry}"))?;
+                    let (elements, expected) = (found.elem_count(), var.elem_count());
+                    ensure!(
+                        elements == expected,
+                        "{entry} has {elements} elements, the parameter {expected}"
+                    );
+                    Ok(devices::to_device(&found.flatten_all()?, var.device())?)
+                }
+            }
+        };
+        let all = parts.iter().map(of_param).collect::<Result<Vec<_>>>()?;
+        let all = Tensor::cat(&all, 0)?;
+        Ok(if all.device().is_cpu() {
+            Values::Floats(all.to_vec1()?)
+        } else {
+            Values::Tensor(all)
+        })
+    }
+}
+
+/// Room for the gradients of the parameters with these numbers.
+fn gradients(
+    parameters: &[(String, Var)],
+    trained: &[usize],
+    how: &Replication,
+) -> Result<Gradients> {
+    let trained = trained.iter().map(|i| &parameters[*i]);
+    let trained = trained.map(|(name, param)| (name.as_str(), param));
+    let mut gradients = Gradients::new(trained, how.bucket_bytes / size_of::<f32>())?;
+    gradients.allow_unused(how.allow_unused);
+    Ok(gradients)
+}
