@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 #[macro_use]
 mod kit;
+mod a_bad_minibatch_changes_nothing;
 mod a_failing_replica_ends_the_run;
 mod a_trace_shows_the_step;
 mod a_transformer_trains;
@@ -42,6 +43,7 @@ mod seven_diffs;
 #[cfg_attr(not(feature = "mpi"), path = "needs_mpi.rs")]
 mod several_processes;
 mod trainer_takes_any_network;
+mod trainers_take_turns;
 #[cfg(feature = "mpi")]
 mod two_hosts;
 #[cfg(unix)]
@@ -75,6 +77,7 @@ fn run_tests() -> ExitCode {
     #[cfg(unix)]
     kit::programs_hear_signals().expect("they can be caught");
     let trials = [
+        a_bad_minibatch_changes_nothing::trials(),
         a_failing_replica_ends_the_run::trials(),
         a_trace_shows_the_step::trials(),
         a_transformer_trains::trials(),
@@ -105,6 +108,7 @@ fn run_tests() -> ExitCode {
         seven_diffs::trials(),
         several_processes::trials(),
         trainer_takes_any_network::trials(),
+        trainers_take_turns::trials(),
         #[cfg(feature = "mpi")]
         two_hosts::trials(),
         #[cfg(unix)]

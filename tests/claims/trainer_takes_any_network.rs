@@ -340,7 +340,7 @@ fn a_loss_that_is_no_number_is_an_error() -> Result<()> {
     let mut looks = trainer()?;
     looks.step(&x, &y)?; // the loss is that of before the step
     let error = looks.step(&x, &y).unwrap_err().to_string();
-    has(&error, "after 2 steps, at learning rate 1e30, the loss is ")?;
+    has(&error, "step 2, at learning rate 1e30: the loss is ")?;
     has(&error, "; try a smaller rate, or clip_norm")?;
     let mut does_not = trainer()?.check_losses(false);
     does_not.step(&x, &y)?;

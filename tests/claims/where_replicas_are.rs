@@ -116,7 +116,7 @@ impl ProcessGroup for Threads {
 /// What is trained, and how.
 struct Case<N> {
     network: fn(VarBuilder<'_>) -> candle_core::Result<N>,
-    trainer: fn(&DataParallel) -> Trainer,
+    trainer: fn(&DataParallel) -> Result<Trainer>,
     how: Replication,
     /// Whether the shares have different sizes.
     uneven: bool,
@@ -148,8 +148,8 @@ fn convolutional(vb: VarBuilder<'_>, norm: bool, dropout: bool) -> candle_core::
     Ok(net.add(Linear::new(8 * 12 * 12, 10, vb.pp("fc"))?))
 }
 
-fn momentum(net: &DataParallel) -> Trainer {
-    Trainer::new(net, cross_entropy, sgd(0.05, 0.9))
+fn momentum(net: &DataParallel) -> Result<Trainer> {
+    Ok(Trainer::new(net, cross_entropy, sgd(0.05, 0.9)))
 }
 
 /// The bits of the parameters, the buffers of all replicas and the optimizer's state after four minibatches, and of the
@@ -189,7 +189,7 @@ fn train_in<N: Network + 'static>(
     let net = DataParallel::among(&processes, how, &devices, init, 0, case.network)?;
     let weights = &[if case.uneven { 3.0 } else { 1.0 }, 1.0, 1.0, 1.0][..k];
     net.set_split(weights)?;
-    let mut trainer = (case.trainer)(&net);
+    let mut trainer = (case.trainer)(&net)?;
     let mut all = Vec::new();
     for (number, n) in (0..).zip([11, 2, 11, 11]) {
         let (x, y) = formula_batch(number, n)?;
@@ -276,7 +276,7 @@ fn every_layout_trains_to_the_same_bits() -> Result<()> {
         ("momentum", |_| ()),
         ("star, accumulation", |case| {
             case.how.allreduce = Algorithm::Star;
-            case.trainer = |net| momentum(net).accumulate(2);
+            case.trainer = |net| momentum(net)?.accumulate(2);
         }),
         ("tree, small buckets", |case| {
             case.how.allreduce = Algorithm::Tree;

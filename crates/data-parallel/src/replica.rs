@@ -123,6 +123,16 @@ pub(crate) struct Trained {
     pub not_finite: Option<String>,
 }
 
+/// What a replica computed of its part, before it hands in its last gradients.
+enum Computed {
+    All {
+        loss: Tensor,
+        outputs: Option<Tensor>,
+    },
+    /// No replica takes the step, because this is not finite.
+    NotFinite(String),
+}
+
 /// What all replicas together have.
 struct Sums {
     buckets: Vec<Bucket>,
@@ -201,17 +211,23 @@ impl Replica {
                     catch_panic(|| replica.backward(written, minibatch, slot, &mut handed_in))
                 };
                 let computed = self.compute(backward);
-                computed.unwrap_or_else(|panicked| Err(panicked.into())).map(Some)
+                computed
+                    .unwrap_or_else(|panicked| Err(panicked.into()))
+                    .map(Some)
             }
         };
         let computed = match explained(computed, examples) {
-            Ok(computed) => computed,
+            Ok(Some(Computed::NotFinite(what))) => {
+                self.give_up(minibatch, slot, handed_in)?;
+                return Ok(Trained {
+                    shard: None,
+                    not_finite: Some(what),
+                });
+            }
+            Ok(Some(Computed::All { loss, outputs })) => Some((loss, outputs)),
+            Ok(None) => None,
             Err(error) if self.is_recoverable() => {
-                minibatch.dropped.store(true, Ordering::SeqCst);
-                if minibatch.step_with.is_some() {
-                    self.hand_in_zeros(slot, handed_in)?;
-                }
-                slot.renew_gradients()?;
+                self.give_up(minibatch, slot, handed_in)?;
                 self.in_step = false;
                 return Err(error);
             }
@@ -237,12 +253,20 @@ impl Replica {
     /// Whether the network trains on after an error in the computation of a minibatch. In several processes, and where
     /// norms are synchronized, the others wait for what this replica does not compute.
     fn is_recoverable(&self) -> bool {
-        let norms = self.members.as_ref().is_some_and(|members| members.norms.is_some());
+        let norms = self
+            .members
+            .as_ref()
+            .is_some_and(|members| members.norms.is_some());
         self.shared.alone && !norms
     }
 
     /// Sums the gradients that wait, and takes the step with them. Returns what is not finite, as [`Trained`] has it.
-    pub fn flush(&mut self, minibatch: &Minibatch, slot: &mut Slot, examples: usize) -> Result<Option<String>> {
+    pub fn flush(
+        &mut self,
+        minibatch: &Minibatch,
+        slot: &mut Slot,
+        examples: usize,
+    ) -> Result<Option<String>> {
         self.in_step = true;
         slot.keep_buffers(&self.state)?;
         self.hand_in(slot)?;
@@ -291,7 +315,11 @@ impl Replica {
     }
 
     /// The losses of all examples, and the outputs if the loss is a function of them.
-    fn losses(&self, minibatch: &Minibatch, share: &Share) -> candle_core::Result<(Value, Option<Value>)> {
+    fn losses(
+        &self,
+        minibatch: &Minibatch,
+        share: &Share,
+    ) -> candle_core::Result<(Value, Option<Value>)> {
         let x = Value::new(&share.x)?;
         match &*minibatch.loss {
             Loss::OfOutputs(loss) => {
@@ -321,7 +349,7 @@ impl Replica {
         minibatch: &Minibatch,
         slot: &mut Slot,
         handed_in: &mut usize,
-    ) -> Result<(Tensor, Option<Tensor>)> {
+    ) -> Result<Computed> {
         let members = self.members()?;
         let (buckets, norms) = (members.reducer.buckets(), members.norms.clone());
         let is_last = minibatch.step_with.is_some();
@@ -345,6 +373,10 @@ impl Replica {
         check_used(norms.as_deref())?;
         let outputs = written.outputs.as_ref().map(Value::eval).transpose()?;
         if minibatch.checks_numbers {
+            if self.is_recoverable() && not_finite(&loss)?.is_some() {
+                let loss = loss.to_scalar::<f32>()?;
+                return Ok(Computed::NotFinite(format!("the loss is {loss}")));
+            }
             self.check_buffers()?;
         }
         match last_bucket {
@@ -355,7 +387,7 @@ impl Replica {
             None if is_last => self.hand_in(slot)?,
             None => {}
         }
-        Ok((loss, outputs))
+        Ok(Computed::All { loss, outputs })
     }
 
     /// An error that names a buffer that is not finite. On a GPU none is looked at, because that would wait for the GPU.
@@ -395,10 +427,15 @@ impl Replica {
         Ok(send(&self.members()?.reducer.buckets(), bucket)?)
     }
 
-    /// Hands in zeros where this replica has not yet handed in a bucket, and waits for the sums, as the other replicas do.
-    fn hand_in_zeros(&self, slot: &mut Slot, handed_in: usize) -> Result<()> {
-        let buckets = self.members()?.reducer.buckets();
+    /// Tells all replicas to drop the step. Where they sum gradients, this one hands in zeros in place of the buckets that
+    /// it has not yet handed in, and waits for the sums as the others do.
+    fn give_up(&self, minibatch: &Minibatch, slot: &mut Slot, handed_in: usize) -> Result<()> {
+        minibatch.dropped.store(true, Ordering::SeqCst);
         slot.renew_gradients()?;
+        if minibatch.step_with.is_none() {
+            return Ok(());
+        }
+        let buckets = self.members()?.reducer.buckets();
         slot.gradients.give(&mut |bucket| {
             if bucket.index < handed_in {
                 Ok(())
@@ -407,7 +444,8 @@ impl Replica {
             }
         })?;
         self.hand_in_used(slot)?;
-        self.sums(slot).map(drop)
+        self.sums(slot)?;
+        slot.renew_gradients()
     }
 
     /// Waits for the sums of all gradients.
@@ -420,7 +458,10 @@ impl Replica {
                 Values::Floats(replicas) => replicas,
                 Values::Tensor(replicas) => replicas.to_vec1()?,
             };
-            replicas.into_iter().map(|replicas| replicas > 0.0).collect()
+            replicas
+                .into_iter()
+                .map(|replicas| replicas > 0.0)
+                .collect()
         } else {
             vec![true; slot.gradients.used().count()]
         };
@@ -429,7 +470,12 @@ impl Replica {
 
     /// Waits for all sums, and takes the optimizer's step with them, divided by `examples`: as a whole or not at all. It is
     /// not taken where a replica has dropped it, or a sum is not finite, which is returned.
-    fn update(&mut self, minibatch: &Minibatch, slot: &mut Slot, examples: usize) -> Result<Option<String>> {
+    fn update(
+        &mut self,
+        minibatch: &Minibatch,
+        slot: &mut Slot,
+        examples: usize,
+    ) -> Result<Option<String>> {
         let Sums { buckets, used } = self.sums(slot)?;
         let dropped = minibatch.dropped.load(Ordering::SeqCst);
         let not_finite = self.compute(|_| -> Result<Option<String>> {

@@ -23,7 +23,10 @@ impl DataParallel {
     /// # Errors
     /// If a replica has failed.
     pub fn all_reduce(&self) -> Result<Option<String>> {
-        let (k, on_cpu) = (self.devices().len(), self.devices().iter().all(Device::is_cpu));
+        let (k, on_cpu) = (
+            self.devices().len(),
+            self.devices().iter().all(Device::is_cpu),
+        );
         let params = self.states[0].parameters();
         let lens: Vec<usize> = params.map(|(_, param)| param.elem_count()).collect();
         let sizes = functional::bucket_sizes(&lens, self.how.bucket_bytes / size_of::<f32>());

@@ -110,14 +110,18 @@ impl Slot {
         let trained = self.trained.iter().map(|i| &self.parameters[*i]);
         let trained: Vec<(&str, &Var)> = trained.map(|(name, var)| (name.as_str(), var)).collect();
         let rates = rule.rates.iter().zip(used);
-        let rates: Vec<f64> = rates.map(|(rate, used)| if *used { *rate } else { 0.0 }).collect();
+        let rates: Vec<f64> = rates
+            .map(|(rate, used)| if *used { *rate } else { 0.0 })
+            .collect();
         let how = Update {
             lr: rule.lr,
             rates: &rates,
             max_norm: rule.max_norm,
             examples,
         };
-        Ok(self.optimizer_state.step(&*rule.optimizer, &trained, sums, how)?)
+        Ok(self
+            .optimizer_state
+            .step(&*rule.optimizer, &trained, sums, how)?)
     }
 
     /// The name of a parameter that is trained, by its number among those.
@@ -172,7 +176,9 @@ impl Slot {
         for i in &self.trained {
             self.frozen.steps[*i] = 0;
             for name in names {
-                self.frozen.tensors.remove(&state_name(name, &self.parameters[*i].0));
+                self.frozen
+                    .tensors
+                    .remove(&state_name(name, &self.parameters[*i].0));
             }
         }
         Ok(())

@@ -81,7 +81,9 @@ impl Trainer {
         if let Some(steps) = state.get(STEPS) {
             let steps: Vec<i64> = steps.to_vec1()?;
             let (all, of_each) = steps.split_first().context("steps: of none")?;
-            let lr = state.get(LR).map(|lr| lr.flatten_all()?.get(0)?.to_scalar::<f64>());
+            let lr = state
+                .get(LR)
+                .map(|lr| lr.flatten_all()?.get(0)?.to_scalar::<f64>());
             let lr = lr.transpose()?;
             let slots = if of_each.is_empty() {
                 Default::default() // before the first step
@@ -147,7 +149,8 @@ impl Trainer {
             "there are no gradients: this trainer has taken no step, or not since its state was loaded or a step failed"
         );
         let sums = self.on_first_slot(Vec::new(), Slot::sums)?.into_iter();
-        sums.map(|(name, sum)| Ok((name, (sum / examples as f64)?))).collect()
+        sums.map(|(name, sum)| Ok((name, (sum / examples as f64)?)))
+            .collect()
     }
 }
 

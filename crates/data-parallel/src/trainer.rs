@@ -215,10 +215,9 @@ impl Trainer {
 
     /// Whether NaN and infinity are errors. Default: true.
     ///
-    /// In `x` and `y` they are one before the step, if these are f32 on the CPU. In the sums of the gradients, and in
-    /// running statistics, they are one before any parameter changes, if these are on the CPU: the step is not taken.
-    /// In a loss they are one after the step: on the CPU at once, on a GPU up to 256 steps later, so that the host does
-    /// not wait for the GPU in every step.
+    /// On the CPU they are one in `x` and `y`, in the loss, in the sums of the gradients, and in running statistics: the
+    /// step is not taken. On a GPU they are one in a loss, up to 256 steps after its step, so that the host does not wait
+    /// for the GPU in every step.
     pub fn check_losses(self, checks: bool) -> Self {
         Self {
             checks_numbers: checks,
@@ -339,7 +338,7 @@ impl Trainer {
     /// changed, and training can go on with the next minibatch. Gradients that waited for the step are lost where the
     /// message says so.
     ///
-    /// If a loss is NaN or infinite and the gradients are not: the step was taken.
+    /// If a loss is NaN or infinite, on a GPU or in several processes: the step was taken.
     ///
     /// In several processes, with synchronized batch norms, and where the all-reduce fails, the network trains no further
     /// after an error of one replica.
@@ -407,15 +406,16 @@ impl Trainer {
             Err(error) => return Err(error),
         };
         self.checks = false;
-        let not_finite = trained.iter().find_map(|trained| trained.not_finite.clone());
+        let not_finite = trained
+            .iter()
+            .find_map(|trained| trained.not_finite.clone());
         let (mut losses, mut shards) = (Vec::new(), Vec::new());
         for shard in trained.into_iter().filter_map(|trained| trained.shard) {
             losses.push(shard.loss);
             shards.extend(shard.outputs.map(|outputs| (outputs, shard.labels)));
         }
         if let Some(what) = not_finite {
-            let loss = BatchLoss::new(losses, batch_size).mean()?;
-            return self.refuse(of_step, &what, Some(loss));
+            return self.refuse(of_step, &what);
         }
         if last {
             self.step_taken(examples);
@@ -446,7 +446,7 @@ impl Trainer {
         let slots = self.slots()?;
         let not_finite = self.net.on_each(slots, flush)?.into_iter().flatten().next();
         if let Some(what) = not_finite {
-            return self.refuse(of_step, &what, None);
+            return self.refuse(of_step, &what);
         }
         self.step_taken(examples);
         Ok(())
@@ -543,9 +543,8 @@ impl Trainer {
     /// Forgets a step that no replica has taken, and sets back what its last minibatch has changed. Returns what an error
     /// says of gradients that waited.
     fn drop_step(&mut self) -> Result<String> {
-        let drop_step = |replica: &mut Replica, slot: Arc<Mutex<Slot>>| {
-            replica.drop_step(&mut lock(&slot))
-        };
+        let drop_step =
+            |replica: &mut Replica, slot: Arc<Mutex<Slot>>| replica.drop_step(&mut lock(&slot));
         self.net.on_each(self.slots.all.clone(), drop_step)?;
         let waited = std::mem::take(&mut self.waiting).minibatches;
         self.last_examples = 0;
@@ -557,16 +556,11 @@ impl Trainer {
     }
 
     /// The error of a step that was not taken, because `what` is not finite.
-    fn refuse<T>(&mut self, step: StepNumber, what: &str, loss: Option<f32>) -> Result<T> {
+    fn refuse<T>(&mut self, step: StepNumber, what: &str) -> Result<T> {
         let lost = self.drop_step()?;
         let StepNumber { number, lr } = step;
-        let why = match loss {
-            Some(loss) if !loss.is_finite() => format!("the loss is {loss}"),
-            Some(loss) => format!("{what}, although the loss is {loss}"),
-            None => what.to_owned(),
-        };
         bail!(
-            "step {number}, at learning rate {lr:?}: {why}. No step was taken{lost}; try a smaller rate, or clip_norm"
+            "step {number}, at learning rate {lr:?}: {what}. No step was taken{lost}; try a smaller rate, or clip_norm"
         )
     }
 

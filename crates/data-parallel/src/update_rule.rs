@@ -40,7 +40,10 @@ impl UpdateRule {
 
     /// The learning rate of step `step`, counted from 0.
     pub fn lr_of(&self, step: usize) -> f64 {
-        let factor = self.schedule.as_ref().map_or(1.0, |schedule| schedule(step));
+        let factor = self
+            .schedule
+            .as_ref()
+            .map_or(1.0, |schedule| schedule(step));
         self.lr.unwrap_or_else(|| self.optimizer.lr()) * factor
     }
 
@@ -62,7 +65,12 @@ impl UpdateRule {
         Ok(StepRule {
             optimizer: self.optimizer.clone(),
             lr,
-            rates: self.rates.iter().copied().filter(|rate| *rate != 0.0).collect(),
+            rates: self
+                .rates
+                .iter()
+                .copied()
+                .filter(|rate| *rate != 0.0)
+                .collect(),
             max_norm: self.max_norm,
         })
     }

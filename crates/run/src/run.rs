@@ -263,7 +263,7 @@ impl Run {
         let finished = from.lines.epochs.len() == sizes.epochs && Record::is_finished(folder);
         resumed.say(sizes, finished);
         let Resumed { folder, from } = resumed;
-        self.catch_up(&from);
+        self.catch_up(&from)?;
         if writes && !finished {
             self.record.go_on(folder, from.is_previous)?;
         }
@@ -272,7 +272,7 @@ impl Run {
     }
 
     /// Stands where the run stood that took a checkpoint.
-    fn catch_up(&mut self, from: &Checkpoint) {
+    fn catch_up(&mut self, from: &Checkpoint) -> Result<()> {
         let (steps, epochs) = (from.lines.losses.len(), &from.lines.epochs);
         let begun = steps - epochs.len() * self.record.sizes.steps_per_epoch();
         self.train_iter = (self.train_iter.clone()).starting_at(epochs.len() + 1, begun)?;
@@ -280,6 +280,7 @@ impl Run {
         self.timer = Timer::after(times, from.header.seconds);
         (self.progress.taken, self.progress.checkpointed) = (steps, steps);
         self.record.lines = from.lines.clone();
+        Ok(())
     }
 
     /// What a checkpoint has beside the tensors of [`init`](Self::init), for the network to take up; empty where the

@@ -440,7 +440,10 @@ mod tests {
     #[test]
     fn a_group_is_not_torn() {
         static STOP: AtomicBool = AtomicBool::new(false);
-        let iter = iter(100, 10, None).stop_when(&STOP).in_groups_of(4).unwrap();
+        let iter = iter(100, 10, None)
+            .stop_when(&STOP)
+            .in_groups_of(4)
+            .unwrap();
         let mut batches = iter.epoch(1);
         assert!(batches.next().is_some());
         STOP.store(true, Ordering::Relaxed);

@@ -141,7 +141,9 @@ pub fn check_finite(name: &str, tensor: &Tensor) -> Result<()> {
 /// If it cannot be written; and if a number is NaN or infinite, because [`load`] would refuse the file. Then a file that
 /// was there stays.
 pub fn save(path: &Path, tensors: &[(String, Tensor)]) -> Result<()> {
-    let finite = tensors.iter().try_for_each(|(name, tensor)| check_finite(name, tensor));
+    let finite = tensors
+        .iter()
+        .try_for_each(|(name, tensor)| check_finite(name, tensor));
     finite.with_context(|| format!("{} is not written", path.display()))?;
     let written = to_bytes(tensors, None).and_then(|bytes| Ok(files::write(path, &bytes)?));
     written.with_context(|| format!("cannot write {}", path.display()))
@@ -201,7 +203,10 @@ mod tests {
         save(&path, &good)?;
         let nan = [("w".to_owned(), (&good[0].1 * f64::NAN)?)];
         let error = format!("{:#}", save(&path, &nan).unwrap_err());
-        assert!(error.contains("tensor \"w\" contains NaN or infinity"), "{error}");
+        assert!(
+            error.contains("tensor \"w\" contains NaN or infinity"),
+            "{error}"
+        );
         assert!(error.contains("best.safetensors is not written"), "{error}");
         assert_eq!(load(&path, &good)?[0].to_vec2::<f32>()?, [[1.0; 2]; 2]);
         Ok(())

@@ -152,7 +152,10 @@ pub fn not_finite_sum(sums: &[Bucket]) -> Option<(&Part, f32)> {
                 let mut values = floats[part.range.clone()].iter();
                 values.find(|value| !value.is_finite()).copied()
             };
-            bucket.parts.iter().find_map(|part| Some((part, of_part(part)?)))
+            bucket
+                .parts
+                .iter()
+                .find_map(|part| Some((part, of_part(part)?)))
         }
         _ => None,
     })

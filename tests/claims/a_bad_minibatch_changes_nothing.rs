@@ -1,0 +1,542 @@
+//! A minibatch that a replica cannot compute, or whose numbers are no numbers, is an error that names the cause. Nothing
+//! was changed then: the steps that follow have the bits of a run without it. And what is saved can be loaded.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+use anyhow::{Result, ensure};
+use candle_core::{DType, Device, Tensor};
+use candle_nn::VarBuilder;
+use concise::layers::{BatchNorm2d, Dropout, Embedding, Flatten, Linear, Sequential};
+use concise::{
+    AdamW, DataParallel, Initializer, Replication, Trainer, evaluate, evaluate_accuracy_gpus,
+};
+use dataset::DataIter;
+use functional::{Network, Value, candle, candle_fn, cross_entropy};
+
+use crate::kit::{cpus, formula_tensor, has, says, sgd};
+
+trials![
+    what_only_the_computation_knows_changes_nothing,
+    gradients_that_waited_are_said_to_be_lost,
+    a_replica_may_fail_at_any_bucket,
+    gradients_that_are_no_numbers_change_nothing,
+    running_statistics_that_are_no_numbers_change_nothing,
+    what_is_no_number_is_not_saved_or_evaluated,
+    a_state_is_set_back_whole,
+    a_state_that_does_not_fit_changes_nothing,
+    an_unused_parameter_stays_as_it_is,
+    no_minibatch_has_no_accuracy,
+];
+
+type Xy = (Tensor, Tensor);
+
+/// Everything that training goes on with, of all replicas: as bits.
+fn everything(net: &DataParallel, trainer: &Trainer) -> Result<Vec<(String, Vec<u8>)>> {
+    let mut all = trainer.state_dict()?;
+    for (name, _) in net.state_dict()? {
+        for i in 0..net.devices().len() {
+            all.push((format!("{name} {i}"), net.parameter(&name, i)?));
+        }
+    }
+    let bytes = |t: &Tensor| -> Result<Vec<u8>> {
+        let values: Vec<f64> = t.to_dtype(DType::F64)?.flatten_all()?.to_vec1()?;
+        Ok(values.into_iter().flat_map(f64::to_le_bytes).collect())
+    };
+    all.iter()
+        .map(|(name, t)| Ok((name.clone(), bytes(t)?)))
+        .collect()
+}
+
+fn same(what: &str, a: &[(String, Vec<u8>)], b: &[(String, Vec<u8>)]) -> Result<()> {
+    ensure!(
+        a.len() == b.len(),
+        "{what}: {} and {} tensors",
+        a.len(),
+        b.len()
+    );
+    for ((name, a), (of, b)) in a.iter().zip(b) {
+        ensure!(name == of && a == b, "{what}: {name} is not the same");
+    }
+    Ok(())
+}
+
+/// Tokens, dropout and a batch norm, whose statistics move before the loss is computed.
+fn of_tokens(vb: VarBuilder<'_>) -> candle_core::Result<Sequential> {
+    let net = Sequential::new().add(Embedding::new(9, 4, vb.pp("e"))?);
+    let net = net.add(candle(|x: &Tensor| x.unsqueeze(1)));
+    let net = net.add(BatchNorm2d::new(4, vb.pp("bn"))?).add(Flatten);
+    let net = net.add(Dropout::new(0.3, vb.pp("drop"))?);
+    Ok(net.add(Linear::new(24, 3, vb.pp("fc"))?))
+}
+
+/// `n` examples of six tokens; if it is `bad`, one of the last example is too large.
+fn tokens(n: usize, seed: u32, bad: bool) -> Result<Xy> {
+    let bad_at = 6 * n as u32 - 2;
+    let token = |i: u32| {
+        if bad && i == bad_at {
+            40
+        } else {
+            (i * 5 + seed) % 9
+        }
+    };
+    let x = Tensor::from_iter((0..6 * n as u32).map(token), &Device::Cpu)?.reshape((n, 6))?;
+    let y = Tensor::from_iter((0..n as u32).map(|i| (i + seed) % 3), &Device::Cpu)?;
+    Ok((x, y))
+}
+
+/// Three steps, with `bad` minibatches before each of them if there are some: what is there at the end.
+fn three_steps(
+    k: usize,
+    how: Replication,
+    bad: &[(&str, Xy)],
+    loss: fn(&Value, &Tensor) -> candle_core::Result<Value>,
+) -> Result<Vec<(String, Vec<u8>)>> {
+    let net = DataParallel::with(how, &cpus(k), Initializer::Layers, 0, of_tokens)?;
+    let mut trainer = Trainer::new(&net, loss, AdamW::default());
+    for seed in 0..3 {
+        for (words, (x, y)) in bad {
+            let before = everything(&net, &trainer)?;
+            says(words, trainer.step(x, y))?;
+            same(words, &before, &everything(&net, &trainer)?)?;
+        }
+        let (x, y) = tokens(7, seed, false)?;
+        trainer.step(&x, &y)?;
+    }
+    everything(&net, &trainer)
+}
+
+/// Looks at the labels only when it computes: where it is written down, it runs on zeros.
+fn own_loss(y_hat: &Value, y: &Tensor) -> candle_core::Result<Value> {
+    let y = y.unsqueeze(1)?;
+    let loss = move |x: &[Tensor]| {
+        let log_p = candle_nn::ops::log_softmax(&x[0], 1)?;
+        if x[0].sqr()?.sum_all()?.to_scalar::<f32>()? == 0.0 {
+            return log_p.sum(1);
+        }
+        log_p.gather(&y, 1)?.squeeze(1)?.neg()
+    };
+    candle_fn(loss).forward_all(&[y_hat], true)
+}
+
+fn what_only_the_computation_knows_changes_nothing() -> Result<()> {
+    let (x, y) = tokens(7, 1, false)?;
+    let labels = Tensor::new(&[0u32, 1, 2, 0, 1, 2, 7], &Device::Cpu)?;
+    let bad = [
+        (
+            "embedding: token 40 is too large, weight has 9 rows",
+            tokens(7, 0, true)?,
+        ),
+        ("gather invalid index 7 with dim size 3", (x, labels)),
+        ("y has 6", (tokens(7, 0, false)?.0, y.narrow(0, 0, 6)?)),
+    ];
+    for k in [1, 2, 3] {
+        for bucket_bytes in [1, 25 << 20] {
+            for overlap in [true, false] {
+                let how = || Replication {
+                    bucket_bytes,
+                    overlap,
+                    ..Replication::default()
+                };
+                let undisturbed = three_steps(k, how(), &[], own_loss)?;
+                let found = three_steps(k, how(), &bad, own_loss)?;
+                same(&format!("k = {k}, {:?}", how()), &undisturbed, &found)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn gradients_that_waited_are_said_to_be_lost() -> Result<()> {
+    let run = |bad: bool| -> Result<_> {
+        let net = DataParallel::new(&cpus(2), Initializer::Layers, 0, of_tokens)?;
+        let mut trainer = Trainer::new(&net, own_loss, sgd(0.1, 0.9)).accumulate(2)?;
+        if bad {
+            let (x, y) = tokens(7, 5, false)?;
+            trainer.step(&x, &y)?;
+            let (of_other, _) = tokens(7, 5, true)?;
+            says("token 40 is too large", trainer.step(&of_other, &y))?; // nothing is lost
+            let y = Tensor::new(&[0u32, 1, 2, 0, 1, 2, 7], &Device::Cpu)?;
+            let words =
+                "gather invalid index 7 with dim size 3; the gradients of 1 minibatch that waited";
+            says(words, trainer.step(&x, &y))?;
+            let state = net.state_dict()?;
+            return Ok((net, trainer, state));
+        }
+        let state = net.state_dict()?;
+        Ok((net, trainer, state))
+    };
+    let ((net, mut trainer, state), (other, mut fresh, _)) = (run(true)?, run(false)?);
+    // the statistics of the minibatch that waited stay, so they are those of the other network too
+    other.load_state_dict(&state)?;
+    for (name, _) in state.iter().filter(|(name, _)| name.contains("running")) {
+        let of_second = net.parameter(name, 1)?;
+        let entry = (format!("replica 1 {name}"), of_second);
+        fresh.load_state_dict([entry])?;
+    }
+    for seed in 0..2 {
+        let (x, y) = tokens(7, seed, false)?;
+        trainer.step(&x, &y)?;
+        fresh.step(&x, &y)?;
+    }
+    same(
+        "begun again",
+        &everything(&other, &fresh)?,
+        &everything(&net, &trainer)?,
+    )
+}
+
+/// Eight layers, each with a bucket of its own. The gradient of one of them fails on the second replica.
+fn a_replica_may_fail_at_any_bucket() -> Result<()> {
+    let layers = 8;
+    for panics in [false, true] {
+        for at in 0..layers {
+            let backwards = Arc::new(AtomicUsize::new(0));
+            let made = AtomicUsize::new(0);
+            let how = Replication {
+                bucket_bytes: 1,
+                ..Replication::default()
+            };
+            let count = backwards.clone();
+            let net = DataParallel::with(how, &cpus(3), Initializer::Layers, 0, move |vb| {
+                let is_faulty = made.fetch_add(1, SeqCst) == 1;
+                let mut net = Sequential::new();
+                for i in 0..layers {
+                    net = net.add(Linear::new(4, 4, vb.pp(format!("{i}")))?);
+                    let fails = is_faulty && i == at;
+                    let fault = Fault {
+                        fails,
+                        panics,
+                        backwards: count.clone(),
+                    };
+                    net = net.add(candle(move |x: &Tensor| x.apply_op1(fault.clone())));
+                }
+                Ok(net)
+            })?;
+            let mut trainer =
+                Trainer::new(&net, cross_entropy, sgd(0.1, 0.9)).check_gradients(false);
+            let x = formula_tensor(1, 1.0, &[6, 4])?;
+            let y = Tensor::new(&[0u32, 1, 2, 3, 0, 1], &Device::Cpu)?;
+            let before = everything(&net, &trainer)?;
+            let words = if panics {
+                "replica cpu(1): it panicked: a fault"
+            } else {
+                "replica cpu(1)"
+            };
+            let error = format!("{:#}", trainer.step(&x, &y).expect_err("it fails"));
+            has(&error, words)?;
+            has(&error, "a fault")?;
+            same(
+                &format!("layer {at}"),
+                &before,
+                &everything(&net, &trainer)?,
+            )?;
+            trainer.step(&x, &y)?; // the fault was the first backward's
+            net.check_replicas()?;
+        }
+    }
+    Ok(())
+}
+
+/// Hands a tensor on; its first gradient fails.
+#[derive(Clone)]
+struct Fault {
+    fails: bool,
+    panics: bool,
+    backwards: Arc<AtomicUsize>,
+}
+
+impl candle_core::CustomOp1 for Fault {
+    fn name(&self) -> &'static str {
+        "fault"
+    }
+
+    fn cpu_fwd(
+        &self,
+        x: &candle_core::CpuStorage,
+        layout: &candle_core::Layout,
+    ) -> candle_core::Result<(candle_core::CpuStorage, candle_core::Shape)> {
+        Ok((x.clone(), layout.shape().clone()))
+    }
+
+    fn bwd(&self, _: &Tensor, _: &Tensor, dy: &Tensor) -> candle_core::Result<Option<Tensor>> {
+        if self.fails && self.backwards.fetch_add(1, SeqCst) == 0 {
+            if self.panics {
+                std::panic::resume_unwind(Box::new("a fault"));
+            }
+            candle_core::bail!("a fault")
+        }
+        Ok(Some(dy.clone()))
+    }
+}
+
+/// √x at 0 has no gradient, and the loss is finite all the same. Clipping by a norm would make all of them NaN.
+fn gradients_that_are_no_numbers_change_nothing() -> Result<()> {
+    for k in [1, 2, 3] {
+        let net = DataParallel::new(&cpus(k), Initializer::Layers, 0, |vb| {
+            let first = Linear::without_bias(2, 3, vb.pp("first"))?;
+            let roots = candle(|x: &Tensor| x.sqr()?.sqrt());
+            Ok(Sequential::new()
+                .add(first)
+                .add(roots)
+                .add(Linear::new(3, 3, vb.pp("last"))?))
+        })?;
+        let good = formula_tensor(3, 1.0, &[6, 2])?;
+        let bad = Tensor::cat(
+            &[
+                good.narrow(0, 0, 5)?,
+                Tensor::zeros((1, 2), DType::F32, &Device::Cpu)?,
+            ],
+            0,
+        )?;
+        let y = Tensor::new(&[0u32, 1, 2, 0, 1, 2], &Device::Cpu)?;
+        for clips in [false, true] {
+            let mut trainer = Trainer::new(&net, cross_entropy, AdamW::default());
+            if clips {
+                trainer = trainer.clip_norm(1.0)?;
+            }
+            trainer.step(&good, &y)?;
+            let before = everything(&net, &trainer)?;
+            let error = format!("{:#}", trainer.step(&bad, &y).expect_err("it is NaN"));
+            has(
+                &error,
+                "step 2, at learning rate 0.001: the gradient of first.weight is NaN. No step was taken",
+            )?;
+            same("after NaN", &before, &everything(&net, &trainer)?)?;
+            says("there are no gradients", trainer.gradients())?;
+            trainer.step(&good, &y)?;
+            let mut takes_all = trainer.check_losses(false);
+            takes_all.step(&bad, &y)?;
+            let weight = net
+                .parameter("first.weight", 0)?
+                .flatten_all()?
+                .to_vec1::<f32>()?;
+            ensure!(weight[0].is_nan(), "{weight:?}");
+            // set back for the next round
+            let zeros = net.state_dict()?.into_iter();
+            let some = zeros
+                .enumerate()
+                .map(|(s, (name, t))| Ok((name, formula_tensor(s as u32, 0.5, t.dims())?)));
+            net.load_state_dict(&some.collect::<Result<Vec<_>>>()?)?;
+        }
+    }
+    Ok(())
+}
+
+fn with_candles_norm(vb: VarBuilder<'_>) -> candle_core::Result<Sequential> {
+    let fc = candle_nn::linear(4, 8, vb.pp("fc"))?;
+    let norm = candle_nn::batch_norm(8, candle_nn::BatchNormConfig::default(), vb.pp("bn"))?;
+    let net = Sequential::new().add(candle(move |x: &Tensor| x.apply(&fc)));
+    Ok(net.add(candle(norm)).add(Linear::new(8, 3, vb.pp("last"))?))
+}
+
+/// candle's batch norm divides by one less than the values a channel.
+fn running_statistics_that_are_no_numbers_change_nothing() -> Result<()> {
+    for k in [1, 2] {
+        let run = |bad: bool| -> Result<_> {
+            let net = DataParallel::new(&cpus(k), Initializer::Layers, 0, with_candles_norm)?;
+            let mut trainer = Trainer::new(&net, cross_entropy, sgd(0.1, 0.9));
+            for s in 0..3 {
+                let x = formula_tensor(s, 1.0, &[9, 4])?;
+                let y = Tensor::from_iter((0..9u32).map(|i| i % 3), &Device::Cpu)?;
+                trainer.step(&x.narrow(0, 0, 2 * k)?, &y.narrow(0, 0, 2 * k)?)?;
+                if bad {
+                    let step = trainer.step(&x.narrow(0, 8, 1)?, &y.narrow(0, 8, 1)?);
+                    says(
+                        "replica cpu(0): bn.running_var has become NaN: a batch norm of candle's needs",
+                        step,
+                    )?;
+                }
+            }
+            everything(&net, &trainer)
+        };
+        same(&format!("k = {k}"), &run(false)?, &run(true)?)?;
+    }
+    Ok(())
+}
+
+fn what_is_no_number_is_not_saved_or_evaluated() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let best = folder.path().join("best.safetensors");
+    let net = DataParallel::new(&cpus(2), Initializer::Layers, 0, with_candles_norm)?;
+    net.save(&best)?;
+    let good = std::fs::read(&best)?;
+    let mut trainer = Trainer::new(&net, cross_entropy, sgd(0.1, 0.9)).check_losses(false);
+    let x = formula_tensor(1, 1.0, &[3, 4])?;
+    let y = Tensor::new(&[0u32, 1, 2], &Device::Cpu)?;
+    trainer.step(&x, &y)?; // two examples, and one
+    let words = "replica cpu(1): tensor \"bn.running_var\" contains NaN or infinity";
+    says(words, net.save(&best))?;
+    ensure!(std::fs::read(&best)? == good, "the good file is gone");
+    let data = DataIter::of_tensors(&x, &y, 2, None)?;
+    says(words, evaluate_accuracy_gpus(&net, &data))?;
+    net.load(&best)?;
+    evaluate_accuracy_gpus(&net, &data)?;
+    Ok(())
+}
+
+fn linear(vb: VarBuilder<'_>) -> candle_core::Result<Linear> {
+    Linear::new(3, 2, vb)
+}
+
+/// To before the first step, while gradients wait, and to another learning rate: the bits of a fresh run.
+fn a_state_is_set_back_whole() -> Result<()> {
+    let x = formula_tensor(1, 1.0, &[6, 3])?;
+    let y = Tensor::new(&[0u32, 1, 1, 0, 1, 0], &Device::Cpu)?;
+    let optimizers: [fn(&DataParallel) -> Trainer; 2] = [
+        |net| Trainer::new(net, cross_entropy, sgd(0.5, 0.9)),
+        |net| Trainer::new(net, cross_entropy, AdamW::default()),
+    ];
+    for new in optimizers {
+        for steps_before in [0, 2] {
+            let net = DataParallel::new(&cpus(2), Initializer::Layers, 0, linear)?;
+            let mut trainer = new(&net);
+            for _ in 0..steps_before {
+                trainer.step(&x, &y)?;
+            }
+            let (params, state) = (net.state_dict()?, trainer.state_dict()?);
+            trainer.step(&x, &y)?;
+            let expected = everything(&net, &trainer)?;
+            // it went on since: other steps, another rate, gradients that wait
+            trainer.step(&y_as_x(&x)?, &y)?;
+            trainer.set_lr(3.0);
+            trainer.step(&x, &y)?;
+            trainer.backward(&x, &y)?;
+            net.load_state_dict(&params)?;
+            trainer.load_state_dict(state)?;
+            says("there are no gradients", trainer.gradients())?;
+            trainer.step(&x, &y)?;
+            same(
+                &format!("after {steps_before}"),
+                &expected,
+                &everything(&net, &trainer)?,
+            )?;
+        }
+    }
+    // the rate of set_lr is a part of the state
+    let net = DataParallel::new(&cpus(2), Initializer::Layers, 0, linear)?;
+    let mut first = Trainer::new(&net, cross_entropy, sgd(0.5, 0.9));
+    first.set_lr(0.125);
+    first.step(&x, &y)?;
+    let mut second =
+        Trainer::new(&net, cross_entropy, sgd(0.5, 0.9)).schedule(|step| 1.0 / (step + 1) as f64);
+    second.load_state_dict(first.state_dict()?)?;
+    ensure!(second.lr() == 0.0625, "{}", second.lr());
+    Ok(())
+}
+
+fn y_as_x(x: &Tensor) -> Result<Tensor> {
+    Ok((x * -2.0)?)
+}
+
+fn a_state_that_does_not_fit_changes_nothing() -> Result<()> {
+    let x = formula_tensor(1, 1.0, &[6, 3])?;
+    let y = Tensor::new(&[0u32, 1, 1, 0, 1, 0], &Device::Cpu)?;
+    let net = DataParallel::new(&cpus(2), Initializer::Layers, 0, linear)?;
+    let mut trainer = Trainer::new(&net, cross_entropy, sgd(0.5, 0.9));
+    trainer.step(&x, &y)?;
+    let state = trainer.state_dict()?;
+    trainer.step(&x, &y)?;
+    let before = everything(&net, &trainer)?;
+    type State = Vec<(String, Tensor)>;
+    let mut refused = |words: &str, change: fn(&mut State) -> Result<()>| -> Result<()> {
+        let mut state = state.clone();
+        change(&mut state)?;
+        says(words, trainer.load_state_dict(state))?;
+        same(words, &before, &everything(&net, &trainer)?)
+    };
+    refused("the checkpoint has no momentum bias", |state| {
+        state.retain(|(name, _)| name != "momentum bias");
+        Ok(())
+    })?;
+    refused("momentum bias has 6 elements, the parameter 2", |state| {
+        let weight = state[1].1.clone();
+        state[0].1 = weight;
+        Ok(())
+    })?;
+    refused(
+        "momentum other is not this optimizer's or this network's",
+        |state| {
+            state[0].0 = "momentum other".to_owned();
+            Ok(())
+        },
+    )?;
+    refused("steps: of 3 parameters, the network has 2", |state| {
+        let steps = state
+            .iter_mut()
+            .find(|(name, _)| name == "steps")
+            .expect("steps");
+        steps.1 = Tensor::new(&[1i64, 1, 1, 1], &Device::Cpu)?;
+        Ok(())
+    })
+}
+
+/// As in PyTorch, whose optimizers skip a parameter that has no gradient. A part of the examples is enough to use it.
+fn an_unused_parameter_stays_as_it_is() -> Result<()> {
+    for k in [1, 2, 3] {
+        let how = Replication {
+            allow_unused: true,
+            ..Replication::default()
+        };
+        // the second layer is used where a shard has an example above 0
+        let net = DataParallel::with(how, &cpus(k), Initializer::Layers, 0, |vb| {
+            let first = Linear::new(3, 3, vb.pp("first"))?;
+            let second = Linear::new(3, 3, vb.pp("second"))?;
+            Ok(move |x: &Value, train: bool| {
+                let h = first.forward(x, train)?;
+                let values: Vec<f32> = x.eval()?.flatten_all()?.to_vec1()?;
+                if values.iter().any(|value| *value > 0.0) {
+                    second.forward(&h, train)
+                } else {
+                    Ok(h)
+                }
+            })
+        })?;
+        let y = Tensor::new(&[0u32, 1, 2, 0, 1, 2], &Device::Cpu)?;
+        let below = formula_tensor(1, 1.0, &[6, 3])?.abs()?.neg()?;
+        let one_above = Tensor::cat(&[below.narrow(0, 0, 5)?, below.narrow(0, 5, 1)?.neg()?], 0)?;
+        let second = |trainer: &Trainer| -> Result<Vec<(String, Vec<u8>)>> {
+            let all = everything(&net, trainer)?.into_iter();
+            Ok(all.filter(|(name, _)| name.contains("second")).collect())
+        };
+        for decays in [false, true] {
+            let mut trainer = if decays {
+                Trainer::new(
+                    &net,
+                    cross_entropy,
+                    AdamW {
+                        weight_decay: 0.1,
+                        ..AdamW::default()
+                    },
+                )
+            } else {
+                Trainer::new(&net, cross_entropy, sgd(0.1, 0.9))
+            };
+            trainer.step(&one_above, &y)?;
+            let before = second(&trainer)?;
+            trainer.step(&below, &y)?;
+            same(&format!("k = {k}"), &before, &second(&trainer)?)?;
+            trainer.backward(&below, &y)?;
+            trainer.backward(&one_above, &y)?;
+            trainer.flush()?;
+            let moved = second(&trainer)?
+                .iter()
+                .zip(&before)
+                .all(|(a, b)| a.1 != b.1);
+            ensure!(moved, "k = {k}: one of two minibatches used it");
+            net.check_replicas()?;
+        }
+    }
+    Ok(())
+}
+
+fn no_minibatch_has_no_accuracy() -> Result<()> {
+    let net = DataParallel::new(&cpus(2), Initializer::Layers, 0, linear)?;
+    says(
+        "the accuracy of no example: no minibatch came",
+        evaluate_accuracy_gpus(&net, []),
+    )?;
+    let [sum] = evaluate(&net, [], |_, _| Ok([1.0]))?;
+    ensure!(sum == 0.0);
+    Ok(())
+}

@@ -1,0 +1,400 @@
+//! Several trainers take turns on one network, each with gradients and an optimizer state of its own, as PyTorch's
+//! optimizers do. What a trainer does not train has no gradient.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use anyhow::{Context, Result, ensure};
+use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Shape, Tensor};
+use candle_nn::VarBuilder;
+use concise::layers::{Gelu, Linear, Sequential};
+use concise::{AdamW, DataParallel, Initializer, Replication, Trainer};
+use functional::{Network, Value, binary_cross_entropy, candle, cross_entropy, squared_error};
+
+use crate::kit::{cpus, formula, formula_tensor, has, largest_difference, says, sgd};
+use crate::only_rounding_differs_from_pytorch::{close, tensor_is_close, theirs};
+
+trials![
+    rounds_of_two_trainers_are_pytorchs,
+    each_trainer_has_its_own_state,
+    a_loss_of_another_network_is_refused,
+    what_is_frozen_keeps_every_bit_and_has_no_gradient,
+    no_backward_is_computed_below_what_is_frozen,
+    a_parameter_is_frozen_between_steps_alone,
+    with_nothing_to_train_there_is_no_step,
+];
+
+const THEIRS: &str = include_str!("../pytorch/turns.json");
+
+/// Of each minibatch.
+const EXAMPLES: usize = 6;
+
+/// The network of a GAN.
+struct Gan {
+    generator: Linear,
+    critic: Sequential,
+}
+
+impl Network for Gan {
+    fn forward(&self, noise: &Value, train: bool) -> candle_core::Result<Value> {
+        self.generator.forward(noise, train)
+    }
+}
+
+fn gan(vb: VarBuilder<'_>) -> candle_core::Result<Gan> {
+    let critic = Sequential::new().add(Linear::new(3, 8, vb.pp("d.0"))?);
+    let critic = critic.add(Gelu).add(Linear::new(8, 3, vb.pp("d.2"))?);
+    let generator = Linear::new(2, 3, vb.pp("g"))?;
+    Ok(Gan { generator, critic })
+}
+
+/// The losses of marks that should be `value`.
+fn should_be(y_hat: &Value, value: f64) -> candle_core::Result<Value> {
+    let y = Tensor::full(value as f32, y_hat.dims(), y_hat.device())?;
+    binary_cross_entropy(y_hat, &y)
+}
+
+fn critics_loss(gan: &Gan, noise: &[Value], real: &[Tensor]) -> candle_core::Result<Value> {
+    let fake = gan
+        .critic
+        .forward(&gan.generator.forward(&noise[0], true)?, true)?;
+    let real = gan.critic.forward(&Value::new(&real[0])?, true)?;
+    &should_be(&real, 1.0)? + &should_be(&fake, 0.0)?
+}
+
+fn generators_loss(gan: &Gan, noise: &[Value], _: &[Tensor]) -> candle_core::Result<Value> {
+    let fake = gan
+        .critic
+        .forward(&gan.generator.forward(&noise[0], true)?, true)?;
+    should_be(&fake, 1.0)
+}
+
+/// A body with two heads, such as an actor's and a critic's.
+struct TwoHeads {
+    body: Sequential,
+    a: Linear,
+    b: Linear,
+}
+
+impl Network for TwoHeads {
+    fn forward(&self, x: &Value, train: bool) -> candle_core::Result<Value> {
+        self.a.forward(&self.body.forward(x, train)?, train)
+    }
+}
+
+fn two_heads(vb: VarBuilder<'_>) -> candle_core::Result<TwoHeads> {
+    let body = Sequential::new().add(Linear::new(5, 8, vb.pp("body"))?);
+    Ok(TwoHeads {
+        body: body.add(Gelu),
+        a: Linear::new(8, 3, vb.pp("a"))?,
+        b: Linear::new(8, 3, vb.pp("b"))?,
+    })
+}
+
+fn loss_of_b(net: &TwoHeads, x: &[Value], y: &[Tensor]) -> candle_core::Result<Value> {
+    squared_error(
+        &net.b.forward(&net.body.forward(&x[0], true)?, true)?,
+        &y[0],
+    )
+}
+
+/// On `k` devices, with the parameters of `turns_steps.py`, which numbers them in this order.
+fn with_formula<N: Network + 'static>(
+    k: usize,
+    build: fn(VarBuilder<'_>) -> candle_core::Result<N>,
+    order: [&str; 3],
+) -> Result<DataParallel> {
+    let net = DataParallel::new(&cpus(k), Initializer::Layers, 0, build)?;
+    let mut state = net.state_dict()?;
+    for (name, tensor) in &mut state {
+        let (layer, kind) = name.rsplit_once('.').context("no layer")?;
+        let at = order
+            .iter()
+            .position(|of| *of == layer)
+            .context("no such layer")?;
+        let s = 2 * at + usize::from(kind == "bias");
+        *tensor = formula_tensor(s as u32, 0.5, tensor.dims())?;
+    }
+    net.load_state_dict(&state)?;
+    Ok(net)
+}
+
+/// Input number `s`, with so many features.
+fn input(s: u32, features: usize) -> Result<Tensor> {
+    Ok(formula_tensor(100 + s, 1.0, &[EXAMPLES, features])?)
+}
+
+fn classes(s: u32) -> Result<Tensor> {
+    let labels = formula(2000 + s, EXAMPLES).map(|u| (u * 10.0) as u32 % 3);
+    Ok(Tensor::from_iter(labels, &Device::Cpu)?)
+}
+
+/// The losses of a run of `turns_steps.py`.
+fn run(name: &str, net: &DataParallel) -> Result<Vec<f32>> {
+    let (what, optimizer) = name.split_once(' ').context("no optimizer")?;
+    let adamw = AdamW {
+        lr: 0.01,
+        ..AdamW::default()
+    };
+    let mut losses = Vec::new();
+    let is_adamw = optimizer == "adamw";
+    if what == "gan" {
+        let (mut critic, mut generator) = if is_adamw {
+            (
+                Trainer::with(net, critics_loss, adamw)?,
+                Trainer::with(net, generators_loss, adamw)?,
+            )
+        } else {
+            let sgd = sgd(0.05, 0.9);
+            (
+                Trainer::with(net, critics_loss, sgd)?,
+                Trainer::with(net, generators_loss, sgd)?,
+            )
+        };
+        critic = critic.rate("g", 0.0)?;
+        generator = generator.rate("d", 0.0)?;
+        for i in 0..10 {
+            let (noise, real) = (input(2 * i, 2)?, input(2 * i + 1, 3)?);
+            losses.push(critic.step(&noise, &real)?.loss.mean()?);
+            losses.push(generator.step(&noise, &real)?.loss.mean()?);
+        }
+        return Ok(losses);
+    }
+    let (of_a, of_b) = if is_adamw {
+        (
+            Trainer::new(net, cross_entropy, adamw),
+            Trainer::with(net, loss_of_b, adamw)?,
+        )
+    } else {
+        let sgd = sgd(0.05, 0.9);
+        (
+            Trainer::new(net, cross_entropy, sgd),
+            Trainer::with(net, loss_of_b, sgd)?,
+        )
+    };
+    let (mut of_a, mut of_b) = (of_a.rate("b", 0.0)?, of_b.rate("a", 0.0)?);
+    if what == "waiting" {
+        of_a = of_a.accumulate(2)?;
+    }
+    let minibatches = if what == "waiting" { 3 } else { 2 };
+    for i in 0..10 {
+        let s = minibatches * i;
+        losses.push(of_a.step(&input(s, 5)?, &classes(s)?)?.loss.mean()?);
+        losses.push(
+            of_b.step(&input(s + 1, 5)?, &input(s + 51, 3)?)?
+                .loss
+                .mean()?,
+        );
+        if what == "waiting" {
+            losses.push(
+                of_a.step(&input(s + 2, 5)?, &classes(s + 2)?)?
+                    .loss
+                    .mean()?,
+            );
+        }
+    }
+    Ok(losses)
+}
+
+fn rounds_of_two_trainers_are_pytorchs() -> Result<()> {
+    let theirs = theirs(THEIRS);
+    let runs = theirs["runs"].as_object().context("no runs")?;
+    ensure!(runs.len() == 6, "{} runs", runs.len());
+    for (name, theirs) in runs {
+        for k in [1, 2, 3] {
+            let net = if name.starts_with("gan") {
+                with_formula(k, gan, ["g", "d.0", "d.2"])?
+            } else {
+                with_formula(k, two_heads, ["body", "a", "b"])?
+            };
+            let what = format!("{name}, k = {k}");
+            let losses = run(name, &net).with_context(|| what.clone())?;
+            close(&what, &losses, &theirs["losses"]["float64"], 1e-5)?;
+            for (param, theirs) in theirs["tensors"].as_object().context("no tensors")? {
+                let float32 = theirs["float32"][1].as_f64().context("no distance")?;
+                let tolerance = [1e-4, 1e-5_f64.max(4.0 * float32)];
+                let ours = net.parameter(param, k - 1)?;
+                tensor_is_close(param, &ours, theirs, tolerance).with_context(|| what.clone())?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The same in any order of the calls, and a checkpoint of both has both.
+fn each_trainer_has_its_own_state() -> Result<()> {
+    let net = with_formula(2, two_heads, ["body", "a", "b"])?;
+    let (x, y) = (input(0, 5)?, classes(0)?);
+    let mut first = Trainer::new(&net, cross_entropy, sgd(0.05, 0.9)).rate("b", 0.0)?;
+    let mut second = Trainer::with(&net, loss_of_b, AdamW::default())?.rate("a", 0.0)?;
+    first.step(&x, &y)?;
+    let before: Vec<_> = first.state_dict()?;
+    let gradients = first.gradients()?;
+    second.step(&x, &input(51, 3)?)?;
+    second.backward(&x, &input(52, 3)?)?; // which waits
+    for ((name, before), (_, after)) in before.iter().zip(first.state_dict()?) {
+        let (before, after) = (before.to_dtype(DType::F32)?, after.to_dtype(DType::F32)?);
+        ensure!(
+            largest_difference(&before, &after)? == 0.0,
+            "{name} changed"
+        );
+    }
+    for ((name, before), (_, after)) in gradients.iter().zip(first.gradients()?) {
+        ensure!(
+            largest_difference(before, &after)? == 0.0,
+            "the gradient of {name} changed"
+        );
+    }
+    let names: Vec<String> = before.into_iter().map(|(name, _)| name).collect();
+    let expected = [
+        "momentum a.bias",
+        "momentum a.weight",
+        "momentum body.bias",
+        "momentum body.weight",
+    ];
+    ensure!(names[..4] == expected, "{names:?}");
+    says(
+        "state_dict: the gradients of 1 minibatch wait for their step; call flush() first",
+        second.state_dict(),
+    )?;
+    second.flush()?;
+    let names: Vec<String> = second
+        .state_dict()?
+        .into_iter()
+        .map(|(name, _)| name)
+        .collect();
+    ensure!(
+        names[0] == "exp_avg b.bias" && names.len() == 9,
+        "{names:?}"
+    );
+    Ok(())
+}
+
+fn a_loss_of_another_network_is_refused() -> Result<()> {
+    let net = with_formula(1, two_heads, ["body", "a", "b"])?;
+    let error = Trainer::with(&net, critics_loss, sgd(0.1, 0.0)).map(drop);
+    let error = error.expect_err("it is no GAN").to_string();
+    has(&error, "the network was built as ")?;
+    has(&error, "TwoHeads, the loss takes a ")?;
+    has(&error, "Gan")?;
+    // the loss of each example, as everywhere
+    let mean = |net: &TwoHeads, x: &[Value], y: &[Tensor]| loss_of_b(net, x, y)?.mean();
+    let mut trainer = Trainer::with(&net, mean, sgd(0.1, 0.0))?;
+    says(
+        "the loss has shape [], expected [6]",
+        trainer.step(&input(0, 5)?, &input(51, 3)?),
+    )
+}
+
+/// Beside a trainer that trains all: the others get the same gradients to the bit.
+fn what_is_frozen_keeps_every_bit_and_has_no_gradient() -> Result<()> {
+    for k in [1, 2, 3] {
+        let build = || with_formula(k, two_heads, ["body", "a", "b"]);
+        let (all, net) = (build()?, build()?);
+        let (x, y) = (input(0, 5)?, input(51, 3)?);
+        let mut trains_all = Trainer::with(&all, loss_of_b, sgd(0.1, 0.9))?.rate("a", 0.0)?;
+        trains_all.step(&x, &y)?;
+        for frozen in ["body", "body.weight", "b.bias", "b"] {
+            let before = net.state_dict()?;
+            let trainer = Trainer::with(&net, loss_of_b, sgd(0.1, 0.9))?;
+            let mut trainer = trainer.rate("a", 0.0)?.rate(frozen, 0.0)?;
+            trainer.step(&x, &y)?;
+            let is_part = |of: &str, name: &str| name == of || name.starts_with(&format!("{of}."));
+            let is_frozen = |name: &str| is_part(frozen, name) || is_part("a", name);
+            for ((name, before), (_, after)) in before.iter().zip(net.state_dict()?) {
+                let moved = largest_difference(before, &after)?;
+                ensure!(
+                    (moved == 0.0) == is_frozen(name),
+                    "{frozen}: {name} moved by {moved}"
+                );
+            }
+            let gradients = trainer.gradients()?;
+            let expected = trains_all
+                .gradients()?
+                .into_iter()
+                .filter(|(name, _)| !is_frozen(name));
+            for ((name, found), (of, expected)) in gradients.iter().zip(expected) {
+                let apart = largest_difference(found, &expected)?;
+                ensure!(
+                    *name == of && apart == 0.0,
+                    "{frozen}: {name}, {of}: {apart}"
+                );
+            }
+            let state = trainer.state_dict()?;
+            let of_frozen = |(name, _): &(String, Tensor)| {
+                name.split_once(' ')
+                    .is_some_and(|(_, param)| is_frozen(param))
+            };
+            ensure!(!state.iter().any(of_frozen), "{frozen} has a state");
+            net.load_state_dict(&before)?;
+        }
+    }
+    Ok(())
+}
+
+/// Hands a tensor on, and counts the gradients that come back.
+#[derive(Clone)]
+struct Counted(Arc<AtomicUsize>);
+
+impl CustomOp1 for Counted {
+    fn name(&self) -> &'static str {
+        "counted"
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
+        Ok((x.clone(), layout.shape().clone()))
+    }
+
+    fn bwd(&self, _: &Tensor, _: &Tensor, dy: &Tensor) -> candle_core::Result<Option<Tensor>> {
+        self.0.fetch_add(1, Relaxed);
+        Ok(Some(dy.clone()))
+    }
+}
+
+fn no_backward_is_computed_below_what_is_frozen() -> Result<()> {
+    for (frozen, expected) in [(None, 2), (Some("stem.weight"), 2), (Some("stem"), 0)] {
+        let count = Arc::new(AtomicUsize::new(0));
+        let counts = count.clone();
+        let net = DataParallel::new(&cpus(2), Initializer::Layers, 0, move |vb| {
+            let stem = Linear::new(5, 8, vb.pp("stem"))?;
+            let counted = Counted(counts.clone());
+            let counted = candle(move |x: &Tensor| x.apply_op1(counted.clone()));
+            let head = Linear::new(8, 3, vb.pp("head"))?;
+            Ok(move |x: &Value, train: bool| {
+                head.forward(&counted.forward(&stem.forward(x, train)?, train)?, train)
+            })
+        })?;
+        let mut trainer = Trainer::new(&net, cross_entropy, sgd(0.1, 0.0)).check_gradients(false);
+        if let Some(frozen) = frozen {
+            trainer = trainer.rate(frozen, 0.0)?;
+        }
+        trainer.step(&input(0, 5)?, &classes(0)?)?;
+        let found = count.load(Relaxed);
+        ensure!(
+            found == expected,
+            "{frozen:?}: {found} gradients, expected {expected}"
+        );
+    }
+    Ok(())
+}
+
+/// With gradients that wait it would lose them, or sum what has no gradient.
+fn a_parameter_is_frozen_between_steps_alone() -> Result<()> {
+    let net = with_formula(2, two_heads, ["body", "a", "b"])?;
+    let (x, y) = (input(0, 5)?, classes(0)?);
+    let mut trainer = Trainer::new(&net, cross_entropy, sgd(0.1, 0.9)).rate("b", 0.0)?;
+    trainer.backward(&x, &y)?;
+    let trainer = trainer.rate("body", 0.5)?; // another rate is no other gradient
+    says(
+        "rate: the gradients of 1 minibatch wait",
+        trainer.rate("body", 0.0).map(drop),
+    )
+}
+
+fn with_nothing_to_train_there_is_no_step() -> Result<()> {
+    let how = Replication::default();
+    let net = DataParallel::with(how, &cpus(2), Initializer::Layers, 0, two_heads)?;
+    let mut trainer = Trainer::new(&net, cross_entropy, sgd(0.1, 0.9)).rate("", 0.0)?;
+    let step = trainer.step(&input(0, 5)?, &classes(0)?);
+    says("no parameter is trained: the rate of each is 0", step)
+}
