@@ -1,16 +1,16 @@
 //! One replica of a network, and a step as it takes it (steps 0 and 3 of the chapter `seven-diffs`).
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::mpsc::{SendError, Sender};
+use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result, ensure};
 use candle_core::{Error, Tensor, Var};
 use collective::Member;
-use devices::catch_panic;
+use devices::{catch_panic, lock};
 use functional::{
-    Backward, Bucket, Gradients, Network, OptimizerState, Part, Summation, Value, Values,
-    with_checks,
+    Backward, Bucket, GradientChecks, Gradients, Network, OptimizerState, Part, Summation, Value,
+    Values,
 };
 
 use crate::cores::Cores;
@@ -23,6 +23,9 @@ use crate::update_rule::UpdateRule;
 
 /// A loss of each example.
 pub(crate) type Loss = dyn Fn(&Value, &Tensor) -> candle_core::Result<Value> + Send + Sync;
+
+/// What a trainer has compared of candle's gradients on a replica.
+pub(crate) type Checks = Arc<Mutex<GradientChecks>>;
 
 /// The network on one device, as its thread sees it.
 pub(crate) struct Replica {
@@ -107,7 +110,7 @@ impl Replica {
         })
     }
 
-    /// Trains on a shard, and compares candle's gradients first if it `checks`: writes the computation down, agrees with
+    /// Trains on a shard: writes the computation down, and compares candle's gradients there with `checks`. It agrees with
     /// the other replicas that all could, computes, sums the gradients of all replicas while it computes them, and
     /// takes the step. A replica without an example only sums.
     ///
@@ -117,11 +120,12 @@ impl Replica {
     pub fn train(
         &mut self,
         minibatch: &Minibatch,
-        (x, y, checks): (Tensor, Tensor, bool),
+        (x, y, checks): (Tensor, Tensor, Option<Checks>),
     ) -> Result<Option<Shard>> {
         self.in_step = true;
         let examples = y.dim(0)?;
-        let write = |replica: &mut Self| catch_panic(|| replica.write(minibatch, &x, &y, checks));
+        let write =
+            |replica: &mut Self| catch_panic(|| replica.write(minibatch, &x, &y, checks.as_ref()));
         let written = self.compute(write);
         let written = written.unwrap_or_else(|panicked| Err(panicked.into()));
         // outside of the replica's turn on the cores: the others may need them to come here
@@ -168,7 +172,7 @@ impl Replica {
         minibatch: &Minibatch,
         x: &Tensor,
         y: &Tensor,
-        checks: bool,
+        checks: Option<&Checks>,
     ) -> Result<Option<(Value, Value)>> {
         let examples = y.dim(0)?;
         if examples == 0 && self.members()?.norms.is_none() {
@@ -180,11 +184,15 @@ impl Replica {
             replica,
             number,
         };
-        let y_hat = pass.run(|| match checks {
-            true => with_checks(self.state.named(), || self.net.forward(&x, true)),
-            false => self.net.forward(&x, true),
-        })?;
-        let ls = (minibatch.loss)(&y_hat, y)?;
+        let forward = || {
+            let y_hat = pass.run(|| self.net.forward(&x, true))?;
+            let ls = (minibatch.loss)(&y_hat, y)?;
+            Ok((ls, y_hat))
+        };
+        let (ls, y_hat) = match checks {
+            Some(checks) => lock(checks).run(forward)?,
+            None => forward()?,
+        };
         let found = ls.dims();
         ensure!(
             found == [examples],

@@ -1,15 +1,15 @@
 //! One synchronized step of all replicas.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use anyhow::{Result, bail, ensure};
 use candle_core::{Device, Tensor};
-use functional::{Optimizer, Value};
+use functional::{GradientChecks, Optimizer, Value, Variables};
 use training::{BatchLoss, Unread};
 
 use crate::data_parallel::DataParallel;
-use crate::replica::{Loss, Minibatch, Replica};
+use crate::replica::{Checks, Loss, Minibatch, Replica};
 use crate::update_rule::UpdateRule;
 
 /// Trains a replicated network: its [`step`](Trainer::step) is all that a training loop needs.
@@ -38,8 +38,10 @@ pub struct Trainer {
     pub(crate) rule: UpdateRule,
     /// Minibatches of a step.
     accumulate: usize,
-    /// Whether the next step compares the gradients of candle's operations with finite differences.
+    /// Whether steps compare the gradients of candle's operations with finite differences.
     checks: bool,
+    /// What was compared, on each replica; nothing before the first step with these rates.
+    compared: Vec<Checks>,
     /// The losses that are not yet known to be finite, unless they are not checked.
     unread: Option<Unread>,
     stop: Option<Stop>,
@@ -89,6 +91,7 @@ impl Trainer {
             rule: UpdateRule::new(optimizer, net.states[0].parameters().count()),
             accumulate: 1,
             checks: true,
+            compared: Vec::new(),
             unread: Some(Unread::default()),
             stop: None,
             steps: 0,
@@ -112,8 +115,9 @@ impl Trainer {
         }
     }
 
-    /// Whether the first step compares the gradient of each [`functional::candle`] in the network with a finite
-    /// difference, as [`functional::with_checks`] does. A wrong gradient is an error. Default: true.
+    /// Whether the first step, and each later one with a new shape, compares the gradient of each [`functional::candle`] in
+    /// the network and in the loss with finite differences, as [`functional::GradientChecks`] does. A wrong gradient is an
+    /// error, except of a frozen parameter. Default: true.
     pub fn check_gradients(self, checks: bool) -> Self {
         Self { checks, ..self }
     }
@@ -181,6 +185,7 @@ impl Trainer {
             }
         }
         self.rule.rates = rates.into();
+        self.compared.clear(); // what is frozen was not compared
         Ok(self)
     }
 
@@ -286,23 +291,44 @@ impl Trainer {
             fresh: !self.is_last(),
             step_with: last.then_some(examples),
         };
-        // one replica of each process checks: the modules of several may read the same variables
-        let mut checks = self.checks;
-        let shard = |(x, y): (Tensor, Tensor)| {
-            let checks = y.dim(0)? > 0 && std::mem::take(&mut checks);
-            Ok((x, y, checks))
-        };
-        let shards = shards.into_iter().map(shard).collect::<Result<Vec<_>>>()?;
+        let shards = shards.into_iter().zip(self.gradient_checks()?);
+        let shards = shards.map(|((x, y), checks)| (x, y, checks)).collect();
         let train = move |replica: &mut _, shard| Replica::train(replica, &minibatch, shard);
         let trained = self.net.on_each(shards, train)?;
         self.is_last_now();
-        (self.checks, self.examples) = (false, examples);
+        self.examples = examples;
         self.waiting = if last { 0 } else { self.waiting + 1 };
         self.steps += usize::from(last);
         let (ls, shards): (Vec<Tensor>, Vec<_>) = trained.into_iter().flatten().unzip();
         let loss = BatchLoss::new(self.all_losses(ls)?, batch_size);
         self.check_finite(&loss, lr)?;
         Ok(Step { loss, shards })
+    }
+
+    /// What each replica has compared of candle's gradients, if they are compared. Each compares its own: shards may have
+    /// different shapes, and a check moves no variable that another replica reads.
+    fn gradient_checks(&mut self) -> Result<Vec<Option<Checks>>> {
+        let states = self.net.states.clone();
+        if !self.checks {
+            return Ok(vec![None; states.len()]);
+        }
+        if self.compared.is_empty() {
+            for state in states.iter() {
+                let mut variables = Variables::default();
+                for ((name, param), rate) in state.parameters().zip(&*self.rule.rates) {
+                    if *rate == 0.0 {
+                        variables.frozen.push(param.clone());
+                    } else {
+                        variables.trained.push((name.clone(), param.clone()));
+                    }
+                }
+                let buffers = state.buffers().map(|(_, buffer)| buffer.clone());
+                variables.buffers = buffers.collect();
+                let checks = GradientChecks::new(variables)?;
+                self.compared.push(Arc::new(Mutex::new(checks)));
+            }
+        }
+        Ok(self.compared.iter().cloned().map(Some).collect())
     }
 
     /// Takes the step with the gradients that wait, if there are any: at the end of an epoch, where fewer minibatches are

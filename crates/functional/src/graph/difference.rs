@@ -29,6 +29,9 @@ pub enum GradientError {
     Incomparable(&'static str),
 }
 
+pub(crate) const NO_NUMBER: &str = "gives NaN or infinity";
+pub(crate) const RANDOM: &str = "gives another result each time";
+
 /// Compares the gradients that candle computes of `f` with finite differences. It checks each input of `inputs` that
 /// has floats, f32 or f64. It also checks all variables that `f` reads, together.
 ///
@@ -67,18 +70,26 @@ pub fn check_gradients(
     inputs: &[Tensor],
     tolerance: f64,
 ) -> std::result::Result<(), GradientError> {
+    compare_gradients(f, inputs, tolerance, |_| true)
+}
+
+/// As [`check_gradients`], of those variables alone of which `is_trained` is true.
+pub(crate) fn compare_gradients(
+    f: impl Fn(&[Tensor]) -> Result<Tensor>,
+    inputs: &[Tensor],
+    tolerance: f64,
+    is_trained: impl Fn(&Tensor) -> bool,
+) -> std::result::Result<(), GradientError> {
     let xs = inputs.iter().map(movable).collect::<Result<Vec<_>>>()?;
     let y = f(&xs)?;
     let weights = random(&y, 0)?;
     let weighted = || sum(&(f(&xs)? * &weights)?);
     let [once, again] = [weighted()?, weighted()?];
     if !once.is_finite() {
-        return Err(GradientError::Incomparable("gives NaN or infinity"));
+        return Err(GradientError::Incomparable(NO_NUMBER));
     }
     if once.to_bits() != again.to_bits() {
-        return Err(GradientError::Incomparable(
-            "gives another result each time",
-        ));
+        return Err(GradientError::Incomparable(RANDOM));
     }
     let loss = (&y * &weights)?;
     let gradients = loss.sum_all()?.backward();
@@ -105,6 +116,7 @@ pub fn check_gradients(
     let is_input = |x: &Tensor| xs.iter().any(|input| input.id() == x.id());
     let nodes = y.sorted_nodes().into_iter();
     let others = nodes.filter(|x| x.is_variable() && is_checked(x) && !is_input(x));
+    let others = others.filter(|x| is_trained(x));
     let others = others.cloned();
     check("the variables".to_owned(), &others.collect::<Vec<_>>())
 }
@@ -245,14 +257,14 @@ fn fraction(i: u64) -> f64 {
     (z ^ (z >> 31)) as f64 / u64::MAX as f64
 }
 
-/// Numbers between 0.1 and 1.1, away from the kinks of most functions, the same each time. They are others than those
-/// of all directions: along x itself, a norm does not change.
-pub(crate) fn numbers(like: &Value, seed: u64) -> Result<Tensor> {
+/// Numbers in a range, the same each time. They are others than those of all directions: along x itself, a norm does not
+/// change.
+pub(crate) fn numbers(like: &Value, [low, high]: [f64; 2], seed: u64) -> Result<Tensor> {
     let count = like.dims().iter().product::<usize>() as u64;
     let first = u64::MAX / 2 + (seed << 40);
-    let numbers = (first..first + count).map(|i| 0.1 + fraction(i) as f32);
+    let numbers = (first..first + count).map(|i| (low + (high - low) * fraction(i)) as f32);
     let numbers = Tensor::from_iter(numbers, like.device())?.reshape(like.dims())?;
-    numbers.to_dtype(like.tensor().map_or(DType::F32, Tensor::dtype))
+    numbers.to_dtype(like.dtype())
 }
 
 impl fmt::Display for GradientError {
