@@ -1,6 +1,8 @@
 //! Networks and losses that are drawn from the rows that are right, and a step of a trainer on each.
 
-use anyhow::Result;
+use std::sync::{Arc, Mutex};
+
+use anyhow::{Context, Result};
 use candle_core::{D, DType, Device, Module, ModuleT, Tensor};
 use candle_nn::rnn::{GRUConfig, LSTMConfig, RNN};
 use candle_nn::{Activation as Act, Conv2dConfig, ConvTranspose2dConfig, Init, VarBuilder, ops};
@@ -33,20 +35,29 @@ impl Draw {
     }
 }
 
+/// Layers that make equal numbers of one cause, or sums of zeros. There candle's gradient of a maximum or minimum is wrong.
+const EQUAL: &str = "equal numbers:";
+
 /// A layer of candle's, which is told whether it trains.
-type Layer = Box<dyn Fn(&Tensor, bool) -> Output>;
+struct Layer {
+    name: String,
+    forward: Box<dyn Fn(&Tensor, bool) -> Output>,
+}
 
 struct Layers(Vec<Layer>);
 
 impl ModuleT for Layers {
     fn forward_t(&self, x: &Tensor, train: bool) -> Output {
         let mut layers = self.0.iter();
-        layers.try_fold(x.clone(), |x, layer| layer(&x, train))
+        layers.try_fold(x.clone(), |x, layer| (layer.forward)(&x, train))
     }
 }
 
-fn layer(f: impl Fn(&Tensor) -> Output + 'static) -> Layer {
-    Box::new(move |x, _train| f(x))
+fn layer(name: impl Into<String>, f: impl Fn(&Tensor) -> Output + 'static) -> Layer {
+    Layer {
+        name: name.into(),
+        forward: Box::new(move |x, _train| f(x)),
+    }
 }
 
 const ACTIVATIONS: [Act; 15] = [
@@ -94,10 +105,14 @@ const OF_ELEMENTS: [fn(&Tensor) -> Output; 21] = [
 fn activation(draw: &mut Draw, dims: &[usize]) -> Layer {
     if draw.below(8) == 0 {
         let dropout = candle_nn::Dropout::new(0.5);
-        return Box::new(move |x, train| dropout.forward(x, train));
+        return Layer {
+            name: "dropout".into(),
+            forward: Box::new(move |x, train| dropout.forward(x, train)),
+        };
     }
     if draw.below(3) == 0 {
-        return layer(draw.of(&OF_ELEMENTS));
+        let number = draw.below(OF_ELEMENTS.len());
+        return layer(format!("of elements {number}"), OF_ELEMENTS[number]);
     }
     let halves = dims[dims.len() - 1].is_multiple_of(2);
     let count = if halves {
@@ -106,7 +121,7 @@ fn activation(draw: &mut Draw, dims: &[usize]) -> Layer {
         ACTIVATIONS.len() - 1
     };
     let activation = ACTIVATIONS[draw.below(count)];
-    layer(move |x| activation.forward(x))
+    layer(format!("{activation:?}"), move |x| activation.forward(x))
 }
 
 /// Of images (B, C, H, W).
@@ -143,7 +158,9 @@ fn of_images(draw: &mut Draw, dims: &[usize], vb: VarBuilder<'_>) -> candle_core
                 config.stride = 1;
             }
             let conv = candle_nn::conv2d(channels, outputs * groups, kernel, config, vb)?;
-            layer(move |x| conv.forward(x))
+            layer(format!("conv2d {kernel}, {config:?}"), move |x| {
+                conv.forward(x)
+            })
         }
         3 => {
             let (stride, padding, dilation) = draw.of(&[(1, 0, 1), (2, 1, 1), (1, 0, 2)]);
@@ -154,23 +171,32 @@ fn of_images(draw: &mut Draw, dims: &[usize], vb: VarBuilder<'_>) -> candle_core
                 dilation,
             };
             let conv = candle_nn::conv_transpose2d(channels, outputs, 3, config, vb)?;
-            layer(move |x| conv.forward(x))
+            layer(format!("conv_transpose2d {config:?}"), move |x| {
+                conv.forward(x)
+            })
         }
         4 | 5 if batch * height * width > 1 => {
             let norm = candle_nn::batch_norm(channels, 1e-5, vb)?;
-            Box::new(move |x, train| norm.forward_t(x, train))
+            Layer {
+                name: "batch_norm".into(),
+                forward: Box::new(move |x, train| norm.forward_t(x, train)),
+            }
         }
         6 if height * width > 1 => {
             let groups = if channels.is_multiple_of(2) { 2 } else { 1 };
             let norm = candle_nn::group_norm(groups, channels, 1e-5, vb)?;
-            layer(move |x| norm.forward(x))
+            layer("group_norm", move |x| norm.forward(x))
         }
-        7 if divides(2) => layer(|x| x.avg_pool2d(2)),
-        7 if divides(3) => layer(|x| x.avg_pool2d(3)),
-        8 if height * width < 50 => layer(move |x| x.upsample_nearest2d(2 * height, 2 * width)),
-        8 if divides(2) => layer(|x| ops::pixel_unshuffle(x, 2)),
-        9 if channels.is_multiple_of(4) => layer(|x| ops::pixel_shuffle(x, 2)),
-        9 => layer(|x| ops::replication_pad2d(x, 1)),
+        7 if divides(2) => layer("avg_pool2d", |x| x.avg_pool2d(2)),
+        7 if divides(3) => layer("avg_pool2d", |x| x.avg_pool2d(3)),
+        8 if height * width < 50 => layer(format!("{EQUAL} upsample_nearest2d"), move |x| {
+            x.upsample_nearest2d(2 * height, 2 * width)
+        }),
+        8 if divides(2) => layer("pixel_unshuffle", |x| ops::pixel_unshuffle(x, 2)),
+        9 if channels.is_multiple_of(4) => layer("pixel_shuffle", |x| ops::pixel_shuffle(x, 2)),
+        9 => layer(format!("{EQUAL} replication_pad2d"), |x| {
+            ops::replication_pad2d(x, 1)
+        }),
         10 => {
             let weight = vb.get_with_hints((1, channels, 1, 1), "scale", Init::Const(1.5))?;
             let scale: [fn(&Tensor, &Tensor) -> Output; 3] = [
@@ -178,8 +204,11 @@ fn of_images(draw: &mut Draw, dims: &[usize], vb: VarBuilder<'_>) -> candle_core
                 Tensor::broadcast_add,
                 Tensor::broadcast_maximum,
             ];
-            let scale = draw.of(&scale);
-            layer(move |x| scale(x, &weight))
+            let number = draw.below(scale.len());
+            let scale = scale[number];
+            layer(format!("with a parameter {number}"), move |x| {
+                scale(x, &weight)
+            })
         }
         _ => activation(draw, dims),
     })
@@ -194,17 +223,17 @@ fn of_sequences(draw: &mut Draw, dims: &[usize], vb: VarBuilder<'_>) -> candle_c
     Ok(match draw.below(8) {
         0 => {
             let lstm = candle_nn::lstm(width, outputs, LSTMConfig::default(), vb)?;
-            layer(move |x| lstm.states_to_tensor(&lstm.seq(x)?))
+            layer("lstm", move |x| lstm.states_to_tensor(&lstm.seq(x)?))
         }
         1 => {
             let gru = candle_nn::gru(width, outputs, GRUConfig::default(), vb)?;
-            layer(move |x| gru.states_to_tensor(&gru.seq(x)?))
+            layer("gru", move |x| gru.states_to_tensor(&gru.seq(x)?))
         }
         2 => {
             let [q, k, v] =
                 ["q", "k", "v"].map(|name| candle_nn::linear_no_bias(width, outputs, vb.pp(name)));
             let (q, k, v) = (q?, k?, v?);
-            layer(move |x| {
+            layer("attention", move |x| {
                 let scores = q.forward(x)?.matmul(&k.forward(x)?.t()?)?;
                 ops::softmax(&(scores * 0.5)?, D::Minus1)?.matmul(&v.forward(x)?)
             })
@@ -216,7 +245,7 @@ fn of_sequences(draw: &mut Draw, dims: &[usize], vb: VarBuilder<'_>) -> candle_c
                 candle_nn::init::DEFAULT_KAIMING_UNIFORM,
             )?;
             // a convolution with one output channel for each group
-            layer(move |x| {
+            layer("conv1d", move |x| {
                 x.transpose(1, 2)?
                     .contiguous()?
                     .conv1d(&weight, 1, 1, 1, width)?
@@ -226,9 +255,9 @@ fn of_sequences(draw: &mut Draw, dims: &[usize], vb: VarBuilder<'_>) -> candle_c
         }
         4 => {
             let linear = candle_nn::linear(width, outputs, vb)?;
-            layer(move |x| linear.forward(x))
+            layer("linear", move |x| linear.forward(x))
         }
-        5 => layer(|x| x.cumsum(1)? * 0.3),
+        5 => layer(format!("{EQUAL} cumsum"), |x| x.cumsum(1)? * 0.3),
         6 => normed(draw, width, vb)?,
         _ => activation(draw, dims),
     })
@@ -237,43 +266,54 @@ fn of_sequences(draw: &mut Draw, dims: &[usize], vb: VarBuilder<'_>) -> candle_c
 /// A normalization of the last dimension.
 fn normed(draw: &mut Draw, width: usize, vb: VarBuilder<'_>) -> candle_core::Result<Layer> {
     if width == 1 {
-        return Ok(layer(Tensor::tanh));
+        return Ok(layer("tanh", Tensor::tanh));
     }
     let weight = vb.get_with_hints(width, "weight", Init::Const(1.))?;
     Ok(match draw.below(3) {
         0 => {
             let bias = vb.get_with_hints(width, "bias", Init::Const(0.))?;
-            layer(move |x| ops::layer_norm_slow(x, &weight, &bias, 1e-5))
+            layer("layer_norm_slow", move |x| {
+                ops::layer_norm_slow(x, &weight, &bias, 1e-5)
+            })
         }
-        1 => layer(move |x| ops::rms_norm_slow(x, &weight, 1e-5)),
+        1 => layer("rms_norm_slow", move |x| {
+            ops::rms_norm_slow(x, &weight, 1e-5)
+        }),
         _ => {
             let norm = candle_nn::LayerNorm::new_no_bias(weight, 1e-5);
-            layer(move |x| norm.forward(x))
+            layer("LayerNorm", move |x| norm.forward(x))
         }
     })
 }
 
-/// Of vectors (B, C).
-fn of_vectors(draw: &mut Draw, dims: &[usize], vb: VarBuilder<'_>) -> candle_core::Result<Layer> {
+/// Of vectors (B, C), which may have `equal` numbers of one cause.
+fn of_vectors(
+    draw: &mut Draw,
+    dims: &[usize],
+    equal: bool,
+    vb: VarBuilder<'_>,
+) -> candle_core::Result<Layer> {
     let width = dims[1];
     let outputs = draw.of(&[1, 2, 3, 4, 6, 8, 32]);
-    Ok(match draw.below(12) {
+    Ok(match draw.below(13) {
         0..=2 => {
             let linear = candle_nn::linear(width, outputs, vb)?;
-            layer(move |x| linear.forward(x))
+            layer("linear", move |x| linear.forward(x))
         }
         3 => {
             let linear = candle_nn::linear(width, width, vb)?;
             let activation = draw.of(&[Act::Gelu, Act::Relu, Act::Silu]);
-            layer(move |x| x + activation.forward(&linear.forward(x)?)?)
+            layer(format!("residual {activation:?}"), move |x| {
+                x + activation.forward(&linear.forward(x)?)?
+            })
         }
         4 => normed(draw, width, vb)?,
         5 => {
             let prelu = candle_nn::prelu(None, vb)?;
-            layer(move |x| prelu.forward(x))
+            layer("prelu", move |x| prelu.forward(x))
         }
-        6 => layer(|x| ops::softmax(x, 1)),
-        7 => layer(|x| ops::log_softmax(x, D::Minus1)),
+        6 => layer("softmax", |x| ops::softmax(x, 1)),
+        7 => layer("log_softmax", |x| ops::log_softmax(x, D::Minus1)),
         8 => {
             let other = candle_nn::linear(width, width, vb)?;
             let two: [fn(&Tensor, &Tensor) -> Output; 7] = [
@@ -285,33 +325,47 @@ fn of_vectors(draw: &mut Draw, dims: &[usize], vb: VarBuilder<'_>) -> candle_cor
                 |x, y| Tensor::stack(&[x, y], 1)?.mean(1),
                 |x, y| x / (y.sqr()? + 1.)?,
             ];
-            let two = draw.of(&two);
-            layer(move |x| two(x, &other.forward(x)?))
+            let number = draw.below(two.len());
+            let two = two[number];
+            layer(format!("of two {number}"), move |x| {
+                two(x, &other.forward(x)?)
+            })
         }
         9 => {
             let reduced: [fn(&Tensor) -> Output; 7] = [
                 |x| x.broadcast_sub(&x.mean_keepdim(1)?),
-                |x| x.broadcast_sub(&x.max_keepdim(1)?),
-                |x| x.broadcast_add(&x.min_keepdim(1)?),
                 |x| x.broadcast_add(&x.log_sum_exp(1)?.unsqueeze(1)?),
                 |x| x.broadcast_div(&(x.sqr()?.sum_keepdim(1)? + 0.5)?.sqrt()?),
                 |x| x.broadcast_mul(&(x.norm()? * 0.1)?),
                 |x| Ok(x.contiguous()?.sort_last_dim(true)?.0),
+                |x| x.broadcast_sub(&x.max_keepdim(1)?),
+                |x| x.broadcast_add(&x.min_keepdim(1)?),
             ];
-            layer(draw.of(&reduced))
+            let number = draw.below(if equal { 5 } else { 7 });
+            layer(format!("reduced {number}"), reduced[number])
         }
         10 => {
-            let moved: [fn(&Tensor) -> Output; 8] = [
-                |x| x.flip(&[1]),
+            let moved: [fn(&Tensor) -> Output; 5] = [
+                |x| x.contiguous()?.flip(&[1]),
                 |x| x.roll(1, 1),
                 |x| x.pad_with_zeros(1, 1, 1),
-                |x| x.pad_with_same(1, 1, 1),
-                |x| x.repeat((1, 2)),
                 |x| x.t()?.contiguous()?.t(),
-                |x| x.index_select(&Tensor::new(&[0u32, 0], x.device())?, 1),
                 |x| x.narrow(1, 0, x.dim(1)?.div_ceil(2)),
             ];
-            layer(draw.of(&moved))
+            let number = draw.below(moved.len());
+            layer(format!("moved {number}"), moved[number])
+        }
+        11 => {
+            let copied: [fn(&Tensor) -> Output; 3] = [
+                |x| x.pad_with_same(1, 1, 1),
+                |x| x.repeat((1, 2)),
+                |x| {
+                    x.contiguous()?
+                        .index_select(&Tensor::new(&[0u32, 0], x.device())?, 1)
+                },
+            ];
+            let number = draw.below(copied.len());
+            layer(format!("{EQUAL} {number}"), copied[number])
         }
         _ => activation(draw, dims),
     })
@@ -322,20 +376,23 @@ fn next(
     draw: &mut Draw,
     dims: &[usize],
     last: bool,
+    equal: bool,
     vb: VarBuilder<'_>,
 ) -> candle_core::Result<Layer> {
     Ok(match (dims.len(), draw.below(8)) {
-        (4, 0 | 1) => layer(|x| x.flatten_from(1)),
-        (4, 2) => layer(|x| x.mean((2, 3))),
-        (4, 3) => layer(|x| x.flatten_from(2)?.transpose(1, 2)?.contiguous()),
-        (4, _) if last => layer(|x| x.mean((2, 3))),
+        (4, 0 | 1) => layer("flatten", |x| x.flatten_from(1)),
+        (4, 2) => layer("mean", |x| x.mean((2, 3))),
+        (4, 3) => layer("sequence", |x| {
+            x.flatten_from(2)?.transpose(1, 2)?.contiguous()
+        }),
+        (4, _) if last => layer("mean", |x| x.mean((2, 3))),
         (4, _) => of_images(draw, dims, vb)?,
-        (3, 0) => layer(|x| x.max(1)),
-        (3, 1) => layer(|x| x.mean(1)),
-        (3, 2) => layer(|x| x.flatten_from(1)),
-        (3, _) if last => layer(|x| x.sum(1)),
+        (3, 0) if !equal => layer("max", |x| x.max(1)),
+        (3, 1) => layer("mean", |x| x.mean(1)),
+        (3, 2) => layer("flatten", |x| x.flatten_from(1)),
+        (3, _) if last => layer("sum", |x| x.sum(1)),
         (3, _) => of_sequences(draw, dims, vb)?,
-        _ => of_vectors(draw, dims, vb)?,
+        _ => of_vectors(draw, dims, equal, vb)?,
     })
 }
 
@@ -360,33 +417,46 @@ fn input(draw: &mut Draw) -> Result<Tensor> {
     })
 }
 
+/// A network with the names of its layers and the shapes after them.
+struct Drawn<N> {
+    net: N,
+    names: String,
+}
+
 /// Some modules of candle's with some layers each, and layers of ours between them.
 fn network(
     draw: &mut Draw,
     x: &Tensor,
     vb: VarBuilder<'_>,
-) -> candle_core::Result<impl Network + use<>> {
+) -> candle_core::Result<Drawn<impl Network + use<>>> {
     let mut layers: Vec<Box<dyn Network>> = Vec::new();
     let mut dims = x.dims().to_vec();
-    let mut part = Layers(Vec::new());
+    let (mut part, mut names) = (Layers(Vec::new()), vec![format!("{dims:?}")]);
     if !x.dtype().is_float() {
         let embedding = candle_nn::embedding(8, draw.from_to(2, 6), vb.pp("embedding"))?;
-        part.0.push(layer(move |x| embedding.forward(x)));
+        part.0.push(layer(format!("{EQUAL} embedding"), move |x| {
+            embedding.forward(x)
+        }));
         dims = part.forward_t(x, false)?.dims().to_vec();
+        names.push(EQUAL.to_owned() + "embedding");
     } else if draw.below(3) == 0 {
         let width = dims[dims.len() - 1];
         layers.push(Box::new(Linear::new(width, width, vb.pp("before"))?));
     }
     let depth = draw.from_to(1, 8);
     for i in 0..depth + 2 {
-        let following = next(draw, &dims, i >= depth, vb.pp(i))?;
-        let y = following(&Tensor::ones(&dims[..], DType::F32, &Device::Cpu)?, false)?;
+        let equal = names.iter().any(|name: &String| name.starts_with(EQUAL));
+        let following = next(draw, &dims, i >= depth, equal, vb.pp(i))?;
+        let ones = Tensor::ones(&dims[..], DType::F32, &Device::Cpu)?;
+        let y = (following.forward)(&ones, false)?;
         if y.elem_count() > 4000 {
             continue; // too large for a quick test
         }
         dims = y.dims().to_vec();
+        names.push(format!("{} -> {dims:?}", following.name));
         part.0.push(following);
         if draw.below(4) == 0 {
+            names.push("next module".into());
             layers.push(Box::new(candle(std::mem::replace(
                 &mut part,
                 Layers(Vec::new()),
@@ -398,10 +468,14 @@ fn network(
     }
     layers.push(Box::new(candle(part)));
     let last = Linear::new(dims[1..].iter().product(), 3, vb.pp("last"))?;
-    Ok(move |x: &Value, train: bool| {
+    let net = move |x: &Value, train: bool| {
         let mut layers = layers.iter();
         let y = layers.try_fold(x.clone(), |x, layer| layer.forward(&x, train))?;
         last.forward(&y, train)
+    };
+    Ok(Drawn {
+        net,
+        names: names.join("; "),
     })
 }
 
@@ -470,14 +544,20 @@ pub fn step(seed: u64) -> Result<()> {
     let loss = draw.of(&LOSSES);
     let y = (0..x.dim(0)? as u32).map(|i| i % 3);
     let y = Tensor::from_iter(y, &Device::Cpu)?;
-    let example = x.clone();
-    let build = move |vb: VarBuilder<'_>| network(&mut Draw((seed << 20) + 1), &example, vb);
+    let names: Arc<Mutex<String>> = Arc::default();
+    let (example, kept) = (x.clone(), names.clone());
+    let build = move |vb: VarBuilder<'_>| {
+        let drawn = network(&mut Draw((seed << 20) + 1), &example, vb)?;
+        *kept.lock().expect("no thread panicked") = drawn.names;
+        Ok(drawn.net)
+    };
     let how = Replication {
         allow_unused: true, // layers that were left out
         ..Replication::default()
     };
     let net = DataParallel::with(how, &cpus(1), Initializer::Layers, seed, build)?;
     let trainer = Trainer::new(&net, loss, Sgd::new(0.01));
-    trainer.check_losses(false).step(&x, &y)?;
-    Ok(())
+    let step = trainer.check_losses(false).step(&x, &y);
+    let names = names.lock().expect("no thread panicked");
+    step.map(drop).with_context(|| names.clone())
 }
