@@ -147,8 +147,8 @@ impl Trainer {
     }
 
     /// Multiplies the learning rate of a parameter, or of all parameters of a layer, by `rate`: `of` is its name, or its
-    /// first parts, or "" for all. With 0 a parameter is frozen: neither it nor its optimizer state changes. A later call
-    /// replaces an earlier one.
+    /// first parts, or "" for all. With 0 a parameter is frozen: neither it nor its optimizer state changes, and its
+    /// gradient is not checked. A later call replaces an earlier one.
     ///
     /// ```
     /// # use data_parallel::{DataParallel, Initializer, Sgd, Trainer, layers::Linear};

@@ -34,7 +34,7 @@ pub(crate) fn compare(
     inputs: &[&Value],
     known: &Variables,
 ) -> Result<Found> {
-    let numbers = numbers(inputs, RANGES[0], 0)?;
+    let first = numbers(inputs, RANGES[0], 0)?;
     let inference = InOneMode {
         module: module.clone(),
         train: false,
@@ -43,7 +43,7 @@ pub(crate) fn compare(
     let mut mode = inference.clone();
     let mut variables = Vec::new();
     if call.train {
-        let trial = in_training(&**module, &numbers, &known.buffers)?;
+        let trial = in_training(&**module, &first, &known.buffers)?;
         variables = note_variables(call, &trial.y)?;
         if !trial.leaves_a_trace {
             mode.train = true;
@@ -51,26 +51,21 @@ pub(crate) fn compare(
         }
     }
     if !mode.train {
-        variables.extend(note_variables(call, &mode.run(&numbers)?)?);
+        variables.extend(note_variables(call, &mode.run(&first)?)?);
     }
+    let is_seen = |(_, var): &(String, Var)| variables.contains(&var.id());
     let comparison = Comparison {
         inputs,
         known,
-        trains: known
-            .trained
-            .iter()
-            .any(|(_, var)| variables.contains(&var.id())),
+        trains: known.trained.iter().any(is_seen),
     };
-    let mut compared = comparison.on_all(&mode);
+    let mut compared = comparison.of(&mode);
     if mode.train && matches!(compared, Err(GradientError::Incomparable(RANDOM))) {
-        compared = comparison.on_all(&inference);
         mode = inference;
+        compared = comparison.of(&mode);
     }
-    let inputs = match compared {
-        Ok(inputs) => inputs,
-        Err(error) => return Err(said(call, error)),
-    };
-    let change = move |var: &Var| difference::change(|| mode.run(&inputs), var);
+    let passed = compared.map_err(|error| said(call, error))?;
+    let change = move |var: &Var| difference::change(|| mode.run(&passed), var);
     Ok(Found {
         variables,
         change: Box::new(change),
@@ -193,20 +188,20 @@ struct Comparison<'a> {
 }
 
 impl Comparison<'_> {
-    /// Compares a module. Returns the inputs on which it passed.
-    fn on_all(&self, module: &InOneMode) -> std::result::Result<Vec<Tensor>, GradientError> {
+    /// Compares a module. Returns the numbers on which it passed.
+    fn of(&self, module: &InOneMode) -> std::result::Result<Vec<Tensor>, GradientError> {
         // where all is trained, a wrong gradient of data is a sign of a wrong gradient
         if !self.known.frozen.is_empty() {
-            return self.with(module, false);
+            return self.on_ranges(module, false);
         }
-        match self.with(module, true) {
+        match self.on_ranges(module, true) {
             // but data needs none: a network may begin with a part that is not trained
-            Err(GradientError::Wrong { gradient: None, .. }) => self.with(module, false),
+            Err(GradientError::Wrong { gradient: None, .. }) => self.on_ranges(module, false),
             other => other,
         }
     }
 
-    fn with(
+    fn on_ranges(
         &self,
         module: &InOneMode,
         data: bool,
@@ -233,29 +228,26 @@ impl Comparison<'_> {
         range: [f64; 2],
         seed: u64,
     ) -> std::result::Result<Vec<Tensor>, GradientError> {
-        let inputs = numbers(self.inputs, range, seed)?;
+        let all = numbers(self.inputs, range, seed)?;
         let is_moved: Vec<bool> = self.inputs.iter().map(|x| data || x.is_wanted()).collect();
-        let moved = inputs.iter().zip(&is_moved);
-        let moved = moved.filter_map(|(input, is_moved)| is_moved.then_some(input));
-        let moved: Vec<Tensor> = moved.cloned().collect();
+        let moved = all.iter().zip(&is_moved).filter(|(_, is_moved)| **is_moved);
+        let moved: Vec<Tensor> = moved.map(|(x, _)| x.clone()).collect();
         if moved.is_empty() && !self.trains {
-            return Ok(inputs);
+            return Ok(all);
         }
         let f = |moved: &[Tensor]| {
             let mut moved = moved.iter();
-            let mut all = inputs.clone();
-            for (input, _) in all
-                .iter_mut()
-                .zip(&is_moved)
-                .filter(|(_, is_moved)| **is_moved)
-            {
-                *input = moved.next().expect("one for each that is moved").clone();
+            let mut x = all.clone();
+            for (input, is_moved) in x.iter_mut().zip(&is_moved) {
+                if *is_moved {
+                    *input = moved.next().expect("one for each that is moved").clone();
+                }
             }
-            module.run(&all)
+            module.run(&x)
         };
         let is_trained = |x: &Tensor| self.known.trained.iter().any(|(_, var)| var.id() == x.id());
         compare_gradients(f, &moved, TOLERANCE, is_trained)?;
-        Ok(inputs)
+        Ok(all)
     }
 }
 
