@@ -25,6 +25,7 @@ trials![
     the_page_names_the_versions,
     a_network_of_ones_own,
     right_networks_are_not_refused,
+    most_wrong_networks_are_refused,
 ];
 
 /// In f64, or in f32 where f64 is an error.
@@ -207,10 +208,22 @@ fn right_networks_are_not_refused() -> Result<()> {
         .and_then(|f| f.parse().ok())
         .unwrap_or(0);
     for seed in first..first + times(100) as u64 {
-        if let Err(error) = networks::step(seed) {
+        if let Err(error) = networks::step(seed, false) {
             refused.push(format!("network {seed}: {error:#}"));
         }
     }
     ensure!(refused.is_empty(), "{}", refused.join("\n"));
+    Ok(())
+}
+
+/// The others have so little gradient there that a quarter of it is not seen.
+fn most_wrong_networks_are_refused() -> Result<()> {
+    let count = times(40);
+    let is_refused = |seed: &u64| {
+        let step = networks::step(*seed, true);
+        step.is_err_and(|error| format!("{error:#}").contains("is wrong"))
+    };
+    let refused = (0..count as u64).filter(is_refused).count();
+    ensure!(10 * refused >= 7 * count, "{refused} of {count}");
     Ok(())
 }

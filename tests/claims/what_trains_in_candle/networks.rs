@@ -206,7 +206,7 @@ fn of_images(draw: &mut Draw, dims: &[usize], vb: VarBuilder<'_>) -> candle_core
             ];
             let number = draw.below(scale.len());
             let scale = scale[number];
-            layer(format!("with a parameter {number}"), move |x| {
+            layer(format!("{EQUAL} with a parameter {number}"), move |x| {
                 scale(x, &weight)
             })
         }
@@ -345,10 +345,9 @@ fn of_vectors(
             layer(format!("reduced {number}"), reduced[number])
         }
         10 => {
-            let moved: [fn(&Tensor) -> Output; 5] = [
+            let moved: [fn(&Tensor) -> Output; 4] = [
                 |x| x.contiguous()?.flip(&[1]),
                 |x| x.roll(1, 1),
-                |x| x.pad_with_zeros(1, 1, 1),
                 |x| x.t()?.contiguous()?.t(),
                 |x| x.narrow(1, 0, x.dim(1)?.div_ceil(2)),
             ];
@@ -356,7 +355,8 @@ fn of_vectors(
             layer(format!("moved {number}"), moved[number])
         }
         11 => {
-            let copied: [fn(&Tensor) -> Output; 3] = [
+            let copied: [fn(&Tensor) -> Output; 4] = [
+                |x| x.pad_with_zeros(1, 1, 1),
                 |x| x.pad_with_same(1, 1, 1),
                 |x| x.repeat((1, 2)),
                 |x| {
@@ -423,10 +423,12 @@ struct Drawn<N> {
     names: String,
 }
 
-/// Some modules of candle's with some layers each, and layers of ours between them.
+/// Some modules of candle's with some layers each, and layers of ours between them. A wrong one loses a quarter of the
+/// gradient of its first layer.
 fn network(
     draw: &mut Draw,
     x: &Tensor,
+    is_wrong: bool,
     vb: VarBuilder<'_>,
 ) -> candle_core::Result<Drawn<impl Network + use<>>> {
     let mut layers: Vec<Box<dyn Network>> = Vec::new();
@@ -455,6 +457,11 @@ fn network(
         dims = y.dims().to_vec();
         names.push(format!("{} -> {dims:?}", following.name));
         part.0.push(following);
+        if is_wrong && i == 0 {
+            part.0.push(layer("three quarters of the gradient", |x| {
+                (x * 0.75)? + (x.detach() * 0.25)?
+            }));
+        }
         if draw.below(4) == 0 {
             names.push("next module".into());
             layers.push(Box::new(candle(std::mem::replace(
@@ -537,8 +544,8 @@ fn one_hot(y: &Tensor) -> Output {
     is.to_dtype(DType::F32)
 }
 
-/// Builds the network of a seed, and takes a step.
-pub fn step(seed: u64) -> Result<()> {
+/// Builds the network of a seed, a right or a wrong one, and takes a step.
+pub fn step(seed: u64, is_wrong: bool) -> Result<()> {
     let mut draw = Draw(seed << 20);
     let x = input(&mut draw)?;
     let loss = draw.of(&LOSSES);
@@ -547,7 +554,7 @@ pub fn step(seed: u64) -> Result<()> {
     let names: Arc<Mutex<String>> = Arc::default();
     let (example, kept) = (x.clone(), names.clone());
     let build = move |vb: VarBuilder<'_>| {
-        let drawn = network(&mut Draw((seed << 20) + 1), &example, vb)?;
+        let drawn = network(&mut Draw((seed << 20) + 1), &example, is_wrong, vb)?;
         *kept.lock().expect("no thread panicked") = drawn.names;
         Ok(drawn.net)
     };

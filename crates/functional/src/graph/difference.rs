@@ -10,7 +10,7 @@ use std::fmt;
 const DIRECTIONS: u64 = 5;
 
 /// Two finite differences that are closer to each other than this part of their distance from the gradient are certain.
-const CERTAIN: f64 = 0.25;
+const CERTAIN: f64 = 0.15;
 
 /// Why the gradients of a function did not pass [`check_gradients`].
 #[derive(Debug)]
