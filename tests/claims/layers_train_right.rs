@@ -1,8 +1,9 @@
-//! Layers of concise train right; those of candle-nn that do not are refused by name in the first step.
+//! Layers of concise train right; what does not, in networks and losses of candle's operations, is refused by name at the
+//! first step that has it.
 
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Module, Tensor};
-use candle_nn::{VarBuilder, VarMap};
+use candle_nn::{VarBuilder, VarMap, ops};
 use concise::layers::{
     AvgPool2d, BatchNorm2d, Conv2d, Dropout, GlobalAvgPool2d, LayerNorm, Linear, MaxPool2d,
     Sequential,
@@ -16,8 +17,14 @@ use crate::only_rounding_differs_from_pytorch::{close, tensor_is_close, theirs};
 
 trials![
     the_trainer_refuses_a_wrong_gradient_unless_told,
+    a_wrong_gradient_in_a_loss_is_refused,
+    a_wrong_gradient_is_refused_at_a_later_shape,
+    each_replica_compares_the_shapes_of_its_shards,
+    a_check_moves_no_statistics,
     dropout_repeats_itself,
     dropout_is_nothing_in_inference,
+    no_two_calls_of_dropout_have_the_same_mask,
+    two_dropouts_have_two_names,
     layers_begin_as_pytorchs_do,
     steps_of_every_layer_are_pytorchs,
 ];
@@ -51,11 +58,133 @@ fn the_trainer_refuses_a_wrong_gradient_unless_told() -> Result<()> {
     Ok(())
 }
 
+/// (1 - p)² · cross-entropy of each example, p by `softmax`.
+fn focal(
+    y_hat: &Value,
+    y: &Tensor,
+    softmax: fn(&Tensor) -> candle_core::Result<Tensor>,
+) -> candle_core::Result<Value> {
+    let y = y.unsqueeze(1)?;
+    let of_each = candle(move |x: &Tensor| {
+        let p = softmax(x)?.gather(&y, 1)?.squeeze(1)?;
+        let log_p = ops::log_softmax(x, 1)?.gather(&y, 1)?.squeeze(1)?;
+        p.affine(-1.0, 1.0)?.sqr()? * log_p.neg()?
+    });
+    of_each.forward(y_hat, true)
+}
+
+fn a_wrong_gradient_in_a_loss_is_refused() -> Result<()> {
+    let (x, y) = formula_batch(0, 5)?;
+    let build = |vb: VarBuilder<'_>| {
+        let layers = Sequential::new().add(|x: &Value, _| x.nhwc()?.flatten());
+        Ok(layers.add(Linear::new(784, 10, vb)?))
+    };
+    let net = || DataParallel::new(&cpus(2), Initializer::Layers, 0, build);
+    let right = |y_hat: &Value, y: &Tensor| focal(y_hat, y, |x| ops::softmax(x, 1));
+    let mut trainer = Trainer::new(&net()?, right, Sgd::new(0.1));
+    for _ in 0..3 {
+        trainer.step(&x, &y)?;
+    }
+    let fused = |y_hat: &Value, y: &Tensor| focal(y_hat, y, ops::softmax_last_dim);
+    let mut trainer = Trainer::new(&net()?, fused, Sgd::new(0.1));
+    let words = "candle (tests/claims/layers_train_right.rs:";
+    says(words, trainer.step(&x, &y))?;
+    says(
+        "the gradient of input 0 of shape [3, 10] is wrong",
+        trainer.step(&x, &y),
+    )?;
+    Trainer::new(&net()?, fused, Sgd::new(0.1))
+        .check_gradients(false)
+        .step(&x, &y)?;
+    let pooled = |y_hat: &Value, _: &Tensor| {
+        let maps = |x: &Tensor| {
+            let maps = x.narrow(1, 0, 4)?.reshape(((), 1, 2, 2))?;
+            maps.max_pool2d(2)?.flatten_all()?.sqr()
+        };
+        candle(maps).forward(y_hat, true)
+    };
+    let step = Trainer::new(&net()?, pooled, Sgd::new(0.1)).step(&x, &y);
+    says("(0.25 times)", step)
+}
+
+/// candle's mean pooling is right for even sizes alone.
+fn a_wrong_gradient_is_refused_at_a_later_shape() -> Result<()> {
+    let build = |vb: VarBuilder<'_>| {
+        let config = candle_nn::Conv2dConfig {
+            padding: 1,
+            ..Default::default()
+        };
+        let conv = candle_nn::conv2d(1, 3, 3, config, vb.pp("conv"))?;
+        let fc = candle_nn::linear(3, 3, vb.pp("fc"))?;
+        Ok(candle(move |x: &Tensor| {
+            let h = conv.forward(x)?.tanh()?.avg_pool2d(2)?;
+            fc.forward(&h.sqr()?.mean((2, 3))?)
+        }))
+    };
+    let net = DataParallel::new(&cpus(2), Initializer::Layers, 0, build)?;
+    let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.1));
+    let y = Tensor::new(&[0u32, 1, 2, 0], &Device::Cpu)?;
+    let images = |size: usize| formula_tensor(1, 1.0, &[4, 1, size, size]);
+    trainer.step(&images(8)?, &y)?;
+    let before = net.parameter("conv.weight", 0)?;
+    let words = "the gradient of input 0 of shape [2, 1, 7, 7] is wrong";
+    says(words, trainer.step(&images(7)?, &y))?;
+    ensure!(largest_difference(&before, &net.parameter("conv.weight", 0)?)? == 0.0);
+    trainer.step(&images(8)?, &y)?; // training goes on
+    says(words, trainer.step(&images(7)?, &y))
+}
+
+/// The second replica alone has a shard for which candle is wrong: `conv1d` is right for one example.
+fn each_replica_compares_the_shapes_of_its_shards() -> Result<()> {
+    let build = |vb: VarBuilder<'_>| {
+        let conv = candle_nn::conv1d(1, 4, 3, Default::default(), vb.pp("conv"))?;
+        let fc = candle_nn::linear(4 * 6, 3, vb.pp("fc"))?;
+        Ok(candle(move |x: &Tensor| {
+            fc.forward(&conv.forward(x)?.tanh()?.flatten_from(1)?)
+        }))
+    };
+    let net = DataParallel::new(&cpus(2), Initializer::Layers, 0, build)?;
+    net.set_split(&[1.0, 3.0])?;
+    let x = formula_tensor(1, 1.0, &[4, 1, 8])?;
+    let y = Tensor::new(&[0u32, 1, 2, 0], &Device::Cpu)?;
+    let step = Trainer::new(&net, cross_entropy, Sgd::new(0.1)).step(&x, &y);
+    let error = format!(
+        "{:#}",
+        step.map(drop).expect_err("candle's conv1d is right now")
+    );
+    has(&error, "replica cpu(1): candle (")?;
+    has(&error, "is wrong")
+}
+
+/// The statistics after the first step are those of its minibatch, whether gradients are checked or not.
+fn a_check_moves_no_statistics() -> Result<()> {
+    let build = |vb: VarBuilder<'_>| {
+        let norm = candle_nn::batch_norm(1, 1e-5, vb.pp("norm"))?;
+        let fc = candle_nn::linear(784, 10, vb.pp("fc"))?;
+        Ok(Sequential::new()
+            .add(candle(norm))
+            .add(candle(move |x: &Tensor| fc.forward(&x.flatten_from(1)?))))
+    };
+    let (x, y) = formula_batch(0, 6)?;
+    let after = |checks: bool| {
+        let net = DataParallel::new(&cpus(2), Initializer::Layers, 0, build)?;
+        let trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.1));
+        trainer.check_gradients(checks).step(&x, &y)?;
+        net.state_dict()
+    };
+    for ((name, checked), (_, unchecked)) in after(true)?.into_iter().zip(after(false)?) {
+        ensure!(largest_difference(&checked, &unchecked)? == 0.0, "{name}");
+    }
+    Ok(())
+}
+
+/// One dropout, used twice.
 fn with_dropout(vb: VarBuilder<'_>) -> candle_core::Result<impl Network + use<>> {
+    let drop = Dropout::new(0.5, vb.pp("1"))?;
     Ok(Sequential::new()
         .add(|x: &Value, _| x.nhwc()?.flatten())
         .add(Linear::new(784, 16, vb.pp("0"))?)
-        .add(Dropout::new(0.5, vb.pp("1"))?)
+        .add(move |x: &Value, train: bool| drop.forward(&drop.forward(x, train)?, train))
         .add(Linear::new(16, 10, vb.pp("2"))?))
 }
 
@@ -89,6 +218,88 @@ fn dropout_is_nothing_in_inference() -> Result<()> {
     says("only a Trainer draws its masks", alone)?;
     let all = Dropout::new(1.0, vb());
     says("p is 1; expected 0 or more, and less than 1", all)
+}
+
+/// Which of 10,000 ones are left by `calls` calls of dropouts with p = 1/2 in the first step, and by how many calls of a
+/// second layer; the others are 0, and the numbers that are left 2 for each call.
+fn left(calls: usize, of_second: usize, steps: usize) -> Result<Vec<bool>> {
+    let net = DataParallel::new(&cpus(1), Initializer::Layers, 0, move |vb| {
+        let [first, second] = ["drop", "other"].map(|name| Dropout::new(0.5, vb.pp(name)));
+        let (first, second) = (first?, second?);
+        let w = vb.get_with_hints(1, "w", candle_nn::Init::Const(1.0))?;
+        let scale = candle(move |x: &Tensor| x.broadcast_mul(&w));
+        Ok(move |x: &Value, train: bool| {
+            let mut x = scale.forward(x, train)?;
+            for _ in 0..calls {
+                x = first.forward(&x, train)?;
+            }
+            for _ in 0..of_second {
+                x = second.forward(&x, train)?;
+            }
+            Ok(x)
+        })
+    })?;
+    let loss = |y_hat: &Value, _: &Tensor| candle(|x: &Tensor| x.sum(1)).forward(y_hat, true);
+    let mut trainer = Trainer::new(&net, loss, Sgd::new(0.0));
+    let ones = Tensor::ones((2, 5000), DType::F32, &Device::Cpu)?;
+    let y = Tensor::zeros(2, DType::F32, &Device::Cpu)?;
+    let mut last = trainer.step(&ones, &y)?;
+    for _ in 1..steps {
+        last = trainer.step(&ones, &y)?;
+    }
+    let y_hat = last.shards[0].0.flatten_all()?.to_vec1::<f32>()?;
+    let whole = 2f32.powi((calls + of_second) as i32);
+    ensure!(y_hat.iter().all(|y| *y == 0.0 || *y == whole));
+    Ok(y_hat.into_iter().map(|y| y > 0.0).collect())
+}
+
+/// As PyTorch programs use one `self.dropout`.
+fn no_two_calls_of_dropout_have_the_same_mask() -> Result<()> {
+    let count = |mask: &[bool]| mask.iter().filter(|left| **left).count();
+    let once = left(1, 0, 1)?;
+    // the bits of before calls were counted
+    ensure!(count(&once) == 4945, "{} are left", count(&once));
+    let places = once.iter().enumerate().filter(|(_, left)| **left);
+    let places = places.fold(0u64, |hash, (i, _)| {
+        hash.wrapping_mul(31).wrapping_add(i as u64)
+    });
+    ensure!(places == FIRST_MASK, "other places: {places:#x}");
+    let mut whole = once;
+    for calls in 2..=6 {
+        let next = left(calls, 0, 1)?;
+        ensure!(next.iter().zip(&whole).all(|(next, whole)| *whole || !next));
+        let share = count(&next) as f64 / count(&whole) as f64;
+        let room = 4.0 * (0.25 / count(&whole) as f64).sqrt();
+        ensure!((share - 0.5).abs() < room, "call {calls} leaves {share}");
+        ensure!(next == left(calls, 0, 1)?, "another run has other masks");
+        whole = next;
+    }
+    // nor do calls of two layers, or of two steps
+    for other in [
+        left(1, 1, 1)?,
+        left(2, 2, 1)?,
+        left(2, 0, 2)?,
+        left(1, 0, 2)?,
+    ] {
+        ensure!(other != left(2, 0, 1)?);
+    }
+    Ok(())
+}
+
+const FIRST_MASK: u64 = 0xf675_7dce_89b7_a1d1;
+
+fn two_dropouts_have_two_names() -> Result<()> {
+    let build = |names: [&'static str; 2]| {
+        DataParallel::new(&cpus(2), Initializer::Layers, 0, move |vb| {
+            let [first, second] = names.map(|name| Dropout::new(0.5, vb.pp(name)));
+            let fc = Linear::new(8, 3, vb.pp("fc"))?;
+            Ok(Sequential::new().add(fc).add(first?).add(second?))
+        })
+    };
+    let words = "Dropout: the name \"drop\" is requested twice: give each layer a name of its own with vb.pp";
+    says(words, build(["drop", "drop"]).map(drop))?;
+    build(["drop", "drop2"])?;
+    build(["fc", "drop"]).map(drop)
 }
 
 /// Evenly between ±1/√(inputs), biases too; the book's Normal leaves biases at zero.

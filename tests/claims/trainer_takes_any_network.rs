@@ -30,6 +30,7 @@ trials![
     mistakes_in_a_network_are_named,
     what_would_not_train_is_named,
     a_check_leaves_shared_and_frozen_parts_alone,
+    a_frozen_part_needs_no_gradient,
     tokens_train_beside_a_shortcut,
 ];
 
@@ -500,6 +501,53 @@ fn a_check_leaves_shared_and_frozen_parts_alone() -> Result<()> {
         ensure!(!changed, "it was changed");
     }
     Ok(())
+}
+
+/// A part that is cut off, a table, and integers: whatever is frozen keeps its bits, and the rest trains.
+fn a_frozen_part_needs_no_gradient() -> Result<()> {
+    let build = |vb: VarBuilder<'_>| {
+        let ids =
+            vb.get_with_hints_dtype(8, "frozen.ids", candle_nn::Init::Const(3.0), DType::I64)?;
+        let table = vb.get_with_hints(8, "frozen.table", candle_nn::Init::Const(2.0))?;
+        let below = candle_nn::linear(8, 6, vb.pp("frozen.below"))?;
+        let head = candle_nn::linear(6, 3, vb.pp("head"))?;
+        Ok(candle(move |x: &Tensor| {
+            let places = ids.to_dtype(DType::F32)?.sin()?;
+            let x = x.broadcast_mul(&table.detach())?.broadcast_add(&places)?;
+            head.forward(&below.forward(&x)?.tanh()?.detach())
+        }))
+    };
+    let how = || Replication {
+        allow_unused: true,
+        ..Replication::default()
+    };
+    let net = || DataParallel::with(how(), &cpus(2), Initializer::Layers, 0, build);
+    let x = formula_tensor(0, 1.0, &[6, 8])?;
+    let y = Tensor::from_iter((0..6u32).map(|i| i % 3), &Device::Cpu)?;
+    let whole = net()?;
+    let words = "frozen.ids has the type I64, expected floats, because it is trained; to use it as it is, freeze it with \
+                 Trainer::rate(\"frozen.ids\", 0.0)";
+    says(
+        words,
+        Trainer::new(&whole, cross_entropy, Sgd::new(0.1)).step(&x, &y),
+    )?;
+    let trainer = Trainer::new(&whole, cross_entropy, Sgd::new(0.1)).rate("frozen.ids", 0.0)?;
+    let mut trainer = trainer.rate("frozen.table", 0.0)?;
+    let words = "the gradient of frozen.below.weight is missing, although the result depends on it";
+    says(words, trainer.step(&x, &y))?;
+    let before = whole.state_dict()?;
+    let mut trainer = trainer.rate("frozen", 0.0)?;
+    for _ in 0..3 {
+        trainer.step(&x, &y)?;
+    }
+    for ((name, before), (_, after)) in before.iter().zip(whole.state_dict()?) {
+        let apart = before.ne(&after)?.to_dtype(DType::F32)?.sum_all()?;
+        let is_same = apart.to_scalar::<f32>()? == 0.0;
+        ensure!(is_same == name.starts_with("frozen"), "{name}");
+    }
+    // what is trained again is checked again
+    let mut trainer = trainer.rate("frozen.below", 1.0)?;
+    says(words, trainer.step(&x, &y))
 }
 
 /// An embedding of tokens, and candle's layer norm beside a shortcut: it has no gradient.

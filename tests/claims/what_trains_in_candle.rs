@@ -1,6 +1,7 @@
 //! The tables of `notebooks-md/what-trains-in-candle.md` have exactly the rows of `rows.rs`, with the verdicts that are
 //! computed here. So an update of candle changes the page.
 
+mod networks;
 #[macro_use]
 mod row;
 mod rows;
@@ -13,7 +14,7 @@ use candle_core::{DType, Device, Module, Tensor, Var};
 use candle_nn::{VarBuilder, VarMap, ops};
 use functional::{GradientError, check_gradients};
 
-use crate::kit::{has, largest_difference, root};
+use crate::kit::{has, largest_difference, root, times};
 use row::{Output, Row, gradient, input};
 use rows::{POINTS, of_candle_core, of_candle_nn};
 
@@ -23,6 +24,8 @@ trials![
     the_forward_pass_of_conv1d_needs_a_contiguous_weight,
     the_page_names_the_versions,
     a_network_of_ones_own,
+    right_networks_are_not_refused,
+    most_wrong_networks_are_refused,
 ];
 
 /// In f64, or in f32 where f64 is an error.
@@ -194,5 +197,33 @@ fn a_network_of_ones_own() -> Result<()> {
     let x = Tensor::rand(0f64, 1., (2, 1, 8, 8), &Device::Cpu)?;
     let error = check_gradients(network, &[x], 1e-6).expect_err("max_pool2d");
     ensure!(error.to_string().ends_with("(0.25 times)"), "{error}");
+    Ok(())
+}
+
+/// A trainer takes a step of networks that are drawn from the rows that are right, of many sizes.
+fn right_networks_are_not_refused() -> Result<()> {
+    let mut refused = Vec::new();
+    let first = std::env::var("FIRST")
+        .ok()
+        .and_then(|f| f.parse().ok())
+        .unwrap_or(0);
+    for seed in first..first + times(100) as u64 {
+        if let Err(error) = networks::step(seed, false) {
+            refused.push(format!("network {seed}: {error:#}"));
+        }
+    }
+    ensure!(refused.is_empty(), "{}", refused.join("\n"));
+    Ok(())
+}
+
+/// The others have so little gradient there that a quarter of it is not seen.
+fn most_wrong_networks_are_refused() -> Result<()> {
+    let count = times(40);
+    let is_refused = |seed: &u64| {
+        let step = networks::step(*seed, true);
+        step.is_err_and(|error| format!("{error:#}").contains("is wrong"))
+    };
+    let refused = (0..count as u64).filter(is_refused).count();
+    ensure!(10 * refused >= 7 * count, "{refused} of {count}");
     Ok(())
 }

@@ -23,7 +23,7 @@
 //! |---|---|
 //! | train a network on several devices | [`DataParallel::new`], [`Trainer::step`]; [`layers`] or a closure |
 //! | train a network that is written in candle | [`functional::candle`], for several inputs [`functional::candle_fn`] |
-//! | find out whether a gradient is right | [`functional::check_gradients`]; the first step of a trainer does it |
+//! | find out whether a gradient is right | [`functional::check_gradients`]; a trainer does it at each new shape |
 //! | measure an accuracy, or something else | [`evaluate_accuracy_gpus`], [`evaluate`] |
 //! | write a loss, or an optimizer | [`Trainer::new`], [`Optimizer`] |
 //! | change the learning rate | [`Trainer::schedule`] with one of [`schedule`], [`Trainer::set_lr`] |

@@ -9,9 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use candle_core::{Error, Tensor};
 use collective::Member;
 use devices::catch_panic;
-use functional::{
-    Backward, Bucket, Network, Summation, Value, Values, not_finite, not_finite_sum, with_checks,
-};
+use functional::{Backward, Bucket, Network, Summation, Value, Values, not_finite, not_finite_sum};
 
 use crate::cores::Cores;
 use crate::layers::Pass;
@@ -91,6 +89,8 @@ pub(crate) struct Minibatch {
     pub number: (usize, usize),
     /// The examples of this step if this is its last minibatch; otherwise the gradients wait.
     pub step_with: Option<usize>,
+    /// Whether gradients of candle's operations are compared with finite differences, where they are new.
+    pub checks_gradients: bool,
     /// Whether numbers that are not finite are errors.
     pub checks_numbers: bool,
     /// Set where a replica cannot compute, before it hands in its last gradients: then no replica takes the step.
@@ -101,8 +101,6 @@ pub(crate) struct Minibatch {
 pub(crate) struct Share {
     pub x: Tensor,
     pub y: Tensor,
-    /// Whether the gradients of candle's operations are compared with finite differences first.
-    pub checks: bool,
 }
 
 /// What a replica computed of its part of a minibatch.
@@ -192,7 +190,7 @@ impl Replica {
     ) -> Result<Trained> {
         self.in_step = true;
         let examples = share.y.dim(0)?;
-        let write = |replica: &mut Self| catch_panic(|| replica.write(minibatch, share));
+        let write = |replica: &mut Self| catch_panic(|| replica.write(minibatch, share, slot));
         let written = self.compute(write);
         let written = written.unwrap_or_else(|panicked| Err(panicked.into()));
         // outside of the replica's turn on the cores: the others may need them to come here
@@ -287,7 +285,12 @@ impl Replica {
 
     /// Writes the sum of the losses and the outputs down: here shapes are checked. None without an example, unless the
     /// norms of all replicas are synchronized.
-    fn write(&self, minibatch: &Minibatch, share: &Share) -> Result<Option<Written>> {
+    fn write(
+        &self,
+        minibatch: &Minibatch,
+        share: &Share,
+        slot: &mut Slot,
+    ) -> Result<Option<Written>> {
         let examples = share.y.dim(0)?;
         if examples == 0 && self.members()?.norms.is_none() {
             return Ok(None);
@@ -298,8 +301,8 @@ impl Replica {
             number: minibatch.number,
         };
         let (losses, outputs) = pass.run(|| {
-            if share.checks {
-                with_checks(self.state.named(), || self.losses(minibatch, share))
+            if minibatch.checks_gradients {
+                slot.checks.run(|| self.losses(minibatch, share))
             } else {
                 self.losses(minibatch, share)
             }

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Tensor, Var};
-use functional::{Bucket, Gradients, OptimizerState, Part, Update, Values};
+use functional::{
+    Bucket, GradientChecks, Gradients, OptimizerState, Part, Update, Values, Variables,
+};
 
 use crate::settings::Replication;
 use crate::state::State;
@@ -18,6 +20,8 @@ pub(crate) struct Slot {
     /// The parameters that are trained, by their numbers. The others have no gradient.
     trained: Vec<usize>,
     pub gradients: Gradients,
+    /// What was compared of candle's gradients.
+    pub checks: GradientChecks,
     optimizer_state: OptimizerState,
     /// The network's buffers before the last minibatch.
     buffers: Vec<Tensor>,
@@ -64,6 +68,7 @@ impl Slot {
         }
         let mut slot = Self {
             gradients: gradients(&parameters, &trained, how)?,
+            checks: checks(of, &parameters, &trained)?,
             parameters,
             trained,
             optimizer_state: OptimizerState::default(),
@@ -211,6 +216,21 @@ impl Slot {
             Values::Tensor(all)
         })
     }
+}
+
+/// The check of the gradients of the parameters with these numbers. Each replica checks for itself: shards may have
+/// different shapes, and a check moves no variable that another replica reads.
+fn checks(of: &State, parameters: &[(String, Var)], trained: &[usize]) -> Result<GradientChecks> {
+    let mut variables = Variables::default();
+    for (i, (name, param)) in parameters.iter().enumerate() {
+        if trained.contains(&i) {
+            variables.trained.push((name.clone(), param.clone()));
+        } else {
+            variables.frozen.push(param.clone());
+        }
+    }
+    variables.buffers = of.buffers().map(|(_, buffer)| buffer.clone()).collect();
+    Ok(GradientChecks::new(variables)?)
 }
 
 /// Room for the gradients of the parameters with these numbers.

@@ -4,6 +4,8 @@
 //! `VarMap` has a random one, and replicas that sum their gradients in different orders mix
 //! them up.
 
+use std::cell::RefCell;
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
 use candle_core::{DType, Device, Result, Shape, Tensor, Var, bail};
@@ -97,9 +99,46 @@ pub(crate) fn build<N>(
     let collector = Collector(Arc::new(Mutex::new((State::default(), origin))));
     let backend = Box::new(collector.clone());
     let vb = VarBuilder::from_backend(backend, DType::F32, device.clone());
-    let net = network(vb)?;
+    let net = with_names(|| network(vb))?;
     let state = lock(&collector.0).0.clone();
     Ok((net, state))
+}
+
+thread_local! {
+    /// The names of the layers without tensors, of the network that this thread builds.
+    static NAMES: RefCell<Option<HashSet<String>>> = const { RefCell::new(None) };
+}
+
+/// Builds a network whose layers without tensors have names of their own.
+fn with_names<N>(network: impl FnOnce() -> Result<N>) -> Result<N> {
+    /// Ends also with a panic.
+    struct Ends;
+    impl Drop for Ends {
+        fn drop(&mut self) {
+            NAMES.set(None);
+        }
+    }
+    NAMES.set(Some(HashSet::new()));
+    let _ends = Ends;
+    network()
+}
+
+/// Gives a layer without tensors its name, in the network that this thread builds.
+///
+/// # Errors
+/// If another one has it.
+pub(crate) fn name_layer(layer: &str, name: &str) -> Result<()> {
+    let is_new = |names: &mut Option<HashSet<String>>| match names {
+        Some(names) => names.insert(name.to_owned()),
+        None => true,
+    };
+    if !NAMES.with_borrow_mut(is_new) {
+        bail!(
+            "{layer}: the name {name:?} is requested twice: give each layer a name of its own with vb.pp(\"name\"). A \
+             layer that is used several times is made once"
+        )
+    }
+    Ok(())
 }
 
 /// The backend of the `VarBuilder`: makes a variable for each name that is asked for, and keeps the list.

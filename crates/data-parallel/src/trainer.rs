@@ -41,8 +41,8 @@ pub struct Trainer {
     pub(crate) rule: UpdateRule,
     /// Minibatches of a step.
     accumulate: usize,
-    /// Whether the next step compares the gradients of candle's operations with finite differences.
-    checks: bool,
+    /// Whether steps compare the gradients of candle's operations with finite differences.
+    checks_gradients: bool,
     /// Whether numbers that are not finite are errors.
     checks_numbers: bool,
     /// The losses that are not yet known to be finite.
@@ -182,7 +182,7 @@ impl Trainer {
             loss: Arc::new(loss),
             rule: UpdateRule::new(optimizer, net.states[0].parameters().count()),
             accumulate: 1,
-            checks: true,
+            checks_gradients: true,
             checks_numbers: true,
             unread: Unread::default(),
             stop: None,
@@ -207,10 +207,14 @@ impl Trainer {
         })
     }
 
-    /// Whether the first step compares the gradient of each [`functional::candle`] in the network with a finite
-    /// difference, as [`functional::with_checks`] does. A wrong gradient is an error. Default: true.
+    /// Whether the first step, and each later one with a new shape, compares the gradient of each [`functional::candle`] in
+    /// the network and in the loss with finite differences, as [`functional::GradientChecks`] does. A wrong gradient is an
+    /// error, except of a frozen parameter. Default: true.
     pub fn check_gradients(self, checks: bool) -> Self {
-        Self { checks, ..self }
+        Self {
+            checks_gradients: checks,
+            ..self
+        }
     }
 
     /// Whether NaN and infinity are errors. Default: true.
@@ -244,8 +248,8 @@ impl Trainer {
     /// Multiplies the learning rate of a parameter, or of all parameters of a layer, by `rate`: `of` is its name, or its
     /// first parts, or "" for all. A later call replaces an earlier one.
     ///
-    /// With 0 a parameter is frozen: neither it nor its optimizer state changes, and it has no gradient. Of a layer below
-    /// which nothing is trained, backward is not computed. Running statistics of batch norms move all the same.
+    /// With 0 a parameter is frozen: neither it nor its optimizer state changes, and it has no gradient, which is not
+    /// checked either. Of a layer below which nothing is trained, backward is not computed. Running statistics of batch norms move all the same.
     ///
     /// ```
     /// # use data_parallel::{DataParallel, Initializer, Sgd, Trainer, layers::Linear};
@@ -386,13 +390,8 @@ impl Trainer {
         let of_step = self.step_number(&rule);
         let examples = self.waiting.examples + batch_size;
         let minibatch = self.job(rule, last.then_some(examples));
-        // one replica of each process checks: the modules of several may read the same variables
-        let mut checks = self.checks;
-        let mut inputs = Vec::new();
-        for ((x, y), slot) in shards.into_iter().zip(slots) {
-            let checks = y.dim(0)? > 0 && std::mem::take(&mut checks);
-            inputs.push((Share { x, y, checks }, slot));
-        }
+        let shares = shards.into_iter().map(|(x, y)| Share { x, y });
+        let inputs = shares.zip(slots).collect();
         let job = minibatch.clone();
         let train = move |replica: &mut Replica, (share, slot): (Share, Arc<Mutex<Slot>>)| {
             replica.train(&job, &share, &mut lock(&slot))
@@ -405,7 +404,6 @@ impl Trainer {
             }
             Err(error) => return Err(error),
         };
-        self.checks = false;
         let not_finite = trained
             .iter()
             .find_map(|trained| trained.not_finite.clone());
@@ -480,6 +478,7 @@ impl Trainer {
             rule,
             number: (self.steps, self.waiting.minibatches),
             step_with,
+            checks_gradients: self.checks_gradients,
             checks_numbers: self.checks_numbers,
             dropped: AtomicBool::new(false),
         })

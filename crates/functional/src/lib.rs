@@ -14,7 +14,8 @@
 //! book's and load from PyTorch's files.
 //!
 //! A network of candle's own operations is one operation here: [`candle()`] wraps it, and candle differentiates it.
-//! [`check_gradients`] compares candle's gradients with finite differences.
+//! [`check_gradients`] compares candle's gradients with finite differences; [`GradientChecks`] does it for the networks and
+//! losses that a training writes down.
 //!
 //! On the CPU an operation uses as many threads as [`threads::budget`] says, and its bits do not depend on it. On a
 //! GPU [`set_precision`] and [`set_deterministic`] say how exact it is. With [`Backward::norms`] batch norms take
@@ -58,7 +59,7 @@ pub use cpu::budget as threads;
 pub use cpu::buffer::empty_cache;
 pub use cpu::finite::not_finite;
 pub use graph::candle::{Candle, candle, candle_fn};
-pub use graph::checked::with_checks;
+pub use graph::checked::{GradientChecks, Variables};
 pub use graph::difference::{GradientError, check_gradients};
 pub use graph::gradients::{Backward, Gradients, Ready, backward};
 pub use graph::network::Network;

@@ -1,15 +1,19 @@
 //! Dropout, whose masks follow from a seed.
 
-use std::cell::Cell;
+use std::cell::RefCell;
+use std::collections::HashMap;
 
 use candle_core::{Result, bail};
 use candle_nn::VarBuilder;
 use functional::{Network, Value};
 
+use crate::state;
+
 /// Zeros with probability p in training, the others divided by 1 − p; in inference nothing.
 ///
-/// The masks are drawn anew for each replica and minibatch, from the network's seed, the name of the layer, the
-/// replica and the step: a run repeats them, also one that was resumed. k replicas have other masks than one.
+/// The masks are drawn anew for each replica, minibatch and call, from the network's seed, the name of the layer, the
+/// replica, the step and the number of the call: a run repeats them, also one that was resumed. k replicas have other
+/// masks than one. A layer that is used several times in a pass has a new mask each time.
 pub struct Dropout {
     p: f64,
     name: String,
@@ -25,9 +29,16 @@ pub(crate) struct Pass {
     pub number: (usize, usize),
 }
 
+/// A pass that is being written down.
+struct Running {
+    pass: Pass,
+    /// How often each layer was called.
+    calls: HashMap<String, u64>,
+}
+
 thread_local! {
     /// The pass in which this thread is.
-    static PASS: Cell<Option<Pass>> = const { Cell::new(None) };
+    static RUNNING: RefCell<Option<Running>> = const { RefCell::new(None) };
 }
 
 impl Pass {
@@ -37,10 +48,13 @@ impl Pass {
         struct Ends;
         impl Drop for Ends {
             fn drop(&mut self) {
-                PASS.set(None);
+                RUNNING.set(None);
             }
         }
-        PASS.set(Some(self));
+        RUNNING.set(Some(Running {
+            pass: self,
+            calls: HashMap::new(),
+        }));
         let _ends = Ends;
         f()
     }
@@ -50,21 +64,39 @@ impl Dropout {
     /// A layer that keeps each value with probability 1 − `p`. It has no parameters; `vb` gives it its name.
     ///
     /// # Errors
-    /// If `p` is not from 0 up to 1, 1 not included.
+    /// If `p` is not from 0 up to 1, 1 not included; or if the network has another `Dropout` of this name, which would
+    /// draw the same masks.
     pub fn new(p: f64, vb: VarBuilder<'_>) -> Result<Self> {
         if !(0.0..1.0).contains(&p) {
             bail!("Dropout: p is {p}; expected 0 or more, and less than 1")
         }
         let name = vb.prefix();
+        state::name_layer("Dropout", &name)?;
         Ok(Self { p, name })
     }
 
-    /// The seed of the mask of a pass.
-    fn seed(&self, pass: Pass) -> u64 {
+    /// The seed of the mask of the next call in this thread's pass; none outside of a pass.
+    fn next_seed(&self) -> Option<u64> {
+        RUNNING.with_borrow_mut(|running| {
+            let Running { pass, calls } = running.as_mut()?;
+            let call = calls.entry(self.name.clone()).or_default();
+            let seed = self.seed(*pass, *call);
+            *call += 1;
+            Some(seed)
+        })
+    }
+
+    /// The seed of the mask of a call, counted from 0.
+    fn seed(&self, pass: Pass, call: u64) -> u64 {
         let (step, minibatch) = pass.number;
         let words = [pass.replica, step, minibatch].map(|word| (word as u64).to_le_bytes());
         let of_layer = hash(pass.seed, self.name.as_bytes());
-        words.iter().fold(of_layer, |seed, word| hash(seed, word))
+        let seed = words.iter().fold(of_layer, |seed, word| hash(seed, word));
+        if call == 0 {
+            seed // as before there was a count
+        } else {
+            hash(seed, &call.to_le_bytes())
+        }
     }
 }
 
@@ -81,9 +113,9 @@ impl Network for Dropout {
         if !train || self.p == 0.0 {
             return Ok(x.clone());
         }
-        let Some(pass) = PASS.get() else {
+        let Some(seed) = self.next_seed() else {
             bail!("Dropout: only a Trainer draws its masks; in inference forward has train = false")
         };
-        super::of_layer(&self.name, x.dropout(self.p, self.seed(pass)))
+        super::of_layer(&self.name, x.dropout(self.p, seed))
     }
 }

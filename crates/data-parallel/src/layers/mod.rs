@@ -4,8 +4,8 @@
 //! With [`functional::candle`], layers of candle-nn can be parts of a network too. They are slower. With candle 0.11.1
 //! some have a wrong gradient or none: `max_pool2d` and `conv1d`, `LayerNorm` with a bias, `RmsNorm`, and `conv2d` with a
 //! stride in some sizes. The page "What trains in candle", `notebooks-md/what-trains-in-candle.md`, has all of them, and
-//! what to use instead. In its first step a [`Trainer`](crate::Trainer) compares candle's gradients with finite
-//! differences. A wrong gradient is an error of that step.
+//! what to use instead. A [`Trainer`](crate::Trainer) compares candle's gradients with finite differences, in its first step
+//! and at each new shape. A wrong gradient is an error of that step.
 //!
 //! Under [`Initializer::Layers`](crate::Initializer) all parameters begin as PyTorch's do: weights and biases of
 //! `Linear` and `Conv2d` evenly between ±1/√(inputs of an output).

@@ -1,7 +1,7 @@
 //! Networks of candle's own operations as one operation of the tape, whose inside candle differentiates.
 
-use super::checked::{add_module, check_variable, is_checked};
-use super::difference::{self, GradientError, check_gradients};
+use super::checked::{Call, Input, Noted, add_compared, next_number, note_call};
+use super::comparison::{Module, compare};
 use super::network::Network;
 use super::value::Value;
 use crate::kernel::{At, Backend, Grad, Kernel, Pass};
@@ -13,9 +13,6 @@ use std::collections::HashMap;
 use std::panic::Location;
 use std::rc::Rc;
 
-/// How far apart, in proportion, gradient and difference may be in a check of a module: kinks lie between the points.
-const TOLERANCE: f64 = 0.05;
-
 /// A network of candle's operations, such as a layer of candle-nn, as an operation among those of [`Value`]. Its
 /// parameters are the variables that its result depends on. candle computes their gradients.
 ///
@@ -23,8 +20,8 @@ const TOLERANCE: f64 = 0.05;
 /// zeros, with `train` false. The module itself runs when its result is computed.
 ///
 /// With `train` the module may change variables of its own, such as running statistics; without it must not: then it
-/// also runs on zeros, and under [`with_checks`](crate::with_checks) on other numbers. It must not change the parameters of other layers: a
-/// GPU may have read them before the module runs.
+/// also runs on zeros. Under [`GradientChecks`](crate::GradientChecks) it runs on other numbers too. It must not change
+/// the parameters of other layers: a GPU may have read them before the module runs.
 ///
 /// ```
 /// use candle_core::{Device, Tensor, Var};
@@ -63,13 +60,13 @@ pub fn candle_fn(f: impl Fn(&[Tensor]) -> Result<Tensor> + 'static) -> Candle {
 /// A network of candle's operations: [`candle()`] and [`candle_fn`] make it.
 pub struct Candle {
     module: Rc<Module>,
+    /// Among all modules of the process.
+    number: u64,
     /// The place in the source that made it.
     made: &'static Location<'static>,
     /// The shape of the result for the shapes of the inputs that were there.
     shapes: RefCell<HashMap<Vec<Vec<usize>>, Vec<usize>>>,
 }
-
-type Module = dyn Fn(&[Tensor], bool) -> Result<Tensor>;
 
 impl Network for Candle {
     fn forward(&self, x: &Value, train: bool) -> Result<Value> {
@@ -87,6 +84,7 @@ impl Candle {
         };
         Self {
             module: Rc::new(module),
+            number: next_number(),
             made,
             shapes: RefCell::default(),
         }
@@ -95,7 +93,7 @@ impl Candle {
     /// Writes the network down for inputs on one device.
     ///
     /// # Errors
-    /// Where there is no input, they do not fit, or under [`with_checks`](crate::with_checks) a gradient is wrong.
+    /// Where there is no input, they do not fit, or under [`GradientChecks`](crate::GradientChecks) a gradient is wrong.
     pub fn forward_all(&self, x: &[&Value], train: bool) -> Result<Value> {
         let Some(first) = x.first() else {
             bail!("candle ({}): expected at least one input", self.made)
@@ -103,74 +101,38 @@ impl Candle {
         for other in x {
             args::check_device("candle", first.device(), "another input", other.device())?;
         }
-        if is_checked() && x.iter().all(|x| x.dims().first() != Some(&0)) {
-            self.check(x)?;
+        let dims = self.shape(x)?;
+        let trains = self.check(x, train)?;
+        let wanted = trains || x.iter().any(|x| x.is_wanted());
+        let module = self.module.clone();
+        Ok(Value::candle_with(
+            x,
+            move |x| module(x, train),
+            &dims,
+            wanted,
+        ))
+    }
+
+    /// Under checks, compares a call that is new. Returns whether a variable is trained that the module reads; it may be
+    /// where that is not known.
+    fn check(&self, inputs: &[&Value], train: bool) -> Result<bool> {
+        if inputs.iter().any(|x| x.dims().contains(&0)) {
+            return Ok(true);
         }
-        let (dims, module) = (self.shape(x)?, self.module.clone());
-        Ok(Value::candle(x, move |x| module(x, train), &dims))
-    }
-
-    fn check(&self, x: &[&Value]) -> Result<()> {
-        // near its kinks a right network can look wrong, so it has to be wrong on other numbers too
-        let checked = |data: bool| {
-            let first = self.check_on(x, data, 0);
-            first.or_else(|_| self.check_on(x, data, 1))
+        let call = Call {
+            number: self.number,
+            made: self.made,
+            inputs: inputs.iter().copied().map(input).collect(),
+            train,
         };
-        // of data no gradient is wanted: a network may begin with a part that is not trained
-        let checked = match checked(true) {
-            Err(GradientError::Wrong { gradient: None, .. }) => checked(false),
-            other => other,
-        };
-        let wrong = match checked {
-            Ok(()) => return self.check_variables(x),
-            Err(GradientError::Failed(error)) => return Err(error),
-            Err(GradientError::Incomparable(why)) => format!(
-                "its gradients cannot be checked: on numbers between 0.1 and 1.1 it {why}. A network draws random \
-                 numbers only with `train`, such as layers::Dropout"
-            ),
-            Err(error) => format!(
-                "{error}. A network with it would not train right, without an error. The page \"What trains in \
-                 candle\" says what to use instead"
-            ),
-        };
-        let made = self.made;
-        bail!("candle ({made}): {wrong}; Trainer::check_gradients(false) trains all the same")
-    }
-
-    /// Checks the module on numbers of a seed; tensors that are no variables are moved too if they are `data` to check.
-    fn check_on(
-        &self,
-        x: &[&Value],
-        data: bool,
-        seed: u64,
-    ) -> std::result::Result<(), GradientError> {
-        let inputs = numbers(x, seed)?;
-        let is_moved = |x: &&Value| data || x.tensor().is_none_or(Tensor::is_variable);
-        let moved = inputs.iter().zip(x).filter(|(_, x)| is_moved(x));
-        let moved: Vec<Tensor> = moved.map(|(input, _)| input.clone()).collect();
-        let module = |moved: &[Tensor]| {
-            let mut moved = moved.iter();
-            let of = |(input, x): (&Tensor, &&Value)| match is_moved(x) {
-                true => moved.next().cloned(),
-                false => Some(input.clone()),
-            };
-            let all = inputs.iter().zip(x).filter_map(of);
-            (self.module)(&all.collect::<Vec<_>>(), false)
-        };
-        check_gradients(module, &moved, TOLERANCE)
-    }
-
-    /// An error where the result depends on a variable that is no parameter. Those without a gradient are found later.
-    fn check_variables(&self, x: &[&Value]) -> Result<()> {
-        let (inputs, module) = (numbers(x, 0)?, self.module.clone());
-        let y = module(&inputs, false)?;
-        y.sorted_nodes().into_iter().try_for_each(|x| {
-            let said = |error| Error::Msg(format!("candle ({}): {error}", self.made));
-            check_variable(x).map_err(said)
-        })?;
-        let change = move |var: &Var| difference::change(|| module(&inputs, false), var);
-        add_module(self.made, Box::new(change));
-        Ok(())
+        match note_call(&call) {
+            Noted::Unchecked => Ok(true),
+            Noted::Known { trains } => Ok(trains),
+            Noted::New(variables) => {
+                let found = compare(&call, &self.module, inputs, &variables)?;
+                Ok(add_compared(&call, found.variables, found.change))
+            }
+        }
     }
 
     fn shape(&self, x: &[&Value]) -> Result<Vec<usize>> {
@@ -194,13 +156,13 @@ impl Candle {
     }
 }
 
-/// Inputs of a check: integers as they are; numbers of a seed instead of floats.
-fn numbers(x: &[&Value], seed: u64) -> Result<Vec<Tensor>> {
-    let input = |x: &&Value| match x.tensor().filter(|x| !x.dtype().is_float()) {
-        Some(x) => Ok(x.clone()),
-        None => difference::numbers(x, seed),
-    };
-    x.iter().map(input).collect()
+/// What tells calls apart.
+fn input(x: &Value) -> Input<'_> {
+    Input {
+        dims: x.dims().into(),
+        dtype: x.dtype(),
+        wanted: x.is_wanted(),
+    }
 }
 
 /// The kernel of a function of candle's operations, with the shapes of its inputs and result. Tensors that were there

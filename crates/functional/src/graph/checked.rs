@@ -1,117 +1,355 @@
-//! A network that is checked while it is written down: its parameters, and which of them get a gradient.
+//! Which calls of candle's modules have been compared with finite differences, and what the variables of a network are:
+//! trained, frozen, or buffers. [`super::comparison`] says how a call is compared.
 
-use candle_core::{Result, Tensor, TensorId, Var, bail};
+use candle_core::{DType, Result, Tensor, TensorId, Var, bail};
+use std::borrow::Cow;
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::panic::Location;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How much the result of a module changes where a variable moves.
-type Change = Box<dyn Fn(&Var) -> Result<f64>>;
-
-struct Checked {
-    params: Vec<(String, Var)>,
-    /// The variables that get a gradient.
-    seen: HashSet<TensorId>,
-    /// The networks of candle's, with their places in the source.
-    modules: Vec<(&'static Location<'static>, Change)>,
-}
-
-thread_local! {
-    static CHECKED: RefCell<Option<Checked>> = const { RefCell::new(None) };
-}
-
-/// Runs `f`, which writes a network with these parameters down. Each network of [`candle()`](crate::candle()) in it is
-/// checked first, as [`check_gradients`](crate::check_gradients) does, with `train` false. Tokens and other integers are
-/// those of the input; floats are numbers between 0.1 and 1.1. A tensor that is no variable is data, of which a gradient
-/// may be missing. What gives NaN on these numbers, or another result each time, is an error. So is a parameter on which
-/// a result depends without a gradient, and a variable that is none of the parameters, also in operations of
-/// [`Value`](crate::Value).
+/// Compares the gradients of each [`candle()`](crate::candle()) and [`candle_fn`](crate::candle_fn) with finite
+/// differences: once for each shape of its inputs, in the networks and losses that [`run`](Self::run) writes down.
+///
+/// **What is compared.** The gradients of a module's inputs and of its trained variables, as
+/// [`check_gradients`](crate::check_gradients) compares them. Tokens and other integers are those of the input; floats
+/// are numbers between 0.1 and 1.1. Where the module gives NaN on these, they are numbers between 0.1 and 0.9, and then
+/// between -1.1 and -0.1. A wrong gradient is an error. So is a trained variable on which a result depends without a
+/// gradient, and a variable that is none of the network's, also in operations of [`Value`](crate::Value). An input that depends on no
+/// trained variable is data: its gradient may be missing. Where a variable is frozen, it may be wrong too.
+///
+/// **In which mode.** As the call runs: with `train` if it trains. After each run the buffers get their values back. A
+/// module that gives another result each time in training, such as candle's dropout, is compared with `train` false:
+/// what it does in training alone is not compared. So is a module that changes something else in training, which its
+/// results in inference depend on: it ran once in training then. What gives NaN, or another result each time with
+/// `train` false, is an error.
+///
+/// **How often.** A module that lives in the network is compared once for each shape, but for the first
+/// [`SHAPES`](Self::SHAPES) shapes alone. A module that is made anew in each step, as in a loss, is known by its place in
+/// the source and by its turn at that place. A later shape is not compared. A comparison takes some 30 times as long as
+/// the call; a step with no new shape takes no longer than without checks.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
-/// use functional::{Network, Value, candle, with_checks};
+/// use functional::{GradientChecks, Network, Value, Variables, candle};
 /// let pool = candle(|x: &Tensor| x.max_pool2d(2));
 /// let x = Value::new(&Tensor::rand(0f32, 1., (1, 1, 4, 4), &Device::Cpu)?)?;
-/// let error = with_checks([], || pool.forward(&x, true)).map(drop).unwrap_err().to_string();
+/// let mut checks = GradientChecks::new(Variables::default())?;
+/// let error = checks.run(|| pool.forward(&x, true)).map(drop).unwrap_err().to_string();
 /// assert!(error.contains("input 0 of shape [1, 1, 4, 4] is wrong") && error.contains("(0.25 times)"), "{error}");
 /// # Ok::<(), candle_core::Error>(())
 /// ```
-///
-/// # Errors
-/// Of `f`; and what is said above.
-pub fn with_checks<'a, R>(
-    params: impl IntoIterator<Item = (&'a str, &'a Var)>,
-    f: impl FnOnce() -> Result<R>,
-) -> Result<R> {
-    /// Ends also with a panic.
-    struct Until(Option<Checked>);
-    impl Drop for Until {
-        fn drop(&mut self) {
-            CHECKED.set(self.0.take());
+#[derive(Default)]
+pub struct GradientChecks {
+    variables: Arc<Variables>,
+    /// Whether a gradient is wanted, of each variable that the network has.
+    trained: HashMap<TensorId, bool>,
+    /// The modules of smaller numbers were there before, so they live in the network.
+    first_new: u64,
+    compared: HashMap<Which, Vec<Compared>>,
+    runs: u64,
+}
+
+/// The variables of a network, by what becomes of them.
+#[derive(Default)]
+pub struct Variables {
+    /// With their names for messages. They need right gradients.
+    pub trained: Vec<(String, Var)>,
+    /// Parameters that are not trained. Their gradients may be wrong or missing, and they may be integers.
+    pub frozen: Vec<Var>,
+    /// What modules may change in training, such as running statistics.
+    pub buffers: Vec<Var>,
+}
+
+/// What a module is known by.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Which {
+    /// The number of one that lives in the network.
+    Lives(u64),
+    /// One that is made anew in each run: the place in the source, and how many others were made there before it.
+    MadeAnew {
+        place: &'static Location<'static>,
+        before: usize,
+    },
+}
+
+/// A module, and how it is called.
+pub(crate) struct Call<'a> {
+    /// The number of the module, see [`next_number`].
+    pub number: u64,
+    /// The place in the source that made it.
+    pub made: &'static Location<'static>,
+    pub inputs: Vec<Input<'a>>,
+    pub train: bool,
+}
+
+/// A call that was compared.
+struct Compared {
+    inputs: Vec<Input<'static>>,
+    train: bool,
+    /// The variables that get a gradient.
+    variables: Arc<[TensorId]>,
+    /// The run in which it was compared.
+    run: u64,
+}
+
+/// What a call is told apart by, of each input.
+#[derive(Clone, PartialEq)]
+pub(crate) struct Input<'a> {
+    pub dims: Cow<'a, [usize]>,
+    pub dtype: DType,
+    /// Whether its gradient is wanted.
+    pub wanted: bool,
+}
+
+/// How much the result of a module changes where a variable moves.
+pub(crate) type Change = Box<dyn Fn(&Var) -> Result<f64>>;
+
+/// A network that is written down under checks.
+struct Run {
+    checks: GradientChecks,
+    /// The variables that get a gradient in this run: in operations of ours, and in each call.
+    seen: Vec<TensorId>,
+    seen_in_calls: Vec<Arc<[TensorId]>>,
+    /// The modules that were made in this run, and how many at each place.
+    made_anew: HashMap<u64, Which>,
+    made_at: HashMap<&'static Location<'static>, usize>,
+    /// The modules that are new or are called in a new way.
+    new: Vec<New>,
+}
+
+struct New {
+    made: &'static Location<'static>,
+    change: Change,
+}
+
+thread_local! {
+    static RUN: RefCell<Option<Run>> = const { RefCell::new(None) };
+}
+
+static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
+
+/// The number of a new module: no two modules of the process have the same.
+pub(crate) fn next_number() -> u64 {
+    NEXT_NUMBER.fetch_add(1, Ordering::Relaxed)
+}
+
+impl GradientChecks {
+    /// So many shapes of the inputs are compared, of each module.
+    pub const SHAPES: usize = 8;
+
+    /// Of a network with these variables. Make it after the network; modules that are made later count as made anew.
+    ///
+    /// # Errors
+    /// Where a trained variable has no floats.
+    pub fn new(variables: Variables) -> Result<Self> {
+        for (name, var) in &variables.trained {
+            let dtype = var.dtype();
+            if !dtype.is_float() {
+                bail!(
+                    "{name} has the type {dtype:?}, expected floats, because it is trained; to use it as it is, freeze \
+                     it with Trainer::rate({name:?}, 0.0)"
+                )
+            }
         }
+        let known = variables.frozen.iter().chain(&variables.buffers);
+        let known = known.map(|var| (var.id(), false));
+        let trained = variables.trained.iter();
+        let trained = trained.map(|(_, var)| (var.id(), true));
+        Ok(Self {
+            trained: known.chain(trained).collect(),
+            variables: Arc::new(variables),
+            first_new: NEXT_NUMBER.load(Ordering::Relaxed),
+            ..Self::default()
+        })
     }
-    let owned = |(name, var): (&str, &Var)| (name.to_owned(), var.clone());
-    let checked = Checked {
-        params: params.into_iter().map(owned).collect(),
-        seen: HashSet::new(),
-        modules: Vec::new(),
-    };
-    let until = Until(CHECKED.replace(Some(checked)));
-    let result = f()?;
-    let checked = CHECKED.take();
-    drop(until);
-    checked.map_or(Ok(()), |checked| checked.check_unseen())?;
-    Ok(result)
-}
 
-/// Whether networks are checked.
-pub(crate) fn is_checked() -> bool {
-    CHECKED.with_borrow(Option::is_some)
-}
-
-/// An error under [`with_checks`], if `x` is a variable that is none of the parameters.
-pub(crate) fn check_variable(x: &Tensor) -> Result<()> {
-    let is_foreign = |checked: &mut Checked| {
-        checked.seen.insert(x.id());
-        checked.params.iter().all(|(_, var)| var.id() != x.id())
-    };
-    if x.is_variable()
-        && CHECKED.with_borrow_mut(|checked| checked.as_mut().is_some_and(is_foreign))
-    {
-        bail!(
-            "a variable of shape {:?} is no parameter of this network, and would not be trained; take it from the \
-             VarBuilder that builds the network, or detach it",
-            x.dims()
-        )
-    }
-    Ok(())
-}
-
-/// Keeps a module of candle's until it is known which parameters get no gradient.
-pub(crate) fn add_module(made: &'static Location<'static>, change: Change) {
-    CHECKED.with_borrow_mut(|checked| {
-        if let Some(checked) = checked {
-            checked.modules.push((made, change));
+    /// Runs `f`, which writes a network down, and compares each call in it that is new. After an error the calls of this
+    /// run count as new.
+    ///
+    /// # Errors
+    /// Of `f`; and where a gradient is wrong or missing, a module cannot be compared, or a variable is none of the
+    /// network's.
+    pub fn run<R>(&mut self, f: impl FnOnce() -> Result<R>) -> Result<R> {
+        /// Takes the checks back, also after a panic.
+        struct Until<'a> {
+            checks: &'a mut GradientChecks,
+            outer: Option<Run>,
+            succeeded: bool,
         }
-    });
-}
-
-impl Checked {
-    /// An error where a module depends on a parameter that gets no gradient anywhere.
-    fn check_unseen(&self) -> Result<()> {
-        let is_unseen = |(_, var): &&(String, Var)| !self.seen.contains(&var.id());
-        let unseen: Vec<_> = self.params.iter().filter(is_unseen).collect();
-        for (made, change) in self.modules.iter().filter(|_| !unseen.is_empty()) {
-            for (name, var) in &unseen {
-                if change(var)? != 0. {
-                    bail!(
-                        "candle ({made}): the gradient of {name} is missing, although the result depends on it. The \
-                         page \"What trains in candle\" says what to use instead; \
-                         Trainer::check_gradients(false) trains all the same"
-                    )
+        impl Drop for Until<'_> {
+            fn drop(&mut self) {
+                if let Some(run) = RUN.replace(self.outer.take()) {
+                    *self.checks = run.checks;
+                }
+                if !self.succeeded {
+                    self.checks.forget_this_run();
                 }
             }
         }
-        Ok(())
+        let mut checks = std::mem::take(self);
+        checks.runs += 1;
+        let mut until = Until {
+            checks: self,
+            outer: RUN.replace(Some(Run::new(checks))),
+            succeeded: false,
+        };
+        let result = f()?;
+        check_missing()?;
+        until.succeeded = true;
+        Ok(result)
     }
+
+    fn trains(&self, variables: &[TensorId]) -> bool {
+        let is_trained = |id: &TensorId| self.trained.get(id) == Some(&true);
+        variables.iter().any(is_trained)
+    }
+
+    fn forget_this_run(&mut self) {
+        for calls in self.compared.values_mut() {
+            calls.retain(|call| call.run < self.runs);
+        }
+    }
+}
+
+impl Compared {
+    fn is(&self, call: &Call<'_>) -> bool {
+        self.train == call.train && self.inputs == call.inputs
+    }
+}
+
+impl Run {
+    fn new(checks: GradientChecks) -> Self {
+        Self {
+            checks,
+            seen: Vec::new(),
+            seen_in_calls: Vec::new(),
+            made_anew: HashMap::new(),
+            made_at: HashMap::new(),
+            new: Vec::new(),
+        }
+    }
+
+    fn which(&mut self, call: &Call<'_>) -> Which {
+        if call.number < self.checks.first_new {
+            return Which::Lives(call.number);
+        }
+        let made_at = &mut self.made_at;
+        *self.made_anew.entry(call.number).or_insert_with(|| {
+            let count = made_at.entry(call.made).or_default();
+            *count += 1;
+            Which::MadeAnew {
+                place: call.made,
+                before: *count - 1,
+            }
+        })
+    }
+
+    fn note(&mut self, call: &Call<'_>) -> Noted {
+        let which = self.which(call);
+        let compared = self.checks.compared.get(&which);
+        let compared = compared.map_or(&[][..], Vec::as_slice);
+        let seen = match compared.iter().find(|compared| compared.is(call)) {
+            Some(same) => std::slice::from_ref(same),
+            // as one of the shapes that were compared
+            None if compared.len() >= GradientChecks::SHAPES => compared,
+            None => return Noted::New(self.checks.variables.clone()),
+        };
+        let seen = seen.iter().map(|compared| compared.variables.clone());
+        let seen: Vec<_> = seen.collect();
+        let trains = seen.iter().any(|variables| self.checks.trains(variables));
+        self.seen_in_calls.extend(seen);
+        Noted::Known { trains }
+    }
+}
+
+/// Notes a variable that gets a gradient; true if its gradient is wanted. Under checks, a variable that is none of the
+/// network's is an error.
+pub(crate) fn note_variable(x: &Tensor) -> Result<bool> {
+    let wanted = RUN.with_borrow_mut(|run| {
+        let Some(run) = run else { return Some(true) };
+        run.seen.push(x.id());
+        run.checks.trained.get(&x.id()).copied()
+    });
+    match wanted {
+        Some(wanted) => Ok(wanted),
+        None => bail!(
+            "a variable of shape {:?} is no parameter of this network, and would not be trained; take it from the \
+             VarBuilder that builds the network, or detach it",
+            x.dims()
+        ),
+    }
+}
+
+/// What a call is under checks.
+pub(crate) enum Noted {
+    Unchecked,
+    /// It was compared, or is beyond the limit; whether it reads a variable that is trained.
+    Known {
+        trains: bool,
+    },
+    /// It has to be compared.
+    New(Arc<Variables>),
+}
+
+/// Notes a call, if networks are checked.
+pub(crate) fn note_call(call: &Call<'_>) -> Noted {
+    let note = |run: &mut Option<Run>| run.as_mut().map(|run| run.note(call));
+    RUN.with_borrow_mut(note).unwrap_or(Noted::Unchecked)
+}
+
+/// Keeps a call that was compared: the variables that get a gradient, and how much its result changes with others.
+/// Returns whether it reads a variable that is trained.
+pub(crate) fn add_compared(call: &Call<'_>, variables: Vec<TensorId>, change: Change) -> bool {
+    RUN.with_borrow_mut(|run| {
+        let Some(run) = run else { return true };
+        let owned = |input: &Input<'_>| Input {
+            dims: input.dims.to_vec().into(),
+            ..*input
+        };
+        let compared = Compared {
+            inputs: call.inputs.iter().map(owned).collect(),
+            train: call.train,
+            variables: variables.into(),
+            run: run.checks.runs,
+        };
+        let which = run.which(call);
+        let trains = run.checks.trains(&compared.variables);
+        run.seen_in_calls.push(compared.variables.clone());
+        run.checks.compared.entry(which).or_default().push(compared);
+        run.new.push(New {
+            made: call.made,
+            change,
+        });
+        trains
+    })
+}
+
+/// An error where a new call depends on a trained variable that gets no gradient anywhere in this run.
+fn check_missing() -> Result<()> {
+    let (variables, seen, new) = RUN.with_borrow_mut(|run| {
+        let run = run.as_mut().expect("it is this run's");
+        let in_calls = run.seen_in_calls.iter().flat_map(|call| call.iter());
+        let seen = run.seen.iter().chain(in_calls).copied();
+        let new = std::mem::take(&mut run.new);
+        let seen: HashSet<TensorId> = if new.is_empty() {
+            HashSet::new()
+        } else {
+            seen.collect()
+        };
+        (run.checks.variables.clone(), seen, new)
+    });
+    for New { made, change } in new {
+        for (name, var) in &variables.trained {
+            if !seen.contains(&var.id()) && change(var)? != 0. {
+                bail!(
+                    "candle ({made}): the gradient of {name} is missing, although the result depends on it. The page \
+                     \"What trains in candle\" says what to use instead; Trainer::rate({name:?}, 0.0) freezes it, and \
+                     Trainer::check_gradients(false) trains all the same"
+                )
+            }
+        }
+    }
+    Ok(())
 }

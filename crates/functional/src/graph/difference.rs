@@ -9,6 +9,9 @@ use std::fmt;
 /// In so many random directions.
 const DIRECTIONS: u64 = 5;
 
+/// Two finite differences that are closer to each other than this part of their distance from the gradient are certain.
+const CERTAIN: f64 = 0.15;
+
 /// Why the gradients of a function did not pass [`check_gradients`].
 #[derive(Debug)]
 pub enum GradientError {
@@ -29,14 +32,17 @@ pub enum GradientError {
     Incomparable(&'static str),
 }
 
+pub(crate) const NO_NUMBER: &str = "gives NaN or infinity";
+pub(crate) const RANDOM: &str = "gives another result each time";
+
 /// Compares the gradients that candle computes of `f` with finite differences. It checks each input of `inputs` that
 /// has floats, f32 or f64. It also checks all variables that `f` reads, together.
 ///
 /// candle computes no gradient for some operations, and a wrong one for others, without an error. A comparison takes
 /// five random directions. For each it compares the derivative that follows from candle's gradient with
-/// (f(x + h·d) − f(x − h·d)) / 2h. The gradient is wrong if three of the five differ, for each of three h. `tolerance` is
-/// the largest allowed difference, in proportion to the derivatives: 0.05 suits f32, 1e-6 suits f64. Results with
-/// several elements are weighted and summed.
+/// (f(x + h·d) − f(x − h·d)) / 2h. The gradient is wrong if three of the five differ, for each of three h, and the finite
+/// differences of two h are close to each other: rounding makes others. `tolerance` is the largest allowed difference, in
+/// proportion to the derivatives: 0.05 suits f32, 1e-6 suits f64. Results with several elements are weighted and summed.
 ///
 /// A gradient that is wrong in a small part passes: the parts are compared together. A part that is cut off on purpose,
 /// as by `detach`, looks like a missing gradient.
@@ -67,18 +73,26 @@ pub fn check_gradients(
     inputs: &[Tensor],
     tolerance: f64,
 ) -> std::result::Result<(), GradientError> {
+    compare_gradients(f, inputs, tolerance, |_| true)
+}
+
+/// As [`check_gradients`], of those variables alone of which `is_trained` is true.
+pub(crate) fn compare_gradients(
+    f: impl Fn(&[Tensor]) -> Result<Tensor>,
+    inputs: &[Tensor],
+    tolerance: f64,
+    is_trained: impl Fn(&Tensor) -> bool,
+) -> std::result::Result<(), GradientError> {
     let xs = inputs.iter().map(movable).collect::<Result<Vec<_>>>()?;
     let y = f(&xs)?;
     let weights = random(&y, 0)?;
     let weighted = || sum(&(f(&xs)? * &weights)?);
     let [once, again] = [weighted()?, weighted()?];
     if !once.is_finite() {
-        return Err(GradientError::Incomparable("gives NaN or infinity"));
+        return Err(GradientError::Incomparable(NO_NUMBER));
     }
     if once.to_bits() != again.to_bits() {
-        return Err(GradientError::Incomparable(
-            "gives another result each time",
-        ));
+        return Err(GradientError::Incomparable(RANDOM));
     }
     let loss = (&y * &weights)?;
     let gradients = loss.sum_all()?.backward();
@@ -86,16 +100,21 @@ pub fn check_gradients(
     let size = sum(&loss.sqr()?)?.sqrt();
     let check = |of: String, tensors: &[Tensor]| {
         let is_f64 = |x: &Tensor| x.dtype() == DType::F64;
-        let exact = is_f64(&y) && tensors.iter().all(is_f64);
-        let found = compare(tensors, &gradients, weighted, exact, size, tolerance)?;
-        let Some([gradient, difference]) = found else {
+        let function = Function {
+            f: weighted,
+            here: once,
+            size,
+            weight: sum(&weights.sqr()?)?.sqrt(),
+            exact: is_f64(&y) && tensors.iter().all(is_f64),
+        };
+        let Some(wrong) = function.compare(tensors, &gradients, tolerance)? else {
             return Ok(());
         };
         let there = tensors.iter().any(|x| gradients.get(x).is_some());
         Err(GradientError::Wrong {
             of,
-            gradient: there.then_some(gradient),
-            difference,
+            gradient: there.then_some(wrong.gradient),
+            difference: wrong.difference(),
         })
     };
     for (i, x) in xs.iter().enumerate().filter(|(_, x)| is_checked(x)) {
@@ -105,6 +124,7 @@ pub fn check_gradients(
     let is_input = |x: &Tensor| xs.iter().any(|input| input.id() == x.id());
     let nodes = y.sorted_nodes().into_iter();
     let others = nodes.filter(|x| x.is_variable() && is_checked(x) && !is_input(x));
+    let others = others.filter(|x| is_trained(x));
     let others = others.cloned();
     check("the variables".to_owned(), &others.collect::<Vec<_>>())
 }
@@ -121,73 +141,142 @@ fn movable(x: &Tensor) -> Result<Tensor> {
     }
 }
 
-/// The two derivatives of `f` in one direction, if most directions differ by more than `tolerance` and rounding. All of
-/// `tensors` move together. `size` is that of the numbers which `f` sums, in f64 if they are `exact`.
-fn compare(
-    tensors: &[Tensor],
-    gradients: &GradStore,
-    f: impl Fn() -> Result<f64>,
-    exact: bool,
+/// A function that gives one number.
+struct Function<F> {
+    f: F,
+    /// What it gives where nothing is moved.
+    here: f64,
+    /// That of the numbers which it sums, and of the weights by which they are multiplied.
     size: f64,
-    tolerance: f64,
-) -> Result<Option<[f64; 2]>> {
-    if tensors.is_empty() {
-        return Ok(None);
-    }
-    let (steps, rounding) = match exact {
-        true => ([1e-5, 1e-6, 1e-7], 1e-14),
-        false => ([1e-3, 3e-4, 1e-4], 1e-6),
-    };
-    let sizes = tensors.iter().map(root_mean_square);
-    let sizes = sizes.collect::<Result<Vec<f64>>>()?;
-    let smallest = sizes.iter().copied().filter(|size| *size > 0.);
-    let smallest = smallest.reduce(f64::min).unwrap_or(1.);
-    let moved = tensors.iter().zip(&sizes).map(|(x, size)| {
-        let size = if *size > 0. { *size } else { smallest };
-        (x, size)
-    });
-    let moved: Vec<(&Tensor, f64)> = moved.collect();
-    let mut found = Vec::new();
-    // a kink between two points disturbs one direction, or one step; a wrong gradient disturbs most of them
-    for step in steps {
-        let along = |direction| derivatives(&moved, gradients, &f, direction, step);
-        found = (1..=DIRECTIONS).map(along).collect::<Result<Vec<_>>>()?;
-        let norm = |part: usize| found.iter().map(|both| both[part]).fold(0., f64::hypot);
-        let largest = norm(0).max(norm(1)) / (DIRECTIONS as f64).sqrt();
-        let mut apart: Vec<f64> = found.iter().map(|[g, d]| (g - d).abs()).collect();
-        apart.sort_by(f64::total_cmp);
-        let allowed = rounding * size / step + tolerance * largest;
-        if apart[apart.len() / 2] <= allowed && allowed.is_finite() {
-            return Ok(None);
-        }
-    }
-    let steepest = |both: &[f64; 2]| both[0].abs().max(both[1].abs());
-    Ok(found
-        .into_iter()
-        .max_by(|a, b| steepest(a).total_cmp(&steepest(b))))
+    weight: f64,
+    /// Whether all is in f64.
+    exact: bool,
 }
 
-/// How much `f` rises in a direction: as the gradients say, and as it does. Each tensor moves in proportion to its size.
-fn derivatives(
-    tensors: &[(&Tensor, f64)],
-    gradients: &GradStore,
-    f: impl Fn() -> Result<f64>,
-    direction: u64,
-    step: f64,
-) -> Result<[f64; 2]> {
-    let (mut gradient, mut moved) = (0., Moved(Vec::new()));
-    for (i, (x, size)) in tensors.iter().enumerate() {
-        let along = (random(x, direction + (i as u64) * (DIRECTIONS + 1))? * *size)?;
-        if let Some(of_x) = gradients.get(x) {
-            gradient += sum(&(of_x * &along)?)?;
+impl<F: Fn() -> Result<f64>> Function<F> {
+    /// The derivative in one direction, if most directions differ by more than `tolerance` and rounding. All of `tensors`
+    /// move together.
+    fn compare(
+        &self,
+        tensors: &[Tensor],
+        gradients: &GradStore,
+        tolerance: f64,
+    ) -> Result<Option<Derivative>> {
+        if tensors.is_empty() {
+            return Ok(None);
         }
-        moved.0.push((Var::from_tensor(x)?, x.copy()?, along));
+        let (steps, rounding) = match self.exact {
+            true => ([1e-5, 1e-6, 1e-7], 1e-14),
+            false => ([1e-3, 3e-4, 1e-4], 1e-6),
+        };
+        let sizes = tensors.iter().map(root_mean_square);
+        let sizes = sizes.collect::<Result<Vec<f64>>>()?;
+        let smallest = sizes.iter().copied().filter(|size| *size > 0.);
+        let smallest = smallest.reduce(f64::min).unwrap_or(1.);
+        let moved = tensors.iter().zip(&sizes).map(|(x, size)| {
+            let size = if *size > 0. { *size } else { smallest };
+            (x, size)
+        });
+        let moved: Vec<(&Tensor, f64)> = moved.collect();
+        let mut tried: Vec<Vec<Derivative>> = Vec::new();
+        // a kink between two points disturbs one direction, or one step; a wrong gradient disturbs most of them
+        for step in steps {
+            let along = |direction| self.derivative(&moved, gradients, direction, step);
+            let found = (1..=DIRECTIONS).map(along).collect::<Result<Vec<_>>>()?;
+            let norm = |part: fn(&Derivative) -> f64| found.iter().map(part).fold(0., f64::hypot);
+            let largest = norm(|of| of.gradient).max(norm(Derivative::difference));
+            let largest = largest / (DIRECTIONS as f64).sqrt();
+            let mut apart: Vec<f64> = found.iter().map(Derivative::apart).collect();
+            apart.sort_by(f64::total_cmp);
+            // numbers that stay the same may be small because large ones are subtracted, as in a norm of equal numbers
+            let is_flat = found.iter().all(|of| of.difference() == 0.);
+            let size = if is_flat {
+                self.size.max(self.weight)
+            } else {
+                self.size
+            };
+            let allowed = rounding * size / step + tolerance * largest;
+            if apart[apart.len() / 2] <= allowed && allowed.is_finite() {
+                return Ok(None);
+            }
+            tried.push(found);
+        }
+        let certain = (0..DIRECTIONS as usize).filter(|direction| {
+            let steps = tried.iter().map(|found| found[*direction]);
+            is_certain(&steps.collect::<Vec<_>>())
+        });
+        if certain.count() <= DIRECTIONS as usize / 2 {
+            return Ok(None);
+        }
+        let last = tried.into_iter().next_back().unwrap_or_default();
+        let steepest = |of: &Derivative| of.gradient.abs().max(of.difference().abs());
+        Ok(last
+            .into_iter()
+            .max_by(|a, b| steepest(a).total_cmp(&steepest(b))))
     }
-    let at = |step: f64| {
-        moved.to(step)?;
-        f()
-    };
-    Ok([gradient, (at(step)? - at(-step)?) / (2. * step)])
+
+    /// The derivative in a direction. Each tensor moves in proportion to its size.
+    fn derivative(
+        &self,
+        tensors: &[(&Tensor, f64)],
+        gradients: &GradStore,
+        direction: u64,
+        step: f64,
+    ) -> Result<Derivative> {
+        let (mut gradient, mut moved) = (0., Moved(Vec::new()));
+        for (i, (x, size)) in tensors.iter().enumerate() {
+            let along = (random(x, direction + (i as u64) * (DIRECTIONS + 1))? * *size)?;
+            if let Some(of_x) = gradients.get(x) {
+                gradient += sum(&(of_x * &along)?)?;
+            }
+            moved.0.push((Var::from_tensor(x)?, x.copy()?, along));
+        }
+        let at = |step: f64| {
+            moved.to(step)?;
+            (self.f)()
+        };
+        let [ahead, behind] = [at(step)?, at(-step)?];
+        Ok(Derivative {
+            gradient,
+            ahead: (ahead - self.here) / step,
+            behind: (self.here - behind) / step,
+        })
+    }
+}
+
+/// How much a function rises in a direction: as the gradients say, and as it does over a step to either side.
+#[derive(Clone, Copy)]
+struct Derivative {
+    gradient: f64,
+    ahead: f64,
+    behind: f64,
+}
+
+impl Derivative {
+    fn difference(&self) -> f64 {
+        (self.ahead + self.behind) / 2.
+    }
+
+    fn apart(&self) -> f64 {
+        (self.gradient - self.difference()).abs()
+    }
+
+    /// How far the two sides are apart: at a kink a gradient has no one value.
+    fn bend(&self) -> f64 {
+        (self.ahead - self.behind).abs()
+    }
+}
+
+/// Whether finite differences, of steps that follow each other, are much closer to each other than to the gradient. Where
+/// rounding or kinks make the differences, they are not.
+fn is_certain(steps: &[Derivative]) -> bool {
+    let mut pairs = steps.windows(2);
+    pairs.any(|both| {
+        let apart = both[0].apart().min(both[1].apart());
+        let between = (both[0].difference() - both[1].difference()).abs();
+        let unsure = between.max(both[0].bend()).max(both[1].bend());
+        unsure < CERTAIN * apart
+    })
 }
 
 /// The sum of all changes in the result of `f` where `var` moves in a random direction.
@@ -245,14 +334,14 @@ fn fraction(i: u64) -> f64 {
     (z ^ (z >> 31)) as f64 / u64::MAX as f64
 }
 
-/// Numbers between 0.1 and 1.1, away from the kinks of most functions, the same each time. They are others than those
-/// of all directions: along x itself, a norm does not change.
-pub(crate) fn numbers(like: &Value, seed: u64) -> Result<Tensor> {
+/// Numbers in a range, the same each time. They are others than those of all directions: along x itself, a norm does not
+/// change.
+pub(crate) fn numbers(like: &Value, [low, high]: [f64; 2], seed: u64) -> Result<Tensor> {
     let count = like.dims().iter().product::<usize>() as u64;
     let first = u64::MAX / 2 + (seed << 40);
-    let numbers = (first..first + count).map(|i| 0.1 + fraction(i) as f32);
+    let numbers = (first..first + count).map(|i| (low + (high - low) * fraction(i)) as f32);
     let numbers = Tensor::from_iter(numbers, like.device())?.reshape(like.dims())?;
-    numbers.to_dtype(like.tensor().map_or(DType::F32, Tensor::dtype))
+    numbers.to_dtype(like.dtype())
 }
 
 impl fmt::Display for GradientError {

@@ -2,6 +2,7 @@
 
 pub(crate) mod candle;
 pub(crate) mod checked;
+pub(crate) mod comparison;
 pub(crate) mod compile;
 pub(crate) mod difference;
 mod eval;

@@ -1,7 +1,7 @@
 //! Values: computations that are written down, and computed together later. This file is the list of all
 //! operations; [`super::compile`] says which of them become one.
 
-use super::checked::check_variable;
+use super::checked::note_variable;
 use crate::ops::convolution::{Convolution, Geometry};
 use crate::ops::dropout::Dropout;
 use crate::ops::layout::Transpose;
@@ -46,6 +46,8 @@ pub(crate) struct Node {
     pub dims: Vec<usize>,
     dtype: DType,
     device: Device,
+    /// Whether it may depend on a variable that is trained.
+    wanted: bool,
     /// The result of the last time that it was computed.
     pub result: RefCell<Option<Tensor>>,
 }
@@ -66,8 +68,8 @@ impl Value {
     /// # Errors
     /// Where the device has no memory left for a contiguous copy.
     pub fn new(x: &Tensor) -> Result<Self> {
-        check_variable(x)?;
         let computed = x.track_op() && !x.is_variable() && x.dtype().is_float();
+        let wanted = note_variables(x)?;
         let source = match computed {
             true => {
                 let x = x.clone();
@@ -81,6 +83,7 @@ impl Value {
             dims: x.dims().to_vec(),
             dtype: x.dtype(),
             device: x.device().clone(),
+            wanted,
             result: RefCell::default(),
         })))
     }
@@ -93,6 +96,15 @@ impl Value {
     /// The device that computes it.
     pub fn device(&self) -> &Device {
         &self.0.device
+    }
+
+    pub(crate) fn dtype(&self) -> DType {
+        self.0.dtype
+    }
+
+    /// Whether a gradient of it is wanted, because it may depend on a variable that is trained.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.0.wanted
     }
 
     /// The tensor, where nothing is to be computed.
@@ -582,6 +594,18 @@ impl Value {
         f: impl Fn(&[Tensor]) -> Result<Tensor> + 'static,
         dims: &[usize],
     ) -> Self {
+        let wanted = xs.iter().any(|x| x.is_wanted());
+        Self::candle_with(xs, f, dims, wanted)
+    }
+
+    /// As [`candle`](Self::candle), of a function that may also depend on variables; `wanted` says whether one of them,
+    /// or of the values, is trained.
+    pub(crate) fn candle_with(
+        xs: &[&Self],
+        f: impl Fn(&[Tensor]) -> Result<Tensor> + 'static,
+        dims: &[usize],
+        wanted: bool,
+    ) -> Self {
         let tensors: Vec<Option<Tensor>> = xs.iter().map(|x| x.tensor().cloned()).collect();
         let computed = xs.iter().filter(|x| x.tensor().is_none());
         let inputs = computed.map(|x| (*x).clone()).collect();
@@ -590,7 +614,7 @@ impl Value {
             let x = |tensor: &Option<Tensor>| tensor.as_ref().or_else(|| computed.next()).cloned();
             f(&tensors.iter().filter_map(x).collect::<Vec<_>>())
         }));
-        xs[0].node(Source::Op(op, inputs), dims)
+        xs[0].node_with(Source::Op(op, inputs), dims, wanted)
     }
 
     /// This operation on it and `others`, which have names for messages.
@@ -605,11 +629,21 @@ impl Value {
     }
 
     fn node(&self, source: Source, dims: &[usize]) -> Self {
+        let wanted = match &source {
+            Source::Tensor(tensor) => tensor.is_variable(),
+            Source::Reshaped(input) => input.is_wanted(),
+            Source::Op(_, inputs) => inputs.iter().any(Self::is_wanted),
+        };
+        self.node_with(source, dims, wanted)
+    }
+
+    fn node_with(&self, source: Source, dims: &[usize], wanted: bool) -> Self {
         Self(Rc::new(Node {
             source,
             dims: dims.to_vec(),
             dtype: DType::F32,
             device: self.device().clone(),
+            wanted,
             result: RefCell::default(),
         }))
     }
@@ -632,6 +666,17 @@ impl Value {
         }
         self.check(op, &[("other", other)])
     }
+}
+
+/// Whether a variable that is trained is in `x`, or in what candle has computed it from.
+fn note_variables(x: &Tensor) -> Result<bool> {
+    let mut wanted = false;
+    if x.track_op() {
+        for variable in x.sorted_nodes().into_iter().filter(|x| x.is_variable()) {
+            wanted |= note_variable(variable)?;
+        }
+    }
+    Ok(wanted)
 }
 
 fn weighted<'a>(weight: &'a Tensor, bias: Option<&'a Tensor>) -> Vec<(&'static str, &'a Tensor)> {

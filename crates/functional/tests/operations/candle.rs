@@ -3,7 +3,7 @@
 use crate::support::{Faulty, assert_near, assert_refused, gradients_of};
 use crate::support::{random, tensor, values, variables};
 use candle_core::{Device, ModuleT, Result, Tensor, Var, bail};
-use functional::{Network, Value, candle, candle_fn, with_checks};
+use functional::{Network, Value, candle, candle_fn};
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -250,20 +250,5 @@ fn functions_of_several_values_have_candles_gradients() -> Result<()> {
     let words = "shapes [[2, 3], [3, 3]] do not match, except in dimension 1";
     assert_refused(words, Value::cat(&[&long, &wide], 1));
     assert_refused("in dimension 2", Value::cat(&[&long], 2));
-    Ok(())
-}
-
-/// On the numbers that a check of modules takes.
-#[test]
-fn a_fused_norm_without_a_gradient_is_refused_beside_a_shortcut() -> Result<()> {
-    let (one, zero) = (random(8, 1), random(8, 2));
-    let norm = candle(move |x: &Tensor| x + candle_nn::ops::layer_norm(x, &one, &zero, 1e-5)?);
-    let y = Value::new(&random((4, 8), 1))?.linear(&random((8, 8), 2), None)?;
-    let error = with_checks([], || norm.forward(&y, true));
-    assert_refused("the gradient of input 0 of shape [4, 8] is wrong", error);
-    norm.forward(&y, true)?; // unless it is not asked
-    let embedding = candle_nn::Embedding::new(random((5, 3), 1), 3);
-    let tokens = Value::new(&Tensor::new(&[[0u32, 4]], &Device::Cpu)?)?;
-    with_checks([], || candle(embedding).forward(&tokens, true))?;
     Ok(())
 }

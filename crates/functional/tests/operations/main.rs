@@ -9,6 +9,7 @@ mod candle;
 mod errors;
 mod evaluation;
 mod gradient_check;
+mod gradient_checks;
 mod losses;
 mod memory_of_parameters;
 mod networks;

@@ -1,0 +1,261 @@
+//! How a call of a module of candle's is compared with finite differences. Which calls are compared, and how often, says
+//! [`super::checked`].
+
+use super::checked::{Call, Change, Variables, note_variable};
+use super::difference::{self, GradientError, NO_NUMBER, RANDOM, compare_gradients};
+use super::value::Value;
+use candle_core::{DType, Error, Result, Tensor, TensorId, Var, bail};
+use std::rc::Rc;
+
+/// A function of inputs, which is told whether it trains.
+pub(crate) type Module = dyn Fn(&[Tensor], bool) -> Result<Tensor>;
+
+/// How far apart, in proportion, gradient and difference may be: kinks lie between the points.
+const TOLERANCE: f64 = 0.05;
+
+/// The numbers on which a module runs: away from the kinks of most functions. The next range is for modules that give
+/// NaN on the one before, such as the logarithm of 1 - x, or of -x.
+const RANGES: [[f64; 2]; 3] = [[0.1, 1.1], [0.1, 0.9], [-1.1, -0.1]];
+
+/// What a comparison finds beside an error.
+pub(crate) struct Found {
+    /// The variables that get a gradient.
+    pub variables: Vec<TensorId>,
+    pub change: Change,
+}
+
+/// Compares a call.
+///
+/// # Errors
+/// Where a gradient is wrong, or cannot be compared, or a variable is none of the network's.
+pub(crate) fn compare(
+    call: &Call<'_>,
+    module: &Rc<Module>,
+    inputs: &[&Value],
+    known: &Variables,
+) -> Result<Found> {
+    let first = numbers(inputs, RANGES[0], 0)?;
+    let inference = InOneMode {
+        module: module.clone(),
+        train: false,
+        buffers: Rc::default(),
+    };
+    let mut mode = inference.clone();
+    let mut variables = Vec::new();
+    if call.train {
+        let trial = in_training(&**module, &first, &known.buffers)?;
+        variables = note_variables(call, &trial.y)?;
+        if !trial.leaves_a_trace {
+            mode.train = true;
+            mode.buffers = trial.moved.into();
+        }
+    }
+    if !mode.train {
+        variables.extend(note_variables(call, &mode.run(&first)?)?);
+    }
+    let is_seen = |(_, var): &(String, Var)| variables.contains(&var.id());
+    let comparison = Comparison {
+        inputs,
+        known,
+        trains: known.trained.iter().any(is_seen),
+    };
+    let mut compared = comparison.of(&mode);
+    if mode.train && matches!(compared, Err(GradientError::Incomparable(RANDOM))) {
+        mode = inference;
+        compared = comparison.of(&mode);
+    }
+    let passed = compared.map_err(|error| said(call, error))?;
+    let change = move |var: &Var| difference::change(|| mode.run(&passed), var);
+    Ok(Found {
+        variables,
+        change: Box::new(change),
+    })
+}
+
+/// A comparison that failed, as an error that says what to do.
+fn said(call: &Call<'_>, error: GradientError) -> Error {
+    let what = match error {
+        GradientError::Failed(error) => return error,
+        GradientError::Incomparable(NO_NUMBER) => format!(
+            "its gradients cannot be checked: it {NO_NUMBER} on numbers between 0.1 and 1.1, between 0.1 and 0.9, and \
+             between -1.1 and -0.1"
+        ),
+        GradientError::Incomparable(why) => format!(
+            "its gradients cannot be checked: on numbers between 0.1 and 1.1 it {why}. A network draws random \
+             numbers only with `train`, such as layers::Dropout"
+        ),
+        error => format!(
+            "{error}. A network with it would not train right, without an error. The page \"What trains in \
+             candle\" says what to use instead"
+        ),
+    };
+    Error::Msg(format!(
+        "candle ({}): {what}; Trainer::check_gradients(false) trains all the same",
+        call.made
+    ))
+}
+
+/// The variables that get a gradient with `y`; an error if one is none of the network's.
+fn note_variables(call: &Call<'_>, y: &Tensor) -> Result<Vec<TensorId>> {
+    let nodes = y.sorted_nodes().into_iter();
+    let note = |x: &Tensor| match note_variable(x) {
+        Ok(_) => Ok(x.id()),
+        Err(error) => bail!("candle ({}): {error}", call.made),
+    };
+    nodes.filter(|x| x.is_variable()).map(note).collect()
+}
+
+/// A module in one mode. After each run the buffers that it moves get their values back.
+#[derive(Clone)]
+struct InOneMode {
+    module: Rc<Module>,
+    train: bool,
+    buffers: Rc<[Buffer]>,
+}
+
+impl InOneMode {
+    fn run(&self, x: &[Tensor]) -> Result<Tensor> {
+        let _back = SetBack(&self.buffers);
+        (self.module)(x, self.train)
+    }
+}
+
+/// A buffer, and its value before the check.
+struct Buffer {
+    var: Var,
+    was: Tensor,
+}
+
+/// Sets buffers back, also after a panic.
+struct SetBack<'a>(&'a [Buffer]);
+
+impl Drop for SetBack<'_> {
+    fn drop(&mut self) {
+        for Buffer { var, was } in self.0 {
+            let _ = var.set(was); // it has the shape and the type
+        }
+    }
+}
+
+/// What a run in training shows.
+struct Trial {
+    y: Tensor,
+    /// The buffers that it moved.
+    moved: Vec<Buffer>,
+    /// Whether inference gives another result after it, although the buffers are set back.
+    leaves_a_trace: bool,
+}
+
+/// Runs a module once in training, and sets the buffers back.
+fn in_training(module: &Module, x: &[Tensor], buffers: &[Var]) -> Result<Trial> {
+    let inference = || bits(&module(x, false)?);
+    let before = inference()?;
+    let copy = |var: &Var| {
+        Ok(Buffer {
+            var: var.clone(),
+            was: var.copy()?.detach(),
+        })
+    };
+    let mut buffers = buffers.iter().map(copy).collect::<Result<Vec<Buffer>>>()?;
+    let mut moved = Vec::new();
+    let back = SetBack(&buffers);
+    let y = module(x, true)?;
+    for Buffer { var, was } in &buffers {
+        let apart = var.ne(was)?.to_dtype(DType::F32)?.sum_all()?;
+        moved.push(apart.to_scalar::<f32>()? > 0.);
+    }
+    drop(back);
+    let mut is_moved = moved.into_iter();
+    buffers.retain(|_| is_moved.next() == Some(true));
+    Ok(Trial {
+        y,
+        moved: buffers,
+        leaves_a_trace: before != inference()?,
+    })
+}
+
+fn bits(y: &Tensor) -> Result<Vec<u32>> {
+    let numbers = y.flatten_all()?.to_vec1::<f32>()?;
+    Ok(numbers.into_iter().map(f32::to_bits).collect())
+}
+
+/// What is compared of a call.
+struct Comparison<'a> {
+    inputs: &'a [&'a Value],
+    known: &'a Variables,
+    /// Whether one of the variables is trained.
+    trains: bool,
+}
+
+impl Comparison<'_> {
+    /// Compares a module. Returns the numbers on which it passed.
+    fn of(&self, module: &InOneMode) -> std::result::Result<Vec<Tensor>, GradientError> {
+        // where all is trained, a wrong gradient of data is a sign of a wrong gradient
+        if !self.known.frozen.is_empty() {
+            return self.on_ranges(module, false);
+        }
+        match self.on_ranges(module, true) {
+            // but data needs none: a network may begin with a part that is not trained
+            Err(GradientError::Wrong { gradient: None, .. }) => self.on_ranges(module, false),
+            other => other,
+        }
+    }
+
+    fn on_ranges(
+        &self,
+        module: &InOneMode,
+        data: bool,
+    ) -> std::result::Result<Vec<Tensor>, GradientError> {
+        let mut no_number = Ok(Vec::new());
+        for range in RANGES {
+            // near its kinks a right network can look wrong, so it has to be wrong on other numbers too
+            let first = self.on(module, data, range, 0);
+            let compared = first.or_else(|_| self.on(module, data, range, 1));
+            if !matches!(compared, Err(GradientError::Incomparable(NO_NUMBER))) {
+                return compared;
+            }
+            no_number = compared;
+        }
+        no_number
+    }
+
+    /// Compares a module on numbers of a seed. Inputs that no trained variable is behind are moved too if `data` is
+    /// compared.
+    fn on(
+        &self,
+        module: &InOneMode,
+        data: bool,
+        range: [f64; 2],
+        seed: u64,
+    ) -> std::result::Result<Vec<Tensor>, GradientError> {
+        let all = numbers(self.inputs, range, seed)?;
+        let is_moved: Vec<bool> = self.inputs.iter().map(|x| data || x.is_wanted()).collect();
+        let moved = all.iter().zip(&is_moved).filter(|(_, is_moved)| **is_moved);
+        let moved: Vec<Tensor> = moved.map(|(x, _)| x.clone()).collect();
+        if moved.is_empty() && !self.trains {
+            return Ok(all);
+        }
+        let f = |moved: &[Tensor]| {
+            let mut moved = moved.iter();
+            let mut x = all.clone();
+            for (input, is_moved) in x.iter_mut().zip(&is_moved) {
+                if *is_moved {
+                    *input = moved.next().expect("one for each that is moved").clone();
+                }
+            }
+            module.run(&x)
+        };
+        let is_trained = |x: &Tensor| self.known.trained.iter().any(|(_, var)| var.id() == x.id());
+        compare_gradients(f, &moved, TOLERANCE, is_trained)?;
+        Ok(all)
+    }
+}
+
+/// Inputs of a check: integers as they are; numbers of a seed instead of floats.
+fn numbers(inputs: &[&Value], range: [f64; 2], seed: u64) -> Result<Vec<Tensor>> {
+    let input = |x: &&Value| match x.tensor().filter(|x| !x.dtype().is_float()) {
+        Some(x) => Ok(x.clone()),
+        None => difference::numbers(x, range, seed),
+    };
+    inputs.iter().map(input).collect()
+}
