@@ -525,8 +525,7 @@ fn a_frozen_part_needs_no_gradient() -> Result<()> {
     let x = formula_tensor(0, 1.0, &[6, 8])?;
     let y = Tensor::from_iter((0..6u32).map(|i| i % 3), &Device::Cpu)?;
     let whole = net()?;
-    let words = "frozen.ids has the type I64, expected floats, because it is trained; to use it as it is, freeze it with \
-                 Trainer::rate(\"frozen.ids\", 0.0)";
+    let words = "the parameter frozen.ids has type I64, and only F32 is trained; Trainer::rate(\"frozen.ids\", 0.0)";
     says(
         words,
         Trainer::new(&whole, cross_entropy, Sgd::new(0.1)).step(&x, &y),

@@ -26,6 +26,7 @@
 //! | find out whether a gradient is right | [`functional::check_gradients`]; a trainer does it at each new shape |
 //! | measure an accuracy, or something else | [`evaluate_accuracy_gpus`], [`evaluate`] |
 //! | write a loss, or an optimizer | [`Trainer::new`], [`Optimizer`] |
+//! | train two parts in turn, as in a GAN | [`Trainer::with`], one trainer for each |
 //! | change the learning rate | [`Trainer::schedule`] with one of [`schedule`], [`Trainer::set_lr`] |
 //! | freeze a layer, or train it more slowly | [`Trainer::rate`] |
 //! | clip gradients, or look at them | [`Trainer::clip_norm`], [`Trainer::gradients`] |
