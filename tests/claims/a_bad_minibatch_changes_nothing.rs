@@ -368,7 +368,10 @@ fn what_is_no_number_is_not_saved_or_evaluated() -> Result<()> {
     let words = "replica cpu(1): tensor \"bn.running_var\" contains NaN or infinity";
     says(words, net.save(&best))?;
     ensure!(std::fs::read(&best)? == good, "the good file is gone");
+    let words = "tensor \"replica 1 bn.running_var\" contains NaN or infinity";
+    says(words, trainer.state_dict())?; // for a checkpoint
     let data = DataIter::of_tensors(&x, &y, 2, None)?;
+    let words = "replica cpu(1): tensor \"bn.running_var\" contains NaN or infinity";
     says(words, evaluate_accuracy_gpus(&net, &data))?;
     net.load(&best)?;
     evaluate_accuracy_gpus(&net, &data)?;

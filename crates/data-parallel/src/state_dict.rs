@@ -51,7 +51,8 @@ impl Trainer {
     /// ```
     ///
     /// # Errors
-    /// If gradients wait for their step, which no state has: [`flush`](Self::flush) takes it. And if a device fails.
+    /// If gradients wait for their step, which no state has: [`flush`](Self::flush) takes it. If a running statistic of
+    /// another replica is NaN or infinite. And if a device fails.
     pub fn state_dict(&self) -> Result<Vec<(String, Tensor)>> {
         self.check_no_gradients_wait("state_dict")?;
         let NamedState { tensors, steps } = self.optimizer_state()?;
@@ -62,7 +63,11 @@ impl Trainer {
         if let Some(lr) = self.rule.lr {
             state.push((LR.to_owned(), Tensor::new(&[lr], &Device::Cpu)?));
         }
-        state.extend(self.net.other_buffers()?);
+        let buffers = self.net.other_buffers()?;
+        for (name, buffer) in &buffers {
+            weights::check_finite(name, buffer)?; // after all processes have brought theirs
+        }
+        state.extend(buffers);
         Ok(state)
     }
 

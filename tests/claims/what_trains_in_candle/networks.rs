@@ -26,7 +26,7 @@ impl Draw {
     }
 
     /// A number from `first` to `last`.
-    fn from_to(&mut self, first: usize, last: usize) -> usize {
+    fn between(&mut self, first: usize, last: usize) -> usize {
         first + self.below(last - first + 1)
     }
 
@@ -38,10 +38,12 @@ impl Draw {
 /// Layers that make equal numbers of one cause, or sums of zeros. There candle's gradient of a maximum or minimum is wrong.
 const EQUAL: &str = "equal numbers:";
 
+type Forward = dyn Fn(&Tensor, bool) -> Output;
+
 /// A layer of candle's, which is told whether it trains.
 struct Layer {
     name: String,
-    forward: Box<dyn Fn(&Tensor, bool) -> Output>,
+    forward: Box<Forward>,
 }
 
 struct Layers(Vec<Layer>);
@@ -141,8 +143,8 @@ fn of_images(draw: &mut Draw, dims: &[usize], vb: VarBuilder<'_>) -> candle_core
             };
             let mut config = Conv2dConfig {
                 padding: draw.below(2),
-                stride: draw.from_to(1, 2),
-                dilation: draw.from_to(1, 2),
+                stride: draw.between(1, 2),
+                dilation: draw.between(1, 2),
                 groups,
                 cudnn_fwd_algo: None,
             };
@@ -398,16 +400,16 @@ fn next(
 
 /// The input of a network: images, sequences, vectors or tokens.
 fn input(draw: &mut Draw) -> Result<Tensor> {
-    let batch = draw.from_to(1, 6);
+    let batch = draw.between(1, 6);
     let sizes = [1, 2, 3, 4, 5, 6, 8];
     let dims = match draw.below(4) {
         0 | 1 => vec![
             batch,
-            draw.from_to(1, 4),
-            draw.from_to(4, 9),
-            draw.from_to(4, 9),
+            draw.between(1, 4),
+            draw.between(4, 9),
+            draw.between(4, 9),
         ],
-        2 => vec![batch, draw.from_to(2, 5), draw.of(&sizes)],
+        2 => vec![batch, draw.between(2, 5), draw.of(&sizes)],
         _ => vec![batch, draw.of(&sizes)],
     };
     let x = formula_tensor(1, 1.0, &dims)?;
@@ -435,7 +437,7 @@ fn network(
     let mut dims = x.dims().to_vec();
     let (mut part, mut names) = (Layers(Vec::new()), vec![format!("{dims:?}")]);
     if !x.dtype().is_float() {
-        let embedding = candle_nn::embedding(8, draw.from_to(2, 6), vb.pp("embedding"))?;
+        let embedding = candle_nn::embedding(8, draw.between(2, 6), vb.pp("embedding"))?;
         part.0.push(layer(format!("{EQUAL} embedding"), move |x| {
             embedding.forward(x)
         }));
@@ -445,7 +447,7 @@ fn network(
         let width = dims[dims.len() - 1];
         layers.push(Box::new(Linear::new(width, width, vb.pp("before"))?));
     }
-    let depth = draw.from_to(1, 8);
+    let depth = draw.between(1, 8);
     for i in 0..depth + 2 {
         let equal = names.iter().any(|name: &String| name.starts_with(EQUAL));
         let following = next(draw, &dims, i >= depth, equal, vb.pp(i))?;

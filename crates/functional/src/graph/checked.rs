@@ -16,19 +16,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// [`check_gradients`](crate::check_gradients) compares them. Tokens and other integers are those of the input; floats
 /// are numbers between 0.1 and 1.1. Where the module gives NaN on these, they are numbers between 0.1 and 0.9, and then
 /// between -1.1 and -0.1. A wrong gradient is an error. So is a trained variable on which a result depends without a
-/// gradient, and a variable that is none of the network's, also in operations of [`Value`](crate::Value). An input that depends on no
-/// trained variable is data: its gradient may be missing. Where a variable is frozen, it may be wrong too.
+/// gradient, and a variable that is none of the network's, also in operations of [`Value`](crate::Value).
 ///
-/// **In which mode.** As the call runs: with `train` if it trains. After each run the buffers get their values back. A
-/// module that gives another result each time in training, such as candle's dropout, is compared with `train` false:
-/// what it does in training alone is not compared. So is a module that changes something else in training, which its
-/// results in inference depend on: it ran once in training then. What gives NaN, or another result each time with
-/// `train` false, is an error.
+/// The gradient of an input that depends on no trained variable may be missing. If some variables are frozen, it may be
+/// wrong too.
 ///
-/// **How often.** A module that lives in the network is compared once for each shape, but for the first
-/// [`SHAPES`](Self::SHAPES) shapes alone. A module that is made anew in each step, as in a loss, is known by its place in
-/// the source and by its turn at that place. A later shape is not compared. A comparison takes some 30 times as long as
-/// the call; a step with no new shape takes no longer than without checks.
+/// **In which mode.** As the call runs, so in training mode if it trains. After each run the buffers get their values
+/// back. Two kinds of modules are compared with `train` false instead, so what they do in training alone is not compared:
+/// those that give another result each time in training, such as candle's dropout, and those that change something in
+/// training that is no buffer and on which inference depends. One run in training mode has changed that then. What gives
+/// NaN, or another result each time with `train` false, is an error.
+///
+/// **How often.** Of a module that lives in the network, the first [`SHAPES`](Self::SHAPES) shapes are compared, each
+/// once, and no later one. A module that is made anew in each step, as in a loss, is known by its place in the source and
+/// by its turn at that place: if it computes something else in a later step, that is not compared. A step of training in
+/// which all is new takes some 10 times as long. One in which nothing is new takes no longer than without checks.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};

@@ -430,7 +430,7 @@ fn a_foreign_variable_is_refused_and_not_moved() -> Result<()> {
     let words = "a variable of shape [3, 3] is no parameter of this network";
     assert_refused(
         words,
-        checks(&[own.clone()]).run(|| network.forward(&x, true)),
+        checks(std::slice::from_ref(&own)).run(|| network.forward(&x, true)),
     );
     // other replicas may read it at this time
     assert_eq!(looked.get(), 0.);
