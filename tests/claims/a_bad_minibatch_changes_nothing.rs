@@ -132,10 +132,11 @@ fn what_only_the_computation_knows_changes_nothing() -> Result<()> {
     ];
     for k in [1, 2, 3] {
         for bucket_bytes in [1, 25 << 20] {
-            for overlap in [true, false] {
+            for (overlap, sync_bn) in [(true, false), (false, false), (true, true)] {
                 let how = || Replication {
                     bucket_bytes,
                     overlap,
+                    sync_bn,
                     ..Replication::default()
                 };
                 let undisturbed = three_steps(k, how(), &[], own_loss)?;

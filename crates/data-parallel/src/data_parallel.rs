@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex};
 use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Tensor};
 use candle_nn::VarBuilder;
-use collective::Algorithm;
+use collective::cost::Link;
+use collective::{Algorithm, GroupOptions, Member};
 use devices::{lock, with_room};
 use functional::Network;
 use training::{num_examples, rng, shares, weights};
@@ -383,6 +384,17 @@ impl DataParallel {
         self.workers.on_each(inputs, job)
     }
 
+    /// New memberships for the synchronized norms of each replica, if this process is alone: a replica that could not
+    /// compute its part has left the others.
+    pub(crate) fn new_norms(&self) -> Result<Vec<Option<Member>>> {
+        let k = self.devices.len();
+        if !self.how.sync_bn || !self.processes.are_one() {
+            return Ok((0..k).map(|_| None).collect());
+        }
+        let members = collective::group(k, group_options(&self.how, self.how.link));
+        Ok(members.into_iter().map(Some).collect())
+    }
+
     /// Runs `job` on the first replica.
     pub(crate) fn on_first<T: Send + 'static>(
         &self,
@@ -390,6 +402,15 @@ impl DataParallel {
     ) -> Result<T> {
         let mut results = self.on_each(vec![()], move |replica, ()| job(replica))?;
         results.pop().context("there is no replica")
+    }
+}
+
+/// How the replicas of a group sum.
+fn group_options(how: &Replication, link: Option<Link>) -> GroupOptions {
+    GroupOptions {
+        algorithm: how.allreduce,
+        timeout: how.timeout,
+        link,
     }
 }
 
@@ -404,11 +425,7 @@ fn warnings(how: &Replication, devices: &[Device]) -> Vec<String> {
 
 /// The memberships of each replica; the groups of gradients and norms have the replicas of other processes as well.
 fn groups(processes: &Processes, how: &Replication, k: usize) -> Result<Vec<Groups>> {
-    let options = |link| collective::GroupOptions {
-        algorithm: how.allreduce,
-        timeout: how.timeout,
-        link,
-    };
+    let options = |link| group_options(how, link);
     let of_all = || {
         let members = match processes.channel()? {
             None => collective::group(k, options(how.link)),

@@ -41,6 +41,12 @@ impl Norms {
         self.used.load(Ordering::Relaxed)
     }
 
+    /// Joins a new group, after a step that was dropped.
+    pub fn join(&self, member: Member) {
+        *lock(&self.member) = Some(member);
+        *lock(&self.failure) = None;
+    }
+
     /// Leaves the group: the other replicas no longer wait for this one.
     pub fn leave(&self) {
         *lock(&self.member) = None;

@@ -180,8 +180,8 @@ impl Replica {
     ///
     /// # Errors
     /// If the minibatch does not fit: nothing was changed. In several processes the other processes wait, so training
-    /// cannot go on. If this replica cannot compute it: where that is [`recoverable`](Self::is_recoverable), no replica
-    /// has taken the step, and [`drop_step`](Self::drop_step) sets back what was changed.
+    /// cannot go on. If this replica cannot compute it: in one process no replica has taken the step then, and
+    /// [`drop_step`](Self::drop_step) sets back what was changed.
     pub fn train(
         &mut self,
         minibatch: &Minibatch,
@@ -224,7 +224,7 @@ impl Replica {
             }
             Ok(Some(Computed::All { loss, outputs })) => Some((loss, outputs)),
             Ok(None) => None,
-            Err(error) if self.is_recoverable() => {
+            Err(error) if self.shared.alone => {
                 self.give_up(minibatch, slot, handed_in)?;
                 self.in_step = false;
                 return Err(error);
@@ -248,16 +248,6 @@ impl Replica {
         Ok(Trained { shard, not_finite })
     }
 
-    /// Whether the network trains on after an error in the computation of a minibatch. In several processes, and where
-    /// norms are synchronized, the others wait for what this replica does not compute.
-    fn is_recoverable(&self) -> bool {
-        let norms = self
-            .members
-            .as_ref()
-            .is_some_and(|members| members.norms.is_some());
-        self.shared.alone && !norms
-    }
-
     /// Sums the gradients that wait, and takes the step with them. Returns what is not finite, as [`Trained`] has it.
     pub fn flush(
         &mut self,
@@ -271,8 +261,12 @@ impl Replica {
         self.update(minibatch, slot, examples)
     }
 
-    /// Forgets the gradients of the step, and sets the buffers back to what they were before its last minibatch.
-    pub fn drop_step(&mut self, slot: &mut Slot) -> Result<()> {
+    /// Forgets the gradients of the step, and sets the buffers back to what they were before its last minibatch. Where
+    /// norms are synchronized, the replicas begin again with new memberships.
+    pub fn drop_step(&mut self, slot: &mut Slot, norms: Option<Member>) -> Result<()> {
+        if let (Some(own), Some(member)) = (&self.members()?.norms, norms) {
+            own.join(member);
+        }
         slot.gradients.zero();
         slot.set_back_buffers(&self.state)
     }
@@ -376,7 +370,7 @@ impl Replica {
         check_used(norms.as_deref())?;
         let outputs = written.outputs.as_ref().map(Value::eval).transpose()?;
         if minibatch.checks_numbers {
-            if self.is_recoverable() && not_finite(&loss)?.is_some() {
+            if self.shared.alone && not_finite(&loss)?.is_some() {
                 let loss = loss.to_scalar::<f32>()?;
                 return Ok(Computed::NotFinite(format!("the loss is {loss}")));
             }
@@ -434,6 +428,7 @@ impl Replica {
     /// it has not yet handed in, and waits for the sums as the others do.
     fn give_up(&self, minibatch: &Minibatch, slot: &mut Slot, handed_in: usize) -> Result<()> {
         minibatch.dropped.store(true, Ordering::SeqCst);
+        self.members()?.norms.iter().for_each(|norms| norms.leave());
         slot.renew_gradients()?;
         if minibatch.step_with.is_none() {
             return Ok(());

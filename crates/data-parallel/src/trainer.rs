@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use anyhow::{Result, bail, ensure};
 use candle_core::{Device, Tensor};
+use collective::Member;
 use devices::lock;
 use functional::{Optimizer, Value};
 use training::{BatchLoss, Unread};
@@ -344,8 +345,7 @@ impl Trainer {
     ///
     /// If a loss is NaN or infinite, on a GPU or in several processes: the step was taken.
     ///
-    /// In several processes, with synchronized batch norms, and where the all-reduce fails, the network trains no further
-    /// after an error of one replica.
+    /// In several processes, and where the all-reduce fails, the network trains no further after an error of one replica.
     pub fn step(&mut self, x: &Tensor, y: &Tensor) -> Result<Step> {
         let last = self.waiting.minibatches + 1 >= self.accumulate;
         self.minibatch(x, y, last)
@@ -542,9 +542,13 @@ impl Trainer {
     /// Forgets a step that no replica has taken, and sets back what its last minibatch has changed. Returns what an error
     /// says of gradients that waited.
     fn drop_step(&mut self) -> Result<String> {
-        let drop_step =
-            |replica: &mut Replica, slot: Arc<Mutex<Slot>>| replica.drop_step(&mut lock(&slot));
-        self.net.on_each(self.slots.all.clone(), drop_step)?;
+        let norms = self.net.new_norms()?.into_iter();
+        let inputs = self.slots.all.iter().cloned().zip(norms).collect();
+        type Input = (Arc<Mutex<Slot>>, Option<Member>);
+        let drop_step = |replica: &mut Replica, (slot, norms): Input| {
+            replica.drop_step(&mut lock(&slot), norms)
+        };
+        self.net.on_each(inputs, drop_step)?;
         let waited = std::mem::take(&mut self.waiting).minibatches;
         self.last_examples = 0;
         Ok(match waited {
