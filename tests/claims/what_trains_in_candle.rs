@@ -216,7 +216,7 @@ fn right_networks_are_not_refused() -> Result<()> {
     Ok(())
 }
 
-/// The others have so little gradient there that a quarter of it is not seen.
+/// A lost quarter is seen in most of them, not in all.
 fn most_wrong_networks_are_refused() -> Result<()> {
     let count = times(40);
     let is_refused = |seed: &u64| {
