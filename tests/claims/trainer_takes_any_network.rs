@@ -517,11 +517,7 @@ fn a_frozen_part_needs_no_gradient() -> Result<()> {
             head.forward(&below.forward(&x)?.tanh()?.detach())
         }))
     };
-    let how = || Replication {
-        allow_unused: true,
-        ..Replication::default()
-    };
-    let net = || DataParallel::with(how(), &cpus(2), Initializer::Layers, 0, build);
+    let net = || DataParallel::new(&cpus(2), Initializer::Layers, 0, build);
     let x = formula_tensor(0, 1.0, &[6, 8])?;
     let y = Tensor::from_iter((0..6u32).map(|i| i % 3), &Device::Cpu)?;
     let whole = net()?;
