@@ -190,31 +190,27 @@ impl Replica {
     ) -> Result<Trained> {
         self.in_step = true;
         let examples = share.y.dim(0)?;
-        let write = |replica: &mut Self| catch_panic(|| replica.write(minibatch, share, slot));
-        let written = self.compute(write);
-        let written = written.unwrap_or_else(|panicked| Err(panicked.into()));
+        let written = self.compute(|replica| replica.write(minibatch, share, slot));
         // outside of the replica's turn on the cores: the others may need them to come here
-        if !self.all_agree(written.is_ok())? {
+        let all_could = self.all_agree(written.is_ok())?;
+        if !all_could {
             self.in_step = !self.shared.alone;
-            explained(written, examples)?;
+        }
+        let written = explained(written, examples)?;
+        if !all_could {
             return Ok(Trained::default());
         }
-        let written = written?;
         slot.keep_buffers(&self.state)?;
         let mut handed_in = 0;
-        let computed = match &written {
+        let result = match &written {
             None => Ok(None),
             Some(written) => {
-                let backward = |replica: &mut Self| {
-                    catch_panic(|| replica.backward(written, minibatch, slot, &mut handed_in))
-                };
-                let computed = self.compute(backward);
-                computed
-                    .unwrap_or_else(|panicked| Err(panicked.into()))
-                    .map(Some)
+                let all = self
+                    .compute(|replica| replica.backward(written, minibatch, slot, &mut handed_in));
+                all.map(Some)
             }
         };
-        let computed = match explained(computed, examples) {
+        let computed = match explained(result, examples) {
             Ok(Some(Computed::NotFinite(what))) => {
                 self.give_up(minibatch, slot, handed_in)?;
                 return Ok(Trained {
@@ -271,10 +267,11 @@ impl Replica {
         slot.set_back_buffers(&self.state)
     }
 
-    /// Runs `f` on this replica's share of the cores, as soon as one of them is free.
-    fn compute<T>(&mut self, f: impl FnOnce(&mut Self) -> T) -> T {
+    /// Runs `f` on this replica's share of the cores, as soon as one of them is free. A panic becomes an error.
+    fn compute<T>(&mut self, f: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         let cores = self.shared.cores.clone();
-        cores.compute(|| f(self))
+        let caught = cores.compute(|| catch_panic(|| f(self)));
+        caught.unwrap_or_else(|panicked| Err(panicked.into()))
     }
 
     /// Writes the sum of the losses and the outputs down: here shapes are checked. None without an example, unless the
@@ -370,7 +367,7 @@ impl Replica {
         check_used(norms.as_deref())?;
         let outputs = written.outputs.as_ref().map(Value::eval).transpose()?;
         if minibatch.checks_numbers {
-            if self.shared.alone && not_finite(&loss)?.is_some() {
+            if self.shared.alone && norms.is_none() && not_finite(&loss)?.is_some() {
                 let loss = loss.to_scalar::<f32>()?;
                 return Ok(Computed::NotFinite(format!("the loss is {loss}")));
             }
@@ -476,7 +473,7 @@ impl Replica {
     ) -> Result<Option<String>> {
         let Sums { buckets, used } = self.sums(slot)?;
         let dropped = minibatch.dropped.load(Ordering::SeqCst);
-        let not_finite = self.compute(|_| -> Result<Option<String>> {
+        let not_finite = self.compute(|_| {
             let _span = tracing::info_span!("update").entered();
             if dropped {
                 return Ok(None);
@@ -499,8 +496,7 @@ impl Replica {
 
     /// The network's output in inference.
     pub fn infer(&mut self, x: &Tensor) -> Result<Tensor> {
-        let forward = |replica: &mut Self| replica.net.forward(&Value::new(x)?, false)?.eval();
-        Ok(self.compute(forward)?)
+        self.compute(|replica| Ok(replica.net.forward(&Value::new(x)?, false)?.eval()?))
     }
 
     fn members(&self) -> Result<&Members> {

@@ -413,7 +413,13 @@ impl Trainer {
             shards.extend(shard.outputs.map(|outputs| (outputs, shard.labels)));
         }
         if let Some(what) = not_finite {
-            return self.refuse(of_step, &what);
+            let loss = BatchLoss::new(losses, batch_size).mean()?;
+            let why = if loss.is_finite() {
+                what
+            } else {
+                format!("the loss is {loss}")
+            };
+            return self.refuse(of_step, &why);
         }
         if last {
             self.step_taken(examples);
