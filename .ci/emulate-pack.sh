@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the programs of `.ci/first-run.sh prepare`, with the kernels of NVIDIA's compiler inside, on emulated GPUs. No Rust
-# is compiled: the emulation loads the same kernels, made by g++, in place of NVIDIA's.
+# Runs the programs of `.ci/first-run.sh prepare`, with the kernels of NVIDIA's compiler inside, on emulated GPUs. No
+# Rust is compiled: the emulation loads the same kernels, made by g++, in place of NVIDIA's.
 # .ci/emulate-pack.sh COMMAND…    for example: .ci/emulate-pack.sh .ci/first-run.sh again operations
 # The first call compiles the kernels. The emulation's settings are in cuda-emulation/README.md.
 set -euo pipefail

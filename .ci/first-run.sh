@@ -14,7 +14,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
-# ==== where there is Rust ==============================================================================================
+# ==== where there is Rust ============================================================================================
 
 pack=target/gpu-run # what is in the archive
 
@@ -93,10 +93,10 @@ prepare() {
   grep -h '^\.target\|^\.version' "$pack"/ptx/*.ptx | sort | uniq -c
   "$pack/scratch" --device cuda --data synthetic 2>&1 | tail -1 || true # without a driver: a line that names libcuda
   du -sh .gpu/*
-  echo "next: copy this folder with .gpu (target is not needed) to the machine with the GPU, and there: .ci/first-run.sh run"
+  echo "next: copy this folder with .gpu, without target, to the machine with the GPU; there: .ci/first-run.sh run"
 }
 
-# ==== on the machine with the GPU ======================================================================================
+# ==== on the machine with the GPU ====================================================================================
 
 find_everything() {
   export OUT=${OUT:-/tmp/out}
@@ -111,7 +111,8 @@ find_everything() {
   N=$("$python" -c 'import nvidia; print(list(nvidia.__path__)[0])' 2> /dev/null)
   [ -n "$N" ] || N=$(dirname "$(dirname "$(dirname "$(find / -xdev -name libcudnn.so.9 2> /dev/null | head -1)")")")
   ln -sf "$N/nccl/lib/libnccl.so.2" /tmp/links/libnccl.so # cudarc looks for this name
-  export LD_LIBRARY_PATH=$N/cu13/lib:$N/cudnn/lib:/tmp/links${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}:/usr/local/nvidia/lib64
+  export LD_LIBRARY_PATH=$N/cu13/lib:$N/cudnn/lib:/tmp/links${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+  LD_LIBRARY_PATH+=:/usr/local/nvidia/lib64
   export CUDA_CACHE_PATH=/tmp/jit CUDA_CACHE_MAXSIZE=4294967296 # the driver translates kernels once for all processes
   export TORCHINDUCTOR_CACHE_DIR=/tmp/inductor TRITON_CACHE_DIR=/tmp/triton TORCHINDUCTOR_COMPILE_THREADS=4
   export PYTHONUNBUFFERED=1
@@ -134,18 +135,19 @@ facts() {
   ldd --version | head -1
   nproc
   free -g | head -2
-  nvidia-smi --query-gpu=name,driver_version,memory.total,memory.used,clocks.sm,clocks.max.sm,power.limit,compute_cap --format=csv
+  nvidia-smi --format=csv \
+    --query-gpu=name,driver_version,memory.total,memory.used,clocks.sm,clocks.max.sm,power.limit,compute_cap
   echo "LD_LIBRARY_PATH $LD_LIBRARY_PATH"
   find "$N"/cu13/lib "$N"/cudnn/lib -name '*.so*' | grep -E 'cublas|cudnn|curand|nvrtc|cudart'
   ldconfig -p | grep -E 'libcuda|ptxjit' # the driver; without libnvidia-ptxjitcompiler it translates no kernel
   find / -xdev \( -name 'libcuda.so*' -o -name 'libnvidia-ptxjitcompiler*' \) 2> /dev/null
   command -v ncu compute-sanitizer nvcc
-  "$python" -c 'import torch, numpy; print("torch", torch.__version__, torch.version.cuda, torch.backends.cudnn.version(), numpy.__version__)'
+  "$python" -c 'import torch as t, numpy; print("torch", t.__version__, t.version.cuda, t.backends.cudnn.version())'
   ls -l "$p"
   ldd "$p/xtask"
 }
 
-# ---- how a part runs --------------------------------------------------------------------------------------------------
+# ---- how a part runs ------------------------------------------------------------------------------------------------
 
 note() { printf '%s\n' "$*" | tee -a "$summary"; }
 at() { printf '%3d s' "$SECONDS"; }
@@ -172,12 +174,15 @@ part() { # NAME LIMIT LOG COMMAND…
   case $status in
     0) note "$(at)  ok      $name ($((SECONDS - begin)) s)" ;;
     124 | 137) note "$(at)  TIMEOUT $name ($limit s); last: $(tail -c 300 "$last" | tail -1)" ;;
-    *) note "$(at)  FAILED  $name ($status, $((SECONDS - begin)) s): $(grep -aE 'error|panicked|Error' "$last" | tail -1 | cut -c1-300)" ;;
+    *)
+      note "$(at)  FAILED  $name ($status, $((SECONDS - begin)) s):" \
+        "$(grep -aE 'error|panicked|Error' "$last" | tail -1 | cut -c1-300)"
+      ;;
   esac
   return $status
 }
 
-# ---- what is right ----------------------------------------------------------------------------------------------------
+# ---- what is right --------------------------------------------------------------------------------------------------
 
 smoke() { # an epoch of 2 steps by each program: all the way from libcuda to a loss
   local small=(--device cuda --gpus 1 --data synthetic --epochs 1)
@@ -227,7 +232,8 @@ tests() { # AT_A_TIME LIMIT GREP_OPTIONS…
   done
   wait
   unset CUDA_DEVICE_MAX_CONNECTIONS
-  note "$(at)  tests: $(grep -c ^ok /tmp/tests) pass, $(grep -c ^not /tmp/tests) do not; the slowest: $(sort -k2 -rn /tmp/tests | head -3 | cut -d' ' -f2- | tr '\n' ';')"
+  note "$(at)  tests: $(grep -c ^ok /tmp/tests) pass, $(grep -c ^not /tmp/tests) do not;" \
+    "the slowest: $(sort -k2 -rn /tmp/tests | head -3 | cut -d' ' -f2- | tr '\n' ';')"
 }
 operations() { tests 6 150 -v memory; }
 memory_tests() { tests 1 60 memory; } # they take all memory, so they run alone
@@ -274,7 +280,7 @@ lenet 64 2 bf16
 STEPS
 }
 
-# ---- how fast it is ---------------------------------------------------------------------------------------------------
+# ---- how fast it is -------------------------------------------------------------------------------------------------
 
 job() { # the real work: LeNet ten epochs, ResNet-18 three
   local options=(--data "$data" --device cuda --overwrite)
@@ -346,9 +352,11 @@ compile-bf16 resnet18
 MODES
 }
 
-kernels_of() { # NETWORK SKIP COUNT STEPS: the time of each kernel of about two steps, without what is before, such as cuDNN's timing
+# The time of each kernel of about two steps, without what is before them, such as cuDNN's timing.
+kernels_of() { # NETWORK SKIP COUNT STEPS
   part "kernels-$1" 60 kernels.log ncu --clock-control none --metrics gpu__time_duration.sum --csv --print-units base \
-    --launch-skip "$2" --launch-count "$3" "$p/xtask" contend-gpu --replicas 1 --precision tf32 steps "$1" 256 < <(echo "$4")
+    --launch-skip "$2" --launch-count "$3" \
+    "$p/xtask" contend-gpu --replicas 1 --precision tf32 steps "$1" 256 < <(echo "$4")
   "$python" - "$last" << 'PY' | tee -a "$summary"
 import collections, csv, sys
 lines = [line for line in open(sys.argv[1], errors="replace") if line.startswith('"')]
@@ -400,7 +408,7 @@ resnet18 64
 WORK
 }
 
-# ---- when it fails ----------------------------------------------------------------------------------------------------
+# ---- when it fails --------------------------------------------------------------------------------------------------
 
 triage() {
   local program small=(--device cuda --gpus 1 --data synthetic --limit-train 512 --limit-test 256 --epochs 1)
@@ -411,12 +419,12 @@ triage() {
   part libraries 30 right.log env LD_DEBUG=libs "$p/scratch" "${small[@]}"
   grep -aE 'calling init.*(cuda|cudnn|cublas|nvrtc|nvidia)|cannot open|error:' "$last" | sed 's/^ *[0-9]*:[ \t]*//' |
     sort -u | tail -25 | cut -c1-200 | tee -a "$summary"
-  part backtrace 30 right.log env RUST_BACKTRACE=1 CUDNN_LOGLEVEL_DBG=2 CUDNN_LOGDEST_DBG=stderr CUDA_LAUNCH_BLOCKING=1 \
-    "$p/scratch" "${small[@]}"
+  part backtrace 30 right.log env RUST_BACKTRACE=1 CUDNN_LOGLEVEL_DBG=2 CUDNN_LOGDEST_DBG=stderr \
+    CUDA_LAUNCH_BLOCKING=1 "$p/scratch" "${small[@]}"
   tail -25 "$last" | cut -c1-200 | tee -a "$summary"
 }
 
-# ==== the whole ========================================================================================================
+# ==== the whole ======================================================================================================
 
 run() {
   local whole=$BUDGET
@@ -454,7 +462,7 @@ mode=${1:-}
 case $mode in
   prepare) prepare; exit ;;
   run | again | triage) ;;
-  *) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0"; exit 2 ;;
+  *) sed -n '2,/shellcheck/{/shellcheck/d;s/^# \{0,1\}//;p}' "$0"; exit 2 ;;
 esac
 find_everything
 note "== facts"
