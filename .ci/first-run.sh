@@ -176,7 +176,7 @@ part() { # NAME LIMIT LOG COMMAND…
     124 | 137) note "$(at)  TIMEOUT $name ($limit s); last: $(tail -c 300 "$last" | tail -1)" ;;
     *)
       note "$(at)  FAILED  $name ($status, $((SECONDS - begin)) s):" \
-        "$(grep -aE 'error|panicked|Error' "$last" | tail -1 | cut -c1-300)"
+        "$(grep -aE 'error|panicked|Error|failed to' "$last" | tail -1 | cut -c1-300)"
       ;;
   esac
   return $status
