@@ -1,7 +1,7 @@
 // libcudnn: convolutions in NHWC, of f32 or of bf16 with sums in f32. It offers algorithms in an order that depends on
 // the shape, the GPU and the seed. The caller must reject some of them: they do not work, need too much memory, round,
 // sum in another order every time, or refuse when they are called. It overwrites workspaces, and refuses misaligned
-// addresses.
+// addresses. None adds to what is there (beta), which NVIDIA promises for no algorithm.
 
 #include <algorithm>
 #include <chrono>
@@ -92,7 +92,7 @@ const Algorithm* find(Direction direction, int number, const Tensor& weight) {
     const bool f32 = weight.type == FLOAT, eights = weight.n % 8 == 0 && weight.c % 8 == 0;
     for (const Algorithm& algorithm : ALGORITHMS[direction])
         if (algorithm.number == number) {
-            const bool does = algorithm.works && (f32 || (eights && number < 4));
+            const bool does = algorithm.works && (f32 || (eights && number < 4)) && (number == 1 || !settings().one);
             return does ? &algorithm : nullptr;
         }
     return nullptr;
@@ -103,6 +103,7 @@ Status check(const Tensor& x, const Tensor& weight, const Convolution& by, const
     if (x.format != NHWC || weight.format != NHWC || y.format != NHWC) return NOT_SUPPORTED;
     if (x.type != weight.type || x.type != y.type) return NOT_SUPPORTED;
     if (x.type == BFLOAT16 && by.math == FMA_MATH) return NOT_SUPPORTED;
+    if (settings().narrow && (by.pad_h >= weight.h || by.pad_w >= weight.w)) return NOT_SUPPORTED;
     const auto out = [](int size, int kernel, int padding, int stride) {
         return (size + 2 * padding - kernel) / stride + 1;
     };
@@ -169,15 +170,15 @@ std::vector<size_t> in_order(size_t n, bool deterministic) {
     return order;
 }
 
-void scale_and_add(const std::vector<float>& sum, float alpha, float beta, float* to) {
-    for (size_t i = 0; i < sum.size(); ++i) to[i] = alpha * sum[i] + (beta == 0.f ? 0.f : beta * to[i]);
+void scale(const std::vector<float>& sum, float alpha, float* to) {
+    for (size_t i = 0; i < sum.size(); ++i) to[i] = alpha * sum[i];
 }
 
 struct Run {
     Shape shape;
     Arithmetic arithmetic;
     bool deterministic;
-    float alpha, beta;
+    float alpha;
 
     // a and b are read, in the order of cuDNN's arguments.
     void go(Direction direction, const float* a, const float* b, float* to) const {
@@ -190,7 +191,7 @@ struct Run {
         const size_t taps = shape.taps(), outputs = shape.weight.n;
         for (int n = 0; n < shape.x.n; ++n) {
             const auto rows = shape.rows(a + n * shape.x.image());
-            multiply(shape.pixels(), outputs, taps, alpha, {rows.data(), taps, 1}, {b, 1, taps}, beta,
+            multiply(shape.pixels(), outputs, taps, alpha, {rows.data(), taps, 1}, {b, 1, taps}, 0.f,
                      to + n * shape.y.image(), outputs, 1, arithmetic);
         }
     }
@@ -209,7 +210,7 @@ struct Run {
                     for (int c = 0; c < shape.x.c; ++c) dx[from + c] += rows[at + c];
                 });
             }
-            scale_and_add(dx, alpha, beta, to + n * shape.x.image());
+            scale(dx, alpha, to + n * shape.x.image());
         }
     }
 
@@ -221,7 +222,7 @@ struct Run {
             multiply(outputs, taps, shape.pixels(), 1.f, {b + n * shape.y.image(), 1, outputs}, {rows.data(), taps, 1},
                      1.f, dw.data(), taps, 1, arithmetic);
         }
-        scale_and_add(dw, alpha, beta, to);
+        scale(dw, alpha, to);
     }
 };
 
@@ -264,20 +265,19 @@ Status convolve(Handle* handle, Direction direction, int number, const Shape& sh
     const Guard guard(lock());
     if (current_gpu() != handle->gpu || handle->stream->gpu != handle->gpu) return EXECUTION_FAILED;
     const Algorithm* by = find(direction, number, shape.weight);
-    if (!by || by->refuses) return NOT_SUPPORTED;
+    if (!by || by->refuses || *beta != 0.f) return NOT_SUPPORTED;
     for (Status status : {check(shape.x, shape.weight, shape.by, shape.y), check(handle, a), check(handle, b),
                           check(handle, to)})
         if (status != SUCCESS) return status;
     if (size < by->workspace) return SIZE_INSUFFICIENT;
     if (by->workspace && gpu_of(workspace, size) != handle->gpu) return EXECUTION_FAILED;
     const bool rounds = by->tensor_cores && shape.by.math != FMA_MATH;
-    const Run run = {shape, rounds ? Arithmetic::tf32 : Arithmetic::f32, by->deterministic, *alpha, *beta};
+    const Run run = {shape, rounds ? Arithmetic::tf32 : Arithmetic::f32, by->deterministic, *alpha};
     const auto work = [=] {
         if (by->number == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // the slowest
         if (by->workspace) memset(reinterpret_cast<void*>(workspace), 0xff, by->workspace);
         if (shape.x.type == FLOAT) return run.go(direction, pointer(a), pointer(b), pointer(to));
         std::vector<float> result(to.of.elements());
-        if (run.beta != 0.f) result = widened(to);
         run.go(direction, widened(a).data(), widened(b).data(), result.data());
         narrow(result, to);
     };

@@ -27,6 +27,8 @@ struct Settings {
     bool peers;     // EMULATED_PEERS=none: no GPU may access another one's memory
     bool loses;     // EMULATED_PEERS=broken: cuMemcpyPeerAsync writes nothing to a pool that another GPU may access
     bool hangs;     // EMULATED_NCCL=hangs: sums never end
+    bool one;       // EMULATED_CUDNN contains "one": one algorithm works for each direction
+    bool narrow;    // EMULATED_CUDNN contains "pad": none works with a padding as large as the kernel
 };
 const Settings& settings();
 

@@ -34,6 +34,7 @@ void violated(const char* format, ...) {
 static const Address FIRST = 0x100000000000;
 static const Address OF_A_GPU = 0x10000000000;  // 1 TiB of addresses
 static const size_t ALIGNMENT = 256;            // as cuMemAlloc's
+static const size_t KEPT = size_t(1) << 20;     // counts as free, but the driver does not give it
 
 // An operation that used memory.
 struct Use {
@@ -222,8 +223,8 @@ static void take_away(Address first) {
 
 Address allocate(int gpu, size_t bytes, Stream* stream) {
     Gpu& on = gpu_at(gpu);
-    if (bytes > free_memory(gpu)) until_all_done(gpu);  // then pending frees are done
-    if (bytes > free_memory(gpu)) return 0;
+    if (bytes + KEPT > free_memory(gpu)) until_all_done(gpu);  // then pending frees are done
+    if (bytes + KEPT > free_memory(gpu)) return 0;
     const size_t taken = up_to(bytes, ALIGNMENT), length = up_to(taken, page());
     const Address pages = on.next, first = pages + length - taken;
     on.next += length + page();

@@ -22,6 +22,11 @@ static bool is(const char* name, const char* value) {
     return text && !strcmp(text, value);
 }
 
+static bool has(const char* name, const char* value) {
+    const char* text = getenv(name);
+    return text && strstr(text, value);
+}
+
 const Settings& settings() {
     static const Settings all = {
         int(number("EMULATED_GPUS", 1)),
@@ -34,6 +39,8 @@ const Settings& settings() {
         !is("EMULATED_PEERS", "none"),
         is("EMULATED_PEERS", "broken"),
         is("EMULATED_NCCL", "hangs"),
+        has("EMULATED_CUDNN", "one"),
+        has("EMULATED_CUDNN", "pad"),
     };
     return all;
 }

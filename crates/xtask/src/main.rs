@@ -21,7 +21,7 @@ enum Command {
     /// Run a benchmark
     #[command(subcommand)]
     Bench(Bench),
-    /// Check a GPU: results, accuracy, memory errors, and speed compared with PyTorch
+    /// Check a GPU: results, accuracy, and speed compared with PyTorch
     GpuCheck(gpu::GpuOptions),
     /// One contender of gpu-check, in a process of its own
     #[command(hide = true)]

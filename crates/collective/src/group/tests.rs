@@ -218,6 +218,9 @@ fn on_a_gpu_tensors_are_summed() {
 
 /// A stream that computes waits for the host, and the sums are there before it goes on. The first sum is only to have
 /// memory of the communication stream, as a training loop has from its second step on.
+///
+/// A driver has eight queues by default, and more streams are open here. A stream that shares a queue with the blocked
+/// one waits as well. So this test wants CUDA_DEVICE_MAX_CONNECTIONS=32, which the driver reads when it starts.
 #[cfg(feature = "cuda")]
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
@@ -237,7 +240,7 @@ fn on_a_gpu_sums_do_not_wait_for_the_stream_that_computes() {
             let fours = member.all_reduce_tensor(&twos).unwrap();
             assert!(
                 blocked::is_done_within(Duration::from_secs(20), fours.device()),
-                "{algorithm}"
+                "{algorithm}: a sum waits for a stream that is blocked; is CUDA_DEVICE_MAX_CONNECTIONS 32?"
             );
             drop(computes);
             let fours = stream.give_back(fours).unwrap().to_vec1::<f32>().unwrap();

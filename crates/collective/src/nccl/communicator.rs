@@ -30,8 +30,8 @@ pub fn load() -> Result<(), String> {
         )),
         Ok(Err(NcclError(failed))) => Err(format!("NCCL cannot be used: {failed:?}")),
         Err(Panicked(text)) if text.contains("shared library") => {
-            let words =
-                "libnccl cannot be loaded; install it, or put its folder into LD_LIBRARY_PATH";
+            let words = "libnccl.so cannot be loaded; install NCCL, or put its folder into LD_LIBRARY_PATH. If \
+                         the folder has only libnccl.so.2, make a link: ln -s libnccl.so.2 libnccl.so";
             Err(words.to_owned())
         }
         Err(Panicked(text)) => {

@@ -148,12 +148,12 @@ impl Convolution {
             return Ok(());
         };
         let (g, weight) = (&self.geometry, Input::new(stream, weight)?);
-        if to.are_aligned() {
-            return stream.cudnn().backward_x(g, weight.floats, dz, to, add);
+        if to.are_aligned() && !add {
+            return stream.cudnn().backward_x(g, weight.floats, dz, to);
         }
         let part = Block::of(to.element, stream, to.len)?;
         let (of_part, mut cudnn) = (part.floats(), stream.cudnn());
-        cudnn.backward_x(g, weight.floats, dz, of_part, false)?;
+        cudnn.backward_x(g, weight.floats, dz, of_part)?;
         stream.put(of_part, to, add)
     }
 
@@ -161,13 +161,17 @@ impl Convolution {
         let Some((to, add)) = dw.target(stream)? else {
             return Ok(());
         };
-        let (g, x) = (&self.geometry, Input::new(stream, x)?);
-        if to.are_aligned() && !is_packed(g) && to.element == dz.element {
-            return stream.cudnn().backward_weight(g, x.floats, dz, to, add);
+        let g = &self.geometry;
+        if g.batch == 0 {
+            return if add { Ok(()) } else { stream.fill(to, 0.) };
+        }
+        let x = Input::new(stream, x)?;
+        if to.are_aligned() && !is_packed(g) && to.element == dz.element && !add {
+            return stream.cudnn().backward_weight(g, x.floats, dz, to);
         }
         let part = Block::of(dz.element, stream, to.len)?;
         let (of_part, mut cudnn) = (part.floats(), stream.cudnn());
-        cudnn.backward_weight(g, x.floats, dz, of_part, false)?;
+        cudnn.backward_weight(g, x.floats, dz, of_part)?;
         match is_packed(g) {
             true => {
                 let sizes = [g.kernel.0 * g.kernel.1, g.channels];

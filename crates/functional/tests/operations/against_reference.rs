@@ -25,10 +25,10 @@ fn check(count: u32, tolerance: f64, networks: impl Strategy<Value = Case>) {
 
 /// A test for each kind of network: how many random ones, and how far the two may be apart.
 macro_rules! tests {
-    ($($kind:ident($($least:literal)?): $count:literal, $tolerance:expr;)*) => {
+    ($($kind:ident($($which:literal),*): $count:literal, $tolerance:expr;)*) => {
         $(#[test]
         fn $kind() {
-            check($count, $tolerance, networks::$kind($($least)?));
+            check($count, $tolerance, networks::$kind($($which),*));
         })*
     };
 }
@@ -36,7 +36,7 @@ macro_rules! tests {
 tests! {
     conv2d(): 256, TOLERANCE;
     conv2d_of_many_channels(): 32, TOLERANCE;
-    convolution_relu_pooling(0): 256, TOLERANCE;
+    convolution_relu_pooling(0, false): 256, TOLERANCE;
     linear(0): 256, TOLERANCE;
     batch_norm2d(): 256, 1e-4;
     norm_sum_relu(): 256, 1e-4;

@@ -84,14 +84,14 @@ pub fn conv2d_of_many_channels() -> impl Strategy<Value = Case> {
 }
 
 /// Half of them are of images: one channel and a square kernel, which have kernels of their own. Half of the others
-/// have channels in eights, which cuDNN multiplies in bf16.
-pub fn convolution_relu_pooling(least: usize) -> impl Strategy<Value = Case> {
+/// have channels in eights, which cuDNN multiplies in bf16. The padding is smaller than the kernel if `narrow`.
+pub fn convolution_relu_pooling(least: usize, narrow: bool) -> impl Strategy<Value = Case> {
     let channels = (least..4, 1usize..6, 1usize..40);
     let window = ((1usize..6, 1usize..6), (0usize..13, 0usize..13));
     let steps = (1usize..3, 0usize..2, 1usize..4);
     let flags = any::<(bool, bool, bool, bool)>();
     let sizes = (channels, window, steps, flags, 0u64..1000);
-    sizes.prop_map(|sizes| {
+    sizes.prop_map(move |sizes| {
         let ((b, i, o), ((kh, kw), more), (stride, padding, pool), flags, seed) = sizes;
         let (relu, with_bias, images, eights) = flags;
         let (i, o) = if eights {
@@ -100,6 +100,11 @@ pub fn convolution_relu_pooling(least: usize) -> impl Strategy<Value = Case> {
             (i, o)
         };
         let (i, kw) = if images { (1, kh) } else { (i, kw) };
+        let padding = if narrow {
+            padding.min(kh.min(kw) - 1)
+        } else {
+            padding
+        };
         let wider = (pool - 1) * stride;
         let x = coarse((b, kh + more.0 + wider, kw + more.1 + wider, i), seed);
         let mut inputs = vec![x, coarse((o, i, kh, kw), seed + 1)];

@@ -75,18 +75,24 @@ fn run_on(
     inputs: &[Tensor],
     network: impl Fn(&[Tensor]) -> Result<Both>,
 ) -> Vec<Vec<f32>> {
-    let run = || {
-        let there = inputs.iter().map(|t| t.to_device(device));
-        let vars = variables(&there.collect::<Result<Vec<_>>>()?)?;
-        let y = network(&tensors(&vars))?;
-        let up = upstream(y.ours().dims()).to_device(device)?;
-        let norms = shared.then(|| Arc::new(Others) as Arc<dyn Summation>);
-        let mut results = pass_over(norms, &vars, &y.ours(), up)?;
-        let statistics = y.running.iter().flat_map(|running| &running.ours);
-        results.extend(statistics.map(|v| v.as_tensor().clone()));
-        Ok::<_, Error>(results)
-    };
-    run().unwrap().iter().map(values).collect()
+    try_on(device, shared, inputs, network).unwrap()
+}
+
+fn try_on(
+    device: &Device,
+    shared: bool,
+    inputs: &[Tensor],
+    network: impl Fn(&[Tensor]) -> Result<Both>,
+) -> Result<Vec<Vec<f32>>> {
+    let there = inputs.iter().map(|t| t.to_device(device));
+    let vars = variables(&there.collect::<Result<Vec<_>>>()?)?;
+    let y = network(&tensors(&vars))?;
+    let up = upstream(y.ours().dims()).to_device(device)?;
+    let norms = shared.then(|| Arc::new(Others) as Arc<dyn Summation>);
+    let mut results = pass_over(norms, &vars, &y.ours(), up)?;
+    let statistics = y.running.iter().flat_map(|running| &running.ours);
+    results.extend(statistics.map(|v| v.as_tensor().clone()));
+    Ok(results.iter().map(values).collect())
 }
 
 /// Other replicas that share statistics. They always bring the same sums of 8 values a channel: in forward
@@ -127,19 +133,19 @@ fn check<S: Strategy<Value = Case>>(
 /// A test for each kind of network: the precisions, and of each run whether norms share their statistics, and whether
 /// algorithms are deterministic.
 macro_rules! tests {
-    ($($kind:ident($($least:literal)?): $precisions:expr, $runs:expr;)*) => {
+    ($($kind:ident($($which:literal),*): $precisions:expr, $runs:expr;)*) => {
         $(#[test]
         #[ignore = "needs an NVIDIA GPU"]
         fn $kind() {
             for run in $runs {
-                check(&$precisions, run, || networks::$kind($($least)?));
+                check(&$precisions, run, || networks::$kind($($which),*));
             }
         })*
     };
 }
 
 tests! {
-    convolution_relu_pooling(1): F32_AND_BF16, [[false, false], [false, true]];
+    convolution_relu_pooling(1, true): F32_AND_BF16, [[false, false], [false, true]];
     linear(1): [Precision::F32], [[false; 2]];
     norm_sum_relu(): F32_AND_BF16, [[false, false], [true, false]];
     pooling(1): F32_AND_BF16, [[false; 2]];
@@ -225,6 +231,51 @@ impl Optimizer for Own {
             })?;
         }
         Ok(())
+    }
+}
+
+/// cuDNN may refuse a padding as large as the kernel, which the random shapes leave out. The error says so.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn padding_as_large_as_the_kernel_is_right_or_refused() {
+    let inputs = [coarse((3, 6, 5, 8), 1), coarse((8, 8, 1, 1), 2)];
+    let network = |t: &[Tensor]| Both::new(&t[0])?.conv2d(&t[1], None, 1, 1);
+    for precision in F32_AND_BF16 {
+        let gpu = gpu(precision);
+        match try_on(&gpu.device, false, &inputs, network) {
+            Ok(_) => gpu.assert_as_on_the_cpu(false, &inputs, network),
+            refused => assert_refused(
+                "a padding of 1 is not smaller than the kernel, 1 × 1: choose a smaller padding",
+                refused,
+            ),
+        }
+    }
+}
+
+/// The gradient of a weight is zeros where there is no example, and adding it changes nothing.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn an_empty_batch_gives_zeros_and_adds_nothing() {
+    for precision in F32_AND_BF16 {
+        let gpu = gpu(precision);
+        let there = |t: Tensor| t.to_device(&gpu.device).unwrap();
+        for (channels, kernel) in [(8, 1), (8, 3), (1, 3)] {
+            let shape = (8, channels, kernel, kernel);
+            let weight = Var::from_tensor(&there(coarse(shape, 1))).unwrap();
+            let mut gradients = Gradients::new([("weight", &weight)], usize::MAX).unwrap();
+            let examples = there(coarse((3, 6, 5, channels), 2));
+            let mut add_batch = |batch: usize| {
+                let x = Value::new(&examples.narrow(0, 0, batch).unwrap()).unwrap();
+                let y = x.conv2d(&weight, None, 1, 0).unwrap();
+                gradients.backward(&y.sum().unwrap()).unwrap();
+                values(&gradients.values().unwrap()[0])
+            };
+            let of_none = add_batch(0);
+            assert!(of_none.iter().all(|v| *v == 0.), "{of_none:?}");
+            let of_three = add_batch(3);
+            assert!(of_three.iter().any(|v| *v != 0.));
+            assert_eq!(add_batch(0), of_three);
+        }
     }
 }
 
@@ -477,16 +528,39 @@ fn evaluation_leaves_no_graph_and_two_devices_do_not_mix() {
     assert_refused(&expected, gradients.backward(&y.sum().unwrap()));
 }
 
+fn free_bytes(device: &Device) -> usize {
+    let stream = device.as_cuda_device().unwrap().cuda_stream();
+    stream.context().mem_get_info().unwrap().0
+}
+
+/// Memory of the GPU, of which about 1 GiB stays free: a large GPU has room for more floats than a kernel takes.
+fn all_but_a_gib(device: &Device) -> Vec<Tensor> {
+    devices::give_back_memory();
+    let mut taken = Vec::new();
+    let mut size = free_bytes(device);
+    while size >= 1 << 20 {
+        if free_bytes(device) < size + (1 << 30) {
+            size /= 2;
+            continue;
+        }
+        match Tensor::zeros(size, DType::U8, device) {
+            Ok(tensor) => taken.push(tensor),
+            Err(_) => size /= 2, // the memory is in pieces
+        }
+    }
+    taken
+}
+
 /// A step keeps a third of the memory for the next one. A tensor of candle's and a sum of two replicas get it.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn memory_that_is_kept_is_given_back() {
     let gpu = gpu(Precision::F32);
     let device = &gpu.device;
+    let _taken = all_but_a_gib(device);
     let keep = || {
         devices::give_back_memory();
-        let stream = device.as_cuda_device().unwrap().cuda_stream();
-        let free = stream.context().mem_get_info().unwrap().0 / size_of::<f32>();
+        let free = free_bytes(device) / size_of::<f32>();
         let x = Value::new(&Tensor::zeros(free / 10 * 3, DType::F32, device).unwrap()).unwrap();
         x.relu().unwrap().relu().unwrap().eval().unwrap();
         free / 10

@@ -13,10 +13,6 @@ pub struct GpuOptions {
     #[arg(long, value_name = "NAME")]
     pub only: Vec<Part>,
 
-    /// Test binary of functional (feature cuda)
-    #[arg(long, value_name = "FILE")]
-    pub tests: Option<PathBuf>,
-
     /// Python with PyTorch for this GPU
     #[arg(long, value_name = "PATH", default_value = "python3")]
     pub python: PathBuf,
@@ -41,12 +37,10 @@ pub struct GpuOptions {
 /// What can be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Part {
-    /// Compare operations, and steps of k replicas, with the CPU
+    /// Compare steps of k replicas with the CPU
     Right,
     /// Train, and check the test accuracy
     Learn,
-    /// Run compute-sanitizer on a step of each network
-    Memcheck,
     /// Time steps and epochs, compared with PyTorch
     Steps,
 }

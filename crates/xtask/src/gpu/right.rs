@@ -1,11 +1,9 @@
-//! Whether a GPU computes what the CPU does: each operation, and whole steps of k replicas, which share
-//! the GPU where there are fewer than k.
+//! Whether whole steps of k replicas on a GPU are what they are on the CPU. Replicas share the GPU where there are fewer
+//! than k. The tests of `functional` compare each operation.
 
 use std::ops::RangeInclusive;
-use std::path::Path;
-use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use candle_core::{DType, Device, Tensor};
 use d2l::{DeviceKind, devices_of_kind};
 use functional::{Precision, set_precision};
@@ -21,12 +19,9 @@ struct Ran {
 }
 
 /// Compares, and adds what it finds to the report.
-pub fn all(options: &GpuOptions, report: &mut Report) -> Result<()> {
+pub fn all(_: &GpuOptions, report: &mut Report) -> Result<()> {
     report.add("\n## Correctness\n\n")?;
     let mut missed = 0;
-    if let Some(tests) = &options.tests {
-        missed += usize::from(!operations(tests, report)?);
-    }
     report.add(
         "Relative differences from the CPU in f32: losses, and the change of each tensor as a vector:\n\n\
          | | found | bar | reached |\n|---|--:|--:|---|\n",
@@ -40,25 +35,6 @@ pub fn all(options: &GpuOptions, report: &mut Report) -> Result<()> {
     compared?;
     ensure!(missed == 0, "{missed} things are not right");
     Ok(())
-}
-
-/// Runs the tests of the operations; whether all pass.
-fn operations(tests: &Path, report: &mut Report) -> Result<bool> {
-    let run = Command::new(tests)
-        .args(["--ignored", "on_a_gpu", "--test-threads=1"])
-        .output()
-        .with_context(|| format!("cannot start {}", tests.display()))?;
-    let said = String::from_utf8_lossy(&run.stdout);
-    let result = said.lines().rev().find(|l| l.starts_with("test result"));
-    let result = result.unwrap_or("?");
-    let mut text = format!("Operations, compared with the same ones on the CPU: {result}\n\n");
-    if !run.status.success() {
-        let failed = said.lines();
-        let failed = failed.filter(|l| l.contains("panicked") || l.contains("FAILED"));
-        text.extend(failed.map(|line| format!("- {line}\n")));
-    }
-    report.add(&text)?;
-    Ok(run.status.success())
 }
 
 /// A line of the table.

@@ -153,8 +153,9 @@ fn all_gradients_in_buckets() {
     set_deterministic(true);
     let whole = gradients_in_buckets(&gpu.device, usize::MAX).concat();
     for bucket_len in [0, 100] {
-        let parts = gradients_in_buckets(&gpu.device, bucket_len);
-        assert_eq!(parts.concat(), whole);
+        let parts = gradients_in_buckets(&gpu.device, bucket_len).concat();
+        // not the same bits: a product in f32 may have another order of sums where its result begins elsewhere
+        crate::support::assert_near("all gradients", &parts, &whole, 1e-6);
     }
     let [ours, theirs] = [&gpu.device, &Device::Cpu].map(|device| gradients_in_buckets(device, 0));
     for (i, (found, expected)) in ours.iter().zip(&theirs).enumerate() {
