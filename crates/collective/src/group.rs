@@ -13,6 +13,7 @@ use crate::slots::Slots;
 use std::any::Any;
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -103,6 +104,7 @@ fn members(
         order,
         barrier: Barrier::new(first, k),
         slots: Slots::new(k),
+        finite: (0..k).map(|_| AtomicBool::default()).collect(),
         items: (0..k).map(|_| Mutex::default()).collect(),
     });
     (0..k)
@@ -148,6 +150,8 @@ pub(crate) struct Group {
     pub(crate) order: Option<SumOrder>,
     pub(crate) barrier: Barrier,
     pub(crate) slots: Slots,
+    /// Whether the sums that each member added are finite, between its sums and its next call.
+    pub(crate) finite: Vec<AtomicBool>,
     items: Vec<Mutex<Option<Box<dyn Any + Send>>>>,
 }
 

@@ -103,6 +103,17 @@ impl Slots {
         unsafe { std::slice::from_raw_parts_mut(first, len) }
     }
 
+    /// The elements that a sum of a round has written.
+    ///
+    /// # Safety
+    /// The member `sum.by` has just called [`sum`](Self::sum), and reads them before the next barrier.
+    pub unsafe fn sums(&self, schedule: &Schedule, sum: &Sum) -> &[f32] {
+        // Safety: no other member accesses this chunk before the next barrier; the caller guarantees it.
+        let all = unsafe { self.elements(sum.to[0]) };
+        let len = all.len();
+        &all[schedule.chunk(sum.chunk, len)]
+    }
+
     /// Computes one sum of a round.
     ///
     /// # Safety
@@ -216,6 +227,21 @@ unsafe fn add_in_blocks(from: &[Elements], to: &[Elements], in_pairs: bool, rang
             target.copy_from_slice(&sums[0][..len]);
         }
     }
+}
+
+/// Whether no element is NaN or infinite: the bits of these, without the sign, are the largest.
+pub(crate) fn is_finite(values: &[f32]) -> bool {
+    let largest = Arch::new().dispatch(
+        #[inline(always)]
+        || {
+            let mut largest = 0;
+            for value in values {
+                largest = largest.max(value.to_bits() & 0x7fff_ffff);
+            }
+            largest
+        },
+    );
+    largest < f32::INFINITY.to_bits()
 }
 
 /// Adds the last sum to the one before.

@@ -7,9 +7,20 @@ use crate::algorithm::{Algorithm, Schedule, copy};
 use crate::error::Error;
 use crate::group::{Group, Member};
 use crate::order::parts;
+use crate::slots::is_finite;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
+
+/// What members do with their vectors.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Call {
+    AllReduce,
+    /// An all-reduce that also looks whether the sums are finite.
+    AllReduceFinite,
+    ReduceScatter,
+}
 
 impl Member {
     /// The sum of `data` over all members, in the same memory.
@@ -31,7 +42,33 @@ impl Member {
         pause: impl FnOnce(),
     ) -> Result<Vec<f32>, Error> {
         let schedule = self.schedule(false, data.len());
-        self.sum_in_slots(data, &schedule, false, pause)
+        self.sum_in_slots(data, &schedule, Call::AllReduce, pause)
+    }
+
+    /// As [`all_reduce`](Self::all_reduce), and whether all sums are finite: the same answer for all members. Each member
+    /// looks at the sums that it adds, while they are in its cache.
+    ///
+    /// ```
+    /// let mut member = collective::group(1, Default::default()).remove(0);
+    /// assert_eq!(member.all_reduce_finite(vec![1.0, 2.0])?, (vec![1.0, 2.0], true));
+    /// assert!(!member.all_reduce_finite(vec![1.0, f32::NAN])?.1);
+    /// # Ok::<(), collective::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce).
+    pub fn all_reduce_finite(&mut self, data: Vec<f32>) -> Result<(Vec<f32>, bool), Error> {
+        let schedule = self.schedule(false, data.len());
+        let sums = self.sum_in_slots(data, &schedule, Call::AllReduceFinite, || ())?;
+        let Group { order, finite, .. } = &*self.group;
+        let are_finite = if self.locals == 1 || order.is_some() {
+            is_finite(&sums) // nothing was added here, or not all
+        } else {
+            finite
+                .iter()
+                .all(|of_member| of_member.load(Ordering::Acquire))
+        };
+        Ok((sums, are_finite))
     }
 
     /// The sum over all members of this member's [part](Self::part) of `data`: the first half of an all-reduce. The sums
@@ -57,7 +94,7 @@ impl Member {
             Some(_) => self.schedule(false, data.len()),
             None => Arc::new(self.in_parts()),
         };
-        Ok(self.sum_in_slots(data, &schedule, true, || ())?[own].to_vec())
+        Ok(self.sum_in_slots(data, &schedule, Call::ReduceScatter, || ())?[own].to_vec())
     }
 
     /// The [parts](Self::part) of all members as one vector: the second half of an all-reduce.
@@ -120,9 +157,10 @@ impl Member {
         &mut self,
         data: Vec<f32>,
         schedule: &Schedule,
-        in_parts: bool,
+        call: Call,
         pause: impl FnOnce(),
     ) -> Result<Vec<f32>, Error> {
+        let in_parts = call == Call::ReduceScatter;
         let (start, rank, len) = (Instant::now(), self.local, data.len());
         let Group { barrier, slots, .. } = &*self.group;
         barrier.check()?;
@@ -139,6 +177,7 @@ impl Member {
         self.same_length(lengths)?;
         pause();
         let (Group { barrier, slots, .. }, deadline) = (&*self.group, self.deadline());
+        let mut finite = true;
         for (i, round) in schedule.rounds.iter().enumerate() {
             if i > 0 {
                 barrier.wait(rank, deadline.as_ref())?;
@@ -148,8 +187,15 @@ impl Member {
                 // puts and from the takes. Sums of one round do not conflict: a test in `algorithm`
                 // checks it. `same_length` has checked the lengths.
                 unsafe { slots.sum(schedule, sum) };
+                let adds = sum.from.len() > 1; // and does not only copy
+                if adds && call == Call::AllReduceFinite {
+                    // Safety: as above; this member has just written the chunk.
+                    finite &= is_finite(unsafe { slots.sums(schedule, sum) });
+                }
             }
         }
+        // all read it after the barrier, and it is written again after the first barrier of the next call
+        self.group.finite[rank].store(finite, Ordering::Release);
         self.over_the_link(schedule, len, start);
         barrier.wait(rank, deadline.as_ref())?;
         if self.group.order.is_some() {

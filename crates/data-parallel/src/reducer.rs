@@ -17,8 +17,15 @@ use crate::settings::ReduceOn;
 pub(crate) struct Reducer {
     /// None when it is to end.
     buckets: Option<Sender<Bucket>>,
-    sums: Receiver<Result<Bucket>>,
+    sums: Receiver<Result<Summed>>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// A bucket with the sums of all replicas.
+pub(crate) struct Summed {
+    pub bucket: Bucket,
+    /// Whether all are known to be finite.
+    pub is_finite: bool,
 }
 
 impl Reducer {
@@ -71,7 +78,7 @@ impl Reducer {
     }
 
     /// The next sum, in the order in which the buckets were handed in.
-    pub fn sum(&self) -> Result<Bucket> {
+    pub fn sum(&self) -> Result<Summed> {
         let sum = self.sums.recv();
         sum.context("the thread of the all-reduce has ended")?
     }
@@ -92,9 +99,16 @@ fn all_reduce(
     stream: &CommunicationStream,
     mut bucket: Bucket,
     reduce_on: ReduceOn,
-) -> Result<Bucket> {
+) -> Result<Summed> {
+    let mut is_finite = false;
     bucket.values = match bucket.values {
-        Values::Floats(floats) => Values::Floats(member.all_reduce(floats)?),
+        // with nothing to add, the trainer looks at them with all its threads
+        Values::Floats(floats) if member.size() == 1 => Values::Floats(member.all_reduce(floats)?),
+        Values::Floats(floats) => {
+            let (sums, are_finite) = member.all_reduce_finite(floats)?;
+            is_finite = are_finite;
+            Values::Floats(sums)
+        }
         Values::Tensor(tensor) => {
             let tensor = stream.take(tensor)?;
             let sum = match reduce_on {
@@ -108,5 +122,5 @@ fn all_reduce(
             Values::Tensor(stream.give_back(sum)?)
         }
     };
-    Ok(bucket)
+    Ok(Summed { bucket, is_finite })
 }

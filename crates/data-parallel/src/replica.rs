@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SendError, Sender};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use candle_core::{Error, Tensor};
 use collective::Member;
 use devices::catch_panic;
@@ -14,7 +14,7 @@ use functional::{Backward, Bucket, Network, Summation, Value, Values, not_finite
 use crate::cores::Cores;
 use crate::layers::Pass;
 use crate::norms::Norms;
-use crate::reducer::Reducer;
+use crate::reducer::{Reducer, Summed};
 use crate::settings::Replication;
 use crate::slot::Slot;
 use crate::state::State;
@@ -134,6 +134,8 @@ enum Computed {
 /// What all replicas together have.
 struct Sums {
     buckets: Vec<Bucket>,
+    /// Whether all are known to be finite.
+    are_finite: bool,
     /// Whether any replica used each parameter that is trained.
     used: Vec<bool>,
 }
@@ -220,7 +222,7 @@ impl Replica {
             }
             Ok(Some(Computed::All { loss, outputs })) => Some((loss, outputs)),
             Ok(None) => None,
-            Err(error) if self.shared.alone => {
+            Err(error) if self.shared.alone && handed_in < slot.gradients.layout().len() => {
                 self.give_up(minibatch, slot, handed_in)?;
                 self.in_step = false;
                 return Err(error);
@@ -335,8 +337,8 @@ impl Replica {
     }
 
     /// Computes the loss and the outputs, and adds the gradients of the loss to those that wait. In the last minibatch of
-    /// a step it begins to sum the gradients of all replicas, each bucket as soon as it is complete. The last bucket
-    /// follows when nothing can fail any more. `handed_in` counts the buckets.
+    /// a step it begins to sum the gradients of all replicas, each bucket as soon as it is complete. `handed_in` counts
+    /// the buckets; behind the last one nothing can fail any more.
     fn backward(
         &self,
         written: &Written,
@@ -347,13 +349,21 @@ impl Replica {
         let members = self.members()?;
         let (buckets, norms) = (members.reducer.buckets(), members.norms.clone());
         let is_last = minibatch.step_with.is_some();
-        let (all, mut last_bucket) = (slot.gradients.layout().len(), None);
-        let mut ready = |bucket: Bucket| {
-            check_used(norms.as_deref())?;
-            if bucket.index + 1 == all {
-                last_bucket = Some(bucket);
+        let mut bad_loss = None;
+        let mut forward_done = |loss: Option<f32>| {
+            if !minibatch.checks_numbers {
                 return Ok(());
             }
+            // with synchronized norms the others are still in forward: they see it in their sums
+            bad_loss =
+                loss.filter(|loss| !loss.is_finite() && norms.is_none() && self.shared.alone);
+            match bad_loss {
+                Some(loss) => candle_core::bail!("the loss is {loss}"),
+                None => self.check_buffers(),
+            }
+        };
+        let mut ready = |bucket| {
+            check_used(norms.as_deref())?;
             *handed_in += 1;
             send(&buckets, bucket)
         };
@@ -361,35 +371,30 @@ impl Replica {
         let how = Backward {
             norms: norms.clone().map(|norms| norms as Arc<dyn Summation>),
             outputs: &outputs,
+            forward_done: Some(&mut forward_done),
             ready: (is_last && self.how.overlap).then_some(&mut ready),
         };
-        let loss = slot.gradients.backward_with(&written.loss, how)?;
+        let loss = slot.gradients.backward_with(&written.loss, how);
+        if let Some(loss) = bad_loss {
+            return Ok(Computed::NotFinite(format!("the loss is {loss}")));
+        }
+        let loss = loss?;
         check_used(norms.as_deref())?;
         let outputs = written.outputs.as_ref().map(Value::eval).transpose()?;
-        if minibatch.checks_numbers {
-            if self.shared.alone && norms.is_none() && not_finite(&loss)?.is_some() {
-                let loss = loss.to_scalar::<f32>()?;
-                return Ok(Computed::NotFinite(format!("the loss is {loss}")));
-            }
-            self.check_buffers()?;
-        }
-        match last_bucket {
-            Some(bucket) => {
-                send(&buckets, bucket)?;
-                self.hand_in_used(slot)?;
-            }
-            None if is_last => self.hand_in(slot)?,
-            None => {}
+        if is_last && self.how.overlap {
+            self.hand_in_used(slot)?;
+        } else if is_last {
+            self.hand_in(slot)?;
         }
         Ok(Computed::All { loss, outputs })
     }
 
     /// An error that names a buffer that is not finite. On a GPU none is looked at, because that would wait for the GPU.
-    fn check_buffers(&self) -> Result<()> {
+    fn check_buffers(&self) -> candle_core::Result<()> {
         for (name, buffer) in self.state.buffers() {
             if let Some(at) = not_finite(buffer)? {
                 let value = buffer.flatten_all()?.get(at)?.to_scalar::<f32>()?;
-                bail!("{name} has become {value}: {NOT_FINITE_BUFFER}")
+                candle_core::bail!("{name} has become {value}: {NOT_FINITE_BUFFER}")
             }
         }
         Ok(())
@@ -446,10 +451,14 @@ impl Replica {
     /// Waits for the sums of all gradients.
     fn sums(&self, slot: &Slot) -> Result<Sums> {
         let reducer = &self.members()?.reducer;
-        let buckets = slot.gradients.layout().map(|_| reducer.sum());
-        let buckets = buckets.collect::<Result<_>>()?;
+        let (mut buckets, mut are_finite) = (Vec::new(), true);
+        for _ in slot.gradients.layout() {
+            let Summed { bucket, is_finite } = reducer.sum()?;
+            buckets.push(bucket);
+            are_finite &= is_finite;
+        }
         let used = if self.how.allow_unused {
-            let replicas: Vec<f32> = match reducer.sum()?.values {
+            let replicas: Vec<f32> = match reducer.sum()?.bucket.values {
                 Values::Floats(replicas) => replicas,
                 Values::Tensor(replicas) => replicas.to_vec1()?,
             };
@@ -460,7 +469,11 @@ impl Replica {
         } else {
             vec![true; slot.gradients.used().count()]
         };
-        Ok(Sums { buckets, used })
+        Ok(Sums {
+            buckets,
+            are_finite,
+            used,
+        })
     }
 
     /// Waits for all sums, and takes the optimizer's step with them, divided by `examples`: as a whole or not at all. It is
@@ -471,7 +484,11 @@ impl Replica {
         slot: &mut Slot,
         examples: usize,
     ) -> Result<Option<String>> {
-        let Sums { buckets, used } = self.sums(slot)?;
+        let Sums {
+            buckets,
+            are_finite,
+            used,
+        } = self.sums(slot)?;
         let dropped = minibatch.dropped.load(Ordering::SeqCst);
         let not_finite = self.compute(|_| {
             let _span = tracing::info_span!("update").entered();
@@ -479,6 +496,7 @@ impl Replica {
                 return Ok(None);
             }
             if minibatch.checks_numbers
+                && !are_finite
                 && let Some((part, value)) = not_finite_sum(&buckets)
             {
                 let name = slot.name(part.parameter);

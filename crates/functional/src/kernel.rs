@@ -40,6 +40,9 @@ pub(crate) trait Backend: Sized + 'static {
     /// Memory for one number.
     fn scalar(stream: &Self::Stream, value: f32) -> Result<Self::Buffer>;
 
+    /// The first number of a memory, if it is at hand; none on a GPU, which the host would wait for.
+    fn at_hand(memory: &Self::Buffer) -> Option<f32>;
+
     /// All of a memory, to write.
     fn view_mut(memory: &mut Self::Buffer) -> Self::ViewMut<'_>;
 

@@ -80,6 +80,49 @@ fn serial(schedule: &Schedule, data: &[Vec<f32>]) -> Vec<f32> {
     held.swap_remove(held.len() - 1)
 }
 
+/// A value that is none, or a sum that is too large: all members hear of it, wherever it is, and not in the next call.
+#[test]
+fn all_members_know_whether_the_sums_are_finite() {
+    for algorithm in [
+        Algorithm::Star,
+        Algorithm::Owner,
+        Algorithm::Ring,
+        Algorithm::Tree,
+    ] {
+        for k in 1..=5 {
+            for n in [1, 100, 5000] {
+                let found = on_threads(group(k, with(algorithm)), |mut member| {
+                    let rank = member.rank();
+                    let mut sum = |bad: Option<(usize, usize, f32)>| {
+                        let mut vector = values(rank, 0, n);
+                        if let Some((of, at, value)) = bad
+                            && of == rank
+                        {
+                            vector[at] = value;
+                        }
+                        member.all_reduce_finite(vector).unwrap().1
+                    };
+                    let mut found = Vec::new();
+                    for (of, at) in [(0, 0), (k - 1, n / 2), (k / 2, n - 1)] {
+                        found.push(sum(None));
+                        found.push(!sum(Some((of, at, f32::NAN))));
+                        found.push(!sum(Some((of, at, f32::NEG_INFINITY))));
+                    }
+                    let largest = vec![f32::MAX; n];
+                    let (sums, is_finite) = member.all_reduce_finite(largest).unwrap();
+                    found.push(is_finite == sums[0].is_finite());
+                    found
+                });
+                assert_eq!(
+                    found,
+                    vec![vec![true; 10]; k],
+                    "{algorithm}, k = {k}, n = {n}"
+                );
+            }
+        }
+    }
+}
+
 #[test]
 fn the_sum_has_the_bits_of_the_serial_sum_in_every_round() {
     let cases = Algorithm::ALL.map(|algorithm| [1, 2, 3, 4, 5, 7, 8, 11].map(|k| (algorithm, k)));

@@ -64,6 +64,10 @@ impl Backend for Cpu {
         Ok(Buffer::copy_of(&[value]))
     }
 
+    fn at_hand(memory: &Buffer) -> Option<f32> {
+        memory.first().copied()
+    }
+
     fn view_mut(memory: &mut Buffer) -> &mut [f32] {
         memory
     }

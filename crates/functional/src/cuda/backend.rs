@@ -85,6 +85,10 @@ impl Backend for Cuda {
         Ok(block)
     }
 
+    fn at_hand(_: &Block) -> Option<f32> {
+        None
+    }
+
     fn view_mut(memory: &mut Block) -> Floats {
         memory.floats()
     }

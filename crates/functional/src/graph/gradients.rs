@@ -98,6 +98,8 @@ pub struct Backward<'a> {
     pub norms: Option<Arc<dyn Summation>>,
     /// More values to compute in the same pass: afterwards [`Value::eval`] gives them without computing again.
     pub outputs: &'a [&'a Value],
+    /// Called between forward and backward, with the loss if it is on the CPU. After its error no gradient was written.
+    pub forward_done: Option<&'a mut dyn FnMut(Option<f32>) -> Result<()>>,
     /// Gets each bucket as soon as its gradients are complete, while backward goes on. The bucket is out then,
     /// until it is put back.
     pub ready: Option<Ready<'a>>,
@@ -253,6 +255,9 @@ impl Gradients {
             norms: how.norms,
         };
         let saved = tracing::info_span!("forward").in_scope(|| tape.forward(&pass))?;
+        if let Some(forward_done) = how.forward_done {
+            forward_done(tape.loss(&saved))?;
+        }
         let plan = tape.plan(|id| self.by_id.get(&id).copied());
         let complete = self.completed_by(&plan)?;
         self.failed = true; // until the end

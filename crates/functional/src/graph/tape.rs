@@ -141,6 +141,14 @@ impl<B: Backend> Tape<B> {
         inputs
     }
 
+    /// The loss, which is the first output, if it is on the CPU.
+    pub fn loss(&self, saved: &Saved<B>) -> Option<f32> {
+        match self.outputs.first()? {
+            (Slot::Result(i), _) => B::at_hand(saved.values[*i].as_ref()?),
+            (Slot::Leaf(_), _) => None,
+        }
+    }
+
     /// The outputs, after which the saved values are gone.
     pub fn outputs(&self, pass: &Pass<B>, mut saved: Saved<B>) -> Result<Vec<Tensor>> {
         let mut outputs: Vec<Tensor> = Vec::new();
