@@ -4,7 +4,7 @@
 use crate::both::Both;
 use crate::support::*;
 use candle_core::{Device, Result, Tensor, Var, bail};
-use functional::{Bucket, Gradients, Part, Value, Values};
+use functional::{Backward, Bucket, Gradients, Part, Value, Values};
 use proptest::prelude::*;
 use std::sync::{Arc, Mutex};
 
@@ -314,6 +314,33 @@ fn a_loss_that_is_a_parameter() -> Result<()> {
     let loss = gradients.backward(&Value::new(&w)?)?;
     assert_eq!((loss.dims(), values(&loss)), (&[1][..], vec![3.]));
     assert_eq!(values(&gradients.values()?[0]), [1.]);
+    Ok(())
+}
+
+/// The loss is known between forward and backward. An error there leaves the gradients of the pass before as they are.
+#[test]
+fn an_error_behind_forward_writes_no_gradient() -> Result<()> {
+    let w = Var::new(&[[3f32, 4.]], &Device::Cpu)?;
+    let x = Tensor::new(&[[10f32, 20.]], &Device::Cpu)?;
+    let loss = || Value::new(&x)?.linear(&w, None)?.sum();
+    let mut gradients = Gradients::new([("w", &w)], usize::MAX)?;
+    gradients.backward(&loss()?)?;
+    let mut seen = None;
+    let refused = gradients.backward_with(
+        &loss()?,
+        Backward {
+            forward_done: Some(&mut |loss| {
+                seen = loss;
+                bail!("it is too large")
+            }),
+            ..Backward::default()
+        },
+    );
+    assert_refused("it is too large", refused);
+    assert_eq!(seen, Some(110.));
+    assert_eq!(values(&gradients.values()?[0]), [10., 20.]);
+    gradients.backward(&loss()?)?; // is added to the first
+    assert_eq!(values(&gradients.values()?[0]), [20., 40.]);
     Ok(())
 }
 

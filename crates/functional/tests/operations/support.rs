@@ -119,7 +119,7 @@ pub fn with<'a>(norms: Option<Arc<dyn Summation>>, outputs: &'a [&'a Value]) -> 
     Backward {
         norms,
         outputs,
-        ready: None,
+        ..Backward::default()
     }
 }
 
