@@ -14,7 +14,7 @@ use concise::{
 use dataset::DataIter;
 use functional::{Network, Value, candle, candle_fn, cross_entropy};
 
-use crate::kit::{cpus, formula_tensor, has, says, sgd};
+use crate::kit::{cpus, formula_tensor, has, largest_difference, says, sgd};
 
 trials![
     what_only_the_computation_knows_changes_nothing,
@@ -26,6 +26,9 @@ trials![
     a_state_is_set_back_whole,
     a_state_that_does_not_fit_changes_nothing,
     an_unused_parameter_stays_as_it_is,
+    a_loss_that_is_no_number_changes_nothing,
+    a_minibatch_that_only_waits_is_looked_at_too,
+    trainers_on_several_threads_do_not_mix,
     no_minibatch_has_no_accuracy,
 ];
 
@@ -465,6 +468,18 @@ fn a_state_that_does_not_fit_changes_nothing() -> Result<()> {
             Ok(())
         },
     )?;
+    refused("momentum weight contains NaN", |state| {
+        state[1].1 = (&state[1].1 * f64::NAN)?;
+        Ok(())
+    })?;
+    refused("steps: -1 of a parameter; expected 0 or more", |state| {
+        let steps = state
+            .iter_mut()
+            .find(|(name, _)| name == "steps")
+            .expect("steps");
+        steps.1 = Tensor::new(&[1i64, 1, -1], &Device::Cpu)?;
+        Ok(())
+    })?;
     refused("steps: of 3 parameters, the network has 2", |state| {
         let steps = state
             .iter_mut()
@@ -530,7 +545,114 @@ fn an_unused_parameter_stays_as_it_is() -> Result<()> {
             ensure!(moved, "k = {k}: one of two minibatches used it");
             net.check_replicas()?;
         }
+        let detached = |y_hat: &Value, y: &Tensor| cross_entropy(&Value::new(&y_hat.eval()?)?, y);
+        let mut trainer = Trainer::new(&net, detached, sgd(0.1, 0.9));
+        says(
+            "the loss depends on no parameter that is trained",
+            trainer.step(&below, &y),
+        )?;
     }
+    Ok(())
+}
+
+/// Of f64 targets, which are not looked at before: the gradients are finite. With synchronized norms the others wait.
+fn a_loss_that_is_no_number_changes_nothing() -> Result<()> {
+    let of_targets = |y_hat: &Value, y: &Tensor| {
+        let y = y.clone();
+        let add = candle(move |x: &Tensor| x.sqr()?.sum(1)? + y.to_dtype(DType::F32)?);
+        add.forward(y_hat, true)
+    };
+    for k in [1, 2, 3] {
+        for sync_bn in [false, true] {
+            let how = Replication {
+                sync_bn,
+                ..Replication::default()
+            };
+            let net = DataParallel::with(how, &cpus(k), Initializer::Layers, 0, |vb| {
+                let net = Sequential::new().add(candle(|x: &Tensor| x.unsqueeze(1)?.unsqueeze(1)));
+                let net = net.add(BatchNorm2d::new(4, vb.pp("bn"))?).add(Flatten);
+                Ok(net.add(Linear::new(4, 3, vb.pp("fc"))?))
+            })?;
+            let mut trainer = Trainer::new(&net, of_targets, sgd(0.1, 0.9));
+            let x = formula_tensor(1, 1.0, &[7, 4])?;
+            let good = Tensor::zeros(7, DType::F64, &Device::Cpu)?;
+            trainer.step(&x, &good)?;
+            for bad in [f64::NAN, f64::INFINITY] {
+                let mut y = vec![0.0; 7];
+                y[6] = bad;
+                let y = Tensor::new(y, &Device::Cpu)?;
+                let before = everything(&net, &trainer)?;
+                let words = format!(
+                    "step 2, at learning rate 0.1: the loss is {bad}. No step was taken; try"
+                );
+                says(&words, trainer.step(&x, &y))?;
+                same("after a step", &before, &everything(&net, &trainer)?)?;
+                says(&words, trainer.backward(&x, &y))?;
+                same("after backward", &before, &everything(&net, &trainer)?)?;
+            }
+            trainer.step(&x, &good)?;
+            net.check_replicas()?;
+        }
+    }
+    Ok(())
+}
+
+/// Not when others are added to its gradients.
+fn a_minibatch_that_only_waits_is_looked_at_too() -> Result<()> {
+    let net = DataParallel::new(&cpus(2), Initializer::Layers, 0, |vb| {
+        let first = Linear::without_bias(2, 3, vb.pp("first"))?;
+        let roots = candle(|x: &Tensor| x.sqr()?.sqrt());
+        Ok(Sequential::new().add(first).add(roots))
+    })?;
+    let good = formula_tensor(3, 1.0, &[6, 2])?;
+    let y = Tensor::new(&[0u32, 1, 2, 0, 1, 2], &Device::Cpu)?;
+    let mut trainer = Trainer::new(&net, cross_entropy, sgd(0.1, 0.9));
+    let before = everything(&net, &trainer)?;
+    let words =
+        "step 1, at learning rate 0.1: the gradient of first.weight is NaN. No step was taken; ";
+    says(words, trainer.backward(&good.zeros_like()?, &y))?;
+    trainer.flush()?; // nothing waits
+    same("after backward", &before, &everything(&net, &trainer)?)?;
+    // what is there is not what an older step has left
+    trainer.step(&good, &y)?;
+    ensure!(trainer.gradients()?.len() == 1);
+    says(
+        "first: linear: x has 3 features",
+        trainer.step(&formula_tensor(3, 1.0, &[6, 3])?, &y),
+    )?;
+    says("there are no gradients", trainer.gradients())
+}
+
+/// All replicas get the jobs of several threads in one order.
+fn trainers_on_several_threads_do_not_mix() -> Result<()> {
+    let net = DataParallel::new(&cpus(3), Initializer::Layers, 0, linear)?;
+    let y = Tensor::new(&[0u32, 1, 1, 0, 1, 0], &Device::Cpu)?;
+    let worst = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4)
+            .map(|s| {
+                let (net, y) = (&net, &y);
+                scope.spawn(move || -> Result<f32> {
+                    let x = formula_tensor(s, 1.0, &[6, 3])?;
+                    let mut trainer = Trainer::new(net, cross_entropy, sgd(0.0, 0.0));
+                    trainer.step(&x, y)?;
+                    let expected = trainer.gradients()?;
+                    let mut worst = 0f32;
+                    for _ in 0..300 {
+                        trainer.step(&x, y)?;
+                        for ((_, a), (_, b)) in trainer.gradients()?.iter().zip(&expected) {
+                            worst = worst.max(largest_difference(a, b)?);
+                        }
+                    }
+                    Ok(worst)
+                })
+            })
+            .collect();
+        let of_threads = threads
+            .into_iter()
+            .map(|thread| thread.join().expect("no panic"));
+        of_threads.collect::<Result<Vec<f32>>>()
+    })?;
+    ensure!(worst == [0.0; 4], "{worst:?}");
     Ok(())
 }
 

@@ -521,6 +521,7 @@ fn a_frozen_part_needs_no_gradient() -> Result<()> {
     let x = formula_tensor(0, 1.0, &[6, 8])?;
     let y = Tensor::from_iter((0..6u32).map(|i| i % 3), &Device::Cpu)?;
     let whole = net()?;
+    whole.check_replicas()?; // integers too
     let words = "the parameter frozen.ids has type I64, and only F32 is trained; Trainer::rate(\"frozen.ids\", 0.0)";
     says(
         words,

@@ -1,13 +1,13 @@
 //! Several trainers take turns on one network, each with gradients and an optimizer state of its own, as PyTorch's
 //! optimizers do. What a trainer does not train has no gradient.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result, ensure};
 use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Shape, Tensor};
 use candle_nn::VarBuilder;
-use concise::layers::{Gelu, Linear, Sequential};
+use concise::layers::{Dropout, Gelu, Linear, Sequential};
 use concise::{AdamW, DataParallel, Initializer, Replication, Trainer};
 use functional::{Network, Value, binary_cross_entropy, candle, cross_entropy, squared_error};
 
@@ -22,6 +22,7 @@ trials![
     no_backward_is_computed_below_what_is_frozen,
     a_parameter_is_frozen_between_steps_alone,
     with_nothing_to_train_there_is_no_step,
+    trainers_draw_masks_of_their_own,
 ];
 
 const THEIRS: &str = include_str!("../pytorch/turns.json");
@@ -264,7 +265,7 @@ fn each_trainer_has_its_own_state() -> Result<()> {
         .map(|(name, _)| name)
         .collect();
     ensure!(
-        names[0] == "exp_avg b.bias" && names.len() == 9,
+        names[0] == "exp_avg b.bias" && names.len() == 10,
         "{names:?}"
     );
     Ok(())
@@ -397,4 +398,42 @@ fn with_nothing_to_train_there_is_no_step() -> Result<()> {
     let mut trainer = Trainer::new(&net, cross_entropy, sgd(0.1, 0.9)).rate("", 0.0)?;
     let step = trainer.step(&input(0, 5)?, &classes(0)?);
     says("no parameter is trained: the rate of each is 0", step)
+}
+
+/// In steps of the same number. A trainer that goes on from another's state draws that one's masks.
+fn trainers_draw_masks_of_their_own() -> Result<()> {
+    let net = DataParallel::new(&cpus(1), Initializer::Layers, 0, |vb| {
+        let weight = vb.get_with_hints(1, "weight", candle_nn::Init::Const(1.0))?;
+        let scale = candle(move |x: &Tensor| x.broadcast_mul(&weight));
+        Ok(Sequential::new()
+            .add(scale)
+            .add(Dropout::new(0.5, vb.pp("drop"))?))
+    })?;
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let trainer = || {
+        let seen = seen.clone();
+        let keeps = move |y_hat: &Value, _: &Tensor| {
+            let seen = seen.clone();
+            let sum = candle(move |x: &Tensor| {
+                *seen.lock().expect("no panic") = x.flatten_all()?.to_vec1::<f32>()?;
+                x.sum(1)
+            });
+            sum.forward(y_hat, true)
+        };
+        Trainer::new(&net, keeps, sgd(0.0, 0.0)).check_gradients(false)
+    };
+    let (x, y) = (
+        Tensor::ones((2, 50), DType::F32, &Device::Cpu)?,
+        classes(0)?.narrow(0, 0, 2)?,
+    );
+    let mask = |trainer: &mut Trainer| -> Result<Vec<f32>> {
+        trainer.step(&x, &y)?;
+        Ok(seen.lock().expect("no panic").clone())
+    };
+    let (mut first, mut second, mut third) = (trainer(), trainer(), trainer());
+    let masks = [mask(&mut first)?, mask(&mut second)?];
+    ensure!(masks[0] != masks[1], "two trainers draw the same mask");
+    third.load_state_dict(second.state_dict()?)?;
+    ensure!(mask(&mut third)? == mask(&mut second)?, "it does not go on");
+    Ok(())
 }

@@ -3,6 +3,7 @@
 use std::any::TypeId;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result, ensure};
@@ -48,6 +49,8 @@ pub struct DataParallel {
     weights: Arc<Mutex<Vec<f64>>>,
     /// What the network was built as.
     pub(crate) network_type: NetworkType,
+    /// How many trainers it has had.
+    pub(crate) trainers: Arc<AtomicUsize>,
     /// How the replicas work together.
     pub(crate) how: Replication,
     /// The processes that have replicas of this network.
@@ -149,6 +152,7 @@ impl DataParallel {
             all: workers,
             timeout: how.timeout,
             alone: processes.are_one(),
+            order: Mutex::default(),
         };
         let net = Self {
             workers: Arc::new(workers),
@@ -159,6 +163,7 @@ impl DataParallel {
                 id: TypeId::of::<N>(),
                 name: std::any::type_name::<N>(),
             },
+            trainers: Arc::default(),
             how,
             processes: processes.clone(),
             first_rank,

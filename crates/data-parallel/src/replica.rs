@@ -1,6 +1,7 @@
 //! One replica of a network, and a step as it takes it (steps 0 and 3 of the chapter `seven-diffs`).
 
 use std::any::Any;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SendError, Sender};
@@ -85,6 +86,8 @@ pub(crate) struct Groups {
 pub(crate) struct Minibatch {
     pub loss: Arc<Loss>,
     pub rule: StepRule,
+    /// The number of the trainer among those of the network.
+    pub trainer: usize,
     /// The steps before this one, and the minibatches of this step before this one.
     pub number: (usize, usize),
     /// The examples of this step if this is its last minibatch; otherwise the gradients wait.
@@ -117,19 +120,53 @@ pub(crate) struct Shard {
 pub(crate) struct Trained {
     /// None without an example.
     pub shard: Option<Shard>,
-    /// Why no step was taken: what is not finite among the sums, on all replicas the same.
-    pub not_finite: Option<String>,
+    /// Why no step was taken: what the sums have shown, on all replicas the same.
+    pub refused: Option<NotFinite>,
 }
 
-/// What a replica computed of its part, before it hands in its last gradients.
-enum Computed {
-    All {
-        loss: Tensor,
-        outputs: Option<Tensor>,
-    },
-    /// No replica takes the step, because this is not finite.
-    NotFinite(String),
+/// Why a step was not taken, although all could be computed: a number that is none, or too large.
+#[derive(Debug, Clone)]
+pub(crate) struct NotFinite {
+    what: String,
+    advice: &'static str,
 }
+
+impl NotFinite {
+    pub fn loss(loss: f32) -> Self {
+        Self {
+            what: format!("the loss is {loss}"),
+            advice: "try a smaller rate, or clip_norm",
+        }
+    }
+
+    fn gradient(name: &str, value: f32) -> Self {
+        Self {
+            what: format!("the gradient of {name} is {value}"),
+            advice: "something may have no derivative there, as the root of 0; or try a smaller rate",
+        }
+    }
+
+    fn nothing_is_used() -> Self {
+        Self {
+            what: "the loss depends on no parameter that is trained".to_owned(),
+            advice: "with allow_unused a step may leave out some of them, but not all",
+        }
+    }
+
+    /// As a sentence of a step; `lost` says what of it is lost.
+    pub fn said(&self, lost: &str) -> String {
+        let Self { what, advice } = self;
+        format!("{what}. No step was taken{lost}; {advice}")
+    }
+}
+
+impl fmt::Display for NotFinite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)
+    }
+}
+
+impl std::error::Error for NotFinite {}
 
 /// What all replicas together have.
 struct Sums {
@@ -213,15 +250,7 @@ impl Replica {
             }
         };
         let computed = match explained(result, examples) {
-            Ok(Some(Computed::NotFinite(what))) => {
-                self.give_up(minibatch, slot, handed_in)?;
-                return Ok(Trained {
-                    shard: None,
-                    not_finite: Some(what),
-                });
-            }
-            Ok(Some(Computed::All { loss, outputs })) => Some((loss, outputs)),
-            Ok(None) => None,
+            Ok(computed) => computed,
             Err(error) if self.shared.alone && handed_in < slot.gradients.layout().len() => {
                 self.give_up(minibatch, slot, handed_in)?;
                 self.in_step = false;
@@ -229,7 +258,7 @@ impl Replica {
             }
             Err(error) => return Err(error),
         };
-        let not_finite = match minibatch.step_with {
+        let refused = match minibatch.step_with {
             None => None,
             Some(examples) => {
                 if computed.is_none() {
@@ -243,16 +272,16 @@ impl Replica {
             outputs,
             labels: share.y.clone(),
         });
-        Ok(Trained { shard, not_finite })
+        Ok(Trained { shard, refused })
     }
 
-    /// Sums the gradients that wait, and takes the step with them. Returns what is not finite, as [`Trained`] has it.
+    /// Sums the gradients that wait, and takes the step with them. Returns why it was refused, as [`Trained`] has it.
     pub fn flush(
         &mut self,
         minibatch: &Minibatch,
         slot: &mut Slot,
         examples: usize,
-    ) -> Result<Option<String>> {
+    ) -> Result<Option<NotFinite>> {
         self.in_step = true;
         slot.keep_buffers(&self.state)?;
         self.hand_in(slot)?;
@@ -291,6 +320,7 @@ impl Replica {
         let pass = Pass {
             seed: self.seed,
             replica: self.rank,
+            trainer: minibatch.trainer,
             number: minibatch.number,
         };
         let (losses, outputs) = pass.run(|| {
@@ -345,7 +375,7 @@ impl Replica {
         minibatch: &Minibatch,
         slot: &mut Slot,
         handed_in: &mut usize,
-    ) -> Result<Computed> {
+    ) -> Result<(Tensor, Option<Tensor>)> {
         let members = self.members()?;
         let (buckets, norms) = (members.reducer.buckets(), members.norms.clone());
         let is_last = minibatch.step_with.is_some();
@@ -354,9 +384,8 @@ impl Replica {
             if !minibatch.checks_numbers {
                 return Ok(());
             }
-            // with synchronized norms the others are still in forward: they see it in their sums
-            bad_loss =
-                loss.filter(|loss| !loss.is_finite() && norms.is_none() && self.shared.alone);
+            // in several processes the others would wait; there the sums show it
+            bad_loss = loss.filter(|loss| !loss.is_finite() && self.shared.alone);
             match bad_loss {
                 Some(loss) => candle_core::bail!("the loss is {loss}"),
                 None => self.check_buffers(),
@@ -376,7 +405,7 @@ impl Replica {
         };
         let loss = slot.gradients.backward_with(&written.loss, how);
         if let Some(loss) = bad_loss {
-            return Ok(Computed::NotFinite(format!("the loss is {loss}")));
+            return Err(NotFinite::loss(loss).into());
         }
         let loss = loss?;
         check_used(norms.as_deref())?;
@@ -385,8 +414,14 @@ impl Replica {
             self.hand_in_used(slot)?;
         } else if is_last {
             self.hand_in(slot)?;
+        } else if minibatch.checks_numbers
+            && self.shared.alone
+            && let Some((part, value)) = slot.gradients.not_finite()
+        {
+            // before the gradients of other minibatches are added
+            return Err(NotFinite::gradient(slot.name(part.parameter), value).into());
         }
-        Ok(Computed::All { loss, outputs })
+        Ok((loss, outputs))
     }
 
     /// An error that names a buffer that is not finite. On a GPU none is looked at, because that would wait for the GPU.
@@ -477,20 +512,20 @@ impl Replica {
     }
 
     /// Waits for all sums, and takes the optimizer's step with them, divided by `examples`: as a whole or not at all. It is
-    /// not taken where a replica has dropped it, or a sum is not finite, which is returned.
+    /// not taken where a replica has dropped it, or where the sums say why not, which is returned.
     fn update(
         &mut self,
         minibatch: &Minibatch,
         slot: &mut Slot,
         examples: usize,
-    ) -> Result<Option<String>> {
+    ) -> Result<Option<NotFinite>> {
         let Sums {
             buckets,
             are_finite,
             used,
         } = self.sums(slot)?;
         let dropped = minibatch.dropped.load(Ordering::SeqCst);
-        let not_finite = self.compute(|_| {
+        let refused = self.compute(|_| {
             let _span = tracing::info_span!("update").entered();
             if dropped {
                 return Ok(None);
@@ -500,7 +535,10 @@ impl Replica {
                 && let Some((part, value)) = not_finite_sum(&buckets)
             {
                 let name = slot.name(part.parameter);
-                return Ok(Some(format!("the gradient of {name} is {value}")));
+                return Ok(Some(NotFinite::gradient(name, value)));
+            }
+            if used.iter().all(|used| !used) {
+                return Ok(Some(NotFinite::nothing_is_used()));
             }
             slot.step(&minibatch.rule, &used, &buckets, examples)?;
             Ok(None)
@@ -509,7 +547,7 @@ impl Replica {
             slot.gradients.put_back(bucket)?;
         }
         slot.gradients.zero();
-        Ok(not_finite)
+        Ok(refused)
     }
 
     /// The network's output in inference.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use candle_core::{DType, Tensor, Var};
 use functional::{
     Bucket, GradientChecks, Gradients, OptimizerState, Part, Update, Values, Variables,
@@ -48,7 +48,7 @@ impl Slot {
     /// For the parameters that are `trained`, with the state `named` of an optimizer whose state has these `names`.
     ///
     /// # Errors
-    /// If a parameter cannot be trained, a part of its state is missing, or there is no memory for it.
+    /// If a parameter cannot be trained, or there is no memory for it.
     pub fn new(
         of: &State,
         trained: &[bool],
@@ -189,26 +189,19 @@ impl Slot {
         Ok(())
     }
 
-    /// One part of the state for all parameters of a bucket. A parameter that has taken no step has zeros.
+    /// One part of the state for all parameters of a bucket. A parameter of which there is none has zeros.
     fn values(&self, name: &str, parts: &[Part], named: &NamedState) -> Result<Values> {
         let of_param = |part: &Part| {
             let number = self.trained[part.parameter];
             let (param, var) = &self.parameters[number];
             let entry = state_name(name, param);
             match named.tensors.get(&entry) {
-                None if named.steps[number] == 0 => Ok(var.zeros_like()?.flatten_all()?),
-                found => {
-                    let found = found.with_context(|| format!("the checkpoint has no {entry}"))?;
-                    let (elements, expected) = (found.elem_count(), var.elem_count());
-                    ensure!(
-                        elements == expected,
-                        "{entry} has {elements} elements, the parameter {expected}"
-                    );
-                    Ok(devices::to_device(&found.flatten_all()?, var.device())?)
-                }
+                None => Ok(var.zeros_like()?.flatten_all()?),
+                Some(found) => devices::to_device(&found.flatten_all()?, var.device()),
             }
         };
-        let all = parts.iter().map(of_param).collect::<Result<Vec<_>>>()?;
+        let all = parts.iter().map(of_param);
+        let all = all.collect::<candle_core::Result<Vec<_>>>()?;
         let all = Tensor::cat(&all, 0)?;
         Ok(if all.device().is_cpu() {
             Values::Floats(all.to_vec1()?)

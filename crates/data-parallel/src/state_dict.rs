@@ -10,11 +10,14 @@ use training::{compare, weights};
 
 use crate::data_parallel::DataParallel;
 use crate::processes::Disagreement;
-use crate::slot::{NamedState, Slot};
+use crate::slot::{NamedState, Slot, state_name};
 use crate::trainer::Trainer;
 
 /// The name of the numbers of steps: of all, and of each parameter.
 const STEPS: &str = "steps";
+
+/// The name of the trainer's number among those of the network, if it is not the first.
+const NUMBER: &str = "trainer";
 
 /// The name of the learning rate that [`Trainer::set_lr`] has set.
 const LR: &str = "lr";
@@ -51,8 +54,8 @@ impl Trainer {
     /// ```
     ///
     /// # Errors
-    /// If gradients wait for their step, which no state has: [`flush`](Self::flush) takes it. If a running statistic of
-    /// another replica is NaN or infinite. And if a device fails.
+    /// If gradients wait for their step, which no state has: [`flush`](Self::flush) takes it. If a running statistic is NaN
+    /// or infinite. And if a device fails.
     pub fn state_dict(&self) -> Result<Vec<(String, Tensor)>> {
         self.check_no_gradients_wait("state_dict")?;
         let NamedState { tensors, steps } = self.optimizer_state()?;
@@ -63,10 +66,16 @@ impl Trainer {
         if let Some(lr) = self.rule.lr {
             state.push((LR.to_owned(), Tensor::new(&[lr], &Device::Cpu)?));
         }
-        let buffers = self.net.other_buffers()?;
-        for (name, buffer) in &buffers {
-            weights::check_finite(name, buffer)?; // after all processes have brought theirs
+        if self.number > 0 {
+            let number = self.number as i64;
+            state.push((NUMBER.to_owned(), Tensor::new(&[number], &Device::Cpu)?));
         }
+        let buffers = self.net.other_buffers()?;
+        // after all processes have brought theirs
+        for (name, buffer) in &buffers {
+            weights::check_finite(name, buffer)?;
+        }
+        self.net.check_buffers()?;
         state.extend(buffers);
         Ok(state)
     }
@@ -90,6 +99,10 @@ impl Trainer {
                 .get(LR)
                 .map(|lr| lr.flatten_all()?.get(0)?.to_scalar::<f64>());
             let lr = lr.transpose()?;
+            let number = state
+                .get(NUMBER)
+                .map(|number| number.flatten_all()?.get(0)?.to_scalar());
+            let number: i64 = number.transpose()?.unwrap_or(0);
             let slots = if of_each.is_empty() {
                 Default::default() // before the first step
             } else {
@@ -98,6 +111,7 @@ impl Trainer {
             };
             self.set_slots(slots, *all as usize);
             self.rule.lr = lr;
+            self.number = number as usize;
         }
         for (name, buffer, tensor) in buffers {
             buffer.set(&tensor).context(name)?;
@@ -106,26 +120,49 @@ impl Trainer {
     }
 
     /// The optimizer state in `state`, after so many steps of each parameter.
+    ///
+    /// # Errors
+    /// If something is missing, is left over, has another size, or is NaN; also of parameters that are frozen now.
     fn named_state(&self, state: &BTreeMap<String, Tensor>, steps: &[i64]) -> Result<NamedState> {
-        let (params, found) = (self.net.states[0].parameters().count(), steps.len());
+        let params: Vec<&(String, Var)> = self.net.states[0].parameters().collect();
+        let (all, found) = (params.len(), steps.len());
         ensure!(
-            found == params,
-            "steps: of {found} parameters, the network has {params}"
+            found == all,
+            "steps: of {found} parameters, the network has {all}"
         );
+        if let Some(negative) = steps.iter().find(|steps| **steps < 0) {
+            bail!("steps: {negative} of a parameter; expected 0 or more")
+        }
         let names = self.rule.optimizer.state();
+        let is_own = |entry: &str| match entry.split_once(' ') {
+            None => [STEPS, LR, NUMBER].contains(&entry),
+            Some(("replica", _)) => true, // a buffer of another replica
+            Some((name, param)) => {
+                names.contains(&name) && params.iter().any(|(of, _)| of == param)
+            }
+        };
+        if let Some(entry) = state.keys().find(|entry| !is_own(entry)) {
+            bail!("the optimizer's state: {entry} is not this optimizer's or this network's")
+        }
         let mut tensors = BTreeMap::new();
-        for (entry, tensor) in state {
-            match entry.split_once(' ') {
-                Some(("replica", _)) => {} // a buffer of another replica
-                None if [STEPS, LR].contains(&entry.as_str()) => {}
-                Some((name, param))
-                    if names.contains(&name) && self.net.states[0].get(param).is_some() =>
-                {
-                    tensors.insert(entry.clone(), tensor.clone());
-                }
-                _ => bail!(
-                    "the optimizer's state: {entry} is not this optimizer's or this network's"
-                ),
+        for ((param, var), steps) in params.into_iter().zip(steps) {
+            for name in names {
+                let entry = state_name(name, param);
+                let Some(tensor) = state.get(&entry) else {
+                    ensure!(*steps == 0, "the checkpoint has no {entry}");
+                    continue;
+                };
+                let (found, expected) = (tensor.elem_count(), var.elem_count());
+                ensure!(
+                    found == expected,
+                    "{entry} has {found} elements, the parameter {expected}"
+                );
+                let values: Vec<f32> = tensor.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
+                ensure!(
+                    !values.iter().any(|value| value.is_nan()),
+                    "{entry} contains NaN"
+                );
+                tensors.insert(entry, tensor.clone());
             }
         }
         let steps = steps.iter().map(|steps| *steps as u64).collect();
@@ -230,9 +267,7 @@ impl DataParallel {
             return Ok(());
         }
         let params: Vec<&(String, Var)> = self.states[0].parameters().collect();
-        let values = |param: &Var| anyhow::Ok(param.flatten_all()?.to_vec1::<f32>()?);
-        let sum =
-            |param: &Var| anyhow::Ok(crc32fast::hash(cast_slice(&values(param)?)).to_le_bytes());
+        let sum = |param: &Var| anyhow::Ok(crc32fast::hash(&bytes(param)?).to_le_bytes());
         let sums = params.iter().map(|(_, param)| sum(param));
         let sums = sums.collect::<Result<Vec<_>>>()?.concat();
         let all = self.processes.gather(&sums)?;
@@ -246,11 +281,29 @@ impl DataParallel {
                 format!("the networks of process 0 and process {other} have different parameters");
             return Err(Disagreement(error).into());
         };
-        let all = self.processes.gather(cast_slice(&values(param)?))?;
-        let tensor =
-            |i: usize| Tensor::from_raw_buffer(&all[i], DType::F32, param.dims(), &Device::Cpu);
+        let all = self.processes.gather(&bytes(param)?)?;
+        let tensor = |i: usize| {
+            Tensor::from_raw_buffer(&all[i], compared_as(param), param.dims(), &Device::Cpu)
+        };
         let places = ["process 0", &format!("process {other}")];
         let compared = compare(name, (places[0], &tensor(0)?), (places[1], &tensor(other)?));
         compared.map_err(|error| Disagreement(error.to_string()).into())
     }
+}
+
+/// The type in which parameters are compared between processes: what is not f32, such as a frozen table, as f64.
+fn compared_as(param: &Var) -> DType {
+    match param.dtype() {
+        DType::F32 => DType::F32,
+        _ => DType::F64,
+    }
+}
+
+/// The numbers of a parameter as bytes.
+fn bytes(param: &Var) -> Result<Vec<u8>> {
+    let values = param.flatten_all()?;
+    Ok(match compared_as(param) {
+        DType::F32 => cast_slice(&values.to_vec1::<f32>()?).to_vec(),
+        _ => cast_slice(&values.to_dtype(DType::F64)?.to_vec1::<f64>()?).to_vec(),
+    })
 }

@@ -12,7 +12,7 @@ use functional::{Optimizer, Value};
 use training::{BatchLoss, Unread};
 
 use crate::data_parallel::DataParallel;
-use crate::replica::{Loss, Minibatch, Replica, Share};
+use crate::replica::{Loss, Minibatch, NotFinite, Replica, Share};
 use crate::slot::{NamedState, Slot};
 use crate::update_rule::{StepRule, UpdateRule};
 
@@ -55,6 +55,8 @@ pub struct Trainer {
     /// The examples of the last step; 0 where its gradients are not there.
     pub(crate) last_examples: usize,
     slots: Slots,
+    /// Its number among the trainers of the network: each draws numbers of its own.
+    pub(crate) number: usize,
 }
 
 /// The minibatches whose gradients wait for their step.
@@ -191,6 +193,7 @@ impl Trainer {
             waiting: Waiting::default(),
             last_examples: 0,
             slots: Slots::default(),
+            number: net.trainers.fetch_add(1, Ordering::Relaxed),
         }
     }
 
@@ -387,6 +390,7 @@ impl Trainer {
             "a step needs at least 1 example, the minibatch has 0"
         );
         let slots = self.slots()?;
+        self.last_examples = 0; // until the step is taken
         let of_step = self.step_number(&rule);
         let examples = self.waiting.examples + batch_size;
         let minibatch = self.job(rule, last.then_some(examples));
@@ -399,27 +403,27 @@ impl Trainer {
         let trained = match self.net.on_each(inputs, train) {
             Ok(trained) => trained,
             Err(error) if minibatch.dropped.load(Ordering::SeqCst) => {
+                if let Some(refused) = error.downcast_ref::<NotFinite>() {
+                    return self.refuse(of_step, &refused.clone());
+                }
                 let lost = self.drop_step()?;
                 bail!("{error:#}{lost}")
             }
             Err(error) => return Err(error),
         };
-        let not_finite = trained
-            .iter()
-            .find_map(|trained| trained.not_finite.clone());
+        let refused = trained.iter().find_map(|trained| trained.refused.clone());
         let (mut losses, mut shards) = (Vec::new(), Vec::new());
         for shard in trained.into_iter().filter_map(|trained| trained.shard) {
             losses.push(shard.loss);
             shards.extend(shard.outputs.map(|outputs| (outputs, shard.labels)));
         }
-        if let Some(what) = not_finite {
+        if let Some(refused) = refused {
             let loss = BatchLoss::new(losses, batch_size).mean()?;
-            let why = if loss.is_finite() {
-                what
+            return if loss.is_finite() {
+                self.refuse(of_step, &refused)
             } else {
-                format!("the loss is {loss}")
+                self.refuse(of_step, &NotFinite::loss(loss))
             };
-            return self.refuse(of_step, &why);
         }
         if last {
             self.step_taken(examples);
@@ -448,9 +452,9 @@ impl Trainer {
             replica.flush(&job, &mut lock(&slot), examples)
         };
         let slots = self.slots()?;
-        let not_finite = self.net.on_each(slots, flush)?.into_iter().flatten().next();
-        if let Some(what) = not_finite {
-            return self.refuse(of_step, &what);
+        let refused = self.net.on_each(slots, flush)?.into_iter().flatten().next();
+        if let Some(refused) = refused {
+            return self.refuse(of_step, &refused);
         }
         self.step_taken(examples);
         Ok(())
@@ -482,6 +486,7 @@ impl Trainer {
         Arc::new(Minibatch {
             loss: self.loss.clone(),
             rule,
+            trainer: self.number,
             number: (self.steps, self.waiting.minibatches),
             step_with,
             checks_gradients: self.checks_gradients,
@@ -564,12 +569,13 @@ impl Trainer {
         })
     }
 
-    /// The error of a step that was not taken, because `what` is not finite.
-    fn refuse<T>(&mut self, step: StepNumber, what: &str) -> Result<T> {
+    /// The error of a step that was not taken.
+    fn refuse<T>(&mut self, step: StepNumber, refused: &NotFinite) -> Result<T> {
         let lost = self.drop_step()?;
         let StepNumber { number, lr } = step;
         bail!(
-            "step {number}, at learning rate {lr:?}: {what}. No step was taken{lost}; try a smaller rate, or clip_norm"
+            "step {number}, at learning rate {lr:?}: {}",
+            refused.said(&lost)
         )
     }
 

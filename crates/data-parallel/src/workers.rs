@@ -1,15 +1,15 @@
 //! The threads of the replicas, one for each for as long as the network lives: replicas wait for each other in the
 //! all-reduce, and a GPU's handles belong to a thread.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use collective::Deadline;
-use devices::catch_panic;
+use devices::{catch_panic, lock};
 
 use crate::replica::Replica;
 use crate::state::State;
@@ -112,6 +112,8 @@ pub(crate) struct Workers {
     pub timeout: Option<Duration>,
     /// Whether no other process has replicas of this network.
     pub alone: bool,
+    /// Held while a job is handed out, so that all replicas get the jobs of several threads in one order.
+    pub order: Mutex<()>,
 }
 
 impl Workers {
@@ -128,12 +130,14 @@ impl Workers {
         let job = Arc::new(job);
         let (done, inbox) = channel();
         let mut results = Vec::new();
+        let order = lock(&self.order);
         for (i, (worker, input)) in self.all.iter().zip(inputs).enumerate() {
             let (job, done) = (job.clone(), done.clone());
             let answer = move |result| _ = done.send((i, result)); // fails where `on_each` gave up
             worker.run(move |replica| job(replica, input), answer);
             results.push(None);
         }
+        drop(order);
         drop(done);
         let end = self.collect(&inbox, &mut results);
         let missing = results.iter().zip(&self.all);

@@ -1,7 +1,9 @@
 //! Compares parameters of replicas to the bit.
 
+use std::fmt::Display;
+
 use anyhow::{Result, bail};
-use candle_core::Tensor;
+use candle_core::{DType, Tensor, WithDType};
 
 /// Compares one parameter of two replicas, each with the name of its device.
 ///
@@ -17,16 +19,40 @@ use candle_core::Tensor;
 /// # Errors
 /// Names the first element that has other bits.
 pub fn compare(name: &str, (on_a, a): (&str, &Tensor), (on_b, b): (&str, &Tensor)) -> Result<()> {
-    let values = |tensor: &Tensor| tensor.flatten_all()?.to_vec1::<f32>();
-    let (x, y) = (values(a)?, values(b)?);
-    let differ = |(x, y): (&f32, &f32)| x.to_bits() != y.to_bits();
-    match x.iter().zip(&y).position(differ) {
+    let differ = if a.dtype() == DType::F32 {
+        first_difference(a, b, |x: f32, y| x.to_bits() != y.to_bits())?
+    } else {
+        let [a, b] = [a, b].map(|tensor| tensor.to_dtype(DType::F64)); // such as a frozen table of integers
+        first_difference(&a?, &b?, |x: f64, y| x.to_bits() != y.to_bits())?
+    };
+    match differ {
         None => Ok(()),
-        Some(i) => {
-            let (at, x, y) = (index(i, a.dims()), x[i], y[i]);
+        Some(Difference { element, x, y }) => {
+            let at = index(element, a.dims());
             bail!("the replicas differ: {name}{at:?} is {x} on {on_a} and {y} on {on_b}")
         }
     }
+}
+
+/// An element of two tensors, and what it is in each.
+struct Difference {
+    element: usize,
+    x: String,
+    y: String,
+}
+
+fn first_difference<T: WithDType + Display>(
+    a: &Tensor,
+    b: &Tensor,
+    differ: impl Fn(T, T) -> bool,
+) -> Result<Option<Difference>> {
+    let (x, y): (Vec<T>, Vec<T>) = (a.flatten_all()?.to_vec1()?, b.flatten_all()?.to_vec1()?);
+    let element = x.iter().zip(&y).position(|(x, y)| differ(*x, *y));
+    Ok(element.map(|element| Difference {
+        element,
+        x: x[element].to_string(),
+        y: y[element].to_string(),
+    }))
 }
 
 /// Where element `i` is in a tensor of that shape.

@@ -287,7 +287,7 @@ impl DataIter {
         order.truncate(self.num_examples());
         let (begun, had) = self.begun;
         if epoch == begun {
-            order.drain(..had);
+            order.drain(..had.min(order.len())); // `drop_last` may have left fewer
         }
         order
     }
@@ -372,6 +372,9 @@ mod tests {
             let mut all = batches.concat();
             all.sort_unstable();
             prop_assert_eq!(all, (0..n).collect::<Vec<_>>());
+            if let Ok(full) = iter.clone().starting_at(epoch, iter.num_batches()).unwrap().drop_last() {
+                prop_assert_eq!(full.epoch(epoch).count(), 0); // in this order too
+            }
             if let Ok(full) = iter.drop_last() {
                 let left = numbers(full.epoch(epoch));
                 prop_assert_eq!(left.len(), full.num_batches());

@@ -12,7 +12,7 @@ use crate::state;
 /// Zeros with probability p in training, the others divided by 1 − p; in inference nothing.
 ///
 /// The masks are drawn anew for each replica, minibatch and call, from the network's seed, the name of the layer, the
-/// replica, the step and the number of the call: a run repeats them, also one that was resumed. k replicas have other
+/// replica, the trainer, the step and the number of the call: a run repeats them, also one that was resumed. k replicas have other
 /// masks than one. A layer that is used several times in a pass has a new mask each time.
 pub struct Dropout {
     p: f64,
@@ -25,6 +25,8 @@ pub(crate) struct Pass {
     pub seed: u64,
     /// Among the replicas of all processes.
     pub replica: usize,
+    /// Among the trainers of the network.
+    pub trainer: usize,
     /// The steps before this one, and the minibatches of this step before this one.
     pub number: (usize, usize),
 }
@@ -92,10 +94,13 @@ impl Dropout {
         let words = [pass.replica, step, minibatch].map(|word| (word as u64).to_le_bytes());
         let of_layer = hash(pass.seed, self.name.as_bytes());
         let seed = words.iter().fold(of_layer, |seed, word| hash(seed, word));
-        if call == 0 {
-            seed // as before there was a count
+        // the first call in a step of the first trainer has the bits that it had before these were counted
+        let counts = [pass.trainer as u64, call];
+        if counts == [0, 0] {
+            seed
         } else {
-            hash(seed, &call.to_le_bytes())
+            let counts = counts.map(u64::to_le_bytes);
+            counts.iter().fold(seed, |seed, count| hash(seed, count))
         }
     }
 }

@@ -356,6 +356,13 @@ impl Gradients {
         result
     }
 
+    /// The first part that is NaN or infinite, with its value, as [`not_finite_sum`](crate::not_finite_sum) of the buckets
+    /// that are here.
+    pub fn not_finite(&self) -> Option<(&Part, f32)> {
+        let mut buckets = self.buckets.iter().zip(&self.layout);
+        buckets.find_map(|(values, parts)| values.as_ref()?.not_finite(parts))
+    }
+
     /// Hands out all buckets. Gradients that nothing wrote since [`zero`](Self::zero) are zeros, as a replica
     /// without an example needs them.
     ///

@@ -3,7 +3,6 @@
 use candle_core::{Device, Result, Tensor, Var, bail};
 
 use super::{Data, Optimizer, Slice};
-use crate::cpu::finite::are_finite;
 use crate::cpu::gradient::CHUNK;
 use crate::cpu::threads::for_each_chunk;
 use crate::memory::bucket::{Bucket, Part, Values};
@@ -146,19 +145,8 @@ impl OptimizerState {
 /// assert_eq!(not_finite_sum(&sums), Some((&part(1, 1..3), f32::INFINITY)));
 /// ```
 pub fn not_finite_sum(sums: &[Bucket]) -> Option<(&Part, f32)> {
-    sums.iter().find_map(|bucket| match &bucket.values {
-        Values::Floats(floats) if !are_finite(floats) => {
-            let of_part = |part: &'_ Part| {
-                let mut values = floats[part.range.clone()].iter();
-                values.find(|value| !value.is_finite()).copied()
-            };
-            bucket
-                .parts
-                .iter()
-                .find_map(|part| Some((part, of_part(part)?)))
-        }
-        _ => None,
-    })
+    sums.iter()
+        .find_map(|bucket| bucket.values.not_finite(&bucket.parts))
 }
 
 /// An error, where parameters, sums and rates do not fit.
