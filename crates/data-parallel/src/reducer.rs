@@ -1,5 +1,5 @@
 //! The all-reduce of one replica, on a thread of its own: it goes on while the replica computes (diff 3 of the chapter
-//! `seven-diffs`).
+//! `seven-diffs`). A replica that is the only one has nothing to sum, and no such thread.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
@@ -17,8 +17,15 @@ use crate::settings::ReduceOn;
 pub(crate) struct Reducer {
     /// None when it is to end.
     buckets: Option<Sender<Bucket>>,
-    sums: Receiver<Result<Summed>>,
+    sums: Sums,
     thread: Option<JoinHandle<()>>,
+}
+
+/// Where sums come from.
+enum Sums {
+    OfAll(Receiver<Result<Summed>>),
+    /// The buckets that were handed in.
+    OfOne(Receiver<Bucket>),
 }
 
 /// A bucket with the sums of all replicas.
@@ -36,11 +43,15 @@ impl Reducer {
         device: &Device,
         reduce_on: ReduceOn,
     ) -> Result<Self> {
-        let stream = match member.size() {
-            1 => CommunicationStream::beside(&Device::Cpu)?, // there is nothing to sum
-            _ => CommunicationStream::beside(device)?,
-        };
         let (buckets, inbox) = channel();
+        if member.size() == 1 {
+            return Ok(Self {
+                buckets: Some(buckets),
+                sums: Sums::OfOne(inbox),
+                thread: None,
+            });
+        }
+        let stream = CommunicationStream::beside(device)?;
         let (outbox, sums) = channel();
         let serve = move || {
             for bucket in inbox {
@@ -57,7 +68,7 @@ impl Reducer {
         let thread = thread.context("a thread could not be started")?;
         Ok(Self {
             buckets: Some(buckets),
-            sums,
+            sums: Sums::OfAll(sums),
             thread: Some(thread),
         })
     }
@@ -74,13 +85,24 @@ impl Reducer {
 
     /// Why there are no more sums, if a sum has failed; those before it are lost.
     pub fn failure(&self) -> Option<anyhow::Error> {
-        self.sums.try_iter().find_map(Result::err)
+        match &self.sums {
+            Sums::OfAll(sums) => sums.try_iter().find_map(Result::err),
+            Sums::OfOne(_) => None,
+        }
     }
 
     /// The next sum, in the order in which the buckets were handed in.
     pub fn sum(&self) -> Result<Summed> {
-        let sum = self.sums.recv();
-        sum.context("the thread of the all-reduce has ended")?
+        match &self.sums {
+            Sums::OfAll(sums) => {
+                let sum = sums.recv();
+                sum.context("the thread of the all-reduce has ended")?
+            }
+            Sums::OfOne(buckets) => Ok(Summed {
+                bucket: buckets.recv()?,
+                is_finite: false, // the trainer looks at them with all its threads
+            }),
+        }
     }
 }
 
@@ -102,8 +124,6 @@ fn all_reduce(
 ) -> Result<Summed> {
     let mut is_finite = false;
     bucket.values = match bucket.values {
-        // with nothing to add, the trainer looks at them with all its threads
-        Values::Floats(floats) if member.size() == 1 => Values::Floats(member.all_reduce(floats)?),
         Values::Floats(floats) => {
             let (sums, are_finite) = member.all_reduce_finite(floats)?;
             is_finite = are_finite;

@@ -3,6 +3,7 @@
 use crate::cpu::gradient::CHUNK;
 use crate::cpu::simd::vectorized;
 use crate::cpu::threads::for_each_chunk;
+use crate::memory::bucket::{Part, Values};
 use crate::memory::tensors::read_all;
 use candle_core::{DType, Result, Tensor};
 
@@ -32,8 +33,20 @@ pub fn not_finite(x: &Tensor) -> Result<Option<usize>> {
     })
 }
 
+/// The first of the parts of a bucket that is NaN or infinite, with its value; none on a GPU.
+pub(crate) fn not_finite_part<'a>(values: &Values, parts: &'a [Part]) -> Option<(&'a Part, f32)> {
+    match values {
+        Values::Floats(floats) if !are_finite(floats) => parts.iter().find_map(|part| {
+            let mut values = floats[part.range.clone()].iter();
+            let value = values.find(|value| !value.is_finite())?;
+            Some((part, *value))
+        }),
+        _ => None,
+    }
+}
+
 /// Whether all are finite, with the threads of this replica.
-pub(crate) fn are_finite(values: &[f32]) -> bool {
+fn are_finite(values: &[f32]) -> bool {
     let mut largest = vec![0; values.len().div_ceil(CHUNK)];
     for_each_chunk(
         &mut largest,

@@ -6,6 +6,7 @@ use super::tape::{Plan, Saved, Tape};
 use super::value::Value;
 use super::writing::{Parameter, Writing, fill, unused};
 use crate::cpu::Cpu;
+use crate::cpu::finite::not_finite_part;
 use crate::kernel::{Backend, Pass};
 use crate::memory::bucket::{self, Bucket, Part, Values};
 use crate::ops::synchronized::Summation;
@@ -360,7 +361,7 @@ impl Gradients {
     /// that are here.
     pub fn not_finite(&self) -> Option<(&Part, f32)> {
         let mut buckets = self.buckets.iter().zip(&self.layout);
-        buckets.find_map(|(values, parts)| values.as_ref()?.not_finite(parts))
+        buckets.find_map(|(values, parts)| not_finite_part(values.as_ref()?, parts))
     }
 
     /// Hands out all buckets. Gradients that nothing wrote since [`zero`](Self::zero) are zeros, as a replica

@@ -5,7 +5,6 @@ use candle_core::{Device, Result, Tensor};
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::cpu::finite::are_finite;
 use crate::memory::tensors::with_slice_mut;
 
 /// The gradients of some parameters that follow each other, one after the other in one memory.
@@ -98,18 +97,6 @@ impl Values {
                 let part = tensor.narrow(0, range.start, range.len())?;
                 part.force_contiguous()
             }
-        }
-    }
-
-    /// The first of these parts that is NaN or infinite, with its value; none on a GPU.
-    pub(crate) fn not_finite<'a>(&self, parts: &'a [Part]) -> Option<(&'a Part, f32)> {
-        match self {
-            Values::Floats(floats) if !are_finite(floats) => parts.iter().find_map(|part| {
-                let mut values = floats[part.range.clone()].iter();
-                let value = values.find(|value| !value.is_finite())?;
-                Some((part, *value))
-            }),
-            _ => None,
         }
     }
 

@@ -3,6 +3,7 @@
 use candle_core::{Device, Result, Tensor, Var, bail};
 
 use super::{Data, Optimizer, Slice};
+use crate::cpu::finite::not_finite_part;
 use crate::cpu::gradient::CHUNK;
 use crate::cpu::threads::for_each_chunk;
 use crate::memory::bucket::{Bucket, Part, Values};
@@ -146,7 +147,7 @@ impl OptimizerState {
 /// ```
 pub fn not_finite_sum(sums: &[Bucket]) -> Option<(&Part, f32)> {
     sums.iter()
-        .find_map(|bucket| bucket.values.not_finite(&bucket.parts))
+        .find_map(|bucket| not_finite_part(&bucket.values, &bucket.parts))
 }
 
 /// An error, where parameters, sums and rates do not fit.
