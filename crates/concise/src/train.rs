@@ -80,7 +80,7 @@ fn train_among(processes: &Arc<Processes>, options: &Options) -> Result<Summary>
         synchronize(&devices)?;
         run.timer.stop();
         // Evaluate the model on all devices, and add the accuracy to the curve
-        let test_acc = evaluate_accuracy_gpus(&net, &run.test_iter)?;
+        let test_acc = run.unless_ended(evaluate_accuracy_gpus(&net, &run.test_iter))?;
         run.epoch(test_acc, &State(&net, &trainer))?;
     }
     run.finish(&State(&net, &trainer))

@@ -420,6 +420,18 @@ impl Run {
         Ok(())
     }
 
+    /// The accuracy of an evaluation; NaN in place of an error if Ctrl-C has ended the run, because then the data iterator
+    /// may give no minibatch. [`epoch`](Self::epoch) does not use it.
+    ///
+    /// # Errors
+    /// Of the evaluation.
+    pub fn unless_ended(&self, accuracy: Result<f64>) -> Result<f64> {
+        match accuracy {
+            Err(_) if interrupted() => Ok(f64::NAN),
+            accuracy => accuracy,
+        }
+    }
+
     /// Ends the run: writes the parameters where `--out` asks for it, and prints the curve and
     /// the book's last line.
     ///
