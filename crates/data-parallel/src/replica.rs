@@ -121,17 +121,17 @@ pub(crate) struct Trained {
     /// None without an example.
     pub shard: Option<Shard>,
     /// Why no step was taken: what the sums have shown, on all replicas the same.
-    pub refused: Option<NotFinite>,
+    pub refused: Option<Refusal>,
 }
 
-/// Why a step was not taken, although all could be computed: a number that is none, or too large.
+/// Why a step was not taken, although all could be computed: a number is none, or nothing is used.
 #[derive(Debug, Clone)]
-pub(crate) struct NotFinite {
+pub(crate) struct Refusal {
     what: String,
     advice: &'static str,
 }
 
-impl NotFinite {
+impl Refusal {
     pub fn loss(loss: f32) -> Self {
         Self {
             what: format!("the loss is {loss}"),
@@ -160,13 +160,13 @@ impl NotFinite {
     }
 }
 
-impl fmt::Display for NotFinite {
+impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.what)
     }
 }
 
-impl std::error::Error for NotFinite {}
+impl std::error::Error for Refusal {}
 
 /// What all replicas together have.
 struct Sums {
@@ -281,7 +281,7 @@ impl Replica {
         minibatch: &Minibatch,
         slot: &mut Slot,
         examples: usize,
-    ) -> Result<Option<NotFinite>> {
+    ) -> Result<Option<Refusal>> {
         self.in_step = true;
         slot.keep_buffers(&self.state)?;
         self.hand_in(slot)?;
@@ -405,7 +405,7 @@ impl Replica {
         };
         let loss = slot.gradients.backward_with(&written.loss, how);
         if let Some(loss) = bad_loss {
-            return Err(NotFinite::loss(loss).into());
+            return Err(Refusal::loss(loss).into());
         }
         let loss = loss?;
         check_used(norms.as_deref())?;
@@ -419,7 +419,7 @@ impl Replica {
             && let Some((part, value)) = slot.gradients.not_finite()
         {
             // before the gradients of other minibatches are added
-            return Err(NotFinite::gradient(slot.name(part.parameter), value).into());
+            return Err(Refusal::gradient(slot.name(part.parameter), value).into());
         }
         Ok((loss, outputs))
     }
@@ -518,7 +518,7 @@ impl Replica {
         minibatch: &Minibatch,
         slot: &mut Slot,
         examples: usize,
-    ) -> Result<Option<NotFinite>> {
+    ) -> Result<Option<Refusal>> {
         let Sums {
             buckets,
             are_finite,
@@ -535,10 +535,10 @@ impl Replica {
                 && let Some((part, value)) = not_finite_sum(&buckets)
             {
                 let name = slot.name(part.parameter);
-                return Ok(Some(NotFinite::gradient(name, value)));
+                return Ok(Some(Refusal::gradient(name, value)));
             }
             if used.iter().all(|used| !used) {
-                return Ok(Some(NotFinite::nothing_is_used()));
+                return Ok(Some(Refusal::nothing_is_used()));
             }
             slot.step(&minibatch.rule, &used, &buckets, examples)?;
             Ok(None)

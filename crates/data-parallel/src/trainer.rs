@@ -12,7 +12,7 @@ use functional::{Optimizer, Value};
 use training::{BatchLoss, Unread};
 
 use crate::data_parallel::DataParallel;
-use crate::replica::{Loss, Minibatch, NotFinite, Replica, Share};
+use crate::replica::{Loss, Minibatch, Refusal, Replica, Share};
 use crate::slot::{NamedState, Slot};
 use crate::update_rule::{StepRule, UpdateRule};
 
@@ -403,7 +403,7 @@ impl Trainer {
         let trained = match self.net.on_each(inputs, train) {
             Ok(trained) => trained,
             Err(error) if minibatch.dropped.load(Ordering::SeqCst) => {
-                if let Some(refused) = error.downcast_ref::<NotFinite>() {
+                if let Some(refused) = error.downcast_ref::<Refusal>() {
                     return self.refuse(of_step, &refused.clone());
                 }
                 let lost = self.drop_step()?;
@@ -422,7 +422,7 @@ impl Trainer {
             return if loss.is_finite() {
                 self.refuse(of_step, &refused)
             } else {
-                self.refuse(of_step, &NotFinite::loss(loss))
+                self.refuse(of_step, &Refusal::loss(loss))
             };
         }
         if last {
@@ -570,7 +570,7 @@ impl Trainer {
     }
 
     /// The error of a step that was not taken.
-    fn refuse<T>(&mut self, step: StepNumber, refused: &NotFinite) -> Result<T> {
+    fn refuse<T>(&mut self, step: StepNumber, refused: &Refusal) -> Result<T> {
         let lost = self.drop_step()?;
         let StepNumber { number, lr } = step;
         bail!(
