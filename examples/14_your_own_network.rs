@@ -21,7 +21,7 @@ fn network(vb: VarBuilder<'_>) -> Result<impl Network + use<>> {
 }
 
 /// Trains on two devices, and gives the test accuracy.
-fn train(train_iter: &DataIter, test_iter: &DataIter) -> anyhow::Result<f64> {
+fn train(train_iter: &DataIter, test_iter: &DataIter) -> Result<f64> {
     let devices = d2l::devices(2)?; // two GPUs, or two replicas on the CPU
     let net = DataParallel::new(&devices, Initializer::Xavier(3.0), 0, network)?;
     let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.1));

@@ -85,7 +85,7 @@ fn main() -> anyhow::Result<()> {
         trainer.step(&x, &y)?;
     }
     let seconds = timer.stop();
-    let test_acc = evaluate_accuracy_gpus(&net, &test_iter)?;
+    let test_acc = evaluate_accuracy(&net, &test_iter)?;
     println!("test acc: {test_acc:.4} after {seconds:.1} seconds of training");
     Ok(())
 }

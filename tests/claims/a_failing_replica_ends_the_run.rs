@@ -18,8 +18,8 @@ use candle_core::Tensor;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-use crate::kit::{command, copies, cpus, formula_batch, has, signal};
-use crate::kit::{start, succeeds, until_there};
+use crate::kit::{command, copies, cpus, formula_batch, has, signal, until_two_checkpoints};
+use crate::kit::{start, succeeds};
 
 trials![
     one_of_several_in_every_phase,
@@ -335,7 +335,7 @@ fn a_process_that_was_stopped_goes_on() -> Result<()> {
     let args = format!("{args} --timeout 2 --checkpoint-every 1");
     let args = format!("{args} --out {}", out.display());
     let mut child = start("concise", &args)?;
-    until_there(&out.join("checkpoint.previous.safetensors"), &mut child)?; // after its second step
+    until_two_checkpoints(&out, &mut child)?; // after its second step
     for _ in 0..2 {
         signal("-STOP", child.id())?;
         thread::sleep(Duration::from_secs(3));
@@ -350,7 +350,7 @@ fn a_process_that_was_stopped_goes_on() -> Result<()> {
 
 fn who_wants_a_backtrace_gets_one() -> Result<()> {
     for program in ["scratch", "concise"] {
-        let mut command = with(program, &format!("{SMALL} --gpus 2"), "update,2,,1,0")?;
+        let mut command = with(program, &format!("{SMALL} --gpus 2"), "update,2,1,0")?;
         let said = fails(command.env("RUST_BACKTRACE", "1"), LIMIT)?.join("\n");
         has(&said, "stack backtrace")?;
         has(&said, "a fault in update\n")?;

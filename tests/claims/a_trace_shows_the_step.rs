@@ -7,7 +7,7 @@ use std::process::Child;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::kit::{refuses, start, succeeds, until_there};
+use crate::kit::{refuses, start, succeeds, until_two_checkpoints};
 
 trials![
     two_replicas_of_lenet_compute_at_the_same_time,
@@ -193,7 +193,7 @@ fn traced_resnet(folder: &Path) -> Result<(Child, PathBuf)> {
     let files = format!("--out {} --trace {}", out.display(), file.display());
     let ten_epochs = SMALL.replace("--epochs 1", "--epochs 10");
     let mut child = start("concise", &format!("{ten_epochs} {RESNET} {files}"))?;
-    until_there(&out.join("checkpoint.previous.safetensors"), &mut child)?;
+    until_two_checkpoints(&out, &mut child)?;
     Ok((child, file))
 }
 

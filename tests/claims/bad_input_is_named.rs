@@ -177,7 +177,7 @@ fn damaged(good: &[u8], damage: &Damage) -> Result<Vec<u8>> {
 fn is_refused(path: &Path, words: &str) -> Result<()> {
     let lenet = lenet()?;
     let read = || match path.ends_with(LENET) {
-        true => run::weights::load(path, &lenet).map(|_| ()),
+        true => Ok(run::weights::load(path, &lenet).map(drop)?),
         false => {
             let data = path.parent().map(dataset::Data::from);
             let options = dataset::Options {

@@ -191,7 +191,7 @@ fn without_a_folder(options: &mut run::Options) {
 }
 
 /// An error names the file that is broken.
-fn names(path: &Path, error: &anyhow::Error) {
+fn names(path: &Path, error: &dyn std::fmt::Display) {
     let (name, error) = (path.display().to_string(), format!("{error:#}"));
     assert!(error.contains(&name), "{error:?} does not name {name}");
 }

@@ -222,6 +222,28 @@ pub fn until_there(file: &Path, run: &mut Child) -> Result<()> {
     Ok(())
 }
 
+/// The checkpoint before the newest one in the folder of a run, if there is one.
+pub fn older_checkpoint(folder: &Path) -> Option<PathBuf> {
+    let entries = fs::read_dir(folder).ok()?.filter_map(Result::ok);
+    let step = |path: &Path| {
+        let name = path.file_name()?.to_str()?.strip_prefix("checkpoint-")?;
+        name.strip_suffix(".safetensors")?.parse::<usize>().ok()
+    };
+    let older = entries.map(|entry| entry.path());
+    let older = older.filter_map(|path| Some((step(&path)?, path)));
+    older.max().map(|(_, path)| path)
+}
+
+/// Waits until a run has written two checkpoints; it must not end before.
+pub fn until_two_checkpoints(folder: &Path, run: &mut Child) -> Result<()> {
+    while older_checkpoint(folder).is_none() {
+        let ended = run.try_wait()?;
+        ensure!(ended.is_none(), "{ended:?} before two checkpoints");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
 /// Sends a signal: `-KILL`.
 pub fn signal(signal: &str, pid: u32) -> Result<()> {
     let mut kill = Command::new("kill");

@@ -299,7 +299,8 @@ fn two_dropouts_have_two_names() -> Result<()> {
     let words = "Dropout: the name \"drop\" is requested twice: give each layer a name of its own with vb.pp";
     says(words, build(["drop", "drop"]).map(drop))?;
     build(["drop", "drop2"])?;
-    build(["fc", "drop"]).map(drop)
+    build(["fc", "drop"])?;
+    Ok(())
 }
 
 /// Evenly between ±1/√(inputs), biases too; the book's Normal leaves biases at zero.

@@ -8,9 +8,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
-use crate::kit::{command, ended, has, refuses, start, succeeds, times, until_there, write_idx};
+use crate::kit::{
+    command, ended, has, older_checkpoint, refuses, start, succeeds, times, until_two_checkpoints,
+    write_idx,
+};
 use crate::runs_are_taken_up::{LENET, NEWEST, Runs};
 
 trials![
@@ -120,7 +123,7 @@ fn a_trace_is_no_file_of_the_run() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let (out, link) = (folder.path().join("run"), folder.path().join("link.json"));
     symlink(out.join("steps.csv"), &link)?;
-    let names = ["loss.json", "steps.csv", ".checkpoint.safetensors.partial"];
+    let names = ["loss.json", "steps.csv", ".steps.csv.7-0.partial"];
     let mut traces = names.map(|name| out.join(".").join(name)).to_vec();
     let run = format!("{SMALL} --overwrite --out {}", out.display());
     let refused = |trace: &PathBuf| {
@@ -171,8 +174,9 @@ fn a_table_that_contradicts_the_checkpoint_is_refused() -> Result<()> {
 fn a_checkpoint_of_another_run_is_refused() -> Result<()> {
     let runs = Runs::of("scratch", LENET)?;
     let out = ran(&runs, "run", LENET)?;
-    const PREVIOUS: &str = "checkpoint.previous.safetensors";
-    let (newest, previous) = (out.join(NEWEST), out.join(PREVIOUS));
+    let previous = |out: &Path| older_checkpoint(out).context("one checkpoint alone");
+    let (newest, previous_of) = (out.join(NEWEST), previous);
+    let previous = previous_of(&out)?;
     let own = [&newest, &previous].map(fs::read);
     let others = [
         format!("{LENET} --seed 1"),
@@ -186,7 +190,7 @@ fn a_checkpoint_of_another_run_is_refused() -> Result<()> {
             0 => fs::copy(other.join(NEWEST), &newest).map(|_| ())?,
             _ => {
                 fs::write(&newest, "damaged")?;
-                fs::copy(other.join(PREVIOUS), &previous)?;
+                fs::copy(previous_of(&other)?, &previous)?;
             }
         }
         let before = files(&out)?;
@@ -225,7 +229,7 @@ fn a_moved_folder_ends_its_run() -> Result<()> {
     let args = format!("{LENET} --checkpoint-every 2 --out {}", here.display());
     let mut first = command("scratch", &args)?;
     let mut first = first.stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
-    until_there(&here.join("checkpoint.previous.safetensors"), &mut first)?;
+    until_two_checkpoints(&here, &mut first)?;
     fs::rename(&here, &there)?;
     succeeds("scratch", &format!("{LENET} --out {}", here.display()))?;
     let (status, _, said) = ended(first.wait_with_output()?)?;

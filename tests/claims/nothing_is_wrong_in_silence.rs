@@ -14,7 +14,7 @@ use concise::layers::Linear;
 use concise::{DataParallel, Initializer};
 use libtest_mimic::Trial;
 
-use crate::kit::{command, cpus, has, largest, refuses, run, signal};
+use crate::kit::{command, cpus, has, largest, refuses, run, signal, until_two_checkpoints};
 use crate::kit::{start, succeeds, until_there, write_idx};
 
 pub fn trials() -> Vec<Trial> {
@@ -116,7 +116,7 @@ fn a_dataset_may_vanish() -> Result<()> {
     let args = format!("--device cpu --data {} --batch-size 4", data.display());
     let args = format!("{args} --epochs 40 --out {}", out.display());
     let mut child = start("scratch", &args)?;
-    until_there(&out.join("checkpoint.previous.safetensors"), &mut child)?;
+    until_two_checkpoints(&out, &mut child)?;
     fs::remove_dir_all(&data)?;
     ensure!(child.wait()?.success());
     let model = out.join("model.safetensors");
@@ -130,24 +130,26 @@ fn a_dataset_may_vanish() -> Result<()> {
     Ok(())
 }
 
-/// Folders that stand where the files are written beside their names.
+/// Folders that stand where the files are written.
 #[cfg(unix)]
 fn what_cannot_be_written_costs_nothing_else() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let (out, trace) = (folder.path().join("run"), folder.path().join("trace.json"));
-    for picture in ["loss.svg", "accuracy.svg"] {
-        fs::create_dir_all(out.join(format!(".{picture}.partial")))?;
-    }
     let args = format!("{SMALL} --epochs 200 --checkpoint-every 1 --overwrite");
     let args = format!("{args} --trace {} --out {}", trace.display(), out.display());
     let mut child = command("scratch", &args)?
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()?;
-    let beside = out.join(".checkpoint.next.safetensors.partial");
-    while !out.join("epochs.csv").exists() || fs::create_dir(&beside).is_err() {
-        ensure!(child.try_wait()?.is_none(), "it ended before its end");
-        std::thread::sleep(Duration::from_millis(1));
+    until_there(&out.join("epochs.csv"), &mut child)?;
+    for name in ["loss.svg", "accuracy.svg", "checkpoint.next.safetensors"] {
+        let occupied = folder.path().join("occupied");
+        fs::create_dir_all(occupied.join("by a folder"))?;
+        // the run may write the file once more before the folder is there
+        while fs::rename(&occupied, out.join(name)).is_err() {
+            ensure!(child.try_wait()?.is_none(), "it ended before its end");
+            let _ = fs::remove_file(out.join(name));
+        }
     }
     fs::create_dir(&trace)?;
     std::thread::sleep(Duration::from_millis(300)); // some dozen steps
@@ -199,7 +201,7 @@ fn a_full_disk_costs_a_checkpoint_and_not_the_run() -> Result<()> {
     let kept = folder.path().join("kept");
     let script = format!(
         "$PROGRAM {args} --out $DISK/run 2> {kept}.stderr & run=$!\n\
-         until [ -e $DISK/run/checkpoint.previous.safetensors ]; do sleep 0.01; done\n\
+         until ls $DISK/run/checkpoint-*.safetensors > /dev/null 2>&1; do sleep 0.01; done\n\
          cat /dev/zero > $DISK/filler 2> /dev/null\n\
          until grep -q warning {kept}.stderr; do kill -0 $run || exit 98; sleep 0.01; done\n\
          $PROGRAM --resume $DISK/run > /dev/null 2>&1; [ $? = 2 ] || exit 97\n\

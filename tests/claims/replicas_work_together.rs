@@ -155,7 +155,7 @@ fn stochastic_depth(how: Replication, apart: bool) -> Result<State> {
     let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.1));
     steps(&mut trainer, 0..6, 6)?;
     net.check_replicas()?;
-    net.state_dict()
+    Ok(net.state_dict()?)
 }
 
 /// A network that changes from step to step has gradients that are complete at other times in each.
@@ -225,7 +225,12 @@ fn a_group_that_is_made_smaller_ends_with_the_next_minibatch() -> Result<()> {
 }
 
 fn untrained(k: usize) -> Result<DataParallel> {
-    DataParallel::new(&cpus(k), Initializer::Xavier(3.0), 0, three_layers)
+    Ok(DataParallel::new(
+        &cpus(k),
+        Initializer::Xavier(3.0),
+        0,
+        three_layers,
+    )?)
 }
 
 /// A second trainer steps while the first has accumulated one minibatch of two: its gradients are still there.

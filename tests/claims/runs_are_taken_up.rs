@@ -7,10 +7,13 @@ use std::process::Child;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use concise::training::CheckpointFolder;
 use rayon::prelude::*;
 use tempfile::TempDir;
 
-use crate::kit::{has, refuses, run, signal, start, times, until_there};
+use crate::kit::{
+    has, older_checkpoint, refuses, run, signal, start, times, until_two_checkpoints,
+};
 
 trials![
     lenet_is_killed,
@@ -33,7 +36,6 @@ pub const LENET: &str = "--device cpu --data synthetic --limit-train 400 --limit
 pub const RESNET18: &str = "--device cpu --data synthetic --limit-train 40 --limit-test 10 --batch-size 16 --epochs 2 \
                         --gpus 2 --lr 0.02 --momentum 0.9 --weight-decay 0.001 --threads 2";
 pub const NEWEST: &str = "checkpoint.safetensors";
-const PREVIOUS: &str = "checkpoint.previous.safetensors";
 
 /// A run that nothing interrupts, and a folder for others that do the same.
 pub struct Runs {
@@ -93,8 +95,8 @@ impl Runs {
     pub fn interrupted(&self, name: &str) -> Result<()> {
         for _ in 0..100 {
             let killed = self.killed(name, "--checkpoint-every 5", self.takes / 2)?;
-            let there = |file| self.path(name).join(file).exists();
-            if killed && there(NEWEST) && there(PREVIOUS) {
+            let folder = self.path(name);
+            if killed && folder.join(NEWEST).exists() && older_checkpoint(&folder).is_some() {
                 return Ok(());
             }
         }
@@ -201,7 +203,10 @@ fn damaged_folders_are_refused_or_go_on() -> Result<()> {
             let file = file?;
             fs::copy(file.path(), runs.path(&name).join(file.file_name()))?;
         }
-        let files = [NEWEST, PREVIOUS, "steps.csv", "epochs.csv"];
+        let previous = older_checkpoint(&runs.path(&name)).context("one checkpoint alone")?;
+        let previous = previous.file_name().and_then(|name| name.to_str());
+        let previous = previous.context("no name")?;
+        let files = [NEWEST, previous, "steps.csv", "epochs.csv"];
         let draw = |i: usize, n: usize| (draws[i] * n as f32) as usize;
         for which in [draw(0, 4), draw(1, 8)] {
             let path = files.get(which).map(|file| runs.path(&name).join(file));
@@ -262,14 +267,17 @@ fn what_a_kill_can_leave() -> Result<()> {
     };
     leave("partial", &|folder| {
         let whole = fs::read(folder.join(NEWEST))?;
-        let partial = folder.join(".checkpoint.safetensors.partial");
+        let partial = folder.join("checkpoint.next.safetensors");
         Ok(fs::write(partial, &whole[..whole.len() / 2])?)
     })?;
     leave("renames", &|folder| {
-        Ok(fs::rename(folder.join(NEWEST), folder.join(PREVIOUS))?)
+        let found = CheckpointFolder::open(folder)?.newest()?;
+        let step = found.context("no checkpoint")?.step;
+        let older = folder.join(format!("checkpoint-{step}.safetensors"));
+        Ok(fs::rename(folder.join(NEWEST), older)?)
     })?;
     leave("table", &|folder| {
-        let partial = folder.join(".steps.csv.partial");
+        let partial = folder.join(".steps.csv.4711-0.partial");
         Ok(fs::write(partial, "epoch,step,examples,loss\n1,1,")?)
     })?;
     leave("model", &|folder| {
@@ -277,8 +285,9 @@ fn what_a_kill_can_leave() -> Result<()> {
         Ok(fs::write(model, "of an earlier step")?)
     })?;
     // before the first epoch has ended
-    while !runs.killed("begun", "", Duration::ZERO)? || runs.path("begun").join(PREVIOUS).exists() {
-    }
+    while !runs.killed("begun", "", Duration::ZERO)?
+        || older_checkpoint(&runs.path("begun")).is_some()
+    {}
     for file in ["steps.csv", "epochs.csv", "loss.svg"] {
         let _ = fs::remove_file(runs.path("begun").join(file));
     }
@@ -314,7 +323,7 @@ fn a_step_of_several_minibatches_is_not_torn() -> Result<()> {
     let runs = Runs::of("concise", ARGS)?;
     for (name, how) in [("killed", "-KILL"), ("ended", "-TERM")] {
         let mut child = runs.start(name, "--checkpoint-every 1")?;
-        until_there(&runs.path(name).join(PREVIOUS), &mut child)?;
+        until_two_checkpoints(&runs.path(name), &mut child)?;
         signal(how, child.id())?;
         child.wait()?;
         let said = runs.ends_alike(name)?;

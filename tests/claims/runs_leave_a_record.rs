@@ -59,7 +59,7 @@ fn the_folder_holds_the_run() -> Result<()> {
     left.sort();
     let expected = [
         "accuracy.svg",
-        "checkpoint.previous.safetensors",
+        "checkpoint-4.safetensors",
         "checkpoint.safetensors",
         "epochs.csv",
         "loss.svg",

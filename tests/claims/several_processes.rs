@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::a_failing_replica_ends_the_run::VARIABLE;
-use crate::kit::{ended, has, signal, succeeds, until_there};
+use crate::kit::{ended, has, signal, succeeds, until_two_checkpoints};
 
 trials![
     three_steps_of_resnet18,
@@ -295,7 +295,7 @@ fn a_job_that_was_killed_goes_on_anywhere() -> Result<()> {
             .args(of(2, &begin)?)
             .stderr(Stdio::null())
             .spawn()?;
-        until_there(&folder.join("checkpoint.previous.safetensors"), &mut job)?;
+        until_two_checkpoints(&folder, &mut job)?;
         let ranks = children(job.id());
         signal("-KILL", ranks[0])?;
         job.wait()?;

@@ -164,7 +164,7 @@ fn evaluation_counts_every_example_once() -> Result<()> {
     let (_, test_iter) = data.iters(8)?; // 8, 8, 5: uneven for k = 2, 3, 4
     let accuracy = |k| -> Result<f64> {
         let net = DataParallel::new(&cpus(k), Initializer::Xavier(3.0), 5, small_net)?;
-        evaluate_accuracy_gpus(&net, &test_iter)
+        Ok(evaluate_accuracy_gpus(&net, &test_iter)?)
     };
     let one = accuracy(1)?;
     let net = DataParallel::new(&cpus(1), Initializer::Xavier(3.0), 5, small_net)?;
@@ -299,10 +299,11 @@ fn own_data_trains_and_is_evaluated() -> Result<()> {
         // an iterator of one's own
         let halves = [(0, 25), (25, 25)]
             .map(|(first, n)| Ok((x.narrow(0, first, n)?, y.narrow(0, first, n)?)));
-        evaluate(&net, halves, |y_hat, y| {
+        let sums = evaluate(&net, halves, |y_hat, y| {
             let squares = (y_hat - y)?.sqr()?.sum_all()?.to_scalar::<f32>()?;
             Ok([f64::from(squares), y.dim(0)? as f64])
-        })
+        })?;
+        Ok(sums)
     };
     let (one, three) = (squares(1)?, squares(3)?);
     ensure!(one[1] == 50.0 && three[1] == 50.0, "{one:?} {three:?}");
@@ -376,7 +377,7 @@ fn nan_in_the_input_changes_nothing() -> Result<()> {
 fn first_step(how: Replication, network: Build<Sequential>, x: &Tensor, y: &Tensor) -> Result<()> {
     let net = DataParallel::with(how, &cpus(2), Initializer::Layers, 0, network)?;
     let step = Trainer::new(&net, cross_entropy, Sgd::new(0.1)).step(x, y);
-    step.map(drop)
+    Ok(step.map(drop)?)
 }
 
 fn mistakes_in_a_network_are_named() -> Result<()> {
@@ -413,7 +414,8 @@ fn mistakes_in_a_network_are_named() -> Result<()> {
     says(names, rate("fc.weights", 0.0))?;
     says("the rate of fc is -1", rate("fc", -1.0))?;
     rate("fc.", 0.0)?;
-    rate("fc.weight", 0.0)
+    rate("fc.weight", 0.0)?;
+    Ok(())
 }
 
 /// Where a network finds variables that are not its own.

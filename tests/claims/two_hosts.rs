@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 
-use crate::kit::{ended, has, root, succeeds, until_there};
+use crate::kit::{ended, has, root, succeeds, until_two_checkpoints};
 use crate::several_processes::{LONG, SMALL, all_are_gone, as_program, children, same_runs};
 use crate::several_processes::{trains, until_they_train};
 
@@ -240,7 +240,7 @@ fn one_goes_on_without_the_other() -> Result<()> {
         .stdout(file.try_clone()?)
         .stderr(file)
         .spawn()?;
-    until_there(&run.join("checkpoint.previous.safetensors"), &mut script)?;
+    until_two_checkpoints(&run, &mut script)?;
     ip(&format!("-n {} link set cable down", hosts.names[1]))?;
     let (cut, status) = (Instant::now(), script.wait()?);
     let said = fs::read_to_string(&said)?;

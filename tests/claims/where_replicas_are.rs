@@ -14,7 +14,7 @@ use concise::layers::{
     AvgPool2d, BatchNorm2d, Conv2d, Dropout, Flatten, Linear, MaxPool2d, Nhwc, Relu, Sequential,
 };
 use concise::training::shares;
-use concise::{AdamW, Algorithm, DataParallel, Initializer, Replication, Trainer};
+use concise::{AdamW, Algorithm, DataParallel, Initializer, Replication, Trainer, World};
 use functional::{Network, cross_entropy};
 use libtest_mimic::Trial;
 
@@ -116,7 +116,7 @@ impl ProcessGroup for Threads {
 /// What is trained, and how.
 struct Case<N> {
     network: fn(VarBuilder<'_>) -> candle_core::Result<N>,
-    trainer: fn(&DataParallel) -> Result<Trainer>,
+    trainer: fn(&DataParallel) -> candle_core::Result<Trainer>,
     how: Replication,
     /// Whether the shares have different sizes.
     uneven: bool,
@@ -148,7 +148,7 @@ fn convolutional(vb: VarBuilder<'_>, norm: bool, dropout: bool) -> candle_core::
     Ok(net.add(Linear::new(8 * 12 * 12, 10, vb.pp("fc"))?))
 }
 
-fn momentum(net: &DataParallel) -> Result<Trainer> {
+fn momentum(net: &DataParallel) -> candle_core::Result<Trainer> {
     Ok(Trainer::new(net, cross_entropy, sgd(0.05, 0.9)))
 }
 
@@ -186,7 +186,13 @@ fn train_in<N: Network + 'static>(
     });
     let (how, devices) = (case.how.clone(), cpus(replicas.len()));
     let init = Initializer::Xavier(3.0);
-    let net = DataParallel::among(&processes, how, &devices, init, 0, case.network)?;
+    let net = DataParallel::with(
+        how,
+        &World::of(processes.clone(), devices),
+        init,
+        0,
+        case.network,
+    )?;
     let weights = &[if case.uneven { 3.0 } else { 1.0 }, 1.0, 1.0, 1.0][..k];
     net.set_split(weights)?;
     let mut trainer = (case.trainer)(&net)?;
@@ -222,7 +228,7 @@ fn processes_that_differ_are_named() -> Result<()> {
         let processes = Arc::new(Processes::of(Box::new(group)));
         let (how, init) = (Replication::default(), Initializer::Xavier(3.0));
         let layer = |vb: VarBuilder<'_>| Linear::new(2, 3, vb);
-        let net = DataParallel::among(&processes, how, &cpus(1), init, 0, layer)?;
+        let net = DataParallel::with(how, &World::of(processes.clone(), cpus(1)), init, 0, layer)?;
         net.check_replicas()?;
         let mut state = net.state_dict()?;
         let weight = state.iter_mut().find(|(name, _)| name == "weight");

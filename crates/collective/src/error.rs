@@ -72,6 +72,13 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
+impl From<Error> for candle_core::Error {
+    /// [`devices::find`] finds it again.
+    fn from(error: Error) -> Self {
+        devices::wrap(error)
+    }
+}
+
 /// `replica 1`, `replicas 1, 2`.
 pub(crate) fn names(one: &str, ranks: &[usize]) -> String {
     let names: Vec<String> = ranks.iter().map(usize::to_string).collect();

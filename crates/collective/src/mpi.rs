@@ -93,8 +93,13 @@ pub fn finish() -> Result<(), Error> {
 ///
 /// For a program that gives up while others may wait for it: [`finish`] would wait for them.
 pub fn abort(status: i32) -> ! {
+    abort_because(status, "gives up")
+}
+
+/// As [`abort`]; the line says `rank 1`, and then `why`.
+pub fn abort_because(status: i32, why: &str) -> ! {
     if is_running() {
-        end_all(status, "gives up");
+        end_all(status, why);
     }
     std::process::exit(status)
 }

@@ -6,12 +6,11 @@ use anyhow::{Context, Result};
 use candle_core::Tensor;
 use candle_nn::VarBuilder;
 use d2l::synchronize;
-use data_parallel::{
-    DataParallel, Disagreement, Initializer, Processes, Trainer, evaluate_accuracy_gpus,
-};
+use data_parallel::{DataParallel, Error, Initializer, Processes, Trainer, World};
 use functional::cross_entropy;
 use run::{BadInput, Book, Run, Summary, TrainState, say};
 
+use crate::evaluate_accuracy_gpus;
 use crate::options::Options;
 use crate::resnet::resnet18;
 
@@ -43,7 +42,10 @@ pub fn train(options: &Options) -> Result<Summary> {
     let result = train_among(&processes, options);
     let processes = Arc::into_inner(processes).expect("the network is gone");
     let (alone, rank) = (processes.are_one(), processes.rank());
-    let ended = result.and_then(|summary| processes.finish().map(|()| summary));
+    let ended = result.and_then(|summary| {
+        processes.finish()?;
+        Ok(summary)
+    });
     match ended {
         Err(error) if !alone => {
             // The others wait for this one. The line is one write: mpirun prints lines of its own between two.
@@ -58,16 +60,19 @@ pub fn train(options: &Options) -> Result<Summary> {
 /// As [`train`], in each of several processes.
 fn train_among(processes: &Arc<Processes>, options: &Options) -> Result<Summary> {
     // Devices, data, timer and curve, as the options say; the network on all devices
-    let (mut run, net) =
-        start(processes, options).map_err(|error| match error.is::<Disagreement>() {
-            true => BadInput::from(error).into(),
-            false => error,
-        })?;
+    let (mut run, net) = start(processes, options).map_err(|error| {
+        if disagree(&error) {
+            BadInput::from(error).into()
+        } else {
+            error
+        }
+    })?;
     let devices = run.devices.clone();
     let trainer = Trainer::new(&net, cross_entropy, options.sgd(run.lr));
     let trainer = trainer.schedule(options.schedule(&run)).check_losses(false); // the run does
-    let trainer = trainer.stop_together(run::wants_to_end, run::interrupt);
+    let trainer = trainer.stop_when(run::asked_to_end());
     let mut trainer = trainer.accumulate(options.accumulate)?;
+    run.stop_when(trainer.stopping());
     trainer.load_state_dict(run.take_extra_state())?; // that of --resume
     for epoch in run.epochs() {
         run.timer.start();
@@ -86,6 +91,12 @@ fn train_among(processes: &Arc<Processes>, options: &Options) -> Result<Summary>
     run.finish(&State(&net, &trainer))
 }
 
+/// Whether the error is that processes have different settings or parameters.
+fn disagree(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref::<candle_core::Error>();
+    error.is_some_and(Error::is_disagreement)
+}
+
 /// The run and its network, once all processes have the same settings and parameters.
 fn start(processes: &Arc<Processes>, options: &Options) -> Result<(Run, DataParallel)> {
     let mut run = Run::start_in(processes.process()?, &options.run, &BOOK)?;
@@ -100,7 +111,8 @@ fn start(processes: &Arc<Processes>, options: &Options) -> Result<(Run, DataPara
     processes.agree("settings", &settings)?;
     // Initialize the network on all devices
     let model = |vb: VarBuilder<'_>| resnet18(10, vb);
-    let net = DataParallel::among(processes, how, &run.devices, INIT, options.run.seed, model)?;
+    let world = World::of(processes.clone(), run.devices.clone());
+    let net = DataParallel::with(how, &world, INIT, options.run.seed, model)?;
     let lines = net.warnings().iter().cloned().chain(net.all_reduce()?);
     lines.for_each(|line| say(format_args!("{line}")));
     if let Some(weights) = &options.split {
@@ -128,7 +140,7 @@ impl TrainState for State<'_> {
     }
 
     fn extra_state(&self) -> Result<Vec<(String, Tensor)>> {
-        self.1.state_dict()
+        Ok(self.1.state_dict()?)
     }
 
     fn is_between_steps(&self) -> bool {
@@ -136,6 +148,6 @@ impl TrainState for State<'_> {
     }
 
     fn check_replicas(&self, _: &[String]) -> Result<()> {
-        self.0.check_replicas()
+        Ok(self.0.check_replicas()?)
     }
 }

@@ -63,7 +63,7 @@ fn batch(examples: usize) -> Result<(Tensor, Tensor)> {
 }
 
 /// The milliseconds of a step.
-fn time(trainer: &mut Trainer, examples: usize) -> anyhow::Result<f64> {
+fn time(trainer: &mut Trainer, examples: usize) -> Result<f64> {
     let (x, y) = batch(examples)?;
     let since = Instant::now();
     trainer.step(&x, &y)?;
@@ -77,7 +77,7 @@ fn median(mut times: Vec<f64>) -> f64 {
 
 type Build = fn(VarBuilder<'_>) -> Result<Sequential>;
 
-fn measure(name: &str, network: Build, gpus: usize) -> anyhow::Result<()> {
+fn measure(name: &str, network: Build, gpus: usize) -> Result<()> {
     let net = DataParallel::new(&devices(gpus)?, Initializer::Layers, 0, network)?;
     let trainer = || Trainer::new(&net, smoothed, Sgd::new(0.01));
     let mut unchecked = trainer().check_gradients(false);
@@ -101,7 +101,7 @@ fn measure(name: &str, network: Build, gpus: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn main() -> anyhow::Result<()> {
+fn main() -> Result<()> {
     println!("milliseconds of a step without checks, and of one with nothing new;");
     println!("the first step, and one with a new shape, as multiples of it; on 1 and 2 devices:");
     let networks: [(&str, Build); 3] = [("LeNet", lenet), ("MLP", mlp), ("deep", deep)];

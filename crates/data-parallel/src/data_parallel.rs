@@ -6,16 +6,16 @@ use std::path::Path;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 
-use anyhow::{Context, Result, ensure};
-use candle_core::{Device, Tensor};
+use candle_core::{Device, Result, Tensor};
 use candle_nn::VarBuilder;
 use collective::cost::Link;
 use collective::{Algorithm, GroupOptions, Member};
-use devices::{lock, with_room};
+use devices::{Context, ensure, lock, with_room};
 use functional::Network;
-use training::{num_examples, rng, shares, weights};
+use training::{DataIter, num_examples, rng, shares, weights};
 
 use crate::cores::Cores;
+use crate::place::Place;
 use crate::processes::Processes;
 use crate::replica::{Groups, Replica, Shared};
 use crate::settings::{ReduceOn, Replication, split_by_shares};
@@ -36,7 +36,7 @@ use crate::workers::{Worker, Workers};
 /// let weight = [net.parameter("weight", 0)?, net.parameter("weight", 1)?];
 /// assert_eq!(weight[0].to_vec2::<f32>()?, weight[1].to_vec2::<f32>()?);
 /// assert!(net.parameter("weight", 2).is_err()); // there is no third replica
-/// # anyhow::Ok(())
+/// # data_parallel::Result::Ok(())
 /// ```
 ///
 /// A clone is the same network, not a copy of it.
@@ -53,6 +53,7 @@ pub struct DataParallel {
     pub(crate) trainers: Arc<AtomicUsize>,
     /// How the replicas work together.
     pub(crate) how: Replication,
+    seed: u64,
     /// The processes that have replicas of this network.
     pub(crate) processes: Arc<Processes>,
     /// The number of the first replica of this process among those of all.
@@ -68,18 +69,23 @@ pub(crate) struct NetworkType {
 }
 
 impl DataParallel {
-    /// Builds `network` on each of `devices`. The weights are drawn once, from `seed`, and
-    /// copied to all.
+    /// Builds `network` on each device of `place`: a list of devices, or the [`World`](crate::World) of
+    /// [`launch`](crate::launch). The weights are drawn once, from `seed`, and copied to all.
+    ///
+    /// In several processes the replicas of process 0 come first, then those of process 1; they may have different
+    /// numbers of them. A process trains on its part of each minibatch, as [`part`](Self::part) makes it. Where the
+    /// replicas are changes no bit of what they learn, except with NCCL.
     ///
     /// # Errors
-    /// If there is no device, or the network cannot be built; the message names the replica.
+    /// If there is no device, or the network cannot be built; the message names the replica. If the processes do not reach
+    /// each other, or draw other weights.
     pub fn new<N: Network + 'static>(
-        devices: &[Device],
+        place: &(impl Place + ?Sized),
         initializer: Initializer,
         seed: u64,
-        network: impl Fn(VarBuilder<'_>) -> candle_core::Result<N> + Send + Sync + 'static,
+        network: impl Fn(VarBuilder<'_>) -> Result<N> + Send + Sync + 'static,
     ) -> Result<Self> {
-        Self::with(Replication::default(), devices, initializer, seed, network)
+        Self::with(Replication::default(), place, initializer, seed, network)
     }
 
     /// As [`new`](Self::new), with replicas that work together as `how` says.
@@ -87,45 +93,28 @@ impl DataParallel {
     /// # Errors
     /// As [`new`](Self::new); and if NCCL has to sum the gradients and cannot.
     pub fn with<N: Network + 'static>(
-        how: Replication,
-        devices: &[Device],
-        initializer: Initializer,
-        seed: u64,
-        network: impl Fn(VarBuilder<'_>) -> candle_core::Result<N> + Send + Sync + 'static,
-    ) -> Result<Self> {
-        let alone = Arc::new(Processes::alone());
-        Self::among(&alone, how, devices, initializer, seed, network)
-    }
-
-    /// As [`with`](Self::with), in one of several processes, which may have different numbers of replicas. The replicas of
-    /// process 0 come first, then those of process 1. The minibatches that a process trains on are its parts of the whole
-    /// ones: the shards of its replicas. Where the replicas are changes no bit of what they learn, except with NCCL.
-    ///
-    /// # Errors
-    /// As [`with`](Self::with); and if the processes do not reach each other, or draw other weights.
-    pub fn among<N: Network + 'static>(
-        processes: &Arc<Processes>,
         mut how: Replication,
-        devices: &[Device],
+        place: &(impl Place + ?Sized),
         initializer: Initializer,
         seed: u64,
-        network: impl Fn(VarBuilder<'_>) -> candle_core::Result<N> + Send + Sync + 'static,
+        network: impl Fn(VarBuilder<'_>) -> Result<N> + Send + Sync + 'static,
     ) -> Result<Self> {
+        let (devices, processes) = (place.devices(), place.processes());
         let k = devices.len();
         ensure!(k > 0, "there are no devices; give at least 1");
-        functional::threads::leave_the_cores_to_us();
+        let candle_is_limited = functional::threads::leave_the_cores_to_us();
         how.allreduce = processes.choose(&how, devices)?;
         if devices.iter().any(Device::is_cpu) && !devices.iter().all(Device::is_cpu) {
             how.reduce_on = ReduceOn::Host; // where both can be
         }
-        let warnings = warnings(&how, devices);
+        let warnings = warnings(&how, devices, candle_is_limited);
         let network = Arc::new(network);
         let shared = Shared {
             cores: Arc::new(Cores::new(k)),
             alone: processes.are_one(),
         };
         let (mut workers, mut states) = (Vec::new(), Vec::<State>::new());
-        let all_groups = groups(processes, &how, k)?;
+        let all_groups = groups(&processes, &how, k)?;
         let first = &all_groups[0].gradients;
         let (first_rank, all) = (first.rank(), first.size());
         for (rank, (groups, device)) in all_groups.into_iter().zip(devices).enumerate() {
@@ -165,7 +154,8 @@ impl DataParallel {
             },
             trainers: Arc::default(),
             how,
-            processes: processes.clone(),
+            seed,
+            processes,
             first_rank,
             warnings: warnings.into(),
         };
@@ -208,7 +198,7 @@ impl DataParallel {
     /// })?;
     /// let y_hat = net.forward(&Tensor::ones((5, 3), DType::F32, &Device::Cpu)?)?;
     /// assert_eq!([y_hat[0].dims(), y_hat[1].dims()], [[3, 2], [2, 2]]);
-    /// # anyhow::Ok(())
+    /// # data_parallel::Result::Ok(())
     /// ```
     ///
     /// # Errors
@@ -242,7 +232,7 @@ impl DataParallel {
     /// state[0].1 = state[0].1.zeros_like()?; // fc.weight
     /// net.load_state_dict(&state)?;
     /// assert_eq!(net.parameter("fc.weight", 1)?.to_vec2::<f32>()?, [[0.0, 0.0]]);
-    /// # anyhow::Ok(())
+    /// # data_parallel::Result::Ok(())
     /// ```
     ///
     /// # Errors
@@ -274,9 +264,9 @@ impl DataParallel {
     /// let best = folder.path().join("best.safetensors");
     /// first.save(&best)?;
     /// second.load(&best)?;
-    /// let weight = |net: &DataParallel| anyhow::Ok(net.parameter("weight", 1)?.to_vec2::<f32>()?);
+    /// let weight = |net: &DataParallel| candle_core::Result::Ok(net.parameter("weight", 1)?.to_vec2::<f32>()?);
     /// assert_eq!(weight(&first)?, weight(&second)?);
-    /// # anyhow::Ok(())
+    /// # data_parallel::Result::Ok(())
     /// ```
     ///
     /// # Errors
@@ -298,7 +288,75 @@ impl DataParallel {
         self.load_state_dict(&names.zip(tensors).collect::<Vec<_>>())
     }
 
-    /// Lines that a program should show: a build without optimization, GPUs that cannot copy directly.
+    /// What the result of training depends on, a line each, as far as the library knows it: not the network itself. In which
+    /// processes the replicas are is not a setting, except with NCCL.
+    pub fn settings(&self) -> String {
+        let weights = lock(&self.weights);
+        let (k, how) = (weights.len(), &self.how);
+        let split = if weights.iter().all(|weight| *weight == weights[0]) {
+            "even".to_owned()
+        } else {
+            format!("{weights:?}")
+        };
+        let lines = [
+            format!("replicas {k}"),
+            format!(
+                "device {}",
+                functional::describe_arithmetic(&self.devices[0])
+            ),
+            format!("seed {}", self.seed),
+            format!("summed in the order of {}", self.order_of_sums(k)),
+            format!("reduce-on {}", how.reduce_on),
+            format!("sync-bn {}", how.sync_bn),
+            format!("allow-unused {}", how.allow_unused),
+            format!("split {split}"),
+        ];
+        lines.join("\n")
+    }
+
+    /// In which order the gradients of `k` replicas are summed. That of up to 3 is the same for star, owner and tree. NCCL
+    /// chooses one for each layout, and a ring one for each bucket.
+    fn order_of_sums(&self, k: usize) -> String {
+        let bucket = self.how.bucket_bytes;
+        match self.how.allreduce {
+            Algorithm::Nccl => {
+                let processes = self.processes.count();
+                format!("nccl in {processes} processes and buckets of {bucket} bytes")
+            }
+            Algorithm::Ring if k > 2 => format!("ring in buckets of {bucket} bytes"),
+            Algorithm::Star => "ranks".into(),
+            _ if k <= 3 => "ranks".into(),
+            _ => "pairs".into(),
+        }
+    }
+
+    /// This process's part of each minibatch of `data`, where several processes train: the shards of its replicas. Of a
+    /// process that is alone it is all of it; data that is cut already stays as it is.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use data_parallel::{DataParallel, Initializer, evaluate_accuracy, layers::Linear};
+    /// # use training::DataIter;
+    /// # let net = DataParallel::new(&devices::devices(2)?, Initializer::Normal(0.01), 0, |vb| Linear::new(3, 2, vb))?;
+    /// # let (x, y) = (Tensor::ones((5, 3), DType::F32, &Device::Cpu)?, Tensor::ones(5, DType::U32, &Device::Cpu)?);
+    /// let test_iter = net.part(DataIter::of_tensors(&x, &y, 2, None)?);
+    /// let accuracy = evaluate_accuracy(&net, &test_iter)?; // over the parts of all processes
+    /// # data_parallel::Result::Ok(())
+    /// ```
+    pub fn part(&self, data: DataIter) -> DataIter {
+        if self.processes.are_one() || data.is_part() {
+            return data;
+        }
+        data.part(self.own(), &lock(&self.weights))
+    }
+
+    /// Whether both are the same network.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.workers, &other.workers)
+    }
+
+    /// Lines that a program should show: a build without optimization, GPUs that cannot copy directly, a candle that computes
+    /// on all cores because it was used, or a thread started, before.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
@@ -389,6 +447,11 @@ impl DataParallel {
         self.workers.on_each(inputs, job)
     }
 
+    /// Whether a replica takes no step any more.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.workers.have_failed()
+    }
+
     /// New memberships for the synchronized norms of each replica, if this process is alone: a replica that could not
     /// compute its part has left the others.
     pub(crate) fn new_norms(&self) -> Result<Vec<Option<Member>>> {
@@ -419,13 +482,16 @@ fn group_options(how: &Replication, link: Option<Link>) -> GroupOptions {
     }
 }
 
-fn warnings(how: &Replication, devices: &[Device]) -> Vec<String> {
+fn warnings(how: &Replication, devices: &[Device], candle_is_limited: bool) -> Vec<String> {
     let slow = "compiled without optimization, so training takes many times as long; build with --release, or \
                 with an opt-level for the dependencies in Cargo.toml";
     let slow = (!functional::OPTIMIZED).then(|| slow.to_owned());
     let on_device = how.allreduce != Algorithm::Nccl && how.reduce_on == ReduceOn::Device;
     let copies = on_device.then(|| collective::connect(devices)).flatten();
-    slow.into_iter().chain(copies).collect()
+    let on_all_cores = "candle computes its operations on all cores, beside the replicas: begin `main` with \
+                        data_parallel::launch, or set CANDLE_NUM_THREADS=1";
+    let on_all_cores = (!candle_is_limited && devices[0].is_cpu()).then(|| on_all_cores.to_owned());
+    slow.into_iter().chain(copies).chain(on_all_cores).collect()
 }
 
 /// The memberships of each replica; the groups of gradients and norms have the replicas of other processes as well.
@@ -436,7 +502,7 @@ fn groups(processes: &Processes, how: &Replication, k: usize) -> Result<Vec<Grou
             None => collective::group(k, options(how.link)),
             Some(world) => collective::group_in(world, k, options(how.link))?,
         };
-        anyhow::Ok(members.into_iter())
+        Result::Ok(members.into_iter())
     };
     let mut norms = how.sync_bn.then(of_all).transpose()?;
     let gradients = of_all()?;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use anyhow::{Result, bail, ensure};
-use candle_core::Tensor;
+use candle_core::{Result, Tensor};
+use devices::{bail, ensure};
 use training::accuracy;
 
 use crate::data_parallel::DataParallel;
@@ -12,7 +12,7 @@ use crate::data_parallel::DataParallel;
 /// over them, and each replica uses its own batch-norm statistics. An example may have several labels.
 ///
 /// ```
-/// # use data_parallel::{DataParallel, Initializer, evaluate_accuracy_gpus, layers::Linear};
+/// # use data_parallel::{DataParallel, Initializer, evaluate_accuracy, layers::Linear};
 /// # use candle_core::{DType, Device, Tensor};
 /// # use training::DataIter;
 /// let net = DataParallel::new(&devices::devices(2)?, Initializer::Normal(0.01), 0, |vb| {
@@ -20,16 +20,16 @@ use crate::data_parallel::DataParallel;
 /// })?;
 /// let (x, y) = (Tensor::ones((5, 3), DType::F32, &Device::Cpu)?, Tensor::ones(5, DType::U32, &Device::Cpu)?);
 /// let test_iter = DataIter::of_tensors(&x, &y, 2, None)?;
-/// let accuracy = evaluate_accuracy_gpus(&net, &test_iter)?;
+/// let accuracy = evaluate_accuracy(&net, &test_iter)?;
 /// assert!((0.0..=1.0).contains(&accuracy));
-/// # anyhow::Ok(())
+/// # data_parallel::Result::Ok(())
 /// ```
 ///
 /// # Errors
 /// If no minibatch came, or a running statistic is NaN or infinite; the message names it and its replica. If a replica
 /// fails; the message names it. If a minibatch or the metric fails in one process, all processes return an error. The
 /// network can train on.
-pub fn evaluate_accuracy_gpus(net: &DataParallel, data_iter: impl Minibatches) -> Result<f64> {
+pub fn evaluate_accuracy(net: &DataParallel, data_iter: impl Minibatches) -> Result<f64> {
     // No. of correct predictions, no. of predictions
     let [correct, all] = evaluate(net, data_iter, |y_hat, y| {
         Ok([accuracy(y_hat, y)? as f64, y.elem_count() as f64])
@@ -55,16 +55,16 @@ pub fn evaluate_accuracy_gpus(net: &DataParallel, data_iter: impl Minibatches) -
 /// })?;
 /// assert_eq!(examples, 5.0);
 /// assert!(absolute > 0.0);
-/// # anyhow::Ok(())
+/// # data_parallel::Result::Ok(())
 /// ```
 ///
 /// # Errors
-/// As [`evaluate_accuracy_gpus`].
+/// As [`evaluate_accuracy`].
 #[tracing::instrument(skip_all)]
 pub fn evaluate<const N: usize>(
     net: &DataParallel,
     data_iter: impl Minibatches,
-    metric: impl Fn(&Tensor, &Tensor) -> candle_core::Result<[f64; N]> + Send + Sync + 'static,
+    metric: impl Fn(&Tensor, &Tensor) -> Result<[f64; N]> + Send + Sync + 'static,
 ) -> Result<[f64; N]> {
     // the other processes wait for these sums, whatever fails here
     let own = sums_here(net, data_iter, metric);
@@ -83,7 +83,7 @@ pub fn evaluate<const N: usize>(
 fn sums_here<const N: usize>(
     net: &DataParallel,
     data_iter: impl Minibatches,
-    metric: impl Fn(&Tensor, &Tensor) -> candle_core::Result<[f64; N]> + Send + Sync + 'static,
+    metric: impl Fn(&Tensor, &Tensor) -> Result<[f64; N]> + Send + Sync + 'static,
 ) -> Result<[f64; N]> {
     net.check_buffers()?;
     let metric = Arc::new(metric);
@@ -105,6 +105,6 @@ fn sums_here<const N: usize>(
 }
 
 /// Whatever gives minibatches X and y: a [`DataIter`](training::DataIter), or an iterator of one's own.
-pub trait Minibatches: IntoIterator<Item = candle_core::Result<(Tensor, Tensor)>> {}
+pub trait Minibatches: IntoIterator<Item = Result<(Tensor, Tensor)>> {}
 
-impl<I: IntoIterator<Item = candle_core::Result<(Tensor, Tensor)>>> Minibatches for I {}
+impl<I: IntoIterator<Item = Result<(Tensor, Tensor)>>> Minibatches for I {}

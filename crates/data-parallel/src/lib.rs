@@ -4,7 +4,7 @@
 //! ```
 //! use data_parallel::prelude::*;
 //!
-//! # fn main() -> anyhow::Result<()> {
+//! # fn main() -> Result<()> {
 //! let (x, y) = (Tensor::rand(-1f32, 1.0, (64, 2), &Device::Cpu)?, Tensor::zeros(64, DType::U32, &Device::Cpu)?);
 //! let train_iter = DataIter::of_tensors(&x, &y, 16, Some(0))?;
 //! // two GPUs, or two replicas on the CPU
@@ -14,7 +14,7 @@
 //!     let (x, y) = batch?;
 //!     trainer.step(&x, &y)?; // split, forward, backward, all-reduce, update
 //! }
-//! println!("{}", evaluate_accuracy_gpus(&net, &train_iter)?);
+//! println!("{}", evaluate_accuracy(&net, &train_iter)?);
 //! # Ok(())
 //! # }
 //! ```
@@ -24,7 +24,7 @@
 //! | train a network on several devices | [`DataParallel::new`], [`Trainer::step`]; [`layers`] or a closure |
 //! | train a network that is written in candle | [`functional::candle`], for several inputs [`functional::candle_fn`] |
 //! | find out whether a gradient is right | [`functional::check_gradients`]; a trainer does it at each new shape |
-//! | measure an accuracy, or something else | [`evaluate_accuracy_gpus`], [`evaluate`] |
+//! | measure an accuracy, or something else | [`evaluate_accuracy`], [`evaluate`] |
 //! | write a loss, or an optimizer | [`Trainer::new`], [`Optimizer`] |
 //! | train two parts in turn, as in a GAN | [`Trainer::with`], one trainer for each |
 //! | change the learning rate | [`Trainer::schedule`] with one of [`schedule`], [`Trainer::set_lr`] |
@@ -32,10 +32,13 @@
 //! | clip gradients, or look at them | [`Trainer::clip_norm`], [`Trainer::gradients`] |
 //! | train on minibatches that do not fit into memory | [`Trainer::accumulate`], [`Trainer::backward`] |
 //! | save and load parameters | [`DataParallel::save`], [`DataParallel::load`] |
-//! | go on with a run later | [`Trainer::state_dict`], [`Trainer::load_state_dict`] |
+//! | go on with a run later, keep the best, stop early | [`Checkpoints`] |
+//! | end a run in order | [`Trainer::stop_when`] |
+//! | keep a state yourself | [`Trainer::state_dict`], [`Trainer::load_state_dict`] |
 //! | share the statistics of batch norm | [`Replication::sync_bn`] |
 //! | choose how gradients are summed | [`Replication::allreduce`], [`Algorithm`] |
-//! | train in several processes | [`Processes`], [`DataParallel::among`] |
+//! | train in several processes | [`launch`], [`World`], [`DataParallel::part`] |
+//! | act on an error | [`Error`] |
 //!
 //! The chapter `notebooks-md/seven-diffs.md` builds the parts of this crate and of `collective` by hand, one after the
 //! other: flat buckets (diff 1), reduce-scatter and all-gather (2), overlap (3), batch norm over all replicas (4),
@@ -46,11 +49,15 @@
 //!
 //! This crate prints nothing, and reads no option of a program. It knows no dataset.
 
+mod checkpoints;
 mod cores;
 mod data_parallel;
+mod error;
 mod evaluate;
+mod launch;
 pub mod layers;
 mod norms;
+mod place;
 pub mod prelude;
 mod processes;
 mod reducer;
@@ -68,11 +75,15 @@ mod workers;
 // a package needs no other name
 pub use {candle_core, candle_nn, collective, devices, functional, training};
 
+pub use checkpoints::{Checkpoints, Epoch};
 pub use collective::{Algorithm, cost::Link};
 pub use data_parallel::DataParallel;
-pub use evaluate::{Minibatches, evaluate, evaluate_accuracy_gpus};
+pub use error::{Error, Result};
+pub use evaluate::{Minibatches, evaluate, evaluate_accuracy};
 pub use functional::{AdamW, Optimizer, Sgd};
-pub use processes::{Disagreement, Processes};
+pub use launch::launch;
+pub use place::{Place, World};
+pub use processes::Processes;
 pub use settings::{ReduceOn, Replication};
 pub use state::Initializer;
 pub use trainer::{Step, Trainer};

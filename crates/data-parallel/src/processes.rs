@@ -2,31 +2,18 @@
 //! each minibatch. How they reach each other is `collective`'s; here is what they have to agree on (diff 5 of
 //! the chapter `seven-diffs`).
 
-use std::fmt;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use anyhow::{Result, bail};
-use candle_core::Device;
+use candle_core::{Device, Result};
 #[cfg(feature = "mpi")]
 use collective::mpi;
 use collective::nccl::gpu_ids;
 use collective::{Algorithm, ProcessGroup};
-use devices::{Process, lock};
+use devices::{Process, bail, lock};
 
+use crate::error::Disagreement;
 use crate::settings::{ReduceOn, Replication};
-
-/// The error where processes that train together differ in their settings or parameters. All of them return it.
-#[derive(Debug)]
-pub struct Disagreement(pub(crate) String);
-
-impl fmt::Display for Disagreement {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Disagreement {}
 
 /// The processes of a run, as one of them sees them. A process that is alone communicates with no other. All
 /// processes must make the same calls in the same order.
@@ -38,7 +25,7 @@ impl std::error::Error for Disagreement {}
 /// let mut counts = [3.0];
 /// processes.sum(&mut counts)?;
 /// assert_eq!(counts, [3.0]);
-/// # anyhow::Ok(())
+/// # data_parallel::Result::Ok(())
 /// ```
 pub struct Processes {
     /// None where there is no other.
@@ -54,9 +41,18 @@ impl Processes {
     /// Those that `mpirun` started. One that waits longer than `timeout` for another ends all.
     ///
     /// # Errors
-    /// If the program was built without the feature `mpi`, or MPI does not start.
+    /// If the program was built without the feature `mpi`, or MPI does not start, or sees another number of processes than
+    /// the launcher has started.
     pub fn mpi(timeout: Option<Duration>) -> Result<Self> {
-        Ok(Self::of(mpi::process_group(timeout)?))
+        let processes = Self::of(mpi::process_group(timeout)?);
+        let (seen, launched) = (processes.count(), devices::launched());
+        if let Some((variable, started)) = launched.filter(|(_, started)| *started != seen) {
+            bail!(
+                "{variable} is {started}, and MPI sees {seen}: start the program with the launcher of the MPI that it was \
+                 built with, or unset {variable}"
+            )
+        }
+        Ok(processes)
     }
 
     /// Those of a process group of your own, which communicates by other means than MPI.
@@ -135,9 +131,39 @@ impl Processes {
         }
     }
 
+    /// What the first process makes, in all of them.
+    ///
+    /// # Errors
+    /// In all processes, if the first one cannot make it.
+    pub(crate) fn from_first(&self, make: impl FnOnce() -> Result<Vec<u8>>) -> Result<Vec<u8>> {
+        if self.are_one() {
+            return make();
+        }
+        if self.rank() > 0 {
+            let first = self.gather(&[])?.swap_remove(0);
+            return match first.split_first() {
+                Some((0, made)) => Ok(made.to_vec()),
+                Some((_, why)) => bail!("process 0: {}", String::from_utf8_lossy(why)),
+                None => bail!("process 0 has brought nothing"),
+            };
+        }
+        let made = make();
+        let told = match &made {
+            Ok(made) => [&[0], &made[..]].concat(),
+            Err(error) => [&[1], error.to_string().as_bytes()].concat(),
+        };
+        self.gather(&told)?;
+        made
+    }
+
     /// This process's number.
     pub fn rank(&self) -> usize {
         self.world().map_or(0, |world| world.rank())
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.world().map_or(1, |world| world.size())
     }
 
     /// Sums a few values over all processes.
@@ -187,6 +213,11 @@ impl Processes {
         mpi::abort(status)
     }
 
+    /// As [`abort`](Self::abort); a line on stderr says `rank 1`, and then `why`.
+    pub(crate) fn abort_because(status: i32, why: &str) -> ! {
+        mpi::abort_because(status, why)
+    }
+
     fn world(&self) -> Option<MutexGuard<'_, Box<dyn ProcessGroup>>> {
         self.world.as_ref().map(lock)
     }
@@ -202,10 +233,16 @@ fn machine() -> String {
 /// Without MPI there are no others.
 #[cfg(not(feature = "mpi"))]
 mod mpi {
-    use super::{Duration, ProcessGroup, Result};
+    use super::{Duration, ProcessGroup, Result, bail};
 
     pub fn process_group(_: Option<Duration>) -> Result<Box<dyn ProcessGroup>> {
-        anyhow::bail!("this program was built without MPI; rebuild it with --features mpi")
+        match devices::launched() {
+            Some((variable, started)) if started > 1 => bail!(
+                "{variable} is {started}, and this program was built without MPI: each process would train alone. Rebuild \
+                 it with --features mpi, or unset {variable}"
+            ),
+            _ => bail!("this program was built without MPI; rebuild it with --features mpi"),
+        }
     }
 
     pub fn finish() -> Result<()> {
@@ -213,6 +250,10 @@ mod mpi {
     }
 
     pub fn abort(status: i32) -> ! {
+        std::process::exit(status)
+    }
+
+    pub fn abort_because(status: i32, _: &str) -> ! {
         std::process::exit(status)
     }
 }

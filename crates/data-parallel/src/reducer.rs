@@ -4,10 +4,9 @@
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use anyhow::{Context, Result};
-use candle_core::{Device, Tensor};
+use candle_core::{Device, Result, Tensor};
 use collective::{CommunicationStream, Member};
-use devices::{catch_panic, with_room};
+use devices::{Context, catch_panic, with_room};
 use functional::{Bucket, Values};
 
 use crate::settings::ReduceOn;
@@ -84,7 +83,7 @@ impl Reducer {
     }
 
     /// Why there are no more sums, if a sum has failed; those before it are lost.
-    pub fn failure(&self) -> Option<anyhow::Error> {
+    pub fn failure(&self) -> Option<candle_core::Error> {
         match &self.sums {
             Sums::OfAll(sums) => sums.try_iter().find_map(Result::err),
             Sums::OfOne(_) => None,
@@ -96,15 +95,17 @@ impl Reducer {
         match &self.sums {
             Sums::OfAll(sums) => {
                 let sum = sums.recv();
-                sum.context("the thread of the all-reduce has ended")?
+                sum.ok().context(ENDED)?
             }
             Sums::OfOne(buckets) => Ok(Summed {
-                bucket: buckets.recv()?,
+                bucket: buckets.recv().ok().context(ENDED)?,
                 is_finite: false, // the trainer looks at them with all its threads
             }),
         }
     }
 }
+
+const ENDED: &str = "the thread of the all-reduce has ended";
 
 impl Drop for Reducer {
     fn drop(&mut self) {

@@ -6,10 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SendError, Sender};
 
-use anyhow::{Context, Result, ensure};
-use candle_core::{Error, Tensor};
+use candle_core::{Error, Result, Tensor};
 use collective::Member;
-use devices::catch_panic;
+use devices::{Context, catch_panic, ensure};
 use functional::{Backward, Bucket, Network, Summation, Value, Values, not_finite, not_finite_sum};
 
 use crate::cores::Cores;
@@ -40,8 +39,8 @@ pub(crate) enum Loss {
     OfNetwork(Box<OfNetwork>),
 }
 
-type OfOutputs = dyn Fn(&Value, &Tensor) -> candle_core::Result<Value> + Send + Sync;
-type OfNetwork = dyn Fn(&dyn Any, &[Value], &[Tensor]) -> candle_core::Result<Value> + Send + Sync;
+type OfOutputs = dyn Fn(&Value, &Tensor) -> Result<Value> + Send + Sync;
+type OfNetwork = dyn Fn(&dyn Any, &[Value], &[Tensor]) -> Result<Value> + Send + Sync;
 
 /// The network on one device, as its thread sees it.
 pub(crate) struct Replica {
@@ -167,6 +166,12 @@ impl fmt::Display for Refusal {
 }
 
 impl std::error::Error for Refusal {}
+
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Self {
+        devices::wrap(refusal)
+    }
+}
 
 /// What all replicas together have.
 struct Sums {
@@ -341,11 +346,7 @@ impl Replica {
     }
 
     /// The losses of all examples, and the outputs if the loss is a function of them.
-    fn losses(
-        &self,
-        minibatch: &Minibatch,
-        share: &Share,
-    ) -> candle_core::Result<(Value, Option<Value>)> {
+    fn losses(&self, minibatch: &Minibatch, share: &Share) -> Result<(Value, Option<Value>)> {
         let x = Value::new(&share.x)?;
         match &*minibatch.loss {
             Loss::OfOutputs(loss) => {
@@ -425,7 +426,7 @@ impl Replica {
     }
 
     /// An error that names a buffer that is not finite. On a GPU none is looked at, because that would wait for the GPU.
-    fn check_buffers(&self) -> candle_core::Result<()> {
+    fn check_buffers(&self) -> Result<()> {
         for (name, buffer) in self.state.buffers() {
             if let Some(at) = not_finite(buffer)? {
                 let value = buffer.flatten_all()?.get(at)?.to_scalar::<f32>()?;
@@ -560,12 +561,12 @@ impl Replica {
     }
 
     /// The reason behind an error of this replica: an error of the sums, if one has failed.
-    pub fn cause(&self, error: anyhow::Error) -> anyhow::Error {
+    pub fn cause(&self, error: Error) -> Error {
         let Some(members) = &self.members else {
             return error;
         };
         let norms = members.norms.as_ref().and_then(|norms| norms.failure());
-        let missed = norms.map(anyhow::Error::from);
+        let missed = norms.map(Error::from);
         let missed = missed.or_else(|| members.reducer.failure());
         missed.unwrap_or(error)
     }
@@ -598,7 +599,7 @@ fn explained<T>(computed: Result<T>, examples: usize) -> Result<T> {
 }
 
 /// An error where norms have to be synchronized and none was.
-fn check_used(norms: Option<&Norms>) -> candle_core::Result<()> {
+fn check_used(norms: Option<&Norms>) -> Result<()> {
     if norms.is_some_and(|norms| !norms.are_used()) {
         candle_core::bail!(
             "sync_bn: the network has no synchronized batch norm; use layers::BatchNorm2d or \
@@ -609,7 +610,7 @@ fn check_used(norms: Option<&Norms>) -> candle_core::Result<()> {
     Ok(())
 }
 
-fn send(buckets: &Sender<Bucket>, bucket: Bucket) -> candle_core::Result<()> {
+fn send(buckets: &Sender<Bucket>, bucket: Bucket) -> Result<()> {
     buckets.send(bucket).map_err(|SendError(bucket)| {
         let index = bucket.index;
         Error::Msg(format!(

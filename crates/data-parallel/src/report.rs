@@ -1,7 +1,6 @@
 //! The all-reduce of a network in a line: its algorithm, its buckets, its memory.
 
-use anyhow::Result;
-use candle_core::Device;
+use candle_core::{Device, Result};
 use collective::{Algorithm, Schedule};
 
 use crate::data_parallel::DataParallel;
@@ -17,7 +16,7 @@ impl DataParallel {
     /// let net = DataParallel::new(&devices, Initializer::Normal(0.01), 0, |vb| Linear::new(784, 10, vb))?;
     /// let expected = "all-reduce: owner, 0.0 MiB in 1 bucket, in place";
     /// assert_eq!(net.all_reduce()?.as_deref(), Some(expected));
-    /// # anyhow::Ok(())
+    /// # data_parallel::Result::Ok(())
     /// ```
     ///
     /// # Errors

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Result, ensure};
-use candle_core::{DType, Tensor, Var};
+use candle_core::{DType, Result, Tensor, Var};
+use devices::ensure;
 use functional::{
     Bucket, GradientChecks, Gradients, OptimizerState, Part, Update, Values, Variables,
 };
@@ -91,7 +91,7 @@ impl Slot {
     /// Keeps what the buffers of the network are now.
     pub fn keep_buffers(&mut self, of: &State) -> Result<()> {
         let copies = of.buffers().map(|(_, buffer)| buffer.copy());
-        self.buffers = copies.collect::<candle_core::Result<_>>()?;
+        self.buffers = copies.collect::<Result<_>>()?;
         Ok(())
     }
 
@@ -201,7 +201,7 @@ impl Slot {
             }
         };
         let all = parts.iter().map(of_param);
-        let all = all.collect::<candle_core::Result<Vec<_>>>()?;
+        let all = all.collect::<Result<Vec<_>>>()?;
         let all = Tensor::cat(&all, 0)?;
         Ok(if all.device().is_cpu() {
             Values::Floats(all.to_vec1()?)

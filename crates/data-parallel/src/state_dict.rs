@@ -2,16 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context, Result, bail, ensure};
 use bytemuck::cast_slice;
-use candle_core::{DType, Device, Tensor, Var};
-use devices::device_name;
+use candle_core::{DType, Device, Result, Tensor, Var};
+use devices::{Context, bail, device_name, ensure};
 use training::{compare, weights};
 
 use crate::data_parallel::DataParallel;
-use crate::processes::Disagreement;
+use crate::error::Disagreement;
 use crate::slot::{NamedState, Slot, state_name};
-use crate::trainer::Trainer;
+use crate::trainer::{Slots, Trainer};
 
 /// The name of the numbers of steps: of all, and of each parameter.
 const STEPS: &str = "steps";
@@ -25,6 +24,27 @@ const LR: &str = "lr";
 /// The name of a buffer of a replica that is not the first of all.
 fn buffer_of(replica: usize, name: &str) -> String {
     format!("replica {replica} {name}")
+}
+
+/// A state that fits a trainer and its network.
+pub(crate) struct CheckedState {
+    /// None where only running statistics are set.
+    of_trainer: Option<TrainerState>,
+    /// The names of running statistics of other replicas, where they are, and their new values.
+    buffers: Vec<(String, Var, Tensor)>,
+}
+
+struct TrainerState {
+    slots: Slots,
+    steps: usize,
+    lr: Option<f64>,
+    number: usize,
+}
+
+/// The number of steps in a trainer's state; none in one without it.
+pub(crate) fn steps_of(state: &BTreeMap<String, Tensor>) -> Option<usize> {
+    let steps = state.get(STEPS)?.to_vec1::<i64>().ok()?;
+    usize::try_from(*steps.first()?).ok()
 }
 
 impl Trainer {
@@ -50,7 +70,7 @@ impl Trainer {
     /// second.load_state_dict(state)?;
     /// second.step(&x, &y)?;
     /// assert_eq!(net.parameter("weight", 1)?.to_vec2::<f32>()?, expected);
-    /// # anyhow::Ok(())
+    /// # data_parallel::Result::Ok(())
     /// ```
     ///
     /// # Errors
@@ -90,8 +110,17 @@ impl Trainer {
         &mut self,
         state: impl IntoIterator<Item = (String, Tensor)>,
     ) -> Result<()> {
-        let state: BTreeMap<String, Tensor> = state.into_iter().collect();
-        let buffers = self.net.find_other_buffers(&state)?;
+        let checked = self.check_state(&state.into_iter().collect())?;
+        self.set_state(checked)
+    }
+
+    /// What of a state is this trainer's, in the memory where it is used.
+    ///
+    /// # Errors
+    /// As [`load_state_dict`](Self::load_state_dict).
+    pub(crate) fn check_state(&self, state: &BTreeMap<String, Tensor>) -> Result<CheckedState> {
+        let buffers = self.net.find_other_buffers(state)?;
+        let mut of_trainer = None;
         if let Some(steps) = state.get(STEPS) {
             let steps: Vec<i64> = steps.to_vec1()?;
             let (all, of_each) = steps.split_first().context("steps: of none")?;
@@ -106,14 +135,30 @@ impl Trainer {
             let slots = if of_each.is_empty() {
                 Default::default() // before the first step
             } else {
-                let named = self.named_state(&state, of_each)?;
+                let named = self.named_state(state, of_each)?;
                 self.new_slots(&named).context("the optimizer's state")?
             };
-            self.set_slots(slots, *all as usize);
-            self.rule.lr = lr;
-            self.number = number as usize;
+            of_trainer = Some(TrainerState {
+                slots,
+                steps: *all as usize,
+                lr,
+                number: number as usize,
+            });
         }
-        for (name, buffer, tensor) in buffers {
+        Ok(CheckedState {
+            of_trainer,
+            buffers,
+        })
+    }
+
+    /// Sets a state that [`check_state`](Self::check_state) has checked.
+    pub(crate) fn set_state(&mut self, state: CheckedState) -> Result<()> {
+        if let Some(state) = state.of_trainer {
+            self.set_slots(state.slots, state.steps);
+            self.rule.lr = state.lr;
+            self.number = state.number;
+        }
+        for (name, buffer, tensor) in state.buffers {
             buffer.set(&tensor).context(name)?;
         }
         Ok(())
@@ -267,7 +312,7 @@ impl DataParallel {
             return Ok(());
         }
         let params: Vec<&(String, Var)> = self.states[0].parameters().collect();
-        let sum = |param: &Var| anyhow::Ok(crc32fast::hash(&bytes(param)?).to_le_bytes());
+        let sum = |param: &Var| Ok(crc32fast::hash(&bytes(param)?).to_le_bytes());
         let sums = params.iter().map(|(_, param)| sum(param));
         let sums = sums.collect::<Result<Vec<_>>>()?.concat();
         let all = self.processes.gather(&sums)?;

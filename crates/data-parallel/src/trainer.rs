@@ -4,14 +4,14 @@ use std::any::{Any, TypeId};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use anyhow::{Result, bail, ensure};
-use candle_core::{Device, Tensor};
+use candle_core::{Device, Result, Tensor};
 use collective::Member;
-use devices::lock;
+use devices::{bail, ensure, find, lock, message};
 use functional::{Optimizer, Value};
-use training::{BatchLoss, Unread};
+use training::{BatchLoss, ReadLoss, Unread};
 
 use crate::data_parallel::DataParallel;
+use crate::error::Kind;
 use crate::replica::{Loss, Minibatch, Refusal, Replica, Share};
 use crate::slot::{NamedState, Slot};
 use crate::update_rule::{StepRule, UpdateRule};
@@ -34,7 +34,7 @@ use crate::update_rule::{StepRule, UpdateRule};
 /// let y = Tensor::zeros(5, DType::U32, &Device::Cpu)?;
 /// let before = trainer.step(&x, &y)?.loss.mean()?;
 /// assert!(trainer.step(&x, &y)?.loss.mean()? < before);
-/// # anyhow::Ok(())
+/// # data_parallel::Result::Ok(())
 /// ```
 pub struct Trainer {
     pub(crate) net: DataParallel,
@@ -48,7 +48,14 @@ pub struct Trainer {
     checks_numbers: bool,
     /// The losses that are not yet known to be finite.
     unread: Unread<StepNumber>,
-    stop: Option<Stop>,
+    /// The losses since the last [`mean_loss`](Self::mean_loss).
+    pub(crate) losses: LossSum,
+    /// Those of the present epoch of [`Checkpoints`](crate::Checkpoints).
+    pub(crate) epoch_losses: LossSum,
+    /// This process wants to stop.
+    wants_to_stop: Option<Arc<AtomicBool>>,
+    /// All processes stop after this step.
+    stopping: Arc<AtomicBool>,
     /// The steps that were taken.
     pub(crate) steps: usize,
     pub(crate) waiting: Waiting,
@@ -75,6 +82,25 @@ pub(crate) struct Slots {
     trained: Vec<bool>,
 }
 
+/// The losses of several minibatches.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct LossSum {
+    /// Of all examples.
+    pub sum: f64,
+    pub examples: usize,
+}
+
+impl LossSum {
+    fn add(&mut self, loss: &ReadLoss<StepNumber>) {
+        self.sum += f64::from(loss.mean) * loss.examples as f64;
+        self.examples += loss.examples;
+    }
+
+    pub fn mean(self) -> f64 {
+        self.sum / self.examples as f64
+    }
+}
+
 /// A step, as an error names it.
 #[derive(Debug, Clone, Copy)]
 struct StepNumber {
@@ -83,11 +109,14 @@ struct StepNumber {
     lr: f64,
 }
 
-/// Asks whether this process wants to stop, and stops it: several processes stop after the same step.
-#[derive(Clone, Copy)]
-struct Stop {
-    wants_to: fn() -> bool,
-    stop: fn(),
+/// What a step needs before the replicas begin.
+struct Prepared {
+    rule: StepRule,
+    /// The examples of the minibatch in all processes.
+    batch_size: usize,
+    /// Of each replica of this process.
+    shares: Vec<Share>,
+    slots: Vec<Arc<Mutex<Slot>>>,
 }
 
 /// The result of a step.
@@ -108,7 +137,7 @@ impl Trainer {
     /// minibatch does not know by how many examples to divide.
     pub fn new(
         net: &DataParallel,
-        loss: impl Fn(&Value, &Tensor) -> candle_core::Result<Value> + Send + Sync + 'static,
+        loss: impl Fn(&Value, &Tensor) -> Result<Value> + Send + Sync + 'static,
         optimizer: impl Optimizer + 'static,
     ) -> Self {
         Self::of(net, Loss::OfOutputs(Box::new(loss)), optimizer)
@@ -135,7 +164,7 @@ impl Trainer {
     ///     }
     /// }
     ///
-    /// # fn main() -> anyhow::Result<()> {
+    /// # fn main() -> Result<()> {
     /// let net = DataParallel::new(&devices(2)?, Initializer::Layers, 0, |vb| {
     ///     let generator = Sequential::new().add(Linear::new(2, 3, vb.pp("generator"))?);
     ///     let critic = Sequential::new().add(Linear::new(3, 1, vb.pp("critic"))?);
@@ -164,7 +193,7 @@ impl Trainer {
     /// If the network was built as another type; the message has both.
     pub fn with<N: 'static>(
         net: &DataParallel,
-        losses: impl Fn(&N, &[Value], &[Tensor]) -> candle_core::Result<Value> + Send + Sync + 'static,
+        losses: impl Fn(&N, &[Value], &[Tensor]) -> Result<Value> + Send + Sync + 'static,
         optimizer: impl Optimizer + 'static,
     ) -> Result<Self> {
         let (built, expected) = (net.network_type.name, std::any::type_name::<N>());
@@ -188,7 +217,10 @@ impl Trainer {
             checks_gradients: true,
             checks_numbers: true,
             unread: Unread::default(),
-            stop: None,
+            losses: LossSum::default(),
+            epoch_losses: LossSum::default(),
+            wants_to_stop: None,
+            stopping: Arc::default(),
             steps: 0,
             waiting: Waiting::default(),
             last_examples: 0,
@@ -233,13 +265,21 @@ impl Trainer {
         }
     }
 
-    /// Lets several processes stop after the same step. In each step they tell each other whether `wants_to_stop`; if
-    /// one does, all call `stop` after the step, such as a function that sets the flag of
-    /// [`DataIter::stop_when`](training::DataIter::stop_when). A process that is alone calls neither.
-    pub fn stop_together(self, wants_to_stop: fn() -> bool, stop: fn()) -> Self {
-        let wants_to = wants_to_stop;
-        let stop = Some(Stop { wants_to, stop });
-        Self { stop, ..self }
+    /// Lets training end in order once `flag` is set, such as by `signal_hook::flag::register`. The minibatches of
+    /// [`Checkpoints`](crate::Checkpoints) end then, between two steps. Several processes tell each other in each step, and
+    /// end after the same one, whichever of them was asked.
+    pub fn stop_when(mut self, flag: Arc<AtomicBool>) -> Self {
+        if self.net.processes.are_one() {
+            self.stopping = flag.clone();
+        }
+        self.wants_to_stop = Some(flag);
+        self
+    }
+
+    /// A flag that is set once training is to end, at the same step in all processes: for
+    /// [`DataIter::stop_when`](training::DataIter::stop_when).
+    pub fn stopping(&self) -> Arc<AtomicBool> {
+        self.stopping.clone()
     }
 
     /// Multiplies the learning rate of each step, counted from 0, by the value of `schedule`, such as one of
@@ -264,7 +304,7 @@ impl Trainer {
     /// // only the last layer learns
     /// let trainer = trainer.rate("", 0.0)?.rate("last", 1.0)?;
     /// assert!(trainer.rate("lst", 1.0).is_err());
-    /// # anyhow::Ok(())
+    /// # data_parallel::Result::Ok(())
     /// ```
     ///
     /// # Errors
@@ -312,6 +352,74 @@ impl Trainer {
         self.rule.lr_of(self.steps)
     }
 
+    /// How many steps this trainer has taken, also before its state was loaded.
+    ///
+    /// ```no_run
+    /// # use data_parallel::Trainer;
+    /// # fn next() -> data_parallel::Result<(candle_core::Tensor, candle_core::Tensor)> { unreachable!() }
+    /// # fn train(mut trainer: Trainer) -> data_parallel::Result<()> {
+    /// for _ in trainer.steps()..10_000 {
+    ///     let (x, y) = next()?; // a stream has no epochs
+    ///     trainer.step(&x, &y)?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn steps(&self) -> usize {
+        self.steps
+    }
+
+    /// The mean loss of an example, before its step, over all minibatches since the last call; NaN if there was none. A
+    /// checkpoint has its sum, so it is the same where a run was resumed in between.
+    ///
+    /// # Errors
+    /// If a device fails; and as [`step`](Self::step), if a loss is NaN or infinite that was not read before.
+    pub fn mean_loss(&mut self) -> Result<f64> {
+        self.read_losses()?;
+        Ok(std::mem::take(&mut self.losses).mean())
+    }
+
+    /// The losses since the last call, for [`Checkpoints`](crate::Checkpoints).
+    pub(crate) fn take_epoch_losses(&mut self) -> Result<LossSum> {
+        self.read_losses()?;
+        Ok(std::mem::take(&mut self.epoch_losses))
+    }
+
+    /// The sums of [`mean_loss`](Self::mean_loss) and of the epoch, with those that are still on the devices.
+    pub(crate) fn all_losses_so_far(&self) -> Result<[LossSum; 2]> {
+        let mut sums = [self.losses, self.epoch_losses];
+        for read in self.unread.peek()? {
+            sums.iter_mut().for_each(|sum| sum.add(&read));
+        }
+        Ok(sums)
+    }
+
+    /// How many minibatches make a step.
+    pub(crate) fn minibatches(&self) -> usize {
+        self.accumulate
+    }
+
+    /// Whether it was given a flag of [`stop_when`](Self::stop_when).
+    pub(crate) fn can_stop(&self) -> bool {
+        self.wants_to_stop.is_some()
+    }
+
+    /// What the result of its steps depends on beside the network, a line each, as far as the library knows it: the code
+    /// of a loss is not known.
+    pub fn settings(&self) -> String {
+        let rule = &self.rule;
+        let names = self.net.states[0].named().map(|(name, _)| name);
+        let rates = names.zip(&rule.rates).filter(|(_, rate)| **rate != 1.0);
+        let rates: Vec<String> = rates.map(|(name, rate)| format!("{name} {rate}")).collect();
+        let lines = [
+            format!("optimizer {:?}", rule.optimizer),
+            format!("accumulate {}", self.accumulate),
+            format!("clip-norm {:?}", rule.max_norm),
+            format!("rates {rates:?}"),
+        ];
+        lines.join("\n")
+    }
+
     /// Sets the learning rate of the steps that follow, which [`state_dict`](Self::state_dict) has too. The optimizer state
     /// stays.
     ///
@@ -327,7 +435,7 @@ impl Trainer {
     ///     trainer.set_lr(0.1 * (1.0 - f64::from(step) / 100.0)); // falls to 0
     ///     trainer.step(&x, &y)?;
     /// }
-    /// # anyhow::Ok(())
+    /// # data_parallel::Result::Ok(())
     /// ```
     pub fn set_lr(&mut self, lr: f64) {
         self.rule.lr = Some(lr);
@@ -364,13 +472,13 @@ impl Trainer {
     /// #     Linear::new(3, 2, vb)
     /// # })?;
     /// # let (x, y) = (Tensor::ones((4, 3), DType::F32, &Device::Cpu)?, Tensor::zeros(4, DType::U32, &Device::Cpu)?);
-    /// let weight = || anyhow::Ok(net.parameter("weight", 0)?.to_vec2::<f32>()?);
+    /// let weight = || candle_core::Result::Ok(net.parameter("weight", 0)?.to_vec2::<f32>()?);
     /// let (before, mut trainer) = (weight()?, Trainer::new(&net, functional::cross_entropy, Sgd::new(0.1)));
     /// trainer.backward(&x, &y)?;
     /// assert_eq!(weight()?, before);
     /// trainer.flush()?;
     /// assert_ne!(weight()?, before);
-    /// # anyhow::Ok(())
+    /// # data_parallel::Result::Ok(())
     /// ```
     ///
     /// # Errors
@@ -381,21 +489,17 @@ impl Trainer {
 
     /// One job of all replicas: [`Replica::train`].
     fn minibatch(&mut self, x: &Tensor, y: &Tensor, last: bool) -> Result<Step> {
-        let rule = self.rule_of_step()?;
-        let bad = self.not_finite(x, y)?;
-        let batch_size = self.batch_size(y.dim(0)?, bad)?;
-        let shards = self.net.scatter_part(x, y, batch_size)?;
-        ensure!(
-            batch_size > 0,
-            "a step needs at least 1 example, the minibatch has 0"
-        );
-        let slots = self.slots()?;
+        let Prepared {
+            rule,
+            batch_size,
+            shares,
+            slots,
+        } = self.prepare(x, y).map_err(|error| self.unprepared(error))?;
         self.last_examples = 0; // until the step is taken
         let of_step = self.step_number(&rule);
         let examples = self.waiting.examples + batch_size;
         let minibatch = self.job(rule, last.then_some(examples));
-        let shares = shards.into_iter().map(|(x, y)| Share { x, y });
-        let inputs = shares.zip(slots).collect();
+        let inputs = shares.into_iter().zip(slots).collect();
         let job = minibatch.clone();
         let train = move |replica: &mut Replica, (share, slot): (Share, Arc<Mutex<Slot>>)| {
             replica.train(&job, &share, &mut lock(&slot))
@@ -403,13 +507,13 @@ impl Trainer {
         let trained = match self.net.on_each(inputs, train) {
             Ok(trained) => trained,
             Err(error) if minibatch.dropped.load(Ordering::SeqCst) => {
-                if let Some(refused) = error.downcast_ref::<Refusal>() {
-                    return self.refuse(of_step, &refused.clone());
+                if let Some(refused) = find::<Refusal>(&error) {
+                    return self.refuse(of_step, refused);
                 }
                 let lost = self.drop_step()?;
-                bail!("{error:#}{lost}")
+                return Err(Kind::Refused.of(message(format!("{error}{lost}"))));
             }
-            Err(error) => return Err(error),
+            Err(error) => return Err(self.failed(error)),
         };
         let refused = trained.iter().find_map(|trained| trained.refused.clone());
         let (mut losses, mut shards) = (Vec::new(), Vec::new());
@@ -432,8 +536,45 @@ impl Trainer {
             self.waiting.examples = examples;
         }
         let loss = BatchLoss::new(self.all_losses(losses)?, batch_size);
-        self.check_finite(&loss, of_step)?;
+        self.count_loss(&loss, of_step)?;
         Ok(Step { loss, shards })
+    }
+
+    /// What a step needs before the replicas begin.
+    fn prepare(&mut self, x: &Tensor, y: &Tensor) -> Result<Prepared> {
+        let rule = self.rule_of_step()?;
+        let bad = self.not_finite(x, y)?;
+        let batch_size = self.batch_size(y.dim(0)?, bad)?;
+        let shards = self.net.scatter_part(x, y, batch_size)?;
+        ensure!(
+            batch_size > 0,
+            "a step needs at least 1 example, the minibatch has 0"
+        );
+        let shares = shards.into_iter().map(|(x, y)| Share { x, y });
+        Ok(Prepared {
+            rule,
+            batch_size,
+            shares: shares.collect(),
+            slots: self.slots()?,
+        })
+    }
+
+    /// The error of a minibatch that did not get to the replicas. Unless all processes know of it, the others wait for this
+    /// one.
+    fn unprepared(&self, error: candle_core::Error) -> candle_core::Error {
+        let alone = self.net.processes.are_one();
+        let kind = if alone { Kind::Refused } else { Kind::Failed };
+        kind.of(error)
+    }
+
+    /// The error of a replica that failed: if the replicas had begun to sum, they sum no more.
+    fn failed(&self, error: candle_core::Error) -> candle_core::Error {
+        let kind = if self.net.has_failed() {
+            Kind::Failed
+        } else {
+            Kind::Refused
+        };
+        kind.of(error)
     }
 
     /// Takes the step with the gradients that wait, if there are any: at the end of an epoch, where fewer minibatches are
@@ -452,7 +593,9 @@ impl Trainer {
             replica.flush(&job, &mut lock(&slot), examples)
         };
         let slots = self.slots()?;
-        let refused = self.net.on_each(slots, flush)?.into_iter().flatten().next();
+        let flushed = self.net.on_each(slots, flush);
+        let refusals = flushed.map_err(|error| self.failed(error))?;
+        let refused = refusals.into_iter().flatten().next();
         if let Some(refused) = refused {
             return self.refuse(of_step, &refused);
         }
@@ -573,10 +716,10 @@ impl Trainer {
     fn refuse<T>(&mut self, step: StepNumber, refused: &Refusal) -> Result<T> {
         let lost = self.drop_step()?;
         let StepNumber { number, lr } = step;
-        bail!(
-            "step {number}, at learning rate {lr:?}: {}",
-            refused.said(&lost)
-        )
+        let said = refused.said(&lost);
+        Err(Kind::Refused.of(message(format!(
+            "step {number}, at learning rate {lr:?}: {said}"
+        ))))
     }
 
     /// An error that names `flush`, if gradients wait for their step.
@@ -613,38 +756,50 @@ impl Trainer {
     /// # Errors
     /// In all processes, if a minibatch is bad.
     fn batch_size(&self, own: usize, bad: Option<String>) -> Result<usize> {
-        let wants_to_stop = self.stop.is_some_and(|stop| (stop.wants_to)());
+        let wants_to_stop = self.wants_to_stop.as_ref();
+        let wants_to_stop = wants_to_stop.is_some_and(|flag| flag.load(Ordering::Relaxed));
         let flags = [wants_to_stop, bad.is_some()].map(|flag| f64::from(u8::from(flag)));
         let mut counts = [own as f64, flags[0], flags[1]];
         self.net.processes.sum(&mut counts)?;
         if let Some(bad) = bad {
-            bail!(bad)
+            return Err(Kind::Refused.of(message(bad)));
         }
-        ensure!(
-            counts[2] == 0.0,
-            "the minibatch of another process has NaN or infinity; no step was taken"
-        );
+        if counts[2] > 0.0 {
+            let bad = "the minibatch of another process has NaN or infinity; no step was taken";
+            return Err(Kind::Refused.of(message(bad)));
+        }
         if self.net.processes.are_one() {
             return Ok(own);
         }
-        if let (true, Some(Stop { stop, .. })) = (counts[1] > 0.0, self.stop) {
-            stop();
+        if counts[1] > 0.0 {
+            self.stopping.store(true, Ordering::Relaxed);
         }
         Ok(counts[0] as usize)
     }
 
-    /// An error where one of the losses that can be read by now is NaN or infinite. Its step was taken.
-    fn check_finite(&mut self, loss: &BatchLoss, of_step: StepNumber) -> Result<()> {
-        if !self.checks_numbers || !self.unread.push(loss.clone(), of_step) {
-            return Ok(());
+    /// Counts the loss of a step.
+    ///
+    /// # Errors
+    /// If one of the losses that can be read by now is NaN or infinite. Its step was taken.
+    fn count_loss(&mut self, loss: &BatchLoss, of_step: StepNumber) -> Result<()> {
+        if self.unread.push(loss.clone(), of_step) {
+            self.read_losses()?;
         }
+        Ok(())
+    }
+
+    /// Reads the losses that are still on the devices.
+    fn read_losses(&mut self) -> Result<()> {
         for read in self.unread.read()? {
+            self.losses.add(&read);
+            self.epoch_losses.add(&read);
             let (StepNumber { number, lr }, loss) = (read.note, read.mean);
-            ensure!(
-                loss.is_finite(),
-                "step {number}, at learning rate {lr:?}: the loss is {loss}. The step was taken; try a smaller rate, or \
-                 clip_norm"
-            );
+            if self.checks_numbers && !loss.is_finite() {
+                return Err(Kind::Diverged.of(message(format!(
+                    "step {number}, at learning rate {lr:?}: the loss is {loss}. The step was taken; try a smaller rate, \
+                     or clip_norm"
+                ))));
+            }
         }
         Ok(())
     }

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use anyhow::{Result, ensure};
+use candle_core::Result;
+use devices::ensure;
 use functional::Optimizer;
 
 /// A factor of the learning rate for each step, counted from 0.
@@ -45,6 +46,17 @@ impl UpdateRule {
             .as_ref()
             .map_or(1.0, |schedule| schedule(step));
         self.lr.unwrap_or_else(|| self.optimizer.lr()) * factor
+    }
+
+    /// A line that has the factor of the schedule at the last of so many steps: other schedules have another.
+    pub fn schedule_line(&self, taken: usize) -> String {
+        match &self.schedule {
+            None => "schedule none".to_owned(),
+            Some(schedule) => {
+                let last = taken.saturating_sub(1);
+                format!("schedule {:?} at step {taken}", schedule(last))
+            }
+        }
     }
 
     /// Whether each parameter is trained.

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail};
+use candle_core::Result;
 use collective::Deadline;
-use devices::{catch_panic, lock};
+use devices::{Context, bail, catch_panic, find, lock, message};
 
 use crate::replica::Replica;
 use crate::state::State;
@@ -21,6 +21,8 @@ pub(crate) struct Worker {
     pub name: String,
     /// Whether the replica stands still: `drop` no longer waits for its thread.
     given_up: AtomicBool,
+    /// Whether the replica has left the groups, after an error: it takes no step any more.
+    left: Arc<AtomicBool>,
     jobs: Option<Sender<Job>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -38,18 +40,19 @@ impl Worker {
             let replica = catch_panic(|| make(&own_name));
             let replica = replica.unwrap_or_else(|panicked| Err(panicked.into()));
             let state = replica.as_ref().map(|replica| replica.state.clone());
-            let _ = made.send(state.map_err(|error| anyhow!("{error:#}")));
+            let _ = made.send(state.map_err(|error| message(error.to_string())));
             if let Ok(mut replica) = replica {
                 inbox.iter().for_each(|job| job(&mut replica));
             }
         };
         let thread = std::thread::Builder::new().name(name.clone()).spawn(serve);
         let thread = thread.context("a thread could not be started")?;
-        let state = state.recv().context("its thread has ended")?;
+        let state = state.recv().ok().context("its thread has ended")?;
         let state = state.with_context(|| format!("replica {name} cannot be built"))?;
         let worker = Self {
             name,
             given_up: AtomicBool::new(false),
+            left: Arc::default(),
             jobs: Some(jobs),
             thread: Some(thread),
         };
@@ -63,15 +66,16 @@ impl Worker {
         job: impl FnOnce(&mut Replica) -> Result<T> + Send + 'static,
         done: impl FnOnce(Result<T>) + Send + 'static,
     ) {
-        let name = self.name.clone();
+        let (name, left) = (self.name.clone(), self.left.clone());
         let job: Job = Box::new(move |replica| {
             replica.in_step = false;
             let result = catch_panic(|| job(replica));
             let result = result.unwrap_or_else(|panicked| Err(panicked.into()));
             let result = result.map_err(|error| {
-                let cause = in_a_sentence(replica.cause(error));
+                let cause = replica.cause(error);
                 if replica.in_step {
                     replica.leave();
+                    left.store(true, Ordering::Relaxed);
                 }
                 cause
             });
@@ -80,18 +84,6 @@ impl Worker {
         if let Some(jobs) = &self.jobs {
             let _ = jobs.send(job); // where the thread has ended, the result never comes
         }
-    }
-}
-
-/// An error of candle's without the frames that hide what it says.
-fn in_a_sentence(error: anyhow::Error) -> anyhow::Error {
-    let outermost = error.chain().next();
-    match outermost.is_some_and(|error| error.is::<candle_core::Error>()) {
-        true => match error.downcast() {
-            Ok(error) => devices::without_backtrace(error).into(),
-            Err(error) => error,
-        },
-        false => error,
     }
 }
 
@@ -154,6 +146,14 @@ impl Workers {
         }
     }
 
+    /// Whether a replica takes no step any more.
+    pub fn have_failed(&self) -> bool {
+        let has_failed = |worker: &Worker| {
+            worker.left.load(Ordering::Relaxed) || worker.given_up.load(Ordering::Relaxed)
+        };
+        self.all.iter().any(has_failed)
+    }
+
     /// Puts each answer in its place, and returns why no more come: all are there, or the time is over.
     ///
     /// The first answer may take any time. After each answer the next one has the time for which replicas wait for each
@@ -182,7 +182,7 @@ impl Workers {
     }
 
     /// Names the devices of the replicas that did not come, where all replicas are in this process.
-    fn name_the_missing(&self, error: anyhow::Error) -> anyhow::Error {
+    fn name_the_missing(&self, error: candle_core::Error) -> candle_core::Error {
         match of_the_group(&error) {
             Some(collective::Error::TimedOut { limit, missing }) if self.alone => {
                 let workers = missing.iter().map(|i| &self.all[*i]);
@@ -197,19 +197,19 @@ impl Workers {
 const ENDING: Duration = Duration::from_secs(5);
 
 /// What a run says of replicas that stand still.
-fn late(missing: &[&Worker], limit: Duration) -> anyhow::Error {
+fn late(missing: &[&Worker], limit: Duration) -> candle_core::Error {
     let names: Vec<&str> = missing.iter().map(|worker| worker.name.as_str()).collect();
     let names = names.join(", ");
-    anyhow!("replica {names} did not arrive within {limit:?}")
+    message(format!("replica {names} did not arrive within {limit:?}"))
 }
 
 /// What the group of replicas says in an error.
-fn of_the_group(error: &anyhow::Error) -> Option<&collective::Error> {
-    error.chain().find_map(|cause| cause.downcast_ref())
+fn of_the_group(error: &candle_core::Error) -> Option<&collective::Error> {
+    find(error)
 }
 
 /// Whether the error says only that another replica is gone or late.
-fn missed_a_peer(error: &anyhow::Error) -> bool {
+fn missed_a_peer(error: &candle_core::Error) -> bool {
     use collective::Error::{PeerLeft, TimedOut};
     matches!(of_the_group(error), Some(PeerLeft { .. } | TimedOut { .. }))
 }

@@ -9,7 +9,7 @@ use std::alloc::System;
 static MEMORY: Cap<System> = Cap::new(System, usize::MAX);
 
 /// The memory that the first steps of a trainer add, in bytes.
-fn added_by(net: &DataParallel, frozen: Option<&str>) -> anyhow::Result<isize> {
+fn added_by(net: &DataParallel, frozen: Option<&str>) -> Result<isize> {
     let before = MEMORY.allocated() as isize;
     let mut trainer = Trainer::new(net, cross_entropy, AdamW::default());
     if let Some(frozen) = frozen {
@@ -26,7 +26,7 @@ fn added_by(net: &DataParallel, frozen: Option<&str>) -> anyhow::Result<isize> {
 }
 
 #[test]
-fn what_is_frozen_takes_no_memory_for_gradients() -> anyhow::Result<()> {
+fn what_is_frozen_takes_no_memory_for_gradients() -> Result<()> {
     let net = DataParallel::new(&devices(2)?, Initializer::Layers, 0, |vb| {
         let stem = Linear::new(500, 2000, vb.pp("stem"))?;
         Ok(Sequential::new()

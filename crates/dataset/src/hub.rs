@@ -41,7 +41,7 @@ pub(crate) enum Answer {
 }
 
 /// The dataset from the cache of an earlier download, or else from the Hub.
-pub(crate) fn load(name: Name, stop: StopFlag) -> Result<Answer> {
+pub(crate) fn load(name: Name, stop: &StopFlag) -> Result<Answer> {
     let (repo, folder) = match name {
         Name::FashionMnist => ("zalando-datasets/fashion_mnist", "fashion_mnist"),
         Name::Mnist => ("ylecun/mnist", "mnist"),
@@ -76,7 +76,7 @@ pub(crate) fn load(name: Name, stop: StopFlag) -> Result<Answer> {
 }
 
 /// Why the Hub cannot be connected to, if it cannot. Any answer in HTTP is a connection, and so none of this.
-fn unreachable(url: Url, stop: StopFlag) -> Result<Option<String>> {
+fn unreachable(url: Url, stop: &StopFlag) -> Result<Option<String>> {
     // in a thread, because to look up a name can take longer than the client's limit
     let answer = watched(CONNECT, stop, move || client(stall())?.head(url).send());
     let why = match answer {
@@ -95,7 +95,7 @@ fn stall() -> Duration {
 }
 
 /// Downloads one file into the cache, if it is what the Hub says.
-fn fetch(cache: &Cache, url: Url, file: &str, stop: StopFlag) -> Result<()> {
+fn fetch(cache: &Cache, url: Url, file: &str, stop: &StopFlag) -> Result<()> {
     let incoming = cache.incoming()?;
     let data = incoming.join("data");
     let (to, name) = (data.clone(), file.to_owned());
@@ -109,7 +109,7 @@ fn fetch(cache: &Cache, url: Url, file: &str, stop: StopFlag) -> Result<()> {
 }
 
 /// Both parts from the cache, through candle-datasets.
-fn decode(name: Name, stop: StopFlag) -> Result<(Split, Split)> {
+fn decode(name: Name, stop: &StopFlag) -> Result<(Split, Split)> {
     let data = watched(DECODE, stop, move || match name {
         Name::FashionMnist => vision::fashion_mnist::load(),
         Name::Mnist => vision::mnist::load(),

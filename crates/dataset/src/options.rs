@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Result, bail};
@@ -103,7 +104,7 @@ pub struct Options {
 }
 
 /// A flag that ends work early, where there is one.
-pub type StopFlag = Option<&'static AtomicBool>;
+pub type StopFlag = Option<Arc<AtomicBool>>;
 
 /// The error where [`Options::stop`] was set.
 #[derive(Debug)]

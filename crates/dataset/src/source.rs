@@ -61,7 +61,7 @@ fn from_the_hub(options: &Options) -> Result<(Split, Split, Source)> {
 
     let name = options.name;
     let variable = name.env_var();
-    let answer = hub::load(name, options.stop).with_context(|| {
+    let answer = hub::load(name, &options.stop).with_context(|| {
         format!(
             "cannot load {name} from the Hugging Face Hub; name a folder with the four IDX files \
              ({variable}), or use the synthetic images"

@@ -94,7 +94,7 @@ impl Examples for Split {
     }
 
     /// X (B, 1, 28, 28) in [0, 1] and y (B,), for the images with these numbers.
-    fn minibatch(&self, numbers: &[u32]) -> candle_core::Result<(Tensor, Tensor)> {
+    fn minibatch(&self, numbers: &[u32], _: usize) -> candle_core::Result<(Tensor, Tensor)> {
         let mut x = Vec::with_capacity(numbers.len() * PIXELS);
         for &i in numbers {
             let pixels = self.image(i as usize).iter();
@@ -114,7 +114,7 @@ mod tests {
     fn a_minibatch_is_bytes_over_255() {
         let images = (0..2 * PIXELS).map(|i| (i % 256) as u8).collect();
         let split = Split::new(images, vec![7, 2]).unwrap();
-        let (x, y) = split.minibatch(&[1, 0]).unwrap();
+        let (x, y) = split.minibatch(&[1, 0], 1).unwrap();
         assert_eq!(x.dims(), [2, 1, 28, 28]);
         assert_eq!(y.to_vec1::<u32>().unwrap(), [2, 7]);
         let x = x.flatten_all().unwrap().to_vec1::<f32>().unwrap();

@@ -8,6 +8,8 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use candle_core::{Device, DeviceLocation, Error, Result};
 
+use crate::errors::{Context, wrap};
+
 /// A panic that was caught, and what it said. It prints as `it panicked: index out of range`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Panicked(pub String);
@@ -29,6 +31,12 @@ impl fmt::Display for Panicked {
 
 impl std::error::Error for Panicked {}
 
+impl From<Panicked> for Error {
+    fn from(panicked: Panicked) -> Self {
+        wrap(panicked)
+    }
+}
+
 /// Runs `f`, and returns its panic, if it panics.
 ///
 /// ```
@@ -43,14 +51,6 @@ pub fn catch_panic<T>(f: impl FnOnce() -> T) -> std::result::Result<T, Panicked>
 /// Locks `mutex`, also if a thread has panicked while it had the lock: its panic is reported elsewhere.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The error without a backtrace: if RUST_BACKTRACE is set, candle puts one into the text of each error.
-pub fn without_backtrace(error: Error) -> Error {
-    match error {
-        Error::WithBacktrace { inner, .. } => without_backtrace(*inner),
-        other => other,
-    }
 }
 
 /// How many of [`quietly`] go on. A static, because a process has one panic hook, which is replaced once.
@@ -137,9 +137,8 @@ pub fn on_devices<T>(what: &str, devices: &[Device], f: impl FnOnce() -> Result<
 }
 
 fn named<T>(name: impl Fn() -> String, f: impl FnOnce() -> Result<T>) -> Result<T> {
-    let caught = catch_panic(f).unwrap_or_else(|panicked| Err(Error::Msg(panicked.to_string())));
-    // a new error, since candle's own `context` takes a line for each
-    caught.map_err(|error| Error::Msg(format!("{}: {error}", name())))
+    let caught = catch_panic(f).unwrap_or_else(|panicked| Err(panicked.into()));
+    caught.with_context(name)
 }
 
 #[cfg(test)]

@@ -91,8 +91,7 @@ pub fn devices(k: usize) -> Result<Vec<Device>> {
 /// # Errors
 /// As [`devices`]; and if `kind` is [`DeviceKind::Cuda`] and CUDA cannot be used.
 pub fn devices_of_kind(kind: DeviceKind, k: Option<usize>) -> Result<Vec<Device>> {
-    let found = find_devices(kind, k, None).map_err(Error::msg)?;
-    Ok(found.0)
+    Ok(find_devices(kind, k, None)?.0)
 }
 
 /// As [`devices_of_kind`]; also returns a line for the user if an expected GPU is not among the devices.
@@ -106,8 +105,8 @@ pub fn find_devices(
     kind: DeviceKind,
     k: Option<usize>,
     first: Option<usize>,
-) -> anyhow::Result<(Vec<Device>, Option<String>)> {
-    anyhow::ensure!(k != Some(0), "the number of replicas is 0: give at least 1");
+) -> Result<(Vec<Device>, Option<String>)> {
+    crate::ensure!(k != Some(0), "the number of replicas is 0: give at least 1");
     let (mut devices, missing) = match (kind, first) {
         (DeviceKind::Cpu, _) => (Vec::new(), None),
         (_, None) => open_gpus(k.unwrap_or(usize::MAX)),
@@ -115,7 +114,7 @@ pub fn find_devices(
     };
     let gpus = devices.len();
     let note = match missing {
-        Some(why) if gpus == 0 && kind == DeviceKind::Cuda => return Err(why.into()),
+        Some(why) if gpus == 0 && kind == DeviceKind::Cuda => return Err(crate::errors::wrap(why)),
         Some(why) => note(gpus, &why),
         None => None,
     };
@@ -124,7 +123,7 @@ pub fn find_devices(
     }
     // a stream and handles of its own for each replica, also where two share a GPU
     for replica in gpus..k.unwrap_or(gpus) {
-        devices.push(gpu::open(replica % gpus)?);
+        devices.push(gpu::open(replica % gpus).map_err(crate::errors::wrap)?);
     }
     Ok((devices, note))
 }

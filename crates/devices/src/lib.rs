@@ -14,6 +14,7 @@
 
 mod copies;
 mod cores;
+mod errors;
 mod faults;
 mod find;
 mod gpu;
@@ -24,11 +25,11 @@ pub mod threads;
 
 pub use copies::{barrier, synchronize, to_device, view_to_device};
 pub use cores::{cores, cores_each, limit_cores};
+pub use errors::{Context, find, io_kind, message, without_backtrace, wrap};
 pub use faults::{
     Panicked, catch_panic, device_name, device_names, lock, on_devices, on_replica, quietly,
-    without_backtrace,
 };
 pub use find::{DeviceKind, devices, devices_of_kind, find_devices, try_all_gpus, try_gpu};
 pub use lend::{Lent, lend};
 pub use memory::{give_back_memory, kept_memory, with_room};
-pub use process::Process;
+pub use process::{Process, launched};

@@ -2,6 +2,20 @@
 
 use std::ops::Range;
 
+/// How many processes a launcher has started, of which this is one, and the environment variable that says so: that of
+/// Open MPI's `mpirun`, of MPICH's and Intel's `mpiexec`, or of Slurm. None if there is no launcher.
+///
+/// ```
+/// assert_eq!(devices::launched(), None); // cargo test
+/// ```
+pub fn launched() -> Option<(&'static str, usize)> {
+    let variables = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"];
+    variables.into_iter().find_map(|variable| {
+        let processes = std::env::var(variable).ok()?.parse().ok()?;
+        Some((variable, processes))
+    })
+}
+
 /// One process of several that train together, each with some of the replicas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Process {

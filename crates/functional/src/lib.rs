@@ -70,7 +70,9 @@ pub use memory::limits::check as check_memory;
 pub use ops::synchronized::Summation;
 pub use optim::{AdamW, Optimizer, OptimizerState, Sgd, Slice, Update, not_finite_sum, sgd};
 pub use settings::algorithms::{algorithms, set_algorithms};
-pub use settings::precision::{Precision, set_deterministic, set_precision, set_winograd};
+pub use settings::precision::{
+    Precision, describe_arithmetic, set_deterministic, set_precision, set_winograd,
+};
 pub use settings::streams::one_stream;
 
 /// Whether the kernels of the CPU were compiled with optimization; without, they take many times as long.

@@ -42,7 +42,7 @@ where
 
 /// The command line of the run in a folder, which is one of this program.
 fn arguments_of(folder: &Path, book: &Book) -> anyhow::Result<Vec<String>> {
-    let (run, _) = Checkpoint::load(&folder_of_a_run(folder)?)?;
+    let (run, _) = Checkpoint::load(&mut folder_of_a_run(folder)?)?;
     let network = run.header.settings.lines().next().unwrap_or_default();
     let network = network.trim_start_matches("network ");
     ensure!(

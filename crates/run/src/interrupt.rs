@@ -3,8 +3,10 @@
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use anyhow::Context;
+use devices::lock;
 
 use crate::say::{above_the_bar, remove_bar};
 
@@ -12,12 +14,11 @@ use crate::say::{above_the_bar, remove_bar};
 pub(crate) const INTERRUPTED_STATUS: u8 = 130;
 
 // Statics, because signals come to the process.
-/// The run ends in order: the iterators over the data end.
-pub(crate) static INTERRUPTED: AtomicBool = AtomicBool::new(false);
-/// Several processes train together, which have to stop at the same step: a signal is only a request.
-static AGREES_FIRST: AtomicBool = AtomicBool::new(false);
-/// There was one.
-static REQUESTED: AtomicBool = AtomicBool::new(false);
+/// This process has been asked to end.
+static ASKED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
+/// The run ends in order: the iterators over the data end. Several processes have to agree first; one that is alone ends
+/// as soon as it is asked.
+static ENDS: LazyLock<Mutex<Arc<AtomicBool>>> = LazyLock::new(|| Mutex::new(ASKED.clone()));
 
 /// Whether Ctrl-C was pressed (or the process was asked to end) since the start.
 ///
@@ -25,26 +26,23 @@ static REQUESTED: AtomicBool = AtomicBool::new(false);
 /// assert!(!run::interrupted());
 /// ```
 pub fn interrupted() -> bool {
-    INTERRUPTED.load(SeqCst)
+    ends().load(SeqCst)
 }
 
-/// From here on Ctrl-C is only a request, until [`interrupt`]: the processes have to agree when. So is one that came
-/// while this process waited for the others.
-pub(crate) fn agree_first() {
-    AGREES_FIRST.store(true, SeqCst);
-    if INTERRUPTED.swap(false, SeqCst) {
-        REQUESTED.store(true, SeqCst);
-    }
+/// The flag that Ctrl-C sets: for [`Trainer::stop_when`](https://docs.rs/data-parallel), which lets several processes end
+/// together.
+pub fn asked_to_end() -> Arc<AtomicBool> {
+    ASKED.clone()
 }
 
-/// Whether this process of several has been asked to end.
-pub fn wants_to_end() -> bool {
-    REQUESTED.load(SeqCst)
+/// The flag that ends the run.
+pub(crate) fn ends() -> Arc<AtomicBool> {
+    lock(&ENDS).clone()
 }
 
-/// Ends the run in order, as Ctrl-C does in a process that is alone.
-pub fn interrupt() {
-    INTERRUPTED.store(true, SeqCst);
+/// From here on the run ends when `flag` is set.
+pub(crate) fn end_when(flag: Arc<AtomicBool>) {
+    *lock(&ENDS) = flag;
 }
 
 /// From here on Ctrl-C, SIGTERM and SIGHUP only set the flag, the first time. One that was ignored when the
@@ -65,10 +63,10 @@ fn on_signals() -> std::io::Result<()> {
     let mut wanted = vec![SIGHUP, SIGINT, SIGTERM];
     wanted.retain(|signal| ignored & (1 << (signal - 1)) == 0);
     // a file that may grow no more is as a full disk: the write fails, and the process goes on
-    signal_hook::flag::register(SIGXFSZ, std::sync::Arc::default())?;
+    signal_hook::flag::register(SIGXFSZ, Arc::default())?;
     let mut signals = signal_hook::iterator::Signals::new(wanted)?;
     // a terminal that closes is told of twice, by the shell and by the system: that is not a second wish
-    let serve = move || signals.forever().for_each(|s| asked_to_end(s != SIGHUP));
+    let serve = move || signals.forever().for_each(|s| signalled(s != SIGHUP));
     let thread = std::thread::Builder::new().name("ctrl-c".into());
     thread.spawn(serve).map(drop)
 }
@@ -86,16 +84,12 @@ fn ignored() -> u64 {
 
 #[cfg(not(unix))]
 fn on_signals() -> Result<(), ctrlc::Error> {
-    ctrlc::set_handler(|| asked_to_end(true))
+    ctrlc::set_handler(|| signalled(true))
 }
 
 /// The first time the run ends in order; after that the process does, if it is to end `at_once`.
-fn asked_to_end(at_once: bool) {
-    let flag = match AGREES_FIRST.load(SeqCst) {
-        true => &REQUESTED,
-        false => &INTERRUPTED,
-    };
-    match flag.swap(true, SeqCst) {
+fn signalled(at_once: bool) {
+    match ASKED.swap(true, SeqCst) {
         true if at_once => {
             remove_bar();
             std::process::exit(INTERRUPTED_STATUS.into());

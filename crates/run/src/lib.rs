@@ -8,7 +8,6 @@ mod bad_input;
 mod bar;
 mod checkpoint;
 mod command_line;
-mod folder;
 mod gpu;
 mod interrupt;
 mod lines;
@@ -28,7 +27,7 @@ pub use training::{BatchLoss, Unread, compare, weights};
 
 pub use bad_input::BadInput;
 pub use gpu::{Gpu, gpu};
-pub use interrupt::{interrupt, interrupted, wants_to_end};
+pub use interrupt::{asked_to_end, interrupted};
 pub use options::{Book, Options, precision};
 pub use out_of_memory::ALLOCATOR;
 pub use program::program;

@@ -6,7 +6,7 @@ use d2l::Animator;
 use serde::{Deserialize, Serialize};
 use std::io::{ErrorKind, Read};
 
-use crate::folder::Folder;
+use training::Folder;
 use training::files::quote;
 
 pub(crate) const STEPS: &str = "steps.csv";
@@ -146,7 +146,7 @@ fn csv(header: &str, mut rows: impl Iterator<Item: Serialize>) -> Result<Vec<u8>
 
 /// An error, if a file has other lines than those of a table: it may have fewer or more.
 fn check_table(folder: &Folder, name: &str, table: &[u8]) -> Result<()> {
-    let path = folder.path.join(name);
+    let path = folder.path().join(name);
     let mut found = Vec::new();
     match folder.read(name) {
         Ok(file) => file.take(table.len() as u64).read_to_end(&mut found),

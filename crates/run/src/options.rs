@@ -9,7 +9,7 @@ use d2l::DeviceKind;
 use dataset::{Data, Name};
 use functional::Precision;
 
-use crate::interrupt::INTERRUPTED;
+use crate::interrupt::ends;
 
 /// More replicas or threads than this are a slip of the keyboard.
 const MANY: usize = 1024;
@@ -236,7 +236,7 @@ impl Options {
             no_shuffle: self.no_shuffle,
             limit_train: self.limit_train,
             limit_test: self.limit_test,
-            stop: Some(&INTERRUPTED),
+            stop: Some(ends()),
         }
     }
 }

@@ -13,24 +13,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use candle_core::Tensor;
 
-use crate::checkpoint::{self, Header};
-use crate::folder::Folder;
+use crate::checkpoint::{Header, KEPT, checkpoint};
 use crate::lines::{ACCURACY, EPOCHS, Epoch, LOSS, Lines, STEPS, Sizes};
 use crate::options::is_same_folder;
 use crate::say::warn;
-use training::weights;
+use training::{CheckpointFolder, Folder, NEWEST, files, weights};
 
 const MODEL: &str = "model.safetensors";
-const ALL: [&str; 8] = [
-    checkpoint::NEWEST,
-    checkpoint::PREVIOUS,
-    checkpoint::NEXT,
-    MODEL,
-    STEPS,
-    EPOCHS,
-    LOSS,
-    ACCURACY,
-];
+/// The files of a run beside its checkpoints.
+const ALL: [&str; 5] = [MODEL, STEPS, EPOCHS, LOSS, ACCURACY];
 
 /// The least time between two drawings while an epoch goes on.
 const DRAW_EVERY: Duration = Duration::from_secs(2);
@@ -47,7 +38,7 @@ pub(crate) struct Record {
     /// The step of the newest checkpoint.
     pub kept: usize,
     /// The run's own folder; none where nothing is written.
-    pub folder: Option<Folder>,
+    pub folder: Option<CheckpointFolder>,
     /// There are lines that are not drawn.
     is_new: bool,
     /// When they are drawn at the earliest.
@@ -74,7 +65,7 @@ impl Record {
 
     /// Whether a folder can be taken: it holds no run, or may be overwritten.
     pub fn check(folder: &Path, overwrite: bool) -> Result<()> {
-        for name in ALL {
+        for name in [NEWEST].into_iter().chain(ALL) {
             let path = folder.join(name);
             ensure!(
                 overwrite || !path.exists(),
@@ -92,11 +83,11 @@ impl Record {
     }
 
     /// Makes a folder, or takes one that holds no run or may be overwritten. What is there stays.
-    pub fn take(path: &Path, overwrite: bool) -> Result<Folder> {
-        let folder = fs::create_dir_all(path).and_then(|()| Folder::open(path));
+    pub fn take(path: &Path, overwrite: bool) -> Result<CheckpointFolder> {
+        let folder = fs::create_dir_all(path).and_then(|()| CheckpointFolder::open(path));
         let folder =
             folder.with_context(|| format!("cannot make the folder {}", path.display()))?;
-        folder.lock()?;
+        folder.folder().lock()?;
         // another run may have been here since the options were checked
         Self::check(path, overwrite)?;
         Ok(folder)
@@ -104,26 +95,23 @@ impl Record {
 
     /// Begins a run in a folder. The first checkpoint takes the place of an earlier run's, and only then its other
     /// files go: at any moment the folder holds one run or the other.
-    pub fn begin(&mut self, folder: Folder, tensors: &[(String, Tensor)]) -> Result<()> {
-        checkpoint::begin(&folder, &self.header, tensors)?;
-        ALL[1..].iter().try_for_each(|name| folder.remove(name))?;
+    pub fn begin(
+        &mut self,
+        mut folder: CheckpointFolder,
+        tensors: &[(String, Tensor)],
+    ) -> Result<()> {
+        folder.begin(&checkpoint(&self.header, &Lines::default(), tensors)?)?;
+        for name in ALL {
+            folder.folder().remove(name)?;
+        }
         self.folder = Some(folder);
         self.write_drawings(Folder::write)
     }
 
-    /// Goes on with a run from a checkpoint that has these lines: the newest one of the folder, or the previous one. What
-    /// came later is removed.
-    pub fn go_on(&mut self, folder: Folder, from_previous: bool) -> Result<()> {
-        for name in ALL.map(|name| format!(".{name}.partial")) {
-            folder.remove(&name)?;
-        }
-        folder.remove(MODEL)?; // of an earlier step
-        if from_previous {
-            // or the next checkpoint would put a damaged one in the place of the only good one
-            folder.remove(checkpoint::NEWEST)?;
-            folder.rename(checkpoint::PREVIOUS, checkpoint::NEWEST)?;
-        }
-        folder.remove(checkpoint::NEXT)?;
+    /// Goes on with a run from the checkpoint of the folder that has these lines. What came later is removed.
+    pub fn go_on(&mut self, folder: CheckpointFolder) -> Result<()> {
+        folder.folder().remove_partial(&ALL)?;
+        folder.folder().remove(MODEL)?; // of an earlier step
         self.kept = self.lines.losses.len();
         self.folder = Some(folder);
         self.write_drawings(Folder::write)
@@ -131,7 +119,7 @@ impl Record {
 
     /// Whether the run that a folder holds went to its end.
     pub fn is_finished(folder: &Folder) -> bool {
-        folder.path.join(MODEL).exists()
+        folder.path().join(MODEL).exists()
     }
 
     /// Adds a step. From time to time the drawings show it.
@@ -149,10 +137,13 @@ impl Record {
     pub fn checkpoint(&mut self, seconds: f64, tensors: &[(String, Tensor)]) -> Result<()> {
         self.header.seconds = seconds;
         self.header.algorithms = functional::algorithms();
-        let Some(folder) = self.checked_folder()? else {
+        if self.checked_folder()?.is_none() {
             return Ok(());
-        };
-        let saved = checkpoint::save(folder, &self.header, &self.lines, tensors);
+        }
+        let saved = checkpoint(&self.header, &self.lines, tensors).and_then(|checkpoint| {
+            let folder = self.folder.as_mut().context("it is there")?;
+            Ok(folder.save(self.lines.losses.len(), &checkpoint, KEPT)?)
+        });
         if self.tolerate("checkpoints", saved) {
             self.kept = self.lines.losses.len();
         }
@@ -163,7 +154,10 @@ impl Record {
     pub fn finish(&mut self, model: &[(String, Tensor)]) -> Result<()> {
         let tables = self.write_drawings(Folder::write);
         match self.checked_folder()? {
-            Some(folder) => weights::save(&folder.path.join(MODEL), model).and(tables),
+            Some(folder) => {
+                weights::save(&folder.path().join(MODEL), model)?;
+                tables
+            }
             None => Ok(()),
         }
     }
@@ -175,15 +169,21 @@ impl Record {
 
     /// Where an error leaves the reader.
     pub fn has_kept(&self) -> String {
-        let folder = self.folder.as_ref().map(|folder| folder.path.display());
+        let folder = self.path().map(Path::display);
         let kept = |folder| format!("; {folder} holds the checkpoint of step {}", self.kept);
         folder.map(kept).unwrap_or_default()
     }
 
+    /// The name of the folder of the run, if there is one.
+    pub fn path(&self) -> Option<&Path> {
+        Some(self.folder.as_ref()?.folder().path())
+    }
+
     /// The folder of the run, if there is one. An error, if it has another name now.
     fn checked_folder(&self) -> Result<Option<&Folder>> {
-        self.folder.as_ref().map_or(Ok(()), Folder::check)?;
-        Ok(self.folder.as_ref())
+        let folder = self.folder.as_ref().map(CheckpointFolder::folder);
+        folder.map_or(Ok(()), Folder::check)?;
+        Ok(folder)
     }
 
     fn draw_if_due(&mut self, pause: Duration) -> Result<()> {
@@ -192,20 +192,23 @@ impl Record {
         if start < self.next_drawing + pause || self.checked_folder()?.is_none() {
             return Ok(());
         }
-        let tables = self.write_drawings(Folder::draw);
+        let tables = self.write_drawings(Folder::write_unflushed);
         self.tolerate("tables", tables);
         self.next_drawing = Instant::now() + start.elapsed() * DRAWING_SHARE;
         Ok(())
     }
 
     /// Writes all that is drawn from the lines, as far as it can. It is an error if a table cannot be written.
-    fn write_drawings(&mut self, how: fn(&Folder, &str, &[u8]) -> Result<()>) -> Result<()> {
+    fn write_drawings(
+        &mut self,
+        how: fn(&Folder, &str, &[u8]) -> candle_core::Result<()>,
+    ) -> Result<()> {
         let Some(folder) = self.checked_folder()? else {
             return Ok(());
         };
         let write = |files: [(&str, Vec<u8>); 2]| -> Result<()> {
             let written = files.map(|(name, bytes)| how(folder, name, &bytes));
-            written.into_iter().collect()
+            Ok(written.into_iter().collect::<candle_core::Result<()>>()?)
         };
         let tables = write(self.lines.tables(self.sizes)?);
         let pictures = write(self.lines.pictures(self.sizes)?);
@@ -241,9 +244,10 @@ pub(crate) fn is_own(folder: &Path, path: &Path) -> bool {
     // a link counts as what it leads to
     let path = path.canonicalize().or_else(|_| std::path::absolute(path));
     let path = path.unwrap_or_default();
-    let is = |name: &str| path.ends_with(name) || path.ends_with(format!(".{name}.partial"));
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let is = |own: &&str| name == *own || files::is_partial(&name, own);
     let parent = path.parent().unwrap_or(Path::new("/"));
-    is_same_folder(parent, folder) && ALL.into_iter().any(is)
+    is_same_folder(parent, folder) && (CheckpointFolder::is_own(&name) || ALL.iter().any(is))
 }
 
 #[cfg(test)]
@@ -273,13 +277,13 @@ mod tests {
     }
 
     fn losses(path: &Path) -> Result<(Vec<f32>, Option<String>)> {
-        let (found, damaged) = Checkpoint::load(&Folder::open(path)?)?;
+        let (found, damaged) = Checkpoint::load(&mut CheckpointFolder::open(path)?)?;
         Ok((found.lines.losses, damaged))
     }
 
-    /// Otherwise the next checkpoint would replace it by the damaged one.
+    /// Otherwise the next checkpoint would make it the one before.
     #[test]
-    fn the_checkpoint_that_a_run_goes_on_from_is_the_newest() -> Result<()> {
+    fn a_damaged_checkpoint_goes_before_the_next_is_written() -> Result<()> {
         let in_its_place: [fn(&Path) -> std::io::Result<()>; 2] = [
             |newest| fs::write(newest, "damaged"),
             |newest| {
@@ -290,28 +294,19 @@ mod tests {
         for put in in_its_place {
             let folder = tempfile::tempdir()?;
             drop(three_steps(folder.path())?);
-            put(&folder.path().join(checkpoint::NEWEST))?;
-            let opened = Folder::open(folder.path())?;
-            let (from, damaged) = Checkpoint::load(&opened)?;
-            assert!(damaged.is_some_and(|why| why.contains(checkpoint::NEWEST)));
+            put(&folder.path().join(NEWEST))?;
+            let mut opened = CheckpointFolder::open(folder.path())?;
+            let (from, damaged) = Checkpoint::load(&mut opened)?;
+            assert!(damaged.is_some_and(|why| why.contains(NEWEST)));
             let mut record = Record::new(SIZES);
             record.lines = from.lines;
-            record.go_on(opened, from.is_previous)?;
+            record.go_on(opened)?;
+            record.step(0.25)?;
+            record.checkpoint(0.0, &[])?;
+            assert_eq!(losses(folder.path())?, (vec![1.0, 0.5, 0.25], None));
+            fs::remove_file(folder.path().join(NEWEST))?;
             assert_eq!(losses(folder.path())?, (vec![1.0, 0.5], None));
-            assert!(!folder.path().join(checkpoint::PREVIOUS).exists());
         }
-        Ok(())
-    }
-
-    #[cfg(unix)]
-    #[test]
-    fn two_runs_cannot_write_to_one_folder() -> Result<()> {
-        let folder = tempfile::tempdir()?;
-        let first = Record::take(folder.path(), false)?;
-        let error = Record::take(folder.path(), true).unwrap_err().to_string();
-        assert!(error.starts_with("another run is writing to "), "{error}");
-        drop(first);
-        Record::take(folder.path(), false)?;
         Ok(())
     }
 

@@ -7,6 +7,9 @@ mod settings;
 mod start;
 
 use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, anyhow, bail};
 use candle_core::{Device, Tensor};
@@ -16,7 +19,7 @@ use dataset::DataIter;
 use crate::bad_input::BadInput;
 use crate::bar::Bar;
 use crate::checkpoint::{Checkpoint, Header};
-use crate::interrupt::interrupted;
+use crate::interrupt::{self, interrupted};
 use crate::lines::{Epoch, Sizes};
 use crate::options::{Book, Options};
 use crate::record::Record;
@@ -219,7 +222,7 @@ impl Run {
         let writes = !is_quiet() && !interrupted();
         let params = match self.resumed.take() {
             Some(resumed) => {
-                let cannot = format!("--resume {}", resumed.folder.path.display());
+                let cannot = format!("--resume {}", resumed.folder.folder().path().display());
                 self.go_on(resumed, &tensors, writes).context(cannot)
             }
             None => self.begin(tensors, writes),
@@ -258,14 +261,15 @@ impl Run {
         let params = weights::take_all(&mut from.tensors, tensors)?;
         from.lines.check(sizes)?;
         if writes {
-            from.lines.check_tables(sizes, folder)?;
+            from.lines.check_tables(sizes, folder.folder())?;
         }
-        let finished = from.lines.epochs.len() == sizes.epochs && Record::is_finished(folder);
+        let finished =
+            from.lines.epochs.len() == sizes.epochs && Record::is_finished(folder.folder());
         resumed.say(sizes, finished);
         let Resumed { folder, from } = resumed;
         self.catch_up(&from)?;
         if writes && !finished {
-            self.record.go_on(folder, from.is_previous)?;
+            self.record.go_on(folder)?;
         }
         self.extra_state = from.tensors;
         Ok(params)
@@ -287,6 +291,13 @@ impl Run {
     /// run begins.
     pub fn take_extra_state(&mut self) -> HashMap<String, Tensor> {
         std::mem::take(&mut self.extra_state)
+    }
+
+    /// From here on the run ends in order when `flag` is set: several processes end together.
+    pub fn stop_when(&mut self, flag: Arc<AtomicBool>) {
+        interrupt::end_when(flag.clone());
+        self.train_iter = self.train_iter.clone().stop_when(flag.clone());
+        self.test_iter = self.test_iter.clone().stop_when(flag);
     }
 
     fn completed(&self) -> usize {
@@ -425,10 +436,10 @@ impl Run {
     ///
     /// # Errors
     /// Of the evaluation.
-    pub fn unless_ended(&self, accuracy: Result<f64>) -> Result<f64> {
+    pub fn unless_ended(&self, accuracy: candle_core::Result<f64>) -> Result<f64> {
         match accuracy {
             Err(_) if interrupted() => Ok(f64::NAN),
-            accuracy => accuracy,
+            accuracy => Ok(accuracy?),
         }
     }
 
@@ -465,7 +476,7 @@ impl Run {
         let (step, kept) = (self.record.lines.losses.len(), self.record.kept);
         let completed = self.completed();
         if completed < self.options.epochs {
-            let folder = self.record.folder.as_ref().map(|f| f.path.display());
+            let folder = self.record.path().map(Path::display);
             let go_on = match folder {
                 Some(folder) if kept == step => format!("; continue with --resume {folder}"),
                 Some(folder) => format!("; --resume {folder} continues after step {kept}"),

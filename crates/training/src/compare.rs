@@ -2,8 +2,8 @@
 
 use std::fmt::Display;
 
-use anyhow::{Result, bail};
-use candle_core::{DType, Tensor, WithDType};
+use candle_core::{DType, Result, Tensor, WithDType};
+use devices::bail;
 
 /// Compares one parameter of two replicas, each with the name of its device.
 ///
@@ -13,7 +13,7 @@ use candle_core::{DType, Tensor, WithDType};
 /// let b = Tensor::new(&[[1f32, 3.0]], &Device::Cpu)?;
 /// let error = training::compare("W1", ("cpu(0)", &a), ("cpu(1)", &b)).unwrap_err();
 /// assert_eq!(error.to_string(), "the replicas differ: W1[0, 1] is 2 on cpu(0) and 3 on cpu(1)");
-/// # anyhow::Ok(())
+/// # candle_core::Result::Ok(())
 /// ```
 ///
 /// # Errors

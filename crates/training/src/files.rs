@@ -3,6 +3,7 @@
 use std::fs::{self, File, Metadata};
 use std::io::{self, Write};
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Opens a file to be read.
 ///
@@ -32,26 +33,59 @@ pub fn check_is_file(found: &Metadata) -> io::Result<()> {
     Err(io::Error::other(format!("it is {what}, not a file")))
 }
 
-/// Writes a file: it appears whole or not at all, whatever ends the program. The disk has it when this returns.
+/// Writes a file: it appears whole or not at all, whatever ends the program, also where several programs write it. The
+/// disk has it when this returns.
 ///
 /// # Errors
 /// If the file cannot be written. Then a file that had the name before is unchanged.
 pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    put(path, |partial| {
+        let mut file = File::create(partial)?;
+        file.write_all(bytes)?;
+        file.sync_all()
+    })?;
+    let folder = path.parent().filter(|folder| *folder != Path::new(""));
+    flush_folder(folder.unwrap_or(Path::new(".")))
+}
+
+/// As [`write()`], without waiting for the disk.
+///
+/// # Errors
+/// As there.
+pub fn write_unflushed(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    put(path, |partial| fs::write(partial, bytes))
+}
+
+/// Waits until the disk has the names of the files of a folder.
+///
+/// # Errors
+/// If the folder cannot be opened, or the disk fails. Some systems cannot do this: then it does nothing.
+pub fn flush_folder(folder: &Path) -> io::Result<()> {
+    match File::open(folder) {
+        Ok(folder) if cfg!(unix) => folder.sync_all(),
+        _ => Ok(()),
+    }
+}
+
+/// Writes a file under a name of its own, and gives it its name.
+fn put(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
+    static WRITTEN: AtomicUsize = AtomicUsize::new(0);
     let name = path.file_name().and_then(|name| name.to_str());
     let name = name.ok_or_else(|| io::Error::other("its name is empty or not UTF-8"))?;
-    let partial = path.with_file_name(format!(".{name}.partial")); // until it is whole
-    let write = || {
-        let mut file = File::create(&partial)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&partial, path)?;
-        let folder = path.parent().filter(|folder| *folder != Path::new(""));
-        match File::open(folder.unwrap_or(Path::new("."))) {
-            Ok(folder) if cfg!(unix) => folder.sync_all(),
-            _ => Ok(()),
-        }
-    };
-    write().inspect_err(|_| drop(fs::remove_file(&partial)))
+    // no other thread or process has this name
+    let (process, number) = (std::process::id(), WRITTEN.fetch_add(1, Relaxed));
+    let partial = path.with_file_name(format!(".{name}.{process}-{number}.partial"));
+    let written = write(&partial).and_then(|()| fs::rename(&partial, path));
+    written.inspect_err(|_| drop(fs::remove_file(&partial)))
+}
+
+/// Whether a file of this name is an unfinished one of `name`.
+pub fn is_partial(found: &str, name: &str) -> bool {
+    let between = found
+        .strip_prefix('.')
+        .and_then(|rest| rest.strip_prefix(name));
+    let number = between.and_then(|rest| rest.strip_suffix(".partial"));
+    number.is_some_and(|number| number.is_empty() || number.starts_with('.'))
 }
 
 /// Text of a file between quotation marks, its first 80 characters at most: a file may contain anything.

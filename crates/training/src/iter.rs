@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use anyhow::{Result, ensure};
-use candle_core::{Device, Tensor, bail};
+use candle_core::{Device, Result, Tensor};
+use devices::{bail, ensure};
 use rand::seq::SliceRandom;
 
 use crate::loader::{Loader, Minibatch, Stop};
@@ -19,11 +19,40 @@ pub trait Examples: fmt::Debug + Send + Sync {
     /// How many there are.
     fn num_examples(&self) -> usize;
 
-    /// X (B, …) and y (B, …) of the examples with these numbers.
+    /// X (B, …) and y (B, …) of the examples with these numbers, in epoch `epoch`. Augmentation draws from
+    /// [`example_rng`](crate::example_rng), so that a run that is resumed draws the same.
+    ///
+    /// ```
+    /// use candle_core::{Device, Result, Tensor};
+    /// use training::{Examples, example_rng, uniform};
+    ///
+    /// /// Numbers with a little noise, another one in each epoch.
+    /// #[derive(Debug)]
+    /// struct Noisy(Tensor);
+    ///
+    /// impl Examples for Noisy {
+    ///     fn num_examples(&self) -> usize {
+    ///         self.0.elem_count()
+    ///     }
+    ///
+    ///     fn minibatch(&self, numbers: &[u32], epoch: usize) -> Result<(Tensor, Tensor)> {
+    ///         let noise = numbers.iter().map(|i| uniform(&mut example_rng(0, epoch, *i), -0.1, 0.1, 1));
+    ///         let noise = Tensor::cat(&noise.collect::<Result<Vec<_>>>()?, 0)?;
+    ///         let numbers = Tensor::new(numbers, &Device::Cpu)?;
+    ///         Ok(((self.0.index_select(&numbers, 0)? + noise)?, numbers))
+    ///     }
+    /// }
+    ///
+    /// let data = Noisy(Tensor::new(&[1f32, 2.0], &Device::Cpu)?);
+    /// let draw = |epoch| data.minibatch(&[1], epoch)?.0.to_vec1::<f32>();
+    /// assert_eq!(draw(1)?, draw(1)?);
+    /// assert_ne!(draw(1)?, draw(2)?);
+    /// # candle_core::Result::Ok(())
+    /// ```
     ///
     /// # Errors
     /// If they cannot be made; the epoch gives the error in place of the minibatch.
-    fn minibatch(&self, numbers: &[u32]) -> candle_core::Result<(Tensor, Tensor)>;
+    fn minibatch(&self, numbers: &[u32], epoch: usize) -> Result<(Tensor, Tensor)>;
 }
 
 impl Examples for (Tensor, Tensor) {
@@ -31,10 +60,20 @@ impl Examples for (Tensor, Tensor) {
         self.0.dim(0).unwrap_or(0)
     }
 
-    fn minibatch(&self, numbers: &[u32]) -> candle_core::Result<(Tensor, Tensor)> {
+    fn minibatch(&self, numbers: &[u32], _: usize) -> Result<(Tensor, Tensor)> {
         let (x, y) = self;
         let numbers = Tensor::new(numbers, x.device())?;
         Ok((x.index_select(&numbers, 0)?, y.index_select(&numbers, 0)?))
+    }
+}
+
+impl<E: Examples + ?Sized> Examples for Arc<E> {
+    fn num_examples(&self) -> usize {
+        (**self).num_examples()
+    }
+
+    fn minibatch(&self, numbers: &[u32], epoch: usize) -> Result<(Tensor, Tensor)> {
+        (**self).minibatch(numbers, epoch)
     }
 }
 
@@ -63,12 +102,16 @@ impl DataIter {
     ///
     /// # Errors
     /// If there are no examples, or the batch size is 0.
-    pub fn new(examples: Arc<dyn Examples>, batch_size: usize, seed: Option<u64>) -> Result<Self> {
+    pub fn new(
+        examples: impl Examples + 'static,
+        batch_size: usize,
+        seed: Option<u64>,
+    ) -> Result<Self> {
         let num_examples = examples.num_examples();
         ensure!(num_examples > 0, "there are no examples; give at least 1");
         ensure!(batch_size > 0, "the batch size is 0; give at least 1");
         Ok(DataIter {
-            examples,
+            examples: Arc::new(examples),
             num_examples,
             batch_size,
             seed,
@@ -90,7 +133,7 @@ impl DataIter {
     /// let data_iter = training::DataIter::of_tensors(&x, &y, 2, Some(0))?;
     /// let sizes: Vec<usize> = data_iter.epoch(1).map(|batch| batch?.0.dim(0)).collect::<Result<_, _>>()?;
     /// assert_eq!(sizes, [2, 2, 1]);
-    /// # anyhow::Ok(())
+    /// # candle_core::Result::Ok(())
     /// ```
     ///
     /// # Errors
@@ -103,7 +146,7 @@ impl DataIter {
     ) -> Result<Self> {
         let n = num_examples(x, y)?;
         ensure!(n > 0, "x and y have no examples; give at least 1");
-        Self::new(Arc::new((x.detach(), y.detach())), batch_size, seed)
+        Self::new((x.detach(), y.detach()), batch_size, seed)
     }
 
     /// The minibatches of epoch `epoch`, always the same for the same seed and number.
@@ -115,16 +158,16 @@ impl DataIter {
     /// let train_iter = DataIter::of_tensors(&x, &y, 20, Some(0))?;
     /// let sizes: Vec<usize> = train_iter.epoch(1).map(|batch| batch?.1.dim(0)).collect::<Result<_, _>>()?;
     /// assert_eq!(sizes, [20, 10]);
-    /// # anyhow::Ok(())
+    /// # candle_core::Result::Ok(())
     /// ```
     pub fn epoch(&self, epoch: usize) -> Loader {
         let (iter, order) = (self.clone(), self.order(epoch));
         let firsts = (0..order.len()).step_by(self.batch_size);
         let minibatches = firsts.map(move |first| {
             let end = order.len().min(first + iter.batch_size);
-            iter.minibatch(&order[first..end])
+            iter.minibatch(&order[first..end], epoch)
         });
-        Loader::start(minibatches, self.stop)
+        Loader::start(minibatches, self.stop.clone())
     }
 
     /// The minibatches of epoch 1.
@@ -141,7 +184,7 @@ impl DataIter {
     /// let (x, y) = (Tensor::zeros((30, 2), DType::F32, &Device::Cpu)?, Tensor::zeros(30, DType::U32, &Device::Cpu)?);
     /// let train_iter = DataIter::of_tensors(&x, &y, 20, Some(0))?.drop_last()?;
     /// assert_eq!(train_iter.epoch(1).count(), 1);
-    /// # anyhow::Ok(())
+    /// # candle_core::Result::Ok(())
     /// ```
     ///
     /// # Errors
@@ -175,8 +218,34 @@ impl DataIter {
         self.num_examples().div_ceil(self.batch_size)
     }
 
+    /// What the minibatches depend on beside the examples themselves, a line each.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use training::DataIter;
+    /// let (x, y) = (Tensor::zeros((30, 2), DType::F32, &Device::Cpu)?, Tensor::zeros(30, DType::U32, &Device::Cpu)?);
+    /// let train_iter = DataIter::of_tensors(&x, &y, 20, Some(7))?;
+    /// assert_eq!(train_iter.settings(), "examples 30\nbatch-size 20\norder of seed 7\ndrop-last false");
+    /// # candle_core::Result::Ok(())
+    /// ```
+    pub fn settings(&self) -> String {
+        let order = match self.seed {
+            Some(seed) => format!("of seed {seed}"),
+            None => "as given".to_owned(),
+        };
+        format!(
+            "examples {}\nbatch-size {}\norder {order}\ndrop-last {}",
+            self.num_examples, self.batch_size, self.drops_last
+        )
+    }
+
+    /// Whether it makes only a part of each minibatch, as [`shards`](Self::shards) says.
+    pub fn is_part(&self) -> bool {
+        self.shards.1.len() > 1
+    }
+
     /// Ends every epoch early once `flag` is set: this is how Ctrl-C ends a run in order.
-    pub fn stop_when(mut self, flag: &'static AtomicBool) -> Self {
+    pub fn stop_when(mut self, flag: Arc<AtomicBool>) -> Self {
         self.stop.flag = Some(flag);
         self
     }
@@ -203,7 +272,7 @@ impl DataIter {
     /// let train_iter = DataIter::of_tensors(&x, &y, 20, Some(0))?;
     /// let train_iter = train_iter.starting_at(3, 1)?;
     /// assert_eq!((train_iter.epoch(3).count(), train_iter.epoch(4).count()), (1, 2));
-    /// # anyhow::Ok(())
+    /// # candle_core::Result::Ok(())
     /// ```
     ///
     /// # Errors
@@ -231,7 +300,7 @@ impl DataIter {
     /// let second_of_three = train_iter.shards(1..2, 3)?;
     /// let sizes: Vec<usize> = second_of_three.iter().map(|batch| batch?.1.dim(0)).collect::<Result<_, _>>()?;
     /// assert_eq!(sizes, [3, 1]); // of 8 = 3 + 3 + 2 and of 3 = 1 + 1 + 1
-    /// # anyhow::Ok(())
+    /// # candle_core::Result::Ok(())
     /// ```
     ///
     /// # Errors
@@ -243,6 +312,19 @@ impl DataIter {
         );
         self.shards = (shards, vec![1.0; of]);
         Ok(self)
+    }
+
+    /// Makes only the shards `own` of those into which these weights split a minibatch, one weight for each shard.
+    ///
+    /// # Panics
+    /// If there are no such shards.
+    pub fn part(mut self, own: Range<usize>, weights: &[f64]) -> Self {
+        assert!(
+            own.start <= own.end && own.end <= weights.len(),
+            "shards {own:?}"
+        );
+        self.shards = (own, weights.to_vec());
+        self
     }
 
     /// Splits minibatches into [`shards`](Self::shards) in proportion to these weights, for devices of different speed.
@@ -266,14 +348,16 @@ impl DataIter {
     /// let train_iter = DataIter::of_tensors(&x, &y, 20, Some(0))?;
     /// let train_iter = train_iter.on_device(&Device::Cpu)?;
     /// assert_eq!(train_iter.iter().next().unwrap()?.0.dims(), [20, 2]);
-    /// # anyhow::Ok(())
+    /// # candle_core::Result::Ok(())
     /// ```
+    ///
+    /// Examples that draw something in each epoch are drawn once, as for epoch 1.
     ///
     /// # Errors
     /// If the device has no room for them.
-    pub fn on_device(mut self, device: &Device) -> candle_core::Result<Self> {
+    pub fn on_device(mut self, device: &Device) -> Result<Self> {
         let all: Vec<u32> = (0..self.num_examples as u32).collect();
-        let (x, y) = self.examples.minibatch(&all)?;
+        let (x, y) = self.examples.minibatch(&all, 1)?;
         self.examples = Arc::new((x.to_device(device)?, y.to_device(device)?));
         Ok(self)
     }
@@ -293,12 +377,12 @@ impl DataIter {
     }
 
     /// This process's part of the minibatch with these numbers.
-    fn minibatch(&self, numbers: &[u32]) -> Minibatch {
+    fn minibatch(&self, numbers: &[u32], epoch: usize) -> Minibatch {
         let (own, weights) = &self.shards;
         let shares = shares(numbers.len(), weights);
         let first = |shard: usize| shares[..shard].iter().sum::<usize>();
-        self.examples
-            .minibatch(&numbers[first(own.start)..first(own.end)])
+        let own = &numbers[first(own.start)..first(own.end)];
+        self.examples.minibatch(own, epoch)
     }
 }
 
@@ -322,7 +406,7 @@ impl IntoIterator for &DataIter {
 ///
 /// # Errors
 /// If `x` and `y` have different numbers of examples.
-pub fn num_examples(x: &Tensor, y: &Tensor) -> candle_core::Result<usize> {
+pub fn num_examples(x: &Tensor, y: &Tensor) -> Result<usize> {
     match (x.dim(0)?, y.dim(0)?) {
         (n, labels) if n == labels => Ok(n),
         (n, labels) => bail!("x has {n} examples, y has {labels}"),
@@ -428,13 +512,13 @@ mod tests {
 
     #[test]
     fn the_stop_flag_ends_the_epoch_after_the_current_minibatch() {
-        static STOP: AtomicBool = AtomicBool::new(false);
-        let iter = iter(100, 10, None).stop_when(&STOP);
+        let stop = Arc::new(AtomicBool::new(false));
+        let iter = iter(100, 10, None).stop_when(stop.clone());
         let mut batches = iter.epoch(1);
         assert!(batches.next().is_some());
-        STOP.store(true, Ordering::Relaxed);
+        stop.store(true, Ordering::Relaxed);
         assert!(batches.next().is_none());
-        STOP.store(false, Ordering::Relaxed);
+        stop.store(false, Ordering::Relaxed);
         // an epoch that was stopped stays stopped
         assert!(batches.next().is_none());
         assert_eq!(iter.epoch(1).count(), 10);
@@ -442,14 +526,12 @@ mod tests {
 
     #[test]
     fn a_group_is_not_torn() {
-        static STOP: AtomicBool = AtomicBool::new(false);
-        let iter = iter(100, 10, None)
-            .stop_when(&STOP)
-            .in_groups_of(4)
-            .unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let iter = iter(100, 10, None).stop_when(stop.clone());
+        let iter = iter.in_groups_of(4).unwrap();
         let mut batches = iter.epoch(1);
         assert!(batches.next().is_some());
-        STOP.store(true, Ordering::Relaxed);
+        stop.store(true, Ordering::Relaxed);
         assert_eq!(batches.count(), 3);
         assert_eq!(iter.epoch(1).count(), 0);
     }

@@ -1,5 +1,5 @@
 //! What every training loop handles: minibatches (X, y) in a shuffled order, their losses, random numbers from one seed,
-//! and files of parameters.
+//! files of parameters, and checkpoints.
 //!
 //! This crate opens no dataset file: a [`DataIter`] gets [`Examples`] in memory, or tensors. It knows no network and no
 //! replica.
@@ -11,12 +11,15 @@
 //! let (x, y) = (Tensor::zeros((5, 2), DType::F32, &Device::Cpu)?, Tensor::zeros(5, DType::U32, &Device::Cpu)?);
 //! let data_iter = DataIter::of_tensors(&x, &y, 2, Some(0))?;
 //! assert_eq!(data_iter.epoch(1).count(), 3); // 2 + 2 + 1 examples
-//! # anyhow::Ok(())
+//! # candle_core::Result::Ok(())
 //! ```
 
 mod accuracy;
+mod checkpoint;
+mod checkpoint_error;
 mod compare;
 pub mod files;
+mod folder;
 mod iter;
 mod loader;
 mod loss;
@@ -26,10 +29,13 @@ mod unread;
 pub mod weights;
 
 pub use accuracy::accuracy;
+pub use checkpoint::{Checkpoint, CheckpointFolder, Found, NEWEST, difference};
+pub use checkpoint_error::CheckpointError;
 pub use compare::compare;
+pub use folder::Folder;
 pub use iter::{DataIter, Examples, num_examples};
 pub use loader::Loader;
 pub use loss::BatchLoss;
-pub use random::{Rng, generator, normal, rng, uniform};
+pub use random::{Rng, example_rng, generator, normal, rng, uniform};
 pub use shares::shares;
 pub use unread::{ReadLoss, Unread};

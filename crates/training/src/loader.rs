@@ -1,5 +1,6 @@
 //! Prepares minibatches during a training step: on a thread of its own, a few ahead. Knows no file and no order.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::{Builder, JoinHandle};
@@ -14,9 +15,9 @@ const READY: usize = 2;
 pub(crate) type Minibatch = Result<(Tensor, Tensor)>;
 
 /// What ends an epoch early.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Stop {
-    pub(crate) flag: Option<&'static AtomicBool>,
+    pub(crate) flag: Option<Arc<AtomicBool>>,
     /// It ends only between groups of so many minibatches.
     pub(crate) group: usize,
 }
@@ -28,8 +29,9 @@ impl Stop {
     };
 
     /// Whether an epoch ends after so many minibatches.
-    fn after(self, given: usize) -> bool {
-        let wanted = self.flag.is_some_and(|flag| flag.load(Ordering::Relaxed));
+    fn after(&self, given: usize) -> bool {
+        let flag = self.flag.as_ref();
+        let wanted = flag.is_some_and(|flag| flag.load(Ordering::Relaxed));
         wanted && given.is_multiple_of(self.group)
     }
 }

@@ -27,6 +27,24 @@ pub fn generator(seed: u64, purpose: &[u8; 4], n: u32) -> Rng {
     rng
 }
 
+/// The generator for the augmentation of one example in one epoch: [`Examples`](crate::Examples) draw from it what they
+/// change. The same numbers come again where a run is resumed, and in whatever process.
+///
+/// ```
+/// use training::{example_rng, uniform};
+/// let draw = |epoch, example| uniform(&mut example_rng(0, epoch, example), 0.0, 1.0, 2)?.to_vec1::<f32>();
+/// assert_eq!(draw(1, 7)?, draw(1, 7)?);
+/// assert_ne!(draw(1, 7)?, draw(2, 7)?);
+/// assert_ne!(draw(1, 7)?, draw(1, 8)?);
+/// # candle_core::Result::Ok(())
+/// ```
+pub fn example_rng(seed: u64, epoch: usize, example: u32) -> Rng {
+    let of_epoch = generator(seed, b"exam", epoch as u32).random();
+    let mut rng = rng(of_epoch);
+    rng.set_stream(u64::from(example));
+    rng
+}
+
 /// A tensor of `shape` on the CPU, drawn from N(0, `std`²).
 ///
 /// ```

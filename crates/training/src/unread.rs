@@ -49,6 +49,22 @@ impl<N> Unread<N> {
         at_hand || self.losses.len() >= MOST || self.since.elapsed() > READ_EVERY
     }
 
+    /// What [`read`](Self::read) would return; they stay unread.
+    ///
+    /// # Errors
+    /// If a device fails.
+    pub fn peek(&self) -> Result<Vec<ReadLoss<N>>>
+    where
+        N: Clone,
+    {
+        let copy = Self {
+            losses: self.losses.clone(),
+            notes: self.notes.clone(),
+            since: self.since,
+        };
+        { copy }.read()
+    }
+
     /// The losses since the last call.
     ///
     /// # Errors

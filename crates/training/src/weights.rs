@@ -8,8 +8,8 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail, ensure};
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Device, Result, Tensor};
+use devices::{Context, bail, ensure, wrap};
 use safetensors::tensor::Metadata;
 
 use crate::files::{self, quote};
@@ -68,8 +68,9 @@ pub fn read(mut file: File) -> Result<Vec<u8>> {
         "this is no safetensors file, or it is damaged"
     );
     (&mut file).take(header).read_to_end(&mut bytes)?;
-    let metadata: Metadata =
-        serde_json::from_slice(&bytes[8..]).context("its header is damaged")?;
+    let metadata: Metadata = serde_json::from_slice(&bytes[8..])
+        .map_err(wrap)
+        .context("its header is damaged")?;
     // the parser keeps only the last of several tensors with the same name
     let texts = bytes.windows(OF_A_TENSOR.len());
     let tensors = texts.filter(|text| *text == OF_A_TENSOR).count();
@@ -134,7 +135,7 @@ pub fn check_finite(name: &str, tensor: &Tensor) -> Result<()> {
 /// let model = [("b4".to_string(), Tensor::ones(10, DType::F32, &Device::Cpu)?)];
 /// training::weights::save(&path, &model)?;
 /// assert_eq!(training::weights::load(&path, &model)?[0].to_vec1::<f32>()?, [1.0; 10]);
-/// # anyhow::Ok(())
+/// # candle_core::Result::Ok(())
 /// ```
 ///
 /// # Errors
@@ -159,7 +160,7 @@ pub fn to_bytes(
 ) -> Result<Vec<u8>> {
     let tensors = tensors.iter();
     let tensors = tensors.map(|(name, t)| Ok((name.as_str(), t.to_device(&Device::Cpu)?)));
-    let tensors: Vec<(&str, Tensor)> = tensors.collect::<candle_core::Result<_>>()?;
+    let tensors: Vec<(&str, Tensor)> = tensors.collect::<Result<_>>()?;
     Ok(safetensors::serialize(tensors, metadata)?)
 }
 

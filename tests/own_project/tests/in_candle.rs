@@ -28,6 +28,6 @@ fn points_in_a_circle_are_found() -> anyhow::Result<()> {
         trainer.step(&x, &y)?; // split, forward, backward, all-reduce, update
     }
     let test_iter = DataIter::of_tensors(&x_test, &y_test, 100, None)?;
-    assert!(evaluate_accuracy_gpus(&net, &test_iter)? > 0.95);
+    assert!(evaluate_accuracy(&net, &test_iter)? > 0.95);
     Ok(())
 }

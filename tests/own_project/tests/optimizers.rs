@@ -52,7 +52,7 @@ fn all_that_a_loop_may_want() -> anyhow::Result<()> {
             let (x, y) = batch?;
             trainer.step(&x, &y)?;
         }
-        match evaluate_accuracy_gpus(&net, &test_iter)? {
+        match evaluate_accuracy(&net, &test_iter)? {
             acc if acc > most => {
                 (most, worse) = (acc, 0);
                 net.save(&best)?;
@@ -69,7 +69,7 @@ fn all_that_a_loop_may_want() -> anyhow::Result<()> {
         ("stem.weight", &[16, 8][..])
     );
     net.load(&best)?;
-    assert_eq!(evaluate_accuracy_gpus(&net, &test_iter)?, most);
+    assert_eq!(evaluate_accuracy(&net, &test_iter)?, most);
     assert!(most > 0.9, "{most}");
     Ok(std::fs::remove_file(best)?)
 }

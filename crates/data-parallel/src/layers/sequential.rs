@@ -22,7 +22,7 @@ use functional::{Network, Value};
 /// })?;
 /// let y_hat = net.forward(&Tensor::zeros((2, 1, 28, 28), DType::F32, &Device::Cpu)?)?;
 /// assert_eq!(y_hat[0].dims(), [1, 10]);
-/// # anyhow::Ok(())
+/// # data_parallel::Result::Ok(())
 /// ```
 #[derive(Default)]
 pub struct Sequential {

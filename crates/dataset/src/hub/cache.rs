@@ -47,7 +47,7 @@ impl Cache {
     }
 
     /// Waits until no other process downloads `name`, and keeps others from it until the file is dropped.
-    pub(super) fn lock(&self, name: Name, stop: StopFlag) -> Result<File> {
+    pub(super) fn lock(&self, name: Name, stop: &StopFlag) -> Result<File> {
         let path = self.locks.join(format!("{name}.lock"));
         let cannot_write = || format!("cannot write {}", path.display());
         fs::create_dir_all(&self.locks).with_context(cannot_write)?;

@@ -17,7 +17,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// printed.
 pub(super) fn watched<T: Send + 'static>(
     limit: Duration,
-    stop: StopFlag,
+    stop: &StopFlag,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T> {
     let (sender, done) = mpsc::channel();
@@ -29,7 +29,9 @@ pub(super) fn watched<T: Send + 'static>(
         if let Ok(result) = done.recv_timeout(LOOK.min(limit)) {
             return result.map_err(|Panicked(why)| anyhow!("the decoder panicked: {why}"));
         }
-        let stops = stop.is_some_and(|flag| flag.load(Ordering::Relaxed));
+        let stops = stop
+            .as_ref()
+            .is_some_and(|flag| flag.load(Ordering::Relaxed));
         ensure!(!stops, Interrupted);
         ensure!(start.elapsed() < limit, "no end after {limit:?}");
     }
@@ -45,7 +47,7 @@ mod tests {
     fn work_that_stands_still_is_given_up() {
         let start = Instant::now();
         let work = || thread::sleep(Duration::from_secs(3));
-        let why = watched(Duration::from_millis(100), None, work).unwrap_err();
+        let why = watched(Duration::from_millis(100), &None, work).unwrap_err();
         assert_eq!(why.to_string(), "no end after 100ms");
         assert!(start.elapsed() < Duration::from_secs(2));
     }
@@ -53,7 +55,7 @@ mod tests {
     #[test]
     fn a_panic_becomes_an_error() {
         let work = || -> () { panic!("image {} is broken", 7) };
-        let why = watched(Duration::from_secs(5), None, work).unwrap_err();
+        let why = watched(Duration::from_secs(5), &None, work).unwrap_err();
         assert_eq!(why.to_string(), "the decoder panicked: image 7 is broken");
     }
 }

@@ -30,18 +30,22 @@ thread_local! {
 /// candle reads this once, from the environment variable `CANDLE_NUM_THREADS`. So it has to be
 /// called before candle computes, and does nothing where the variable is set already, or where other
 /// threads run that could read the environment meanwhile; nor outside Linux, where that cannot be
-/// seen.
+/// seen. Returns whether the variable is set now.
 ///
 /// ```
 /// functional::threads::leave_the_cores_to_us();
 /// ```
-pub fn leave_the_cores_to_us() {
+pub fn leave_the_cores_to_us() -> bool {
+    let is_set = std::env::var_os(CANDLE_THREADS).is_some();
     let alone = std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() == 1);
-    if alone && std::env::var_os("CANDLE_NUM_THREADS").is_none() {
+    if alone && !is_set {
         // Safety: there is no other thread that could read the environment meanwhile.
-        unsafe { std::env::set_var("CANDLE_NUM_THREADS", "1") };
+        unsafe { std::env::set_var(CANDLE_THREADS, "1") };
     }
+    is_set || alone
 }
+
+const CANDLE_THREADS: &str = "CANDLE_NUM_THREADS";
 
 /// Makes `pool` this thread and its helpers, unless it is. A helper that runs a task starts no helpers of its own.
 pub(crate) fn fill(pool: &mut Pool) -> Result<()> {

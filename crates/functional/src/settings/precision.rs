@@ -3,6 +3,8 @@
 
 use std::sync::{PoisonError, RwLock};
 
+use candle_core::Device;
+
 /// How GPUs multiply in convolutions, and what they keep. Matrix products are always f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Precision {
@@ -63,6 +65,26 @@ pub fn set_precision(precision: Precision) {
 /// ```
 pub fn set_deterministic(only: bool) {
     change(|arithmetic| arithmetic.deterministic = only);
+}
+
+/// The settings above as far as `device` follows them, in a line: with others its results have other bits.
+///
+/// ```
+/// use candle_core::Device;
+/// assert_eq!(functional::describe_arithmetic(&Device::Cpu), "cpu, winograd true");
+/// ```
+pub fn describe_arithmetic(device: &Device) -> String {
+    let Arithmetic {
+        precision,
+        deterministic,
+        winograd,
+    } = arithmetic();
+    if device.is_cpu() {
+        format!("cpu, winograd {winograd}")
+    } else {
+        format!("cuda, {precision:?}, deterministic {deterministic}, winograd {winograd}")
+            .to_lowercase()
+    }
 }
 
 /// Whether the convolutions of this process may use Winograd's algorithm in passes that begin from now on; the default

@@ -3,16 +3,16 @@
 use std::path::Path;
 
 use anyhow::Result;
+use training::CheckpointFolder;
 
 use crate::checkpoint::{Checkpoint, folder_of_a_run};
-use crate::folder::Folder;
 use crate::lines::Sizes;
 use crate::say::{is_quiet, say, warn};
 
 /// The checkpoint that a run goes on from, and its folder.
 #[derive(Debug)]
 pub(super) struct Resumed {
-    pub folder: Folder,
+    pub folder: CheckpointFolder,
     pub from: Checkpoint,
 }
 
@@ -20,11 +20,11 @@ impl Resumed {
     /// The newest whole checkpoint of a folder; the process that writes there locks the folder first. GPUs take the
     /// algorithms that the run took.
     pub fn load(path: &Path) -> Result<Self> {
-        let folder = folder_of_a_run(path)?;
+        let mut folder = folder_of_a_run(path)?;
         if !is_quiet() {
-            folder.lock()?;
+            folder.folder().lock()?;
         }
-        let (from, damaged) = Checkpoint::load(&folder)?;
+        let (from, damaged) = Checkpoint::load(&mut folder)?;
         if let Some(why) = damaged {
             let step = from.lines.losses.len();
             warn(format_args!(
@@ -37,7 +37,10 @@ impl Resumed {
 
     /// Says where the run goes on, and if another version of the program began it.
     pub fn say(&self, sizes: Sizes, is_finished: bool) {
-        let (folder, completed) = (self.folder.path.display(), self.from.lines.epochs.len());
+        let (folder, completed) = (
+            self.folder.folder().path().display(),
+            self.from.lines.epochs.len(),
+        );
         let (step, epoch, all) = (self.from.lines.losses.len(), completed + 1, sizes.epochs);
         match completed < all {
             _ if is_finished => say(format_args!(

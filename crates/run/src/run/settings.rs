@@ -48,14 +48,11 @@ impl Run {
 
 /// An error that names the first setting of the other run which this one does not have.
 pub(super) fn check_same(own: &str, other: &str) -> Result<()> {
-    let missing = |line: &&str| !own.lines().any(|own| own == *line);
-    let Some(line) = other.lines().find(missing) else {
+    let Some((instead, line)) = training::difference(own, other) else {
         return Ok(());
     };
-    let key = |line: &str| line.split(' ').next().unwrap_or(line).to_owned();
-    let same_key = own.lines().filter(|own| key(own) == key(line));
-    let instead = same_key.collect::<Vec<_>>().join(", ");
-    let why = match line {
+    let key = line.split(' ').next().unwrap_or_default();
+    let why = match line.as_str() {
         _ if line.contains(" in each of ") => {
             "it is of an earlier version, in which --gpus counted the replicas of one process; now it counts those of \
              all, and they are summed in another order. Begin a new run with its parameters: --init FILE"
@@ -63,7 +60,7 @@ pub(super) fn check_same(own: &str, other: &str) -> Result<()> {
         "summed in the order of ranks" => {
             "its sums have the order of the star: resume with --allreduce star"
         }
-        _ if key(line) == "replicas" => {
+        _ if key == "replicas" => {
             "each minibatch is split over the replicas, so another number is another run. Resume with as many --gpus, in \
              any processes; or begin a new run with its parameters: --init FILE"
         }

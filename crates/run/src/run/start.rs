@@ -1,6 +1,7 @@
 //! What a run needs before its first step: devices, data, and options that fit them.
 
 use std::fs;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use candle_core::Device;
@@ -12,7 +13,7 @@ use functional::Precision;
 use super::Run;
 use crate::bad_input::BadInput;
 use crate::gpu::{Gpu, gpu};
-use crate::interrupt::{self, INTERRUPTED};
+use crate::interrupt;
 use crate::options::Options;
 use crate::out_of_memory;
 use crate::record::Record;
@@ -30,7 +31,7 @@ pub(super) fn set_up(
     devices: &[Device],
 ) -> Result<usize> {
     if process.of > 1 {
-        interrupt::agree_first();
+        interrupt::end_when(Arc::default()); // until the trainer says when
     }
     set_quiet(process.rank > 0);
     out_of_memory::run_on(devices);
@@ -184,7 +185,7 @@ pub(super) fn iters(
         if process.of > 1 {
             iter = iter.shards(process.replicas(k), k)?;
         }
-        anyhow::Ok(iter.stop_when(&INTERRUPTED))
+        anyhow::Ok(iter.stop_when(interrupt::ends()))
     };
     let (train_iter, test_iter) = data.iters(batch_size)?;
     Ok((

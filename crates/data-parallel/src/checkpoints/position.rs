@@ -1,0 +1,209 @@
+//! Where a run stands: minibatches that were given, epochs that were completed.
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use candle_core::{Result, Tensor};
+use devices::{Context, ensure, lock, wrap};
+use training::{DataIter, Loader, difference};
+
+use super::Epoch;
+
+/// A place in a run, between two minibatches.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Position {
+    /// From 1.
+    pub epoch: usize,
+    /// The minibatches of this epoch that were given.
+    pub given: usize,
+    /// Those of all epochs.
+    pub minibatches: usize,
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "in epoch {}, after {} of its minibatches",
+            self.epoch, self.given
+        )
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    /// The minibatches of the present epoch that were given.
+    given: usize,
+    /// How many it has.
+    of: usize,
+    /// The minibatches of the epochs before.
+    before: usize,
+    /// The time of the present epoch's training before the clock began, which counts while minibatches are given.
+    seconds: f64,
+    clock: Option<Instant>,
+    pub history: Vec<Epoch>,
+    pub patience: Option<usize>,
+    /// The settings of the data; none before the first minibatch.
+    pub data: Option<String>,
+}
+
+/// The data is not that of the run before.
+#[derive(Debug)]
+pub(super) struct OtherData {
+    pub this: String,
+    pub other: String,
+}
+
+impl fmt::Display for OtherData {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "other data: {:?} for {:?}", self.this, self.other)
+    }
+}
+
+impl std::error::Error for OtherData {}
+
+impl Progress {
+    pub fn position(&self) -> Position {
+        Position {
+            epoch: self.history.len() + 1,
+            given: self.given,
+            minibatches: self.before + self.given,
+        }
+    }
+
+    /// Begins an epoch, or goes on in it. Returns how many of its minibatches were given before.
+    pub fn begin(&mut self, data: &DataIter, epoch: usize) -> Result<usize> {
+        let next = self.history.len() + 1;
+        ensure!(
+            epoch == next,
+            "minibatches of epoch {epoch}: the next epoch is {next}; take its number from Checkpoints::epochs, and end each \
+             with end_epoch"
+        );
+        let settings = data.settings();
+        if let Some(other) = &self.data
+            && let Some((this, other)) = difference(&settings, other)
+        {
+            return Err(wrap(OtherData { this, other }));
+        }
+        self.data = Some(settings);
+        self.of = data.num_batches();
+        self.clock.get_or_insert_with(Instant::now);
+        Ok(self.given)
+    }
+
+    fn stop_clock(&mut self) {
+        self.seconds = self.seconds_so_far();
+        self.clock = None;
+    }
+
+    fn seconds_so_far(&self) -> f64 {
+        self.seconds
+            + self
+                .clock
+                .map_or(0.0, |since| since.elapsed().as_secs_f64())
+    }
+
+    /// Whether all minibatches of the present epoch were given.
+    pub fn is_complete(&self) -> bool {
+        self.of > 0 && self.given >= self.of
+    }
+
+    pub fn end_epoch(&mut self, loss: f64, score: f64) -> Epoch {
+        self.stop_clock();
+        let best = self.best().map(|best| best.score);
+        let ended = Epoch {
+            epoch: self.history.len() + 1,
+            loss,
+            score,
+            seconds: std::mem::take(&mut self.seconds),
+            is_best: best.is_none_or(|best| score > best),
+        };
+        self.history.push(ended);
+        self.before += std::mem::take(&mut self.given);
+        self.of = 0;
+        ended
+    }
+
+    fn best(&self) -> Option<&Epoch> {
+        self.history.iter().rfind(|epoch| epoch.is_best)
+    }
+
+    /// Whether too many epochs have passed since the best one.
+    pub fn is_out_of_patience(&self) -> bool {
+        let since = self.best().map(|best| self.history.len() - best.epoch);
+        self.patience
+            .zip(since)
+            .is_some_and(|(patience, since)| since >= patience)
+    }
+
+    pub fn position_text(&self) -> String {
+        let (given, before, seconds) = (self.given, self.before, self.seconds_so_far());
+        format!("{given} {before} {seconds:?}")
+    }
+
+    /// A line for each epoch: loss, score, seconds.
+    pub fn history_text(&self) -> String {
+        let line =
+            |epoch: &Epoch| format!("{:?} {:?} {:?}", epoch.loss, epoch.score, epoch.seconds);
+        self.history.iter().map(line).collect::<Vec<_>>().join("\n")
+    }
+
+    /// From its texts in a checkpoint.
+    pub fn read(position: &str, history: &str) -> Result<Self> {
+        let number = |text: Option<&str>| {
+            let number = text.and_then(|text| text.parse::<f64>().ok());
+            number.context("the position or the history of the checkpoint cannot be read")
+        };
+        let mut progress = Self::default();
+        for line in history.lines() {
+            let mut words = line.split(' ');
+            let (loss, score) = (number(words.next())?, number(words.next())?);
+            progress.seconds = number(words.next())?;
+            progress.end_epoch(loss, score);
+        }
+        let mut words = position.split(' ');
+        progress.given = number(words.next())? as usize;
+        progress.before = number(words.next())? as usize;
+        progress.seconds = number(words.next())?;
+        Ok(progress)
+    }
+}
+
+/// The minibatches of an epoch, counted as they are given.
+pub(super) struct Counted {
+    /// None after an error or the end.
+    minibatches: Option<Result<Loader>>,
+    progress: Arc<Mutex<Progress>>,
+}
+
+impl Counted {
+    pub fn new(minibatches: Result<Loader>, progress: Arc<Mutex<Progress>>) -> Self {
+        Self {
+            minibatches: Some(minibatches),
+            progress,
+        }
+    }
+}
+
+impl Iterator for Counted {
+    type Item = Result<(Tensor, Tensor)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let loader = match self.minibatches.as_mut()? {
+            Ok(loader) => loader,
+            Err(_) => return self.minibatches.take().and_then(Result::err).map(Err),
+        };
+        let next = loader.next();
+        let mut progress = lock(&self.progress);
+        match next {
+            Some(Ok(_)) => progress.given += 1,
+            Some(Err(_)) => {}
+            None => {
+                progress.stop_clock();
+                self.minibatches = None;
+            }
+        }
+        next
+    }
+}

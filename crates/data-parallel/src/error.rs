@@ -1,0 +1,138 @@
+//! The kinds of errors that a program may want to act on.
+
+use std::fmt;
+
+use devices::{find, wrap};
+use training::CheckpointError;
+
+/// What this library and its closures return: candle's `Result`. So one `Result` serves networks, losses, data and
+/// training loops, also where a trait of candle's prescribes it. [`Error`] tells its errors apart.
+pub type Result<T> = candle_core::Result<T>;
+
+/// The kinds of errors that a program may want to act on; each holds the error as a function returned it.
+///
+/// ```
+/// use data_parallel::{Error, prelude::*};
+///
+/// # fn main() -> Result<()> {
+/// let net = DataParallel::new(&devices(2)?, Initializer::Layers, 0, |vb| Linear::new(2, 3, vb))?;
+/// let mut trainer = Trainer::new(&net, cross_entropy, AdamW::default());
+/// let (x, y) = (Tensor::full(f32::NAN, (4, 2), &Device::Cpu)?, Tensor::zeros(4, DType::U32, &Device::Cpu)?);
+/// match trainer.step(&x, &y).map_err(Error::from) {
+///     Ok(step) => println!("loss {}", step.loss.mean()?),
+///     Err(Error::StepRefused(why)) => println!("left out: {why}"), // x has the value NaN in example 0 …
+///     Err(other) => return Err(other.into()),
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A step was not taken, and nothing was changed: training can go on with the next minibatch.
+    #[error(transparent)]
+    StepRefused(candle_core::Error),
+    /// A loss is NaN or infinite, and its step was taken: go on from an earlier checkpoint.
+    #[error(transparent)]
+    Diverged(candle_core::Error),
+    /// A replica or a process failed in a step, or did not come to it: this network trains no further.
+    #[error(transparent)]
+    NetworkFailed(candle_core::Error),
+    /// Processes that train together have different settings or parameters.
+    #[error(transparent)]
+    Disagreement(candle_core::Error),
+    /// The folder of a run cannot be used; `CheckpointError` says why.
+    #[error(transparent)]
+    Checkpoint(candle_core::Error),
+    /// Any other: a value that cannot be used, an operation that failed, a file.
+    #[error(transparent)]
+    Other(candle_core::Error),
+}
+
+impl Error {
+    /// Whether an error is [`Disagreement`](Self::Disagreement).
+    pub fn is_disagreement(error: &candle_core::Error) -> bool {
+        find::<Disagreement>(error).is_some()
+    }
+}
+
+impl From<candle_core::Error> for Error {
+    fn from(error: candle_core::Error) -> Self {
+        match find::<OfStep>(&error).map(|of_step| of_step.kind) {
+            Some(Kind::Refused) => Self::StepRefused(error),
+            Some(Kind::Diverged) => Self::Diverged(error),
+            Some(Kind::Failed) => Self::NetworkFailed(error),
+            None if find::<Disagreement>(&error).is_some() => Self::Disagreement(error),
+            None if find::<CheckpointError>(&error).is_some() => Self::Checkpoint(error),
+            None => Self::Other(error),
+        }
+    }
+}
+
+impl From<Error> for candle_core::Error {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::StepRefused(error)
+            | Error::Diverged(error)
+            | Error::NetworkFailed(error)
+            | Error::Disagreement(error)
+            | Error::Checkpoint(error)
+            | Error::Other(error) => error,
+        }
+    }
+}
+
+/// The error where processes that train together differ in their settings or parameters. All of them return it: [`Error::Disagreement`].
+#[derive(Debug)]
+pub(crate) struct Disagreement(pub(crate) String);
+
+impl fmt::Display for Disagreement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Disagreement {}
+
+impl From<Disagreement> for candle_core::Error {
+    fn from(error: Disagreement) -> Self {
+        wrap(error)
+    }
+}
+
+/// What became of a step that failed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Kind {
+    Refused,
+    Diverged,
+    Failed,
+}
+
+impl Kind {
+    /// The error of a step of this kind; one that has a kind already keeps it.
+    pub fn of(self, cause: candle_core::Error) -> candle_core::Error {
+        if find::<OfStep>(&cause).is_some() {
+            return cause;
+        }
+        wrap(OfStep { kind: self, cause })
+    }
+}
+
+/// An error of a step.
+#[derive(Debug)]
+struct OfStep {
+    kind: Kind,
+    cause: candle_core::Error,
+}
+
+impl fmt::Display for OfStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.cause.fmt(f)
+    }
+}
+
+impl std::error::Error for OfStep {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.cause.source()
+    }
+}

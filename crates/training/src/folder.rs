@@ -1,0 +1,175 @@
+//! The folder of a run. One run at a time writes there, and only as long as the folder keeps its name. It knows no
+//! checkpoint: those are in the module beside it.
+
+use std::fs::{self, File, TryLockError};
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use candle_core::Result;
+use devices::Context;
+
+use crate::checkpoint_error::CheckpointError;
+use crate::files;
+
+/// The folder of a run: files in it appear whole or not at all.
+///
+/// ```
+/// let place = tempfile::tempdir()?;
+/// let folder = training::Folder::open(place.path())?;
+/// folder.lock()?; // until `folder` is dropped
+/// folder.write("notes.txt", b"lr 0.1")?;
+/// assert_eq!(std::fs::read(place.path().join("notes.txt"))?, b"lr 0.1");
+/// # candle_core::Result::Ok(())
+/// ```
+#[derive(Debug)]
+pub struct Folder {
+    path: PathBuf,
+    /// The folder as an open file, which can be locked. Some systems cannot open a folder.
+    file: Option<File>,
+}
+
+impl Folder {
+    /// Opens a folder that is there.
+    ///
+    /// # Errors
+    /// If it is none.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        fs::read_dir(path)?; // an error if it is no folder
+        Ok(Self {
+            path: path.to_owned(),
+            file: File::open(path).ok(),
+        })
+    }
+
+    /// Its name.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Locks the folder until this value is dropped, so that no second run writes to it. Where a folder cannot be
+    /// locked, as on some network file systems, it does nothing.
+    ///
+    /// # Errors
+    /// [`CheckpointError::InUse`].
+    pub fn lock(&self) -> Result<()> {
+        match self.file.as_ref().map(File::try_lock) {
+            Some(Err(TryLockError::WouldBlock)) => {
+                Err(CheckpointError::InUse(self.path.clone()).into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// An error if the name has no folder any more, or another one, in which nothing may be written.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Moved`].
+    pub fn check(&self) -> Result<()> {
+        let own = self.file.as_ref().and_then(|file| file.metadata().ok());
+        let is_there = match (own, fs::metadata(&self.path)) {
+            (Some(own), Ok(found)) => is_same(&own, &found),
+            (_, found) => !found.is_err_and(|error| error.kind() == ErrorKind::NotFound),
+        };
+        if is_there {
+            Ok(())
+        } else {
+            Err(CheckpointError::Moved(self.path.clone()).into())
+        }
+    }
+
+    /// Opens a file to be read.
+    ///
+    /// # Errors
+    /// If it cannot be opened, or is no file: a symbolic link is none.
+    pub fn read(&self, name: &str) -> io::Result<File> {
+        let path = self.path.join(name);
+        if fs::symlink_metadata(&path)?.is_symlink() {
+            return Err(io::Error::other("it is a symbolic link, not a file"));
+        }
+        files::open(&path)
+    }
+
+    /// Writes a file as a whole. The disk has it when this returns.
+    ///
+    /// # Errors
+    /// If it cannot be written; a file that had the name stays.
+    pub fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        let path = self.path.join(name);
+        files::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// Writes a file as a whole, without waiting for the disk.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn write_unflushed(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        let path = self.path.join(name);
+        files::write_unflushed(&path, bytes)
+            .with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// Removes a file or an empty folder, if it is there.
+    ///
+    /// # Errors
+    /// If it cannot be removed.
+    pub fn remove(&self, name: &str) -> Result<()> {
+        let path = self.path.join(name);
+        let is_dir = fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir());
+        let removed = if is_dir {
+            fs::remove_dir(&path)
+        } else {
+            if_there(fs::remove_file(&path))
+        };
+        removed.with_context(|| format!("cannot replace {}", path.display()))
+    }
+
+    /// Renames a file, if it is there.
+    ///
+    /// # Errors
+    /// If it cannot be renamed.
+    pub fn rename(&self, from: &str, to: &str) -> Result<()> {
+        let [from, to] = [from, to].map(|name| self.path.join(name));
+        let renamed = if_there(fs::rename(&from, &to));
+        renamed.with_context(|| format!("cannot rename {} to {}", from.display(), to.display()))
+    }
+
+    /// Removes what a run that was killed has left of files of these names that were not whole yet.
+    ///
+    /// # Errors
+    /// If the folder cannot be read, or a file not be removed.
+    pub fn remove_partial(&self, names: &[&str]) -> Result<()> {
+        for found in self.names()? {
+            if names.iter().any(|name| files::is_partial(&found, name)) {
+                self.remove(&found)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The names of all files.
+    pub(crate) fn names(&self) -> Result<Vec<String>> {
+        let entries = fs::read_dir(&self.path).and_then(Iterator::collect::<io::Result<Vec<_>>>);
+        let entries = entries.with_context(|| format!("cannot read {}", self.path.display()))?;
+        let names = entries.into_iter().map(|entry| entry.file_name());
+        Ok(names.filter_map(|name| name.into_string().ok()).collect())
+    }
+}
+
+fn if_there(done: io::Result<()>) -> io::Result<()> {
+    match done {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(unix)]
+fn is_same(a: &fs::Metadata, b: &fs::Metadata) -> bool {
+    use std::os::unix::fs::MetadataExt;
+
+    (a.dev(), a.ino()) == (b.dev(), b.ino())
+}
+
+#[cfg(not(unix))]
+fn is_same(_: &fs::Metadata, _: &fs::Metadata) -> bool {
+    true // an open folder cannot be moved
+}
