@@ -32,6 +32,8 @@ mod no_circles;
 #[cfg(unix)]
 mod nothing_is_lost;
 mod nothing_is_wrong_in_silence;
+#[cfg(unix)]
+mod ones_own_run_goes_on;
 mod only_rounding_differs_from_pytorch;
 mod optimizers_are_pytorchs;
 mod own_project;
@@ -66,6 +68,8 @@ fn main() -> ExitCode {
         true if is(2, "reader") => kit::to_its_end(bad_input_is_named::read_damaged_files),
         #[cfg(unix)]
         true if is(2, "corpus") => kit::to_its_end(what_fuzzers_kept::replay),
+        #[cfg(unix)]
+        true if is(2, "goes_on") => ones_own_run_goes_on::program::main(),
         true if is(2, "seven-diffs") => seven_diffs::run(&args[3..]),
         true if is(2, "scratch") => run::program(&scratch::BOOK, scratch::train, program_args()),
         true => run::program(&concise::BOOK, concise::train, program_args()),
@@ -98,6 +102,8 @@ fn run_tests() -> ExitCode {
         #[cfg(unix)]
         nothing_is_lost::trials(),
         nothing_is_wrong_in_silence::trials(),
+        #[cfg(unix)]
+        ones_own_run_goes_on::trials(),
         only_rounding_differs_from_pytorch::trials(),
         optimizers_are_pytorchs::trials(),
         own_project::trials(),

@@ -24,6 +24,12 @@ trials![
     a_replica_that_stands_still_ends_all,
     sums_in_another_order_do_not_go_on,
     a_job_that_was_killed_goes_on_anywhere,
+    ones_own_program_has_the_same_bits,
+    ones_own_program_goes_on_whichever_process_is_killed,
+    ones_own_program_ends_in_order_whichever_process_is_asked,
+    only_the_first_process_needs_the_folder,
+    an_error_of_ones_own_in_one_process_ends_all,
+    processes_that_do_not_know_each_other_are_refused,
 ];
 
 /// `mpirun -n …`, to which programs are added. It ends by itself if the test cannot end it.
@@ -280,8 +286,12 @@ fn sums_in_another_order_do_not_go_on() -> Result<()> {
     let words = "--allreduce ring: a ring sums within one process";
     ends(under_mpirun(2, &go_on)?, 2, words)?;
     let auto = under_mpirun(2, &format!("{go_on} --allreduce auto"))?;
-    let words = r#"has "summed in the order of ring", this one has "summed in the order of ranks""#;
-    ends(auto, 2, words)
+    ends(
+        auto.clone(),
+        2,
+        "has \"summed in the order of ring in buckets of ",
+    )?;
+    ends(auto, 2, "this one has \"summed in the order of ranks\"")
 }
 
 /// With momentum and without `--sync-bn`: each replica has batch-norm statistics of its own. Two processes begin, and the run
@@ -350,4 +360,192 @@ pub fn threads_of(pid: u32) -> Vec<String> {
     let name = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("comm")).ok();
     let names = threads.filter_map(name);
     names.map(|name| name.trim().to_owned()).collect()
+}
+
+const OWN: &str = "goes_on epochs=30 every=3 replicas=3";
+
+/// What a program of a user's own says of its result, without the lines of its epochs.
+fn result(stdout: &str) -> String {
+    let lines = stdout.lines().filter(|line| !line.starts_with("epoch "));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// In one process, in a folder of its own.
+fn own_in_one_process(args: &str) -> Result<String> {
+    let place = tempfile::tempdir()?;
+    own_ends_in_one_process(args, place.path())
+}
+
+fn own_ends_in_one_process(args: &str, place: &Path) -> Result<String> {
+    let [program, rest @ ..] = &as_program(args)?[..] else {
+        bail!("no program")
+    };
+    let output = Command::new(program)
+        .args(rest)
+        .current_dir(place)
+        .output()?;
+    let (status, stdout, stderr) = ended(output)?;
+    ensure!(status == 0, "{status}: {stderr}");
+    Ok(result(&stdout))
+}
+
+fn own_under_mpirun(processes: usize, args: &str, place: &Path) -> Result<String> {
+    let job = mpirun()
+        .args(of(processes, args)?)
+        .current_dir(place)
+        .output()?;
+    let (status, stdout, stderr) = ended(job)?;
+    ensure!(status == 0, "{status}: {stdout}{stderr}");
+    Ok(result(&stdout))
+}
+
+/// With `launch`, three replicas in one process, in two and in three.
+fn ones_own_program_has_the_same_bits() -> Result<()> {
+    for args in [OWN.to_owned(), format!("{OWN} sync_bn=true epochs=6")] {
+        let expected = own_in_one_process(&args)?;
+        has(&expected, "bits ")?;
+        for processes in [2, 3] {
+            let place = tempfile::tempdir()?;
+            let said = own_under_mpirun(processes, &args, place.path())?;
+            ensure!(
+                said == expected,
+                "{processes} processes: {said}\n{expected}"
+            );
+        }
+    }
+    Ok(())
+}
+
+fn ones_own_program_goes_on_whichever_process_is_killed() -> Result<()> {
+    let expected = own_in_one_process(OWN)?;
+    for rank in [0, 1] {
+        let place = tempfile::tempdir()?;
+        for _ in 0..2 {
+            let mut job = mpirun()
+                .args(of(2, &format!("{OWN} pause=10"))?)
+                .current_dir(place.path())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()?;
+            until_two_checkpoints(&place.path().join("runs/own"), &mut job)?;
+            while children(job.id()).len() < 2 {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            std::thread::sleep(Duration::from_millis(300)); // of two seconds
+            signal("-KILL", children(job.id())[rank])?;
+            ensure!(!job.wait()?.success(), "the others went on without it");
+        }
+        let said = if rank == 0 {
+            own_under_mpirun(2, OWN, place.path())?
+        } else {
+            own_ends_in_one_process(OWN, place.path())?
+        };
+        ensure!(said == expected, "{said}\n{expected}");
+    }
+    Ok(())
+}
+
+fn ones_own_program_ends_in_order_whichever_process_is_asked() -> Result<()> {
+    let args = format!("{OWN} every=100000");
+    let expected = own_in_one_process(&args)?;
+    for rank in [0, 1] {
+        let place = tempfile::tempdir()?;
+        let job = mpirun()
+            .args(of(2, &args)?)
+            .current_dir(place.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        // an epoch has ended, so all processes train
+        let newest = place.path().join("runs/own/checkpoint.safetensors");
+        let since = Instant::now();
+        while !newest.exists() && since.elapsed() < Duration::from_secs(60) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        signal("-TERM", children(job.id())[rank])?;
+        let (status, _, stderr) = ended(job.wait_with_output()?)?;
+        ensure!(status == 0, "{status}: {stderr}");
+        let said = own_ends_in_one_process(&args, place.path())?;
+        ensure!(said == expected, "{said}\n{expected}");
+    }
+    Ok(())
+}
+
+/// The second one is in another folder, as on a host that does not share its disk.
+fn only_the_first_process_needs_the_folder() -> Result<()> {
+    let (first, second) = (tempfile::tempdir()?, tempfile::tempdir()?);
+    let run = |args: &str| -> Result<String> {
+        let mut job = mpirun();
+        for (i, place) in [&first, &second].into_iter().enumerate() {
+            job.args((i > 0).then_some(":"));
+            let place = place.path().display().to_string();
+            job.args(["-n", "1", "--wdir", &place])
+                .args(as_program(args)?);
+        }
+        let (status, stdout, stderr) = ended(job.output()?)?;
+        ensure!(status == 0, "{status}: {stderr}");
+        Ok(result(&stdout))
+    };
+    run(&format!("{OWN} epochs=7 cosine=90"))?;
+    let said = run(OWN)?;
+    let expected = own_in_one_process(OWN)?;
+    ensure!(said == expected, "{said}\n{expected}");
+    ensure!(
+        fs::read_dir(second.path())?.count() == 0,
+        "the second wrote something"
+    );
+    Ok(())
+}
+
+fn an_error_of_ones_own_in_one_process_ends_all() -> Result<()> {
+    for (how, words) in [
+        ("error", "rank 1 has failed: it cannot go on"),
+        ("panic", "rank 1 has panicked"),
+    ] {
+        let place = tempfile::tempdir()?;
+        let args = format!("{OWN} {how}=1");
+        let since = Instant::now();
+        let job = mpirun()
+            .args(of(2, &args)?)
+            .current_dir(place.path())
+            .output()?;
+        let (status, _, stderr) = ended(job)?;
+        ensure!(
+            status == if how == "error" { 1 } else { 101 },
+            "{how}: {status}\n{stderr}"
+        );
+        has(&stderr, words)?;
+        ensure!(
+            since.elapsed() < Duration::from_secs(30),
+            "{how}: {:?}",
+            since.elapsed()
+        );
+    }
+    Ok(())
+}
+
+/// Each sees itself alone, as where the launcher belongs to another MPI.
+fn processes_that_do_not_know_each_other_are_refused() -> Result<()> {
+    let place = tempfile::tempdir()?;
+    let [program, rest @ ..] = &as_program(OWN)?[..] else {
+        bail!("no program")
+    };
+    let mut alone = Command::new(program);
+    let alone = alone
+        .args(rest)
+        .current_dir(place.path())
+        .env("PMI_SIZE", "2");
+    let (status, _, stderr) = ended(alone.output()?)?;
+    ensure!(status == 1, "{status}: {stderr}");
+    has(&stderr, "PMI_SIZE is 2, and MPI sees 1")?;
+    ensure!(
+        fs::read_dir(place.path())?.count() == 0,
+        "something was written"
+    );
+    // and without --backend mpi
+    ends(
+        under_mpirun(2, &format!("concise {SMALL}"))?,
+        2,
+        "OMPI_COMM_WORLD_SIZE is 2",
+    )
 }

@@ -6,6 +6,7 @@ use anyhow::{Context, Result, ensure};
 use candle_core::Device;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Parser, ValueEnum};
+use data_parallel::devices::find;
 use data_parallel::schedule::{cosine, linear, one_cycle, step, warmup};
 use data_parallel::{Algorithm, Processes, ReduceOn, Replication, Sgd, collective};
 use run::{BadInput, Run};
@@ -191,33 +192,15 @@ impl Options {
         }
     }
 
-    /// What the result of a run of `k` replicas in so many processes depends on beside what both sections share, a line each; `allreduce` sums.
-    pub(crate) fn settings(
-        &self,
-        run: &Run,
-        [k, processes]: [usize; 2],
-        allreduce: Algorithm,
-    ) -> Vec<String> {
+    /// The schedule as settings on which the result depends, a line each.
+    pub(crate) fn schedule_settings(&self, run: &Run) -> String {
         let schedule = self.schedule.to_possible_value().expect("none is hidden");
         let steps = match self.schedule {
             Schedule::Constant => String::new(),
             _ => format!(" in {} steps", self.steps(run)),
         };
-        let texts = |weights: &Weights| weights.iter().map(f64::to_string).collect::<Vec<_>>();
-        let split = self.split.as_ref().map(texts);
-        let split = split.map_or("even".to_owned(), |texts| texts.join(","));
-        vec![
-            format!("schedule {}{steps}", schedule.get_name()),
-            format!("warmup {}", self.warmup),
-            format!("momentum {}", self.momentum),
-            format!("weight-decay {}", self.weight_decay),
-            format!("summed in the order of {}", order(k, processes, allreduce)),
-            format!("reduce-on {:?}", self.reduce_on).to_lowercase(),
-            format!("bucket-mb {}", self.bucket_mb),
-            format!("sync-bn {}", self.sync_bn),
-            format!("accumulate {}", self.accumulate),
-            format!("split {split}"),
-        ]
+        let (name, warmup) = (schedule.get_name(), self.warmup);
+        format!("schedule {name}{steps}\nwarmup {warmup}")
     }
 
     /// The optimizer with the learning rate that the run has.
@@ -269,22 +252,12 @@ impl Options {
     }
 }
 
-/// In which order the gradients of `k` replicas are summed. That of up to 3 is the same for star, owner and tree. NCCL
-/// chooses one for each layout.
-fn order(k: usize, processes: usize, allreduce: Algorithm) -> String {
-    match allreduce {
-        Algorithm::Nccl => format!("nccl in {processes} processes"),
-        Algorithm::Ring if k > 2 => "ring".into(),
-        Algorithm::Star => "ranks".into(),
-        _ if k <= 3 => "ranks".into(),
-        _ => "pairs".into(),
-    }
-}
-
 /// An error of an option, unless another process is lost.
 fn unless_lost(error: anyhow::Error) -> anyhow::Error {
-    match error.is::<collective::Error>() {
-        true => error,
-        false => BadInput::from(error).into(),
+    let of_candle = error.downcast_ref::<candle_core::Error>();
+    if of_candle.is_some_and(|error| find::<collective::Error>(error).is_some()) {
+        error
+    } else {
+        BadInput::from(error).into()
     }
 }

@@ -60,7 +60,7 @@ pub fn train(options: &Options) -> Result<Summary> {
 /// As [`train`], in each of several processes.
 fn train_among(processes: &Arc<Processes>, options: &Options) -> Result<Summary> {
     // Devices, data, timer and curve, as the options say; the network on all devices
-    let (mut run, net) = start(processes, options).map_err(|error| {
+    let (mut run, net, mut trainer) = start(processes, options).map_err(|error| {
         if disagree(&error) {
             BadInput::from(error).into()
         } else {
@@ -68,10 +68,6 @@ fn train_among(processes: &Arc<Processes>, options: &Options) -> Result<Summary>
         }
     })?;
     let devices = run.devices.clone();
-    let trainer = Trainer::new(&net, cross_entropy, options.sgd(run.lr));
-    let trainer = trainer.schedule(options.schedule(&run)).check_losses(false); // the run does
-    let trainer = trainer.stop_when(run::asked_to_end());
-    let mut trainer = trainer.accumulate(options.accumulate)?;
     run.stop_when(trainer.stopping());
     trainer.load_state_dict(run.take_extra_state())?; // that of --resume
     for epoch in run.epochs() {
@@ -97,16 +93,12 @@ fn disagree(error: &anyhow::Error) -> bool {
     error.is_some_and(Error::is_disagreement)
 }
 
-/// The run and its network, once all processes have the same settings and parameters.
-fn start(processes: &Arc<Processes>, options: &Options) -> Result<(Run, DataParallel)> {
+/// The run, its network and its trainer, once all processes have the same settings and parameters.
+fn start(processes: &Arc<Processes>, options: &Options) -> Result<(Run, DataParallel, Trainer)> {
     let mut run = Run::start_in(processes.process()?, &options.run, &BOOK)?;
     run.train_iter = run.train_iter.in_groups_of(options.accumulate)?;
     let how = options.replication(processes, &run.devices)?;
-    let mut counts = [run.devices.len() as f64, 1.0]; // of replicas, and of processes
-    processes.sum(&mut counts)?;
-    let counts = counts.map(|count| count as usize);
-    let settings = options.settings(&run, counts, how.allreduce);
-    settings.into_iter().for_each(|line| run.depends_on(line));
+    run.depends_on(&options.schedule_settings(&run));
     let settings = format!("{}\n{how:?}\n{}", run.settings(), run.keeping());
     processes.agree("settings", &settings)?;
     // Initialize the network on all devices
@@ -122,12 +114,19 @@ fn start(processes: &Arc<Processes>, options: &Options) -> Result<(Run, DataPara
             run.train_iter = run.train_iter.split_by(weights)?;
         }
     }
+    let trainer = Trainer::new(&net, cross_entropy, options.sgd(run.lr))
+        .schedule(options.schedule(&run))
+        .check_losses(false) // the run does
+        .stop_when(run::asked_to_end())
+        .accumulate(options.accumulate)?;
+    run.depends_on(&net.settings());
+    run.depends_on(&trainer.settings());
     // The parameters of --init or --resume, if it is given
     let own = net.state_dict()?;
     let names = own.iter().map(|(name, _)| name.clone());
     let state = names.zip(run.init(own.clone())?);
     net.load_state_dict(&state.collect::<Vec<_>>())?;
-    Ok((run, net))
+    Ok((run, net, trainer))
 }
 
 /// What a run keeps in checkpoints, and compares.

@@ -295,7 +295,6 @@ impl Checkpoints {
             let folder = folder
                 .as_mut()
                 .context("the first process has the folder")?;
-            folder.folder().check()?;
             folder.save(number, &checkpoint, keep)?;
             Ok(Vec::new())
         })?;

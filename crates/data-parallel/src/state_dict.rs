@@ -247,7 +247,7 @@ impl DataParallel {
         self.first_rank + i
     }
 
-    /// The buffers of all replicas but the first, from all processes.
+    /// The buffers of all replicas but the first, from all processes, in the order of their names.
     fn other_buffers(&self) -> Result<Vec<(String, Tensor)>> {
         let mut own = Vec::new();
         for (i, state) in self.states.iter().enumerate() {
@@ -255,13 +255,15 @@ impl DataParallel {
                 own.push((buffer_of(self.number(i), name), buffer.copy()?.detach()));
             }
         }
-        if self.processes.are_one() {
-            return Ok(own);
+        let mut all = own;
+        if !self.processes.are_one() {
+            let own = weights::to_bytes(&all, None)?;
+            all.clear();
+            for bytes in self.processes.gather(&own)? {
+                all.extend(candle_core::safetensors::load_buffer(&bytes, &Device::Cpu)?);
+            }
         }
-        let mut all = Vec::new();
-        for bytes in self.processes.gather(&weights::to_bytes(&own, None)?)? {
-            all.extend(candle_core::safetensors::load_buffer(&bytes, &Device::Cpu)?);
-        }
+        all.sort_by(|(a, _), (b, _)| a.cmp(b));
         Ok(all)
     }
 

@@ -130,6 +130,7 @@ impl Run {
     /// As [`start`](Self::start).
     pub fn start_in(process: Process, options: &Options, book: &Book) -> Result<Self> {
         options.check().map_err(BadInput::from)?;
+        start::check_launcher(process).map_err(BadInput::from)?;
         let found = start::find_devices(process, options);
         let (devices, note) = found.map_err(BadInput::from)?;
         let k = match process.of {
@@ -192,9 +193,15 @@ impl Run {
         self.record.header.settings.clone()
     }
 
-    /// Adds a line to [`settings`](Self::settings).
-    pub fn depends_on(&mut self, line: String) {
-        self.record.header.settings += &format!("\n{line}");
+    /// Adds lines to [`settings`](Self::settings), but for those whose first word is there already.
+    pub fn depends_on(&mut self, lines: &str) {
+        let settings = &mut self.record.header.settings;
+        for line in lines.lines() {
+            let key = line.split(' ').next();
+            if !settings.lines().any(|own| own.split(' ').next() == key) {
+                *settings += &format!("\n{line}");
+            }
+        }
     }
 
     /// When checkpoints are taken and replicas compared, which processes that train together do at the same time.

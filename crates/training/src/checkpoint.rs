@@ -165,8 +165,19 @@ impl CheckpointFolder {
     /// Writes a checkpoint, and keeps the last `keep`. If that fails, those before it stay.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If it cannot be written; [`CheckpointError::Moved`], if the folder was moved before or meanwhile.
     pub fn save(&mut self, step: usize, checkpoint: &Checkpoint, keep: usize) -> Result<()> {
+        self.folder.check()?;
+        let saved = self.write_and_rename(step, checkpoint, keep);
+        saved.map_err(|error| self.folder.check().err().unwrap_or(error))
+    }
+
+    fn write_and_rename(
+        &mut self,
+        step: usize,
+        checkpoint: &Checkpoint,
+        keep: usize,
+    ) -> Result<()> {
         let bytes = encode(step, checkpoint)?;
         self.write_next(&bytes)?;
         for name in std::mem::take(&mut self.to_remove) {

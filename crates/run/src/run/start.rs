@@ -3,7 +3,7 @@
 use std::fs;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use candle_core::Device;
 use d2l::find_devices as find;
 use d2l::{device_name, device_names, try_share_cores};
@@ -158,6 +158,17 @@ pub(super) fn arguments(options: &Options, k: usize) -> Vec<String> {
         words.push(format!("--gpus={k}"));
     }
     words
+}
+
+/// An error if a launcher has started several processes that know nothing of each other: each would be a run of its own.
+pub(super) fn check_launcher(process: Process) -> Result<()> {
+    match devices::launched() {
+        Some((variable, started)) if started > 1 && process.of == 1 => bail!(
+            "{variable} is {started}: a launcher has started {started} processes, and each would train by itself. Give \
+             concise --backend mpi, start one process, or unset {variable}"
+        ),
+        _ => Ok(()),
+    }
 }
 
 pub(super) fn check_batch_size(batch_size: usize, k: usize) -> Result<()> {

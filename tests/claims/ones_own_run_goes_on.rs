@@ -1,0 +1,530 @@
+//! A run of a user's own program goes on where it was, to the bit: whenever it is killed or asked to end, and with whatever
+//! is left in its folder. A folder of another run is refused.
+
+pub mod program;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::kit::{
+    command, ended, has, older_checkpoint, root, signal, times, until_two_checkpoints,
+};
+
+trials![
+    killed_at_random_times,
+    #[cfg(target_os = "linux")]
+    killed_after_each_operation_on_a_file,
+    asked_to_end_it_sees_each_example_once,
+    gradients_that_wait_are_in_no_checkpoint,
+    each_other_setting_is_named_and_nothing_changes,
+    the_last_and_the_best_stay,
+    patience_counts_from_the_old_best,
+    a_folder_in_use_is_refused,
+    a_damaged_folder_is_never_begun_anew,
+    a_moved_folder_is_an_error,
+    #[cfg(target_os = "linux")]
+    a_full_disk_is_an_error_and_the_checkpoint_stays,
+    what_a_launcher_started_does_not_train_alone,
+];
+
+const NEWEST: &str = "checkpoint.safetensors";
+
+/// A place for a folder `runs/own`, in which the program is started.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Result<Self> {
+        Ok(Self(tempfile::tempdir()?))
+    }
+
+    fn run_folder(&self) -> PathBuf {
+        self.0.path().join("runs/own")
+    }
+
+    fn command(&self, args: &str) -> Result<Command> {
+        let mut command = command("goes_on", args)?;
+        command.current_dir(self.0.path()).stdin(Stdio::null());
+        Ok(command)
+    }
+
+    fn start(&self, args: &str) -> Result<Child> {
+        let mut command = self.command(args)?;
+        Ok(command
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?)
+    }
+
+    fn output(&self, args: &str) -> Result<Output> {
+        Ok(self.command(args)?.output()?)
+    }
+
+    /// What the program says at its end; it has to end well.
+    fn to_the_end(&self, args: &str) -> Result<Said> {
+        let (status, stdout, stderr) = ended(self.output(args)?)?;
+        ensure!(status == 0, "{args}: {status}\n{stdout}{stderr}");
+        let result = stdout.lines().filter(|line| !line.starts_with("epoch "));
+        Ok(Said {
+            epochs: stdout
+                .lines()
+                .filter(|line| line.starts_with("epoch "))
+                .count(),
+            result: result.collect::<Vec<_>>().join("\n"),
+            notes: stderr,
+        })
+    }
+
+    /// The error with which the program ends before it trains.
+    fn refused(&self, args: &str) -> Result<String> {
+        let before = self.files()?;
+        let (status, stdout, stderr) = ended(self.output(args)?)?;
+        ensure!(
+            status == 1 && stdout.is_empty(),
+            "{args}: {status}\n{stdout}{stderr}"
+        );
+        ensure!(self.files()? == before, "{args}: another folder");
+        Ok(stderr)
+    }
+
+    /// The names and contents of all files of the run.
+    fn files(&self) -> Result<Vec<(PathBuf, Vec<u8>)>> {
+        let mut files = Vec::new();
+        if let Ok(entries) = fs::read_dir(self.run_folder()) {
+            for entry in entries {
+                let path = entry?.path();
+                let content = fs::read(&path)?;
+                files.push((path, content));
+            }
+        }
+        files.sort();
+        Ok(files)
+    }
+
+    fn names(&self) -> Result<Vec<String>> {
+        let files = self.files()?;
+        let names = files.iter().filter_map(|(path, _)| path.file_name());
+        Ok(names
+            .map(|name| name.to_string_lossy().into_owned())
+            .collect())
+    }
+}
+
+/// What the program said.
+struct Said {
+    /// How many lines of epochs.
+    epochs: usize,
+    /// The history of the epochs, how often each example was seen, and what tells the bits of all state.
+    result: String,
+    notes: String,
+}
+
+/// What a run says that nothing disturbs, and how long it takes.
+fn undisturbed(args: &str) -> Result<(String, Duration)> {
+    let place = Place::new()?;
+    let since = Instant::now();
+    let said = place.to_the_end(args)?;
+    Ok((said.result, since.elapsed()))
+}
+
+const LONG: &str = "epochs=40 every=3";
+
+/// Fifty times with CLAIMS_TIMES=10.
+fn killed_at_random_times() -> Result<()> {
+    let (expected, takes) = undisturbed(LONG)?;
+    let place = Place::new()?;
+    let fractions = d2l::uniform(&mut d2l::rng(3), 0.0, 0.5, times(5))?.to_vec1::<f32>()?;
+    let mut killed = 0;
+    for fraction in fractions {
+        let mut child = place.start(LONG)?;
+        std::thread::sleep(takes.mul_f32(fraction));
+        child.kill()?;
+        killed += usize::from(!child.wait()?.success());
+    }
+    ensure!(killed > 0, "no run was killed before its end");
+    let said = place.to_the_end(LONG)?;
+    ensure!(said.result == expected, "{}\n{expected}", said.result);
+    // it has ended: it trains nothing
+    let again = place.to_the_end(LONG)?;
+    ensure!(
+        again.result == expected && again.epochs == 0,
+        "{}",
+        again.result
+    );
+    Ok(())
+}
+
+/// A library that is loaded before all others ends the program right after its first operation on a file of the run,
+/// another run after the second, and so on; each goes on to the same bits.
+#[cfg(target_os = "linux")]
+fn killed_after_each_operation_on_a_file() -> Result<()> {
+    let args = "epochs=2 every=6 keep=2";
+    let (expected, _) = undisturbed(args)?;
+    let folder = tempfile::tempdir()?;
+    let library = folder.path().join("killed.so");
+    let source = root().join("tests/claims/ones_own_run_goes_on/killed_at_each_operation.c");
+    let mut cc = Command::new("cc");
+    let cc = cc
+        .args(["-shared", "-fPIC", "-o"])
+        .arg(&library)
+        .arg(source)
+        .arg("-ldl");
+    ensure!(cc.status().context("no C compiler")?.success());
+    let mut operations = 0;
+    loop {
+        operations += 1;
+        let place = Place::new()?;
+        let mut command = place.command(args)?;
+        command
+            .env("LD_PRELOAD", &library)
+            .env("OWN_RUN", "runs/own");
+        let ended = command
+            .env("KILL_AFTER", operations.to_string())
+            .output()?
+            .status;
+        if ended.success() {
+            break;
+        }
+        ensure!(ended.code().is_none(), "operation {operations}: {ended}");
+        let said = place.to_the_end(args)?;
+        ensure!(
+            said.result == expected,
+            "operation {operations}: {}",
+            said.result
+        );
+        let left = place.names()?;
+        let whole = |name: &String| !name.contains("partial") && !name.contains("next");
+        ensure!(left.iter().all(whole), "operation {operations}: {left:?}");
+    }
+    // a save has about ten of them
+    ensure!(operations > 40, "only {operations} operations");
+    Ok(())
+}
+
+/// By SIGTERM, also between the minibatches of a step.
+fn asked_to_end_it_sees_each_example_once() -> Result<()> {
+    let args = "epochs=40 every=1000";
+    let (expected, takes) = undisturbed(args)?;
+    has(&expected, "seen 40 to 40")?;
+    let place = Place::new()?;
+    let mut went_on_inside = false;
+    for part in 1..=times(4) {
+        let mut child = place.start(args)?;
+        std::thread::sleep(takes.mul_f32(0.1 + 0.02 * (part % 5) as f32));
+        signal("-TERM", child.id())?;
+        let status = child.wait()?;
+        ensure!(status.success(), "{status}");
+        let note = place.output("epochs=0")?.stderr; // trains nothing
+        went_on_inside |= !String::from_utf8(note)?.contains("after 0 of");
+    }
+    ensure!(went_on_inside, "it always ended between two epochs");
+    let said = place.to_the_end(args)?;
+    ensure!(said.result == expected, "{}\n{expected}", said.result);
+    Ok(())
+}
+
+fn gradients_that_wait_are_in_no_checkpoint() -> Result<()> {
+    // seven minibatches an epoch: steps of 3, 3 and 1
+    let (expected, _) = undisturbed("epochs=30 every=1")?;
+    let place = Place::new()?;
+    let mut child = place.start("epochs=30 every=1")?;
+    until_two_checkpoints(&place.run_folder(), &mut child)?;
+    signal("-KILL", child.id())?;
+    child.wait()?;
+    let said = place.to_the_end("epochs=30 every=1")?;
+    ensure!(said.result == expected, "{}\n{expected}", said.result);
+    let given = said
+        .notes
+        .split("after ")
+        .nth(1)
+        .and_then(|rest| rest.split(' ').next());
+    let given: usize = given.context(said.notes.clone())?.parse()?;
+    ensure!([0, 3, 6, 7].contains(&given), "{}", said.notes);
+    Ok(())
+}
+
+fn each_other_setting_is_named_and_nothing_changes() -> Result<()> {
+    let place = Place::new()?;
+    place.to_the_end("epochs=1")?;
+    for (other, words) in [
+        ("replicas=3", ["\"replicas 2\"", "\"replicas 3\""]),
+        ("seed=1", ["\"seed 0\"", "\"seed 1\""]),
+        ("sync_bn=true", ["\"sync-bn false\"", "\"sync-bn true\""]),
+        ("lr=0.03", ["lr: 0.02", "lr: 0.03"]),
+        ("decay=0.5", ["weight_decay: 0.01", "weight_decay: 0.5"]),
+        ("accumulate=2", ["\"accumulate 3\"", "\"accumulate 2\""]),
+        (
+            "clip=2",
+            ["\"clip-norm Some(1.0)\"", "\"clip-norm Some(2.0)\""],
+        ),
+        ("rate=0.25", ["conv.weight 0.5", "conv.weight 0.25"]),
+        ("cosine=99", ["\"schedule 0.25", "\"schedule 0.99"]),
+        (
+            "width=4",
+            [
+                "conv.weight\" has shape [8, 1, 3, 3]",
+                "expected [4, 1, 3, 3]",
+            ],
+        ),
+    ] {
+        let said = place.refused(&format!("epochs=1 {other}"))?;
+        has(&said, "runs/own holds another run")?;
+        for words in words {
+            has(&said, words).context(other)?;
+        }
+    }
+    let said = place.refused("epochs=1 replicas=1")?;
+    has(
+        &said,
+        "begin with its parameters: net.load(\"runs/own/best.safetensors\")",
+    )?;
+    // what only the data tells is known at the first minibatch
+    for (other, words) in [
+        ("examples=113", ["\"examples 112\"", "\"examples 113\""]),
+        ("batch=8", ["\"batch-size 16\"", "\"batch-size 8\""]),
+        ("order=5", ["\"order of seed 0\"", "\"order of seed 5\""]),
+    ] {
+        let said = place.refused(&format!("epochs=2 cosine=3 {other}"))?;
+        for words in words {
+            has(&said, words).context(other)?;
+        }
+    }
+    // and goes on
+    place.to_the_end("epochs=2 cosine=3").map(drop)
+}
+
+fn the_last_and_the_best_stay() -> Result<()> {
+    let place = Place::new()?;
+    for epochs in 1..=4 {
+        place.to_the_end(&format!("epochs={epochs} cosine=12 every=1000"))?;
+        let expected: Vec<String> = (1..epochs)
+            .rev()
+            .take(2)
+            .map(|epoch| format!("checkpoint-{}.safetensors", 7 * epoch))
+            .rev()
+            .collect();
+        let names = place.names()?;
+        let mut others: Vec<String> = names
+            .iter()
+            .filter(|name| name.starts_with("checkpoint-"))
+            .cloned()
+            .collect();
+        others.sort_by_key(|name| (name.len(), name.clone()));
+        ensure!(others == expected, "{epochs}: {names:?}");
+        ensure!(names.contains(&"best.safetensors".to_owned()), "{names:?}");
+    }
+    // with a rate so large that it becomes worse: the best is from before, also after a restart
+    let place = Place::new()?;
+    let args = |epochs| format!("epochs={epochs} cosine=60 lr=0.08 dropout=0.6");
+    let best = |said: &Said| {
+        let lines = said.result.lines().filter(|line| line.ends_with("true"));
+        lines.last().map(str::to_owned).context("no best epoch")
+    };
+    let mut before = None;
+    let mut worse = 0;
+    for epochs in 1..=8 {
+        let said = place.to_the_end(&args(epochs))?;
+        let (best, parameters) = (
+            best(&said)?,
+            fs::read(place.run_folder().join("best.safetensors"))?,
+        );
+        let is_worse = said.result.contains(&format!("\n{epochs} "))
+            && !best.starts_with(&format!("{epochs} "));
+        if let Some((old_best, old)) = before.filter(|_| is_worse) {
+            worse += 1;
+            ensure!(best == old_best && parameters == old, "{epochs}: {best}");
+        }
+        before = Some((best, parameters));
+    }
+    ensure!(worse > 0, "no epoch was worse");
+    Ok(())
+}
+
+fn patience_counts_from_the_old_best() -> Result<()> {
+    let args = "epochs=60 cosine=60 lr=0.08 dropout=0.6 patience=2";
+    let (expected, _) = undisturbed(args)?;
+    let epochs = expected
+        .lines()
+        .filter(|line| line.ends_with("false") || line.ends_with("true"));
+    let epochs = epochs.count();
+    ensure!(epochs < 60, "it never lost patience");
+    // one epoch a start
+    let place = Place::new()?;
+    for all in 1..=epochs {
+        place.to_the_end(&args.replace("epochs=60", &format!("epochs={all}")))?;
+    }
+    let said = place.to_the_end(args)?;
+    ensure!(
+        said.result == expected && said.epochs == 0,
+        "{}\n{expected}",
+        said.result
+    );
+    Ok(())
+}
+
+fn a_folder_in_use_is_refused() -> Result<()> {
+    let place = Place::new()?;
+    let (expected, _) = undisturbed("epochs=2")?;
+    place.to_the_end("epochs=1 cosine=6")?;
+    let mut first = place.start("epochs=2 holds=true")?;
+    let in_use = "another run is writing to runs/own; name another folder, or wait for its end";
+    let since = Instant::now();
+    loop {
+        let (status, _, stderr) = ended(place.output("epochs=0 cosine=6")?)?;
+        if status == 1 {
+            has(&stderr, in_use)?;
+            break;
+        }
+        ensure!(since.elapsed() < Duration::from_secs(60), "{stderr}");
+    }
+    first.kill()?;
+    first.wait()?;
+    let said = place.to_the_end("epochs=2")?;
+    ensure!(said.result == expected, "{}\n{expected}", said.result);
+    Ok(())
+}
+
+/// The newest goes back to the one before it; if that is damaged as well, the error names both.
+fn a_damaged_folder_is_never_begun_anew() -> Result<()> {
+    let args = "epochs=3 keep=2";
+    let (expected, _) = undisturbed(args)?;
+    let place = Place::new()?;
+    place.to_the_end("epochs=2 keep=2 cosine=9")?;
+    let newest = place.run_folder().join(NEWEST);
+    let damage = |path: &Path| -> Result<()> {
+        let mut bytes = fs::read(path)?;
+        let last = bytes.len() - 1;
+        bytes[last] ^= 1;
+        Ok(fs::write(path, bytes)?)
+    };
+    let other_format = |path: &Path| -> Result<()> {
+        let bytes = fs::read(path)?;
+        let words = b"multiple-gpus checkpoint 3";
+        let at = bytes
+            .windows(words.len())
+            .position(|window| window == words);
+        let mut bytes = bytes;
+        bytes[at.context("no format")? + words.len() - 1] = b'9';
+        Ok(fs::write(path, bytes)?)
+    };
+    let whole = fs::read(&newest)?;
+    other_format(&newest)?; // its checksum no longer fits
+    let note = place.to_the_end("epochs=0 cosine=9")?.notes;
+    has(&note, "the file is damaged")?;
+    has(&note, "an older checkpoint is taken")?;
+    fs::write(&newest, &whole)?;
+    damage(&newest)?;
+    let older = older_checkpoint(&place.run_folder()).context("one checkpoint alone")?;
+    let whole_older = fs::read(&older)?;
+    damage(&older)?;
+    let said = place.refused(args)?;
+    for file in [&newest, &older] {
+        let name = file
+            .file_name()
+            .and_then(|name| name.to_str())
+            .context("no name")?;
+        has(&said, name)?;
+    }
+    fs::write(&older, whole_older)?;
+    let said = place.to_the_end(args)?;
+    ensure!(said.result == expected, "{}\n{expected}", said.result);
+    // a file of the book's programs is no checkpoint of this one
+    let place = Place::new()?;
+    let out = place.run_folder();
+    let args = format!(
+        "--device cpu --data synthetic --limit-train 32 --limit-test 8 --epochs 1 --batch-size 16 --out {}",
+        out.display()
+    );
+    crate::kit::succeeds("scratch", &args)?;
+    has(
+        &place.refused("epochs=1")?,
+        "holds a run of another program",
+    )
+}
+
+fn a_moved_folder_is_an_error() -> Result<()> {
+    let place = Place::new()?;
+    let mut command = place.command("epochs=100000 every=1")?;
+    let mut child = command
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    until_two_checkpoints(&place.run_folder(), &mut child)?;
+    let elsewhere = place.0.path().join("runs/elsewhere");
+    fs::rename(place.run_folder(), &elsewhere)?;
+    let (status, _, stderr) = ended(child.wait_with_output()?)?;
+    ensure!(status == 1, "{status}: {stderr}");
+    has(
+        &stderr,
+        "runs/own was moved, removed or replaced during the run",
+    )?;
+    ensure!(!place.run_folder().exists(), "it was made again");
+    ensure!(elsewhere.join(NEWEST).exists() || older_checkpoint(&elsewhere).is_some());
+    Ok(())
+}
+
+/// On a disk of its own, in a mount namespace.
+#[cfg(target_os = "linux")]
+fn a_full_disk_is_an_error_and_the_checkpoint_stays() -> Result<()> {
+    let args = "epochs=30 every=1";
+    let (expected, _) = undisturbed(args)?;
+    let place = Place::new()?;
+    fs::create_dir(place.0.path().join("runs"))?;
+    let script = format!(
+        "mount -t tmpfs -o size=1m none runs || exit 99\n\
+         $PROGRAM {args} > /dev/null 2> error & run=$!\n\
+         until ls runs/own/checkpoint-*.safetensors > /dev/null 2>&1; do kill -0 $run || exit 98; sleep 0.001; done\n\
+         cat /dev/zero > runs/filler 2> /dev/null\n\
+         wait $run; [ $? = 1 ] || exit 97\n\
+         rm runs/filler\n\
+         $PROGRAM {args} > result 2> notes || exit 96"
+    );
+    let program = std::env::current_exe()?;
+    let status = Command::new("unshare")
+        .args(["--user", "--map-root-user", "--mount", "sh", "-c", &script])
+        .current_dir(place.0.path())
+        .env("PROGRAM", format!("{} --as goes_on", program.display()))
+        .stdin(Stdio::null())
+        .status()?;
+    let read = |name| fs::read_to_string(place.0.path().join(name)).unwrap_or_default();
+    ensure!(
+        status.success(),
+        "{status}\n{}{}",
+        read("error"),
+        read("notes")
+    );
+    has(&read("error"), "cannot write runs/own/")?;
+    has(&read("error"), "No space left on device")?;
+    has(&read("notes"), "runs/own goes on in epoch ")?;
+    let result = read("result");
+    let result: Vec<&str> = result
+        .lines()
+        .filter(|line| !line.starts_with("epoch "))
+        .collect();
+    ensure!(result.join("\n") == expected, "{result:?}\n{expected}");
+    Ok(())
+}
+
+/// Without MPI each process would train by itself, in the same folder.
+fn what_a_launcher_started_does_not_train_alone() -> Result<()> {
+    for variable in ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"] {
+        let place = Place::new()?;
+        let output = place.command("")?.env(variable, "2").output()?;
+        let (status, stdout, stderr) = ended(output)?;
+        ensure!(
+            status == 1 && stdout.is_empty(),
+            "{variable}: {status}\n{stdout}{stderr}"
+        );
+        has(&stderr, &format!("{variable} is 2"))?;
+        ensure!(
+            fs::read_dir(place.0.path())?.count() == 0,
+            "something was written"
+        );
+        let one = place.command("epochs=1")?.env(variable, "1").output()?;
+        ensure!(one.status.success(), "{variable}=1");
+    }
+    Ok(())
+}
