@@ -2,12 +2,10 @@
 //!
 //! `cargo run --example 18_a_network_in_candle`
 
-use std::collections::HashMap;
 use std::path::Path;
 use std::time::Instant;
 
-use ::anyhow::Context;
-use candle_core::safetensors;
+use anyhow::Context;
 use candle_nn::VarMap;
 use concise::prelude::*;
 
@@ -77,14 +75,14 @@ fn images(vb: &VarBuilder<'_>) -> Result<Sequential> {
 
 type Build = fn(VarBuilder<'_>) -> Result<Sequential>;
 
-fn trainer(network: Build, gpus: usize) -> anyhow::Result<(DataParallel, Trainer)> {
+fn trainer(network: Build, gpus: usize) -> Result<(DataParallel, Trainer)> {
     let net = DataParallel::new(&devices(gpus)?, Initializer::Layers, 0, network)?;
     let trainer = Trainer::new(&net, cross_entropy, AdamW::default());
     Ok((net, trainer))
 }
 
 /// The median of the milliseconds of a step, whether the gradients are right or not.
-fn milliseconds(network: Build, gpus: usize) -> anyhow::Result<f64> {
+fn milliseconds(network: Build, gpus: usize) -> Result<f64> {
     let (_, trainer) = trainer(network, gpus)?;
     let mut trainer = trainer.check_gradients(false);
     let (x, y) = batch()?;
@@ -98,27 +96,20 @@ fn milliseconds(network: Build, gpus: usize) -> anyhow::Result<f64> {
     Ok(times[times.len() / 2])
 }
 
-/// Keeps a run in two files, and goes on from them.
-fn checkpoint(folder: &Path) -> anyhow::Result<DataParallel> {
+/// Takes `steps` steps in all, from the newest checkpoint in the folder on.
+fn train_until(steps: usize, folder: &Path) -> Result<DataParallel> {
     let (net, mut trainer) = trainer(ours, 2)?;
+    let mut checkpoints = Checkpoints::open(folder.join("run"), &mut trainer)?;
     let (x, y) = batch()?;
-    trainer.step(&x, &y)?;
-    net.save(folder.join("model.safetensors"))?;
-    let state: HashMap<String, Tensor> = trainer.state_dict()?.into_iter().collect();
-    safetensors::save(&state, folder.join("trainer.safetensors"))?;
-
-    let (net, mut trainer) = self::trainer(ours, 2)?; // in another process, later
-    net.load(folder.join("model.safetensors"))?;
-    trainer.load_state_dict(safetensors::load(
-        folder.join("trainer.safetensors"),
-        &Device::Cpu,
-    )?)?;
-    trainer.step(&x, &y)?;
+    for _ in trainer.steps()..steps {
+        trainer.step(&x, &y)?;
+        checkpoints.save_every(1, &trainer)?;
+    }
     Ok(net)
 }
 
 /// The parameters of `net` in the `VarMap` of candle's own network.
-fn back_to_candle(net: &DataParallel, folder: &Path) -> anyhow::Result<ConvNet> {
+fn back_to_candle(net: &DataParallel, folder: &Path) -> Result<ConvNet> {
     let mut varmap = VarMap::new();
     let convnet = ConvNet::new(VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu))?;
     net.save(folder.join("model.safetensors"))?;
@@ -148,7 +139,8 @@ fn main() -> anyhow::Result<()> {
         let [one, two] = [1, 2].map(|gpus| milliseconds(network, gpus));
         println!("{name:9} {:6.1} {:6.1}", one?, two?);
     }
-    let net = checkpoint(folder.path())?;
+    train_until(1, folder.path())?;
+    let net = train_until(2, folder.path())?; // in another process, later
     let convnet = back_to_candle(&net, folder.path())?;
     let (ours, candles) = (net.forward(&x)?[0].get(0)?, convnet.forward(&x)?.get(0)?);
     let apart = (ours - candles)?.abs()?.max(0)?.to_scalar::<f32>()?;

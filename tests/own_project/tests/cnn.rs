@@ -13,7 +13,7 @@ fn stripes(n: usize, seed: u64) -> Result<(Tensor, Tensor)> {
 }
 
 #[test]
-fn stripes_are_told_apart() -> anyhow::Result<()> {
+fn stripes_are_told_apart() -> Result<()> {
     let net = DataParallel::new(&devices(2)?, Initializer::Layers, 0, |vb| {
         let hidden = candle_nn::linear(8 * 6 * 6, 16, vb.pp("hidden"))?;
         Ok(Sequential::new()

@@ -5,10 +5,7 @@ use data_parallel::functional::{Gradients, OptimizerState, Update, Values};
 use data_parallel::prelude::*;
 
 /// What `f` returns on each of `k` threads, with a member of one group.
-fn on_threads<T: Send>(
-    k: usize,
-    f: impl Fn(Member) -> anyhow::Result<T> + Sync,
-) -> anyhow::Result<Vec<T>> {
+fn on_threads<T: Send>(k: usize, f: impl Fn(Member) -> Result<T> + Sync) -> Result<Vec<T>> {
     std::thread::scope(|scope| {
         let members = collective::group(k, GroupOptions::default()).into_iter();
         let threads: Vec<_> = members.map(|m| scope.spawn(|| f(m))).collect();
@@ -18,7 +15,7 @@ fn on_threads<T: Send>(
 }
 
 #[test]
-fn three_threads_sum() -> anyhow::Result<()> {
+fn three_threads_sum() -> Result<()> {
     let sums = on_threads(3, |mut member| {
         let own = vec![member.rank() as f32, 1.0];
         Ok(member.all_reduce(own)?)
@@ -29,7 +26,7 @@ fn three_threads_sum() -> anyhow::Result<()> {
 
 /// y = 2x, on two threads with half of the examples each.
 #[test]
-fn adamw_on_two_threads() -> anyhow::Result<()> {
+fn adamw_on_two_threads() -> Result<()> {
     let weights = on_threads(2, |mut member| {
         let w = Var::zeros((1, 1), DType::F32, &Device::Cpu)?;
         let x = Tensor::new(&[[member.rank() as f32 + 1.0]], &Device::Cpu)?;

@@ -10,7 +10,7 @@ fn circle(n: usize, seed: u64) -> Result<(Tensor, Tensor)> {
 }
 
 #[test]
-fn points_in_a_circle_are_found() -> anyhow::Result<()> {
+fn points_in_a_circle_are_found() -> Result<()> {
     let ((x, y), (x_test, y_test)) = (circle(1000, 0)?, circle(500, 1)?);
     let net = DataParallel::new(&devices(2)?, Initializer::Layers, 0, |vb| {
         let fc1 = candle_nn::linear(2, 32, vb.pp("fc1"))?;

@@ -1,9 +1,9 @@
-//! Momentum, a schedule, clipping, AdamW, rates by name, freezing, early stopping, and saving.
+//! Momentum, a schedule, clipping, AdamW, rates by name, freezing, early stopping, and the best parameters.
 
 use data_parallel::prelude::*;
 
 #[test]
-fn all_that_a_loop_may_want() -> anyhow::Result<()> {
+fn all_that_a_loop_may_want() -> Result<()> {
     let x = normal(&mut rng(0), 1.0, (400, 8))?;
     let y = x.sum(1)?.ge(0.0)?.to_dtype(DType::U32)?;
     let [train_iter, test_iter] = [(0, 300), (300, 100)].map(|(first, n)| {
@@ -16,7 +16,7 @@ fn all_that_a_loop_may_want() -> anyhow::Result<()> {
         let head = Linear::new(16, 2, vb.pp("head"))?;
         Ok(Sequential::new().add(stem).add(Relu).add(head))
     })?;
-    let best = std::env::temp_dir().join(format!("best-{}.safetensors", std::process::id()));
+    let folder = std::env::temp_dir().join(format!("run-{}", std::process::id()));
 
     // the stem is frozen while the head begins
     let sgd = Sgd {
@@ -46,30 +46,23 @@ fn all_that_a_loop_may_want() -> anyhow::Result<()> {
         .schedule(schedule::warmup(5, schedule::cosine(steps)))
         .clip_norm(1.0)?
         .rate("stem", 0.5)?;
-    let (mut most, mut worse) = (0.0, 0);
-    for epoch in 2..=11 {
-        for batch in train_iter.epoch(epoch) {
+    let mut checkpoints = Checkpoints::open(&folder, &mut trainer)?.patience(3);
+    for epoch in checkpoints.epochs(10) {
+        for batch in checkpoints.minibatches(&train_iter, epoch) {
             let (x, y) = batch?;
             trainer.step(&x, &y)?;
         }
-        match evaluate_accuracy(&net, &test_iter)? {
-            acc if acc > most => {
-                (most, worse) = (acc, 0);
-                net.save(&best)?;
-            }
-            _ => worse += 1,
-        }
-        if worse == 3 {
-            break; // early stopping
-        }
+        checkpoints.end_epoch(evaluate_accuracy(&net, &test_iter)?, &mut trainer)?;
     }
     let gradients = trainer.gradients()?;
     assert_eq!(
         (&gradients[0].0[..], gradients[0].1.dims()),
         ("stem.weight", &[16, 8][..])
     );
-    net.load(&best)?;
-    assert_eq!(evaluate_accuracy(&net, &test_iter)?, most);
-    assert!(most > 0.9, "{most}");
-    Ok(std::fs::remove_file(best)?)
+    checkpoints.load_best()?;
+    let scores = checkpoints.history().into_iter().map(|epoch| epoch.score);
+    let best = scores.fold(0.0, f64::max);
+    assert_eq!(evaluate_accuracy(&net, &test_iter)?, best);
+    assert!(best > 0.9, "{best}");
+    Ok(std::fs::remove_dir_all(folder)?)
 }

@@ -3,7 +3,7 @@
 use data_parallel::prelude::*;
 
 #[test]
-fn the_line_is_found() -> anyhow::Result<()> {
+fn the_line_is_found() -> Result<()> {
     let x = normal(&mut rng(0), 1.0, (500, 3))?;
     let y = (x.matmul(&Tensor::new(&[[2f32], [-3.4], [1.0]], &Device::Cpu)?)? + 4.2)?;
     let net = DataParallel::new(&devices(2)?, Initializer::Layers, 0, |vb| {

@@ -18,7 +18,7 @@ fn moons(n: usize, seed: u64) -> Result<(Tensor, Tensor)> {
 }
 
 #[test]
-fn two_moons_are_told_apart() -> anyhow::Result<()> {
+fn two_moons_are_told_apart() -> Result<()> {
     let ((x, y), (x_test, y_test)) = (moons(1000, 0)?, moons(500, 1)?);
     let net = DataParallel::new(&devices(2)?, Initializer::Layers, 0, |vb| {
         Ok(Sequential::new()

@@ -1,0 +1,184 @@
+//! Five small programs that take all from the prelude: one `Result` serves networks, losses, data and training.
+
+use data_parallel::prelude::*;
+
+/// A module in candle, whose trait prescribes candle's `Result`.
+mod a_module_of_candle {
+    use super::*;
+
+    struct Mlp(candle_nn::Linear, candle_nn::Linear);
+
+    impl Module for Mlp {
+        fn forward(&self, x: &Tensor) -> Result<Tensor> {
+            x.apply(&self.0)?.relu()?.apply(&self.1)
+        }
+    }
+
+    fn mlp(vb: VarBuilder<'_>) -> Result<Mlp> {
+        let hidden = candle_nn::linear(2, 8, vb.pp("0"))?;
+        Ok(Mlp(hidden, candle_nn::linear(8, 3, vb.pp("1"))?))
+    }
+
+    #[test]
+    fn main() -> Result<()> {
+        let net = DataParallel::new(&devices(2)?, Initializer::Layers, 0, |vb| {
+            Ok(candle(mlp(vb)?))
+        })?;
+        let mut trainer = Trainer::new(&net, cross_entropy, AdamW::default());
+        for batch in points()?.epoch(1) {
+            let (x, y) = batch?;
+            trainer.step(&x, &y)?;
+        }
+        assert!(trainer.mean_loss()? > 0.0);
+        Ok(())
+    }
+}
+
+/// A network and a loss of one's own.
+mod a_network_and_a_loss {
+    use super::*;
+
+    struct Net {
+        fc: Linear,
+    }
+
+    impl Network for Net {
+        fn forward(&self, x: &Value, train: bool) -> Result<Value> {
+            let y = self.fc.forward(x, train)?;
+            y.relu()
+        }
+    }
+
+    fn network(vb: VarBuilder<'_>) -> Result<Net> {
+        let fc = Linear::new(2, 3, vb.pp("fc"))?;
+        Ok(Net { fc })
+    }
+
+    fn loss(y_hat: &Value, y: &Tensor) -> Result<Value> {
+        cross_entropy(y_hat, y)
+    }
+
+    fn train(world: &World) -> Result<f64> {
+        let net = DataParallel::new(world, Initializer::Layers, 0, network)?;
+        let mut trainer = Trainer::new(&net, loss, Sgd::new(0.1));
+        for batch in net.part(points()?).epoch(1) {
+            let (x, y) = batch?;
+            trainer.step(&x, &y)?;
+        }
+        evaluate_accuracy(&net, &points()?)
+    }
+
+    #[test]
+    fn main() -> Result<()> {
+        let mut reached = 0.0;
+        launch(1, |world| {
+            reached = train(world)?;
+            Result::Ok(())
+        })?;
+        assert!(reached > 0.0);
+        Ok(())
+    }
+}
+
+/// Data that is made for each minibatch.
+mod examples_of_ones_own {
+    use super::*;
+
+    #[derive(Debug)]
+    struct Numbers;
+
+    impl Examples for Numbers {
+        fn num_examples(&self) -> usize {
+            20
+        }
+
+        fn minibatch(&self, numbers: &[u32], epoch: usize) -> Result<(Tensor, Tensor)> {
+            let noise = numbers
+                .iter()
+                .map(|i| uniform(&mut example_rng(0, epoch, *i), 0.0, 0.1, 1));
+            let noise = Tensor::cat(&noise.collect::<Result<Vec<_>>>()?, 0)?;
+            let x = Tensor::new(numbers, &Device::Cpu)?.to_dtype(DType::F32)?;
+            let y = (&x * 2.0)?.unsqueeze(1)?;
+            Ok(((x + noise)?.unsqueeze(1)?, y))
+        }
+    }
+
+    #[test]
+    fn main() -> Result<()> {
+        let net = DataParallel::new(&devices(2)?, Initializer::Layers, 0, |vb| {
+            Linear::new(1, 1, vb)
+        })?;
+        let data = DataIter::new(Numbers, 4, Some(0))?;
+        let mut trainer = Trainer::new(&net, squared_error, AdamW::default());
+        for batch in data.epoch(1) {
+            let (x, y) = batch?;
+            trainer.step(&x, &y)?;
+        }
+        let [squares] = evaluate(&net, &data, |y_hat, y| {
+            let squares = (y_hat - y)?.sqr()?.sum_all()?.to_scalar::<f32>()?;
+            Ok([f64::from(squares)])
+        })?;
+        assert!(squares.is_finite());
+        Ok(())
+    }
+}
+
+/// A function of the library's own errors, which a program acts on.
+mod errors_with_kinds {
+    use super::*;
+    use data_parallel::Error;
+
+    fn steps(trainer: &mut Trainer) -> std::result::Result<usize, Error> {
+        let mut left_out = 0;
+        for bad in [false, true, false] {
+            let x = Tensor::full(if bad { f32::NAN } else { 1.0 }, (4, 2), &Device::Cpu)?;
+            let y = Tensor::zeros(4, DType::U32, &Device::Cpu)?;
+            match trainer.step(&x, &y).map_err(Error::from) {
+                Ok(_) => {}
+                Err(Error::StepRefused(_)) => left_out += 1,
+                Err(other) => return Err(other),
+            }
+        }
+        Ok(left_out)
+    }
+
+    #[test]
+    fn main() -> Result<()> {
+        let net = DataParallel::new(&devices(2)?, Initializer::Layers, 0, |vb| {
+            Linear::new(2, 3, vb)
+        })?;
+        let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.1));
+        assert_eq!(steps(&mut trainer)?, 1);
+        assert_eq!(trainer.steps(), 2);
+        Ok(())
+    }
+}
+
+/// A program whose own functions return any error.
+mod any_error {
+    use super::*;
+    use std::error::Error;
+
+    fn train(world: &World) -> std::result::Result<(), Box<dyn Error>> {
+        let batch_size: usize = "5".parse()?;
+        let net = DataParallel::new(world, Initializer::Layers, 0, |vb| Linear::new(2, 3, vb))?;
+        let (x, y) = (
+            Tensor::ones((batch_size, 2), DType::F32, &Device::Cpu)?,
+            Tensor::zeros(batch_size, DType::U32, &Device::Cpu)?,
+        );
+        Trainer::new(&net, cross_entropy, Sgd::new(0.1)).step(&x, &y)?;
+        Ok(())
+    }
+
+    #[test]
+    fn main() -> std::result::Result<(), Box<dyn Error>> {
+        launch(2, train)
+    }
+}
+
+/// Points and their classes.
+fn points() -> Result<DataIter> {
+    let x = uniform(&mut rng(0), -1.0, 1.0, (30, 2))?;
+    let y = Tensor::from_iter((0..30u32).map(|i| i % 3), &Device::Cpu)?;
+    DataIter::of_tensors(&x, &y, 8, Some(0))
+}
