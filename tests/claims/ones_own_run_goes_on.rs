@@ -29,6 +29,8 @@ trials![
     #[cfg(target_os = "linux")]
     a_full_disk_is_an_error_and_the_checkpoint_stays,
     what_a_launcher_started_does_not_train_alone,
+    #[cfg(target_os = "linux")]
+    where_candle_computes_on_all_cores_it_is_said,
 ];
 
 const NEWEST: &str = "checkpoint.safetensors";
@@ -525,6 +527,31 @@ fn what_a_launcher_started_does_not_train_alone() -> Result<()> {
         );
         let one = place.command("epochs=1")?.env(variable, "1").output()?;
         ensure!(one.status.success(), "{variable}=1");
+    }
+    Ok(())
+}
+
+/// candle reads how many threads it has once, and the variable cannot be set while other threads run.
+#[cfg(target_os = "linux")]
+fn where_candle_computes_on_all_cores_it_is_said() -> Result<()> {
+    let warns = |args: &str, variable: Option<&str>| -> Result<String> {
+        let place = Place::new()?;
+        let mut command = place.command(&format!("warns=true {args}"))?;
+        command.env_remove("CANDLE_NUM_THREADS");
+        command.envs(variable.map(|threads| ("CANDLE_NUM_THREADS", threads)));
+        let (status, stdout, stderr) = ended(command.output()?)?;
+        ensure!(status == 0, "{status}: {stderr}");
+        Ok(stdout)
+    };
+    let line = "candle computes its operations on all cores, beside the replicas";
+    has(&warns("thread=true", None)?, line)?;
+    for (args, variable) in [("", None), ("thread=true", Some("1"))] {
+        let said = warns(args, variable)?;
+        ensure!(!said.contains(line), "{args} {variable:?}: {said}");
+    }
+    // candle starts its threads where there are several cores
+    if std::thread::available_parallelism()?.get() > 1 {
+        has(&warns("candle=true", None)?, line)?;
     }
     Ok(())
 }

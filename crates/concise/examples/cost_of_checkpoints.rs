@@ -1,8 +1,10 @@
 //! What a checkpoint costs as it is paid: rounds of 50 steps with a checkpoint behind them and rounds without one, in turns;
 //! and a file of the same size that is written without waiting for the disk.
 //!
-//! `cargo run --release -p concise --example cost_of_checkpoints -- FOLDER [ROUNDS]`, on the disk of FOLDER
+//! `cargo run --release -p concise --example cost_of_checkpoints -- FOLDER [ROUNDS [MOMENTUM]]`, on the disk of FOLDER
 
+use std::fmt;
+use std::fs;
 use std::path::Path;
 use std::time::Instant;
 
@@ -27,79 +29,6 @@ fn lenet(vb: VarBuilder<'_>) -> Result<Sequential> {
         .add(Linear::new(128, 10, vb.pp("fc2"))?))
 }
 
-/// Milliseconds of each round.
-#[derive(Default)]
-struct Rounds {
-    without: Vec<f64>,
-    with: Vec<f64>,
-    save: Vec<f64>,
-    unflushed: Vec<f64>,
-}
-
-fn measure(
-    name: &str,
-    net: &DataParallel,
-    batch_size: usize,
-    folder: &Path,
-    rounds: usize,
-) -> Result<()> {
-    let x = uniform(&mut rng(0), 0.0, 1.0, (batch_size, 1, 28, 28))?;
-    let y = Tensor::from_iter((0..batch_size as u32).map(|i| i % 10), &Device::Cpu)?;
-    let momentum = Sgd {
-        momentum: 0.9,
-        ..Sgd::new(0.001)
-    };
-    let mut trainer = Trainer::new(net, cross_entropy, momentum);
-    let mut checkpoints = Checkpoints::open(folder.join(name), &mut trainer)?;
-    for _ in 0..5 {
-        trainer.step(&x, &y)?;
-    }
-    let mut times = Rounds::default();
-    for round in 0..2 * rounds {
-        let saves = round % 2 == 1;
-        let since = Instant::now();
-        for _ in 0..STEPS {
-            trainer.step(&x, &y)?;
-        }
-        let before = Instant::now();
-        if saves {
-            checkpoints.save(&trainer)?;
-            times.save.push(1e3 * before.elapsed().as_secs_f64());
-        }
-        let took = 1e3 * since.elapsed().as_secs_f64();
-        let kind = if saves {
-            &mut times.with
-        } else {
-            &mut times.without
-        };
-        kind.push(took);
-    }
-    let newest = folder.join(name).join("checkpoint.safetensors");
-    let bytes = std::fs::read(&newest)?;
-    for _ in 0..rounds {
-        let since = Instant::now();
-        files::write_unflushed(&folder.join(name).join("unflushed"), &bytes)?;
-        times.unflushed.push(1e3 * since.elapsed().as_secs_f64());
-    }
-    println!(
-        "{name}, minibatches of {batch_size}, a file of {:.2} MB",
-        bytes.len() as f64 / 1e6
-    );
-    let [without, with, save, unflushed] =
-        [times.without, times.with, times.save, times.unflushed].map(Spread::of);
-    println!("  {STEPS} steps                    {without}");
-    println!("  {STEPS} steps and a checkpoint   {with}");
-    println!("  the checkpoint alone        {save}");
-    println!("  its file, without a flush   {unflushed}");
-    let cost = |part: f64, whole: f64| 100.0 * part / whole;
-    println!(
-        "  cost: {:.2}% of the time by the checkpoint alone, {:.2}% by the rounds",
-        cost(save.median, with.median),
-        cost(with.median - without.median, with.median)
-    );
-    Ok(())
-}
-
 /// Median, least and most of some milliseconds.
 struct Spread {
     median: f64,
@@ -118,8 +47,8 @@ impl Spread {
     }
 }
 
-impl std::fmt::Display for Spread {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for Spread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             median,
             least,
@@ -129,18 +58,98 @@ impl std::fmt::Display for Spread {
     }
 }
 
+fn milliseconds(since: Instant) -> f64 {
+    1e3 * since.elapsed().as_secs_f64()
+}
+
+/// Trains `net` on minibatches of `batch_size` images, and prints what its checkpoints cost.
+fn measure(
+    net: &DataParallel,
+    batch_size: usize,
+    momentum: f64,
+    folder: &Path,
+    rounds: usize,
+) -> Result<()> {
+    let x = uniform(&mut rng(0), 0.0, 1.0, (batch_size, 1, 28, 28))?;
+    let y = Tensor::from_iter((0..batch_size as u32).map(|i| i % 10), &Device::Cpu)?;
+    let sgd = Sgd {
+        momentum,
+        ..Sgd::new(0.001)
+    };
+    let mut trainer = Trainer::new(net, cross_entropy, sgd);
+    let mut checkpoints = Checkpoints::open(folder, &mut trainer)?;
+    for _ in 0..5 {
+        trainer.step(&x, &y)?;
+    }
+    let (mut without, mut with, mut save) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        let since = Instant::now();
+        for _ in 0..STEPS {
+            trainer.step(&x, &y)?;
+        }
+        without.push(milliseconds(since));
+        let since = Instant::now();
+        for _ in 0..STEPS {
+            trainer.step(&x, &y)?;
+        }
+        let before = Instant::now();
+        checkpoints.save(&trainer)?;
+        save.push(milliseconds(before));
+        with.push(milliseconds(since));
+    }
+    let bytes = fs::read(folder.join("checkpoint.safetensors"))?;
+    let mut unflushed = Vec::new();
+    for _ in 0..rounds {
+        let since = Instant::now();
+        files::write_unflushed(&folder.join("unflushed"), &bytes)?;
+        unflushed.push(milliseconds(since));
+    }
+    let [without, with, save, unflushed] = [without, with, save, unflushed].map(Spread::of);
+    println!(
+        "minibatches of {batch_size}, momentum {momentum}, a file of {:.2} MB",
+        bytes.len() as f64 / 1e6
+    );
+    println!("  {STEPS} steps                    {without}");
+    println!("  {STEPS} steps and a checkpoint   {with}");
+    println!("  the checkpoint alone        {save}");
+    println!("  its file, without a flush   {unflushed}");
+    println!(
+        "  the checkpoint is {:.2}% of the time",
+        100.0 * save.median / with.median
+    );
+    Ok(())
+}
+
 fn main() -> Result<()> {
-    let mut args = std::env::args().skip(1);
-    let folder = args.next().unwrap_or_else(|| "checkpoints".to_owned());
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let folder = args.first().map_or("checkpoints", String::as_str);
     let rounds = args
-        .next()
+        .get(1)
         .and_then(|rounds| rounds.parse().ok())
         .unwrap_or(10);
+    let momentum = args
+        .get(2)
+        .and_then(|momentum| momentum.parse().ok())
+        .unwrap_or(0.0);
     launch(2, |world| {
+        println!("LeNet");
         let net = DataParallel::new(world, Initializer::Layers, 0, lenet)?;
-        measure("LeNet", &net, 256, Path::new(&folder), rounds)?;
+        measure(
+            &net,
+            256,
+            momentum,
+            &Path::new(folder).join("lenet"),
+            rounds,
+        )?;
+        println!("ResNet-18");
         let init = Initializer::Normal(0.01);
         let net = DataParallel::new(world, init, 0, |vb| resnet18(10, vb))?;
-        measure("ResNet-18", &net, 64, Path::new(&folder), rounds)
+        measure(
+            &net,
+            64,
+            momentum,
+            &Path::new(folder).join("resnet18"),
+            rounds,
+        )
     })
 }

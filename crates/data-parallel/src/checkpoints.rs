@@ -4,43 +4,25 @@
 //! history of the epochs; the settings on which the result depends, to refuse another run. It has no code: whether
 //! network, loss and data are the same is not seen, beyond shapes and numbers.
 
+mod content;
+mod epoch;
 mod position;
 mod settings;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use candle_core::{Result, Tensor};
-use devices::{Context, bail, ensure, lock, wrap};
-use training::{Checkpoint, CheckpointError, CheckpointFolder, DataIter, Folder, weights};
+use devices::{Context, ensure, lock};
+use training::{Checkpoint, CheckpointFolder, DataIter, weights};
 
 use crate::data_parallel::DataParallel;
-use crate::state_dict::{CheckedState, steps_of};
-use crate::trainer::{LossSum, Trainer};
-use position::{Counted, Progress};
-
-/// The file of the best parameters, for [`DataParallel::load`], PyTorch and candle's `VarMap`.
-const BEST: &str = "best.safetensors";
-/// The name of the sum of a trainer's losses and the number of their examples.
-const LOSSES: &str = "losses";
-/// What the names of tensors begin with that are the user's own.
-const OWN: &str = "own/";
-
-const VERSION: &str = "version";
-const SETTINGS: &str = "settings";
-const DATA: &str = "data";
-const POSITION: &str = "position";
-const HISTORY: &str = "history";
-const ALGORITHMS: &str = "algorithms";
-const NOTE: &str = "note";
-
-/// What the names of the tensors of a trainer begin with.
-fn of_trainer(i: usize) -> String {
-    format!("trainer {i}/")
-}
+use crate::trainer::Trainer;
+use content::{BEST, GoesOn};
+pub use epoch::Epoch;
+use position::{Counted, Position, Progress};
 
 /// The checkpoints of a run, in a folder: the last ones, and the best parameters. A program that is started again goes on
 /// where it was, to the bit (on the CPU), also after `kill -9` and inside of an epoch.
@@ -78,6 +60,8 @@ pub struct Checkpoints {
     /// Tensors of your own by their names: each checkpoint has them, and `open` brings them back.
     pub own: BTreeMap<String, Tensor>,
     net: DataParallel,
+    /// The numbers of the trainers among those of the network.
+    trainers: Vec<usize>,
     path: PathBuf,
     /// In the first process.
     folder: Option<CheckpointFolder>,
@@ -90,38 +74,6 @@ pub struct Checkpoints {
     /// So many minibatches make a step of each trainer.
     group: usize,
     notes: Vec<String>,
-}
-
-/// An epoch that was completed; it prints as `epoch 3, loss 0.121, score 0.984 (best), 1.2 s`.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Epoch {
-    /// Its number, from 1.
-    pub epoch: usize,
-    /// The mean loss of an example, before its step; of the first trainer where there are several.
-    pub loss: f64,
-    /// What [`Checkpoints::end_epoch`] was told.
-    pub score: f64,
-    /// The time of its training, without the evaluation.
-    pub seconds: f64,
-    /// Whether no epoch before had such a large score.
-    pub is_best: bool,
-}
-
-impl fmt::Display for Epoch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            epoch,
-            loss,
-            score,
-            seconds,
-            is_best,
-        } = self;
-        let best = if *is_best { " (best)" } else { "" };
-        write!(
-            f,
-            "epoch {epoch}, loss {loss:.3}, score {score:.3}{best}, {seconds:.1} s"
-        )
-    }
 }
 
 impl<'a> From<&'a mut Trainer> for Vec<&'a mut Trainer> {
@@ -146,17 +98,7 @@ impl<'a> From<&'a Trainer> for Vec<&'a Trainer> {
 #[derive(Debug, Clone, Copy, Default)]
 struct Saved {
     number: usize,
-    position: Option<position::Position>,
-}
-
-/// What was found in a folder, checked against the trainers.
-struct GoesOn {
-    network: Vec<(String, Tensor)>,
-    trainers: Vec<(CheckedState, [LossSum; 2])>,
-    own: BTreeMap<String, Tensor>,
-    progress: Progress,
-    algorithms: Vec<(String, String)>,
-    notes: Vec<String>,
+    position: Option<Position>,
 }
 
 impl Checkpoints {
@@ -199,6 +141,7 @@ impl Checkpoints {
                 .iter()
                 .fold(1, |group, t| lcm(group, t.minibatches())),
             net,
+            trainers: Vec::new(),
             path,
             folder: own_folder,
             keep: 2,
@@ -208,10 +151,11 @@ impl Checkpoints {
         };
         if !found.is_empty() {
             let (number, found) = Checkpoint::from_bytes(found)?;
-            let goes_on = checkpoints.check(found, &trainers)?;
+            let goes_on = content::read(found, &checkpoints.path, &checkpoints.net, &trainers)?;
             checkpoints.saved.number = number;
             checkpoints.go_on(goes_on, &mut trainers)?;
         }
+        checkpoints.trainers = trainers.iter().map(|trainer| trainer.number).collect();
         Ok(checkpoints)
     }
 
@@ -230,11 +174,10 @@ impl Checkpoints {
     /// [`Trainer::stop_when`] and [`patience`](Self::patience) say.
     pub fn epochs(&self, all: usize) -> impl Iterator<Item = usize> + use<> {
         let (progress, stopping) = (self.progress.clone(), self.stopping.clone());
-        std::iter::from_fn(move || {
-            let progress = lock(&progress);
-            let next = progress.history.len() + 1;
-            let ends = stopping.load(Ordering::Relaxed) || progress.is_out_of_patience();
-            (next <= all && !ends).then_some(next)
+        let first = lock(&progress).history.len() + 1;
+        // each number once: where an epoch was not ended, the minibatches of the next are an error
+        (first..=all).take_while(move |_| {
+            !stopping.load(Ordering::Relaxed) && !lock(&progress).is_out_of_patience()
         })
     }
 
@@ -390,117 +333,23 @@ impl Checkpoints {
 
     /// What a checkpoint has.
     fn checkpoint(&self, trainers: &[&Trainer]) -> Result<Checkpoint> {
-        self.net.check_replicas()?;
-        let network = self.net.state_dict()?;
-        for (name, tensor) in &network {
-            weights::check_finite(name, tensor)?;
-        }
-        let mut tensors: BTreeMap<String, Tensor> = network.into_iter().collect();
-        for (i, trainer) in trainers.iter().enumerate() {
-            let prefix = of_trainer(i);
-            let losses = losses_tensor(trainer)?;
-            let state = trainer.state_dict()?.into_iter();
-            for (name, tensor) in state.chain([(LOSSES.to_owned(), losses)]) {
-                tensors.insert(format!("{prefix}{name}"), tensor);
-            }
-        }
-        for (name, tensor) in &self.own {
-            tensors.insert(format!("{OWN}{name}"), tensor.clone());
-        }
-        let progress = lock(&self.progress);
-        let texts = [
-            (VERSION, env!("CARGO_PKG_VERSION").to_owned()),
-            (SETTINGS, settings::of_run(trainers, Some(&steps(trainers)))),
-            (DATA, progress.data.clone().unwrap_or_default()),
-            (POSITION, progress.position_text()),
-            (HISTORY, progress.history_text()),
-            (ALGORITHMS, settings::pairs_text(&functional::algorithms())),
-        ];
-        let texts = texts.into_iter().map(|(key, text)| (key.to_owned(), text));
-        Ok(Checkpoint {
-            texts: texts.collect(),
-            tensors,
-        })
-    }
-
-    /// What of a checkpoint the trainers and their network take up.
-    ///
-    /// # Errors
-    /// If it is of another run. Nothing was changed.
-    fn check(&self, found: Checkpoint, trainers: &[&mut Trainer]) -> Result<GoesOn> {
-        let Checkpoint { texts, mut tensors } = found;
-        let text = |key: &str| {
-            let text = texts.get(key).map(String::as_str);
-            text.with_context(|| {
-                let path = self.path.display();
-                format!("{path} holds a run of another program: its checkpoint has no {key:?}; open another folder")
-            })
-        };
-        let saved_settings = text(SETTINGS)?;
-        let first = |settings: &str| settings.lines().next().unwrap_or_default().to_owned();
-        let own_settings = settings::of_run(trainers, None);
-        if let Some((this, other)) =
-            training::difference(&first(&own_settings), &first(saved_settings))
-        {
-            return Err(self.other_settings(&this, &other)); // another number of trainers
-        }
-        let mut states = Vec::new();
-        let mut own = BTreeMap::new();
-        for i in 0..trainers.len() {
-            states.push(take_prefix(&mut tensors, &of_trainer(i)));
-        }
-        for (name, tensor) in take_prefix(&mut tensors, OWN) {
-            own.insert(name, tensor);
-        }
-        let network = self.net.state_dict()?;
-        let names = network.iter().map(|(name, _)| name.clone());
-        let found = weights::take(tensors.into_iter().collect(), &network);
-        let found = found.map_err(|error| self.of_another_run(&error))?;
-        let steps: Vec<usize> = states.iter().filter_map(steps_of).collect();
-        let own_settings = settings::of_run(trainers, Some(&steps));
-        if let Some((this, other)) = training::difference(&own_settings, saved_settings) {
-            return Err(self.other_settings(&this, &other));
-        }
-        let mut checked = Vec::new();
-        for (trainer, mut state) in trainers.iter().zip(states) {
-            let losses = state.remove(LOSSES).context("there are no losses");
-            let losses = losses_of(&losses?)?;
-            let state = trainer.check_state(&state);
-            let state = state.map_err(|error| self.of_another_run(&error))?;
-            checked.push((state, losses));
-        }
-        let mut progress = Progress::read(text(POSITION)?, text(HISTORY)?)?;
-        progress.data = Some(text(DATA)?.to_owned()).filter(|data| !data.is_empty());
-        let mut notes: Vec<String> = texts.get(NOTE).cloned().into_iter().collect();
-        notes.push(format!(
-            "{} goes on {}",
-            self.path.display(),
-            progress.position()
-        ));
-        let (begun_by, this) = (text(VERSION)?, env!("CARGO_PKG_VERSION"));
-        if begun_by != this {
-            notes.push(format!(
-                "version {begun_by} of data-parallel wrote the checkpoint, and this is version {this}: results may differ in \
-                 the last digits"
-            ));
-        }
-        Ok(GoesOn {
-            network: names.zip(found).collect(),
-            trainers: checked,
-            own,
-            progress,
-            algorithms: settings::pairs(text(ALGORITHMS)?),
-            notes,
-        })
+        let numbers: Vec<usize> = trainers.iter().map(|trainer| trainer.number).collect();
+        let are_own = trainers.iter().all(|trainer| trainer.net.is(&self.net));
+        ensure!(
+            are_own && numbers == self.trainers,
+            "a checkpoint needs the trainers of Checkpoints::open, all of them and in the same order"
+        );
+        content::write(&self.net, trainers, &self.own, &lock(&self.progress))
     }
 
     /// Takes up what was checked.
     fn go_on(&mut self, from: GoesOn, trainers: &mut [&mut Trainer]) -> Result<()> {
         functional::set_algorithms(&from.algorithms);
         self.net.load_state_dict(&from.network)?;
-        for (trainer, (state, losses)) in trainers.iter_mut().zip(from.trainers) {
-            trainer.set_state(state)?;
-            [trainer.losses, trainer.epoch_losses] = losses;
+        for (trainer, from) in trainers.iter_mut().zip(from.trainers) {
+            trainer.set_state(from.state)?;
+            trainer.losses = from.losses;
+            trainer.epoch_losses = from.epoch_losses;
         }
         self.own = from.own;
         self.notes = from.notes;
@@ -524,31 +373,10 @@ impl Checkpoints {
         Ok(())
     }
 
-    fn of_another_run(&self, why: &candle_core::Error) -> candle_core::Error {
-        let path = self.path.display();
-        let text = format!("{path} holds another run: {why}; open another folder");
-        wrap(CheckpointError::OtherRun(text))
-    }
-
-    fn other_settings(&self, this: &str, other: &str) -> candle_core::Error {
-        let path = self.path.display();
-        let advice = if other.starts_with("replicas ") {
-            format!(
-                ", and each minibatch is split over the replicas; open another folder, and begin with its parameters: \
-                 net.load({:?})",
-                self.path.join(BEST)
-            )
-        } else {
-            "; open another folder".to_owned()
-        };
-        let text = format!("{path} holds another run: it has {other:?}, this one {this:?}{advice}");
-        wrap(CheckpointError::OtherRun(text))
-    }
-
     /// An error that names the folder.
     fn in_folder(&self, error: candle_core::Error) -> candle_core::Error {
         match devices::find::<position::OtherData>(&error) {
-            Some(data) => self.other_settings(&data.this, &data.other),
+            Some(data) => content::other_settings(&self.path, &data.this, &data.other),
             None => error,
         }
     }
@@ -559,7 +387,7 @@ fn take(path: &Path) -> Result<(CheckpointFolder, Option<(usize, Checkpoint)>)> 
     let made = std::fs::create_dir_all(path).and_then(|()| CheckpointFolder::open(path));
     let mut folder = made.with_context(|| format!("cannot make the folder {}", path.display()))?;
     folder.folder().lock()?;
-    Folder::remove_partial(folder.folder(), &[BEST])?;
+    folder.folder().remove_partial(&[BEST])?;
     let Some(found) = folder.newest()? else {
         return Ok((folder, None));
     };
@@ -569,22 +397,9 @@ fn take(path: &Path) -> Result<(CheckpointFolder, Option<(usize, Checkpoint)>)> 
             "{why}; an older checkpoint is taken, after minibatch {}",
             found.step
         );
-        checkpoint.texts.insert(NOTE.to_owned(), note);
+        checkpoint.texts.insert(content::NOTE.to_owned(), note);
     }
     Ok((folder, Some((found.step, checkpoint))))
-}
-
-/// The tensors whose names begin with `prefix`, without it.
-fn take_prefix(tensors: &mut BTreeMap<String, Tensor>, prefix: &str) -> BTreeMap<String, Tensor> {
-    let all = std::mem::take(tensors);
-    let mut taken = BTreeMap::new();
-    for (name, tensor) in all {
-        match name.strip_prefix(prefix) {
-            Some(rest) => taken.insert(rest.to_owned(), tensor),
-            None => tensors.insert(name, tensor),
-        };
-    }
-    taken
 }
 
 /// The flag of the first trainer that has one that can be set.
@@ -594,38 +409,8 @@ fn stopping(trainers: &[&mut Trainer]) -> Arc<AtomicBool> {
     trainer.map_or_else(Arc::default, |trainer| trainer.stopping())
 }
 
-/// The sums of a trainer's losses and the numbers of their examples.
-fn losses_tensor(trainer: &Trainer) -> Result<Tensor> {
-    let mut numbers = Vec::new();
-    for LossSum { sum, examples } in trainer.all_losses_so_far()? {
-        ensure!(sum.is_finite(), "a loss is NaN or infinite");
-        numbers.extend([sum, examples as f64]);
-    }
-    Tensor::new(numbers, &candle_core::Device::Cpu)
-}
-
-/// What [`losses_tensor`] had.
-fn losses_of(tensor: &Tensor) -> Result<[LossSum; 2]> {
-    let numbers = tensor.to_vec1()?;
-    let &[sum, examples, of_epoch, examples_of_epoch] = &numbers[..] else {
-        bail!(
-            "the checkpoint has {} numbers of losses, expected 4",
-            numbers.len()
-        )
-    };
-    let sum_of = |sum: f64, examples: f64| LossSum {
-        sum,
-        examples: examples as usize,
-    };
-    Ok([sum_of(sum, examples), sum_of(of_epoch, examples_of_epoch)])
-}
-
 fn as_shared<'a>(trainers: &'a [&mut Trainer]) -> Vec<&'a Trainer> {
     trainers.iter().map(|trainer| &**trainer).collect()
-}
-
-fn steps(trainers: &[&Trainer]) -> Vec<usize> {
-    trainers.iter().map(|trainer| trainer.steps()).collect()
 }
 
 fn lcm(a: usize, b: usize) -> usize {

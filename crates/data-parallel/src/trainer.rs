@@ -673,6 +673,7 @@ impl Trainer {
         self.waiting = Waiting::default();
         self.last_examples = 0;
         self.unread = Unread::default();
+        (self.losses, self.epoch_losses) = Default::default();
     }
 
     /// The optimizer state, which all replicas have in common.

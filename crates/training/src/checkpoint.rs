@@ -132,7 +132,7 @@ impl CheckpointFolder {
     ///
     /// # Errors
     /// [`CheckpointError::NoneIsWhole`]; and [`CheckpointError::OtherFormat`] for one that is whole, because an older
-    /// one would lose the progress since.
+    /// one would lose the progress since. If one may not be read.
     pub fn newest(&mut self) -> Result<Option<Found>> {
         (self.newest, self.to_remove) = (None, Vec::new());
         let mut errors = Vec::new();
@@ -150,6 +150,10 @@ impl CheckpointFolder {
                 // the run was ended between two renames
                 Err(error) if io_kind(&error) == Some(ErrorKind::NotFound) => (),
                 Err(error) if find::<CheckpointError>(&error).is_some() => return Err(error),
+                // it may be whole
+                Err(error) if io_kind(&error) == Some(ErrorKind::PermissionDenied) => {
+                    return Err(error);
+                }
                 Err(error) => {
                     errors.push(error.to_string());
                     self.to_remove.push(name);
@@ -190,7 +194,13 @@ impl CheckpointFolder {
         self.folder.rename(NEXT, NEWEST)?;
         self.newest = Some(step);
         self.flush()?;
-        for old in self.older()?.into_iter().skip(keep.max(1) - 1) {
+        // those of later steps are of a part of the run that comes again
+        let (later, older): (Vec<usize>, Vec<usize>) =
+            self.older()?.into_iter().partition(|old| *old >= step);
+        for old in later
+            .into_iter()
+            .chain(older.into_iter().skip(keep.max(1) - 1))
+        {
             self.folder.remove(&of_step(old))?;
         }
         Ok(())
@@ -209,17 +219,6 @@ impl CheckpointFolder {
         self.folder.write(NEWEST, &encode(0, checkpoint)?)?;
         (self.newest, self.to_remove) = (Some(0), Vec::new());
         Ok(())
-    }
-
-    /// Whether a checkpoint is there, whole or not.
-    ///
-    /// # Errors
-    /// If the folder cannot be read.
-    pub fn holds_any(&self) -> Result<bool> {
-        Ok(self
-            .all()?
-            .iter()
-            .any(|name| self.folder.path().join(name).exists()))
     }
 
     /// Whether a file of this name is a checkpoint, or one that is not whole yet.
@@ -407,6 +406,20 @@ mod tests {
         assert_eq!(names(&place)?, ["checkpoint-5.safetensors", NEWEST]);
         folder.save(14, &checkpoint(14.0), 1)?;
         assert_eq!(names(&place)?, [NEWEST]);
+        // a user goes back to an older one
+        folder.save(20, &checkpoint(20.0), 2)?;
+        fs::rename(
+            place.path().join("checkpoint-14.safetensors"),
+            place.path().join("14"),
+        )?;
+        fs::rename(
+            place.path().join(NEWEST),
+            place.path().join("checkpoint-20.safetensors"),
+        )?;
+        fs::rename(place.path().join("14"), place.path().join(NEWEST))?;
+        assert_eq!(folder.newest()?.map(|found| found.step), Some(14));
+        folder.save(16, &checkpoint(16.0), 2)?;
+        assert_eq!(names(&place)?, ["checkpoint-14.safetensors", NEWEST]);
         Ok(())
     }
 

@@ -95,3 +95,56 @@ pub fn quote(text: &str) -> String {
         Some((end, _)) => format!("{:?} …", &text[..end]),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each writes the same letter only; a reader finds one letter, and as many as were written.
+    #[test]
+    fn files_of_several_writers_are_never_mixed() -> io::Result<()> {
+        let place = tempfile::tempdir()?;
+        let path = place.path().join("best.safetensors");
+        write(&path, &[b'a'; 5000])?;
+        std::thread::scope(|scope| {
+            let writers = (b'a'..=b'd').map(|letter| {
+                let path = &path;
+                scope.spawn(move || {
+                    (0..50).try_for_each(|i| match i % 2 {
+                        0 => write(path, &[letter; 5000]),
+                        _ => write_unflushed(path, &[letter; 5000]),
+                    })
+                })
+            });
+            let writers: Vec<_> = writers.collect();
+            for _ in 0..200 {
+                let found = fs::read(&path)?;
+                assert!(found.len() == 5000 && found.iter().all(|byte| *byte == found[0]));
+            }
+            writers
+                .into_iter()
+                .try_for_each(|writer| writer.join().expect("no panic"))
+        })?;
+        assert_eq!(
+            fs::read_dir(place.path())?.count(),
+            1,
+            "a partial file is left"
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn unfinished_files_are_known_by_their_name() {
+        assert!(is_partial(
+            ".best.safetensors.17-3.partial",
+            "best.safetensors"
+        ));
+        assert!(is_partial(".best.safetensors.partial", "best.safetensors")); // of earlier versions
+        assert!(!is_partial("best.safetensors", "best.safetensors"));
+        assert!(!is_partial(
+            ".best.safetensors.old.17-3",
+            "best.safetensors"
+        ));
+        assert!(!is_partial(".better.17-3.partial", "best"));
+    }
+}

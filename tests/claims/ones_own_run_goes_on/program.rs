@@ -103,6 +103,10 @@ fn train(world: &World) -> Result<()> {
         ..Replication::default()
     };
     let net = DataParallel::with(how, world, Initializer::Layers, option("seed", 0), network)?;
+    if option("warns", false) {
+        println!("{:?}", net.warnings());
+        return Ok(());
+    }
     let examples = option("examples", 112);
     let data = DataIter::new(
         Images(examples),
@@ -194,6 +198,14 @@ fn train(world: &World) -> Result<()> {
 
 /// As `main` of such a program.
 pub fn main() -> ExitCode {
+    if option("thread", false) {
+        std::thread::spawn(|| std::thread::sleep(Duration::from_secs(100)));
+    }
+    if option("candle", false) {
+        // as programs do that scale their images first
+        let images = Tensor::ones((2000, 784), DType::F32, &Device::Cpu).and_then(|x| x.exp());
+        drop(images);
+    }
     match launch(option("replicas", 2), train) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

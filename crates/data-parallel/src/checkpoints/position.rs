@@ -8,7 +8,7 @@ use candle_core::{Result, Tensor};
 use devices::{Context, ensure, lock, wrap};
 use training::{DataIter, Loader, difference};
 
-use super::Epoch;
+use super::epoch::Epoch;
 
 /// A place in a run, between two minibatches.
 #[derive(Debug, Clone, Copy, PartialEq)]

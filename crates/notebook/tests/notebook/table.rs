@@ -7,9 +7,10 @@ use anyhow::{Context, Result};
 use notebook::book::Book;
 use notebook::links;
 
-/// The functions and classes of both sections, and those saved in the book that they use.
+/// The functions and classes of both sections, and those saved in the book that they use. The library's name for the book's
+/// `evaluate_accuracy_gpus` is shorter: it also runs on CPUs.
 const NAMES: &str = "lenet loss get_params allreduce split_batch train_batch train resnet18 Residual \
-    evaluate_accuracy_gpus try_gpu try_all_gpus Timer Accumulator Animator accuracy sgd load_data_fashion_mnist";
+    evaluate_accuracy try_gpu try_all_gpus Timer Accumulator Animator accuracy sgd load_data_fashion_mnist";
 
 /// Names of the book that are not linked to their line, chapters and examples that are not named.
 pub fn complaints(book: &Book) -> Result<Vec<String>> {

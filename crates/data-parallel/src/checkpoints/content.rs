@@ -1,0 +1,246 @@
+//! What a checkpoint has, as tensors and texts: writes it, and checks what was found against the program that goes on.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use candle_core::{Device, Result, Tensor};
+use devices::{Context, bail, ensure, wrap};
+use training::{Checkpoint, CheckpointError, weights};
+
+use super::position::Progress;
+use super::settings;
+use crate::data_parallel::DataParallel;
+use crate::state_dict::{CheckedState, steps_of};
+use crate::trainer::{LossSum, Trainer};
+
+/// The file of the best parameters, for [`DataParallel::load`], PyTorch and candle's `VarMap`.
+pub(super) const BEST: &str = "best.safetensors";
+
+/// The name of the sums of a trainer's losses and the numbers of their examples.
+const LOSSES: &str = "losses";
+/// What the names of tensors begin with that are the user's own.
+const OWN: &str = "own/";
+
+const VERSION: &str = "version";
+const SETTINGS: &str = "settings";
+const DATA: &str = "data";
+const POSITION: &str = "position";
+const HISTORY: &str = "history";
+const ALGORITHMS: &str = "algorithms";
+/// Why a newer checkpoint was not taken: no file has it.
+pub(super) const NOTE: &str = "note";
+
+/// What the names of the tensors of a trainer begin with.
+fn of_trainer(i: usize) -> String {
+    format!("trainer {i}/")
+}
+
+/// What was found in a folder, checked against the trainers.
+pub(super) struct GoesOn {
+    pub network: Vec<(String, Tensor)>,
+    pub trainers: Vec<OfTrainer>,
+    pub own: BTreeMap<String, Tensor>,
+    pub progress: Progress,
+    /// The algorithms that were chosen for a GPU.
+    pub algorithms: Vec<(String, String)>,
+    pub notes: Vec<String>,
+}
+
+/// What a trainer takes up.
+pub(super) struct OfTrainer {
+    pub state: CheckedState,
+    pub losses: LossSum,
+    pub epoch_losses: LossSum,
+}
+
+/// The checkpoint of trainers and their network.
+///
+/// # Errors
+/// If replicas differ, a number is NaN or infinite, or gradients wait for their step.
+pub(super) fn write(
+    net: &DataParallel,
+    trainers: &[&Trainer],
+    own: &BTreeMap<String, Tensor>,
+    progress: &Progress,
+) -> Result<Checkpoint> {
+    net.check_replicas()?;
+    let network = net.state_dict()?;
+    for (name, tensor) in &network {
+        weights::check_finite(name, tensor)?;
+        let is_taken = name.starts_with(OWN) || name.starts_with("trainer ");
+        ensure!(
+            !is_taken,
+            "{name}: a checkpoint keeps other tensors under such names; rename the layer"
+        );
+    }
+    let mut tensors: BTreeMap<String, Tensor> = network.into_iter().collect();
+    for (i, trainer) in trainers.iter().enumerate() {
+        let prefix = of_trainer(i);
+        let losses = losses_tensor(trainer)?;
+        let state = trainer.state_dict()?.into_iter();
+        for (name, tensor) in state.chain([(LOSSES.to_owned(), losses)]) {
+            tensors.insert(format!("{prefix}{name}"), tensor);
+        }
+    }
+    for (name, tensor) in own {
+        tensors.insert(format!("{OWN}{name}"), tensor.clone());
+    }
+    let texts = [
+        (VERSION, env!("CARGO_PKG_VERSION").to_owned()),
+        (SETTINGS, settings::of_run(trainers, Some(&steps(trainers)))),
+        (DATA, progress.data.clone().unwrap_or_default()),
+        (POSITION, progress.position_text()),
+        (HISTORY, progress.history_text()),
+        (ALGORITHMS, settings::pairs_text(&functional::algorithms())),
+    ];
+    let texts = texts.into_iter().map(|(key, text)| (key.to_owned(), text));
+    Ok(Checkpoint {
+        texts: texts.collect(),
+        tensors,
+    })
+}
+
+/// What of a checkpoint the trainers and their network take up.
+///
+/// # Errors
+/// If it is of another run. Nothing was changed.
+pub(super) fn read(
+    found: Checkpoint,
+    path: &Path,
+    net: &DataParallel,
+    trainers: &[&mut Trainer],
+) -> Result<GoesOn> {
+    let Checkpoint { texts, mut tensors } = found;
+    let text = |key: &str| {
+        let text = texts.get(key).map(String::as_str);
+        text.with_context(|| {
+            let path = path.display();
+            format!("{path} holds a run of another program: its checkpoint has no {key:?}; open another folder")
+        })
+    };
+    let saved_settings = text(SETTINGS)?;
+    let first = |settings: &str| settings.lines().next().unwrap_or_default().to_owned();
+    let own_settings = settings::of_run(trainers, None);
+    if let Some((this, other)) = training::difference(&first(&own_settings), &first(saved_settings))
+    {
+        return Err(other_settings(path, &this, &other)); // another number of trainers
+    }
+    let mut states = Vec::new();
+    let mut own = BTreeMap::new();
+    for i in 0..trainers.len() {
+        states.push(take_prefix(&mut tensors, &of_trainer(i)));
+    }
+    for (name, tensor) in take_prefix(&mut tensors, OWN) {
+        own.insert(name, tensor);
+    }
+    let network = net.state_dict()?;
+    let names = network.iter().map(|(name, _)| name.clone());
+    let taken = weights::take(tensors.into_iter().collect(), &network)
+        .map_err(|error| another_run(path, &error))?;
+    let steps: Vec<usize> = states.iter().filter_map(steps_of).collect();
+    let own_settings = settings::of_run(trainers, Some(&steps));
+    if let Some((this, other)) = training::difference(&own_settings, saved_settings) {
+        return Err(other_settings(path, &this, &other));
+    }
+    let mut checked = Vec::new();
+    for (trainer, mut state) in trainers.iter().zip(states) {
+        let sums = state.remove(LOSSES).context("there are no losses");
+        let losses = losses_of(&sums?)?;
+        let [losses, epoch_losses] = losses;
+        let checked_state = trainer.check_state(&state);
+        checked.push(OfTrainer {
+            state: checked_state.map_err(|error| another_run(path, &error))?,
+            losses,
+            epoch_losses,
+        });
+    }
+    let mut progress = Progress::read(text(POSITION)?, text(HISTORY)?)?;
+    progress.data = Some(text(DATA)?.to_owned()).filter(|data| !data.is_empty());
+    let mut notes: Vec<String> = texts.get(NOTE).cloned().into_iter().collect();
+    notes.push(format!(
+        "{} goes on {}",
+        path.display(),
+        progress.position()
+    ));
+    let (begun_by, this) = (text(VERSION)?, env!("CARGO_PKG_VERSION"));
+    if begun_by != this {
+        notes.push(format!(
+            "version {begun_by} of data-parallel wrote the checkpoint, and this is version {this}: results may differ in \
+             the last digits"
+        ));
+    }
+    Ok(GoesOn {
+        network: names.zip(taken).collect(),
+        trainers: checked,
+        own,
+        progress,
+        algorithms: settings::pairs(text(ALGORITHMS)?),
+        notes,
+    })
+}
+
+/// The error of a checkpoint of another run.
+fn another_run(path: &Path, why: &candle_core::Error) -> candle_core::Error {
+    let path = path.display();
+    let text = format!("{path} holds another run: {why}; open another folder");
+    wrap(CheckpointError::OtherRun(text))
+}
+
+/// The error of a checkpoint of a run with another setting.
+pub(super) fn other_settings(path: &Path, this: &str, other: &str) -> candle_core::Error {
+    let advice = if other.starts_with("replicas ") {
+        format!(
+            ", and each minibatch is split over the replicas; open another folder, and begin with its parameters: \
+             net.load({:?})",
+            path.join(BEST)
+        )
+    } else {
+        "; open another folder".to_owned()
+    };
+    let path = path.display();
+    let text = format!("{path} holds another run: it has {other:?}, this one {this:?}{advice}");
+    wrap(CheckpointError::OtherRun(text))
+}
+
+/// The tensors whose names begin with `prefix`, without it.
+fn take_prefix(tensors: &mut BTreeMap<String, Tensor>, prefix: &str) -> BTreeMap<String, Tensor> {
+    let all = std::mem::take(tensors);
+    let mut taken = BTreeMap::new();
+    for (name, tensor) in all {
+        match name.strip_prefix(prefix) {
+            Some(rest) => taken.insert(rest.to_owned(), tensor),
+            None => tensors.insert(name, tensor),
+        };
+    }
+    taken
+}
+
+/// The sums of a trainer's losses and the numbers of their examples.
+fn losses_tensor(trainer: &Trainer) -> Result<Tensor> {
+    let mut numbers = Vec::new();
+    for LossSum { sum, examples } in trainer.all_losses_so_far()? {
+        ensure!(sum.is_finite(), "a loss is NaN or infinite");
+        numbers.extend([sum, examples as f64]);
+    }
+    Tensor::new(numbers, &Device::Cpu)
+}
+
+/// What [`losses_tensor`] had.
+fn losses_of(tensor: &Tensor) -> Result<[LossSum; 2]> {
+    let numbers = tensor.to_vec1()?;
+    let &[sum, examples, of_epoch, examples_of_epoch] = &numbers[..] else {
+        bail!(
+            "the checkpoint has {} numbers of losses, expected 4",
+            numbers.len()
+        )
+    };
+    let sum_of = |sum: f64, examples: f64| LossSum {
+        sum,
+        examples: examples as usize,
+    };
+    Ok([sum_of(sum, examples), sum_of(of_epoch, examples_of_epoch)])
+}
+
+fn steps(trainers: &[&Trainer]) -> Vec<usize> {
+    trainers.iter().map(|trainer| trainer.steps()).collect()
+}
