@@ -274,17 +274,26 @@ impl Checkpoints {
         );
         let mut losses = Vec::new();
         for trainer in &mut trainers {
-            losses.push(trainer.take_epoch_losses()?.mean());
+            losses.push(trainer.take_epoch_losses()?);
         }
         let loss = losses
             .first()
-            .copied()
             .context("end_epoch: give at least 1 trainer")?;
-        let ended = lock(&self.progress).end_epoch(loss, score);
-        if ended.is_best {
-            self.save_best()?;
+        let before = lock(&self.progress).clone();
+        let ended = lock(&self.progress).end_epoch(loss.mean(), score);
+        let best = if ended.is_best {
+            self.save_best()
+        } else {
+            Ok(())
+        };
+        if let Err(error) = best.and_then(|()| self.save(as_shared(&trainers))) {
+            // it can be tried again
+            *lock(&self.progress) = before;
+            for (trainer, losses) in trainers.into_iter().zip(losses) {
+                trainer.epoch_losses = losses;
+            }
+            return Err(error);
         }
-        self.save(as_shared(&trainers))?;
         Ok((self.net.processes.rank() == 0).then_some(ended))
     }
 

@@ -31,7 +31,7 @@ impl fmt::Display for Position {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Progress {
     /// The minibatches of the present epoch that were given.
     given: usize,
