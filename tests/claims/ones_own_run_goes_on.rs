@@ -443,7 +443,7 @@ fn a_damaged_folder_is_never_begun_anew() -> Result<()> {
     crate::kit::succeeds("scratch", &args)?;
     has(
         &place.refused("epochs=1")?,
-        "holds a run of another program",
+        "holds another run: it is of another program",
     )
 }
 

@@ -49,22 +49,26 @@ impl Checkpoint {
     pub fn load(folder: &mut CheckpointFolder) -> Result<(Self, Option<String>)> {
         let found = folder.newest()?;
         let found = found.ok_or_else(|| anyhow!(holds_none(folder.folder().path())))?;
-        let mut tensors = found.checkpoint.tensors;
-        let losses = tensors.remove(LOSSES);
-        let texts = found.checkpoint.texts;
+        let checkpoint = Self::of(found.checkpoint)
+            .with_context(|| format!("cannot resume from {}", found.path.display()))?;
+        Ok((checkpoint, found.damaged))
+    }
+
+    fn of(found: training::Checkpoint) -> Result<Self> {
+        let training::Checkpoint { texts, mut tensors } = found;
         let text = |key| {
             let text = texts.get(key).map(String::as_str);
-            text.context("the checkpoint is not of a program of the book: open it with the program that wrote it")
+            text.context("it is not of a program of the book: go on with the program that wrote it")
         };
-        let checkpoint = Self {
+        let losses = tensors.remove(LOSSES).context("it has no losses");
+        Ok(Self {
             header: serde_json::from_str(text(RUN)?)?,
             lines: Lines {
-                losses: losses.context("it has no losses")?.to_vec1()?,
+                losses: losses?.to_vec1()?,
                 epochs: serde_json::from_str(text(EPOCHS)?)?,
             },
             tensors: tensors.into_iter().collect(),
-        };
-        Ok((checkpoint, found.damaged))
+        })
     }
 }
 
@@ -128,7 +132,7 @@ mod tests {
         assert_eq!((found.header, found.lines, damaged), (header, lines, None));
         assert_eq!(found.tensors["W"].to_vec1::<f32>()?, [1.0, 2.0]);
         folder.save(6, &training::Checkpoint::default(), KEPT)?;
-        let other = Checkpoint::load(&mut folder).unwrap_err().to_string();
+        let other = format!("{:#}", Checkpoint::load(&mut folder).unwrap_err());
         assert!(other.contains("not of a program of the book"), "{other}");
         Ok(())
     }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use candle_core::{Device, Result, Tensor};
 use devices::{Context, bail, ensure, find, io_kind, wrap};
@@ -73,6 +73,8 @@ impl Checkpoint {
 /// A checkpoint that was found.
 #[derive(Debug)]
 pub struct Found {
+    /// Its file.
+    pub path: PathBuf,
     /// The steps that were taken before it.
     pub step: usize,
     /// What it has.
@@ -142,6 +144,7 @@ impl CheckpointFolder {
                     self.newest = (name == NEWEST).then_some(step);
                     let damaged = (!errors.is_empty()).then(|| errors.join("; "));
                     return Ok(Some(Found {
+                        path: self.folder.path().join(name),
                         step,
                         checkpoint,
                         damaged,

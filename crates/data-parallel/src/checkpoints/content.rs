@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use candle_core::{Device, Result, Tensor};
-use devices::{Context, bail, ensure, wrap};
+use devices::{Context, bail, ensure, find, wrap};
 use training::{Checkpoint, CheckpointError, weights};
 
 use super::position::Progress;
@@ -110,13 +110,26 @@ pub(super) fn read(
     net: &DataParallel,
     trainers: &[&mut Trainer],
 ) -> Result<GoesOn> {
+    let checked = checked(found, path, net, trainers);
+    checked.map_err(|error| {
+        if find::<CheckpointError>(&error).is_some() {
+            error
+        } else {
+            another_run(path, &error)
+        }
+    })
+}
+
+fn checked(
+    found: Checkpoint,
+    path: &Path,
+    net: &DataParallel,
+    trainers: &[&mut Trainer],
+) -> Result<GoesOn> {
     let Checkpoint { texts, mut tensors } = found;
     let text = |key: &str| {
         let text = texts.get(key).map(String::as_str);
-        text.with_context(|| {
-            let path = path.display();
-            format!("{path} holds a run of another program: its checkpoint has no {key:?}; open another folder")
-        })
+        text.with_context(|| format!("it is of another program: its checkpoint has no {key:?}"))
     };
     let saved_settings = text(SETTINGS)?;
     let first = |settings: &str| settings.lines().next().unwrap_or_default().to_owned();
@@ -125,18 +138,12 @@ pub(super) fn read(
     {
         return Err(other_settings(path, &this, &other)); // another number of trainers
     }
-    let mut states = Vec::new();
-    let mut own = BTreeMap::new();
-    for i in 0..trainers.len() {
-        states.push(take_prefix(&mut tensors, &of_trainer(i)));
-    }
-    for (name, tensor) in take_prefix(&mut tensors, OWN) {
-        own.insert(name, tensor);
-    }
+    let own = take_prefix(&mut tensors, OWN);
+    let states = (0..trainers.len()).map(|i| take_prefix(&mut tensors, &of_trainer(i)));
+    let states: Vec<BTreeMap<String, Tensor>> = states.collect();
     let network = net.state_dict()?;
     let names = network.iter().map(|(name, _)| name.clone());
-    let taken = weights::take(tensors.into_iter().collect(), &network)
-        .map_err(|error| another_run(path, &error))?;
+    let taken = weights::take(tensors.into_iter().collect(), &network)?;
     let steps: Vec<usize> = states.iter().filter_map(steps_of).collect();
     let own_settings = settings::of_run(trainers, Some(&steps));
     if let Some((this, other)) = training::difference(&own_settings, saved_settings) {
@@ -145,11 +152,9 @@ pub(super) fn read(
     let mut checked = Vec::new();
     for (trainer, mut state) in trainers.iter().zip(states) {
         let sums = state.remove(LOSSES).context("there are no losses");
-        let losses = losses_of(&sums?)?;
-        let [losses, epoch_losses] = losses;
-        let checked_state = trainer.check_state(&state);
+        let [losses, epoch_losses] = losses_of(&sums?)?;
         checked.push(OfTrainer {
-            state: checked_state.map_err(|error| another_run(path, &error))?,
+            state: trainer.check_state(&state)?,
             losses,
             epoch_losses,
         });
