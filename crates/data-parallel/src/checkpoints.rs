@@ -9,6 +9,7 @@ mod epoch;
 mod position;
 mod settings;
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -215,9 +216,10 @@ impl Checkpoints {
         trainers: impl Into<Vec<&'a Trainer>>,
     ) -> Result<()> {
         let trainers = trainers.into();
+        self.check_flag(&trainers)?;
         let is_between_steps = trainers.iter().all(|trainer| trainer.is_between_steps());
         let since = self.number(&trainers).saturating_sub(self.saved.number);
-        let ends = self.stopping.load(Ordering::Relaxed) && since > 0;
+        let ends = self.is_stopping() && since > 0;
         if is_between_steps && (since >= minibatches || ends) {
             self.save(trainers)?;
         }
@@ -259,10 +261,11 @@ impl Checkpoints {
         trainers: impl Into<Vec<&'a mut Trainer>>,
     ) -> Result<Option<Epoch>> {
         let mut trainers = trainers.into();
+        self.check_flag(&as_shared(&trainers))?;
         for trainer in &trainers {
             trainer.check_no_gradients_wait("Checkpoints::end_epoch")?;
         }
-        if self.stopping.load(Ordering::Relaxed) && !lock(&self.progress).is_complete() {
+        if self.is_stopping() && !lock(&self.progress).is_complete() {
             if self.saved.position != Some(lock(&self.progress).position()) {
                 self.save(as_shared(&trainers))?;
             }
@@ -304,9 +307,8 @@ impl Checkpoints {
     /// If no epoch was completed, or the file cannot be read.
     pub fn load_best(&self) -> Result<()> {
         if lock(&self.progress).history.is_empty() {
-            let ends = self.stopping.load(Ordering::Relaxed);
             ensure!(
-                ends,
+                self.is_stopping(),
                 "load_best: no epoch was completed, so none is the best"
             );
             return Ok(());
@@ -315,11 +317,23 @@ impl Checkpoints {
         let found = self.net.processes.from_first(|| {
             let tensors = weights::load(&self.path.join(BEST), &own)?;
             let names = own.iter().map(|(name, _)| name.clone());
-            weights::to_bytes(&names.zip(tensors).collect::<Vec<_>>(), None)
+            let bytes = weights::to_bytes(&names.zip(tensors).collect::<Vec<_>>(), None)?;
+            let written = lock(&self.progress).best_crc32;
+            ensure!(
+                written == Some(crc32fast::hash(&bytes)),
+                "{}: the parameters are not those that this run wrote; the file was changed, or is damaged",
+                self.path.join(BEST).display()
+            );
+            Ok(bytes)
         })?;
         let found = candle_core::safetensors::load_buffer(&found, &candle_core::Device::Cpu)?;
         let state: Vec<(String, Tensor)> = found.into_iter().collect();
         self.net.load_state_dict(&state)
+    }
+
+    /// Whether training was told to end, by [`Trainer::stop_when`]. Then a program may leave out its evaluation.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
     }
 
     /// The epochs that were completed, also before a restart.
@@ -367,9 +381,21 @@ impl Checkpoints {
         Ok(())
     }
 
+    /// An error if the flag of [`Trainer::stop_when`] came after [`open`](Self::open): it would be ignored.
+    fn check_flag(&self, trainers: &[&Trainer]) -> Result<()> {
+        let known = Arc::ptr_eq(&stopping(trainers), &self.stopping);
+        ensure!(
+            known,
+            "stop_when: give the trainer its flag before Checkpoints::open"
+        );
+        Ok(())
+    }
+
     /// Writes the parameters and running statistics of the network.
     fn save_best(&self) -> Result<()> {
         let state = self.net.state_dict()?;
+        let crc32 = crc32fast::hash(&weights::to_bytes(&state, None)?);
+        lock(&self.progress).best_crc32 = Some(crc32);
         self.net.processes.from_first(|| {
             let folder = self
                 .folder
@@ -412,10 +438,11 @@ fn take(path: &Path) -> Result<(CheckpointFolder, Option<(usize, Checkpoint)>)> 
 }
 
 /// The flag of the first trainer that has one that can be set.
-fn stopping(trainers: &[&mut Trainer]) -> Arc<AtomicBool> {
-    let stops = trainers.iter().find(|trainer| trainer.can_stop());
-    let trainer = stops.or(trainers.first());
-    trainer.map_or_else(Arc::default, |trainer| trainer.stopping())
+fn stopping(trainers: &[impl Borrow<Trainer>]) -> Arc<AtomicBool> {
+    let mut all = trainers.iter().map(|trainer| trainer.borrow());
+    let stops = all.clone().find(|trainer| trainer.can_stop());
+    let trainer: Option<&Trainer> = stops.or_else(|| all.next());
+    trainer.map_or_else(Arc::default, Trainer::stopping)
 }
 
 fn as_shared<'a>(trainers: &'a [&mut Trainer]) -> Vec<&'a Trainer> {

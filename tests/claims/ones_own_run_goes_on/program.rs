@@ -125,12 +125,18 @@ fn train(world: &World) -> Result<()> {
         .schedule(schedule::cosine(option("cosine", 3 * epochs)))
         .accumulate(option("accumulate", 3))?
         .clip_norm(option("clip", 1.0))?
-        .rate("conv", option("rate", 0.5))?
-        .stop_when(stop);
+        .rate("conv", option("rate", 0.5))?;
+    let late = option("late", false);
+    if !late {
+        trainer = trainer.stop_when(stop.clone());
+    }
     let folder: String = option("folder", "runs/own".to_owned());
     let mut checkpoints = Checkpoints::open(folder, &mut trainer)?
         .keep(option("keep", 3))
         .patience(option("patience", 100));
+    if late {
+        trainer = trainer.stop_when(stop);
+    }
     for note in checkpoints.notes().iter().filter(|_| world.is_first()) {
         eprintln!("{note}");
     }

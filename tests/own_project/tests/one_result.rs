@@ -80,28 +80,29 @@ mod a_network_and_a_loss {
     }
 }
 
+/// Numbers with a little noise, another one in each epoch.
+#[derive(Debug)]
+struct Numbers;
+
+impl Examples for Numbers {
+    fn num_examples(&self) -> usize {
+        20
+    }
+
+    fn minibatch(&self, numbers: &[u32], epoch: usize) -> Result<(Tensor, Tensor)> {
+        let noise = numbers
+            .iter()
+            .map(|i| uniform(&mut example_rng(0, epoch, *i), 0.0, 0.1, 1));
+        let noise = Tensor::cat(&noise.collect::<Result<Vec<_>>>()?, 0)?;
+        let x = Tensor::new(numbers, &Device::Cpu)?.to_dtype(DType::F32)?;
+        let y = (&x * 2.0)?.unsqueeze(1)?;
+        Ok(((x + noise)?.unsqueeze(1)?, y))
+    }
+}
+
 /// Data that is made for each minibatch.
 mod examples_of_ones_own {
     use super::*;
-
-    #[derive(Debug)]
-    struct Numbers;
-
-    impl Examples for Numbers {
-        fn num_examples(&self) -> usize {
-            20
-        }
-
-        fn minibatch(&self, numbers: &[u32], epoch: usize) -> Result<(Tensor, Tensor)> {
-            let noise = numbers
-                .iter()
-                .map(|i| uniform(&mut example_rng(0, epoch, *i), 0.0, 0.1, 1));
-            let noise = Tensor::cat(&noise.collect::<Result<Vec<_>>>()?, 0)?;
-            let x = Tensor::new(numbers, &Device::Cpu)?.to_dtype(DType::F32)?;
-            let y = (&x * 2.0)?.unsqueeze(1)?;
-            Ok(((x + noise)?.unsqueeze(1)?, y))
-        }
-    }
 
     #[test]
     fn main() -> Result<()> {

@@ -26,6 +26,8 @@ const SETTINGS: &str = "settings";
 const DATA: &str = "data";
 const POSITION: &str = "position";
 const HISTORY: &str = "history";
+/// The CRC-32 of the best parameters.
+const BEST_CRC: &str = "best";
 const ALGORITHMS: &str = "algorithms";
 /// Why a newer checkpoint was not taken: no file has it.
 pub(super) const NOTE: &str = "note";
@@ -91,6 +93,12 @@ pub(super) fn write(
         (DATA, progress.data.clone().unwrap_or_default()),
         (POSITION, progress.position_text()),
         (HISTORY, progress.history_text()),
+        (
+            BEST_CRC,
+            progress
+                .best_crc32
+                .map_or_else(String::new, |crc32| crc32.to_string()),
+        ),
         (ALGORITHMS, settings::pairs_text(&functional::algorithms())),
     ];
     let texts = texts.into_iter().map(|(key, text)| (key.to_owned(), text));
@@ -161,6 +169,7 @@ fn checked(
     }
     let mut progress = Progress::read(text(POSITION)?, text(HISTORY)?)?;
     progress.data = Some(text(DATA)?.to_owned()).filter(|data| !data.is_empty());
+    progress.best_crc32 = text(BEST_CRC)?.parse().ok();
     let mut notes: Vec<String> = texts.get(NOTE).cloned().into_iter().collect();
     notes.push(format!(
         "{} goes on {}",
@@ -199,6 +208,10 @@ pub(super) fn other_settings(path: &Path, this: &str, other: &str) -> candle_cor
              net.load({:?})",
             path.join(BEST)
         )
+    } else if other.starts_with("schedule") {
+        ". A schedule that ends with the run changes with the number of epochs: give it the length that it had, or open \
+         another folder"
+            .to_owned()
     } else {
         "; open another folder".to_owned()
     };

@@ -23,11 +23,11 @@ pub(super) struct Position {
 
 impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "in epoch {}, after {} of its minibatches",
-            self.epoch, self.given
-        )
+        let Self { epoch, given, .. } = self;
+        match given {
+            0 => write!(f, "after epoch {}", epoch - 1),
+            given => write!(f, "in epoch {epoch}, after {given} of its minibatches"),
+        }
     }
 }
 
@@ -44,6 +44,8 @@ pub(super) struct Progress {
     clock: Option<Instant>,
     pub history: Vec<Epoch>,
     pub patience: Option<usize>,
+    /// The CRC-32 of the best parameters.
+    pub best_crc32: Option<u32>,
     /// The settings of the data; none before the first minibatch.
     pub data: Option<String>,
 }
