@@ -216,7 +216,7 @@ fn asked_to_end_it_sees_each_example_once() -> Result<()> {
     let place = Place::new()?;
     let mut went_on_inside = false;
     for part in 1..=times(4) {
-        let mut child = place.start(args)?;
+        let mut child = place.start(&format!("{args} pause=2"))?; // nearly all of the time it trains
         std::thread::sleep(takes.mul_f32(0.1 + 0.02 * (part % 5) as f32));
         signal("-TERM", child.id())?;
         let status = child.wait()?;

@@ -26,6 +26,7 @@ mod loss;
 mod random;
 mod shares;
 mod unread;
+mod values;
 pub mod weights;
 
 pub use accuracy::accuracy;

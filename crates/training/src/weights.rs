@@ -13,6 +13,7 @@ use devices::{Context, bail, ensure, wrap};
 use safetensors::tensor::Metadata;
 
 use crate::files::{self, quote};
+use crate::values::with_values;
 
 /// The longest header that is read: some hundred thousand tensors have it.
 const LONGEST_HEADER: u64 = 16 << 20;
@@ -117,9 +118,9 @@ fn take_one(found: &mut HashMap<String, Tensor>, name: &str, like: &Tensor) -> R
 /// An error, if a float is NaN or infinite.
 pub fn check_finite(name: &str, tensor: &Tensor) -> Result<()> {
     if tensor.dtype() == DType::F32 {
-        let values: Vec<f32> = tensor.flatten_all()?.to_vec1()?;
+        let all_finite = |values: &[f32]| values.iter().all(|value| value.is_finite());
         ensure!(
-            values.iter().all(|value| value.is_finite()),
+            with_values(tensor, all_finite)?,
             "tensor {name:?} contains NaN or infinity"
         );
     }
