@@ -30,6 +30,7 @@ trials![
     only_the_first_process_needs_the_folder,
     an_error_of_ones_own_in_one_process_ends_all,
     processes_that_do_not_know_each_other_are_refused,
+    processes_that_train_on_the_same_minibatch_are_refused,
 ];
 
 /// `mpirun -n …`, to which programs are added. It ends by itself if the test cannot end it.
@@ -548,4 +549,21 @@ fn processes_that_do_not_know_each_other_are_refused() -> Result<()> {
         2,
         "OMPI_COMM_WORLD_SIZE is 2",
     )
+}
+
+/// A loop over data that was not cut.
+fn processes_that_train_on_the_same_minibatch_are_refused() -> Result<()> {
+    let place = tempfile::tempdir()?;
+    let args = format!("{OWN} whole=true");
+    let job = mpirun()
+        .args(of(2, &args)?)
+        .current_dir(place.path())
+        .output()?;
+    let (status, _, stderr) = ended(job)?;
+    ensure!(status == 1, "{status}: {stderr}");
+    has(
+        &stderr,
+        "processes 0 and 1 train on the same minibatch: net.part(data)",
+    )?;
+    own_in_one_process(&args).map(drop)
 }

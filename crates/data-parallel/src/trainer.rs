@@ -4,7 +4,7 @@ use std::any::{Any, TypeId};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use candle_core::{Device, Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor};
 use collective::Member;
 use devices::{bail, ensure, find, lock, message};
 use functional::{Optimizer, Value};
@@ -545,6 +545,7 @@ impl Trainer {
         let rule = self.rule_of_step()?;
         let bad = self.not_finite(x, y)?;
         let batch_size = self.batch_size(y.dim(0)?, bad)?;
+        self.check_parts(x, y)?;
         let shards = self.net.scatter_part(x, y, batch_size)?;
         ensure!(
             batch_size > 0,
@@ -557,6 +558,28 @@ impl Trainer {
             shares: shares.collect(),
             slots: self.slots()?,
         })
+    }
+
+    /// In the first step of several processes: an error in all of them, if two have the same minibatch. Then the data was not
+    /// cut, and each example would be trained once in each process.
+    fn check_parts(&self, x: &Tensor, y: &Tensor) -> Result<()> {
+        let is_first = self.steps == 0 && self.waiting.minibatches == 0;
+        if self.net.processes.are_one() || !is_first {
+            return Ok(());
+        }
+        let all = self.net.processes.gather(&fingerprint(x, y)?)?;
+        for (i, other) in all.iter().enumerate().skip(1) {
+            if let Some(first) = all[..i]
+                .iter()
+                .position(|first| first == other && !first.is_empty())
+            {
+                return Err(Kind::Refused.of(message(format!(
+                    "processes {first} and {i} train on the same minibatch: net.part(data) makes the part of a process, and \
+                     so does Checkpoints::minibatches"
+                ))));
+            }
+        }
+        Ok(())
     }
 
     /// The error of a minibatch that did not get to the replicas. Unless all processes know of it, the others wait for this
@@ -817,4 +840,20 @@ impl Trainer {
         let loss = |bytes: &[u8; 4]| Ok(Tensor::new(f32::from_le_bytes(*bytes), &Device::Cpu)?);
         all.as_chunks().0.iter().map(loss).collect()
     }
+}
+
+/// What tells the minibatches of processes apart; nothing of one that has no two different examples.
+fn fingerprint(x: &Tensor, y: &Tensor) -> Result<Vec<u8>> {
+    let mut sums = Vec::new();
+    let mut differ = false;
+    for tensor in [x, y] {
+        let values = tensor
+            .to_dtype(DType::F64)?
+            .flatten_all()?
+            .to_vec1::<f64>()?;
+        differ |= values.iter().any(|value| *value != values[0]);
+        let bytes: Vec<u8> = values.into_iter().flat_map(f64::to_le_bytes).collect();
+        sums.extend(crc32fast::hash(&bytes).to_le_bytes());
+    }
+    Ok(if differ { sums } else { Vec::new() })
 }

@@ -113,6 +113,14 @@ fn train(world: &World) -> Result<()> {
         option("batch", 16),
         Some(option("order", 0)),
     )?;
+    if option("whole", false) {
+        let mut trainer = Trainer::new(&net, cross_entropy, AdamW::default());
+        for batch in data.epoch(1) {
+            let (x, y) = batch?;
+            trainer.step(&x, &y)?;
+        }
+        return Ok(());
+    }
     let stop = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGTERM, stop.clone())?;
     let (epochs, lr) = (option("epochs", 6), option("lr", 0.02));
