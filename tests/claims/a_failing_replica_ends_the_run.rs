@@ -350,7 +350,7 @@ fn a_process_that_was_stopped_goes_on() -> Result<()> {
 
 fn who_wants_a_backtrace_gets_one() -> Result<()> {
     for program in ["scratch", "concise"] {
-        let mut command = with(program, &format!("{SMALL} --gpus 2"), "update,2,1,0")?;
+        let mut command = with(program, &format!("{SMALL} --gpus 2"), "update,2,,1,0")?;
         let said = fails(command.env("RUST_BACKTRACE", "1"), LIMIT)?.join("\n");
         has(&said, "stack backtrace")?;
         has(&said, "a fault in update\n")?;

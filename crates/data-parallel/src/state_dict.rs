@@ -10,7 +10,7 @@ use training::{compare, weights};
 use crate::data_parallel::DataParallel;
 use crate::error::Disagreement;
 use crate::slot::{NamedState, Slot, state_name};
-use crate::trainer::{Slots, Trainer};
+use crate::trainer::{CheckedState, Trainer, TrainerState};
 
 /// The name of the numbers of steps: of all, and of each parameter.
 const STEPS: &str = "steps";
@@ -24,27 +24,6 @@ const LR: &str = "lr";
 /// The name of a buffer of a replica that is not the first of all.
 fn buffer_of(replica: usize, name: &str) -> String {
     format!("replica {replica} {name}")
-}
-
-/// A state that fits a trainer and its network.
-pub(crate) struct CheckedState {
-    /// None where only running statistics are set.
-    of_trainer: Option<TrainerState>,
-    /// The names of running statistics of other replicas, where they are, and their new values.
-    buffers: Vec<(String, Var, Tensor)>,
-}
-
-struct TrainerState {
-    slots: Slots,
-    steps: usize,
-    lr: Option<f64>,
-    number: usize,
-}
-
-/// The number of steps in a trainer's state; none in one without it.
-pub(crate) fn steps_of(state: &BTreeMap<String, Tensor>) -> Option<usize> {
-    let steps = state.get(STEPS)?.to_vec1::<i64>().ok()?;
-    usize::try_from(*steps.first()?).ok()
 }
 
 impl Trainer {
@@ -112,6 +91,12 @@ impl Trainer {
     ) -> Result<()> {
         let checked = self.check_state(&state.into_iter().collect())?;
         self.set_state(checked)
+    }
+
+    /// The number of steps in a trainer's state; none in one without it.
+    pub(crate) fn steps_in(state: &BTreeMap<String, Tensor>) -> Option<usize> {
+        let steps = state.get(STEPS)?.to_vec1::<i64>().ok()?;
+        usize::try_from(*steps.first()?).ok()
     }
 
     /// What of a state is this trainer's, in the memory where it is used.

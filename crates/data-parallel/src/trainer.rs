@@ -4,7 +4,7 @@ use std::any::{Any, TypeId};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor, Var};
 use collective::Member;
 use devices::{bail, ensure, find, lock, message};
 use functional::{Optimizer, Value};
@@ -80,6 +80,22 @@ pub(crate) struct Slots {
     all: Vec<Arc<Mutex<Slot>>>,
     /// The parameters that they train.
     trained: Vec<bool>,
+}
+
+/// A state that fits a trainer and its network.
+pub(crate) struct CheckedState {
+    /// None where only running statistics are set.
+    pub of_trainer: Option<TrainerState>,
+    /// The names of running statistics of other replicas, where they are, and their new values.
+    pub buffers: Vec<(String, Var, Tensor)>,
+}
+
+/// The state of a trainer itself.
+pub(crate) struct TrainerState {
+    pub slots: Slots,
+    pub steps: usize,
+    pub lr: Option<f64>,
+    pub number: usize,
 }
 
 /// The losses of several minibatches.

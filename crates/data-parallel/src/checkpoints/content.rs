@@ -10,8 +10,7 @@ use training::{Checkpoint, CheckpointError, weights};
 use super::position::Progress;
 use super::settings;
 use crate::data_parallel::DataParallel;
-use crate::state_dict::{CheckedState, steps_of};
-use crate::trainer::{LossSum, Trainer};
+use crate::trainer::{CheckedState, LossSum, Trainer};
 
 /// The file of the best parameters, for [`DataParallel::load`], PyTorch and candle's `VarMap`.
 pub(super) const BEST: &str = "best.safetensors";
@@ -152,7 +151,7 @@ fn checked(
     let network = net.state_dict()?;
     let names = network.iter().map(|(name, _)| name.clone());
     let taken = weights::take(tensors.into_iter().collect(), &network)?;
-    let steps: Vec<usize> = states.iter().filter_map(steps_of).collect();
+    let steps: Vec<usize> = states.iter().filter_map(Trainer::steps_in).collect();
     let own_settings = settings::of_run(trainers, Some(&steps));
     if let Some((this, other)) = training::difference(&own_settings, saved_settings) {
         return Err(other_settings(path, &this, &other));
