@@ -325,8 +325,11 @@ fn the_last_and_the_best_stay() -> Result<()> {
     let place = Place::new()?;
     let args = |epochs| format!("epochs={epochs} cosine=60 lr=0.08 dropout=0.6");
     let best = |said: &Said| {
-        let lines = said.result.lines().filter(|line| line.ends_with("true"));
-        lines.last().map(str::to_owned).context("no best epoch")
+        let mut lines = said.result.lines().filter(|line| line.ends_with("true"));
+        lines
+            .next_back()
+            .map(str::to_owned)
+            .context("no best epoch")
     };
     let mut before = None;
     let mut worse = 0;

@@ -130,7 +130,7 @@ impl Checkpoints {
         let settings = settings::of_run(&trainers, None);
         net.processes.agree("settings", &settings)?;
         let mut own_folder = None;
-        let found = net.processes.from_first(|| {
+        let found = net.processes.of_first(|| {
             let (folder, found) = take(&path)?;
             own_folder = Some(folder);
             found.map_or(Ok(Vec::new()), |(step, found)| found.to_bytes(step))
@@ -236,7 +236,7 @@ impl Checkpoints {
         let number = self.number(&trainers);
         let checkpoint = self.checkpoint(&trainers)?;
         let (folder, keep) = (&mut self.folder, self.keep);
-        self.net.processes.from_first(|| {
+        self.net.processes.of_first(|| {
             let folder = folder
                 .as_mut()
                 .context("the first process has the folder")?;
@@ -314,7 +314,7 @@ impl Checkpoints {
             return Ok(());
         }
         let own = self.net.state_dict()?;
-        let found = self.net.processes.from_first(|| {
+        let found = self.net.processes.of_first(|| {
             let tensors = weights::load(&self.path.join(BEST), &own)?;
             let names = own.iter().map(|(name, _)| name.clone());
             let bytes = weights::to_bytes(&names.zip(tensors).collect::<Vec<_>>(), None)?;
@@ -396,7 +396,7 @@ impl Checkpoints {
         let state = self.net.state_dict()?;
         let crc32 = crc32fast::hash(&weights::to_bytes(&state, None)?);
         lock(&self.progress).best_crc32 = Some(crc32);
-        self.net.processes.from_first(|| {
+        self.net.processes.of_first(|| {
             let folder = self
                 .folder
                 .as_ref()

@@ -135,7 +135,7 @@ impl Processes {
     ///
     /// # Errors
     /// In all processes, if the first one cannot make it.
-    pub(crate) fn from_first(&self, make: impl FnOnce() -> Result<Vec<u8>>) -> Result<Vec<u8>> {
+    pub(crate) fn of_first(&self, make: impl FnOnce() -> Result<Vec<u8>>) -> Result<Vec<u8>> {
         if self.are_one() {
             return make();
         }
@@ -180,7 +180,7 @@ impl Processes {
     /// Compares what the processes say of `what`, line by line.
     ///
     /// # Errors
-    /// [`Disagreement`] in all processes, unless all say the same; the message has the first lines that differ.
+    /// [`Error::Disagreement`](crate::Error::Disagreement) in all processes, unless all say the same; the message has the first lines that differ.
     pub fn agree(&self, what: &str, said: &str) -> Result<()> {
         let all = self.gather(said.as_bytes())?;
         let text = |i: usize| String::from_utf8_lossy(&all[i]);

@@ -459,7 +459,7 @@ impl Replica {
                 Values::Tensor(Tensor::new(used, &device)?)
             },
         };
-        Ok(send(&self.members()?.reducer.buckets(), bucket)?)
+        send(&self.members()?.reducer.buckets(), bucket)
     }
 
     /// Tells all replicas to drop the step. Where they sum gradients, this one hands in zeros in place of the buckets that
@@ -553,7 +553,7 @@ impl Replica {
 
     /// The network's output in inference.
     pub fn infer(&mut self, x: &Tensor) -> Result<Tensor> {
-        self.compute(|replica| Ok(replica.net.forward(&Value::new(x)?, false)?.eval()?))
+        self.compute(|replica| replica.net.forward(&Value::new(x)?, false)?.eval())
     }
 
     fn members(&self) -> Result<&Members> {

@@ -124,9 +124,8 @@ impl Slot {
             max_norm: rule.max_norm,
             examples,
         };
-        Ok(self
-            .optimizer_state
-            .step(&*rule.optimizer, &trained, sums, how)?)
+        self.optimizer_state
+            .step(&*rule.optimizer, &trained, sums, how)
     }
 
     /// The name of a parameter that is trained, by its number among those.
@@ -223,7 +222,7 @@ fn checks(of: &State, parameters: &[(String, Var)], trained: &[usize]) -> Result
         }
     }
     variables.buffers = of.buffers().map(|(_, buffer)| buffer.clone()).collect();
-    Ok(GradientChecks::new(variables)?)
+    GradientChecks::new(variables)
 }
 
 /// Room for the gradients of the parameters with these numbers.

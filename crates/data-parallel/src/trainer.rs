@@ -853,7 +853,7 @@ impl Trainer {
         let bytes = |l: &Tensor| Ok(l.to_scalar::<f32>()?.to_le_bytes());
         let own = own.iter().map(bytes).collect::<Result<Vec<_>>>()?;
         let all = self.net.processes.gather(&own.concat())?.concat();
-        let loss = |bytes: &[u8; 4]| Ok(Tensor::new(f32::from_le_bytes(*bytes), &Device::Cpu)?);
+        let loss = |bytes: &[u8; 4]| Tensor::new(f32::from_le_bytes(*bytes), &Device::Cpu);
         all.as_chunks().0.iter().map(loss).collect()
     }
 }
