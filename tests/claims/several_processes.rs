@@ -30,7 +30,7 @@ trials![
     only_the_first_process_needs_the_folder,
     an_error_of_ones_own_in_one_process_ends_all,
     processes_that_do_not_know_each_other_are_refused,
-    processes_that_train_on_the_same_minibatch_are_refused,
+    processes_that_do_not_do_the_same_are_refused,
 ];
 
 /// `mpirun -n …`, to which programs are added. It ends by itself if the test cannot end it.
@@ -551,8 +551,18 @@ fn processes_that_do_not_know_each_other_are_refused() -> Result<()> {
     )
 }
 
-/// A loop over data that was not cut.
-fn processes_that_train_on_the_same_minibatch_are_refused() -> Result<()> {
+/// A score of one's own in each; a loop over data that was not cut.
+fn processes_that_do_not_do_the_same_are_refused() -> Result<()> {
+    let place = tempfile::tempdir()?;
+    let args = format!("{OWN} spread=0.5");
+    let job = mpirun()
+        .args(of(2, &args)?)
+        .current_dir(place.path())
+        .output()?;
+    let (status, _, stderr) = ended(job)?;
+    ensure!(status == 1, "{status}: {stderr}");
+    has(&stderr, "the processes have different scores")?;
+
     let place = tempfile::tempdir()?;
     let args = format!("{OWN} whole=true");
     let job = mpirun()

@@ -9,18 +9,16 @@ mod epoch;
 mod position;
 mod settings;
 
-use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use candle_core::{Result, Tensor};
-use devices::{Context, ensure, lock};
-use training::{Checkpoint, CheckpointFolder, DataIter, weights};
+use devices::{Context, ensure, lock, wrap};
+use training::{Checkpoint, CheckpointError, CheckpointFolder, DataIter, weights};
 
 use crate::data_parallel::DataParallel;
-use crate::trainer::Trainer;
+use crate::trainer::{Flags, Trainer};
 use content::{BEST, GoesOn};
 pub use epoch::Epoch;
 use position::{Counted, Position, Progress};
@@ -58,7 +56,8 @@ use position::{Counted, Position, Progress};
 ///
 /// In several processes all make the same calls; the first one alone reads and writes files.
 pub struct Checkpoints {
-    /// Tensors of your own by their names: each checkpoint has them, and `open` brings them back.
+    /// Tensors of your own by their names: each checkpoint has them, and `open` brings them back. Of several processes
+    /// those of the first are kept.
     pub own: BTreeMap<String, Tensor>,
     net: DataParallel,
     /// The numbers of the trainers among those of the network.
@@ -70,10 +69,8 @@ pub struct Checkpoints {
     progress: Arc<Mutex<Progress>>,
     /// Where the newest checkpoint was written; where the run begins if there is none.
     saved: Saved,
-    /// Training is to end.
-    stopping: Arc<AtomicBool>,
-    /// So many minibatches make a step of each trainer.
-    group: usize,
+    /// Of each trainer.
+    flags: Vec<Flags>,
     notes: Vec<String>,
 }
 
@@ -129,6 +126,7 @@ impl Checkpoints {
         }
         let settings = settings::of_run(&trainers, None);
         net.processes.agree("settings", &settings)?;
+        content::check_names(&net)?;
         let mut own_folder = None;
         let found = net.processes.of_first(|| {
             let (folder, found) = take(&path)?;
@@ -137,10 +135,10 @@ impl Checkpoints {
         })?;
         let mut checkpoints = Self {
             own: BTreeMap::new(),
-            stopping: stopping(&trainers),
-            group: trainers
+            flags: trainers
                 .iter()
-                .fold(1, |group, t| lcm(group, t.minibatches())),
+                .map(|trainer| trainer.flags.clone())
+                .collect(),
             net,
             trainers: Vec::new(),
             path,
@@ -150,13 +148,16 @@ impl Checkpoints {
             saved: Saved::default(),
             notes: Vec::new(),
         };
-        if !found.is_empty() {
+        if found.is_empty() {
+            checkpoints.trainers = trainers.iter().map(|trainer| trainer.number).collect();
+            checkpoints.begin(&as_shared(&trainers))?;
+        } else {
             let (number, found) = Checkpoint::from_bytes(found)?;
             let goes_on = content::read(found, &checkpoints.path, &checkpoints.net, &trainers)?;
             checkpoints.saved.number = number;
             checkpoints.go_on(goes_on, &mut trainers)?;
+            checkpoints.trainers = trainers.iter().map(|trainer| trainer.number).collect();
         }
-        checkpoints.trainers = trainers.iter().map(|trainer| trainer.number).collect();
         Ok(checkpoints)
     }
 
@@ -174,16 +175,19 @@ impl Checkpoints {
     /// The epochs of 1 to `all` that are left. None follows once training is to end, as
     /// [`Trainer::stop_when`] and [`patience`](Self::patience) say.
     pub fn epochs(&self, all: usize) -> impl Iterator<Item = usize> + use<> {
-        let (progress, stopping) = (self.progress.clone(), self.stopping.clone());
+        let (progress, flags) = (self.progress.clone(), self.flags.clone());
         let first = lock(&progress).history.len() + 1;
         // each number once: where an epoch was not ended, the minibatches of the next are an error
         (first..=all).take_while(move |_| {
-            !stopping.load(Ordering::Relaxed) && !lock(&progress).is_out_of_patience()
+            !flags.iter().any(Flags::is_stopping) && !lock(&progress).is_out_of_patience()
         })
     }
 
     /// What is left of an epoch, in the order of [`DataIter::epoch`]. Of several processes each gets its part of each
     /// minibatch. An evaluation on the same data takes the data itself, and does not count.
+    ///
+    /// Take all of them: `take(100)` would give a run that goes on 100 others. If training is to end, they end between two
+    /// steps.
     ///
     /// The first item is an error if `epoch` is not the one that [`epochs`](Self::epochs) gave, or if the data has another
     /// number of examples, batch size or order than in this run before.
@@ -197,12 +201,9 @@ impl Checkpoints {
             .map_err(|error| self.in_folder(error))
             .and_then(|given| {
                 let data = self.net.part(data.clone());
-                let data = data
-                    .stop_when(self.stopping.clone())
-                    .in_groups_of(self.group)?;
                 Ok(data.starting_at(epoch, given)?.epoch(epoch))
             });
-        Counted::new(loader, self.progress.clone())
+        Counted::new(loader, self.progress.clone(), self.flags.clone())
     }
 
     /// Writes a checkpoint if `minibatches` came since the last one, or training is to end; not while gradients wait for
@@ -219,10 +220,11 @@ impl Checkpoints {
         self.check_flag(&trainers)?;
         let is_between_steps = trainers.iter().all(|trainer| trainer.is_between_steps());
         let since = self.number(&trainers).saturating_sub(self.saved.number);
-        let ends = self.is_stopping() && since > 0;
-        if is_between_steps && (since >= minibatches || ends) {
+        let ends = self.is_stopping() && is_between_steps;
+        if is_between_steps && since > 0 && (since >= minibatches || ends) {
             self.save(trainers)?;
         }
+        lock(&self.progress).saved_every(ends);
         Ok(())
     }
 
@@ -251,6 +253,8 @@ impl Checkpoints {
     /// Ends an epoch: writes the parameters if `score` is the best so far, then a checkpoint. The larger a score the
     /// better; of a loss give the negative. Returns what the epoch was, to be shown: in the first process, and only if the
     /// epoch was completed. An epoch that [`Trainer::stop_when`] has cut short is not: its checkpoint goes on inside of it.
+    /// What changes the state between the minibatches and this call, such as [`Trainer::set_lr`], leaves it as it is if
+    /// [`is_cut`](Self::is_cut), because the program comes here again at the end of the epoch.
     ///
     /// # Errors
     /// If the score is NaN; if gradients wait for their step: call [`Trainer::flush`] before the evaluation. And as
@@ -265,7 +269,7 @@ impl Checkpoints {
         for trainer in &trainers {
             trainer.check_no_gradients_wait("Checkpoints::end_epoch")?;
         }
-        if self.is_stopping() && !lock(&self.progress).is_complete() {
+        if self.is_cut() {
             if self.saved.position != Some(lock(&self.progress).position()) {
                 self.save(as_shared(&trainers))?;
             }
@@ -275,6 +279,7 @@ impl Checkpoints {
             !score.is_nan(),
             "the score of the epoch is NaN; the run stays at the last checkpoint"
         );
+        self.net.processes.agree("scores", &format!("{score:?}"))?;
         let mut losses = Vec::new();
         for trainer in &mut trainers {
             losses.push(trainer.take_epoch_losses()?);
@@ -333,7 +338,12 @@ impl Checkpoints {
 
     /// Whether training was told to end, by [`Trainer::stop_when`]. Then a program may leave out its evaluation.
     pub fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::Relaxed)
+        self.flags.iter().any(Flags::is_stopping)
+    }
+
+    /// Whether training was told to end inside of the present epoch, so that some of its minibatches were not given.
+    pub fn is_cut(&self) -> bool {
+        lock(&self.progress).is_cut(self.is_stopping())
     }
 
     /// The epochs that were completed, also before a restart.
@@ -365,6 +375,21 @@ impl Checkpoints {
         content::write(&self.net, trainers, &self.own, &lock(&self.progress))
     }
 
+    /// Writes the first checkpoint of a run.
+    ///
+    /// # Errors
+    /// If the best parameters of another run are there, without its checkpoints.
+    fn begin(&mut self, trainers: &[&Trainer]) -> Result<()> {
+        let best = self.path.join(BEST);
+        if self.folder.is_some() && best.exists() {
+            return Err(wrap(CheckpointError::NoneIsWhole(format!(
+                "{} is there and no checkpoint of its run: move it, or open another folder",
+                best.display()
+            ))));
+        }
+        self.save(trainers.to_vec())
+    }
+
     /// Takes up what was checked.
     fn go_on(&mut self, from: GoesOn, trainers: &mut [&mut Trainer]) -> Result<()> {
         functional::set_algorithms(&from.algorithms);
@@ -383,7 +408,8 @@ impl Checkpoints {
 
     /// An error if the flag of [`Trainer::stop_when`] came after [`open`](Self::open): it would be ignored.
     fn check_flag(&self, trainers: &[&Trainer]) -> Result<()> {
-        let known = Arc::ptr_eq(&stopping(trainers), &self.stopping);
+        let mut both = trainers.iter().zip(&self.flags);
+        let known = both.all(|(now, then)| Arc::ptr_eq(&now.flags.stopping, &then.stopping));
         ensure!(
             known,
             "stop_when: give the trainer its flag before Checkpoints::open"
@@ -411,7 +437,7 @@ impl Checkpoints {
     /// An error that names the folder.
     fn in_folder(&self, error: candle_core::Error) -> candle_core::Error {
         match devices::find::<position::OtherData>(&error) {
-            Some(data) => content::other_settings(&self.path, &data.this, &data.other),
+            Some(data) => content::other_data(&self.path, &data.this, &data.other),
             None => error,
         }
     }
@@ -437,22 +463,6 @@ fn take(path: &Path) -> Result<(CheckpointFolder, Option<(usize, Checkpoint)>)> 
     Ok((folder, Some((found.step, checkpoint))))
 }
 
-/// The flag of the first trainer that has one that can be set.
-fn stopping(trainers: &[impl Borrow<Trainer>]) -> Arc<AtomicBool> {
-    let mut all = trainers.iter().map(|trainer| trainer.borrow());
-    let stops = all.clone().find(|trainer| trainer.can_stop());
-    let trainer: Option<&Trainer> = stops.or_else(|| all.next());
-    trainer.map_or_else(Arc::default, Trainer::stopping)
-}
-
 fn as_shared<'a>(trainers: &'a [&mut Trainer]) -> Vec<&'a Trainer> {
     trainers.iter().map(|trainer| &**trainer).collect()
-}
-
-fn lcm(a: usize, b: usize) -> usize {
-    let (mut x, mut y) = (a, b);
-    while y > 0 {
-        (x, y) = (y, x % y);
-    }
-    a / x * b
 }

@@ -10,7 +10,8 @@ use candle_core::{Device, Result};
 use collective::mpi;
 use collective::nccl::gpu_ids;
 use collective::{Algorithm, ProcessGroup};
-use devices::{Process, bail, lock};
+use devices::{Process, bail, find, lock};
+use training::CheckpointError;
 
 use crate::error::Disagreement;
 use crate::settings::{ReduceOn, Replication};
@@ -143,14 +144,22 @@ impl Processes {
             let first = self.gather(&[])?.swap_remove(0);
             return match first.split_first() {
                 Some((0, made)) => Ok(made.to_vec()),
-                Some((_, why)) => bail!("process 0: {}", String::from_utf8_lossy(why)),
+                Some((1, why)) => bail!("process 0: {}", String::from_utf8_lossy(why)),
+                Some((_, why)) => {
+                    let why = String::from_utf8_lossy(why).into_owned();
+                    Err(CheckpointError::InFirstProcess(why).into())
+                }
                 None => bail!("process 0 has brought nothing"),
             };
         }
         let made = make();
         let told = match &made {
             Ok(made) => [&[0], &made[..]].concat(),
-            Err(error) => [&[1], error.to_string().as_bytes()].concat(),
+            Err(error) => {
+                let is_of_checkpoints = find::<CheckpointError>(error).is_some();
+                let kind = if is_of_checkpoints { 2 } else { 1 };
+                [&[kind], error.to_string().as_bytes()].concat()
+            }
         };
         self.gather(&told)?;
         made

@@ -1,7 +1,7 @@
 //! One synchronized step of all replicas.
 
 use std::any::{Any, TypeId};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use candle_core::{DType, Device, Result, Tensor, Var};
@@ -54,8 +54,8 @@ pub struct Trainer {
     pub(crate) epoch_losses: LossSum,
     /// This process wants to stop.
     wants_to_stop: Option<Arc<AtomicBool>>,
-    /// All processes stop after this step.
-    stopping: Arc<AtomicBool>,
+    /// What others see of this trainer.
+    pub(crate) flags: Flags,
     /// The steps that were taken.
     pub(crate) steps: usize,
     pub(crate) waiting: Waiting,
@@ -71,6 +71,25 @@ pub struct Trainer {
 pub(crate) struct Waiting {
     pub minibatches: usize,
     examples: usize,
+}
+
+/// What the minibatches of [`Checkpoints`](crate::Checkpoints) see of a trainer.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Flags {
+    /// Training is to end, in all processes.
+    pub stopping: Arc<AtomicBool>,
+    /// How many minibatches wait for their step.
+    pub waiting: Arc<AtomicUsize>,
+}
+
+impl Flags {
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
+    pub fn is_between_steps(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) == 0
+    }
 }
 
 /// What a trainer keeps on the replicas of this process.
@@ -236,7 +255,7 @@ impl Trainer {
             losses: LossSum::default(),
             epoch_losses: LossSum::default(),
             wants_to_stop: None,
-            stopping: Arc::default(),
+            flags: Flags::default(),
             steps: 0,
             waiting: Waiting::default(),
             last_examples: 0,
@@ -286,7 +305,7 @@ impl Trainer {
     /// end after the same one, whichever of them was asked.
     pub fn stop_when(mut self, flag: Arc<AtomicBool>) -> Self {
         if self.net.processes.are_one() {
-            self.stopping = flag.clone();
+            self.flags.stopping = flag.clone();
         }
         self.wants_to_stop = Some(flag);
         self
@@ -295,7 +314,7 @@ impl Trainer {
     /// A flag that is set once training is to end, at the same step in all processes: for
     /// [`DataIter::stop_when`](training::DataIter::stop_when).
     pub fn stopping(&self) -> Arc<AtomicBool> {
-        self.stopping.clone()
+        self.flags.stopping.clone()
     }
 
     /// Multiplies the learning rate of each step, counted from 0, by the value of `schedule`, such as one of
@@ -410,14 +429,9 @@ impl Trainer {
         Ok(sums)
     }
 
-    /// How many minibatches make a step.
-    pub(crate) fn minibatches(&self) -> usize {
-        self.accumulate
-    }
-
-    /// Whether it was given a flag of [`stop_when`](Self::stop_when).
-    pub(crate) fn can_stop(&self) -> bool {
-        self.wants_to_stop.is_some()
+    /// Whether losses that are NaN or infinite are errors.
+    pub(crate) fn checks_numbers(&self) -> bool {
+        self.checks_numbers
     }
 
     /// What the result of its steps depends on beside the network, a line each, as far as the library knows it: the code
@@ -548,8 +562,10 @@ impl Trainer {
         if last {
             self.step_taken(examples);
         } else {
-            self.waiting.minibatches += 1;
-            self.waiting.examples = examples;
+            self.set_waiting(Waiting {
+                minibatches: self.waiting.minibatches + 1,
+                examples,
+            });
         }
         let loss = BatchLoss::new(self.all_losses(losses)?, batch_size);
         self.count_loss(&loss, of_step)?;
@@ -677,10 +693,17 @@ impl Trainer {
         })
     }
 
+    fn set_waiting(&mut self, waiting: Waiting) {
+        self.flags
+            .waiting
+            .store(waiting.minibatches, Ordering::Relaxed);
+        self.waiting = waiting;
+    }
+
     fn step_taken(&mut self, examples: usize) {
         self.steps += 1;
         self.last_examples = examples;
-        self.waiting = Waiting::default();
+        self.set_waiting(Waiting::default());
     }
 
     /// The slots of the replicas, for the parameters that are trained now. Another choice of parameters takes the
@@ -709,7 +732,7 @@ impl Trainer {
     pub(crate) fn set_slots(&mut self, slots: Slots, steps: usize) {
         self.slots = slots;
         self.steps = steps;
-        self.waiting = Waiting::default();
+        self.set_waiting(Waiting::default());
         self.last_examples = 0;
         self.unread = Unread::default();
         (self.losses, self.epoch_losses) = Default::default();
@@ -743,7 +766,8 @@ impl Trainer {
             replica.drop_step(&mut lock(&slot), norms)
         };
         self.net.on_each(inputs, drop_step)?;
-        let waited = std::mem::take(&mut self.waiting).minibatches;
+        let waited = self.waiting.minibatches;
+        self.set_waiting(Waiting::default());
         self.last_examples = 0;
         Ok(match waited {
             0 => String::new(),
@@ -812,7 +836,7 @@ impl Trainer {
             return Ok(own);
         }
         if counts[1] > 0.0 {
-            self.stopping.store(true, Ordering::Relaxed);
+            self.flags.stopping.store(true, Ordering::Relaxed);
         }
         Ok(counts[0] as usize)
     }

@@ -1,9 +1,9 @@
 //! How a trainer takes its steps: the optimizer, and how its learning rate changes.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use candle_core::Result;
-use devices::ensure;
+use devices::{ensure, lock};
 use functional::Optimizer;
 
 /// A factor of the learning rate for each step, counted from 0.
@@ -14,9 +14,17 @@ pub(crate) struct UpdateRule {
     /// The learning rate that [`Trainer::set_lr`](crate::Trainer::set_lr) has set; without one it is the optimizer's.
     pub lr: Option<f64>,
     pub schedule: Option<Arc<Schedule>>,
+    asked: Mutex<Asked>,
     /// A factor of the learning rate for each parameter. Those with 0 are not trained.
     pub rates: Vec<f64>,
     pub max_norm: Option<f64>,
+}
+
+/// The values of the schedule for some steps, as one number.
+#[derive(Default)]
+struct Asked {
+    steps: usize,
+    sum: u64,
 }
 
 /// The rule of one step.
@@ -34,6 +42,7 @@ impl UpdateRule {
             optimizer: Arc::new(optimizer),
             lr: None,
             schedule: None,
+            asked: Mutex::default(),
             rates: vec![1.0; parameters],
             max_norm: None,
         }
@@ -48,15 +57,24 @@ impl UpdateRule {
         self.lr.unwrap_or_else(|| self.optimizer.lr()) * factor
     }
 
-    /// A line that has the factor of the schedule at the last of so many steps: other schedules have another.
+    /// A line that tells the schedule of so many steps from others: the factor of the last one, and a sum of all.
     pub fn schedule_line(&self, taken: usize) -> String {
-        match &self.schedule {
-            None => "schedule none".to_owned(),
-            Some(schedule) => {
-                let last = taken.saturating_sub(1);
-                format!("schedule {:?} at step {taken}", schedule(last))
-            }
+        let Some(schedule) = &self.schedule else {
+            return "schedule none".to_owned();
+        };
+        let last = schedule(taken.saturating_sub(1));
+        let mut asked = lock(&self.asked);
+        if asked.steps > taken {
+            *asked = Asked::default(); // an earlier state was loaded
         }
+        for step in asked.steps..taken {
+            asked.sum = asked.sum.rotate_left(5) ^ schedule(step).to_bits();
+        }
+        asked.steps = taken;
+        format!(
+            "schedule {last:?} at step {taken}, {:x} for all steps",
+            asked.sum
+        )
     }
 
     /// Whether each parameter is trained.
@@ -85,5 +103,33 @@ impl UpdateRule {
                 .collect(),
             max_norm: self.max_norm,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use functional::Sgd;
+
+    use super::*;
+    use crate::schedule::step;
+
+    #[test]
+    fn schedules_that_were_different_at_any_step_are_told_apart() {
+        let line = |schedule: Arc<Schedule>, taken: &[usize]| {
+            let mut rule = UpdateRule::new(Sgd::new(0.1), 1);
+            rule.schedule = Some(schedule);
+            let lines = taken.iter().map(|taken| rule.schedule_line(*taken));
+            lines.last().expect("a number of steps")
+        };
+        let (thirds, fourths) = (
+            line(Arc::new(step(3, 0.1)), &[5]),
+            line(Arc::new(step(4, 0.1)), &[5]),
+        );
+        assert!(thirds.starts_with("schedule 0.1 at step 5,"), "{thirds}");
+        assert_ne!(thirds, fourths);
+        assert_ne!(thirds, line(Arc::new(|_| 0.1), &[5]));
+        // in whatever pieces it is asked, also again from an earlier step
+        assert_eq!(thirds, line(Arc::new(step(3, 0.1)), &[1, 4, 5]));
+        assert_eq!(thirds, line(Arc::new(step(3, 0.1)), &[8, 2, 5]));
     }
 }

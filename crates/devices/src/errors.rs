@@ -26,7 +26,10 @@ pub fn find<E: StdError + 'static>(error: &Error) -> Option<&E> {
         Error::WithBacktrace { inner, .. }
         | Error::Context { inner, .. }
         | Error::WithPath { inner, .. } => find(inner),
-        Error::WrappedContext { wrapped, .. } => wrapped.downcast_ref(),
+        Error::WrappedContext { wrapped, .. } => match wrapped.downcast_ref::<Error>() {
+            Some(inner) => find(inner),
+            None => wrapped.downcast_ref(),
+        },
         Error::Io(io) => {
             let held = io.get_ref()?;
             match held.downcast_ref::<InContext>() {
@@ -44,6 +47,7 @@ pub fn io_kind(error: &Error) -> Option<io::ErrorKind> {
         Error::WithBacktrace { inner, .. }
         | Error::Context { inner, .. }
         | Error::WithPath { inner, .. } => io_kind(inner),
+        Error::WrappedContext { wrapped, .. } => io_kind(wrapped.downcast_ref::<Error>()?),
         Error::Io(io) => match io
             .get_ref()
             .and_then(|held| held.downcast_ref::<InContext>())
@@ -172,6 +176,8 @@ mod tests {
             Some("no memory")
         );
         assert!(find::<fmt::Error>(&failed).is_none());
+        let failed = candle_core::Context::context(Err::<(), _>(failed), "candle's").unwrap_err();
+        assert!(find::<Panicked>(&failed).is_some());
         // with its sources, as programs print it
         assert!(StdError::source(&failed).is_none());
 

@@ -322,6 +322,7 @@ fn encode(step: usize, checkpoint: &Checkpoint) -> Result<Vec<u8>> {
     let tensors: Vec<(String, Tensor)> = tensors.clone().into_iter().collect();
     let bytes = weights::to_bytes(&tensors, Some(texts));
     let mut bytes = bytes.context("cannot make a checkpoint")?;
+    weights::check_header(&bytes)?; // or it could not be read
     let (sum, place) = checksum(&mut bytes)?;
     bytes[place].copy_from_slice(sum.as_bytes());
     Ok(bytes)

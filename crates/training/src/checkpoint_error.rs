@@ -26,6 +26,9 @@ pub enum CheckpointError {
     /// A checkpoint is there of a run with other settings, of which the text names the first, or of another network.
     #[error("{0}")]
     OtherRun(String),
+    /// The first of several processes has the error, and this is another one.
+    #[error("process 0: {0}")]
+    InFirstProcess(String),
 }
 
 impl From<CheckpointError> for candle_core::Error {

@@ -89,6 +89,18 @@ pub fn read(mut file: File) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// An error if the header of a file would be too long to be read.
+pub(crate) fn check_header(bytes: &[u8]) -> Result<()> {
+    let first = bytes
+        .first_chunk()
+        .map_or(0, |first| u64::from_le_bytes(*first));
+    ensure!(
+        first <= LONGEST_HEADER,
+        "the names and shapes of the tensors take {first} bytes, at most {LONGEST_HEADER} can be read; keep fewer tensors"
+    );
+    Ok(())
+}
+
 /// Takes the tensors named in `expected` out of those that were found.
 pub fn take_all(
     found: &mut HashMap<String, Tensor>,

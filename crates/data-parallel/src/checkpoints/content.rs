@@ -54,6 +54,18 @@ pub(super) struct OfTrainer {
     pub epoch_losses: LossSum,
 }
 
+/// An error if a parameter has a name that other tensors of a checkpoint have.
+pub(super) fn check_names(net: &DataParallel) -> Result<()> {
+    for (name, _) in net.state_dict()? {
+        let is_taken = name.starts_with(OWN) || name.starts_with("trainer ");
+        ensure!(
+            !is_taken,
+            "{name}: a checkpoint keeps other tensors under such names; rename the layer"
+        );
+    }
+    Ok(())
+}
+
 /// The checkpoint of trainers and their network.
 ///
 /// # Errors
@@ -68,11 +80,6 @@ pub(super) fn write(
     let network = net.state_dict()?;
     for (name, tensor) in &network {
         weights::check_finite(name, tensor)?;
-        let is_taken = name.starts_with(OWN) || name.starts_with("trainer ");
-        ensure!(
-            !is_taken,
-            "{name}: a checkpoint keeps other tensors under such names; rename the layer"
-        );
     }
     let mut tensors: BTreeMap<String, Tensor> = network.into_iter().collect();
     for (i, trainer) in trainers.iter().enumerate() {
@@ -150,6 +157,14 @@ fn checked(
     let states: Vec<BTreeMap<String, Tensor>> = states.collect();
     let network = net.state_dict()?;
     let names = network.iter().map(|(name, _)| name.clone());
+    for (name, own) in &network {
+        let found = tensors.get(name).map_or(own.dtype(), Tensor::dtype);
+        ensure!(
+            found == own.dtype(),
+            "tensor {name:?} has type {found:?}, expected {:?}",
+            own.dtype()
+        );
+    }
     let taken = weights::take(tensors.into_iter().collect(), &network)?;
     let steps: Vec<usize> = states.iter().filter_map(Trainer::steps_in).collect();
     let own_settings = settings::of_run(trainers, Some(&steps));
@@ -219,6 +234,15 @@ pub(super) fn other_settings(path: &Path, this: &str, other: &str) -> candle_cor
     wrap(CheckpointError::OtherRun(text))
 }
 
+/// The error of other data than that of the run.
+pub(super) fn other_data(path: &Path, this: &str, other: &str) -> candle_core::Error {
+    let path = path.display();
+    let text = format!(
+        "the data of the run in {path} has {other:?}, this one {this:?}; open another folder for another run"
+    );
+    wrap(CheckpointError::OtherRun(text))
+}
+
 /// The tensors whose names begin with `prefix`, without it.
 fn take_prefix(tensors: &mut BTreeMap<String, Tensor>, prefix: &str) -> BTreeMap<String, Tensor> {
     let all = std::mem::take(tensors);
@@ -236,7 +260,8 @@ fn take_prefix(tensors: &mut BTreeMap<String, Tensor>, prefix: &str) -> BTreeMap
 fn losses_tensor(trainer: &Trainer) -> Result<Tensor> {
     let mut numbers = Vec::new();
     for LossSum { sum, examples } in trainer.all_losses_so_far()? {
-        ensure!(sum.is_finite(), "a loss is NaN or infinite");
+        let counts = sum.is_finite() || !trainer.checks_numbers();
+        ensure!(counts, "a loss is NaN or infinite");
         numbers.extend([sum, examples as f64]);
     }
     Tensor::new(numbers, &Device::Cpu)

@@ -9,6 +9,7 @@ use devices::{Context, ensure, lock, wrap};
 use training::{DataIter, Loader, difference};
 
 use super::epoch::Epoch;
+use crate::trainer::Flags;
 
 /// A place in a run, between two minibatches.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -39,6 +40,12 @@ pub(super) struct Progress {
     of: usize,
     /// The minibatches of the epochs before.
     before: usize,
+    /// The minibatches of the present epoch ended early.
+    cut: bool,
+    /// `save_every` has written the last checkpoint: no minibatch follows.
+    ends: bool,
+    /// How many minibatches were given when `save_every` was called last.
+    asked_at: Option<usize>,
     /// The time of the present epoch's training before the clock began, which counts while minibatches are given.
     seconds: f64,
     clock: Option<Instant>,
@@ -90,6 +97,7 @@ impl Progress {
         }
         self.data = Some(settings);
         self.of = data.num_batches();
+        self.cut = false;
         self.clock.get_or_insert_with(Instant::now);
         Ok(self.given)
     }
@@ -106,9 +114,24 @@ impl Progress {
                 .map_or(0.0, |since| since.elapsed().as_secs_f64())
     }
 
-    /// Whether all minibatches of the present epoch were given.
-    pub fn is_complete(&self) -> bool {
-        self.of > 0 && self.given >= self.of
+    /// Whether the minibatches of the present epoch ended early, because training is to end; not where the program took
+    /// fewer, or others.
+    pub fn is_cut(&self, is_stopping: bool) -> bool {
+        self.cut || is_stopping && self.given < self.of
+    }
+
+    /// `save_every` was called; `ends` says whether it has written the last checkpoint.
+    pub fn saved_every(&mut self, ends: bool) {
+        self.ends |= ends;
+        self.asked_at = Some(self.given);
+    }
+
+    /// Whether no minibatch follows. If `save_every` was called after the last one, it decides, because what it wrote is
+    /// then the state between two minibatches.
+    fn ends_here(&self, flags: &[Flags]) -> bool {
+        let wanted = flags.iter().any(Flags::is_stopping);
+        let between_steps = flags.iter().all(Flags::is_between_steps);
+        self.ends || wanted && between_steps && self.asked_at != Some(self.given)
     }
 
     pub fn end_epoch(&mut self, loss: f64, score: f64) -> Epoch {
@@ -124,6 +147,7 @@ impl Progress {
         self.history.push(ended);
         self.before += std::mem::take(&mut self.given);
         self.of = 0;
+        self.asked_at = None;
         ended
     }
 
@@ -177,13 +201,20 @@ pub(super) struct Counted {
     /// None after an error or the end.
     minibatches: Option<Result<Loader>>,
     progress: Arc<Mutex<Progress>>,
+    /// Of each trainer.
+    flags: Vec<Flags>,
 }
 
 impl Counted {
-    pub fn new(minibatches: Result<Loader>, progress: Arc<Mutex<Progress>>) -> Self {
+    pub fn new(
+        minibatches: Result<Loader>,
+        progress: Arc<Mutex<Progress>>,
+        flags: Vec<Flags>,
+    ) -> Self {
         Self {
             minibatches: Some(minibatches),
             progress,
+            flags,
         }
     }
 }
@@ -196,15 +227,15 @@ impl Iterator for Counted {
             Ok(loader) => loader,
             Err(_) => return self.minibatches.take().and_then(Result::err).map(Err),
         };
-        let next = loader.next();
+        let ends = lock(&self.progress).ends_here(&self.flags);
+        let next = if ends { None } else { loader.next() };
         let mut progress = lock(&self.progress);
-        match next {
-            Some(Ok(_)) => progress.given += 1,
-            Some(Err(_)) => {}
-            None => {
-                progress.stop_clock();
-                self.minibatches = None;
-            }
+        if next.is_some() {
+            progress.given += 1; // an error takes the place of its minibatch
+        } else {
+            progress.cut = progress.given < progress.of;
+            progress.stop_clock();
+            self.minibatches = None;
         }
         next
     }
