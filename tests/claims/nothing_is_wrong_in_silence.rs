@@ -158,7 +158,7 @@ fn what_cannot_be_written_costs_nothing_else() -> Result<()> {
     let [stdout, stderr] = [output.stdout, output.stderr].map(String::from_utf8);
     let (stdout, stderr, status) = (stdout?, stderr?, output.status);
     for words in [
-        "loss.svg: ",
+        ".svg: ", // the first that cannot be written
         "checkpoint.next.safetensors: ",
         "--trace: cannot write ",
     ] {
