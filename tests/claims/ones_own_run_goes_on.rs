@@ -247,7 +247,7 @@ fn gradients_that_wait_are_in_no_checkpoint() -> Result<()> {
     // seven minibatches an epoch: steps of 3, 3 and 1
     let (expected, _) = undisturbed("epochs=30 every=1")?;
     let place = Place::new()?;
-    let mut child = place.start("epochs=30 every=1")?;
+    let mut child = place.start("epochs=30 every=1 pause=5")?;
     until_two_checkpoints(&place.run_folder(), &mut child)?;
     signal("-KILL", child.id())?;
     child.wait()?;
@@ -527,7 +527,7 @@ fn a_full_disk_is_an_error_and_the_checkpoint_stays() -> Result<()> {
     fs::create_dir(place.0.path().join("runs"))?;
     let script = format!(
         "mount -t tmpfs -o size=1m none runs || exit 99\n\
-         $PROGRAM {args} > /dev/null 2> error & run=$!\n\
+         $PROGRAM {args} pause=5 > /dev/null 2> error & run=$!\n\
          until ls runs/own/checkpoint-*.safetensors > /dev/null 2>&1; do kill -0 $run || exit 98; sleep 0.001; done\n\
          cat /dev/zero > runs/filler 2> /dev/null\n\
          wait $run; [ $? = 1 ] || exit 97\n\
