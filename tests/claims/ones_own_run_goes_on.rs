@@ -455,6 +455,12 @@ fn a_damaged_folder_is_never_begun_anew() -> Result<()> {
     fs::write(&older, whole_older)?;
     let said = place.to_the_end(args)?;
     ensure!(said.result == expected, "{}\n{expected}", said.result);
+    // the best parameters of a run whose checkpoints are gone
+    let place = Place::new()?;
+    fs::create_dir_all(place.run_folder())?;
+    fs::write(place.run_folder().join("best.safetensors"), "of a long run")?;
+    let words = "best.safetensors is there and no checkpoint of its run";
+    has(&place.refused("epochs=1")?, words)?;
     // a file of the book's programs is no checkpoint of this one
     let place = Place::new()?;
     let out = place.run_folder();

@@ -150,7 +150,7 @@ impl Checkpoints {
         };
         if found.is_empty() {
             checkpoints.trainers = trainers.iter().map(|trainer| trainer.number).collect();
-            checkpoints.begin(&as_shared(&trainers))?;
+            checkpoints.save(as_shared(&trainers))?; // the run begins
         } else {
             let (number, found) = Checkpoint::from_bytes(found)?;
             let goes_on = content::read(found, &checkpoints.path, &checkpoints.net, &trainers)?;
@@ -375,21 +375,6 @@ impl Checkpoints {
         content::write(&self.net, trainers, &self.own, &lock(&self.progress))
     }
 
-    /// Writes the first checkpoint of a run.
-    ///
-    /// # Errors
-    /// If the best parameters of another run are there, without its checkpoints.
-    fn begin(&mut self, trainers: &[&Trainer]) -> Result<()> {
-        let best = self.path.join(BEST);
-        if self.folder.is_some() && best.exists() {
-            return Err(wrap(CheckpointError::NoneIsWhole(format!(
-                "{} is there and no checkpoint of its run: move it, or open another folder",
-                best.display()
-            ))));
-        }
-        self.save(trainers.to_vec())
-    }
-
     /// Takes up what was checked.
     fn go_on(&mut self, from: GoesOn, trainers: &mut [&mut Trainer]) -> Result<()> {
         functional::set_algorithms(&from.algorithms);
@@ -450,6 +435,13 @@ fn take(path: &Path) -> Result<(CheckpointFolder, Option<(usize, Checkpoint)>)> 
     folder.folder().lock()?;
     folder.folder().remove_partial(&[BEST])?;
     let Some(found) = folder.newest()? else {
+        let best = path.join(BEST);
+        if best.exists() {
+            return Err(wrap(CheckpointError::NoneIsWhole(format!(
+                "{} is there and no checkpoint of its run: move it, or open another folder",
+                best.display()
+            ))));
+        }
         return Ok((folder, None));
     };
     let mut checkpoint = found.checkpoint;
