@@ -306,7 +306,7 @@ fn a_job_that_was_killed_goes_on_anywhere() -> Result<()> {
             .args(of(2, &begin)?)
             .stderr(Stdio::null())
             .spawn()?;
-        until_two_checkpoints(&folder, &mut job)?;
+        until_two_checkpoints(folder, &mut job)?;
         let ranks = children(job.id());
         signal("-KILL", ranks[0])?;
         job.wait()?;
