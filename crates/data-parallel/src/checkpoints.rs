@@ -4,6 +4,7 @@
 //! history of the epochs; the settings on which the result depends, to refuse another run. It has no code: whether
 //! network, loss and data are the same is not seen, beyond shapes and numbers.
 
+mod another_run;
 mod content;
 mod epoch;
 mod position;
@@ -15,11 +16,12 @@ use std::sync::{Arc, Mutex};
 
 use candle_core::{Result, Tensor};
 use devices::{Context, ensure, lock, wrap};
-use training::{Checkpoint, CheckpointError, CheckpointFolder, DataIter, weights};
+use training::{Checkpoint, CheckpointError, CheckpointFolder, DataIter, files, weights};
 
 use crate::data_parallel::DataParallel;
 use crate::trainer::{Flags, Trainer};
-use content::{BEST, GoesOn};
+use another_run::BEST;
+use content::GoesOn;
 pub use epoch::Epoch;
 use position::{Counted, Position, Progress};
 
@@ -60,8 +62,6 @@ pub struct Checkpoints {
     /// those of the first are kept.
     pub own: BTreeMap<String, Tensor>,
     net: DataParallel,
-    /// The numbers of the trainers among those of the network.
-    trainers: Vec<usize>,
     path: PathBuf,
     /// In the first process.
     folder: Option<CheckpointFolder>,
@@ -113,10 +113,10 @@ impl Checkpoints {
     ) -> Result<Self> {
         let mut trainers = trainers.into();
         let path = folder.as_ref().to_owned();
-        let net = trainers
+        let first = trainers
             .first()
             .context("Checkpoints::open: give at least 1 trainer")?;
-        let net = net.net.clone();
+        let net = first.net.clone();
         for trainer in &trainers {
             ensure!(
                 trainer.net.is(&net),
@@ -140,7 +140,6 @@ impl Checkpoints {
                 .map(|trainer| trainer.flags.clone())
                 .collect(),
             net,
-            trainers: Vec::new(),
             path,
             folder: own_folder,
             keep: 2,
@@ -149,14 +148,12 @@ impl Checkpoints {
             notes: Vec::new(),
         };
         if found.is_empty() {
-            checkpoints.trainers = trainers.iter().map(|trainer| trainer.number).collect();
             checkpoints.save(as_shared(&trainers))?; // the run begins
         } else {
             let (number, found) = Checkpoint::from_bytes(found)?;
             let goes_on = content::read(found, &checkpoints.path, &checkpoints.net, &trainers)?;
             checkpoints.saved.number = number;
             checkpoints.go_on(goes_on, &mut trainers)?;
-            checkpoints.trainers = trainers.iter().map(|trainer| trainer.number).collect();
         }
         Ok(checkpoints)
     }
@@ -196,13 +193,11 @@ impl Checkpoints {
         data: &DataIter,
         epoch: usize,
     ) -> impl Iterator<Item = Result<(Tensor, Tensor)>> + use<> {
-        let begun = lock(&self.progress).begin(data, epoch);
-        let loader = begun
-            .map_err(|error| self.in_folder(error))
-            .and_then(|given| {
-                let data = self.net.part(data.clone());
-                Ok(data.starting_at(epoch, given)?.epoch(epoch))
-            });
+        let begun = lock(&self.progress).begin(&self.path, data, epoch);
+        let loader = begun.and_then(|given| {
+            let data = self.net.part(data.clone());
+            Ok(data.starting_at(epoch, given)?.epoch(epoch))
+        });
         Counted::new(loader, self.progress.clone(), self.flags.clone())
     }
 
@@ -217,7 +212,7 @@ impl Checkpoints {
         trainers: impl Into<Vec<&'a Trainer>>,
     ) -> Result<()> {
         let trainers = trainers.into();
-        self.check_flag(&trainers)?;
+        self.check_trainers(&trainers)?;
         let is_between_steps = trainers.iter().all(|trainer| trainer.is_between_steps());
         let since = self.number(&trainers).saturating_sub(self.saved.number);
         let ends = self.is_stopping() && is_between_steps;
@@ -235,16 +230,10 @@ impl Checkpoints {
     /// the checkpoints before it stay. And if the folder was moved. In several processes all return an error.
     pub fn save<'a>(&mut self, trainers: impl Into<Vec<&'a Trainer>>) -> Result<()> {
         let trainers = trainers.into();
-        let number = self.number(&trainers);
-        let checkpoint = self.checkpoint(&trainers)?;
-        let (folder, keep) = (&mut self.folder, self.keep);
-        self.net.processes.of_first(|| {
-            let folder = folder
-                .as_mut()
-                .context("the first process has the folder")?;
-            folder.save(number, &checkpoint, keep)?;
-            Ok(Vec::new())
-        })?;
+        self.check_trainers(&trainers)?;
+        let (number, keep) = (self.number(&trainers), self.keep);
+        let checkpoint = content::write(&self.net, &trainers, &self.own, &lock(&self.progress))?;
+        self.in_folder(|folder| folder.save(number, &checkpoint, keep))?;
         let position = Some(lock(&self.progress).position());
         self.saved = Saved { number, position };
         Ok(())
@@ -265,7 +254,7 @@ impl Checkpoints {
         trainers: impl Into<Vec<&'a mut Trainer>>,
     ) -> Result<Option<Epoch>> {
         let mut trainers = trainers.into();
-        self.check_flag(&as_shared(&trainers))?;
+        self.check_trainers(&as_shared(&trainers))?;
         for trainer in &trainers {
             trainer.check_no_gradients_wait("Checkpoints::end_epoch")?;
         }
@@ -318,16 +307,16 @@ impl Checkpoints {
             );
             return Ok(());
         }
-        let own = self.net.state_dict()?;
         let found = self.net.processes.of_first(|| {
-            let tensors = weights::load(&self.path.join(BEST), &own)?;
-            let names = own.iter().map(|(name, _)| name.clone());
-            let bytes = weights::to_bytes(&names.zip(tensors).collect::<Vec<_>>(), None)?;
+            let best = self.path.join(BEST);
+            let cannot = || format!("cannot read parameters from {}", best.display());
+            let file = files::open(&best).with_context(cannot)?;
+            let bytes = weights::read(file).with_context(cannot)?;
             let written = lock(&self.progress).best_crc32;
             ensure!(
                 written == Some(crc32fast::hash(&bytes)),
                 "{}: the parameters are not those that this run wrote; the file was changed, or is damaged",
-                self.path.join(BEST).display()
+                best.display()
             );
             Ok(bytes)
         })?;
@@ -364,17 +353,6 @@ impl Checkpoints {
         minibatches.max(steps.unwrap_or(0))
     }
 
-    /// What a checkpoint has.
-    fn checkpoint(&self, trainers: &[&Trainer]) -> Result<Checkpoint> {
-        let numbers: Vec<usize> = trainers.iter().map(|trainer| trainer.number).collect();
-        let are_own = trainers.iter().all(|trainer| trainer.net.is(&self.net));
-        ensure!(
-            are_own && numbers == self.trainers,
-            "a checkpoint needs the trainers of Checkpoints::open, all of them and in the same order"
-        );
-        content::write(&self.net, trainers, &self.own, &lock(&self.progress))
-    }
-
     /// Takes up what was checked.
     fn go_on(&mut self, from: GoesOn, trainers: &mut [&mut Trainer]) -> Result<()> {
         functional::set_algorithms(&from.algorithms);
@@ -391,10 +369,21 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// An error if the flag of [`Trainer::stop_when`] came after [`open`](Self::open): it would be ignored.
-    fn check_flag(&self, trainers: &[&Trainer]) -> Result<()> {
-        let mut both = trainers.iter().zip(&self.flags);
-        let known = both.all(|(now, then)| Arc::ptr_eq(&now.flags.stopping, &then.stopping));
+    /// An error if these are not the trainers of [`open`](Self::open), or if the flag of [`Trainer::stop_when`] came after
+    /// it, which would be ignored.
+    fn check_trainers(&self, trainers: &[&Trainer]) -> Result<()> {
+        let both = || {
+            trainers
+                .iter()
+                .map(|trainer| &trainer.flags)
+                .zip(&self.flags)
+        };
+        let are_own = both().all(|(now, then)| Arc::ptr_eq(&now.waiting, &then.waiting));
+        ensure!(
+            are_own && trainers.len() == self.flags.len(),
+            "a checkpoint needs the trainers of Checkpoints::open, all of them and in the same order"
+        );
+        let known = both().all(|(now, then)| Arc::ptr_eq(&now.stopping, &then.stopping));
         ensure!(
             known,
             "stop_when: give the trainer its flag before Checkpoints::open"
@@ -402,29 +391,30 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Writes the parameters and running statistics of the network.
-    fn save_best(&self) -> Result<()> {
-        let state = self.net.state_dict()?;
-        let crc32 = crc32fast::hash(&weights::to_bytes(&state, None)?);
-        lock(&self.progress).best_crc32 = Some(crc32);
+    /// Lets the first process write into the folder.
+    fn in_folder(&mut self, write: impl FnOnce(&mut CheckpointFolder) -> Result<()>) -> Result<()> {
+        let folder = &mut self.folder;
         self.net.processes.of_first(|| {
-            let folder = self
-                .folder
-                .as_ref()
+            let folder = folder
+                .as_mut()
                 .context("the first process has the folder")?;
-            folder.folder().check()?;
-            weights::save(&self.path.join(BEST), &state)?;
+            write(folder)?;
             Ok(Vec::new())
         })?;
         Ok(())
     }
 
-    /// An error that names the folder.
-    fn in_folder(&self, error: candle_core::Error) -> candle_core::Error {
-        match devices::find::<position::OtherData>(&error) {
-            Some(data) => content::other_data(&self.path, &data.this, &data.other),
-            None => error,
-        }
+    /// Writes the parameters and running statistics of the network.
+    fn save_best(&mut self) -> Result<()> {
+        let (state, progress) = (self.net.state_dict()?, self.progress.clone());
+        let path = self.path.join(BEST).display().to_string();
+        self.in_folder(|folder| {
+            folder.folder().check()?;
+            let bytes = weights::to_finite_bytes(&path, &state)?;
+            folder.folder().write(BEST, &bytes)?;
+            lock(&progress).best_crc32 = Some(crc32fast::hash(&bytes));
+            Ok(())
+        })
     }
 }
 

@@ -220,6 +220,13 @@ impl DataParallel {
             .collect()
     }
 
+    /// The tensors of [`state_dict`](Self::state_dict), not copied: later steps change their values.
+    pub(crate) fn tensors(&self) -> Vec<(String, Tensor)> {
+        let all = self.states[0].all().iter();
+        all.map(|(name, var)| (name.clone(), var.as_tensor().clone()))
+            .collect()
+    }
+
     /// Sets parameters and buffers of all replicas by their names, as [`state_dict`](Self::state_dict) has them.
     ///
     /// ```
@@ -239,10 +246,7 @@ impl DataParallel {
     /// Names a tensor that is missing, that the network does not have, or that has another shape. Then nothing was
     /// changed.
     pub fn load_state_dict(&self, state: &[(String, Tensor)]) -> Result<()> {
-        let own = self.states[0].all().iter();
-        let own = own.map(|(name, var)| (name.clone(), var.as_tensor().clone()));
-        let own = own.collect::<Vec<_>>();
-        let tensors = weights::take(state.iter().cloned().collect(), &own)?;
+        let tensors = weights::take(state.iter().cloned().collect(), &self.tensors())?;
         for state in &*self.states {
             for ((name, var), tensor) in state.all().iter().zip(&tensors) {
                 let tensor = devices::to_device(tensor, var.device())?;
@@ -282,7 +286,7 @@ impl DataParallel {
     /// # Errors
     /// If the file cannot be read; and as [`load_state_dict`](Self::load_state_dict).
     pub fn load(&self, path: impl AsRef<Path>) -> Result<()> {
-        let own = self.state_dict()?;
+        let own = self.tensors();
         let names = own.iter().map(|(name, _)| name.clone());
         let tensors = weights::load(path.as_ref(), &own)?;
         self.load_state_dict(&names.zip(tensors).collect::<Vec<_>>())

@@ -71,9 +71,7 @@ impl Trainer {
         }
         let buffers = self.net.other_buffers()?;
         // after all processes have brought theirs
-        for (name, buffer) in &buffers {
-            weights::check_finite(name, buffer)?;
-        }
+        weights::check_all_finite(&buffers)?;
         self.net.check_buffers()?;
         state.extend(buffers);
         Ok(state)

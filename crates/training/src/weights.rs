@@ -155,12 +155,28 @@ pub fn check_finite(name: &str, tensor: &Tensor) -> Result<()> {
 /// If it cannot be written; and if a number is NaN or infinite, because [`load`] would refuse the file. Then a file that
 /// was there stays.
 pub fn save(path: &Path, tensors: &[(String, Tensor)]) -> Result<()> {
-    let finite = tensors
+    let name = path.display().to_string();
+    let bytes = to_finite_bytes(&name, tensors)?;
+    files::write(path, &bytes).with_context(|| format!("cannot write {name}"))
+}
+
+/// The bytes of a file that is called `name` in errors, if all numbers are finite.
+///
+/// # Errors
+/// If a number is NaN or infinite, or a device fails.
+pub fn to_finite_bytes(name: &str, tensors: &[(String, Tensor)]) -> Result<Vec<u8>> {
+    check_all_finite(tensors).with_context(|| format!("{name} is not written"))?;
+    to_bytes(tensors, None).with_context(|| format!("cannot write {name}"))
+}
+
+/// An error that names the first tensor with a float that is NaN or infinite.
+///
+/// # Errors
+/// As it says.
+pub fn check_all_finite(tensors: &[(String, Tensor)]) -> Result<()> {
+    tensors
         .iter()
-        .try_for_each(|(name, tensor)| check_finite(name, tensor));
-    finite.with_context(|| format!("{} is not written", path.display()))?;
-    let written = to_bytes(tensors, None).and_then(|bytes| Ok(files::write(path, &bytes)?));
-    written.with_context(|| format!("cannot write {}", path.display()))
+        .try_for_each(|(name, tensor)| check_finite(name, tensor))
 }
 
 /// The bytes of a safetensors file of named tensors, which `metadata` can say more about.

@@ -4,16 +4,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use candle_core::{Device, Result, Tensor};
-use devices::{Context, bail, ensure, find, wrap};
+use devices::{Context, bail, ensure, find};
 use training::{Checkpoint, CheckpointError, weights};
 
+use super::another_run::{another_run, other_settings};
 use super::position::Progress;
 use super::settings;
 use crate::data_parallel::DataParallel;
 use crate::trainer::{CheckedState, LossSum, Trainer};
-
-/// The file of the best parameters, for [`DataParallel::load`], PyTorch and candle's `VarMap`.
-pub(super) const BEST: &str = "best.safetensors";
 
 /// The name of the sums of a trainer's losses and the numbers of their examples.
 const LOSSES: &str = "losses";
@@ -56,7 +54,7 @@ pub(super) struct OfTrainer {
 
 /// An error if a parameter has a name that other tensors of a checkpoint have.
 pub(super) fn check_names(net: &DataParallel) -> Result<()> {
-    for (name, _) in net.state_dict()? {
+    for (name, _) in net.tensors() {
         let is_taken = name.starts_with(OWN) || name.starts_with("trainer ");
         ensure!(
             !is_taken,
@@ -78,9 +76,7 @@ pub(super) fn write(
 ) -> Result<Checkpoint> {
     net.check_replicas()?;
     let network = net.state_dict()?;
-    for (name, tensor) in &network {
-        weights::check_finite(name, tensor)?;
-    }
+    weights::check_all_finite(&network)?;
     let mut tensors: BTreeMap<String, Tensor> = network.into_iter().collect();
     for (i, trainer) in trainers.iter().enumerate() {
         let prefix = of_trainer(i);
@@ -155,17 +151,7 @@ fn checked(
     let own = take_prefix(&mut tensors, OWN);
     let states = (0..trainers.len()).map(|i| take_prefix(&mut tensors, &of_trainer(i)));
     let states: Vec<BTreeMap<String, Tensor>> = states.collect();
-    let network = net.state_dict()?;
-    let names = network.iter().map(|(name, _)| name.clone());
-    for (name, own) in &network {
-        let found = tensors.get(name).map_or(own.dtype(), Tensor::dtype);
-        ensure!(
-            found == own.dtype(),
-            "tensor {name:?} has type {found:?}, expected {:?}",
-            own.dtype()
-        );
-    }
-    let taken = weights::take(tensors.into_iter().collect(), &network)?;
+    let network = network_of(tensors, net)?;
     let steps: Vec<usize> = states.iter().filter_map(Trainer::steps_in).collect();
     let own_settings = settings::of_run(trainers, Some(&steps));
     if let Some((this, other)) = training::difference(&own_settings, saved_settings) {
@@ -190,15 +176,9 @@ fn checked(
         path.display(),
         progress.position()
     ));
-    let (begun_by, this) = (text(VERSION)?, env!("CARGO_PKG_VERSION"));
-    if begun_by != this {
-        notes.push(format!(
-            "version {begun_by} of data-parallel wrote the checkpoint, and this is version {this}: results may differ in \
-             the last digits"
-        ));
-    }
+    notes.extend(of_another_version(text(VERSION)?));
     Ok(GoesOn {
-        network: names.zip(taken).collect(),
+        network,
         trainers: checked,
         own,
         progress,
@@ -207,40 +187,34 @@ fn checked(
     })
 }
 
-/// The error of a checkpoint of another run.
-fn another_run(path: &Path, why: &candle_core::Error) -> candle_core::Error {
-    let path = path.display();
-    let text = format!("{path} holds another run: {why}; open another folder");
-    wrap(CheckpointError::OtherRun(text))
+/// The tensors of the network, in its order; no other may be left.
+fn network_of(
+    found: BTreeMap<String, Tensor>,
+    net: &DataParallel,
+) -> Result<Vec<(String, Tensor)>> {
+    let expected = net.tensors();
+    for (name, own) in &expected {
+        let dtype = found.get(name).map_or(own.dtype(), Tensor::dtype);
+        ensure!(
+            dtype == own.dtype(),
+            "tensor {name:?} has type {dtype:?}, expected {:?}",
+            own.dtype()
+        );
+    }
+    let taken = weights::take(found.into_iter().collect(), &expected)?;
+    let names = expected.into_iter().map(|(name, _)| name);
+    Ok(names.zip(taken).collect())
 }
 
-/// The error of a checkpoint of a run with another setting.
-pub(super) fn other_settings(path: &Path, this: &str, other: &str) -> candle_core::Error {
-    let advice = if other.starts_with("replicas ") {
+/// What is to be said if another version wrote the checkpoint.
+fn of_another_version(begun_by: &str) -> Option<String> {
+    let this = env!("CARGO_PKG_VERSION");
+    (begun_by != this).then(|| {
         format!(
-            ", and each minibatch is split over the replicas; open another folder, and begin with its parameters: \
-             net.load({:?})",
-            path.join(BEST)
+            "version {begun_by} of data-parallel wrote the checkpoint, and this is version {this}: results may differ in \
+             the last digits"
         )
-    } else if other.starts_with("schedule") {
-        ". A schedule that ends with the run changes with the number of epochs: give it the length that it had, or open \
-         another folder"
-            .to_owned()
-    } else {
-        "; open another folder".to_owned()
-    };
-    let path = path.display();
-    let text = format!("{path} holds another run: it has {other:?}, this one {this:?}{advice}");
-    wrap(CheckpointError::OtherRun(text))
-}
-
-/// The error of other data than that of the run.
-pub(super) fn other_data(path: &Path, this: &str, other: &str) -> candle_core::Error {
-    let path = path.display();
-    let text = format!(
-        "the data of the run in {path} has {other:?}, this one {this:?}; open another folder for another run"
-    );
-    wrap(CheckpointError::OtherRun(text))
+    })
 }
 
 /// The tensors whose names begin with `prefix`, without it.

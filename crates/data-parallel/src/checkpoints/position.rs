@@ -1,13 +1,15 @@
 //! Where a run stands: minibatches that were given, epochs that were completed.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use candle_core::{Result, Tensor};
-use devices::{Context, ensure, lock, wrap};
+use devices::{Context, ensure, lock};
 use training::{DataIter, Loader, difference};
 
+use super::another_run::other_data;
 use super::epoch::Epoch;
 use crate::trainer::Flags;
 
@@ -57,21 +59,6 @@ pub(super) struct Progress {
     pub data: Option<String>,
 }
 
-/// The data is not that of the run before.
-#[derive(Debug)]
-pub(super) struct OtherData {
-    pub this: String,
-    pub other: String,
-}
-
-impl fmt::Display for OtherData {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "other data: {:?} for {:?}", self.this, self.other)
-    }
-}
-
-impl std::error::Error for OtherData {}
-
 impl Progress {
     pub fn position(&self) -> Position {
         Position {
@@ -81,8 +68,8 @@ impl Progress {
         }
     }
 
-    /// Begins an epoch, or goes on in it. Returns how many of its minibatches were given before.
-    pub fn begin(&mut self, data: &DataIter, epoch: usize) -> Result<usize> {
+    /// Begins an epoch of the run in a folder, or goes on in it. Returns how many of its minibatches were given before.
+    pub fn begin(&mut self, folder: &Path, data: &DataIter, epoch: usize) -> Result<usize> {
         let next = self.history.len() + 1;
         ensure!(
             epoch == next,
@@ -93,7 +80,7 @@ impl Progress {
         if let Some(other) = &self.data
             && let Some((this, other)) = difference(&settings, other)
         {
-            return Err(wrap(OtherData { this, other }));
+            return Err(other_data(folder, &this, &other));
         }
         self.data = Some(settings);
         self.of = data.num_batches();
