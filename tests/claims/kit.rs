@@ -214,9 +214,22 @@ pub fn says<T>(words: &str, result: Result<T, impl Display>) -> Result<()> {
 
 /// Waits until a file of a run is there, which must not end before.
 pub fn until_there(file: &Path, run: &mut Child) -> Result<()> {
-    while !file.exists() {
+    until(|| file.exists(), &file.display().to_string(), run)
+}
+
+/// Waits until a run has written two checkpoints; it must not end before.
+pub fn until_two_checkpoints(folder: &Path, run: &mut Child) -> Result<()> {
+    until(
+        || older_checkpoint(folder).is_some(),
+        "two checkpoints",
+        run,
+    )
+}
+
+fn until(is_there: impl Fn() -> bool, what: &str, run: &mut Child) -> Result<()> {
+    while !is_there() {
         let ended = run.try_wait()?;
-        ensure!(ended.is_none(), "{ended:?} before {}", file.display());
+        ensure!(ended.is_none(), "{ended:?} before {what}");
         std::thread::sleep(Duration::from_millis(1));
     }
     Ok(())
@@ -232,16 +245,6 @@ pub fn older_checkpoint(folder: &Path) -> Option<PathBuf> {
     let older = entries.map(|entry| entry.path());
     let older = older.filter_map(|path| Some((step(&path)?, path)));
     older.max().map(|(_, path)| path)
-}
-
-/// Waits until a run has written two checkpoints; it must not end before.
-pub fn until_two_checkpoints(folder: &Path, run: &mut Child) -> Result<()> {
-    while older_checkpoint(folder).is_none() {
-        let ended = run.try_wait()?;
-        ensure!(ended.is_none(), "{ended:?} before two checkpoints");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    Ok(())
 }
 
 /// Sends a signal: `-KILL`.

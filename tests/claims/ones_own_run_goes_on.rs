@@ -82,6 +82,13 @@ impl Place {
         })
     }
 
+    /// The program ends with an error that has these words.
+    fn fails(&self, args: &str, words: &str) -> Result<()> {
+        let (status, _, stderr) = ended(self.output(args)?)?;
+        ensure!(status == 1, "{args}: {status}: {stderr}");
+        has(&stderr, words)
+    }
+
     /// The error with which the program ends before it trains.
     fn refused(&self, args: &str) -> Result<String> {
         let before = self.files()?;
@@ -484,23 +491,15 @@ fn changed_best_parameters_are_not_loaded() -> Result<()> {
     let last = bytes.len() - 1;
     bytes[last] ^= 1;
     fs::write(&best, bytes)?;
-    let (status, _, stderr) = ended(place.output("epochs=2 keep=1")?)?;
-    ensure!(status == 1, "{status}: {stderr}");
-    has(
-        &stderr,
-        "best.safetensors: the parameters are not those that this run wrote",
-    )
+    let words = "best.safetensors: the parameters are not those that this run wrote";
+    place.fails("epochs=2 keep=1", words)
 }
 
 /// Otherwise a signal would be heard, and nothing would end.
 fn a_flag_that_comes_too_late_is_an_error() -> Result<()> {
     let place = Place::new()?;
-    let (status, _, stderr) = ended(place.output("epochs=2 late=true")?)?;
-    ensure!(status == 1, "{status}: {stderr}");
-    has(
-        &stderr,
-        "give the trainer its flag before Checkpoints::open",
-    )
+    let words = "give the trainer its flag before Checkpoints::open";
+    place.fails("epochs=2 late=true", words)
 }
 
 fn a_moved_folder_is_an_error() -> Result<()> {

@@ -553,27 +553,23 @@ fn processes_that_do_not_know_each_other_are_refused() -> Result<()> {
 
 /// A score of one's own in each; a loop over data that was not cut.
 fn processes_that_do_not_do_the_same_are_refused() -> Result<()> {
-    let place = tempfile::tempdir()?;
-    let args = format!("{OWN} spread=0.5");
-    let job = mpirun()
-        .args(of(2, &args)?)
-        .current_dir(place.path())
-        .output()?;
-    let (status, _, stderr) = ended(job)?;
-    ensure!(status == 1, "{status}: {stderr}");
-    has(&stderr, "the processes have different scores")?;
-
-    let place = tempfile::tempdir()?;
-    let args = format!("{OWN} whole=true");
-    let job = mpirun()
-        .args(of(2, &args)?)
-        .current_dir(place.path())
-        .output()?;
-    let (status, _, stderr) = ended(job)?;
-    ensure!(status == 1, "{status}: {stderr}");
-    has(
-        &stderr,
-        "processes 0 and 1 train on the same minibatch: net.part(data)",
-    )?;
-    own_in_one_process(&args).map(drop)
+    let whole = format!("{OWN} whole=true");
+    for (args, words) in [
+        (
+            &format!("{OWN} spread=0.5"),
+            "the processes have different scores",
+        ),
+        (
+            &whole,
+            "processes 0 and 1 train on the same minibatch: net.part(data)",
+        ),
+    ] {
+        let place = tempfile::tempdir()?;
+        let job = mpirun()
+            .args(of(2, args)?)
+            .current_dir(place.path())
+            .output()?;
+        ends(ended(job)?, 1, words)?;
+    }
+    own_in_one_process(&whole).map(drop)
 }

@@ -351,7 +351,10 @@ impl DataParallel {
         if self.processes.are_one() || data.is_part() {
             return data;
         }
-        data.part(self.own(), &lock(&self.weights))
+        let weights = lock(&self.weights);
+        let shards = data.shards(self.own(), weights.len());
+        let part = shards.and_then(|shards| shards.split_by(&weights));
+        part.expect("the replicas of a process are among all, with a weight for each")
     }
 
     /// Whether both are the same network.

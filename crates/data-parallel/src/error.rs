@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use devices::{find, wrap};
+use devices::{find, message, wrap};
 use training::CheckpointError;
 
 /// What this library and its closures return: candle's `Result`. So one `Result` serves networks, losses, data and
@@ -115,6 +115,11 @@ impl Kind {
             return cause;
         }
         wrap(OfStep { kind: self, cause })
+    }
+
+    /// An error of this kind that says only this.
+    pub fn says(self, text: impl Into<String>) -> candle_core::Error {
+        self.of(message(text))
     }
 }
 

@@ -90,13 +90,11 @@ fn world(processes: Processes, replicas: usize) -> Result<World> {
         replicas >= count,
         "{replicas} replicas are too few for {count} processes: each needs one"
     );
-    let own = process.replicas(replicas);
-    let first = own.start - process.replicas_here(replicas).start;
-    let first = (process.on_machine > 1).then_some(first);
+    let own = process.replicas(replicas).len();
     if count > 1 {
         devices::limit_cores(process.share_of_cores(replicas));
     }
-    let (devices, note) = find_devices(DeviceKind::Auto, Some(own.len()), first)?;
+    let (devices, note) = find_devices(DeviceKind::Auto, Some(own), process.first_here(replicas))?;
     let mut world = World::of(Arc::new(processes), devices);
     world.notes.extend(note);
     Ok(world)

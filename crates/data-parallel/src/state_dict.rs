@@ -10,7 +10,7 @@ use training::{compare, weights};
 use crate::data_parallel::DataParallel;
 use crate::error::Disagreement;
 use crate::slot::{NamedState, Slot, state_name};
-use crate::trainer::{CheckedState, Trainer, TrainerState};
+use crate::trainer::{CheckedBuffer, CheckedState, Trainer, TrainerState};
 
 /// The name of the numbers of steps: of all, and of each parameter.
 const STEPS: &str = "steps";
@@ -141,8 +141,13 @@ impl Trainer {
             self.rule.lr = state.lr;
             self.number = state.number;
         }
-        for (name, buffer, tensor) in state.buffers {
-            buffer.set(&tensor).context(name)?;
+        for CheckedBuffer {
+            name,
+            buffer,
+            value,
+        } in state.buffers
+        {
+            buffer.set(&value).context(name)?;
         }
         Ok(())
     }
@@ -252,10 +257,7 @@ impl DataParallel {
 
     /// The buffers of the other replicas that are in `state`, each with its name and its new value. The others keep their
     /// values, those of the first replica.
-    fn find_other_buffers(
-        &self,
-        state: &BTreeMap<String, Tensor>,
-    ) -> Result<Vec<(String, Var, Tensor)>> {
+    fn find_other_buffers(&self, state: &BTreeMap<String, Tensor>) -> Result<Vec<CheckedBuffer>> {
         let mut found = Vec::new();
         for (i, replica) in self.states.iter().enumerate() {
             for (name, buffer) in replica.buffers() {
@@ -270,8 +272,11 @@ impl DataParallel {
                     tensor.dtype(),
                     buffer.dtype()
                 );
-                let tensor = devices::to_device(tensor, buffer.device())?;
-                found.push((name, buffer.clone(), tensor));
+                found.push(CheckedBuffer {
+                    name,
+                    buffer: buffer.clone(),
+                    value: devices::to_device(tensor, buffer.device())?,
+                });
             }
         }
         Ok(found)

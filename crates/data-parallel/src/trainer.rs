@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use candle_core::{DType, Device, Result, Tensor, Var};
 use collective::Member;
-use devices::{bail, ensure, find, lock, message};
+use devices::{bail, ensure, find, lock};
 use functional::{Optimizer, Value};
 use training::{BatchLoss, ReadLoss, Unread};
 
@@ -105,8 +105,15 @@ pub(crate) struct Slots {
 pub(crate) struct CheckedState {
     /// None where only running statistics are set.
     pub of_trainer: Option<TrainerState>,
-    /// The names of running statistics of other replicas, where they are, and their new values.
-    pub buffers: Vec<(String, Var, Tensor)>,
+    /// Running statistics of other replicas.
+    pub buffers: Vec<CheckedBuffer>,
+}
+
+/// A running statistic of a replica, and its new value.
+pub(crate) struct CheckedBuffer {
+    pub name: String,
+    pub buffer: Var,
+    pub value: Tensor,
 }
 
 /// The state of a trainer itself.
@@ -541,7 +548,7 @@ impl Trainer {
                     return self.refuse(of_step, refused);
                 }
                 let lost = self.drop_step()?;
-                return Err(Kind::Refused.of(message(format!("{error}{lost}"))));
+                return Err(Kind::Refused.says(format!("{error}{lost}")));
             }
             Err(error) => return Err(self.failed(error)),
         };
@@ -605,10 +612,10 @@ impl Trainer {
                 .iter()
                 .position(|first| first == other && !first.is_empty())
             {
-                return Err(Kind::Refused.of(message(format!(
+                return Err(Kind::Refused.says(format!(
                     "processes {first} and {i} train on the same minibatch: net.part(data) makes the part of a process, and \
                      so does Checkpoints::minibatches"
-                ))));
+                )));
             }
         }
         Ok(())
@@ -781,9 +788,7 @@ impl Trainer {
         let lost = self.drop_step()?;
         let StepNumber { number, lr } = step;
         let said = refused.said(&lost);
-        Err(Kind::Refused.of(message(format!(
-            "step {number}, at learning rate {lr:?}: {said}"
-        ))))
+        Err(Kind::Refused.says(format!("step {number}, at learning rate {lr:?}: {said}")))
     }
 
     /// An error that names `flush`, if gradients wait for their step.
@@ -826,11 +831,11 @@ impl Trainer {
         let mut counts = [own as f64, flags[0], flags[1]];
         self.net.processes.sum(&mut counts)?;
         if let Some(bad) = bad {
-            return Err(Kind::Refused.of(message(bad)));
+            return Err(Kind::Refused.says(bad));
         }
         if counts[2] > 0.0 {
             let bad = "the minibatch of another process has NaN or infinity; no step was taken";
-            return Err(Kind::Refused.of(message(bad)));
+            return Err(Kind::Refused.says(bad));
         }
         if self.net.processes.are_one() {
             return Ok(own);
@@ -859,10 +864,10 @@ impl Trainer {
             self.epoch_losses.add(&read);
             let (StepNumber { number, lr }, loss) = (read.note, read.mean);
             if self.checks_numbers && !loss.is_finite() {
-                return Err(Kind::Diverged.of(message(format!(
+                return Err(Kind::Diverged.says(format!(
                     "step {number}, at learning rate {lr:?}: the loss is {loss}. The step was taken; try a smaller rate, \
                      or clip_norm"
-                ))));
+                )));
             }
         }
         Ok(())
@@ -892,8 +897,7 @@ fn fingerprint(x: &Tensor, y: &Tensor) -> Result<Vec<u8>> {
             .flatten_all()?
             .to_vec1::<f64>()?;
         differ |= values.iter().any(|value| *value != values[0]);
-        let bytes: Vec<u8> = values.into_iter().flat_map(f64::to_le_bytes).collect();
-        sums.extend(crc32fast::hash(&bytes).to_le_bytes());
+        sums.extend(crc32fast::hash(bytemuck::cast_slice(&values)).to_le_bytes());
     }
     Ok(if differ { sums } else { Vec::new() })
 }

@@ -22,41 +22,35 @@ pub fn wrap(error: impl StdError + Send + Sync + 'static) -> Error {
 
 /// The error of type `E` that `error` holds, also within contexts.
 pub fn find<E: StdError + 'static>(error: &Error) -> Option<&E> {
-    match error {
-        Error::WithBacktrace { inner, .. }
-        | Error::Context { inner, .. }
-        | Error::WithPath { inner, .. } => find(inner),
-        Error::WrappedContext { wrapped, .. } => match wrapped.downcast_ref::<Error>() {
-            Some(inner) => find(inner),
-            None => wrapped.downcast_ref(),
-        },
-        Error::Io(io) => {
-            let held = io.get_ref()?;
-            match held.downcast_ref::<InContext>() {
-                Some(within) => find(&within.cause),
-                None => held.downcast_ref(),
-            }
-        }
+    match cause(error) {
+        Error::Io(io) => io.get_ref()?.downcast_ref(),
+        Error::WrappedContext { wrapped, .. } => wrapped.downcast_ref(),
         _ => None,
     }
 }
 
 /// The kind of the `std::io::Error` in `error`, also within contexts.
 pub fn io_kind(error: &Error) -> Option<io::ErrorKind> {
-    match error {
-        Error::WithBacktrace { inner, .. }
-        | Error::Context { inner, .. }
-        | Error::WithPath { inner, .. } => io_kind(inner),
-        Error::WrappedContext { wrapped, .. } => io_kind(wrapped.downcast_ref::<Error>()?),
-        Error::Io(io) => match io
-            .get_ref()
-            .and_then(|held| held.downcast_ref::<InContext>())
-        {
-            Some(within) => io_kind(&within.cause),
-            None => Some(io.kind()),
-        },
+    match cause(error) {
+        Error::Io(io) => Some(io.kind()),
         _ => None,
     }
+}
+
+/// The error behind all contexts, candle's and ours.
+fn cause(error: &Error) -> &Error {
+    let inner = match error {
+        Error::WithBacktrace { inner, .. }
+        | Error::Context { inner, .. }
+        | Error::WithPath { inner, .. } => Some(&**inner),
+        Error::WrappedContext { wrapped, .. } => wrapped.downcast_ref(),
+        Error::Io(io) => {
+            let held = io.get_ref().and_then(|held| held.downcast_ref());
+            held.map(|within: &InContext| &within.cause)
+        }
+        _ => None,
+    };
+    inner.map_or(error, cause)
 }
 
 /// An error that says only this.

@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use candle_core::{Device, Error, Result};
 
+use crate::ensure;
+use crate::errors::wrap;
 use crate::gpu::{self, NoGpu};
 
 /// Where the replicas may live.
@@ -106,7 +108,7 @@ pub fn find_devices(
     k: Option<usize>,
     first: Option<usize>,
 ) -> Result<(Vec<Device>, Option<String>)> {
-    crate::ensure!(k != Some(0), "the number of replicas is 0: give at least 1");
+    ensure!(k != Some(0), "the number of replicas is 0: give at least 1");
     let (mut devices, missing) = match (kind, first) {
         (DeviceKind::Cpu, _) => (Vec::new(), None),
         (_, None) => open_gpus(k.unwrap_or(usize::MAX)),
@@ -114,7 +116,7 @@ pub fn find_devices(
     };
     let gpus = devices.len();
     let note = match missing {
-        Some(why) if gpus == 0 && kind == DeviceKind::Cuda => return Err(crate::errors::wrap(why)),
+        Some(why) if gpus == 0 && kind == DeviceKind::Cuda => return Err(wrap(why)),
         Some(why) => note(gpus, &why),
         None => None,
     };
@@ -123,7 +125,7 @@ pub fn find_devices(
     }
     // a stream and handles of its own for each replica, also where two share a GPU
     for replica in gpus..k.unwrap_or(gpus) {
-        devices.push(gpu::open(replica % gpus).map_err(crate::errors::wrap)?);
+        devices.push(gpu::open(replica % gpus).map_err(wrap)?);
     }
     Ok((devices, note))
 }

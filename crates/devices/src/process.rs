@@ -55,6 +55,13 @@ impl Process {
         self.first(rank, all)..self.first((rank + self.on_machine).min(self.of), all)
     }
 
+    /// The number of its first replica among those of its machine, if it shares the machine with other processes: for
+    /// [`find_devices`](crate::find_devices).
+    pub fn first_here(self, all: usize) -> Option<usize> {
+        let first = self.replicas(all).start - self.replicas_here(all).start;
+        (self.on_machine > 1).then_some(first)
+    }
+
     fn first(self, rank: usize, all: usize) -> usize {
         rank * (all / self.of) + rank.min(all % self.of)
     }

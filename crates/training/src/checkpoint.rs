@@ -58,15 +58,59 @@ impl Checkpoint {
     /// # Errors
     /// If a device fails.
     pub fn to_bytes(&self, step: usize) -> Result<Vec<u8>> {
-        encode(step, self)
+        let Self { texts, tensors } = self;
+        if let Some(taken) = OWN_TEXTS.iter().find(|own| texts.contains_key(**own)) {
+            bail!("a checkpoint has a text {taken:?} of its own; give yours another name")
+        }
+        let own = [
+            ("format".to_owned(), FORMAT.to_owned()),
+            ("crc32".to_owned(), NO_SUM.to_owned()),
+            ("step".to_owned(), step.to_string()),
+        ];
+        let texts: HashMap<String, String> = texts.clone().into_iter().chain(own).collect();
+        let tensors: Vec<(String, Tensor)> = tensors.clone().into_iter().collect();
+        let mut bytes =
+            weights::to_bytes(&tensors, Some(texts)).context("cannot make a checkpoint")?;
+        weights::check_header(&bytes)?; // or it could not be read
+        let (sum, place) = checksum(&mut bytes)?;
+        bytes[place].copy_from_slice(sum.as_bytes());
+        Ok(bytes)
     }
 
     /// What [`to_bytes`](Self::to_bytes) returned, and the number of steps.
     ///
     /// # Errors
     /// If it is damaged, or of another format.
-    pub fn from_bytes(bytes: Vec<u8>) -> Result<(usize, Self)> {
-        decode(bytes)
+    pub fn from_bytes(mut bytes: Vec<u8>) -> Result<(usize, Self)> {
+        let (_, metadata) = SafeTensors::read_metadata(&bytes).context("the file is damaged")?;
+        let mut texts = metadata.metadata().clone().unwrap_or_default();
+        let mut text = |key: &str| {
+            let text = texts.remove(key);
+            text.with_context(|| format!("not a checkpoint: its metadata has no {key:?}"))
+        };
+        let (format, expected) = (text("format")?, text("crc32")?);
+        let (found, _) = checksum(&mut bytes)?;
+        ensure!(
+            found == expected,
+            "the file is damaged: its CRC-32 is {found}, expected {}",
+            quote(&expected)
+        );
+        if format != FORMAT {
+            return Err(wrap(CheckpointError::OtherFormat(format!(
+                "its format is {}, this program reads {FORMAT:?}: go on with the version that wrote it",
+                quote(&format)
+            ))));
+        }
+        let step = text("step")?;
+        let Ok(step) = step.parse() else {
+            bail!("its step is {}", quote(&step))
+        };
+        let tensors = candle_core::safetensors::load_buffer(&bytes, &Device::Cpu)?;
+        let checkpoint = Self {
+            texts: texts.into_iter().collect(),
+            tensors: tensors.into_iter().collect(),
+        };
+        Ok((step, checkpoint))
     }
 }
 
@@ -185,7 +229,7 @@ impl CheckpointFolder {
         checkpoint: &Checkpoint,
         keep: usize,
     ) -> Result<()> {
-        let bytes = encode(step, checkpoint)?;
+        let bytes = checkpoint.to_bytes(step)?;
         self.write_next(&bytes)?;
         for name in std::mem::take(&mut self.to_remove) {
             self.folder.remove(&name)?;
@@ -219,7 +263,7 @@ impl CheckpointFolder {
             self.folder.remove(&of_step(old))?;
         }
         self.folder.remove(NEXT)?;
-        self.folder.write(NEWEST, &encode(0, checkpoint)?)?;
+        self.folder.write(NEWEST, &checkpoint.to_bytes(0)?)?;
         (self.newest, self.to_remove) = (Some(0), Vec::new());
         Ok(())
     }
@@ -272,60 +316,8 @@ impl CheckpointFolder {
             )
         };
         let bytes = self.folder.read(name).with_context(cannot)?;
-        decode(weights::read(bytes).with_context(cannot)?).with_context(cannot)
+        Checkpoint::from_bytes(weights::read(bytes).with_context(cannot)?).with_context(cannot)
     }
-}
-
-fn decode(mut bytes: Vec<u8>) -> Result<(usize, Checkpoint)> {
-    let (_, metadata) = SafeTensors::read_metadata(&bytes).context("the file is damaged")?;
-    let mut texts = metadata.metadata().clone().unwrap_or_default();
-    let mut text = |key: &str| {
-        let text = texts.remove(key);
-        text.with_context(|| format!("not a checkpoint: its metadata has no {key:?}"))
-    };
-    let (format, expected) = (text("format")?, text("crc32")?);
-    let (found, _) = checksum(&mut bytes)?;
-    ensure!(
-        found == expected,
-        "the file is damaged: its CRC-32 is {found}, expected {}",
-        quote(&expected)
-    );
-    if format != FORMAT {
-        return Err(wrap(CheckpointError::OtherFormat(format!(
-            "its format is {}, this program reads {FORMAT:?}: go on with the version that wrote it",
-            quote(&format)
-        ))));
-    }
-    let step = text("step")?;
-    let Ok(step) = step.parse() else {
-        bail!("its step is {}", quote(&step))
-    };
-    let tensors = candle_core::safetensors::load_buffer(&bytes, &Device::Cpu)?;
-    let checkpoint = Checkpoint {
-        texts: texts.into_iter().collect(),
-        tensors: tensors.into_iter().collect(),
-    };
-    Ok((step, checkpoint))
-}
-
-fn encode(step: usize, checkpoint: &Checkpoint) -> Result<Vec<u8>> {
-    let Checkpoint { texts, tensors } = checkpoint;
-    if let Some(taken) = OWN_TEXTS.iter().find(|own| texts.contains_key(**own)) {
-        bail!("a checkpoint has a text {taken:?} of its own; give yours another name")
-    }
-    let own = [
-        ("format".to_owned(), FORMAT.to_owned()),
-        ("crc32".to_owned(), NO_SUM.to_owned()),
-        ("step".to_owned(), step.to_string()),
-    ];
-    let texts: HashMap<String, String> = texts.clone().into_iter().chain(own).collect();
-    let tensors: Vec<(String, Tensor)> = tensors.clone().into_iter().collect();
-    let bytes = weights::to_bytes(&tensors, Some(texts));
-    let mut bytes = bytes.context("cannot make a checkpoint")?;
-    weights::check_header(&bytes)?; // or it could not be read
-    let (sum, place) = checksum(&mut bytes)?;
-    bytes[place].copy_from_slice(sum.as_bytes());
-    Ok(bytes)
 }
 
 /// The checksum of a file, and where it stands; zeros stand there afterwards.
@@ -335,8 +327,9 @@ fn checksum(bytes: &mut [u8]) -> Result<(String, Range<usize>)> {
     let found = windows.position(|window| window == SUM.as_bytes());
     let begin = found.context("the file is damaged: it has no checksum")? + SUM.len();
     let place = begin..begin + NO_SUM.len();
-    let digits = bytes.get_mut(place.clone());
-    let digits = digits.context("the file is damaged: it ends inside its checksum")?;
+    let digits = bytes
+        .get_mut(place.clone())
+        .context("the file is damaged: it ends inside its checksum")?;
     digits.copy_from_slice(NO_SUM.as_bytes());
     Ok((format!("{:08x}", crc32fast::hash(bytes)), place))
 }

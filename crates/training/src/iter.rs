@@ -314,19 +314,6 @@ impl DataIter {
         Ok(self)
     }
 
-    /// Makes only the shards `own` of those into which these weights split a minibatch, one weight for each shard.
-    ///
-    /// # Panics
-    /// If there are no such shards.
-    pub fn part(mut self, own: Range<usize>, weights: &[f64]) -> Self {
-        assert!(
-            own.start <= own.end && own.end <= weights.len(),
-            "shards {own:?}"
-        );
-        self.shards = (own, weights.to_vec());
-        self
-    }
-
     /// Splits minibatches into [`shards`](Self::shards) in proportion to these weights, for devices of different speed.
     ///
     /// # Errors

@@ -57,12 +57,12 @@ impl<N> Unread<N> {
     where
         N: Clone,
     {
-        let copy = Self {
+        let mut copy = Self {
             losses: self.losses.clone(),
             notes: self.notes.clone(),
             since: self.since,
         };
-        { copy }.read()
+        copy.read()
     }
 
     /// The losses since the last call.

@@ -142,10 +142,8 @@ pub(super) fn find_devices(
             "--gpus {k} is too few for {of} processes: each needs a replica; give --gpus {of} or more, or start fewer \
              processes"
         );
-        let replicas = process.replicas(k);
-        let first_here = replicas.start - process.replicas_here(k).start;
-        first = (process.on_machine > 1).then_some(first_here);
-        own = Some(replicas.len());
+        first = process.first_here(k);
+        own = Some(process.replicas(k).len());
     }
     let found = find(options.device, own, first);
     found.with_context(|| format!("--device {:?} cannot be used", options.device).to_lowercase())
