@@ -1,18 +1,25 @@
 //! A thread and its helpers share out the tasks of one operation after the other. Task q of n belongs to
 //! the same thread every time, so that it finds the memory of the operation before in that thread's cache.
-//! A thread that has finished its own tasks takes tasks that others have not begun. Helpers spin for a
-//! moment before they sleep: operations follow each other within microseconds.
+//! A thread that has finished its own tasks takes tasks that others have not begun.
+//!
+//! The owner waits for tasks, never for helpers: on a busy machine a helper that has no core takes no task, and the
+//! owner does them all itself. A helper that comes late finds nothing to take, or takes tasks of a later operation.
+//! Helpers spin for a moment before they sleep, because operations follow each other within microseconds.
 
 use devices::lock;
 use std::any::Any;
 use std::cell::UnsafeCell;
+use std::hint::spin_loop;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering::*};
-use std::sync::{Arc, Condvar, Mutex};
-use std::thread::JoinHandle;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
+use std::sync::{Arc, Mutex};
+use std::thread::{Builder, JoinHandle, park, yield_now};
 
-/// How long a helper that has nothing to do looks for work before it sleeps; about 1 ms.
-const SPINS: usize = 20_000;
+/// How often a thread that waits looks again before it first offers its core to another thread.
+const SPINS: usize = 200;
+
+/// How often a helper offers its core to other threads before it sleeps.
+const YIELDS: usize = 1000;
 
 type Task<'a> = dyn Fn(usize) + Sync + 'a;
 
@@ -22,27 +29,36 @@ pub(crate) struct Pool {
 }
 
 struct Shared {
+    /// Written by the owner while no task is left; read by a thread that has taken a task and not yet reported it.
+    job: UnsafeCell<Option<Job>>,
+    /// For each thread, how many of its own tasks nobody has taken. Whoever lowers it has taken a task of the present
+    /// job, also where it read the number during an earlier one.
+    left: Box<[Aligned<AtomicUsize>]>,
+    /// Tasks that are not reported as finished.
+    unfinished: Aligned<AtomicUsize>,
     /// Counts the jobs; a helper waits for it to change.
-    round: AtomicUsize,
-    /// Written by the owner between rounds only; none ends the helpers.
-    job: UnsafeCell<Option<(*const Task<'static>, usize)>>,
-    /// For each thread, the next of its own tasks.
-    next: Box<[Aligned]>,
-    /// Helpers that have not finished the round.
-    busy: AtomicUsize,
+    round: Aligned<AtomicUsize>,
+    /// Whether each thread sleeps and has to be woken.
+    asleep: Box<[AtomicBool]>,
+    /// How many sleep.
     sleepers: AtomicUsize,
-    bed: Mutex<()>,
-    wake: Condvar,
+    ended: AtomicBool,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+#[derive(Clone, Copy)]
+struct Job {
+    task: *const Task<'static>,
+    tasks: usize,
 }
 
 /// On cache lines of its own.
 #[repr(align(128))]
 #[derive(Default)]
-struct Aligned(AtomicUsize);
+struct Aligned<T>(T);
 
-// Safety: `job` is written while no helper reads it: they read it after they have seen `round`
-// change, and the owner writes it only when all have reported the end of the round in `busy`.
+// Safety: `job` is written while no task is left or unfinished, and read between taking a task and reporting it. So no
+// thread reads it while the owner writes it.
 unsafe impl Sync for Shared {}
 // Safety: as above; the task behind the pointer is Sync.
 unsafe impl Send for Shared {}
@@ -54,13 +70,13 @@ impl Pool {
     /// If the system starts no more threads.
     pub(crate) fn new(size: usize, begin: fn()) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
-            round: AtomicUsize::new(0),
             job: UnsafeCell::new(None),
-            next: (0..size).map(|_| Aligned::default()).collect(),
-            busy: AtomicUsize::new(0),
+            left: (0..size).map(|_| Aligned::default()).collect(),
+            unfinished: Aligned::default(),
+            round: Aligned::default(),
+            asleep: (0..size).map(|_| AtomicBool::new(false)).collect(),
             sleepers: AtomicUsize::new(0),
-            bed: Mutex::new(()),
-            wake: Condvar::new(),
+            ended: AtomicBool::new(false),
             panic: Mutex::new(None),
         });
         let mut pool = Self {
@@ -73,7 +89,7 @@ impl Pool {
                 begin();
                 shared.help(thread);
             };
-            let helper = std::thread::Builder::new().name(format!("helper {thread}"));
+            let helper = Builder::new().name(format!("helper {thread}"));
             pool.helpers.push(helper.spawn(help)?);
         }
         Ok(pool)
@@ -81,118 +97,134 @@ impl Pool {
 
     /// The threads, the owner's included.
     pub(crate) fn size(&self) -> usize {
-        self.shared.next.len()
+        self.shared.left.len()
     }
 
     /// Calls `task` with each number below `tasks`; returns when all calls have. A panic of one
     /// comes back here.
     pub(crate) fn run(&mut self, tasks: usize, task: &Task<'_>) {
         let shared = &*self.shared;
-        // Safety: the task outlives its use, since this function ends after the last helper has
-        // reported; the job is written between two rounds.
-        unsafe {
-            let task = std::mem::transmute::<&Task<'_>, &'static Task<'static>>(task);
-            *shared.job.get() = Some((task, tasks));
+        // Safety: a reference is a valid pointer. It is used while a task is unfinished, and this function ends later.
+        let task = unsafe { std::mem::transmute::<&Task<'_>, *const Task<'static>>(task) };
+        // Safety: the tasks of the job before are finished, and those of this one cannot be taken yet.
+        unsafe { *shared.job.get() = Some(Job { task, tasks }) };
+        shared.unfinished.0.store(tasks, Relaxed);
+        for (thread, Aligned(left)) in shared.left.iter().enumerate() {
+            let own = shared.first_of(thread + 1, tasks) - shared.first_of(thread, tasks);
+            left.store(own, Release);
         }
-        for thread in 0..self.size() {
-            let Aligned(next) = &shared.next[thread];
-            next.store(shared.block(thread, tasks), Relaxed);
-        }
-        shared.open_round(self.helpers.len());
-        shared.work(0, tasks, task);
-        shared.wait_for_helpers();
+        shared.round.0.fetch_add(1, SeqCst);
+        self.wake(tasks.saturating_sub(1));
+        shared.work(0);
+        shared.wait_for_tasks();
         if let Some(panic) = lock(&shared.panic).take() {
             resume_unwind(panic);
+        }
+    }
+
+    /// Wakes at most so many of the helpers that sleep.
+    fn wake(&self, most: usize) {
+        let shared = &*self.shared;
+        if shared.sleepers.load(SeqCst) == 0 {
+            return;
+        }
+        let sleeping = (1..self.size()).filter(|&thread| shared.asleep[thread].swap(false, SeqCst));
+        for thread in sleeping.take(most) {
+            shared.sleepers.fetch_sub(1, SeqCst);
+            self.helpers[thread - 1].thread().unpark();
         }
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // Safety: between two rounds.
-        unsafe { *self.shared.job.get() = None };
-        self.shared.open_round(0);
+        self.shared.ended.store(true, SeqCst);
+        self.shared.round.0.fetch_add(1, SeqCst);
+        self.wake(self.size());
         for helper in self.helpers.drain(..) {
-            let _ = helper.join(); // its panics were caught and reported
+            let _ = helper.join(); // the panics of its tasks were caught and reported
         }
     }
 }
 
 impl Shared {
     /// The first of a thread's own tasks.
-    fn block(&self, thread: usize, tasks: usize) -> usize {
-        thread * tasks / self.next.len()
-    }
-
-    fn open_round(&self, helpers: usize) {
-        self.busy.store(helpers, Relaxed);
-        self.round.fetch_add(1, SeqCst);
-        if self.sleepers.load(SeqCst) > 0 {
-            let _bed = lock(&self.bed);
-            self.wake.notify_all();
-        }
+    fn first_of(&self, thread: usize, tasks: usize) -> usize {
+        thread * tasks / self.left.len()
     }
 
     /// Runs this thread's tasks, then those that others have left.
-    fn work(&self, thread: usize, tasks: usize, task: &Task<'_>) {
-        let threads = self.next.len();
-        let all = || {
-            for block in (thread..threads).chain(0..thread) {
-                let end = self.block(block + 1, tasks);
-                loop {
-                    let i = self.next[block].0.fetch_add(1, Relaxed);
-                    if i >= end {
-                        break;
-                    }
-                    task(i);
+    fn work(&self, thread: usize) {
+        let mut finished = 0;
+        for block in (thread..self.left.len()).chain(0..thread) {
+            while let Some(left) = self.take_task(block) {
+                // Safety: this thread has taken a task and not yet reported it.
+                let job = unsafe { *self.job.get() }.expect("a job has tasks");
+                // Safety: as above, so the owner still waits, and the task lives until it does not.
+                let task = unsafe { &*job.task };
+                let number = self.first_of(block + 1, job.tasks) - left;
+                if let Err(panic) = catch_unwind(AssertUnwindSafe(|| task(number))) {
+                    lock(&self.panic).get_or_insert(panic);
                 }
+                finished += 1;
             }
-        };
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(all)) {
-            lock(&self.panic).get_or_insert(panic);
         }
+        if finished > 0 {
+            self.unfinished.0.fetch_sub(finished, Release);
+        }
+    }
+
+    /// Takes one of a thread's own tasks, and returns how many of them were left, or none if none was.
+    fn take_task(&self, thread: usize) -> Option<usize> {
+        let Aligned(left) = &self.left[thread];
+        left.fetch_update(Acquire, Relaxed, |n| n.checked_sub(1))
+            .ok()
     }
 
     fn help(&self, thread: usize) {
         let mut seen = 0;
         loop {
-            seen = self.wait_for_round(seen);
-            // Safety: the round has begun, and the owner does not write before this thread reports.
-            let Some((task, tasks)) = (unsafe { *self.job.get() }) else {
+            seen = self.wait_for_round(thread, seen);
+            if self.ended.load(SeqCst) {
                 return;
-            };
-            // Safety: the owner waits for this thread's report, and the task lives until then.
-            self.work(thread, tasks, unsafe { &*task });
-            self.busy.fetch_sub(1, Release);
+            }
+            self.work(thread);
         }
     }
 
-    fn wait_for_round(&self, seen: usize) -> usize {
-        for _ in 0..SPINS {
-            let round = self.round.load(Acquire);
+    fn wait_for_round(&self, thread: usize, seen: usize) -> usize {
+        for spins in 0..SPINS + YIELDS {
+            let round = self.round.0.load(Acquire);
             if round != seen {
                 return round;
             }
-            std::hint::spin_loop();
+            if spins < SPINS {
+                spin_loop();
+            } else {
+                yield_now();
+            }
         }
-        // counted before the last look: either the owner sees the sleeper, or the sleeper the round
+        // told before the last look: either the owner sees the sleeper, or the sleeper the round
         self.sleepers.fetch_add(1, SeqCst);
-        let mut bed = lock(&self.bed);
-        while self.round.load(SeqCst) == seen {
-            bed = self.wake.wait(bed).unwrap_or_else(|e| e.into_inner());
+        self.asleep[thread].store(true, SeqCst);
+        while self.round.0.load(SeqCst) == seen {
+            park();
         }
-        self.sleepers.fetch_sub(1, SeqCst);
-        self.round.load(Acquire)
+        if self.asleep[thread].swap(false, SeqCst) {
+            self.sleepers.fetch_sub(1, SeqCst);
+        }
+        self.round.0.load(Acquire)
     }
 
-    fn wait_for_helpers(&self) {
+    fn wait_for_tasks(&self) {
         for spins in 0.. {
-            if self.busy.load(Acquire) == 0 {
+            if self.unfinished.0.load(Acquire) == 0 {
                 return;
             }
-            match spins < SPINS {
-                true => std::hint::spin_loop(),
-                false => std::thread::yield_now(), // a helper's core may be taken by others
+            if spins < SPINS {
+                spin_loop();
+            } else {
+                yield_now(); // the helper that has the task may need this core
             }
         }
     }
@@ -201,6 +233,9 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::{Condvar, mpsc};
+    use std::thread::{sleep, spawn};
+    use std::time::{Duration, Instant};
 
     fn count(calls: &AtomicUsize) {
         calls.fetch_add(1, Relaxed);
@@ -223,12 +258,17 @@ mod tests {
     #[test]
     fn helpers_that_sleep_are_woken() {
         let mut pool = Pool::new(3, || ()).unwrap();
-        let calls = AtomicUsize::new(0);
         for _ in 0..3 {
-            std::thread::sleep(std::time::Duration::from_millis(20));
-            pool.run(9, &|_| count(&calls));
+            sleep(Duration::from_millis(20));
+            // each thread has to come: a task ends when all have begun
+            let begun = AtomicUsize::new(0);
+            pool.run(3, &|_| {
+                count(&begun);
+                while begun.load(Relaxed) < 3 {
+                    yield_now();
+                }
+            });
         }
-        assert_eq!(calls.load(Relaxed), 27);
     }
 
     #[test]
@@ -241,5 +281,76 @@ mod tests {
         let calls = AtomicUsize::new(0);
         pool.run(8, &|_| count(&calls));
         assert_eq!(calls.load(Relaxed), 8);
+    }
+
+    /// Helpers without a core, as on a busy machine: they do not come before the gate is open.
+    #[test]
+    fn the_owner_does_all_where_no_helper_comes() {
+        static OPEN: Mutex<bool> = Mutex::new(false);
+        static GATE: Condvar = Condvar::new();
+        let (sender, done) = mpsc::channel();
+        let owner = spawn(move || {
+            let wait = || drop(GATE.wait_while(lock(&OPEN), |open| !*open));
+            let mut pool = Pool::new(4, wait).unwrap();
+            let calls = AtomicUsize::new(0);
+            (0..100).for_each(|tasks| pool.run(tasks, &|_| count(&calls)));
+            sender.send(calls.load(Relaxed)).unwrap();
+        });
+        let calls = done.recv_timeout(Duration::from_secs(20));
+        *lock(&OPEN) = true;
+        GATE.notify_all();
+        assert_eq!(calls, Ok(99 * 100 / 2), "it waits for helpers");
+        owner.join().unwrap();
+    }
+
+    /// Jobs of any number of tasks follow each other at once, on more threads than cores. So helpers come late, in the
+    /// middle of a later job or when the pool ends, and some sleep in between.
+    #[test]
+    fn no_task_is_lost_and_none_runs_twice() {
+        let owner = |seed: usize| {
+            let (begin, mut state) = (Instant::now(), seed);
+            let mut random = move |below: usize| {
+                state = state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1);
+                (state >> 33) % below
+            };
+            let mut jobs = 0;
+            while begin.elapsed() < Duration::from_millis(500) {
+                let mut pool = Pool::new(1 + random(5), || ()).unwrap();
+                for _ in 0..random(400) {
+                    let (tasks, length, slow) = (random(24), random(300), random(24));
+                    // memory of this job alone, and written without atomics: a task that is late writes elsewhere
+                    let calls: Vec<_> = (0..tasks).map(|_| UnsafeCell::new(0usize)).collect();
+                    struct Calls<'a>(&'a [UnsafeCell<usize>]);
+                    // Safety: each is written by the task of its number.
+                    unsafe impl Sync for Calls<'_> {}
+                    impl Calls<'_> {
+                        fn add(&self, i: usize) {
+                            // Safety: as above.
+                            unsafe { *self.0[i].get() += 1 };
+                        }
+                    }
+                    let all = Calls(&calls);
+                    pool.run(tasks, &|i| {
+                        (0..length).for_each(|_| spin_loop());
+                        if i == slow {
+                            yield_now();
+                        }
+                        all.add(i);
+                    });
+                    let calls: Vec<_> = calls.into_iter().map(UnsafeCell::into_inner).collect();
+                    assert_eq!(calls, vec![1; tasks]);
+                    jobs += 1;
+                    if random(100) == 0 {
+                        sleep(Duration::from_millis(1)); // the helpers sleep
+                    }
+                }
+            }
+            jobs
+        };
+        let owners: Vec<_> = (1..4).map(|seed| spawn(move || owner(seed))).collect();
+        let jobs = owners.into_iter().map(|owner| owner.join().unwrap());
+        assert!(jobs.sum::<usize>() > 100);
     }
 }
