@@ -117,6 +117,11 @@ pub(crate) trait Kernel<B: Backend> {
         dx: &mut [Grad<'_, B>],
     ) -> Result<()>;
 
+    /// What a trace calls it: its type.
+    fn name(&self) -> &'static str {
+        std::any::type_name::<Self>()
+    }
+
     /// The type of `y` and of its gradient.
     fn element(&self) -> B::Element {
         B::Element::default()

@@ -81,6 +81,7 @@ pub(crate) fn multiply(out: &mut [f32], accumulate: bool, a: Matrix, b: Matrix) 
 }
 
 /// As [`multiply`], on as many threads as the budget says: in blocks of rows, or of columns where that packs less.
+#[track_caller]
 pub(crate) fn product(out: &mut [f32], accumulate: bool, a: Matrix, b: Matrix) {
     let (m, n) = (a.shape.0, b.shape.1);
     assert_eq!(out.len(), m * n, "elements of out, of the product");

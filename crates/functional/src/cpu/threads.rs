@@ -7,10 +7,16 @@
 use crate::cpu::budget::{self, THREAD, budget};
 use crate::cpu::simd;
 use std::marker::PhantomData;
+use std::panic::Location;
+use tracing::Level;
 
 /// Calls `work(i)` for each `i` below `tasks`, on at most [`budget`] threads.
+#[track_caller]
 pub(crate) fn for_each(tasks: usize, work: impl Fn(usize) + Sync) {
     let threads = budget().min(tasks);
+    if threads <= 1 && tracing::enabled!(target: "tasks", Level::TRACE) {
+        return for_each_traced(tasks, &work);
+    }
     THREAD.with(|thread| match thread.pool.try_borrow_mut() {
         Ok(mut pool) if threads > 1 => {
             // where the system starts no more threads, those that are there do it
@@ -22,8 +28,19 @@ pub(crate) fn for_each(tasks: usize, work: impl Fn(usize) + Sync) {
     });
 }
 
+/// As [`for_each`] on this thread, with an event before the tasks and one after each. A subscriber can read a clock then.
+#[track_caller]
+fn for_each_traced(tasks: usize, work: &dyn Fn(usize)) {
+    tracing::trace!(name: "call", target: "tasks", place = %Location::caller(), tasks);
+    for i in 0..tasks {
+        work(i);
+        tracing::trace!(name: "task", target: "tasks", i);
+    }
+}
+
 /// Calls `work(i, chunk)` for the i-th chunk of `chunk` elements of `out`; the last may be shorter.
 /// Work that is marked `#[inline(always)]` is compiled for the processor's vector instructions.
+#[track_caller]
 pub(crate) fn for_each_chunk<T: Send>(
     out: &mut [T],
     chunk: usize,
@@ -39,6 +56,7 @@ pub(crate) fn for_each_chunk<T: Send>(
 }
 
 /// As [`for_each_chunk`], with the same elements of N other slices of its length.
+#[track_caller]
 pub(crate) fn for_each_chunk_with<T: Send, const N: usize>(
     out: &mut [T],
     others: [&mut [T]; N],
@@ -64,6 +82,7 @@ pub(crate) fn for_each_chunk_with<T: Send, const N: usize>(
 }
 
 /// As [`for_each_chunk`] over two slices of equally many chunks.
+#[track_caller]
 pub(crate) fn for_each_chunk_of_two(
     (a, chunk_a): (&mut [f32], usize),
     (b, chunk_b): (&mut [f32], usize),

@@ -58,6 +58,7 @@ impl<B: Backend> Tape<B> {
             packed: self.entries.iter().map(|_| None).collect(),
         };
         for (i, entry) in self.entries.iter().enumerate() {
+            self.trace("forward", i);
             self.pack(pass, i, &mut saved)?;
             let mut y = B::alloc(&pass.stream, entry.kernel.element(), entry.len)?;
             let inputs = self.inputs(i, &saved);
@@ -79,6 +80,24 @@ impl<B: Backend> Tape<B> {
             }
         }
         Ok(saved)
+    }
+
+    /// An event before entry `i` runs: its kernel, and how many elements it writes and reads.
+    fn trace(&self, pass: &str, i: usize) {
+        let entry = &self.entries[i];
+        let elements = |slot: &Slot| match *slot {
+            Slot::Leaf(i) => self.leaves[i].elem_count(),
+            Slot::Result(i) => self.entries[i].len,
+        };
+        tracing::trace!(
+            name: "operation",
+            target: "tasks",
+            pass,
+            entry = i,
+            kernel = entry.kernel.name(),
+            elements = entry.len,
+            inputs = ?entry.inputs.iter().map(elements).collect::<Vec<_>>(),
+        );
     }
 
     /// The last entry that reads the result of each entry; none for outputs.
@@ -267,6 +286,7 @@ impl<B: Backend> Tape<B> {
         sums: &mut [Option<B::Buffer>],
         writing: &mut Writing<B>,
     ) -> Result<()> {
+        self.trace("backward", i);
         let entry = &self.entries[i];
         let mut inputs = self.inputs(i, saved);
         inputs.push(saved.input(i));
