@@ -29,6 +29,9 @@ enum Command {
     /// One contender of a measurement, in a process of its own
     #[command(hide = true)]
     Contend(bench::ours::Contend),
+    /// One recording of bench cores, in a process of its own
+    #[command(hide = true)]
+    Record(bench::cores::Record),
 }
 
 #[derive(Subcommand)]
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
         Command::GpuCheck(options) => gpu::check(&options),
         Command::ContendGpu(job) => gpu::ours::contend(&job),
         Command::Contend(job) => bench::ours::contend(&job),
+        Command::Record(job) => bench::cores::record(&job),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

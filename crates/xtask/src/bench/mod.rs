@@ -6,6 +6,7 @@
 
 pub mod allreduce;
 pub mod contender;
+pub mod cores;
 mod losses;
 pub mod machine;
 mod networks;

@@ -67,6 +67,24 @@ pub fn with_step(
     }
 }
 
+/// The elements of a network's parameters.
+///
+/// # Errors
+/// If the network cannot be made.
+pub fn parameters(network: Network) -> Result<usize> {
+    if network == Network::Lenet {
+        return Ok(scratch::init_params(0)?
+            .iter()
+            .map(Tensor::elem_count)
+            .sum());
+    }
+    let device = devices_of_kind(DeviceKind::Cpu, Some(1))?;
+    let net = DataParallel::new(&device, Initializer::Layers, 0, move |vb| {
+        layers(network, vb)
+    })?;
+    Ok(net.num_parameters())
+}
+
 /// The project's version and candle's.
 pub fn version() -> String {
     let candle = locked(include_str!("../../../../Cargo.lock"), "candle-core");

@@ -29,11 +29,21 @@ pub fn serve(version: &str, mut step: impl FnMut() -> Result<f32>) -> Result<()>
 /// # Errors
 /// If a turn fails.
 pub fn serve_turns(version: &str, mut turn: impl FnMut(usize) -> Result<Vec<f64>>) -> Result<()> {
+    serve_lines(version, |steps| {
+        let times: Vec<String> = turn(steps)?.iter().map(|ms| format!("{ms:.5}")).collect();
+        Ok(times.join(" "))
+    })
+}
+
+/// As [`serve`], with an `answer` of one line to the number of steps.
+///
+/// # Errors
+/// If there is no answer.
+pub fn serve_lines(version: &str, mut answer: impl FnMut(usize) -> Result<String>) -> Result<()> {
     say(&format!("ready {version}"))?;
     for line in std::io::stdin().lock().lines() {
         let steps: usize = line?.trim().parse().context("a request is a number")?;
-        let times: Vec<String> = turn(steps)?.iter().map(|ms| format!("{ms:.5}")).collect();
-        say(&times.join(" "))?;
+        say(&answer(steps)?)?;
     }
     Ok(())
 }
