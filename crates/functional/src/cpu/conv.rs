@@ -5,10 +5,10 @@
 use crate::cpu::activation::{mask_all, positive};
 use crate::cpu::buffer::Buffer;
 use crate::cpu::gemm::{Matrix, multiply};
-use crate::cpu::gradient::{At, CHUNK, Cpu, Grad, Pass, put};
+use crate::cpu::gradient::{At, Cpu, Grad, Pass};
 use crate::cpu::im2col::TILE;
 use crate::cpu::scratch::own;
-use crate::cpu::sums::{add_column_sums, sum_of_chunks};
+use crate::cpu::sums::column_sums;
 use crate::cpu::threads::for_each_chunk;
 use crate::cpu::winograd;
 use crate::kernel::Kernel;
@@ -17,8 +17,11 @@ use crate::settings::precision::arithmetic;
 use candle_core::Result;
 use std::ops::Range;
 
-/// Partial sums of the weight's gradient, added in order: the most threads that it can use.
-const GROUPS: usize = 4;
+/// The most partial sums of the weight's gradient, which are added in order.
+const SUMS: usize = 16;
+
+/// The fewest outputs of a task of the weight's gradient, if there are more: each task does im2col again.
+const NARROW: usize = 128;
 
 /// The products of im2col.
 impl Geometry {
@@ -97,37 +100,39 @@ impl Geometry {
     }
 
     fn backward_weight(&self, x: &[f32], dy: &[f32], dw: &mut [f32], add: bool) {
-        let size = self.taps() * self.out_channels;
+        let (taps, outputs) = (self.taps(), self.out_channels);
         let step = self.lines_of_a_tile();
-        let lines = self.lines().div_ceil(step).div_ceil(GROUPS) * step;
-        let mut groups = Buffer::zeros(self.lines().div_ceil(lines.max(1)).max(1) * size);
-        for_each_chunk(&mut groups, size, |i, group| {
-            let end = ((i + 1) * lines).min(self.lines());
-            for tile in self.tiles(i * lines..end) {
-                let dy = self.pixels(dy, &tile);
-                self.with_columns(x, tile, |columns| multiply(group, true, columns.t(), dy));
+        let lines = self.lines().div_ceil(step).div_ceil(SUMS).max(1) * step;
+        let sums = self.lines().div_ceil(lines);
+        // few tiles: a task also takes only some of the outputs, a multiple of `NARROW`
+        let wanted = SUMS.div_ceil(sums.max(1));
+        let width = outputs
+            .div_ceil(wanted)
+            .next_multiple_of(NARROW)
+            .min(outputs);
+        let (blocks, size) = (outputs.div_ceil(width), taps * width);
+        let mut partial = Buffer::new(sums * blocks * size);
+        for_each_chunk(&mut partial, size, |i, partial| {
+            let (sum, first) = (i / blocks, i % blocks * width);
+            let count = width.min(outputs - first);
+            let end = ((sum + 1) * lines).min(self.lines());
+            for (n, tile) in self.tiles(sum * lines..end).enumerate() {
+                let dy = self.pixels(dy, &tile).columns(first, count);
+                let partial = &mut partial[..taps * count];
+                self.with_columns(x, tile, |columns| {
+                    multiply(partial, n > 0, columns.t(), dy);
+                });
             }
         });
-        let (sum, others) = groups.split_at_mut(size);
-        for_each_chunk(sum, CHUNK, |i, sum| {
-            for group in others.chunks_exact(size) {
-                put(sum, group[i * CHUNK..].iter().copied(), true);
+        self.unpack(dw, add, |row, first, total| {
+            let (block, at) = (first / width, first % width);
+            let start = block * size + row * width.min(outputs - block * width) + at;
+            for partial in partial.chunks_exact(blocks * size) {
+                for (total, v) in total.iter_mut().zip(&partial[start..]) {
+                    *total += v;
+                }
             }
         });
-        self.unpack(sum, dw, add);
-    }
-
-    /// The sums of dy over all pixels, by blocks.
-    fn backward_bias(&self, dy: &[f32]) -> Vec<f32> {
-        let (o, block) = (self.out_channels, TILE * self.out_channels);
-        let mut sums = Buffer::zeros(dy.len().div_ceil(block) * o);
-        for_each_chunk(
-            &mut sums,
-            o,
-            #[inline(always)]
-            |i, sums| add_column_sums(&dy[i * block..dy.len().min((i + 1) * block)], sums),
-        );
-        sum_of_chunks(&sums, o)
     }
 }
 
@@ -177,7 +182,7 @@ impl Kernel<Cpu> for Alone {
             }
         }
         if let Some(db) = dx.get_mut(2) {
-            db.put(g.backward_bias(&dy).into_iter());
+            db.put(column_sums(&dy, g.out_channels, TILE).into_iter());
         }
         Ok(())
     }

@@ -1,13 +1,24 @@
 //! Matrix products: the crate `gemm` behind safe functions that check bounds. It never starts threads of its own:
 //! `multiply` stays on the thread that calls it, and `product` shares out blocks.
 
-use crate::cpu::threads::{Disjoint, for_each};
+use crate::cpu::buffer::Buffer;
+use crate::cpu::gradient::{CHUNK, put};
+use crate::cpu::threads::{Disjoint, for_each, for_each_chunk};
 use crate::cpu::vector::{load, store};
 use gemm::Parallelism;
 use pulp::{Arch, Simd, WithSimd};
 
-/// Rows or columns of a block of [`product`].
-const BLOCK: usize = 64;
+/// The most blocks of a [`product`] whose rows could be more.
+const MOST: usize = 64;
+
+/// With fewer blocks a [`product`] also has partial sums.
+const ENOUGH: usize = 16;
+
+/// The fewest multiply-adds for which a task pays: some microseconds.
+const SMALLEST: usize = 1 << 18;
+
+/// The shortest partial sum.
+const SHORTEST: usize = 128;
 
 /// A matrix in a slice: element (r, c) is `data[r * strides.0 + c * strides.1]`.
 #[derive(Clone, Copy)]
@@ -61,7 +72,7 @@ impl<'a> Matrix<'a> {
     }
 
     /// The first `count` columns from `first`.
-    fn columns(self, first: usize, count: usize) -> Self {
+    pub(crate) fn columns(self, first: usize, count: usize) -> Self {
         self.t().rows(first, count).t()
     }
 }
@@ -80,22 +91,78 @@ pub(crate) fn multiply(out: &mut [f32], accumulate: bool, a: Matrix, b: Matrix) 
     unsafe { multiply_at(out.as_mut_ptr(), b.shape.1, accumulate, a, b) }
 }
 
-/// As [`multiply`], on as many threads as the budget says: in blocks of rows, or of columns where that packs less.
+/// As [`multiply`], on as many threads as the budget says: in blocks, and where these are few and the sums are long,
+/// in partial sums that are added in order.
 #[track_caller]
 pub(crate) fn product(out: &mut [f32], accumulate: bool, a: Matrix, b: Matrix) {
     let (m, n) = (a.shape.0, b.shape.1);
     assert_eq!(out.len(), m * n, "elements of out, of the product");
-    // a matrix whose rows are not contiguous is packed for each block of rows
-    let by_rows = b.strides.1 == 1 || m >= n;
-    let all = if by_rows { m } else { n };
+    let cut = Cut::of(a, b);
+    if cut.sums == 1 {
+        return by_blocks(out, accumulate, a, b, &cut);
+    }
+    let mut partial = Buffer::new(cut.sums * m * n);
+    by_blocks(&mut partial, false, a, b, &cut);
+    for_each_chunk(
+        out,
+        CHUNK,
+        #[inline(always)]
+        |i, out| {
+            for (s, sum) in partial.chunks_exact(m * n).enumerate() {
+                let add = accumulate || s > 0;
+                put(out, sum[i * CHUNK..].iter().copied(), add);
+            }
+        },
+    );
+}
+
+/// How a product is cut into tasks, by its shape alone.
+struct Cut {
+    /// Of a block.
+    rows: usize,
+    columns: usize,
+    /// Partial sums, each over `depth` columns of a.
+    sums: usize,
+    depth: usize,
+}
+
+impl Cut {
+    fn of(a: Matrix, b: Matrix) -> Self {
+        let ((m, k), n) = (a.shape, b.shape.1);
+        let multiply_adds = m * n * k;
+        let is_packed = b.strides.1 != 1; // for each block of rows: so these are large, and of few columns
+        let columns = n.clamp(1, if is_packed { 64 } else { 256 });
+        let blocks = |rows: usize| m.div_ceil(rows) * n.div_ceil(columns);
+        let most = (multiply_adds / SMALLEST).clamp(1, MOST);
+        let fewer = [16, 32, 64].into_iter().find(|&rows| blocks(rows) <= most);
+        let rows = fewer.filter(|_| !is_packed).unwrap_or(128);
+        let wanted = ENOUGH.min(most).div_ceil(blocks(rows).max(1));
+        let sums = wanted.min(k / SHORTEST).max(1);
+        let depth = k.div_ceil(sums).max(1);
+        Self {
+            rows,
+            columns,
+            sums: k.div_ceil(depth).max(1),
+            depth,
+        }
+    }
+}
+
+#[track_caller]
+fn by_blocks(out: &mut [f32], accumulate: bool, a: Matrix, b: Matrix, cut: &Cut) {
+    let ((m, k), n) = (a.shape, b.shape.1);
+    let (down, across) = (m.div_ceil(cut.rows), n.div_ceil(cut.columns));
     let out = Disjoint::new(out);
-    for_each(all.div_ceil(BLOCK), |i| {
-        let (first, count) = (i * BLOCK, BLOCK.min(all - i * BLOCK));
-        let (at, a, b) = match by_rows {
-            true => (first * n, a.rows(first, count), b),
-            false => (first, a, b.columns(first, count)),
-        };
-        // Safety: no other task has these rows or these columns of `out`.
+    for_each(cut.sums * down * across, |i| {
+        let (sum, row, column) = (i / across / down, i / across % down, i % across);
+        let range = |i: usize, block: usize, all: usize| (i * block, block.min(all - i * block));
+        let (first_row, rows) = range(row, cut.rows, m);
+        let (first_column, columns) = range(column, cut.columns, n);
+        let (first, depth) = range(sum, cut.depth, k);
+        let a = a.rows(first_row, rows).columns(first, depth);
+        let b = b.rows(first, depth).columns(first_column, columns);
+        let at = (sum * m + first_row) * n + first_column;
+        // Safety: no other task has this block of this sum.
         unsafe { multiply_at(out.address(at).cast_mut(), n, accumulate, a, b) }
     });
 }

@@ -5,6 +5,8 @@
 
 use super::gemm::Matrix;
 use crate::cpu::scratch::own;
+use crate::cpu::threads::for_each_chunk;
+use crate::cpu::vector::VECTOR as LINE;
 use crate::ops::convolution::Geometry;
 use std::ops::Range;
 
@@ -42,32 +44,47 @@ impl Geometry {
 
     /// The weight (O, I, KH, KW) as a matrix of (KH, KW, I) rows and O columns.
     pub(crate) fn pack(&self, weight: &[f32], packed: &mut [f32]) {
-        self.for_each_weight(|theirs, ours| packed[ours] = weight[theirs]);
-    }
-
-    /// The reverse of [`Self::pack`], written or added.
-    pub(crate) fn unpack(&self, packed: &[f32], weight: &mut [f32], add: bool) {
-        self.for_each_weight(|theirs, ours| {
-            let before = if add { weight[theirs] } else { 0. };
-            weight[theirs] = before + packed[ours];
-        });
-    }
-
-    /// Calls `f` with each weight's index in PyTorch's layout and in the packed one, by blocks of
-    /// output channels: the cache lines of a block stay in the cache.
-    #[inline(always)]
-    fn for_each_weight(&self, mut f: impl FnMut(usize, usize)) {
-        let area = self.kernel.0 * self.kernel.1;
-        for i in 0..self.channels {
-            for block in (0..self.out_channels).step_by(16) {
-                for position in 0..area {
-                    let ours = (position * self.channels + i) * self.out_channels;
-                    for o in block..self.out_channels.min(block + 16) {
-                        f((o * self.channels + i) * area + position, ours + o);
+        let (area, outputs) = (self.kernel.0 * self.kernel.1, self.out_channels);
+        for_each_chunk(packed, LINE * outputs, |i, rows| {
+            // by blocks of output channels: the lines of a block stay in the cache
+            for first in (0..outputs).step_by(LINE) {
+                for (r, row) in rows.chunks_exact_mut(outputs).enumerate() {
+                    let (position, input) = self.tap(i * LINE + r);
+                    let last = outputs.min(first + LINE);
+                    for (o, to) in (first..last).zip(&mut row[first..last]) {
+                        *to = weight[(o * self.channels + input) * area + position];
                     }
                 }
             }
-        }
+        });
+    }
+
+    /// The position in the kernel and the input channel of a row of the packed weight.
+    fn tap(&self, row: usize) -> (usize, usize) {
+        (row / self.channels, row % self.channels)
+    }
+
+    /// The reverse of [`Self::pack`], written or added: `packed` adds the row of so many output channels, from the
+    /// first on, to the slice that it is handed.
+    pub(crate) fn unpack(
+        &self,
+        weight: &mut [f32],
+        add: bool,
+        packed: impl Fn(usize, usize, &mut [f32]) + Sync,
+    ) {
+        let area = self.kernel.0 * self.kernel.1;
+        for_each_chunk(weight, LINE * self.taps(), |block, weight| {
+            let outputs = weight.len() / self.taps();
+            for row in 0..self.taps() {
+                let (position, input) = self.tap(row);
+                let mut values = [0.; LINE];
+                packed(row, block * LINE, &mut values[..outputs]);
+                for (o, v) in values[..outputs].iter().enumerate() {
+                    let to = &mut weight[(o * self.channels + input) * area + position];
+                    *to = if add { *to + v } else { *v };
+                }
+            }
+        });
     }
 }
 

@@ -5,7 +5,7 @@ use crate::cpu::activation::{mask_all, positive};
 use crate::cpu::buffer::Buffer;
 use crate::cpu::gemm::{Matrix, product};
 use crate::cpu::gradient::{At, CHUNK, Cpu, Grad, Pass};
-use crate::cpu::sums::add_column_sums;
+use crate::cpu::sums::column_sums;
 use crate::cpu::threads::for_each_chunk;
 use crate::kernel::Kernel;
 use crate::ops::linear::Linear;
@@ -58,11 +58,7 @@ impl Kernel<Cpu> for Linear {
             false => gradient(&mut dx[1], d_output.t(), input),
         }
         if let Some(db) = dx.get_mut(2) {
-            let mut sums = vec![0.; self.outputs];
-            for rows in dy.chunks(BLOCK * self.outputs.max(1)) {
-                add_column_sums(rows, &mut sums);
-            }
-            db.put(sums.into_iter());
+            db.put(column_sums(&dy, self.outputs, BLOCK).into_iter());
         }
         Ok(())
     }

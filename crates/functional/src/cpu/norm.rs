@@ -4,7 +4,7 @@
 use crate::cpu::activation::{mask, positive};
 use crate::cpu::buffer::Buffer;
 use crate::cpu::gradient::{At, Cpu, Grad, Pass};
-use crate::cpu::threads::{for_each_chunk, for_each_chunk_of_two};
+use crate::cpu::threads::{for_each_chunk, for_each_chunk_of_two, for_each_chunk_with};
 use crate::kernel::Kernel;
 use crate::ops::norm::{Norm, inv_std};
 use crate::ops::synchronized::{Moments, Sums};
@@ -12,6 +12,9 @@ use candle_core::Result;
 
 /// Pixels of a block: its sums are f32, and f64 combines them.
 const BLOCK: usize = 256;
+
+/// Channels whose blocks one task combines: a line of the cache.
+const STRIP: usize = 16;
 
 /// Moments of each of `c` channels over examples of so many pixels: by blocks, each around its own mean,
 /// so that nothing is lost where the mean is large. A block is a part of one example, so that a batch
@@ -89,25 +92,33 @@ fn block_statistics<const N: usize>(x: &[f32], c: usize, mean: &mut [f32], squar
 }
 
 /// The moments of all blocks, each of `rows(i)` rows, and given as its mean and its sum of squares around it.
-fn combine(sums: &[f32], rows: impl Fn(usize) -> usize, c: usize) -> Moments {
+fn combine(sums: &[f32], rows: impl Fn(usize) -> usize + Sync, c: usize) -> Moments {
     let each = || sums.chunks_exact(2 * c).enumerate();
-    let count = each().map(|(i, _)| rows(i)).sum();
+    let count: usize = each().map(|(i, _)| rows(i)).sum();
+    let all = f64::max(count as f64, 1.);
     let (mut mean, mut squares) = (vec![0f64; c], vec![0f64; c]);
-    for (i, block) in each() {
-        let n = rows(i) as f64;
-        let means = mean.iter_mut().zip(&block[..c]);
-        means.for_each(|(mean, m)| *mean += n * f64::from(*m));
-    }
-    mean.iter_mut()
-        .for_each(|mean| *mean /= f64::max(count as f64, 1.));
-    for (i, block) in each() {
-        let n = rows(i) as f64;
-        let (means, of_block) = block.split_at(c);
-        for k in 0..c {
-            let around = f64::from(means[k]) - mean[k];
-            squares[k] += f64::from(of_block[k]) + n * around * around;
-        }
-    }
+    for_each_chunk_with(
+        &mut mean,
+        [&mut squares],
+        STRIP,
+        |strip, mean, [squares]| {
+            let first = strip * STRIP;
+            for (i, block) in each() {
+                let n = rows(i) as f64;
+                let means = mean.iter_mut().zip(&block[first..c]);
+                means.for_each(|(mean, m)| *mean += n * f64::from(*m));
+            }
+            mean.iter_mut().for_each(|mean| *mean /= all);
+            for (i, block) in each() {
+                let n = rows(i) as f64;
+                let (means, of_block) = block.split_at(c);
+                for k in 0..mean.len() {
+                    let around = f64::from(means[first + k]) - mean[k];
+                    squares[k] += f64::from(of_block[first + k]) + n * around * around;
+                }
+            }
+        },
+    );
     Moments {
         count,
         mean,
@@ -304,11 +315,15 @@ impl Channels<'_> {
                 );
             },
         );
-        let total = |k: usize| -> f64 {
-            let blocks = blocks.get(k..).unwrap_or_default(); // none where nothing is here
-            blocks.iter().step_by(2 * c).map(|v| f64::from(*v)).sum()
-        };
-        [0..c, c..2 * c].map(|of| of.map(total).collect())
+        let mut dw = vec![0f64; 2 * c];
+        for_each_chunk(&mut dw, STRIP, |strip, sums| {
+            for block in blocks.chunks_exact(2 * c) {
+                let of_block = sums.iter_mut().zip(&block[strip * STRIP..]);
+                of_block.for_each(|(sum, v)| *sum += f64::from(*v));
+            }
+        });
+        let db = dw.split_off(c);
+        [dw, db]
     }
 
     /// The two sums of N channels from `first` on over a block.

@@ -1,23 +1,50 @@
 //! Sums of rows, always in the same order.
 
-/// Adds the chunks of `size` elements, in order.
-#[inline(always)]
+use crate::cpu::buffer::Buffer;
+use crate::cpu::threads::for_each_chunk;
+use crate::cpu::vector::VECTOR as LINE;
+
+/// The fewest elements that a task adds.
+const SMALLEST: usize = 1 << 13;
+
+/// Adds the chunks of `size` elements, in order; a task takes some elements of all chunks.
 pub(crate) fn sum_of_chunks(all: &[f32], size: usize) -> Vec<f32> {
+    let chunks = all.len() / size.max(1);
+    let strip = (SMALLEST / chunks.max(1)).next_multiple_of(LINE).max(LINE);
     let mut sum = vec![0.; size];
-    for chunk in all.chunks_exact(size) {
-        for (sum, v) in sum.iter_mut().zip(chunk) {
-            *sum += v;
-        }
-    }
+    for_each_chunk(
+        &mut sum,
+        strip,
+        #[inline(always)]
+        |i, sum| {
+            for chunk in all.chunks_exact(size) {
+                for (sum, v) in sum.iter_mut().zip(&chunk[i * strip..]) {
+                    *sum += v;
+                }
+            }
+        },
+    );
     sum
 }
 
-/// Adds the sum of each column of a matrix to `sums`; the matrix first, which keeps the sum exact
-/// to a few bits however many matrices follow each other.
-#[inline(always)]
-pub(crate) fn add_column_sums(matrix: &[f32], sums: &mut [f32]) {
-    let columns = sum_of_chunks(matrix, sums.len());
-    for (sum, column) in sums.iter_mut().zip(columns) {
-        *sum += column;
-    }
+/// The sum of each column of a matrix: first of blocks of so many rows, which keeps the sum exact to a few bits however
+/// many rows there are.
+pub(crate) fn column_sums(matrix: &[f32], columns: usize, rows: usize) -> Vec<f32> {
+    let block = rows * columns.max(1);
+    let mut sums = Buffer::new(matrix.len().div_ceil(block) * columns);
+    for_each_chunk(
+        &mut sums,
+        columns,
+        #[inline(always)]
+        |i, sums| {
+            sums.fill(0.);
+            let block = &matrix[i * block..matrix.len().min((i + 1) * block)];
+            for row in block.chunks_exact(columns) {
+                for (sum, v) in sums.iter_mut().zip(row) {
+                    *sum += v;
+                }
+            }
+        },
+    );
+    sum_of_chunks(&sums, columns)
 }

@@ -9,6 +9,12 @@ use crate::kernel::Kernel;
 use crate::ops::tokens::{EPS, Embedding, Gelu, LayerNorm};
 use candle_core::Result;
 
+/// Rows of a block; those of layer normalization have their gradients of weight and bias added up together.
+const BLOCK: usize = 64;
+
+/// The most tasks of an embedding's gradient.
+const TASKS: usize = 32;
+
 impl Kernel<Cpu> for Gelu {
     fn forward(&self, _: &Pass, x: &[&[f32]], y: &mut [f32]) -> Result<Vec<Buffer>> {
         for_each_chunk(
@@ -44,29 +50,37 @@ impl Kernel<Cpu> for Gelu {
 impl Kernel<Cpu> for Embedding {
     fn forward(&self, _: &Pass, x: &[&[f32]], y: &mut [f32]) -> Result<Vec<Buffer>> {
         let tokens = self.tokens.to_vec1::<u32>()?;
-        for (y, token) in y.chunks_exact_mut(self.width.max(1)).zip(tokens) {
-            y.copy_from_slice(&x[0][token as usize * self.width..][..self.width]);
-        }
+        let width = self.width.max(1);
+        for_each_chunk(y, BLOCK * width, |i, y| {
+            for (y, token) in y.chunks_exact_mut(width).zip(&tokens[i * BLOCK..]) {
+                y.copy_from_slice(&x[0][*token as usize * width..][..width]);
+            }
+        });
         Ok(vec![])
     }
 
     fn backward(&self, _: &Pass, _: At<'_, '_>, dy: Buffer, dx: &mut [Grad]) -> Result<()> {
         if let Some((to, add)) = dx[0].target() {
-            if !add {
-                to.fill(0.);
-            }
             let tokens = self.tokens.to_vec1::<u32>()?;
-            for (dy, token) in dy.chunks_exact(self.width.max(1)).zip(tokens) {
-                let row = &mut to[token as usize * self.width..][..self.width];
-                row.iter_mut().zip(dy).for_each(|(to, dy)| *to += dy);
-            }
+            let width = self.width.max(1);
+            // each task looks for its own rows among all tokens
+            let rows = (to.len() / width).div_ceil(TASKS).max(1);
+            for_each_chunk(to, rows * width, |i, to| {
+                if !add {
+                    to.fill(0.);
+                }
+                for (dy, token) in dy.chunks_exact(width).zip(&tokens) {
+                    let row = (*token as usize).checked_sub(i * rows);
+                    if let Some(row) = row.filter(|row| row * width < to.len()) {
+                        let to = &mut to[row * width..][..width];
+                        to.iter_mut().zip(dy).for_each(|(to, dy)| *to += dy);
+                    }
+                }
+            });
         }
         Ok(())
     }
 }
-
-/// Rows of a block, whose gradients of weight and bias are added up together.
-const BLOCK: usize = 64;
 
 impl Kernel<Cpu> for LayerNorm {
     /// Saves the mean and 1 / √(variance + ε) of each row.
