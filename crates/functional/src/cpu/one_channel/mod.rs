@@ -21,8 +21,8 @@ use windows::{Sample, Weights};
 
 /// Samples that one task of the forward pass takes.
 const BLOCK: usize = 8;
-/// Partial sums of the weight's gradient, added in order: the most threads that backward can use.
-const GROUPS: usize = 8;
+/// The most partial sums of the weight's gradient, which are added in order.
+const GROUPS: usize = 16;
 
 pub(crate) struct OneChannel {
     g: Geometry,

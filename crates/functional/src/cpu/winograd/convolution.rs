@@ -1,7 +1,7 @@
 //! The convolution, and the gradient of its input.
 
 use super::kernel::Multiply;
-use super::tiling::{CHUNK, Chunks, FEW, GROUP, PANEL, Panels, weights};
+use super::tiling::{CHUNK, Chunks, ENOUGH, FEW, GROUP, PANEL, Panels, weights};
 use super::transform::{Images, ToImages};
 use super::weights::{Pair, TRANSPOSED, ToBlock};
 use crate::cpu::scratch::{common, own};
@@ -13,6 +13,7 @@ use std::ops::Range;
 const KEPT: usize = 16;
 
 /// A convolution, or the gradient of its input: with the weights flipped and the channels of both sides exchanged.
+#[derive(Clone, Copy)]
 pub(super) struct Convolution<'a> {
     pub(super) images: Images<'a>,
     pub(super) weight: &'a [f32],
@@ -28,7 +29,7 @@ pub(super) struct Convolution<'a> {
 impl Convolution<'_> {
     pub(super) fn run(&self, y: &mut [f32]) {
         let (ins, outs) = self.panels();
-        let outputs = self.images.tiling.batch * self.size.0 * self.size.1 * self.outputs.0;
+        let outputs = self.images.tiling.batch * self.size.0 * self.size.1 * self.outputs.channels;
         assert_eq!(y.len(), outputs, "the size of the output");
         let y = Disjoint::new(y);
         if ins.max(outs) <= FEW {
@@ -85,9 +86,19 @@ impl Convolution<'_> {
         let (ins, outs) = self.panels();
         let (tiles, stride) = (self.images.tiling.tiles(), self.images.stride);
         let [chunk, group] = [CHUNK, GROUP / ins.max(outs)].map(|most| stride.tiles(most));
-        let keep = tiles > chunk && ins * outs <= KEPT;
-        let kept = if keep { ins * outs * self.weights() } else { 0 };
         let groups = Chunks::new(0..tiles, group.max(1));
+        let keep = tiles > chunk && ins * outs <= KEPT;
+        let mut cut = *self;
+        if groups.size.div_ceil(chunk) * outs < ENOUGH {
+            cut.outputs = self.outputs.halves();
+        }
+        cut.group_by_group(y, groups, chunk, keep);
+    }
+
+    /// Transforms a group's tiles, then multiplies them. `keep` transforms all weights once.
+    fn group_by_group(&self, y: &Disjoint<'_, f32>, groups: Chunks, chunk: usize, keep: bool) {
+        let ((ins, outs), stride) = (self.panels(), self.images.stride);
+        let kept = if keep { ins * outs * self.weights() } else { 0 };
         let wide = self.widths().0;
         let most = ins * groups.size.div_ceil(chunk) * stride.block(chunk, wide);
         common([kept, most], |[weights, points]| {
@@ -155,7 +166,7 @@ impl Convolution<'_> {
             pair: Pair {
                 output,
                 input,
-                inputs: inputs.0,
+                inputs: inputs.channels,
             },
             stride: self.images.stride,
             flipped: self.flipped,
@@ -195,7 +206,7 @@ impl Convolution<'_> {
             block: products,
             tiles,
             panel,
-            channels: self.outputs.0,
+            channels: self.outputs.channels,
             tiling: self.images.tiling,
             stride: self.images.stride,
             inputs: self.flipped,

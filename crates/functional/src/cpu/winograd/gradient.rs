@@ -1,7 +1,7 @@
 //! The gradient of the weight.
 
 use super::kernel::Multiply;
-use super::tiling::{CHUNK, Chunks, FEW, GROUP, weights};
+use super::tiling::{CHUNK, Chunks, ENOUGH, FEW, GROUP, weights};
 use super::transform::Images;
 use super::weights::{OfBlock, Pair, TRANSPOSED};
 use crate::cpu::scratch::{common, own};
@@ -9,13 +9,17 @@ use crate::cpu::simd::dispatch;
 use crate::cpu::threads::{Disjoint, for_each, for_each_chunk};
 use std::ops::Range;
 
-/// The most partial sums, and so the most threads that can be used, where there are few channels.
-const SUMS: usize = 8;
+/// The most partial sums, where there are few channels: each costs a transform.
+const SUMS: usize = 16;
+
+/// The fewest tiles of a partial sum.
+const SHORTEST: usize = 64;
 
 /// How much of the weight's gradient is summed at a time.
 const PIECE: usize = 1 << 13;
 
 /// The gradient of a weight.
+#[derive(Clone, Copy)]
 pub(super) struct Gradient<'a> {
     pub(super) x: Images<'a>,
     pub(super) dy: Images<'a>,
@@ -65,7 +69,10 @@ impl Gradient<'_> {
     /// For few channels: partial sums over some chunks each, and then their sum.
     fn sum_by_sum(&self, dw: &mut [f32], accumulate: bool) {
         let tiles = self.x.tiling.tiles();
-        let sums = Chunks::new(0..tiles, tiles.div_ceil(SUMS).max(self.x.stride.tiles(256)));
+        let sums = Chunks::new(
+            0..tiles,
+            tiles.div_ceil(SUMS).max(self.x.stride.tiles(SHORTEST)),
+        );
         let size = dw.len();
         common([sums.count() * size], |[partial]| {
             let partial = &mut partial[..sums.count() * size];
@@ -116,10 +123,19 @@ impl Gradient<'_> {
     /// For many channels.
     fn step_by_step(&self, dw: &mut [f32], accumulate: bool) {
         let (ins, outs) = self.panels();
-        let tiles = self.x.tiling.tiles();
         let most = [CHUNK, GROUP / ins.max(outs)];
         let [chunk, group] = most.map(|most| self.x.stride.tiles(most));
-        let groups = Chunks::new(0..tiles, group.max(1));
+        let groups = Chunks::new(0..self.x.tiling.tiles(), group.max(1));
+        let mut cut = *self;
+        if ins * outs < ENOUGH {
+            cut.dy.channels = self.dy.channels.halves();
+        }
+        cut.group_by_group(dw, accumulate, groups, chunk);
+    }
+
+    /// Transforms a group's tiles, then multiplies them.
+    fn group_by_group(&self, dw: &mut [f32], accumulate: bool, groups: Chunks, chunk: usize) {
+        let (ins, outs) = self.panels();
         let dw = Disjoint::new(dw);
         let most = (ins + outs) * groups.size.div_ceil(chunk) * self.points(chunk);
         common([most], |[points]| {
@@ -162,7 +178,7 @@ impl Gradient<'_> {
             pair: Pair {
                 output: self.dy.channels.get(output),
                 input: self.x.channels.get(input),
-                inputs: self.x.channels.0,
+                inputs: self.x.channels.channels,
             },
             accumulate,
             weight: dw,

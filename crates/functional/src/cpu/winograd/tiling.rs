@@ -17,6 +17,9 @@ pub(super) const CHUNK: usize = 64;
 /// 9 MB.
 pub(super) const GROUP: usize = 1024;
 
+/// So many tasks of a call are enough.
+pub(super) const ENOUGH: usize = 32;
+
 /// The planes of a block of weights: 6 × 6.
 pub(super) const WEIGHTS: usize = 36;
 
@@ -57,19 +60,40 @@ impl Stride {
     }
 }
 
-/// Channels, cut into panels of 64 and what is left.
+/// Channels, cut into panels and what is left.
 #[derive(Clone, Copy)]
-pub(super) struct Panels(pub(super) usize);
+pub(super) struct Panels {
+    /// All channels.
+    pub(super) channels: usize,
+    /// The most channels of a panel.
+    most: usize,
+}
 
 impl Panels {
+    /// Panels of 64.
+    pub(super) fn new(channels: usize) -> Self {
+        Self {
+            channels,
+            most: PANEL,
+        }
+    }
+
+    /// Panels of 32, for calls that would have few tasks.
+    pub(super) fn halves(self) -> Self {
+        Self {
+            most: PANEL / 2,
+            ..self
+        }
+    }
+
     pub(super) fn count(self) -> usize {
-        self.0.div_ceil(PANEL)
+        self.channels.div_ceil(self.most)
     }
 
     pub(super) fn get(self, i: usize) -> Panel {
         Panel {
-            first: i * PANEL,
-            channels: PANEL.min(self.0 - i * PANEL),
+            first: i * self.most,
+            channels: self.most.min(self.channels - i * self.most),
         }
     }
 

@@ -69,7 +69,7 @@ impl Images<'_> {
                 let first = self.data.as_ptr().wrapping_add(first);
                 for (j, pixel) in row.iter_mut().enumerate() {
                     if left.wrapping_add(j) < self.width {
-                        *pixel = first.wrapping_add(j * self.channels.0);
+                        *pixel = first.wrapping_add(j * self.channels.channels);
                     }
                 }
             }
@@ -82,13 +82,19 @@ impl Images<'_> {
     fn at(&self, sample: usize, y: usize, x: usize, channel: usize) -> usize {
         let row = (sample * self.height).wrapping_add(y);
         let pixel = row.wrapping_mul(self.width).wrapping_add(x);
-        pixel.wrapping_mul(self.channels.0).wrapping_add(channel)
+        pixel
+            .wrapping_mul(self.channels.channels)
+            .wrapping_add(channel)
     }
 
     /// Transforms one panel of some tiles into the rows of a block.
     pub(super) fn transform(self, tiles: Range<usize>, panel: usize, block: &mut [f32]) {
         let pixels = self.tiling.batch * self.height * self.width;
-        assert_eq!(self.data.len(), pixels * self.channels.0, "the images");
+        assert_eq!(
+            self.data.len(),
+            pixels * self.channels.channels,
+            "the images"
+        );
         assert!(tiles.end <= self.tiling.tiles(), "tiles of the images");
         dispatch(ToPoints {
             images: self,
@@ -173,8 +179,8 @@ impl ToPoints<'_> {
         move |i| {
             let at = images.at(sample, top + i, left, self.panel.first + k);
             match WHOLE {
-                true => simd.gather(images.data, at, images.channels.0),
-                false => simd.gather_part(images.data, at, images.channels.0, lanes),
+                true => simd.gather(images.data, at, images.channels.channels),
+                false => simd.gather_part(images.data, at, images.channels.channels, lanes),
             }
         }
     }
@@ -214,7 +220,7 @@ impl ToPoints<'_> {
             let first = images.at(sample, top.wrapping_add(i), left, self.panel.first + k);
             let first = images.data.as_ptr().wrapping_add(first);
             for j in 0..N {
-                simd.prefetch(first.wrapping_add(j * images.channels.0));
+                simd.prefetch(first.wrapping_add(j * images.channels.channels));
             }
         }
     }

@@ -15,8 +15,11 @@ use std::ops::Range;
 /// The most tiles of a chunk: all that belongs to it stays in the second-level cache.
 const CHUNK: usize = 32;
 
-/// Partial sums of the weight's gradient, added in order: the most threads that backward can use.
-const GROUPS: usize = 8;
+/// The same of backward, where more belongs to it.
+const CHUNK_BACKWARD: usize = 16;
+
+/// The most partial sums of the weight's gradient, which are added in order.
+const GROUPS: usize = 16;
 
 /// The fewest samples of a partial sum.
 const SAMPLES: usize = 16;
@@ -146,7 +149,10 @@ impl Backward<'_> {
     fn group(&self, samples: Range<usize>, weights: &[f32], dx: &mut [f32], sums: &mut [f32]) {
         let (p, g) = (self.pooled, &self.pooled.g);
         let (wide_in, wide_out) = p.widths();
-        let chunks = Chunks::new(samples.start * p.tiles()..samples.end * p.tiles(), CHUNK);
+        let chunks = Chunks::new(
+            samples.start * p.tiles()..samples.end * p.tiles(),
+            CHUNK_BACKWARD,
+        );
         let (dw, db) = sums.split_at_mut(g.channels * TAPS * wide_out);
         db.fill(0.);
         let lengths = [
