@@ -5,7 +5,7 @@ use crate::cpu::threads::for_each_chunk;
 use crate::kernel;
 
 /// Elements of a chunk of an elementwise operation.
-pub(crate) const CHUNK: usize = 1 << 14;
+pub(crate) const CHUNK: usize = 1 << 13;
 
 /// The host's cores.
 pub(crate) struct Cpu;

@@ -9,7 +9,7 @@ use crate::ops::{Mean, Sum};
 use candle_core::Result;
 
 /// Examples of a chunk.
-const EXAMPLES: usize = 64;
+const EXAMPLES: usize = 16;
 
 /// The largest logit, and Σ exp(logit − largest): the shift keeps exp from overflowing.
 fn log_sum_exp(logits: &[f32]) -> (f32, f32) {

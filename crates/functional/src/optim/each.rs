@@ -3,9 +3,11 @@
 use candle_core::{Result, Tensor};
 
 use super::{Data, Slice};
-use crate::cpu::gradient::CHUNK;
 use crate::cpu::threads::for_each_chunk_with;
 use crate::memory::tensors::with_slice_mut;
+
+/// Elements of a task. It moves four arrays or more through memory, which is faster in long parts.
+const PART: usize = 1 << 14;
 
 impl Slice<'_> {
     /// Calls `f` with each element of the parameter, the sum of its gradients, and its N values of the
@@ -56,10 +58,10 @@ fn run<const N: usize>(
     for_each_chunk_with(
         param,
         state,
-        CHUNK,
+        PART,
         #[inline(always)]
         |i, param, mut state: [&mut [f32]; N]| {
-            let sum = &sum[i * CHUNK..][..param.len()];
+            let sum = &sum[i * PART..][..param.len()];
             let strips = param.len() / STRIP * STRIP;
             for first in (0..strips).step_by(STRIP) {
                 strip::<STRIP, N>(first, param, sum, &mut state, &f);
