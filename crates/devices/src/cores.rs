@@ -1,29 +1,139 @@
-//! How the cores are shared among the replicas.
+//! How many cores the process was given, and how they are shared among the replicas. It pins no thread.
 
+use std::collections::BTreeSet;
+use std::fs;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The limit of [`limit_cores`]; 0 is no limit. A static, because the cores belong to the process.
 static LIMIT: AtomicUsize = AtomicUsize::new(0);
 
-/// The number of cores that this process may use: all of the machine, or fewer after [`limit_cores`].
+/// What a process was given of its machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GivenCores {
+    /// How many threads can run at the same time: one on each hyperthread, or fewer where a quota allows fewer.
+    pub threads: usize,
+    /// The hyperthreads that affinity and cpuset allow. A core without hyperthreads counts as one.
+    pub hyperthreads: usize,
+    /// The cores that have these hyperthreads.
+    pub cores: usize,
+    /// The numbers of the CPUs that the affinity allows; empty if the system does not say.
+    pub allowed: BTreeSet<u32>,
+}
+
+impl GivenCores {
+    /// Reads Linux's files with `read`. `threads` is what std counts: it knows the affinity of up to 1024 CPUs, and the
+    /// quota. Without the files, each of these threads counts as a core.
+    fn of(threads: usize, read: impl Fn(&str) -> Option<String>) -> Self {
+        let status = read("/proc/thread-self/status").or_else(|| read("/proc/self/status"));
+        let allowed = status
+            .as_deref()
+            .and_then(|status| {
+                let list = |line: &str| cpu_list(line.strip_prefix("Cpus_allowed_list:")?);
+                status.lines().find_map(list)
+            })
+            .unwrap_or_default();
+        // a CPU that is offline or not there has no such file
+        let siblings = |cpu: &u32| {
+            let folder = format!("/sys/devices/system/cpu/cpu{cpu}/topology");
+            let list = read(&format!("{folder}/core_cpus_list"));
+            list.or_else(|| read(&format!("{folder}/thread_siblings_list")))
+        };
+        let cores: Vec<String> = allowed.iter().filter_map(siblings).collect();
+        let hyperthreads = cores.len();
+        if hyperthreads == 0 || hyperthreads < threads.min(allowed.len()) {
+            return Self {
+                threads,
+                hyperthreads: threads,
+                cores: threads,
+                allowed,
+            };
+        }
+        Self {
+            threads: threads.min(hyperthreads),
+            hyperthreads,
+            // all hyperthreads of a core have the same list
+            cores: BTreeSet::from_iter(cores).len(),
+            allowed,
+        }
+    }
+
+    /// The threads that a run has if its user does not say how many: one for each core, as a second hyperthread adds
+    /// little. A single core with hyperthreads has two.
+    ///
+    /// ```
+    /// let given = devices::GivenCores { threads: 16, hyperthreads: 16, cores: 8, allowed: (0..16).collect() };
+    /// assert_eq!(given.default_threads(), 8);
+    /// ```
+    pub fn default_threads(&self) -> usize {
+        self.cores.max(2).min(self.threads)
+    }
+
+    /// Whether a quota allows fewer threads than there are hyperthreads.
+    ///
+    /// ```
+    /// let given = devices::GivenCores { threads: 2, hyperthreads: 8, cores: 8, allowed: (0..8).collect() };
+    /// assert!(given.has_quota());
+    /// ```
+    pub fn has_quota(&self) -> bool {
+        self.threads < self.hyperthreads
+    }
+}
+
+/// What this process was given: the CPUs of its affinity and its cpuset, and the quota of its cgroup, rounded down. CPU
+/// shares, which only count on a busy machine, are not counted.
+///
+/// They are counted at the first call, so that all parts of a run count the same, and a thread that is pinned later
+/// changes nothing. The affinity is that of the thread which makes this call: threads that it starts inherit it.
+///
+/// ```
+/// let given = devices::given_cores();
+/// assert!(given.default_threads() <= given.threads);
+/// ```
+pub fn given_cores() -> &'static GivenCores {
+    static GIVEN: OnceLock<GivenCores> = OnceLock::new();
+    GIVEN.get_or_init(|| {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        GivenCores::of(threads, |file| fs::read_to_string(file).ok())
+    })
+}
+
+/// The numbers in a list such as `0-3,8,10-11`.
+fn cpu_list(list: &str) -> Option<BTreeSet<u32>> {
+    let mut cpus = BTreeSet::new();
+    for range in list.trim().split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        cpus.extend(first.parse::<u32>().ok()?..=last.parse().ok()?);
+    }
+    Some(cpus)
+}
+
+/// The number of threads that this process may use: one for each core that it [was given](given_cores), or as many as
+/// [`limit_cores`] allows. Of two hyperthreads of a core one is used, unless that leaves fewer than two threads.
+///
+/// ```
+/// assert!(devices::cores() >= 1);
+/// ```
 pub fn cores() -> usize {
     match LIMIT.load(Ordering::Relaxed) {
-        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        0 => given_cores().default_threads(),
         limit => limit,
     }
 }
 
-/// Limits the cores of this process; `None` takes the limit away. More than the machine has are not used, because
-/// threads without a core only wait for each other.
+/// Limits the cores of this process; `None` takes the limit away. A limit may count hyperthreads. More threads than can
+/// run at the same time are not used, because threads without a core only wait for each other.
 ///
 /// ```
 /// devices::limit_cores(Some(1));
 /// assert_eq!(devices::cores(), 1);
+/// devices::limit_cores(Some(100_000));
+/// assert_eq!(devices::cores(), devices::given_cores().threads);
 /// devices::limit_cores(None);
 /// ```
 pub fn limit_cores(limit: Option<usize>) {
-    LIMIT.store(0, Ordering::Relaxed);
-    LIMIT.store(limit.map_or(0, |n| n.min(cores())), Ordering::Relaxed);
+    let limit = limit.map_or(0, |n| n.min(given_cores().threads));
+    LIMIT.store(limit, Ordering::Relaxed);
 }
 
 /// The share of the [`cores`] that each of `replicas` has: at least one.
@@ -34,4 +144,169 @@ pub fn limit_cores(limit: Option<usize>) {
 /// ```
 pub fn cores_each(replicas: usize) -> usize {
     (cores() / replicas.max(1)).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The files of a made-up machine: the affinity, and for each core that is online its hyperthreads.
+    struct Machine<'a> {
+        status: &'a str,
+        allowed: &'a str,
+        list: &'a str,
+        cores: &'a [&'a str],
+    }
+
+    impl Machine<'_> {
+        const TWO_SOCKETS: Self = Self {
+            status: "/proc/thread-self/status",
+            allowed: "0-15",
+            list: "core_cpus_list",
+            // 4 cores of 2 hyperthreads each, numbered as Linux does it on most servers
+            cores: &["0,8", "1,9", "2,10", "3,11", "4,12", "5,13", "6,14", "7,15"],
+        };
+
+        fn read(&self, file: &str) -> Option<String> {
+            if file == self.status {
+                let allowed = self.allowed;
+                return Some(format!(
+                    "Name:\ttest\nCpus_allowed:\tffff\nCpus_allowed_list:\t{allowed}\nThreads:\t1\n"
+                ));
+            }
+            let file = file.strip_prefix("/sys/devices/system/cpu/cpu")?;
+            let (cpu, list) = file.split_once("/topology/")?;
+            let cpu: u32 = cpu.parse().ok()?;
+            let has_cpu = |core: &&&str| cpu_list(core).is_some_and(|cpus| cpus.contains(&cpu));
+            let core = self.cores.iter().find(has_cpu)?;
+            (list == self.list).then(|| format!("{core}\n"))
+        }
+
+        /// The default, the threads that `--threads` can take, and the cores, where std counts `threads`.
+        fn counted(&self, threads: usize) -> [usize; 3] {
+            let given = GivenCores::of(threads, |file| self.read(file));
+            [given.default_threads(), given.threads, given.cores]
+        }
+    }
+
+    #[test]
+    fn of_two_hyperthreads_one_counts() {
+        let all = Machine::TWO_SOCKETS;
+        assert_eq!(all.counted(16), [8, 16, 8]);
+        let older_linux = Machine {
+            status: "/proc/self/status",
+            list: "thread_siblings_list",
+            ..all
+        };
+        assert_eq!(older_linux.counted(16), [8, 16, 8]);
+        let neighbours = Machine {
+            allowed: "0-7",
+            cores: &["0-1", "2-3", "4-5", "6-7"],
+            ..all
+        };
+        assert_eq!(neighbours.counted(8), [4, 8, 4]);
+        let fast_and_slow = Machine {
+            allowed: "0-7",
+            cores: &["0-1", "2-3", "4", "5", "6", "7"],
+            ..all
+        };
+        assert_eq!(fast_and_slow.counted(8), [6, 8, 6]);
+    }
+
+    #[test]
+    fn only_the_cores_of_the_affinity_count() {
+        for (allowed, threads, counted) in [
+            ("0-3", 4, [4, 4, 4]),
+            ("0-3,8-11", 8, [4, 8, 4]),
+            ("0,3-4,12", 4, [3, 4, 3]),
+            ("5", 1, [1, 1, 1]),
+            // one core: both of its hyperthreads
+            ("5,13", 2, [2, 2, 1]),
+        ] {
+            let machine = Machine {
+                allowed,
+                ..Machine::TWO_SOCKETS
+            };
+            assert_eq!(machine.counted(threads), counted, "{allowed}");
+        }
+    }
+
+    #[test]
+    fn a_quota_is_an_upper_limit() {
+        let all = Machine::TWO_SOCKETS;
+        assert_eq!(all.counted(10), [8, 10, 8]);
+        assert_eq!(all.counted(3), [3, 3, 8]);
+        assert_eq!(all.counted(1), [1, 1, 8]);
+        let one_core = Machine {
+            allowed: "5,13",
+            ..all
+        };
+        assert_eq!(one_core.counted(1), [1, 1, 1]);
+        let has_quota = |threads| GivenCores::of(threads, |file| all.read(file)).has_quota();
+        assert!(has_quota(10) && !has_quota(16));
+    }
+
+    #[test]
+    fn cpus_that_are_offline_or_not_there_do_not_count() {
+        let most_are_not_there = Machine {
+            allowed: "0-127",
+            ..Machine::TWO_SOCKETS
+        };
+        assert_eq!(most_are_not_there.counted(16), [8, 16, 8]);
+        let half_a_core_is_offline = Machine {
+            allowed: "0-7",
+            cores: &["0-1", "2", "4-5"],
+            ..Machine::TWO_SOCKETS
+        };
+        assert_eq!(half_a_core_is_offline.counted(5), [3, 5, 3]);
+    }
+
+    /// std's mask has 1024 bits; of a larger machine it counts all CPUs that are online.
+    #[test]
+    fn machines_with_thousands_of_cpus_are_counted() {
+        let cores: Vec<String> = (0..1024)
+            .map(|core| format!("{core},{}", core + 1024))
+            .collect();
+        let cores: Vec<&str> = cores.iter().map(String::as_str).collect();
+        let machine = |allowed| Machine {
+            allowed,
+            cores: &cores,
+            ..Machine::TWO_SOCKETS
+        };
+        assert_eq!(machine("0-2047").counted(2048), [1024, 2048, 1024]);
+        assert_eq!(machine("1000-1031").counted(2048), [32, 32, 32]);
+    }
+
+    #[test]
+    fn where_linux_says_nothing_std_counts() {
+        let nothing = GivenCores {
+            threads: 6,
+            hyperthreads: 6,
+            cores: 6,
+            allowed: BTreeSet::new(),
+        };
+        assert_eq!(GivenCores::of(6, |_| None), nothing);
+        let all = Machine::TWO_SOCKETS;
+        let garbled = Machine {
+            allowed: "0-x",
+            ..all
+        };
+        assert_eq!(garbled.counted(16), [16, 16, 16]);
+        let without_topology = Machine { cores: &[], ..all };
+        assert_eq!(without_topology.counted(16), [16, 16, 16]);
+        // a container whose numbers of CPUs are not those of its /sys
+        let of_another_machine = Machine {
+            allowed: "12-19",
+            ..all
+        };
+        assert_eq!(of_another_machine.counted(8), [8, 8, 8]);
+    }
+
+    #[test]
+    fn lists_are_read() {
+        let cpus = |list| cpu_list(list).map(Vec::from_iter);
+        assert_eq!(cpus("\t0-3,8,10-11\n"), Some(vec![0, 1, 2, 3, 8, 10, 11]));
+        assert_eq!(cpus(""), None);
+        assert_eq!(cpus("1-"), None);
+    }
 }

@@ -24,7 +24,7 @@ mod process;
 pub mod threads;
 
 pub use copies::{barrier, synchronize, to_device, view_to_device};
-pub use cores::{cores, cores_each, limit_cores};
+pub use cores::{GivenCores, cores, cores_each, given_cores, limit_cores};
 pub use errors::{Context, find, io_kind, message, without_backtrace, wrap};
 pub use faults::{
     Panicked, catch_panic, device_name, device_names, lock, on_devices, on_replica, quietly,
