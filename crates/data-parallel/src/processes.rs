@@ -70,15 +70,11 @@ impl Processes {
         let Some(mut world) = self.world() else {
             return Ok(Process::ALONE);
         };
-        let (rank, of) = (world.rank(), world.size());
         let machines = world.all_gather(machine().as_bytes())?;
-        let same = |other: &&Vec<u8>| **other == machines[rank];
-        Ok(Process {
-            rank,
-            of,
-            local_rank: machines[..rank].iter().filter(same).count(),
-            on_machine: machines.iter().filter(same).count(),
-        })
+        let allowed = &devices::given_cores().allowed;
+        let allowed: Vec<[u8; 4]> = allowed.iter().map(|cpu| cpu.to_le_bytes()).collect();
+        let cpus = world.all_gather(&allowed.concat())?;
+        Ok(place(world.rank(), &machines, &cpus))
     }
 
     /// Another channel to the same processes, for sums on another thread.
@@ -232,6 +228,25 @@ impl Processes {
     }
 }
 
+/// Where the process `rank` is. Each process has brought the name of its machine, and four bytes for each CPU that it may
+/// use; none if it does not know them, because then they may be those of the others.
+fn place(rank: usize, machines: &[Vec<u8>], cpus: &[Vec<u8>]) -> Process {
+    let is_here = |other: &usize| machines[*other] == machines[rank];
+    let own = cpus[rank].as_chunks::<4>().0;
+    let shares_cores = |other: &usize| {
+        let theirs = cpus[*other].as_chunks::<4>().0;
+        own.is_empty() || theirs.is_empty() || theirs.iter().any(|cpu| own.contains(cpu))
+    };
+    let here = (0..machines.len()).filter(is_here);
+    Process {
+        rank,
+        of: machines.len(),
+        local_rank: here.clone().filter(|other| *other < rank).count(),
+        on_machine: here.clone().count(),
+        on_cores: here.filter(shares_cores).count(),
+    }
+}
+
 /// A name that only the processes of this machine have.
 fn machine() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
@@ -264,5 +279,45 @@ mod mpi {
 
     pub fn abort_because(status: i32, _: &str) -> ! {
         std::process::exit(status)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the last of four processes learns from the CPUs of all, of which the first is on another machine.
+    fn last_of_four(cpus: [&[u32]; 4]) -> Process {
+        let machines = ["one", "two", "two", "two"].map(|name| name.as_bytes().to_vec());
+        let bytes = |cpus: &[u32]| cpus.iter().flat_map(|cpu| cpu.to_le_bytes()).collect();
+        place(3, &machines, &cpus.map(bytes))
+    }
+
+    #[test]
+    fn processes_that_are_bound_to_other_cores_do_not_share_them() {
+        let unbound = last_of_four([&[0, 1, 2, 3]; 4]);
+        let expected = Process {
+            rank: 3,
+            of: 4,
+            local_rank: 2,
+            on_machine: 3,
+            on_cores: 3,
+        };
+        assert_eq!(unbound, expected);
+        for (cpus, on_cores) in [
+            ([&[3][..], &[1], &[2], &[3]], 1),
+            ([&[0, 1], &[0, 1], &[2, 3], &[2, 3]], 2),
+            // the second is not bound
+            ([&[0, 1], &[0, 1, 2, 3], &[0, 1], &[2, 3]], 2),
+            // where a process does not know its CPUs
+            ([&[0, 1], &[], &[0, 1], &[2, 3]], 2),
+            ([&[0, 1], &[0, 1], &[2, 3], &[]], 3),
+        ] {
+            let expected = Process {
+                on_cores,
+                ..expected
+            };
+            assert_eq!(last_of_four(cpus), expected, "{cpus:?}");
+        }
     }
 }

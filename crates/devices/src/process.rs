@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use crate::cores::{GivenCores, given_cores};
+
 /// How many processes a launcher has started, of which this is one, and the environment variable that says so: that of
 /// Open MPI's `mpirun`, of MPICH's and Intel's `mpiexec`, or of Slurm. None if there is no launcher.
 ///
@@ -27,6 +29,8 @@ pub struct Process {
     pub local_rank: usize,
     /// How many of them are on this machine.
     pub on_machine: usize,
+    /// How many of these use its cores, with it: all, unless a launcher has bound them to different ones.
+    pub on_cores: usize,
 }
 
 impl Process {
@@ -36,13 +40,14 @@ impl Process {
         of: 1,
         local_rank: 0,
         on_machine: 1,
+        on_cores: 1,
     };
 
     /// The replicas of this process, of `all` in all processes. All processes have the same number of them; if that is
     /// impossible, the first ones have one more.
     ///
     /// ```
-    /// let second_of_three = devices::Process { rank: 1, of: 3, local_rank: 1, on_machine: 3 };
+    /// let second_of_three = devices::Process { rank: 1, of: 3, local_rank: 1, on_machine: 3, on_cores: 3 };
     /// assert_eq!(second_of_three.replicas(4), 2..3); // 0 and 1, 2, 3
     /// ```
     pub fn replicas(self, all: usize) -> Range<usize> {
@@ -66,14 +71,64 @@ impl Process {
         rank * (all / self.of) + rank.min(all % self.of)
     }
 
-    /// Its part of the cores, where others use the same; `all` replicas are in all processes.
+    /// Its part of the cores, where others use the same; `all` replicas are in all processes. Where a launcher has bound
+    /// each process to cores of its own, they are not divided once more.
     ///
     /// ```
     /// assert_eq!(devices::Process::ALONE.share_of_cores(2), None);
     /// ```
     pub fn share_of_cores(self, all: usize) -> Option<usize> {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let (own, here) = (self.replicas(all).len(), self.replicas_here(all).len());
-        (self.on_machine > 1).then(|| (cores * own / here.max(1)).max(1))
+        self.share_of(given_cores(), all)
+    }
+
+    fn share_of(self, given: &GivenCores, all: usize) -> Option<usize> {
+        let cores = given.default_threads();
+        // a quota is one for all processes, wherever they are bound
+        if self.on_cores == self.on_machine || given.has_quota() {
+            let (own, here) = (self.replicas(all).len(), self.replicas_here(all).len());
+            return (self.on_machine > 1).then(|| (cores * own / here.max(1)).max(1));
+        }
+        (self.on_cores > 1).then(|| (cores / self.on_cores).max(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Four processes on a machine, and what each was given.
+    fn share(on_cores: usize, threads: usize, cores: usize) -> Option<usize> {
+        let process = Process {
+            rank: 1,
+            of: 4,
+            local_rank: 1,
+            on_machine: 4,
+            on_cores,
+        };
+        let given = GivenCores {
+            threads,
+            hyperthreads: 2 * cores,
+            cores,
+            allowed: (0..2 * cores as u32).collect(),
+        };
+        process.share_of(&given, 4)
+    }
+
+    #[test]
+    fn processes_on_the_same_cores_divide_them() {
+        assert_eq!(share(4, 32, 16), Some(4));
+        assert_eq!(share(4, 4, 2), Some(1));
+    }
+
+    #[test]
+    fn cores_to_which_a_process_is_bound_are_its_own() {
+        assert_eq!(share(1, 8, 4), None); // all four
+        assert_eq!(share(2, 16, 8), Some(4)); // two processes on each of two sockets
+    }
+
+    #[test]
+    fn a_quota_is_divided_among_all() {
+        assert_eq!(share(4, 8, 16), Some(2));
+        assert_eq!(share(1, 4, 8), Some(1));
     }
 }

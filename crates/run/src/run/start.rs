@@ -256,6 +256,7 @@ mod tests {
             of: 3,
             local_rank,
             on_machine: 2,
+            on_cores: 2,
         };
         assert_eq!(layout(of(0, 0), 4), "0 1 | 2 | 3");
         let sixteen = Process { of: 16, ..of(0, 0) };
