@@ -53,8 +53,8 @@ where
 }
 
 /// Gives each of `replicas` its share of the cores, and returns it: the operations of one
-/// replica use that many threads. `threads` limits the cores of the whole run; more than there are only wait for each
-/// other, and are not used.
+/// replica use that many threads. `threads` is the number of the whole run, by default that of [`cores`]. It may count
+/// hyperthreads. More threads than can run at the same time only wait for each other, and are not used.
 ///
 /// ```
 /// assert_eq!(d2l::share_cores(None, 1), d2l::cores());

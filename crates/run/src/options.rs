@@ -151,7 +151,7 @@ pub struct Options {
     #[arg(long, help_heading = DEVICES)]
     pub deterministic: bool,
 
-    /// Number of CPU cores to use, in each process [default: all]
+    /// Number of CPU cores or hyperthreads to use, in each process [default: all cores]
     #[arg(long, value_name = "N", help_heading = DEVICES)]
     pub threads: Option<usize>,
 
