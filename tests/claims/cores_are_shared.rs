@@ -8,11 +8,13 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use crate::kit::start;
+use crate::kit::{has, start};
 
 trials![
     no_threads_but_those_of_the_replicas,
     any_number_of_cores_gives_the_same_bits,
+    #[cfg(target_os = "linux")]
+    a_run_takes_a_thread_for_each_core_that_it_was_given,
 ];
 
 /// Two replicas on two cores: the main thread and its helper in evaluations, two threads that
@@ -75,6 +77,46 @@ fn any_number_of_cores_gives_the_same_bits() -> Result<()> {
         }
         let other = model("seed", "0-255", "--seed 1")?;
         ensure!(one != other, "{program}: the seed changes nothing");
+    }
+    Ok(())
+}
+
+/// Processes that may use one hyperthread, all hyperthreads of its core, and one of each core.
+#[cfg(target_os = "linux")]
+fn a_run_takes_a_thread_for_each_core_that_it_was_given() -> Result<()> {
+    // of CPU 0 alone, if the system does not say
+    let siblings = |cpu: usize| {
+        let folder = format!("/sys/devices/system/cpu/cpu{cpu}/topology");
+        let list = fs::read_to_string(format!("{folder}/core_cpus_list"));
+        list.map_or(cpu.to_string(), |list| list.trim().to_owned())
+    };
+    let core = siblings(0);
+    let both = if core == "0" {
+        "1 of 1 cores each"
+    } else {
+        "1 of 2 hyperthreads each"
+    };
+    let cpus = std::thread::available_parallelism()?.get();
+    let other_core = (1..cpus).find(|cpu| siblings(*cpu) != core);
+    let (one_each, cores) = match other_core {
+        Some(cpu) => (format!("0,{cpu}"), "1 of 2 cores each"),
+        None => ("0".to_owned(), "1 of 1 cores each"),
+    };
+    let args = "--device cpu --data synthetic --limit-train 2 --limit-test 2 --batch-size 2 --epochs 1 --gpus 2";
+    for (allowed, words) in [
+        ("0", "1 of 1 cores each"),
+        (&core, both),
+        (&one_each, cores),
+    ] {
+        let output = Command::new("taskset")
+            .args(["-c", allowed])
+            .arg(std::env::current_exe()?)
+            .args(["--as", "scratch"])
+            .args(args.split_whitespace())
+            .output()?;
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{allowed}: {stderr}");
+        has(&String::from_utf8_lossy(&output.stdout), words)?;
     }
     Ok(())
 }

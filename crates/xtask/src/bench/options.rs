@@ -1,8 +1,8 @@
 //! What `bench cpu` can be told, and what it has in common with `bench allreduce`.
 
+use std::fs;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use std::{fs, thread};
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
@@ -37,7 +37,7 @@ pub struct CpuOptions {
     #[arg(long, value_name = "STEP", default_values = STEPS)]
     pub step: Vec<Work>,
 
-    /// Number of cores for each program [default: all]
+    /// Number of threads of each program [default: all cores]
     #[arg(long, value_name = "N")]
     pub threads: Option<NonZeroUsize>,
 
@@ -84,9 +84,9 @@ impl CpuOptions {
     }
 }
 
-/// The cores of the machine.
+/// The cores that a run takes by default: of two hyperthreads one, as in PyTorch.
 pub fn all_cores() -> usize {
-    thread::available_parallelism().map_or(1, usize::from)
+    d2l::cores()
 }
 
 /// Writes a file of the report.
