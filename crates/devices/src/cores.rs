@@ -182,7 +182,7 @@ mod tests {
             (list == self.list).then(|| format!("{core}\n"))
         }
 
-        /// The default, the threads that `--threads` can take, and the cores, where std counts `threads`.
+        /// The default, the most threads, and the cores, where std counts `threads`.
         fn counted(&self, threads: usize) -> [usize; 3] {
             let given = GivenCores::of(threads, |file| self.read(file));
             [given.default_threads(), given.threads, given.cores]
