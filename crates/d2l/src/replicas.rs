@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use candle_core::{Device, Error, Result, bail};
 use devices::{barrier, cores, cores_each, lock, on_replica};
+use rayon::iter::plumbing::{Producer, ProducerCallback};
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
@@ -11,7 +12,8 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 static THREADS: Mutex<Option<Arc<ThreadPool>>> = Mutex::new(None);
 
 /// Runs `f` on all `devices` at once, on each with its own of `items`; returns the results in their order. It
-/// is rayon's parallel iterator, in which an error names its replica as [`on_replica`](crate::on_replica) does.
+/// is rayon's parallel iterator, in which an error names its replica as [`on_replica`](crate::on_replica) does. One
+/// device alone needs no other thread.
 ///
 /// No device begins before all have done their earlier work: one may still read what another writes next.
 ///
@@ -44,11 +46,30 @@ where
         devices::threads::set_together(1);
         done
     };
+    if k == 1 {
+        // another thread would have to be woken, and wake this one
+        return items
+            .with_producer(One)
+            .map(|item| replica((0, item)))
+            .into_iter()
+            .collect();
+    }
     let run = || items.enumerate().map(replica).collect();
     let threads = lock(&THREADS).clone();
     match threads {
         Some(threads) => threads.install(run),
         None => run(),
+    }
+}
+
+/// Takes the first item of a parallel iterator, on the thread that calls it.
+struct One;
+
+impl<T> ProducerCallback<T> for One {
+    type Output = Option<T>;
+
+    fn callback<P: Producer<Item = T>>(self, items: P) -> Option<T> {
+        items.into_iter().next()
     }
 }
 
@@ -77,7 +98,7 @@ pub fn try_share_cores(threads: Option<usize>, replicas: usize) -> Result<usize>
     devices::limit_cores(threads);
     let share = cores_each(replicas);
     devices::threads::set_default(share);
-    // a thread for each replica, as more would cost a tenth of LeNet's step; the threads within one
+    // a thread for each of several replicas, as more would cost a tenth of LeNet's step; the threads within one
     // are `functional`'s
     let k = replicas.clamp(1, cores());
     let mut threads = lock(&THREADS);
