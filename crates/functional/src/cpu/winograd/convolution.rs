@@ -1,9 +1,9 @@
 //! The convolution, and the gradient of its input.
 
 use super::kernel::Multiply;
-use super::tiling::{CHUNK, Chunks, ENOUGH, FEW, GROUP, PANEL, Panels, weights};
+use super::tiling::{CHUNK, Chunks, ENOUGH, FEW, GROUP, PANEL, Panel, Panels, weights};
 use super::transform::{Images, ToImages};
-use super::weights::{Pair, TRANSPOSED, ToBlock};
+use super::weights::{Pair, SOME, TRANSPOSED, ToBlock};
 use crate::cpu::scratch::{common, own};
 use crate::cpu::simd::dispatch;
 use crate::cpu::threads::{Disjoint, for_each, for_each_chunk};
@@ -134,7 +134,10 @@ impl Convolution<'_> {
         own([out, now, TRANSPOSED], |[products, now, transposed]| {
             for (i, a) in points.chunks_exact(one).enumerate() {
                 let b = if weights.is_empty() {
-                    self.transform_weight(panel, i, now, transposed);
+                    let block = Disjoint::new(now);
+                    for first in (0..self.weight_inputs(panel, i).channels).step_by(SOME) {
+                        self.transform_weight(panel, i, first, (&block, 0), transposed);
+                    }
                     &*now
                 } else {
                     &weights[(panel * ins + i) * size..][..size]
@@ -147,30 +150,58 @@ impl Convolution<'_> {
 
     /// Transforms all weights, block by block: first those of the first output panel.
     fn transform_weights(&self, weights: &mut [f32]) {
-        let ins = self.panels().0;
-        for_each_chunk(weights, self.weights(), |i, block| {
-            own([TRANSPOSED], |[transposed]| {
-                self.transform_weight(i / ins, i % ins, block, transposed);
-            });
+        let (ins, size) = (self.panels().0, self.weights());
+        let blocks = weights.len() / size;
+        let parts = self.weight_inputs(0, 0).channels.div_ceil(SOME); // of the widest block
+        let weights = Disjoint::new(weights);
+        for_each(blocks * parts, |i| {
+            let (block, first) = (i / parts, i % parts * SOME);
+            let (out, from) = (block / ins, block % ins);
+            if first < self.weight_inputs(out, from).channels {
+                own([TRANSPOSED], |[transposed]| {
+                    self.transform_weight(out, from, first, (&weights, block * size), transposed);
+                });
+            }
         });
     }
 
-    fn transform_weight(&self, out: usize, from: usize, block: &mut [f32], transposed: &mut [f32]) {
+    /// The weight's input channels of a block.
+    fn weight_inputs(&self, out: usize, from: usize) -> Panel {
+        if self.flipped {
+            self.outputs.get(out)
+        } else {
+            self.images.channels.get(from)
+        }
+    }
+
+    /// Transforms those of [`SOME`] input channels of a block, which begins at `start` in `blocks`.
+    fn transform_weight(
+        &self,
+        out: usize,
+        from: usize,
+        first: usize,
+        (blocks, start): (&Disjoint<'_, f32>, usize),
+        transposed: &mut [f32],
+    ) {
         let (of_image, of_result) = (self.images.channels, self.outputs);
-        let (inputs, output, input) = match self.flipped {
-            false => (of_image, of_result.get(out), of_image.get(from)),
-            true => (of_result, of_image.get(from), of_result.get(out)),
+        let (inputs, output) = if self.flipped {
+            (of_result, of_image.get(from))
+        } else {
+            (of_image, of_result.get(out))
         };
         dispatch(ToBlock {
             weight: self.weight,
             pair: Pair {
                 output,
-                input,
+                input: self.weight_inputs(out, from),
                 inputs: inputs.channels,
             },
+            first,
             stride: self.images.stride,
             flipped: self.flipped,
-            block,
+            blocks,
+            start,
+            size: self.weights(),
             transposed,
         });
     }

@@ -1,5 +1,6 @@
 //! Vectors of floats, whatever their number of lanes.
 
+use crate::cpu::threads::Disjoint;
 use crate::cpu::vector::{VECTOR, first};
 use pulp::Simd;
 
@@ -56,10 +57,26 @@ impl<S: Simd> Lanes<S> {
         step: usize,
         vectors: [S::f32s; N],
     ) {
+        // Safety: `to` is borrowed mutably.
+        unsafe { self.scatter_shared(&Disjoint::new(to), at, step, vectors) }
+    }
+
+    /// As [`Self::scatter`], to a slice that other tasks write to as well.
+    ///
+    /// # Safety
+    /// No other task uses the elements of these vectors.
+    #[inline(always)]
+    pub(super) unsafe fn scatter_shared<const N: usize>(
+        self,
+        to: &Disjoint<'_, f32>,
+        at: usize,
+        step: usize,
+        vectors: [S::f32s; N],
+    ) {
         assert!(fits(to.len(), at, (N - 1) * step, Self::COUNT));
         for (i, v) in vectors.into_iter().enumerate() {
             // Safety: the last one is inside; a vector has the alignment of a float.
-            unsafe { *to.as_mut_ptr().add(at + i * step).cast() = v }
+            unsafe { *to.address(at + i * step).cast_mut().cast() = v }
         }
     }
 

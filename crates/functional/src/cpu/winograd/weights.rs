@@ -10,7 +10,7 @@ use crate::cpu::vector::{VECTOR as LINE, load, store};
 use pulp::{Simd, WithSimd};
 
 /// Input channels that are transposed at once, so that they stay in the first-level cache.
-const SOME: usize = 16;
+pub(super) const SOME: usize = 16;
 
 /// Taps of [`SOME`] input channels.
 const TAPS: usize = SOME * 9;
@@ -41,14 +41,19 @@ impl Pair {
     }
 }
 
-/// Transforms weights into a block: rows of inputs with all outputs, for the convolution, or rows of
-/// outputs with all inputs and flipped taps, for the gradient of its input.
+/// Transforms the weights of [`SOME`] inputs into their part of a block: rows of inputs with all outputs, for the
+/// convolution, or rows of outputs with all inputs and flipped taps, for the gradient of its input.
 pub(super) struct ToBlock<'a> {
     pub(super) weight: &'a [f32],
     pub(super) pair: Pair,
+    /// Of the pair's inputs, the first that is transformed.
+    pub(super) first: usize,
     pub(super) stride: Stride,
     pub(super) flipped: bool,
-    pub(super) block: &'a mut [f32],
+    /// What the block is a part of, where it begins there, and its floats.
+    pub(super) blocks: &'a Disjoint<'a, f32>,
+    pub(super) start: usize,
+    pub(super) size: usize,
     pub(super) transposed: &'a mut [f32],
 }
 
@@ -71,13 +76,12 @@ impl ToBlock<'_> {
     /// With vectors of N floats.
     #[inline(always)]
     fn run<S: Simd, const N: usize>(mut self, simd: Lanes<S>) {
-        for first in (0..self.pair.input.channels).step_by(SOME) {
-            self.transpose::<S, N>(simd, first);
-            if self.flipped {
-                self.outputs::<S, N>(simd, first);
-            } else {
-                self.inputs(simd, first);
-            }
+        let first = self.first;
+        self.transpose::<S, N>(simd, first);
+        if self.flipped {
+            self.outputs::<S, N>(simd, first);
+        } else {
+            self.inputs(simd, first);
         }
     }
 
@@ -168,7 +172,7 @@ impl ToBlock<'_> {
         taps: [[S::f32s; 3]; 3],
         at: usize,
     ) {
-        let plane = self.block.len() / WEIGHTS;
+        let plane = self.size / WEIGHTS;
         let columns = T::rows(
             simd,
             #[inline(always)]
@@ -176,7 +180,9 @@ impl ToBlock<'_> {
         );
         for (x, column) in columns.into_iter().enumerate() {
             let points = T::transform(simd, column);
-            simd.scatter(self.block, x * plane + at, 6 * plane, points);
+            let at = self.start + x * plane + at;
+            // Safety: no other task has these inputs of this block.
+            unsafe { simd.scatter_shared(self.blocks, at, 6 * plane, points) }
         }
     }
 }

@@ -242,7 +242,8 @@ impl Backward<'_> {
         let (inputs, width) = (self.pooled.g.channels, self.pooled.widths().1);
         let dw = Disjoint::new(dw);
         for_each(inputs, |i| {
-            let total = total::<{ TAPS * MANY }>(sums, size, i * TAPS * width, TAPS * width);
+            let mut total = [0.; TAPS * MANY];
+            add_groups(sums, size, i * TAPS * width, &mut total[..TAPS * width]);
             for o in 0..self.pooled.g.out_channels {
                 // Safety: no other task has this input.
                 let dw = unsafe { dw.part((o * inputs + i) * TAPS, TAPS) };
@@ -251,18 +252,16 @@ impl Backward<'_> {
                 }
             }
         });
-        let total = total::<MANY>(sums, size, inputs * TAPS * width, width);
-        db.copy_from_slice(&total[..db.len()]);
+        db.fill(0.);
+        add_groups(sums, size, inputs * TAPS * width, db);
     }
 }
 
-/// The sum of `len` floats from `at` on over all groups of `size`.
-fn total<const N: usize>(groups: &[f32], size: usize, at: usize, len: usize) -> [f32; N] {
-    let mut total = [0.; N];
+/// Adds to `total` the floats from `at` on of all groups of `size`.
+fn add_groups(groups: &[f32], size: usize, at: usize, total: &mut [f32]) {
     for group in groups.chunks_exact(size) {
-        for (total, part) in total[..len].iter_mut().zip(&group[at..]) {
+        for (total, part) in total.iter_mut().zip(&group[at..]) {
             *total += part;
         }
     }
-    total
 }
