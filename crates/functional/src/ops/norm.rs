@@ -117,8 +117,7 @@ impl Norm {
         };
         let inv_std = inv_std(&var);
         if keep {
-            let there = |v| Tensor::from_vec(v, self.channels, self.running[0].device());
-            update_running(&self.running, &there(shifted)?, &there(var)?, count)?;
+            update_running(&self.running, &shifted, &var, count)?;
             self.count_batch()?;
         }
         Ok([mean, inv_std])
@@ -156,14 +155,17 @@ pub(crate) fn inv_std(var: &[f32]) -> Vec<f32> {
 /// values.
 fn update_running(
     [running_mean, running_var]: &[Var; 2],
-    mean: &Tensor,
-    var: &Tensor,
+    mean: &[f32],
+    var: &[f32],
     count: usize,
 ) -> Result<()> {
     let unbiased = count as f64 / (count - 1) as f64;
-    let step = |running: &Var, batch: &Tensor, scale: f64| {
-        let old = (running.as_detached_tensor() * (1. - MOMENTUM))?;
-        running.set(&(old + (batch.detach() * (MOMENTUM * scale))?)?)
+    let step = |running: &Var, batch: &[f32], scale: f64| {
+        let (keep, share) = ((1. - MOMENTUM) as f32, (MOMENTUM * scale) as f32);
+        let old = running.to_vec1::<f32>()?;
+        let values = old.iter().zip(batch);
+        let new: Vec<f32> = values.map(|(old, v)| old * keep + v * share).collect();
+        running.set(&Tensor::from_vec(new, batch.len(), running.device())?)
     };
     step(running_mean, mean, 1.)?;
     step(running_var, var, unbiased)
