@@ -24,9 +24,9 @@ from torch.nn import functional as F
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "pytorch"))
 from networks import Residual, resnet18  # noqa: E402
+from transformer_steps import CHARACTERS, CONTEXT, Transformer  # noqa: E402
 
 LR = 0.01
-IMAGE = (1, 28, 28)
 
 
 def lenet():
@@ -69,14 +69,27 @@ def mlp(*sizes):
     return nn.Sequential(*layers[:-1])
 
 
+def images(count):
+    return torch.randn(count, 1, 28, 28), torch.randint(10, (count,))
+
+
+def color_images(count):
+    return torch.randn(count, 3, 32, 32), torch.randint(10, (count,))
+
+
+def characters(count):
+    return torch.randint(CHARACTERS, (2, count, CONTEXT)).unbind()
+
+
 NETWORKS = {
-    "lenet": (lenet, IMAGE),
-    "resnet18": (resnet18, IMAGE),
-    "vgg": (vgg, (3, 32, 32)),
-    "mnist": (mnist, IMAGE),
-    "resnet20": (resnet20, (3, 32, 32)),
-    "mlp512": (lambda: mlp(784, 512, 512, 10), IMAGE),
-    "mlp128": (lambda: mlp(784, 128, 10), IMAGE),
+    "lenet": (lenet, images),
+    "resnet18": (resnet18, images),
+    "vgg": (vgg, color_images),
+    "mnist": (mnist, images),
+    "resnet20": (resnet20, color_images),
+    "mlp512": (lambda: mlp(784, 512, 512, 10), images),
+    "mlp128": (lambda: mlp(784, 128, 10), images),
+    "transformer": (Transformer, characters),
 }
 
 
@@ -114,11 +127,12 @@ def main(mode, threads, network, batch):
         rank = join(processes)
     torch.set_num_threads(threads)
     torch.manual_seed(rank)
-    net, image = NETWORKS[network]
+    net, minibatch = NETWORKS[network]
     layout = torch.channels_last if "channels_last" in words else torch.contiguous_format
     part = batch // processes + (rank < batch % processes)
-    X = torch.randn(part, *image).to(memory_format=layout)
-    y = torch.randint(10, (len(X),))
+    X, y = minibatch(part)
+    if X.dim() == 4:
+        X = X.to(memory_format=layout)
     net = net().to(memory_format=layout)
     if processes > 1:
         net = nn.parallel.DistributedDataParallel(net)
@@ -128,7 +142,7 @@ def main(mode, threads, network, batch):
 
     def step():
         with torch.autocast("cpu", torch.bfloat16, enabled="bf16" in words):
-            loss = F.cross_entropy(net(X), y)
+            loss = F.cross_entropy(net(X).flatten(0, -2), y.flatten())
         loss.backward()
         sgd.step()
         sgd.zero_grad()

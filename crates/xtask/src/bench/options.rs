@@ -10,13 +10,14 @@ use clap::{Args, ValueEnum};
 use super::work::Work;
 
 /// The book's steps; other networks; steps in which there is so little to compute that what a step costs always shows.
-const STEPS: [&str; 9] = [
+pub const STEPS: [&str; 10] = [
     "lenet-256",
     "resnet18-64",
     "resnet18-256",
     "vgg-128",
     "mnist-128",
     "resnet20-128",
+    "transformer-64",
     "mlp512-128",
     "lenet-1",
     "mlp128-16",

@@ -10,7 +10,7 @@ use run::BatchLoss;
 
 use super::networks::layers;
 use super::serve::{locked, serve};
-use super::work::Network;
+use super::work::{Example, Network};
 
 /// A learning rate so small that the weights stay small numbers for as long as it takes.
 pub const LR: f64 = 0.01;
@@ -94,8 +94,16 @@ pub fn version() -> String {
 /// A minibatch of noise for a network.
 pub fn minibatch(network: Network, batch: usize) -> candle_core::Result<(Tensor, Tensor)> {
     let rng = &mut d2l::rng(1);
-    let (channels, rows, columns) = network.image();
-    let x = d2l::normal(rng, 1.0, (batch, channels, rows, columns))?;
-    let y = d2l::uniform(rng, 0.0, 10.0, batch)?.to_dtype(DType::U32)?;
-    Ok((x, y))
+    match network.example() {
+        Example::Image(channels, rows, columns) => {
+            let x = d2l::normal(rng, 1.0, (batch, channels, rows, columns))?;
+            let y = d2l::uniform(rng, 0.0, 10.0, batch)?.to_dtype(DType::U32)?;
+            Ok((x, y))
+        }
+        Example::Characters(count) => {
+            let mut characters =
+                || d2l::uniform(rng, 0.0, 128.0, (batch, count))?.to_dtype(DType::U32);
+            Ok((characters()?, characters()?))
+        }
+    }
 }

@@ -24,6 +24,17 @@ pub enum Network {
     Mlp512,
     /// Linear layers from 784 over 128 to 10 values.
     Mlp128,
+    /// That of the example `17_transformer`: two blocks of width 64 on 32 characters.
+    Transformer,
+}
+
+/// What a network gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Example {
+    /// An image of so many channels, rows and columns; the label is one of ten classes.
+    Image(usize, usize, usize),
+    /// So many characters, of 128; the label of each is the next one.
+    Characters(usize),
 }
 
 /// One training step.
@@ -37,7 +48,7 @@ pub struct Work {
 
 impl Network {
     /// The multiply-adds of each layer's forward pass of one example, first layer first.
-    /// Convolutions and linear layers only: the rest is less than one in a hundred.
+    /// Convolutions, linear layers and attention only: the rest is less than one in a hundred.
     fn multiply_adds(self) -> Vec<u64> {
         match self {
             Network::Lenet => vec![conv(1, 20, 3, 26), conv(20, 50, 5, 9), 800 * 128, 128 * 10],
@@ -58,14 +69,28 @@ impl Network {
             Network::Resnet20 => residual(3, 3, &[(16, 32), (32, 16), (64, 8)]),
             Network::Mlp512 => vec![784 * 512, 512 * 512, 512 * 10],
             Network::Mlp128 => vec![784 * 128, 128 * 10],
+            Network::Transformer => {
+                let pairs = 32 * 33 / 2; // of a character with one that is not after it
+                let attention = 2 * pairs * 64;
+                let block = [
+                    32 * 64 * 192,
+                    attention,
+                    32 * 64 * 64,
+                    32 * 64 * 256,
+                    32 * 256 * 64,
+                ];
+                // the embeddings only copy
+                [&[0][..], &block, &block, &[32 * 64 * 128]].concat()
+            }
         }
     }
 
-    /// The channels, rows and columns of an image.
-    pub fn image(self) -> (usize, usize, usize) {
+    /// What an example is.
+    pub fn example(self) -> Example {
         match self {
-            Network::Vgg | Network::Resnet20 => (3, 32, 32),
-            _ => (1, 28, 28),
+            Network::Vgg | Network::Resnet20 => Example::Image(3, 32, 32),
+            Network::Transformer => Example::Characters(32),
+            _ => Example::Image(1, 28, 28),
         }
     }
 
@@ -112,7 +137,7 @@ fn residual(image_channels: u64, blocks: usize, stages: &[(u64, u64)]) -> Vec<u6
 }
 
 /// How [`Work::flops`] counts.
-pub const COUNTED: &str = "FLOPs are those of the convolutions and linear layers: two for each \
+pub const COUNTED: &str = "FLOPs are those of the convolutions, linear layers and attention: two for each \
     multiply-add of the forward pass and of both gradients, without the input gradient of the first \
     layer. An algorithm with fewer multiply-adds (Winograd) is counted as if it did them all.";
 
@@ -154,6 +179,7 @@ impl fmt::Display for Network {
             Network::Resnet20 => "ResNet-20",
             Network::Mlp512 => "MLP 784–512–512–10",
             Network::Mlp128 => "MLP 784–128–10",
+            Network::Transformer => "transformer, 2 blocks of width 64",
         })
     }
 }
@@ -190,6 +216,9 @@ mod tests {
         // 4·4·(3,380 + 800 + 138) and 5·4·129,068
         assert_eq!(lenet.bytes(4), Some(69_088.0 + 2_581_360.0));
         assert_eq!("vgg-1".parse::<Work>()?.bytes(4), None);
+        // 2·(32·64·(192 + 64 + 256 + 256) + 2·528·64) + 32·64·128 = 3,543,040; three times
+        let transformer: Work = "transformer-1".parse()?;
+        assert_eq!(transformer.flops(), 2.0 * 10_629_120.0);
         let params = scratch::init_params(0)?;
         let parameters: usize = params.iter().map(|p| p.elem_count()).sum();
         assert_eq!(parameters, 129_068);
