@@ -38,6 +38,8 @@ enum Command {
 enum Bench {
     /// Training steps on the CPU: this project, PyTorch, candle, Burn
     Cpu(bench::CpuOptions),
+    /// Training steps on more cores than there are, simulated from a recording on one
+    Cores(bench::cores::CoresOptions),
     /// All-reduce on the CPU: every algorithm, x += 1, Open MPI
     Allreduce(bench::allreduce::AllReduceOptions),
 }
@@ -45,6 +47,7 @@ enum Bench {
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Bench(Bench::Cpu(options)) => bench::cpu(&options),
+        Command::Bench(Bench::Cores(options)) => bench::cores::cores(&options),
         Command::Bench(Bench::Allreduce(options)) => bench::allreduce::allreduce(&options),
         Command::GpuCheck(options) => gpu::check(&options),
         Command::ContendGpu(job) => gpu::ours::contend(&job),

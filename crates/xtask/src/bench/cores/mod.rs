@@ -2,8 +2,14 @@
 //! thread, in a process of its own, and then simulated on more. Nothing here is measured on more than one core.
 
 mod recorder;
-pub mod recording;
+mod recording;
+mod report;
+mod simulation;
 
+use std::env;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,11 +17,114 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use d2l::{DeviceKind, devices_of_kind, share_cores};
 
+use super::machine::Spent;
+use super::options::{STEPS, write};
 use super::ours::{minibatch, parameters, version, with_step};
+use super::process::Process;
 use super::serve::serve_lines;
-use super::work::Network;
+use super::work::{Network, Work};
 use recorder::Recorder;
 use recording::Recording;
+use simulation::Replicas;
+
+/// What `bench cores` can be told.
+#[derive(Args, Debug)]
+pub struct CoresOptions {
+    /// Simulate only this step, NETWORK-BATCH (repeatable)
+    #[arg(long, value_name = "STEP", default_values = STEPS)]
+    step: Vec<Work>,
+
+    /// Simulate only on so many cores (repeatable)
+    #[arg(long, value_name = "N", default_values = ["1", "2", "4", "8", "16", "32"])]
+    cores: Vec<NonZeroUsize>,
+
+    /// Folder for cores.md
+    #[arg(long, value_name = "DIR", default_value = "benches/results")]
+    out: PathBuf,
+}
+
+/// The most steps that are recorded.
+const MOST_STEPS: usize = 60;
+/// From so many cores on, several replicas are simulated too.
+const MANY_CORES: usize = 8;
+/// The numbers of replicas. Each has an example at least.
+const REPLICAS: [usize; 5] = [1, 2, 4, 8, 16];
+/// The least minibatch that is shared out among replicas.
+const LEAST_BATCH: usize = 64;
+
+/// A step, recorded.
+#[derive(Clone, Debug)]
+struct Recorded {
+    work: Work,
+    /// With one replica.
+    one: Recording,
+    /// With several replicas, if that is simulated.
+    groups: Vec<Group>,
+}
+
+/// The same minibatch on k replicas.
+#[derive(Clone, Debug)]
+struct Group {
+    k: usize,
+    /// The part of one replica, recorded alone.
+    shard: Recording,
+    /// All replicas together.
+    all: Recording,
+}
+
+impl Group {
+    fn replicas(&self) -> Replicas<'_> {
+        Replicas {
+            shard: &self.shard,
+            all: &self.all,
+            k: self.k,
+        }
+    }
+}
+
+/// Records, simulates, prints the report and writes it.
+///
+/// # Errors
+/// If a step fails, or the report cannot be written.
+pub fn cores(options: &CoresOptions) -> Result<()> {
+    let cores: Vec<usize> = options.cores.iter().map(|n| n.get()).collect();
+    let with_replicas = cores.iter().any(|cores| *cores >= MANY_CORES);
+    let mut worst = 0.0;
+    let mut recorded = Vec::new();
+    for &work in &options.step {
+        let one = record_apart(work, 1, &mut worst)?;
+        let mut groups = Vec::new();
+        if with_replicas && work.network.is_the_books() && work.batch >= LEAST_BATCH {
+            for k in REPLICAS {
+                let (mut shard, mut all) = (one.clone(), one.clone());
+                if k > 1 {
+                    let batch = work.batch.div_ceil(k);
+                    shard = record_apart(Work { batch, ..work }, 1, &mut worst)?;
+                    all = record_apart(work, k, &mut worst)?;
+                }
+                groups.push(Group { k, shard, all });
+            }
+        }
+        recorded.push(Recorded { work, one, groups });
+    }
+    let markdown = report::markdown(&recorded, &cores, &version(), worst);
+    println!("\n{markdown}");
+    write(&options.out, "cores.md", &markdown)
+}
+
+/// A recording of a process of its own. `worst` becomes the number of cores that were at other work, if it was smaller.
+fn record_apart(work: Work, replicas: usize, worst: &mut f64) -> Result<Recording> {
+    let mut command = Command::new(env::current_exe()?);
+    command.args(["record", "--replicas", &replicas.to_string()]);
+    command.args(work.args());
+    let mut spent = Spent::default();
+    let line = Process::start(command)?.ask_line(MOST_STEPS, &mut spent);
+    let what = || format!("{work}, replicas: {replicas}");
+    let recording: Recording = serde_json::from_str(&line.with_context(what)?)?;
+    *worst = spent.other_cores().max(*worst);
+    eprintln!("{}: {} steps recorded", what(), recording.steps);
+    Ok(recording)
+}
 
 /// Steps that are not recorded: the first ones are slower.
 const WARM_UP: usize = 2;

@@ -358,3 +358,146 @@ fn without_modules(path: &str) -> String {
     let path = path.split('<').next().unwrap_or(path);
     path.rsplit("::").next().unwrap_or(path).to_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::sync::Arc;
+
+    use candle_core::{DType, Device, Tensor};
+    use tracing::subscriber::with_default;
+
+    use super::*;
+
+    thread_local! {
+        static NOW: Cell<u64> = const { Cell::new(0) };
+    }
+
+    fn pass(ns: u64) {
+        NOW.set(NOW.get() + ns);
+    }
+
+    /// A look takes 3 ns.
+    fn clock() -> Duration {
+        pass(3);
+        Duration::from_nanos(NOW.get())
+    }
+
+    fn call(tasks: &[u64], in_task: impl Fn()) {
+        tracing::trace!(name: "call", target: TARGET, place = %"file.rs:1:2", tasks = tasks.len());
+        for (i, ns) in tasks.iter().enumerate() {
+            pass(*ns);
+            in_task();
+            tracing::trace!(name: "task", target: TARGET, i);
+        }
+    }
+
+    #[test]
+    fn times_are_exact_without_the_looks() {
+        let recorder = Arc::new(Recorder::with(clock));
+        let step = || {
+            pass(100);
+            tracing::info_span!("update").in_scope(|| {
+                pass(7);
+                call(&[10, 20, 30], || ());
+                call(&[], || ());
+                pass(2);
+            });
+            tracing::trace!(name: "operation", target: TARGET, pass = "backward", entry = 4usize,
+                kernel = "a::Sum<b::Cpu>", elements = 1usize, inputs = ?[5usize, 6]);
+            // the tasks of a call in a task are a part of the task
+            call(&[1, 1], || call(&[40, 2], || ()));
+            tracing::debug_span!("update").in_scope(|| pass(9)); // not ours
+        };
+        with_default(recorder.clone(), || {
+            recorder.measure_look();
+            assert_eq!(recorder.look_ns(), 3.0);
+            recorder.end_step();
+            step();
+            recorder.end_step();
+        });
+        let steps = recorder.take_steps();
+        let update = Label::Span("update".to_owned());
+        let sum = Label::Operation(Operation {
+            pass: Pass::Backward,
+            entry: 4,
+            kernel: "Sum".to_owned(),
+            elements: 1,
+            inputs: vec![5, 6],
+        });
+        let serial = |label: &Label, ns| Item::Serial {
+            label: label.clone(),
+            ns,
+        };
+        let call = |label: &Label, tasks: &[f64]| Item::Call {
+            label: label.clone(),
+            place: "file.rs:1".to_owned(),
+            tasks: tasks.to_vec(),
+        };
+        let expected = [
+            serial(&Label::Rest, 100.0),
+            serial(&update, 7.0),
+            call(&update, &[10.0, 20.0, 30.0]),
+            serial(&update, 0.0),
+            serial(&update, 2.0),
+            serial(&Label::Rest, 0.0),
+            serial(&sum, 0.0),
+            call(&sum, &[43.0, 43.0]),
+            serial(&sum, 9.0),
+        ];
+        assert_eq!(steps[1].main, expected);
+    }
+
+    #[test]
+    fn a_step_has_each_operation_and_each_task_once() -> candle_core::Result<()> {
+        functional::threads::set_budget(1);
+        let params = scratch::get_params(&scratch::init_params(0)?, &Device::Cpu)?;
+        let x = Tensor::ones((40, 1, 28, 28), DType::F32, &Device::Cpu)?;
+        let y = Tensor::zeros(40, DType::U32, &Device::Cpu)?;
+        let step = || {
+            let y_hat = scratch::lenet(&x, &params)?;
+            d2l::backward(&scratch::loss(&y_hat, &y)?.sum()?, &params)?;
+            d2l::sgd(&params, 0.1, 40)
+        };
+        let recorder = Arc::new(Recorder::new());
+        with_default(recorder.clone(), || {
+            recorder.end_step();
+            step()?;
+            recorder.end_step();
+            step()?;
+            recorder.end_step();
+            candle_core::Result::Ok(())
+        })?;
+        let steps = recorder.take_steps();
+        let shape = |step: &Step| {
+            let tasks = |item: &Item| match item {
+                Item::Serial { .. } => 0,
+                Item::Call { tasks, .. } => tasks.len(), // `end_task` has seen them in their order
+            };
+            let items = step.main.iter();
+            items
+                .map(|item| (item.label().clone(), tasks(item)))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(shape(&steps[1]), shape(&steps[2]));
+        let mut entries = Vec::new();
+        for items in steps[2].main.chunk_by(|a, b| a.label() == b.label()) {
+            if let Label::Operation(Operation { pass, entry, .. }) = items[0].label() {
+                entries.push((*pass, *entry));
+            }
+        }
+        let forward = entries
+            .iter()
+            .filter(|(pass, _)| *pass == Pass::Forward)
+            .count();
+        let there = (0..forward).map(|entry| (Pass::Forward, entry));
+        let back = (0..forward).rev().map(|entry| (Pass::Backward, entry));
+        assert_eq!(entries, there.chain(back).collect::<Vec<_>>());
+        assert!(forward >= 5, "{entries:?}"); // two convolutions, two linear layers, the loss
+        let in_update = |item: &&Item| *item.label() == Label::Span("update".to_owned());
+        let updates = steps[2].main.iter().filter(in_update);
+        let calls = updates.filter(|item| matches!(item, Item::Call { .. }));
+        assert_eq!(calls.count(), params.len());
+        Ok(())
+    }
+}
