@@ -26,14 +26,14 @@ const HEAD: &str = "\
 ";
 
 const HEAD_OF_DEVICES: &str = "\
-| | devices | examples | ms | from – to | examples/sec | speed-up | efficiency | PyTorch / this |
-|---|--:|--:|--:|--:|--:|--:|--:|--:|
+| | devices | examples | ms | from – to | examples/sec | speed-up | lowest – highest | in each round | efficiency | PyTorch / this |
+|---|--:|--:|--:|--:|--:|--:|--:|---|--:|--:|
 ";
 
 const DEVICES_EXPLAINED: &str = "\
-A device is one core. Speed-up: the examples per second, divided by those of the same program on one device. \
-Efficiency: the speed-up divided by the devices. With the same examples that is strong scaling, with more of them weak \
-scaling. PyTorch / this: the time of an example with the fastest mode of DistributedDataParallel (gloo, one process \
+A device is one core. Speed-up: the examples per second, divided by those of the same program on one device in the \
+same round; the median over the rounds, the lowest and the highest, and that of each round. Efficiency: the median \
+speed-up divided by the devices. With the same examples that is strong scaling, with more of them weak scaling. PyTorch / this: the time of an example with the fastest mode of DistributedDataParallel (gloo, one process \
 for each device), divided by that of this row.
 ";
 
@@ -88,20 +88,37 @@ fn line(work: &Work, row: &Row, rows: &[Row]) -> String {
 fn line_of_devices(work: &Work, row: &Row, rows: &[Row]) -> String {
     let (times, k) = (Summary::of(&row.times), row.contender.threads);
     let batch = |row: &Row| row.contender.work(work).batch as f64;
-    let rate = |row: &Row| 1e3 * batch(row) / row.median();
     let is_ours = |row: &Row| row.contender.name.starts_with("ours"); // the name has the number of replicas
     let is_same = |other: &&Row| {
         let named = other.contender.name == row.contender.name;
         other.contender.threads == 1 && (named || is_ours(other) && is_ours(row))
     };
-    let one = rows.iter().find(is_same);
-    let speed_up = |of: f64| one.map_or("–".to_owned(), |one| short(rate(row) / rate(one) / of));
-    let [ms, min, max, rate] = [times.median, times.min, times.max, rate(row)].map(short);
-    let [speed_up, efficiency] = [1.0, k as f64].map(speed_up);
+    let speed_up = match rows.iter().find(is_same) {
+        None => "– | – | – | –".to_owned(),
+        Some(one) => {
+            let rounds = one.times.iter().zip(&row.times);
+            let examples = batch(row) / batch(one);
+            let ratios = rounds.map(|(of_one, ms)| examples * of_one / ms);
+            speed_up(&ratios.collect::<Vec<f64>>(), k)
+        }
+    };
+    let rate = 1e3 * batch(row) / row.median();
+    let [ms, min, max, rate] = [times.median, times.min, times.max, rate].map(short);
     let (name, examples, pytorch) = (&row.contender.name, batch(row), ratio(row, rows, false));
     format!(
-        "| {name} | {k} | {examples} | {ms} | {min} – {max} | {rate} | {speed_up} | {efficiency} | \
-         {pytorch} |\n"
+        "| {name} | {k} | {examples} | {ms} | {min} – {max} | {rate} | {speed_up} | {pytorch} |\n"
+    )
+}
+
+/// The cells of the ratios of the rounds: a slow phase of the machine affects both times of a round, and not their ratio.
+fn speed_up(ratios: &[f64], devices: usize) -> String {
+    let all = Summary::of(ratios);
+    let [median, min, max, efficiency] =
+        [all.median, all.min, all.max, all.median / devices as f64].map(short);
+    let each: Vec<String> = ratios.iter().map(|ratio| short(*ratio)).collect();
+    format!(
+        "{median} | {min} – {max} | {} | {efficiency}",
+        each.join(", ")
     )
 }
 
@@ -113,27 +130,28 @@ mod tests {
 
     #[test]
     fn devices_are_compared_with_one() -> anyhow::Result<()> {
-        let row = |name: &str, threads, times, ms| {
+        let row = |name: &str, threads, times, ms: &[f64]| {
             let mut row = Row::new(&Contender::new(name, threads, Path::new(""), &[]));
             row.contender.times = times;
-            row.times = vec![ms];
+            row.times = ms.to_vec();
             row
         };
         let rows = [
-            row("ours, 1 replica", 1, 1, 100.0),
-            row("ours, 2 replicas", 2, 1, 62.5),
-            row("ours, 2 replicas", 2, 2, 100.0),
-            row("PyTorch ddp, eager", 1, 1, 300.0),
-            row("PyTorch ddp, eager", 2, 1, 200.0),
-            row("PyTorch bf16, eager", 2, 1, 10.0), // another precision
+            // the machine was slow in the third round
+            row("ours, 1 replica", 1, 1, &[100.0, 90.0, 210.0]),
+            row("ours, 2 replicas", 2, 1, &[62.5, 60.0, 140.0]),
+            row("ours, 2 replicas", 2, 2, &[100.0, 100.0, 200.0]),
+            row("PyTorch ddp, eager", 1, 1, &[300.0]),
+            row("PyTorch ddp, eager", 2, 1, &[200.0]),
+            row("PyTorch bf16, eager", 2, 1, &[10.0]), // another precision
         ];
         let work = "lenet-64".parse()?;
         let ends = [
-            "| 64 | 100 | 100 – 100 | 640 | 1.00 | 1.00 | 3.00 |",
-            "| 64 | 62.5 | 62.5 – 62.5 | 1024 | 1.60 | 0.80 | 3.20 |",
-            "| 128 | 100 | 100 – 100 | 1280 | 2.00 | 1.00 | 4.00 |",
-            "| 64 | 300 | 300 – 300 | 213 | 1.00 | 1.00 | 1.00 |",
-            "| 64 | 200 | 200 – 200 | 320 | 1.50 | 0.75 | 1.00 |",
+            "| 64 | 100 | 90.0 – 210 | 640 | 1.00 | 1.00 – 1.00 | 1.00, 1.00, 1.00 | 1.00 | 3.00 |",
+            "| 64 | 62.5 | 60.0 – 140 | 1024 | 1.50 | 1.50 – 1.60 | 1.60, 1.50, 1.50 | 0.75 | 3.20 |",
+            "| 128 | 100 | 100 – 200 | 1280 | 2.00 | 1.80 – 2.10 | 2.00, 1.80, 2.10 | 1.00 | 4.00 |",
+            "| 64 | 300 | 300 – 300 | 213 | 1.00 | 1.00 – 1.00 | 1.00 | 1.00 | 1.00 |",
+            "| 64 | 200 | 200 – 200 | 320 | 1.50 | 1.50 – 1.50 | 1.50 | 0.75 | 1.00 |",
         ];
         for (row, end) in rows.iter().zip(ends) {
             let line = line_of_devices(&work, row, &rows);
