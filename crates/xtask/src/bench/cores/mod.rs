@@ -25,6 +25,7 @@ use super::serve::serve_lines;
 use super::work::{Network, Work};
 use recorder::Recorder;
 use recording::Recording;
+use report::{MANY_CORES, Recorded};
 use simulation::Replicas;
 
 /// What `bench cores` can be told.
@@ -45,42 +46,10 @@ pub struct CoresOptions {
 
 /// The most steps that are recorded.
 const MOST_STEPS: usize = 60;
-/// From so many cores on, several replicas are simulated too.
-const MANY_CORES: usize = 8;
 /// The numbers of replicas. Each has an example at least.
 const REPLICAS: [usize; 5] = [1, 2, 4, 8, 16];
 /// The least minibatch that is shared out among replicas.
 const LEAST_BATCH: usize = 64;
-
-/// A step, recorded.
-#[derive(Clone, Debug)]
-struct Recorded {
-    work: Work,
-    /// With one replica.
-    one: Recording,
-    /// With several replicas, if that is simulated.
-    groups: Vec<Group>,
-}
-
-/// The same minibatch on k replicas.
-#[derive(Clone, Debug)]
-struct Group {
-    k: usize,
-    /// The part of one replica, recorded alone.
-    shard: Recording,
-    /// All replicas together.
-    all: Recording,
-}
-
-impl Group {
-    fn replicas(&self) -> Replicas<'_> {
-        Replicas {
-            shard: &self.shard,
-            all: &self.all,
-            k: self.k,
-        }
-    }
-}
 
 /// Records, simulates, prints the report and writes it.
 ///
@@ -93,7 +62,7 @@ pub fn cores(options: &CoresOptions) -> Result<()> {
     let mut recorded = Vec::new();
     for &work in &options.step {
         let one = record_apart(work, 1, &mut worst)?;
-        let mut groups = Vec::new();
+        let mut on_replicas = Vec::new();
         if with_replicas && work.network.is_the_books() && work.batch >= LEAST_BATCH {
             for k in REPLICAS {
                 let (mut shard, mut all) = (one.clone(), one.clone());
@@ -102,10 +71,14 @@ pub fn cores(options: &CoresOptions) -> Result<()> {
                     shard = record_apart(Work { batch, ..work }, 1, &mut worst)?;
                     all = record_apart(work, k, &mut worst)?;
                 }
-                groups.push(Group { k, shard, all });
+                on_replicas.push(Replicas { k, shard, all });
             }
         }
-        recorded.push(Recorded { work, one, groups });
+        recorded.push(Recorded {
+            work,
+            one,
+            on_replicas,
+        });
     }
     let markdown = report::markdown(&recorded, &cores, &version(), worst);
     println!("\n{markdown}");

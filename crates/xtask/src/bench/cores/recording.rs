@@ -205,3 +205,59 @@ fn typical(steps: &[Vec<Item>]) -> Vec<Item> {
     }
     items
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn span(name: &str, ns: f64) -> Item {
+        let label = Label::Span(name.to_owned());
+        Item::Serial { label, ns }
+    }
+
+    fn call(tasks: &[f64]) -> Item {
+        Item::Call {
+            label: Label::Rest,
+            place: "here:1".to_owned(),
+            tasks: tasks.to_vec(),
+        }
+    }
+
+    fn step(main: f64, replica: Vec<Item>) -> Step {
+        Step {
+            main: vec![span("split", main)],
+            replicas: vec![replica],
+            // the second reducer waited for the first one
+            reducers: vec![
+                vec![span("sum", 5.0)],
+                vec![span("wait", 900.0), span("sum", 2.0)],
+            ],
+        }
+    }
+
+    #[test]
+    fn each_time_is_the_median_of_steps_that_are_alike() -> Result<()> {
+        let steps = [
+            step(1.0, vec![span("forward", 4.0), call(&[1.0, 20.0])]),
+            step(2.0, vec![span("forward", 5.0), call(&[3.0, 10.0])]),
+            step(9.0, vec![span("forward", 6.0), call(&[2.0, 30.0])]),
+            step(2.0, vec![span("forward", 7.0), call(&[2.0])]), // another number of tasks
+        ];
+        let recording = Recording::of(&steps, 1, 0, 0.0)?;
+        assert_eq!(recording.items, [span("forward", 5.0), call(&[2.0, 20.0])]);
+        let Recording {
+            main, sums, steps, ..
+        } = recording;
+        assert_eq!((main, sums, steps), (2.0, 7.0, 3));
+        Ok(())
+    }
+
+    #[test]
+    fn one_replica_has_one_thread() {
+        let mut two = step(1.0, vec![call(&[1.0])]);
+        two.replicas.push(vec![call(&[1.0])]);
+        assert!(Recording::of(&[two.clone()], 1, 0, 0.0).is_err());
+        assert_eq!(Recording::of(&[two], 2, 0, 0.0).unwrap().items, []);
+        assert!(Recording::of(&[], 1, 0, 0.0).is_err());
+    }
+}

@@ -2,19 +2,32 @@
 
 use std::fmt::Write;
 
+use super::recording::Recording;
 use super::simulation::{
-    CALL, CALL_EACH, DESKTOP, HAND_OFF, HAND_OFFS, Machine, Memory, SERVER, SLEEPS_AFTER, WAKES_IN,
-    WAKES_IN_EACH,
+    CALL, CALL_EACH, DESKTOP, HAND_OFF, HAND_OFFS, Machine, Memory, Replicas, SERVER, SLEEPS_AFTER,
+    WAKES_IN, WAKES_IN_EACH,
 };
-use super::{Group, Recorded};
 use crate::bench::machine::circumstances;
 use crate::bench::stats::short;
-use crate::bench::work::Network;
+use crate::bench::work::{Network, Work};
 
+/// From so many cores on, several replicas are simulated too.
+pub const MANY_CORES: usize = 8;
 /// The cores for which the report says where their idle time goes.
 const IDLE_ON: usize = 16;
 /// The kinds of idle time that have a line of their own.
 const KINDS: usize = 8;
+
+/// A step, recorded.
+#[derive(Clone, Debug)]
+pub struct Recorded {
+    /// The step.
+    pub work: Work,
+    /// With one replica.
+    pub one: Recording,
+    /// With several replicas, if that is simulated.
+    pub on_replicas: Vec<Replicas>,
+}
 
 /// All of it.
 pub fn markdown(recorded: &[Recorded], cores: &[usize], version: &str, worst: f64) -> String {
@@ -31,7 +44,7 @@ pub fn markdown(recorded: &[Recorded], cores: &[usize], version: &str, worst: f6
             text += &steps(&resnets, cores, Some(memory));
         }
     }
-    let of_replicas = recorded.iter().filter(|of| !of.groups.is_empty());
+    let of_replicas = recorded.iter().filter(|of| !of.on_replicas.is_empty());
     text.extend(of_replicas.map(|of| replicas(of, cores)));
     text.extend(recorded.iter().map(idle));
     text
@@ -109,7 +122,7 @@ fn cell(ns: f64, one: f64, cores: usize) -> String {
 
 /// The same minibatch on k replicas, which share out the cores.
 fn replicas(of: &Recorded, cores: &[usize]) -> String {
-    let ks: Vec<usize> = of.groups.iter().map(|group| group.k).collect();
+    let ks: Vec<usize> = of.on_replicas.iter().map(|replicas| replicas.k).collect();
     let title = format!("k replicas with cores / k threads each, ms: {}", of.work);
     let mut text = head(&title, "cores \\ k", &ks);
     let one = Machine::with_threads(1).play(&of.one).ns;
@@ -117,24 +130,21 @@ fn replicas(of: &Recorded, cores: &[usize]) -> String {
         Network::Lenet => &[None], // all of it fits into a cache
         _ => &[None, Some(DESKTOP), Some(SERVER)],
     };
-    for &cores in cores.iter().filter(|cores| **cores >= super::MANY_CORES) {
+    for &cores in cores.iter().filter(|cores| **cores >= MANY_CORES) {
         for memory in memories {
             let name = memory.map_or(String::new(), |memory| format!(", {}", memory.name));
             write!(text, "| {cores}{name} |").expect("a string grows");
-            for group in &of.groups {
-                text += &of_group(group, one, cores, *memory);
+            for replicas in &of.on_replicas {
+                text += &if replicas.k > cores {
+                    " – |".to_owned()
+                } else {
+                    cell(replicas.play(cores, *memory), one, cores)
+                };
             }
             text += "\n";
         }
     }
     text
-}
-
-fn of_group(group: &Group, one: f64, cores: usize, memory: Option<Memory>) -> String {
-    if group.k > cores {
-        return " – |".to_owned();
-    }
-    cell(group.replicas().play(cores, memory), one, cores)
 }
 
 /// The kinds of idle time with the largest shares.

@@ -279,17 +279,17 @@ fn short(place: &str) -> &str {
 }
 
 /// A step of `k` replicas, each of which has its part of the minibatch and of the cores.
-#[derive(Clone, Copy, Debug)]
-pub struct Replicas<'a> {
-    /// The step of one replica on its part of the minibatch.
-    pub shard: &'a Recording,
-    /// The step of all replicas: what the main thread and the sums take.
-    pub all: &'a Recording,
+#[derive(Clone, Debug)]
+pub struct Replicas {
     /// The number of replicas.
     pub k: usize,
+    /// The step of one replica on its part of the minibatch, recorded alone.
+    pub shard: Recording,
+    /// The step of all replicas: what the main thread and the sums take.
+    pub all: Recording,
 }
 
-impl Replicas<'_> {
+impl Replicas {
     /// The time of the step, ns. Sums of reducers are not hidden behind the backward pass here.
     pub fn play(&self, cores: usize, memory: Option<Memory>) -> f64 {
         let machine = Machine {
@@ -464,12 +464,7 @@ mod tests {
         let shard = recording(vec![call(&[1e6; 8])]);
         let mut all = recording(Vec::new());
         (all.main, all.sums) = (1e3, 4e3);
-        let k = 2;
-        let replicas = Replicas {
-            shard: &shard,
-            all: &all,
-            k,
-        };
+        let replicas = Replicas { k: 2, shard, all };
         let calls = CALL + 4.0 * CALL_EACH;
         let expected = 2e6 + calls + HAND_OFFS * HAND_OFF + 1e3 + 2e3;
         assert_eq!(replicas.play(8, None), expected);
