@@ -40,20 +40,18 @@ where
         bail!("{} items for {k} devices; give one for each", items.len());
     }
     barrier(devices)?;
+    if k == 1 {
+        // on this thread: another one would have to be woken, and then wake this one
+        let item = items.with_producer(One);
+        let done = item.map(|item| on_replica(0, &devices[0], || f(item)));
+        return done.into_iter().collect();
+    }
     let replica = |(i, item)| {
         devices::threads::set_together(k.min(rayon::current_num_threads()));
         let done = on_replica(i, &devices[i], || f(item));
         devices::threads::set_together(1);
         done
     };
-    if k == 1 {
-        // another thread would have to be woken, and wake this one
-        return items
-            .with_producer(One)
-            .map(|item| replica((0, item)))
-            .into_iter()
-            .collect();
-    }
     let run = || items.enumerate().map(replica).collect();
     let threads = lock(&THREADS).clone();
     match threads {

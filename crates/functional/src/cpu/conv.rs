@@ -41,7 +41,7 @@ impl Geometry {
     ) {
         let weight = self.packed(weight);
         let weight = Matrix::new(&weight, self.taps(), self.out_channels);
-        let (step, line) = (self.lines_of_a_tile(), self.out_width * self.out_channels);
+        let (step, line) = (self.lines_of_a_task(), self.out_width * self.out_channels);
         for_each_chunk(
             y,
             step * line,
@@ -70,7 +70,7 @@ impl Geometry {
         let weight = self.packed(weight);
         let weight = Matrix::new(&weight, self.taps(), self.out_channels).t();
         // whole samples, because neighbouring lines of a sample add to the same inputs
-        let samples = self.samples_of_a_block();
+        let samples = self.samples_of_a_task();
         let lines = samples * self.out_height;
         let block = lines * self.out_width * self.out_channels;
         for_each_chunk(dx, samples * self.sample(), |i, dx| {

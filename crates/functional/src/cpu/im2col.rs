@@ -13,15 +13,32 @@ use std::ops::Range;
 /// Rows of a tile's im2col matrix.
 pub(crate) const TILE: usize = 256;
 
+/// The fewest rows that a task of the convolution or of its input's gradient takes: each packs the weight again.
+const FEWEST: usize = 64;
+
+/// So many of these tasks are enough.
+const ENOUGH: usize = 32;
+
 /// How the work is cut.
 impl Geometry {
     pub(crate) fn lines_of_a_tile(&self) -> usize {
         (TILE / self.out_width).max(1)
     }
 
-    /// Enough whole samples for a tile.
-    pub(crate) fn samples_of_a_block(&self) -> usize {
-        TILE.div_ceil(self.out_height * self.out_width)
+    /// Rows of a task: those of a tile, or fewer where there would be few tasks.
+    fn rows_of_a_task(&self) -> usize {
+        let rows = self.lines() * self.out_width;
+        (rows / ENOUGH).clamp(FEWEST, TILE)
+    }
+
+    pub(crate) fn lines_of_a_task(&self) -> usize {
+        (self.rows_of_a_task() / self.out_width).max(1)
+    }
+
+    /// Enough whole samples for a task.
+    pub(crate) fn samples_of_a_task(&self) -> usize {
+        self.rows_of_a_task()
+            .div_ceil(self.out_height * self.out_width)
     }
 
     /// `lines`, cut into tiles.

@@ -31,8 +31,8 @@ pub(crate) struct Pool {
 struct Shared {
     /// Written by the owner while no task is left; read by a thread that has taken a task and not yet reported it.
     job: UnsafeCell<Option<Job>>,
-    /// For each thread, how many of its own tasks nobody has taken. Whoever lowers it has taken a task of the present
-    /// job, also where it read the number during an earlier one.
+    /// For each thread, how many of its own tasks are not taken. Lowering it takes a task of the present job, also where
+    /// the number was read during an earlier one.
     left: Box<[Aligned<AtomicUsize>]>,
     /// Tasks that are not reported as finished.
     unfinished: Aligned<AtomicUsize>,

@@ -12,6 +12,9 @@ use std::ops::Range;
 /// The most blocks of weights that are kept transformed: 9 MB.
 const KEPT: usize = 16;
 
+/// The tasks of a call for few channels, if there are tiles for so many.
+const TASKS: usize = 32;
+
 /// A convolution, or the gradient of its input: with the weights flipped and the channels of both sides exchanged.
 #[derive(Clone, Copy)]
 pub(super) struct Convolution<'a> {
@@ -57,8 +60,11 @@ impl Convolution<'_> {
     /// For few channels.
     fn chunk_by_chunk(&self, y: &Disjoint<'_, f32>) {
         let ((ins, outs), stride) = (self.panels(), self.images.stride);
+        let tiles = self.images.tiling.tiles();
         let most = if ins.max(outs) == 1 { 28 } else { 48 };
-        let chunks = Chunks::new(0..self.images.tiling.tiles(), stride.tiles(most));
+        // where there are few tiles, smaller chunks: of whole sixes, the rows that a product takes at a time
+        let smaller = (tiles / TASKS / 6 * 6).clamp(18, most);
+        let chunks = Chunks::new(0..tiles, stride.tiles(smaller));
         let ((wide_in, wide_out), size) = (self.widths(), self.weights());
         let [one, out] = [wide_in, wide_out].map(|width| stride.block(chunks.size, width));
         common([ins * outs * size], |[weights]| {

@@ -81,8 +81,10 @@ pub struct Step {
 pub struct Recording {
     /// The replica's part; of several replicas none.
     pub items: Vec<Item>,
-    /// The main thread's time, ns.
+    /// The main thread's time, ns; 0 where it computes the only replica itself.
     pub main: f64,
+    /// Whether the replica has a thread of its own, to which the main thread hands its work.
+    pub handed_off: bool,
     /// The time that all reducers spent with sums, ns. A sum on the main thread is in `main`.
     pub sums: f64,
     /// The elements of the network's parameters.
@@ -115,7 +117,7 @@ impl Recording {
     /// times from most others are left out.
     ///
     /// # Errors
-    /// If there is no step, or a step of one replica has not one thread with parallel calls.
+    /// If there is no step, or a step of one replica has several threads with parallel calls.
     pub fn of(steps: &[Step], replicas: usize, parameters: usize, look: f64) -> Result<Self> {
         let total = |items: &[Item]| items.iter().map(Item::ns).sum::<f64>();
         let of_reducers = |step: &Step| {
@@ -128,6 +130,7 @@ impl Recording {
         };
         let mut recording = Self {
             items: Vec::new(),
+            handed_off: steps.iter().any(|step| !step.replicas.is_empty()),
             main: median(steps.iter().map(|step| total(&step.main))).context("no step")?,
             sums: median(steps.iter().map(of_reducers)).context("no step")?,
             parameters,
@@ -135,7 +138,11 @@ impl Recording {
             look,
         };
         if replicas == 1 {
+            if !recording.handed_off {
+                recording.main = 0.0;
+            }
             let alone = |step: &'_ Step| match &step.replicas[..] {
+                [] => Some(step.main.clone()),
                 [items] => Some(items.clone()),
                 _ => None,
             };
@@ -259,5 +266,16 @@ mod tests {
         assert!(Recording::of(&[two.clone()], 1, 0, 0.0).is_err());
         assert_eq!(Recording::of(&[two], 2, 0, 0.0).unwrap().items, []);
         assert!(Recording::of(&[], 1, 0, 0.0).is_err());
+    }
+
+    #[test]
+    fn the_main_thread_may_be_the_replica() -> Result<()> {
+        let mut alone = step(1.0, vec![]);
+        alone.replicas.clear();
+        alone.main.push(call(&[1.0, 2.0]));
+        let recording = Recording::of(&[alone.clone()], 1, 0, 0.0)?;
+        assert_eq!(recording.items, alone.main);
+        assert!(!recording.handed_off && recording.main == 0.0);
+        Ok(())
     }
 }

@@ -61,7 +61,8 @@ fn assumptions() -> String {
          those of t + 1, t + 2 and so on. What is assumed:\n\n\
          - A task takes as long as on one core: no lower clock, no slower cache, no other program.\n\
          - A call on p threads takes {call} + {call_each} · p µs beside its tasks.\n\
-         - A thread hands work to another one {HAND_OFFS} times a step, {hand_off} µs each.\n\
+         - A thread hands work to another one {HAND_OFFS} times a step, {hand_off} µs each; with LeNet on one device, \
+         never.\n\
          - After {sleeps} µs of serial work the helpers sleep, and start {wakes} + {wakes_each} · (p − 1) µs late.\n\
          - Memory, where a title names a machine: an operation takes at least the time that its bytes need. A {} has \
          {}, a {} {}. Values of up to a quarter of the cache stay there until the next operation. What forward leaves for backward \

@@ -83,10 +83,12 @@ impl Machine {
             serial: 0.0,
             idle: BTreeMap::new(),
         };
-        step.serial(
-            "hand-offs and the main thread",
-            recording.main + HAND_OFFS * HAND_OFF,
-        );
+        let hand_offs = if recording.handed_off {
+            HAND_OFFS * HAND_OFF
+        } else {
+            0.0
+        };
+        step.serial("hand-offs and the main thread", recording.main + hand_offs);
         let values = bytes_of_values(&recording.items);
         // the items of an operation follow each other
         for of_one in recording.items.chunk_by(|a, b| a.label() == b.label()) {
@@ -299,6 +301,7 @@ impl Replicas {
         };
         let recording = Recording {
             main: self.all.main,
+            handed_off: self.all.handed_off,
             ..self.shard.clone()
         };
         machine.play(&recording).ns + self.all_reduce(memory)
@@ -342,6 +345,7 @@ mod tests {
         Recording {
             items,
             main: 0.0,
+            handed_off: true,
             sums: 0.0,
             parameters: 0,
             steps: 1,
