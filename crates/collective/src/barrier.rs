@@ -84,7 +84,7 @@ impl Barrier {
         // Members with a core each spin: to wake up from sleep takes fifty times as long as to pass. Where
         // members share cores, a missing member needs the core.
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let (spins, yields) = if size <= cores { (2000, 0) } else { (20, 20) };
+        let (spins, yields) = if size <= cores { (200, 100) } else { (20, 20) };
         Self {
             first,
             size,

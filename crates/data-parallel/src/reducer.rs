@@ -10,6 +10,7 @@ use devices::{Context, catch_panic, with_room};
 use functional::{Bucket, Values};
 
 use crate::settings::ReduceOn;
+use crate::workers::receive;
 
 /// Takes buckets of gradients, and gives them back with the sums over all replicas, in the order in
 /// which they came. Dropped, it leaves the others when it is through with what it was given.
@@ -53,7 +54,7 @@ impl Reducer {
         let stream = CommunicationStream::beside(device)?;
         let (outbox, sums) = channel();
         let serve = move || {
-            for bucket in inbox {
+            while let Ok(bucket) = receive(&inbox) {
                 let sum = catch_panic(|| all_reduce(&mut member, &stream, bucket, reduce_on));
                 let sum = sum.unwrap_or_else(|panicked| Err(panicked.into()));
                 let failed = sum.is_err();
@@ -94,7 +95,7 @@ impl Reducer {
     pub fn sum(&self) -> Result<Summed> {
         match &self.sums {
             Sums::OfAll(sums) => {
-                let sum = sums.recv();
+                let sum = receive(sums);
                 sum.ok().context(ENDED)?
             }
             Sums::OfOne(buckets) => Ok(Summed {
