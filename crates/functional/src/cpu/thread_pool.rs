@@ -14,12 +14,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Mutex};
 use std::thread::{Builder, JoinHandle, park, yield_now};
+use std::time::{Duration, Instant};
 
 /// How often a thread that waits looks again before it first offers its core to another thread: for about 50 µs.
 const SPINS: usize = 2000;
 
-/// How often a helper offers its core to other threads before it sleeps.
-const YIELDS: usize = 1000;
+/// How long a helper then offers its core to other threads before it sleeps.
+const PATIENCE: Duration = Duration::from_micros(400);
 
 type Task<'a> = dyn Fn(usize) + Sync + 'a;
 
@@ -193,15 +194,18 @@ impl Shared {
     }
 
     fn wait_for_round(&self, thread: usize, seen: usize) -> usize {
-        for spins in 0..SPINS + YIELDS {
+        let mut since = None;
+        for spins in 0.. {
             let round = self.round.0.load(Acquire);
             if round != seen {
                 return round;
             }
             if spins < SPINS {
                 spin_loop();
-            } else {
+            } else if since.get_or_insert_with(Instant::now).elapsed() < PATIENCE {
                 yield_now();
+            } else {
+                break;
             }
         }
         // told before the last look: either the owner sees the sleeper, or the sleeper the round
@@ -235,7 +239,6 @@ mod tests {
     use super::*;
     use std::sync::{Condvar, mpsc};
     use std::thread::{sleep, spawn};
-    use std::time::{Duration, Instant};
 
     fn count(calls: &AtomicUsize) {
         calls.fetch_add(1, Relaxed);
