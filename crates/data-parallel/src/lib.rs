@@ -60,6 +60,7 @@ mod norms;
 mod place;
 pub mod prelude;
 mod processes;
+mod receive;
 mod reducer;
 mod replica;
 mod report;

@@ -9,8 +9,8 @@ use collective::{CommunicationStream, Member};
 use devices::{Context, catch_panic, with_room};
 use functional::{Bucket, Values};
 
+use crate::receive::receive;
 use crate::settings::ReduceOn;
-use crate::workers::receive;
 
 /// Takes buckets of gradients, and gives them back with the sums over all replicas, in the order in
 /// which they came. Dropped, it leaves the others when it is through with what it was given.

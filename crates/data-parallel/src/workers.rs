@@ -2,34 +2,20 @@
 //! all-reduce, and a GPU's handles belong to a thread.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvError, RecvTimeoutError, Sender, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::thread::{JoinHandle, yield_now};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use candle_core::Result;
 use collective::Deadline;
 use devices::{Context, bail, catch_panic, find, lock, message};
 
+use crate::receive::receive;
 use crate::replica::Replica;
 use crate::state::State;
 
 type Job = Box<dyn FnOnce(&mut Replica) + Send>;
-
-/// How often a thread that waits for work offers its core to other threads before it sleeps: for about 50 µs.
-const YIELDS: usize = 100;
-
-/// Waits for what comes next. It looks for it a while before it sleeps, because waking it takes as long as a small step.
-pub(crate) fn receive<T>(inbox: &Receiver<T>) -> std::result::Result<T, RecvError> {
-    for _ in 0..YIELDS {
-        match inbox.try_recv() {
-            Ok(came) => return Ok(came),
-            Err(TryRecvError::Disconnected) => return Err(RecvError),
-            Err(TryRecvError::Empty) => yield_now(),
-        }
-    }
-    inbox.recv()
-}
 
 /// The thread of one replica; it ends when this is dropped.
 pub(crate) struct Worker {
