@@ -6,6 +6,7 @@ mod both;
 mod buckets;
 mod by_hand;
 mod candle;
+mod cuts;
 mod errors;
 mod evaluation;
 mod gradient_check;
