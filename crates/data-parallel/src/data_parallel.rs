@@ -128,7 +128,7 @@ impl DataParallel {
                 let (built, state) = build(&device, origin, |vb| network(vb))?;
                 Replica::new(name, Box::new(built), state, seed, groups, &how, shared)
             };
-            let (worker, state) = Worker::start(name, make)?;
+            let (worker, state) = Worker::start(name, k == 1, make)?;
             if rank == 0 && devices[0].is_cpu() {
                 // the parameters of the others and their gradients
                 let floats = 2 * (k - 1) * state.num_parameters();

@@ -29,9 +29,10 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Starts a thread, makes the replica on it, and returns what the replica holds.
+    /// Starts a thread, makes the replica on it, and returns what the replica holds. `alone`: the process has no other.
     pub fn start(
         name: String,
+        alone: bool,
         make: impl FnOnce(&str) -> Result<Replica> + Send + 'static,
     ) -> Result<(Self, State)> {
         let (jobs, inbox) = channel::<Job>();
@@ -43,8 +44,13 @@ impl Worker {
             let state = replica.as_ref().map(|replica| replica.state.clone());
             let _ = made.send(state.map_err(|error| message(error.to_string())));
             if let Ok(mut replica) = replica {
-                while let Ok(job) = receive(&inbox) {
-                    job(&mut replica);
+                if alone {
+                    // helpers look for work on the other cores: the thread that hands out jobs needs this one
+                    inbox.iter().for_each(|job| job(&mut replica));
+                } else {
+                    while let Ok(job) = receive(&inbox) {
+                        job(&mut replica);
+                    }
                 }
             }
         };
