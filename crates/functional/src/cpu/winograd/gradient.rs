@@ -12,7 +12,7 @@ use std::ops::Range;
 /// The most partial sums, where there are few channels: each costs a transform.
 const SUMS: usize = 16;
 
-/// The fewest tiles of a partial sum.
+/// The fewest tiles of a partial sum, for each panel of x.
 const SHORTEST: usize = 64;
 
 /// How much of the weight's gradient is summed at a time.
@@ -66,19 +66,19 @@ impl Gradient<'_> {
         }
     }
 
-    /// For few channels: partial sums over some chunks each, and then their sum.
+    /// For few channels: partial sums over some chunks each, and then their sum. A task has one panel of x.
     fn sum_by_sum(&self, dw: &mut [f32], accumulate: bool) {
-        let tiles = self.x.tiling.tiles();
-        let sums = Chunks::new(
-            0..tiles,
-            tiles.div_ceil(SUMS).max(self.x.stride.tiles(SHORTEST)),
-        );
+        let (tiles, (ins, _)) = (self.x.tiling.tiles(), self.panels());
+        let shortest = self.x.stride.tiles(SHORTEST * ins);
+        let sums = Chunks::new(0..tiles, tiles.div_ceil(SUMS / ins).max(shortest));
         let size = dw.len();
         common([sums.count() * size], |[partial]| {
             let partial = &mut partial[..sums.count() * size];
-            for_each_chunk(partial, size, |i, dw| {
-                let chunks = Chunks::new(sums.get(i), self.x.stride.tiles(48));
-                self.sum(chunks, &Disjoint::new(dw));
+            let each: Vec<_> = partial.chunks_exact_mut(size).map(Disjoint::new).collect();
+            for_each(sums.count() * ins, |i| {
+                let (sum, input) = (i / ins, i % ins);
+                let chunks = Chunks::new(sums.get(sum), self.x.stride.tiles(48));
+                self.sum(chunks, input, &each[sum]);
             });
             for_each_chunk(dw, PIECE, |i, dw| {
                 for (n, sum) in partial.chunks_exact(size).enumerate() {
@@ -93,29 +93,22 @@ impl Gradient<'_> {
         });
     }
 
-    fn sum(&self, chunks: Chunks, dw: &Disjoint<'_, f32>) {
-        let (ins, outs) = self.panels();
+    /// The sum of some chunks, of one input panel with all output panels.
+    fn sum(&self, chunks: Chunks, input: usize, dw: &Disjoint<'_, f32>) {
+        let outs = self.panels().1;
         let (one, size) = (self.points(chunks.size), self.products());
-        let buffers = [(ins + outs) * one, ins * outs * size, TRANSPOSED];
-        own(buffers, |[points, products, transposed]| {
+        let buffers = [one, one, outs * size, TRANSPOSED];
+        own(buffers, |[x, dy, products, transposed]| {
             for c in 0..chunks.count() {
-                for (panel, block) in points.chunks_exact_mut(one).enumerate() {
-                    self.transform(chunks.get(c), panel, block);
-                }
-                for (i, products) in products.chunks_exact_mut(size).enumerate() {
-                    let (input, output) = (i / outs, i % outs);
-                    self.multiply(
-                        chunks.get(c).len(),
-                        (input, output),
-                        &points[input * one..][..one],
-                        &points[(ins + output) * one..][..one],
-                        products,
-                        c > 0,
-                    );
+                let tiles = chunks.get(c);
+                self.x.transform(tiles.clone(), input, x);
+                for (output, products) in products.chunks_exact_mut(size).enumerate() {
+                    self.dy.transform(tiles.clone(), output, dy);
+                    self.multiply(tiles.len(), (input, output), x, dy, products, c > 0);
                 }
             }
-            for (i, products) in products.chunks_exact(size).enumerate() {
-                self.output(i / outs, i % outs, products, transposed, false, dw);
+            for (output, products) in products.chunks_exact(size).enumerate() {
+                self.output(input, output, products, transposed, false, dw);
             }
         });
     }
