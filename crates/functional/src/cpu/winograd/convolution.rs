@@ -142,7 +142,7 @@ impl Convolution<'_> {
                 let b = if weights.is_empty() {
                     let block = Disjoint::new(now);
                     for first in (0..self.weight_inputs(panel, i).channels).step_by(SOME) {
-                        self.transform_weight(panel, i, first, (&block, 0), transposed);
+                        self.transform_weight(panel, i, first, &block, transposed);
                     }
                     &*now
                 } else {
@@ -156,16 +156,16 @@ impl Convolution<'_> {
 
     /// Transforms all weights, block by block: first those of the first output panel.
     fn transform_weights(&self, weights: &mut [f32]) {
-        let (ins, size) = (self.panels().0, self.weights());
-        let blocks = weights.len() / size;
+        let ins = self.panels().0;
         let parts = self.weight_inputs(0, 0).channels.div_ceil(SOME); // of the widest block
-        let weights = Disjoint::new(weights);
-        for_each(blocks * parts, |i| {
+        let blocks = weights.chunks_exact_mut(self.weights());
+        let blocks: Vec<_> = blocks.map(Disjoint::new).collect();
+        for_each(blocks.len() * parts, |i| {
             let (block, first) = (i / parts, i % parts * SOME);
             let (out, from) = (block / ins, block % ins);
             if first < self.weight_inputs(out, from).channels {
                 own([TRANSPOSED], |[transposed]| {
-                    self.transform_weight(out, from, first, (&weights, block * size), transposed);
+                    self.transform_weight(out, from, first, &blocks[block], transposed);
                 });
             }
         });
@@ -180,13 +180,13 @@ impl Convolution<'_> {
         }
     }
 
-    /// Transforms those of [`SOME`] input channels of a block, which begins at `start` in `blocks`.
+    /// Transforms those of [`SOME`] input channels of a block.
     fn transform_weight(
         &self,
         out: usize,
         from: usize,
         first: usize,
-        (blocks, start): (&Disjoint<'_, f32>, usize),
+        block: &Disjoint<'_, f32>,
         transposed: &mut [f32],
     ) {
         let (of_image, of_result) = (self.images.channels, self.outputs);
@@ -205,9 +205,7 @@ impl Convolution<'_> {
             first,
             stride: self.images.stride,
             flipped: self.flipped,
-            blocks,
-            start,
-            size: self.weights(),
+            block,
             transposed,
         });
     }

@@ -50,10 +50,7 @@ pub(super) struct ToBlock<'a> {
     pub(super) first: usize,
     pub(super) stride: Stride,
     pub(super) flipped: bool,
-    /// What the block is a part of, where it begins there, and its floats.
-    pub(super) blocks: &'a Disjoint<'a, f32>,
-    pub(super) start: usize,
-    pub(super) size: usize,
+    pub(super) block: &'a Disjoint<'a, f32>,
     pub(super) transposed: &'a mut [f32],
 }
 
@@ -172,7 +169,7 @@ impl ToBlock<'_> {
         taps: [[S::f32s; 3]; 3],
         at: usize,
     ) {
-        let plane = self.size / WEIGHTS;
+        let plane = self.block.len() / WEIGHTS;
         let columns = T::rows(
             simd,
             #[inline(always)]
@@ -180,9 +177,8 @@ impl ToBlock<'_> {
         );
         for (x, column) in columns.into_iter().enumerate() {
             let points = T::transform(simd, column);
-            let at = self.start + x * plane + at;
             // Safety: no other task has these inputs of this block.
-            unsafe { simd.scatter_shared(self.blocks, at, 6 * plane, points) }
+            unsafe { simd.scatter_shared(self.block, x * plane + at, 6 * plane, points) }
         }
     }
 }
