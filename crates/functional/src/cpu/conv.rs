@@ -8,7 +8,7 @@ use crate::cpu::gemm::{Matrix, multiply};
 use crate::cpu::gradient::{At, Cpu, Grad, Pass};
 use crate::cpu::im2col::TILE;
 use crate::cpu::scratch::own;
-use crate::cpu::sums::column_sums;
+use crate::cpu::sums::{SUMS, column_sums};
 use crate::cpu::threads::for_each_chunk;
 use crate::cpu::winograd;
 use crate::kernel::Kernel;
@@ -16,9 +16,6 @@ use crate::ops::convolution::Geometry;
 use crate::settings::precision::arithmetic;
 use candle_core::Result;
 use std::ops::Range;
-
-/// The most partial sums of the weight's gradient, which are added in order.
-const SUMS: usize = 16;
 
 /// The fewest outputs of a task of the weight's gradient, if there are more: each task does im2col again.
 const NARROW: usize = 128;

@@ -2,8 +2,8 @@
 //! `multiply` stays on the thread that calls it, and `product` shares out blocks.
 
 use crate::cpu::buffer::Buffer;
-use crate::cpu::gradient::{CHUNK, put};
-use crate::cpu::threads::{Disjoint, for_each, for_each_chunk};
+use crate::cpu::sums::put_sum_of_chunks;
+use crate::cpu::threads::{Disjoint, for_each};
 use crate::cpu::vector::{load, store};
 use gemm::Parallelism;
 use pulp::{Arch, Simd, WithSimd};
@@ -103,17 +103,7 @@ pub(crate) fn product(out: &mut [f32], accumulate: bool, a: Matrix, b: Matrix) {
     }
     let mut partial = Buffer::new(cut.sums * m * n);
     by_blocks(&mut partial, false, a, b, &cut);
-    for_each_chunk(
-        out,
-        CHUNK,
-        #[inline(always)]
-        |i, out| {
-            for (s, sum) in partial.chunks_exact(m * n).enumerate() {
-                let add = accumulate || s > 0;
-                put(out, sum[i * CHUNK..].iter().copied(), add);
-            }
-        },
-    );
+    put_sum_of_chunks(&partial, out, accumulate);
 }
 
 /// How a product is cut into tasks, by its shape alone.

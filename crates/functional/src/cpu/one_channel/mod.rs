@@ -10,7 +10,7 @@ use crate::cpu::activation::positive;
 use crate::cpu::buffer::Buffer;
 use crate::cpu::gradient::{At, Cpu, Grad, Pass};
 use crate::cpu::simd::dispatch;
-use crate::cpu::sums::sum_of_chunks;
+use crate::cpu::sums::{SUMS, sum_of_chunks};
 use crate::cpu::threads::for_each_chunk;
 use crate::cpu::vector::{Aligned, VECTOR};
 use crate::kernel::Kernel;
@@ -21,8 +21,6 @@ use windows::{Sample, Weights};
 
 /// Samples that one task of the forward pass takes.
 const BLOCK: usize = 8;
-/// The most partial sums of the weight's gradient, which are added in order.
-const GROUPS: usize = 16;
 
 pub(crate) struct OneChannel {
     g: Geometry,
@@ -159,7 +157,7 @@ impl WithSimd for WeightGradient<'_> {
     fn with_simd<S: Simd>(self, simd: S) -> Sums {
         let (layer, g) = (self.layer, &self.layer.g);
         let weights = Weights::new::<S>(g, self.weight, self.bias);
-        let samples = g.batch.div_ceil(GROUPS).max(1);
+        let samples = g.batch.div_ceil(SUMS).max(1);
         let bias = (g.taps() * weights.wide).next_multiple_of(VECTOR);
         let size = bias + weights.bias.len();
         let mut groups = Aligned::zeros(g.batch.div_ceil(samples) * size);

@@ -6,17 +6,12 @@ use super::transform::Images;
 use super::weights::{OfBlock, Pair, TRANSPOSED};
 use crate::cpu::scratch::{common, own};
 use crate::cpu::simd::dispatch;
+use crate::cpu::sums::{SUMS, put_sum_of_chunks};
 use crate::cpu::threads::{Disjoint, for_each, for_each_chunk};
 use std::ops::Range;
 
-/// The most partial sums, where there are few channels: each costs a transform.
-const SUMS: usize = 16;
-
 /// The fewest tiles of a partial sum, for each panel of x.
 const SHORTEST: usize = 64;
-
-/// How much of the weight's gradient is summed at a time.
-const PIECE: usize = 1 << 13;
 
 /// The gradient of a weight.
 #[derive(Clone, Copy)]
@@ -80,16 +75,7 @@ impl Gradient<'_> {
                 let chunks = Chunks::new(sums.get(sum), self.x.stride.tiles(48));
                 self.sum(chunks, input, &each[sum]);
             });
-            for_each_chunk(dw, PIECE, |i, dw| {
-                for (n, sum) in partial.chunks_exact(size).enumerate() {
-                    let sum = &sum[i * PIECE..][..dw.len()];
-                    if n == 0 && !accumulate {
-                        dw.copy_from_slice(sum);
-                    } else {
-                        dw.iter_mut().zip(sum).for_each(|(dw, v)| *dw += v);
-                    }
-                }
-            });
+            put_sum_of_chunks(partial, dw, accumulate);
         });
     }
 

@@ -9,6 +9,7 @@ use super::tiles::{OfOutputs, ToInputs, ToOutputs, ToPoints};
 use super::weights::{OfBlock, TAPS, ToBlock};
 use crate::cpu::scratch::{common, own};
 use crate::cpu::simd::dispatch;
+use crate::cpu::sums::SUMS;
 use crate::cpu::threads::{Disjoint, for_each, for_each_chunk};
 use std::ops::Range;
 
@@ -17,9 +18,6 @@ const CHUNK: usize = 32;
 
 /// The same of backward, where more belongs to it.
 const CHUNK_BACKWARD: usize = 16;
-
-/// The most partial sums of the weight's gradient, which are added in order.
-const GROUPS: usize = 16;
 
 /// The fewest samples of a partial sum.
 const SAMPLES: usize = 16;
@@ -122,7 +120,7 @@ impl Backward<'_> {
     pub(super) fn run(&self, dx: Option<&mut [f32]>, dw: &mut [f32], db: &mut [f32]) {
         let g = &self.pooled.g;
         let (wide_in, wide_out) = self.pooled.widths();
-        let groups = Chunks::new(0..g.batch, g.batch.div_ceil(GROUPS).max(SAMPLES));
+        let groups = Chunks::new(0..g.batch, g.batch.div_ceil(SUMS).max(SAMPLES));
         let wanted = dx.is_some();
         let (sample, turned) = match wanted {
             true => (g.sample(), block(g.out_channels, wide_in)),
