@@ -4,22 +4,26 @@ use candle_core::bail;
 use concise::prelude::*;
 use concise::{Residual, resnet18};
 
-use super::work;
+use super::work::Network;
+
+#[path = "../../../../examples/17_transformer.rs"]
+#[expect(dead_code, reason = "it is an example")]
+mod example;
 
 /// The layers of a network.
 ///
 /// # Errors
 /// For LeNet, which `scratch` writes without layers.
-pub fn layers(network: work::Network, vb: VarBuilder<'_>) -> Result<Sequential> {
+pub fn layers(network: Network, vb: VarBuilder<'_>) -> Result<Sequential> {
     match network {
-        work::Network::Lenet => bail!("LeNet has no layers"),
-        work::Network::Resnet18 => Ok(Sequential::new().add(resnet18(10, vb)?)),
-        work::Network::Vgg => vgg(vb),
-        work::Network::Mnist => mnist(vb),
-        work::Network::Resnet20 => resnet20(vb),
-        work::Network::Mlp512 => mlp(&[784, 512, 512, 10], vb),
-        work::Network::Mlp128 => mlp(&[784, 128, 10], vb),
-        work::Network::Transformer => Ok(Sequential::new().add(transformer(vb)?)),
+        Network::Lenet => bail!("LeNet has no layers"),
+        Network::Resnet18 => Ok(Sequential::new().add(resnet18(10, vb)?)),
+        Network::Vgg => vgg(vb),
+        Network::Mnist => mnist(vb),
+        Network::Resnet20 => resnet20(vb),
+        Network::Mlp512 => mlp(&[784, 512, 512, 10], vb),
+        Network::Mlp128 => mlp(&[784, 128, 10], vb),
+        Network::Transformer => Ok(Sequential::new().add(example::network(vb)?)),
     }
 }
 
@@ -83,42 +87,6 @@ fn mlp(sizes: &[usize], vb: VarBuilder<'_>) -> Result<Sequential> {
     Ok(net)
 }
 
-/// Attention and two linear layers, each added to what comes in: (B, T, 64) to the same shape.
-fn block(vb: VarBuilder<'_>) -> Result<impl Network + use<>> {
-    let norm_1 = LayerNorm::new(64, vb.pp("norm_1"))?;
-    let qkv = Linear::new(64, 192, vb.pp("qkv"))?;
-    let project = Linear::new(64, 64, vb.pp("project"))?;
-    let norm_2 = LayerNorm::new(64, vb.pp("norm_2"))?;
-    let up = Linear::new(64, 256, vb.pp("up"))?;
-    let down = Linear::new(256, 64, vb.pp("down"))?;
-    Ok(move |x: &Value, train: bool| {
-        let h = qkv.forward(&norm_1.forward(x, train)?, train)?;
-        let h = project.forward(&h.causal_attention(4)?, train)?;
-        let x = (x + &h)?;
-        let h = up.forward(&norm_2.forward(&x, train)?, train)?;
-        let h = down.forward(&h.gelu()?, train)?;
-        &x + &h
-    })
-}
-
-/// Characters (B, T) to the scores of the next ones, (B, T, 128): the network of the example `17_transformer`.
-fn transformer(vb: VarBuilder<'_>) -> Result<impl Network + use<>> {
-    let characters = Embedding::new(128, 64, vb.pp("characters"))?;
-    let places = Embedding::new(32, 64, vb.pp("places"))?;
-    let blocks = [block(vb.pp("block_1"))?, block(vb.pp("block_2"))?];
-    let norm = LayerNorm::new(64, vb.pp("norm"))?;
-    let scores = Linear::new(64, 128, vb.pp("scores"))?;
-    Ok(move |x: &Value, train: bool| {
-        let numbers = Tensor::arange(0, x.dims()[1] as u32, x.device())?.expand(x.dims())?;
-        let places = places.forward(&Value::new(&numbers)?, train)?;
-        let mut h = (characters.forward(x, train)? + places)?;
-        for block in &blocks {
-            h = block.forward(&h, train)?;
-        }
-        scores.forward(&norm.forward(&h, train)?, train)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use clap::ValueEnum;
@@ -132,8 +100,8 @@ mod tests {
         let expected = [
             0, 11_175_818, 963_466, 1_199_882, 273_066, 669_706, 101_770, 118_656,
         ];
-        assert_eq!(expected.len(), work::Network::value_variants().len());
-        for (&network, parameters) in work::Network::value_variants().iter().zip(expected).skip(1) {
+        assert_eq!(expected.len(), Network::value_variants().len());
+        for (&network, parameters) in Network::value_variants().iter().zip(expected).skip(1) {
             let make = move |vb: VarBuilder<'_>| layers(network, vb);
             let net = DataParallel::new(&devices(1)?, Initializer::Layers, 0, make)?;
             assert_eq!(net.num_parameters(), parameters, "{network}");

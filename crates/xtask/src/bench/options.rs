@@ -81,13 +81,8 @@ impl CpuOptions {
 
     /// The number of cores for each program.
     pub fn threads(&self) -> usize {
-        self.threads.map_or_else(all_cores, NonZeroUsize::get)
+        self.threads.map_or_else(d2l::cores, NonZeroUsize::get)
     }
-}
-
-/// The cores that a run takes by default: of two hyperthreads one, as in PyTorch.
-pub fn all_cores() -> usize {
-    d2l::cores()
 }
 
 /// Writes a file of the report.

@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 use clap::Args;
 
 use super::machine::{Spent, circumstances};
-use super::options::{all_cores, write};
+use super::options::write;
 use super::ours::version;
 use measure::{TURNS, name};
 
@@ -54,7 +54,7 @@ each thread only adds 1 to its own buffer, so that every byte is read and writte
 /// # Errors
 /// If Open MPI fails, or the report cannot be written.
 pub fn allreduce(options: &AllReduceOptions) -> Result<()> {
-    let cores = all_cores();
+    let cores = d2l::cores();
     ensure!(cores >= 2, "an all-reduce is among 2 cores at least");
     let open_mpi = match &options.python {
         Some(python) => open_mpi::table(python, cores, options.rounds)?,

@@ -58,19 +58,16 @@ const LEAST_BATCH: usize = 64;
 pub fn cores(options: &CoresOptions) -> Result<()> {
     let cores: Vec<usize> = options.cores.iter().map(|n| n.get()).collect();
     let with_replicas = cores.iter().any(|cores| *cores >= MANY_CORES);
-    let mut worst = 0.0;
+    let mut recordings = Recordings::default();
     let mut recorded = Vec::new();
     for &work in &options.step {
-        let one = record_apart(work, 1, &mut worst)?;
+        let one = recordings.of(work, 1)?;
         let mut on_replicas = Vec::new();
         if with_replicas && work.network.is_the_books() && work.batch >= LEAST_BATCH {
             for k in REPLICAS {
-                let (mut shard, mut all) = (one.clone(), one.clone());
-                if k > 1 {
-                    let batch = work.batch.div_ceil(k);
-                    shard = record_apart(Work { batch, ..work }, 1, &mut worst)?;
-                    all = record_apart(work, k, &mut worst)?;
-                }
+                let batch = work.batch.div_ceil(k);
+                let shard = recordings.of(Work { batch, ..work }, 1)?;
+                let all = recordings.of(work, k)?;
                 on_replicas.push(Replicas { k, shard, all });
             }
         }
@@ -80,23 +77,48 @@ pub fn cores(options: &CoresOptions) -> Result<()> {
             on_replicas,
         });
     }
-    let markdown = report::markdown(&recorded, &cores, &version(), worst);
+    let markdown = report::markdown(&recorded, &cores, &version(), recordings.other_cores);
     println!("\n{markdown}");
     write(&options.out, "cores.md", &markdown)
 }
 
-/// A recording of a process of its own. `worst` becomes the number of cores that were at other work, if it was smaller.
-fn record_apart(work: Work, replicas: usize, worst: &mut f64) -> Result<Recording> {
-    let mut command = Command::new(env::current_exe()?);
-    command.args(["record", "--replicas", &replicas.to_string()]);
-    command.args(work.args());
-    let mut spent = Spent::default();
-    let line = Process::start(command)?.ask_line(MOST_STEPS, &mut spent);
-    let what = || format!("{work}, replicas: {replicas}");
-    let recording: Recording = serde_json::from_str(&line.with_context(what)?)?;
-    *worst = spent.other_cores().max(*worst);
-    eprintln!("{}: {} steps recorded", what(), recording.steps);
-    Ok(recording)
+/// The recordings that were made. The shard of one step may be another step.
+#[derive(Default)]
+struct Recordings {
+    made: Vec<Made>,
+    /// The most cores that were at other work meanwhile.
+    other_cores: f64,
+}
+
+struct Made {
+    work: Work,
+    replicas: usize,
+    recording: Recording,
+}
+
+impl Recordings {
+    /// A recording of a process of its own, if there is none yet.
+    fn of(&mut self, work: Work, replicas: usize) -> Result<Recording> {
+        let is_it = |made: &&Made| made.work == work && made.replicas == replicas;
+        if let Some(made) = self.made.iter().find(is_it) {
+            return Ok(made.recording.clone());
+        }
+        let mut command = Command::new(env::current_exe()?);
+        command.args(["record", "--replicas", &replicas.to_string()]);
+        command.args(work.args());
+        let mut spent = Spent::default();
+        let line = Process::start(command)?.ask_line(MOST_STEPS, &mut spent);
+        let what = || format!("{work}, replicas: {replicas}");
+        let recording: Recording = serde_json::from_str(&line.with_context(what)?)?;
+        self.other_cores = spent.other_cores().max(self.other_cores);
+        eprintln!("{}: {} steps recorded", what(), recording.steps);
+        self.made.push(Made {
+            work,
+            replicas,
+            recording: recording.clone(),
+        });
+        Ok(recording)
+    }
 }
 
 /// Steps that are not recorded: the first ones are slower.
