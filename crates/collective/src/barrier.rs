@@ -81,8 +81,9 @@ struct Padded(AtomicU64);
 impl Barrier {
     /// A barrier for `size` members; their ranks in errors begin with `first`.
     pub fn new(first: usize, size: usize) -> Self {
-        // Members with a core each spin: to wake up from sleep takes fifty times as long as to pass. Where
-        // members share cores, a missing member needs the core.
+        // Members with a core each look longer: to wake up from sleep takes fifty times as long as to pass. But the
+        // system may have put two of them on one core, so they also yield. Where members share cores, a missing
+        // member needs the core.
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let (spins, yields) = if size <= cores { (200, 100) } else { (20, 20) };
         Self {

@@ -44,13 +44,10 @@ impl Worker {
             let state = replica.as_ref().map(|replica| replica.state.clone());
             let _ = made.send(state.map_err(|error| message(error.to_string())));
             if let Ok(mut replica) = replica {
-                if alone {
-                    // helpers look for work on the other cores: the thread that hands out jobs needs this one
-                    inbox.iter().for_each(|job| job(&mut replica));
-                } else {
-                    while let Ok(job) = receive(&inbox) {
-                        job(&mut replica);
-                    }
+                // a replica alone sleeps at once: its helpers keep the other cores, and the thread that hands out jobs needs one
+                let next = || if alone { inbox.recv() } else { receive(&inbox) };
+                while let Ok(job) = next() {
+                    job(&mut replica);
                 }
             }
         };

@@ -54,7 +54,7 @@ impl Run {
         let no_bf16 = (on_cpu && options.precision == Precision::Bf16)
             .then(|| "--precision bf16 has no effect: the CPU computes in f32".to_owned());
         let each = if on_cpu {
-            let each = cores_each(given, cores, share);
+            let each = what_each_has(given, cores, share);
             format!(", {each}{}", why_no_more(given, cores, options.threads))
         } else {
             String::new()
@@ -88,7 +88,7 @@ fn unused_threads(given: &GivenCores, asked: Option<usize>) -> Option<String> {
 }
 
 /// What each replica computes on: `share` of the run's threads.
-fn cores_each(given: &GivenCores, threads: usize, share: usize) -> String {
+fn what_each_has(given: &GivenCores, threads: usize, share: usize) -> String {
     format!("{share} of {threads} {} each", threads_are(given, threads))
 }
 
@@ -297,7 +297,7 @@ mod tests {
     /// The first line's words on cores, for two replicas, and the line before it.
     fn said(given: &GivenCores, asked: Option<usize>) -> (String, Option<String>) {
         let threads = asked.map_or(given.default_threads(), |n| n.min(given.threads));
-        let each = cores_each(given, threads, (threads / 2).max(1));
+        let each = what_each_has(given, threads, (threads / 2).max(1));
         let why = why_no_more(given, threads, asked);
         (format!("{each}{why}"), unused_threads(given, asked))
     }
