@@ -2,7 +2,7 @@
 //! `multiply` stays on the thread that calls it, and `product` shares out blocks.
 
 use crate::cpu::buffer::Buffer;
-use crate::cpu::sums::put_sum_of_chunks;
+use crate::cpu::gradient::put_sum_of_chunks;
 use crate::cpu::threads::{Disjoint, for_each};
 use crate::cpu::vector::{load, store};
 use gemm::Parallelism;

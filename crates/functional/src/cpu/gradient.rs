@@ -75,3 +75,18 @@ pub(crate) fn put(to: &mut [f32], values: impl Iterator<Item = f32>, add: bool) 
         *to = if add { *to + v } else { v };
     }
 }
+
+/// `to` = the sum of all chunks of its length, or `to` += it; a task takes some elements of all chunks.
+pub(crate) fn put_sum_of_chunks(all: &[f32], to: &mut [f32], add: bool) {
+    let size = to.len();
+    for_each_chunk(
+        to,
+        CHUNK,
+        #[inline(always)]
+        |i, to| {
+            for (n, chunk) in all.chunks_exact(size).enumerate() {
+                put(to, chunk[i * CHUNK..].iter().copied(), add || n > 0);
+            }
+        },
+    );
+}

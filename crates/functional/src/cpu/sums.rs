@@ -1,7 +1,6 @@
 //! Sums of rows, always in the same order.
 
 use crate::cpu::buffer::Buffer;
-use crate::cpu::gradient::{CHUNK, put};
 use crate::cpu::threads::for_each_chunk;
 use crate::cpu::vector::VECTOR as LINE;
 
@@ -29,21 +28,6 @@ pub(crate) fn sum_of_chunks(all: &[f32], size: usize) -> Vec<f32> {
         },
     );
     sum
-}
-
-/// `to` = the sum of all chunks of its length, or `to` += it; a task takes some elements of all chunks.
-pub(crate) fn put_sum_of_chunks(all: &[f32], to: &mut [f32], add: bool) {
-    let size = to.len();
-    for_each_chunk(
-        to,
-        CHUNK,
-        #[inline(always)]
-        |i, to| {
-            for (n, chunk) in all.chunks_exact(size).enumerate() {
-                put(to, chunk[i * CHUNK..].iter().copied(), add || n > 0);
-            }
-        },
-    );
 }
 
 /// The sum of each column of a matrix: first of blocks of so many rows, which keeps the sum exact to a few bits however

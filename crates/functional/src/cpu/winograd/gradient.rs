@@ -4,9 +4,10 @@ use super::kernel::Multiply;
 use super::tiling::{CHUNK, Chunks, ENOUGH, FEW, GROUP, weights};
 use super::transform::Images;
 use super::weights::{OfBlock, Pair, TRANSPOSED};
+use crate::cpu::gradient::put_sum_of_chunks;
 use crate::cpu::scratch::{common, own};
 use crate::cpu::simd::dispatch;
-use crate::cpu::sums::{SUMS, put_sum_of_chunks};
+use crate::cpu::sums::SUMS;
 use crate::cpu::threads::{Disjoint, for_each, for_each_chunk};
 use std::ops::Range;
 
