@@ -35,12 +35,21 @@ pub fn not_finite(x: &Tensor) -> Result<Option<usize>> {
 
 /// The first of the parts of a bucket that is NaN or infinite, with its value; none on a GPU.
 pub(crate) fn not_finite_part<'a>(values: &Values, parts: &'a [Part]) -> Option<(&'a Part, f32)> {
-    match values {
-        Values::Floats(floats) if !are_finite(floats) => parts.iter().find_map(|part| {
+    let first = |floats: &[f32]| {
+        if are_finite(floats) {
+            return None;
+        }
+        parts.iter().find_map(|part| {
             let mut values = floats[part.range.clone()].iter();
             let value = values.find(|value| !value.is_finite())?;
             Some((part, *value))
-        }),
+        })
+    };
+    match values {
+        Values::Floats(floats) => first(floats),
+        Values::Tensor(tensor) if tensor.device().is_cpu() => {
+            read_all(std::slice::from_ref(tensor), |floats| Ok(first(floats[0]))).ok()?
+        }
         _ => None,
     }
 }

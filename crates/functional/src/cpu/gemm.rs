@@ -2,7 +2,7 @@
 //! `multiply` stays on the thread that calls it, and `product` shares out blocks.
 
 use crate::cpu::buffer::Buffer;
-use crate::cpu::gradient::put_sum_of_chunks;
+use crate::cpu::gradient::{put, put_sum_of_chunks};
 use crate::cpu::threads::{Disjoint, for_each};
 use crate::cpu::vector::{load, store};
 use gemm::Parallelism;
@@ -175,6 +175,25 @@ unsafe fn multiply_at(out: *mut f32, row: usize, accumulate: bool, a: Matrix, b:
             a,
             b,
         });
+    }
+    if (m == 1 || n == 1) && k > DEPTH {
+        // here `gemm` would add all products one after the other
+        for first in (0..k).step_by(DEPTH) {
+            let depth = DEPTH.min(k - first);
+            let mut part = vec![0.; m * n];
+            multiply(
+                &mut part,
+                false,
+                a.columns(first, depth),
+                b.rows(first, depth),
+            );
+            for (r, part) in part.chunks_exact(n).enumerate() {
+                // Safety: the caller's.
+                let out = unsafe { std::slice::from_raw_parts_mut(out.add(r * row), n) };
+                put(out, part.iter().copied(), accumulate || first > 0);
+            }
+        }
+        return;
     }
     let stride = |s: usize| s as isize;
     // Safety: `Matrix` can only be built where its last element, and so each, lies in its slice. The caller answers for

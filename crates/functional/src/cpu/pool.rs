@@ -170,13 +170,21 @@ impl Windows {
     }
 }
 
+/// Pixels that are summed before they are added to the others: long sums in f32 are inexact.
+const BLOCK: usize = 256;
+
 impl Kernel<Cpu> for GlobalAverage {
     fn forward(&self, _: &Pass, x: &[&[f32]], y: &mut [f32]) -> Result<Vec<Buffer>> {
         let c = self.channels;
         for_each_chunk(y, c, |i, y| {
             y.fill(0.);
-            for pixel in x[0][i * self.pixels * c..][..self.pixels * c].chunks_exact(c) {
-                add_scaled(y, pixel, 1.);
+            let mut of_block = vec![0.; c];
+            for block in x[0][i * self.pixels * c..][..self.pixels * c].chunks(BLOCK * c) {
+                of_block.fill(0.);
+                for pixel in block.chunks_exact(c) {
+                    add_scaled(&mut of_block, pixel, 1.);
+                }
+                add_scaled(y, &of_block, 1.);
             }
             y.iter_mut().for_each(|y| *y /= self.pixels as f32);
         });

@@ -10,6 +10,9 @@ pub(crate) const SUMS: usize = 16;
 /// The fewest elements that a task adds.
 const SMALLEST: usize = 1 << 13;
 
+/// Chunks that are summed before they are added to the others: long sums in f32 are inexact.
+const GROUP: usize = 128;
+
 /// Adds the chunks of `size` elements, in order; a task takes some elements of all chunks.
 pub(crate) fn sum_of_chunks(all: &[f32], size: usize) -> Vec<f32> {
     let chunks = all.len() / size.max(1);
@@ -20,14 +23,24 @@ pub(crate) fn sum_of_chunks(all: &[f32], size: usize) -> Vec<f32> {
         strip,
         #[inline(always)]
         |i, sum| {
-            for chunk in all.chunks_exact(size) {
-                for (sum, v) in sum.iter_mut().zip(&chunk[i * strip..]) {
-                    *sum += v;
+            let mut of_group = vec![0.; sum.len()];
+            for group in all.chunks(GROUP * size) {
+                of_group.fill(0.);
+                for chunk in group.chunks_exact(size) {
+                    add(&mut of_group, &chunk[i * strip..]);
                 }
+                add(sum, &of_group);
             }
         },
     );
     sum
+}
+
+#[inline(always)]
+fn add(to: &mut [f32], from: &[f32]) {
+    for (to, v) in to.iter_mut().zip(from) {
+        *to += v;
+    }
 }
 
 /// The sum of each column of a matrix: first of blocks of so many rows, which keeps the sum exact to a few bits however
@@ -43,9 +56,7 @@ pub(crate) fn column_sums(matrix: &[f32], columns: usize, rows: usize) -> Vec<f3
             sums.fill(0.);
             let block = &matrix[i * block..matrix.len().min((i + 1) * block)];
             for row in block.chunks_exact(columns) {
-                for (sum, v) in sums.iter_mut().zip(row) {
-                    *sum += v;
-                }
+                add(sums, row);
             }
         },
     );

@@ -449,6 +449,21 @@ fn a_tensor_on_the_cpu_can_come_back_for_floats() -> Result<()> {
 }
 
 #[test]
+fn a_bucket_that_is_a_tensor_on_the_cpu_is_looked_at() -> Result<()> {
+    let params = vars(1);
+    let mut gradients = gradients_of(&params, usize::MAX);
+    let mut bucket = taken(&mut gradients).remove(0);
+    let mut values = vec![0.; bucket.values.elem_count()];
+    values[1] = f32::NAN;
+    let len = values.len();
+    bucket.values = Values::Tensor(tensor(values, len));
+    gradients.put_back(bucket)?;
+    let found = gradients.not_finite();
+    assert_eq!(found.map(|(part, _)| part.parameter), Some(0));
+    Ok(())
+}
+
+#[test]
 fn the_layout_says_what_lies_where() -> Result<()> {
     let shapes: [&[usize]; 5] = [&[4, 2, 3, 3], &[4], &[2, 4], &[2], &[3]];
     let params = variables(&shapes.map(|shape| random(shape, 1)))?;

@@ -11,6 +11,7 @@ mod errors;
 mod evaluation;
 mod gradient_check;
 mod gradient_checks;
+mod long_sums;
 mod losses;
 mod memory_of_parameters;
 mod networks;

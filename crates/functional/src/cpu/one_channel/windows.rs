@@ -103,6 +103,9 @@ impl Forward<'_> {
     }
 }
 
+/// About so many windows are summed before they are added to the others: long sums in f32 are inexact.
+const BLOCK: usize = 256;
+
 /// A sample's part of the gradients, added to the sums.
 pub(super) struct SampleGradient<'a> {
     pub(super) sample: Sample<'a>,
@@ -127,29 +130,33 @@ impl SampleGradient<'_> {
         let (zero, quarter) = (simd.splat_f32s(0.), simd.splat_f32s(0.25));
         let sample = self.sample;
         let (row, channels) = (sample.width, sample.channels);
-        let (mut dw, mut db) = ([[zero; N]; T], [zero; N]);
-        for (line, dy) in self.dy.chunks_exact(sample.y_line).enumerate() {
-            for (column, dy) in dy.chunks_exact(channels).enumerate() {
-                let x = &sample.x[2 * (line * row + column)..];
-                let mut z = convolve::<S, K, N>(simd, x, row, sample.weights, c);
-                for n in 0..N {
-                    let dy = load(simd, &dy[channels.min(c + n * S::F32_LANES)..]);
-                    let dy = simd.mul_f32s(dy, quarter);
-                    for z in &mut z {
-                        let cut = simd.less_than_or_equal_f32s(z[n], zero);
-                        z[n] = simd.select_f32s(cut, zero, dy);
-                        db[n] = simd.add_f32s(db[n], z[n]);
+        let lines = (BLOCK * channels / sample.y_line).max(1);
+        for (block, dy) in self.dy.chunks(lines * sample.y_line).enumerate() {
+            let (mut dw, mut db) = ([[zero; N]; T], [zero; N]);
+            for (line, dy) in dy.chunks_exact(sample.y_line).enumerate() {
+                let line = block * lines + line;
+                for (column, dy) in dy.chunks_exact(channels).enumerate() {
+                    let x = &sample.x[2 * (line * row + column)..];
+                    let mut z = convolve::<S, K, N>(simd, x, row, sample.weights, c);
+                    for n in 0..N {
+                        let dy = load(simd, &dy[channels.min(c + n * S::F32_LANES)..]);
+                        let dy = simd.mul_f32s(dy, quarter);
+                        for z in &mut z {
+                            let cut = simd.less_than_or_equal_f32s(z[n], zero);
+                            z[n] = simd.select_f32s(cut, zero, dy);
+                            db[n] = simd.add_f32s(db[n], z[n]);
+                        }
                     }
+                    add_products::<S, K, T, N>(simd, x, row, &z, &mut dw);
                 }
-                add_products::<S, K, T, N>(simd, x, row, &z, &mut dw);
             }
-        }
-        for n in 0..N {
-            let c = c + n * S::F32_LANES;
-            for (tap, dw) in dw.iter().enumerate() {
-                add(simd, &mut self.dw[tap * sample.weights.wide + c..], dw[n]);
+            for n in 0..N {
+                let c = c + n * S::F32_LANES;
+                for (tap, dw) in dw.iter().enumerate() {
+                    add(simd, &mut self.dw[tap * sample.weights.wide + c..], dw[n]);
+                }
+                add(simd, &mut self.db[c..], db[n]);
             }
-            add(simd, &mut self.db[c..], db[n]);
         }
     }
 }
