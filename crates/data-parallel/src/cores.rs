@@ -36,9 +36,8 @@ impl Cores {
     /// the core.
     pub fn without<T>(&self, wait: impl FnOnce() -> T) -> T {
         self.give();
-        let waited = wait();
-        self.take();
-        waited
+        let _again = Again(self);
+        wait()
     }
 
     fn take(&self) {
@@ -55,5 +54,30 @@ impl Cores {
 impl Drop for Core<'_> {
     fn drop(&mut self) {
         self.0.give();
+    }
+}
+
+/// Waits for a core when it is dropped, also after a panic: the core that was given back is given back once.
+struct Again<'a>(&'a Cores);
+
+impl Drop for Again<'_> {
+    fn drop(&mut self) {
+        self.0.take();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+
+    #[test]
+    fn a_core_is_free_once_after_a_panic() {
+        let cores = Cores::new(1);
+        let free = *lock(&cores.free);
+        let panics = || cores.compute(|| cores.without(|| panic!("on purpose")));
+        catch_unwind(AssertUnwindSafe(panics)).expect_err("a panic");
+        assert_eq!(*lock(&cores.free), free);
     }
 }

@@ -121,7 +121,7 @@ pub fn cores() -> usize {
     }
 }
 
-/// Limits the cores of this process; `None` takes the limit away. A limit may count hyperthreads. More threads than can
+/// Limits the cores of this process; `None` takes the limit away, and 0 counts as 1. A limit may count hyperthreads. More threads than can
 /// run at the same time are not used, because threads without a core only wait for each other.
 ///
 /// ```
@@ -129,10 +129,12 @@ pub fn cores() -> usize {
 /// assert_eq!(devices::cores(), 1);
 /// devices::limit_cores(Some(100_000));
 /// assert_eq!(devices::cores(), devices::given_cores().threads);
+/// devices::limit_cores(Some(0));
+/// assert_eq!(devices::cores(), 1);
 /// devices::limit_cores(None);
 /// ```
 pub fn limit_cores(limit: Option<usize>) {
-    let limit = limit.map_or(0, |n| n.min(given_cores().threads));
+    let limit = limit.map_or(0, |n| n.clamp(1, given_cores().threads));
     LIMIT.store(limit, Ordering::Relaxed);
 }
 

@@ -4,6 +4,9 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+/// The largest budget: more threads are a mistake, and would be started.
+const MOST: usize = 1024;
+
 /// For threads that the caller does not start itself, such as rayon's.
 static DEFAULT: AtomicUsize = AtomicUsize::new(1);
 
@@ -14,14 +17,14 @@ thread_local! {
 }
 
 /// Sets the number of threads that one operation may use, for every thread of the process without
-/// a budget of its own. It is 1 until set; 0 counts as 1.
+/// a budget of its own. It is 1 until set; 0 counts as 1, and more than 1024 as 1024.
 ///
 /// ```
 /// devices::threads::set_default(2);
 /// assert_eq!(devices::threads::budget(), 2);
 /// ```
 pub fn set_default(n: usize) {
-    DEFAULT.store(n.max(1), Ordering::Relaxed);
+    DEFAULT.store(n.clamp(1, MOST), Ordering::Relaxed);
 }
 
 /// The number of threads that an operation called from this thread may use.
@@ -34,17 +37,17 @@ pub fn budget() -> usize {
     own.unwrap_or_else(|| DEFAULT.load(Ordering::Relaxed))
 }
 
-/// Sets the budget of this thread for as long as it lives; 0 counts as 1.
+/// Sets the budget of this thread for as long as it lives; 0 counts as 1, and more than 1024 as 1024.
 ///
 /// ```
 /// devices::threads::set_budget(3);
 /// assert_eq!(devices::threads::budget(), 3);
 /// ```
 pub fn set_budget(n: usize) {
-    BUDGET.set(Some(n.max(1)));
+    BUDGET.set(Some(n.clamp(1, MOST)));
 }
 
-/// Runs `f` with a budget of `n` threads (0 counts as 1) for each operation called from this
+/// Runs `f` with a budget of `n` threads (0 counts as 1, and more than 1024 as 1024) for each operation called from this
 /// thread; the budget before is restored afterwards, even if `f` panics.
 ///
 /// `backward` computes on the thread that calls it, so put it inside as well.
@@ -53,9 +56,10 @@ pub fn set_budget(n: usize) {
 /// use devices::threads;
 /// let inside = threads::with_budget(4, threads::budget);
 /// assert_eq!((inside, threads::budget()), (4, 1));
+/// assert_eq!(threads::with_budget(usize::MAX, threads::budget), 1024);
 /// ```
 pub fn with_budget<R>(n: usize, f: impl FnOnce() -> R) -> R {
-    let _restore = Restore(BUDGET.replace(Some(n.max(1))));
+    let _restore = Restore(BUDGET.replace(Some(n.clamp(1, MOST))));
     f()
 }
 

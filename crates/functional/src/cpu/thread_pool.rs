@@ -10,11 +10,19 @@ use devices::lock;
 use std::any::Any;
 use std::cell::UnsafeCell;
 use std::hint::spin_loop;
+use std::mem::forget;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
+use std::sync::atomic::Ordering::*;
+#[cfg(not(test))]
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex};
 use std::thread::{Builder, JoinHandle, park, yield_now};
 use std::time::{Duration, Instant};
+
+#[cfg(test)]
+mod stepped;
+#[cfg(test)]
+use stepped::{AtomicBool, AtomicUsize};
 
 /// How often a thread that waits looks again before it first offers its core to another thread: for about 50 µs.
 const SPINS: usize = 2000;
@@ -70,18 +78,8 @@ impl Pool {
     /// # Errors
     /// If the system starts no more threads.
     pub(crate) fn new(size: usize, begin: fn()) -> std::io::Result<Self> {
-        let shared = Arc::new(Shared {
-            job: UnsafeCell::new(None),
-            left: (0..size).map(|_| Aligned::default()).collect(),
-            unfinished: Aligned::default(),
-            round: Aligned::default(),
-            asleep: (0..size).map(|_| AtomicBool::new(false)).collect(),
-            sleepers: AtomicUsize::new(0),
-            ended: AtomicBool::new(false),
-            panic: Mutex::new(None),
-        });
         let mut pool = Self {
-            shared,
+            shared: Arc::new(Shared::of(size)),
             helpers: Vec::new(),
         };
         for thread in 1..size {
@@ -107,6 +105,8 @@ impl Pool {
         let shared = &*self.shared;
         // Safety: a reference is a valid pointer. It is used while a task is unfinished, and this function ends later.
         let task = unsafe { std::mem::transmute::<&Task<'_>, *const Task<'static>>(task) };
+        // First the job, then how many tasks are unfinished, and then how many are left: once some are, helpers read the
+        // job, run them and report them.
         // Safety: the tasks of the job before are finished, and those of this one cannot be taken yet.
         unsafe { *shared.job.get() = Some(Job { task, tasks }) };
         shared.unfinished.0.store(tasks, Relaxed);
@@ -138,20 +138,36 @@ impl Pool {
 }
 
 impl Drop for Pool {
+    /// The helpers end by themselves. To wait for them would be a deadlock where a task ends the process, because it runs
+    /// on a helper that can then not end; and on Windows, where a thread that ends can wait for no other.
     fn drop(&mut self) {
         self.shared.ended.store(true, SeqCst);
         self.shared.round.0.fetch_add(1, SeqCst);
         self.wake(self.size());
-        for helper in self.helpers.drain(..) {
-            let _ = helper.join(); // the panics of its tasks were caught and reported
-        }
     }
 }
 
 impl Shared {
-    /// The first of a thread's own tasks.
+    fn of(size: usize) -> Self {
+        Self {
+            job: UnsafeCell::new(None),
+            left: (0..size).map(|_| Aligned::default()).collect(),
+            unfinished: Aligned::default(),
+            round: Aligned::default(),
+            asleep: (0..size).map(|_| AtomicBool::new(false)).collect(),
+            sleepers: AtomicUsize::new(0),
+            ended: AtomicBool::new(false),
+            panic: Mutex::new(None),
+        }
+    }
+
+    /// The first of a thread's own tasks. Of fewer tasks than threads, each of the first threads has one.
     fn first_of(&self, thread: usize, tasks: usize) -> usize {
-        thread * tasks / self.left.len()
+        if tasks < self.left.len() {
+            thread.min(tasks)
+        } else {
+            thread * tasks / self.left.len()
+        }
     }
 
     /// Runs this thread's tasks, then those that others have left.
@@ -165,7 +181,12 @@ impl Shared {
                 let task = unsafe { &*job.task };
                 let number = self.first_of(block + 1, job.tasks) - left;
                 if let Err(panic) = catch_unwind(AssertUnwindSafe(|| task(number))) {
-                    lock(&self.panic).get_or_insert(panic);
+                    let mut first = lock(&self.panic);
+                    if first.is_none() {
+                        *first = Some(panic);
+                    } else {
+                        forget(panic); // to drop it could panic, and the task would not be reported
+                    }
                 }
                 finished += 1;
             }
@@ -237,8 +258,9 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicBool, AtomicUsize};
     use std::sync::{Condvar, mpsc};
-    use std::thread::{sleep, spawn};
+    use std::thread::{current, sleep, spawn};
 
     fn count(calls: &AtomicUsize) {
         calls.fetch_add(1, Relaxed);
@@ -284,6 +306,121 @@ mod tests {
         let calls = AtomicUsize::new(0);
         pool.run(8, &|_| count(&calls));
         assert_eq!(calls.load(Relaxed), 8);
+    }
+
+    /// Of the owner, of a helper, and of both: the tasks wait for each other, so each thread has one.
+    #[test]
+    fn panics_of_all_threads_come_back() {
+        let owner = current().id();
+        for panics in [|own| own, |own: bool| !own, |_| true] {
+            let mut pool = Pool::new(2, || ()).unwrap();
+            let begun = AtomicUsize::new(0);
+            let panicking = AssertUnwindSafe(|| {
+                pool.run(2, &|_| {
+                    count(&begun);
+                    while begun.load(Relaxed) < 2 {
+                        yield_now();
+                    }
+                    assert!(!panics(current().id() == owner), "on purpose");
+                });
+            });
+            catch_unwind(panicking).expect_err("a panic");
+            let calls = AtomicUsize::new(0);
+            pool.run(8, &|_| count(&calls));
+            assert_eq!(calls.load(Relaxed), 8);
+        }
+    }
+
+    /// Fails where `f` does not return.
+    fn ends<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> T {
+        let (sender, done) = mpsc::channel();
+        spawn(move || sender.send(f()));
+        done.recv_timeout(Duration::from_secs(20))
+            .expect("a task or a report is lost")
+    }
+
+    /// A helper looks for tasks between any two of the owner's atomic operations, and runs what it finds.
+    #[test]
+    fn a_helper_may_come_at_any_moment() {
+        let mut moments = 0;
+        while ends(move || {
+            let shared = Arc::new(Shared::of(2));
+            let helper = shared.clone();
+            stepped::before(moments, move || {
+                let helper = helper.clone();
+                spawn(move || helper.work(1)).join().unwrap();
+            });
+            let mut pool = Pool {
+                shared,
+                helpers: vec![],
+            };
+            let calls: Vec<_> = (0..3).map(|_| AtomicUsize::new(0)).collect();
+            for tasks in [2, 3] {
+                pool.run(tasks, &|i| count(&calls[i]));
+            }
+            let calls = calls.into_iter().map(AtomicUsize::into_inner);
+            assert_eq!(Vec::from_iter(calls), [2, 2, 1]);
+            stepped::is_over()
+        }) {
+            moments += 1;
+        }
+        assert!(moments > 10, "{moments}");
+    }
+
+    /// A helper stands still between any two of its atomic operations, until the owner is in the middle of a later job: what
+    /// the helper has read is old then. If it has taken a task, the owner waits for it.
+    #[test]
+    fn a_helper_may_stand_still_at_any_moment() {
+        const JOBS: [usize; 4] = [4, 4, 3, 5];
+        let mut moments = 0;
+        while ends(move || {
+            let shared = Arc::new(Shared::of(2));
+            let (stands, stood) = mpsc::channel();
+            let (later, in_later_job) = mpsc::channel();
+            let (begin, has_begun) = mpsc::channel();
+            let helper = shared.clone();
+            let helper = spawn(move || {
+                stepped::before(moments, move || {
+                    stands.send(()).unwrap();
+                    let _ = in_later_job.recv_timeout(Duration::from_millis(50));
+                });
+                has_begun.recv().unwrap();
+                helper.work(1);
+                stepped::is_over()
+            });
+            let mut pool = Pool {
+                shared,
+                helpers: vec![],
+            };
+            let owner = current().id();
+            let (stood, is_first) = (Mutex::new(stood), AtomicBool::new(true));
+            for (job, tasks) in JOBS.into_iter().enumerate() {
+                is_first.store(true, Relaxed);
+                let calls: Vec<_> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
+                pool.run(tasks, &|i| {
+                    // the owner's first task of a job
+                    if current().id() == owner && is_first.swap(false, Relaxed) {
+                        if job == 0 {
+                            begin.send(()).unwrap();
+                            let _ = lock(&stood).recv(); // it stands still, or has ended
+                        } else if job + 1 == JOBS.len() {
+                            let _ = later.send(());
+                            let start = Instant::now();
+                            while !helper.is_finished() && start.elapsed() < PATIENCE * 50 {
+                                yield_now();
+                            }
+                        }
+                    }
+                    count(&calls[i]);
+                });
+                let calls = calls.into_iter().map(AtomicUsize::into_inner);
+                assert_eq!(Vec::from_iter(calls), vec![1; tasks], "job {job}");
+            }
+            helper.join().unwrap()
+        }) {
+            moments += 1;
+        }
+        assert!(moments > 5, "{moments}");
     }
 
     /// Helpers without a core, as on a busy machine: they do not come before the gate is open.

@@ -14,17 +14,20 @@ use tracing::Level;
 #[track_caller]
 pub(crate) fn for_each(tasks: usize, work: impl Fn(usize) + Sync) {
     let threads = budget().min(tasks);
-    if threads <= 1 && tracing::enabled!(target: "tasks", Level::TRACE) {
-        return for_each_traced(tasks, &work);
+    if threads <= 1 {
+        if tracing::enabled!(target: "tasks", Level::TRACE) {
+            return for_each_traced(tasks, &work);
+        }
+        return (0..tasks).for_each(work);
     }
     THREAD.with(|thread| match thread.pool.try_borrow_mut() {
-        Ok(mut pool) if threads > 1 => {
+        Ok(mut pool) => {
             // where the system starts no more threads, those that are there do it
             let _ = budget::fill(&mut pool);
             pool.run(tasks, &work);
         }
-        // one thread, or a task that has tasks of its own
-        _ => (0..tasks).for_each(work),
+        // a task that has tasks of its own
+        Err(_) => (0..tasks).for_each(work),
     });
 }
 
