@@ -3,8 +3,8 @@
 //! is taken from the cache, it is compared with the SHA-256 that the Hub gave for it. The Hub is not trusted with
 //! more than that: nothing that it says leads out of the cache ([`mod@download`], [`cache`]).
 //!
-//! `HF_ENDPOINT`, `HF_HOME`, `HF_HUB_CACHE` and `HF_HUB_DOWNLOAD_TIMEOUT` mean what they always mean; hf-hub and
-//! candle-datasets read the first three.
+//! `HF_ENDPOINT`, `HF_HOME`, `HF_HUB_CACHE`, `HF_HUB_DOWNLOAD_TIMEOUT` and `HF_HUB_OFFLINE` mean what they always mean;
+//! hf-hub and candle-datasets read the first three.
 
 use std::time::Duration;
 
@@ -51,6 +51,10 @@ pub(crate) fn load(name: Name, stop: &StopFlag) -> Result<Answer> {
     let hub = HFClient::new()?;
     let cache = Cache::of(hub.cache_dir(), repo);
     let cached = files.iter().all(|file| cache.find(file).is_some());
+    if !cached && is_offline() {
+        let why = "HF_HUB_OFFLINE is set, and no earlier download is there";
+        return Ok(Answer::Unreachable(why.to_owned()));
+    }
     if !cached {
         let revision = REVISION.replace('/', "%2F");
         let url = format!("{}/datasets/{repo}/resolve/{revision}/", hub.endpoint());
@@ -86,6 +90,12 @@ fn unreachable(url: Url, stop: &StopFlag) -> Result<Option<String>> {
         Err(_) => format!("gave no answer within {} s", CONNECT.as_secs()),
     };
     Ok(Some(format!("the Hugging Face Hub {why}")))
+}
+
+/// Whether the Hub is not to be asked, by the values that its own library knows.
+fn is_offline() -> bool {
+    let says = std::env::var("HF_HUB_OFFLINE").unwrap_or_default();
+    ["1", "on", "yes", "true"].contains(&says.to_lowercase().as_str())
 }
 
 fn stall() -> Duration {

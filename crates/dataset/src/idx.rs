@@ -22,8 +22,12 @@ const FILES: [&str; 4] = [
     "t10k-labels-idx1-ubyte",
 ];
 
+/// At most so many names of a folder are looked at, and so many are shown.
+const LISTED: usize = 1000;
+const SHOWN: usize = 4;
+
 /// So many bytes of data any file may hold.
-const PUBLISHED: u64 = (COUNTS[0] * PIXELS) as u64;
+const LARGEST: u64 = (COUNTS[0] * PIXELS) as u64;
 /// So many bytes of data a larger file may hold for each byte of its own.
 const RATIO: u64 = 8;
 
@@ -50,38 +54,113 @@ const LABELS: Kind = Kind {
     size: 1,
 };
 
-/// The MD5 sums of the published `.gz` files, in the order of [`FILES`].
-fn published(name: Name) -> [&'static str; 4] {
-    match name {
-        Name::FashionMnist => [
-            "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-            "25c81989df183df01b3e8a0aad5dffbe",
-            "bef4ecab320f06d8554ea6380940ec79",
-            "bb300cfdad3c16e7a12a480ee83cd310",
+/// The MD5 sums of what the published files hold when they are unpacked, in the order of [`FILES`].
+const SUMS: [(Name, [&str; 4]); 2] = [
+    (
+        Name::FashionMnist,
+        [
+            "f4a8712d7a061bf5bd6d2ca38dc4d50a",
+            "9018921c3c673c538a1fc5bad174d6f9",
+            "8181f5470baa50b63fa0f6fddb340f0a",
+            "15d484375f8d13e6eb1aabb0c3f46965",
         ],
-        Name::Mnist => [
-            "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-            "d53e105ee54ea40749a09fcbcd1e9432",
-            "9fb629c4189551a2d022fa330f9573f3",
-            "ec29112dd5afa0611ce80d1b7f02629c",
+    ),
+    (
+        Name::Mnist,
+        [
+            "6bbc9ace898e44ae57da46a324031adb",
+            "a25bea736e30d166cdddb491f175f624",
+            "2646ac647ad5339dbf082846283269ea",
+            "27ae3e4e09519cfbb04c329615203637",
         ],
-    }
+    ),
+];
+
+/// One of the eight published files.
+#[derive(Clone, Copy, PartialEq)]
+struct Published {
+    /// The dataset of which it is.
+    name: Name,
+    /// Its number in [`FILES`].
+    file: usize,
 }
 
-/// The training and the test part of a folder, and how many of its files are the published ones.
+/// The published file that holds data of this MD5 sum.
+fn published(md5: &str) -> Option<Published> {
+    SUMS.iter().find_map(|(name, sums)| {
+        let file = sums.iter().position(|sum| *sum == md5)?;
+        Some(Published { name: *name, file })
+    })
+}
+
+/// The training and the test part of a folder, and how many of its files are the published ones. Data of one's own may
+/// have these names, but not what is known as another file: then it is not what it is taken for.
 pub(crate) fn read_dir(name: Name, dir: &Path) -> Result<(Split, Split, usize)> {
     let paths = find(dir)?;
-    let mut as_published = 0;
-    let mut parts = Vec::with_capacity(4);
-    let kinds = [IMAGES, LABELS, IMAGES, LABELS];
-    for ((path, kind), md5) in paths.iter().zip(kinds).zip(published(name)) {
-        let (bytes, matches) = read_file(path, &kind, md5)?;
-        as_published += usize::from(matches);
-        parts.push(bytes);
+    let mut contents = Vec::with_capacity(4);
+    for (path, kind) in paths.iter().zip([IMAGES, LABELS, IMAGES, LABELS]) {
+        contents.push(read_file(path, &kind)?);
     }
-    let [train_x, train_y, test_x, test_y] = parts.try_into().expect("four files");
+    let known: Vec<_> = contents.iter().map(|read| published(&read.md5)).collect();
+    check_names(name, dir, &paths, &known)?;
+    let as_published = known.iter().flatten().count();
+    if as_published > 0 {
+        for (i, read) in contents
+            .iter()
+            .enumerate()
+            .filter(|(i, _)| known[*i].is_none())
+        {
+            let (path, md5) = (paths[i].display(), &read.md5);
+            say(&format!(
+                "warning: {path} is not {name}'s: its data has the MD5 sum {md5}, and not {}",
+                sums(name)[i]
+            ));
+        }
+    }
+    let data: Vec<Vec<u8>> = contents.into_iter().map(|read| read.data).collect();
+    let [train_x, train_y, test_x, test_y] = data.try_into().expect("four files");
     let train = part(&paths[..2], train_x, train_y)?;
     Ok((train, part(&paths[2..], test_x, test_y)?, as_published))
+}
+
+fn sums(name: Name) -> [&'static str; 4] {
+    let of_name = SUMS.iter().find(|(of, _)| *of == name);
+    of_name.expect("each dataset is there").1
+}
+
+/// An error if a file is known as another one than its name and the dataset say.
+fn check_names(
+    name: Name,
+    dir: &Path,
+    paths: &[PathBuf],
+    known: &[Option<Published>],
+) -> Result<()> {
+    let mut others = Vec::new();
+    for (file, path) in paths.iter().enumerate() {
+        if let Some(is) = known[file].filter(|is| *is != Published { name, file }) {
+            others.push(format!(
+                "{} is {}'s {}",
+                path.display(),
+                is.name,
+                FILES[is.file]
+            ));
+        }
+    }
+    if others.is_empty() {
+        return Ok(());
+    }
+    let whole = SUMS.iter().map(|(name, _)| *name).find(|name| {
+        let of_set =
+            |(file, is): (usize, &Option<Published>)| *is == Some(Published { name: *name, file });
+        known.iter().enumerate().all(of_set)
+    });
+    match whole {
+        Some(set) => bail!(
+            "these are the files of {set}, not of {name}; for {set} give --dataset {set} --data {}",
+            dir.display()
+        ),
+        None => bail!("{}; put the files of {name} there", others.join(", ")),
+    }
 }
 
 /// The paths of the four files; a raw file goes before its compressed twin.
@@ -90,51 +169,107 @@ fn find(dir: &Path) -> Result<Vec<PathBuf>> {
     listed.with_context(|| format!("{} is not a folder that can be read", dir.display()))?;
     let (mut paths, mut missing) = (Vec::new(), Vec::new());
     for file in FILES {
-        let twins = [dir.join(file), dir.join(format!("{file}.gz"))];
-        // a link that leads nowhere is there: reading it says where it leads
-        let is_there = |path: &PathBuf| path.symlink_metadata().is_ok_and(|found| !found.is_dir());
-        match twins.into_iter().find(is_there) {
+        match with_or_without_gz(dir, file) {
             Some(path) => paths.push(path),
             None => missing.push(file),
         }
     }
     ensure!(
         missing.is_empty(),
-        "folder {} lacks {} (with or without .gz)",
+        "folder {} lacks {} (with or without .gz); {}",
         dir.display(),
-        missing.join(", ")
+        missing.join(", "),
+        there_instead(dir, &missing)
     );
     Ok(paths)
 }
 
-/// The payload of one file, and whether the file is the published one. Another one is the user's business, so it is
-/// only a warning.
-fn read_file(path: &Path, kind: &Kind, published: &str) -> Result<(Vec<u8>, bool)> {
+/// Where a file is, raw or compressed.
+fn with_or_without_gz(dir: &Path, file: &str) -> Option<PathBuf> {
+    // a link that leads nowhere is there: reading it says where it leads
+    let is_there = |path: &PathBuf| path.symlink_metadata().is_ok_and(|found| !found.is_dir());
+    [dir.join(file), dir.join(format!("{file}.gz"))]
+        .into_iter()
+        .find(is_there)
+}
+
+/// What a folder that lacks files has in their place: the same ones in a folder below, or under other names.
+fn there_instead(dir: &Path, missing: &[&str]) -> String {
+    let names = names_in(dir);
+    for name in &names {
+        for folder in [dir.join(name), dir.join(name).join("raw")] {
+            let mut files = FILES.iter();
+            if files.all(|file| with_or_without_gz(&folder, file).is_some()) {
+                return format!("they are in {}: name that folder", folder.display());
+            }
+        }
+    }
+    let mut renamed = Vec::new();
+    for file in missing {
+        if let Some(name) = names.iter().find(|name| is_other_spelling(name, file)) {
+            let gz = if is_gz(name) { ".gz" } else { "" };
+            renamed.push(format!("{name} to {file}{gz}"));
+        }
+    }
+    if !renamed.is_empty() {
+        format!("rename {}", renamed.join(", "))
+    } else if names.is_empty() {
+        "it is empty".to_owned()
+    } else if names.len() <= SHOWN {
+        format!("it has {}", names.join(", "))
+    } else {
+        format!("it has {} and more", names[..SHOWN].join(", "))
+    }
+}
+
+/// The names in a folder, of very many the first ones; none where it cannot be read.
+fn names_in(dir: &Path) -> Vec<String> {
+    let entries = dir.read_dir().into_iter().flatten().flatten().take(LISTED);
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+/// Whether a file has the published name but for capitals, and dots or underscores in place of hyphens.
+fn is_other_spelling(name: &str, published: &str) -> bool {
+    let name = name.to_lowercase().replace(['.', '_'], "-");
+    name.strip_suffix("-gz").unwrap_or(&name) == published
+}
+
+fn is_gz(name: &str) -> bool {
+    name.to_lowercase().ends_with(".gz")
+}
+
+/// What a file holds behind its header, and the MD5 sum of all that it holds.
+struct Contents {
+    data: Vec<u8>,
+    md5: String,
+}
+
+fn read_file(path: &Path, kind: &Kind) -> Result<Contents> {
     let shown = path.display();
     let cannot_read = || format!("cannot read {shown}");
     let found = path.metadata().with_context(cannot_read)?;
     ensure!(found.is_file(), "{shown} is not a file"); // a FIFO would be waited for
     let (file, len) = (File::open(path).with_context(cannot_read)?, found.len());
-    if path.extension().is_none_or(|ext| ext != "gz") {
-        let payload = payload(file, len, kind, false).with_context(cannot_read)?;
-        return Ok((payload, false));
-    }
-    let mut file = Summed(file, Md5::new());
-    let decoder = MultiGzDecoder::new(&mut file);
-    let payload = payload(decoder, len, kind, true).with_context(cannot_read)?;
-    let md5 = hex(&file.1.finalize());
-    if md5 != published {
-        say(&format!(
-            "warning: {shown} has the MD5 sum {md5}; the published file has {published}"
-        ));
-    }
-    Ok((payload, md5 == published))
+    let read = if path.extension().is_some_and(|ext| ext == "gz") {
+        let mut summed = Summed(MultiGzDecoder::new(file), Md5::new());
+        payload(&mut summed, len, kind, true).map(|data| (data, summed.1))
+    } else {
+        let mut summed = Summed(file, Md5::new());
+        payload(&mut summed, len, kind, false).map(|data| (data, summed.1))
+    };
+    let (data, md5) = read.with_context(cannot_read)?;
+    let md5 = hex(&md5.finalize());
+    Ok(Contents { data, md5 })
 }
 
-/// A file, and the sum of what was read of it.
-struct Summed(File, Md5);
+/// A reader, and the sum of what was read of it.
+struct Summed<R>(R, Md5);
 
-impl Read for Summed {
+impl<R: Read> Read for Summed<R> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         let n = self.0.read(buffer)?;
         self.1.update(&buffer[..n]);
@@ -166,7 +301,7 @@ fn payload(mut reader: impl Read, len: u64, kind: &Kind, packed: bool) -> Result
         ensure!(len >= kind.header + expected, ends_after(len - kind.header));
         ensure!(len == kind.header + expected, too_much);
     }
-    let allowed = PUBLISHED.max(RATIO * len);
+    let allowed = LARGEST.max(RATIO * len);
     let bytes = take(&mut reader, expected.min(allowed + 1))?;
     let found = bytes.len() as u64;
     ensure!(
@@ -312,7 +447,8 @@ mod tests {
         for file in [FILES[1], FILES[3]] {
             std::fs::remove_file(dir.path().join(file)).unwrap();
         }
-        let lacks = "lacks train-labels-idx1-ubyte, t10k-labels-idx1-ubyte (with or without .gz)";
+        let lacks = "lacks train-labels-idx1-ubyte, t10k-labels-idx1-ubyte (with or without .gz); \
+                     it has t10k-images-idx3-ubyte, train-images-idx3-ubyte";
         let says = format!("folder {} {lacks}", dir.path().display());
         assert_says(&read_dir(Name::Mnist, dir.path()).unwrap_err(), &says);
         let missing = read_dir(Name::Mnist, &dir.path().join("nowhere")).unwrap_err();
@@ -347,7 +483,7 @@ mod tests {
     fn a_small_file_that_unpacks_to_much_is_an_error() {
         let published = COUNTS[0] as u32;
         let read = |file: &[u8]| unpacked(&gzip(file));
-        assert_eq!(read(&black(published)).unwrap().len() as u64, PUBLISHED);
+        assert_eq!(read(&black(published)).unwrap().len() as u64, LARGEST);
         let file = black(published + 1);
         let error = read(&file).unwrap_err();
         let says = "more than 47040000 bytes of data, over 8 times the ";

@@ -121,8 +121,10 @@ impl Dataset {
 ///
 /// ```no_run
 /// let (train_iter, test_iter) = dataset::load_data_fashion_mnist(256)?;
-/// for batch in &train_iter {
-///     let (x, y) = batch?; // (256, 1, 28, 28) and (256,)
+/// for epoch in 1..=10 {
+///     for batch in train_iter.epoch(epoch) {
+///         let (x, y) = batch?; // (256, 1, 28, 28) and (256,)
+///     }
 /// }
 /// # anyhow::Ok(())
 /// ```

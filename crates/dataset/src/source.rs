@@ -38,10 +38,10 @@ fn from_dir(name: Name, dir: PathBuf) -> Result<(Split, Split, Source)> {
     Ok((train, test, Source { line, is_synthetic }))
 }
 
-/// How many of the four files are the published ones, by their MD5 sums; raw files cannot be told.
+/// How many of the four files are the published ones, by the MD5 sums of what they hold.
 fn md5(as_published: usize) -> String {
     match as_published {
-        0 => String::new(),
+        0 => ", none as published".into(),
         4 => ", MD5 as published".into(),
         n => format!(", {n} with the MD5 as published"),
     }
@@ -106,7 +106,7 @@ mod tests {
     /// The other sources: `tests/sources.rs`.
     #[test]
     fn a_folder_says_how_many_files_are_as_published() {
-        assert_eq!(md5(0), "");
+        assert_eq!(md5(0), ", none as published");
         assert_eq!(md5(3), ", 3 with the MD5 as published");
         assert_eq!(md5(4), ", MD5 as published");
     }

@@ -3,8 +3,8 @@
 //! Environment variables decide, so every case runs in a process of its own: this binary again, as a child that
 //! loads a dataset and prints what came of it. The Hub is a small HTTP server on this machine.
 
-use std::io::Write;
-use std::path::Path;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use anyhow::{Result, ensure};
@@ -14,6 +14,15 @@ use tempfile::tempdir;
 
 /// Set in the child; its value is what `--data` says.
 const CHILD: &str = "DATASET_TEST_CHILD";
+/// Which dataset the child loads.
+const NAME: &str = "DATASET_TEST_NAME";
+
+const FILES: [&str; 4] = [
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+];
 
 macro_rules! trials {
     ($($test:ident),* $(,)?) => {
@@ -32,8 +41,14 @@ fn main() {
         a_named_folder_is_never_passed_over,
         a_package_of_the_system_is_used_before_the_hub,
         data_and_the_variable_may_say_synthetic,
-        a_foreign_file_is_used_with_a_warning,
+        other_names_are_shown,
     ]);
+    let published = std::env::var_os("FASHION_MNIST_DIR").map(PathBuf::from);
+    let is_there = published.is_some();
+    let known = move || the_published_files_are_known(&published.unwrap_or_default());
+    let known = move || known().map_err(|error| Failed::from(format!("{error:#}")));
+    let known = Trial::test("the_published_files_are_known", known);
+    trials.push(known.with_ignored_flag(!is_there));
     #[cfg(feature = "hub")]
     trials.extend(hub::trials());
     #[cfg(not(feature = "hub"))]
@@ -41,9 +56,11 @@ fn main() {
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 
-/// Loads Fashion-MNIST and prints its source, its sizes, and a digest of its images and labels; or the error.
+/// Loads Fashion-MNIST, or the dataset in [`NAME`], and prints its source, its sizes, and a digest of its images and labels; or the error.
 fn child(data: &str) {
+    let name = std::env::var(NAME).map(|name| name.parse().unwrap());
     let options = Options {
+        name: name.unwrap_or_default(),
         data: (!data.is_empty()).then(|| Data::from(data)),
         // The synthetic set is there for its source only; a small one will do.
         limit_train: std::env::var("LIMIT").ok().map(|n| n.parse().unwrap()),
@@ -82,8 +99,14 @@ fn run(data: &str, variables: &[(&str, &str)]) -> Output {
 fn child_with(data: &str, variables: &[(&str, &str)]) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     let datasets = ["FASHION_MNIST_DIR", "MNIST_DIR"];
-    let of_the_hub = ["HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"];
-    for unset in [datasets, of_the_hub, ["HTTP_PROXY", "http_proxy"]].concat() {
+    let of_the_hub = [
+        "HF_HUB_CACHE",
+        "HUGGINGFACE_HUB_CACHE",
+        "HF_HUB_OFFLINE",
+        "HTTP_PROXY",
+        "http_proxy",
+    ];
+    for unset in datasets.iter().chain(&of_the_hub) {
         command.env_remove(unset);
     }
     command
@@ -132,7 +155,8 @@ fn a_named_folder_is_used() -> Result<()> {
         ((k % 10) as u8, pixels.collect())
     };
     let digest = digest((0..12).chain(0..1).map(example));
-    let says = format!("fashion-mnist from {path} (4 IDX files); 12 + 1, {digest}");
+    let says =
+        format!("fashion-mnist from {path} (4 IDX files, none as published); 12 + 1, {digest}");
     prints(&run(path, &[]), &says)?;
     prints(&run("", &[("FASHION_MNIST_DIR", path)]), &says)
 }
@@ -155,7 +179,10 @@ fn a_package_of_the_system_is_used_before_the_hub() -> Result<()> {
     write_folder(&dir)?;
     let dirs = format!("/no/such/folder:{}", share.path().display());
     let dirs = [("XDG_DATA_DIRS", dirs.as_str())];
-    let says = format!("fashion-mnist from {} (4 IDX files); 12 + 1", dir.display());
+    let says = format!(
+        "fashion-mnist from {} (4 IDX files, none as published); 12 + 1",
+        dir.display()
+    );
     prints(&run("", &dirs), &says)?;
     // what was named comes first
     prints(&run("synthetic", &dirs), "fashion-mnist (asked for)")
@@ -168,19 +195,69 @@ fn data_and_the_variable_may_say_synthetic() -> Result<()> {
     prints(&run("synthetic", &[("FASHION_MNIST_DIR", "nowhere")]), says)
 }
 
-fn a_foreign_file_is_used_with_a_warning() -> Result<()> {
+/// What a folder has where it lacks the files: under other names, or in a folder below.
+fn other_names_are_shown() -> Result<()> {
+    let lacks = |dir: &Path, says: &str| prints(&run(dir.to_str().unwrap(), &[]), says);
     let dir = tempdir()?;
-    write_folder(dir.path())?;
-    let raw = dir.path().join("train-labels-idx1-ubyte");
-    let gz = std::fs::File::create(raw.with_extension("gz"))?;
-    let mut gz = flate2::write::GzEncoder::new(gz, flate2::Compression::fast());
-    gz.write_all(&std::fs::read(&raw)?)?;
-    gz.finish()?;
-    std::fs::remove_file(raw)?;
-    let published = "; the published file has 25c81989df183df01b3e8a0aad5dffbe";
-    let output = run(dir.path().to_str().unwrap(), &[]);
-    warns(&output, "(4 IDX files); 12 + 1", published)?;
-    warns(&output, "", "train-labels-idx1-ubyte.gz has the MD5 sum ")
+    lacks(dir.path(), "(with or without .gz); it is empty")?;
+    for name in ["a.png", "b.png", "c.png", "d.png", "e.png"] {
+        std::fs::write(dir.path().join(name), "")?;
+    }
+    lacks(dir.path(), "; it has a.png, b.png, c.png, d.png and more")?;
+    let raw = dir.path().join("FashionMNIST/raw");
+    std::fs::create_dir_all(&raw)?;
+    write_folder(&raw)?;
+    let below = format!("; they are in {}: name that folder", raw.display());
+    lacks(dir.path(), &below)?;
+    let from = raw.join("train-images-idx3-ubyte");
+    std::fs::rename(&from, raw.join("TRAIN-images.idx3-ubyte.gz"))?;
+    let rename = "lacks train-images-idx3-ubyte (with or without .gz); rename \
+                  TRAIN-images.idx3-ubyte.gz to train-images-idx3-ubyte.gz (named: true)";
+    lacks(&raw, rename)
+}
+
+/// The published files tell what they are, whatever their folder and their names say. Where `FASHION_MNIST_DIR` has
+/// them, it is tried with these.
+fn the_published_files_are_known(published: &Path) -> Result<()> {
+    let (dir, raw) = (tempdir()?, tempdir()?);
+    for file in FILES {
+        let packed = std::fs::read(published.join(format!("{file}.gz")))?;
+        std::fs::write(dir.path().join(format!("{file}.gz")), &packed)?;
+        let mut bytes = Vec::new();
+        flate2::read::GzDecoder::new(&packed[..]).read_to_end(&mut bytes)?;
+        std::fs::write(raw.path().join(file), bytes)?;
+    }
+    for dir in [&dir, &raw] {
+        let dir = dir.path().to_str().unwrap();
+        prints(&run(dir, &[]), "(4 IDX files, MD5 as published); 100 + 200")?;
+        let other = format!(
+            "error: cannot load mnist from {dir}: these are the files of fashion-mnist, not of mnist; for \
+             fashion-mnist give --dataset fashion-mnist --data {dir} (named: true)"
+        );
+        prints(&run(dir, &[(NAME, "mnist")]), &other)?;
+    }
+    // the test set for training: its images alone would be 10,000 for 60,000 labels
+    for (to, from) in [(FILES[0], FILES[2]), (FILES[1], FILES[3])] {
+        std::fs::copy(raw.path().join(from), raw.path().join(to))?;
+    }
+    let as_training = "train-images-idx3-ubyte is fashion-mnist's t10k-images-idx3-ubyte, ";
+    let output = run(raw.path().to_str().unwrap(), &[]);
+    prints(&output, as_training)?;
+    prints(
+        &output,
+        "; put the files of fashion-mnist there (named: true)",
+    )?;
+    // one of the four is another
+    std::fs::remove_file(dir.path().join("t10k-labels-idx1-ubyte.gz"))?;
+    let labels = [2049, 10_000].into_iter().flat_map(u32::to_be_bytes);
+    let labels: Vec<u8> = labels.chain((0..10_000).map(|i| (i % 10) as u8)).collect();
+    std::fs::write(dir.path().join("t10k-labels-idx1-ubyte"), labels)?;
+    let path = dir.path().to_str().unwrap();
+    let says = "(4 IDX files, 3 with the MD5 as published); 100 + 200";
+    let own = "t10k-labels-idx1-ubyte is not fashion-mnist's: its data has the MD5 sum ";
+    warns(&run(path, &[]), says, own)?;
+    let mixed = "train-images-idx3-ubyte.gz is fashion-mnist's train-images-idx3-ubyte, ";
+    prints(&run(path, &[(NAME, "mnist")]), mixed)
 }
 
 #[cfg(not(feature = "hub"))]
@@ -193,9 +270,8 @@ fn without_the_feature_hub_the_images_are_synthetic() -> Result<()> {
 #[cfg(feature = "hub")]
 mod hub {
     use std::fs;
-    use std::io::{BufRead, BufReader, Read};
+    use std::io::{BufRead, BufReader};
     use std::net::{TcpListener, TcpStream};
-    use std::path::PathBuf;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc;
@@ -212,6 +288,7 @@ mod hub {
             an_answer_500_is_an_error_with_the_ways_out,
             a_broken_endpoint_is_an_error,
             a_download_is_decoded_and_cached,
+            offline_the_hub_is_not_asked,
             other_bytes_than_the_hub_says_are_an_error,
             a_file_damaged_in_the_cache_is_an_error,
             a_download_that_stands_still_is_given_up,
@@ -405,6 +482,23 @@ mod hub {
             ensure!(!incoming.exists(), "{incoming:?} is left");
         }
         Ok(())
+    }
+
+    fn offline_the_hub_is_not_asked() -> Result<()> {
+        let home = tempdir()?;
+        let asked = Arc::new(AtomicUsize::new(0));
+        let counter = asked.clone();
+        let hub = hub(move |method, path| {
+            counter.fetch_add(1, Ordering::Relaxed);
+            file(method, &parquet(path))
+        });
+        let load = |says| from(&hub, home.path()).env("HF_HUB_OFFLINE", says).output();
+        let offline = "synthetic images in place of fashion-mnist (HF_HUB_OFFLINE is set, ";
+        prints(&load("1")?, offline)?;
+        prints(&load("True")?, offline)?;
+        ensure!(asked.load(Ordering::Relaxed) == 0, "the Hub was asked");
+        prints(&load("0")?, LOADED)?;
+        prints(&load("1")?, "fashion-mnist from an earlier download from")
     }
 
     /// They leave no trace: then a good Hub is asked.
