@@ -18,7 +18,7 @@ fn evaluate_accuracy_on_all(
 ) -> Result<f64> {
     // No. of correct predictions, no. of predictions
     let mut metric = Accumulator::<2>::new();
-    for batch in data_iter.iter() {
+    for batch in data_iter.in_order() {
         let (x, y) = batch?;
         let (x_shards, y_shards) = split_batch(&x, &y, devices)?;
         let replicas = (x_shards, y_shards, device_params);

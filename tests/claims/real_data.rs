@@ -30,7 +30,7 @@ fn the_set_is_whole() -> Result<()> {
     ensure!(data.train.len() == 60_000 && data.test.len() == 10_000);
     let (train_iter, test_iter) = data.iters(256)?;
     let sizes = |iter: dataset::DataIter| -> Result<Vec<usize>> {
-        iter.iter().map(|batch| Ok(batch?.1.dim(0)?)).collect()
+        iter.in_order().map(|batch| Ok(batch?.1.dim(0)?)).collect()
     };
     let (train, test) = (sizes(train_iter)?, sizes(test_iter)?);
     ensure!(train.len() == 235 && train[234] == 96, "{train:?}");

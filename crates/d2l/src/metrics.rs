@@ -34,7 +34,7 @@ pub fn evaluate_accuracy_gpu(
         let _span = tracing::info_span!("evaluate").entered();
         // No. of correct predictions, no. of predictions
         let mut metric = Accumulator::<2>::new();
-        for batch in data_iter.iter() {
+        for batch in data_iter.in_order() {
             let (x, y) = batch?;
             let (x, y) = (to_device(&x, device)?, to_device(&y, device)?);
             let all_cores = || net(&x)?.eval();

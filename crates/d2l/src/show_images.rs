@@ -33,7 +33,7 @@ const STYLE: &str = "text { font: 13px system-ui, sans-serif; fill: #24292f; tex
 ///     ..dataset::Options::default()
 /// })?
 /// .iters(4)?;
-/// for batch in &test_iter {
+/// for batch in test_iter.in_order() {
 ///     let (x, y) = batch?;
 ///     let labels = dataset::get_fashion_mnist_labels(&y)?;
 ///     let svg = d2l::show_images(&x, &labels, &["coat"; 4])?;
@@ -193,7 +193,7 @@ mod tests {
             ..dataset::Options::default()
         })?;
         let (_, test_iter) = data.iters(5)?;
-        let (x, y) = test_iter.iter().next().unwrap()?;
+        let (x, y) = test_iter.in_order().next().unwrap()?;
         let labels = dataset::get_fashion_mnist_labels(&y)?;
         let svg = show_images(&x, &labels, &labels)?;
         let images = decode(&svg, 28, 28);

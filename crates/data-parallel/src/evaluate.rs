@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::{Result, Tensor};
 use devices::{bail, ensure};
-use training::accuracy;
+use training::{Minibatches, accuracy};
 
 use crate::data_parallel::DataParallel;
 
@@ -88,7 +88,7 @@ fn sums_here<const N: usize>(
     net.check_buffers()?;
     let metric = Arc::new(metric);
     let mut sums = [0.0; N];
-    for batch in data_iter {
+    for batch in data_iter.minibatches() {
         let (x, y) = batch?;
         let metric = metric.clone();
         let of_shards = net.on_each(net.scatter(&x, &y)?, move |replica, (x, y)| {
@@ -103,8 +103,3 @@ fn sums_here<const N: usize>(
     }
     Ok(sums)
 }
-
-/// Whatever gives minibatches X and y: a [`DataIter`](training::DataIter), or an iterator of one's own.
-pub trait Minibatches: IntoIterator<Item = Result<(Tensor, Tensor)>> {}
-
-impl<I: IntoIterator<Item = Result<(Tensor, Tensor)>>> Minibatches for I {}

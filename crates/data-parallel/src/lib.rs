@@ -80,7 +80,7 @@ pub use checkpoints::{Checkpoints, Epoch};
 pub use collective::{Algorithm, cost::Link};
 pub use data_parallel::DataParallel;
 pub use error::{Error, Result};
-pub use evaluate::{Minibatches, evaluate, evaluate_accuracy};
+pub use evaluate::{evaluate, evaluate_accuracy};
 pub use functional::{AdamW, Optimizer, Sgd};
 pub use launch::launch;
 pub use place::{Place, World};

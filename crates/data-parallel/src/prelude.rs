@@ -10,7 +10,7 @@ pub use functional::{
     AdamW, Network, Optimizer, Sgd, Slice, Value, binary_cross_entropy, candle, candle_fn,
     check_gradients, cross_entropy, squared_error,
 };
-pub use training::{DataIter, Examples, example_rng, normal, rng, uniform};
+pub use training::{DataIter, Examples, Minibatches, example_rng, normal, rng, uniform};
 
 pub use crate::checkpoints::{Checkpoints, Epoch};
 pub use crate::data_parallel::DataParallel;

@@ -161,7 +161,12 @@ impl DataIter {
     /// # candle_core::Result::Ok(())
     /// ```
     pub fn epoch(&self, epoch: usize) -> Loader {
-        let (iter, order) = (self.clone(), self.order(epoch));
+        self.load(self.order(epoch), epoch)
+    }
+
+    /// The minibatches of the examples with these numbers.
+    fn load(&self, order: Vec<u32>, epoch: usize) -> Loader {
+        let iter = self.clone();
         let firsts = (0..order.len()).step_by(self.batch_size);
         let minibatches = firsts.map(move |first| {
             let end = order.len().min(first + iter.batch_size);
@@ -170,9 +175,21 @@ impl DataIter {
         Loader::start(minibatches, self.stop.clone())
     }
 
-    /// The minibatches of epoch 1.
-    pub fn iter(&self) -> Loader {
-        self.epoch(1)
+    /// All minibatches in the order in which the examples are given, also where the epochs are shuffled: for an evaluation.
+    /// To train, take the minibatches of each [`epoch`](Self::epoch).
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use training::DataIter;
+    /// let (x, y) = (Tensor::arange(0f32, 5.0, &Device::Cpu)?, Tensor::arange(0u32, 5, &Device::Cpu)?);
+    /// let train_iter = DataIter::of_tensors(&x, &y, 2, Some(0))?;
+    /// let first = train_iter.in_order().next().expect("a minibatch")?;
+    /// assert_eq!(first.1.to_vec1::<u32>()?, [0, 1]);
+    /// # candle_core::Result::Ok(())
+    /// ```
+    pub fn in_order(&self) -> Loader {
+        let order = (0..self.num_examples() as u32).collect();
+        self.load(order, 1)
     }
 
     /// Leaves out the last minibatch of each epoch if it is not full: PyTorch's `drop_last`. With a seed, other examples are
@@ -298,7 +315,7 @@ impl DataIter {
     /// let (x, y) = (Tensor::zeros((11, 2), DType::F32, &Device::Cpu)?, Tensor::zeros(11, DType::U32, &Device::Cpu)?);
     /// let train_iter = DataIter::of_tensors(&x, &y, 8, Some(0))?;
     /// let second_of_three = train_iter.shards(1..2, 3)?;
-    /// let sizes: Vec<usize> = second_of_three.iter().map(|batch| batch?.1.dim(0)).collect::<Result<_, _>>()?;
+    /// let sizes: Vec<usize> = second_of_three.epoch(1).map(|batch| batch?.1.dim(0)).collect::<Result<_, _>>()?;
     /// assert_eq!(sizes, [3, 1]); // of 8 = 3 + 3 + 2 and of 3 = 1 + 1 + 1
     /// # candle_core::Result::Ok(())
     /// ```
@@ -334,7 +351,7 @@ impl DataIter {
     /// let (x, y) = (Tensor::zeros((30, 2), DType::F32, &Device::Cpu)?, Tensor::zeros(30, DType::U32, &Device::Cpu)?);
     /// let train_iter = DataIter::of_tensors(&x, &y, 20, Some(0))?;
     /// let train_iter = train_iter.on_device(&Device::Cpu)?;
-    /// assert_eq!(train_iter.iter().next().unwrap()?.0.dims(), [20, 2]);
+    /// assert_eq!(train_iter.epoch(1).next().unwrap()?.0.dims(), [20, 2]);
     /// # candle_core::Result::Ok(())
     /// ```
     ///
@@ -373,12 +390,22 @@ impl DataIter {
     }
 }
 
-impl IntoIterator for &DataIter {
-    type Item = Minibatch;
-    type IntoIter = Loader;
+/// What an evaluation takes: a [`DataIter`], of which it takes all minibatches [in order](DataIter::in_order), or an iterator
+/// of one's own.
+pub trait Minibatches {
+    /// The minibatches X and y.
+    fn minibatches(self) -> impl Iterator<Item = Result<(Tensor, Tensor)>>;
+}
 
-    fn into_iter(self) -> Loader {
-        self.iter()
+impl Minibatches for &DataIter {
+    fn minibatches(self) -> impl Iterator<Item = Result<(Tensor, Tensor)>> {
+        self.in_order()
+    }
+}
+
+impl<I: IntoIterator<Item = Result<(Tensor, Tensor)>>> Minibatches for I {
+    fn minibatches(self) -> impl Iterator<Item = Result<(Tensor, Tensor)>> {
+        self.into_iter()
     }
 }
 
@@ -465,9 +492,19 @@ mod tests {
         assert_ne!(order(Some(5), 3), order(Some(6), 3));
         // without a seed, it is the files'
         assert_eq!(order(None, 7), (0..200).collect::<Vec<_>>());
+    }
+
+    /// What was left out of an epoch that goes on is not left out of an evaluation.
+    #[test]
+    fn in_order_are_all_examples() {
+        let all: Vec<u32> = (0..200).collect();
         let iter = iter(200, 32, Some(5));
-        assert_eq!(numbers(iter.iter()), numbers(iter.epoch(1)));
-        assert_eq!(numbers(iter.into_iter()), numbers(iter.epoch(1)));
+        assert_eq!(numbers(iter.in_order()).concat(), all);
+        let begun = iter.clone().starting_at(1, 3).unwrap();
+        assert_eq!(numbers(begun.epoch(1)).len(), 4);
+        assert_eq!(numbers(begun.in_order()).concat(), all);
+        let full = iter.drop_last().unwrap();
+        assert_eq!(numbers(full.in_order()).concat(), all[..192]);
     }
 
     #[test]

@@ -34,7 +34,7 @@ pub use checkpoint::{Checkpoint, CheckpointFolder, Found, NEWEST, difference};
 pub use checkpoint_error::CheckpointError;
 pub use compare::compare;
 pub use folder::Folder;
-pub use iter::{DataIter, Examples, num_examples};
+pub use iter::{DataIter, Examples, Minibatches, num_examples};
 pub use loader::Loader;
 pub use loss::BatchLoss;
 pub use random::{Rng, example_rng, generator, normal, rng, uniform};
