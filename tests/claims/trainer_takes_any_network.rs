@@ -19,6 +19,7 @@ trials![
     k_replicas_take_the_step_of_one,
     a_new_trainer_forgets_the_momentum_of_the_one_before,
     replicas_keep_their_own_batch_norm_statistics,
+    statistics_that_a_load_has_lost_are_named,
     evaluation_counts_every_example_once,
     every_weight_of_resnet18_is_drawn,
     a_loss_is_any_closure,
@@ -154,6 +155,36 @@ fn replicas_keep_their_own_batch_norm_statistics() -> Result<()> {
     Ok(())
 }
 
+/// The network's state has the statistics of the first replica, the trainer's those of the others: it comes second.
+fn statistics_that_a_load_has_lost_are_named() -> Result<()> {
+    let net = DataParallel::new(&cpus(2), Initializer::Normal(0.01), 0, with_batch_norm)?;
+    let (x, y) = formula_batch(0, 4)?;
+    let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.1));
+    trainer.step(&x, &y)?;
+    let (network, state) = (net.state_dict()?, trainer.state_dict()?);
+    let mean = net.parameter("bn.running_mean", 1)?;
+    // a trainer of a new network has no state
+    net.load_state_dict(&network)?;
+    trainer.step(&x, &y)?;
+    trainer.load_state_dict(state.clone())?;
+    net.load_state_dict(&network)?;
+    let error = trainer.step(&x, &y).unwrap_err().to_string();
+    let words = "load the network's state first, then the trainer's";
+    ensure!(error.contains(words), "{error}");
+    trainer.load_state_dict(state.clone())?;
+    ensure!(largest_difference(&net.parameter("bn.running_mean", 1)?, &mean)? == 0.0);
+    trainer.step(&x, &y)?;
+    // without statistics, the trainer's state leaves those of the network to all replicas
+    trainer.load_state_dict(state.clone())?;
+    net.load_state_dict(&network)?;
+    let without = state
+        .into_iter()
+        .filter(|(name, _)| !name.starts_with("replica "));
+    trainer.load_state_dict(without)?;
+    trainer.step(&x, &y)?;
+    Ok(())
+}
+
 fn evaluation_counts_every_example_once() -> Result<()> {
     let data = dataset::load(&dataset::Options {
         data: Some(dataset::Data::Synthetic),
@@ -169,7 +200,7 @@ fn evaluation_counts_every_example_once() -> Result<()> {
     let one = accuracy(1)?;
     let net = DataParallel::new(&cpus(1), Initializer::Xavier(3.0), 5, small_net)?;
     let mut right = 0;
-    for batch in test_iter.iter() {
+    for batch in test_iter.in_order() {
         let (x, y) = batch?;
         let step = Trainer::new(&net, cross_entropy, Sgd::new(0.0)).step(&x, &y)?;
         right += d2l::accuracy(&step.shards[0].0, &y)?;

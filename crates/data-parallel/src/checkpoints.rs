@@ -322,7 +322,7 @@ impl Checkpoints {
         })?;
         let found = candle_core::safetensors::load_buffer(&found, &candle_core::Device::Cpu)?;
         let state: Vec<(String, Tensor)> = found.into_iter().collect();
-        self.net.load_state_dict(&state)
+        self.net.set_state(&state)
     }
 
     /// Whether training was told to end, by [`Trainer::stop_when`]. Then a program may leave out its evaluation.
@@ -423,7 +423,7 @@ fn take(path: &Path) -> Result<(CheckpointFolder, Option<(usize, Checkpoint)>)> 
     let made = std::fs::create_dir_all(path).and_then(|()| CheckpointFolder::open(path));
     let mut folder = made.with_context(|| format!("cannot make the folder {}", path.display()))?;
     folder.folder().lock()?;
-    folder.folder().remove_partial(&[BEST])?;
+    folder.folder().remove_partial(&[BEST]);
     let Some(found) = folder.newest()? else {
         let best = path.join(BEST);
         if best.exists() {

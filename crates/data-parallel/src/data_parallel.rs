@@ -51,6 +51,7 @@ pub struct DataParallel {
     pub(crate) network_type: NetworkType,
     /// How many trainers it has had.
     pub(crate) trainers: Arc<AtomicUsize>,
+    statistics: Arc<Mutex<Statistics>>,
     /// How the replicas work together.
     pub(crate) how: Replication,
     seed: u64,
@@ -59,6 +60,18 @@ pub struct DataParallel {
     /// The number of the first replica of this process among those of all.
     pub(crate) first_rank: usize,
     warnings: Arc<[String]>,
+}
+
+/// What has set the running statistics of the replicas since the last step.
+#[derive(Clone, Copy, Default, PartialEq)]
+enum Statistics {
+    /// Steps, or the network's state, which gives all replicas the statistics of the first.
+    #[default]
+    Network,
+    /// A trainer's state, in which each replica has its own.
+    Trainer,
+    /// The network's state after a trainer's, of which they are lost.
+    Lost,
 }
 
 /// The type of a network, and its name.
@@ -153,6 +166,7 @@ impl DataParallel {
                 name: std::any::type_name::<N>(),
             },
             trainers: Arc::default(),
+            statistics: Arc::default(),
             how,
             seed,
             processes,
@@ -227,7 +241,9 @@ impl DataParallel {
             .collect()
     }
 
-    /// Sets parameters and buffers of all replicas by their names, as [`state_dict`](Self::state_dict) has them.
+    /// Sets parameters and buffers of all replicas by their names, as [`state_dict`](Self::state_dict) has them. The running
+    /// statistics of the other replicas are in [`Trainer::state_dict`](crate::Trainer::state_dict), which is loaded after
+    /// this.
     ///
     /// ```
     /// # use candle_core::Tensor;
@@ -246,6 +262,16 @@ impl DataParallel {
     /// Names a tensor that is missing, that the network does not have, or that has another shape. Then nothing was
     /// changed.
     pub fn load_state_dict(&self, state: &[(String, Tensor)]) -> Result<()> {
+        self.set_state(state)?;
+        let mut statistics = lock(&self.statistics);
+        if *statistics == Statistics::Trainer {
+            *statistics = Statistics::Lost;
+        }
+        Ok(())
+    }
+
+    /// As [`load_state_dict`](Self::load_state_dict), where all replicas are to have the statistics of the first.
+    pub(crate) fn set_state(&self, state: &[(String, Tensor)]) -> Result<()> {
         let tensors = weights::take(state.iter().cloned().collect(), &self.tensors())?;
         for state in &*self.states {
             for ((name, var), tensor) in state.all().iter().zip(&tensors) {
@@ -254,6 +280,27 @@ impl DataParallel {
             }
         }
         self.check_processes()
+    }
+
+    /// A trainer's state was loaded, which may have running statistics of each replica.
+    pub(crate) fn trainer_has_set_statistics(&self, has_some: bool) {
+        *lock(&self.statistics) = if has_some {
+            Statistics::Trainer
+        } else {
+            Statistics::Network
+        };
+    }
+
+    /// Before a step: an error if the running statistics that a trainer's state had set are lost.
+    pub(crate) fn check_statistics(&self) -> Result<()> {
+        let mut statistics = lock(&self.statistics);
+        ensure!(
+            *statistics != Statistics::Lost,
+            "the network's state was loaded after a trainer's, so all replicas have the running statistics of the first; \
+             load the network's state first, then the trainer's"
+        );
+        *statistics = Statistics::Network;
+        Ok(())
     }
 
     /// Writes parameters and buffers to a safetensors file, under PyTorch's names.

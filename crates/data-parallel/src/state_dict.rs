@@ -77,7 +77,7 @@ impl Trainer {
         Ok(state)
     }
 
-    /// Sets the state that [`state_dict`](Self::state_dict) returned, beside [`DataParallel::load_state_dict`]: all of it,
+    /// Sets the state that [`state_dict`](Self::state_dict) returned, after [`DataParallel::load_state_dict`]: all of it,
     /// so that the trainer goes on as the one that had this state. Gradients that wait are forgotten. Without numbers of
     /// steps only the running statistics of the other replicas are set.
     ///
@@ -128,9 +128,12 @@ impl Trainer {
                 number: number as usize,
             });
         }
+        // of any process's replicas, so that all processes agree
+        let is_of_replica = |name: &String| name.starts_with("replica ");
         Ok(CheckedState {
             of_trainer,
             buffers,
+            has_buffers: state.keys().any(is_of_replica),
         })
     }
 
@@ -141,6 +144,7 @@ impl Trainer {
             self.rule.lr = state.lr;
             self.number = state.number;
         }
+        self.net.trainer_has_set_statistics(state.has_buffers);
         for CheckedBuffer {
             name,
             buffer,

@@ -107,6 +107,8 @@ pub(crate) struct CheckedState {
     pub of_trainer: Option<TrainerState>,
     /// Running statistics of other replicas.
     pub buffers: Vec<CheckedBuffer>,
+    /// Whether the state has running statistics of replicas, here or in other processes.
+    pub has_buffers: bool,
 }
 
 /// A running statistic of a replica, and its new value.
@@ -581,6 +583,7 @@ impl Trainer {
 
     /// What a step needs before the replicas begin.
     fn prepare(&mut self, x: &Tensor, y: &Tensor) -> Result<Prepared> {
+        self.net.check_statistics()?;
         let rule = self.rule_of_step()?;
         let bad = self.not_finite(x, y)?;
         let batch_size = self.batch_size(y.dim(0)?, bad)?;
