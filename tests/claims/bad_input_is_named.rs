@@ -100,9 +100,15 @@ fn damages_of(file: &str) -> &'static [(Damage, &'static str)] {
             (Cut(1000), "the file has 1000 bytes, its header declares"),
             (Longer, "bytes, its header declares"),
             (At(0, &[255; 8]), "no safetensors file, or it is damaged"),
-            (At(0, b"PK\x03\x04"), "PyTorch's own format"),
-            (At(0, b"\x80\x02"), "PyTorch's own format"),
-            (At(0, b"\x1f\x8b\x08"), "this file is gzip-compressed"),
+            (At(0, b"PK\x03\x04\0\0\0\0\x08"), "PyTorch's own format"),
+            (
+                At(0, b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9"),
+                "PyTorch's own format",
+            ),
+            (
+                At(0, b"\x1f\x8b\x08\0\0\0\0\0\0"),
+                "this file is gzip-compressed",
+            ),
             (Header(TWICE), "2 tensors with 1 different names"),
             (At(8, b"["), "its header is damaged"),
             (At(-4, &[0, 0, 192, 127]), "contains NaN or infinity"),

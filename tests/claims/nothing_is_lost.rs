@@ -265,7 +265,7 @@ fn files_of_impossible_length_cost_nothing() -> Result<()> {
     lengthen(&runs.path("run").join(NEWEST))?;
     let too_long = "6442450944 bytes, its header declares";
     refuses_at_once(&format!("{SMALL} --init {}", init.display()), &[too_long])?;
-    let damaged = "its header is damaged";
+    let damaged = "no safetensors file, or it is damaged";
     refuses_at_once(&format!("{SMALL} --init {}", zeros.display()), &[damaged])?;
     let said = runs.ends_alike("run")?; // from the previous checkpoint
     has(&said, too_long)

@@ -443,7 +443,7 @@ fn a_damaged_folder_is_never_begun_anew() -> Result<()> {
     };
     let whole = fs::read(&newest)?;
     other_format(&newest)?; // its checksum no longer fits
-    let note = place.to_the_end("epochs=0 cosine=9")?.notes;
+    let note = place.to_the_end("epochs=2 cosine=9")?.notes;
     has(&note, "the file is damaged")?;
     has(&note, "an older checkpoint is taken")?;
     fs::write(&newest, &whole)?;

@@ -10,7 +10,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use candle_core::Tensor;
 
 use crate::checkpoint::{Header, KEPT, checkpoint};
@@ -68,15 +68,20 @@ impl Record {
         for name in [NEWEST].into_iter().chain(ALL) {
             let path = folder.join(name);
             ensure!(
-                overwrite || !path.exists(),
-                "{0} already holds a run ({name}): name another folder, resume it with --resume \
-                 {0}, or give --overwrite",
-                folder.display()
-            );
-            ensure!(
                 !path.is_dir(),
                 "{} is a folder, not a file of a run",
                 path.display()
+            );
+        }
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        let mut names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        let of_run =
+            |name: &String| CheckpointFolder::is_checkpoint(name) || ALL.contains(&name.as_str());
+        if let Some(name) = names.find(of_run).filter(|_| !overwrite) {
+            bail!(
+                "{0} already holds a run ({name}): name another folder, resume it with --resume \
+                 {0}, or give --overwrite",
+                folder.display()
             );
         }
         Ok(())
@@ -110,7 +115,7 @@ impl Record {
 
     /// Goes on with a run from the checkpoint of the folder that has these lines. What came later is removed.
     pub fn go_on(&mut self, folder: CheckpointFolder) -> Result<()> {
-        folder.folder().remove_partial(&ALL)?;
+        folder.folder().remove_partial(&ALL);
         folder.folder().remove(MODEL)?; // of an earlier step
         self.kept = self.lines.losses.len();
         self.folder = Some(folder);
@@ -308,6 +313,23 @@ mod tests {
             assert_eq!(losses(folder.path())?, (vec![1.0, 0.5], None));
         }
         Ok(())
+    }
+
+    /// The older checkpoint of a run whose other files are gone would be lost.
+    #[test]
+    fn an_older_checkpoint_alone_is_a_run() -> Result<()> {
+        let folder = tempfile::tempdir()?;
+        let older = folder.path().join("checkpoint-500.safetensors");
+        fs::write(&older, "")?;
+        let error = Record::take(folder.path(), false).unwrap_err().to_string();
+        assert!(
+            error.contains("already holds a run (checkpoint-500.safe"),
+            "{error}"
+        );
+        assert!(older.exists());
+        // of a run that was killed before its first checkpoint was whole, nothing can be taken up
+        fs::rename(older, folder.path().join("checkpoint.next.safetensors"))?;
+        Record::take(folder.path(), false).map(drop)
     }
 
     /// It ends in whatever way, without a word from the run.

@@ -178,7 +178,7 @@ impl CheckpointFolder {
     ///
     /// # Errors
     /// [`CheckpointError::NoneIsWhole`]; and [`CheckpointError::OtherFormat`] for one that is whole, because an older
-    /// one would lose the progress since. If one may not be read.
+    /// one would lose the progress since. If one cannot be read, as without permission.
     pub fn newest(&mut self) -> Result<Option<Found>> {
         (self.newest, self.to_remove) = (None, Vec::new());
         let mut errors = Vec::new();
@@ -197,8 +197,8 @@ impl CheckpointFolder {
                 // the run was ended between two renames
                 Err(error) if io_kind(&error) == Some(ErrorKind::NotFound) => (),
                 Err(error) if find::<CheckpointError>(&error).is_some() => return Err(error),
-                // it may be whole
-                Err(error) if io_kind(&error) == Some(ErrorKind::PermissionDenied) => {
+                // it could not be read, and may be whole: an older one would lose the progress since
+                Err(error) if io_kind(&error).is_some_and(|kind| kind != ErrorKind::Other) => {
                     return Err(error);
                 }
                 Err(error) => {
@@ -241,16 +241,20 @@ impl CheckpointFolder {
         self.folder.rename(NEXT, NEWEST)?;
         self.newest = Some(step);
         self.flush()?;
-        // those of later steps are of a part of the run that comes again
-        let (later, older): (Vec<usize>, Vec<usize>) =
-            self.older()?.into_iter().partition(|old| *old >= step);
-        for old in later
-            .into_iter()
-            .chain(older.into_iter().skip(keep.max(1) - 1))
-        {
-            self.folder.remove(&of_step(old))?;
-        }
+        self.remove_old(step, keep);
         Ok(())
+    }
+
+    /// Removes the checkpoints that are too many, and those of later steps, which are of a part of the run that comes
+    /// again. What cannot be removed, because another program reads it, goes after the next checkpoint.
+    fn remove_old(&self, step: usize, keep: usize) {
+        let all = self.older().unwrap_or_default();
+        let (later, older): (Vec<usize>, Vec<usize>) =
+            all.into_iter().partition(|old| *old >= step);
+        let too_many = older.into_iter().skip(keep.max(1) - 1);
+        for old in later.into_iter().chain(too_many) {
+            let _ = self.folder.remove(&of_step(old));
+        }
     }
 
     /// Writes the first checkpoint of a run in the place of an earlier run's. The newest of that run stays until this one
@@ -259,21 +263,24 @@ impl CheckpointFolder {
     /// # Errors
     /// If it cannot be written.
     pub fn begin(&mut self, checkpoint: &Checkpoint) -> Result<()> {
+        self.write_next(&checkpoint.to_bytes(0)?)?;
         for old in self.older()? {
             self.folder.remove(&of_step(old))?;
         }
-        self.folder.remove(NEXT)?;
-        self.folder.write(NEWEST, &checkpoint.to_bytes(0)?)?;
+        self.folder.rename(NEXT, NEWEST)?;
         (self.newest, self.to_remove) = (Some(0), Vec::new());
-        Ok(())
+        self.flush()
+    }
+
+    /// Whether a file of this name is a checkpoint.
+    pub fn is_checkpoint(name: &str) -> bool {
+        name == NEWEST || step_of(name).is_some()
     }
 
     /// Whether a file of this name is a checkpoint, or one that is not whole yet.
     pub fn is_own(name: &str) -> bool {
-        [NEWEST, NEXT]
-            .iter()
-            .any(|own| name == *own || files::is_partial(name, own))
-            || step_of(name).is_some()
+        let is_partial = || files::is_partial(name, NEWEST) || files::is_partial(name, NEXT);
+        Self::is_checkpoint(name) || name == NEXT || is_partial()
     }
 
     /// The files of the checkpoints, from the newest on.
@@ -297,7 +304,7 @@ impl CheckpointFolder {
         let write = || {
             let mut file = File::create_new(&path)?;
             file.write_all(bytes)?;
-            file.sync_all()
+            files::flush(&file)
         };
         let written = write().inspect_err(|_| drop(fs::remove_file(&path)));
         written.with_context(|| format!("cannot write {}", path.display()))
@@ -444,6 +451,19 @@ mod tests {
         // it does not become the one before the next
         folder.save(7, &checkpoint(7.0), 3)?;
         assert_eq!(names(&place)?, ["checkpoint-5.safetensors", NEWEST]);
+        Ok(())
+    }
+
+    /// Another program has it open, or it may not be removed; here it is a folder that is not empty.
+    #[test]
+    fn an_old_one_that_cannot_be_removed_costs_nothing() -> Result<()> {
+        let (place, mut folder) = two()?;
+        fs::create_dir_all(place.path().join("checkpoint-3.safetensors/x"))?;
+        folder.save(12, &checkpoint(12.0), 2)?;
+        assert_eq!(folder.newest()?.map(|found| found.step), Some(12));
+        fs::remove_dir(place.path().join("checkpoint-3.safetensors/x"))?;
+        folder.save(13, &checkpoint(13.0), 2)?;
+        assert_eq!(names(&place)?, ["checkpoint-12.safetensors", NEWEST]);
         Ok(())
     }
 

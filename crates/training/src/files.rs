@@ -1,7 +1,8 @@
 //! Files that are read with care and written as a whole.
 
+use std::ffi::OsString;
 use std::fs::{self, File, Metadata};
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -34,7 +35,8 @@ pub fn check_is_file(found: &Metadata) -> io::Result<()> {
 }
 
 /// Writes a file: it appears whole or not at all, whatever ends the program, also where several programs write it. The
-/// disk has it when this returns.
+/// disk has it when this returns, as far as the file system can be asked. A file that is a mount point cannot be replaced,
+/// and is written in place.
 ///
 /// # Errors
 /// If the file cannot be written. Then a file that had the name before is unchanged.
@@ -42,10 +44,28 @@ pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     put(path, |partial| {
         let mut file = File::create(partial)?;
         file.write_all(bytes)?;
-        file.sync_all()
+        flush(&file)
     })?;
     let folder = path.parent().filter(|folder| *folder != Path::new(""));
     flush_folder(folder.unwrap_or(Path::new(".")))
+}
+
+/// Waits until the disk has a file. Some file systems cannot be asked: then they have done what they do.
+///
+/// # Errors
+/// If the disk fails, or is full.
+pub(crate) fn flush(file: &File) -> io::Result<()> {
+    match file.sync_all() {
+        Err(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::InvalidInput | ErrorKind::Unsupported
+            ) =>
+        {
+            Ok(())
+        }
+        flushed => flushed,
+    }
 }
 
 /// As [`write()`], without waiting for the disk.
@@ -56,13 +76,13 @@ pub fn write_unflushed(path: &Path, bytes: &[u8]) -> io::Result<()> {
     put(path, |partial| fs::write(partial, bytes))
 }
 
-/// Waits until the disk has the names of the files of a folder.
+/// Waits until the disk has the names of the files of a folder. Some systems cannot do this: then it does nothing.
 ///
 /// # Errors
-/// If the folder cannot be opened, or the disk fails. Some systems cannot do this: then it does nothing.
+/// If the disk fails.
 pub fn flush_folder(folder: &Path) -> io::Result<()> {
     match File::open(folder) {
-        Ok(folder) if cfg!(unix) => folder.sync_all(),
+        Ok(folder) if cfg!(unix) => flush(&folder),
         _ => Ok(()),
     }
 }
@@ -70,13 +90,27 @@ pub fn flush_folder(folder: &Path) -> io::Result<()> {
 /// Writes a file under a name of its own, and gives it its name.
 fn put(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
     static WRITTEN: AtomicUsize = AtomicUsize::new(0);
-    let name = path.file_name().and_then(|name| name.to_str());
-    let name = name.ok_or_else(|| io::Error::other("its name is empty or not UTF-8"))?;
+    let name = path.file_name();
+    let name = name.ok_or_else(|| io::Error::other("its name is empty"))?;
     // no other thread or process has this name
     let (process, number) = (std::process::id(), WRITTEN.fetch_add(1, Relaxed));
-    let partial = path.with_file_name(format!(".{name}.{process}-{number}.partial"));
-    let written = write(&partial).and_then(|()| fs::rename(&partial, path));
+    let mut partial = OsString::from(".");
+    partial.push(name);
+    partial.push(format!(".{process}-{number}.partial"));
+    let partial = path.with_file_name(partial);
+    let written = write(&partial).and_then(|()| replace(&partial, path));
     written.inspect_err(|_| drop(fs::remove_file(&partial)))
+}
+
+fn replace(partial: &Path, path: &Path) -> io::Result<()> {
+    match fs::rename(partial, path) {
+        // a mount point, such as a file that a container was given
+        Err(error) if error.kind() == ErrorKind::ResourceBusy => {
+            fs::copy(partial, path)?;
+            fs::remove_file(partial)
+        }
+        renamed => renamed,
+    }
 }
 
 /// Whether a file of this name is an unfinished one of `name`.
@@ -130,6 +164,29 @@ mod tests {
             1,
             "a partial file is left"
         );
+        Ok(())
+    }
+
+    /// Linux's own file systems answer as disks do that cannot flush.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn what_cannot_be_flushed_is_written_all_the_same() -> io::Result<()> {
+        let file = File::open("/proc/self/comm")?;
+        assert!(file.sync_all().is_err(), "it can be flushed");
+        flush(&file)?;
+        flush_folder(Path::new("/proc/self"))
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_name_may_be_any() -> io::Result<()> {
+        use std::os::unix::ffi::OsStrExt;
+
+        let place = tempfile::tempdir()?;
+        let latin_1 = std::ffi::OsStr::from_bytes(b"caf\xe9 \"1\".safetensors");
+        let path = place.path().join(latin_1);
+        write(&path, b"parameters")?;
+        assert_eq!(fs::read(path)?, b"parameters");
         Ok(())
     }
 

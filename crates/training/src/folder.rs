@@ -133,17 +133,14 @@ impl Folder {
         renamed.with_context(|| format!("cannot rename {} to {}", from.display(), to.display()))
     }
 
-    /// Removes what a run that was killed has left of files of these names that were not whole yet.
-    ///
-    /// # Errors
-    /// If the folder cannot be read, or a file not be removed.
-    pub fn remove_partial(&self, names: &[&str]) -> Result<()> {
-        for found in self.names()? {
+    /// Removes what a run that was killed has left of files of these names that were not whole yet. What cannot be removed
+    /// stays: it disturbs nothing.
+    pub fn remove_partial(&self, names: &[&str]) {
+        for found in self.names().unwrap_or_default() {
             if names.iter().any(|name| files::is_partial(&found, name)) {
-                self.remove(&found)?;
+                let _ = self.remove(&found);
             }
         }
-        Ok(())
     }
 
     /// The names of all files.

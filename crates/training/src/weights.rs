@@ -54,21 +54,26 @@ pub fn take(
 pub fn read(mut file: File) -> Result<Vec<u8>> {
     let len = file.metadata()?.len();
     let mut bytes = Vec::new();
-    (&mut file).take(8).read_to_end(&mut bytes)?;
-    match bytes[..] {
-        [b'P', b'K', 3, 4, ..] | [0x80, 2, ..] => bail!(
-            "this is PyTorch's own format, expected safetensors; convert it in Python: \
-             safetensors.torch.save_file(torch.load(FILE), \"model.safetensors\")"
-        ),
-        [0x1f, 0x8b, ..] => bail!("this file is gzip-compressed; decompress it"),
-        _ => (),
+    (&mut file).take(9).read_to_end(&mut bytes)?;
+    // a header begins with a brace behind its length, which may have any bytes
+    if bytes.get(8) != Some(&b'{') {
+        match bytes[..] {
+            [b'P', b'K', 3, 4, ..] | [0x80, 2, ..] => bail!(
+                "this is PyTorch's own format, expected safetensors; convert it in Python: \
+                 safetensors.torch.save_file(torch.load(FILE), \"model.safetensors\")"
+            ),
+            [0x1f, 0x8b, ..] => bail!("this file is gzip-compressed; decompress it"),
+            _ => (),
+        }
     }
-    let header = bytes[..].try_into().map_or(u64::MAX, u64::from_le_bytes);
+    let header = bytes
+        .first_chunk()
+        .map_or(u64::MAX, |first| u64::from_le_bytes(*first));
     ensure!(
-        header <= LONGEST_HEADER.min(len.saturating_sub(8)),
+        (1..=LONGEST_HEADER.min(len.saturating_sub(8))).contains(&header),
         "this is no safetensors file, or it is damaged"
     );
-    (&mut file).take(header).read_to_end(&mut bytes)?;
+    (&mut file).take(header - 1).read_to_end(&mut bytes)?;
     let metadata: Metadata = serde_json::from_slice(&bytes[8..])
         .map_err(wrap)
         .context("its header is damaged")?;
@@ -222,6 +227,22 @@ mod tests {
             let error = format!("{:#}", load(&path, &[w1(), b1()]).unwrap_err());
             assert!(error.contains(words), "{error}");
         }
+        Ok(())
+    }
+
+    /// The first bytes are the length of the header: some are also those of another format.
+    #[test]
+    fn a_header_may_have_any_length() -> Result<()> {
+        let folder = tempfile::tempdir()?;
+        let path = folder.path().join("w.safetensors");
+        let mut lengths = std::collections::BTreeSet::new();
+        for letters in 1..800 {
+            let named = [named(&"w".repeat(letters), (1, 1))];
+            save(&path, &named)?;
+            load(&path, &named).with_context(|| format!("a name of {letters} letters"))?;
+            lengths.insert(std::fs::read(&path)?[..2].to_vec());
+        }
+        assert!(lengths.contains(&vec![0x80, 2]), "as a pickle begins");
         Ok(())
     }
 
