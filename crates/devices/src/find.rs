@@ -1,6 +1,7 @@
 //! Finds the devices for k replicas, by the rule of the [crate's page](crate).
 
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr;
 
 use candle_core::{Device, Error, Result};
@@ -117,7 +118,7 @@ pub fn find_devices(
     let gpus = devices.len();
     let note = match missing {
         Some(why) if gpus == 0 && kind == DeviceKind::Cuda => return Err(wrap(why)),
-        Some(why) => note(gpus, &why),
+        Some(why) => note(gpus, &why, gpu::leaves_traces(Path::new("/"))),
         None => None,
     };
     if gpus == 0 {
@@ -148,10 +149,13 @@ fn open_gpus_from(first: usize, k: usize) -> (Vec<Device>, Option<NoGpu>) {
     }
 }
 
-/// A line about the first GPU that cannot be used, after `gpus` that can.
-fn note(gpus: usize, why: &NoGpu) -> Option<String> {
+/// A line about the first GPU that cannot be used, after `gpus` that can; `is_there` says whether the machine has one, for
+/// programs that cannot ask.
+fn note(gpus: usize, why: &NoGpu, is_there: bool) -> Option<String> {
     match (gpus, why) {
-        // a program built without CUDA needs no such line
+        (_, NoGpu::NotBuilt) if is_there => Some(format!(
+            "training on the CPU, although this machine has an NVIDIA GPU: {why}"
+        )),
         (_, NoGpu::NotBuilt) => None,
         (0, why) => Some(format!("training on the CPU: {why}")),
         // there are no more
@@ -180,11 +184,14 @@ mod tests {
     fn a_gpu_that_is_missed_is_told_of() {
         let failed = || NoGpu::Failed("no memory".into());
         let line = "training on the CPU: no memory";
-        assert_eq!(note(0, &failed()).as_deref(), Some(line));
-        assert_eq!(note(0, &NoGpu::NotBuilt), None);
-        assert_eq!(note(2, &NoGpu::NoDevice), None);
+        assert_eq!(note(0, &failed(), true).as_deref(), Some(line));
+        let line = "training on the CPU, although this machine has an NVIDIA GPU: this program was built without \
+                    CUDA; rebuild it with --features cuda";
+        assert_eq!(note(0, &NoGpu::NotBuilt, true).as_deref(), Some(line));
+        assert_eq!(note(0, &NoGpu::NotBuilt, false), None);
+        assert_eq!(note(2, &NoGpu::NoDevice, true), None);
         let line = "GPU 1 and those after it are not used: no memory";
-        assert_eq!(note(1, &failed()).as_deref(), Some(line));
+        assert_eq!(note(1, &failed(), true).as_deref(), Some(line));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Opens GPUs, and says in one line why one cannot be used. It knows no replica.
 
 use std::fmt;
+use std::path::Path;
 
 use candle_core::{DType, Device, Error, Tensor};
 
@@ -30,6 +31,25 @@ impl fmt::Display for NoGpu {
 }
 
 impl std::error::Error for NoGpu {}
+
+/// What an NVIDIA GPU or its driver has in the file system: a device, a folder with an entry for each GPU, and the driver
+/// within Windows' Linux.
+const TRACES: [&str; 3] = [
+    "dev/nvidia0",
+    "proc/driver/nvidia/gpus",
+    "usr/lib/wsl/lib/libcuda.so.1",
+];
+
+/// Whether this machine has an NVIDIA GPU, as far as the files below `root` tell without CUDA.
+pub(crate) fn leaves_traces(root: &Path) -> bool {
+    TRACES.iter().any(|trace| {
+        let path = root.join(trace);
+        match path.read_dir() {
+            Ok(mut entries) => entries.next().is_some(),
+            Err(_) => path.exists(),
+        }
+    })
+}
 
 /// GPU `i`, with a stream of its own (candle's default stream is ordered within a thread only), and
 /// tried: a kernel has run on it.
@@ -110,6 +130,28 @@ fn first_line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_gpu_leaves_traces() {
+        let plant = |root: &Path, path: &str| {
+            let path = root.join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, "").unwrap();
+        };
+        let root = tempfile::tempdir().unwrap();
+        assert!(!leaves_traces(root.path()));
+        std::fs::create_dir_all(root.path().join("proc/driver/nvidia/gpus")).unwrap();
+        assert!(!leaves_traces(root.path()), "a driver without a GPU");
+        for path in [
+            "dev/nvidia0",
+            "proc/driver/nvidia/gpus/0000:01:00.0/information",
+            "usr/lib/wsl/lib/libcuda.so.1",
+        ] {
+            let root = tempfile::tempdir().unwrap();
+            plant(root.path(), path);
+            assert!(leaves_traces(root.path()), "{path}");
+        }
+    }
 
     #[test]
     fn cudas_words_become_one_line() {
