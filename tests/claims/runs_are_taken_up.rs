@@ -28,6 +28,7 @@ trials![
     another_run_is_refused_and_the_difference_named,
     what_does_not_change_the_result_may_differ,
     a_finished_run_is_left_as_it_is,
+    a_run_can_have_more_epochs,
     a_run_that_goes_on_elsewhere_is_not_disturbed,
 ];
 
@@ -345,7 +346,6 @@ fn another_run_is_refused_and_the_difference_named() -> Result<()> {
     let rate = r#"the run there has "lr 0.5", this one has "lr 0.25""#;
     resumed("--lr 0.25", rate)?;
     resumed("--gpus 3", r#"has "replicas 2", this one has "replicas 3""#)?;
-    resumed("--epochs 4", r#"has "epochs 3", this one has "epochs 4""#)?;
     resumed("--seed 1", r#"has "seed 0""#)?;
     resumed("--no-shuffle", order)?;
     resumed("--dataset mnist", "images synthetic mnist")?;
@@ -389,6 +389,33 @@ fn a_finished_run_is_left_as_it_is() -> Result<()> {
     ensure!(!stdout.contains("epoch 3,"), "it trained:\n{stdout}");
     ensure!(before == times()?, "the folder was changed");
     Ok(())
+}
+
+/// A run is made longer, one that is finished and one that was interrupted: both end as one that had these epochs from
+/// the start. It is not made shorter than it is, and not where the learning rate depends on its length.
+fn a_run_can_have_more_epochs() -> Result<()> {
+    let runs = Runs::of("scratch", LENET)?;
+    let two = LENET.replace("--epochs 3", "--epochs 2");
+    let shorter = Runs::of("scratch", &two)?;
+    fs::rename(shorter.path("whole"), runs.path("finished"))?;
+    shorter.interrupted("run")?;
+    fs::rename(shorter.path("run"), runs.path("run"))?;
+    for name in ["finished", "run"] {
+        let (status, stdout, stderr) = runs.resume(name, "--epochs 3")?;
+        ensure!(status == 0, "{name}: status {status}\n{stdout}{stderr}");
+        runs.are_alike(name)?;
+        // the new length is the run's own from now on
+        let (_, stdout, _) = runs.resume(name, "")?;
+        has(&stdout, "is complete; nothing to do")?;
+    }
+    let folder = runs.path("finished");
+    let args = format!("--resume {} --epochs 2", folder.display());
+    let words = "the run there is in epoch 3, so --epochs 2 is too few; give 3 or more";
+    refuses("scratch", &args, &[words])?;
+    let falls = Runs::of("concise", &format!("{RESNET18} --schedule cosine"))?;
+    let args = format!("--resume {} --epochs 3", falls.path("whole").display());
+    let words = "with other --epochs it is another run from its first step on";
+    refuses("concise", &args, &[words])
 }
 
 fn a_run_that_goes_on_elsewhere_is_not_disturbed() -> Result<()> {

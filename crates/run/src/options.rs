@@ -101,6 +101,9 @@ pub struct Options {
     pub no_shuffle: bool,
 
     /// Start from the parameters in a safetensors file, such as an earlier run's model.safetensors
+    ///
+    /// Only the parameters: momentum begins at 0, and the examples come in the order of epoch 1 again, unless
+    /// you give another --seed.
     #[arg(long, value_name = "FILE", help_heading = TRAINING)]
     pub init: Option<PathBuf>,
 
@@ -112,7 +115,8 @@ pub struct Options {
     ///
     /// The result is bit-identical to a run without interruption. The options of the run are in the
     /// checkpoint. If you repeat an option that changes the result, its value must be the same.
-    /// Others, such as --threads and the folder of --data, may differ. A complete run stays as it is.
+    /// Others, such as --threads and the folder of --data, may differ. A complete run stays as it is, or
+    /// goes on with more --epochs.
     #[arg(long, value_name = "DIR", help_heading = RECORD)]
     pub resume: Option<PathBuf>,
 

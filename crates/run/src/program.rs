@@ -42,10 +42,11 @@ pub fn program<O: Args + FromArgMatches + AsMut<Options>>(
     // first, while this is the only thread
     functional::threads::leave_the_cores_to_us();
     let caught = interrupt::catch();
-    let options: O = match parse(book, args) {
+    let mut options: O = match parse(book, args) {
         Ok(options) => options,
         Err(error) => return failed(&error, ""),
     };
+    let epochs = options.as_mut().epochs;
     let run = || caught.and_then(|()| train(&options));
     // with a backtrace, a panic is shown where it happens, and not in the line at the end alone
     let trained = match std::env::var_os("RUST_BACKTRACE").is_some_and(|wanted| wanted != "0") {
@@ -53,7 +54,7 @@ pub fn program<O: Args + FromArgMatches + AsMut<Options>>(
         false => quietly(run),
     };
     match trained.unwrap_or_else(|panicked| Err(out_of_memory::with_devices(panicked))) {
-        Ok(_) if interrupt::interrupted() => ExitCode::from(INTERRUPTED_STATUS),
+        Ok(reached) if reached.test_acc.len() < epochs => ExitCode::from(INTERRUPTED_STATUS),
         Ok(_) => ExitCode::SUCCESS,
         Err(error) if error.is::<dataset::Interrupted>() => ExitCode::from(INTERRUPTED_STATUS),
         Err(error) => failed(&error, out_of_memory::hint(&format!("{error:#}"))),

@@ -11,7 +11,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use candle_core::utils::cuda_is_available;
 use candle_core::{Device, Tensor};
 use d2l::Timer;
 use dataset::DataIter;
@@ -141,7 +142,14 @@ impl Run {
         start::check_batch_size(batch_size, k).map_err(BadInput::from)?;
         let share = start::set_up(process, k, options, &devices)?;
         if let Some(note) = note {
-            say(format_args!("{note}"));
+            let command = match cuda_is_available() {
+                true => String::new(),
+                false => format!(
+                    ": cargo run -p {} --features cuda -- --gpus {k}",
+                    book.program
+                ),
+            };
+            say(format_args!("{note}{command}"));
         }
         start::check_paths(options).map_err(BadInput::from)?;
         let resumed = options.resume.as_deref().map(Resumed::load);
@@ -265,6 +273,12 @@ impl Run {
     ) -> Result<Vec<Tensor>> {
         let (Resumed { folder, from }, sizes) = (&mut resumed, self.record.sizes);
         settings::check_same(&self.record.header.settings, &from.header.settings)?;
+        let begun = from.lines.losses.len().div_ceil(sizes.steps_per_epoch());
+        ensure!(
+            begun <= sizes.epochs,
+            "the run there is in epoch {begun}, so --epochs {} is too few; give {begun} or more",
+            sizes.epochs
+        );
         let params = weights::take_all(&mut from.tensors, tensors)?;
         from.lines.check(sizes)?;
         if writes {

@@ -46,9 +46,11 @@ impl Run {
     }
 }
 
-/// An error that names the first setting of the other run which this one does not have.
+/// An error that names the first setting of the other run which this one does not have. The number of epochs may be
+/// another one, unless a schedule of the learning rate depends on it, which is a setting then.
 pub(super) fn check_same(own: &str, other: &str) -> Result<()> {
-    let Some((instead, line)) = training::difference(own, other) else {
+    let other: Vec<&str> = other.lines().filter(|line| !is_epochs(line)).collect();
+    let Some((instead, line)) = training::difference(own, &other.join("\n")) else {
         return Ok(());
     };
     let key = line.split(' ').next().unwrap_or_default();
@@ -64,9 +66,22 @@ pub(super) fn check_same(own: &str, other: &str) -> Result<()> {
             "each minibatch is split over the replicas, so another number is another run. Resume with as many --gpus, in \
              any processes; or begin a new run with its parameters: --init FILE"
         }
+        _ if key == "schedule" && name(&instead) == name(&line) => {
+            "the learning rate of each step depends on the number of all steps, so with other --epochs it is another run \
+             from its first step on. Resume with the same --epochs; or begin a new run with its parameters: --init FILE"
+        }
         _ => "resume with the same options",
     };
     bail!("the run there has {line:?}, this one has {instead:?}; {why}")
+}
+
+fn is_epochs(line: &str) -> bool {
+    line.starts_with("epochs ")
+}
+
+/// The name in a line such as `schedule cosine in 470 steps`.
+fn name(schedule: &str) -> Option<&str> {
+    schedule.split(' ').nth(1)
 }
 
 #[cfg(test)]
@@ -92,10 +107,21 @@ mod tests {
                 "seed 2",
                 "this one has \"seed 1\"; resume with the same options",
             ),
+            (
+                "schedule cosine in 20 steps",
+                "schedule cosine in 10 steps",
+                "with other --epochs it is another run",
+            ),
+            (
+                "schedule cosine in 20 steps",
+                "schedule constant",
+                "; resume with the same options",
+            ),
         ] {
             let error = check_same(own, other).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");
         }
         assert!(check_same("seed 1\nreplicas 4", "replicas 4\nseed 1").is_ok());
+        assert!(check_same("seed 1\nepochs 4", "seed 1\nepochs 2").is_ok());
     }
 }
