@@ -1,7 +1,7 @@
 //! An answer is compiled with its check by cargo, as the binary `answer` of this crate, and runs as a process of its own.
 //! So it may hang or crash.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
@@ -15,7 +15,7 @@ use crate::judge::VERDICT;
 /// How long an answer may run.
 const LIMIT: Duration = Duration::from_secs(20);
 const ENDLESS: &str = "Your code did not end after 20 seconds. Is there an endless loop?";
-/// How many bytes it may print.
+/// So many bytes of what it prints are kept, of the beginning and of the end.
 const MOST: u64 = 1 << 20;
 
 /// What became of an answer.
@@ -47,10 +47,7 @@ pub fn outcome(exercise: &Exercise, answer: &Path, export: Option<&Path>) -> Res
         .spawn()
         .context("the answer")?;
     let stdout = child.stdout.take().context("no output")?;
-    let reader = thread::spawn(move || {
-        let mut said = Vec::new();
-        stdout.take(MOST).read_to_end(&mut said).map(|_| said)
-    });
+    let reader = thread::spawn(move || read_ends(stdout));
     let start = Instant::now();
     let status = loop {
         if let Some(status) = child.try_wait()? {
@@ -71,15 +68,25 @@ pub fn outcome(exercise: &Exercise, answer: &Path, export: Option<&Path>) -> Res
         (_, None) => (&*said, ENDLESS.to_owned()),
     };
     if !printed.is_empty() {
-        eprintln!("Your code printed:");
-        for line in printed.lines().take(20) {
-            eprintln!("  {line}");
-        }
+        let shown = printed.lines().take(20).map(|line| format!("  {line}\n"));
+        let shown: String = shown.collect();
+        let _ = write!(std::io::stderr(), "Your code printed:\n{shown}");
     }
     Ok(match verdict.is_empty() {
         true => Outcome::Right,
         false => Outcome::Wrong(verdict),
     })
+}
+
+/// The first and the last bytes of what an answer prints: the verdict comes last, however much comes before.
+fn read_ends(mut stdout: impl Read) -> std::io::Result<Vec<u8>> {
+    let (mut said, mut rest) = (Vec::new(), Vec::new());
+    stdout.by_ref().take(MOST).read_to_end(&mut said)?;
+    while stdout.by_ref().take(MOST).read_to_end(&mut rest)? > 0 {
+        rest.drain(..rest.len().saturating_sub(MOST as usize));
+    }
+    said.append(&mut rest);
+    Ok(said)
 }
 
 /// Compiles an answer with its check; returns the program, or what the compiler says.

@@ -1,6 +1,7 @@
 //! The reader's copies of the exercises, and which of them are solved.
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -17,22 +18,15 @@ pub struct Desk {
 }
 
 impl Desk {
-    /// The folder `lab` of the repository.
-    ///
-    /// # Errors
-    /// If it cannot be made.
-    pub fn open() -> Result<Self> {
-        Self::in_folder(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lab"))
+    /// The folder `lab` of the repository, which is made when something is written there.
+    pub fn open() -> Self {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        Self::in_folder(root.canonicalize().unwrap_or(root).join("lab"))
     }
 
     /// Copies in another folder.
-    ///
-    /// # Errors
-    /// If it cannot be made.
-    pub fn in_folder(folder: PathBuf) -> Result<Self> {
-        fs::create_dir_all(&folder).with_context(|| format!("{folder:?}"))?;
-        let folder = folder.canonicalize()?;
-        Ok(Self { folder })
+    pub fn in_folder(folder: PathBuf) -> Self {
+        Self { folder }
     }
 
     /// The reader's copy of an exercise. The first call makes it.
@@ -42,7 +36,9 @@ impl Desk {
     pub fn copy(&self, exercise: &Exercise) -> Result<PathBuf> {
         let path = self.path(exercise);
         if !path.exists() {
-            fs::write(&path, exercise.gap).with_context(|| format!("{path:?}"))?;
+            let made =
+                fs::create_dir_all(&self.folder).and_then(|()| fs::write(&path, exercise.gap));
+            made.with_context(|| format!("cannot write {}", path.display()))?;
         }
         Ok(path)
     }
@@ -59,7 +55,7 @@ impl Desk {
     /// If a file cannot be written.
     pub fn reset(&self, exercise: &Exercise) -> Result<Option<PathBuf>> {
         let path = self.copy(exercise)?;
-        if fs::read_to_string(&path)? == exercise.gap {
+        if read(&path)? == exercise.gap.as_bytes() {
             return Ok(None);
         }
         let (mut old, mut number) = (path.with_extension("rs.old"), 1);
@@ -67,7 +63,9 @@ impl Desk {
             number += 1;
             old = path.with_extension(format!("rs.old{number}"));
         }
-        fs::rename(&path, &old)?;
+        let renamed = fs::rename(&path, &old);
+        renamed
+            .with_context(|| format!("cannot rename {} to {}", path.display(), old.display()))?;
         self.copy(exercise)?;
         Ok(Some(old))
     }
@@ -102,7 +100,7 @@ impl Desk {
         if !self.has(exercise) {
             return Ok(false);
         }
-        let line = line(exercise, &fs::read(self.path(exercise))?);
+        let line = line(exercise, &read(&self.path(exercise))?);
         Ok(self.solved()?.lines().any(|solved| solved == line))
     }
 
@@ -115,7 +113,15 @@ impl Desk {
         let mut lines: Vec<&str> = solved.lines().collect();
         lines.retain(|line| !line.starts_with(exercise.name));
         lines.push(&line);
-        Ok(fs::write(self.folder.join("solved.txt"), lines.join("\n"))?)
+        let path = self.folder.join(SOLVED);
+        let write = || -> Result<()> {
+            // beside it first: on a full disk the lines of the others would be lost
+            let mut file = tempfile::NamedTempFile::new_in(&self.folder)?;
+            file.write_all(lines.join("\n").as_bytes())?;
+            file.persist(&path)?;
+            Ok(())
+        };
+        write().with_context(|| format!("cannot write {}", path.display()))
     }
 
     fn path(&self, exercise: &Exercise) -> PathBuf {
@@ -123,12 +129,19 @@ impl Desk {
     }
 
     fn solved(&self) -> Result<String> {
-        let path = self.folder.join("solved.txt");
+        let path = self.folder.join(SOLVED);
         if !path.exists() {
             return Ok(String::new());
         }
-        Ok(fs::read_to_string(path)?)
+        // a line that was damaged is of no exercise
+        Ok(String::from_utf8_lossy(&read(&path)?).into_owned())
     }
+}
+
+const SOLVED: &str = "solved.txt";
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    fs::read(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
 /// What `solved.txt` says of an answer that is right.

@@ -1,6 +1,7 @@
 //! The check of an answer: a sentence that says what is wrong, or nothing.
 
 use std::fmt::Debug;
+use std::io::Write;
 use std::sync::Mutex;
 
 use anyhow::{Result, bail, ensure};
@@ -47,7 +48,7 @@ pub(crate) const VERDICT: &str = "\n-- verdict --\n";
 /// Prints what is wrong, or nothing, after all that the answer has printed.
 pub fn print_verdict(verdict: Result<()>) {
     let wrong = verdict.err().map(|wrong| format!("{wrong:#}"));
-    print!("{VERDICT}{}", wrong.unwrap_or_default());
+    let _ = write!(std::io::stdout(), "{VERDICT}{}", wrong.unwrap_or_default());
 }
 
 /// Compares a tensor of the answer with the right one, up to rounding.

@@ -2,12 +2,14 @@
 
 use std::fmt::Display;
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use clap::{Parser, Subcommand};
 use console::style;
 use lab::answer::{Outcome, outcome};
@@ -61,18 +63,36 @@ enum Verb {
     },
 }
 
+/// Prints a line. A closed pipe (`… | head`) is no error.
+macro_rules! say {
+    ($($line:tt)*) => {{
+        let _ = writeln!(std::io::stdout(), $($line)*);
+    }};
+}
+
+/// How often the file is looked at.
+const LOOK: Duration = Duration::from_millis(100);
+/// An editor may empty or replace a file for a moment. After so many looks it is missing.
+const LOOKS: usize = 10;
+/// After so long it is said what a check waits for.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 fn main() -> ExitCode {
     match run(Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{} {error:#}", style("error:").red().bold());
+            let _ = writeln!(
+                std::io::stderr(),
+                "{} {error:#}",
+                style("error:").red().bold()
+            );
             ExitCode::FAILURE
         }
     }
 }
 
 fn run(cli: Cli) -> Result<()> {
-    let desk = Desk::open()?;
+    let desk = Desk::open();
     match cli.command {
         None => watch(&desk, cli.exercise.as_deref()),
         Some(Verb::Hint { exercise }) => {
@@ -81,7 +101,7 @@ fn run(cli: Cli) -> Result<()> {
                 None => desk.next()?,
             };
             let hint = exercise.map_or("All exercises are solved.", |exercise| exercise.hint);
-            println!("{}", hint.trim_end());
+            say!("{}", hint.trim_end());
             Ok(())
         }
         Some(Verb::Solution { exercise, insist }) => {
@@ -90,15 +110,15 @@ fn run(cli: Cli) -> Result<()> {
                 let how = "`hint` helps; --insist prints it all the same";
                 bail!("{} is not solved yet. {how}", exercise.name);
             }
-            print!("{}", exercise.solution);
+            say!("{}", exercise.solution.trim_end());
             Ok(())
         }
         Some(Verb::Reset { exercise }) => {
             let exercise = Exercise::find(&exercise)?;
             if let Some(old) = desk.reset(exercise)? {
-                println!("What you had is {}.", shown(&old));
+                say!("What you had is {}.", shown(&old));
             }
-            println!("{} is new.", shown(&desk.copy(exercise)?));
+            say!("{} is new.", shown(&desk.copy(exercise)?));
             Ok(())
         }
         Some(Verb::Export { puzzle }) => export(&desk, Exercise::find(&puzzle)?),
@@ -122,21 +142,31 @@ fn watch(desk: &Desk, first: Option<&str>) -> Result<()> {
     while let Some(exercise) = next {
         let path = desk.copy(exercise)?;
         show(desk, exercise, &path)?;
-        let mut checked = exercise.gap.to_owned();
+        let mut checked = exercise.gap.as_bytes().to_vec();
+        let mut missed = 0;
         loop {
-            let answer = fs::read_to_string(&path).unwrap_or_default();
-            if answer != checked && !answer.is_empty() {
-                checked = answer;
-                println!("checking …");
-                if report(desk, exercise, &path)? {
-                    break;
+            match fs::read(&path) {
+                Ok(answer) if answer == checked => missed = 0,
+                Ok(answer) if answer.is_empty() && missed < LOOKS => missed += 1,
+                Ok(answer) => {
+                    (checked, missed) = (answer, 0);
+                    say!("checking …");
+                    if report(desk, exercise, &path)? {
+                        break;
+                    }
+                }
+                Err(error) => {
+                    missed += 1;
+                    if missed == LOOKS {
+                        say!("cannot read {}: {error}", shown(&path));
+                    }
                 }
             }
-            thread::sleep(Duration::from_millis(100));
+            thread::sleep(LOOK);
         }
         next = desk.after(exercise)?;
     }
-    println!("{}", style("All exercises are solved.").green().bold());
+    say!("{}", style("All exercises are solved.").green().bold());
     Ok(())
 }
 
@@ -152,14 +182,14 @@ fn export(desk: &Desk, puzzle: &Exercise) -> Result<()> {
     let file = folder.path().join("schedule.json");
     let wrong = match outcome(puzzle, &path, Some(&file))? {
         Outcome::NotCompiled(said) => {
-            eprintln!("{said}");
+            let _ = writeln!(std::io::stderr(), "{said}");
             "It does not compile.".to_owned()
         }
         Outcome::Wrong(sentence) => sentence,
         Outcome::Right => String::new(),
     };
     match fs::read_to_string(file) {
-        Ok(json) => println!("{json}"),
+        Ok(json) => say!("{json}"),
         Err(_) => bail!("{name} gives no schedule. {wrong}"),
     }
     Ok(())
@@ -178,30 +208,47 @@ fn check_all(desk: &Desk) -> Result<()> {
 
 /// Checks an exercise once; whether it is right.
 fn check(desk: &Desk, exercise: &Exercise) -> Result<bool> {
-    println!("{}", heading(exercise));
+    say!("{}", heading(exercise));
     report(desk, exercise, &desk.copy(exercise)?)
 }
 
 /// Checks one answer, and says how it is; whether it is right.
 fn report(desk: &Desk, exercise: &Exercise, path: &Path) -> Result<bool> {
-    let answer = fs::read(path)?;
-    let outcome = outcome(exercise, path, None)?;
+    let answer = fs::read(path).with_context(|| format!("cannot read {}", shown(path)))?;
+    let outcome = patiently(|| outcome(exercise, path, None))?;
     match &outcome {
         Outcome::Right => {
-            desk.solve(exercise, &answer)?;
-            println!("{} Right.", style("✓").green().bold());
+            say!("{} Right.", style("✓").green().bold());
             let number = exercise.number();
-            println!("  Compare: cargo run -p lab -- solution {number}\n");
+            say!("  Compare: cargo run -p lab -- solution {number}\n");
+            if let Err(error) = desk.solve(exercise, &answer) {
+                say!("It is not noted: {error:#}\n");
+            }
         }
-        Outcome::Wrong(sentence) => println!("{} {sentence}\n", style("✗").red().bold()),
+        Outcome::Wrong(sentence) => say!("{} {sentence}\n", style("✗").red().bold()),
         Outcome::NotCompiled(said) => {
-            println!("{said}");
+            say!("{said}");
             if said.contains("checks/") {
-                println!("The check needs the names and types of the functions as they were.\n");
+                say!("The check needs the names and types of the functions as they were.\n");
             }
         }
     }
     Ok(outcome == Outcome::Right)
+}
+
+/// Runs `check`. Where it takes long, a line says why.
+fn patiently<T>(check: impl FnOnce() -> T) -> T {
+    let (done, waits) = channel::<()>();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            if waits.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+                say!("cargo compiles what the check needs, or waits for another cargo …");
+            }
+        });
+        let checked = check();
+        drop(done);
+        checked
+    })
 }
 
 /// The sections, each with the number of its last exercise.
@@ -209,21 +256,24 @@ const SECTIONS: [(&str, usize); 3] = [("section 13.5", 5), ("the trainer", 11), 
 
 /// How far the reader is, the task, and the file.
 fn show(desk: &Desk, exercise: &Exercise, path: &Path) -> Result<()> {
-    let mut begin = 0;
+    let (mut begin, mut all) = (0, Vec::new());
     for (section, end) in SECTIONS {
-        print!("{section} ");
+        let mut marks = String::new();
         for exercise in &ALL[begin..end] {
-            let is_solved = desk.is_solved(exercise)?;
-            print!("{}", if is_solved { '●' } else { '○' });
+            marks.push(if desk.is_solved(exercise)? {
+                '●'
+            } else {
+                '○'
+            });
         }
-        print!("  ");
+        all.push(format!("{section} {marks}"));
         begin = end;
     }
-    println!("\n\n{}\n", heading(exercise));
-    println!("{}\n", exercise.task());
+    say!("{}\n\n{}\n", all.join("  "), heading(exercise));
+    say!("{}\n", exercise.task());
     let file = style(shown(path)).cyan();
-    println!("Fill in {file}. It is checked when you save it.");
-    println!("A hint: cargo run -p lab -- hint {}\n", exercise.number());
+    say!("Fill in {file}. It is checked when you save it.");
+    say!("A hint: cargo run -p lab -- hint {}\n", exercise.number());
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! An answer is compiled and runs as a process: right, wrong, ended early, not compiled. And the folder with the answers.
 
 use std::fs;
+use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 use lab::answer::{Outcome, outcome};
@@ -9,7 +10,7 @@ use lab::{ALL, Desk, Exercise};
 #[test]
 fn answers_run_as_processes() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let desk = Desk::in_folder(folder.path().to_owned())?;
+    let desk = Desk::in_folder(folder.path().to_owned());
     let exercise = Exercise::find("12")?;
     let (path, gap) = (desk.copy(exercise)?, exercise.gap);
     ensure!(fs::read_to_string(&path)? == gap, "the copy");
@@ -27,6 +28,13 @@ fn answers_run_as_processes() -> Result<()> {
         };
         ensure!(compiled == compiles && said.contains(says), "{said}");
     }
+    // more than is kept
+    let loud = "for _ in 0..300_000 { println!(\"a line\"); }";
+    let body = exercise.solution.find("{\n").context("no function")? + 2;
+    let (begin, end) = exercise.solution.split_at(body);
+    fs::write(&path, format!("{begin}{loud}\n{end}"))?;
+    let solution = outcome(exercise, &path, None)?;
+    ensure!(solution == Outcome::Right, "{solution:?}");
     fs::write(&path, exercise.solution)?;
     let json = folder.path().join("schedule.json");
     let solution = outcome(exercise, &path, Some(&json))?;
@@ -37,10 +45,44 @@ fn answers_run_as_processes() -> Result<()> {
     Ok(())
 }
 
+/// One byte of Latin-1, as an old editor writes it.
+#[test]
+fn a_file_may_have_any_bytes() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let desk = Desk::in_folder(folder.path().join("lab"));
+    let path = desk.copy(&ALL[0])?;
+    fs::write(&path, b"// caf\xe9")?;
+    ensure!(!desk.is_solved(&ALL[0])?);
+    let old = desk.reset(&ALL[0])?.context("nothing was kept")?;
+    ensure!(fs::read(old)? == b"// caf\xe9", "what was kept");
+    fs::write(folder.path().join("lab/solved.txt"), b"caf\xe9\n")?;
+    desk.solve(&ALL[0], &fs::read(&path)?)?;
+    ensure!(desk.is_solved(&ALL[0])?, "it is noted");
+    fs::remove_file(folder.path().join("lab/solved.txt"))?;
+    fs::create_dir(folder.path().join("lab/solved.txt"))?;
+    let error = desk.solve(&ALL[0], b"").unwrap_err();
+    ensure!(format!("{error:#}").contains("solved.txt"), "{error:#}");
+    Ok(())
+}
+
+/// `… | head` closes the pipe.
+#[test]
+fn a_closed_pipe_is_no_error() -> Result<()> {
+    for args in ["hint 3", "solution 3 --insist"] {
+        let (reader, writer) = std::io::pipe()?;
+        drop(reader);
+        let mut program = Command::new(env!("CARGO_BIN_EXE_lab"));
+        let output = program.args(args.split(' ')).stdout(writer).output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success() && said.is_empty(), "{args}: {said}");
+    }
+    Ok(())
+}
+
 #[test]
 fn solved_is_what_was_right_and_is_still_there() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let desk = Desk::in_folder(folder.path().to_owned())?;
+    let desk = Desk::in_folder(folder.path().to_owned());
     let path = desk.copy(&ALL[0])?;
     fs::write(&path, "one")?;
     desk.solve(&ALL[0], b"one")?;
