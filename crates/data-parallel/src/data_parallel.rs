@@ -272,7 +272,9 @@ impl DataParallel {
 
     /// As [`load_state_dict`](Self::load_state_dict), where all replicas are to have the statistics of the first.
     pub(crate) fn set_state(&self, state: &[(String, Tensor)]) -> Result<()> {
-        let tensors = weights::take(state.iter().cloned().collect(), &self.tensors())?;
+        let (mut found, own) = (state.iter().cloned().collect(), self.tensors());
+        weights::settle_counts(&mut found, &own)?;
+        let tensors = weights::take(found, &own)?;
         for state in &*self.states {
             for ((name, var), tensor) in state.all().iter().zip(&tensors) {
                 let tensor = devices::to_device(tensor, var.device())?;
@@ -328,7 +330,8 @@ impl DataParallel {
         weights::save(path.as_ref(), &self.state_dict()?)
     }
 
-    /// Reads what [`save`](Self::save) wrote, or PyTorch's `safetensors.torch.save_file`.
+    /// Reads what [`save`](Self::save) wrote, or PyTorch's `safetensors.torch.save_file`. What batch norms count
+    /// (`num_batches_tracked`) may be missing, or too much.
     ///
     /// # Errors
     /// If the file cannot be read; and as [`load_state_dict`](Self::load_state_dict).

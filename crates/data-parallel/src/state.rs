@@ -13,6 +13,7 @@ use candle_nn::init::{FanInOut, NormalOrUniform};
 use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder};
 use devices::lock;
+use training::weights::{COUNT, is_count};
 use training::{Rng, normal, uniform};
 
 /// How the weights of a new network are drawn: everything with two dimensions or more. What has one dimension starts
@@ -78,9 +79,6 @@ fn is_buffer(name: &str) -> bool {
     let last = name.rsplit('.').next().unwrap_or(name);
     ["running_mean", "running_var", COUNT].contains(&last)
 }
-
-/// What a batch norm counts, on the host: that is no work for a GPU.
-const COUNT: &str = "num_batches_tracked";
 
 /// Where the values of a new replica come from.
 pub(crate) enum Origin {
@@ -163,9 +161,10 @@ impl SimpleBackend for Collector {
         }
         let value = origin.value(shape, name, init)?;
         // detached and then copied: variables of two replicas never share storage
-        let device = match name.ends_with(COUNT) {
-            true => &Device::Cpu,
-            false => device,
+        let device = if is_count(name) {
+            &Device::Cpu // to count is no work for a GPU
+        } else {
+            device
         };
         let value = devices::to_device(&value.to_dtype(dtype)?, device)?.detach();
         let var = Var::from_tensor(&value)?;

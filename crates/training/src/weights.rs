@@ -8,8 +8,10 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
+use candle_core::safetensors::Load;
 use candle_core::{DType, Device, Result, Tensor};
 use devices::{Context, bail, ensure, wrap};
+use safetensors::SafeTensors;
 use safetensors::tensor::Metadata;
 
 use crate::files::{self, quote};
@@ -29,8 +31,55 @@ pub fn load(path: &Path, expected: &[(String, Tensor)]) -> Result<Vec<Tensor>> {
     let file = || format!("cannot read parameters from {}", path.display());
     let opened = files::open(path).with_context(file)?;
     let bytes = read(opened).with_context(file)?;
-    let found = candle_core::safetensors::load_buffer(&bytes, &Device::Cpu);
-    take(found.with_context(file)?, expected).with_context(file)
+    let mut found = tensors_of(&bytes).with_context(file)?;
+    settle_counts(&mut found, expected)?;
+    take(found, expected).with_context(file)
+}
+
+/// The tensors of a file, each with its name in an error.
+fn tensors_of(bytes: &[u8]) -> Result<HashMap<String, Tensor>> {
+    let file = SafeTensors::deserialize(bytes).map_err(wrap)?;
+    let tensors = file.tensors().into_iter().map(|(name, view)| {
+        let tensor = view.load(&Device::Cpu);
+        let tensor = tensor.with_context(|| format!("tensor {}", quote(&name)))?;
+        Ok((name, tensor))
+    });
+    tensors.collect()
+}
+
+/// The last part of the name of what a batch norm counts.
+pub const COUNT: &str = "num_batches_tracked";
+
+/// Whether a tensor is what a batch norm counts: PyTorch's files have it, and nothing computes with it.
+///
+/// ```
+/// assert!(training::weights::is_count("bn1.num_batches_tracked"));
+/// assert!(!training::weights::is_count("my_num_batches_tracked"));
+/// ```
+pub fn is_count(name: &str) -> bool {
+    name.rsplit('.').next() == Some(COUNT)
+}
+
+/// Makes counts of batch norms fit: candle's norm has none, and older files of PyTorch have none. One that the network
+/// does not have is left out, and one that is missing is the network's own.
+///
+/// # Errors
+/// If there is no memory left for a copy.
+pub fn settle_counts(
+    found: &mut HashMap<String, Tensor>,
+    expected: &[(String, Tensor)],
+) -> Result<()> {
+    let is_expected = |name: &str| expected.iter().any(|(expected, _)| expected == name);
+    let mean_beside = |count: &str| format!("{}running_mean", count.trim_end_matches(COUNT));
+    found.retain(|name, _| {
+        is_expected(name) || !(is_count(name) && is_expected(&mean_beside(name)))
+    });
+    for (name, own) in expected.iter().filter(|(name, _)| is_count(name)) {
+        if !found.contains_key(name) {
+            found.insert(name.clone(), own.copy()?.detach());
+        }
+    }
+    Ok(())
 }
 
 /// The tensors of `found` in the order of `expected`, as [`load`] those of a file.
@@ -111,37 +160,106 @@ pub fn take_all(
     found: &mut HashMap<String, Tensor>,
     expected: &[(String, Tensor)],
 ) -> Result<Vec<Tensor>> {
-    let take = |(name, like): &(String, Tensor)| take_one(found, name, like);
+    let take = |(name, like): &(String, Tensor)| match found.remove(name) {
+        Some(tensor) => converted(name, &tensor, like),
+        None => bail!(
+            "there is no tensor {name:?}{}",
+            near(found, name, like, expected)
+        ),
+    };
     expected.iter().map(take).collect()
 }
 
-fn take_one(found: &mut HashMap<String, Tensor>, name: &str, like: &Tensor) -> Result<Tensor> {
-    let Some(tensor) = found.remove(name) else {
-        bail!("there is no tensor {name:?}");
-    };
+/// A tensor in the type of `like`, if it has its shape and its numbers fit.
+fn converted(name: &str, tensor: &Tensor, like: &Tensor) -> Result<Tensor> {
     if tensor.dims() != like.dims() {
         let (found, expected) = (tensor.dims(), like.dims());
         bail!("tensor {name:?} has shape {found:?}, expected {expected:?}");
     }
-    if tensor.dtype().is_float() != like.dtype().is_float() {
-        let (found, expected) = (tensor.dtype(), like.dtype());
+    let (found, expected) = (tensor.dtype(), like.dtype());
+    if found.is_float() != expected.is_float() {
         bail!("tensor {name:?} has type {found:?}, expected {expected:?}");
     }
-    let tensor = tensor.to_dtype(like.dtype())?;
-    check_finite(name, &tensor)?;
-    Ok(tensor)
+    let values = tensor.to_dtype(expected)?;
+    let fits = found == expected
+        || if expected.is_float() {
+            all_finite(&values)? || !all_finite(tensor)?
+        } else {
+            as_f64(&values)? == as_f64(tensor)?
+        };
+    ensure!(
+        fits,
+        "tensor {name:?} has type {found:?} and numbers that are too large for {expected:?}"
+    );
+    check_finite(name, &values)?;
+    Ok(values)
 }
 
-/// An error, if a float is NaN or infinite.
-pub fn check_finite(name: &str, tensor: &Tensor) -> Result<()> {
-    if tensor.dtype() == DType::F32 {
-        let all_finite = |values: &[f32]| values.iter().all(|value| value.is_finite());
-        ensure!(
-            with_values(tensor, all_finite)?,
-            "tensor {name:?} contains NaN or infinity"
-        );
+fn as_f64(tensor: &Tensor) -> Result<Vec<f64>> {
+    tensor.to_dtype(DType::F64)?.flatten_all()?.to_vec1()
+}
+
+/// The tensor that was found in place of a missing one, and what to do where all have one more part before their name.
+fn near(
+    found: &HashMap<String, Tensor>,
+    name: &str,
+    like: &Tensor,
+    expected: &[(String, Tensor)],
+) -> String {
+    // such as "module." of PyTorch's DataParallel
+    let prefix = found.keys().find_map(|other| {
+        let prefix = other.strip_suffix(name)?;
+        prefix.ends_with('.').then_some(prefix)
+    });
+    if let Some(prefix) = prefix {
+        let has = |name: &str| found.contains_key(&format!("{prefix}{name}"));
+        let all = expected.iter().all(|(name, _)| has(name) || is_count(name));
+        let is = quote(&format!("{prefix}{name}"));
+        return if all {
+            let prefix = quote(prefix);
+            format!(
+                ", but {is}: all names begin with {prefix}. Read the file with candle_core::safetensors::load, take \
+                 {prefix} off the names, and set the tensors with load_state_dict"
+            )
+        } else {
+            format!(", but {is}")
+        };
     }
+    let is_expected = |name: &str| expected.iter().any(|(expected, _)| expected == name);
+    let parts = |name: &str| {
+        let (layer, last) = name.rsplit_once('.').unwrap_or(("", name));
+        [layer, last].map(str::to_owned)
+    };
+    let [layer, last] = parts(name);
+    let is_near = |(other, tensor): &(&String, &Tensor)| {
+        let [other_layer, other_last] = parts(other);
+        let is_similar =
+            (other_layer == layer || other_last == last) && tensor.dims() == like.dims();
+        let is_part = name
+            .strip_suffix(other.as_str())
+            .is_some_and(|rest| rest.ends_with('.'));
+        !is_expected(other) && (is_part || is_similar)
+    };
+    let distance = |other: &str| other.len().abs_diff(name.len());
+    let nearest = found.iter().filter(is_near).map(|(other, _)| other);
+    let nearest = nearest.min_by_key(|other| (distance(other), *other));
+    nearest.map_or(String::new(), |other| format!(", but {}", quote(other)))
+}
+
+/// An error, if an f32 is NaN or infinite.
+pub fn check_finite(name: &str, tensor: &Tensor) -> Result<()> {
+    ensure!(
+        tensor.dtype() != DType::F32 || all_finite(tensor)?,
+        "tensor {name:?} contains NaN or infinity"
+    );
     Ok(())
+}
+
+fn all_finite(tensor: &Tensor) -> Result<bool> {
+    match tensor.dtype() {
+        DType::F32 => with_values(tensor, |values| values.iter().all(|v| v.is_finite())),
+        _ => Ok(as_f64(tensor)?.iter().all(|v| v.is_finite())),
+    }
 }
 
 /// Writes named tensors; a file of that name appears whole or not at all.
@@ -212,6 +330,7 @@ mod tests {
         let (w1, b1) = (|| named("W1", (2, 3)), || named("b1", (1, 3)));
         let other = |tensor| ("b1".to_owned(), tensor);
         let counter = Tensor::ones((1, 3), DType::I64, &Device::Cpu)?;
+        let large = (b1().1.to_dtype(DType::F64)? * 1e39)?;
         let inf = (b1().1 / 0.0)?;
         let misshapen = "\"W1\" has shape [3, 2], expected [2, 3]";
         let folder = tempfile::tempdir()?;
@@ -222,11 +341,89 @@ mod tests {
             (vec![named("W1", (3, 2)), b1()], misshapen),
             (vec![w1(), other(counter)], "\"b1\" has type I64, expected"),
             (vec![w1(), other(inf)], "\"b1\" contains NaN or infinity"),
+            (
+                vec![w1(), other(large)],
+                "\"b1\" has type F64 and numbers that are too large for F32",
+            ),
+            (
+                vec![w1(), named("b2", (1, 3))],
+                "no tensor \"b1\", but \"b2\"",
+            ),
         ] {
             files::write(&path, &to_bytes(&found, None)?)?;
             let error = format!("{:#}", load(&path, &[w1(), b1()]).unwrap_err());
             assert!(error.contains(words), "{error}");
         }
+        Ok(())
+    }
+
+    /// PyTorch's wrappers put a part before all names.
+    #[test]
+    fn what_is_near_a_missing_tensor_is_shown() -> Result<()> {
+        let network = [named("a.weight", (2, 3)), named("a.bias", (1, 3))];
+        let says = |names: [&str; 2]| {
+            let mut found = network
+                .clone()
+                .map(|(_, tensor)| tensor)
+                .into_iter()
+                .zip(names);
+            let found = found
+                .by_ref()
+                .map(|(tensor, name)| (name.to_owned(), tensor));
+            take(found.collect(), &network).unwrap_err().to_string()
+        };
+        for prefix in ["module.", "_orig_mod.", "model."] {
+            let [weight, bias] = ["a.weight", "a.bias"].map(|name| format!("{prefix}{name}"));
+            let all = format!(
+                "no tensor \"a.weight\", but \"{prefix}a.weight\": all names begin with \"{prefix}\". Read the file"
+            );
+            let said = says([&weight, &bias]);
+            assert!(said.contains(&all), "{said}");
+            let said = says([&weight, "a.bias"]);
+            assert!(
+                said.ends_with(&format!(", but \"{prefix}a.weight\"")),
+                "{said}"
+            );
+        }
+        // of the layer alone, and of another layer
+        let said = says(["weight", "bias"]);
+        assert!(
+            said.ends_with("no tensor \"a.weight\", but \"weight\""),
+            "{said}"
+        );
+        let said = says(["b.weight", "a.bias"]);
+        assert!(said.ends_with(", but \"b.weight\""), "{said}");
+        let said = says(["c", "d"]);
+        assert!(said.ends_with("no tensor \"a.weight\""), "{said}");
+        Ok(())
+    }
+
+    #[test]
+    fn integers_keep_their_values() -> Result<()> {
+        let folder = tempfile::tempdir()?;
+        let path = folder.path().join("table.safetensors");
+        let table = |values: &[i64]| -> Result<_> {
+            Ok(("t".to_owned(), Tensor::new(values, &Device::Cpu)?))
+        };
+        let own = [("t".to_owned(), Tensor::new(&[0u32, 0], &Device::Cpu)?)];
+        save(&path, &[table(&[7, 1 << 31])?])?;
+        assert_eq!(load(&path, &own)?[0].to_vec1::<u32>()?, [7, 1 << 31]);
+        save(&path, &[table(&[7, -1])?])?;
+        let error = load(&path, &own).unwrap_err().to_string();
+        assert!(error.contains("\"t\" has type I64 and numbers that are too large for U32"));
+        Ok(())
+    }
+
+    /// candle has no such type; the name of the tensor tells what to leave out.
+    #[test]
+    fn a_tensor_that_cannot_be_read_is_named() -> Result<()> {
+        let folder = tempfile::tempdir()?;
+        let path = folder.path().join("mask.safetensors");
+        let view = safetensors::tensor::TensorView::new(safetensors::Dtype::BOOL, vec![2], &[0, 1]);
+        let file = safetensors::serialize([("attn.bias", view.unwrap())], None).unwrap();
+        files::write(&path, &file)?;
+        let error = load(&path, &[named("w", (1, 1))]).unwrap_err().to_string();
+        assert!(error.contains("tensor \"attn.bias\": "), "{error}");
         Ok(())
     }
 
