@@ -14,7 +14,7 @@ use crate::random::generator;
 use crate::shares::shares;
 
 /// Examples by their number, from which minibatches are made; PyTorch's map-style `Dataset`. A pair of tensors (X, y)
-/// is one.
+/// is one; if they are views, each minibatch copies them, which [`DataIter::of_tensors`] does once.
 pub trait Examples: fmt::Debug + Send + Sync {
     /// How many there are.
     fn num_examples(&self) -> usize;
@@ -61,9 +61,12 @@ impl Examples for (Tensor, Tensor) {
     }
 
     fn minibatch(&self, numbers: &[u32], _: usize) -> Result<(Tensor, Tensor)> {
-        let (x, y) = self;
-        let numbers = Tensor::new(numbers, x.device())?;
-        Ok((x.index_select(&numbers, 0)?, y.index_select(&numbers, 0)?))
+        // candle selects of contiguous tensors, which are not copied
+        let rows = |of: &Tensor| {
+            let numbers = Tensor::new(numbers, of.device())?;
+            of.contiguous()?.index_select(&numbers, 0)
+        };
+        Ok((rows(&self.0)?, rows(&self.1)?))
     }
 }
 
@@ -146,7 +149,8 @@ impl DataIter {
     ) -> Result<Self> {
         let n = num_examples(x, y)?;
         ensure!(n > 0, "x and y have no examples; give at least 1");
-        Self::new((x.detach(), y.detach()), batch_size, seed)
+        let (x, y) = (x.contiguous()?.detach(), y.contiguous()?.detach());
+        Self::new((x, y), batch_size, seed)
     }
 
     /// The minibatches of epoch `epoch`, always the same for the same seed and number.
@@ -505,6 +509,33 @@ mod tests {
         assert_eq!(numbers(begun.in_order()).concat(), all);
         let full = iter.drop_last().unwrap();
         assert_eq!(numbers(full.in_order()).concat(), all[..192]);
+    }
+
+    /// Columns, a transposed tensor, a part, and one row for all examples.
+    #[test]
+    fn views_give_what_copies_give() -> Result<()> {
+        let all = Tensor::arange(0f32, 240.0, &Device::Cpu)?.reshape((12, 20))?;
+        let y = Tensor::arange(0u32, 12, &Device::Cpu)?;
+        for x in [
+            all.narrow(1, 3, 5)?,
+            all.reshape((20, 12))?.t()?,
+            all.reshape((24, 10))?.narrow(0, 7, 12)?,
+            all.narrow(0, 0, 1)?.expand((12, 20))?,
+        ] {
+            let copied = DataIter::of_tensors(&x.force_contiguous()?, &y, 5, Some(1))?;
+            for iter in [
+                DataIter::of_tensors(&x, &y, 5, Some(1))?,
+                DataIter::new((x.clone(), y.clone()), 5, Some(1))?,
+                DataIter::new((x.clone(), y.clone()), 5, Some(1))?.on_device(&Device::Cpu)?,
+            ] {
+                for (own, copied) in iter.epoch(1).zip(copied.epoch(1)) {
+                    let (own, copied) = (own?, copied?);
+                    assert_eq!(own.0.to_vec2::<f32>()?, copied.0.to_vec2::<f32>()?);
+                    assert_eq!(own.1.to_vec1::<u32>()?, copied.1.to_vec1::<u32>()?);
+                }
+            }
+        }
+        Ok(())
     }
 
     #[test]
