@@ -24,6 +24,8 @@ trials![
     every_weight_of_resnet18_is_drawn,
     a_loss_is_any_closure,
     parameters_are_loaded_by_name,
+    files_of_batch_norms_fit_with_and_without_counts,
+    another_type_of_parameters_is_named,
     own_data_trains_and_is_evaluated,
     a_new_learning_rate_keeps_the_momentum,
     a_loss_that_is_no_number_is_an_error,
@@ -311,6 +313,88 @@ fn parameters_are_loaded_by_name() -> Result<()> {
     Ok(())
 }
 
+/// PyTorch's files have what batch norms count, older ones and candle's do not: ours and candle's norm take both.
+fn files_of_batch_norms_fit_with_and_without_counts() -> Result<()> {
+    let ours = |vb: VarBuilder<'_>| BatchNorm2d::new(2, vb.pp("bn"));
+    let candles = |vb: VarBuilder<'_>| Ok(candle(candle_nn::batch_norm(2, 1e-5, vb.pp("bn"))?));
+    let folder = tempfile::tempdir()?;
+    let (with, without) = (folder.path().join("with"), folder.path().join("without"));
+    let mut tensors: Vec<(String, Tensor)> = Vec::new();
+    for (name, value) in [
+        ("weight", 2f32),
+        ("bias", 3.0),
+        ("running_mean", 4.0),
+        ("running_var", 5.0),
+    ] {
+        tensors.push((format!("bn.{name}"), Tensor::full(value, 2, &Device::Cpu)?));
+    }
+    run::weights::save(&without, &tensors)?;
+    let count = Tensor::new(7i64, &Device::Cpu)?;
+    tensors.push(("bn.num_batches_tracked".to_owned(), count));
+    run::weights::save(&with, &tensors)?;
+    let counted = |net: &DataParallel| {
+        let count = net.parameter("bn.num_batches_tracked", 1)?;
+        count.to_scalar::<i64>()
+    };
+    for (file, count) in [(&with, 7), (&without, 0)] {
+        let net = DataParallel::new(&cpus(2), Initializer::Layers, 0, ours)?;
+        net.load(file)?;
+        ensure!(counted(&net)? == count);
+        let theirs = DataParallel::new(&cpus(2), Initializer::Layers, 0, candles)?;
+        theirs.load(file)?;
+        for net in [net, theirs] {
+            let mean: Vec<f32> = net.parameter("bn.running_mean", 1)?.to_vec1()?;
+            ensure!(mean == [4.0, 4.0], "{mean:?}");
+        }
+    }
+    // of no norm
+    tensors.push((
+        "fc.num_batches_tracked".to_owned(),
+        Tensor::new(7i64, &Device::Cpu)?,
+    ));
+    run::weights::save(&with, &tensors)?;
+    let net = DataParallel::new(&cpus(2), Initializer::Layers, 0, ours)?;
+    says(
+        "there is a tensor \"fc.num_batches_tracked\"",
+        net.load(&with),
+    )
+}
+
+/// Of floats, what can be done is said; integers are frozen.
+fn another_type_of_parameters_is_named() -> Result<()> {
+    let (x, y) = (
+        Tensor::ones((4, 3), DType::F32, &Device::Cpu)?,
+        Tensor::zeros(4, DType::U32, &Device::Cpu)?,
+    );
+    for dtype in [DType::F64, DType::F16, DType::BF16] {
+        let net = DataParallel::new(&cpus(2), Initializer::Normal(0.1), 0, move |vb| {
+            let linear = candle_nn::linear(3, 2, vb.to_dtype(dtype).pp("fc"))?;
+            let network =
+                move |x: &Tensor| linear.forward(&x.to_dtype(dtype)?)?.to_dtype(DType::F32);
+            Ok(candle(network))
+        })?;
+        let words = format!(
+            "the parameter fc.weight has type {dtype:?}, and only F32 is trained; build the network"
+        );
+        says(
+            &words,
+            Trainer::new(&net, cross_entropy, Sgd::new(0.1)).step(&x, &y),
+        )?;
+        // what it says to do
+        let net = DataParallel::new(&cpus(2), Initializer::Normal(0.1), 0, move |vb| {
+            let linear = candle_nn::linear(3, 2, vb.pp("fc"))?;
+            let (weight, bias) = (linear.weight().clone(), linear.bias().unwrap().clone());
+            let network = move |x: &Tensor| {
+                let y = x.to_dtype(dtype)?.matmul(&weight.to_dtype(dtype)?.t()?)?;
+                y.to_dtype(DType::F32)?.broadcast_add(&bias)
+            };
+            Ok(candle(network))
+        })?;
+        Trainer::new(&net, cross_entropy, Sgd::new(0.1)).step(&x, &y)?;
+    }
+    Ok(())
+}
+
 /// A regression on tensors of one's own: three replicas learn as one does, and a metric is summed over them.
 fn own_data_trains_and_is_evaluated() -> Result<()> {
     let x = formula_tensor(1, 1.0, &[50, 4])?;
@@ -431,7 +515,8 @@ fn mistakes_in_a_network_are_named() -> Result<()> {
         let fc = Linear::new(700, 10, vb.pp("fc"))?;
         Ok(Sequential::new().add(Nhwc).add(Flatten).add(fc))
     })?;
-    let words = "the loss does not depend on the parameter spare.weight; if that is meant, set allow_unused";
+    let words = "the loss does not depend on the parameter spare.weight; if that is meant, freeze it with \
+                 Trainer::rate(\"spare.weight\", 0.0), or set allow_unused";
     refused(words, |vb| {
         Linear::without_bias(3, 3, vb.pp("spare"))?;
         let fc = Linear::new(784, 10, vb.pp("fc"))?;
@@ -468,7 +553,7 @@ fn what_would_not_train_is_named() -> Result<()> {
             allow_unused,
             ..Replication::default()
         };
-        let words = "the gradient of norm.weight is missing";
+        let words = "the gradients of norm.weight and norm.bias are missing";
         says(words, first_step(how, norm, &x, &y))?;
     }
     let refused = |words: &str, network: Build<Sequential>| {
@@ -562,8 +647,10 @@ fn a_frozen_part_needs_no_gradient() -> Result<()> {
     )?;
     let trainer = Trainer::new(&whole, cross_entropy, Sgd::new(0.1)).rate("frozen.ids", 0.0)?;
     let mut trainer = trainer.rate("frozen.table", 0.0)?;
-    let words = "the gradient of frozen.below.weight is missing, although the result depends on it";
+    let words = "the gradients of frozen.below.weight and frozen.below.bias are missing";
     says(words, trainer.step(&x, &y))?;
+    let way_out = "as by detach, has to be frozen: Trainer::rate(\"frozen.below\", 0.0)";
+    says(way_out, trainer.step(&x, &y))?;
     let before = whole.state_dict()?;
     let mut trainer = trainer.rate("frozen", 0.0)?;
     for _ in 0..3 {

@@ -430,7 +430,12 @@ impl Replica {
         for (name, buffer) in self.state.buffers() {
             if let Some(at) = not_finite(buffer)? {
                 let value = buffer.flatten_all()?.get(at)?.to_scalar::<f32>()?;
-                candle_core::bail!("{name} has become {value}: {NOT_FINITE_BUFFER}")
+                let why = if value.is_nan() {
+                    NAN_BUFFER
+                } else {
+                    INFINITE_BUFFER
+                };
+                candle_core::bail!("{name} has become {value}: {why}")
             }
         }
         Ok(())
@@ -582,8 +587,9 @@ impl Replica {
 
 const FAILED: &str = "an earlier step failed; build the network anew";
 
-/// What an error says of a buffer that is NaN or infinite.
-const NOT_FINITE_BUFFER: &str = "a batch norm of candle's needs more than one value a channel on each replica; \
+/// What an error says of a buffer that is infinite, and of one that is NaN.
+const INFINITE_BUFFER: &str = "the numbers before it are too large; scale x, or try a smaller rate";
+const NAN_BUFFER: &str = "a batch norm of candle's needs more than one value a channel on each replica; \
     DataIter::drop_last leaves out a last minibatch that is too small";
 
 /// candle's operations forget on what a tensor without elements depends.

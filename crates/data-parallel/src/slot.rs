@@ -60,10 +60,15 @@ impl Slot {
         let trained: Vec<usize> = (0..parameters.len()).filter(|i| trained[*i]).collect();
         for (name, param) in trained.iter().map(|i| &parameters[*i]) {
             let dtype = param.dtype();
+            let what_to_do = if dtype.is_float() {
+                "build the network with a VarBuilder of F32, and convert the parameter with to_dtype where it is used"
+                    .to_owned()
+            } else {
+                format!("Trainer::rate(\"{name}\", 0.0) leaves it as it is")
+            };
             ensure!(
                 dtype == DType::F32,
-                "the parameter {name} has type {dtype:?}, and only F32 is trained; Trainer::rate(\"{name}\", 0.0) leaves \
-                 it as it is"
+                "the parameter {name} has type {dtype:?}, and only F32 is trained; {what_to_do}"
             );
         }
         let mut slot = Self {

@@ -343,15 +343,50 @@ fn check_missing() -> Result<()> {
         (run.checks.variables.clone(), seen, new)
     });
     for New { made, change } in new {
+        let mut missing = Vec::new();
         for (name, var) in &variables.trained {
             if !seen.contains(&var.id()) && change(var)? != 0. {
-                bail!(
-                    "candle ({made}): the gradient of {name} is missing, although the result depends on it. The page \
-                     \"What trains in candle\" says what to use instead; Trainer::rate({name:?}, 0.0) freezes it, and \
-                     Trainer::check_gradients(false) trains all the same"
-                )
+                missing.push(name.as_str());
             }
         }
+        if missing.is_empty() {
+            continue;
+        }
+        let (names, layer) = (missing.join(" and "), layer_of(&missing));
+        let (gradients_are, it_is) = if missing.len() == 1 {
+            ("gradient", "is missing, although the result depends on it")
+        } else {
+            (
+                "gradients",
+                "are missing, although the result depends on them",
+            )
+        };
+        let freeze = if layer.is_empty() {
+            "Trainer::rate with each of these names and 0.0".to_owned()
+        } else {
+            format!("Trainer::rate({layer:?}, 0.0)")
+        };
+        bail!(
+            "candle ({made}): the {gradients_are} of {names} {it_is}. What is cut off on purpose, as by detach, has to be \
+             frozen: {freeze}. If it is to be trained, the page \"What trains in candle\" says what to use instead"
+        )
     }
     Ok(())
+}
+
+/// The layer of which all of these are, or their only name; empty where they have none in common.
+fn layer_of<'a>(names: &[&'a str]) -> &'a str {
+    let [first, others @ ..] = names else {
+        return "";
+    };
+    if others.is_empty() {
+        return first;
+    }
+    let ends = first.match_indices('.').map(|(end, _)| end);
+    let is_common = |end: &usize| {
+        let layer = &first[..=*end];
+        others.iter().all(|name| name.starts_with(layer))
+    };
+    let common = ends.take_while(is_common).last();
+    common.map_or("", |end| &first[..end])
 }

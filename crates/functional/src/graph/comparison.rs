@@ -76,6 +76,20 @@ pub(crate) fn compare(
 fn said(call: &Call<'_>, error: GradientError) -> Error {
     let what = match error {
         GradientError::Failed(error) => return error,
+        GradientError::Wrong { gradient: None, .. } => {
+            return Error::Msg(format!(
+                "candle ({}): {error}. What is cut off on purpose, as by detach, has to be frozen: Trainer::rate with the \
+                 layers before it and 0.0. If they are to be trained, the page \"What trains in candle\" says what to use \
+                 instead; Trainer::check_gradients(false) leaves this check out",
+                call.made
+            ));
+        }
+        GradientError::Backward(_) => {
+            return Error::Msg(format!(
+                "candle ({}): {error}. The page \"What trains in candle\" says what to use instead",
+                call.made
+            ));
+        }
         GradientError::Incomparable(NO_NUMBER) => format!(
             "its gradients cannot be checked: it {NO_NUMBER} on numbers between 0.1 and 1.1, between 0.1 and 0.9, and \
              between -1.1 and -0.1"

@@ -42,7 +42,8 @@ pub(crate) const RANDOM: &str = "gives another result each time";
 /// five random directions. For each it compares the derivative that follows from candle's gradient with
 /// (f(x + h·d) − f(x − h·d)) / 2h. The gradient is wrong if three of the five differ, for each of three h, and the finite
 /// differences of two h are close to each other: rounding makes others. `tolerance` is the largest allowed difference, in
-/// proportion to the derivatives: 0.05 suits f32, 1e-6 suits f64. Results with several elements are weighted and summed.
+/// proportion to the derivatives: 0.05 suits f32, 1e-6 suits f64. What is computed in f16 or bf16 in between is compared
+/// over longer steps: only large errors of its gradients are found. Results with several elements are weighted and summed.
 ///
 /// A gradient that is wrong in a small part passes: the parts are compared together. A part that is cut off on purpose,
 /// as by `detach`, looks like a missing gradient.
@@ -99,13 +100,12 @@ pub(crate) fn compare_gradients(
     let gradients = gradients.map_err(|error| GradientError::Backward(without_backtrace(error)))?;
     let size = sum(&loss.sqr()?)?.sqrt();
     let check = |of: String, tensors: &[Tensor]| {
-        let is_f64 = |x: &Tensor| x.dtype() == DType::F64;
         let function = Function {
             f: weighted,
             here: once,
             size,
             weight: sum(&weights.sqr()?)?.sqrt(),
-            exact: is_f64(&y) && tensors.iter().all(is_f64),
+            precision: Precision::of(&y, tensors),
         };
         let Some(wrong) = function.compare(tensors, &gradients, tolerance)? else {
             return Ok(());
@@ -149,8 +149,48 @@ struct Function<F> {
     /// That of the numbers which it sums, and of the weights by which they are multiplied.
     size: f64,
     weight: f64,
-    /// Whether all is in f64.
-    exact: bool,
+    precision: Precision,
+}
+
+/// How exactly a function is computed.
+#[derive(Clone, Copy)]
+struct Precision {
+    /// Steps over which its rounding does not hide a difference.
+    steps: [f64; 3],
+    /// Its largest error, in proportion to what it sums.
+    rounding: f64,
+}
+
+impl Precision {
+    /// That of the coarsest type between `moved` and `y`, which can be other than those at both ends.
+    fn of(y: &Tensor, moved: &[Tensor]) -> Self {
+        let between = y.sorted_nodes().into_iter().chain([y]).chain(moved);
+        let types = between.map(Tensor::dtype).filter(DType::is_float);
+        let bits = types.map(|dtype| match dtype {
+            DType::F64 => 52,
+            DType::F32 => 23,
+            DType::F16 => 10,
+            _ => 7, // bf16, and what is coarser
+        });
+        match bits.min() {
+            Some(52) => Self {
+                steps: [1e-5, 1e-6, 1e-7],
+                rounding: 1e-14,
+            },
+            Some(7) => Self {
+                steps: [0.5, 0.4, 0.3],
+                rounding: 8e-3,
+            },
+            Some(10) => Self {
+                steps: [0.1, 0.05, 0.03],
+                rounding: 1e-3,
+            },
+            _ => Self {
+                steps: [1e-3, 3e-4, 1e-4],
+                rounding: 1e-6,
+            },
+        }
+    }
 }
 
 impl<F: Fn() -> Result<f64>> Function<F> {
@@ -165,10 +205,7 @@ impl<F: Fn() -> Result<f64>> Function<F> {
         if tensors.is_empty() {
             return Ok(None);
         }
-        let (steps, rounding) = match self.exact {
-            true => ([1e-5, 1e-6, 1e-7], 1e-14),
-            false => ([1e-3, 3e-4, 1e-4], 1e-6),
-        };
+        let Precision { steps, rounding } = self.precision;
         let sizes = tensors.iter().map(root_mean_square);
         let sizes = sizes.collect::<Result<Vec<f64>>>()?;
         let smallest = sizes.iter().copied().filter(|size| *size > 0.);

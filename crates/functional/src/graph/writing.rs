@@ -36,7 +36,10 @@ pub(crate) fn fill(
 
 /// What an error says of a parameter without a gradient.
 pub(crate) fn unused(name: &str) -> String {
-    format!("the loss does not depend on the parameter {name}; if that is meant, set allow_unused")
+    format!(
+        "the loss does not depend on the parameter {name}; if that is meant, freeze it with \
+         Trainer::rate({name:?}, 0.0), or set allow_unused"
+    )
 }
 
 /// The buckets while a backward pass writes to them.
@@ -93,7 +96,11 @@ impl<'a, B: Backend> Writing<'a, B> {
         let mut parameters = parts.iter().map(|part| &self.parameters[part.parameter]);
         let missing = parameters.find(|parameter| !parameter.touched);
         if let Some(Parameter { name, .. }) = missing.filter(|_| !self.allow_unused) {
-            bail!("{}: candle computes no gradient of it", unused(name))
+            bail!(
+                "no gradient comes to the parameter {name}, although the network uses it: something between it and the \
+                 loss computes none. The page \"What trains in candle\" says what to use instead; or freeze it with \
+                 Trainer::rate({name:?}, 0.0)"
+            )
         }
         let mut values = self.close(stream, index)?.expect("it is complete once");
         fill(self.parameters, parts, &mut values)?;

@@ -22,9 +22,12 @@ impl CrossEntropy {
             [dims @ .., classes] if !dims.is_empty() => (dims, *classes),
             _ => bail!("{op}: y_hat has shape {y_hat:?}, expected (B, C) or (B, …, C)"),
         };
-        if y.dtype() != DType::U32 {
-            let dtype = y.dtype().as_str();
-            bail!("{op}: y is {dtype}, expected u32; convert it with to_dtype")
+        // the shape first: one-hot labels are not to be converted
+        if y.dims() == y_hat {
+            bail!(
+                "{op}: y has shape {y_hat:?} as y_hat, expected {dims:?}: of one-hot labels take y.argmax(D::Minus1); a \
+                 loss of probabilities is one of your own"
+            )
         }
         match dims {
             [batch] => args::vector(op, "y", y.dims(), *batch, "examples of y_hat")?,
@@ -38,6 +41,10 @@ impl CrossEntropy {
                 "{op}: y has shape {:?}, expected {dims:?} for y_hat of shape {y_hat:?}",
                 y.dims()
             ),
+        }
+        if y.dtype() != DType::U32 {
+            let dtype = y.dtype().as_str();
+            bail!("{op}: y is {dtype}, expected u32; convert it with to_dtype")
         }
         let (batch, y) = (y.elem_count(), y.flatten_all()?);
         let labels = match y.device().is_cpu() {

@@ -120,3 +120,39 @@ fn what_cannot_be_compared_is_an_error() -> Result<()> {
     says(|x| x.matmul(x), "shape mismatch");
     Ok(())
 }
+
+/// What is computed in a coarser type than what goes in and comes out: a right gradient passes, and one that is a quarter
+/// of it does not.
+#[test]
+fn precision_is_that_of_the_coarsest_type() -> Result<()> {
+    use DType::{BF16, F16, F32, F64};
+
+    for (dtype, outside) in [(BF16, F32), (F16, F32), (F32, F64), (BF16, F64)] {
+        for rows in [1, 2, 3, 5, 20, 100] {
+            let (x, w) = (random((rows, 6), rows as u64), random((6, 3), 7));
+            let inputs = [x.to_dtype(outside)?, w.to_dtype(outside)?];
+            let product = |t: &[Tensor]| {
+                t[0].to_dtype(dtype)?
+                    .matmul(&t[1].to_dtype(dtype)?)?
+                    .to_dtype(outside)
+            };
+            let tolerance = 0.05;
+            let checked = check_gradients(product, &inputs, tolerance);
+            checked.map_err(|error| {
+                candle_core::Error::Msg(format!("{dtype:?}, {rows} rows: {error}"))
+            })?;
+            let faulty = |t: &[Tensor]| {
+                product(&[
+                    t[0].apply_op1(Faulty(|dy| Ok(Some((dy * 0.25)?))))?,
+                    t[1].clone(),
+                ])
+            };
+            let found = check_gradients(faulty, &inputs, tolerance).is_err();
+            assert!(
+                found,
+                "{dtype:?}, {rows} rows: a quarter of the gradient passes"
+            );
+        }
+    }
+    Ok(())
+}
