@@ -22,7 +22,9 @@ trials![
 fn what_was_reached_is_reported_and_written() -> Result<()> {
     end_in_order_after(&["-INT"])?;
     // a terminal that closes: the shell says so, and then the system
-    end_in_order_after(&["-HUP", "-HUP"])
+    end_in_order_after(&["-HUP", "-HUP"])?;
+    // a queue that warns, and then ends the job
+    end_in_order_after(&["-USR1", "-USR1", "-TERM"])
 }
 
 fn end_in_order_after(signals: &[&str]) -> Result<()> {

@@ -259,13 +259,13 @@ pub fn signal(signal: &str, pid: u32) -> Result<()> {
 /// would ignore them as well, but not what this process catches.
 #[cfg(unix)]
 pub fn programs_hear_signals() -> Result<()> {
-    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
     use std::sync::{Arc, atomic::AtomicBool};
 
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|l| l.strip_prefix("SigIgn:"));
     let ignored = u64::from_str_radix(mask.unwrap_or("0").trim(), 16)?;
-    for signal in [SIGHUP, SIGINT, SIGTERM] {
+    for signal in [SIGHUP, SIGINT, SIGTERM, SIGUSR1] {
         if ignored & (1 << (signal - 1)) != 0 {
             signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)))?;
         }

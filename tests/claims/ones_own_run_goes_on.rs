@@ -567,7 +567,7 @@ fn a_full_disk_is_an_error_and_the_checkpoint_stays() -> Result<()> {
 
 /// Without MPI each process would train by itself, in the same folder.
 fn what_a_launcher_started_does_not_train_alone() -> Result<()> {
-    for variable in ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"] {
+    for variable in ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"] {
         let place = Place::new()?;
         let output = place.command("")?.env(variable, "2").output()?;
         let (status, stdout, stderr) = ended(output)?;
@@ -583,6 +583,13 @@ fn what_a_launcher_started_does_not_train_alone() -> Result<()> {
         let one = place.command("epochs=1")?.env(variable, "1").output()?;
         ensure!(one.status.success(), "{variable}=1");
     }
+    // of a script that Slurm has started, and not srun
+    let place = Place::new()?;
+    let one = place
+        .command("epochs=1")?
+        .env("SLURM_NTASKS", "4")
+        .output()?;
+    ensure!(one.status.success(), "SLURM_NTASKS=4");
     Ok(())
 }
 

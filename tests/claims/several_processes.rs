@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::a_failing_replica_ends_the_run::VARIABLE;
-use crate::kit::{ended, has, signal, succeeds, until_two_checkpoints};
+use crate::kit::{ended, has, root, signal, succeeds, until_there, until_two_checkpoints};
 
 trials![
     three_steps_of_resnet18,
@@ -20,6 +20,7 @@ trials![
     a_process_that_stops_is_named_in_time,
     a_job_that_was_stopped_goes_on,
     a_process_that_is_asked_to_end_ends_all_in_order,
+    a_job_that_is_asked_to_end_leaves_a_checkpoint,
     a_process_that_cannot_go_on_ends_all,
     a_replica_that_stands_still_ends_all,
     sums_in_another_order_do_not_go_on,
@@ -253,6 +254,44 @@ fn a_process_that_is_asked_to_end_ends_all_in_order() -> Result<()> {
     ensure!(status == 130, "status {status}\n{output}");
     ensure!(output.contains("interrupted in epoch 1"), "{output}");
     ensure!(out.join("model.safetensors").is_file());
+    Ok(())
+}
+
+/// `mpirun` passes SIGUSR1 on, and the run goes on to the bit. SIGTERM it sends itself, and the page has the option with
+/// which it then waits for the processes; here for less time.
+fn a_job_that_is_asked_to_end_leaves_a_checkpoint() -> Result<()> {
+    const WAITS: &str = "--mca odls_base_sigkill_timeout";
+    let page = fs::read_to_string(root().join("notebooks-md/several-machines.md"))?;
+    ensure!(page.contains(WAITS), "the page has another option");
+    let asked_to_end = |name: &str, mca: &str, args: &str, folder: &Path| -> Result<i32> {
+        let begin = format!(
+            "concise --backend mpi {args} --gpus 2 --out {}",
+            folder.display()
+        );
+        let mut job = mpirun();
+        job.args(mca.split_whitespace()).args(of(2, &begin)?);
+        let mut job = job.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        until_there(&folder.join("steps.csv"), &mut job)?;
+        signal(name, job.id())?;
+        let (status, stdout, stderr) = ended(job.wait_with_output()?)?;
+        let says = has(&stdout, "\ninterrupted in epoch 1 of ");
+        says.with_context(|| format!("{name}: status {status}\n{stderr}"))?;
+        Ok(status)
+    };
+    let args = SMALL.replace("--limit-train 34", "--limit-train 320");
+    same_as_in_one_process(2, &args, |folder| {
+        let begin = format!("concise --backend mpi {args}");
+        let status = asked_to_end("-USR1", "", &begin, folder)?;
+        ensure!(status == 130, "{status}");
+        let go_on = format!("concise --backend mpi --resume {}", folder.display());
+        let (status, stdout, stderr) = under_mpirun(2, &go_on)?;
+        ensure!(status == 0, "{status}\n{stdout}{stderr}");
+        Ok(())
+    })?;
+    let folder = tempfile::tempdir()?;
+    let run = folder.path().join("run");
+    asked_to_end("-TERM", &format!("{WAITS} 2"), LONG, &run)?;
+    ensure!(run.join("model.safetensors").is_file(), "it was killed");
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 
-use crate::kit::{ended, has, root, succeeds, until_two_checkpoints};
+use crate::kit::{ended, has, root, signal, succeeds, until_there, until_two_checkpoints};
 use crate::several_processes::{LONG, SMALL, all_are_gone, as_program, children, same_runs};
 use crate::several_processes::{trains, until_they_train};
 
@@ -21,6 +21,7 @@ pub fn trials() -> Vec<Trial> {
         they_send_the_bytes_that_are_predicted,
         they_miss_a_host_that_is_cut_off,
         one_goes_on_without_the_other,
+        the_script_ends_in_order,
     )
 }
 
@@ -213,15 +214,10 @@ fn they_miss_a_host_that_is_cut_off() -> Result<()> {
 /// The script of the page, with two processes on each host. The cable is cut in the middle: the first host goes on alone,
 /// and the result has the bits of an undisturbed run.
 fn one_goes_on_without_the_other() -> Result<()> {
-    let page = fs::read_to_string(root().join("notebooks-md/several-machines.md"))?;
-    let script = page
-        .split("```sh\n")
-        .find(|block| block.starts_with("#!/bin/sh"));
-    let script = script.and_then(|rest| rest.split("```").next());
     let hosts = Hosts::new()?;
     let [goes_on, run, said] =
         ["goes_on.sh", "run", "said"].map(|name| hosts.folder.path().join(name));
-    fs::write(&goes_on, script.context("the page has no script")?)?;
+    fs::write(&goes_on, script_of_the_page("HOSTS=")?)?;
     let args = "--device cpu --data synthetic --limit-train 112 --limit-test 10 --epochs 1 --batch-size 16 \
                 --lr 0.01 --gpus 4 --checkpoint-every 1 --threads 1";
     let undisturbed = hosts.folder.path().join("undisturbed");
@@ -251,6 +247,74 @@ fn one_goes_on_without_the_other() -> Result<()> {
     let took = cut.elapsed();
     ensure!(took < Duration::from_secs(90), "{took:?}\n{said}");
     same_runs(&undisturbed, &run)
+}
+
+/// The script of the page that has these words.
+fn script_of_the_page(words: &str) -> Result<String> {
+    let page = fs::read_to_string(root().join("notebooks-md/several-machines.md"))?;
+    let blocks = page.split("```sh\n").map(|rest| rest.split("```").next());
+    let mut blocks = blocks.map(Option::unwrap_or_default);
+    let script = blocks.find(|block| block.starts_with("#!/bin/sh") && block.contains(words));
+    Ok(script.context("the page has no such script")?.to_owned())
+}
+
+/// SIGTERM to the script, and Slurm's warning to its own: a checkpoint, and no other start by the script itself.
+fn the_script_ends_in_order() -> Result<()> {
+    let hosts = Hosts::new()?;
+    let path = |name: &str| hosts.folder.path().join(name);
+    let args = "--device cpu --data synthetic --limit-train 4000 --limit-test 10 --batch-size 4 --lr 0.01 --gpus 2 \
+                --threads 1";
+    fs::write(path("goes_on.sh"), script_of_the_page("HOSTS=")?)?;
+    let program = as_program("concise --backend mpi")?.join(" ");
+    let slurm = script_of_the_page("#SBATCH")?
+        .replace("DIR", &path("queued").display().to_string())
+        .replace(
+            "mpirun target/release/concise --backend mpi --gpus 4",
+            &format!("mpirun -n 2 {program} {args}"),
+        );
+    fs::write(path("slurm.sh"), slurm)?;
+    fs::write(
+        path("scontrol"),
+        "#!/bin/sh\necho \"$@\" > \"${0%/*}/requeued\"\n",
+    )?;
+    ensure!(
+        Command::new("chmod")
+            .arg("+x")
+            .arg(path("scontrol"))
+            .status()?
+            .success()
+    );
+    for (script, run, name, expected) in [
+        ("goes_on.sh", "run", "-TERM", 130),
+        ("slurm.sh", "queued", "-USR1", 130),
+    ] {
+        let file = fs::File::create(path("said"))?;
+        let mut command = hosts.on_the_first("sh");
+        command.arg(path(script));
+        if run == "run" {
+            command.arg(path(run)).args(args.split_whitespace());
+        }
+        let mut script = command
+            .env("HOSTS", "10.77.0.1")
+            .env("SLOTS", "2")
+            .env("PROGRAM", &program)
+            .env("SLURM_JOB_ID", "17")
+            .stdout(file.try_clone()?)
+            .stderr(file)
+            .spawn()?;
+        until_there(&path(run).join("steps.csv"), &mut script)?;
+        signal(name, script.id())?;
+        let status = script.wait()?;
+        let said = fs::read_to_string(path("said"))?;
+        ensure!(status.code() == Some(expected), "{status}\n{said}");
+        has(&said, "interrupted in epoch 1 of 10, after step ")?;
+        ensure!(
+            said.matches("\ntest acc: ").count() == 1,
+            "it began again:\n{said}"
+        );
+    }
+    ensure!(fs::read_to_string(path("requeued"))? == "requeue 17\n");
+    Ok(())
 }
 
 /// All processes below one.

@@ -1,5 +1,6 @@
 //! The section's training function.
 
+use std::io::Write;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
@@ -50,7 +51,7 @@ pub fn train(options: &Options) -> Result<Summary> {
         Err(error) if !alone => {
             // The others wait for this one. The line is one write: mpirun prints lines of its own between two.
             let line = format!("error: process {rank}: {error:#}\n");
-            eprint!("{line}");
+            let _ = std::io::stderr().write_all(line.as_bytes());
             Processes::abort(if error.is::<BadInput>() { 2 } else { 1 })
         }
         ended => ended,
@@ -87,6 +88,17 @@ fn train_among(processes: &Arc<Processes>, options: &Options) -> Result<Summary>
     run.finish(&State(&net, &trainer))
 }
 
+/// Says what to do where one process reads images and another one draws them.
+fn where_images_come_from(error: candle_core::Error, run: &Run) -> candle_core::Error {
+    if !error.to_string().contains("\"images ") {
+        return error;
+    }
+    let variable = run.data_variable();
+    error.context(format!(
+        "each process needs the same images: give --data, or {variable} in every process (mpirun -x {variable})"
+    ))
+}
+
 /// Whether the error is that processes have different settings or parameters.
 fn disagree(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref::<candle_core::Error>();
@@ -100,7 +112,9 @@ fn start(processes: &Arc<Processes>, options: &Options) -> Result<(Run, DataPara
     let how = options.replication(processes, &run.devices)?;
     run.depends_on(&options.schedule_settings(&run));
     let settings = format!("{}\n{how:?}\n{}", run.settings(), run.keeping());
-    processes.agree("settings", &settings)?;
+    processes
+        .agree("settings", &settings)
+        .map_err(|error| where_images_come_from(error, &run))?;
     // Initialize the network on all devices
     let model = |vb: VarBuilder<'_>| resnet18(10, vb);
     let world = World::of(processes.clone(), run.devices.clone());

@@ -5,13 +5,14 @@ use std::ops::Range;
 use crate::cores::{GivenCores, given_cores};
 
 /// How many processes a launcher has started, of which this is one, and the environment variable that says so: that of
-/// Open MPI's `mpirun`, of MPICH's and Intel's `mpiexec`, or of Slurm. None if there is no launcher.
+/// Open MPI's `mpirun`, of MPICH's and Intel's `mpiexec`, or of Slurm's `srun`: a script that Slurm has started is one
+/// process, however many tasks the job has. None if there is no launcher.
 ///
 /// ```
 /// assert_eq!(devices::launched(), None); // cargo test
 /// ```
 pub fn launched() -> Option<(&'static str, usize)> {
-    let variables = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"];
+    let variables = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"];
     variables.into_iter().find_map(|variable| {
         let processes = std::env::var(variable).ok()?.parse().ok()?;
         Some((variable, processes))

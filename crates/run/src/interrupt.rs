@@ -45,8 +45,9 @@ pub(crate) fn end_when(flag: Arc<AtomicBool>) {
     *lock(&ENDS) = flag;
 }
 
-/// From here on Ctrl-C, SIGTERM and SIGHUP only set the flag, the first time. One that was ignored when the
-/// program started stays ignored: so `nohup` asks for it, and `sh` for what it starts in the background.
+/// From here on Ctrl-C, SIGTERM and SIGHUP only set the flag, the first time, and so do the signals with which queues
+/// warn: SIGUSR1, SIGUSR2 and SIGXCPU. One that was ignored when the program started stays ignored: so `nohup` asks for
+/// it, and `sh` for what it starts in the background.
 pub(crate) fn catch() -> anyhow::Result<()> {
     static CAUGHT: AtomicBool = AtomicBool::new(false);
     match CAUGHT.swap(true, SeqCst) {
@@ -57,16 +58,18 @@ pub(crate) fn catch() -> anyhow::Result<()> {
 
 #[cfg(unix)]
 fn on_signals() -> std::io::Result<()> {
-    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU, SIGXFSZ};
 
     let ignored = ignored();
-    let mut wanted = vec![SIGHUP, SIGINT, SIGTERM];
+    let mut wanted = vec![SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU];
     wanted.retain(|signal| ignored & (1 << (signal - 1)) == 0);
     // a file that may grow no more is as a full disk: the write fails, and the process goes on
     signal_hook::flag::register(SIGXFSZ, Arc::default())?;
     let mut signals = signal_hook::iterator::Signals::new(wanted)?;
-    // a terminal that closes is told of twice, by the shell and by the system: that is not a second wish
-    let serve = move || signals.forever().for_each(|s| signalled(s != SIGHUP));
+    // of a terminal that closes the shell tells and the system, and a queue warns before it ends a job: only Ctrl-C and
+    // SIGTERM insist
+    let insists = |signal| signal == SIGINT || signal == SIGTERM;
+    let serve = move || signals.forever().for_each(|s| signalled(insists(s)));
     let thread = std::thread::Builder::new().name("ctrl-c".into());
     thread.spawn(serve).map(drop)
 }
@@ -87,15 +90,15 @@ fn on_signals() -> Result<(), ctrlc::Error> {
     ctrlc::set_handler(|| signalled(true))
 }
 
-/// The first time the run ends in order; after that the process does, if it is to end `at_once`.
-fn signalled(at_once: bool) {
-    match ASKED.swap(true, SeqCst) {
-        true if at_once => {
-            remove_bar();
-            std::process::exit(INTERRUPTED_STATUS.into());
-        }
-        true => return,
-        false => (),
+/// The first time the run ends in order; the second time that a signal insists, the process ends at once.
+fn signalled(insists: bool) {
+    static INSISTED: AtomicBool = AtomicBool::new(false);
+    if insists && INSISTED.swap(true, SeqCst) {
+        remove_bar();
+        std::process::exit(INTERRUPTED_STATUS.into());
+    }
+    if ASKED.swap(true, SeqCst) {
+        return;
     }
     let word = "stopping after this step; press Ctrl-C again to stop at once";
     // the terminal has written ^C; with a bar that is gone

@@ -201,6 +201,11 @@ impl Run {
         self.record.header.settings.clone()
     }
 
+    /// The environment variable that names the folder of the images.
+    pub fn data_variable(&self) -> &'static str {
+        self.options.dataset.env_var()
+    }
+
     /// Adds lines to [`settings`](Self::settings), but for those whose first word is there already.
     pub fn depends_on(&mut self, lines: &str) {
         let settings = &mut self.record.header.settings;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use dataset::Dataset;
+use dataset::{Dataset, Name};
 
 use super::Run;
 use crate::options::Book;
@@ -70,9 +70,29 @@ pub(super) fn check_same(own: &str, other: &str) -> Result<()> {
             "the learning rate of each step depends on the number of all steps, so with other --epochs it is another run \
              from its first step on. Resume with the same --epochs; or begin a new run with its parameters: --init FILE"
         }
+        _ if key == "images" => return which_images(&instead, &line),
         _ => "resume with the same options",
     };
     bail!("the run there has {line:?}, this one has {instead:?}; {why}")
+}
+
+/// The error where a run had other images: which they were, and how to name them.
+fn which_images(own: &str, other: &str) -> Result<()> {
+    let name = other.split(' ').find_map(|word| word.parse().ok());
+    let variable = name.unwrap_or(Name::FashionMnist).env_var();
+    let is_synthetic = |line: &str| line.starts_with("images synthetic");
+    let what_to_do = if is_synthetic(other) {
+        "that run had synthetic images: resume with --data synthetic".to_owned()
+    } else if is_synthetic(own) {
+        format!(
+            "that run read its images from files, and none are named here: set {variable}, or give --data DIR"
+        )
+    } else {
+        format!(
+            "the images are others: name the folder that the run had, with {variable} or --data DIR"
+        )
+    };
+    bail!("the run there has {other:?}, this one has {own:?}; {what_to_do}")
 }
 
 fn is_epochs(line: &str) -> bool {
@@ -111,6 +131,21 @@ mod tests {
                 "schedule cosine in 20 steps",
                 "schedule cosine in 10 steps",
                 "with other --epochs it is another run",
+            ),
+            (
+                "images synthetic mnist 1 2",
+                "images mnist 3 4",
+                "none are named here: set MNIST_DIR, or give --data DIR",
+            ),
+            (
+                "images fashion-mnist 1 2",
+                "images synthetic fashion-mnist 3 4",
+                "that run had synthetic images: resume with --data synthetic",
+            ),
+            (
+                "images fashion-mnist 1 2",
+                "images fashion-mnist 3 4",
+                "name the folder that the run had, with FASHION_MNIST_DIR or --data DIR",
             ),
             (
                 "schedule cosine in 20 steps",
