@@ -264,10 +264,7 @@ fn a_job_that_is_asked_to_end_leaves_a_checkpoint() -> Result<()> {
     let page = fs::read_to_string(root().join("notebooks-md/several-machines.md"))?;
     ensure!(page.contains(WAITS), "the page has another option");
     let asked_to_end = |name: &str, mca: &str, args: &str, folder: &Path| -> Result<i32> {
-        let begin = format!(
-            "concise --backend mpi {args} --gpus 2 --out {}",
-            folder.display()
-        );
+        let begin = format!("{args} --gpus 2 --out {}", folder.display());
         let mut job = mpirun();
         job.args(mca.split_whitespace()).args(of(2, &begin)?);
         let mut job = job.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;

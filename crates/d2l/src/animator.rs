@@ -32,15 +32,26 @@ pub struct Animator {
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 
 const SIZE: (u32, u32) = (560, 360);
-const COLORS: [RGBColor; 4] = [
+/// Matplotlib's ten colours.
+const COLORS: [RGBColor; 10] = [
     RGBColor(31, 119, 180),
     RGBColor(214, 39, 40),
     RGBColor(44, 160, 44),
     RGBColor(148, 103, 189),
+    RGBColor(255, 127, 14),
+    RGBColor(140, 86, 75),
+    RGBColor(227, 119, 194),
+    RGBColor(127, 127, 127),
+    RGBColor(188, 189, 34),
+    RGBColor(23, 190, 207),
 ];
 
+/// A value beyond this is as one that is infinite: the length of an axis has to be a number.
+const LARGEST: f64 = 1e307;
+
 impl Animator {
-    /// One curve for each name in `legend`, over `xlim`.
+    /// One curve for each name in `legend`, over `xlim`. What lies outside of `xlim` is not drawn: there a line ends at the
+    /// edge. It has a gap at NaN and infinity.
     pub fn new(xlabel: &str, legend: &[&str], xlim: (f64, f64)) -> Self {
         Self {
             xlabel: xlabel.to_owned(),
@@ -59,8 +70,8 @@ impl Animator {
         self
     }
 
-    /// Makes the x axis logarithmic, the book's `xscale='log'`, with a mark at the x of each point. `xlim` has to
-    /// be above 0.
+    /// Makes the x axis logarithmic, the book's `xscale='log'`, with a mark at the x of each point. It has no place for an x
+    /// of 0 or below; if `xlim` has one, it ends at the points.
     ///
     /// ```
     /// let rates = d2l::Animator::new("learning rate", &["LeNet"], (0.02, 0.5));
@@ -112,13 +123,66 @@ impl Animator {
 
     fn draw(&self, area: Area<'_>) -> Result<()> {
         area.fill(&WHITE)?;
-        let x = self.xlim();
+        let axis = self.xlim();
+        let place = |x: f64| self.place(x);
         if self.log {
-            let marks = self.x.clone();
-            return self.plot(area, x.log_scale().with_key_points(marks), 0, short);
+            let on_axis = |x: &f64| place(*x).is_some() && *x >= axis.start && *x <= axis.end;
+            let marks: Vec<f64> = self.x.iter().copied().filter(on_axis).collect();
+            let x = axis.clone().log_scale().with_key_points(marks);
+            return self.plot(area, x, &axis, 0, short);
         }
-        let (marks, digits) = marks(&x);
-        self.plot(area, x, marks, |x| format!("{x:.digits$}"))
+        let (marks, digits) = marks(&axis);
+        let mark = |x: f64| label(x, digits, &axis);
+        self.plot(area, axis.clone(), &axis, marks, mark)
+    }
+
+    /// Where a value of x stands on its axis, as a number that grows along it; none where it has no place.
+    fn place(&self, x: f64) -> Option<f64> {
+        let place = if self.log { x.ln() } else { x };
+        Some(place).filter(|place| place.is_finite() && x.abs() <= LARGEST)
+    }
+
+    /// Curve `i` in pieces: its points from left to right, cut off at the ends of the axis. Where a point has no place, a
+    /// piece ends.
+    fn pieces(&self, i: usize, axis: &Range<f64>) -> Vec<Vec<(f64, f64)>> {
+        let points = self.x.iter().zip(&self.y[i]);
+        let points: Vec<Option<(f64, f64)>> = points
+            .map(|(x, y)| {
+                let is_there = self.place(*x).is_some() && y.abs() <= LARGEST;
+                is_there.then_some((*x, *y))
+            })
+            .collect();
+        let mut pieces: Vec<Vec<(f64, f64)>> = Vec::new();
+        for pair in points.windows(2) {
+            let Some((a, b)) = pair[0].zip(pair[1]) else {
+                continue;
+            };
+            let Some([from, to]) = self.cut(a, b, axis) else {
+                continue;
+            };
+            match pieces.last_mut() {
+                Some(piece) if piece.last() == Some(&from) => piece.push(to),
+                _ => pieces.push(vec![from, to]),
+            }
+        }
+        pieces
+    }
+
+    /// The part of a line that is on the axis; on a logarithmic one the line is straight in the picture.
+    fn cut(&self, a: (f64, f64), b: (f64, f64), axis: &Range<f64>) -> Option<[(f64, f64); 2]> {
+        if a.0.max(b.0) < axis.start || a.0.min(b.0) > axis.end {
+            return None;
+        }
+        let place = |x: f64| self.place(x).unwrap_or_default();
+        let end = |p: (f64, f64)| {
+            let x = p.0.clamp(axis.start, axis.end);
+            if x == p.0 {
+                return p;
+            }
+            let part = (place(x) - place(a.0)) / (place(b.0) - place(a.0));
+            (x, a.1 * (1.0 - part) + b.1 * part)
+        };
+        Some([end(a), end(b)])
     }
 
     /// Draws the curves over an axis `x` with at most so many marks.
@@ -126,6 +190,7 @@ impl Animator {
         &self,
         area: Area<'_>,
         x: X,
+        axis: &Range<f64>,
         marks: usize,
         mark: impl Fn(f64) -> String,
     ) -> Result<()>
@@ -133,9 +198,12 @@ impl Animator {
         X: AsRangedCoord<Value = f64>,
         X::CoordDescType: ValueFormatter<f64>,
     {
-        let y = self.ylim();
-        let y_digits = digits(&y);
-        let y_label = if self.ylabel.is_empty() { 56 } else { 76 };
+        let y = self.ylim(axis);
+        let (y_axis, y_digits) = (y.clone(), digits(&y));
+        // a label may be longer than most are
+        let longest = [y.start, y.end].map(|y| label(y, y_digits, &y_axis).len());
+        let y_label = (14 + 8 * longest[0].max(longest[1]) as u32).max(56);
+        let y_label = y_label + if self.ylabel.is_empty() { 0 } else { 20 };
         let mut chart = ChartBuilder::on(&area)
             .margin(16)
             .x_label_area_size(40)
@@ -146,7 +214,7 @@ impl Animator {
             mesh.y_desc(&self.ylabel);
         }
         mesh.x_desc(&self.xlabel)
-            .y_label_formatter(&|y| format!("{y:.y_digits$}"))
+            .y_label_formatter(&|y| label(*y, y_digits, &y_axis))
             .x_label_formatter(&|x| mark(*x))
             .x_labels(marks)
             .y_labels(6)
@@ -158,12 +226,19 @@ impl Animator {
         // points that touch would hide the line
         let (width, point) = if self.x.len() > 60 { (1, 0) } else { (2, 3) };
         for (i, (ys, name)) in self.y.iter().zip(&self.legend).enumerate() {
-            let color = COLORS[i % COLORS.len()];
-            let points = self.x.iter().copied().zip(ys.iter().copied());
-            let points = points.filter(|(_, y)| y.is_finite());
-            let line = LineSeries::new(points, color.stroke_width(width)).point_size(point);
+            let color = color(i);
+            let style = color.stroke_width(width);
+            let is_on_axis = |(x, y): &(&f64, &f64)| {
+                let x_is = self.place(**x).is_some() && **x >= axis.start && **x <= axis.end;
+                x_is && y.abs() <= LARGEST
+            };
+            let points = self.x.iter().zip(ys).filter(is_on_axis);
+            let circles = points.filter(|_| point > 0);
+            let circles = circles.map(|(x, y)| Circle::new((*x, *y), point, style).into_dyn());
+            let pieces = self.pieces(i, axis).into_iter();
+            let lines = pieces.map(|piece| PathElement::new(piece, style).into_dyn());
             chart
-                .draw_series(line)?
+                .draw_series(circles.chain(lines))?
                 .label(name)
                 .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], color));
         }
@@ -178,12 +253,24 @@ impl Animator {
         Ok(())
     }
 
-    /// The axis has a length, even where there is one epoch only: that is its middle.
+    /// The axis has a length, even where there is one epoch only: that is its middle. Where `xlim` is no axis, the points
+    /// make one.
     fn xlim(&self) -> Range<f64> {
-        let (left, right) = self.xlim;
-        match right > left {
-            true => left..right,
-            false => left - 1.0..left + 1.0,
+        let (mut left, mut right) = self.xlim;
+        if self.place(left).is_none() || self.place(right).is_none() {
+            let places = || self.x.iter().copied().filter(|x| self.place(*x).is_some());
+            left = places().fold(f64::INFINITY, f64::min);
+            right = places().fold(f64::NEG_INFINITY, f64::max);
+            if left > right {
+                (left, right) = (1.0, 10.0);
+            }
+        }
+        if right > left {
+            left..right
+        } else if self.log {
+            left / 2.0..left * 2.0
+        } else {
+            left - 1.0..left + 1.0
         }
     }
 
@@ -198,7 +285,14 @@ impl Animator {
 
     /// What the picture shows: each curve with its first and its last value.
     fn words(&self) -> String {
-        let point = |y: &f64, x: &f64| format!("{y:.3} at {}", short(*x));
+        let value = |y: f64| {
+            if y == 0.0 || (1e-3..1e6).contains(&y.abs()) || !y.is_finite() {
+                format!("{y:.3}")
+            } else {
+                format!("{y:.3e}")
+            }
+        };
+        let point = |y: &f64, x: &f64| format!("{} at {}", value(*y), short(*x));
         let ends = |ys: &[f64]| match (ys, &self.x[..]) {
             ([y0, .., y1], [x0, .., x1]) => format!(": {}, {}", point(y0, x0), point(y1, x1)),
             ([y], [x]) => format!(": {}", point(y, x)),
@@ -213,15 +307,28 @@ impl Animator {
         }
     }
 
-    /// From the lowest to the highest value, with a little room around; not-a-number is left out.
-    fn ylim(&self) -> Range<f64> {
-        let finite = || self.y.iter().flatten().copied().filter(|y| y.is_finite());
-        let low = finite().fold(f64::INFINITY, f64::min);
-        let high = finite().fold(f64::NEG_INFINITY, f64::max);
+    /// From the lowest to the highest value that is drawn, with a little room around.
+    fn ylim(&self, axis: &Range<f64>) -> Range<f64> {
+        let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
+        for (i, ys) in self.y.iter().enumerate() {
+            let alone = self.x.iter().zip(ys).filter_map(|(x, y)| {
+                let is_drawn = *x >= axis.start && *x <= axis.end && y.abs() <= LARGEST;
+                is_drawn.then_some(*y)
+            });
+            let pieces = self.pieces(i, axis).into_iter().flatten().map(|(_, y)| y);
+            for y in alone.chain(pieces) {
+                (low, high) = (low.min(y), high.max(y));
+            }
+        }
         if low > high {
             return 0.0..1.0;
         }
-        let room = ((high - low) * 0.08).max(0.01);
+        // of small values the room is small too
+        let least = match low.abs().max(high.abs()) {
+            0.0 => 0.01,
+            largest => largest.min(0.01).max(largest * 1e-9),
+        };
+        let room = ((high - low) * 0.08).max(least);
         low - room..high + room
     }
 
@@ -229,18 +336,36 @@ impl Animator {
     /// points, or a straight line.
     pub fn text(&self, i: usize, width: usize) -> Option<String> {
         const LABELS: usize = 12; // columns that the axis takes
+        const ROWS: u32 = 8;
         let ys = &self.y[i];
-        if ys.iter().all(|y| *y == ys[0]) || ys.iter().any(|y| !y.is_finite()) {
+        let low = ys.iter().copied().fold(f64::INFINITY, f64::min);
+        let high = ys.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let is_straight = high - low <= 1e-8 * high.abs().max(low.abs());
+        if ys.len() < 2 || is_straight || ys.iter().any(|y| y.is_nan() || y.abs() > LARGEST) {
             return None;
         }
         let columns = width.saturating_sub(LABELS).clamp(2, 60);
+        // the library rounds to what an integer holds, so it gets the rows that the values are in
+        let rows = ys
+            .iter()
+            .map(|y| (y - low) / (high - low) * f64::from(ROWS));
         let config = rasciigraph::Config::default()
-            .with_height(8)
+            .with_height(ROWS)
             .with_width(columns as u32);
-        let plot = rasciigraph::plot(ys.clone(), config);
-        let plot: Vec<&str> = plot.lines().map(str::trim_end).collect();
-        let indent = plot[0].chars().position(|c| "┤┼".contains(c))?;
-        let (from, to) = (self.x[0].to_string(), self.x[ys.len() - 1].to_string());
+        let plot = rasciigraph::plot(rows.collect(), config);
+        let step = (high - low) / f64::from(ROWS);
+        let axis = low..high;
+        let digits = digits_apart(step, &axis);
+        let labels = (0..=ROWS).map(|row| label(high - f64::from(row) * step, digits, &axis));
+        let labels: Vec<String> = labels.collect();
+        let wide = labels.iter().map(String::len).max()?;
+        let rows = plot.lines().zip(&labels).map(|(line, label)| {
+            let begin = line.find(['┤', '┼']).unwrap_or(line.len());
+            format!(" {label:>wide$} {}", line[begin..].trim_end())
+        });
+        let plot: Vec<String> = rows.collect();
+        let indent = wide + 2;
+        let (from, to) = (short(self.x[0]), short(self.x[ys.len() - 1]));
         let between = columns.saturating_sub(from.len());
         let axis = format!("{:indent$}{from}{to:>between$}", "");
         let (name, xlabel) = (&self.legend[i], &self.xlabel);
@@ -252,24 +377,74 @@ impl Animator {
 fn marks(axis: &Range<f64>) -> (usize, usize) {
     let length = axis.end - axis.start;
     let whole = axis.start.fract() == 0.0 && axis.end.fract() == 0.0 && length >= 2.0;
-    match whole {
-        true => (length.min(10.0) as usize + 1, 0),
-        false => (6, digits(axis)),
+    if whole && exponent(axis).is_none() {
+        (length.min(10.0) as usize + 1, 0)
+    } else {
+        (6, digits(axis))
     }
 }
 
-/// A number with three digits after the point at most.
+/// A number with three digits after the point, or four that count.
 fn short(x: f64) -> String {
-    ((x * 1e3).round() / 1e3).to_string()
+    let rounded = (x * 1e3).round() / 1e3;
+    let is_near = (rounded - x).abs() <= 1e-3 * x.abs();
+    if x == 0.0 || is_near && x.abs() < 1e6 {
+        return rounded.to_string();
+    }
+    let rounded: f64 = format!("{x:.3e}").parse().unwrap_or(x);
+    if (1e-4..1e6).contains(&x.abs()) {
+        rounded.to_string()
+    } else {
+        format!("{rounded:e}")
+    }
 }
 
 /// How many digits after the point tell the marks of an axis apart.
 fn digits(axis: &Range<f64>) -> usize {
-    (1.0 - (axis.end - axis.start).log10().floor()).clamp(0.0, 9.0) as usize
+    digits_apart((axis.end - axis.start) / 10.0, axis)
+}
+
+/// How many digits after the point show a `step`; before an exponent, where [`label`] writes one.
+fn digits_apart(step: f64, axis: &Range<f64>) -> usize {
+    let unit = match exponent(axis) {
+        Some(exponent) => step.log10() - f64::from(exponent),
+        None => step.log10(),
+    };
+    (-unit.floor()).clamp(0.0, 16.0) as usize
+}
+
+/// The exponent of the largest value of an axis, if it is too large or too small to be written without one.
+fn exponent(axis: &Range<f64>) -> Option<i32> {
+    let largest = axis.start.abs().max(axis.end.abs());
+    let is_plain = largest == 0.0 || (1e-4..1e6).contains(&largest);
+    (!is_plain).then(|| largest.log10().floor() as i32)
+}
+
+/// A value of an axis with so many digits after the point.
+fn label(value: f64, digits: usize, axis: &Range<f64>) -> String {
+    if exponent(axis).is_none() {
+        let value = if value == 0.0 { 0.0 } else { value }; // not -0
+        format!("{value:.digits$}")
+    } else if value == 0.0 {
+        "0".to_owned()
+    } else {
+        format!("{value:.digits$e}")
+    }
+}
+
+/// The colour of curve `i`: no two are alike.
+fn color(i: usize) -> RGBColor {
+    COLORS.get(i).copied().unwrap_or_else(|| {
+        let turn = (i as f64 * 0.618).fract();
+        let (r, g, b) = HSLColor(turn, 0.75, 0.3).to_backend_color().rgb;
+        RGBColor(r, g, b)
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use anyhow::Context;
+
     use super::*;
 
     #[test]
@@ -337,6 +512,176 @@ mod tests {
         let [a, b, c] = ["0.1", "0.2", "0.8"].map(x_of);
         assert!(((c - b) - 2.0 * (b - a)).abs() <= 2.0, "{a} {b} {c}");
         assert!(lines.contains(&"accuracy"));
+        Ok(())
+    }
+
+    /// The numbers of an attribute in all elements of a kind.
+    fn numbers(svg: &str, kind: &str, attribute: &str) -> Vec<f64> {
+        let elements = svg.split(kind).skip(1);
+        let values = elements.filter_map(|element| {
+            let (_, rest) = element.split_once(&format!(" {attribute}=\""))?;
+            rest.split('"').next()?.parse().ok()
+        });
+        values.collect()
+    }
+
+    /// The points of all curves, each in as many pieces as it has.
+    fn lines(svg: &str) -> Vec<Vec<(f64, f64)>> {
+        let lines = svg.split("<polyline").skip(1);
+        let lines = lines.filter(|line| line.contains("stroke=\"#1F77B4\""));
+        let points = lines.map(|line| {
+            let points = line.split("points=\"").nth(1).unwrap();
+            let points = points.split('"').next().unwrap().split_whitespace();
+            let point = points.map(|point| {
+                let (x, y) = point.split_once(',').unwrap();
+                (x.parse().unwrap(), y.parse().unwrap())
+            });
+            point.collect::<Vec<(f64, f64)>>()
+        });
+        // the legend's line has two points beside each other
+        points
+            .filter(|line| line.len() > 2 || line[1].0 - line[0].0 > 17.0)
+            .collect()
+    }
+
+    #[test]
+    fn what_is_beyond_the_axis_is_cut_off() -> Result<()> {
+        let mut animator = Animator::new("x", &["y"], (1.0, 4.0));
+        for (x, y) in [(-3.0, 0.0), (2.0, 5.0), (3.0, 6.0), (9.0, 0.0)] {
+            animator.add(x, &[y])?;
+        }
+        let svg = animator.svg()?;
+        let [line] = &lines(&svg)[..] else {
+            anyhow::bail!("{svg}")
+        };
+        assert_eq!(line.len(), 4);
+        let (left, right) = (line[0].0, line[3].0);
+        assert_eq!((left, right), (56.0 + 16.0, 560.0 - 16.0 - 1.0));
+        // on the way from 0 to 5 it is 4, and from 6 to 0 it is 5
+        let height = |y: f64| (line[1].1 - y) / (line[1].1 - line[2].1);
+        assert!((height(line[0].1) + 1.0).abs() < 0.02, "{line:?}");
+        assert!(height(line[3].1).abs() < 0.02, "{line:?}");
+        assert_eq!(numbers(&svg, "<circle", "cx"), [line[1].0, line[2].0]);
+        Ok(())
+    }
+
+    #[test]
+    fn a_line_has_a_gap_where_there_is_no_number() -> Result<()> {
+        let mut animator = Animator::new("x", &["y"], (1.0, 6.0));
+        for (x, y) in [
+            (1.0, 1.0),
+            (2.0, 2.0),
+            (3.0, f64::NAN),
+            (4.0, 2.0),
+            (5.0, f64::INFINITY),
+        ] {
+            animator.add(x, &[y])?;
+        }
+        let svg = animator.svg()?;
+        assert_eq!(lines(&svg).len(), 1, "from 1 to 2");
+        assert_eq!(numbers(&svg, "<circle", "cx").len(), 3);
+        Ok(())
+    }
+
+    #[test]
+    fn a_logarithmic_axis_has_no_zero() -> Result<()> {
+        let animator = Animator::new("rate", &["y"], (0.0, 0.1));
+        let mut animator = animator.xscale_log();
+        for (x, y) in [(0.0, 1.0), (1e-5, 2.0), (1e-3, 3.0), (0.1, 4.0)] {
+            animator.add(x, &[y])?;
+        }
+        let svg = animator.svg()?;
+        let labels: Vec<&str> = svg.lines().map(str::trim).collect();
+        for label in ["1e-5", "0.001", "0.1"] {
+            assert!(labels.contains(&label), "{label}");
+        }
+        assert!(!labels.contains(&"0"), "{svg}");
+        assert_eq!(numbers(&svg, "<circle", "cx").len(), 3);
+        Ok(())
+    }
+
+    #[test]
+    fn numbers_of_any_size_have_labels_that_fit() -> Result<()> {
+        for (low, high) in [
+            (1e300, 1e300),
+            (-1e308, 1e308),
+            (1e-300, 2e-300),
+            (1e-8, 1e-4),
+            (0.0, 0.0),
+            (0.5, 0.5 + 1e-12),
+            (1e9, 1e9 + 1e-3),
+            (-3e7, 2.0),
+        ] {
+            let mut animator = Animator::new("x", &["y"], (1.0, 2.0));
+            animator.add(1.0, &[low])?;
+            animator.add(2.0, &[high])?;
+            let svg = animator.svg()?;
+            // a label ends at its x, left of the axis
+            let texts = svg
+                .split("<text ")
+                .skip(1)
+                .filter(|t| t.contains("text-anchor=\"end\""));
+            for text in texts {
+                let x: f64 = numbers(&format!("<text {text}"), "<text", "x")[0];
+                let words = text.split('>').nth(1).unwrap().trim();
+                let words = words.split('<').next().unwrap().trim();
+                assert!(
+                    8.0 * words.len() as f64 <= x,
+                    "{low} to {high}: {words} at {x}"
+                );
+            }
+            animator.text(0, 80);
+        }
+        // the picture is filled, however small the numbers are
+        let mut animator = Animator::new("x", &["y"], (1.0, 2.0));
+        animator.add(1.0, &[1e-4])?;
+        animator.add(2.0, &[1e-8])?;
+        let svg = animator.svg()?;
+        let [line] = &lines(&svg)[..] else {
+            anyhow::bail!("{svg}")
+        };
+        assert!(line[1].1 - line[0].1 > 80.0, "{line:?}");
+        Ok(())
+    }
+
+    #[test]
+    fn an_axis_is_made_where_there_is_none() -> Result<()> {
+        for xlim in [
+            (f64::NAN, 1.0),
+            (0.0, f64::INFINITY),
+            (-f64::MAX, f64::MAX),
+            (3.0, 1.0),
+        ] {
+            for log in [false, true] {
+                let mut animator = Animator::new("x", &["y"], xlim);
+                animator.log = log;
+                animator.svg()?;
+                animator.add(2.0, &[1.0])?;
+                animator.svg()?;
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn no_two_curves_have_the_same_colour() {
+        let colors: std::collections::HashSet<_> = (0..30).map(|i| color(i).rgb()).collect();
+        assert_eq!(colors.len(), 30);
+    }
+
+    #[test]
+    fn the_labels_of_the_text_differ() -> Result<()> {
+        let mut animator = Animator::new("epoch", &["test acc"], (1.0, 10.0));
+        for (i, y) in [0.096, 0.1, 0.104, 0.099].into_iter().enumerate() {
+            animator.add(i as f64, &[y])?;
+        }
+        let text = animator.text(0, 80).context("it is no straight line")?;
+        let labels = text
+            .lines()
+            .filter_map(|line| line.trim().split([' ', '┤', '┼']).next());
+        let labels: std::collections::BTreeSet<_> =
+            labels.filter(|l| l.starts_with("0.")).collect();
+        assert_eq!(labels.len(), 9, "{text}");
         Ok(())
     }
 

@@ -1,17 +1,22 @@
 //! The bar on stderr: how far an epoch is, how fast, and how much time is left. It is drawn only where stderr is a
-//! terminal, and nothing of it stays.
+//! terminal, and nothing of it stays. Elsewhere a long epoch says from time to time how far it is, in a line.
 
 use std::fmt::Write;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use indicatif::{FormattedDuration, ProgressBar, ProgressState, ProgressStyle};
 
 use crate::lines::Sizes;
-use crate::say::{is_quiet, set_bar};
+use crate::say::{is_quiet, set_bar, tell};
 
 const WAITING: &str = "{prefix} {spinner} {elapsed_precise} {wide_msg}";
 const TRAINING: &str =
-    "{prefix} {wide_bar:.cyan} loss {msg}, {per_sec:0}, {eta_precise} left, run {run}";
+    "{prefix} {wide_bar:.cyan} {msg}, {per_sec:0}, {eta_precise} left, run {run}";
+
+/// A run without a bar says something at least so often, or half as often.
+const SILENCE: Duration = Duration::from_secs(60);
 
 /// One bar for a run, which begins anew in each epoch.
 #[derive(Debug)]
@@ -24,6 +29,8 @@ pub(crate) struct Bar {
     tests_since: Instant,
     /// Seconds that the last evaluation took.
     test_seconds: Option<f64>,
+    /// Dropped, it ends the thread that says how far an epoch is.
+    _speaker: Option<Sender<()>>,
 }
 
 impl Bar {
@@ -34,7 +41,9 @@ impl Bar {
             false => ProgressBar::new(sizes.train as u64),
         };
         set_bar(&bar);
+        let speaks = bar.is_hidden() && !is_quiet();
         Self {
+            _speaker: speaks.then(|| speak(bar.clone(), SILENCE, |line| tell(&line))),
             bar,
             sizes,
             epoch: 0,
@@ -60,7 +69,7 @@ impl Bar {
             let style = training(self.epoch, self.sizes, self.test_seconds);
             self.bar.set_style(style);
         }
-        self.bar.set_message(format!("{loss:.3}"));
+        self.bar.set_message(format!("loss {loss:.3}"));
     }
 
     /// The last minibatch is done, and the network is tested.
@@ -78,15 +87,37 @@ impl Bar {
 
     fn wait(&mut self, what: String) {
         self.waits = true;
-        if self.bar.is_hidden() {
-            return;
-        }
         let prefix = format!("epoch {}/{}", self.epoch, self.sizes.epochs);
         self.bar.set_style(style(WAITING)); // first: what follows draws
         self.bar.set_prefix(prefix);
         self.bar.set_message(what);
-        self.bar.enable_steady_tick(Duration::from_millis(100));
+        if !self.bar.is_hidden() {
+            self.bar.enable_steady_tick(Duration::from_millis(100));
+        }
     }
+}
+
+/// Says how far an epoch is, each time that it takes longer than `every`, until the result is dropped. It is a thread,
+/// because nothing else comes by while the network is tested, or waits for other processes.
+fn speak(bar: ProgressBar, every: Duration, say: impl Fn(String) + Send + 'static) -> Sender<()> {
+    let (alive, ended) = channel();
+    let look = move || {
+        let mut last = String::new();
+        while ended.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
+            let epoch = bar.prefix();
+            if epoch == last && !bar.is_finished() {
+                let (had, of) = (bar.position(), bar.length().unwrap_or_default());
+                say(format!(
+                    "{epoch}: {had} of {of} examples, {}",
+                    bar.message()
+                ));
+            }
+            last = epoch;
+        }
+    };
+    // without the thread the run is silent
+    let _ = Builder::new().name("progress".into()).spawn(look);
+    alive
 }
 
 fn training(epoch: usize, sizes: Sizes, test_seconds: Option<f64>) -> ProgressStyle {
@@ -154,12 +185,41 @@ mod tests {
     }
 
     #[test]
+    fn a_long_epoch_says_how_far_it_is_where_there_is_no_bar() {
+        let (sender, lines) = channel();
+        let every = Duration::from_millis(20);
+        let hidden = ProgressBar::with_draw_target(Some(600), ProgressDrawTarget::hidden());
+        let mut bar = Bar {
+            _speaker: Some(speak(hidden.clone(), every, move |line| {
+                let _ = sender.send(line);
+            })),
+            bar: hidden,
+            ..Bar::new(SIZES)
+        };
+        let next = |words: &str| {
+            let start = Instant::now();
+            while lines.recv_timeout(Duration::from_secs(10)).expect(words) != words {
+                assert!(start.elapsed() < Duration::from_secs(10), "{words}");
+            }
+        };
+        bar.begin(1, 0);
+        next("epoch 1/3: 0 of 600 examples, the first minibatch");
+        bar.step(50, 2.3);
+        next("epoch 1/3: 50 of 600 examples, loss 2.300");
+        bar.test();
+        next("epoch 1/3: 50 of 600 examples, testing on 300 examples");
+        drop(bar);
+        while lines.recv_timeout(Duration::from_secs(10)).is_ok() {}
+        assert!(lines.recv().is_err(), "the thread has ended");
+    }
+
+    #[test]
     fn the_bar_fits_in_a_line_of_eighty_columns() {
         let term = InMemoryTerm::new(4, 80);
         let target = ProgressDrawTarget::term_like(Box::new(term.clone()));
         let bar = ProgressBar::with_draw_target(Some(60_000), target)
             .with_prefix("epoch 10/10")
-            .with_message("2.303");
+            .with_message("loss 2.303");
         bar.set_style(training(10, SIZES, Some(36_000.0)));
         bar.set_position(30_000);
         let line = term.contents();

@@ -66,6 +66,11 @@ pub(crate) fn warn(line: fmt::Arguments<'_>) {
     }
 }
 
+/// Prints a line to stderr that says how far the run is.
+pub(crate) fn tell(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
 /// The text in one line, though the name of a file has several.
 pub(crate) fn one_line(text: fmt::Arguments<'_>) -> String {
     let text = text.to_string();
