@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use candle_core::{DType, Tensor};
 
 use crate::svg::{DARK_MODE, escape};
@@ -16,6 +16,8 @@ const GAP: usize = 12;
 const LINE: usize = 17;
 /// Columns are at least so wide, for the text.
 const COLUMN: usize = 84;
+/// About the width of a letter.
+const LETTER: usize = 7;
 /// Images in a row.
 const PER_ROW: usize = 6;
 
@@ -43,12 +45,24 @@ const STYLE: &str = "text { font: 13px system-ui, sans-serif; fill: #24292f; tex
 /// ```
 ///
 /// # Errors
-/// If `x` has another shape, there is no image, or not one label and one prediction for each.
+/// If `x` has another shape or a value that is not from 0 to 1, there is no image, or not one label and one prediction for each.
 pub fn show_images(x: &Tensor, labels: &[&str], predictions: &[&str]) -> Result<String> {
     let [n, height, width] = check(x, labels, predictions)?;
     let images = x.to_dtype(DType::F32)?.reshape((n, height, width))?;
     let images: Vec<Vec<Vec<f32>>> = images.to_vec3()?;
-    let column = (width * SCALE).max(COLUMN);
+    for (i, image) in images.iter().enumerate() {
+        let is_outside = |value: &&f32| !(0.0..=1.0).contains(*value);
+        if let Some(value) = image.iter().flatten().find(is_outside) {
+            bail!("image {i} has the value {value}; expected 0 to 1");
+        }
+    }
+    // the mark of a mistake stands beside its text
+    let longest = labels
+        .iter()
+        .chain(predictions)
+        .map(|text| text.chars().count() + 2);
+    let longest = longest.max().unwrap_or_default();
+    let column = (width * SCALE).max(COLUMN).max(longest * LETTER);
     let row = height * SCALE + 2 * LINE;
     let mut body = String::new();
     for (i, image) in images.iter().enumerate() {
@@ -119,7 +133,7 @@ fn pixels(body: &mut String, image: &[Vec<f32>]) {
 
 /// The nearest of 16 greys; not-a-number is black.
 fn grey(value: f32) -> usize {
-    (value.clamp(0.0, 1.0) * 15.0).round() as usize
+    (value * 15.0).round() as usize
 }
 
 /// What stands below an image, and the frame of a mistake.
@@ -182,6 +196,32 @@ mod tests {
             image
         };
         svg.split("crispEdges").skip(1).map(image).collect()
+    }
+
+    /// Bytes would all be white.
+    #[test]
+    fn values_that_are_no_greys_are_named() -> Result<()> {
+        for value in [255.0, -0.1, f32::NAN] {
+            let mut values = vec![0.5f32; 2 * 9];
+            values[9] = value;
+            let x = Tensor::from_vec(values, (2, 1, 3, 3), &Device::Cpu)?;
+            let error = show_images(&x, &["a"; 2], &["a"; 2])
+                .unwrap_err()
+                .to_string();
+            let says = format!("image 1 has the value {value}; expected 0 to 1");
+            assert_eq!(error, says);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_long_label_has_room() -> Result<()> {
+        let x = Tensor::zeros((1, 1, 3, 3), DType::F32, &Device::Cpu)?;
+        let svg = show_images(&x, &["a label of thirty letters, or so"], &["a"])?;
+        let width = svg.split("viewBox=\"0 0 ").nth(1).unwrap();
+        let width: usize = width.split(' ').next().unwrap().parse()?;
+        assert!(width > 30 * LETTER, "{width}");
+        Ok(())
     }
 
     #[test]

@@ -130,11 +130,14 @@ pub(crate) struct Refusal {
     advice: &'static str,
 }
 
+/// Where a loss has become too large.
+const SMALLER_RATE: &str = "try a smaller rate, or clip_norm";
+
 impl Refusal {
     pub fn loss(loss: f32) -> Self {
         Self {
             what: format!("the loss is {loss}"),
-            advice: "try a smaller rate, or clip_norm",
+            advice: SMALLER_RATE,
         }
     }
 
@@ -152,9 +155,14 @@ impl Refusal {
         }
     }
 
-    /// As a sentence of a step; `lost` says what of it is lost.
-    pub fn said(&self, lost: &str) -> String {
+    /// As a sentence of a step; `lost` says what of it is lost. Before the first step no rate can be the cause.
+    pub fn said(&self, lost: &str, is_first: bool) -> String {
         let Self { what, advice } = self;
+        let advice = if is_first && *advice == SMALLER_RATE {
+            "look at the data and the loss, such as a logarithm of 0"
+        } else {
+            advice
+        };
         format!("{what}. No step was taken{lost}; {advice}")
     }
 }

@@ -790,7 +790,7 @@ impl Trainer {
     fn refuse<T>(&mut self, step: StepNumber, refused: &Refusal) -> Result<T> {
         let lost = self.drop_step()?;
         let StepNumber { number, lr } = step;
-        let said = refused.said(&lost);
+        let said = refused.said(&lost, self.steps == 0);
         Err(Kind::Refused.says(format!("step {number}, at learning rate {lr:?}: {said}")))
     }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, ensure};
 use candle_core::{DType, Tensor};
 use candle_datasets::vision;
-use hf_hub::HFClient;
+use hf_hub::{HFClient, HFError};
 use reqwest::Url;
 
 use crate::options::{Interrupted, Name, StopFlag};
@@ -48,7 +48,15 @@ pub(crate) fn load(name: Name, stop: &StopFlag) -> Result<Answer> {
     };
     // those that candle-datasets reads
     let files = ["train", "test"].map(|part| format!("{folder}/{part}/0000.parquet"));
-    let hub = HFClient::new()?;
+    let hub = match HFClient::new() {
+        // such as no certificates: README promises synthetic images where the Hub cannot be asked
+        Err(HFError::Request { source, .. }) if source.is_builder() => {
+            let why = anyhow!(source);
+            let why = format!("the Hugging Face Hub cannot be asked: {}", why.root_cause());
+            return Ok(Answer::Unreachable(why));
+        }
+        client => client?,
+    };
     let cache = Cache::of(hub.cache_dir(), repo);
     let cached = files.iter().all(|file| cache.find(file).is_some());
     if !cached && is_offline() {

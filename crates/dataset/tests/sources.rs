@@ -289,6 +289,7 @@ mod hub {
             a_broken_endpoint_is_an_error,
             a_download_is_decoded_and_cached,
             offline_the_hub_is_not_asked,
+            without_certificates_the_images_are_synthetic,
             other_bytes_than_the_hub_says_are_an_error,
             a_file_damaged_in_the_cache_is_an_error,
             a_download_that_stands_still_is_given_up,
@@ -297,7 +298,10 @@ mod hub {
             a_broken_image_is_an_error_without_a_panic,
         ]);
         #[cfg(unix)]
-        trials.extend(trials![a_link_in_the_cache_cannot_lead_out_of_it]);
+        trials.extend(trials![
+            a_link_in_the_cache_cannot_lead_out_of_it,
+            a_cache_may_have_copies_in_place_of_links,
+        ]);
         trials
     }
 
@@ -499,6 +503,30 @@ mod hub {
         ensure!(asked.load(Ordering::Relaxed) == 0, "the Hub was asked");
         prints(&load("0")?, LOADED)?;
         prints(&load("1")?, "fashion-mnist from an earlier download from")
+    }
+
+    /// As in a container that has none.
+    fn without_certificates_the_images_are_synthetic() -> Result<()> {
+        let home = tempdir()?;
+        let mut child = from(&closed(), home.path());
+        let output = child.env("SSL_CERT_FILE", "/dev/null").output()?;
+        prints(&output, "synthetic images in place of fashion-mnist (")
+    }
+
+    /// A cache that was copied to a file system without links, or by a program that makes none.
+    #[cfg(unix)]
+    fn a_cache_may_have_copies_in_place_of_links() -> Result<()> {
+        let home = tempdir()?;
+        prints(&load(&good(), home.path()), LOADED)?;
+        for part in ["train", "test"] {
+            let file = format!("snapshots/{COMMIT}/fashion_mnist/{part}/0000.parquet");
+            let file = cache(home.path()).join(file);
+            let bytes = fs::read(&file)?;
+            fs::remove_file(&file)?;
+            fs::write(&file, bytes)?;
+        }
+        let output = load(&closed(), home.path());
+        prints(&output, "fashion-mnist from an earlier download from")
     }
 
     /// They leave no trace: then a good Hub is asked.

@@ -118,7 +118,10 @@ pub fn find_devices(
     let gpus = devices.len();
     let note = match missing {
         Some(why) if gpus == 0 && kind == DeviceKind::Cuda => return Err(wrap(why)),
-        Some(why) => note(gpus, &why, gpu::leaves_traces(Path::new("/"))),
+        Some(why) => {
+            let is_there = gpu::leaves_traces(Path::new("/")) && !gpu::are_hidden();
+            note(gpus, &why, is_there)
+        }
         None => None,
     };
     if gpus == 0 {

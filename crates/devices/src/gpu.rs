@@ -40,6 +40,11 @@ const TRACES: [&str; 3] = [
     "usr/lib/wsl/lib/libcuda.so.1",
 ];
 
+/// Whether the user has hidden the GPUs from CUDA.
+pub(crate) fn are_hidden() -> bool {
+    std::env::var("CUDA_VISIBLE_DEVICES").is_ok_and(|says| says.is_empty() || says == "-1")
+}
+
 /// Whether this machine has an NVIDIA GPU, as far as the files below `root` tell without CUDA.
 pub(crate) fn leaves_traces(root: &Path) -> bool {
     TRACES.iter().any(|trace| {

@@ -51,7 +51,9 @@ impl Cache {
         let path = self.locks.join(format!("{name}.lock"));
         let cannot_write = || format!("cannot write {}", path.display());
         fs::create_dir_all(&self.locks).with_context(cannot_write)?;
-        let file = File::create(&path).with_context(cannot_write)?;
+        // another user's can be locked too
+        let file = File::create(&path).or_else(|_| File::open(&path));
+        let file = file.with_context(cannot_write)?;
         if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
             let waits = format!("another process is downloading {name}; waiting for its end");
             say(&waits);
@@ -89,8 +91,8 @@ impl Cache {
         Ok(())
     }
 
-    /// Whether a file is in the folder, and has the SHA-256 that its data has for a name. Where the system has no
-    /// links, there is no such name: it was compared when it came.
+    /// Whether a file is in the folder, and has the SHA-256 that its data has for a name. Where the file system has no
+    /// links, there is no such name: a copy was compared when it came.
     pub(super) fn check(&self, file: &str) -> Result<()> {
         let path = self.find(file);
         let path = path.with_context(|| format!("{file} is missing from the cache"))?;
@@ -103,7 +105,7 @@ impl Cache {
         let sum = data.file_name().and_then(OsStr::to_str).unwrap_or_default();
         if !is_hash(sum, 64) {
             ensure!(
-                cfg!(not(unix)),
+                !path.is_symlink(),
                 "{shown} links to {}, a file not named by its SHA-256: remove {shown}",
                 data.display()
             );
@@ -126,9 +128,10 @@ impl Cache {
 
 /// What will stand in a snapshot for `file`: a link to the data, from as many folders down.
 #[cfg(unix)]
-fn refer(link: &Path, _: &Path, file: &str, sum: &str) -> io::Result<()> {
+fn refer(link: &Path, data: &Path, file: &str, sum: &str) -> io::Result<()> {
     let up = "../".repeat(2 + file.matches('/').count());
     std::os::unix::fs::symlink(format!("{up}blobs/{sum}"), link)
+        .or_else(|_| fs::copy(data, link).map(drop)) // a file system without links
 }
 
 /// What will stand in a snapshot for a file: a copy, because a system other than Unix may refuse links.

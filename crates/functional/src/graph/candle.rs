@@ -145,10 +145,17 @@ impl Candle {
             Tensor::zeros(x.dims(), dtype, x.device())
         };
         let zeros = x.iter().map(zeros).collect::<Result<Vec<_>>>()?;
-        let y = (self.module)(&zeros, false)?;
-        let (made, dtype) = (self.made, y.dtype());
+        let made = self.made;
+        let y = (self.module)(&zeros, false).map_err(|error| {
+            error.context(format!(
+                "candle ({made}), on zeros, which show the shape of its result"
+            ))
+        })?;
+        let dtype = y.dtype();
         if dtype != DType::F32 {
-            bail!("candle ({made}): the module gives {dtype:?}, expected f32")
+            bail!(
+                "candle ({made}): the module gives {dtype:?}, expected f32; convert its result with to_dtype"
+            )
         }
         let dims = y.dims().to_vec();
         self.shapes.borrow_mut().insert(key, dims.clone());

@@ -75,7 +75,12 @@ pub(crate) fn compare(
 /// A comparison that failed, as an error that says what to do.
 fn said(call: &Call<'_>, error: GradientError) -> Error {
     let what = match error {
-        GradientError::Failed(error) => return error,
+        GradientError::Failed(error) => {
+            return error.context(format!(
+                "candle ({}), on numbers that the check of gradients has made up",
+                call.made
+            ));
+        }
         GradientError::Wrong { gradient: None, .. } => {
             return Error::Msg(format!(
                 "candle ({}): {error}. What is cut off on purpose, as by detach, has to be frozen: Trainer::rate with the \
