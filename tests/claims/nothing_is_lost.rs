@@ -135,6 +135,12 @@ fn a_trace_is_no_file_of_the_run() -> Result<()> {
     traces.push(link);
     let before = files(&out)?;
     traces.iter().try_for_each(refused)?;
+    // a run without a folder, or with another one, may not replace it either
+    let args = format!(
+        "{SMALL} --overwrite --trace {}",
+        out.join("steps.csv").display()
+    );
+    refuses("scratch", &args, &["is a file of the run in its folder"])?;
     ensure!(files(&out)? == before, "another folder");
     Ok(())
 }

@@ -157,7 +157,7 @@ fn check_names(
     match whole {
         Some(set) => bail!(
             "these are the files of {set}, not of {name}; for {set} give --dataset {set} --data {}",
-            dir.display()
+            shlex::try_quote(&dir.to_string_lossy())?
         ),
         None => bail!("{}; put the files of {name} there", others.join(", ")),
     }
@@ -165,8 +165,10 @@ fn check_names(
 
 /// The paths of the four files; a raw file goes before its compressed twin.
 fn find(dir: &Path) -> Result<Vec<PathBuf>> {
-    let listed = dir.read_dir();
-    listed.with_context(|| format!("{} is not a folder that can be read", dir.display()))?;
+    let found = dir.metadata();
+    let found =
+        found.with_context(|| format!("{} is not a folder that can be read", dir.display()))?;
+    ensure!(found.is_dir(), "{} is a file, not a folder", dir.display());
     let (mut paths, mut missing) = (Vec::new(), Vec::new());
     for file in FILES {
         match with_or_without_gz(dir, file) {
@@ -213,6 +215,8 @@ fn there_instead(dir: &Path, missing: &[&str]) -> String {
     }
     if !renamed.is_empty() {
         format!("rename {}", renamed.join(", "))
+    } else if dir.read_dir().is_err() {
+        "it cannot be listed".to_owned()
     } else if names.is_empty() {
         "it is empty".to_owned()
     } else if names.len() <= SHOWN {
@@ -222,7 +226,7 @@ fn there_instead(dir: &Path, missing: &[&str]) -> String {
     }
 }
 
-/// The names in a folder, of very many the first ones; none where it cannot be read.
+/// The names in a folder, of very many the first ones; none where it cannot be listed.
 fn names_in(dir: &Path) -> Vec<String> {
     let entries = dir.read_dir().into_iter().flatten().flatten().take(LISTED);
     let mut names: Vec<String> = entries

@@ -16,7 +16,7 @@ use candle_core::Tensor;
 use crate::checkpoint::{Header, KEPT, checkpoint};
 use crate::lines::{ACCURACY, EPOCHS, Epoch, LOSS, Lines, STEPS, Sizes};
 use crate::options::is_same_folder;
-use crate::say::warn;
+use crate::say::{quoted, warn};
 use training::{CheckpointFolder, Folder, NEWEST, files, weights};
 
 const MODEL: &str = "model.safetensors";
@@ -79,9 +79,9 @@ impl Record {
             |name: &String| CheckpointFolder::is_checkpoint(name) || ALL.contains(&name.as_str());
         if let Some(name) = names.find(of_run).filter(|_| !overwrite) {
             bail!(
-                "{0} already holds a run ({name}): name another folder, resume it with --resume \
-                 {0}, or give --overwrite",
-                folder.display()
+                "{} already holds a run ({name}): name another folder, resume it with --resume {}, or give --overwrite",
+                folder.display(),
+                quoted(folder)
             );
         }
         Ok(())
@@ -253,6 +253,13 @@ pub(crate) fn is_own(folder: &Path, path: &Path) -> bool {
     let is = |own: &&str| name == *own || files::is_partial(&name, own);
     let parent = path.parent().unwrap_or(Path::new("/"));
     is_same_folder(parent, folder) && (CheckpointFolder::is_own(&name) || ALL.iter().any(is))
+}
+
+/// Whether a path leads to a file that a run has written in its folder.
+pub(crate) fn is_of_a_run(path: &Path) -> bool {
+    let path = path.canonicalize().unwrap_or_default();
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    folder.join(NEWEST).exists() && is_own(folder, &path)
 }
 
 #[cfg(test)]

@@ -7,7 +7,6 @@ mod settings;
 mod start;
 
 use std::collections::HashMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -24,7 +23,7 @@ use crate::interrupt::{self, interrupted};
 use crate::lines::{Epoch, Sizes};
 use crate::options::{Book, Options};
 use crate::record::Record;
-use crate::say::{is_quiet, say};
+use crate::say::{is_quiet, quoted, say};
 use crate::trace::Trace;
 use crate::train_state::TrainState;
 use devices::Process;
@@ -502,7 +501,7 @@ impl Run {
         let (step, kept) = (self.record.lines.losses.len(), self.record.kept);
         let completed = self.completed();
         if completed < self.options.epochs {
-            let folder = self.record.path().map(Path::display);
+            let folder = self.record.path().map(quoted);
             let go_on = match folder {
                 Some(folder) if kept == step => format!("; continue with --resume {folder}"),
                 Some(folder) => format!("; --resume {folder} continues after step {kept}"),

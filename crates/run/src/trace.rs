@@ -28,6 +28,7 @@ impl Trace {
     /// folder of the run.
     pub fn check(file: &Path, run: Option<&Path>, overwrite: bool) -> Result<()> {
         let (name, picture) = (file.display(), picture(file));
+        ensure!(!file.is_dir(), "--trace {name}: it is a folder, not a file");
         ensure!(
             file != picture,
             "--trace {name}: the picture of a step gets this name; choose another name for the \
@@ -45,6 +46,10 @@ impl Trace {
             ensure!(
                 !run.is_some_and(|run| record::is_own(run, path)),
                 "--trace {name}: {shown} is a file of the run itself; choose another name"
+            );
+            ensure!(
+                !record::is_of_a_run(path),
+                "--trace {name}: {shown} is a file of the run in its folder; choose another name"
             );
             check_writable(path).with_context(|| format!("cannot write {shown}"))?;
         }
