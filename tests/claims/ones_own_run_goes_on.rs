@@ -26,6 +26,7 @@ trials![
     a_folder_in_use_is_refused,
     a_damaged_folder_is_never_begun_anew,
     changed_best_parameters_are_not_loaded,
+    the_best_are_those_that_the_checkpoint_knows,
     a_flag_that_comes_too_late_is_an_error,
     a_moved_folder_is_an_error,
     #[cfg(target_os = "linux")]
@@ -496,6 +497,33 @@ fn changed_best_parameters_are_not_loaded() -> Result<()> {
 }
 
 /// Otherwise a signal would be heard, and nothing would end.
+/// A run that was killed after the checkpoint of its best epoch, before the parameters of that epoch had their name; and
+/// one that was killed before that checkpoint.
+fn the_best_are_those_that_the_checkpoint_knows() -> Result<()> {
+    let place = Place::new()?;
+    let folder = place.run_folder();
+    let (best, next) = (
+        folder.join("best.safetensors"),
+        folder.join("best.next.safetensors"),
+    );
+    place.to_the_end("epochs=1 cosine=9")?;
+    let of_first = fs::read(&best)?;
+    let expected = place.to_the_end("epochs=2 cosine=9")?.result;
+    let of_second = fs::read(&best)?;
+    ensure!(of_first != of_second, "the second epoch is not the best");
+    fs::rename(&best, &next)?;
+    fs::write(&best, &of_first)?;
+    for left in [None, Some(&of_first)] {
+        if let Some(left) = left {
+            fs::write(&next, left)?;
+        }
+        let said = place.to_the_end("epochs=2 cosine=9")?;
+        ensure!(said.result == expected, "{}\n{expected}", said.result);
+        ensure!(fs::read(&best)? == of_second && !next.exists());
+    }
+    Ok(())
+}
+
 fn a_flag_that_comes_too_late_is_an_error() -> Result<()> {
     let place = Place::new()?;
     let words = "give the trainer its flag before Checkpoints::open";

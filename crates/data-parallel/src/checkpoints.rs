@@ -20,7 +20,7 @@ use training::{Checkpoint, CheckpointError, CheckpointFolder, DataIter, files, w
 
 use crate::data_parallel::DataParallel;
 use crate::trainer::{Flags, Trainer};
-use another_run::BEST;
+use another_run::{BEST, NEXT_BEST};
 use content::GoesOn;
 pub use epoch::Epoch;
 use position::{Counted, Position, Progress};
@@ -283,13 +283,17 @@ impl Checkpoints {
         } else {
             Ok(())
         };
-        if let Err(error) = best.and_then(|()| self.save(as_shared(&trainers))) {
+        let saved = best.and_then(|()| self.save(as_shared(&trainers)));
+        if let Err(error) = saved {
             // it can be tried again
             *lock(&self.progress) = before;
             for (trainer, losses) in trainers.into_iter().zip(losses) {
                 trainer.epoch_losses = losses;
             }
             return Err(error);
+        }
+        if ended.is_best {
+            self.in_folder(|folder| folder.folder().rename(NEXT_BEST, BEST))?;
         }
         Ok((self.net.processes.rank() == 0).then_some(ended))
     }
@@ -404,14 +408,15 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Writes the parameters and running statistics of the network.
+    /// Writes the parameters and running statistics of the network. The ones of the epoch that was the best before stay
+    /// until a checkpoint knows the new ones.
     fn save_best(&mut self) -> Result<()> {
         let (state, progress) = (self.net.state_dict()?, self.progress.clone());
         let path = self.path.join(BEST).display().to_string();
         self.in_folder(|folder| {
             folder.folder().check()?;
             let bytes = weights::to_finite_bytes(&path, &state)?;
-            folder.folder().write(BEST, &bytes)?;
+            folder.folder().write(NEXT_BEST, &bytes)?;
             lock(&progress).best_crc32 = Some(crc32fast::hash(&bytes));
             Ok(())
         })
@@ -423,7 +428,7 @@ fn take(path: &Path) -> Result<(CheckpointFolder, Option<(usize, Checkpoint)>)> 
     let made = std::fs::create_dir_all(path).and_then(|()| CheckpointFolder::open(path));
     let mut folder = made.with_context(|| format!("cannot make the folder {}", path.display()))?;
     folder.folder().lock()?;
-    folder.folder().remove_partial(&[BEST]);
+    folder.folder().remove_partial(&[BEST, NEXT_BEST]);
     let Some(found) = folder.newest()? else {
         let best = path.join(BEST);
         if best.exists() {
@@ -435,6 +440,7 @@ fn take(path: &Path) -> Result<(CheckpointFolder, Option<(usize, Checkpoint)>)> 
         return Ok((folder, None));
     };
     let mut checkpoint = found.checkpoint;
+    settle_best(&folder, content::best_crc32(&checkpoint))?;
     if let Some(why) = found.damaged {
         let note = format!(
             "{why}; an older checkpoint is taken, after minibatch {}",
@@ -443,6 +449,17 @@ fn take(path: &Path) -> Result<(CheckpointFolder, Option<(usize, Checkpoint)>)> 
         checkpoint.texts.insert(content::NOTE.to_owned(), note);
     }
     Ok((folder, Some((found.step, checkpoint))))
+}
+
+/// Ends what a run that was killed has begun: the checkpoint knows the parameters of its best epoch, or their new ones are
+/// of an epoch that comes again.
+fn settle_best(folder: &CheckpointFolder, known: Option<u32>) -> Result<()> {
+    let folder = folder.folder();
+    match std::fs::read(folder.path().join(NEXT_BEST)) {
+        Ok(bytes) if Some(crc32fast::hash(&bytes)) == known => folder.rename(NEXT_BEST, BEST),
+        Ok(_) => folder.remove(NEXT_BEST),
+        Err(_) => Ok(()), // it is not there
+    }
 }
 
 fn as_shared<'a>(trainers: &'a [&mut Trainer]) -> Vec<&'a Trainer> {

@@ -72,6 +72,8 @@ fn run<E: From<Error> + Display>(
         .map_err(E::from)
         .and_then(|world| {
             train(&world)?;
+            // others may still write what they have trained: an error here would end them
+            world.processes.gather(&[])?;
             let processes = Arc::into_inner(world.processes);
             let left = "a network of this run is still there; drop it before launch returns";
             Ok(processes.context(left)?)

@@ -3,7 +3,7 @@
 //! Environment variables decide, so every case runs in a process of its own: this binary again, as a child that
 //! loads a dataset and prints what came of it. The Hub is a small HTTP server on this machine.
 
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -270,7 +270,7 @@ fn without_the_feature_hub_the_images_are_synthetic() -> Result<()> {
 #[cfg(feature = "hub")]
 mod hub {
     use std::fs;
-    use std::io::{BufRead, BufReader};
+    use std::io::{BufRead, BufReader, Write};
     use std::net::{TcpListener, TcpStream};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};

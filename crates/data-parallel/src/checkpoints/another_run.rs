@@ -7,6 +7,8 @@ use training::CheckpointError;
 
 /// The file of the best parameters, for [`DataParallel::load`](crate::DataParallel::load), PyTorch and candle's `VarMap`.
 pub(super) const BEST: &str = "best.safetensors";
+/// They have this name until a checkpoint knows them.
+pub(super) const NEXT_BEST: &str = "best.next.safetensors";
 
 /// The error of a checkpoint of another run.
 pub(super) fn another_run(path: &Path, why: &candle_core::Error) -> candle_core::Error {
