@@ -209,7 +209,7 @@ fn what_is_there_is_replaced_only_when_it_may_be() -> Result<()> {
     refused(&file, "exists already: name another file for --trace")?;
     refused(&folder.path().join("a.svg"), "a.json")?;
     refused(&picture.join("trace.json"), "cannot make its folder")?;
-    refused(folder.path(), "exists already")?;
+    refused(folder.path(), "it is a folder, not a file")?;
     ensure!(fs::read_to_string(&picture)? == "an earlier picture");
     let args = format!("{SMALL} {LENET} --trace {} --overwrite", file.display());
     succeeds("scratch", &args)?;

@@ -142,6 +142,34 @@ impl Animator {
         Some(place).filter(|place| place.is_finite() && x.abs() <= LARGEST)
     }
 
+    /// What is drawn of curve `i`: its points as circles of a radius, if that is not 0, and its lines.
+    fn curve<'a>(
+        &self,
+        i: usize,
+        axis: &Range<f64>,
+        style: ShapeStyle,
+        radius: i32,
+    ) -> Vec<DynElement<'static, SVGBackend<'a>, (f64, f64)>> {
+        let mut drawn = Vec::new();
+        if radius > 0 {
+            let points = self.points(i, axis).into_iter();
+            drawn.extend(points.map(|at| Circle::new(at, radius, style).into_dyn()));
+        }
+        let pieces = self.pieces(i, axis).into_iter();
+        drawn.extend(pieces.map(|piece| PathElement::new(piece, style).into_dyn()));
+        drawn
+    }
+
+    /// The points of curve `i` that are on the axis.
+    fn points(&self, i: usize, axis: &Range<f64>) -> Vec<(f64, f64)> {
+        let is_on_axis = |(x, y): &(f64, f64)| {
+            let is_within = *x >= axis.start && *x <= axis.end;
+            is_within && self.place(*x).is_some() && y.abs() <= LARGEST
+        };
+        let points = self.x.iter().copied().zip(self.y[i].iter().copied());
+        points.filter(is_on_axis).collect()
+    }
+
     /// Curve `i` in pieces: its points from left to right, cut off at the ends of the axis. Where a point has no place, a
     /// piece ends.
     fn pieces(&self, i: usize, axis: &Range<f64>) -> Vec<Vec<(f64, f64)>> {
@@ -200,14 +228,13 @@ impl Animator {
     {
         let y = self.ylim(axis);
         let (y_axis, y_digits) = (y.clone(), digits(&y));
-        // a label may be longer than most are
-        let longest = [y.start, y.end].map(|y| label(y, y_digits, &y_axis).len());
-        let y_label = (14 + 8 * longest[0].max(longest[1]) as u32).max(56);
-        let y_label = y_label + if self.ylabel.is_empty() { 0 } else { 20 };
+        let y_label = [y.start, y.end].map(|y| label(y, y_digits, &y_axis).len());
+        let y_label = (14 + 8 * y_label[0].max(y_label[1]) as u32).max(56);
+        let y_desc = if self.ylabel.is_empty() { 0 } else { 20 };
         let mut chart = ChartBuilder::on(&area)
             .margin(16)
             .x_label_area_size(40)
-            .y_label_area_size(y_label)
+            .y_label_area_size(y_label + y_desc)
             .build_cartesian_2d(x, y)?;
         let mut mesh = chart.configure_mesh();
         if !self.ylabel.is_empty() {
@@ -225,20 +252,10 @@ impl Animator {
             .draw()?;
         // points that touch would hide the line
         let (width, point) = if self.x.len() > 60 { (1, 0) } else { (2, 3) };
-        for (i, (ys, name)) in self.y.iter().zip(&self.legend).enumerate() {
+        for (i, name) in self.legend.iter().enumerate() {
             let color = color(i);
-            let style = color.stroke_width(width);
-            let is_on_axis = |(x, y): &(&f64, &f64)| {
-                let x_is = self.place(**x).is_some() && **x >= axis.start && **x <= axis.end;
-                x_is && y.abs() <= LARGEST
-            };
-            let points = self.x.iter().zip(ys).filter(is_on_axis);
-            let circles = points.filter(|_| point > 0);
-            let circles = circles.map(|(x, y)| Circle::new((*x, *y), point, style).into_dyn());
-            let pieces = self.pieces(i, axis).into_iter();
-            let lines = pieces.map(|piece| PathElement::new(piece, style).into_dyn());
             chart
-                .draw_series(circles.chain(lines))?
+                .draw_series(self.curve(i, axis, color.stroke_width(width), point))?
                 .label(name)
                 .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], color));
         }
@@ -310,13 +327,9 @@ impl Animator {
     /// From the lowest to the highest value that is drawn, with a little room around.
     fn ylim(&self, axis: &Range<f64>) -> Range<f64> {
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
-        for (i, ys) in self.y.iter().enumerate() {
-            let alone = self.x.iter().zip(ys).filter_map(|(x, y)| {
-                let is_drawn = *x >= axis.start && *x <= axis.end && y.abs() <= LARGEST;
-                is_drawn.then_some(*y)
-            });
-            let pieces = self.pieces(i, axis).into_iter().flatten().map(|(_, y)| y);
-            for y in alone.chain(pieces) {
+        for i in 0..self.y.len() {
+            let pieces = self.pieces(i, axis).into_iter().flatten();
+            for (_, y) in self.points(i, axis).into_iter().chain(pieces) {
                 (low, high) = (low.min(y), high.max(y));
             }
         }

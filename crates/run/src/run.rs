@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use candle_core::utils::cuda_is_available;
 use candle_core::{Device, Tensor};
 use d2l::Timer;
 use dataset::DataIter;
@@ -141,14 +140,7 @@ impl Run {
         start::check_batch_size(batch_size, k).map_err(BadInput::from)?;
         let share = start::set_up(process, k, options, &devices)?;
         if let Some(note) = note {
-            let command = match cuda_is_available() {
-                true => String::new(),
-                false => format!(
-                    ": cargo run -p {} --features cuda -- --gpus {k}",
-                    book.program
-                ),
-            };
-            say(format_args!("{note}{command}"));
+            say(format_args!("{note}{}", start::with_cuda(book, k)));
         }
         start::check_paths(options).map_err(BadInput::from)?;
         let resumed = options.resume.as_deref().map(Resumed::load);

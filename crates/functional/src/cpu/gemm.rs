@@ -177,23 +177,8 @@ unsafe fn multiply_at(out: *mut f32, row: usize, accumulate: bool, a: Matrix, b:
         });
     }
     if (m == 1 || n == 1) && k > DEPTH {
-        // here `gemm` would add all products one after the other
-        for first in (0..k).step_by(DEPTH) {
-            let depth = DEPTH.min(k - first);
-            let mut part = vec![0.; m * n];
-            multiply(
-                &mut part,
-                false,
-                a.columns(first, depth),
-                b.rows(first, depth),
-            );
-            for (r, part) in part.chunks_exact(n).enumerate() {
-                // Safety: the caller's.
-                let out = unsafe { std::slice::from_raw_parts_mut(out.add(r * row), n) };
-                put(out, part.iter().copied(), accumulate || first > 0);
-            }
-        }
-        return;
+        // Safety: the caller's.
+        return unsafe { multiply_in_parts(out, row, accumulate, a, b) };
     }
     let stride = |s: usize| s as isize;
     // Safety: `Matrix` can only be built where its last element, and so each, lies in its slice. The caller answers for
@@ -220,6 +205,29 @@ unsafe fn multiply_at(out: *mut f32, row: usize, accumulate: bool, a: Matrix, b:
             false,
             Parallelism::None,
         );
+    }
+}
+
+/// As [`multiply_at`], where `gemm` would add all products one after the other: parts of them are added to each other.
+///
+/// # Safety
+/// As there.
+unsafe fn multiply_in_parts(out: *mut f32, row: usize, accumulate: bool, a: Matrix, b: Matrix) {
+    let ((m, k), n) = (a.shape, b.shape.1);
+    for first in (0..k).step_by(DEPTH) {
+        let depth = DEPTH.min(k - first);
+        let mut part = vec![0.; m * n];
+        multiply(
+            &mut part,
+            false,
+            a.columns(first, depth),
+            b.rows(first, depth),
+        );
+        for (r, part) in part.chunks_exact(n).enumerate() {
+            // Safety: the caller's.
+            let out = unsafe { std::slice::from_raw_parts_mut(out.add(r * row), n) };
+            put(out, part.iter().copied(), accumulate || first > 0);
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use candle_core::Device;
+use candle_core::utils::cuda_is_available;
 use d2l::find_devices as find;
 use d2l::{device_name, device_names, try_share_cores};
 use dataset::{DataIter, Dataset};
@@ -14,7 +15,7 @@ use super::Run;
 use crate::bad_input::BadInput;
 use crate::gpu::{Gpu, gpu};
 use crate::interrupt;
-use crate::options::Options;
+use crate::options::{Book, Options};
 use crate::out_of_memory;
 use crate::record::Record;
 use crate::say::{is_quiet, one_line, say, set_quiet};
@@ -192,6 +193,17 @@ pub(super) fn find_devices(
     }
     let found = find(options.device, own, first);
     found.with_context(|| format!("--device {:?} cannot be used", options.device).to_lowercase())
+}
+
+/// The command with CUDA of a program that was built without it, to be added to a note on a GPU that is not used.
+pub(super) fn with_cuda(book: &Book, k: usize) -> String {
+    if cuda_is_available() {
+        return String::new();
+    }
+    format!(
+        ": cargo run -p {} --features cuda -- --gpus {k}",
+        book.program
+    )
 }
 
 /// The command line to keep. It says how many replicas there are, so the run can go on in other processes.
