@@ -112,7 +112,7 @@ fn a_file_that_may_not_grow_is_as_a_full_disk() -> Result<()> {
     let out = folder.path().join("run");
     let args = "--limit-train 3200 --batch-size 16 --out";
     let words = [
-        "checkpoint.next.safetensors: File too large (os error 27); the run goes on",
+        ".checkpoint.next.safetensors: File too large (os error 27); the run goes on",
         "test acc: ",
     ];
     let args = format!("{args} {}", out.display());

@@ -142,7 +142,7 @@ fn what_cannot_be_written_costs_nothing_else() -> Result<()> {
         .stderr(Stdio::piped())
         .spawn()?;
     until_there(&out.join("epochs.csv"), &mut child)?;
-    for name in ["loss.svg", "accuracy.svg", "checkpoint.next.safetensors"] {
+    for name in ["loss.svg", "accuracy.svg", ".checkpoint.next.safetensors"] {
         let occupied = folder.path().join("occupied");
         fs::create_dir_all(occupied.join("by a folder"))?;
         // the run may write the file once more before the folder is there
@@ -159,7 +159,7 @@ fn what_cannot_be_written_costs_nothing_else() -> Result<()> {
     let (stdout, stderr, status) = (stdout?, stderr?, output.status);
     for words in [
         ".svg: ", // the first that cannot be written
-        "checkpoint.next.safetensors: ",
+        ".checkpoint.next.safetensors: ",
         "--trace: cannot write ",
     ] {
         let said = |line: &&str| line.starts_with("warning: ") && line.contains(words);

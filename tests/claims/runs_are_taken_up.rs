@@ -268,7 +268,7 @@ fn what_a_kill_can_leave() -> Result<()> {
     };
     leave("partial", &|folder| {
         let whole = fs::read(folder.join(NEWEST))?;
-        let partial = folder.join("checkpoint.next.safetensors");
+        let partial = folder.join(".checkpoint.next.safetensors");
         Ok(fs::write(partial, &whole[..whole.len() / 2])?)
     })?;
     leave("renames", &|folder| {

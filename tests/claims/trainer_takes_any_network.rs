@@ -176,6 +176,10 @@ fn statistics_that_a_load_has_lost_are_named() -> Result<()> {
     trainer.load_state_dict(state.clone())?;
     ensure!(largest_difference(&net.parameter("bn.running_mean", 1)?, &mean)? == 0.0);
     trainer.step(&x, &y)?;
+    // a trainer that begins has none to lose
+    trainer.load_state_dict(state.clone())?;
+    net.load_state_dict(&network)?;
+    Trainer::new(&net, cross_entropy, Sgd::new(0.1)).step(&x, &y)?;
     // without statistics, the trainer's state leaves those of the network to all replicas
     trainer.load_state_dict(state.clone())?;
     net.load_state_dict(&network)?;

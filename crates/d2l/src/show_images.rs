@@ -51,7 +51,7 @@ pub fn show_images(x: &Tensor, labels: &[&str], predictions: &[&str]) -> Result<
     let images = x.to_dtype(DType::F32)?.reshape((n, height, width))?;
     let images: Vec<Vec<Vec<f32>>> = images.to_vec3()?;
     for (i, image) in images.iter().enumerate() {
-        let is_outside = |value: &&f32| !(0.0..=1.0).contains(*value);
+        let is_outside = |value: &&f32| !(-1e-3..=1.001).contains(*value); // with rounding
         if let Some(value) = image.iter().flatten().find(is_outside) {
             bail!("image {i} has the value {value}; expected 0 to 1");
         }
@@ -131,9 +131,9 @@ fn pixels(body: &mut String, image: &[Vec<f32>]) {
     body.push_str("</g></g>\n");
 }
 
-/// The nearest of 16 greys; not-a-number is black.
+/// The nearest of 16 greys.
 fn grey(value: f32) -> usize {
-    (value * 15.0).round() as usize
+    (value.clamp(0.0, 1.0) * 15.0).round() as usize
 }
 
 /// What stands below an image, and the frame of a mistake.

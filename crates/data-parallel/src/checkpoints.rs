@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 
 use candle_core::{Result, Tensor};
 use devices::{Context, ensure, lock, wrap};
-use training::{Checkpoint, CheckpointError, CheckpointFolder, DataIter, files, weights};
+use training::{Checkpoint, CheckpointError, CheckpointFolder, DataIter, Folder, files, weights};
 
 use crate::data_parallel::DataParallel;
 use crate::trainer::{Flags, Trainer};
@@ -293,7 +293,8 @@ impl Checkpoints {
             return Err(error);
         }
         if ended.is_best {
-            self.in_folder(|folder| folder.folder().rename(NEXT_BEST, BEST))?;
+            // if another program has the file open, it gets its name when the run goes on
+            let _ = self.in_folder(|folder| folder.folder().rename(NEXT_BEST, BEST));
         }
         Ok((self.net.processes.rank() == 0).then_some(ended))
     }
@@ -312,13 +313,18 @@ impl Checkpoints {
             return Ok(());
         }
         let found = self.net.processes.of_first(|| {
+            let written = lock(&self.progress).best_crc32;
+            let is_known = |bytes: &Vec<u8>| written == Some(crc32fast::hash(bytes));
+            let next = std::fs::read(self.path.join(NEXT_BEST));
+            if let Some(bytes) = next.ok().filter(is_known) {
+                return Ok(bytes); // it could not get its name yet
+            }
             let best = self.path.join(BEST);
             let cannot = || format!("cannot read parameters from {}", best.display());
             let file = files::open(&best).with_context(cannot)?;
             let bytes = weights::read(file).with_context(cannot)?;
-            let written = lock(&self.progress).best_crc32;
             ensure!(
-                written == Some(crc32fast::hash(&bytes)),
+                is_known(&bytes),
                 "{}: the parameters are not those that this run wrote; the file was changed, or is damaged",
                 best.display()
             );
@@ -366,6 +372,8 @@ impl Checkpoints {
             trainer.losses = from.losses;
             trainer.epoch_losses = from.epoch_losses;
         }
+        let best = from.progress.best_crc32;
+        self.in_folder(|folder| name_best(folder.folder(), best))?;
         self.own = from.own;
         self.notes = from.notes;
         self.saved.position = Some(from.progress.position());
@@ -440,7 +448,6 @@ fn take(path: &Path) -> Result<(CheckpointFolder, Option<(usize, Checkpoint)>)> 
         return Ok((folder, None));
     };
     let mut checkpoint = found.checkpoint;
-    settle_best(&folder, content::best_crc32(&checkpoint))?;
     if let Some(why) = found.damaged {
         let note = format!(
             "{why}; an older checkpoint is taken, after minibatch {}",
@@ -451,14 +458,12 @@ fn take(path: &Path) -> Result<(CheckpointFolder, Option<(usize, Checkpoint)>)> 
     Ok((folder, Some((found.step, checkpoint))))
 }
 
-/// Ends what a run that was killed has begun: the checkpoint knows the parameters of its best epoch, or their new ones are
-/// of an epoch that comes again.
-fn settle_best(folder: &CheckpointFolder, known: Option<u32>) -> Result<()> {
-    let folder = folder.folder();
+/// Ends what a run that was killed has begun: gives the parameters of the best epoch their name, if the checkpoint knows
+/// them. Others are of an epoch that comes again.
+fn name_best(folder: &Folder, known: Option<u32>) -> Result<()> {
     match std::fs::read(folder.path().join(NEXT_BEST)) {
         Ok(bytes) if Some(crc32fast::hash(&bytes)) == known => folder.rename(NEXT_BEST, BEST),
-        Ok(_) => folder.remove(NEXT_BEST),
-        Err(_) => Ok(()), // it is not there
+        _ => Ok(()),
     }
 }
 

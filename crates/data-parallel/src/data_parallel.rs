@@ -243,7 +243,7 @@ impl DataParallel {
 
     /// Sets parameters and buffers of all replicas by their names, as [`state_dict`](Self::state_dict) has them. The running
     /// statistics of the other replicas are in [`Trainer::state_dict`](crate::Trainer::state_dict), which is loaded after
-    /// this.
+    /// this. What batch norms count (`num_batches_tracked`) may be missing, or too much.
     ///
     /// ```
     /// # use candle_core::Tensor;
@@ -291,6 +291,14 @@ impl DataParallel {
         } else {
             Statistics::Network
         };
+    }
+
+    /// A new trainer begins with the network as it is: what an earlier one has lost is not its own.
+    pub(crate) fn a_trainer_begins(&self) {
+        let mut statistics = lock(&self.statistics);
+        if *statistics == Statistics::Lost {
+            *statistics = Statistics::Network;
+        }
     }
 
     /// Before a step: an error if the running statistics that a trainer's state had set are lost.

@@ -253,6 +253,7 @@ impl Trainer {
     }
 
     fn of(net: &DataParallel, loss: Loss, optimizer: impl Optimizer + 'static) -> Self {
+        net.a_trainer_begins();
         Self {
             net: net.clone(),
             loss: Arc::new(loss),

@@ -238,6 +238,9 @@ fn names_in(dir: &Path) -> Vec<String> {
 
 /// Whether a file has the published name but for capitals, and dots or underscores in place of hyphens.
 fn is_other_spelling(name: &str, published: &str) -> bool {
+    if name == published {
+        return false; // a folder
+    }
     let name = name.to_lowercase().replace(['.', '_'], "-");
     name.strip_suffix("-gz").unwrap_or(&name) == published
 }

@@ -1,7 +1,6 @@
 //! The reader's copies of the exercises, and which of them are solved.
 
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -114,14 +113,10 @@ impl Desk {
         lines.retain(|line| !line.starts_with(exercise.name));
         lines.push(&line);
         let path = self.folder.join(SOLVED);
-        let write = || -> Result<()> {
-            // beside it first: on a full disk the lines of the others would be lost
-            let mut file = tempfile::NamedTempFile::new_in(&self.folder)?;
-            file.write_all(lines.join("\n").as_bytes())?;
-            file.persist(&path)?;
-            Ok(())
-        };
-        write().with_context(|| format!("cannot write {}", path.display()))
+        // beside it first: on a full disk the lines of the others would be lost
+        let new = path.with_extension("new");
+        let written = fs::write(&new, lines.join("\n")).and_then(|()| fs::rename(&new, &path));
+        written.with_context(|| format!("cannot write {}", path.display()))
     }
 
     fn path(&self, exercise: &Exercise) -> PathBuf {

@@ -242,7 +242,7 @@ fn patiently<T>(check: impl FnOnce() -> T) -> T {
     thread::scope(|scope| {
         scope.spawn(move || {
             if waits.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
-                say!("cargo compiles what the check needs, or waits for another cargo …");
+                say!("still checking: cargo may have to compile first, or to wait for another cargo …");
             }
         });
         let checked = check();

@@ -2,6 +2,8 @@
 //! terminal, and nothing of it stays. Elsewhere a long epoch says from time to time how far it is, in a line.
 
 use std::fmt::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
@@ -24,6 +26,8 @@ pub(crate) struct Bar {
     bar: ProgressBar,
     sizes: Sizes,
     epoch: usize,
+    /// The examples of the epoch that an interrupted run has had.
+    had: Arc<AtomicU64>,
     /// A spinner turns while the speed is not known: before the first loss, and while the network is tested.
     waits: bool,
     tests_since: Instant,
@@ -41,12 +45,14 @@ impl Bar {
             false => ProgressBar::new(sizes.train as u64),
         };
         set_bar(&bar);
+        let had = Arc::new(AtomicU64::new(0));
         let speaks = bar.is_hidden() && !is_quiet();
         Self {
-            _speaker: speaks.then(|| speak(bar.clone(), SILENCE, |line| tell(&line))),
+            _speaker: speaks.then(|| speak(bar.clone(), had.clone(), SILENCE, |line| tell(&line))),
             bar,
             sizes,
             epoch: 0,
+            had,
             waits: true,
             tests_since: Instant::now(),
             test_seconds: None,
@@ -56,6 +62,7 @@ impl Bar {
     /// An epoch begins, or goes on after so many examples.
     pub fn begin(&mut self, epoch: usize, had: usize) {
         self.epoch = epoch;
+        self.had.store(had as u64, Relaxed);
         self.wait("the first minibatch".to_owned());
         self.bar.set_length((self.sizes.train - had) as u64);
         self.bar.reset();
@@ -99,14 +106,21 @@ impl Bar {
 
 /// Says how far an epoch is, each time that it takes longer than `every`, until the result is dropped. It is a thread,
 /// because nothing else comes by while the network is tested, or waits for other processes.
-fn speak(bar: ProgressBar, every: Duration, say: impl Fn(String) + Send + 'static) -> Sender<()> {
+fn speak(
+    bar: ProgressBar,
+    had: Arc<AtomicU64>,
+    every: Duration,
+    say: impl Fn(String) + Send + 'static,
+) -> Sender<()> {
     let (alive, ended) = channel();
     let look = move || {
         let mut last = String::new();
         while ended.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
             let epoch = bar.prefix();
-            if epoch == last && !bar.is_finished() {
-                let (had, of) = (bar.position(), bar.length().unwrap_or_default());
+            if !epoch.is_empty() && epoch == last && !bar.is_finished() {
+                let before = had.load(Relaxed);
+                let had = before + bar.position();
+                let of = before + bar.length().unwrap_or_default();
                 say(format!(
                     "{epoch}: {had} of {of} examples, {}",
                     bar.message()
@@ -189,11 +203,14 @@ mod tests {
         let (sender, lines) = channel();
         let every = Duration::from_millis(20);
         let hidden = ProgressBar::with_draw_target(Some(600), ProgressDrawTarget::hidden());
+        let had = Arc::new(AtomicU64::new(0));
+        let speaker = speak(hidden.clone(), had.clone(), every, move |line| {
+            let _ = sender.send(line);
+        });
         let mut bar = Bar {
-            _speaker: Some(speak(hidden.clone(), every, move |line| {
-                let _ = sender.send(line);
-            })),
+            _speaker: Some(speaker),
             bar: hidden,
+            had,
             ..Bar::new(SIZES)
         };
         let next = |words: &str| {
@@ -208,9 +225,16 @@ mod tests {
         next("epoch 1/3: 50 of 600 examples, loss 2.300");
         bar.test();
         next("epoch 1/3: 50 of 600 examples, testing on 300 examples");
+        bar.begin(2, 550); // a run that goes on
+        next("epoch 2/3: 550 of 600 examples, the first minibatch");
         drop(bar);
-        while lines.recv_timeout(Duration::from_secs(10)).is_ok() {}
-        assert!(lines.recv().is_err(), "the thread has ended");
+        let start = Instant::now();
+        while lines.recv_timeout(Duration::from_secs(10)) != Err(RecvTimeoutError::Disconnected) {
+            assert!(
+                start.elapsed() < Duration::from_secs(10),
+                "the thread goes on"
+            );
+        }
     }
 
     #[test]

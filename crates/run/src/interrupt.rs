@@ -97,10 +97,15 @@ fn signalled(insists: bool) {
         remove_bar();
         std::process::exit(INTERRUPTED_STATUS.into());
     }
-    if ASKED.swap(true, SeqCst) {
+    let was_asked = ASKED.swap(true, SeqCst);
+    if was_asked && !insists {
         return;
     }
-    let word = "stopping after this step; press Ctrl-C again to stop at once";
+    let word = if insists {
+        "stopping after this step; press Ctrl-C again to stop at once"
+    } else {
+        "stopping after this step"
+    };
     // the terminal has written ^C; with a bar that is gone
     above_the_bar(|drawn| match drawn {
         true => writeln!(std::io::stderr(), "{word}"),

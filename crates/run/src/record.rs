@@ -74,10 +74,13 @@ impl Record {
             );
         }
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-        let mut names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
         let of_run =
             |name: &String| CheckpointFolder::is_checkpoint(name) || ALL.contains(&name.as_str());
-        if let Some(name) = names.find(of_run).filter(|_| !overwrite) {
+        let first = names
+            .filter(of_run)
+            .min_by_key(|name| (name != NEWEST, name.clone()));
+        if let Some(name) = first.filter(|_| !overwrite) {
             bail!(
                 "{} already holds a run ({name}): name another folder, resume it with --resume {}, or give --overwrite",
                 folder.display(),
@@ -335,7 +338,7 @@ mod tests {
         );
         assert!(older.exists());
         // of a run that was killed before its first checkpoint was whole, nothing can be taken up
-        fs::rename(older, folder.path().join("checkpoint.next.safetensors"))?;
+        fs::rename(older, folder.path().join(".checkpoint.next.safetensors"))?;
         Record::take(folder.path(), false).map(drop)
     }
 

@@ -140,7 +140,7 @@ impl Run {
         start::check_batch_size(batch_size, k).map_err(BadInput::from)?;
         let share = start::set_up(process, k, options, &devices)?;
         if let Some(note) = note {
-            say(format_args!("{note}{}", start::with_cuda(book, k)));
+            say(format_args!("{note}{}", start::with_cuda(process, book, k)));
         }
         start::check_paths(options).map_err(BadInput::from)?;
         let resumed = options.resume.as_deref().map(Resumed::load);

@@ -78,7 +78,8 @@ pub(crate) fn quoted(path: &Path) -> String {
 
 /// Prints a line to stderr that says how far the run is.
 pub(crate) fn tell(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
+    // one write: mpirun prints lines of its own between two
+    let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
 /// The text in one line, though the name of a file has several.

@@ -22,8 +22,8 @@ use crate::weights;
 
 /// The file of the newest checkpoint of a run.
 pub const NEWEST: &str = "checkpoint.safetensors";
-/// A new one, until it gets its name.
-const NEXT: &str = "checkpoint.next.safetensors";
+/// A new one, until it gets its name. Scripts look for `checkpoint*`, which it is not yet.
+const NEXT: &str = ".checkpoint.next.safetensors";
 
 const FORMAT: &str = "multiple-gpus checkpoint 3";
 /// Where the checksum stands, and what stands there while it is computed.
@@ -199,7 +199,8 @@ impl CheckpointFolder {
                 Err(error) if find::<CheckpointError>(&error).is_some() => return Err(error),
                 // it could not be read, and may be whole: an older one would lose the progress since
                 Err(error) if io_kind(&error).is_some_and(|kind| kind != ErrorKind::Other) => {
-                    return Err(error);
+                    let way_out = "a checkpoint cannot be read and may be whole; move it away to go on from the one before";
+                    return Err(error.context(way_out));
                 }
                 Err(error) => {
                     errors.push(error.to_string());

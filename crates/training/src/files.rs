@@ -35,8 +35,8 @@ pub fn check_is_file(found: &Metadata) -> io::Result<()> {
 }
 
 /// Writes a file: it appears whole or not at all, whatever ends the program, also where several programs write it. The
-/// disk has it when this returns, as far as the file system can be asked. A file that is a mount point cannot be replaced,
-/// and is written in place.
+/// disk has it when this returns, as far as the file system can be asked. A file that is a mount point cannot be replaced:
+/// it is written in place, and is not whole if that is interrupted.
 ///
 /// # Errors
 /// If the file cannot be written. Then a file that had the name before is unchanged.
@@ -107,7 +107,9 @@ fn replace(partial: &Path, path: &Path) -> io::Result<()> {
         // a mount point, such as a file that a container was given
         Err(error) if error.kind() == ErrorKind::ResourceBusy => {
             fs::copy(partial, path)?;
-            fs::remove_file(partial)
+            flush(&File::open(path)?)?;
+            let _ = fs::remove_file(partial);
+            Ok(())
         }
         renamed => renamed,
     }

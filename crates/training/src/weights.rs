@@ -435,7 +435,7 @@ mod tests {
         let mut lengths = std::collections::BTreeSet::new();
         for letters in 1..800 {
             let named = [named(&"w".repeat(letters), (1, 1))];
-            save(&path, &named)?;
+            files::write_unflushed(&path, &to_bytes(&named, None)?)?;
             load(&path, &named).with_context(|| format!("a name of {letters} letters"))?;
             lengths.insert(std::fs::read(&path)?[..2].to_vec());
         }

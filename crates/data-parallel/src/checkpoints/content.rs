@@ -110,11 +110,6 @@ pub(super) fn write(
     })
 }
 
-/// The checksum of the parameters of the best epoch, if there is one.
-pub fn best_crc32(checkpoint: &Checkpoint) -> Option<u32> {
-    checkpoint.texts.get(BEST_CRC)?.parse().ok()
-}
-
 /// What of a checkpoint the trainers and their network take up.
 ///
 /// # Errors

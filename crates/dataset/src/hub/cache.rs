@@ -102,6 +102,11 @@ impl Cache {
             "{shown} links to {}, outside the cache: remove {shown}",
             data.display()
         );
+        let len = fs::metadata(&data)?.len();
+        ensure!(
+            len <= LARGEST,
+            "{shown} is damaged: {len} bytes; expected at most {LARGEST}"
+        );
         let sum = data.file_name().and_then(OsStr::to_str).unwrap_or_default();
         if !is_hash(sum, 64) {
             ensure!(
@@ -111,11 +116,6 @@ impl Cache {
             );
             return Ok(());
         }
-        let len = fs::metadata(&data)?.len();
-        ensure!(
-            len <= LARGEST,
-            "{shown} is damaged: {len} bytes; expected at most {LARGEST}"
-        );
         let bytes = fs::read(&data)?;
         let (n, found) = (bytes.len(), hex(&Sha256::digest(&bytes)));
         ensure!(

@@ -352,7 +352,7 @@ fn check_missing() -> Result<()> {
         if missing.is_empty() {
             continue;
         }
-        let (names, layer) = (missing.join(" and "), layer_of(&missing));
+        let (names, layer) = (some_of(&missing), layer_of(&missing));
         let (gradients_are, it_is) = if missing.len() == 1 {
             ("gradient", "is missing, although the result depends on it")
         } else {
@@ -372,6 +372,15 @@ fn check_missing() -> Result<()> {
         )
     }
     Ok(())
+}
+
+/// The first names, and how many others there are.
+fn some_of(names: &[&str]) -> String {
+    match names {
+        [a, b, c, _, ..] => format!("{a}, {b}, {c} and {} more", names.len() - 3),
+        [a, b] => format!("{a} and {b}"),
+        _ => names.join(", "),
+    }
 }
 
 /// The layer of which all of these are, or their only name; empty where they have none in common.

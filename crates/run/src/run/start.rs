@@ -196,8 +196,8 @@ pub(super) fn find_devices(
 }
 
 /// The command with CUDA of a program that was built without it, to be added to a note on a GPU that is not used.
-pub(super) fn with_cuda(book: &Book, k: usize) -> String {
-    if cuda_is_available() {
+pub(super) fn with_cuda(process: Process, book: &Book, k: usize) -> String {
+    if cuda_is_available() || process.of > 1 {
         return String::new();
     }
     format!(
