@@ -124,10 +124,9 @@ impl Animator {
     fn draw(&self, area: Area<'_>) -> Result<()> {
         area.fill(&WHITE)?;
         let axis = self.xlim();
-        let place = |x: f64| self.place(x);
         if self.log {
-            let on_axis = |x: &f64| place(*x).is_some() && *x >= axis.start && *x <= axis.end;
-            let marks: Vec<f64> = self.x.iter().copied().filter(on_axis).collect();
+            let all = self.x.iter().copied();
+            let marks: Vec<f64> = all.filter(|x| self.is_on(*x, &axis)).collect();
             let x = axis.clone().log_scale().with_key_points(marks);
             return self.plot(area, x, &axis, 0, short);
         }
@@ -140,6 +139,10 @@ impl Animator {
     fn place(&self, x: f64) -> Option<f64> {
         let place = if self.log { x.ln() } else { x };
         Some(place).filter(|place| place.is_finite() && x.abs() <= LARGEST)
+    }
+
+    fn is_on(&self, x: f64, axis: &Range<f64>) -> bool {
+        self.place(x).is_some() && x >= axis.start && x <= axis.end
     }
 
     /// What is drawn of curve `i`: its points as circles of a radius, if that is not 0, and its lines.
@@ -162,12 +165,10 @@ impl Animator {
 
     /// The points of curve `i` that are on the axis.
     fn points(&self, i: usize, axis: &Range<f64>) -> Vec<(f64, f64)> {
-        let is_on_axis = |(x, y): &(f64, f64)| {
-            let is_within = *x >= axis.start && *x <= axis.end;
-            is_within && self.place(*x).is_some() && y.abs() <= LARGEST
-        };
         let points = self.x.iter().copied().zip(self.y[i].iter().copied());
-        points.filter(is_on_axis).collect()
+        points
+            .filter(|(x, y)| self.is_on(*x, axis) && y.abs() <= LARGEST)
+            .collect()
     }
 
     /// Curve `i` in pieces: its points from left to right, cut off at the ends of the axis. Where a point has no place, a

@@ -57,11 +57,9 @@ pub fn show_images(x: &Tensor, labels: &[&str], predictions: &[&str]) -> Result<
         }
     }
     // the mark of a mistake stands beside its text
-    let longest = labels
-        .iter()
-        .chain(predictions)
-        .map(|text| text.chars().count() + 2);
-    let longest = longest.max().unwrap_or_default();
+    let texts = labels.iter().chain(predictions);
+    let lengths = texts.map(|text| text.chars().count() + 2);
+    let longest = lengths.max().unwrap_or_default();
     let column = (width * SCALE).max(COLUMN).max(longest * LETTER);
     let row = height * SCALE + 2 * LINE;
     let mut body = String::new();

@@ -283,8 +283,7 @@ impl Checkpoints {
         } else {
             Ok(())
         };
-        let saved = best.and_then(|()| self.save(as_shared(&trainers)));
-        if let Err(error) = saved {
+        if let Err(error) = best.and_then(|()| self.save(as_shared(&trainers))) {
             // it can be tried again
             *lock(&self.progress) = before;
             for (trainer, losses) in trainers.into_iter().zip(losses) {

@@ -2,8 +2,6 @@
 //! terminal, and nothing of it stays. Elsewhere a long epoch says from time to time how far it is, in a line.
 
 use std::fmt::Write;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
@@ -26,8 +24,6 @@ pub(crate) struct Bar {
     bar: ProgressBar,
     sizes: Sizes,
     epoch: usize,
-    /// The examples of the epoch that an interrupted run has had.
-    had: Arc<AtomicU64>,
     /// A spinner turns while the speed is not known: before the first loss, and while the network is tested.
     waits: bool,
     tests_since: Instant,
@@ -45,14 +41,12 @@ impl Bar {
             false => ProgressBar::new(sizes.train as u64),
         };
         set_bar(&bar);
-        let had = Arc::new(AtomicU64::new(0));
         let speaks = bar.is_hidden() && !is_quiet();
         Self {
-            _speaker: speaks.then(|| speak(bar.clone(), had.clone(), SILENCE, |line| tell(&line))),
+            _speaker: speaks.then(|| speak(bar.clone(), sizes, SILENCE, |line| tell(&line))),
             bar,
             sizes,
             epoch: 0,
-            had,
             waits: true,
             tests_since: Instant::now(),
             test_seconds: None,
@@ -62,7 +56,6 @@ impl Bar {
     /// An epoch begins, or goes on after so many examples.
     pub fn begin(&mut self, epoch: usize, had: usize) {
         self.epoch = epoch;
-        self.had.store(had as u64, Relaxed);
         self.wait("the first minibatch".to_owned());
         self.bar.set_length((self.sizes.train - had) as u64);
         self.bar.reset();
@@ -108,7 +101,7 @@ impl Bar {
 /// because nothing else comes by while the network is tested, or waits for other processes.
 fn speak(
     bar: ProgressBar,
-    had: Arc<AtomicU64>,
+    sizes: Sizes,
     every: Duration,
     say: impl Fn(String) + Send + 'static,
 ) -> Sender<()> {
@@ -118,11 +111,11 @@ fn speak(
         while ended.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
             let epoch = bar.prefix();
             if !epoch.is_empty() && epoch == last && !bar.is_finished() {
-                let before = had.load(Relaxed);
-                let had = before + bar.position();
-                let of = before + bar.length().unwrap_or_default();
+                // the bar has what is left of an epoch that goes on
+                let (all, left) = (sizes.train as u64, bar.length().unwrap_or_default());
+                let had = all - left + bar.position();
                 say(format!(
-                    "{epoch}: {had} of {of} examples, {}",
+                    "{epoch}: {had} of {all} examples, {}",
                     bar.message()
                 ));
             }
@@ -203,14 +196,11 @@ mod tests {
         let (sender, lines) = channel();
         let every = Duration::from_millis(20);
         let hidden = ProgressBar::with_draw_target(Some(600), ProgressDrawTarget::hidden());
-        let had = Arc::new(AtomicU64::new(0));
-        let speaker = speak(hidden.clone(), had.clone(), every, move |line| {
-            let _ = sender.send(line);
-        });
         let mut bar = Bar {
-            _speaker: Some(speaker),
+            _speaker: Some(speak(hidden.clone(), SIZES, every, move |line| {
+                let _ = sender.send(line);
+            })),
             bar: hidden,
-            had,
             ..Bar::new(SIZES)
         };
         let next = |words: &str| {

@@ -79,7 +79,7 @@ pub(crate) fn quoted(path: &Path) -> String {
 /// Prints a line to stderr that says how far the run is.
 pub(crate) fn tell(line: &str) {
     // one write: mpirun prints lines of its own between two
-    let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
+    above_the_bar(|_| std::io::stderr().write_all(format!("{line}\n").as_bytes()));
 }
 
 /// The text in one line, though the name of a file has several.

@@ -40,8 +40,8 @@ pub fn load(path: &Path, expected: &[(String, Tensor)]) -> Result<Vec<Tensor>> {
 fn tensors_of(bytes: &[u8]) -> Result<HashMap<String, Tensor>> {
     let file = SafeTensors::deserialize(bytes).map_err(wrap)?;
     let tensors = file.tensors().into_iter().map(|(name, view)| {
-        let tensor = view.load(&Device::Cpu);
-        let tensor = tensor.with_context(|| format!("tensor {}", quote(&name)))?;
+        let loaded = view.load(&Device::Cpu);
+        let tensor = loaded.with_context(|| format!("tensor {}", quote(&name)))?;
         Ok((name, tensor))
     });
     tensors.collect()
@@ -69,10 +69,9 @@ pub fn settle_counts(
     found: &mut HashMap<String, Tensor>,
     expected: &[(String, Tensor)],
 ) -> Result<()> {
-    let is_expected = |name: &str| expected.iter().any(|(expected, _)| expected == name);
     let mean_beside = |count: &str| format!("{}running_mean", count.trim_end_matches(COUNT));
     found.retain(|name, _| {
-        is_expected(name) || !(is_count(name) && is_expected(&mean_beside(name)))
+        has(expected, name) || !(is_count(name) && has(expected, &mean_beside(name)))
     });
     for (name, own) in expected.iter().filter(|(name, _)| is_count(name)) {
         if !found.contains_key(name) {
@@ -80,6 +79,10 @@ pub fn settle_counts(
         }
     }
     Ok(())
+}
+
+fn has(tensors: &[(String, Tensor)], name: &str) -> bool {
+    tensors.iter().any(|(of, _)| of == name)
 }
 
 /// The tensors of `found` in the order of `expected`, as [`load`] those of a file.
@@ -206,14 +209,19 @@ fn near(
     like: &Tensor,
     expected: &[(String, Tensor)],
 ) -> String {
+    // in the same order each time, which a map has not
+    let mut others: Vec<&str> = found.keys().map(String::as_str).collect();
+    others.retain(|other| !has(expected, other));
+    others.sort_unstable();
     // such as "module." of PyTorch's DataParallel
-    let prefix = found.keys().find_map(|other| {
+    let prefix = others.iter().find_map(|other| {
         let prefix = other.strip_suffix(name)?;
         prefix.ends_with('.').then_some(prefix)
     });
     if let Some(prefix) = prefix {
-        let has = |name: &str| found.contains_key(&format!("{prefix}{name}"));
-        let all = expected.iter().all(|(name, _)| has(name) || is_count(name));
+        let is_there = |name: &str| found.contains_key(&format!("{prefix}{name}"));
+        let mut names = expected.iter().map(|(name, _)| name);
+        let all = names.all(|name| is_there(name) || is_count(name));
         let is = quote(&format!("{prefix}{name}"));
         return if all {
             let prefix = quote(prefix);
@@ -225,24 +233,18 @@ fn near(
             format!(", but {is}")
         };
     }
-    let is_expected = |name: &str| expected.iter().any(|(expected, _)| expected == name);
-    let parts = |name: &str| {
-        let (layer, last) = name.rsplit_once('.').unwrap_or(("", name));
-        [layer, last].map(str::to_owned)
-    };
-    let [layer, last] = parts(name);
-    let is_near = |(other, tensor): &(&String, &Tensor)| {
-        let [other_layer, other_last] = parts(other);
-        let is_similar =
-            (other_layer == layer || other_last == last) && tensor.dims() == like.dims();
+    let (layer, last) = name.rsplit_once('.').unwrap_or(("", name));
+    others.retain(|other| {
+        let (other_layer, other_last) = other.rsplit_once('.').unwrap_or(("", other));
+        let has_part = other_layer == layer || other_last == last;
         let is_part = name
-            .strip_suffix(other.as_str())
+            .strip_suffix(other)
             .is_some_and(|rest| rest.ends_with('.'));
-        !is_expected(other) && (is_part || is_similar)
-    };
-    let distance = |other: &str| other.len().abs_diff(name.len());
-    let nearest = found.iter().filter(is_near).map(|(other, _)| other);
-    let nearest = nearest.min_by_key(|other| (distance(other), *other));
+        is_part || has_part && found[*other].dims() == like.dims()
+    });
+    let nearest = others
+        .iter()
+        .min_by_key(|other| other.len().abs_diff(name.len()));
     nearest.map_or(String::new(), |other| format!(", but {}", quote(other)))
 }
 

@@ -52,8 +52,8 @@ impl Cache {
         let cannot_write = || format!("cannot write {}", path.display());
         fs::create_dir_all(&self.locks).with_context(cannot_write)?;
         // another user's can be locked too
-        let file = File::create(&path).or_else(|_| File::open(&path));
-        let file = file.with_context(cannot_write)?;
+        let opened = File::create(&path).or_else(|_| File::open(&path));
+        let file = opened.with_context(cannot_write)?;
         if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
             let waits = format!("another process is downloading {name}; waiting for its end");
             say(&waits);

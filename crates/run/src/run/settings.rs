@@ -70,18 +70,18 @@ pub(super) fn check_same(own: &str, other: &str) -> Result<()> {
             "the learning rate of each step depends on the number of all steps, so with other --epochs it is another run \
              from its first step on. Resume with the same --epochs; or begin a new run with its parameters: --init FILE"
         }
-        _ if key == "images" => return which_images(&instead, &line),
+        _ if key == "images" => &which_images(&instead, &line),
         _ => "resume with the same options",
     };
     bail!("the run there has {line:?}, this one has {instead:?}; {why}")
 }
 
-/// The error where a run had other images: which they were, and how to name them.
-fn which_images(own: &str, other: &str) -> Result<()> {
+/// What to do where a run had other images.
+fn which_images(own: &str, other: &str) -> String {
     let name = other.split(' ').find_map(|word| word.parse().ok());
     let variable = name.unwrap_or(Name::FashionMnist).env_var();
     let is_synthetic = |line: &str| line.starts_with("images synthetic");
-    let what_to_do = if is_synthetic(other) {
+    if is_synthetic(other) {
         "that run had synthetic images: resume with --data synthetic".to_owned()
     } else if is_synthetic(own) {
         format!(
@@ -91,8 +91,7 @@ fn which_images(own: &str, other: &str) -> Result<()> {
         format!(
             "the images are others: name the folder that the run had, with {variable} or --data DIR"
         )
-    };
-    bail!("the run there has {other:?}, this one has {own:?}; {what_to_do}")
+    }
 }
 
 fn is_epochs(line: &str) -> bool {
