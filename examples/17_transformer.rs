@@ -71,7 +71,7 @@ fn continued(net: &DataParallel, text: &str, count: usize) -> anyhow::Result<Str
     for _ in 0..count {
         let seen = &text[text.len().saturating_sub(CONTEXT)..];
         let scores = net.forward(&Tensor::new(seen, &Device::Cpu)?.unsqueeze(0)?)?;
-        let next = scores[0].get(0)?.argmax(1)?.get(seen.len() - 1)?;
+        let next = scores.get(0)?.argmax(1)?.get(seen.len() - 1)?;
         text.push(next.to_scalar()?);
     }
     Ok(text.into_iter().filter_map(char::from_u32).collect())

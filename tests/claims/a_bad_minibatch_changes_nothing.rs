@@ -119,7 +119,7 @@ fn own_loss(y_hat: &Value, y: &Tensor) -> candle_core::Result<Value> {
         }
         log_p.gather(&y, 1)?.squeeze(1)?.neg()
     };
-    candle_fn(loss).forward_all(&[y_hat], true)
+    candle_fn(loss).forward(y_hat, true)
 }
 
 fn what_only_the_computation_knows_changes_nothing() -> Result<()> {
@@ -658,11 +658,12 @@ fn trainers_on_several_threads_do_not_mix() -> Result<()> {
 
 fn no_minibatch_has_no_accuracy() -> Result<()> {
     let net = DataParallel::new(&cpus(2), Initializer::Layers, 0, linear)?;
+    let none = || Vec::<candle_core::Result<(Tensor, Tensor)>>::new();
     says(
         "the accuracy of no example: no minibatch came",
-        evaluate_accuracy_gpus(&net, []),
+        evaluate_accuracy_gpus(&net, none()),
     )?;
-    let [sum] = evaluate(&net, [], |_, _| Ok([1.0]))?;
+    let [sum] = evaluate(&net, none(), |_, _| Ok([1.0]))?;
     ensure!(sum == 0.0);
     Ok(())
 }

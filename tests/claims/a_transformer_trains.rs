@@ -1,8 +1,12 @@
 //! The transformer of example 17 takes PyTorch's steps, and takes them on two replicas too.
 
 use anyhow::{Context, Result, ensure};
-use concise::prelude::{AdamW, cross_entropy};
+use candle_core::{DType, Device, Tensor};
+use candle_nn::VarBuilder;
+use concise::layers::Sequential;
+use concise::prelude::{AdamW, cross_entropy, masked_cross_entropy};
 use concise::{DataParallel, Initializer, Trainer, evaluate_accuracy_gpus};
+use functional::{Network, Value};
 
 use crate::kit::{cpus, formula_tensor, largest_difference};
 use crate::only_rounding_differs_from_pytorch::{close, tensor_is_close, theirs};
@@ -13,13 +17,16 @@ mod example;
 
 trials![
     a_hundred_steps_are_pytorchs,
+    with_padding_too,
     two_replicas_take_the_steps_of_one,
     accuracy_counts_characters,
 ];
 
 /// The network on k replicas, with the parameters of `transformer_steps.py`.
 fn network(k: usize) -> Result<DataParallel> {
-    let net = DataParallel::new(&cpus(k), Initializer::Layers, 0, example::network)?;
+    // in a Sequential it has a type with a name, which `Trainer::with` asks for
+    let named = |vb: VarBuilder<'_>| Ok(Sequential::new().add(example::network(vb)?));
+    let net = DataParallel::new(&cpus(k), Initializer::Layers, 0, named)?;
     let mut state = net.state_dict()?;
     for (s, (name, tensor)) in state.iter_mut().enumerate() {
         let std = if tensor.rank() == 2 { 0.08 } else { 0.02 };
@@ -32,12 +39,15 @@ fn network(k: usize) -> Result<DataParallel> {
     Ok(net)
 }
 
-fn losses(net: &DataParallel, steps: usize) -> Result<Vec<f32>> {
-    let adamw = AdamW {
+fn adamw() -> AdamW {
+    AdamW {
         lr: 1e-3,
         ..AdamW::default()
-    };
-    let mut trainer = Trainer::new(net, cross_entropy, adamw);
+    }
+}
+
+fn losses(net: &DataParallel, steps: usize) -> Result<Vec<f32>> {
+    let mut trainer = Trainer::new(net, cross_entropy, adamw());
     let step = |step| {
         let (x, y) = example::batch(step, 8)?;
         Ok(trainer.step(&x, &y)?.loss.mean()?)
@@ -46,12 +56,16 @@ fn losses(net: &DataParallel, steps: usize) -> Result<Vec<f32>> {
 }
 
 fn a_hundred_steps_are_pytorchs() -> Result<()> {
-    let theirs = theirs(include_str!("../pytorch/transformer.json"));
     let net = network(1)?;
     let losses = losses(&net, 100)?;
+    are_pytorchs(include_str!("../pytorch/transformer.json"), &net, &losses)
+}
+
+fn are_pytorchs(json: &str, net: &DataParallel, losses: &[f32]) -> Result<()> {
+    let theirs = theirs(json);
     ensure!(losses[99] < 3.0, "it does not learn: {losses:?}");
     // PyTorch's float32 is up to 8e-7 from its float64
-    close("losses", &losses, &theirs["losses"]["float64"], 1e-5)?;
+    close("losses", losses, &theirs["losses"]["float64"], 1e-5)?;
     for (name, theirs) in theirs["tensors"].as_object().context("no tensors")? {
         let float32 = theirs["float32"].as_array().context("no distances")?;
         let distance = |i: usize| float32[i].as_f64().context("no distance");
@@ -60,6 +74,37 @@ fn a_hundred_steps_are_pytorchs() -> Result<()> {
             4e-6_f64.max(4.0 * distance(1)?),
         ];
         tensor_is_close(name, &net.parameter(name, 0)?, theirs, tolerance)?;
+    }
+    Ok(())
+}
+
+/// 1 where a character of minibatch `step` is no padding, as `transformer_steps.py` has it.
+fn mask(step: usize, examples: usize) -> Result<Tensor> {
+    let row = |e: usize| {
+        let length = 1 + (7 * step + 5 * e) % example::CONTEXT;
+        (0..example::CONTEXT).map(move |i| if i < length { 1f32 } else { 0.0 })
+    };
+    let mask = Tensor::from_iter((0..examples).flat_map(row), &Device::Cpu)?;
+    Ok(mask.reshape((examples, example::CONTEXT))?)
+}
+
+/// The mean over the characters of all replicas that are no padding, on one device and on three.
+fn with_padding_too() -> Result<()> {
+    for k in [1, 3] {
+        let net = network(k)?;
+        let loss = |net: &Sequential, x: &[Value], y: &[Tensor]| {
+            masked_cross_entropy(&net.forward(&x[0], true)?, &y[0], &y[1])
+        };
+        let mut trainer = Trainer::with(&net, loss, adamw())?
+            .mean_over(|_, y| y[1].sum_all()?.to_scalar::<f32>());
+        let mut losses = Vec::new();
+        for step in 0..100 {
+            let ((x, y), mask) = (example::batch(step, 8)?, mask(step, 8)?);
+            let x = (x * mask.to_dtype(DType::U32)?)?;
+            losses.push(trainer.step(&x, &(y, mask))?.loss.mean()?);
+        }
+        let json = include_str!("../pytorch/transformer_padded.json");
+        are_pytorchs(json, &net, &losses).with_context(|| format!("k = {k}"))?;
     }
     Ok(())
 }
@@ -80,7 +125,7 @@ fn two_replicas_take_the_steps_of_one() -> Result<()> {
 fn accuracy_counts_characters() -> Result<()> {
     let net = network(2)?;
     let (x, y) = example::batch(0, 5)?;
-    let y_hat = candle_core::Tensor::cat(&net.forward(&x)?, 0)?;
+    let y_hat = net.forward(&x)?;
     let right = y_hat.argmax(2)?.eq(&y)?.flatten_all()?.to_vec1::<u8>()?;
     let expected = right.iter().map(|right| f64::from(*right)).sum::<f64>() / 160.0;
     let accuracy = evaluate_accuracy_gpus(&net, [Ok((x, y))])?;

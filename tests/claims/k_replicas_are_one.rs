@@ -69,7 +69,7 @@ fn equal_weights_give_the_pages_split() -> Result<()> {
         let no_layers = |_: VarBuilder<'_>| Ok(Sequential::new()); // its outputs are the shards
         let net = DataParallel::new(&cpus(k), Initializer::Layers, 0, no_layers).unwrap();
         net.set_split(&vec![w; k]).unwrap();
-        let weighed = net.forward(&x).unwrap();
+        let weighed = net.forward_shards(&x).unwrap();
         let by_hand: Vec<_> = by_hand
             .iter()
             .filter(|shard| shard.elem_count() > 0)

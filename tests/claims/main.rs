@@ -14,6 +14,7 @@ mod a_failing_replica_ends_the_run;
 mod a_trace_shows_the_step;
 mod a_transformer_trains;
 mod bad_input_is_named;
+mod batches_have_any_form;
 mod builds_are_shared;
 #[cfg(target_os = "linux")] // elsewhere nothing says so easily which threads a process has
 mod cores_are_shared;
@@ -86,6 +87,7 @@ fn run_tests() -> ExitCode {
         a_trace_shows_the_step::trials(),
         a_transformer_trains::trials(),
         bad_input_is_named::trials(),
+        batches_have_any_form::trials(),
         builds_are_shared::trials(),
         #[cfg(target_os = "linux")]
         cores_are_shared::trials(),

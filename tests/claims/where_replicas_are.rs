@@ -152,47 +152,49 @@ fn momentum(net: &DataParallel) -> candle_core::Result<Trainer> {
     Ok(Trainer::new(net, cross_entropy, sgd(0.05, 0.9)))
 }
 
+/// Runs `job` in processes that are threads, with so many replicas each, and returns what each of them returns.
+pub fn in_processes<T: Send>(
+    layout: &[usize],
+    job: impl Fn(&World) -> Result<T> + Sync,
+) -> Result<Vec<T>> {
+    let (channel, job) = (Channel::new(layout.len()), &job);
+    std::thread::scope(|scope| {
+        let processes = layout.iter().enumerate().map(|(rank, replicas)| {
+            let group = Threads::new(rank, layout.len(), channel.clone());
+            scope.spawn(move || {
+                let processes = match group.size {
+                    1 => Processes::alone(),
+                    _ => Processes::of(Box::new(group)),
+                };
+                job(&World::of(Arc::new(processes), cpus(*replicas)))
+            })
+        });
+        let processes: Vec<_> = processes.collect();
+        let returned = processes
+            .into_iter()
+            .map(|process| process.join().expect("no panic"));
+        returned.collect()
+    })
+}
+
 /// The bits of the parameters, the buffers of all replicas and the optimizer's state after four minibatches, and of the
 /// losses, as process 0 has them. Each process has so many replicas. The minibatches have 11 examples, and 2.
 fn trained<N: Network + 'static>(layout: &[usize], case: &Case<N>) -> Result<Vec<u32>> {
-    let (channel, k) = (Channel::new(layout.len()), layout.iter().sum());
-    let mut first = 0;
-    let bits = std::thread::scope(|scope| {
-        let processes = layout.iter().enumerate().map(|(rank, own)| {
-            let group = Threads::new(rank, layout.len(), channel.clone());
-            let replicas = first..first + own;
-            first += own;
-            scope.spawn(move || train_in(group, replicas, k, case))
-        });
-        let processes: Vec<_> = processes.collect();
-        let bits = processes
-            .into_iter()
-            .map(|process| process.join().expect("no panic"));
-        bits.collect::<Result<Vec<_>>>()
-    });
-    bits?.into_iter().next().context("there is a process")
+    let bits = in_processes(layout, |world| train_in(world, layout, case))?;
+    bits.into_iter().next().context("there is a process")
 }
 
-/// What one process does, with the replicas of these numbers of `k`.
+/// What one process does.
 fn train_in<N: Network + 'static>(
-    group: Threads,
-    replicas: std::ops::Range<usize>,
-    k: usize,
+    world: &World,
+    layout: &[usize],
     case: &Case<N>,
 ) -> Result<Vec<u32>> {
-    let processes = Arc::new(match group.size {
-        1 => Processes::alone(),
-        _ => Processes::of(Box::new(group)),
-    });
-    let (how, devices) = (case.how.clone(), cpus(replicas.len()));
-    let init = Initializer::Xavier(3.0);
-    let net = DataParallel::with(
-        how,
-        &World::of(processes.clone(), devices),
-        init,
-        0,
-        case.network,
-    )?;
+    let (rank, k) = (world.processes().rank(), layout.iter().sum());
+    let first = layout[..rank].iter().sum();
+    let replicas = first..first + layout[rank];
+    let (how, init) = (case.how.clone(), Initializer::Xavier(3.0));
+    let net = DataParallel::with(how, world, init, 0, case.network)?;
     let weights = &[if case.uneven { 3.0 } else { 1.0 }, 1.0, 1.0, 1.0][..k];
     net.set_split(weights)?;
     let mut trainer = (case.trainer)(&net)?;
@@ -221,34 +223,25 @@ fn train_in<N: Network + 'static>(
 
 /// Two processes, which give an element of a parameter different values.
 fn processes_that_differ_are_named() -> Result<()> {
-    let channel = Channel::new(2);
     let expected = "the replicas differ: weight[1, 0] is 0.5 on process 0 and 0.75 on process 1";
-    let says = &|rank: usize| -> Result<()> {
-        let group = Threads::new(rank, 2, channel.clone());
-        let processes = Arc::new(Processes::of(Box::new(group)));
+    in_processes(&[1, 1], |world| {
         let (how, init) = (Replication::default(), Initializer::Xavier(3.0));
         let layer = |vb: VarBuilder<'_>| Linear::new(2, 3, vb);
-        let net = DataParallel::with(how, &World::of(processes.clone(), cpus(1)), init, 0, layer)?;
+        let net = DataParallel::with(how, world, init, 0, layer)?;
         net.check_replicas()?;
         let mut state = net.state_dict()?;
         let weight = state.iter_mut().find(|(name, _)| name == "weight");
         let (_, weight) = weight.context("no weight")?;
         let mut values = weight.to_vec2::<f32>()?;
-        values[1][0] = [0.5, 0.75][rank];
+        values[1][0] = [0.5, 0.75][world.processes().rank()];
         *weight = Tensor::new(values, &Device::Cpu)?;
         for said in [net.load_state_dict(&state), net.check_replicas()] {
             let error = said.err().context("they are the same")?.to_string();
             ensure!(error == expected, "{error}");
         }
         Ok(())
-    };
-    std::thread::scope(|scope| {
-        let processes = [0, 1].map(|rank| scope.spawn(move || says(rank)));
-        let mut ends = processes
-            .into_iter()
-            .map(|process| process.join().expect("no panic"));
-        ends.try_for_each(|end| end)
-    })
+    })?;
+    Ok(())
 }
 
 /// All layouts of `k` replicas in one process to `k`.

@@ -5,6 +5,8 @@ Parameters are the formula's, numbered in the order of `state_dict`: matrices wi
 losses, and what each tensor is at the end.
 
 Run: `pip install torch numpy`, then `python transformer_steps.py > transformer.json`.
+`python transformer_steps.py padded > transformer_padded.json` takes parts of different lengths, and the mean over all
+characters that are no padding.
 `python transformer_steps.py time` prints the milliseconds of a step on 64 examples, eager and compiled.
 """
 
@@ -70,6 +72,13 @@ def batch(step, examples):
     return both[:, :-1], both[:, 1:]
 
 
+def padded(step, x, y):
+    """Example e keeps 1 + (7 step + 5 e) mod CONTEXT characters; PyTorch ignores the label -100."""
+    lengths = torch.tensor([1 + (7 * step + 5 * e) % CONTEXT for e in range(len(x))])
+    hidden = torch.arange(CONTEXT) >= lengths[:, None]
+    return x.masked_fill(hidden, 0), y.masked_fill(hidden, -100)
+
+
 def take_step(net, adamw, x, y):
     loss = F.cross_entropy(net(x).flatten(0, 1), y.flatten())
     adamw.zero_grad()
@@ -78,12 +87,15 @@ def take_step(net, adamw, x, y):
     return loss.item()
 
 
-def run(dtype):
+def run(dtype, pad):
     """The losses, and the tensors before and after."""
     net = network(dtype)
     state = lambda: {k: v.clone() for k, v in net.state_dict().items()}
     start, adamw = state(), torch.optim.AdamW(net.parameters(), lr=1e-3)
-    losses = [take_step(net, adamw, *batch(step, EXAMPLES)) for step in range(STEPS)]
+    losses = []
+    for step in range(STEPS):
+        x, y = batch(step, EXAMPLES)
+        losses.append(take_step(net, adamw, *(padded(step, x, y) if pad else (x, y))))
     return losses, start, state()
 
 
@@ -104,4 +116,4 @@ if __name__ == "__main__":
         print(f"eager {milliseconds(False):.1f} ms, compiled {milliseconds(True):.1f} ms")
         sys.exit()
     torch.set_num_threads(1)  # the distances of float32 depend on it
-    printed.show(**printed.steps(run))
+    printed.show(**printed.steps(lambda dtype: run(dtype, pad=sys.argv[1:] == ["padded"])))

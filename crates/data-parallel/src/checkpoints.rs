@@ -16,7 +16,9 @@ use std::sync::{Arc, Mutex};
 
 use candle_core::{Result, Tensor};
 use devices::{Context, ensure, lock, wrap};
-use training::{Checkpoint, CheckpointError, CheckpointFolder, DataIter, Folder, files, weights};
+use training::{
+    Batch, Checkpoint, CheckpointError, CheckpointFolder, DataIter, Folder, files, weights,
+};
 
 use crate::data_parallel::DataParallel;
 use crate::trainer::{Flags, Trainer};
@@ -188,11 +190,11 @@ impl Checkpoints {
     ///
     /// The first item is an error if `epoch` is not the one that [`epochs`](Self::epochs) gave, or if the data has another
     /// number of examples, batch size or order than in this run before.
-    pub fn minibatches(
+    pub fn minibatches<X: Batch, Y: Batch>(
         &self,
-        data: &DataIter,
+        data: &DataIter<X, Y>,
         epoch: usize,
-    ) -> impl Iterator<Item = Result<(Tensor, Tensor)>> + use<> {
+    ) -> impl Iterator<Item = Result<(X, Y)>> + use<X, Y> {
         let begun = lock(&self.progress).begin(&self.path, data, epoch);
         let loader = begun.and_then(|given| {
             let data = self.net.part(data.clone());

@@ -12,13 +12,14 @@ use collective::cost::Link;
 use collective::{Algorithm, GroupOptions, Member};
 use devices::{Context, ensure, lock, with_room};
 use functional::Network;
-use training::{DataIter, num_examples, rng, shares, weights};
+use training::{Batch, DataIter, rng, shares, weights};
 
 use crate::cores::Cores;
+use crate::data::Data;
 use crate::place::Place;
 use crate::processes::Processes;
 use crate::replica::{Groups, Replica, Shared};
-use crate::settings::{ReduceOn, Replication, split_by_shares};
+use crate::settings::{ReduceOn, Replication};
 use crate::state::{Initializer, Origin, State, build};
 use crate::workers::{Worker, Workers};
 
@@ -201,8 +202,8 @@ impl DataParallel {
         Ok(var.copy()?.detach())
     }
 
-    /// The network's outputs for `x` (B, …) as in inference, shard by shard, each on the device that
-    /// computed it; replicas without an example are left out.
+    /// The network's outputs for `x` (B, …) as in inference, in the order of the examples, on the first device. All devices
+    /// of this process compute them.
     ///
     /// ```
     /// # use candle_core::{DType, Device, Tensor};
@@ -211,16 +212,47 @@ impl DataParallel {
     ///     Linear::new(3, 2, vb)
     /// })?;
     /// let y_hat = net.forward(&Tensor::ones((5, 3), DType::F32, &Device::Cpu)?)?;
+    /// assert_eq!(y_hat.dims(), [5, 2]);
+    /// # data_parallel::Result::Ok(())
+    /// ```
+    ///
+    /// # Errors
+    /// If `x` has no example. If a replica fails; the message names it. The network can train on.
+    pub fn forward<X: Batch>(&self, x: &X) -> Result<Tensor> {
+        let shards = self.forward_shards(x)?;
+        let to_first = |y_hat: &Tensor| devices::to_device(y_hat, &self.devices[0]);
+        let shards = shards.iter().map(to_first).collect::<Result<Vec<_>>>()?;
+        ensure!(
+            !shards.is_empty(),
+            "forward: x has 0 examples; give at least 1"
+        );
+        Tensor::cat(&shards, 0)
+    }
+
+    /// As [`forward`](Self::forward), shard by shard, each on the device that computed it; replicas without an example are
+    /// left out.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use data_parallel::{DataParallel, Initializer, layers::Linear};
+    /// # let net = DataParallel::new(&devices::devices(2)?, Initializer::Normal(0.01), 0, |vb| {
+    /// #     Linear::new(3, 2, vb)
+    /// # })?;
+    /// let y_hat = net.forward_shards(&Tensor::ones((5, 3), DType::F32, &Device::Cpu)?)?;
     /// assert_eq!([y_hat[0].dims(), y_hat[1].dims()], [[3, 2], [2, 2]]);
     /// # data_parallel::Result::Ok(())
     /// ```
     ///
     /// # Errors
     /// If a replica fails; the message names it. The network can train on.
-    pub fn forward(&self, x: &Tensor) -> Result<Vec<Tensor>> {
-        let outputs = self.on_each(self.scatter(x, x)?, |replica, (x, _)| match x.dim(0)? {
-            0 => Ok(None),
-            _ => replica.infer(&x).map(Some),
+    pub fn forward_shards<X: Batch>(&self, x: &X) -> Result<Vec<Tensor>> {
+        let shards = self.scatter(&Data::new(x, &())?)?;
+        let outputs = self.on_each(shards, |replica, shard: Data| {
+            if shard.examples == 0 {
+                Ok(None)
+            } else {
+                replica.infer(&shard.x).map(Some)
+            }
         })?;
         Ok(outputs.into_iter().flatten().collect())
     }
@@ -405,7 +437,7 @@ impl DataParallel {
     /// let accuracy = evaluate_accuracy(&net, &test_iter)?; // over the parts of all processes
     /// # data_parallel::Result::Ok(())
     /// ```
-    pub fn part(&self, data: DataIter) -> DataIter {
+    pub fn part<X: Batch, Y: Batch>(&self, data: DataIter<X, Y>) -> DataIter<X, Y> {
         if self.processes.are_one() || data.is_part() {
             return data;
         }
@@ -451,22 +483,17 @@ impl DataParallel {
         Ok(())
     }
 
-    /// Splits a minibatch into a shard (X, y) for each replica, on its device.
-    pub(crate) fn scatter(&self, x: &Tensor, y: &Tensor) -> Result<Vec<(Tensor, Tensor)>> {
+    /// Splits a minibatch into a shard for each replica, on its device.
+    pub(crate) fn scatter(&self, data: &Data) -> Result<Vec<Data>> {
         let weights = lock(&self.weights)[self.own()].to_vec();
-        self.split(x, y, shares(num_examples(x, y)?, &weights))
+        self.split(data, &shares(data.examples, &weights))
     }
 
     /// As [`scatter`](Self::scatter), for a part of a minibatch that has `total` examples in all processes.
-    pub(crate) fn scatter_part(
-        &self,
-        x: &Tensor,
-        y: &Tensor,
-        total: usize,
-    ) -> Result<Vec<(Tensor, Tensor)>> {
-        let (n, weights) = (num_examples(x, y)?, lock(&self.weights).clone());
+    pub(crate) fn scatter_part(&self, data: &Data, total: usize) -> Result<Vec<Data>> {
+        let (n, weights) = (data.examples, lock(&self.weights).clone());
         if weights.iter().all(|weight| *weight == weights[0]) {
-            return self.scatter(x, y);
+            return self.scatter(data);
         }
         let shares = shares(total, &weights)[self.own()].to_vec();
         let sum: usize = shares.iter().sum();
@@ -475,7 +502,7 @@ impl DataParallel {
             "this process has {n} examples of the minibatch, but by set_split {sum} of {total}; DataIter::split_by makes \
              the right part"
         );
-        self.split(x, y, shares)
+        self.split(data, &shares)
     }
 
     /// The numbers of the replicas of this process.
@@ -483,10 +510,8 @@ impl DataParallel {
         self.first_rank..self.first_rank + self.devices.len()
     }
 
-    fn split(&self, x: &Tensor, y: &Tensor, shares: Vec<usize>) -> Result<Vec<(Tensor, Tensor)>> {
-        let split = || split_by_shares(x, y, &self.devices, shares.clone());
-        let (x_shards, y_shards) = devices::on_devices("split", &self.devices, split)?;
-        Ok(x_shards.into_iter().zip(y_shards).collect())
+    fn split(&self, data: &Data, shares: &[usize]) -> Result<Vec<Data>> {
+        devices::on_devices("split", &self.devices, || data.split(&self.devices, shares))
     }
 
     /// An error that names a buffer of a replica of this process, if it is NaN or infinite.

@@ -1,15 +1,17 @@
-//! Accuracy on all devices at once.
+//! Accuracy on all devices at once, or another metric, or the outputs themselves.
 
 use std::sync::Arc;
 
 use candle_core::{Result, Tensor};
 use devices::{bail, ensure};
-use training::{Minibatches, accuracy};
+use training::{Minibatches, accuracy, with_tensors};
 
+use crate::data::Data;
 use crate::data_parallel::DataParallel;
 
 /// The accuracy of `net` on a dataset, on all its devices in parallel: each minibatch is split
-/// over them, and each replica uses its own batch-norm statistics. An example may have several labels.
+/// over them, and each replica uses its own batch-norm statistics. An example may have several labels. Of several
+/// processes each evaluates its part of each minibatch of a [`DataIter`](training::DataIter).
 ///
 /// ```
 /// # use data_parallel::{DataParallel, Initializer, evaluate_accuracy, layers::Linear};
@@ -29,7 +31,10 @@ use crate::data_parallel::DataParallel;
 /// If no minibatch came, or a running statistic is NaN or infinite; the message names it and its replica. If a replica
 /// fails; the message names it. If a minibatch or the metric fails in one process, all processes return an error. The
 /// network can train on.
-pub fn evaluate_accuracy(net: &DataParallel, data_iter: impl Minibatches) -> Result<f64> {
+pub fn evaluate_accuracy(
+    net: &DataParallel,
+    data_iter: impl Minibatches<Y = Tensor>,
+) -> Result<f64> {
     // No. of correct predictions, no. of predictions
     let [correct, all] = evaluate(net, data_iter, |y_hat, y| {
         Ok([accuracy(y_hat, y)? as f64, y.elem_count() as f64])
@@ -39,7 +44,7 @@ pub fn evaluate_accuracy(net: &DataParallel, data_iter: impl Minibatches) -> Res
 }
 
 /// The sums of a metric over a dataset, from all devices and processes: `metric` gets the outputs and the labels or
-/// targets of each shard.
+/// targets of each shard. [`predict`](crate::predict) returns the outputs themselves.
 ///
 /// ```
 /// # use candle_core::{DType, Device, Tensor};
@@ -61,41 +66,48 @@ pub fn evaluate_accuracy(net: &DataParallel, data_iter: impl Minibatches) -> Res
 /// # Errors
 /// As [`evaluate_accuracy`].
 #[tracing::instrument(skip_all)]
-pub fn evaluate<const N: usize>(
+pub fn evaluate<M: Minibatches, const N: usize>(
     net: &DataParallel,
-    data_iter: impl Minibatches,
-    metric: impl Fn(&Tensor, &Tensor) -> Result<[f64; N]> + Send + Sync + 'static,
+    data_iter: M,
+    metric: impl Fn(&Tensor, &M::Y) -> Result<[f64; N]> + Send + Sync + 'static,
 ) -> Result<[f64; N]> {
-    // the other processes wait for these sums, whatever fails here
-    let own = sums_here(net, data_iter, metric);
-    let mut sums = own.as_ref().map_or([0.0; N], |sums| *sums);
-    let mut failed = [f64::from(u8::from(own.is_err()))];
-    net.processes.sum(&mut failed)?;
+    let mut sums = all_could(net, sums_here(net, data_iter, metric))?;
     net.processes.sum(&mut sums)?;
-    own?;
-    if failed[0] > 0.0 {
-        bail!("the evaluation failed in another process")
-    }
     Ok(sums)
 }
 
+/// What this process has `evaluated`.
+///
+/// # Errors
+/// In all processes, if one of them could not: they wait for each other, whatever fails.
+pub(crate) fn all_could<T>(net: &DataParallel, evaluated: Result<T>) -> Result<T> {
+    let mut failed = [f64::from(u8::from(evaluated.is_err()))];
+    net.processes.sum(&mut failed)?;
+    let evaluated = evaluated?;
+    if failed[0] > 0.0 {
+        bail!("the evaluation failed in another process")
+    }
+    Ok(evaluated)
+}
+
 /// The sums over the minibatches of this process.
-fn sums_here<const N: usize>(
+fn sums_here<M: Minibatches, const N: usize>(
     net: &DataParallel,
-    data_iter: impl Minibatches,
-    metric: impl Fn(&Tensor, &Tensor) -> Result<[f64; N]> + Send + Sync + 'static,
+    data_iter: M,
+    metric: impl Fn(&Tensor, &M::Y) -> Result<[f64; N]> + Send + Sync + 'static,
 ) -> Result<[f64; N]> {
     net.check_buffers()?;
     let metric = Arc::new(metric);
     let mut sums = [0.0; N];
-    for batch in data_iter.minibatches() {
+    for batch in data_iter.minibatches(|data| net.part(data)) {
         let (x, y) = batch?;
+        let shards = net.scatter(&Data::new(&x, &y)?)?;
         let metric = metric.clone();
-        let of_shards = net.on_each(net.scatter(&x, &y)?, move |replica, (x, y)| {
-            if y.dim(0)? == 0 {
-                return Ok([0.0; N]); // an empty shard
+        let of_shards = net.on_each(shards, move |replica, shard: Data| {
+            if shard.examples == 0 {
+                return Ok([0.0; N]);
             }
-            metric(&replica.infer(&x)?, &y)
+            metric(&replica.infer(&shard.x)?, &with_tensors(&y, shard.y)?)
         })?;
         for shard in of_shards {
             sums.iter_mut().zip(shard).for_each(|(sum, n)| *sum += n);

@@ -22,10 +22,13 @@
 //! | you want to | use |
 //! |---|---|
 //! | train a network on several devices | [`DataParallel::new`], [`Trainer::step`]; [`layers`] or a closure |
-//! | train a network that is written in candle | [`functional::candle`], for several inputs [`functional::candle_fn`] |
+//! | train a network that is written in candle | [`functional::candle`], of several inputs [`functional::candle_fn`] |
 //! | find out whether a gradient is right | [`functional::check_gradients`]; a trainer does it at each new shape |
 //! | measure an accuracy, or something else | [`evaluate_accuracy`], [`evaluate`] |
+//! | look at all outputs, in order | [`predict`] |
 //! | write a loss, or an optimizer | [`Trainer::new`], [`Optimizer`] |
+//! | train on several inputs or targets, or none | [`training::Batch`], [`Trainer::with`], [`functional::network_fn`] |
+//! | take a mean over tokens, with padding | [`Trainer::mean_over`], [`functional::masked_cross_entropy`] |
 //! | train two parts in turn, as in a GAN | [`Trainer::with`], one trainer for each |
 //! | change the learning rate | [`Trainer::schedule`] with one of [`schedule`], [`Trainer::set_lr`] |
 //! | freeze a layer, or train it more slowly | [`Trainer::rate`] |
@@ -51,6 +54,7 @@
 
 mod checkpoints;
 mod cores;
+mod data;
 mod data_parallel;
 mod error;
 mod evaluate;
@@ -58,6 +62,7 @@ mod launch;
 pub mod layers;
 mod norms;
 mod place;
+mod predict;
 pub mod prelude;
 mod processes;
 mod receive;
@@ -84,6 +89,7 @@ pub use evaluate::{evaluate, evaluate_accuracy};
 pub use functional::{AdamW, Optimizer, Sgd};
 pub use launch::launch;
 pub use place::{Place, World};
+pub use predict::predict;
 pub use processes::Processes;
 pub use settings::{ReduceOn, Replication};
 pub use state::Initializer;

@@ -8,9 +8,9 @@ pub use candle_nn::{self, Init, VarBuilder};
 pub use devices::devices;
 pub use functional::{
     AdamW, Network, Optimizer, Sgd, Slice, Value, binary_cross_entropy, candle, candle_fn,
-    check_gradients, cross_entropy, squared_error,
+    check_gradients, cross_entropy, masked_cross_entropy, network_fn, squared_error,
 };
-pub use training::{DataIter, Examples, Minibatches, example_rng, normal, rng, uniform};
+pub use training::{Batch, DataIter, Examples, Minibatches, example_rng, normal, rng, uniform};
 
 pub use crate::checkpoints::{Checkpoints, Epoch};
 pub use crate::data_parallel::DataParallel;
@@ -22,6 +22,7 @@ pub use crate::layers::{
     Linear, MaxPool2d, Nhwc, Relu, Sequential,
 };
 pub use crate::place::World;
+pub use crate::predict::predict;
 pub use crate::schedule;
 pub use crate::settings::Replication;
 pub use crate::state::Initializer;

@@ -12,6 +12,7 @@ use devices::{Context, catch_panic, ensure};
 use functional::{Backward, Bucket, Network, Summation, Value, Values, not_finite, not_finite_sum};
 
 use crate::cores::Cores;
+use crate::data::Data;
 use crate::layers::Pass;
 use crate::norms::Norms;
 use crate::reducer::{Reducer, Summed};
@@ -89,8 +90,8 @@ pub(crate) struct Minibatch {
     pub trainer: usize,
     /// The steps before this one, and the minibatches of this step before this one.
     pub number: (usize, usize),
-    /// The examples of this step if this is its last minibatch; otherwise the gradients wait.
-    pub step_with: Option<usize>,
+    /// What the sums of this step are divided by if this is its last minibatch; otherwise the gradients wait.
+    pub step_with: Option<f64>,
     /// Whether gradients of candle's operations are compared with finite differences, where they are new.
     pub checks_gradients: bool,
     /// Whether numbers that are not finite are errors.
@@ -99,19 +100,14 @@ pub(crate) struct Minibatch {
     pub dropped: AtomicBool,
 }
 
-/// A part of a minibatch.
-pub(crate) struct Share {
-    pub x: Tensor,
-    pub y: Tensor,
-}
-
 /// What a replica computed of its part of a minibatch.
 pub(crate) struct Shard {
     /// The sum of the losses of its examples.
     pub loss: Tensor,
     /// The outputs of the network; none where the loss is a function of the network.
     pub outputs: Option<Tensor>,
-    pub labels: Tensor,
+    /// The first of its targets.
+    pub labels: Option<Tensor>,
 }
 
 /// What came of a minibatch on one replica.
@@ -237,11 +233,11 @@ impl Replica {
     pub fn train(
         &mut self,
         minibatch: &Minibatch,
-        share: &Share,
+        share: &Data,
         slot: &mut Slot,
     ) -> Result<Trained> {
         self.in_step = true;
-        let examples = share.y.dim(0)?;
+        let examples = share.examples;
         let written = self.compute(|replica| replica.write(minibatch, share, slot));
         // outside of the replica's turn on the cores: the others may need them to come here
         let all_could = self.all_agree(written.is_ok())?;
@@ -273,17 +269,17 @@ impl Replica {
         };
         let refused = match minibatch.step_with {
             None => None,
-            Some(examples) => {
+            Some(divisor) => {
                 if computed.is_none() {
                     self.hand_in(slot)?;
                 }
-                self.update(minibatch, slot, examples)?
+                self.update(minibatch, slot, divisor)?
             }
         };
         let shard = computed.map(|(loss, outputs)| Shard {
             loss,
             outputs,
-            labels: share.y.clone(),
+            labels: share.y.first().cloned(),
         });
         Ok(Trained { shard, refused })
     }
@@ -293,12 +289,12 @@ impl Replica {
         &mut self,
         minibatch: &Minibatch,
         slot: &mut Slot,
-        examples: usize,
+        divisor: f64,
     ) -> Result<Option<Refusal>> {
         self.in_step = true;
         slot.keep_buffers(&self.state)?;
         self.hand_in(slot)?;
-        self.update(minibatch, slot, examples)
+        self.update(minibatch, slot, divisor)
     }
 
     /// Forgets the gradients of the step, and sets the buffers back to what they were before its last minibatch. Where
@@ -323,10 +319,10 @@ impl Replica {
     fn write(
         &self,
         minibatch: &Minibatch,
-        share: &Share,
+        share: &Data,
         slot: &mut Slot,
     ) -> Result<Option<Written>> {
-        let examples = share.y.dim(0)?;
+        let examples = share.examples;
         if examples == 0 && self.members()?.norms.is_none() {
             return Ok(None);
         }
@@ -354,15 +350,15 @@ impl Replica {
     }
 
     /// The losses of all examples, and the outputs if the loss is a function of them.
-    fn losses(&self, minibatch: &Minibatch, share: &Share) -> Result<(Value, Option<Value>)> {
-        let x = Value::new(&share.x)?;
+    fn losses(&self, minibatch: &Minibatch, share: &Data) -> Result<(Value, Option<Value>)> {
+        let x = values(&share.x)?;
         match &*minibatch.loss {
             Loss::OfOutputs(loss) => {
-                let y_hat = self.net.forward(&x, true)?;
-                Ok((loss(&y_hat, &share.y)?, Some(y_hat)))
+                let y_hat = self.net.forward_all(&x, true)?;
+                Ok((loss(&y_hat, &share.y[0])?, Some(y_hat)))
             }
             Loss::OfNetwork(loss) => {
-                let losses = loss(self.net.as_any(), &[x], std::slice::from_ref(&share.y))?;
+                let losses = loss(self.net.as_any(), &x, &share.y)?;
                 Ok((losses, None))
             }
         }
@@ -525,13 +521,13 @@ impl Replica {
         })
     }
 
-    /// Waits for all sums, and takes the optimizer's step with them, divided by `examples`: as a whole or not at all. It is
+    /// Waits for all sums, and takes the optimizer's step with them, divided by `divisor`: as a whole or not at all. It is
     /// not taken where a replica has dropped it, or where the sums say why not, which is returned.
     fn update(
         &mut self,
         minibatch: &Minibatch,
         slot: &mut Slot,
-        examples: usize,
+        divisor: f64,
     ) -> Result<Option<Refusal>> {
         let Sums {
             buckets,
@@ -554,7 +550,7 @@ impl Replica {
             if used.iter().all(|used| !used) {
                 return Ok(Some(Refusal::nothing_is_used()));
             }
-            slot.step(&minibatch.rule, &used, &buckets, examples)?;
+            slot.step(&minibatch.rule, &used, &buckets, divisor)?;
             Ok(None)
         })?;
         for bucket in buckets {
@@ -565,8 +561,8 @@ impl Replica {
     }
 
     /// The network's output in inference.
-    pub fn infer(&mut self, x: &Tensor) -> Result<Tensor> {
-        self.compute(|replica| replica.net.forward(&Value::new(x)?, false)?.eval())
+    pub fn infer(&mut self, x: &[Tensor]) -> Result<Tensor> {
+        self.compute(|replica| replica.net.forward_all(&values(x)?, false)?.eval())
     }
 
     fn members(&self) -> Result<&Members> {
@@ -603,6 +599,10 @@ const NAN_BUFFER: &str = "a batch norm of candle's needs more than one value a c
 /// candle's operations forget on what a tensor without elements depends.
 const NO_EXAMPLE: &str = "this replica got no example of the minibatch; with synchronized batch norm, a network \
     with candle's own operations needs at least 1 on each replica";
+
+fn values(tensors: &[Tensor]) -> Result<Vec<Value>> {
+    tensors.iter().map(Value::new).collect()
+}
 
 /// `computed`; an error of a replica without an example says so.
 fn explained<T>(computed: Result<T>, examples: usize) -> Result<T> {

@@ -4,7 +4,6 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use candle_core::{Device, Tensor};
 use collective::Algorithm;
 use collective::cost::Link;
 
@@ -89,24 +88,4 @@ impl FromStr for ReduceOn {
             _ => Err(format!("expected device or host; got {text:?}")),
         }
     }
-}
-
-/// The book's `split_batch`, in shares of these numbers of examples: `x` (B, …) and `y` (B, …) become one shard of
-/// consecutive examples for each device.
-#[tracing::instrument(skip_all, name = "split")]
-pub(crate) fn split_by_shares(
-    x: &Tensor,
-    y: &Tensor,
-    devices: &[Device],
-    shares: Vec<usize>,
-) -> candle_core::Result<(Vec<Tensor>, Vec<Tensor>)> {
-    let mut first = 0;
-    let mut shards = (Vec::new(), Vec::new());
-    for (i, (share, device)) in shares.into_iter().zip(devices).enumerate() {
-        let shard = |data: &Tensor| devices::view_to_device(&data.narrow(0, first, share)?, device);
-        shards.0.push(devices::on_replica(i, device, || shard(x))?);
-        shards.1.push(devices::on_replica(i, device, || shard(y))?);
-        first += share;
-    }
-    Ok(shards)
 }

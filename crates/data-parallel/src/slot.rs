@@ -108,14 +108,14 @@ impl Slot {
         Ok(())
     }
 
-    /// Takes the optimizer's step with the sums of the gradients, divided by `examples`. A parameter that no replica has
+    /// Takes the optimizer's step with the sums of the gradients, divided by `divisor`. A parameter that no replica has
     /// `used` stays as it is, and so does its optimizer state: as in PyTorch, it has no gradient.
     pub fn step(
         &mut self,
         rule: &StepRule,
         used: &[bool],
         sums: &[Bucket],
-        examples: usize,
+        divisor: f64,
     ) -> Result<()> {
         let trained = self.trained.iter().map(|i| &self.parameters[*i]);
         let trained: Vec<(&str, &Var)> = trained.map(|(name, var)| (name.as_str(), var)).collect();
@@ -127,7 +127,7 @@ impl Slot {
             lr: rule.lr,
             rates: &rates,
             max_norm: rule.max_norm,
-            examples,
+            examples: divisor,
         };
         self.optimizer_state
             .step(&*rule.optimizer, &trained, sums, how)

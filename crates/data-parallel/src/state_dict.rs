@@ -211,7 +211,8 @@ impl Trainer {
         self.waiting.minibatches == 0
     }
 
-    /// The gradients of the last step by the names of the parameters, in their shapes: means over the examples. Frozen
+    /// The gradients of the last step by the names of the parameters, in their shapes: means over the examples, or over what
+    /// [`mean_over`](Self::mean_over) counts. Frozen
     /// parameters have none. There are none either while minibatches wait for the step: each replica has its own part of
     /// the sum.
     ///
@@ -222,13 +223,11 @@ impl Trainer {
         if !self.is_between_steps() {
             return Ok(Vec::new());
         }
-        let examples = self.last_examples;
-        ensure!(
-            examples > 0,
-            "there are no gradients: this trainer has taken no step, or not since its state was loaded or a step failed"
-        );
+        let divisor = self.last_divisor.context(
+            "there are no gradients: this trainer has taken no step, or not since its state was loaded or a step failed",
+        )?;
         let sums = self.on_first_slot(Vec::new(), Slot::sums)?.into_iter();
-        sums.map(|(name, sum)| Ok((name, (sum / examples as f64)?)))
+        sums.map(|(name, sum)| Ok((name, (sum / divisor)?)))
             .collect()
     }
 }

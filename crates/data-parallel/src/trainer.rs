@@ -4,15 +4,16 @@ use std::any::{Any, TypeId};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use candle_core::{DType, Device, Result, Tensor, Var};
+use candle_core::{Device, Result, Tensor, Var};
 use collective::Member;
-use devices::{bail, ensure, find, lock};
+use devices::{Context, bail, ensure, find, lock};
 use functional::{Optimizer, Value};
-use training::{BatchLoss, ReadLoss, Unread};
+use training::{Batch, BatchLoss, ReadLoss, Unread};
 
+use crate::data::{Data, same};
 use crate::data_parallel::DataParallel;
 use crate::error::Kind;
-use crate::replica::{Loss, Minibatch, Refusal, Replica, Share};
+use crate::replica::{Loss, Minibatch, Refusal, Replica};
 use crate::slot::{NamedState, Slot};
 use crate::update_rule::{StepRule, UpdateRule};
 
@@ -39,6 +40,8 @@ use crate::update_rule::{StepRule, UpdateRule};
 pub struct Trainer {
     pub(crate) net: DataParallel,
     loss: Arc<Loss>,
+    /// What the mean of a step is over, if not over the examples.
+    mean_over: Option<Box<Count>>,
     pub(crate) rule: UpdateRule,
     /// Minibatches of a step.
     accumulate: usize,
@@ -59,18 +62,22 @@ pub struct Trainer {
     /// The steps that were taken.
     pub(crate) steps: usize,
     pub(crate) waiting: Waiting,
-    /// The examples of the last step; 0 where its gradients are not there.
-    pub(crate) last_examples: usize,
+    /// What the sums of the last step were divided by; none where its gradients are not there.
+    pub(crate) last_divisor: Option<f64>,
     slots: Slots,
     /// Its number among the trainers of the network: each draws numbers of its own.
     pub(crate) number: usize,
 }
 
+/// What inputs and targets count in the mean of a step.
+type Count = dyn Fn(&[Tensor], &[Tensor]) -> Result<f64> + Send + Sync;
+
 /// The minibatches whose gradients wait for their step.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Waiting {
     pub minibatches: usize,
-    examples: usize,
+    /// What they count in its mean.
+    divisor: f64,
 }
 
 /// What the minibatches of [`Checkpoints`](crate::Checkpoints) see of a trainer.
@@ -131,17 +138,20 @@ pub(crate) struct TrainerState {
 pub(crate) struct LossSum {
     /// Of all examples.
     pub sum: f64,
-    pub examples: usize,
+    /// The number of examples, or what else the mean is over.
+    pub divisor: f64,
 }
 
 impl LossSum {
     fn add(&mut self, loss: &ReadLoss<StepNumber>) {
-        self.sum += f64::from(loss.mean) * loss.examples as f64;
-        self.examples += loss.examples;
+        if loss.divisor > 0.0 {
+            self.sum += f64::from(loss.mean) * loss.divisor;
+            self.divisor += loss.divisor;
+        }
     }
 
     pub fn mean(self) -> f64 {
-        self.sum / self.examples as f64
+        self.sum / self.divisor
     }
 }
 
@@ -156,11 +166,18 @@ struct StepNumber {
 /// What a step needs before the replicas begin.
 struct Prepared {
     rule: StepRule,
-    /// The examples of the minibatch in all processes.
-    batch_size: usize,
+    whole: Whole,
     /// Of each replica of this process.
-    shares: Vec<Share>,
+    shares: Vec<Data>,
     slots: Vec<Arc<Mutex<Slot>>>,
+}
+
+/// A minibatch in all processes.
+#[derive(Clone, Copy)]
+struct Whole {
+    examples: usize,
+    /// What it counts in the mean of the step: its examples, or what [`Trainer::mean_over`] says.
+    divisor: f64,
 }
 
 /// The result of a step.
@@ -178,7 +195,8 @@ impl Trainer {
     ///
     /// `loss` is that of each example, such as [`functional::cross_entropy`]: outputs (B, …) and labels (B,) or targets
     /// (B, …) to losses (B,). A mean, as candle-nn's losses return it, is an error: a replica with a part of the
-    /// minibatch does not know by how many examples to divide.
+    /// minibatch does not know by how many examples to divide. There is one target; [`with`](Self::with) takes a loss of
+    /// several, or of none.
     pub fn new(
         net: &DataParallel,
         loss: impl Fn(&Value, &Tensor) -> Result<Value> + Send + Sync + 'static,
@@ -187,12 +205,13 @@ impl Trainer {
         Self::of(net, Loss::OfOutputs(Box::new(loss)), optimizer)
     }
 
-    /// A trainer whose loss is a function of the network: for a network that is run twice in a step, or of which a step
-    /// uses a part, as those of a GAN do.
+    /// A trainer whose loss is a function of the network, the inputs and the targets: for several targets or none, for a
+    /// network that is run twice in a step, or of which a step uses a part, as those of a GAN do.
     ///
-    /// `losses` gets the network, the inputs and the targets of a shard, and returns the loss of each example, (B,).
-    /// Today there is one input, `x`, and one target, `y`. Layers are called with `train` true. `N` is the type that
-    /// the network was built as.
+    /// `losses` gets the network, and all inputs and all targets of a shard in the order of
+    /// [`Batch::map`](training::Batch::map). It returns the loss of each example, (B,). It calls layers with `train` true.
+    /// `N` is the type that the network was built as. One of an opaque type (`impl Network`) gets a type with a name in a
+    /// [`Sequential`](crate::layers::Sequential).
     ///
     /// ```
     /// use data_parallel::prelude::*;
@@ -257,6 +276,7 @@ impl Trainer {
         Self {
             net: net.clone(),
             loss: Arc::new(loss),
+            mean_over: None,
             rule: UpdateRule::new(optimizer, net.states[0].parameters().count()),
             accumulate: 1,
             checks_gradients: true,
@@ -268,7 +288,7 @@ impl Trainer {
             flags: Flags::default(),
             steps: 0,
             waiting: Waiting::default(),
-            last_examples: 0,
+            last_divisor: None,
             slots: Slots::default(),
             number: net.trainers.fetch_add(1, Ordering::Relaxed),
         }
@@ -286,6 +306,38 @@ impl Trainer {
             accumulate: minibatches,
             ..self
         })
+    }
+
+    /// Divides gradients and losses of a step by the sum of these numbers over its replicas, processes and accumulated
+    /// minibatches, not by the number of its examples. `count` gets the inputs and the targets of a minibatch before they
+    /// are split. With 1 for each token that is no padding, a step takes the mean over the tokens, however they are spread.
+    ///
+    /// ```
+    /// use data_parallel::prelude::*;
+    ///
+    /// # fn main() -> Result<()> {
+    /// let net = DataParallel::new(&devices(2)?, Initializer::Layers, 0, |vb| Embedding::new(10, 10, vb))?;
+    /// let losses = |net: &Embedding, x: &[Value], y: &[Tensor]| {
+    ///     masked_cross_entropy(&net.forward(&x[0], true)?, &y[0], &y[1]) // a sum for each example
+    /// };
+    /// let mut trainer = Trainer::with(&net, losses, AdamW::default())?
+    ///     .mean_over(|_, y| y[1].sum_all()?.to_scalar::<f32>());
+    /// let tokens = Tensor::new(&[[1u32, 2, 3], [4, 5, 0]], &Device::Cpu)?;
+    /// let next = Tensor::new(&[[2u32, 3, 9], [5, 9, 0]], &Device::Cpu)?;
+    /// let mask = Tensor::new(&[[1f32, 1.0, 1.0], [1.0, 1.0, 0.0]], &Device::Cpu)?;
+    /// let loss = trainer.step(&tokens, &(next, mask))?.loss.mean()?; // of one of the five tokens
+    /// # assert!((0.5..5.0).contains(&loss), "{loss}");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// A step whose sum is 0 is an error in all processes, and so is a negative number, NaN or infinity.
+    pub fn mean_over<C: Into<f64>>(
+        mut self,
+        count: impl Fn(&[Tensor], &[Tensor]) -> Result<C> + Send + Sync + 'static,
+    ) -> Self {
+        self.mean_over = Some(Box::new(move |x, y| Ok(count(x, y)?.into())));
+        self
     }
 
     /// Whether the first step, and each later one with a new shape, compares the gradient of each [`functional::candle`] in
@@ -414,8 +466,8 @@ impl Trainer {
         self.steps
     }
 
-    /// The mean loss of an example, before its step, over all minibatches since the last call; NaN if there was none. A
-    /// checkpoint has its sum, so it is the same where a run was resumed in between.
+    /// The mean loss of an example, or of what [`mean_over`](Self::mean_over) counts, before its step, over all minibatches
+    /// since the last call; NaN if there was none. A checkpoint has its sum, so it is the same where a run was resumed in between.
     ///
     /// # Errors
     /// If a device fails; and as [`step`](Self::step), if a loss is NaN or infinite that was not read before.
@@ -451,12 +503,15 @@ impl Trainer {
         let names = self.net.states[0].named().map(|(name, _)| name);
         let rates = names.zip(&rule.rates).filter(|(_, rate)| **rate != 1.0);
         let rates: Vec<String> = rates.map(|(name, rate)| format!("{name} {rate}")).collect();
-        let lines = [
+        let mut lines = vec![
             format!("optimizer {:?}", rule.optimizer),
             format!("accumulate {}", self.accumulate),
             format!("clip-norm {:?}", rule.max_norm),
             format!("rates {rates:?}"),
         ];
+        if self.mean_over.is_some() {
+            lines.push("mean-over a number of its own".to_owned());
+        }
         lines.join("\n")
     }
 
@@ -483,13 +538,16 @@ impl Trainer {
 
     /// One step on the minibatch `x` (B, …), `y` (B,): splits it over the devices, computes
     /// the loss and its gradient on all of them at once, sums the gradients, and takes the same
-    /// step everywhere, divided by the number of examples there are.
+    /// step everywhere, divided by the number of examples there are, or as [`mean_over`](Self::mean_over) says.
+    ///
+    /// `x` and `y` are batches of any form: `step(&x, &(targets, mask))`, `step(&[anchor, positive, negative], &())`.
+    /// [`Batch`](training::Batch) says which.
     ///
     /// Gradients are summed while others are still computed, as [`Replication`](crate::Replication)
     /// says.
     ///
     /// # Errors
-    /// If `x` and `y` do not fit the network and the loss, or have NaN; if a replica cannot compute its part; if a sum of
+    /// If `x` and `y` have different numbers of examples, do not fit the network and the loss, or have NaN; if a replica cannot compute its part; if a sum of
     /// gradients, or on one replica a running statistic, is NaN or infinite. Then no step was taken, nothing was
     /// changed, and training can go on with the next minibatch. Gradients that waited for the step are lost where the
     /// message says so.
@@ -497,9 +555,9 @@ impl Trainer {
     /// If a loss is NaN or infinite, on a GPU or in several processes: the step was taken.
     ///
     /// In several processes, and where the all-reduce fails, the network trains no further after an error of one replica.
-    pub fn step(&mut self, x: &Tensor, y: &Tensor) -> Result<Step> {
+    pub fn step<X: Batch, Y: Batch>(&mut self, x: &X, y: &Y) -> Result<Step> {
         let last = self.waiting.minibatches + 1 >= self.accumulate;
-        self.minibatch(x, y, last)
+        self.minibatch(Data::new(x, y), last)
     }
 
     /// The first half of a step: adds the gradients of a minibatch to those that wait. [`flush`](Self::flush) is the
@@ -523,25 +581,26 @@ impl Trainer {
     ///
     /// # Errors
     /// As [`step`](Self::step).
-    pub fn backward(&mut self, x: &Tensor, y: &Tensor) -> Result<Step> {
-        self.minibatch(x, y, false)
+    pub fn backward<X: Batch, Y: Batch>(&mut self, x: &X, y: &Y) -> Result<Step> {
+        self.minibatch(Data::new(x, y), false)
     }
 
     /// One job of all replicas: [`Replica::train`].
-    fn minibatch(&mut self, x: &Tensor, y: &Tensor, last: bool) -> Result<Step> {
+    fn minibatch(&mut self, data: Result<Data>, last: bool) -> Result<Step> {
+        let prepared = self.prepare(data, last);
         let Prepared {
             rule,
-            batch_size,
+            whole,
             shares,
             slots,
-        } = self.prepare(x, y).map_err(|error| self.unprepared(error))?;
-        self.last_examples = 0; // until the step is taken
+        } = prepared.map_err(|error| self.unprepared(error))?;
+        self.last_divisor = None; // until the step is taken
         let of_step = self.step_number(&rule);
-        let examples = self.waiting.examples + batch_size;
-        let minibatch = self.job(rule, last.then_some(examples));
+        let divisor = self.waiting.divisor + whole.divisor;
+        let minibatch = self.job(rule, last.then_some(divisor));
         let inputs = shares.into_iter().zip(slots).collect();
         let job = minibatch.clone();
-        let train = move |replica: &mut Replica, (share, slot): (Share, Arc<Mutex<Slot>>)| {
+        let train = move |replica: &mut Replica, (share, slot): (Data, Arc<Mutex<Slot>>)| {
             replica.train(&job, &share, &mut lock(&slot))
         };
         let trained = match self.net.on_each(inputs, train) {
@@ -559,68 +618,70 @@ impl Trainer {
         let (mut losses, mut shards) = (Vec::new(), Vec::new());
         for shard in trained.into_iter().filter_map(|trained| trained.shard) {
             losses.push(shard.loss);
-            shards.extend(shard.outputs.map(|outputs| (outputs, shard.labels)));
+            shards.extend(shard.outputs.zip(shard.labels));
         }
         if let Some(refused) = refused {
-            let loss = BatchLoss::new(losses, batch_size).mean()?;
-            return if loss.is_finite() {
+            let loss = whole.loss(losses).mean()?;
+            return if loss.is_finite() || whole.divisor == 0.0 {
                 self.refuse(of_step, &refused)
             } else {
                 self.refuse(of_step, &Refusal::loss(loss))
             };
         }
         if last {
-            self.step_taken(examples);
+            self.step_taken(divisor);
         } else {
             self.set_waiting(Waiting {
                 minibatches: self.waiting.minibatches + 1,
-                examples,
+                divisor,
             });
         }
-        let loss = BatchLoss::new(self.all_losses(losses)?, batch_size);
+        let loss = whole.loss(self.all_losses(losses)?);
         self.count_loss(&loss, of_step)?;
         Ok(Step { loss, shards })
     }
 
     /// What a step needs before the replicas begin.
-    fn prepare(&mut self, x: &Tensor, y: &Tensor) -> Result<Prepared> {
+    fn prepare(&mut self, data: Result<Data>, last: bool) -> Result<Prepared> {
         self.net.check_statistics()?;
         let rule = self.rule_of_step()?;
-        let bad = self.not_finite(x, y)?;
-        let batch_size = self.batch_size(y.dim(0)?, bad)?;
-        self.check_parts(x, y)?;
-        let shards = self.net.scatter_part(x, y, batch_size)?;
+        let checked = data.and_then(|data| {
+            self.check_data(&data)?;
+            let count = self.count(&data)?;
+            Ok((data, count))
+        });
+        let (data, whole) = self.whole(checked)?;
+        self.check_parts(&data)?;
+        let shares = self.net.scatter_part(&data, whole.examples)?;
         ensure!(
-            batch_size > 0,
+            whole.examples > 0,
             "a step needs at least 1 example, the minibatch has 0"
         );
-        let shares = shards.into_iter().map(|(x, y)| Share { x, y });
+        if last && self.waiting.divisor + whole.divisor == 0.0 {
+            let says = nothing_counts(self.steps + 1);
+            return Err(Kind::Refused.says(says + "; nothing was changed"));
+        }
         Ok(Prepared {
             rule,
-            batch_size,
-            shares: shares.collect(),
+            whole,
+            shares,
             slots: self.slots()?,
         })
     }
 
     /// In the first step of several processes: an error in all of them, if two have the same minibatch. Then the data was not
     /// cut, and each example would be trained once in each process.
-    fn check_parts(&self, x: &Tensor, y: &Tensor) -> Result<()> {
+    fn check_parts(&self, data: &Data) -> Result<()> {
         let is_first = self.steps == 0 && self.waiting.minibatches == 0;
         if self.net.processes.are_one() || !is_first {
             return Ok(());
         }
-        let all = self.net.processes.gather(&fingerprint(x, y)?)?;
-        for (i, other) in all.iter().enumerate().skip(1) {
-            if let Some(first) = all[..i]
-                .iter()
-                .position(|first| first == other && !first.is_empty())
-            {
-                return Err(Kind::Refused.says(format!(
-                    "processes {first} and {i} train on the same minibatch: net.part(data) makes the part of a process, and \
-                     so does Checkpoints::minibatches"
-                )));
-            }
+        let all = self.net.processes.gather(&data.fingerprint()?)?;
+        if let Some((first, other)) = same(&all) {
+            return Err(Kind::Refused.says(format!(
+                "processes {first} and {other} train on the same minibatch: net.part(data) makes the part of a process, and \
+                 so does Checkpoints::minibatches"
+            )));
         }
         Ok(())
     }
@@ -652,11 +713,15 @@ impl Trainer {
         if self.waiting.minibatches == 0 {
             return Ok(());
         }
-        let (rule, examples) = (self.rule_of_step()?, self.waiting.examples);
+        let (rule, divisor) = (self.rule_of_step()?, self.waiting.divisor);
+        if divisor == 0.0 {
+            let lost = self.drop_step()?;
+            return Err(Kind::Refused.says(nothing_counts(self.steps + 1) + &lost));
+        }
         let of_step = self.step_number(&rule);
-        let job = self.job(rule, Some(examples));
+        let job = self.job(rule, Some(divisor));
         let flush = move |replica: &mut Replica, slot: Arc<Mutex<Slot>>| {
-            replica.flush(&job, &mut lock(&slot), examples)
+            replica.flush(&job, &mut lock(&slot), divisor)
         };
         let slots = self.slots()?;
         let flushed = self.net.on_each(slots, flush);
@@ -665,7 +730,7 @@ impl Trainer {
         if let Some(refused) = refused {
             return self.refuse(of_step, &refused);
         }
-        self.step_taken(examples);
+        self.step_taken(divisor);
         Ok(())
     }
 
@@ -691,7 +756,7 @@ impl Trainer {
     }
 
     /// What the replicas need to know of the next minibatch.
-    fn job(&self, rule: StepRule, step_with: Option<usize>) -> Arc<Minibatch> {
+    fn job(&self, rule: StepRule, step_with: Option<f64>) -> Arc<Minibatch> {
         Arc::new(Minibatch {
             loss: self.loss.clone(),
             rule,
@@ -711,9 +776,9 @@ impl Trainer {
         self.waiting = waiting;
     }
 
-    fn step_taken(&mut self, examples: usize) {
+    fn step_taken(&mut self, divisor: f64) {
         self.steps += 1;
-        self.last_examples = examples;
+        self.last_divisor = Some(divisor);
         self.set_waiting(Waiting::default());
     }
 
@@ -744,7 +809,7 @@ impl Trainer {
         self.slots = slots;
         self.steps = steps;
         self.set_waiting(Waiting::default());
-        self.last_examples = 0;
+        self.last_divisor = None;
         self.unread = Unread::default();
         (self.losses, self.epoch_losses) = Default::default();
     }
@@ -779,7 +844,7 @@ impl Trainer {
         self.net.on_each(inputs, drop_step)?;
         let waited = self.waiting.minibatches;
         self.set_waiting(Waiting::default());
-        self.last_examples = 0;
+        self.last_divisor = None;
         Ok(match waited {
             0 => String::new(),
             1 => "; the gradients of 1 minibatch that waited for the step are lost".to_owned(),
@@ -806,48 +871,71 @@ impl Trainer {
         Ok(())
     }
 
-    /// What is wrong with the numbers of a minibatch, unless they are not checked: NaN or infinity, in f32 on the CPU.
-    fn not_finite(&self, x: &Tensor, y: &Tensor) -> Result<Option<String>> {
-        for (name, numbers) in [("x", x), ("y", y)] {
-            if self.checks_numbers
-                && let Some(at) = functional::not_finite(numbers)?
-            {
-                let example = at / (numbers.elem_count() / numbers.dim(0)?);
+    /// An error if the minibatch does not fit the loss, or has a number that is NaN or infinite, in f32 on the CPU.
+    fn check_data(&self, data: &Data) -> Result<()> {
+        let targets = data.y.len();
+        ensure!(
+            targets == 1 || matches!(*self.loss, Loss::OfNetwork(_)),
+            "the loss of Trainer::new is of 1 target, the minibatch has {targets}; Trainer::with takes a loss of all of them"
+        );
+        if !self.checks_numbers {
+            return Ok(());
+        }
+        for (name, numbers) in data.named() {
+            if let Some(at) = functional::not_finite(numbers)? {
+                let example = at / (numbers.elem_count() / data.examples);
                 let value = numbers.flatten_all()?.get(at)?.to_scalar::<f32>()?;
-                return Ok(Some(format!(
+                bail!(
                     "{name} has the value {value} in example {example} of the minibatch; no step was taken. \
                      Trainer::check_losses(false) trains all the same"
-                )));
+                )
             }
         }
-        Ok(None)
+        Ok(())
     }
 
-    /// The examples of the minibatch in all processes, of which `own` are here. Where one of the processes
-    /// wants to stop, all do so after this step.
+    /// What the minibatch of this process counts in the mean of its step.
+    fn count(&self, data: &Data) -> Result<f64> {
+        let Some(count) = &self.mean_over else {
+            return Ok(data.examples as f64);
+        };
+        if data.examples == 0 {
+            return Ok(0.0);
+        }
+        let count = count(&data.x, &data.y).context("mean_over")?;
+        ensure!(
+            count.is_finite() && count >= 0.0,
+            "mean_over gives {count}; expected a finite number, 0 or more. No step was taken"
+        );
+        Ok(count)
+    }
+
+    /// The minibatch in all processes, of which `own` is here, with what it counts. Where one of the processes wants to
+    /// stop, all do so after this step.
     ///
     /// # Errors
-    /// In all processes, if a minibatch is bad.
-    fn batch_size(&self, own: usize, bad: Option<String>) -> Result<usize> {
+    /// In all processes, if the minibatch of one is bad.
+    fn whole(&self, own: Result<(Data, f64)>) -> Result<(Data, Whole)> {
+        let (examples, count) = match &own {
+            Ok((data, count)) => (data.examples, *count),
+            Err(_) => (0, 0.0),
+        };
         let wants_to_stop = self.wants_to_stop.as_ref();
         let wants_to_stop = wants_to_stop.is_some_and(|flag| flag.load(Ordering::Relaxed));
-        let flags = [wants_to_stop, bad.is_some()].map(|flag| f64::from(u8::from(flag)));
-        let mut counts = [own as f64, flags[0], flags[1]];
-        self.net.processes.sum(&mut counts)?;
-        if let Some(bad) = bad {
+        let flags = [wants_to_stop, own.is_err()].map(|flag| f64::from(u8::from(flag)));
+        let mut sums = [examples as f64, count, flags[0], flags[1]];
+        self.net.processes.sum(&mut sums)?;
+        let (data, _) = own.map_err(|error| Kind::Refused.of(error))?;
+        let [examples, divisor, wanting_to_stop, bad] = sums;
+        if bad > 0.0 {
+            let bad = "the minibatch of another process cannot be trained on; no step was taken";
             return Err(Kind::Refused.says(bad));
         }
-        if counts[2] > 0.0 {
-            let bad = "the minibatch of another process has NaN or infinity; no step was taken";
-            return Err(Kind::Refused.says(bad));
-        }
-        if self.net.processes.are_one() {
-            return Ok(own);
-        }
-        if counts[1] > 0.0 {
+        if wanting_to_stop > 0.0 && !self.net.processes.are_one() {
             self.flags.stopping.store(true, Ordering::Relaxed);
         }
-        Ok(counts[0] as usize)
+        let examples = examples as usize;
+        Ok((data, Whole { examples, divisor }))
     }
 
     /// Counts the loss of a step.
@@ -867,7 +955,8 @@ impl Trainer {
             self.losses.add(&read);
             self.epoch_losses.add(&read);
             let (StepNumber { number, lr }, loss) = (read.note, read.mean);
-            if self.checks_numbers && !loss.is_finite() {
+            let has_mean = read.divisor > 0.0;
+            if self.checks_numbers && has_mean && !loss.is_finite() {
                 return Err(Kind::Diverged.says(format!(
                     "step {number}, at learning rate {lr:?}: the loss is {loss}. The step was taken; try a smaller rate, \
                      or clip_norm"
@@ -891,17 +980,16 @@ impl Trainer {
     }
 }
 
-/// What tells the minibatches of processes apart; nothing of one that has no two different examples.
-fn fingerprint(x: &Tensor, y: &Tensor) -> Result<Vec<u8>> {
-    let mut sums = Vec::new();
-    let mut differ = false;
-    for tensor in [x, y] {
-        let values = tensor
-            .to_dtype(DType::F64)?
-            .flatten_all()?
-            .to_vec1::<f64>()?;
-        differ |= values.iter().any(|value| *value != values[0]);
-        sums.extend(crc32fast::hash(bytemuck::cast_slice(&values)).to_le_bytes());
+impl Whole {
+    /// The loss of the minibatch, from the sums of its shards.
+    fn loss(self, sums: Vec<Tensor>) -> BatchLoss {
+        BatchLoss::new(sums, self.examples).divided_by(self.divisor)
     }
-    Ok(if differ { sums } else { Vec::new() })
+}
+
+/// What an error says of a step that has no mean.
+fn nothing_counts(step: usize) -> String {
+    format!(
+        "step {step}: mean_over counts 0 in all its minibatches, so it has no mean. No step was taken"
+    )
 }

@@ -6,20 +6,23 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use candle_core::{Device, Result, Tensor};
-use devices::{bail, ensure};
+use devices::ensure;
 use rand::seq::SliceRandom;
 
-use crate::loader::{Loader, Minibatch, Stop};
+use crate::batch::{Batch, num_examples, tensors};
+use crate::loader::{Loader, Stop};
 use crate::random::generator;
 use crate::shares::shares;
 
-/// Examples by their number, from which minibatches are made; PyTorch's map-style `Dataset`. A pair of tensors (X, y)
-/// is one; if they are views, each minibatch copies them, which [`DataIter::of_tensors`] does once.
-pub trait Examples: fmt::Debug + Send + Sync {
+/// Examples by their number, from which minibatches are made; PyTorch's map-style `Dataset`. A pair of batches (X, y),
+/// such as two tensors, is one; if they are views, each minibatch copies them, which [`DataIter::of_tensors`] does once.
+///
+/// Minibatches of several inputs or targets are of other types: `impl Examples<(Tensor, Tensor), ()> for …`.
+pub trait Examples<X = Tensor, Y = Tensor>: Send + Sync {
     /// How many there are.
     fn num_examples(&self) -> usize;
 
-    /// X (B, …) and y (B, …) of the examples with these numbers, in epoch `epoch`. Augmentation draws from
+    /// X (B, …) and y (B, …) of the examples with these numbers, at least one, in epoch `epoch`. Augmentation draws from
     /// [`example_rng`](crate::example_rng), so that a run that is resumed draws the same.
     ///
     /// ```
@@ -27,7 +30,6 @@ pub trait Examples: fmt::Debug + Send + Sync {
     /// use training::{Examples, example_rng, uniform};
     ///
     /// /// Numbers with a little noise, another one in each epoch.
-    /// #[derive(Debug)]
     /// struct Noisy(Tensor);
     ///
     /// impl Examples for Noisy {
@@ -52,30 +54,33 @@ pub trait Examples: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// If they cannot be made; the epoch gives the error in place of the minibatch.
-    fn minibatch(&self, numbers: &[u32], epoch: usize) -> Result<(Tensor, Tensor)>;
+    fn minibatch(&self, numbers: &[u32], epoch: usize) -> Result<(X, Y)>;
 }
 
-impl Examples for (Tensor, Tensor) {
+impl<X: Batch, Y: Batch> Examples<X, Y> for (X, Y) {
     fn num_examples(&self) -> usize {
-        self.0.dim(0).unwrap_or(0)
+        let inputs = tensors(&self.0).unwrap_or_default();
+        let first = inputs.first().and_then(|x| x.dims().first());
+        first.map_or(0, |n| *n)
     }
 
-    fn minibatch(&self, numbers: &[u32], _: usize) -> Result<(Tensor, Tensor)> {
+    fn minibatch(&self, numbers: &[u32], _: usize) -> Result<(X, Y)> {
+        num_examples(&self.0, &self.1)?;
         // candle selects of contiguous tensors, which are not copied
-        let rows = |of: &Tensor| {
+        let mut rows = |of: &Tensor| {
             let numbers = Tensor::new(numbers, of.device())?;
             of.contiguous()?.index_select(&numbers, 0)
         };
-        Ok((rows(&self.0)?, rows(&self.1)?))
+        Ok((self.0.map(&mut rows)?, self.1.map(&mut rows)?))
     }
 }
 
-impl<E: Examples + ?Sized> Examples for Arc<E> {
+impl<X, Y, E: Examples<X, Y> + ?Sized> Examples<X, Y> for Arc<E> {
     fn num_examples(&self) -> usize {
         (**self).num_examples()
     }
 
-    fn minibatch(&self, numbers: &[u32], epoch: usize) -> Result<(Tensor, Tensor)> {
+    fn minibatch(&self, numbers: &[u32], epoch: usize) -> Result<(X, Y)> {
         (**self).minibatch(numbers, epoch)
     }
 }
@@ -84,9 +89,11 @@ impl<E: Examples + ?Sized> Examples for Arc<E> {
 ///
 /// The order of an epoch depends on the seed and on the epoch's number alone, so a run that starts again at
 /// epoch 5 sees what it would have seen. The last minibatch may be short.
-#[derive(Clone, Debug)]
-pub struct DataIter {
-    examples: Arc<dyn Examples>,
+///
+/// X and y are batches of any form, each [`Batch`] says which.
+#[derive(Clone)]
+pub struct DataIter<X = Tensor, Y = Tensor> {
+    examples: Arc<dyn Examples<X, Y>>,
     num_examples: usize,
     batch_size: usize,
     /// Without a seed, the order is the files'.
@@ -100,13 +107,25 @@ pub struct DataIter {
     stop: Stop,
 }
 
-impl DataIter {
+impl<X, Y> fmt::Debug for DataIter<X, Y> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DataIter")
+            .field("num_examples", &self.num_examples)
+            .field("batch_size", &self.batch_size)
+            .field("seed", &self.seed)
+            .field("drops_last", &self.drops_last)
+            .field("shards", &self.shards)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<X: Batch, Y: Batch> DataIter<X, Y> {
     /// Minibatches of `examples`. With a seed, each epoch has another order.
     ///
     /// # Errors
     /// If there are no examples, or the batch size is 0.
     pub fn new(
-        examples: impl Examples + 'static,
+        examples: impl Examples<X, Y> + 'static,
         batch_size: usize,
         seed: Option<u64>,
     ) -> Result<Self> {
@@ -126,7 +145,7 @@ impl DataIter {
     }
 
     /// Minibatches of data of one's own: `x` (n, …) and labels or targets `y` (n, …) of any type. With a seed each
-    /// epoch has another order.
+    /// epoch has another order. `x` and `y` may be several tensors each, and `y` may be `()`: see [`Batch`].
     ///
     /// ```
     /// use candle_core::{Device, Tensor};
@@ -136,21 +155,20 @@ impl DataIter {
     /// let data_iter = training::DataIter::of_tensors(&x, &y, 2, Some(0))?;
     /// let sizes: Vec<usize> = data_iter.epoch(1).map(|batch| batch?.0.dim(0)).collect::<Result<_, _>>()?;
     /// assert_eq!(sizes, [2, 2, 1]);
+    /// // an anchor, an example like it, one unlike it; and no labels
+    /// let triplets = training::DataIter::of_tensors(&[x.clone(), x.clone(), x.neg()?], &(), 2, Some(0))?;
+    /// let ([anchor, like, unlike], ()) = triplets.epoch(1).next().expect("a minibatch")?;
+    /// assert_eq!((anchor.dims(), like.dims(), unlike.dims()), (&[2, 2][..], &[2, 2][..], &[2, 2][..]));
     /// # candle_core::Result::Ok(())
     /// ```
     ///
     /// # Errors
-    /// If `x` and `y` have different numbers of examples or none, or the batch size is 0.
-    pub fn of_tensors(
-        x: &Tensor,
-        y: &Tensor,
-        batch_size: usize,
-        seed: Option<u64>,
-    ) -> Result<Self> {
+    /// If two of the tensors have different numbers of examples or none, or the batch size is 0.
+    pub fn of_tensors(x: &X, y: &Y, batch_size: usize, seed: Option<u64>) -> Result<Self> {
         let n = num_examples(x, y)?;
         ensure!(n > 0, "x and y have no examples; give at least 1");
-        let (x, y) = (x.contiguous()?.detach(), y.contiguous()?.detach());
-        Self::new((x, y), batch_size, seed)
+        let mut own = |tensor: &Tensor| Ok(tensor.contiguous()?.detach());
+        Self::new((x.map(&mut own)?, y.map(&mut own)?), batch_size, seed)
     }
 
     /// The minibatches of epoch `epoch`, always the same for the same seed and number.
@@ -164,12 +182,12 @@ impl DataIter {
     /// assert_eq!(sizes, [20, 10]);
     /// # candle_core::Result::Ok(())
     /// ```
-    pub fn epoch(&self, epoch: usize) -> Loader {
+    pub fn epoch(&self, epoch: usize) -> Loader<X, Y> {
         self.load(self.order(epoch), epoch)
     }
 
     /// The minibatches of the examples with these numbers.
-    fn load(&self, order: Vec<u32>, epoch: usize) -> Loader {
+    fn load(&self, order: Vec<u32>, epoch: usize) -> Loader<X, Y> {
         let iter = self.clone();
         let firsts = (0..order.len()).step_by(self.batch_size);
         let minibatches = firsts.map(move |first| {
@@ -191,7 +209,7 @@ impl DataIter {
     /// assert_eq!(first.1.to_vec1::<u32>()?, [0, 1]);
     /// # candle_core::Result::Ok(())
     /// ```
-    pub fn in_order(&self) -> Loader {
+    pub fn in_order(&self) -> Loader<X, Y> {
         let order = (0..self.num_examples() as u32).collect();
         self.load(order, 1)
     }
@@ -366,7 +384,8 @@ impl DataIter {
     pub fn on_device(mut self, device: &Device) -> Result<Self> {
         let all: Vec<u32> = (0..self.num_examples as u32).collect();
         let (x, y) = self.examples.minibatch(&all, 1)?;
-        self.examples = Arc::new((x.to_device(device)?, y.to_device(device)?));
+        let mut copy = |tensor: &Tensor| tensor.to_device(device);
+        self.examples = Arc::new((x.map(&mut copy)?, y.map(&mut copy)?));
         Ok(self)
     }
 
@@ -385,49 +404,64 @@ impl DataIter {
     }
 
     /// This process's part of the minibatch with these numbers.
-    fn minibatch(&self, numbers: &[u32], epoch: usize) -> Minibatch {
+    fn minibatch(&self, numbers: &[u32], epoch: usize) -> Result<(X, Y)> {
         let (own, weights) = &self.shards;
         let shares = shares(numbers.len(), weights);
         let first = |shard: usize| shares[..shard].iter().sum::<usize>();
         let own = &numbers[first(own.start)..first(own.end)];
-        self.examples.minibatch(own, epoch)
+        if own.is_empty() {
+            // examples of one's own need not know how to make a minibatch of none
+            let (x, y) = self.examples.minibatch(&numbers[..1], epoch)?;
+            let mut none = |tensor: &Tensor| tensor.narrow(0, 0, 0);
+            return Ok((x.map(&mut none)?, y.map(&mut none)?));
+        }
+        let (x, y) = self.examples.minibatch(own, epoch)?;
+        let (made, expected) = (num_examples(&x, &y)?, own.len());
+        ensure!(
+            made == expected,
+            "Examples::minibatch made {made} examples of {expected} numbers"
+        );
+        Ok((x, y))
     }
 }
 
 /// What an evaluation takes: a [`DataIter`], of which it takes all minibatches [in order](DataIter::in_order), or an iterator
 /// of one's own.
 pub trait Minibatches {
-    /// The minibatches X and y.
-    fn minibatches(self) -> impl Iterator<Item = Result<(Tensor, Tensor)>>;
+    /// The inputs of a minibatch.
+    type X: Batch;
+    /// Its labels or targets.
+    type Y: Batch;
+
+    /// The minibatches X and y. Of a [`DataIter`] they are those of the part that `cut` makes of it; an iterator of one's
+    /// own gives a process's part of each minibatch by itself.
+    fn minibatches(
+        self,
+        cut: impl FnOnce(DataIter<Self::X, Self::Y>) -> DataIter<Self::X, Self::Y>,
+    ) -> impl Iterator<Item = Result<(Self::X, Self::Y)>>;
 }
 
-impl Minibatches for &DataIter {
-    fn minibatches(self) -> impl Iterator<Item = Result<(Tensor, Tensor)>> {
-        self.in_order()
+impl<X: Batch, Y: Batch> Minibatches for &DataIter<X, Y> {
+    type X = X;
+    type Y = Y;
+
+    fn minibatches(
+        self,
+        cut: impl FnOnce(DataIter<X, Y>) -> DataIter<X, Y>,
+    ) -> impl Iterator<Item = Result<(X, Y)>> {
+        cut(self.clone()).in_order()
     }
 }
 
-impl<I: IntoIterator<Item = Result<(Tensor, Tensor)>>> Minibatches for I {
-    fn minibatches(self) -> impl Iterator<Item = Result<(Tensor, Tensor)>> {
+impl<X: Batch, Y: Batch, I: IntoIterator<Item = Result<(X, Y)>>> Minibatches for I {
+    type X = X;
+    type Y = Y;
+
+    fn minibatches(
+        self,
+        _: impl FnOnce(DataIter<X, Y>) -> DataIter<X, Y>,
+    ) -> impl Iterator<Item = Result<(X, Y)>> {
         self.into_iter()
-    }
-}
-
-/// The number of examples in a minibatch.
-///
-/// ```
-/// # use candle_core::{Device, Tensor};
-/// let (x, y) = (Tensor::new(&[[1f32], [2.0]], &Device::Cpu)?, Tensor::new(&[0u32, 1], &Device::Cpu)?);
-/// assert_eq!(training::num_examples(&x, &y)?, 2);
-/// # candle_core::Result::Ok(())
-/// ```
-///
-/// # Errors
-/// If `x` and `y` have different numbers of examples.
-pub fn num_examples(x: &Tensor, y: &Tensor) -> Result<usize> {
-    match (x.dim(0)?, y.dim(0)?) {
-        (n, labels) if n == labels => Ok(n),
-        (n, labels) => bail!("x has {n} examples, y has {labels}"),
     }
 }
 
@@ -441,7 +475,7 @@ mod tests {
 
     /// The numbers of the examples of every minibatch, which X and y both have.
     fn numbers(minibatches: Loader) -> Vec<Vec<u32>> {
-        let read = |minibatch: Minibatch| {
+        let read = |minibatch: Result<(Tensor, Tensor)>| {
             let (x, y) = minibatch.unwrap();
             let y = y.to_vec1::<u32>().unwrap();
             let as_floats: Vec<f32> = y.iter().map(|number| *number as f32).collect();

@@ -15,6 +15,7 @@
 //! ```
 
 mod accuracy;
+mod batch;
 mod checkpoint;
 mod checkpoint_error;
 mod compare;
@@ -30,11 +31,12 @@ mod values;
 pub mod weights;
 
 pub use accuracy::accuracy;
+pub use batch::{Batch, named, num_examples, num_examples_of, tensors, with_tensors};
 pub use checkpoint::{Checkpoint, CheckpointFolder, Found, NEWEST, difference};
 pub use checkpoint_error::CheckpointError;
 pub use compare::compare;
 pub use folder::Folder;
-pub use iter::{DataIter, Examples, Minibatches, num_examples};
+pub use iter::{DataIter, Examples, Minibatches};
 pub use loader::Loader;
 pub use loss::BatchLoss;
 pub use random::{Rng, example_rng, generator, normal, rng, uniform};

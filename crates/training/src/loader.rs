@@ -11,9 +11,6 @@ use devices::Panicked;
 /// How many minibatches wait ready: two hide a slow one, more would only take memory.
 const READY: usize = 2;
 
-/// X and y, or why they could not be made.
-pub(crate) type Minibatch = Result<(Tensor, Tensor)>;
-
 /// What ends an epoch early.
 #[derive(Clone, Debug)]
 pub(crate) struct Stop {
@@ -39,17 +36,17 @@ impl Stop {
 /// The minibatches X (B, …) and y (B, …) of one epoch, on the CPU or on the device of
 /// [`DataIter::on_device`](crate::DataIter::on_device).
 #[derive(Debug)]
-pub struct Loader {
-    /// None after `close`.
-    ready: Option<Receiver<Minibatch>>,
+pub struct Loader<X = Tensor, Y = Tensor> {
+    /// None after `close`. An error is why a minibatch could not be made.
+    ready: Option<Receiver<Result<(X, Y)>>>,
     thread: Option<JoinHandle<()>>,
     stop: Stop,
     given: usize,
 }
 
-impl Loader {
+impl<X: Send + 'static, Y: Send + 'static> Loader<X, Y> {
     pub(crate) fn start(
-        mut minibatches: impl Iterator<Item = Minibatch> + Send + 'static,
+        mut minibatches: impl Iterator<Item = Result<(X, Y)>> + Send + 'static,
         stop: Stop,
     ) -> Self {
         let (sender, ready) = sync_channel(READY);
@@ -69,7 +66,9 @@ impl Loader {
             given: 0,
         }
     }
+}
 
+impl<X, Y> Loader<X, Y> {
     /// Stops the thread and waits at most a minibatch's time for its end; an error is its panic.
     fn close(&mut self) -> Result<()> {
         self.ready = None;
@@ -83,11 +82,11 @@ impl Loader {
     }
 }
 
-impl Iterator for Loader {
-    type Item = Minibatch;
+impl<X, Y> Iterator for Loader<X, Y> {
+    type Item = Result<(X, Y)>;
 
     #[tracing::instrument(skip_all, name = "data")]
-    fn next(&mut self) -> Option<Minibatch> {
+    fn next(&mut self) -> Option<Self::Item> {
         if self.stop.after(self.given) {
             let _ = self.close(); // what else it has made is not wanted
             return None;
@@ -103,7 +102,7 @@ impl Iterator for Loader {
     }
 }
 
-impl Drop for Loader {
+impl<X, Y> Drop for Loader<X, Y> {
     fn drop(&mut self) {
         let _ = self.close(); // a panic cannot be reported here
     }
@@ -118,7 +117,7 @@ mod tests {
     #[test]
     fn a_panic_of_the_thread_is_an_error_not_a_short_epoch() {
         let broken = (0..1).map(|_| panic::resume_unwind(Box::new("image 7 is broken")));
-        let mut minibatches = Loader::start(broken, Stop::NEVER);
+        let mut minibatches = Loader::<Tensor, Tensor>::start(broken, Stop::NEVER);
         let error = minibatches.next().unwrap().unwrap_err().to_string();
         let says = "the thread that prepares minibatches panicked: image 7 is broken";
         assert_eq!(error, says);

@@ -16,6 +16,7 @@ use candle_core::{Result, Tensor};
 pub struct BatchLoss {
     sums: Vec<Tensor>,
     examples: usize,
+    divisor: f64,
 }
 
 impl BatchLoss {
@@ -23,7 +24,16 @@ impl BatchLoss {
     pub fn new(sums: Vec<Tensor>, examples: usize) -> Self {
         // detached: a graph would keep the step's memory
         let sums = sums.into_iter().map(|sum| sum.detach()).collect();
-        Self { sums, examples }
+        Self {
+            sums,
+            examples,
+            divisor: examples as f64,
+        }
+    }
+
+    /// Divides by another number than that of the examples, such as that of the tokens.
+    pub fn divided_by(self, divisor: f64) -> Self {
+        Self { divisor, ..self }
     }
 
     /// Examples in the minibatch.
@@ -31,13 +41,19 @@ impl BatchLoss {
         self.examples
     }
 
-    /// The mean loss of an example; waits until the devices have computed it.
+    /// What makes the sum of the losses a mean: the number of examples, or another one, such as that of the tokens.
+    pub fn divisor(&self) -> f64 {
+        self.divisor
+    }
+
+    /// The mean loss of an example; waits until the devices have computed it. NaN or infinite where the
+    /// [divisor](Self::divisor) is 0.
     ///
     /// # Errors
     /// If a device fails.
     pub fn mean(&self) -> Result<f32> {
         let sums = self.sums.iter().map(Tensor::to_scalar::<f32>);
-        Ok(sums.sum::<Result<f32>>()? / self.examples as f32)
+        Ok(sums.sum::<Result<f32>>()? / self.divisor as f32)
     }
 
     /// The mean losses of several minibatches; waits once for each replica's device, not for each loss.
@@ -53,8 +69,8 @@ impl BatchLoss {
             let sums = Tensor::stack(&sums, 0)?.to_vec1::<f32>()?;
             totals.iter_mut().zip(sums).for_each(|(t, sum)| *t += sum);
         }
-        let examples = losses.iter().map(|loss| loss.examples as f32);
-        Ok(totals.iter().zip(examples).map(|(t, n)| t / n).collect())
+        let divisors = losses.iter().map(|loss| loss.divisor as f32);
+        Ok(totals.iter().zip(divisors).map(|(t, n)| t / n).collect())
     }
 
     /// Whether it can be read without waiting: it is on the CPU.

@@ -26,6 +26,8 @@ pub struct ReadLoss<N> {
     pub note: N,
     /// Examples in the minibatch.
     pub examples: usize,
+    /// What the sum of their losses was divided by.
+    pub divisor: f64,
     /// The mean loss of an example.
     pub mean: f32,
 }
@@ -75,6 +77,7 @@ impl<N> Unread<N> {
         let read = |((note, loss), mean): ((N, BatchLoss), f32)| ReadLoss {
             note,
             examples: loss.examples(),
+            divisor: loss.divisor(),
             mean,
         };
         Ok(notes.into_iter().zip(losses).zip(means).map(read).collect())

@@ -159,7 +159,7 @@ impl Optimizer {
             lr: self.rule.lr(),
             rates: &[1.0],
             max_norm: None,
-            examples,
+            examples: examples as f64,
         };
         self.state[i].step(&*self.rule, &[("", w)], &[sum], how)
     }

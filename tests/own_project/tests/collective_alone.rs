@@ -37,7 +37,7 @@ fn adamw_on_two_threads() -> Result<()> {
             lr: 0.1,
             rates: &[1.0],
             max_norm: None,
-            examples: 2,
+            examples: 2.0,
         };
         for _ in 0..200 {
             let y_hat = Value::new(&x)?.linear(&w, None)?;

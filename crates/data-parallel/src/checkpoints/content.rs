@@ -13,7 +13,7 @@ use super::settings;
 use crate::data_parallel::DataParallel;
 use crate::trainer::{CheckedState, LossSum, Trainer};
 
-/// The name of the sums of a trainer's losses and the numbers of their examples.
+/// The name of the sums of a trainer's losses and their divisors.
 const LOSSES: &str = "losses";
 /// What the names of tensors begin with that are the user's own.
 const OWN: &str = "own/";
@@ -230,13 +230,13 @@ fn take_prefix(tensors: &mut BTreeMap<String, Tensor>, prefix: &str) -> BTreeMap
     taken
 }
 
-/// The sums of a trainer's losses and the numbers of their examples.
+/// The sums of a trainer's losses and their divisors.
 fn losses_tensor(trainer: &Trainer) -> Result<Tensor> {
     let mut numbers = Vec::new();
-    for LossSum { sum, examples } in trainer.all_losses_so_far()? {
+    for LossSum { sum, divisor } in trainer.all_losses_so_far()? {
         let counts = sum.is_finite() || !trainer.checks_numbers();
         ensure!(counts, "a loss is NaN or infinite");
-        numbers.extend([sum, examples as f64]);
+        numbers.extend([sum, divisor]);
     }
     Tensor::new(numbers, &Device::Cpu)
 }
@@ -244,17 +244,18 @@ fn losses_tensor(trainer: &Trainer) -> Result<Tensor> {
 /// What [`losses_tensor`] had.
 fn losses_of(tensor: &Tensor) -> Result<[LossSum; 2]> {
     let numbers = tensor.to_vec1()?;
-    let &[sum, examples, of_epoch, examples_of_epoch] = &numbers[..] else {
+    let &[sum, divisor, of_epoch, divisor_of_epoch] = &numbers[..] else {
         bail!(
             "the checkpoint has {} numbers of losses, expected 4",
             numbers.len()
         )
     };
-    let sum_of = |sum: f64, examples: f64| LossSum {
-        sum,
-        examples: examples as usize,
+    let losses = LossSum { sum, divisor };
+    let epoch_losses = LossSum {
+        sum: of_epoch,
+        divisor: divisor_of_epoch,
     };
-    Ok([sum_of(sum, examples), sum_of(of_epoch, examples_of_epoch)])
+    Ok([losses, epoch_losses])
 }
 
 fn steps(trainers: &[&Trainer]) -> Vec<usize> {

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use candle_core::{Result, Tensor};
+use candle_core::Result;
 use devices::{Context, ensure, lock};
-use training::{DataIter, Loader, difference};
+use training::{Batch, DataIter, Loader, difference};
 
 use super::another_run::other_data;
 use super::epoch::Epoch;
@@ -69,7 +69,12 @@ impl Progress {
     }
 
     /// Begins an epoch of the run in a folder, or goes on in it. Returns how many of its minibatches were given before.
-    pub fn begin(&mut self, folder: &Path, data: &DataIter, epoch: usize) -> Result<usize> {
+    pub fn begin<X: Batch, Y: Batch>(
+        &mut self,
+        folder: &Path,
+        data: &DataIter<X, Y>,
+        epoch: usize,
+    ) -> Result<usize> {
         let next = self.history.len() + 1;
         ensure!(
             epoch == next,
@@ -184,17 +189,17 @@ impl Progress {
 }
 
 /// The minibatches of an epoch, counted as they are given.
-pub(super) struct Counted {
+pub(super) struct Counted<X, Y> {
     /// None after an error or the end.
-    minibatches: Option<Result<Loader>>,
+    minibatches: Option<Result<Loader<X, Y>>>,
     progress: Arc<Mutex<Progress>>,
     /// Of each trainer.
     flags: Vec<Flags>,
 }
 
-impl Counted {
+impl<X, Y> Counted<X, Y> {
     pub fn new(
-        minibatches: Result<Loader>,
+        minibatches: Result<Loader<X, Y>>,
         progress: Arc<Mutex<Progress>>,
         flags: Vec<Flags>,
     ) -> Self {
@@ -206,8 +211,8 @@ impl Counted {
     }
 }
 
-impl Iterator for Counted {
-    type Item = Result<(Tensor, Tensor)>;
+impl<X, Y> Iterator for Counted<X, Y> {
+    type Item = Result<(X, Y)>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let loader = match self.minibatches.as_mut()? {

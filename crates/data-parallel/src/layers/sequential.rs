@@ -1,9 +1,9 @@
 //! Layers one after the other.
 
-use candle_core::Result;
+use candle_core::{Result, bail};
 use functional::{Network, Value};
 
-/// Layers, each of which gets the output of the one before: PyTorch's `nn.Sequential`.
+/// Layers, each of which gets the output of the one before: PyTorch's `nn.Sequential`. The first one gets all inputs.
 ///
 /// ```
 /// # use candle_core::{DType, Device, Tensor};
@@ -21,7 +21,7 @@ use functional::{Network, Value};
 ///         .add(Linear::new(6 * 12 * 12, 10, vb.pp("4"))?))
 /// })?;
 /// let y_hat = net.forward(&Tensor::zeros((2, 1, 28, 28), DType::F32, &Device::Cpu)?)?;
-/// assert_eq!(y_hat[0].dims(), [1, 10]);
+/// assert_eq!(y_hat.dims(), [2, 10]);
 /// # data_parallel::Result::Ok(())
 /// ```
 #[derive(Default)]
@@ -45,7 +45,17 @@ impl Sequential {
 
 impl Network for Sequential {
     fn forward(&self, x: &Value, train: bool) -> Result<Value> {
-        let mut layers = self.layers.iter();
-        layers.try_fold(x.clone(), |x, layer| layer.forward(&x, train))
+        self.forward_all(std::slice::from_ref(x), train)
+    }
+
+    fn forward_all(&self, x: &[Value], train: bool) -> Result<Value> {
+        match (&self.layers[..], x) {
+            ([first, rest @ ..], _) => {
+                let y = first.forward_all(x, train)?;
+                rest.iter().try_fold(y, |y, layer| layer.forward(&y, train))
+            }
+            ([], [x]) => Ok(x.clone()),
+            ([], _) => bail!("Sequential has no layer, and {} inputs", x.len()),
+        }
     }
 }

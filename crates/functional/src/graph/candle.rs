@@ -41,15 +41,15 @@ pub fn candle<M: ModuleT + 'static>(module: M) -> Candle {
     Candle::new(move |x, train| module.forward_t(&x[0], train))
 }
 
-/// As [`candle()`], a function of several inputs; [`Candle::forward_all`] calls it.
+/// As [`candle()`], a function of several inputs: [`Network::forward_all`] calls it.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
-/// use functional::{Value, candle_fn};
+/// use functional::{Network, Value, candle_fn};
 /// let product = candle_fn(|x: &[Tensor]| x[0].matmul(&x[1]));
 /// let x = Value::new(&Tensor::new(&[[1f32, 2.]], &Device::Cpu)?)?;
 /// let y = Value::new(&Tensor::new(&[[3f32], [4.]], &Device::Cpu)?)?;
-/// assert_eq!(product.forward_all(&[&x, &y], true)?.eval()?.to_vec2::<f32>()?, [[11.]]);
+/// assert_eq!(product.forward_all(&[x, y], true)?.eval()?.to_vec2::<f32>()?, [[11.]]);
 /// # Ok::<(), candle_core::Error>(())
 /// ```
 #[track_caller]
@@ -70,7 +70,11 @@ pub struct Candle {
 
 impl Network for Candle {
     fn forward(&self, x: &Value, train: bool) -> Result<Value> {
-        self.forward_all(&[x], train)
+        self.of(&[x], train)
+    }
+
+    fn forward_all(&self, x: &[Value], train: bool) -> Result<Value> {
+        self.of(&x.iter().collect::<Vec<_>>(), train)
     }
 }
 
@@ -94,7 +98,7 @@ impl Candle {
     ///
     /// # Errors
     /// Where there is no input, they do not fit, or under [`GradientChecks`](crate::GradientChecks) a gradient is wrong.
-    pub fn forward_all(&self, x: &[&Value], train: bool) -> Result<Value> {
+    fn of(&self, x: &[&Value], train: bool) -> Result<Value> {
         let Some(first) = x.first() else {
             bail!("candle ({}): expected at least one input", self.made)
         };

@@ -508,15 +508,21 @@ impl Value {
     /// # Errors
     /// As there.
     pub fn cross_entropy(&self, y: &Tensor) -> Result<Self> {
-        let op = CrossEntropy::new(self.dims(), y)?;
-        args::check_device("cross_entropy", self.device(), "y", y.device())?;
-        let (batch, labels) = (self.dims()[0], op.batch);
-        let losses = self.then("cross_entropy", Op::CrossEntropy(op), &[], &[labels])?;
+        let losses = self.cross_entropies(y)?;
         if self.dims().len() == 2 {
             return Ok(losses);
         }
+        let (batch, labels) = (self.dims()[0], y.elem_count());
         let mean = move |l: &[Tensor]| l[0].reshape((batch, labels / batch.max(1)))?.mean(1);
         Ok(Self::candle(&[&losses], mean, &[batch]))
+    }
+
+    /// The cross-entropy of each label, one after the other.
+    fn cross_entropies(&self, y: &Tensor) -> Result<Self> {
+        let op = CrossEntropy::new(self.dims(), y)?;
+        args::check_device("cross_entropy", self.device(), "y", y.device())?;
+        let labels = op.batch;
+        self.then("cross_entropy", Op::CrossEntropy(op), &[], &[labels])
     }
 
     /// The sum of all elements, a scalar; on the CPU added up in f64. In the book: `loss(…).sum()`.
@@ -743,6 +749,47 @@ impl fmt::Debug for Value {
 /// read the labels: there, a label that is no class gives a loss of NaN instead.
 pub fn cross_entropy(y_hat: &Value, y: &Tensor) -> Result<Value> {
     y_hat.cross_entropy(y)
+}
+
+/// The masked cross-entropy of each example: logits `y_hat` (B, …, C), labels `y` (B, …) of u32 and `mask` (B, …) → (B,):
+/// the sum over an example's labels of mask · [`cross_entropy`]. The mask is 1 where a label counts and 0 where it is
+/// padding, which may be any number there; or any other weight, of any type. For the mean over all labels that count,
+/// divide by the sum of the mask over the minibatch.
+///
+/// In PyTorch: `nn.CrossEntropyLoss(reduction='sum')` of each example, with `ignore_index` for padding.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use functional::{Value, masked_cross_entropy};
+/// let y_hat = Value::new(&Tensor::new(&[[[0f32, 0.], [0., 100.], [0., 7.]]], &Device::Cpu)?)?;
+/// let y = Tensor::new(&[[1u32, 0, 99]], &Device::Cpu)?;
+/// let mask = Tensor::new(&[[1u8, 1, 0]], &Device::Cpu)?;
+/// let losses = masked_cross_entropy(&y_hat, &y, &mask)?.eval()?;
+/// assert_eq!(losses.to_vec1::<f32>()?, [2f32.ln() + 100.]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`cross_entropy`]; and where `mask` has another shape than `y`, or is on another device.
+pub fn masked_cross_entropy(y_hat: &Value, y: &Tensor, mask: &Tensor) -> Result<Value> {
+    let op = "masked_cross_entropy";
+    if mask.dims() != y.dims() {
+        let (mask, y) = (mask.dims(), y.dims());
+        bail!("{op}: mask has shape {mask:?}, y {y:?}, expected the same")
+    }
+    args::check_device(op, y_hat.device(), "mask", mask.device())?;
+    let mask = mask.detach();
+    let y = if y.dtype() == DType::U32 {
+        mask.ne(0f64)?.where_cond(y, &y.zeros_like()?)?
+    } else {
+        y.clone() // `cross_entropy` says what is wrong with it
+    };
+    let losses = y_hat.cross_entropies(&y)?;
+    let (batch, labels) = (y.dims()[0], y.elem_count());
+    let shape = (batch, labels / batch.max(1));
+    let mask = mask.to_dtype(DType::F32)?.reshape(shape)?;
+    let sum = move |l: &[Tensor]| (l[0].reshape(shape)? * &mask)?.sum(1);
+    Ok(Value::candle(&[&losses], sum, &[batch]))
 }
 
 /// The mean squared error of each example: `y_hat` (B, …) and targets `y` (B, …) of f32 → (B,): the mean of

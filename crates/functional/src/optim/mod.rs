@@ -76,7 +76,8 @@ pub struct Slice<'a> {
     pub lr: f64,
     /// The number of this parameter's step, from 1.
     pub step: u64,
-    /// The divisor that makes a sum a mean over the examples. If gradients are clipped, it is larger than their number.
+    /// The divisor that makes a sum a mean: the number of examples, or of what else the mean is over, such as tokens. If
+    /// gradients are clipped, it is larger.
     pub examples: f64,
     param: &'a Var,
     data: Data<'a>,

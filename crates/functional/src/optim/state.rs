@@ -27,8 +27,8 @@ pub struct Update<'a> {
     pub rates: &'a [f64],
     /// The largest norm of the mean gradients of all parameters: larger ones are scaled down to it.
     pub max_norm: Option<f64>,
-    /// The examples whose gradients were summed.
-    pub examples: usize,
+    /// The examples whose gradients were summed, or what else the mean is over, such as tokens.
+    pub examples: f64,
 }
 
 impl OptimizerState {
@@ -48,7 +48,7 @@ impl OptimizerState {
     /// gradients.give(&mut |bucket| Ok(sums.push(bucket)))?;
     ///
     /// let mut state = OptimizerState::default();
-    /// let how = Update { lr: 0.5, rates: &[1.0], max_norm: None, examples: 1 };
+    /// let how = Update { lr: 0.5, rates: &[1.0], max_norm: None, examples: 1.0 };
     /// let adamw = AdamW { weight_decay: 0.0, ..AdamW::default() };
     /// state.step(&adamw, &[("w", &w)], &sums, how)?;
     /// let moved = (w.to_vec1::<f32>()?[0] - 0.5).abs(); // the first step is lr, whatever the gradient
@@ -64,8 +64,8 @@ impl OptimizerState {
     ) -> Result<()> {
         check(params, sums, how.rates)?;
         let examples = match how.max_norm {
-            None => how.examples as f64,
-            Some(max) => divisor(norm(sums, how.rates)?, max, how.examples as f64),
+            None => how.examples,
+            Some(max) => divisor(norm(sums, how.rates)?, max, how.examples),
         };
         self.begin(optimizer, params.len(), sums)?;
         for (bucket, state) in sums.iter().zip(&mut self.buckets) {

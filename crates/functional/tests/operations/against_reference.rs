@@ -44,6 +44,7 @@ tests! {
     pooling(0): 256, TOLERANCE;
     orders_sums_relu(0): 256, TOLERANCE;
     losses(0): 256, TOLERANCE;
+    masked_losses(0): 256, TOLERANCE;
     modules(): 256, TOLERANCE;
     tokens(): 256, 1e-4;
 }

@@ -133,6 +133,13 @@ impl Both {
         )
     }
 
+    pub fn masked_cross_entropy(&self, y: &Tensor, mask: &Tensor) -> Result<Self> {
+        self.map(
+            |x| functional::masked_cross_entropy(x, y, mask),
+            |x| reference::masked_cross_entropy(x, y, &mask.to_dtype(x.dtype())?),
+        )
+    }
+
     /// Of a value that is the weight.
     pub fn embedding(&self, weight: &Tensor, tokens: &Tensor) -> Result<Self> {
         self.map(

@@ -222,11 +222,11 @@ fn functions_of_several_values_have_candles_gradients() -> Result<()> {
     let tokens = Value::new(&Tensor::new(&[[0u32, 2], [1, 1]], &Device::Cpu)?)?;
     let gather = candle_fn(|x: &[Tensor]| x[1].flatten_to(1)?.embedding(&x[0].flatten_all()?));
     // one is computed already, one is a tensor, and one of another type
-    let attended = attention.forward_all(&[&a.relu()?, &b], true)?;
+    let attended = attention.forward_all(&[a.relu()?, b.clone()], true)?;
     let y = Value::cat(&[&attended, &(&a * &b)?], 2)?;
     let y = y.linear(&params[2], None)?;
     assert_eq!(y.dims(), [2, 3, 5]);
-    let gathered = gather.forward_all(&[&tokens, &(&a * &a)?], true)?;
+    let gathered = gather.forward_all(&[tokens, (&a * &a)?], true)?;
     let mut gradients = gradients_of(&params, usize::MAX);
     let loss = (y.sum()? + gathered.sum()?)?;
     let loss = gradients.backward(&loss)?;

@@ -60,7 +60,7 @@ fn focal(y_hat: &Value, y: &Tensor, softmax: fn(&Tensor) -> Result<Tensor>) -> R
         let ce = log_p.gather(&y, 1)?.squeeze(1)?.neg()?;
         p.affine(-1., 1.)?.sqr()? * ce
     })
-    .forward_all(&[y_hat], true)
+    .forward(y_hat, true)
 }
 
 /// The outputs (B, 4) as maps of 2 × 2 that are pooled.
@@ -92,7 +92,7 @@ fn a_loss_is_checked_as_a_network_is() -> Result<()> {
                     let p = candle_nn::ops::softmax_last_dim(&x[0])?;
                     p.gather(&y, 1)?.squeeze(1)?.log()?.neg()
                 });
-                of_each.forward_all(&[y_hat], true)
+                of_each.forward(y_hat, true)
             },
             "the gradient of input 0 of shape [6, 4] is missing",
         ),

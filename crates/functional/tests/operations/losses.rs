@@ -1,8 +1,8 @@
 //! Targets, and the sums of losses.
 
 use crate::support::{assert_near, random, values, variables};
-use candle_core::{Result, Tensor};
-use functional::{Gradients, Value, squared_error};
+use candle_core::{DType, Device, Result, Tensor};
+use functional::{Gradients, Value, masked_cross_entropy, squared_error};
 
 /// The targets may be variables themselves: they are what is to be reached, and have no gradient.
 #[test]
@@ -16,6 +16,69 @@ fn targets_have_no_gradient() -> Result<()> {
     let expected = w[0].as_tensor().sub(&w[1])?.detach();
     assert_near("y_hat", &values(&of_both[0]), &values(&expected), 1e-6);
     assert_eq!(values(&of_both[1]), [0.; 10]);
+    Ok(())
+}
+
+/// What the mask hides may be anything, also a label that is no class, and has no gradient.
+#[test]
+fn padding_does_not_count() -> Result<()> {
+    let y_hat = &variables(&[random((2, 3, 5), 1)])?[0];
+    let y = Tensor::new(&[[1u32, 4, 0], [2, u32::MAX, 77]], y_hat.device())?;
+    let mask = Tensor::new(&[[1f32, 0.5, 1.], [1., 0., 0.]], y_hat.device())?;
+    let loss = masked_cross_entropy(&Value::new(y_hat)?, &y, &mask)?;
+    let rows = |row: usize, of: usize| -> Result<f32> {
+        let row = Value::new(&y_hat.get(row)?.narrow(0, of, 1)?)?;
+        let label = if of == 1 { 4u32 } else { 0 };
+        row.cross_entropy(&Tensor::new(&[label], y_hat.device())?)?
+            .sum()?
+            .eval()?
+            .to_scalar()
+    };
+    let (half, last) = (0.5 * rows(0, 1)?, rows(0, 2)?);
+    let row = Value::new(&y_hat.narrow(1, 0, 1)?.squeeze(1)?)?;
+    let first = row
+        .cross_entropy(&Tensor::new(&[1u32, 2], y_hat.device())?)?
+        .eval()?;
+    let first = values(&first);
+    assert_near(
+        "losses",
+        &values(&loss.eval()?),
+        &[first[0] + half + last, first[1]],
+        1e-5,
+    );
+    let mut gradients = Gradients::new([("y_hat", y_hat)], usize::MAX)?;
+    gradients.backward(&loss.sum()?)?;
+    let gradient = gradients.values()?[0].reshape((6, 5))?;
+    assert_eq!(values(&gradient.narrow(0, 4, 2)?), [0.; 10]);
+    assert!(values(&gradient.narrow(0, 0, 4)?).iter().all(|g| *g != 0.));
+    // of the second label half
+    let whole = masked_cross_entropy(&Value::new(y_hat)?, &y, &mask.gt(0f32)?)?.sum()?;
+    gradients.zero();
+    gradients.backward(&whole)?;
+    let of_whole = gradients.values()?[0].reshape((6, 5))?.get(1)?;
+    assert_near(
+        "half",
+        &values(&(gradient.get(1)? * 2.)?),
+        &values(&of_whole),
+        1e-6,
+    );
+    Ok(())
+}
+
+#[test]
+fn a_mask_that_does_not_fit_is_named() -> Result<()> {
+    let y_hat = Value::new(&random((2, 3, 5), 1))?;
+    let y = Tensor::zeros((2, 3), DType::U32, &Device::Cpu)?;
+    let says = |y: &Tensor, mask: &Tensor| {
+        let error = masked_cross_entropy(&y_hat, y, mask).map(drop).unwrap_err();
+        error.to_string()
+    };
+    let expected = "masked_cross_entropy: mask has shape [2], y [2, 3], expected the same";
+    assert!(says(&y, &random(2, 1)).starts_with(expected));
+    let floats = y.to_dtype(DType::F32)?;
+    assert!(says(&floats, &random((2, 3), 1)).contains("y is f32, expected u32"));
+    let too_large = (&y + 5.)?;
+    assert!(says(&too_large, &random((2, 3), 1)).contains("label 5 of example 0 is too large"));
     Ok(())
 }
 

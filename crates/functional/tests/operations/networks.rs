@@ -339,6 +339,26 @@ pub fn losses(least: usize) -> impl Strategy<Value = Case> {
     })
 }
 
+/// Losses of several labels for each example, of which some count more than others, or not at all.
+pub fn masked_losses(least: usize) -> impl Strategy<Value = Case> {
+    let dims = (least..20, 1usize..7, 1usize..12);
+    (dims, 0.1f64..30., 0usize..3, 0u64..1000).prop_map(|sizes| {
+        let ((b, t, c), scale, dimensions, seed) = sizes;
+        // (B,), (B, T) and (B, T, 2)
+        let of_labels = [&[b, t, 2][..][..dimensions + 1]].concat();
+        let y_hat = [&of_labels[..], &[c]].concat();
+        let y_hat = (random(&y_hat[..], seed) * scale).unwrap();
+        let n = of_labels.iter().product();
+        let y = labels(n, c, seed + 1).reshape(&of_labels[..]).unwrap();
+        let mask = random(&of_labels[..], seed + 2).relu().unwrap();
+        let loss = move |t: &[Tensor]| {
+            let on = |tensor: &Tensor| tensor.to_device(t[0].device());
+            Both::new(&t[0])?.masked_cross_entropy(&on(&y)?, &on(&mask)?)
+        };
+        Case::new(sizes, vec![y_hat], loss).smooth_if(true)
+    })
+}
+
 /// Networks of candle's operations among ours. They have parameters of their own.
 pub fn modules() -> impl Strategy<Value = Case> {
     ((1usize..9, 1usize..9), 0..5, 0u64..1000).prop_map(|sizes| {

@@ -165,7 +165,7 @@ proptest! {
         let adamw = AdamW { lr: 0.3, weight_decay, ..AdamW::default() };
         for optimizer in [&sgd(false) as &dyn Optimizer, &sgd(true), &adamw, &Own] {
             for (max_norm, rate) in [(None, 1.), (Some(0.1), 0.5)] {
-                let how = Update { lr: 0.3, rates: &[1., rate], max_norm, examples: 7 };
+                let how = Update { lr: 0.3, rates: &[1., rate], max_norm, examples: 7. };
                 let [on_cpu, on_gpu] = [&Device::Cpu, &gpu.device].map(|device| {
                     three_steps(device, n, seed, optimizer, how).unwrap()
                 });

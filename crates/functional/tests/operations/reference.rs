@@ -197,6 +197,16 @@ pub fn cross_entropy(y_hat: &Tensor, y: &Tensor) -> Result<Tensor> {
     shifted.exp()?.sum(D::Minus1)?.log()? - at_label
 }
 
+/// As [`functional::masked_cross_entropy`].
+pub fn masked_cross_entropy(y_hat: &Tensor, y: &Tensor, mask: &Tensor) -> Result<Tensor> {
+    if y.dim(0)? == 0 {
+        return no_examples([Some(y_hat)], 0);
+    }
+    let rows = y_hat.reshape(((), y_hat.dim(D::Minus1)?))?;
+    let losses = cross_entropy(&rows, &y.flatten_all()?)?.reshape(mask.shape())?;
+    (losses * mask)?.reshape((y.dim(0)?, ()))?.sum(1)
+}
+
 /// As [`functional::squared_error`].
 pub fn squared_error(y_hat: &Tensor, y: &Tensor) -> Result<Tensor> {
     let of_each = |t: &Tensor| t.reshape((t.dim(0)?, t.dims()[1..].iter().product::<usize>()));

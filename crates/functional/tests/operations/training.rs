@@ -60,7 +60,7 @@ fn a_step_that_does_not_fit_is_an_error() -> Result<()> {
             lr: 1.,
             rates: &[1.],
             max_norm: None,
-            examples: 1,
+            examples: 1.,
         };
         let step = state.step(&sgd, &[("p", &p)], &[bucket(len)], how);
         assert_refused(expected, step);

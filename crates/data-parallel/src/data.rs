@@ -1,0 +1,76 @@
+//! The tensors of a minibatch, or of a replica's part of it, whatever form a program's batches have.
+
+use candle_core::{DType, Device, Result, Tensor};
+use training::{Batch, named, num_examples_of, tensors};
+
+/// Inputs and targets, which have one first dimension: the examples.
+pub(crate) struct Data {
+    pub x: Vec<Tensor>,
+    /// Labels or other targets. There may be none.
+    pub y: Vec<Tensor>,
+    pub examples: usize,
+}
+
+impl Data {
+    /// # Errors
+    /// If two tensors have different numbers of examples.
+    pub fn new(x: &impl Batch, y: &impl Batch) -> Result<Self> {
+        let (x, y) = (tensors(x)?, tensors(y)?);
+        let examples = num_examples_of(&x, &y)?;
+        Ok(Self { x, y, examples })
+    }
+
+    /// All tensors, with the names that messages give them.
+    pub fn named(&self) -> impl Iterator<Item = (String, &Tensor)> {
+        named(&self.x, &self.y)
+    }
+
+    /// The book's `split_batch`, in shares of these numbers of examples: one shard of consecutive examples for each device.
+    #[tracing::instrument(skip_all, name = "split")]
+    pub fn split(&self, devices: &[Device], shares: &[usize]) -> Result<Vec<Self>> {
+        let mut first = 0;
+        let mut shards = Vec::new();
+        for (i, (&examples, device)) in shares.iter().zip(devices).enumerate() {
+            let rows = |tensor: &Tensor| {
+                let rows = tensor.narrow(0, first, examples)?;
+                devices::view_to_device(&rows, device)
+            };
+            let shard = || {
+                Ok(Self {
+                    x: self.x.iter().map(rows).collect::<Result<_>>()?,
+                    y: self.y.iter().map(rows).collect::<Result<_>>()?,
+                    examples,
+                })
+            };
+            shards.push(devices::on_replica(i, device, shard)?);
+            first += examples;
+        }
+        Ok(shards)
+    }
+    /// What tells the minibatches of processes apart; nothing of one that has no two different numbers.
+    pub fn fingerprint(&self) -> Result<Vec<u8>> {
+        let mut sums = Vec::new();
+        let mut differ = false;
+        for (_, tensor) in self.named() {
+            let values = tensor
+                .to_dtype(DType::F64)?
+                .flatten_all()?
+                .to_vec1::<f64>()?;
+            differ |= values.iter().any(|value| *value != values[0]);
+            sums.extend(crc32fast::hash(bytemuck::cast_slice(&values)).to_le_bytes());
+        }
+        Ok(if differ { sums } else { Vec::new() })
+    }
+}
+
+/// The first two processes that have the same fingerprint, of those of all.
+pub(crate) fn same(fingerprints: &[Vec<u8>]) -> Option<(usize, usize)> {
+    for (i, other) in fingerprints.iter().enumerate() {
+        let mut before = fingerprints[..i].iter();
+        let first = before.position(|first| first == other && !first.is_empty());
+        if let Some(first) = first {
+            return Some((first, i));
+        }
+    }
+    None
+}
