@@ -4,11 +4,12 @@
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Tensor, Var};
 use candle_nn::VarBuilder;
-use concise::layers::{Embedding, Linear, Sequential};
+use concise::layers::{BatchNorm2d, Embedding, GlobalAvgPool2d, Linear, Sequential};
 use concise::prelude::{
     Batch, Checkpoints, DataIter, Examples, Minibatches, candle_fn, cross_entropy,
     masked_cross_entropy, network_fn, predict, squared_error,
 };
+use concise::training::{CheckpointFolder, Found};
 use concise::{AdamW, DataParallel, Error, Initializer, Sgd, Trainer, evaluate};
 use functional::{Network, Value};
 
@@ -24,6 +25,8 @@ trials![
     the_mean_over_tokens_is_that_of_float64,
     whole_counts_keep_the_bits,
     a_weight_of_0_is_no_example,
+    a_mask_is_summed_in_f64,
+    what_counts_nothing_sets_nothing_back,
     a_step_without_a_count_is_an_error,
     a_bad_count_is_an_error_in_all_processes,
     a_minibatch_that_counts_nothing_may_wait,
@@ -378,11 +381,45 @@ fn a_run_with_such_batches_goes_on() -> Result<()> {
     let whole = ends_with(&folder.path().join("whole"), &[4])?;
     let resumed = ends_with(&folder.path().join("resumed"), &[1, 3, 4])?;
     ensure!(bits(&whole) == bits(&resumed));
-    // over the examples it is another run
+    // over the examples it is another run, and so is the other way round
     let net = DataParallel::new(&cpus(2), Initializer::Layers, 0, transformer)?;
-    let mut other = Trainer::with(&net, losses_of_tokens, AdamW::default())?.accumulate(2)?;
-    let opened = Checkpoints::open(folder.path().join("whole"), &mut other);
-    says("mean-over", opened.map(drop))
+    let of_examples = || Trainer::with(&net, losses_of_tokens, AdamW::default())?.accumulate(2);
+    let opened = Checkpoints::open(folder.path().join("whole"), &mut of_examples()?);
+    let words = "it has \"mean-over counts of the program\", this one \"mean-over examples\"";
+    says(words, opened.map(drop))?;
+    let other = folder.path().join("other");
+    Checkpoints::open(&other, &mut of_examples()?)?;
+    let mut of_tokens = over_tokens(&net, AdamW::default())?.accumulate(2)?;
+    let words = "it has \"mean-over examples\", this one \"mean-over counts of the program\"";
+    says(words, Checkpoints::open(&other, &mut of_tokens).map(drop))?;
+    // in a checkpoint of the version before nothing says so: it was over the examples
+    without_mean_over(&other.join("checkpoint.safetensors"))?;
+    says(words, Checkpoints::open(&other, &mut of_tokens).map(drop))?;
+    Checkpoints::open(&other, &mut of_examples()?)?;
+    Ok(())
+}
+
+/// Takes the line out of the settings of a checkpoint.
+fn without_mean_over(path: &std::path::Path) -> Result<()> {
+    let folder = path.parent().context("no folder")?;
+    let mut checkpoints = CheckpointFolder::open(folder)?;
+    let Found {
+        step,
+        mut checkpoint,
+        ..
+    } = checkpoints.newest()?.context("no checkpoint")?;
+    let settings = checkpoint
+        .texts
+        .get_mut("settings")
+        .context("no settings")?;
+    let lines = settings
+        .lines()
+        .filter(|line| !line.starts_with("mean-over"));
+    let before = settings.len();
+    *settings = lines.collect::<Vec<_>>().join("\n");
+    ensure!(settings.len() < before);
+    checkpoints.save(step + 1, &checkpoint, 1)?;
+    Ok(())
 }
 
 // ---- the mean over tokens
@@ -576,6 +613,44 @@ fn a_weight_of_0_is_no_example() -> Result<()> {
     Ok(())
 }
 
+/// A mask of u8, of which candle's sum would begin again at 256: 300 labels in all.
+fn a_mask_is_summed_in_f64() -> Result<()> {
+    let n = 300;
+    let (x, y) = (inputs(n)?, labels(n)?);
+    let mask = Tensor::ones(n, DType::U8, &Device::Cpu)?;
+    let net = DataParallel::new(&cpus(2), Initializer::Layers, 0, three)?;
+    let losses = |net: &Three, x: &[Value], y: &[Tensor]| {
+        masked_cross_entropy(&net.forward_all(x, true)?, &y[0], &y[1])
+    };
+    let trainer = Trainer::with(&net, losses, Sgd::new(0.1))?;
+    let mut trainer = trainer.mean_over(|_, y| Ok(y[1].clone()));
+    let loss = trainer.step(&x, &(y, mask))?.loss;
+    ensure!(
+        loss.divisor() == 300.0 && (0.5..2.0).contains(&loss.mean()?),
+        "{loss:?}"
+    );
+    Ok(())
+}
+
+/// Gradients that count nothing are forgotten without another trainer's running statistics.
+fn what_counts_nothing_sets_nothing_back() -> Result<()> {
+    let net = |vb: VarBuilder<'_>| {
+        let norm = BatchNorm2d::new(2, vb.pp("norm"))?;
+        let fc = Linear::new(2, 3, vb.pp("fc"))?;
+        Ok(Sequential::new().add(norm).add(GlobalAvgPool2d).add(fc))
+    };
+    let net = DataParallel::new(&cpus(2), Initializer::Layers, 0, net)?;
+    let (x, y) = (formula_tensor(1, 1.0, &[6, 4, 4, 2])?, labels(6)?);
+    let mut nothing = Trainer::new(&net, cross_entropy, Sgd::new(0.1)).mean_over(|_, _| Ok(0.0));
+    let mut other = Trainer::new(&net, cross_entropy, Sgd::new(0.1));
+    nothing.backward(&x, &y)?;
+    other.step(&x, &y)?;
+    let before = parameters(&net)?;
+    says("the counts of mean_over are 0", nothing.flush())?;
+    ensure!(parameters(&net)? == before);
+    Ok(())
+}
+
 /// A count that is the weight of the targets.
 fn weighted(net: &DataParallel) -> candle_core::Result<Trainer> {
     let losses =
@@ -601,7 +676,8 @@ fn a_step_without_a_count_is_an_error() -> Result<()> {
                 let data = DataIter::of_tensors(&inputs(6)?, &with_weights(weight)?, 6, None)?;
                 Ok(net.part(data).in_order().next().context("no minibatch")??)
             };
-            let words = "step 1: mean_over counts 0 in all its minibatches, so it has no mean. No step was taken";
+            let words =
+                "step 1: the counts of mean_over are 0 in all its minibatches. No step was taken";
             let (x, y) = part(0.0)?;
             trainer.step(&x, &y)?;
             let error = trainer.step(&x, &y).err().context("it was taken")?;
@@ -633,6 +709,7 @@ fn a_bad_count_is_an_error_in_all_processes() -> Result<()> {
         (Some(f64::INFINITY), "mean_over gives inf"),
         (Some(-1.0), "mean_over gives -1"),
         (None, "mean_over: there is no count"),
+        (Some(-7.0), "mean_over: it panicked: index out of bounds"),
     ] {
         for (layout, culprit) in [(&[2][..], 0), (&[1, 1], 0), (&[1, 1], 1)] {
             in_processes(layout, |world| {
@@ -642,8 +719,9 @@ fn a_bad_count_is_an_error_in_all_processes() -> Result<()> {
                 let data = net.part(DataIter::of_tensors(&x, &y, 6, None)?);
                 let (x, y) = data.in_order().next().context("no minibatch")??;
                 let trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.5));
-                let mut trainer = trainer.mean_over(move |_, _| match count {
+                let mut trainer = trainer.mean_over(move |_, y| match count {
                     _ if !is_bad => Ok(3.0),
+                    Some(-7.0) => Ok([1.0, 2.0][y.len() + 1]),
                     Some(count) => Ok(count),
                     None => candle_core::bail!("there is no count"),
                 });
@@ -758,8 +836,9 @@ fn outputs_that_do_not_go_together_are_named() -> Result<()> {
     };
     let mean = DataParallel::new(&cpus(1), Initializer::Layers, 0, mean)?;
     let one = [Ok((ones(4, 2)?, ()))];
-    let words = "expected a first dimension of 4, its examples";
+    let words = "the outputs have shape [], expected a first dimension of 4, the examples";
     says(words, predict(&mean, one).map(drop))?;
+    says(words, mean.forward(&ones(4, 2)?))?;
     // an error in one process is one in all; so is the same minibatch in two
     in_processes(&[1, 1], |world| {
         let net = DataParallel::new(world, Initializer::Layers, 0, nothing)?;
@@ -775,14 +854,33 @@ fn outputs_that_do_not_go_together_are_named() -> Result<()> {
             "broken"
         };
         says(words, predict(&net, [broken.map(|x| (x, ()))]).map(drop))?;
-        let whole = formula_tensor(1, 1.0, &[4, 2])?;
+        let whole = || formula_tensor(1, 1.0, &[4, 2]).expect("a tensor");
         let words = "predict: processes 0 and 1 have the same minibatch";
-        says(words, predict(&net, [Ok((whole, ()))]).map(drop))?;
+        says(words, predict(&net, [Ok((whole(), ()))]).map(drop))?;
         let own = formula_tensor(world.processes().rank() as u32, 1.0, &[3, 2])?;
         ensure!(predict(&net, [Ok((own, ()))])?.0.dims() == [6, 2]); // training could go on
+        // a part of data that is cut may be as that of another process
+        let ones = DataIter::of_tensors(&ones_and_twos()?, &(), 2, None)?;
+        let (rows, ()) = predict(&net, &ones)?;
+        ensure!(rows.to_vec2::<f32>()? == [[1.0, 2.0]; 2]);
+        let none = Vec::<candle_core::Result<(Tensor, ())>>::new();
+        let words = if is_first {
+            "no minibatch came"
+        } else {
+            "failed in another process"
+        };
+        if is_first {
+            says(words, predict(&net, none).map(drop))?;
+        } else {
+            says(words, predict(&net, [Ok((whole(), ()))]).map(drop))?;
+        }
         Ok(())
     })?;
     Ok(())
+}
+
+fn ones_and_twos() -> candle_core::Result<Tensor> {
+    Tensor::new(&[[1f32, 2.0], [1.0, 2.0]], &Device::Cpu)
 }
 
 /// `roc_auc_score` of the formula's scores: `tests/pytorch/auc.py`.

@@ -9,7 +9,7 @@ use concise::layers::{
     Sequential,
 };
 use concise::{DataParallel, Initializer, Sgd, Trainer};
-use functional::{Network, Value, candle, cross_entropy};
+use functional::{Network, Value, candle, cross_entropy, squared_error};
 
 use crate::kit::{cpus, formula_batch, formula_tensor, has, largest};
 use crate::kit::{largest_difference, says, steps};
@@ -26,8 +26,14 @@ trials![
     no_two_calls_of_dropout_have_the_same_mask,
     two_dropouts_have_two_names,
     layers_begin_as_pytorchs_do,
+    a_rectangular_kernel_is_candles,
+    convolutions_of_other_layers_are_candles,
     steps_of_every_layer_are_pytorchs,
 ];
+
+#[path = "../../crates/data-parallel/examples/cost_of_convolutions.rs"]
+#[expect(dead_code, reason = "it is a program")]
+mod convolutions;
 
 fn vb() -> VarBuilder<'static> {
     let varmap = Box::leak(Box::new(VarMap::new()));
@@ -186,6 +192,134 @@ fn with_dropout(vb: VarBuilder<'_>) -> candle_core::Result<impl Network + use<>>
         .add(Linear::new(784, 16, vb.pp("0"))?)
         .add(move |x: &Value, train: bool| drop.forward(&drop.forward(x, train)?, train))
         .add(Linear::new(16, 10, vb.pp("2"))?))
+}
+
+/// Of one row, as in one dimension, and of one column.
+fn a_rectangular_kernel_is_candles() -> Result<()> {
+    for kernel @ [rows, columns] in [[1, 4], [3, 1], [2, 3]] {
+        let ours = move |vb: VarBuilder<'_>| {
+            let conv = Conv2d::rectangular(2, 3, kernel, vb)?;
+            Ok(Sequential::new().add(conv))
+        };
+        let candles = move |vb: VarBuilder<'_>| {
+            let bound = 1.0 / ((2 * rows * columns) as f64).sqrt();
+            let init = candle_nn::Init::Uniform {
+                lo: -bound,
+                up: bound,
+            };
+            let weight = vb.get_with_hints((3, 2, rows, columns), "weight", init)?;
+            let bias = vb.get_with_hints(3, "bias", init)?.reshape((1, 3, 1, 1))?;
+            let conv = candle(move |x: &Tensor| {
+                let y = x.permute((0, 3, 1, 2))?.conv2d(&weight, 0, 1, 1, 1)?;
+                y.broadcast_add(&bias)?.permute((0, 2, 3, 1))?.contiguous()
+            });
+            Ok(Sequential::new().add(conv))
+        };
+        let x = formula_tensor(1, 1.0, &[5, 3, 6, 2])?;
+        let y = formula_tensor(2, 1.0, &[5, 4 - rows, 7 - columns, 3])?;
+        let run = |net: DataParallel| -> Result<Tensor> {
+            let mut trainer = Trainer::new(&net, squared_error, Sgd::new(0.5));
+            for _ in 0..3 {
+                trainer.step(&x, &y)?;
+            }
+            Ok(net.parameter("weight", 0)?)
+        };
+        let ours = DataParallel::new(&cpus(2), Initializer::Layers, 0, ours)?;
+        let begun = ours.parameter("weight", 0)?;
+        let candles = DataParallel::new(&cpus(1), Initializer::Layers, 0, candles)?;
+        let (ours, candles) = (run(ours)?, run(candles)?);
+        ensure!(largest_difference(&ours, &begun)? > 1e-2);
+        let apart = largest_difference(&ours, &candles)?;
+        ensure!(apart < 1e-5, "{kernel:?}: {apart}");
+    }
+    Ok(())
+}
+
+/// Groups, dilation and transposed convolutions that are made of other layers, as the page has them: the outputs of candle's
+/// operation, and its gradients.
+fn convolutions_of_other_layers_are_candles() -> Result<()> {
+    use convolutions::{
+        CHANNELS, SIDE, conv2d, depthwise, dilated, enlarged, transposed, two_groups,
+    };
+
+    /// Builds a layer.
+    type Layer = fn(VarBuilder<'_>) -> candle_core::Result<Sequential>;
+    /// The parameters of ours, with the names and shapes of candle's.
+    type Named = fn(&DataParallel) -> Result<Vec<(String, Tensor)>>;
+    let cases: [(&str, Layer, Layer, Named); 4] = [
+        (
+            "2 groups",
+            two_groups,
+            |vb| conv2d(vb, 2, 1),
+            |net| {
+                let both = |name: &str| {
+                    let half = |i: usize| net.parameter(&format!("{i}.{name}"), 0);
+                    Tensor::cat(&[half(0)?, half(1)?], 0)
+                };
+                Ok(vec![
+                    ("weight".into(), both("weight")?),
+                    ("bias".into(), both("bias")?),
+                ])
+            },
+        ),
+        (
+            "a group for each channel",
+            depthwise,
+            |vb| conv2d(vb, CHANNELS, 1),
+            |net| {
+                let taps = net.parameter("weight", 0)?.t()?.contiguous()?;
+                let bias = Tensor::zeros(CHANNELS, DType::F32, &Device::Cpu)?;
+                let weight = taps.reshape((CHANNELS, 1, 3, 3))?;
+                Ok(vec![("weight".into(), weight), ("bias".into(), bias)])
+            },
+        ),
+        (
+            "dilation 2",
+            dilated,
+            |vb| conv2d(vb, 1, 2),
+            |net| Ok(net.state_dict()?),
+        ),
+        ("transposed", enlarged, transposed, |net| {
+            let weight = net.parameter("weight", 0)?; // of output channels at each of four places
+            let weight = weight.reshape((2, 2, CHANNELS, CHANNELS))?;
+            let weight = weight.permute((3, 2, 0, 1))?.contiguous()?;
+            let bias = net.parameter("bias", 0)?.narrow(0, 0, CHANNELS)?;
+            Ok(vec![("weight".into(), weight), ("bias".into(), bias)])
+        }),
+    ];
+    for (what, ours, candles, as_candles) in cases {
+        let build = |layer: Layer| DataParallel::new(&cpus(1), Initializer::Layers, 0, layer);
+        let (ours, candles) = (build(ours)?, build(candles)?);
+        if what == "transposed" {
+            // one bias for all four places
+            let mut state = ours.state_dict()?;
+            for (name, tensor) in &mut state {
+                if name == "bias" {
+                    *tensor = tensor.narrow(0, 0, CHANNELS)?.repeat(4)?;
+                }
+            }
+            ours.load_state_dict(&state)?;
+        }
+        candles.load_state_dict(&as_candles(&ours)?)?;
+        let x = formula_tensor(1, 1.0, &[2, SIDE, SIDE, CHANNELS])?;
+        let y_hat = [ours.forward(&x)?, candles.forward(&x)?];
+        let apart = largest_difference(&y_hat[0], &y_hat[1])?;
+        ensure!(apart < 1e-4, "{what}: outputs {apart}");
+        let y = formula_tensor(2, 1.0, y_hat[0].dims())?;
+        let before = as_candles(&ours)?;
+        for net in [&ours, &candles] {
+            // the mean is over many elements
+            Trainer::new(net, squared_error, Sgd::new(1000.0)).step(&x, &y)?;
+        }
+        let (after, theirs) = (as_candles(&ours)?, candles.parameter("weight", 0)?);
+        let moved = largest_difference(&after[0].1, &before[0].1)?;
+        let apart = largest_difference(&after[0].1, &theirs)?;
+        ensure!(
+            moved > 0.1 && apart < 1e-4 * moved.max(1.0),
+            "{what}: {apart} of {moved}"
+        );
+    }
+    Ok(())
 }
 
 /// Interrupted after two steps, or not.

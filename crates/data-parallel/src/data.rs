@@ -30,23 +30,45 @@ impl Data {
     pub fn split(&self, devices: &[Device], shares: &[usize]) -> Result<Vec<Self>> {
         let mut first = 0;
         let mut shards = Vec::new();
-        for (i, (&examples, device)) in shares.iter().zip(devices).enumerate() {
-            let rows = |tensor: &Tensor| {
-                let rows = tensor.narrow(0, first, examples)?;
-                devices::view_to_device(&rows, device)
-            };
-            let shard = || {
-                Ok(Self {
-                    x: self.x.iter().map(rows).collect::<Result<_>>()?,
-                    y: self.y.iter().map(rows).collect::<Result<_>>()?,
-                    examples,
-                })
-            };
+        for (i, (device, &examples)) in devices.iter().zip(shares).enumerate() {
+            let shard = || self.shard(first, examples, device);
             shards.push(devices::on_replica(i, device, shard)?);
             first += examples;
         }
         Ok(shards)
     }
+
+    /// As [`split`](Self::split); a device that gets no example has no shard. A GPU cannot have an empty one.
+    pub fn split_in_inference(
+        &self,
+        devices: &[Device],
+        shares: &[usize],
+    ) -> Result<Vec<Option<Self>>> {
+        let mut first = 0;
+        let mut shards = Vec::new();
+        for (i, (device, &examples)) in devices.iter().zip(shares).enumerate() {
+            let shard = || self.shard(first, examples, device);
+            let has_some = examples > 0;
+            let shard = has_some.then(|| devices::on_replica(i, device, shard));
+            shards.push(shard.transpose()?);
+            first += examples;
+        }
+        Ok(shards)
+    }
+
+    /// So many examples from the `first` on, on a device.
+    fn shard(&self, first: usize, examples: usize, device: &Device) -> Result<Self> {
+        let rows = |tensor: &Tensor| {
+            let rows = tensor.narrow(0, first, examples)?;
+            devices::view_to_device(&rows, device)
+        };
+        Ok(Self {
+            x: self.x.iter().map(rows).collect::<Result<_>>()?,
+            y: self.y.iter().map(rows).collect::<Result<_>>()?,
+            examples,
+        })
+    }
+
     /// What tells the minibatches of processes apart; nothing of one that has no two different numbers.
     pub fn fingerprint(&self) -> Result<Vec<u8>> {
         let mut sums = Vec::new();
@@ -64,7 +86,7 @@ impl Data {
 }
 
 /// The first two processes that have the same fingerprint, of those of all.
-pub(crate) fn same(fingerprints: &[Vec<u8>]) -> Option<(usize, usize)> {
+pub(crate) fn first_twins(fingerprints: &[Vec<u8>]) -> Option<(usize, usize)> {
     for (i, other) in fingerprints.iter().enumerate() {
         let mut before = fingerprints[..i].iter();
         let first = before.position(|first| first == other && !first.is_empty());

@@ -217,9 +217,12 @@ impl DataParallel {
     /// ```
     ///
     /// # Errors
-    /// If `x` has no example. If a replica fails; the message names it. The network can train on.
+    /// If `x` has no example, or the network has not one output for each example. If a replica fails; the message names it.
+    /// The network can train on.
     pub fn forward<X: Batch>(&self, x: &X) -> Result<Tensor> {
-        let shards = self.forward_shards(x)?;
+        let shards = self.infer_on_each(&Data::new(x, &())?, |replica, shard| {
+            replica.infer_rows(&shard)
+        })?;
         let to_first = |y_hat: &Tensor| devices::to_device(y_hat, &self.devices[0]);
         let shards = shards.iter().map(to_first).collect::<Result<Vec<_>>>()?;
         ensure!(
@@ -246,15 +249,25 @@ impl DataParallel {
     /// # Errors
     /// If a replica fails; the message names it. The network can train on.
     pub fn forward_shards<X: Batch>(&self, x: &X) -> Result<Vec<Tensor>> {
-        let shards = self.scatter(&Data::new(x, &())?)?;
-        let outputs = self.on_each(shards, |replica, shard: Data| {
-            if shard.examples == 0 {
-                Ok(None)
-            } else {
-                replica.infer(&shard.x).map(Some)
-            }
+        self.infer_on_each(&Data::new(x, &())?, |replica, shard| {
+            replica.infer(&shard.x)
+        })
+    }
+
+    /// Splits a minibatch, and runs `job` at once on all replicas that get an example of it, each with its shard.
+    pub(crate) fn infer_on_each<T: Send + 'static>(
+        &self,
+        data: &Data,
+        job: impl Fn(&mut Replica, Data) -> Result<T> + Send + Sync + 'static,
+    ) -> Result<Vec<T>> {
+        let weights = lock(&self.weights)[self.own()].to_vec();
+        let shares = shares(data.examples, &weights);
+        let split = || data.split_in_inference(&self.devices, &shares);
+        let shards = devices::on_devices("split", &self.devices, split)?;
+        let results = self.on_each(shards, move |replica, shard: Option<Data>| {
+            shard.map(|shard| job(replica, shard)).transpose()
         })?;
-        Ok(outputs.into_iter().flatten().collect())
+        Ok(results.into_iter().flatten().collect())
     }
 
     /// Everything that device 0 holds, parameters and buffers, in the network's order and under

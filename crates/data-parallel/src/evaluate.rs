@@ -1,4 +1,4 @@
-//! Accuracy on all devices at once, or another metric, or the outputs themselves.
+//! Accuracy on all devices at once, or another metric.
 
 use std::sync::Arc;
 
@@ -71,7 +71,7 @@ pub fn evaluate<M: Minibatches, const N: usize>(
     data_iter: M,
     metric: impl Fn(&Tensor, &M::Y) -> Result<[f64; N]> + Send + Sync + 'static,
 ) -> Result<[f64; N]> {
-    let mut sums = all_could(net, sums_here(net, data_iter, metric))?;
+    let mut sums = in_all_processes(net, sums_here(net, data_iter, metric))?;
     net.processes.sum(&mut sums)?;
     Ok(sums)
 }
@@ -79,8 +79,8 @@ pub fn evaluate<M: Minibatches, const N: usize>(
 /// What this process has `evaluated`.
 ///
 /// # Errors
-/// In all processes, if one of them could not: they wait for each other, whatever fails.
-pub(crate) fn all_could<T>(net: &DataParallel, evaluated: Result<T>) -> Result<T> {
+/// In all processes, if it is an error in one of them.
+pub(crate) fn in_all_processes<T>(net: &DataParallel, evaluated: Result<T>) -> Result<T> {
     let mut failed = [f64::from(u8::from(evaluated.is_err()))];
     net.processes.sum(&mut failed)?;
     let evaluated = evaluated?;
@@ -101,12 +101,8 @@ fn sums_here<M: Minibatches, const N: usize>(
     let mut sums = [0.0; N];
     for batch in data_iter.minibatches(|data| net.part(data)) {
         let (x, y) = batch?;
-        let shards = net.scatter(&Data::new(&x, &y)?)?;
-        let metric = metric.clone();
-        let of_shards = net.on_each(shards, move |replica, shard: Data| {
-            if shard.examples == 0 {
-                return Ok([0.0; N]);
-            }
+        let (data, metric) = (Data::new(&x, &y)?, metric.clone());
+        let of_shards = net.infer_on_each(&data, move |replica, shard| {
             metric(&replica.infer(&shard.x)?, &with_tensors(&y, shard.y)?)
         })?;
         for shard in of_shards {

@@ -54,6 +54,7 @@
 
 mod checkpoints;
 mod cores;
+mod count;
 mod data;
 mod data_parallel;
 mod error;
@@ -83,6 +84,7 @@ pub use {candle_core, candle_nn, collective, devices, functional, training};
 
 pub use checkpoints::{Checkpoints, Epoch};
 pub use collective::{Algorithm, cost::Link};
+pub use count::Count;
 pub use data_parallel::DataParallel;
 pub use error::{Error, Result};
 pub use evaluate::{evaluate, evaluate_accuracy};

@@ -1,12 +1,14 @@
 //! The outputs of a network for a whole dataset, in order, in every process.
 
+use std::cell::Cell;
+
 use candle_core::{Device, Result, Tensor, safetensors};
 use devices::{Context, bail, ensure};
 use training::{Minibatches, weights, with_tensors};
 
-use crate::data::{Data, same};
+use crate::data::{Data, first_twins};
 use crate::data_parallel::DataParallel;
-use crate::evaluate::all_could;
+use crate::evaluate::in_all_processes;
 
 /// The outputs of `net` for a dataset, and its labels or targets: each example once and in the order of the data, on the
 /// CPU. All devices compute them. For a metric that needs all examples at once, such as AUC or BLEU.
@@ -30,25 +32,27 @@ use crate::evaluate::all_could;
 /// # data_parallel::Result::Ok(())
 /// ```
 ///
+/// What the data leaves out is left out: [`DataIter::drop_last`](training::DataIter::drop_last) the last examples, and a
+/// [`stop_when`](training::DataIter::stop_when) whose flag is set the rest.
+///
 /// # Errors
-/// If no minibatch came, or two have outputs of different shapes: pad what has no fixed length. If two processes have the
-/// same minibatch. And as [`evaluate`](crate::evaluate).
+/// If no minibatch came to a process. If outputs or targets of two minibatches have different shapes: pad what has no fixed
+/// length. If the iterators of two processes begin with the same minibatch. And as [`evaluate`](crate::evaluate).
 #[tracing::instrument(skip_all)]
 pub fn predict<M: Minibatches>(net: &DataParallel, data_iter: M) -> Result<(Tensor, M::Y)> {
-    let here = here(net, data_iter);
-    let (own, like) = all_could(net, here)?;
+    let (own, like) = in_all_processes(net, predict_here(net, data_iter))?;
     let all = if net.processes.are_one() {
         vec![own]
     } else {
-        let of_processes = net.processes.gather(&own.to_bytes()?)?;
+        let bytes = in_all_processes(net, own.to_bytes())?;
+        let of_processes = net.processes.gather_in_pieces(&bytes)?;
         let read = of_processes
             .iter()
             .map(|bytes| Predicted::from_bytes(bytes));
         read.collect::<Result<Vec<_>>>()?
     };
-    let mut tensors = in_order(&all)?.into_iter();
-    let outputs = tensors.next().context("predict: no minibatch came")?;
-    let like = like.context("predict: no minibatch came to this process")?;
+    let mut tensors = joined(&all)?.into_iter();
+    let outputs = tensors.next().context("predict: the data has no example")?;
     Ok((outputs, with_tensors(&like, tensors)?))
 }
 
@@ -59,7 +63,7 @@ struct Predicted {
     examples: Vec<u32>,
     /// The outputs, and each of the targets, of all its examples. There is none without an example.
     tensors: Vec<Tensor>,
-    /// Of its first minibatch, to tell it from those of other processes.
+    /// Of the first minibatch of an iterator of one's own, to tell it from those of other processes.
     fingerprint: Vec<u8>,
 }
 
@@ -97,60 +101,51 @@ impl Predicted {
     }
 }
 
-/// The outputs for the minibatches of this process, and targets of the form that theirs have.
-fn here<M: Minibatches>(net: &DataParallel, data_iter: M) -> Result<(Predicted, Option<M::Y>)> {
+/// The outputs for the minibatches of this process, and the targets of the first of them, for their form.
+fn predict_here<M: Minibatches>(net: &DataParallel, data_iter: M) -> Result<(Predicted, M::Y)> {
     net.check_buffers()?;
-    let (mut predicted, mut like) = (Predicted::default(), None);
+    let is_cut = Cell::new(false);
+    let minibatches = data_iter.minibatches(|data| {
+        is_cut.set(true);
+        net.part(data)
+    });
+    let mut predicted = Predicted::default();
+    let mut like = None;
     let mut rows: Vec<Vec<Tensor>> = Vec::new();
-    for (i, batch) in data_iter.minibatches(|data| net.part(data)).enumerate() {
+    for (i, batch) in minibatches.enumerate() {
         let (x, y) = batch?;
         let data = Data::new(&x, &y)?;
-        if i == 0 && !net.processes.are_one() {
+        if i == 0 && !is_cut.get() && !net.processes.are_one() {
             predicted.fingerprint = data.fingerprint()?;
         }
         like.get_or_insert(y);
         predicted.examples.push(data.examples as u32);
-        if data.examples == 0 {
-            continue;
+        if data.examples > 0 {
+            let of_minibatch = outputs_and_targets(net, &data)?;
+            check_alike(rows.first().unwrap_or(&of_minibatch), &of_minibatch, i)?;
+            rows.push(of_minibatch);
         }
-        let shards = net.on_each(net.scatter(&data)?, |replica, shard: Data| {
-            if shard.examples == 0 {
-                return Ok(None);
-            }
-            Ok(Some(to_host(&replica.infer(&shard.x)?)?))
-        })?;
-        let shards: Vec<Tensor> = shards.into_iter().flatten().collect();
-        let targets = data.y.iter().map(to_host);
-        let outputs = std::iter::once(Tensor::cat(&shards, 0));
-        let of_minibatch = outputs.chain(targets).collect::<Result<Vec<_>>>()?;
-        check_outputs(&of_minibatch[0], data.examples, i)?;
-        if let Some(first) = rows.first() {
-            check_alike(first, &of_minibatch, i)?;
-        }
-        rows.push(of_minibatch);
     }
     let count = rows.first().map_or(0, Vec::len);
     for t in 0..count {
         let of_all: Vec<&Tensor> = rows.iter().map(|tensors| &tensors[t]).collect();
         predicted.tensors.push(Tensor::cat(&of_all, 0)?);
     }
-    Ok((predicted, like))
+    Ok((predicted, like.context("predict: no minibatch came")?))
+}
+
+/// Of one minibatch, on the CPU.
+fn outputs_and_targets(net: &DataParallel, data: &Data) -> Result<Vec<Tensor>> {
+    let shards = net.infer_on_each(data, |replica, shard| to_host(&replica.infer_rows(&shard)?))?;
+    let mut all = vec![Tensor::cat(&shards, 0)?];
+    for target in &data.y {
+        all.push(to_host(target)?);
+    }
+    Ok(all)
 }
 
 fn to_host(tensor: &Tensor) -> Result<Tensor> {
     devices::to_device(tensor, &Device::Cpu)?.contiguous()
-}
-
-/// An error unless there is an output for each example.
-fn check_outputs(outputs: &Tensor, examples: usize, minibatch: usize) -> Result<()> {
-    let found = outputs.dims().first();
-    ensure!(
-        found == Some(&examples),
-        "predict: the outputs of minibatch {minibatch} have shape {:?}, expected a first dimension of {examples}, its \
-         examples",
-        outputs.dims()
-    );
-    Ok(())
 }
 
 /// An error unless outputs and targets of a minibatch go together with those of the first one.
@@ -180,12 +175,12 @@ fn check_alike(first: &[Tensor], these: &[Tensor], minibatch: usize) -> Result<(
 }
 
 /// The tensors of all processes: of each minibatch the rows of the first process, then those of the second, and so on.
-fn in_order(all: &[Predicted]) -> Result<Vec<Tensor>> {
+fn joined(all: &[Predicted]) -> Result<Vec<Tensor>> {
     if let [one] = all {
         return Ok(one.tensors.clone());
     }
     let fingerprints: Vec<Vec<u8>> = all.iter().map(|one| one.fingerprint.clone()).collect();
-    if let Some((first, other)) = same(&fingerprints) {
+    if let Some((first, other)) = first_twins(&fingerprints) {
         bail!(
             "predict: processes {first} and {other} have the same minibatch: each gives its part, as net.part(data) makes it"
         )

@@ -16,6 +16,9 @@ use training::CheckpointError;
 use crate::error::Disagreement;
 use crate::settings::{ReduceOn, Replication};
 
+/// The bytes that are gathered at once, from all processes together.
+const PIECE: usize = 1 << 30;
+
 /// The processes of a run, as one of them sees them. A process that is alone communicates with no other. All
 /// processes must make the same calls in the same order.
 ///
@@ -126,6 +129,28 @@ impl Processes {
             None => Ok(vec![own.to_vec()]),
             Some(mut world) => Ok(world.all_gather(own)?),
         }
+    }
+
+    /// As [`gather`](Self::gather), of any length: MPI gathers at most 2 GiB at once.
+    pub(crate) fn gather_in_pieces(&self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.gather_in_pieces_of(PIECE / self.count(), own)
+    }
+
+    fn gather_in_pieces_of(&self, piece: usize, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let lengths = self.gather(&(own.len() as u64).to_le_bytes())?;
+        let length = |bytes: &Vec<u8>| {
+            let bytes = bytes.as_slice().try_into();
+            bytes.map_or(0, |bytes| u64::from_le_bytes(bytes) as usize)
+        };
+        let longest = lengths.iter().map(length).max().unwrap_or(0);
+        let mut all = vec![Vec::new(); lengths.len()];
+        for start in (0..longest).step_by(piece) {
+            let [start, end] = [start, start + piece].map(|at| at.min(own.len()));
+            for (whole, piece) in all.iter_mut().zip(self.gather(&own[start..end])?) {
+                whole.extend(piece);
+            }
+        }
+        Ok(all)
     }
 
     /// What the first process makes, in all of them.
@@ -291,6 +316,20 @@ mod tests {
         let machines = ["one", "two", "two", "two"].map(|name| name.as_bytes().to_vec());
         let bytes = |cpus: &[u32]| cpus.iter().flat_map(|cpu| cpu.to_le_bytes()).collect();
         place(3, &machines, &cpus.map(bytes))
+    }
+
+    #[test]
+    fn pieces_come_together_again() -> Result<()> {
+        let bytes: Vec<u8> = (0..100).collect();
+        for piece in [1, 7, 100, 1000] {
+            let all = Processes::alone().gather_in_pieces_of(piece, &bytes)?;
+            assert_eq!(all, [bytes.clone()]);
+        }
+        assert_eq!(
+            Processes::alone().gather_in_pieces(&[])?,
+            [Vec::<u8>::new()]
+        );
+        Ok(())
     }
 
     #[test]

@@ -560,6 +560,17 @@ impl Replica {
         Ok(refused)
     }
 
+    /// The network's output in inference, with a first dimension for the examples.
+    pub fn infer_rows(&mut self, shard: &Data) -> Result<Tensor> {
+        let y_hat = self.infer(&shard.x)?;
+        let (dims, examples) = (y_hat.dims(), shard.examples);
+        ensure!(
+            dims.first() == Some(&examples),
+            "the outputs have shape {dims:?}, expected a first dimension of {examples}, the examples"
+        );
+        Ok(y_hat)
+    }
+
     /// The network's output in inference.
     pub fn infer(&mut self, x: &[Tensor]) -> Result<Tensor> {
         self.compute(|replica| replica.net.forward_all(&values(x)?, false)?.eval())

@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex};
 
 use candle_core::{Device, Result, Tensor, Var};
 use collective::Member;
-use devices::{Context, bail, ensure, find, lock};
+use devices::{Context, bail, catch_panic, ensure, find, lock};
 use functional::{Optimizer, Value};
 use training::{Batch, BatchLoss, ReadLoss, Unread};
 
-use crate::data::{Data, same};
+use crate::count::Count;
+use crate::data::{Data, first_twins};
 use crate::data_parallel::DataParallel;
 use crate::error::Kind;
 use crate::replica::{Loss, Minibatch, Refusal, Replica};
@@ -41,7 +42,7 @@ pub struct Trainer {
     pub(crate) net: DataParallel,
     loss: Arc<Loss>,
     /// What the mean of a step is over, if not over the examples.
-    mean_over: Option<Box<Count>>,
+    mean_over: Option<Box<CountOf>>,
     pub(crate) rule: UpdateRule,
     /// Minibatches of a step.
     accumulate: usize,
@@ -70,7 +71,7 @@ pub struct Trainer {
 }
 
 /// What inputs and targets count in the mean of a step.
-type Count = dyn Fn(&[Tensor], &[Tensor]) -> Result<f64> + Send + Sync;
+type CountOf = dyn Fn(&[Tensor], &[Tensor]) -> Result<f64> + Send + Sync;
 
 /// The minibatches whose gradients wait for their step.
 #[derive(Clone, Copy, Default)]
@@ -210,8 +211,8 @@ impl Trainer {
     ///
     /// `losses` gets the network, and all inputs and all targets of a shard in the order of
     /// [`Batch::map`](training::Batch::map). It returns the loss of each example, (B,). It calls layers with `train` true.
-    /// `N` is the type that the network was built as. One of an opaque type (`impl Network`) gets a type with a name in a
-    /// [`Sequential`](crate::layers::Sequential).
+    /// `N` is the type that the network was built as. If that type has no name, as of a closure or `impl Network`, put the
+    /// network into a [`Sequential`](crate::layers::Sequential), and write `|net: &Sequential, x, y| …`.
     ///
     /// ```
     /// use data_parallel::prelude::*;
@@ -308,9 +309,13 @@ impl Trainer {
         })
     }
 
-    /// Divides gradients and losses of a step by the sum of these numbers over its replicas, processes and accumulated
-    /// minibatches, not by the number of its examples. `count` gets the inputs and the targets of a minibatch before they
-    /// are split. With 1 for each token that is no padding, a step takes the mean over the tokens, however they are spread.
+    /// Takes the mean of a step over something else than its examples, such as the tokens that are no padding. `count` gets
+    /// the inputs and the targets of a minibatch, before they are split, and returns what they count: a number, or a tensor,
+    /// such as a mask, whose elements are added. Gradients and losses of a step are divided by the sum of these counts over
+    /// its processes and accumulated minibatches. So each token has the same weight, however tokens are spread.
+    ///
+    /// The loss of each example is then the *sum* over what is counted, as
+    /// [`masked_cross_entropy`](functional::masked_cross_entropy) returns it, and no mean.
     ///
     /// ```
     /// use data_parallel::prelude::*;
@@ -320,23 +325,24 @@ impl Trainer {
     /// let losses = |net: &Embedding, x: &[Value], y: &[Tensor]| {
     ///     masked_cross_entropy(&net.forward(&x[0], true)?, &y[0], &y[1]) // a sum for each example
     /// };
-    /// let mut trainer = Trainer::with(&net, losses, AdamW::default())?
-    ///     .mean_over(|_, y| y[1].sum_all()?.to_scalar::<f32>());
+    /// let mut trainer = Trainer::with(&net, losses, AdamW::default())?.mean_over(|_, y| Ok(y[1].clone()));
     /// let tokens = Tensor::new(&[[1u32, 2, 3], [4, 5, 0]], &Device::Cpu)?;
     /// let next = Tensor::new(&[[2u32, 3, 9], [5, 9, 0]], &Device::Cpu)?;
-    /// let mask = Tensor::new(&[[1f32, 1.0, 1.0], [1.0, 1.0, 0.0]], &Device::Cpu)?;
-    /// let loss = trainer.step(&tokens, &(next, mask))?.loss.mean()?; // of one of the five tokens
+    /// let mask = Tensor::new(&[[1u8, 1, 1], [1, 1, 0]], &Device::Cpu)?;
+    /// let loss = trainer.step(&tokens, &(next, mask))?.loss.mean()?; // the mean over five tokens
     /// # assert!((0.5..5.0).contains(&loss), "{loss}");
     /// # Ok(())
     /// # }
     /// ```
     ///
-    /// A step whose sum is 0 is an error in all processes, and so is a negative number, NaN or infinity.
-    pub fn mean_over<C: Into<f64>>(
+    /// A step whose counts are 0 in all is an error in all processes, and so is a negative count, NaN or infinity. Counts that
+    /// are no whole numbers may have other last bits in several processes than in one. With data on a GPU, each step waits
+    /// for its count.
+    pub fn mean_over<C: Count>(
         mut self,
         count: impl Fn(&[Tensor], &[Tensor]) -> Result<C> + Send + Sync + 'static,
     ) -> Self {
-        self.mean_over = Some(Box::new(move |x, y| Ok(count(x, y)?.into())));
+        self.mean_over = Some(Box::new(move |x, y| count(x, y)?.count()));
         self
     }
 
@@ -503,15 +509,17 @@ impl Trainer {
         let names = self.net.states[0].named().map(|(name, _)| name);
         let rates = names.zip(&rule.rates).filter(|(_, rate)| **rate != 1.0);
         let rates: Vec<String> = rates.map(|(name, rate)| format!("{name} {rate}")).collect();
-        let mut lines = vec![
+        let mean_over = match self.mean_over {
+            None => "examples",
+            Some(_) => "counts of the program",
+        };
+        let lines = [
             format!("optimizer {:?}", rule.optimizer),
             format!("accumulate {}", self.accumulate),
             format!("clip-norm {:?}", rule.max_norm),
             format!("rates {rates:?}"),
+            format!("mean-over {mean_over}"),
         ];
-        if self.mean_over.is_some() {
-            lines.push("mean-over a number of its own".to_owned());
-        }
         lines.join("\n")
     }
 
@@ -557,7 +565,7 @@ impl Trainer {
     /// In several processes, and where the all-reduce fails, the network trains no further after an error of one replica.
     pub fn step<X: Batch, Y: Batch>(&mut self, x: &X, y: &Y) -> Result<Step> {
         let last = self.waiting.minibatches + 1 >= self.accumulate;
-        self.minibatch(Data::new(x, y), last)
+        self.minibatch(data_of(x, y), last)
     }
 
     /// The first half of a step: adds the gradients of a minibatch to those that wait. [`flush`](Self::flush) is the
@@ -582,7 +590,7 @@ impl Trainer {
     /// # Errors
     /// As [`step`](Self::step).
     pub fn backward<X: Batch, Y: Batch>(&mut self, x: &X, y: &Y) -> Result<Step> {
-        self.minibatch(Data::new(x, y), false)
+        self.minibatch(data_of(x, y), false)
     }
 
     /// One job of all replicas: [`Replica::train`].
@@ -677,7 +685,7 @@ impl Trainer {
             return Ok(());
         }
         let all = self.net.processes.gather(&data.fingerprint()?)?;
-        if let Some((first, other)) = same(&all) {
+        if let Some((first, other)) = first_twins(&all) {
             return Err(Kind::Refused.says(format!(
                 "processes {first} and {other} train on the same minibatch: net.part(data) makes the part of a process, and \
                  so does Checkpoints::minibatches"
@@ -715,7 +723,7 @@ impl Trainer {
         }
         let (rule, divisor) = (self.rule_of_step()?, self.waiting.divisor);
         if divisor == 0.0 {
-            let lost = self.drop_step()?;
+            let lost = self.forget_gradients()?;
             return Err(Kind::Refused.says(nothing_counts(self.steps + 1) + &lost));
         }
         let of_step = self.step_number(&rule);
@@ -842,14 +850,29 @@ impl Trainer {
             replica.drop_step(&mut lock(&slot), norms)
         };
         self.net.on_each(inputs, drop_step)?;
+        Ok(self.nothing_waits())
+    }
+
+    /// As [`drop_step`](Self::drop_step), where no minibatch was begun: buffers stay as they are.
+    fn forget_gradients(&mut self) -> Result<String> {
+        let forget = |_: &mut Replica, slot: Arc<Mutex<Slot>>| {
+            lock(&slot).gradients.zero();
+            Ok(())
+        };
+        self.net.on_each(self.slots.all.clone(), forget)?;
+        Ok(self.nothing_waits())
+    }
+
+    /// No gradients wait any more. Returns what an error says of those that did.
+    fn nothing_waits(&mut self) -> String {
         let waited = self.waiting.minibatches;
         self.set_waiting(Waiting::default());
         self.last_divisor = None;
-        Ok(match waited {
+        match waited {
             0 => String::new(),
             1 => "; the gradients of 1 minibatch that waited for the step are lost".to_owned(),
             n => format!("; the gradients of {n} minibatches that waited for the step are lost"),
-        })
+        }
     }
 
     /// The error of a step that was not taken.
@@ -902,7 +925,9 @@ impl Trainer {
         if data.examples == 0 {
             return Ok(0.0);
         }
-        let count = count(&data.x, &data.y).context("mean_over")?;
+        let counted = catch_panic(|| count(&data.x, &data.y));
+        let counted = counted.unwrap_or_else(|panicked| Err(panicked.into()));
+        let count = counted.context("mean_over")?;
         ensure!(
             count.is_finite() && count >= 0.0,
             "mean_over gives {count}; expected a finite number, 0 or more. No step was taken"
@@ -987,9 +1012,13 @@ impl Whole {
     }
 }
 
+/// The tensors of a minibatch. A panic in a `map` of the program becomes an error, which all processes hear of.
+fn data_of(x: &impl Batch, y: &impl Batch) -> Result<Data> {
+    let caught = catch_panic(|| Data::new(x, y));
+    caught.unwrap_or_else(|panicked| Err(panicked.into()))
+}
+
 /// What an error says of a step that has no mean.
 fn nothing_counts(step: usize) -> String {
-    format!(
-        "step {step}: mean_over counts 0 in all its minibatches, so it has no mean. No step was taken"
-    )
+    format!("step {step}: the counts of mean_over are 0 in all its minibatches. No step was taken")
 }

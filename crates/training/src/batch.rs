@@ -3,11 +3,12 @@
 use candle_core::{Result, Tensor};
 use devices::{Context, bail, ensure};
 
-/// Tensors with one first dimension, the examples. A tensor is one; so is `()`, which has no tensor, for a minibatch
-/// without targets; and so are tuples, arrays and vectors of batches.
+/// The inputs X of a minibatch, or its targets y: tensors with one first dimension, the examples. A tensor is a batch; so is
+/// `()`, which has no tensor, for a minibatch without targets; and so are tuples, arrays and vectors of batches.
 ///
 /// A struct of your own needs one method. `map` calls `f` for each tensor, always in the same order, and puts the
-/// results in their places. With it the library splits, chooses and copies batches.
+/// results in their places. With it the library splits, chooses and copies batches. What belongs to the examples has to be
+/// in these tensors: another field, such as a `Vec` of lengths, would not be split.
 ///
 /// ```
 /// use candle_core::{Device, Result, Tensor};
@@ -37,6 +38,11 @@ use devices::{Context, bail, ensure};
 /// assert_eq!(tensors(&x)?.len(), 2);
 /// # candle_core::Result::Ok(())
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no batch",
+    note = "a batch is a `Tensor`, `()`, a tuple, an array or a `Vec` of batches, or a struct that implements `Batch`",
+    note = "give one reference: `step(x, y)` where `x` is a `&Tensor` already, and `var.as_tensor()` of a `Var`"
+)]
 pub trait Batch: Clone + Send + Sync + 'static {
     /// The same batch with `f` of each tensor.
     ///
@@ -90,7 +96,7 @@ tuples! {
     (A 0, B 1, C 2, D 3, E 4, F 5)
 }
 
-/// The tensors of a batch, in the order of [`Batch::map`].
+/// All tensors of a batch, in the order of [`Batch::map`].
 ///
 /// # Errors
 /// Where its `map` is an error.
@@ -142,6 +148,7 @@ pub fn num_examples<X: Batch, Y: Batch>(x: &X, y: &Y) -> Result<usize> {
 }
 
 /// As [`num_examples`], of the tensors of a minibatch.
+#[doc(hidden)]
 pub fn num_examples_of(x: &[Tensor], y: &[Tensor]) -> Result<usize> {
     let mut first = None;
     for (name, tensor) in named(x, y) {
@@ -160,6 +167,7 @@ pub fn num_examples_of(x: &[Tensor], y: &[Tensor]) -> Result<usize> {
 }
 
 /// The tensors of a minibatch, with the names that messages give them.
+#[doc(hidden)]
 pub fn named<'a>(x: &'a [Tensor], y: &'a [Tensor]) -> impl Iterator<Item = (String, &'a Tensor)> {
     let name = |name: &str, i: usize, of: usize| {
         if of == 1 {

@@ -53,7 +53,8 @@ pub trait Examples<X = Tensor, Y = Tensor>: Send + Sync {
     /// ```
     ///
     /// # Errors
-    /// If they cannot be made; the epoch gives the error in place of the minibatch.
+    /// If they cannot be made; the epoch gives the error in place of the minibatch. It also gives one where the minibatch has
+    /// more or fewer examples than numbers: an example that cannot be read may get a weight of 0 among the targets.
     fn minibatch(&self, numbers: &[u32], epoch: usize) -> Result<(X, Y)>;
 }
 
@@ -90,7 +91,7 @@ impl<X, Y, E: Examples<X, Y> + ?Sized> Examples<X, Y> for Arc<E> {
 /// The order of an epoch depends on the seed and on the epoch's number alone, so a run that starts again at
 /// epoch 5 sees what it would have seen. The last minibatch may be short.
 ///
-/// X and y are batches of any form, each [`Batch`] says which.
+/// X and y are tensors, or other forms of [`Batch`].
 #[derive(Clone)]
 pub struct DataIter<X = Tensor, Y = Tensor> {
     examples: Arc<dyn Examples<X, Y>>,

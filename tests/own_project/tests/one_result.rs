@@ -81,7 +81,6 @@ mod a_network_and_a_loss {
 }
 
 /// Numbers with a little noise, another one in each epoch.
-#[derive(Debug)]
 struct Numbers;
 
 impl Examples for Numbers {

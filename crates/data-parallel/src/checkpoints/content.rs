@@ -154,6 +154,7 @@ fn checked(
     let network = network_of(tensors, net)?;
     let steps: Vec<usize> = states.iter().filter_map(Trainer::steps_in).collect();
     let own_settings = settings::of_run(trainers, Some(&steps));
+    let saved_settings = &with_mean_over(saved_settings, &own_settings);
     if let Some((this, other)) = training::difference(&own_settings, saved_settings) {
         return Err(other_settings(path, &this, &other));
     }
@@ -185,6 +186,21 @@ fn checked(
         algorithms: settings::pairs(text(ALGORITHMS)?),
         notes,
     })
+}
+
+/// The settings of a checkpoint. In one of an earlier version nothing says what the mean of a step is over: the examples.
+fn with_mean_over(saved: &str, own: &str) -> String {
+    let mut all = saved.to_owned();
+    let keys = own.lines().filter_map(|line| line.split(' ').next());
+    for key in keys.filter(|key| key.starts_with("mean-over")) {
+        let is_there = saved
+            .lines()
+            .any(|line| line.split(' ').next() == Some(key));
+        if !is_there {
+            all += &format!("\n{key} examples");
+        }
+    }
+    all
 }
 
 /// The tensors of the network, in its order; no other may be left.

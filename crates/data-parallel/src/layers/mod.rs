@@ -46,7 +46,8 @@ fn of_layer(name: &str, y: Result<Value>) -> Result<Value> {
     })
 }
 
-/// Two-dimensional convolution: (B, H, W, inputs) to (B, H', W', outputs).
+/// Two-dimensional convolution: (B, H, W, inputs) to (B, H', W', outputs). It has no groups and no dilation; candle's has,
+/// and costs more (`notebooks-md/your-own-project.md`).
 #[derive(Debug, Clone)]
 pub struct Conv2d {
     name: String,
@@ -71,8 +72,32 @@ impl Conv2d {
     /// # candle_core::Result::Ok(())
     /// ```
     pub fn new(inputs: usize, outputs: usize, kernel: usize, vb: VarBuilder<'_>) -> Result<Self> {
-        let mut conv = Self::without_bias(inputs, outputs, kernel, vb.clone())?;
-        let init = evenly(inputs * kernel * kernel);
+        Self::rectangular(inputs, outputs, [kernel, kernel], vb)
+    }
+
+    /// As [`new`](Self::new), with a kernel of so many rows and columns. With `[1, k]` and images of one row it is a
+    /// convolution in one dimension: (B, 1, T, inputs) to (B, 1, T', outputs). [`padding`](Self::padding) would also add
+    /// rows there: pad such an input itself.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use functional::{Network, Value};
+    /// # use candle_nn::{VarBuilder, VarMap};
+    /// # let (varmap, cpu) = (VarMap::new(), Device::Cpu);
+    /// # let vb = VarBuilder::from_varmap(&varmap, DType::F32, &cpu);
+    /// let conv = data_parallel::layers::Conv2d::rectangular(8, 16, [1, 5], vb)?;
+    /// let x = Value::new(&Tensor::zeros((4, 1, 100, 8), DType::F32, &cpu)?)?;
+    /// assert_eq!(conv.forward(&x, true)?.dims(), [4, 1, 96, 16]);
+    /// # candle_core::Result::Ok(())
+    /// ```
+    pub fn rectangular(
+        inputs: usize,
+        outputs: usize,
+        kernel: [usize; 2],
+        vb: VarBuilder<'_>,
+    ) -> Result<Self> {
+        let mut conv = Self::weight_alone(inputs, outputs, kernel, vb.clone())?;
+        let init = evenly(inputs * kernel[0] * kernel[1]);
         conv.bias = Some(vb.get_with_hints(outputs, "bias", init)?);
         Ok(conv)
     }
@@ -84,10 +109,20 @@ impl Conv2d {
         kernel: usize,
         vb: VarBuilder<'_>,
     ) -> Result<Self> {
-        let shape = (outputs, inputs, kernel, kernel);
+        Self::weight_alone(inputs, outputs, [kernel, kernel], vb)
+    }
+
+    fn weight_alone(
+        inputs: usize,
+        outputs: usize,
+        kernel: [usize; 2],
+        vb: VarBuilder<'_>,
+    ) -> Result<Self> {
+        let [rows, columns] = kernel;
+        let init = evenly(inputs * rows * columns);
         Ok(Self {
             name: vb.prefix(),
-            weight: vb.get_with_hints(shape, "weight", evenly(inputs * kernel * kernel))?,
+            weight: vb.get_with_hints((outputs, inputs, rows, columns), "weight", init)?,
             bias: None,
             stride: 1,
             padding: 0,

@@ -752,9 +752,9 @@ pub fn cross_entropy(y_hat: &Value, y: &Tensor) -> Result<Value> {
 }
 
 /// The masked cross-entropy of each example: logits `y_hat` (B, …, C), labels `y` (B, …) of u32 and `mask` (B, …) → (B,):
-/// the sum over an example's labels of mask · [`cross_entropy`]. The mask is 1 where a label counts and 0 where it is
-/// padding, which may be any number there; or any other weight, of any type. For the mean over all labels that count,
-/// divide by the sum of the mask over the minibatch.
+/// the sum over an example's labels of mask · [`cross_entropy`]. The mask has any type. It is 1 where a label counts, and
+/// 0 where it is padding: there the label may be any number. Other weights are fine. The mean over all labels that count is
+/// the sum of these losses divided by the sum of the mask, which `data_parallel::Trainer::mean_over` computes.
 ///
 /// In PyTorch: `nn.CrossEntropyLoss(reduction='sum')` of each example, with `ignore_index` for padding.
 ///
@@ -778,17 +778,22 @@ pub fn masked_cross_entropy(y_hat: &Value, y: &Tensor, mask: &Tensor) -> Result<
         bail!("{op}: mask has shape {mask:?}, y {y:?}, expected the same")
     }
     args::check_device(op, y_hat.device(), "mask", mask.device())?;
-    let mask = mask.detach();
-    let y = if y.dtype() == DType::U32 {
-        mask.ne(0f64)?.where_cond(y, &y.zeros_like()?)?
-    } else {
-        y.clone() // `cross_entropy` says what is wrong with it
+    args::check_device(op, y_hat.device(), "y", y.device())?;
+    let labels = y.elem_count();
+    if labels == 0 || y.dtype() != DType::U32 {
+        return y_hat.cross_entropy(y); // of no label, or it says what is wrong with `y`
+    }
+    let mask = mask.to_dtype(DType::F32)?.detach();
+    let counts = mask.ne(0f32)?;
+    let losses = y_hat.cross_entropies(&counts.where_cond(y, &y.zeros_like()?)?)?;
+    let batch = y.dims()[0];
+    let shape = (batch, labels / batch);
+    let (mask, counts) = (mask.reshape(shape)?, counts.reshape(shape)?);
+    let sum = move |l: &[Tensor]| {
+        // not times 0: the loss of what is hidden may be infinite
+        let losses = counts.where_cond(&l[0].reshape(shape)?, &mask.zeros_like()?)?;
+        (losses * &mask)?.sum(1)
     };
-    let losses = y_hat.cross_entropies(&y)?;
-    let (batch, labels) = (y.dims()[0], y.elem_count());
-    let shape = (batch, labels / batch.max(1));
-    let mask = mask.to_dtype(DType::F32)?.reshape(shape)?;
-    let sum = move |l: &[Tensor]| (l[0].reshape(shape)? * &mask)?.sum(1);
     Ok(Value::candle(&[&losses], sum, &[batch]))
 }
 

@@ -50,6 +50,41 @@ use crate::cuda;
 ///     }
 /// }
 /// ```
+///
+/// A slice has the name of its parameter. So PyTorch's parameter groups are an optimizer that looks at it:
+///
+/// ```
+/// use functional::{Optimizer, Slice};
+///
+/// /// SGD with weight decay for weights alone: not for biases, and not for the scales of norms.
+/// #[derive(Debug)]
+/// struct Decayed {
+///     lr: f64,
+///     decay: f32,
+/// }
+///
+/// impl Optimizer for Decayed {
+///     fn lr(&self) -> f64 {
+///         self.lr
+///     }
+///
+///     fn state(&self) -> &'static [&'static str] {
+///         &[]
+///     }
+///
+///     fn step(&self, slices: &mut [Slice<'_>]) -> candle_core::Result<()> {
+///         for slice in slices {
+///             let is_weight = slice.name.ends_with("weight") && !slice.name.contains("norm");
+///             let decay = if is_weight { self.decay } else { 0.0 };
+///             let (lr, examples) = (slice.lr as f32, slice.examples as f32);
+///             slice.each(|p, sum, []| *p -= lr * (sum / examples + decay * *p))?;
+///         }
+///         Ok(())
+///     }
+/// }
+/// ```
+///
+/// Another learning rate for a group needs no optimizer: `data_parallel::Trainer::rate` sets it by name.
 pub trait Optimizer: Debug + Send + Sync {
     /// The learning rate with which it begins.
     fn lr(&self) -> f64;

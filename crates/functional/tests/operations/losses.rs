@@ -1,7 +1,7 @@
 //! Targets, and the sums of losses.
 
 use crate::support::{assert_near, random, values, variables};
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor, Var};
 use functional::{Gradients, Value, masked_cross_entropy, squared_error};
 
 /// The targets may be variables themselves: they are what is to be reached, and have no gradient.
@@ -61,6 +61,25 @@ fn padding_does_not_count() -> Result<()> {
         &values(&(gradient.get(1)? * 2.)?),
         &values(&of_whole),
         1e-6,
+    );
+    Ok(())
+}
+
+/// A class that never comes has the logit −∞; where it is hidden it does not count.
+#[test]
+fn what_is_hidden_may_have_an_infinite_loss() -> Result<()> {
+    let y_hat = Tensor::new(&[[[f32::NEG_INFINITY, 0.5, 1.5]; 2]], &Device::Cpu)?;
+    let y_hat = Var::from_tensor(&y_hat)?;
+    let y = Tensor::new(&[[1u32, 0]], &Device::Cpu)?;
+    let mask = Tensor::new(&[[1f32, 0.]], &Device::Cpu)?;
+    let loss = masked_cross_entropy(&Value::new(&y_hat)?, &y, &mask)?.sum()?;
+    let mut gradients = Gradients::new([("y_hat", &y_hat)], usize::MAX)?;
+    let loss = gradients.backward(&loss)?.to_scalar::<f32>()?;
+    assert!((loss - (1. + 1f32.exp()).ln()).abs() < 1e-6, "{loss}");
+    let of_both = values(&gradients.values()?[0]);
+    assert!(
+        of_both[1] < 0. && of_both[2] > 0. && of_both[3..] == [0.; 3],
+        "{of_both:?}"
     );
     Ok(())
 }

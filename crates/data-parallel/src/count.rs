@@ -1,0 +1,48 @@
+//! What a minibatch counts in the mean of a step.
+
+use candle_core::{DType, Result, Tensor};
+
+/// What [`Trainer::mean_over`](crate::Trainer::mean_over) divides by: a number, or a tensor, whose elements are summed in f64.
+/// A mask of u8 is such a tensor; candle would sum it in u8, and 256 would be 0.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no count of `Trainer::mean_over`",
+    note = "return a tensor such as a mask, `Ok(y[1].clone())`, which is summed in f64",
+    note = "or a number of type f32, f64, u32 or usize"
+)]
+pub trait Count {
+    /// As a number.
+    ///
+    /// # Errors
+    /// If a device fails.
+    fn count(&self) -> Result<f64>;
+}
+
+impl Count for Tensor {
+    fn count(&self) -> Result<f64> {
+        self.to_dtype(DType::F64)?.sum_all()?.to_scalar()
+    }
+}
+
+impl Count for f32 {
+    fn count(&self) -> Result<f64> {
+        Ok(f64::from(*self))
+    }
+}
+
+impl Count for f64 {
+    fn count(&self) -> Result<f64> {
+        Ok(*self)
+    }
+}
+
+impl Count for u32 {
+    fn count(&self) -> Result<f64> {
+        Ok(f64::from(*self))
+    }
+}
+
+impl Count for usize {
+    fn count(&self) -> Result<f64> {
+        Ok(*self as f64)
+    }
+}

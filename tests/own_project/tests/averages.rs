@@ -1,0 +1,173 @@
+//! An optimizer of one's own with one state more: the average of weights (EMA). And parameter groups.
+
+use data_parallel::prelude::*;
+
+/// SGD with momentum, and the exponential average of each parameter over the steps.
+#[derive(Debug)]
+struct Averaged {
+    lr: f64,
+    /// How much of the average stays in a step.
+    keep: f32,
+}
+
+impl Optimizer for Averaged {
+    fn lr(&self) -> f64 {
+        self.lr
+    }
+
+    fn state(&self) -> &'static [&'static str] {
+        &["momentum", "average"] // each begins as zeros
+    }
+
+    fn step(&self, slices: &mut [Slice<'_>]) -> Result<()> {
+        for slice in slices {
+            let (lr, examples) = (slice.lr as f32, slice.examples as f32);
+            let keep = if slice.step == 1 { 0.0 } else { self.keep };
+            slice.each(|p, sum, [momentum, average]| {
+                *momentum = 0.9 * *momentum + sum / examples;
+                *p -= lr * *momentum;
+                *average = keep * *average + (1.0 - keep) * *p;
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// The averages, under the names of their parameters. What has none, such as a running statistic, stays as it is.
+fn averages(net: &DataParallel, trainer: &Trainer) -> Result<Vec<(String, Tensor)>> {
+    let averages = trainer.state_dict()?;
+    let mut state = net.state_dict()?;
+    for (name, tensor) in &mut state {
+        let own = format!("average {name}");
+        if let Some((_, average)) = averages.iter().find(|(name, _)| *name == own) {
+            *tensor = average.reshape(tensor.shape())?;
+        }
+    }
+    Ok(state)
+}
+
+#[test]
+fn an_average_is_an_optimizer_with_one_state_more() -> Result<()> {
+    let x = normal(&mut rng(0), 1.0, (256, 3))?;
+    let y = (x.sum(1)?.unsqueeze(1)? + normal(&mut rng(1), 2.0, (256, 1))?)?; // much noise
+    let data = DataIter::of_tensors(&x, &y, 4, Some(0))?;
+    let net = DataParallel::new(&devices(2)?, Initializer::Layers, 0, |vb| {
+        Linear::new(3, 1, vb)
+    })?;
+    let sgd = Averaged {
+        lr: 0.02,
+        keep: 0.98,
+    };
+    let mut trainer = Trainer::new(&net, squared_error, sgd);
+    let mut expected: Option<Tensor> = None;
+    for batch in (1..=4).flat_map(|epoch| data.epoch(epoch)) {
+        let (x, y) = batch?;
+        trainer.step(&x, &y)?;
+        let weight = net.parameter("weight", 0)?;
+        expected = Some(match expected {
+            None => weight,
+            Some(average) => ((average * 0.98)? + (weight * 0.02)?)?,
+        });
+    }
+    // evaluate with the averages, and train on with the parameters
+    let parameters = net.state_dict()?;
+    let state = trainer.state_dict()?;
+    net.load_state_dict(&averages(&net, &trainer)?)?;
+    let far = (net.parameter("weight", 1)? - expected.expect("steps"))?;
+    let far = far.abs()?.max_all()?.to_scalar::<f32>()?;
+    assert!(far < 1e-5, "{far}");
+    let [squares] = evaluate(&net, &data, |y_hat, y| {
+        let squares = (y_hat - y)?.sqr()?.sum_all()?.to_scalar::<f32>()?;
+        Ok([f64::from(squares)])
+    })?;
+    assert!(squares / 256.0 < 5.0, "{squares}");
+    net.load_state_dict(&parameters)?;
+    trainer.load_state_dict(state)?; // the running statistics of each replica
+    let (x, y) = data.in_order().next().expect("a minibatch")?;
+    trainer.step(&x, &y)?;
+    Ok(())
+}
+
+/// SGD with weight decay for weights alone: a parameter group is an optimizer that looks at names.
+#[derive(Debug)]
+struct Decayed {
+    lr: f64,
+    decay: f32,
+}
+
+impl Optimizer for Decayed {
+    fn lr(&self) -> f64 {
+        self.lr
+    }
+
+    fn state(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    fn step(&self, slices: &mut [Slice<'_>]) -> Result<()> {
+        for slice in slices {
+            let is_weight = slice.name.ends_with("weight");
+            let decay = if is_weight { self.decay } else { 0.0 };
+            let (lr, examples) = (slice.lr as f32, slice.examples as f32);
+            slice.each(|p, sum, []| *p -= lr * (sum / examples + decay * *p))?;
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn groups_are_told_apart_by_their_names() -> Result<()> {
+    let (x, y) = (
+        normal(&mut rng(0), 1.0, (8, 3))?,
+        normal(&mut rng(1), 1.0, (8, 2))?,
+    );
+    let after = |optimizer: &dyn Fn(&DataParallel) -> Trainer| -> Result<Vec<Vec<f32>>> {
+        let net = DataParallel::new(&devices(2)?, Initializer::Layers, 0, |vb| {
+            Linear::new(3, 2, vb)
+        })?;
+        let mut trainer = optimizer(&net);
+        for _ in 0..3 {
+            trainer.step(&x, &y)?;
+        }
+        let of = |name| net.parameter(name, 1)?.flatten_all()?.to_vec1();
+        Ok(vec![of("weight")?, of("bias")?])
+    };
+    // one step of each alone: with decay for all, and without
+    let sgd = |weight_decay| Sgd {
+        weight_decay,
+        ..Sgd::new(0.1)
+    };
+    let step = |weight_decay| after(&|net| Trainer::new(net, squared_error, sgd(weight_decay)));
+    let (decayed, plain) = (step(0.5)?, step(0.0)?);
+    let groups = after(&|net| {
+        Trainer::new(
+            net,
+            squared_error,
+            Decayed {
+                lr: 0.1,
+                decay: 0.5,
+            },
+        )
+    })?;
+    assert_ne!(groups[0], plain[0]);
+    assert_ne!(groups[1], decayed[1]);
+    // weights decay as in an optimizer that decays all, if biases do not disturb them
+    let frozen = |optimizer: &dyn Fn(&DataParallel) -> Trainer| {
+        after(&|net| optimizer(net).rate("bias", 0.0).expect("a bias"))
+    };
+    let decayed = frozen(&|net| Trainer::new(net, squared_error, sgd(0.5)))?;
+    let groups = frozen(&|net| {
+        Trainer::new(
+            net,
+            squared_error,
+            Decayed {
+                lr: 0.1,
+                decay: 0.5,
+            },
+        )
+    })?;
+    for (a, b) in decayed[0].iter().zip(&groups[0]) {
+        assert!((a - b).abs() < 1e-6, "{a} {b}");
+    }
+    Ok(())
+}
