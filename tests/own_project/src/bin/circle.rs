@@ -21,7 +21,7 @@ fn network(vb: VarBuilder<'_>) -> Result<Sequential> {
 fn train(world: &World) -> Result<()> {
     let net = DataParallel::new(world, Initializer::Layers, 0, network)?;
     let train_iter = circle(10_000, 0, 64, Some(0))?;
-    let test_iter = net.part(circle(1000, 1, 250, None)?); // of several processes each has a part
+    let test_iter = circle(1000, 1, 250, None)?;
     let cosine = schedule::cosine(20 * train_iter.num_batches());
     let mut trainer = Trainer::new(&net, cross_entropy, AdamW::default()).schedule(cosine);
     let mut checkpoints = Checkpoints::open("runs/circle", &mut trainer)?
