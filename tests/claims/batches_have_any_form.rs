@@ -282,6 +282,15 @@ fn what_does_not_fit_is_named() -> Result<()> {
         of_one.step(&x, &y),
     )?;
     of_one.step(&x.0, &y)?;
+    let mean = |net: &Three, x: &[Value], _: &[Tensor]| net.forward_all(x, true)?.mean();
+    let mut of_mean = Trainer::with(&net, mean, Sgd::new(0.1))?;
+    says("the loss has shape [], expected [3]", of_mean.step(&x, &()))?;
+    let of_classes = |net: &Three, x: &[Value], _: &[Tensor]| net.forward_all(x, true);
+    let mut of_classes = Trainer::with(&net, of_classes, Sgd::new(0.1))?;
+    says(
+        "the loss has shape [3, 3], expected [3]",
+        of_classes.step(&x, &()),
+    )?;
     ensure!(parameters(&net)? == before && trainer.steps() == 0);
     trainer.step(&x, &y)?; // training goes on
     Ok(())

@@ -1,6 +1,27 @@
 //! What a minibatch counts in the mean of a step.
 
 use candle_core::{DType, Result, Tensor};
+use devices::{Context, catch_panic, ensure};
+
+use crate::data::Data;
+
+/// What inputs and targets count.
+pub(crate) type CountOf = dyn Fn(&[Tensor], &[Tensor]) -> Result<f64> + Send + Sync;
+
+/// What `count` returns for a minibatch.
+///
+/// # Errors
+/// If it is no number that can be added to others: NaN, infinite or negative. A panic becomes an error.
+pub(crate) fn checked(count: &CountOf, data: &Data) -> Result<f64> {
+    let counted = catch_panic(|| count(&data.x, &data.y))
+        .unwrap_or_else(|panicked| Err(panicked.into()))
+        .context("mean_over")?;
+    ensure!(
+        counted.is_finite() && counted >= 0.0,
+        "mean_over gives {counted}; expected a finite number, 0 or more. No step was taken"
+    );
+    Ok(counted)
+}
 
 /// What [`Trainer::mean_over`](crate::Trainer::mean_over) divides by: a number, or a tensor, whose elements are summed in f64.
 /// A mask of u8 is such a tensor; candle would sum it in u8, and 256 would be 0.

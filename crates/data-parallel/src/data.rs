@@ -1,6 +1,7 @@
 //! The tensors of a minibatch, or of a replica's part of it, whatever form a program's batches have.
 
 use candle_core::{DType, Device, Result, Tensor};
+use devices::{bail, catch_panic};
 use training::{Batch, named, num_examples_of, tensors};
 
 /// Inputs and targets, which have one first dimension: the examples.
@@ -18,6 +19,26 @@ impl Data {
         let (x, y) = (tensors(x)?, tensors(y)?);
         let examples = num_examples_of(&x, &y)?;
         Ok(Self { x, y, examples })
+    }
+
+    /// As [`new`](Self::new); a panic in a `map` of the program becomes an error.
+    pub fn of_program(x: &impl Batch, y: &impl Batch) -> Result<Self> {
+        catch_panic(|| Self::new(x, y)).unwrap_or_else(|panicked| Err(panicked.into()))
+    }
+
+    /// An error that names a number that is NaN or infinite, in f32 on the CPU.
+    pub fn check_finite(&self) -> Result<()> {
+        for (name, numbers) in self.named() {
+            if let Some(at) = functional::not_finite(numbers)? {
+                let example = at / (numbers.elem_count() / self.examples);
+                let value = numbers.flatten_all()?.get(at)?.to_scalar::<f32>()?;
+                bail!(
+                    "{name} has the value {value} in example {example} of the minibatch; no step was taken. \
+                     Trainer::check_losses(false) trains all the same"
+                )
+            }
+        }
+        Ok(())
     }
 
     /// All tensors, with the names that messages give them.

@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex};
 
 use candle_core::{Device, Result, Tensor, Var};
 use collective::Member;
-use devices::{Context, bail, catch_panic, ensure, find, lock};
+use devices::{bail, ensure, find, lock};
 use functional::{Optimizer, Value};
 use training::{Batch, BatchLoss, ReadLoss, Unread};
 
-use crate::count::Count;
+use crate::count::{Count, CountOf, checked};
 use crate::data::{Data, first_twins};
 use crate::data_parallel::DataParallel;
 use crate::error::Kind;
@@ -69,9 +69,6 @@ pub struct Trainer {
     /// Its number among the trainers of the network: each draws numbers of its own.
     pub(crate) number: usize,
 }
-
-/// What inputs and targets count in the mean of a step.
-type CountOf = dyn Fn(&[Tensor], &[Tensor]) -> Result<f64> + Send + Sync;
 
 /// The minibatches whose gradients wait for their step.
 #[derive(Clone, Copy, Default)]
@@ -565,7 +562,7 @@ impl Trainer {
     /// In several processes, and where the all-reduce fails, the network trains no further after an error of one replica.
     pub fn step<X: Batch, Y: Batch>(&mut self, x: &X, y: &Y) -> Result<Step> {
         let last = self.waiting.minibatches + 1 >= self.accumulate;
-        self.minibatch(data_of(x, y), last)
+        self.minibatch(Data::of_program(x, y), last)
     }
 
     /// The first half of a step: adds the gradients of a minibatch to those that wait. [`flush`](Self::flush) is the
@@ -590,7 +587,7 @@ impl Trainer {
     /// # Errors
     /// As [`step`](Self::step).
     pub fn backward<X: Batch, Y: Batch>(&mut self, x: &X, y: &Y) -> Result<Step> {
-        self.minibatch(data_of(x, y), false)
+        self.minibatch(Data::of_program(x, y), false)
     }
 
     /// One job of all replicas: [`Replica::train`].
@@ -653,12 +650,11 @@ impl Trainer {
     fn prepare(&mut self, data: Result<Data>, last: bool) -> Result<Prepared> {
         self.net.check_statistics()?;
         let rule = self.rule_of_step()?;
-        let checked = data.and_then(|data| {
-            self.check_data(&data)?;
-            let count = self.count(&data)?;
+        let counted = data.and_then(|data| {
+            let count = self.checked_count(&data)?;
             Ok((data, count))
         });
-        let (data, whole) = self.whole(checked)?;
+        let (data, whole) = self.whole(counted)?;
         self.check_parts(&data)?;
         let shares = self.net.scatter_part(&data, whole.examples)?;
         ensure!(
@@ -894,45 +890,24 @@ impl Trainer {
         Ok(())
     }
 
-    /// An error if the minibatch does not fit the loss, or has a number that is NaN or infinite, in f32 on the CPU.
-    fn check_data(&self, data: &Data) -> Result<()> {
+    /// What the minibatch of this process counts in the mean of its step.
+    ///
+    /// # Errors
+    /// If it does not fit the loss, or a number is NaN or infinite.
+    fn checked_count(&self, data: &Data) -> Result<f64> {
         let targets = data.y.len();
         ensure!(
             targets == 1 || matches!(*self.loss, Loss::OfNetwork(_)),
             "the loss of Trainer::new is of 1 target, the minibatch has {targets}; Trainer::with takes a loss of all of them"
         );
-        if !self.checks_numbers {
-            return Ok(());
+        if self.checks_numbers {
+            data.check_finite()?;
         }
-        for (name, numbers) in data.named() {
-            if let Some(at) = functional::not_finite(numbers)? {
-                let example = at / (numbers.elem_count() / data.examples);
-                let value = numbers.flatten_all()?.get(at)?.to_scalar::<f32>()?;
-                bail!(
-                    "{name} has the value {value} in example {example} of the minibatch; no step was taken. \
-                     Trainer::check_losses(false) trains all the same"
-                )
-            }
+        match &self.mean_over {
+            None => Ok(data.examples as f64),
+            Some(_) if data.examples == 0 => Ok(0.0),
+            Some(count) => checked(count, data),
         }
-        Ok(())
-    }
-
-    /// What the minibatch of this process counts in the mean of its step.
-    fn count(&self, data: &Data) -> Result<f64> {
-        let Some(count) = &self.mean_over else {
-            return Ok(data.examples as f64);
-        };
-        if data.examples == 0 {
-            return Ok(0.0);
-        }
-        let counted = catch_panic(|| count(&data.x, &data.y));
-        let counted = counted.unwrap_or_else(|panicked| Err(panicked.into()));
-        let count = counted.context("mean_over")?;
-        ensure!(
-            count.is_finite() && count >= 0.0,
-            "mean_over gives {count}; expected a finite number, 0 or more. No step was taken"
-        );
-        Ok(count)
     }
 
     /// The minibatch in all processes, of which `own` is here, with what it counts. Where one of the processes wants to
@@ -1010,12 +985,6 @@ impl Whole {
     fn loss(self, sums: Vec<Tensor>) -> BatchLoss {
         BatchLoss::new(sums, self.examples).divided_by(self.divisor)
     }
-}
-
-/// The tensors of a minibatch. A panic in a `map` of the program becomes an error, which all processes hear of.
-fn data_of(x: &impl Batch, y: &impl Batch) -> Result<Data> {
-    let caught = catch_panic(|| Data::new(x, y));
-    caught.unwrap_or_else(|panicked| Err(panicked.into()))
 }
 
 /// What an error says of a step that has no mean.

@@ -62,10 +62,9 @@ pub use graph::candle::{Candle, candle, candle_fn};
 pub use graph::checked::{GradientChecks, Variables};
 pub use graph::difference::{GradientError, check_gradients};
 pub use graph::gradients::{Backward, Gradients, Ready, backward};
+pub use graph::losses::{binary_cross_entropy, cross_entropy, masked_cross_entropy, squared_error};
 pub use graph::network::{Network, NetworkFn, network_fn};
-pub use graph::value::{
-    Value, binary_cross_entropy, cross_entropy, masked_cross_entropy, squared_error,
-};
+pub use graph::value::Value;
 pub use memory::allocator::Allocator;
 pub use memory::bucket::{Bucket, Part, Values, bucket_sizes};
 pub use memory::limits::check as check_memory;

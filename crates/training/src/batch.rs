@@ -71,9 +71,12 @@ impl<B: Batch> Batch for Vec<B> {
 
 impl<B: Batch, const N: usize> Batch for [B; N] {
     fn map(&self, f: &mut dyn FnMut(&Tensor) -> Result<Tensor>) -> Result<Self> {
-        let all = self.iter().map(|batch| batch.map(f));
-        let all = all.collect::<Result<Vec<B>>>()?.try_into();
-        all.ok().context("an array keeps its length")
+        let mapped: Vec<B> = self
+            .iter()
+            .map(|batch| batch.map(f))
+            .collect::<Result<_>>()?;
+        let array = mapped.try_into().ok();
+        array.context("an array keeps its length")
     }
 }
 
