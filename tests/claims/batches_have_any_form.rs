@@ -6,7 +6,7 @@ use candle_core::{DType, Device, Tensor, Var};
 use candle_nn::VarBuilder;
 use concise::layers::{BatchNorm2d, Embedding, GlobalAvgPool2d, Linear, Sequential};
 use concise::prelude::{
-    Batch, Checkpoints, DataIter, Examples, Minibatches, candle_fn, cross_entropy,
+    Batch, Checkpoints, DataIter, Examples, Minibatches, candle, candle_fn, cross_entropy,
     masked_cross_entropy, network_fn, predict, squared_error,
 };
 use concise::training::{CheckpointFolder, Found};
@@ -26,6 +26,7 @@ trials![
     whole_counts_keep_the_bits,
     a_weight_of_0_is_no_example,
     a_mask_is_summed_in_f64,
+    a_negative_count_is_refused_in_each_layout,
     what_counts_nothing_sets_nothing_back,
     a_step_without_a_count_is_an_error,
     a_bad_count_is_an_error_in_all_processes,
@@ -282,6 +283,16 @@ fn what_does_not_fit_is_named() -> Result<()> {
         of_one.step(&x, &y),
     )?;
     of_one.step(&x.0, &y)?;
+    let module = |vb: VarBuilder<'_>| {
+        let fc = candle_nn::linear(2, 3, vb)?;
+        Ok(Sequential::new().add(candle(move |x: &Tensor| x.apply(&fc))))
+    };
+    let module = DataParallel::new(&cpus(2), Initializer::Layers, 0, module)?;
+    let mut of_module = Trainer::new(&module, cross_entropy, Sgd::new(0.1));
+    let two = (x.0.clone(), x.1[1].clone());
+    let words = "the network has 1 input, the minibatch 2";
+    says(words, of_module.step(&two, &y))?;
+    says(words, module.forward(&two))?;
     let mean = |net: &Three, x: &[Value], _: &[Tensor]| net.forward_all(x, true)?.mean();
     let mut of_mean = Trainer::with(&net, mean, Sgd::new(0.1))?;
     says("the loss has shape [], expected [3]", of_mean.step(&x, &()))?;
@@ -641,6 +652,25 @@ fn a_mask_is_summed_in_f64() -> Result<()> {
     Ok(())
 }
 
+/// Also where the sum of all is above 0, of which one process may have the negative ones.
+fn a_negative_count_is_refused_in_each_layout() -> Result<()> {
+    for layout in [&[2][..], &[1, 1]] {
+        in_processes(layout, |world| {
+            let net = DataParallel::new(world, Initializer::Layers, 0, three)?;
+            let mut trainer = weighted(&net)?;
+            let before = parameters(&net)?;
+            let weights = Tensor::new(&[3f32, 3.0, 3.0, -1.0, -1.0, -1.0], &Device::Cpu)?;
+            let targets = (labels(6)?, weights);
+            let data = net.part(DataIter::of_tensors(&inputs(6)?, &targets, 6, None)?);
+            let (x, y) = data.in_order().next().context("no minibatch")??;
+            says("mean_over gives -1; expected", trainer.step(&x, &y))?;
+            ensure!(parameters(&net)? == before);
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
 /// Gradients that count nothing are forgotten without another trainer's running statistics.
 fn what_counts_nothing_sets_nothing_back() -> Result<()> {
     let net = |vb: VarBuilder<'_>| {
@@ -655,7 +685,7 @@ fn what_counts_nothing_sets_nothing_back() -> Result<()> {
     nothing.backward(&x, &y)?;
     other.step(&x, &y)?;
     let before = parameters(&net)?;
-    says("the counts of mean_over are 0", nothing.flush())?;
+    says("the counts of mean_over add up to 0", nothing.flush())?;
     ensure!(parameters(&net)? == before);
     Ok(())
 }
@@ -665,7 +695,7 @@ fn weighted(net: &DataParallel) -> candle_core::Result<Trainer> {
     let losses =
         |net: &Three, x: &[Value], y: &[Tensor]| cross_entropy(&net.forward_all(x, true)?, &y[0]);
     let trainer = Trainer::with(net, losses, Sgd::new(0.5))?;
-    Ok(trainer.mean_over(|_, y| y[1].sum_all()?.to_scalar::<f32>()))
+    Ok(trainer.mean_over(|_, y| Ok(y[1].clone())))
 }
 
 fn with_weights(weight: f32) -> Result<Targets> {
@@ -685,8 +715,7 @@ fn a_step_without_a_count_is_an_error() -> Result<()> {
                 let data = DataIter::of_tensors(&inputs(6)?, &with_weights(weight)?, 6, None)?;
                 Ok(net.part(data).in_order().next().context("no minibatch")??)
             };
-            let words =
-                "step 1: the counts of mean_over are 0 in all its minibatches. No step was taken";
+            let words = "step 1: the counts of mean_over add up to 0, so there is no mean. No step was taken";
             let (x, y) = part(0.0)?;
             trainer.step(&x, &y)?;
             let error = trainer.step(&x, &y).err().context("it was taken")?;
@@ -736,8 +765,8 @@ fn a_bad_count_is_an_error_in_all_processes() -> Result<()> {
                 });
                 let before = parameters(&net)?;
                 let error = trainer.step(&x, &y).err().context("it was taken")?;
-                let of_another = "the minibatch of another process cannot be trained on";
-                has(&error.to_string(), if is_bad { words } else { of_another })?;
+                let of_another = format!("process {culprit}: {words}");
+                has(&error.to_string(), if is_bad { words } else { &of_another })?;
                 ensure!(matches!(Error::from(error), Error::StepRefused(_)));
                 ensure!(parameters(&net)? == before);
                 Ok(())

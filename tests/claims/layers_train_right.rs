@@ -18,6 +18,7 @@ use crate::only_rounding_differs_from_pytorch::{close, tensor_is_close, theirs};
 trials![
     the_trainer_refuses_a_wrong_gradient_unless_told,
     a_wrong_gradient_in_a_loss_is_refused,
+    numbers_of_a_value_train_nothing_unless_it_is_detached,
     a_wrong_gradient_is_refused_at_a_later_shape,
     each_replica_compares_the_shapes_of_its_shards,
     a_check_moves_no_statistics,
@@ -114,6 +115,57 @@ fn a_wrong_gradient_in_a_loss_is_refused() -> Result<()> {
 }
 
 /// candle's mean pooling is right for even sizes alone.
+/// What is computed from `eval` has no gradient. It was computed with one half of it before, without an error.
+fn numbers_of_a_value_train_nothing_unless_it_is_detached() -> Result<()> {
+    let layer = |vb: VarBuilder<'_>| Linear::new(3, 2, vb);
+    let x = formula_tensor(1, 1.0, &[6, 3])?;
+    type Loss = fn(&Linear, &[Value], &[Tensor]) -> candle_core::Result<Value>;
+    /// The product with itself, of which one factor is as `second` makes it.
+    fn product(
+        net: &Linear,
+        x: &Value,
+        second: fn(&Value) -> candle_core::Result<Value>,
+    ) -> candle_core::Result<Value> {
+        let h = net.forward(x, true)?;
+        let sum = candle(|x: &Tensor| x.sum(1));
+        sum.forward(&(&h * &second(&h)?)?, true)
+    }
+    let step = |loss: Loss, lr: f64, k: usize| -> Result<Tensor> {
+        let net = DataParallel::new(&cpus(k), Initializer::Layers, 0, layer)?;
+        let begun = net.parameter("weight", 0)?;
+        let step = Trainer::with(&net, loss, Sgd::new(lr))?.step(&x, &());
+        let weight = net.parameter("weight", k - 1)?;
+        if step.is_err() {
+            ensure!(largest_difference(&begun, &weight)? == 0.0);
+        }
+        step?;
+        Ok(weight)
+    };
+    let whole: Loss = |net, x, _| product(net, &x[0], |h| Ok(h.clone()));
+    let detached: Loss = |net, x, _| product(net, &x[0], Value::detach);
+    let seen: Loss = |net, x, _| product(net, &x[0], |h| Value::new(&h.detach()?.eval()?));
+    let silent: Loss = |net, x, _| product(net, &x[0], |h| Value::new(&h.eval()?));
+    let expected = step(whole, 0.1, 1)?;
+    for k in [1, 2, 3] {
+        for half in [detached, seen] {
+            let apart = largest_difference(&step(half, 0.2, k)?, &expected)?;
+            ensure!(apart < 1e-6, "k = {k}: {apart}");
+        }
+        let error = step(silent, 0.2, k).expect_err("half of the gradient");
+        has(
+            &format!("{error:#}"),
+            "eval: this value depends on parameters that are trained",
+        )?;
+        has(&format!("{error:#}"), "or call detach() first")?;
+    }
+    // what is reached through it alone does not train
+    let alone: Loss = |net, x, _| {
+        let h = net.forward(&x[0], true)?.detach()?;
+        candle(|x: &Tensor| x.sum(1)).forward(&h, true)
+    };
+    says("weight", step(alone, 0.1, 2))
+}
+
 fn a_wrong_gradient_is_refused_at_a_later_shape() -> Result<()> {
     let build = |vb: VarBuilder<'_>| {
         let config = candle_nn::Conv2dConfig {

@@ -17,10 +17,15 @@ pub(crate) fn checked(count: &CountOf, data: &Data) -> Result<f64> {
         .unwrap_or_else(|panicked| Err(panicked.into()))
         .context("mean_over")?;
     ensure!(
-        counted.is_finite() && counted >= 0.0,
+        is_count(counted),
         "mean_over gives {counted}; expected a finite number, 0 or more. No step was taken"
     );
     Ok(counted)
+}
+
+/// Whether it can be added to other counts.
+fn is_count(number: f64) -> bool {
+    number.is_finite() && number >= 0.0
 }
 
 /// What [`Trainer::mean_over`](crate::Trainer::mean_over) divides by: a number, or a tensor, whose elements are summed in f64.
@@ -40,7 +45,12 @@ pub trait Count {
 
 impl Count for Tensor {
     fn count(&self) -> Result<f64> {
-        self.to_dtype(DType::F64)?.sum_all()?.to_scalar()
+        let counts: Vec<f64> = self.to_dtype(DType::F64)?.flatten_all()?.to_vec1()?;
+        // of each, because a sum of others may have any sign, and another one in each process
+        if let Some(count) = counts.iter().find(|count| !is_count(**count)) {
+            return Ok(*count);
+        }
+        Ok(counts.iter().sum())
     }
 }
 

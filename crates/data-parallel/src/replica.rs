@@ -550,7 +550,9 @@ impl Replica {
             if used.iter().all(|used| !used) {
                 return Ok(Some(Refusal::nothing_is_used()));
             }
-            slot.step(&minibatch.rule, &used, &buckets, divisor)?;
+            let stepped = slot.step(&minibatch.rule, &used, &buckets, divisor);
+            stepped
+                .context("the optimizer failed, so replicas may differ; build the network anew")?;
             Ok(None)
         })?;
         for bucket in buckets {

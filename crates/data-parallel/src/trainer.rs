@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use candle_core::{Device, Result, Tensor, Var};
 use collective::Member;
-use devices::{bail, ensure, find, lock};
+use devices::{Context, bail, ensure, find, lock, message};
 use functional::{Optimizer, Value};
 use training::{Batch, BatchLoss, ReadLoss, Unread};
 
@@ -307,8 +307,8 @@ impl Trainer {
     }
 
     /// Takes the mean of a step over something else than its examples, such as the tokens that are no padding. `count` gets
-    /// the inputs and the targets of a minibatch, before they are split, and returns what they count: a number, or a tensor,
-    /// such as a mask, whose elements are added. Gradients and losses of a step are divided by the sum of these counts over
+    /// the inputs and the targets of a minibatch, or of this process's part of it, and returns what they count: a number, or
+    /// a tensor, such as a mask or the weights of the examples, whose elements are added. Gradients and losses of a step are divided by the sum of these counts over
     /// its processes and accumulated minibatches. So each token has the same weight, however tokens are spread.
     ///
     /// The loss of each example is then the *sum* over what is counted, as
@@ -332,7 +332,7 @@ impl Trainer {
     /// # }
     /// ```
     ///
-    /// A step whose counts are 0 in all is an error in all processes, and so is a negative count, NaN or infinity. Counts that
+    /// A step whose counts add up to 0 is an error in all processes, and so is a negative count, NaN or infinity. Counts that
     /// are no whole numbers may have other last bits in several processes than in one. With data on a GPU, each step waits
     /// for its count.
     pub fn mean_over<C: Count>(
@@ -663,7 +663,7 @@ impl Trainer {
         );
         if last && self.waiting.divisor + whole.divisor == 0.0 {
             let says = nothing_counts(self.steps + 1);
-            return Err(Kind::Refused.says(says + "; nothing was changed"));
+            return Err(Kind::Refused.says(says + "; leave out minibatches that count nothing"));
         }
         Ok(Prepared {
             rule,
@@ -925,17 +925,34 @@ impl Trainer {
         let flags = [wants_to_stop, own.is_err()].map(|flag| f64::from(u8::from(flag)));
         let mut sums = [examples as f64, count, flags[0], flags[1]];
         self.net.processes.sum(&mut sums)?;
-        let (data, _) = own.map_err(|error| Kind::Refused.of(error))?;
         let [examples, divisor, wanting_to_stop, bad] = sums;
-        if bad > 0.0 {
-            let bad = "the minibatch of another process cannot be trained on; no step was taken";
-            return Err(Kind::Refused.says(bad));
-        }
+        let (data, _) = if bad > 0.0 {
+            return Err(Kind::Refused.of(self.of_which(own)?));
+        } else {
+            own?
+        };
         if wanting_to_stop > 0.0 && !self.net.processes.are_one() {
             self.flags.stopping.store(true, Ordering::Relaxed);
         }
         let examples = examples as usize;
         Ok((data, Whole { examples, divisor }))
+    }
+
+    /// Why a minibatch cannot be trained on: in a process where it can, what another process says.
+    fn of_which<T>(&self, own: Result<T>) -> Result<candle_core::Error> {
+        let own = own.err();
+        if self.net.processes.are_one() {
+            return own.context("the minibatch cannot be trained on");
+        }
+        let said = own.as_ref().map(ToString::to_string).unwrap_or_default();
+        let all = self.net.processes.gather(said.as_bytes())?;
+        let first = all.iter().position(|said| !said.is_empty());
+        let of_another = first.map(|rank| {
+            let said = String::from_utf8_lossy(&all[rank]);
+            message(format!("process {rank}: {said}"))
+        });
+        own.or(of_another)
+            .context("the minibatch of a process cannot be trained on")
     }
 
     /// Counts the loss of a step.
@@ -989,5 +1006,7 @@ impl Whole {
 
 /// What an error says of a step that has no mean.
 fn nothing_counts(step: usize) -> String {
-    format!("step {step}: the counts of mean_over are 0 in all its minibatches. No step was taken")
+    format!(
+        "step {step}: the counts of mean_over add up to 0, so there is no mean. No step was taken"
+    )
 }

@@ -138,6 +138,11 @@ pub(crate) trait Kernel<B: Backend> {
         None
     }
 
+    /// Whether no gradient goes through it.
+    fn is_detached(&self) -> bool {
+        false
+    }
+
     /// Variables that forward has read besides its inputs.
     fn parameters(&self) -> Vec<Tensor> {
         Vec::new()

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use candle_core::{Device, Result, Tensor};
-use devices::ensure;
+use devices::{Context, ensure};
 use rand::seq::SliceRandom;
 
 use crate::batch::{Batch, num_examples, tensors};
@@ -22,7 +22,8 @@ pub trait Examples<X = Tensor, Y = Tensor>: Send + Sync {
     /// How many there are.
     fn num_examples(&self) -> usize;
 
-    /// X (B, …) and y (B, …) of the examples with these numbers, at least one, in epoch `epoch`. Augmentation draws from
+    /// X (B, …) and y (B, …) of the examples with these numbers, at least one, in epoch `epoch`. In several processes each
+    /// asks for its part of a minibatch. Augmentation draws from
     /// [`example_rng`](crate::example_rng), so that a run that is resumed draws the same.
     ///
     /// ```
@@ -417,7 +418,8 @@ impl<X: Batch, Y: Batch> DataIter<X, Y> {
             return Ok((x.map(&mut none)?, y.map(&mut none)?));
         }
         let (x, y) = self.examples.minibatch(own, epoch)?;
-        let (made, expected) = (num_examples(&x, &y)?, own.len());
+        let made = num_examples(&x, &y).context("Examples::minibatch")?;
+        let expected = own.len();
         ensure!(
             made == expected,
             "Examples::minibatch made {made} examples of {expected} numbers"

@@ -48,7 +48,7 @@ impl Backend for Cpu {
             Op::Embedding(op) => Box::new(op),
             Op::LayerNorm(op) => Box::new(op),
             Op::Attention(op) => Box::new(op),
-            Op::Candle(_) => return Ok(None),
+            Op::Detach | Op::Candle(_) => return Ok(None),
         }))
     }
 

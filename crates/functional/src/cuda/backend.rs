@@ -65,6 +65,7 @@ impl Backend for Cuda {
             | Op::Embedding(_)
             | Op::LayerNorm(_)
             | Op::Attention(_)
+            | Op::Detach
             | Op::Candle(_) => {
                 return Ok(None);
             }

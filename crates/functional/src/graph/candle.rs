@@ -2,7 +2,7 @@
 
 use super::checked::{Call, Input, Noted, add_compared, next_number, note_call};
 use super::comparison::{Module, compare};
-use super::network::Network;
+use super::network::{Network, has_one_input};
 use super::value::Value;
 use crate::kernel::{At, Backend, Grad, Kernel, Pass};
 use crate::ops::{Function, args};
@@ -38,7 +38,7 @@ use std::rc::Rc;
 /// ```
 #[track_caller]
 pub fn candle<M: ModuleT + 'static>(module: M) -> Candle {
-    Candle::new(move |x, train| module.forward_t(&x[0], train))
+    Candle::new(true, move |x, train| module.forward_t(&x[0], train))
 }
 
 /// As [`candle()`], a function of several inputs: [`Network::forward_all`] calls it.
@@ -54,12 +54,13 @@ pub fn candle<M: ModuleT + 'static>(module: M) -> Candle {
 /// ```
 #[track_caller]
 pub fn candle_fn(f: impl Fn(&[Tensor]) -> Result<Tensor> + 'static) -> Candle {
-    Candle::new(move |x, _train| f(x))
+    Candle::new(false, move |x, _train| f(x))
 }
 
 /// A network of candle's operations: [`candle()`] and [`candle_fn`] make it.
 pub struct Candle {
     module: Rc<Module>,
+    has_one_input: bool,
     /// Among all modules of the process.
     number: u64,
     /// The place in the source that made it.
@@ -74,13 +75,19 @@ impl Network for Candle {
     }
 
     fn forward_all(&self, x: &[Value], train: bool) -> Result<Value> {
+        if self.has_one_input && x.len() != 1 {
+            return Err(has_one_input(x.len()));
+        }
         self.of(&x.iter().collect::<Vec<_>>(), train)
     }
 }
 
 impl Candle {
     #[track_caller]
-    fn new(module: impl Fn(&[Tensor], bool) -> Result<Tensor> + 'static) -> Self {
+    fn new(
+        has_one_input: bool,
+        module: impl Fn(&[Tensor], bool) -> Result<Tensor> + 'static,
+    ) -> Self {
         let made = Location::caller();
         let module = move |x: &[Tensor], train: bool| {
             let said = |error| Error::Msg(format!("candle ({made}): {}", without_backtrace(error)));
@@ -88,6 +95,7 @@ impl Candle {
         };
         Self {
             module: Rc::new(module),
+            has_one_input,
             number: next_number(),
             made,
             shapes: RefCell::default(),
@@ -180,6 +188,7 @@ fn input(x: &Value) -> Input<'_> {
 /// before are in the function already.
 pub(crate) struct CandleKernel {
     function: Rc<Function>,
+    is_detached: bool,
     inputs: Vec<Vec<usize>>,
     dims: Vec<usize>,
     ran: RefCell<Option<Ran>>,
@@ -189,9 +198,18 @@ impl CandleKernel {
     pub fn new(function: Rc<Function>, inputs: &[Value], dims: &[usize]) -> Self {
         Self {
             function,
+            is_detached: false,
             inputs: inputs.iter().map(|input| input.dims().to_vec()).collect(),
             dims: dims.to_vec(),
             ran: RefCell::default(),
+        }
+    }
+
+    /// Its result is its input, and no gradient goes through it.
+    pub fn detached(inputs: &[Value], dims: &[usize]) -> Self {
+        Self {
+            is_detached: true,
+            ..Self::new(Rc::new(|x| Ok(x[0].detach())), inputs, dims)
         }
     }
 }
@@ -265,6 +283,10 @@ impl<B: Backend> Kernel<B> for CandleKernel {
             }
         }
         Ok(())
+    }
+
+    fn is_detached(&self) -> bool {
+        self.is_detached
     }
 
     fn parameters(&self) -> Vec<Tensor> {

@@ -266,6 +266,11 @@ impl Run {
     }
 }
 
+/// Whether a network is written down whose gradients are checked.
+pub(crate) fn is_under_checks() -> bool {
+    RUN.with_borrow(Option::is_some)
+}
+
 /// Notes a variable that gets a gradient; true if its gradient is wanted. Under checks, a variable that is none of the
 /// network's is an error.
 pub(crate) fn note_variable(x: &Tensor) -> Result<bool> {

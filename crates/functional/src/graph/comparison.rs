@@ -83,8 +83,8 @@ fn said(call: &Call<'_>, error: GradientError) -> Error {
         }
         GradientError::Wrong { gradient: None, .. } => {
             return Error::Msg(format!(
-                "candle ({}): {error}. What is cut off on purpose, as by detach, has to be frozen: Trainer::rate with the \
-                 layers before it and 0.0. If they are to be trained, the page \"What trains in candle\" says what to use \
+                "candle ({}): {error}. What is cut off on purpose, as by detach, has to be frozen, by Trainer::rate with \
+                 the layers before it and 0.0, or Value::detach comes before the module. If they are to be trained, the page \"What trains in candle\" says what to use \
                  instead; Trainer::check_gradients(false) leaves this check out",
                 call.made
             ));
@@ -101,7 +101,7 @@ fn said(call: &Call<'_>, error: GradientError) -> Error {
         ),
         GradientError::Incomparable(why) => format!(
             "its gradients cannot be checked: on numbers between 0.1 and 1.1 it {why}. A network draws random \
-             numbers only with `train`, such as layers::Dropout"
+             numbers only with `train`, such as layers::Dropout; a loss gets them as one more input, drawn with the data"
         ),
         error => format!(
             "{error}. A network with it would not train right, without an error. The page \"What trains in \

@@ -132,6 +132,7 @@ impl<B: Backend> Compiler<B> {
     fn single(&mut self, op: &Op, inputs: &[Value], dims: &[usize]) -> Result<Option<Slot>> {
         let kernel: Option<Box<dyn Kernel<B>>> = match op {
             Op::Candle(f) => Some(Box::new(CandleKernel::new(f.clone(), inputs, dims))),
+            Op::Detach => Some(Box::new(CandleKernel::detached(inputs, dims))),
             _ => B::kernel(op.clone())?,
         };
         let Some(kernel) = kernel else {

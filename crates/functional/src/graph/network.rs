@@ -1,7 +1,7 @@
 //! The trait of networks and layers.
 
 use super::value::Value;
-use candle_core::{Result, bail};
+use candle_core::{Error, Result};
 
 /// A network, or a layer: from images or activations to a value. `train` says whether it is for a step of training.
 ///
@@ -36,11 +36,7 @@ pub trait Network {
     fn forward_all(&self, x: &[Value], train: bool) -> Result<Value> {
         match x {
             [x] => self.forward(x, train),
-            _ => bail!(
-                "the network has 1 input, the minibatch {}; for several implement Network::forward_all, or build it with \
-                 network_fn or candle_fn",
-                x.len()
-            ),
+            _ => Err(has_one_input(x.len())),
         }
     }
 }
@@ -50,6 +46,14 @@ impl<F: Fn(&Value, bool) -> Result<Value>> Network for F {
     fn forward(&self, x: &Value, train: bool) -> Result<Value> {
         self(x, train)
     }
+}
+
+/// The error of a network of one input that gets others.
+pub(crate) fn has_one_input(found: usize) -> Error {
+    Error::Msg(format!(
+        "the network has 1 input, the minibatch {found}; for several implement Network::forward_all, or build it with \
+         network_fn or candle_fn"
+    ))
 }
 
 /// A network of several inputs, from a function of all of them.

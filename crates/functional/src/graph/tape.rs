@@ -235,7 +235,8 @@ impl<B: Backend> Tape<B> {
             let of_inputs = entry.inputs.iter().map(of_input);
             let parameters = entry.kernel.parameters();
             let all: Vec<_> = of_inputs.chain(parameters.iter().map(parameter)).collect();
-            let wanted = all.iter().any(|target| *target != Target::Unwanted);
+            let wanted =
+                !entry.kernel.is_detached() && all.iter().any(|target| *target != Target::Unwanted);
             targets.push(wanted.then_some(all));
         }
         let mut reached = vec![false; self.entries.len()];

@@ -388,6 +388,29 @@ impl Value {
         self.native("gelu", Op::Gelu(Gelu), &[], self.dims(), of_candle)
     }
 
+    /// The same numbers, through which no gradient goes: what is computed from them does not train what they were computed
+    /// from. In PyTorch: `x.detach()`.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor, Var};
+    /// # use functional::{Gradients, Value};
+    /// let w = Var::new(&[3f32], &Device::Cpu)?;
+    /// let w_value = Value::new(&w)?;
+    /// let product = (&w_value * &w_value.detach()?)?; // with a gradient to one of the two
+    /// let mut gradients = Gradients::new([("w", &w)], usize::MAX)?;
+    /// gradients.backward(&product.sum()?)?;
+    /// assert_eq!(gradients.values()?[0].to_vec1::<f32>()?, [3.]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Where it is not f32.
+    pub fn detach(&self) -> Result<Self> {
+        self.check("detach", &[])?;
+        let source = Source::Op(Op::Detach, vec![self.clone()]);
+        Ok(self.node_with(source, self.dims(), false))
+    }
+
     /// Zeros with probability `p`, and the other elements divided by 1 − p. Which elements are zero follows from `seed`
     /// and their places, on every device. In PyTorch: `F.dropout`.
     ///

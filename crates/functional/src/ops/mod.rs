@@ -42,6 +42,8 @@ pub(crate) enum Op {
     Embedding(Embedding),
     LayerNorm(LayerNorm),
     Attention(Attention),
+    /// The same numbers, through which no gradient goes.
+    Detach,
     Candle(Rc<Function>),
 }
 
