@@ -143,7 +143,22 @@ fn numbers_of_a_value_train_nothing_unless_it_is_detached() -> Result<()> {
     };
     let whole: Loss = |net, x, _| product(net, &x[0], |h| Ok(h.clone()));
     let detached: Loss = |net, x, _| product(net, &x[0], Value::detach);
-    let seen: Loss = |net, x, _| product(net, &x[0], |h| Value::new(&h.detach()?.eval()?));
+    let seen: Loss = |net, x, _| product(net, &x[0], |h| Value::new(&h.eval()?.detach()));
+    let only_looked_at: Loss = |net, x, _| {
+        let numbers = net.forward(&x[0], true)?.eval()?;
+        let largest = numbers.flatten_all()?.argmax(0)?.to_scalar::<u32>()?;
+        assert!((largest as usize) < numbers.elem_count());
+        product(net, &x[0], |h| Ok(h.clone()))
+    };
+    let captured: Loss = |net, x, _| {
+        let h = net.forward(&x[0], true)?;
+        let numbers = h.eval()?;
+        candle(move |x: &Tensor| (x * &numbers)?.sum(1)).forward(&h, true)
+    };
+    let as_target: Loss = |net, x, _| {
+        let h = net.forward(&x[0], true)?;
+        squared_error(&h, &(h.eval()? * 0.5)?)
+    };
     let silent: Loss = |net, x, _| product(net, &x[0], |h| Value::new(&h.eval()?));
     let expected = step(whole, 0.1, 1)?;
     for k in [1, 2, 3] {
@@ -154,9 +169,17 @@ fn numbers_of_a_value_train_nothing_unless_it_is_detached() -> Result<()> {
         let error = step(silent, 0.2, k).expect_err("half of the gradient");
         has(
             &format!("{error:#}"),
-            "eval: this value depends on parameters that are trained",
+            "which eval returned, have no gradient",
         )?;
-        has(&format!("{error:#}"), "or call detach() first")?;
+        has(&format!("{error:#}"), "instead of eval, or detach them")?;
+        step(only_looked_at, 0.1, k)?;
+        for silent in [captured, as_target] {
+            let error = step(silent, 0.2, k).expect_err("a part of the gradient");
+            has(
+                &format!("{error:#}"),
+                "which eval returned, have no gradient",
+            )?;
+        }
     }
     // what is reached through it alone does not train
     let alone: Loss = |net, x, _| {

@@ -60,6 +60,7 @@ impl Data {
     }
 
     /// As [`split`](Self::split); a device that gets no example has no shard. A GPU cannot have an empty one.
+    #[tracing::instrument(skip_all, name = "split")]
     pub fn split_in_inference(
         &self,
         devices: &[Device],

@@ -114,6 +114,8 @@ struct Run {
     /// The variables that get a gradient in this run: in operations of ours, and in each call.
     seen: Vec<TensorId>,
     seen_in_calls: Vec<Arc<[TensorId]>>,
+    /// The tensors that `eval` has returned.
+    evaluated: Vec<TensorId>,
     /// The modules that were made in this run, and how many at each place.
     made_anew: HashMap<u64, Which>,
     made_at: HashMap<&'static Location<'static>, usize>,
@@ -227,6 +229,7 @@ impl Run {
             checks,
             seen: Vec::new(),
             seen_in_calls: Vec::new(),
+            evaluated: Vec::new(),
             made_anew: HashMap::new(),
             made_at: HashMap::new(),
             new: Vec::new(),
@@ -266,9 +269,15 @@ impl Run {
     }
 }
 
-/// Whether a network is written down whose gradients are checked.
-pub(crate) fn is_under_checks() -> bool {
-    RUN.with_borrow(Option::is_some)
+/// The numbers of a value that depends on a variable. Under checks they are a variable that is none of the network's, so
+/// [`note_variable`] refuses what is computed from them.
+pub(crate) fn without_gradient(numbers: Tensor) -> Result<Tensor> {
+    RUN.with_borrow_mut(|run| {
+        let Some(run) = run else { return Ok(numbers) };
+        let variable = Var::from_tensor(&numbers)?.into_inner();
+        run.evaluated.push(variable.id());
+        Ok(variable)
+    })
 }
 
 /// Notes a variable that gets a gradient; true if its gradient is wanted. Under checks, a variable that is none of the
@@ -279,8 +288,17 @@ pub(crate) fn note_variable(x: &Tensor) -> Result<bool> {
         run.seen.push(x.id());
         run.checks.trained.get(&x.id()).copied()
     });
+    let is_evaluated = |run: &Option<Run>| {
+        let run = run.as_ref();
+        run.is_some_and(|run| run.evaluated.contains(&x.id()))
+    };
     match wanted {
         Some(wanted) => Ok(wanted),
+        None if RUN.with_borrow(is_evaluated) => bail!(
+            "the numbers of a value of shape {:?}, which eval returned, have no gradient, so what is computed from them \
+             would not train; compute with candle(|x: &Tensor| …) instead of eval, or detach them",
+            x.dims()
+        ),
         None => bail!(
             "a variable of shape {:?} is no parameter of this network, and would not be trained; take it from the \
              VarBuilder that builds the network, or detach it",

@@ -1,6 +1,6 @@
 //! The numbers of a value, without gradients.
 
-use super::checked::is_under_checks;
+use super::checked::without_gradient;
 use super::compile::compile;
 use super::value::Value;
 use crate::cpu::Cpu;
@@ -9,21 +9,24 @@ use candle_core::{Device, Result, Tensor, bail};
 use std::fmt;
 
 impl Value {
-    /// Computes it, once: a second call gives the same tensor. It reads its tensors as they are now. The tensor has no
-    /// gradient.
+    /// Computes it, once. It reads its tensors as they are now.
+    ///
+    /// The tensor has no gradient: what is computed from it trains nothing. If a network or a loss under
+    /// [`GradientChecks`](crate::GradientChecks) goes on with it, that is an error, unless candle's `detach` was called. To
+    /// compute with the numbers and train, use [`candle`](crate::candle()).
     ///
     /// # Errors
-    /// Where the device has no memory left, or an operation of candle's fails. In a network or a loss that is written under
-    /// [`GradientChecks`](crate::GradientChecks), of a value that depends on a trained parameter: what is computed from the
-    /// tensor would not train it. [`detach`](Self::detach) it first, or compute with [`candle`](crate::candle()).
+    /// Where the device has no memory left, or an operation of candle's fails.
     #[tracing::instrument(skip_all, name = "forward")]
     pub fn eval(&self) -> Result<Tensor> {
-        if self.is_wanted() && is_under_checks() {
-            bail!(
-                "eval: this value depends on parameters that are trained, and its tensor has no gradient; compute with \
-                 candle(|x: &Tensor| …) instead, or call detach() first, for numbers that train nothing"
-            )
+        let result = self.numbers()?;
+        if self.is_wanted() {
+            return without_gradient(result);
         }
+        Ok(result)
+    }
+
+    fn numbers(&self) -> Result<Tensor> {
         if let Some(result) = &*self.0.result.borrow() {
             return Ok(result.clone());
         }

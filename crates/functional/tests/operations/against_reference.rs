@@ -46,5 +46,6 @@ tests! {
     losses(0): 256, TOLERANCE;
     masked_losses(0): 256, TOLERANCE;
     modules(): 256, TOLERANCE;
+    detached(): 64, TOLERANCE;
     tokens(): 256, 1e-4;
 }

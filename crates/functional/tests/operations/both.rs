@@ -174,7 +174,7 @@ macro_rules! operations {
 }
 
 operations! {
-    nhwc(), flatten(), sum(), mean(), global_avg_pool2d(),
+    nhwc(), flatten(), sum(), mean(), detach(), global_avg_pool2d(),
     conv2d(weight: &Tensor, bias: Option<&Tensor>, stride: usize, padding: usize),
     avg_pool2d(kernel: usize, stride: usize),
     max_pool2d(kernel: usize, stride: usize),

@@ -339,6 +339,23 @@ pub fn losses(least: usize) -> impl Strategy<Value = Case> {
     })
 }
 
+/// Values of which a part has no gradient: a gradient goes through one of two terms, or through neither.
+pub fn detached() -> impl Strategy<Value = Case> {
+    ((1usize..9, 1usize..9), 0usize..3, 0u64..1000).prop_map(|sizes| {
+        let ((b, n), which, seed) = sizes;
+        let inputs = vec![random((b, n), seed), random((b, n), seed + 1)];
+        Case::new(sizes, inputs, move |t| {
+            let (x, y) = (Both::new(&t[0])?, Both::new(&t[1])?);
+            let h = x.gelu()?;
+            match which {
+                0 => h.plus(&h.detach()?)?.plus(&y),
+                1 => h.plus(&y)?.detach()?.plus(&x)?.plus(&y),
+                _ => h.detach()?.gelu()?.plus(&x)?.plus(&y),
+            }
+        })
+    })
+}
+
 /// Losses of several labels for each example, of which some count more than others, or not at all.
 pub fn masked_losses(least: usize) -> impl Strategy<Value = Case> {
     let dims = (least..20, 1usize..7, 1usize..12);

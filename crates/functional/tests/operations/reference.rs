@@ -221,6 +221,11 @@ pub fn binary_cross_entropy(y_hat: &Tensor, y: &Tensor) -> Result<Tensor> {
     (log - (x * y)?)?.mean(1)
 }
 
+/// As [`functional::Value::detach`].
+pub fn detach(x: &Tensor) -> Result<Tensor> {
+    Ok(x.detach())
+}
+
 /// As [`functional::Value::sum`].
 pub fn sum(x: &Tensor) -> Result<Tensor> {
     x.sum_all()
