@@ -876,6 +876,7 @@ fn outputs_that_do_not_go_together_are_named() -> Result<()> {
     let one = [Ok((ones(4, 2)?, ()))];
     let words = "the outputs have shape [], expected a first dimension of 4, the examples";
     says(words, predict(&mean, one).map(drop))?;
+    let words = "forward: the outputs have shape [], expected a first dimension";
     says(words, mean.forward(&ones(4, 2)?))?;
     // an error in one process is one in all; so is the same minibatch in two
     in_processes(&[1, 1], |world| {
@@ -887,7 +888,7 @@ fn outputs_that_do_not_go_together_are_named() -> Result<()> {
             Err(candle_core::Error::Msg("broken".into()))
         };
         let words = if is_first {
-            "failed in another process"
+            "process 1: broken"
         } else {
             "broken"
         };
@@ -905,7 +906,7 @@ fn outputs_that_do_not_go_together_are_named() -> Result<()> {
         let words = if is_first {
             "no minibatch came"
         } else {
-            "failed in another process"
+            "process 0: predict: no minibatch came"
         };
         if is_first {
             says(words, predict(&net, none).map(drop))?;

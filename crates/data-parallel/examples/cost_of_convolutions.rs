@@ -48,10 +48,10 @@ pub fn conv2d(vb: VarBuilder<'_>, groups: usize, dilation: usize) -> Result<Sequ
     Ok(in_candle(move |x| x.apply(&conv)))
 }
 
-/// Two groups as a layer for each half of the channels.
-pub fn two_groups(vb: VarBuilder<'_>) -> Result<Sequential> {
-    let half = CHANNELS / 2;
-    let conv = |name: &str| Conv2d::new(half, half, 3, vb.pp(name));
+/// 3 × 3 in two groups: a layer for each half of the channels.
+pub fn two_groups(inputs: usize, outputs: usize, vb: VarBuilder<'_>) -> Result<Sequential> {
+    let half = inputs / 2;
+    let conv = |name: &str| Conv2d::new(half, outputs / 2, 3, vb.pp(name));
     let convs = [conv("0")?.padding(1), conv("1")?.padding(1)];
     let halves = [0, half].map(|first| candle(move |x: &Tensor| x.narrow(3, first, half)));
     Ok(Sequential::new().add(move |x: &Value, train: bool| {
@@ -60,61 +60,52 @@ pub fn two_groups(vb: VarBuilder<'_>) -> Result<Sequential> {
     }))
 }
 
-/// Dilation 2 as a layer on four images of half the size: the pixels in even and odd rows and columns.
-pub fn dilated(vb: VarBuilder<'_>) -> Result<Sequential> {
-    let half = SIDE / 2;
-    let apart = candle(move |x: &Tensor| {
-        let x = x.reshape(
-            &[
-                x.elem_count() / (SIDE * SIDE * CHANNELS),
-                half,
-                2,
-                half,
-                2,
-                CHANNELS,
-            ][..],
-        )?;
+/// 3 × 3 with dilation 2, for images with even sides: a layer on four images of half the size, those of the pixels in even
+/// and odd rows and columns.
+pub fn dilated(inputs: usize, outputs: usize, vb: VarBuilder<'_>) -> Result<Sequential> {
+    let apart = candle(|x: &Tensor| {
+        let (b, h, w, c) = x.dims4()?;
+        let x = x.reshape(&[b, h / 2, 2, w / 2, 2, c][..])?;
         x.permute((0, 2, 4, 1, 3, 5))?
-            .reshape(((), half, half, CHANNELS))
+            .reshape((4 * b, h / 2, w / 2, c))
     });
-    let together = candle(move |x: &Tensor| {
-        let x = x.reshape(
-            &[
-                x.elem_count() / (SIDE * SIDE * CHANNELS),
-                2,
-                2,
-                half,
-                half,
-                CHANNELS,
-            ][..],
-        )?;
+    let together = candle(|x: &Tensor| {
+        let (b, h, w, c) = x.dims4()?;
+        let x = x.reshape(&[b / 4, 2, 2, h, w, c][..])?;
         x.permute((0, 3, 1, 4, 2, 5))?
-            .reshape(((), SIDE, SIDE, CHANNELS))
+            .reshape((b / 4, 2 * h, 2 * w, c))
     });
-    let conv = Conv2d::new(CHANNELS, CHANNELS, 3, vb)?.padding(1);
+    let conv = Conv2d::new(inputs, outputs, 3, vb)?.padding(1);
     Ok(Sequential::new().add(apart).add(conv).add(together))
 }
 
-/// A transposed convolution whose stride is its kernel, as a linear layer: each pixel becomes 2 × 2 others.
-pub fn enlarged(vb: VarBuilder<'_>) -> Result<Sequential> {
+/// A transposed convolution of 2 × 2 with stride 2, as a linear layer: each pixel becomes 2 × 2 others.
+pub fn enlarged(inputs: usize, outputs: usize, vb: VarBuilder<'_>) -> Result<Sequential> {
+    let four = Linear::without_bias(inputs, 4 * outputs, vb.pp("four"))?;
+    let bias = vb.get_with_hints(outputs, "bias", Init::Const(0.0))?;
     let moved = candle(move |x: &Tensor| {
-        let x = x.reshape(&[x.dim(0)?, SIDE, SIDE, 2, 2, CHANNELS][..])?;
-        x.permute((0, 1, 3, 2, 4, 5))?
-            .reshape(((), 2 * SIDE, 2 * SIDE, CHANNELS))
+        let (b, h, w, _) = x.dims4()?;
+        let x = x.reshape(&[b, h, w, 2, 2, outputs][..])?;
+        let x = x.permute((0, 1, 3, 2, 4, 5))?;
+        x.reshape((b, 2 * h, 2 * w, outputs))?.broadcast_add(&bias)
     });
-    Ok(Sequential::new()
-        .add(Linear::new(CHANNELS, 4 * CHANNELS, vb)?)
-        .add(moved))
+    Ok(Sequential::new().add(four).add(moved))
 }
 
-/// A convolution of each channel by itself, as a sum of nine products of the moved images.
-pub fn depthwise(vb: VarBuilder<'_>) -> Result<Sequential> {
-    let weight = vb.get_with_hints((9, CHANNELS), "weight", Init::Const(0.1))?;
+/// 3 × 3 of each channel by itself, as a sum of nine products of the moved images.
+pub fn depthwise(channels: usize, vb: VarBuilder<'_>) -> Result<Sequential> {
+    let evenly = Init::Uniform {
+        lo: -1.0 / 3.0,
+        up: 1.0 / 3.0,
+    };
+    let weight = vb.get_with_hints((9, channels), "weight", evenly)?;
+    let bias = vb.get_with_hints(channels, "bias", evenly)?;
     Ok(Sequential::new().add(candle(move |x: &Tensor| {
+        let (_, h, w, _) = x.dims4()?;
         let padded = x.pad_with_zeros(1, 1, 1)?.pad_with_zeros(2, 1, 1)?;
-        let mut y = x.zeros_like()?;
+        let mut y = x.zeros_like()?.broadcast_add(&bias)?;
         for tap in 0..9 {
-            let moved = padded.narrow(1, tap / 3, SIDE)?.narrow(2, tap % 3, SIDE)?;
+            let moved = padded.narrow(1, tap / 3, h)?.narrow(2, tap % 3, w)?;
             y = (y + moved.broadcast_mul(&weight.get(tap)?)?)?;
         }
         Ok(y)
@@ -148,20 +139,26 @@ const LAYERS: [(&str, Layer); 14] = [
     }),
     ("candle 3x3", |vb| conv2d(vb, 1, 1)),
     ("candle 3x3, 2 groups", |vb| conv2d(vb, 2, 1)),
-    ("the same as two layers", two_groups),
+    ("the same as two layers", |vb| {
+        two_groups(CHANNELS, CHANNELS, vb)
+    }),
     ("candle 3x3, a group for each channel", |vb| {
         conv2d(vb, CHANNELS, 1)
     }),
-    ("the same as nine products", depthwise),
+    ("the same as nine products", |vb| depthwise(CHANNELS, vb)),
     ("candle 3x3, dilation 2", |vb| conv2d(vb, 1, 2)),
-    ("the same as a layer on parts", dilated),
+    ("the same as a layer on parts", |vb| {
+        dilated(CHANNELS, CHANNELS, vb)
+    }),
     ("layers::Conv2d 1x7", |vb| {
         let conv = Conv2d::rectangular(CHANNELS, CHANNELS, [1, 7], vb)?;
         Ok(Sequential::new().add(conv))
     }),
     ("candle 1x7", |vb| one_row(vb, 7)),
     ("candle transposed 2x2, stride 2", transposed),
-    ("the same as a linear layer", enlarged),
+    ("the same as a linear layer", |vb| {
+        enlarged(CHANNELS, CHANNELS, vb)
+    }),
     ("none again", |_| Ok(Sequential::new())),
 ];
 

@@ -217,17 +217,19 @@ impl DataParallel {
     /// ```
     ///
     /// # Errors
-    /// If `x` has no example, or the network has not one output for each example. If a replica fails; the message names it.
+    /// If `x` has no example, or the network has one number for all. If a replica fails; the message names it.
     /// The network can train on.
     pub fn forward<X: Batch>(&self, x: &X) -> Result<Tensor> {
-        let shards = self.infer_on_each(&Data::new(x, &())?, |replica, shard| {
-            replica.infer_rows(&shard)
-        })?;
+        let shards = self.forward_shards(x)?;
         let to_first = |y_hat: &Tensor| devices::to_device(y_hat, &self.devices[0]);
         let shards = shards.iter().map(to_first).collect::<Result<Vec<_>>>()?;
         ensure!(
             !shards.is_empty(),
             "forward: x has 0 examples; give at least 1"
+        );
+        ensure!(
+            shards.iter().all(|y_hat| y_hat.rank() > 0),
+            "forward: the outputs have shape [], expected a first dimension, the examples"
         );
         Tensor::cat(&shards, 0)
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::{Result, Tensor};
-use devices::{bail, ensure};
+use devices::ensure;
 use training::{Minibatches, accuracy, with_tensors};
 
 use crate::data::Data;
@@ -83,11 +83,10 @@ pub fn evaluate<M: Minibatches, const N: usize>(
 pub(crate) fn in_all_processes<T>(net: &DataParallel, evaluated: Result<T>) -> Result<T> {
     let mut failed = [f64::from(u8::from(evaluated.is_err()))];
     net.processes.sum(&mut failed)?;
-    let evaluated = evaluated?;
     if failed[0] > 0.0 {
-        bail!("the evaluation failed in another process")
+        return Err(net.processes.why(evaluated.err())?);
     }
-    Ok(evaluated)
+    evaluated
 }
 
 /// The sums over the minibatches of this process.

@@ -9,6 +9,7 @@ use training::{Minibatches, weights, with_tensors};
 use crate::data::{Data, first_twins};
 use crate::data_parallel::DataParallel;
 use crate::evaluate::in_all_processes;
+use crate::replica::Replica;
 
 /// The outputs of `net` for a dataset, and its labels or targets: each example once and in the order of the data, on the
 /// CPU. All devices compute them. For a metric that needs all examples at once, such as AUC or BLEU.
@@ -136,7 +137,13 @@ fn predict_here<M: Minibatches>(net: &DataParallel, data_iter: M) -> Result<(Pre
 
 /// Of one minibatch, on the CPU.
 fn outputs_and_targets(net: &DataParallel, data: &Data) -> Result<Vec<Tensor>> {
-    let shards = net.infer_on_each(data, |replica, shard| to_host(&replica.infer_rows(&shard)?))?;
+    let inputs = Data {
+        x: data.x.clone(),
+        y: Vec::new(), // they need not go to the devices
+        examples: data.examples,
+    };
+    let rows = |replica: &mut Replica, shard: Data| to_host(&replica.infer_rows(&shard)?);
+    let shards = net.infer_on_each(&inputs, rows)?;
     let mut all = vec![Tensor::cat(&shards, 0)?];
     for target in &data.y {
         all.push(to_host(target)?);
@@ -157,10 +164,10 @@ fn check_alike(first: &[Tensor], these: &[Tensor], minibatch: usize) -> Result<(
     );
     for (i, (first, this)) in first.iter().zip(these).enumerate() {
         if first.dims()[1..] != this.dims()[1..] || first.dtype() != this.dtype() {
-            let of = if i == 0 {
-                "outputs".to_owned()
-            } else {
-                format!("y[{}]", i - 1)
+            let of = match i {
+                0 => "outputs".to_owned(),
+                1 if all == 1 => "y".to_owned(),
+                _ => format!("y[{}]", i - 1),
             };
             bail!(
                 "predict: {of} of minibatch {minibatch} are {:?} {:?}, those of the first {:?} {:?}; pad them to one shape",

@@ -10,7 +10,7 @@ use candle_core::{Device, Result};
 use collective::mpi;
 use collective::nccl::gpu_ids;
 use collective::{Algorithm, ProcessGroup};
-use devices::{Process, bail, find, lock};
+use devices::{Context, Process, bail, find, lock, message};
 use training::CheckpointError;
 
 use crate::error::Disagreement;
@@ -151,6 +151,23 @@ impl Processes {
             }
         }
         Ok(all)
+    }
+
+    /// Why one of the processes cannot go on, in all of them: its own error where it has one, else the first of another
+    /// process.
+    ///
+    /// # Errors
+    /// If the processes do not reach each other.
+    pub(crate) fn why(&self, own: Option<candle_core::Error>) -> Result<candle_core::Error> {
+        let said = own.as_ref().map(ToString::to_string).unwrap_or_default();
+        let all = self.gather(said.as_bytes())?;
+        let mut of_all = all.iter().enumerate();
+        let first = of_all.find(|(_, said)| !said.is_empty());
+        let of_first = first.map(|(rank, said)| {
+            let said = String::from_utf8_lossy(said);
+            message(format!("process {rank}: {said}"))
+        });
+        own.or(of_first).context("a process cannot go on")
     }
 
     /// What the first process makes, in all of them.

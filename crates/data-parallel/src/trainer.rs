@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use candle_core::{Device, Result, Tensor, Var};
 use collective::Member;
-use devices::{Context, bail, ensure, find, lock, message};
+use devices::{bail, ensure, find, lock};
 use functional::{Optimizer, Value};
 use training::{Batch, BatchLoss, ReadLoss, Unread};
 
@@ -926,33 +926,15 @@ impl Trainer {
         let mut sums = [examples as f64, count, flags[0], flags[1]];
         self.net.processes.sum(&mut sums)?;
         let [examples, divisor, wanting_to_stop, bad] = sums;
-        let (data, _) = if bad > 0.0 {
-            return Err(Kind::Refused.of(self.of_which(own)?));
-        } else {
-            own?
-        };
+        if bad > 0.0 {
+            return Err(Kind::Refused.of(self.net.processes.why(own.err())?));
+        }
+        let (data, _) = own?;
         if wanting_to_stop > 0.0 && !self.net.processes.are_one() {
             self.flags.stopping.store(true, Ordering::Relaxed);
         }
         let examples = examples as usize;
         Ok((data, Whole { examples, divisor }))
-    }
-
-    /// Why a minibatch cannot be trained on: in a process where it can, what another process says.
-    fn of_which<T>(&self, own: Result<T>) -> Result<candle_core::Error> {
-        let own = own.err();
-        if self.net.processes.are_one() {
-            return own.context("the minibatch cannot be trained on");
-        }
-        let said = own.as_ref().map(ToString::to_string).unwrap_or_default();
-        let all = self.net.processes.gather(said.as_bytes())?;
-        let first = all.iter().position(|said| !said.is_empty());
-        let of_another = first.map(|rank| {
-            let said = String::from_utf8_lossy(&all[rank]);
-            message(format!("process {rank}: {said}"))
-        });
-        own.or(of_another)
-            .context("the minibatch of a process cannot be trained on")
     }
 
     /// Counts the loss of a step.

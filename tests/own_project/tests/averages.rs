@@ -104,7 +104,7 @@ impl Optimizer for Decayed {
 
     fn step(&self, slices: &mut [Slice<'_>]) -> Result<()> {
         for slice in slices {
-            let is_weight = slice.name.ends_with("weight");
+            let is_weight = slice.name.ends_with("weight") && !slice.name.contains("norm");
             let decay = if is_weight { self.decay } else { 0.0 };
             let (lr, examples) = (slice.lr as f32, slice.examples as f32);
             slice.each(|p, sum, []| *p -= lr * (sum / examples + decay * *p))?;

@@ -76,7 +76,8 @@ impl Network for Candle {
 
     fn forward_all(&self, x: &[Value], train: bool) -> Result<Value> {
         if self.has_one_input && x.len() != 1 {
-            return Err(has_one_input(x.len()));
+            let made = self.made;
+            return Err(has_one_input(x.len()).context(format!("candle ({made})")));
         }
         self.of(&x.iter().collect::<Vec<_>>(), train)
     }
@@ -228,12 +229,14 @@ impl<B: Backend> Kernel<B> for CandleKernel {
         x: &[B::View<'_>],
         y: B::ViewMut<'_>,
     ) -> Result<Vec<B::Buffer>> {
+        let keep = pass.keep && !self.is_detached;
         let input = |(x, dims): (&B::View<'_>, &Vec<usize>)| {
             let copy = B::copy(&pass.stream, *x)?;
             let x = B::tensor(&pass.stream, copy, dims)?;
-            match pass.keep {
-                true => Ok(Var::from_tensor(&x)?.into_inner()),
-                false => Ok(x),
+            if keep {
+                Ok(Var::from_tensor(&x)?.into_inner())
+            } else {
+                Ok(x)
             }
         };
         let x = x.iter().zip(&self.inputs).map(input);
@@ -248,7 +251,7 @@ impl<B: Backend> Kernel<B> for CandleKernel {
             )
         }
         B::write(&pass.stream, &result.contiguous()?, y)?;
-        if pass.keep {
+        if keep {
             let is_input = |t: &Tensor| x.iter().any(|x| x.id() == t.id());
             let nodes = result.sorted_nodes().into_iter();
             let parameters = nodes.filter(|t| t.is_variable() && !is_input(t));

@@ -296,12 +296,12 @@ pub(crate) fn note_variable(x: &Tensor) -> Result<bool> {
         Some(wanted) => Ok(wanted),
         None if RUN.with_borrow(is_evaluated) => bail!(
             "the numbers of a value of shape {:?}, which eval returned, have no gradient, so what is computed from them \
-             would not train; compute with candle(|x: &Tensor| …) instead of eval, or detach them",
+             would not train; compute with candle(|x: &Tensor| …) instead of eval, or call detach on what eval returns",
             x.dims()
         ),
         None => bail!(
             "a variable of shape {:?} is no parameter of this network, and would not be trained; take it from the \
-             VarBuilder that builds the network, or detach it",
+             VarBuilder that builds the network. If it is what eval returned in an earlier step, call detach on that at once",
             x.dims()
         ),
     }

@@ -84,8 +84,8 @@ fn said(call: &Call<'_>, error: GradientError) -> Error {
         GradientError::Wrong { gradient: None, .. } => {
             return Error::Msg(format!(
                 "candle ({}): {error}. What is cut off on purpose, as by detach, has to be frozen, by Trainer::rate with \
-                 the layers before it and 0.0, or Value::detach comes before the module. If they are to be trained, the page \"What trains in candle\" says what to use \
-                 instead; Trainer::check_gradients(false) leaves this check out",
+                 the layers before it and 0.0, or Value::detach comes before the module. If they are to be trained, the page \
+                 \"What trains in candle\" says what to use instead; Trainer::check_gradients(false) leaves this check out",
                 call.made
             ));
         }

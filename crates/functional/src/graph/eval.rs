@@ -11,9 +11,11 @@ use std::fmt;
 impl Value {
     /// Computes it, once. It reads its tensors as they are now.
     ///
-    /// The tensor has no gradient: what is computed from it trains nothing. If a network or a loss under
-    /// [`GradientChecks`](crate::GradientChecks) goes on with it, that is an error, unless candle's `detach` was called. To
-    /// compute with the numbers and train, use [`candle`](crate::candle()).
+    /// The tensor has no gradient: what is computed from it trains nothing. To compute with the numbers and train, use
+    /// [`candle`](crate::candle()). Under [`GradientChecks`](crate::GradientChecks) it is an error if a network or a loss
+    /// goes on with the tensor. If nothing is to be trained by it, call `detach` on the tensor at once, also before you keep
+    /// it for later steps: candle would keep all that it was computed from. `*_no_bwd` operations of candle hide such an
+    /// error.
     ///
     /// # Errors
     /// Where the device has no memory left, or an operation of candle's fails.

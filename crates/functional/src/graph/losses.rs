@@ -46,7 +46,8 @@ pub fn cross_entropy(y_hat: &Value, y: &Tensor) -> Result<Value> {
 /// ```
 ///
 /// # Errors
-/// As [`cross_entropy`]; and where `mask` has another shape than `y`, or is on another device.
+/// As [`cross_entropy`]; and where `mask` has another shape than `y`, is on another device, or depends on a variable that is
+/// trained.
 pub fn masked_cross_entropy(y_hat: &Value, y: &Tensor, mask: &Tensor) -> Result<Value> {
     let op = "masked_cross_entropy";
     if mask.dims() != y.dims() {
@@ -55,6 +56,11 @@ pub fn masked_cross_entropy(y_hat: &Value, y: &Tensor, mask: &Tensor) -> Result<
     }
     args::check_device(op, y_hat.device(), "mask", mask.device())?;
     args::check_device(op, y_hat.device(), "y", y.device())?;
+    if Value::new(mask)?.is_wanted() {
+        bail!(
+            "{op}: the mask depends on parameters that are trained, and gets no gradient here; detach it, or multiply losses by it"
+        )
+    }
     let labels = y.elem_count();
     if labels == 0 || y.dtype() != DType::U32 {
         return y_hat.cross_entropy(y); // of no label, or it says what is wrong with `y`

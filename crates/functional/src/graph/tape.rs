@@ -244,13 +244,14 @@ impl<B: Backend> Tape<B> {
             reached[*loss] = true;
         }
         for (i, entry) in self.entries.iter().enumerate().rev() {
-            match reached[i] {
-                true => entry.inputs.iter().for_each(|slot| {
-                    if let Slot::Result(value) = *slot {
-                        reached[value] = true;
-                    }
-                }),
-                false => targets[i] = None,
+            if !reached[i] || entry.kernel.is_detached() {
+                targets[i] = None;
+                continue;
+            }
+            for slot in &entry.inputs {
+                if let Slot::Result(value) = *slot {
+                    reached[value] = true;
+                }
             }
         }
         Plan { targets }
