@@ -101,9 +101,10 @@ impl Sum {
 
     /// The sum of `parts` in the order of this sum.
     pub(crate) fn total<T>(&self, parts: impl Iterator<Item = T>, add: impl Fn(T, T) -> T) -> T {
-        let total = match self.in_pairs {
-            true => in_pairs(parts, add),
-            false => parts.reduce(add),
+        let total = if self.in_pairs {
+            in_pairs(parts, add)
+        } else {
+            parts.reduce(add)
         };
         total.expect("a sum has a part")
     }
@@ -376,9 +377,12 @@ impl Schedule {
 
     /// The range of a chunk in data of `len` elements; chunks begin at multiples of 16.
     pub fn chunk(&self, chunk: usize, len: usize) -> Range<usize> {
-        let bound = |chunk: usize| match chunk == self.chunks {
-            true => len,
-            false => (chunk * len / self.chunks) & !15,
+        let bound = |chunk: usize| {
+            if chunk == self.chunks {
+                len
+            } else {
+                (chunk * len / self.chunks) & !15
+            }
         };
         bound(chunk)..bound(chunk + 1)
     }

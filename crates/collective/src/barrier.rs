@@ -142,9 +142,10 @@ impl Barrier {
                 return Err(self.failure());
             }
             let last = word & WAITING == self.size as u64 - 1;
-            let next = match last {
-                true => (word & !WAITING) + OPENED,
-                false => word + 1,
+            let next = if last {
+                (word & !WAITING) + OPENED
+            } else {
+                word + 1
             };
             match self.word.compare_exchange_weak(word, next, SeqCst, SeqCst) {
                 Ok(_) if last => {

@@ -248,9 +248,10 @@ impl Member {
                 return Arc::new(order.inside(group.process, if on_devices { 1 } else { k }));
             }
             let algorithm = algorithm.chosen(on_devices, k, len * size_of::<f32>());
-            match on_devices {
-                true => Arc::new(Schedule::new(algorithm, k)),
-                false => Arc::new(Schedule::in_shared_memory(algorithm, k)),
+            if on_devices {
+                Arc::new(Schedule::new(algorithm, k))
+            } else {
+                Arc::new(Schedule::in_shared_memory(algorithm, k))
             }
         };
         let known = self.schedules.entry((on_devices, len));
@@ -287,9 +288,10 @@ impl Member {
     pub(crate) fn same_length(&mut self, lengths: Vec<usize>) -> Result<(), Error> {
         let order = self.group.order.as_ref();
         let processes = order.map_or(1, |order| order.vectors.len());
-        match self.size() == processes {
-            true => Ok(()),
-            false => self.same_in_all_processes(lengths),
+        if self.size() == processes {
+            Ok(())
+        } else {
+            self.same_in_all_processes(lengths)
         }
     }
 

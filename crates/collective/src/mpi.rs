@@ -288,15 +288,19 @@ impl Processes {
             }
             // this process sends nothing to itself
             let sent = chunks.iter().enumerate().map(|(rank, chunk)| {
-                match rank == self.rank || mine.is_empty() {
-                    true => (0, 0),
-                    false => (chunk.len() as i32, chunk.start as i32),
+                if rank == self.rank || mine.is_empty() {
+                    (0, 0)
+                } else {
+                    (chunk.len() as i32, chunk.start as i32)
                 }
             });
             let (sent, from): (Vec<i32>, Vec<i32>) = sent.unzip();
-            let received = (0..self.size).map(|rank| match others(&rank) {
-                true => (own.len() as i32, place(rank) as i32),
-                false => (0, 0),
+            let received = (0..self.size).map(|rank| {
+                if others(&rank) {
+                    (own.len() as i32, place(rank) as i32)
+                } else {
+                    (0, 0)
+                }
             });
             let (received, to): (Vec<i32>, Vec<i32>) = received.unzip();
             self.comm.0.all_to_all_varcount_into(

@@ -39,9 +39,10 @@ impl SumOrder {
         let starts: Vec<usize> = [0].into_iter().chain(ends).collect();
         let (k, in_pairs) = (starts[members.len()], algorithm != Algorithm::Star);
         // a member, one that is added to it, and where the members of the new sum end
-        let all: Vec<(usize, usize, usize)> = match in_pairs {
-            true => pairs(k),
-            false => (1..k).map(|other| (0, other, other + 1)).collect(),
+        let all: Vec<(usize, usize, usize)> = if in_pairs {
+            pairs(k)
+        } else {
+            (1..k).map(|other| (0, other, other + 1)).collect()
         };
         let in_one = |(to, _, end): &(usize, usize, usize)| {
             starts.windows(2).any(|own| own[0] <= *to && *end <= own[1])

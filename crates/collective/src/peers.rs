@@ -73,9 +73,10 @@ mod platform {
     fn arrives(first: f32, from: &Device, to: &Device) -> Result<()> {
         let pattern = Tensor::arange(first, first + 1e6, from)?;
         let copy = devices::to_device(&pattern, to)?;
-        match copy.to_vec1::<f32>()? == pattern.to_vec1::<f32>()? {
-            true => Ok(()),
-            false => bail!("a copy has lost data while direct copies were allowed"),
+        if copy.to_vec1::<f32>()? == pattern.to_vec1::<f32>()? {
+            Ok(())
+        } else {
+            bail!("a copy has lost data while direct copies were allowed")
         }
     }
 

@@ -198,9 +198,10 @@ unsafe fn add_in_blocks(from: &[Elements], to: &[Elements], in_pairs: bool, rang
             // Safety: the part exists, and no other thread writes it; the caller guarantees it.
             let source = unsafe { std::slice::from_raw_parts(source.first.add(start), len) };
             // As in a binary counter: part i completes as many pairs as i, in binary, has ones at its end
-            let pairs = match in_pairs {
-                true => i.trailing_ones(),
-                false => i.min(1) as u32,
+            let pairs = if in_pairs {
+                i.trailing_ones()
+            } else {
+                i.min(1) as u32
             };
             if pairs == 0 {
                 if sums.len() == waiting {

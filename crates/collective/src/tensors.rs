@@ -144,9 +144,10 @@ pub(crate) fn cut(data: &Tensor, schedule: &Schedule) -> Result<Vec<Tensor>> {
     let chunks = (0..schedule.chunks).map(|chunk| {
         let range = schedule.chunk(chunk, data.elem_count());
         let part = flat.narrow(0, range.start, range.len())?;
-        match range.len() == data.elem_count() || range.is_empty() {
-            true => Ok(part),
-            false => part.force_contiguous(),
+        if range.len() == data.elem_count() || range.is_empty() {
+            Ok(part)
+        } else {
+            part.force_contiguous()
         }
     });
     chunks.collect()

@@ -215,14 +215,17 @@ impl Member {
             // return without an access to any element.
             let elements = |own: Range<usize>| unsafe { group.slots.elements(own.start) };
             let mut vectors: Vec<_> = order.locals(group.process).map(elements).collect();
-            match in_parts {
-                true => group_of_all.reduce_scatter(&mut vectors, order),
-                false => group_of_all.all_reduce(&mut vectors, order),
+            if in_parts {
+                group_of_all.reduce_scatter(&mut vectors, order)
+            } else {
+                group_of_all.all_reduce(&mut vectors, order)
             }
         })?;
-        let (cut, part) = match in_parts {
-            true => (parts(self.size()), self.rank()),
-            false => (parts(1), 0), // all of it
+        let (cut, part) = if in_parts {
+            (parts(self.size()), self.rank())
+        } else {
+            // all of it
+            (parts(1), 0)
         };
         if rank > 0 {
             // Safety: until the barrier below, each member but 0 writes only its own elements, and no

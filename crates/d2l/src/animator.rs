@@ -295,9 +295,10 @@ impl Animator {
     /// Below curves that rise, above those that fall.
     fn legend_position(&self) -> SeriesLabelPosition {
         let falls = |ys: &Vec<f64>| ys.last() < ys.first();
-        match !self.x.is_empty() && self.y.iter().all(falls) {
-            true => SeriesLabelPosition::UpperRight,
-            false => SeriesLabelPosition::LowerRight,
+        if !self.x.is_empty() && self.y.iter().all(falls) {
+            SeriesLabelPosition::UpperRight
+        } else {
+            SeriesLabelPosition::LowerRight
         }
     }
 

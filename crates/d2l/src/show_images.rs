@@ -68,7 +68,7 @@ pub fn show_images(x: &Tensor, labels: &[&str], predictions: &[&str]) -> Result<
         let top = GAP + i / PER_ROW * (row + GAP);
         let _ = writeln!(body, "<g transform=\"translate({left} {top})\">");
         pixels(&mut body, image);
-        caption(&mut body, (width, height), labels[i], predictions[i]);
+        caption(&mut body, width, height, labels[i], predictions[i]);
         body.push_str("</g>\n");
     }
     let sheet_width = GAP + n.min(PER_ROW) * (column + GAP);
@@ -135,7 +135,7 @@ fn grey(value: f32) -> usize {
 }
 
 /// What stands below an image, and the frame of a mistake.
-fn caption(body: &mut String, (width, height): (usize, usize), label: &str, prediction: &str) {
+fn caption(body: &mut String, width: usize, height: usize, label: &str, prediction: &str) {
     let (width, height) = (width * SCALE, height * SCALE);
     let mut line = |i: usize, class: &str, text: String| {
         let (x, y) = (width / 2, height + i * LINE - 2);

@@ -69,9 +69,10 @@ fn from_the_hub(options: &Options) -> Result<(Split, Split, Source)> {
     });
     match answer? {
         Answer::Loaded(train, test, cached) => {
-            let line = match cached {
-                true => format!("{name} from an earlier download from the Hugging Face Hub"),
-                false => format!("{name} from the Hugging Face Hub"),
+            let line = if cached {
+                format!("{name} from an earlier download from the Hugging Face Hub")
+            } else {
+                format!("{name} from the Hugging Face Hub")
             };
             let is_synthetic = false;
             Ok((train, test, Source { line, is_synthetic }))

@@ -72,9 +72,10 @@ pub fn outcome(exercise: &Exercise, answer: &Path, export: Option<&Path>) -> Res
         let shown: String = shown.collect();
         let _ = write!(std::io::stderr(), "Your code printed:\n{shown}");
     }
-    Ok(match verdict.is_empty() {
-        true => Outcome::Right,
-        false => Outcome::Wrong(verdict),
+    Ok(if verdict.is_empty() {
+        Outcome::Right
+    } else {
+        Outcome::Wrong(verdict)
     })
 }
 

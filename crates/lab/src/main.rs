@@ -123,10 +123,13 @@ fn run(cli: Cli) -> Result<()> {
         }
         Some(Verb::Export { puzzle }) => export(&desk, Exercise::find(&puzzle)?),
         Some(Verb::Check { exercise }) => match exercise {
-            Some(name) => match check(&desk, Exercise::find(&name)?)? {
-                true => Ok(()),
-                false => bail!("not solved"),
-            },
+            Some(name) => {
+                if check(&desk, Exercise::find(&name)?)? {
+                    Ok(())
+                } else {
+                    bail!("not solved")
+                }
+            }
             None => check_all(&desk),
         },
     }

@@ -57,9 +57,12 @@ pub fn difference(old: &str, new: &str) -> String {
     });
     let diff = TextDiff::from_lines(&old, &new);
     let hunks = diff.unified_diff().context_radius(2).to_string();
-    let lines = hunks.lines().map(|line| match line.starts_with("@@") {
-        true => "…\n".to_owned(),
-        false => format!("{}\n", line.trim_end()),
+    let lines = hunks.lines().map(|line| {
+        if line.starts_with("@@") {
+            "…\n".to_owned()
+        } else {
+            format!("{}\n", line.trim_end())
+        }
     });
     lines.collect()
 }

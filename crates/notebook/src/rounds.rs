@@ -44,7 +44,15 @@ pub fn svg(algorithm: Algorithm) -> String {
     body += &devices(&schedule, 0, &held[0], y);
     for number in 0..rounds {
         let below = y + DEVICE.1 + gap;
-        body += &round(&schedule, number, &held[number], (y, below));
+        body += &round(
+            &schedule,
+            number,
+            &held[number],
+            Band {
+                top: y,
+                bottom: below,
+            },
+        );
         y = below;
         body += &devices(&schedule, number + 1, &held[number + 1], y);
     }
@@ -106,12 +114,24 @@ fn legend(algorithm: Algorithm, schedule: &Schedule) -> String {
     all += &text(16.0, 53.0, "soft", "gradients of");
     for device in 0..K {
         let x = 118.0 + 40.0 * device as f64;
-        all += &tile(&format!("d{device}"), (x, 42.0), (14.0, 12.0));
+        let sample = Rect {
+            x,
+            y: 42.0,
+            width: 14.0,
+            height: 12.0,
+        };
+        all += &sample.tile(&format!("d{device}"));
         all += &text(x + 18.0, 53.0, "", &device.to_string());
         let middle = left(device, 0, 1) + DEVICE.0 / 2.0;
         all += &text(middle, 101.0, "middle soft", &format!("device {device}"));
     }
-    all += &tile("new", (286.0, 41.0), (14.0, 14.0));
+    let sample = Rect {
+        x: 286.0,
+        y: 41.0,
+        width: 14.0,
+        height: 14.0,
+    };
+    all += &sample.tile("new");
     all += &text(306.0, 53.0, "soft", "new in this round");
     all += &text(16.0, 75.0, "soft", "pale: no longer needed");
     if schedule.chunks > 1 {
@@ -138,7 +158,13 @@ fn devices(schedule: &Schedule, round: usize, held: &Held, y: f64) -> String {
             if just.iter().any(is_new) {
                 let is_path = is_path(schedule, chunk);
                 let class = if is_path { "path" } else { "new" };
-                all += &tile(class, (x - 1.0, y - 1.5), (width + 2.0, DEVICE.1 + 2.0));
+                let frame = Rect {
+                    x: x - 1.0,
+                    y: y - 1.5,
+                    width: width + 2.0,
+                    height: DEVICE.1 + 2.0,
+                };
+                all += &frame.tile(class);
             }
         }
     }
@@ -162,19 +188,65 @@ fn slots(
 ) -> String {
     let height = DEVICE.1 / K as f64;
     let slot = |device: usize| {
-        let y = y + height * device as f64;
-        tile(&format!("{class} d{device}"), (x, y), (width, height - 1.0))
+        let slot = Rect {
+            x,
+            y: y + height * device as f64,
+            width,
+            height: height - 1.0,
+        };
+        slot.tile(&format!("{class} d{device}"))
     };
     parts.into_iter().map(slot).collect()
 }
 
+/// The devices before a round and after it: where they stand in the picture.
+#[derive(Clone, Copy)]
+struct Band {
+    top: f64,
+    bottom: f64,
+}
+
+/// One of several devices that read the same chunks.
+#[derive(Clone, Copy)]
+struct Reader {
+    number: usize,
+    of: usize,
+}
+
+struct Rect {
+    x: f64,
+    y: f64,
+    width: f64,
+    height: f64,
+}
+
+impl Rect {
+    fn tile(&self, class: &str) -> String {
+        let Self {
+            x,
+            y,
+            width,
+            height,
+        } = self;
+        format!(
+            "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" rx=\"2\"/>\n"
+        )
+    }
+}
+
 /// What a round does, its arrows, and the chunks that move along them.
-fn round(schedule: &Schedule, number: usize, held: &Held, (y, below): (f64, f64)) -> String {
+fn round(schedule: &Schedule, number: usize, held: &Held, band: Band) -> String {
     let sums = &schedule.rounds[number];
-    let foot = y + DEVICE.1;
+    let foot = band.top + DEVICE.1;
     let lit = format!("lit r{number}");
-    let mut all = tile(&lit, (8.0, foot + 3.0), (WIDTH - 16.0, below - y));
-    let middle = f64::midpoint(foot, below);
+    let card = Rect {
+        x: 8.0,
+        y: foot + 3.0,
+        width: WIDTH - 16.0,
+        height: band.bottom - band.top,
+    };
+    let mut all = card.tile(&lit);
+    let middle = f64::midpoint(foot, band.bottom);
     all += &text(16.0, middle - 1.0, "bold", &format!("round {}", number + 1));
     let sums_up = sums.iter().any(|sum| sum.from.len() > 1);
     let does = if sums_up { "sum" } else { "copy" };
@@ -186,31 +258,31 @@ fn round(schedule: &Schedule, number: usize, held: &Held, (y, below): (f64, f64)
         // Several readers of a chunk have an arrow each, side by side
         let is_same = |other: &&&Sum| (other.chunk, &other.from) == (sum.chunk, &sum.from);
         let readers: Vec<usize> = sums.iter().filter(is_same).map(|s| s.by).collect();
-        let reader = readers.iter().position(|by| *by == sum.by).unwrap_or(0);
-        all += &arrows(schedule, sum, (reader, readers.len()), (foot, below));
-        all += &moving(schedule, number, sum, held, (y, below));
+        let reader = Reader {
+            number: readers.iter().position(|by| *by == sum.by).unwrap_or(0),
+            of: readers.len(),
+        };
+        let between = Band { top: foot, ..band };
+        all += &arrows(schedule, sum, reader, between);
+        all += &moving(schedule, number, sum, held, band);
     }
     all
 }
 
 /// Arrows from the devices that are read to the one that adds; it is the i-th of some readers.
-fn arrows(
-    schedule: &Schedule,
-    sum: &Sum,
-    (reader, readers): (usize, usize),
-    (foot, below): (f64, f64),
-) -> String {
+fn arrows(schedule: &Schedule, sum: &Sum, reader: Reader, band: Band) -> String {
     let at = |device: usize, i: usize, of: usize| {
         let share = (i + 1) as f64 / (of + 1) as f64;
         left(device, sum.chunk, schedule.chunks) + width(schedule.chunks) * share
     };
     let is_path = is_path(schedule, sum.chunk);
     let class = if is_path { "arrow path" } else { "arrow" };
-    let (top, tip) = (foot + 3.0, below - 4.0);
+    let (top, tip) = (band.top + 3.0, band.bottom - 4.0);
     let mut all = String::new();
     for (i, &from) in sum.from.iter().enumerate() {
         if from != sum.by {
-            let (start, end) = (at(from, reader, readers), at(sum.by, i, sum.from.len()));
+            let start = at(from, reader.number, reader.of);
+            let end = at(sum.by, i, sum.from.len());
             let place = format!(r#"x1="{start:.1}" y1="{top}" x2="{end:.1}" y2="{tip}""#);
             all += &format!("<line class=\"{class}\" {place}/>\n");
         }
@@ -219,19 +291,13 @@ fn arrows(
 }
 
 /// The chunks that move in a round, each in a group of its own.
-fn moving(
-    schedule: &Schedule,
-    number: usize,
-    sum: &Sum,
-    held: &Held,
-    (y, below): (f64, f64),
-) -> String {
-    let (mut all, down) = (String::new(), below - y);
+fn moving(schedule: &Schedule, number: usize, sum: &Sum, held: &Held, band: Band) -> String {
+    let (mut all, down) = (String::new(), band.bottom - band.top);
     for &from in sum.from.iter().filter(|from| **from != sum.by) {
         let x = left(from, sum.chunk, schedule.chunks);
         let right = left(sum.by, sum.chunk, schedule.chunks) - x;
         let parts = held[from][sum.chunk].ranks.clone();
-        let chunk = slots(x, y, width(schedule.chunks), parts, "");
+        let chunk = slots(x, band.top, width(schedule.chunks), parts, "");
         let way = format!("--x: {right:.1}px; --y: {down}px");
         all += &format!("<g class=\"moves r{number}\" style=\"{way}\">\n{chunk}</g>\n");
     }
@@ -273,12 +339,6 @@ fn width(chunks: usize) -> f64 {
 
 fn text(x: f64, y: f64, class: &str, words: &str) -> String {
     format!("<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\">{words}</text>\n")
-}
-
-fn tile(class: &str, (x, y): (f64, f64), (width, height): (f64, f64)) -> String {
-    format!(
-        "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" rx=\"2\"/>\n"
-    )
 }
 
 /// The tip of an arrow.

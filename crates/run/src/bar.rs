@@ -36,9 +36,10 @@ pub(crate) struct Bar {
 impl Bar {
     /// A bar that is drawn from the first epoch's beginning on, if stderr is a terminal.
     pub fn new(sizes: Sizes) -> Self {
-        let bar = match is_quiet() || console::is_dumb() {
-            true => ProgressBar::hidden(),
-            false => ProgressBar::new(sizes.train as u64),
+        let bar = if is_quiet() || console::is_dumb() {
+            ProgressBar::hidden()
+        } else {
+            ProgressBar::new(sizes.train as u64)
         };
         set_bar(&bar);
         let speaks = bar.is_hidden() && !is_quiet();

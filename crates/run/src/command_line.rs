@@ -113,9 +113,10 @@ fn command<O: Args>(book: &Book) -> Command {
 
 /// `256`; or `256·K`, if the book's value depends on the number of devices.
 fn of_the_book(value: impl Fn(usize) -> f64) -> String {
-    match value(1) == value(2) {
-        true => value(1).to_string(),
-        false => format!("{}·K", value(1)),
+    if value(1) == value(2) {
+        value(1).to_string()
+    } else {
+        format!("{}·K", value(1))
     }
 }
 

@@ -50,9 +50,10 @@ pub(crate) fn end_when(flag: Arc<AtomicBool>) {
 /// it, and `sh` for what it starts in the background.
 pub(crate) fn catch() -> anyhow::Result<()> {
     static CAUGHT: AtomicBool = AtomicBool::new(false);
-    match CAUGHT.swap(true, SeqCst) {
-        true => Ok(()),
-        false => on_signals().context("for Ctrl-C a thread could not be started"),
+    if CAUGHT.swap(true, SeqCst) {
+        Ok(())
+    } else {
+        on_signals().context("for Ctrl-C a thread could not be started")
     }
 }
 
@@ -107,8 +108,11 @@ fn signalled(insists: bool) {
         "stopping after this step"
     };
     // the terminal has written ^C; with a bar that is gone
-    above_the_bar(|drawn| match drawn {
-        true => writeln!(std::io::stderr(), "{word}"),
-        false => writeln!(std::io::stderr(), "\n{word}"),
+    above_the_bar(|drawn| {
+        if drawn {
+            writeln!(std::io::stderr(), "{word}")
+        } else {
+            writeln!(std::io::stderr(), "\n{word}")
+        }
     });
 }

@@ -49,9 +49,10 @@ pub fn program<O: Args + FromArgMatches + AsMut<Options>>(
     let epochs = options.as_mut().epochs;
     let run = || caught.and_then(|()| train(&options));
     // with a backtrace, a panic is shown where it happens, and not in the line at the end alone
-    let trained = match std::env::var_os("RUST_BACKTRACE").is_some_and(|wanted| wanted != "0") {
-        true => catch_panic(run),
-        false => quietly(run),
+    let trained = if std::env::var_os("RUST_BACKTRACE").is_some_and(|wanted| wanted != "0") {
+        catch_panic(run)
+    } else {
+        quietly(run)
     };
     match trained.unwrap_or_else(|panicked| Err(out_of_memory::with_devices(panicked))) {
         Ok(reached) if reached.test_acc.len() < epochs => ExitCode::from(INTERRUPTED_STATUS),

@@ -85,9 +85,12 @@ pub(crate) fn tell(line: &str) {
 /// The text in one line, though the name of a file has several.
 pub(crate) fn one_line(text: fmt::Arguments<'_>) -> String {
     let text = text.to_string();
-    let shown = text.chars().map(|c| match c.is_control() {
-        true => c.escape_default().to_string(),
-        false => c.to_string(),
+    let shown = text.chars().map(|c| {
+        if c.is_control() {
+            c.escape_default().to_string()
+        } else {
+            c.to_string()
+        }
     });
     shown.collect()
 }

@@ -152,13 +152,12 @@ impl Comm {
         let last = self.call(|comm| {
             // Safety: the communicator exists.
             let text = unsafe { sys::ncclGetLastError(comm) };
-            match text.is_null() {
-                true => String::new(),
-                // Safety: NCCL's text ends with a zero byte, and is valid until the next failure.
-                false => unsafe { CStr::from_ptr(text) }
-                    .to_string_lossy()
-                    .into_owned(),
+            if text.is_null() {
+                return String::new();
             }
+            // Safety: NCCL's text ends with a zero byte, and is valid until the next failure.
+            let text = unsafe { CStr::from_ptr(text) };
+            text.to_string_lossy().into_owned()
         });
         format!("NCCL: {failed:?} {}", last.unwrap_or_default().trim())
     }

@@ -37,12 +37,15 @@ fn evenly(inputs: usize) -> Init {
 
 /// The value of the layer that `name` names; an error names it too.
 fn of_layer(name: &str, y: Result<Value>) -> Result<Value> {
-    y.map_err(|error| match name.is_empty() {
-        true => error,
-        false => Error::Msg(format!(
-            "layer {name}: {}",
-            devices::without_backtrace(error)
-        )),
+    y.map_err(|error| {
+        if name.is_empty() {
+            error
+        } else {
+            Error::Msg(format!(
+                "layer {name}: {}",
+                devices::without_backtrace(error)
+            ))
+        }
     })
 }
 

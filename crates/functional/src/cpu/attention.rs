@@ -4,7 +4,7 @@ use crate::cpu::buffer::{Buffer, check_room};
 use crate::cpu::exp::{exp, sum};
 use crate::cpu::gemm::{Matrix, multiply};
 use crate::cpu::gradient::{At, Cpu, Grad, Pass};
-use crate::cpu::threads::{for_each_chunk, for_each_chunk_of_two};
+use crate::cpu::threads::{InChunks, for_each_chunk, for_each_chunk_of_two};
 use crate::kernel::Kernel;
 use crate::ops::tokens::Attention;
 use candle_core::Result;
@@ -54,8 +54,14 @@ impl Kernel<Cpu> for Attention {
         check_room(len)?;
         let mut weights = Buffer::new(len);
         for_each_chunk_of_two(
-            (y, t * c),
-            (&mut weights, self.heads * t * t),
+            InChunks {
+                data: y,
+                chunk: t * c,
+            },
+            InChunks {
+                data: &mut weights,
+                chunk: self.heads * t * t,
+            },
             #[inline(always)]
             |i, y, weights| {
                 let x = &x[0][i * 3 * t * c..][..3 * t * c];

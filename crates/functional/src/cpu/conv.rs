@@ -153,9 +153,10 @@ impl Alone {
 impl Kernel<Cpu> for Alone {
     fn forward(&self, _: &Pass, x: &[&[f32]], y: &mut [f32]) -> Result<Vec<Buffer>> {
         let bias = x.get(2).copied();
-        match self.winograd {
-            true => winograd::forward(&self.geometry, x[0], x[1], bias, self.relu, y),
-            false => self.geometry.forward(x[0], x[1], bias, self.relu, y),
+        if self.winograd {
+            winograd::forward(&self.geometry, x[0], x[1], bias, self.relu, y)
+        } else {
+            self.geometry.forward(x[0], x[1], bias, self.relu, y)
         }
         Ok(vec![])
     }
@@ -167,15 +168,17 @@ impl Kernel<Cpu> for Alone {
         let g = &self.geometry;
         let (x, weight) = (at.x[0], at.x[1]);
         if let Some((to, add)) = dx[0].target() {
-            match self.winograd {
-                true => winograd::backward_x(g, weight, &dy, to, add),
-                false => g.backward_x(weight, &dy, to, add),
+            if self.winograd {
+                winograd::backward_x(g, weight, &dy, to, add)
+            } else {
+                g.backward_x(weight, &dy, to, add)
             }
         }
         if let Some((to, add)) = dx[1].target() {
-            match self.winograd {
-                true => winograd::backward_weight(g, x, &dy, to, add),
-                false => g.backward_weight(x, &dy, to, add),
+            if self.winograd {
+                winograd::backward_weight(g, x, &dy, to, add)
+            } else {
+                g.backward_weight(x, &dy, to, add)
             }
         }
         if let Some(db) = dx.get_mut(2) {

@@ -17,9 +17,10 @@ const BLOCK: usize = 64;
 impl Linear {
     /// The weight as (O, I).
     fn weight<'a>(&self, weight: &'a [f32]) -> Matrix<'a> {
-        match self.transposed {
-            true => Matrix::new(weight, self.features, self.outputs).t(),
-            false => Matrix::new(weight, self.outputs, self.features),
+        if self.transposed {
+            Matrix::new(weight, self.features, self.outputs).t()
+        } else {
+            Matrix::new(weight, self.outputs, self.features)
         }
     }
 }
@@ -53,9 +54,10 @@ impl Kernel<Cpu> for Linear {
         let input = Matrix::new(at.x[0], self.batch, self.features);
         let d_output = Matrix::new(&dy, self.batch, self.outputs);
         gradient(&mut dx[0], d_output, self.weight(at.x[1]));
-        match self.transposed {
-            true => gradient(&mut dx[1], input.t(), d_output),
-            false => gradient(&mut dx[1], d_output.t(), input),
+        if self.transposed {
+            gradient(&mut dx[1], input.t(), d_output)
+        } else {
+            gradient(&mut dx[1], d_output.t(), input)
         }
         if let Some(db) = dx.get_mut(2) {
             db.put(column_sums(&dy, self.outputs, BLOCK).into_iter());

@@ -4,7 +4,7 @@
 use crate::cpu::activation::{mask, positive};
 use crate::cpu::buffer::Buffer;
 use crate::cpu::gradient::{At, Cpu, Grad, Pass};
-use crate::cpu::threads::{for_each_chunk, for_each_chunk_of_two, for_each_chunk_with};
+use crate::cpu::threads::{InChunks, for_each_chunk, for_each_chunk_of_two, for_each_chunk_with};
 use crate::kernel::Kernel;
 use crate::ops::norm::{Norm, inv_std};
 use crate::ops::synchronized::{Moments, Sums};
@@ -172,9 +172,10 @@ impl Kernel<Cpu> for Norm {
                 }
             },
         );
-        Ok(match pass.keep {
-            true => [mean, inv_std].map(|v| Buffer::copy_of(&v)).into(),
-            false => vec![],
+        Ok(if pass.keep {
+            [mean, inv_std].map(|v| Buffer::copy_of(&v)).into()
+        } else {
+            vec![]
         })
     }
 
@@ -294,8 +295,14 @@ impl Channels<'_> {
         let (c, size) = (self.mean.len(), BLOCK * self.mean.len());
         let mut blocks = Buffer::new(x.len().div_ceil(size.max(1)) * 2 * c);
         for_each_chunk_of_two(
-            (&mut blocks, 2 * c),
-            (dy, size),
+            InChunks {
+                data: &mut blocks,
+                chunk: 2 * c,
+            },
+            InChunks {
+                data: dy,
+                chunk: size,
+            },
             #[inline(always)]
             |i, block, dy| {
                 if let Some(y) = masked {
@@ -356,8 +363,14 @@ impl Channels<'_> {
     fn dx(&self, x: &[f32], dy: &mut [f32], dx: &mut [f32], shift: &[f32], stretch: &[f32]) {
         let (c, size) = (self.mean.len(), BLOCK * self.mean.len());
         for_each_chunk_of_two(
-            (dx, size),
-            (dy, size),
+            InChunks {
+                data: dx,
+                chunk: size,
+            },
+            InChunks {
+                data: dy,
+                chunk: size,
+            },
             #[inline(always)]
             |i, dx, dy| {
                 for (j, dx) in dx.chunks_mut(c).enumerate() {

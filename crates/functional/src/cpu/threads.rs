@@ -84,23 +84,30 @@ pub(crate) fn for_each_chunk_with<T: Send, const N: usize>(
     });
 }
 
+/// A slice, of which each task gets one chunk of this many elements; the last one may have fewer.
+pub(crate) struct InChunks<'a> {
+    pub data: &'a mut [f32],
+    pub chunk: usize,
+}
+
 /// As [`for_each_chunk`] over two slices of equally many chunks.
 #[track_caller]
 pub(crate) fn for_each_chunk_of_two(
-    (a, chunk_a): (&mut [f32], usize),
-    (b, chunk_b): (&mut [f32], usize),
+    a: InChunks<'_>,
+    b: InChunks<'_>,
     work: impl Fn(usize, &mut [f32], &mut [f32]) + Sync,
 ) {
-    let (chunk_a, chunk_b) = (chunk_a.max(1), chunk_b.max(1));
-    let chunks = a.len().div_ceil(chunk_a);
-    assert_eq!(chunks, b.len().div_ceil(chunk_b), "chunks of two slices");
-    let (a, b) = (Disjoint::new(a), Disjoint::new(b));
+    let (chunk_a, chunk_b) = (a.chunk.max(1), b.chunk.max(1));
+    let chunks = a.data.len().div_ceil(chunk_a);
+    let of_b = b.data.len().div_ceil(chunk_b);
+    assert_eq!(chunks, of_b, "chunks of two slices");
+    let (all_of_a, all_of_b) = (Disjoint::new(a.data), Disjoint::new(b.data));
     for_each(chunks, |i| {
         let len = |all: usize, chunk: usize| chunk.min(all - i * chunk);
         // Safety: as in `for_each_chunk_with`, in each of the two slices.
-        let a = unsafe { a.part(i * chunk_a, len(a.len(), chunk_a)) };
+        let a = unsafe { all_of_a.part(i * chunk_a, len(all_of_a.len(), chunk_a)) };
         // Safety: as above.
-        let b = unsafe { b.part(i * chunk_b, len(b.len(), chunk_b)) };
+        let b = unsafe { all_of_b.part(i * chunk_b, len(all_of_b.len(), chunk_b)) };
         simd::vectorized(
             #[inline(always)]
             || work(i, a, b),

@@ -4,7 +4,7 @@ use crate::cpu::buffer::Buffer;
 use crate::cpu::exp::{normal, sum};
 use crate::cpu::gradient::{At, CHUNK, Cpu, Grad, Pass};
 use crate::cpu::sums::sum_of_chunks;
-use crate::cpu::threads::{for_each_chunk, for_each_chunk_of_two};
+use crate::cpu::threads::{InChunks, for_each_chunk, for_each_chunk_of_two};
 use crate::kernel::Kernel;
 use crate::ops::tokens::{EPS, Embedding, Gelu, LayerNorm};
 use candle_core::Result;
@@ -88,8 +88,14 @@ impl Kernel<Cpu> for LayerNorm {
         let (c, weight, bias) = (self.features, x[1], x[2]);
         let mut statistics = Buffer::new(y.len() / c * 2);
         for_each_chunk_of_two(
-            (y, BLOCK * c),
-            (&mut statistics, BLOCK * 2),
+            InChunks {
+                data: y,
+                chunk: BLOCK * c,
+            },
+            InChunks {
+                data: &mut statistics,
+                chunk: BLOCK * 2,
+            },
             #[inline(always)]
             |i, y, statistics| {
                 let x = x[0][i * BLOCK * c..].chunks_exact(c);
@@ -120,8 +126,14 @@ impl Kernel<Cpu> for LayerNorm {
         let (c, x, weight) = (self.features, at.x[0], at.x[1]);
         let mut sums = Buffer::zeros(dy.len().div_ceil(BLOCK * c) * 2 * c);
         for_each_chunk_of_two(
-            (&mut dy, BLOCK * c),
-            (&mut sums, 2 * c),
+            InChunks {
+                data: &mut dy,
+                chunk: BLOCK * c,
+            },
+            InChunks {
+                data: &mut sums,
+                chunk: 2 * c,
+            },
             #[inline(always)]
             |i, dy, sums| {
                 let (dw, db) = sums.split_at_mut(c);

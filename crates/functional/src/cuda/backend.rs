@@ -51,11 +51,15 @@ impl Backend for Cuda {
                 let shortcut = op.shortcut;
                 narrow(op, move |n| n == 0 || (n == 3 && shortcut))
             }
-            Op::Convolution(op) => match OneChannel::new(&op).is_some() {
-                true => narrow(op, |_| false), // images are read as they are
-                false if has_bf16(&op.geometry) => narrow(op, |n| n == 0),
-                false => Box::new(op),
-            },
+            Op::Convolution(op) => {
+                if OneChannel::new(&op).is_some() {
+                    narrow(op, |_| false) // images are read as they are
+                } else if has_bf16(&op.geometry) {
+                    narrow(op, |n| n == 0)
+                } else {
+                    Box::new(op)
+                }
+            }
             Op::CrossEntropy(op) => Box::new(op),
             Op::Sum(op) => Box::new(op),
             Op::Mean(op) => Box::new(op),
@@ -209,9 +213,10 @@ impl<K: Kernel<Cuda>, F: Fn(usize) -> bool> Kernel<Cuda> for Narrow<K, F> {
     }
 
     fn input_element(&self, n: usize) -> Element {
-        match (self.inputs)(n) {
-            true => Element::Bf16,
-            false => Element::F32,
+        if (self.inputs)(n) {
+            Element::Bf16
+        } else {
+            Element::F32
         }
     }
 }

@@ -172,12 +172,11 @@ impl Convolution {
         let part = Block::of(dz.element, stream, to.len)?;
         let (of_part, mut cudnn) = (part.floats(), stream.cudnn());
         cudnn.backward_weight(g, x.floats, dz, of_part)?;
-        match is_packed(g) {
-            true => {
-                let sizes = [g.kernel.0 * g.kernel.1, g.channels];
-                transpose(stream, of_part, to, sizes, add)
-            }
-            false => stream.put(of_part, to, add),
+        if is_packed(g) {
+            let sizes = [g.kernel.0 * g.kernel.1, g.channels];
+            transpose(stream, of_part, to, sizes, add)
+        } else {
+            stream.put(of_part, to, add)
         }
     }
 

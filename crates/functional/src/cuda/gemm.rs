@@ -40,9 +40,10 @@ impl Matrix {
 
     /// How cuBLAS, which counts by columns, takes it, and the length of what it calls a column.
     fn operation(self) -> (cublasOperation_t, i32) {
-        match self.transposed {
-            false => (CUBLAS_OP_N, self.columns as i32),
-            true => (CUBLAS_OP_T, self.rows as i32),
+        if self.transposed {
+            (CUBLAS_OP_T, self.rows as i32)
+        } else {
+            (CUBLAS_OP_N, self.columns as i32)
         }
     }
 }

@@ -13,9 +13,10 @@ use candle_core::Result;
 impl Linear {
     /// The weight as (O, I).
     fn matrix(&self, weight: Floats) -> Matrix {
-        match self.transposed {
-            true => Matrix::new(weight, self.features, self.outputs).t(),
-            false => Matrix::new(weight, self.outputs, self.features),
+        if self.transposed {
+            Matrix::new(weight, self.features, self.outputs).t()
+        } else {
+            Matrix::new(weight, self.outputs, self.features)
         }
     }
 }
@@ -38,9 +39,10 @@ impl Kernel<Cuda> for Linear {
         let input = Matrix::new(at.x[0], self.batch, self.features);
         let d_output = Matrix::new(dy, self.batch, self.outputs);
         product(stream, &mut dx[0], d_output, self.matrix(at.x[1]))?;
-        match self.transposed {
-            true => product(stream, &mut dx[1], input.t(), d_output)?,
-            false => product(stream, &mut dx[1], d_output.t(), input)?,
+        if self.transposed {
+            product(stream, &mut dx[1], input.t(), d_output)?
+        } else {
+            product(stream, &mut dx[1], d_output.t(), input)?
         }
         match dx.get_mut(2) {
             Some(db) => db.write(stream, |to, add| {

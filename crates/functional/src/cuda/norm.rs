@@ -44,9 +44,10 @@ impl Norm {
     /// Channels that a thread takes at a time: four, where they begin at a multiple of 16 bytes everywhere.
     fn vector(&self, places: &[Floats]) -> usize {
         let aligned = places.iter().all(|floats| floats.are_aligned());
-        match aligned && self.channels.is_multiple_of(4) {
-            true => 4,
-            false => 1,
+        if aligned && self.channels.is_multiple_of(4) {
+            4
+        } else {
+            1
         }
     }
 
@@ -77,9 +78,13 @@ impl Norm {
         let name = x.kernel("norm_statistics");
         let (cut, partial) = self.moments(stream, x)?;
         let partial = partial.floats();
-        let moved = |running: &Var| match pass.keep {
-            true => Ok(running.as_tensor().clone()),
-            false => running.copy(), // only a pass with a backward pass moves them
+        let moved = |running: &Var| {
+            if pass.keep {
+                Ok(running.as_tensor().clone())
+            } else {
+                // only a pass with a backward pass moves them
+                running.copy()
+            }
         };
         let [running_mean, running_var] = [moved(running_mean)?, moved(running_var)?];
         with_memory_of(&running_mean, stream, |running_mean| {
@@ -89,9 +94,10 @@ impl Norm {
                     running_mean, running_var)
             })
         })?;
-        match pass.keep {
-            true => self.count_batch(),
-            false => Ok(()),
+        if pass.keep {
+            self.count_batch()
+        } else {
+            Ok(())
         }
     }
 
@@ -238,9 +244,10 @@ impl Kernel<Cuda> for Norm {
         if dx[0].wanted() {
             // in place where dy is of no more use
             let in_place = !shortcut && matches!(dx[0], Grad::Empty(..));
-            let (to, add) = match in_place {
-                true => (d, false),
-                false => dx[0].target(stream)?.expect("it is wanted"),
+            let (to, add) = if in_place {
+                (d, false)
+            } else {
+                dx[0].target(stream)?.expect("it is wanted")
             };
             let vector = self.vector(&[at.x, &[d, to]].concat());
             let name = to.kernel(pick(vector, ["norm_backward1", "norm_backward4"]));
@@ -251,9 +258,10 @@ impl Kernel<Cuda> for Norm {
                 return dx[0].give(stream, dy);
             }
         }
-        match shortcut {
-            true => dx[3].give(stream, dy),
-            false => Ok(()),
+        if shortcut {
+            dx[3].give(stream, dy)
+        } else {
+            Ok(())
         }
     }
 }

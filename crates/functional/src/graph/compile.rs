@@ -168,9 +168,10 @@ impl<B: Backend> Compiler<B> {
         match op.clone() {
             Op::Convolution(mut conv) => {
                 (conv.relu, conv.pool) = (relu, pool);
-                match conv.pooled().contains(&0) {
-                    true => Ok(None),
-                    false => self.single(&Op::Convolution(conv), inputs, dims),
+                if conv.pooled().contains(&0) {
+                    Ok(None)
+                } else {
+                    self.single(&Op::Convolution(conv), inputs, dims)
                 }
             }
             Op::Linear(mut linear) if pool == 1 => {
@@ -201,9 +202,10 @@ impl<B: Backend> Compiler<B> {
             unreachable!("the caller has seen a batch norm")
         };
         let (mut norm, x) = (norm.clone(), &inputs[0]);
-        let shift = match norm.train && self.is_read_once(x) {
-            true => self.without_bias(x)?,
-            false => None,
+        let shift = if norm.train && self.is_read_once(x) {
+            self.without_bias(x)?
+        } else {
+            None
         };
         let mut slots = self.slots(inputs)?;
         if let Some(shortcut) = shortcut {

@@ -135,9 +135,10 @@ fn is_checked(x: &Tensor) -> bool {
 
 /// The input as a variable, if it is checked.
 fn movable(x: &Tensor) -> Result<Tensor> {
-    match is_checked(x) {
-        true => Ok(Var::from_tensor(x)?.into_inner()),
-        false => Ok(x.clone()),
+    if is_checked(x) {
+        Ok(Var::from_tensor(x)?.into_inner())
+    } else {
+        Ok(x.clone())
     }
 }
 

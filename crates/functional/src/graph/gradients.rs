@@ -263,7 +263,7 @@ impl Gradients {
         let complete = self.completed_by(&plan)?;
         self.failed = true; // until the end
         let span = tracing::info_span!("backward");
-        span.in_scope(|| self.write((&tape, &pass, &saved), &plan, &complete, how.ready))?;
+        span.in_scope(|| self.write(&tape, &pass, &saved, &plan, &complete, how.ready))?;
         let results = tape.outputs(&pass, saved)?;
         for (value, result) in outputs.iter().zip(&results) {
             value.set_result(result.clone());
@@ -318,7 +318,9 @@ impl Gradients {
     /// Runs backward. Buckets that are not handed out come back, whatever happens.
     fn write<B: Backend>(
         &mut self,
-        (tape, pass, saved): (&Tape<B>, &Pass<B>, &Saved<B>),
+        tape: &Tape<B>,
+        pass: &Pass<B>,
+        saved: &Saved<B>,
         plan: &Plan,
         complete: &[usize],
         mut ready: Option<Ready<'_>>,

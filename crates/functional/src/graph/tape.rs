@@ -272,74 +272,116 @@ impl<B: Backend> Tape<B> {
         }
         for i in (0..self.entries.len()).rev() {
             if let (Some(targets), Some(dy)) = (&plan.targets[i], sums[i].take()) {
-                self.entry_backward(pass, saved, (i, targets), dy, &mut sums, writing)?;
+                let entry = EntryBackward {
+                    tape: self,
+                    pass,
+                    saved,
+                    number: i,
+                    targets,
+                };
+                entry.run(dy, &mut sums, writing)?;
             }
             done(writing, i)?;
         }
         Ok(())
     }
+}
 
-    fn entry_backward(
+/// The backward of one entry: its kernel computes gradients of the inputs and of the parameters that forward has read.
+struct EntryBackward<'a, B: Backend> {
+    tape: &'a Tape<B>,
+    pass: &'a Pass<B>,
+    saved: &'a Saved<B>,
+    /// The entry among those of the tape.
+    number: usize,
+    /// Where each of these gradients goes.
+    targets: &'a [Target],
+}
+
+impl<B: Backend> EntryBackward<'_, B> {
+    /// Computes the gradients from that of the result, `dy`. Those of other results go to `sums`, by the entries that
+    /// have computed the results; those of parameters to their views.
+    fn run(
         &self,
-        pass: &Pass<B>,
-        saved: &Saved<B>,
-        (i, targets): (usize, &[Target]),
         dy: B::Buffer,
         sums: &mut [Option<B::Buffer>],
         writing: &mut Writing<B>,
     ) -> Result<()> {
-        self.trace("backward", i);
-        let entry = &self.entries[i];
-        let mut inputs = self.inputs(i, saved);
-        inputs.push(saved.input(i));
-        // a value that is there twice has its gradient in two parts, which are added afterwards
-        let before = |n: usize| targets[..n].iter().position(|target| *target == targets[n]);
-        let parameter = |n: usize| match targets[n] {
-            Target::Parameter(parameter) if before(n).is_none() => Some(parameter),
-            _ => None,
-        };
-        let parameters: Vec<usize> = (0..targets.len()).filter_map(parameter).collect();
-        let mut views = writing.views(&parameters).into_iter();
-        let mut dx: Vec<Grad<'_, B>> = Vec::new();
-        for (n, target) in targets.iter().enumerate() {
-            dx.push(match (*target, before(n)) {
-                (Target::Unwanted, _) => Grad::Unwanted,
-                (Target::Parameter(_), None) => views.next().expect("one for each parameter"),
-                (Target::Parameter(_), Some(first)) => dx[first].part_of_view(),
-                (Target::Result(value), _) => match sums[value].take() {
-                    Some(sum) => Grad::Sum(sum),
-                    None => {
-                        let of = &self.entries[value];
-                        Grad::Empty(of.kernel.element(), of.len)
-                    }
-                },
-            });
-        }
-        drop(views);
-        B::read(&pass.stream, &inputs, |views| {
+        self.tape.trace("backward", self.number);
+        let mut dx = self.places(sums, writing);
+        let mut inputs = self.tape.inputs(self.number, self.saved);
+        inputs.push(self.saved.input(self.number));
+        B::read(&self.pass.stream, &inputs, |views| {
             let (y, x) = views.split_last().expect("the result is the last");
-            let saved = &saved.tensors[i];
+            let saved = &self.saved.tensors[self.number];
             let at = At { x, y: *y, saved };
-            entry.kernel.backward(pass, at, dy, &mut dx)
+            let kernel = &self.tape.entries[self.number].kernel;
+            kernel.backward(self.pass, at, dy, &mut dx)
         })?;
-        for n in 0..dx.len() {
-            if let Some(first) = before(n)
-                && let Grad::Sum(part) = std::mem::replace(&mut dx[n], Grad::Unwanted)
-            {
-                B::accumulate(&pass.stream, &mut dx[first], part)?;
-            }
-        }
+        self.add_parts(&mut dx)?;
         let mut touched = Vec::new();
-        for (target, grad) in targets.iter().zip(dx) {
-            match (*target, grad) {
-                (Target::Result(value), Grad::Sum(sum)) => sums[value] = Some(sum),
-                (Target::Parameter(number), Grad::View { touched: true, .. }) => {
-                    touched.push(number);
+        for (target, gradient) in self.targets.iter().zip(dx) {
+            match (*target, gradient) {
+                (Target::Result(entry), Grad::Sum(sum)) => sums[entry] = Some(sum),
+                (Target::Parameter(parameter), Grad::View { touched: true, .. }) => {
+                    touched.push(parameter);
                 }
                 _ => {}
             }
         }
         writing.touched(&touched);
+        Ok(())
+    }
+
+    /// For each gradient the memory that the kernel writes it to, or adds it to.
+    fn places<'w>(
+        &self,
+        sums: &mut [Option<B::Buffer>],
+        writing: &'w mut Writing<B>,
+    ) -> Vec<Grad<'w, B>> {
+        let mut parameters = Vec::new();
+        for (n, target) in self.targets.iter().enumerate() {
+            if let Target::Parameter(parameter) = *target
+                && self.same_before(n).is_none()
+            {
+                parameters.push(parameter);
+            }
+        }
+        let mut views = writing.views(&parameters).into_iter();
+        let mut places: Vec<Grad<'w, B>> = Vec::new();
+        for (n, target) in self.targets.iter().enumerate() {
+            places.push(match (*target, self.same_before(n)) {
+                (Target::Unwanted, _) => Grad::Unwanted,
+                (Target::Parameter(_), None) => views.next().expect("one for each parameter"),
+                (Target::Parameter(_), Some(first)) => places[first].part_of_view(),
+                (Target::Result(entry), _) => match sums[entry].take() {
+                    Some(sum) => Grad::Sum(sum),
+                    None => {
+                        let of = &self.tape.entries[entry];
+                        Grad::Empty(of.kernel.element(), of.len)
+                    }
+                },
+            });
+        }
+        places
+    }
+
+    /// The first input with the same target as input `n`, if it stands before. A value that is an input twice has its
+    /// gradient in two parts.
+    fn same_before(&self, n: usize) -> Option<usize> {
+        let mut before = self.targets[..n].iter();
+        before.position(|target| *target == self.targets[n])
+    }
+
+    /// Adds such parts to the first one.
+    fn add_parts(&self, dx: &mut [Grad<'_, B>]) -> Result<()> {
+        for n in 0..dx.len() {
+            if let Some(first) = self.same_before(n)
+                && let Grad::Sum(part) = std::mem::replace(&mut dx[n], Grad::Unwanted)
+            {
+                B::accumulate(&self.pass.stream, &mut dx[first], part)?;
+            }
+        }
         Ok(())
     }
 }

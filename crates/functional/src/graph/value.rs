@@ -70,13 +70,12 @@ impl Value {
     pub fn new(x: &Tensor) -> Result<Self> {
         let computed = x.track_op() && !x.is_variable() && x.dtype().is_float();
         let wanted = note_variables(x)?;
-        let source = match computed {
-            true => {
-                let x = x.clone();
-                let op = Op::Candle(Rc::new(move |_: &[Tensor]| Ok(x.clone())));
-                Source::Op(op, Vec::new())
-            }
-            false => Source::Tensor(x.contiguous()?),
+        let source = if computed {
+            let x = x.clone();
+            let op = Op::Candle(Rc::new(move |_: &[Tensor]| Ok(x.clone())));
+            Source::Op(op, Vec::new())
+        } else {
+            Source::Tensor(x.contiguous()?)
         };
         Ok(Self(Rc::new(Node {
             source,
@@ -165,12 +164,11 @@ impl Value {
     }
 
     fn transposed(&self, name: &str, op: Transpose, dims: &[usize]) -> Result<Self> {
-        match op.rows == 1 || op.columns == 1 {
-            true => {
-                self.check(name, &[])?;
-                Ok(self.node(Source::Reshaped(self.clone()), dims))
-            }
-            false => self.then(name, Op::Transpose(op), &[], dims),
+        if op.rows == 1 || op.columns == 1 {
+            self.check(name, &[])?;
+            Ok(self.node(Source::Reshaped(self.clone()), dims))
+        } else {
+            self.then(name, Op::Transpose(op), &[], dims)
         }
     }
 

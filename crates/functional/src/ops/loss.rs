@@ -47,18 +47,17 @@ impl CrossEntropy {
             bail!("{op}: y is {dtype}, expected u32; convert it with to_dtype")
         }
         let (batch, y) = (y.elem_count(), y.flatten_all()?);
-        let labels = match y.device().is_cpu() {
-            true => {
-                let labels = y.to_vec1::<u32>()?;
-                if let Some(i) = labels.iter().position(|label| *label as usize >= classes) {
-                    let (label, example) = (labels[i], i * dims[0] / batch);
-                    bail!(
-                        "{op}: label {label} of example {example} is too large, y_hat has {classes} classes"
-                    )
-                }
-                Tensor::from_vec(labels, batch, y.device())? // what was checked is what is read
+        let labels = if y.device().is_cpu() {
+            let labels = y.to_vec1::<u32>()?;
+            if let Some(i) = labels.iter().position(|label| *label as usize >= classes) {
+                let (label, example) = (labels[i], i * dims[0] / batch);
+                bail!(
+                    "{op}: label {label} of example {example} is too large, y_hat has {classes} classes"
+                )
             }
-            false => y.contiguous()?.detach(),
+            Tensor::from_vec(labels, batch, y.device())? // what was checked is what is read
+        } else {
+            y.contiguous()?.detach()
         };
         Ok(Self {
             batch,

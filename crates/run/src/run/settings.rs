@@ -13,19 +13,22 @@ impl Run {
     pub(super) fn settings_of(&self, book: &Book, k: usize, data: &Dataset) -> String {
         let options = &self.options;
         let (precision, deterministic) = (options.precision, options.deterministic);
-        let device = match self.devices[0].is_cpu() {
-            true => "cpu".to_owned(),
-            false => format!("cuda, {precision:?}, deterministic: {deterministic}").to_lowercase(),
+        let device = if self.devices[0].is_cpu() {
+            "cpu".to_owned()
+        } else {
+            format!("cuda, {precision:?}, deterministic: {deterministic}").to_lowercase()
         };
         let init = options.init.as_deref().map(Path::display);
         let init = init.map_or("random".to_owned(), |file| file.to_string());
-        let order = match options.no_shuffle {
-            true => "as in the file",
-            false => "shuffled",
+        let order = if options.no_shuffle {
+            "as in the file"
+        } else {
+            "shuffled"
         };
-        let drawn = match data.source.is_synthetic {
-            true => "synthetic ",
-            false => "",
+        let drawn = if data.source.is_synthetic {
+            "synthetic "
+        } else {
+            ""
         };
         let [train, test] = [&data.train, &data.test].map(|split| split.checksum());
         let lines = [

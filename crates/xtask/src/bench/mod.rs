@@ -49,9 +49,10 @@ pub fn cpu(options: &CpuOptions) -> Result<()> {
             }
         }
     }
-    let losses = match options.has(Part::Losses) {
-        true => losses::table(options)?,
-        false => String::new(),
+    let losses = if options.has(Part::Losses) {
+        losses::table(options)?
+    } else {
+        String::new()
     };
     let markdown = report::markdown(options.threads(), &tables, &on_devices, &losses);
     println!("\n{markdown}");

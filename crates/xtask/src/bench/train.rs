@@ -90,8 +90,8 @@ pub fn apart(found: &[f32], expected: &[f32]) -> f64 {
 
 /// The largest of some differences, and NaN if one of them is.
 pub fn worst(differences: impl Iterator<Item = f64>) -> f64 {
-    differences.fold(0.0, |worst, d| match d > worst || d.is_nan() {
-        true => d,
-        false => worst,
-    })
+    differences.fold(
+        0.0,
+        |worst, d| if d > worst || d.is_nan() { d } else { worst },
+    )
 }

@@ -78,7 +78,7 @@ impl Convolution<'_> {
                     for panel in 0..outs {
                         for (i, a) in points.chunks_exact(one).enumerate() {
                             let b = &weights[(panel * ins + i) * size..][..size];
-                            self.multiply(chunks.get(c).len(), (i, panel), a, b, products);
+                            self.multiply(chunks.get(c).len(), i, panel, a, b, products);
                         }
                         self.output(chunks.get(c), panel, products, y);
                     }
@@ -148,7 +148,7 @@ impl Convolution<'_> {
                 } else {
                     &weights[(panel * ins + i) * size..][..size]
                 };
-                self.multiply(tiles.len(), (i, panel), a, b, products);
+                self.multiply(tiles.len(), i, panel, a, b, products);
             }
             self.output(tiles, panel, products, y);
         });
@@ -215,7 +215,8 @@ impl Convolution<'_> {
     fn multiply(
         &self,
         rows: usize,
-        (from, to): (usize, usize),
+        from: usize,
+        to: usize,
         points: &[f32],
         weights: &[f32],
         products: &mut [f32],

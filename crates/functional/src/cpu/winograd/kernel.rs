@@ -55,9 +55,12 @@ impl WithSimd for Multiply<'_> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let gradient = self.gradient;
-        let b_and_c = |points: usize, weights: usize| match gradient {
-            true => (points, weights),
-            false => (weights, points),
+        let b_and_c = |points: usize, weights: usize| {
+            if gradient {
+                (points, weights)
+            } else {
+                (weights, points)
+            }
         };
         let points = self.planes.points.pow(2);
         let (in_b, in_c) = b_and_c(points, self.planes.weights.pow(2));
@@ -139,9 +142,10 @@ impl Tile {
         unsafe {
             for i in 0..rows / 6 {
                 // each of these calls brings as many of the next plane's lines as b has rows
-                match i < self.width / LINE {
-                    true => self.rows::<S, 6, N, true>(simd),
-                    false => self.rows::<S, 6, N, false>(simd),
+                if i < self.width / LINE {
+                    self.rows::<S, 6, N, true>(simd);
+                } else {
+                    self.rows::<S, 6, N, false>(simd);
                 }
             }
             match rows % 6 {

@@ -132,9 +132,10 @@ impl WithSimd for ToPoints<'_> {
 impl ToPoints<'_> {
     #[inline(always)]
     fn by<S: Simd, T: Axis<N, M>, const N: usize, const M: usize>(self, simd: Lanes<S>) {
-        match self.panel.channels.is_multiple_of(Lanes::<S>::COUNT) {
-            true => self.run::<S, T, N, M, true>(simd),
-            false => self.run::<S, T, N, M, false>(simd),
+        if self.panel.channels.is_multiple_of(Lanes::<S>::COUNT) {
+            self.run::<S, T, N, M, true>(simd);
+        } else {
+            self.run::<S, T, N, M, false>(simd);
         }
     }
 
@@ -147,9 +148,10 @@ impl ToPoints<'_> {
         let (plane, width) = (self.block.len() / (M * M), self.panel.width());
         let last = self.tiles.end - 1;
         for (row, tile) in self.tiles.clone().enumerate() {
-            let border = match self.images.contains::<N>(tile) {
-                true => None,
-                false => Some(self.images.window::<N>(tile, self.panel.first)),
+            let border = if self.images.contains::<N>(tile) {
+                None
+            } else {
+                Some(self.images.window::<N>(tile, self.panel.first))
             };
             for k in (0..self.panel.channels).step_by(Lanes::<S>::COUNT) {
                 let rows = match &border {
@@ -178,9 +180,10 @@ impl ToPoints<'_> {
         #[inline(always)]
         move |i| {
             let at = images.at(sample, top + i, left, self.panel.first + k);
-            match WHOLE {
-                true => simd.gather(images.data, at, images.channels.channels),
-                false => simd.gather_part(images.data, at, images.channels.channels, lanes),
+            if WHOLE {
+                simd.gather(images.data, at, images.channels.channels)
+            } else {
+                simd.gather_part(images.data, at, images.channels.channels, lanes)
             }
         }
     }
@@ -201,9 +204,10 @@ impl ToPoints<'_> {
                 let from = from.wrapping_add(k);
                 // Safety: each pixel of the window has the panel's channels, from the k-th on as many as the mask.
                 *pixel = unsafe {
-                    match WHOLE {
-                        true => *from.cast(),
-                        false => simd.0.mask_load_ptr_f32s(mask, from),
+                    if WHOLE {
+                        *from.cast()
+                    } else {
+                        simd.0.mask_load_ptr_f32s(mask, from)
                     }
                 };
             }

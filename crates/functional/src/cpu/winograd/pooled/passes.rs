@@ -87,9 +87,10 @@ impl Pooled {
     fn transform_weights(&self, weight: &[f32], backwards: bool, to: &mut [f32]) {
         let ((inputs, outputs), widths) = ((self.g.channels, self.g.out_channels), self.widths());
         let of_output = inputs * TAPS;
-        let (rows, row_step, channels, step, width) = match backwards {
-            false => (inputs, TAPS, outputs, of_output, widths.1),
-            true => (outputs, of_output, inputs, TAPS, widths.0),
+        let (rows, row_step, channels, step, width) = if backwards {
+            (outputs, of_output, inputs, TAPS, widths.0)
+        } else {
+            (inputs, TAPS, outputs, of_output, widths.1)
         };
         let to = Disjoint::new(to);
         for_each(rows, |row| {
@@ -122,9 +123,10 @@ impl Backward<'_> {
         let (wide_in, wide_out) = self.pooled.widths();
         let groups = Chunks::new(0..g.batch, g.batch.div_ceil(SUMS).max(SAMPLES));
         let wanted = dx.is_some();
-        let (sample, turned) = match wanted {
-            true => (g.sample(), block(g.out_channels, wide_in)),
-            false => (0, 0),
+        let (sample, turned) = if wanted {
+            (g.sample(), block(g.out_channels, wide_in))
+        } else {
+            (0, 0)
         };
         let dx = Disjoint::new(dx.unwrap_or_default());
         // a group's sums: rows of taps, and the bias in the last one
