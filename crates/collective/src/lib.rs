@@ -36,7 +36,7 @@ pub use algorithm::{Algorithm, Partial, Schedule, Sum};
 pub use barrier::Deadline;
 pub use error::Error;
 pub use group::{GroupOptions, Member, group, group_in};
-pub use order::SumOrder;
+pub use order::{Addition, SumOrder};
 pub use peers::connect;
 pub use process_group::ProcessGroup;
 pub use stream::CommunicationStream;

@@ -13,14 +13,32 @@ use std::ops::Range;
 pub struct SumOrder {
     /// How many vectors each process brings.
     pub vectors: Vec<usize>,
-    /// The additions, one after the other: vector `.1` is added to vector `.0`. The numbers count the vectors of all
-    /// processes. At the end vector 0 is the sum.
-    pub additions: Vec<(usize, usize)>,
+    /// The additions, one after the other. At the end vector 0 is the sum.
+    pub additions: Vec<Addition>,
     /// The first member of each process, and the number of all.
     starts: Vec<usize>,
     /// The members that each vector is the sum of.
     members: Vec<Range<usize>>,
     in_pairs: bool,
+}
+
+/// One vector is added to another. The numbers count the vectors of all processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Addition {
+    /// The vector that becomes the sum.
+    pub to: usize,
+    /// The vector that is added to it.
+    pub other: usize,
+}
+
+/// An addition of two sums of consecutive members.
+struct Join {
+    /// The first member of the sum that the other is added to.
+    to: usize,
+    /// The first member of the other.
+    other: usize,
+    /// Behind the last member of both.
+    end: usize,
 }
 
 impl SumOrder {
@@ -29,36 +47,42 @@ impl SumOrder {
     /// ```
     /// let order = collective::SumOrder::new(&[3, 1], Default::default());
     /// assert_eq!(order.vectors, [2, 1]); // 0+1 and 2, and 3
-    /// assert_eq!(order.additions, [(1, 2), (0, 1)]); // (0+1) + (2+3)
+    /// let additions = order.additions.iter().map(|addition| (addition.to, addition.other));
+    /// assert!(additions.eq([(1, 2), (0, 1)])); // (0+1) + (2+3)
     /// ```
     pub fn new(members: &[usize], algorithm: Algorithm) -> Self {
-        let ends = members.iter().scan(0, |end, n| {
-            *end += n;
-            Some(*end)
-        });
-        let starts: Vec<usize> = [0].into_iter().chain(ends).collect();
+        let mut starts = vec![0];
+        for n in members {
+            starts.push(starts[starts.len() - 1] + n);
+        }
         let (k, in_pairs) = (starts[members.len()], algorithm != Algorithm::Star);
-        // a member, one that is added to it, and where the members of the new sum end
-        let all: Vec<(usize, usize, usize)> = if in_pairs {
-            pairs(k)
-        } else {
-            (1..k).map(|other| (0, other, other + 1)).collect()
+        let joins = if in_pairs { pairs(k) } else { one_by_one(k) };
+        // a process does those of its own members before it brings its vectors
+        let is_in_one_process = |join: &Join| {
+            let mut processes = starts.windows(2);
+            processes.any(|own| own[0] <= join.to && join.end <= own[1])
         };
-        let in_one = |(to, _, end): &(usize, usize, usize)| {
-            starts.windows(2).any(|own| own[0] <= *to && *end <= own[1])
-        };
-        let (inside, between): (Vec<_>, Vec<_>) = all.into_iter().partition(in_one);
-        let is_added = |member: &usize| inside.iter().any(|(_, other, _)| other == member);
+        let (inside, between): (Vec<Join>, Vec<Join>) =
+            joins.into_iter().partition(is_in_one_process);
+        // the first members of the vectors that are left
+        let is_added = |member: &usize| inside.iter().any(|join| join.other == *member);
         let heads: Vec<usize> = (0..k).filter(|member| !is_added(member)).collect();
-        let number = |member| heads.partition_point(|head| *head < member);
-        let vectors = |own: &[usize]| number(own[1]) - number(own[0]);
-        let addition = |(to, other, _)| (number(to), number(other));
+        let vector_of = |member| heads.partition_point(|head| *head < member);
+        let mut additions = Vec::new();
+        for join in between {
+            additions.push(Addition {
+                to: vector_of(join.to),
+                other: vector_of(join.other),
+            });
+        }
+        let processes = starts.windows(2);
+        let vectors = processes.map(|own| vector_of(own[1]) - vector_of(own[0]));
         let ends = heads[1..].iter().chain([&k]);
-        let members = heads.iter().zip(ends);
+        let members = heads.iter().zip(ends).map(|(head, end)| *head..*end);
         Self {
-            vectors: starts.windows(2).map(vectors).collect(),
-            additions: between.into_iter().map(addition).collect(),
-            members: members.map(|(head, end)| *head..*end).collect(),
+            vectors: vectors.collect(),
+            additions,
+            members: members.collect(),
             starts,
             in_pairs,
         }
@@ -86,7 +110,7 @@ impl SumOrder {
                 // in blocks that stay in the cache
                 for start in (0..len).step_by(BLOCK) {
                     let block = start..len.min(start + BLOCK);
-                    for &(to, other) in &self.additions {
+                    for &Addition { to, other } in &self.additions {
                         let (before, from) = vectors.split_at_mut(other * len);
                         add(&mut before[to * len..][block.clone()], &from[block.clone()]);
                     }
@@ -150,15 +174,26 @@ pub(crate) fn parts(members: usize) -> Schedule {
     }
 }
 
-/// The tree over `k` members: a member, the one that is added to it, and where the members of the new sum end.
-fn pairs(k: usize) -> Vec<(usize, usize, usize)> {
+/// The tree over `k` members.
+fn pairs(k: usize) -> Vec<Join> {
     let rounds = Schedule::new(Algorithm::Tree, k).rounds;
     let sums = rounds.iter().flatten().filter(|sum| sum.from.len() == 2);
-    sums.map(|sum| {
+    let join = |sum: &Sum| {
         let (to, other) = (sum.from[0], sum.from[1]);
-        (to, other, (2 * other - to).min(k))
-    })
-    .collect()
+        let end = (2 * other - to).min(k);
+        Join { to, other, end }
+    };
+    sums.map(join).collect()
+}
+
+/// From the first of `k` members to the last.
+fn one_by_one(k: usize) -> Vec<Join> {
+    let join = |other| Join {
+        to: 0,
+        other,
+        end: other + 1,
+    };
+    (1..k).map(join).collect()
 }
 
 #[cfg(test)]
@@ -197,8 +232,9 @@ mod tests {
                 rounds.push(round);
             }
         }
-        for (to, other) in &order.additions {
-            let [to, other] = [to, other].map(|vector| order.members[*vector].start);
+        for addition in &order.additions {
+            let first_member = |vector: usize| order.members[vector].start;
+            let (to, other) = (first_member(addition.to), first_member(addition.other));
             rounds.push(vec![Sum::new(to, vec![to, other], 0)]);
         }
         let all = Schedule {

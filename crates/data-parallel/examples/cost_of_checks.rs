@@ -19,8 +19,9 @@ fn lenet(vb: VarBuilder<'_>) -> Result<Sequential> {
     let fc2 = candle_nn::linear(120, 84, vb.pp("fc2"))?;
     let fc3 = candle_nn::linear(84, 10, vb.pp("fc3"))?;
     Ok(Sequential::new().add(candle(move |x: &Tensor| {
-        let h = x.apply(&conv1)?.relu()?.avg_pool2d(2)?;
-        let h = h.apply(&conv2)?.relu()?.avg_pool2d(2)?.flatten_from(1)?;
+        let first = x.apply(&conv1)?.relu()?.avg_pool2d(2)?;
+        let second = first.apply(&conv2)?.relu()?.avg_pool2d(2)?;
+        let h = second.flatten_from(1)?;
         h.apply(&fc1)?.relu()?.apply(&fc2)?.relu()?.apply(&fc3)
     })))
 }

@@ -85,9 +85,10 @@ pub fn enlarged(inputs: usize, outputs: usize, vb: VarBuilder<'_>) -> Result<Seq
     let bias = vb.get_with_hints(outputs, "bias", Init::Const(0.0))?;
     let moved = candle(move |x: &Tensor| {
         let (b, h, w, _) = x.dims4()?;
-        let x = x.reshape(&[b, h, w, 2, 2, outputs][..])?;
-        let x = x.permute((0, 1, 3, 2, 4, 5))?;
-        x.reshape((b, 2 * h, 2 * w, outputs))?.broadcast_add(&bias)
+        let squares = x.reshape(&[b, h, w, 2, 2, outputs][..])?;
+        let rows = squares.permute((0, 1, 3, 2, 4, 5))?;
+        rows.reshape((b, 2 * h, 2 * w, outputs))?
+            .broadcast_add(&bias)
     });
     Ok(Sequential::new().add(four).add(moved))
 }

@@ -1,7 +1,7 @@
 //! What a minibatch counts in the mean of a step.
 
 use candle_core::{DType, Result, Tensor};
-use devices::{Context, catch_panic, ensure};
+use devices::{Context, ensure, or_panic};
 
 use crate::data::Data;
 
@@ -13,9 +13,7 @@ pub(crate) type CountOf = dyn Fn(&[Tensor], &[Tensor]) -> Result<f64> + Send + S
 /// # Errors
 /// If it is no number that can be added to others: NaN, infinite or negative. A panic becomes an error.
 pub(crate) fn checked(count: &CountOf, data: &Data) -> Result<f64> {
-    let counted = catch_panic(|| count(&data.x, &data.y))
-        .unwrap_or_else(|panicked| Err(panicked.into()))
-        .context("mean_over")?;
+    let counted = or_panic(|| count(&data.x, &data.y)).context("mean_over")?;
     ensure!(
         is_count(counted),
         "mean_over gives {counted}; expected a finite number, 0 or more. No step was taken"

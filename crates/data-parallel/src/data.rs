@@ -1,7 +1,7 @@
 //! The tensors of a minibatch, or of a replica's part of it, whatever form a program's batches have.
 
 use candle_core::{DType, Device, Result, Tensor};
-use devices::{bail, catch_panic};
+use devices::{bail, or_panic};
 use training::{Batch, named, num_examples_of, tensors};
 
 /// Inputs and targets, which have one first dimension: the examples.
@@ -23,7 +23,7 @@ impl Data {
 
     /// As [`new`](Self::new); a panic in a `map` of the program becomes an error.
     pub fn of_program(x: &impl Batch, y: &impl Batch) -> Result<Self> {
-        catch_panic(|| Self::new(x, y)).unwrap_or_else(|panicked| Err(panicked.into()))
+        or_panic(|| Self::new(x, y))
     }
 
     /// An error that names a number that is NaN or infinite, in f32 on the CPU.

@@ -8,8 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use candle_core::{Device, Result, Tensor};
 use candle_nn::VarBuilder;
-use collective::cost::Link;
-use collective::{Algorithm, GroupOptions, Member};
+use collective::{Algorithm, Member};
 use devices::{Context, ensure, lock, with_room};
 use functional::Network;
 use training::{Batch, DataIter, rng, shares, weights};
@@ -197,8 +196,9 @@ impl DataParallel {
         let state = self.states.get(i).with_context(|| {
             format!("{name} was not initialized on replica {i}: the network is on {devices}")
         })?;
-        let var = state.get(name);
-        let var = var.with_context(|| format!("the network has no parameter {name}"))?;
+        let var = state
+            .get(name)
+            .with_context(|| format!("the network has no parameter {name}"))?;
         Ok(var.copy()?.detach())
     }
 
@@ -564,7 +564,7 @@ impl DataParallel {
         if !self.how.sync_bn || !self.processes.are_one() {
             return Ok((0..k).map(|_| None).collect());
         }
-        let members = collective::group(k, group_options(&self.how, self.how.link));
+        let members = collective::group(k, self.how.group_options(self.how.link));
         Ok(members.into_iter().map(Some).collect())
     }
 
@@ -575,15 +575,6 @@ impl DataParallel {
     ) -> Result<T> {
         let mut results = self.on_each(vec![()], move |replica, ()| job(replica))?;
         results.pop().context("there is no replica")
-    }
-}
-
-/// How the replicas of a group sum.
-fn group_options(how: &Replication, link: Option<Link>) -> GroupOptions {
-    GroupOptions {
-        algorithm: how.allreduce,
-        timeout: how.timeout,
-        link,
     }
 }
 
@@ -601,7 +592,7 @@ fn warnings(how: &Replication, devices: &[Device], candle_is_limited: bool) -> V
 
 /// The memberships of each replica; the groups of gradients and norms have the replicas of other processes as well.
 fn groups(processes: &Processes, how: &Replication, k: usize) -> Result<Vec<Groups>> {
-    let options = |link| group_options(how, link);
+    let options = |link| how.group_options(link);
     let of_all = || {
         let members = match processes.channel()? {
             None => collective::group(k, options(how.link)),

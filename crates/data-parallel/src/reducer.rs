@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 
 use candle_core::{Device, Result, Tensor};
 use collective::{CommunicationStream, Member};
-use devices::{Context, catch_panic, with_room};
+use devices::{Context, or_panic, with_room};
 use functional::{Bucket, Values};
 
 use crate::receive::receive;
@@ -55,8 +55,7 @@ impl Reducer {
         let (outbox, sums) = channel();
         let serve = move || {
             while let Ok(bucket) = receive(&inbox) {
-                let sum = catch_panic(|| all_reduce(&mut member, &stream, bucket, reduce_on));
-                let sum = sum.unwrap_or_else(|panicked| Err(panicked.into()));
+                let sum = or_panic(|| all_reduce(&mut member, &stream, bucket, reduce_on));
                 let failed = sum.is_err();
                 if outbox.send(sum).is_err() || failed {
                     return;
@@ -64,8 +63,10 @@ impl Reducer {
             }
         };
         let name = format!("{name}, all-reduce");
-        let thread = std::thread::Builder::new().name(name).spawn(serve);
-        let thread = thread.context("a thread could not be started")?;
+        let thread = std::thread::Builder::new()
+            .name(name)
+            .spawn(serve)
+            .context("a thread could not be started")?;
         Ok(Self {
             buckets: Some(buckets),
             sums: Sums::OfAll(sums),

@@ -8,7 +8,7 @@ use std::sync::mpsc::{SendError, Sender};
 
 use candle_core::{Error, Result, Tensor};
 use collective::Member;
-use devices::{Context, catch_panic, ensure};
+use devices::{Context, ensure, or_panic};
 use functional::{Backward, Bucket, Network, Summation, Value, Values, not_finite, not_finite_sum};
 
 use crate::cores::Cores;
@@ -88,8 +88,10 @@ pub(crate) struct Minibatch {
     pub rule: StepRule,
     /// The number of the trainer among those of the network.
     pub trainer: usize,
-    /// The steps before this one, and the minibatches of this step before this one.
-    pub number: (usize, usize),
+    /// The steps before this one.
+    pub step: usize,
+    /// The minibatches of this step before this one.
+    pub before: usize,
     /// What the sums of this step are divided by if this is its last minibatch; otherwise the gradients wait.
     pub step_with: Option<f64>,
     /// Whether gradients of candle's operations are compared with finite differences, where they are new.
@@ -310,8 +312,7 @@ impl Replica {
     /// Runs `f` on this replica's share of the cores, as soon as one of them is free. A panic becomes an error.
     fn compute<T>(&mut self, f: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         let cores = self.shared.cores.clone();
-        let caught = cores.compute(|| catch_panic(|| f(self)));
-        caught.unwrap_or_else(|panicked| Err(panicked.into()))
+        cores.compute(|| or_panic(|| f(self)))
     }
 
     /// Writes the sum of the losses and the outputs down: here shapes are checked. None without an example, unless the
@@ -330,7 +331,8 @@ impl Replica {
             seed: self.seed,
             replica: self.rank,
             trainer: minibatch.trainer,
-            number: minibatch.number,
+            step: minibatch.step,
+            minibatch: minibatch.before,
         };
         let (losses, outputs) = pass.run(|| {
             if minibatch.checks_gradients {
@@ -587,10 +589,9 @@ impl Replica {
         let Some(members) = &self.members else {
             return error;
         };
-        let norms = members.norms.as_ref().and_then(|norms| norms.failure());
-        let missed = norms.map(Error::from);
-        let missed = missed.or_else(|| members.reducer.failure());
-        missed.unwrap_or(error)
+        let of_norms = members.norms.as_ref().and_then(|norms| norms.failure());
+        let of_sums = || members.reducer.failure();
+        of_norms.map(Error::from).or_else(of_sums).unwrap_or(error)
     }
 
     /// Leaves all groups: the other replicas no longer wait for this one.

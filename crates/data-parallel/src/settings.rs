@@ -4,8 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use collective::Algorithm;
 use collective::cost::Link;
+use collective::{Algorithm, GroupOptions};
 
 /// How the replicas of a network work together, for
 /// [`DataParallel::with`](crate::DataParallel::with).
@@ -56,6 +56,17 @@ impl Default for Replication {
             allow_unused: false,
             timeout: Some(Duration::from_secs(600)),
             link: None,
+        }
+    }
+}
+
+impl Replication {
+    /// How the replicas of a group sum.
+    pub(crate) fn group_options(&self, link: Option<Link>) -> GroupOptions {
+        GroupOptions {
+            algorithm: self.allreduce,
+            timeout: self.timeout,
+            link,
         }
     }
 }

@@ -204,9 +204,8 @@ impl Slot {
                 Some(found) => devices::to_device(&found.flatten_all()?, var.device()),
             }
         };
-        let all = parts.iter().map(of_param);
-        let all = all.collect::<Result<Vec<_>>>()?;
-        let all = Tensor::cat(&all, 0)?;
+        let of_params = parts.iter().map(of_param).collect::<Result<Vec<_>>>()?;
+        let all = Tensor::cat(&of_params, 0)?;
         Ok(if all.device().is_cpu() {
             Values::Floats(all.to_vec1()?)
         } else {
@@ -236,9 +235,11 @@ fn gradients(
     trained: &[usize],
     how: &Replication,
 ) -> Result<Gradients> {
-    let trained = trained.iter().map(|i| &parameters[*i]);
-    let trained = trained.map(|(name, param)| (name.as_str(), param));
-    let mut gradients = Gradients::new(trained, how.bucket_bytes / size_of::<f32>())?;
+    let named = trained.iter().map(|i| {
+        let (name, param) = &parameters[*i];
+        (name.as_str(), param)
+    });
+    let mut gradients = Gradients::new(named, how.bucket_bytes / size_of::<f32>())?;
     gradients.allow_unused(how.allow_unused);
     Ok(gradients)
 }

@@ -107,14 +107,14 @@ impl Trainer {
         if let Some(steps) = state.get(STEPS) {
             let steps: Vec<i64> = steps.to_vec1()?;
             let (all, of_each) = steps.split_first().context("steps: of none")?;
-            let lr = state
-                .get(LR)
-                .map(|lr| lr.flatten_all()?.get(0)?.to_scalar::<f64>());
-            let lr = lr.transpose()?;
-            let number = state
-                .get(NUMBER)
-                .map(|number| number.flatten_all()?.get(0)?.to_scalar());
-            let number: i64 = number.transpose()?.unwrap_or(0);
+            let lr: Option<f64> = match state.get(LR) {
+                None => None,
+                Some(lr) => Some(lr.flatten_all()?.get(0)?.to_scalar()?),
+            };
+            let number: i64 = match state.get(NUMBER) {
+                None => 0,
+                Some(number) => number.flatten_all()?.get(0)?.to_scalar()?,
+            };
             let slots = if of_each.is_empty() {
                 Default::default() // before the first step
             } else {
@@ -306,9 +306,8 @@ impl DataParallel {
         }
         let params: Vec<&(String, Var)> = self.states[0].parameters().collect();
         let sum = |param: &Var| Ok(crc32fast::hash(&bytes(param)?).to_le_bytes());
-        let sums = params.iter().map(|(_, param)| sum(param));
-        let sums = sums.collect::<Result<Vec<_>>>()?.concat();
-        let all = self.processes.gather(&sums)?;
+        let sums: Result<Vec<[u8; 4]>> = params.iter().map(|(_, param)| sum(param)).collect();
+        let all = self.processes.gather(&sums?.concat())?;
         let Some(other) = all.iter().position(|sums| *sums != all[0]) else {
             return Ok(());
         };

@@ -765,7 +765,8 @@ impl Trainer {
             loss: self.loss.clone(),
             rule,
             trainer: self.number,
-            number: (self.steps, self.waiting.minibatches),
+            step: self.steps,
+            before: self.waiting.minibatches,
             step_with,
             checks_gradients: self.checks_gradients,
             checks_numbers: self.checks_numbers,
@@ -920,8 +921,8 @@ impl Trainer {
             Ok((data, count)) => (data.examples, *count),
             Err(_) => (0, 0.0),
         };
-        let wants_to_stop = self.wants_to_stop.as_ref();
-        let wants_to_stop = wants_to_stop.is_some_and(|flag| flag.load(Ordering::Relaxed));
+        let is_set = |flag: &Arc<AtomicBool>| flag.load(Ordering::Relaxed);
+        let wants_to_stop = self.wants_to_stop.as_ref().is_some_and(is_set);
         let flags = [wants_to_stop, own.is_err()].map(|flag| f64::from(u8::from(flag)));
         let mut sums = [examples as f64, count, flags[0], flags[1]];
         self.net.processes.sum(&mut sums)?;

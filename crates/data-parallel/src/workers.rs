@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use candle_core::Result;
 use collective::Deadline;
-use devices::{Context, bail, catch_panic, find, lock, message};
+use devices::{Context, bail, find, lock, message, or_panic};
 
 use crate::receive::receive;
 use crate::replica::Replica;
@@ -39,8 +39,7 @@ impl Worker {
         let (made, state) = channel();
         let own_name = name.clone();
         let serve = move || {
-            let replica = catch_panic(|| make(&own_name));
-            let replica = replica.unwrap_or_else(|panicked| Err(panicked.into()));
+            let replica = or_panic(|| make(&own_name));
             let state = replica.as_ref().map(|replica| replica.state.clone());
             let _ = made.send(state.map_err(|error| message(error.to_string())));
             if let Ok(mut replica) = replica {
@@ -51,10 +50,12 @@ impl Worker {
                 }
             }
         };
-        let thread = std::thread::Builder::new().name(name.clone()).spawn(serve);
-        let thread = thread.context("a thread could not be started")?;
-        let state = state.recv().ok().context("its thread has ended")?;
-        let state = state.with_context(|| format!("replica {name} cannot be built"))?;
+        let thread = std::thread::Builder::new()
+            .name(name.clone())
+            .spawn(serve)
+            .context("a thread could not be started")?;
+        let made = state.recv().ok().context("its thread has ended")?;
+        let state = made.with_context(|| format!("replica {name} cannot be built"))?;
         let worker = Self {
             name,
             given_up: AtomicBool::new(false),
@@ -75,9 +76,7 @@ impl Worker {
         let (name, left) = (self.name.clone(), self.left.clone());
         let job: Job = Box::new(move |replica| {
             replica.in_step = false;
-            let result = catch_panic(|| job(replica));
-            let result = result.unwrap_or_else(|panicked| Err(panicked.into()));
-            let result = result.map_err(|error| {
+            let result = or_panic(|| job(replica)).map_err(|error| {
                 let cause = replica.cause(error);
                 if replica.in_step {
                     replica.leave();
@@ -138,13 +137,15 @@ impl Workers {
         drop(order);
         drop(done);
         let end = self.collect(&inbox, &mut results);
-        let missing = results.iter().zip(&self.all);
-        let missing = missing.filter_map(|(result, worker)| result.is_none().then_some(worker));
-        let missing: Vec<&Worker> = missing.collect();
-        let give_up = |worker: &&Worker| worker.given_up.store(true, Ordering::Relaxed);
-        missing.iter().for_each(give_up);
-        let came = first_cause(results.into_iter().flatten().collect());
-        let came = came.map_err(|error| self.name_the_missing(error))?;
+        let mut missing: Vec<&Worker> = Vec::new();
+        for (result, worker) in results.iter().zip(&self.all) {
+            if result.is_none() {
+                worker.given_up.store(true, Ordering::Relaxed);
+                missing.push(worker);
+            }
+        }
+        let came = first_cause(results.into_iter().flatten().collect())
+            .map_err(|error| self.name_the_missing(error))?;
         match (missing.is_empty(), end, self.timeout) {
             (true, ..) => Ok(came),
             (_, RecvTimeoutError::Timeout, Some(limit)) => Err(late(&missing, limit)),

@@ -88,8 +88,10 @@ fn follow(first: &Device, second: &Device) -> Result<()> {
     use candle_core::Error;
     match (first, second) {
         (Device::Cuda(first), Device::Cuda(second)) if first.id() != second.id() => {
-            let here = first.cuda_stream().record_event(None);
-            let here = here.map_err(Error::wrap)?;
+            let here = first
+                .cuda_stream()
+                .record_event(None)
+                .map_err(Error::wrap)?;
             second.cuda_stream().wait(&here).map_err(Error::wrap)
         }
         _ => Ok(()),

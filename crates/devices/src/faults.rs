@@ -17,8 +17,8 @@ pub struct Panicked(pub String);
 impl Panicked {
     /// The panic with this payload, as a thread's `join` returns it.
     pub fn of(panic: &(dyn Any + Send)) -> Self {
-        let text = panic.downcast_ref::<String>().map(String::as_str);
-        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        let owned = panic.downcast_ref::<String>().map(String::as_str);
+        let text = owned.or_else(|| panic.downcast_ref::<&str>().copied());
         Self(text.unwrap_or("no message").to_owned())
     }
 }
@@ -46,6 +46,19 @@ impl From<Panicked> for Error {
 pub fn catch_panic<T>(f: impl FnOnce() -> T) -> std::result::Result<T, Panicked> {
     let caught = panic::catch_unwind(AssertUnwindSafe(f));
     caught.map_err(|panic| Panicked::of(&*panic))
+}
+
+/// Runs `f`. If it panics, the panic is the error.
+///
+/// ```
+/// let panics = devices::or_panic(|| -> candle_core::Result<()> { panic!("image 7 is broken") });
+/// assert_eq!(panics.unwrap_err().to_string(), "it panicked: image 7 is broken");
+/// ```
+///
+/// # Errors
+/// Those of `f`, and its panic.
+pub fn or_panic<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_panic(f).unwrap_or_else(|panicked| Err(panicked.into()))
 }
 
 /// Locks `mutex`, also if a thread has panicked while it had the lock: its panic is reported elsewhere.
@@ -137,8 +150,7 @@ pub fn on_devices<T>(what: &str, devices: &[Device], f: impl FnOnce() -> Result<
 }
 
 fn named<T>(name: impl Fn() -> String, f: impl FnOnce() -> Result<T>) -> Result<T> {
-    let caught = catch_panic(f).unwrap_or_else(|panicked| Err(panicked.into()));
-    caught.with_context(name)
+    or_panic(f).with_context(name)
 }
 
 #[cfg(test)]

@@ -109,8 +109,8 @@ fn reason(error: &Error) -> NoGpu {
 /// cudarc panics where a library cannot be loaded, which it names in quotes, and where the driver lacks
 /// a function.
 fn reason_of_panic(text: &str) -> NoGpu {
-    let library = text.split('"').nth(1);
-    let library = library.filter(|_| text.contains("shared library"));
+    let quoted = text.split('"').nth(1);
+    let library = quoted.filter(|_| text.contains("shared library"));
     let symbol = text.split_once("Missing symbol ").map_or("", |(_, s)| s);
     let old = |name: &str| {
         format!("the installed {name} is older than the one this program needs; update {name}")

@@ -27,7 +27,8 @@ pub use copies::{barrier, synchronize, to_device, view_to_device};
 pub use cores::{GivenCores, cores, cores_each, given_cores, limit_cores};
 pub use errors::{Context, find, io_kind, message, without_backtrace, wrap};
 pub use faults::{
-    Panicked, catch_panic, device_name, device_names, lock, on_devices, on_replica, quietly,
+    Panicked, catch_panic, device_name, device_names, lock, on_devices, on_replica, or_panic,
+    quietly,
 };
 pub use find::{DeviceKind, devices, devices_of_kind, find_devices, try_all_gpus, try_gpu};
 pub use lend::{Lent, lend};

@@ -90,8 +90,9 @@ pub fn flush_folder(folder: &Path) -> io::Result<()> {
 /// Writes a file under a name of its own, and gives it its name.
 fn put(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
     static WRITTEN: AtomicUsize = AtomicUsize::new(0);
-    let name = path.file_name();
-    let name = name.ok_or_else(|| io::Error::other("its name is empty"))?;
+    let name = path
+        .file_name()
+        .ok_or_else(|| io::Error::other("its name is empty"))?;
     // no other thread or process has this name
     let (process, number) = (std::process::id(), WRITTEN.fetch_add(1, Relaxed));
     let mut partial = OsString::from(".");

@@ -145,8 +145,9 @@ impl Folder {
 
     /// The names of all files.
     pub(crate) fn names(&self) -> Result<Vec<String>> {
-        let entries = fs::read_dir(&self.path).and_then(Iterator::collect::<io::Result<Vec<_>>>);
-        let entries = entries.with_context(|| format!("cannot read {}", self.path.display()))?;
+        let entries = fs::read_dir(&self.path)
+            .and_then(Iterator::collect::<io::Result<Vec<_>>>)
+            .with_context(|| format!("cannot read {}", self.path.display()))?;
         let names = entries.into_iter().map(|entry| entry.file_name());
         Ok(names.filter_map(|name| name.into_string().ok()).collect())
     }

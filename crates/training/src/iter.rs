@@ -100,13 +100,28 @@ pub struct DataIter<X = Tensor, Y = Tensor> {
     batch_size: usize,
     /// Without a seed, the order is the files'.
     seed: Option<u64>,
-    /// An epoch, and how many of its examples are left out: an interrupted run has had them.
-    begun: (usize, usize),
+    begun: Begun,
     /// Whether a last minibatch that is not full is left out.
     drops_last: bool,
-    /// The shards of a minibatch that this process makes, and the weights of all into which a minibatch is split.
-    shards: (Range<usize>, Vec<f64>),
+    part: Part,
     stop: Stop,
+}
+
+/// An epoch in which an interrupted run goes on.
+#[derive(Clone, Debug, Default)]
+struct Begun {
+    epoch: usize,
+    /// How many of its examples the run has had.
+    examples: usize,
+}
+
+/// What this process makes of a minibatch.
+#[derive(Clone, Debug)]
+struct Part {
+    /// Its shards.
+    shards: Range<usize>,
+    /// The weights of all shards into which the minibatch is split.
+    weights: Vec<f64>,
 }
 
 impl<X, Y> fmt::Debug for DataIter<X, Y> {
@@ -116,7 +131,7 @@ impl<X, Y> fmt::Debug for DataIter<X, Y> {
             .field("batch_size", &self.batch_size)
             .field("seed", &self.seed)
             .field("drops_last", &self.drops_last)
-            .field("shards", &self.shards)
+            .field("part", &self.part)
             .finish_non_exhaustive()
     }
 }
@@ -139,9 +154,12 @@ impl<X: Batch, Y: Batch> DataIter<X, Y> {
             num_examples,
             batch_size,
             seed,
-            begun: (0, 0),
+            begun: Begun::default(),
             drops_last: false,
-            shards: (0..1, vec![1.0]),
+            part: Part {
+                shards: 0..1,
+                weights: vec![1.0],
+            },
             stop: Stop::NEVER,
         })
     }
@@ -282,7 +300,7 @@ impl<X: Batch, Y: Batch> DataIter<X, Y> {
 
     /// Whether it makes only a part of each minibatch, as [`shards`](Self::shards) says.
     pub fn is_part(&self) -> bool {
-        self.shards.1.len() > 1
+        self.part.weights.len() > 1
     }
 
     /// Ends every epoch early once `flag` is set: this is how Ctrl-C ends a run in order.
@@ -325,7 +343,7 @@ impl<X: Batch, Y: Batch> DataIter<X, Y> {
             "cannot leave out {batches} minibatches: an epoch has {all}"
         );
         let examples = self.num_examples().min(batches * self.batch_size);
-        self.begun = (epoch, examples);
+        self.begun = Begun { epoch, examples };
         Ok(self)
     }
 
@@ -351,7 +369,8 @@ impl<X: Batch, Y: Batch> DataIter<X, Y> {
             shards.start <= shards.end && shards.end <= of,
             "shards {shards:?} are not within 0..{of}"
         );
-        self.shards = (shards, vec![1.0; of]);
+        let weights = vec![1.0; of];
+        self.part = Part { shards, weights };
         Ok(self)
     }
 
@@ -360,9 +379,9 @@ impl<X: Batch, Y: Batch> DataIter<X, Y> {
     /// # Errors
     /// Where there is not one weight for each shard.
     pub fn split_by(mut self, weights: &[f64]) -> Result<Self> {
-        let (n, of) = (weights.len(), self.shards.1.len());
+        let (n, of) = (weights.len(), self.part.weights.len());
         ensure!(n == of, "{n} weights for {of} shards; give one for each");
-        self.shards.1 = weights.to_vec();
+        self.part.weights = weights.to_vec();
         Ok(self)
     }
 
@@ -398,17 +417,17 @@ impl<X: Batch, Y: Batch> DataIter<X, Y> {
             order.shuffle(&mut generator(seed, b"shuf", epoch as u32));
         }
         order.truncate(self.num_examples());
-        let (begun, had) = self.begun;
-        if epoch == begun {
-            order.drain(..had.min(order.len())); // `drop_last` may have left fewer
+        if epoch == self.begun.epoch {
+            let had = self.begun.examples.min(order.len()); // `drop_last` may have left fewer
+            order.drain(..had);
         }
         order
     }
 
     /// This process's part of the minibatch with these numbers.
     fn minibatch(&self, numbers: &[u32], epoch: usize) -> Result<(X, Y)> {
-        let (own, weights) = &self.shards;
-        let shares = shares(numbers.len(), weights);
+        let own = &self.part.shards;
+        let shares = shares(numbers.len(), &self.part.weights);
         let first = |shard: usize| shares[..shard].iter().sum::<usize>();
         let own = &numbers[first(own.start)..first(own.end)];
         if own.is_empty() {

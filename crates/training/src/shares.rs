@@ -16,8 +16,9 @@ pub fn shares(n: usize, weights: &[f64]) -> Vec<usize> {
     let left = n.saturating_sub(shares.iter().sum());
     for _ in 0..left {
         // the first of those that miss most
-        let most = (0..shares.len()).rev();
-        let most = most.max_by(|a, b| missing(*a, &shares).total_cmp(&missing(*b, &shares)));
+        let from_the_last = (0..shares.len()).rev();
+        let most =
+            from_the_last.max_by(|a, b| missing(*a, &shares).total_cmp(&missing(*b, &shares)));
         shares[most.expect("there is a replica")] += 1;
     }
     while n >= shares.len() && shares.contains(&0) {

@@ -312,10 +312,11 @@ pub fn to_bytes(
     tensors: &[(String, Tensor)],
     metadata: Option<HashMap<String, String>>,
 ) -> Result<Vec<u8>> {
-    let tensors = tensors.iter();
-    let tensors = tensors.map(|(name, t)| Ok((name.as_str(), t.to_device(&Device::Cpu)?)));
-    let tensors: Vec<(&str, Tensor)> = tensors.collect::<Result<_>>()?;
-    Ok(safetensors::serialize(tensors, metadata)?)
+    let mut on_host = Vec::new();
+    for (name, tensor) in tensors {
+        on_host.push((name.as_str(), tensor.to_device(&Device::Cpu)?));
+    }
+    Ok(safetensors::serialize(on_host, metadata)?)
 }
 
 #[cfg(test)]

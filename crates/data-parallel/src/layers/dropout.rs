@@ -27,8 +27,10 @@ pub(crate) struct Pass {
     pub replica: usize,
     /// Among the trainers of the network.
     pub trainer: usize,
-    /// The steps before this one, and the minibatches of this step before this one.
-    pub number: (usize, usize),
+    /// The steps before this one.
+    pub step: usize,
+    /// The minibatches of this step before this one.
+    pub minibatch: usize,
 }
 
 /// A pass that is being written down.
@@ -90,8 +92,8 @@ impl Dropout {
 
     /// The seed of the mask of a call, counted from 0.
     fn seed(&self, pass: Pass, call: u64) -> u64 {
-        let (step, minibatch) = pass.number;
-        let words = [pass.replica, step, minibatch].map(|word| (word as u64).to_le_bytes());
+        let place = [pass.replica, pass.step, pass.minibatch];
+        let words = place.map(|word| (word as u64).to_le_bytes());
         let of_layer = hash(pass.seed, self.name.as_bytes());
         let seed = words.iter().fold(of_layer, |seed, word| hash(seed, word));
         // the first call in a step of the first trainer has the bits that it had before these were counted
