@@ -263,8 +263,12 @@ impl Member {
         &mut self,
         speak: impl FnOnce(&mut (dyn ProcessGroup + 'static)) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let answer = self.process_group.as_deref_mut().map(speak).transpose();
-        let answer = answer.map_err(|error| self.group.barrier.fail(error))?;
+        let answer = self
+            .process_group
+            .as_deref_mut()
+            .map(speak)
+            .transpose()
+            .map_err(|error| self.group.barrier.fail(error))?;
         // without a limit: member 0 waits for other processes, and the process group has its own limit
         let first = self.gather(answer, None)?.swap_remove(0);
         Ok(first.expect("member 0 has the process group"))
@@ -277,8 +281,7 @@ impl Member {
     ) -> Result<Vec<Vec<u64>>, Error> {
         let messages =
             self.over_all_processes(|group| group.all_gather(&process_group::pack(&vectors)))?;
-        let all = messages.iter().map(|m| process_group::unpack(m));
-        let all: Option<Vec<_>> = all.collect();
+        let all: Option<Vec<_>> = messages.iter().map(|m| process_group::unpack(m)).collect();
         let all = all.ok_or_else(|| self.group.barrier.fail(Error::KindMismatch))?;
         Ok(all.concat())
     }

@@ -134,9 +134,10 @@ struct Running {
 fn start(timeout: Option<Duration>) -> Result<Running, Error> {
     let (started, base) = channel();
     let (end, ended) = channel();
-    let keeper = std::thread::Builder::new().name("mpi".to_owned());
-    let keeper = keeper.spawn(move || keep(&started, &ended, timeout));
-    let keeper = keeper.map_err(|e| error(0, &e.to_string()))?;
+    let keeper = std::thread::Builder::new()
+        .name("mpi".to_owned())
+        .spawn(move || keep(&started, &ended, timeout))
+        .map_err(|e| error(0, &e.to_string()))?;
     let base = base
         .recv()
         .map_err(|_| error(0, "MPI cannot be started"))??;
@@ -349,8 +350,9 @@ impl ProcessGroup for Processes {
         for start in (0..len).step_by(PIECE) {
             let piece = start..len.min(start + PIECE);
             let mut pieces: Vec<_> = vectors.iter_mut().map(|v| &mut v[piece.clone()]).collect();
-            let chunks = (0..self.size).map(|rank| owners.chunk(rank, piece.len()));
-            let chunks: Vec<Range<usize>> = chunks.collect();
+            let chunks: Vec<Range<usize>> = (0..self.size)
+                .map(|rank| owners.chunk(rank, piece.len()))
+                .collect();
             self.sum(&mut pieces, order, &chunks);
             self.gather(pieces[0], &chunks);
         }
@@ -404,8 +406,10 @@ impl ProcessGroup for Processes {
         let mut all = vec![0u8; total];
         let mut places = PartitionMut::new(&mut all[..], &counts[..], &starts[..]);
         self.comm.0.all_gather_varcount_into(data, &mut places);
-        let brought = starts.iter().zip(&counts);
-        let brought = brought.map(|(start, len)| all[*start as usize..][..*len as usize].to_vec());
+        let brought = starts
+            .iter()
+            .zip(&counts)
+            .map(|(start, len)| all[*start as usize..][..*len as usize].to_vec());
         Ok(brought.collect())
     }
 

@@ -45,8 +45,10 @@ pub trait ProcessGroup: Send {
     /// As [`all_gather`](Self::all_gather), and [`Error::KindMismatch`] if the numbers of values differ.
     fn sum_values(&mut self, values: &mut [f64]) -> Result<(), Error> {
         let messages = self.all_gather(&pack(&[bits(values)]))?;
-        let all = messages.iter().map(|message| unpack(message)?.pop());
-        let all = all.collect::<Option<Vec<_>>>();
+        let all = messages
+            .iter()
+            .map(|message| unpack(message)?.pop())
+            .collect::<Option<Vec<_>>>();
         let sums = all.and_then(|all| sum_in_order(&all));
         values.copy_from_slice(&sums.ok_or(Error::KindMismatch)?);
         Ok(())
@@ -83,8 +85,10 @@ pub(crate) fn sum_in_order(all: &[Vec<u64>]) -> Option<Vec<f64>> {
 /// Vectors as one message: their number, all lengths, all elements.
 pub(crate) fn pack(vectors: &[Vec<u64>]) -> Vec<u8> {
     let lengths = vectors.iter().map(|vector| vector.len() as u64);
-    let words = [vectors.len() as u64].into_iter().chain(lengths);
-    let words = words.chain(vectors.iter().flatten().copied());
+    let words = [vectors.len() as u64]
+        .into_iter()
+        .chain(lengths)
+        .chain(vectors.iter().flatten().copied());
     words.flat_map(u64::to_le_bytes).collect()
 }
 

@@ -48,8 +48,11 @@ impl Member {
         let whole = self.over_all_processes(|processes| {
             let failed = |error: candle_core::Error| device_error(rank, error);
             let values = |own: Range<usize>| sums[own.start].flatten_all()?.to_vec1::<f32>();
-            let values = order.locals(group.process).map(values);
-            let mut values = values.collect::<Result<Vec<_>>>().map_err(failed)?;
+            let mut values = order
+                .locals(group.process)
+                .map(values)
+                .collect::<Result<Vec<_>>>()
+                .map_err(failed)?;
             let mut vectors: Vec<&mut [f32]> = values.iter_mut().map(|v| &mut v[..]).collect();
             processes.all_reduce(&mut vectors, order)?;
             let whole = values.swap_remove(0);

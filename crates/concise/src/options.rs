@@ -82,8 +82,8 @@ fn ways() -> impl TypedValueParser<Value = Algorithm> {
 fn places() -> impl TypedValueParser<Value = ReduceOn> {
     let device = "On the devices, which copy from each other";
     let host = "In host memory; each device copies its gradients there and the sums back";
-    let places = [("device", device), ("host", host)];
-    let places = places.map(|(name, help)| PossibleValue::new(name).help(help));
+    let places = [("device", device), ("host", host)]
+        .map(|(name, help)| PossibleValue::new(name).help(help));
     PossibleValuesParser::new(places).try_map(|place| place.parse::<ReduceOn>())
 }
 
@@ -91,8 +91,10 @@ fn places() -> impl TypedValueParser<Value = ReduceOn> {
 type Weights = Vec<f64>; // clap would take a `Vec` for an option that is repeated
 
 fn weights(text: &str) -> Result<Weights, &'static str> {
-    let weights = text.split(',').map(|weight| weight.trim().parse());
-    let weights: Option<Weights> = weights.map(Result::ok).collect();
+    let weights: Option<Weights> = text
+        .split(',')
+        .map(|weight| weight.trim().parse().ok())
+        .collect();
     let weights = weights.filter(|all| all.iter().all(|w| *w > 0.0 && w.is_finite()));
     weights.ok_or("expected positive numbers such as 3,1")
 }
@@ -245,8 +247,9 @@ impl Options {
             timeout: Some(self.patience()),
             ..Replication::default()
         };
-        let chosen = processes.choose(&how, devices);
-        let chosen = chosen.with_context(|| format!("--allreduce {}", self.allreduce));
+        let chosen = processes
+            .choose(&how, devices)
+            .with_context(|| format!("--allreduce {}", self.allreduce));
         how.allreduce = chosen.map_err(unless_lost)?;
         Ok(how)
     }

@@ -317,9 +317,13 @@ impl Animator {
             ([y], [x]) => format!(": {}", point(y, x)),
             _ => String::new(),
         };
-        let curves = self.legend.iter().zip(&self.y);
-        let curves = curves.map(|(name, ys)| format!("{name} by {}{}", self.xlabel, ends(ys)));
-        let curves = curves.collect::<Vec<_>>().join("; ");
+        let curves = self
+            .legend
+            .iter()
+            .zip(&self.y)
+            .map(|(name, ys)| format!("{name} by {}{}", self.xlabel, ends(ys)))
+            .collect::<Vec<_>>()
+            .join("; ");
         match &*self.ylabel {
             "" => curves,
             ylabel => format!("{ylabel}: {curves}"),
@@ -371,8 +375,9 @@ impl Animator {
         let step = (high - low) / f64::from(ROWS);
         let axis = low..high;
         let digits = digits_apart(step, &axis);
-        let labels = (0..=ROWS).map(|row| label(high - f64::from(row) * step, digits, &axis));
-        let labels: Vec<String> = labels.collect();
+        let labels: Vec<String> = (0..=ROWS)
+            .map(|row| label(high - f64::from(row) * step, digits, &axis))
+            .collect();
         let wide = labels.iter().map(String::len).max()?;
         let rows = plot.lines().zip(&labels).map(|(line, label)| {
             let begin = line.find(['┤', '┼']).unwrap_or(line.len());
@@ -511,8 +516,9 @@ mod tests {
     /// The marks of a logarithmic axis are at the points, as far from each other as these are factors.
     #[test]
     fn an_axis_can_be_logarithmic() -> Result<()> {
-        let animator = Animator::new("rate", &["LeNet"], (0.1, 0.8)).ylabel("accuracy");
-        let mut animator = animator.xscale_log();
+        let mut animator = Animator::new("rate", &["LeNet"], (0.1, 0.8))
+            .ylabel("accuracy")
+            .xscale_log();
         for x in [0.1, 0.2, 0.8] {
             animator.add(x, &[x])?;
         }
@@ -542,11 +548,19 @@ mod tests {
 
     /// The points of all curves, each in as many pieces as it has.
     fn lines(svg: &str) -> Vec<Vec<(f64, f64)>> {
-        let lines = svg.split("<polyline").skip(1);
-        let lines = lines.filter(|line| line.contains("stroke=\"#1F77B4\""));
+        let lines = svg
+            .split("<polyline")
+            .skip(1)
+            .filter(|line| line.contains("stroke=\"#1F77B4\""));
         let points = lines.map(|line| {
-            let points = line.split("points=\"").nth(1).unwrap();
-            let points = points.split('"').next().unwrap().split_whitespace();
+            let points = line
+                .split("points=\"")
+                .nth(1)
+                .unwrap()
+                .split('"')
+                .next()
+                .unwrap()
+                .split_whitespace();
             let point = points.map(|point| {
                 let (x, y) = point.split_once(',').unwrap();
                 (x.parse().unwrap(), y.parse().unwrap())
@@ -600,8 +614,7 @@ mod tests {
 
     #[test]
     fn a_logarithmic_axis_has_no_zero() -> Result<()> {
-        let animator = Animator::new("rate", &["y"], (0.0, 0.1));
-        let mut animator = animator.xscale_log();
+        let mut animator = Animator::new("rate", &["y"], (0.0, 0.1)).xscale_log();
         for (x, y) in [(0.0, 1.0), (1e-5, 2.0), (1e-3, 3.0), (0.1, 4.0)] {
             animator.add(x, &[y])?;
         }
@@ -638,8 +651,15 @@ mod tests {
                 .filter(|t| t.contains("text-anchor=\"end\""));
             for text in texts {
                 let x: f64 = numbers(&format!("<text {text}"), "<text", "x")[0];
-                let words = text.split('>').nth(1).unwrap().trim();
-                let words = words.split('<').next().unwrap().trim();
+                let words = text
+                    .split('>')
+                    .nth(1)
+                    .unwrap()
+                    .trim()
+                    .split('<')
+                    .next()
+                    .unwrap()
+                    .trim();
                 assert!(
                     8.0 * words.len() as f64 <= x,
                     "{low} to {high}: {words} at {x}"

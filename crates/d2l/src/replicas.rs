@@ -102,8 +102,10 @@ pub fn try_share_cores(threads: Option<usize>, replicas: usize) -> Result<usize>
     let mut threads = lock(&THREADS);
     let there = threads.as_ref().map(|pool| pool.current_num_threads());
     if there != Some(k) {
-        let new = ThreadPoolBuilder::new().num_threads(k);
-        let new = new.thread_name(|i| format!("worker {i}")).build();
+        let new = ThreadPoolBuilder::new()
+            .num_threads(k)
+            .thread_name(|i| format!("worker {i}"))
+            .build();
         let failed = |error| Error::Msg(format!("a thread could not be started: {error}"));
         *threads = Some(Arc::new(new.map_err(failed)?));
     }

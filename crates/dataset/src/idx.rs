@@ -362,8 +362,10 @@ fn take(reader: &mut impl Read, limit: u64) -> Result<Vec<u8>> {
         // as much again as there is
         let more = found.max(1 << 16).min(limit - found);
         bytes.reserve_exact(usize::try_from(more)?);
-        let came = reader.take(more).read_to_end(&mut bytes);
-        let came = came.context("truncated or corrupt gzip data")? as u64;
+        let came = reader
+            .take(more)
+            .read_to_end(&mut bytes)
+            .context("truncated or corrupt gzip data")? as u64;
         if came < more || found + came == limit {
             return Ok(bytes);
         }

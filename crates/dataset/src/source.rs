@@ -29,8 +29,8 @@ pub(crate) fn open(options: &Options) -> Result<(Split, Split, Source)> {
 }
 
 fn from_dir(name: Name, dir: PathBuf) -> Result<(Split, Split, Source)> {
-    let read = idx::read_dir(name, &dir);
-    let read = read.with_context(|| format!("cannot load {name} from {}", dir.display()));
+    let read = idx::read_dir(name, &dir)
+        .with_context(|| format!("cannot load {name} from {}", dir.display()));
     let (train, test, as_published) = read?;
     let (dir, md5) = (dir.display(), md5(as_published));
     let line = format!("{name} from {dir} (4 IDX files{md5})");
@@ -49,8 +49,9 @@ fn md5(as_published: usize) -> String {
 
 /// The folder that the system's package of the dataset installs; Debian and Ubuntu have `dataset-fashion-mnist`.
 fn packaged(name: Name) -> Option<PathBuf> {
-    let dirs = env::var_os("XDG_DATA_DIRS").filter(|dirs| !dirs.is_empty());
-    let dirs = dirs.unwrap_or_else(|| "/usr/local/share:/usr/share".into());
+    let dirs = env::var_os("XDG_DATA_DIRS")
+        .filter(|dirs| !dirs.is_empty())
+        .unwrap_or_else(|| "/usr/local/share:/usr/share".into());
     let mut folders = env::split_paths(&dirs).map(|dir| dir.join(format!("datasets/{name}")));
     folders.find(|folder| folder.is_dir())
 }

@@ -25,8 +25,10 @@ impl Book {
     /// # Errors
     /// If the repository is not where it was when this was built.
     pub fn of_this_repository(program: impl Into<PathBuf>) -> Result<Self> {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let root = root.canonicalize().context("the repository")?;
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../..")
+            .canonicalize()
+            .context("the repository")?;
         Ok(Self {
             folder: root.join("notebooks-md"),
             root,

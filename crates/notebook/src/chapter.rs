@@ -81,8 +81,10 @@ impl Chapter {
             let (kind, end) = opens(line).with_context(place)?;
             let mut piece = Piece::opened(number, kind, line);
             while !end.is_empty() && piece.close.is_empty() {
-                let next = lines.next().map(|(_, line)| line);
-                let next = next.with_context(|| format!("no line {end:?} closes this"));
+                let next = lines
+                    .next()
+                    .map(|(_, line)| line)
+                    .with_context(|| format!("no line {end:?} closes this"));
                 match next.with_context(place)? {
                     line if line.trim() == end => piece.close = line.into(),
                     line => piece.body += line,
@@ -295,8 +297,11 @@ $ cargo run
                 since: None,
             }),
         };
-        let kinds = chapter.pieces.iter().map(|p| (p.line, p.kind.clone()));
-        let kinds: Vec<(usize, Kind)> = kinds.collect();
+        let kinds: Vec<(usize, Kind)> = chapter
+            .pieces
+            .iter()
+            .map(|p| (p.line, p.kind.clone()))
+            .collect();
         let expected = [
             (1, Kind::Text),
             (6, code(true, "", &[])),

@@ -19,8 +19,9 @@ impl Epochs {
     /// # Errors
     /// If the command has no block, or as [`of`](Self::of).
     pub fn of_command(recorded: &BTreeMap<String, String>, command: &str) -> Result<Self> {
-        let text = recorded.get(command);
-        let text = text.with_context(|| format!("no page has <!-- recorded: {command} -->"))?;
+        let text = recorded
+            .get(command)
+            .with_context(|| format!("no page has <!-- recorded: {command} -->"))?;
         Self::of(text).with_context(|| command.to_owned())
     }
 

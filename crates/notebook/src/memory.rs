@@ -21,10 +21,13 @@ const K: &str = "4";
 /// If the count is not recorded.
 pub fn svg(book: &Book) -> Result<String> {
     let recorded = book.recorded()?;
-    let table = recorded.get("seven-diffs memory");
-    let table = table.context("no page has <!-- recorded: seven-diffs memory -->")?;
-    let rows = table.lines().map(|line| line.split_whitespace().collect());
-    let mut rows: Vec<Vec<&str>> = rows.collect();
+    let table = recorded
+        .get("seven-diffs memory")
+        .context("no page has <!-- recorded: seven-diffs memory -->")?;
+    let mut rows: Vec<Vec<&str>> = table
+        .lines()
+        .map(|line| line.split_whitespace().collect())
+        .collect();
     rows.retain(|row| row.len() == 8 && row[1] == K);
     let count = rows.len();
     ensure!(count == STAGES.len(), "{count} stages are recorded");

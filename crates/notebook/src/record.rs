@@ -76,8 +76,8 @@ fn run(root: &Path, line: &str) -> Result<String> {
         .stderr(Stdio::inherit())
         .output()?;
     ensure!(output.status.success(), "{}", output.status);
-    let text = String::from_utf8_lossy(&output.stdout);
-    let text = text.replace(&data.display().to_string(), &format!("${VARIABLE}"));
+    let text = String::from_utf8_lossy(&output.stdout)
+        .replace(&data.display().to_string(), &format!("${VARIABLE}"));
     let lines: Vec<&str> = text.trim_end().lines().map(str::trim_end).collect();
     Ok(lines.join("\n"))
 }

@@ -16,8 +16,9 @@ pub fn rows(book: &Book, report: &str, heading: &str, start: &str) -> Result<Vec
     let text = fs::read_to_string(book.root.join(&file)).context(file)?;
     let sections = text.split("\n## ").filter(|all| all.starts_with(heading));
     let start = format!("| {start}");
-    let rows = sections.flat_map(str::lines);
-    let rows = rows.filter_map(|line| line.strip_prefix(&start));
+    let rows = sections
+        .flat_map(str::lines)
+        .filter_map(|line| line.strip_prefix(&start));
     let first = |cell: &str| cell.split_whitespace().next().unwrap_or("").to_owned();
     let cells = rows.map(|row| row.split('|').map(first).collect());
     Ok(cells.collect())

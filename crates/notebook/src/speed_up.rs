@@ -70,8 +70,8 @@ fn bar(y: usize, class: &str, share: f64, words: &str) -> String {
 /// The milliseconds of a step on one device, those on two with as many examples, and the speed-up.
 fn on_devices(book: &Book, network: &str, name: &str) -> Result<[String; 3]> {
     let heading = format!("On devices of one core: {network}");
-    let rows = report::rows(book, "cpu", &heading, name)?;
-    let mut rows = rows.into_iter(); // name, devices, examples, ms, from – to, examples/sec, speed-up
+    // name, devices, examples, ms, from – to, examples/sec, speed-up
+    let mut rows = report::rows(book, "cpu", &heading, name)?.into_iter();
     let mut first = |devices: &str| {
         let row = rows.find(|row| row[1] == devices);
         row.with_context(|| format!("cpu.md: {network}: {name} on {devices}"))

@@ -47,8 +47,9 @@ pub(crate) struct Checkpoint {
 impl Checkpoint {
     /// The newest one of a folder that is whole; and if that is not the newest one, why.
     pub fn load(folder: &mut CheckpointFolder) -> Result<(Self, Option<String>)> {
-        let found = folder.newest()?;
-        let found = found.ok_or_else(|| anyhow!(holds_none(folder.folder().path())))?;
+        let found = folder
+            .newest()?
+            .ok_or_else(|| anyhow!(holds_none(folder.folder().path())))?;
         let checkpoint = Self::of(found.checkpoint)
             .with_context(|| format!("cannot resume from {}", found.path.display()))?;
         Ok((checkpoint, found.damaged))

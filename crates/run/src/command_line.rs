@@ -26,8 +26,10 @@ where
 {
     let mut command = command::<O>(book);
     let mut args: Vec<OsString> = args.into_iter().collect();
-    let matches = command.clone().try_get_matches_from(&args);
-    let mut matches = matches.unwrap_or_else(|error| named(error, &mut command, &args).exit());
+    let mut matches = command
+        .clone()
+        .try_get_matches_from(&args)
+        .unwrap_or_else(|error| named(error, &mut command, &args).exit());
     if let Some(folder) = matches.get_one::<PathBuf>("resume") {
         let earlier = arguments_of(folder, book).map_err(BadInput::from)?;
         args.splice(1..1, earlier.into_iter().map(OsString::from));

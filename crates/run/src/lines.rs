@@ -138,8 +138,9 @@ impl Lines {
 
 /// A table: its header, and a line for each row.
 fn csv(header: &str, mut rows: impl Iterator<Item: Serialize>) -> Result<Vec<u8>> {
-    let mut writer = csv::WriterBuilder::new();
-    let mut writer = writer.has_headers(false).from_writer(header.into());
+    let mut writer = csv::WriterBuilder::new()
+        .has_headers(false)
+        .from_writer(header.into());
     rows.try_for_each(|row| writer.serialize(row))?;
     Ok(writer.into_inner()?)
 }
@@ -158,8 +159,10 @@ fn check_table(folder: &Folder, name: &str, table: &[u8]) -> Result<()> {
     if same == found.len() {
         return Ok(());
     }
-    let begin = table[..same].iter().rposition(|byte| *byte == b'\n');
-    let begin = begin.map_or(0, |end| end + 1);
+    let begin = table[..same]
+        .iter()
+        .rposition(|byte| *byte == b'\n')
+        .map_or(0, |end| end + 1);
     let line = |text: &[u8]| {
         let line = text[begin..].split(|byte| *byte == b'\n').next();
         quote(&String::from_utf8_lossy(line.unwrap_or_default()))

@@ -250,8 +250,10 @@ impl Drop for Record {
 /// Whether a path leads to a file that a run writes in its folder.
 pub(crate) fn is_own(folder: &Path, path: &Path) -> bool {
     // a link counts as what it leads to
-    let path = path.canonicalize().or_else(|_| std::path::absolute(path));
-    let path = path.unwrap_or_default();
+    let path = path
+        .canonicalize()
+        .or_else(|_| std::path::absolute(path))
+        .unwrap_or_default();
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let is = |own: &&str| name == *own || files::is_partial(&name, own);
     let parent = path.parent().unwrap_or(Path::new("/"));

@@ -143,8 +143,12 @@ impl Run {
             say(format_args!("{note}{}", start::with_cuda(process, book, k)));
         }
         start::check_paths(options).map_err(BadInput::from)?;
-        let resumed = options.resume.as_deref().map(Resumed::load);
-        let resumed = resumed.transpose().map_err(BadInput::from)?;
+        let resumed = options
+            .resume
+            .as_deref()
+            .map(Resumed::load)
+            .transpose()
+            .map_err(BadInput::from)?;
         let data = start::load(options)?;
         let (train_iter, test_iter) = start::iters(&data, batch_size, &devices, process, k)?;
         let sizes = Sizes {

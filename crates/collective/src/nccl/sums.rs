@@ -63,8 +63,10 @@ impl Nccl {
         gpu.bind_to_thread().map_err(|error| error.to_string())?;
         let comm = Arc::new(Comm::new(id, rank, size)?);
         comm.settle(limit, Some(barrier))?;
-        let watched = limit.map(|limit| watch::start(rank, &comm, &gpu, limit));
-        let watched = watched.transpose().map_err(|error| error.to_string())?;
+        let watched = limit
+            .map(|limit| watch::start(rank, &comm, &gpu, limit))
+            .transpose()
+            .map_err(|error| error.to_string())?;
         Ok(Self {
             comm,
             gpu,

@@ -102,8 +102,9 @@ pub(super) fn write(
                 .map_or_else(String::new, |crc32| crc32.to_string()),
         ),
         (ALGORITHMS, settings::pairs_text(&functional::algorithms())),
-    ];
-    let texts = texts.into_iter().map(|(key, text)| (key.to_owned(), text));
+    ]
+    .into_iter()
+    .map(|(key, text)| (key.to_owned(), text));
     Ok(Checkpoint {
         texts: texts.collect(),
         tensors,
@@ -149,8 +150,9 @@ fn checked(
         return Err(other_settings(path, &this, &other)); // another number of trainers
     }
     let own = take_prefix(&mut tensors, OWN);
-    let states = (0..trainers.len()).map(|i| take_prefix(&mut tensors, &of_trainer(i)));
-    let states: Vec<BTreeMap<String, Tensor>> = states.collect();
+    let states: Vec<BTreeMap<String, Tensor>> = (0..trainers.len())
+        .map(|i| take_prefix(&mut tensors, &of_trainer(i)))
+        .collect();
     let network = network_of(tensors, net)?;
     let steps: Vec<usize> = states.iter().filter_map(Trainer::steps_in).collect();
     let own_settings = settings::of_run(trainers, Some(&steps));

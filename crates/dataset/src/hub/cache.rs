@@ -94,8 +94,9 @@ impl Cache {
     /// Whether a file is in the folder, and has the SHA-256 that its data has for a name. Where the file system has no
     /// links, there is no such name: a copy was compared when it came.
     pub(super) fn check(&self, file: &str) -> Result<()> {
-        let path = self.find(file);
-        let path = path.with_context(|| format!("{file} is missing from the cache"))?;
+        let path = self
+            .find(file)
+            .with_context(|| format!("{file} is missing from the cache"))?;
         let (shown, data) = (path.display(), fs::canonicalize(&path)?);
         ensure!(
             data.starts_with(fs::canonicalize(&self.folder)?),

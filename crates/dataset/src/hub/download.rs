@@ -77,8 +77,10 @@ pub(super) fn client(patience: Duration) -> reqwest::Result<Client> {
 pub(super) fn download(client: &Client, url: Url, path: &Path, file: &str) -> Result<Says> {
     let (says, answer) = request(client, url)?;
     // a redirect's own length is another one
-    let expected = says.len.or_else(|| answer.content_length());
-    let expected = expected.context("the Hub did not send the length of the file")?;
+    let expected = says
+        .len
+        .or_else(|| answer.content_length())
+        .context("the Hub did not send the length of the file")?;
     ensure!(
         expected <= LARGEST,
         "the Hub announces {expected} bytes; expected at most {LARGEST}"
@@ -117,8 +119,10 @@ fn request(client: &Client, mut url: Url) -> Result<(Says, Response)> {
                 says.context("the Hub did not send the commit and the SHA-256 of the file")?;
             return Ok((says, answer));
         }
-        let location = answer.headers().get(LOCATION);
-        let location = location.context("the Hub sent a redirect without an address")?;
+        let location = answer
+            .headers()
+            .get(LOCATION)
+            .context("the Hub sent a redirect without an address")?;
         url = answer.url().join(location.to_str()?)?;
     }
     bail!("the Hub redirected the download more than {HOPS} times")

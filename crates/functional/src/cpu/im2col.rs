@@ -119,8 +119,9 @@ impl Geometry {
     /// part of x's row, in floats; the rest is padding.
     fn overlap(&self, ox: usize) -> (Range<usize>, Range<usize>) {
         let (left, c) = (ox * self.stride, self.channels);
-        let end = (self.width + self.padding).saturating_sub(left);
-        let end = end.min(self.kernel.1);
+        let end = (self.width + self.padding)
+            .saturating_sub(left)
+            .min(self.kernel.1);
         let start = self.padding.saturating_sub(left).min(end);
         let in_x = (left + start).saturating_sub(self.padding).min(self.width);
         (start * c..end * c, in_x * c..(in_x + end - start) * c)

@@ -435,8 +435,11 @@ fn choices<A: Copy + fmt::Debug>(
             workspace: c.workspace,
         })
     };
-    let choices = candidates.iter().filter(fits).map(choice);
-    let choices = choices.collect::<Result<Vec<_>>>()?;
+    let choices = candidates
+        .iter()
+        .filter(fits)
+        .map(choice)
+        .collect::<Result<Vec<_>>>()?;
     if choices.is_empty() {
         bail!("{}; it offers {candidates:?}", no_algorithm(g))
     }

@@ -138,8 +138,7 @@ impl Norm {
             mean: of_mean.collect(),
             squares: around.collect(),
         };
-        let shift = self.shift(x).map(|shift| read(stream, shift));
-        let shift = shift.transpose()?;
+        let shift = self.shift(x).map(|shift| read(stream, shift)).transpose()?;
         let of_batch = self.of_batch(Some(norms), pass.keep, here, shift.as_deref())?;
         self.write(stream, of_batch, [mean, inv_std])
     }

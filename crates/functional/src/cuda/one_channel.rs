@@ -61,8 +61,10 @@ impl<'a> OneChannel<'a> {
         let g = &self.0.geometry;
         let (of_weight, outputs) = (g.out_channels * g.taps(), g.out_channels);
         let (pixels, width) = (dy.len / outputs, of_weight + outputs);
-        let of_a_block = pixels.div_ceil(BLOCKS).max(THREADS as usize / outputs);
-        let of_a_block = of_a_block.max(1);
+        let of_a_block = pixels
+            .div_ceil(BLOCKS)
+            .max(THREADS as usize / outputs)
+            .max(1);
         let parts = pixels.div_ceil(of_a_block);
         let partial = Block::new(stream, parts * width)?;
         let (partial, bias) = (partial.floats(), x.get(2).copied());

@@ -109,8 +109,10 @@ impl Stream {
         let (file, ptx) = file_of(name);
         let module = format!("functional_{file}_{element:?}");
         let ptx = ptx[element as usize];
-        let function = self.device.get_or_load_custom_func(name, &module, ptx)?;
-        let function = function.into_cuda_function();
+        let function = self
+            .device
+            .get_or_load_custom_func(name, &module, ptx)?
+            .into_cuda_function();
         functions.insert(kernel, function.clone());
         Ok(function)
     }

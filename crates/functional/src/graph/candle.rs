@@ -239,8 +239,11 @@ impl<B: Backend> Kernel<B> for CandleKernel {
                 Ok(x)
             }
         };
-        let x = x.iter().zip(&self.inputs).map(input);
-        let x = x.collect::<Result<Vec<Tensor>>>()?;
+        let x = x
+            .iter()
+            .zip(&self.inputs)
+            .map(input)
+            .collect::<Result<Vec<Tensor>>>()?;
         let result = (self.function)(&x)?;
         if result.dims() != self.dims {
             bail!(
@@ -254,8 +257,10 @@ impl<B: Backend> Kernel<B> for CandleKernel {
         if keep {
             let is_input = |t: &Tensor| x.iter().any(|x| x.id() == t.id());
             let nodes = result.sorted_nodes().into_iter();
-            let parameters = nodes.filter(|t| t.is_variable() && !is_input(t));
-            let parameters = parameters.cloned().collect();
+            let parameters = nodes
+                .filter(|t| t.is_variable() && !is_input(t))
+                .cloned()
+                .collect();
             *self.ran.borrow_mut() = Some(Ran {
                 x,
                 y: result,

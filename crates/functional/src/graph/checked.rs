@@ -157,10 +157,12 @@ impl GradientChecks {
                 )
             }
         }
-        let known = variables.frozen.iter().chain(&variables.buffers);
-        let known = known.map(|var| (var.id(), false));
-        let trained = variables.trained.iter();
-        let trained = trained.map(|(_, var)| (var.id(), true));
+        let known = variables
+            .frozen
+            .iter()
+            .chain(&variables.buffers)
+            .map(|var| (var.id(), false));
+        let trained = variables.trained.iter().map(|(_, var)| (var.id(), true));
         Ok(Self {
             trained: known.chain(trained).collect(),
             variables: Arc::new(variables),
@@ -253,16 +255,21 @@ impl Run {
 
     fn note(&mut self, call: &Call<'_>) -> Noted {
         let which = self.which(call);
-        let compared = self.checks.compared.get(&which);
-        let compared = compared.map_or(&[][..], Vec::as_slice);
+        let compared = self
+            .checks
+            .compared
+            .get(&which)
+            .map_or(&[][..], Vec::as_slice);
         let seen = match compared.iter().find(|compared| compared.is(call)) {
             Some(same) => std::slice::from_ref(same),
             // as one of the shapes that were compared
             None if compared.len() >= GradientChecks::SHAPES => compared,
             None => return Noted::New(self.checks.variables.clone()),
         };
-        let seen = seen.iter().map(|compared| compared.variables.clone());
-        let seen: Vec<_> = seen.collect();
+        let seen: Vec<_> = seen
+            .iter()
+            .map(|compared| compared.variables.clone())
+            .collect();
         let trains = seen.iter().any(|variables| self.checks.trains(variables));
         self.seen_in_calls.extend(seen);
         Noted::Known { trains }

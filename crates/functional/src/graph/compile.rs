@@ -88,8 +88,10 @@ impl<B: Backend> Compiler<B> {
 
     /// One more entry, which reads each input in its type.
     fn push(&mut self, kernel: Box<dyn Kernel<B>>, inputs: Vec<Slot>, dims: &[usize]) -> Slot {
-        let inputs = inputs.into_iter().enumerate();
-        let inputs = inputs.map(|(n, slot)| self.cast(slot, kernel.input_element(n)));
+        let inputs = inputs
+            .into_iter()
+            .enumerate()
+            .map(|(n, slot)| self.cast(slot, kernel.input_element(n)));
         let (inputs, len) = (inputs.collect(), dims.iter().product());
         self.push_entry(Entry {
             kernel,
@@ -242,8 +244,9 @@ impl<B: Backend> Compiler<B> {
         let Source::Op(conv @ Op::Convolution(_), inputs) = &x.0.source else {
             return Ok(None);
         };
-        let slot = self.single(conv, &inputs[..2], x.dims())?;
-        let slot = slot.expect("a convolution alone has a kernel");
+        let slot = self
+            .single(conv, &inputs[..2], x.dims())?
+            .expect("a convolution alone has a kernel");
         self.slots.insert(Rc::as_ptr(&x.0), slot);
         inputs.get(2).map(|bias| self.slot(bias)).transpose()
     }

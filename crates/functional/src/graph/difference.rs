@@ -96,8 +96,10 @@ pub(crate) fn compare_gradients(
         return Err(GradientError::Incomparable(RANDOM));
     }
     let loss = (&y * &weights)?;
-    let gradients = loss.sum_all()?.backward();
-    let gradients = gradients.map_err(|error| GradientError::Backward(without_backtrace(error)))?;
+    let gradients = loss
+        .sum_all()?
+        .backward()
+        .map_err(|error| GradientError::Backward(without_backtrace(error)))?;
     let size = sum(&loss.sqr()?)?.sqrt();
     let check = |of: String, tensors: &[Tensor]| {
         let function = Function {
@@ -123,9 +125,10 @@ pub(crate) fn compare_gradients(
     }
     let is_input = |x: &Tensor| xs.iter().any(|input| input.id() == x.id());
     let nodes = y.sorted_nodes().into_iter();
-    let others = nodes.filter(|x| x.is_variable() && is_checked(x) && !is_input(x));
-    let others = others.filter(|x| is_trained(x));
-    let others = others.cloned();
+    let others = nodes
+        .filter(|x| x.is_variable() && is_checked(x) && !is_input(x))
+        .filter(|x| is_trained(x))
+        .cloned();
     check("the variables".to_owned(), &others.collect::<Vec<_>>())
 }
 
@@ -207,15 +210,24 @@ impl<F: Fn() -> Result<f64>> Function<F> {
             return Ok(None);
         }
         let Precision { steps, rounding } = self.precision;
-        let sizes = tensors.iter().map(root_mean_square);
-        let sizes = sizes.collect::<Result<Vec<f64>>>()?;
-        let smallest = sizes.iter().copied().filter(|size| *size > 0.);
-        let smallest = smallest.reduce(f64::min).unwrap_or(1.);
-        let moved = tensors.iter().zip(&sizes).map(|(x, size)| {
-            let size = if *size > 0. { *size } else { smallest };
-            (x, size)
-        });
-        let moved: Vec<(&Tensor, f64)> = moved.collect();
+        let sizes = tensors
+            .iter()
+            .map(root_mean_square)
+            .collect::<Result<Vec<f64>>>()?;
+        let smallest = sizes
+            .iter()
+            .copied()
+            .filter(|size| *size > 0.)
+            .reduce(f64::min)
+            .unwrap_or(1.);
+        let moved: Vec<(&Tensor, f64)> = tensors
+            .iter()
+            .zip(&sizes)
+            .map(|(x, size)| {
+                let size = if *size > 0. { *size } else { smallest };
+                (x, size)
+            })
+            .collect();
         let mut tried: Vec<Vec<Derivative>> = Vec::new();
         // a kink between two points disturbs one direction, or one step; a wrong gradient disturbs most of them
         for step in steps {

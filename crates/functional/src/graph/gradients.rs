@@ -144,8 +144,9 @@ impl Gradients {
     /// For parameters with names, in buckets of which each has the parameters of these numbers.
     fn with(params: Vec<(String, Tensor)>, buckets: Vec<(Range<usize>, Values)>) -> Self {
         let numbered = params.iter().enumerate();
-        let by_id = numbered.map(|(number, (_, tensor))| (tensor.id(), number));
-        let by_id = by_id.collect();
+        let by_id = numbered
+            .map(|(number, (_, tensor))| (tensor.id(), number))
+            .collect();
         let parameter = |(name, tensor)| Parameter {
             name,
             tensor,

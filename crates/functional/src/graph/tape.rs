@@ -128,8 +128,9 @@ impl<B: Backend> Tape<B> {
             return Ok(());
         }
         let is_there = |i: &usize| matches!(self.entries[*i].inputs.get(1), Some(Slot::Leaf(_)));
-        let entries = (first..self.entries.len()).filter(|i| *i == first || is_there(i));
-        let entries = entries.filter(|i| saved.packed[*i].is_none());
+        let entries = (first..self.entries.len())
+            .filter(|i| *i == first || is_there(i))
+            .filter(|i| saved.packed[*i].is_none());
         let (entries, packings): (Vec<usize>, Vec<_>) = entries.filter_map(packing).unzip();
         let weight = |i: &usize| self.input(self.entries[*i].inputs[1], saved);
         let weights: Vec<_> = entries.iter().map(weight).collect();

@@ -99,8 +99,10 @@ impl Attention {
     pub fn candle(&self, x: &Tensor) -> Result<Tensor> {
         let (tokens, width, heads) = (self.tokens, self.width, self.heads);
         let batch = x.dim(0)?;
-        let x = x.reshape((batch, tokens, 3, heads, width / heads))?;
-        let x = x.permute((2, 0, 3, 1, 4))?.contiguous()?;
+        let x = x
+            .reshape((batch, tokens, 3, heads, width / heads))?
+            .permute((2, 0, 3, 1, 4))?
+            .contiguous()?;
         let scores = (x.get(0)?.matmul(&x.get(1)?.t()?)? * f64::from(self.scale()))?;
         let seen = Tensor::tril2(tokens, DType::F32, x.device())?;
         let scores = scores.broadcast_add(&((1. - seen)? * -1e9)?)?;

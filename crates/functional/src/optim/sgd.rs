@@ -134,8 +134,7 @@ fn descend<'a>(
     lr: f64,
     batch_size: usize,
 ) -> Result<()> {
-    let slices = params.iter().zip(sums);
-    let slices = slices.map(|(param, data)| Slice {
+    let slices = params.iter().zip(sums).map(|(param, data)| Slice {
         name: "",
         range: 0..param.elem_count(),
         lr,

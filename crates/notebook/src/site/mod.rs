@@ -40,8 +40,9 @@ pub fn build(chapters: &Path, site: &Path) -> Result<()> {
 /// The schedules of all algorithms, for a script that a browser loads from a file.
 fn schedules() -> String {
     let of = |algorithm| {
-        let all = (1..=MEMBERS).map(|k| Schedule::new(algorithm, k).json());
-        let all: Vec<String> = all.collect();
+        let all: Vec<String> = (1..=MEMBERS)
+            .map(|k| Schedule::new(algorithm, k).json())
+            .collect();
         format!("{algorithm}: [\n{}]", all.join(",\n"))
     };
     let all = Algorithm::ALL.map(of).join(",\n");
@@ -58,8 +59,9 @@ impl Preprocessor for Site {
 
     fn run(&self, context: &PreprocessorContext, mut book: Book) -> Result<Book> {
         let folder = context.root.canonicalize()?;
-        let root = folder.parent();
-        let root = root.context("notebooks-md lies in the repository")?;
+        let root = folder
+            .parent()
+            .context("notebooks-md lies in the repository")?;
         let mut linked = Vec::new();
         let mut done = Ok(());
         book.for_each_chapter_mut(|chapter| {
@@ -73,8 +75,8 @@ impl Preprocessor for Site {
             if pages.contains_key(&file) {
                 continue;
             }
-            let page = shown(root, &file, &mut linked);
-            let page = page.with_context(|| file.display().to_string())?;
+            let page =
+                shown(root, &file, &mut linked).with_context(|| file.display().to_string())?;
             pages.insert(file, page);
         }
         let chapters = book.chapters().filter(|c| c.number.is_some()).count() as u32;

@@ -43,8 +43,9 @@ pub fn page(root: &Path, file: &Path, text: &str, linked: &mut Vec<PathBuf>) -> 
     }
     for link in links::of(&text) {
         let Some(path) = link.file() else { continue };
-        let place = link.address(&text);
-        let place = place.with_context(|| format!("write ({path}) right behind its [text]"))?;
+        let place = link
+            .address(&text)
+            .with_context(|| format!("write ({path}) right behind its [text]"))?;
         places.push((place, target(root, file, &link, path, linked)?));
     }
     Ok(links::replaced(&text, places))
@@ -105,10 +106,10 @@ fn piece(piece: &Piece) -> String {
 /// A formula as MathML, which browsers show by themselves, in one line and with entities in place of what would be
 /// Markdown.
 fn mathml(latex: &str, display: MathDisplay) -> Result<String> {
-    let converter = LatexToMathML::new(MathCoreConfig::default());
-    let converter = converter.map_err(|e| anyhow!("{e:?}"))?;
-    let made = converter.convert_with_local_state(latex, display);
-    let made = made.map_err(|e| anyhow!("${latex}$: {e:?}"))?;
+    let converter = LatexToMathML::new(MathCoreConfig::default()).map_err(|e| anyhow!("{e:?}"))?;
+    let made = converter
+        .convert_with_local_state(latex, display)
+        .map_err(|e| anyhow!("${latex}$: {e:?}"))?;
     let mut safe = String::new();
     for c in made.mathml.replace('\n', " ").chars() {
         match r"\`*_[]{}|~$".contains(c) {

@@ -8,8 +8,9 @@ use anyhow::Result;
 /// The Markdown of a page that shows a file.
 pub fn page(file: &Path, text: &str) -> String {
     let numbers = 1..=text.lines().count();
-    let numbers = numbers.map(|n| format!("<a id=\"L{n}\" href=\"#L{n}\">{n}</a>\n"));
-    let numbers: String = numbers.collect();
+    let numbers: String = numbers
+        .map(|n| format!("<a id=\"L{n}\" href=\"#L{n}\">{n}</a>\n"))
+        .collect();
     // `rs`, not `rust`: mdBook would put a hidden `main` around it
     let language = file.extension().and_then(|e| e.to_str()).unwrap_or("text");
     let fence = "`".repeat(20); // longer than any in a file

@@ -18,8 +18,11 @@ impl Run {
         } else {
             format!("cuda, {precision:?}, deterministic: {deterministic}").to_lowercase()
         };
-        let init = options.init.as_deref().map(Path::display);
-        let init = init.map_or("random".to_owned(), |file| file.to_string());
+        let init = options
+            .init
+            .as_deref()
+            .map(Path::display)
+            .map_or("random".to_owned(), |file| file.to_string());
         let order = if options.no_shuffle {
             "as in the file"
         } else {

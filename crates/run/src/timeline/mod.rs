@@ -93,8 +93,10 @@ impl Timeline {
     /// All steps: each goes from a `split` to the next, or to an `evaluate`. The splits in an evaluation begin none.
     fn steps(&self) -> Vec<Self> {
         let outer = self.spans.iter().filter(|span| span.depth == 0);
-        let marks = outer.filter(|span| ["split", "evaluate"].contains(&span.name));
-        let mut marks: Vec<(&str, f64)> = marks.map(|span| (span.name, span.begin)).collect();
+        let mut marks: Vec<(&str, f64)> = outer
+            .filter(|span| ["split", "evaluate"].contains(&span.name))
+            .map(|span| (span.name, span.begin))
+            .collect();
         marks.push(("end", f64::INFINITY));
         let splits = marks.windows(2).filter(|pair| pair[0].0 == "split");
         let step = |pair: &[(&str, f64)]| {
@@ -143,8 +145,12 @@ fn to_ns(us: f64) -> f64 {
 fn place(lane: &str) -> (bool, String, usize, usize) {
     let digit = |c: char| c.is_ascii_digit();
     let (words, rest) = lane.split_at(lane.find(digit).unwrap_or(lane.len()));
-    let number = rest.split(|c| !digit(c)).next().unwrap_or("");
-    let number = number.parse().unwrap_or(0);
+    let number = rest
+        .split(|c| !digit(c))
+        .next()
+        .unwrap_or("")
+        .parse()
+        .unwrap_or(0);
     (lane != "main", words.to_owned(), number, lane.len())
 }
 
@@ -198,8 +204,11 @@ mod tests {
         let text = three_steps().chrome();
         let trace: serde_json::Value = serde_json::from_str(&text).unwrap();
         let events = trace["traceEvents"].as_array().unwrap();
-        let names = events.iter().filter(|e| e["ph"] == "M");
-        let names: Vec<&str> = names.map(|e| e["args"]["name"].as_str().unwrap()).collect();
+        let names: Vec<&str> = events
+            .iter()
+            .filter(|e| e["ph"] == "M")
+            .map(|e| e["args"]["name"].as_str().unwrap())
+            .collect();
         assert_eq!(names, ["main", "cpu(2)", "cpu(10)"]);
         let update = events.iter().find(|e| e["name"] == "update").unwrap();
         let found = ["ph", "tid", "ts", "dur"].map(|key| &update[key]);

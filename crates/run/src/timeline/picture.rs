@@ -56,8 +56,10 @@ impl Timeline {
         let lanes = timelines.iter().flat_map(|(_, timeline)| timeline.lanes());
         let letters = lanes.map(|lane| lane.chars().count()).max();
         let left = 2.0 * MARGIN + LETTER * letters.unwrap_or(0) as f64;
-        let length = timelines.iter().map(|(_, timeline)| timeline.length());
-        let length = length.fold(1.0, f64::max);
+        let length = timelines
+            .iter()
+            .map(|(_, timeline)| timeline.length())
+            .fold(1.0, f64::max);
         let mut lanes = Picture {
             svg: String::new(),
             left,
@@ -170,11 +172,13 @@ impl Picture {
 
 /// The titles of the timelines and their lengths.
 fn in_words(timelines: &[(&str, &Timeline)]) -> String {
-    let words = timelines.iter().map(|(title, timeline)| match *title {
-        "" => ms(timeline.length()),
-        title => format!("{title}, {}", ms(timeline.length())),
-    });
-    let words: Vec<String> = words.collect();
+    let words: Vec<String> = timelines
+        .iter()
+        .map(|(title, timeline)| match *title {
+            "" => ms(timeline.length()),
+            title => format!("{title}, {}", ms(timeline.length())),
+        })
+        .collect();
     format!("Timeline of {}", words.join(", and of "))
 }
 
@@ -244,8 +248,11 @@ mod tests {
             span("update", "b", 90.0, 100.0, 0),
         ]);
         let svg = timeline.svg();
-        let pale = svg.split("<rect").filter(|b| b.contains(IDLE.1));
-        let pale: Vec<&str> = pale.filter(|b| b.contains("height=\"34\"")).collect();
+        let pale: Vec<&str> = svg
+            .split("<rect")
+            .filter(|b| b.contains(IDLE.1))
+            .filter(|b| b.contains("height=\"34\""))
+            .collect();
         let update = svg.split("<rect").find(|b| b.contains("<title>update"));
         let end = |b| number(b, "x") + number(b, "width");
         assert!(pale.len() == 2 && svg.contains(">idle</text>"), "{svg}");

@@ -151,8 +151,9 @@ fn pytorch(options: &CpuOptions, mode: &str, threads: usize) -> Contender {
 
 /// As many replicas as threads, two, and one; and one on one thread. Each replica has an example at least.
 fn ours(threads: usize, batch: usize) -> Result<Vec<Contender>> {
-    let counts = [(threads, threads), (2, threads), (1, threads), (1, 1)];
-    let mut counts = counts.map(|(k, n)| (k.min(n).min(batch), n)).to_vec();
+    let mut counts = [(threads, threads), (2, threads), (1, threads), (1, 1)]
+        .map(|(k, n)| (k.min(n).min(batch), n))
+        .to_vec();
     counts.dedup();
     counts.into_iter().map(|(k, n)| of_ours(k, n)).collect()
 }

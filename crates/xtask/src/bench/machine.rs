@@ -101,8 +101,11 @@ fn number(text: &str, index: usize) -> f64 {
 
 /// The first line that a command prints, or `unknown`.
 pub fn ask(command: &str, args: &[&str]) -> String {
-    let output = Command::new(command).args(args).output();
-    let output = output.ok().filter(|o| o.status.success());
+    let output = Command::new(command)
+        .args(args)
+        .output()
+        .ok()
+        .filter(|o| o.status.success());
     let text = output.map(|o| String::from_utf8_lossy(&o.stdout).into_owned());
     let first = text.as_deref().and_then(|t| t.lines().next());
     first.unwrap_or("unknown").to_owned()

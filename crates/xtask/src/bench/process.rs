@@ -34,8 +34,9 @@ impl Process {
             version: String::new(),
         };
         let line = process.line()?;
-        let version = line.strip_prefix("ready ");
-        let version = version.with_context(|| format!("it said {line:?}"))?;
+        let version = line
+            .strip_prefix("ready ")
+            .with_context(|| format!("it said {line:?}"))?;
         process.version = version.to_owned();
         Ok(process)
     }

@@ -50,8 +50,10 @@ pub fn markdown(threads: usize, tables: &[Table], on_devices: &[Table], losses: 
     let mut versions: Vec<&str> = rows().map(|row| row.version.as_str()).collect();
     versions.sort_unstable();
     versions.dedup();
-    let other = rows().map(|row| row.spent.other_cores());
-    let other = other.reduce(f64::max).unwrap_or(f64::NAN);
+    let other = rows()
+        .map(|row| row.spent.other_cores())
+        .reduce(f64::max)
+        .unwrap_or(f64::NAN);
     let head = circumstances(threads, &versions.join(", "), other);
     let mut text = format!("# Training on the CPU\n\n{head}");
     for (work, rows) in on_devices {

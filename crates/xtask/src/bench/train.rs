@@ -41,8 +41,9 @@ pub fn train(
     let (losses, before, after) = match network {
         Network::Lenet => {
             let params = scratch::init_params(0)?.into_iter();
-            let before = params.map(|param| noisy(&(param * 10.0)?, noise));
-            let before = before.collect::<candle_core::Result<Vec<_>>>()?;
+            let before = params
+                .map(|param| noisy(&(param * 10.0)?, noise))
+                .collect::<candle_core::Result<Vec<_>>>()?;
             let copies = devices.iter().map(|d| scratch::get_params(&before, d));
             let params = copies.collect::<candle_core::Result<Vec<_>>>()?;
             let losses =

@@ -125,8 +125,11 @@ fn steps(network: Network, kind: DeviceKind, k: usize, number: u64) -> Result<Ra
     };
     let batches = (0..number).map(|step| minibatch(step, examples));
     let trained = train(network, &devices_of_kind(kind, Some(k))?, 0.0, batches)?;
-    let moved = trained.before.iter().zip(&trained.after);
-    let moved = moved.map(|(before, after)| moved_by(before, after));
+    let moved = trained
+        .before
+        .iter()
+        .zip(&trained.after)
+        .map(|(before, after)| moved_by(before, after));
     Ok(Ran {
         losses: trained.losses,
         moved: moved.collect::<Result<_>>()?,

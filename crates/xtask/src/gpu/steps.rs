@@ -221,8 +221,11 @@ fn alone(contender: &Contender, work: &Work) -> Result<[f64; 2]> {
 fn numbers<const N: usize>(program: &mut Command) -> Result<[f64; N]> {
     let output = program.output()?;
     let said = String::from_utf8_lossy(&output.stdout);
-    let numbers = said.split_whitespace().map(str::parse);
-    let numbers: Vec<f64> = numbers.collect::<Result<_, _>>().unwrap_or_default();
+    let numbers: Vec<f64> = said
+        .split_whitespace()
+        .map(str::parse)
+        .collect::<Result<_, _>>()
+        .unwrap_or_default();
     let complaint = String::from_utf8_lossy(&output.stderr);
     let last = complaint.lines().last().unwrap_or("no error message");
     numbers.try_into().map_err(|_| anyhow!("{last}"))
