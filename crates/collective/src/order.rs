@@ -31,7 +31,7 @@ pub struct Addition {
     pub other: usize,
 }
 
-/// An addition of two sums of consecutive members.
+/// An addition of two sums of consecutive members, which it counts: an [`Addition`] counts vectors.
 struct Join {
     /// The first member of the sum that the other is added to.
     to: usize,
@@ -57,32 +57,32 @@ impl SumOrder {
         }
         let (k, in_pairs) = (starts[members.len()], algorithm != Algorithm::Star);
         let joins = if in_pairs { pairs(k) } else { one_by_one(k) };
-        // a process does those of its own members before it brings its vectors
+        // a process does the joins of its own members before it brings its vectors
         let is_in_one_process = |join: &Join| {
-            let mut processes = starts.windows(2);
-            processes.any(|own| own[0] <= join.to && join.end <= own[1])
+            let mut owned = starts.windows(2);
+            owned.any(|own| own[0] <= join.to && join.end <= own[1])
         };
         let (inside, between): (Vec<Join>, Vec<Join>) =
             joins.into_iter().partition(is_in_one_process);
         // the first members of the vectors that are left
         let is_added = |member: &usize| inside.iter().any(|join| join.other == *member);
         let heads: Vec<usize> = (0..k).filter(|member| !is_added(member)).collect();
-        let vector_of = |member| heads.partition_point(|head| *head < member);
+        let vectors_before = |member| heads.partition_point(|head| *head < member);
         let mut additions = Vec::new();
         for join in between {
             additions.push(Addition {
-                to: vector_of(join.to),
-                other: vector_of(join.other),
+                to: vectors_before(join.to),
+                other: vectors_before(join.other),
             });
         }
         let processes = starts.windows(2);
-        let vectors = processes.map(|own| vector_of(own[1]) - vector_of(own[0]));
+        let vectors = processes.map(|own| vectors_before(own[1]) - vectors_before(own[0]));
         let ends = heads[1..].iter().chain([&k]);
-        let members = heads.iter().zip(ends).map(|(head, end)| *head..*end);
+        let of_vectors = heads.iter().zip(ends).map(|(head, end)| *head..*end);
         Self {
             vectors: vectors.collect(),
             additions,
-            members: members.collect(),
+            members: of_vectors.collect(),
             starts,
             in_pairs,
         }
@@ -180,7 +180,7 @@ fn pairs(k: usize) -> Vec<Join> {
     let sums = rounds.iter().flatten().filter(|sum| sum.from.len() == 2);
     let join = |sum: &Sum| {
         let (to, other) = (sum.from[0], sum.from[1]);
-        let end = (2 * other - to).min(k);
+        let end = (2 * other - to).min(k); // both sums have as many members, unless there are no more
         Join { to, other, end }
     };
     sums.map(join).collect()

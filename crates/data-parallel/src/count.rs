@@ -26,8 +26,8 @@ fn is_count(number: f64) -> bool {
     number.is_finite() && number >= 0.0
 }
 
-/// What [`Trainer::mean_over`](crate::Trainer::mean_over) divides by: a number, or a tensor, whose elements are summed in f64.
-/// A mask of u8 is such a tensor; candle would sum it in u8, and 256 would be 0.
+/// What [`Trainer::mean_over`](crate::Trainer::mean_over) divides by: a number, or a tensor, whose elements are added in f64.
+/// A mask of u8 is such a tensor; candle would add it in u8, where 255 + 1 is 0.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no count of `Trainer::mean_over`",
     note = "return a tensor such as a mask, `Ok(y[1].clone())`, which is summed in f64",

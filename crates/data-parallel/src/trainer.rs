@@ -308,8 +308,9 @@ impl Trainer {
 
     /// Takes the mean of a step over something else than its examples, such as the tokens that are no padding. `count` gets
     /// the inputs and the targets of a minibatch, or of this process's part of it, and returns what they count: a number, or
-    /// a tensor, such as a mask or the weights of the examples, whose elements are added. Gradients and losses of a step are divided by the sum of these counts over
-    /// its processes and accumulated minibatches. So each token has the same weight, however tokens are spread.
+    /// a tensor, such as a mask or the weights of the examples, whose elements are added. Gradients and losses of a step are
+    /// divided by the sum of these counts over its processes and accumulated minibatches. So each token has the same weight,
+    /// however tokens are spread.
     ///
     /// The loss of each example is then the *sum* over what is counted, as
     /// [`masked_cross_entropy`](functional::masked_cross_entropy) returns it, and no mean.
@@ -470,7 +471,8 @@ impl Trainer {
     }
 
     /// The mean loss of an example, or of what [`mean_over`](Self::mean_over) counts, before its step, over all minibatches
-    /// since the last call; NaN if there was none. A checkpoint has its sum, so it is the same where a run was resumed in between.
+    /// since the last call; NaN if there was none. A checkpoint has its sum, so it is the same where a run was resumed in
+    /// between.
     ///
     /// # Errors
     /// If a device fails; and as [`step`](Self::step), if a loss is NaN or infinite that was not read before.
@@ -552,10 +554,10 @@ impl Trainer {
     /// says.
     ///
     /// # Errors
-    /// If `x` and `y` have different numbers of examples, do not fit the network and the loss, or have NaN; if a replica cannot compute its part; if a sum of
-    /// gradients, or on one replica a running statistic, is NaN or infinite. Then no step was taken, nothing was
-    /// changed, and training can go on with the next minibatch. Gradients that waited for the step are lost where the
-    /// message says so.
+    /// If `x` and `y` have different numbers of examples, do not fit the network and the loss, or have NaN; if a replica
+    /// cannot compute its part; if a sum of gradients, or on one replica a running statistic, is NaN or infinite. Then no
+    /// step was taken, nothing was changed, and training can go on with the next minibatch. Gradients that waited for the
+    /// step are lost where the message says so.
     ///
     /// If a loss is NaN or infinite, on a GPU or in several processes: the step was taken.
     ///

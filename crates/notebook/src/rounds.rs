@@ -199,7 +199,7 @@ fn slots(
     parts.into_iter().map(slot).collect()
 }
 
-/// The devices before a round and after it: where they stand in the picture.
+/// Rows of the picture: from the devices before a round to those after it, or what is between them.
 #[derive(Clone, Copy)]
 struct Band {
     top: f64,

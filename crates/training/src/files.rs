@@ -25,11 +25,14 @@ pub fn check_is_file(found: &Metadata) -> io::Result<()> {
     let is_fifo = std::os::unix::fs::FileTypeExt::is_fifo(&kind);
     #[cfg(not(unix))]
     let is_fifo = false;
-    let what = match is_fifo {
-        _ if kind.is_file() => return Ok(()),
-        _ if kind.is_dir() => "a folder",
-        true => "a FIFO",
-        false => "a device or a socket",
+    let what = if kind.is_file() {
+        return Ok(());
+    } else if kind.is_dir() {
+        "a folder"
+    } else if is_fifo {
+        "a FIFO"
+    } else {
+        "a device or a socket"
     };
     Err(io::Error::other(format!("it is {what}, not a file")))
 }

@@ -295,7 +295,7 @@ struct EntryBackward<'a, B: Backend> {
     saved: &'a Saved<B>,
     /// The entry among those of the tape.
     number: usize,
-    /// Where each of these gradients goes.
+    /// Where the gradient of each input goes, then of each parameter that the kernel has read.
     targets: &'a [Target],
 }
 
@@ -334,7 +334,8 @@ impl<B: Backend> EntryBackward<'_, B> {
         Ok(())
     }
 
-    /// For each gradient the memory that the kernel writes it to, or adds it to.
+    /// For each gradient the memory that the kernel writes it to, or adds it to. It takes what there is of a sum out of
+    /// `sums`; so the second place for the same result is empty.
     fn places<'w>(
         &self,
         sums: &mut [Option<B::Buffer>],
@@ -349,12 +350,12 @@ impl<B: Backend> EntryBackward<'_, B> {
             }
         }
         let mut views = writing.views(&parameters).into_iter();
-        let mut places: Vec<Grad<'w, B>> = Vec::new();
+        let mut dx: Vec<Grad<'w, B>> = Vec::new();
         for (n, target) in self.targets.iter().enumerate() {
-            places.push(match (*target, self.same_before(n)) {
+            dx.push(match (*target, self.same_before(n)) {
                 (Target::Unwanted, _) => Grad::Unwanted,
                 (Target::Parameter(_), None) => views.next().expect("one for each parameter"),
-                (Target::Parameter(_), Some(first)) => places[first].part_of_view(),
+                (Target::Parameter(_), Some(first)) => dx[first].part_of_view(),
                 (Target::Result(entry), _) => match sums[entry].take() {
                     Some(sum) => Grad::Sum(sum),
                     None => {
@@ -364,17 +365,17 @@ impl<B: Backend> EntryBackward<'_, B> {
                 },
             });
         }
-        places
+        dx
     }
 
-    /// The first input with the same target as input `n`, if it stands before. A value that is an input twice has its
-    /// gradient in two parts.
+    /// The first gradient with the same target as gradient `n`, if it stands before. A value that the entry reads twice has
+    /// its gradient in two parts.
     fn same_before(&self, n: usize) -> Option<usize> {
         let mut before = self.targets[..n].iter();
         before.position(|target| *target == self.targets[n])
     }
 
-    /// Adds such parts to the first one.
+    /// Adds the second part of such a gradient to the first.
     fn add_parts(&self, dx: &mut [Grad<'_, B>]) -> Result<()> {
         for n in 0..dx.len() {
             if let Some(first) = self.same_before(n)

@@ -112,9 +112,10 @@ fn mathml(latex: &str, display: MathDisplay) -> Result<String> {
         .map_err(|e| anyhow!("${latex}$: {e:?}"))?;
     let mut safe = String::new();
     for c in made.mathml.replace('\n', " ").chars() {
-        match r"\`*_[]{}|~$".contains(c) {
-            true => safe += &format!("&#{};", c as u32),
-            false => safe.push(c),
+        if r"\`*_[]{}|~$".contains(c) {
+            safe += &format!("&#{};", c as u32)
+        } else {
+            safe.push(c)
         }
     }
     Ok(safe)

@@ -42,16 +42,18 @@ impl Resumed {
             self.from.lines.epochs.len(),
         );
         let (step, epoch, all) = (self.from.lines.losses.len(), completed + 1, sizes.epochs);
-        match completed < all {
-            _ if is_finished => say(format_args!(
+        if is_finished {
+            say(format_args!(
                 "the run in {folder} is complete; nothing to do"
-            )),
-            true => say(format_args!(
+            ));
+        } else if completed < all {
+            say(format_args!(
                 "resuming {folder} in epoch {epoch} of {all}, after step {step}"
-            )),
-            false => say(format_args!(
+            ));
+        } else {
+            say(format_args!(
                 "the run in {folder} has completed all epochs; writing its last files"
-            )),
+            ));
         }
         let (begun_by, own) = (&self.from.header.version, env!("CARGO_PKG_VERSION"));
         if begun_by != own {

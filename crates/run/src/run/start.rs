@@ -294,11 +294,15 @@ pub(super) fn check_paths(options: &Options) -> Result<()> {
 pub(super) fn load(options: &Options) -> Result<Dataset> {
     let options = options.dataset();
     let named = options.names_a_source();
-    dataset::load(&options).map_err(|error| match named {
-        _ if error.is::<dataset::Interrupted>() => error,
-        true => BadInput::from(error).into(),
-        // the library cannot name the program's options
-        false => anyhow!("{error:#}; you can give --data DIR or --data synthetic"),
+    dataset::load(&options).map_err(|error| {
+        if error.is::<dataset::Interrupted>() {
+            error
+        } else if named {
+            BadInput::from(error).into()
+        } else {
+            // the library cannot name the program's options
+            anyhow!("{error:#}; you can give --data DIR or --data synthetic")
+        }
     })
 }
 

@@ -69,9 +69,10 @@ impl OneChannel {
                 // no window covers the last pixels of odd sizes
                 let seen = column / 2 < g.out_width / 2 && !dy.is_empty();
                 for (c, z) in dz.iter_mut().enumerate() {
-                    *z = match seen && positive(*z) != 0. {
-                        true => dy[column / 2 * o + c] / 4.,
-                        false => 0.,
+                    *z = if seen && positive(*z) != 0. {
+                        dy[column / 2 * o + c] / 4.
+                    } else {
+                        0.
                     };
                 }
             }
