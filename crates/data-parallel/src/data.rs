@@ -47,35 +47,23 @@ impl Data {
     }
 
     /// The book's `split_batch`, in shares of these numbers of examples: one shard of consecutive examples for each device.
-    #[tracing::instrument(skip_all, name = "split")]
     pub fn split(&self, devices: &[Device], shares: &[usize]) -> Result<Vec<Self>> {
-        let mut first = 0;
-        let mut shards = Vec::new();
-        for (i, (device, &examples)) in devices.iter().zip(shares).enumerate() {
-            let shard = || self.shard(first, examples, device);
-            shards.push(devices::on_replica(i, device, shard)?);
-            first += examples;
-        }
-        Ok(shards)
+        let shard = |first, examples, device: &Device| self.shard(first, examples, device);
+        split_by(devices, shares, shard)
     }
 
     /// As [`split`](Self::split); a device that gets no example has no shard. A GPU cannot have an empty one.
-    #[tracing::instrument(skip_all, name = "split")]
     pub fn split_in_inference(
         &self,
         devices: &[Device],
         shares: &[usize],
     ) -> Result<Vec<Option<Self>>> {
-        let mut first = 0;
-        let mut shards = Vec::new();
-        for (i, (device, &examples)) in devices.iter().zip(shares).enumerate() {
-            let shard = || self.shard(first, examples, device);
+        let shard = |first, examples, device: &Device| {
             let has_some = examples > 0;
-            let shard = has_some.then(|| devices::on_replica(i, device, shard));
-            shards.push(shard.transpose()?);
-            first += examples;
-        }
-        Ok(shards)
+            let shard = has_some.then(|| self.shard(first, examples, device));
+            shard.transpose()
+        };
+        split_by(devices, shares, shard)
     }
 
     /// So many examples from the `first` on, on a device.
@@ -105,6 +93,23 @@ impl Data {
         }
         Ok(if differ { sums } else { Vec::new() })
     }
+}
+
+/// What `shard` makes for each device: of the number of its first example, the number of its examples, and the device.
+#[tracing::instrument(skip_all, name = "split")]
+fn split_by<T>(
+    devices: &[Device],
+    shares: &[usize],
+    shard: impl Fn(usize, usize, &Device) -> Result<T>,
+) -> Result<Vec<T>> {
+    let mut first = 0;
+    let mut shards = Vec::new();
+    for (i, (device, &examples)) in devices.iter().zip(shares).enumerate() {
+        let on_device = || shard(first, examples, device);
+        shards.push(devices::on_replica(i, device, on_device)?);
+        first += examples;
+    }
+    Ok(shards)
 }
 
 /// The first two processes that have the same fingerprint, of those of all.

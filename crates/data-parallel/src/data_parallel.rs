@@ -262,8 +262,7 @@ impl DataParallel {
         data: &Data,
         job: impl Fn(&mut Replica, Data) -> Result<T> + Send + Sync + 'static,
     ) -> Result<Vec<T>> {
-        let weights = lock(&self.weights)[self.own()].to_vec();
-        let shares = shares(data.examples, &weights);
+        let shares = self.shares_here(data.examples);
         let split = || data.split_in_inference(&self.devices, &shares);
         let shards = devices::on_devices("split", &self.devices, split)?;
         let results = self.on_each(shards, move |replica, shard: Option<Data>| {
@@ -498,17 +497,16 @@ impl DataParallel {
         Ok(())
     }
 
-    /// Splits a minibatch into a shard for each replica, on its device.
-    pub(crate) fn scatter(&self, data: &Data) -> Result<Vec<Data>> {
-        let weights = lock(&self.weights)[self.own()].to_vec();
-        self.split(data, &shares(data.examples, &weights))
+    /// So many examples, in shares for the replicas of this process.
+    fn shares_here(&self, examples: usize) -> Vec<usize> {
+        shares(examples, &lock(&self.weights)[self.own()])
     }
 
-    /// As [`scatter`](Self::scatter), for a part of a minibatch that has `total` examples in all processes.
-    pub(crate) fn scatter_part(&self, data: &Data, total: usize) -> Result<Vec<Data>> {
+    /// Splits a part of a minibatch that has `total` examples in all processes into a shard for each replica, on its device.
+    pub(crate) fn scatter(&self, data: &Data, total: usize) -> Result<Vec<Data>> {
         let (n, weights) = (data.examples, lock(&self.weights).clone());
         if weights.iter().all(|weight| *weight == weights[0]) {
-            return self.scatter(data);
+            return self.split(data, &self.shares_here(n));
         }
         let shares = shares(total, &weights)[self.own()].to_vec();
         let sum: usize = shares.iter().sum();

@@ -658,7 +658,7 @@ impl Trainer {
         });
         let (data, whole) = self.whole(counted)?;
         self.check_parts(&data)?;
-        let shares = self.net.scatter_part(&data, whole.examples)?;
+        let shares = self.net.scatter(&data, whole.examples)?;
         ensure!(
             whole.examples > 0,
             "a step needs at least 1 example, the minibatch has 0"

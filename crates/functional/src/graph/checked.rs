@@ -308,7 +308,7 @@ pub(crate) fn note_variable(x: &Tensor) -> Result<bool> {
         ),
         None => bail!(
             "a variable of shape {:?} is no parameter of this network, and would not be trained; take it from the \
-             VarBuilder that builds the network. If it is what eval returned in an earlier step, call detach on that at once",
+             VarBuilder that builds the network, or detach it. What eval returns is detached at once, before later steps use it",
             x.dims()
         ),
     }
