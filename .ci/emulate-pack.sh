@@ -21,7 +21,7 @@ PY
 
 # The source of a kernel's text, and what NVIDIA's compiler was told.
 source_of() {
-  local functional=crates/functional/src/cuda
+  local functional=crates/data-parallel-functional/src/cuda
   case $1 in
     candle_*) echo "$candle/${1#candle_}.cu" ;;
     *_bf16) echo "$functional/${1%_bf16}.cu -DREAL=__nv_bfloat16" ;;

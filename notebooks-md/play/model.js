@@ -1,4 +1,4 @@
-// What a schedule does and costs: JavaScript for the functions of `Schedule` in crates/collective. A schedule is data,
+// What a schedule does and costs: JavaScript for the functions of `Schedule` in crates/data-parallel-collective. A schedule is data,
 // { members, chunks, rounds }, and a round is a list of sums, { by, from, to, chunk, in_pairs }. `cargo test` compares the times.
 "use strict";
 

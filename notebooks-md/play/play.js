@@ -1,5 +1,5 @@
 // The page to play with: what a reader chooses is `state`, and `draw` shows it. The rounds are `SCHEDULES`, which
-// `cargo run -p notebook -- site` exports from crates/collective, and the recorded steps are `TRACE`.
+// `cargo run -p notebook -- site` exports from crates/data-parallel-collective, and the recorded steps are `TRACE`.
 "use strict";
 
 const NAMES = Object.keys(SCHEDULES);

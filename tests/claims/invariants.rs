@@ -72,8 +72,20 @@ fn every_file() -> Result<Vec<PathBuf>> {
     Ok([files("crates")?, files("examples")?, files("tests")?].concat())
 }
 
+/// The package of a crate, which is its folder: those below `data-parallel` have its name in front.
+fn package(krate: &str) -> String {
+    let is_below = krate != "data-parallel" && LIBRARIES.contains(&krate);
+    let prefix = if is_below { "data-parallel-" } else { "" };
+    format!("{prefix}{krate}")
+}
+
+/// The folder of a crate's code.
+pub fn src(krate: &str) -> String {
+    format!("crates/{}/src", package(krate))
+}
+
 fn source(krate: &str) -> Result<String> {
-    all_of(&format!("crates/{krate}/src"))
+    all_of(&src(krate))
 }
 
 fn all_of(folder: &str) -> Result<String> {
@@ -89,7 +101,12 @@ fn code(text: &str) -> String {
 
 /// The crates of ours that a crate depends on (tests not counted).
 fn imports(krate: &str) -> Result<Vec<String>> {
-    let manifest = fs::read_to_string(root().join("crates").join(krate).join("Cargo.toml"))?;
+    let manifest = fs::read_to_string(
+        root()
+            .join("crates")
+            .join(package(krate))
+            .join("Cargo.toml"),
+    )?;
     let section = manifest.split("\n[dependencies]").nth(1);
     let section = section.context("no dependencies")?.split("\n[").next();
     let lines = section.unwrap_or_default().lines();
@@ -157,7 +174,10 @@ fn unsafe_stands_only_where_it_may_and_says_why() -> Result<()> {
     for file in every_file()? {
         let text = fs::read_to_string(&file)?;
         let relative = file.strip_prefix(root())?.to_owned();
-        let may = ["crates/functional", "crates/collective"];
+        let may = [
+            "crates/data-parallel-functional",
+            "crates/data-parallel-collective",
+        ];
         let may = may.iter().any(|folder| relative.starts_with(folder));
         let lines: Vec<&str> = text.lines().collect();
         for (i, line) in lines.iter().enumerate() {
@@ -210,7 +230,7 @@ fn libraries_print_nothing_and_name_no_option() -> Result<()> {
     let mut words = vec!["println!", "eprint!", "print!("];
     words.extend(options.iter().map(String::as_str));
     for krate in LIBRARIES {
-        let files = files(&format!("crates/{krate}/src"))?.into_iter();
+        let files = files(&src(krate))?.into_iter();
         for file in files.filter(|file| !file.ends_with("tests.rs")) {
             let text = code(&fs::read_to_string(&file)?);
             has_none(&format!("{file:?}"), &text, &words)?;
@@ -222,10 +242,10 @@ fn libraries_print_nothing_and_name_no_option() -> Result<()> {
 /// Those that a value has, and the losses; `add` is an operator, which the tests call `plus`. A random network has it,
 /// and `Both` computes it by the reference as well.
 fn every_operation_is_compared_with_a_reference() -> Result<()> {
-    let graph = root().join("crates/functional/src/graph");
+    let graph = root().join("crates/data-parallel-functional/src/graph");
     let of_file = |name: &str| fs::read_to_string(graph.join(name)).map(|text| code(&text));
     let values = of_file("value.rs")? + "\n" + &of_file("losses.rs")?;
-    let tests = root().join("crates/functional/tests/operations");
+    let tests = root().join("crates/data-parallel-functional/tests/operations");
     let [networks, reference] =
         ["networks.rs", "reference.rs"].map(|file| fs::read_to_string(tests.join(file)));
     let (networks, reference) = (networks?, reference?);

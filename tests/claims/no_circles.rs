@@ -1,4 +1,5 @@
-//! No crate, folder or file imports one that imports it: read from the paths in `use` and elsewhere in the code.
+//! No crate, folder or file imports one that imports it: read from the paths in `use` and elsewhere in the code, and
+//! from the methods that a file calls on `self`, if they are written in another file.
 //!
 //! A `lib.rs` or `mod.rs` is a face: its `pub use` is no import, and a name that it hands on is imported from the file
 //! that defines it. `mod` is no import, and what is `#[cfg(test)]` is not read. The code is as rustfmt writes it.
@@ -15,6 +16,7 @@ trials![
     crates_import_in_no_circle,
     files_and_folders_import_in_no_circle,
     imports_are_found,
+    each_kind_of_circle_is_found,
     circles_and_floors_are_found,
 ];
 
@@ -33,9 +35,10 @@ fn crates_import_in_no_circle() -> Result<()> {
         let folder = entry?;
         let manifest = fs::read_to_string(folder.path().join("Cargo.toml"))?;
         let dependency = |line: &str| (line.split('.').next().unwrap_or(line).into(), line.into());
-        // a package may have a longer name than its folder, by which the others import it
-        let name = folder.file_name().to_string_lossy().into_owned();
-        crates.insert(name, manifest.lines().map(dependency).collect());
+        // others import a crate of the library without the beginning of its package's name
+        let package = folder.file_name().to_string_lossy().into_owned();
+        let name = package.strip_prefix("data-parallel-").unwrap_or(&package);
+        crates.insert(name.to_owned(), manifest.lines().map(dependency).collect());
     }
     ensure!(crates["scratch"].contains_key("functional"), "{crates:?}");
     floors(&crates).map(drop)
@@ -43,7 +46,7 @@ fn crates_import_in_no_circle() -> Result<()> {
 
 fn files_and_folders_import_in_no_circle() -> Result<()> {
     for (name, _) in invariants::IMPORTS {
-        let src = format!("crates/{name}/src");
+        let src = invariants::src(name);
         let mut sources = BTreeMap::new();
         for file in invariants::files(&src)? {
             let path = file.strip_prefix(root().join(&src))?.to_string_lossy();
@@ -63,32 +66,103 @@ fn files_and_folders_import_in_no_circle() -> Result<()> {
 
 /// The imports between the files of a crate.
 fn imports(files: &BTreeMap<String, String>) -> Graph {
+    let code: Vec<(&String, String)> = files
+        .iter()
+        .map(|(file, text)| (file, without_tests(text)))
+        .collect();
     let modules: Modules = files.keys().map(|file| (module(file), file)).collect();
     let (mut handed_on, mut imported) = (BTreeMap::new(), Vec::new());
-    for (file, text) in files {
+    for (file, code) in &code {
         let module = module(file);
         let is_face = file.ends_with("lib.rs") || file.ends_with("mod.rs");
-        for (is_public, written) in paths(&without_tests(text)) {
-            let Some(path) = from_the_crate(&module, &written, &modules) else {
+        let mut names = BTreeMap::new();
+        for use_of in uses(code) {
+            let Some(path) = from_the_crate(&module, &use_of.path, &modules) else {
                 continue;
             };
-            if is_public && is_face {
-                handed_on.insert(inside(&module, split_last(&path).1), path);
+            let name = split_last(&path).1.to_owned();
+            if use_of.is_public && is_face {
+                handed_on.insert(inside(&module, &name), path);
             } else {
-                imported.push((file, written, path));
+                names.insert(name, path.clone());
+                imported.push((*file, use_of.path, path));
             }
+        }
+        for written in paths(code) {
+            let (first, rest) = written.split_once("::").expect("a path");
+            let path = match names.get(first) {
+                Some(module) => Some(inside(module, rest)),
+                None => from_the_crate(&module, &written, &modules),
+            };
+            imported.extend(path.map(|path| (*file, written, path)));
         }
     }
     let all = files.keys().map(|file| (file.clone(), BTreeMap::new()));
     let mut graph: Graph = all.collect();
+    let mut add = |from: &String, to: &String, by: String| {
+        if to != from {
+            graph
+                .entry(from.clone())
+                .or_default()
+                .insert(to.clone(), by);
+        }
+    };
     for (file, written, path) in imported {
-        let to = file_of(&path, &modules, &handed_on);
-        if to != file {
-            let imports = graph.entry(file.clone()).or_default();
-            imports.insert(to.clone(), written);
+        add(file, file_of(&path, &modules, &handed_on), written);
+    }
+    for (home, code_there) in &code {
+        for (file, code_here) in code.iter().filter(|(file, _)| file != home) {
+            if let Some(call) = method_elsewhere(code_there, code_here) {
+                add(home, file, call);
+            }
         }
     }
     graph
+}
+
+/// The call in a file of a method of its own type that is written in another file; no import shows it.
+fn method_elsewhere(home: &str, elsewhere: &str) -> Option<String> {
+    let mut home_types = home.lines().filter_map(|line| {
+        let (_, name) = line
+            .trim()
+            .split_once("struct ")
+            .or(line.split_once("enum "))?;
+        let end = |c: char| !c.is_alphanumeric() && c != '_';
+        name.split(end).next().filter(|name| !name.is_empty())
+    });
+    home_types.find_map(|name| {
+        methods(elsewhere, name)
+            .into_iter()
+            .flat_map(|method| ["self", "Self"].map(|own| (own, method)))
+            .map(|(own, method)| (own, if own == "self" { "." } else { "::" }, method))
+            .map(|(own, dots, method)| format!("{own}{dots}{method}("))
+            .find(|call| home.contains(call.as_str()))
+    })
+}
+
+/// The functions in the `impl` blocks of a type, those of traits left out.
+fn methods<'a>(code: &'a str, name: &str) -> Vec<&'a str> {
+    let starts = |line: &str| {
+        let own = line
+            .strip_prefix("impl")
+            .filter(|_| !line.contains(" for "));
+        let mut words = own
+            .unwrap_or_default()
+            .split(|c: char| !c.is_alphanumeric() && c != '_');
+        words.any(|word| word == name)
+    };
+    let mut found = Vec::new();
+    let mut lines = code.lines();
+    while lines.any(starts) {
+        for line in lines.by_ref().take_while(|line| *line != "}") {
+            let function = line
+                .strip_prefix("    ")
+                .filter(|line| !line.starts_with(' '));
+            let name = function.and_then(|line| line.split_once("fn "));
+            found.extend(name.and_then(|(_, name)| name.split(['(', '<']).next()));
+        }
+    }
+    found
 }
 
 /// The module in a file.
@@ -137,31 +211,55 @@ fn without_tests(text: &str) -> String {
     code.join("\n")
 }
 
-/// How a path of the crate begins, where it is no `use`.
-const OWN: [&str; 3] = ["crate::", "super::", "self::"];
+/// A path of a `use`, and whether others can import it from here.
+struct Use {
+    path: String,
+    is_public: bool,
+}
 
-/// The paths in the code, each with whether a `pub use` has it. What `pub(in …)` names is no import.
-fn paths(code: &str) -> Vec<(bool, String)> {
-    let mut paths = Vec::new();
+/// The tree behind a line's `use`, and whether that is public.
+fn use_in(line: &str) -> Option<(&str, bool)> {
+    let (before, tree) = line.trim().split_once("use ")?;
+    ["", "pub ", "pub(crate) "]
+        .contains(&before)
+        .then_some((tree, !before.is_empty()))
+}
+
+/// The paths of all `use` in the code.
+fn uses(code: &str) -> Vec<Use> {
+    let mut uses = Vec::new();
     let mut lines = code.lines().map(str::trim);
     while let Some(line) = lines.next() {
-        let import = line.split_once("use ");
-        let import = import.filter(|(before, _)| ["", "pub ", "pub(crate) "].contains(before));
-        if let Some((before, tree)) = import {
-            let mut tree = tree.to_owned();
-            while !tree.ends_with(';') {
-                tree += lines.next().unwrap_or(";");
-            }
-            let leaves = leaves(tree.trim_end_matches(';')).into_iter();
-            paths.extend(leaves.map(|path| (!before.is_empty(), path)));
-        } else {
-            let line = line.replace("(in crate::", "(");
-            let words = line.split(|c: char| !c.is_alphanumeric() && c != '_' && c != ':');
-            // a macro puts a name behind `super::`
-            let names = |start: &str, word: &str| word.starts_with(start) && word != start;
-            let is_own = |word: &&str| OWN.iter().any(|start| names(start, word));
-            paths.extend(words.filter(is_own).map(|path| (false, path.to_owned())));
+        let Some((tree, is_public)) = use_in(line) else {
+            continue;
+        };
+        let mut tree = tree.to_owned();
+        while !tree.ends_with(';') {
+            tree += lines.next().unwrap_or(";");
         }
+        let leaves = leaves(tree.trim_end_matches(';')).into_iter();
+        uses.extend(leaves.map(|path| Use { path, is_public }));
+    }
+    uses
+}
+
+/// The paths in the code outside of `use`, of two names or more. What `pub(in …)` names is no import.
+fn paths(code: &str) -> Vec<String> {
+    let mut paths = Vec::new();
+    let mut lines = code.lines();
+    while let Some(line) = lines.next() {
+        if use_in(line).is_some() {
+            if !line.ends_with(';') {
+                lines.find(|line| line.ends_with(';'));
+            }
+            continue;
+        }
+        let line = line.replace("(in crate::", "(");
+        let words = line.split(|c: char| !c.is_alphanumeric() && c != '_' && c != ':');
+        // a macro puts a name behind `super::`; a type stands before `::<`, a global path behind `::`
+        let is_path =
+            |word: &&str| word.contains("::") && !word.starts_with(':') && !word.ends_with(':');
+        paths.extend(words.filter(is_path).map(str::to_owned));
     }
     paths
 }
@@ -244,6 +342,14 @@ fn crate_of(files: &[(&str, &str)]) -> Graph {
     imports(&files.iter().map(owned).collect())
 }
 
+/// The imports of a graph, in words.
+fn said(graph: &Graph) -> String {
+    let all = graph
+        .iter()
+        .flat_map(|(from, to)| to.keys().map(move |to| format!("{from} {to}")));
+    all.collect::<Vec<String>>().join(", ")
+}
+
 fn imports_are_found() -> Result<()> {
     let a = "use crate::{\n    Name,\n    c::{self, g},\n};\n// use crate::b;\nuse std::b;";
     let inner = "#[cfg(test)]\nmod tests {\n    use crate::a;\n}\nfn f() { super::super::c::g() }";
@@ -261,13 +367,72 @@ fn imports_are_found() -> Result<()> {
         ("b/inner.rs", inner),
         ("c.rs", c),
     ]);
-    let all = graph
-        .iter()
-        .flat_map(|(from, to)| to.keys().map(move |to| format!("{from} {to}")));
-    let all = all.collect::<Vec<String>>().join(", ");
+    let all = said(&graph);
     let expected = "a.rs b/inner.rs, a.rs c.rs, b/inner.rs c.rs, c.rs b/mod.rs, lib.rs a.rs";
     ensure!(all == expected, "{all}");
     Ok(())
+}
+
+/// Two files that import each other, in each way in which code can do it.
+fn each_kind_of_circle_is_found() -> Result<()> {
+    let child = "use super::Run;\npub fn begin(run: &Run) {}";
+    for (parent, to, text) in [
+        ("a.rs", "b.rs", "use crate::b::g;"),
+        ("a.rs", "b.rs", "fn f() { crate::b::g() }"),
+        ("a.rs", "b.rs", "use super::b;\nfn f() { b::g() }"),
+        ("a.rs", "b.rs", "fn f() -> super::b::G { todo!() }"),
+        // a parent and its child: with the child's name in front, in a `use` and in the code
+        ("run.rs", "run/start.rs", "mod start;\nuse start::begin;"),
+        (
+            "run.rs",
+            "run/start.rs",
+            "mod start;\nfn f() { start::begin(&Run) }",
+        ),
+        (
+            "run.rs",
+            "run/start.rs",
+            "mod start;\nfn f() { self::start::begin(&Run) }",
+        ),
+        (
+            "run/mod.rs",
+            "run/start.rs",
+            "mod start;\nfn f() { start::begin(&Run) }",
+        ),
+        (
+            "run/mod.rs",
+            "run/start.rs",
+            "mod start;\ntype S = Vec<start::S>;",
+        ),
+    ] {
+        let back = if parent == "a.rs" {
+            "use crate::a;"
+        } else {
+            child
+        };
+        let error = floors(&crate_of(&[("lib.rs", ""), (parent, text), (to, back)]));
+        let error = error
+            .err()
+            .with_context(|| format!("no circle in {text:?}"))?;
+        has(&format!("{error:#}"), "which is a circle")?;
+    }
+    // through the name of a module that is imported: x → a → a/deep → x
+    let files = [
+        ("lib.rs", ""),
+        ("x.rs", "use crate::a;\nfn f() { a::deep::g() }"),
+        ("a.rs", "pub mod deep;"),
+        ("a/deep.rs", "use crate::x;"),
+    ];
+    ensure!(
+        floors(&crate_of(&files)).is_err(),
+        "{}",
+        said(&crate_of(&files))
+    );
+    // methods of a type, written in another file
+    let run = "mod start;\npub struct Run;\nimpl Run {\n    fn f(&self) { self.begin() }\n}";
+    let start = "use super::Run;\nimpl Run {\n    pub fn begin(&self) {}\n}";
+    let files = [("lib.rs", ""), ("run.rs", run), ("run/start.rs", start)];
+    let error = floors(&crate_of(&files)).unwrap_err();
+    has(&format!("{error:#}"), "self.begin(")
 }
 
 fn circles_and_floors_are_found() -> Result<()> {

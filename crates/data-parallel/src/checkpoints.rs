@@ -289,7 +289,7 @@ impl Checkpoints {
             // it can be tried again
             *lock(&self.progress) = before;
             for (trainer, losses) in trainers.into_iter().zip(losses) {
-                trainer.epoch_losses = losses;
+                trainer.losses.of_epoch = losses;
             }
             return Err(error);
         }
@@ -370,8 +370,8 @@ impl Checkpoints {
         self.net.load_state_dict(&from.network)?;
         for (trainer, from) in trainers.iter_mut().zip(from.trainers) {
             trainer.set_state(from.state)?;
-            trainer.losses = from.losses;
-            trainer.epoch_losses = from.epoch_losses;
+            trainer.losses.since_mean = from.losses;
+            trainer.losses.of_epoch = from.epoch_losses;
         }
         let best = from.progress.best_crc32;
         self.in_folder(|folder| name_best(folder.folder(), best))?;

@@ -13,14 +13,14 @@ use devices::{Context, ensure, lock, with_room};
 use functional::Network;
 use training::{Batch, DataIter, rng, shares, weights};
 
-use crate::cores::Cores;
+use crate::agreement::{check_processes, check_replicas};
 use crate::data::Data;
 use crate::place::Place;
 use crate::processes::Processes;
-use crate::replica::{Groups, Replica, Shared};
+use crate::replica::{Cores, Memberships, Replica, Shared, Worker, Workers};
 use crate::settings::{ReduceOn, Replication};
 use crate::state::{Initializer, Origin, State, build};
-use crate::workers::{Worker, Workers};
+use crate::statistics::Statistics;
 
 /// Replicas of one network, one on each device, with the same parameters. Each has batch-norm
 /// statistics of its own, as the book says.
@@ -51,7 +51,7 @@ pub struct DataParallel {
     pub(crate) network_type: NetworkType,
     /// How many trainers it has had.
     pub(crate) trainers: Arc<AtomicUsize>,
-    statistics: Arc<Mutex<Statistics>>,
+    pub(crate) statistics: Arc<Statistics>,
     /// How the replicas work together.
     pub(crate) how: Replication,
     seed: u64,
@@ -60,18 +60,6 @@ pub struct DataParallel {
     /// The number of the first replica of this process among those of all.
     pub(crate) first_rank: usize,
     warnings: Arc<[String]>,
-}
-
-/// What has set the running statistics of the replicas since the last step.
-#[derive(Clone, Copy, Default, PartialEq)]
-enum Statistics {
-    /// Steps, or the network's state, which gives all replicas the statistics of the first.
-    #[default]
-    Network,
-    /// A trainer's state, in which each replica has its own.
-    Trainer,
-    /// The network's state after a trainer's, of which they are lost.
-    Lost,
 }
 
 /// The type of a network, and its name.
@@ -127,10 +115,10 @@ impl DataParallel {
             alone: processes.are_one(),
         };
         let (mut workers, mut states) = (Vec::new(), Vec::<State>::new());
-        let all_groups = groups(&processes, &how, k)?;
-        let first = &all_groups[0].gradients;
+        let all_memberships = memberships(&processes, &how, k)?;
+        let first = &all_memberships[0].gradients;
         let (first_rank, all) = (first.rank(), first.size());
-        for (rank, (groups, device)) in all_groups.into_iter().zip(devices).enumerate() {
+        for (rank, (memberships, device)) in all_memberships.into_iter().zip(devices).enumerate() {
             let (network, how, device) = (network.clone(), how.clone(), device.clone());
             let (shared, first) = (shared.clone(), states.first().cloned());
             let name = devices::device_name(rank, &device);
@@ -139,7 +127,15 @@ impl DataParallel {
                 let draw = || Origin::Drawn(initializer, Box::new(rng(seed)));
                 let origin = first.map_or_else(draw, Origin::Copy);
                 let (built, state) = build(&device, origin, |vb| network(vb))?;
-                Replica::new(name, Box::new(built), state, seed, groups, &how, shared)
+                Replica::new(
+                    name,
+                    Box::new(built),
+                    state,
+                    seed,
+                    memberships,
+                    &how,
+                    shared,
+                )
             };
             let (worker, state) = Worker::start(name, k == 1, make)?;
             if rank == 0 && devices[0].is_cpu() {
@@ -173,7 +169,7 @@ impl DataParallel {
             first_rank,
             warnings: warnings.into(),
         };
-        net.check_processes()?;
+        check_processes(&net.processes, &net.states[0])?;
         Ok(net)
     }
 
@@ -309,10 +305,7 @@ impl DataParallel {
     /// changed.
     pub fn load_state_dict(&self, state: &[(String, Tensor)]) -> Result<()> {
         self.set_state(state)?;
-        let mut statistics = lock(&self.statistics);
-        if *statistics == Statistics::Trainer {
-            *statistics = Statistics::Lost;
-        }
+        self.statistics.network_is_loaded();
         Ok(())
     }
 
@@ -327,36 +320,7 @@ impl DataParallel {
                 var.set(&tensor).with_context(|| name.clone())?;
             }
         }
-        self.check_processes()
-    }
-
-    /// A trainer's state was loaded, which may have running statistics of each replica.
-    pub(crate) fn trainer_has_set_statistics(&self, has_some: bool) {
-        *lock(&self.statistics) = if has_some {
-            Statistics::Trainer
-        } else {
-            Statistics::Network
-        };
-    }
-
-    /// A new trainer begins with the network as it is: what an earlier one has lost is not its own.
-    pub(crate) fn a_trainer_begins(&self) {
-        let mut statistics = lock(&self.statistics);
-        if *statistics == Statistics::Lost {
-            *statistics = Statistics::Network;
-        }
-    }
-
-    /// Before a step: an error if the running statistics that a trainer's state had set are lost.
-    pub(crate) fn check_statistics(&self) -> Result<()> {
-        let mut statistics = lock(&self.statistics);
-        ensure!(
-            *statistics != Statistics::Lost,
-            "the network's state was loaded after a trainer's, so all replicas have the running statistics of the first; \
-             load the network's state first, then the trainer's"
-        );
-        *statistics = Statistics::Network;
-        Ok(())
+        check_processes(&self.processes, &self.states[0])
     }
 
     /// Writes parameters and buffers to a safetensors file, under PyTorch's names.
@@ -527,6 +491,15 @@ impl DataParallel {
         devices::on_devices("split", &self.devices, || data.split(&self.devices, shares))
     }
 
+    /// Compares the parameters of all replicas: bit by bit in a process, by checksums between processes.
+    ///
+    /// # Errors
+    /// Names the first parameter that is not the same, with index, devices and both values.
+    pub fn check_replicas(&self) -> Result<()> {
+        check_replicas(&self.states, &self.devices)?;
+        check_processes(&self.processes, &self.states[0])
+    }
+
     /// An error that names a buffer of a replica of this process, if it is NaN or infinite.
     pub(crate) fn check_buffers(&self) -> Result<()> {
         for (i, state) in self.states.iter().enumerate() {
@@ -589,7 +562,7 @@ fn warnings(how: &Replication, devices: &[Device], candle_is_limited: bool) -> V
 }
 
 /// The memberships of each replica; the groups of gradients and norms have the replicas of other processes as well.
-fn groups(processes: &Processes, how: &Replication, k: usize) -> Result<Vec<Groups>> {
+fn memberships(processes: &Processes, how: &Replication, k: usize) -> Result<Vec<Memberships>> {
     let options = |link| how.group_options(link);
     let of_all = || {
         let members = match processes.channel()? {
@@ -601,12 +574,12 @@ fn groups(processes: &Processes, how: &Replication, k: usize) -> Result<Vec<Grou
     let mut norms = how.sync_bn.then(of_all).transpose()?;
     let gradients = of_all()?;
     let members = gradients.zip(collective::group(k, options(None)));
-    let groups = members.map(|(gradients, agreement)| Groups {
+    let memberships = members.map(|(gradients, agreement)| Memberships {
         agreement,
         gradients,
         norms: norms.as_mut().and_then(Iterator::next),
     });
-    Ok(groups.collect())
+    Ok(memberships.collect())
 }
 
 #[cfg(test)]

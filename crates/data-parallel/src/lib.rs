@@ -52,39 +52,32 @@
 //!
 //! This crate prints nothing, and reads no option of a program. It knows no dataset.
 
+mod agreement;
 mod checkpoints;
-mod cores;
-mod count;
 mod data;
 mod data_parallel;
 mod error;
 mod evaluate;
 mod launch;
 pub mod layers;
-mod norms;
 mod place;
 mod predict;
 pub mod prelude;
 mod processes;
-mod receive;
-mod reducer;
 mod replica;
 mod report;
 pub mod schedule;
 mod settings;
-mod slot;
 mod state;
-mod state_dict;
+mod statistics;
 mod trainer;
 mod update_rule;
-mod workers;
 
 // a package needs no other name
 pub use {candle_core, candle_nn, collective, devices, functional, training};
 
 pub use checkpoints::{Checkpoints, Epoch};
 pub use collective::{Algorithm, cost::Link};
-pub use count::Count;
 pub use data_parallel::DataParallel;
 pub use error::{Error, Result};
 pub use evaluate::{evaluate, evaluate_accuracy};
@@ -95,4 +88,4 @@ pub use predict::predict;
 pub use processes::Processes;
 pub use settings::{ReduceOn, Replication};
 pub use state::Initializer;
-pub use trainer::{Step, Trainer};
+pub use trainer::{Count, Step, Trainer};

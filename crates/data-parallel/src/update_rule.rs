@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use candle_core::Result;
-use devices::{ensure, lock};
+use devices::{bail, ensure, lock};
 use functional::Optimizer;
 
 /// A factor of the learning rate for each step, counted from 0.
@@ -75,6 +75,31 @@ impl UpdateRule {
             "schedule {last:?} at step {taken}, {:x} for all steps",
             asked.sum
         )
+    }
+
+    /// Sets the rate of the parameter `of`, or of all parameters of the layer `of`, or of all if it is "". `names` are those
+    /// of all parameters.
+    ///
+    /// # Errors
+    /// If none is meant, or the rate is negative or no finite number.
+    pub fn set_rate(&mut self, names: &[&str], of: &str, rate: f64) -> Result<()> {
+        let is_rate = rate.is_finite() && rate >= 0.0;
+        ensure!(is_rate, "the rate of {of} is {rate}; expected 0 or more");
+        let of = of.trim_end_matches('.');
+        let is_meant = |name: &str| match name.strip_prefix(of) {
+            Some(rest) => of.is_empty() || rest.is_empty() || rest.starts_with('.'),
+            None => false,
+        };
+        if !names.iter().any(|name| is_meant(name)) {
+            let names = names.join(", ");
+            bail!("rate: the network has no layer or parameter {of}; it has {names}")
+        }
+        for (of_name, name) in self.rates.iter_mut().zip(names) {
+            if is_meant(name) {
+                *of_name = rate;
+            }
+        }
+        Ok(())
     }
 
     /// Whether each parameter is trained.

@@ -2,6 +2,7 @@
 //!
 //! The loop itself is each program's own; it tells the run of every step and every epoch.
 
+mod chosen;
 mod resume;
 mod settings;
 mod start;
@@ -25,6 +26,7 @@ use crate::record::Record;
 use crate::say::{is_quiet, quoted, say};
 use crate::trace::Trace;
 use crate::train_state::TrainState;
+use chosen::Chosen;
 use devices::Process;
 use resume::Resumed;
 use training::{BatchLoss, Unread, weights};
@@ -157,15 +159,37 @@ impl Run {
             test: test_iter.num_examples(),
             batch: batch_size,
         };
-        let places = start::places(&devices, process, k);
-        let mut run = Self {
+        let lr = options.lr.unwrap_or((book.lr)(k));
+        let mut places = start::places(&devices, process, k);
+        let chosen = Chosen {
+            network: book.network,
+            replicas: k,
+            devices: &devices,
+            places: &places,
+            share,
+            sizes,
+            lr,
+            data: &data,
+        };
+        start::print_start(&chosen, options);
+        let mut record = Record::new(sizes);
+        record.header = Header {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            settings: settings::settings_of(&chosen, options),
+            arguments: start::arguments(options, k),
+            ..Header::default()
+        };
+        if data.source.is_synthetic {
+            places += " (synthetic data)";
+        }
+        Ok(Self {
             devices,
             train_iter,
             test_iter,
-            lr: options.lr.unwrap_or((book.lr)(k)),
+            lr,
             timer: Timer::new(),
             options: options.clone(),
-            record: Record::new(sizes),
+            record,
             progress: Progress {
                 taken: 0,
                 checkpointed: 0,
@@ -176,18 +200,7 @@ impl Run {
             resumed,
             extra_state: HashMap::new(),
             places,
-        };
-        run.record.header = Header {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            settings: run.settings_of(book, k, &data),
-            arguments: start::arguments(options, k),
-            ..Header::default()
-        };
-        run.print_start(book.network, share, &data);
-        if data.source.is_synthetic {
-            run.places += " (synthetic data)";
-        }
-        Ok(run)
+        })
     }
 
     /// What the result of the run depends on, a line each: a checkpoint of another run is refused, and processes that

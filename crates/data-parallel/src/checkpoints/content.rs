@@ -251,7 +251,7 @@ fn take_prefix(tensors: &mut BTreeMap<String, Tensor>, prefix: &str) -> BTreeMap
 /// The sums of a trainer's losses and their divisors.
 fn losses_tensor(trainer: &Trainer) -> Result<Tensor> {
     let mut numbers = Vec::new();
-    for LossSum { sum, divisor } in trainer.all_losses_so_far()? {
+    for LossSum { sum, divisor } in trainer.losses.so_far()? {
         let counts = sum.is_finite() || !trainer.checks_numbers();
         ensure!(counts, "a loss is NaN or infinite");
         numbers.extend([sum, divisor]);

@@ -3,53 +3,50 @@
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use dataset::{Dataset, Name};
+use dataset::Name;
 
-use super::Run;
-use crate::options::Book;
+use super::chosen::Chosen;
+use crate::options::Options;
 
-impl Run {
-    /// The settings of a run of `k` replicas. In which processes they are is not a setting.
-    pub(super) fn settings_of(&self, book: &Book, k: usize, data: &Dataset) -> String {
-        let options = &self.options;
-        let (precision, deterministic) = (options.precision, options.deterministic);
-        let device = if self.devices[0].is_cpu() {
-            "cpu".to_owned()
-        } else {
-            format!("cuda, {precision:?}, deterministic: {deterministic}").to_lowercase()
-        };
-        let init = options
-            .init
-            .as_deref()
-            .map(Path::display)
-            .map_or("random".to_owned(), |file| file.to_string());
-        let order = if options.no_shuffle {
-            "as in the file"
-        } else {
-            "shuffled"
-        };
-        let drawn = if data.source.is_synthetic {
-            "synthetic "
-        } else {
-            ""
-        };
-        let [train, test] = [&data.train, &data.test].map(|split| split.checksum());
-        let lines = [
-            format!("network {}", book.network),
-            format!("replicas {k}"),
-            format!("device {device}"),
-            format!("batch size {}", self.train_iter.batch_size()),
-            format!("lr {}", self.lr),
-            format!("epochs {}", options.epochs),
-            format!("seed {}", options.seed),
-            format!("init {init}"),
-            format!("training examples {}", self.record.sizes.train),
-            format!("test examples {}", self.record.sizes.test),
-            format!("order {order}"),
-            format!("images {drawn}{} {train:08x} {test:08x}", options.dataset),
-        ];
-        lines.join("\n")
-    }
+/// The settings of a run.
+pub(super) fn settings_of(chosen: &Chosen, options: &Options) -> String {
+    let (precision, deterministic) = (options.precision, options.deterministic);
+    let device = if chosen.devices[0].is_cpu() {
+        "cpu".to_owned()
+    } else {
+        format!("cuda, {precision:?}, deterministic: {deterministic}").to_lowercase()
+    };
+    let init = options
+        .init
+        .as_deref()
+        .map(Path::display)
+        .map_or("random".to_owned(), |file| file.to_string());
+    let order = if options.no_shuffle {
+        "as in the file"
+    } else {
+        "shuffled"
+    };
+    let drawn = if chosen.data.source.is_synthetic {
+        "synthetic "
+    } else {
+        ""
+    };
+    let [train, test] = [&chosen.data.train, &chosen.data.test].map(|split| split.checksum());
+    let lines = [
+        format!("network {}", chosen.network),
+        format!("replicas {}", chosen.replicas),
+        format!("device {device}"),
+        format!("batch size {}", chosen.sizes.batch),
+        format!("lr {}", chosen.lr),
+        format!("epochs {}", options.epochs),
+        format!("seed {}", options.seed),
+        format!("init {init}"),
+        format!("training examples {}", chosen.sizes.train),
+        format!("test examples {}", chosen.sizes.test),
+        format!("order {order}"),
+        format!("images {drawn}{} {train:08x} {test:08x}", options.dataset),
+    ];
+    lines.join("\n")
 }
 
 /// An error that names the first setting of the other run which this one does not have. The number of epochs may be

@@ -11,7 +11,7 @@ use d2l::{device_name, device_names, try_share_cores};
 use dataset::{DataIter, Dataset};
 use functional::Precision;
 
-use super::Run;
+use super::chosen::Chosen;
 use crate::bad_input::BadInput;
 use crate::gpu::{Gpu, gpu};
 use crate::interrupt;
@@ -45,33 +45,30 @@ pub(super) fn set_up(
     Ok(try_share_cores(threads, devices.len())?)
 }
 
-impl Run {
-    /// Prints what was chosen. Each replica has a `share` of the cores.
-    pub(super) fn print_start(&self, network: &str, share: usize, data: &Dataset) {
-        let (options, sizes) = (&self.options, self.record.sizes);
-        let (cores, given) = (d2l::cores(), devices::given_cores());
-        let unused = unused_threads(given, options.threads);
-        let on_cpu = self.devices[0].is_cpu();
-        let no_bf16 = (on_cpu && options.precision == Precision::Bf16)
-            .then(|| "--precision bf16 has no effect: the CPU computes in f32".to_owned());
-        let each = if on_cpu {
-            let each = what_each_has(given, cores, share);
-            format!(", {each}{}", why_no_more(given, cores, options.threads))
-        } else {
-            String::new()
-        };
-        let mut lines: Vec<String> = [unused, no_bf16].into_iter().flatten().collect();
-        lines.push(format!("{network} on {}{each}", self.places));
-        lines.extend(gpu_facts(&self.devices));
-        lines.push(format!(
-            "batch size {}, lr {}, epochs {}, seed {}",
-            sizes.batch, self.lr, sizes.epochs, options.seed
-        ));
-        lines.push(one_line(format_args!("{}", data.source.line)));
-        let (train, test) = (sizes.train, sizes.test);
-        lines.push(format!("{train} training and {test} test examples"));
-        say(format_args!("{}", lines.join("\n")));
-    }
+/// Prints what was chosen.
+pub(super) fn print_start(chosen: &Chosen, options: &Options) {
+    let (cores, given) = (d2l::cores(), devices::given_cores());
+    let unused = unused_threads(given, options.threads);
+    let on_cpu = chosen.devices[0].is_cpu();
+    let no_bf16 = (on_cpu && options.precision == Precision::Bf16)
+        .then(|| "--precision bf16 has no effect: the CPU computes in f32".to_owned());
+    let each = if on_cpu {
+        let each = what_each_has(given, cores, chosen.share);
+        format!(", {each}{}", why_no_more(given, cores, options.threads))
+    } else {
+        String::new()
+    };
+    let mut lines: Vec<String> = [unused, no_bf16].into_iter().flatten().collect();
+    lines.push(format!("{} on {}{each}", chosen.network, chosen.places));
+    lines.extend(gpu_facts(chosen.devices));
+    lines.push(format!(
+        "batch size {}, lr {}, epochs {}, seed {}",
+        chosen.sizes.batch, chosen.lr, chosen.sizes.epochs, options.seed
+    ));
+    lines.push(one_line(format_args!("{}", chosen.data.source.line)));
+    let (train, test) = (chosen.sizes.train, chosen.sizes.test);
+    lines.push(format!("{train} training and {test} test examples"));
+    say(format_args!("{}", lines.join("\n")));
 }
 
 /// Threads that `--threads` asks for, and that the process was not given.

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use collective::Algorithm;
 
 use super::measure::measure;
-use super::{LENET, RESNET18, calls, size};
+use super::sizes::{LENET, RESNET18, calls, size};
 use crate::bench::machine::ask;
 use crate::bench::peers::root;
 use crate::bench::stats::{Summary, short};

@@ -336,7 +336,7 @@ mod tests {
     fn call(tasks: &[f64]) -> Item {
         Item::Call {
             label: Label::Rest,
-            place: "crates/functional/src/cpu/conv.rs:1".to_owned(),
+            place: "crates/data-parallel-functional/src/cpu/conv.rs:1".to_owned(),
             tasks: tasks.to_vec(),
         }
     }

@@ -184,7 +184,7 @@ fn modules_of_one_place_are_all_compared() -> Result<()> {
         })
     };
     let network: Vec<_> = [false, false, true].map(power).into();
-    let words = "candle (crates/functional/tests/operations/gradient_checks.rs:";
+    let words = "candle (crates/data-parallel-functional/tests/operations/gradient_checks.rs:";
     let through = |network: &[functional::Candle]| {
         let mut layers = network.iter();
         layers.try_fold(x.clone(), |x, layer| layer.forward(&x, true))

@@ -1,16 +1,15 @@
-//! The state of training beside the network: for checkpoints, and to compare the replicas.
+//! The state of training beside the network, for checkpoints: taken, checked, and set as a whole or not at all.
 
 use std::collections::BTreeMap;
 
-use bytemuck::cast_slice;
 use candle_core::{DType, Device, Result, Tensor, Var};
-use devices::{Context, bail, device_name, ensure};
-use training::{compare, weights};
+use devices::{Context, bail, ensure};
+use training::weights;
 
+use super::slots::Slots;
+use super::trainer::Trainer;
 use crate::data_parallel::DataParallel;
-use crate::error::Disagreement;
-use crate::slot::{NamedState, Slot, state_name};
-use crate::trainer::{CheckedBuffer, CheckedState, Trainer, TrainerState};
+use crate::replica::{NamedState, state_name};
 
 /// The name of the numbers of steps: of all, and of each parameter.
 const STEPS: &str = "steps";
@@ -24,6 +23,31 @@ const LR: &str = "lr";
 /// The name of a buffer of a replica that is not the first of all.
 fn buffer_of(replica: usize, name: &str) -> String {
     format!("replica {replica} {name}")
+}
+
+/// A state that fits a trainer and its network.
+pub(crate) struct CheckedState {
+    /// None where only running statistics are set.
+    pub of_trainer: Option<TrainerState>,
+    /// Running statistics of other replicas.
+    pub buffers: Vec<CheckedBuffer>,
+    /// Whether the state has running statistics of replicas, here or in other processes.
+    pub has_buffers: bool,
+}
+
+/// A running statistic of a replica, and its new value.
+pub(crate) struct CheckedBuffer {
+    pub name: String,
+    pub buffer: Var,
+    pub value: Tensor,
+}
+
+/// The state of a trainer itself.
+pub(crate) struct TrainerState {
+    pub slots: Slots,
+    pub steps: usize,
+    pub lr: Option<f64>,
+    pub number: usize,
 }
 
 impl Trainer {
@@ -57,7 +81,7 @@ impl Trainer {
     /// or infinite. And if a device fails.
     pub fn state_dict(&self) -> Result<Vec<(String, Tensor)>> {
         self.check_no_gradients_wait("state_dict")?;
-        let NamedState { tensors, steps } = self.optimizer_state()?;
+        let NamedState { tensors, steps } = self.slots.state(&self.net, &self.rule)?;
         let steps = [self.steps as u64].into_iter().chain(steps);
         let steps = Tensor::from_iter(steps.map(|steps| steps as i64), &Device::Cpu)?;
         let mut state: Vec<(String, Tensor)> = tensors.into_iter().collect();
@@ -119,7 +143,7 @@ impl Trainer {
                 Default::default() // before the first step
             } else {
                 let named = self.named_state(state, of_each)?;
-                self.new_slots(&named).context("the optimizer's state")?
+                Slots::new(&self.net, &self.rule, &named).context("the optimizer's state")?
             };
             of_trainer = Some(TrainerState {
                 slots,
@@ -144,7 +168,7 @@ impl Trainer {
             self.rule.lr = state.lr;
             self.number = state.number;
         }
-        self.net.trainer_has_set_statistics(state.has_buffers);
+        self.net.statistics.trainer_is_loaded(state.has_buffers);
         for CheckedBuffer {
             name,
             buffer,
@@ -205,31 +229,6 @@ impl Trainer {
         let steps = steps.iter().map(|steps| *steps as u64).collect();
         Ok(NamedState { tensors, steps })
     }
-
-    /// Whether no minibatch waits for the step: then a checkpoint is whole.
-    pub fn is_between_steps(&self) -> bool {
-        self.waiting.minibatches == 0
-    }
-
-    /// The gradients of the last step by the names of the parameters, in their shapes: means over the examples, or over what
-    /// [`mean_over`](Self::mean_over) counts. Frozen
-    /// parameters have none. There are none either while minibatches wait for the step: each replica has its own part of
-    /// the sum.
-    ///
-    /// # Errors
-    /// If the trainer has taken no step since it was made, since its state was loaded, or since a step was not taken; and
-    /// if a device fails.
-    pub fn gradients(&self) -> Result<Vec<(String, Tensor)>> {
-        if !self.is_between_steps() {
-            return Ok(Vec::new());
-        }
-        let divisor = self.last_divisor.context(
-            "there are no gradients: this trainer has taken no step, or not since its state was loaded or a step failed",
-        )?;
-        let sums = self.on_first_slot(Vec::new(), Slot::sums)?.into_iter();
-        sums.map(|(name, sum)| Ok((name, (sum / divisor)?)))
-            .collect()
-    }
 }
 
 impl DataParallel {
@@ -284,63 +283,4 @@ impl DataParallel {
         }
         Ok(found)
     }
-
-    /// Compares the parameters of all replicas: bit by bit in a process, by checksums between processes.
-    ///
-    /// # Errors
-    /// Names the first parameter that is not the same, with index, devices and both values.
-    pub fn check_replicas(&self) -> Result<()> {
-        let place = |i: usize| device_name(i, &self.devices()[i]);
-        for (i, other) in self.states.iter().enumerate().skip(1) {
-            for ((name, a), (_, b)) in self.states[0].parameters().zip(other.parameters()) {
-                compare(name, (&place(0), a), (&place(i), b))?;
-            }
-        }
-        self.check_processes()
-    }
-
-    /// An error in all processes, unless all have the same parameters: checksums first, then what differs.
-    pub(crate) fn check_processes(&self) -> Result<()> {
-        if self.processes.are_one() {
-            return Ok(());
-        }
-        let params: Vec<&(String, Var)> = self.states[0].parameters().collect();
-        let sum = |param: &Var| Ok(crc32fast::hash(&bytes(param)?).to_le_bytes());
-        let sums: Result<Vec<[u8; 4]>> = params.iter().map(|(_, param)| sum(param)).collect();
-        let all = self.processes.gather(&sums?.concat())?;
-        let Some(other) = all.iter().position(|sums| *sums != all[0]) else {
-            return Ok(());
-        };
-        let (of_first, of_other) = (all[0].as_chunks::<4>().0, all[other].as_chunks::<4>().0);
-        let differs = of_first.iter().zip(of_other).position(|(a, b)| a != b);
-        let Some((name, param)) = differs.and_then(|i| params.get(i)) else {
-            let error =
-                format!("the networks of process 0 and process {other} have different parameters");
-            return Err(Disagreement(error).into());
-        };
-        let all = self.processes.gather(&bytes(param)?)?;
-        let tensor = |i: usize| {
-            Tensor::from_raw_buffer(&all[i], compared_as(param), param.dims(), &Device::Cpu)
-        };
-        let places = ["process 0", &format!("process {other}")];
-        let compared = compare(name, (places[0], &tensor(0)?), (places[1], &tensor(other)?));
-        compared.map_err(|error| Disagreement(error.to_string()).into())
-    }
-}
-
-/// The type in which parameters are compared between processes: what is not f32, such as a frozen table, as f64.
-fn compared_as(param: &Var) -> DType {
-    match param.dtype() {
-        DType::F32 => DType::F32,
-        _ => DType::F64,
-    }
-}
-
-/// The numbers of a parameter as bytes.
-fn bytes(param: &Var) -> Result<Vec<u8>> {
-    let values = param.flatten_all()?;
-    Ok(match compared_as(param) {
-        DType::F32 => cast_slice(&values.to_vec1::<f32>()?).to_vec(),
-        _ => cast_slice(&values.to_dtype(DType::F64)?.to_vec1::<f64>()?).to_vec(),
-    })
 }

@@ -11,8 +11,8 @@ use candle_core::Result;
 use collective::Deadline;
 use devices::{Context, bail, find, lock, message, or_panic};
 
-use crate::receive::receive;
-use crate::replica::Replica;
+use super::receive::receive;
+use super::replica::Replica;
 use crate::state::State;
 
 type Job = Box<dyn FnOnce(&mut Replica) + Send>;

@@ -8,7 +8,7 @@ use collective::Member;
 use devices::lock;
 use functional::Summation;
 
-use crate::cores::Cores;
+use super::cores::Cores;
 
 /// One replica's membership of the group that sums the statistics of batch norms.
 pub(crate) struct Norms {

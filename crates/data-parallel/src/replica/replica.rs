@@ -1,23 +1,21 @@
 //! One replica of a network, and a step as it takes it (steps 0 and 3 of the chapter `seven-diffs`).
 
 use std::any::Any;
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{SendError, Sender};
 
 use candle_core::{Error, Result, Tensor};
 use collective::Member;
 use devices::{Context, ensure, or_panic};
-use functional::{Backward, Bucket, Network, Summation, Value, Values, not_finite, not_finite_sum};
+use functional::{Backward, Network, Summation, Value, not_finite, not_finite_sum};
 
-use crate::cores::Cores;
+use super::cores::Cores;
+use super::peers::{Memberships, Peers, Sums};
+use super::refusal::Refusal;
+use super::slot::Slot;
 use crate::data::Data;
 use crate::layers::Pass;
-use crate::norms::Norms;
-use crate::reducer::{Reducer, Summed};
 use crate::settings::Replication;
-use crate::slot::Slot;
 use crate::state::State;
 use crate::update_rule::StepRule;
 
@@ -47,7 +45,8 @@ type OfNetwork = dyn Fn(&dyn Any, &[Value], &[Tensor]) -> Result<Value> + Send +
 pub(crate) struct Replica {
     net: Box<dyn AnyNetwork>,
     pub state: State,
-    members: Option<Members>,
+    /// None after an error in a step.
+    peers: Option<Peers>,
     how: Replication,
     /// The seed of random numbers in training.
     seed: u64,
@@ -64,22 +63,6 @@ pub(crate) struct Shared {
     pub cores: Arc<Cores>,
     /// Whether no other process has replicas of this network.
     pub alone: bool,
-}
-
-/// The memberships of a replica in groups of all replicas. It loses them when it fails in a step.
-struct Members {
-    /// All replicas of this process agree that a step can begin.
-    agreement: Member,
-    reducer: Reducer,
-    /// If batch norm is over the whole minibatch.
-    norms: Option<Arc<Norms>>,
-}
-
-/// The memberships of a replica, before its threads are started.
-pub(crate) struct Groups {
-    pub agreement: Member,
-    pub gradients: Member,
-    pub norms: Option<Member>,
 }
 
 /// What all replicas need to know of a minibatch.
@@ -121,73 +104,6 @@ pub(crate) struct Trained {
     pub refused: Option<Refusal>,
 }
 
-/// Why a step was not taken, although all could be computed: a number is none, or nothing is used.
-#[derive(Debug, Clone)]
-pub(crate) struct Refusal {
-    what: String,
-    advice: &'static str,
-}
-
-/// Where a loss has become too large.
-const SMALLER_RATE: &str = "try a smaller rate, or clip_norm";
-
-impl Refusal {
-    pub fn loss(loss: f32) -> Self {
-        Self {
-            what: format!("the loss is {loss}"),
-            advice: SMALLER_RATE,
-        }
-    }
-
-    fn gradient(name: &str, value: f32) -> Self {
-        Self {
-            what: format!("the gradient of {name} is {value}"),
-            advice: "something may have no derivative there, as the root of 0; or try a smaller rate",
-        }
-    }
-
-    fn nothing_is_used() -> Self {
-        Self {
-            what: "the loss depends on no parameter that is trained".to_owned(),
-            advice: "with allow_unused a step may leave out some of them, but not all",
-        }
-    }
-
-    /// As a sentence of a step; `lost` says what of it is lost. Before the first step no rate can be the cause.
-    pub fn said(&self, lost: &str, is_first: bool) -> String {
-        let Self { what, advice } = self;
-        let advice = if is_first && *advice == SMALLER_RATE {
-            "look at the data and the loss, such as a logarithm of 0"
-        } else {
-            advice
-        };
-        format!("{what}. No step was taken{lost}; {advice}")
-    }
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.what)
-    }
-}
-
-impl std::error::Error for Refusal {}
-
-impl From<Refusal> for Error {
-    fn from(refusal: Refusal) -> Self {
-        devices::wrap(refusal)
-    }
-}
-
-/// What all replicas together have.
-struct Sums {
-    buckets: Vec<Bucket>,
-    /// Whether all are known to be finite.
-    are_finite: bool,
-    /// Whether any replica used each parameter that is trained.
-    used: Vec<bool>,
-}
-
 /// A minibatch that is written down and not yet computed.
 struct Written {
     /// The sum of the losses.
@@ -201,21 +117,16 @@ impl Replica {
         net: Box<dyn AnyNetwork>,
         state: State,
         seed: u64,
-        groups: Groups,
+        memberships: Memberships,
         how: &Replication,
         shared: Shared,
     ) -> Result<Self> {
-        let norms = |member| Arc::new(Norms::new(member, shared.cores.clone()));
-        let rank = groups.gradients.rank();
-        let members = Members {
-            agreement: groups.agreement,
-            reducer: Reducer::start(name, groups.gradients, &state.device(), how.reduce_on)?,
-            norms: groups.norms.map(norms),
-        };
+        let rank = memberships.gradients.rank();
+        let peers = Peers::new(name, memberships, how, &state.device(), &shared.cores)?;
         Ok(Self {
             net,
             state,
-            members: Some(members),
+            peers: Some(peers),
             how: how.clone(),
             seed,
             rank,
@@ -242,7 +153,8 @@ impl Replica {
         let examples = share.examples;
         let written = self.compute(|replica| replica.write(minibatch, share, slot));
         // outside of the replica's turn on the cores: the others may need them to come here
-        let all_could = self.all_agree(written.is_ok())?;
+        let peers = self.peers.as_mut().context(FAILED)?;
+        let all_could = peers.all_agree(written.is_ok())?;
         if !all_could {
             self.in_step = !self.shared.alone;
         }
@@ -273,7 +185,7 @@ impl Replica {
             None => None,
             Some(divisor) => {
                 if computed.is_none() {
-                    self.hand_in(slot)?;
+                    self.peers()?.hand_in(slot, 0)?;
                 }
                 self.update(minibatch, slot, divisor)?
             }
@@ -295,16 +207,14 @@ impl Replica {
     ) -> Result<Option<Refusal>> {
         self.in_step = true;
         slot.keep_buffers(&self.state)?;
-        self.hand_in(slot)?;
+        self.peers()?.hand_in(slot, 0)?;
         self.update(minibatch, slot, divisor)
     }
 
     /// Forgets the gradients of the step, and sets the buffers back to what they were before its last minibatch. Where
     /// norms are synchronized, the replicas begin again with new memberships.
     pub fn drop_step(&mut self, slot: &mut Slot, norms: Option<Member>) -> Result<()> {
-        if let (Some(own), Some(member)) = (&self.members()?.norms, norms) {
-            own.join(member);
-        }
+        self.peers()?.join_norms(norms);
         slot.gradients.zero();
         slot.set_back_buffers(&self.state)
     }
@@ -324,7 +234,7 @@ impl Replica {
         slot: &mut Slot,
     ) -> Result<Option<Written>> {
         let examples = share.examples;
-        if examples == 0 && self.members()?.norms.is_none() {
+        if examples == 0 && self.peers()?.norms.is_none() {
             return Ok(None);
         }
         let pass = Pass {
@@ -366,13 +276,6 @@ impl Replica {
         }
     }
 
-    /// Whether all replicas of this process say yes.
-    fn all_agree(&mut self, yes: bool) -> Result<bool> {
-        let members = self.members.as_mut().context(FAILED)?;
-        let answers = members.agreement.all_gather(yes)?;
-        Ok(answers.into_iter().all(|yes| yes))
-    }
-
     /// Computes the loss and the outputs, and adds the gradients of the loss to those that wait. In the last minibatch of
     /// a step it begins to sum the gradients of all replicas, each bucket as soon as it is complete. `handed_in` counts
     /// the buckets; behind the last one nothing can fail any more.
@@ -383,8 +286,7 @@ impl Replica {
         slot: &mut Slot,
         handed_in: &mut usize,
     ) -> Result<(Tensor, Option<Tensor>)> {
-        let members = self.members()?;
-        let (buckets, norms) = (members.reducer.buckets(), members.norms.clone());
+        let peers = self.peers()?;
         let is_last = minibatch.step_with.is_some();
         let mut bad_loss = None;
         let mut forward_done = |loss: Option<f32>| {
@@ -399,13 +301,13 @@ impl Replica {
             }
         };
         let mut ready = |bucket| {
-            check_used(norms.as_deref())?;
+            peers.check_norms_are_used()?;
             *handed_in += 1;
-            send(&buckets, bucket)
+            peers.hand_in_bucket(bucket)
         };
         let outputs: Vec<&Value> = written.outputs.iter().collect();
         let how = Backward {
-            norms: norms.clone().map(|norms| norms as Arc<dyn Summation>),
+            norms: peers.norms.clone().map(|norms| norms as Arc<dyn Summation>),
             outputs: &outputs,
             forward_done: Some(&mut forward_done),
             ready: (is_last && self.how.overlap).then_some(&mut ready),
@@ -415,12 +317,12 @@ impl Replica {
             return Err(Refusal::loss(loss).into());
         }
         let loss = loss?;
-        check_used(norms.as_deref())?;
+        peers.check_norms_are_used()?;
         let outputs = written.outputs.as_ref().map(Value::eval).transpose()?;
         if is_last && self.how.overlap {
-            self.hand_in_used(slot)?;
+            peers.hand_in_used(slot)?;
         } else if is_last {
-            self.hand_in(slot)?;
+            peers.hand_in(slot, 0)?;
         } else if minibatch.checks_numbers
             && self.shared.alone
             && let Some((part, value)) = slot.gradients.not_finite()
@@ -447,80 +349,19 @@ impl Replica {
         Ok(())
     }
 
-    /// Begins to sum the gradients of all replicas. Without a backward pass they are zeros.
-    fn hand_in(&self, slot: &mut Slot) -> Result<()> {
-        let buckets = self.members()?.reducer.buckets();
-        slot.gradients.give(&mut |bucket| send(&buckets, bucket))?;
-        self.hand_in_used(slot)
-    }
-
-    /// Behind the gradients, where a step may leave parameters out: on how many replicas each was used.
-    fn hand_in_used(&self, slot: &Slot) -> Result<()> {
-        if !self.how.allow_unused {
-            return Ok(());
-        }
-        let used = slot.gradients.used().map(|used| f32::from(u8::from(used)));
-        let (used, device): (Vec<f32>, _) = (used.collect(), self.state.device());
-        let bucket = Bucket {
-            index: slot.gradients.layout().len(),
-            parts: [].into(),
-            values: if device.is_cpu() {
-                Values::Floats(used)
-            } else {
-                Values::Tensor(Tensor::new(used, &device)?)
-            },
-        };
-        send(&self.members()?.reducer.buckets(), bucket)
-    }
-
     /// Tells all replicas to drop the step. Where they sum gradients, this one hands in zeros in place of the buckets that
     /// it has not yet handed in, and waits for the sums as the others do.
     fn give_up(&self, minibatch: &Minibatch, slot: &mut Slot, handed_in: usize) -> Result<()> {
         minibatch.dropped.store(true, Ordering::SeqCst);
-        self.members()?.norms.iter().for_each(|norms| norms.leave());
+        let peers = self.peers()?;
+        peers.leave_norms();
         slot.renew_gradients()?;
         if minibatch.step_with.is_none() {
             return Ok(());
         }
-        let buckets = self.members()?.reducer.buckets();
-        slot.gradients.give(&mut |bucket| {
-            if bucket.index < handed_in {
-                Ok(())
-            } else {
-                send(&buckets, bucket)
-            }
-        })?;
-        self.hand_in_used(slot)?;
-        self.sums(slot)?;
+        peers.hand_in(slot, handed_in)?;
+        peers.sums(slot)?;
         slot.renew_gradients()
-    }
-
-    /// Waits for the sums of all gradients.
-    fn sums(&self, slot: &Slot) -> Result<Sums> {
-        let reducer = &self.members()?.reducer;
-        let (mut buckets, mut are_finite) = (Vec::new(), true);
-        for _ in slot.gradients.layout() {
-            let Summed { bucket, is_finite } = reducer.sum()?;
-            buckets.push(bucket);
-            are_finite &= is_finite;
-        }
-        let used = if self.how.allow_unused {
-            let replicas: Vec<f32> = match reducer.sum()?.bucket.values {
-                Values::Floats(replicas) => replicas,
-                Values::Tensor(replicas) => replicas.to_vec1()?,
-            };
-            replicas
-                .into_iter()
-                .map(|replicas| replicas > 0.0)
-                .collect()
-        } else {
-            vec![true; slot.gradients.used().count()]
-        };
-        Ok(Sums {
-            buckets,
-            are_finite,
-            used,
-        })
     }
 
     /// Waits for all sums, and takes the optimizer's step with them, divided by `divisor`: as a whole or not at all. It is
@@ -535,7 +376,7 @@ impl Replica {
             buckets,
             are_finite,
             used,
-        } = self.sums(slot)?;
+        } = self.peers()?.sums(slot)?;
         let dropped = minibatch.dropped.load(Ordering::SeqCst);
         let refused = self.compute(|_| {
             let _span = tracing::info_span!("update").entered();
@@ -580,25 +421,20 @@ impl Replica {
         self.compute(|replica| replica.net.forward_all(&values(x)?, false)?.eval())
     }
 
-    fn members(&self) -> Result<&Members> {
-        self.members.as_ref().context(FAILED)
+    fn peers(&self) -> Result<&Peers> {
+        self.peers.as_ref().context(FAILED)
     }
 
     /// The reason behind an error of this replica: an error of the sums, if one has failed.
     pub fn cause(&self, error: Error) -> Error {
-        let Some(members) = &self.members else {
-            return error;
-        };
-        let of_norms = members.norms.as_ref().and_then(|norms| norms.failure());
-        let of_sums = || members.reducer.failure();
-        of_norms.map(Error::from).or_else(of_sums).unwrap_or(error)
+        let of_peers = self.peers.as_ref().and_then(Peers::failure);
+        of_peers.unwrap_or(error)
     }
 
     /// Leaves all groups: the other replicas no longer wait for this one.
     pub fn leave(&mut self) {
-        if let Some(members) = self.members.take() {
-            members.reducer.leave();
-            members.norms.iter().for_each(|norms| norms.leave());
+        if let Some(peers) = self.peers.take() {
+            peers.leave();
         }
     }
 }
@@ -624,25 +460,4 @@ fn explained<T>(computed: Result<T>, examples: usize) -> Result<T> {
         0 => computed.context(NO_EXAMPLE),
         _ => computed,
     }
-}
-
-/// An error where norms have to be synchronized and none was.
-fn check_used(norms: Option<&Norms>) -> Result<()> {
-    if norms.is_some_and(|norms| !norms.are_used()) {
-        candle_core::bail!(
-            "sync_bn: the network has no synchronized batch norm; use layers::BatchNorm2d or \
-             functional's batch_norm2d, because candle-nn's takes the statistics of one replica's \
-             part"
-        )
-    }
-    Ok(())
-}
-
-fn send(buckets: &Sender<Bucket>, bucket: Bucket) -> Result<()> {
-    buckets.send(bucket).map_err(|SendError(bucket)| {
-        let index = bucket.index;
-        Error::Msg(format!(
-            "cannot hand out bucket {index}: its receiver was dropped"
-        ))
-    })
 }

@@ -9,7 +9,7 @@ use collective::{CommunicationStream, Member};
 use devices::{Context, or_panic, with_room};
 use functional::{Bucket, Values};
 
-use crate::receive::receive;
+use super::receive::receive;
 use crate::settings::ReduceOn;
 
 /// Takes buckets of gradients, and gives them back with the sums over all replicas, in the order in

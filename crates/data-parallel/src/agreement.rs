@@ -1,0 +1,68 @@
+//! Whether all replicas have the same parameters, in this process and in the others.
+
+use bytemuck::cast_slice;
+use candle_core::{DType, Device, Result, Tensor, Var};
+use devices::device_name;
+use training::compare;
+
+use crate::error::Disagreement;
+use crate::processes::Processes;
+use crate::state::State;
+
+/// Compares the parameters of the replicas of this process bit by bit.
+///
+/// # Errors
+/// Names the first parameter that is not the same, with index, devices and both values.
+pub(crate) fn check_replicas(states: &[State], devices: &[Device]) -> Result<()> {
+    let place = |i: usize| device_name(i, &devices[i]);
+    for (i, other) in states.iter().enumerate().skip(1) {
+        for ((name, a), (_, b)) in states[0].parameters().zip(other.parameters()) {
+            compare(name, (&place(0), a), (&place(i), b))?;
+        }
+    }
+    Ok(())
+}
+
+/// An error in all processes, unless all have the same parameters: checksums first, then what differs.
+pub(crate) fn check_processes(processes: &Processes, state: &State) -> Result<()> {
+    if processes.are_one() {
+        return Ok(());
+    }
+    let params: Vec<&(String, Var)> = state.parameters().collect();
+    let sum = |param: &Var| Ok(crc32fast::hash(&bytes(param)?).to_le_bytes());
+    let sums: Result<Vec<[u8; 4]>> = params.iter().map(|(_, param)| sum(param)).collect();
+    let all = processes.gather(&sums?.concat())?;
+    let Some(other) = all.iter().position(|sums| *sums != all[0]) else {
+        return Ok(());
+    };
+    let (of_first, of_other) = (all[0].as_chunks::<4>().0, all[other].as_chunks::<4>().0);
+    let differs = of_first.iter().zip(of_other).position(|(a, b)| a != b);
+    let Some((name, param)) = differs.and_then(|i| params.get(i)) else {
+        let error =
+            format!("the networks of process 0 and process {other} have different parameters");
+        return Err(Disagreement(error).into());
+    };
+    let all = processes.gather(&bytes(param)?)?;
+    let tensor =
+        |i: usize| Tensor::from_raw_buffer(&all[i], compared_as(param), param.dims(), &Device::Cpu);
+    let places = ["process 0", &format!("process {other}")];
+    let compared = compare(name, (places[0], &tensor(0)?), (places[1], &tensor(other)?));
+    compared.map_err(|error| Disagreement(error.to_string()).into())
+}
+
+/// The type in which parameters are compared between processes: what is not f32, such as a frozen table, as f64.
+fn compared_as(param: &Var) -> DType {
+    match param.dtype() {
+        DType::F32 => DType::F32,
+        _ => DType::F64,
+    }
+}
+
+/// The numbers of a parameter as bytes.
+fn bytes(param: &Var) -> Result<Vec<u8>> {
+    let values = param.flatten_all()?;
+    Ok(match compared_as(param) {
+        DType::F32 => cast_slice(&values.to_vec1::<f32>()?).to_vec(),
+        _ => cast_slice(&values.to_dtype(DType::F64)?.to_vec1::<f64>()?).to_vec(),
+    })
+}

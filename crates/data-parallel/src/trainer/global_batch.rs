@@ -1,0 +1,97 @@
+//! The minibatch of all processes, on which they agree before the replicas begin: of each process it has a part.
+
+use candle_core::{Device, Result, Tensor};
+use training::BatchLoss;
+
+use crate::data::{Data, first_twins};
+use crate::error::Kind;
+use crate::processes::Processes;
+
+/// What the minibatch has in all processes together.
+#[derive(Clone, Copy)]
+pub(crate) struct GlobalBatch {
+    pub examples: usize,
+    /// What it counts in the mean of its step: its examples, or what
+    /// [`Trainer::mean_over`](crate::Trainer::mean_over) says.
+    pub divisor: f64,
+}
+
+/// The part of this process, and what it counts.
+pub(crate) struct Part {
+    pub data: Data,
+    pub count: f64,
+}
+
+/// What the processes agree on.
+pub(crate) struct Agreed {
+    /// The part of this process.
+    pub data: Data,
+    pub global: GlobalBatch,
+    /// Whether one of the processes wants to stop: then all do so after this step.
+    pub stops: bool,
+}
+
+/// Adds up the parts of all processes.
+///
+/// # Errors
+/// In all processes, if the part of one is bad.
+pub(crate) fn agree(
+    processes: &Processes,
+    own: Result<Part>,
+    wants_to_stop: bool,
+) -> Result<Agreed> {
+    let (examples, count) = match &own {
+        Ok(part) => (part.data.examples, part.count),
+        Err(_) => (0, 0.0),
+    };
+    let [wants_to_stop, is_bad] =
+        [wants_to_stop, own.is_err()].map(|flag| f64::from(u8::from(flag)));
+    let mut sums = [examples as f64, count, wants_to_stop, is_bad];
+    processes.sum(&mut sums)?;
+    let [examples, divisor, wanting_to_stop, bad] = sums;
+    if bad > 0.0 {
+        return Err(Kind::Refused.of(processes.why(own.err())?));
+    }
+    Ok(Agreed {
+        data: own?.data,
+        global: GlobalBatch {
+            examples: examples as usize,
+            divisor,
+        },
+        stops: wanting_to_stop > 0.0,
+    })
+}
+
+/// An error in all processes, if two have the same part. Then the data was not cut, and each example would be trained
+/// once in each process.
+pub(crate) fn check_parts_differ(processes: &Processes, data: &Data) -> Result<()> {
+    let all = processes.gather(&data.fingerprint()?)?;
+    if let Some((first, other)) = first_twins(&all) {
+        return Err(Kind::Refused.says(format!(
+            "processes {first} and {other} train on the same minibatch: net.part(data) makes the part of a process, and \
+             so does Checkpoints::minibatches"
+        )));
+    }
+    Ok(())
+}
+
+impl GlobalBatch {
+    /// The loss of the shards that are here, from the sum of each.
+    pub fn loss_here(self, sums: Vec<Tensor>) -> BatchLoss {
+        BatchLoss::new(sums, self.examples).divided_by(self.divisor)
+    }
+
+    /// The loss of the shards of all processes, from the sums of those that are here. They are added in the order in which
+    /// one process would have them, so the loss has its bits.
+    pub fn loss(self, processes: &Processes, sums: Vec<Tensor>) -> Result<BatchLoss> {
+        if processes.are_one() {
+            return Ok(self.loss_here(sums)); // they may stay where they are
+        }
+        let bytes = |sum: &Tensor| Ok(sum.to_scalar::<f32>()?.to_le_bytes());
+        let here = sums.iter().map(bytes).collect::<Result<Vec<_>>>()?;
+        let all = processes.gather(&here.concat())?.concat();
+        let sum = |bytes: &[u8; 4]| Tensor::new(f32::from_le_bytes(*bytes), &Device::Cpu);
+        let all = all.as_chunks().0.iter().map(sum).collect::<Result<_>>()?;
+        Ok(self.loss_here(all))
+    }
+}

@@ -1,0 +1,339 @@
+//! One synchronized step of all replicas, as the trainer's thread takes it. What each replica does is in `replica.rs`.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use candle_core::{Result, Tensor};
+use devices::{ensure, find, lock};
+use training::{Batch, BatchLoss};
+
+use super::count::checked;
+use super::global_batch::{Agreed, GlobalBatch, Part, agree, check_parts_differ};
+use super::losses::StepNumber;
+use super::slots::Slots;
+use super::trainer::{Trainer, Waiting};
+use crate::data::Data;
+use crate::error::Kind;
+use crate::replica::{Loss, Minibatch, Refusal, Replica, Slot};
+use crate::update_rule::StepRule;
+
+/// What a step needs before the replicas begin.
+struct Prepared {
+    rule: StepRule,
+    global: GlobalBatch,
+    /// Of each replica of this process.
+    shares: Vec<Data>,
+    slots: Vec<Arc<Mutex<Slot>>>,
+}
+
+/// The result of a step.
+#[derive(Debug)]
+pub struct Step {
+    /// The loss of the minibatch, before the step.
+    pub loss: BatchLoss,
+    /// Outputs and labels of each shard, on its device, before the step: for a metric. Replicas
+    /// without an example have none, and trainers of [`Trainer::with`] have none at all.
+    pub shards: Vec<(Tensor, Tensor)>,
+}
+
+impl Trainer {
+    /// One step on the minibatch `x` (B, …), `y` (B,): splits it over the devices, computes
+    /// the loss and its gradient on all of them at once, sums the gradients, and takes the same
+    /// step everywhere, divided by the number of examples there are, or as [`mean_over`](Self::mean_over) says.
+    ///
+    /// `x` and `y` are batches of any form: `step(&x, &(targets, mask))`, `step(&[anchor, positive, negative], &())`.
+    /// [`Batch`](training::Batch) says which.
+    ///
+    /// Gradients are summed while others are still computed, as [`Replication`](crate::Replication)
+    /// says.
+    ///
+    /// # Errors
+    /// If `x` and `y` have different numbers of examples, do not fit the network and the loss, or have NaN; if a replica
+    /// cannot compute its part; if a sum of gradients, or on one replica a running statistic, is NaN or infinite. Then no
+    /// step was taken, nothing was changed, and training can go on with the next minibatch. Gradients that waited for the
+    /// step are lost where the message says so.
+    ///
+    /// If a loss is NaN or infinite, on a GPU or in several processes: the step was taken.
+    ///
+    /// In several processes, and where the all-reduce fails, the network trains no further after an error of one replica.
+    pub fn step<X: Batch, Y: Batch>(&mut self, x: &X, y: &Y) -> Result<Step> {
+        let last = self.waiting.minibatches + 1 >= self.accumulate;
+        self.minibatch(Data::of_program(x, y), last)
+    }
+
+    /// The first half of a step: adds the gradients of a minibatch to those that wait. [`flush`](Self::flush) is the
+    /// other half, which sums them over the replicas and takes the step with all of them.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use data_parallel::{DataParallel, Initializer, Sgd, Trainer, layers::Linear};
+    /// # let net = DataParallel::new(&devices::devices(2)?, Initializer::Normal(0.1), 0, |vb| {
+    /// #     Linear::new(3, 2, vb)
+    /// # })?;
+    /// # let (x, y) = (Tensor::ones((4, 3), DType::F32, &Device::Cpu)?, Tensor::zeros(4, DType::U32, &Device::Cpu)?);
+    /// let weight = || candle_core::Result::Ok(net.parameter("weight", 0)?.to_vec2::<f32>()?);
+    /// let (before, mut trainer) = (weight()?, Trainer::new(&net, functional::cross_entropy, Sgd::new(0.1)));
+    /// trainer.backward(&x, &y)?;
+    /// assert_eq!(weight()?, before);
+    /// trainer.flush()?;
+    /// assert_ne!(weight()?, before);
+    /// # data_parallel::Result::Ok(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`step`](Self::step).
+    pub fn backward<X: Batch, Y: Batch>(&mut self, x: &X, y: &Y) -> Result<Step> {
+        self.minibatch(Data::of_program(x, y), false)
+    }
+
+    /// One job of all replicas: [`Replica::train`].
+    fn minibatch(&mut self, data: Result<Data>, last: bool) -> Result<Step> {
+        let prepared = self.prepare(data, last);
+        let Prepared {
+            rule,
+            global,
+            shares,
+            slots,
+        } = prepared.map_err(|error| self.unprepared(error))?;
+        self.last_divisor = None; // until the step is taken
+        let of_step = self.step_number(&rule);
+        let divisor = self.waiting.divisor + global.divisor;
+        let minibatch = self.job(rule, last.then_some(divisor));
+        let inputs = shares.into_iter().zip(slots).collect();
+        let job = minibatch.clone();
+        let train = move |replica: &mut Replica, (share, slot): (Data, Arc<Mutex<Slot>>)| {
+            replica.train(&job, &share, &mut lock(&slot))
+        };
+        let trained = match self.net.on_each(inputs, train) {
+            Ok(trained) => trained,
+            Err(error) if minibatch.dropped.load(Ordering::SeqCst) => {
+                if let Some(refused) = find::<Refusal>(&error) {
+                    return self.refuse(of_step, refused);
+                }
+                let lost = self.drop_step()?;
+                return Err(Kind::Refused.says(format!("{error}{lost}")));
+            }
+            Err(error) => return Err(self.failed(error)),
+        };
+        let refused = trained.iter().find_map(|trained| trained.refused.clone());
+        let (mut losses, mut shards) = (Vec::new(), Vec::new());
+        for shard in trained.into_iter().filter_map(|trained| trained.shard) {
+            losses.push(shard.loss);
+            shards.extend(shard.outputs.zip(shard.labels));
+        }
+        if let Some(refused) = refused {
+            let loss = global.loss_here(losses).mean()?;
+            return if loss.is_finite() || global.divisor == 0.0 {
+                self.refuse(of_step, &refused)
+            } else {
+                self.refuse(of_step, &Refusal::loss(loss))
+            };
+        }
+        if last {
+            self.step_taken(divisor);
+        } else {
+            self.set_waiting(Waiting {
+                minibatches: self.waiting.minibatches + 1,
+                divisor,
+            });
+        }
+        let loss = global.loss(&self.net.processes, losses)?;
+        self.losses.push(&loss, of_step, self.checks_numbers)?;
+        Ok(Step { loss, shards })
+    }
+
+    /// What a step needs before the replicas begin.
+    fn prepare(&mut self, data: Result<Data>, last: bool) -> Result<Prepared> {
+        self.net.statistics.step_begins()?;
+        let rule = self.rule_of_step()?;
+        let own = data.and_then(|data| {
+            let count = self.checked_count(&data)?;
+            Ok(Part { data, count })
+        });
+        let processes = &self.net.processes;
+        let wants_to_stop = self.wants_to_stop.as_ref();
+        let wants_to_stop = wants_to_stop.is_some_and(|flag| flag.load(Ordering::Relaxed));
+        let Agreed {
+            data,
+            global,
+            stops,
+        } = agree(processes, own, wants_to_stop)?;
+        if stops && !processes.are_one() {
+            self.flags.stopping.store(true, Ordering::Relaxed);
+        }
+        let is_first = self.steps == 0 && self.waiting.minibatches == 0;
+        if is_first && !processes.are_one() {
+            check_parts_differ(processes, &data)?;
+        }
+        let shares = self.net.scatter(&data, global.examples)?;
+        ensure!(
+            global.examples > 0,
+            "a step needs at least 1 example, the minibatch has 0"
+        );
+        if last && self.waiting.divisor + global.divisor == 0.0 {
+            let says = nothing_counts(self.steps + 1);
+            return Err(Kind::Refused.says(says + "; leave out minibatches that count nothing"));
+        }
+        Ok(Prepared {
+            rule,
+            global,
+            shares,
+            slots: self.slots()?,
+        })
+    }
+
+    /// The error of a minibatch that did not get to the replicas. Unless all processes know of it, the others wait for this
+    /// one.
+    fn unprepared(&self, error: candle_core::Error) -> candle_core::Error {
+        let alone = self.net.processes.are_one();
+        let kind = if alone { Kind::Refused } else { Kind::Failed };
+        kind.of(error)
+    }
+
+    /// The error of a replica that failed: if the replicas had begun to sum, they sum no more.
+    fn failed(&self, error: candle_core::Error) -> candle_core::Error {
+        let kind = if self.net.has_failed() {
+            Kind::Failed
+        } else {
+            Kind::Refused
+        };
+        kind.of(error)
+    }
+
+    /// Takes the step with the gradients that wait, if there are any: at the end of an epoch, where fewer minibatches are
+    /// left.
+    ///
+    /// # Errors
+    /// As [`step`](Self::step).
+    pub fn flush(&mut self) -> Result<()> {
+        if self.waiting.minibatches == 0 {
+            return Ok(());
+        }
+        let (rule, divisor) = (self.rule_of_step()?, self.waiting.divisor);
+        if divisor == 0.0 {
+            self.slots.forget_gradients(&self.net)?;
+            let lost = self.nothing_waits();
+            return Err(Kind::Refused.says(nothing_counts(self.steps + 1) + &lost));
+        }
+        let of_step = self.step_number(&rule);
+        let job = self.job(rule, Some(divisor));
+        let flush = move |replica: &mut Replica, slot: Arc<Mutex<Slot>>| {
+            replica.flush(&job, &mut lock(&slot), divisor)
+        };
+        let slots = self.slots()?;
+        let flushed = self.net.on_each(slots, flush);
+        let refusals = flushed.map_err(|error| self.failed(error))?;
+        let refused = refusals.into_iter().flatten().next();
+        if let Some(refused) = refused {
+            return self.refuse(of_step, &refused);
+        }
+        self.step_taken(divisor);
+        Ok(())
+    }
+
+    /// The rule of the next step.
+    fn rule_of_step(&self) -> Result<StepRule> {
+        ensure!(
+            !self.rule.rates.is_empty(),
+            "the network has no parameters; build its layers from the VarBuilder that DataParallel gives"
+        );
+        let rule = self.rule.of_step(self.steps)?;
+        ensure!(
+            !rule.rates.is_empty(),
+            "no parameter is trained: the rate of each is 0; give one another rate"
+        );
+        Ok(rule)
+    }
+
+    fn step_number(&self, rule: &StepRule) -> StepNumber {
+        StepNumber {
+            number: self.steps + 1,
+            lr: rule.lr,
+        }
+    }
+
+    /// What the replicas need to know of the next minibatch.
+    fn job(&self, rule: StepRule, step_with: Option<f64>) -> Arc<Minibatch> {
+        Arc::new(Minibatch {
+            loss: self.loss.clone(),
+            rule,
+            trainer: self.number,
+            step: self.steps,
+            before: self.waiting.minibatches,
+            step_with,
+            checks_gradients: self.checks_gradients,
+            checks_numbers: self.checks_numbers,
+            dropped: AtomicBool::new(false),
+        })
+    }
+
+    fn step_taken(&mut self, divisor: f64) {
+        self.steps += 1;
+        self.last_divisor = Some(divisor);
+        self.set_waiting(Waiting::default());
+    }
+
+    /// The slots of the replicas, for the parameters that are trained now. Another choice of parameters takes the
+    /// optimizer state along.
+    fn slots(&mut self) -> Result<Vec<Arc<Mutex<Slot>>>> {
+        if !self.slots.are_for(&self.rule) {
+            let state = self.slots.state(&self.net, &self.rule)?;
+            self.slots = Slots::new(&self.net, &self.rule, &state)?;
+        }
+        Ok(self.slots.all())
+    }
+
+    /// Forgets a step that no replica has taken, and sets back what its last minibatch has changed. Returns what an error
+    /// says of gradients that waited.
+    fn drop_step(&mut self) -> Result<String> {
+        self.slots.drop_step(&self.net)?;
+        Ok(self.nothing_waits())
+    }
+
+    /// No gradients wait any more. Returns what an error says of those that did.
+    fn nothing_waits(&mut self) -> String {
+        let waited = self.waiting.minibatches;
+        self.set_waiting(Waiting::default());
+        self.last_divisor = None;
+        match waited {
+            0 => String::new(),
+            1 => "; the gradients of 1 minibatch that waited for the step are lost".to_owned(),
+            n => format!("; the gradients of {n} minibatches that waited for the step are lost"),
+        }
+    }
+
+    /// The error of a step that was not taken.
+    fn refuse<T>(&mut self, step: StepNumber, refused: &Refusal) -> Result<T> {
+        let lost = self.drop_step()?;
+        let StepNumber { number, lr } = step;
+        let said = refused.said(&lost, self.steps == 0);
+        Err(Kind::Refused.says(format!("step {number}, at learning rate {lr:?}: {said}")))
+    }
+
+    /// What the minibatch of this process counts in the mean of its step.
+    ///
+    /// # Errors
+    /// If it does not fit the loss, or a number is NaN or infinite.
+    fn checked_count(&self, data: &Data) -> Result<f64> {
+        let targets = data.y.len();
+        ensure!(
+            targets == 1 || matches!(*self.loss, Loss::OfNetwork(_)),
+            "the loss of Trainer::new is of 1 target, the minibatch has {targets}; Trainer::with takes a loss of all of them"
+        );
+        if self.checks_numbers {
+            data.check_finite()?;
+        }
+        match &self.mean_over {
+            None => Ok(data.examples as f64),
+            Some(_) if data.examples == 0 => Ok(0.0),
+            Some(count) => checked(count, data),
+        }
+    }
+}
+
+/// What an error says of a step that has no mean.
+fn nothing_counts(step: usize) -> String {
+    format!(
+        "step {step}: the counts of mean_over add up to 0, so there is no mean. No step was taken"
+    )
+}

@@ -1,0 +1,471 @@
+//! A trainer: what it trains, how, and how far it is. How it takes a step is in `step.rs`.
+
+use std::any::{Any, TypeId};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use candle_core::{Result, Tensor};
+use devices::{Context, ensure};
+use functional::{Optimizer, Value};
+
+use super::count::{Count, CountOf};
+use super::losses::{LossSum, Losses};
+use super::slots::Slots;
+use crate::data_parallel::DataParallel;
+use crate::replica::Loss;
+use crate::update_rule::UpdateRule;
+
+/// Trains a replicated network: its [`step`](Trainer::step) is all that a training loop needs.
+///
+/// A trainer has gradients and an optimizer state of its own. So several trainers can take turns on one network, as the
+/// optimizers of a GAN do: [`Trainer::with`].
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use data_parallel::{DataParallel, Initializer, Sgd, Trainer, layers::Linear};
+///
+/// let devices = devices::devices(2)?;
+/// let net = DataParallel::new(&devices, Initializer::Normal(0.1), 0, |vb| {
+///     Linear::new(3, 2, vb)
+/// })?;
+/// let mut trainer = Trainer::new(&net, functional::cross_entropy, Sgd::new(0.5));
+/// let x = Tensor::ones((5, 3), DType::F32, &Device::Cpu)?; // three examples and two
+/// let y = Tensor::zeros(5, DType::U32, &Device::Cpu)?;
+/// let before = trainer.step(&x, &y)?.loss.mean()?;
+/// assert!(trainer.step(&x, &y)?.loss.mean()? < before);
+/// # data_parallel::Result::Ok(())
+/// ```
+pub struct Trainer {
+    pub(crate) net: DataParallel,
+    pub(crate) loss: Arc<Loss>,
+    /// What the mean of a step is over, if not over the examples.
+    pub(crate) mean_over: Option<Box<CountOf>>,
+    pub(crate) rule: UpdateRule,
+    /// Minibatches of a step.
+    pub(crate) accumulate: usize,
+    /// Whether steps compare the gradients of candle's operations with finite differences.
+    pub(crate) checks_gradients: bool,
+    /// Whether numbers that are not finite are errors.
+    pub(crate) checks_numbers: bool,
+    pub(crate) losses: Losses,
+    /// This process wants to stop.
+    pub(crate) wants_to_stop: Option<Arc<AtomicBool>>,
+    /// What others see of this trainer.
+    pub(crate) flags: Flags,
+    /// The steps that were taken.
+    pub(crate) steps: usize,
+    pub(crate) waiting: Waiting,
+    /// What the sums of the last step were divided by; none where its gradients are not there.
+    pub(crate) last_divisor: Option<f64>,
+    pub(crate) slots: Slots,
+    /// Its number among the trainers of the network: each draws numbers of its own.
+    pub(crate) number: usize,
+}
+
+/// The minibatches whose gradients wait for their step.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Waiting {
+    pub minibatches: usize,
+    /// What they count in its mean.
+    pub divisor: f64,
+}
+
+/// What the minibatches of [`Checkpoints`](crate::Checkpoints) see of a trainer.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Flags {
+    /// Training is to end, in all processes.
+    pub stopping: Arc<AtomicBool>,
+    /// How many minibatches wait for their step.
+    pub waiting: Arc<AtomicUsize>,
+}
+
+impl Flags {
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
+    pub fn is_between_steps(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) == 0
+    }
+}
+
+impl Trainer {
+    /// A trainer of all parameters of `net`.
+    ///
+    /// `loss` is that of each example, such as [`functional::cross_entropy`]: outputs (B, …) and labels (B,) or targets
+    /// (B, …) to losses (B,). A mean, as candle-nn's losses return it, is an error: a replica with a part of the
+    /// minibatch does not know by how many examples to divide. There is one target; [`with`](Self::with) takes a loss of
+    /// several, or of none.
+    pub fn new(
+        net: &DataParallel,
+        loss: impl Fn(&Value, &Tensor) -> Result<Value> + Send + Sync + 'static,
+        optimizer: impl Optimizer + 'static,
+    ) -> Self {
+        Self::of(net, Loss::OfOutputs(Box::new(loss)), optimizer)
+    }
+
+    /// A trainer whose loss is a function of the network, the inputs and the targets: for several targets or none, for a
+    /// network that is run twice in a step, or of which a step uses a part, as those of a GAN do.
+    ///
+    /// `losses` gets the network, and all inputs and all targets of a shard in the order of
+    /// [`Batch::map`](training::Batch::map). It returns the loss of each example, (B,). It calls layers with `train` true.
+    /// `N` is the type that the network was built as. If that type has no name, as of a closure or `impl Network`, put the
+    /// network into a [`Sequential`](crate::layers::Sequential), and write `|net: &Sequential, x, y| …`.
+    ///
+    /// ```
+    /// use data_parallel::prelude::*;
+    ///
+    /// struct Gan {
+    ///     generator: Sequential,
+    ///     critic: Sequential,
+    /// }
+    ///
+    /// impl Network for Gan {
+    ///     fn forward(&self, noise: &Value, train: bool) -> Result<Value> {
+    ///         self.generator.forward(noise, train) // in inference
+    ///     }
+    /// }
+    ///
+    /// # fn main() -> Result<()> {
+    /// let net = DataParallel::new(&devices(2)?, Initializer::Layers, 0, |vb| {
+    ///     let generator = Sequential::new().add(Linear::new(2, 3, vb.pp("generator"))?);
+    ///     let critic = Sequential::new().add(Linear::new(3, 1, vb.pp("critic"))?);
+    ///     Ok(Gan { generator, critic })
+    /// })?;
+    /// let real_or_not = |gan: &Gan, x: &[Value], y: &[Tensor]| {
+    ///     let real = gan.critic.forward(&Value::new(&y[0])?, true)?;
+    ///     let fake = gan.critic.forward(&gan.generator.forward(&x[0], true)?, true)?;
+    ///     binary_cross_entropy(&Value::cat(&[&real, &fake], 1)?, &Tensor::new(&[[1f32, 0.0]], y[0].device())?.repeat((y[0].dim(0)?, 1))?)
+    /// };
+    /// let fools = |gan: &Gan, x: &[Value], y: &[Tensor]| {
+    ///     let fake = gan.critic.forward(&gan.generator.forward(&x[0], true)?, true)?;
+    ///     binary_cross_entropy(&fake, &Tensor::ones((y[0].dim(0)?, 1), DType::F32, y[0].device())?)
+    /// };
+    /// // each trains its part, and has its own optimizer state
+    /// let mut critic = Trainer::with(&net, real_or_not, AdamW::default())?.rate("generator", 0.0)?;
+    /// let mut generator = Trainer::with(&net, fools, AdamW::default())?.rate("critic", 0.0)?;
+    /// let (noise, real) = (Tensor::ones((4, 2), DType::F32, &Device::Cpu)?, Tensor::ones((4, 3), DType::F32, &Device::Cpu)?);
+    /// critic.step(&noise, &real)?;
+    /// generator.step(&noise, &real)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// If the network was built as another type; the message has both.
+    pub fn with<N: 'static>(
+        net: &DataParallel,
+        losses: impl Fn(&N, &[Value], &[Tensor]) -> Result<Value> + Send + Sync + 'static,
+        optimizer: impl Optimizer + 'static,
+    ) -> Result<Self> {
+        let (built, expected) = (net.network_type.name, std::any::type_name::<N>());
+        ensure!(
+            net.network_type.id == TypeId::of::<N>(),
+            "the network was built as {built}, the loss takes a {expected}"
+        );
+        let losses = move |net: &dyn Any, x: &[Value], y: &[Tensor]| match net.downcast_ref() {
+            Some(net) => losses(net, x, y),
+            None => candle_core::bail!("the network is no {expected}"),
+        };
+        Ok(Self::of(net, Loss::OfNetwork(Box::new(losses)), optimizer))
+    }
+
+    fn of(net: &DataParallel, loss: Loss, optimizer: impl Optimizer + 'static) -> Self {
+        net.statistics.trainer_is_new();
+        Self {
+            net: net.clone(),
+            loss: Arc::new(loss),
+            mean_over: None,
+            rule: UpdateRule::new(optimizer, net.states[0].parameters().count()),
+            accumulate: 1,
+            checks_gradients: true,
+            checks_numbers: true,
+            losses: Losses::default(),
+            wants_to_stop: None,
+            flags: Flags::default(),
+            steps: 0,
+            waiting: Waiting::default(),
+            last_divisor: None,
+            slots: Slots::default(),
+            number: net.trainers.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+
+    /// Takes the optimizer's step once in `minibatches`: their gradients add up on each device, and are
+    /// summed over the devices once. It is the step on all their examples together. Where as many or more wait
+    /// already, the next one is the last.
+    ///
+    /// # Errors
+    /// If `minibatches` is 0.
+    pub fn accumulate(self, minibatches: usize) -> Result<Self> {
+        ensure!(minibatches > 0, "a step of 0 minibatches; give at least 1");
+        Ok(Self {
+            accumulate: minibatches,
+            ..self
+        })
+    }
+
+    /// Takes the mean of a step over something else than its examples, such as the tokens that are no padding. `count` gets
+    /// the inputs and the targets of a minibatch, or of this process's part of it, and returns what they count: a number, or
+    /// a tensor, such as a mask or the weights of the examples, whose elements are added. Gradients and losses of a step are
+    /// divided by the sum of these counts over its processes and accumulated minibatches. So each token has the same weight,
+    /// however tokens are spread.
+    ///
+    /// The loss of each example is then the *sum* over what is counted, as
+    /// [`masked_cross_entropy`](functional::masked_cross_entropy) returns it, and no mean.
+    ///
+    /// ```
+    /// use data_parallel::prelude::*;
+    ///
+    /// # fn main() -> Result<()> {
+    /// let net = DataParallel::new(&devices(2)?, Initializer::Layers, 0, |vb| Embedding::new(10, 10, vb))?;
+    /// let losses = |net: &Embedding, x: &[Value], y: &[Tensor]| {
+    ///     masked_cross_entropy(&net.forward(&x[0], true)?, &y[0], &y[1]) // a sum for each example
+    /// };
+    /// let mut trainer = Trainer::with(&net, losses, AdamW::default())?.mean_over(|_, y| Ok(y[1].clone()));
+    /// let tokens = Tensor::new(&[[1u32, 2, 3], [4, 5, 0]], &Device::Cpu)?;
+    /// let next = Tensor::new(&[[2u32, 3, 9], [5, 9, 0]], &Device::Cpu)?;
+    /// let mask = Tensor::new(&[[1u8, 1, 1], [1, 1, 0]], &Device::Cpu)?;
+    /// let loss = trainer.step(&tokens, &(next, mask))?.loss.mean()?; // the mean over five tokens
+    /// # assert!((0.5..5.0).contains(&loss), "{loss}");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// A step whose counts add up to 0 is an error in all processes, and so is a negative count, NaN or infinity. Counts that
+    /// are no whole numbers may have other last bits in several processes than in one. With data on a GPU, each step waits
+    /// for its count.
+    pub fn mean_over<C: Count>(
+        mut self,
+        count: impl Fn(&[Tensor], &[Tensor]) -> Result<C> + Send + Sync + 'static,
+    ) -> Self {
+        self.mean_over = Some(Box::new(move |x, y| count(x, y)?.count()));
+        self
+    }
+
+    /// Whether the first step, and each later one with a new shape, compares the gradient of each [`functional::candle`] in
+    /// the network and in the loss with finite differences, as [`functional::GradientChecks`] does. A wrong gradient is an
+    /// error, except of a frozen parameter. Default: true.
+    pub fn check_gradients(self, checks: bool) -> Self {
+        Self {
+            checks_gradients: checks,
+            ..self
+        }
+    }
+
+    /// Whether NaN and infinity are errors. Default: true.
+    ///
+    /// On the CPU they are one in `x` and `y`, in the loss, in the sums of the gradients, and in running statistics: the
+    /// step is not taken. On a GPU they are one in a loss, up to 256 steps after its step, so that the host does not wait
+    /// for the GPU in every step.
+    pub fn check_losses(self, checks: bool) -> Self {
+        Self {
+            checks_numbers: checks,
+            ..self
+        }
+    }
+
+    /// Lets training end in order once `flag` is set, such as by `signal_hook::flag::register`. The minibatches of
+    /// [`Checkpoints`](crate::Checkpoints) end then, between two steps. Several processes tell each other in each step, and
+    /// end after the same one, whichever of them was asked.
+    pub fn stop_when(mut self, flag: Arc<AtomicBool>) -> Self {
+        if self.net.processes.are_one() {
+            self.flags.stopping = flag.clone();
+        }
+        self.wants_to_stop = Some(flag);
+        self
+    }
+
+    /// A flag that is set once training is to end, at the same step in all processes: for
+    /// [`DataIter::stop_when`](training::DataIter::stop_when).
+    pub fn stopping(&self) -> Arc<AtomicBool> {
+        self.flags.stopping.clone()
+    }
+
+    /// Multiplies the learning rate of each step, counted from 0, by the value of `schedule`, such as one of
+    /// [`schedule`](crate::schedule). A run that is resumed goes on with the step where it was.
+    pub fn schedule(mut self, schedule: impl Fn(usize) -> f64 + Send + Sync + 'static) -> Self {
+        self.rule.schedule = Some(Arc::new(schedule));
+        self
+    }
+
+    /// Multiplies the learning rate of a parameter, or of all parameters of a layer, by `rate`: `of` is its name, or its
+    /// first parts, or "" for all. A later call replaces an earlier one.
+    ///
+    /// With 0 a parameter is frozen: neither it nor its optimizer state changes, and it has no gradient, which is not
+    /// checked either. Of a layer below which nothing is trained, backward is not computed. Running statistics of batch norms move all the same.
+    ///
+    /// ```
+    /// # use data_parallel::{DataParallel, Initializer, Sgd, Trainer, layers::Linear};
+    /// # let net = DataParallel::new(&devices::devices(1)?, Initializer::Layers, 0, |vb| {
+    /// #     Linear::new(3, 2, vb.pp("last"))
+    /// # })?;
+    /// let trainer = Trainer::new(&net, functional::cross_entropy, Sgd::new(0.1));
+    /// // only the last layer learns
+    /// let trainer = trainer.rate("", 0.0)?.rate("last", 1.0)?;
+    /// assert!(trainer.rate("lst", 1.0).is_err());
+    /// # data_parallel::Result::Ok(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the network has nothing of that name, or the rate is negative or no finite number; and if a parameter begins or
+    /// ceases to be trained while gradients wait for their step.
+    pub fn rate(mut self, of: &str, rate: f64) -> Result<Self> {
+        let names: Vec<&str> = self.net.states[0].named().map(|(name, _)| name).collect();
+        let before = self.rule.trained();
+        self.rule.set_rate(&names, of, rate)?;
+        if self.rule.trained() != before {
+            self.check_no_gradients_wait("rate")?;
+        }
+        Ok(self)
+    }
+
+    /// Scales the gradients down where their norm, over all parameters that are not frozen, is larger than
+    /// `max_norm`: PyTorch's `clip_grad_norm_`. It is the norm of the sum of all replicas, divided by the examples.
+    ///
+    /// # Errors
+    /// If `max_norm` is not above 0.
+    pub fn clip_norm(mut self, max_norm: f64) -> Result<Self> {
+        ensure!(max_norm > 0.0, "clip_norm {max_norm}: expected more than 0");
+        self.rule.max_norm = Some(max_norm);
+        Ok(self)
+    }
+
+    /// The learning rate of the next step.
+    pub fn lr(&self) -> f64 {
+        self.rule.lr_of(self.steps)
+    }
+
+    /// How many steps this trainer has taken, also before its state was loaded.
+    ///
+    /// ```no_run
+    /// # use data_parallel::Trainer;
+    /// # fn next() -> data_parallel::Result<(candle_core::Tensor, candle_core::Tensor)> { unreachable!() }
+    /// # fn train(mut trainer: Trainer) -> data_parallel::Result<()> {
+    /// for _ in trainer.steps()..10_000 {
+    ///     let (x, y) = next()?; // a stream has no epochs
+    ///     trainer.step(&x, &y)?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn steps(&self) -> usize {
+        self.steps
+    }
+
+    /// Whether no minibatch waits for the step: then a checkpoint is whole.
+    pub fn is_between_steps(&self) -> bool {
+        self.waiting.minibatches == 0
+    }
+
+    /// The gradients of the last step by the names of the parameters, in their shapes: means over the examples, or over what
+    /// [`mean_over`](Self::mean_over) counts. Frozen
+    /// parameters have none. There are none either while minibatches wait for the step: each replica has its own part of
+    /// the sum.
+    ///
+    /// # Errors
+    /// If the trainer has taken no step since it was made, since its state was loaded, or since a step was not taken; and
+    /// if a device fails.
+    pub fn gradients(&self) -> Result<Vec<(String, Tensor)>> {
+        if !self.is_between_steps() {
+            return Ok(Vec::new());
+        }
+        let divisor = self.last_divisor.context(
+            "there are no gradients: this trainer has taken no step, or not since its state was loaded or a step failed",
+        )?;
+        let sums = self.slots.sums(&self.net)?.into_iter();
+        sums.map(|(name, sum)| Ok((name, (sum / divisor)?)))
+            .collect()
+    }
+
+    /// The mean loss of an example, or of what [`mean_over`](Self::mean_over) counts, before its step, over all minibatches
+    /// since the last call; NaN if there was none. A checkpoint has its sum, so it is the same where a run was resumed in
+    /// between.
+    ///
+    /// # Errors
+    /// If a device fails; and as [`step`](Self::step), if a loss is NaN or infinite that was not read before.
+    pub fn mean_loss(&mut self) -> Result<f64> {
+        self.losses.read(self.checks_numbers)?;
+        Ok(std::mem::take(&mut self.losses.since_mean).mean())
+    }
+
+    /// The losses since the last call, for [`Checkpoints`](crate::Checkpoints).
+    pub(crate) fn take_epoch_losses(&mut self) -> Result<LossSum> {
+        self.losses.read(self.checks_numbers)?;
+        Ok(std::mem::take(&mut self.losses.of_epoch))
+    }
+
+    /// Whether losses that are NaN or infinite are errors.
+    pub(crate) fn checks_numbers(&self) -> bool {
+        self.checks_numbers
+    }
+
+    /// What the result of its steps depends on beside the network, a line each, as far as the library knows it: the code
+    /// of a loss is not known.
+    pub fn settings(&self) -> String {
+        let rule = &self.rule;
+        let names = self.net.states[0].named().map(|(name, _)| name);
+        let rates = names.zip(&rule.rates).filter(|(_, rate)| **rate != 1.0);
+        let rates: Vec<String> = rates.map(|(name, rate)| format!("{name} {rate}")).collect();
+        let mean_over = match self.mean_over {
+            None => "examples",
+            Some(_) => "counts of the program",
+        };
+        let lines = [
+            format!("optimizer {:?}", rule.optimizer),
+            format!("accumulate {}", self.accumulate),
+            format!("clip-norm {:?}", rule.max_norm),
+            format!("rates {rates:?}"),
+            format!("mean-over {mean_over}"),
+        ];
+        lines.join("\n")
+    }
+
+    /// Sets the learning rate of the steps that follow, which [`state_dict`](Self::state_dict) has too. The optimizer state
+    /// stays.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use data_parallel::{DataParallel, Initializer, Sgd, Trainer, layers::Linear};
+    /// # let net = DataParallel::new(&devices::devices(2)?, Initializer::Normal(0.1), 0, |vb| {
+    /// #     Linear::new(3, 2, vb)
+    /// # })?;
+    /// # let (x, y) = (Tensor::ones((4, 3), DType::F32, &Device::Cpu)?, Tensor::zeros(4, DType::U32, &Device::Cpu)?);
+    /// let mut trainer = Trainer::new(&net, functional::cross_entropy, Sgd::new(0.1));
+    /// for step in 0..100 {
+    ///     trainer.set_lr(0.1 * (1.0 - f64::from(step) / 100.0)); // falls to 0
+    ///     trainer.step(&x, &y)?;
+    /// }
+    /// # data_parallel::Result::Ok(())
+    /// ```
+    pub fn set_lr(&mut self, lr: f64) {
+        self.rule.lr = Some(lr);
+    }
+
+    pub(crate) fn set_waiting(&mut self, waiting: Waiting) {
+        self.flags
+            .waiting
+            .store(waiting.minibatches, Ordering::Relaxed);
+        self.waiting = waiting;
+    }
+
+    /// Replaces the slots, and what is known of the gradients in them.
+    pub(crate) fn set_slots(&mut self, slots: Slots, steps: usize) {
+        self.slots = slots;
+        self.steps = steps;
+        self.set_waiting(Waiting::default());
+        self.last_divisor = None;
+        self.losses = Losses::default();
+    }
+
+    /// An error that names `flush`, if gradients wait for their step.
+    pub(crate) fn check_no_gradients_wait(&self, what: &str) -> Result<()> {
+        let waiting = self.waiting.minibatches;
+        let s = if waiting == 1 { "" } else { "es" };
+        ensure!(
+            waiting == 0,
+            "{what}: the gradients of {waiting} minibatch{s} wait for their step; call flush() first"
+        );
+        Ok(())
+    }
+}

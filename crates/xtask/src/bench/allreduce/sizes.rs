@@ -1,0 +1,38 @@
+//! The sizes of buffers that are summed.
+
+/// The elements of the gradients of LeNet and of ResNet-18.
+pub(super) const LENET: usize = 129_068;
+pub(super) const RESNET18: usize = 11_175_818;
+
+/// The elements of a thread's buffer: 1 kB to 128 MB.
+pub(super) const SIZES: [usize; 11] = [
+    250, 1000, 4000, 16_000, 64_000, LENET, 250_000, 1_000_000, 4_000_000, RESNET18, 32_000_000,
+];
+
+/// How often an all-reduce of so many elements is called: fewer times where it takes long.
+pub(super) fn calls(len: usize) -> usize {
+    (1_000_000_000 / len).clamp(31, 1000)
+}
+
+/// The bytes of so many elements; for the gradients of a network also its name.
+pub(super) fn size(len: usize) -> String {
+    let bytes = (len * size_of::<f32>()) as f64;
+    match len {
+        LENET => format!("{:.0} kB, LeNet", bytes / 1e3),
+        RESNET18 => format!("{:.1} MB, ResNet-18", bytes / 1e6),
+        _ if bytes < 1e6 => format!("{:.0} kB", bytes / 1e3),
+        _ => format!("{:.0} MB", bytes / 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_named() {
+        let names = [250, LENET, 1_000_000, RESNET18].map(size);
+        let expected = ["1 kB", "516 kB, LeNet", "4 MB", "44.7 MB, ResNet-18"];
+        assert_eq!(names, expected);
+    }
+}
