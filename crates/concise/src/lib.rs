@@ -21,7 +21,10 @@
 //! are the network and the program of the section.
 
 mod options;
+mod processes;
 mod resnet;
+mod start;
+mod state;
 mod train;
 
 pub use data_parallel::evaluate_accuracy as evaluate_accuracy_gpus; // the book's name

@@ -3,12 +3,11 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use candle_core::Device;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Parser, ValueEnum};
 use data_parallel::devices::find;
 use data_parallel::schedule::{cosine, linear, one_cycle, step, warmup};
-use data_parallel::{Algorithm, Processes, ReduceOn, Replication, Sgd, collective};
+use data_parallel::{Algorithm, Processes, ReduceOn, Replication, Sgd, World, collective};
 use run::{BadInput, Run};
 
 /// The options of a run of this section; what is left out is as in the book.
@@ -229,15 +228,11 @@ impl Options {
         Duration::from_secs_f64(self.timeout)
     }
 
-    /// How the replicas on `devices` work together, with the all-reduce that `auto` stands for.
+    /// How the replicas of `world` work together, with the all-reduce that `auto` stands for.
     ///
     /// # Errors
     /// If they cannot.
-    pub(crate) fn replication(
-        &self,
-        processes: &Processes,
-        devices: &[Device],
-    ) -> Result<Replication> {
+    pub(crate) fn replication(&self, world: &World) -> Result<Replication> {
         let mut how = Replication {
             allreduce: self.allreduce,
             reduce_on: self.reduce_on,
@@ -247,9 +242,8 @@ impl Options {
             timeout: Some(self.patience()),
             ..Replication::default()
         };
-        let chosen = processes
-            .choose(&how, devices)
-            .with_context(|| format!("--allreduce {}", self.allreduce));
+        let chosen = world.processes().choose(&how, world.devices());
+        let chosen = chosen.with_context(|| format!("--allreduce {}", self.allreduce));
         how.allreduce = chosen.map_err(unless_lost)?;
         Ok(how)
     }
