@@ -1,12 +1,56 @@
 //! The traits of a backend and of an operation on it: a kernel with a forward and a backward pass.
 //! The graph calls kernels and knows nothing else of a backend.
 
+use crate::descriptors::convolution::Convolution;
+use crate::descriptors::layout::Transpose;
+use crate::descriptors::linear::Linear;
+use crate::descriptors::loss::CrossEntropy;
+use crate::descriptors::norm::Norm;
+use crate::descriptors::pool::{Average, GlobalAverage, Maximum};
+use crate::descriptors::{Add, Mean, Relu, Sum};
 use crate::memory::bucket::Values;
-use crate::ops::Op;
-use crate::ops::synchronized::Summation;
+use crate::statistics::Summation;
 use candle_core::{Device, Result, Tensor};
 use std::ops::Range;
+use std::rc::Rc;
 use std::sync::Arc;
+
+/// One operation, or several that one kernel computes.
+#[derive(Clone)]
+pub(crate) enum Op {
+    Transpose(Transpose),
+    Relu(Relu),
+    Add(Add),
+    Average(Average),
+    Maximum(Maximum),
+    GlobalAverage(GlobalAverage),
+    Linear(Linear),
+    Norm(Norm),
+    Convolution(Convolution),
+    CrossEntropy(CrossEntropy),
+    Sum(Sum),
+    Mean(Mean),
+    /// One that has a file of its own.
+    SelfContained(Rc<dyn SelfContained>),
+    /// The same numbers, through which no gradient goes.
+    Detach,
+    Candle(Rc<Function>),
+}
+
+/// A function of candle's own operations, with all the variables that it reads.
+pub(crate) type Function = dyn Fn(&[Tensor]) -> Result<Tensor>;
+
+/// The host's cores, the backend of `cpu`.
+pub(crate) struct Cpu;
+
+/// An operation that has a kernel on the CPU, and that candle computes on any other device.
+pub(crate) trait SelfContained {
+    /// The CPU's kernel.
+    fn on_cpu(&self) -> Box<dyn Kernel<Cpu>>;
+
+    /// The result, from the inputs. candle differentiates it as well.
+    fn with_candle(&self, x: &[Tensor]) -> Result<Tensor>;
+}
 
 /// Where kernels run: the CPU, or NVIDIA GPUs.
 pub(crate) trait Backend: Sized + 'static {
@@ -28,7 +72,7 @@ pub(crate) trait Backend: Sized + 'static {
     /// The queue for a pass that has at least `least` numbers in memory at the same time.
     fn stream(device: &Device, least: usize) -> Result<Self::Stream>;
 
-    /// The kernel of `op`; none if it is a fused operation that needs several kernels here.
+    /// The kernel of `op`. None if it is a fused operation that needs several kernels here, or if candle computes it.
     fn kernel(op: Op) -> Result<Option<Box<dyn Kernel<Self>>>>;
 
     /// The kernel that converts numbers to another type.

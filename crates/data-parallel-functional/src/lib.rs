@@ -25,8 +25,9 @@
 //! which names both sides. A batch of no examples is fine, except for means and for batch normalization in training.
 //!
 //! Each floor uses only those below it: `graph` (values, compiler, tape, gradients, candle's networks) and `optim`
-//! (optimizers and their state); `cpu` and `cuda` (the kernels); `kernel` (the traits of a backend and of a kernel);
-//! `ops` (sizes and checks); `memory` (tensors, buckets, free memory, limits) and `settings` (of the whole process).
+//! (optimizers and their state); `operations` (those that have a file each); `cpu` and `cuda` (the other kernels);
+//! `kernel` (the traits of a backend and of a kernel); `statistics` (of batch norms); `descriptors` (sizes and checks);
+//! `memory` (tensors, buckets, free memory, limits) and `settings` (of the whole process).
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor, Var};
@@ -48,12 +49,14 @@
 mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod descriptors;
 mod graph;
 mod kernel;
 mod memory;
-mod ops;
+mod operations;
 mod optim;
 mod settings;
+mod statistics;
 
 pub use cpu::budget as threads;
 pub use cpu::buffer::empty_cache;
@@ -68,13 +71,13 @@ pub use graph::value::Value;
 pub use memory::allocator::Allocator;
 pub use memory::bucket::{Bucket, Part, Values, bucket_sizes};
 pub use memory::limits::check as check_memory;
-pub use ops::synchronized::Summation;
 pub use optim::{AdamW, Optimizer, OptimizerState, Sgd, Slice, Update, not_finite_sum, sgd};
 pub use settings::algorithms::{algorithms, set_algorithms};
 pub use settings::precision::{
     Precision, describe_arithmetic, set_deterministic, set_precision, set_winograd,
 };
 pub use settings::streams::one_stream;
+pub use statistics::Summation;
 
 /// Whether the kernels of the CPU were compiled with optimization; without, they take many times as long.
 pub const OPTIMIZED: bool = !matches!(env!("OPT_LEVEL").as_bytes(), b"0");

@@ -1,11 +1,10 @@
-//! ReLU, the sum of two values with or without it, and dropout; for any shape.
+//! ReLU, and the sum of two values with or without it; for any shape.
 
 use crate::cpu::buffer::Buffer;
-use crate::cpu::gradient::{At, CHUNK, Cpu, Grad, Pass};
+use crate::cpu::gradient::{At, CHUNK, Grad, Pass};
 use crate::cpu::threads::for_each_chunk;
-use crate::kernel::Kernel;
-use crate::ops::dropout::Dropout;
-use crate::ops::{Add, Relu};
+use crate::descriptors::{Add, Relu};
+use crate::kernel::{Cpu, Kernel};
 use candle_core::Result;
 
 /// The positive part; NaN stays.
@@ -80,37 +79,5 @@ impl Kernel<Cpu> for Add {
         dx[0].add(&dy);
         dx[1].give(dy);
         Ok(())
-    }
-}
-
-impl Kernel<Cpu> for Dropout {
-    fn forward(&self, _: &Pass, x: &[&[f32]], y: &mut [f32]) -> Result<Vec<Buffer>> {
-        y.copy_from_slice(x[0]);
-        self.apply(y);
-        Ok(vec![])
-    }
-
-    fn backward(&self, _: &Pass, _: At<'_, '_>, mut dy: Buffer, dx: &mut [Grad]) -> Result<()> {
-        self.apply(&mut dy);
-        dx[0].give(dy);
-        Ok(())
-    }
-}
-
-impl Dropout {
-    fn apply(&self, values: &mut [f32]) {
-        for_each_chunk(
-            values,
-            CHUNK,
-            #[inline(always)]
-            |i, values| {
-                let first = (i * CHUNK) as u64;
-                for (k, v) in values.iter_mut().enumerate() {
-                    let factor = self.factor(first + k as u64);
-                    // also NaN is dropped
-                    *v = if factor == 0. { 0. } else { *v * factor };
-                }
-            },
-        );
     }
 }

@@ -3,14 +3,13 @@
 use crate::cpu::budget;
 use crate::cpu::buffer::{Buffer, check_room};
 use crate::cpu::conv::Alone;
-use crate::cpu::gradient::{Cpu, Grad};
+use crate::cpu::gradient::Grad;
 use crate::cpu::one_channel::OneChannel;
 use crate::cpu::winograd::Pooled;
-use crate::kernel::{Backend, Input, Kernel};
+use crate::descriptors::convolution::Convolution;
+use crate::kernel::{Backend, Cpu, Input, Kernel, Op};
 use crate::memory::bucket::Values;
 use crate::memory::tensors::{self, Taken};
-use crate::ops::Op;
-use crate::ops::convolution::Convolution;
 use crate::settings::precision::arithmetic;
 use candle_core::{Device, Result, Storage, Tensor, bail};
 use std::ops::Range;
@@ -43,11 +42,7 @@ impl Backend for Cpu {
             Op::CrossEntropy(op) => Box::new(op),
             Op::Sum(op) => Box::new(op),
             Op::Mean(op) => Box::new(op),
-            Op::Gelu(op) => Box::new(op),
-            Op::Dropout(op) => Box::new(op),
-            Op::Embedding(op) => Box::new(op),
-            Op::LayerNorm(op) => Box::new(op),
-            Op::Attention(op) => Box::new(op),
+            Op::SelfContained(op) => op.on_cpu(),
             Op::Detach | Op::Candle(_) => return Ok(None),
         }))
     }

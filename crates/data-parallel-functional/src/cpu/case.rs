@@ -1,6 +1,6 @@
 //! For tests: convolutions, with ReLU and average pooling, and what they are by definition, in f64.
 
-use crate::ops::convolution::{Convolution, Geometry};
+use crate::descriptors::convolution::{Convolution, Geometry};
 use pulp::Arch;
 use std::cell::Cell;
 

@@ -5,14 +5,14 @@
 use crate::cpu::activation::{mask_all, positive};
 use crate::cpu::buffer::Buffer;
 use crate::cpu::gemm::{Matrix, multiply};
-use crate::cpu::gradient::{At, Cpu, Grad, Pass};
+use crate::cpu::gradient::{At, Grad, Pass};
 use crate::cpu::im2col::TILE;
 use crate::cpu::scratch::own;
 use crate::cpu::sums::{SUMS, column_sums};
 use crate::cpu::threads::for_each_chunk;
 use crate::cpu::winograd;
-use crate::kernel::Kernel;
-use crate::ops::convolution::Geometry;
+use crate::descriptors::convolution::Geometry;
+use crate::kernel::{Cpu, Kernel};
 use crate::settings::precision::arithmetic;
 use candle_core::Result;
 use std::ops::Range;

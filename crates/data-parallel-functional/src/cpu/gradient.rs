@@ -2,13 +2,10 @@
 
 use crate::cpu::buffer::Buffer;
 use crate::cpu::threads::for_each_chunk;
-use crate::kernel;
+use crate::kernel::{self, Cpu};
 
 /// Elements of a chunk of an elementwise operation.
 pub(crate) const CHUNK: usize = 1 << 13;
-
-/// The host's cores.
-pub(crate) struct Cpu;
 
 pub(crate) type Pass = kernel::Pass<Cpu>;
 pub(crate) type At<'v, 'k> = kernel::At<'v, 'k, Cpu>;

@@ -7,7 +7,7 @@ use super::gemm::Matrix;
 use crate::cpu::scratch::own;
 use crate::cpu::threads::for_each_chunk;
 use crate::cpu::vector::VECTOR as LINE;
-use crate::ops::convolution::Geometry;
+use crate::descriptors::convolution::Geometry;
 use std::ops::Range;
 
 /// Rows of a tile's im2col matrix.

@@ -1,10 +1,10 @@
 //! Into NHWC and out of it: the two places where a network's data changes its order.
 
 use crate::cpu::buffer::Buffer;
-use crate::cpu::gradient::{At, Cpu, Grad, Pass};
+use crate::cpu::gradient::{At, Grad, Pass};
 use crate::cpu::threads::for_each_chunk;
-use crate::kernel::Kernel;
-use crate::ops::layout::Transpose;
+use crate::descriptors::layout::Transpose;
+use crate::kernel::{Cpu, Kernel};
 use candle_core::Result;
 
 impl Kernel<Cpu> for Transpose {

@@ -4,11 +4,11 @@
 use crate::cpu::activation::{mask_all, positive};
 use crate::cpu::buffer::Buffer;
 use crate::cpu::gemm::{Matrix, product};
-use crate::cpu::gradient::{At, CHUNK, Cpu, Grad, Pass};
+use crate::cpu::gradient::{At, CHUNK, Grad, Pass};
 use crate::cpu::sums::column_sums;
 use crate::cpu::threads::for_each_chunk;
-use crate::kernel::Kernel;
-use crate::ops::linear::Linear;
+use crate::descriptors::linear::Linear;
+use crate::kernel::{Cpu, Kernel};
 use candle_core::Result;
 
 /// Rows of a block.

@@ -1,11 +1,11 @@
 //! Cross-entropy, sum and mean on the CPU.
 
 use crate::cpu::buffer::Buffer;
-use crate::cpu::gradient::{At, CHUNK, Cpu, Grad, Pass, put};
+use crate::cpu::gradient::{At, CHUNK, Grad, Pass, put};
 use crate::cpu::threads::for_each_chunk;
-use crate::kernel::Kernel;
-use crate::ops::loss::CrossEntropy;
-use crate::ops::{Mean, Sum};
+use crate::descriptors::loss::CrossEntropy;
+use crate::descriptors::{Mean, Sum};
+use crate::kernel::{Cpu, Kernel};
 use candle_core::Result;
 
 /// Examples of a chunk.

@@ -1,7 +1,6 @@
 //! The CPU: kernels for AVX-512, AVX2 and NEON, chosen at run time, on slices of f32.
 
 pub(crate) mod activation;
-pub(crate) mod attention;
 pub(crate) mod backend;
 pub mod budget;
 pub(crate) mod buffer;
@@ -24,8 +23,5 @@ pub(crate) mod simd;
 pub(crate) mod sums;
 pub(crate) mod thread_pool;
 pub(crate) mod threads;
-pub(crate) mod tokens;
 pub(crate) mod vector;
 pub(crate) mod winograd;
-
-pub(crate) use gradient::Cpu;

@@ -3,11 +3,11 @@
 
 use crate::cpu::activation::{mask, positive};
 use crate::cpu::buffer::Buffer;
-use crate::cpu::gradient::{At, Cpu, Grad, Pass};
+use crate::cpu::gradient::{At, Grad, Pass};
 use crate::cpu::threads::{InChunks, for_each_chunk, for_each_chunk_of_two, for_each_chunk_with};
-use crate::kernel::Kernel;
-use crate::ops::norm::{Norm, inv_std};
-use crate::ops::synchronized::{Moments, Sums};
+use crate::descriptors::norm::Norm;
+use crate::kernel::{Cpu, Kernel};
+use crate::statistics::{Moments, Sums, batch_statistics, gradient_through_statistics, inv_std};
 use candle_core::Result;
 
 /// Pixels of a block: its sums are f32, and f64 combines them.
@@ -131,7 +131,7 @@ impl Norm {
     fn statistics(&self, pass: &Pass, x: &[f32], shift: Option<&[f32]>) -> Result<[Vec<f32>; 2]> {
         if self.train {
             let here = moments(x, self.channels, self.pixels);
-            return self.of_batch(pass.norms.as_deref(), pass.keep, here, shift);
+            return batch_statistics(self, pass.norms.as_deref(), pass.keep, here, shift);
         }
         let [mean, var] = &self.running;
         Ok([mean.to_vec1()?, inv_std(&var.to_vec1()?)])
@@ -200,7 +200,8 @@ impl Kernel<Cpu> for Norm {
         dx[1].put(dw.iter().zip(&inv_std[..]).map(|(dw, s)| *dw as f32 * s));
         dx[2].put(db.iter().map(|db| *db as f32));
         if dx[0].wanted() {
-            let statistics = self.through_statistics(pass.norms.as_deref(), sums, inv_std)?;
+            let statistics =
+                gradient_through_statistics(self, pass.norms.as_deref(), sums, inv_std)?;
             let [shift, stretch] = statistics.map(|v| repeated(&v));
             let [mean, scale, bias] = [mean, &scale[..], at.x[2]].map(repeated);
             let channels = Channels {

@@ -2,10 +2,10 @@
 //! that no whole window covers are left out, and get no gradient.
 
 use crate::cpu::buffer::Buffer;
-use crate::cpu::gradient::{At, Cpu, Grad, Pass, put};
+use crate::cpu::gradient::{At, Grad, Pass, put};
 use crate::cpu::threads::for_each_chunk;
-use crate::kernel::Kernel;
-use crate::ops::pool::{Average, GlobalAverage, Maximum, Windows};
+use crate::descriptors::pool::{Average, GlobalAverage, Maximum, Windows};
+use crate::kernel::{Cpu, Kernel};
 use candle_core::Result;
 use std::cmp::Ordering;
 

@@ -8,10 +8,9 @@ use super::memory::Block;
 use super::one_channel::OneChannel;
 use super::stream::Stream;
 use super::tensors::{tensor, with_floats, with_memory_of};
-use crate::kernel::{Backend, Input, Kernel};
+use crate::descriptors::convolution::Geometry;
+use crate::kernel::{Backend, Input, Kernel, Op};
 use crate::memory::bucket::Values;
-use crate::ops::Op;
-use crate::ops::convolution::Geometry;
 use crate::settings::precision::{Precision, arithmetic};
 use candle_core::{DType, Device, Result, Tensor, bail};
 use std::ops::Range;
@@ -64,15 +63,7 @@ impl Backend for Cuda {
             Op::Sum(op) => Box::new(op),
             Op::Mean(op) => Box::new(op),
             // candle computes them here
-            Op::Gelu(_)
-            | Op::Dropout(_)
-            | Op::Embedding(_)
-            | Op::LayerNorm(_)
-            | Op::Attention(_)
-            | Op::Detach
-            | Op::Candle(_) => {
-                return Ok(None);
-            }
+            Op::SelfContained(_) | Op::Detach | Op::Candle(_) => return Ok(None),
         }))
     }
 

@@ -9,9 +9,9 @@ use super::launch::{Address, THREADS, launch};
 use super::memory::Block;
 use super::one_channel::OneChannel;
 use super::stream::Stream;
+use crate::descriptors::convolution::{Convolution, Geometry};
+use crate::descriptors::pool::Windows;
 use crate::kernel::Kernel;
-use crate::ops::convolution::{Convolution, Geometry};
-use crate::ops::pool::Windows;
 use candle_core::Result;
 
 impl Kernel<Cuda> for Convolution {

@@ -7,7 +7,7 @@
 
 use super::alloc::alloc;
 use super::floats::{Element, Floats};
-use crate::ops::convolution::Geometry;
+use crate::descriptors::convolution::Geometry;
 use crate::settings::algorithms::algorithm;
 use crate::settings::precision::{Precision, arithmetic};
 use candle_core::cuda_backend::cudarc::cudnn::{CudnnError, result, sys};

@@ -5,10 +5,10 @@ use super::floats::Floats;
 use super::gradient::{At, Cuda, Grad, Pass};
 use super::launch::{Argument, launch};
 use super::memory::Block;
+use crate::descriptors::layout::Transpose;
+use crate::descriptors::pool::{Average, GlobalAverage, Maximum, Windows};
+use crate::descriptors::{Add, Relu};
 use crate::kernel::Kernel;
-use crate::ops::layout::Transpose;
-use crate::ops::pool::{Average, GlobalAverage, Maximum, Windows};
-use crate::ops::{Add, Relu};
 use candle_core::Result;
 
 impl Kernel<Cuda> for Relu {

@@ -6,8 +6,8 @@ use super::gemm::{Matrix, multiply};
 use super::gradient::{At, Cuda, Grad, Pass};
 use super::memory::Block;
 use super::stream::Stream;
+use crate::descriptors::linear::Linear;
 use crate::kernel::Kernel;
-use crate::ops::linear::Linear;
 use candle_core::Result;
 
 impl Linear {

@@ -7,10 +7,10 @@ use super::gradient::{At, Cuda, Grad, Pass};
 use super::launch::{Address, THREADS, launch};
 use super::memory::Block;
 use super::stream::Stream;
+use crate::descriptors::loss::CrossEntropy;
+use crate::descriptors::pool::GlobalAverage;
+use crate::descriptors::{Mean, Sum};
 use crate::kernel::Kernel;
-use crate::ops::loss::CrossEntropy;
-use crate::ops::pool::GlobalAverage;
-use crate::ops::{Mean, Sum};
 use candle_core::cuda_backend::cudarc::driver::DevicePtr;
 use candle_core::{Result, Storage, bail};
 

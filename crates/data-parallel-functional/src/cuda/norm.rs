@@ -7,9 +7,12 @@ use super::launch::{THREADS, launch};
 use super::memory::Block;
 use super::stream::Stream;
 use super::tensors::{with_floats, with_memory_of};
+use crate::descriptors::norm::{EPS, MOMENTUM, Norm};
 use crate::kernel::Kernel;
-use crate::ops::norm::{EPS, MOMENTUM, Norm};
-use crate::ops::synchronized::{Moments, Summation, Sums};
+use crate::statistics::{
+    Moments, Summation, Sums, batch_statistics, check_count, count_batch,
+    gradient_through_statistics,
+};
 use candle_core::{Error, Result, Tensor, Var};
 
 /// About as many blocks as keep a GPU busy.
@@ -73,7 +76,7 @@ impl Norm {
         if let Some(norms) = &pass.norms {
             return self.write_shared_statistics(&**norms, pass, x, mean, inv_std);
         }
-        self.check_count(self.count)?;
+        check_count(self.count)?;
         let (shift, x, rows) = (self.shift(x), x[0], self.count);
         let name = x.kernel("norm_statistics");
         let (cut, partial) = self.moments(stream, x)?;
@@ -94,11 +97,7 @@ impl Norm {
                     running_mean, running_var)
             })
         })?;
-        if pass.keep {
-            self.count_batch()
-        } else {
-            Ok(())
-        }
+        if pass.keep { count_batch(self) } else { Ok(()) }
     }
 
     /// The sums of x − x₀ and of their squares by blocks of rows, where x₀ is the first row.
@@ -139,7 +138,7 @@ impl Norm {
             squares: around.collect(),
         };
         let shift = self.shift(x).map(|shift| read(stream, shift)).transpose()?;
-        let of_batch = self.of_batch(Some(norms), pass.keep, here, shift.as_deref())?;
+        let of_batch = batch_statistics(self, Some(norms), pass.keep, here, shift.as_deref())?;
         self.write(stream, of_batch, [mean, inv_std])
     }
 
@@ -156,7 +155,8 @@ impl Norm {
             count: self.count,
             of: total(&read(stream, partial)?, self.channels),
         };
-        let changes = self.through_statistics(Some(norms), here, &read(stream, inv_std)?)?;
+        let changes =
+            gradient_through_statistics(self, Some(norms), here, &read(stream, inv_std)?)?;
         self.write(stream, changes, to)
     }
 

@@ -7,7 +7,7 @@ use super::gradient::Grad;
 use super::launch::{Argument, THREADS, launch};
 use super::memory::Block;
 use super::stream::Stream;
-use crate::ops::convolution::Convolution;
+use crate::descriptors::convolution::Convolution;
 use candle_core::Result;
 
 /// Blocks of the backward kernel.

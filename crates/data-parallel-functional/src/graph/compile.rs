@@ -4,8 +4,7 @@
 use super::candle::CandleKernel;
 use super::tape::{Entry, Slot, Tape};
 use super::value::{Node, Source, Value};
-use crate::kernel::{Backend, Kernel};
-use crate::ops::Op;
+use crate::kernel::{Backend, Kernel, Op, SelfContained};
 use candle_core::{Result, TensorId};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -137,11 +136,20 @@ impl<B: Backend> Compiler<B> {
             Op::Detach => Some(Box::new(CandleKernel::detached(inputs, dims))),
             _ => B::kernel(op.clone())?,
         };
-        let Some(kernel) = kernel else {
-            return Ok(None);
-        };
-        let inputs = self.slots(inputs)?;
-        Ok(Some(self.push(kernel, inputs, dims)))
+        match (kernel, op) {
+            (Some(kernel), _) => {
+                let inputs = self.slots(inputs)?;
+                Ok(Some(self.push(kernel, inputs, dims)))
+            }
+            (None, Op::SelfContained(operation)) => {
+                let value = computed_by_candle(operation, inputs, dims);
+                let Source::Op(of_candle, inputs) = &value.0.source else {
+                    unreachable!("it is an operation of candle's")
+                };
+                self.single(of_candle, inputs, dims)
+            }
+            (None, _) => Ok(None),
+        }
     }
 
     /// A layer with the ReLU and the pooling that follow it, where one entry can be all of them.
@@ -257,5 +265,71 @@ fn op(value: &Value) -> Option<&Op> {
     match &value.0.source {
         Source::Op(op, _) => Some(op),
         _ => None,
+    }
+}
+
+/// An operation for a backend that has no kernel of it.
+fn computed_by_candle(
+    operation: &Rc<dyn SelfContained>,
+    inputs: &[Value],
+    dims: &[usize],
+) -> Value {
+    let operation = operation.clone();
+    let inputs: Vec<&Value> = inputs.iter().collect();
+    Value::candle(&inputs, move |x| operation.with_candle(x), dims)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Gradients;
+    use candle_core::{Device, Tensor, Var};
+
+    /// A value, and the gradients of the sum of its elements, each times another number.
+    fn results(value: &Value, vars: &[Var]) -> Result<Vec<Vec<f32>>> {
+        let numbers = (0..value.dims().iter().product()).map(|i: usize| (i % 7) as f32 - 2.5);
+        let weights = Tensor::from_iter(numbers, &Device::Cpu)?.reshape(value.dims())?;
+        let loss = (value * &Value::new(&weights)?)?.sum()?;
+        let named = vars.iter().map(|var| ("input", var));
+        let mut gradients = Gradients::new(named, usize::MAX)?;
+        gradients.backward(&loss)?;
+        let mut results = vec![value.eval()?];
+        results.extend(gradients.values()?);
+        results
+            .iter()
+            .map(|tensor| tensor.flatten_all()?.to_vec1())
+            .collect()
+    }
+
+    #[test]
+    fn candle_computes_what_the_kernel_of_an_operation_does() -> Result<()> {
+        let random = |dims: &[usize]| Var::randn(0f32, 1., dims, &Device::Cpu);
+        let (x, qkv) = (random(&[2, 3, 8])?, random(&[2, 3, 24])?);
+        let (weight, bias, rows) = (random(&[8])?, random(&[8])?, random(&[5, 8])?);
+        let tokens = Value::new(&Tensor::new(&[[1u32, 4, 1], [0, 1, 4]], &Device::Cpu)?)?;
+        let x_value = Value::new(&x)?;
+        for (value, vars) in [
+            (x_value.gelu()?, vec![x.clone()]),
+            (x_value.dropout(0.3, 7)?, vec![x.clone()]),
+            (tokens.embedding(&rows)?, vec![rows]),
+            (x_value.layer_norm(&weight, &bias)?, vec![x, weight, bias]),
+            (Value::new(&qkv)?.causal_attention(2)?, vec![qkv]),
+        ] {
+            let Source::Op(Op::SelfContained(operation), inputs) = &value.0.source else {
+                panic!("it is an operation")
+            };
+            let of_candle = computed_by_candle(operation, inputs, value.dims());
+            let pairs = results(&value, &vars)?
+                .concat()
+                .into_iter()
+                .zip(results(&of_candle, &vars)?.concat());
+            for (ours, theirs) in pairs {
+                assert!(
+                    (ours - theirs).abs() < 1e-4,
+                    "{ours} and {theirs}: {value:?}"
+                );
+            }
+        }
+        Ok(())
     }
 }

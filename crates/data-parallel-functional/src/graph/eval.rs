@@ -3,7 +3,7 @@
 use super::checked::without_gradient;
 use super::compile::compile;
 use super::value::Value;
-use crate::cpu::Cpu;
+use crate::kernel::Cpu;
 use crate::kernel::{Backend, Pass};
 use candle_core::{Device, Result, Tensor, bail};
 use std::fmt;

@@ -2,7 +2,7 @@
 //! added.
 
 use super::value::Value;
-use crate::ops::args;
+use crate::descriptors::args;
 use candle_core::{DType, Result, Tensor, bail};
 
 /// The cross-entropy of each example: logits `y_hat` (B, C) and labels `y` (B,) of u32 → (B,):

@@ -2,15 +2,15 @@
 //! operations; [`super::compile`] says which of them become one.
 
 use super::checked::note_variable;
-use crate::ops::convolution::{Convolution, Geometry};
-use crate::ops::dropout::Dropout;
-use crate::ops::layout::Transpose;
-use crate::ops::linear::Linear;
-use crate::ops::loss::CrossEntropy;
-use crate::ops::norm::Norm;
-use crate::ops::pool::{Average, GlobalAverage, Maximum, Windows};
-use crate::ops::tokens::{Attention, Embedding, Gelu, LayerNorm};
-use crate::ops::{Add, Mean, Op, Relu, Sum, args};
+use crate::descriptors::convolution::{Convolution, Geometry};
+use crate::descriptors::layout::Transpose;
+use crate::descriptors::linear::Linear;
+use crate::descriptors::loss::CrossEntropy;
+use crate::descriptors::norm::Norm;
+use crate::descriptors::pool::{Average, GlobalAverage, Maximum, Windows};
+use crate::descriptors::{Add, Mean, Relu, Sum, args};
+use crate::kernel::Op;
+use crate::operations::{Attention, Dropout, Embedding, Gelu, LayerNorm, SelfContained};
 use candle_core::{DType, Device, Result, Tensor, Var, bail};
 use std::cell::RefCell;
 use std::fmt;
@@ -382,8 +382,7 @@ impl Value {
     /// # Errors
     /// Where it is not f32.
     pub fn gelu(&self) -> Result<Self> {
-        let of_candle = |x: &[Tensor]| x[0].gelu_erf();
-        self.native("gelu", Op::Gelu(Gelu), &[], self.dims(), of_candle)
+        self.self_contained("gelu", Gelu, &[], self.dims())
     }
 
     /// The same numbers, through which no gradient goes: what is computed from them does not train what they were computed
@@ -425,12 +424,7 @@ impl Value {
     /// Where it is not f32, or `p` is not from 0 up to 1, 1 not included.
     pub fn dropout(&self, p: f64, seed: u64) -> Result<Self> {
         let op = Dropout::new(p, seed)?;
-        let of_candle = move |x: &[Tensor]| {
-            let factors = (0..x[0].elem_count() as u64).map(|i| op.factor(i));
-            let factors = Tensor::from_iter(factors, &Device::Cpu)?.reshape(x[0].dims())?;
-            &x[0] * devices::to_device(&factors, x[0].device())?
-        };
-        self.native("dropout", Op::Dropout(op), &[], self.dims(), of_candle)
+        self.self_contained("dropout", op, &[], self.dims())
     }
 
     /// A row of `weight` (V, C) for each token: u32 of any shape (…) → (…, C). In PyTorch: `nn.Embedding`.
@@ -454,11 +448,8 @@ impl Value {
         args::check_float("embedding", "weight", weight.dtype())?;
         args::check_device("embedding", self.device(), "weight", weight.device())?;
         let op = Embedding::new(tokens, weight.dims())?;
-        let (mut dims, tokens) = (self.dims().to_vec(), op.tokens.clone());
-        dims.push(op.width);
-        let shape = dims.clone();
-        let of_candle = move |weight: &[Tensor]| weight[0].embedding(&tokens)?.reshape(&shape[..]);
-        Self::new(weight)?.native("embedding", Op::Embedding(op), &[], &dims, of_candle)
+        let dims = op.dims.clone();
+        Self::new(weight)?.self_contained("embedding", op, &[], &dims)
     }
 
     /// Normalizes the last dimension, then scales it with `weight` and shifts it by `bias`, both (C,):
@@ -478,8 +469,8 @@ impl Value {
     /// Where a tensor is not f32, or the sizes do not match.
     pub fn layer_norm(&self, weight: &Tensor, bias: &Tensor) -> Result<Self> {
         let op = LayerNorm::new([self.dims(), weight.dims(), bias.dims()])?;
-        let (op, others) = (Op::LayerNorm(op), [("weight", weight), ("bias", bias)]);
-        self.native("layer_norm", op, &others, self.dims(), LayerNorm::candle)
+        let others = [("weight", weight), ("bias", bias)];
+        self.self_contained("layer_norm", op, &others, self.dims())
     }
 
     /// Attention in `heads` heads, in which each token sees itself and the tokens before it: queries, keys and values side by
@@ -500,27 +491,18 @@ impl Value {
     pub fn causal_attention(&self, heads: usize) -> Result<Self> {
         let op = Attention::new(self.dims(), heads)?;
         let dims = [self.dims()[0], op.tokens, op.width];
-        let of_candle = move |x: &[Tensor]| op.candle(&x[0]);
-        self.native("causal_attention", Op::Attention(op), &[], &dims, of_candle)
+        self.self_contained("causal_attention", op, &[], &dims)
     }
 
-    /// An operation that has a kernel on the CPU; elsewhere candle computes it.
-    fn native(
+    /// An operation that has a file of its own.
+    fn self_contained(
         &self,
         name: &str,
-        op: Op,
+        operation: impl SelfContained + 'static,
         others: &[(&str, &Tensor)],
         dims: &[usize],
-        of_candle: impl Fn(&[Tensor]) -> Result<Tensor> + 'static,
     ) -> Result<Self> {
-        let y = self.then(name, op, others, dims)?;
-        match &y.0.source {
-            Source::Op(_, inputs) if !self.device().is_cpu() => {
-                let inputs: Vec<&Self> = inputs.iter().collect();
-                Ok(Self::candle(&inputs, of_candle, dims))
-            }
-            _ => Ok(y),
-        }
+        self.then(name, Op::SelfContained(Rc::new(operation)), others, dims)
     }
 
     /// The cross-entropy of each example: logits (B, …, C) and labels `y` (B, …) of u32 → (B,):

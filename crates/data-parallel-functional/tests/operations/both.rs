@@ -62,7 +62,8 @@ impl Both {
         self.reference.clone().expect("on the CPU")
     }
 
-    fn map(
+    /// What an operation and its reference make of a value.
+    pub fn apply(
         &self,
         ours: impl FnOnce(&Value) -> Result<Value>,
         reference: impl FnOnce(&Tensor) -> Result<Tensor>,
@@ -81,7 +82,7 @@ impl Both {
     }
 
     pub fn relu(&self) -> Result<Self> {
-        let mut y = self.map(Value::relu, reference::relu)?;
+        let mut y = self.apply(Value::relu, reference::relu)?;
         if let Some(x) = &self.reference {
             let sizes = values(&x.to_dtype(DType::F32)?).into_iter().map(f32::abs);
             y.edge = sizes.filter(|size| *size > 0.).fold(y.edge, f32::min);
@@ -101,7 +102,7 @@ impl Both {
     }
 
     pub fn plus(&self, other: &Self) -> Result<Self> {
-        let mut sum = self.map(
+        let mut sum = self.apply(
             |x| x + &other.ours(),
             |x| reference::add(x, &other.reference()),
         )?;
@@ -118,7 +119,7 @@ impl Both {
         train: bool,
     ) -> Result<Self> {
         let ([mean, var], [mean_there, var_there]) = (&running.ours, &running.reference);
-        let mut y = self.map(
+        let mut y = self.apply(
             |x| x.batch_norm2d([weight, bias], [mean, var], None, train),
             |x| reference::batch_norm2d(x, weight, bias, mean_there, var_there, train),
         )?;
@@ -127,14 +128,14 @@ impl Both {
     }
 
     pub fn binary_cross_entropy(&self, y: &Tensor) -> Result<Self> {
-        self.map(
+        self.apply(
             |x| functional::binary_cross_entropy(x, y),
             |x| reference::binary_cross_entropy(x, &y.to_dtype(x.dtype())?),
         )
     }
 
     pub fn masked_cross_entropy(&self, y: &Tensor, mask: &Tensor) -> Result<Self> {
-        self.map(
+        self.apply(
             |x| functional::masked_cross_entropy(x, y, mask),
             |x| reference::masked_cross_entropy(x, y, &mask.to_dtype(x.dtype())?),
         )
@@ -142,14 +143,14 @@ impl Both {
 
     /// Of a value that is the weight.
     pub fn embedding(&self, weight: &Tensor, tokens: &Tensor) -> Result<Self> {
-        self.map(
+        self.apply(
             |_| Value::new(&tokens.to_device(weight.device())?)?.embedding(weight),
             |weight| reference::embedding(tokens, weight),
         )
     }
 
     pub fn squared_error(&self, y: &Tensor) -> Result<Self> {
-        self.map(
+        self.apply(
             |x| functional::squared_error(x, y),
             |x| reference::squared_error(x, &y.to_dtype(x.dtype())?),
         )
@@ -158,7 +159,7 @@ impl Both {
     /// A function of candle's operations, which is an operation of ours.
     pub fn candle(&self, f: impl Fn(&Tensor) -> Result<Tensor> + Clone + 'static) -> Result<Self> {
         let theirs = f.clone();
-        self.map(|x| candle(f).forward(x, true), theirs)
+        self.apply(|x| candle(f).forward(x, true), theirs)
     }
 }
 
@@ -167,7 +168,7 @@ macro_rules! operations {
     ($($name:ident($($argument:ident: $kind:ty),*)),* $(,)?) => {
         impl Both {
             $(pub fn $name(&self, $($argument: $kind),*) -> Result<Self> {
-                self.map(|x| x.$name($($argument),*), |x| reference::$name(x, $($argument),*))
+                self.apply(|x| x.$name($($argument),*), |x| reference::$name(x, $($argument),*))
             })*
         }
     };

@@ -1,7 +1,7 @@
 //! The arithmetic of one sample, window by window.
 
 use crate::cpu::vector::{Aligned, VECTOR, load, store};
-use crate::ops::convolution::Geometry;
+use crate::descriptors::convolution::Geometry;
 use pulp::{Simd, WithSimd};
 
 /// The weights as the kernels read them.

@@ -22,7 +22,7 @@ mod tiling;
 mod transform;
 mod weights;
 
-use crate::ops::convolution::Geometry;
+use crate::descriptors::convolution::Geometry;
 use convolution::Convolution;
 use gradient::Gradient;
 pub(crate) use pooled::Pooled;

@@ -10,8 +10,8 @@ mod tiles;
 mod weights;
 
 use crate::cpu::buffer::Buffer;
-use crate::cpu::gradient::{At, Cpu, Grad, Pass};
-use crate::kernel::Kernel;
+use crate::cpu::gradient::{At, Grad, Pass};
+use crate::kernel::{Cpu, Kernel};
 use candle_core::Result;
 use passes::Backward;
 pub(crate) use sizes::Pooled;

@@ -2,7 +2,7 @@
 
 use super::super::kernel::{self, Planes};
 use crate::cpu::vector::VECTOR;
-use crate::ops::convolution::{Convolution, Geometry};
+use crate::descriptors::convolution::{Convolution, Geometry};
 
 /// The planes of a block: 8 × 8 points.
 pub(super) const POINTS: usize = 64;

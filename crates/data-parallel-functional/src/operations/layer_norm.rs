@@ -1,84 +1,49 @@
-//! GELU, the embedding of tokens, and layer normalization on the CPU.
+//! Layer normalization.
 
+use super::SelfContained;
 use crate::cpu::buffer::Buffer;
-use crate::cpu::exp::{normal, sum};
-use crate::cpu::gradient::{At, CHUNK, Cpu, Grad, Pass};
+use crate::cpu::exp::sum;
+use crate::cpu::gradient::{At, Grad, Pass};
 use crate::cpu::sums::sum_of_chunks;
-use crate::cpu::threads::{InChunks, for_each_chunk, for_each_chunk_of_two};
-use crate::kernel::Kernel;
-use crate::ops::tokens::{EPS, Embedding, Gelu, LayerNorm};
-use candle_core::Result;
+use crate::cpu::threads::{InChunks, for_each_chunk_of_two};
+use crate::descriptors::args;
+use crate::kernel::{Cpu, Kernel};
+use candle_core::{D, Result, Tensor, bail};
 
-/// Rows of a block; those of layer normalization have their gradients of weight and bias added up together.
+/// Rows of a block, of which the gradients of weight and bias are added up together.
 const BLOCK: usize = 64;
 
-/// The most tasks of an embedding's gradient.
-const TASKS: usize = 32;
+/// Normalization of rows of so many features.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LayerNorm {
+    pub features: usize,
+}
 
-impl Kernel<Cpu> for Gelu {
-    fn forward(&self, _: &Pass, x: &[&[f32]], y: &mut [f32]) -> Result<Vec<Buffer>> {
-        for_each_chunk(
-            y,
-            CHUNK,
-            #[inline(always)]
-            |i, y| {
-                for (y, x) in y.iter_mut().zip(&x[0][i * CHUNK..]) {
-                    *y = x * normal(*x).0;
-                }
-            },
-        );
-        Ok(vec![])
-    }
+/// What keeps a row of equal numbers from a division by zero; PyTorch's.
+pub(crate) const EPS: f32 = 1e-5;
 
-    fn backward(&self, _: &Pass, at: At<'_, '_>, mut dy: Buffer, dx: &mut [Grad]) -> Result<()> {
-        for_each_chunk(
-            &mut dy,
-            CHUNK,
-            #[inline(always)]
-            |i, dy| {
-                for (dy, x) in dy.iter_mut().zip(&at.x[0][i * CHUNK..]) {
-                    let (below, density) = normal(*x);
-                    *dy *= below + x * density;
-                }
-            },
-        );
-        dx[0].give(dy);
-        Ok(())
+impl LayerNorm {
+    /// From the shapes of x (…, C), weight and bias (C,).
+    pub fn new([x, weight, bias]: [&[usize]; 3]) -> Result<Self> {
+        let Some(features) = x.last().copied().filter(|features| *features > 0) else {
+            bail!("layer_norm: x has shape {x:?}, expected (…, C)")
+        };
+        args::vector("layer_norm", "weight", weight, features, "features of x")?;
+        args::vector("layer_norm", "bias", bias, features, "features of x")?;
+        Ok(Self { features })
     }
 }
 
-impl Kernel<Cpu> for Embedding {
-    fn forward(&self, _: &Pass, x: &[&[f32]], y: &mut [f32]) -> Result<Vec<Buffer>> {
-        let tokens = self.tokens.to_vec1::<u32>()?;
-        let width = self.width.max(1);
-        for_each_chunk(y, BLOCK * width, |i, y| {
-            for (y, token) in y.chunks_exact_mut(width).zip(&tokens[i * BLOCK..]) {
-                y.copy_from_slice(&x[0][*token as usize * width..][..width]);
-            }
-        });
-        Ok(vec![])
+impl SelfContained for LayerNorm {
+    fn on_cpu(&self) -> Box<dyn Kernel<Cpu>> {
+        Box::new(*self)
     }
 
-    fn backward(&self, _: &Pass, _: At<'_, '_>, dy: Buffer, dx: &mut [Grad]) -> Result<()> {
-        if let Some((to, add)) = dx[0].target() {
-            let tokens = self.tokens.to_vec1::<u32>()?;
-            let width = self.width.max(1);
-            // each task looks for its own rows among all tokens
-            let rows = (to.len() / width).div_ceil(TASKS).max(1);
-            for_each_chunk(to, rows * width, |i, to| {
-                if !add {
-                    to.fill(0.);
-                }
-                for (dy, token) in dy.chunks_exact(width).zip(&tokens) {
-                    let row = (*token as usize).checked_sub(i * rows);
-                    if let Some(row) = row.filter(|row| row * width < to.len()) {
-                        let to = &mut to[row * width..][..width];
-                        to.iter_mut().zip(dy).for_each(|(to, dy)| *to += dy);
-                    }
-                }
-            });
-        }
-        Ok(())
+    fn with_candle(&self, x: &[Tensor]) -> Result<Tensor> {
+        let centered = x[0].broadcast_sub(&x[0].mean_keepdim(D::Minus1)?)?;
+        let variance = centered.sqr()?.mean_keepdim(D::Minus1)?;
+        let y = centered.broadcast_div(&(variance + f64::from(EPS))?.sqrt()?)?;
+        y.broadcast_mul(&x[1])?.broadcast_add(&x[2])
     }
 }
 

@@ -1,13 +1,67 @@
-//! Causal attention on the CPU: the matrix products of one example and one head at a time.
+//! Causal attention; on the CPU the matrix products of one example and one head at a time.
 
+use super::SelfContained;
 use crate::cpu::buffer::{Buffer, check_room};
 use crate::cpu::exp::{exp, sum};
 use crate::cpu::gemm::{Matrix, multiply};
-use crate::cpu::gradient::{At, Cpu, Grad, Pass};
+use crate::cpu::gradient::{At, Grad, Pass};
 use crate::cpu::threads::{InChunks, for_each_chunk, for_each_chunk_of_two};
-use crate::kernel::Kernel;
-use crate::ops::tokens::Attention;
-use candle_core::Result;
+use crate::kernel::{Cpu, Kernel};
+use candle_core::{D, DType, Result, Tensor, bail};
+
+/// Attention of each token to itself and to those before it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Attention {
+    pub tokens: usize,
+    /// Of all heads together.
+    pub width: usize,
+    pub heads: usize,
+}
+
+impl Attention {
+    /// For queries, keys and values of shape (B, T, 3·C).
+    pub fn new(x: &[usize], heads: usize) -> Result<Self> {
+        match *x {
+            [_, tokens, all] if heads > 0 && all % (3 * heads) == 0 && all > 0 => Ok(Self {
+                tokens,
+                width: all / 3,
+                heads,
+            }),
+            _ => bail!(
+                "causal_attention: x has shape {x:?}, expected (B, T, 3·C), where {heads} heads divide C"
+            ),
+        }
+    }
+
+    /// 1 / √(the width of a head).
+    pub fn scale(&self) -> f32 {
+        1. / ((self.width / self.heads) as f32).sqrt()
+    }
+}
+
+impl SelfContained for Attention {
+    fn on_cpu(&self) -> Box<dyn Kernel<Cpu>> {
+        Box::new(*self)
+    }
+
+    fn with_candle(&self, x: &[Tensor]) -> Result<Tensor> {
+        let (tokens, width, heads) = (self.tokens, self.width, self.heads);
+        let batch = x[0].dim(0)?;
+        let x = x[0]
+            .reshape((batch, tokens, 3, heads, width / heads))?
+            .permute((2, 0, 3, 1, 4))?
+            .contiguous()?;
+        let scores = (x.get(0)?.matmul(&x.get(1)?.t()?)? * f64::from(self.scale()))?;
+        let seen = Tensor::tril2(tokens, DType::F32, x.device())?;
+        let scores = scores.broadcast_add(&((1. - seen)? * -1e9)?)?;
+        let scores = scores
+            .broadcast_sub(&scores.max_keepdim(D::Minus1)?.detach())?
+            .exp()?;
+        let weights = scores.broadcast_div(&scores.sum_keepdim(D::Minus1)?)?;
+        let y = weights.matmul(&x.get(2)?)?.transpose(1, 2)?;
+        y.reshape((batch, tokens, width))
+    }
+}
 
 impl Attention {
     /// Of an example (T, 3·C): the queries (0), keys (1) or values (2) of a head, (T, D).

@@ -1,6 +1,11 @@
 //! Dropout: which elements it keeps. That follows from a seed and the element's place alone, on every device.
 
-use candle_core::{Result, bail};
+use super::SelfContained;
+use crate::cpu::buffer::Buffer;
+use crate::cpu::gradient::{At, CHUNK, Grad, Pass};
+use crate::cpu::threads::for_each_chunk;
+use crate::kernel::{Cpu, Kernel};
+use candle_core::{Device, Result, Tensor, bail};
 
 /// Zero with probability p, and 1 / (1 − p) times the element else.
 #[derive(Debug, Clone, Copy)]
@@ -41,5 +46,49 @@ impl Dropout {
             h ^= h >> 16;
         }
         if h < self.below { 0. } else { self.scale }
+    }
+}
+
+impl SelfContained for Dropout {
+    fn on_cpu(&self) -> Box<dyn Kernel<Cpu>> {
+        Box::new(*self)
+    }
+
+    fn with_candle(&self, x: &[Tensor]) -> Result<Tensor> {
+        let factors = (0..x[0].elem_count() as u64).map(|i| self.factor(i));
+        let factors = Tensor::from_iter(factors, &Device::Cpu)?.reshape(x[0].dims())?;
+        &x[0] * devices::to_device(&factors, x[0].device())?
+    }
+}
+
+impl Kernel<Cpu> for Dropout {
+    fn forward(&self, _: &Pass, x: &[&[f32]], y: &mut [f32]) -> Result<Vec<Buffer>> {
+        y.copy_from_slice(x[0]);
+        self.apply(y);
+        Ok(vec![])
+    }
+
+    fn backward(&self, _: &Pass, _: At<'_, '_>, mut dy: Buffer, dx: &mut [Grad]) -> Result<()> {
+        self.apply(&mut dy);
+        dx[0].give(dy);
+        Ok(())
+    }
+}
+
+impl Dropout {
+    fn apply(&self, values: &mut [f32]) {
+        for_each_chunk(
+            values,
+            CHUNK,
+            #[inline(always)]
+            |i, values| {
+                let first = (i * CHUNK) as u64;
+                for (k, v) in values.iter_mut().enumerate() {
+                    let factor = self.factor(first + k as u64);
+                    // also NaN is dropped
+                    *v = if factor == 0. { 0. } else { *v * factor };
+                }
+            },
+        );
     }
 }
