@@ -47,9 +47,9 @@ where
         return done.into_iter().collect();
     }
     let replica = |(i, item)| {
-        devices::threads::set_together(k.min(rayon::current_num_threads()));
+        devices::threads::set_passes_at_once(k.min(rayon::current_num_threads()));
         let done = on_replica(i, &devices[i], || f(item));
-        devices::threads::set_together(1);
+        devices::threads::set_passes_at_once(1);
         done
     };
     let run = || items.enumerate().map(replica).collect();

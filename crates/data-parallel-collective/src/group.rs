@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::nccl::Nccl;
 use crate::order::SumOrder;
 use crate::process_group::{self, ProcessGroup};
-use crate::slots::Slots;
+use crate::shared_vectors::SharedVectors;
 use std::any::Any;
 use std::collections::HashMap;
 use std::fmt;
@@ -103,7 +103,7 @@ fn members(
         process,
         order,
         barrier: Barrier::new(first, k),
-        slots: Slots::new(k),
+        vectors: SharedVectors::new(k),
         finite: (0..k).map(|_| AtomicBool::default()).collect(),
         items: (0..k).map(|_| Mutex::default()).collect(),
     });
@@ -149,7 +149,7 @@ pub(crate) struct Group {
     /// How the processes sum, if there is a process group.
     pub(crate) order: Option<SumOrder>,
     pub(crate) barrier: Barrier,
-    pub(crate) slots: Slots,
+    pub(crate) vectors: SharedVectors,
     /// Whether the sums that each member added are finite, between its sums and its next call.
     pub(crate) finite: Vec<AtomicBool>,
     items: Vec<Mutex<Option<Box<dyn Any + Send>>>>,

@@ -27,7 +27,7 @@ pub mod nccl;
 mod order;
 mod peers;
 mod process_group;
-mod slots;
+mod shared_vectors;
 mod stream;
 mod tensors;
 mod vectors;

@@ -124,7 +124,7 @@ static RUNNING: Mutex<Option<Running>> = Mutex::new(None);
 
 struct Running {
     /// Never returned to a caller; other channels are made from it.
-    base: Processes,
+    base: MpiProcesses,
     /// Dropped to end MPI.
     end: Sender<()>,
     keeper: JoinHandle<()>,
@@ -146,7 +146,7 @@ fn start(timeout: Option<Duration>) -> Result<Running, Error> {
 }
 
 fn keep(
-    started: &Sender<Result<Processes, Error>>,
+    started: &Sender<Result<MpiProcesses, Error>>,
     ended: &Receiver<()>,
     timeout: Option<Duration>,
 ) {
@@ -163,7 +163,7 @@ fn keep(
         comm: universe.world().duplicate(),
         channels: channels.clone(),
     };
-    let _ = started.send(Ok(Processes::new(base, channels, 0, timeout)));
+    let _ = started.send(Ok(MpiProcesses::new(base, channels, 0, timeout)));
     watch.until(ended);
     drop(watch);
     drop(universe); // finalizes
@@ -189,7 +189,7 @@ struct Comm(ManuallyDrop<SimpleCommunicator>);
 unsafe impl Send for Comm {}
 
 /// All processes, on one channel.
-struct Processes {
+struct MpiProcesses {
     comm: Comm,
     channels: Arc<Channels>,
     calls: Arc<Calls>,
@@ -213,15 +213,15 @@ fn length(note: &Note) -> usize {
 /// and counts are far below MPI's limit of `i32`.
 const PIECE: usize = 1 << 18;
 
-impl Processes {
+impl MpiProcesses {
     fn new(
         comm: Comm,
         channels: Arc<Channels>,
         channel: u64,
         timeout: Option<Duration>,
-    ) -> Processes {
+    ) -> MpiProcesses {
         let (rank, size) = (comm.0.rank() as usize, comm.0.size() as usize);
-        Processes {
+        MpiProcesses {
             comm,
             calls: channels.open(channel, timeout),
             channels,
@@ -232,13 +232,13 @@ impl Processes {
     }
 
     /// Another channel.
-    fn another(&self, timeout: Option<Duration>) -> Result<Processes, Error> {
+    fn another(&self, timeout: Option<Duration>) -> Result<MpiProcesses, Error> {
         let _in_call = self.calls.enter(Call::Duplicate);
         let notes = self.meet(Call::Duplicate, self.channels.unused(), &[])?;
         let channel = length(&notes[0]) as u64; // the number that process 0 chose
         let comm = Comm(ManuallyDrop::new(self.comm.0.duplicate()));
         let channels = self.channels.clone();
-        Ok(Processes::new(comm, channels, channel, timeout))
+        Ok(MpiProcesses::new(comm, channels, channel, timeout))
     }
 
     /// Waits until all processes are at a call, and returns their notes; fails if the calls differ.
@@ -332,7 +332,7 @@ fn starts(counts: &[i32]) -> Vec<i32> {
     ends.collect()
 }
 
-impl ProcessGroup for Processes {
+impl ProcessGroup for MpiProcesses {
     fn rank(&self) -> usize {
         self.rank
     }

@@ -1,7 +1,7 @@
 //! In which order the members of several processes are summed: in the same one wherever the members are.
 
 use crate::algorithm::{Algorithm, Schedule, Sum};
-use crate::slots::{BLOCK, add};
+use crate::shared_vectors::{BLOCK, add};
 use pulp::Arch;
 use std::ops::Range;
 

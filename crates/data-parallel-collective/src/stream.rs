@@ -71,7 +71,7 @@ mod gpu {
     use candle_core::cuda_backend::{CudaStorage, CudaStorageSlice};
     use candle_core::op::BackpropOp;
     use candle_core::{Device, Layout, Result, Storage, Tensor, bail};
-    use devices::{Lent, lend};
+    use devices::{StorageMut, with_storage_mut};
 
     /// A device with another stream on the same GPU.
     pub fn second(device: &Device) -> Result<Device> {
@@ -94,9 +94,9 @@ mod gpu {
         if tensor.elem_count() == 0 {
             return Tensor::zeros(tensor.shape(), tensor.dtype(), &Device::Cuda(to.clone()));
         }
-        let memory = lend(&tensor, |memory, layout| match memory {
-            Lent::Cuda(storage) => taken(storage, layout, &from.cuda_stream()),
-            Lent::Cpu(_) => bail!("expected a tensor on a GPU"),
+        let memory = with_storage_mut(&tensor, |memory, layout| match memory {
+            StorageMut::Cuda(storage) => taken(storage, layout, &from.cuda_stream()),
+            StorageMut::Cpu(_) => bail!("expected a tensor on a GPU"),
         })?;
         let storage = Storage::Cuda(CudaStorage::wrap_cuda_slice(memory, to.clone()));
         let none = BackpropOp::none();

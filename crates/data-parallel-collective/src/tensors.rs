@@ -7,7 +7,7 @@ use crate::group::Member;
 #[cfg(feature = "nccl")]
 use crate::nccl::{Nccl, unique_id};
 use candle_core::{Device, Result, Tensor};
-use devices::{to_device, with_room};
+use devices::{retry_with_empty_cache, to_device};
 use std::fmt::Display;
 use std::ops::Range;
 use std::time::Instant;
@@ -126,7 +126,7 @@ impl Member {
     /// The result of `f`, which works on this member's device. An error is one of all members; otherwise they would
     /// wait for this one.
     fn on_device<T>(&self, f: impl Fn() -> Result<T>) -> std::result::Result<T, Error> {
-        with_room(f).map_err(|error| self.fails(error))
+        retry_with_empty_cache(f).map_err(|error| self.fails(error))
     }
 
     fn fails(&self, error: impl Display) -> Error {

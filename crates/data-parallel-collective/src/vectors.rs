@@ -1,4 +1,4 @@
-//! Sums of vectors in shared memory: members put their vectors into slots, and sum them in place. The
+//! Sums of vectors in shared memory: members share their vectors, and sum them in place. The
 //! processes of a process group then sum their sums.
 
 #![allow(unsafe_code)]
@@ -7,7 +7,7 @@ use crate::algorithm::{Algorithm, Schedule, copy};
 use crate::error::Error;
 use crate::group::{Group, Member};
 use crate::order::parts;
-use crate::slots::is_finite;
+use crate::shared_vectors::is_finite;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -42,7 +42,7 @@ impl Member {
         pause: impl FnOnce(),
     ) -> Result<Vec<f32>, Error> {
         let schedule = self.schedule(false, data.len());
-        self.sum_in_slots(data, &schedule, Call::AllReduce, pause)
+        self.sum_shared(data, &schedule, Call::AllReduce, pause)
     }
 
     /// As [`all_reduce`](Self::all_reduce), and whether all sums are finite: the same answer for all members. Each member
@@ -59,7 +59,7 @@ impl Member {
     /// As [`all_reduce`](Self::all_reduce).
     pub fn all_reduce_finite(&mut self, data: Vec<f32>) -> Result<(Vec<f32>, bool), Error> {
         let schedule = self.schedule(false, data.len());
-        let sums = self.sum_in_slots(data, &schedule, Call::AllReduceFinite, || ())?;
+        let sums = self.sum_shared(data, &schedule, Call::AllReduceFinite, || ())?;
         let Group { order, finite, .. } = &*self.group;
         let are_finite = if self.locals == 1 || order.is_some() {
             is_finite(&sums) // nothing was added here, or not all
@@ -94,7 +94,7 @@ impl Member {
             Some(_) => self.schedule(false, data.len()),
             None => Arc::new(self.in_parts()),
         };
-        Ok(self.sum_in_slots(data, &schedule, Call::ReduceScatter, || ())?[own].to_vec())
+        Ok(self.sum_shared(data, &schedule, Call::ReduceScatter, || ())?[own].to_vec())
     }
 
     /// The [parts](Self::part) of all members as one vector: the second half of an all-reduce.
@@ -152,8 +152,8 @@ impl Member {
         schedule
     }
 
-    /// Sums the vectors of all members in their slots, or each member's part of them, and takes its own out again.
-    fn sum_in_slots(
+    /// Sums the vectors of all members that they share, or each member's part of them, and takes its own out again.
+    fn sum_shared(
         &mut self,
         data: Vec<f32>,
         schedule: &Schedule,
@@ -162,21 +162,28 @@ impl Member {
     ) -> Result<Vec<f32>, Error> {
         let in_parts = call == Call::ReduceScatter;
         let (start, rank, len) = (Instant::now(), self.local, data.len());
-        let Group { barrier, slots, .. } = &*self.group;
+        let Group {
+            barrier, vectors, ..
+        } = &*self.group;
         barrier.check()?;
-        // Safety: only this member puts into slot `rank`. The previous call ended with a barrier, after which
-        // no other member accesses the slot; if that barrier had failed, so would the check above.
-        unsafe { slots.put(rank, data, in_parts) };
+        // Safety: only this member puts in vector `rank`. The previous call ended with a barrier, after which
+        // no other member accesses the vector; if that barrier had failed, so would the check above.
+        unsafe { vectors.put(rank, data, in_parts) };
         barrier.wait(rank, self.deadline().as_ref())?;
         // Safety: all members have put, and take only after the next barrier.
-        let calls = (0..self.locals).map(|rank| unsafe { slots.call(rank) });
+        let calls = (0..self.locals).map(|rank| unsafe { vectors.call(rank) });
         let (lengths, kinds): (Vec<usize>, Vec<bool>) = calls.unzip();
         if kinds.iter().any(|other| *other != in_parts) {
             return Err(barrier.fail(Error::KindMismatch));
         }
         self.same_length(lengths)?;
         pause();
-        let (Group { barrier, slots, .. }, deadline) = (&*self.group, self.deadline());
+        let (
+            Group {
+                barrier, vectors, ..
+            },
+            deadline,
+        ) = (&*self.group, self.deadline());
         let mut finite = true;
         for (i, round) in schedule.rounds.iter().enumerate() {
             if i > 0 {
@@ -186,11 +193,11 @@ impl Member {
                 // Safety: `sum.by` is this member. Barriers separate the rounds from each other, from the
                 // puts and from the takes. Sums of one round do not conflict: a test in `algorithm`
                 // checks it. `same_length` has checked the lengths.
-                unsafe { slots.sum(schedule, sum) };
+                unsafe { vectors.sum(schedule, sum) };
                 let adds = sum.from.len() > 1; // and does not only copy
                 if adds && call == Call::AllReduceFinite {
                     // Safety: as above; this member has just written the chunk.
-                    finite &= is_finite(unsafe { slots.sums(schedule, sum) });
+                    finite &= is_finite(unsafe { vectors.sums(schedule, sum) });
                 }
             }
         }
@@ -201,8 +208,8 @@ impl Member {
         if self.group.order.is_some() {
             self.sum_of_all_processes(in_parts)?;
         }
-        // Safety: only this member takes from slot `rank`, and all have passed the barrier after the sums.
-        Ok(unsafe { self.group.slots.take(rank) })
+        // Safety: only this member takes out vector `rank`, and all have passed the barrier after the sums.
+        Ok(unsafe { self.group.vectors.take(rank) })
     }
 
     /// Replaces the sums of this process by those of all processes: all of them, or those of each member's part. Called
@@ -213,7 +220,7 @@ impl Member {
             let order = group.order.as_ref().expect("there is a process group");
             // Safety: the other members wait at a barrier until this call returns. If the barrier fails, they
             // return without an access to any element.
-            let elements = |own: Range<usize>| unsafe { group.slots.elements(own.start) };
+            let elements = |own: Range<usize>| unsafe { group.vectors.elements(own.start) };
             let mut vectors: Vec<_> = order.locals(group.process).map(elements).collect();
             if in_parts {
                 group_of_all.reduce_scatter(&mut vectors, order)
@@ -230,7 +237,7 @@ impl Member {
         if rank > 0 {
             // Safety: until the barrier below, each member but 0 writes only its own elements, and no
             // member writes those of member 0.
-            unsafe { group.slots.sum(&cut, &copy(rank, 0, part)) };
+            unsafe { group.vectors.sum(&cut, &copy(rank, 0, part)) };
         }
         group.barrier.wait(rank, self.deadline().as_ref())
     }

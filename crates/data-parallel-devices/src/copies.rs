@@ -2,8 +2,8 @@
 
 use candle_core::{Device, Result, Tensor, bail};
 
-use crate::faults::{on_devices, on_replica};
-use crate::memory::with_room;
+use crate::gpu_cache::retry_with_empty_cache;
+use crate::names::{on_devices, on_replica};
 
 /// Waits until all devices have finished their work, the book's `torch.cuda.synchronize()`. On the CPU it returns at
 /// once.
@@ -51,7 +51,7 @@ pub fn barrier(devices: &[Device]) -> Result<()> {
 /// If a device fails.
 pub fn to_device(tensor: &Tensor, device: &Device) -> Result<Tensor> {
     follow(tensor.device(), device)?;
-    let copy = with_room(|| tensor.to_device(device))?;
+    let copy = retry_with_empty_cache(|| tensor.to_device(device))?;
     follow(device, tensor.device())?;
     Ok(copy)
 }
@@ -78,7 +78,7 @@ pub fn view_to_device(view: &Tensor, device: &Device) -> Result<Tensor> {
             bail!("a GPU needs at least 1 example");
         }
         // candle would send the whole memory
-        to_device(&with_room(|| view.force_contiguous())?, device)
+        to_device(&retry_with_empty_cache(|| view.force_contiguous())?, device)
     })
 }
 

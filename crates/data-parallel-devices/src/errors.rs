@@ -155,7 +155,7 @@ macro_rules! ensure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::faults::Panicked;
+    use crate::panics::Panicked;
 
     #[test]
     fn what_an_error_holds_is_found_within_contexts_and_said_once() {

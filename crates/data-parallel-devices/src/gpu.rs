@@ -5,7 +5,7 @@ use std::path::Path;
 
 use candle_core::{DType, Device, Error, Tensor};
 
-use crate::faults::quietly;
+use crate::panics::quietly;
 
 /// Why a GPU cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]

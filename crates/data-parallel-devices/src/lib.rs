@@ -15,22 +15,22 @@
 mod copies;
 mod cores;
 mod errors;
-mod faults;
 mod find;
 mod gpu;
-mod lend;
-mod memory;
+mod gpu_cache;
+
+mod names;
+mod panics;
 mod process;
+mod storage;
 pub mod threads;
 
 pub use copies::{barrier, synchronize, to_device, view_to_device};
 pub use cores::{GivenCores, cores, cores_each, given_cores, limit_cores};
 pub use errors::{Context, find, io_kind, message, without_backtrace, wrap};
-pub use faults::{
-    Panicked, catch_panic, device_name, device_names, lock, on_devices, on_replica, or_panic,
-    quietly,
-};
 pub use find::{DeviceKind, devices, devices_of_kind, find_devices, try_all_gpus, try_gpu};
-pub use lend::{Lent, lend};
-pub use memory::{give_back_memory, kept_memory, with_room};
+pub use gpu_cache::{empty_gpu_cache, register_gpu_cache, retry_with_empty_cache};
+pub use names::{device_name, device_names, on_devices, on_replica};
+pub use panics::{Panicked, catch_panic, lock, or_panic, quietly};
 pub use process::{Process, launched};
+pub use storage::{StorageMut, with_storage_mut};

@@ -13,7 +13,7 @@ static DEFAULT: AtomicUsize = AtomicUsize::new(1);
 thread_local! {
     /// Of this thread; without one, the default counts.
     static BUDGET: Cell<Option<usize>> = const { Cell::new(None) };
-    static TOGETHER: Cell<usize> = const { Cell::new(1) };
+    static PASSES_AT_ONCE: Cell<usize> = const { Cell::new(1) };
 }
 
 /// Sets the number of threads that one operation may use, for every thread of the process without
@@ -74,11 +74,11 @@ impl Drop for Restore {
 
 /// Tells this thread that `n` threads, this one among them, run backward passes of the same size at the same time. Then
 /// a check of memory counts the memory of all of them. It is 1 until set.
-pub fn set_together(n: usize) {
-    TOGETHER.set(n);
+pub fn set_passes_at_once(n: usize) {
+    PASSES_AT_ONCE.set(n);
 }
 
-/// The number that [`set_together`] set.
-pub fn together() -> usize {
-    TOGETHER.get()
+/// The number that [`set_passes_at_once`] set.
+pub fn passes_at_once() -> usize {
+    PASSES_AT_ONCE.get()
 }

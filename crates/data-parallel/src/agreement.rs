@@ -6,14 +6,14 @@ use devices::device_name;
 use training::compare;
 
 use crate::error::Disagreement;
+use crate::network_state::NetworkState;
 use crate::processes::Processes;
-use crate::state::State;
 
 /// Compares the parameters of the replicas of this process bit by bit.
 ///
 /// # Errors
 /// Names the first parameter that is not the same, with index, devices and both values.
-pub(crate) fn check_replicas(states: &[State], devices: &[Device]) -> Result<()> {
+pub(crate) fn check_replicas(states: &[NetworkState], devices: &[Device]) -> Result<()> {
     let place = |i: usize| device_name(i, &devices[i]);
     for (i, other) in states.iter().enumerate().skip(1) {
         for ((name, a), (_, b)) in states[0].parameters().zip(other.parameters()) {
@@ -24,7 +24,7 @@ pub(crate) fn check_replicas(states: &[State], devices: &[Device]) -> Result<()>
 }
 
 /// An error in all processes, unless all have the same parameters: checksums first, then what differs.
-pub(crate) fn check_processes(processes: &Processes, state: &State) -> Result<()> {
+pub(crate) fn check_processes(processes: &Processes, state: &NetworkState) -> Result<()> {
     if processes.are_one() {
         return Ok(());
     }

@@ -9,17 +9,17 @@ use std::sync::{Arc, Mutex};
 use candle_core::{Device, Result, Tensor};
 use candle_nn::VarBuilder;
 use collective::{Algorithm, Member};
-use devices::{Context, ensure, lock, with_room};
+use devices::{Context, ensure, lock, retry_with_empty_cache};
 use functional::Network;
 use training::{Batch, DataIter, rng, shares, weights};
 
 use crate::agreement::{check_processes, check_replicas};
-use crate::data::Data;
+use crate::batch_tensors::BatchTensors;
+use crate::network_state::{Initializer, NetworkState, Origin, build};
 use crate::place::Place;
 use crate::processes::Processes;
 use crate::replica::{Cores, Memberships, Replica, Shared, Worker, Workers};
-use crate::settings::{ReduceOn, Replication};
-use crate::state::{Initializer, Origin, State, build};
+use crate::replication::{ReduceOn, Replication};
 use crate::statistics::Statistics;
 
 /// Replicas of one network, one on each device, with the same parameters. Each has batch-norm
@@ -43,7 +43,7 @@ use crate::statistics::Statistics;
 #[derive(Clone)]
 pub struct DataParallel {
     workers: Arc<Workers>,
-    pub(crate) states: Arc<[State]>,
+    pub(crate) states: Arc<[NetworkState]>,
     devices: Arc<[Device]>,
     /// The part of a minibatch that each gets, in proportion.
     weights: Arc<Mutex<Vec<f64>>>,
@@ -114,7 +114,7 @@ impl DataParallel {
             cores: Arc::new(Cores::new(k)),
             alone: processes.are_one(),
         };
-        let (mut workers, mut states) = (Vec::new(), Vec::<State>::new());
+        let (mut workers, mut states) = (Vec::new(), Vec::<NetworkState>::new());
         let all_memberships = memberships(&processes, &how, k)?;
         let first = &all_memberships[0].gradients;
         let (first_rank, all) = (first.rank(), first.size());
@@ -123,7 +123,7 @@ impl DataParallel {
             let (shared, first) = (shared.clone(), states.first().cloned());
             let name = devices::device_name(rank, &device);
             let make = move |name: &str| {
-                devices::threads::set_together(k.min(devices::cores()));
+                devices::threads::set_passes_at_once(k.min(devices::cores()));
                 let draw = || Origin::Drawn(initializer, Box::new(rng(seed)));
                 let origin = first.map_or_else(draw, Origin::Copy);
                 let (built, state) = build(&device, origin, |vb| network(vb))?;
@@ -247,7 +247,7 @@ impl DataParallel {
     /// # Errors
     /// If a replica fails; the message names it. The network can train on.
     pub fn forward_shards<X: Batch>(&self, x: &X) -> Result<Vec<Tensor>> {
-        self.infer_on_each(&Data::new(x, &())?, |replica, shard| {
+        self.infer_on_each(&BatchTensors::new(x, &())?, |replica, shard| {
             replica.infer(&shard.x)
         })
     }
@@ -255,13 +255,13 @@ impl DataParallel {
     /// Splits a minibatch, and runs `job` at once on all replicas that get an example of it, each with its shard.
     pub(crate) fn infer_on_each<T: Send + 'static>(
         &self,
-        data: &Data,
-        job: impl Fn(&mut Replica, Data) -> Result<T> + Send + Sync + 'static,
+        data: &BatchTensors,
+        job: impl Fn(&mut Replica, BatchTensors) -> Result<T> + Send + Sync + 'static,
     ) -> Result<Vec<T>> {
         let shares = self.shares_here(data.examples);
         let split = || data.split_in_inference(&self.devices, &shares);
         let shards = devices::on_devices("split", &self.devices, split)?;
-        let results = self.on_each(shards, move |replica, shard: Option<Data>| {
+        let results = self.on_each(shards, move |replica, shard: Option<BatchTensors>| {
             shard.map(|shard| job(replica, shard)).transpose()
         })?;
         Ok(results.into_iter().flatten().collect())
@@ -272,7 +272,12 @@ impl DataParallel {
     pub fn state_dict(&self) -> Result<Vec<(String, Tensor)>> {
         let entries = self.states[0].all().iter();
         entries
-            .map(|(name, var)| Ok((name.clone(), with_room(|| var.copy())?.detach())))
+            .map(|(name, var)| {
+                Ok((
+                    name.clone(),
+                    retry_with_empty_cache(|| var.copy())?.detach(),
+                ))
+            })
             .collect()
     }
 
@@ -454,7 +459,7 @@ impl DataParallel {
         let even = weights.iter().all(|w| *w == weights[0]);
         let together = if even { k.min(devices::cores()) } else { 1 };
         self.on_each(vec![(); k], move |_, ()| {
-            devices::threads::set_together(together);
+            devices::threads::set_passes_at_once(together);
             Ok(())
         })?;
         *lock(&self.weights) = weights.to_vec();
@@ -467,7 +472,7 @@ impl DataParallel {
     }
 
     /// Splits a part of a minibatch that has `total` examples in all processes into a shard for each replica, on its device.
-    pub(crate) fn scatter(&self, data: &Data, total: usize) -> Result<Vec<Data>> {
+    pub(crate) fn scatter(&self, data: &BatchTensors, total: usize) -> Result<Vec<BatchTensors>> {
         let (n, weights) = (data.examples, lock(&self.weights).clone());
         if weights.iter().all(|weight| *weight == weights[0]) {
             return self.split(data, &self.shares_here(n));
@@ -487,7 +492,7 @@ impl DataParallel {
         self.first_rank..self.first_rank + self.devices.len()
     }
 
-    fn split(&self, data: &Data, shares: &[usize]) -> Result<Vec<Data>> {
+    fn split(&self, data: &BatchTensors, shares: &[usize]) -> Result<Vec<BatchTensors>> {
         devices::on_devices("split", &self.devices, || data.split(&self.devices, shares))
     }
 
@@ -590,7 +595,7 @@ mod tests {
     fn memory_of_unequal_shares_is_counted_for_each_replica_alone() -> Result<()> {
         let linear = |vb: VarBuilder<'_>| crate::layers::Linear::new(2, 1, vb);
         let net = DataParallel::new(&devices::devices(2)?, Initializer::Xavier(3.0), 0, linear)?;
-        let together = || net.on_each(vec![(); 2], |_, ()| Ok(devices::threads::together()));
+        let together = || net.on_each(vec![(); 2], |_, ()| Ok(devices::threads::passes_at_once()));
         assert_eq!(together()?, [devices::cores().min(2); 2]);
         net.set_split(&[3.0, 1.0])?;
         assert_eq!(together()?, [1; 2]);

@@ -6,7 +6,7 @@ use candle_core::{Result, Tensor};
 use devices::ensure;
 use training::{Minibatches, accuracy, with_tensors};
 
-use crate::data::Data;
+use crate::batch_tensors::BatchTensors;
 use crate::data_parallel::DataParallel;
 
 /// The accuracy of `net` on a dataset, on all its devices in parallel: each minibatch is split
@@ -100,7 +100,7 @@ fn sums_here<M: Minibatches, const N: usize>(
     let mut sums = [0.0; N];
     for batch in data_iter.minibatches(|data| net.part(data)) {
         let (x, y) = batch?;
-        let (data, metric) = (Data::new(&x, &y)?, metric.clone());
+        let (data, metric) = (BatchTensors::new(&x, &y)?, metric.clone());
         let of_shards = net.infer_on_each(&data, move |replica, shard| {
             metric(&replica.infer(&shard.x)?, &with_tensors(&y, shard.y)?)
         })?;

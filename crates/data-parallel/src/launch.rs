@@ -8,7 +8,7 @@ use devices::{Context, DeviceKind, ensure, find_devices};
 
 use crate::place::World;
 use crate::processes::Processes;
-use crate::settings::Replication;
+use crate::replication::Replication;
 
 /// Runs `train` in this process with `replicas` devices; or in each process that `mpirun` started, with its part of them.
 /// The result has the same bits. Where the program has the feature `mpi`, `cargo run` and

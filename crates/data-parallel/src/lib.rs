@@ -1,4 +1,4 @@
-//! Data-parallel training of any network on several devices: a replica of the network on each, the gradients summed
+//! BatchTensors-parallel training of any network on several devices: a replica of the network on each, the gradients summed
 //! while they are computed, and the same step on all.
 //!
 //! ```
@@ -53,22 +53,22 @@
 //! This crate prints nothing, and reads no option of a program. It knows no dataset.
 
 mod agreement;
+mod batch_tensors;
 mod checkpoints;
-mod data;
 mod data_parallel;
 mod error;
 mod evaluate;
 mod launch;
 pub mod layers;
+mod network_state;
 mod place;
 mod predict;
 pub mod prelude;
 mod processes;
 mod replica;
+mod replication;
 mod report;
 pub mod schedule;
-mod settings;
-mod state;
 mod statistics;
 mod trainer;
 mod update_rule;
@@ -83,9 +83,9 @@ pub use error::{Error, Result};
 pub use evaluate::{evaluate, evaluate_accuracy};
 pub use functional::{AdamW, Optimizer, Sgd};
 pub use launch::launch;
+pub use network_state::Initializer;
 pub use place::{Place, World};
 pub use predict::predict;
 pub use processes::Processes;
-pub use settings::{ReduceOn, Replication};
-pub use state::Initializer;
+pub use replication::{ReduceOn, Replication};
 pub use trainer::{Count, Step, Trainer};

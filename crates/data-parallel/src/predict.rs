@@ -6,7 +6,7 @@ use candle_core::{Device, Result, Tensor, safetensors};
 use devices::{Context, bail, ensure};
 use training::{Minibatches, weights, with_tensors};
 
-use crate::data::{Data, first_twins};
+use crate::batch_tensors::{BatchTensors, first_twins};
 use crate::data_parallel::DataParallel;
 use crate::evaluate::in_all_processes;
 use crate::replica::Replica;
@@ -115,7 +115,7 @@ fn predict_here<M: Minibatches>(net: &DataParallel, data_iter: M) -> Result<(Pre
     let mut rows: Vec<Vec<Tensor>> = Vec::new();
     for (i, batch) in minibatches.enumerate() {
         let (x, y) = batch?;
-        let data = Data::new(&x, &y)?;
+        let data = BatchTensors::new(&x, &y)?;
         if i == 0 && !is_cut.get() && !net.processes.are_one() {
             predicted.fingerprint = data.fingerprint()?;
         }
@@ -136,13 +136,13 @@ fn predict_here<M: Minibatches>(net: &DataParallel, data_iter: M) -> Result<(Pre
 }
 
 /// Of one minibatch, on the CPU.
-fn outputs_and_targets(net: &DataParallel, data: &Data) -> Result<Vec<Tensor>> {
-    let inputs = Data {
+fn outputs_and_targets(net: &DataParallel, data: &BatchTensors) -> Result<Vec<Tensor>> {
+    let inputs = BatchTensors {
         x: data.x.clone(),
         y: Vec::new(), // they need not go to the devices
         examples: data.examples,
     };
-    let rows = |replica: &mut Replica, shard: Data| to_host(&replica.infer_rows(&shard)?);
+    let rows = |replica: &mut Replica, shard: BatchTensors| to_host(&replica.infer_rows(&shard)?);
     let shards = net.infer_on_each(&inputs, rows)?;
     let mut all = vec![Tensor::cat(&shards, 0)?];
     for target in &data.y {

@@ -21,9 +21,9 @@ pub use crate::layers::{
     AvgPool2d, BatchNorm2d, Conv2d, Dropout, Embedding, Flatten, Gelu, GlobalAvgPool2d, LayerNorm,
     Linear, MaxPool2d, Nhwc, Relu, Sequential,
 };
+pub use crate::network_state::Initializer;
 pub use crate::place::World;
 pub use crate::predict::predict;
+pub use crate::replication::Replication;
 pub use crate::schedule;
-pub use crate::settings::Replication;
-pub use crate::state::Initializer;
 pub use crate::trainer::Trainer;

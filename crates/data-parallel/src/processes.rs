@@ -14,7 +14,7 @@ use devices::{Context, Process, bail, find, lock, message};
 use training::CheckpointError;
 
 use crate::error::Disagreement;
-use crate::settings::{ReduceOn, Replication};
+use crate::replication::{ReduceOn, Replication};
 
 /// The bytes that are gathered at once, from all processes together.
 const PIECE: usize = 1 << 30;

@@ -4,7 +4,7 @@ use candle_core::{Device, Result};
 use collective::{Algorithm, Schedule};
 
 use crate::data_parallel::DataParallel;
-use crate::settings::ReduceOn;
+use crate::replication::ReduceOn;
 
 impl DataParallel {
     /// How the replicas sum their gradients, and the memory that it takes on each device; nothing for one

@@ -11,7 +11,7 @@ use candle_core::cuda_backend::cudarc::driver::{
 };
 use candle_core::op::BackpropOp;
 use candle_core::{Device, Storage, Tensor, bail};
-use devices::with_room;
+use devices::retry_with_empty_cache;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
@@ -82,7 +82,7 @@ impl Nccl {
         if first != this {
             bail!("the first sum was on GPU {first}, this one is on GPU {this}; use one GPU");
         }
-        let data = with_room(|| data.contiguous())?;
+        let data = retry_with_empty_cache(|| data.contiguous())?;
         let (storage, layout) = data.storage_and_layout();
         let (Storage::Cuda(storage), Some((start, end))) = (&*storage, layout.contiguous_offsets())
         else {
@@ -90,7 +90,8 @@ impl Nccl {
         };
         let values = storage.as_cuda_slice::<f32>()?.slice(start..end);
         // Safety: NCCL writes all elements on this stream, before later work on it reads them.
-        let mut sum = with_room(|| unsafe { storage.device.alloc::<f32>(end - start) })?;
+        let mut sum =
+            retry_with_empty_cache(|| unsafe { storage.device.alloc::<f32>(end - start) })?;
         {
             let (from, _reads) = values.device_ptr(&stream);
             let (to, _writes) = sum.device_ptr_mut(&stream);

@@ -9,7 +9,7 @@ use crate::cpu::winograd::Pooled;
 use crate::descriptors::convolution::Convolution;
 use crate::kernel::{Backend, Cpu, Input, Kernel, Op};
 use crate::memory::bucket::Values;
-use crate::memory::tensors::{self, Taken};
+use crate::memory::tensors::{self, TensorMemory};
 use crate::settings::precision::arithmetic;
 use candle_core::{Device, Result, Storage, Tensor, bail};
 use std::ops::Range;
@@ -118,7 +118,7 @@ impl Backend for Cpu {
     fn open(_: &(), values: &mut Values) -> Result<Open> {
         Ok(match values {
             Values::Floats(floats) => Open::Floats(std::mem::take(floats)),
-            Values::Tensor(tensor) => Open::Tensor(Taken::new(tensor.clone())?),
+            Values::Tensor(tensor) => Open::Tensor(TensorMemory::new(tensor.clone())?),
         })
     }
 
@@ -153,7 +153,7 @@ impl Backend for Cpu {
 pub(crate) enum Open {
     Floats(Vec<f32>),
     /// That of a tensor.
-    Tensor(Taken),
+    Tensor(TensorMemory),
 }
 
 impl Open {

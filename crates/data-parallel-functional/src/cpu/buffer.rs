@@ -18,7 +18,7 @@ static FLOATS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 /// same time. It is asked only where more is needed than ever before.
 pub(crate) fn check_room(floats: usize) -> Result<()> {
     let [all, most] = &FLOATS;
-    let needed = floats * devices::threads::together();
+    let needed = floats * devices::threads::passes_at_once();
     if needed > most.load(Relaxed) {
         check("a step", needed, || all.load(Relaxed))?;
         most.fetch_max(needed, Relaxed);

@@ -25,7 +25,7 @@ pub(crate) fn pool(stream: &CudaStream) -> Result<Pool> {
     if stream.context().has_async_alloc() {
         keep_freed_memory(stream.context().cu_device()).map_err(Error::wrap)?;
     }
-    devices::kept_memory(give_back);
+    devices::register_gpu_cache(give_back);
     let pool = Pool::new(Free::new());
     lock(&POOLS).push((stream.context().clone(), pool.clone()));
     Ok(pool)

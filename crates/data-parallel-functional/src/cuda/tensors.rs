@@ -6,7 +6,7 @@ use candle_core::cuda_backend::CudaStorage;
 use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr, DevicePtrMut};
 use candle_core::op::BackpropOp;
 use candle_core::{Layout, Result, Storage, Tensor, bail};
-use devices::{Lent, lend};
+use devices::{StorageMut, with_storage_mut};
 
 /// Calls `f` with the elements of contiguous tensors on the stream's device.
 pub(crate) fn with_floats<R>(
@@ -37,8 +37,8 @@ pub(crate) fn with_memory_of<R>(
     stream: &Stream,
     f: impl FnOnce(Floats) -> Result<R>,
 ) -> Result<R> {
-    lend(tensor, |memory, layout| {
-        let Lent::Cuda(storage) = memory else {
+    with_storage_mut(tensor, |memory, layout| {
+        let StorageMut::Cuda(storage) = memory else {
             bail!("expected a tensor on a GPU")
         };
         if storage.device.id() != stream.device().id() {

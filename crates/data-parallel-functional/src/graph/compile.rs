@@ -2,7 +2,7 @@
 //! computes nothing.
 
 use super::candle::CandleKernel;
-use super::tape::{Entry, Slot, Tape};
+use super::tape::{Entry, Operand, Tape};
 use super::value::{Node, Source, Value};
 use crate::kernel::{Backend, Kernel, Op, SelfContained};
 use candle_core::{Result, TensorId};
@@ -36,10 +36,10 @@ struct Compiler<B: Backend> {
     /// How often a value is read.
     uses: HashMap<*const Node, usize>,
     /// Where the values are that have been compiled.
-    slots: HashMap<*const Node, Slot>,
-    leaves: HashMap<TensorId, Slot>,
+    slots: HashMap<*const Node, Operand>,
+    leaves: HashMap<TensorId, Operand>,
     /// Values that are there in another type as well.
-    casts: Vec<(Slot, B::Element, Slot)>,
+    casts: Vec<(Operand, B::Element, Operand)>,
 }
 
 impl<B: Backend> Compiler<B> {
@@ -56,7 +56,7 @@ impl<B: Backend> Compiler<B> {
     }
 
     /// Where a value is. Adds the entries for it, where the tape has none yet.
-    fn slot(&mut self, value: &Value) -> Result<Slot> {
+    fn slot(&mut self, value: &Value) -> Result<Operand> {
         if let Some(slot) = self.slots.get(&Rc::as_ptr(&value.0)) {
             return Ok(*slot);
         }
@@ -65,7 +65,7 @@ impl<B: Backend> Compiler<B> {
                 let leaves = &mut self.tape.leaves;
                 *self.leaves.entry(tensor.id()).or_insert_with(|| {
                     leaves.push(tensor.clone());
-                    Slot::Leaf(leaves.len() - 1)
+                    Operand::Leaf(leaves.len() - 1)
                 })
             }
             Source::Reshaped(input) => self.slot(input)?,
@@ -81,12 +81,17 @@ impl<B: Backend> Compiler<B> {
         Ok(slot)
     }
 
-    fn slots(&mut self, values: &[Value]) -> Result<Vec<Slot>> {
+    fn slots(&mut self, values: &[Value]) -> Result<Vec<Operand>> {
         values.iter().map(|value| self.slot(value)).collect()
     }
 
     /// One more entry, which reads each input in its type.
-    fn push(&mut self, kernel: Box<dyn Kernel<B>>, inputs: Vec<Slot>, dims: &[usize]) -> Slot {
+    fn push(
+        &mut self,
+        kernel: Box<dyn Kernel<B>>,
+        inputs: Vec<Operand>,
+        dims: &[usize],
+    ) -> Operand {
         let inputs = inputs
             .into_iter()
             .enumerate()
@@ -99,16 +104,16 @@ impl<B: Backend> Compiler<B> {
         })
     }
 
-    fn push_entry(&mut self, entry: Entry<B>) -> Slot {
+    fn push_entry(&mut self, entry: Entry<B>) -> Operand {
         self.tape.entries.push(entry);
-        Slot::Result(self.tape.entries.len() - 1)
+        Operand::Result(self.tape.entries.len() - 1)
     }
 
     /// A value in the type that is asked for.
-    fn cast(&mut self, slot: Slot, to: B::Element) -> Slot {
+    fn cast(&mut self, slot: Operand, to: B::Element) -> Operand {
         let (is, len) = match slot {
-            Slot::Leaf(i) => (B::Element::default(), self.tape.leaves[i].elem_count()),
-            Slot::Result(i) => {
+            Operand::Leaf(i) => (B::Element::default(), self.tape.leaves[i].elem_count()),
+            Operand::Result(i) => {
                 let entry = &self.tape.entries[i];
                 (entry.kernel.element(), entry.len)
             }
@@ -116,7 +121,8 @@ impl<B: Backend> Compiler<B> {
         if is == to {
             return slot;
         }
-        let is_known = |(of, element, _): &&(Slot, B::Element, Slot)| (*of, *element) == (slot, to);
+        let is_known =
+            |(of, element, _): &&(Operand, B::Element, Operand)| (*of, *element) == (slot, to);
         if let Some((_, _, cast)) = self.casts.iter().find(is_known) {
             return *cast;
         }
@@ -130,7 +136,7 @@ impl<B: Backend> Compiler<B> {
     }
 
     /// The entry of one operation; none if it is a fused one without a kernel here.
-    fn single(&mut self, op: &Op, inputs: &[Value], dims: &[usize]) -> Result<Option<Slot>> {
+    fn single(&mut self, op: &Op, inputs: &[Value], dims: &[usize]) -> Result<Option<Operand>> {
         let kernel: Option<Box<dyn Kernel<B>>> = match op {
             Op::Candle(f) => Some(Box::new(CandleKernel::new(f.clone(), inputs, dims))),
             Op::Detach => Some(Box::new(CandleKernel::detached(inputs, dims))),
@@ -153,7 +159,7 @@ impl<B: Backend> Compiler<B> {
     }
 
     /// A layer with the ReLU and the pooling that follow it, where one entry can be all of them.
-    fn fused(&mut self, value: &Value) -> Result<Option<Slot>> {
+    fn fused(&mut self, value: &Value) -> Result<Option<Operand>> {
         let (pool, inner) = match op(value) {
             Some(Op::Average(average)) => {
                 let (kernel, stride) = (average.0.kernel, average.0.stride);
@@ -207,7 +213,7 @@ impl<B: Backend> Compiler<B> {
     }
 
     /// A batch norm, with what is added to it and its ReLU.
-    fn norm(&mut self, layer: &Value, shortcut: Option<&Value>, relu: bool) -> Result<Slot> {
+    fn norm(&mut self, layer: &Value, shortcut: Option<&Value>, relu: bool) -> Result<Operand> {
         let Source::Op(Op::Norm(norm), inputs) = &layer.0.source else {
             unreachable!("the caller has seen a batch norm")
         };
@@ -230,7 +236,7 @@ impl<B: Backend> Compiler<B> {
     }
 
     /// A sum; of a batch norm and something else, the two are one.
-    fn add(&mut self, sum: &Value, relu: bool) -> Result<Option<Slot>> {
+    fn add(&mut self, sum: &Value, relu: bool) -> Result<Option<Operand>> {
         let Source::Op(Op::Add(add), inputs) = &sum.0.source else {
             unreachable!("the caller has seen a sum")
         };
@@ -248,7 +254,7 @@ impl<B: Backend> Compiler<B> {
 
     /// Adds the convolution in front of a batch norm without its bias, and returns the bias. The batch's
     /// mean would subtract the bias again: only the running mean depends on it.
-    fn without_bias(&mut self, x: &Value) -> Result<Option<Slot>> {
+    fn without_bias(&mut self, x: &Value) -> Result<Option<Operand>> {
         let Source::Op(conv @ Op::Convolution(_), inputs) = &x.0.source else {
             return Ok(None);
         };

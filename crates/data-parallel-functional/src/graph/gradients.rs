@@ -11,7 +11,7 @@ use crate::kernel::{Backend, Pass};
 use crate::memory::bucket::{self, Bucket, Part, Values};
 use crate::statistics::Summation;
 use candle_core::{DType, Device, Result, Tensor, TensorId, Var, bail};
-use devices::with_room;
+use devices::retry_with_empty_cache;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -131,7 +131,9 @@ impl Gradients {
             let len = lens[numbers.clone()].iter().sum();
             let values = match params[numbers.start].1.device() {
                 Device::Cpu => Values::Floats(vec![0.; len]),
-                device => Values::Tensor(with_room(|| Tensor::zeros(len, DType::F32, device))?),
+                device => Values::Tensor(retry_with_empty_cache(|| {
+                    Tensor::zeros(len, DType::F32, device)
+                })?),
             };
             buckets.push((numbers, values));
         }

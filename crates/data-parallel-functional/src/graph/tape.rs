@@ -7,7 +7,7 @@ use candle_core::{Result, Tensor, TensorId};
 
 /// Where a value is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Slot {
+pub(crate) enum Operand {
     Leaf(usize),
     /// The result of an entry.
     Result(usize),
@@ -16,7 +16,7 @@ pub(crate) enum Slot {
 /// One kernel, on values.
 pub(crate) struct Entry<B: Backend> {
     pub kernel: Box<dyn Kernel<B>>,
-    pub inputs: Vec<Slot>,
+    pub inputs: Vec<Operand>,
     /// Elements of the result.
     pub len: usize,
 }
@@ -26,7 +26,7 @@ pub(crate) struct Tape<B: Backend> {
     pub leaves: Vec<Tensor>,
     pub entries: Vec<Entry<B>>,
     /// The outputs with their shapes; in a pass with a loss, the loss is the first.
-    pub outputs: Vec<(Slot, Vec<usize>)>,
+    pub outputs: Vec<(Operand, Vec<usize>)>,
 }
 
 /// The results of the entries and the saved tensors of each kernel, from forward to backward.
@@ -42,7 +42,7 @@ impl<B: Backend> Tape<B> {
     /// gradient of one that is computed from a variable.
     pub fn least_memory(&self) -> usize {
         let is_variable =
-            |slot: &Slot| matches!(slot, Slot::Leaf(i) if self.leaves[*i].is_variable());
+            |slot: &Operand| matches!(slot, Operand::Leaf(i) if self.leaves[*i].is_variable());
         let of_variable = |entry: &&Entry<B>| entry.inputs.iter().any(is_variable);
         let gradient = self.entries.iter().filter(of_variable);
         gradient.map(|entry| entry.len).max().unwrap_or(0)
@@ -72,7 +72,7 @@ impl<B: Backend> Tape<B> {
             }
             saved.packed[i] = None;
             for slot in &entry.inputs {
-                if let Slot::Result(value) = *slot
+                if let Operand::Result(value) = *slot
                     && last_uses[value] == i
                 {
                     saved.values[value] = None;
@@ -85,9 +85,9 @@ impl<B: Backend> Tape<B> {
     /// An event before entry `i` runs: its kernel, and how many elements it writes and reads.
     fn trace(&self, pass: &str, i: usize) {
         let entry = &self.entries[i];
-        let elements = |slot: &Slot| match *slot {
-            Slot::Leaf(i) => self.leaves[i].elem_count(),
-            Slot::Result(i) => self.entries[i].len,
+        let elements = |slot: &Operand| match *slot {
+            Operand::Leaf(i) => self.leaves[i].elem_count(),
+            Operand::Result(i) => self.entries[i].len,
         };
         tracing::trace!(
             name: "operation",
@@ -105,13 +105,13 @@ impl<B: Backend> Tape<B> {
         let mut last = vec![usize::MAX; self.entries.len()];
         for (i, entry) in self.entries.iter().enumerate() {
             for slot in &entry.inputs {
-                if let Slot::Result(value) = *slot {
+                if let Operand::Result(value) = *slot {
                     last[value] = i;
                 }
             }
         }
         for (slot, _) in &self.outputs {
-            if let Slot::Result(value) = *slot {
+            if let Operand::Result(value) = *slot {
                 last[value] = usize::MAX;
             }
         }
@@ -127,7 +127,7 @@ impl<B: Backend> Tape<B> {
         if saved.packed[first].is_some() || packing(first).is_none() {
             return Ok(());
         }
-        let is_there = |i: &usize| matches!(self.entries[*i].inputs.get(1), Some(Slot::Leaf(_)));
+        let is_there = |i: &usize| matches!(self.entries[*i].inputs.get(1), Some(Operand::Leaf(_)));
         let entries = (first..self.entries.len())
             .filter(|i| *i == first || is_there(i))
             .filter(|i| saved.packed[*i].is_none());
@@ -144,10 +144,10 @@ impl<B: Backend> Tape<B> {
         Ok(())
     }
 
-    fn input<'a>(&'a self, slot: Slot, saved: &'a Saved<B>) -> Input<'a, B> {
+    fn input<'a>(&'a self, slot: Operand, saved: &'a Saved<B>) -> Input<'a, B> {
         match slot {
-            Slot::Leaf(i) => Input::Tensor(&self.leaves[i]),
-            Slot::Result(i) => saved.input(i),
+            Operand::Leaf(i) => Input::Tensor(&self.leaves[i]),
+            Operand::Result(i) => saved.input(i),
         }
     }
 
@@ -164,8 +164,8 @@ impl<B: Backend> Tape<B> {
     /// The loss, which is the first output, if it is on the CPU.
     pub fn loss(&self, saved: &Saved<B>) -> Option<f32> {
         match self.outputs.first()? {
-            (Slot::Result(i), _) => B::at_hand(saved.values[*i].as_ref()?),
-            (Slot::Leaf(_), _) => None,
+            (Operand::Result(i), _) => B::at_hand(saved.values[*i].as_ref()?),
+            (Operand::Leaf(_), _) => None,
         }
     }
 
@@ -177,8 +177,8 @@ impl<B: Backend> Tape<B> {
             let before = others.position(|(other, _)| other == slot);
             outputs.push(match (before, *slot) {
                 (Some(before), _) => outputs[before].reshape(&dims[..])?,
-                (None, Slot::Leaf(i)) => self.leaves[i].detach().reshape(&dims[..])?,
-                (None, Slot::Result(i)) => {
+                (None, Operand::Leaf(i)) => self.leaves[i].detach().reshape(&dims[..])?,
+                (None, Operand::Result(i)) => {
                     let value = saved.values[i].take().expect("outputs are kept");
                     B::tensor(&pass.stream, value, dims)?
                 }
@@ -228,10 +228,10 @@ impl<B: Backend> Tape<B> {
             |tensor: &Tensor| number(tensor.id()).map_or(Target::Unwanted, Target::Parameter);
         let mut targets: Vec<Option<Vec<Target>>> = Vec::new();
         for entry in &self.entries {
-            let of_input = |slot: &Slot| match *slot {
-                Slot::Leaf(i) => parameter(&self.leaves[i]),
-                Slot::Result(i) if targets[i].is_some() => Target::Result(i),
-                Slot::Result(_) => Target::Unwanted,
+            let of_input = |slot: &Operand| match *slot {
+                Operand::Leaf(i) => parameter(&self.leaves[i]),
+                Operand::Result(i) if targets[i].is_some() => Target::Result(i),
+                Operand::Result(_) => Target::Unwanted,
             };
             let of_inputs = entry.inputs.iter().map(of_input);
             let parameters = entry.kernel.parameters();
@@ -241,7 +241,7 @@ impl<B: Backend> Tape<B> {
             targets.push(wanted.then_some(all));
         }
         let mut reached = vec![false; self.entries.len()];
-        if let Some((Slot::Result(loss), _)) = self.outputs.first() {
+        if let Some((Operand::Result(loss), _)) = self.outputs.first() {
             reached[*loss] = true;
         }
         for (i, entry) in self.entries.iter().enumerate().rev() {
@@ -250,7 +250,7 @@ impl<B: Backend> Tape<B> {
                 continue;
             }
             for slot in &entry.inputs {
-                if let Slot::Result(value) = *slot {
+                if let Operand::Result(value) = *slot {
                     reached[value] = true;
                 }
             }
@@ -268,7 +268,7 @@ impl<B: Backend> Tape<B> {
         mut done: impl FnMut(&mut Writing<B>, usize) -> Result<()>,
     ) -> Result<()> {
         let mut sums: Vec<Option<B::Buffer>> = self.entries.iter().map(|_| None).collect();
-        if let Some((Slot::Result(loss), _)) = self.outputs.first() {
+        if let Some((Operand::Result(loss), _)) = self.outputs.first() {
             sums[*loss] = Some(B::scalar(&pass.stream, 1.)?);
         }
         for i in (0..self.entries.len()).rev() {

@@ -1,7 +1,7 @@
 //! The floats of a CPU tensor, to read and to write.
 
 use candle_core::{CpuStorage, Layout, Result, Storage, Tensor, bail};
-use devices::{Lent, lend};
+use devices::{StorageMut, with_storage_mut};
 
 /// The elements of a contiguous f32 tensor, which may start anywhere in its storage.
 pub(crate) fn slice<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
@@ -45,20 +45,20 @@ fn with_memory<R>(
     tensor: &Tensor,
     f: impl FnOnce(&mut Vec<f32>, &Layout) -> Result<R>,
 ) -> Result<R> {
-    lend(tensor, |memory, layout| match memory {
-        Lent::Cpu(CpuStorage::F32(memory)) => f(memory, layout),
+    with_storage_mut(tensor, |memory, layout| match memory {
+        StorageMut::Cpu(CpuStorage::F32(memory)) => f(memory, layout),
         _ => bail!("expected an f32 tensor on the CPU"),
     })
 }
 
 /// The memory of a contiguous CPU tensor, taken out of it for as long as this lives: meanwhile the tensor must not
 /// be used.
-pub(crate) struct Taken {
+pub(crate) struct TensorMemory {
     tensor: Tensor,
     floats: Vec<f32>,
 }
 
-impl Taken {
+impl TensorMemory {
     /// # Errors
     /// Where the tensor is a view of a larger memory.
     pub(crate) fn new(tensor: Tensor) -> Result<Self> {
@@ -83,7 +83,7 @@ impl Taken {
     }
 }
 
-impl Drop for Taken {
+impl Drop for TensorMemory {
     fn drop(&mut self) {
         let floats = std::mem::take(&mut self.floats);
         exchange(&self.tensor, floats).expect("its memory came from there");

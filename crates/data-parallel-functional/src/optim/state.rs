@@ -7,7 +7,7 @@ use crate::cpu::finite::not_finite_part;
 use crate::cpu::gradient::CHUNK;
 use crate::cpu::threads::for_each_chunk;
 use crate::memory::bucket::{Bucket, Part, Values};
-use devices::with_room;
+use devices::retry_with_empty_cache;
 
 /// The state of an optimizer for all parameters; it is empty before the first step.
 #[derive(Default)]
@@ -106,7 +106,9 @@ impl OptimizerState {
         for bucket in &sums[self.buckets.len()..] {
             let zeros = |_: &&str| match &bucket.values {
                 Values::Floats(sums) => Ok(Values::Floats(vec![0.; sums.len()])),
-                Values::Tensor(sums) => Ok(Values::Tensor(with_room(|| sums.zeros_like())?)),
+                Values::Tensor(sums) => Ok(Values::Tensor(retry_with_empty_cache(|| {
+                    sums.zeros_like()
+                })?)),
             };
             let state = optimizer.state().iter().map(zeros);
             self.buckets.push(state.collect::<Result<_>>()?);

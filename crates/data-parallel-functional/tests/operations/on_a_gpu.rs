@@ -535,7 +535,7 @@ fn free_bytes(device: &Device) -> usize {
 
 /// Memory of the GPU, of which about 1 GiB stays free: a large GPU has room for more floats than a kernel takes.
 fn all_but_a_gib(device: &Device) -> Vec<Tensor> {
-    devices::give_back_memory();
+    devices::empty_gpu_cache();
     let mut taken = Vec::new();
     let mut size = free_bytes(device);
     while size >= 1 << 20 {
@@ -559,7 +559,7 @@ fn memory_that_is_kept_is_given_back() {
     let device = &gpu.device;
     let _taken = all_but_a_gib(device);
     let keep = || {
-        devices::give_back_memory();
+        devices::empty_gpu_cache();
         let free = free_bytes(device) / size_of::<f32>();
         let x = Value::new(&Tensor::zeros(free / 10 * 3, DType::F32, device).unwrap()).unwrap();
         x.relu().unwrap().relu().unwrap().eval().unwrap();
@@ -568,7 +568,7 @@ fn memory_that_is_kept_is_given_back() {
     let tenth = keep();
     let most = || Tensor::zeros(8 * tenth, DType::F32, device);
     assert!(most().is_err(), "the test needs memory that is kept");
-    devices::with_room(most).unwrap();
+    devices::retry_with_empty_cache(most).unwrap();
 
     let tenth = keep();
     let members = collective::group(2, Default::default());

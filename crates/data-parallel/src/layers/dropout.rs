@@ -7,7 +7,7 @@ use candle_core::{Result, bail};
 use candle_nn::VarBuilder;
 use functional::{Network, Value};
 
-use crate::state;
+use crate::network_state;
 
 /// Zeros with probability p in training, the others divided by 1 − p; in inference nothing.
 ///
@@ -21,7 +21,7 @@ pub struct Dropout {
 
 /// The forward pass of a replica in training.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Pass {
+pub(crate) struct DropoutPass {
     pub seed: u64,
     /// Among the replicas of all processes.
     pub replica: usize,
@@ -35,7 +35,7 @@ pub(crate) struct Pass {
 
 /// A pass that is being written down.
 struct Running {
-    pass: Pass,
+    pass: DropoutPass,
     /// How often each layer was called.
     calls: HashMap<String, u64>,
 }
@@ -45,7 +45,7 @@ thread_local! {
     static RUNNING: RefCell<Option<Running>> = const { RefCell::new(None) };
 }
 
-impl Pass {
+impl DropoutPass {
     /// Runs `f` in this pass.
     pub(crate) fn run<R>(self, f: impl FnOnce() -> R) -> R {
         /// Ends the pass also after a panic.
@@ -75,7 +75,7 @@ impl Dropout {
             bail!("Dropout: p is {p}; expected 0 or more, and less than 1")
         }
         let name = vb.prefix();
-        state::name_layer("Dropout", &name)?;
+        network_state::name_layer("Dropout", &name)?;
         Ok(Self { p, name })
     }
 
@@ -91,7 +91,7 @@ impl Dropout {
     }
 
     /// The seed of the mask of a call, counted from 0.
-    fn seed(&self, pass: Pass, call: u64) -> u64 {
+    fn seed(&self, pass: DropoutPass, call: u64) -> u64 {
         let place = [pass.replica, pass.step, pass.minibatch];
         let words = place.map(|word| (word as u64).to_le_bytes());
         let of_layer = hash(pass.seed, self.name.as_bytes());

@@ -20,7 +20,7 @@ mod tokens;
 
 pub use activation::{Flatten, Gelu, Nhwc, Relu};
 pub use dropout::Dropout;
-pub(crate) use dropout::Pass;
+pub(crate) use dropout::DropoutPass;
 pub use pooling::{AvgPool2d, GlobalAvgPool2d, MaxPool2d};
 pub use sequential::Sequential;
 pub use tokens::{Embedding, LayerNorm};

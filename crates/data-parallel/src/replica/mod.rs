@@ -15,6 +15,6 @@ mod workers;
 pub(crate) use cores::Cores;
 pub(crate) use peers::Memberships;
 pub(crate) use refusal::Refusal;
-pub(crate) use replica::{Loss, Minibatch, Replica, Shared};
+pub(crate) use replica::{Loss, Replica, Shared, StepJob};
 pub(crate) use slot::{NamedState, Slot, state_name};
 pub(crate) use workers::{Worker, Workers};

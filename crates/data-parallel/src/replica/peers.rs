@@ -11,7 +11,7 @@ use super::cores::Cores;
 use super::norms::Norms;
 use super::reducer::{Reducer, Summed};
 use super::slot::Slot;
-use crate::settings::Replication;
+use crate::replication::Replication;
 
 /// The memberships of a replica, before its threads are started.
 pub(crate) struct Memberships {
@@ -35,7 +35,7 @@ pub(crate) struct Peers {
 }
 
 /// What the gradients of all replicas come to.
-pub(crate) struct Sums {
+pub(crate) struct GradientSums {
     pub buckets: Vec<Bucket>,
     /// Whether all are known to be finite.
     pub are_finite: bool,
@@ -109,7 +109,7 @@ impl Peers {
     }
 
     /// Waits for the sums of all gradients of a slot.
-    pub fn sums(&self, slot: &Slot) -> Result<Sums> {
+    pub fn sums(&self, slot: &Slot) -> Result<GradientSums> {
         let (mut buckets, mut are_finite) = (Vec::new(), true);
         for _ in slot.gradients.layout() {
             let Summed { bucket, is_finite } = self.reducer.sum()?;
@@ -126,7 +126,7 @@ impl Peers {
         } else {
             vec![true; slot.gradients.used().count()]
         };
-        Ok(Sums {
+        Ok(GradientSums {
             buckets,
             are_finite,
             used,

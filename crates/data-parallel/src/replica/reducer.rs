@@ -6,23 +6,23 @@ use std::thread::JoinHandle;
 
 use candle_core::{Device, Result, Tensor};
 use collective::{CommunicationStream, Member};
-use devices::{Context, or_panic, with_room};
+use devices::{Context, or_panic, retry_with_empty_cache};
 use functional::{Bucket, Values};
 
 use super::receive::receive;
-use crate::settings::ReduceOn;
+use crate::replication::ReduceOn;
 
 /// Takes buckets of gradients, and gives them back with the sums over all replicas, in the order in
 /// which they came. Dropped, it leaves the others when it is through with what it was given.
 pub(crate) struct Reducer {
     /// None when it is to end.
     buckets: Option<Sender<Bucket>>,
-    sums: Sums,
+    sums: SumsFrom,
     thread: Option<JoinHandle<()>>,
 }
 
 /// Where sums come from.
-enum Sums {
+enum SumsFrom {
     OfAll(Receiver<Result<Summed>>),
     /// The buckets that were handed in.
     OfOne(Receiver<Bucket>),
@@ -47,7 +47,7 @@ impl Reducer {
         if member.size() == 1 {
             return Ok(Self {
                 buckets: Some(buckets),
-                sums: Sums::OfOne(inbox),
+                sums: SumsFrom::OfOne(inbox),
                 thread: None,
             });
         }
@@ -69,7 +69,7 @@ impl Reducer {
             .context("a thread could not be started")?;
         Ok(Self {
             buckets: Some(buckets),
-            sums: Sums::OfAll(sums),
+            sums: SumsFrom::OfAll(sums),
             thread: Some(thread),
         })
     }
@@ -87,19 +87,19 @@ impl Reducer {
     /// Why there are no more sums, if a sum has failed; those before it are lost.
     pub fn failure(&self) -> Option<candle_core::Error> {
         match &self.sums {
-            Sums::OfAll(sums) => sums.try_iter().find_map(Result::err),
-            Sums::OfOne(_) => None,
+            SumsFrom::OfAll(sums) => sums.try_iter().find_map(Result::err),
+            SumsFrom::OfOne(_) => None,
         }
     }
 
     /// The next sum, in the order in which the buckets were handed in.
     pub fn sum(&self) -> Result<Summed> {
         match &self.sums {
-            Sums::OfAll(sums) => {
+            SumsFrom::OfAll(sums) => {
                 let sum = receive(sums);
                 sum.ok().context(ENDED)?
             }
-            Sums::OfOne(buckets) => Ok(Summed {
+            SumsFrom::OfOne(buckets) => Ok(Summed {
                 bucket: buckets.recv().ok().context(ENDED)?,
                 is_finite: false, // the trainer looks at them with all its threads
             }),
@@ -138,7 +138,9 @@ fn all_reduce(
                 ReduceOn::Device => member.all_reduce_tensor(&tensor)?,
                 ReduceOn::Host => {
                     let sum = member.all_reduce(tensor.to_vec1()?)?;
-                    with_room(|| Tensor::from_slice(&sum, tensor.shape(), tensor.device()))?
+                    retry_with_empty_cache(|| {
+                        Tensor::from_slice(&sum, tensor.shape(), tensor.device())
+                    })?
                 }
             };
             stream.give_back(tensor)?; // so that its memory is freed after the others have read it

@@ -10,13 +10,13 @@ use devices::{Context, ensure, or_panic};
 use functional::{Backward, Network, Summation, Value, not_finite, not_finite_sum};
 
 use super::cores::Cores;
-use super::peers::{Memberships, Peers, Sums};
+use super::peers::{GradientSums, Memberships, Peers};
 use super::refusal::Refusal;
 use super::slot::Slot;
-use crate::data::Data;
-use crate::layers::Pass;
-use crate::settings::Replication;
-use crate::state::State;
+use crate::batch_tensors::BatchTensors;
+use crate::layers::DropoutPass;
+use crate::network_state::NetworkState;
+use crate::replication::Replication;
 use crate::update_rule::StepRule;
 
 /// A network that knows its type again, for a loss that is a function of the network.
@@ -44,7 +44,7 @@ type OfNetwork = dyn Fn(&dyn Any, &[Value], &[Tensor]) -> Result<Value> + Send +
 /// The network on one device, as its thread sees it.
 pub(crate) struct Replica {
     net: Box<dyn AnyNetwork>,
-    pub state: State,
+    pub state: NetworkState,
     /// None after an error in a step.
     peers: Option<Peers>,
     how: Replication,
@@ -66,7 +66,7 @@ pub(crate) struct Shared {
 }
 
 /// What all replicas need to know of a minibatch.
-pub(crate) struct Minibatch {
+pub(crate) struct StepJob {
     pub loss: Arc<Loss>,
     pub rule: StepRule,
     /// The number of the trainer among those of the network.
@@ -86,7 +86,7 @@ pub(crate) struct Minibatch {
 }
 
 /// What a replica computed of its part of a minibatch.
-pub(crate) struct Shard {
+pub(crate) struct ShardResult {
     /// The sum of the losses of its examples.
     pub loss: Tensor,
     /// The outputs of the network; none where the loss is a function of the network.
@@ -99,7 +99,7 @@ pub(crate) struct Shard {
 #[derive(Default)]
 pub(crate) struct Trained {
     /// None without an example.
-    pub shard: Option<Shard>,
+    pub shard: Option<ShardResult>,
     /// Why no step was taken: what the sums have shown, on all replicas the same.
     pub refused: Option<Refusal>,
 }
@@ -115,7 +115,7 @@ impl Replica {
     pub fn new(
         name: &str,
         net: Box<dyn AnyNetwork>,
-        state: State,
+        state: NetworkState,
         seed: u64,
         memberships: Memberships,
         how: &Replication,
@@ -145,8 +145,8 @@ impl Replica {
     /// [`drop_step`](Self::drop_step) sets back what was changed.
     pub fn train(
         &mut self,
-        minibatch: &Minibatch,
-        share: &Data,
+        minibatch: &StepJob,
+        share: &BatchTensors,
         slot: &mut Slot,
     ) -> Result<Trained> {
         self.in_step = true;
@@ -190,7 +190,7 @@ impl Replica {
                 self.update(minibatch, slot, divisor)?
             }
         };
-        let shard = computed.map(|(loss, outputs)| Shard {
+        let shard = computed.map(|(loss, outputs)| ShardResult {
             loss,
             outputs,
             labels: share.y.first().cloned(),
@@ -198,10 +198,10 @@ impl Replica {
         Ok(Trained { shard, refused })
     }
 
-    /// Sums the gradients that wait, and takes the step with them. Returns why it was refused, as [`Trained`] has it.
+    /// GradientSums the gradients that wait, and takes the step with them. Returns why it was refused, as [`Trained`] has it.
     pub fn flush(
         &mut self,
-        minibatch: &Minibatch,
+        minibatch: &StepJob,
         slot: &mut Slot,
         divisor: f64,
     ) -> Result<Option<Refusal>> {
@@ -229,15 +229,15 @@ impl Replica {
     /// norms of all replicas are synchronized.
     fn write(
         &self,
-        minibatch: &Minibatch,
-        share: &Data,
+        minibatch: &StepJob,
+        share: &BatchTensors,
         slot: &mut Slot,
     ) -> Result<Option<Written>> {
         let examples = share.examples;
         if examples == 0 && self.peers()?.norms.is_none() {
             return Ok(None);
         }
-        let pass = Pass {
+        let pass = DropoutPass {
             seed: self.seed,
             replica: self.rank,
             trainer: minibatch.trainer,
@@ -262,7 +262,7 @@ impl Replica {
     }
 
     /// The losses of all examples, and the outputs if the loss is a function of them.
-    fn losses(&self, minibatch: &Minibatch, share: &Data) -> Result<(Value, Option<Value>)> {
+    fn losses(&self, minibatch: &StepJob, share: &BatchTensors) -> Result<(Value, Option<Value>)> {
         let x = values(&share.x)?;
         match &*minibatch.loss {
             Loss::OfOutputs(loss) => {
@@ -282,7 +282,7 @@ impl Replica {
     fn backward(
         &self,
         written: &Written,
-        minibatch: &Minibatch,
+        minibatch: &StepJob,
         slot: &mut Slot,
         handed_in: &mut usize,
     ) -> Result<(Tensor, Option<Tensor>)> {
@@ -351,7 +351,7 @@ impl Replica {
 
     /// Tells all replicas to drop the step. Where they sum gradients, this one hands in zeros in place of the buckets that
     /// it has not yet handed in, and waits for the sums as the others do.
-    fn give_up(&self, minibatch: &Minibatch, slot: &mut Slot, handed_in: usize) -> Result<()> {
+    fn give_up(&self, minibatch: &StepJob, slot: &mut Slot, handed_in: usize) -> Result<()> {
         minibatch.dropped.store(true, Ordering::SeqCst);
         let peers = self.peers()?;
         peers.leave_norms();
@@ -368,11 +368,11 @@ impl Replica {
     /// not taken where a replica has dropped it, or where the sums say why not, which is returned.
     fn update(
         &mut self,
-        minibatch: &Minibatch,
+        minibatch: &StepJob,
         slot: &mut Slot,
         divisor: f64,
     ) -> Result<Option<Refusal>> {
-        let Sums {
+        let GradientSums {
             buckets,
             are_finite,
             used,
@@ -406,7 +406,7 @@ impl Replica {
     }
 
     /// The network's output in inference, with a first dimension for the examples.
-    pub fn infer_rows(&mut self, shard: &Data) -> Result<Tensor> {
+    pub fn infer_rows(&mut self, shard: &BatchTensors) -> Result<Tensor> {
         let y_hat = self.infer(&shard.x)?;
         let (dims, examples) = (y_hat.dims(), shard.examples);
         ensure!(

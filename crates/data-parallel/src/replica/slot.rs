@@ -9,8 +9,8 @@ use functional::{
     Bucket, GradientChecks, Gradients, OptimizerState, Part, Update, Values, Variables,
 };
 
-use crate::settings::Replication;
-use crate::state::State;
+use crate::network_state::NetworkState;
+use crate::replication::Replication;
 use crate::update_rule::StepRule;
 
 /// One trainer's numbers on one replica. They go to the replica with each job.
@@ -50,7 +50,7 @@ impl Slot {
     /// # Errors
     /// If a parameter cannot be trained, or there is no memory for it.
     pub fn new(
-        of: &State,
+        of: &NetworkState,
         trained: &[bool],
         how: &Replication,
         names: &[&str],
@@ -94,14 +94,14 @@ impl Slot {
     }
 
     /// Keeps what the buffers of the network are now.
-    pub fn keep_buffers(&mut self, of: &State) -> Result<()> {
+    pub fn keep_buffers(&mut self, of: &NetworkState) -> Result<()> {
         let copies = of.buffers().map(|(_, buffer)| buffer.copy());
         self.buffers = copies.collect::<Result<_>>()?;
         Ok(())
     }
 
     /// Sets the buffers of the network to what was kept.
-    pub fn set_back_buffers(&self, of: &State) -> Result<()> {
+    pub fn set_back_buffers(&self, of: &NetworkState) -> Result<()> {
         for ((_, buffer), kept) in of.buffers().zip(&self.buffers) {
             buffer.set(kept)?;
         }
@@ -216,7 +216,11 @@ impl Slot {
 
 /// The check of the gradients of the parameters with these numbers. Each replica checks for itself: shards may have
 /// different shapes, and a check moves no variable that another replica reads.
-fn checks(of: &State, parameters: &[(String, Var)], trained: &[usize]) -> Result<GradientChecks> {
+fn checks(
+    of: &NetworkState,
+    parameters: &[(String, Var)],
+    trained: &[usize],
+) -> Result<GradientChecks> {
     let mut variables = Variables::default();
     for (i, (name, param)) in parameters.iter().enumerate() {
         if trained.contains(&i) {

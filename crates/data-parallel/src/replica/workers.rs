@@ -13,7 +13,7 @@ use devices::{Context, bail, find, lock, message, or_panic};
 
 use super::receive::receive;
 use super::replica::Replica;
-use crate::state::State;
+use crate::network_state::NetworkState;
 
 type Job = Box<dyn FnOnce(&mut Replica) + Send>;
 
@@ -34,7 +34,7 @@ impl Worker {
         name: String,
         alone: bool,
         make: impl FnOnce(&str) -> Result<Replica> + Send + 'static,
-    ) -> Result<(Self, State)> {
+    ) -> Result<(Self, NetworkState)> {
         let (jobs, inbox) = channel::<Job>();
         let (made, state) = channel();
         let own_name = name.clone();

@@ -3,7 +3,7 @@
 use candle_core::{DType, Result, Tensor};
 use devices::{Context, ensure, or_panic};
 
-use crate::data::Data;
+use crate::batch_tensors::BatchTensors;
 
 /// What inputs and targets count.
 pub(crate) type CountOf = dyn Fn(&[Tensor], &[Tensor]) -> Result<f64> + Send + Sync;
@@ -12,7 +12,7 @@ pub(crate) type CountOf = dyn Fn(&[Tensor], &[Tensor]) -> Result<f64> + Send + S
 ///
 /// # Errors
 /// If it is no number that can be added to others: NaN, infinite or negative. A panic becomes an error.
-pub(crate) fn checked(count: &CountOf, data: &Data) -> Result<f64> {
+pub(crate) fn checked(count: &CountOf, data: &BatchTensors) -> Result<f64> {
     let counted = or_panic(|| count(&data.x, &data.y)).context("mean_over")?;
     ensure!(
         is_count(counted),

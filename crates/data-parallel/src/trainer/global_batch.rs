@@ -3,7 +3,7 @@
 use candle_core::{Device, Result, Tensor};
 use training::BatchLoss;
 
-use crate::data::{Data, first_twins};
+use crate::batch_tensors::{BatchTensors, first_twins};
 use crate::error::Kind;
 use crate::processes::Processes;
 
@@ -17,15 +17,15 @@ pub(crate) struct GlobalBatch {
 }
 
 /// The part of this process, and what it counts.
-pub(crate) struct Part {
-    pub data: Data,
+pub(crate) struct LocalBatch {
+    pub data: BatchTensors,
     pub count: f64,
 }
 
 /// What the processes agree on.
 pub(crate) struct Agreed {
     /// The part of this process.
-    pub data: Data,
+    pub data: BatchTensors,
     pub global: GlobalBatch,
     /// Whether one of the processes wants to stop: then all do so after this step.
     pub stops: bool,
@@ -37,7 +37,7 @@ pub(crate) struct Agreed {
 /// In all processes, if the part of one is bad.
 pub(crate) fn agree(
     processes: &Processes,
-    own: Result<Part>,
+    own: Result<LocalBatch>,
     wants_to_stop: bool,
 ) -> Result<Agreed> {
     let (examples, count) = match &own {
@@ -64,7 +64,7 @@ pub(crate) fn agree(
 
 /// An error in all processes, if two have the same part. Then the data was not cut, and each example would be trained
 /// once in each process.
-pub(crate) fn check_parts_differ(processes: &Processes, data: &Data) -> Result<()> {
+pub(crate) fn check_parts_differ(processes: &Processes, data: &BatchTensors) -> Result<()> {
     let all = processes.gather(&data.fingerprint()?)?;
     if let Some((first, other)) = first_twins(&all) {
         return Err(Kind::Refused.says(format!(

@@ -8,13 +8,13 @@ use devices::{ensure, find, lock};
 use training::{Batch, BatchLoss};
 
 use super::count::checked;
-use super::global_batch::{Agreed, GlobalBatch, Part, agree, check_parts_differ};
+use super::global_batch::{Agreed, GlobalBatch, LocalBatch, agree, check_parts_differ};
 use super::losses::StepNumber;
 use super::slots::Slots;
 use super::trainer::{Trainer, Waiting};
-use crate::data::Data;
+use crate::batch_tensors::BatchTensors;
 use crate::error::Kind;
-use crate::replica::{Loss, Minibatch, Refusal, Replica, Slot};
+use crate::replica::{Loss, Refusal, Replica, Slot, StepJob};
 use crate::update_rule::StepRule;
 
 /// What a step needs before the replicas begin.
@@ -22,7 +22,7 @@ struct Prepared {
     rule: StepRule,
     global: GlobalBatch,
     /// Of each replica of this process.
-    shares: Vec<Data>,
+    shares: Vec<BatchTensors>,
     slots: Vec<Arc<Mutex<Slot>>>,
 }
 
@@ -58,7 +58,7 @@ impl Trainer {
     /// In several processes, and where the all-reduce fails, the network trains no further after an error of one replica.
     pub fn step<X: Batch, Y: Batch>(&mut self, x: &X, y: &Y) -> Result<Step> {
         let last = self.waiting.minibatches + 1 >= self.accumulate;
-        self.minibatch(Data::of_program(x, y), last)
+        self.minibatch(BatchTensors::of_program(x, y), last)
     }
 
     /// The first half of a step: adds the gradients of a minibatch to those that wait. [`flush`](Self::flush) is the
@@ -83,11 +83,11 @@ impl Trainer {
     /// # Errors
     /// As [`step`](Self::step).
     pub fn backward<X: Batch, Y: Batch>(&mut self, x: &X, y: &Y) -> Result<Step> {
-        self.minibatch(Data::of_program(x, y), false)
+        self.minibatch(BatchTensors::of_program(x, y), false)
     }
 
     /// One job of all replicas: [`Replica::train`].
-    fn minibatch(&mut self, data: Result<Data>, last: bool) -> Result<Step> {
+    fn minibatch(&mut self, data: Result<BatchTensors>, last: bool) -> Result<Step> {
         let prepared = self.prepare(data, last);
         let Prepared {
             rule,
@@ -101,7 +101,8 @@ impl Trainer {
         let minibatch = self.job(rule, last.then_some(divisor));
         let inputs = shares.into_iter().zip(slots).collect();
         let job = minibatch.clone();
-        let train = move |replica: &mut Replica, (share, slot): (Data, Arc<Mutex<Slot>>)| {
+        let train = move |replica: &mut Replica,
+                          (share, slot): (BatchTensors, Arc<Mutex<Slot>>)| {
             replica.train(&job, &share, &mut lock(&slot))
         };
         let trained = match self.net.on_each(inputs, train) {
@@ -143,12 +144,12 @@ impl Trainer {
     }
 
     /// What a step needs before the replicas begin.
-    fn prepare(&mut self, data: Result<Data>, last: bool) -> Result<Prepared> {
+    fn prepare(&mut self, data: Result<BatchTensors>, last: bool) -> Result<Prepared> {
         self.net.statistics.step_begins()?;
         let rule = self.rule_of_step()?;
         let own = data.and_then(|data| {
             let count = self.checked_count(&data)?;
-            Ok(Part { data, count })
+            Ok(LocalBatch { data, count })
         });
         let processes = &self.net.processes;
         let wants_to_stop = self.wants_to_stop.as_ref();
@@ -253,8 +254,8 @@ impl Trainer {
     }
 
     /// What the replicas need to know of the next minibatch.
-    fn job(&self, rule: StepRule, step_with: Option<f64>) -> Arc<Minibatch> {
-        Arc::new(Minibatch {
+    fn job(&self, rule: StepRule, step_with: Option<f64>) -> Arc<StepJob> {
+        Arc::new(StepJob {
             loss: self.loss.clone(),
             rule,
             trainer: self.number,
@@ -314,7 +315,7 @@ impl Trainer {
     ///
     /// # Errors
     /// If it does not fit the loss, or a number is NaN or infinite.
-    fn checked_count(&self, data: &Data) -> Result<f64> {
+    fn checked_count(&self, data: &BatchTensors) -> Result<f64> {
         let targets = data.y.len();
         ensure!(
             targets == 1 || matches!(*self.loss, Loss::OfNetwork(_)),

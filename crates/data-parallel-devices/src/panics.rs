@@ -1,4 +1,4 @@
-//! What fails, and where: a panic becomes an error, and an error names the device.
+//! Panics: one becomes an error, or is not shown; a lock that a panic has left behind is still a lock.
 
 use std::any::Any;
 use std::fmt;
@@ -6,9 +6,9 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use candle_core::{Device, DeviceLocation, Error, Result};
+use candle_core::{Error, Result};
 
-use crate::errors::{Context, wrap};
+use crate::errors::wrap;
 
 /// A panic that was caught, and what it said. It prints as `it panicked: index out of range`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,73 +84,6 @@ pub fn quietly<T>(f: impl FnOnce() -> T) -> std::result::Result<T, Panicked> {
     let caught = catch_panic(f);
     quiet.fetch_sub(1, SeqCst);
     caught
-}
-
-/// The names of replicas' devices as they are printed: `[cuda(0), cuda(1)]`, `[cpu(0), cpu(1)]`.
-///
-/// A GPU's number is the GPU's; CPU replicas are counted.
-///
-/// ```
-/// use candle_core::Device;
-/// assert_eq!(devices::device_names(&[Device::Cpu, Device::Cpu]), "[cpu(0), cpu(1)]");
-/// ```
-pub fn device_names(devices: &[Device]) -> String {
-    let replicas = devices.iter().enumerate();
-    let names: Vec<String> = replicas.map(|(i, device)| device_name(i, device)).collect();
-    format!("[{}]", names.join(", "))
-}
-
-/// The name of the device of replica `i`, as in [`device_names`].
-///
-/// ```
-/// assert_eq!(devices::device_name(1, &candle_core::Device::Cpu), "cpu(1)");
-/// ```
-pub fn device_name(i: usize, device: &Device) -> String {
-    match device.location() {
-        DeviceLocation::Cuda { gpu_id } => format!("cuda({gpu_id})"),
-        DeviceLocation::Metal { gpu_id } => format!("metal({gpu_id})"),
-        DeviceLocation::Cpu => format!("cpu({i})"),
-    }
-}
-
-/// Runs the part of replica `i`, on its `device`: where it fails or panics, the error names it. It is in a
-/// span `replica` with the device's name, so that a timeline can show what this replica does.
-///
-/// ```
-/// use candle_core::{Device, Result, bail};
-///
-/// let fails = || -> Result<()> { bail!("no memory") };
-/// let failed = devices::on_replica(1, &Device::Cpu, fails);
-/// assert!(failed.unwrap_err().to_string().starts_with("replica cpu(1): no memory"));
-/// ```
-///
-/// # Errors
-/// As `f`.
-pub fn on_replica<T>(i: usize, device: &Device, f: impl FnOnce() -> Result<T>) -> Result<T> {
-    let name = || device_name(i, device);
-    let _replica = tracing::info_span!("replica", name = %name()).entered();
-    named(|| format!("replica {}", name()), f)
-}
-
-/// Runs `what` all `devices` have a part in: where it fails or panics, the error says so.
-///
-/// ```
-/// use candle_core::{Device, Result};
-///
-/// let sum = || -> Result<()> { panic!("there is no sum") };
-/// let failed = devices::on_devices("all-reduce", &[Device::Cpu, Device::Cpu], sum);
-/// let line = "all-reduce on [cpu(0), cpu(1)]: it panicked: there is no sum";
-/// assert_eq!(failed.unwrap_err().to_string(), line);
-/// ```
-///
-/// # Errors
-/// As `f`.
-pub fn on_devices<T>(what: &str, devices: &[Device], f: impl FnOnce() -> Result<T>) -> Result<T> {
-    named(|| format!("{what} on {}", device_names(devices)), f)
-}
-
-fn named<T>(name: impl Fn() -> String, f: impl FnOnce() -> Result<T>) -> Result<T> {
-    or_panic(f).with_context(name)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use candle_core::CudaStorage;
 use candle_core::{CpuStorage, InplaceOp1, Layout, Result, Tensor};
 
 /// The memory of a tensor, to write.
-pub enum Lent<'a> {
+pub enum StorageMut<'a> {
     /// Of a tensor on the CPU.
     Cpu(&'a mut CpuStorage),
     /// Of a tensor on an NVIDIA GPU.
@@ -19,10 +19,10 @@ pub enum Lent<'a> {
 ///
 /// ```
 /// use candle_core::{CpuStorage, Device, Tensor};
-/// use devices::Lent;
+/// use devices::StorageMut;
 /// let x = Tensor::new(&[1f32, 2.], &Device::Cpu)?;
-/// let old = devices::lend(&x, |memory, _layout| match memory {
-///     Lent::Cpu(CpuStorage::F32(floats)) => Ok(std::mem::replace(&mut floats[1], 3.)),
+/// let old = devices::with_storage_mut(&x, |memory, _layout| match memory {
+///     StorageMut::Cpu(CpuStorage::F32(floats)) => Ok(std::mem::replace(&mut floats[1], 3.)),
 ///     _ => candle_core::bail!("expected an f32 tensor on the CPU"),
 /// })?;
 /// assert_eq!((old, x.to_vec1::<f32>()?), (2., vec![1., 3.]));
@@ -31,7 +31,10 @@ pub enum Lent<'a> {
 ///
 /// # Errors
 /// Those of `f`, and where a device has no such memory.
-pub fn lend<R>(tensor: &Tensor, f: impl FnOnce(Lent<'_>, &Layout) -> Result<R>) -> Result<R> {
+pub fn with_storage_mut<R>(
+    tensor: &Tensor,
+    f: impl FnOnce(StorageMut<'_>, &Layout) -> Result<R>,
+) -> Result<R> {
     let write = Write {
         f: Cell::new(Some(f)),
         result: Cell::new(None),
@@ -45,20 +48,20 @@ struct Write<F, R> {
     result: Cell<Option<Result<R>>>,
 }
 
-impl<R, F: FnOnce(Lent<'_>, &Layout) -> Result<R>> InplaceOp1 for Write<F, R> {
+impl<R, F: FnOnce(StorageMut<'_>, &Layout) -> Result<R>> InplaceOp1 for Write<F, R> {
     fn name(&self) -> &'static str {
         "write"
     }
 
     fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
-        let result = self.f.take().map(|f| f(Lent::Cpu(storage), layout));
+        let result = self.f.take().map(|f| f(StorageMut::Cpu(storage), layout));
         self.result.set(result);
         Ok(())
     }
 
     #[cfg(feature = "cuda")]
     fn cuda_fwd(&self, storage: &mut CudaStorage, layout: &Layout) -> Result<()> {
-        let result = self.f.take().map(|f| f(Lent::Cuda(storage), layout));
+        let result = self.f.take().map(|f| f(StorageMut::Cuda(storage), layout));
         self.result.set(result);
         Ok(())
     }

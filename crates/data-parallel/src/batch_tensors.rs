@@ -5,14 +5,14 @@ use devices::{bail, or_panic};
 use training::{Batch, named, num_examples_of, tensors};
 
 /// Inputs and targets, which have one first dimension: the examples.
-pub(crate) struct Data {
+pub(crate) struct BatchTensors {
     pub x: Vec<Tensor>,
     /// Labels or other targets. There may be none.
     pub y: Vec<Tensor>,
     pub examples: usize,
 }
 
-impl Data {
+impl BatchTensors {
     /// # Errors
     /// If two tensors have different numbers of examples.
     pub fn new(x: &impl Batch, y: &impl Batch) -> Result<Self> {

@@ -31,11 +31,11 @@ pub enum Initializer {
 
 /// The parameters and buffers of one replica.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct State {
+pub(crate) struct NetworkState {
     entries: Vec<(String, Var)>,
 }
 
-impl State {
+impl NetworkState {
     /// The tensors that are trained.
     pub fn parameters(&self) -> impl Iterator<Item = &(String, Var)> {
         self.entries.iter().filter(|(name, _)| !is_buffer(name))
@@ -85,7 +85,7 @@ pub(crate) enum Origin {
     /// Drawn: the first replica.
     Drawn(Initializer, Box<Rng>),
     /// Copied from the first replica.
-    Copy(State),
+    Copy(NetworkState),
 }
 
 /// Builds a network on `device` and returns it with what it holds.
@@ -93,8 +93,8 @@ pub(crate) fn build<N>(
     device: &Device,
     origin: Origin,
     network: impl FnOnce(VarBuilder<'_>) -> Result<N>,
-) -> Result<(N, State)> {
-    let collector = Collector(Arc::new(Mutex::new((State::default(), origin))));
+) -> Result<(N, NetworkState)> {
+    let collector = Collector(Arc::new(Mutex::new((NetworkState::default(), origin))));
     let backend = Box::new(collector.clone());
     let vb = VarBuilder::from_backend(backend, DType::F32, device.clone());
     let net = with_names(|| network(vb))?;
@@ -141,7 +141,7 @@ pub(crate) fn name_layer(layer: &str, name: &str) -> Result<()> {
 
 /// The backend of the `VarBuilder`: makes a variable for each name that is asked for, and keeps the list.
 #[derive(Clone)]
-struct Collector(Arc<Mutex<(State, Origin)>>);
+struct Collector(Arc<Mutex<(NetworkState, Origin)>>);
 
 impl SimpleBackend for Collector {
     fn get(

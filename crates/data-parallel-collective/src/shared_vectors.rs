@@ -1,6 +1,6 @@
-//! Slots for the vectors of members, which read and write each other's vectors between barriers.
+//! The vectors of the members of a group, which read and write each other's vectors between barriers.
 //!
-//! The group, not the call, owns the vectors during a sum. A call that fails leaves its vector in the slot,
+//! The group, not the call, owns the vectors during a sum. A call that fails leaves its vector here,
 //! so a late member still reads and writes valid memory.
 
 #![allow(unsafe_code)]
@@ -13,11 +13,11 @@ use std::ops::Range;
 /// The number of elements that are summed at a time; they stay in the first-level cache.
 pub(crate) const BLOCK: usize = 2048;
 
-/// A slot for the vector of each member.
-pub(crate) struct Slots(Vec<UnsafeCell<Slot>>);
+/// The vector of each member.
+pub(crate) struct SharedVectors(Vec<UnsafeCell<SharedVector>>);
 
 #[derive(Default)]
-struct Slot {
+struct SharedVector {
     /// Only the owner accesses it, and never while other members may access the elements.
     data: Vec<f32>,
     /// The elements of `data`, for all members.
@@ -41,30 +41,30 @@ impl Default for Elements {
     }
 }
 
-// Safety: `Vec<f32>` is `Send`, and the pointer of a slot points only into its own vector.
-unsafe impl Send for Slots {}
-// Safety: only the owner writes a slot, while no other member reads it. Only one member writes an element,
+// Safety: `Vec<f32>` is `Send`, and the pointer of a shared vector points only into its own vector.
+unsafe impl Send for SharedVectors {}
+// Safety: only the owner writes its entry, while no other member reads it. Only one member writes an element,
 // while no other accesses it. The barriers ensure both, as the functions below require.
-unsafe impl Sync for Slots {}
+unsafe impl Sync for SharedVectors {}
 
-impl Slots {
+impl SharedVectors {
     pub fn new(members: usize) -> Self {
         Self((0..members).map(|_| UnsafeCell::default()).collect())
     }
 
-    /// Puts the vector of `rank` into its slot, and whether it wants the sum of its part only.
+    /// Puts the vector of `rank` here, and whether it wants the sum of its part only.
     ///
     /// # Safety
     /// Only the member `rank` calls it. One barrier separates the call from the other members' earlier accesses
-    /// to the slot and its elements, and another barrier from their later ones.
+    /// to the vector and its elements, and another barrier from their later ones.
     pub unsafe fn put(&self, rank: usize, mut data: Vec<f32>, in_parts: bool) {
         let elements = Elements {
             first: data.as_mut_ptr(),
             len: data.len(),
         };
-        // Safety: no other member accesses the slot now; the caller guarantees it.
+        // Safety: no other member accesses the entry now; the caller guarantees it.
         unsafe {
-            *self.0[rank].get() = Slot {
+            *self.0[rank].get() = SharedVector {
                 data,
                 elements,
                 in_parts,
@@ -72,12 +72,12 @@ impl Slots {
         };
     }
 
-    /// Takes the vector of `rank` out of its slot.
+    /// Takes the vector of `rank` away.
     ///
     /// # Safety
     /// As [`put`](Self::put).
     pub unsafe fn take(&self, rank: usize) -> Vec<f32> {
-        // Safety: no other member accesses the slot now; the caller guarantees it.
+        // Safety: no other member accesses the entry now; the caller guarantees it.
         unsafe { std::mem::take(&mut *self.0[rank].get()) }.data
     }
 
@@ -86,20 +86,20 @@ impl Slots {
     /// # Safety
     /// Called between two barriers: all members put before the first one, and take after the second one.
     pub unsafe fn call(&self, rank: usize) -> (usize, bool) {
-        // Safety: no member writes the slot between the barriers; the caller guarantees it.
-        let slot = unsafe { &*self.0[rank].get() };
-        (slot.elements.len, slot.in_parts)
+        // Safety: no member writes the entry between the barriers; the caller guarantees it.
+        let entry = unsafe { &*self.0[rank].get() };
+        (entry.elements.len, entry.in_parts)
     }
 
     /// The elements of `rank`.
     ///
     /// # Safety
     /// While they are borrowed, no other member accesses them, and `rank` does not take its vector.
-    #[expect(clippy::mut_from_ref, reason = "they are not in the slots")]
+    #[expect(clippy::mut_from_ref, reason = "they are not in the entries")]
     pub unsafe fn elements(&self, rank: usize) -> &mut [f32] {
-        // Safety: no member writes the slot now; the caller guarantees it.
+        // Safety: no member writes the entry now; the caller guarantees it.
         let Elements { first, len } = unsafe { (*self.0[rank].get()).elements };
-        // Safety: no other member accesses the elements, as the caller guarantees; the slot owns them.
+        // Safety: no other member accesses the elements, as the caller guarantees; the entry owns them.
         unsafe { std::slice::from_raw_parts_mut(first, len) }
     }
 
@@ -122,7 +122,7 @@ impl Slots {
     /// of `sum.to`. All vectors have the same length.
     #[tracing::instrument(skip_all, name = "sum")]
     pub unsafe fn sum(&self, schedule: &Schedule, sum: &Sum) {
-        // Safety: no member writes the slots between the barriers; the caller guarantees it.
+        // Safety: no member writes the entries between the barriers; the caller guarantees it.
         let elements = |rank: &usize| unsafe { (*self.0[*rank].get()).elements };
         let from: Vec<Elements> = sum.from.iter().map(elements).collect();
         let to: Vec<Elements> = sum.to.iter().map(elements).collect();
