@@ -242,9 +242,11 @@ impl Options {
             timeout: Some(self.patience()),
             ..Replication::default()
         };
-        let chosen = world.processes().choose(&how, world.devices());
-        let chosen = chosen.with_context(|| format!("--allreduce {}", self.allreduce));
-        how.allreduce = chosen.map_err(unless_lost)?;
+        how.allreduce = world
+            .processes()
+            .choose(&how, world.devices())
+            .with_context(|| format!("--allreduce {}", self.allreduce))
+            .map_err(unless_lost)?;
         Ok(how)
     }
 }

@@ -60,6 +60,13 @@ struct Shape {
     backward_weight: Option<Vec<Choice<FilterAlgorithm>>>,
 }
 
+/// A convolution in one direction.
+struct Problem<'a> {
+    direction: &'static str,
+    geometry: &'a Geometry,
+    precision: Precision,
+}
+
 /// An algorithm, the convolution's descriptor with the arithmetic that it was chosen for, and the bytes
 /// of workspace that it takes.
 #[derive(Debug, Clone, Copy)]
@@ -116,7 +123,11 @@ macro_rules! convolution {
      [$a:expr, $of_a:ident], [$b:expr, $of_b:ident] => [$to:expr, $of_to:ident]) => {{
         let (a, b, to) = ($a, $b, $to);
         $cudnn.run(
-            (stringify!($direction), $g, precision_of([a, b, to])),
+            Problem {
+                direction: stringify!($direction),
+                geometry: $g,
+                precision: precision_of([a, b, to]),
+            },
             to,
             |shape| &mut shape.$direction,
             |handle, d, conv| Ok(candidates!($ask, handle, d.$of_a, d.$of_b, conv, d.$of_to)),
@@ -216,7 +227,7 @@ impl Cudnn {
     /// Launches with the best algorithm that has its workspace and does not refuse. One that refuses is not tried again.
     fn run<A: Copy + fmt::Debug>(
         &mut self,
-        (what, g, precision): (&str, &Geometry, Precision),
+        problem: Problem<'_>,
         to: Floats,
         of: impl Fn(&mut Shape) -> &mut Option<Vec<Choice<A>>>,
         ask: impl Fn(
@@ -226,6 +237,11 @@ impl Cudnn {
         ) -> Result<Vec<Candidate<A>>>,
         launch: &Launch<'_, A>,
     ) -> Result<()> {
+        let Problem {
+            direction,
+            geometry: g,
+            precision,
+        } = problem;
         let handle = self.handle;
         let shape = self.shape(g, precision)?;
         let descriptors = shape.descriptors;
@@ -235,7 +251,7 @@ impl Cudnn {
             let mut choices = choices(g, precision, candidates)?;
             // in deterministic mode each GPU takes its first: times differ from run to run, and so does the GPU that is here first
             if choices.len() > 1 && !arithmetic().deterministic {
-                let what = format!("{what}, {precision:?}, deterministic: false, {g:?}");
+                let what = format!("{direction}, {precision:?}, deterministic: false, {g:?}");
                 let chosen = algorithm(what, || self.fastest(&descriptors, &choices, to, launch));
                 if let Some(i) = choices.iter().position(|c| c.name() == chosen) {
                     choices[..=i].rotate_right(1);

@@ -63,8 +63,8 @@ pub(crate) fn column_sums(
     }
     let of_a_block = rows.div_ceil(PARTS).max(8);
     let parts = rows.div_ceil(of_a_block);
-    let partial = Block::new(stream, parts * columns)?;
-    let partial = partial.floats();
+    let memory = Block::new(stream, parts * columns)?;
+    let partial = memory.floats();
     let grid = (columns.div_ceil(32) as u32, parts as u32, 1);
     let name = x.kernel("column_sums");
     launch!(stream, name, grid, (32, 8, 1); x, partial, rows, columns, of_a_block)?;

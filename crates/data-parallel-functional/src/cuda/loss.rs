@@ -16,12 +16,12 @@ use candle_core::{Result, Storage, bail};
 
 impl CrossEntropy {
     fn with_labels<R>(&self, stream: &Stream, f: impl FnOnce(Address) -> Result<R>) -> Result<R> {
-        let (labels, layout) = self.labels.storage_and_layout();
-        let labels = match &*labels {
+        let (storage, layout) = self.labels.storage_and_layout();
+        let on_gpu = match &*storage {
             Storage::Cuda(labels) if labels.device.id() == stream.device().id() => labels,
             _ => bail!("cross_entropy: y is on another device than y_hat"),
         };
-        let labels = labels.as_cuda_slice::<u32>()?;
+        let labels = on_gpu.as_cuda_slice::<u32>()?;
         let (first, _reading) = labels.device_ptr(stream.cuda());
         f(Address(
             first + (layout.start_offset() * size_of::<u32>()) as u64,

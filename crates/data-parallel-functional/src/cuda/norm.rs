@@ -218,17 +218,17 @@ impl Kernel<Cuda> for Norm {
             launch!(stream, name, cut.grid, cut.block;
                 x, masked, d, channels, partial.floats(), rows, c, cut.rows_of_a_block, relu)?;
         }
-        let (shift, stretch) = (Block::new(stream, c)?, Block::new(stream, c)?);
-        let (shift, stretch) = (shift.floats(), stretch.floats());
+        let memory = [Block::new(stream, c)?, Block::new(stream, c)?];
+        let [shift, stretch] = memory.each_ref().map(Block::floats);
         let (dw, add_dw) = dx[1].target(stream)?.unzip();
         let (db, add_db) = dx[2].target(stream)?.unzip();
         let [add_dw, add_db] = [add_dw, add_db].map(Option::unwrap_or_default);
         // a shift of x changes nothing behind the norm
-        let zeros = match dx.last_mut().filter(|_| self.shift) {
+        let of_shift = match dx.last_mut().filter(|_| self.shift) {
             Some(of_shift) => of_shift.target(stream)?,
             None => None,
         };
-        let zeros = zeros.and_then(|(to, add)| (!add).then_some(to));
+        let zeros = of_shift.and_then(|(to, add)| (!add).then_some(to));
         let share = if self.train { 1. / rows as f32 } else { 0. };
         launch!(stream, "norm_combine", (c.div_ceil(32) as u32, 1, 1), (32, 32, 1);
             partial.floats(), cut.parts, c, inv_std, share, shift, stretch, dw, add_dw, db, add_db,

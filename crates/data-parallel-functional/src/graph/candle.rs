@@ -277,8 +277,8 @@ impl<B: Backend> Kernel<B> for CandleKernel {
         dy: B::Buffer,
         dx: &mut [Grad<'_, B>],
     ) -> Result<()> {
-        let ran = self.ran.borrow();
-        let ran = ran.as_ref().expect("forward ran");
+        let saved = self.ran.borrow();
+        let ran = saved.as_ref().expect("forward ran");
         let dy = B::tensor(&pass.stream, dy, &self.dims)?;
         let gradients = (&ran.y * dy)?.backward()?; // of the sum: candle begins with ones
         for (tensor, to) in ran.x.iter().chain(&ran.parameters).zip(dx) {

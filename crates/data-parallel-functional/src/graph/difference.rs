@@ -210,32 +210,15 @@ impl<F: Fn() -> Result<f64>> Function<F> {
             return Ok(None);
         }
         let Precision { steps, rounding } = self.precision;
-        let sizes = tensors
-            .iter()
-            .map(root_mean_square)
-            .collect::<Result<Vec<f64>>>()?;
-        let smallest = sizes
-            .iter()
-            .copied()
-            .filter(|size| *size > 0.)
-            .reduce(f64::min)
-            .unwrap_or(1.);
-        let moved: Vec<(&Tensor, f64)> = tensors
-            .iter()
-            .zip(&sizes)
-            .map(|(x, size)| {
-                let size = if *size > 0. { *size } else { smallest };
-                (x, size)
-            })
-            .collect();
+        let moved = with_sizes(tensors)?;
         let mut tried: Vec<Vec<Derivative>> = Vec::new();
         // a kink between two points disturbs one direction, or one step; a wrong gradient disturbs most of them
         for step in steps {
             let along = |direction| self.derivative(&moved, gradients, direction, step);
             let found = (1..=DIRECTIONS).map(along).collect::<Result<Vec<_>>>()?;
             let norm = |part: fn(&Derivative) -> f64| found.iter().map(part).fold(0., f64::hypot);
-            let largest = norm(|of| of.gradient).max(norm(Derivative::difference));
-            let largest = largest / (DIRECTIONS as f64).sqrt();
+            let larger = norm(|of| of.gradient).max(norm(Derivative::difference));
+            let mean = larger / (DIRECTIONS as f64).sqrt();
             let mut apart: Vec<f64> = found.iter().map(Derivative::apart).collect();
             apart.sort_by(f64::total_cmp);
             // numbers that stay the same may be small because large ones are subtracted, as in a norm of equal numbers
@@ -245,7 +228,7 @@ impl<F: Fn() -> Result<f64>> Function<F> {
             } else {
                 self.size
             };
-            let allowed = rounding * size / step + tolerance * largest;
+            let allowed = rounding * size / step + tolerance * mean;
             if apart[apart.len() / 2] <= allowed && allowed.is_finite() {
                 return Ok(None);
             }
@@ -359,6 +342,18 @@ impl Drop for Moved {
 
 fn root_mean_square(x: &Tensor) -> Result<f64> {
     Ok((sum(&x.sqr()?)? / x.elem_count().max(1) as f64).sqrt())
+}
+
+/// Each tensor with the size of its numbers; zeros have the size of the smallest that are others.
+fn with_sizes(tensors: &[Tensor]) -> Result<Vec<(&Tensor, f64)>> {
+    let sizes = tensors
+        .iter()
+        .map(root_mean_square)
+        .collect::<Result<Vec<f64>>>()?;
+    let others = sizes.iter().copied().filter(|size| *size > 0.);
+    let smallest = others.reduce(f64::min).unwrap_or(1.);
+    let size = |size: f64| if size > 0. { size } else { smallest };
+    Ok(tensors.iter().zip(sizes.into_iter().map(size)).collect())
 }
 
 fn sum(values: &Tensor) -> Result<f64> {

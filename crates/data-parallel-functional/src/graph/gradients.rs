@@ -404,8 +404,8 @@ impl Gradients {
             let found = values.elem_count();
             bail!("cannot put back bucket {index} with {found} elements: it had {expected}")
         }
-        let device = parts.first();
-        let device = device.map(|part| self.parameters[part.parameter].tensor.device());
+        let first = parts.first();
+        let device = first.map(|part| self.parameters[part.parameter].tensor.device());
         let is_at_home = device.is_none_or(|device| match &values {
             Values::Floats(_) => device.is_cpu(),
             Values::Tensor(tensor) => tensor.device().same_device(device),

@@ -152,8 +152,8 @@ impl Trainer {
             Ok(LocalBatch { data, count })
         });
         let processes = &self.net.processes;
-        let wants_to_stop = self.wants_to_stop.as_ref();
-        let wants_to_stop = wants_to_stop.is_some_and(|flag| flag.load(Ordering::Relaxed));
+        let is_set = |flag: &Arc<AtomicBool>| flag.load(Ordering::Relaxed);
+        let wants_to_stop = self.wants_to_stop.as_ref().is_some_and(is_set);
         let Agreed {
             data,
             global,
