@@ -202,7 +202,7 @@ mod tests {
             ".best.safetensors.17-3.partial",
             "best.safetensors"
         ));
-        assert!(is_partial(".best.safetensors.partial", "best.safetensors")); // of earlier versions
+        assert!(is_partial(".best.safetensors.partial", "best.safetensors"));
         assert!(!is_partial("best.safetensors", "best.safetensors"));
         assert!(!is_partial(
             ".best.safetensors.old.17-3",

@@ -90,7 +90,7 @@ pub(crate) fn load(name: Name, stop: &StopFlag) -> Result<Answer> {
 /// Why the Hub cannot be connected to, if it cannot. Any answer in HTTP is a connection, and so none of this.
 fn unreachable(url: Url, stop: &StopFlag) -> Result<Option<String>> {
     // in a thread, because to look up a name can take longer than the client's limit
-    let answer = watched(CONNECT, stop, move || client(stall())?.head(url).send());
+    let answer = watched("the request", CONNECT, stop, move || client(stall())?.head(url).send());
     let why = match answer {
         Ok(Ok(_)) => return Ok(None),
         Ok(Err(error)) => format!("cannot be reached: {}", anyhow!(error).root_cause()),
@@ -119,7 +119,7 @@ fn fetch(cache: &Cache, url: Url, file: &str, stop: &StopFlag) -> Result<()> {
     let (to, name) = (data.clone(), file.to_owned());
     // in a thread, because a read waits as long as nothing comes
     let work = move || download(&client(stall())?, url, &to, &name);
-    let says = watched(Duration::MAX, stop, work).flatten();
+    let says = watched("the download", Duration::MAX, stop, work).flatten();
     let kept = says.and_then(|says| cache.keep(&data, file, &says));
     // it is empty, or has what is of no use; the next download removes it too
     let _ = std::fs::remove_dir_all(incoming);
@@ -128,7 +128,7 @@ fn fetch(cache: &Cache, url: Url, file: &str, stop: &StopFlag) -> Result<()> {
 
 /// Both parts from the cache, through candle-datasets.
 fn decode(name: Name, stop: &StopFlag) -> Result<(Split, Split)> {
-    let data = watched(DECODE, stop, move || match name {
+    let data = watched("the decoder", DECODE, stop, move || match name {
         Name::FashionMnist => vision::fashion_mnist::load(),
         Name::Mnist => vision::mnist::load(),
     })??;

@@ -639,7 +639,7 @@ mod hub {
             prints(&output, &format!(": remove {}", pointer.display()))?;
             ensure!(fs::read(target)? == parquet("/train/"), "it was changed");
         }
-        // a commit that an earlier version took as it came
+        // a commit that would lead out of the cache
         let elsewhere = folder.path().join(file);
         fs::create_dir_all(elsewhere.parent().unwrap())?;
         fs::write(&elsewhere, "a precious file")?;

@@ -13,9 +13,10 @@ use crate::options::{Interrupted, StopFlag};
 /// How often the flag is looked at that ends the work early.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What `work` returns; an error if it panics, takes longer than `limit`, or `stop` is set. While it works, no panic is
+/// What `work` returns; an error that names `what` if it panics, and one if it takes longer than `limit`, or `stop` is set. While it works, no panic is
 /// printed.
 pub(super) fn watched<T: Send + 'static>(
+    what: &str,
     limit: Duration,
     stop: &StopFlag,
     work: impl FnOnce() -> T + Send + 'static,
@@ -27,7 +28,7 @@ pub(super) fn watched<T: Send + 'static>(
     let start = Instant::now();
     loop {
         if let Ok(result) = done.recv_timeout(LOOK.min(limit)) {
-            return result.map_err(|Panicked(why)| anyhow!("the decoder panicked: {why}"));
+            return result.map_err(|Panicked(why)| anyhow!("{what} panicked: {why}"));
         }
         let stops = stop
             .as_ref()
@@ -47,7 +48,7 @@ mod tests {
     fn work_that_stands_still_is_given_up() {
         let start = Instant::now();
         let work = || thread::sleep(Duration::from_secs(3));
-        let why = watched(Duration::from_millis(100), &None, work).unwrap_err();
+        let why = watched("the decoder", Duration::from_millis(100), &None, work).unwrap_err();
         assert_eq!(why.to_string(), "no end after 100ms");
         assert!(start.elapsed() < Duration::from_secs(2));
     }
@@ -55,7 +56,7 @@ mod tests {
     #[test]
     fn a_panic_becomes_an_error() {
         let work = || -> () { panic!("image {} is broken", 7) };
-        let why = watched(Duration::from_secs(5), &None, work).unwrap_err();
+        let why = watched("the decoder", Duration::from_secs(5), &None, work).unwrap_err();
         assert_eq!(why.to_string(), "the decoder panicked: image 7 is broken");
     }
 }

@@ -58,10 +58,6 @@ pub(super) fn check_same(own: &str, other: &str) -> Result<()> {
     };
     let key = line.split(' ').next().unwrap_or_default();
     let why = match line.as_str() {
-        _ if line.contains(" in each of ") => {
-            "it is of an earlier version, in which --gpus counted the replicas of one process; now it counts those of \
-             all, and they are summed in another order. Begin a new run with its parameters: --init FILE"
-        }
         "summed in the order of ranks" => {
             "its sums have the order of the star: resume with --allreduce star"
         }
@@ -113,11 +109,6 @@ mod tests {
     #[test]
     fn what_cannot_go_on_says_why_and_what_to_do() {
         for (own, other, words) in [
-            (
-                "replicas 4",
-                "replicas 2 in each of 2 processes",
-                "an earlier version",
-            ),
             ("replicas 2", "replicas 4", "Resume with as many --gpus"),
             (
                 "summed in the order of pairs",
