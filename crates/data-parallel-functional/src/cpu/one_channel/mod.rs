@@ -30,7 +30,7 @@ impl OneChannel {
     /// None where another algorithm has to do it.
     pub(crate) fn new(op: &Convolution) -> Option<Self> {
         let g = op.geometry;
-        let small = matches!(g.kernel, (3, 3) | (5, 5));
+        let small = matches!(g.square_kernel(), Some(3 | 5));
         let known = (g.channels, g.stride, g.padding) == (1, 1, 0) && op.relu && op.pool == 2;
         (small && known && !op.pooled().contains(&0)).then_some(Self { g })
     }
@@ -49,7 +49,7 @@ impl OneChannel {
             x: &x[i * self.g.sample()..][..self.g.sample()],
             weights,
             width: self.g.width,
-            kernel: self.g.kernel.0,
+            kernel: self.g.kernel_height,
             channels: self.g.out_channels,
             y_line: self.y_line(),
         }

@@ -42,7 +42,7 @@ pub(crate) fn fits(g: &Geometry) -> bool {
         2 if g.padding == 1 && is_full(g) => FEWEST_STRIDED,
         _ => return false,
     };
-    g.kernel == (3, 3) && g.channels.min(g.out_channels) >= fewest
+    g.square_kernel() == Some(3) && g.channels.min(g.out_channels) >= fewest
 }
 
 /// Whether the tiles of stride 2, of 81 products each, save a quarter of the 9 products of an output.

@@ -31,7 +31,8 @@ impl Pooled {
     pub(crate) fn new(op: &Convolution) -> Option<Self> {
         let g = op.geometry;
         let windows = (g.out_height / 2, g.out_width / 2);
-        let fits = (g.kernel, g.stride, g.padding, op.relu, op.pool) == ((5, 5), 1, 0, true, 2);
+        let convolves = g.square_kernel() == Some(5) && g.stride == 1 && g.padding == 0;
+        let fits = convolves && op.relu && op.pool == 2;
         let pays = (FEW..=MANY).contains(&g.channels) && g.out_channels <= MANY;
         let pooled = Self { g, windows };
         let small = windows.0 * windows.1 > 0 && pooled.canvas().1 <= LARGEST;
